@@ -1,0 +1,48 @@
+"""Diffuserve: serve diffusion models with step-level continuous batching.
+
+Public names are imported on first use, so that `import diffuserve` pulls in no torch.
+"""
+
+from importlib import import_module
+from typing import TYPE_CHECKING
+
+from diffuserve.version import __version__
+
+if TYPE_CHECKING:
+    from diffuserve.domain.errors import DiffuserveError
+    from diffuserve.domain.model_spec import ModelSpec
+    from diffuserve.domain.params import GenerationParams
+    from diffuserve.engine.config import EngineConfig
+    from diffuserve.engine.engine import Engine
+    from diffuserve.engine.outputs import GenerationResult, StepOutput
+
+__all__ = [
+    "DiffuserveError",
+    "Engine",
+    "EngineConfig",
+    "GenerationParams",
+    "GenerationResult",
+    "ModelSpec",
+    "StepOutput",
+    "__version__",
+]
+
+_HOMES = {
+    "DiffuserveError": "diffuserve.domain.errors",
+    "Engine": "diffuserve.engine.engine",
+    "EngineConfig": "diffuserve.engine.config",
+    "GenerationParams": "diffuserve.domain.params",
+    "GenerationResult": "diffuserve.engine.outputs",
+    "ModelSpec": "diffuserve.domain.model_spec",
+    "StepOutput": "diffuserve.engine.outputs",
+}
+
+
+def __getattr__(name: str) -> object:
+    if name not in _HOMES:
+        raise AttributeError(f"module 'diffuserve' has no attribute {name!r}")
+    return getattr(import_module(_HOMES[name]), name)
+
+
+def __dir__() -> list[str]:
+    return __all__

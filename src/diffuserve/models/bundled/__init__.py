@@ -1,0 +1,10 @@
+"""Models that ship with the package."""
+
+from pathlib import Path
+
+_HOME = Path(__file__).parent
+
+
+def bundled_models() -> dict[str, Path]:
+    """Folder by name."""
+    return {path.parent.name: path.parent for path in sorted(_HOME.glob("*/model_index.json"))}

@@ -1,0 +1,60 @@
+"""What this machine can do: devices, dtypes, rough speed."""
+
+import torch
+
+from diffuserve.domain.errors import DeviceUnavailable
+
+_DTYPES = {"bfloat16": torch.bfloat16, "float16": torch.float16, "float32": torch.float32}
+
+
+def choose_device(name: str | None) -> torch.device:
+    """`None` takes the first CUDA device, else the CPU. Raises `DeviceUnavailable`."""
+    if name is None:
+        return torch.device("cuda:0" if torch.cuda.is_available() else "cpu")
+    try:
+        device = torch.device(name)
+    except RuntimeError as error:
+        raise DeviceUnavailable(f"device={name!r}: not a device; try 'cpu' or 'cuda'") from error
+    if device.type == "cpu":
+        return torch.device("cpu")
+    if device.type != "cuda":
+        raise DeviceUnavailable(f"device={name!r}: only 'cpu' and 'cuda' are served")
+    if not torch.cuda.is_available():
+        raise DeviceUnavailable(f"device={name!r}: this machine or this torch build has no CUDA; try 'cpu'")
+    index = device.index or 0
+    if index >= torch.cuda.device_count():
+        raise DeviceUnavailable(f"device={name!r}: this machine has {torch.cuda.device_count()} CUDA device(s)")
+    return torch.device("cuda", index)
+
+
+def parse_dtype(name: str | None) -> torch.dtype | None:
+    if name is None:
+        return None
+    if name not in _DTYPES:
+        raise DeviceUnavailable(f"dtype={name!r}: must be one of {', '.join(_DTYPES)}")
+    return _DTYPES[name]
+
+
+def dtype_name(dtype: torch.dtype) -> str:
+    return str(dtype).removeprefix("torch.")
+
+
+def default_dtype(checkpoint: torch.dtype, device: torch.device) -> torch.dtype:
+    """The checkpoint's dtype; on a CPU only bf16, and only where it has the instructions."""
+    if device.type == "cuda":
+        return checkpoint
+    return checkpoint if checkpoint == torch.bfloat16 and cpu_has_bf16() else torch.float32
+
+
+def cpu_has_bf16() -> bool:
+    """Whether products in bf16 are instructions here, rather than emulated and slow."""
+    capabilities = torch.backends.cpu.get_cpu_capability()
+    return "AVX512" in capabilities and bool(torch.cpu._is_avx512_bf16_supported())
+
+
+def flops_per_second(device: torch.device, dtype: torch.dtype) -> float:
+    """A round figure to start the cost model from; it is refitted on the first live steps."""
+    if device.type == "cuda":
+        return 4e14 if dtype != torch.float32 else 4e13
+    per_core = 2e11 if dtype == torch.bfloat16 else 6e10
+    return per_core * torch.get_num_threads()

@@ -1,0 +1,69 @@
+"""FLUX's two text encoders: CLIP's pooled vector and T5's sequence.
+
+T5's padding is never masked: the padded length is part of what the model learnt, so it is a
+parameter (`max_sequence_length`) and not an implementation detail.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from jaxtyping import Float
+from torch import Tensor
+
+from diffuserve.domain.params import GenerationParams
+from diffuserve.models.base import Conditioning
+from diffuserve.models.folder import ModelFolder
+
+
+@dataclass(frozen=True)
+class FluxConditioning(Conditioning):
+    """`sequence` is T5's output, `pooled` CLIP's."""
+
+    sequence: Float[Tensor, "tokens dim"]
+    pooled: Float[Tensor, "pooled_dim"]
+
+
+class FluxTextEncoder:
+    """Both encoders with their tokenizers. `lowercase` is a trait of the checkpoint."""
+
+    def __init__(self, folder: ModelFolder, device: torch.device, dtype: torch.dtype, lowercase: bool) -> None:
+        from transformers import AutoTokenizer, CLIPTextModel, T5EncoderModel
+
+        options: dict[str, Any] = {"use_safetensors": True, "dtype": dtype, "device_map": {"": str(device)}}
+        self.clip = CLIPTextModel.from_pretrained(folder.component("text_encoder"), **options).eval()
+        self.t5 = T5EncoderModel.from_pretrained(folder.component("text_encoder_2"), **options).eval()
+        self.clip_tokenizer = AutoTokenizer.from_pretrained(folder.component("tokenizer"))
+        self.t5_tokenizer = AutoTokenizer.from_pretrained(folder.component("tokenizer_2"))
+        self.lowercase = lowercase
+        self.device = device
+
+    def encode(self, params: Sequence[GenerationParams]) -> list[FluxConditioning]:
+        """Encode prompts of one `max_sequence_length` together."""
+        assert len({p.max_sequence_length for p in params}) == 1
+        prompts = [p.prompt.lower() if self.lowercase else p.prompt for p in params]
+        length = params[0].max_sequence_length
+        assert length is not None
+        clip_ids, _ = self._tokenize(self.clip_tokenizer, prompts, self.clip_tokenizer.model_max_length)
+        t5_ids, t5_cuts = self._tokenize(self.t5_tokenizer, prompts, length)
+        pooled = self.clip(clip_ids).pooler_output
+        sequences = self.t5(t5_ids).last_hidden_state
+        return [
+            FluxConditioning(_cut_warning(cut, length), sequence, vector)
+            for cut, sequence, vector in zip(t5_cuts, sequences, pooled, strict=True)
+        ]
+
+    def _tokenize(self, tokenizer: Any, prompts: list[str], length: int) -> tuple[Tensor, list[int]]:
+        """Padded ids, and for each prompt its number of tokens before the cut."""
+        whole = tokenizer(prompts, verbose=False).input_ids
+        padded = tokenizer(
+            prompts, padding="max_length", max_length=length, truncation=True, return_tensors="pt"
+        )
+        return padded.input_ids.to(self.device), [len(ids) for ids in whole]
+
+
+def _cut_warning(num_tokens: int, length: int) -> tuple[str, ...]:
+    if num_tokens <= length:
+        return ()
+    return (f"the prompt has {num_tokens} tokens and the model reads {length}; the rest was cut off",)

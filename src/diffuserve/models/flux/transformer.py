@@ -1,0 +1,330 @@
+"""FLUX.1's transformer over packed sequences.
+
+Reference implementations: Black Forest Labs' `flux/model.py` and diffusers'
+`FluxTransformer2DModel`, whose tensor names the checkpoints use. Here the tokens of all requests
+run in one row (see `packing`), and each token is modulated by its own request's timestep, guidance
+and prompt, so one forward pass serves requests of any size at any step.
+
+Shapes: `text`, `image` and `joint` count packed tokens, `seq` counts sequences, `d` is the width.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+from jaxtyping import Complex64, Float, Int
+from torch import Tensor, nn
+
+from diffuserve.models.flux.packing import PackedLayout
+from diffuserve.models.layers.attention import AttentionKernel
+from diffuserve.models.layers.linear import Linear, fix_tile_rows
+from diffuserve.models.layers.rotary import rotate_
+from diffuserve.models.layers.timestep import timestep_embedding
+from diffuserve.models.weights import Placement
+
+_TIMESTEP_CHANNELS = 256
+_EPS = 1e-6
+
+
+@dataclass(frozen=True)
+class FluxConfig:
+    """The numbers of a checkpoint's `transformer/config.json` that shape the network."""
+
+    in_channels: int = 64
+    num_layers: int = 19
+    num_single_layers: int = 38
+    attention_head_dim: int = 128
+    num_attention_heads: int = 24
+    joint_attention_dim: int = 4096
+    pooled_projection_dim: int = 768
+    guidance_embeds: bool = False
+    axes_dims_rope: tuple[int, ...] = (16, 56, 56)
+
+    @property
+    def dim(self) -> int:
+        return self.num_attention_heads * self.attention_head_dim
+
+    @classmethod
+    def from_dict(cls, values: Mapping[str, Any]) -> "FluxConfig":
+        known = {name: values[name] for name in cls.__dataclass_fields__ if name in values}
+        return cls(**{**known, "axes_dims_rope": tuple(values.get("axes_dims_rope", cls.axes_dims_rope))})
+
+
+@dataclass(frozen=True)
+class PackedInput:
+    """One forward pass. `timestep` lies in 0…1000, both it and `guidance` are per sequence."""
+
+    image: Float[Tensor, "image channels"]
+    text: Float[Tensor, "text text_dim"]
+    pooled: Float[Tensor, "seq pooled_dim"]
+    timestep: Float[Tensor, "seq"]
+    guidance: Float[Tensor, "seq"] | None
+    layout: PackedLayout
+
+
+class FluxTransformer(nn.Module):
+    """Predicts the velocity of every picture token."""
+
+    def __init__(self, config: FluxConfig, attention: AttentionKernel) -> None:
+        super().__init__()
+        dim = config.dim
+        self.config = config
+        self.time_text_embed = _TimeTextEmbed(config)
+        self.context_embedder = Linear(config.joint_attention_dim, dim)
+        self.x_embedder = Linear(config.in_channels, dim)
+        self.transformer_blocks = nn.ModuleList(
+            _DoubleBlock(config, attention) for _ in range(config.num_layers)
+        )
+        self.single_transformer_blocks = nn.ModuleList(
+            _SingleBlock(config, attention) for _ in range(config.num_single_layers)
+        )
+        self.norm_out = _Modulation(dim, 2, scales=(0,))
+        self.proj_out = Linear(dim, config.in_channels)
+
+    def forward(self, packed: PackedInput) -> Float[Tensor, "image channels"]:
+        layout = packed.layout
+        condition = F.silu(self.time_text_embed(packed))
+        image, text = self.x_embedder(packed.image), self.context_embedder(packed.text)
+        for block in self.transformer_blocks:
+            image, text = block(image, text, condition, layout)
+        joint = _join(text, image, layout)
+        for block in self.single_transformer_blocks:
+            joint = block(joint, condition, layout)
+        scale, shift = self.norm_out(condition, layout.image_owner)
+        image = joint.index_select(0, layout.image_at)
+        return self.proj_out(_normalise(image, scale, shift))
+
+    def fix_tile_rows(self, token_rows: int, sequence_rows: int) -> None:
+        """Make every product's shape independent of the batch (see `Linear`)."""
+        fix_tile_rows(self, token_rows)
+        for module in self.modules():
+            if isinstance(module, _Modulation | _TimeTextEmbed):
+                fix_tile_rows(module, sequence_rows)
+
+    def placements(self) -> dict[str, Placement]:
+        """Where each tensor of a checkpoint goes: by its own name, but q, k and v into one product."""
+        places = {}
+        for name, _ in self.named_parameters():
+            fused = next((key for key in _FUSED if f".{key}." in name), None)
+            if fused is None:
+                places[name] = Placement(name)
+            else:
+                parts = _FUSED[fused]
+                places |= {name.replace(fused, part): Placement(name, i, 3) for i, part in enumerate(parts)}
+        return places
+
+
+_FUSED = {"to_qkv": ("to_q", "to_k", "to_v"), "add_qkv_proj": ("add_q_proj", "add_k_proj", "add_v_proj")}
+
+
+class _TimeTextEmbed(nn.Module):
+    """One vector a sequence from its timestep, guidance and pooled prompt."""
+
+    def __init__(self, config: FluxConfig) -> None:
+        super().__init__()
+        self.timestep_embedder = _Embedder(_TIMESTEP_CHANNELS, config.dim)
+        if config.guidance_embeds:
+            self.guidance_embedder = _Embedder(_TIMESTEP_CHANNELS, config.dim)
+        self.text_embedder = _Embedder(config.pooled_projection_dim, config.dim)
+
+    def forward(self, packed: PackedInput) -> Float[Tensor, "seq d"]:
+        dtype = packed.pooled.dtype
+        # The reference hands t/1000 over in the model's dtype and multiplies it there: in bf16 that
+        # moves the timestep, and the checkpoint expects it so.
+        timestep = (packed.timestep.to(dtype) / 1000) * 1000
+        vector = self.timestep_embedder(timestep_embedding(timestep, _TIMESTEP_CHANNELS).to(dtype))
+        if packed.guidance is not None:
+            guidance = packed.guidance.to(dtype) * 1000
+            vector = vector + self.guidance_embedder(timestep_embedding(guidance, _TIMESTEP_CHANNELS).to(dtype))
+        return vector + self.text_embedder(packed.pooled)
+
+
+class _Embedder(nn.Module):
+    def __init__(self, in_features: int, dim: int) -> None:
+        super().__init__()
+        self.linear_1 = Linear(in_features, dim)
+        self.linear_2 = Linear(dim, dim)
+
+    def forward(self, x: Float[Tensor, "seq in"]) -> Float[Tensor, "seq d"]:
+        return self.linear_2(F.silu(self.linear_1(x)))
+
+
+class _Modulation(nn.Module):
+    """adaLN (Peebles & Xie 2022, arXiv:2212.09748): each sequence's factors, dealt to its tokens.
+
+    The factors at `scales` act as `1 + scale`; the one is added here, once a sequence.
+    """
+
+    def __init__(self, dim: int, num_factors: int, scales: tuple[int, ...]) -> None:
+        super().__init__()
+        self.linear = Linear(dim, num_factors * dim)
+        self.num_factors = num_factors
+        self.scales = scales
+
+    def forward(
+        self, condition: Float[Tensor, "seq d"], owner: Int[Tensor, "tokens"]
+    ) -> tuple[Float[Tensor, "tokens d"], ...]:
+        factors = self.linear(condition).unflatten(-1, (self.num_factors, -1))
+        for scale in self.scales:
+            factors[:, scale] += 1
+        return factors.index_select(0, owner).unbind(1)
+
+
+class _HeadNorm(nn.Module):
+    """The learnt scale of an RMS norm over each head's channels."""
+
+    def __init__(self, dim: int) -> None:
+        super().__init__()
+        self.weight = nn.Parameter(torch.empty(dim), requires_grad=False)
+
+
+class _FeedForward(nn.Module):
+    """Submodule names follow the checkpoints': `net.0.proj`, `net.2`."""
+
+    def __init__(self, dim: int) -> None:
+        super().__init__()
+        self.net = nn.ModuleList([_Projection(dim, 4 * dim), nn.Identity(), Linear(4 * dim, dim)])
+
+    def forward(self, x: Float[Tensor, "tokens d"]) -> Float[Tensor, "tokens d"]:
+        return self.net[2](self.net[0].proj(x))
+
+
+class _Projection(nn.Module):
+    def __init__(self, in_features: int, out_features: int) -> None:
+        super().__init__()
+        self.proj = Linear(in_features, out_features, gelu=True)
+
+
+class _JointAttention(nn.Module):
+    """Queries, keys and values for picture and text with weights of their own."""
+
+    def __init__(self, config: FluxConfig) -> None:
+        super().__init__()
+        dim, head_dim = config.dim, config.attention_head_dim
+        self.num_heads = config.num_attention_heads
+        self.to_qkv = Linear(dim, 3 * dim)
+        self.add_qkv_proj = Linear(dim, 3 * dim)
+        self.norm_q, self.norm_k = _HeadNorm(head_dim), _HeadNorm(head_dim)
+        self.norm_added_q, self.norm_added_k = _HeadNorm(head_dim), _HeadNorm(head_dim)
+        self.to_out = nn.ModuleList([Linear(dim, dim)])
+        self.to_add_out = Linear(dim, dim)
+
+
+class _DoubleBlock(nn.Module):
+    """Text and picture keep their own weights and meet in attention."""
+
+    def __init__(self, config: FluxConfig, attention: AttentionKernel) -> None:
+        super().__init__()
+        self.attention = attention
+        self.norm1 = _Modulation(config.dim, 6, scales=(1, 4))
+        self.norm1_context = _Modulation(config.dim, 6, scales=(1, 4))
+        self.attn = _JointAttention(config)
+        self.ff, self.ff_context = _FeedForward(config.dim), _FeedForward(config.dim)
+
+    def forward(
+        self,
+        image: Float[Tensor, "image d"],
+        text: Float[Tensor, "text d"],
+        condition: Float[Tensor, "seq d"],
+        layout: PackedLayout,
+    ) -> tuple[Float[Tensor, "image d"], Float[Tensor, "text d"]]:
+        attn = self.attn
+        image_factors = self.norm1(condition, layout.image_owner)
+        text_factors = self.norm1_context(condition, layout.text_owner)
+        image_qkv = attn.to_qkv(_normalise(image, image_factors[1], image_factors[0]))
+        text_qkv = attn.add_qkv_proj(_normalise(text, text_factors[1], text_factors[0]))
+        qkv = _join(
+            _prepare_qkv(text_qkv, attn.num_heads, attn.norm_added_q, attn.norm_added_k, None),
+            _prepare_qkv(image_qkv, attn.num_heads, attn.norm_q, attn.norm_k, layout.image_rotation),
+            layout,
+        )
+        attended = self.attention(qkv, layout.segments).flatten(1)
+        image_out = attn.to_out[0](attended.index_select(0, layout.image_at))
+        text_out = attn.to_add_out(attended.index_select(0, layout.text_at))
+        image = _feed_forward(image, image_out, image_factors, self.ff)
+        return image, _clip(_feed_forward(text, text_out, text_factors, self.ff_context))
+
+
+class _SingleAttention(nn.Module):
+    def __init__(self, config: FluxConfig) -> None:
+        super().__init__()
+        self.to_qkv = Linear(config.dim, 3 * config.dim)
+        self.norm_q = _HeadNorm(config.attention_head_dim)
+        self.norm_k = _HeadNorm(config.attention_head_dim)
+
+
+class _SingleBlock(nn.Module):
+    """Text and picture as one sequence, attention and feed-forward side by side."""
+
+    def __init__(self, config: FluxConfig, attention: AttentionKernel) -> None:
+        super().__init__()
+        dim = config.dim
+        self.attention = attention
+        self.num_heads = config.num_attention_heads
+        self.norm = _Modulation(dim, 3, scales=(1,))
+        self.attn = _SingleAttention(config)
+        self.proj_mlp = Linear(dim, 4 * dim, gelu=True)
+        self.proj_out = Linear(5 * dim, dim)
+
+    def forward(
+        self, joint: Float[Tensor, "joint d"], condition: Float[Tensor, "seq d"], layout: PackedLayout
+    ) -> Float[Tensor, "joint d"]:
+        shift, scale, gate = self.norm(condition, layout.joint_owner)
+        x = _normalise(joint, scale, shift)
+        qkv = _prepare_qkv(
+            self.attn.to_qkv(x), self.num_heads, self.attn.norm_q, self.attn.norm_k, layout.joint_rotation
+        )
+        attended = self.attention(qkv, layout.segments).flatten(1)
+        out = self.proj_out(torch.cat([attended, self.proj_mlp(x)], dim=-1))
+        return _clip(torch.addcmul(joint, gate, out))
+
+
+def _feed_forward(
+    x: Float[Tensor, "tokens d"],
+    attended: Float[Tensor, "tokens d"],
+    factors: tuple[Float[Tensor, "tokens d"], ...],
+    feed_forward: _FeedForward,
+) -> Float[Tensor, "tokens d"]:
+    _, _, gate_attention, shift, scale, gate = factors
+    x = torch.addcmul(x, gate_attention, attended)
+    return torch.addcmul(x, gate, feed_forward(_normalise(x, scale, shift)))
+
+
+def _normalise(
+    x: Float[Tensor, "tokens d"], scale: Float[Tensor, "tokens d"], shift: Float[Tensor, "tokens d"]
+) -> Float[Tensor, "tokens d"]:
+    """LayerNorm without weights of its own, then `scale·x + shift`."""
+    return torch.addcmul(shift, F.layer_norm(x, x.shape[-1:], eps=_EPS), scale)
+
+
+def _prepare_qkv(
+    qkv: Float[Tensor, "tokens 3d"],
+    num_heads: int,
+    norm_q: _HeadNorm,
+    norm_k: _HeadNorm,
+    rotation: Complex64[Tensor, "tokens half"] | None,
+) -> Float[Tensor, "tokens 3 heads dim"]:
+    """RMS norm of queries and keys per head, then rotation, in float32; values stay as they are."""
+    parts = qkv.unflatten(-1, (3, num_heads, -1))
+    weight = torch.stack([norm_q.weight, norm_k.weight])[:, None]
+    query_key = parts[:, :2].float()
+    mean_square = query_key.square().mean(dim=-1, keepdim=True)
+    query_key = query_key * torch.rsqrt(mean_square + _EPS) * weight
+    if rotation is not None:
+        rotate_(query_key.flatten(1, 2), rotation)
+    parts[:, :2] = query_key
+    return parts
+
+
+def _join(text: Tensor, image: Tensor, layout: PackedLayout) -> Tensor:
+    """Interleave two packed rows into the joint one, along the first axis."""
+    joint = text.new_empty(text.shape[0] + image.shape[0], *text.shape[1:])
+    joint.index_copy_(0, layout.text_at, text)
+    return joint.index_copy_(0, layout.image_at, image)
+
+
+def _clip(x: Tensor) -> Tensor:
+    """Keep half precision finite, as the reference does."""
+    return x.clip(-65504, 65504) if x.dtype == torch.float16 else x

@@ -1,0 +1,96 @@
+"""FLUX's picture decoder, around diffusers' `AutoencoderKL`."""
+
+from collections.abc import Sequence
+
+import torch
+from einops import rearrange
+from jaxtyping import Float
+from PIL import Image
+from torch import Tensor
+
+from diffuserve.models.folder import ModelFolder
+
+# Above this many pixels a picture is decoded in overlapping tiles to bound memory; the blended
+# seams differ from a whole decode, so it starts where whole decodes stop being reasonable.
+TILE_ABOVE_PIXELS = 2048 * 2048
+
+
+class FluxVae:
+    """Latents to pictures. Convolutions run channels-last: on CPUs that is 1.4-1.7 times faster in
+    bf16 and 1.3 times in float32 than the default layout, and groups above four gain nothing."""
+
+    def __init__(self, folder: ModelFolder, device: torch.device, dtype: torch.dtype) -> None:
+        from diffusers import AutoencoderKL
+
+        vae = AutoencoderKL.from_pretrained(
+            folder.component("vae"), torch_dtype=dtype, use_safetensors=True, local_files_only=True
+        )
+        self.vae = vae.to(device=device, memory_format=torch.channels_last).eval()
+        self.scaling_factor: float = vae.config.scaling_factor
+        self.shift_factor: float = vae.config.shift_factor or 0.0
+        self.latent_channels: int = vae.config.latent_channels
+        self.scale: int = 2 ** (len(vae.config.block_out_channels) - 1)
+
+    def decode(self, latents: Float[Tensor, "batch channels height width"]) -> list[Image.Image]:
+        """Decode pictures of one size, whole or in tiles; the denormalisation is diffusers'."""
+        height, width = (side * self.scale for side in latents.shape[-2:])
+        self.vae.use_tiling = height * width > TILE_ABOVE_PIXELS
+        scaled = (latents / self.scaling_factor + self.shift_factor).to(memory_format=torch.channels_last)
+        pixels = self.vae.decode(scaled, return_dict=False)[0]
+        return _to_images((pixels * 0.5 + 0.5).clamp(0, 1))
+
+
+def unpack_latents(
+    tokens: Float[Tensor, "batch tokens channels"], rows: int
+) -> Float[Tensor, "batch latent_channels height width"]:
+    """FLUX's tokens are 2×2 patches of the latent picture."""
+    return rearrange(tokens, "b (h w) (c ph pw) -> b c (h ph) (w pw)", h=rows, ph=2, pw=2)
+
+
+def pack_latents(
+    latents: Float[Tensor, "batch latent_channels height width"],
+) -> Float[Tensor, "batch tokens channels"]:
+    return rearrange(latents, "b c (h ph) (w pw) -> b (h w) (c ph pw)", ph=2, pw=2)
+
+
+def _to_images(pixels: Float[Tensor, "batch 3 height width"]) -> list[Image.Image]:
+    """Pixels in 0…1 to 8-bit RGB."""
+    levels = (pixels.float() * 255).round().to(torch.uint8)
+    return [Image.fromarray(picture) for picture in rearrange(levels, "b c h w -> b h w c").cpu().numpy()]
+
+
+class PreviewMap:
+    """Latent channels to RGB by one linear map: a rough picture without the decoder."""
+
+    def __init__(self, factors: Sequence[Sequence[float]], bias: Sequence[float]) -> None:
+        self.factors = torch.tensor(factors)
+        self.bias = torch.tensor(bias)
+
+    def draw(self, latents: Float[Tensor, "channels height width"]) -> Image.Image:
+        """One pixel for each latent cell."""
+        colours = torch.einsum("chw,cr->rhw", latents.float().cpu(), self.factors) + self.bias[:, None, None]
+        return _to_images((colours * 0.5 + 0.5).clamp(0, 1)[None])[0]
+
+
+# The map that the community fitted to FLUX.1's decoder; folders may carry one of their own.
+FLUX_PREVIEW = PreviewMap(
+    factors=(
+        (-0.0346, 0.0244, 0.0681),
+        (0.0034, 0.0210, 0.0687),
+        (0.0275, -0.0668, -0.0433),
+        (-0.0174, 0.0160, 0.0617),
+        (0.0859, 0.0721, 0.0329),
+        (0.0004, 0.0383, 0.0115),
+        (0.0405, 0.0861, 0.0915),
+        (-0.0236, -0.0185, -0.0259),
+        (-0.0245, 0.0250, 0.1180),
+        (0.1008, 0.0755, -0.0421),
+        (-0.0515, 0.0201, 0.0011),
+        (0.0428, -0.0012, -0.0036),
+        (0.0817, 0.0765, 0.0749),
+        (-0.1264, -0.0522, -0.1103),
+        (-0.0280, -0.0881, -0.0499),
+        (-0.1262, -0.0982, -0.0778),
+    ),
+    bias=(-0.0329, -0.0718, -0.0851),
+)

@@ -1,0 +1,150 @@
+"""Finding a model and checking its folder before any weight is read.
+
+A model is a folder in diffusers' format: `model_index.json` names the pipeline class and its
+components, each component a subfolder with a config and safetensors files. Pickled weights are
+never opened, because unpickling runs code.
+"""
+
+import json
+from collections.abc import Sequence
+from dataclasses import dataclass
+from difflib import get_close_matches
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+from diffuserve.domain.errors import InvalidModel, ModelNotFound
+from diffuserve.models.bundled import bundled_models
+
+SETTINGS_FILE = "diffuserve.json"
+_PICKLES = ("*.bin", "*.pt", "*.pth", "*.ckpt", "*.pkl")
+_HUB_MODELS = ("black-forest-labs/FLUX.1-schnell", "black-forest-labs/FLUX.1-dev")
+# A hub repository may also hold single-file weights of many gigabytes that nothing here reads.
+_HUB_PATTERNS = ("model_index.json", SETTINGS_FILE, "*/*.json", "*/*.safetensors", "*/*.txt", "*/*.model")
+
+
+@dataclass(frozen=True)
+class ModelFolder:
+    """A folder whose `model_index.json` was read; components are checked on access."""
+
+    path: Path
+
+    @cached_property
+    def index(self) -> dict[str, Any]:
+        if not (self.path / "model_index.json").is_file():
+            raise InvalidModel(f"{self.path}: no model_index.json; is this a folder in diffusers' format?")
+        return self.json("model_index.json")
+
+    @property
+    def name(self) -> str:
+        return str(self.settings.get("name", self.path.name))
+
+    @property
+    def pipeline_class(self) -> str:
+        return str(self.index.get("_class_name"))
+
+    @cached_property
+    def settings(self) -> dict[str, Any]:
+        """The optional `diffuserve.json`: defaults, limits and traits of this checkpoint."""
+        return self.json(SETTINGS_FILE) if (self.path / SETTINGS_FILE).is_file() else {}
+
+    def json(self, name: str) -> dict[str, Any]:
+        path = self.path / name
+        if not path.is_file():
+            raise InvalidModel(f"{self.path}: {name} is missing")
+        try:
+            content = json.loads(path.read_text(encoding="utf-8"))
+        except ValueError as error:
+            raise InvalidModel(f"{path}: not valid JSON ({error})") from error
+        if not isinstance(content, dict):
+            raise InvalidModel(f"{path}: must hold a JSON object")
+        return content
+
+    def component(self, name: str) -> Path:
+        if not (self.path / name).is_dir():
+            raise InvalidModel(f"{self.path}: the folder {name}/ is missing")
+        return self.path / name
+
+    def weights(self, component: str) -> list[Path]:
+        """The component's safetensors files, each present and whole.
+
+        Raises `InvalidModel` with the file's name where one is missing, truncated or a pickle.
+        """
+        folder = self.component(component)
+        indexes = sorted(folder.glob("*.safetensors.index.json"))
+        if indexes:
+            shards = self.json(f"{component}/{indexes[0].name}").get("weight_map", {}).values()
+            files = [folder / shard for shard in sorted(set(shards))]
+        else:
+            files = sorted(folder.glob("*.safetensors"))
+        if not files:
+            raise InvalidModel(_explain_missing_weights(folder))
+        for file in files:
+            _check_whole(file)
+        return files
+
+    def require(self, components: Sequence[str], files: Sequence[str]) -> None:
+        """Check all of a pipeline's parts at once, so that a wrong folder is refused early."""
+        for file in files:
+            self.component(file.split("/")[0])
+            self.json(file)
+        for component in components:
+            self.weights(component)
+
+
+def open_model(model: str) -> ModelFolder:
+    """Find a bundled model, a folder, or a hub id (downloaded, or from the hub's cache)."""
+    bundled = bundled_models()
+    if model in bundled:
+        return ModelFolder(bundled[model])
+    path = Path(model).expanduser()
+    if path.is_dir():
+        return ModelFolder(path)
+    if model.count("/") == 1 and not model.startswith((".", "/", "~")):
+        return ModelFolder(_download(model))
+    names = [*bundled, *_HUB_MODELS]
+    nearest = get_close_matches(model, names, n=3, cutoff=0.4) or names
+    raise ModelNotFound(
+        f"no model {model!r}: not a bundled model, not a folder, not a hub id (owner/name). "
+        f"Nearest: {', '.join(nearest)}"
+    )
+
+
+def _download(repo_id: str) -> Path:
+    from huggingface_hub import snapshot_download
+    from huggingface_hub.errors import HfHubHTTPError, HFValidationError, LocalEntryNotFoundError
+
+    try:
+        return Path(snapshot_download(repo_id, allow_patterns=list(_HUB_PATTERNS)))
+    except (HfHubHTTPError, HFValidationError, LocalEntryNotFoundError, OSError) as error:
+        raise ModelNotFound(
+            f"model {repo_id!r} could not be fetched from the hub ({type(error).__name__}: {_first_line(error)}). "
+            "Without a network, download it elsewhere and give its folder instead, "
+            "for example --model /models/FLUX.1-schnell; the bundled model tiny-flux needs none"
+        ) from error
+
+
+def _check_whole(file: Path) -> None:
+    from safetensors import SafetensorError, safe_open
+
+    if not file.is_file():
+        raise InvalidModel(f"{file.parent.parent}: {file.parent.name}/{file.name} is missing")
+    try:
+        with safe_open(file, framework="pt"):
+            pass  # opening checks the header against the file's length
+    except (SafetensorError, OSError) as error:
+        raise InvalidModel(f"{file}: truncated or not a safetensors file ({_first_line(error)})") from error
+
+
+def _explain_missing_weights(folder: Path) -> str:
+    pickles = [path.name for pattern in _PICKLES for path in folder.glob(pattern)]
+    if pickles:
+        return (
+            f"{folder}: only pickled weights ({', '.join(sorted(pickles))}), which can run code and are never "
+            "opened; convert them to safetensors"
+        )
+    return f"{folder}: no safetensors weights"
+
+
+def _first_line(error: BaseException) -> str:
+    return (str(error).strip().splitlines() or [""])[0][:200]

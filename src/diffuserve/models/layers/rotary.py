@@ -1,0 +1,31 @@
+"""Rotary position embedding (Su et al. 2021, arXiv:2104.09864) as complex rotation.
+
+Adjacent channel pairs (2i, 2i+1) are one complex number, turned by its position's angle: one
+complex product instead of two multiplications, a swap and an addition over the whole tensor.
+"""
+
+from collections.abc import Sequence
+
+import torch
+from jaxtyping import Complex64, Float, Float32
+from torch import Tensor
+
+
+def rotations(
+    positions: Float[Tensor, "tokens axes"], axes_dims: Sequence[int], theta: float = 10_000.0
+) -> Complex64[Tensor, "tokens half"]:
+    """Unit complex numbers for each token, its axes side by side; angles in float64 as FLUX's."""
+    angles = []
+    for axis, dim in enumerate(axes_dims):
+        frequencies = theta ** (-torch.arange(0, dim, 2, dtype=torch.float64) / dim)
+        angles.append(torch.outer(positions[:, axis].double(), frequencies))
+    angle = torch.cat(angles, dim=-1)
+    return torch.complex(angle.cos().float(), angle.sin().float())
+
+
+def rotate_(
+    x: Float32[Tensor, "tokens heads dim"], rotation: Complex64[Tensor, "tokens half"]
+) -> Float32[Tensor, "tokens heads dim"]:
+    """Turn each head of each token, in place."""
+    torch.view_as_complex(x.unflatten(-1, (-1, 2))).mul_(rotation.unsqueeze(-2))
+    return x

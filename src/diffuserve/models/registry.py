@@ -1,0 +1,39 @@
+"""From a model's name to a loaded pipeline. Importing this file loads no family and no torch."""
+
+from collections.abc import Mapping
+from importlib import import_module
+from typing import TYPE_CHECKING
+
+from diffuserve.domain.errors import InvalidModel
+
+if TYPE_CHECKING:
+    import torch
+
+    from diffuserve.models.base import Pipeline
+
+# The `_class_name` of a model_index.json, and who serves it.
+PIPELINES: Mapping[str, str] = {
+    "FluxPipeline": "diffuserve.models.flux.pipeline:FluxPipeline",
+}
+
+
+def load_pipeline(
+    model: str, device: "torch.device", dtype: "torch.dtype | None" = None, deterministic: bool = False
+) -> "Pipeline":
+    """Load a bundled model, a diffusers folder or a hub id onto `device`.
+
+    `dtype=None` takes the family's choice for the checkpoint and the device. Raises `ModelNotFound`
+    or `InvalidModel` before any weight is read.
+    """
+    from diffuserve.models.folder import open_model
+
+    folder = open_model(model)
+    if folder.pipeline_class not in PIPELINES:
+        known = ", ".join(sorted(PIPELINES))
+        raise InvalidModel(
+            f"{folder.path}: model_index.json names {folder.pipeline_class!r}, which is not served; known: {known}"
+        )
+    module_name, class_name = PIPELINES[folder.pipeline_class].split(":")
+    family = getattr(import_module(module_name), class_name)
+    pipeline: Pipeline = family.load(folder, device, dtype, deterministic)
+    return pipeline

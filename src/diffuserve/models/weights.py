@@ -1,0 +1,71 @@
+"""Weights from safetensors files straight to where they are used."""
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+import torch
+from safetensors import safe_open
+from torch import Tensor, nn
+
+from diffuserve.domain.errors import InvalidModel
+
+_DTYPES = {"BF16": torch.bfloat16, "F16": torch.float16, "F32": torch.float32}
+
+
+@dataclass(frozen=True)
+class Placement:
+    """Where a checkpoint's tensor goes: part `part` of `num_parts` equal row blocks of `parameter`."""
+
+    parameter: str
+    part: int = 0
+    num_parts: int = 1
+
+
+def checkpoint_dtype(files: Iterable[Path]) -> torch.dtype:
+    """The dtype of the first tensor, which stands for all."""
+    with safe_open(next(iter(files)), framework="pt") as reader:
+        name = reader.get_slice(next(iter(reader.keys()))).get_dtype()
+    return _DTYPES.get(name, torch.float32)
+
+
+def load_weights(
+    module: nn.Module,
+    files: Iterable[Path],
+    placements: Mapping[str, Placement],
+    device: torch.device,
+    dtype: torch.dtype,
+) -> None:
+    """Fill a module that was built on the meta device; `placements` goes by the checkpoint's names.
+
+    Tensors are memory-mapped; where dtype and device already fit they stay so and cost no copy.
+    Raises `InvalidModel` that names tensors which are missing, unexpected or of another shape.
+    """
+    missing = set(placements)
+    for file in files:
+        with safe_open(file, framework="pt", device=str(device)) as reader:
+            for name in reader.keys():  # noqa: SIM118: a reader is no dict
+                if name not in placements:
+                    raise InvalidModel(f"{file}: unexpected tensor {name!r}")
+                _put(module, placements[name], reader.get_tensor(name), dtype, f"{file}: {name}")
+                missing.discard(name)
+    if missing:
+        names = ", ".join(sorted(missing)[:5])
+        raise InvalidModel(f"{file.parent}: weights are incomplete; missing {names}")
+
+
+def _put(module: nn.Module, placement: Placement, tensor: Tensor, dtype: torch.dtype, origin: str) -> None:
+    owner_name, _, attribute = placement.parameter.rpartition(".")
+    owner = module.get_submodule(owner_name)
+    target: nn.Parameter = getattr(owner, attribute)
+    rows = target.shape[0] // placement.num_parts
+    expected = (rows, *target.shape[1:])
+    if tuple(tensor.shape) != expected:
+        raise InvalidModel(f"{origin} has shape {tuple(tensor.shape)}, expected {expected}")
+    if placement.num_parts == 1:
+        setattr(owner, attribute, nn.Parameter(tensor.to(dtype), requires_grad=False))
+        return
+    if target.is_meta:
+        target = nn.Parameter(torch.empty(target.shape, dtype=dtype, device=tensor.device), requires_grad=False)
+        setattr(owner, attribute, target)
+    target.data[placement.part * rows : (placement.part + 1) * rows].copy_(tensor)
