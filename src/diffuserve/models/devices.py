@@ -1,5 +1,8 @@
 """What this machine can do: devices, dtypes, rough speed."""
 
+import ctypes
+import sys
+
 import torch
 
 from diffuserve.domain.errors import DeviceUnavailable
@@ -58,3 +61,21 @@ def flops_per_second(device: torch.device, dtype: torch.dtype) -> float:
         return 4e14 if dtype != torch.float32 else 4e13
     per_core = 2e11 if dtype == torch.bfloat16 else 6e10
     return per_core * torch.get_num_threads()
+
+
+def keep_freed_memory() -> None:
+    """Have glibc keep large freed blocks instead of giving their pages back at once.
+
+    A denoising step on a CPU allocates the same few megabytes again and again; faulting the pages
+    in anew each time took a quarter of the step here. Freed memory is reused, so the process stays
+    at its peak instead of growing.
+    """
+    if not sys.platform.startswith("linux"):
+        return
+    m_trim_threshold, m_mmap_threshold = -1, -3
+    try:
+        mallopt = ctypes.CDLL("libc.so.6").mallopt
+    except (OSError, AttributeError):
+        return  # another C library; its allocator has its own ways
+    mallopt(m_mmap_threshold, 32 * 1024 * 1024)
+    mallopt(m_trim_threshold, 2**31 - 1)

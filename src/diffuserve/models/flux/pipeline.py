@@ -178,7 +178,7 @@ class FluxPipeline:
 
     @_inference
     def preview(self, latents: Tensor, params: GenerationParams) -> Image.Image:
-        return self.preview_map.draw(unpack_latents(latents[:1], self._shape(params).rows)[0])
+        return self.preview_map.draw(latents[0], self._shape(params).rows)
 
     def _pack(self, batch: Sequence[DenoiseInput]) -> PackedInput:
         """One sequence a picture: pictures of one request share its conditioning and timestep."""

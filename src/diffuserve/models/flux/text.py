@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from typing import Any
 
 import torch
-from jaxtyping import Float
+from jaxtyping import Float, Int
 from torch import Tensor
 
 from diffuserve.domain.params import GenerationParams
@@ -46,24 +46,29 @@ class FluxTextEncoder:
         length = params[0].max_sequence_length
         assert length is not None
         clip_ids, _ = self._tokenize(self.clip_tokenizer, prompts, self.clip_tokenizer.model_max_length)
-        t5_ids, t5_cuts = self._tokenize(self.t5_tokenizer, prompts, length)
+        t5_ids, warnings = self._tokenize(self.t5_tokenizer, prompts, length)
         pooled = self.clip(clip_ids).pooler_output
         sequences = self.t5(t5_ids).last_hidden_state
         return [
-            FluxConditioning(_cut_warning(cut, length), sequence, vector)
-            for cut, sequence, vector in zip(t5_cuts, sequences, pooled, strict=True)
+            FluxConditioning(warning, sequence, vector)
+            for warning, sequence, vector in zip(warnings, sequences, pooled, strict=True)
         ]
 
-    def _tokenize(self, tokenizer: Any, prompts: list[str], length: int) -> tuple[Tensor, list[int]]:
-        """Padded ids, and for each prompt its number of tokens before the cut."""
-        whole = tokenizer(prompts, verbose=False).input_ids
-        padded = tokenizer(
-            prompts, padding="max_length", max_length=length, truncation=True, return_tensors="pt"
-        )
-        return padded.input_ids.to(self.device), [len(ids) for ids in whole]
+    def _tokenize(
+        self, tokenizer: Any, prompts: list[str], length: int
+    ) -> tuple[Int[Tensor, "prompts tokens"], list[tuple[str, ...]]]:
+        """Ids padded to `length`, and for each prompt a warning if it was cut."""
+        padded = tokenizer(prompts, padding="max_length", max_length=length, truncation=True, return_tensors="pt")
+        full = padded.attention_mask.sum(dim=1) == length
+        warnings = [
+            _cut_warning(tokenizer, prompt, length) if is_full else ()
+            for prompt, is_full in zip(prompts, full.tolist(), strict=True)
+        ]
+        return padded.input_ids.to(self.device), warnings
 
 
-def _cut_warning(num_tokens: int, length: int) -> tuple[str, ...]:
+def _cut_warning(tokenizer: Any, prompt: str, length: int) -> tuple[str, ...]:
+    num_tokens = len(tokenizer(prompt, verbose=False).input_ids)
     if num_tokens <= length:
         return ()
     return (f"the prompt has {num_tokens} tokens and the model reads {length}; the rest was cut off",)

@@ -311,7 +311,7 @@ def _prepare_qkv(
     weight = torch.stack([norm_q.weight, norm_k.weight])[:, None]
     query_key = parts[:, :2].float()
     mean_square = query_key.square().mean(dim=-1, keepdim=True)
-    query_key = query_key * torch.rsqrt(mean_square + _EPS) * weight
+    query_key.mul_(torch.rsqrt(mean_square + _EPS)).mul_(weight)
     if rotation is not None:
         rotate_(query_key.flatten(1, 2), rotation)
     parts[:, :2] = query_key

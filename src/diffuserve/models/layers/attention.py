@@ -19,7 +19,7 @@ from jaxtyping import Float, Int
 from torch import Tensor
 
 # Scores of one product stay below this many elements, so that they fit the cache.
-_MAX_SCORES = 2**20
+_MAX_SCORES = 2**18
 
 
 @dataclass(frozen=True)

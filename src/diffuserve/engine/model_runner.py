@@ -1,0 +1,64 @@
+"""Runs the model on batches and keeps one request's failure from its neighbours (INV-3)."""
+
+from collections.abc import Callable, Sequence
+from typing import TypeVar
+
+import torch
+from torch import Tensor
+
+from diffuserve.domain.params import GenerationParams
+from diffuserve.models.base import Conditioning, DenoiseInput, Frames, Pipeline
+
+Item = TypeVar("Item")
+Value = TypeVar("Value")
+
+
+class ModelRunner:
+    """Each method gives, for each request, its value or the exception that it alone raised."""
+
+    def __init__(self, pipeline: Pipeline) -> None:
+        self.pipeline = pipeline
+
+    def encode(self, params: Sequence[GenerationParams]) -> list[Conditioning | Exception]:
+        return isolate(params, self.pipeline.encode)
+
+    def denoise(self, batch: Sequence[DenoiseInput]) -> list[Tensor | Exception]:
+        return isolate(batch, self.pipeline.denoise)
+
+    def decode(
+        self, latents: Sequence[Tensor], params: Sequence[GenerationParams]
+    ) -> list[list[Frames] | Exception]:
+        return isolate(list(zip(latents, params, strict=True)), self._decode_finite)
+
+    def _decode_finite(self, batch: Sequence[tuple[Tensor, GenerationParams]]) -> list[list[Frames]]:
+        # Checked here and not between steps: off the denoising thread, and NaN never heals.
+        if not all(bool(latents.isfinite().all()) for latents, _ in batch):
+            raise FloatingPointError("the latents are not finite")
+        return self.pipeline.decode([latents for latents, _ in batch], [params for _, params in batch])
+
+
+def isolate(
+    items: Sequence[Item], run: Callable[[Sequence[Item]], list[Value]]
+) -> list[Value | Exception]:
+    """Run a batch; if it fails, halve it until only the culprits fail.
+
+    Smaller batches also need less memory, so a batch that ran out of it is tried down to one by one.
+    """
+    try:
+        return list(run(items))
+    except Exception as error:
+        if len(items) == 1:
+            return [error]
+    _free_cached_memory()
+    middle = len(items) // 2
+    return isolate(items[:middle], run) + isolate(items[middle:], run)
+
+
+def _free_cached_memory() -> None:
+    if torch.cuda.is_available():
+        torch.cuda.empty_cache()
+
+
+def is_out_of_memory(error: Exception) -> bool:
+    """CUDA has an exception of its own; the CPU's allocator raises a plain RuntimeError."""
+    return isinstance(error, MemoryError | torch.OutOfMemoryError) or "can't allocate memory" in str(error)

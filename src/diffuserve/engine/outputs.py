@@ -1,0 +1,62 @@
+"""What the engine hands out."""
+
+from dataclasses import dataclass
+
+from PIL.Image import Image
+
+from diffuserve.domain.errors import DiffuserveError
+from diffuserve.domain.params import GenerationParams
+from diffuserve.models.base import Frames
+
+
+@dataclass(frozen=True)
+class Timings:
+    """Seconds, by the wall clock but for `device_seconds`.
+
+    `device_seconds` is the request's share of the busy device: a step that it shared with others
+    counts in part, so that over all requests the sum is the time the device was busy.
+    """
+
+    queue_seconds: float
+    encode_seconds: float
+    denoise_seconds: float
+    decode_seconds: float
+    total_seconds: float
+    device_seconds: float
+
+
+@dataclass(frozen=True)
+class GenerationResult:
+    """A finished request. `params` has every default filled in; `frames[i]` belongs to seed `seed + i`."""
+
+    request_id: str
+    params: GenerationParams
+    frames: list[Frames]
+    timings: Timings
+    warnings: tuple[str, ...] = ()
+
+    @property
+    def images(self) -> list[Image]:
+        """The pictures, RGB; of a video its first frame."""
+        return [frames[0] for frames in self.frames]
+
+    @property
+    def seed(self) -> int:
+        assert self.params.seed is not None
+        return self.params.seed
+
+
+@dataclass(frozen=True)
+class StepOutput:
+    """One request's news after `Engine.step`.
+
+    While it runs, `step` of `num_steps` are done; when `finished`, either `result` or `error` is set.
+    """
+
+    request_id: str
+    step: int
+    num_steps: int
+    preview: Image | None = None
+    finished: bool = False
+    result: GenerationResult | None = None
+    error: DiffuserveError | None = None

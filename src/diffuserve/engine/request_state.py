@@ -1,0 +1,82 @@
+"""Everything of one request while it runs."""
+
+import time
+from concurrent.futures import Future
+from dataclasses import dataclass, field
+
+from torch import Tensor
+
+from diffuserve.domain.cost import Workload
+from diffuserve.domain.params import GenerationParams
+from diffuserve.engine.outputs import GenerationResult, Timings
+from diffuserve.engine.scheduler import Candidate
+from diffuserve.models.base import Conditioning, DenoiseInput
+from diffuserve.samplers.base import NoiseSchedule
+
+
+@dataclass
+class Stopwatch:
+    """Moments of a request's life on the monotonic clock, and its share of the device."""
+
+    added: float = field(default_factory=time.perf_counter)
+    started: float = 0.0
+    encode_seconds: float = 0.0
+    denoised: float = 0.0
+    device_seconds: float = 0.0
+
+    def timings(self) -> Timings:
+        now = time.perf_counter()
+        return Timings(
+            queue_seconds=self.started - self.added,
+            encode_seconds=self.encode_seconds,
+            denoise_seconds=self.denoised - self.started - self.encode_seconds,
+            decode_seconds=now - self.denoised,
+            total_seconds=now - self.added,
+            device_seconds=self.device_seconds,
+        )
+
+
+@dataclass
+class RequestState:
+    """Owned by the engine's stepping thread; after the last step by the decoder's.
+
+    `skipped` counts the steps in which others went first; `latents` exist from the first step on.
+    """
+
+    request_id: str
+    params: GenerationParams
+    load: Workload
+    step_bytes: int
+    schedule: NoiseSchedule
+    priority: int
+    arrival: int
+    wants_preview: bool
+    future: Future[GenerationResult] | None = None
+    conditioning: Conditioning | None = None
+    latents: Tensor | None = None
+    step: int = 0
+    skipped: int = 0
+    watch: Stopwatch = field(default_factory=Stopwatch)
+
+    @property
+    def num_steps(self) -> int:
+        return self.schedule.num_steps
+
+    @property
+    def is_denoised(self) -> bool:
+        return self.step == self.num_steps
+
+    def candidate(self) -> Candidate:
+        return Candidate(
+            request_id=self.request_id,
+            priority=self.priority,
+            arrival=self.arrival,
+            skipped=self.skipped,
+            tokens=self.load.step_tokens,
+            step_bytes=self.step_bytes,
+        )
+
+    def denoise_input(self) -> DenoiseInput:
+        assert self.conditioning is not None
+        assert self.latents is not None
+        return DenoiseInput(self.params, self.conditioning, self.latents, self.schedule.timesteps[self.step])

@@ -1,0 +1,21 @@
+"""Running totals of an engine."""
+
+from dataclasses import dataclass
+
+
+@dataclass
+class EngineStats:
+    """Counted by the stepping thread; read by anyone."""
+
+    num_steps: int = 0
+    num_request_steps: int = 0
+    denoise_seconds: float = 0.0
+
+    def count_step(self, num_requests: int, seconds: float) -> None:
+        self.num_steps += 1
+        self.num_request_steps += num_requests
+        self.denoise_seconds += seconds
+
+    @property
+    def mean_requests_per_step(self) -> float:
+        return self.num_request_steps / self.num_steps if self.num_steps else 0.0
