@@ -58,7 +58,9 @@ class ModelSpec:
                 )
         if params.width * params.height > self.max_pixels:
             size = f"{params.width}x{params.height}"
-            raise InvalidParams("size", size, f"{self.name} draws at most {self.max_pixels:,} pixels a picture")
+            raise InvalidParams(
+                "size", size, f"{self.name} draws at most {self.max_pixels:,} pixels a picture"
+            )
 
     def _check_abilities(self, params: GenerationParams) -> None:
         assert params.max_sequence_length is not None
@@ -78,7 +80,9 @@ class ModelSpec:
             )
         if params.guidance_scale not in (0, 1) and not self.has_guidance:
             raise ModelNotCapable(
-                "guidance_scale", params.guidance_scale, f"{self.name} has no guidance; leave it out or give 0"
+                "guidance_scale",
+                params.guidance_scale,
+                f"{self.name} has no guidance; leave it out or give 0",
             )
         if params.num_frames > self.max_frames:
             remedy = "draws single pictures" if self.max_frames == 1 else f"draws at most {self.max_frames}"

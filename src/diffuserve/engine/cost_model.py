@@ -71,9 +71,16 @@ class CostModel:
         self._decode = OnlineFit(prior.decode)
         self.fit = prior
 
-    @property
-    def num_observed_steps(self) -> int:
-        return self._step.num_observations
+    @classmethod
+    def start(cls, prior: CostFit, path: Path | None) -> "CostModel":
+        """From the fit that an earlier run kept at `path`, else from the prior."""
+        kept = load_fit(path) if path is not None else None
+        return cls(kept or prior)
+
+    def save(self, path: Path) -> None:
+        """Keep what was learnt; nothing is written before a step was observed."""
+        if self._step.num_observations:
+            save_fit(path, self.fit)
 
     def estimate(self, load: Workload) -> CostEstimate:
         return self.fit.estimate(load)

@@ -16,7 +16,7 @@ from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from enum import StrEnum
-from typing import Generic, Protocol, TypeVar
+from typing import Generic, Protocol, TypeVar, runtime_checkable
 
 import torch
 
@@ -42,6 +42,7 @@ class LaneRun(Generic[T]):
         return self.seconds * self.share
 
 
+@runtime_checkable
 class Lanes(Protocol):
     def set_busy(self, lane: Lane, busy: bool) -> None:
         """Say whether a lane has work, now or waiting."""
@@ -89,7 +90,9 @@ class CpuLanes:
         self._may_spread = may_spread
         self._busy = _Busy()
         self._pools = {
-            lane: ThreadPoolExecutor(num_threads, f"diffuserve-{lane}", initializer=_use_threads, initargs=(1,))
+            lane: ThreadPoolExecutor(
+                num_threads, f"diffuserve-{lane}", initializer=_use_threads, initargs=(1,)
+            )
             for lane in Lane
         }
         self._wide = ThreadPoolExecutor(1, "diffuserve-wide")

@@ -1,16 +1,27 @@
 """Runs the model on batches and keeps one request's failure from its neighbours (INV-3)."""
 
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from typing import TypeVar
 
 import torch
+from PIL.Image import Image
 from torch import Tensor
 
 from diffuserve.domain.params import GenerationParams
-from diffuserve.models.base import Conditioning, DenoiseInput, Frames, Pipeline
+from diffuserve.engine.request_state import RequestState
+from diffuserve.models.base import Conditioning, Frames, Pipeline
 
 Item = TypeVar("Item")
 Value = TypeVar("Value")
+
+
+@dataclass(frozen=True)
+class Moved:
+    """What one step made of a request."""
+
+    latents: Tensor
+    preview: Image | None
 
 
 class ModelRunner:
@@ -22,13 +33,32 @@ class ModelRunner:
     def encode(self, params: Sequence[GenerationParams]) -> list[Conditioning | Exception]:
         return isolate(params, self.pipeline.encode)
 
-    def denoise(self, batch: Sequence[DenoiseInput]) -> list[Tensor | Exception]:
-        return isolate(batch, self.pipeline.denoise)
+    def step(self, states: Sequence[RequestState]) -> list[Moved | Exception]:
+        """One denoising step of each request, in one forward pass; the states are not advanced."""
+        return isolate(states, self._step)
 
     def decode(
         self, latents: Sequence[Tensor], params: Sequence[GenerationParams]
     ) -> list[list[Frames] | Exception]:
         return isolate(list(zip(latents, params, strict=True)), self._decode_finite)
+
+    def _step(self, states: Sequence[RequestState]) -> list[Moved]:
+        for state in states:
+            if state.latents is None:
+                state.latents = self.pipeline.init_latents(state.params)
+        predictions = self.pipeline.denoise([state.denoise_input() for state in states])
+        return [self._move(state, one) for state, one in zip(states, predictions, strict=True)]
+
+    @torch.inference_mode()
+    def _move(self, state: RequestState, prediction: Tensor) -> Moved:
+        """Latents one step along the request's own schedule, and a preview if it asked for one."""
+        assert state.latents is not None
+        sampler = self.pipeline.sampler
+        sigma, next_sigma = state.schedule.sigmas[state.step : state.step + 2]
+        preview = None
+        if state.wants_preview:
+            preview = self.pipeline.preview(sampler.clean(state.latents, prediction, sigma), state.params)
+        return Moved(sampler.step(state.latents, prediction, sigma, next_sigma), preview)
 
     def _decode_finite(self, batch: Sequence[tuple[Tensor, GenerationParams]]) -> list[list[Frames]]:
         # Checked here and not between steps: off the denoising thread, and NaN never heals.
@@ -37,9 +67,7 @@ class ModelRunner:
         return self.pipeline.decode([latents for latents, _ in batch], [params for _, params in batch])
 
 
-def isolate(
-    items: Sequence[Item], run: Callable[[Sequence[Item]], list[Value]]
-) -> list[Value | Exception]:
+def isolate(items: Sequence[Item], run: Callable[[Sequence[Item]], list[Value]]) -> list[Value | Exception]:
     """Run a batch; if it fails, halve it until only the culprits fail.
 
     Smaller batches also need less memory, so a batch that ran out of it is tried down to one by one.

@@ -1,14 +1,13 @@
 """Everything of one request while it runs."""
 
 import time
-from concurrent.futures import Future
 from dataclasses import dataclass, field
 
 from torch import Tensor
 
 from diffuserve.domain.cost import Workload
 from diffuserve.domain.params import GenerationParams
-from diffuserve.engine.outputs import GenerationResult, Timings
+from diffuserve.engine.outputs import Timings
 from diffuserve.engine.scheduler import Candidate
 from diffuserve.models.base import Conditioning, DenoiseInput
 from diffuserve.samplers.base import NoiseSchedule
@@ -51,7 +50,6 @@ class RequestState:
     priority: int
     arrival: int
     wants_preview: bool
-    future: Future[GenerationResult] | None = None
     conditioning: Conditioning | None = None
     latents: Tensor | None = None
     step: int = 0

@@ -6,7 +6,7 @@ A `Pipeline` holds weights and no request's progress: everything of a request li
 
 from collections.abc import Hashable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Protocol
+from typing import Protocol, runtime_checkable
 
 import torch
 from PIL.Image import Image
@@ -40,6 +40,7 @@ class DenoiseInput:
     timestep: float
 
 
+@runtime_checkable
 class Pipeline(Protocol):
     """One loaded model. Parameters given to it were resolved by `spec.resolve` before.
 

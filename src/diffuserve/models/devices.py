@@ -26,7 +26,9 @@ def choose_device(name: str | None) -> torch.device:
         raise DeviceUnavailable(f"device={name!r}: this machine or this torch build has no CUDA; try 'cpu'")
     index = device.index or 0
     if index >= torch.cuda.device_count():
-        raise DeviceUnavailable(f"device={name!r}: this machine has {torch.cuda.device_count()} CUDA device(s)")
+        raise DeviceUnavailable(
+            f"device={name!r}: this machine has {torch.cuda.device_count()} CUDA device(s)"
+        )
     return torch.device("cuda", index)
 
 

@@ -118,7 +118,8 @@ def _download(repo_id: str) -> Path:
         return Path(snapshot_download(repo_id, allow_patterns=list(_HUB_PATTERNS)))
     except (HfHubHTTPError, HFValidationError, LocalEntryNotFoundError, OSError) as error:
         raise ModelNotFound(
-            f"model {repo_id!r} could not be fetched from the hub ({type(error).__name__}: {_first_line(error)}). "
+            f"model {repo_id!r} could not be fetched from the hub "
+            f"({type(error).__name__}: {_first_line(error)}). "
             "Without a network, download it elsewhere and give its folder instead, "
             "for example --model /models/FLUX.1-schnell; the bundled model tiny-flux needs none"
         ) from error
@@ -140,8 +141,8 @@ def _explain_missing_weights(folder: Path) -> str:
     pickles = [path.name for pattern in _PICKLES for path in folder.glob(pattern)]
     if pickles:
         return (
-            f"{folder}: only pickled weights ({', '.join(sorted(pickles))}), which can run code and are never "
-            "opened; convert them to safetensors"
+            f"{folder}: only pickled weights ({', '.join(sorted(pickles))}), which can run code "
+            "and are never opened; convert them to safetensors"
         )
     return f"{folder}: no safetensors weights"
 

@@ -31,7 +31,8 @@ def load_pipeline(
     if folder.pipeline_class not in PIPELINES:
         known = ", ".join(sorted(PIPELINES))
         raise InvalidModel(
-            f"{folder.path}: model_index.json names {folder.pipeline_class!r}, which is not served; known: {known}"
+            f"{folder.path}: model_index.json names {folder.pipeline_class!r}, "
+            f"which is not served; known: {known}"
         )
     module_name, class_name = PIPELINES[folder.pipeline_class].split(":")
     family = getattr(import_module(module_name), class_name)

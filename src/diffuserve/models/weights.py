@@ -44,7 +44,7 @@ def load_weights(
     missing = set(placements)
     for file in files:
         with safe_open(file, framework="pt", device=str(device)) as reader:
-            for name in reader.keys():  # noqa: SIM118: a reader is no dict
+            for name in reader.keys():  # noqa: SIM118 (a reader is no dict)
                 if name not in placements:
                     raise InvalidModel(f"{file}: unexpected tensor {name!r}")
                 _put(module, placements[name], reader.get_tensor(name), dtype, f"{file}: {name}")
@@ -66,6 +66,8 @@ def _put(module: nn.Module, placement: Placement, tensor: Tensor, dtype: torch.d
         setattr(owner, attribute, nn.Parameter(tensor.to(dtype), requires_grad=False))
         return
     if target.is_meta:
-        target = nn.Parameter(torch.empty(target.shape, dtype=dtype, device=tensor.device), requires_grad=False)
+        target = nn.Parameter(
+            torch.empty(target.shape, dtype=dtype, device=tensor.device), requires_grad=False
+        )
         setattr(owner, attribute, target)
     target.data[placement.part * rows : (placement.part + 1) * rows].copy_(tensor)

@@ -5,7 +5,7 @@ any number of requests that stand at different steps.
 """
 
 from dataclasses import dataclass
-from typing import Protocol
+from typing import Protocol, runtime_checkable
 
 from torch import Tensor
 
@@ -26,6 +26,7 @@ class NoiseSchedule:
         return len(self.timesteps)
 
 
+@runtime_checkable
 class Sampler(Protocol):
     def schedule(self, num_inference_steps: int, image_tokens: int) -> NoiseSchedule:
         """The noise schedule for a picture of `image_tokens` tokens."""

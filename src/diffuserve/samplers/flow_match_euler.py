@@ -10,6 +10,7 @@ from dataclasses import dataclass, fields
 from typing import Any
 
 import numpy as np
+import torch
 from jaxtyping import Float
 from torch import Tensor
 
@@ -76,7 +77,7 @@ class FlowMatchEuler:
     ) -> Float[Tensor, "*shape"]:
         """x ← x + (σ' - σ)·v, in float32, returned in the prediction's dtype."""
         delta = float(np.float32(next_sigma) - np.float32(sigma))
-        return latents.float().add_(prediction, alpha=delta).to(prediction.dtype)
+        return torch.add(latents.float(), prediction, alpha=delta).to(prediction.dtype)
 
     def clean(
         self, latents: Float[Tensor, "*shape"], prediction: Float[Tensor, "*shape"], sigma: float

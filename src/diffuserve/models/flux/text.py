@@ -28,7 +28,9 @@ class FluxConditioning(Conditioning):
 class FluxTextEncoder:
     """Both encoders with their tokenizers. `lowercase` is a trait of the checkpoint."""
 
-    def __init__(self, folder: ModelFolder, device: torch.device, dtype: torch.dtype, lowercase: bool) -> None:
+    def __init__(
+        self, folder: ModelFolder, device: torch.device, dtype: torch.dtype, lowercase: bool
+    ) -> None:
         from transformers import AutoTokenizer, CLIPTextModel, T5EncoderModel
 
         options: dict[str, Any] = {"use_safetensors": True, "dtype": dtype, "device_map": {"": str(device)}}
@@ -58,7 +60,9 @@ class FluxTextEncoder:
         self, tokenizer: Any, prompts: list[str], length: int
     ) -> tuple[Int[Tensor, "prompts tokens"], list[tuple[str, ...]]]:
         """Ids padded to `length`, and for each prompt a warning if it was cut."""
-        padded = tokenizer(prompts, padding="max_length", max_length=length, truncation=True, return_tensors="pt")
+        padded = tokenizer(
+            prompts, padding="max_length", max_length=length, truncation=True, return_tensors="pt"
+        )
         full = padded.attention_mask.sum(dim=1) == length
         warnings = [
             _cut_warning(tokenizer, prompt, length) if is_full else ()

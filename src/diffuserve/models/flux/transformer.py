@@ -137,7 +137,9 @@ class _TimeTextEmbed(nn.Module):
         vector = self.timestep_embedder(timestep_embedding(timestep, _TIMESTEP_CHANNELS).to(dtype))
         if packed.guidance is not None:
             guidance = packed.guidance.to(dtype) * 1000
-            vector = vector + self.guidance_embedder(timestep_embedding(guidance, _TIMESTEP_CHANNELS).to(dtype))
+            vector = vector + self.guidance_embedder(
+                timestep_embedding(guidance, _TIMESTEP_CHANNELS).to(dtype)
+            )
         return vector + self.text_embedder(packed.pooled)
 
 
@@ -188,13 +190,17 @@ class _FeedForward(nn.Module):
         self.net = nn.ModuleList([_Projection(dim, 4 * dim), nn.Identity(), Linear(4 * dim, dim)])
 
     def forward(self, x: Float[Tensor, "tokens d"]) -> Float[Tensor, "tokens d"]:
-        return self.net[2](self.net[0].proj(x))
+        widen, _, narrow = self.net
+        return narrow(widen(x))
 
 
 class _Projection(nn.Module):
     def __init__(self, in_features: int, out_features: int) -> None:
         super().__init__()
         self.proj = Linear(in_features, out_features, gelu=True)
+
+    def forward(self, x: Float[Tensor, "tokens in"]) -> Float[Tensor, "tokens out"]:
+        return self.proj(x)
 
 
 class _JointAttention(nn.Module):
@@ -300,7 +306,7 @@ def _normalise(
 
 
 def _prepare_qkv(
-    qkv: Float[Tensor, "tokens 3d"],
+    qkv: Float[Tensor, "tokens qkv"],
     num_heads: int,
     norm_q: _HeadNorm,
     norm_k: _HeadNorm,

@@ -113,7 +113,7 @@ def _bmm(qkv: Float[Tensor, "3 batch tokens dim"]) -> Float[Tensor, "batch token
 
 def _has_varlen(device: torch.device) -> bool:
     try:
-        import torch.nn.attention.varlen  # noqa: F401
+        import torch.nn.attention.varlen
     except ImportError:
         return False
     return torch.cuda.get_device_capability(device) >= (8, 0)

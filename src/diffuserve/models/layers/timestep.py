@@ -11,6 +11,8 @@ def timestep_embedding(
     timesteps: Float[Tensor, "rows"], num_channels: int, max_period: float = 10_000.0
 ) -> Float32[Tensor, "rows channels"]:
     half = num_channels // 2
-    exponents = torch.arange(half, dtype=torch.float32, device=timesteps.device) * (-math.log(max_period) / half)
+    exponents = torch.arange(half, dtype=torch.float32, device=timesteps.device) * (
+        -math.log(max_period) / half
+    )
     angles = timesteps.float()[:, None] * exponents.exp()[None]
     return torch.cat([angles.cos(), angles.sin()], dim=-1)

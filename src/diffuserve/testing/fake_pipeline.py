@@ -1,0 +1,155 @@
+"""A model family that is nothing like FLUX, for testing the engine's contract.
+
+Latents have five dimensions (pictures, channels, frames, rows, columns), nothing is packed, and
+guidance is real: two passes a step. It computes in closed form, so tests know every pixel, and it
+can be told to fail for chosen prompts.
+"""
+
+import hashlib
+import threading
+from collections.abc import Callable, Hashable, Mapping, Sequence
+from dataclasses import dataclass, field
+
+import torch
+from PIL import Image
+from torch import Tensor
+
+from diffuserve.domain.cost import CostFit, Workload
+from diffuserve.domain.model_spec import ModelSpec
+from diffuserve.domain.params import GenerationParams
+from diffuserve.models.base import Conditioning, DenoiseInput, Frames
+from diffuserve.samplers.base import NoiseSchedule
+from diffuserve.samplers.flow_match_euler import FlowMatchEuler
+
+_CHANNELS = 3
+_SCALE = 8
+
+FAKE_SPEC = ModelSpec(
+    name="fake-video",
+    family="fake",
+    width=64,
+    height=64,
+    num_inference_steps=4,
+    max_sequence_length=16,
+    longest_sequence_length=64,
+    guidance_scale=2.0,
+    has_guidance=True,
+    has_negative_prompt=True,
+    max_frames=16,
+)
+
+
+@dataclass(frozen=True)
+class FakeConditioning(Conditioning):
+    """A colour for what is wanted and one for what is not."""
+
+    positive: Tensor
+    negative: Tensor
+
+
+@dataclass
+class FakePipeline:
+    """Moves noise towards the prompt's colour.
+
+    `on_encode`, `on_denoise` and `on_decode` see each call's parameters before it runs and may
+    raise, block or count: that is how tests inject faults. `poison` replaces a request's prediction.
+    """
+
+    spec: ModelSpec = FAKE_SPEC
+    on_encode: Callable[[Sequence[GenerationParams]], None] = lambda _: None
+    on_denoise: Callable[[Sequence[GenerationParams]], None] = lambda _: None
+    on_decode: Callable[[Sequence[GenerationParams]], None] = lambda _: None
+    poison: Callable[[GenerationParams, Tensor], Tensor] = lambda _, prediction: prediction
+    bytes_per_token: int = 1024
+    max_decode_pixels: int = 4 * 64 * 64 * 16
+    device: torch.device = field(default_factory=lambda: torch.device("cpu"))
+    sampler: FlowMatchEuler = field(default_factory=FlowMatchEuler)
+    denoised_batches: list[list[GenerationParams]] = field(default_factory=list)
+    encoded_batches: list[list[GenerationParams]] = field(default_factory=list)
+    _lock: threading.Lock = field(default_factory=threading.Lock)
+
+    def describe(self) -> Mapping[str, str]:
+        return {"model": self.spec.name, "device": "cpu", "dtype": "float32", "attention": "none"}
+
+    def workload(self, params: GenerationParams) -> Workload:
+        frames, rows, columns = _grid(params)
+        passes = 2 if _is_guided(params) else 1
+        return Workload(
+            num_sequences=params.num_images * passes,
+            sequence_tokens=frames * rows * columns,
+            text_tokens=params.max_sequence_length or 0,
+            num_pixels=params.num_images * frames * rows * columns * _SCALE**2,
+            num_inference_steps=params.num_inference_steps or 0,
+        )
+
+    def cost_prior(self) -> CostFit:
+        return CostFit((1e-4, 1e-6), (1e-4, 1e-7, 1e-12, 1e-6), (1e-4, 1e-9))
+
+    def step_bytes(self, load: Workload) -> int:
+        return load.step_tokens * self.bytes_per_token
+
+    def conditioning_key(self, params: GenerationParams) -> Hashable:
+        return (params.prompt, params.negative_prompt)
+
+    def encode(self, params: Sequence[GenerationParams]) -> list[Conditioning]:
+        with self._lock:
+            self.encoded_batches.append(list(params))
+        self.on_encode(params)
+        return [FakeConditioning((), colour_of(p.prompt), colour_of(p.negative_prompt)) for p in params]
+
+    def init_latents(self, params: GenerationParams) -> Tensor:
+        assert params.seed is not None
+        seeds = range(params.seed, params.seed + params.num_images)
+        generators = [torch.Generator().manual_seed(seed) for seed in seeds]
+        return torch.stack([torch.randn(_CHANNELS, *_grid(params), generator=one) for one in generators])
+
+    def schedule(self, params: GenerationParams) -> NoiseSchedule:
+        return self.sampler.schedule(params.num_inference_steps or 0, image_tokens=1)
+
+    def denoise(self, batch: Sequence[DenoiseInput]) -> list[Tensor]:
+        with self._lock:
+            self.denoised_batches.append([one.params for one in batch])
+        self.on_denoise([one.params for one in batch])
+        return [self.poison(one.params, _velocity(one)) for one in batch]
+
+    def decode(self, latents: Sequence[Tensor], params: Sequence[GenerationParams]) -> list[list[Frames]]:
+        assert len({tuple(one.shape[2:]) for one in latents}) == 1, "a decode group has one size"
+        self.on_decode(params)
+        return [[_frames(picture) for picture in one] for one in latents]
+
+    def preview(self, latents: Tensor, params: GenerationParams) -> Image.Image:
+        return _frames(latents[0])[0].resize(_grid(params)[:0:-1])
+
+
+def colour_of(prompt: str) -> Tensor:
+    """The colour that a prompt stands for, in -1…1, as (channels, 1, 1, 1)."""
+    digest = hashlib.sha256(prompt.encode()).digest()[:_CHANNELS]
+    return torch.tensor([level / 127.5 - 1 for level in digest]).view(_CHANNELS, 1, 1, 1)
+
+
+def _velocity(one: DenoiseInput) -> Tensor:
+    """Straight from where the latents are to the guided colour: x₀ = x - σ·v."""
+    conditioning = one.conditioning
+    assert isinstance(conditioning, FakeConditioning)
+    sigma = one.timestep / 1000
+    positive = (one.latents - conditioning.positive) / sigma
+    if not _is_guided(one.params):
+        return positive
+    negative = (one.latents - conditioning.negative) / sigma
+    return negative + (one.params.guidance_scale or 0.0) * (positive - negative)
+
+
+def _is_guided(params: GenerationParams) -> bool:
+    return params.guidance_scale not in (None, 0, 1)
+
+
+def _grid(params: GenerationParams) -> tuple[int, int, int]:
+    assert params.height is not None
+    assert params.width is not None
+    return (params.num_frames, params.height // _SCALE, params.width // _SCALE)
+
+
+def _frames(picture: Tensor) -> Frames:
+    levels = ((picture * 0.5 + 0.5).clamp(0, 1) * 255).round().to(torch.uint8)
+    grown = levels.repeat_interleave(_SCALE, dim=-1).repeat_interleave(_SCALE, dim=-2)
+    return [Image.fromarray(frame.permute(1, 2, 0).contiguous().numpy()) for frame in grown.unbind(1)]

@@ -1,0 +1,315 @@
+"""What the engine promises, whatever the family: run on FLUX and on a family that is nothing like it."""
+
+import asyncio
+import threading
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from diffuserve.domain.errors import EngineClosed, InvalidParams, ModelNotCapable, RequestAborted
+from diffuserve.domain.params import GenerationParams
+from diffuserve.engine.config import EngineConfig
+from diffuserve.engine.engine import Engine
+from diffuserve.engine.outputs import StepOutput
+from diffuserve.models.base import Pipeline
+from diffuserve.testing.fake_pipeline import FakePipeline
+
+MIXED = [
+    GenerationParams(prompt="a red circle", width=64, height=64, num_inference_steps=1, seed=1),
+    GenerationParams(prompt="a blue star", width=96, height=64, num_inference_steps=5, seed=2, num_images=2),
+    GenerationParams(prompt="a red circle", width=64, height=96, num_inference_steps=3, seed=3),
+    GenerationParams(prompt="a green ring", width=64, height=64, num_inference_steps=2, seed=4),
+]
+
+
+@pytest.fixture(params=["flux", "fake"])
+def engine(request: pytest.FixtureRequest) -> Iterator[Engine]:
+    pipeline: Pipeline = (
+        request.getfixturevalue("tiny_engine").pipeline if request.param == "flux" else FakePipeline()
+    )
+    with Engine(pipeline) as engine:
+        yield engine
+
+
+def drain(engine: Engine) -> list[StepOutput]:
+    outputs = []
+    while step := engine.step():
+        outputs += step
+    return outputs
+
+
+def pixels(engine: Engine, params: GenerationParams) -> list[bytes]:
+    return [image.tobytes() for image in engine.generate([params])[0].images]
+
+
+def assert_close(one: bytes, other: bytes) -> None:
+    """Within a rounding of each other: batches may sum in another order (INV-1)."""
+    assert max(abs(a - b) for a, b in zip(one, other, strict=True)) <= 1
+
+
+def test_results_come_in_order_with_the_pictures_that_were_asked_for(engine: Engine) -> None:
+    results = engine.generate(MIXED)
+    assert [result.params.prompt for result in results] == [params.prompt for params in MIXED]
+    assert [result.seed for result in results] == [1, 2, 3, 4]
+    assert [len(result.images) for result in results] == [1, 2, 1, 1]
+    for params, result in zip(MIXED, results, strict=True):
+        assert {image.size for image in result.images} == {(params.width, params.height)}
+        assert {image.mode for image in result.images} == {"RGB"}
+
+
+def test_the_same_seed_gives_the_same_picture_and_another_seed_another(engine: Engine) -> None:
+    params = GenerationParams(prompt="a red circle", width=64, height=64, num_inference_steps=2, seed=7)
+    other = GenerationParams(prompt="a red circle", width=64, height=64, num_inference_steps=2, seed=8)
+    assert pixels(engine, params) == pixels(engine, params)
+    assert pixels(engine, params) != pixels(engine, other) or engine.spec.family == "fake"
+
+
+def test_picture_i_of_a_request_is_drawn_with_seed_plus_i(engine: Engine) -> None:
+    both = GenerationParams(prompt="a star", width=64, height=64, num_inference_steps=2, seed=7, num_images=2)
+    second = GenerationParams(prompt="a star", width=64, height=64, num_inference_steps=2, seed=8)
+    assert_close(pixels(engine, both)[1], pixels(engine, second)[0])
+
+
+def test_without_a_seed_one_is_drawn_and_reported(engine: Engine) -> None:
+    params = GenerationParams(prompt="a red circle", width=64, height=64, num_inference_steps=1)
+    first, second = engine.generate([params, params])
+    assert first.seed != second.seed
+    again = GenerationParams(
+        prompt="a red circle", width=64, height=64, num_inference_steps=1, seed=first.seed
+    )
+    assert_close(pixels(engine, again)[0], first.images[0].tobytes())
+
+
+def test_every_step_of_a_request_is_reported_once_and_in_order(engine: Engine) -> None:
+    ids = [engine.add(params) for params in MIXED]
+    outputs = drain(engine)
+    for request_id, params in zip(ids, MIXED, strict=True):
+        mine = [output for output in outputs if output.request_id == request_id]
+        steps = params.num_inference_steps
+        assert steps is not None
+        assert [output.step for output in mine] == [*range(1, steps + 1), steps]
+        assert [output.finished for output in mine] == [False] * steps + [True]
+        assert all(output.num_steps == steps for output in mine)
+        assert mine[-1].result is not None
+
+
+def test_an_engine_with_nothing_to_do_returns_an_empty_list_at_once(engine: Engine) -> None:
+    start = time.perf_counter()
+    assert engine.step() == []
+    assert time.perf_counter() - start < 0.5
+
+
+def test_a_request_joins_while_another_is_under_way(engine: Engine) -> None:
+    first = engine.add(GenerationParams(prompt="a ring", width=64, height=64, num_inference_steps=6, seed=1))
+    engine.step()
+    second = engine.add(GenerationParams(prompt="a star", width=64, height=64, num_inference_steps=2, seed=1))
+    joined = {output.request_id for output in engine.step()}
+    assert joined == {first, second}
+    order = [output.request_id for output in drain(engine) if output.finished]
+    assert order == [second, first]
+
+
+def test_an_aborted_request_ends_with_an_error_and_leaves_nothing_behind(engine: Engine) -> None:
+    aborted = engine.add(
+        GenerationParams(prompt="a ring", width=64, height=64, num_inference_steps=50, seed=1)
+    )
+    kept = engine.add(GenerationParams(prompt="a star", width=64, height=64, num_inference_steps=3, seed=1))
+    engine.step()
+    assert engine.abort(aborted)
+    outputs = drain(engine)
+    last = [output for output in outputs if output.request_id == aborted]
+    assert len(last) == 1
+    assert isinstance(last[0].error, RequestAborted)
+    assert [o.request_id for o in outputs if o.result is not None] == [kept]
+    assert engine.num_unfinished == 0
+    assert engine._core.num_active == 0
+    assert not engine.abort(aborted), "it is finished now"
+    assert not engine.abort("unknown")
+
+
+def test_an_abort_from_another_thread_ends_a_running_generation(engine: Engine) -> None:
+    params = GenerationParams(prompt="a ring", width=64, height=64, num_inference_steps=100, seed=1)
+    outcome: list[object] = []
+    thread = threading.Thread(
+        target=lambda: outcome.extend(engine.generate([params], return_exceptions=True))
+    )
+    thread.start()
+    while not engine._unfinished:
+        time.sleep(0.001)
+    engine.abort(next(iter(engine._unfinished)))
+    thread.join(timeout=30)
+    assert isinstance(outcome[0], RequestAborted)
+
+
+def test_bad_input_is_refused_before_any_work(engine: Engine) -> None:
+    good = GenerationParams(prompt="a star", width=64, height=64)
+    with pytest.raises(InvalidParams, match="width=8192"):
+        engine.generate([good, GenerationParams(prompt="a star", width=8192, height=64)])
+    assert engine.step() == []
+
+
+def test_previews_come_only_to_those_who_ask(engine: Engine) -> None:
+    asking = engine.add(MIXED[2], preview=True)
+    silent = engine.add(MIXED[3])
+    outputs = drain(engine)
+    previews = [o.preview for o in outputs if o.request_id == asking and not o.finished]
+    assert len(previews) == 3
+    assert all(preview is not None and preview.size == (8, 12) for preview in previews)
+    assert all(o.preview is None for o in outputs if o.request_id == silent)
+
+
+def test_device_seconds_of_all_requests_add_up_to_the_busy_time(engine: Engine) -> None:
+    start = time.perf_counter()
+    results = engine.generate(MIXED)
+    wall = time.perf_counter() - start
+    busy = sum(result.timings.device_seconds for result in results)
+    assert engine.stats.denoise_seconds * 0.3 < busy < wall * 1.05
+
+
+async def test_asyncio_requests_share_steps_and_resolve(engine: Engine) -> None:
+    results = await asyncio.gather(*(engine.submit(params) for params in MIXED))
+    assert [result.seed for result in results] == [1, 2, 3, 4]
+    assert engine.stats.mean_requests_per_step > 1
+    with pytest.raises(RuntimeError, match="driven by submit"):
+        engine.step()
+    assert engine.generate(MIXED[:1])[0].seed == 1, "generate still works beside it"
+
+
+async def test_cancelling_the_task_aborts_the_request(engine: Engine) -> None:
+    params = GenerationParams(prompt="a ring", width=64, height=64, num_inference_steps=100, seed=1)
+    task = asyncio.create_task(engine.submit(params))
+    while not engine._unfinished:
+        await asyncio.sleep(0.001)
+    task.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await task
+    while engine._unfinished:
+        await asyncio.sleep(0.001)
+    assert (await engine.submit(MIXED[0])).seed == 1
+
+
+async def test_closing_fails_what_is_unfinished(engine: Engine) -> None:
+    params = GenerationParams(prompt="a ring", width=64, height=64, num_inference_steps=100, seed=1)
+    task = asyncio.create_task(engine.submit(params))
+    while not engine._unfinished:
+        await asyncio.sleep(0.001)
+    await asyncio.to_thread(engine.close)
+    with pytest.raises(EngineClosed):
+        await task
+    with pytest.raises(EngineClosed):
+        engine.add(params)
+    engine.close()  # a second time does nothing
+
+
+def test_a_larger_priority_goes_first_under_a_tight_budget() -> None:
+    with Engine(FakePipeline(), EngineConfig(token_budget=1)) as engine:
+        low = engine.add(MIXED[3])
+        high = engine.add(MIXED[3], priority=5)
+        finished = [output.request_id for output in drain(engine) if output.finished]
+    assert finished == [high, low]
+
+
+def test_steps_respect_the_token_budget(fake: FakePipeline) -> None:
+    with Engine(fake, EngineConfig(token_budget=300, num_threads=1)) as engine:
+        engine.generate([GenerationParams(prompt="x", width=64, height=64, seed=i) for i in range(6)])
+    tokens = [sum(fake.workload(params).step_tokens for params in batch) for batch in fake.denoised_batches]
+    assert max(tokens) <= 300
+    assert max(len(batch) for batch in fake.denoised_batches) > 1
+
+
+def test_a_request_larger_than_the_budget_runs_alone(fake: FakePipeline) -> None:
+    with Engine(fake, EngineConfig(token_budget=1, num_threads=1)) as engine:
+        engine.generate(MIXED)
+    assert all(len(batch) == 1 for batch in fake.denoised_batches)
+
+
+def test_a_request_that_cannot_fit_the_memory_is_refused_at_the_door() -> None:
+    with (
+        Engine(FakePipeline(), EngineConfig(memory_budget_bytes=1024)) as engine,
+        pytest.raises(InvalidParams, match="fewer or smaller"),
+    ):
+        engine.add(MIXED[0])
+
+
+def test_equal_prompts_are_encoded_once(fake: FakePipeline, fake_engine: Engine) -> None:
+    fake_engine.generate(MIXED)
+    fake_engine.generate(MIXED)
+    encoded = [params.prompt for batch in fake.encoded_batches for params in batch]
+    assert sorted(encoded) == ["a blue star", "a green ring", "a red circle"]
+    assert len(fake.encoded_batches) == 1, "and all of them in one batch"
+
+
+def test_a_slow_decode_does_not_hold_up_the_next_step(fake: FakePipeline, fake_engine: Engine) -> None:
+    may_decode = threading.Event()
+    fake.on_decode = lambda _: (may_decode.wait(timeout=30), None)[1]
+    quick = fake_engine.add(MIXED[0])
+    slow = fake_engine.add(MIXED[1])
+    steps = [output for _ in range(5) for output in fake_engine.step() if output.request_id == slow]
+    assert [output.step for output in steps] == [1, 2, 3, 4, 5]
+    may_decode.set()
+    assert {output.request_id for output in drain(fake_engine) if output.finished} == {quick, slow}
+
+
+def test_a_blocking_step_wakes_for_a_new_request(fake: FakePipeline, fake_engine: Engine) -> None:
+    may_decode = threading.Event()
+    fake.on_decode = lambda _: (may_decode.wait(timeout=30), None)[1]
+    fake_engine.add(MIXED[0])
+    fake_engine.step()
+    threading.Timer(0.05, lambda: fake_engine.add(MIXED[3])).start()
+    start = time.perf_counter()
+    outputs = fake_engine.step()
+    assert [output.step for output in outputs] == [1]
+    assert time.perf_counter() - start < 5
+    may_decode.set()
+    drain(fake_engine)
+
+
+def test_videos_come_as_frames(fake_engine: Engine) -> None:
+    params = GenerationParams(prompt="a red circle", width=64, height=64, num_frames=5, seed=1)
+    result = fake_engine.generate([params])[0]
+    assert [len(frames) for frames in result.frames] == [5]
+    assert len(result.images) == 1
+
+
+def test_real_guidance_and_negative_prompts_reach_the_family(fake_engine: Engine) -> None:
+    def average(negative_prompt: str, guidance_scale: float) -> bytes:
+        params = GenerationParams(
+            prompt="a", negative_prompt=negative_prompt, guidance_scale=guidance_scale, width=64, seed=1
+        )
+        return fake_engine.generate([params])[0].images[0].tobytes()
+
+    assert average("b", 3.0) != average("c", 3.0)
+    assert average("b", 1.0) == average("c", 1.0), "a scale of 1 means no guidance"
+
+
+def test_flux_refuses_what_it_cannot_honour(tiny_engine: Engine) -> None:
+    for params in (
+        GenerationParams(prompt="a star", negative_prompt="blurry"),
+        GenerationParams(prompt="a star", guidance_scale=3.5),
+        GenerationParams(prompt="a star", num_frames=2),
+    ):
+        with pytest.raises(ModelNotCapable) as refusal:
+            tiny_engine.add(params)
+        assert refusal.value.code == "model_not_capable"
+
+
+def test_a_prompt_longer_than_the_model_reads_is_cut_with_a_warning(tiny_engine: Engine) -> None:
+    long, short = tiny_engine.generate(
+        [
+            GenerationParams(prompt="a red circle " * 30, width=64, height=64, num_inference_steps=1),
+            GenerationParams(prompt="a red circle", width=64, height=64, num_inference_steps=1),
+        ]
+    )
+    assert "reads 32" in long.warnings[0]
+    assert short.warnings == ()
+
+
+def test_the_cost_fit_is_kept_between_runs(tmp_path: Path) -> None:
+    path = tmp_path / "fits" / "fake.json"
+    with Engine(FakePipeline(), EngineConfig(cost_fit_path=path)) as engine:
+        engine.generate(MIXED)
+        learnt = engine.cost_model.fit
+    with Engine(FakePipeline(), EngineConfig(cost_fit_path=path)) as engine:
+        assert engine.cost_model.fit == learnt

@@ -1,0 +1,160 @@
+"""One request's failure is its own (INV-3)."""
+
+import gc
+from collections.abc import Sequence
+
+import pytest
+import torch
+from torch import Tensor
+
+from diffuserve.domain.errors import DiffuserveError, NumericalFailure, OutOfMemory, RequestFailed
+from diffuserve.domain.params import GenerationParams
+from diffuserve.engine.config import EngineConfig
+from diffuserve.engine.engine import Engine
+from diffuserve.engine.outputs import GenerationResult
+from diffuserve.models.base import DenoiseInput, Pipeline
+from diffuserve.testing.fake_pipeline import FakePipeline
+
+CULPRIT = "the culprit"
+
+
+def make_batch(culprits: Sequence[int] = (3,), size: int = 8) -> list[GenerationParams]:
+    return [
+        GenerationParams(
+            prompt=CULPRIT if i in culprits else f"picture {i}",
+            width=64 + 16 * (i % 2),
+            height=64,
+            num_inference_steps=2 + i % 3,
+            seed=i,
+        )
+        for i in range(size)
+    ]
+
+
+def raise_for_culprit(error: Exception) -> "type[None] | object":
+    def fault(params: Sequence[GenerationParams]) -> None:
+        if any(one.prompt == CULPRIT for one in params):
+            raise error
+
+    return fault
+
+
+def assert_only_the_culprit_fails(pipeline: Pipeline, kind: type[DiffuserveError]) -> None:
+    batch = make_batch()
+    with Engine(pipeline, EngineConfig(token_budget=100_000)) as engine:
+        outcomes = engine.generate(batch, return_exceptions=True)
+    with Engine(FakePipeline()) as healthy:
+        expected = healthy.generate([params for params in batch if params.prompt != CULPRIT])
+    assert type(outcomes.pop(3)) is kind
+    for outcome, alone in zip(outcomes, expected, strict=True):
+        assert isinstance(outcome, GenerationResult)
+        assert outcome.images[0].tobytes() == alone.images[0].tobytes()
+
+
+@pytest.mark.parametrize("phase", ["on_encode", "on_denoise", "on_decode"])
+def test_an_exception_in_any_phase_fails_its_request_alone(phase: str, fake: FakePipeline) -> None:
+    setattr(fake, phase, raise_for_culprit(RuntimeError("boom")))
+    assert_only_the_culprit_fails(fake, RequestFailed)
+
+
+@pytest.mark.parametrize("phase", ["on_denoise", "on_decode"])
+@pytest.mark.parametrize(
+    "error",
+    [
+        torch.OutOfMemoryError("CUDA out of memory"),
+        MemoryError(),
+        RuntimeError("DefaultCPUAllocator: can't allocate memory"),
+    ],
+)
+def test_running_out_of_memory_fails_its_request_alone(
+    phase: str, error: Exception, fake: FakePipeline
+) -> None:
+    setattr(fake, phase, raise_for_culprit(error))
+    assert_only_the_culprit_fails(fake, OutOfMemory)
+
+
+@pytest.mark.parametrize("value", [float("nan"), float("inf")])
+def test_latents_that_are_not_finite_fail_their_request_alone(value: float, fake: FakePipeline) -> None:
+    def poison(params: GenerationParams, prediction: Tensor) -> Tensor:
+        return torch.full_like(prediction, value) if params.prompt == CULPRIT else prediction
+
+    fake.poison = poison
+    assert_only_the_culprit_fails(fake, NumericalFailure)
+
+
+@pytest.mark.parametrize("phase", ["on_denoise", "on_decode"])
+def test_a_batch_too_large_for_the_memory_is_halved_until_it_fits(phase: str, fake: FakePipeline) -> None:
+    def fault(params: Sequence[GenerationParams]) -> None:
+        if len(params) > 2:
+            raise torch.OutOfMemoryError("CUDA out of memory")
+
+    setattr(fake, phase, fault)
+    with Engine(fake, EngineConfig(token_budget=100_000, num_threads=1)) as engine:
+        results = engine.generate(make_batch(culprits=()))
+    assert len(results) == 8
+
+
+def test_generate_raises_the_failure_after_the_others_are_done(
+    fake: FakePipeline, fake_engine: Engine
+) -> None:
+    fake.on_denoise = raise_for_culprit(RuntimeError("boom"))  # type: ignore[assignment]
+    with pytest.raises(RequestFailed, match="boom"):
+        fake_engine.generate(make_batch())
+    assert not fake_engine._unfinished
+
+
+def test_the_engine_goes_on_after_every_request_of_a_batch_failed(
+    fake: FakePipeline, fake_engine: Engine
+) -> None:
+    fake.on_denoise = raise_for_culprit(RuntimeError("boom"))  # type: ignore[assignment]
+    outcomes = fake_engine.generate(make_batch(culprits=range(8)), return_exceptions=True)
+    assert all(isinstance(outcome, RequestFailed) for outcome in outcomes)
+    assert len(fake_engine.generate(make_batch(culprits=()))) == 8
+
+
+class FaultyFlux:
+    """A real pipeline whose prediction for one prompt is broken; everything else is its own."""
+
+    def __init__(self, pipeline: Pipeline, fault: str) -> None:
+        self._pipeline = pipeline
+        self._fault = fault
+
+    def __getattr__(self, name: str) -> object:
+        return getattr(self._pipeline, name)
+
+    def denoise(self, batch: Sequence[DenoiseInput]) -> list[Tensor]:
+        guilty = [one.params.prompt == CULPRIT for one in batch]
+        if self._fault == "raise" and any(guilty):
+            raise RuntimeError("boom")
+        predictions = self._pipeline.denoise(batch)
+        return [
+            torch.full_like(prediction, float("nan")) if is_guilty else prediction
+            for prediction, is_guilty in zip(predictions, guilty, strict=True)
+        ]
+
+
+@pytest.mark.parametrize(("fault", "kind"), [("raise", RequestFailed), ("nan", NumericalFailure)])
+def test_flux_pictures_do_not_change_when_a_neighbour_fails(
+    fault: str, kind: type[DiffuserveError], tiny_engine: Engine
+) -> None:
+    batch = make_batch()
+    faulty: Pipeline = FaultyFlux(tiny_engine.pipeline, fault)  # type: ignore[assignment]
+    with Engine(faulty) as engine:
+        outcomes = engine.generate(batch, return_exceptions=True)
+    expected = tiny_engine.generate([params for params in batch if params.prompt != CULPRIT])
+    assert type(outcomes.pop(3)) is kind
+    for outcome, alone in zip(outcomes, expected, strict=True):
+        assert isinstance(outcome, GenerationResult)
+        difference = [
+            abs(a - b) for a, b in zip(outcome.images[0].tobytes(), alone.images[0].tobytes(), strict=True)
+        ]
+        assert max(difference) <= 1
+
+
+def test_a_failure_keeps_no_tensors_alive(fake: FakePipeline, fake_engine: Engine) -> None:
+    fake.on_denoise = raise_for_culprit(RuntimeError("boom"))  # type: ignore[assignment]
+    outcomes = fake_engine.generate(make_batch(), return_exceptions=True)
+    gc.collect()
+    tensors = (one for one in gc.get_objects() if type(one) is Tensor)
+    assert [one for one in tensors if one.dim() == 5] == []
+    assert len(outcomes) == 8

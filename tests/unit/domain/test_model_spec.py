@@ -1,0 +1,136 @@
+"""Defaults and limits of a model."""
+
+from dataclasses import replace
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from diffuserve.domain.errors import InvalidParams, ModelNotCapable
+from diffuserve.domain.model_spec import ModelSpec
+from diffuserve.domain.params import GenerationParams
+
+SPEC = ModelSpec(
+    name="small",
+    family="flux",
+    width=128,
+    height=96,
+    num_inference_steps=4,
+    max_sequence_length=32,
+    longest_sequence_length=64,
+    min_size=32,
+    max_size=512,
+    max_pixels=256 * 256,
+    max_images=4,
+)
+CAPABLE = replace(
+    SPEC, guidance_scale=3.5, has_guidance=True, has_negative_prompt=True, max_frames=81, name="capable"
+)
+SIZES = st.none() | st.integers(2, 16).map(lambda multiple: 16 * multiple)
+
+
+def resolve(spec: ModelSpec = SPEC, drawn_seed: int = 7, **values: Any) -> GenerationParams:
+    return spec.resolve(GenerationParams(prompt="a star", **values), drawn_seed)
+
+
+def test_what_was_left_open_is_filled_with_the_models_defaults() -> None:
+    assert resolve() == GenerationParams(
+        prompt="a star",
+        width=128,
+        height=96,
+        num_inference_steps=4,
+        guidance_scale=0.0,
+        max_sequence_length=32,
+        seed=7,
+    )
+
+
+def test_what_was_asked_for_is_kept() -> None:
+    asked = GenerationParams(
+        prompt="a star",
+        negative_prompt="a circle",
+        width=64,
+        height=256,
+        num_inference_steps=9,
+        guidance_scale=0.0,
+        max_sequence_length=64,
+        seed=0,
+        num_images=4,
+        num_frames=81,
+    )
+    assert CAPABLE.resolve(asked, seed=7) == asked
+
+
+@given(
+    values=st.fixed_dictionaries(
+        {},
+        optional={
+            "width": SIZES,
+            "height": SIZES,
+            "num_inference_steps": st.none() | st.integers(1, 100),
+            "guidance_scale": st.none() | st.floats(0, 20),
+            "seed": st.none() | st.integers(0, 1_000),
+            "num_images": st.integers(1, 4),
+            "num_frames": st.integers(1, 81),
+            "max_sequence_length": st.none() | st.integers(1, 64),
+            "negative_prompt": st.text(st.characters(codec="utf-8"), max_size=5),
+        },
+    ),
+    seeds=st.tuples(st.integers(0, 1_000), st.integers(0, 1_000)),
+)
+def test_resolving_again_changes_nothing_whatever_the_seed(
+    values: dict[str, Any], seeds: tuple[int, int]
+) -> None:
+    once = resolve(CAPABLE, seeds[0], **values)
+    assert CAPABLE.resolve(once, seeds[1]) == once
+
+
+@pytest.mark.parametrize(
+    ("values", "field", "remedy"),
+    [
+        ({"width": 16}, "width", "32…512"),
+        ({"height": 528}, "height", "32…512"),
+        ({"width": 512, "height": 256}, "size", "65,536 pixels"),
+        ({"num_images": 5}, "num_images", "at most 4"),
+        ({"max_sequence_length": 65}, "max_sequence_length", "at most 64"),
+    ],
+)
+def test_a_limit_of_the_model_is_refused_with_its_name(
+    values: dict[str, Any], field: str, remedy: str
+) -> None:
+    with pytest.raises(InvalidParams, match=f"^{field}=.*small .*{remedy}") as refusal:
+        resolve(**values)
+    assert not isinstance(refusal.value, ModelNotCapable)
+
+
+def test_limits_themselves_are_allowed() -> None:
+    resolve(width=32, height=512, num_images=4, max_sequence_length=64)
+    resolve(width=256, height=256)
+
+
+@pytest.mark.parametrize(
+    ("field", "value"), [("negative_prompt", "blurry"), ("guidance_scale", 3.5), ("num_frames", 2)]
+)
+def test_what_the_model_cannot_honour_is_refused_and_not_dropped(field: str, value: Any) -> None:
+    with pytest.raises(ModelNotCapable, match=f"^{field}=.*small ") as refusal:
+        resolve(SPEC, **{field: value})
+    assert refusal.value.code == "model_not_capable"
+    assert getattr(resolve(CAPABLE, **{field: value}), field) == value
+
+
+@pytest.mark.parametrize("scale", [0.0, 1.0])
+def test_no_guidance_may_be_said_to_a_model_without_any(scale: float) -> None:
+    assert resolve(guidance_scale=scale).guidance_scale == scale
+
+
+def test_too_many_frames_are_refused_with_the_most_there_can_be() -> None:
+    with pytest.raises(ModelNotCapable, match=r"num_frames=82.*at most 81"):
+        resolve(CAPABLE, num_frames=82)
+    with pytest.raises(ModelNotCapable, match="single pictures"):
+        resolve(num_frames=2)
+
+
+def test_a_drawn_seed_must_leave_room_for_every_picture() -> None:
+    with pytest.raises(InvalidParams, match=r"^seed="):
+        resolve(seed=2**63 - 1, num_images=2)

@@ -1,0 +1,181 @@
+"""What may be asked for, and how what may not is refused."""
+
+import json
+import math
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from jaxtyping import config
+
+from diffuserve.domain.errors import InvalidParams
+from diffuserve.domain.params import MAX_SEED, GenerationParams
+
+# Lone surrogates are no text: they have no encoding, so no tokenizer and no database takes them.
+TEXT = st.text(st.characters(exclude_categories=["Cs"]), max_size=2_000)
+PROMPTS = TEXT.filter(lambda text: bool(text.strip()))
+SIZES = st.integers(1, 1_000).map(lambda multiple: 16 * multiple)
+PARAMS = st.fixed_dictionaries(
+    {"prompt": PROMPTS},
+    optional={
+        "negative_prompt": TEXT,
+        "width": st.none() | SIZES,
+        "height": st.none() | SIZES,
+        "num_inference_steps": st.none() | st.integers(1, 100),
+        "guidance_scale": st.none() | st.floats(0, 20) | st.integers(0, 20),
+        "seed": st.none() | st.integers(0, MAX_SEED - 15),
+        "num_images": st.integers(1, 16),
+        "num_frames": st.integers(1, 1_000),
+        "max_sequence_length": st.none() | st.integers(1, 10_000),
+    },
+)
+INTEGER_FIELDS = (
+    "width",
+    "height",
+    "num_inference_steps",
+    "seed",
+    "num_images",
+    "num_frames",
+    "max_sequence_length",
+)
+
+
+@pytest.fixture(autouse=True, scope="module")
+def _annotations_unchecked() -> Iterator[None]:
+    """As in production: values come from outside, and it is the class itself that refuses them."""
+    config.update("jaxtyping_disable", True)
+    yield
+    config.update("jaxtyping_disable", False)
+
+
+def make_params(**values: Any) -> GenerationParams:
+    return GenerationParams(**{"prompt": "a red circle", **values})
+
+
+@given(PARAMS)
+def test_any_valid_combination_is_accepted_as_it_is(values: dict[str, Any]) -> None:
+    params = GenerationParams(**values)
+    assert {name: getattr(params, name) for name in values} == values
+
+
+@given(PARAMS)
+def test_params_survive_the_way_through_json(values: dict[str, Any]) -> None:
+    params = GenerationParams(**values)
+    assert GenerationParams(**json.loads(json.dumps(params.to_dict()))) == params
+
+
+def test_what_was_left_open_stays_open() -> None:
+    assert GenerationParams(prompt="a star").to_dict() == {
+        "prompt": "a star",
+        "num_images": 1,
+        "num_frames": 1,
+    }
+
+
+def test_zeros_are_values_and_not_left_open() -> None:
+    assert make_params(seed=0, guidance_scale=0.0).to_dict().keys() >= {"seed", "guidance_scale"}
+
+
+@pytest.mark.parametrize(
+    ("field", "value", "remedy"),
+    [
+        ("prompt", "", "describe the picture"),
+        ("prompt", " \t\n\u3000", "describe the picture"),
+        ("prompt", "x" * 2_001, "at most 2,000"),
+        ("prompt", None, "string"),
+        ("prompt", 5, "string"),
+        ("prompt", b"a star", "string"),
+        ("negative_prompt", "x" * 2_001, "at most 2,000"),
+        ("negative_prompt", None, "string"),
+        ("width", 100, "try 96 or 112"),
+        ("height", 8, "try 16"),
+        ("width", 0, "at least 1"),
+        ("height", -16, "at least 1"),
+        ("num_inference_steps", 0, "in 1…100"),
+        ("num_inference_steps", 101, "in 1…100"),
+        ("guidance_scale", math.nan, "finite"),
+        ("guidance_scale", math.inf, "finite"),
+        ("guidance_scale", -math.inf, "finite"),
+        ("guidance_scale", -0.1, "0…20"),
+        ("guidance_scale", 20.1, "0…20"),
+        ("guidance_scale", True, "number"),
+        ("guidance_scale", "3.5", "number"),
+        ("seed", -1, "in 0…9223372036854775807"),
+        ("seed", 2**63, "in 0…9223372036854775807"),
+        ("num_images", 0, "in 1…16"),
+        ("num_images", 17, "in 1…16"),
+        ("num_frames", 0, "at least 1"),
+        ("max_sequence_length", 0, "at least 1"),
+    ],
+)
+def test_a_bad_value_is_refused_with_field_value_and_remedy(field: str, value: object, remedy: str) -> None:
+    with pytest.raises(ValueError, match=f"^{field}=") as refusal:
+        make_params(**{field: value})
+    message = str(refusal.value)
+    assert remedy in message
+    assert repr(value)[:40] in message
+    assert isinstance(refusal.value, InvalidParams)
+    assert (refusal.value.field, refusal.value.code) == (field, "invalid_params")
+
+
+@pytest.mark.parametrize("field", INTEGER_FIELDS)
+@pytest.mark.parametrize("value", [True, False, 16.0, "16", [16]])
+def test_a_whole_number_is_neither_a_bool_nor_a_float_nor_a_string(field: str, value: object) -> None:
+    with pytest.raises(InvalidParams, match=f"^{field}=.*whole number"):
+        make_params(**{field: value})
+
+
+@pytest.mark.parametrize("field", ["num_images", "num_frames"])
+def test_a_count_has_no_open_value(field: str) -> None:
+    with pytest.raises(InvalidParams, match=f"^{field}=None"):
+        make_params(**{field: None})
+
+
+@given(st.integers(-10_000, 10_000).filter(lambda size: size <= 0 or size % 16 != 0))
+def test_every_size_that_is_no_positive_multiple_of_16_is_refused(size: int) -> None:
+    with pytest.raises(InvalidParams, match=f"^width={size}:"):
+        make_params(width=size)
+
+
+@given(st.integers(min_value=17).map(lambda size: size if size % 16 else size + 1))
+def test_the_sizes_that_a_refusal_proposes_are_its_neighbours(size: int) -> None:
+    with pytest.raises(InvalidParams) as refusal:
+        make_params(height=size)
+    proposed = [int(number) for number in refusal.value.remedy.split("try ")[1].split(" or ")]
+    assert proposed == [size // 16 * 16, size // 16 * 16 + 16]
+
+
+def test_the_largest_seed_leaves_room_for_every_picture() -> None:
+    assert make_params(seed=MAX_SEED).seed == MAX_SEED
+    assert make_params(seed=MAX_SEED - 3, num_images=4).seed == MAX_SEED - 3
+    with pytest.raises(InvalidParams, match=r"^seed=9223372036854775805: .*num_images=4"):
+        make_params(seed=MAX_SEED - 2, num_images=4)
+
+
+def test_a_prompt_may_have_2000_characters_of_any_script() -> None:
+    assert make_params(prompt="星" * 2_000).prompt == "星" * 2_000
+
+
+def test_a_refusal_quotes_no_more_than_the_beginning_of_a_long_value() -> None:
+    with pytest.raises(InvalidParams) as refusal:
+        make_params(prompt="x" * 1_000_000)
+    assert len(str(refusal.value)) < 200
+
+
+@pytest.mark.parametrize("field", ["guidance_scale", "seed", "num_images", "width"])
+def test_a_number_beyond_all_bounds_is_refused_like_any_other(field: str) -> None:
+    with pytest.raises(InvalidParams, match=f"^{field}="):
+        make_params(**{field: 10**400 + 1})
+
+
+@pytest.mark.parametrize("field", ["prompt", "negative_prompt"])
+def test_text_that_no_encoding_can_hold_is_refused(field: str) -> None:
+    with pytest.raises(InvalidParams, match=f"^{field}="):
+        make_params(**{field: "a red \ud800 circle"})
+
+
+def test_params_cannot_be_changed() -> None:
+    with pytest.raises(AttributeError):
+        make_params().seed = 1  # type: ignore[misc]

@@ -1,0 +1,151 @@
+"""The sampler against its reference: equal to the last bit."""
+
+from dataclasses import asdict
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from diffusers import FlowMatchEulerDiscreteScheduler
+from diffusers.pipelines.flux.pipeline_flux import calculate_shift
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from diffuserve.domain.errors import InvalidModel
+from diffuserve.samplers.base import Sampler
+from diffuserve.samplers.flow_match_euler import FlowMatchEuler
+
+SAMPLERS = st.builds(
+    FlowMatchEuler,
+    shift=st.floats(0.1, 10),
+    use_dynamic_shifting=st.booleans(),
+    base_shift=st.floats(0.1, 1),
+    max_shift=st.floats(1.01, 3),
+    base_image_seq_len=st.sampled_from([64, 256]),
+    max_image_seq_len=st.sampled_from([1_024, 4_096, 8_192]),
+    time_shift_type=st.sampled_from(["exponential", "linear"]),
+)
+STEPS = st.integers(1, 100)
+TOKENS = st.integers(1, 16_384)
+
+
+def make_reference(sampler: FlowMatchEuler, num_steps: int, image_tokens: int) -> Any:
+    """diffusers' scheduler, set up as its FluxPipeline does it."""
+    scheduler = FlowMatchEulerDiscreteScheduler(**asdict(sampler))
+    mu = calculate_shift(
+        image_tokens,
+        sampler.base_image_seq_len,
+        sampler.max_image_seq_len,
+        sampler.base_shift,
+        sampler.max_shift,
+    )
+    scheduler.set_timesteps(sigmas=np.linspace(1.0, 1 / num_steps, num_steps), mu=mu)
+    return scheduler
+
+
+@settings(deadline=None)
+@given(SAMPLERS, STEPS, TOKENS)
+def test_schedules_equal_the_references_to_the_last_bit(
+    sampler: FlowMatchEuler, num_steps: int, image_tokens: int
+) -> None:
+    reference = make_reference(sampler, num_steps, image_tokens)
+    schedule = sampler.schedule(num_steps, image_tokens)
+    assert schedule.num_steps == num_steps
+    assert schedule.sigmas == tuple(reference.sigmas.tolist())
+    assert schedule.timesteps == tuple(reference.timesteps.tolist())
+
+
+@settings(deadline=None)
+@given(SAMPLERS, STEPS, TOKENS)
+def test_noise_falls_from_pure_to_none(sampler: FlowMatchEuler, num_steps: int, image_tokens: int) -> None:
+    sigmas = sampler.schedule(num_steps, image_tokens).sigmas
+    assert sigmas[0] == pytest.approx(1)
+    assert sigmas[-1] == 0
+    assert all(next_sigma < sigma for sigma, next_sigma in zip(sigmas, sigmas[1:], strict=False))
+
+
+def test_only_dynamic_shifting_looks_at_the_size() -> None:
+    static, dynamic = FlowMatchEuler(shift=3.0), FlowMatchEuler(use_dynamic_shifting=True)
+    assert static.schedule(8, 64) == static.schedule(8, 4_096)
+    assert dynamic.schedule(8, 64).sigmas[1] < dynamic.schedule(8, 4_096).sigmas[1]
+
+
+@settings(deadline=None)
+@given(
+    SAMPLERS, st.integers(1, 20), TOKENS, st.sampled_from([torch.float32, torch.bfloat16]), st.integers(0, 99)
+)
+def test_every_step_equals_the_references_to_the_last_bit(
+    sampler: FlowMatchEuler, num_steps: int, image_tokens: int, dtype: torch.dtype, seed: int
+) -> None:
+    reference = make_reference(sampler, num_steps, image_tokens)
+    schedule = sampler.schedule(num_steps, image_tokens)
+    generator = torch.Generator().manual_seed(seed)
+    latents = expected = torch.randn(1, 37, 16, generator=generator).to(dtype)
+    for index, timestep in enumerate(reference.timesteps):
+        prediction = torch.randn(1, 37, 16, generator=generator).to(dtype)
+        expected = reference.step(prediction, timestep, expected, return_dict=False)[0]
+        latents = sampler.step(latents, prediction, *schedule.sigmas[index : index + 2])
+        assert latents.dtype == dtype
+        assert torch.equal(latents, expected)
+
+
+def test_a_step_leaves_what_it_was_given_alone() -> None:
+    latents, prediction = torch.ones(1, 4, 2), torch.full((1, 4, 2), 2.0)
+    FlowMatchEuler().step(latents, prediction, 1.0, 0.5)
+    assert torch.equal(latents, torch.ones(1, 4, 2))
+    assert torch.equal(prediction, torch.full((1, 4, 2), 2.0))
+
+
+def test_clean_undoes_the_noise_of_a_straight_flow() -> None:
+    generator = torch.Generator().manual_seed(0)
+    picture, noise = torch.randn(2, 1, 64, 16, generator=generator)
+    sampler = FlowMatchEuler()
+    for sigma in (1.0, 0.7, 0.25):
+        noisy = (1 - sigma) * picture + sigma * noise
+        torch.testing.assert_close(sampler.clean(noisy, noise - picture, sigma), picture)
+
+
+def test_the_last_step_ends_at_the_clean_latents() -> None:
+    generator = torch.Generator().manual_seed(0)
+    latents, prediction = torch.randn(2, 1, 64, 16, generator=generator)
+    sampler = FlowMatchEuler(shift=3.0)
+    sigma, end = sampler.schedule(4, 64).sigmas[-2:]
+    assert torch.equal(
+        sampler.clean(latents, prediction, sigma), sampler.step(latents, prediction, sigma, end)
+    )
+
+
+@pytest.mark.parametrize(
+    ("option", "value"),
+    [
+        ("use_karras_sigmas", True),
+        ("use_exponential_sigmas", True),
+        ("use_beta_sigmas", True),
+        ("use_flow_sigmas", True),
+        ("stochastic_sampling", True),
+        ("invert_sigmas", True),
+        ("shift_terminal", 0.02),
+        ("time_shift_type", "cubic"),
+    ],
+)
+def test_an_option_that_would_change_the_picture_is_refused_by_name(option: str, value: object) -> None:
+    with pytest.raises(InvalidModel, match=rf"scheduler_config\.json: {option}="):
+        FlowMatchEuler.from_config({option: value})
+
+
+def test_every_option_of_the_reference_is_either_known_or_refused() -> None:
+    reference = dict(FlowMatchEulerDiscreteScheduler().config)
+    known = FlowMatchEuler.from_config(reference)
+    left = [name for name in reference if name not in asdict(known) and not name.startswith("_")]
+    for name in left:
+        with pytest.raises(InvalidModel, match=name):
+            FlowMatchEuler.from_config(reference | {name: True})
+
+
+def test_a_config_keeps_its_numbers_and_leaves_defaults_for_the_rest() -> None:
+    config = {"_class_name": "FlowMatchEulerDiscreteScheduler", "shift": 3.0, "use_dynamic_shifting": True}
+    assert FlowMatchEuler.from_config(config) == FlowMatchEuler(shift=3.0, use_dynamic_shifting=True)
+
+
+def test_it_is_a_sampler() -> None:
+    assert isinstance(FlowMatchEuler(), Sampler)
