@@ -16,7 +16,7 @@ from torch import Tensor, nn
 
 from diffuserve.models.bundled import bundled_models
 
-_HEADS, _HEAD_DIM, _ROPE_AXES = 3, 16, (4, 6, 6)
+_HEADS, _HEAD_DIM, _ROPE_AXES = 4, 16, (4, 6, 6)
 _TEXT_DIM, _POOLED_DIM = 32, 24
 _LATENT_CHANNELS = 16
 _WEIGHT_GAIN, _BIAS_SPREAD, _NORM_SPREAD = 1.0, 0.1, 0.2

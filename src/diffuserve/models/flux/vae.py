@@ -23,7 +23,7 @@ class FluxVae:
         from diffusers import AutoencoderKL
 
         vae = AutoencoderKL.from_pretrained(
-            folder.component("vae"), torch_dtype=dtype, use_safetensors=True, local_files_only=True
+            folder.component("vae"), dtype=dtype, use_safetensors=True, local_files_only=True
         )
         self.vae = vae.to(device=device, memory_format=torch.channels_last).eval()
         self.scaling_factor: float = vae.config.scaling_factor

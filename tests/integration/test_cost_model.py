@@ -1,0 +1,44 @@
+"""The cost model predicts requests that it has not seen."""
+
+import random
+import statistics
+
+import pytest
+
+from diffuserve.domain.params import GenerationParams
+from diffuserve.engine.engine import Engine
+
+
+def make_request(draw: random.Random) -> GenerationParams:
+    return GenerationParams(
+        prompt=f"request {draw.random()}",  # unseen by the prompt cache
+        width=16 * draw.randint(3, 12),
+        height=16 * draw.randint(3, 12),
+        num_inference_steps=draw.randint(1, 6),
+        seed=draw.randrange(1000),
+    )
+
+
+@pytest.mark.timeout(240)
+def test_estimates_are_within_30_percent_of_exclusive_device_seconds() -> None:
+    with Engine.load("tiny-flux", device="cpu") as engine:
+        seen, unseen = random.Random(1), random.Random(2)
+        for _ in range(40):
+            engine.generate([make_request(seen)])
+        errors = []
+        for _ in range(200):
+            request = make_request(unseen)
+            predicted = engine.estimate(request).seconds
+            actual = engine.generate([request])[0].timings.device_seconds
+            errors.append(abs(predicted - actual) / actual)
+    assert statistics.median(errors) <= 0.30
+
+
+def test_a_larger_request_is_predicted_to_cost_more(tiny_engine: Engine) -> None:
+    def seconds(**changes: int) -> float:
+        params = {"width": 128, "height": 128, "num_inference_steps": 4, **changes}
+        return tiny_engine.estimate(GenerationParams(prompt="a star", **params)).seconds  # type: ignore[arg-type]
+
+    assert seconds(width=256) > seconds()
+    assert seconds(num_inference_steps=8) > seconds()
+    assert seconds(num_images=4) > seconds()

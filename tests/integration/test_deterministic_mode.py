@@ -1,0 +1,72 @@
+"""Deterministic mode: equal to the last bit, alone or in any batch (INV-1)."""
+
+import random
+from collections.abc import Iterator
+
+import pytest
+
+from diffuserve.domain.params import GenerationParams
+from diffuserve.engine.config import EngineConfig
+from diffuserve.engine.engine import Engine
+
+SIZES = (64, 80, 96, 112, 128, 144, 160, 192)
+
+
+def make_requests(seed: int, count: int) -> list[GenerationParams]:
+    draw = random.Random(seed)
+    return [
+        GenerationParams(
+            prompt=f"a {draw.choice(['red', 'blue', 'green'])} {draw.choice(['star', 'ring', 'cross'])}",
+            width=draw.choice(SIZES),
+            height=draw.choice(SIZES),
+            num_inference_steps=draw.randint(3, 6),
+            seed=draw.randrange(1000),
+            num_images=draw.choice([1, 1, 2]),
+        )
+        for _ in range(count)
+    ]
+
+
+@pytest.fixture(scope="module", params=["float32", "bfloat16"])
+def engine(request: pytest.FixtureRequest) -> Iterator[Engine]:
+    config = EngineConfig(deterministic=True, token_budget=100_000, num_threads=2)
+    with Engine.load("tiny-flux", device="cpu", dtype=request.param, config=config) as engine:
+        yield engine
+
+
+def pictures(engine: Engine, requests: list[GenerationParams]) -> list[list[bytes]]:
+    return [[image.tobytes() for image in result.images] for result in engine.generate(requests)]
+
+
+def test_a_request_is_bit_equal_alone_and_in_every_batch(engine: Engine) -> None:
+    requests = make_requests(seed=1, count=10)
+    alone = [pictures(engine, [one])[0] for one in requests]
+    together = pictures(engine, requests)
+    assert engine.stats.mean_requests_per_step > 1
+    assert together == alone
+    for seed in (2, 3):
+        neighbours = make_requests(seed, count=6)
+        order = random.Random(seed).sample(requests, k=len(requests))
+        shuffled = pictures(engine, neighbours + order)[len(neighbours) :]
+        assert shuffled == [alone[requests.index(one)] for one in order]
+
+
+def test_another_number_of_threads_changes_nothing(engine: Engine) -> None:
+    requests = make_requests(seed=4, count=5)
+    config = EngineConfig(deterministic=True, token_budget=700, num_threads=3)
+    with Engine(engine.pipeline, config) as other:
+        assert pictures(other, requests) == pictures(engine, requests)
+
+
+def test_joining_in_the_middle_changes_nothing(engine: Engine) -> None:
+    requests = make_requests(seed=5, count=5)
+    alone = [pictures(engine, [one])[0] for one in requests]
+    ids = []
+    for one in requests:
+        ids.append(engine.add(one))
+        engine.step()
+    results = {}
+    while outputs := engine.step():
+        results |= {output.request_id: output.result for output in outputs if output.result is not None}
+    joined = [[image.tobytes() for image in results[request_id].images] for request_id in ids]
+    assert joined == alone

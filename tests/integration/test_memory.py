@@ -1,0 +1,81 @@
+"""Memory is flat, whatever happens to requests."""
+
+import gc
+import random
+from collections.abc import Sequence
+
+import psutil
+import pytest
+import torch
+
+from diffuserve.domain.params import GenerationParams
+from diffuserve.engine.config import EngineConfig
+from diffuserve.engine.engine import Engine
+from diffuserve.models.base import DenoiseInput, Pipeline
+
+MEBIBYTE = 2**20
+
+
+class SometimesFaulty:
+    """A real pipeline that raises or gives NaN for the prompts that say so."""
+
+    def __init__(self, pipeline: Pipeline) -> None:
+        self._pipeline = pipeline
+
+    def __getattr__(self, name: str) -> object:
+        return getattr(self._pipeline, name)
+
+    def denoise(self, batch: Sequence[DenoiseInput]) -> list[torch.Tensor]:
+        if any(one.params.prompt == "raise" for one in batch):
+            raise RuntimeError("boom")
+        predictions = self._pipeline.denoise(batch)
+        return [
+            prediction * float("nan") if one.params.prompt == "nan" else prediction
+            for one, prediction in zip(batch, predictions, strict=True)
+        ]
+
+
+def run_requests(engine: Engine, draw: random.Random, count: int) -> None:
+    """In waves of 20, of which some fail and some are aborted under way."""
+    for _ in range(count // 20):
+        ids = [
+            engine.add(
+                GenerationParams(
+                    prompt=draw.choice(["raise", "nan", *(f"star {draw.random()}" for _ in range(8))]),
+                    width=draw.choice([32, 48]),
+                    height=32,
+                    num_inference_steps=draw.randint(1, 2),
+                ),
+                preview=draw.random() < 0.1,
+            )
+            for _ in range(20)
+        ]
+        engine.step()
+        for request_id in draw.sample(ids, k=3):
+            engine.abort(request_id)
+        while engine.step():
+            pass
+
+
+def resident_bytes() -> int:
+    gc.collect()
+    return int(psutil.Process().memory_info().rss)
+
+
+def count_tensors() -> int:
+    return sum(1 for one in gc.get_objects() if type(one) is torch.Tensor)
+
+
+@pytest.mark.timeout(240)
+def test_memory_is_flat_over_two_thousand_requests_with_aborts_and_failures(tiny_engine: Engine) -> None:
+    faulty: Pipeline = SometimesFaulty(tiny_engine.pipeline)  # type: ignore[assignment]
+    draw = random.Random(0)
+    with Engine(faulty, EngineConfig(prompt_cache_size=64)) as engine:
+        run_requests(engine, draw, 1000)  # allocators and oneDNN's cache of kernels reach their size
+        before, tensors_before = resident_bytes(), count_tensors()
+        run_requests(engine, draw, 2000)
+        grown = resident_bytes() - before
+        assert count_tensors() <= tensors_before
+        assert engine.num_unfinished == 0
+        assert engine._core.num_active == 0
+    assert grown < 32 * MEBIBYTE, f"grew by {grown / MEBIBYTE:.1f} MiB"

@@ -1,0 +1,211 @@
+"""The packed transformer against diffusers' own, which sees one picture at a time."""
+
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+from functools import cache
+from pathlib import Path
+from typing import Any, Literal
+
+import pytest
+import torch
+from diffusers import FluxTransformer2DModel
+from torch import Tensor
+
+from diffuserve.models.flux.packing import SequenceShape, pack_layout
+from diffuserve.models.flux.transformer import FluxConfig, FluxTransformer, PackedInput
+from diffuserve.models.folder import ModelFolder
+from diffuserve.models.layers.attention import choose_kernel
+from diffuserve.models.weights import load_weights
+from diffuserve.testing.checkpoints import write_flux_checkpoint
+
+CPU = torch.device("cpu")
+Kind = Literal["schnell", "dev"]
+
+
+@dataclass(frozen=True)
+class Picture:
+    """One sequence of a forward pass."""
+
+    shape: SequenceShape
+    timestep: float
+    guidance: float
+    image: Tensor
+    text: Tensor
+    pooled: Tensor
+
+
+@dataclass(frozen=True)
+class Checkpoint:
+    """The same weights twice: in diffusers' class and in ours."""
+
+    folder: ModelFolder
+
+    @cache  # noqa: B019 (the checkpoint lives as long as the module's tests)
+    def theirs(self, dtype: torch.dtype) -> Any:
+        return FluxTransformer2DModel.from_pretrained(self.folder.component("transformer"), torch_dtype=dtype)
+
+    def ours(self, dtype: torch.dtype = torch.float32, tiled: bool = False) -> FluxTransformer:
+        config = FluxConfig.from_dict(self.folder.json("transformer/config.json"))
+        with torch.device("meta"):
+            model = FluxTransformer(config, choose_kernel(CPU, dtype))
+        load_weights(model, self.folder.weights("transformer"), model.placements(), CPU, dtype)
+        if tiled:
+            model.fix_tile_rows(256, 16)
+        return model
+
+
+@pytest.fixture(scope="module", params=["schnell", "dev"])
+def checkpoint(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Checkpoint:
+    folder: Path = tmp_path_factory.mktemp(request.param)
+    return Checkpoint(ModelFolder(write_flux_checkpoint(folder, kind=request.param)))
+
+
+@pytest.fixture
+def one_thread() -> Iterator[None]:
+    """As in deterministic mode: threads would cut an operation where vectors end in single numbers."""
+    before = torch.get_num_threads()
+    torch.set_num_threads(1)
+    yield
+    torch.set_num_threads(before)
+
+
+def make_picture(
+    seed: int,
+    shape: SequenceShape,
+    timestep: float = 500.0,
+    guidance: float = 3.5,
+    dtype: torch.dtype = torch.float32,
+) -> Picture:
+    generator = torch.Generator().manual_seed(seed)
+    image = torch.randn(shape.image, 64, generator=generator)
+    text = torch.randn(shape.text, 32, generator=generator)
+    pooled = torch.randn(24, generator=generator)
+    return Picture(shape, timestep, guidance, image.to(dtype), text.to(dtype), pooled.to(dtype))
+
+
+def make_mixed(dtype: torch.dtype = torch.float32) -> list[Picture]:
+    """Sizes, text lengths, steps and guidance all differ; some neighbours are of equal length."""
+    return [
+        make_picture(0, SequenceShape(32, 4, 4), 1_000.0, 3.5, dtype),
+        make_picture(1, SequenceShape(32, 4, 4), 750.0, 1.0, dtype),
+        make_picture(2, SequenceShape(32, 6, 4), 250.0, 7.0, dtype),
+        make_picture(3, SequenceShape(32, 4, 6), 333.3, 0.0, dtype),
+        make_picture(4, SequenceShape(16, 3, 9), 12.5, 20.0, dtype),
+        make_picture(5, SequenceShape(32, 4, 4), 750.0, 1.0, dtype),
+        make_picture(6, SequenceShape(1, 1, 1), 1.0, 2.0, dtype),
+    ]
+
+
+def predict(model: FluxTransformer, pictures: list[Picture]) -> list[Tensor]:
+    has_guidance = model.config.guidance_embeds
+    packed = PackedInput(
+        image=torch.cat([one.image for one in pictures]),
+        text=torch.cat([one.text for one in pictures]),
+        pooled=torch.stack([one.pooled for one in pictures]),
+        timestep=torch.tensor([one.timestep for one in pictures]),
+        guidance=torch.tensor([one.guidance for one in pictures]) if has_guidance else None,
+        layout=pack_layout([one.shape for one in pictures], model.config.axes_dims_rope, CPU),
+    )
+    with torch.inference_mode():
+        velocity: Tensor = model(packed)
+    return list(velocity.split([one.shape.image for one in pictures]))
+
+
+def predict_by_reference(model: Any, picture: Picture) -> Tensor:
+    """Called as diffusers' FluxPipeline does it."""
+    shape = picture.shape
+    rows, columns = torch.meshgrid(torch.arange(shape.rows), torch.arange(shape.columns), indexing="ij")
+    image_ids = torch.stack([torch.zeros_like(rows), rows, columns], dim=-1).view(-1, 3)
+    guidance = torch.tensor([picture.guidance]) if model.config.guidance_embeds else None
+    with torch.inference_mode():
+        velocity: Tensor = model(
+            hidden_states=picture.image[None],
+            encoder_hidden_states=picture.text[None],
+            pooled_projections=picture.pooled[None],
+            timestep=torch.tensor([picture.timestep]).to(picture.image.dtype) / 1000,
+            guidance=guidance,
+            img_ids=image_ids.to(picture.image.dtype),
+            txt_ids=torch.zeros(shape.text, 3, dtype=picture.image.dtype),
+            return_dict=False,
+        )[0][0]
+    return velocity
+
+
+def distance(left: Tensor, right: Tensor) -> float:
+    """The largest difference, relative to the size of what is compared."""
+    return float((left.double() - right.double()).abs().max() / right.double().abs().max())
+
+
+def test_mixed_sequences_in_one_pass_equal_the_reference_one_by_one(checkpoint: Checkpoint) -> None:
+    pictures = make_mixed()
+    for picture, velocity in zip(pictures, predict(checkpoint.ours(), pictures), strict=True):
+        expected = predict_by_reference(checkpoint.theirs(torch.float32), picture)
+        assert distance(velocity, expected) < 1e-5
+
+
+def test_in_bf16_the_error_is_no_larger_than_the_references(checkpoint: Checkpoint) -> None:
+    exact = [predict_by_reference(checkpoint.theirs(torch.float32), one) for one in make_mixed()]
+    rounded = make_mixed(torch.bfloat16)
+    ours = predict(checkpoint.ours(torch.bfloat16), rounded)
+    theirs = [predict_by_reference(checkpoint.theirs(torch.bfloat16), one) for one in rounded]
+    assert {velocity.dtype for velocity in ours} == {torch.bfloat16}
+    assert max(map(distance, ours, theirs)) < 0.02
+    assert max(map(distance, ours, exact)) < 1.25 * max(map(distance, theirs, exact))
+
+
+def test_everything_given_to_a_picture_changes_its_prediction(checkpoint: Checkpoint) -> None:
+    model = checkpoint.ours()
+    picture, other = (make_picture(seed, SequenceShape(16, 4, 6)) for seed in (0, 1))
+    changed = {
+        "image": replace(picture, image=other.image),
+        "text": replace(picture, text=other.text),
+        "pooled": replace(picture, pooled=other.pooled),
+        "timestep": replace(picture, timestep=250.0),
+        "place": replace(picture, shape=SequenceShape(16, 6, 4)),
+        "guidance": replace(picture, guidance=7.0),
+    }
+    before = predict(model, [picture])[0]
+    for name, one in changed.items():
+        moved = distance(predict(model, [one])[0], before)
+        assert (moved > 0.01) == (name != "guidance" or model.config.guidance_embeds), name
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+def test_a_neighbour_full_of_nan_spoils_nobody_else(checkpoint: Checkpoint, dtype: torch.dtype) -> None:
+    pictures = make_mixed(dtype)
+    poisoned = [*pictures[:1], replace(pictures[1], image=pictures[1].image * torch.nan), *pictures[2:]]
+    velocities = predict(checkpoint.ours(dtype), poisoned)
+    finite = [bool(velocity.isfinite().all()) for velocity in velocities]
+    assert finite == [index != 1 for index in range(len(pictures))]
+
+
+@pytest.mark.usefixtures("one_thread")
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+def test_in_fixed_tiles_a_prediction_is_bit_equal_alone_and_in_any_batch(
+    checkpoint: Checkpoint, dtype: torch.dtype
+) -> None:
+    model, pictures = checkpoint.ours(dtype, tiled=True), make_mixed(dtype)
+    alone = [predict(model, [picture])[0] for picture in pictures]
+    for batch in (range(7), (6, 5, 4, 3, 2, 1, 0), (0, 1, 5), (2, 0, 3), (4, 4, 4, 1), tuple(range(7)) * 3):
+        together = predict(model, [pictures[index] for index in batch])
+        for index, velocity in zip(batch, together, strict=True):
+            assert torch.equal(velocity, alone[index])
+
+
+def test_fixed_tiles_change_a_prediction_by_no_more_than_rounding(checkpoint: Checkpoint) -> None:
+    pictures = make_mixed()
+    tiled, free = (predict(checkpoint.ours(tiled=flag), pictures) for flag in (True, False))
+    assert max(map(distance, tiled, free)) < 1e-5
+
+
+def test_placements_name_every_tensor_of_the_checkpoint_once(checkpoint: Checkpoint) -> None:
+    theirs = set(checkpoint.theirs(torch.float32).state_dict())
+    assert set(checkpoint.ours().placements()) == theirs
+
+
+def test_a_config_is_read_as_diffusers_writes_it(checkpoint: Checkpoint) -> None:
+    config = FluxConfig.from_dict(checkpoint.folder.json("transformer/config.json"))
+    reference = checkpoint.theirs(torch.float32).config
+    assert config == FluxConfig.from_dict(reference)
+    assert config.dim == checkpoint.theirs(torch.float32).inner_dim
+    assert (config.axes_dims_rope, config.num_layers, config.num_single_layers) == ((4, 6, 6), 2, 2)

@@ -1,0 +1,90 @@
+"""Linear layers, and the promise of fixed tiles: a row's result is the same in any company."""
+
+from collections.abc import Iterator
+
+import pytest
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from diffuserve.models.layers.linear import Linear, fix_tile_rows
+
+DTYPES = [torch.float32, torch.bfloat16]
+WIDE, NARROW = 96, 160
+
+
+@pytest.fixture
+def one_thread() -> Iterator[None]:
+    """As in deterministic mode: threads would cut an operation where vectors end in single numbers."""
+    before = torch.get_num_threads()
+    torch.set_num_threads(1)
+    yield
+    torch.set_num_threads(before)
+
+
+def make_linear(
+    dtype: torch.dtype = torch.float32, gelu: bool = False, tile_rows: int | None = None
+) -> Linear:
+    generator = torch.Generator().manual_seed(0)
+    layer = Linear(WIDE, NARROW, gelu=gelu)
+    layer.weight.data = (torch.randn(NARROW, WIDE, generator=generator) / WIDE**0.5).to(dtype)
+    layer.bias.data = (torch.randn(NARROW, generator=generator) / 10).to(dtype)
+    layer.tile_rows = tile_rows
+    return layer
+
+
+def make_rows(num_rows: int, dtype: torch.dtype = torch.float32, seed: int = 1) -> Tensor:
+    return torch.randn(num_rows, WIDE, generator=torch.Generator().manual_seed(seed)).to(dtype)
+
+
+def reference(layer: Linear, x: Tensor) -> Tensor:
+    """In float64, activation included."""
+    y = F.linear(x.double(), layer.weight.double(), layer.bias.double())
+    return F.gelu(y, approximate="tanh") if layer.gelu else y
+
+
+@pytest.mark.parametrize(("dtype", "tolerance"), [(torch.float32, 2e-6), (torch.bfloat16, 0.02)])
+@pytest.mark.parametrize("gelu", [False, True])
+@pytest.mark.parametrize("tile_rows", [None, 16, 64])
+@pytest.mark.parametrize("num_rows", [1, 16, 63, 64, 65, 200])
+def test_the_product_equals_the_formula(
+    dtype: torch.dtype, tolerance: float, gelu: bool, tile_rows: int | None, num_rows: int
+) -> None:
+    layer, x = make_linear(dtype, gelu, tile_rows), make_rows(num_rows, dtype)
+    y = layer(x)
+    assert (y.dtype, tuple(y.shape)) == (dtype, (num_rows, NARROW))
+    torch.testing.assert_close(y.double(), reference(layer, x), rtol=0, atol=tolerance)
+
+
+def test_the_fused_bf16_gelu_agrees_with_the_tanh_gelu() -> None:
+    layer, plain = make_linear(torch.bfloat16, gelu=True), make_linear(torch.bfloat16)
+    x = 3 * make_rows(500, torch.bfloat16)
+    unfused = F.gelu(plain(x), approximate="tanh")
+    # The fused product rounds once, after the activation, the plain one also before it.
+    torch.testing.assert_close(layer(x), unfused, rtol=2**-6, atol=2**-8)
+    fused_error, unfused_error = ((y.double() - reference(layer, x)).abs().max() for y in (layer(x), unfused))
+    assert fused_error <= unfused_error
+
+
+@pytest.mark.usefixtures("one_thread")
+@pytest.mark.parametrize("dtype", DTYPES)
+@pytest.mark.parametrize("gelu", [False, True])
+@pytest.mark.parametrize("tile_rows", [16, 256])
+def test_in_fixed_tiles_a_row_is_bit_equal_whatever_its_neighbours_and_its_place(
+    dtype: torch.dtype, gelu: bool, tile_rows: int
+) -> None:
+    layer, row = make_linear(dtype, gelu, tile_rows), make_rows(1, dtype)
+    alone = layer(row)[0]
+    for seed, num_rows in enumerate((2, 15, 16, 17, 100, 256, 300)):
+        company = 100 * make_rows(num_rows, dtype, seed=seed + 2)
+        for place in {0, 1, num_rows // 2, num_rows - 1}:
+            company[place] = row[0]
+            assert torch.equal(layer(company)[place], alone)
+            company[place] = -row[0]
+
+
+def test_fixing_tiles_reaches_every_linear_inside_a_module() -> None:
+    inner, outer = make_linear(), make_linear()
+    module = nn.ModuleDict({"outer": outer, "deeper": nn.ModuleList([nn.Identity(), inner])})
+    fix_tile_rows(module, 32)
+    assert (inner.tile_rows, outer.tile_rows) == (32, 32)
