@@ -85,7 +85,7 @@ class CostFit:
         total = sum(weights)
         return [weight / total for weight in weights] if total else [1 / len(loads)] * len(loads)
 
-    def knee_tokens(self, overhead: float = 0.1) -> int:
+    def knee_tokens(self, overhead: float = 0.03) -> int:
         """Tokens in a step from which its constant part is below `overhead` of the rest.
 
         Past this point a larger batch adds latency and next to no throughput.

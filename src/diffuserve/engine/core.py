@@ -26,7 +26,7 @@ from diffuserve.engine.sharding import balanced_shards
 from diffuserve.engine.stats import EngineStats
 from diffuserve.models.base import Pipeline
 
-_MIN_TOKEN_BUDGET, _MAX_TOKEN_BUDGET = 256, 65_536
+_MIN_TOKEN_BUDGET, _MAX_TOKEN_BUDGET = 2_048, 65_536
 
 
 class EngineCore:

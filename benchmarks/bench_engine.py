@@ -1,0 +1,206 @@
+"""The engine beside stock diffusers: the same requests, run in turn, on one machine.
+
+    python benchmarks/bench_engine.py            # all scenarios, 9 rounds each
+    python benchmarks/bench_engine.py --rounds 3 --only mixed
+
+Each round runs every side once, one after the other; the figure is the ratio of their medians, the
+spread that of the rounds' own ratios. Prompts differ from round to round. Results go to
+`benchmarks/results/` as JSON and as a table. Nothing else should run on the machine.
+"""
+
+import argparse
+import json
+import os
+import platform
+import statistics
+import subprocess
+from collections.abc import Callable, Sequence
+from dataclasses import asdict, dataclass
+from datetime import date
+from importlib.metadata import version
+from pathlib import Path
+
+import workloads
+from sides import OurSide, RemoteSide, StockSide
+
+RESULTS = Path(__file__).parent / "results"
+NUM_REQUESTS = 32
+NUM_ARRIVALS = 96
+LOAD = 0.7  # of stock's capacity
+
+Runs = dict[str, list[float]]
+
+
+@dataclass(frozen=True)
+class Figure:
+    """How many times better than the peer; `low` and `high` are the extremes of single rounds."""
+
+    scenario: str
+    peer: str
+    measure: str
+    target: float
+    ratio: float
+    low: float
+    high: float
+    ours: float
+    theirs: float
+    rounds: int
+
+
+def main() -> None:
+    arguments = parse_arguments()
+    workloads.check_checkpoint()
+    stock, ours = RemoteSide(StockSide), RemoteSide(OurSide)
+    figures = []
+    for name, scenario in SCENARIOS.items():
+        if arguments.only in (None, name):
+            figures.append(scenario(stock, ours, arguments.rounds))
+            print(format_row(figures[-1]), flush=True)
+    conditions = read_conditions(ours)
+    for side in (stock, ours):
+        side.stop()
+    if arguments.only is None:
+        write_results(figures, conditions, arguments.label)
+
+
+def run_mixed(stock: RemoteSide, ours: RemoteSide, rounds: int) -> Figure:
+    runs = alternate(
+        rounds,
+        {
+            "stock": lambda seed: stock.run_all(workloads.mixed(NUM_REQUESTS, seed)),
+            "ours": lambda seed: ours.run_all(workloads.mixed(NUM_REQUESTS, seed)),
+        },
+    )
+    return compare("32 mixed, 64-192 px, 2-8 steps", "stock, one at a time", "seconds", 2.0, runs, "stock")
+
+
+def run_equal(stock: RemoteSide, ours: RemoteSide, rounds: int) -> Figure:
+    def in_batches(batch_size: int) -> Callable[[int], float]:
+        return lambda seed: float(stock.run_all(workloads.equal(NUM_REQUESTS, seed, 128), batch_size))
+
+    sides = {f"stock in {size}s": in_batches(size) for size in (4, 8, 16)}
+    runs = alternate(
+        rounds, {**sides, "ours": lambda seed: ours.run_all(workloads.equal(NUM_REQUESTS, seed, 128))}
+    )
+    best = min(sides, key=lambda name: statistics.median(runs[name]))
+    return compare("32 equal, 128 px, 4 steps", f"{best}, its best", "seconds", 1.1, runs, best)
+
+
+def run_large(stock: RemoteSide, ours: RemoteSide, rounds: int) -> Figure:
+    runs = alternate(
+        rounds,
+        {
+            "stock": lambda seed: stock.run_all(workloads.equal(8, seed, 512)),
+            "ours": lambda seed: ours.run_all(workloads.equal(8, seed, 512)),
+        },
+    )
+    return compare("8 equal, 512 px, 4 steps", "stock, one at a time", "seconds", 1.0, runs, "stock")
+
+
+def run_poisson(stock: RemoteSide, ours: RemoteSide, rounds: int) -> Figure:
+    requests = workloads.mixed(NUM_ARRIVALS, seed=0)
+    capacity = len(requests) / statistics.median(stock.run_all(requests) for _ in range(3))
+
+    def p95(side: RemoteSide) -> Callable[[int], float]:
+        return lambda seed: percentile_95(
+            side.run_arrivals(workloads.poisson(NUM_ARRIVALS, seed, LOAD * capacity))
+        )
+
+    runs = alternate(rounds, {"stock": p95(stock), "ours": p95(ours)})
+    scenario = f"Poisson mix at {LOAD:.0%} of stock's {capacity:.1f} pictures/s"
+    return compare(scenario, "stock, first come first served", "p95 seconds", 2.0, runs, "stock")
+
+
+SCENARIOS: dict[str, Callable[[RemoteSide, RemoteSide, int], Figure]] = {
+    "mixed": run_mixed,
+    "equal": run_equal,
+    "large": run_large,
+    "poisson": run_poisson,
+}
+
+
+def alternate(rounds: int, sides: dict[str, Callable[[int], float]]) -> Runs:
+    """One unmeasured round, then `rounds` in which each side runs once, in turn."""
+    runs: Runs = {name: [] for name in sides}
+    for seed in range(rounds + 1):
+        for name, run in sides.items():
+            runs[name].append(run(seed))
+    return {name: values[1:] for name, values in runs.items()}
+
+
+def compare(scenario: str, peer: str, measure: str, target: float, runs: Runs, against: str) -> Figure:
+    theirs, ours = runs[against], runs["ours"]
+    ratios = [one / other for one, other in zip(theirs, ours, strict=True)]
+    return Figure(
+        scenario=scenario,
+        peer=peer,
+        measure=measure,
+        target=target,
+        ratio=statistics.median(theirs) / statistics.median(ours),
+        low=min(ratios),
+        high=max(ratios),
+        ours=statistics.median(ours),
+        theirs=statistics.median(theirs),
+        rounds=len(ours),
+    )
+
+
+def percentile_95(values: Sequence[float]) -> float:
+    return statistics.quantiles(values, n=20)[-1]
+
+
+def read_conditions(ours: RemoteSide) -> dict[str, str]:
+    commit = subprocess.run(
+        ["git", "rev-parse", "--short", "HEAD"], capture_output=True, text=True, check=False
+    )
+    return {
+        "date": date.today().isoformat(),
+        "commit": commit.stdout.strip(),
+        "cpu": f"{read_cpu_name()}, {len(os.sched_getaffinity(0))} cores",
+        "checkpoint": workloads.CHECKPOINT.name,
+        **{f"engine {name}": value for name, value in ours.describe().items() if name != "model"},
+        "mean requests per step": f"{ours.mean_requests_per_step():.1f}",
+        **{name: version(name) for name in ("torch", "diffusers", "transformers")},
+    }
+
+
+def read_cpu_name() -> str:
+    lines = Path("/proc/cpuinfo").read_text().splitlines()
+    return next(
+        (line.split(": ")[1] for line in lines if line.startswith("model name")), platform.processor()
+    )
+
+
+def write_results(figures: list[Figure], conditions: dict[str, str], label: str) -> None:
+    RESULTS.mkdir(exist_ok=True)
+    stem = RESULTS / f"engine_{label}_{conditions['date']}"
+    content = {"conditions": conditions, "figures": [asdict(figure) for figure in figures]}
+    stem.with_suffix(".json").write_text(json.dumps(content, indent=2) + "\n")
+    header = "| scenario | beside | target | times better | single rounds | ours | theirs |"
+    lines = ["# The engine beside stock diffusers", "", header, "|" + "---|" * 7]
+    lines += [format_row(figure) for figure in figures]
+    lines += ["", "Conditions: " + "; ".join(f"{name} {value}" for name, value in conditions.items()) + "."]
+    stem.with_suffix(".md").write_text("\n".join(lines) + "\n")
+    print(f"wrote {stem}.json and .md")
+
+
+def format_row(figure: Figure) -> str:
+    return (
+        f"| {figure.scenario} | {figure.peer} | ≥ {figure.target:g}× | **{figure.ratio:.2f}×** "
+        f"| {figure.low:.2f}-{figure.high:.2f} ({figure.rounds}) "
+        f"| {figure.ours:.3f} {figure.measure} | {figure.theirs:.3f} |"
+    )
+
+
+def parse_arguments() -> argparse.Namespace:
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("--rounds", type=int, default=9, help="measured rounds a scenario (default 9)")
+    parser.add_argument("--only", choices=list(SCENARIOS), help="one scenario; writes no result file")
+    parser.add_argument("--label", default="cpu", help="names the machine in the result's file name")
+    return parser.parse_args()
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,123 @@
+"""The two sides of a comparison, each in a process of its own that sleeps while the other runs.
+
+Two processes, because two libraries' thread pools in one would slow each other down.
+"""
+
+import multiprocessing
+import time
+from collections.abc import Callable, Sequence
+from multiprocessing.connection import Connection
+from typing import Any
+
+from diffuserve.domain.params import GenerationParams
+from workloads import CHECKPOINT, Arrivals
+
+Latencies = list[float]
+
+
+class StockSide:
+    """diffusers' `FluxPipeline`, as its documentation uses it, in bf16."""
+
+    def __init__(self) -> None:
+        import torch
+        from diffusers import FluxPipeline
+
+        self._torch = torch
+        self._pipeline = FluxPipeline.from_pretrained(CHECKPOINT, dtype=torch.bfloat16)
+        self._pipeline.set_progress_bar_config(disable=True)
+
+    def run_all(self, requests: Sequence[GenerationParams], batch_size: int = 1) -> float:
+        """Seconds for all requests, `batch_size` equal ones a call."""
+        start = time.perf_counter()
+        for i in range(0, len(requests), batch_size):
+            self._call(requests[i : i + batch_size])
+        return time.perf_counter() - start
+
+    def run_arrivals(self, arrivals: Arrivals) -> Latencies:
+        """First come, first served: seconds from arrival to picture."""
+        start = time.perf_counter()
+        latencies = []
+        for request, arrival in zip(arrivals.requests, arrivals.seconds, strict=True):
+            time.sleep(max(0.0, arrival - (time.perf_counter() - start)))
+            self._call([request])
+            latencies.append(time.perf_counter() - start - arrival)
+        return latencies
+
+    def _call(self, requests: Sequence[GenerationParams]) -> None:
+        first = requests[0]
+        seeds = [one.seed or 0 for one in requests]
+        self._pipeline(
+            [one.prompt for one in requests],
+            width=first.width,
+            height=first.height,
+            num_inference_steps=first.num_inference_steps,
+            max_sequence_length=first.max_sequence_length,
+            generator=[self._torch.Generator("cpu").manual_seed(seed) for seed in seeds],
+        )
+
+
+class OurSide:
+    """The engine with its default settings, in bf16."""
+
+    def __init__(self) -> None:
+        from diffuserve import Engine
+
+        self._engine = Engine.load(str(CHECKPOINT), device="cpu", dtype="bfloat16")
+
+    def run_all(self, requests: Sequence[GenerationParams], batch_size: int = 0) -> float:
+        """Seconds for all requests, submitted at once; the engine batches as it sees fit."""
+        start = time.perf_counter()
+        self._engine.generate(requests)
+        return time.perf_counter() - start
+
+    def run_arrivals(self, arrivals: Arrivals) -> Latencies:
+        start = time.perf_counter()
+        due = list(zip(arrivals.seconds, arrivals.requests, strict=True))[::-1]
+        arrived: dict[str, float] = {}
+        latencies = []
+        while due or arrived:
+            while due and due[-1][0] <= time.perf_counter() - start:
+                arrival, request = due.pop()
+                arrived[self._engine.add(request)] = arrival
+            outputs = self._engine.step()
+            now = time.perf_counter() - start
+            latencies += [now - arrived.pop(one.request_id) for one in outputs if one.finished]
+            if not outputs and due:
+                time.sleep(max(0.0, due[-1][0] - (time.perf_counter() - start)))
+        return latencies
+
+    def mean_requests_per_step(self) -> float:
+        return self._engine.stats.mean_requests_per_step
+
+    def describe(self) -> dict[str, str]:
+        return dict(self._engine.describe())
+
+
+class RemoteSide:
+    """A side in a child process; calls block until it answers."""
+
+    def __init__(self, side: type) -> None:
+        context = multiprocessing.get_context("spawn")
+        self._pipe, there = context.Pipe()
+        self._process = context.Process(target=_serve, args=(side, there), daemon=True)
+        self._process.start()
+        self._pipe.recv()  # loaded
+
+    def __getattr__(self, name: str) -> Callable[..., Any]:
+        def call(*args: object) -> Any:
+            self._pipe.send((name, args))
+            return self._pipe.recv()
+
+        return call
+
+    def stop(self) -> None:
+        self._pipe.send(None)
+        self._process.join()
+
+
+def _serve(side: type, pipe: Connection) -> None:
+    served = side()
+    pipe.send("loaded")
+    while (message := pipe.recv()) is not None:
+        name, args = message
+        pipe.send(getattr(served, name)(*args))
