@@ -3,6 +3,7 @@
 Two processes, because two libraries' thread pools in one would slow each other down.
 """
 
+import asyncio
 import multiprocessing
 import time
 from collections.abc import Callable, Sequence
@@ -71,20 +72,19 @@ class OurSide:
         return time.perf_counter() - start
 
     def run_arrivals(self, arrivals: Arrivals) -> Latencies:
+        """Seconds from arrival to picture, each request submitted when it arrives."""
+        return asyncio.run(self._submit_all(arrivals))
+
+    async def _submit_all(self, arrivals: Arrivals) -> Latencies:
         start = time.perf_counter()
-        due = list(zip(arrivals.seconds, arrivals.requests, strict=True))[::-1]
-        arrived: dict[str, float] = {}
-        latencies = []
-        while due or arrived:
-            while due and due[-1][0] <= time.perf_counter() - start:
-                arrival, request = due.pop()
-                arrived[self._engine.add(request)] = arrival
-            outputs = self._engine.step()
-            now = time.perf_counter() - start
-            latencies += [now - arrived.pop(one.request_id) for one in outputs if one.finished]
-            if not outputs and due:
-                time.sleep(max(0.0, due[-1][0] - (time.perf_counter() - start)))
-        return latencies
+
+        async def submit(request: GenerationParams, arrival: float) -> float:
+            await asyncio.sleep(arrival - (time.perf_counter() - start))
+            await self._engine.submit(request)
+            return time.perf_counter() - start - arrival
+
+        pairs = zip(arrivals.requests, arrivals.seconds, strict=True)
+        return await asyncio.gather(*(submit(request, arrival) for request, arrival in pairs))
 
     def mean_requests_per_step(self) -> float:
         return self._engine.stats.mean_requests_per_step

@@ -24,7 +24,7 @@ from diffuserve.engine.outputs import GenerationResult, StepOutput
 from diffuserve.engine.request_state import RequestState
 from diffuserve.engine.stats import EngineStats
 from diffuserve.models.base import Pipeline
-from diffuserve.models.devices import choose_device, keep_freed_memory, parse_dtype
+from diffuserve.models.devices import choose_device, keep_freed_memory, one_thread, parse_dtype
 from diffuserve.models.registry import load_pipeline
 
 _RANDOM_SEEDS = 2**32
@@ -71,7 +71,9 @@ class Engine:
         chosen = choose_device(device)
         if chosen.type == "cpu":
             keep_freed_memory()
-        return cls(load_pipeline(model, chosen, parse_dtype(dtype), config.deterministic), config)
+        with one_thread():
+            pipeline = load_pipeline(model, chosen, parse_dtype(dtype), config.deterministic)
+        return cls(pipeline, config)
 
     @property
     def spec(self) -> ModelSpec:

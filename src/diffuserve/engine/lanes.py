@@ -3,9 +3,11 @@
 On a CPU the cores are seats. While both lanes have work each has half of them; a lane whose
 neighbour is idle has all. The tasks of a lane run side by side, each on one thread that uses one
 core: measured on small models, two such threads do 1.7 times the work of one, while one thread
-whose every operation is spread over both cores does 1.1-1.4 times. Only a lane with fewer tasks
-than seats spreads its operations ("wide"), and only on one thread of the process, because a second
-OpenMP pool would make both of them sleep between operations instead of spinning.
+whose every operation is spread over both cores does 1.1-1.4 times. Only a lane with fewer and
+large tasks spreads their operations over its seats ("wide"); small operations gain little by it and
+lose all when the machine is busy, because their threads wait for one another at each. And only one
+thread of the process does it, because a second OpenMP pool would make both of them sleep between
+operations instead of spinning.
 
 On CUDA each lane is a stream of its own.
 """
@@ -31,7 +33,10 @@ class Lane(StrEnum):
 
 @dataclass(frozen=True)
 class LaneRun(Generic[T]):
-    """What the tasks gave, how long they took together, and the share of the device they held."""
+    """What the tasks gave, how long they took together, and the share of the device they held.
+
+    The share is 1 unless the other lane had work at the same time.
+    """
 
     results: list[T]
     seconds: float
@@ -52,8 +57,14 @@ class Lanes(Protocol):
         """How many tasks of this lane would run side by side now."""
         ...
 
-    def run(self, lane: Lane, tasks: Sequence[Task[T]], after: object = None) -> LaneRun[T]:
-        """Run tasks and wait for them. `after` is what `mark` gave where their input was issued."""
+    def run(
+        self, lane: Lane, tasks: Sequence[Task[T]], spread: bool = False, after: object = None
+    ) -> LaneRun[T]:
+        """Run tasks and wait for them.
+
+        `spread` lets seats without a task help the others' operations, which pays for large ones;
+        `after` is what `mark` gave where the input was issued.
+        """
         ...
 
     def mark(self) -> object: ...
@@ -79,9 +90,10 @@ class _Busy:
         with self._lock:
             (self._lanes.add if busy else self._lanes.discard)(lane)
 
-    def has_neighbour(self, lane: Lane) -> bool:
+    def share(self, lane: Lane) -> float:
+        """Of the device: all of it, or half while the other lane has work."""
         with self._lock:
-            return bool(self._lanes - {lane})
+            return 0.5 if self._lanes - {lane} else 1.0
 
 
 class CpuLanes:
@@ -102,21 +114,23 @@ class CpuLanes:
         self._busy.set(lane, busy)
 
     def num_seats(self, lane: Lane) -> int:
-        return max(1, self._num_threads // 2) if self._busy.has_neighbour(lane) else self._num_threads
+        return max(1, int(self._num_threads * self._busy.share(lane)))
 
-    def run(self, lane: Lane, tasks: Sequence[Task[T]], after: object = None) -> LaneRun[T]:
+    def run(
+        self, lane: Lane, tasks: Sequence[Task[T]], spread: bool = False, after: object = None
+    ) -> LaneRun[T]:
         seats = self.num_seats(lane)
+        spread = spread and self._may_spread and len(tasks) < seats
+        share = self._busy.share(lane)
         start = time.perf_counter()
-        if self._may_spread and len(tasks) < seats and self._wide_is_free.acquire(blocking=False):
+        if spread and self._wide_is_free.acquire(blocking=False):
             try:
                 results = self._wide.submit(_run_wide, tasks, seats).result()
             finally:
                 self._wide_is_free.release()
-            used = seats
         else:
             results = list(self._pools[lane].map(_call, tasks))
-            used = min(len(tasks), seats)
-        return LaneRun(results, time.perf_counter() - start, used / self._num_threads)
+        return LaneRun(results, time.perf_counter() - start, share)
 
     def mark(self) -> object:
         return None
@@ -137,11 +151,13 @@ class CudaLanes:
     def num_seats(self, lane: Lane) -> int:
         return 1
 
-    def run(self, lane: Lane, tasks: Sequence[Task[T]], after: object = None) -> LaneRun[T]:
+    def run(
+        self, lane: Lane, tasks: Sequence[Task[T]], spread: bool = False, after: object = None
+    ) -> LaneRun[T]:
         stream = self._streams[lane]
         if isinstance(after, torch.cuda.Event):
             stream.wait_event(after)
-        share = 0.5 if self._busy.has_neighbour(lane) else 1.0
+        share = self._busy.share(lane)
         start = time.perf_counter()
         with torch.cuda.stream(stream):
             results = [task() for task in tasks]

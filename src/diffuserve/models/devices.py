@@ -2,6 +2,8 @@
 
 import ctypes
 import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
 
 import torch
 
@@ -63,6 +65,22 @@ def flops_per_second(device: torch.device, dtype: torch.dtype) -> float:
         return 4e14 if dtype != torch.float32 else 4e13
     per_core = 2e11 if dtype == torch.bfloat16 else 6e10
     return per_core * torch.get_num_threads()
+
+
+@contextmanager
+def one_thread() -> Iterator[None]:
+    """Keep the calling thread from starting an OpenMP pool.
+
+    The engine has one pool, in the thread that runs lone requests. A second one, such as loading a
+    model on the main thread would leave behind, makes libgomp count more threads than cores and put
+    them to sleep between operations: steps took three times as long here.
+    """
+    before = torch.get_num_threads()
+    torch.set_num_threads(1)
+    try:
+        yield
+    finally:
+        torch.set_num_threads(before)
 
 
 def keep_freed_memory() -> None:

@@ -79,10 +79,10 @@ def test_a_fit_of_nothing_but_zeros_shares_equally() -> None:
     assert nothing.step_shares([make_load(1), make_load(9)]) == [0.5, 0.5]
 
 
-def test_at_the_knee_the_constant_part_is_the_stated_share_of_the_rest() -> None:
-    assert FIT.knee_tokens() == pytest.approx(2_000, abs=1)
-    assert FIT.knee_tokens(overhead=0.05) == pytest.approx(4_000, abs=1)
-    assert FIT.step[0] == pytest.approx(0.1 * FIT.step[1] * FIT.knee_tokens(), rel=1e-3)
+@pytest.mark.parametrize("overhead", [0.1, 0.03])
+def test_at_the_knee_the_constant_part_is_the_stated_share_of_the_rest(overhead: float) -> None:
+    knee = FIT.knee_tokens(overhead)
+    assert FIT.step[0] == pytest.approx(overhead * FIT.step[1] * knee, rel=1e-3)
 
 
 def test_without_a_cost_per_token_there_is_no_knee() -> None:

@@ -36,7 +36,7 @@ def reference(qkv: Tensor, lengths: tuple[int, ...]) -> Tensor:
 
 
 @pytest.mark.parametrize("kernel", KERNELS)
-@settings(deadline=None, max_examples=25)
+@settings(max_examples=25)
 @given(lengths=LENGTHS, heads=st.integers(1, 4), seed=st.integers(0, 99))
 @example(lengths=(32, 32, 32), heads=2, seed=0)
 @example(lengths=(48, 7, 48), heads=2, seed=0)

@@ -1,7 +1,5 @@
 """Linear layers, and the promise of fixed tiles: a row's result is the same in any company."""
 
-from collections.abc import Iterator
-
 import pytest
 import torch
 import torch.nn.functional as F
@@ -11,15 +9,6 @@ from diffuserve.models.layers.linear import Linear, fix_tile_rows
 
 DTYPES = [torch.float32, torch.bfloat16]
 WIDE, NARROW = 96, 160
-
-
-@pytest.fixture
-def one_thread() -> Iterator[None]:
-    """As in deterministic mode: threads would cut an operation where vectors end in single numbers."""
-    before = torch.get_num_threads()
-    torch.set_num_threads(1)
-    yield
-    torch.set_num_threads(before)
 
 
 def make_linear(
@@ -66,7 +55,6 @@ def test_the_fused_bf16_gelu_agrees_with_the_tanh_gelu() -> None:
     assert fused_error <= unfused_error
 
 
-@pytest.mark.usefixtures("one_thread")
 @pytest.mark.parametrize("dtype", DTYPES)
 @pytest.mark.parametrize("gelu", [False, True])
 @pytest.mark.parametrize("tile_rows", [16, 256])

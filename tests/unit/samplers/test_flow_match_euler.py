@@ -9,7 +9,7 @@ import pytest
 import torch
 from diffusers import FlowMatchEulerDiscreteScheduler
 from diffusers.pipelines.flux.pipeline_flux import calculate_shift
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from diffuserve.domain.errors import InvalidModel
@@ -41,10 +41,10 @@ def make_reference(sampler: FlowMatchEuler, num_steps: int, image_tokens: int) -
         sampler.max_shift,
     )
     scheduler.set_timesteps(sigmas=np.linspace(1.0, 1 / num_steps, num_steps), mu=mu)
+    scheduler.set_begin_index(0)
     return scheduler
 
 
-@settings(deadline=None)
 @given(SAMPLERS, STEPS, TOKENS)
 def test_schedules_equal_the_references_to_the_last_bit(
     sampler: FlowMatchEuler, num_steps: int, image_tokens: int
@@ -56,8 +56,7 @@ def test_schedules_equal_the_references_to_the_last_bit(
     assert schedule.timesteps == tuple(reference.timesteps.tolist())
 
 
-@settings(deadline=None)
-@given(SAMPLERS, STEPS, TOKENS)
+@given(SAMPLERS.filter(lambda sampler: sampler.time_shift_type == "exponential"), STEPS, TOKENS)
 def test_noise_goes_from_pure_to_none_and_never_rises(
     sampler: FlowMatchEuler, num_steps: int, image_tokens: int
 ) -> None:
@@ -73,7 +72,6 @@ def test_only_dynamic_shifting_looks_at_the_size() -> None:
     assert dynamic.schedule(8, 64).sigmas[1] < dynamic.schedule(8, 4_096).sigmas[1]
 
 
-@settings(deadline=None)
 @given(
     SAMPLERS, st.integers(1, 20), TOKENS, st.sampled_from([torch.float32, torch.bfloat16]), st.integers(0, 99)
 )

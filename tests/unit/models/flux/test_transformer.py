@@ -1,6 +1,5 @@
 """The packed transformer against diffusers' own, which sees one picture at a time."""
 
-from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from functools import cache
 from pathlib import Path
@@ -58,15 +57,6 @@ class Checkpoint:
 def checkpoint(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Checkpoint:
     folder: Path = tmp_path_factory.mktemp(request.param)
     return Checkpoint(ModelFolder(write_flux_checkpoint(folder, kind=request.param)))
-
-
-@pytest.fixture
-def one_thread() -> Iterator[None]:
-    """As in deterministic mode: threads would cut an operation where vectors end in single numbers."""
-    before = torch.get_num_threads()
-    torch.set_num_threads(1)
-    yield
-    torch.set_num_threads(before)
 
 
 def make_picture(
@@ -179,7 +169,6 @@ def test_a_neighbour_full_of_nan_spoils_nobody_else(checkpoint: Checkpoint, dtyp
     assert finite == [index != 1 for index in range(len(pictures))]
 
 
-@pytest.mark.usefixtures("one_thread")
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
 def test_in_fixed_tiles_a_prediction_is_bit_equal_alone_and_in_any_batch(
     checkpoint: Checkpoint, dtype: torch.dtype

@@ -1,0 +1,58 @@
+"""`diffuserve calibrate`: fit the cost model before the first request, for those who want to."""
+
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+from rich.console import Console
+from rich.progress import track
+from rich.table import Table
+
+from diffuserve.cli.loading import ModelChoice, load_engine
+from diffuserve.domain.params import GenerationParams
+
+if TYPE_CHECKING:
+    from diffuserve.domain.model_spec import ModelSpec
+
+_SCALES = (0.5, 0.75, 1.0, 1.5)  # of the model's own side
+_STEPS = (1, 2, 4)
+_ROUNDS = 3
+
+
+def calibrate(
+    model: Annotated[str | None, typer.Option(help="Bundled model, folder or hub id.")] = None,
+    device: Annotated[str | None, typer.Option(help="cpu or cuda[:n].")] = None,
+    dtype: Annotated[str | None, typer.Option(help="bfloat16, float16 or float32.")] = None,
+) -> None:
+    """Measure requests of several sizes and keep the fitted cost model for later runs.
+
+    Nobody needs to: the cost model is ready at once and learns from live requests.
+    """
+    console = Console(stderr=True)
+    with load_engine(ModelChoice(model, device, dtype), console) as engine:
+        table = Table("size", "steps", "measured s", "predicted s", box=None, header_style="bold")
+        requests = sweep(engine.spec)
+        for number in range(_ROUNDS):
+            for request in track(requests, f"round {number + 1} of {_ROUNDS}", console=console):
+                predicted = engine.estimate(request).seconds
+                measured = engine.generate([request])[0].timings.device_seconds
+                if number == _ROUNDS - 1:
+                    size, steps = f"{request.width}x{request.height}", str(request.num_inference_steps)
+                    table.add_row(size, steps, f"{measured:.3f}", f"{predicted:.3f}")
+    console.print(table)
+    typer.echo(f"kept in {engine.config.cost_fit_path}")
+
+
+def sweep(spec: "ModelSpec") -> list[GenerationParams]:
+    """Requests around the model's own size, within its limits."""
+
+    def side(pixels: int, scale: float) -> int:
+        rounded = round(pixels * scale / 16) * 16
+        return min(max(rounded, spec.min_size, 16), spec.max_size // 16 * 16)
+
+    sizes = [(side(spec.width, scale), side(spec.height, scale)) for scale in _SCALES]
+    return [
+        GenerationParams(prompt=f"calibration {width}", width=width, height=height, num_inference_steps=steps)
+        for width, height in sizes
+        if width * height <= spec.max_pixels
+        for steps in _STEPS
+    ]

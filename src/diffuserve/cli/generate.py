@@ -1,0 +1,110 @@
+"""`diffuserve generate`: prompts in, picture files out."""
+
+import re
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Annotated
+
+import typer
+from rich.console import Console
+
+from diffuserve.cli.loading import ModelChoice, load_engine
+from diffuserve.domain.params import GenerationParams
+
+EXAMPLES = """
+Examples:
+
+  diffuserve generate "a red circle on a white background"
+
+  diffuserve generate "a blue star" "a green ring" --size 192x128 --steps 8 --seed 7 --grid
+
+  diffuserve generate "a lighthouse" --model black-forest-labs/FLUX.1-schnell -o lighthouse.png
+"""
+
+INTERRUPTED = 130  # what shells report for Ctrl-C
+
+
+def parse_size(text: str | None) -> tuple[int | None, int | None]:
+    """`128x96` as width and height."""
+    if text is None:
+        return None, None
+    match = re.fullmatch(r"(-?\d+)\s*[xX×]\s*(-?\d+)", text.strip())
+    if match is None:
+        raise typer.BadParameter(f"{text!r} is not WIDTHxHEIGHT; for example --size 128x96")
+    return int(match[1]), int(match[2])
+
+
+def generate(  # noqa: PLR0913 (a command has as many arguments as options)
+    prompts: Annotated[list[str], typer.Argument(metavar="PROMPT…", help="What to draw; one or more.")],
+    model: Annotated[str | None, typer.Option(help="Bundled model, folder or hub id.")] = None,
+    size: Annotated[str | None, typer.Option(metavar="WxH", help="In pixels, multiples of 16.")] = None,
+    steps: Annotated[int | None, typer.Option(help="Denoising steps, 1-100.")] = None,
+    seed: Annotated[
+        int | None, typer.Option(help="Of the first picture; prompt i and picture j add their number.")
+    ] = None,
+    num_images: Annotated[int, typer.Option(help="Pictures of each prompt.")] = 1,
+    guidance: Annotated[
+        float | None, typer.Option(help="Guidance scale, 0-20, where a model has it.")
+    ] = None,
+    max_sequence_length: Annotated[
+        int | None, typer.Option(help="Prompt tokens the model reads; part of what it learnt.")
+    ] = None,
+    output: Annotated[Path, typer.Option("-o", "--output", help="A picture file, or a folder.")] = Path(
+        "out"
+    ),
+    grid: Annotated[bool, typer.Option("--grid", help="Also put all pictures on one sheet.")] = False,
+    device: Annotated[str | None, typer.Option(help="cpu or cuda[:n].")] = None,
+    dtype: Annotated[str | None, typer.Option(help="bfloat16, float16 or float32.")] = None,
+    deterministic: Annotated[
+        bool, typer.Option("--deterministic", help="Bit-equal pictures alone or in any batch; slower.")
+    ] = False,
+) -> None:
+    """Draw pictures from prompts, all of them together."""
+    width, height = parse_size(size)
+    requests = [
+        GenerationParams(
+            prompt=prompt,
+            width=width,
+            height=height,
+            num_inference_steps=steps,
+            guidance_scale=guidance,
+            seed=None if seed is None else seed + i * num_images,
+            num_images=num_images,
+            max_sequence_length=max_sequence_length,
+        )
+        for i, prompt in enumerate(prompts)
+    ]
+    code = draw(requests, ModelChoice(model, device, dtype, deterministic), output, grid)
+    raise typer.Exit(code)
+
+
+def draw(requests: Sequence[GenerationParams], choice: ModelChoice, output: Path, grid: bool) -> int:
+    """Generate, save and report; gives the exit code."""
+    console = Console(stderr=True)
+    from diffuserve.cli.output import Destination, PictureWriter, print_timings
+    from diffuserve.cli.run import run_requests
+
+    destination = Destination.parse(output)
+    with load_engine(choice, console) as engine:
+        for one in requests:
+            engine.spec.resolve(one, seed=0)  # refuse all before starting any
+        num_pictures = sum(one.num_images for one in requests)
+        writer = PictureWriter(destination, engine.spec.name, num_pictures)
+        run = run_requests(engine, requests, console, writer.save)
+    results = [run.results[index] for index in sorted(run.results)]
+    if results:
+        print_timings(console, results)
+    if grid and results:
+        typer.echo(writer.save_sheet(results))
+    for index in sorted(writer.paths):
+        for path in writer.paths[index]:
+            typer.echo(path)
+    for result in results:
+        for warning in result.warnings:
+            console.print(f"warning: {result.params.prompt[:40]!r}: {warning}", style="yellow")
+    for error in run.errors.values():
+        console.print(f"error: {error}", style="red")
+    if run.interrupted:
+        console.print(f"stopped: {len(results)} of {len(requests)} requests were finished", style="yellow")
+        return INTERRUPTED
+    return 1 if run.errors else 0

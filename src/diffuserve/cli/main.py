@@ -1,0 +1,66 @@
+"""The command line."""
+
+import sys
+from typing import Annotated
+
+import typer
+from pydantic import ValidationError
+from rich.console import Console
+
+from diffuserve.cli.calibrate import calibrate
+from diffuserve.cli.demo import demo
+from diffuserve.cli.generate import EXAMPLES, INTERRUPTED, generate
+from diffuserve.cli.models import models
+from diffuserve.domain.errors import (
+    DeviceUnavailable,
+    DiffuserveError,
+    InvalidModel,
+    InvalidParams,
+    ModelNotFound,
+)
+from diffuserve.version import __version__
+
+BAD_INPUT = 2
+_REFUSALS = (InvalidParams, ModelNotFound, InvalidModel, DeviceUnavailable)
+
+app = typer.Typer(
+    name="diffuserve",
+    help="Serve diffusion models with step-level continuous batching.",
+    epilog=EXAMPLES,
+    no_args_is_help=True,
+    add_completion=False,
+    rich_markup_mode="markdown",
+    pretty_exceptions_enable=False,
+)
+app.command(epilog=EXAMPLES, no_args_is_help=True)(generate)
+app.command()(models)
+app.command(epilog="Example:\n\n  diffuserve calibrate --model /models/FLUX.1-schnell")(calibrate)
+app.command(epilog="Example:\n\n  diffuserve demo -o out/demo")(demo)
+
+
+@app.callback()
+def root(
+    version: Annotated[bool, typer.Option("--version", help="Print the version and exit.")] = False,
+) -> None:
+    if version:
+        typer.echo(f"diffuserve {__version__}")
+        raise typer.Exit
+
+
+def main() -> None:
+    """Run a command; what a person got wrong is one line on stderr and exit code 2."""
+    try:
+        app()
+    except _REFUSALS as error:
+        _complain(error, BAD_INPUT)
+    except ValidationError as error:
+        _complain(error, BAD_INPUT)
+    except DiffuserveError as error:
+        _complain(error, 1)
+    except KeyboardInterrupt:
+        sys.exit(INTERRUPTED)
+
+
+def _complain(error: Exception, code: int) -> None:
+    Console(stderr=True).print(f"error: {error}", style="red", markup=False, highlight=False, soft_wrap=True)
+    sys.exit(code)

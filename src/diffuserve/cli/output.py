@@ -1,0 +1,106 @@
+"""Where pictures go, and what is said about them."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import typer
+from PIL.Image import Image
+from rich.console import Console
+from rich.table import Table
+
+from diffuserve.cli.loading import slug
+from diffuserve.engine.outputs import GenerationResult
+from diffuserve.media.contact_sheet import contact_sheet
+from diffuserve.media.picture_file import SUFFIXES, save_picture
+from diffuserve.version import __version__
+
+
+@dataclass(frozen=True)
+class Destination:
+    """A folder, or a single file name that several pictures are numbered after."""
+
+    folder: Path
+    stem: str | None
+    suffix: str
+
+    @classmethod
+    def parse(cls, output: Path) -> "Destination":
+        """`output` is a file if it has a picture's suffix, else a folder."""
+        if output.suffix.lower() in SUFFIXES:
+            return cls(output.parent, output.stem, output.suffix)
+        if output.suffix and not output.is_dir():
+            known = ", ".join(SUFFIXES)
+            raise typer.BadParameter(f"{output}: unknown kind of picture {output.suffix!r}; known: {known}")
+        return cls(output, None, ".png")
+
+    def path(self, prompt: str, seed: int, number: int | None) -> Path:
+        """For one picture; `number` counts them where there are several.
+
+        A named file is replaced, as with any tool's `-o`; files named after prompts never are.
+        """
+        if self.stem is not None:
+            stem = self.stem if number is None else f"{self.stem}-{number}"
+            return self.folder / f"{stem}{self.suffix}"
+        return _unused(self.folder / f"{slug(prompt)}-{seed}{self.suffix}")
+
+
+class PictureWriter:
+    """Saves the pictures of finished requests. One thread calls it."""
+
+    def __init__(self, destination: Destination, model: str, num_pictures: int) -> None:
+        self._destination = destination
+        self._model = model
+        self._several = num_pictures > 1
+        self.paths: dict[int, list[Path]] = {}
+        destination.folder.mkdir(parents=True, exist_ok=True)
+
+    def save(self, index: int, result: GenerationResult) -> None:
+        for i, image in enumerate(result.images):
+            number = index + i + 1 if self._several else None
+            path = self._destination.path(result.params.prompt, result.seed + i, number)
+            save_picture(image, path, embedded_parameters(result, i, self._model))
+            self.paths.setdefault(index, []).append(path)
+
+    def save_sheet(self, results: Sequence[GenerationResult]) -> Path:
+        """One sheet with every picture, beside them."""
+        name = f"{self._destination.stem or 'contact_sheet'}{'-grid' if self._destination.stem else ''}"
+        path = self._destination.folder / f"{name}.png"
+        pictures: list[tuple[Image, str]] = [
+            (image, f"{result.params.prompt} ({result.params.width}x{result.params.height})")
+            for result in results
+            for image in result.images
+        ]
+        save_picture(contact_sheet(pictures), path, {})
+        return path
+
+
+def embedded_parameters(result: GenerationResult, picture: int, model: str) -> dict[str, Any]:
+    """What draws this one picture again."""
+    params = {**result.params.to_dict(), "seed": result.seed + picture, "num_images": 1}
+    return {**params, "model": model, "version": __version__}
+
+
+def print_timings(console: Console, results: Sequence[GenerationResult]) -> None:
+    columns = ("prompt", "size", "steps", "seed", "queue s", "encode s", "denoise s", "decode s", "total s")
+    table = Table(*columns, box=None, header_style="bold")
+    for result in results:
+        params, timings = result.params, result.timings
+        seconds = (
+            timings.queue_seconds,
+            timings.encode_seconds,
+            timings.denoise_seconds,
+            timings.decode_seconds,
+            timings.total_seconds,
+        )
+        size, steps = f"{params.width}x{params.height}", str(params.num_inference_steps)
+        table.add_row(params.prompt, size, steps, str(result.seed), *(f"{value:.3f}" for value in seconds))
+    console.print(table)
+
+
+def _unused(path: Path) -> Path:
+    candidate, number = path, 2
+    while candidate.exists():
+        candidate, number = path.with_stem(f"{path.stem}-{number}"), number + 1
+    return candidate

@@ -1,0 +1,85 @@
+"""Running requests through an engine with live progress; pictures are saved as they finish."""
+
+from collections.abc import Callable, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
+from dataclasses import dataclass, field
+
+from rich.console import Console
+from rich.progress import BarColumn, Progress, TaskID, TextColumn, TimeElapsedColumn
+
+from diffuserve.domain.errors import DiffuserveError
+from diffuserve.domain.params import GenerationParams
+from diffuserve.engine.engine import Engine
+from diffuserve.engine.outputs import GenerationResult, StepOutput
+
+
+@dataclass
+class Run:
+    """What became of the requests, by their place in the list."""
+
+    results: dict[int, GenerationResult] = field(default_factory=dict)
+    errors: dict[int, DiffuserveError] = field(default_factory=dict)
+    interrupted: bool = False
+
+
+def run_requests(
+    engine: Engine,
+    requests: Sequence[GenerationParams],
+    console: Console,
+    on_result: Callable[[int, GenerationResult], None],
+) -> Run:
+    """Run all requests together. Ctrl-C stops between two steps and keeps what is done.
+
+    `on_result` is called on another thread, so that saving never holds up the next step.
+    """
+    run = Run()
+    columns = (TextColumn("{task.description}"), BarColumn(), TextColumn("{task.fields[phase]}"))
+    saves: list[Future[None]] = []
+    with ThreadPoolExecutor(1) as saver, Progress(*columns, TimeElapsedColumn(), console=console) as progress:
+        bars = _Bars(engine, requests, progress)
+        try:
+            while outputs := engine.step():
+                for output in outputs:
+                    index = bars.show(output)
+                    if output.result is not None:
+                        run.results[index] = output.result
+                        saves.append(saver.submit(on_result, index, output.result))
+                    elif output.error is not None:
+                        run.errors[index] = output.error
+        except KeyboardInterrupt:
+            run.interrupted = True
+    for save in saves:
+        save.result()
+    return run
+
+
+class _Bars:
+    """One progress bar a request."""
+
+    def __init__(self, engine: Engine, requests: Sequence[GenerationParams], progress: Progress) -> None:
+        self._progress = progress
+        self._index: dict[str, int] = {}
+        self._bars: dict[str, TaskID] = {}
+        for index, params in enumerate(requests):
+            request_id = engine.add(params)
+            self._index[request_id] = index
+            self._bars[request_id] = progress.add_task(_title(params.prompt), total=None, phase="waiting")
+
+    def show(self, output: StepOutput) -> int:
+        """Draw the news; gives the request's place in the list."""
+        phase = f"step {output.step}/{output.num_steps}"
+        if output.error is not None:
+            phase = "failed"
+        elif output.finished:
+            phase = "done"
+        elif output.step == output.num_steps:
+            phase = "decoding"
+        self._progress.update(
+            self._bars[output.request_id], completed=output.step, total=output.num_steps, phase=phase
+        )
+        return self._index[output.request_id]
+
+
+def _title(prompt: str, limit: int = 44) -> str:
+    line = " ".join(prompt.split())
+    return line if len(line) <= limit else f"{line[: limit - 1]}…"

@@ -1,0 +1,48 @@
+"""Many pictures on one sheet, each with a caption."""
+
+import math
+from collections.abc import Sequence
+
+from PIL import Image, ImageDraw, ImageFont
+
+_CELL, _MARGIN, _CAPTION, _LINE = 264, 16, 58, 18
+_PAPER, _INK = (250, 250, 248), (40, 40, 40)
+_FONT_SIZE = 14
+
+
+def contact_sheet(pictures: Sequence[tuple[Image.Image, str]], columns: int | None = None) -> Image.Image:
+    """Pictures of any size with captions, in rows; small ones are enlarged by whole factors."""
+    columns = columns or min(4, math.ceil(math.sqrt(len(pictures))))
+    rows = math.ceil(len(pictures) / columns)
+    size = (columns * (_CELL + _MARGIN) + _MARGIN, rows * (_CELL + _CAPTION + _MARGIN) + _MARGIN)
+    sheet = Image.new("RGB", size, _PAPER)
+    for index, (picture, caption) in enumerate(pictures):
+        left = _MARGIN + index % columns * (_CELL + _MARGIN)
+        top = _MARGIN + index // columns * (_CELL + _CAPTION + _MARGIN)
+        _place(sheet, picture, left, top)
+        _write(sheet, caption, left, top + _CELL + 6)
+    return sheet
+
+
+def _place(sheet: Image.Image, picture: Image.Image, left: int, top: int) -> None:
+    """In the middle of the cell, as large as it goes."""
+    factor = _CELL / max(picture.size)
+    factor = max(1, math.floor(factor)) if factor >= 1 else factor
+    shown = picture.resize(
+        (round(picture.width * factor), round(picture.height * factor)),
+        Image.Resampling.LANCZOS,
+    )
+    sheet.paste(shown, (left + (_CELL - shown.width) // 2, top + (_CELL - shown.height) // 2))
+
+
+def _write(sheet: Image.Image, caption: str, left: int, top: int) -> None:
+    draw, font = ImageDraw.Draw(sheet), ImageFont.load_default(_FONT_SIZE)
+    line, lines = "", []
+    for word in caption.split():
+        longer = f"{line} {word}".strip()
+        if draw.textlength(longer, font) > _CELL and line:
+            lines.append(line)
+            longer = word
+        line = longer
+    for number, text in enumerate([*lines, line][: _CAPTION // _LINE]):
+        draw.text((left, top + number * _LINE), text, _INK, font)

@@ -1,0 +1,22 @@
+"""What every unit test runs under."""
+
+from collections.abc import Iterator
+
+import pytest
+import torch
+from hypothesis import settings
+
+settings.register_profile("unit", deadline=None)  # a busy machine is no bug
+settings.load_profile("unit")
+
+
+@pytest.fixture(autouse=True, scope="module")
+def one_thread() -> Iterator[None]:
+    """One thread an operation, as deterministic mode has it.
+
+    These tensors are small: on a busy machine two threads mostly wait for one another.
+    """
+    before = torch.get_num_threads()
+    torch.set_num_threads(1)
+    yield
+    torch.set_num_threads(before)

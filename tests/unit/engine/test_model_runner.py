@@ -1,0 +1,188 @@
+"""One request's failure stays its own (INV-3)."""
+
+from collections.abc import Sequence
+from typing import Any
+
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+
+from diffuserve.domain.params import GenerationParams
+from diffuserve.engine.model_runner import ModelRunner, Moved, is_out_of_memory, isolate
+from diffuserve.engine.request_state import RequestState
+from diffuserve.testing.fake_pipeline import FakePipeline
+
+
+class CulpritError(Exception):
+    """Raised by a batch that holds a culprit."""
+
+
+def make_params(prompt: str, **values: Any) -> GenerationParams:
+    return FakePipeline().spec.resolve(GenerationParams(prompt=prompt, seed=1, **values), seed=1)
+
+
+def make_state(pipeline: FakePipeline, prompt: str, wants_preview: bool = False) -> RequestState:
+    params = make_params(prompt)
+    return RequestState(
+        request_id=prompt,
+        params=params,
+        load=pipeline.workload(params),
+        step_bytes=0,
+        schedule=pipeline.schedule(params),
+        priority=0,
+        arrival=0,
+        wants_preview=wants_preview,
+        conditioning=pipeline.encode([params])[0],
+    )
+
+
+def fail_for(*prompts: str) -> Any:
+    def look(params: Sequence[GenerationParams]) -> None:
+        if culprits := [one.prompt for one in params if one.prompt in prompts]:
+            raise CulpritError(*culprits)
+
+    return look
+
+
+@given(num_items=st.integers(1, 40), culprits=st.sets(st.integers(0, 39)))
+def test_exactly_the_culprits_fail_and_everyone_else_gets_its_own_value(
+    num_items: int, culprits: set[int]
+) -> None:
+    def run(batch: Sequence[int]) -> list[int]:
+        if found := culprits.intersection(batch):
+            raise CulpritError(*found)
+        return [item * 10 for item in batch]
+
+    outcomes = isolate(range(num_items), run)
+    assert len(outcomes) == num_items
+    for item, outcome in enumerate(outcomes):
+        if item in culprits:
+            assert isinstance(outcome, CulpritError)
+            assert outcome.args == (item,), "its own error, not a neighbour's"
+        else:
+            assert outcome == item * 10
+
+
+@given(num_items=st.integers(1, 64), most=st.integers(1, 64))
+def test_a_batch_that_is_too_large_together_succeeds_in_parts(num_items: int, most: int) -> None:
+    def run(batch: Sequence[int]) -> list[int]:
+        if len(batch) > most:
+            raise MemoryError
+        return list(batch)
+
+    assert isolate(range(num_items), run) == list(range(num_items))
+
+
+def test_a_batch_that_succeeds_runs_once() -> None:
+    batches: list[list[int]] = []
+
+    def run(batch: Sequence[int]) -> list[int]:
+        batches.append(list(batch))
+        return list(batch)
+
+    assert isolate(range(8), run) == list(range(8))
+    assert batches == [list(range(8))]
+
+
+def test_one_culprit_among_many_is_found_by_halving() -> None:
+    num_calls = 0
+
+    def run(batch: Sequence[int]) -> list[int]:
+        nonlocal num_calls
+        num_calls += 1
+        if 700 in batch:
+            raise CulpritError
+        return list(batch)
+
+    isolate(range(1_024), run)
+    assert num_calls <= 1 + 2 * 10
+
+
+def test_being_interrupted_is_nobodys_failure() -> None:
+    def run(batch: Sequence[int]) -> list[int]:
+        raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        isolate([1, 2], run)
+
+
+def test_nothing_to_run_gives_nothing_even_where_running_it_would_fail() -> None:
+    def run(batch: Sequence[int]) -> list[int]:
+        return [max(batch)]
+
+    assert isolate([], run) == []
+
+
+def test_a_prompt_that_cannot_be_encoded_fails_alone() -> None:
+    runner = ModelRunner(FakePipeline(on_encode=fail_for("bad")))
+    outcomes = runner.encode([make_params("a"), make_params("bad"), make_params("b")])
+    assert [isinstance(outcome, CulpritError) for outcome in outcomes] == [False, True, False]
+
+
+def test_a_request_that_cannot_be_denoised_fails_alone_and_the_rest_move_as_without_it() -> None:
+    faulty, sound = FakePipeline(on_denoise=fail_for("bad")), FakePipeline()
+    outcomes = ModelRunner(faulty).step([make_state(faulty, prompt) for prompt in ("a", "bad", "b")])
+    expected = ModelRunner(sound).step([make_state(sound, prompt) for prompt in ("a", "b")])
+    assert isinstance(outcomes[1], CulpritError)
+    for outcome, wanted in zip((outcomes[0], outcomes[2]), expected, strict=True):
+        assert isinstance(outcome, Moved)
+        assert isinstance(wanted, Moved)
+        assert torch.equal(outcome.latents, wanted.latents)
+
+
+def test_a_step_moves_latents_along_the_requests_own_schedule_and_leaves_the_state_as_it_was() -> None:
+    pipeline = FakePipeline()
+    state = make_state(pipeline, "a")
+    outcome = ModelRunner(pipeline).step([state])[0]
+    noise = pipeline.init_latents(state.params)
+    assert isinstance(outcome, Moved)
+    assert state.step == 0
+    assert state.latents is not None
+    assert torch.equal(state.latents, noise)
+    prediction = pipeline.denoise([state.denoise_input()])[0]
+    assert torch.equal(outcome.latents, pipeline.sampler.step(noise, prediction, *state.schedule.sigmas[:2]))
+
+
+def test_only_those_who_asked_get_a_preview() -> None:
+    pipeline = FakePipeline()
+    states = [make_state(pipeline, "a", wants_preview=True), make_state(pipeline, "b")]
+    asking, silent = ModelRunner(pipeline).step(states)
+    assert isinstance(asking, Moved)
+    assert isinstance(silent, Moved)
+    assert asking.preview is not None
+    assert asking.preview.size == (8, 8)
+    assert silent.preview is None
+
+
+@pytest.mark.parametrize("poison", [torch.nan, torch.inf, -torch.inf])
+def test_latents_that_are_not_finite_fail_alone_before_they_are_decoded(poison: float) -> None:
+    pipeline = FakePipeline()
+    decoded: list[str] = []
+    pipeline.on_decode = lambda params: decoded.extend(one.prompt for one in params)
+    params = [make_params(prompt) for prompt in ("a", "bad", "b")]
+    latents = [pipeline.init_latents(one) for one in params]
+    latents[1][0, 0, 0, 3, 3] = poison
+    outcomes = ModelRunner(pipeline).decode(latents, params)
+    assert [isinstance(outcome, FloatingPointError) for outcome in outcomes] == [False, True, False]
+    assert decoded == ["a", "b"]
+
+
+@pytest.mark.parametrize(
+    ("error", "verdict"),
+    [
+        (MemoryError(), True),
+        (torch.OutOfMemoryError("CUDA out of memory"), True),
+        (RuntimeError("[enforce fail at alloc_cpu.cpp] DefaultCPUAllocator: can't allocate memory"), True),
+        (RuntimeError("shapes do not match"), False),
+        (ValueError("memory"), False),
+    ],
+)
+def test_running_out_of_memory_is_told_from_other_failures(error: Exception, verdict: bool) -> None:
+    assert is_out_of_memory(error) is verdict
+
+
+def test_what_the_cpu_raises_for_too_large_a_tensor_counts_as_out_of_memory() -> None:
+    with pytest.raises(RuntimeError) as raised:
+        torch.empty(2**52)
+    assert is_out_of_memory(raised.value)

@@ -1,0 +1,143 @@
+"""The pure decision of who steps next, without a tensor in sight."""
+
+from dataclasses import replace
+from itertools import count
+from random import Random
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from diffuserve.engine.scheduler import Candidate, StepLimits, StepScheduler
+
+SCHEDULER = StepScheduler(ageing_steps=16)
+ROOMY = StepLimits(tokens=10**9, step_bytes=10**12)
+
+LIMITS = st.builds(StepLimits, tokens=st.integers(1, 5_000), step_bytes=st.integers(1, 5_000))
+
+
+@st.composite
+def backlogs(draw: st.DrawFn) -> list[Candidate]:
+    """Requests that wait, each with an arrival of its own, as the engine numbers them."""
+    arrivals = draw(st.lists(st.integers(0, 1_000), unique=True, max_size=12))
+    return [
+        Candidate(
+            request_id=f"request-{arrival}",
+            priority=draw(st.integers(-3, 3)),
+            arrival=arrival,
+            skipped=draw(st.integers(0, 100)),
+            tokens=draw(st.integers(1, 2_000)),
+            step_bytes=draw(st.integers(1, 2_000)),
+        )
+        for arrival in arrivals
+    ]
+
+
+def make_candidate(
+    request_id: str, arrival: int, priority: int = 0, tokens: int = 100, skipped: int = 0
+) -> Candidate:
+    return Candidate(request_id, priority, arrival, skipped, tokens, step_bytes=1)
+
+
+def chosen_of(backlog: list[Candidate], limits: StepLimits) -> list[Candidate]:
+    by_id = {one.request_id: one for one in backlog}
+    return [by_id[request_id] for request_id in SCHEDULER.select(backlog, limits)]
+
+
+@given(backlogs(), LIMITS)
+def test_somebody_always_goes_and_nobody_goes_twice(backlog: list[Candidate], limits: StepLimits) -> None:
+    chosen = SCHEDULER.select(backlog, limits)
+    assert bool(chosen) == bool(backlog)
+    assert len(set(chosen)) == len(chosen)
+    assert set(chosen) <= {one.request_id for one in backlog}
+
+
+@given(backlogs(), LIMITS)
+def test_both_budgets_hold_unless_one_request_alone_exceeds_them(
+    backlog: list[Candidate], limits: StepLimits
+) -> None:
+    chosen = chosen_of(backlog, limits)
+    if len(chosen) > 1:
+        assert sum(one.tokens for one in chosen) <= limits.tokens
+        assert sum(one.step_bytes for one in chosen) <= limits.step_bytes
+
+
+@given(backlogs(), LIMITS)
+def test_whoever_still_fits_goes_too(backlog: list[Candidate], limits: StepLimits) -> None:
+    chosen = chosen_of(backlog, limits)
+    left = [one for one in backlog if one not in chosen]
+    tokens, step_bytes = sum(one.tokens for one in chosen), sum(one.step_bytes for one in chosen)
+    assert all(
+        tokens + one.tokens > limits.tokens or step_bytes + one.step_bytes > limits.step_bytes for one in left
+    )
+
+
+@given(backlogs(), LIMITS, st.randoms(use_true_random=False))
+def test_the_choice_depends_on_values_alone_and_not_on_their_order(
+    backlog: list[Candidate], limits: StepLimits, random: Random
+) -> None:
+    shuffled = random.sample(backlog, len(backlog))
+    assert SCHEDULER.select(shuffled, limits) == SCHEDULER.select(backlog, limits)
+    assert SCHEDULER.select(iter(backlog), limits) == SCHEDULER.select(backlog, limits)
+
+
+@given(backlogs(), LIMITS)
+def test_the_first_in_order_goes_whatever_its_size(backlog: list[Candidate], limits: StepLimits) -> None:
+    order = SCHEDULER.select(backlog, ROOMY)
+    assert SCHEDULER.select(backlog, limits)[:1] == order[:1]
+
+
+@given(backlogs(), LIMITS)
+def test_the_chosen_come_in_order_of_precedence(backlog: list[Candidate], limits: StepLimits) -> None:
+    order = SCHEDULER.select(backlog, ROOMY)
+    chosen = SCHEDULER.select(backlog, limits)
+    assert len(order) == len(backlog)
+    assert chosen == [request_id for request_id in order if request_id in chosen]
+
+
+def test_a_head_that_fills_the_step_alone_goes_alone() -> None:
+    backlog = [make_candidate("huge", 1, tokens=5_000), make_candidate("small", 2)]
+    assert SCHEDULER.select(backlog, StepLimits(1_000, 1_000)) == ["huge"]
+
+
+def test_nobody_waits_behind_one_that_does_not_fit() -> None:
+    backlog = [
+        make_candidate("first", 1, tokens=600),
+        make_candidate("large", 2, tokens=600),
+        make_candidate("small", 3, tokens=400),
+    ]
+    assert SCHEDULER.select(backlog, StepLimits(1_000, 1_000)) == ["first", "small"]
+
+
+def test_memory_bounds_a_step_as_tokens_do() -> None:
+    backlog = [replace(make_candidate(name, i), step_bytes=600) for i, name in enumerate("abc")]
+    assert SCHEDULER.select(backlog, StepLimits(tokens=1_000, step_bytes=1_200)) == ["a", "b"]
+
+
+def test_a_larger_priority_goes_first_then_who_came_first() -> None:
+    backlog = [make_candidate("late", 3, 1), make_candidate("low", 1, 0), make_candidate("early", 2, 1)]
+    assert SCHEDULER.select(backlog, ROOMY) == ["early", "late", "low"]
+
+
+@pytest.mark.parametrize(("skipped", "first"), [(31, "urgent"), (32, "patient")])
+def test_being_passed_over_raises_the_priority_in_whole_steps(skipped: int, first: str) -> None:
+    backlog = [make_candidate("patient", 1, skipped=skipped), make_candidate("urgent", 2, priority=2)]
+    assert SCHEDULER.select(backlog, ROOMY)[0] == first
+
+
+@pytest.mark.parametrize("newcomers_per_step", [1, 3])
+def test_nobody_waits_for_ever_under_a_flood_of_higher_priority(newcomers_per_step: int) -> None:
+    limits = StepLimits(tokens=100, step_bytes=10**12)  # one goes at a time
+    backlog = [make_candidate("patient", 0)]
+    arrivals = count(1)
+    for step in range(1_000):
+        backlog += [
+            make_candidate(f"urgent-{arrival}", arrival, priority=4)
+            for arrival, _ in zip(arrivals, range(newcomers_per_step), strict=False)
+        ]
+        chosen = SCHEDULER.select(backlog, limits)
+        if chosen == ["patient"]:
+            assert step >= 4 * 16, "not before it was owed"
+            return
+        backlog = [replace(one, skipped=one.skipped + 1) for one in backlog if one.request_id not in chosen]
+    pytest.fail("it waited for 1,000 steps")
