@@ -145,9 +145,7 @@ def test_the_bundled_model_equals_diffusers(tiny_engine: Engine) -> None:
 
 
 @pytest.mark.parametrize("num_threads", [1, 3])
-def test_a_request_in_a_batch_equals_the_request_alone(
-    engine: Engine, kind: Kind, num_threads: int
-) -> None:
+def test_a_request_in_a_batch_equals_the_request_alone(engine: Engine, kind: Kind, num_threads: int) -> None:
     """INV-1, whatever the number of threads."""
     batch = make_mixed_batch(kind, seed=6)
     alone = [engine.generate([params])[0] for params in batch]

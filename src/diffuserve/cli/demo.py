@@ -12,17 +12,17 @@ from diffuserve.domain.params import GenerationParams
 
 # Prompt, width, height, steps.
 SCENES = (
-    ("a red circle on a white background", 128, 128, 4),
+    ("a large red circle on a white background", 128, 128, 6),
     ("a large blue star on a yellow background", 128, 128, 8),
-    ("a green triangle on a black background", 160, 128, 4),
-    ("a small yellow circle at the top left on a blue background", 192, 192, 6),
-    ("a purple ring on a gray background", 128, 160, 5),
+    ("a green triangle on a black background", 112, 112, 4),
+    ("a small yellow circle at the top left on a blue background", 128, 128, 6),
+    ("a large purple ring on a white background", 128, 128, 5),
     ("a large pink heart on a white background", 144, 144, 4),
     ("an orange square on a cyan background", 96, 96, 2),
     ("a cyan diamond on a purple background", 128, 128, 3),
-    ("a green square left of a pink ring on a white background", 192, 128, 8),
+    ("a green square left of a pink ring on a white background", 128, 112, 8),
     ("a large white cross on a red background", 112, 112, 4),
-    ("a brown circle above a yellow square on a black background", 128, 192, 6),
+    ("a large brown square on a pink background", 64, 64, 2),
     ("a large black star on an orange background", 128, 96, 4),
 )
 

@@ -38,7 +38,7 @@ app.command(epilog="Example:\n\n  diffuserve calibrate --model /models/FLUX.1-sc
 app.command(epilog="Example:\n\n  diffuserve demo -o out/demo")(demo)
 
 
-@app.callback()
+@app.callback(invoke_without_command=True)
 def root(
     version: Annotated[bool, typer.Option("--version", help="Print the version and exit.")] = False,
 ) -> None:

@@ -83,8 +83,10 @@ def embedded_parameters(result: GenerationResult, picture: int, model: str) -> d
 
 
 def print_timings(console: Console, results: Sequence[GenerationResult]) -> None:
-    columns = ("prompt", "size", "steps", "seed", "queue s", "encode s", "denoise s", "decode s", "total s")
-    table = Table(*columns, box=None, header_style="bold")
+    table = Table(box=None, header_style="bold", caption="times in seconds")
+    table.add_column("prompt", no_wrap=True, max_width=24)
+    for name in ("size", "steps", "queue", "encode", "denoise", "decode", "total"):
+        table.add_column(name, justify="right", no_wrap=True)
     for result in results:
         params, timings = result.params, result.timings
         seconds = (
@@ -95,7 +97,7 @@ def print_timings(console: Console, results: Sequence[GenerationResult]) -> None
             timings.total_seconds,
         )
         size, steps = f"{params.width}x{params.height}", str(params.num_inference_steps)
-        table.add_row(params.prompt, size, steps, str(result.seed), *(f"{value:.3f}" for value in seconds))
+        table.add_row(params.prompt, size, steps, *(f"{value:.2f}" for value in seconds))
     console.print(table)
 
 

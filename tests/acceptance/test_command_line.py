@@ -1,0 +1,88 @@
+"""Real processes, as a person starts them."""
+
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+from PIL import Image
+
+from diffuserve.media.picture_file import read_parameters
+
+DIFFUSERVE = [sys.executable, "-m", "diffuserve"]
+
+
+@pytest.fixture(autouse=True)
+def _own_cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("DIFFUSERVE_CACHE_DIR", str(tmp_path / "cache"))
+
+
+def diffuserve(*arguments: str, cwd: Path) -> subprocess.CompletedProcess[str]:
+    command = [*DIFFUSERVE, *arguments]
+    return subprocess.run(command, cwd=cwd, capture_output=True, text=True, timeout=120, check=False)
+
+
+def test_generate_writes_pictures_that_can_be_drawn_again(tmp_path: Path) -> None:
+    arguments = ["a red circle", "a BLUE star", "--size", "64x96", "--steps", "2", "--seed", "5", "--grid"]
+    done = diffuserve("generate", *arguments, "-o", "pictures", cwd=tmp_path)
+    assert done.returncode == 0, done.stderr
+    paths = [tmp_path / line for line in done.stdout.split()]
+    names = [path.name for path in paths]
+    assert names == ["contact_sheet.png", "a-red-circle-5.png", "a-blue-star-6.png"]
+    for path in paths[1:]:
+        with Image.open(path) as image:
+            assert image.size == (64, 96)
+    embedded = read_parameters(paths[2])
+    assert embedded["prompt"] == "a BLUE star"
+    assert (embedded["seed"], embedded["model"]) == (6, "tiny-flux")
+    again = ["--size", "64x96", "--steps", "2", "--seed", str(embedded["seed"]), "-o", "again.png"]
+    assert diffuserve("generate", embedded["prompt"], *again, cwd=tmp_path).returncode == 0
+    with Image.open(tmp_path / "again.png") as one, Image.open(paths[2]) as other:
+        difference = [abs(a - b) for a, b in zip(one.tobytes(), other.tobytes(), strict=True)]
+    assert max(difference) <= 16, "bf16: the same picture but for roundings"
+
+
+def test_a_cut_prompt_is_warned_about(tmp_path: Path) -> None:
+    done = diffuserve("generate", "a red star " * 30, "--size", "64x64", "--steps", "1", cwd=tmp_path)
+    assert done.returncode == 0
+    assert "warning" in done.stderr
+
+
+def test_several_pictures_of_one_prompt_are_numbered(tmp_path: Path) -> None:
+    arguments = ["a ring", "--size", "64x64", "--steps", "1", "--seed", "1", "--num-images", "3"]
+    done = diffuserve("generate", *arguments, "-o", "ring.webp", cwd=tmp_path)
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.split() == ["ring-1.webp", "ring-2.webp", "ring-3.webp"]
+    assert [read_parameters(tmp_path / name)["seed"] for name in done.stdout.split()] == [1, 2, 3]
+
+
+def test_interrupting_keeps_what_is_done(tmp_path: Path) -> None:
+    """One short request beside a hundred steps of large ones; Ctrl-C after the first is saved."""
+    long = ["a star", "a ring", "a cross", "--size", "512x512", "--steps", "100", "--seed", "1"]
+    process = subprocess.Popen(
+        [*DIFFUSERVE, "generate", *long], cwd=tmp_path, stderr=subprocess.PIPE, stdout=subprocess.PIPE
+    )
+    deadline = time.monotonic() + 60
+    while not (tmp_path / "out").exists() and time.monotonic() < deadline:
+        time.sleep(0.05)
+    time.sleep(1)
+    process.send_signal(signal.SIGINT)
+    _, errors = process.communicate(timeout=60)
+    assert process.returncode == 130, errors
+    assert b"stopped: 0 of 3" in errors
+    assert b"Traceback" not in errors
+
+
+def test_models_lists_the_bundled_one(tmp_path: Path) -> None:
+    done = diffuserve("models", cwd=tmp_path)
+    assert done.returncode == 0
+    assert "tiny-flux" in done.stdout
+
+
+def test_calibrate_keeps_a_fit_that_later_runs_start_from(tmp_path: Path) -> None:
+    done = diffuserve("calibrate", cwd=tmp_path)
+    assert done.returncode == 0, done.stderr
+    kept = list((tmp_path / "cache" / "cost_fit").glob("*.json"))
+    assert len(kept) == 1

@@ -1,0 +1,140 @@
+"""The command line without a model: what it refuses and what it says."""
+
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+import typer
+
+from diffuserve.cli import main as cli
+from diffuserve.cli.calibrate import sweep
+from diffuserve.cli.generate import parse_size
+from diffuserve.cli.loading import cost_fit_path, slug
+from diffuserve.cli.output import Destination
+from diffuserve.domain.model_spec import ModelSpec
+from diffuserve.settings import Settings
+
+
+def run(monkeypatch: pytest.MonkeyPatch, *arguments: str) -> int:
+    monkeypatch.setattr(sys, "argv", ["diffuserve", *arguments])
+    with pytest.raises(SystemExit) as stop:
+        cli.main()
+    return int(stop.value.code or 0)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["a star", "--size", "100x128"], "width=100"),
+        (["a star", "--size", "-16x128"], "width=-16"),
+        (["a star", "--size", "large"], "--size 128x96"),
+        (["a star", "--steps", "0"], "num_inference_steps=0"),
+        (["a star", "--steps", "101"], "num_inference_steps=101"),
+        (["a star", "--seed", "-1"], "seed=-1"),
+        (["a star", "--guidance", "nan"], "guidance_scale=nan"),
+        (["a star", "--guidance", "21"], "guidance_scale=21"),
+        (["a star", "--num-images", "0"], "num_images=0"),
+        (["a star", "--num-images", "10000"], "num_images=10000"),
+        ([" "], "prompt=' '"),
+        (["x" * 2001], "2,001 characters"),
+        (["a star", "--model", "tiny-fluxx"], "Nearest: tiny-flux"),
+        (["a star", "--model", "/"], "model_index.json"),
+        (["a star", "--device", "cuda:99"], "cuda:99"),
+        (["a star", "--dtype", "int3"], "int3"),
+        (["a star", "-o", "picture.bmp"], "'.bmp'"),
+    ],
+)
+def test_bad_input_is_one_clear_line_and_exit_code_2(
+    arguments: list[str], message: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert run(monkeypatch, "generate", *arguments) == 2
+    errors = capsys.readouterr().err
+    assert message in errors
+    assert "Traceback" not in errors
+
+
+def test_a_bad_setting_is_explained(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setenv("DIFFUSERVE_MODEL", "no-such-model")
+    assert run(monkeypatch, "generate", "a star") == 2
+    assert "no-such-model" in capsys.readouterr().err
+
+
+def test_settings_come_from_the_environment(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setenv("DIFFUSERVE_CACHE_DIR", str(tmp_path))
+    assert Settings().cache_dir == tmp_path
+
+
+def test_the_version_is_printed(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    assert run(monkeypatch, "--version") == 0
+    assert capsys.readouterr().out.startswith("diffuserve 0.")
+
+
+@pytest.mark.parametrize("command", [[], ["generate"], ["models"], ["calibrate"], ["demo"]])
+def test_every_command_has_help(
+    command: list[str], monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert run(monkeypatch, *command, "--help") == 0
+    assert "Usage" in capsys.readouterr().out
+
+
+def test_help_needs_no_torch() -> None:
+    code = "import diffuserve.cli.main, sys; assert 'torch' not in sys.modules"
+    subprocess.run([sys.executable, "-c", code], check=True, timeout=60)
+
+
+@pytest.mark.parametrize(
+    ("text", "size"), [("128x96", (128, 96)), (" 64 X 32 ", (64, 32)), (None, (None, None))]
+)
+def test_sizes_are_read(text: str | None, size: tuple[int | None, int | None]) -> None:
+    assert parse_size(text) == size
+
+
+@pytest.mark.parametrize(
+    ("prompt", "name"), [("A red circle!", "a-red-circle"), ("日本", "picture"), ("a" * 99, "a" * 60)]
+)
+def test_file_names_read_like_the_prompt(prompt: str, name: str) -> None:
+    assert slug(prompt) == name
+
+
+def test_files_named_after_prompts_are_never_replaced(tmp_path: Path) -> None:
+    destination = Destination.parse(tmp_path)
+    first = destination.path("a star", seed=7, number=None)
+    first.touch()
+    assert first.name == "a-star-7.png"
+    assert destination.path("a star", seed=7, number=None).name == "a-star-7-2.png"
+
+
+def test_several_pictures_of_a_named_file_are_numbered(tmp_path: Path) -> None:
+    destination = Destination.parse(tmp_path / "star.webp")
+    assert destination.path("a star", seed=7, number=2) == tmp_path / "star-2.webp"
+    assert destination.path("a star", seed=7, number=None) == tmp_path / "star.webp"
+
+
+def test_an_unknown_kind_of_picture_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(typer.BadParameter, match="known"):
+        Destination.parse(tmp_path / "star.tiff")
+
+
+def test_each_choice_of_model_and_dtype_has_a_cost_fit_of_its_own(tmp_path: Path) -> None:
+    choices = [("a/b", None, None), ("a/b", "cpu", None), ("a/b", None, "float32"), ("a", None, None)]
+    assert len({cost_fit_path(tmp_path, *choice) for choice in choices}) == len(choices)
+
+
+def test_calibration_stays_within_the_limits_of_the_model() -> None:
+    spec = ModelSpec(
+        name="m",
+        family="f",
+        width=128,
+        height=96,
+        num_inference_steps=4,
+        max_sequence_length=32,
+        longest_sequence_length=32,
+        max_size=160,
+    )
+    requests = sweep(spec)
+    assert requests
+    for request in requests:
+        spec.resolve(request, seed=0)

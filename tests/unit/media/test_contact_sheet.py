@@ -1,0 +1,28 @@
+from PIL import Image
+
+from diffuserve.media.contact_sheet import contact_sheet
+
+
+def test_a_sheet_holds_every_picture_whatever_its_size() -> None:
+    colours = ["red", "lime", "blue", "yellow", "magenta"]
+    sizes = [(64, 64), (128, 32), (32, 128), (1024, 512), (16, 16)]
+    pictures = [
+        (Image.new("RGB", size, colour), f"a {colour} picture")
+        for size, colour in zip(sizes, colours, strict=True)
+    ]
+    sheet = contact_sheet(pictures)
+    shown = {colour for _, colour in sheet.getcolors(sheet.width * sheet.height) or []}
+    expected = [picture.getpixel((0, 0)) for picture, _ in pictures]
+    assert set(expected) <= shown
+
+
+def test_small_pictures_are_enlarged_by_whole_factors() -> None:
+    sheet = contact_sheet([(Image.new("RGB", (64, 64), "red"), "")])
+    red = sum(count for count, colour in sheet.getcolors(2**20) or [] if colour == (255, 0, 0))
+    assert red == (64 * 4) ** 2
+
+
+def test_long_captions_stay_inside_their_cell() -> None:
+    one = contact_sheet([(Image.new("RGB", (64, 64)), "word " * 100)])
+    other = contact_sheet([(Image.new("RGB", (64, 64)), "")])
+    assert one.size == other.size
