@@ -8,6 +8,7 @@ import pytest
 from diffuserve.domain.params import GenerationParams
 from diffuserve.engine.config import EngineConfig
 from diffuserve.engine.engine import Engine
+from diffuserve.engine.outputs import GenerationResult
 
 SIZES = (64, 80, 96, 112, 128, 144, 160, 192)
 
@@ -65,7 +66,7 @@ def test_joining_in_the_middle_changes_nothing(engine: Engine) -> None:
     for one in requests:
         ids.append(engine.add(one))
         engine.step()
-    results = {}
+    results: dict[str, GenerationResult] = {}
     while outputs := engine.step():
         results |= {output.request_id: output.result for output in outputs if output.result is not None}
     joined = [[image.tobytes() for image in results[request_id].images] for request_id in ids]

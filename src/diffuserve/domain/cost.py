@@ -9,8 +9,10 @@ sequences, so its cost is the sum of squares. Text encoding and decoding are aff
 The coefficients are fitted; here they are only used.
 """
 
+import math
 from collections.abc import Iterable, Sequence
 from dataclasses import asdict, dataclass
+from typing import Any
 
 
 @dataclass(frozen=True)
@@ -97,19 +99,24 @@ class CostFit:
         return {name: list(values) for name, values in asdict(self).items()}
 
     @classmethod
-    def from_dict(cls, values: dict[str, list[float]]) -> "CostFit":
+    def from_dict(cls, values: Any) -> "CostFit":
         """Raises `ValueError` for anything but `to_dict`'s own shape."""
         try:
             encode_constant, encode_token = map(float, values["encode"])
             constant, token, pair, sequence = map(float, values["step"])
             decode_constant, decode_pixel = map(float, values["decode"])
-        except (KeyError, TypeError) as error:
+        except (KeyError, TypeError, OverflowError) as error:
             raise ValueError(f"not a cost fit: {values!r}") from error
-        return cls(
+        fit = cls(
             (encode_constant, encode_token),
             (constant, token, pair, sequence),
             (decode_constant, decode_pixel),
         )
+        if not all(
+            math.isfinite(seconds) and seconds >= 0 for seconds in (*fit.encode, *fit.step, *fit.decode)
+        ):
+            raise ValueError(f"seconds of a cost fit must be finite and not negative: {values!r}")
+        return fit
 
 
 @dataclass(frozen=True)

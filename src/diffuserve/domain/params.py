@@ -44,8 +44,8 @@ class GenerationParams:
         _check_size("height", self.height)
         _check_integer("num_inference_steps", self.num_inference_steps, 1, MAX_STEPS)
         _check_guidance(self.guidance_scale)
-        _check_integer("num_images", self.num_images, 1, MAX_IMAGES)
-        _check_integer("num_frames", self.num_frames, 1, None)
+        _check_count("num_images", self.num_images, MAX_IMAGES)
+        _check_count("num_frames", self.num_frames, None)
         _check_integer("max_sequence_length", self.max_sequence_length, 1, None)
         _check_integer("seed", self.seed, 0, MAX_SEED)
         if self.seed is not None and self.seed + self.num_images - 1 > MAX_SEED:
@@ -65,6 +65,8 @@ def _check_text(field: str, value: object) -> None:
         raise InvalidParams(
             field, value, f"has {len(value):,} characters; at most {MAX_PROMPT_CHARACTERS:,} are allowed"
         )
+    if any("\ud800" <= character <= "\udfff" for character in value):
+        raise InvalidParams(field, value, "holds half a surrogate pair, which is no character")
 
 
 def _check_size(field: str, value: object) -> None:
@@ -81,10 +83,18 @@ def _check_size(field: str, value: object) -> None:
 def _check_guidance(value: object) -> None:
     if value is None:
         return
-    if isinstance(value, bool) or not isinstance(value, int | float) or not math.isfinite(value):
+    is_finite = isinstance(value, int) or (isinstance(value, float) and math.isfinite(value))
+    if isinstance(value, bool) or not is_finite:
         raise InvalidParams("guidance_scale", value, "must be a finite number")
+    assert isinstance(value, int | float)
     if not 0 <= value <= MAX_GUIDANCE_SCALE:
         raise InvalidParams("guidance_scale", value, f"must lie in 0…{MAX_GUIDANCE_SCALE:g}")
+
+
+def _check_count(field: str, value: object, high: int | None) -> None:
+    if value is None:
+        raise InvalidParams(field, value, "must be a whole number")
+    _check_integer(field, value, 1, high)
 
 
 def _check_integer(field: str, value: object, low: int, high: int | None) -> None:

@@ -30,23 +30,26 @@ class OnlineFit:
     normal equations: a few coefficients, so a refit takes a fraction of a millisecond.
     """
 
-    def __init__(self, prior: Sequence[float]) -> None:
+    def __init__(self, prior: Sequence[float], scale: Sequence[float] | None = None) -> None:
+        """`scale` is how far a coefficient may stray where it says more than the prior's own size."""
         size = len(prior)
-        self.coefficients = [max(value, 1e-12) for value in prior]
+        self.coefficients = list(prior)
         self.num_observations = 0
-        self._prior = list(self.coefficients)
+        self._prior = list(prior)
+        self._scale = [max(*pair, 1e-12) for pair in zip(prior, scale or prior, strict=True)]
         self._squares = [[0.0] * size for _ in range(size)]
         self._targets = [0.0] * size
 
     def observe(self, features: Sequence[float], seconds: float) -> None:
         if seconds <= 0:
             return
-        if self.num_observations >= _TRUSTED_AFTER:
-            expected = dot(self.coefficients, features)
+        unit = seconds
+        if self.num_observations >= _TRUSTED_AFTER and (expected := dot(self.coefficients, features)) > 0:
+            unit = expected  # and not what was measured: a step cut short would count too much
             seconds = min(max(seconds, expected / _OUTLIER), expected * _OUTLIER)
-        scaled = [feature / seconds for feature in features]
+        scaled = [feature / unit for feature in features]
         for i, left in enumerate(scaled):
-            self._targets[i] = _FORGET * self._targets[i] + left
+            self._targets[i] = _FORGET * self._targets[i] + left * seconds / unit
             for j, right in enumerate(scaled):
                 self._squares[i][j] = _FORGET * self._squares[i][j] + left * right
         self.num_observations += 1
@@ -55,8 +58,8 @@ class OnlineFit:
 
     def refit(self) -> None:
         for _ in range(_SWEEPS):
-            for i, prior in enumerate(self._prior):
-                row, pull = self._squares[i], _PRIOR_WEIGHT / prior**2
+            for i, (prior, scale) in enumerate(zip(self._prior, self._scale, strict=True)):
+                row, pull = self._squares[i], _PRIOR_WEIGHT / scale**2
                 rest = sum(row[j] * c for j, c in enumerate(self.coefficients) if j != i)
                 value = (self._targets[i] - rest + pull * prior) / (row[i] + pull)
                 self.coefficients[i] = max(value, 0.0)
@@ -65,17 +68,17 @@ class OnlineFit:
 class CostModel:
     """Owned by the engine. Observes steps that had the device to themselves; predicts any."""
 
-    def __init__(self, prior: CostFit) -> None:
-        self._encode = OnlineFit(prior.encode)
-        self._step = OnlineFit(prior.step)
-        self._decode = OnlineFit(prior.decode)
-        self.fit = prior
+    def __init__(self, prior: CostFit, kept: CostFit | None = None) -> None:
+        """Begins at the fit that was `kept`; a coefficient that was 0 there may stray as the prior's."""
+        self.fit = kept or prior
+        self._encode = OnlineFit(self.fit.encode, prior.encode)
+        self._step = OnlineFit(self.fit.step, prior.step)
+        self._decode = OnlineFit(self.fit.decode, prior.decode)
 
     @classmethod
     def start(cls, prior: CostFit, path: Path | None) -> "CostModel":
         """From the fit that an earlier run kept at `path`, else from the prior."""
-        kept = load_fit(path) if path is not None else None
-        return cls(kept or prior)
+        return cls(prior, load_fit(path) if path is not None else None)
 
     def save(self, path: Path) -> None:
         """Keep what was learnt; nothing is written before a step was observed."""

@@ -72,6 +72,8 @@ def isolate(items: Sequence[Item], run: Callable[[Sequence[Item]], list[Value]])
 
     Smaller batches also need less memory, so a batch that ran out of it is tried down to one by one.
     """
+    if not items:
+        return []
     try:
         return list(run(items))
     except Exception as error:

@@ -73,8 +73,10 @@ class ModelFolder:
         folder = self.component(component)
         indexes = sorted(folder.glob("*.safetensors.index.json"))
         if indexes:
-            shards = self.json(f"{component}/{indexes[0].name}").get("weight_map", {}).values()
-            files = [folder / shard for shard in sorted(set(shards))]
+            weight_map = self.json(f"{component}/{indexes[0].name}").get("weight_map")
+            if not isinstance(weight_map, dict) or not all(isinstance(x, str) for x in weight_map.values()):
+                raise InvalidModel(f"{indexes[0]}: weight_map must name a file for each tensor")
+            files = [folder / shard for shard in sorted(set(weight_map.values()))]
         else:
             files = sorted(folder.glob("*.safetensors"))
         if not files:
@@ -97,8 +99,8 @@ def open_model(model: str) -> ModelFolder:
     bundled = bundled_models()
     if model in bundled:
         return ModelFolder(bundled[model])
-    path = Path(model).expanduser()
-    if path.is_dir():
+    path = _existing_folder(model)
+    if path is not None:
         return ModelFolder(path)
     if model.count("/") == 1 and not model.startswith((".", "/", "~")):
         return ModelFolder(_download(model))
@@ -110,13 +112,22 @@ def open_model(model: str) -> ModelFolder:
     )
 
 
+def _existing_folder(name: str) -> Path | None:
+    try:
+        path = Path(name).expanduser()
+        return path if path.is_dir() else None
+    except (OSError, RuntimeError):  # too long for a path; the home directory of nobody
+        return None
+
+
 def _download(repo_id: str) -> Path:
+    import httpx2
     from huggingface_hub import snapshot_download
     from huggingface_hub.errors import HfHubHTTPError, HFValidationError, LocalEntryNotFoundError
 
     try:
         return Path(snapshot_download(repo_id, allow_patterns=list(_HUB_PATTERNS)))
-    except (HfHubHTTPError, HFValidationError, LocalEntryNotFoundError, OSError) as error:
+    except (HfHubHTTPError, HFValidationError, LocalEntryNotFoundError, httpx2.HTTPError, OSError) as error:
         raise ModelNotFound(
             f"model {repo_id!r} could not be fetched from the hub "
             f"({type(error).__name__}: {_first_line(error)}). "

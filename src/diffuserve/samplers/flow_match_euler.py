@@ -75,9 +75,13 @@ class FlowMatchEuler:
         sigma: float,
         next_sigma: float,
     ) -> Float[Tensor, "*shape"]:
-        """x ← x + (σ' - σ)·v, in float32, returned in the prediction's dtype."""
-        delta = float(np.float32(next_sigma) - np.float32(sigma))
-        return torch.add(latents.float(), prediction, alpha=delta).to(prediction.dtype)
+        """x ← x + (σ' - σ)·v, in float32, returned in the prediction's dtype.
+
+        As in the reference, σ' - σ and its product with v are rounded to the prediction's dtype before
+        they are added; `torch.add(…, alpha=…)` would fuse them.
+        """
+        delta = torch.tensor(np.float32(next_sigma) - np.float32(sigma)).to(prediction.dtype)
+        return (latents.float() + delta * prediction).to(prediction.dtype)
 
     def clean(
         self, latents: Float[Tensor, "*shape"], prediction: Float[Tensor, "*shape"], sigma: float

@@ -2,13 +2,11 @@
 
 import json
 import math
-from collections.abc import Iterator
 from typing import Any
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from jaxtyping import config
 
 from diffuserve.domain.errors import InvalidParams
 from diffuserve.domain.params import MAX_SEED, GenerationParams
@@ -40,14 +38,6 @@ INTEGER_FIELDS = (
     "num_frames",
     "max_sequence_length",
 )
-
-
-@pytest.fixture(autouse=True, scope="module")
-def _annotations_unchecked() -> Iterator[None]:
-    """As in production: values come from outside, and it is the class itself that refuses them."""
-    config.update("jaxtyping_disable", True)
-    yield
-    config.update("jaxtyping_disable", False)
 
 
 def make_params(**values: Any) -> GenerationParams:

@@ -2,13 +2,11 @@
 
 import json
 import re
-from collections.abc import Iterator
 from pathlib import Path
 
 import huggingface_hub.constants
 import pytest
 import torch
-from jaxtyping import config
 from safetensors.torch import load_file, save_file
 
 from diffuserve.domain.errors import InvalidModel, ModelNotFound
@@ -212,15 +210,6 @@ def test_broken_settings_are_refused(checkpoint: Path, text: str) -> None:
     assert "diffuserve.json" in refusal_of(checkpoint)
 
 
-@pytest.fixture
-def annotations_unchecked() -> Iterator[None]:
-    """As in production, where nothing but our own code looks at the types in a file."""
-    config.update("jaxtyping_disable", True)
-    yield
-    config.update("jaxtyping_disable", False)
-
-
-@pytest.mark.usefixtures("annotations_unchecked")
 def test_settings_of_a_wrong_type_are_refused(checkpoint: Path) -> None:
     (checkpoint / "diffuserve.json").write_text('{"width": "wide"}')
     message = refusal_of(checkpoint)

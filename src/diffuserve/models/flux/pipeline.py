@@ -35,6 +35,8 @@ _FILES = (
 _PATCH = 2  # a token is a 2×2 patch of the latent picture
 _TOKEN_TILE_ROWS, _SEQUENCE_TILE_ROWS = 256, 16  # of deterministic mode; both were tried for speed
 
+_VECTOR = 32  # kernels treat what is left over a multiple of their vectors differently
+
 P = ParamSpec("P")
 R = TypeVar("R")
 
@@ -214,6 +216,10 @@ class FluxPipeline:
         files = folder.weights("transformer")
         load_weights(transformer, files, transformer.placements(), self.device, self.dtype)
         if self.deterministic:
+            if config.dim % _VECTOR:
+                raise InvalidModel(
+                    f"{folder.path}: deterministic mode needs a width in multiples of {_VECTOR}"
+                )
             transformer.fix_tile_rows(_TOKEN_TILE_ROWS, _SEQUENCE_TILE_ROWS)
         return transformer.eval()
 
@@ -228,6 +234,10 @@ def flux_spec(folder: ModelFolder, config: FluxConfig) -> ModelSpec:
     )
     limits = {"longest_sequence_length": 512, "name": folder.name, "family": "flux"}
     own = {name: value for name, value in folder.settings.items() if name in ModelSpec.__dataclass_fields__}
+    for name, value in own.items():
+        wanted = ModelSpec.__dataclass_fields__[name].type
+        if type(value) is not wanted and not (wanted is float and type(value) is int):
+            raise InvalidModel(f"{folder.path}/diffuserve.json: {name}={value!r} must be of type {wanted}")
     try:
         return ModelSpec(**{**defaults, **limits, **own})
     except TypeError as error:
