@@ -26,7 +26,7 @@ from diffuserve.engine.sharding import balanced_shards
 from diffuserve.engine.stats import EngineStats
 from diffuserve.models.base import Pipeline
 
-_SPREAD_FROM_TOKENS = 256  # from about 256 px: 1.4 times as fast alone, 1.8 times at 512 px
+_MIN_SHARD_TOKENS = 384  # smaller shards spend more on their own overhead than a second core gives
 _MIN_KNEE_TOKENS, _MAX_KNEE_TOKENS = 1_024, 65_536
 
 
@@ -146,10 +146,12 @@ class EngineCore:
 
     def _denoise(self, states: list[RequestState]) -> list[StepOutput]:
         tokens = [state.load.step_tokens for state in states]
-        shards = balanced_shards(states, tokens, self._lanes.num_seats(Lane.DENOISE))
-        spread = max(tokens) >= _SPREAD_FROM_TOKENS
-        run = self._lanes.run(Lane.DENOISE, [partial(self._runner.step, shard) for shard in shards], spread)
-        parts = self.cost_model.fit.step_shares([state.load for state in states])
+        seats = min(self._lanes.num_seats(Lane.DENOISE), max(1, sum(tokens) // _MIN_SHARD_TOKENS))
+        shards = balanced_shards(states, tokens, seats)
+        loads = [state.load for state in states]
+        expected = self.cost_model.expected_step_seconds(loads)
+        run = self._lanes.run(Lane.DENOISE, [partial(self._runner.step, one) for one in shards], expected)
+        parts = self.cost_model.fit.step_shares(loads)
         for state, part in zip(states, parts, strict=True):
             state.watch.device_seconds += run.device_seconds * part
         if run.share == 1.0:  # the heaviest shard is what the others waited for

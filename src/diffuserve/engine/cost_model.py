@@ -40,11 +40,15 @@ class OnlineFit:
         self._squares = [[0.0] * size for _ in range(size)]
         self._targets = [0.0] * size
 
+    @property
+    def is_trusted(self) -> bool:
+        return self.num_observations >= _TRUSTED_AFTER
+
     def observe(self, features: Sequence[float], seconds: float) -> None:
         if seconds <= 0:
             return
         unit = seconds
-        if self.num_observations >= _TRUSTED_AFTER and (expected := dot(self.coefficients, features)) > 0:
+        if self.is_trusted and (expected := dot(self.coefficients, features)) > 0:
             unit = expected  # and not what was measured: a step cut short would count too much
             seconds = min(max(seconds, expected / _OUTLIER), expected * _OUTLIER)
         scaled = [feature / unit for feature in features]
@@ -84,6 +88,13 @@ class CostModel:
         """Keep what was learnt; nothing is written before a step was observed."""
         if self._step.num_observations:
             save_fit(path, self.fit)
+
+    def expected_step_seconds(self, loads: Sequence[Workload]) -> float | None:
+        """`None` until enough steps were seen to tell a slow one."""
+        return self.fit.step_seconds(loads) if self._step.is_trusted else None
+
+    def expected_decode_seconds(self, loads: Sequence[Workload]) -> float | None:
+        return self.fit.decode_seconds(loads) if self._decode.is_trusted else None
 
     def estimate(self, load: Workload) -> CostEstimate:
         return self.fit.estimate(load)

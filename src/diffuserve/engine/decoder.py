@@ -15,8 +15,6 @@ from diffuserve.engine.model_runner import ModelRunner
 from diffuserve.engine.request_state import RequestState
 from diffuserve.models.base import Frames
 
-_SPREAD_FROM_PIXELS = 256 * 256
-
 
 @dataclass(frozen=True)
 class Decoded:
@@ -125,8 +123,8 @@ class Decoder:
     def _decode(self, groups: list[list[_Job]]) -> list[Decoded]:
         tasks = [partial(self._decode_group, group) for group in groups]
         jobs = [job for group in groups for job in group]
-        spread = max(job.state.load.num_pixels for job in jobs) >= _SPREAD_FROM_PIXELS
-        run = self._lanes.run(Lane.DECODE, tasks, spread, after=jobs[-1].mark)
+        expected = self._cost_model.expected_decode_seconds([job.state.load for job in jobs])
+        run = self._lanes.run(Lane.DECODE, tasks, expected, after=jobs[-1].mark)
         if run.share == 1.0 and len(groups) == 1:
             self._cost_model.observe_decode([job.state.load for job in jobs], run.seconds)
         total = sum(job.state.load.num_pixels for job in jobs)

@@ -3,11 +3,11 @@
 On a CPU the cores are seats. While both lanes have work each has half of them; a lane whose
 neighbour is idle has all. The tasks of a lane run side by side, each on one thread that uses one
 core: measured on small models, two such threads do 1.7 times the work of one, while one thread
-whose every operation is spread over both cores does 1.1-1.4 times. Only a lane with fewer and
-large tasks spreads their operations over its seats ("wide"); small operations gain little by it and
-lose all when the machine is busy, because their threads wait for one another at each. And only one
-thread of the process does it, because a second OpenMP pool would make both of them sleep between
-operations instead of spinning.
+whose every operation is spread over both cores does 1.1-1.4 times. Only a lane with fewer
+tasks than seats spreads their operations ("wide"), and only on one thread of the process, because a
+second OpenMP pool would make both of them sleep between operations instead of spinning. Threads that
+wait for one another at every operation also lose all when something else wants the cores, up to a
+hundred times; so when a wide run took far longer than expected, the next ones are not spread.
 
 On CUDA each lane is a stream of its own.
 """
@@ -24,6 +24,11 @@ import torch
 
 T = TypeVar("T")
 Task = Callable[[], T]
+
+
+_STALLED = 4.0  # times the expected seconds
+_MAX_STALLS = 3  # in a row; a single one may be a kernel's first use
+_PAUSE_SECONDS = 2.0
 
 
 class Lane(StrEnum):
@@ -58,12 +63,16 @@ class Lanes(Protocol):
         ...
 
     def run(
-        self, lane: Lane, tasks: Sequence[Task[T]], spread: bool = False, after: object = None
+        self,
+        lane: Lane,
+        tasks: Sequence[Task[T]],
+        expected_seconds: float | None = None,
+        after: object = None,
     ) -> LaneRun[T]:
         """Run tasks and wait for them.
 
-        `spread` lets seats without a task help the others' operations, which pays for large ones;
-        `after` is what `mark` gave where the input was issued.
+        Seats without a task may help with the others' operations; `expected_seconds`, where known,
+        tell a stall. `after` is what `mark` gave where the input was issued.
         """
         ...
 
@@ -96,18 +105,35 @@ class _Busy:
             return 0.5 if self._lanes - {lane} else 1.0
 
 
+class _StallGuard:
+    """Notices that wide runs stall, and has them pause for a while."""
+
+    def __init__(self) -> None:
+        self._stalls = 0
+        self._pause_until = 0.0
+
+    def judge(self, seconds: float, expected_seconds: float | None) -> None:
+        stalled = expected_seconds is not None and seconds > _STALLED * expected_seconds
+        self._stalls = self._stalls + 1 if stalled else 0
+        if self._stalls >= _MAX_STALLS:
+            self._pause_until = time.perf_counter() + _PAUSE_SECONDS
+
+    def is_pausing(self) -> bool:
+        return time.perf_counter() < self._pause_until
+
+
 class CpuLanes:
     def __init__(self, num_threads: int, may_spread: bool) -> None:
         self._num_threads = num_threads
-        self._may_spread = may_spread
         self._busy = _Busy()
+        self._stalls = _StallGuard()
         self._pools = {
             lane: ThreadPoolExecutor(
                 num_threads, f"diffuserve-{lane}", initializer=_use_threads, initargs=(1,)
             )
             for lane in Lane
         }
-        self._wide = ThreadPoolExecutor(1, "diffuserve-wide")
+        self._wide = ThreadPoolExecutor(1, "diffuserve-wide") if may_spread else None
         self._wide_is_free = threading.Lock()
 
     def set_busy(self, lane: Lane, busy: bool) -> None:
@@ -117,27 +143,36 @@ class CpuLanes:
         return max(1, int(self._num_threads * self._busy.share(lane)))
 
     def run(
-        self, lane: Lane, tasks: Sequence[Task[T]], spread: bool = False, after: object = None
+        self,
+        lane: Lane,
+        tasks: Sequence[Task[T]],
+        expected_seconds: float | None = None,
+        after: object = None,
     ) -> LaneRun[T]:
-        seats = self.num_seats(lane)
-        spread = spread and self._may_spread and len(tasks) < seats
-        share = self._busy.share(lane)
+        seats, share = self.num_seats(lane), self._busy.share(lane)
         start = time.perf_counter()
-        if spread and self._wide_is_free.acquire(blocking=False):
+        if len(tasks) < seats and self._take_wide():
+            assert self._wide is not None
             try:
                 results = self._wide.submit(_run_wide, tasks, seats).result()
             finally:
                 self._wide_is_free.release()
+            self._stalls.judge(time.perf_counter() - start, expected_seconds)
         else:
             results = list(self._pools[lane].map(_call, tasks))
         return LaneRun(results, time.perf_counter() - start, share)
+
+    def _take_wide(self) -> bool:
+        may_spread = self._wide is not None and not self._stalls.is_pausing()
+        return may_spread and self._wide_is_free.acquire(blocking=False)
 
     def mark(self) -> object:
         return None
 
     def close(self) -> None:
         for pool in (*self._pools.values(), self._wide):
-            pool.shutdown()
+            if pool is not None:
+                pool.shutdown()
 
 
 class CudaLanes:
@@ -152,7 +187,11 @@ class CudaLanes:
         return 1
 
     def run(
-        self, lane: Lane, tasks: Sequence[Task[T]], spread: bool = False, after: object = None
+        self,
+        lane: Lane,
+        tasks: Sequence[Task[T]],
+        expected_seconds: float | None = None,
+        after: object = None,
     ) -> LaneRun[T]:
         stream = self._streams[lane]
         if isinstance(after, torch.cuda.Event):
