@@ -5,20 +5,20 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from diffuserve.models.layers.linear import Linear, fix_tile_rows
+from diffuserve.models.layers.linear import Linear, Tiling, set_tiling
 
 DTYPES = [torch.float32, torch.bfloat16]
 WIDE, NARROW = 96, 160
 
 
 def make_linear(
-    dtype: torch.dtype = torch.float32, gelu: bool = False, tile_rows: int | None = None
+    dtype: torch.dtype = torch.float32, gelu: bool = False, tiling: Tiling | None = None
 ) -> Linear:
     generator = torch.Generator().manual_seed(0)
     layer = Linear(WIDE, NARROW, gelu=gelu)
     layer.weight.data = (torch.randn(NARROW, WIDE, generator=generator) / WIDE**0.5).to(dtype)
     layer.bias.data = (torch.randn(NARROW, generator=generator) / 10).to(dtype)
-    layer.tile_rows = tile_rows
+    layer.tiling = tiling
     return layer
 
 
@@ -34,12 +34,12 @@ def reference(layer: Linear, x: Tensor) -> Tensor:
 
 @pytest.mark.parametrize(("dtype", "tolerance"), [(torch.float32, 2e-6), (torch.bfloat16, 0.02)])
 @pytest.mark.parametrize("gelu", [False, True])
-@pytest.mark.parametrize("tile_rows", [None, 16, 64])
+@pytest.mark.parametrize("tiling", [None, Tiling(16, 16), Tiling(64, 64), Tiling(128, 32)])
 @pytest.mark.parametrize("num_rows", [1, 16, 63, 64, 65, 200])
 def test_the_product_equals_the_formula(
-    dtype: torch.dtype, tolerance: float, gelu: bool, tile_rows: int | None, num_rows: int
+    dtype: torch.dtype, tolerance: float, gelu: bool, tiling: Tiling | None, num_rows: int
 ) -> None:
-    layer, x = make_linear(dtype, gelu, tile_rows), make_rows(num_rows, dtype)
+    layer, x = make_linear(dtype, gelu, tiling), make_rows(num_rows, dtype)
     y = layer(x)
     assert (y.dtype, tuple(y.shape)) == (dtype, (num_rows, NARROW))
     torch.testing.assert_close(y.double(), reference(layer, x), rtol=0, atol=tolerance)
@@ -61,7 +61,7 @@ def test_the_fused_bf16_gelu_agrees_with_the_tanh_gelu() -> None:
 def test_in_fixed_tiles_a_row_is_bit_equal_whatever_its_neighbours_and_its_place(
     dtype: torch.dtype, gelu: bool, tile_rows: int
 ) -> None:
-    layer, row = make_linear(dtype, gelu, tile_rows), make_rows(1, dtype)
+    layer, row = make_linear(dtype, gelu, Tiling(tile_rows, tile_rows)), make_rows(1, dtype)
     alone = layer(row)[0]
     for seed, num_rows in enumerate((2, 15, 16, 17, 100, 256, 300)):
         company = 100 * make_rows(num_rows, dtype, seed=seed + 2)
@@ -71,8 +71,16 @@ def test_in_fixed_tiles_a_row_is_bit_equal_whatever_its_neighbours_and_its_place
             company[place] = -row[0]
 
 
-def test_fixing_tiles_reaches_every_linear_inside_a_module() -> None:
+def test_a_dozen_shapes_serve_every_number_of_rows() -> None:
+    tiling = Tiling(rows=512, tail_rows=64)
+    shapes = {(num_rows + tiling.padding(num_rows)) % 512 for num_rows in range(1, 3000)}
+    assert shapes == set(range(0, 512, 64))
+    assert max(tiling.padding(num_rows) for num_rows in range(1, 3000)) == 63
+
+
+def test_tiling_reaches_every_linear_inside_a_module() -> None:
     inner, outer = make_linear(), make_linear()
     module = nn.ModuleDict({"outer": outer, "deeper": nn.ModuleList([nn.Identity(), inner])})
-    fix_tile_rows(module, 32)
-    assert (inner.tile_rows, outer.tile_rows) == (32, 32)
+    tiling = Tiling(32, 8)
+    set_tiling(module, tiling)
+    assert (inner.tiling, outer.tiling) == (tiling, tiling)

@@ -21,6 +21,7 @@ from diffuserve.models.flux.transformer import FluxConfig, FluxTransformer, Pack
 from diffuserve.models.flux.vae import FLUX_PREVIEW, FluxVae, PreviewMap, pack_latents, unpack_latents
 from diffuserve.models.folder import ModelFolder
 from diffuserve.models.layers.attention import choose_kernel
+from diffuserve.models.layers.linear import Tiling
 from diffuserve.models.weights import checkpoint_dtype, load_weights
 from diffuserve.samplers.base import NoiseSchedule
 from diffuserve.samplers.flow_match_euler import FlowMatchEuler
@@ -33,7 +34,9 @@ _FILES = (
     "tokenizer_2/tokenizer_config.json",
 )
 _PATCH = 2  # a token is a 2×2 patch of the latent picture
-_TOKEN_TILE_ROWS, _SEQUENCE_TILE_ROWS = 256, 16  # of deterministic mode; both were tried for speed
+# Of products over tokens, and of those with one row a sequence.
+_CPU_TILINGS = (Tiling(rows=512, tail_rows=64), Tiling(rows=32, tail_rows=8))
+_DETERMINISTIC_TILINGS = (Tiling(rows=256, tail_rows=256), Tiling(rows=16, tail_rows=16))
 
 _VECTOR = 32  # kernels treat what is left over a multiple of their vectors differently
 
@@ -85,10 +88,11 @@ class FluxPipeline:
 
     @property
     def max_decode_pixels(self) -> int:
-        """Groups of four at 128 px were the fastest on CPUs; on GPUs four at 1024 px fill the device."""
+        """Groups of two at 128 px were the fastest on CPUs, where each new size of group also means new
+        kernels; on GPUs four at 1024 px fill the device."""
         if self.deterministic:
             return 0
-        return 4 * 1024 * 1024 if self.device.type == "cuda" else 4 * 128 * 128
+        return 4 * 1024 * 1024 if self.device.type == "cuda" else 2 * 128 * 128
 
     def describe(self) -> Mapping[str, str]:
         return {
@@ -215,12 +219,13 @@ class FluxPipeline:
             transformer = FluxTransformer(config, self.attention)
         files = folder.weights("transformer")
         load_weights(transformer, files, transformer.placements(), self.device, self.dtype)
-        if self.deterministic:
-            if config.dim % _VECTOR:
-                raise InvalidModel(
-                    f"{folder.path}: deterministic mode needs a width in multiples of {_VECTOR}"
-                )
-            transformer.fix_tile_rows(_TOKEN_TILE_ROWS, _SEQUENCE_TILE_ROWS)
+        if self.device.type == "cpu":
+            tilings = _DETERMINISTIC_TILINGS if self.deterministic else _CPU_TILINGS
+            transformer.set_tiling(*tilings)
+        if self.deterministic and config.dim % _VECTOR:
+            raise InvalidModel(
+                f"{folder.path}: deterministic mode needs a width in multiples of {_VECTOR}, not {config.dim}"
+            )
         return transformer.eval()
 
 

@@ -19,7 +19,7 @@ from torch import Tensor, nn
 
 from diffuserve.models.flux.packing import PackedLayout
 from diffuserve.models.layers.attention import AttentionKernel
-from diffuserve.models.layers.linear import Linear, fix_tile_rows
+from diffuserve.models.layers.linear import Linear, Tiling, set_tiling
 from diffuserve.models.layers.rotary import rotate_
 from diffuserve.models.layers.timestep import timestep_embedding
 from diffuserve.models.weights import Placement
@@ -96,12 +96,12 @@ class FluxTransformer(nn.Module):
         image = joint.index_select(0, layout.image_at)
         return self.proj_out(_normalise(image, scale, shift))
 
-    def fix_tile_rows(self, token_rows: int, sequence_rows: int) -> None:
-        """Make every product's shape independent of the batch (see `Linear`)."""
-        fix_tile_rows(self, token_rows)
+    def set_tiling(self, tokens: Tiling, sequences: Tiling) -> None:
+        """How products over tokens, and those with one row a sequence, are cut."""
+        set_tiling(self, tokens)
         for module in self.modules():
             if isinstance(module, _Modulation | _TimeTextEmbed):
-                fix_tile_rows(module, sequence_rows)
+                set_tiling(module, sequences)
 
     def placements(self) -> dict[str, Placement]:
         """Where each tensor of a checkpoint goes: by its own name, but q, k and v into one product."""

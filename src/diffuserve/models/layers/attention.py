@@ -8,17 +8,17 @@ Three kernels compute the same thing:
   bf16 the fused kernel is about twice as slow as this at the lengths that matter (48–1,000).
 """
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from itertools import groupby
 
 import torch
 import torch.nn.functional as F
-from einops import rearrange
 from jaxtyping import Float, Int
 from torch import Tensor
 
-# Scores of one product stay below this many elements, so that they fit the cache.
+# Scores of one product stay below this many elements, so that they fit the cache (but one head's
+# never are split).
 _MAX_SCORES = 2**18
 
 
@@ -77,21 +77,29 @@ def varlen_flash(qkv: QKV, segments: Segments) -> Attended:
 
 
 def grouped_sdpa(qkv: QKV, segments: Segments) -> Attended:
-    return _by_run(qkv, segments, _sdpa)
+    return _by_run(qkv, segments.runs(), _sdpa)
 
 
 def grouped_bmm(qkv: QKV, segments: Segments) -> Attended:
-    return _by_run(qkv, segments, _bmm)
-
-
-def _by_run(qkv: Tensor, segments: Segments, attend: Callable[[Tensor], Tensor]) -> Tensor:
-    outputs = [
-        attend(rearrange(qkv[start : start + count * length], "(b n) qkv h d -> qkv (b h) n d", b=count))
-        for start, count, length in segments.runs()
-    ]
     num_heads = qkv.shape[2]
-    packed = [rearrange(output, "(b h) n d -> (b n) h d", h=num_heads) for output in outputs]
-    return packed[0] if len(packed) == 1 else torch.cat(packed)
+    most = {length: max(1, _MAX_SCORES // (num_heads * length**2)) for length in set(segments.lengths)}
+    runs = (
+        (start + done * length, min(count - done, most[length]), length)
+        for start, count, length in segments.runs()
+        for done in range(0, count, most[length])
+    )
+    return _by_run(qkv, runs, _bmm)
+
+
+def _by_run(qkv: Tensor, runs: Iterable[tuple[int, int, int]], attend: Callable[[Tensor], Tensor]) -> Tensor:
+    num_heads, dim = qkv.shape[2:]
+    outputs = []
+    for start, count, length in runs:
+        run = qkv[start : start + count * length].view(count, length, 3, num_heads, dim)
+        heads = run.permute(2, 0, 3, 1, 4).reshape(3, count * num_heads, length, dim)
+        attended = attend(heads).view(count, num_heads, length, dim)
+        outputs.append(attended.transpose(1, 2).reshape(count * length, num_heads, dim))
+    return outputs[0] if len(outputs) == 1 else torch.cat(outputs)
 
 
 def _sdpa(qkv: Float[Tensor, "3 batch tokens dim"]) -> Float[Tensor, "batch tokens dim"]:

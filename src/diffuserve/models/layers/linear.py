@@ -1,32 +1,49 @@
 """Linear layers over packed rows."""
 
+from dataclasses import dataclass
+
 import torch
 import torch.nn.functional as F
 from jaxtyping import Float
 from torch import Tensor, nn
 
 
-class Linear(nn.Module):
-    """`y = activation(x Wᵀ + b)`, with an optional fixed tile of rows.
+@dataclass(frozen=True)
+class Tiling:
+    """Cuts a product into tiles of `rows`; what is left over is padded to a multiple of `tail_rows`.
 
-    A matrix product may sum in another order when its number of rows changes, so the same row can
-    differ in its last bit between batches. With `tile_rows` set, every product has exactly that
-    many rows (the last tile is padded), and a row's result no longer depends on its neighbours.
+    It serves two ends. oneDNN compiles a kernel for every shape that it meets, which takes longer
+    than the product itself, and the rows of a mixed batch hardly ever number the same: with tiles a
+    dozen shapes serve all batches. And with `tail_rows == rows` every product has one shape, so a
+    row's result no longer depends on its neighbours: sums keep their order, to the last bit.
     """
+
+    rows: int
+    tail_rows: int
+
+    def padding(self, num_rows: int) -> int:
+        """Rows to add so that the last tile has an allowed size."""
+        return -(num_rows % self.rows) % self.tail_rows
+
+
+class Linear(nn.Module):
+    """`y = activation(x Wᵀ + b)`, in tiles of rows where `tiling` is set."""
 
     def __init__(self, in_features: int, out_features: int, gelu: bool = False) -> None:
         super().__init__()
         self.weight = nn.Parameter(torch.empty(out_features, in_features), requires_grad=False)
         self.bias = nn.Parameter(torch.empty(out_features), requires_grad=False)
         self.gelu = gelu
-        self.tile_rows: int | None = None
+        self.tiling: Tiling | None = None
 
     def forward(self, x: Float[Tensor, "rows in"]) -> Float[Tensor, "rows out"]:
-        if self.tile_rows is None:
+        if self.tiling is None:
             return self._product(x)
         num_rows = x.shape[0]
-        padded = F.pad(x, (0, 0, 0, -num_rows % self.tile_rows))
-        return torch.cat([self._product(tile) for tile in padded.split(self.tile_rows)])[:num_rows]
+        padding = self.tiling.padding(num_rows)
+        padded = F.pad(x, (0, 0, 0, padding)) if padding else x
+        tiles = [self._product(tile) for tile in padded.split(self.tiling.rows)]
+        return (tiles[0] if len(tiles) == 1 else torch.cat(tiles))[:num_rows]
 
     def _product(self, x: Tensor) -> Tensor:
         if not self.gelu:
@@ -42,8 +59,8 @@ def _linear_gelu(x: Tensor, weight: Tensor, bias: Tensor) -> Tensor:
     return result
 
 
-def fix_tile_rows(module: nn.Module, tile_rows: int) -> None:
-    """Give every `Linear` inside `module` the same fixed tile."""
+def set_tiling(module: nn.Module, tiling: Tiling) -> None:
+    """Give every `Linear` inside `module` the same tiles."""
     for layer in module.modules():
         if isinstance(layer, Linear):
-            layer.tile_rows = tile_rows
+            layer.tiling = tiling

@@ -14,6 +14,7 @@ from diffuserve.models.flux.packing import SequenceShape, pack_layout
 from diffuserve.models.flux.transformer import FluxConfig, FluxTransformer, PackedInput
 from diffuserve.models.folder import ModelFolder
 from diffuserve.models.layers.attention import choose_kernel
+from diffuserve.models.layers.linear import Tiling
 from diffuserve.models.weights import load_weights
 from diffuserve.testing.checkpoints import write_flux_checkpoint
 
@@ -41,7 +42,7 @@ class Checkpoint:
 
     @cache  # noqa: B019 (the checkpoint lives as long as the module's tests)
     def theirs(self, dtype: torch.dtype) -> Any:
-        return FluxTransformer2DModel.from_pretrained(self.folder.component("transformer"), torch_dtype=dtype)
+        return FluxTransformer2DModel.from_pretrained(self.folder.component("transformer"), dtype=dtype)
 
     def ours(self, dtype: torch.dtype = torch.float32, tiled: bool = False) -> FluxTransformer:
         config = FluxConfig.from_dict(self.folder.json("transformer/config.json"))
@@ -49,7 +50,7 @@ class Checkpoint:
             model = FluxTransformer(config, choose_kernel(CPU, dtype))
         load_weights(model, self.folder.weights("transformer"), model.placements(), CPU, dtype)
         if tiled:
-            model.fix_tile_rows(256, 16)
+            model.set_tiling(Tiling(256, 256), Tiling(16, 16))
         return model
 
 

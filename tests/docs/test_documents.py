@@ -1,0 +1,214 @@
+"""The documents say what is there, and what they show runs."""
+
+import json
+import re
+from collections.abc import Iterator
+from dataclasses import fields
+from functools import cache
+from importlib import import_module
+from pathlib import Path
+from pkgutil import walk_packages
+from typing import Any
+
+import pytest
+import typer.main
+
+import diffuserve
+from diffuserve.cli.main import app
+from diffuserve.domain.errors import DiffuserveError
+from diffuserve.domain.model_spec import ModelSpec
+from diffuserve.domain.params import GenerationParams
+from diffuserve.engine.config import EngineConfig
+from diffuserve.engine.outputs import GenerationResult, StepOutput, Timings
+from diffuserve.settings import Settings
+
+ROOT = Path(__file__).parents[2]
+REFERENCE = ROOT / "docs" / "reference"
+DOCUMENTS = sorted([*ROOT.glob("*.md"), *(ROOT / "docs").rglob("*.md"), *(ROOT / "benchmarks").glob("*.md")])
+MAX_SOURCE_LINES = 400
+MAX_ARCHITECTURE_LINES = 300
+FENCE = re.compile(r"^```(?P<info>[^\n]*)\n(?P<body>.*?)^```$", re.MULTILINE | re.DOTALL)
+LINK = re.compile(r"(?<!`)\[[^\]\n]*\]\((?P<target>[^)\s]+)\)")
+FORBIDDEN = re.compile(r"issue #|\bsessions?\b|\bclaude\b|\bLLM\b|\bAI\b|AI assistant", re.IGNORECASE)
+
+
+def name_of(path: Path) -> str:
+    return path.relative_to(ROOT).as_posix()
+
+
+def prose(path: Path) -> str:
+    """Without the blocks of code."""
+    return FENCE.sub("", path.read_text(encoding="utf-8"))
+
+
+def python_source(path: Path) -> str:
+    """The blocks that run, each on the lines it has in the document, so that failures point there."""
+    text = path.read_text(encoding="utf-8")
+    lines = [""] * text.count("\n")
+    for block in FENCE.finditer(text):
+        if block["info"].strip() == "python":
+            first = text.count("\n", 0, block.start("body"))
+            body = block["body"].splitlines()
+            lines[first : first + len(body)] = body
+    return "\n".join(lines)
+
+
+WITH_PYTHON = [path for path in DOCUMENTS if python_source(path).strip()]
+
+
+@pytest.mark.parametrize("path", WITH_PYTHON, ids=name_of)
+def test_every_python_block_runs(path: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    exec(compile(python_source(path), str(path), "exec"), {"__name__": "document"})
+
+
+@pytest.mark.parametrize("path", DOCUMENTS, ids=name_of)
+def test_blocks_are_closed_and_marked(path: Path) -> None:
+    text = path.read_text(encoding="utf-8")
+    assert len(re.findall(r"^```", text, re.MULTILINE)) == 2 * len(FENCE.findall(text))
+    kinds = {block["info"].strip() for block in FENCE.finditer(text)}
+    assert kinds <= {"", "bash", "json", "python", "python no-run", "text"}
+    for block in FENCE.finditer(text):
+        if block["info"].strip() == "json":
+            json.loads(block["body"])
+
+
+@pytest.mark.parametrize("path", DOCUMENTS, ids=name_of)
+def test_relative_links_resolve(path: Path) -> None:
+    for link in LINK.finditer(prose(path)):
+        target, _, anchor = link["target"].partition("#")
+        if "://" in target:
+            continue
+        found = (path.parent / target).resolve() if target else path
+        assert found.exists(), f"{name_of(path)} links to {target}, which is not there"
+        if anchor:
+            assert anchor in anchors(found), f"{name_of(path)}: no heading for #{anchor} in {target}"
+
+
+def anchors(path: Path) -> set[str]:
+    """The headings of a document, as forges name them."""
+    headings = re.findall(r"^#+ (.+)$", prose(path), re.MULTILINE)
+    return {re.sub(r"[^\w\- ]", "", heading.lower()).replace(" ", "-") for heading in headings}
+
+
+@pytest.mark.parametrize("path", DOCUMENTS, ids=name_of)
+def test_documents_speak_of_the_project_alone(path: Path) -> None:
+    found = FORBIDDEN.search(path.read_text(encoding="utf-8"))
+    assert found is None, f"{name_of(path)} says {found[0]!r}" if found else ""
+
+
+def test_the_architecture_stays_short() -> None:
+    assert len((ROOT / "ARCHITECTURE.md").read_text(encoding="utf-8").splitlines()) < MAX_ARCHITECTURE_LINES
+
+
+def test_no_source_file_is_long() -> None:
+    lengths = {
+        name_of(path): len(path.read_text(encoding="utf-8").splitlines())
+        for path in (ROOT / "src").rglob("*.py")
+    }
+    assert {name: length for name, length in lengths.items() if length > MAX_SOURCE_LINES} == {}
+
+
+def test_tests_that_the_architecture_names_exist() -> None:
+    named = set(re.findall(r"`(test_\w+)`", (ROOT / "ARCHITECTURE.md").read_text(encoding="utf-8")))
+    tests = "".join(path.read_text(encoding="utf-8") for path in (ROOT / "tests").rglob("test_*.py"))
+    assert named
+    assert {name for name in named if f"def {name}(" not in tests} == set()
+
+
+def test_decisions_have_the_four_parts() -> None:
+    decisions = sorted((ROOT / "docs" / "adr").glob("*.md"))
+    assert [path.name[:4] for path in decisions] == [f"{i:04}" for i in range(1, len(decisions) + 1)]
+    for path in decisions:
+        headings = re.findall(r"^## (.+)$", path.read_text(encoding="utf-8"), re.MULTILINE)
+        assert headings == ["Status", "Context", "Decision", "Consequences"], path.name
+
+
+def test_the_public_names_are_exact() -> None:
+    assert diffuserve.__all__ == sorted(diffuserve.__all__)
+    assert set(diffuserve.__all__) == {*diffuserve._HOMES, "__version__"}
+    for name in diffuserve.__all__:
+        assert getattr(diffuserve, name) is not None
+    assert dir(diffuserve) == diffuserve.__all__
+    with pytest.raises(AttributeError, match="no_such_name"):
+        getattr(diffuserve, "no_such_name")  # noqa: B009 (as an attribute it would not type-check)
+
+
+def test_public_names_are_documented() -> None:
+    assert undocumented(diffuserve.__all__, "engine.md") == set()
+
+
+@pytest.mark.parametrize(
+    "kind", [EngineConfig, GenerationParams, ModelSpec, StepOutput, GenerationResult, Timings]
+)
+def test_every_public_field_is_documented(kind: Any) -> None:
+    assert undocumented([field.name for field in fields(kind)], "engine.md", kind.__name__) == set()
+
+
+def test_public_methods_of_the_engine_are_documented() -> None:
+    public = {name for name in vars(diffuserve.Engine) if not name.startswith("_")}
+    page = section("engine.md", "Engine")
+    assert {name for name in public if not re.search(rf"`(await |Engine\.)?{name}\b", page)} == set()
+
+
+def test_the_settings_file_of_a_model_is_documented() -> None:
+    guide = (ROOT / "docs" / "how-to" / "load-your-own-model.md").read_text(encoding="utf-8")
+    names = [*(field.name for field in fields(ModelSpec)), "lowercase_prompt", "preview", "factors", "bias"]
+    assert {name for name in names if f"`{name}`" not in guide} == set()
+
+
+def test_every_setting_is_documented() -> None:
+    names = list(Settings.model_fields)
+    assert undocumented(names, "settings.md") == set()
+    assert undocumented([f"DIFFUSERVE_{name.upper()}" for name in names], "settings.md") == set()
+
+
+def test_every_error_code_is_documented_beside_its_class() -> None:
+    page = (REFERENCE / "errors.md").read_text(encoding="utf-8")
+    rows = set(re.findall(r"^\| `(\w+)` \| `(\w+)` \|", page, re.MULTILINE))
+    assert rows == {(kind.code, kind.__name__) for kind in all_errors()}
+
+
+def all_errors() -> Iterator[type[DiffuserveError]]:
+    """Of every module, the ones outside `domain` included."""
+    for module in walk_packages(diffuserve.__path__, "diffuserve."):
+        if not module.name.endswith("__main__"):
+            import_module(module.name)
+    kinds: list[type[DiffuserveError]] = [DiffuserveError]
+    while kinds:
+        kind = kinds.pop()
+        yield kind
+        kinds += kind.__subclasses__()
+
+
+@cache
+def commands() -> dict[str, Any]:
+    group: Any = typer.main.get_command(app)
+    return {"": group, **group.commands}
+
+
+def options(command: Any) -> set[str]:
+    flags = {flag for one in command.params for flag in one.opts if flag.startswith("-")}
+    return flags - {"--help"}
+
+
+@pytest.mark.parametrize("name", sorted(commands()))
+def test_every_command_and_option_is_documented(name: str) -> None:
+    """In its own section and nowhere else; an option that is gone must go from the page too."""
+    page = section("cli.md", f"`diffuserve {name}" if name else "Command line")
+    documented = re.findall(r"^\| ((?:`-[^|]+`(?:, )?)+) \|", page, re.MULTILINE)
+    flags = {flag for cell in documented for flag in re.findall(r"`(-[\w-]+)`", cell)}
+    assert flags - {"--help"} == options(commands()[name])
+
+
+def section(page: str, heading: str) -> str:
+    """From a heading that begins so to the next one."""
+    parts = re.split(r"^#+ ", (REFERENCE / page).read_text(encoding="utf-8"), flags=re.MULTILINE)
+    found = [part for part in parts if re.match(re.escape(heading) + r"(?!\w)", part)]
+    assert found, f"{page} has no section {heading!r}"
+    return found[-1]
+
+
+def undocumented(names: list[str], page: str, heading: str | None = None) -> set[str]:
+    text = section(page, heading) if heading else (REFERENCE / page).read_text(encoding="utf-8")
+    return {name for name in names if f"`{name}`" not in text}
