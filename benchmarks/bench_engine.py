@@ -21,7 +21,7 @@ from importlib.metadata import version
 from pathlib import Path
 
 import workloads
-from sides import OurSide, RemoteSide, StockSide
+from sides import DeterministicSide, OurSide, RemoteSide, StockSide
 
 RESULTS = Path(__file__).parent / "results"
 NUM_REQUESTS = 32
@@ -111,11 +111,27 @@ def run_poisson(stock: RemoteSide, ours: RemoteSide, rounds: int) -> Figure:
     return compare(scenario, "stock, first come first served", "p95 seconds", 2.0, runs, "stock")
 
 
+def run_deterministic(_: RemoteSide, ours: RemoteSide, rounds: int) -> Figure:
+    """Deterministic mode may take 1.5 times as long, so its ratio to the default is at least 0.67."""
+    deterministic = RemoteSide(DeterministicSide)
+    runs = alternate(
+        rounds,
+        {
+            "default": lambda seed: ours.run_all(workloads.mixed(NUM_REQUESTS, seed)),
+            "ours": lambda seed: deterministic.run_all(workloads.mixed(NUM_REQUESTS, seed)),
+        },
+    )
+    deterministic.stop()
+    scenario = "32 mixed, in deterministic mode"
+    return compare(scenario, "the engine's default mode", "seconds", 0.67, runs, "default")
+
+
 SCENARIOS: dict[str, Callable[[RemoteSide, RemoteSide, int], Figure]] = {
     "mixed": run_mixed,
     "equal": run_equal,
     "large": run_large,
     "poisson": run_poisson,
+    "deterministic": run_deterministic,
 }
 
 

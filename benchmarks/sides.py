@@ -58,12 +58,15 @@ class StockSide:
 
 
 class OurSide:
-    """The engine with its default settings, in bf16."""
+    """The engine in bf16, otherwise with its default settings."""
+
+    deterministic = False
 
     def __init__(self) -> None:
-        from diffuserve import Engine
+        from diffuserve import Engine, EngineConfig
 
-        self._engine = Engine.load(str(CHECKPOINT), device="cpu", dtype="bfloat16")
+        config = EngineConfig(deterministic=self.deterministic)
+        self._engine = Engine.load(str(CHECKPOINT), device="cpu", dtype="bfloat16", config=config)
 
     def run_all(self, requests: Sequence[GenerationParams], batch_size: int = 0) -> float:
         """Seconds for all requests, submitted at once; the engine batches as it sees fit."""
@@ -91,6 +94,12 @@ class OurSide:
 
     def describe(self) -> dict[str, str]:
         return dict(self._engine.describe())
+
+
+class DeterministicSide(OurSide):
+    """The engine in deterministic mode."""
+
+    deterministic = True
 
 
 class RemoteSide:

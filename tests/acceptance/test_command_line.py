@@ -59,20 +59,26 @@ def test_several_pictures_of_one_prompt_are_numbered(tmp_path: Path) -> None:
 
 
 def test_interrupting_keeps_what_is_done(tmp_path: Path) -> None:
-    """One short request beside a hundred steps of large ones; Ctrl-C after the first is saved."""
-    long = ["a star", "a ring", "a cross", "--size", "512x512", "--steps", "100", "--seed", "1"]
+    """More than one step can hold: Ctrl-C comes when the first are saved and others still wait."""
+    prompts = [f"star {number}" for number in range(24)]
     process = subprocess.Popen(
-        [*DIFFUSERVE, "generate", *long], cwd=tmp_path, stderr=subprocess.PIPE, stdout=subprocess.PIPE
+        [*DIFFUSERVE, "generate", *prompts, "--size", "512x512", "--steps", "8", "--seed", "1"],
+        cwd=tmp_path,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
     )
-    deadline = time.monotonic() + 60
-    while not (tmp_path / "out").exists() and time.monotonic() < deadline:
-        time.sleep(0.05)
-    time.sleep(1)
+    deadline = time.monotonic() + 90
+    while not list((tmp_path / "out").glob("*.png")) and time.monotonic() < deadline:
+        time.sleep(0.02)
     process.send_signal(signal.SIGINT)
-    _, errors = process.communicate(timeout=60)
+    output, errors = process.communicate(timeout=60)
     assert process.returncode == 130, errors
-    assert b"stopped: 0 of 3" in errors
-    assert b"Traceback" not in errors
+    kept = output.split()
+    assert f"stopped: {len(kept)} of 24" in errors
+    assert 1 <= len(kept) < 24
+    assert all(read_parameters(tmp_path / path)["prompt"].startswith("star") for path in kept)
+    assert "Traceback" not in errors
 
 
 def test_models_lists_the_bundled_one(tmp_path: Path) -> None:

@@ -11,6 +11,7 @@ from pkgutil import walk_packages
 from typing import Any
 
 import pytest
+import torch
 import typer.main
 
 import diffuserve
@@ -41,6 +42,7 @@ def prose(path: Path) -> str:
     return FENCE.sub("", path.read_text(encoding="utf-8"))
 
 
+@cache
 def python_source(path: Path) -> str:
     """The blocks that run, each on the lines it has in the document, so that failures point there."""
     text = path.read_text(encoding="utf-8")
@@ -53,9 +55,19 @@ def python_source(path: Path) -> str:
     return "\n".join(lines)
 
 
+@pytest.fixture
+def one_thread() -> Iterator[None]:
+    """One core an engine: on a busy machine, threads that share small operations mostly wait."""
+    before = torch.get_num_threads()
+    torch.set_num_threads(1)
+    yield
+    torch.set_num_threads(before)
+
+
 WITH_PYTHON = [path for path in DOCUMENTS if python_source(path).strip()]
 
 
+@pytest.mark.usefixtures("one_thread")
 @pytest.mark.parametrize("path", WITH_PYTHON, ids=name_of)
 def test_every_python_block_runs(path: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
