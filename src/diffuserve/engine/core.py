@@ -124,6 +124,8 @@ class EngineCore:
 
     def _advance(self, chosen: list[RequestState]) -> list[StepOutput]:
         self._lanes.set_busy(Lane.DENOISE, True)
+        for state in chosen:
+            state.watch.start()
         outputs = self._encode(chosen)
         ready = [state for state in chosen if state.conditioning is not None]
         if ready:
@@ -133,9 +135,6 @@ class EngineCore:
 
     def _encode(self, chosen: list[RequestState]) -> list[StepOutput]:
         """Encode the chosen that need it, with as many that wait behind them as fill a batch."""
-        now = time.perf_counter()
-        for state in chosen:
-            state.watch.started = state.watch.started or now
         needy = [state for state in chosen if state.conditioning is None]
         if not needy:
             return []

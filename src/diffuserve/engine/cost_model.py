@@ -19,6 +19,7 @@ _FORGET = 0.995  # weight kept by the past at each observation: a memory of abou
 _PRIOR_WEIGHT = 0.02  # of one observation; enough to settle what the data leave open
 _OUTLIER = 4.0  # times the prediction; a stalled machine says nothing about the model
 _TRUSTED_AFTER = 16  # observations before outliers are cut
+_YOUNG = 10.0  # how far off the prior may be
 _REFIT_EVERY = 8
 _SWEEPS = 60
 
@@ -89,12 +90,12 @@ class CostModel:
         if self._step.num_observations:
             save_fit(path, self.fit)
 
-    def expected_step_seconds(self, loads: Sequence[Workload]) -> float | None:
-        """`None` until enough steps were seen to tell a slow one."""
-        return self.fit.step_seconds(loads) if self._step.is_trusted else None
+    def expected_step_seconds(self, loads: Sequence[Workload]) -> float:
+        """What a step should take at most, generously while the fit is still young."""
+        return self.fit.step_seconds(loads) * (1 if self._step.is_trusted else _YOUNG)
 
-    def expected_decode_seconds(self, loads: Sequence[Workload]) -> float | None:
-        return self.fit.decode_seconds(loads) if self._decode.is_trusted else None
+    def expected_decode_seconds(self, loads: Sequence[Workload]) -> float:
+        return self.fit.decode_seconds(loads) * (1 if self._decode.is_trusted else _YOUNG)
 
     def estimate(self, load: Workload) -> CostEstimate:
         return self.fit.estimate(load)

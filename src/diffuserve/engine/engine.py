@@ -179,8 +179,9 @@ class Engine:
         self._announce()
         if self._driver is not None:
             self._driver.join()
-        self._core.close()
-        self._fail_all("the engine was closed")
+        with self._stepping:
+            self._core.close()
+            self._fail_all("the engine was closed")
 
     def __enter__(self) -> "Engine":
         return self
@@ -238,6 +239,8 @@ class Engine:
     def _step(self) -> list[StepOutput]:
         with self._stepping:
             while True:
+                if self._closed:
+                    raise EngineClosed("the engine is closed")
                 with self._news:
                     self._has_news = False
                     arrived, self._inbox = self._inbox, []
@@ -288,9 +291,11 @@ class Engine:
 
     def _drive(self) -> None:
         try:
-            while not self._closed:
+            while True:
                 if not self._step():
                     self._wait_for_news()
+        except EngineClosed:
+            return
         except BaseException as error:
             self._fail_all(f"the engine broke down ({type(error).__name__}: {error})")
             raise

@@ -39,6 +39,8 @@ class PromptEncoder:
         self, missing: dict[Hashable, RequestState]
     ) -> dict[Hashable, Conditioning | Exception]:
         states = list(missing.values())
+        for state in states:
+            state.watch.start()
         params = [state.params for state in states]
         run = self._lanes.run(Lane.DENOISE, [lambda: self._runner.encode(params)])
         if run.share == 1.0:

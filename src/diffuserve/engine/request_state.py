@@ -23,6 +23,10 @@ class Stopwatch:
     denoised: float = 0.0
     device_seconds: float = 0.0
 
+    def start(self) -> None:
+        """The first work on the request; later calls change nothing."""
+        self.started = self.started or time.perf_counter()
+
     def timings(self) -> Timings:
         now = time.perf_counter()
         return Timings(

@@ -3,6 +3,7 @@
 import functools
 from collections import defaultdict
 from collections.abc import Callable, Hashable, Mapping, Sequence
+from dataclasses import fields
 from typing import Any, ParamSpec, TypeVar
 
 import torch
@@ -10,7 +11,7 @@ from PIL import Image
 from torch import Tensor
 
 from diffuserve.domain.cost import CostFit, Workload
-from diffuserve.domain.errors import InvalidModel
+from diffuserve.domain.errors import DeviceUnavailable, InvalidModel, InvalidParams
 from diffuserve.domain.model_spec import ModelSpec
 from diffuserve.domain.params import GenerationParams
 from diffuserve.models.base import Conditioning, DenoiseInput, Frames
@@ -19,7 +20,7 @@ from diffuserve.models.flux.packing import PackedLayout, SequenceShape, pack_lay
 from diffuserve.models.flux.text import FluxConditioning, FluxTextEncoder
 from diffuserve.models.flux.transformer import FluxConfig, FluxTransformer, PackedInput
 from diffuserve.models.flux.vae import FLUX_PREVIEW, FluxVae, PreviewMap, pack_latents, unpack_latents
-from diffuserve.models.folder import ModelFolder
+from diffuserve.models.folder import SETTINGS_FILE, ModelFolder
 from diffuserve.models.layers.attention import choose_kernel
 from diffuserve.models.layers.linear import Tiling
 from diffuserve.models.weights import checkpoint_dtype, load_weights
@@ -39,6 +40,11 @@ _CPU_TILINGS = (Tiling(rows=512, tail_rows=64), Tiling(rows=32, tail_rows=8))
 _DETERMINISTIC_TILINGS = (Tiling(rows=256, tail_rows=256), Tiling(rows=16, tail_rows=16))
 
 _VECTOR = 32  # kernels treat what is left over a multiple of their vectors differently
+
+_FIXED = ("family", "has_guidance", "has_negative_prompt", "max_frames")  # the checkpoint decides these
+_SETTINGS: Mapping[str, Any] = {
+    field.name: field.type for field in fields(ModelSpec) if field.name not in _FIXED
+} | {"lowercase_prompt": bool}
 
 P = ParamSpec("P")
 R = TypeVar("R")
@@ -67,9 +73,7 @@ class FluxPipeline:
             folder, device, dtype, lowercase=bool(folder.settings.get("lowercase_prompt", False))
         )
         self.vae = FluxVae(folder, device, dtype)
-        self.preview_map = (
-            PreviewMap(**folder.settings["preview"]) if "preview" in folder.settings else FLUX_PREVIEW
-        )
+        self.preview_map = _preview_map(folder, self.vae.latent_channels)
         self.attention = choose_kernel(device, dtype)
         self.transformer = self._load_transformer(folder, config)
         self._layout = functools.lru_cache(maxsize=8)(self._make_layout)
@@ -82,6 +86,8 @@ class FluxPipeline:
 
         The default dtype is the checkpoint's; on a CPU without bf16 instructions it is float32.
         """
+        if deterministic and device.type != "cpu":
+            raise DeviceUnavailable(f"device={str(device)!r}: deterministic mode runs on CPUs only")
         folder.require(_COMPONENTS, _FILES)
         own = checkpoint_dtype(folder.weights("transformer"))
         return cls(folder, device, dtype or default_dtype(own, device), deterministic)
@@ -238,15 +244,41 @@ def flux_spec(folder: ModelFolder, config: FluxConfig) -> ModelSpec:
         else {"width": 1360, "height": 768, "num_inference_steps": 4, "max_sequence_length": 256}
     )
     limits = {"longest_sequence_length": 512, "name": folder.name, "family": "flux"}
-    own = {name: value for name, value in folder.settings.items() if name in ModelSpec.__dataclass_fields__}
-    for name, value in own.items():
-        wanted = ModelSpec.__dataclass_fields__[name].type
-        if type(value) is not wanted and not (wanted is float and type(value) is int):
-            raise InvalidModel(f"{folder.path}/diffuserve.json: {name}={value!r} must be of type {wanted}")
     try:
-        return ModelSpec(**{**defaults, **limits, **own})
-    except TypeError as error:
-        raise InvalidModel(f"{folder.path}/diffuserve.json: {error}") from error
+        spec = ModelSpec(**{**defaults, **limits, **_own_settings(folder)})
+        spec.resolve(GenerationParams(prompt="the defaults"), seed=0)
+    except InvalidParams as error:
+        raise InvalidModel(f"{folder.path}/{SETTINGS_FILE}: the default {error}") from error
+    return spec
+
+
+def _own_settings(folder: ModelFolder) -> dict[str, Any]:
+    """What the folder's settings say about the `ModelSpec`, each name known and of the right type."""
+    own = {name: value for name, value in folder.settings.items() if name != "preview"}
+    for name, value in own.items():
+        wanted = _SETTINGS.get(name)
+        if wanted is None:
+            known = ", ".join([*_SETTINGS, "preview"])
+            raise InvalidModel(f"{folder.path}/{SETTINGS_FILE}: unknown setting {name!r}; known: {known}")
+        if type(value) is not wanted and not (wanted is float and type(value) is int):
+            raise InvalidModel(f"{folder.path}/{SETTINGS_FILE}: {name}={value!r} must be of type {wanted}")
+    own.pop("lowercase_prompt", None)
+    return own
+
+
+def _preview_map(folder: ModelFolder, num_channels: int) -> PreviewMap:
+    preview = folder.settings.get("preview")
+    if preview is None:
+        return FLUX_PREVIEW
+    try:
+        factors, bias = preview["factors"], preview["bias"]
+        if [len(row) for row in factors] == [3] * num_channels and len(bias) == 3:
+            return PreviewMap(factors, bias)
+    except (KeyError, TypeError, ValueError):
+        pass
+    raise InvalidModel(
+        f"{folder.path}/{SETTINGS_FILE}: preview needs factors, {num_channels} rows of 3 numbers, and bias, 3"
+    )
 
 
 def _flux(conditioning: Conditioning) -> FluxConditioning:
