@@ -51,11 +51,13 @@ def test_a_cut_prompt_is_warned_about(tmp_path: Path) -> None:
 
 
 def test_several_pictures_of_one_prompt_are_numbered(tmp_path: Path) -> None:
-    arguments = ["a ring", "--size", "64x64", "--steps", "1", "--seed", "1", "--num-images", "3"]
+    arguments = ["a ring", "[/b] star", "--size", "64x64", "--steps", "1", "--seed", "1", "--num-images", "2"]
     done = diffuserve("generate", *arguments, "-o", "ring.webp", cwd=tmp_path)
     assert done.returncode == 0, done.stderr
-    assert done.stdout.split() == ["ring-1.webp", "ring-2.webp", "ring-3.webp"]
-    assert [read_parameters(tmp_path / name)["seed"] for name in done.stdout.split()] == [1, 2, 3]
+    assert sorted(done.stdout.split()) == ["ring-1.webp", "ring-2.webp", "ring-3.webp", "ring-4.webp"]
+    embedded = [read_parameters(tmp_path / name) for name in done.stdout.split()]
+    assert [one["seed"] for one in embedded] == [1, 2, 3, 4]
+    assert [one["prompt"] for one in embedded] == ["a ring", "a ring", "[/b] star", "[/b] star"]
 
 
 def test_interrupting_keeps_what_is_done(tmp_path: Path) -> None:

@@ -42,8 +42,6 @@ def demo(
         from diffuserve.cli.output import Destination, PictureWriter, print_timings
         from diffuserve.cli.run import run_requests
 
-        for old in output.glob("*.png"):
-            old.unlink()
         writer = PictureWriter(Destination.parse(output), engine.spec.name, len(requests))
         start = time.perf_counter()
         run = run_requests(engine, requests, console, writer.save)

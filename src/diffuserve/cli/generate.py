@@ -101,9 +101,9 @@ def draw(requests: Sequence[GenerationParams], choice: ModelChoice, output: Path
             typer.echo(path)
     for result in results:
         for warning in result.warnings:
-            console.print(f"warning: {result.params.prompt[:40]!r}: {warning}", style="yellow")
+            console.print(f"warning: {result.params.prompt[:40]!r}: {warning}", style="yellow", markup=False)
     for error in run.errors.values():
-        console.print(f"error: {error}", style="red")
+        console.print(f"error: {error}", style="red", markup=False)
     if run.interrupted:
         console.print(f"stopped: {len(results)} of {len(requests)} requests were finished", style="yellow")
         return INTERRUPTED

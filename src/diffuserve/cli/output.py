@@ -1,6 +1,7 @@
 """Where pictures go, and what is said about them."""
 
-from collections.abc import Sequence
+import itertools
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -8,12 +9,13 @@ from typing import Any
 import typer
 from PIL.Image import Image
 from rich.console import Console
+from rich.markup import escape
 from rich.table import Table
 
 from diffuserve.cli.loading import slug
 from diffuserve.engine.outputs import GenerationResult
 from diffuserve.media.contact_sheet import contact_sheet
-from diffuserve.media.picture_file import SUFFIXES, save_picture
+from diffuserve.media.picture_file import SUFFIXES, read_parameters, save_picture
 from diffuserve.version import __version__
 
 
@@ -35,15 +37,17 @@ class Destination:
             raise typer.BadParameter(f"{output}: unknown kind of picture {output.suffix!r}; known: {known}")
         return cls(output, None, ".png")
 
-    def path(self, prompt: str, seed: int, number: int | None) -> Path:
-        """For one picture; `number` counts them where there are several.
+    def path(self, parameters: Mapping[str, Any], number: int | None) -> Path:
+        """For the picture of these parameters; `number` counts them where there are several.
 
-        A named file is replaced, as with any tool's `-o`; files named after prompts never are.
+        A named file is replaced, as with any tool's `-o`; one named after its prompt only by the
+        same picture drawn again.
         """
         if self.stem is not None:
             stem = self.stem if number is None else f"{self.stem}-{number}"
             return self.folder / f"{stem}{self.suffix}"
-        return _unused(self.folder / f"{slug(prompt)}-{seed}{self.suffix}")
+        name = f"{slug(parameters['prompt'])}-{parameters['seed']}{self.suffix}"
+        return _free(self.folder / name, parameters)
 
 
 class PictureWriter:
@@ -52,15 +56,15 @@ class PictureWriter:
     def __init__(self, destination: Destination, model: str, num_pictures: int) -> None:
         self._destination = destination
         self._model = model
-        self._several = num_pictures > 1
+        self._numbers = itertools.count(1) if num_pictures > 1 else itertools.repeat(None)
         self.paths: dict[int, list[Path]] = {}
         destination.folder.mkdir(parents=True, exist_ok=True)
 
     def save(self, index: int, result: GenerationResult) -> None:
         for i, image in enumerate(result.images):
-            number = index + i + 1 if self._several else None
-            path = self._destination.path(result.params.prompt, result.seed + i, number)
-            save_picture(image, path, embedded_parameters(result, i, self._model))
+            parameters = embedded_parameters(result, i, self._model)
+            path = self._destination.path(parameters, next(self._numbers))
+            save_picture(image, path, parameters)
             self.paths.setdefault(index, []).append(path)
 
     def save_sheet(self, results: Sequence[GenerationResult]) -> Path:
@@ -97,12 +101,13 @@ def print_timings(console: Console, results: Sequence[GenerationResult]) -> None
             timings.total_seconds,
         )
         size, steps = f"{params.width}x{params.height}", str(params.num_inference_steps)
-        table.add_row(params.prompt, size, steps, *(f"{value:.2f}" for value in seconds))
+        table.add_row(escape(params.prompt), size, steps, *(f"{value:.2f}" for value in seconds))
     console.print(table)
 
 
-def _unused(path: Path) -> Path:
+def _free(path: Path, parameters: Mapping[str, Any]) -> Path:
+    """The path, numbered if another picture is there."""
     candidate, number = path, 2
-    while candidate.exists():
+    while candidate.exists() and read_parameters(candidate) != parameters:
         candidate, number = path.with_stem(f"{path.stem}-{number}"), number + 1
     return candidate

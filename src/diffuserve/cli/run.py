@@ -5,6 +5,7 @@ from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass, field
 
 from rich.console import Console
+from rich.markup import escape
 from rich.progress import BarColumn, Progress, TaskID, TextColumn, TimeElapsedColumn
 
 from diffuserve.domain.errors import DiffuserveError
@@ -82,4 +83,4 @@ class _Bars:
 
 def _title(prompt: str, limit: int = 44) -> str:
     line = " ".join(prompt.split())
-    return line if len(line) <= limit else f"{line[: limit - 1]}…"
+    return escape(line if len(line) <= limit else f"{line[: limit - 1]}…")

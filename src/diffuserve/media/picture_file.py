@@ -32,12 +32,12 @@ def save_picture(image: Image.Image, path: Path, parameters: Mapping[str, Any]) 
 
 
 def read_parameters(path: Path) -> dict[str, Any]:
-    """The parameters that a picture carries; empty for one of another origin."""
-    with Image.open(path) as image:
-        image.load()
-        text = image.info.get(_KEY) or image.getexif().get(ExifTags.Base.ImageDescription)
+    """The parameters that a picture carries; empty for a file of another origin."""
     try:
+        with Image.open(path) as image:
+            image.load()
+            text = image.info.get(_KEY) or image.getexif().get(ExifTags.Base.ImageDescription)
         content = json.loads(text or "{}")
-    except ValueError:
+    except (OSError, ValueError):
         return {}
     return content if isinstance(content, dict) else {}

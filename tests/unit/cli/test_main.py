@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 import typer
+from PIL import Image
 
 from diffuserve.cli import main as cli
 from diffuserve.cli.calibrate import sweep
@@ -13,7 +14,10 @@ from diffuserve.cli.generate import parse_size
 from diffuserve.cli.loading import cost_fit_path, slug
 from diffuserve.cli.output import Destination
 from diffuserve.domain.model_spec import ModelSpec
+from diffuserve.media.picture_file import save_picture
 from diffuserve.settings import Settings
+
+STAR = {"prompt": "a star", "seed": 7}
 
 
 def run(monkeypatch: pytest.MonkeyPatch, *arguments: str) -> int:
@@ -99,18 +103,19 @@ def test_file_names_read_like_the_prompt(prompt: str, name: str) -> None:
     assert slug(prompt) == name
 
 
-def test_files_named_after_prompts_are_never_replaced(tmp_path: Path) -> None:
+def test_files_named_after_prompts_are_replaced_only_by_the_same_picture(tmp_path: Path) -> None:
     destination = Destination.parse(tmp_path)
-    first = destination.path("a star", seed=7, number=None)
-    first.touch()
+    first = destination.path(STAR, number=None)
     assert first.name == "a-star-7.png"
-    assert destination.path("a star", seed=7, number=None).name == "a-star-7-2.png"
+    save_picture(Image.new("RGB", (8, 8)), first, STAR)
+    assert destination.path(STAR, number=None) == first
+    assert destination.path({**STAR, "width": 64}, number=None).name == "a-star-7-2.png"
 
 
 def test_several_pictures_of_a_named_file_are_numbered(tmp_path: Path) -> None:
     destination = Destination.parse(tmp_path / "star.webp")
-    assert destination.path("a star", seed=7, number=2) == tmp_path / "star-2.webp"
-    assert destination.path("a star", seed=7, number=None) == tmp_path / "star.webp"
+    assert destination.path(STAR, number=2) == tmp_path / "star-2.webp"
+    assert destination.path(STAR, number=None) == tmp_path / "star.webp"
 
 
 def test_an_unknown_kind_of_picture_is_refused(tmp_path: Path) -> None:
