@@ -1,10 +1,26 @@
 """The environment's say, read here and nowhere else."""
 
+from collections.abc import Mapping
 from pathlib import Path
+from typing import Any
 
 from platformdirs import user_cache_path
-from pydantic import Field
+from pydantic import Field, field_validator
 from pydantic_settings import BaseSettings, SettingsConfigDict
+
+from diffuserve.domain.errors import InvalidParams
+from diffuserve.domain.job import FINAL_STATUSES, JobStatus
+from diffuserve.domain.tenant import DEFAULT_PLANS, Plan
+from diffuserve.jobs.config import DEFAULT_RETENTION, StoreConfig
+
+LOOPBACK = "127.0.0.1"
+_DRIVERS = {
+    "postgres": "postgresql+asyncpg",
+    "postgresql": "postgresql+asyncpg",
+    "postgresql+asyncpg": "postgresql+asyncpg",
+    "sqlite": "sqlite+aiosqlite",
+    "sqlite+aiosqlite": "sqlite+aiosqlite",
+}
 
 
 class Settings(BaseSettings):
@@ -22,3 +38,93 @@ class Settings(BaseSettings):
     cache_dir: Path = Field(
         default_factory=lambda: user_cache_path("diffuserve"), description="where fitted cost models are kept"
     )
+
+    server: str = Field(
+        default=f"http://{LOOPBACK}:8000", description="the control plane that commands and workers speak to"
+    )
+    api_key: str | None = Field(default=None, repr=False, description="the key shown to it")
+
+    host: str = Field(default=LOOPBACK, description="the address a server listens on")
+    port: int = Field(default=8000, ge=0, le=65_535, description="its port; 0 takes a free one")
+    data_dir: Path = Field(
+        default=Path("diffuserve-data"), description="where a server keeps its database and its files"
+    )
+    database_url: str | None = Field(
+        default=None, repr=False, description="postgresql://…; by default SQLite in the data folder"
+    )
+    public_base_url: str | None = Field(
+        default=None, description="the address in the URLs given out; by default the one that was asked"
+    )
+    result_url_seconds: float = Field(default=3_600, gt=0, description="how long a result's URL holds")
+    default_model: str | None = Field(
+        default=None, description="drawn with where a job names none; by default the only one served"
+    )
+    max_body_bytes: int = Field(default=1 << 20, gt=0, description="the largest body of a client's request")
+
+    lease_seconds: float = Field(default=30, gt=0, description="silence after which a worker's jobs move on")
+    heartbeat_seconds: float = Field(default=10, gt=0, description="how often a worker is heard")
+    max_backlog_seconds: float = Field(
+        default=StoreConfig.max_backlog_seconds, gt=0, description="queued GPU-seconds that are taken in"
+    )
+    retention_seconds: Mapping[JobStatus, float] = Field(
+        default_factory=dict, description="by final status: how long a job and its files are kept"
+    )
+    plans: Mapping[str, Plan] = Field(
+        default_factory=dict, description="by name: plans beside free, standard and pro, or in their place"
+    )
+    default_plan: str = Field(default=StoreConfig.default_plan, description="of a tenant that has none")
+
+    drain_seconds: float = Field(default=30, ge=0, description="what a stopping worker may take to finish")
+    stall_seconds: float = Field(default=60, gt=0, description="time without a step after which it restarts")
+    max_jobs: int = Field(default=32, ge=1, description="jobs that a worker holds at a time")
+
+    @field_validator("plans", mode="before")
+    @classmethod
+    def _name_plans(cls, plans: Any) -> Any:
+        """A plan's name is its key; saying it twice would be noise."""
+        if not isinstance(plans, Mapping):
+            return plans
+        return {
+            name: {"name": name, **plan} if isinstance(plan, Mapping) else plan
+            for name, plan in plans.items()
+        }
+
+    @field_validator("plans")
+    @classmethod
+    def _check_plans(cls, plans: Mapping[str, Plan]) -> Mapping[str, Plan]:
+        for plan in plans.values():
+            if not plan.weight > 0 or plan.max_running < 1 or plan.max_queued < 1:
+                raise ValueError(f"plan {plan.name}: weight, max_running and max_queued must be positive")
+            if not plan.allows(plan.default_band):
+                raise ValueError(f"plan {plan.name}: its default_band is above its highest_band")
+        return plans
+
+    @field_validator("retention_seconds")
+    @classmethod
+    def _check_retention(cls, seconds: Mapping[JobStatus, float]) -> Mapping[JobStatus, float]:
+        for status, kept in seconds.items():
+            if status not in FINAL_STATUSES or not kept > 0:
+                raise ValueError(f"{status}: {kept}: give a final status and a positive time")
+        return seconds
+
+    @property
+    def store_config(self) -> StoreConfig:
+        """Raises `InvalidParams` where lease and heartbeat do not fit each other."""
+        return StoreConfig(
+            lease_seconds=self.lease_seconds,
+            heartbeat_seconds=self.heartbeat_seconds,
+            max_backlog_seconds=self.max_backlog_seconds,
+            retention_seconds={**DEFAULT_RETENTION, **self.retention_seconds},
+            plans={**DEFAULT_PLANS, **self.plans},
+            default_plan=self.default_plan,
+        )
+
+    @property
+    def store_url(self) -> str:
+        """The database with the driver that serves it; SQLite in the data folder by default."""
+        if self.database_url is None:
+            return f"sqlite+aiosqlite:///{self.data_dir.resolve() / 'diffuserve.db'}"
+        scheme, found, rest = self.database_url.partition("://")
+        if not found or scheme not in _DRIVERS:
+            raise InvalidParams("database_url", scheme, "must begin with postgresql:// or sqlite:///")
+        return f"{_DRIVERS[scheme]}://{rest}"

@@ -7,6 +7,23 @@ DiffuserveError
 ├── InvalidModel             a model folder that is incomplete, truncated or of another kind
 ├── DeviceUnavailable        the device asked for is not on this machine
 ├── EngineClosed             the engine was closed before the request finished
+├── NotFound                 no such thing, or it is somebody else's
+│   ├── JobNotFound
+│   ├── WorkerNotFound       register again
+│   ├── KeyNotFound
+│   └── ArtifactNotFound
+├── Conflict                 the thing is not in a state that allows this
+│   ├── LeaseLost            another worker may hold the job; drop all local work
+│   └── IdempotencyMismatch  the key was used with another body
+├── Refused                  allowed for others, or later
+│   ├── Unauthorized         no key, or none that is known
+│   ├── Forbidden            the key opens other doors
+│   ├── BandNotAllowed       the plan does not reach this band
+│   ├── QueueFull            the tenant has as many queued jobs as its plan allows
+│   ├── BacklogFull          more work waits than the service takes in
+│   └── TooLarge             a body or a file over the limit
+├── ServerUnavailable        the control plane cannot be reached, or cannot serve now
+├── ServerRefused            an answer of the control plane that no other error stands for
 └── RequestFailed            one request failed; its neighbours did not
     ├── RequestAborted
     ├── NumericalFailure     NaN or infinity in the latents
@@ -54,6 +71,98 @@ class DeviceUnavailable(DiffuserveError, ValueError):
 
 class EngineClosed(DiffuserveError):
     code = "engine_closed"
+
+
+class NotFound(DiffuserveError):
+    """Also said of another tenant's things, so that nobody learns that they exist."""
+
+    code = "not_found"
+
+
+class JobNotFound(NotFound):
+    code = "job_not_found"
+
+
+class WorkerNotFound(NotFound):
+    code = "worker_not_found"
+
+
+class KeyNotFound(NotFound):
+    code = "key_not_found"
+
+
+class ArtifactNotFound(NotFound):
+    code = "artifact_not_found"
+
+
+class Conflict(DiffuserveError):
+    """The thing is not in a state that allows this."""
+
+    code = "conflict"
+
+
+class LeaseLost(Conflict):
+    """The lease expired and another worker may hold the job; drop all local work."""
+
+    code = "lease_lost"
+
+    def __init__(self, job_id: str) -> None:
+        super().__init__(f"the lease on job {job_id} is lost; drop all work on it")
+        self.job_id = job_id
+
+
+class IdempotencyMismatch(Conflict):
+    code = "idempotency_mismatch"
+
+
+class Refused(DiffuserveError):
+    """Allowed for others, or later; `retry_after` says in how many seconds, where that is known."""
+
+    code = "refused"
+
+    def __init__(self, message: str, retry_after: float | None = None) -> None:
+        super().__init__(message)
+        self.retry_after = retry_after
+
+
+class Unauthorized(Refused):
+    code = "unauthorized"
+
+
+class Forbidden(Refused):
+    code = "forbidden"
+
+
+class BandNotAllowed(Refused):
+    code = "band_not_allowed"
+
+
+class QueueFull(Refused):
+    code = "queue_full"
+
+
+class BacklogFull(Refused):
+    code = "backlog_full"
+
+
+class TooLarge(Refused):
+    code = "too_large"
+
+
+class ServerUnavailable(DiffuserveError):
+    """The control plane cannot be reached, or cannot serve now; it may be able to in `retry_after` seconds."""
+
+    code = "server_unavailable"
+
+    def __init__(self, message: str, retry_after: float = 0.0) -> None:
+        super().__init__(message)
+        self.retry_after = retry_after
+
+
+class ServerRefused(DiffuserveError):
+    """An answer of the control plane that no other error stands for."""
+
+    code = "server_refused"
 
 
 class RequestFailed(DiffuserveError):

@@ -1,7 +1,10 @@
 """What a model can do, and what it does when it is not told."""
 
-from dataclasses import dataclass, replace
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, fields, replace
+from typing import Any
 
+from diffuserve.domain.cost import Workload
 from diffuserve.domain.errors import InvalidParams, ModelNotCapable
 from diffuserve.domain.params import GenerationParams
 
@@ -11,7 +14,8 @@ class ModelSpec:
     """Defaults and limits of one model; sizes in pixels, the text length in tokens.
 
     `has_guidance` says whether `guidance_scale` means anything to the model; 0 and 1 always mean
-    "no guidance". `max_pixels` bounds width × height of one picture.
+    "no guidance". `max_pixels` bounds width × height of one picture, and each token of the packed
+    sequence stands for `pixels_per_token` of them.
     """
 
     name: str
@@ -29,6 +33,33 @@ class ModelSpec:
     max_pixels: int = 4 * 1024 * 1024
     max_images: int = 16
     max_frames: int = 1
+    pixels_per_token: int = 256
+
+    def to_dict(self) -> dict[str, Any]:
+        return asdict(self)
+
+    @classmethod
+    def from_dict(cls, values: Mapping[str, Any]) -> "ModelSpec":
+        """Raises `ValueError` for anything but `to_dict`'s own shape; names it does not know are left out."""
+        known = {field.name: values[field.name] for field in fields(cls) if field.name in values}
+        try:
+            return cls(**known)
+        except TypeError as error:
+            raise ValueError(f"not a model spec: {error}") from error
+
+    def workload(self, params: GenerationParams) -> Workload:
+        """The size of a request whose defaults are filled in: text and picture in one sequence."""
+        assert params.width is not None
+        assert params.height is not None
+        text = params.max_sequence_length or 0
+        image = -(-params.width * params.height * params.num_frames // self.pixels_per_token)
+        return Workload(
+            num_sequences=params.num_images,
+            sequence_tokens=text + image,
+            text_tokens=text,
+            num_pixels=params.num_images * image * self.pixels_per_token,
+            num_inference_steps=params.num_inference_steps or 0,
+        )
 
     def resolve(self, params: GenerationParams, seed: int) -> GenerationParams:
         """Fill in what was left open, `seed` included.

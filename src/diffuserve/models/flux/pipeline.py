@@ -3,7 +3,7 @@
 import functools
 from collections import defaultdict
 from collections.abc import Callable, Hashable, Mapping, Sequence
-from dataclasses import fields
+from dataclasses import fields, replace
 from typing import Any, ParamSpec, TypeVar
 
 import torch
@@ -41,7 +41,13 @@ _DETERMINISTIC_TILINGS = (Tiling(rows=256, tail_rows=256), Tiling(rows=16, tail_
 
 _VECTOR = 32  # kernels treat what is left over a multiple of their vectors differently
 
-_FIXED = ("family", "has_guidance", "has_negative_prompt", "max_frames")  # the checkpoint decides these
+_FIXED = (
+    "family",
+    "has_guidance",
+    "has_negative_prompt",
+    "max_frames",
+    "pixels_per_token",
+)  # the checkpoint decides these
 _SETTINGS: Mapping[str, Any] = {
     field.name: field.type for field in fields(ModelSpec) if field.name not in _FIXED
 } | {"lowercase_prompt": bool}
@@ -67,12 +73,12 @@ class FluxPipeline:
     ) -> None:
         self.device, self.dtype, self.deterministic = device, dtype, deterministic
         config = FluxConfig.from_dict(folder.json("transformer/config.json"))
-        self.spec = flux_spec(folder, config)
         self.sampler = FlowMatchEuler.from_config(folder.json("scheduler/scheduler_config.json"))
         self.text_encoder = FluxTextEncoder(
             folder, device, dtype, lowercase=bool(folder.settings.get("lowercase_prompt", False))
         )
         self.vae = FluxVae(folder, device, dtype)
+        self.spec = replace(flux_spec(folder, config), pixels_per_token=(_PATCH * self.vae.scale) ** 2)
         self.preview_map = _preview_map(folder, self.vae.latent_channels)
         self.attention = choose_kernel(device, dtype)
         self.transformer = self._load_transformer(folder, config)
@@ -110,15 +116,7 @@ class FluxPipeline:
         }
 
     def workload(self, params: GenerationParams) -> Workload:
-        shape = self._shape(params)
-        assert params.num_inference_steps is not None
-        return Workload(
-            num_sequences=params.num_images,
-            sequence_tokens=shape.tokens,
-            text_tokens=shape.text,
-            num_pixels=params.num_images * shape.image * (_PATCH * self.vae.scale) ** 2,
-            num_inference_steps=params.num_inference_steps,
-        )
+        return self.spec.workload(params)
 
     def cost_prior(self) -> CostFit:
         rate = flops_per_second(self.device, self.dtype)

@@ -1,0 +1,148 @@
+"""Requests to the control plane that outlive its absence."""
+
+import asyncio
+import random
+import time
+from collections.abc import Mapping
+from typing import Any
+
+import httpx
+
+from diffuserve.domain.errors import (
+    BacklogFull,
+    BandNotAllowed,
+    Conflict,
+    DiffuserveError,
+    Forbidden,
+    IdempotencyMismatch,
+    JobNotFound,
+    LeaseLost,
+    ModelNotFound,
+    NotFound,
+    QueueFull,
+    ServerRefused,
+    ServerUnavailable,
+    TooLarge,
+    Unauthorized,
+    WorkerNotFound,
+)
+
+_RETRIED_STATUSES = frozenset({408, 425, 500, 502, 503, 504})
+_FIRST_PAUSE, _LONGEST_PAUSE = 0.1, 5.0
+
+
+class HttpTransport:
+    """JSON over HTTP with exponential backoff and full jitter.
+
+    A request is repeated for up to `patience_seconds` while the server is away or says that it is
+    overloaded; every route is safe to repeat. An answer that refuses becomes the `DiffuserveError`
+    that its `code` stands for.
+    """
+
+    def __init__(
+        self,
+        server: str,
+        api_key: str | None = None,
+        *,
+        patience_seconds: float = 30.0,
+        timeout_seconds: float = 30.0,
+        transport: httpx.AsyncBaseTransport | None = None,
+    ) -> None:
+        headers = {"authorization": f"Bearer {api_key}"} if api_key else {}
+        self.server = server.rstrip("/")
+        self.patience_seconds = patience_seconds
+        self._client = httpx.AsyncClient(
+            base_url=self.server,
+            headers=headers,
+            timeout=httpx.Timeout(timeout_seconds, connect=5.0),
+            transport=transport,
+            trust_env=False,  # a proxy meant for the outside would see every key
+        )
+
+    async def close(self) -> None:
+        await self._client.aclose()
+
+    async def request(
+        self,
+        method: str,
+        path: str,
+        *,
+        json: Any = None,
+        content: bytes | None = None,
+        params: Mapping[str, Any] | None = None,
+        headers: Mapping[str, str] | None = None,
+        wait_seconds: float = 0.0,
+        patience_seconds: float | None = None,
+    ) -> httpx.Response:
+        """`wait_seconds` is how long the server may hold the answer back (long-poll).
+
+        Raises `ServerUnavailable` when patience runs out, else what the answer stands for.
+        """
+        patience = self.patience_seconds if patience_seconds is None else patience_seconds
+        request = self._client.build_request(
+            method, path, json=json, content=content, params=params, headers=headers
+        )
+        request.extensions["timeout"]["read"] += wait_seconds
+        deadline = time.monotonic() + patience
+        pause = _FIRST_PAUSE
+        while True:
+            failure = await self._try(request)
+            if isinstance(failure, httpx.Response):
+                return failure
+            if time.monotonic() + pause > deadline:
+                raise failure
+            await asyncio.sleep(random.uniform(0.5, 1.0) * max(pause, failure.retry_after))
+            pause = min(2 * pause, _LONGEST_PAUSE)
+
+    def stream(self, path: str, headers: Mapping[str, str] | None = None) -> Any:
+        """An open response, as a context manager; not repeated. For events and files."""
+        return self._client.stream(
+            "GET", path, headers=headers, timeout=httpx.Timeout(30.0, connect=5.0), follow_redirects=True
+        )
+
+    async def _try(self, request: httpx.Request) -> httpx.Response | ServerUnavailable:
+        try:
+            response = await self._client.send(request)
+        except httpx.TransportError as error:
+            return ServerUnavailable(f"{self.server} does not answer ({type(error).__name__}: {error})")
+        if response.status_code in _RETRIED_STATUSES:
+            return ServerUnavailable(
+                f"{self.server} answered {response.status_code}: {response.text[:200]}",
+                retry_after=float(response.headers.get("retry-after", 0)),
+            )
+        if response.is_error:
+            raise error_from(response)
+        return response
+
+
+_ERRORS: Mapping[str, type[DiffuserveError]] = {
+    error.code: error
+    for error in (
+        BandNotAllowed,
+        BacklogFull,
+        Conflict,
+        Forbidden,
+        IdempotencyMismatch,
+        JobNotFound,
+        ModelNotFound,
+        NotFound,
+        QueueFull,
+        TooLarge,
+        Unauthorized,
+        WorkerNotFound,
+    )
+}
+
+
+def error_from(response: httpx.Response) -> DiffuserveError:
+    """The error that an answer in `application/problem+json` stands for."""
+    try:
+        problem = response.json()
+        code, detail = str(problem["code"]), str(problem["detail"])
+    except (ValueError, KeyError, TypeError):
+        return ServerRefused(f"{response.request.url} answered {response.status_code}: {response.text[:200]}")
+    if code == LeaseLost.code:
+        return LeaseLost(str(problem.get("job_id", "?")))
+    if code in _ERRORS:
+        return _ERRORS[code](detail)
+    return ServerRefused(detail)

@@ -1,0 +1,79 @@
+"""Who asks, what they may ask for, and the keys they show."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from enum import StrEnum
+
+from diffuserve.domain.job import Band
+
+
+@dataclass(frozen=True, kw_only=True)
+class Plan:
+    """What a tenant gets. `weight` is its share of GPU-seconds when all want some."""
+
+    name: str
+    weight: float = 1.0
+    max_running: int = 8
+    max_queued: int = 1_000
+    default_band: Band = Band.STANDARD
+    highest_band: Band = Band.STANDARD
+
+    def allows(self, band: Band) -> bool:
+        return band.rank >= self.highest_band.rank
+
+
+FREE = Plan(name="free", weight=1, max_running=2, max_queued=100)
+STANDARD = Plan(name="standard", weight=4, max_running=16, max_queued=1_000, highest_band=Band.INTERACTIVE)
+PRO = Plan(
+    name="pro",
+    weight=16,
+    max_running=64,
+    max_queued=100_000,
+    default_band=Band.INTERACTIVE,
+    highest_band=Band.INTERACTIVE,
+)
+DEFAULT_PLANS: Mapping[str, Plan] = {plan.name: plan for plan in (FREE, STANDARD, PRO)}
+
+
+@dataclass(frozen=True, kw_only=True)
+class PlanOverrides:
+    """What one tenant has apart from its plan; `None` means "as the plan says"."""
+
+    weight: float | None = None
+    max_running: int | None = None
+    max_queued: int | None = None
+
+    def apply(self, plan: Plan) -> Plan:
+        return replace(
+            plan,
+            weight=plan.weight if self.weight is None else self.weight,
+            max_running=plan.max_running if self.max_running is None else self.max_running,
+            max_queued=plan.max_queued if self.max_queued is None else self.max_queued,
+        )
+
+
+@dataclass(frozen=True)
+class Tenant:
+    """Somebody who submits jobs; `plan` has the tenant's own overrides applied."""
+
+    id: str
+    plan: Plan
+
+
+class Role(StrEnum):
+    """What a key opens: a tenant's own jobs, everything, or the workers' routes alone."""
+
+    TENANT = "tenant"
+    OPERATOR = "operator"
+    WORKER = "worker"
+
+
+@dataclass(frozen=True, kw_only=True)
+class ApiKey:
+    """A key without its secret, which is stored as a hash only."""
+
+    id: str
+    role: Role
+    tenant_id: str | None
+    created_at: float
+    revoked_at: float | None = None

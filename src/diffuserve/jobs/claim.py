@@ -1,0 +1,230 @@
+"""Handing out jobs: fairest first, several at once, each under a lease of its own."""
+
+from collections import defaultdict, deque
+from collections.abc import Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+import orjson
+import sqlalchemy as sa
+
+from diffuserve.domain.errors import DiffuserveError, WorkerNotFound
+from diffuserve.domain.job import Band, JobStatus
+from diffuserve.domain.worker import Claim, Lease
+from diffuserve.jobs import queue, schema
+from diffuserve.jobs.database import Transaction
+from diffuserve.jobs.due import sweep_due
+from diffuserve.jobs.fairness import Lane, TenantAccount, choose_lane
+from diffuserve.jobs.records import Change, load_records, save_changes
+
+jobs, leases, ready, lanes, tenants = schema.jobs, schema.leases, schema.ready, schema.lanes, schema.tenants
+
+_BLOCK = 65  # rows of a lane that are read at a time
+_LANES = sa.select(lanes, *(column.label(f"own_{column.name}") for column in tenants.c)).join_from(
+    lanes, tenants, tenants.c.id == lanes.c.tenant_id
+)
+_RUNNING = sa.select(leases.c.tenant_id, sa.func.count().label("running")).group_by(leases.c.tenant_id)
+
+
+@dataclass(frozen=True)
+class ClaimBy:
+    worker_id: str
+    claim: Claim
+
+
+@dataclass(frozen=True)
+class _Grant:
+    """A job that was picked for a worker."""
+
+    job_id: str
+    by: ClaimBy
+    cost_seconds: float
+
+
+@dataclass
+class _Market:
+    """The queue while claims are served from it; `served` is what its transaction has to write."""
+
+    transaction: Transaction
+    lanes: list[Lane]
+    heads: dict[str, deque[sa.Row[Any]]] = field(default_factory=dict)
+    grants: list[_Grant] = field(default_factory=list)
+    floors: dict[tuple[Band, str], float] = field(default_factory=dict)
+
+    async def serve(self, by: ClaimBy, models: frozenset[str]) -> None:
+        """Pick jobs until the worker's room is full; its first job is never too large."""
+        jobs_left, tokens = by.claim.num_jobs, 0
+        now, config = self.transaction.now, self.transaction.config
+        while jobs_left > 0:
+            servable = [lane for lane in self.lanes if lane.model in models]
+            lane = choose_lane(servable, by.claim.resident_models, now, config)
+            if lane is None:
+                return
+            head = (await self._heads_of(lane))[0]
+            tokens += head.step_tokens
+            limit = by.claim.num_tokens
+            if limit is not None and tokens > limit and jobs_left < by.claim.num_jobs:
+                return
+            self._grant(lane, head, by)
+            await self._advance(lane)
+            jobs_left -= 1
+
+    def _grant(self, lane: Lane, head: sa.Row[Any], by: ClaimBy) -> None:
+        group = (lane.band, lane.model)
+        self.floors[group] = max(self.floors.get(group, 0.0), lane.account.vtime)
+        lane.account.charge(head.cost_seconds)
+        self.grants.append(_Grant(head.job_id, by, head.cost_seconds))
+
+    async def _advance(self, lane: Lane) -> None:
+        heads = self.heads[lane.key]
+        last = heads.popleft()
+        if not heads:
+            heads.extend(await self._read(lane.key, last.seq))
+        if not heads:
+            self.lanes.remove(lane)
+            return
+        lane.head_seq, lane.head_at = heads[0].seq, heads[0].enqueued_at
+        lane.head_since = self.transaction.now
+
+    async def _heads_of(self, lane: Lane) -> deque[sa.Row[Any]]:
+        if lane.key not in self.heads:
+            self.heads[lane.key] = deque(await self._read(lane.key, lane.head_seq - 1))
+        return self.heads[lane.key]
+
+    async def _read(self, key: str, after_seq: int) -> list[sa.Row[Any]]:
+        statement = sa.select(ready).where(ready.c.lane == key, ready.c.seq > after_seq)
+        return await self.transaction.rows(statement.order_by(ready.c.seq).limit(_BLOCK))
+
+
+async def claim(
+    transaction: Transaction, claims: Sequence[ClaimBy]
+) -> Sequence[list[Lease] | DiffuserveError]:
+    await sweep_due(transaction)
+    models = await _models_served(transaction, {one.worker_id for one in claims})
+    granted = await _granted_before(transaction, claims)
+    market = _Market(transaction, await _open_lanes(transaction))
+    for one in claims:
+        if one.worker_id in models and (one.worker_id, one.claim.claim_id) not in granted:
+            served = models[one.worker_id]
+            await market.serve(one, served & frozenset(one.claim.models) if one.claim.models else served)
+    for by, lease in await _write(transaction, market):
+        granted[by.worker_id, by.claim.claim_id].append(lease)
+    return [
+        granted[one.worker_id, one.claim.claim_id]
+        if one.worker_id in models
+        else WorkerNotFound(f"no worker {one.worker_id}; register again")
+        for one in claims
+    ]
+
+
+async def _models_served(transaction: Transaction, worker_ids: set[str]) -> dict[str, frozenset[str]]:
+    """By worker; a draining one serves none."""
+    table = schema.workers
+    rows = await transaction.rows(sa.select(table).where(table.c.id.in_(sorted(worker_ids))))
+    return {row.id: frozenset(() if row.is_draining else orjson.loads(row.models)) for row in rows}
+
+
+async def _granted_before(
+    transaction: Transaction, claims: Sequence[ClaimBy]
+) -> dict[tuple[str, str], list[Lease]]:
+    """Leases of claims whose answer was lost."""
+    rows = await transaction.rows(
+        sa.select(jobs, leases.c.worker_id.label("holder"), leases.c.claim_id)
+        .join_from(leases, jobs, jobs.c.id == leases.c.job_id)
+        .where(leases.c.claim_id.in_({one.claim.claim_id for one in claims}))
+    )
+    granted: dict[tuple[str, str], list[Lease]] = defaultdict(list)
+    for row in rows:
+        granted[row.holder, row.claim_id].append(_lease(row, row.lease_token, row.attempt, transaction))
+    return granted
+
+
+async def _open_lanes(transaction: Transaction) -> list[Lane]:
+    running = {row.tenant_id: row.running for row in await transaction.rows(_RUNNING)}
+    accounts: dict[str, TenantAccount] = {}
+    found = []
+    for row in await transaction.rows(_LANES):
+        account = accounts.get(row.tenant_id)
+        if account is None:
+            tenant = queue.tenant_of(row, transaction.config, "own_")
+            account = TenantAccount(tenant, row.own_vtime, running.get(row.tenant_id, 0))
+            accounts[row.tenant_id] = account
+        found.append(
+            Lane(row.lane, Band(row.band), account, row.model, row.head_seq, row.head_at, row.head_since)
+        )
+    return found
+
+
+async def _write(transaction: Transaction, market: _Market) -> list[tuple[ClaimBy, Lease]]:
+    if not market.grants:
+        return []
+    ids = [grant.job_id for grant in market.grants]
+    records = await load_records(transaction, ids)
+    rows = {row.id: row for row in await transaction.rows(sa.select(jobs).where(jobs.c.id.in_(ids)))}
+    ledger, changes, lease_rows, granted = queue.Ledger(), [], [], []
+    accounts = await queue.load_tenants(transaction, {record.tenant_id for record in records.values()})
+    for grant in market.grants:
+        before = records[grant.job_id]
+        assert before.status is JobStatus.QUEUED, f"{before.id} is ready and {before.status}"
+        record = replace(
+            before,
+            status=JobStatus.RUNNING,
+            attempt=before.attempt + 1,
+            lease_token=before.lease_token + 1,
+            worker_id=grant.by.worker_id,
+            started_at=before.started_at or transaction.now,
+        )
+        ledger.charge(accounts[record.tenant_id], grant.cost_seconds)
+        ledger.count_queued(record.tenant_id, -1)
+        changes.append(Change(record, "running", {"attempt": record.attempt, "worker_id": record.worker_id}))
+        lease = _lease(rows[record.id], record.lease_token, record.attempt, transaction)
+        lease_rows.append(_lease_row(transaction, lease, grant, record.tenant_id))
+        granted.append((grant.by, lease))
+    await queue.take(transaction, ids)
+    await save_changes(transaction, changes)
+    await transaction.execute(sa.insert(leases), lease_rows)
+    await ledger.save(transaction)
+    await _raise_floors(transaction, market.floors)
+    return granted
+
+
+def _lease_row(transaction: Transaction, lease: Lease, grant: _Grant, tenant_id: str) -> dict[str, Any]:
+    return {
+        "job_id": lease.job_id,
+        "lease_token": lease.lease_token,
+        "tenant_id": tenant_id,
+        "model": lease.model,
+        "worker_id": grant.by.worker_id,
+        "claim_id": grant.by.claim.claim_id,
+        "charged": grant.cost_seconds,
+        "expires_at": transaction.now + transaction.config.lease_seconds,
+        "stop_at": None if lease.timeout is None else transaction.now + lease.timeout,
+    }
+
+
+def _lease(row: sa.Row[Any], lease_token: int, attempt: int, transaction: Transaction) -> Lease:
+    return Lease(
+        job_id=row.id,
+        lease_token=lease_token,
+        kind=row.kind,
+        model=row.model,
+        input=orjson.loads(row.input),
+        attempt=attempt,
+        lease_seconds=transaction.config.lease_seconds,
+        step_tokens=row.step_tokens,
+        cost_seconds=row.cost_seconds,
+        timeout=row.timeout,
+        num_previews=row.num_previews,
+        output_format=row.output_format,
+    )
+
+
+async def _raise_floors(transaction: Transaction, floors: dict[tuple[Band, str], float]) -> None:
+    insert = transaction.upsert(schema.floors)
+    vtime = schema.floors.c.vtime
+    statement = insert.on_conflict_do_update(
+        index_elements=["band", "model"],
+        set_={"vtime": sa.case((insert.excluded.vtime > vtime, insert.excluded.vtime), else_=vtime)},
+    )
+    rows = [{"band": band, "model": model, "vtime": vtime} for (band, model), vtime in floors.items()]
+    await transaction.execute(statement, rows)

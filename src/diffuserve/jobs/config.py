@@ -1,0 +1,60 @@
+"""How the queue behaves; every time in seconds."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+from diffuserve.domain.errors import InvalidParams
+from diffuserve.domain.job import JobStatus
+from diffuserve.domain.tenant import DEFAULT_PLANS, Plan
+
+DAY = 86_400.0
+DEFAULT_RETENTION: Mapping[JobStatus, float] = {
+    JobStatus.SUCCEEDED: 7 * DAY,
+    JobStatus.FAILED: DAY,
+    JobStatus.CANCELED: DAY,
+    JobStatus.EXPIRED: DAY,
+}
+
+
+@dataclass(frozen=True, kw_only=True)
+class StoreConfig:
+    """`lease_seconds` after a worker's last heartbeat its jobs go to others.
+
+    `ageing_seconds`: a lane whose head waited so long counts one band better.
+    `affinity_lookahead`, `affinity_seconds`, `affinity_wait_seconds`: a job whose model is resident
+    may pass at most so many jobs of its own tenant, and tenants at most so many weighted GPU-seconds
+    ahead of it, while none of those passed has waited longer.
+    `max_transient_retries`, `max_worker_losses`: attempts by cause before a job fails for good.
+    `max_backlog_seconds`: predicted GPU-seconds in the queue past which new work is refused.
+    """
+
+    lease_seconds: float = 30.0
+    heartbeat_seconds: float = 10.0
+    ageing_seconds: float = 60.0
+    affinity_lookahead: int = 32
+    affinity_seconds: float = 30.0
+    affinity_wait_seconds: float = 60.0
+    max_transient_retries: int = 3
+    max_worker_losses: int = 3
+    retry_base_seconds: float = 1.0
+    retry_cap_seconds: float = 60.0
+    max_backlog_seconds: float = 7 * DAY
+    idempotency_seconds: float = DAY
+    retention_seconds: Mapping[JobStatus, float] = field(default_factory=lambda: dict(DEFAULT_RETENTION))
+    plans: Mapping[str, Plan] = field(default_factory=lambda: dict(DEFAULT_PLANS))
+    default_plan: str = "standard"
+
+    def __post_init__(self) -> None:
+        if self.lease_seconds < 3 * self.heartbeat_seconds:
+            raise InvalidParams(
+                "lease_seconds",
+                self.lease_seconds,
+                f"must be at least three heartbeats ({3 * self.heartbeat_seconds:g} s), "
+                "so that one that is late loses no job",
+            )
+        if self.default_plan not in self.plans:
+            raise InvalidParams("default_plan", self.default_plan, f"known plans: {', '.join(self.plans)}")
+
+    def plan(self, name: str) -> Plan:
+        """The plan of that name; a tenant whose plan was taken out of the settings has the default one."""
+        return self.plans.get(name, self.plans[self.default_plan])

@@ -1,0 +1,39 @@
+"""What time alone does to waiting jobs: a retry comes due, a deadline passes."""
+
+from collections.abc import Collection
+from dataclasses import replace
+
+import sqlalchemy as sa
+
+from diffuserve.domain.job import JobStatus
+from diffuserve.jobs import queue, schema
+from diffuserve.jobs.database import Transaction
+from diffuserve.jobs.records import Change, load_records, save_changes
+
+ready, delayed = schema.ready, schema.delayed
+
+
+async def sweep_due(transaction: Transaction) -> None:
+    """Cheap where nothing is due: two looks into small indexes."""
+    due = await transaction.rows(sa.select(delayed.c.job_id).where(delayed.c.due_at <= transaction.now))
+    if due:
+        await _make_ready(transaction, [row.job_id for row in due])
+    late = await transaction.rows(sa.select(ready.c.job_id).where(ready.c.deadline <= transaction.now))
+    if late:
+        await _expire(transaction, [row.job_id for row in late])
+
+
+async def _make_ready(transaction: Transaction, job_ids: Collection[str]) -> None:
+    await transaction.execute(sa.delete(delayed).where(delayed.c.job_id.in_(list(job_ids))))
+    await queue.put(transaction, list((await load_records(transaction, job_ids)).values()))
+
+
+async def _expire(transaction: Transaction, job_ids: Collection[str]) -> None:
+    records = (await load_records(transaction, job_ids)).values()
+    await queue.take(transaction, job_ids)
+    ledger = queue.Ledger()
+    for record in records:
+        ledger.count_queued(record.tenant_id, -1)
+    await ledger.save(transaction)
+    expired = [replace(one, status=JobStatus.EXPIRED, finished_at=transaction.now) for one in records]
+    await save_changes(transaction, [Change(one, "expired", {}) for one in expired])

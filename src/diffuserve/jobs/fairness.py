@@ -1,0 +1,82 @@
+"""Which lane is served next: a pure function of what the queue holds.
+
+Start-time fair queueing over tenants: virtual time advances by GPU-seconds over weight, and the
+tenant that is furthest behind goes first. Bands come before virtual time, age before bands, and a
+job whose model is resident may go first within stated bounds.
+"""
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+
+from diffuserve.domain.job import Band
+from diffuserve.domain.tenant import Tenant
+from diffuserve.jobs.config import StoreConfig
+
+
+@dataclass
+class TenantAccount:
+    """A tenant while claims are made; owned by the transaction that makes them."""
+
+    tenant: Tenant
+    vtime: float
+    num_running: int
+
+    @property
+    def may_start(self) -> bool:
+        return self.num_running < self.tenant.plan.max_running
+
+    def charge(self, seconds: float) -> None:
+        self.vtime += seconds / self.tenant.plan.weight
+        self.num_running += 1
+
+
+@dataclass
+class Lane:
+    """Ready jobs of one band, tenant and model, as far as a choice looks: its head.
+
+    `head_at` is when the head was submitted, `head_since` when it became the head.
+    """
+
+    key: str
+    band: Band
+    account: TenantAccount
+    model: str
+    head_seq: int
+    head_at: float
+    head_since: float
+
+
+def choose_lane(
+    lanes: Sequence[Lane], resident_models: Iterable[str], now: float, config: StoreConfig
+) -> Lane | None:
+    """The lane whose head a worker with these models in memory gets; `None` if nobody may start."""
+    open_lanes = [lane for lane in lanes if lane.account.may_start]
+    if not open_lanes:
+        return None
+    ranks = [_rank(lane, now, config) for lane in open_lanes]
+    best = min(ranks)
+    contenders = [lane for lane, rank in zip(open_lanes, ranks, strict=True) if rank == best]
+    fairest = min(contenders, key=_order)
+    resident = frozenset(resident_models)
+    if fairest.model in resident or now - fairest.head_since > config.affinity_wait_seconds:
+        return fairest
+    warm = [
+        lane for lane in contenders if lane.model in resident and _is_near(lane, contenders, fairest, config)
+    ]
+    return min(warm, key=_order, default=fairest)
+
+
+def _rank(lane: Lane, now: float, config: StoreConfig) -> int:
+    """The band's rank, one better for each ageing time that the head has waited."""
+    return max(0, lane.band.rank - int((now - lane.head_at) / config.ageing_seconds))
+
+
+def _order(lane: Lane) -> tuple[float, str, int]:
+    return (lane.account.vtime, lane.account.tenant.id, lane.head_seq)
+
+
+def _is_near(lane: Lane, contenders: Sequence[Lane], fairest: Lane, config: StoreConfig) -> bool:
+    """Whether `lane` may pass: little virtual time ahead of the fairest, few places ahead in its tenant."""
+    ahead = lane.account.vtime - fairest.account.vtime
+    first = min(one.head_seq for one in contenders if one.account is lane.account)
+    return ahead <= config.affinity_seconds and lane.head_seq - first <= config.affinity_lookahead

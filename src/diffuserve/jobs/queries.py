@@ -1,0 +1,51 @@
+"""Reading: jobs, logs and lanes as they are, without the write lock."""
+
+from collections.abc import Collection
+from typing import Any
+
+import sqlalchemy as sa
+from sqlalchemy.ext.asyncio import AsyncConnection
+
+from diffuserve.domain.job import Job, JobStatus
+from diffuserve.jobs import schema
+from diffuserve.jobs.records import job_of
+
+jobs, leases = schema.jobs, schema.leases
+
+_JOBS = (
+    sa.select(jobs, leases.c.phase, leases.c.step, leases.c.total)
+    .join_from(jobs, leases, leases.c.job_id == jobs.c.id, isouter=True)
+    .where(sa.not_(jobs.c.is_erased))
+)
+_JOB = _JOBS.where(jobs.c.id == sa.bindparam("job_id"))
+
+
+async def find_job(connection: AsyncConnection, job_id: str) -> Job | None:
+    row = (await connection.execute(_JOB, {"job_id": job_id})).first()
+    return None if row is None else job_of(row)
+
+
+async def find_jobs(connection: AsyncConnection, job_ids: Collection[str]) -> dict[str, Job]:
+    if not job_ids:
+        return {}
+    found = await connection.execute(_JOBS.where(jobs.c.id.in_(list(job_ids))))
+    return {row.id: job_of(row) for row in found}
+
+
+def page_of_jobs(
+    tenant_id: str | None, statuses: Collection[JobStatus], after: str | None, limit: int
+) -> sa.Select[Any]:
+    """Newest first: ids are made in the order of time."""
+    statement = _JOBS.order_by(jobs.c.id.desc()).limit(limit)
+    if tenant_id is not None:
+        statement = statement.where(jobs.c.tenant_id == tenant_id)
+    if statuses:
+        statement = statement.where(jobs.c.status.in_(list(statuses)))
+    if after is not None:
+        statement = statement.where(jobs.c.id < after)
+    return statement
+
+
+def events_of(job_id: str, seq: int) -> sa.Select[Any]:
+    events = schema.job_events
+    return sa.select(events).where(events.c.job_id == job_id, events.c.seq > seq).order_by(events.c.seq)

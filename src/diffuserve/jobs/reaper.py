@@ -1,0 +1,149 @@
+"""What happens by itself: leases run out, retries come due, old jobs are forgotten.
+
+Any number of control planes may run a reaper; a row in the database says whose turn it is.
+"""
+
+import asyncio
+import logging
+import secrets
+from collections.abc import Collection, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import sqlalchemy as sa
+
+from diffuserve.domain.errors import DiffuserveError
+from diffuserve.domain.job import FINAL_STATUSES
+from diffuserve.jobs import finish, schema
+from diffuserve.jobs.config import DAY
+from diffuserve.jobs.database import Transaction
+from diffuserve.jobs.due import sweep_due
+from diffuserve.jobs.workers import forget_workers
+from diffuserve.storage.base import ArtifactStore
+
+if TYPE_CHECKING:
+    from diffuserve.jobs.store import JobStore
+
+log = logging.getLogger(__name__)
+
+PERIOD_SECONDS = 1.0
+_OUTAGE_SECONDS = 5.0  # silence of the reaper that counts as an outage
+_FORGET_AT_ONCE = 200  # jobs a transaction: a short one holds nobody up
+_FORGET_EVERY = 10
+_SWEEP_EVERY = 600
+_ORPHAN_AGE_SECONDS = 3_600.0
+_WORKER_MEMORY_SECONDS = DAY
+
+jobs, leases, housekeeping = schema.jobs, schema.leases, schema.housekeeping
+_NAME = "reaper"
+
+
+async def reap(transaction: Transaction, holders: Sequence[str]) -> Sequence[bool | DiffuserveError]:
+    """One round, by whoever's turn it is; gives whether it was the caller's."""
+    return [await _reap_as(transaction, holder) for holder in holders]
+
+
+async def _reap_as(transaction: Transaction, holder: str) -> bool:
+    now, last_alive = transaction.now, await _take_turn(transaction, holder)
+    if last_alive is None:
+        return False
+    if now - last_alive > _OUTAGE_SECONDS:
+        # Nobody could renew a lease while we were away: give that time back, and look next round.
+        extra = min(now - last_alive, transaction.config.lease_seconds)
+        await transaction.execute(sa.update(leases).values(expires_at=leases.c.expires_at + extra))
+        log.warning("no reaper ran for %.0f s; leases are extended by %.0f s", now - last_alive, extra)
+    await sweep_due(transaction)
+    expired = await transaction.rows(sa.select(leases).where(leases.c.expires_at <= now))
+    if expired:
+        log.warning("%d leases ran out", len(expired))
+        await finish.lose(transaction, expired)
+    late = await transaction.rows(sa.select(leases).where(leases.c.stop_at <= now))
+    if late:
+        await finish.stop_late(transaction, late)
+    return True
+
+
+async def _take_turn(transaction: Transaction, holder: str) -> float | None:
+    """When a reaper last ran, if it is this one's turn; the turn passes on after an outage."""
+    now = transaction.now
+    row = (await transaction.execute(sa.select(housekeeping).where(housekeeping.c.name == _NAME))).first()
+    if row is None:
+        first = {"name": _NAME, "holder": holder, "last_alive": now}
+        await transaction.execute(sa.insert(housekeeping), first)
+        return now
+    if row.holder != holder and now - row.last_alive <= _OUTAGE_SECONDS:
+        return None
+    mine = sa.update(housekeeping).where(housekeeping.c.name == _NAME).values(holder=holder, last_alive=now)
+    await transaction.execute(mine)
+    return float(row.last_alive)
+
+
+async def find_outdated(
+    transaction: Transaction, limits: Sequence[int]
+) -> Sequence[list[str] | DiffuserveError]:
+    """Final jobs that are past their time or were deleted; old workers and keys go at once."""
+    await forget_workers(transaction, _WORKER_MEMORY_SECONDS)
+    keys = schema.idempotency_keys
+    since = transaction.now - transaction.config.idempotency_seconds
+    await transaction.execute(sa.delete(keys).where(keys.c.created_at <= since))
+    return [await _outdated(transaction, limit) for limit in limits]
+
+
+async def _outdated(transaction: Transaction, limit: int) -> list[str]:
+    final = sorted(FINAL_STATUSES)
+    erased = sa.select(jobs.c.id).where(jobs.c.is_erased, jobs.c.status.in_(final)).limit(limit)
+    found = [row.id for row in await transaction.rows(erased)]
+    for status, seconds in transaction.config.retention_seconds.items():
+        old = sa.select(jobs.c.id).where(
+            jobs.c.status == status, jobs.c.finished_at <= transaction.now - seconds
+        )
+        found += [row.id for row in await transaction.rows(old.limit(limit))]
+    return list(dict.fromkeys(found))[:limit]
+
+
+async def forget(transaction: Transaction, batches: Sequence[Collection[str]]) -> Sequence[None]:
+    """Delete final jobs and their logs for good."""
+    ids = [job_id for batch in batches for job_id in batch]
+    if ids:
+        await transaction.execute(sa.delete(schema.job_events).where(schema.job_events.c.job_id.in_(ids)))
+        await transaction.execute(sa.delete(jobs).where(jobs.c.id.in_(ids)))
+    return [None for _ in batches]
+
+
+@dataclass
+class Reaper:
+    """Runs beside the API, and does a round a second for as long as it runs."""
+
+    store: "JobStore"
+    artifacts: ArtifactStore
+
+    async def run(self) -> None:
+        holder, rounds = secrets.token_hex(8), 0
+        while True:
+            try:
+                if await self.store.reap(holder):
+                    if rounds % _FORGET_EVERY == 0:
+                        await self.forget_outdated()
+                    if rounds % _SWEEP_EVERY == _SWEEP_EVERY - 1:
+                        await self.sweep_orphans(_ORPHAN_AGE_SECONDS)
+                    rounds += 1
+            except Exception:  # the next round may do better; a control plane without a reaper loses jobs
+                log.exception("the reaper failed; it goes on")
+            await asyncio.sleep(PERIOD_SECONDS)
+
+    async def forget_outdated(self) -> None:
+        """Files first: what is left behind by a crash in between is found again."""
+        while outdated := await self.store.find_outdated(_FORGET_AT_ONCE):
+            for job_id in outdated:
+                await self.artifacts.delete(job_id)
+            await self.store.forget(outdated)
+            if len(outdated) < _FORGET_AT_ONCE:
+                return
+
+    async def sweep_orphans(self, older_than_seconds: float) -> None:
+        """Delete files that no job points to: of lost attempts, and of jobs that are gone."""
+        attempts = await self.artifacts.attempts(older_than_seconds)
+        wanted = await self.store.tokens_of({job_id for job_id, _ in attempts})
+        for job_id, token in attempts:
+            if wanted.get(job_id) != token:
+                await self.artifacts.delete(f"{job_id}/{token}")
