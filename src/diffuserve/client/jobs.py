@@ -5,7 +5,7 @@ import os
 import random
 import secrets
 import time
-from collections.abc import AsyncIterator, Mapping, Sequence
+from collections.abc import AsyncGenerator, Mapping, Sequence
 from contextlib import aclosing
 from pathlib import Path
 from types import TracebackType
@@ -82,7 +82,7 @@ class Client:
     async def get(self, job_id: str) -> JobView:
         return job_of((await self._http.request("GET", f"/v1/jobs/{job_id}")).content)
 
-    async def list(
+    async def list_jobs(
         self, statuses: Sequence[JobStatus] = (), *, after: str | None = None, limit: int = 50
     ) -> JobPage:
         """Newest first."""
@@ -117,14 +117,13 @@ class Client:
                 if job.status.is_final:
                     return job
 
-    async def events(self, job_id: str, after: int = 0) -> AsyncIterator[LiveEvent]:
+    async def events(self, job_id: str, after: int = 0) -> AsyncGenerator[LiveEvent]:
         """News of a job, those after `after` in its log, until it is final.
 
         A connection that breaks is taken up again where it ended.
         """
         last_heard = time.monotonic()
         while True:
-            failure: Exception = ServerUnavailable(f"{self.server} closed the stream of events")
             try:
                 async with aclosing(self._stream_events(job_id, after)) as stream:
                     async for event in stream:
@@ -132,14 +131,9 @@ class Client:
                         yield event
                         if event.is_final:
                             return
-            except (httpx.TransportError, SSEError) as error:
-                failure = ServerUnavailable(
-                    f"{self.server} does not answer ({type(error).__name__}: {error})"
-                )
-            except ServerUnavailable as error:
-                failure = error
-            if time.monotonic() - last_heard > self._http.patience_seconds:
-                raise failure
+            except ServerUnavailable:
+                if time.monotonic() - last_heard > self._http.patience_seconds:
+                    raise
             await asyncio.sleep(random.uniform(0.2, 0.6))
 
     async def download(self, job_id: str, index: int, path: Path) -> None:
@@ -157,12 +151,16 @@ class Client:
         finally:
             partial.unlink(missing_ok=True)
 
-    async def _stream_events(self, job_id: str, after: int) -> AsyncIterator[LiveEvent]:
+    async def _stream_events(self, job_id: str, after: int) -> AsyncGenerator[LiveEvent]:
         headers = {"accept": "text/event-stream", "last-event-id": str(after)}
-        async with self._http.stream(f"/v1/jobs/{job_id}/events", headers) as response:
-            await _raise_for(response)
-            async for message in EventSource(response).aiter_sse():
-                yield event_of(message.data)
+        try:
+            async with self._http.stream(f"/v1/jobs/{job_id}/events", headers) as response:
+                await _raise_for(response)
+                async for message in EventSource(response).aiter_sse():
+                    yield event_of(message.data)
+        except (httpx.TransportError, SSEError) as error:
+            raise ServerUnavailable(f"{self.server} does not answer ({error!r})") from error
+        raise ServerUnavailable(f"{self.server} closed the stream of events")
 
 
 async def _raise_for(response: httpx.Response) -> None:

@@ -94,7 +94,7 @@ def upgrade() -> None:
         sa.Column("actual_seconds", sa.Double(), nullable=True),
         sa.Column("result", sa.Text(), nullable=True),
         sa.Column("error", sa.Text(), nullable=True),
-        sa.Column("is_erased", sa.Boolean(), server_default=sa.text("0"), nullable=False),
+        sa.Column("is_erased", sa.Boolean(), server_default=sa.false(), nullable=False),
         sa.PrimaryKeyConstraint("id"),
     )
     op.create_index(
@@ -139,7 +139,7 @@ def upgrade() -> None:
         sa.Column("charged", sa.Double(), nullable=False),
         sa.Column("expires_at", sa.Double(), nullable=False),
         sa.Column("stop_at", sa.Double(), nullable=True),
-        sa.Column("is_canceling", sa.Boolean(), server_default=sa.text("0"), nullable=False),
+        sa.Column("is_canceling", sa.Boolean(), server_default=sa.false(), nullable=False),
         sa.Column("phase", sa.Text(), nullable=True),
         sa.Column("step", sa.BigInteger(), server_default="0", nullable=False),
         sa.Column("total", sa.BigInteger(), server_default="0", nullable=False),
@@ -204,8 +204,8 @@ def upgrade() -> None:
         sa.Column("report", sa.Text(), nullable=False),
         sa.Column("registered_at", sa.Double(), nullable=False),
         sa.Column("heartbeat_at", sa.Double(), nullable=False),
-        sa.Column("is_draining", sa.Boolean(), server_default=sa.text("0"), nullable=False),
-        sa.Column("is_spot", sa.Boolean(), server_default=sa.text("0"), nullable=False),
+        sa.Column("is_draining", sa.Boolean(), server_default=sa.false(), nullable=False),
+        sa.Column("is_spot", sa.Boolean(), server_default=sa.false(), nullable=False),
         sa.Column("price_per_hour", sa.Double(), nullable=True),
         sa.PrimaryKeyConstraint("id"),
         postgresql_with=_HOT,
