@@ -8,10 +8,12 @@ from platformdirs import user_cache_path
 from pydantic import Field, field_validator
 from pydantic_settings import BaseSettings, SettingsConfigDict
 
+from diffuserve.api.config import ApiConfig
 from diffuserve.domain.errors import InvalidParams
 from diffuserve.domain.job import FINAL_STATUSES, JobStatus
 from diffuserve.domain.tenant import DEFAULT_PLANS, Plan
 from diffuserve.jobs.config import DEFAULT_RETENTION, StoreConfig
+from diffuserve.version import __version__
 
 LOOPBACK = "127.0.0.1"
 _DRIVERS = {
@@ -78,6 +80,12 @@ class Settings(BaseSettings):
     stall_seconds: float = Field(default=60, gt=0, description="time without a step after which it restarts")
     max_jobs: int = Field(default=32, ge=1, description="jobs that a worker holds at a time")
 
+    @classmethod
+    def with_options(cls, **options: object) -> "Settings":
+        """What was given on the command line, and the environment's say for what was not (`None`)."""
+        given: dict[str, Any] = {name: value for name, value in options.items() if value is not None}
+        return cls(**given)
+
     @field_validator("plans", mode="before")
     @classmethod
     def _name_plans(cls, plans: Any) -> Any:
@@ -117,6 +125,16 @@ class Settings(BaseSettings):
             retention_seconds={**DEFAULT_RETENTION, **self.retention_seconds},
             plans={**DEFAULT_PLANS, **self.plans},
             default_plan=self.default_plan,
+        )
+
+    def api_config(self, *, auth: bool) -> ApiConfig:
+        return ApiConfig(
+            auth=auth,
+            public_base_url=self.public_base_url,
+            default_model=self.default_model,
+            max_body_bytes=self.max_body_bytes,
+            result_url_seconds=self.result_url_seconds,
+            version=__version__,
         )
 
     @property

@@ -1,14 +1,33 @@
-"""`diffuserve demo`: a dozen prompts of mixed sizes and steps through one engine."""
+"""`diffuserve demo`: the whole way, from a server's start to a sheet of pictures."""
 
+import asyncio
+import itertools
+import logging
+import tempfile
 import time
+from collections.abc import Sequence
+from contextlib import AsyncExitStack
+from dataclasses import dataclass
+from datetime import datetime
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 from rich.console import Console
+from rich.markup import escape
+from rich.table import Table
 
-from diffuserve.cli.loading import ModelChoice, load_engine
+from diffuserve.cli import options
+from diffuserve.domain.job import JobStatus
 from diffuserve.domain.params import GenerationParams
+from diffuserve.domain.tenant import Role
+from diffuserve.settings import LOOPBACK, Settings
+
+if TYPE_CHECKING:
+    from diffuserve.cli.local_worker import Launch
+    from diffuserve.cli.watch import JobBars
+    from diffuserve.client.jobs import Client
+    from diffuserve.client.views import JobView
 
 # Prompt, width, height, steps.
 SCENES = (
@@ -25,34 +44,144 @@ SCENES = (
     ("a large brown square on a pink background", 64, 64, 2),
     ("a large black star on an orange background", 128, 96, 4),
 )
+TENANTS = ("studio", "newsroom")  # they take turns
+_START_SECONDS = 120.0
+
+
+@dataclass(frozen=True)
+class Drawn:
+    """A job of the demo as it ended."""
+
+    tenant: str
+    job: "JobView"
+    path: Path | None
 
 
 def demo(
     output: Annotated[Path, typer.Option("-o", "--output", help="Folder for the pictures.")] = Path(
         "out/demo"
     ),
+    engine_command: options.EngineCommand = None,
 ) -> None:
-    """Draw a dozen prompts of mixed sizes and steps together, and show what it took."""
-    console = Console(stderr=True)
-    requests = [
+    """Start a server, let two tenants submit a dozen jobs to it over HTTP, and show what became of them.
+
+    The path of the sheet with all pictures goes to stdout.
+    """
+    from diffuserve.cli.http_server import run
+    from diffuserve.cli.local_worker import Launch
+
+    console, start = Console(stderr=True), time.perf_counter()
+    output.mkdir(parents=True, exist_ok=True)
+    log = output / "server.log"
+    logging.basicConfig(filename=log, filemode="w", level=logging.INFO, force=True)
+    with tempfile.TemporaryDirectory(dir=output, prefix="data-") as folder:
+        drawn = run(_demo(_settings(Path(folder)), output, console, Launch(engine_command, log)))
+    print_table(console, drawn)
+    succeeded = [one for one in drawn if one.job.status is JobStatus.SUCCEEDED]
+    console.print(
+        f"{len(succeeded)} of {len(drawn)} jobs succeeded; {time.perf_counter() - start:.1f} s in all",
+        highlight=False,
+    )
+    if succeeded:
+        typer.echo(f"look at {save_sheet(succeeded, output)}")
+    raise typer.Exit(0 if len(succeeded) == len(SCENES) else 1)
+
+
+def _settings(folder: Path) -> Settings:
+    """A server of the demo's own, whatever the environment says."""
+    own = {"model": "tiny-flux", "host": LOOPBACK, "port": 0, "data_dir": folder, "drain_seconds": 1.0}
+    others = {"database_url": None, "public_base_url": None, "default_model": None}
+    return Settings().model_copy(update={**own, **others})
+
+
+async def _demo(settings: Settings, output: Path, console: Console, launch: "Launch") -> list[Drawn]:
+    """Start the server with a key for each tenant, draw, and stop it."""
+    from diffuserve.cli.local_worker import local_worker, wait_until_ready
+    from diffuserve.cli.server import running_server
+    from diffuserve.cli.wiring.control import open_store
+    from diffuserve.client.jobs import Client
+
+    async with open_store(settings) as store:
+        keys = {name: (await store.create_key(Role.TENANT, tenant_id=name))[1] for name in TENANTS}
+    async with AsyncExitStack() as stack:
+        with console.status("starting a server and its worker"):
+            server = await stack.enter_async_context(running_server(settings))
+            worker = await stack.enter_async_context(local_worker(server, settings, launch))
+            await wait_until_ready(worker, server.plane.store, set(), _START_SECONDS)
+        console.print(f"serving on {server.address}", style="dim", highlight=False)
+        clients = {
+            name: await stack.enter_async_context(Client(server.address, key)) for name, key in keys.items()
+        }
+        return await _draw(clients, output, console)
+
+
+async def _draw(clients: "dict[str, Client]", output: Path, console: Console) -> list[Drawn]:
+    """Every scene as a job, the tenants taking turns; all are followed at once."""
+    from diffuserve.cli.watch import JobBars
+
+    tenants = itertools.cycle(clients)
+    with JobBars(console) as bars:
+        jobs = [
+            _draw_one(tenant, clients[tenant], params, output / f"{number:02}.png", bars)
+            for number, (tenant, params) in enumerate(zip(tenants, scenes(), strict=False), 1)
+        ]
+        return await asyncio.gather(*jobs)
+
+
+async def _draw_one(
+    tenant: str, client: "Client", params: GenerationParams, path: Path, bars: "JobBars"
+) -> Drawn:
+    from diffuserve.cli.watch import follow
+
+    job = await follow(client, await client.submit(params), bars.show)
+    if job.status is not JobStatus.SUCCEEDED:
+        return Drawn(tenant, job, None)
+    await client.download(job.id, 0, path)
+    return Drawn(tenant, job, path)
+
+
+def scenes() -> list[GenerationParams]:
+    return [
         GenerationParams(prompt=prompt, width=width, height=height, num_inference_steps=steps, seed=7 + i)
         for i, (prompt, width, height, steps) in enumerate(SCENES)
     ]
-    with load_engine(ModelChoice(model="tiny-flux"), console) as engine:
-        from diffuserve.cli.output import Destination, PictureWriter, print_timings
-        from diffuserve.cli.run import run_requests
 
-        writer = PictureWriter(Destination.parse(output), engine.spec.name, len(requests))
-        start = time.perf_counter()
-        run = run_requests(engine, requests, console, writer.save)
-        seconds = time.perf_counter() - start
-    results = [run.results[index] for index in sorted(run.results)]
-    print_timings(console, results)
-    console.print(
-        f"{len(results)} pictures in {seconds:.2f} s ({len(results) / seconds:.1f} a second), "
-        f"{engine.stats.mean_requests_per_step:.1f} requests a step on average",
-        highlight=False,
-    )
-    if results:
-        typer.echo(f"look at {writer.save_sheet(results)}")
-    raise typer.Exit(0 if len(results) == len(requests) else 1)
+
+def print_table(console: Console, drawn: Sequence[Drawn]) -> None:
+    """By the server's clock: how long each job waited and ran."""
+    table = Table(box=None, header_style="bold", caption="times in seconds")
+    table.add_column("prompt", no_wrap=True, max_width=32)
+    table.add_column("tenant", no_wrap=True)
+    for name in ("size", "steps", "status", "queue", "run", "total"):
+        table.add_column(name, justify="right", no_wrap=True)
+    for one in drawn:
+        job = one.job
+        size, steps = f"{job.input['width']}x{job.input['height']}", str(job.input["num_inference_steps"])
+        times = (
+            _seconds(job.created_at, job.started_at),
+            _seconds(job.started_at, job.finished_at),
+            _seconds(job.created_at, job.finished_at),
+        )
+        table.add_row(escape(job.prompt), one.tenant, size, steps, job.status, *times)
+    console.print(table)
+
+
+def save_sheet(drawn: Sequence[Drawn], folder: Path) -> Path:
+    """One sheet with every picture, beside them."""
+    from PIL import Image
+
+    from diffuserve.media.contact_sheet import contact_sheet
+    from diffuserve.media.picture_file import save_picture
+
+    pictures = [
+        (Image.open(one.path), f"{one.job.prompt} ({one.job.input['width']}x{one.job.input['height']})")
+        for one in drawn
+        if one.path is not None
+    ]
+    path = folder / "contact_sheet.png"
+    save_picture(contact_sheet(pictures), path, {})
+    return path
+
+
+def _seconds(start: datetime | None, end: datetime | None) -> str:
+    return f"{(end - start).total_seconds():.2f}" if start and end else ""

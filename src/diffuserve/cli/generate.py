@@ -8,6 +8,7 @@ from typing import Annotated
 import typer
 from rich.console import Console
 
+from diffuserve.cli.destination import Destination
 from diffuserve.cli.loading import ModelChoice, load_engine
 from diffuserve.domain.params import GenerationParams
 
@@ -81,7 +82,7 @@ def generate(  # noqa: PLR0913 (a command has as many arguments as options)
 def draw(requests: Sequence[GenerationParams], choice: ModelChoice, output: Path, grid: bool) -> int:
     """Generate, save and report; gives the exit code."""
     console = Console(stderr=True)
-    from diffuserve.cli.output import Destination, PictureWriter, print_timings
+    from diffuserve.cli.output import PictureWriter, print_timings
     from diffuserve.cli.run import run_requests
 
     destination = Destination.parse(output)

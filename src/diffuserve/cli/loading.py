@@ -1,12 +1,12 @@
 """From the command line's options to a loaded engine."""
 
-import re
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from rich.console import Console
 
+from diffuserve.cli.destination import slug
 from diffuserve.settings import Settings
 
 if TYPE_CHECKING:
@@ -29,7 +29,7 @@ def load_engine(choice: ModelChoice, console: Console) -> "Engine":
     model = choice.model or settings.model
     device, dtype = choice.device or settings.device, choice.dtype or settings.dtype
     with console.status(f"loading {model}"):
-        from diffuserve.cli.quiet import quiet_libraries
+        from diffuserve.models.quiet import quiet_libraries
         from diffuserve.engine.config import EngineConfig
         from diffuserve.engine.engine import Engine
 
@@ -45,8 +45,3 @@ def cost_fit_path(cache_dir: Path, model: str, device: str | None, dtype: str | 
     """Where the fitted cost model of this choice is kept."""
     name = "-".join([model, device or "default", dtype or "default"])
     return cache_dir / "cost_fit" / f"{slug(name, limit=120)}.json"
-
-
-def slug(text: str, limit: int = 60) -> str:
-    """A file name that reads like `text`."""
-    return re.sub(r"[^a-z0-9]+", "-", text.lower()).strip("-")[:limit].rstrip("-") or "picture"

@@ -7,21 +7,41 @@ import typer
 from pydantic import ValidationError
 from rich.console import Console
 
+from diffuserve.cli import api, jobs, keys, serve, submit, worker
 from diffuserve.cli.calibrate import calibrate
+from diffuserve.cli.db import db
 from diffuserve.cli.demo import demo
 from diffuserve.cli.generate import EXAMPLES, INTERRUPTED, generate
 from diffuserve.cli.models import models
 from diffuserve.domain.errors import (
+    BandNotAllowed,
     DeviceUnavailable,
     DiffuserveError,
+    Forbidden,
     InvalidModel,
     InvalidParams,
     ModelNotFound,
+    NotFound,
+    ServerRefused,
+    TooLarge,
+    Unauthorized,
 )
 from diffuserve.version import __version__
 
 BAD_INPUT = 2
-_REFUSALS = (InvalidParams, ModelNotFound, InvalidModel, DeviceUnavailable)
+_REFUSALS = (
+    BandNotAllowed,
+    DeviceUnavailable,
+    Forbidden,
+    InvalidModel,
+    InvalidParams,
+    ModelNotFound,
+    NotFound,
+    ServerRefused,
+    TooLarge,
+    Unauthorized,
+    ValidationError,
+)
 
 app = typer.Typer(
     name="diffuserve",
@@ -32,10 +52,17 @@ app = typer.Typer(
     rich_markup_mode="markdown",
     pretty_exceptions_enable=False,
 )
+app.command(epilog=serve.EXAMPLES)(serve.serve)
+app.command(epilog=submit.EXAMPLES, no_args_is_help=True)(submit.submit)
+app.add_typer(jobs.jobs)
 app.command(epilog=EXAMPLES, no_args_is_help=True)(generate)
 app.command()(models)
 app.command(epilog="Example:\n\n  diffuserve calibrate --model /models/FLUX.1-schnell")(calibrate)
 app.command(epilog="Example:\n\n  diffuserve demo -o out/demo")(demo)
+app.command(epilog=api.EXAMPLES)(api.api)
+app.command(epilog=worker.EXAMPLES)(worker.worker)
+app.add_typer(keys.keys)
+app.add_typer(db)
 
 
 @app.callback(invoke_without_command=True)
@@ -52,8 +79,6 @@ def main() -> None:
     try:
         app()
     except _REFUSALS as error:
-        _complain(error, BAD_INPUT)
-    except ValidationError as error:
         _complain(error, BAD_INPUT)
     except DiffuserveError as error:
         _complain(error, 1)

@@ -1,53 +1,20 @@
-"""Where pictures go, and what is said about them."""
+"""Pictures of finished requests, and what is said about them."""
 
 import itertools
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-import typer
 from PIL.Image import Image
 from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
 
-from diffuserve.cli.loading import slug
+from diffuserve.cli.destination import Destination
 from diffuserve.engine.outputs import GenerationResult
 from diffuserve.media.contact_sheet import contact_sheet
-from diffuserve.media.picture_file import SUFFIXES, read_parameters, save_picture
+from diffuserve.media.picture_file import save_picture
 from diffuserve.version import __version__
-
-
-@dataclass(frozen=True)
-class Destination:
-    """A folder, or a single file name that several pictures are numbered after."""
-
-    folder: Path
-    stem: str | None
-    suffix: str
-
-    @classmethod
-    def parse(cls, output: Path) -> "Destination":
-        """`output` is a file if it has a picture's suffix, else a folder."""
-        if output.suffix.lower() in SUFFIXES:
-            return cls(output.parent, output.stem, output.suffix)
-        if output.suffix and not output.is_dir():
-            known = ", ".join(SUFFIXES)
-            raise typer.BadParameter(f"{output}: unknown kind of picture {output.suffix!r}; known: {known}")
-        return cls(output, None, ".png")
-
-    def path(self, parameters: Mapping[str, Any], number: int | None) -> Path:
-        """For the picture of these parameters; `number` counts them where there are several.
-
-        A named file is replaced, as with any tool's `-o`; one named after its prompt only by the
-        same picture drawn again.
-        """
-        if self.stem is not None:
-            stem = self.stem if number is None else f"{self.stem}-{number}"
-            return self.folder / f"{stem}{self.suffix}"
-        name = f"{slug(parameters['prompt'])}-{parameters['seed']}{self.suffix}"
-        return _free(self.folder / name, parameters)
 
 
 class PictureWriter:
@@ -103,11 +70,3 @@ def print_timings(console: Console, results: Sequence[GenerationResult]) -> None
         size, steps = f"{params.width}x{params.height}", str(params.num_inference_steps)
         table.add_row(escape(params.prompt), size, steps, *(f"{value:.2f}" for value in seconds))
     console.print(table)
-
-
-def _free(path: Path, parameters: Mapping[str, Any]) -> Path:
-    """The path, numbered if another picture is there."""
-    candidate, number = path, 2
-    while candidate.exists() and read_parameters(candidate) != parameters:
-        candidate, number = path.with_stem(f"{path.stem}-{number}"), number + 1
-    return candidate

@@ -62,7 +62,7 @@ class HttpTransport:
     async def close(self) -> None:
         await self._client.aclose()
 
-    async def request(
+    async def request(  # noqa: PLR0913 - what a request may carry
         self,
         method: str,
         path: str,

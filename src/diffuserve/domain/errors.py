@@ -2,7 +2,8 @@
 
 DiffuserveError
 ├── InvalidParams            also a ValueError; names the field, the value and the remedy
-│   └── ModelNotCapable      the model cannot honour a parameter that others can
+│   ├── ModelNotCapable      the model cannot honour a parameter that others can
+│   └── PictureTooLarge      more pixels than the model draws
 ├── ModelNotFound            no such bundled model, folder or hub id
 ├── InvalidModel             a model folder that is incomplete, truncated or of another kind
 ├── DeviceUnavailable        the device asked for is not on this machine
@@ -14,6 +15,7 @@ DiffuserveError
 │   └── ArtifactNotFound
 ├── Conflict                 the thing is not in a state that allows this
 │   ├── LeaseLost            another worker may hold the job; drop all local work
+│   ├── NotFinished          the job has no result yet
 │   └── IdempotencyMismatch  the key was used with another body
 ├── Refused                  allowed for others, or later
 │   ├── Unauthorized         no key, or none that is known
@@ -55,6 +57,12 @@ class ModelNotCapable(InvalidParams):
     """The model cannot honour this parameter; it is refused rather than dropped."""
 
     code = "model_not_capable"
+
+
+class PictureTooLarge(InvalidParams):
+    """A picture of more pixels than the model draws."""
+
+    code = "picture_too_large"
 
 
 class ModelNotFound(DiffuserveError, ValueError):
@@ -111,6 +119,12 @@ class LeaseLost(Conflict):
         self.job_id = job_id
 
 
+class NotFinished(Conflict):
+    """The job has no result yet."""
+
+    code = "not_finished"
+
+
 class IdempotencyMismatch(Conflict):
     code = "idempotency_mismatch"
 
@@ -150,7 +164,7 @@ class TooLarge(Refused):
 
 
 class ServerUnavailable(DiffuserveError):
-    """The control plane cannot be reached, or cannot serve now; it may be able to in `retry_after` seconds."""
+    """The control plane cannot be reached or cannot serve now; it may be able to in `retry_after` seconds."""
 
     code = "server_unavailable"
 

@@ -5,7 +5,7 @@ from dataclasses import asdict, dataclass, fields, replace
 from typing import Any
 
 from diffuserve.domain.cost import Workload
-from diffuserve.domain.errors import InvalidParams, ModelNotCapable
+from diffuserve.domain.errors import InvalidParams, ModelNotCapable, PictureTooLarge
 from diffuserve.domain.params import GenerationParams
 
 
@@ -89,7 +89,7 @@ class ModelSpec:
                 )
         if params.width * params.height > self.max_pixels:
             size = f"{params.width}x{params.height}"
-            raise InvalidParams(
+            raise PictureTooLarge(
                 "size", size, f"{self.name} draws at most {self.max_pixels:,} pixels a picture"
             )
 

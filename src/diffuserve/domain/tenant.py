@@ -44,12 +44,8 @@ class PlanOverrides:
     max_queued: int | None = None
 
     def apply(self, plan: Plan) -> Plan:
-        return replace(
-            plan,
-            weight=plan.weight if self.weight is None else self.weight,
-            max_running=plan.max_running if self.max_running is None else self.max_running,
-            max_queued=plan.max_queued if self.max_queued is None else self.max_queued,
-        )
+        changes = {name: value for name, value in vars(self).items() if value is not None}
+        return replace(plan, **changes) if changes else plan
 
 
 @dataclass(frozen=True)

@@ -88,13 +88,18 @@ class Engine:
         return self._core.cost_model
 
     @property
+    def token_budget(self) -> int:
+        """Tokens that may share one denoising step."""
+        return self._core.token_budget
+
+    @property
     def num_unfinished(self) -> int:
         """Requests that were taken in and have no outcome yet."""
         return len(self._unfinished)
 
     def describe(self) -> Mapping[str, str]:
         """What was chosen for this model and machine, for people to read."""
-        return {**self.pipeline.describe(), "token_budget": f"{self._core.token_budget:,}"}
+        return {**self.pipeline.describe(), "token_budget": f"{self.token_budget:,}"}
 
     def estimate(self, params: GenerationParams) -> CostEstimate:
         """Predicted device-seconds of a request that has the device to itself."""

@@ -10,19 +10,21 @@ import sqlalchemy as sa
 
 from diffuserve.domain.errors import DiffuserveError, WorkerNotFound
 from diffuserve.domain.job import Band, JobStatus
+from diffuserve.domain.tenant import Tenant
 from diffuserve.domain.worker import Claim, Lease
 from diffuserve.jobs import queue, schema
 from diffuserve.jobs.database import Transaction
 from diffuserve.jobs.due import sweep_due
 from diffuserve.jobs.fairness import Lane, TenantAccount, choose_lane
-from diffuserve.jobs.records import Change, load_records, save_changes
+from diffuserve.jobs.records import Change, record_of, save_changes
 
 jobs, leases, ready, lanes, tenants = schema.jobs, schema.leases, schema.ready, schema.lanes, schema.tenants
 
 _BLOCK = 65  # rows of a lane that are read at a time
-_LANES = sa.select(lanes, *(column.label(f"own_{column.name}") for column in tenants.c)).join_from(
-    lanes, tenants, tenants.c.id == lanes.c.tenant_id
-)
+_HEADS = sa.select(
+    *(lanes.c[name] for name in ("lane", "band", "model", "head_seq", "head_at", "head_since")),
+    *(tenants.c[name] for name in ("id", "plan", "weight", "max_running", "max_queued", "vtime")),
+).join_from(lanes, tenants, tenants.c.id == lanes.c.tenant_id)
 _RUNNING = sa.select(leases.c.tenant_id, sa.func.count().label("running")).group_by(leases.c.tenant_id)
 
 
@@ -38,6 +40,7 @@ class _Grant:
 
     job_id: str
     by: ClaimBy
+    tenant: Tenant
     cost_seconds: float
 
 
@@ -56,8 +59,7 @@ class _Market:
         jobs_left, tokens = by.claim.num_jobs, 0
         now, config = self.transaction.now, self.transaction.config
         while jobs_left > 0:
-            servable = [lane for lane in self.lanes if lane.model in models]
-            lane = choose_lane(servable, by.claim.resident_models, now, config)
+            lane = choose_lane(self.lanes, models, by.claim.resident_models, now, config)
             if lane is None:
                 return
             head = (await self._heads_of(lane))[0]
@@ -73,7 +75,7 @@ class _Market:
         group = (lane.band, lane.model)
         self.floors[group] = max(self.floors.get(group, 0.0), lane.account.vtime)
         lane.account.charge(head.cost_seconds)
-        self.grants.append(_Grant(head.job_id, by, head.cost_seconds))
+        self.grants.append(_Grant(head.job_id, by, lane.account.tenant, head.cost_seconds))
 
     async def _advance(self, lane: Lane) -> None:
         heads = self.heads[lane.key]
@@ -143,12 +145,11 @@ async def _open_lanes(transaction: Transaction) -> list[Lane]:
     running = {row.tenant_id: row.running for row in await transaction.rows(_RUNNING)}
     accounts: dict[str, TenantAccount] = {}
     found = []
-    for row in await transaction.rows(_LANES):
-        account = accounts.get(row.tenant_id)
+    for row in await transaction.rows(_HEADS):
+        account = accounts.get(row.id)
         if account is None:
-            tenant = queue.tenant_of(row, transaction.config, "own_")
-            account = TenantAccount(tenant, row.own_vtime, running.get(row.tenant_id, 0))
-            accounts[row.tenant_id] = account
+            tenant = queue.tenant_of(row, transaction.config)
+            account = accounts[row.id] = TenantAccount(tenant, row.vtime, running.get(row.id, 0))
         found.append(
             Lane(row.lane, Band(row.band), account, row.model, row.head_seq, row.head_at, row.head_since)
         )
@@ -159,12 +160,10 @@ async def _write(transaction: Transaction, market: _Market) -> list[tuple[ClaimB
     if not market.grants:
         return []
     ids = [grant.job_id for grant in market.grants]
-    records = await load_records(transaction, ids)
     rows = {row.id: row for row in await transaction.rows(sa.select(jobs).where(jobs.c.id.in_(ids)))}
     ledger, changes, lease_rows, granted = queue.Ledger(), [], [], []
-    accounts = await queue.load_tenants(transaction, {record.tenant_id for record in records.values()})
     for grant in market.grants:
-        before = records[grant.job_id]
+        before = record_of(rows[grant.job_id])
         assert before.status is JobStatus.QUEUED, f"{before.id} is ready and {before.status}"
         record = replace(
             before,
@@ -174,7 +173,7 @@ async def _write(transaction: Transaction, market: _Market) -> list[tuple[ClaimB
             worker_id=grant.by.worker_id,
             started_at=before.started_at or transaction.now,
         )
-        ledger.charge(accounts[record.tenant_id], grant.cost_seconds)
+        ledger.charge(grant.tenant, grant.cost_seconds)
         ledger.count_queued(record.tenant_id, -1)
         changes.append(Change(record, "running", {"attempt": record.attempt, "worker_id": record.worker_id}))
         lease = _lease(rows[record.id], record.lease_token, record.attempt, transaction)

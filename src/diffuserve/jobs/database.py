@@ -5,19 +5,28 @@ Every transaction that writes holds one lock of the whole database from its firs
 the commit, so the same plain statements are right on both.
 """
 
-from collections.abc import AsyncIterator, Callable, Mapping
+import asyncio
+import logging
+import random
+import time
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, TypeVar
 
+import asyncpg
 import sqlalchemy as sa
 from sqlalchemy.dialects import postgresql, sqlite
 from sqlalchemy.exc import DBAPIError
 from sqlalchemy.exc import TimeoutError as PoolTimeout
 from sqlalchemy.ext.asyncio import AsyncConnection, AsyncEngine, create_async_engine
 
+from diffuserve.domain.errors import ServerUnavailable
 from diffuserve.jobs.config import StoreConfig
 
+log = logging.getLogger(__name__)
+
+T = TypeVar("T")
 Clock = Callable[[], float]
 Notice = tuple[str, Mapping[str, Any]]
 
@@ -25,7 +34,9 @@ _LOCK = 0x64696666  # any number that nobody else takes in this database
 _BUSY_SECONDS = 10.0
 _SQLITE_NOW = "(julianday('now') - 2440587.5) * 86400.0"
 _POSTGRESQL_NOW = "extract(epoch from clock_timestamp())::float8"
-_CONNECTION_LOST = ("08", "57P", "53", "25006")  # SQLSTATEs: connection, shutdown, resources, read-only
+_AWAY = ("08", "57P", "53", "25006")  # SQLSTATEs: connection, shutdown, resources, read-only
+_PATIENCE_SECONDS = 10.0
+_FIRST_PAUSE_SECONDS = 0.05
 
 
 @dataclass
@@ -84,8 +95,13 @@ class Database:
             yield connection
 
     async def rows(self, statement: sa.Executable) -> list[sa.Row[Any]]:
-        async with self._reader.connect() as connection:
-            return list((await connection.execute(statement)).all())
+        """What a query gives, without the lock. Raises `ServerUnavailable` when the database stays away."""
+
+        async def look(_is_retry: bool) -> list[sa.Row[Any]]:
+            async with self.read() as connection:
+                return list((await connection.execute(statement)).all())
+
+        return await patiently(look)
 
     async def now(self) -> float:
         if self._clock is not None:
@@ -109,16 +125,42 @@ class Database:
         return float((await connection.exec_driver_sql(now)).scalar_one())
 
 
+async def patiently(work: Callable[[bool], Awaitable[T]]) -> T:
+    """Do `work(is_retry)` again while the database is away, as after a restart of it.
+
+    Raises `ServerUnavailable` when that takes too long.
+    """
+    deadline = time.monotonic() + _PATIENCE_SECONDS
+    pause, is_retry = _FIRST_PAUSE_SECONDS, False
+    while True:
+        try:
+            return await work(is_retry)
+        except Exception as error:
+            if not is_unavailable(error):
+                raise
+            if time.monotonic() + pause > deadline:
+                log.error("the database stays away: %s", error)
+                raise ServerUnavailable("the database is away; try again later", retry_after=2) from error
+            log.warning("the database is away (%s); trying again", type(error).__name__)
+        await asyncio.sleep(pause * random.uniform(0.5, 1.0))
+        pause, is_retry = min(2 * pause, 1.0), True
+
+
 def is_unavailable(error: BaseException) -> bool:
     """Whether the database is away or too busy, rather than asked for something wrong."""
-    if isinstance(error, OSError | PoolTimeout):
+    if isinstance(error, OSError | PoolTimeout | asyncpg.InterfaceError):
         return True
+    if isinstance(error, asyncpg.PostgresError):  # raised bare while connecting
+        return (error.sqlstate or "").startswith(_AWAY)
     if not isinstance(error, DBAPIError):
         return False
     state = getattr(error.orig, "sqlstate", None) or ""
-    is_locked = "database is locked" in str(error.orig)
-    is_closed = "connection is closed" in str(error.orig)
-    return error.connection_invalidated or state.startswith(_CONNECTION_LOST) or is_locked or is_closed
+    said = str(error.orig)
+    return (
+        error.connection_invalidated
+        or state.startswith(_AWAY)
+        or any(words in said for words in ("database is locked", "connection is closed"))
+    )
 
 
 def _sqlite_engine(url: sa.URL, begin: str) -> AsyncEngine:

@@ -5,7 +5,7 @@ tenant that is furthest behind goes first. Bands come before virtual time, age b
 job whose model is resident may go first within stated bounds.
 """
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass
 
 from diffuserve.domain.job import Band
@@ -47,15 +47,23 @@ class Lane:
 
 
 def choose_lane(
-    lanes: Sequence[Lane], resident_models: Iterable[str], now: float, config: StoreConfig
+    lanes: Sequence[Lane],
+    models: Collection[str],
+    resident_models: Iterable[str],
+    now: float,
+    config: StoreConfig,
 ) -> Lane | None:
-    """The lane whose head a worker with these models in memory gets; `None` if nobody may start."""
-    open_lanes = [lane for lane in lanes if lane.account.may_start]
-    if not open_lanes:
+    """The lane whose head goes to a worker that serves `models`; `None` if nobody may start.
+
+    `resident_models` are those that it has in memory.
+    """
+    by_rank: dict[int, list[Lane]] = {}
+    for lane in lanes:
+        if lane.model in models and lane.account.may_start:
+            by_rank.setdefault(_rank(lane, now, config), []).append(lane)
+    if not by_rank:
         return None
-    ranks = [_rank(lane, now, config) for lane in open_lanes]
-    best = min(ranks)
-    contenders = [lane for lane, rank in zip(open_lanes, ranks, strict=True) if rank == best]
+    contenders = by_rank[min(by_rank)]
     fairest = min(contenders, key=_order)
     resident = frozenset(resident_models)
     if fairest.model in resident or now - fairest.head_since > config.affinity_wait_seconds:

@@ -14,7 +14,7 @@ import sqlalchemy as sa
 from diffuserve.domain.errors import DiffuserveError, LeaseLost
 from diffuserve.domain.job import JobError, JobStatus
 from diffuserve.domain.worker import Completion, Failure, Release, ReleaseCause
-from diffuserve.events.base import worker_topic
+from diffuserve.events.base import QUEUE, worker_topic
 from diffuserve.jobs import queue, schema
 from diffuserve.jobs.database import Transaction
 from diffuserve.jobs.records import Change, JobRecord, dump, dump_result, load_records, save_changes
@@ -72,6 +72,13 @@ class _Ending:
         await queue.put(self.transaction, self.requeued)
         await queue.delay(self.transaction, self.delayed)
         await self.ledger.save(self.transaction)
+        if self.changes:
+            await self._offer_room()
+
+    async def _offer_room(self) -> None:
+        """A tenant at its limit may start a job again: whoever waits for work should look."""
+        if await self.transaction.rows(sa.select(schema.lanes.c.lane).limit(1)):
+            self.transaction.notices.append((QUEUE, {"type": "ready"}))
 
 
 async def complete(
@@ -109,7 +116,7 @@ async def release(
 
 async def lose(transaction: Transaction, expired: Sequence[sa.Row[Any]]) -> None:
     """Leases that nobody renewed: their workers are taken for dead."""
-    records = await _end_leases(transaction, expired)
+    records = await _take_away(transaction, expired)
     ending = _Ending(transaction)
     await _settle(ending, expired, {})
     for lease in expired:
@@ -124,7 +131,7 @@ async def lose(transaction: Transaction, expired: Sequence[sa.Row[Any]]) -> None
 
 async def stop_late(transaction: Transaction, late: Sequence[sa.Row[Any]]) -> None:
     """Jobs that ran longer than their `timeout`; what they took is charged."""
-    records = await _end_leases(transaction, late)
+    records = await _take_away(transaction, late)
     ending = _Ending(transaction)
     await _settle(ending, late, {lease.job_id: records[lease.job_id].timeout or 0.0 for lease in late})
     for lease in late:
@@ -179,6 +186,12 @@ async def _end_leases(transaction: Transaction, ended: Sequence[sa.Row[Any]]) ->
     if ids:
         await transaction.execute(sa.delete(leases).where(leases.c.job_id.in_(ids)))
     return await load_records(transaction, ids)
+
+
+async def _take_away(transaction: Transaction, ended: Sequence[sa.Row[Any]]) -> dict[str, JobRecord]:
+    """As `_end_leases`, against the worker's will: its token finishes nothing from now on."""
+    records = await _end_leases(transaction, ended)
+    return {job_id: replace(record, worker_id=None) for job_id, record in records.items()}
 
 
 async def _settle(ending: _Ending, ended: Sequence[sa.Row[Any]], actual: dict[str, float]) -> None:

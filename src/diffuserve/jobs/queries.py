@@ -17,12 +17,10 @@ _JOBS = (
     .join_from(jobs, leases, leases.c.job_id == jobs.c.id, isouter=True)
     .where(sa.not_(jobs.c.is_erased))
 )
-_JOB = _JOBS.where(jobs.c.id == sa.bindparam("job_id"))
 
 
-async def find_job(connection: AsyncConnection, job_id: str) -> Job | None:
-    row = (await connection.execute(_JOB, {"job_id": job_id})).first()
-    return None if row is None else job_of(row)
+def job_named(job_id: str) -> sa.Select[Any]:
+    return _JOBS.where(jobs.c.id == job_id)
 
 
 async def find_jobs(connection: AsyncConnection, job_ids: Collection[str]) -> dict[str, Job]:

@@ -69,14 +69,10 @@ class Ledger:
             )
 
 
-def tenant_of(row: sa.Row[Any], config: StoreConfig, prefix: str = "") -> Tenant:
-    """From a row of `tenants`, its columns named with `prefix`; a plan means what the settings say now."""
-    tenant_id, plan, *limits = (
-        getattr(row, prefix + name) for name in ("id", "plan", "weight", "max_running", "max_queued")
-    )
-    weight, max_running, max_queued = limits
-    overrides = PlanOverrides(weight=weight, max_running=max_running, max_queued=max_queued)
-    return Tenant(tenant_id, overrides.apply(config.plan(plan or config.default_plan)))
+def tenant_of(row: sa.Row[Any], config: StoreConfig) -> Tenant:
+    """From a row of `tenants`; a plan means what the settings say now."""
+    overrides = PlanOverrides(weight=row.weight, max_running=row.max_running, max_queued=row.max_queued)
+    return Tenant(row.id, overrides.apply(config.plan(row.plan or config.default_plan)))
 
 
 async def load_tenants(transaction: Transaction, tenant_ids: Collection[str]) -> dict[str, Tenant]:

@@ -88,11 +88,12 @@ async def load_records(transaction: Transaction, job_ids: Collection[str]) -> di
     if not job_ids:
         return {}
     rows = await transaction.rows(sa.select(*_COLUMNS).where(jobs.c.id.in_(list(job_ids))))
-    return {row.id: _record(row) for row in rows}
+    return {row.id: record_of(row) for row in rows}
 
 
-def _record(row: sa.Row[Any]) -> JobRecord:
-    values = row._asdict()
+def record_of(row: sa.Row[Any]) -> JobRecord:
+    """From a row of `jobs`, or of as many of its columns as a record has."""
+    values = {name: getattr(row, name) for name in JobRecord.__dataclass_fields__}
     values["band"], values["status"] = Band(values["band"]), JobStatus(values["status"])
     return JobRecord(**values)
 

@@ -82,11 +82,10 @@ class JobStore:
 
     async def get(self, job_id: str, tenant_id: str | None = None) -> Job:
         """Raises `JobNotFound`, also for another tenant's job."""
-        async with self.database.read() as connection:
-            job = await queries.find_job(connection, job_id)
-        if job is None or tenant_id not in (None, job.tenant_id):
+        rows = await self.database.rows(queries.job_named(job_id))
+        if not rows or tenant_id not in (None, rows[0].tenant_id):
             raise JobNotFound(f"no job {job_id}")
-        return job
+        return job_of(rows[0])
 
     async def list_jobs(
         self,

@@ -7,18 +7,13 @@ them share statements as well.
 
 import asyncio
 import contextlib
-import logging
-import random
-import time
 from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass
 from typing import Any, Generic, TypeVar
 
 from diffuserve.domain.errors import DiffuserveError, ServerUnavailable
 from diffuserve.events.base import EventBus
-from diffuserve.jobs.database import Database, Notice, Transaction, is_unavailable
-
-log = logging.getLogger(__name__)
+from diffuserve.jobs.database import Database, Notice, Transaction, patiently
 
 I = TypeVar("I")  # noqa: E741
 O = TypeVar("O")  # noqa: E741
@@ -30,8 +25,6 @@ It may be done again when the answer of the database was lost, and then finds it
 
 _MAX_BATCH = 256
 _MAX_WAITING = 20_000
-_PATIENCE_SECONDS = 10.0
-_PAUSE_SECONDS = 0.05
 
 
 @dataclass
@@ -88,9 +81,9 @@ class Writer:
 
     async def _write(self, batch: list[_Waiting[Any, Any]]) -> None:
         try:
-            outcomes, notices = await self._commit_patiently(batch)
+            outcomes, notices = await patiently(lambda is_retry: self._commit(batch, is_retry))
         except Exception as error:
-            if len(batch) == 1 or is_unavailable(error):
+            if len(batch) == 1 or isinstance(error, ServerUnavailable):
                 return _fail(batch, error)
             for one in batch:  # one of them is at fault: alone it fails alone
                 await self._write([one])
@@ -99,19 +92,6 @@ class Writer:
             self._bus.publish(topic, message)
         for one, outcome in zip(batch, outcomes, strict=True):
             _settle(one.outcome, outcome)
-
-    async def _commit_patiently(self, batch: list[_Waiting[Any, Any]]) -> tuple[list[Any], list[Notice]]:
-        deadline = time.monotonic() + _PATIENCE_SECONDS
-        pause, is_retry = _PAUSE_SECONDS, False
-        while True:
-            try:
-                return await self._commit(batch, is_retry)
-            except Exception as error:
-                if not is_unavailable(error) or time.monotonic() + pause > deadline:
-                    raise
-                log.warning("the database is away (%s); trying again", type(error).__name__)
-            await asyncio.sleep(pause * random.uniform(0.5, 1.0))
-            pause, is_retry = min(2 * pause, 1.0), True
 
     async def _commit(
         self, batch: list[_Waiting[Any, Any]], is_retry: bool
@@ -138,9 +118,6 @@ def _settle(future: asyncio.Future[Any], outcome: Any) -> None:
 
 
 def _fail(batch: list[_Waiting[Any, Any]], error: Exception) -> None:
-    if is_unavailable(error):
-        log.error("the database stays away: %s", error)
     for one in batch:
         if not one.outcome.done():
-            unavailable = ServerUnavailable("the database is away; try again later", retry_after=2)
-            one.outcome.set_exception(unavailable if is_unavailable(error) else error)
+            one.outcome.set_exception(error)

@@ -2,14 +2,16 @@
 
 from collections.abc import Mapping
 from importlib import import_module
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from diffuserve.domain.errors import InvalidModel
 
 if TYPE_CHECKING:
     import torch
 
+    from diffuserve.domain.model_spec import ModelSpec
     from diffuserve.models.base import Pipeline
+    from diffuserve.models.folder import ModelFolder
 
 # The `_class_name` of a model_index.json, and who serves it.
 PIPELINES: Mapping[str, str] = {
@@ -25,6 +27,20 @@ def load_pipeline(
     `dtype=None` takes the family's choice for the checkpoint and the device. Raises `ModelNotFound`
     or `InvalidModel` before any weight is read.
     """
+    folder, family = _open(model)
+    pipeline: Pipeline = family.load(folder, device, dtype, deterministic)
+    return pipeline
+
+
+def read_spec(model: str) -> "ModelSpec":
+    """What a model can do, from its folder's configs: no weight is read. Raises as `load_pipeline`."""
+    folder, family = _open(model)
+    spec: ModelSpec = family.read_spec(folder)
+    return spec
+
+
+def _open(model: str) -> "tuple[ModelFolder, Any]":
+    """The model's folder, and the class that serves it."""
     from diffuserve.models.folder import open_model
 
     folder = open_model(model)
@@ -35,6 +51,4 @@ def load_pipeline(
             f"which is not served; known: {known}"
         )
     module_name, class_name = PIPELINES[folder.pipeline_class].split(":")
-    family = getattr(import_module(module_name), class_name)
-    pipeline: Pipeline = family.load(folder, device, dtype, deterministic)
-    return pipeline
+    return folder, getattr(import_module(module_name), class_name)

@@ -10,9 +10,9 @@ from PIL import Image
 
 from diffuserve.cli import main as cli
 from diffuserve.cli.calibrate import sweep
+from diffuserve.cli.destination import Destination, slug
 from diffuserve.cli.generate import parse_size
-from diffuserve.cli.loading import cost_fit_path, slug
-from diffuserve.cli.output import Destination
+from diffuserve.cli.loading import cost_fit_path
 from diffuserve.domain.model_spec import ModelSpec
 from diffuserve.media.picture_file import save_picture
 from diffuserve.settings import Settings

@@ -78,11 +78,18 @@ class FluxPipeline:
             folder, device, dtype, lowercase=bool(folder.settings.get("lowercase_prompt", False))
         )
         self.vae = FluxVae(folder, device, dtype)
-        self.spec = replace(flux_spec(folder, config), pixels_per_token=(_PATCH * self.vae.scale) ** 2)
+        self.spec = self.read_spec(folder)
         self.preview_map = _preview_map(folder, self.vae.latent_channels)
         self.attention = choose_kernel(device, dtype)
         self.transformer = self._load_transformer(folder, config)
         self._layout = functools.lru_cache(maxsize=8)(self._make_layout)
+
+    @classmethod
+    def read_spec(cls, folder: ModelFolder) -> ModelSpec:
+        """From the folder's configs alone."""
+        spec = flux_spec(folder, FluxConfig.from_dict(folder.json("transformer/config.json")))
+        vae_scale = 2 ** (len(folder.json("vae/config.json")["block_out_channels"]) - 1)
+        return replace(spec, pixels_per_token=(_PATCH * vae_scale) ** 2)
 
     @classmethod
     def load(

@@ -1,0 +1,170 @@
+"""What the database and the folder of results say once all is over."""
+
+import hashlib
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import orjson
+import sqlalchemy as sa
+from sqlalchemy.ext.asyncio import AsyncEngine, create_async_engine
+
+from diffuserve.domain.job import FINAL_STATUSES, JobStatus
+from diffuserve.jobs import schema
+
+jobs, events, leases, workers = schema.jobs, schema.job_events, schema.leases, schema.workers
+
+
+@dataclass(frozen=True)
+class Holding:
+    """A lease that a worker held when it was hurt."""
+
+    job_id: str
+    lease_token: int
+
+
+@dataclass(frozen=True, kw_only=True)
+class Verdict:
+    """Counts of one run. `lost` to `untrue` must be 0.
+
+    `lost`: accepted, and not in exactly one final status with one final event. `doubled`: published
+    more than once, or stored though nobody had it accepted. `damaged`: a result that is not, byte for
+    byte, in the folder of the last lease. `gaps`: event logs with holes. `untrue`: a status that a
+    client was told as final and that is another one now. `stuck`: leases and queued rows left over.
+    """
+
+    accepted: int
+    statuses: Mapping[str, int]
+    failed_by_code: Mapping[str, int]
+    lost: int
+    doubled: int
+    damaged: int
+    gaps: int
+    stuck: int
+    untrue: int
+    interrupted: int
+    attempts: int
+    orphan_folders: int
+
+    @property
+    def is_clean(self) -> bool:
+        return not (self.lost or self.doubled or self.damaged or self.gaps or self.stuck or self.untrue)
+
+
+class Records:
+    """The database, read from outside."""
+
+    def __init__(self, url: str) -> None:
+        self._engine: AsyncEngine = create_async_engine(url, pool_pre_ping=True)
+
+    async def close(self) -> None:
+        await self._engine.dispose()
+
+    async def rows(self, statement: sa.Executable) -> Sequence[sa.Row[Any]]:
+        async with self._engine.connect() as connection:
+            return (await connection.execute(statement)).all()
+
+    async def held_by(self, worker_name: str) -> list[Holding]:
+        """The leases of the newest worker of that name: an earlier one is dead already."""
+        newest = (
+            sa.select(workers.c.id)
+            .where(workers.c.name == worker_name)
+            .order_by(workers.c.registered_at.desc())
+            .limit(1)
+            .scalar_subquery()
+        )
+        held = sa.select(leases.c.job_id, leases.c.lease_token).where(leases.c.worker_id == newest)
+        return [Holding(row.job_id, row.lease_token) for row in await self.rows(held)]
+
+    async def live(self, held: Sequence[Holding]) -> list[Holding]:
+        """Those of the leases that are still in force."""
+        mine = leases.c.job_id.in_([one.job_id for one in held])
+        rows = await self.rows(sa.select(leases.c.job_id, leases.c.lease_token).where(mine))
+        now = {(row.job_id, row.lease_token) for row in rows}
+        return [one for one in held if (one.job_id, one.lease_token) in now]
+
+    async def num_running(self) -> int:
+        return len(await self.rows(sa.select(leases.c.job_id)))
+
+    async def num_unfinished(self) -> int:
+        unfinished = sa.select(sa.func.count()).where(jobs.c.status.not_in(FINAL_STATUSES))
+        return int((await self.rows(unfinished))[0][0])
+
+
+async def audit(
+    records: Records, artifacts: Path, told: Mapping[str, JobStatus | None], hurt: Sequence[Holding]
+) -> Verdict:
+    """`told`: the accepted jobs and, by job, the final status that its client was told."""
+    stored = {row.id: row for row in await records.rows(sa.select(jobs))}
+    log = await _event_types(records)
+    lost = [job_id for job_id in told if not _has_one_end(stored.get(job_id), log.get(job_id, []))]
+    published_twice = [job_id for job_id, types in log.items() if types.count(JobStatus.SUCCEEDED) > 1]
+    succeeded = [row for row in stored.values() if row.status == JobStatus.SUCCEEDED]
+    return Verdict(
+        accepted=len(told),
+        statuses=Counter(row.status for row in stored.values()),
+        failed_by_code=Counter(orjson.loads(row.error)["code"] for row in stored.values() if row.error),
+        lost=len(lost),
+        doubled=len(published_twice) + len(stored.keys() - told.keys()),
+        damaged=sum(not _is_whole(row, artifacts) for row in succeeded),
+        gaps=await _num_gaps(records),
+        stuck=await _num_left(records),
+        untrue=sum(
+            status is not None and job_id in stored and stored[job_id].status != status
+            for job_id, status in told.items()
+        ),
+        interrupted=sum(stored[one.job_id].lease_token > one.lease_token for one in hurt),
+        attempts=sum(row.attempt for row in stored.values()),
+        orphan_folders=_num_orphans(artifacts, succeeded),
+    )
+
+
+def _has_one_end(row: sa.Row[Any] | None, types: Sequence[str]) -> bool:
+    ends = [one for one in types if one in FINAL_STATUSES]
+    return row is not None and ends == [row.status] and types[-1] == row.status
+
+
+def _is_whole(row: sa.Row[Any], artifacts: Path) -> bool:
+    files = orjson.loads(row.result)["artifacts"]
+    folder = artifacts / row.id / str(row.lease_token)
+    return bool(files) and all(_digest(folder / file["name"]) == file["sha256"] for file in files)
+
+
+def _digest(path: Path) -> str | None:
+    return hashlib.sha256(path.read_bytes()).hexdigest() if path.is_file() else None
+
+
+async def _event_types(records: Records) -> dict[str, list[str]]:
+    log: dict[str, list[str]] = {}
+    statement = sa.select(events.c.job_id, events.c.type).order_by(events.c.job_id, events.c.seq)
+    for row in await records.rows(statement):
+        log.setdefault(row.job_id, []).append(row.type)
+    return log
+
+
+async def _num_gaps(records: Records) -> int:
+    """Logs whose numbers are not 1, 2, 3 … to the job's own count."""
+    first, last, count = sa.func.min(events.c.seq), sa.func.max(events.c.seq), sa.func.count()
+    counted = (
+        sa.select(events.c.job_id, first.label("first"), last.label("last"), count.label("count"))
+        .group_by(events.c.job_id)
+        .subquery()
+    )
+    same = sa.and_(
+        counted.c.first == 1, counted.c.last == counted.c.count, counted.c.count == jobs.c.num_events
+    )
+    gaps = sa.select(jobs.c.id).outerjoin(counted, counted.c.job_id == jobs.c.id)
+    return len(await records.rows(gaps.where(sa.not_(sa.func.coalesce(same, sa.false())))))
+
+
+async def _num_left(records: Records) -> int:
+    tables = (leases, schema.ready, schema.delayed, schema.lanes)
+    return sum([(await records.rows(sa.select(sa.func.count()).select_from(one)))[0][0] for one in tables])
+
+
+def _num_orphans(artifacts: Path, succeeded: Sequence[sa.Row[Any]]) -> int:
+    """Folders of attempts that came to nothing; the reaper sweeps them when they are an hour old."""
+    wanted = {(row.id, str(row.lease_token)) for row in succeeded}
+    return sum((folder.parent.name, folder.name) not in wanted for folder in artifacts.glob("*/*"))

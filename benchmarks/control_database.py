@@ -1,0 +1,48 @@
+"""The databases of the chaos run and the benchmarks: a SQLite file, or a real PostgreSQL of this machine."""
+
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+
+from diffuserve.testing.postgres import PostgresServer
+
+SQLITE, POSTGRESQL = "sqlite", "postgresql"
+NAMES = (SQLITE, POSTGRESQL)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Database:
+    """`url` is what `diffuserve api` is told (nothing for SQLite), `store_url` what SQLAlchemy is told.
+
+    `restart` kills the postmaster with `kill -9` and starts it again; a SQLite file has no process.
+    """
+
+    name: str
+    url: str | None
+    store_url: str
+    postmaster: Callable[[], int] | None = None
+    restart: Callable[[], None] | None = None
+
+
+@contextmanager
+def open_database(name: str, folder: Path) -> Iterator[Database]:
+    """A fresh one, with its settings as in production: every commit reaches the disk."""
+    if name == SQLITE:
+        data_dir = folder / "data"
+        data_dir.mkdir(parents=True, exist_ok=True)
+        yield Database(name=name, url=None, store_url=f"sqlite+aiosqlite:///{data_dir / 'diffuserve.db'}")
+        return
+    server = PostgresServer(folder / "postgresql", fsync=True)
+    server.start()
+    try:
+        url = server.create_database("diffuserve")
+        yield Database(
+            name=name,
+            url=url,
+            store_url=url.replace("postgresql://", "postgresql+asyncpg://", 1),
+            postmaster=lambda: server.pid,
+            restart=server.restart,
+        )
+    finally:
+        server.stop()

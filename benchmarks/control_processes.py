@@ -1,0 +1,106 @@
+"""Real processes of a small cluster on this machine, for the chaos run and the benchmarks."""
+
+import os
+import signal
+import socket
+import subprocess
+import sys
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+
+import psutil
+
+DIFFUSERVE = (sys.executable, "-m", "diffuserve")
+_STOP_SECONDS = 15.0
+
+
+class Program:
+    """A command that may be killed and started again; what it prints is kept in one log file."""
+
+    def __init__(self, name: str, command: Sequence[str], environment: Mapping[str, str], log: Path) -> None:
+        self.name = name
+        self._command = tuple(command)
+        self._environment = {**os.environ, **environment}
+        self._log = log
+        self._process: subprocess.Popen[bytes] | None = None
+
+    def start(self) -> None:
+        with self._log.open("ab") as log:
+            self._process = subprocess.Popen(
+                self._command, stdin=subprocess.DEVNULL, stdout=log, stderr=log, env=self._environment
+            )
+
+    @property
+    def pid(self) -> int:
+        assert self._process is not None, f"{self.name} was never started"
+        return self._process.pid
+
+    @property
+    def is_alive(self) -> bool:
+        return self._process is not None and self._process.poll() is None
+
+    def kill(self) -> None:
+        """`kill -9`, and wait until it is gone."""
+        assert self._process is not None
+        self._process.kill()
+        self._process.wait()
+
+    def stop(self) -> None:
+        """SIGTERM, and `kill -9` where that takes too long."""
+        if self._process is None or self._process.poll() is not None:
+            return
+        self._process.send_signal(signal.SIGCONT)
+        self._process.terminate()
+        try:
+            self._process.wait(_STOP_SECONDS)
+        except subprocess.TimeoutExpired:
+            self.kill()
+
+    def children(self) -> list[psutil.Process]:
+        """Live descendants."""
+        if not self.is_alive:
+            return []
+        try:
+            return psutil.Process(self.pid).children(recursive=True)
+        except psutil.NoSuchProcess:
+            return []
+
+
+def serving_environment(lease_seconds: float = 30.0, heartbeat_seconds: float = 10.0) -> dict[str, str]:
+    """Settings of a control plane whose one tenant is never held back by a plan."""
+    return {
+        "DIFFUSERVE_LEASE_SECONDS": str(lease_seconds),
+        "DIFFUSERVE_HEARTBEAT_SECONDS": str(heartbeat_seconds),
+        "DIFFUSERVE_PLANS": '{"unbounded": {"max_running": 1000000, "max_queued": 10000000}}',
+        "DIFFUSERVE_DEFAULT_PLAN": "unbounded",
+        "DIFFUSERVE_MAX_BACKLOG_SECONDS": "1e12",
+    }
+
+
+def api_command(port: int, data_dir: Path, database_url: str | None) -> list[str]:
+    command = [*DIFFUSERVE, "api", "--port", str(port), "--data-dir", str(data_dir)]
+    return [*command, "--database-url", database_url] if database_url else command
+
+
+def null_agent_command(server: str, name: str, max_jobs: int, seconds: float, files: int) -> list[str]:
+    """An agent whose engine takes `seconds` for a job and draws nothing."""
+    engine = f"{sys.executable} -m diffuserve.testing.null_engine --seconds {seconds} --files {files}"
+    options = ["--model", "null", "--name", name, "--max-jobs", str(max_jobs)]
+    return [*DIFFUSERVE, "worker", "--server", server, *options, "--engine-command", engine]
+
+
+def free_port() -> int:
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return int(probe.getsockname()[1])
+
+
+def cpu_seconds(pid: int, *, with_children: bool = False) -> float:
+    """User and system time of a process; with its children, live and gone."""
+    times = psutil.Process(pid).cpu_times()
+    own = times.user + times.system
+    if not with_children:
+        return float(own)
+    gone = times.children_user + times.children_system
+    live = sum(cpu_seconds(child.pid, with_children=True) for child in psutil.Process(pid).children())
+    return float(own + gone + live)

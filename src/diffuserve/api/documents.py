@@ -1,0 +1,103 @@
+"""Jobs as the API's JSON."""
+
+from collections.abc import Mapping
+from dataclasses import asdict
+from typing import Any
+
+from diffuserve.api.answers import rfc3339
+from diffuserve.api.signing import Signer
+from diffuserve.domain.job import Artifact, Job, JobEvent, JobStatus, QueueEstimate
+from diffuserve.events.base import EventBus
+from diffuserve.jobs.store import JobStore
+
+Document = dict[str, Any]
+
+
+class Documents:
+    """Adds to a stored job what only this moment knows: live progress, its place, URLs that open its files."""
+
+    def __init__(self, store: JobStore, bus: EventBus, signer: Signer) -> None:
+        self._store = store
+        self._bus = bus
+        self._signer = signer
+
+    async def job(self, job: Job, base_url: str) -> Document:
+        live = self._bus.latest_progress(job.id) or {}
+        return {
+            "id": job.id,
+            "kind": job.kind,
+            "model": job.model,
+            "status": job.status,
+            "phase": live.get("phase") or job.phase,
+            "progress": _progress(job, live),
+            "queue": _queue(await self._store.estimate(job)),
+            "input": job.input,
+            "result": await self._result(job, base_url),
+            "error": None if job.error is None else asdict(job.error),
+            "attempt": job.attempt,
+            "priority": job.band,
+            "urls": _urls(job.id, base_url),
+            "created_at": rfc3339(job.created_at),
+            "started_at": rfc3339(job.started_at),
+            "finished_at": rfc3339(job.finished_at),
+            "metadata": job.metadata,
+        }
+
+    async def artifact_url(self, job: Job, artifact: Artifact, base_url: str) -> str:
+        return base_url + await self._signer.path(job.id, job.lease_token, artifact.name)
+
+    async def _result(self, job: Job, base_url: str) -> Document | None:
+        if job.result is None:
+            return None
+        artifacts = [
+            asdict(artifact) | {"url": await self.artifact_url(job, artifact, base_url)}
+            for artifact in job.result.artifacts
+        ]
+        return {
+            "artifacts": artifacts,
+            "timings": job.result.timings,
+            "warnings": job.result.warnings,
+        }
+
+
+def event_document(event: JobEvent) -> Document:
+    """The envelope of a stored event."""
+    return {
+        "job_id": event.job_id,
+        "seq": event.seq,
+        "type": event.type,
+        "data": event.data,
+        "created_at": rfc3339(event.created_at),
+    }
+
+
+def message_document(job_id: str, message: Mapping[str, Any]) -> Document:
+    """The same envelope around what is not stored, hence without `seq`."""
+    content = {name: value for name, value in message.items() if name != "type"}
+    return {"job_id": job_id, "seq": None, "type": message["type"], "data": content, "created_at": None}
+
+
+def picture(job: Job, index: int = 0) -> Artifact | None:
+    """Picture `index` of a finished job, not its thumbnail."""
+    artifacts = job.result.artifacts if job.result else ()
+    return next((one for one in artifacts if one.index == index and one.role == "image"), None)
+
+
+def _progress(job: Job, live: Mapping[str, Any]) -> Document:
+    total = int(job.input.get("num_inference_steps") or 0)
+    if job.status is JobStatus.SUCCEEDED:
+        return {"step": total, "total": total, "fraction": 1.0}
+    if live and job.status.is_leased:
+        return {name: live[name] for name in ("step", "total", "fraction")}
+    if job.progress is not None:
+        return {"step": job.progress.step, "total": job.progress.total, "fraction": job.progress.fraction}
+    return {"step": 0, "total": total, "fraction": 0.0}
+
+
+def _queue(estimate: QueueEstimate | None) -> Document | None:
+    return None if estimate is None else asdict(estimate)
+
+
+def _urls(job_id: str, base_url: str) -> Document:
+    here = f"{base_url}/v1/jobs/{job_id}"
+    return {"self": here, "cancel": f"{here}/cancel", "events": f"{here}/events", "result": f"{here}/result"}

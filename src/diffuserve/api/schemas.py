@@ -1,0 +1,213 @@
+"""The bodies that clients send, and the shapes of the answers for the OpenAPI document."""
+
+from typing import Annotated, Any, Literal
+
+import orjson
+from pydantic import BaseModel, ConfigDict, Field, field_validator
+
+from diffuserve.domain.job import IMAGE_GENERATE, Band, JobStatus, Phase
+from diffuserve.domain.params import MAX_GUIDANCE_SCALE, MAX_IMAGES, MAX_PROMPT_CHARACTERS, MAX_SEED, MAX_STEPS
+from diffuserve.domain.worker import WorkerState
+
+MAX_METADATA_BYTES = 16_384
+MAX_JOB_SECONDS = 30 * 86_400.0
+MAX_PREVIEWS = 3
+
+Prompt = Annotated[str, Field(min_length=1, max_length=MAX_PROMPT_CHARACTERS)]
+Steps = Annotated[int, Field(ge=1, le=MAX_STEPS)]
+Pixels = Annotated[int, Field(ge=1, le=65_536, multiple_of=16)]
+Guidance = Annotated[float, Field(ge=0, le=MAX_GUIDANCE_SCALE, allow_inf_nan=False)]
+Seed = Annotated[int, Field(ge=0, le=MAX_SEED)]
+ModelName = Annotated[str, Field(min_length=1, max_length=200)]
+Seconds = Annotated[float, Field(gt=0, le=MAX_JOB_SECONDS, allow_inf_nan=False)]
+OutputFormat = Literal["png", "webp", "jpeg"]
+
+
+class Body(BaseModel):
+    """Unknown fields are refused, and nothing is guessed from another type."""
+
+    model_config = ConfigDict(extra="forbid", strict=True, frozen=True)
+
+
+class GenerationInput(Body):
+    """What to draw. What is left out or null is the model's own default."""
+
+    prompt: Prompt
+    negative_prompt: Annotated[str, Field(max_length=MAX_PROMPT_CHARACTERS)] = ""
+    width: Pixels | None = None
+    height: Pixels | None = None
+    num_inference_steps: Steps | None = None
+    guidance_scale: Guidance | None = None
+    seed: Seed | None = Field(default=None, description="Drawn at random if left out; retries keep it.")
+    num_images: Annotated[int, Field(ge=1, le=MAX_IMAGES)] = 1
+    num_frames: Annotated[int, Field(ge=1)] = 1
+    max_sequence_length: Annotated[int, Field(ge=1, le=65_536)] | None = None
+
+
+class NewJobBody(Body):
+    """A job to do."""
+
+    kind: Literal["image.generate"] = IMAGE_GENERATE
+    model: ModelName | None = Field(default=None, description="The server's default if left out.")
+    input: GenerationInput
+    priority: Annotated[Band, Field(strict=False)] | None = Field(
+        default=None, description="The plan's default if left out."
+    )
+    expires_in: Seconds | None = Field(default=None, description="Seconds to wait in the queue at most.")
+    timeout: Seconds | None = Field(default=None, description="Seconds that one run may take.")
+    metadata: dict[str, Any] = Field(
+        default_factory=dict, description="Given back as it is; at most 16 KB as JSON."
+    )
+    output_format: OutputFormat = "png"
+    num_previews: Annotated[int, Field(ge=0, le=MAX_PREVIEWS)] = 0
+
+    @field_validator("metadata")
+    @classmethod
+    def _check_metadata(cls, metadata: dict[str, Any]) -> dict[str, Any]:
+        try:
+            size = len(orjson.dumps(metadata))
+        except (TypeError, ValueError) as error:
+            raise ValueError(f"cannot be stored as JSON: {error}") from error
+        if size > MAX_METADATA_BYTES:
+            raise ValueError(f"has {size:,} bytes as JSON; at most {MAX_METADATA_BYTES:,} are allowed")
+        return metadata
+
+
+class Answer(BaseModel):
+    """Shapes for the document; routes write them without building these."""
+
+    model_config = ConfigDict(extra="forbid")
+
+
+class ProgressShape(Answer):
+    step: int
+    total: int
+    fraction: float = Field(description="In 0…1.")
+
+
+class QueueShape(Answer):
+    """A guess: under fair queueing a place may also move back."""
+
+    ahead: int
+    eta_s_low: float
+    eta_s_high: float
+
+
+class ArtifactShape(Answer):
+    name: str
+    content_type: str
+    size_bytes: int
+    sha256: str
+    width: int
+    height: int
+    index: int
+    role: str
+    seed: int | None
+    url: str = Field(description="Opens the file without a key, for a while; signed anew in every answer.")
+
+
+class ResultShape(Answer):
+    artifacts: list[ArtifactShape]
+    timings: dict[str, float]
+    warnings: list[str]
+
+
+class ErrorShape(Answer):
+    code: str
+    message: str
+    retryable: bool
+
+
+class UrlsShape(Answer):
+    self: str
+    cancel: str
+    events: str
+    result: str
+
+
+class JobShape(Answer):
+    id: str
+    kind: str
+    model: str
+    status: JobStatus
+    phase: Phase | None
+    progress: ProgressShape
+    queue: QueueShape | None = Field(description="Null unless the job is queued.")
+    input: dict[str, Any] = Field(description="With every default filled in, the seed included.")
+    result: ResultShape | None
+    error: ErrorShape | None
+    attempt: int
+    priority: Band
+    urls: UrlsShape
+    created_at: str
+    started_at: str | None
+    finished_at: str | None
+    metadata: dict[str, Any]
+
+
+class JobPageShape(Answer):
+    data: list[JobShape]
+    has_more: bool
+    next: str | None = Field(description="The `after` of the next page.")
+
+
+class ProblemShape(BaseModel):
+    """RFC 9457, with our fields."""
+
+    type: str
+    title: str
+    status: int
+    detail: str
+    instance: str
+    code: str
+    retryable: bool
+    request_id: str
+
+
+class FileShape(Answer):
+    name: str
+    size_bytes: int
+    sha256: str
+
+
+class WorkerReportShape(BaseModel):
+    state: WorkerState
+    num_gpus: int
+    num_cpus: int
+    memory_bytes: int
+    memory_limit_bytes: int
+    resident_models: list[str]
+    num_running: int
+
+
+class WorkerShape(BaseModel):
+    id: str
+    name: str
+    state: WorkerState
+    models: list[str]
+    report: WorkerReportShape
+    registered_at: str
+    heartbeat_at: str
+    is_draining: bool
+    num_leases: int
+
+
+class WorkersShape(Answer):
+    data: list[WorkerShape]
+
+
+class ModelShape(BaseModel):
+    """OpenAI's fields, then ours: the model's defaults and limits."""
+
+    id: str
+    object: Literal["model"]
+    created: int
+    owned_by: str
+    family: str
+    defaults: dict[str, Any]
+    limits: dict[str, Any]
+
+
+class ModelsShape(Answer):
+    object: Literal["list"]
+    data: list[ModelShape]

@@ -1,0 +1,68 @@
+"""What routes work with."""
+
+from dataclasses import dataclass
+from typing import Annotated
+
+from fastapi import Depends
+from starlette.requests import HTTPConnection
+
+from diffuserve.api.access import Gate
+from diffuserve.api.background import Background
+from diffuserve.api.catalog import Catalog
+from diffuserve.api.config import ApiConfig
+from diffuserve.api.documents import Documents
+from diffuserve.api.following import Follower
+from diffuserve.api.job_times import JobTimes
+from diffuserve.api.signing import Signer
+from diffuserve.events.base import EventBus
+from diffuserve.jobs.store import JobStore
+from diffuserve.storage.base import ArtifactStore
+from diffuserve.telemetry.metrics import ControlMetrics
+
+
+@dataclass(frozen=True)
+class Services:
+    """One of each for an app."""
+
+    config: ApiConfig
+    store: JobStore
+    artifacts: ArtifactStore
+    bus: EventBus
+    metrics: ControlMetrics
+    gate: Gate
+    catalog: Catalog
+    follower: Follower
+    signer: Signer
+    documents: Documents
+    times: JobTimes
+    background: Background
+
+    @classmethod
+    def around(
+        cls, store: JobStore, artifacts: ArtifactStore, bus: EventBus, config: ApiConfig
+    ) -> "Services":
+        metrics = ControlMetrics()
+        signer = Signer(store, config.result_url_seconds)
+        return cls(
+            config=config,
+            store=store,
+            artifacts=artifacts,
+            bus=bus,
+            metrics=metrics,
+            gate=Gate(store, is_open=not config.auth),
+            catalog=Catalog(store, config.default_model),
+            follower=Follower(store, bus, config.look_seconds),
+            signer=signer,
+            documents=Documents(store, bus, signer),
+            times=JobTimes(store, metrics),
+            background=Background(),
+        )
+
+
+async def _services(connection: HTTPConnection) -> Services:
+    services = connection.app.state.services
+    assert isinstance(services, Services)
+    return services
+
+
+ServicesOf = Annotated[Services, Depends(_services)]

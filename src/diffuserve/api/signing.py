@@ -1,0 +1,38 @@
+"""Result URLs that open one file for a while, without a key."""
+
+import hashlib
+import hmac
+import time
+from urllib.parse import quote
+
+from diffuserve.domain.errors import Forbidden
+from diffuserve.jobs.store import JobStore
+
+
+class Signer:
+    """HMAC-SHA256 over job, lease token, name and expiry, with a secret that all replicas share."""
+
+    def __init__(self, store: JobStore, valid_seconds: float) -> None:
+        self._store = store
+        self._valid_seconds = valid_seconds
+        self._secret = b""
+
+    async def path(self, job_id: str, lease_token: int, name: str) -> str:
+        """Path and query of the file's URL, valid from now on."""
+        expires = int(time.time() + self._valid_seconds)
+        signature = await self._signature(job_id, lease_token, name, expires)
+        return f"/files/{job_id}/{lease_token}/{quote(name)}?expires={expires}&signature={signature}"
+
+    async def check(self, job_id: str, lease_token: int, name: str, expires: int, signature: str) -> None:
+        """Raises `Forbidden` for a URL that is not ours, or not any more."""
+        expected = await self._signature(job_id, lease_token, name, expires)
+        if not hmac.compare_digest(expected.encode(), signature.encode()):
+            raise Forbidden("the signature of this URL is wrong")
+        if expires < time.time():
+            raise Forbidden("this URL has expired; get the job again for a new one")
+
+    async def _signature(self, job_id: str, lease_token: int, name: str, expires: int) -> str:
+        if not self._secret:
+            self._secret = await self._store.signing_secret()
+        message = f"{job_id}/{lease_token}/{name}?{expires}"
+        return hmac.new(self._secret, message.encode(), hashlib.sha256).hexdigest()

@@ -1,0 +1,33 @@
+"""A data folder serves one server at a time."""
+
+import fcntl
+import os
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+from diffuserve.domain.errors import InvalidParams
+
+
+@contextmanager
+def locked(folder: Path) -> Iterator[None]:
+    """Hold the folder until the block, or this process, ends. Raises `InvalidParams` if another holds it.
+
+    The lock is the kernel's, so one that was killed leaves nothing to clean up.
+    """
+    folder.mkdir(parents=True, exist_ok=True)
+    with (folder / "server.lock").open("a+", encoding="utf-8") as file:
+        try:
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            file.seek(0)
+            holder = file.read().strip() or "unknown"
+            raise InvalidParams(
+                "data_dir",
+                str(folder),
+                f"another server (process {holder}) is running on it; stop it, or give another --data-dir",
+            ) from None
+        file.truncate(0)
+        file.write(f"{os.getpid()}\n")
+        file.flush()
+        yield

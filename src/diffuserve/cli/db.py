@@ -1,0 +1,31 @@
+"""`diffuserve db`: the database behind a server."""
+
+import asyncio
+
+import typer
+from rich.console import Console
+
+from diffuserve.cli import options
+from diffuserve.settings import Settings
+
+db = typer.Typer(name="db", help="The server's database.", no_args_is_help=True)
+
+
+@db.callback()
+def root() -> None:
+    """Keeps `upgrade` a subcommand while it is the only one."""
+
+
+@db.command(epilog="Example:\n\n  diffuserve db upgrade --database-url postgresql://diffuserve@db/diffuserve")
+def upgrade(data_dir: options.DataDir = None, database_url: options.DatabaseUrl = None) -> None:
+    """Bring the schema up to date. A server does so by itself when it starts."""
+    settings = Settings.with_options(data_dir=data_dir, database_url=database_url)
+    asyncio.run(_upgrade(settings))
+    Console(stderr=True).print("the schema is up to date", highlight=False)
+
+
+async def _upgrade(settings: Settings) -> None:
+    from diffuserve.cli.wiring.control import open_store
+
+    async with open_store(settings):
+        pass

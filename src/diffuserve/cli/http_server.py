@@ -1,0 +1,87 @@
+"""An application listening on a socket, within an event loop that has other work as well."""
+
+import asyncio
+import ipaddress
+import socket
+from collections.abc import AsyncIterator, Coroutine, Iterator
+from contextlib import asynccontextmanager, contextmanager
+from typing import Any, TypeVar
+
+import uvicorn
+import uvloop
+from fastapi import FastAPI
+
+from diffuserve.domain.errors import InvalidParams
+
+_GRACE_SECONDS = 2  # for requests under way; a long-poll that is cut is asked again
+_BACKLOG = 2048
+
+
+T = TypeVar("T")
+
+
+def run(main: Coroutine[Any, Any, T]) -> T:
+    with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
+        return runner.run(main)
+
+
+def listen(host: str, port: int) -> socket.socket:
+    """Raises `InvalidParams` where the address cannot be had."""
+    family = socket.AF_INET6 if ":" in host else socket.AF_INET
+    listener = socket.socket(family, socket.SOCK_STREAM)
+    listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+    try:
+        listener.bind((host, port))
+    except (OSError, OverflowError) as error:
+        listener.close()
+        reason = getattr(error, "strerror", None) or str(error)
+        raise InvalidParams(
+            "port", port, f"cannot listen on {host}: {reason.lower()}; --port 0 takes a free one"
+        ) from error
+    listener.listen(_BACKLOG)
+    return listener
+
+
+def is_loopback(host: str) -> bool:
+    """Whether only this machine reaches a server that listens there."""
+    if host == "localhost":
+        return True
+    try:
+        return ipaddress.ip_address(host).is_loopback
+    except ValueError:
+        return False
+
+
+def address_of(listener: socket.socket) -> str:
+    """Where clients on this machine reach the listener."""
+    host, port = listener.getsockname()[:2]
+    if ipaddress.ip_address(host).is_unspecified:
+        host = "::1" if ":" in host else "127.0.0.1"
+    return f"http://[{host}]:{port}" if ":" in host else f"http://{host}:{port}"
+
+
+@asynccontextmanager
+async def serving(app: FastAPI, listener: socket.socket) -> AsyncIterator["HttpServer"]:
+    """The application answers within the block."""
+    config = uvicorn.Config(
+        app,
+        http="httptools",
+        log_config=None,
+        access_log=False,
+        server_header=False,
+        timeout_graceful_shutdown=_GRACE_SECONDS,
+    )
+    server = HttpServer(config)
+    task = asyncio.create_task(server.serve(sockets=[listener]))
+    try:
+        yield server
+    finally:
+        server.should_exit = True
+        await task
+
+
+class HttpServer(uvicorn.Server):
+    @contextmanager
+    def capture_signals(self) -> Iterator[None]:
+        """Signals are the caller's: the worker has to go before the server does."""
+        yield

@@ -1,0 +1,138 @@
+"""`diffuserve jobs`: looking at jobs, and stopping them."""
+
+import asyncio
+from datetime import UTC, datetime
+from typing import Annotated
+
+import typer
+from rich.console import Console
+from rich.markup import escape
+from rich.table import Table
+
+from diffuserve.cli import options
+from diffuserve.client.views import JobPage, JobView
+from diffuserve.domain.job import JobStatus
+
+EXAMPLES = """
+Examples:
+
+  diffuserve jobs list --status queued --status running
+
+  diffuserve jobs show ID --json
+
+  diffuserve jobs cancel ID
+"""
+
+jobs = typer.Typer(name="jobs", help="Jobs on a server.", epilog=EXAMPLES, no_args_is_help=True)
+
+JobId = Annotated[str, typer.Argument(metavar="ID", help="As `diffuserve submit` printed it.")]
+
+
+@jobs.command("list", epilog=EXAMPLES)
+def list_jobs(
+    status: Annotated[list[JobStatus] | None, typer.Option(help="Only these; may be repeated.")] = None,
+    limit: Annotated[int, typer.Option(min=1, max=100, help="At most so many.")] = 20,
+    server: options.Server = None,
+    key: options.Key = None,
+    as_json: options.Json = False,
+) -> None:
+    """List jobs, newest first."""
+    page = asyncio.run(_list(server, key, status or [], limit))
+    if as_json:
+        typer.echo(page.to_json())
+        return
+    table = Table("id", "status", "model", "size", "steps", "age", "prompt", box=None, header_style="bold")
+    for job in page.data:
+        size, steps = _size(job), str(job.input.get("num_inference_steps", ""))
+        age = _age(job.created_at)
+        table.add_row(job.id, job.status, job.model, size, steps, age, escape(_line(job.prompt)))
+    Console().print(table)
+
+
+async def _list(server: str | None, key: str | None, statuses: list[JobStatus], limit: int) -> JobPage:
+    from diffuserve.cli.connect import connect
+
+    async with connect(server, key) as client:
+        return await client.list_jobs(statuses, limit=limit)
+
+
+@jobs.command()
+def show(
+    job_id: JobId, server: options.Server = None, key: options.Key = None, as_json: options.Json = False
+) -> None:
+    """Show one job."""
+    job = asyncio.run(_show(server, key, job_id))
+    if as_json:
+        typer.echo(job.to_json())
+        return
+    table = Table(box=None, show_header=False)
+    table.add_column(style="bold")
+    table.add_column(overflow="fold")
+    for name, value in _description(job).items():
+        if value:
+            table.add_row(name, escape(value))
+    Console().print(table)
+
+
+async def _show(server: str | None, key: str | None, job_id: str) -> JobView:
+    from diffuserve.cli.connect import connect
+
+    async with connect(server, key) as client:
+        return await client.get(job_id)
+
+
+@jobs.command()
+def cancel(job_id: JobId, server: options.Server = None, key: options.Key = None) -> None:
+    """Cancel a job; one that runs stops after its current step."""
+    job = asyncio.run(_cancel(server, key, job_id))
+    typer.echo(f"{job.id} {job.status}")
+
+
+async def _cancel(server: str | None, key: str | None, job_id: str) -> JobView:
+    from diffuserve.cli.connect import connect
+
+    async with connect(server, key) as client:
+        return await client.cancel(job_id)
+
+
+def _description(job: JobView) -> dict[str, str]:
+    from diffuserve.cli.watch import state_of
+
+    pictures = job.result.pictures if job.result else []
+    return {
+        "id": job.id,
+        "status": state_of(job),
+        "error": f"{job.error.message} ({job.error.code})" if job.error else "",
+        "model": job.model,
+        "prompt": job.prompt,
+        "input": ", ".join(f"{name} {value}" for name, value in job.input.items() if name != "prompt"),
+        "priority": str(job.priority),
+        "attempt": str(job.attempt),
+        "created": _time(job.created_at),
+        "started": _time(job.started_at),
+        "finished": _time(job.finished_at),
+        "pictures": "\n".join(f"{one.width}x{one.height} {one.url}" for one in pictures),
+        "warnings": "\n".join(job.result.warnings) if job.result else "",
+    }
+
+
+def _size(job: JobView) -> str:
+    width, height = job.input.get("width"), job.input.get("height")
+    return f"{width}x{height}" if width and height else ""
+
+
+def _line(prompt: str, limit: int = 40) -> str:
+    line = " ".join(prompt.split())
+    return line if len(line) <= limit else f"{line[: limit - 1]}…"
+
+
+def _age(moment: datetime) -> str:
+    seconds = (datetime.now(UTC) - moment).total_seconds()
+    for unit, length in (("d", 86_400), ("h", 3_600), ("min", 60)):
+        if seconds >= length:
+            return f"{seconds / length:.0f} {unit}"
+    return f"{max(seconds, 0):.0f} s"
+
+
+def _time(moment: datetime | None) -> str:
+    return moment.astimezone().isoformat(sep=" ", timespec="seconds") if moment else ""

@@ -1,0 +1,141 @@
+"""`diffuserve keys`: who may use a server."""
+
+import asyncio
+import json
+from dataclasses import asdict
+from datetime import UTC, datetime
+from typing import Annotated
+
+import typer
+from rich.console import Console
+from rich.table import Table
+
+from diffuserve.cli import options
+from diffuserve.domain.errors import InvalidParams
+from diffuserve.domain.tenant import ApiKey, PlanOverrides, Role
+from diffuserve.settings import Settings
+
+EXAMPLES = """
+Examples:
+
+  diffuserve keys create --tenant studio --plan pro
+
+  diffuserve keys create --role worker --database-url postgresql://diffuserve@db/diffuserve
+"""
+
+keys = typer.Typer(
+    name="keys", help="API keys, straight in the server's database.", epilog=EXAMPLES, no_args_is_help=True
+)
+
+
+@keys.command(epilog=EXAMPLES)
+def create(  # noqa: PLR0913 (a command has as many arguments as options)
+    role: Annotated[Role, typer.Option(help="What the key opens.")] = Role.TENANT,
+    tenant: Annotated[str | None, typer.Option(help="Whose jobs; a tenant's key needs one.")] = None,
+    plan: Annotated[str | None, typer.Option(help="The tenant's plan from now on.")] = None,
+    weight: Annotated[float | None, typer.Option(help="Its share, apart from the plan's.")] = None,
+    max_running: Annotated[int | None, typer.Option(help="Jobs at a time, apart from the plan's.")] = None,
+    max_queued: Annotated[int | None, typer.Option(help="Jobs waiting, apart from the plan's.")] = None,
+    data_dir: options.DataDir = None,
+    database_url: options.DatabaseUrl = None,
+    as_json: options.Json = False,
+) -> None:
+    """Make a key. Its secret goes to stdout, once: only a hash of it is stored."""
+    settings = Settings.with_options(data_dir=data_dir, database_url=database_url)
+    overrides = PlanOverrides(weight=weight, max_running=max_running, max_queued=max_queued)
+    _check(settings, role, tenant, plan, overrides)
+    has_overrides = overrides != PlanOverrides()
+    key, secret, is_first = asyncio.run(
+        _create(settings, role, tenant, plan, overrides if has_overrides else None)
+    )
+    typer.echo(json.dumps({**_as_dict(key), "secret": secret}) if as_json else secret)
+    if is_first:
+        Console(stderr=True).print(
+            "The first key. A server that is running without keys asks for them once it is started again.",
+            style="yellow",
+        )
+
+
+def _check(
+    settings: Settings, role: Role, tenant: str | None, plan: str | None, overrides: PlanOverrides
+) -> None:
+    """Raises `InvalidParams`."""
+    if role is Role.TENANT and not (tenant or "").strip():
+        raise InvalidParams("tenant", tenant, "a tenant's key needs a name: --tenant NAME")
+    if role is not Role.TENANT and (tenant or plan or overrides != PlanOverrides()):
+        raise InvalidParams("role", role.value, "only a tenant's key has a tenant, a plan or caps")
+    plans = settings.store_config.plans
+    if plan is not None and plan not in plans:
+        raise InvalidParams("plan", plan, f"known plans: {', '.join(plans)}")
+    for name, value in asdict(overrides).items():
+        if value is not None and not value > 0:
+            raise InvalidParams(name, value, "must be positive")
+
+
+async def _create(
+    settings: Settings, role: Role, tenant: str | None, plan: str | None, overrides: PlanOverrides | None
+) -> tuple[ApiKey, str, bool]:
+    from diffuserve.cli.wiring.control import open_store
+
+    async with open_store(settings) as store:
+        is_first = not await store.has_keys()
+        key, secret = await store.create_key(role, tenant_id=tenant, plan=plan, overrides=overrides)
+    return key, secret, is_first
+
+
+@keys.command("list")
+def list_keys(
+    data_dir: options.DataDir = None,
+    database_url: options.DatabaseUrl = None,
+    as_json: options.Json = False,
+) -> None:
+    """List the keys, without their secrets."""
+    found = asyncio.run(_list(Settings.with_options(data_dir=data_dir, database_url=database_url)))
+    if as_json:
+        typer.echo(json.dumps([_as_dict(key) for key in found], indent=2))
+        return
+    table = Table("id", "role", "tenant", "created", "revoked", box=None, header_style="bold")
+    for key in found:
+        table.add_row(key.id, key.role, key.tenant_id or "", _time(key.created_at), _time(key.revoked_at))
+    Console().print(table)
+
+
+async def _list(settings: Settings) -> list[ApiKey]:
+    from diffuserve.cli.wiring.control import open_store
+
+    async with open_store(settings) as store:
+        return await store.keys()
+
+
+@keys.command(epilog="Example:\n\n  diffuserve keys revoke ID")
+def revoke(
+    key_id: Annotated[str, typer.Argument(metavar="ID", help="As `diffuserve keys list` shows it.")],
+    data_dir: options.DataDir = None,
+    database_url: options.DatabaseUrl = None,
+) -> None:
+    """End a key; requests that show it are refused from then on."""
+    asyncio.run(_revoke(Settings.with_options(data_dir=data_dir, database_url=database_url), key_id))
+    Console(stderr=True).print(f"revoked {key_id}", markup=False, highlight=False)
+
+
+async def _revoke(settings: Settings, key_id: str) -> None:
+    from diffuserve.cli.wiring.control import open_store
+
+    async with open_store(settings) as store:
+        await store.revoke_key(key_id)
+
+
+def _as_dict(key: ApiKey) -> dict[str, str | None]:
+    return {
+        "id": key.id,
+        "role": key.role,
+        "tenant": key.tenant_id,
+        "created_at": _time(key.created_at),
+        "revoked_at": _time(key.revoked_at) or None,
+    }
+
+
+def _time(seconds: float | None) -> str:
+    if seconds is None:
+        return ""
+    return datetime.fromtimestamp(seconds, UTC).isoformat(timespec="seconds").replace("+00:00", "Z")

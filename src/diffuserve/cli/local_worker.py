@@ -1,0 +1,169 @@
+"""The worker of `diffuserve serve`: an agent on this machine that lives as long as its server."""
+
+import asyncio
+import logging
+import os
+import sys
+from collections.abc import AsyncIterator, Sequence
+from contextlib import AsyncExitStack, ExitStack, asynccontextmanager, suppress
+from dataclasses import dataclass
+from pathlib import Path
+
+from diffuserve.cli.server import RunningServer
+from diffuserve.domain.errors import KeyNotFound, ServerUnavailable
+from diffuserve.domain.tenant import Role
+from diffuserve.domain.worker import WorkerState
+from diffuserve.jobs.store import JobStore
+from diffuserve.settings import Settings
+
+logger = logging.getLogger(__name__)
+
+BAD_INPUT = 2  # the exit code of a worker that no restart would help
+_FIRST_PAUSE, _LONGEST_PAUSE = 0.5, 30.0
+_LONG_LIFE = 60.0  # seconds after which a worker's death is news rather than a repetition
+_STOP_MARGIN = 5.0
+_LOOK_SECONDS = 0.2
+_WORKING = (WorkerState.READY, WorkerState.OCCUPIED)
+
+
+@dataclass(frozen=True)
+class Launch:
+    """What differs in how the worker is started: another engine, or a file for what it says."""
+
+    engine_command: str | None = None
+    log: Path | None = None
+
+
+class LocalWorker:
+    """Runs the agent and starts it again when it dies, later each time.
+
+    The agent reads its key from a pipe and ends when the pipe does: no kill of this process leaves
+    it behind. It has a session of its own, so that Ctrl-C is for the server to handle.
+    """
+
+    def __init__(self, arguments: Sequence[str], key: str, drain_seconds: float, log: Path | None) -> None:
+        self._command = [sys.executable, "-m", "diffuserve", "worker", *arguments]
+        self._key = key
+        self._log = log
+        self._drain_seconds = drain_seconds
+        self._process: asyncio.subprocess.Process | None = None
+        self._is_stopping = False
+
+    async def run(self) -> int:
+        """Until it is stopped (0), or could not even begin (its exit code)."""
+        pause, clock = _FIRST_PAUSE, asyncio.get_running_loop().time
+        while not self._is_stopping:
+            started = clock()
+            code = await self._run_once()
+            if self._is_stopping or code == BAD_INPUT:
+                return 0 if self._is_stopping else code
+            pause = _FIRST_PAUSE if clock() - started > _LONG_LIFE else pause
+            logger.warning("the worker ended with code %d; starting another in %.1f s", code, pause)
+            await asyncio.sleep(pause)
+            pause = min(2 * pause, _LONGEST_PAUSE)
+        return 0
+
+    async def stop(self) -> None:
+        """Let it hand back what it holds, then see to it that it is gone."""
+        self._is_stopping = True
+        process = self._process
+        if process is None or process.returncode is not None:
+            return
+        process.terminate()
+        try:
+            async with asyncio.timeout(self._drain_seconds + _STOP_MARGIN):
+                await process.wait()
+        except TimeoutError:
+            logger.warning("the worker did not stop in time; killed")
+            self.kill()
+            await process.wait()
+
+    def kill(self) -> None:
+        self._is_stopping = True
+        if self._process is not None and self._process.returncode is None:
+            self._process.kill()
+
+    async def _run_once(self) -> int:
+        reader, writer = os.pipe()
+        with ExitStack() as stack:
+            stack.callback(os.close, writer)
+            os.write(writer, f"{self._key}\n".encode())
+            self._process = await asyncio.create_subprocess_exec(
+                *self._command,
+                *("--parent-fd", str(reader)),
+                stdin=asyncio.subprocess.DEVNULL,
+                stdout=asyncio.subprocess.DEVNULL,
+                stderr=stack.enter_context(self._log.open("ab")) if self._log else None,
+                pass_fds=[reader],
+                start_new_session=True,
+            )
+            os.close(reader)
+            return await self._process.wait()
+
+
+@asynccontextmanager
+async def local_worker(
+    server: RunningServer, settings: Settings, launch: Launch
+) -> AsyncIterator[asyncio.Task[int]]:
+    """A worker of this server; the task ends early, with an exit code, only if no restart would help."""
+    async with AsyncExitStack() as stack:
+        key = ""
+        if server.plane.has_auth:
+            key = await stack.enter_async_context(temporary_key(server.plane.store, settings.data_dir))
+        words = arguments(server.address, settings, launch.engine_command)
+        worker = LocalWorker(words, key, settings.drain_seconds, launch.log)
+        task = asyncio.create_task(worker.run())
+        try:
+            yield task
+        finally:
+            await worker.stop()
+            task.cancel()
+            with suppress(asyncio.CancelledError):
+                await task
+
+
+def arguments(address: str, settings: Settings, engine_command: str | None) -> list[str]:
+    """Of `diffuserve worker`."""
+    given = {
+        "--server": address,
+        "--model": settings.model,
+        "--device": settings.device,
+        "--dtype": settings.dtype,
+        "--drain-seconds": str(settings.drain_seconds),
+        "--engine-command": engine_command,
+    }
+    return [word for name, value in given.items() if value is not None for word in (name, value)]
+
+
+async def wait_until_ready(
+    worker: asyncio.Task[int], store: JobStore, known: set[str], timeout: float | None = None
+) -> None:
+    """Until a worker that is not among the `known` ones is ready. Raises `ServerUnavailable`."""
+    try:
+        async with asyncio.timeout(timeout):
+            while not any(one.id not in known and one.state in _WORKING for one in await store.workers()):
+                if worker.done():
+                    raise ServerUnavailable("the worker could not start; see what it said")
+                await asyncio.sleep(_LOOK_SECONDS)
+    except TimeoutError:
+        raise ServerUnavailable(f"no worker was ready after {timeout:g} s") from None
+
+
+@asynccontextmanager
+async def temporary_key(store: JobStore, folder: Path) -> AsyncIterator[str]:
+    """The secret of a worker's key that is revoked at the end, or at the next start after a crash."""
+    note = folder / "worker-key"
+    if note.exists():
+        await _revoke(store, note)
+    key, secret = await store.create_key(Role.WORKER)
+    note.write_text(f"{key.id}\n", encoding="utf-8")
+    try:
+        yield secret
+    finally:
+        await _revoke(store, note)
+
+
+async def _revoke(store: JobStore, note: Path) -> None:
+    with suppress(KeyNotFound):
+        await store.revoke_key(note.read_text(encoding="utf-8").strip())
+    note.unlink()

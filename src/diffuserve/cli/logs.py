@@ -1,0 +1,15 @@
+"""What a server or a worker says while it runs."""
+
+import logging
+
+_CHATTY = ("httpx", "httpcore", "uvicorn", "alembic")
+
+
+def log_to_stderr() -> None:
+    logging.basicConfig(level=logging.INFO, format="%(asctime)s %(levelname)s %(name)s: %(message)s")
+    quiet_libraries()
+
+
+def quiet_libraries() -> None:
+    for name in _CHATTY:
+        logging.getLogger(name).setLevel(logging.WARNING)

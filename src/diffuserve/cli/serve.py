@@ -1,0 +1,102 @@
+"""`diffuserve serve`: the control plane and one worker, on this machine."""
+
+import asyncio
+from contextlib import AsyncExitStack
+from typing import TYPE_CHECKING
+
+import typer
+from rich.console import Console
+
+from diffuserve.cli import options
+from diffuserve.cli.data_folder import locked
+from diffuserve.settings import Settings
+from diffuserve.version import __version__
+
+if TYPE_CHECKING:
+    from diffuserve.cli.local_worker import Launch
+    from diffuserve.cli.server import RunningServer
+
+EXAMPLES = """
+Examples:
+
+  diffuserve serve
+
+  diffuserve serve --model black-forest-labs/FLUX.1-schnell --device cuda:0 --port 9000
+"""
+
+_DRAIN_SECONDS = 5.0  # a person waits; what is cut short is taken up at the next start
+
+
+def serve(  # noqa: PLR0913 (a command has as many arguments as options)
+    host: options.Host = None,
+    port: options.Port = None,
+    model: options.Model = None,
+    device: options.Device = None,
+    dtype: options.Dtype = None,
+    data_dir: options.DataDir = None,
+    database_url: options.DatabaseUrl = None,
+    no_auth: options.NoAuth = False,
+    drain_seconds: options.DrainSeconds = _DRAIN_SECONDS,
+    engine_command: options.EngineCommand = None,
+) -> None:
+    """Serve a model on this machine: API, queue and one worker.
+
+    Started again on the same data it goes on where it was, however it ended. Its address goes to
+    stdout, on one line, once it answers.
+    """
+    settings = Settings.with_options(
+        host=host,
+        port=port,
+        model=model,
+        device=device,
+        dtype=dtype,
+        data_dir=data_dir,
+        database_url=database_url,
+        drain_seconds=drain_seconds,
+    )
+    from diffuserve.cli.http_server import run
+    from diffuserve.cli.local_worker import Launch
+    from diffuserve.cli.logs import log_to_stderr
+
+    log_to_stderr()
+    with locked(settings.data_dir):
+        code = run(_serve(settings, no_auth, Launch(engine_command)))
+    raise typer.Exit(code)
+
+
+async def _serve(settings: Settings, no_auth: bool, launch: "Launch") -> int:
+    from diffuserve.cli.local_worker import local_worker, wait_until_ready
+    from diffuserve.cli.server import running_server, stop_on_signals
+
+    console, stop = Console(stderr=True, highlight=False, soft_wrap=True), stop_on_signals()
+    async with AsyncExitStack() as stack:
+        server = await stack.enter_async_context(running_server(settings, no_auth))
+        known = {worker.id for worker in await server.plane.store.workers()}
+        console.print(
+            f"diffuserve {__version__} on {server.address} · data in {settings.data_dir}", markup=False
+        )
+        print(server.address, flush=True)
+        worker = await stack.enter_async_context(local_worker(server, settings, launch))
+        ready = asyncio.create_task(wait_until_ready(worker, server.plane.store, known))
+        ready.add_done_callback(lambda task: _invite(task, server, settings.model, console))
+        stack.callback(ready.cancel)
+        stopping = asyncio.create_task(stop.wait())
+        await asyncio.wait([stopping, worker], return_when=asyncio.FIRST_COMPLETED)
+        return 0 if stop.is_set() else worker.result()
+
+
+def _invite(ready: asyncio.Task[None], server: "RunningServer", model: str, console: Console) -> None:
+    if not ready.cancelled() and ready.exception() is None:
+        console.print(f"{model} is ready. Try, from another terminal:", markup=False)
+        console.print(_invitation(server), markup=False)
+
+
+def _invitation(server: "RunningServer") -> str:
+    is_default = server.address == Settings().server
+    place = "" if is_default else f" --server {server.address}"
+    key = " -H 'authorization: Bearer KEY'" if server.plane.has_auth else ""
+    return (
+        f'  diffuserve submit "a red circle on a white background" -o circle.png{place}\n'
+        f"  curl {server.address}/generate{key} -H 'content-type: application/json' "
+        """-d '{"prompt": "a red circle"}'"""
+    )

@@ -1,0 +1,133 @@
+"""`diffuserve submit`: a prompt to a server, and the picture back."""
+
+import asyncio
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Annotated
+
+import typer
+from rich.console import Console
+
+from diffuserve.cli import options
+from diffuserve.cli.destination import Destination
+from diffuserve.cli.generate import INTERRUPTED, parse_size
+from diffuserve.domain.job import Band, JobStatus
+from diffuserve.domain.params import GenerationParams
+
+EXAMPLES = """
+Examples:
+
+  diffuserve submit "a red circle on a white background" -o circle.png
+
+  diffuserve submit "a lighthouse" --size 192x128 --steps 8 --priority batch
+
+  diffuserve submit "a blue star" --wait --json --server https://pictures.example.com
+"""
+
+
+@dataclass(frozen=True)
+class Request:
+    """What to submit, where, and what to do then."""
+
+    params: GenerationParams
+    model: str | None
+    priority: Band | None
+    server: str | None
+    key: str | None
+    is_waited_for: bool
+    destination: Destination | None
+    as_json: bool
+
+
+def submit(  # noqa: PLR0913 (a command has as many arguments as options)
+    prompt: Annotated[str, typer.Argument(metavar="PROMPT", help="What to draw.")],
+    wait: Annotated[bool, typer.Option("--wait", help="Wait until the job is done.")] = False,
+    output: Annotated[
+        Path | None, typer.Option("-o", "--output", help="A picture file, or a folder; waits for it.")
+    ] = None,
+    model: Annotated[str | None, typer.Option(help="A model that the server has.")] = None,
+    size: Annotated[str | None, typer.Option(metavar="WxH", help="In pixels, multiples of 16.")] = None,
+    width: Annotated[int | None, typer.Option(help="In pixels; instead of --size.")] = None,
+    height: Annotated[int | None, typer.Option(help="In pixels; instead of --size.")] = None,
+    steps: Annotated[int | None, typer.Option(help="Denoising steps, 1-100.")] = None,
+    seed: Annotated[int | None, typer.Option(help="Of the first picture; the others count on.")] = None,
+    num_images: Annotated[int, typer.Option(help="Pictures of the prompt.")] = 1,
+    guidance: Annotated[
+        float | None, typer.Option(help="Guidance scale, 0-20, where a model has it.")
+    ] = None,
+    priority: Annotated[Band | None, typer.Option(help="By default the plan's.")] = None,
+    server: options.Server = None,
+    key: options.Key = None,
+    as_json: options.Json = False,
+) -> None:
+    """Submit a job. Its id goes to stdout; with -o, the paths of its pictures.
+
+    Ctrl-C while waiting leaves the job running.
+    """
+    if size is not None and (width or height):
+        raise typer.BadParameter("give --size, or --width and --height")
+    sized_width, sized_height = parse_size(size)
+    params = GenerationParams(
+        prompt=prompt,
+        width=width or sized_width,
+        height=height or sized_height,
+        num_inference_steps=steps,
+        guidance_scale=guidance,
+        seed=seed,
+        num_images=num_images,
+    )
+    destination = None if output is None else Destination.parse(output)
+    is_waited_for = wait or output is not None
+    request = Request(params, model, priority, server, key, is_waited_for, destination, as_json)
+    raise typer.Exit(_run(request))
+
+
+def _run(request: Request) -> int:
+    submitted: list[str] = []  # known outside once it exists, for Ctrl-C
+    try:
+        return asyncio.run(_submit(request, submitted))
+    except KeyboardInterrupt:
+        if submitted:
+            Console(stderr=True).print(
+                f"job {submitted[0]} goes on; `diffuserve jobs cancel {submitted[0]}` stops it",
+                markup=False,
+                highlight=False,
+            )
+        return INTERRUPTED
+
+
+async def _submit(request: Request, submitted: list[str]) -> int:
+    from diffuserve.cli.connect import connect
+
+    async with connect(request.server, request.key) as client:
+        job = await client.submit(request.params, model=request.model, priority=request.priority)
+    submitted.append(job.id)
+    if request.is_waited_for:
+        return await _await_pictures(request, job.id)
+    typer.echo(job.to_json() if request.as_json else job.id)
+    return 0
+
+
+async def _await_pictures(request: Request, job_id: str) -> int:
+    from diffuserve.cli.connect import WAITING_PATIENCE_SECONDS, connect
+    from diffuserve.cli.fetch import fetch_pictures
+    from diffuserve.cli.watch import JobBars, follow
+
+    console = Console(stderr=True)
+    async with connect(request.server, request.key, patience_seconds=WAITING_PATIENCE_SECONDS) as client:
+        with JobBars(console) as bars:
+            job = await follow(client, await client.get(job_id), bars.show)
+        paths = []
+        if request.destination and job.status is JobStatus.SUCCEEDED:
+            paths = await fetch_pictures(client, job, request.destination)
+    if request.as_json:
+        typer.echo(job.to_json())
+    else:
+        typer.echo("\n".join(map(str, paths)) if paths else job.id)
+    for warning in job.result.warnings if job.result else ():
+        console.print(f"warning: {warning}", style="yellow", markup=False)
+    if job.status is JobStatus.SUCCEEDED:
+        return 0
+    reason = f": {job.error.message} ({job.error.code})" if job.error else ""
+    console.print(f"job {job.id} {job.status}{reason}", style="red", markup=False, highlight=False)
+    return 1

@@ -1,0 +1,107 @@
+"""Following jobs on a server, with a live progress bar for each."""
+
+import asyncio
+from collections.abc import Callable, Mapping
+from contextlib import aclosing, suppress
+from dataclasses import replace
+from types import TracebackType
+from typing import Any, Self
+
+from rich.console import Console
+from rich.markup import escape
+from rich.progress import BarColumn, Progress, TaskID, TextColumn, TimeElapsedColumn
+
+from diffuserve.client.jobs import Client
+from diffuserve.client.views import JobView, ProgressView
+from diffuserve.domain.errors import ServerUnavailable
+from diffuserve.domain.job import JobStatus, Phase
+
+Show = Callable[[JobView], None]
+
+_QUEUE_PERIOD = 1.0  # the place in the queue moves without events of this job
+
+
+async def follow(client: Client, job: JobView, show: Show) -> JobView:
+    """Show each news of the job until it is final, and give it as it ended."""
+    show(job)
+    queue = asyncio.create_task(_follow_queue(client, job.id, show))
+    try:
+        async with aclosing(client.events(job.id)) as events:
+            async for event in events:
+                if event.type == "progress":
+                    show(advanced(job, event.data))
+    finally:
+        queue.cancel()
+        with suppress(asyncio.CancelledError):
+            await queue
+    job = await client.get(job.id)
+    show(job)
+    return job
+
+
+def advanced(job: JobView, news: Mapping[str, Any]) -> JobView:
+    """The job after a `progress` event."""
+    progress = ProgressView(news.get("step", 0), news.get("total", 0), news.get("fraction", 0.0))
+    return replace(job, status=JobStatus.RUNNING, queue=None, phase=Phase(news["phase"]), progress=progress)
+
+
+async def _follow_queue(client: Client, job_id: str, show: Show) -> None:
+    with suppress(ServerUnavailable):  # whoever reads the events will say so
+        while (job := await client.get(job_id)).status is JobStatus.QUEUED:
+            show(job)
+            await asyncio.sleep(_QUEUE_PERIOD)
+
+
+class JobBars:
+    """One progress bar a job."""
+
+    def __init__(self, console: Console) -> None:
+        columns = (TextColumn("{task.description}"), BarColumn(), TextColumn("{task.fields[state]}"))
+        self._progress = Progress(*columns, TimeElapsedColumn(), console=console)
+        self._bars: dict[str, TaskID] = {}
+
+    def __enter__(self) -> Self:
+        self._progress.start()
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self._progress.stop()
+
+    def show(self, job: JobView) -> None:
+        if job.id not in self._bars:
+            self._bars[job.id] = self._progress.add_task(_title(job.prompt), total=None, state="")
+        bar = self._bars[job.id]
+        step, total = (job.progress.step, job.progress.total) if job.progress else (0, None)
+        if job.status is JobStatus.SUCCEEDED:
+            step, total = (total, total) if total else (1, 1)
+        self._progress.update(bar, completed=step, total=total, state=state_of(job))
+        if job.status.is_final:
+            self._progress.stop_task(bar)
+
+
+def state_of(job: JobView) -> str:
+    """Where a job is, in a few words."""
+    if job.status is JobStatus.QUEUED:
+        if job.queue is None:
+            return "queued"
+        place = f"{job.queue.ahead} ahead" if job.queue.ahead else "next"
+        return f"queued, {place}, {_seconds(job.queue.eta_s_low)}–{_seconds(job.queue.eta_s_high)} s"
+    if job.status is not JobStatus.RUNNING:
+        return str(job.status)
+    if job.phase is Phase.DENOISE and job.progress and job.progress.total:
+        return f"step {job.progress.step}/{job.progress.total}"
+    return str(job.phase or job.status)
+
+
+def _seconds(value: float) -> str:
+    return f"{value:.0f}" if value >= 1 else f"{value:.1f}"
+
+
+def _title(prompt: str, limit: int = 44) -> str:
+    line = " ".join(prompt.split())
+    return escape(line if len(line) <= limit else f"{line[: limit - 1]}…")

@@ -1,0 +1,72 @@
+"""The control plane, put together. Beside `worker.py` the only place that names a backend."""
+
+import asyncio
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager, suppress
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from sqlalchemy.exc import SQLAlchemyError
+
+from diffuserve.domain.errors import ServerUnavailable
+from diffuserve.events.base import EventBus
+from diffuserve.events.memory import MemoryEventBus
+from diffuserve.jobs.reaper import Reaper
+from diffuserve.jobs.store import JobStore
+from diffuserve.settings import Settings
+from diffuserve.storage.local import LocalArtifactStore
+
+if TYPE_CHECKING:
+    from fastapi import FastAPI
+
+
+@dataclass(frozen=True)
+class ControlPlane:
+    """`has_auth`: keys exist and are asked for; otherwise whoever reaches the server may do everything."""
+
+    app: "FastAPI"
+    store: JobStore
+    has_auth: bool
+
+
+@asynccontextmanager
+async def open_store(settings: Settings, bus: EventBus | None = None) -> AsyncIterator[JobStore]:
+    """Open, with its schema up to date. Without a `bus` nobody is told of changes; a look finds them.
+
+    Raises `ServerUnavailable`.
+    """
+    if settings.database_url is None:
+        settings.data_dir.mkdir(parents=True, exist_ok=True)
+    store = JobStore(settings.store_url, bus or MemoryEventBus(), settings.store_config)
+    try:
+        await store.open()
+    except (OSError, SQLAlchemyError) as error:
+        raise ServerUnavailable(f"cannot open the database: {_first_line(error)}") from error
+    try:
+        yield store
+    finally:
+        await store.close()
+
+
+@asynccontextmanager
+async def control_plane(settings: Settings, no_auth: bool = False) -> AsyncIterator[ControlPlane]:
+    """The store is open and the reaper at work; what listens is the caller's business."""
+    from diffuserve.api.app import create_app  # commands that need the store alone start faster without
+
+    bus = MemoryEventBus()
+    artifacts = LocalArtifactStore(settings.data_dir / "artifacts")
+    async with open_store(settings, bus) as store:
+        has_auth = not no_auth and await store.has_keys()
+        app = create_app(store, artifacts, bus, settings.api_config(auth=has_auth))
+        reaper = asyncio.create_task(Reaper(store, artifacts).run())
+        try:
+            yield ControlPlane(app, store, has_auth)
+        finally:
+            reaper.cancel()
+            with suppress(asyncio.CancelledError):
+                await reaper
+
+
+def _first_line(error: Exception) -> str:
+    """What the driver says, without the statement and the advice that SQLAlchemy adds."""
+    return str(getattr(error, "orig", None) or error).splitlines()[0]

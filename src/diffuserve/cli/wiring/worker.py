@@ -1,0 +1,49 @@
+"""The worker, put together from the settings and the command line."""
+
+import shlex
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+from diffuserve.settings import Settings
+from diffuserve.worker.config import WorkerConfig
+from diffuserve.worker.main import run_worker
+
+
+@dataclass(frozen=True, kw_only=True)
+class WorkerOptions:
+    """What only the command line says."""
+
+    name: str = ""
+    labels: Mapping[str, str] = field(default_factory=dict)
+    price_per_hour: float | None = None
+    is_spot: bool = False
+    metrics_port: int | None = None
+    heartbeat_seconds: float | None = None
+    parent_fd: int | None = None
+    engine_command: str | None = None
+
+
+def run(settings: Settings, options: WorkerOptions) -> int:
+    """Until the worker ends; gives its exit code."""
+    return run_worker(worker_config(settings, options))
+
+
+def worker_config(settings: Settings, options: WorkerOptions) -> WorkerConfig:
+    return WorkerConfig(
+        server=settings.server,
+        api_key=settings.api_key,
+        model=settings.model,
+        device=settings.device,
+        dtype=settings.dtype,
+        name=options.name,
+        labels=options.labels,
+        price_per_hour=options.price_per_hour,
+        is_spot=options.is_spot,
+        metrics_port=options.metrics_port,
+        heartbeat_seconds=options.heartbeat_seconds,
+        drain_seconds=settings.drain_seconds,
+        stall_seconds=settings.stall_seconds,
+        max_jobs=settings.max_jobs,
+        parent_fd=options.parent_fd,
+        engine_command=tuple(shlex.split(options.engine_command or "")),
+    )

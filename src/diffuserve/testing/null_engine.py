@@ -1,0 +1,143 @@
+"""An engine process that draws nothing: what is left is the cost of everything around it.
+
+It speaks the agent's protocol without torch. A prompt can tell it to misbehave: `crash` ends the
+process, `hang` stops it from moving, `fail` and `bad` fail the job with and without another try.
+"""
+
+import argparse
+import base64
+import os
+import threading
+import time
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from diffuserve.domain.cost import CostFit
+from diffuserve.domain.model_spec import ModelSpec
+from diffuserve.worker.agent_link import AgentLink
+from diffuserve.worker.messages import (
+    Abort,
+    Add,
+    Beat,
+    Done,
+    Failed,
+    FinishedFile,
+    Hello,
+    Message,
+    Moved,
+    Ready,
+    Stop,
+)
+
+NULL_SPEC = ModelSpec(
+    name="null",
+    family="null",
+    width=64,
+    height=64,
+    num_inference_steps=4,
+    max_sequence_length=16,
+    longest_sequence_length=64,
+)
+NULL_FIT = CostFit((0.0, 0.0), (0.001, 0.0, 0.0, 0.0), (0.0, 0.0))
+_TOKEN_BUDGET = 4096
+_PNG = base64.b64decode(
+    "iVBORw0KGgoAAAANSUhEUgAAAAEAAAABCAYAAAAfFcSJAAAADUlEQVR42mNk+M9QDwADhgGAWjR9awAAAABJRU5ErkJggg=="
+)
+
+
+@dataclass
+class NullEngine:
+    """Every job takes `seconds`, all of them at once."""
+
+    link: AgentLink
+    seconds: float = 0.0
+    writes_files: bool = False
+    _timers: dict[str, threading.Timer] = field(default_factory=dict)
+    _num_moves: int = 0
+    _is_hanging: bool = False
+    _stopped: threading.Event = field(default_factory=threading.Event)
+
+    def run(self) -> None:
+        self._stopped.wait()
+
+    def handle(self, message: Message) -> None:
+        if isinstance(message, Add):
+            self._add(message)
+        elif isinstance(message, Abort):
+            self._abort(message.job_id)
+        elif isinstance(message, Stop):
+            self._stopped.set()
+
+    def beat(self) -> Beat:
+        return Beat(num_moves=self._num_moves, num_unfinished=len(self._timers), fit=NULL_FIT.to_dict())
+
+    def _add(self, job: Add) -> None:
+        prompt = str(job.input.get("prompt", ""))
+        if prompt == "crash":
+            os._exit(11)
+        if prompt == "hang":
+            self._is_hanging = True
+        if prompt in ("fail", "bad"):
+            failed = Failed(job_id=job.job_id, code=prompt, message="as asked", retryable=prompt == "fail")
+            self.link.send(failed)
+        elif self.seconds > 0 or self._is_hanging:
+            self._start_timer(job)
+        else:
+            self._finish(job)
+
+    def _start_timer(self, job: Add) -> None:
+        timer = threading.Timer(self.seconds, self._finish, (job,))
+        timer.daemon = True
+        self._timers[job.job_id] = timer
+        timer.start()
+        self.link.send(Moved(job_id=job.job_id, phase="denoise", step=1, total=4))
+
+    def _abort(self, job_id: str) -> None:
+        timer = self._timers.pop(job_id, None)
+        if timer is not None:
+            timer.cancel()
+            self.link.send(Failed(job_id=job_id, code="aborted", message="aborted"))
+
+    def _finish(self, job: Add) -> None:
+        if self._is_hanging:
+            return
+        if self.seconds > 0 and self._timers.pop(job.job_id, None) is None:
+            return
+        self._num_moves += 1
+        files = (_write(job),) if self.writes_files else ()
+        self.link.send(
+            Done(
+                job_id=job.job_id,
+                files=files,
+                input=job.input,
+                timings={"total_seconds": self.seconds},
+                actual_seconds=self.seconds,
+            )
+        )
+
+
+def _write(job: Add) -> FinishedFile:
+    path = Path(job.folder) / "0.png"
+    path.write_bytes(_PNG)
+    return FinishedFile(path=str(path), name="0.png", content_type="image/png", width=1, height=1)
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description="An engine process that draws nothing.")
+    parser.add_argument("--socket", type=Path, required=True)
+    parser.add_argument("--seconds", type=float, default=0.0)
+    parser.add_argument("--files", type=int, default=0)
+    parser.add_argument("--load-seconds", type=float, default=0.0)
+    args, _ = parser.parse_known_args()  # the real one's options mean nothing here
+    link = AgentLink(args.socket)
+    engine = NullEngine(link, args.seconds, bool(args.files))
+    link.listen(engine.handle)
+    link.every(1.0, engine.beat)
+    link.send(Hello(spec=NULL_SPEC.to_dict(), fit=NULL_FIT.to_dict()))
+    time.sleep(args.load_seconds)
+    link.send(Ready(token_budget=_TOKEN_BUDGET))
+    engine.run()
+
+
+if __name__ == "__main__":
+    main()
