@@ -1,9 +1,10 @@
 """Where results go, and under which conditions they were measured."""
 
+import json
 import os
 import platform
 import subprocess
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping, Sequence
 from datetime import date
 from importlib.metadata import version
 from pathlib import Path
@@ -35,3 +36,22 @@ def read_cpu_name() -> str:
     return next(
         (line.split(": ")[1] for line in lines if line.startswith("model name")), platform.processor()
     )
+
+
+def markdown_table(title: str, rows: Sequence[Mapping[str, str]]) -> str:
+    """With a column for every name in any of the rows."""
+    names = list(dict.fromkeys(name for row in rows for name in row))
+    lines = [f"## {title}", "", f"| {' | '.join(names)} |", "|" + "---|" * len(names)]
+    lines += ["| " + " | ".join(row.get(name, "") for name in names) + " |" for row in rows]
+    return "\n".join(lines)
+
+
+def write_report(stem: str, content: Mapping[str, object], text: str, conditions: Mapping[str, str]) -> None:
+    """`content` as JSON, and `text` with the conditions beside it."""
+    RESULTS.mkdir(exist_ok=True)
+    path = RESULTS / f"{stem}_{conditions['date']}"
+    kept = {"conditions": conditions, **content}
+    path.with_suffix(".json").write_text(json.dumps(kept, indent=2) + "\n")
+    told = "; ".join(f"{name} {value}" for name, value in conditions.items())
+    path.with_suffix(".md").write_text(f"{text}\n\nConditions: {told}.\n")
+    print(f"wrote {path}.json and .md")

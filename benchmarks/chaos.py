@@ -18,11 +18,11 @@ import time
 from pathlib import Path
 
 import control_database
+from bench_report import RESULTS
 from chaos_audit import Records, audit
 from chaos_cluster import JOB_SECONDS, MAX_JOBS, Cluster
 from chaos_mischief import Mischief, Plan
 from chaos_report import Outcome, table, write_results
-from bench_report import RESULTS
 from control_database import Database, open_database
 from diffuserve.client.jobs import Client
 from diffuserve.domain.job import JobStatus
@@ -138,7 +138,9 @@ def parse_arguments() -> argparse.Namespace:
     parser.add_argument("--seconds", type=float, default=75.0, help="for at least so long (default 75)")
     parser.add_argument("--freezes", type=int, default=3, help="workers frozen past their lease (default 3)")
     parser.add_argument("--database-restarts", type=int, default=2, help="of PostgreSQL (default 2)")
-    parser.add_argument("--lease-seconds", type=float, default=3.0, help="default 3; heartbeats a third of it")
+    parser.add_argument(
+        "--lease-seconds", type=float, default=3.0, help="heartbeats: a third of it"
+    )
     parser.add_argument("--seed", type=int, default=1, help="of what is hurt, and when (default 1)")
     parser.add_argument("--folder", type=Path, help="where logs and data go; by default a temporary folder")
     parser.add_argument("--output", type=Path, default=RESULTS, help="where the result files go")

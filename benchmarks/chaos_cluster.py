@@ -63,9 +63,11 @@ class Server(Program):
 class Agent(Program):
     """A worker's agent; its one child is the engine."""
 
-    def __init__(self, name: str, server: Server, seconds: float, settings: dict[str, str], log: Path) -> None:
+    def __init__(
+        self, name: str, server: Server, seconds: float, settings: dict[str, str], log: Path
+    ) -> None:
         command = null_agent_command(server.url, name, MAX_JOBS, seconds, files=1)
-        super().__init__(name, command, settings, log)
+        super().__init__(name, command, {}, folder / f"{name}.log")
 
     def signal_all(self, number: signal.Signals) -> None:
         """The agent first when it is to stop, the engine first when it is to go on.
@@ -89,8 +91,7 @@ class Cluster:
                 f"agent-{index + 1}",
                 self.servers[index % len(self.servers)],
                 JOB_SECONDS[index % len(JOB_SECONDS)],
-                settings,
-                folder / f"agent-{index + 1}.log",
+                folder,
             )
             for index in range(num_agents)
         ]

@@ -78,12 +78,6 @@ def table(outcomes: Sequence[Outcome]) -> str:
 def write_results(outcomes: Sequence[Outcome], folder: Path = RESULTS) -> Path:
     """The JSON file's path; the table lies beside it."""
     folder.mkdir(parents=True, exist_ok=True)
-    packages = ("sqlalchemy", "asyncpg", "aiosqlite", "uvicorn")
-    conditions = {**read_conditions(packages), **(outcomes[0].settings if outcomes else {})}
-    stem = folder / f"chaos_{conditions['date']}"
-    runs = [{**asdict(outcome), "shortfalls": outcome.shortfalls} for outcome in outcomes]
-    stem.with_suffix(".json").write_text(json.dumps({"conditions": conditions, "runs": runs}, indent=2) + "\n")
-    told = "; ".join(f"{name} {value}" for name, value in conditions.items())
-    title = "# Jobs while processes are killed\n\n"
-    stem.with_suffix(".md").write_text(f"{title}{table(outcomes)}\n\nConditions: {told}.\n")
-    return stem.with_suffix(".json")
+    conditions = read_conditions(("sqlalchemy", "asyncpg", "aiosqlite", "uvicorn"))
+    content = {"runs": [{**asdict(outcome), "shortfalls": outcome.shortfalls} for outcome in outcomes]}
+    write_report("chaos", content, f"# Jobs while processes are killed\n\n{table(outcomes)}", conditions)

@@ -1,4 +1,4 @@
-"""How long one claim takes when 100,000 jobs of 200 tenants are queued, and how the database goes about it."""
+"""How long a claim takes when 100,000 jobs of 200 tenants are queued, and the database's plan for it."""
 
 import asyncio
 import random
@@ -10,12 +10,21 @@ from dataclasses import dataclass
 from typing import Any
 
 import sqlalchemy as sa
+from sqlalchemy.ext.asyncio import create_async_engine
 
 from control_database import SQLITE, Database
 from diffuserve.domain.job import Band, JobResult, NewJob
 from diffuserve.domain.model_spec import ModelSpec
 from diffuserve.domain.tenant import Plan
-from diffuserve.domain.worker import Claim, Completion, Lease, ModelOffer, Registration, WorkerReport, WorkerState
+from diffuserve.domain.worker import (
+    Claim,
+    Completion,
+    Lease,
+    ModelOffer,
+    Registration,
+    WorkerReport,
+    WorkerState,
+)
 from diffuserve.events.memory import MemoryEventBus
 from diffuserve.jobs.config import StoreConfig
 from diffuserve.jobs.store import JobStore
@@ -128,7 +137,7 @@ async def _explain_claim(store: JobStore, worker_id: str, database: Database) ->
     """The plan of every question that one claim asks about lanes and ready jobs."""
     with _listening() as asked:
         await store.claim(worker_id, Claim(claim_id="explained", num_jobs=1))
-    engine = sa.ext.asyncio.create_async_engine(database.store_url)
+    engine = create_async_engine(database.store_url)
     explain = "EXPLAIN QUERY PLAN" if database.name == SQLITE else "EXPLAIN"
     plans = []
     async with engine.connect() as connection:

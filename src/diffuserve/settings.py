@@ -144,5 +144,6 @@ class Settings(BaseSettings):
             return f"sqlite+aiosqlite:///{self.data_dir.resolve() / 'diffuserve.db'}"
         scheme, found, rest = self.database_url.partition("://")
         if not found or scheme not in _DRIVERS:
-            raise InvalidParams("database_url", scheme, "must begin with postgresql:// or sqlite:///")
+            shown = scheme if found else "…"  # the rest may hold a password
+            raise InvalidParams("database_url", shown, "must begin with postgresql:// or sqlite:///")
         return f"{_DRIVERS[scheme]}://{rest}"

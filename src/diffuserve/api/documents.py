@@ -1,16 +1,19 @@
 """Jobs as the API's JSON."""
 
+import time
 from collections.abc import Mapping
 from dataclasses import asdict
 from typing import Any
 
 from diffuserve.api.answers import rfc3339
+from diffuserve.api.cache import Cache
 from diffuserve.api.signing import Signer
-from diffuserve.domain.job import Artifact, Job, JobEvent, JobStatus, QueueEstimate
+from diffuserve.domain.job import Artifact, Band, Job, JobEvent, JobStatus, QueueEstimate
 from diffuserve.events.base import EventBus
 from diffuserve.jobs.store import JobStore
 
 Document = dict[str, Any]
+_ESTIMATE_SECONDS = 0.25
 
 
 class Documents:
@@ -20,8 +23,30 @@ class Documents:
         self._store = store
         self._bus = bus
         self._signer = signer
+        self._last_estimates: Cache[tuple[str, str, Band], QueueEstimate] = Cache(_ESTIMATE_SECONDS)
 
     async def job(self, job: Job, base_url: str) -> Document:
+        return await self._document(job, base_url, await self._store.estimate(job))
+
+    async def new_job(self, job: Job, base_url: str) -> Document:
+        """For a job that stands at the end of its lane: what was said there a moment ago still holds."""
+        lane = (job.tenant_id, job.model, job.band)
+        estimate = self._last_estimates.find(lane)
+        if estimate is None and (estimate := await self._store.estimate(job)) is not None:
+            self._last_estimates.keep(lane, estimate)
+        return await self._document(job, base_url, estimate if job.status is JobStatus.QUEUED else None)
+
+    async def listed_job(self, job: Job, base_url: str) -> Document:
+        """Without its place in the queue, which takes a look at the whole queue for each."""
+        return await self._document(job, base_url, None)
+
+    def tag(self, job: Job) -> str:
+        """Changes with whatever a reader may want to hear of, and before the URLs given out expire."""
+        live = self._bus.latest_progress(job.id) or {}
+        signed = int(time.time() // (self._signer.valid_seconds / 2)) if job.result else 0
+        return f'W/"{job.version}-{live.get("phase", "")}-{live.get("step", "")}-{signed}"'
+
+    async def _document(self, job: Job, base_url: str, estimate: QueueEstimate | None) -> Document:
         live = self._bus.latest_progress(job.id) or {}
         return {
             "id": job.id,
@@ -30,7 +55,7 @@ class Documents:
             "status": job.status,
             "phase": live.get("phase") or job.phase,
             "progress": _progress(job, live),
-            "queue": _queue(await self._store.estimate(job)),
+            "queue": None if estimate is None else asdict(estimate),
             "input": job.input,
             "result": await self._result(job, base_url),
             "error": None if job.error is None else asdict(job.error),
@@ -55,6 +80,7 @@ class Documents:
         ]
         return {
             "artifacts": artifacts,
+            "input": job.result.input,
             "timings": job.result.timings,
             "warnings": job.result.warnings,
         }
@@ -92,10 +118,6 @@ def _progress(job: Job, live: Mapping[str, Any]) -> Document:
     if job.progress is not None:
         return {"step": job.progress.step, "total": job.progress.total, "fraction": job.progress.fraction}
     return {"step": 0, "total": total, "fraction": 0.0}
-
-
-def _queue(estimate: QueueEstimate | None) -> Document | None:
-    return None if estimate is None else asdict(estimate)
 
 
 def _urls(job_id: str, base_url: str) -> Document:

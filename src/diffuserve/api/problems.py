@@ -11,10 +11,11 @@ from dataclasses import dataclass, field
 from http import HTTPStatus
 from typing import Any
 
-from fastapi import FastAPI, Request, Response
-from fastapi.exceptions import RequestValidationError
+from fastapi import FastAPI, Request, Response, WebSocket
+from fastapi.exceptions import RequestValidationError, WebSocketRequestValidationError
 from starlette.exceptions import HTTPException
 from starlette.requests import HTTPConnection
+from starlette.websockets import WebSocketState
 
 from diffuserve.api.answers import json_answer
 from diffuserve.domain.errors import (
@@ -37,6 +38,7 @@ from diffuserve.domain.errors import (
 
 log = logging.getLogger(__name__)
 
+_SOCKET_ERROR = 1011
 OPENAI_PATHS = frozenset({"/v1/images/generations", "/v1/models"})
 
 # The first that fits, so the narrower stands before the wider.
@@ -101,7 +103,7 @@ class Problem:
 def problem_of(error: Exception) -> Problem:
     if isinstance(error, DiffuserveError):
         return _known(error)
-    if isinstance(error, RequestValidationError):
+    if isinstance(error, RequestValidationError | WebSocketRequestValidationError):
         return _invalid(error)
     if isinstance(error, HTTPException):
         code = _HTTP_CODES.get(error.status_code, "http_error")
@@ -136,17 +138,25 @@ def problem_answer(problem: Problem, connection: HTTPConnection) -> Response:
 
 def add_problem_handlers(app: FastAPI) -> None:
     """For all that routes raise on purpose; what they raise by mistake is caught at the edge."""
-    for kind in (DiffuserveError, RequestValidationError, HTTPException):
+    kinds = (DiffuserveError, RequestValidationError, WebSocketRequestValidationError, HTTPException)
+    for kind in kinds:
         app.add_exception_handler(kind, _on_error)
 
 
-async def _on_error(request: Request, error: Exception) -> Response:
+async def _on_error(connection: Request | WebSocket, error: Exception) -> Response | None:
     if isinstance(error, LeaseLost):
-        request.app.state.services.metrics.fenced_writes.inc()
+        connection.app.state.services.metrics.fenced_writes.inc()
     problem = problem_of(error)
     if problem.status == 500:
-        log.error("request %s failed", request.state.request_id, exc_info=error)
-    return problem_answer(problem, request)
+        log.error("request %s failed", connection.state.request_id, exc_info=error)
+    answer = problem_answer(problem, connection)
+    if not isinstance(connection, WebSocket):
+        return answer
+    if connection.application_state is WebSocketState.CONNECTING:
+        await connection.send_denial_response(answer)
+    else:
+        await connection.close(_SOCKET_ERROR, problem.code)
+    return None
 
 
 def _known(error: DiffuserveError) -> Problem:
@@ -166,7 +176,7 @@ def _known(error: DiffuserveError) -> Problem:
     )
 
 
-def _invalid(error: RequestValidationError) -> Problem:
+def _invalid(error: RequestValidationError | WebSocketRequestValidationError) -> Problem:
     errors = tuple(_field_error(one) for one in error.errors())
     detail = "; ".join(f"{one.field}: {one.message}" for one in errors)
     return Problem(status=422, code=InvalidParams.code, detail=detail, errors=errors)

@@ -108,6 +108,7 @@ class ArtifactShape(Answer):
 
 class ResultShape(Answer):
     artifacts: list[ArtifactShape]
+    input: dict[str, Any]
     timings: dict[str, float]
     warnings: list[str]
 
@@ -211,3 +212,12 @@ class ModelShape(BaseModel):
 class ModelsShape(Answer):
     object: Literal["list"]
     data: list[ModelShape]
+
+
+PROBLEM_ANSWERS: dict[int | str, dict[str, Any]] = {
+    status: {
+        "description": description,
+        "content": {"application/problem+json": {"schema": ProblemShape.model_json_schema()}},
+    }
+    for status, description in (("4XX", "Refused: the problem says why."), ("5XX", "Try again later."))
+}

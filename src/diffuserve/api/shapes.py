@@ -6,31 +6,39 @@ from typing import Annotated
 from fastapi import Path
 from pydantic import AfterValidator
 
-from diffuserve.domain.errors import ArtifactNotFound, JobNotFound, WorkerNotFound
+from diffuserve.domain.errors import ArtifactNotFound, JobNotFound, LeaseLost, WorkerNotFound
 
 _ID = re.compile(r"[A-Za-z0-9_-]{1,64}")
 _FILE_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,99}")
-MAX_TOKEN = 2**62
+_MAX_TOKEN = 2**31 - 1
+MAX_SEQ = 2**31 - 1
 
 
-def _job_id(value: str) -> str:
+def known_job_id(value: str) -> str:
     if not _ID.fullmatch(value):
         raise JobNotFound(f"no job {value!r}")
     return value
 
 
-def _worker_id(value: str) -> str:
+def known_worker_id(value: str) -> str:
     if not _ID.fullmatch(value):
         raise WorkerNotFound(f"no worker {value!r}")
     return value
 
 
-def _file_name(value: str) -> str:
+def known_file_name(value: str) -> str:
     if not _FILE_NAME.fullmatch(value):
-        raise ArtifactNotFound(f"no file may be named {value!r}; use letters, digits, '.', '_' and '-'")
+        raise ArtifactNotFound(f"no file is named {value!r}; names are letters, digits, '.', '_' and '-'")
     return value
 
 
-JobId = Annotated[str, AfterValidator(_job_id), Path(description="A job's id.")]
-WorkerId = Annotated[str, AfterValidator(_worker_id), Path(description="A worker's id.")]
-FileName = Annotated[str, AfterValidator(_file_name), Path(description="Unique within its job.")]
+def known_token(job_id: str, lease_token: int) -> int:
+    """Raises `LeaseLost` for what was never a token."""
+    if not 0 < lease_token <= _MAX_TOKEN:
+        raise LeaseLost(job_id)
+    return lease_token
+
+
+JobId = Annotated[str, AfterValidator(known_job_id), Path(description="A job's id.")]
+WorkerId = Annotated[str, AfterValidator(known_worker_id), Path(description="A worker's id.")]
+FileName = Annotated[str, AfterValidator(known_file_name), Path(description="Unique within its job.")]

@@ -14,12 +14,12 @@ class Signer:
 
     def __init__(self, store: JobStore, valid_seconds: float) -> None:
         self._store = store
-        self._valid_seconds = valid_seconds
+        self.valid_seconds = valid_seconds
         self._secret = b""
 
     async def path(self, job_id: str, lease_token: int, name: str) -> str:
         """Path and query of the file's URL, valid from now on."""
-        expires = int(time.time() + self._valid_seconds)
+        expires = int(time.time() + self.valid_seconds)
         signature = await self._signature(job_id, lease_token, name, expires)
         return f"/files/{job_id}/{lease_token}/{quote(name)}?expires={expires}&signature={signature}"
 

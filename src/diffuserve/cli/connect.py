@@ -7,6 +7,6 @@ PATIENCE_SECONDS = 5.0  # a person watches: say soon that nobody answers
 WAITING_PATIENCE_SECONDS = 120.0  # the job is safe; the server may be starting again
 
 
-def connect(server: str | None, key: str | None, *, patience_seconds: float = PATIENCE_SECONDS) -> Client:
+def connect(server: str | None, key: str | None, *, patience_seconds: float | None = None) -> Client:
     settings = Settings.with_options(server=server, api_key=key)
-    return Client(settings.server, settings.api_key, patience_seconds=patience_seconds)
+    return Client(settings.server, settings.api_key, patience_seconds=patience_seconds or PATIENCE_SECONDS)

@@ -29,9 +29,9 @@ def load_engine(choice: ModelChoice, console: Console) -> "Engine":
     model = choice.model or settings.model
     device, dtype = choice.device or settings.device, choice.dtype or settings.dtype
     with console.status(f"loading {model}"):
-        from diffuserve.models.quiet import quiet_libraries
         from diffuserve.engine.config import EngineConfig
         from diffuserve.engine.engine import Engine
+        from diffuserve.models.quiet import quiet_libraries
 
         quiet_libraries()
         path = cost_fit_path(settings.cache_dir, model, device, dtype)

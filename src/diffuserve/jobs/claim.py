@@ -54,7 +54,7 @@ class _Market:
     grants: list[_Grant] = field(default_factory=list)
     floors: dict[tuple[Band, str], float] = field(default_factory=dict)
 
-    async def serve(self, by: ClaimBy, models: frozenset[str]) -> None:
+    def serve(self, by: ClaimBy, models: frozenset[str]) -> None:
         """Pick jobs until the worker's room is full; its first job is never too large."""
         jobs_left, tokens = by.claim.num_jobs, 0
         now, config = self.transaction.now, self.transaction.config
@@ -62,13 +62,13 @@ class _Market:
             lane = choose_lane(self.lanes, models, by.claim.resident_models, now, config)
             if lane is None:
                 return
-            head = (await self._heads_of(lane))[0]
+            head = self._heads_of(lane)[0]
             tokens += head.step_tokens
             limit = by.claim.num_tokens
             if limit is not None and tokens > limit and jobs_left < by.claim.num_jobs:
                 return
             self._grant(lane, head, by)
-            await self._advance(lane)
+            self._advance(lane)
             jobs_left -= 1
 
     def _grant(self, lane: Lane, head: sa.Row[Any], by: ClaimBy) -> None:
@@ -77,39 +77,37 @@ class _Market:
         lane.account.charge(head.cost_seconds)
         self.grants.append(_Grant(head.job_id, by, lane.account.tenant, head.cost_seconds))
 
-    async def _advance(self, lane: Lane) -> None:
+    def _advance(self, lane: Lane) -> None:
         heads = self.heads[lane.key]
         last = heads.popleft()
         if not heads:
-            heads.extend(await self._read(lane.key, last.seq))
+            heads.extend(self._read(lane.key, last.seq))
         if not heads:
             self.lanes.remove(lane)
             return
         lane.head_seq, lane.head_at = heads[0].seq, heads[0].enqueued_at
         lane.head_since = self.transaction.now
 
-    async def _heads_of(self, lane: Lane) -> deque[sa.Row[Any]]:
+    def _heads_of(self, lane: Lane) -> deque[sa.Row[Any]]:
         if lane.key not in self.heads:
-            self.heads[lane.key] = deque(await self._read(lane.key, lane.head_seq - 1))
+            self.heads[lane.key] = deque(self._read(lane.key, lane.head_seq - 1))
         return self.heads[lane.key]
 
-    async def _read(self, key: str, after_seq: int) -> list[sa.Row[Any]]:
+    def _read(self, key: str, after_seq: int) -> list[sa.Row[Any]]:
         statement = sa.select(ready).where(ready.c.lane == key, ready.c.seq > after_seq)
-        return await self.transaction.rows(statement.order_by(ready.c.seq).limit(_BLOCK))
+        return self.transaction.rows(statement.order_by(ready.c.seq).limit(_BLOCK))
 
 
-async def claim(
-    transaction: Transaction, claims: Sequence[ClaimBy]
-) -> Sequence[list[Lease] | DiffuserveError]:
-    await sweep_due(transaction)
-    models = await _models_served(transaction, {one.worker_id for one in claims})
-    granted = await _granted_before(transaction, claims)
-    market = _Market(transaction, await _open_lanes(transaction))
+def claim(transaction: Transaction, claims: Sequence[ClaimBy]) -> Sequence[list[Lease] | DiffuserveError]:
+    sweep_due(transaction)
+    models = _models_served(transaction, {one.worker_id for one in claims})
+    granted = _granted_before(transaction, claims)
+    market = _Market(transaction, _open_lanes(transaction))
     for one in claims:
         if one.worker_id in models and (one.worker_id, one.claim.claim_id) not in granted:
             served = models[one.worker_id]
-            await market.serve(one, served & frozenset(one.claim.models) if one.claim.models else served)
-    for by, lease in await _write(transaction, market):
+            market.serve(one, served & frozenset(one.claim.models) if one.claim.models else served)
+    for by, lease in _write(transaction, market):
         granted[by.worker_id, by.claim.claim_id].append(lease)
     return [
         granted[one.worker_id, one.claim.claim_id]
@@ -119,18 +117,18 @@ async def claim(
     ]
 
 
-async def _models_served(transaction: Transaction, worker_ids: set[str]) -> dict[str, frozenset[str]]:
+def _models_served(transaction: Transaction, worker_ids: set[str]) -> dict[str, frozenset[str]]:
     """By worker; a draining one serves none."""
     table = schema.workers
-    rows = await transaction.rows(sa.select(table).where(table.c.id.in_(sorted(worker_ids))))
+    rows = transaction.rows(sa.select(table).where(table.c.id.in_(sorted(worker_ids))))
     return {row.id: frozenset(() if row.is_draining else orjson.loads(row.models)) for row in rows}
 
 
-async def _granted_before(
+def _granted_before(
     transaction: Transaction, claims: Sequence[ClaimBy]
 ) -> dict[tuple[str, str], list[Lease]]:
     """Leases of claims whose answer was lost."""
-    rows = await transaction.rows(
+    rows = transaction.rows(
         sa.select(jobs, leases.c.worker_id.label("holder"), leases.c.claim_id)
         .join_from(leases, jobs, jobs.c.id == leases.c.job_id)
         .where(leases.c.claim_id.in_({one.claim.claim_id for one in claims}))
@@ -141,11 +139,11 @@ async def _granted_before(
     return granted
 
 
-async def _open_lanes(transaction: Transaction) -> list[Lane]:
-    running = {row.tenant_id: row.running for row in await transaction.rows(_RUNNING)}
+def _open_lanes(transaction: Transaction) -> list[Lane]:
+    running = {row.tenant_id: row.running for row in transaction.rows(_RUNNING)}
     accounts: dict[str, TenantAccount] = {}
     found = []
-    for row in await transaction.rows(_HEADS):
+    for row in transaction.rows(_HEADS):
         account = accounts.get(row.id)
         if account is None:
             tenant = queue.tenant_of(row, transaction.config)
@@ -156,11 +154,11 @@ async def _open_lanes(transaction: Transaction) -> list[Lane]:
     return found
 
 
-async def _write(transaction: Transaction, market: _Market) -> list[tuple[ClaimBy, Lease]]:
+def _write(transaction: Transaction, market: _Market) -> list[tuple[ClaimBy, Lease]]:
     if not market.grants:
         return []
     ids = [grant.job_id for grant in market.grants]
-    rows = {row.id: row for row in await transaction.rows(sa.select(jobs).where(jobs.c.id.in_(ids)))}
+    rows = {row.id: row for row in transaction.rows(sa.select(jobs).where(jobs.c.id.in_(ids)))}
     ledger, changes, lease_rows, granted = queue.Ledger(), [], [], []
     for grant in market.grants:
         before = record_of(rows[grant.job_id])
@@ -179,11 +177,11 @@ async def _write(transaction: Transaction, market: _Market) -> list[tuple[ClaimB
         lease = _lease(rows[record.id], record.lease_token, record.attempt, transaction)
         lease_rows.append(_lease_row(transaction, lease, grant, record.tenant_id))
         granted.append((grant.by, lease))
-    await queue.take(transaction, ids)
-    await save_changes(transaction, changes)
-    await transaction.execute(sa.insert(leases), lease_rows)
-    await ledger.save(transaction)
-    await _raise_floors(transaction, market.floors)
+    queue.take(transaction, ids)
+    save_changes(transaction, changes)
+    transaction.execute(sa.insert(leases), lease_rows)
+    ledger.save(transaction)
+    _raise_floors(transaction, market.floors)
     return granted
 
 
@@ -218,7 +216,7 @@ def _lease(row: sa.Row[Any], lease_token: int, attempt: int, transaction: Transa
     )
 
 
-async def _raise_floors(transaction: Transaction, floors: dict[tuple[Band, str], float]) -> None:
+def _raise_floors(transaction: Transaction, floors: dict[tuple[Band, str], float]) -> None:
     insert = transaction.upsert(schema.floors)
     vtime = schema.floors.c.vtime
     statement = insert.on_conflict_do_update(
@@ -226,4 +224,4 @@ async def _raise_floors(transaction: Transaction, floors: dict[tuple[Band, str],
         set_={"vtime": sa.case((insert.excluded.vtime > vtime, insert.excluded.vtime), else_=vtime)},
     )
     rows = [{"band": band, "model": model, "vtime": vtime} for (band, model), vtime in floors.items()]
-    await transaction.execute(statement, rows)
+    transaction.execute(statement, rows)

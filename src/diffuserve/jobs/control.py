@@ -23,28 +23,26 @@ class Named:
     tenant_id: str | None
 
 
-async def cancel(transaction: Transaction, named: Sequence[Named]) -> Sequence[str | DiffuserveError]:
+def cancel(transaction: Transaction, named: Sequence[Named]) -> Sequence[str | DiffuserveError]:
     """A queued job ends at once; a running one ends when its worker has let go of it."""
-    records = await load_records(transaction, {one.job_id for one in named})
+    records = load_records(transaction, {one.job_id for one in named})
     wanted = [one for one in named if _is_theirs(records.get(one.job_id), one)]
-    await _cancel(transaction, {one.job_id: records[one.job_id] for one in wanted})
+    _cancel(transaction, {one.job_id: records[one.job_id] for one in wanted})
     return _answers(named, records)
 
 
-async def delete(transaction: Transaction, named: Sequence[Named]) -> Sequence[str | DiffuserveError]:
+def delete(transaction: Transaction, named: Sequence[Named]) -> Sequence[str | DiffuserveError]:
     """Cancel, and mark for the reaper, which forgets jobs once they are final."""
-    outcomes = await cancel(transaction, named)
+    outcomes = cancel(transaction, named)
     ids = [one for one in outcomes if isinstance(one, str)]
     if ids:
-        await transaction.execute(
-            sa.update(schema.jobs).where(schema.jobs.c.id.in_(ids)).values(is_erased=True)
-        )
+        transaction.execute(sa.update(schema.jobs).where(schema.jobs.c.id.in_(ids)).values(is_erased=True))
     return outcomes
 
 
-async def requeue(transaction: Transaction, named: Sequence[Named]) -> Sequence[str | DiffuserveError]:
+def requeue(transaction: Transaction, named: Sequence[Named]) -> Sequence[str | DiffuserveError]:
     """Jobs that ended badly get all their attempts again, at their old place."""
-    records = await load_records(transaction, {one.job_id for one in named})
+    records = load_records(transaction, {one.job_id for one in named})
     outcomes = list(_answers(named, records))
     again: dict[str, JobRecord] = {}
     for index, one in enumerate(named):
@@ -57,35 +55,33 @@ async def requeue(transaction: Transaction, named: Sequence[Named]) -> Sequence[
             outcomes[index] = Conflict(
                 f"job {ended.id} is {ended.status}; only failed, canceled and expired jobs can be requeued"
             )
-    await save_changes(
-        transaction, [Change(one, "requeued", {"cause": "operator"}) for one in again.values()]
-    )
-    await queue.put(transaction, list(again.values()))
+    save_changes(transaction, [Change(one, "requeued", {"cause": "operator"}) for one in again.values()])
+    queue.put(transaction, list(again.values()))
     ledger = queue.Ledger()
     for record in again.values():
         ledger.count_queued(record.tenant_id, 1)
-    await ledger.save(transaction)
+    ledger.save(transaction)
     return outcomes
 
 
-async def _cancel(transaction: Transaction, records: dict[str, JobRecord]) -> None:
+def _cancel(transaction: Transaction, records: dict[str, JobRecord]) -> None:
     queued = [one for one in records.values() if one.status is JobStatus.QUEUED]
     running = [one for one in records.values() if one.status is JobStatus.RUNNING]
-    await queue.take(transaction, [one.id for one in queued])
+    queue.take(transaction, [one.id for one in queued])
     ledger = queue.Ledger()
     for record in queued:
         ledger.count_queued(record.tenant_id, -1)
-    await ledger.save(transaction)
+    ledger.save(transaction)
     if running:
         table = schema.leases
         marked = sa.update(table).where(table.c.job_id.in_([one.id for one in running]))
-        await transaction.execute(marked.values(is_canceling=True))
+        transaction.execute(marked.values(is_canceling=True))
     for one in running:
         assert one.worker_id is not None
         transaction.notices.append((worker_topic(one.worker_id), {"type": "cancel", "job_id": one.id}))
     ended = [replace(one, status=JobStatus.CANCELED, finished_at=transaction.now) for one in queued]
     leaving = [replace(one, status=JobStatus.CANCELING) for one in running]
-    await save_changes(transaction, [Change(one, one.status.value, {}) for one in (*ended, *leaving)])
+    save_changes(transaction, [Change(one, one.status.value, {}) for one in (*ended, *leaving)])
 
 
 def _fresh(record: JobRecord) -> JobRecord:

@@ -9,19 +9,19 @@ import asyncio
 import logging
 import random
 import time
-from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
-from contextlib import asynccontextmanager
+from collections.abc import Awaitable, Callable, Mapping
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
-from typing import Any, TypeVar
+from typing import Any, Protocol, TypeVar
 
 import asyncpg
 import sqlalchemy as sa
 from sqlalchemy.dialects import postgresql, sqlite
 from sqlalchemy.exc import DBAPIError
 from sqlalchemy.exc import TimeoutError as PoolTimeout
-from sqlalchemy.ext.asyncio import AsyncConnection, AsyncEngine, create_async_engine
+from sqlalchemy.ext.asyncio import create_async_engine
 
-from diffuserve.domain.errors import ServerUnavailable
+from diffuserve.domain.errors import InvalidParams, ServerUnavailable
 from diffuserve.jobs.config import StoreConfig
 
 log = logging.getLogger(__name__)
@@ -32,8 +32,6 @@ Notice = tuple[str, Mapping[str, Any]]
 
 _LOCK = 0x64696666  # any number that nobody else takes in this database
 _BUSY_SECONDS = 10.0
-_SQLITE_NOW = "(julianday('now') - 2440587.5) * 86400.0"
-_POSTGRESQL_NOW = "extract(epoch from clock_timestamp())::float8"
 _AWAY = ("08", "57P", "53", "25006")  # SQLSTATEs: connection, shutdown, resources, read-only
 _PATIENCE_SECONDS = 10.0
 _FIRST_PAUSE_SECONDS = 0.05
@@ -47,19 +45,19 @@ class Transaction:
     operations may have been committed without our hearing of it.
     """
 
-    connection: AsyncConnection
+    connection: sa.Connection
     now: float
     config: StoreConfig
     is_retry: bool = False
     notices: list[Notice] = field(default_factory=list)
 
-    async def execute(
+    def execute(
         self, statement: sa.Executable, rows: list[dict[str, Any]] | dict[str, Any] | None = None
     ) -> sa.CursorResult[Any]:
-        return await self.connection.execute(statement, rows)
+        return self.connection.execute(statement, rows)
 
-    async def rows(self, statement: sa.Executable) -> list[sa.Row[Any]]:
-        return list((await self.connection.execute(statement)).all())
+    def rows(self, statement: sa.Executable) -> list[sa.Row[Any]]:
+        return list(self.connection.execute(statement).all())
 
     def upsert(self, table: sa.Table) -> "postgresql.Insert | sqlite.Insert":
         """An insert that knows `on_conflict_do_update`; both dialects spell it alike."""
@@ -68,61 +66,122 @@ class Transaction:
         return postgresql.insert(table)
 
 
-class Database:
-    """Readers and writers have engines of their own, since on SQLite their transactions begin differently."""
+class Backend(Protocol):
+    """Runs plain functions on a connection without holding up the event loop."""
 
-    def __init__(self, url: str, config: StoreConfig, clock: Clock | None = None) -> None:
-        """`clock` gives the time in tests; in production it is the database's own."""
-        self.url = sa.make_url(url)
-        self._config = config
-        self._clock = clock
-        self.is_sqlite = self.url.get_backend_name() == "sqlite"
-        if self.is_sqlite:
-            self._writer, self._reader = _sqlite_engine(self.url, "IMMEDIATE"), _sqlite_engine(self.url, "")
-        else:
-            self._writer = self._reader = _postgresql_engine(self.url)
+    now: str
 
-    @asynccontextmanager
-    async def write(self, is_retry: bool = False) -> AsyncIterator[Transaction]:
-        """A transaction under the lock; committed at the end, rolled back on any exception."""
-        async with self._writer.begin() as connection:
-            now = await self._lock(connection)
-            yield Transaction(connection, now, self._config, is_retry)
+    async def write(self, work: Callable[[sa.Connection], T]) -> T:
+        """In a transaction under the lock, rolled back on any exception."""
+        ...
 
-    @asynccontextmanager
-    async def read(self) -> AsyncIterator[AsyncConnection]:
-        async with self._reader.connect() as connection:
-            yield connection
+    async def read(self, work: Callable[[sa.Connection], T]) -> T: ...
 
-    async def rows(self, statement: sa.Executable) -> list[sa.Row[Any]]:
-        """What a query gives, without the lock. Raises `ServerUnavailable` when the database stays away."""
+    async def close(self) -> None: ...
 
-        async def look(_is_retry: bool) -> list[sa.Row[Any]]:
-            async with self.read() as connection:
-                return list((await connection.execute(statement)).all())
 
-        return await patiently(look)
+class Sqlite:
+    """Work is done whole on threads: a hop for each statement would cost more than the statement."""
 
-    async def now(self) -> float:
-        if self._clock is not None:
-            return self._clock()
-        expression = _SQLITE_NOW if self.is_sqlite else _POSTGRESQL_NOW
-        return float((await self.rows(sa.text(f"SELECT {expression}")))[0][0])
+    now = "SELECT (julianday('now') - 2440587.5) * 86400.0"
+
+    def __init__(self, url: sa.URL) -> None:
+        url = url.set(drivername="sqlite+pysqlite")
+        self._writer, self._reader = _sqlite_engine(url, "IMMEDIATE"), _sqlite_engine(url, "DEFERRED")
+        self._write_thread = ThreadPoolExecutor(1, thread_name_prefix="sqlite-writer")
+        self._read_threads = ThreadPoolExecutor(4, thread_name_prefix="sqlite-reader")
+
+    async def write(self, work: Callable[[sa.Connection], T]) -> T:
+        return await asyncio.get_running_loop().run_in_executor(self._write_thread, _run, self._writer, work)
+
+    async def read(self, work: Callable[[sa.Connection], T]) -> T:
+        return await asyncio.get_running_loop().run_in_executor(self._read_threads, _run, self._reader, work)
 
     async def close(self) -> None:
-        await self._writer.dispose()
-        await self._reader.dispose()
+        for engine, threads in ((self._writer, self._write_thread), (self._reader, self._read_threads)):
+            await asyncio.get_running_loop().run_in_executor(threads, engine.dispose)
+            threads.shutdown()
 
-    async def _lock(self, connection: AsyncConnection) -> float:
-        """Wait for the lock (SQLite took it at BEGIN), and only then read the clock."""
-        if self.is_sqlite:
-            now = f"SELECT {_SQLITE_NOW}"
-        else:
-            await connection.exec_driver_sql(f"SELECT pg_advisory_xact_lock({_LOCK})")
-            now = f"SELECT {_POSTGRESQL_NOW}"
+
+class Postgresql:
+    """Work is done on greenlets, which hand every wait for the server to the event loop."""
+
+    now = "SELECT extract(epoch from clock_timestamp())::float8"
+
+    def __init__(self, url: sa.URL) -> None:
+        self._engine = create_async_engine(
+            url.set(drivername="postgresql+asyncpg"),
+            pool_size=16,
+            max_overflow=16,
+            pool_timeout=10,
+            connect_args={"timeout": 5, "server_settings": {"application_name": "diffuserve", "jit": "off"}},
+        )
+
+    async def write(self, work: Callable[[sa.Connection], T]) -> T:
+        def locked(connection: sa.Connection) -> T:
+            # A statement of its own: the next ones must see what was committed before it got the lock.
+            connection.exec_driver_sql(f"SELECT pg_advisory_xact_lock({_LOCK})")
+            return work(connection)
+
+        async with self._engine.begin() as connection:
+            return await connection.run_sync(locked)
+
+    async def read(self, work: Callable[[sa.Connection], T]) -> T:
+        async with self._engine.connect() as connection:
+            return await connection.run_sync(work)
+
+    async def close(self) -> None:
+        await self._engine.dispose()
+
+
+class Database:
+    """Transactions of one database, and its clock."""
+
+    def __init__(self, url: str, config: StoreConfig, clock: Clock | None = None) -> None:
+        """`clock` gives the time in tests; in production it is the database's own.
+
+        Raises `InvalidParams` for a database of another kind.
+        """
+        parsed = sa.make_url(url)
+        kinds: dict[str, type[Sqlite | Postgresql]] = {"sqlite": Sqlite, "postgresql": Postgresql}
+        kind = kinds.get(parsed.get_backend_name())
+        if kind is None:
+            shown = parsed.render_as_string(hide_password=True)
+            raise InvalidParams("database_url", shown, "must begin with sqlite:/// or postgresql://")
+        self._backend: Backend = kind(parsed)
+        self._config = config
+        self._clock = clock
+
+    async def write(self, work: Callable[[Transaction], T], is_retry: bool = False) -> T:
+        """Do `work` under the lock, and commit what it did."""
+
+        def run(connection: sa.Connection) -> T:
+            return work(Transaction(connection, self._now(connection), self._config, is_retry))
+
+        return await self._backend.write(run)
+
+    async def read(self, work: Callable[[sa.Connection], T]) -> T:
+        """Without the lock. Raises `ServerUnavailable` when the database stays away."""
+        return await patiently(lambda _: self._backend.read(work))
+
+    async def rows(self, statement: sa.Executable) -> list[sa.Row[Any]]:
+        return await self.read(lambda connection: list(connection.execute(statement).all()))
+
+    async def now(self) -> float:
+        return await self.read(self._now)
+
+    async def close(self) -> None:
+        await self._backend.close()
+
+    def _now(self, connection: sa.Connection) -> float:
         if self._clock is not None:
             return self._clock()
-        return float((await connection.exec_driver_sql(now)).scalar_one())
+        return float(connection.exec_driver_sql(self._backend.now).scalar_one())
+
+
+def _run(engine: sa.Engine, work: Callable[[sa.Connection], T]) -> T:
+    with engine.begin() as connection:
+        return work(connection)
 
 
 async def patiently(work: Callable[[bool], Awaitable[T]]) -> T:
@@ -163,30 +222,18 @@ def is_unavailable(error: BaseException) -> bool:
     )
 
 
-def _sqlite_engine(url: sa.URL, begin: str) -> AsyncEngine:
-    engine = create_async_engine(url, connect_args={"timeout": _BUSY_SECONDS})
+def _sqlite_engine(url: sa.URL, begin: str) -> sa.Engine:
+    engine = sa.create_engine(url, connect_args={"timeout": _BUSY_SECONDS, "check_same_thread": False})
 
-    @sa.event.listens_for(engine.sync_engine, "connect")
+    @sa.event.listens_for(engine, "connect")
     def configure(connection: Any, _record: object) -> None:
         connection.isolation_level = None  # we say BEGIN ourselves
-        cursor = connection.cursor()
         # FULL: a commit that was answered survives a loss of power.
-        for pragma in ("journal_mode=WAL", "synchronous=FULL", f"busy_timeout={int(_BUSY_SECONDS * 1000)}"):
-            cursor.execute(f"PRAGMA {pragma}")
-        cursor.close()
+        for pragma in ("journal_mode=WAL", "synchronous=FULL"):
+            connection.execute(f"PRAGMA {pragma}")
 
-    @sa.event.listens_for(engine.sync_engine, "begin")
+    @sa.event.listens_for(engine, "begin")
     def start(connection: sa.Connection) -> None:
         connection.exec_driver_sql(f"BEGIN {begin}")
 
     return engine
-
-
-def _postgresql_engine(url: sa.URL) -> AsyncEngine:
-    return create_async_engine(
-        url,
-        pool_size=16,
-        max_overflow=16,
-        pool_timeout=10,
-        connect_args={"timeout": 5, "server_settings": {"application_name": "diffuserve", "jit": "off"}},
-    )

@@ -13,32 +13,32 @@ from diffuserve.jobs.records import Change, load_records, save_changes
 ready, delayed = schema.ready, schema.delayed
 
 
-async def sweep_due(transaction: Transaction) -> None:
+def sweep_due(transaction: Transaction) -> None:
     """Cheap where nothing is due: one look into two small indexes."""
     due = sa.select(delayed.c.job_id, sa.true().label("is_due")).where(delayed.c.due_at <= transaction.now)
     late = sa.select(ready.c.job_id, sa.false()).where(ready.c.deadline <= transaction.now)
-    found = await transaction.rows(sa.union_all(due, late))
+    found = transaction.rows(sa.union_all(due, late))
     if not found:
         return
-    await _make_ready(transaction, [row.job_id for row in found if row.is_due])
-    await _expire(transaction, [row.job_id for row in found if not row.is_due])
+    _make_ready(transaction, [row.job_id for row in found if row.is_due])
+    _expire(transaction, [row.job_id for row in found if not row.is_due])
 
 
-async def _make_ready(transaction: Transaction, job_ids: Collection[str]) -> None:
+def _make_ready(transaction: Transaction, job_ids: Collection[str]) -> None:
     if not job_ids:
         return
-    await transaction.execute(sa.delete(delayed).where(delayed.c.job_id.in_(list(job_ids))))
-    await queue.put(transaction, list((await load_records(transaction, job_ids)).values()))
+    transaction.execute(sa.delete(delayed).where(delayed.c.job_id.in_(list(job_ids))))
+    queue.put(transaction, list(load_records(transaction, job_ids).values()))
 
 
-async def _expire(transaction: Transaction, job_ids: Collection[str]) -> None:
+def _expire(transaction: Transaction, job_ids: Collection[str]) -> None:
     if not job_ids:
         return
-    records = (await load_records(transaction, job_ids)).values()
-    await queue.take(transaction, job_ids)
+    records = load_records(transaction, job_ids).values()
+    queue.take(transaction, job_ids)
     ledger = queue.Ledger()
     for record in records:
         ledger.count_queued(record.tenant_id, -1)
-    await ledger.save(transaction)
+    ledger.save(transaction)
     expired = [replace(one, status=JobStatus.EXPIRED, finished_at=transaction.now) for one in records]
-    await save_changes(transaction, [Change(one, "expired", {}) for one in expired])
+    save_changes(transaction, [Change(one, "expired", {}) for one in expired])

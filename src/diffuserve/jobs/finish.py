@@ -67,21 +67,21 @@ class _Ending:
             return self.finish(counted, JobStatus.FAILED, error=dump(asdict(verdict.error)))
         return self.requeue(counted, cause, verdict.pause_seconds)
 
-    async def save(self) -> None:
-        await save_changes(self.transaction, self.changes)
-        await queue.put(self.transaction, self.requeued)
-        await queue.delay(self.transaction, self.delayed)
-        await self.ledger.save(self.transaction)
+    def save(self) -> None:
+        save_changes(self.transaction, self.changes)
+        queue.put(self.transaction, self.requeued)
+        queue.delay(self.transaction, self.delayed)
+        self.ledger.save(self.transaction)
         if self.changes:
-            await self._offer_room()
+            self._offer_room()
 
-    async def _offer_room(self) -> None:
+    def _offer_room(self) -> None:
         """A tenant at its limit may start a job again: whoever waits for work should look."""
-        if await self.transaction.rows(sa.select(schema.lanes.c.lane).limit(1)):
+        if self.transaction.rows(sa.select(schema.lanes.c.lane).limit(1)):
             self.transaction.notices.append((QUEUE, {"type": "ready"}))
 
 
-async def complete(
+def complete(
     transaction: Transaction, words: Sequence[Said[Completion]]
 ) -> Sequence[JobStatus | DiffuserveError]:
     def end(ending: _Ending, record: JobRecord, said: Completion) -> JobStatus:
@@ -90,20 +90,18 @@ async def complete(
             record, JobStatus.SUCCEEDED, result=result, actual_seconds=said.actual_seconds, error=None
         )
 
-    return await _end_all(transaction, words, end, lambda said: said.actual_seconds)
+    return _end_all(transaction, words, end, lambda said: said.actual_seconds)
 
 
-async def fail(
-    transaction: Transaction, words: Sequence[Said[Failure]]
-) -> Sequence[JobStatus | DiffuserveError]:
+def fail(transaction: Transaction, words: Sequence[Said[Failure]]) -> Sequence[JobStatus | DiffuserveError]:
     def end(ending: _Ending, record: JobRecord, said: Failure) -> JobStatus:
         verdict = after_failure(record, said.error, transaction.config, random.random())
         return ending.follow(record, verdict, said.error.code)
 
-    return await _end_all(transaction, words, end, lambda said: said.actual_seconds)
+    return _end_all(transaction, words, end, lambda said: said.actual_seconds)
 
 
-async def release(
+def release(
     transaction: Transaction, words: Sequence[Said[Release]]
 ) -> Sequence[JobStatus | DiffuserveError]:
     def end(ending: _Ending, record: JobRecord, said: Release) -> JobStatus:
@@ -111,14 +109,14 @@ async def release(
             return ending.requeue(record, said.cause, 0.0)
         return ending.follow(record, after_loss(record, transaction.config), said.cause)
 
-    return await _end_all(transaction, words, end, lambda said: 0.0)
+    return _end_all(transaction, words, end, lambda said: 0.0)
 
 
-async def lose(transaction: Transaction, expired: Sequence[sa.Row[Any]]) -> None:
+def lose(transaction: Transaction, expired: Sequence[sa.Row[Any]]) -> None:
     """Leases that nobody renewed: their workers are taken for dead."""
-    records = await _take_away(transaction, expired)
+    records = _take_away(transaction, expired)
     ending = _Ending(transaction)
-    await _settle(ending, expired, {})
+    _settle(ending, expired, {})
     for lease in expired:
         record = records[lease.job_id]
         if lease.is_canceling:
@@ -126,14 +124,14 @@ async def lose(transaction: Transaction, expired: Sequence[sa.Row[Any]]) -> None
         else:
             ending.follow(record, after_loss(record, transaction.config), "worker_lost")
         transaction.notices.append((worker_topic(lease.worker_id), {"type": "lost", "job_id": lease.job_id}))
-    await ending.save()
+    ending.save()
 
 
-async def stop_late(transaction: Transaction, late: Sequence[sa.Row[Any]]) -> None:
+def stop_late(transaction: Transaction, late: Sequence[sa.Row[Any]]) -> None:
     """Jobs that ran longer than their `timeout`; what they took is charged."""
-    records = await _take_away(transaction, late)
+    records = _take_away(transaction, late)
     ending = _Ending(transaction)
-    await _settle(ending, late, {lease.job_id: records[lease.job_id].timeout or 0.0 for lease in late})
+    _settle(ending, late, {lease.job_id: records[lease.job_id].timeout or 0.0 for lease in late})
     for lease in late:
         record = records[lease.job_id]
         error = JobError("timeout", f"the job ran longer than its timeout of {record.timeout:g} s")
@@ -142,10 +140,10 @@ async def stop_late(transaction: Transaction, late: Sequence[sa.Row[Any]]) -> No
         else:
             ending.finish(record, JobStatus.FAILED, error=dump(asdict(error)))
         transaction.notices.append((worker_topic(lease.worker_id), {"type": "lost", "job_id": lease.job_id}))
-    await ending.save()
+    ending.save()
 
 
-async def _end_all(
+def _end_all(
     transaction: Transaction,
     words: Sequence[Said[Word]],
     end: Callable[[_Ending, JobRecord, Word], JobStatus],
@@ -154,7 +152,7 @@ async def _end_all(
     """End what is held under the right token; an answer for every word, in order."""
     held = {
         row.job_id: row
-        for row in await transaction.rows(
+        for row in transaction.rows(
             sa.select(leases).where(leases.c.job_id.in_([one.job_id for one in words]))
         )
     }
@@ -163,9 +161,9 @@ async def _end_all(
         if one.job_id in held and held[one.job_id].lease_token == one.word.lease_token:
             mine.setdefault(one.job_id, one)
     ended = [held[job_id] for job_id in mine]
-    records = await _end_leases(transaction, ended)
+    records = _end_leases(transaction, ended)
     ending = _Ending(transaction)
-    await _settle(ending, ended, {job_id: seconds(one.word) for job_id, one in mine.items()})
+    _settle(ending, ended, {job_id: seconds(one.word) for job_id, one in mine.items()})
     statuses: dict[str, JobStatus] = {}
     for job_id, one in mine.items():
         record = records[job_id]
@@ -175,37 +173,35 @@ async def _end_all(
             )
         else:
             statuses[job_id] = end(ending, record, one.word)
-    await ending.save()
-    repeated = await _finished_by(transaction, [one for one in words if one.job_id not in mine])
+    ending.save()
+    repeated = _finished_by(transaction, [one for one in words if one.job_id not in mine])
     known = {(job_id, one.word.lease_token): statuses[job_id] for job_id, one in mine.items()} | repeated
     return [known.get((one.job_id, one.word.lease_token)) or LeaseLost(one.job_id) for one in words]
 
 
-async def _end_leases(transaction: Transaction, ended: Sequence[sa.Row[Any]]) -> dict[str, JobRecord]:
+def _end_leases(transaction: Transaction, ended: Sequence[sa.Row[Any]]) -> dict[str, JobRecord]:
     ids = [row.job_id for row in ended]
     if ids:
-        await transaction.execute(sa.delete(leases).where(leases.c.job_id.in_(ids)))
-    return await load_records(transaction, ids)
+        transaction.execute(sa.delete(leases).where(leases.c.job_id.in_(ids)))
+    return load_records(transaction, ids)
 
 
-async def _take_away(transaction: Transaction, ended: Sequence[sa.Row[Any]]) -> dict[str, JobRecord]:
+def _take_away(transaction: Transaction, ended: Sequence[sa.Row[Any]]) -> dict[str, JobRecord]:
     """As `_end_leases`, against the worker's will: its token finishes nothing from now on."""
-    records = await _end_leases(transaction, ended)
+    records = _end_leases(transaction, ended)
     return {job_id: replace(record, worker_id=None) for job_id, record in records.items()}
 
 
-async def _settle(ending: _Ending, ended: Sequence[sa.Row[Any]], actual: dict[str, float]) -> None:
+def _settle(ending: _Ending, ended: Sequence[sa.Row[Any]], actual: dict[str, float]) -> None:
     """Replace what was charged by what it took; a lost lease is given back whole."""
-    tenants = await queue.load_tenants(ending.transaction, {row.tenant_id for row in ended}) if ended else {}
+    tenants = queue.load_tenants(ending.transaction, {row.tenant_id for row in ended}) if ended else {}
     for row in ended:
         ending.ledger.charge(tenants[row.tenant_id], actual.get(row.job_id, 0.0) - row.charged)
 
 
-async def _finished_by(
-    transaction: Transaction, words: Sequence[Said[Any]]
-) -> dict[tuple[str, int], JobStatus]:
+def _finished_by(transaction: Transaction, words: Sequence[Said[Any]]) -> dict[tuple[str, int], JobStatus]:
     """Jobs that this very token has finished: their workers did not hear the answer."""
-    records = await load_records(transaction, {one.job_id for one in words})
+    records = load_records(transaction, {one.job_id for one in words})
     return {
         (record.id, record.lease_token): record.status
         for record in records.values()

@@ -47,7 +47,7 @@ def make_key(role: Role, tenant_id: str | None, plan: str | None, overrides: Pla
     )
 
 
-async def create(transaction: Transaction, new: Sequence[NewKey]) -> Sequence[ApiKey | DiffuserveError]:
+def create(transaction: Transaction, new: Sequence[NewKey]) -> Sequence[ApiKey | DiffuserveError]:
     rows = [
         {
             "id": one.id,
@@ -58,30 +58,28 @@ async def create(transaction: Transaction, new: Sequence[NewKey]) -> Sequence[Ap
         }
         for one in new
     ]
-    await transaction.execute(transaction.upsert(api_keys).on_conflict_do_nothing(), rows)
+    transaction.execute(transaction.upsert(api_keys).on_conflict_do_nothing(), rows)
     for one in new:
         if one.tenant_id is not None:
-            await _set_plan(transaction, one.tenant_id, one)
+            _set_plan(transaction, one.tenant_id, one)
     return [
         ApiKey(id=one.id, role=one.role, tenant_id=one.tenant_id, created_at=transaction.now) for one in new
     ]
 
 
-async def revoke(transaction: Transaction, key_ids: Sequence[str]) -> Sequence[DiffuserveError | None]:
+def revoke(transaction: Transaction, key_ids: Sequence[str]) -> Sequence[DiffuserveError | None]:
     statement = sa.update(api_keys).where(api_keys.c.id.in_(list(key_ids)))
     moment = sa.func.coalesce(api_keys.c.revoked_at, transaction.now)
-    known = {
-        row.id for row in await transaction.rows(statement.values(revoked_at=moment).returning(api_keys.c.id))
-    }
+    known = {row.id for row in transaction.rows(statement.values(revoked_at=moment).returning(api_keys.c.id))}
     return [None if one in known else KeyNotFound(f"no key {one}") for one in key_ids]
 
 
-async def keep_signing_secret(transaction: Transaction, offered: Sequence[str]) -> Sequence[str]:
+def keep_signing_secret(transaction: Transaction, offered: Sequence[str]) -> Sequence[str]:
     """The secret of this database: the first that was offered."""
     table = schema.secrets
     insert = transaction.upsert(table).on_conflict_do_nothing()
-    await transaction.execute(insert, {"name": _SIGNING, "value": offered[0]})
-    rows = await transaction.rows(sa.select(table.c.value).where(table.c.name == _SIGNING))
+    transaction.execute(insert, {"name": _SIGNING, "value": offered[0]})
+    rows = transaction.rows(sa.select(table.c.value).where(table.c.name == _SIGNING))
     return [rows[0].value for _ in offered]
 
 
@@ -117,7 +115,7 @@ def _hash(secret: str) -> str:
     return hashlib.sha256(secret.encode()).hexdigest()
 
 
-async def _set_plan(transaction: Transaction, tenant_id: str, new: NewKey) -> None:
+def _set_plan(transaction: Transaction, tenant_id: str, new: NewKey) -> None:
     values = {name: value for name, value in asdict(new.overrides).items() if value is not None}
     if new.plan is not None:
         values["plan"] = new.plan
@@ -127,4 +125,4 @@ async def _set_plan(transaction: Transaction, tenant_id: str, new: NewKey) -> No
         statement = insert.on_conflict_do_update(index_elements=["id"], set_=values)
     else:
         statement = insert.on_conflict_do_nothing()
-    await transaction.execute(statement, row)
+    transaction.execute(statement, row)

@@ -16,8 +16,7 @@ async def migrate(database: Database) -> None:
     """Runs what is missing, under the write lock, so that replicas may start together."""
     if await _revision(database) == HEAD:
         return
-    async with database.write() as transaction:
-        await transaction.connection.run_sync(_upgrade)
+    await database.write(lambda transaction: _upgrade(transaction.connection))
 
 
 def _upgrade(connection: sa.Connection) -> None:
@@ -31,8 +30,10 @@ def _upgrade(connection: sa.Connection) -> None:
 
 
 async def _revision(database: Database) -> str | None:
-    async with database.read() as connection:
-        if not await connection.run_sync(lambda sync: sa.inspect(sync).has_table("alembic_version")):
-            return None
-        rows = (await connection.execute(sa.text("SELECT version_num FROM alembic_version"))).all()
-    return rows[0][0] if rows else None
+    return await database.read(_read_revision)
+
+
+def _read_revision(connection: sa.Connection) -> str | None:
+    if not sa.inspect(connection).has_table("alembic_version"):
+        return None
+    return connection.execute(sa.text("SELECT version_num FROM alembic_version")).scalar()

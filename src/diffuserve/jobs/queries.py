@@ -1,13 +1,13 @@
-"""Reading: jobs, logs and lanes as they are, without the write lock."""
+"""Reading jobs and their logs."""
 
 from collections.abc import Collection
 from typing import Any
 
 import sqlalchemy as sa
-from sqlalchemy.ext.asyncio import AsyncConnection
 
 from diffuserve.domain.job import Job, JobStatus
 from diffuserve.jobs import schema
+from diffuserve.jobs.database import Transaction
 from diffuserve.jobs.records import job_of
 
 jobs, leases = schema.jobs, schema.leases
@@ -23,11 +23,10 @@ def job_named(job_id: str) -> sa.Select[Any]:
     return _JOBS.where(jobs.c.id == job_id)
 
 
-async def find_jobs(connection: AsyncConnection, job_ids: Collection[str]) -> dict[str, Job]:
+def find_jobs(transaction: Transaction, job_ids: Collection[str]) -> dict[str, Job]:
     if not job_ids:
         return {}
-    found = await connection.execute(_JOBS.where(jobs.c.id.in_(list(job_ids))))
-    return {row.id: job_of(row) for row in found}
+    return {row.id: job_of(row) for row in transaction.rows(_JOBS.where(jobs.c.id.in_(list(job_ids))))}
 
 
 def page_of_jobs(

@@ -58,9 +58,9 @@ class Ledger:
     def count_queued(self, tenant_id: str, jobs: int) -> None:
         self.changes[tenant_id][1] += jobs
 
-    async def save(self, transaction: Transaction) -> None:
+    def save(self, transaction: Transaction) -> None:
         if self.changes:
-            await transaction.execute(
+            transaction.execute(
                 _CHARGE,
                 [
                     {"tenant": tenant_id, "vtime_change": vtime, "queued_change": int(queued)}
@@ -75,37 +75,37 @@ def tenant_of(row: sa.Row[Any], config: StoreConfig) -> Tenant:
     return Tenant(row.id, overrides.apply(config.plan(row.plan or config.default_plan)))
 
 
-async def load_tenants(transaction: Transaction, tenant_ids: Collection[str]) -> dict[str, Tenant]:
-    rows = await transaction.rows(sa.select(tenants).where(tenants.c.id.in_(list(tenant_ids))))
+def load_tenants(transaction: Transaction, tenant_ids: Collection[str]) -> dict[str, Tenant]:
+    rows = transaction.rows(sa.select(tenants).where(tenants.c.id.in_(list(tenant_ids))))
     return {row.id: tenant_of(row, transaction.config) for row in rows}
 
 
-async def put(transaction: Transaction, records: Sequence[JobRecord]) -> None:
+def put(transaction: Transaction, records: Sequence[JobRecord]) -> None:
     """Make jobs ready, each at the place that its `seq` gives it; counting them is the caller's."""
     if not records:
         return
-    await transaction.execute(sa.insert(ready), [_ready_row(record) for record in records])
-    await _grow_lanes(transaction, records)
+    transaction.execute(sa.insert(ready), [_ready_row(record) for record in records])
+    _grow_lanes(transaction, records)
     transaction.notices.append((QUEUE, {"type": "ready"}))
 
 
-async def take(transaction: Transaction, job_ids: Collection[str]) -> None:
+def take(transaction: Transaction, job_ids: Collection[str]) -> None:
     """Take jobs out, ready or delayed ones; counting them is the caller's."""
     if not job_ids:
         return
     wanted = list(job_ids)
     statement = sa.delete(ready).where(ready.c.job_id.in_(wanted))
-    taken = await transaction.rows(statement.returning(ready.c.lane, ready.c.cost_seconds))
+    taken = transaction.rows(statement.returning(ready.c.lane, ready.c.cost_seconds))
     if len(taken) < len(wanted):
-        await transaction.execute(sa.delete(delayed).where(delayed.c.job_id.in_(wanted)))
-    await _shrink_lanes(transaction, taken)
+        transaction.execute(sa.delete(delayed).where(delayed.c.job_id.in_(wanted)))
+    _shrink_lanes(transaction, taken)
 
 
-async def delay(transaction: Transaction, due_times: Iterable[tuple[str, float]]) -> None:
+def delay(transaction: Transaction, due_times: Iterable[tuple[str, float]]) -> None:
     """Jobs that become ready later."""
     rows = [{"job_id": job_id, "due_at": due_at} for job_id, due_at in due_times]
     if rows:
-        await transaction.execute(sa.insert(delayed), rows)
+        transaction.execute(sa.insert(delayed), rows)
 
 
 def _ready_row(record: JobRecord) -> dict[str, Any]:
@@ -121,7 +121,7 @@ def _ready_row(record: JobRecord) -> dict[str, Any]:
     }
 
 
-async def _grow_lanes(transaction: Transaction, records: Sequence[JobRecord]) -> None:
+def _grow_lanes(transaction: Transaction, records: Sequence[JobRecord]) -> None:
     insert = transaction.upsert(lanes)
     new = insert.excluded
     is_head = new.head_seq < lanes.c.head_seq
@@ -135,7 +135,7 @@ async def _grow_lanes(transaction: Transaction, records: Sequence[JobRecord]) ->
             "head_since": sa.case((is_head, new.head_since), else_=lanes.c.head_since),
         },
     )
-    await transaction.execute(statement, _lane_rows(records, transaction.now))
+    transaction.execute(statement, _lane_rows(records, transaction.now))
 
 
 def _lane_rows(records: Sequence[JobRecord], now: float) -> list[dict[str, Any]]:
@@ -160,7 +160,7 @@ def _lane_rows(records: Sequence[JobRecord], now: float) -> list[dict[str, Any]]
     return list(rows.values())
 
 
-async def _shrink_lanes(transaction: Transaction, taken: Sequence[sa.Row[Any]]) -> None:
+def _shrink_lanes(transaction: Transaction, taken: Sequence[sa.Row[Any]]) -> None:
     counts: dict[str, int] = defaultdict(int)
     work: dict[str, float] = defaultdict(float)
     for row in taken:
@@ -172,5 +172,5 @@ async def _shrink_lanes(transaction: Transaction, taken: Sequence[sa.Row[Any]]) 
         {"key": lane, "jobs_taken": count, "work_taken": work[lane], "moment": transaction.now}
         for lane, count in counts.items()
     ]
-    await transaction.execute(_SHRINK, rows)
-    await transaction.execute(sa.delete(lanes).where(lanes.c.lane.in_(list(counts)), lanes.c.num_ready <= 0))
+    transaction.execute(_SHRINK, rows)
+    transaction.execute(sa.delete(lanes).where(lanes.c.lane.in_(list(counts)), lanes.c.num_ready <= 0))

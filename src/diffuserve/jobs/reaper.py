@@ -38,75 +38,73 @@ jobs, leases, housekeeping = schema.jobs, schema.leases, schema.housekeeping
 _NAME = "reaper"
 
 
-async def reap(transaction: Transaction, holders: Sequence[str]) -> Sequence[bool | DiffuserveError]:
+def reap(transaction: Transaction, holders: Sequence[str]) -> Sequence[bool | DiffuserveError]:
     """One round, by whoever's turn it is; gives whether it was the caller's."""
-    return [await _reap_as(transaction, holder) for holder in holders]
+    return [_reap_as(transaction, holder) for holder in holders]
 
 
-async def _reap_as(transaction: Transaction, holder: str) -> bool:
-    now, last_alive = transaction.now, await _take_turn(transaction, holder)
+def _reap_as(transaction: Transaction, holder: str) -> bool:
+    now, last_alive = transaction.now, _take_turn(transaction, holder)
     if last_alive is None:
         return False
     if now - last_alive > _OUTAGE_SECONDS:
         # Nobody could renew a lease while we were away: give that time back, and look next round.
         extra = min(now - last_alive, transaction.config.lease_seconds)
-        await transaction.execute(sa.update(leases).values(expires_at=leases.c.expires_at + extra))
+        transaction.execute(sa.update(leases).values(expires_at=leases.c.expires_at + extra))
         log.warning("no reaper ran for %.0f s; leases are extended by %.0f s", now - last_alive, extra)
-    await sweep_due(transaction)
-    expired = await transaction.rows(sa.select(leases).where(leases.c.expires_at <= now))
+    sweep_due(transaction)
+    expired = transaction.rows(sa.select(leases).where(leases.c.expires_at <= now))
     if expired:
         log.warning("%d leases ran out", len(expired))
-        await finish.lose(transaction, expired)
-    late = await transaction.rows(sa.select(leases).where(leases.c.stop_at <= now))
+        finish.lose(transaction, expired)
+    late = transaction.rows(sa.select(leases).where(leases.c.stop_at <= now))
     if late:
-        await finish.stop_late(transaction, late)
+        finish.stop_late(transaction, late)
     return True
 
 
-async def _take_turn(transaction: Transaction, holder: str) -> float | None:
+def _take_turn(transaction: Transaction, holder: str) -> float | None:
     """When a reaper last ran, if it is this one's turn; the turn passes on after an outage."""
     now = transaction.now
-    row = (await transaction.execute(sa.select(housekeeping).where(housekeeping.c.name == _NAME))).first()
+    row = transaction.execute(sa.select(housekeeping).where(housekeeping.c.name == _NAME)).first()
     if row is None:
         first = {"name": _NAME, "holder": holder, "last_alive": now}
-        await transaction.execute(sa.insert(housekeeping), first)
+        transaction.execute(sa.insert(housekeeping), first)
         return now
     if row.holder != holder and now - row.last_alive <= _OUTAGE_SECONDS:
         return None
     mine = sa.update(housekeeping).where(housekeeping.c.name == _NAME).values(holder=holder, last_alive=now)
-    await transaction.execute(mine)
+    transaction.execute(mine)
     return float(row.last_alive)
 
 
-async def find_outdated(
-    transaction: Transaction, limits: Sequence[int]
-) -> Sequence[list[str] | DiffuserveError]:
+def find_outdated(transaction: Transaction, limits: Sequence[int]) -> Sequence[list[str] | DiffuserveError]:
     """Final jobs that are past their time or were deleted; old workers and keys go at once."""
-    await forget_workers(transaction, _WORKER_MEMORY_SECONDS)
+    forget_workers(transaction, _WORKER_MEMORY_SECONDS)
     keys = schema.idempotency_keys
     since = transaction.now - transaction.config.idempotency_seconds
-    await transaction.execute(sa.delete(keys).where(keys.c.created_at <= since))
-    return [await _outdated(transaction, limit) for limit in limits]
+    transaction.execute(sa.delete(keys).where(keys.c.created_at <= since))
+    return [_outdated(transaction, limit) for limit in limits]
 
 
-async def _outdated(transaction: Transaction, limit: int) -> list[str]:
+def _outdated(transaction: Transaction, limit: int) -> list[str]:
     final = sorted(FINAL_STATUSES)
     erased = sa.select(jobs.c.id).where(jobs.c.is_erased, jobs.c.status.in_(final)).limit(limit)
-    found = [row.id for row in await transaction.rows(erased)]
+    found = [row.id for row in transaction.rows(erased)]
     for status, seconds in transaction.config.retention_seconds.items():
         old = sa.select(jobs.c.id).where(
             jobs.c.status == status, jobs.c.finished_at <= transaction.now - seconds
         )
-        found += [row.id for row in await transaction.rows(old.limit(limit))]
+        found += [row.id for row in transaction.rows(old.limit(limit))]
     return list(dict.fromkeys(found))[:limit]
 
 
-async def forget(transaction: Transaction, batches: Sequence[Collection[str]]) -> Sequence[None]:
+def forget(transaction: Transaction, batches: Sequence[Collection[str]]) -> Sequence[None]:
     """Delete final jobs and their logs for good."""
     ids = [job_id for batch in batches for job_id in batch]
     if ids:
-        await transaction.execute(sa.delete(schema.job_events).where(schema.job_events.c.job_id.in_(ids)))
-        await transaction.execute(sa.delete(jobs).where(jobs.c.id.in_(ids)))
+        transaction.execute(sa.delete(schema.job_events).where(schema.job_events.c.job_id.in_(ids)))
+        transaction.execute(sa.delete(jobs).where(jobs.c.id.in_(ids)))
     return [None for _ in batches]
 
 

@@ -83,11 +83,11 @@ def lane_key(band: Band, tenant_id: str, model: str) -> str:
     return f"{band.rank}|{tenant_id}|{model}"
 
 
-async def load_records(transaction: Transaction, job_ids: Collection[str]) -> dict[str, JobRecord]:
+def load_records(transaction: Transaction, job_ids: Collection[str]) -> dict[str, JobRecord]:
     """Those that exist, by id."""
     if not job_ids:
         return {}
-    rows = await transaction.rows(sa.select(*_COLUMNS).where(jobs.c.id.in_(list(job_ids))))
+    rows = transaction.rows(sa.select(*_COLUMNS).where(jobs.c.id.in_(list(job_ids))))
     return {row.id: record_of(row) for row in rows}
 
 
@@ -98,7 +98,7 @@ def record_of(row: sa.Row[Any]) -> JobRecord:
     return JobRecord(**values)
 
 
-async def save_changes(transaction: Transaction, changes: Iterable[Change]) -> None:
+def save_changes(transaction: Transaction, changes: Iterable[Change]) -> None:
     """Write jobs back, append to their logs, and tell whoever watches them."""
     rows, events = [], []
     for change in changes:
@@ -108,8 +108,8 @@ async def save_changes(transaction: Transaction, changes: Iterable[Change]) -> N
         events.append(event_row(saved, change.event, change.data, transaction.now))
         transaction.notices.append((job_topic(record.id), {"type": "changed"}))
     if rows:
-        await transaction.execute(_SAVE, rows)
-        await transaction.execute(sa.insert(schema.job_events), events)
+        transaction.execute(_SAVE, rows)
+        transaction.execute(sa.insert(schema.job_events), events)
 
 
 def event_row(record: JobRecord, event: str, data: Mapping[str, Any], now: float) -> dict[str, Any]:

@@ -54,7 +54,7 @@ class JobStore:
     """
 
     def __init__(self, url: str, bus: EventBus, config: StoreConfig, clock: Clock | None = None) -> None:
-        """`url` is SQLAlchemy's: `sqlite+aiosqlite:///…` or `postgresql+asyncpg://…`.
+        """`url` is `sqlite:///PATH` or `postgresql://…`, as SQLAlchemy writes them.
 
         Without a `clock` the database's own is used.
         """

@@ -9,9 +9,8 @@ import sqlalchemy as sa
 from diffuserve.domain.errors import BacklogFull, DiffuserveError, IdempotencyMismatch, JobNotFound, QueueFull
 from diffuserve.domain.job import Job, JobStatus, NewJob
 from diffuserve.domain.tenant import Tenant
-from diffuserve.jobs import queue, schema
+from diffuserve.jobs import queries, queue, schema
 from diffuserve.jobs.database import Transaction
-from diffuserve.jobs.queries import find_jobs
 from diffuserve.jobs.records import JobRecord, dump, event_row
 
 tenants = schema.tenants
@@ -46,14 +45,12 @@ class _Intake:
     keys: list[dict[str, Any]] = field(default_factory=list)
 
 
-async def submit(
-    transaction: Transaction, submissions: Sequence[Submission]
-) -> Sequence[Job | DiffuserveError]:
-    known = await _known_keys(transaction, submissions)
-    stored = await _already_stored(transaction, submissions) if transaction.is_retry else {}
-    accounts = await _open_accounts(transaction, {one.new.tenant_id for one in submissions})
-    floors = {(row.band, row.model): row.vtime for row in await transaction.rows(sa.select(schema.floors))}
-    backlog = await _backlog_seconds(transaction)
+def submit(transaction: Transaction, submissions: Sequence[Submission]) -> Sequence[Job | DiffuserveError]:
+    known = _known_keys(transaction, submissions)
+    stored = _already_stored(transaction, submissions) if transaction.is_retry else {}
+    accounts = _open_accounts(transaction, {one.new.tenant_id for one in submissions})
+    floors = {(row.band, row.model): row.vtime for row in transaction.rows(sa.select(schema.floors))}
+    backlog = _backlog_seconds(transaction)
 
     intake = _Intake()
     outcomes: list[str | DiffuserveError] = []
@@ -72,11 +69,11 @@ async def submit(
             if new.idempotency_key:
                 known[new.tenant_id, new.idempotency_key] = (new.fingerprint, one.job_id)
             outcomes.append(one.job_id)
-    await _store(transaction, intake, accounts)
-    return await _answers(transaction, outcomes, intake.jobs)
+    _store(transaction, intake, accounts)
+    return _answers(transaction, outcomes, intake.jobs)
 
 
-async def _known_keys(
+def _known_keys(
     transaction: Transaction, submissions: Sequence[Submission]
 ) -> dict[tuple[str, str], tuple[str, str]]:
     """Fingerprint and job of every key that was used lately."""
@@ -85,7 +82,7 @@ async def _known_keys(
     if not wanted:
         return {}
     since = transaction.now - transaction.config.idempotency_seconds
-    rows = await transaction.rows(
+    rows = transaction.rows(
         sa.select(keys).where(
             keys.c.tenant_id.in_({one.new.tenant_id for one in submissions}),
             keys.c.key.in_(wanted),
@@ -95,30 +92,29 @@ async def _known_keys(
     return {(row.tenant_id, row.key): (row.fingerprint, row.job_id) for row in rows}
 
 
-async def _already_stored(transaction: Transaction, submissions: Sequence[Submission]) -> set[str]:
+def _already_stored(transaction: Transaction, submissions: Sequence[Submission]) -> set[str]:
     wanted = [one.job_id for one in submissions]
     return {
-        row.id
-        for row in await transaction.rows(sa.select(schema.jobs.c.id).where(schema.jobs.c.id.in_(wanted)))
+        row.id for row in transaction.rows(sa.select(schema.jobs.c.id).where(schema.jobs.c.id.in_(wanted)))
     }
 
 
-async def _open_accounts(transaction: Transaction, tenant_ids: set[str]) -> dict[str, _Account]:
+def _open_accounts(transaction: Transaction, tenant_ids: set[str]) -> dict[str, _Account]:
     wanted = sorted(tenant_ids)
     statement = sa.select(tenants).where(tenants.c.id.in_(wanted))
-    rows = await transaction.rows(statement)
+    rows = transaction.rows(statement)
     missing = tenant_ids - {row.id for row in rows}
     if missing:
-        await transaction.execute(sa.insert(tenants), [{"id": one} for one in sorted(missing)])
-        rows = await transaction.rows(statement)
+        transaction.execute(sa.insert(tenants), [{"id": one} for one in sorted(missing)])
+        rows = transaction.rows(statement)
     return {
         row.id: _Account(queue.tenant_of(row, transaction.config), row.next_seq, row.num_queued, row.vtime)
         for row in rows
     }
 
 
-async def _backlog_seconds(transaction: Transaction) -> float:
-    rows = await transaction.rows(sa.select(sa.func.coalesce(sa.func.sum(schema.lanes.c.work_seconds), 0.0)))
+def _backlog_seconds(transaction: Transaction) -> float:
+    rows = transaction.rows(sa.select(sa.func.coalesce(sa.func.sum(schema.lanes.c.work_seconds), 0.0)))
     return float(rows[0][0])
 
 
@@ -165,14 +161,14 @@ def _accept(
         intake.keys.append(key | {"job_id": one.job_id, "created_at": now})
 
 
-async def _store(transaction: Transaction, intake: _Intake, accounts: dict[str, _Account]) -> None:
+def _store(transaction: Transaction, intake: _Intake, accounts: dict[str, _Account]) -> None:
     if not intake.rows:
         return
-    await transaction.execute(sa.insert(schema.jobs), intake.rows)
+    transaction.execute(sa.insert(schema.jobs), intake.rows)
     events = [event_row(record, "queued", {}, transaction.now) for record in intake.records]
-    await transaction.execute(sa.insert(schema.job_events), events)
-    await _store_keys(transaction, intake.keys)
-    await transaction.execute(
+    transaction.execute(sa.insert(schema.job_events), events)
+    _store_keys(transaction, intake.keys)
+    transaction.execute(
         sa.update(tenants)
         .where(tenants.c.id == sa.bindparam("tenant"))
         .values({name: sa.bindparam(f"new_{name}") for name in ("next_seq", "num_queued", "vtime")}),
@@ -186,25 +182,23 @@ async def _store(transaction: Transaction, intake: _Intake, accounts: dict[str, 
             for account in accounts.values()
         ],
     )
-    await queue.put(transaction, intake.records)
+    queue.put(transaction, intake.records)
 
 
-async def _store_keys(transaction: Transaction, keys: list[dict[str, Any]]) -> None:
+def _store_keys(transaction: Transaction, keys: list[dict[str, Any]]) -> None:
     if not keys:
         return
     insert = transaction.upsert(schema.idempotency_keys)
     fresh = {name: insert.excluded[name] for name in ("fingerprint", "job_id", "created_at")}
     # What is there already is older than a key is kept.
-    await transaction.execute(
-        insert.on_conflict_do_update(index_elements=["tenant_id", "key"], set_=fresh), keys
-    )
+    transaction.execute(insert.on_conflict_do_update(index_elements=["tenant_id", "key"], set_=fresh), keys)
 
 
-async def _answers(
+def _answers(
     transaction: Transaction, outcomes: Sequence[str | DiffuserveError], fresh: dict[str, Job]
 ) -> list[Job | DiffuserveError]:
     earlier = {one for one in outcomes if isinstance(one, str) and one not in fresh}
-    jobs = fresh | await find_jobs(transaction.connection, earlier)
+    jobs = fresh | queries.find_jobs(transaction, earlier)
     return [_found(jobs, one) if isinstance(one, str) else one for one in outcomes]
 
 

@@ -45,29 +45,27 @@ class Beat:
     heartbeat: Heartbeat
 
 
-async def register(
-    transaction: Transaction, registering: Sequence[Registering]
-) -> Sequence[str | DiffuserveError]:
+def register(transaction: Transaction, registering: Sequence[Registering]) -> Sequence[str | DiffuserveError]:
     insert = transaction.upsert(workers).on_conflict_do_nothing()
-    await transaction.execute(insert, [_worker_row(one, transaction.now) for one in registering])
+    transaction.execute(insert, [_worker_row(one, transaction.now) for one in registering])
     for one in registering:
         for offer in one.registration.models:
-            await _offer(transaction, offer.spec, offer.fit)
+            _offer(transaction, offer.spec, offer.fit)
     return [one.worker_id for one in registering]
 
 
-async def heartbeat(transaction: Transaction, beats: Sequence[Beat]) -> Sequence[Orders | DiffuserveError]:
+def heartbeat(transaction: Transaction, beats: Sequence[Beat]) -> Sequence[Orders | DiffuserveError]:
     ids = sorted({one.worker_id for one in beats})
     known = {
         row.id: row.is_draining
-        for row in await transaction.rows(
+        for row in transaction.rows(
             sa.select(workers.c.id, workers.c.is_draining).where(workers.c.id.in_(ids))
         )
     }
-    rows = await transaction.rows(sa.select(leases).where(leases.c.worker_id.in_(ids)))
+    rows = transaction.rows(sa.select(leases).where(leases.c.worker_id.in_(ids)))
     live = {(row.worker_id, row.job_id, row.lease_token): row for row in rows}
     present = [one for one in beats if one.worker_id in known]
-    await _renew(transaction, present, live)
+    _renew(transaction, present, live)
     return [
         _orders(one, live, known[one.worker_id])
         if one.worker_id in known
@@ -76,17 +74,17 @@ async def heartbeat(transaction: Transaction, beats: Sequence[Beat]) -> Sequence
     ]
 
 
-async def drain(transaction: Transaction, worker_ids: Sequence[str]) -> Sequence[DiffuserveError | None]:
+def drain(transaction: Transaction, worker_ids: Sequence[str]) -> Sequence[DiffuserveError | None]:
     statement = sa.update(workers).where(workers.c.id.in_(list(worker_ids))).values(is_draining=True)
-    known = {row.id for row in await transaction.rows(statement.returning(workers.c.id))}
+    known = {row.id for row in transaction.rows(statement.returning(workers.c.id))}
     for one in known:
         transaction.notices.append((worker_topic(one), {"type": "drain"}))
     return [None if one in known else WorkerNotFound(f"no worker {one}") for one in worker_ids]
 
 
-async def forget_workers(transaction: Transaction, silent_for: float) -> None:
+def forget_workers(transaction: Transaction, silent_for: float) -> None:
     """Workers that were not heard for so long are no longer listed."""
-    await transaction.execute(sa.delete(workers).where(workers.c.heartbeat_at < transaction.now - silent_for))
+    transaction.execute(sa.delete(workers).where(workers.c.heartbeat_at < transaction.now - silent_for))
 
 
 def worker_of(row: sa.Row[Any], now: float, lease_seconds: float) -> Worker:
@@ -128,7 +126,7 @@ def _worker_row(one: Registering, now: float) -> dict[str, Any]:
     }
 
 
-async def _offer(transaction: Transaction, spec: Mapping[str, Any], fit: Mapping[str, Any] | None) -> None:
+def _offer(transaction: Transaction, spec: Mapping[str, Any], fit: Mapping[str, Any] | None) -> None:
     insert = transaction.upsert(models)
     fresh: dict[str, Any] = {name: insert.excluded[name] for name in ("spec", "updated_at")}
     if fit is not None:
@@ -136,10 +134,10 @@ async def _offer(transaction: Transaction, spec: Mapping[str, Any], fit: Mapping
     statement = insert.on_conflict_do_update(index_elements=["name"], set_=fresh)
     text = None if fit is None else dump(fit)
     row = {"name": spec["name"], "spec": dump(spec), "fit": text, "updated_at": transaction.now}
-    await transaction.execute(statement, row)
+    transaction.execute(statement, row)
 
 
-async def _renew(
+def _renew(
     transaction: Transaction, beats: Sequence[Beat], live: Mapping[tuple[str, str, int], sa.Row[Any]]
 ) -> None:
     now = transaction.now
@@ -167,7 +165,7 @@ async def _renew(
     ]
     for statement, rows in ((_BEAT, reports), (_RENEW, renewed), (_LEARN, fits)):
         if rows:
-            await transaction.execute(statement, rows)
+            transaction.execute(statement, rows)
 
 
 def _orders(one: Beat, live: Mapping[tuple[str, str, int], sa.Row[Any]], drain: bool) -> Orders:

@@ -7,7 +7,7 @@ them share statements as well.
 
 import asyncio
 import contextlib
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any, Generic, TypeVar
 
@@ -17,7 +17,7 @@ from diffuserve.jobs.database import Database, Notice, Transaction, patiently
 
 I = TypeVar("I")  # noqa: E741
 O = TypeVar("O")  # noqa: E741
-Operation = Callable[[Transaction, Sequence[I]], Awaitable[Sequence[O | DiffuserveError]]]
+Operation = Callable[[Transaction, Sequence[I]], Sequence[O | DiffuserveError]]
 """Does many of a kind; an outcome that is an error belongs to its caller alone and changed nothing.
 
 It may be done again when the answer of the database was lost, and then finds its own work.
@@ -96,16 +96,19 @@ class Writer:
     async def _commit(
         self, batch: list[_Waiting[Any, Any]], is_retry: bool
     ) -> tuple[list[Any], list[Notice]]:
-        groups: dict[Operation[Any, Any], list[int]] = {}
-        for index, one in enumerate(batch):
-            groups.setdefault(one.operation, []).append(index)
-        outcomes: list[Any] = [None] * len(batch)
-        async with self._database.write(is_retry) as transaction:
-            for operation, indexes in groups.items():
-                done = await operation(transaction, [batch[index].item for index in indexes])
-                for index, outcome in zip(indexes, done, strict=True):
-                    outcomes[index] = outcome
-        return outcomes, transaction.notices
+        return await self._database.write(lambda transaction: _do_all(transaction, batch), is_retry)
+
+
+def _do_all(transaction: Transaction, batch: list[_Waiting[Any, Any]]) -> tuple[list[Any], list[Notice]]:
+    groups: dict[Operation[Any, Any], list[int]] = {}
+    for index, one in enumerate(batch):
+        groups.setdefault(one.operation, []).append(index)
+    outcomes: list[Any] = [None] * len(batch)
+    for operation, indexes in groups.items():
+        done = operation(transaction, [batch[index].item for index in indexes])
+        for index, outcome in zip(indexes, done, strict=True):
+            outcomes[index] = outcome
+    return outcomes, transaction.notices
 
 
 def _settle(future: asyncio.Future[Any], outcome: Any) -> None:

@@ -227,12 +227,11 @@ def main() -> None:
     parser.add_argument("--cost-fit", type=Path)
     args = parser.parse_args()
 
+    quiet_libraries()
     link = AgentLink(args.socket)
-    host: EngineHost | None = None
-    link.listen(lambda message: host.handle(message) if host is not None else None)
-    link.every(
-        _BEAT_SECONDS, lambda: host.beat() if host is not None else Beat(num_moves=0, num_unfinished=0)
-    )
+    host: EngineHost | None = None  # comes once the model is loaded; nothing is asked of us before that
+    link.listen(lambda message: host.handle(message) if host else None)
+    link.every(_BEAT_SECONDS, lambda: host.beat() if host else Beat(num_moves=0, num_unfinished=0))
     link.send(Hello(spec=read_spec(args.model).to_dict(), num_gpus=torch.cuda.device_count()))
     config = EngineConfig(cost_fit_path=args.cost_fit)
     with Engine.load(args.model, device=args.device, dtype=args.dtype, config=config) as engine:

@@ -76,7 +76,17 @@ def test_the_version_is_printed(monkeypatch: pytest.MonkeyPatch, capsys: pytest.
     assert capsys.readouterr().out.startswith("diffuserve 0.")
 
 
-@pytest.mark.parametrize("command", [[], ["generate"], ["models"], ["calibrate"], ["demo"]])
+@pytest.mark.parametrize(
+    "command",
+    [
+        [],
+        *(["generate"], ["models"], ["calibrate"], ["demo"]),
+        *(["serve"], ["api"], ["worker"], ["submit"]),
+        *(["jobs"], ["jobs", "list"], ["jobs", "show"], ["jobs", "cancel"]),
+        *(["keys"], ["keys", "create"], ["keys", "list"], ["keys", "revoke"]),
+        *(["db"], ["db", "upgrade"]),
+    ],
+)
 def test_every_command_has_help(
     command: list[str], monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -85,8 +95,38 @@ def test_every_command_has_help(
 
 
 def test_help_needs_no_torch() -> None:
-    code = "import diffuserve.cli.main, sys; assert 'torch' not in sys.modules"
+    code = "import diffuserve.cli.main, sys; assert not {'torch', 'fastapi', 'sqlalchemy'} & set(sys.modules)"
     subprocess.run([sys.executable, "-c", code], check=True, timeout=60)
+
+
+@pytest.mark.parametrize(
+    "command", [["submit", "a star"], ["jobs", "list"], ["jobs", "show", "x"], ["jobs", "cancel", "x"]]
+)
+def test_a_server_that_is_away_is_one_clear_line(
+    command: list[str], monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr("diffuserve.cli.connect.PATIENCE_SECONDS", 0.1)
+    assert run(monkeypatch, *command, "--server", "http://127.0.0.1:1") == 1
+    errors = capsys.readouterr().err
+    assert errors.startswith("error: http://127.0.0.1:1 does not answer")
+    assert len(errors.splitlines()) == 1
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["a star", "--size", "100x128"], "width=100"),
+        (["a star", "--size", "64x64", "--width", "64"], "--width"),
+        (["a star", "--steps", "101"], "num_inference_steps=101"),
+        (["a star", "--priority", "urgent"], "urgent"),
+        (["a star", "-o", "star.bmp"], "'.bmp'"),
+    ],
+)
+def test_a_submission_that_cannot_be_is_refused_before_a_server_is_asked(
+    arguments: list[str], message: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert run(monkeypatch, "submit", *arguments, "--server", "http://127.0.0.1:1") == 2
+    assert message in capsys.readouterr().err
 
 
 @pytest.mark.parametrize(

@@ -1,0 +1,179 @@
+"""The control plane's own figures: a pipeline that costs nothing, so that all that is left is ours.
+
+    python benchmarks/bench_control.py                 # all parts on both databases; about five minutes
+    python benchmarks/bench_control.py --only jobs --num-jobs 1000
+
+Parts: `jobs` from submit to succeeded, through HTTP, with CPU by process; `peer`: procrastinate
+doing no-op jobs on the same PostgreSQL; `claims` with 100,000 jobs of 200 tenants in the queue;
+`pick-up`: how soon an idle worker has a job. Results go to `benchmarks/results/` as JSON and as
+tables. Nothing else should run on the machine.
+"""
+
+import argparse
+import asyncio
+import tempfile
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+
+import control_database
+from bench_report import markdown_table, read_conditions, write_report
+from control_claims import NUM_TENANTS, ClaimFigures, measure_claims
+from control_database import POSTGRESQL, Database, open_database
+from control_jobs import JobFigures, Load, PickUpFigures, measure_jobs, measure_pick_up
+from control_peer import NUM_AT_ONCE, PeerFigures, measure_peer
+
+PARTS = ("jobs", "peer", "claims", "pick-up")
+_PACKAGES = ("sqlalchemy", "asyncpg", "aiosqlite", "fastapi", "uvicorn", "procrastinate", "psycopg")
+_NUM_PICK_UPS = 200
+_ABOUT = "Everything on one machine, on both databases with every commit on the disk before its answer."
+
+
+@dataclass
+class Figures:
+    jobs: list[JobFigures] = field(default_factory=list)
+    peer: list[PeerFigures] = field(default_factory=list)
+    claims: list[ClaimFigures] = field(default_factory=list)
+    pick_ups: list[PickUpFigures] = field(default_factory=list)
+
+
+def main() -> None:
+    arguments = parse_arguments()
+    names = control_database.NAMES if arguments.database == "both" else (arguments.database,)
+    figures = Figures()
+    for name in names:
+        for part in PARTS:
+            if arguments.only in (None, part):
+                run_part(part, name, arguments, figures)
+    text = tables(figures)
+    print(text)
+    if arguments.only is None and arguments.database == "both":
+        text = f"# The control plane with an engine that does nothing\n\n{text}\n\n{_ABOUT}"
+        write_report(f"control_{arguments.label}", asdict(figures), text, read_conditions(_PACKAGES))
+
+
+def run_part(part: str, name: str, arguments: argparse.Namespace, figures: Figures) -> None:
+    """Each part has a database and processes of its own."""
+    if part == "peer" and name != POSTGRESQL:
+        return
+    folder = Path(tempfile.mkdtemp(prefix=f"diffuserve-bench-{name}-"))
+    folder.chmod(0o755)  # PostgreSQL runs as a user of its own where we are root
+    print(f"{part} on {name}, logs in {folder}", flush=True)
+    with open_database(name, folder) as database:
+        if part == "jobs":
+            figures.jobs += run_jobs(database, folder, arguments)
+        elif part == "peer":
+            figures.peer += run_peer(database, folder, arguments)
+        elif part == "claims":
+            figures.claims.append(
+                asyncio.run(measure_claims(database, arguments.num_queued, arguments.num_claims))
+            )
+        else:
+            figures.pick_ups.append(asyncio.run(measure_pick_up(database, folder, _NUM_PICK_UPS)))
+
+
+def run_jobs(database: Database, folder: Path, arguments: argparse.Namespace) -> list[JobFigures]:
+    figures = []
+    for num_agents in (1, 2):
+        for _ in range(arguments.rounds):
+            load = Load(arguments.num_jobs, arguments.connections)
+            figures.append(asyncio.run(measure_jobs(database, folder, load, num_agents)))
+    return figures
+
+
+def run_peer(database: Database, folder: Path, arguments: argparse.Namespace) -> list[PeerFigures]:
+    assert database.create is not None
+    assert database.postmaster is not None
+    figures = []
+    for number in range(arguments.rounds):
+        url = database.create(f"peer_{number}")
+        figures.append(asyncio.run(measure_peer(url, database.postmaster(), arguments.num_jobs, folder)))
+    return figures
+
+
+def tables(figures: Figures) -> str:
+    sections = [
+        markdown_table(
+            "Jobs, submit to succeeded (target: 200 jobs/s; server 4 ms)",
+            [_job_row(one) for one in figures.jobs],
+        ),
+        markdown_table(
+            f"procrastinate beside it: jobs that do nothing, no HTTP, {NUM_AT_ONCE} at a time",
+            [_peer_row(one) for one in figures.peer],
+        ),
+        markdown_table(
+            "From submit to an idle worker, HTTP both ways (target: median 30 ms)",
+            [_pick_up_row(one) for one in figures.pick_ups],
+        ),
+        markdown_table(
+            f"Claims with jobs of {NUM_TENANTS} tenants in the queue (target: p99 20 ms)",
+            [_claim_row(one) for one in figures.claims],
+        ),
+    ]
+    return "\n\n".join(sections + [_plans_text(one) for one in figures.claims])
+
+
+def _job_row(one: JobFigures) -> dict[str, str]:
+    return {
+        "database": one.database,
+        "agents": f"{one.num_agents}",
+        "connections": f"{one.num_connections}",
+        "jobs": f"{one.num_jobs}",
+        "jobs/s": f"**{one.jobs_per_second:.0f}**",
+        "p50 s": f"{one.median_seconds:.2f}",
+        "p99 s": f"{one.p99_seconds:.2f}",
+        **{f"{part}, CPU ms/job": f"{spent:.2f}" for part, spent in one.cpu_ms.items()},
+    }
+
+
+def _peer_row(one: PeerFigures) -> dict[str, str]:
+    return {
+        "jobs": f"{one.num_jobs}",
+        "jobs/s": f"**{one.jobs_per_second:.0f}**",
+        "worker, CPU ms/job": f"{one.worker_cpu_ms:.2f}",
+        "deferring, CPU ms/job": f"{one.load_cpu_ms:.2f}",
+        "PostgreSQL, CPU ms/job": f"{one.postgresql_cpu_ms:.2f}",
+    }
+
+
+def _pick_up_row(one: PickUpFigures) -> dict[str, str]:
+    return {
+        "database": one.database,
+        "jobs": f"{one.num_jobs}",
+        "median ms": f"**{one.median_ms:.1f}**",
+        "p99 ms": f"{one.p99_ms:.1f}",
+    }
+
+
+def _claim_row(one: ClaimFigures) -> dict[str, str]:
+    return {
+        "database": one.database,
+        "queued": f"{one.num_queued:,}",
+        "p50 ms": f"{one.p50_ms:.1f}",
+        "p99 ms": f"**{one.p99_ms:.1f}**",
+        f"p50 ms, {one.num_at_once} jobs": f"{one.batch_p50_ms:.1f}",
+        f"p99 ms, {one.num_at_once} jobs": f"{one.batch_p99_ms:.1f}",
+        "submits/s while filling": f"{one.submits_per_second:,.0f}",
+    }
+
+
+def _plans_text(one: ClaimFigures) -> str:
+    return f"What one claim asks {one.database}, and how that goes about it:\n\n```\n" + "\n".join(one.plans) + "\n```"
+
+
+def parse_arguments() -> argparse.Namespace:
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("--database", choices=[*control_database.NAMES, "both"], default="both")
+    parser.add_argument("--only", choices=PARTS, help="one part; writes no result file")
+    parser.add_argument("--num-jobs", type=int, default=3_000, help="a round (default 3000)")
+    parser.add_argument("--rounds", type=int, default=2, help="of `jobs` and `peer` (default 2)")
+    parser.add_argument("--connections", type=int, default=32, help="of the load generator (default 32)")
+    parser.add_argument("--num-queued", type=int, default=100_000, help="for `claims` (default 100000)")
+    parser.add_argument("--num-claims", type=int, default=1_000, help="for `claims` (default 1000)")
+    parser.add_argument("--label", default="cpu", help="names the machine in the result's file name")
+    return parser.parse_args()
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,47 @@
+"""The REST API, put together around a store, its files and a bus."""
+
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+
+from fastapi import FastAPI
+
+from diffuserve.api.config import ApiConfig
+from diffuserve.api.edge import Edge
+from diffuserve.api.problems import add_problem_handlers
+from diffuserve.api.routes import events, jobs, leases, models, openai, operations, results, simple, workers
+from diffuserve.api.schemas import PROBLEM_ANSWERS
+from diffuserve.api.services import Services
+from diffuserve.events.base import EventBus
+from diffuserve.jobs.store import JobStore
+from diffuserve.storage.base import ArtifactStore
+
+_DESCRIPTION = """Generate pictures as durable jobs.
+
+Submit to `/v1/jobs`, then follow the `urls` of the answer. `/v1/images/generations` and `/v1/models`
+speak OpenAI's dialect, `/generate` a flat one for scripts. Errors are problems after RFC 9457.
+"""
+_ROUTES = (jobs, events, results, models, openai, simple, operations, workers, leases)
+
+
+def create_app(store: JobStore, artifacts: ArtifactStore, bus: EventBus, config: ApiConfig) -> FastAPI:
+    """Opening and closing what is handed in is the caller's."""
+    services = Services.around(store, artifacts, bus, config)
+    app = FastAPI(
+        title="diffuserve",
+        version=config.version,
+        description=_DESCRIPTION,
+        responses=PROBLEM_ANSWERS,
+        lifespan=_lifespan,
+    )
+    app.state.services = services
+    app.add_middleware(Edge, metrics=services.metrics, max_body_bytes=config.max_body_bytes)
+    add_problem_handlers(app)
+    for routes in _ROUTES:
+        app.include_router(routes.router)
+    return app
+
+
+@asynccontextmanager
+async def _lifespan(app: FastAPI) -> AsyncIterator[None]:
+    yield
+    await app.state.services.background.finish()

@@ -1,0 +1,102 @@
+"""What workers say of the jobs that they hold. Every write carries the lease's token."""
+
+from typing import Annotated
+
+from fastapi import APIRouter, Header, Request, Response
+from starlette.requests import ClientDisconnect
+
+from diffuserve.api.answers import json_answer
+from diffuserve.api.callers import WorkerOnly
+from diffuserve.api.schemas import FileShape
+from diffuserve.api.services import ServicesOf
+from diffuserve.api.shapes import FileName, JobId, known_token
+from diffuserve.domain.job import Progress
+from diffuserve.domain.worker import Completion, Failure, LeaseOutcome, ProgressReport, Release
+from diffuserve.events.base import EventBus, job_topic
+
+router = APIRouter(prefix="/v1/leases/{job_id}", tags=["leases"])
+
+_BINARY = {
+    "requestBody": {
+        "required": True,
+        "content": {"application/octet-stream": {"schema": {"type": "string", "format": "binary"}}},
+    }
+}
+
+
+@router.post("/events", summary="Report progress", status_code=204)
+async def report_progress(
+    job_id: JobId, body: ProgressReport, services: ServicesOf, caller: WorkerOnly
+) -> Response:
+    """Told to whoever watches, and not stored."""
+    await services.store.check_lease(job_id, known_token(job_id, body.lease_token))
+    _publish(services.bus, job_id, body)
+    return Response(status_code=204)
+
+
+@router.post("/complete", summary="Finish a job", response_model=LeaseOutcome)
+async def complete(job_id: JobId, body: Completion, services: ServicesOf, caller: WorkerOnly) -> Response:
+    """May be repeated with the token that finished the job."""
+    known_token(job_id, body.lease_token)
+    status = await services.store.complete(job_id, body)
+    await services.times.run_ended(job_id, status, body.actual_seconds)
+    return json_answer(LeaseOutcome(job_id, status))
+
+
+@router.post("/fail", summary="Give an attempt up", response_model=LeaseOutcome)
+async def fail(job_id: JobId, body: Failure, services: ServicesOf, caller: WorkerOnly) -> Response:
+    """The job fails, or is queued for another attempt."""
+    known_token(job_id, body.lease_token)
+    status = await services.store.fail(job_id, body)
+    await services.times.run_ended(job_id, status, body.actual_seconds)
+    return json_answer(LeaseOutcome(job_id, status))
+
+
+@router.post("/release", summary="Hand a job back", response_model=LeaseOutcome)
+async def release(job_id: JobId, body: Release, services: ServicesOf, caller: WorkerOnly) -> Response:
+    known_token(job_id, body.lease_token)
+    status = await services.store.release(job_id, body)
+    await services.times.run_ended(job_id, status)
+    return json_answer(LeaseOutcome(job_id, status))
+
+
+@router.put(
+    "/files/{name}",
+    summary="Upload a file",
+    status_code=201,
+    response_model=FileShape,
+    openapi_extra=_BINARY,
+)
+async def put_file(
+    job_id: JobId,
+    name: FileName,
+    request: Request,
+    services: ServicesOf,
+    caller: WorkerOnly,
+    lease_token: Annotated[int, Header()],
+) -> Response:
+    """The body is the file. It counts once the job is completed with the same token."""
+    await services.store.check_lease(job_id, known_token(job_id, lease_token))
+    key = f"{job_id}/{lease_token}/{name}"
+    try:
+        stored = await services.artifacts.put(key, request.stream(), services.config.max_file_bytes)
+    except ClientDisconnect:
+        return Response(status_code=400)  # nobody reads it
+    return json_answer({"name": name, "size_bytes": stored.size_bytes, "sha256": stored.sha256}, 201)
+
+
+def _publish(bus: EventBus, job_id: str, report: ProgressReport) -> None:
+    topic = job_topic(job_id)
+    if report.preview is not None:
+        bus.publish(topic, {"type": "preview", "index": report.preview_index or 0, "b64": report.preview})
+    progress = Progress(report.step, report.total)
+    bus.publish(
+        topic,
+        {
+            "type": "progress",
+            "phase": report.phase,
+            "step": report.step,
+            "total": report.total,
+            "fraction": progress.fraction,
+        },
+    )

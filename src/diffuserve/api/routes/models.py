@@ -1,0 +1,44 @@
+"""The models that can be asked for, in OpenAI's shape with our fields beside."""
+
+from typing import Any
+
+from fastapi import APIRouter, Response
+
+from diffuserve.api.answers import json_answer
+from diffuserve.api.callers import Client
+from diffuserve.api.schemas import OPENAI_ANSWERS, ModelsShape
+from diffuserve.api.services import ServicesOf
+from diffuserve.domain.model_spec import ModelSpec
+
+router = APIRouter(tags=["models"])
+
+_DEFAULTS = ("width", "height", "num_inference_steps", "guidance_scale", "max_sequence_length")
+_LIMITS = (
+    "min_size",
+    "max_size",
+    "max_pixels",
+    "max_images",
+    "max_frames",
+    "longest_sequence_length",
+    "has_guidance",
+    "has_negative_prompt",
+)
+
+
+@router.get("/v1/models", summary="List models", response_model=ModelsShape, responses=OPENAI_ANSWERS)
+async def list_models(services: ServicesOf, caller: Client) -> Response:
+    models = await services.catalog.models()
+    return json_answer({"object": "list", "data": [_document(one.spec) for one in models.values()]})
+
+
+def _document(spec: ModelSpec) -> dict[str, Any]:
+    """When a model was made is not known, so `created` is 0."""
+    return {
+        "id": spec.name,
+        "object": "model",
+        "created": 0,
+        "owned_by": "diffuserve",
+        "family": spec.family,
+        "defaults": {name: getattr(spec, name) for name in _DEFAULTS},
+        "limits": {name: getattr(spec, name) for name in _LIMITS},
+    }

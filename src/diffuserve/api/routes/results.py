@@ -1,0 +1,77 @@
+"""Finished files: by job and key, or by a signed URL."""
+
+from typing import Annotated
+
+from fastapi import APIRouter, Query
+from fastapi.responses import StreamingResponse
+
+from diffuserve.api.callers import Client
+from diffuserve.api.documents import picture
+from diffuserve.api.services import Services, ServicesOf
+from diffuserve.api.shapes import FileName, JobId, known_token
+from diffuserve.domain.errors import ArtifactNotFound, NotFinished
+from diffuserve.domain.job import Job
+
+router = APIRouter(tags=["results"])
+
+_TYPES = {"png": "image/png", "webp": "image/webp", "jpeg": "image/jpeg", "jpg": "image/jpeg"}
+_FILE = {200: {"content": {"image/*": {"schema": {"type": "string", "format": "binary"}}}}}
+
+
+@router.get(
+    "/v1/jobs/{job_id}/result",
+    summary="Fetch a picture",
+    response_class=StreamingResponse,
+    responses={**_FILE, 409: {"description": "`not_finished`: there is no result yet."}},
+)
+async def get_result(
+    job_id: JobId,
+    services: ServicesOf,
+    caller: Client,
+    index: Annotated[int, Query(ge=0, description="Which of the job's pictures.")] = 0,
+) -> StreamingResponse:
+    job = await services.store.get(job_id, caller.scope)
+    artifact = picture(job, index)
+    if artifact is None:
+        raise _no_picture(job, index)
+    return await _file(services, f"{job.id}/{job.lease_token}/{artifact.name}", artifact.content_type)
+
+
+@router.get(
+    "/files/{job_id}/{lease_token}/{name}",
+    summary="Fetch a file by its signed URL",
+    response_class=StreamingResponse,
+    responses={**_FILE},
+)
+async def get_signed_file(
+    job_id: JobId,
+    lease_token: int,
+    name: FileName,
+    services: ServicesOf,
+    expires: Annotated[int, Query(description="Seconds since the epoch.")],
+    signature: str,
+) -> StreamingResponse:
+    """Needs no key: the signature is one."""
+    known_token(job_id, lease_token)
+    await services.signer.check(job_id, lease_token, name, expires, signature)
+    content_type = _TYPES.get(name.rpartition(".")[2].lower(), "application/octet-stream")
+    return await _file(services, f"{job_id}/{lease_token}/{name}", content_type)
+
+
+async def _file(services: Services, key: str, content_type: str) -> StreamingResponse:
+    """Raises `ArtifactNotFound` before the answer begins."""
+    size = await services.artifacts.size(key)
+    headers = {
+        "content-length": str(size),
+        "cache-control": "private, max-age=86400, immutable",
+        "x-content-type-options": "nosniff",
+    }
+    return StreamingResponse(services.artifacts.read(key), headers=headers, media_type=content_type)
+
+
+def _no_picture(job: Job, index: int) -> Exception:
+    if not job.status.is_final:
+        return NotFinished(f"job {job.id} is {job.status}; wait until it has succeeded")
+    if job.result is None:
+        return ArtifactNotFound(f"job {job.id} is {job.status} and has no result")
+    return ArtifactNotFound(f"job {job.id} has no picture {index}")

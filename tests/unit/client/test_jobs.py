@@ -1,0 +1,206 @@
+"""The client against a server that is played by a function."""
+
+import asyncio
+import json
+from collections.abc import AsyncIterator, Callable
+from pathlib import Path
+
+import httpx
+import pytest
+
+from diffuserve.client.jobs import Client
+from diffuserve.client.views import LiveEvent
+from diffuserve.domain.errors import JobNotFound, QueueFull, ServerUnavailable
+from diffuserve.domain.job import Band, JobStatus
+from diffuserve.domain.params import GenerationParams
+
+Handler = Callable[[httpx.Request], httpx.Response]
+STAR = GenerationParams(prompt="a star", width=64, height=64, seed=3)
+
+
+def client(handler: Handler, patience_seconds: float = 5.0) -> Client:
+    transport = httpx.MockTransport(handler)
+    return Client("http://server/", "key", patience_seconds=patience_seconds, transport=transport)
+
+
+def job(status: str = "queued", **changed: object) -> dict[str, object]:
+    return {
+        "id": "j1",
+        "kind": "image.generate",
+        "model": "tiny",
+        "status": status,
+        "input": {"prompt": "a star"},
+        "created_at": "2026-01-02T03:04:05Z",
+        "a_field_of_the_future": 1,
+        **changed,
+    }
+
+
+def problem(status: int, code: str, detail: str) -> httpx.Response:
+    content = {"code": code, "detail": detail, "status": status}
+    return httpx.Response(status, json=content, headers={"content-type": "application/problem+json"})
+
+
+def sse(*events: tuple[int | None, str]) -> bytes:
+    lines = []
+    for seq, kind in events:
+        envelope = json.dumps({"job_id": "j1", "seq": seq, "type": kind, "data": {}})
+        lines.append(f"{f'id: {seq}' + chr(10) if seq else ''}event: {kind}\ndata: {envelope}\n\n")
+    return "".join(lines).encode()
+
+
+async def test_a_submission_carries_what_is_set_and_an_idempotency_key() -> None:
+    seen: list[httpx.Request] = []
+
+    def handler(request: httpx.Request) -> httpx.Response:
+        seen.append(request)
+        return httpx.Response(202, json=job())
+
+    async with client(handler) as one:
+        accepted = await one.submit(STAR, priority=Band.BATCH, options={"metadata": {"n": 1}})
+        await one.submit(STAR)
+    assert (accepted.id, accepted.status) == ("j1", JobStatus.QUEUED)
+    body = json.loads(seen[0].content)
+    assert body == {
+        "kind": "image.generate",
+        "input": {"prompt": "a star", "width": 64, "height": 64, "seed": 3, "num_images": 1, "num_frames": 1},
+        "priority": "batch",
+        "metadata": {"n": 1},
+    }
+    assert seen[0].headers["authorization"] == "Bearer key"
+    keys = [request.headers["idempotency-key"] for request in seen]
+    assert keys[0] != keys[1], "two submissions are two jobs"
+
+
+async def test_a_submission_whose_answer_got_lost_is_repeated_with_the_same_key() -> None:
+    keys: list[str] = []
+
+    def handler(request: httpx.Request) -> httpx.Response:
+        keys.append(request.headers["idempotency-key"])
+        if len(keys) == 1:
+            raise httpx.ReadError("connection reset")
+        return httpx.Response(202, json=job())
+
+    async with client(handler) as one:
+        await one.submit(STAR)
+    assert len(keys) == 2
+    assert keys[0] == keys[1]
+
+
+async def test_a_server_that_is_away_is_said_to_be() -> None:
+    def handler(request: httpx.Request) -> httpx.Response:
+        raise httpx.ConnectError("connection refused")
+
+    async with client(handler, patience_seconds=0.2) as one:
+        with pytest.raises(ServerUnavailable, match="http://server does not answer"):
+            await one.get("j1")
+
+
+@pytest.mark.parametrize(
+    ("answer", "error"),
+    [
+        (problem(404, "job_not_found", "no job j1"), JobNotFound),
+        (problem(429, "queue_full", "100 jobs are queued"), QueueFull),
+    ],
+)
+async def test_a_refusal_becomes_its_error(answer: httpx.Response, error: type[Exception]) -> None:
+    async with client(lambda _request: answer) as one:
+        with pytest.raises(error, match=r"j1|queued"):
+            await one.get("j1")
+
+
+async def test_waiting_asks_until_the_job_is_final() -> None:
+    statuses = iter(["queued", "running", "succeeded"])
+
+    def handler(request: httpx.Request) -> httpx.Response:
+        assert float(request.url.params["wait"]) > 1, "a long-poll, not a busy loop"
+        return httpx.Response(200, json=job(next(statuses)))
+
+    async with client(handler) as one:
+        assert (await one.wait("j1")).status is JobStatus.SUCCEEDED
+    assert next(statuses, None) is None
+
+
+async def test_waiting_no_longer_than_was_said() -> None:
+    async def never(_request: httpx.Request) -> httpx.Response:
+        await asyncio.Event().wait()
+        raise AssertionError("never answered")
+
+    async with Client("http://server", transport=httpx.MockTransport(never)) as one:
+        with pytest.raises(TimeoutError):
+            await one.wait("j1", timeout=0.05)
+
+
+async def test_listing_filters_and_pages() -> None:
+    def handler(request: httpx.Request) -> httpx.Response:
+        assert request.url.params.get_list("status") == ["queued", "running"]
+        assert request.url.params["after"] == "j9"
+        return httpx.Response(200, json={"data": [job()], "has_more": True, "next": "j1"})
+
+    async with client(handler) as one:
+        page = await one.list_jobs([JobStatus.QUEUED, JobStatus.RUNNING], after="j9")
+    assert ([one.id for one in page.data], page.next) == (["j1"], "j1")
+
+
+async def collect(events: AsyncIterator[LiveEvent]) -> list[str]:
+    return [event.type async for event in events]
+
+
+async def test_events_end_with_the_final_one() -> None:
+    content = sse((1, "queued"), (2, "running"), (None, "progress"), (3, "succeeded"), (4, "never seen"))
+
+    def handler(request: httpx.Request) -> httpx.Response:
+        return httpx.Response(200, content=content, headers={"content-type": "text/event-stream"})
+
+    async with client(handler) as one:
+        assert await collect(one.events("j1")) == ["queued", "running", "progress", "succeeded"]
+
+
+async def test_a_broken_stream_of_events_is_taken_up_where_it_ended() -> None:
+    asked: list[str] = []
+
+    def handler(request: httpx.Request) -> httpx.Response:
+        asked.append(request.headers["last-event-id"])
+        if len(asked) == 2:
+            raise httpx.ConnectError("the server starts again")
+        content = sse((1, "queued"), (2, "running"), (None, "progress")) if len(asked) == 1 else b""
+        content = content or sse((3, "succeeded"))
+        return httpx.Response(200, content=content, headers={"content-type": "text/event-stream"})
+
+    async with client(handler) as one:
+        assert await collect(one.events("j1")) == ["queued", "running", "progress", "succeeded"]
+    assert asked == ["0", "2", "2"]
+
+
+async def test_events_of_a_server_that_stays_away_end_with_an_error() -> None:
+    def handler(request: httpx.Request) -> httpx.Response:
+        raise httpx.ConnectError("connection refused")
+
+    async with client(handler, patience_seconds=0.1) as one:
+        with pytest.raises(ServerUnavailable):
+            await collect(one.events("j1"))
+
+
+async def test_a_picture_is_fetched_whole_or_not_at_all(tmp_path: Path) -> None:
+    async def broken() -> AsyncIterator[bytes]:
+        yield b"half a "
+        raise httpx.ReadError("connection reset")
+
+    def handler(request: httpx.Request) -> httpx.Response:
+        assert request.url.path == "/v1/jobs/j1/result"
+        is_first = request.url.params["index"] == "0"
+        return httpx.Response(200, content=b"a picture" if is_first else broken())
+
+    async with client(handler) as one:
+        await one.download("j1", 0, tmp_path / "star.png")
+        with pytest.raises(ServerUnavailable):
+            await one.download("j1", 1, tmp_path / "other.png")
+    assert [path.name for path in tmp_path.iterdir()] == ["star.png"]
+    assert (tmp_path / "star.png").read_bytes() == b"a picture"
+
+
+async def test_a_picture_that_is_not_there_is_no_file(tmp_path: Path) -> None:
+    async with client(lambda _request: problem(404, "job_not_found", "no job j1")) as one:
+        with pytest.raises(JobNotFound):
+            await one.download("j1", 0, tmp_path / "star.png")
+    assert list(tmp_path.iterdir()) == []

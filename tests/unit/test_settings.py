@@ -1,0 +1,106 @@
+"""What the environment may say, and what is made of it."""
+
+import json
+from pathlib import Path
+
+import pytest
+from pydantic import ValidationError
+
+from diffuserve.domain.errors import InvalidParams
+from diffuserve.domain.job import Band, JobStatus
+from diffuserve.jobs.config import DEFAULT_RETENTION
+from diffuserve.settings import Settings
+
+
+def test_options_come_before_the_environment(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("DIFFUSERVE_PORT", "9000")
+    monkeypatch.setenv("DIFFUSERVE_HOST", "::1")
+    settings = Settings.with_options(port=9001, host=None)
+    assert (settings.port, settings.host) == (9001, "::1")
+
+
+@pytest.mark.parametrize(
+    ("url", "expected"),
+    [
+        ("postgresql://u:p@db:5432/jobs", "postgresql+asyncpg://u:p@db:5432/jobs"),
+        ("postgres://db/jobs", "postgresql+asyncpg://db/jobs"),
+        ("postgresql+asyncpg://db/jobs", "postgresql+asyncpg://db/jobs"),
+        ("sqlite:////tmp/jobs.db", "sqlite+aiosqlite:////tmp/jobs.db"),
+    ],
+)
+def test_a_database_gets_the_driver_that_serves_it(url: str, expected: str) -> None:
+    assert Settings(database_url=url).store_url == expected
+
+
+def test_the_database_is_in_the_data_folder_by_default(tmp_path: Path) -> None:
+    assert Settings(data_dir=tmp_path).store_url == f"sqlite+aiosqlite:///{tmp_path}/diffuserve.db"
+
+
+@pytest.mark.parametrize("url", ["mysql://u:secret@db/jobs", "/var/jobs.db", "db/jobs?password=secret"])
+def test_another_database_is_refused_without_showing_its_password(url: str) -> None:
+    with pytest.raises(InvalidParams, match="database_url") as refused:
+        _ = Settings(database_url=url).store_url
+    assert "secret" not in str(refused.value)
+
+
+def test_secrets_are_not_shown() -> None:
+    settings = Settings(api_key="s3cret", database_url="postgresql://u:s3cret@db/jobs")
+    assert "s3cret" not in repr(settings)
+
+
+def test_lease_and_heartbeat_are_checked_against_each_other(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("DIFFUSERVE_LEASE_SECONDS", "20")
+    with pytest.raises(InvalidParams, match="lease_seconds"):
+        _ = Settings().store_config
+    assert Settings(heartbeat_seconds=5).store_config.lease_seconds == 20
+
+
+def test_a_plan_of_ones_own_stands_beside_those_that_ship(monkeypatch: pytest.MonkeyPatch) -> None:
+    gold = {"weight": 32, "max_running": 128, "default_band": "standard", "highest_band": "interactive"}
+    monkeypatch.setenv("DIFFUSERVE_PLANS", json.dumps({"gold": gold, "free": {"max_running": 1}}))
+    plans = Settings().store_config.plans
+    assert set(plans) == {"free", "standard", "pro", "gold"}
+    assert (plans["gold"].name, plans["gold"].weight) == ("gold", 32)
+    assert plans["gold"].allows(Band.INTERACTIVE)
+    assert plans["free"].max_running == 1, "one of the same name takes the place of ours"
+
+
+@pytest.mark.parametrize(
+    "plan",
+    [
+        {"weight": 0},
+        {"weight": float("nan")},
+        {"max_running": 0},
+        {"max_queued": -1},
+        {"max_runing": 3},
+        {"highest_band": "urgent"},
+        {"default_band": "interactive", "highest_band": "batch"},
+        "gold",
+    ],
+)
+def test_a_plan_that_cannot_be_is_refused(plan: object) -> None:
+    with pytest.raises(ValidationError, match="plan"):
+        Settings(plans={"gold": plan})  # type: ignore[dict-item]
+
+
+def test_the_default_plan_must_be_one() -> None:
+    with pytest.raises(InvalidParams, match="known plans: free, standard, pro"):
+        _ = Settings(default_plan="nix").store_config
+
+
+def test_retention_is_set_by_status() -> None:
+    kept = Settings(retention_seconds={JobStatus.FAILED: 60.0}).store_config.retention_seconds
+    assert kept == {**DEFAULT_RETENTION, JobStatus.FAILED: 60.0}
+
+
+@pytest.mark.parametrize("seconds", [{"running": 5.0}, {"failed": 0.0}, {"nix": 5.0}])
+def test_retention_is_for_final_statuses_and_positive(seconds: dict[str, float]) -> None:
+    with pytest.raises(ValidationError):
+        Settings(retention_seconds=seconds)  # type: ignore[arg-type]
+
+
+def test_the_api_learns_what_concerns_it() -> None:
+    config = Settings(public_base_url="https://pictures.example.com", default_model="m").api_config(auth=True)
+    assert config.auth
+    assert config.public_base_url == "https://pictures.example.com"
+    assert config.default_model == "m"
