@@ -4,7 +4,7 @@ BIN := .venv/bin
 READY := .venv/.ready
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test test-all check fmt bench-engine clean
+.PHONY: help setup demo serve test test-all check fmt bench-engine clean
 
 help: ## list the targets
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 16
@@ -18,8 +18,11 @@ $(READY): pyproject.toml constraints.txt
 	$(BIN)/pip install --quiet --constraint constraints.txt --editable '.[dev]'
 	@touch $@
 
-demo: $(READY) ## draw a dozen pictures into out/demo
+demo: $(READY) ## start a server and have it draw a dozen pictures into out/demo
 	$(BIN)/diffuserve demo
+
+serve: $(READY) ## serve the bundled model on this machine
+	$(BIN)/diffuserve serve
 
 test: $(READY) ## run the tests, but the slow ones
 	$(BIN)/pytest -m "not slow"

@@ -10,7 +10,7 @@ import sqlalchemy as sa
 
 from diffuserve.domain.errors import DiffuserveError, WorkerNotFound
 from diffuserve.domain.job import Band, JobStatus
-from diffuserve.domain.tenant import Tenant
+from diffuserve.domain.tenant import Plan, Tenant
 from diffuserve.domain.worker import Claim, Lease
 from diffuserve.jobs import queue, schema
 from diffuserve.jobs.database import Transaction
@@ -20,11 +20,18 @@ from diffuserve.jobs.records import Change, record_of, save_changes
 
 jobs, leases, ready, lanes, tenants = schema.jobs, schema.leases, schema.ready, schema.lanes, schema.tenants
 
-_BLOCK = 65  # rows of a lane that are read at a time
 _HEADS = sa.select(
     *(lanes.c[name] for name in ("lane", "band", "model", "head_seq", "head_at", "head_since")),
-    *(tenants.c[name] for name in ("id", "plan", "weight", "max_running", "max_queued", "vtime")),
+    *(tenants.c[name] for name in ("id", "vtime", "plan", "weight", "max_running", "max_queued")),
 ).join_from(lanes, tenants, tenants.c.id == lanes.c.tenant_id)
+_NEXT = (
+    sa.select(*(ready.c[name] for name in ("job_id", "seq", "cost_seconds", "step_tokens", "enqueued_at")))
+    .where(ready.c.lane == sa.bindparam("key"), ready.c.seq > sa.bindparam("after"))
+    .order_by(ready.c.seq)
+    .limit(sa.bindparam("block"))
+)
+_BANDS = {band.value: band for band in Band}
+_LARGEST_BLOCK = 64
 _RUNNING = sa.select(leases.c.tenant_id, sa.func.count().label("running")).group_by(leases.c.tenant_id)
 
 
@@ -50,6 +57,7 @@ class _Market:
 
     transaction: Transaction
     lanes: list[Lane]
+    block: int  # rows of a lane that are read at a time
     heads: dict[str, deque[sa.Row[Any]]] = field(default_factory=dict)
     grants: list[_Grant] = field(default_factory=list)
     floors: dict[tuple[Band, str], float] = field(default_factory=dict)
@@ -94,15 +102,16 @@ class _Market:
         return self.heads[lane.key]
 
     def _read(self, key: str, after_seq: int) -> list[sa.Row[Any]]:
-        statement = sa.select(ready).where(ready.c.lane == key, ready.c.seq > after_seq)
-        return self.transaction.rows(statement.order_by(ready.c.seq).limit(_BLOCK))
+        where = {"key": key, "after": after_seq, "block": self.block}
+        return list(self.transaction.execute(_NEXT, where).all())
 
 
 def claim(transaction: Transaction, claims: Sequence[ClaimBy]) -> Sequence[list[Lease] | DiffuserveError]:
     sweep_due(transaction)
     models = _models_served(transaction, {one.worker_id for one in claims})
     granted = _granted_before(transaction, claims)
-    market = _Market(transaction, _open_lanes(transaction))
+    largest = max(one.claim.num_jobs for one in claims)
+    market = _Market(transaction, _open_lanes(transaction), block=min(largest, _LARGEST_BLOCK) + 1)
     for one in claims:
         if one.worker_id in models and (one.worker_id, one.claim.claim_id) not in granted:
             served = models[one.worker_id]
@@ -141,16 +150,19 @@ def _granted_before(
 
 def _open_lanes(transaction: Transaction) -> list[Lane]:
     running = {row.tenant_id: row.running for row in transaction.rows(_RUNNING)}
+    plans: dict[tuple[Any, ...], Plan] = {}
     accounts: dict[str, TenantAccount] = {}
     found = []
     for row in transaction.rows(_HEADS):
-        account = accounts.get(row.id)
+        key, band, model, head_seq, head_at, head_since, tenant_id, vtime, *limits = tuple(row)
+        account = accounts.get(tenant_id)
         if account is None:
-            tenant = queue.tenant_of(row, transaction.config)
-            account = accounts[row.id] = TenantAccount(tenant, row.vtime, running.get(row.id, 0))
-        found.append(
-            Lane(row.lane, Band(row.band), account, row.model, row.head_seq, row.head_at, row.head_since)
-        )
+            plan = plans.get(tuple(limits)) or plans.setdefault(
+                tuple(limits), queue.plan_of(transaction.config, *limits)
+            )
+            account = TenantAccount(Tenant(tenant_id, plan), vtime, running.get(tenant_id, 0))
+            accounts[tenant_id] = account
+        found.append(Lane(key, _BANDS[band], account, model, head_seq, head_at, head_since))
     return found
 
 

@@ -7,7 +7,7 @@ from typing import Any
 
 import sqlalchemy as sa
 
-from diffuserve.domain.tenant import PlanOverrides, Tenant
+from diffuserve.domain.tenant import Plan, PlanOverrides, Tenant
 from diffuserve.events.base import QUEUE
 from diffuserve.jobs import schema
 from diffuserve.jobs.config import StoreConfig
@@ -70,9 +70,20 @@ class Ledger:
 
 
 def tenant_of(row: sa.Row[Any], config: StoreConfig) -> Tenant:
-    """From a row of `tenants`; a plan means what the settings say now."""
-    overrides = PlanOverrides(weight=row.weight, max_running=row.max_running, max_queued=row.max_queued)
-    return Tenant(row.id, overrides.apply(config.plan(row.plan or config.default_plan)))
+    """From a row of `tenants`."""
+    return Tenant(row.id, plan_of(config, row.plan, row.weight, row.max_running, row.max_queued))
+
+
+def plan_of(
+    config: StoreConfig,
+    name: str | None,
+    weight: float | None,
+    max_running: int | None,
+    max_queued: int | None,
+) -> Plan:
+    """A plan, as the settings have it now, with a tenant's own limits."""
+    overrides = PlanOverrides(weight=weight, max_running=max_running, max_queued=max_queued)
+    return overrides.apply(config.plan(name or config.default_plan))
 
 
 def load_tenants(transaction: Transaction, tenant_ids: Collection[str]) -> dict[str, Tenant]:

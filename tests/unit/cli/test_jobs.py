@@ -69,7 +69,7 @@ async def test_following_shows_each_news_and_gives_the_end() -> None:
     final = replace(JOB, status=JobStatus.FAILED, error=JobError("boom", "it broke"))
     stream = (
         b'id: 1\ndata: {"seq": 1, "type": "queued"}\n\n'
-        b'data: {"type": "progress", "data": {"phase": "denoise", "step": 2, "total": 4, "fraction": 0.5}}\n\n'
+        b'data: {"type": "progress", "data": {"phase": "denoise", "step": 2, "total": 4}}\n\n'
         b'id: 2\ndata: {"seq": 2, "type": "failed"}\n\n'
     )
 
