@@ -50,7 +50,7 @@ async def socket_client(services: Services, connection: HTTPConnection) -> Calle
     return caller
 
 
-def base_url(services: Services, connection: HTTPConnection) -> str:
+def base_url_of(services: Services, connection: HTTPConnection) -> str:
     """What the absolute URLs in an answer begin with."""
     if services.config.public_base_url:
         return services.config.public_base_url.rstrip("/")
@@ -58,7 +58,7 @@ def base_url(services: Services, connection: HTTPConnection) -> str:
 
 
 async def _base_url(services: ServicesOf, request: Request) -> str:
-    return base_url(services, request)
+    return base_url_of(services, request)
 
 
 BaseUrl = Annotated[str, Depends(_base_url)]

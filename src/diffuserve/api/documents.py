@@ -17,7 +17,7 @@ _ESTIMATE_SECONDS = 0.25
 
 
 class Documents:
-    """Adds to a stored job what only this moment knows: live progress, its place, URLs that open its files."""
+    """Adds to a stored job what only this moment knows: progress, its place, URLs that open its files."""
 
     def __init__(self, store: JobStore, bus: EventBus, signer: Signer) -> None:
         self._store = store

@@ -3,7 +3,7 @@
 import asyncio
 import math
 import random
-from collections.abc import AsyncIterator, Mapping
+from collections.abc import AsyncGenerator, Mapping
 from contextlib import aclosing
 from typing import Any
 
@@ -23,7 +23,7 @@ class Follower:
         self._bus = bus
         self._look_seconds = look_seconds
 
-    async def follow(self, job_id: str, seconds: float = math.inf) -> AsyncIterator[Job | Message]:
+    async def follow(self, job_id: str, seconds: float = math.inf) -> AsyncGenerator[Job | Message]:
         """The job as it is whenever it may have changed, and what is said of it in between.
 
         Ends with the final job, after `seconds`, or when the job is deleted.
@@ -52,8 +52,8 @@ class Follower:
         assert job is not None
         return job
 
-    async def events(self, job_id: str, after: int = 0) -> AsyncIterator[JobEvent | Message]:
-        """Stored events from `after` on as they come, live messages between them; ends after the final one."""
+    async def events(self, job_id: str, after: int = 0) -> AsyncGenerator[JobEvent | Message]:
+        """Stored events after `after` as they come, live messages between them, until the job is final."""
         version = -1
         try:
             async with aclosing(self.follow(job_id)) as looks:

@@ -15,6 +15,7 @@ from diffuserve.domain.errors import BandNotAllowed, InvalidParams
 from diffuserve.domain.job import Band, Job, NewJob
 from diffuserve.domain.params import GenerationParams
 from diffuserve.domain.tenant import Plan
+from diffuserve.jobs.pricing import predict
 
 _SEEDS = 2**32
 
@@ -32,14 +33,14 @@ async def submit(
     plan = await services.catalog.plan(caller.tenant_id)
     params = GenerationParams(**body.input.model_dump())
     resolved = served.spec.resolve(params, seed=secrets.randbelow(_SEEDS))
-    load = served.spec.workload(resolved)
+    cost_seconds, step_tokens = predict(served.spec, served.fit, resolved)
     new = NewJob(
         tenant_id=caller.tenant_id,
         kind=body.kind,
         model=served.spec.name,
         input=resolved.to_dict(),
-        cost_seconds=served.fit.estimate(load).seconds,
-        step_tokens=load.step_tokens,
+        cost_seconds=cost_seconds,
+        step_tokens=step_tokens,
         band=_band(body.priority, plan),
         expires_in=body.expires_in,
         timeout=body.timeout,

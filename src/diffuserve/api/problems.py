@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from http import HTTPStatus
 from typing import Any
 
-from fastapi import FastAPI, Request, Response, WebSocket
+from fastapi import FastAPI, Response, WebSocket
 from fastapi.exceptions import RequestValidationError, WebSocketRequestValidationError
 from starlette.exceptions import HTTPException
 from starlette.requests import HTTPConnection
@@ -119,7 +119,7 @@ def problem_of(error: Exception) -> Problem:
 def problem_answer(problem: Problem, connection: HTTPConnection) -> Response:
     path = connection.url.path
     if path in OPENAI_PATHS:
-        return _openai_answer(problem)
+        return openai_answer(problem)
     document = {
         "type": f"urn:diffuserve:problem:{problem.code}",
         "title": HTTPStatus(problem.status).phrase,
@@ -143,20 +143,24 @@ def add_problem_handlers(app: FastAPI) -> None:
         app.add_exception_handler(kind, _on_error)
 
 
-async def _on_error(connection: Request | WebSocket, error: Exception) -> Response | None:
+async def _on_error(connection: HTTPConnection, error: Exception) -> Response:
+    """What it returns is sent to a request, and not to a WebSocket, which needs more care."""
     if isinstance(error, LeaseLost):
         connection.app.state.services.metrics.fenced_writes.inc()
     problem = problem_of(error)
     if problem.status == 500:
         log.error("request %s failed", connection.state.request_id, exc_info=error)
     answer = problem_answer(problem, connection)
-    if not isinstance(connection, WebSocket):
-        return answer
-    if connection.application_state is WebSocketState.CONNECTING:
-        await connection.send_denial_response(answer)
+    if isinstance(connection, WebSocket):
+        await _refuse(connection, answer, problem)
+    return answer
+
+
+async def _refuse(websocket: WebSocket, answer: Response, problem: Problem) -> None:
+    if websocket.application_state is WebSocketState.CONNECTING:
+        await websocket.send_denial_response(answer)
     else:
-        await connection.close(_SOCKET_ERROR, problem.code)
-    return None
+        await websocket.close(_SOCKET_ERROR, problem.code)
 
 
 def _known(error: DiffuserveError) -> Problem:
@@ -171,9 +175,15 @@ def _known(error: DiffuserveError) -> Problem:
         detail=str(error),
         is_retryable=is_retryable,
         retry_after=(retry_after or 1.0) if is_retryable else retry_after,
-        errors=(FieldError(field=error.field, message=error.remedy),) if isinstance(error, InvalidParams) else (),
+        errors=_field_errors(error),
         extra={"job_id": error.job_id} if isinstance(error, LeaseLost) else {},
     )
+
+
+def _field_errors(error: DiffuserveError) -> tuple[FieldError, ...]:
+    if not isinstance(error, InvalidParams):
+        return ()
+    return (FieldError(field=error.field, message=error.remedy),)
 
 
 def _invalid(error: RequestValidationError | WebSocketRequestValidationError) -> Problem:
@@ -191,7 +201,7 @@ def _field_error(error: Mapping[str, Any]) -> FieldError:
     return FieldError(field=".".join(map(str, way)) or str(place), message=message)
 
 
-def _openai_answer(problem: Problem) -> Response:
+def openai_answer(problem: Problem) -> Response:
     """Bad input is 400 there. The SDK repeats 409, 429 and 5xx of itself unless it is told not to."""
     status = 400 if problem.status in (413, 422) else problem.status
     should_retry = "true" if problem.is_retryable else "false"

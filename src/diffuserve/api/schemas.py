@@ -5,9 +5,15 @@ from typing import Annotated, Any, Literal
 import orjson
 from pydantic import BaseModel, ConfigDict, Field, field_validator
 
-from diffuserve.domain.job import IMAGE_GENERATE, Band, JobStatus, Phase
-from diffuserve.domain.params import MAX_GUIDANCE_SCALE, MAX_IMAGES, MAX_PROMPT_CHARACTERS, MAX_SEED, MAX_STEPS
-from diffuserve.domain.worker import WorkerState
+from diffuserve.domain.job import Band, JobStatus, Phase
+from diffuserve.domain.params import (
+    MAX_GUIDANCE_SCALE,
+    MAX_IMAGES,
+    MAX_PROMPT_CHARACTERS,
+    MAX_SEED,
+    MAX_STEPS,
+)
+from diffuserve.domain.worker import Lease, WorkerState
 
 MAX_METADATA_BYTES = 16_384
 MAX_JOB_SECONDS = 30 * 86_400.0
@@ -47,7 +53,7 @@ class GenerationInput(Body):
 class NewJobBody(Body):
     """A job to do."""
 
-    kind: Literal["image.generate"] = IMAGE_GENERATE
+    kind: Literal["image.generate"] = "image.generate"
     model: ModelName | None = Field(default=None, description="The server's default if left out.")
     input: GenerationInput
     priority: Annotated[Band, Field(strict=False)] | None = Field(
@@ -221,3 +227,62 @@ PROBLEM_ANSWERS: dict[int | str, dict[str, Any]] = {
     }
     for status, description in (("4XX", "Refused: the problem says why."), ("5XX", "Try again later."))
 }
+
+
+class ClaimedShape(Answer):
+    leases: list[Lease]
+
+
+class OpenAIErrorShape(Answer):
+    message: str
+    type: str
+    param: str | None
+    code: str
+
+
+class OpenAIErrorEnvelope(Answer):
+    error: OpenAIErrorShape
+
+
+OPENAI_ANSWERS: dict[int | str, dict[str, Any]] = {
+    status: {"description": "OpenAI's error envelope.", "model": OpenAIErrorEnvelope}
+    for status in ("4XX", "5XX")
+}
+
+
+class ImageShape(Answer):
+    b64_json: str | None = None
+    url: str | None = None
+
+
+class UsageShape(Answer):
+    """Tokens as the model packs them."""
+
+    input_tokens: int
+    input_tokens_details: dict[str, int]
+    output_tokens: int
+    total_tokens: int
+
+
+class ImagesShape(Answer):
+    created: int
+    background: str
+    output_format: str
+    size: str
+    data: list[ImageShape]
+    usage: UsageShape
+
+
+class AcceptedShape(Answer):
+    job_id: str
+    status: str
+    queue_position: int | None = Field(description="1 is next.")
+    estimated_time: float | None = Field(description="Seconds until it is likely finished.")
+
+
+class FlatJobShape(Answer):
+    job_id: str
+    status: Literal["pending", "processing", "completed", "failed", "cancelled"]
+    progress: float = Field(description="In 0…1.")
+    image_url: str | None
+    error: str | None

@@ -20,10 +20,14 @@ from diffuserve.jobs.records import Change, record_of, save_changes
 
 jobs, leases, ready, lanes, tenants = schema.jobs, schema.leases, schema.ready, schema.lanes, schema.tenants
 
-_HEADS = sa.select(
-    *(lanes.c[name] for name in ("lane", "band", "model", "head_seq", "head_at", "head_since")),
-    *(tenants.c[name] for name in ("id", "vtime", "plan", "weight", "max_running", "max_queued")),
-).join_from(lanes, tenants, tenants.c.id == lanes.c.tenant_id)
+_HEADS = (
+    sa.select(
+        *(lanes.c[name] for name in ("lane", "band", "model", "head_seq", "head_at", "head_since")),
+        *(tenants.c[name] for name in ("id", "vtime", "plan", "weight", "max_running", "max_queued")),
+    )
+    .join_from(lanes, tenants, tenants.c.id == lanes.c.tenant_id)
+    .where(lanes.c.num_ready > 0)
+)
 _NEXT = (
     sa.select(*(ready.c[name] for name in ("job_id", "seq", "cost_seconds", "step_tokens", "enqueued_at")))
     .where(ready.c.lane == sa.bindparam("key"), ready.c.seq > sa.bindparam("after"))

@@ -77,7 +77,7 @@ class _Ending:
 
     def _offer_room(self) -> None:
         """A tenant at its limit may start a job again: whoever waits for work should look."""
-        if self.transaction.rows(sa.select(schema.lanes.c.lane).limit(1)):
+        if self.transaction.rows(sa.select(schema.lanes.c.lane).where(schema.lanes.c.num_ready > 0).limit(1)):
             self.transaction.notices.append((QUEUE, {"type": "ready"}))
 
 

@@ -37,7 +37,14 @@ _SHRINK = (
     .where(lanes.c.lane == sa.bindparam("key"))
     .values(
         num_ready=lanes.c.num_ready - sa.bindparam("jobs_taken"),
-        work_seconds=lanes.c.work_seconds - sa.bindparam("work_taken"),
+        # Sums of floats drift; an empty lane has no work.
+        work_seconds=sa.case(
+            (
+                lanes.c.num_ready > sa.bindparam("jobs_taken"),
+                lanes.c.work_seconds - sa.bindparam("work_taken"),
+            ),
+            else_=0.0,
+        ),
         head_since=sa.case((lanes.c.head_seq == _HEAD_SEQ, lanes.c.head_since), else_=sa.bindparam("moment")),
         head_seq=sa.func.coalesce(_HEAD_SEQ, 0),
         head_at=sa.func.coalesce(_HEAD, 0.0),
@@ -135,7 +142,7 @@ def _ready_row(record: JobRecord) -> dict[str, Any]:
 def _grow_lanes(transaction: Transaction, records: Sequence[JobRecord]) -> None:
     insert = transaction.upsert(lanes)
     new = insert.excluded
-    is_head = new.head_seq < lanes.c.head_seq
+    is_head = sa.or_(lanes.c.num_ready <= 0, new.head_seq < lanes.c.head_seq)
     statement = insert.on_conflict_do_update(
         index_elements=[lanes.c.lane],
         set_={
@@ -184,4 +191,8 @@ def _shrink_lanes(transaction: Transaction, taken: Sequence[sa.Row[Any]]) -> Non
         for lane, count in counts.items()
     ]
     transaction.execute(_SHRINK, rows)
-    transaction.execute(sa.delete(lanes).where(lanes.c.lane.in_(list(counts)), lanes.c.num_ready <= 0))
+
+
+def drop_empty_lanes(transaction: Transaction) -> None:
+    """Not at every change: a lane that runs empty often fills again."""
+    transaction.execute(sa.delete(lanes).where(lanes.c.num_ready <= 0))

@@ -14,7 +14,7 @@ import sqlalchemy as sa
 
 from diffuserve.domain.errors import DiffuserveError
 from diffuserve.domain.job import FINAL_STATUSES
-from diffuserve.jobs import finish, schema
+from diffuserve.jobs import finish, queue, schema
 from diffuserve.jobs.config import DAY
 from diffuserve.jobs.database import Transaction
 from diffuserve.jobs.due import sweep_due
@@ -79,8 +79,9 @@ def _take_turn(transaction: Transaction, holder: str) -> float | None:
 
 
 def find_outdated(transaction: Transaction, limits: Sequence[int]) -> Sequence[list[str] | DiffuserveError]:
-    """Final jobs that are past their time or were deleted; old workers and keys go at once."""
+    """Final jobs past their time or deleted; what else is outdated goes at once."""
     forget_workers(transaction, _WORKER_MEMORY_SECONDS)
+    queue.drop_empty_lanes(transaction)
     keys = schema.idempotency_keys
     since = transaction.now - transaction.config.idempotency_seconds
     transaction.execute(sa.delete(keys).where(keys.c.created_at <= since))

@@ -193,7 +193,7 @@ class JobStore:
     async def lanes(self) -> list[LaneSize]:
         return [
             LaneSize(Band(row.band), row.tenant_id, row.model, row.num_ready, row.work_seconds)
-            for row in await self.database.rows(sa.select(lanes))
+            for row in await self.database.rows(sa.select(lanes).where(lanes.c.num_ready > 0))
         ]
 
     async def tenant(self, tenant_id: str) -> Tenant:

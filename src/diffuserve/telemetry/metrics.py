@@ -7,8 +7,8 @@ from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, gene
 from diffuserve.domain.job import Band, JobStatus
 from diffuserve.domain.worker import WorkerState
 
-# From a cached thumbnail to a film; all but the ends in steps of about two.
-JOB_BUCKETS = (0.05, 0.1, 0.3, 0.5, 0.8, 1, 1.5, 2, 2.5, 5, 10, 15, 20, 30, 40, 50, 60, 120, 240, 480, 960, 1920, 7680)
+# From a tiny model on a fast GPU to a film.
+JOB_BUCKETS = (0.05, 0.1, 0.3, 0.5, 0.8, 1, 1.5, 2.5, 5, 10, 15, 20, 30, 60, 120, 240, 480, 960, 1920, 7680)
 CALL_BUCKETS = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30, 60)
 
 
@@ -57,7 +57,10 @@ class ControlMetrics:
         )
         self.workers = Gauge("diffusion_workers", "Workers by state.", ["state"], registry=registry)
         self.claim_seconds = Histogram(
-            "diffusion_claim_seconds", "One look for work in the store.", buckets=CALL_BUCKETS, registry=registry
+            "diffusion_claim_seconds",
+            "One look for work in the store.",
+            buckets=CALL_BUCKETS,
+            registry=registry,
         )
         self.fenced_writes = Counter(
             "diffusion_fenced_writes",

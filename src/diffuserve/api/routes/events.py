@@ -1,7 +1,7 @@
 """What happens to a job, as it happens: server-sent events and WebSockets with the same envelopes."""
 
 import asyncio
-from collections.abc import AsyncIterator
+from collections.abc import AsyncGenerator
 from contextlib import aclosing
 from typing import Annotated, Any
 
@@ -55,7 +55,7 @@ async def follow_job_by_socket(
     await send_all(websocket, documents)
 
 
-async def envelopes(services: Services, job_id: str, after: int) -> AsyncIterator[dict[str, Any]]:
+async def envelopes(services: Services, job_id: str, after: int) -> AsyncGenerator[dict[str, Any]]:
     async with aclosing(services.follower.events(job_id, after)) as events:
         async for event in events:
             if isinstance(event, JobEvent):
@@ -64,7 +64,7 @@ async def envelopes(services: Services, job_id: str, after: int) -> AsyncIterato
                 yield message_document(job_id, event)
 
 
-async def send_all(websocket: WebSocket, documents: AsyncIterator[dict[str, Any]]) -> None:
+async def send_all(websocket: WebSocket, documents: AsyncGenerator[dict[str, Any]]) -> None:
     """Send what comes until it ends, or until the client leaves."""
     await websocket.accept()
     sending = asyncio.create_task(_send(websocket, documents))
@@ -80,7 +80,7 @@ async def send_all(websocket: WebSocket, documents: AsyncIterator[dict[str, Any]
         await asyncio.gather(sending, leaving, return_exceptions=True)
 
 
-async def _send(websocket: WebSocket, documents: AsyncIterator[dict[str, Any]]) -> None:
+async def _send(websocket: WebSocket, documents: AsyncGenerator[dict[str, Any]]) -> None:
     try:
         async for document in documents:
             await websocket.send_text(orjson.dumps(document).decode())
@@ -94,7 +94,7 @@ async def _left(websocket: WebSocket) -> None:
         pass
 
 
-async def _server_sent_events(services: Services, job_id: str, after: int) -> AsyncIterator[ServerSentEvent]:
+async def _server_sent_events(services: Services, job_id: str, after: int) -> AsyncGenerator[ServerSentEvent]:
     async with aclosing(envelopes(services, job_id, after)) as documents:
         async for document in documents:
             seq = document["seq"]

@@ -1,6 +1,6 @@
 """Finished files: by job and key, or by a signed URL."""
 
-from typing import Annotated
+from typing import Annotated, Any
 
 from fastapi import APIRouter, Query
 from fastapi.responses import StreamingResponse
@@ -15,7 +15,9 @@ from diffuserve.domain.job import Job
 router = APIRouter(tags=["results"])
 
 _TYPES = {"png": "image/png", "webp": "image/webp", "jpeg": "image/jpeg", "jpg": "image/jpeg"}
-_FILE = {200: {"content": {"image/*": {"schema": {"type": "string", "format": "binary"}}}}}
+_FILE: dict[int | str, dict[str, Any]] = {
+    200: {"content": {"image/*": {"schema": {"type": "string", "format": "binary"}}}}
+}
 
 
 @router.get(
@@ -41,7 +43,7 @@ async def get_result(
     "/files/{job_id}/{lease_token}/{name}",
     summary="Fetch a file by its signed URL",
     response_class=StreamingResponse,
-    responses={**_FILE},
+    responses=_FILE,
 )
 async def get_signed_file(
     job_id: JobId,

@@ -18,7 +18,9 @@ from diffuserve.events.base import QUEUE, Subscription, worker_topic
 
 router = APIRouter(prefix="/v1/workers", tags=["workers"])
 
-Wait = Annotated[float, Query(ge=0, allow_inf_nan=False, description="Seconds to hold the answer back, 25 at most.")]
+Wait = Annotated[
+    float, Query(ge=0, allow_inf_nan=False, description="Seconds to hold the answer back, 25 at most.")
+]
 
 
 @router.get("", summary="List workers", response_model=WorkersShape)

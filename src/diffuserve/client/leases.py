@@ -1,0 +1,103 @@
+"""The workers' routes of the control plane."""
+
+from collections.abc import Collection, Mapping
+from dataclasses import asdict
+from typing import Any
+from urllib.parse import quote
+
+import orjson
+from pydantic import TypeAdapter
+
+from diffuserve.client.http import HttpTransport
+from diffuserve.domain.worker import (
+    Claim,
+    Completion,
+    Failure,
+    Heartbeat,
+    Lease,
+    LeaseOutcome,
+    Orders,
+    ProgressReport,
+    Registered,
+    Registration,
+    Release,
+)
+
+_LEASES = TypeAdapter(list[Lease])
+_OUTCOME = TypeAdapter(LeaseOutcome)
+_REGISTERED = TypeAdapter(Registered)
+_ORDERS = TypeAdapter(Orders)
+_JSON = {"content-type": "application/json"}
+
+
+class LeaseClient:
+    """Every method raises `ServerUnavailable` once the transport's patience is over."""
+
+    def __init__(self, transport: HttpTransport) -> None:
+        self._transport = transport
+
+    async def close(self) -> None:
+        await self._transport.close()
+
+    async def register(self, registration: Registration) -> Registered:
+        return _REGISTERED.validate_json(await self._post("/v1/workers", asdict(registration)))
+
+    async def claim(self, worker_id: str, claim: Claim, wait: float) -> list[Lease]:
+        """Waits up to `wait` seconds for work; repeated with the same claim until it is answered."""
+        answer = await self._post(
+            f"/v1/workers/{worker_id}/claim", asdict(claim), params={"wait": wait}, wait_seconds=wait
+        )
+        return _LEASES.validate_python(orjson.loads(answer)["leases"])
+
+    async def heartbeat(self, worker_id: str, beat: Heartbeat, patience_seconds: float) -> Orders:
+        """Raises `WorkerNotFound`."""
+        path = f"/v1/workers/{worker_id}/heartbeat"
+        return _ORDERS.validate_json(await self._post(path, asdict(beat), patience_seconds=patience_seconds))
+
+    async def control(self, worker_id: str, wait: float, known: Collection[str], is_draining: bool) -> Orders:
+        """Waits up to `wait` seconds for orders beyond those that are `known`."""
+        response = await self._transport.request(
+            "GET",
+            f"/v1/workers/{worker_id}/control",
+            params={"wait": wait, "known": ",".join(known), "draining": str(is_draining).lower()},
+            wait_seconds=wait,
+        )
+        return _ORDERS.validate_json(response.content)
+
+    async def drain(self, worker_id: str) -> None:
+        await self._post(f"/v1/workers/{worker_id}/drain", {}, patience_seconds=2.0)
+
+    async def report(self, job_id: str, report: ProgressReport) -> None:
+        """Not worth a second try. Raises `LeaseLost`."""
+        await self._post(f"/v1/leases/{job_id}/events", asdict(report), patience_seconds=0.0)
+
+    async def upload(self, job_id: str, lease_token: int, name: str, content: bytes) -> Mapping[str, Any]:
+        """Gives `name`, `size_bytes` and `sha256` as stored. Raises `LeaseLost`, `TooLarge`."""
+        response = await self._transport.request(
+            "PUT",
+            f"/v1/leases/{job_id}/files/{quote(name)}",
+            content=content,
+            headers={"lease-token": str(lease_token)},
+        )
+        stored: Mapping[str, Any] = response.json()
+        return stored
+
+    async def complete(self, job_id: str, completion: Completion) -> LeaseOutcome:
+        """Raises `LeaseLost`."""
+        return _OUTCOME.validate_json(await self._post(f"/v1/leases/{job_id}/complete", asdict(completion)))
+
+    async def fail(self, job_id: str, failure: Failure) -> LeaseOutcome:
+        return _OUTCOME.validate_json(await self._post(f"/v1/leases/{job_id}/fail", asdict(failure)))
+
+    async def release(
+        self, job_id: str, release: Release, patience_seconds: float | None = None
+    ) -> LeaseOutcome:
+        path = f"/v1/leases/{job_id}/release"
+        answer = await self._post(path, asdict(release), patience_seconds=patience_seconds)
+        return _OUTCOME.validate_json(answer)
+
+    async def _post(self, path: str, body: object, **options: Any) -> bytes:
+        response = await self._transport.request(
+            "POST", path, content=orjson.dumps(body), headers=_JSON, **options
+        )
+        return response.content

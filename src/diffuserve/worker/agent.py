@@ -1,0 +1,469 @@
+"""The agent: claims jobs, keeps their leases, feeds the engine process and delivers what it makes.
+
+One event loop, no torch: whatever the engine does, heartbeats go on. Each loop below does one thing
+and survives the control plane's absence; what they share is the jobs that are held.
+"""
+
+import asyncio
+import logging
+import os
+import secrets
+import time
+from collections.abc import Awaitable, Callable
+from pathlib import Path
+
+from diffuserve.client.leases import LeaseClient
+from diffuserve.domain.errors import DiffuserveError, ServerUnavailable, WorkerNotFound
+from diffuserve.domain.job import Phase
+from diffuserve.domain.worker import (
+    Claim,
+    Heartbeat,
+    Lease,
+    ModelOffer,
+    Orders,
+    Registered,
+    Registration,
+    ReleaseCause,
+    WorkerReport,
+    WorkerState,
+)
+from diffuserve.worker.admission import Memory, ReadMemory, Room, read_memory, room_left
+from diffuserve.worker.config import WorkerConfig
+from diffuserve.worker.deliveries import Deliveries
+from diffuserve.worker.engine_link import EngineExited, EngineLink
+from diffuserve.worker.held import HeldJob
+from diffuserve.worker.messages import (
+    Abort,
+    Add,
+    Beat,
+    Done,
+    Failed,
+    FromEngine,
+    Hello,
+    Moved,
+    Previewed,
+    Ready,
+)
+from diffuserve.worker.metrics import WorkerMetrics
+from diffuserve.worker.watchdog import Pulse, stall_reason
+
+log = logging.getLogger(__name__)
+
+_LONG_POLL_SECONDS = 25.0
+_REPORT_SECONDS = 0.5
+_LAST_WORDS_SECONDS = 0.6
+_FIRST_PAUSE, _LONGEST_PAUSE = 0.5, 30.0
+_HEALTHY_SECONDS = 60.0
+_CANNOT_START = 2
+_NOWHERE = Path("/nonexistent")  # of jobs that never reach an engine
+
+
+class WorkerAgent:
+    """One worker, from its start to its end: `run` gives the exit code."""
+
+    def __init__(self, config: WorkerConfig, client: LeaseClient, memory: ReadMemory = read_memory) -> None:
+        self.config = config
+        self._client = client
+        self._read_memory = memory
+        self.metrics = WorkerMetrics()
+        self.held: dict[str, HeldJob] = {}
+        self._deliveries = Deliveries(client, self.metrics, self._forget)
+        self._registration: Registration | None = None
+        self._registered: Registered | None = None
+        self._is_registered = asyncio.Event()
+        self._engine: EngineLink | None = None
+        self._token_budget: int | None = None  # of an engine that is ready
+        self._pulse = Pulse(0.0, 0.0)
+        self._last_beat: Beat | None = None
+        self._is_stalled = False
+        self._has_room = asyncio.Event()
+        self._drain_wanted = asyncio.Event()
+        self._is_over: asyncio.Future[int] | None = None
+
+    async def run(self) -> int:
+        """Until drained, or until the engine is beyond help."""
+        self._is_over = asyncio.get_running_loop().create_future()
+        if self.config.metrics_port is not None:
+            self.metrics.serve(self.config.metrics_port)
+        loops = [
+            self._keep_engine,
+            self._claim,
+            self._beat,
+            self._obey,
+            self._report,
+            self._watch,
+            self._drain,
+        ]
+        tasks = [asyncio.create_task(self._endure(loop)) for loop in loops]
+        try:
+            return await self._is_over
+        finally:
+            for task in tasks:
+                task.cancel()
+            await asyncio.gather(*tasks, return_exceptions=True)
+            if self._engine is not None:
+                await self._engine.stop()
+            await self._client.close()
+
+    def drain(self) -> None:
+        """Claim no more, finish what fits into `drain_seconds`, hand the rest back, and end."""
+        self._drain_wanted.set()
+
+    @property
+    def state(self) -> WorkerState:
+        if self._is_stalled:
+            return WorkerState.STALLED
+        if self._drain_wanted.is_set():
+            return WorkerState.DRAINING
+        if self._token_budget is None:
+            return WorkerState.INITIALIZING
+        return WorkerState.OCCUPIED if self.held else WorkerState.READY
+
+    async def _endure(self, loop: Callable[[], Awaitable[None]]) -> None:
+        """A defect in one loop is logged, and the loop goes on: a silent worker is worse."""
+        while True:
+            try:
+                await loop()
+                return
+            except ServerUnavailable as error:
+                log.warning("%s", error)
+            except Exception:
+                log.exception("a loop of the agent failed; it goes on")
+            await asyncio.sleep(_FIRST_PAUSE)
+
+    # The engine
+
+    async def _keep_engine(self) -> None:
+        """Start it, listen to it until it dies, start it again."""
+        deaths, pause = 0, _FIRST_PAUSE
+        while True:
+            started = time.monotonic()
+            code, was_ready = await self._live_engine_once()
+            if not was_ready and self._registration is None:
+                log.error("the engine could not start (exit code %d); see its message above", code)
+                self._end(_CANNOT_START)
+                return
+            self.metrics.engine_died()
+            if time.monotonic() - started > _HEALTHY_SECONDS:
+                deaths, pause = 0, _FIRST_PAUSE
+            deaths += 1
+            limit = self.config.engine_restarts
+            if limit is not None and deaths > limit:
+                log.error("the engine died %d times in a row; giving up", deaths)
+                await asyncio.wait(
+                    {asyncio.create_task(self._deliveries.all_said())}, timeout=_LAST_WORDS_SECONDS
+                )
+                self._end(1)
+                return
+            log.warning("the engine died (exit code %d); it starts again in %.1f s", code, pause)
+            await asyncio.sleep(pause)
+            pause = min(2 * pause, _LONGEST_PAUSE)
+
+    async def _live_engine_once(self) -> tuple[int, bool]:
+        """Gives the exit code, and whether the engine was ever ready."""
+        try:
+            self._engine = await EngineLink.start(self.config.command)
+        except EngineExited as error:
+            return error.code, False
+        was_ready = False
+        try:
+            async for message in self._engine.messages():
+                was_ready = was_ready or isinstance(message, Ready)
+                await self._hear(message)
+        finally:
+            engine, self._engine, self._token_budget = self._engine, None, None
+            self._has_room.clear()
+            self._give_up_all()
+            code = await engine.close()
+            self._is_stalled = False
+        return code, was_ready
+
+    def _give_up_all(self) -> None:
+        """What was inside a dead engine goes back, counted as its loss; what had left it is delivered."""
+        for job in list(self.held.values()):
+            if job.is_in_engine:
+                job.is_in_engine = False
+                self._deliveries.release(job, ReleaseCause.WORKER_LOST)
+
+    async def _hear(self, message: FromEngine) -> None:
+        now = time.monotonic()
+        match message:
+            case Hello():
+                await self._introduce(message)
+            case Ready():
+                log.info("ready: %s", " · ".join(f"{k} {v}" for k, v in message.description.items()))
+                self._token_budget = message.token_budget
+                self._pulse = Pulse(now, now)
+                self._look_for_room()
+            case Beat():
+                self._last_beat = message
+                self._pulse = self._pulse.beaten(message, now)
+                self.metrics.beat(message)
+                self._look_for_room()
+            case Moved() | Previewed() | Done() | Failed():
+                self._pulse = self._pulse.moved(now)
+                self._hear_of_job(message)
+
+    def _hear_of_job(self, message: Moved | Previewed | Done | Failed) -> None:
+        job = self.held.get(message.job_id)
+        if job is None or not job.is_in_engine:
+            return  # a lease that was lost meanwhile
+        if isinstance(message, Moved):
+            job.move(Phase(message.phase), message.step, message.total)
+        elif isinstance(message, Previewed):
+            self._deliveries.preview(job, message)
+        else:
+            self._leave_engine(job, message)
+
+    def _leave_engine(self, job: HeldJob, message: Done | Failed) -> None:
+        job.is_in_engine = False
+        if isinstance(message, Failed):
+            self._deliveries.failed(job, message)
+        else:
+            self.metrics.generated(job.lease.model, job.total, time.monotonic() - job.since)
+            self._deliveries.done(job, message)
+        self._look_for_room()
+
+    # The control plane
+
+    async def _introduce(self, hello: Hello) -> None:
+        """Register with the first engine's model; later engines have the same."""
+        if self._registration is not None:
+            return
+        self._registration = Registration(
+            models=(ModelOffer(spec=hello.spec, fit=hello.fit),),
+            report=WorkerReport(
+                state=WorkerState.INITIALIZING,
+                timestamp=time.time(),
+                num_gpus=hello.num_gpus,
+                num_cpus=os.cpu_count() or 1,
+            ),
+            name=self.config.name,
+            labels=dict(self.config.labels),
+            price_per_hour=self.config.price_per_hour,
+            is_spot=self.config.is_spot,
+        )
+        self._registering = asyncio.create_task(self._register())
+
+    async def _register(self) -> None:
+        """Patiently: the engine loads its model meanwhile."""
+        assert self._registration is not None
+        while True:
+            try:
+                self._registered = await self._client.register(self._registration)
+                break
+            except ServerUnavailable as error:
+                log.warning("cannot register yet: %s", error)
+            except DiffuserveError as error:  # a wrong key, most likely
+                log.error("the control plane refuses this worker: %s", error)
+                self._end(_CANNOT_START)
+                return
+        log.info("registered as %s at %s", self._registered.worker_id, self.config.server)
+        self._is_registered.set()
+
+    async def _worker_id(self) -> str:
+        await self._is_registered.wait()
+        assert self._registered is not None
+        return self._registered.worker_id
+
+    async def _register_again(self) -> None:
+        """The control plane has forgotten us; what we hold is safe by its tokens."""
+        log.warning("the control plane does not know this worker any more; registering again")
+        self._is_registered.clear()
+        await self._register()
+
+    async def _claim(self) -> None:
+        """Ask for as much as there is room for; ask again with the same id until answered."""
+        while not self._drain_wanted.is_set():
+            worker_id = await self._worker_id()
+            await self._has_room.wait()
+            room = self._room()
+            if room.num_jobs == 0 or self._registration is None:
+                self._has_room.clear()
+                continue
+            model = self._registration.models[0].spec["name"]
+            claim = Claim(
+                claim_id=secrets.token_hex(8),
+                num_jobs=room.num_jobs,
+                num_tokens=room.num_tokens,
+                models=(model,),
+                resident_models=(model,),
+            )
+            try:
+                leases = await self._client.claim(worker_id, claim, _LONG_POLL_SECONDS)
+            except WorkerNotFound:
+                await self._register_again()
+                continue
+            for lease in leases:
+                self._take(lease)
+
+    def _take(self, lease: Lease) -> None:
+        if self._engine is None or self._token_budget is None or self._drain_wanted.is_set():
+            job = HeldJob(lease, folder=_NOWHERE, is_in_engine=False)
+            self.held[lease.job_id] = job
+            self._deliveries.release(job, ReleaseCause.DRAIN)
+            return
+        job = HeldJob(lease, self._engine.job_folder(f"{lease.job_id}-{lease.lease_token}"))
+        if not any(one.is_in_engine for one in self.held.values()):
+            self._pulse = self._pulse.moved(time.monotonic())
+        self.held[lease.job_id] = job
+        self._engine.send(
+            Add(
+                job_id=lease.job_id,
+                input=lease.input,
+                folder=str(job.folder),
+                num_previews=lease.num_previews,
+                output_format=lease.output_format,
+            )
+        )
+
+    async def _beat(self) -> None:
+        while True:
+            worker_id = await self._worker_id()
+            assert self._registered is not None
+            pause = self.config.heartbeat_seconds or self._registered.heartbeat_seconds
+            start = time.monotonic()
+            try:
+                await self._follow(await self._client.heartbeat(worker_id, self._heartbeat(), pause))
+            except WorkerNotFound:
+                await self._register_again()
+            await asyncio.sleep(max(pause - (time.monotonic() - start), 0.0))
+
+    def _heartbeat(self) -> Heartbeat:
+        """Leases are named, and so renewed, only while the engine answers."""
+        answers = self._engine is not None and not self._is_stalled
+        held = tuple(job.to_renew() for job in self.held.values() if answers or not job.is_in_engine)
+        fits = {}
+        if self._registration is not None and self._last_beat is not None and self._last_beat.fit:
+            fits[self._registration.models[0].spec["name"]] = self._last_beat.fit
+        self.metrics.state(self.state)
+        return Heartbeat(report=self._condition(), held=held, fits=fits)
+
+    def _condition(self) -> WorkerReport:
+        memory = self._memory()
+        registration, beat = self._registration, self._last_beat
+        resident = self._token_budget is not None and registration is not None
+        return WorkerReport(
+            state=self.state,
+            timestamp=time.time(),
+            num_gpus=registration.report.num_gpus if registration else 0,
+            num_cpus=os.cpu_count() or 1,
+            memory_bytes=memory.used,
+            memory_limit_bytes=memory.limit,
+            resident_models=(registration.models[0].spec["name"],) if resident and registration else (),
+            last_step_seconds=beat.last_step_seconds if beat else None,
+            num_running=len(self.held),
+        )
+
+    async def _obey(self) -> None:
+        """Orders that cannot wait for a heartbeat."""
+        while True:
+            worker_id = await self._worker_id()
+            known = [job_id for job_id, job in self.held.items() if job.is_canceling]
+            try:
+                orders = await self._client.control(
+                    worker_id, _LONG_POLL_SECONDS, known, self._drain_wanted.is_set()
+                )
+            except WorkerNotFound:
+                await asyncio.sleep(1.0)  # the heartbeat registers again
+                continue
+            await self._follow(orders)
+
+    async def _follow(self, orders: Orders) -> None:
+        for job_id in orders.lost:
+            self._drop(job_id)
+        for job_id in orders.cancel:
+            job = self.held.get(job_id)
+            if job is not None and not job.is_canceling:
+                job.is_canceling = True
+                self._abort(job_id)
+        if orders.drain:
+            self.drain()
+
+    def _drop(self, job_id: str) -> None:
+        """Somebody else may have the job: stop it, and say nothing more about it."""
+        job = self.held.get(job_id)
+        if job is not None and job.is_in_engine:
+            log.warning("job %s: the lease is lost; its work is dropped", job_id)
+            self.metrics.lease_lost()
+            self._abort(job_id)
+            self._forget(job_id)
+
+    def _abort(self, job_id: str) -> None:
+        if self._engine is not None:
+            self._engine.send(Abort(job_id=job_id))
+
+    async def _report(self) -> None:
+        """Progress of what takes long enough for somebody to watch."""
+        while True:
+            await asyncio.sleep(_REPORT_SECONDS)
+            now = time.monotonic()
+            for job in list(self.held.values()):
+                if job.has_news and now - job.since >= _REPORT_SECONDS:
+                    self._deliveries.progress(job)
+
+    # Room, life and end
+
+    async def _watch(self) -> None:
+        while True:
+            await asyncio.sleep(min(1.0, self.config.silence_seconds / 4))
+            engine = self._engine
+            if engine is None or self._token_budget is None:
+                continue
+            is_occupied = any(job.is_in_engine for job in self.held.values())
+            reason = stall_reason(self._pulse, is_occupied, time.monotonic(), self.config)
+            if reason is not None and not self._is_stalled:
+                log.error("the engine is stuck (%s); it is killed", reason)
+                self._is_stalled = True
+                engine.kill()
+
+    async def _drain(self) -> None:
+        await self._drain_wanted.wait()
+        log.info("draining: %d jobs are held", len(self.held))
+        self._has_room.set()  # lets the claim loop see that it is over
+        if self._registered is not None:
+            try:
+                await self._client.drain(self._registered.worker_id)
+            except DiffuserveError as error:
+                log.warning("the control plane was not told: %s", error)
+        deadline = time.monotonic() + self.config.drain_seconds
+        while self.held and time.monotonic() < deadline:
+            await asyncio.sleep(0.05)
+        for job in list(self.held.values()):
+            if job.is_in_engine:
+                self._abort(job.lease.job_id)
+                job.is_in_engine = False
+                self._deliveries.release(job, ReleaseCause.DRAIN, patience_seconds=5.0)
+        await asyncio.wait({asyncio.create_task(self._deliveries.all_said())}, timeout=10.0)
+        self._end(0)
+
+    def _end(self, code: int) -> None:
+        if self._is_over is not None and not self._is_over.done():
+            self._is_over.set_result(code)
+
+    def _forget(self, job_id: str) -> HeldJob | None:
+        job = self.held.pop(job_id, None)
+        self._look_for_room()
+        return job
+
+    def _look_for_room(self) -> None:
+        if self._room().num_jobs > 0:
+            self._has_room.set()
+        elif not self._drain_wanted.is_set():
+            self._has_room.clear()
+
+    def _room(self) -> Room:
+        if self._token_budget is None or self._is_stalled or self._memory_is_short():
+            return Room(0, 0)
+        tokens = [job.lease.step_tokens for job in self.held.values() if job.is_in_engine]
+        return room_left(self.config.max_jobs, self._token_budget, tokens, len(self.held) - len(tokens))
+
+    def _memory_is_short(self) -> bool:
+        return self._memory().is_short(self.config.memory_fraction)
+
+    def _memory(self) -> Memory:
+        """The device's, where it has its own; else this machine's."""
+        beat = self._last_beat
+        if beat is not None and beat.memory_limit_bytes:
+            return Memory(beat.memory_bytes, beat.memory_limit_bytes)
+        return self._read_memory(self._engine.pid if self._engine is not None else None)

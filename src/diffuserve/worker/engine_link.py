@@ -1,0 +1,119 @@
+"""The agent's end of the pipe: one engine process, from its start to its death."""
+
+import asyncio
+import contextlib
+import logging
+import os
+import shutil
+import signal
+import tempfile
+from collections.abc import AsyncIterator, Sequence
+from pathlib import Path
+
+from diffuserve.worker.messages import MAX_LINE_BYTES, FromEngine, Message, Stop, ToEngine, decode, encode
+
+log = logging.getLogger(__name__)
+
+_CONNECT_SECONDS = 300.0
+_STOP_SECONDS = 5.0
+
+
+class EngineLink:
+    """A running engine process, its stream of messages, and a private folder for its files."""
+
+    def __init__(
+        self,
+        process: asyncio.subprocess.Process,
+        reader: asyncio.StreamReader,
+        writer: asyncio.StreamWriter,
+        folder: Path,
+    ) -> None:
+        self._process, self._reader, self._writer = process, reader, writer
+        self.folder = folder
+
+    @classmethod
+    async def start(cls, command: Sequence[str]) -> "EngineLink":
+        """Start the engine and wait until it connects. Raises `EngineExited`."""
+        folder = Path(tempfile.mkdtemp(prefix="diffuserve-worker-"))
+        connected: asyncio.Future[tuple[asyncio.StreamReader, asyncio.StreamWriter]]
+        connected = asyncio.get_running_loop().create_future()
+
+        def accept(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+            if not connected.done():
+                connected.set_result((reader, writer))
+
+        socket = folder / "engine.sock"
+        server = await asyncio.start_unix_server(accept, socket, limit=MAX_LINE_BYTES)
+        process = await asyncio.create_subprocess_exec(
+            *command, "--socket", str(socket), start_new_session=True
+        )
+        died: asyncio.Task[int] = asyncio.ensure_future(process.wait())
+        try:
+            await asyncio.wait(
+                {connected, died}, timeout=_CONNECT_SECONDS, return_when=asyncio.FIRST_COMPLETED
+            )
+            if not connected.done():
+                _kill(process)
+                raise EngineExited(await died)
+        except BaseException:
+            shutil.rmtree(folder, ignore_errors=True)
+            raise
+        finally:
+            server.close()
+        return cls(process, *connected.result(), folder)
+
+    @property
+    def pid(self) -> int:
+        return self._process.pid
+
+    async def messages(self) -> AsyncIterator[FromEngine]:
+        """What the engine says, until it is dead."""
+        with contextlib.suppress(ConnectionError):
+            while line := await self._reader.readline():
+                message: Message = decode(line)
+                assert not isinstance(message, ToEngine)
+                yield message
+
+    def send(self, message: ToEngine) -> None:
+        """A dead engine hears nothing; its end is told by `messages`."""
+        if not self._writer.is_closing():
+            self._writer.write(encode(message))
+
+    def job_folder(self, job_id: str) -> Path:
+        folder = self.folder / job_id
+        folder.mkdir(exist_ok=True)
+        return folder
+
+    def kill(self) -> None:
+        """`kill -9`, also of an engine that was stopped or that hangs."""
+        _kill(self._process)
+
+    async def stop(self) -> None:
+        """Let it save what it learnt; kill it when that takes too long."""
+        self.send(Stop())
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(_STOP_SECONDS):
+                await self._process.wait()
+        await self.close()
+
+    async def close(self) -> int:
+        """Make sure that it is dead; gives its exit code."""
+        self.kill()
+        code = await self._process.wait()
+        self._writer.close()
+        shutil.rmtree(self.folder, ignore_errors=True)
+        return code
+
+
+class EngineExited(Exception):
+    """The engine ended before it said a word."""
+
+    def __init__(self, code: int) -> None:
+        super().__init__(f"the engine process ended with exit code {code}")
+        self.code = code
+
+
+def _kill(process: asyncio.subprocess.Process) -> None:
+    if process.returncode is None:
+        with contextlib.suppress(ProcessLookupError):
+            os.killpg(process.pid, signal.SIGKILL)  # its own group: a launcher's children go too

@@ -1,0 +1,71 @@
+"""What a worker tells Prometheus; never a label per job."""
+
+from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, start_http_server
+
+from diffuserve.domain.worker import WorkerState
+from diffuserve.worker.messages import Beat
+
+_SECONDS = (0.1, 0.3, 0.5, 0.8, 1.0, 1.5, 2.0, 2.5, 5.0, 10.0, 20.0, 40.0, 80.0, 160.0, 640.0, 2560.0)
+
+
+class WorkerMetrics:
+    """A registry of its own, so that several workers fit into one process."""
+
+    def __init__(self) -> None:
+        self.registry = CollectorRegistry()
+        self._jobs = Counter(
+            "diffusion_worker_jobs", "Jobs that left this worker.", ["status"], registry=self.registry
+        )
+        self._seconds = Histogram(
+            "diffusion_generation_duration_seconds",
+            "From a job's arrival in the engine to its files.",
+            ["model", "steps"],
+            buckets=_SECONDS,
+            registry=self.registry,
+        )
+        self._batch = Histogram(
+            "diffusion_batch_size",
+            "Requests that shared a denoising step, on average over a heartbeat.",
+            buckets=(1, 2, 4, 8, 16, 32, 64, 128),
+            registry=self.registry,
+        )
+        self._state = Gauge(
+            "diffusion_worker_state", "1 for the state that holds.", ["state"], registry=self.registry
+        )
+        self._step = Gauge(
+            "diffusion_worker_step_seconds", "The last denoising step.", registry=self.registry
+        )
+        self._restarts = Counter(
+            "diffusion_worker_engine_restarts", "Engines that died.", registry=self.registry
+        )
+        self._fenced = Counter(
+            "diffusion_worker_leases_lost", "Leases that others got.", registry=self.registry
+        )
+        self._seen = (0, 0)
+
+    def serve(self, port: int) -> None:
+        start_http_server(port, registry=self.registry)
+
+    def job_ended(self, status: str) -> None:
+        self._jobs.labels(status).inc()
+
+    def generated(self, model: str, steps: int, seconds: float) -> None:
+        self._seconds.labels(model, str(steps)).observe(seconds)
+
+    def lease_lost(self) -> None:
+        self._fenced.inc()
+
+    def engine_died(self) -> None:
+        self._restarts.inc()
+
+    def beat(self, beat: Beat) -> None:
+        steps, requests = beat.num_steps - self._seen[0], beat.num_request_steps - self._seen[1]
+        self._seen = (beat.num_steps, beat.num_request_steps)
+        if steps > 0:
+            self._batch.observe(requests / steps)
+        if beat.last_step_seconds is not None:
+            self._step.set(beat.last_step_seconds)
+
+    def state(self, state: WorkerState) -> None:
+        for one in WorkerState:
+            self._state.labels(one).set(one is state)

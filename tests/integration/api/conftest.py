@@ -1,0 +1,93 @@
+"""The API over SQLite, a folder and a bus in memory: in process, and behind a real server."""
+
+import asyncio
+from collections.abc import AsyncGenerator, Callable
+from contextlib import asynccontextmanager, suppress
+from pathlib import Path
+
+import httpx
+import pytest
+import uvicorn
+from fastapi import FastAPI
+
+from diffuserve.api.app import create_app
+from diffuserve.api.config import ApiConfig
+from diffuserve.events.memory import MemoryEventBus
+from diffuserve.jobs.config import StoreConfig
+from diffuserve.jobs.store import JobStore
+from diffuserve.storage.local import LocalArtifactStore
+from diffuserve.testing.hand_worker import HandWorker
+
+
+@pytest.fixture
+def bus() -> MemoryEventBus:
+    return MemoryEventBus()
+
+
+@pytest.fixture
+def artifacts(tmp_path: Path) -> LocalArtifactStore:
+    return LocalArtifactStore(tmp_path / "artifacts")
+
+
+@pytest.fixture
+async def store(tmp_path: Path, bus: MemoryEventBus) -> AsyncGenerator[JobStore]:
+    store = JobStore(f"sqlite+aiosqlite:///{tmp_path}/jobs.db", bus, StoreConfig())
+    await store.open()
+    yield store
+    await store.close()
+
+
+@pytest.fixture
+def make_app(
+    store: JobStore, artifacts: LocalArtifactStore, bus: MemoryEventBus
+) -> Callable[[ApiConfig], FastAPI]:
+    return lambda config: create_app(store, artifacts, bus, config)
+
+
+@pytest.fixture
+def app(make_app: Callable[[ApiConfig], FastAPI]) -> FastAPI:
+    return make_app(ApiConfig(look_seconds=0.2))
+
+
+@pytest.fixture
+async def http(app: FastAPI) -> AsyncGenerator[httpx.AsyncClient]:
+    """In process; an answer comes when it is whole."""
+    async with httpx.AsyncClient(transport=httpx.ASGITransport(app), base_url="http://api.test") as http:
+        yield http
+
+
+@pytest.fixture
+async def worker(http: httpx.AsyncClient) -> HandWorker:
+    return await HandWorker.register(http)
+
+
+@pytest.fixture
+async def server(app: FastAPI) -> AsyncGenerator[str]:
+    """The base URL of a real server on a free port."""
+    async with serving(app) as url:
+        yield url
+
+
+@pytest.fixture
+async def busy_worker(worker: HandWorker) -> AsyncGenerator[HandWorker]:
+    """Completes whatever comes."""
+    working = asyncio.create_task(worker.work())
+    yield worker
+    working.cancel()
+    with suppress(asyncio.CancelledError):
+        await working
+
+
+@asynccontextmanager
+async def serving(app: FastAPI) -> AsyncGenerator[str]:
+    config = uvicorn.Config(app, port=0, log_config=None, timeout_graceful_shutdown=1)
+    server = uvicorn.Server(config)
+    server.capture_signals = lambda: suppress()  # type: ignore[method-assign, assignment]
+    task = asyncio.create_task(server.serve())
+    async with asyncio.timeout(10):
+        while not server.started:
+            await asyncio.sleep(0.01)
+    port = server.servers[0].sockets[0].getsockname()[1]
+    yield f"http://127.0.0.1:{port}"
+    server.should_exit = True
+    await task

@@ -1,0 +1,192 @@
+"""Keys, roles, tenants and plans."""
+
+from collections.abc import AsyncGenerator, Awaitable, Callable
+
+import httpx
+import pytest
+from fastapi import FastAPI
+
+from diffuserve.api.config import ApiConfig
+from diffuserve.domain.tenant import Role
+from diffuserve.jobs.store import JobStore
+from diffuserve.testing.hand_worker import HandWorker
+
+CAT = {"input": {"prompt": "a cat"}}
+MakeApp = Callable[[ApiConfig], FastAPI]
+Connect = Callable[..., Awaitable[httpx.AsyncClient]]
+
+
+@pytest.fixture
+async def connect(make_app: MakeApp, store: JobStore) -> AsyncGenerator[Connect]:
+    """A client with a new key of the given role, tenant and plan."""
+    app = make_app(ApiConfig())
+    clients: list[httpx.AsyncClient] = []
+
+    async def connect(role: Role, tenant: str | None = None, plan: str | None = None) -> httpx.AsyncClient:
+        _, secret = await store.create_key(role, tenant_id=tenant, plan=plan)
+        clients.append(
+            httpx.AsyncClient(
+                transport=httpx.ASGITransport(app),
+                base_url="http://api.test",
+                headers={"authorization": f"Bearer {secret}"},
+            )
+        )
+        return clients[-1]
+
+    yield connect
+    for client in clients:
+        await client.aclose()
+
+
+@pytest.fixture
+async def hand(connect: Connect) -> HandWorker:
+    return await HandWorker.register(await connect(Role.WORKER))
+
+
+@pytest.mark.parametrize("header", [None, "Bearer nonsense", "Basic dTpw", "Bearer "])
+async def test_without_a_known_key_nothing_opens(
+    connect: Connect, make_app: MakeApp, header: str | None
+) -> None:
+    await connect(Role.TENANT, "ada")
+    headers = {} if header is None else {"authorization": header}
+    transport = httpx.ASGITransport(make_app(ApiConfig()))
+    async with httpx.AsyncClient(transport=transport, base_url="http://api.test", headers=headers) as http:
+        for method, path in (("POST", "/v1/jobs"), ("GET", "/v1/jobs"), ("POST", "/v1/workers")):
+            answer = await http.request(method, path, json={})
+            assert answer.status_code == 401
+            assert answer.headers["www-authenticate"] == "Bearer"
+            assert answer.json()["code"] == "unauthorized"
+        for path in ("/healthz", "/metrics", "/openapi.json"):
+            assert (await http.get(path)).status_code == 200
+        assert (await http.get("/readyz")).json()["code"] == "server_unavailable"
+
+
+async def test_without_auth_every_route_is_open_although_there_are_keys(
+    connect: Connect, make_app: MakeApp
+) -> None:
+    await connect(Role.TENANT, "ada")
+    transport = httpx.ASGITransport(make_app(ApiConfig(auth=False)))
+    async with httpx.AsyncClient(transport=transport, base_url="http://api.test") as http:
+        await HandWorker.register(http)
+        assert (await http.post("/v1/jobs", json=CAT)).status_code == 202
+        assert (await http.get("/v1/workers")).status_code == 200
+
+
+async def test_a_job_of_another_tenant_does_not_exist(connect: Connect, hand: HandWorker) -> None:
+    ada, bob = await connect(Role.TENANT, "ada"), await connect(Role.TENANT, "bob")
+    job = (await ada.post("/v1/jobs", json=CAT)).json()
+    [lease] = await hand.claim()
+    await hand.complete(lease)
+    path = f"/v1/jobs/{job['id']}"
+    for method, url in (
+        ("GET", path),
+        ("GET", f"{path}/events"),
+        ("GET", f"{path}/result"),
+        ("POST", f"{path}/cancel"),
+        ("DELETE", path),
+        ("GET", f"/jobs/{job['id']}"),
+        ("DELETE", f"/jobs/{job['id']}"),
+    ):
+        answer = await bob.request(method, url)
+        assert (answer.status_code, answer.json()["code"]) == (404, "job_not_found"), url
+    assert (await bob.get("/v1/jobs")).json()["data"] == []
+    assert (await ada.get(f"{path}/result")).status_code == 200
+
+
+async def test_operators_see_every_tenants_jobs_and_the_workers(connect: Connect, hand: HandWorker) -> None:
+    ada, boss = await connect(Role.TENANT, "ada"), await connect(Role.OPERATOR)
+    job = (await ada.post("/v1/jobs", json=CAT)).json()
+    assert (await boss.get(f"/v1/jobs/{job['id']}")).status_code == 200
+    assert [one["id"] for one in (await boss.get("/v1/jobs")).json()["data"]] == [job["id"]]
+    [worker] = (await boss.get("/v1/workers")).json()["data"]
+    assert (worker["id"], worker["models"]) == (hand.id, ["hand"])
+
+
+async def test_each_role_is_shut_out_of_the_others_routes(connect: Connect, hand: HandWorker) -> None:
+    ada, worker = await connect(Role.TENANT, "ada"), await connect(Role.WORKER)
+    job = (await ada.post("/v1/jobs", json=CAT)).json()
+    [lease] = await hand.claim()
+    end = {"lease_token": lease.lease_token, "error": {"code": "x", "message": "x"}}
+    registration = {"models": [], "report": {"state": "ready"}}
+    forbidden = [
+        await ada.post("/v1/workers", json=registration),
+        await ada.get("/v1/workers"),
+        await ada.post(f"/v1/workers/{hand.id}/claim", json={"claim_id": "c", "num_jobs": 1}),
+        await ada.post(f"/v1/workers/{hand.id}/drain"),
+        await ada.get(f"/v1/workers/{hand.id}/control"),
+        await ada.post(f"/v1/leases/{job['id']}/fail", json=end),
+        await ada.put(f"/v1/leases/{job['id']}/files/a.png", headers={"lease-token": "1"}, content=b""),
+        await ada.post(f"/v1/jobs/{job['id']}/requeue"),
+        await worker.post("/v1/jobs", json=CAT),
+        await worker.get(f"/v1/jobs/{job['id']}"),
+        await worker.get("/v1/workers"),
+        await worker.post("/generate", json={"prompt": "a"}),
+    ]
+    assert [(answer.status_code, answer.json()["code"]) for answer in forbidden] == [
+        (403, "forbidden")
+    ] * len(forbidden)
+    assert (await ada.get(f"/v1/jobs/{job['id']}")).json()["status"] == "running"
+
+
+async def test_a_plan_bounds_the_bands_a_tenant_may_ask_for(connect: Connect, hand: HandWorker) -> None:
+    ada = await connect(Role.TENANT, "ada", "free")
+    answer = await ada.post("/v1/jobs", json=CAT | {"priority": "interactive"})
+    assert (answer.status_code, answer.json()["code"]) == (403, "band_not_allowed")
+    assert (await ada.post("/v1/jobs", json=CAT)).json()["priority"] == "standard"
+    assert (await ada.post("/v1/jobs", json=CAT | {"priority": "batch"})).json()["priority"] == "batch"
+
+
+async def test_a_free_tenant_that_floods_interactive_delays_no_pro_tenant(
+    connect: Connect, hand: HandWorker
+) -> None:
+    free, pro = await connect(Role.TENANT, "free", "free"), await connect(Role.TENANT, "pro", "pro")
+    for _ in range(10):
+        refused = await free.post("/v1/jobs", json=CAT | {"priority": "interactive"})
+        assert refused.status_code == 403
+        assert (await free.post("/v1/jobs", json=CAT)).status_code == 202
+    job = (await pro.post("/v1/jobs", json=CAT)).json()
+    assert job["priority"] == "interactive"
+    [lease] = await hand.claim()
+    assert lease.job_id == job["id"]
+
+
+async def test_a_full_queue_says_when_to_come_back(connect: Connect, hand: HandWorker) -> None:
+    ada = await connect(Role.TENANT, "ada", "free")
+    answers = [await ada.post("/v1/jobs", json=CAT) for _ in range(101)]
+    assert {answer.status_code for answer in answers[:100]} == {202}
+    assert (answers[100].status_code, answers[100].json()["code"]) == (429, "queue_full")
+    assert int(answers[100].headers["retry-after"]) >= 1
+
+
+async def test_signed_urls_need_no_key_and_cannot_be_bent(connect: Connect, hand: HandWorker) -> None:
+    ada = await connect(Role.TENANT, "ada")
+    job = (await ada.post("/v1/jobs", json=CAT)).json()
+    await hand.complete((await hand.claim())[0])
+    done = (await ada.get(f"/v1/jobs/{job['id']}")).json()
+    url = httpx.URL(done["result"]["artifacts"][0]["url"])
+    del ada.headers["authorization"]
+    assert (await ada.get(url)).status_code == 200
+    expires = int(url.params["expires"])
+    bent = [
+        url.copy_set_param("expires", expires + 1),
+        url.copy_set_param("signature", url.params["signature"][:-1]),
+        url.copy_set_param("signature", "\N{SNOWMAN}"),
+        url.copy_with(path=url.path.replace("/1/", "/2/")),
+        url.copy_with(path=url.path.replace("0.png", "1.png")),
+    ]
+    for one in bent:
+        answer = await ada.get(one)
+        assert (answer.status_code, answer.json()["code"]) == (403, "forbidden"), one
+    assert (await ada.get(f"/v1/jobs/{job['id']}/result")).status_code == 401
+
+
+async def test_signed_urls_expire(make_app: MakeApp, hand: HandWorker) -> None:
+    app = make_app(ApiConfig(auth=False, result_url_seconds=-1))
+    transport = httpx.ASGITransport(app)
+    async with httpx.AsyncClient(transport=transport, base_url="http://api.test") as http:
+        job = (await http.post("/v1/jobs", json=CAT)).json()
+        await hand.complete((await hand.claim())[0])
+        done = (await http.get(f"/v1/jobs/{job['id']}")).json()
+        answer = await http.get(done["result"]["artifacts"][0]["url"])
+        assert answer.status_code == 403
+        assert "expired" in answer.json()["detail"]
