@@ -1,12 +1,23 @@
 """Fixtures that several folders share."""
 
-from collections.abc import Iterator
+import itertools
+import shutil
+import tempfile
+from collections.abc import AsyncIterator, Iterator
+from pathlib import Path
 
 import pytest
 
 from diffuserve.engine.config import EngineConfig
 from diffuserve.engine.engine import Engine
+from diffuserve.events.memory import MemoryEventBus
+from diffuserve.jobs.config import StoreConfig
+from diffuserve.jobs.store import JobStore
+from diffuserve.testing.fake_clock import FakeClock
 from diffuserve.testing.fake_pipeline import FakePipeline
+from diffuserve.testing.postgres import PostgresServer
+
+_DATABASE_NUMBERS = itertools.count()
 
 
 @pytest.fixture(scope="session")
@@ -25,3 +36,50 @@ def fake() -> FakePipeline:
 def fake_engine(fake: FakePipeline) -> Iterator[Engine]:
     with Engine(fake, EngineConfig(token_budget=10_000)) as engine:
         yield engine
+
+
+@pytest.fixture(scope="session")
+def postgres() -> Iterator[PostgresServer]:
+    """A real server; it may lose commits when the machine loses power, which no test brings about.
+
+    Not in pytest's folder, which is closed to the user that it runs as when we are root.
+    """
+    folder = Path(tempfile.mkdtemp(prefix="diffuserve-postgres-"))
+    folder.chmod(0o755)
+    with PostgresServer(folder / "data", fsync=False) as server:
+        yield server
+    shutil.rmtree(folder, ignore_errors=True)
+
+
+@pytest.fixture
+def clock() -> FakeClock:
+    return FakeClock()
+
+
+@pytest.fixture
+def store_config() -> StoreConfig:
+    return StoreConfig()
+
+
+@pytest.fixture(params=["sqlite", "postgresql"])
+def database_url(request: pytest.FixtureRequest, tmp_path: Path) -> str:
+    """A fresh database of each kind."""
+    if request.param == "sqlite":
+        return f"sqlite:///{tmp_path}/jobs.db"
+    server: PostgresServer = request.getfixturevalue("postgres")
+    return server.create_database(f"jobs_{next(_DATABASE_NUMBERS)}")
+
+
+@pytest.fixture
+def bus() -> MemoryEventBus:
+    return MemoryEventBus()
+
+
+@pytest.fixture
+async def job_store(
+    database_url: str, bus: MemoryEventBus, store_config: StoreConfig, clock: FakeClock
+) -> AsyncIterator[JobStore]:
+    store = JobStore(database_url, bus, store_config, clock)
+    await store.open()
+    yield store
+    await store.close()

@@ -64,7 +64,6 @@ def started(*arguments: str) -> Iterator[Server]:
             stdout=subprocess.PIPE,
             stderr=errors,
             text=True,
-            start_new_session=True,
         )
     assert process.stdout is not None
     address = process.stdout.readline().strip()  # ends with the process, if it fails
@@ -256,10 +255,10 @@ def test_a_job_can_be_watched_and_canceled() -> None:
         _, errors = waiting.communicate(timeout=20)
         assert waiting.returncode == 130
         assert "jobs cancel" in errors, "the job goes on, and this is how to stop it"
-        (job_id,) = (
-            word.split()[-1] for word in errors.split("`") if word.startswith("diffuserve jobs cancel")
-        )
-        assert run("jobs", "cancel", job_id, "--server", server.address).returncode == 0
+        command = errors.split("`")[1].split()
+        assert command[:3] == ["diffuserve", "jobs", "cancel"]
+        job_id = command[3]
+        assert run(*command[1:], "--server", server.address).returncode == 0
         eventually(lambda: show(server, job_id)["status"] == "canceled", 10)
 
 

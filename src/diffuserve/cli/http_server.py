@@ -11,9 +11,11 @@ import uvicorn
 import uvloop
 from fastapi import FastAPI
 
+from diffuserve.cli.interruptible import Interruptible
 from diffuserve.domain.errors import InvalidParams
 
-_GRACE_SECONDS = 2  # for requests under way; a long-poll that is cut is asked again
+_GRACE_SECONDS = 1.0  # for requests under way
+_LONGEST_SHUTDOWN_SECONDS = 5  # past it nobody is waited for, not even who reads slowly
 _BACKLOG = 2048
 
 
@@ -61,27 +63,36 @@ def address_of(listener: socket.socket) -> str:
 
 
 @asynccontextmanager
-async def serving(app: FastAPI, listener: socket.socket) -> AsyncIterator["HttpServer"]:
+async def serving(app: FastAPI, listener: socket.socket) -> AsyncIterator[None]:
     """The application answers within the block."""
-    config = uvicorn.Config(
-        app,
-        http="httptools",
-        log_config=None,
-        access_log=False,
-        server_header=False,
-        timeout_graceful_shutdown=_GRACE_SECONDS,
-    )
-    server = HttpServer(config)
+    server = HttpServer(Interruptible(app))
     task = asyncio.create_task(server.serve(sockets=[listener]))
     try:
-        yield server
+        yield
     finally:
         server.should_exit = True
         await task
 
 
 class HttpServer(uvicorn.Server):
+    def __init__(self, app: Interruptible) -> None:
+        config = uvicorn.Config(
+            app,
+            http="httptools",
+            log_config=None,
+            access_log=False,
+            server_header=False,
+            timeout_graceful_shutdown=_LONGEST_SHUTDOWN_SECONDS,
+        )
+        super().__init__(config)
+        self._app = app
+
     @contextmanager
     def capture_signals(self) -> Iterator[None]:
         """Signals are the caller's: the worker has to go before the server does."""
         yield
+
+    async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
+        cut = asyncio.get_running_loop().call_later(_GRACE_SECONDS, self._app.cut)
+        await super().shutdown(sockets)
+        cut.cancel()

@@ -41,7 +41,9 @@ class HandWorker:
         self._http = http
 
     @classmethod
-    async def register(cls, http: httpx.AsyncClient, specs: Sequence[ModelSpec] = (HAND_SPEC,)) -> "HandWorker":
+    async def register(
+        cls, http: httpx.AsyncClient, specs: Sequence[ModelSpec] = (HAND_SPEC,)
+    ) -> "HandWorker":
         offers = [{"spec": spec.to_dict()} for spec in specs]
         answer = await http.post("/v1/workers", json={"models": offers, "report": _REPORT, "name": "by hand"})
         return cls(http, answer.raise_for_status().json()["worker_id"])
@@ -63,7 +65,9 @@ class HandWorker:
         orders: dict[str, Any] = answer.raise_for_status().json()
         return orders
 
-    async def report(self, lease: Lease, step: int, total: int, preview: bytes | None = None) -> httpx.Response:
+    async def report(
+        self, lease: Lease, step: int, total: int, preview: bytes | None = None
+    ) -> httpx.Response:
         body: dict[str, Any] = {"phase": "denoise", "step": step, "total": total}
         if preview is not None:
             body |= {"preview": base64.b64encode(preview).decode(), "preview_index": step}

@@ -1,8 +1,8 @@
 """The API over SQLite, a folder and a bus in memory: in process, and behind a real server."""
 
 import asyncio
-from collections.abc import AsyncGenerator, Callable
-from contextlib import asynccontextmanager, suppress
+from collections.abc import AsyncGenerator, Callable, Iterator
+from contextlib import asynccontextmanager, contextmanager, suppress
 from pathlib import Path
 
 import httpx
@@ -78,11 +78,17 @@ async def busy_worker(worker: HandWorker) -> AsyncGenerator[HandWorker]:
         await working
 
 
+class _Server(uvicorn.Server):
+    @contextmanager
+    def capture_signals(self) -> Iterator[None]:
+        """Signals are pytest's."""
+        yield
+
+
 @asynccontextmanager
 async def serving(app: FastAPI) -> AsyncGenerator[str]:
     config = uvicorn.Config(app, port=0, log_config=None, timeout_graceful_shutdown=1)
-    server = uvicorn.Server(config)
-    server.capture_signals = lambda: suppress()  # type: ignore[method-assign, assignment]
+    server = _Server(config)
     task = asyncio.create_task(server.serve())
     async with asyncio.timeout(10):
         while not server.started:

@@ -267,9 +267,7 @@ async def test_a_wait_with_a_tag_ends_with_the_next_news(http: httpx.AsyncClient
     job = await submit(http)
     [lease] = await worker.claim()
     tag = (await http.get(job["urls"]["self"])).headers["etag"]
-    request = http.get(
-        job["urls"]["self"], params={"wait": 30}, headers={"if-none-match": tag}, timeout=40
-    )
+    request = http.get(job["urls"]["self"], params={"wait": 30}, headers={"if-none-match": tag}, timeout=40)
     waiting = asyncio.create_task(request)
     await worker.report(lease, 2, 4)
     answer = await waiting

@@ -5,6 +5,7 @@ import asyncio
 import httpx
 import pytest
 
+from diffuserve.events.base import QUEUE, worker_topic
 from diffuserve.events.memory import MemoryEventBus
 from diffuserve.storage.local import LocalArtifactStore
 from diffuserve.testing.hand_worker import PNG, HandWorker
@@ -14,6 +15,12 @@ CAT = {"input": {"prompt": "a cat"}}
 
 async def submit(http: httpx.AsyncClient) -> str:
     return str((await http.post("/v1/jobs", json=CAT)).json()["id"])
+
+
+async def watched(bus: MemoryEventBus, topic: str) -> None:
+    async with asyncio.timeout(5):
+        while not bus.is_watched(topic):
+            await asyncio.sleep(0)
 
 
 async def test_a_worker_is_told_the_times_to_go_by(http: httpx.AsyncClient) -> None:
@@ -37,21 +44,14 @@ async def test_an_unknown_worker_is_told_to_register(http: httpx.AsyncClient) ->
         await unknown.claim()
 
 
-async def test_a_waiting_claim_ends_with_the_next_job(http: httpx.AsyncClient, worker: HandWorker) -> None:
+async def test_a_waiting_claim_ends_with_the_next_job(
+    http: httpx.AsyncClient, worker: HandWorker, bus: MemoryEventBus
+) -> None:
     waiting = asyncio.create_task(worker.claim(wait=20))
-    while "queue" not in bus_topics(http):
-        await asyncio.sleep(0)
+    await watched(bus, QUEUE)
     job_id = await submit(http)
     [lease] = await asyncio.wait_for(waiting, 5)
     assert (lease.job_id, lease.lease_token, lease.attempt) == (job_id, 1, 1)
-
-
-def bus_topics(http: httpx.AsyncClient) -> set[str]:
-    transport = http._transport
-    assert isinstance(transport, httpx.ASGITransport)
-    bus = transport.app.state.services.bus  # type: ignore[attr-defined]
-    assert isinstance(bus, MemoryEventBus)
-    return set(bus.subscriptions)
 
 
 async def test_a_claim_ends_empty_when_time_is_up(worker: HandWorker) -> None:
@@ -66,13 +66,14 @@ async def test_the_same_claim_id_gets_the_same_leases(http: httpx.AsyncClient, w
     assert len(await worker.claim(num_jobs=5)) == 1
 
 
-async def test_a_cancel_reaches_a_waiting_worker_at_once(http: httpx.AsyncClient, worker: HandWorker) -> None:
+async def test_a_cancel_reaches_a_waiting_worker_at_once(
+    http: httpx.AsyncClient, worker: HandWorker, bus: MemoryEventBus
+) -> None:
     job_id = await submit(http)
     await worker.claim()
     path = f"/v1/workers/{worker.id}/control"
     waiting = asyncio.create_task(http.get(path, params={"wait": 20}, timeout=30))
-    await asyncio.sleep(0.05)
-    assert not waiting.done()
+    await watched(bus, worker_topic(worker.id))
     await http.post(f"/v1/jobs/{job_id}/cancel")
     assert (await asyncio.wait_for(waiting, 2)).json()["cancel"] == [job_id]
     known = await http.get(path, params={"wait": 0.1, "known": f"other,{job_id}"})
@@ -88,14 +89,11 @@ async def test_a_drain_is_told_until_the_worker_drains(http: httpx.AsyncClient, 
     assert await worker.claim() == []
 
 
-async def test_a_lost_lease_is_told(
-    http: httpx.AsyncClient, worker: HandWorker, bus: MemoryEventBus
-) -> None:
+async def test_a_lost_lease_is_told(http: httpx.AsyncClient, worker: HandWorker, bus: MemoryEventBus) -> None:
     path = f"/v1/workers/{worker.id}/control"
     waiting = asyncio.create_task(http.get(path, params={"wait": 20}, timeout=30))
-    while not bus.is_watched(f"worker:{worker.id}"):
-        await asyncio.sleep(0)
-    bus.publish(f"worker:{worker.id}", {"type": "lost", "job_id": "job_1"})
+    await watched(bus, worker_topic(worker.id))
+    bus.publish(worker_topic(worker.id), {"type": "lost", "job_id": "job_1"})
     assert (await asyncio.wait_for(waiting, 2)).json()["lost"] == ["job_1"]
 
 

@@ -4,6 +4,7 @@ import shlex
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
+from diffuserve.cli.loading import cost_fit_path
 from diffuserve.settings import Settings
 from diffuserve.worker.config import WorkerConfig
 from diffuserve.worker.main import run_worker
@@ -46,4 +47,5 @@ def worker_config(settings: Settings, options: WorkerOptions) -> WorkerConfig:
         max_jobs=settings.max_jobs,
         parent_fd=options.parent_fd,
         engine_command=tuple(shlex.split(options.engine_command or "")),
+        cost_fit_path=cost_fit_path(settings.cache_dir, settings.model, settings.device, settings.dtype),
     )

@@ -1,0 +1,16 @@
+"""A clock that moves when it is told to."""
+
+from dataclasses import dataclass
+
+
+@dataclass
+class FakeClock:
+    """Seconds since the epoch, for a `JobStore` in tests."""
+
+    now: float = 1_700_000_000.0
+
+    def __call__(self) -> float:
+        return self.now
+
+    def advance(self, seconds: float) -> None:
+        self.now += seconds

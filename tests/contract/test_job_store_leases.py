@@ -1,0 +1,400 @@
+"""Claims, leases, fences and retries."""
+
+from pathlib import Path
+
+import pytest
+from tests.contract.store_driver import (
+    Time,
+    add_worker,
+    beat,
+    claim,
+    claim_one,
+    complete,
+    events,
+    fail,
+    new_job,
+    release,
+)
+
+from diffuserve.domain.errors import LeaseLost, WorkerNotFound
+from diffuserve.domain.job import Band, JobStatus
+from diffuserve.domain.tenant import PlanOverrides, Role
+from diffuserve.domain.worker import ReleaseCause, WorkerState
+from diffuserve.events.base import QUEUE, job_topic, worker_topic
+from diffuserve.events.memory import MemoryEventBus
+from diffuserve.jobs.config import DAY, StoreConfig
+from diffuserve.jobs.reaper import Reaper
+from diffuserve.jobs.store import JobStore
+from diffuserve.storage.local import LocalArtifactStore
+from diffuserve.testing.fake_clock import FakeClock
+from diffuserve.testing.postgres import PostgresServer
+
+
+async def test_jobs_of_a_tenant_are_served_in_their_order(job_store: JobStore) -> None:
+    jobs = [await job_store.submit(new_job()) for _ in range(6)]
+    worker = await add_worker(job_store)
+    leases = await claim(job_store, worker, num_jobs=4) + await claim(job_store, worker, num_jobs=4)
+    assert [lease.job_id for lease in leases] == [job.id for job in jobs]
+    assert {lease.lease_token for lease in leases} == {1}
+
+
+async def test_a_worker_gets_only_models_that_it_serves(job_store: JobStore) -> None:
+    await job_store.submit(new_job(model="other"))
+    mine = await job_store.submit(new_job(model="tiny"))
+    worker = await add_worker(job_store, "tiny", "third")
+    assert [lease.job_id for lease in await claim(job_store, worker, num_jobs=5)] == [mine.id]
+
+
+async def test_an_unknown_worker_must_register(job_store: JobStore) -> None:
+    with pytest.raises(WorkerNotFound):
+        await claim(job_store, "worker_nobody")
+    with pytest.raises(WorkerNotFound):
+        await beat(job_store, "worker_nobody")
+
+
+async def test_a_claim_stays_within_its_tokens_but_always_gives_one_job(job_store: JobStore) -> None:
+    for tokens in (500, 40, 40, 40):
+        await job_store.submit(new_job(step_tokens=tokens))
+    worker = await add_worker(job_store)
+    assert [one.step_tokens for one in await claim(job_store, worker, 8, num_tokens=100)] == [500]
+    assert [one.step_tokens for one in await claim(job_store, worker, 8, num_tokens=100)] == [40, 40]
+
+
+async def test_the_same_claim_gets_the_same_leases_again(job_store: JobStore) -> None:
+    for _ in range(4):
+        await job_store.submit(new_job())
+    worker = await add_worker(job_store)
+    first = await claim(job_store, worker, num_jobs=2, claim_id="lost answer")
+    again = await claim(job_store, worker, num_jobs=2, claim_id="lost answer")
+    assert again == first
+    assert len(await claim(job_store, worker, num_jobs=4, claim_id="next")) == 2
+
+
+async def test_no_tenant_runs_more_than_its_plan_allows(job_store: JobStore) -> None:
+    await job_store.create_key(Role.TENANT, tenant_id="ada", overrides=PlanOverrides(max_running=2))
+    for _ in range(5):
+        await job_store.submit(new_job("ada"))
+    worker = await add_worker(job_store)
+    leases = await claim(job_store, worker, num_jobs=5)
+    assert len(leases) == 2
+    assert await claim(job_store, await add_worker(job_store), num_jobs=5) == []
+    await complete(job_store, leases[0])
+    assert len(await claim(job_store, worker, num_jobs=5)) == 1
+
+
+async def test_a_better_band_goes_first_until_a_worse_one_has_waited(
+    job_store: JobStore, clock: FakeClock, store_config: StoreConfig
+) -> None:
+    slow = await job_store.submit(new_job("ada", band=Band.STANDARD))
+    clock.advance(store_config.ageing_seconds + 1)
+    batch = await job_store.submit(new_job("ada", band=Band.BATCH))
+    fast = await job_store.submit(new_job("bob", band=Band.INTERACTIVE))
+    worker = await add_worker(job_store)
+    order = [lease.job_id for lease in await claim(job_store, worker, num_jobs=3)]
+    assert order == [slow.id, fast.id, batch.id], "the standard job has aged into the first band"
+
+
+async def test_tenants_share_by_weight_in_predicted_seconds(job_store: JobStore) -> None:
+    await job_store.create_key(
+        Role.TENANT, tenant_id="ada", overrides=PlanOverrides(weight=1.0, max_running=99)
+    )
+    await job_store.create_key(
+        Role.TENANT, tenant_id="bob", overrides=PlanOverrides(weight=3, max_running=99)
+    )
+    for _ in range(40):
+        await job_store.submit(new_job("ada"))
+        await job_store.submit(new_job("bob"))
+    leases = await claim(job_store, await add_worker(job_store), num_jobs=40)
+    tenants = [(await job_store.get(lease.job_id)).tenant_id for lease in leases]
+    assert tenants.count("bob") == pytest.approx(30, abs=1)
+
+
+async def test_what_a_job_took_replaces_what_was_predicted(job_store: JobStore) -> None:
+    worker = await add_worker(job_store)
+    for tenant in ("ada", "bob"):
+        for _ in range(12):
+            await job_store.submit(new_job(tenant))
+    first, second = await claim(job_store, worker, num_jobs=2)
+    await complete(job_store, first, seconds=6.0)
+    await complete(job_store, second, seconds=1.0)
+    heavy = (await job_store.get(first.job_id)).tenant_id
+    leases = await claim(job_store, worker, num_jobs=5)
+    tenants = [(await job_store.get(lease.job_id)).tenant_id for lease in leases]
+    assert heavy not in tenants, "it owes five seconds"
+
+
+async def test_idleness_earns_no_credit(job_store: JobStore) -> None:
+    worker = await add_worker(job_store)
+    for _ in range(30):
+        await job_store.submit(new_job("ada"))
+    for _ in range(20):
+        await complete(job_store, await claim_one(job_store, worker))
+    for _ in range(10):
+        await job_store.submit(new_job("late"))
+    leases = await claim(job_store, worker, num_jobs=10)
+    tenants = [(await job_store.get(lease.job_id)).tenant_id for lease in leases]
+    assert 4 <= tenants.count("late") <= 6
+
+
+async def test_a_resident_model_goes_first_but_not_for_ever(
+    job_store: JobStore, store_config: StoreConfig
+) -> None:
+    worker = await add_worker(job_store, "cold", "warm")
+    cold = await job_store.submit(new_job(model="cold"))
+    for _ in range(100):
+        await job_store.submit(new_job(model="warm"))
+    served = []
+    while cold.id not in served:
+        (lease,) = await claim(job_store, worker, resident_models=("warm",))
+        served.append(lease.job_id)
+        await complete(job_store, lease)
+    assert 1 < len(served) <= store_config.affinity_lookahead + 1
+
+
+@pytest.mark.parametrize("how", ["complete", "fail", "release"])
+async def test_a_stale_token_changes_nothing(job_store: JobStore, clock: FakeClock, how: str) -> None:
+    time = Time(job_store, clock)
+    worker = await add_worker(job_store)
+    job = await job_store.submit(new_job())
+    stale = await claim_one(job_store, worker)
+    await time.pass_by(40.0)
+    fresh = await claim_one(job_store, await add_worker(job_store))
+    assert fresh.lease_token == stale.lease_token + 1
+    before = await job_store.get(job.id)
+    said = {
+        "complete": lambda: complete(job_store, stale),
+        "fail": lambda: fail(job_store, stale, retryable=False),
+        "release": lambda: release(job_store, stale),
+    }
+    with pytest.raises(LeaseLost):
+        await said[how]()
+    with pytest.raises(LeaseLost):
+        await job_store.check_lease(job.id, stale.lease_token)
+    assert await job_store.get(job.id) == before
+    await complete(job_store, fresh)
+
+
+async def test_repeating_what_finished_a_job_gives_its_status_again(job_store: JobStore) -> None:
+    job = await job_store.submit(new_job())
+    lease = await claim_one(job_store, await add_worker(job_store))
+    assert await complete(job_store, lease) == JobStatus.SUCCEEDED
+    assert await complete(job_store, lease) == JobStatus.SUCCEEDED
+    assert (await events(job_store, job)).count("succeeded") == 1
+
+
+async def test_a_token_that_was_taken_away_finishes_nothing(
+    job_store: JobStore, clock: FakeClock, store_config: StoreConfig
+) -> None:
+    time = Time(job_store, clock)
+    job = await job_store.submit(new_job(timeout=10.0))
+    worker = await add_worker(job_store)
+    lease = await claim_one(job_store, worker)
+    await time.pass_by(12.0)
+    after = await job_store.get(job.id)
+    assert after.status is JobStatus.FAILED
+    assert after.error is not None
+    assert after.error.code == "timeout"
+    with pytest.raises(LeaseLost):
+        await complete(job_store, lease)
+
+
+async def test_heartbeats_renew_what_they_name_and_tell_of_the_rest(
+    job_store: JobStore, clock: FakeClock
+) -> None:
+    time = Time(job_store, clock)
+    kept, dropped = [await job_store.submit(new_job()) for _ in range(2)]
+    worker = await add_worker(job_store)
+    leases = {one.job_id: one for one in await claim(job_store, worker, num_jobs=2)}
+    for _ in range(5):
+        await time.pass_by(10.0)
+        await beat(job_store, worker, leases[kept.id])
+    assert (await job_store.get(kept.id)).status is JobStatus.RUNNING
+    assert (await job_store.get(dropped.id)).status is JobStatus.QUEUED
+    orders = await beat(job_store, worker, *leases.values())
+    assert orders.lost == (dropped.id,)
+    await job_store.cancel(kept.id)
+    assert (await beat(job_store, worker, leases[kept.id])).cancel == (kept.id,)
+
+
+async def test_an_expired_lease_is_given_back_at_the_old_place(job_store: JobStore, clock: FakeClock) -> None:
+    time = Time(job_store, clock)
+    jobs = [await job_store.submit(new_job(cost_seconds=50.0 if i == 0 else 1.0)) for i in range(3)]
+    other = await job_store.submit(new_job("bob"))
+    worker = await add_worker(job_store)
+    lease = await claim_one(job_store, worker)
+    assert lease.job_id == jobs[0].id
+    await time.pass_by(60.0)
+    assert (await job_store.get(jobs[0].id)).status is JobStatus.QUEUED, "within twice the lease"
+    order = [one.job_id for one in await claim(job_store, await add_worker(job_store), num_jobs=4)]
+    assert order.index(jobs[0].id) < order.index(jobs[1].id) < order.index(jobs[2].id)
+    assert jobs[0].id in order[:2], "what it was charged was given back"
+    assert other.id in order[:2]
+
+
+async def test_a_job_fails_once_too_many_workers_were_lost(job_store: JobStore, clock: FakeClock) -> None:
+    time = Time(job_store, clock)
+    job = await job_store.submit(new_job())
+    worker = await add_worker(job_store)
+    for _ in range(3):
+        await claim_one(job_store, worker)
+        await time.pass_by(40.0)
+        assert (await job_store.get(job.id)).status is JobStatus.QUEUED
+    lease = await claim_one(job_store, worker)
+    assert await release(job_store, lease, ReleaseCause.WORKER_LOST) == JobStatus.FAILED
+    after = await job_store.get(job.id)
+    assert after.error is not None
+    assert after.error.code == "worker_lost"
+    assert after.attempt == 4
+
+
+async def test_transient_failures_are_tried_again_later_and_later(
+    job_store: JobStore, clock: FakeClock
+) -> None:
+    time = Time(job_store, clock, step=0.25)
+    job = await job_store.submit(new_job())
+    worker = await add_worker(job_store)
+    waits = []
+    for _ in range(3):
+        assert await fail(job_store, await claim_one(job_store, worker), retryable=True) == JobStatus.QUEUED
+        assert await claim(job_store, worker) == [], "not at once"
+        start = time.clock.now
+        while not await job_store.lanes():
+            await time.pass_by(0.25)
+        waits.append(time.clock.now - start)
+    assert waits[0] <= 1.25
+    assert 0.5 <= waits[1] <= 2.25
+    assert 1.0 <= waits[2] <= 4.25
+    assert await fail(job_store, await claim_one(job_store, worker), retryable=True) == JobStatus.FAILED
+    after = await job_store.get(job.id)
+    assert after.error is not None
+    assert after.error.code == "broken"
+
+
+async def test_bad_input_is_not_tried_again(job_store: JobStore) -> None:
+    await job_store.submit(new_job())
+    lease = await claim_one(job_store, await add_worker(job_store))
+    assert await fail(job_store, lease, retryable=False) == JobStatus.FAILED
+
+
+async def test_what_a_drain_hands_back_costs_no_attempt(job_store: JobStore) -> None:
+    job = await job_store.submit(new_job())
+    worker = await add_worker(job_store)
+    for _ in range(8):
+        assert await release(job_store, await claim_one(job_store, worker)) == JobStatus.QUEUED
+    assert await complete(job_store, await claim_one(job_store, worker)) == JobStatus.SUCCEEDED
+    assert (await events(job_store, job)).count("requeued") == 8
+
+
+async def test_a_draining_worker_gets_no_more(job_store: JobStore) -> None:
+    await job_store.submit(new_job())
+    worker = await add_worker(job_store)
+    await job_store.drain(worker)
+    assert await claim(job_store, worker) == []
+    assert (await job_store.orders(worker)).drain
+    with pytest.raises(WorkerNotFound):
+        await job_store.drain("worker_nobody")
+
+
+async def test_an_outage_of_the_control_plane_costs_no_lease(job_store: JobStore, clock: FakeClock) -> None:
+    time = Time(job_store, clock)
+    job = await job_store.submit(new_job())
+    worker = await add_worker(job_store)
+    await job_store.reap("first")
+    lease = await claim_one(job_store, worker)
+    time.clock.advance(300.0)
+    await job_store.reap("second")
+    assert (await job_store.get(job.id)).status is JobStatus.QUEUED, "ten leases are more than one"
+
+    lease = await claim_one(job_store, worker)
+    time.clock.advance(29.0)
+    await job_store.reap("second")
+    for _ in range(10):
+        time.clock.advance(2.0)
+        await job_store.reap("second")
+    assert (await job_store.get(job.id)).status is JobStatus.RUNNING, "29 seconds were given back"
+    await complete(job_store, lease)
+
+
+async def test_one_reaper_works_at_a_time(job_store: JobStore, clock: FakeClock) -> None:
+    assert await job_store.reap("first")
+    assert not await job_store.reap("second")
+    clock.advance(6.0)
+    assert await job_store.reap("second"), "the first is taken for dead"
+    assert not await job_store.reap("first")
+
+
+async def test_finished_jobs_are_forgotten_with_their_files(
+    job_store: JobStore, clock: FakeClock, tmp_path: Path
+) -> None:
+    artifacts = LocalArtifactStore(tmp_path / "files")
+    reaper = Reaper(job_store, artifacts)
+    worker = await add_worker(job_store)
+    failed, succeeded = [await job_store.submit(new_job()) for _ in range(2)]
+    await fail(job_store, await claim_one(job_store, worker), retryable=False)
+    await complete(job_store, await claim_one(job_store, worker))
+    for job in (failed, succeeded):
+        (tmp_path / "files" / job.id / "1").mkdir(parents=True)
+    clock.advance(DAY + 60)
+    await reaper.forget_outdated()
+    assert [job.id for job in await job_store.list_jobs()] == [succeeded.id]
+    assert await job_store.events_after(failed.id) == []
+    assert [path.name for path in (tmp_path / "files").iterdir()] == [succeeded.id]
+    clock.advance(7 * DAY)
+    await reaper.forget_outdated()
+    assert await job_store.list_jobs() == []
+
+
+async def test_files_that_no_job_points_to_are_swept(job_store: JobStore, tmp_path: Path) -> None:
+    artifacts = LocalArtifactStore(tmp_path / "files")
+    job = await job_store.submit(new_job())
+    worker = await add_worker(job_store)
+    await release(job_store, await claim_one(job_store, worker))
+    await complete(job_store, await claim_one(job_store, worker))
+    for folder in (f"{job.id}/1", f"{job.id}/2", "job_unknown/1"):
+        (tmp_path / "files" / folder).mkdir(parents=True)
+    await Reaper(job_store, artifacts).sweep_orphans(-1.0)
+    left = [str(path.relative_to(tmp_path / "files")) for path in (tmp_path / "files").glob("*/*")]
+    assert left == [f"{job.id}/2"]
+
+
+async def test_whoever_waits_is_told_of_changes(job_store: JobStore, bus: MemoryEventBus) -> None:
+    worker = await add_worker(job_store)
+    with bus.subscribe(QUEUE) as queue, bus.subscribe(worker_topic(worker)) as orders:
+        job = await job_store.submit(new_job())
+        assert await queue.get(1.0) == {"type": "ready"}
+        lease = await claim_one(job_store, worker)
+        with bus.subscribe(job_topic(job.id)) as news:
+            await job_store.cancel(job.id)
+            assert await news.get(1.0) == {"type": "changed"}
+            assert await orders.get(1.0) == {"type": "cancel", "job_id": job.id}
+            await complete(job_store, lease)
+            assert await news.get(1.0) == {"type": "changed"}
+
+
+async def test_workers_and_models_are_known(job_store: JobStore, clock: FakeClock) -> None:
+    worker = await add_worker(job_store, "tiny", "other")
+    await job_store.submit(new_job())
+    await claim_one(job_store, worker)
+    (known,) = await job_store.workers()
+    assert (known.id, known.num_leases, known.models) == (worker, 1, ("tiny", "other"))
+    assert known.state is WorkerState.READY
+    assert set(await job_store.models()) == {"tiny", "other"}
+    clock.advance(31.0)
+    assert (await job_store.workers())[0].state is WorkerState.LOST
+
+
+class TestRestart:
+    @pytest.fixture
+    def database_url(self, postgres: PostgresServer) -> str:
+        return postgres.create_database("restarted")
+
+    async def test_the_store_outlives_a_restart_of_postgresql(
+        self, job_store: JobStore, postgres: PostgresServer
+    ) -> None:
+        worker = await add_worker(job_store)
+        before = await job_store.submit(new_job())
+        lease = await claim_one(job_store, worker)
+        postgres.restart()
+        assert await complete(job_store, lease) == JobStatus.SUCCEEDED
+        after = await job_store.submit(new_job())
+        assert {job.id for job in await job_store.list_jobs()} == {before.id, after.id}

@@ -1,0 +1,113 @@
+"""The flat API for scripts."""
+
+import asyncio
+import json
+from typing import Any
+
+import httpx
+import pytest
+import websockets
+
+from diffuserve.testing.hand_worker import PNG, HandWorker
+
+
+async def generate(http: httpx.AsyncClient, **body: Any) -> dict[str, Any]:
+    answer = await http.post("/generate", json={"prompt": "a cat"} | body)
+    assert answer.status_code == 202, answer.text
+    document: dict[str, Any] = answer.json()
+    return document
+
+
+async def test_a_script_gets_its_picture(http: httpx.AsyncClient, worker: HandWorker) -> None:
+    accepted = await generate(http, steps=3, width=128, height=64, seed=5)
+    job_id = accepted["job_id"]
+    assert accepted["status"] == "pending"
+    assert accepted["queue_position"] == 1
+    assert accepted["estimated_time"] > 0
+    pending = (await http.get(f"/jobs/{job_id}")).json()
+    assert pending == {
+        "job_id": job_id,
+        "status": "pending",
+        "progress": 0.0,
+        "image_url": None,
+        "error": None,
+    }
+    [lease] = await worker.claim()
+    assert (lease.input["num_inference_steps"], lease.input["width"], lease.input["seed"]) == (3, 128, 5)
+    await worker.report(lease, 1, 4)
+    processing = (await http.get(f"/jobs/{job_id}")).json()
+    assert (processing["status"], processing["progress"]) == ("processing", 0.25)
+    await worker.complete(lease)
+    completed = (await http.get(f"/jobs/{job_id}")).json()
+    assert (completed["status"], completed["progress"]) == ("completed", 1.0)
+    assert (await http.get(completed["image_url"])).content == PNG
+
+
+async def test_a_failed_job_says_why(http: httpx.AsyncClient, worker: HandWorker) -> None:
+    job_id = (await generate(http))["job_id"]
+    await worker.fail((await worker.claim())[0])
+    failed = (await http.get(f"/jobs/{job_id}")).json()
+    assert (failed["status"], failed["error"]) == ("failed", "the engine says broken")
+
+
+async def test_delete_cancels_a_pending_and_a_processing_job(
+    http: httpx.AsyncClient, worker: HandWorker
+) -> None:
+    first, second = (await generate(http))["job_id"], (await generate(http))["job_id"]
+    [lease] = await worker.claim()
+    assert (await http.delete(f"/jobs/{second}")).json()["status"] == "cancelled"
+    assert (await http.delete(f"/jobs/{first}")).json()["status"] == "processing"
+    assert (await worker.beat(lease))["cancel"] == [first]
+    await worker.release(lease)
+    assert (await http.get(f"/jobs/{first}")).json()["status"] == "cancelled"
+
+
+@pytest.mark.parametrize(
+    ("body", "field"),
+    [
+        ({"prompt": ""}, "prompt"),
+        ({"prompt": "x" * 2001}, "prompt"),
+        ({"prompt": "a", "steps": 0}, "steps"),
+        ({"prompt": "a", "steps": 101}, "steps"),
+        ({"prompt": "a", "width": 512}, "width"),
+        ({"prompt": "a", "height": 8}, "height"),
+        ({"prompt": "a", "negative_prompt": "b"}, "negative_prompt"),
+        ({"prompt": "a", "priority": "batch"}, "priority"),
+    ],
+)
+async def test_bad_input_is_refused_by_its_flat_name(
+    http: httpx.AsyncClient, worker: HandWorker, body: dict[str, Any], field: str
+) -> None:
+    answer = await http.post("/generate", json=body)
+    assert answer.status_code == 422
+    assert [error["field"] for error in answer.json()["errors"]] == [field]
+
+
+@pytest.mark.parametrize("prompt", ["x", "x" * 2000])
+async def test_prompts_at_the_limits_are_accepted(
+    http: httpx.AsyncClient, worker: HandWorker, prompt: str
+) -> None:
+    await generate(http, prompt=prompt)
+
+
+async def test_a_socket_shows_each_change_and_closes_after_the_last(
+    http: httpx.AsyncClient, worker: HandWorker, server: str
+) -> None:
+    job_id = (await generate(http))["job_id"]
+    async with websockets.connect(server.replace("http", "ws") + f"/ws/jobs/{job_id}") as socket:
+        told = [json.loads(await socket.recv())]
+        [lease] = await worker.claim()
+        told.append(json.loads(await socket.recv()))
+        await worker.report(lease, 2, 4)
+        told.append(json.loads(await socket.recv()))
+        await worker.complete(lease)
+        async with asyncio.timeout(10):
+            told += [json.loads(message) async for message in socket]
+    assert [(one["status"], one["progress"]) for one in told] == [
+        ("pending", 0.0),
+        ("processing", 0.0),
+        ("processing", 0.5),
+        ("completed", 1.0),
+    ]
+    assert socket.close_code == 1000
+    assert (await http.get(told[-1]["image_url"].replace(server, ""))).content == PNG

@@ -1,0 +1,174 @@
+"""The official `openai` package, unmodified, against a live server."""
+
+import asyncio
+import base64
+from collections.abc import AsyncGenerator
+from typing import Any
+
+import httpx
+import openai
+import pytest
+from openai import AsyncOpenAI, OpenAI
+
+from diffuserve.domain.tenant import Role
+from diffuserve.jobs.store import JobStore
+from diffuserve.testing.hand_worker import PNG, HandWorker
+
+
+@pytest.fixture
+async def client(server: str) -> AsyncGenerator[AsyncOpenAI]:
+    async with AsyncOpenAI(base_url=f"{server}/v1", api_key="any", timeout=20) as client:
+        yield client
+
+
+async def jobs(http: httpx.AsyncClient) -> list[dict[str, Any]]:
+    listed: list[dict[str, Any]] = (await http.get("/v1/jobs")).json()["data"]
+    return listed
+
+
+async def test_models_are_listed(client: AsyncOpenAI, worker: HandWorker) -> None:
+    [model] = (await client.models.list()).data
+    assert (model.id, model.object, model.owned_by) == ("hand", "model", "diffuserve")
+    assert model.model_extra is not None
+    assert model.model_extra["defaults"]["num_inference_steps"] == 4
+    assert model.model_extra["limits"]["max_size"] == 256
+
+
+async def test_the_blocking_client_works_as_well(server: str, busy_worker: HandWorker) -> None:
+    def ask() -> str | None:
+        with OpenAI(base_url=f"{server}/v1", api_key="any") as client:
+            assert [model.id for model in client.models.list()] == ["hand"]
+            answer = client.images.generate(prompt="a cat", model="hand")
+            assert answer.data is not None
+            return answer.data[0].b64_json
+
+    assert base64.b64decode(await asyncio.to_thread(ask) or "") == PNG
+
+
+async def test_pictures_come_as_base64(
+    client: AsyncOpenAI, busy_worker: HandWorker, http: httpx.AsyncClient
+) -> None:
+    answer = await client.images.generate(
+        prompt="a cat", model="hand", n=2, size="128x64", output_format="webp", quality="high", user="u1"
+    )
+    assert answer.data is not None
+    assert [base64.b64decode(image.b64_json or "") for image in answer.data] == [PNG, PNG]
+    assert (answer.size, answer.output_format, answer.background) == ("128x64", "webp", "opaque")
+    assert answer.usage is not None
+    # 32 tokens of text; 128×64 pixels in tokens of 256, twice
+    assert (answer.usage.input_tokens, answer.usage.output_tokens, answer.usage.total_tokens) == (32, 64, 96)
+    [job] = await jobs(http)
+    assert (job["input"]["width"], job["input"]["height"], job["input"]["num_images"]) == (128, 64, 2)
+    assert job["metadata"] == {"user": "u1"}
+    assert job["result"]["artifacts"][0]["content_type"] == "image/webp"
+
+
+async def test_pictures_come_as_urls_that_need_no_key(client: AsyncOpenAI, busy_worker: HandWorker) -> None:
+    answer = await client.images.generate(prompt="a cat", response_format="url", size="auto")
+    assert answer.data is not None
+    async with httpx.AsyncClient() as anyone:
+        picture = await anyone.get(answer.data[0].url or "")
+    assert (picture.status_code, picture.content) == (200, PNG)
+
+
+@pytest.mark.parametrize("partial_images", [0, 2])
+async def test_streams_give_partial_pictures_and_then_the_finished_one(
+    client: AsyncOpenAI, busy_worker: HandWorker, partial_images: int
+) -> None:
+    stream = await client.images.generate(prompt="a cat", stream=True, partial_images=partial_images)
+    events = [event async for event in stream]
+    assert [event.type for event in events] == ["image_generation.partial_image"] * partial_images + [
+        "image_generation.completed"
+    ]
+    for index, event in enumerate(events):
+        type(event).model_validate(event.model_dump())
+        assert base64.b64decode(event.b64_json) == PNG
+        assert event.size == "64x64"
+        if event.type == "image_generation.partial_image":
+            assert event.partial_image_index == index
+        else:
+            assert event.usage.total_tokens == 32 + 16
+
+
+async def test_a_stream_of_many_pictures_completes_each(client: AsyncOpenAI, busy_worker: HandWorker) -> None:
+    stream = await client.images.generate(prompt="a cat", stream=True, n=3)
+    assert [event.type async for event in stream] == ["image_generation.completed"] * 3
+
+
+async def test_bad_input_is_a_bad_request_that_names_its_parameter(
+    client: AsyncOpenAI, worker: HandWorker
+) -> None:
+    bad: list[tuple[dict[str, Any], str]] = [
+        ({"prompt": ""}, "prompt"),
+        ({"prompt": "a", "size": "100x100"}, "size"),
+        ({"prompt": "a", "size": "4096x4096"}, "size"),
+        ({"prompt": "a", "size": "256x128"}, "size"),
+        ({"prompt": "a", "size": "big"}, "size"),
+        ({"prompt": "a", "n": 11}, "n"),
+        ({"prompt": "a", "output_format": "gif"}, "output_format"),
+        ({"prompt": "a", "background": "transparent"}, "background"),
+        ({"prompt": "a", "extra_body": {"nonsense": 1}}, "nonsense"),
+    ]
+    for arguments, param in bad:
+        with pytest.raises(openai.BadRequestError) as refused:
+            await client.images.generate(**arguments)
+        assert (refused.value.param, refused.value.type) == (param, "invalid_request_error"), arguments
+        assert refused.value.code
+
+
+async def test_an_unknown_model_is_not_found(client: AsyncOpenAI, worker: HandWorker) -> None:
+    with pytest.raises(openai.NotFoundError) as refused:
+        await client.images.generate(prompt="a", model="dall-e-3")
+    assert refused.value.code == "model_not_found"
+
+
+async def test_keys_are_asked_for_in_openais_words(
+    client: AsyncOpenAI, store: JobStore, worker: HandWorker
+) -> None:
+    _, secret = await store.create_key(Role.TENANT, tenant_id="ada")
+    with pytest.raises(openai.AuthenticationError) as refused:
+        await client.models.list()
+    assert refused.value.code == "unauthorized"
+    with pytest.raises(openai.AuthenticationError):
+        await client.images.generate(prompt="a cat")
+    assert len((await client.with_options(api_key=secret).models.list()).data) == 1
+
+
+async def test_a_job_that_failed_is_an_error_and_is_not_tried_again(
+    client: AsyncOpenAI, worker: HandWorker, http: httpx.AsyncClient
+) -> None:
+    asking = asyncio.create_task(client.images.generate(prompt="a cat"))
+    [lease] = await worker.claim(wait=10)
+    await worker.fail(lease, "out_of_memory")
+    with pytest.raises(openai.InternalServerError) as failed:
+        await asking
+    assert failed.value.code == "out_of_memory"
+    assert len(await jobs(http)) == 1
+
+
+async def test_a_stream_whose_job_failed_ends_with_an_error(client: AsyncOpenAI, worker: HandWorker) -> None:
+    stream = await client.images.generate(prompt="a cat", stream=True)
+    [lease] = await worker.claim(wait=10)
+    await worker.fail(lease, "out_of_memory")
+    with pytest.raises(openai.APIError, match="out_of_memory"):
+        [event async for event in stream]
+
+
+@pytest.mark.parametrize("stream", [False, True])
+@pytest.mark.parametrize("is_running", [False, True])
+async def test_a_client_that_goes_away_cancels_its_job(
+    server: str, worker: HandWorker, http: httpx.AsyncClient, stream: bool, is_running: bool
+) -> None:
+    async with httpx.AsyncClient(base_url=server) as leaver:
+        body = {"prompt": "a cat", "stream": stream}
+        asking = asyncio.create_task(leaver.post("/v1/images/generations", json=body))
+        async with asyncio.timeout(10):
+            while not await jobs(http):
+                await asyncio.sleep(0.01)
+        if is_running:
+            await worker.claim()
+        asking.cancel()
+    wanted = "canceling" if is_running else "canceled"
+    async with asyncio.timeout(5):
+        while (await jobs(http))[0]["status"] != wanted:
+            await asyncio.sleep(0.01)

@@ -1,0 +1,162 @@
+"""Requests drawn from the OpenAPI document never break the server, and its answers keep to the document."""
+
+import asyncio
+import threading
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import httpx
+import pytest
+import schemathesis
+from hypothesis import HealthCheck, Phase, given, settings
+from hypothesis import strategies as st
+from schemathesis.checks import (
+    content_type_conformance,
+    not_a_server_error,
+    response_schema_conformance,
+    status_code_conformance,
+)
+from uvicorn import Config, Server
+
+from diffuserve.api.app import create_app
+from diffuserve.api.config import ApiConfig
+from diffuserve.events.memory import MemoryEventBus
+from diffuserve.jobs.config import StoreConfig
+from diffuserve.jobs.store import JobStore
+from diffuserve.storage.local import LocalArtifactStore
+from diffuserve.testing.hand_worker import HandWorker
+
+MODES = (schemathesis.GenerationMode.POSITIVE, schemathesis.GenerationMode.NEGATIVE)
+CHECKS = [
+    not_a_server_error,
+    status_code_conformance,
+    content_type_conformance,
+    response_schema_conformance,
+]
+BOUNDED = settings(
+    max_examples=200,
+    phases=[Phase.generate],  # what fails is printed as it is
+    deadline=None,
+    derandomize=True,
+    database=None,
+    suppress_health_check=list(HealthCheck),
+)
+SHORT = ApiConfig(longest_wait_seconds=0.05, longest_poll_seconds=0.05, look_seconds=0.05)
+
+
+@dataclass
+class LiveApi:
+    """A server in a thread of its own, with a worker that completes every job."""
+
+    folder: Path
+    url: str = ""
+    known: dict[str, str] = field(default_factory=dict)
+    started: threading.Event = field(default_factory=threading.Event)
+    stop: threading.Event = field(default_factory=threading.Event)
+
+    async def run(self) -> None:
+        bus = MemoryEventBus()
+        store = JobStore(f"sqlite+aiosqlite:///{self.folder}/jobs.db", bus, StoreConfig())
+        await store.open()
+        app = create_app(store, LocalArtifactStore(self.folder / "artifacts"), bus, SHORT)
+        server = Server(Config(app, port=0, log_config=None, timeout_graceful_shutdown=1))
+        serving = asyncio.create_task(server._serve())
+        while not server.started:
+            await asyncio.sleep(0.01)
+        self.url = f"http://127.0.0.1:{server.servers[0].sockets[0].getsockname()[1]}"
+        async with httpx.AsyncClient(base_url=self.url, timeout=10) as http:
+            await self._meet(http)
+        server.should_exit = True
+        await serving
+        await store.close()
+
+    async def _meet(self, http: httpx.AsyncClient) -> None:
+        worker = await HandWorker.register(http)
+        job = (await http.post("/v1/jobs", json={"input": {"prompt": "a cat"}})).json()
+        self.known = {"job_id": job["id"], "worker_id": worker.id, "name": "0.png", "lease_token": "1"}
+        working = asyncio.create_task(worker.work())
+        self.started.set()
+        await asyncio.to_thread(self.stop.wait)
+        working.cancel()
+        await asyncio.gather(working, return_exceptions=True)
+
+
+@pytest.fixture(scope="module")
+def live_api(tmp_path_factory: pytest.TempPathFactory) -> Iterator[LiveApi]:
+    api = LiveApi(tmp_path_factory.mktemp("api"))
+    thread = threading.Thread(target=lambda: asyncio.run(api.run()))
+    thread.start()
+    assert api.started.wait(20)
+    yield api
+    api.stop.set()
+    thread.join(20)
+    assert not thread.is_alive()
+
+
+def operations() -> dict[str, schemathesis.APIOperation]:
+    """By method and path. The document needs no open store."""
+    bus = MemoryEventBus()
+    store = JobStore("sqlite+aiosqlite://", bus, StoreConfig())
+    app = create_app(store, LocalArtifactStore(Path()), bus, ApiConfig())
+    schema = schemathesis.openapi.from_dict(app.openapi())
+    return {one.ok().label: one.ok() for one in schema.get_all_operations()}
+
+
+OPERATIONS = operations()
+
+
+def test_the_document_names_every_route_of_the_api() -> None:
+    assert set(OPERATIONS) == {
+        "POST /v1/jobs",
+        "GET /v1/jobs",
+        "GET /v1/jobs/{job_id}",
+        "DELETE /v1/jobs/{job_id}",
+        "POST /v1/jobs/{job_id}/cancel",
+        "POST /v1/jobs/{job_id}/requeue",
+        "GET /v1/jobs/{job_id}/events",
+        "GET /v1/jobs/{job_id}/result",
+        "GET /files/{job_id}/{lease_token}/{name}",
+        "GET /v1/models",
+        "POST /v1/images/generations",
+        "POST /generate",
+        "GET /jobs/{job_id}",
+        "DELETE /jobs/{job_id}",
+        "GET /healthz",
+        "GET /readyz",
+        "GET /metrics",
+        "GET /v1/workers",
+        "POST /v1/workers",
+        "POST /v1/workers/{worker_id}/claim",
+        "POST /v1/workers/{worker_id}/heartbeat",
+        "POST /v1/workers/{worker_id}/drain",
+        "GET /v1/workers/{worker_id}/control",
+        "POST /v1/leases/{job_id}/events",
+        "POST /v1/leases/{job_id}/complete",
+        "POST /v1/leases/{job_id}/fail",
+        "POST /v1/leases/{job_id}/release",
+        "PUT /v1/leases/{job_id}/files/{name}",
+    }
+
+
+def test_every_operation_has_a_summary_and_a_group() -> None:
+    for label, operation in OPERATIONS.items():
+        raw = operation.definition.raw
+        assert raw["summary"], label
+        assert raw["tags"], label
+
+
+@pytest.mark.filterwarnings("ignore:Do not use the `random` module")  # schemathesis does
+@pytest.mark.parametrize("label", OPERATIONS)
+def test_no_request_breaks_the_server_and_every_answer_is_documented(live_api: LiveApi, label: str) -> None:
+    """Half the requests name a job and a worker that there are."""
+
+    @BOUNDED
+    @given(case=st.one_of(*map(OPERATIONS[label].as_strategy, MODES)), is_known=st.booleans())
+    def ask(case: schemathesis.Case, is_known: bool) -> None:
+        if is_known:
+            known = {name: live_api.known[name] for name in case.path_parameters if name in live_api.known}
+            case.path_parameters.update(known)
+        case.call_and_validate(live_api.url, checks=CHECKS, timeout=10)
+
+    ask()
