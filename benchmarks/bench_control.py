@@ -16,7 +16,7 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 
 import control_database
-from bench_report import markdown_table, read_conditions, write_report
+from bench_report import RESULTS, markdown_table, read_conditions, write_report
 from control_claims import NUM_TENANTS, ClaimFigures, measure_claims
 from control_database import POSTGRESQL, Database, open_database
 from control_jobs import JobFigures, Load, PickUpFigures, measure_jobs, measure_pick_up
@@ -48,7 +48,9 @@ def main() -> None:
     print(text)
     if arguments.only is None and arguments.database == "both":
         text = f"# The control plane with an engine that does nothing\n\n{text}\n\n{_ABOUT}"
-        write_report(f"control_{arguments.label}", asdict(figures), text, read_conditions(_PACKAGES))
+        write_report(
+            RESULTS / f"control_{arguments.label}", asdict(figures), text, read_conditions(_PACKAGES)
+        )
 
 
 def run_part(part: str, name: str, arguments: argparse.Namespace, figures: Figures) -> None:
@@ -157,7 +159,11 @@ def _claim_row(one: ClaimFigures) -> dict[str, str]:
 
 
 def _plans_text(one: ClaimFigures) -> str:
-    return f"What one claim asks {one.database}, and how that goes about it:\n\n```\n" + "\n".join(one.plans) + "\n```"
+    return (
+        f"What one claim asks {one.database}, and how that goes about it:\n\n```\n"
+        + "\n".join(one.plans)
+        + "\n```"
+    )
 
 
 def parse_arguments() -> argparse.Namespace:

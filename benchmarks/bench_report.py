@@ -46,10 +46,10 @@ def markdown_table(title: str, rows: Sequence[Mapping[str, str]]) -> str:
     return "\n".join(lines)
 
 
-def write_report(stem: str, content: Mapping[str, object], text: str, conditions: Mapping[str, str]) -> None:
-    """`content` as JSON, and `text` with the conditions beside it."""
-    RESULTS.mkdir(exist_ok=True)
-    path = RESULTS / f"{stem}_{conditions['date']}"
+def write_report(stem: Path, content: Mapping[str, object], text: str, conditions: Mapping[str, str]) -> None:
+    """`content` as JSON in `stem`_DATE.json, and `text` with the conditions beside it."""
+    stem.parent.mkdir(parents=True, exist_ok=True)
+    path = stem.with_name(f"{stem.name}_{conditions['date']}")
     kept = {"conditions": conditions, **content}
     path.with_suffix(".json").write_text(json.dumps(kept, indent=2) + "\n")
     told = "; ".join(f"{name} {value}" for name, value in conditions.items())

@@ -43,7 +43,7 @@ def main() -> None:
         print(f"{table(outcomes[-1:])}\n", flush=True)
     if len(outcomes) > 1:
         print(table(outcomes))
-    print(f"wrote {write_results(outcomes, arguments.output)} and .md")
+    write_results(outcomes, arguments.output)
     failures = [f"{one.database}: {reason}" for one in outcomes for reason in one.shortfalls]
     sys.exit("\n".join(failures) or 0)
 
@@ -112,7 +112,7 @@ async def run_chaos(database: Database, folder: Path, plan: Plan, num_jobs: int)
         verdict=verdict,
         fenced_writes=cluster.fenced_writes,
         seconds=time.monotonic() - started,
-        settings={
+        setup={
             "agents": _NUM_AGENTS,
             "control planes": len(cluster.servers),
             "jobs at a time and agent": MAX_JOBS,
@@ -138,9 +138,7 @@ def parse_arguments() -> argparse.Namespace:
     parser.add_argument("--seconds", type=float, default=75.0, help="for at least so long (default 75)")
     parser.add_argument("--freezes", type=int, default=3, help="workers frozen past their lease (default 3)")
     parser.add_argument("--database-restarts", type=int, default=2, help="of PostgreSQL (default 2)")
-    parser.add_argument(
-        "--lease-seconds", type=float, default=3.0, help="heartbeats: a third of it"
-    )
+    parser.add_argument("--lease-seconds", type=float, default=3.0, help="heartbeats: a third of it")
     parser.add_argument("--seed", type=int, default=1, help="of what is hurt, and when (default 1)")
     parser.add_argument("--folder", type=Path, help="where logs and data go; by default a temporary folder")
     parser.add_argument("--output", type=Path, default=RESULTS, help="where the result files go")

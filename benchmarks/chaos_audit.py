@@ -2,7 +2,7 @@
 
 import hashlib
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -104,8 +104,8 @@ async def audit(
     succeeded = [row for row in stored.values() if row.status == JobStatus.SUCCEEDED]
     return Verdict(
         accepted=len(told),
-        statuses=Counter(row.status for row in stored.values()),
-        failed_by_code=Counter(orjson.loads(row.error)["code"] for row in stored.values() if row.error),
+        statuses=dict(Counter(row.status for row in stored.values())),
+        failed_by_code=dict(_error_codes(stored.values())),
         lost=len(lost),
         doubled=len(published_twice) + len(stored.keys() - told.keys()),
         damaged=sum(not _is_whole(row, artifacts) for row in succeeded),
@@ -119,6 +119,11 @@ async def audit(
         attempts=sum(row.attempt for row in stored.values()),
         orphan_folders=_num_orphans(artifacts, succeeded),
     )
+
+
+def _error_codes(rows: Iterable[sa.Row[Any]]) -> Counter[str]:
+    """Of failed jobs alone: one that succeeded may still tell of an earlier attempt's."""
+    return Counter(orjson.loads(row.error)["code"] for row in rows if row.status == JobStatus.FAILED)
 
 
 def _has_one_end(row: sa.Row[Any] | None, types: Sequence[str]) -> bool:
@@ -160,8 +165,11 @@ async def _num_gaps(records: Records) -> int:
 
 
 async def _num_left(records: Records) -> int:
-    tables = (leases, schema.ready, schema.delayed, schema.lanes)
-    return sum([(await records.rows(sa.select(sa.func.count()).select_from(one)))[0][0] for one in tables])
+    """Empty lanes stay for a while; what counts is that they are empty."""
+    tables = (leases, schema.ready, schema.delayed)
+    counts = [sa.select(sa.func.count()).select_from(table) for table in tables]
+    counts.append(sa.select(sa.func.count()).where(schema.lanes.c.num_ready != 0))
+    return sum([(await records.rows(count))[0][0] for count in counts])
 
 
 def _num_orphans(artifacts: Path, succeeded: Sequence[sa.Row[Any]]) -> int:

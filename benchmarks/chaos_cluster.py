@@ -63,9 +63,7 @@ class Server(Program):
 class Agent(Program):
     """A worker's agent; its one child is the engine."""
 
-    def __init__(
-        self, name: str, server: Server, seconds: float, settings: dict[str, str], log: Path
-    ) -> None:
+    def __init__(self, name: str, server: Server, seconds: float, folder: Path) -> None:
         command = null_agent_command(server.url, name, MAX_JOBS, seconds, files=1)
         super().__init__(name, command, {}, folder / f"{name}.log")
 

@@ -4,7 +4,6 @@ import asyncio
 import random
 import signal
 import time
-from collections import Counter
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, field
 
@@ -34,7 +33,7 @@ class Plan:
 class Toll:
     """What was done. `hurt` are the leases held by an agent or engine when it was killed or frozen."""
 
-    kills: Counter[str] = field(default_factory=Counter)
+    kills: dict[str, int] = field(default_factory=dict)
     running_when_killed: int = 0
     running_when_server_killed: int = 0
     freezes: int = 0
@@ -42,9 +41,12 @@ class Toll:
     database_restarts: int = 0
     hurt: list[Holding] = field(default_factory=list)
 
+    def count_kill(self, target: str) -> None:
+        self.kills[target] = self.kills.get(target, 0) + 1
+
     @property
     def num_kills(self) -> int:
-        return self.kills.total()
+        return sum(self.kills.values())
 
 
 class Mischief:
@@ -100,7 +102,7 @@ class Mischief:
                 self._start_again(agent)
             elif not kill_engine(agent):
                 return
-            self.toll.kills[target] += 1
+            self.toll.count_kill(target)
             self.toll.running_when_killed += len(held)
             self.toll.hurt += held
 
@@ -112,7 +114,7 @@ class Mischief:
         self.toll.running_when_server_killed += await self._num_running()
         await self._cluster.read_fenced()
         victim.kill()
-        self.toll.kills["server"] += 1
+        self.toll.count_kill("server")
         self._start_again(victim)
 
     async def _freeze_one(self) -> None:

@@ -1,12 +1,11 @@
 """The chaos run's table and its result files."""
 
-import json
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
-from bench_report import RESULTS, read_conditions
+from bench_report import RESULTS, read_conditions, write_report
 from chaos_audit import Verdict
 from chaos_mischief import Plan, Toll
 
@@ -21,7 +20,7 @@ class Outcome:
     verdict: Verdict
     fenced_writes: int
     seconds: float
-    settings: Mapping[str, Any]
+    setup: Mapping[str, Any]
 
     @property
     def shortfalls(self) -> list[str]:
@@ -44,6 +43,7 @@ def rows_of(outcome: Outcome) -> dict[str, str]:
     kills = ", ".join(f"{count} {target}" for target, count in sorted(toll.kills.items()))
     others = {name: count for name, count in verdict.statuses.items() if name not in ("succeeded", "failed")}
     return {
+        **{name: f"{value}" for name, value in outcome.setup.items()},
         "jobs accepted": f"{verdict.accepted}",
         "jobs succeeded": f"{verdict.statuses.get('succeeded', 0)}",
         "jobs failed for good": f"{verdict.statuses.get('failed', 0)}" + (f" ({failed})" if failed else ""),
@@ -75,9 +75,8 @@ def table(outcomes: Sequence[Outcome]) -> str:
     return "\n".join(lines)
 
 
-def write_results(outcomes: Sequence[Outcome], folder: Path = RESULTS) -> Path:
-    """The JSON file's path; the table lies beside it."""
-    folder.mkdir(parents=True, exist_ok=True)
+def write_results(outcomes: Sequence[Outcome], folder: Path = RESULTS) -> None:
     conditions = read_conditions(("sqlalchemy", "asyncpg", "aiosqlite", "uvicorn"))
     content = {"runs": [{**asdict(outcome), "shortfalls": outcome.shortfalls} for outcome in outcomes]}
-    write_report("chaos", content, f"# Jobs while processes are killed\n\n{table(outcomes)}", conditions)
+    text = f"# Jobs while processes are killed\n\n{table(outcomes)}"
+    write_report(folder / "chaos", content, text, conditions)

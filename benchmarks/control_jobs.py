@@ -123,14 +123,12 @@ class ControlPlane:
                 await asyncio.sleep(0.05)
 
 
-async def measure_jobs(
-    database: Database, folder: Path, load: Load, num_agents: int
-) -> JobFigures:
+async def measure_jobs(database: Database, folder: Path, load: Load, num_agents: int) -> JobFigures:
     """The tables grow from one call on a database to the next, as in real life."""
     num_jobs, num_connections = load.num_jobs, load.num_connections
     engine = create_async_engine(database.store_url)
     async with ControlPlane(database, folder, num_agents) as plane:
-        await submit_jobs(plane.port, _bodies(_WARM_UP), num_connections)  # caches are warm, connections are open
+        await submit_jobs(plane.port, _bodies(_WARM_UP), num_connections)  # caches are warm
         await _until_all_done(engine)
         before, started = plane.cpu(), time.perf_counter()
         await submit_jobs(plane.port, _bodies(num_jobs), num_connections)
@@ -203,9 +201,13 @@ async def _until_all_done(engine: AsyncEngine) -> None:
 async def _times(engine: AsyncEngine, num_jobs: int) -> tuple[list[float], float]:
     """Of the last `num_jobs`: seconds from submit to success of each, and of all together."""
     jobs = schema.jobs
-    newest = sa.select(jobs.c.status, jobs.c.created_at, jobs.c.finished_at).order_by(jobs.c.created_at.desc())
+    newest = sa.select(jobs.c.status, jobs.c.created_at, jobs.c.finished_at).order_by(
+        jobs.c.created_at.desc()
+    )
+    times = sa.select(jobs.c.status, jobs.c.created_at, jobs.c.finished_at)
+    newest = times.order_by(jobs.c.created_at.desc()).limit(num_jobs)
     async with engine.connect() as connection:
-        rows = (await connection.execute(newest.limit(num_jobs))).all()
+        rows = (await connection.execute(newest)).all()
     assert all(row.status == JobStatus.SUCCEEDED for row in rows)
     latencies = [row.finished_at - row.created_at for row in rows]
     return latencies, max(row.finished_at for row in rows) - min(row.created_at for row in rows)

@@ -69,11 +69,13 @@ def demo(
     """
     from diffuserve.cli.http_server import run
     from diffuserve.cli.local_worker import Launch
+    from diffuserve.cli.logs import quiet_libraries
 
     console, start = Console(stderr=True), time.perf_counter()
     output.mkdir(parents=True, exist_ok=True)
     log = output / "server.log"
     logging.basicConfig(filename=log, filemode="w", level=logging.INFO, force=True)
+    quiet_libraries()
     with tempfile.TemporaryDirectory(dir=output, prefix="data-") as folder:
         drawn = run(_demo(_settings(Path(folder)), output, console, Launch(engine_command, log)))
     print_table(console, drawn)
@@ -150,9 +152,9 @@ def scenes() -> list[GenerationParams]:
 def print_table(console: Console, drawn: Sequence[Drawn]) -> None:
     """By the server's clock: how long each job waited and ran."""
     table = Table(box=None, header_style="bold", caption="times in seconds")
-    table.add_column("prompt", no_wrap=True, max_width=32)
+    table.add_column("prompt", no_wrap=True, max_width=24)
     table.add_column("tenant", no_wrap=True)
-    for name in ("size", "steps", "status", "queue", "run", "total"):
+    for name in ("size", "steps", "queue", "run", "total"):
         table.add_column(name, justify="right", no_wrap=True)
     for one in drawn:
         job = one.job
@@ -162,8 +164,12 @@ def print_table(console: Console, drawn: Sequence[Drawn]) -> None:
             _seconds(job.started_at, job.finished_at),
             _seconds(job.created_at, job.finished_at),
         )
-        table.add_row(escape(job.prompt), one.tenant, size, steps, job.status, *times)
+        table.add_row(escape(job.prompt), one.tenant, size, steps, *times)
     console.print(table)
+    for one in drawn:
+        if one.job.status is not JobStatus.SUCCEEDED:
+            reason = f": {one.job.error.message}" if one.job.error else ""
+            console.print(f"{one.job.prompt!r} {one.job.status}{reason}", style="red", markup=False)
 
 
 def save_sheet(drawn: Sequence[Drawn], folder: Path) -> Path:

@@ -3,6 +3,7 @@
 import asyncio
 import logging
 import os
+import socket
 import sys
 from collections.abc import AsyncIterator, Sequence
 from contextlib import AsyncExitStack, ExitStack, asynccontextmanager, suppress
@@ -10,9 +11,10 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from diffuserve.cli.server import RunningServer
-from diffuserve.domain.errors import KeyNotFound, ServerUnavailable
+from diffuserve.domain.errors import KeyNotFound, LeaseLost, ServerUnavailable
+from diffuserve.domain.job import JobStatus
 from diffuserve.domain.tenant import Role
-from diffuserve.domain.worker import WorkerState
+from diffuserve.domain.worker import Release, ReleaseCause, WorkerState
 from diffuserve.jobs.store import JobStore
 from diffuserve.settings import Settings
 
@@ -23,6 +25,7 @@ _FIRST_PAUSE, _LONGEST_PAUSE = 0.5, 30.0
 _LONG_LIFE = 60.0  # seconds after which a worker's death is news rather than a repetition
 _STOP_MARGIN = 5.0
 _LOOK_SECONDS = 0.2
+_MANY = 1_000  # more than any worker holds
 _WORKING = (WorkerState.READY, WorkerState.OCCUPIED)
 
 
@@ -110,6 +113,7 @@ async def local_worker(
         key = ""
         if server.plane.has_auth:
             key = await stack.enter_async_context(temporary_key(server.plane.store, settings.data_dir))
+        await take_back(server.plane.store, name_of(settings))
         words = arguments(server.address, settings, launch.engine_command)
         worker = LocalWorker(words, key, settings.drain_seconds, launch.log)
         task = asyncio.create_task(worker.run())
@@ -129,10 +133,29 @@ def arguments(address: str, settings: Settings, engine_command: str | None) -> l
         "--model": settings.model,
         "--device": settings.device,
         "--dtype": settings.dtype,
+        "--name": name_of(settings),
         "--drain-seconds": str(settings.drain_seconds),
         "--engine-command": engine_command,
     }
     return [word for name, value in given.items() if value is not None for word in (name, value)]
+
+
+def name_of(settings: Settings) -> str:
+    """The same at each start on this data, and nobody else's."""
+    return f"serve:{socket.gethostname()}:{settings.data_dir.resolve()}"
+
+
+async def take_back(store: JobStore, name: str) -> None:
+    """Queue again what the last worker of that name held.
+
+    It died with its server, so nobody needs to wait until its leases run out.
+    """
+    dead = {worker.id for worker in await store.workers() if worker.name == name}
+    held = (JobStatus.RUNNING, JobStatus.CANCELING)
+    for job in await store.list_jobs(statuses=held, limit=_MANY) if dead else ():
+        if job.worker_id in dead:
+            with suppress(LeaseLost):
+                await store.release(job.id, Release(lease_token=job.lease_token, cause=ReleaseCause.DRAIN))
 
 
 async def wait_until_ready(

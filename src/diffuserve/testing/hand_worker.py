@@ -102,7 +102,7 @@ class HandWorker:
 
     async def _draw(self, lease: Lease, index: int) -> Mapping[str, Any]:
         name = f"{index}.{lease.output_format}"
-        stored = (await self.upload(lease, name)).raise_for_status().json()
+        stored: dict[str, Any] = (await self.upload(lease, name)).raise_for_status().json()
         seed = lease.input["seed"] + index
         shape = {"content_type": f"image/{lease.output_format}", "width": 1, "height": 1}
         return stored | shape | {"index": index, "seed": seed}

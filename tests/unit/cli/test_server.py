@@ -58,13 +58,16 @@ def test_the_address_is_one_that_this_machine_reaches(host: str, shown: str) -> 
 
 
 def test_the_worker_is_told_what_was_chosen_and_no_secret() -> None:
-    settings = Settings(model="m", device="cpu", dtype=None, drain_seconds=2, api_key="s3cret")
+    settings = Settings(
+        data_dir=Path("/data"), model="m", device="cpu", dtype=None, drain_seconds=2, api_key="s3cret"
+    )
     words = arguments("http://127.0.0.1:1", settings, "python -m engine")
     pairs = dict(zip(words[::2], words[1::2], strict=True))
     assert pairs == {
         "--server": "http://127.0.0.1:1",
         "--model": "m",
         "--device": "cpu",
+        "--name": f"serve:{socket.gethostname()}:/data",
         "--drain-seconds": "2.0",
         "--engine-command": "python -m engine",
     }

@@ -24,7 +24,7 @@ After = Annotated[int, Query(ge=0, le=MAX_SEQ, description="The `seq` of the las
     "/{job_id}/events",
     summary="Follow a job by server-sent events",
     response_class=EventSourceResponse,
-    responses={200: {"content": {"text/event-stream": {"schema": {"type": "string"}}}}},
+    responses={200: {"content": {"text/event-stream": {}}}},
 )
 async def follow_job(
     job_id: JobId,

@@ -86,7 +86,7 @@ class ImagesBody(Body):
     response_model=ImagesShape,
     responses={
         **OPENAI_ANSWERS,
-        200: {"content": {"text/event-stream": {"schema": {"type": "string"}}}},
+        200: {"content": {"text/event-stream": {}}},
     },
 )
 async def generate_images(

@@ -13,6 +13,7 @@ from diffuserve.api.callers import Operator, WorkerOnly
 from diffuserve.api.schemas import ClaimedShape, WorkersShape
 from diffuserve.api.services import Services, ServicesOf
 from diffuserve.api.shapes import WorkerId
+from diffuserve.api.words import check_claim, check_heartbeat, check_registration
 from diffuserve.domain.worker import Claim, Heartbeat, Lease, Orders, Registered, Registration
 from diffuserve.events.base import QUEUE, Subscription, worker_topic
 
@@ -35,7 +36,7 @@ async def list_workers(services: ServicesOf, caller: Operator) -> Response:
 
 @router.post("", summary="Register a worker", status_code=201, response_model=Registered)
 async def register(body: Registration, services: ServicesOf, caller: WorkerOnly) -> Response:
-    worker_id = await services.store.register(body)
+    worker_id = await services.store.register(check_registration(body))
     config = services.store.config
     return json_answer(Registered(worker_id, config.lease_seconds, config.heartbeat_seconds), 201)
 
@@ -51,7 +52,7 @@ async def claim(
 ) -> Response:
     """Held back until there is something to do. The same `claim_id` gets the same leases again."""
     end = asyncio.get_running_loop().time() + min(wait, services.config.longest_poll_seconds)
-    leases = await _claim_until(end, services, worker_id, body, request)
+    leases = await _claim_until(end, services, worker_id, check_claim(body), request)
     return json_answer({"leases": leases})
 
 
@@ -59,7 +60,7 @@ async def claim(
 async def heartbeat(
     worker_id: WorkerId, body: Heartbeat, services: ServicesOf, caller: WorkerOnly
 ) -> Response:
-    return json_answer(await services.store.heartbeat(worker_id, body))
+    return json_answer(await services.store.heartbeat(worker_id, check_heartbeat(body)))
 
 
 @router.post("/{worker_id}/drain", summary="Give this worker no more jobs", status_code=204)

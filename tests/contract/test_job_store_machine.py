@@ -1,0 +1,268 @@
+"""Whatever happens in whatever order: a state machine over the job store, on both databases.
+
+A model of what was accepted runs beside it. After every step the store's own counters must agree
+with its tables; at the end every accepted job must reach exactly one final status.
+"""
+
+import asyncio
+import itertools
+from collections import Counter
+from collections.abc import Coroutine
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import Any, TypeVar
+
+import pytest
+import sqlalchemy as sa
+from hypothesis import HealthCheck, settings
+from hypothesis import strategies as st
+from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule, run_state_machine_as_test
+from tests.contract.store_driver import add_worker, beat, claim, complete, fail, new_job, release
+
+from diffuserve.domain.errors import DiffuserveError, JobNotFound, LeaseLost, QueueFull
+from diffuserve.domain.job import Band, JobStatus
+from diffuserve.domain.tenant import Plan
+from diffuserve.domain.worker import Lease, ReleaseCause
+from diffuserve.events.memory import MemoryEventBus
+from diffuserve.jobs import schema
+from diffuserve.jobs.config import StoreConfig
+from diffuserve.jobs.store import JobStore
+from diffuserve.testing.fake_clock import FakeClock
+from diffuserve.testing.postgres import PostgresServer
+
+T = TypeVar("T")
+_MODELS = ("red", "blue")
+_TENANTS = ("ada", "bob", "cid")
+_MAX_RUNNING, _MAX_QUEUED = 3, 6
+_NUMBERS = itertools.count()
+_LEGAL = {
+    "queued": {"running", "canceled", "expired"},
+    "running": {"succeeded", "failed", "canceled", "canceling", "requeued"},
+    "canceling": {"canceled"},
+    "requeued": {"running", "canceled", "expired"},
+    "failed": {"requeued"},
+    "canceled": {"requeued"},
+    "expired": {"requeued"},
+    "succeeded": set(),
+}
+
+
+class JobStoreMachine(RuleBasedStateMachine):
+    """Clients, workers, time and the reaper, in any order."""
+
+    url: str
+
+    @initialize()
+    def open(self) -> None:
+        self.loop = asyncio.new_event_loop()
+        self.clock = FakeClock()
+        plan = Plan(name="small", max_running=_MAX_RUNNING, max_queued=_MAX_QUEUED)
+        config = StoreConfig(plans={"small": plan}, default_plan="small")
+        self.store = JobStore(self.url, MemoryEventBus(), config, self.clock)
+        self.do(self.store.open())
+        self.workers = [self.do(add_worker(self.store, *_MODELS)), self.do(add_worker(self.store, "red"))]
+        self.accepted: set[str] = set()
+        self.deleted: set[str] = set()
+        self.leases: list[Lease] = []
+
+    def do(self, work: Coroutine[Any, Any, T]) -> T:
+        return self.loop.run_until_complete(work)
+
+    @rule(
+        tenant=st.sampled_from(_TENANTS),
+        model=st.sampled_from(_MODELS),
+        band=st.sampled_from(Band),
+        cost=st.floats(0.1, 50.0),
+        expires_in=st.sampled_from([None, None, 5.0]),
+        key=st.sampled_from([None, "k1", "k2"]),
+    )
+    def submit(
+        self, tenant: str, model: str, band: Band, cost: float, expires_in: float | None, key: str | None
+    ) -> None:
+        new = new_job(
+            tenant, model=model, band=band, cost_seconds=cost, expires_in=expires_in, idempotency_key=key
+        )
+        try:
+            self.accepted.add(self.do(self.store.submit(new)).id)
+        except (QueueFull, JobNotFound):  # the key's job was deleted
+            return
+
+    @rule(index=st.integers(0, 1), num_jobs=st.integers(1, 4))
+    def claim(self, index: int, num_jobs: int) -> None:
+        self.leases += self.do(claim(self.store, self.workers[index], num_jobs))
+
+    @rule(choice=st.integers(0, 99), how=st.sampled_from(["complete", "broken", "bad", "drain", "lost"]))
+    def say_last_word(self, choice: int, how: str) -> None:
+        """By the newest lease of a job or by an old one, which must change nothing."""
+        if not self.leases:
+            return
+        lease = self.leases[choice % len(self.leases)]
+        before = self.rows(schema.jobs)
+        live = {(row.job_id, row.lease_token) for row in self.rows(schema.leases)}
+        words = {
+            "complete": lambda: complete(self.store, lease, seconds=3.0),
+            "broken": lambda: fail(self.store, lease, retryable=True),
+            "bad": lambda: fail(self.store, lease, retryable=False),
+            "drain": lambda: release(self.store, lease),
+            "lost": lambda: release(self.store, lease, ReleaseCause.WORKER_LOST),
+        }
+        is_live = (lease.job_id, lease.lease_token) in live
+        try:
+            self.do(words[how]())
+        except LeaseLost:
+            assert not is_live
+        if not is_live:
+            assert self.rows(schema.jobs) == before
+
+    @rule(index=st.integers(0, 1))
+    def heartbeat(self, index: int) -> None:
+        mine = {row.job_id for row in self.rows(schema.leases) if row.worker_id == self.workers[index]}
+        self.do(beat(self.store, self.workers[index], *(one for one in self.leases if one.job_id in mine)))
+
+    @rule(choice=st.integers(0, 99), act=st.sampled_from(["cancel", "delete", "requeue"]))
+    def control(self, choice: int, act: str) -> None:
+        if not self.accepted:
+            return
+        job_id = sorted(self.accepted)[choice % len(self.accepted)]
+        try:
+            self.do(getattr(self.store, act)(job_id))
+        except DiffuserveError:
+            return
+        if act == "delete":
+            self.deleted.add(job_id)
+
+    @rule(seconds=st.floats(0.1, 20.0))
+    def let_time_pass(self, seconds: float) -> None:
+        self.pass_by(seconds)
+
+    @rule()
+    def forget(self) -> None:
+        outdated = self.do(self.store.find_outdated(100))
+        assert set(outdated) <= self.deleted
+        self.do(self.store.forget(outdated))
+
+    @invariant()
+    def counters_agree_with_tables(self) -> None:
+        if not hasattr(self, "store"):
+            return
+        lanes = {row.lane: (row.num_ready, row.head_seq) for row in self.rows(schema.lanes) if row.num_ready}
+        ready = self.rows(schema.ready)
+        counted = Counter(row.lane for row in ready)
+        heads = {lane: min(row.seq for row in ready if row.lane == lane) for lane in counted}
+        assert lanes == {lane: (count, heads[lane]) for lane, count in counted.items()}
+        queued = Counter(row.tenant_id for row in self.rows(schema.jobs) if row.status == "queued")
+        assert {row.id: row.num_queued for row in self.rows(schema.tenants) if row.num_queued} == queued
+        waiting = {row.job_id for row in ready} | {row.job_id for row in self.rows(schema.delayed)}
+        assert waiting == {row.id for row in self.rows(schema.jobs) if row.status == "queued"}
+
+    @invariant()
+    def leases_are_few_and_of_jobs_that_run(self) -> None:
+        if not hasattr(self, "store"):
+            return
+        leases = self.rows(schema.leases)
+        jobs = {row.id: row for row in self.rows(schema.jobs)}
+        assert {row.job_id for row in leases} == {
+            one.id for one in jobs.values() if JobStatus(one.status).is_leased
+        }
+        assert all(jobs[row.job_id].lease_token == row.lease_token for row in leases)
+        assert max(Counter(row.tenant_id for row in leases).values(), default=0) <= _MAX_RUNNING
+
+    @invariant()
+    def logs_have_no_gap_and_tell_a_possible_story(self) -> None:
+        if not hasattr(self, "store"):
+            return
+        events = schema.job_events
+        log: dict[str, list[Any]] = {}
+        for row in self.do(
+            self.store.database.rows(sa.select(events).order_by(events.c.job_id, events.c.seq))
+        ):
+            log.setdefault(row.job_id, []).append(row)
+        for rows in log.values():
+            assert [row.seq for row in rows] == list(range(1, len(rows) + 1))
+            kinds = [row.type for row in rows]
+            assert kinds[0] == "queued"
+            assert all(after in _LEGAL[before] for before, after in itertools.pairwise(kinds)), kinds
+
+    def teardown(self) -> None:
+        """Finish everything: nothing that was accepted may be lost."""
+        if not hasattr(self, "store"):
+            return
+        for _ in range(200):
+            self.pass_by(2.0)
+            for worker in self.workers:
+                for lease in self.do(claim(self.store, worker, 4)):
+                    self.do(complete(self.store, lease))
+            if all(JobStatus(row.status).is_final for row in self.rows(schema.jobs)):
+                break
+        jobs = {row.id: JobStatus(row.status) for row in self.rows(schema.jobs)}
+        assert all(status.is_final for status in jobs.values()), jobs
+        assert self.accepted - self.deleted <= set(jobs)
+        assert not self.rows(schema.leases)
+        for job_id, status in jobs.items():
+            kinds = [event.type for event in self.do(self.store.events_after(job_id))]
+            assert kinds[-1] == status
+            assert kinds.count("succeeded") <= 1
+        self.do(self.store.close())
+        self.loop.close()
+
+    def pass_by(self, seconds: float) -> None:
+        while seconds > 0:
+            self.clock.advance(min(seconds, 2.0))
+            self.do(self.store.reap("reaper"))
+            seconds -= 2.0
+
+    def rows(self, table: sa.Table) -> list[Any]:
+        return self.do(self.store.database.rows(sa.select(table).order_by(*table.primary_key.columns)))
+
+
+def _run(machine: type[JobStoreMachine], examples: int, steps: int) -> None:
+    run_state_machine_as_test(  # type: ignore[no-untyped-call]
+        machine,
+        settings=settings(
+            max_examples=examples,
+            stateful_step_count=steps,
+            deadline=None,
+            suppress_health_check=list(HealthCheck),
+            derandomize=True,
+        ),
+    )
+
+
+def _on_sqlite(examples: int, steps: int) -> None:
+    with TemporaryDirectory() as folder:
+
+        class OnSqlite(JobStoreMachine):
+            @property
+            def url(self) -> str:  # type: ignore[override]
+                return f"sqlite:///{Path(folder) / f'{next(_NUMBERS)}.db'}"
+
+        _run(OnSqlite, examples, steps)
+
+
+def _on_postgresql(server: PostgresServer, examples: int, steps: int) -> None:
+    class OnPostgresql(JobStoreMachine):
+        @property
+        def url(self) -> str:  # type: ignore[override]
+            return server.create_database(f"machine_{next(_NUMBERS)}")
+
+    _run(OnPostgresql, examples, steps)
+
+
+def test_nothing_is_lost_on_sqlite() -> None:
+    _on_sqlite(examples=12, steps=40)
+
+
+def test_nothing_is_lost_on_postgresql(postgres: PostgresServer) -> None:
+    _on_postgresql(postgres, examples=8, steps=40)
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(900)
+def test_nothing_is_lost_on_sqlite_in_many_runs() -> None:
+    _on_sqlite(examples=150, steps=80)
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(900)
+def test_nothing_is_lost_on_postgresql_in_many_runs(postgres: PostgresServer) -> None:
+    _on_postgresql(postgres, examples=100, steps=80)
