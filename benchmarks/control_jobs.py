@@ -85,12 +85,11 @@ class ControlPlane:
         ]
 
     async def __aenter__(self) -> "ControlPlane":
-        self.server.start()
-        await self._until("/healthz")
-        for agent in self.agents:
-            agent.start()
-        if self.agents:
-            await self._until("/readyz")
+        try:
+            await self._start()
+        except BaseException:
+            await self.__aexit__()
+            raise
         return self
 
     async def __aexit__(self, *_: object) -> None:
@@ -109,6 +108,14 @@ class ControlPlane:
         if self.database.postmaster is not None:
             used["PostgreSQL"] = cpu_seconds(self.database.postmaster(), with_children=True)
         return used
+
+    async def _start(self) -> None:
+        self.server.start()
+        await self._until("/healthz")
+        for agent in self.agents:
+            agent.start()
+        if self.agents:
+            await self._until("/readyz")
 
     async def _until(self, path: str) -> None:
         request = f"GET {path} HTTP/1.1\r\nHost: 127.0.0.1\r\n\r\n".encode()

@@ -3,6 +3,7 @@
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
+from urllib.parse import urlsplit
 
 from platformdirs import user_cache_path
 from pydantic import Field, field_validator
@@ -85,6 +86,14 @@ class Settings(BaseSettings):
         """What was given on the command line, and the environment's say for what was not (`None`)."""
         given: dict[str, Any] = {name: value for name, value in options.items() if value is not None}
         return cls(**given)
+
+    @field_validator("server", "public_base_url")
+    @classmethod
+    def _check_url(cls, url: str | None) -> str | None:
+        parts = urlsplit("http://unset" if url is None else url)
+        if parts.scheme not in ("http", "https") or not parts.hostname:
+            raise ValueError(f"{url!r} is not a URL such as http://127.0.0.1:8000")
+        return url
 
     @field_validator("plans", mode="before")
     @classmethod

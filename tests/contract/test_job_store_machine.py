@@ -14,7 +14,7 @@ from typing import Any, TypeVar
 
 import pytest
 import sqlalchemy as sa
-from hypothesis import HealthCheck, settings
+from hypothesis import HealthCheck, Phase, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule, run_state_machine_as_test
 from tests.contract.store_driver import add_worker, beat, claim, complete, fail, new_job, release
@@ -224,6 +224,7 @@ def _run(machine: type[JobStoreMachine], examples: int, steps: int) -> None:
             deadline=None,
             suppress_health_check=list(HealthCheck),
             derandomize=True,
+            phases=(Phase.explicit, Phase.generate),  # shrinking takes minutes; a run is short enough to read
         ),
     )
 

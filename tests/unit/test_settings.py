@@ -88,6 +88,12 @@ def test_the_default_plan_must_be_one() -> None:
         _ = Settings(default_plan="nix").store_config
 
 
+@pytest.mark.parametrize("url", ["localhost:8000", "ftp://host", "http://", "http://[::1", ""])
+def test_an_address_that_is_none_is_refused(url: str) -> None:
+    with pytest.raises(ValidationError, match="server"):
+        Settings(server=url)
+
+
 def test_retention_is_set_by_status() -> None:
     kept = Settings(retention_seconds={JobStatus.FAILED: 60.0}).store_config.retention_seconds
     assert kept == {**DEFAULT_RETENTION, JobStatus.FAILED: 60.0}

@@ -21,11 +21,12 @@ Word = TypeVar("Word")
 
 def check_registration(registration: Registration) -> Registration:
     """Raises `InvalidParams` for a model that could not be offered to anyone."""
+    check_storable(registration)
     for number, offer in enumerate(registration.models):
         _check_spec(f"models.{number}.spec", offer.spec)
         if offer.fit is not None:
             _check_fit(f"models.{number}.fit", offer.fit)
-    return check_storable(registration)
+    return registration
 
 
 def check_heartbeat(beat: Heartbeat) -> Heartbeat:
@@ -59,7 +60,7 @@ def check_storable(word: Word) -> Word:
 
 def _check_spec(field: str, values: Mapping[str, Any]) -> None:
     try:
-        spec = _SPEC.validate_python(values, strict=True)
+        spec = _SPEC.validate_json(orjson.dumps(values), strict=True)
     except ValidationError as error:
         first = error.errors()[0]
         way = ".".join(map(str, (field, *first["loc"])))

@@ -89,9 +89,10 @@ class HttpTransport:
             failure = await self._try(request)
             if isinstance(failure, httpx.Response):
                 return failure
-            if time.monotonic() + pause > deadline:
+            delay = random.uniform(0.5, 1.0) * max(pause, failure.retry_after)
+            if time.monotonic() + delay > deadline:
                 raise failure
-            await asyncio.sleep(random.uniform(0.5, 1.0) * max(pause, failure.retry_after))
+            await asyncio.sleep(delay)
             pause = min(2 * pause, _LONGEST_PAUSE)
 
     def stream(self, path: str, headers: Mapping[str, str] | None = None) -> Any:
@@ -107,8 +108,8 @@ class HttpTransport:
             return ServerUnavailable(f"{self.server} does not answer ({type(error).__name__}: {error})")
         if response.status_code in _RETRIED_STATUSES:
             return ServerUnavailable(
-                f"{self.server} answered {response.status_code}: {response.text[:200]}",
-                retry_after=float(response.headers.get("retry-after", 0)),
+                f"{self.server} answered {response.status_code}: {_detail(response)}",
+                retry_after=_retry_after(response),
             )
         if response.is_error:
             raise error_from(response)
@@ -132,6 +133,22 @@ _ERRORS: Mapping[str, type[DiffuserveError]] = {
         WorkerNotFound,
     )
 }
+
+
+def _detail(response: httpx.Response) -> str:
+    """What a problem says, or what anything else begins with."""
+    try:
+        return str(response.json()["detail"])
+    except (ValueError, KeyError, TypeError):
+        return response.text[:200]
+
+
+def _retry_after(response: httpx.Response) -> float:
+    """In seconds; a date, as some proxies give it, counts as nothing said."""
+    try:
+        return max(float(response.headers.get("retry-after", 0)), 0.0)
+    except ValueError:
+        return 0.0
 
 
 def error_from(response: httpx.Response) -> DiffuserveError:

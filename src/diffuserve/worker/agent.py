@@ -5,8 +5,8 @@ and survives the control plane's absence; what they share is the jobs that are h
 """
 
 import asyncio
+import contextlib
 import logging
-import os
 import secrets
 import time
 from collections.abc import Awaitable, Callable
@@ -19,42 +19,37 @@ from diffuserve.domain.worker import (
     Claim,
     Heartbeat,
     Lease,
-    ModelOffer,
     Orders,
     Registered,
     Registration,
     ReleaseCause,
-    WorkerReport,
     WorkerState,
 )
 from diffuserve.worker.admission import Memory, ReadMemory, Room, read_memory, room_left
 from diffuserve.worker.config import WorkerConfig
 from diffuserve.worker.deliveries import Deliveries
-from diffuserve.worker.engine_link import EngineExited, EngineLink
 from diffuserve.worker.held import HeldJob
 from diffuserve.worker.messages import (
     Abort,
     Add,
-    Beat,
     Done,
     Failed,
-    FromEngine,
     Hello,
     Moved,
     Previewed,
-    Ready,
 )
 from diffuserve.worker.metrics import WorkerMetrics
-from diffuserve.worker.watchdog import Pulse, stall_reason
+from diffuserve.worker.reports import condition, registration
+from diffuserve.worker.supervisor import EngineSupervisor, FromJob
 
 log = logging.getLogger(__name__)
 
 _LONG_POLL_SECONDS = 25.0
 _REPORT_SECONDS = 0.5
 _LAST_WORDS_SECONDS = 0.6
-_FIRST_PAUSE, _LONGEST_PAUSE = 0.5, 30.0
-_HEALTHY_SECONDS = 60.0
+_FIRST_PAUSE = 0.5
 _CANNOT_START = 2
+_USUAL_STATES = {WorkerState.READY, WorkerState.OCCUPIED}  # others are told at once
 _NOWHERE = Path("/nonexistent")  # of jobs that never reach an engine
 
 
@@ -71,13 +66,17 @@ class WorkerAgent:
         self._registration: Registration | None = None
         self._registered: Registered | None = None
         self._is_registered = asyncio.Event()
-        self._engine: EngineLink | None = None
-        self._token_budget: int | None = None  # of an engine that is ready
-        self._pulse = Pulse(0.0, 0.0)
-        self._last_beat: Beat | None = None
-        self._is_stalled = False
+        self._engine = EngineSupervisor(
+            config,
+            on_hello=self._introduce,
+            on_job=self._hear_of_job,
+            on_change=self._engine_changed,
+            is_occupied=lambda: any(job.is_in_engine for job in self.held.values()),
+        )
         self._has_room = asyncio.Event()
         self._drain_wanted = asyncio.Event()
+        self._has_news = asyncio.Event()  # of a state that others should know at once
+        self._told_state = WorkerState.INITIALIZING
         self._is_over: asyncio.Future[int] | None = None
 
     async def run(self) -> int:
@@ -85,15 +84,8 @@ class WorkerAgent:
         self._is_over = asyncio.get_running_loop().create_future()
         if self.config.metrics_port is not None:
             self.metrics.serve(self.config.metrics_port)
-        loops = [
-            self._keep_engine,
-            self._claim,
-            self._beat,
-            self._obey,
-            self._report,
-            self._watch,
-            self._drain,
-        ]
+        loops = [self._keep_engine, self._engine.watch, self._claim, self._beat, self._obey]
+        loops += [self._report, self._drain]
         tasks = [asyncio.create_task(self._endure(loop)) for loop in loops]
         try:
             return await self._is_over
@@ -101,8 +93,8 @@ class WorkerAgent:
             for task in tasks:
                 task.cancel()
             await asyncio.gather(*tasks, return_exceptions=True)
-            if self._engine is not None:
-                await self._engine.stop()
+            if self._engine.link is not None:
+                await self._engine.link.stop()
             await self._client.close()
 
     def drain(self) -> None:
@@ -111,11 +103,11 @@ class WorkerAgent:
 
     @property
     def state(self) -> WorkerState:
-        if self._is_stalled:
+        if self._engine.is_stalled:
             return WorkerState.STALLED
         if self._drain_wanted.is_set():
             return WorkerState.DRAINING
-        if self._token_budget is None:
+        if not self._engine.is_ready:
             return WorkerState.INITIALIZING
         return WorkerState.OCCUPIED if self.held else WorkerState.READY
 
@@ -134,49 +126,25 @@ class WorkerAgent:
     # The engine
 
     async def _keep_engine(self) -> None:
-        """Start it, listen to it until it dies, start it again."""
-        deaths, pause = 0, _FIRST_PAUSE
-        while True:
-            started = time.monotonic()
-            code, was_ready = await self._live_engine_once()
-            if not was_ready and self._registration is None:
-                log.error("the engine could not start (exit code %d); see its message above", code)
-                self._end(_CANNOT_START)
-                return
-            self.metrics.engine_died()
-            if time.monotonic() - started > _HEALTHY_SECONDS:
-                deaths, pause = 0, _FIRST_PAUSE
-            deaths += 1
-            limit = self.config.engine_restarts
-            if limit is not None and deaths > limit:
-                log.error("the engine died %d times in a row; giving up", deaths)
-                await asyncio.wait(
-                    {asyncio.create_task(self._deliveries.all_said())}, timeout=_LAST_WORDS_SECONDS
-                )
-                self._end(1)
-                return
-            log.warning("the engine died (exit code %d); it starts again in %.1f s", code, pause)
-            await asyncio.sleep(pause)
-            pause = min(2 * pause, _LONGEST_PAUSE)
+        """An engine that was never ready will not be; one that died too often gets last words."""
+        code = await self._engine.run()
+        if not self._engine.was_ever_ready:
+            log.error("the engine could not start (exit code %d); see its message above", code)
+            self._end(_CANNOT_START)
+            return
+        last_words = asyncio.create_task(self._deliveries.all_said())
+        await asyncio.wait({last_words}, timeout=_LAST_WORDS_SECONDS)
+        self._end(1)
 
-    async def _live_engine_once(self) -> tuple[int, bool]:
-        """Gives the exit code, and whether the engine was ever ready."""
-        try:
-            self._engine = await EngineLink.start(self.config.command)
-        except EngineExited as error:
-            return error.code, False
-        was_ready = False
-        try:
-            async for message in self._engine.messages():
-                was_ready = was_ready or isinstance(message, Ready)
-                await self._hear(message)
-        finally:
-            engine, self._engine, self._token_budget = self._engine, None, None
-            self._has_room.clear()
+    def _engine_changed(self) -> None:
+        if self._engine.link is None:
+            self.metrics.engine_died()
             self._give_up_all()
-            code = await engine.close()
-            self._is_stalled = False
-        return code, was_ready
+        elif self._engine.last_beat is not None:
+            self.metrics.beat(self._engine.last_beat)
+        if self.state is not self._told_state and {self.state, self._told_state} != _USUAL_STATES:
+            self._has_news.set()
+        self._look_for_room()
 
     def _give_up_all(self) -> None:
         """What was inside a dead engine goes back, counted as its loss; what had left it is delivered."""
@@ -185,26 +153,7 @@ class WorkerAgent:
                 job.is_in_engine = False
                 self._deliveries.release(job, ReleaseCause.WORKER_LOST)
 
-    async def _hear(self, message: FromEngine) -> None:
-        now = time.monotonic()
-        match message:
-            case Hello():
-                await self._introduce(message)
-            case Ready():
-                log.info("ready: %s", " · ".join(f"{k} {v}" for k, v in message.description.items()))
-                self._token_budget = message.token_budget
-                self._pulse = Pulse(now, now)
-                self._look_for_room()
-            case Beat():
-                self._last_beat = message
-                self._pulse = self._pulse.beaten(message, now)
-                self.metrics.beat(message)
-                self._look_for_room()
-            case Moved() | Previewed() | Done() | Failed():
-                self._pulse = self._pulse.moved(now)
-                self._hear_of_job(message)
-
-    def _hear_of_job(self, message: Moved | Previewed | Done | Failed) -> None:
+    def _hear_of_job(self, message: FromJob) -> None:
         job = self.held.get(message.job_id)
         if job is None or not job.is_in_engine:
             return  # a lease that was lost meanwhile
@@ -226,23 +175,11 @@ class WorkerAgent:
 
     # The control plane
 
-    async def _introduce(self, hello: Hello) -> None:
+    def _introduce(self, hello: Hello) -> None:
         """Register with the first engine's model; later engines have the same."""
         if self._registration is not None:
             return
-        self._registration = Registration(
-            models=(ModelOffer(spec=hello.spec, fit=hello.fit),),
-            report=WorkerReport(
-                state=WorkerState.INITIALIZING,
-                timestamp=time.time(),
-                num_gpus=hello.num_gpus,
-                num_cpus=os.cpu_count() or 1,
-            ),
-            name=self.config.name,
-            labels=dict(self.config.labels),
-            price_per_hour=self.config.price_per_hour,
-            is_spot=self.config.is_spot,
-        )
+        self._registration = registration(self.config, hello)
         self._registering = asyncio.create_task(self._register())
 
     async def _register(self) -> None:
@@ -277,11 +214,10 @@ class WorkerAgent:
         while not self._drain_wanted.is_set():
             worker_id = await self._worker_id()
             await self._has_room.wait()
-            room = self._room()
-            if room.num_jobs == 0 or self._registration is None:
+            room, model = self._room(), self._model
+            if room.num_jobs == 0:
                 self._has_room.clear()
                 continue
-            model = self._registration.models[0].spec["name"]
             claim = Claim(
                 claim_id=secrets.token_hex(8),
                 num_jobs=room.num_jobs,
@@ -298,16 +234,17 @@ class WorkerAgent:
                 self._take(lease)
 
     def _take(self, lease: Lease) -> None:
-        if self._engine is None or self._token_budget is None or self._drain_wanted.is_set():
+        link = self._engine.link
+        if link is None or not self._engine.is_ready or self._drain_wanted.is_set():
             job = HeldJob(lease, folder=_NOWHERE, is_in_engine=False)
             self.held[lease.job_id] = job
             self._deliveries.release(job, ReleaseCause.DRAIN)
             return
-        job = HeldJob(lease, self._engine.job_folder(f"{lease.job_id}-{lease.lease_token}"))
+        job = HeldJob(lease, link.job_folder(f"{lease.job_id}-{lease.lease_token}"))
         if not any(one.is_in_engine for one in self.held.values()):
-            self._pulse = self._pulse.moved(time.monotonic())
+            self._engine.got_work()
         self.held[lease.job_id] = job
-        self._engine.send(
+        link.send(
             Add(
                 job_id=lease.job_id,
                 input=lease.input,
@@ -327,33 +264,31 @@ class WorkerAgent:
                 await self._follow(await self._client.heartbeat(worker_id, self._heartbeat(), pause))
             except WorkerNotFound:
                 await self._register_again()
-            await asyncio.sleep(max(pause - (time.monotonic() - start), 0.0))
+            await self._rest(max(pause - (time.monotonic() - start), 0.0))
+
+    async def _rest(self, seconds: float) -> None:
+        """Until the next heartbeat is due, or there is news that cannot wait for it."""
+        self._has_news.clear()
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(seconds):
+                await self._has_news.wait()
 
     def _heartbeat(self) -> Heartbeat:
         """Leases are named, and so renewed, only while the engine answers."""
-        answers = self._engine is not None and not self._is_stalled
+        assert self._registration is not None
+        answers = self._engine.is_ready
         held = tuple(job.to_renew() for job in self.held.values() if answers or not job.is_in_engine)
-        fits = {}
-        if self._registration is not None and self._last_beat is not None and self._last_beat.fit:
-            fits[self._registration.models[0].spec["name"]] = self._last_beat.fit
+        beat = self._engine.last_beat
+        fits = {self._model: beat.fit} if beat is not None and beat.fit else {}
+        self._told_state = self.state
         self.metrics.state(self.state)
-        return Heartbeat(report=self._condition(), held=held, fits=fits)
+        report = condition(self.state, self._registration, self._memory(), beat, len(self.held))
+        return Heartbeat(report=report, held=held, fits=fits)
 
-    def _condition(self) -> WorkerReport:
-        memory = self._memory()
-        registration, beat = self._registration, self._last_beat
-        resident = self._token_budget is not None and registration is not None
-        return WorkerReport(
-            state=self.state,
-            timestamp=time.time(),
-            num_gpus=registration.report.num_gpus if registration else 0,
-            num_cpus=os.cpu_count() or 1,
-            memory_bytes=memory.used,
-            memory_limit_bytes=memory.limit,
-            resident_models=(registration.models[0].spec["name"],) if resident and registration else (),
-            last_step_seconds=beat.last_step_seconds if beat else None,
-            num_running=len(self.held),
-        )
+    @property
+    def _model(self) -> str:
+        assert self._registration is not None
+        return str(self._registration.models[0].spec["name"])
 
     async def _obey(self) -> None:
         """Orders that cannot wait for a heartbeat."""
@@ -390,8 +325,8 @@ class WorkerAgent:
             self._forget(job_id)
 
     def _abort(self, job_id: str) -> None:
-        if self._engine is not None:
-            self._engine.send(Abort(job_id=job_id))
+        if self._engine.link is not None:
+            self._engine.link.send(Abort(job_id=job_id))
 
     async def _report(self) -> None:
         """Progress of what takes long enough for somebody to watch."""
@@ -403,19 +338,6 @@ class WorkerAgent:
                     self._deliveries.progress(job)
 
     # Room, life and end
-
-    async def _watch(self) -> None:
-        while True:
-            await asyncio.sleep(min(1.0, self.config.silence_seconds / 4))
-            engine = self._engine
-            if engine is None or self._token_budget is None:
-                continue
-            is_occupied = any(job.is_in_engine for job in self.held.values())
-            reason = stall_reason(self._pulse, is_occupied, time.monotonic(), self.config)
-            if reason is not None and not self._is_stalled:
-                log.error("the engine is stuck (%s); it is killed", reason)
-                self._is_stalled = True
-                engine.kill()
 
     async def _drain(self) -> None:
         await self._drain_wanted.wait()
@@ -453,17 +375,18 @@ class WorkerAgent:
             self._has_room.clear()
 
     def _room(self) -> Room:
-        if self._token_budget is None or self._is_stalled or self._memory_is_short():
+        budget = self._engine.token_budget
+        if budget is None or self._engine.is_stalled or self._memory_is_short():
             return Room(0, 0)
         tokens = [job.lease.step_tokens for job in self.held.values() if job.is_in_engine]
-        return room_left(self.config.max_jobs, self._token_budget, tokens, len(self.held) - len(tokens))
+        return room_left(self.config.max_jobs, budget, tokens, len(self.held) - len(tokens))
 
     def _memory_is_short(self) -> bool:
         return self._memory().is_short(self.config.memory_fraction)
 
     def _memory(self) -> Memory:
         """The device's, where it has its own; else this machine's."""
-        beat = self._last_beat
+        beat, link = self._engine.last_beat, self._engine.link
         if beat is not None and beat.memory_limit_bytes:
             return Memory(beat.memory_bytes, beat.memory_limit_bytes)
-        return self._read_memory(self._engine.pid if self._engine is not None else None)
+        return self._read_memory(link.pid if link is not None else None)

@@ -9,6 +9,7 @@ import signal
 import tempfile
 from collections.abc import AsyncIterator, Sequence
 from pathlib import Path
+from typing import Any
 
 from diffuserve.worker.messages import MAX_LINE_BYTES, FromEngine, Message, Stop, ToEngine, decode, encode
 
@@ -49,9 +50,8 @@ class EngineLink:
         )
         died: asyncio.Task[int] = asyncio.ensure_future(process.wait())
         try:
-            await asyncio.wait(
-                {connected, died}, timeout=_CONNECT_SECONDS, return_when=asyncio.FIRST_COMPLETED
-            )
+            either: set[asyncio.Future[Any]] = {connected, died}
+            await asyncio.wait(either, timeout=_CONNECT_SECONDS, return_when=asyncio.FIRST_COMPLETED)
             if not connected.done():
                 _kill(process)
                 raise EngineExited(await died)

@@ -5,6 +5,7 @@ import threading
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any
 
 import httpx
 import pytest
@@ -17,6 +18,7 @@ from schemathesis.checks import (
     response_schema_conformance,
     status_code_conformance,
 )
+from schemathesis.core.result import Ok
 from uvicorn import Config, Server
 
 from diffuserve.api.app import create_app
@@ -35,7 +37,7 @@ CHECKS = [
     response_schema_conformance,
 ]
 BOUNDED = settings(
-    max_examples=200,
+    max_examples=20,
     phases=[Phase.generate],  # what fails is printed as it is
     deadline=None,
     derandomize=True,
@@ -94,13 +96,14 @@ def live_api(tmp_path_factory: pytest.TempPathFactory) -> Iterator[LiveApi]:
     assert not thread.is_alive()
 
 
-def operations() -> dict[str, schemathesis.APIOperation]:
+def operations() -> dict[str, Any]:
     """By method and path. The document needs no open store."""
     bus = MemoryEventBus()
     store = JobStore("sqlite+aiosqlite://", bus, StoreConfig())
     app = create_app(store, LocalArtifactStore(Path()), bus, ApiConfig())
     schema = schemathesis.openapi.from_dict(app.openapi())
-    return {one.ok().label: one.ok() for one in schema.get_all_operations()}
+    found = [one.ok() for one in schema.get_all_operations() if isinstance(one, Ok)]
+    return {one.label: one for one in found}
 
 
 OPERATIONS = operations()
@@ -153,7 +156,7 @@ def test_no_request_breaks_the_server_and_every_answer_is_documented(live_api: L
 
     @BOUNDED
     @given(case=st.one_of(*map(OPERATIONS[label].as_strategy, MODES)), is_known=st.booleans())
-    def ask(case: schemathesis.Case, is_known: bool) -> None:
+    def ask(case: Any, is_known: bool) -> None:
         if is_known:
             known = {name: live_api.known[name] for name in case.path_parameters if name in live_api.known}
             case.path_parameters.update(known)

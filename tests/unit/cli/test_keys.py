@@ -112,5 +112,6 @@ def test_a_database_is_brought_up_to_date_and_may_be_again(say: Say, tmp_path: P
 def test_a_database_that_is_away_is_one_clear_line(say: Say) -> None:
     code, _, errors = say("db", "upgrade", "--database-url", "postgresql://u:s3cret@127.0.0.1:1/jobs")
     assert code == 1
-    assert errors.startswith("error: cannot open the database")
+    assert errors.startswith("error: the database is away")
+    assert len(errors.splitlines()) == 1
     assert "s3cret" not in errors

@@ -1,0 +1,115 @@
+"""Keeps an engine process alive: starts it, listens to it, kills it when it is stuck, starts it again."""
+
+import asyncio
+import logging
+import time
+from collections.abc import Callable
+from typing import TypeAlias
+
+from diffuserve.worker.config import WorkerConfig
+from diffuserve.worker.engine_link import EngineExited, EngineLink
+from diffuserve.worker.messages import Beat, Done, Failed, FromEngine, Hello, Moved, Previewed, Ready
+from diffuserve.worker.watchdog import Pulse, stall_reason
+
+log = logging.getLogger(__name__)
+
+FromJob: TypeAlias = Moved | Previewed | Done | Failed
+_FIRST_PAUSE, _LONGEST_PAUSE = 0.5, 30.0
+_HEALTHY_SECONDS = 60.0
+
+
+class EngineSupervisor:
+    """`on_job` gets every message about a job, `on_hello` each engine's first; `on_change` is told when
+    an engine becomes ready, beats, gets stuck, and, with `None` for its `link`, when it is dead."""
+
+    def __init__(
+        self,
+        config: WorkerConfig,
+        on_hello: Callable[[Hello], None],
+        on_job: Callable[[FromJob], None],
+        on_change: Callable[[], None],
+        is_occupied: Callable[[], bool],
+    ) -> None:
+        self._config = config
+        self._on_hello, self._on_job, self._on_change = on_hello, on_job, on_change
+        self._is_occupied = is_occupied
+        self._pulse = Pulse(0.0, 0.0)
+        self.link: EngineLink | None = None
+        self.token_budget: int | None = None  # of an engine that is ready
+        self.last_beat: Beat | None = None
+        self.num_deaths = 0
+        self.is_stalled = False
+        self.was_ever_ready = False
+
+    @property
+    def is_ready(self) -> bool:
+        return self.link is not None and self.token_budget is not None and not self.is_stalled
+
+    async def run(self) -> int:
+        """Until the engine is beyond help; gives its last exit code."""
+        deaths, pause = 0, _FIRST_PAUSE
+        while True:
+            started = time.monotonic()
+            code = await self._live_once()
+            if not self.was_ever_ready:
+                return code
+            self.num_deaths += 1
+            if time.monotonic() - started > _HEALTHY_SECONDS:
+                deaths, pause = 0, _FIRST_PAUSE
+            deaths += 1
+            limit = self._config.engine_restarts
+            if limit is not None and deaths > limit:
+                log.error("the engine died %d times in a row; giving up", deaths)
+                return code
+            log.warning("the engine died (exit code %d); it starts again in %.1f s", code, pause)
+            await asyncio.sleep(pause)
+            pause = min(2 * pause, _LONGEST_PAUSE)
+
+    async def watch(self) -> None:
+        """Kill an engine that gives no sign of life, or that is occupied and moves nothing."""
+        while True:
+            await asyncio.sleep(min(1.0, self._config.silence_seconds / 4))
+            if not self.is_ready or self.link is None:
+                continue
+            reason = stall_reason(self._pulse, self._is_occupied(), time.monotonic(), self._config)
+            if reason is not None:
+                log.error("the engine is stuck (%s); it is killed", reason)
+                self.is_stalled = True
+                self._on_change()
+                self.link.kill()
+
+    def got_work(self) -> None:
+        """An idle engine got its first job: only from now on must it move."""
+        self._pulse = self._pulse.moved(time.monotonic())
+
+    async def _live_once(self) -> int:
+        """From the start of one engine to its death; gives its exit code."""
+        try:
+            self.link = await EngineLink.start(self._config.command)
+        except EngineExited as error:
+            return error.code
+        try:
+            async for message in self.link.messages():
+                self._hear(message)
+        finally:
+            link, self.link, self.token_budget = self.link, None, None
+            self._on_change()
+            code = await link.close()
+        return code
+
+    def _hear(self, message: FromEngine) -> None:
+        now = time.monotonic()
+        match message:
+            case Hello():
+                self._on_hello(message)
+            case Ready():
+                log.info("ready: %s", " · ".join(f"{k} {v}" for k, v in message.description.items()))
+                self.token_budget, self._pulse = message.token_budget, Pulse(now, now)
+                self.is_stalled, self.was_ever_ready = False, True
+                self._on_change()
+            case Beat():
+                self.last_beat, self._pulse = message, self._pulse.beaten(message, now)
+                self._on_change()
+            case Moved() | Previewed() | Done() | Failed():
+                self._pulse = self._pulse.moved(now)
+                self._on_job(message)

@@ -1,0 +1,100 @@
+"""Requests that outlive a server's absence, and answers that refuse."""
+
+import time
+from collections.abc import Callable
+
+import httpx
+import pytest
+
+from diffuserve.client.http import HttpTransport
+from diffuserve.domain.errors import DiffuserveError, Forbidden, LeaseLost, ServerRefused, ServerUnavailable
+
+Handler = Callable[[httpx.Request], httpx.Response]
+
+
+def transport(handler: Handler, patience_seconds: float = 5.0) -> HttpTransport:
+    return HttpTransport(
+        "http://server", patience_seconds=patience_seconds, transport=httpx.MockTransport(handler)
+    )
+
+
+def answers(*given: httpx.Response | Exception) -> Handler:
+    remaining = iter(given)
+
+    def handler(_request: httpx.Request) -> httpx.Response:
+        answer = next(remaining)
+        if isinstance(answer, Exception):
+            raise answer
+        return answer
+
+    return handler
+
+
+@pytest.mark.parametrize(
+    "trouble",
+    [
+        httpx.ConnectError("refused"),
+        httpx.ReadTimeout("too slow"),
+        httpx.RemoteProtocolError("cut off"),
+        httpx.Response(503),
+        httpx.Response(502, text="<html>"),
+        httpx.Response(503, headers={"retry-after": "Wed, 21 Oct 2026 07:28:00 GMT"}),
+    ],
+)
+async def test_a_request_is_repeated_while_the_server_is_away(trouble: httpx.Response | Exception) -> None:
+    http = transport(answers(trouble, httpx.Response(200, text="here again")))
+    assert (await http.request("GET", "/v1/jobs")).text == "here again"
+    await http.close()
+
+
+async def test_a_pause_that_the_server_asks_for_is_made() -> None:
+    http = transport(answers(httpx.Response(503, headers={"retry-after": "0.4"}), httpx.Response(200)))
+    start = time.monotonic()
+    await http.request("GET", "/v1/jobs")
+    assert time.monotonic() - start >= 0.2
+    await http.close()
+
+
+async def test_patience_ends_before_a_longer_pause_than_is_left() -> None:
+    problem = {"code": "backlog_full", "detail": "too much work waits"}
+    busy = httpx.Response(503, json=problem, headers={"retry-after": "600"})
+    http = transport(answers(busy), patience_seconds=1.0)
+    start = time.monotonic()
+    with pytest.raises(ServerUnavailable, match=r"503: too much work waits$"):
+        await http.request("POST", "/v1/jobs")
+    assert time.monotonic() - start < 0.5
+    await http.close()
+
+
+async def test_a_long_poll_may_be_held_open_for_longer() -> None:
+    timeouts: list[float] = []
+
+    def handler(request: httpx.Request) -> httpx.Response:
+        timeouts.append(request.extensions["timeout"]["read"])
+        return httpx.Response(200)
+
+    http = transport(handler)
+    await http.request("GET", "/v1/jobs")
+    await http.request("GET", "/v1/jobs", wait_seconds=25.0)
+    assert timeouts[1] == timeouts[0] + 25
+    await http.close()
+
+
+@pytest.mark.parametrize(
+    ("status", "body", "error", "message"),
+    [
+        (403, {"code": "forbidden", "detail": "another door"}, Forbidden, "another door"),
+        (409, {"code": "lease_lost", "detail": "gone", "job_id": "j1"}, LeaseLost, "j1"),
+        (422, {"code": "invalid_params", "detail": "width=7"}, ServerRefused, "width=7"),
+        (404, ["no problem"], ServerRefused, "404"),
+        (400, {"code": "nix"}, ServerRefused, "400"),
+    ],
+)
+async def test_a_refusal_is_raised_at_once(
+    status: int, body: object, error: type[DiffuserveError], message: str
+) -> None:
+    http = transport(answers(httpx.Response(status, json=body)))
+    with pytest.raises(error, match=message) as refused:
+        await http.request("GET", "/v1/jobs")
+    assert type(refused.value) is error
+    await http.close()
