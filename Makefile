@@ -4,7 +4,7 @@ BIN := .venv/bin
 READY := .venv/.ready
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo serve test test-all check fmt bench-engine clean
+.PHONY: help setup demo serve test test-all check fmt chaos bench-engine bench-control bench-serve clean
 
 help: ## list the targets
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 16
@@ -42,6 +42,15 @@ fmt: $(READY) ## format the code
 
 bench-engine: $(READY) ## the engine beside stock diffusers; leave the machine alone meanwhile
 	$(BIN)/python benchmarks/bench_engine.py
+
+bench-control: $(READY) ## jobs per second and claim latency, beside procrastinate; leave the machine alone
+	$(BIN)/python benchmarks/bench_control.py
+
+bench-serve: $(READY) ## the server beside the bare engine; leave the machine alone meanwhile
+	$(BIN)/python benchmarks/bench_serve.py
+
+chaos: $(READY) ## kill -9 everything again and again: no accepted job may be lost or published twice
+	$(BIN)/python benchmarks/chaos.py
 
 clean: ## remove everything that was made
 	rm -rf .venv out dist build .mypy_cache .pytest_cache .ruff_cache .import_linter_cache .hypothesis

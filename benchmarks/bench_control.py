@@ -12,6 +12,8 @@ tables. Nothing else should run on the machine.
 import argparse
 import asyncio
 import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 
@@ -54,42 +56,34 @@ def main() -> None:
 
 
 def run_part(part: str, name: str, arguments: argparse.Namespace, figures: Figures) -> None:
-    """Each part has a database and processes of its own."""
-    if part == "peer" and name != POSTGRESQL:
-        return
+    rounds = range(arguments.rounds)
+    if part == "jobs":
+        load = Load(arguments.num_jobs, arguments.connections)
+        for num_agents in (1, 2):
+            for _ in rounds:
+                with fresh(part, name) as (database, folder):
+                    figures.jobs.append(asyncio.run(measure_jobs(database, folder, load, num_agents)))
+    elif part == "peer" and name == POSTGRESQL:
+        for _ in rounds:
+            with fresh(part, name) as (database, folder):
+                figures.peer.append(asyncio.run(measure_peer(database, arguments.num_jobs, folder)))
+    elif part == "claims":
+        with fresh(part, name) as (database, _):
+            counts = (arguments.num_queued, arguments.num_claims)
+            figures.claims.append(asyncio.run(measure_claims(database, *counts)))
+    elif part == "pick-up":
+        with fresh(part, name) as (database, folder):
+            figures.pick_ups.append(asyncio.run(measure_pick_up(database, folder, _NUM_PICK_UPS)))
+
+
+@contextmanager
+def fresh(part: str, name: str) -> Iterator[tuple[Database, Path]]:
+    """Each measurement has a database and processes of its own."""
     folder = Path(tempfile.mkdtemp(prefix=f"diffuserve-bench-{name}-"))
     folder.chmod(0o755)  # PostgreSQL runs as a user of its own where we are root
     print(f"{part} on {name}, logs in {folder}", flush=True)
     with open_database(name, folder) as database:
-        if part == "jobs":
-            figures.jobs += run_jobs(database, folder, arguments)
-        elif part == "peer":
-            figures.peer += run_peer(database, folder, arguments)
-        elif part == "claims":
-            figures.claims.append(
-                asyncio.run(measure_claims(database, arguments.num_queued, arguments.num_claims))
-            )
-        else:
-            figures.pick_ups.append(asyncio.run(measure_pick_up(database, folder, _NUM_PICK_UPS)))
-
-
-def run_jobs(database: Database, folder: Path, arguments: argparse.Namespace) -> list[JobFigures]:
-    figures = []
-    for num_agents in (1, 2):
-        for _ in range(arguments.rounds):
-            load = Load(arguments.num_jobs, arguments.connections)
-            figures.append(asyncio.run(measure_jobs(database, folder, load, num_agents)))
-    return figures
-
-
-def run_peer(database: Database, folder: Path, arguments: argparse.Namespace) -> list[PeerFigures]:
-    assert database.create is not None
-    assert database.postmaster is not None
-    figures = []
-    for number in range(arguments.rounds):
-        url = database.create(f"peer_{number}")
-        figures.append(asyncio.run(measure_peer(url, database.postmaster(), arguments.num_jobs, folder)))
-    return figures
+        yield database, folder
 
 
 def tables(figures: Figures) -> str:
@@ -111,7 +105,8 @@ def tables(figures: Figures) -> str:
             [_claim_row(one) for one in figures.claims],
         ),
     ]
-    return "\n\n".join(sections + [_plans_text(one) for one in figures.claims])
+    sections += [_plans_text(one) for one in figures.claims]
+    return "\n\n".join(section for section in sections if section)
 
 
 def _job_row(one: JobFigures) -> dict[str, str]:

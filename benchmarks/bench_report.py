@@ -39,7 +39,9 @@ def read_cpu_name() -> str:
 
 
 def markdown_table(title: str, rows: Sequence[Mapping[str, str]]) -> str:
-    """With a column for every name in any of the rows."""
+    """With a column for every name in any of the rows; nothing without rows."""
+    if not rows:
+        return ""
     names = list(dict.fromkeys(name for row in rows for name in row))
     lines = [f"## {title}", "", f"| {' | '.join(names)} |", "|" + "---|" * len(names)]
     lines += ["| " + " | ".join(row.get(name, "") for name in names) + " |" for row in rows]

@@ -15,8 +15,7 @@ NAMES = (SQLITE, POSTGRESQL)
 class Database:
     """`url` is what `diffuserve api` is told (nothing for SQLite), `store_url` what SQLAlchemy is told.
 
-    `restart` kills the postmaster with `kill -9` and starts it again; `create` makes another database
-    on the same server and gives its URL. A SQLite file has neither.
+    `restart` kills the postmaster with `kill -9` and starts it again; a SQLite file has no process.
     """
 
     name: str
@@ -24,7 +23,6 @@ class Database:
     store_url: str
     postmaster: Callable[[], int] | None = None
     restart: Callable[[], None] | None = None
-    create: Callable[[str], str] | None = None
 
 
 @contextmanager
@@ -45,7 +43,6 @@ def open_database(name: str, folder: Path) -> Iterator[Database]:
             store_url=url.replace("postgresql://", "postgresql+asyncpg://", 1),
             postmaster=lambda: server.pid,
             restart=server.restart,
-            create=server.create_database,
         )
     finally:
         server.stop()

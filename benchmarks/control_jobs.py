@@ -109,6 +109,12 @@ class ControlPlane:
             used["PostgreSQL"] = cpu_seconds(self.database.postmaster(), with_children=True)
         return used
 
+    def check(self) -> None:
+        """Raises when a process that was started has ended."""
+        for program in (self.server, *self.agents):
+            if program.was_started and not program.is_alive:
+                raise RuntimeError(f"{program.name} ended; see its log")
+
     async def _start(self) -> None:
         self.server.start()
         await self._until("/healthz")
@@ -126,21 +132,21 @@ class ControlPlane:
                         if (await connection.send(request)).status == 200:
                             return
                 except OSError:
-                    assert self.server.is_alive, "the server ended; see its log"
+                    pass  # not listening yet
+                self.check()
                 await asyncio.sleep(0.05)
 
 
 async def measure_jobs(database: Database, folder: Path, load: Load, num_agents: int) -> JobFigures:
-    """The tables grow from one call on a database to the next, as in real life."""
     num_jobs, num_connections = load.num_jobs, load.num_connections
     engine = create_async_engine(database.store_url)
     async with ControlPlane(database, folder, num_agents) as plane:
         await submit_jobs(plane.port, _bodies(_WARM_UP), num_connections)  # caches are warm
-        await _until_all_done(engine)
+        await _until_all_done(engine, plane)
         before, started = plane.cpu(), time.perf_counter()
         await submit_jobs(plane.port, _bodies(num_jobs), num_connections)
         submitted_in = time.perf_counter() - started
-        await _until_all_done(engine)
+        await _until_all_done(engine, plane)
         after = plane.cpu()
         latencies, seconds = await _times(engine, num_jobs)
     await engine.dispose()
@@ -193,7 +199,7 @@ def _bodies(count: int) -> list[bytes]:
     ]
 
 
-async def _until_all_done(engine: AsyncEngine) -> None:
+async def _until_all_done(engine: AsyncEngine, plane: ControlPlane) -> None:
     """Looks at two small tables: what is neither queued nor running has ended."""
     queued = sa.exists(sa.select(schema.ready.c.job_id))
     running = sa.exists(sa.select(schema.leases.c.job_id))
@@ -202,6 +208,7 @@ async def _until_all_done(engine: AsyncEngine) -> None:
             async with engine.connect() as connection:
                 if not (await connection.execute(sa.select(queued | running))).scalar_one():
                     return
+            plane.check()
             await asyncio.sleep(0.05)
 
 

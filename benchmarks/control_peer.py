@@ -14,6 +14,7 @@ from pathlib import Path
 import procrastinate
 import psycopg
 
+from control_database import Database
 from control_processes import Program, cpu_seconds
 
 NUM_AT_ONCE = 32
@@ -46,7 +47,10 @@ def add_task(app: procrastinate.App) -> Defer:
     return lambda prompt: do_nothing.defer_async(prompt=prompt)
 
 
-async def measure_peer(url: str, postmaster: int, num_jobs: int, folder: Path) -> PeerFigures:
+async def measure_peer(database: Database, num_jobs: int, folder: Path) -> PeerFigures:
+    assert database.url is not None
+    assert database.postmaster is not None
+    url, postmaster = database.url, database.postmaster()
     app = make_app(url)
     defer = add_task(app)
     worker = Program("procrastinate", [sys.executable, __file__, url], {}, folder / "procrastinate.log")

@@ -36,6 +36,10 @@ class Program:
         return self._process.pid
 
     @property
+    def was_started(self) -> bool:
+        return self._process is not None
+
+    @property
     def is_alive(self) -> bool:
         return self._process is not None and self._process.poll() is None
 

@@ -137,7 +137,7 @@ def test_a_killed_server_takes_its_worker_along_and_goes_on_where_it_was() -> No
     with started("serve", "--engine-command", NULL_ENGINE) as server:
         server.wait_until_ready()
         assert submit(server, "another star", "--wait").returncode == 0
-        eventually(lambda: show(server, job_id)["status"] == "succeeded", 45)
+        eventually(lambda: show(server, job_id)["status"] == "succeeded", 10)  # long before a lease runs out
 
 
 def is_alive(process: psutil.Process) -> bool:
@@ -231,6 +231,7 @@ def test_with_keys_everybody_shows_one_and_serves_own_worker_has_one() -> None:
         server.wait_until_ready()
         refused = submit(server, "a star")
         assert refused.returncode == 2
+        assert "DIFFUSERVE_API_KEY" in refused.stderr
         assert "Traceback" not in refused.stderr
         assert submit(server, "a star", "--wait", "--key", key).returncode == 0
         words = [word for one in server.family() for word in one.cmdline()]
@@ -239,6 +240,25 @@ def test_with_keys_everybody_shows_one_and_serves_own_worker_has_one() -> None:
     keys = json.loads(run("keys", "list", "--json").stdout)
     assert [bool(one["revoked_at"]) for one in keys if one["role"] == "worker"] == [True]
     assert [bool(one["revoked_at"]) for one in keys if one["role"] == "tenant"] == [False]
+
+
+def test_workers_elsewhere_connect_with_a_key_of_their_own() -> None:
+    key = run("keys", "create", "--tenant", "studio").stdout.strip()
+    own = run("keys", "create", "--role", "worker").stdout.strip()
+    with started("api") as server:
+        arguments = ["--server", server.address, "--engine-command", NULL_ENGINE, "--label", "zone=a"]
+        refused = run("worker", *arguments, "--key", key)
+        assert refused.returncode == 2, "a tenant's key is none for a worker"
+        environment = {**os.environ, "DIFFUSERVE_API_KEY": own}
+        worker = subprocess.Popen([*DIFFUSERVE, "worker", *arguments], env=environment)
+        try:
+            server.wait_until_ready()
+            assert submit(server, "a star", "--wait", "--key", key).returncode == 0
+            worker.terminate()
+            assert worker.wait(timeout=20) == 0
+        finally:
+            worker.kill()
+            worker.wait()
 
 
 def test_a_job_can_be_watched_and_canceled() -> None:

@@ -11,7 +11,7 @@ from pydantic import TypeAdapter, ValidationError
 from diffuserve.domain.cost import CostFit
 from diffuserve.domain.errors import InvalidParams
 from diffuserve.domain.model_spec import ModelSpec
-from diffuserve.domain.worker import Claim, Heartbeat, Registration
+from diffuserve.domain.worker import Claim, Heartbeat, Registration, WorkerReport, WorkerState
 
 _SPEC = TypeAdapter(ModelSpec)
 _COUNTS = tuple(field.name for field in fields(ModelSpec) if field.type is int)
@@ -22,6 +22,7 @@ Word = TypeVar("Word")
 def check_registration(registration: Registration) -> Registration:
     """Raises `InvalidParams` for a model that could not be offered to anyone."""
     check_storable(registration)
+    _check_state(registration.report)
     for number, offer in enumerate(registration.models):
         _check_spec(f"models.{number}.spec", offer.spec)
         if offer.fit is not None:
@@ -30,6 +31,7 @@ def check_registration(registration: Registration) -> Registration:
 
 
 def check_heartbeat(beat: Heartbeat) -> Heartbeat:
+    _check_state(beat.report)
     for model, fit in beat.fits.items():
         _check_fit(f"fits.{model}", fit)
     return check_storable(beat)
@@ -56,6 +58,11 @@ def check_storable(word: Word) -> Word:
     if b"\\u0000" in text:
         raise InvalidParams("body", "\0", "text must not hold the character U+0000")
     return word
+
+
+def _check_state(report: WorkerReport) -> None:
+    if report.state is WorkerState.LOST:
+        raise InvalidParams("report.state", report.state, "who speaks is not lost")
 
 
 def _check_spec(field: str, values: Mapping[str, Any]) -> None:

@@ -41,7 +41,10 @@ def list_jobs(
     if as_json:
         typer.echo(page.to_json())
         return
-    table = Table("id", "status", "model", "size", "steps", "age", "prompt", box=None, header_style="bold")
+    table = Table(box=None, header_style="bold")
+    for name in ("id", "status", "model", "size", "steps", "age"):
+        table.add_column(name, no_wrap=True)
+    table.add_column("prompt")  # the one that gives way on a narrow screen
     for job in page.data:
         size, steps = _size(job), str(job.input.get("num_inference_steps", ""))
         age = _age(job.created_at)

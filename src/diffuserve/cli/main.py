@@ -39,14 +39,23 @@ _REFUSALS = (
     NotFound,
     ServerRefused,
     TooLarge,
-    Unauthorized,
     ValidationError,
 )
+
+_FIRST_STEPS = """
+Examples:
+
+  diffuserve serve
+
+  diffuserve submit "a red circle on a white background" -o circle.png
+
+  diffuserve generate "a blue star" "a green ring" --size 192x128 --steps 8 --seed 7 --grid
+"""
 
 app = typer.Typer(
     name="diffuserve",
     help="Serve diffusion models with step-level continuous batching.",
-    epilog=EXAMPLES,
+    epilog=_FIRST_STEPS,
     no_args_is_help=True,
     add_completion=False,
     rich_markup_mode="markdown",
@@ -78,6 +87,8 @@ def main() -> None:
     """Run a command; what a person got wrong is one line on stderr and exit code 2."""
     try:
         app()
+    except Unauthorized as error:
+        _complain(f"{error} (with --key, or DIFFUSERVE_API_KEY)", BAD_INPUT)
     except _REFUSALS as error:
         _complain(error, BAD_INPUT)
     except DiffuserveError as error:
@@ -86,6 +97,6 @@ def main() -> None:
         sys.exit(INTERRUPTED)
 
 
-def _complain(error: Exception, code: int) -> None:
+def _complain(error: Exception | str, code: int) -> None:
     Console(stderr=True).print(f"error: {error}", style="red", markup=False, highlight=False, soft_wrap=True)
     sys.exit(code)

@@ -24,8 +24,6 @@ Examples:
   diffuserve serve --model black-forest-labs/FLUX.1-schnell --device cuda:0 --port 9000
 """
 
-_DRAIN_SECONDS = 5.0  # a person waits; what is cut short is taken up at the next start
-
 
 def serve(  # noqa: PLR0913 (a command has as many arguments as options)
     host: options.Host = None,
@@ -36,7 +34,7 @@ def serve(  # noqa: PLR0913 (a command has as many arguments as options)
     data_dir: options.DataDir = None,
     database_url: options.DatabaseUrl = None,
     no_auth: options.NoAuth = False,
-    drain_seconds: options.DrainSeconds = _DRAIN_SECONDS,
+    drain_seconds: options.DrainSeconds = None,
     engine_command: options.EngineCommand = None,
 ) -> None:
     """Serve a model on this machine: API, queue and one worker.
@@ -82,7 +80,10 @@ async def _serve(settings: Settings, no_auth: bool, launch: "Launch") -> int:
         stack.callback(ready.cancel)
         stopping = asyncio.create_task(stop.wait())
         await asyncio.wait([stopping, worker], return_when=asyncio.FIRST_COMPLETED)
-        return 0 if stop.is_set() else worker.result()
+        if not stop.is_set():
+            return worker.result()
+        console.print("finishing what runs; a second Ctrl-C stops at once, and loses nothing either")
+        return 0
 
 
 def _invite(ready: asyncio.Task[None], server: "RunningServer", model: str, console: Console) -> None:

@@ -74,9 +74,9 @@ class LiveApi:
         await store.close()
 
     async def _meet(self, http: httpx.AsyncClient) -> None:
-        worker = await HandWorker.register(http)
+        worker, target = await HandWorker.register(http), await HandWorker.register(http)
         job = (await http.post("/v1/jobs", json={"input": {"prompt": "a cat"}})).json()
-        self.known = {"job_id": job["id"], "worker_id": worker.id, "name": "0.png", "lease_token": "1"}
+        self.known = {"job_id": job["id"], "worker_id": target.id, "name": "0.png", "lease_token": "1"}
         working = asyncio.create_task(worker.work())
         self.started.set()
         await asyncio.to_thread(self.stop.wait)

@@ -1,0 +1,254 @@
+"""`diffuserve serve` beside the bare engine: what the whole way costs, from HTTP to the file.
+
+    python benchmarks/bench_serve.py
+    python benchmarks/bench_serve.py --rounds 2 --only large
+
+Both run the bundled model. One load generator, in this process, keeps the same number of requests
+under way on either side, in turn: over HTTP, waiting for each job's end, and over a pipe to a process
+that has nothing but an `Engine`. The server's pictures are PNG files with thumbnails by then, the bare
+engine's are pixels in memory. Nothing else should run on the machine.
+"""
+
+import argparse
+import asyncio
+import json
+import multiprocessing
+import statistics
+import tempfile
+import time
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Sequence
+from contextlib import asynccontextmanager, contextmanager
+from dataclasses import asdict, dataclass
+from itertools import islice
+from multiprocessing.connection import Connection as Pipe
+from pathlib import Path
+
+import workloads
+from bench_report import RESULTS, markdown_table, read_conditions, write_report
+from control_load import Connection, post_request
+from control_processes import DIFFUSERVE, Program, free_port, serving_environment
+from diffuserve.domain.params import GenerationParams
+
+Run = Callable[[Sequence[GenerationParams]], Awaitable[None]]
+
+_MODEL = "tiny-flux"
+_START_SECONDS = 120.0
+_PACKAGES = ("torch", "fastapi", "uvicorn", "sqlalchemy")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Scenario:
+    """`count` requests, `at_once` of them under way at a time."""
+
+    name: str
+    side: int
+    num_inference_steps: int
+    count: int
+    at_once: int
+    target: float | None
+
+    def requests(self, seed: int) -> list[GenerationParams]:
+        return [
+            GenerationParams(
+                prompt=one.prompt,
+                width=self.side,
+                height=self.side,
+                num_inference_steps=self.num_inference_steps,
+                seed=one.seed,
+            )
+            for one in workloads.equal(self.count, seed, self.side)
+        ]
+
+
+SCENARIOS = (
+    Scenario(name="large", side=512, num_inference_steps=8, count=16, at_once=4, target=0.9),
+    Scenario(name="small", side=128, num_inference_steps=4, count=64, at_once=16, target=None),
+)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Figure:
+    """Pictures a second on both sides; `ratio` is that of the medians, `low` and `high` of single rounds."""
+
+    scenario: Scenario
+    rounds: int
+    alone_seconds: float
+    bare: float
+    serve: float
+    ratio: float
+    low: float
+    high: float
+
+
+def main() -> None:
+    arguments = parse_arguments()
+    scenarios = [one for one in SCENARIOS if arguments.only in (None, one.name)]
+    figures = asyncio.run(measure(scenarios, arguments.rounds))
+    text = markdown_table("Served beside the bare engine, pictures a second", [_row(one) for one in figures])
+    print(text)
+    if arguments.only is None:
+        content = {"figures": [asdict(figure) for figure in figures]}
+        text = f"# `diffuserve serve` beside the bare engine\n\n{text}\n\nBoth run {_MODEL} as it is shipped."
+        write_report(RESULTS / f"serve_{arguments.label}", content, text, read_conditions(_PACKAGES))
+
+
+async def measure(scenarios: Sequence[Scenario], rounds: int) -> list[Figure]:
+    folder = Path(tempfile.mkdtemp(prefix="diffuserve-bench-serve-"))
+    print(f"logs in {folder}", flush=True)
+    with bare_engine() as bare:
+        async with served(folder) as port:
+            return [await compare(scenario, bare, port, rounds) for scenario in scenarios]
+
+
+async def compare(scenario: Scenario, bare: Pipe, port: int, rounds: int) -> Figure:
+    """One unmeasured round, then each side in turn."""
+
+    async def on_bare(requests: Sequence[GenerationParams]) -> None:
+        await run_bare(bare, requests, scenario.at_once)
+
+    async def on_server(requests: Sequence[GenerationParams]) -> None:
+        await run_served(port, requests, scenario.at_once)
+
+    speeds: dict[Run, list[float]] = {on_bare: [], on_server: []}
+    for seed in range(rounds + 1):
+        for run, measured in speeds.items():
+            measured.append(scenario.count / await _seconds(run, scenario.requests(seed)))
+    theirs, ours = speeds[on_bare][1:], speeds[on_server][1:]
+    ratios = [one / other for one, other in zip(ours, theirs, strict=True)]
+    return Figure(
+        scenario=scenario,
+        rounds=rounds,
+        alone_seconds=await _seconds(on_bare, scenario.requests(0)[:1]),
+        bare=statistics.median(theirs),
+        serve=statistics.median(ours),
+        ratio=statistics.median(ours) / statistics.median(theirs),
+        low=min(ratios),
+        high=max(ratios),
+    )
+
+
+async def run_bare(pipe: Pipe, requests: Sequence[GenerationParams], at_once: int) -> None:
+    """A new request as soon as one is done; the pipe tells of each end."""
+    loop, waiting = asyncio.get_running_loop(), iter(requests)
+    for request in islice(waiting, at_once):
+        pipe.send(request)
+    for _ in requests:
+        await loop.run_in_executor(None, pipe.recv)
+        for request in islice(waiting, 1):
+            pipe.send(request)
+
+
+async def run_served(port: int, requests: Sequence[GenerationParams], at_once: int) -> None:
+    """A new request as soon as one is done; each waits for its own end."""
+    waiting = iter(requests)
+
+    async def work() -> None:
+        async with Connection(port) as connection:
+            for request in waiting:
+                body = json.dumps({"model": _MODEL, "input": request.to_dict()}).encode()
+                answer = await connection.send(post_request("/v1/jobs", body, ["Prefer: wait=60"]))
+                assert answer.status == 200, answer.body
+                assert answer.json()["status"] == "succeeded", answer.body
+
+    async with asyncio.TaskGroup() as group:
+        for _ in range(at_once):
+            group.create_task(work())
+
+
+@contextmanager
+def bare_engine() -> Iterator[Pipe]:
+    """A process with nothing but an engine, which answers each request when its picture is done."""
+    context = multiprocessing.get_context("spawn")
+    pipe, there = context.Pipe()
+    process = context.Process(target=_run_engine, args=(there,), daemon=True)
+    process.start()
+    pipe.recv()  # loaded
+    try:
+        yield pipe
+    finally:
+        pipe.send(None)
+        process.join()
+
+
+def _run_engine(pipe: Pipe) -> None:
+    asyncio.run(_answer(pipe))
+
+
+async def _answer(pipe: Pipe) -> None:
+    from diffuserve import Engine
+
+    engine = await asyncio.to_thread(Engine.load, _MODEL)
+    loop, tasks = asyncio.get_running_loop(), set()
+    pipe.send("loaded")
+
+    async def draw(request: GenerationParams) -> None:
+        await engine.submit(request)
+        pipe.send("done")
+
+    while (request := await loop.run_in_executor(None, pipe.recv)) is not None:
+        tasks.add(asyncio.create_task(draw(request)))
+    await asyncio.gather(*tasks)
+    engine.close()
+
+
+@asynccontextmanager
+async def served(folder: Path) -> AsyncIterator[int]:
+    """The port of a server whose worker is ready."""
+    port = free_port()
+    command = [*DIFFUSERVE, "serve", "--port", str(port), "--data-dir", str(folder / "data")]
+    server = Program("serve", [*command, "--model", _MODEL], serving_environment(), folder / "serve.log")
+    server.start()
+    try:
+        await _until_ready(server, port)
+        yield port
+    finally:
+        await asyncio.to_thread(server.stop)
+
+
+async def _until_ready(server: Program, port: int) -> None:
+    async with asyncio.timeout(_START_SECONDS):
+        while True:
+            try:
+                async with Connection(port) as connection:
+                    request = b"GET /readyz HTTP/1.1\r\nHost: 127.0.0.1\r\n\r\n"
+                    if (await connection.send(request)).status == 200:
+                        return
+            except OSError:
+                assert server.is_alive, "the server ended; see its log"
+            await asyncio.sleep(0.1)
+
+
+async def _seconds(run: Run, requests: Sequence[GenerationParams]) -> float:
+    started = time.perf_counter()
+    await run(requests)
+    return time.perf_counter() - started
+
+
+def _row(figure: Figure) -> dict[str, str]:
+    scenario = figure.scenario
+    return {
+        "requests": f"{scenario.count} of {scenario.side} px, {scenario.num_inference_steps} steps",
+        "at once": f"{scenario.at_once}",
+        "one alone": f"{figure.alone_seconds:.2f} s",
+        "bare engine": f"{figure.bare:.2f}",
+        "serve": f"{figure.serve:.2f}",
+        "serve / bare": f"**{figure.ratio:.2f}**",
+        "single rounds": f"{figure.low:.2f}-{figure.high:.2f} ({figure.rounds})",
+        "target": "" if scenario.target is None else f"{scenario.target:g}",
+    }
+
+
+def parse_arguments() -> argparse.Namespace:
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("--rounds", type=int, default=7, help="measured rounds a scenario (default 7)")
+    parser.add_argument(
+        "--only", choices=[one.name for one in SCENARIOS], help="one scenario; writes no result file"
+    )
+    parser.add_argument("--label", default="cpu", help="names the machine in the result's file name")
+    return parser.parse_args()
+
+
+if __name__ == "__main__":
+    main()

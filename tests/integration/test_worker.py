@@ -1,0 +1,321 @@
+"""The agent with a real child process against a real server; most with an engine that draws nothing."""
+
+import asyncio
+import os
+import signal
+import socket
+import subprocess
+import sys
+from collections.abc import AsyncGenerator, Awaitable, Callable
+from pathlib import Path
+from typing import Any
+
+import httpx
+import psutil
+import pytest
+import uvicorn
+
+from diffuserve.api.app import create_app
+from diffuserve.api.config import ApiConfig
+from diffuserve.client.http import HttpTransport
+from diffuserve.client.leases import LeaseClient
+from diffuserve.domain.job import Job, JobStatus, NewJob
+from diffuserve.domain.worker import WorkerState
+from diffuserve.events.base import job_topic
+from diffuserve.events.memory import MemoryEventBus
+from diffuserve.jobs.config import StoreConfig
+from diffuserve.jobs.reaper import Reaper
+from diffuserve.jobs.store import JobStore
+from diffuserve.media.picture_file import read_parameters
+from diffuserve.storage.local import LocalArtifactStore
+from diffuserve.worker.admission import Memory
+from diffuserve.worker.agent import WorkerAgent
+from diffuserve.worker.config import WorkerConfig
+
+LEASE_SECONDS = 3.0
+NULL = (sys.executable, "-m", "diffuserve.testing.null_engine")
+
+
+class Plane:
+    """A control plane on a port of its own, which can go away and come back."""
+
+    def __init__(self, folder: Path) -> None:
+        self.bus = MemoryEventBus()
+        self.folder = folder
+        self.artifacts = LocalArtifactStore(folder / "artifacts")
+        config = StoreConfig(lease_seconds=LEASE_SECONDS, heartbeat_seconds=1.0, default_plan="pro")
+        self.store = JobStore(f"sqlite:///{folder}/jobs.db", self.bus, config)
+        with socket.socket() as probe:
+            probe.bind(("127.0.0.1", 0))
+            self.port: int = probe.getsockname()[1]
+        self.url = f"http://127.0.0.1:{self.port}"
+
+    async def listen(self) -> None:
+        app = create_app(self.store, self.artifacts, self.bus, ApiConfig(auth=False, look_seconds=0.2))
+        config = uvicorn.Config(app, port=self.port, log_level="error", timeout_graceful_shutdown=1)
+        self.server = uvicorn.Server(config)
+        self.serving = asyncio.create_task(self.server.serve())
+        while not self.server.started:
+            await asyncio.sleep(0.01)
+
+    async def vanish(self) -> None:
+        self.server.should_exit = True
+        await self.serving
+
+    async def submit(self, prompt: str = "a star", model: str = "null", **values: Any) -> Job:
+        values.setdefault("input", {"prompt": prompt, "seed": 1})
+        return await self.store.submit(NewJob(tenant_id="ada", model=model, cost_seconds=0.1, **values))
+
+    async def status(self, job: Job) -> JobStatus:
+        return (await self.store.get(job.id)).status
+
+
+@pytest.fixture
+async def plane(tmp_path: Path) -> AsyncGenerator[Plane]:
+    plane = Plane(tmp_path)
+    await plane.store.open()
+    await plane.listen()
+    reaper = asyncio.create_task(Reaper(plane.store, plane.artifacts).run())
+    yield plane
+    reaper.cancel()
+    await plane.vanish()
+    await plane.store.close()
+
+
+Start = Callable[..., WorkerAgent]
+
+
+@pytest.fixture
+async def start(plane: Plane) -> AsyncGenerator[Start]:
+    """Starts agents; each is drained at the end."""
+    running: list[tuple[WorkerAgent, asyncio.Task[int]]] = []
+
+    def start(*options: str, memory: Memory | None = None, **values: Any) -> WorkerAgent:
+        values.setdefault("engine_command", (*NULL, *options))
+        values.setdefault("drain_seconds", 0.0)
+        config = WorkerConfig(server=plane.url, **values)
+        client = LeaseClient(HttpTransport(plane.url, patience_seconds=60.0))
+        agent = WorkerAgent(config, client, lambda _pid: memory or Memory(0, 1))
+        agent.over = asyncio.create_task(agent.run())  # type: ignore[attr-defined]
+        running.append((agent, agent.over))  # type: ignore[attr-defined]
+        return agent
+
+    yield start
+    for agent, task in running:
+        agent.drain()
+        await asyncio.wait({task}, timeout=10)
+
+
+async def eventually(check: Callable[[], Awaitable[bool] | bool], seconds: float = 10.0) -> None:
+    async with asyncio.timeout(seconds):
+        while True:
+            answer = check()
+            if answer if isinstance(answer, bool) else await answer:
+                return
+            await asyncio.sleep(0.03)
+
+
+async def until(plane: Plane, job: Job, status: JobStatus, seconds: float = 10.0) -> Job:
+    async def reached() -> bool:
+        return await plane.status(job) is status
+
+    await eventually(reached, seconds)
+    return await plane.store.get(job.id)
+
+
+async def engine_pid(agent: WorkerAgent) -> int:
+    await eventually(lambda: agent._engine.is_ready)
+    link = agent._engine.link
+    assert link is not None
+    return link.pid
+
+
+async def test_a_job_comes_out_as_a_file(plane: Plane, start: Start) -> None:
+    start("--files", "1")
+    job = await until(plane, await plane.submit(), JobStatus.SUCCEEDED)
+    assert job.result is not None
+    (artifact,) = job.result.artifacts
+    assert await plane.artifacts.size(f"{job.id}/{job.lease_token}/{artifact.name}") == artifact.size_bytes
+
+
+async def test_many_jobs_overlap(plane: Plane, start: Start) -> None:
+    start("--seconds", "0.3")
+    jobs = [await plane.submit() for _ in range(20)]
+    begin = asyncio.get_running_loop().time()
+    for job in jobs:
+        await until(plane, job, JobStatus.SUCCEEDED)
+    assert asyncio.get_running_loop().time() - begin < 6.0 < 20 * 0.3 + 1, "one after another takes longer"
+
+
+async def test_one_bad_job_does_not_end_the_loop(plane: Plane, start: Start) -> None:
+    start()
+    bad, good = await plane.submit("bad"), await plane.submit()
+    failed = await until(plane, bad, JobStatus.FAILED)
+    assert failed.error is not None
+    assert failed.error.code == "bad"
+    await until(plane, good, JobStatus.SUCCEEDED)
+
+
+async def test_a_killed_engine_starts_again_and_its_jobs_go_on(plane: Plane, start: Start) -> None:
+    agent = start("--seconds", "0.5")
+    pid = await engine_pid(agent)
+    job = await plane.submit()
+    await until(plane, job, JobStatus.RUNNING)
+    os.kill(pid, signal.SIGKILL)
+    done = await until(plane, job, JobStatus.SUCCEEDED)
+    assert done.attempt >= 2
+    causes = [event.data.get("cause") for event in await plane.store.events_after(job.id)]
+    assert "worker_lost" in causes
+    assert await engine_pid(agent) != pid
+
+
+async def test_without_restarts_the_agent_ends_with_its_engine(plane: Plane, start: Start) -> None:
+    agent = start("--seconds", "60", engine_restarts=0)
+    pid = await engine_pid(agent)
+    job = await plane.submit()
+    await until(plane, job, JobStatus.RUNNING)
+    os.kill(pid, signal.SIGKILL)
+    async with asyncio.timeout(1.0):
+        assert await asyncio.shield(agent.over) == 1  # type: ignore[attr-defined]
+    assert await plane.status(job) is JobStatus.QUEUED, "it was handed back with the last breath"
+
+
+async def test_the_engine_dies_with_its_agent(plane: Plane, tmp_path: Path) -> None:
+    command = [sys.executable, "-m", "diffuserve", "worker", "--server", plane.url]
+    engine = f"{' '.join(NULL)} --seconds 60"
+    with subprocess.Popen([*command, "--engine-command", engine], stderr=subprocess.DEVNULL) as agent:
+        process = psutil.Process(agent.pid)
+        await eventually(lambda: any("null_engine" in " ".join(c.cmdline()) for c in process.children()), 20)
+        (child,) = process.children()
+        agent.kill()
+        await eventually(lambda: not child.is_running() or child.status() == psutil.STATUS_ZOMBIE, 1.0)
+
+
+@pytest.mark.parametrize("how", ["frozen", "hanging"])
+async def test_a_stuck_engine_is_killed_and_its_job_goes_back(plane: Plane, start: Start, how: str) -> None:
+    agent = start("--seconds", "0.8", silence_seconds=1.5, stall_seconds=1.5)
+    pid = await engine_pid(agent)
+    job = await plane.submit("hang" if how == "hanging" else "a star")
+    await until(plane, job, JobStatus.RUNNING)
+    if how == "frozen":
+        os.kill(pid, signal.SIGSTOP)
+    await eventually(lambda: agent.state is WorkerState.STALLED)
+    await eventually(lambda: not psutil.pid_exists(pid) or agent._engine.link is None)
+    if how == "frozen":
+        await until(plane, job, JobStatus.SUCCEEDED)
+    else:
+        failed = await until(plane, job, JobStatus.FAILED, 40)
+        assert failed.error is not None
+        assert failed.error.code == "worker_lost", "it hangs every engine"
+
+
+async def test_a_cancel_reaches_a_running_job_at_once(plane: Plane, start: Start) -> None:
+    agent = start("--seconds", "60")
+    job = await plane.submit()
+    await until(plane, job, JobStatus.RUNNING)
+    await eventually(lambda: bool(agent.held))
+    await plane.store.cancel(job.id)
+    await until(plane, job, JobStatus.CANCELED, 1.0)
+    await eventually(lambda: not agent.held)
+
+
+async def test_a_lost_lease_stops_the_work_and_nothing_more_is_said(plane: Plane, start: Start) -> None:
+    agent = start("--seconds", "60")
+    job = await plane.submit(timeout=1.0)
+    await until(plane, job, JobStatus.FAILED)
+    await eventually(lambda: not agent.held, 3.0)
+    await until(plane, await plane.submit("bad"), JobStatus.FAILED)
+
+
+async def test_a_drain_finishes_what_fits_and_hands_back_the_rest(plane: Plane, start: Start) -> None:
+    agent = start("--seconds", "1.2", drain_seconds=5.0, max_jobs=1)
+    short, waiting = await plane.submit(), await plane.submit()
+    await until(plane, short, JobStatus.RUNNING)
+    await eventually(lambda: bool(agent.held))
+    agent.drain()
+    async with asyncio.timeout(8.0):
+        assert await asyncio.shield(agent.over) == 0  # type: ignore[attr-defined]
+    assert await plane.status(short) is JobStatus.SUCCEEDED
+    assert await plane.status(waiting) is JobStatus.QUEUED
+
+    impatient = start("--seconds", "60", drain_seconds=0.2)
+    await until(plane, waiting, JobStatus.RUNNING)
+    await eventually(lambda: bool(impatient.held))
+    impatient.drain()
+    async with asyncio.timeout(8.0):
+        await asyncio.shield(impatient.over)  # type: ignore[attr-defined]
+    causes = [event.data.get("cause") for event in await plane.store.events_after(waiting.id)]
+    assert causes[-1] == "drain"
+    assert await plane.status(waiting) is JobStatus.QUEUED
+
+
+async def test_a_worker_short_of_memory_gets_no_job_until_it_has_some(plane: Plane, start: Start) -> None:
+    agent = start(memory=Memory(95, 100))
+    job = await plane.submit()
+    await engine_pid(agent)
+    await asyncio.sleep(1.5)
+    assert await plane.status(job) is JobStatus.QUEUED
+    agent._read_memory = lambda _pid: Memory(90, 100)
+    await until(plane, job, JobStatus.SUCCEEDED)
+
+
+async def test_a_worker_that_was_forgotten_registers_again(plane: Plane, start: Start) -> None:
+    agent = start()
+    await engine_pid(agent)
+    await until(plane, await plane.submit(), JobStatus.SUCCEEDED)
+    from diffuserve.jobs.workers import forget_workers
+
+    await plane.store.database.write(lambda transaction: forget_workers(transaction, -1.0))
+    await until(plane, await plane.submit(), JobStatus.SUCCEEDED, 40.0)
+    assert len(await plane.store.workers()) == 1
+
+
+async def test_a_job_outlives_the_control_planes_absence(plane: Plane, start: Start) -> None:
+    agent = start("--seconds", "1.5", "--files", "1")
+    job = await plane.submit()
+    await until(plane, job, JobStatus.RUNNING)
+    await eventually(lambda: bool(agent.held))
+    await plane.vanish()
+    await asyncio.sleep(2.0)
+    await plane.listen()
+    done = await until(plane, job, JobStatus.SUCCEEDED, 15.0)
+    assert done.attempt == 1
+
+
+async def test_a_model_that_cannot_be_loaded_ends_the_worker(plane: Plane, start: Start) -> None:
+    agent = start(engine_command=(sys.executable, "-c", "raise SystemExit(3)"))
+    async with asyncio.timeout(10):
+        assert await asyncio.shield(agent.over) == 2  # type: ignore[attr-defined]
+
+
+async def test_the_real_engine_draws_with_previews_and_a_thumbnail(plane: Plane, start: Start) -> None:
+    start(engine_command=(), model="tiny-flux", device="cpu")
+    wanted = {"prompt": "a large red circle", "seed": 7, "num_inference_steps": 4}
+    job = await plane.submit(model="tiny-flux", input=wanted, num_previews=2, output_format="webp")
+    with plane.bus.subscribe(job_topic(job.id)) as news:
+        job = await until(plane, job, JobStatus.SUCCEEDED, 40)
+        heard = []
+        while (message := await news.get(0.1)) is not None:
+            heard.append(message)
+    assert [one["index"] for one in heard if one["type"] == "preview"] == [0, 1]
+    assert job.result is not None
+    assert [(one.name, one.role) for one in job.result.artifacts] == [
+        ("0.webp", "image"),
+        ("thumbnail.webp", "thumbnail"),
+    ]
+    path = plane.folder / "artifacts" / job.id / str(job.lease_token) / "0.webp"
+    assert read_parameters(path)["seed"] == 7
+    assert job.actual_seconds
+    assert (await plane.store.models())["tiny-flux"].spec.name == "tiny-flux"
+
+
+async def test_a_workers_metrics_have_no_label_per_job(plane: Plane, start: Start) -> None:
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        port = probe.getsockname()[1]
+    start(metrics_port=port)
+    job = await until(plane, await plane.submit(), JobStatus.SUCCEEDED)
+    async with httpx.AsyncClient() as http:
+        text = (await http.get(f"http://127.0.0.1:{port}/metrics")).text
+    assert 'diffusion_worker_jobs_total{status="succeeded"} 1.0' in text
+    assert job.id not in text

@@ -1,0 +1,36 @@
+"""The metrics of the control plane."""
+
+from diffuserve.domain.job import Band, JobStatus
+from diffuserve.domain.worker import WorkerState
+from diffuserve.telemetry.metrics import ControlMetrics
+
+
+def lines(metrics: ControlMetrics) -> set[str]:
+    return set(metrics.text().decode().splitlines())
+
+
+def test_apps_do_not_share_counters() -> None:
+    first, second = ControlMetrics(), ControlMetrics()
+    first.ended(JobStatus.SUCCEEDED, "m")
+    counted = 'diffusion_requests_total{model="m",status="succeeded"} 1.0'
+    assert counted in lines(first)
+    assert counted not in lines(second)
+
+
+def test_bands_and_states_that_are_empty_are_zero() -> None:
+    metrics = ControlMetrics()
+    metrics.set_queue([(Band.BATCH, 2, 3.0), (Band.BATCH, 1, 0.5)])
+    metrics.set_workers({WorkerState.READY: 2})
+    assert {
+        'diffusion_queue_size{band="batch"} 3.0',
+        'diffusion_queue_size{band="interactive"} 0.0',
+        "diffusion_queue_work_seconds 3.5",
+        'diffusion_workers{state="ready"} 2.0',
+        'diffusion_workers{state="lost"} 0.0',
+    } <= lines(metrics)
+    metrics.set_queue([])
+    assert 'diffusion_queue_size{band="batch"} 0.0' in lines(metrics)
+
+
+def test_every_metric_has_the_prefix() -> None:
+    assert {family.name.split("_")[0] for family in ControlMetrics().registry.collect()} == {"diffusion"}

@@ -1,0 +1,123 @@
+"""The worker's pure decisions: is the engine stuck, how much may be claimed, what is said on the pipe."""
+
+import pytest
+
+from diffuserve.domain.errors import InvalidParams, NumericalFailure, OutOfMemory, RequestFailed
+from diffuserve.worker import messages
+from diffuserve.worker.admission import Memory, Room, read_memory, room_left
+from diffuserve.worker.config import WorkerConfig
+from diffuserve.worker.engine_process import _failed, _preview_steps
+from diffuserve.worker.watchdog import Pulse, stall_reason
+
+CONFIG = WorkerConfig(server="http://x", stall_seconds=60.0, silence_seconds=10.0)
+
+
+def test_an_engine_that_moves_is_not_stuck() -> None:
+    assert stall_reason(Pulse(beat_at=99.0, moved_at=50.0), True, 100.0, CONFIG) is None
+
+
+def test_an_idle_engine_need_not_move() -> None:
+    assert stall_reason(Pulse(beat_at=99.0, moved_at=0.0), False, 100.0, CONFIG) is None
+
+
+def test_an_occupied_engine_that_moves_nothing_is_stuck() -> None:
+    assert "nothing moved" in str(stall_reason(Pulse(beat_at=99.0, moved_at=30.0), True, 100.0, CONFIG))
+
+
+def test_a_silent_engine_is_stuck_whatever_it_does() -> None:
+    assert "no sign of life" in str(stall_reason(Pulse(beat_at=89.0, moved_at=99.0), False, 100.0, CONFIG))
+
+
+def test_long_steps_earn_patience() -> None:
+    pulse = Pulse(beat_at=99.0, moved_at=0.0, longest_step_seconds=11.0)
+    assert stall_reason(pulse, True, 100.0, CONFIG) is None
+    assert stall_reason(pulse, True, 111.0, WorkerConfig(server="", silence_seconds=99.0)) is not None
+
+
+def test_a_beat_counts_as_a_move_only_when_something_moved() -> None:
+    pulse = Pulse(beat_at=0.0, moved_at=0.0, num_moves=3)
+    assert pulse.beaten(messages.Beat(num_moves=3, num_unfinished=1), 5.0).moved_at == 0.0
+    assert pulse.beaten(messages.Beat(num_moves=4, num_unfinished=1), 5.0).moved_at == 5.0
+
+
+@pytest.mark.parametrize(
+    ("tokens", "finishing", "room"),
+    [
+        ([], 0, Room(4, 200)),
+        ([60, 60], 0, Room(2, 80)),
+        ([60] * 4, 0, Room(0, 0)),
+        ([], 15, Room(1, 200)),
+        ([], 16, Room(0, 200)),
+    ],
+)
+def test_room_is_for_one_step_beyond_the_running_one(tokens: list[int], finishing: int, room: Room) -> None:
+    assert room_left(4, 100, tokens, finishing) == room
+
+
+def test_memory_is_short_from_the_fraction_on() -> None:
+    assert not Memory(94, 100).is_short(0.95)
+    assert Memory(95, 100).is_short(0.95)
+    assert not Memory(95, 0).is_short(0.95), "no limit is known"
+
+
+def test_memory_of_a_dead_engine_counts_nothing() -> None:
+    alone, with_ghost = read_memory(None), read_memory(2**22 - 1)
+    assert with_ghost.used == pytest.approx(alone.used, rel=0.2)
+    assert alone.used < alone.limit
+
+
+@pytest.mark.parametrize(
+    ("steps", "previews", "shown"),
+    [(4, 0, []), (4, 1, [2]), (4, 3, [1, 2, 3]), (1, 3, []), (2, 3, [1]), (20, 3, [5, 10, 15])],
+)
+def test_previews_are_spread_and_never_the_last_step(steps: int, previews: int, shown: list[int]) -> None:
+    assert _preview_steps(steps, previews) == shown
+
+
+@pytest.mark.parametrize(
+    ("error", "code", "retryable"),
+    [
+        (InvalidParams("width", 7, "no"), "invalid_params", False),
+        (NumericalFailure("r", "NaN"), "numerical_failure", False),
+        (OutOfMemory("r", "too large"), "out_of_memory", False),
+        (RequestFailed("r", "odd"), "request_failed", True),
+        (RuntimeError("odd"), "internal_error", True),
+    ],
+)
+def test_only_what_may_go_better_is_tried_again(error: Exception, code: str, retryable: bool) -> None:
+    failed = _failed("job", error)
+    assert (failed.code, failed.retryable) == (code, retryable)
+
+
+@pytest.mark.parametrize(
+    "message",
+    [
+        messages.Hello(spec={"name": "x"}, fit=None),
+        messages.Beat(num_moves=1, num_unfinished=2),
+        messages.Done(
+            job_id="j",
+            files=(
+                messages.FinishedFile(path="/p", name="0.png", content_type="image/png", width=1, height=2),
+            ),
+            warnings=("w",),
+        ),
+        messages.Add(job_id="j", input={"prompt": "ü"}, folder="/f"),
+        messages.Stop(),
+    ],
+)
+def test_messages_survive_the_pipe(message: messages.Message) -> None:
+    line = messages.encode(message)
+    assert line.endswith(b"\n")
+    assert line.count(b"\n") == 1
+    assert messages.decode(line) == message
+
+
+def test_what_is_no_message_is_refused() -> None:
+    with pytest.raises(ValueError, match="not a message"):
+        messages.decode(b'{"kind": "gossip"}')
+
+
+def test_the_engines_command_names_what_was_chosen() -> None:
+    command = WorkerConfig(server="", model="m", device="cpu").command
+    assert command[-4:] == ("--model", "m", "--device", "cpu")
+    assert WorkerConfig(server="", engine_command=("run", "it")).command == ("run", "it")
