@@ -1,6 +1,7 @@
 """Who calls, and which doors that opens."""
 
 import hashlib
+import time
 from dataclasses import dataclass
 
 from diffuserve.api.cache import Cache
@@ -10,6 +11,7 @@ from diffuserve.jobs.store import JobStore
 
 DEFAULT_TENANT = "default"
 _KEY_SECONDS = 5.0
+_LOOK_SECONDS = 0.5
 
 
 @dataclass(frozen=True)
@@ -35,12 +37,16 @@ ANYONE = Caller(DEFAULT_TENANT, frozenset(Role))
 
 
 class Gate:
-    """Turns secrets into callers. What a key opens is remembered for a few seconds, also a revoked one."""
+    """Turns secrets into callers.
+
+    What a key opens is remembered for a few seconds, so it takes as long until a revoked one shuts.
+    """
 
     def __init__(self, store: JobStore, is_open: bool) -> None:
         self._store = store
         self._is_open = is_open
         self._has_keys = False
+        self._look_at = 0.0
         self._keys: Cache[bytes, ApiKey] = Cache(_KEY_SECONDS)
 
     async def caller(self, secret: str | None) -> Caller:
@@ -54,8 +60,9 @@ class Gate:
 
     async def _keys_exist(self) -> bool:
         """A server that had a key once stays closed for as long as it runs."""
-        if not self._has_keys:
+        if not self._has_keys and time.monotonic() >= self._look_at:
             self._has_keys = await self._store.has_keys()
+            self._look_at = time.monotonic() + _LOOK_SECONDS
         return self._has_keys
 
     async def _key(self, secret: str) -> ApiKey:

@@ -59,10 +59,14 @@ class Services:
         )
 
 
-async def _services(connection: HTTPConnection) -> Services:
+def services_of(connection: HTTPConnection) -> Services:
     services = connection.app.state.services
     assert isinstance(services, Services)
     return services
+
+
+async def _services(connection: HTTPConnection) -> Services:
+    return services_of(connection)
 
 
 ServicesOf = Annotated[Services, Depends(_services)]

@@ -24,11 +24,17 @@ async def fetch_pictures(client: Client, job: JobView, destination: Destination)
         for number, picture in enumerate(pictures, 1):
             fetched = Path(folder) / picture.name
             await client.download(job.id, picture.index, fetched)
-            parameters = read_parameters(fetched) or {"prompt": job.prompt, "seed": picture.seed}
+            parameters = read_parameters(fetched) or _parameters(job, picture)
             path = destination.path(parameters, number if len(pictures) > 1 else None)
             _place(fetched, picture, path, parameters)
             paths.append(path)
     return paths
+
+
+def _parameters(job: JobView, picture: ArtifactView) -> dict[str, Any]:
+    """Of a file that carries none: what its name is made of."""
+    seed = job.input.get("seed", 0) + picture.index if picture.seed is None else picture.seed
+    return {"prompt": job.prompt, "seed": seed}
 
 
 def _place(fetched: Path, picture: ArtifactView, path: Path, parameters: dict[str, Any]) -> None:

@@ -44,6 +44,13 @@ async def watched(bus: MemoryEventBus, job_id: str) -> None:
             await asyncio.sleep(0.001)
 
 
+async def shut(web: httpx.AsyncClient) -> None:
+    """The first key shuts a running server in a moment."""
+    async with asyncio.timeout(5):
+        while (await web.get("/v1/jobs")).status_code != 401:
+            await asyncio.sleep(0.02)
+
+
 async def run(worker: HandWorker) -> None:
     [lease] = await worker.claim()
     await worker.report(lease, 1, 4)
@@ -168,10 +175,11 @@ async def test_a_socket_that_is_left_is_not_followed_on(
 
 
 async def test_sockets_ask_for_keys_in_the_header_or_the_query(
-    server: str, store: JobStore, worker: HandWorker, job_id: str
+    server: str, web: httpx.AsyncClient, store: JobStore, job_id: str
 ) -> None:
     _, theirs = await store.create_key(Role.TENANT, tenant_id="default")
     _, others = await store.create_key(Role.TENANT, tenant_id="other")
+    await shut(web)
     url = server.replace("http", "ws") + f"/v1/jobs/{job_id}/ws"
     for target, status in (
         (url, 401),

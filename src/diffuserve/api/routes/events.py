@@ -49,7 +49,7 @@ async def follow_job_by_socket(
     websocket: WebSocket, job_id: JobId, services: ServicesOf, after: After = 0
 ) -> None:
     """The envelopes of the server-sent events as JSON messages; closes with 1000 after the final one."""
-    caller = await socket_client(services, websocket)
+    caller = await socket_client(websocket)
     await services.store.get(job_id, caller.scope)
     documents = envelopes(services, job_id, after)
     await send_all(websocket, documents)

@@ -95,7 +95,7 @@ async def cancel_job(job_id: JobId, services: ServicesOf, caller: Client, base_u
 @router.websocket("/ws/jobs/{job_id}")
 async def follow_job(websocket: WebSocket, job_id: JobId, services: ServicesOf) -> None:
     """The job as `GET /jobs/{job_id}` gives it, at every change; closes with 1000 after the last."""
-    caller = await socket_client(services, websocket)
+    caller = await socket_client(websocket)
     await services.store.get(job_id, caller.scope)
     await send_all(websocket, _changes(services, job_id, base_url_of(services, websocket)))
 

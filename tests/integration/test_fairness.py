@@ -1,0 +1,141 @@
+"""Fair shares over simulated hours: the real store, a clock that is moved, and workers that only count."""
+
+import asyncio
+import heapq
+from collections import defaultdict
+from collections.abc import AsyncGenerator, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import pytest
+from tests.contract.store_driver import add_worker, new_job
+
+from diffuserve.domain.job import JobResult
+from diffuserve.domain.tenant import Plan, Role
+from diffuserve.domain.worker import Claim, Completion, Lease
+from diffuserve.events.memory import MemoryEventBus
+from diffuserve.jobs.config import StoreConfig
+from diffuserve.jobs.store import JobStore
+from diffuserve.testing.fake_clock import FakeClock
+
+_HOURS = 3_600.0
+
+
+@dataclass
+class Simulation:
+    """Workers that run one job at a time, each for exactly its predicted seconds."""
+
+    store: JobStore
+    clock: FakeClock
+    workers: list[str]
+    finished_work: dict[str, float] = field(default_factory=lambda: defaultdict(float))
+    waits: dict[str, list[float]] = field(default_factory=lambda: defaultdict(list))
+    num_switches: int = 0
+
+    async def run(self, seconds: float) -> None:
+        end = self.clock.now + seconds
+        resident: dict[str, str] = {}
+        events: list[tuple[float, int, str, Lease | None]] = [
+            (self.clock.now, i, worker, None) for i, worker in enumerate(self.workers)
+        ]
+        while events and events[0][0] < end:
+            now, index, worker, lease = heapq.heappop(events)
+            self.clock.now = max(now, self.clock.now)
+            if lease is not None:
+                await self._complete(lease)
+            lease = await self._claim(worker, f"{now}-{index}", resident.get(worker))
+            if lease is not None:
+                self.num_switches += resident.get(worker) != lease.model
+                resident[worker] = lease.model
+                heapq.heappush(events, (now + lease.cost_seconds, index, worker, lease))
+
+    async def _claim(self, worker: str, claim_id: str, resident: str | None) -> Lease | None:
+        models = () if resident is None else (resident,)
+        claim = Claim(claim_id=claim_id, num_jobs=1, resident_models=models)
+        leases = await self.store.claim(worker, claim)
+        for lease in leases:
+            job = await self.store.get(lease.job_id)
+            self.waits[job.tenant_id].append(self.clock.now - job.created_at)
+        return leases[0] if leases else None
+
+    async def _complete(self, lease: Lease) -> None:
+        done = Completion(
+            lease_token=lease.lease_token, result=JobResult(), actual_seconds=lease.cost_seconds
+        )
+        await self.store.complete(lease.job_id, done)
+        self.finished_work[(await self.store.get(lease.job_id)).tenant_id] += lease.cost_seconds
+
+
+PLANS = {
+    name: Plan(name=name, weight=weight, max_running=1_000, max_queued=100_000)
+    for name, weight in (("one", 1.0), ("two", 2.0), ("four", 4.0))
+}
+
+
+@pytest.fixture
+async def store(tmp_path: Path, clock: FakeClock) -> AsyncGenerator[JobStore]:
+    config = StoreConfig(plans=PLANS, default_plan="one", lease_seconds=_HOURS * 10, max_backlog_seconds=1e9)
+    store = JobStore(f"sqlite:///{tmp_path}/jobs.db", MemoryEventBus(), config, clock)
+    await store.open()
+    yield store
+    await store.close()
+
+
+async def _submit(store: JobStore, tenant: str, costs: Sequence[float], models: Sequence[str]) -> None:
+    jobs = [new_job(tenant, cost_seconds=cost, model=models[i % len(models)]) for i, cost in enumerate(costs)]
+    await asyncio.gather(*(store.submit(job) for job in jobs))
+
+
+async def _mean_wait_of_light(store: JobStore, clock: FakeClock) -> float:
+    simulation = Simulation(store, clock, [await add_worker(store)])
+    await simulation.run(3_000.0)
+    waits = simulation.waits["light"]
+    assert len(waits) == 10
+    return sum(waits) / len(waits)
+
+
+async def test_a_heavy_tenant_does_not_hold_up_a_light_one(
+    tmp_path: Path, clock: FakeClock, store: JobStore
+) -> None:
+    cost = 5.0
+    await _submit(store, "heavy", [cost] * 400, ["tiny"])
+    clock.advance(1.0)
+    await _submit(store, "light", [cost] * 10, ["tiny"])
+    beside = await _mean_wait_of_light(store, clock)
+
+    alone_clock = FakeClock()
+    alone_store = JobStore(f"sqlite:///{tmp_path}/alone.db", MemoryEventBus(), store.config, alone_clock)
+    await alone_store.open()
+    await _submit(alone_store, "light", [cost] * 10, ["tiny"])
+    alone = await _mean_wait_of_light(alone_store, alone_clock)
+    await alone_store.close()
+    assert beside <= 2 * alone + cost
+    assert beside > alone, "the other tenant is served as well"
+
+
+@pytest.mark.parametrize("models", [["m0"], ["m0", "m1", "m2", "m3"]], ids=["one-model", "four-models"])
+async def test_shares_come_out_by_weight_in_gpu_seconds(
+    store: JobStore, clock: FakeClock, models: list[str]
+) -> None:
+    """Each tenant asks for jobs of another length, so that shares of jobs would be far off."""
+
+    for tenant, plan, cost in (("ada", "one", 4.0), ("bob", "two", 20.0), ("cid", "four", 60.0)):
+        await store.create_key(Role.TENANT, tenant_id=tenant, plan=plan)
+        await _submit(store, tenant, [cost] * int(12_000 / cost), models)
+    workers = [await add_worker(store, *models) for _ in range(4)]
+    simulation = Simulation(store, clock, workers)
+    await simulation.run(4_000.0)
+    total = sum(simulation.finished_work.values())
+    shares = {tenant: work / total for tenant, work in simulation.finished_work.items()}
+    assert shares["ada"] == pytest.approx(1 / 7, rel=0.03)
+    assert shares["bob"] == pytest.approx(2 / 7, rel=0.03)
+    assert shares["cid"] == pytest.approx(4 / 7, rel=0.03)
+
+
+async def test_affinity_saves_most_model_switches(store: JobStore, clock: FakeClock, tmp_path: Path) -> None:
+    models = ["m0", "m1", "m2", "m3"]
+    await _submit(store, "ada", [4.0] * 400, models)
+    with_affinity = Simulation(store, clock, [await add_worker(store, *models) for _ in range(2)])
+    await with_affinity.run(600.0)
+    num_jobs = len(with_affinity.waits["ada"])
+    assert with_affinity.num_switches < 0.15 * num_jobs, "in turn, every job would be a switch"
