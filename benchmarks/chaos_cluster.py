@@ -74,7 +74,8 @@ class Agent(Program):
         """
         processes = [psutil.Process(self.pid), *self.children()]
         for process in processes if number is signal.SIGSTOP else reversed(processes):
-            process.send_signal(number)
+            with suppress(psutil.NoSuchProcess):
+                process.send_signal(number)
 
 
 class Cluster:
@@ -119,6 +120,9 @@ class Cluster:
     async def stop(self) -> None:
         if self._watch is not None:
             self._watch.cancel()
+        for agent in self.agents:
+            if agent.is_alive:
+                agent.signal_all(signal.SIGCONT)
         for program in (*self.agents, *self.servers):
             await asyncio.to_thread(program.stop)
 

@@ -9,7 +9,7 @@ from pydantic import AfterValidator
 from diffuserve.domain.errors import ArtifactNotFound, JobNotFound, LeaseLost, WorkerNotFound
 
 _ID = re.compile(r"[A-Za-z0-9_-]{1,64}")
-_FILE_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,99}")
+FILE_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,99}")
 _MAX_TOKEN = 2**31 - 1
 MAX_SEQ = 2**31 - 1
 
@@ -27,7 +27,7 @@ def known_worker_id(value: str) -> str:
 
 
 def known_file_name(value: str) -> str:
-    if not _FILE_NAME.fullmatch(value):
+    if not FILE_NAME.fullmatch(value):
         raise ArtifactNotFound(f"no file is named {value!r}; names are letters, digits, '.', '_' and '-'")
     return value
 

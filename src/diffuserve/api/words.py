@@ -1,6 +1,7 @@
 """What workers say, checked before the store takes it: many words share one commit, and none may spoil it."""
 
 import math
+import re
 from collections.abc import Mapping
 from dataclasses import fields
 from typing import Any, TypeVar
@@ -8,14 +9,24 @@ from typing import Any, TypeVar
 import orjson
 from pydantic import TypeAdapter, ValidationError
 
+from diffuserve.api.shapes import FILE_NAME
 from diffuserve.domain.cost import CostFit
 from diffuserve.domain.errors import InvalidParams
 from diffuserve.domain.model_spec import ModelSpec
-from diffuserve.domain.worker import Claim, Heartbeat, Registration, WorkerReport, WorkerState
+from diffuserve.domain.worker import (
+    Claim,
+    Completion,
+    Failure,
+    Heartbeat,
+    Registration,
+    WorkerReport,
+    WorkerState,
+)
 
 _SPEC = TypeAdapter(ModelSpec)
 _COUNTS = tuple(field.name for field in fields(ModelSpec) if field.type is int)
 _MAX_NAME = 200
+_CONTENT_TYPE = re.compile(r"[a-z]+/[a-z0-9.+-]+")
 Word = TypeVar("Word")
 
 
@@ -43,10 +54,21 @@ def check_claim(claim: Claim) -> Claim:
     return check_storable(claim)
 
 
-def check_seconds(seconds: float) -> None:
-    """Raises `InvalidParams` for what cannot be charged to anybody."""
-    if not (math.isfinite(seconds) and seconds >= 0):
-        raise InvalidParams("actual_seconds", seconds, "must be finite and not negative")
+def check_completion(completion: Completion) -> Completion:
+    """Names and types of files become parts of paths and headers."""
+    _check_seconds(completion.actual_seconds)
+    for number, artifact in enumerate(completion.result.artifacts):
+        field = f"result.artifacts.{number}"
+        if not FILE_NAME.fullmatch(artifact.name):
+            raise InvalidParams(f"{field}.name", artifact.name, "is not the name of a file")
+        if not _CONTENT_TYPE.fullmatch(artifact.content_type):
+            raise InvalidParams(f"{field}.content_type", artifact.content_type, "is not a content type")
+    return completion
+
+
+def check_failure(failure: Failure) -> Failure:
+    _check_seconds(failure.actual_seconds)
+    return failure
 
 
 def check_storable(word: Word) -> Word:
@@ -58,6 +80,12 @@ def check_storable(word: Word) -> Word:
     if b"\\u0000" in text:
         raise InvalidParams("body", "\0", "text must not hold the character U+0000")
     return word
+
+
+def _check_seconds(seconds: float) -> None:
+    """Raises `InvalidParams` for what cannot be charged to anybody."""
+    if not (math.isfinite(seconds) and seconds >= 0):
+        raise InvalidParams("actual_seconds", seconds, "must be finite and not negative")
 
 
 def _check_state(report: WorkerReport) -> None:

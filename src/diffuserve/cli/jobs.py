@@ -42,13 +42,12 @@ def list_jobs(
         typer.echo(page.to_json())
         return
     table = Table(box=None, header_style="bold")
-    for name in ("id", "status", "model", "size", "steps", "age"):
+    for name in ("id", "status", "model", "age"):
         table.add_column(name, no_wrap=True)
     table.add_column("prompt")  # the one that gives way on a narrow screen
     for job in page.data:
-        size, steps = _size(job), str(job.input.get("num_inference_steps", ""))
-        age = _age(job.created_at)
-        table.add_row(job.id, job.status, job.model, size, steps, age, escape(_line(job.prompt)))
+        age, prompt = _age(job.created_at), escape(_line(job.prompt))
+        table.add_row(job.id, job.status, job.model, age, prompt)
     Console().print(table)
 
 
@@ -117,11 +116,6 @@ def _description(job: JobView) -> dict[str, str]:
         "pictures": "\n".join(f"{one.width}x{one.height} {one.url}" for one in pictures),
         "warnings": "\n".join(job.result.warnings) if job.result else "",
     }
-
-
-def _size(job: JobView) -> str:
-    width, height = job.input.get("width"), job.input.get("height")
-    return f"{width}x{height}" if width and height else ""
 
 
 def _line(prompt: str, limit: int = 40) -> str:

@@ -24,7 +24,10 @@ class ControlMetrics:
             registry=registry,
         )
         self.accepted = Counter(
-            "diffusion_jobs_accepted", "Jobs taken in.", ["model", "band"], registry=registry
+            "diffusion_jobs_accepted",
+            "Submissions answered with a job; one that is repeated counts again.",
+            ["model", "band"],
+            registry=registry,
         )
         self.generation_seconds = Histogram(
             "diffusion_generation_duration_seconds",

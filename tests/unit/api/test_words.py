@@ -6,10 +6,19 @@ from typing import Any
 
 import pytest
 
-from diffuserve.api.words import check_claim, check_heartbeat, check_registration, check_seconds
+from diffuserve.api.words import (
+    check_claim,
+    check_completion,
+    check_failure,
+    check_heartbeat,
+    check_registration,
+)
 from diffuserve.domain.errors import InvalidParams
+from diffuserve.domain.job import Artifact, JobError, JobResult
 from diffuserve.domain.worker import (
     Claim,
+    Completion,
+    Failure,
     Heartbeat,
     HeldLease,
     ModelOffer,
@@ -87,4 +96,29 @@ def test_a_claim_has_room_for_something(num_jobs: int) -> None:
 @pytest.mark.parametrize("seconds", [-1.0, math.inf, math.nan])
 def test_time_that_cannot_be_charged_is_refused(seconds: float) -> None:
     with pytest.raises(InvalidParams, match="actual_seconds"):
-        check_seconds(seconds)
+        check_completion(Completion(lease_token=1, result=JobResult(), actual_seconds=seconds))
+    with pytest.raises(InvalidParams, match="actual_seconds"):
+        check_failure(Failure(lease_token=1, error=JobError("x", "x"), actual_seconds=seconds))
+
+
+@pytest.mark.parametrize(
+    ("name", "content_type", "field"),
+    [
+        ("../../job_2/1/0.png", "image/png", "name"),
+        (".hidden", "image/png", "name"),
+        ("0.png", "image/png\r\nset-cookie: a=b", "content_type"),
+        ("0.png", "", "content_type"),
+        ("0.png", "image/svg+xml", None),
+    ],
+)
+def test_files_are_named_so_that_paths_and_headers_stay_what_they_are(
+    name: str, content_type: str, field: str | None
+) -> None:
+    file = Artifact(name=name, content_type=content_type, size_bytes=1, sha256="", width=1, height=1)
+    completion = Completion(lease_token=1, result=JobResult(artifacts=(file,)), actual_seconds=0)
+    if field is None:
+        assert check_completion(completion) is completion
+        return
+    with pytest.raises(InvalidParams) as refused:
+        check_completion(completion)
+    assert refused.value.field == f"result.artifacts.0.{field}"

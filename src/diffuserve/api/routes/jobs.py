@@ -55,14 +55,14 @@ async def list_jobs(
     services: ServicesOf,
     caller: Client,
     base_url: BaseUrl,
-    status: Annotated[list[JobStatus], Query(description="Any of these; all if left out.")] = [],  # noqa: B006
+    status: Annotated[list[JobStatus] | None, Query(description="Any of these; all if left out.")] = None,
     after: Annotated[str | None, Query(description="The `next` of the page before.")] = None,
     limit: Annotated[int, Query(ge=1, le=200)] = 50,
 ) -> Response:
     """`queue` is null here; get a job to hear its place."""
     jobs = await services.store.list_jobs(
         tenant_id=caller.scope,
-        statuses=status,
+        statuses=status or (),
         after=None if after is None else known_job_id(after),
         limit=limit + 1,
     )

@@ -10,7 +10,7 @@ from diffuserve.api.callers import WorkerOnly
 from diffuserve.api.schemas import FileShape
 from diffuserve.api.services import ServicesOf
 from diffuserve.api.shapes import FileName, JobId, known_token
-from diffuserve.api.words import check_seconds
+from diffuserve.api.words import check_completion, check_failure
 from diffuserve.domain.job import Progress
 from diffuserve.domain.worker import Completion, Failure, LeaseOutcome, ProgressReport, Release
 from diffuserve.events.base import EventBus, job_topic
@@ -39,8 +39,7 @@ async def report_progress(
 async def complete(job_id: JobId, body: Completion, services: ServicesOf, caller: WorkerOnly) -> Response:
     """May be repeated with the token that finished the job."""
     known_token(job_id, body.lease_token)
-    check_seconds(body.actual_seconds)
-    status = await services.store.complete(job_id, body)
+    status = await services.store.complete(job_id, check_completion(body))
     await services.times.run_ended(job_id, status, body.actual_seconds)
     return json_answer(LeaseOutcome(job_id, status))
 
@@ -49,8 +48,7 @@ async def complete(job_id: JobId, body: Completion, services: ServicesOf, caller
 async def fail(job_id: JobId, body: Failure, services: ServicesOf, caller: WorkerOnly) -> Response:
     """The job fails, or is queued for another attempt."""
     known_token(job_id, body.lease_token)
-    check_seconds(body.actual_seconds)
-    status = await services.store.fail(job_id, body)
+    status = await services.store.fail(job_id, check_failure(body))
     await services.times.run_ended(job_id, status, body.actual_seconds)
     return json_answer(LeaseOutcome(job_id, status))
 

@@ -112,11 +112,10 @@ async def _final_unless_gone(request: Request, services: Services, job: Job) -> 
     leaving = asyncio.create_task(_left(request))
     try:
         await asyncio.wait({ending, leaving}, return_when=asyncio.FIRST_COMPLETED)
-        if ending.done():
-            return ending.result()
-        await services.store.cancel(job.id)
-        return None
+        return ending.result() if ending.done() else None
     finally:
+        if not ending.done():
+            services.background.start(services.store.cancel(job.id))
         ending.cancel()
         leaving.cancel()
 

@@ -1,0 +1,183 @@
+"""What happens only to a large or an odd queue: many rows at once, races with retention, hostile names."""
+
+import asyncio
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from typing import Any
+
+import pytest
+import sqlalchemy as sa
+from tests.contract.store_driver import Time, add_worker, claim, claim_one, complete, fail, new_job
+
+from diffuserve.domain.errors import Conflict, JobNotFound, Unauthorized
+from diffuserve.domain.job import JobStatus
+from diffuserve.domain.tenant import Plan
+from diffuserve.jobs import schema
+from diffuserve.jobs.config import DAY, StoreConfig
+from diffuserve.jobs.database import Transaction
+from diffuserve.jobs.store import JobStore
+from diffuserve.testing.fake_clock import FakeClock
+
+_MORE_THAN_ONE_STATEMENT_TAKES = 40_000  # both databases stop at 32,767 bound values
+_MANY = 20_000
+
+
+@pytest.fixture
+def store_config() -> StoreConfig:
+    wide = Plan(name="wide", max_running=100_000, max_queued=1_000_000)
+    return StoreConfig(plans={"wide": wide}, default_plan="wide")
+
+
+async def _copy_job(store: JobStore, job_id: str, copies: int) -> None:
+    """Queue `copies` more of a job that waits alone, faster than by submitting them."""
+
+    def copy(connection: sa.Connection) -> None:
+        for table, key in ((schema.jobs, "id"), (schema.ready, "job_id")):
+            row = dict(connection.execute(sa.select(table).where(table.c[key] == job_id)).one()._mapping)
+            seq = row["seq"]
+            connection.execute(
+                sa.insert(table),
+                [row | {key: f"{job_id}-{i}", "seq": seq + 1 + i} for i in range(copies)],
+            )
+        connection.execute(sa.update(schema.lanes).values(num_ready=copies + 1))
+        connection.execute(sa.update(schema.tenants).values(num_queued=copies + 1, next_seq=copies + 10))
+
+    await store.database.write(lambda transaction: copy(transaction.connection))
+
+
+async def test_any_number_of_jobs_may_expire_at_once(job_store: JobStore, clock: FakeClock) -> None:
+    job = await job_store.submit(new_job(expires_in=5.0))
+    await _copy_job(job_store, job.id, _MORE_THAN_ONE_STATEMENT_TAKES)
+    worker = await add_worker(job_store)
+    clock.advance(6.0)
+    lasting = await job_store.submit(new_job("bob"))
+    for _ in range(3):
+        assert {lease.job_id for lease in await claim(job_store, worker, num_jobs=5)} <= {lasting.id}
+    await Time(job_store, clock, step=1.0).pass_by(60.0)
+    assert (await job_store.get(job.id)).status is JobStatus.EXPIRED
+    assert await job_store.database.rows(sa.select(schema.ready.c.job_id)) == []
+    assert sum(lane.num_ready for lane in await job_store.lanes()) == 0
+
+
+async def test_files_of_any_number_of_jobs_are_compared(job_store: JobStore) -> None:
+    job = await job_store.submit(new_job())
+    names = [f"job_{i}" for i in range(_MORE_THAN_ONE_STATEMENT_TAKES)]
+    assert await job_store.tokens_of([*names, job.id]) == {job.id: 0}
+
+
+async def test_a_job_that_is_requeued_just_before_it_is_forgotten_lives(
+    job_store: JobStore, clock: FakeClock
+) -> None:
+    job = await job_store.submit(new_job())
+    worker = await add_worker(job_store)
+    await fail(job_store, await claim_one(job_store, worker), retryable=False)
+    clock.advance(DAY + 60)
+    outdated = await job_store.find_outdated(10)
+    assert outdated == [job.id]
+    await job_store.requeue(job.id)
+    await job_store.forget(outdated)
+    assert (await job_store.get(job.id)).status is JobStatus.QUEUED
+    assert await complete(job_store, await claim_one(job_store, worker)) == JobStatus.SUCCEEDED
+
+
+async def test_a_large_backlog_of_old_jobs_goes_in_small_transactions(
+    job_store: JobStore, clock: FakeClock
+) -> None:
+    jobs = await asyncio.gather(*(job_store.submit(new_job()) for _ in range(25)))
+    for job in jobs:
+        await job_store.cancel(job.id)
+    clock.advance(DAY + 1)
+    sizes = []
+    while outdated := await job_store.find_outdated(10):
+        await job_store.forget(outdated)
+        sizes.append(len(outdated))
+    assert sizes == [10, 10, 5]
+    assert await job_store.database.rows(sa.select(schema.job_events)) == []
+
+
+@pytest.mark.parametrize("name", ["", "\x00", "job_\x00", "job_' OR '1'='1", "😀" * 50, "x" * 100_000])
+async def test_a_name_that_no_job_has_is_not_found(job_store: JobStore, name: str) -> None:
+    await job_store.submit(new_job())
+    for act in (job_store.get, job_store.cancel, job_store.delete, job_store.requeue):
+        with pytest.raises(JobNotFound):
+            await act(name)
+    assert await job_store.events_after(name) == []
+    assert len(await job_store.list_jobs()) == 1
+    with pytest.raises(Unauthorized):
+        await job_store.authenticate(f"dfs_{name}_{name}")
+
+
+async def test_nothing_that_people_write_is_changed(job_store: JobStore) -> None:
+    text = "'; DROP TABLE jobs; --\x00\t\n\\ \U0001f600 \u202e %s :x {} \x7f"
+    given = {"prompt": text, "nested": {"list": [1, 2.5, None, True, text]}}
+    job = await job_store.submit(new_job(input=given, metadata=given))
+    assert (await job_store.get(job.id)).input == given
+    assert (await job_store.get(job.id)).metadata == given
+    assert (await claim_one(job_store, await add_worker(job_store))).input == given
+
+
+async def test_a_live_job_cannot_be_requeued_by_name(job_store: JobStore) -> None:
+    job = await job_store.submit(new_job())
+    await claim_one(job_store, await add_worker(job_store))
+    with pytest.raises(Conflict):
+        await job_store.requeue(job.id)
+
+
+def _let_postgresql_count(transaction: Transaction) -> None:
+    """As its autovacuum does by itself; SQLite plans by what indexes there are."""
+    if transaction.connection.dialect.name == "postgresql":
+        transaction.execute(sa.text("ANALYZE"))
+
+
+class TestPlans:
+    """What the databases say about how they find rows, with many of them there."""
+
+    @contextmanager
+    def recorded(self) -> Iterator[list[tuple[str, Any]]]:
+        """Every statement that is sent meanwhile, with its values."""
+        sent: list[tuple[str, Any]] = []
+
+        def note(_1: Any, _2: Any, statement: str, values: Any, _3: Any, many: bool) -> None:
+            sent.append((statement, values[0] if many else values))
+
+        sa.event.listen(sa.Engine, "before_cursor_execute", note)
+        try:
+            yield sent
+        finally:
+            sa.event.remove(sa.Engine, "before_cursor_execute", note)
+
+    async def plans(self, store: JobStore, sent: Sequence[tuple[str, Any]]) -> list[str]:
+        def explain(connection: sa.Connection) -> list[str]:
+            how = "EXPLAIN QUERY PLAN" if connection.dialect.name == "sqlite" else "EXPLAIN"
+            found = []
+            for statement, values in sent:
+                if statement.startswith(("SELECT", "UPDATE", "DELETE")):
+                    rows = connection.exec_driver_sql(f"{how} {statement}", values).all()
+                    found.append(statement + "\n" + "\n".join(str(row[-1]) for row in rows))
+            return found
+
+        return await store.database.read(explain)
+
+    async def test_no_statement_of_a_jobs_life_reads_all_that_wait(
+        self, job_store: JobStore, clock: FakeClock
+    ) -> None:
+        first = await job_store.submit(new_job())
+        await _copy_job(job_store, first.id, _MANY)
+        await job_store.database.write(_let_postgresql_count)
+        worker = await add_worker(job_store)
+        await job_store.reap("reaper")
+        with self.recorded() as sent:
+            job = await job_store.submit(new_job(idempotency_key="k"))
+            lease, other = await claim(job_store, worker, num_jobs=2)
+            await complete(job_store, lease)
+            await fail(job_store, other, retryable=True)
+            await job_store.cancel(job.id)
+            await job_store.reap("reaper")
+            await job_store.list_jobs(limit=5)
+            await job_store.events_after(job.id)
+        plans = await self.plans(job_store, sent)
+        assert any("ready_by_lane" in plan for plan in plans)
+        for plan in plans:
+            for table in ("ready", "jobs"):
+                for scan in (f"Seq Scan on {table} ", f"SCAN {table}\n", f"SCAN {table} USING COVERING"):
+                    assert scan not in plan + "\n", plan
