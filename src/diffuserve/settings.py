@@ -17,13 +17,7 @@ from diffuserve.jobs.config import DEFAULT_RETENTION, StoreConfig
 from diffuserve.version import __version__
 
 LOOPBACK = "127.0.0.1"
-_DRIVERS = {
-    "postgres": "postgresql+asyncpg",
-    "postgresql": "postgresql+asyncpg",
-    "postgresql+asyncpg": "postgresql+asyncpg",
-    "sqlite": "sqlite+aiosqlite",
-    "sqlite+aiosqlite": "sqlite+aiosqlite",
-}
+_DATABASES = {"postgres": "postgresql", "postgresql": "postgresql", "sqlite": "sqlite"}
 
 
 class Settings(BaseSettings):
@@ -148,11 +142,11 @@ class Settings(BaseSettings):
 
     @property
     def store_url(self) -> str:
-        """The database with the driver that serves it; SQLite in the data folder by default."""
+        """The database; SQLite in the data folder by default."""
         if self.database_url is None:
-            return f"sqlite+aiosqlite:///{self.data_dir.resolve() / 'diffuserve.db'}"
+            return f"sqlite:///{self.data_dir.resolve() / 'diffuserve.db'}"
         scheme, found, rest = self.database_url.partition("://")
-        if not found or scheme not in _DRIVERS:
+        if not found or scheme not in _DATABASES:
             shown = scheme if found else "…"  # the rest may hold a password
             raise InvalidParams("database_url", shown, "must begin with postgresql:// or sqlite:///")
-        return f"{_DRIVERS[scheme]}://{rest}"
+        return f"{_DATABASES[scheme]}://{rest}"

@@ -216,7 +216,7 @@ class JobStoreMachine(RuleBasedStateMachine):
 
 
 def _run(machine: type[JobStoreMachine], examples: int, steps: int) -> None:
-    run_state_machine_as_test(  # type: ignore[no-untyped-call]
+    run_state_machine_as_test(
         machine,
         settings=settings(
             max_examples=examples,

@@ -104,7 +104,9 @@ async def test_the_same_claim_sent_twice_at_once_gets_one_set_of_leases(
     assert given[0] == given[1] == given[2]
 
 
-async def test_a_job_that_is_ended_twice_at_once_ends_once(job_store: JobStore, other_store: JobStore) -> None:
+async def test_a_job_that_is_ended_twice_at_once_ends_once(
+    job_store: JobStore, other_store: JobStore
+) -> None:
     job = await job_store.submit(new_job())
     lease = await claim_one(job_store, await add_worker(job_store))
     answers = await asyncio.gather(*(complete(store, lease) for store in [job_store, job_store, other_store]))

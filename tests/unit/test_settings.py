@@ -22,18 +22,17 @@ def test_options_come_before_the_environment(monkeypatch: pytest.MonkeyPatch) ->
 @pytest.mark.parametrize(
     ("url", "expected"),
     [
-        ("postgresql://u:p@db:5432/jobs", "postgresql+asyncpg://u:p@db:5432/jobs"),
-        ("postgres://db/jobs", "postgresql+asyncpg://db/jobs"),
-        ("postgresql+asyncpg://db/jobs", "postgresql+asyncpg://db/jobs"),
-        ("sqlite:////tmp/jobs.db", "sqlite+aiosqlite:////tmp/jobs.db"),
+        ("postgresql://u:p@db:5432/jobs", "postgresql://u:p@db:5432/jobs"),
+        ("postgres://db/jobs", "postgresql://db/jobs"),
+        ("sqlite:////tmp/jobs.db", "sqlite:////tmp/jobs.db"),
     ],
 )
-def test_a_database_gets_the_driver_that_serves_it(url: str, expected: str) -> None:
+def test_a_database_is_known_by_its_scheme(url: str, expected: str) -> None:
     assert Settings(database_url=url).store_url == expected
 
 
 def test_the_database_is_in_the_data_folder_by_default(tmp_path: Path) -> None:
-    assert Settings(data_dir=tmp_path).store_url == f"sqlite+aiosqlite:///{tmp_path}/diffuserve.db"
+    assert Settings(data_dir=tmp_path).store_url == f"sqlite:///{tmp_path}/diffuserve.db"
 
 
 @pytest.mark.parametrize("url", ["mysql://u:secret@db/jobs", "/var/jobs.db", "db/jobs?password=secret"])

@@ -31,7 +31,7 @@ def artifacts(tmp_path: Path) -> LocalArtifactStore:
 
 @pytest.fixture
 async def store(tmp_path: Path, bus: MemoryEventBus) -> AsyncGenerator[JobStore]:
-    store = JobStore(f"sqlite+aiosqlite:///{tmp_path}/jobs.db", bus, StoreConfig())
+    store = JobStore(f"sqlite:///{tmp_path}/jobs.db", bus, StoreConfig())
     await store.open()
     yield store
     await store.close()
