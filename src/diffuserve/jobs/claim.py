@@ -31,6 +31,8 @@ _HEADS = (
 _NEXT = (
     sa.select(*(ready.c[name] for name in ("job_id", "seq", "cost_seconds", "step_tokens", "enqueued_at")))
     .where(ready.c.lane == sa.bindparam("key"), ready.c.seq > sa.bindparam("after"))
+    # What is late and not yet swept is no longer to be had.
+    .where(sa.or_(ready.c.deadline.is_(None), ready.c.deadline > sa.bindparam("moment")))
     .order_by(ready.c.seq)
     .limit(sa.bindparam("block"))
 )
@@ -74,7 +76,11 @@ class _Market:
             lane = choose_lane(self.lanes, models, by.claim.resident_models, now, config)
             if lane is None:
                 return
-            head = self._heads_of(lane)[0]
+            heads = self._heads_of(lane)
+            if not heads:
+                self.lanes.remove(lane)
+                continue
+            head = heads[0]
             tokens += head.step_tokens
             limit = by.claim.num_tokens
             if limit is not None and tokens > limit and jobs_left < by.claim.num_jobs:
@@ -106,7 +112,7 @@ class _Market:
         return self.heads[lane.key]
 
     def _read(self, key: str, after_seq: int) -> list[sa.Row[Any]]:
-        where = {"key": key, "after": after_seq, "block": self.block}
+        where = {"key": key, "after": after_seq, "block": self.block, "moment": self.transaction.now}
         return list(self.transaction.execute(_NEXT, where).all())
 
 
@@ -116,8 +122,11 @@ def claim(transaction: Transaction, claims: Sequence[ClaimBy]) -> Sequence[list[
     granted = _granted_before(transaction, claims)
     largest = max(one.claim.num_jobs for one in claims)
     market = _Market(transaction, _open_lanes(transaction), block=min(largest, _LARGEST_BLOCK) + 1)
+    answered = set(granted)
     for one in claims:
-        if one.worker_id in models and (one.worker_id, one.claim.claim_id) not in granted:
+        name = (one.worker_id, one.claim.claim_id)
+        if one.worker_id in models and name not in answered:
+            answered.add(name)
             served = models[one.worker_id]
             market.serve(one, served & frozenset(one.claim.models) if one.claim.models else served)
     for by, lease in _write(transaction, market):

@@ -34,6 +34,8 @@ def cancel(transaction: Transaction, named: Sequence[Named]) -> Sequence[str | D
 def delete(transaction: Transaction, named: Sequence[Named]) -> Sequence[str | DiffuserveError]:
     """Cancel, and mark for the reaper, which forgets jobs once they are final."""
     outcomes = cancel(transaction, named)
+    if transaction.is_retry:  # those of an earlier try, whose answer was lost, are erased already
+        outcomes = [one.job_id for one in named]
     ids = [one for one in outcomes if isinstance(one, str)]
     if ids:
         transaction.execute(sa.update(schema.jobs).where(schema.jobs.c.id.in_(ids)).values(is_erased=True))
@@ -51,7 +53,7 @@ def requeue(transaction: Transaction, named: Sequence[Named]) -> Sequence[str | 
             continue
         if ended.status in _REQUEUED:
             again[ended.id] = _fresh(ended)
-        else:
+        elif not (transaction.is_retry and ended.status is JobStatus.QUEUED):
             outcomes[index] = Conflict(
                 f"job {ended.id} is {ended.status}; only failed, canceled and expired jobs can be requeued"
             )

@@ -12,12 +12,16 @@ from diffuserve.jobs.records import Change, load_records, save_changes
 
 ready, delayed = schema.ready, schema.delayed
 
+AT_ONCE = 1_000
+"""Jobs that one look takes: a transaction stays short, and a statement's list of ids bounded."""
+
 
 def sweep_due(transaction: Transaction) -> None:
     """Cheap where nothing is due: one look into two small indexes."""
     due = sa.select(delayed.c.job_id, sa.true().label("is_due")).where(delayed.c.due_at <= transaction.now)
-    late = sa.select(ready.c.job_id, sa.false()).where(ready.c.deadline <= transaction.now)
-    found = transaction.rows(sa.union_all(due, late))
+    late = sa.select(ready.c.job_id, sa.false().label("is_due")).where(ready.c.deadline <= transaction.now)
+    parts = (sa.select(part.limit(AT_ONCE).subquery()) for part in (due, late))
+    found = transaction.rows(sa.union_all(*parts))
     if not found:
         return
     _make_ready(transaction, [row.job_id for row in found if row.is_due])

@@ -200,10 +200,11 @@ def _settle(ending: _Ending, ended: Sequence[sa.Row[Any]], actual: dict[str, flo
 
 
 def _finished_by(transaction: Transaction, words: Sequence[Said[Any]]) -> dict[tuple[str, int], JobStatus]:
-    """Jobs that this very token has finished: their workers did not hear the answer."""
+    """Jobs that this very token has finished, or handed back in a commit whose answer was lost."""
     records = load_records(transaction, {one.job_id for one in words})
     return {
         (record.id, record.lease_token): record.status
         for record in records.values()
-        if record.status.is_final and record.worker_id is not None
+        if (record.status.is_final and record.worker_id is not None)
+        or (transaction.is_retry and not record.status.is_leased)
     }

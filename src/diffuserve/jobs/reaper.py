@@ -17,7 +17,7 @@ from diffuserve.domain.job import FINAL_STATUSES
 from diffuserve.jobs import finish, queue, schema
 from diffuserve.jobs.config import DAY
 from diffuserve.jobs.database import Transaction
-from diffuserve.jobs.due import sweep_due
+from diffuserve.jobs.due import AT_ONCE, sweep_due
 from diffuserve.jobs.workers import forget_workers
 from diffuserve.storage.base import ArtifactStore
 
@@ -53,11 +53,11 @@ def _reap_as(transaction: Transaction, holder: str) -> bool:
         transaction.execute(sa.update(leases).values(expires_at=leases.c.expires_at + extra))
         log.warning("no reaper ran for %.0f s; leases are extended by %.0f s", now - last_alive, extra)
     sweep_due(transaction)
-    expired = transaction.rows(sa.select(leases).where(leases.c.expires_at <= now))
+    expired = transaction.rows(sa.select(leases).where(leases.c.expires_at <= now).limit(AT_ONCE))
     if expired:
         log.warning("%d leases ran out", len(expired))
         finish.lose(transaction, expired)
-    late = transaction.rows(sa.select(leases).where(leases.c.stop_at <= now))
+    late = transaction.rows(sa.select(leases).where(leases.c.stop_at <= now).limit(AT_ONCE))
     if late:
         finish.stop_late(transaction, late)
     return True
@@ -89,24 +89,36 @@ def find_outdated(transaction: Transaction, limits: Sequence[int]) -> Sequence[l
 
 
 def _outdated(transaction: Transaction, limit: int) -> list[str]:
-    final = sorted(FINAL_STATUSES)
-    erased = sa.select(jobs.c.id).where(jobs.c.is_erased, jobs.c.status.in_(final)).limit(limit)
-    found = [row.id for row in transaction.rows(erased)]
-    for status, seconds in transaction.config.retention_seconds.items():
-        old = sa.select(jobs.c.id).where(
-            jobs.c.status == status, jobs.c.finished_at <= transaction.now - seconds
-        )
-        found += [row.id for row in transaction.rows(old.limit(limit))]
+    """By status, so that each look is a walk along an index."""
+    found: list[str] = []
+    for outdated in _outdated_kinds(transaction):
+        found += [row.id for row in transaction.rows(sa.select(jobs.c.id).where(outdated).limit(limit))]
     return list(dict.fromkeys(found))[:limit]
 
 
-def forget(transaction: Transaction, batches: Sequence[Collection[str]]) -> Sequence[None]:
-    """Delete final jobs and their logs for good."""
-    ids = [job_id for batch in batches for job_id in batch]
+def _outdated_kinds(transaction: Transaction) -> list[sa.ColumnElement[bool]]:
+    """Final jobs that were deleted, and those past the time that their status is kept."""
+    erased = sa.and_(jobs.c.is_erased, jobs.c.status.in_(sorted(FINAL_STATUSES)))
+    kept = transaction.config.retention_seconds
+    return [erased] + [
+        sa.and_(jobs.c.status == status, jobs.c.finished_at <= transaction.now - seconds)
+        for status, seconds in kept.items()
+    ]
+
+
+def forget(transaction: Transaction, batches: Sequence[Collection[str]]) -> Sequence[list[str]]:
+    """Delete jobs and their logs for good; gives those that were still outdated: one may have been
+    queued again since it was found."""
+    return [_forget(transaction, batch) for batch in batches]
+
+
+def _forget(transaction: Transaction, job_ids: Collection[str]) -> list[str]:
+    still = sa.select(jobs.c.id).where(jobs.c.id.in_(list(job_ids)), sa.or_(*_outdated_kinds(transaction)))
+    ids = [row.id for row in transaction.rows(still)]
     if ids:
         transaction.execute(sa.delete(schema.job_events).where(schema.job_events.c.job_id.in_(ids)))
         transaction.execute(sa.delete(jobs).where(jobs.c.id.in_(ids)))
-    return [None for _ in batches]
+    return ids
 
 
 @dataclass
@@ -131,11 +143,10 @@ class Reaper:
             await asyncio.sleep(PERIOD_SECONDS)
 
     async def forget_outdated(self) -> None:
-        """Files first: what is left behind by a crash in between is found again."""
+        """Files last: what a crash in between leaves behind is swept as an orphan."""
         while outdated := await self.store.find_outdated(_FORGET_AT_ONCE):
-            for job_id in outdated:
+            for job_id in await self.store.forget(outdated):
                 await self.artifacts.delete(job_id)
-            await self.store.forget(outdated)
             if len(outdated) < _FORGET_AT_ONCE:
                 return
 

@@ -1,5 +1,6 @@
 """The job store: every accepted job, and who may run it."""
 
+import re
 import secrets
 import time
 from collections.abc import Collection, Mapping
@@ -30,12 +31,14 @@ from diffuserve.jobs import claim as claims
 from diffuserve.jobs import control, finish, keys, queries, queue, reaper, schema, submit, workers
 from diffuserve.jobs.config import StoreConfig
 from diffuserve.jobs.database import Clock, Database
+from diffuserve.jobs.due import AT_ONCE
 from diffuserve.jobs.estimate import Before, LaneSize, estimate_wait
 from diffuserve.jobs.migrate import migrate
 from diffuserve.jobs.pricing import default_fit
 from diffuserve.jobs.records import event_of, job_of
 from diffuserve.jobs.writer import Writer
 
+_JOB_ID = re.compile(r"job_[0-9a-f]{1,40}")
 jobs, leases, ready, lanes = schema.jobs, schema.leases, schema.ready, schema.lanes
 
 
@@ -82,7 +85,7 @@ class JobStore:
 
     async def get(self, job_id: str, tenant_id: str | None = None) -> Job:
         """Raises `JobNotFound`, also for another tenant's job."""
-        rows = await self.database.rows(queries.job_named(job_id))
+        rows = await self.database.rows(queries.job_named(_checked(job_id)))
         if not rows or tenant_id not in (None, rows[0].tenant_id):
             raise JobNotFound(f"no job {job_id}")
         return job_of(rows[0])
@@ -95,7 +98,8 @@ class JobStore:
         after: str | None = None,
         limit: int = 50,
     ) -> list[Job]:
-        """Newest first, those older than the job `after`."""
+        """Newest first, those older than the job `after`. Raises `JobNotFound` for what is no job's id."""
+        after = None if after is None else _checked(after)
         page = queries.page_of_jobs(tenant_id, statuses, after, limit)
         return [job_of(row) for row in await self.database.rows(page)]
 
@@ -113,17 +117,17 @@ class JobStore:
 
     async def cancel(self, job_id: str, tenant_id: str | None = None) -> Job:
         """A queued job is canceled at once, a running one is `canceling`, a final one stays."""
-        await self._writer.run(control.cancel, control.Named(job_id, tenant_id))
+        await self._writer.run(control.cancel, control.Named(_checked(job_id), tenant_id))
         return await self.get(job_id)
 
     async def requeue(self, job_id: str) -> Job:
         """Queue a job again that failed, expired or was canceled, with fresh attempts. Raises `Conflict`."""
-        await self._writer.run(control.requeue, control.Named(job_id, None))
+        await self._writer.run(control.requeue, control.Named(_checked(job_id), None))
         return await self.get(job_id)
 
     async def delete(self, job_id: str, tenant_id: str | None = None) -> None:
         """Forget a job; a live one is canceled first. Its rows and files go once it is final."""
-        await self._writer.run(control.delete, control.Named(job_id, tenant_id))
+        await self._writer.run(control.delete, control.Named(_checked(job_id), tenant_id))
 
     # What workers do
 
@@ -251,13 +255,19 @@ class JobStore:
         """Some final jobs whose time is over."""
         return await self._writer.run(reaper.find_outdated, limit)
 
-    async def forget(self, job_ids: Collection[str]) -> None:
-        await self._writer.run(reaper.forget, job_ids)
+    async def forget(self, job_ids: Collection[str]) -> list[str]:
+        """Delete those that are still outdated, and give their ids."""
+        return await self._writer.run(reaper.forget, job_ids)
 
     async def tokens_of(self, job_ids: Collection[str]) -> dict[str, int]:
         """The token whose files count, of every job that is known."""
-        wanted = sa.select(jobs.c.id, jobs.c.lease_token).where(jobs.c.id.in_(list(job_ids)))
-        return {row.id: row.lease_token for row in await self.database.rows(wanted)}
+        found: dict[str, int] = {}
+        wanted_ids = sorted(job_ids)
+        for start in range(0, len(wanted_ids), AT_ONCE):
+            some = wanted_ids[start : start + AT_ONCE]
+            wanted = sa.select(jobs.c.id, jobs.c.lease_token).where(jobs.c.id.in_(some))
+            found |= {row.id: row.lease_token for row in await self.database.rows(wanted)}
+        return found
 
     async def _tenants(self, tenant_ids: Collection[str]) -> list[Tenant]:
         table = schema.tenants
@@ -281,6 +291,13 @@ class JobStore:
 def _new_job_id() -> str:
     """Ids sort by time: milliseconds, then chance."""
     return f"job_{time.time_ns() // 1_000_000:012x}{secrets.token_hex(7)}"
+
+
+def _checked(job_id: str) -> str:
+    """Raises `JobNotFound` for what no job is called, which databases may not even take as text."""
+    if not _JOB_ID.fullmatch(job_id):
+        raise JobNotFound(f"no job {job_id!r}")
+    return job_id
 
 
 def _served(row: sa.Row[Any]) -> ServedModel:

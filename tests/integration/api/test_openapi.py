@@ -37,7 +37,7 @@ CHECKS = [
     response_schema_conformance,
 ]
 BOUNDED = settings(
-    max_examples=20,
+    max_examples=12,
     phases=[Phase.generate],  # what fails is printed as it is
     deadline=None,
     derandomize=True,
