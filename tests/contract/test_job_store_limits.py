@@ -18,7 +18,7 @@ from diffuserve.jobs.database import Transaction
 from diffuserve.jobs.store import JobStore
 from diffuserve.testing.fake_clock import FakeClock
 
-_MORE_THAN_ONE_STATEMENT_TAKES = 40_000  # both databases stop at 32,767 bound values
+_MORE_THAN_ONE_STATEMENT_TAKES = 33_000  # PostgreSQL stops at 32,767 bound values, and so do many SQLites
 _MANY = 20_000
 
 
@@ -51,12 +51,17 @@ async def test_any_number_of_jobs_may_expire_at_once(job_store: JobStore, clock:
     worker = await add_worker(job_store)
     clock.advance(6.0)
     lasting = await job_store.submit(new_job("bob"))
-    for _ in range(3):
-        assert {lease.job_id for lease in await claim(job_store, worker, num_jobs=5)} <= {lasting.id}
-    await Time(job_store, clock, step=1.0).pass_by(60.0)
-    assert (await job_store.get(job.id)).status is JobStatus.EXPIRED
-    assert await job_store.database.rows(sa.select(schema.ready.c.job_id)) == []
-    assert sum(lane.num_ready for lane in await job_store.lanes()) == 0
+    given = await claim(job_store, worker, num_jobs=5) + await claim(job_store, worker, num_jobs=5)
+    assert [lease.job_id for lease in given] == [lasting.id]
+    await complete(job_store, given[0])
+    for _ in range(200):
+        await Time(job_store, clock).pass_by(2.0)
+        if not await job_store.lanes():
+            break
+    statuses = await job_store.database.rows(
+        sa.select(schema.jobs.c.status, sa.func.count()).group_by(schema.jobs.c.status)
+    )
+    assert dict(map(tuple, statuses)) == {"expired": _MORE_THAN_ONE_STATEMENT_TAKES + 1, "succeeded": 1}
 
 
 async def test_files_of_any_number_of_jobs_are_compared(job_store: JobStore) -> None:
@@ -75,9 +80,10 @@ async def test_a_job_that_is_requeued_just_before_it_is_forgotten_lives(
     outdated = await job_store.find_outdated(10)
     assert outdated == [job.id]
     await job_store.requeue(job.id)
-    await job_store.forget(outdated)
+    assert await job_store.forget(outdated) == []
     assert (await job_store.get(job.id)).status is JobStatus.QUEUED
-    assert await complete(job_store, await claim_one(job_store, worker)) == JobStatus.SUCCEEDED
+    lease = await claim_one(job_store, await add_worker(job_store))
+    assert await complete(job_store, lease) == JobStatus.SUCCEEDED
 
 
 async def test_a_large_backlog_of_old_jobs_goes_in_small_transactions(

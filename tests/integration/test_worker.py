@@ -13,6 +13,7 @@ from typing import Any
 import httpx
 import psutil
 import pytest
+import sqlalchemy as sa
 import uvicorn
 
 from diffuserve.api.app import create_app
@@ -20,9 +21,10 @@ from diffuserve.api.config import ApiConfig
 from diffuserve.client.http import HttpTransport
 from diffuserve.client.leases import LeaseClient
 from diffuserve.domain.job import Job, JobStatus, NewJob
-from diffuserve.domain.worker import WorkerState
+from diffuserve.domain.worker import Orders, WorkerState
 from diffuserve.events.base import job_topic
 from diffuserve.events.memory import MemoryEventBus
+from diffuserve.jobs import schema
 from diffuserve.jobs.config import StoreConfig
 from diffuserve.jobs.reaper import Reaper
 from diffuserve.jobs.store import JobStore
@@ -31,6 +33,7 @@ from diffuserve.storage.local import LocalArtifactStore
 from diffuserve.worker.admission import Memory
 from diffuserve.worker.agent import WorkerAgent
 from diffuserve.worker.config import WorkerConfig
+from diffuserve.worker.messages import Failed
 
 LEASE_SECONDS = 3.0
 NULL = (sys.executable, "-m", "diffuserve.testing.null_engine")
@@ -65,6 +68,12 @@ class Plane:
     async def submit(self, prompt: str = "a star", model: str = "null", **values: Any) -> Job:
         values.setdefault("input", {"prompt": prompt, "seed": 1})
         return await self.store.submit(NewJob(tenant_id="ada", model=model, cost_seconds=0.1, **values))
+
+    async def expire(self, job: Job) -> None:
+        """As if nobody had renewed its lease."""
+        leases = schema.leases
+        late = sa.update(leases).where(leases.c.job_id == job.id).values(expires_at=0.0)
+        await self.store.database.write(lambda transaction: transaction.execute(late))
 
     async def status(self, job: Job) -> JobStatus:
         return (await self.store.get(job.id)).status
@@ -225,6 +234,89 @@ async def test_a_lost_lease_stops_the_work_and_nothing_more_is_said(plane: Plane
     await until(plane, job, JobStatus.FAILED)
     await eventually(lambda: not agent.held, 3.0)
     await until(plane, await plane.submit("bad"), JobStatus.FAILED)
+
+
+async def test_a_late_word_on_a_lost_lease_does_not_end_the_next(plane: Plane, start: Start) -> None:
+    agent = start("--seconds", "1.0")
+    job = await plane.submit()
+    await until(plane, job, JobStatus.RUNNING)
+    await eventually(lambda: bool(agent.held))
+    await plane.expire(job)
+    await eventually(lambda: job.id in agent.held and agent.held[job.id].lease.lease_token == 2)
+    agent._hear_of_job(Failed(attempt=f"{job.id}-1", code="aborted", message="of the first lease"))
+    assert (await until(plane, job, JobStatus.SUCCEEDED)).attempt == 2
+
+
+async def test_a_lost_job_leaves_no_files(plane: Plane, start: Start) -> None:
+    agent = start("--seconds", "60", "--files", "1")
+    job = await plane.submit(timeout=1.0)
+    await eventually(lambda: bool(agent.held))
+    folder = agent.held[job.id].folder
+    await until(plane, job, JobStatus.FAILED)
+    await eventually(lambda: not folder.exists())
+
+
+async def test_a_cancel_of_an_unknown_job_is_not_asked_for_again_and_again(
+    plane: Plane, start: Start, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    agent, asked = start("--seconds", "60"), 0
+    job = await plane.submit()
+    await eventually(lambda: bool(agent.held))
+    agent.held.clear()  # as after an end that could not be reported
+    control = agent._client.control
+
+    async def counted(*arguments: Any) -> Orders:
+        nonlocal asked
+        asked += 1
+        return await control(*arguments)
+
+    monkeypatch.setattr(agent._client, "control", counted)
+    await plane.store.cancel(job.id)
+    await until(plane, job, JobStatus.CANCELED)  # once its lease has run out
+    assert 1 <= asked < 20
+
+
+async def test_a_full_engine_gets_no_more(plane: Plane, start: Start) -> None:
+    agent = start("--seconds", "60")
+    jobs = [await plane.submit(step_tokens=8192) for _ in range(4)]
+    await eventually(lambda: bool(agent.held))
+    await plane.store.cancel(jobs[0].id)  # room again, for one
+    await until(plane, jobs[1], JobStatus.RUNNING)
+    assert [await plane.status(job) for job in jobs[2:]] == [JobStatus.QUEUED, JobStatus.QUEUED]
+
+
+async def test_an_engine_killed_while_it_loads_is_started_again(plane: Plane, start: Start) -> None:
+    agent = start("--load-seconds", "1.0")
+    await eventually(lambda: agent._engine.link is not None)
+    assert agent._engine.link is not None
+    os.kill(agent._engine.link.pid, signal.SIGKILL)
+    await until(plane, await plane.submit(), JobStatus.SUCCEEDED)
+
+
+async def test_a_real_engine_that_is_still_starting_dies_with_its_agent(plane: Plane) -> None:
+    command = [sys.executable, "-m", "diffuserve", "worker", "--server", plane.url]
+    with subprocess.Popen(command, stderr=subprocess.DEVNULL) as agent:
+        process = psutil.Process(agent.pid)
+        await eventually(
+            lambda: any("engine_process" in " ".join(c.cmdline()) for c in process.children()), 20
+        )
+        (child,) = process.children()
+        agent.kill()
+        await eventually(lambda: not child.is_running() or child.status() == psutil.STATUS_ZOMBIE, 2.0)
+
+
+async def test_a_drain_leaves_no_engine_that_was_starting(plane: Plane, start: Start) -> None:
+    agent = start(engine_command=(), model="tiny-flux", device="cpu")
+    me = psutil.Process()
+
+    def engines() -> list[psutil.Process]:
+        return [c for c in me.children() if "diffuserve.worker.engine_process" in " ".join(c.cmdline())]
+
+    await eventually(lambda: bool(engines()))
+    agent.drain()
+    async with asyncio.timeout(10):
+        assert await asyncio.shield(agent.over) == 0  # type: ignore[attr-defined]
+    await eventually(lambda: not engines(), 1.0)
 
 
 async def test_a_drain_finishes_what_fits_and_hands_back_the_rest(plane: Plane, start: Start) -> None:

@@ -2,6 +2,7 @@
 
 import hashlib
 import hmac
+import re
 import secrets
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
@@ -85,8 +86,8 @@ def keep_signing_secret(transaction: Transaction, offered: Sequence[str]) -> Seq
 
 def split_secret(shown: str) -> tuple[str, str]:
     """The key's id and its secret. Raises `Unauthorized`."""
-    parts = shown.split("_", 2)
-    if len(parts) != 3 or parts[0] != _PREFIX:
+    parts = re.fullmatch(rf"{_PREFIX}_([0-9a-f]+)_([\w-]+)", shown, re.ASCII)
+    if parts is None:
         raise Unauthorized(f"this is no key of ours; it would begin with {_PREFIX}_")
     return parts[1], parts[2]
 

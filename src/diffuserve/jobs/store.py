@@ -104,6 +104,9 @@ class JobStore:
         return [job_of(row) for row in await self.database.rows(page)]
 
     async def events_after(self, job_id: str, seq: int = 0) -> list[JobEvent]:
+        """Empty for a job that there is not."""
+        if not _JOB_ID.fullmatch(job_id):
+            return []
         return [event_of(row) for row in await self.database.rows(queries.events_of(job_id, seq))]
 
     async def estimate(self, job: Job) -> QueueEstimate | None:

@@ -64,7 +64,7 @@ class NullEngine:
         if isinstance(message, Add):
             self._add(message)
         elif isinstance(message, Abort):
-            self._abort(message.job_id)
+            self._abort(message.attempt)
         elif isinstance(message, Stop):
             self._stopped.set()
 
@@ -78,7 +78,7 @@ class NullEngine:
         if prompt == "hang":
             self._is_hanging = True
         if prompt in ("fail", "bad"):
-            failed = Failed(job_id=job.job_id, code=prompt, message="as asked", retryable=prompt == "fail")
+            failed = Failed(attempt=job.attempt, code=prompt, message="as asked", retryable=prompt == "fail")
             self.link.send(failed)
         elif self.seconds > 0 or self._is_hanging:
             self._start_timer(job)
@@ -88,26 +88,26 @@ class NullEngine:
     def _start_timer(self, job: Add) -> None:
         timer = threading.Timer(self.seconds, self._finish, (job,))
         timer.daemon = True
-        self._timers[job.job_id] = timer
+        self._timers[job.attempt] = timer
         timer.start()
-        self.link.send(Moved(job_id=job.job_id, phase="denoise", step=1, total=4))
+        self.link.send(Moved(attempt=job.attempt, phase="denoise", step=1, total=4))
 
-    def _abort(self, job_id: str) -> None:
-        timer = self._timers.pop(job_id, None)
+    def _abort(self, attempt: str) -> None:
+        timer = self._timers.pop(attempt, None)
         if timer is not None:
             timer.cancel()
-            self.link.send(Failed(job_id=job_id, code="aborted", message="aborted"))
+            self.link.send(Failed(attempt=attempt, code="aborted", message="aborted"))
 
     def _finish(self, job: Add) -> None:
         if self._is_hanging:
             return
-        if self.seconds > 0 and self._timers.pop(job.job_id, None) is None:
+        if self.seconds > 0 and self._timers.pop(job.attempt, None) is None:
             return
         self._num_moves += 1
         files = (_write(job),) if self.writes_files else ()
         self.link.send(
             Done(
-                job_id=job.job_id,
+                attempt=job.attempt,
                 files=files,
                 input=job.input,
                 timings={"total_seconds": self.seconds},

@@ -32,13 +32,19 @@ class Room:
     num_tokens: int
 
 
+NO_ROOM = Room(0, 0)
+
+
 def room_left(max_jobs: int, token_budget: int, tokens_in_engine: list[int], num_finishing: int) -> Room:
     """One step's worth beyond the running one, so that the engine never waits for the network.
 
+    Without room for a token there is room for no job: a claim always gives at least one.
+
     `num_finishing` jobs have left the engine and are being uploaded; only so many may pile up.
     """
+    tokens = 2 * token_budget - sum(tokens_in_engine)
     jobs = min(max_jobs - len(tokens_in_engine), 4 * max_jobs - len(tokens_in_engine) - num_finishing)
-    return Room(max(jobs, 0), max(2 * token_budget - sum(tokens_in_engine), 0))
+    return Room(jobs, tokens) if jobs > 0 and tokens > 0 else NO_ROOM
 
 
 def read_memory(engine_pid: int | None) -> Memory:

@@ -7,16 +7,14 @@ and survives the control plane's absence; what they share is the jobs that are h
 import asyncio
 import contextlib
 import logging
-import secrets
 import time
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Sequence
 from pathlib import Path
 
 from diffuserve.client.leases import LeaseClient
 from diffuserve.domain.errors import DiffuserveError, ServerUnavailable, WorkerNotFound
 from diffuserve.domain.job import Phase
 from diffuserve.domain.worker import (
-    Claim,
     Heartbeat,
     Lease,
     Orders,
@@ -25,21 +23,13 @@ from diffuserve.domain.worker import (
     ReleaseCause,
     WorkerState,
 )
-from diffuserve.worker.admission import Memory, ReadMemory, Room, read_memory, room_left
+from diffuserve.worker.admission import NO_ROOM, Memory, ReadMemory, Room, read_memory, room_left
 from diffuserve.worker.config import WorkerConfig
 from diffuserve.worker.deliveries import Deliveries
 from diffuserve.worker.held import HeldJob
-from diffuserve.worker.messages import (
-    Abort,
-    Add,
-    Done,
-    Failed,
-    Hello,
-    Moved,
-    Previewed,
-)
+from diffuserve.worker.messages import Abort, Add, Done, Failed, Hello, Moved, Previewed
 from diffuserve.worker.metrics import WorkerMetrics
-from diffuserve.worker.reports import condition, registration
+from diffuserve.worker.reports import claim_of, condition, registration
 from diffuserve.worker.supervisor import EngineSupervisor, FromJob
 
 log = logging.getLogger(__name__)
@@ -77,6 +67,7 @@ class WorkerAgent:
         self._drain_wanted = asyncio.Event()
         self._has_news = asyncio.Event()  # of a state that others should know at once
         self._told_state = WorkerState.INITIALIZING
+        self._tasks: list[asyncio.Task[None]] = []
         self._is_over: asyncio.Future[int] | None = None
 
     async def run(self) -> int:
@@ -86,13 +77,13 @@ class WorkerAgent:
             self.metrics.serve(self.config.metrics_port)
         loops = [self._keep_engine, self._engine.watch, self._claim, self._beat, self._obey]
         loops += [self._report, self._drain]
-        tasks = [asyncio.create_task(self._endure(loop)) for loop in loops]
+        self._tasks = [asyncio.create_task(self._endure(loop)) for loop in loops]
         try:
             return await self._is_over
         finally:
-            for task in tasks:
+            for task in self._tasks:
                 task.cancel()
-            await asyncio.gather(*tasks, return_exceptions=True)
+            await asyncio.gather(*self._tasks, return_exceptions=True)
             if self._engine.link is not None:
                 await self._engine.link.stop()
             await self._client.close()
@@ -128,7 +119,7 @@ class WorkerAgent:
     async def _keep_engine(self) -> None:
         """An engine that was never ready will not be; one that died too often gets last words."""
         code = await self._engine.run()
-        if not self._engine.was_ever_ready:
+        if not self._engine.was_ever_ready and code >= 0:
             log.error("the engine could not start (exit code %d); see its message above", code)
             self._end(_CANNOT_START)
             return
@@ -154,15 +145,22 @@ class WorkerAgent:
                 self._deliveries.release(job, ReleaseCause.WORKER_LOST)
 
     def _hear_of_job(self, message: FromJob) -> None:
-        job = self.held.get(message.job_id)
-        if job is None or not job.is_in_engine:
-            return  # a lease that was lost meanwhile
+        job = self._in_engine(message.attempt)
+        if job is None:  # a lease that was lost meanwhile
+            if isinstance(message, Done | Failed) and self._engine.link is not None:
+                self._engine.link.drop_folder(message.attempt)
+            return
         if isinstance(message, Moved):
             job.move(Phase(message.phase), message.step, message.total)
         elif isinstance(message, Previewed):
             self._deliveries.preview(job, message)
         else:
             self._leave_engine(job, message)
+
+    def _in_engine(self, attempt: str) -> HeldJob | None:
+        """The job, if this is the attempt that counts."""
+        job = self.held.get(attempt.rpartition("-")[0])
+        return job if job is not None and job.is_in_engine and job.attempt == attempt else None
 
     def _leave_engine(self, job: HeldJob, message: Done | Failed) -> None:
         job.is_in_engine = False
@@ -180,7 +178,7 @@ class WorkerAgent:
         if self._registration is not None:
             return
         self._registration = registration(self.config, hello)
-        self._registering = asyncio.create_task(self._register())
+        self._tasks.append(asyncio.create_task(self._register()))
 
     async def _register(self) -> None:
         """Patiently: the engine loads its model meanwhile."""
@@ -203,8 +201,10 @@ class WorkerAgent:
         assert self._registered is not None
         return self._registered.worker_id
 
-    async def _register_again(self) -> None:
+    async def _register_again(self, worker_id: str) -> None:
         """The control plane has forgotten us; what we hold is safe by its tokens."""
+        if self._registered is None or self._registered.worker_id != worker_id:
+            return  # another loop has heard it first
         log.warning("the control plane does not know this worker any more; registering again")
         self._is_registered.clear()
         await self._register()
@@ -214,21 +214,14 @@ class WorkerAgent:
         while not self._drain_wanted.is_set():
             worker_id = await self._worker_id()
             await self._has_room.wait()
-            room, model = self._room(), self._model
+            room = self._room()
             if room.num_jobs == 0:
                 self._has_room.clear()
                 continue
-            claim = Claim(
-                claim_id=secrets.token_hex(8),
-                num_jobs=room.num_jobs,
-                num_tokens=room.num_tokens,
-                models=(model,),
-                resident_models=(model,),
-            )
             try:
-                leases = await self._client.claim(worker_id, claim, _LONG_POLL_SECONDS)
+                leases = await self._client.claim(worker_id, claim_of(room, self._model), _LONG_POLL_SECONDS)
             except WorkerNotFound:
-                await self._register_again()
+                await self._register_again(worker_id)
                 continue
             for lease in leases:
                 self._take(lease)
@@ -240,13 +233,15 @@ class WorkerAgent:
             self.held[lease.job_id] = job
             self._deliveries.release(job, ReleaseCause.DRAIN)
             return
-        job = HeldJob(lease, link.job_folder(f"{lease.job_id}-{lease.lease_token}"))
+        self._drop(lease.job_id)  # an earlier lease on it, of which we had not heard that it is lost
+        job = HeldJob(lease, _NOWHERE)
+        job.folder = link.job_folder(job.attempt)
         if not any(one.is_in_engine for one in self.held.values()):
             self._engine.got_work()
         self.held[lease.job_id] = job
         link.send(
             Add(
-                job_id=lease.job_id,
+                attempt=job.attempt,
                 input=lease.input,
                 folder=str(job.folder),
                 num_previews=lease.num_previews,
@@ -260,15 +255,18 @@ class WorkerAgent:
             assert self._registered is not None
             pause = self.config.heartbeat_seconds or self._registered.heartbeat_seconds
             start = time.monotonic()
+            self._has_news.clear()  # what comes up from here on this heartbeat may not tell
+            beat = self._heartbeat()
             try:
-                await self._follow(await self._client.heartbeat(worker_id, self._heartbeat(), pause))
+                orders = await self._client.heartbeat(worker_id, beat, pause)
+                self._drop_lost(orders.lost, beat)
+                self._follow(orders)
             except WorkerNotFound:
-                await self._register_again()
+                await self._register_again(worker_id)
             await self._rest(max(pause - (time.monotonic() - start), 0.0))
 
     async def _rest(self, seconds: float) -> None:
         """Until the next heartbeat is due, or there is news that cannot wait for it."""
-        self._has_news.clear()
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(seconds):
                 await self._has_news.wait()
@@ -302,18 +300,27 @@ class WorkerAgent:
             except WorkerNotFound:
                 await asyncio.sleep(1.0)  # the heartbeat registers again
                 continue
-            await self._follow(orders)
+            if orders.lost:
+                self._has_news.set()  # the next heartbeat's answer says which leases, by their tokens
+            self._follow(orders)
+            if not self.held.keys() >= set(orders.cancel):
+                await asyncio.sleep(_FIRST_PAUSE)  # we shall be told again, until those leases have run out
 
-    async def _follow(self, orders: Orders) -> None:
-        for job_id in orders.lost:
-            self._drop(job_id)
+    def _follow(self, orders: Orders) -> None:
         for job_id in orders.cancel:
             job = self.held.get(job_id)
             if job is not None and not job.is_canceling:
                 job.is_canceling = True
-                self._abort(job_id)
+                self._abort(job)
         if orders.drain:
             self.drain()
+
+    def _drop_lost(self, lost: Sequence[str], beat: Heartbeat) -> None:
+        """Those leases that this heartbeat named; a job may have come back while it was under way."""
+        tokens = {held.job_id: held.lease_token for held in beat.held}
+        for job_id in lost:
+            if job_id in self.held and self.held[job_id].lease.lease_token == tokens[job_id]:
+                self._drop(job_id)
 
     def _drop(self, job_id: str) -> None:
         """Somebody else may have the job: stop it, and say nothing more about it."""
@@ -321,12 +328,12 @@ class WorkerAgent:
         if job is not None and job.is_in_engine:
             log.warning("job %s: the lease is lost; its work is dropped", job_id)
             self.metrics.lease_lost()
-            self._abort(job_id)
-            self._forget(job_id)
+            self._abort(job)
+            self._forget(job)
 
-    def _abort(self, job_id: str) -> None:
+    def _abort(self, job: HeldJob) -> None:
         if self._engine.link is not None:
-            self._engine.link.send(Abort(job_id=job_id))
+            self._engine.link.send(Abort(attempt=job.attempt))
 
     async def _report(self) -> None:
         """Progress of what takes long enough for somebody to watch."""
@@ -353,7 +360,7 @@ class WorkerAgent:
             await asyncio.sleep(0.05)
         for job in list(self.held.values()):
             if job.is_in_engine:
-                self._abort(job.lease.job_id)
+                self._abort(job)
                 job.is_in_engine = False
                 self._deliveries.release(job, ReleaseCause.DRAIN, patience_seconds=5.0)
         await asyncio.wait({asyncio.create_task(self._deliveries.all_said())}, timeout=10.0)
@@ -363,10 +370,11 @@ class WorkerAgent:
         if self._is_over is not None and not self._is_over.done():
             self._is_over.set_result(code)
 
-    def _forget(self, job_id: str) -> HeldJob | None:
-        job = self.held.pop(job_id, None)
+    def _forget(self, job: HeldJob) -> None:
+        """Unless the job has come back meanwhile under another lease."""
+        if self.held.get(job.lease.job_id) is job:
+            del self.held[job.lease.job_id]
         self._look_for_room()
-        return job
 
     def _look_for_room(self) -> None:
         if self._room().num_jobs > 0:
@@ -377,7 +385,7 @@ class WorkerAgent:
     def _room(self) -> Room:
         budget = self._engine.token_budget
         if budget is None or self._engine.is_stalled or self._memory_is_short():
-            return Room(0, 0)
+            return NO_ROOM
         tokens = [job.lease.step_tokens for job in self.held.values() if job.is_in_engine]
         return room_left(self.config.max_jobs, budget, tokens, len(self.held) - len(tokens))
 

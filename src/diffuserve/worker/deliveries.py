@@ -22,7 +22,7 @@ class Deliveries:
     """Says the last words on jobs; `forget` is told of each job that is off the worker's hands."""
 
     def __init__(
-        self, client: LeaseClient, metrics: WorkerMetrics, forget: Callable[[str], HeldJob | None]
+        self, client: LeaseClient, metrics: WorkerMetrics, forget: Callable[[HeldJob], None]
     ) -> None:
         self._client = client
         self._metrics = metrics
@@ -41,7 +41,7 @@ class Deliveries:
 
     def preview(self, job: HeldJob, shown: Previewed) -> None:
         """Previews of a job go out one after another, and before its result."""
-        before = self._previews.get(job.lease.job_id)
+        before = self._previews.get(job.attempt)
         report = ProgressReport(
             lease_token=job.lease.lease_token,
             phase=Phase.DENOISE,
@@ -50,7 +50,7 @@ class Deliveries:
             preview=shown.png,
             preview_index=shown.index,
         )
-        self._previews[job.lease.job_id] = self._start(self._report(job, report, before))
+        self._previews[job.attempt] = self._start(self._report(job, report, before))
 
     def progress(self, job: HeldJob) -> None:
         job.has_news = False
@@ -84,11 +84,11 @@ class Deliveries:
             status = "unreported"
             log.exception("job %s: its end could not be reported", job.lease.job_id)
         self._metrics.job_ended(status)
-        self._forget(job.lease.job_id)
+        self._forget(job)
         shutil.rmtree(job.folder, ignore_errors=True)
 
     async def _complete(self, job: HeldJob, done: Done) -> str:
-        if (preview := self._previews.pop(job.lease.job_id, None)) is not None:
+        if (preview := self._previews.pop(job.attempt, None)) is not None:
             await asyncio.wait({preview})
         try:
             artifacts = await asyncio.gather(*(self._upload(job, file) for file in done.files))
@@ -121,13 +121,13 @@ class Deliveries:
         )
 
     async def _fail(self, job: HeldJob, code: str, message: str, retryable: bool) -> str:
-        self._previews.pop(job.lease.job_id, None)
+        self._previews.pop(job.attempt, None)
         log.info("job %s failed: %s", job.lease.job_id, message)
         failure = Failure(lease_token=job.lease.lease_token, error=JobError(code, message, retryable))
         return (await self._client.fail(job.lease.job_id, failure)).status
 
     async def _release(self, job: HeldJob, cause: ReleaseCause, patience_seconds: float | None) -> str:
-        self._previews.pop(job.lease.job_id, None)
+        self._previews.pop(job.attempt, None)
         release = Release(lease_token=job.lease.lease_token, cause=cause)
         return (await self._client.release(job.lease.job_id, release, patience_seconds)).status
 

@@ -56,6 +56,7 @@ class EngineLink:
                 _kill(process)
                 raise EngineExited(await died)
         except BaseException:
+            _kill(process)
             shutil.rmtree(folder, ignore_errors=True)
             raise
         finally:
@@ -79,10 +80,14 @@ class EngineLink:
         if not self._writer.is_closing():
             self._writer.write(encode(message))
 
-    def job_folder(self, job_id: str) -> Path:
-        folder = self.folder / job_id
+    def job_folder(self, attempt: str) -> Path:
+        folder = self.folder / attempt
         folder.mkdir(exist_ok=True)
         return folder
+
+    def drop_folder(self, attempt: str) -> None:
+        """Of an attempt whose files nobody wants."""
+        shutil.rmtree(self.folder / attempt, ignore_errors=True)
 
     def kill(self) -> None:
         """`kill -9`, also of an engine that was stopped or that hangs."""

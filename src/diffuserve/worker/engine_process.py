@@ -1,221 +1,20 @@
-"""The engine process: owns the model and the device, and never touches HTTP.
+"""The engine process. It connects to its agent before anything heavy is imported.
 
-The main thread steps the engine; the link's thread adds and aborts; two more write files, so that
-no picture waits for another's step.
+Importing torch takes seconds, and from its first moment on this process must notice that its agent
+is gone.
 """
 
 import argparse
-import base64
-import io
-import threading
-import time
-from collections.abc import Sequence
-from concurrent.futures import ThreadPoolExecutor
-from dataclasses import asdict, dataclass, field
 from pathlib import Path
+from typing import TYPE_CHECKING
 
-import psutil
-import torch
-from PIL.Image import Image
-
-from diffuserve.domain.errors import DiffuserveError, NumericalFailure, OutOfMemory, RequestAborted
-from diffuserve.domain.params import GenerationParams
-from diffuserve.engine.config import EngineConfig
-from diffuserve.engine.engine import Engine
-from diffuserve.engine.outputs import GenerationResult, StepOutput
-from diffuserve.models.quiet import quiet_libraries
-from diffuserve.models.registry import read_spec
 from diffuserve.worker.agent_link import AgentLink
-from diffuserve.worker.messages import (
-    Abort,
-    Add,
-    Beat,
-    Done,
-    Failed,
-    Hello,
-    Message,
-    Moved,
-    Previewed,
-    Ready,
-    Stop,
-)
-from diffuserve.worker.pictures import ImageFilter, pass_all, write_pictures
+from diffuserve.worker.messages import Beat
+
+if TYPE_CHECKING:
+    from diffuserve.worker.engine_host import EngineHost
 
 _BEAT_SECONDS = 1.0
-_NUM_WRITERS = 2
-_FINAL_ERRORS = (ValueError, NumericalFailure, OutOfMemory, RequestAborted)  # another try ends the same
-
-
-@dataclass(frozen=True)
-class _Request:
-    """A job inside the engine, and the steps after which it shows a preview."""
-
-    job: Add
-    preview_steps: Sequence[int] = ()
-
-
-@dataclass
-class _Moves:
-    """Counted by several threads; lost counts do no harm, since only change matters."""
-
-    count: int = 0
-    longest_step_seconds: float = 0.0
-    last_step_seconds: float | None = None
-
-    def step(self, seconds: float) -> None:
-        self.count += 1
-        self.last_step_seconds = seconds
-        self.longest_step_seconds = max(self.longest_step_seconds, seconds)
-
-
-@dataclass
-class EngineHost:
-    """Runs one engine for the agent at the other end of `link`."""
-
-    engine: Engine
-    link: AgentLink
-    image_filter: ImageFilter = pass_all
-    _requests: dict[str, _Request] = field(default_factory=dict)
-    _request_ids: dict[str, str] = field(default_factory=dict)
-    _lock: threading.Lock = field(default_factory=threading.Lock)
-    _news: threading.Event = field(default_factory=threading.Event)
-    _is_stopping: bool = False
-    moves: _Moves = field(default_factory=_Moves)
-
-    def run(self) -> None:
-        """Step until told to stop."""
-        with ThreadPoolExecutor(_NUM_WRITERS, thread_name_prefix="file-writer") as writers:
-            while not self._is_stopping:
-                self._news.clear()
-                start = time.monotonic()
-                outputs = self.engine.step()
-                if not outputs:
-                    self._news.wait()
-                    continue
-                self.moves.step(time.monotonic() - start)
-                for output in outputs:
-                    if output.result is not None:
-                        writers.submit(self._finish, output.result)
-                    else:
-                        self._report(output)
-
-    def handle(self, message: Message) -> None:
-        """What the agent says; called on the link's thread."""
-        if isinstance(message, Add):
-            self._add(message)
-        elif isinstance(message, Abort):
-            self._abort(message.job_id)
-        elif isinstance(message, Stop):
-            self._is_stopping = True
-        self._news.set()
-
-    def beat(self) -> Beat:
-        stats = self.engine.stats
-        device = self.engine.pipeline.device
-        return Beat(
-            num_moves=self.moves.count,
-            num_unfinished=len(self._request_ids),
-            memory_bytes=_memory_bytes(device),
-            memory_limit_bytes=_memory_limit_bytes(device),
-            last_step_seconds=self.moves.last_step_seconds,
-            longest_step_seconds=self.moves.longest_step_seconds,
-            num_steps=stats.num_steps,
-            num_request_steps=stats.num_request_steps,
-            fit=self.engine.cost_model.fit.to_dict(),
-        )
-
-    def _add(self, job: Add) -> None:
-        try:
-            params = self.engine.spec.resolve(GenerationParams(**job.input), seed=0)
-            steps = _preview_steps(params.num_inference_steps or 1, job.num_previews)
-            with self._lock:  # the first output may come before `add` has returned
-                request_id = self.engine.add(params, preview=bool(steps))
-                self._requests[request_id] = _Request(job, steps)
-                self._request_ids[job.job_id] = request_id
-        except Exception as error:  # whatever is wrong with this job is its own affair
-            self.link.send(_failed(job.job_id, error))
-
-    def _abort(self, job_id: str) -> None:
-        with self._lock:
-            request_id = self._request_ids.get(job_id)
-        if request_id is not None:
-            self.engine.abort(request_id)
-
-    def _report(self, output: StepOutput) -> None:
-        with self._lock:
-            request = self._requests[output.request_id]
-        job_id = request.job.job_id
-        if output.error is not None:
-            self._forget(output.request_id)
-            self.link.send(_failed(job_id, output.error))
-            return
-        phase = "decode" if output.step >= output.num_steps else "denoise"
-        self.link.send(Moved(job_id=job_id, phase=phase, step=output.step, total=output.num_steps))
-        if output.preview is not None and output.step in request.preview_steps:
-            index = list(request.preview_steps).index(output.step)
-            png = _png(output.preview)
-            self.link.send(
-                Previewed(job_id=job_id, index=index, step=output.step, total=output.num_steps, png=png)
-            )
-
-    def _finish(self, result: GenerationResult) -> None:
-        """Filter and write; on a writer's thread."""
-        request = self._forget(result.request_id)
-        job, steps = request.job, result.params.num_inference_steps or 0
-        try:
-            self.link.send(Moved(job_id=job.job_id, phase="filter", step=steps, total=steps))
-            self.image_filter(result.images)
-            files = write_pictures(result, self.engine.spec.name, Path(job.folder), job.output_format)
-        except Exception as error:  # at the border of a job: it fails alone
-            self.link.send(_failed(job.job_id, error))
-            return
-        self.moves.count += 1
-        self.link.send(
-            Done(
-                job_id=job.job_id,
-                files=files,
-                input=result.params.to_dict(),
-                timings=asdict(result.timings),
-                actual_seconds=result.timings.device_seconds,
-                warnings=result.warnings,
-            )
-        )
-
-    def _forget(self, request_id: str) -> _Request:
-        with self._lock:
-            request = self._requests.pop(request_id)
-            self._request_ids.pop(request.job.job_id, None)
-        return request
-
-
-def _preview_steps(num_steps: int, num_previews: int) -> list[int]:
-    """Evenly spread, never the last step: the picture itself follows that."""
-    wanted = (round(i * num_steps / (num_previews + 1)) for i in range(1, num_previews + 1))
-    return sorted({step for step in wanted if 0 < step < num_steps})
-
-
-def _failed(job_id: str, error: Exception) -> Failed:
-    code = error.code if isinstance(error, DiffuserveError) else "internal_error"
-    message = str(error) if isinstance(error, DiffuserveError) else f"{type(error).__name__}: {error}"
-    return Failed(job_id=job_id, code=code, message=message, retryable=not isinstance(error, _FINAL_ERRORS))
-
-
-def _png(image: Image) -> str:
-    buffer = io.BytesIO()
-    image.save(buffer, format="PNG")
-    return base64.b64encode(buffer.getvalue()).decode()
-
-
-def _memory_bytes(device: torch.device) -> int:
-    if device.type == "cuda":
-        free, total = torch.cuda.mem_get_info(device)
-        return total - free
-    return int(psutil.Process().memory_info().rss)
-
-
-def _memory_limit_bytes(device: torch.device) -> int:
-    """The device's; 0 for a CPU, where the agent knows the limit of both processes."""
-    return int(torch.cuda.mem_get_info(device)[1]) if device.type == "cuda" else 0
 
 
 def main() -> None:
@@ -227,17 +26,15 @@ def main() -> None:
     parser.add_argument("--cost-fit", type=Path)
     args = parser.parse_args()
 
-    quiet_libraries()
     link = AgentLink(args.socket)
     host: EngineHost | None = None  # comes once the model is loaded; nothing is asked of us before that
     link.listen(lambda message: host.handle(message) if host else None)
     link.every(_BEAT_SECONDS, lambda: host.beat() if host else Beat(num_moves=0, num_unfinished=0))
-    link.send(Hello(spec=read_spec(args.model).to_dict(), num_gpus=torch.cuda.device_count()))
-    config = EngineConfig(cost_fit_path=args.cost_fit)
-    with Engine.load(args.model, device=args.device, dtype=args.dtype, config=config) as engine:
-        host = EngineHost(engine, link)
-        link.send(Ready(token_budget=engine.token_budget, description=engine.describe()))
-        host.run()
+
+    from diffuserve.worker.engine_host import load_host
+
+    host = load_host(args.model, args.device, args.dtype, args.cost_fit, link)
+    host.run()
 
 
 if __name__ == "__main__":

@@ -22,6 +22,11 @@ class HeldJob:
     has_news: bool = False
     since: float = field(default_factory=time.monotonic)
 
+    @property
+    def attempt(self) -> str:
+        """What the engine knows this lease by."""
+        return f"{self.lease.job_id}-{self.lease.lease_token}"
+
     def move(self, phase: Phase, step: int, total: int) -> None:
         self.phase, self.step, self.total = phase, step, total
         self.has_news = True

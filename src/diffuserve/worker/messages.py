@@ -2,7 +2,8 @@
 
 The engine process connects to the agent's Unix socket, says `Hello` as soon as it knows its model,
 `Ready` once that is loaded, and `Beat` every second from a thread of its own. Whoever sees the end
-of the stream knows that the other is dead.
+of the stream knows that the other is dead. An `attempt` is the agent's name for one lease on a job:
+a job may come back while its last attempt is still being dropped, and their news must not be mixed up.
 """
 
 from collections.abc import Mapping
@@ -48,7 +49,7 @@ class Beat:
 class Moved:
     """A job entered a phase, or finished a denoising step."""
 
-    job_id: str
+    attempt: str
     phase: str
     step: int = 0
     total: int = 0
@@ -58,7 +59,7 @@ class Moved:
 class Previewed:
     """A picture on the way: PNG in base64."""
 
-    job_id: str
+    attempt: str
     index: int
     step: int
     total: int
@@ -83,7 +84,7 @@ class FinishedFile:
 class Done:
     """A job's files are written. `actual_seconds` is its share of the busy device."""
 
-    job_id: str
+    attempt: str
     files: tuple[FinishedFile, ...] = ()
     input: Mapping[str, Any] = field(default_factory=dict)
     timings: Mapping[str, float] = field(default_factory=dict)
@@ -93,7 +94,7 @@ class Done:
 
 @dataclass(frozen=True, kw_only=True)
 class Failed:
-    job_id: str
+    attempt: str
     code: str
     message: str
     retryable: bool = False
@@ -103,7 +104,7 @@ class Failed:
 class Add:
     """A job for the engine, whose files go into `folder`."""
 
-    job_id: str
+    attempt: str
     input: Mapping[str, Any]
     folder: str
     num_previews: int = 0
@@ -114,7 +115,7 @@ class Add:
 class Abort:
     """Drop a job before its next step. It is answered by `Failed` with code `aborted`."""
 
-    job_id: str
+    attempt: str
 
 
 @dataclass(frozen=True)

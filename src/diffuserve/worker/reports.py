@@ -1,10 +1,11 @@
-"""What a worker says of itself. Pure, but for the clock."""
+"""What a worker says of itself. Pure, but for the clock and the names of claims."""
 
 import os
+import secrets
 import time
 
-from diffuserve.domain.worker import ModelOffer, Registration, WorkerReport, WorkerState
-from diffuserve.worker.admission import Memory
+from diffuserve.domain.worker import Claim, ModelOffer, Registration, WorkerReport, WorkerState
+from diffuserve.worker.admission import Memory, Room
 from diffuserve.worker.config import WorkerConfig
 from diffuserve.worker.messages import Beat, Hello
 
@@ -41,4 +42,15 @@ def condition(
         resident_models=tuple(offer.spec["name"] for offer in first.models) if is_loaded else (),
         last_step_seconds=beat.last_step_seconds if beat else None,
         num_running=num_running,
+    )
+
+
+def claim_of(room: Room, model: str) -> Claim:
+    """As much as there is room for, under a name of its own."""
+    return Claim(
+        claim_id=secrets.token_hex(8),
+        num_jobs=room.num_jobs,
+        num_tokens=room.num_tokens,
+        models=(model,),
+        resident_models=(model,),
     )

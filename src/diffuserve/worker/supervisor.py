@@ -51,7 +51,7 @@ class EngineSupervisor:
         while True:
             started = time.monotonic()
             code = await self._live_once()
-            if not self.was_ever_ready:
+            if not self.was_ever_ready and code >= 0:  # it says itself that it cannot; no signal ended it
                 return code
             self.num_deaths += 1
             if time.monotonic() - started > _HEALTHY_SECONDS:

@@ -21,7 +21,7 @@ def descendants(kind: type[DiffuserveError]) -> Iterator[type[DiffuserveError]]:
 def all_errors() -> set[type[DiffuserveError]]:
     """Also those that stand outside `domain`: every module of the package is imported first."""
     for module in walk_packages(diffuserve.__path__, "diffuserve."):
-        if not module.name.endswith("__main__"):
+        if not module.name.endswith("__main__") and ".migrations" not in module.name:
             import_module(module.name)
     return {DiffuserveError, *descendants(DiffuserveError)}
 

@@ -6,7 +6,7 @@ from diffuserve.domain.errors import InvalidParams, NumericalFailure, OutOfMemor
 from diffuserve.worker import messages
 from diffuserve.worker.admission import Memory, Room, read_memory, room_left
 from diffuserve.worker.config import WorkerConfig
-from diffuserve.worker.engine_process import _failed, _preview_steps
+from diffuserve.worker.engine_host import _failed, _preview_steps
 from diffuserve.worker.watchdog import Pulse, stall_reason
 
 CONFIG = WorkerConfig(server="http://x", stall_seconds=60.0, silence_seconds=10.0)
@@ -47,7 +47,8 @@ def test_a_beat_counts_as_a_move_only_when_something_moved() -> None:
         ([60, 60], 0, Room(2, 80)),
         ([60] * 4, 0, Room(0, 0)),
         ([], 15, Room(1, 200)),
-        ([], 16, Room(0, 200)),
+        ([], 16, Room(0, 0)),
+        ([150, 60], 0, Room(0, 0)),
     ],
 )
 def test_room_is_for_one_step_beyond_the_running_one(tokens: list[int], finishing: int, room: Room) -> None:
@@ -95,13 +96,13 @@ def test_only_what_may_go_better_is_tried_again(error: Exception, code: str, ret
         messages.Hello(spec={"name": "x"}, fit=None),
         messages.Beat(num_moves=1, num_unfinished=2),
         messages.Done(
-            job_id="j",
+            attempt="j",
             files=(
                 messages.FinishedFile(path="/p", name="0.png", content_type="image/png", width=1, height=2),
             ),
             warnings=("w",),
         ),
-        messages.Add(job_id="j", input={"prompt": "ü"}, folder="/f"),
+        messages.Add(attempt="j", input={"prompt": "ü"}, folder="/f"),
         messages.Stop(),
     ],
 )
