@@ -118,6 +118,9 @@ class Postgresql:
             connect_args={"timeout": 5, "server_settings": {"application_name": "diffuserve", "jit": "off"}},
         )
 
+        # A look is one statement: BEGIN and ROLLBACK around it would be two more round trips.
+        self._reader = self._engine.execution_options(isolation_level="AUTOCOMMIT")
+
     async def write(self, work: Callable[[sa.Connection], T]) -> T:
         def locked(connection: sa.Connection) -> T:
             # A statement of its own: the next ones must see what was committed before it got the lock.
@@ -128,7 +131,7 @@ class Postgresql:
             return await connection.run_sync(locked)
 
     async def read(self, work: Callable[[sa.Connection], T]) -> T:
-        async with self._engine.connect() as connection:
+        async with self._reader.connect() as connection:
             return await connection.run_sync(work)
 
     async def close(self) -> None:
