@@ -61,7 +61,7 @@ class Scenario:
 
 
 SCENARIOS = (
-    Scenario(name="large", side=512, num_inference_steps=8, count=16, at_once=4, target=0.9),
+    Scenario(name="large", side=512, num_inference_steps=10, count=16, at_once=4, target=0.9),
     Scenario(name="small", side=128, num_inference_steps=4, count=64, at_once=16, target=None),
 )
 

@@ -39,7 +39,7 @@ def _thumbnail(image: Image, folder: Path) -> FinishedFile:
     small = image.copy()
     small.thumbnail((THUMBNAIL_PIXELS, THUMBNAIL_PIXELS))
     path = folder / "thumbnail.webp"
-    small.save(path, format="WEBP", quality=80)
+    small.save(path, format="WEBP", quality=80, method=1)
     return _file(path, small, "image/webp", 0, None, role="thumbnail")
 
 
