@@ -182,7 +182,7 @@ async def test_without_restarts_the_agent_ends_with_its_engine(plane: Plane, sta
     agent = start("--seconds", "60", engine_restarts=0)
     pid = await engine_pid(agent)
     job = await plane.submit()
-    await until(plane, job, JobStatus.RUNNING)
+    await eventually(lambda: job.id in agent.held)
     os.kill(pid, signal.SIGKILL)
     async with asyncio.timeout(1.0):
         assert await asyncio.shield(agent.over) == 1  # type: ignore[attr-defined]
@@ -196,6 +196,20 @@ async def test_the_engine_dies_with_its_agent(plane: Plane, tmp_path: Path) -> N
         process = psutil.Process(agent.pid)
         await eventually(lambda: any("null_engine" in " ".join(c.cmdline()) for c in process.children()), 20)
         (child,) = process.children()
+        agent.kill()
+        await eventually(lambda: not child.is_running() or child.status() == psutil.STATUS_ZOMBIE, 1.0)
+
+
+async def test_a_frozen_engine_dies_with_its_agent_too(plane: Plane, tmp_path: Path) -> None:
+    command = [sys.executable, "-m", "diffuserve", "worker", "--server", plane.url]
+    with subprocess.Popen(command, stderr=subprocess.DEVNULL) as agent:
+        process = psutil.Process(agent.pid)
+        await eventually(
+            lambda: any("engine_process" in " ".join(c.cmdline()) for c in process.children()), 20
+        )
+        (child,) = process.children()
+        await eventually(lambda: len(child.threads()) > 1, 20)  # it has connected
+        child.suspend()
         agent.kill()
         await eventually(lambda: not child.is_running() or child.status() == psutil.STATUS_ZOMBIE, 1.0)
 

@@ -52,11 +52,6 @@ class JobTimes:
             run = self._runs.pop(job_id, None) or await self._stored_run(job_id)
             self._count(run, status, gpu_seconds)
 
-    def canceled(self, job: Job) -> None:
-        """Of a job that no worker held."""
-        self._accepted.pop(job.id, None)
-        self._metrics.ended(job.status, job.model)
-
     def _count(self, run: _Run, status: JobStatus, gpu_seconds: float) -> None:
         metrics, seconds = self._metrics, time.monotonic() - run.started_at
         metrics.run_seconds.observe(seconds)
@@ -64,8 +59,6 @@ class JobTimes:
         metrics.gpu_seconds.labels(run.model, outcome).inc(max(gpu_seconds, 0.0))
         if status is JobStatus.SUCCEEDED:
             metrics.generation_seconds.labels(run.model, str(run.steps)).observe(seconds)
-        if status.is_final:
-            metrics.ended(status, run.model)
 
     async def _stored_run(self, job_id: str) -> _Run:
         job = await self._store.get(job_id)

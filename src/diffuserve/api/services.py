@@ -42,6 +42,7 @@ class Services:
         cls, store: JobStore, artifacts: ArtifactStore, bus: EventBus, config: ApiConfig
     ) -> "Services":
         metrics = ControlMetrics()
+        store.on_ended(metrics.ended)
         signer = Signer(store, config.result_url_seconds)
         return cls(
             config=config,

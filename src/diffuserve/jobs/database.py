@@ -22,6 +22,7 @@ from sqlalchemy.exc import TimeoutError as PoolTimeout
 from sqlalchemy.ext.asyncio import create_async_engine
 
 from diffuserve.domain.errors import InvalidParams, ServerUnavailable
+from diffuserve.domain.job import JobStatus
 from diffuserve.jobs.config import StoreConfig
 
 log = logging.getLogger(__name__)
@@ -29,6 +30,8 @@ log = logging.getLogger(__name__)
 T = TypeVar("T")
 Clock = Callable[[], float]
 Notice = tuple[str, Mapping[str, Any]]
+Ended = tuple[JobStatus, str]
+"""A job that became final, and the model it was for."""
 
 _LOCK = 0x64696666  # any number that nobody else takes in this database
 _BUSY_SECONDS = 10.0
@@ -41,8 +44,8 @@ _FIRST_PAUSE_SECONDS = 0.05
 class Transaction:
     """One commit under the write lock. `now` is the store's clock at its beginning.
 
-    `notices` are published once it is committed. `is_retry` says that an earlier try of the same
-    operations may have been committed without our hearing of it.
+    `notices` are published, and `ended` is counted, once it is committed. `is_retry` says that an
+    earlier try of the same operations may have been committed without our hearing of it.
     """
 
     connection: sa.Connection
@@ -50,6 +53,7 @@ class Transaction:
     config: StoreConfig
     is_retry: bool = False
     notices: list[Notice] = field(default_factory=list)
+    ended: list[Ended] = field(default_factory=list)
 
     def execute(
         self, statement: sa.Executable, rows: list[dict[str, Any]] | dict[str, Any] | None = None

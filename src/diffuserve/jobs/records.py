@@ -107,6 +107,8 @@ def save_changes(transaction: Transaction, changes: Iterable[Change]) -> None:
         rows.append({"job_id": record.id} | {f"new_{name}": getattr(saved, name) for name in _MUTABLE})
         events.append(event_row(saved, change.event, change.data, transaction.now))
         transaction.notices.append((job_topic(record.id), {"type": "changed"}))
+        if record.status.is_final and change.event == record.status:
+            transaction.ended.append((record.status, record.model))
     if rows:
         transaction.execute(_SAVE, rows)
         transaction.execute(sa.insert(schema.job_events), events)

@@ -3,7 +3,7 @@
 import re
 import secrets
 import time
-from collections.abc import Collection, Mapping
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -64,6 +64,10 @@ class JobStore:
         self.config = config
         self.database = Database(url, config, clock)
         self._writer = Writer(self.database, bus)
+
+    def on_ended(self, listener: Callable[[JobStatus, str], None]) -> None:
+        """Tell `listener` the status and model of every job that becomes final through this process."""
+        self._writer.on_ended = lambda ended: listener(*ended)
 
     async def open(self) -> None:
         """Bring the schema up to date, and begin to write."""

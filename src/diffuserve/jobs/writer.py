@@ -13,7 +13,7 @@ from typing import Any, Generic, TypeVar
 
 from diffuserve.domain.errors import DiffuserveError, ServerUnavailable
 from diffuserve.events.base import EventBus
-from diffuserve.jobs.database import Database, Notice, Transaction, patiently
+from diffuserve.jobs.database import Database, Ended, Transaction, patiently
 
 I = TypeVar("I")  # noqa: E741
 O = TypeVar("O")  # noqa: E741
@@ -40,6 +40,7 @@ class Writer:
     def __init__(self, database: Database, bus: EventBus) -> None:
         self._database = database
         self._bus = bus
+        self.on_ended: Callable[[Ended], None] = lambda _ended: None
         self._waiting: list[_Waiting[Any, Any]] = []
         self._arrived = asyncio.Event()
         self._task: asyncio.Task[None] | None = None
@@ -81,25 +82,28 @@ class Writer:
 
     async def _write(self, batch: list[_Waiting[Any, Any]]) -> None:
         try:
-            outcomes, notices = await patiently(lambda is_retry: self._commit(batch, is_retry))
+            outcomes, done = await patiently(lambda is_retry: self._commit(batch, is_retry))
         except Exception as error:
             if len(batch) == 1 or isinstance(error, ServerUnavailable):
                 return _fail(batch, error)
             for one in batch:  # one of them is at fault: alone it fails alone
                 await self._write([one])
             return
-        for topic, message in notices:
-            self._bus.publish(topic, message)
+        self._tell(done)
         for one, outcome in zip(batch, outcomes, strict=True):
             _settle(one.outcome, outcome)
 
-    async def _commit(
-        self, batch: list[_Waiting[Any, Any]], is_retry: bool
-    ) -> tuple[list[Any], list[Notice]]:
+    def _tell(self, done: Transaction) -> None:
+        for topic, message in done.notices:
+            self._bus.publish(topic, message)
+        for ended in done.ended:
+            self.on_ended(ended)
+
+    async def _commit(self, batch: list[_Waiting[Any, Any]], is_retry: bool) -> tuple[list[Any], Transaction]:
         return await self._database.write(lambda transaction: _do_all(transaction, batch), is_retry)
 
 
-def _do_all(transaction: Transaction, batch: list[_Waiting[Any, Any]]) -> tuple[list[Any], list[Notice]]:
+def _do_all(transaction: Transaction, batch: list[_Waiting[Any, Any]]) -> tuple[list[Any], Transaction]:
     groups: dict[Operation[Any, Any], list[int]] = {}
     for index, one in enumerate(batch):
         groups.setdefault(one.operation, []).append(index)
@@ -108,7 +112,7 @@ def _do_all(transaction: Transaction, batch: list[_Waiting[Any, Any]]) -> tuple[
         done = operation(transaction, [batch[index].item for index in indexes])
         for index, outcome in zip(indexes, done, strict=True):
             outcomes[index] = outcome
-    return outcomes, transaction.notices
+    return outcomes, transaction
 
 
 def _settle(future: asyncio.Future[Any], outcome: Any) -> None:

@@ -8,28 +8,29 @@ import asyncio
 import contextlib
 import logging
 import time
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 
 from diffuserve.client.leases import LeaseClient
-from diffuserve.domain.errors import DiffuserveError, ServerUnavailable, WorkerNotFound
+from diffuserve.domain.errors import DiffuserveError, WorkerNotFound
 from diffuserve.domain.job import Phase
 from diffuserve.domain.worker import (
+    Claim,
     Heartbeat,
     Lease,
     Orders,
-    Registered,
-    Registration,
     ReleaseCause,
     WorkerState,
 )
 from diffuserve.worker.admission import NO_ROOM, Memory, ReadMemory, Room, read_memory, room_left
 from diffuserve.worker.config import WorkerConfig
 from diffuserve.worker.deliveries import Deliveries
+from diffuserve.worker.endure import endure
 from diffuserve.worker.held import HeldJob
-from diffuserve.worker.messages import Abort, Add, Done, Failed, Hello, Moved, Previewed
+from diffuserve.worker.membership import Membership
+from diffuserve.worker.messages import Abort, Add, Done, Failed, Moved, Previewed
 from diffuserve.worker.metrics import WorkerMetrics
-from diffuserve.worker.reports import claim_of, condition, registration
+from diffuserve.worker.reports import claim_of, condition
 from diffuserve.worker.supervisor import EngineSupervisor, FromJob
 
 log = logging.getLogger(__name__)
@@ -37,7 +38,7 @@ log = logging.getLogger(__name__)
 _LONG_POLL_SECONDS = 25.0
 _REPORT_SECONDS = 0.5
 _LAST_WORDS_SECONDS = 0.6
-_FIRST_PAUSE = 0.5
+_PAUSE = 0.5
 _CANNOT_START = 2
 _USUAL_STATES = {WorkerState.READY, WorkerState.OCCUPIED}  # others are told at once
 _NOWHERE = Path("/nonexistent")  # of jobs that never reach an engine
@@ -53,39 +54,43 @@ class WorkerAgent:
         self.metrics = WorkerMetrics()
         self.held: dict[str, HeldJob] = {}
         self._deliveries = Deliveries(client, self.metrics, self._forget)
-        self._registration: Registration | None = None
-        self._registered: Registered | None = None
-        self._is_registered = asyncio.Event()
+        self._membership = Membership(config, client, on_refused=lambda: self._end(_CANNOT_START))
         self._engine = EngineSupervisor(
             config,
-            on_hello=self._introduce,
+            on_hello=self._membership.introduce,
             on_job=self._hear_of_job,
             on_change=self._engine_changed,
             is_occupied=lambda: any(job.is_in_engine for job in self.held.values()),
         )
         self._has_room = asyncio.Event()
+        self._asking: asyncio.Task[list[Lease]] | None = None
         self._drain_wanted = asyncio.Event()
         self._has_news = asyncio.Event()  # of a state that others should know at once
         self._told_state = WorkerState.INITIALIZING
         self._tasks: list[asyncio.Task[None]] = []
-        self._is_over: asyncio.Future[int] | None = None
+        self._is_over: asyncio.Future[int] = asyncio.get_running_loop().create_future()
 
     async def run(self) -> int:
         """Until drained, or until the engine is beyond help."""
-        self._is_over = asyncio.get_running_loop().create_future()
         if self.config.metrics_port is not None:
             self.metrics.serve(self.config.metrics_port)
-        loops = [self._keep_engine, self._engine.watch, self._claim, self._beat, self._obey]
+        loops = [
+            self._membership.run,
+            self._keep_engine,
+            self._engine.watch,
+            self._claim,
+            self._beat,
+            self._obey,
+        ]
         loops += [self._report, self._drain]
-        self._tasks = [asyncio.create_task(self._endure(loop)) for loop in loops]
+        self._tasks = [asyncio.create_task(endure(loop)) for loop in loops]
         try:
             return await self._is_over
         finally:
+            await self._engine.stop()
             for task in self._tasks:
                 task.cancel()
             await asyncio.gather(*self._tasks, return_exceptions=True)
-            if self._engine.link is not None:
-                await self._engine.link.stop()
             await self._client.close()
 
     def drain(self) -> None:
@@ -102,23 +107,13 @@ class WorkerAgent:
             return WorkerState.INITIALIZING
         return WorkerState.OCCUPIED if self.held else WorkerState.READY
 
-    async def _endure(self, loop: Callable[[], Awaitable[None]]) -> None:
-        """A defect in one loop is logged, and the loop goes on: a silent worker is worse."""
-        while True:
-            try:
-                await loop()
-                return
-            except ServerUnavailable as error:
-                log.warning("%s", error)
-            except Exception:
-                log.exception("a loop of the agent failed; it goes on")
-            await asyncio.sleep(_FIRST_PAUSE)
-
     # The engine
 
     async def _keep_engine(self) -> None:
         """An engine that was never ready will not be; one that died too often gets last words."""
         code = await self._engine.run()
+        if self._is_over.done():
+            return
         if not self._engine.was_ever_ready and code >= 0:
             log.error("the engine could not start (exit code %d); see its message above", code)
             self._end(_CANNOT_START)
@@ -139,6 +134,8 @@ class WorkerAgent:
 
     def _give_up_all(self) -> None:
         """What was inside a dead engine goes back, counted as its loss; what had left it is delivered."""
+        if self._asking is not None:
+            self._asking.cancel()
         for job in list(self.held.values()):
             if job.is_in_engine:
                 job.is_in_engine = False
@@ -173,58 +170,35 @@ class WorkerAgent:
 
     # The control plane
 
-    def _introduce(self, hello: Hello) -> None:
-        """Register with the first engine's model; later engines have the same."""
-        if self._registration is not None:
-            return
-        self._registration = registration(self.config, hello)
-        self._tasks.append(asyncio.create_task(self._register()))
-
-    async def _register(self) -> None:
-        """Patiently: the engine loads its model meanwhile."""
-        assert self._registration is not None
-        while True:
-            try:
-                self._registered = await self._client.register(self._registration)
-                break
-            except ServerUnavailable as error:
-                log.warning("cannot register yet: %s", error)
-            except DiffuserveError as error:  # a wrong key, most likely
-                log.error("the control plane refuses this worker: %s", error)
-                self._end(_CANNOT_START)
-                return
-        log.info("registered as %s at %s", self._registered.worker_id, self.config.server)
-        self._is_registered.set()
-
-    async def _worker_id(self) -> str:
-        await self._is_registered.wait()
-        assert self._registered is not None
-        return self._registered.worker_id
-
-    async def _register_again(self, worker_id: str) -> None:
-        """The control plane has forgotten us; what we hold is safe by its tokens."""
-        if self._registered is None or self._registered.worker_id != worker_id:
-            return  # another loop has heard it first
-        log.warning("the control plane does not know this worker any more; registering again")
-        self._is_registered.clear()
-        await self._register()
-
     async def _claim(self) -> None:
         """Ask for as much as there is room for; ask again with the same id until answered."""
+        claim: Claim | None = None
         while not self._drain_wanted.is_set():
-            worker_id = await self._worker_id()
+            worker_id = await self._membership.worker_id()
             await self._has_room.wait()
             room = self._room()
             if room.num_jobs == 0:
                 self._has_room.clear()
                 continue
+            claim = claim or claim_of(room, self._membership.model)
             try:
-                leases = await self._client.claim(worker_id, claim_of(room, self._model), _LONG_POLL_SECONDS)
+                leases = await self._ask(worker_id, claim)
             except WorkerNotFound:
-                await self._register_again(worker_id)
+                await self._membership.renew(worker_id)
                 continue
-            for lease in leases:
+            if leases is not None:
+                claim = None
+            for lease in leases or ():
                 self._take(lease)
+
+    async def _ask(self, worker_id: str, claim: Claim) -> list[Lease] | None:
+        """`None` when the engine died meanwhile: what it held must not come straight back to us."""
+        self._asking = asyncio.create_task(self._client.claim(worker_id, claim, _LONG_POLL_SECONDS))
+        try:
+            await asyncio.wait({self._asking})
+        finally:
+            self._asking.cancel()
+        return None if self._asking.cancelled() else self._asking.result()
 
     def _take(self, lease: Lease) -> None:
         link = self._engine.link
@@ -251,9 +225,8 @@ class WorkerAgent:
 
     async def _beat(self) -> None:
         while True:
-            worker_id = await self._worker_id()
-            assert self._registered is not None
-            pause = self.config.heartbeat_seconds or self._registered.heartbeat_seconds
+            worker_id = await self._membership.worker_id()
+            pause = self._membership.heartbeat_seconds
             start = time.monotonic()
             self._has_news.clear()  # what comes up from here on this heartbeat may not tell
             beat = self._heartbeat()
@@ -262,7 +235,7 @@ class WorkerAgent:
                 self._drop_lost(orders.lost, beat)
                 self._follow(orders)
             except WorkerNotFound:
-                await self._register_again(worker_id)
+                await self._membership.renew(worker_id)
             await self._rest(max(pause - (time.monotonic() - start), 0.0))
 
     async def _rest(self, seconds: float) -> None:
@@ -273,25 +246,19 @@ class WorkerAgent:
 
     def _heartbeat(self) -> Heartbeat:
         """Leases are named, and so renewed, only while the engine answers."""
-        assert self._registration is not None
         answers = self._engine.is_ready
         held = tuple(job.to_renew() for job in self.held.values() if answers or not job.is_in_engine)
         beat = self._engine.last_beat
-        fits = {self._model: beat.fit} if beat is not None and beat.fit else {}
+        fits = {self._membership.model: beat.fit} if beat is not None and beat.fit else {}
         self._told_state = self.state
         self.metrics.state(self.state)
-        report = condition(self.state, self._registration, self._memory(), beat, len(self.held))
+        report = condition(self.state, self._membership.offer, self._memory(), beat, len(self.held))
         return Heartbeat(report=report, held=held, fits=fits)
-
-    @property
-    def _model(self) -> str:
-        assert self._registration is not None
-        return str(self._registration.models[0].spec["name"])
 
     async def _obey(self) -> None:
         """Orders that cannot wait for a heartbeat."""
         while True:
-            worker_id = await self._worker_id()
+            worker_id = await self._membership.worker_id()
             known = [job_id for job_id, job in self.held.items() if job.is_canceling]
             try:
                 orders = await self._client.control(
@@ -304,7 +271,7 @@ class WorkerAgent:
                 self._has_news.set()  # the next heartbeat's answer says which leases, by their tokens
             self._follow(orders)
             if not self.held.keys() >= set(orders.cancel):
-                await asyncio.sleep(_FIRST_PAUSE)  # we shall be told again, until those leases have run out
+                await asyncio.sleep(_PAUSE)  # we shall be told again, until those leases have run out
 
     def _follow(self, orders: Orders) -> None:
         for job_id in orders.cancel:
@@ -350,9 +317,9 @@ class WorkerAgent:
         await self._drain_wanted.wait()
         log.info("draining: %d jobs are held", len(self.held))
         self._has_room.set()  # lets the claim loop see that it is over
-        if self._registered is not None:
+        if self._membership.is_registered:
             try:
-                await self._client.drain(self._registered.worker_id)
+                await self._client.drain(await self._membership.worker_id())
             except DiffuserveError as error:
                 log.warning("the control plane was not told: %s", error)
         deadline = time.monotonic() + self.config.drain_seconds
@@ -367,7 +334,7 @@ class WorkerAgent:
         self._end(0)
 
     def _end(self, code: int) -> None:
-        if self._is_over is not None and not self._is_over.done():
+        if not self._is_over.done():
             self._is_over.set_result(code)
 
     def _forget(self, job: HeldJob) -> None:

@@ -1,12 +1,17 @@
 """The engine process's end of the pipe."""
 
+import ctypes
 import os
+import signal
 import socket
+import sys
 import threading
 from collections.abc import Callable
 from pathlib import Path
 
 from diffuserve.worker.messages import FromEngine, Message, decode, encode
+
+_PR_SET_PDEATHSIG = 1  # of linux/prctl.h
 
 
 class AgentLink:
@@ -45,6 +50,13 @@ class AgentLink:
                     on_message(decode(line))
         finally:
             _die()
+
+
+def die_with_parent() -> None:
+    """Have the kernel kill this process with its agent: one that was stopped, or is deep in a library
+    that keeps the interpreter's lock, would not see the end of the pipe."""
+    if sys.platform == "linux":
+        ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
 
 
 def _die() -> None:

@@ -217,9 +217,11 @@ def _png(image: Image) -> str:
 
 
 def _memory_bytes(device: torch.device) -> int:
+    """What could not be given to another request; torch keeps freed memory for the next one."""
     if device.type == "cuda":
         free, total = torch.cuda.mem_get_info(device)
-        return total - free
+        kept = torch.cuda.memory_reserved(device) - torch.cuda.memory_allocated(device)
+        return total - free - kept
     return int(psutil.Process().memory_info().rss)
 
 

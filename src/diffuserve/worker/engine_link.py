@@ -6,17 +6,18 @@ import logging
 import os
 import shutil
 import signal
-import tempfile
 from collections.abc import AsyncIterator, Sequence
 from pathlib import Path
 from typing import Any
 
 from diffuserve.worker.messages import MAX_LINE_BYTES, FromEngine, Message, Stop, ToEngine, decode, encode
+from diffuserve.worker.private_folder import PrivateFolder
 
 log = logging.getLogger(__name__)
 
 _CONNECT_SECONDS = 300.0
 _STOP_SECONDS = 5.0
+_NOT_FOUND = 127  # as shells say it
 
 
 class EngineLink:
@@ -27,41 +28,20 @@ class EngineLink:
         process: asyncio.subprocess.Process,
         reader: asyncio.StreamReader,
         writer: asyncio.StreamWriter,
-        folder: Path,
+        folder: PrivateFolder,
     ) -> None:
         self._process, self._reader, self._writer = process, reader, writer
-        self.folder = folder
+        self._folder = folder
 
     @classmethod
     async def start(cls, command: Sequence[str]) -> "EngineLink":
         """Start the engine and wait until it connects. Raises `EngineExited`."""
-        folder = Path(tempfile.mkdtemp(prefix="diffuserve-worker-"))
-        connected: asyncio.Future[tuple[asyncio.StreamReader, asyncio.StreamWriter]]
-        connected = asyncio.get_running_loop().create_future()
-
-        def accept(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-            if not connected.done():
-                connected.set_result((reader, writer))
-
-        socket = folder / "engine.sock"
-        server = await asyncio.start_unix_server(accept, socket, limit=MAX_LINE_BYTES)
-        process = await asyncio.create_subprocess_exec(
-            *command, "--socket", str(socket), start_new_session=True
-        )
-        died: asyncio.Task[int] = asyncio.ensure_future(process.wait())
+        folder = PrivateFolder()
         try:
-            either: set[asyncio.Future[Any]] = {connected, died}
-            await asyncio.wait(either, timeout=_CONNECT_SECONDS, return_when=asyncio.FIRST_COMPLETED)
-            if not connected.done():
-                _kill(process)
-                raise EngineExited(await died)
+            return cls(*await _connect(command, folder.path / "engine.sock"), folder)
         except BaseException:
-            _kill(process)
-            shutil.rmtree(folder, ignore_errors=True)
+            folder.delete()
             raise
-        finally:
-            server.close()
-        return cls(process, *connected.result(), folder)
 
     @property
     def pid(self) -> int:
@@ -81,13 +61,13 @@ class EngineLink:
             self._writer.write(encode(message))
 
     def job_folder(self, attempt: str) -> Path:
-        folder = self.folder / attempt
+        folder = self._folder.path / attempt
         folder.mkdir(exist_ok=True)
         return folder
 
     def drop_folder(self, attempt: str) -> None:
         """Of an attempt whose files nobody wants."""
-        shutil.rmtree(self.folder / attempt, ignore_errors=True)
+        shutil.rmtree(self._folder.path / attempt, ignore_errors=True)
 
     def kill(self) -> None:
         """`kill -9`, also of an engine that was stopped or that hangs."""
@@ -106,8 +86,49 @@ class EngineLink:
         self.kill()
         code = await self._process.wait()
         self._writer.close()
-        shutil.rmtree(self.folder, ignore_errors=True)
+        self._folder.delete()
         return code
+
+
+async def _connect(
+    command: Sequence[str], socket: Path
+) -> tuple[asyncio.subprocess.Process, asyncio.StreamReader, asyncio.StreamWriter]:
+    connected: asyncio.Future[tuple[asyncio.StreamReader, asyncio.StreamWriter]]
+    connected = asyncio.get_running_loop().create_future()
+
+    def accept(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        if not connected.done():
+            connected.set_result((reader, writer))
+
+    server = await asyncio.start_unix_server(accept, socket, limit=MAX_LINE_BYTES)
+    try:
+        process = await _launch(command, socket)
+        await _either(connected, process)
+    finally:
+        server.close()
+    return process, *connected.result()
+
+
+async def _either(connected: asyncio.Future[Any], process: asyncio.subprocess.Process) -> None:
+    """Until it has connected. Raises `EngineExited` when it ends, or stays away, instead."""
+    died: asyncio.Task[int] = asyncio.ensure_future(process.wait())
+    either: set[asyncio.Future[Any]] = {connected, died}
+    try:
+        await asyncio.wait(either, timeout=_CONNECT_SECONDS, return_when=asyncio.FIRST_COMPLETED)
+    finally:
+        if not connected.done():
+            _kill(process)
+            await died
+    if not connected.done():
+        raise EngineExited(died.result())
+
+
+async def _launch(command: Sequence[str], socket: Path) -> asyncio.subprocess.Process:
+    try:
+        return await asyncio.create_subprocess_exec(*command, "--socket", str(socket), start_new_session=True)
+    except OSError as error:
+        log.error("cannot run %s: %s", command[0], error.strerror)
+        raise EngineExited(_NOT_FOUND) from error
 
 
 class EngineExited(Exception):

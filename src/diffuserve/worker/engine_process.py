@@ -5,10 +5,12 @@ is gone.
 """
 
 import argparse
+import sys
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from diffuserve.worker.agent_link import AgentLink
+from diffuserve.domain.errors import DiffuserveError
+from diffuserve.worker.agent_link import AgentLink, die_with_parent
 from diffuserve.worker.messages import Beat
 
 if TYPE_CHECKING:
@@ -26,6 +28,7 @@ def main() -> None:
     parser.add_argument("--cost-fit", type=Path)
     args = parser.parse_args()
 
+    die_with_parent()
     link = AgentLink(args.socket)
     host: EngineHost | None = None  # comes once the model is loaded; nothing is asked of us before that
     link.listen(lambda message: host.handle(message) if host else None)
@@ -33,7 +36,10 @@ def main() -> None:
 
     from diffuserve.worker.engine_host import load_host
 
-    host = load_host(args.model, args.device, args.dtype, args.cost_fit, link)
+    try:
+        host = load_host(args.model, args.device, args.dtype, args.cost_fit, link)
+    except DiffuserveError as error:
+        sys.exit(f"error: {error}")
     host.run()
 
 

@@ -40,6 +40,7 @@ class EngineSupervisor:
         self.num_deaths = 0
         self.is_stalled = False
         self.was_ever_ready = False
+        self._is_stopping = False
 
     @property
     def is_ready(self) -> bool:
@@ -51,6 +52,8 @@ class EngineSupervisor:
         while True:
             started = time.monotonic()
             code = await self._live_once()
+            if self._is_stopping:
+                return code
             if not self.was_ever_ready and code >= 0:  # it says itself that it cannot; no signal ended it
                 return code
             self.num_deaths += 1
@@ -64,6 +67,12 @@ class EngineSupervisor:
             log.warning("the engine died (exit code %d); it starts again in %.1f s", code, pause)
             await asyncio.sleep(pause)
             pause = min(2 * pause, _LONGEST_PAUSE)
+
+    async def stop(self) -> None:
+        """Let the engine save what it learnt; it is not started again."""
+        self._is_stopping = True
+        if self.link is not None and self.is_ready:
+            await self.link.stop()
 
     async def watch(self) -> None:
         """Kill an engine that gives no sign of life, or that is occupied and moves nothing."""

@@ -1,5 +1,6 @@
 """What holds for every request: ids, limits, problems, health, metrics."""
 
+import asyncio
 import re
 from collections.abc import AsyncGenerator, Callable
 from typing import Any
@@ -126,6 +127,16 @@ async def test_metrics_count_what_happened(http: httpx.AsyncClient, worker: Hand
         "diffusion_job_run_seconds_count 2.0",
         'diffusion_http_request_duration_seconds_count{method="POST",route="/v1/jobs",status="202"} 4.0',
     } <= lines
+
+
+async def test_jobs_that_time_ended_are_counted(
+    http: httpx.AsyncClient, store: JobStore, worker: HandWorker
+) -> None:
+    await http.post("/v1/jobs", json=CAT | {"expires_in": 1})
+    await asyncio.sleep(1.1)
+    await store.reap("the only one")
+    counted = 'diffusion_requests_total{model="hand",status="expired"} 1.0'
+    assert counted in (await http.get("/metrics")).text.splitlines()
 
 
 async def test_metrics_never_name_a_job_or_a_tenant(http: httpx.AsyncClient, worker: HandWorker) -> None:

@@ -106,7 +106,7 @@ async def get_job(
 )
 async def cancel_job(job_id: JobId, services: ServicesOf, caller: Client, base_url: BaseUrl) -> Response:
     """A running job is `canceling` until its worker has let go of it."""
-    job = await cancel(services, job_id, caller.scope)
+    job = await services.store.cancel(job_id, caller.scope)
     document = await services.documents.job(job, base_url)
     return json_answer(document, 200 if job.status.is_final else 202)
 
@@ -126,14 +126,6 @@ async def delete_job(job_id: JobId, services: ServicesOf, caller: Client) -> Res
     if job.status.is_final:
         await services.artifacts.delete(job_id)
     return Response(status_code=204)
-
-
-async def cancel(services: Services, job_id: str, scope: str | None) -> Job:
-    before = await services.store.get(job_id, scope)
-    job = await services.store.cancel(job_id, scope)
-    if before.status is JobStatus.QUEUED and job.status.is_final:
-        services.times.canceled(job)
-    return job
 
 
 async def _news(services: Services, job: Job, seconds: float, known_tag: str | None) -> Job:

@@ -12,7 +12,6 @@ from diffuserve.api.callers import BaseUrl, Client, base_url_of, socket_client
 from diffuserve.api.documents import Document
 from diffuserve.api.intake import field_names, submit
 from diffuserve.api.routes.events import send_all
-from diffuserve.api.routes.jobs import cancel
 from diffuserve.api.schemas import (
     AcceptedShape,
     Body,
@@ -88,7 +87,7 @@ async def look(job_id: JobId, services: ServicesOf, caller: Client, base_url: Ba
 @router.delete("/jobs/{job_id}", summary="Cancel a job", response_model=FlatJobShape)
 async def cancel_job(job_id: JobId, services: ServicesOf, caller: Client, base_url: BaseUrl) -> Response:
     """A job that is being processed stays so until its worker has let go of it."""
-    job = await cancel(services, job_id, caller.scope)
+    job = await services.store.cancel(job_id, caller.scope)
     return json_answer(await _flat(services, job, base_url))
 
 
