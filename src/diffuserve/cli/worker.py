@@ -40,6 +40,10 @@ def worker(  # noqa: PLR0913 (a command has as many arguments as options)
         float | None, typer.Option(help="Time without a step after which the engine is started anew.")
     ] = None,
     max_jobs: Annotated[int | None, typer.Option(help="Jobs held at a time.")] = None,
+    engine_restarts: Annotated[
+        int | None,
+        typer.Option(min=0, help="How often in a row a dead engine is started again; by default always."),
+    ] = None,
     parent_fd: Annotated[int | None, typer.Option(hidden=True, help="End when this pipe does.")] = None,
     engine_command: options.EngineCommand = None,
 ) -> None:
@@ -70,6 +74,7 @@ def worker(  # noqa: PLR0913 (a command has as many arguments as options)
         is_spot=spot,
         metrics_port=metrics_port,
         heartbeat_seconds=heartbeat_seconds,
+        engine_restarts=engine_restarts,
         parent_fd=parent_fd,
         engine_command=engine_command,
     )

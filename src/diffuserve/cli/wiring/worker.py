@@ -20,6 +20,7 @@ class WorkerOptions:
     is_spot: bool = False
     metrics_port: int | None = None
     heartbeat_seconds: float | None = None
+    engine_restarts: int | None = None
     parent_fd: int | None = None
     engine_command: str | None = None
 
@@ -42,6 +43,7 @@ def worker_config(settings: Settings, options: WorkerOptions) -> WorkerConfig:
         is_spot=options.is_spot,
         metrics_port=options.metrics_port,
         heartbeat_seconds=options.heartbeat_seconds,
+        engine_restarts=options.engine_restarts,
         drain_seconds=settings.drain_seconds,
         stall_seconds=settings.stall_seconds,
         max_jobs=settings.max_jobs,
