@@ -101,10 +101,16 @@ def free_port() -> int:
 
 def cpu_seconds(pid: int, *, with_children: bool = False) -> float:
     """User and system time of a process; with its children, live and gone."""
-    times = psutil.Process(pid).cpu_times()
+    process = psutil.Process(pid)
+    children = process.children() if with_children else []
+    live = sum(_cpu_of_child(child.pid) for child in children)
+    times = process.cpu_times()  # after its children's: of one that ends meanwhile it has the time
     own = times.user + times.system
-    if not with_children:
-        return float(own)
-    gone = times.children_user + times.children_system
-    live = sum(cpu_seconds(child.pid, with_children=True) for child in psutil.Process(pid).children())
-    return float(own + gone + live)
+    return float(own + live + times.children_user + times.children_system) if with_children else float(own)
+
+
+def _cpu_of_child(pid: int) -> float:
+    try:
+        return cpu_seconds(pid, with_children=True)
+    except psutil.NoSuchProcess:
+        return 0.0

@@ -1,0 +1,210 @@
+"""What every artifact store promises."""
+
+import asyncio
+import hashlib
+import time
+from collections.abc import AsyncIterator, Callable
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+
+from diffuserve.domain.errors import ArtifactNotFound, TooLarge
+from diffuserve.storage.base import ArtifactStore, StoredFile
+from diffuserve.storage.local import LocalArtifactStore
+
+KEY = "job/1/0.png"
+OUTSIDE = ["../x", "/x", "job/../../x", "../artifacts-of-others/x"]
+
+
+@dataclass(frozen=True)
+class Place:
+    """A store, and a look behind it."""
+
+    store: ArtifactStore
+    files: Callable[[], set[str]]
+    """Every file that takes up room, half ones included."""
+
+
+def _local(folder: Path) -> Place:
+    root = folder / "artifacts"
+
+    def files() -> set[str]:
+        return {str(path.relative_to(root)) for path in root.rglob("*") if path.is_file()}
+
+    return Place(LocalArtifactStore(root), files)
+
+
+@pytest.fixture(params=[_local])
+def place(request: pytest.FixtureRequest, tmp_path: Path) -> Place:
+    made: Place = request.param(tmp_path)
+    return made
+
+
+@pytest.fixture
+def store(place: Place) -> ArtifactStore:
+    return place.store
+
+
+async def _stream(*chunks: bytes, error: BaseException | None = None) -> AsyncIterator[bytes]:
+    for chunk in chunks:
+        yield chunk
+    if error is not None:
+        raise error
+
+
+async def _put(store: ArtifactStore, key: str, *chunks: bytes) -> StoredFile:
+    return await store.put(key, _stream(*chunks), max_bytes=1 << 24)
+
+
+async def _content(store: ArtifactStore, key: str) -> bytes:
+    return b"".join([chunk async for chunk in store.read(key)])
+
+
+@pytest.mark.parametrize(
+    "chunks",
+    [[b"a star"], [b"a" * 300_000, b"b" * 300_000, b"c"], [b"", b"late"], [b""], []],
+    ids=["one", "many", "late", "empty", "none"],
+)
+async def test_what_was_put_is_read_again(place: Place, chunks: list[bytes]) -> None:
+    whole = b"".join(chunks)
+    stored = await _put(place.store, KEY, *chunks)
+    assert stored == StoredFile(KEY, len(whole), hashlib.sha256(whole).hexdigest())
+    assert await place.store.size(KEY) == len(whole)
+    assert await _content(place.store, KEY) == whole
+    assert place.files() == {KEY}
+
+
+async def test_a_second_put_replaces_the_first(place: Place) -> None:
+    await _put(place.store, KEY, b"a long first one")
+    await _put(place.store, KEY, b"second")
+    assert await place.store.size(KEY) == len(b"second")
+    assert await _content(place.store, KEY) == b"second"
+    assert place.files() == {KEY}
+
+
+async def test_a_file_appears_when_it_is_whole(store: ArtifactStore) -> None:
+    async def looking() -> AsyncIterator[bytes]:
+        yield b"half"
+        with pytest.raises(ArtifactNotFound):
+            await store.size(KEY)
+        yield b"whole"
+
+    await store.put(KEY, looking(), max_bytes=100)
+    assert await _content(store, KEY) == b"halfwhole"
+
+
+async def test_a_file_may_be_as_large_as_is_allowed(store: ArtifactStore) -> None:
+    assert (await store.put(KEY, _stream(b"1234", b"56"), max_bytes=6)).size_bytes == 6
+
+
+@pytest.mark.parametrize("before", [(), (b"first",)])
+async def test_nothing_is_left_of_what_is_too_large(place: Place, before: tuple[bytes, ...]) -> None:
+    await _expect_untouched(place, before, _stream(b"1234", b"567"), TooLarge)
+
+
+@pytest.mark.parametrize("before", [(), (b"first",)])
+@pytest.mark.parametrize("error", [ConnectionError("gone"), asyncio.CancelledError()])
+async def test_nothing_is_left_of_what_broke_off(
+    place: Place, before: tuple[bytes, ...], error: BaseException
+) -> None:
+    await _expect_untouched(place, before, _stream(b"12", b"34", error=error), type(error))
+
+
+async def _expect_untouched(
+    place: Place, before: tuple[bytes, ...], chunks: AsyncIterator[bytes], error: type[BaseException]
+) -> None:
+    if before:
+        await _put(place.store, KEY, *before)
+    with pytest.raises(error):
+        await place.store.put(KEY, chunks, max_bytes=6)
+    if before:
+        assert await _content(place.store, KEY) == b"".join(before)
+    else:
+        with pytest.raises(ArtifactNotFound):
+            await place.store.size(KEY)
+    assert place.files() == ({KEY} if before else set())
+
+
+@pytest.mark.parametrize("missing", ["job/1/1.png", "job/1", "job/2/0.png", "nobody/1/0.png"])
+async def test_what_is_not_there_is_not_found(store: ArtifactStore, missing: str) -> None:
+    await _put(store, KEY, b"there")
+    with pytest.raises(ArtifactNotFound):
+        await store.size(missing)
+    with pytest.raises(ArtifactNotFound):
+        await anext(store.read(missing))
+
+
+@pytest.mark.parametrize(
+    ("prefix", "left"),
+    [
+        ("job/1", {"job/10/a", "job1/1/a"}),
+        ("job/10", {"job/1/a", "job/1/b", "job1/1/a"}),
+        ("job", {"job1/1/a"}),
+        ("job1/1", {"job/1/a", "job/1/b", "job/10/a"}),
+        ("job/2", {"job/1/a", "job/1/b", "job/10/a", "job1/1/a"}),
+        ("jo", {"job/1/a", "job/1/b", "job/10/a", "job1/1/a"}),
+    ],
+)
+async def test_only_what_is_under_the_prefix_is_deleted(place: Place, prefix: str, left: set[str]) -> None:
+    for key in ("job/1/a", "job/1/b", "job/10/a", "job1/1/a"):
+        await _put(place.store, key, key.encode())
+    await place.store.delete(prefix)
+    assert place.files() == left
+    for key in left:
+        assert await _content(place.store, key) == key.encode()
+
+
+async def test_a_deleted_key_can_be_put_again(store: ArtifactStore) -> None:
+    await _put(store, KEY, b"first")
+    await store.delete("job/1")
+    with pytest.raises(ArtifactNotFound):
+        await anext(store.read(KEY))
+    await _put(store, KEY, b"second")
+    assert await _content(store, KEY) == b"second"
+
+
+async def test_attempts_are_listed_once_nothing_changed_for_long(store: ArtifactStore) -> None:
+    for key in ("ada/1/a", "ada/1/b", "ada/12/a", "bob/1/a", "eve/3/a"):
+        await _put(store, key, b"old")
+    await asyncio.sleep(0.2)
+    changed = time.monotonic()
+    for key in ("ada/2/a", "eve/3/b"):  # a new attempt, and something new in an old one
+        await _put(store, key, b"new")
+    between = time.monotonic() - changed + 0.1  # younger than the old ones, however slow the disk is
+    assert sorted(await store.attempts(between)) == [("ada", 1), ("ada", 12), ("bob", 1)]
+    assert await store.attempts(3600) == []
+
+
+async def test_a_deleted_attempt_is_listed_no_more(store: ArtifactStore) -> None:
+    for key in ("ada/1/a", "ada/2/a"):
+        await _put(store, key, b"old")
+    await store.delete("ada/1")
+    await asyncio.sleep(0.1)
+    assert await store.attempts(0.05) == [("ada", 2)]
+
+
+@pytest.mark.parametrize("key", OUTSIDE)
+async def test_no_key_leads_out_of_the_store(place: Place, tmp_path: Path, key: str) -> None:
+    for name in ("x", "artifacts-of-others/x"):
+        (tmp_path / name).parent.mkdir(exist_ok=True)
+        (tmp_path / name).write_bytes(b"not ours")
+    with pytest.raises(ArtifactNotFound):
+        await _put(place.store, key, b"ours")
+    with pytest.raises(ArtifactNotFound):
+        await place.store.size(key)
+    with pytest.raises(ArtifactNotFound):
+        await anext(place.store.read(key))
+    with pytest.raises(ArtifactNotFound):
+        await place.store.delete(key)
+    assert (tmp_path / "x").read_bytes() == (tmp_path / "artifacts-of-others/x").read_bytes() == b"not ours"
+
+
+@pytest.mark.parametrize("prefix", ["", ".", "..", "/", "job/..", "../artifacts-of-others"])
+async def test_the_store_as_a_whole_cannot_be_deleted(place: Place, tmp_path: Path, prefix: str) -> None:
+    (tmp_path / "artifacts-of-others").mkdir()
+    await _put(place.store, KEY, b"ours")
+    with pytest.raises(ArtifactNotFound):
+        await place.store.delete(prefix)
+    assert place.files() == {KEY}
+    assert (tmp_path / "artifacts-of-others").is_dir()

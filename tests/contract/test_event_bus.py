@@ -1,0 +1,74 @@
+"""What every live bus promises."""
+
+import asyncio
+
+import pytest
+
+from diffuserve.events.base import EventBus, job_topic
+from diffuserve.events.memory import MemoryEventBus
+
+
+@pytest.fixture(params=[MemoryEventBus])
+def live_bus(request: pytest.FixtureRequest) -> EventBus:
+    kind: type[EventBus] = request.param
+    return kind()
+
+
+async def test_every_subscriber_of_a_topic_hears_and_nobody_else(live_bus: EventBus) -> None:
+    with live_bus.subscribe("a") as one, live_bus.subscribe("a") as two, live_bus.subscribe("b") as other:
+        live_bus.publish("a", {"type": "changed"})
+        assert await one.get(1.0) == await two.get(1.0) == {"type": "changed"}
+        assert await other.get(0.02) is None
+
+
+async def test_messages_keep_their_order(live_bus: EventBus) -> None:
+    with live_bus.subscribe("a") as subscription:
+        for number in range(20):
+            live_bus.publish("a", {"type": "progress", "step": number})
+        steps = [(await subscription.get(1.0) or {})["step"] for _ in range(20)]
+    assert steps == list(range(20))
+
+
+async def test_what_was_said_before_is_not_heard(live_bus: EventBus) -> None:
+    live_bus.publish("a", {"type": "changed"})
+    with live_bus.subscribe("a") as subscription:
+        assert await subscription.get(0.02) is None
+
+
+async def test_a_listener_is_woken(live_bus: EventBus) -> None:
+    with live_bus.subscribe("a") as subscription:
+        waiting = asyncio.create_task(subscription.get(5.0))
+        await asyncio.sleep(0.01)
+        live_bus.publish("a", {"type": "changed"})
+        assert await waiting == {"type": "changed"}
+
+
+async def test_one_who_does_not_listen_loses_the_oldest_and_holds_up_nobody(live_bus: EventBus) -> None:
+    with live_bus.subscribe("a") as subscription:
+        for number in range(10_000):
+            live_bus.publish("a", {"type": "progress", "step": number})
+        heard = []
+        while (message := await subscription.get(0.02)) is not None:
+            heard.append(message["step"])
+    assert heard[-1] == 9_999
+    assert heard == list(range(heard[0], 10_000)), "only the oldest are lost"
+
+
+async def test_it_knows_whether_anybody_listens(live_bus: EventBus) -> None:
+    assert not live_bus.is_watched("a")
+    with live_bus.subscribe("a"):
+        with live_bus.subscribe("a"):
+            assert live_bus.is_watched("a")
+        assert live_bus.is_watched("a"), "one is still there"
+    assert not live_bus.is_watched("a")
+
+
+async def test_the_latest_progress_is_kept_until_the_status_changes(live_bus: EventBus) -> None:
+    topic = job_topic("job-1")
+    for step in (1, 2):
+        live_bus.publish(topic, {"type": "progress", "step": step})
+    live_bus.publish(topic, {"type": "preview", "index": 0})
+    assert live_bus.latest_progress("job-1") == {"type": "progress", "step": 2}
+    assert live_bus.latest_progress("job-2") is None
+    live_bus.publish(topic, {"type": "changed"})
+    assert live_bus.latest_progress("job-1") is None

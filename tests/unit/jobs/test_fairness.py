@@ -1,0 +1,153 @@
+"""Which lane goes first."""
+
+from collections.abc import Sequence
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from diffuserve.domain.job import Band
+from diffuserve.domain.tenant import Plan, Tenant
+from diffuserve.jobs.config import StoreConfig
+from diffuserve.jobs.fairness import Lane, TenantAccount, choose_lane
+
+NOW = 1_000.0
+CONFIG = StoreConfig(
+    ageing_seconds=60.0, affinity_seconds=5.0, affinity_wait_seconds=30.0, affinity_lookahead=4
+)
+
+
+def account(name: str, vtime: float = 0.0, num_running: int = 0, max_running: int = 8) -> TenantAccount:
+    plan = Plan(name="test", max_running=max_running)
+    return TenantAccount(Tenant(name, plan), vtime, num_running)
+
+
+def lane(
+    who: TenantAccount,
+    band: Band = Band.STANDARD,
+    model: str = "flux",
+    seq: int = 1,
+    waited: float = 0.0,
+    head_for: float | None = None,
+) -> Lane:
+    since = NOW - (waited if head_for is None else head_for)
+    return Lane(f"{band}|{who.tenant.id}|{model}", band, who, model, seq, NOW - waited, since)
+
+
+def choose(
+    *lanes: Lane, models: Sequence[str] = ("flux", "wan"), resident: Sequence[str] = ()
+) -> Lane | None:
+    return choose_lane(lanes, models, resident, NOW, CONFIG)
+
+
+def test_the_tenant_that_is_furthest_behind_goes_first() -> None:
+    ahead, behind = lane(account("ada", vtime=2.0)), lane(account("bob", vtime=1.0))
+    assert choose(ahead, behind) is behind
+
+
+def test_bands_come_before_virtual_time() -> None:
+    urgent = lane(account("ada", vtime=100.0), Band.INTERACTIVE)
+    assert choose(lane(account("bob")), urgent, lane(account("eve"), Band.BATCH)) is urgent
+
+
+@pytest.mark.parametrize(("waited", "goes_first"), [(59.0, False), (61.0, True)])
+def test_a_job_that_has_waited_counts_one_band_better(waited: float, goes_first: bool) -> None:
+    old, new = lane(account("ada"), Band.BATCH, waited=waited), lane(account("bob", vtime=1.0))
+    assert (choose(old, new) is old) is goes_first
+
+
+def test_age_leads_no_further_than_the_first_band() -> None:
+    old = lane(account("ada", vtime=1.0), Band.BATCH, waited=10_000.0)
+    urgent = lane(account("bob"), Band.INTERACTIVE)
+    assert choose(old, urgent) is urgent
+
+
+def test_a_tenant_at_its_limit_is_passed() -> None:
+    full, other = account("ada", num_running=2, max_running=2), account("bob", vtime=9.0)
+    waiting = lane(other)
+    assert choose(lane(full), waiting) is waiting
+    assert choose(lane(full)) is None
+
+
+def test_only_models_that_the_worker_serves_are_looked_at() -> None:
+    assert choose(lane(account("ada"), model="other")) is None
+
+
+class TestAffinity:
+    """A job whose model is in memory may go first, within bounds."""
+
+    def test_a_warm_model_goes_before_a_cold_one(self) -> None:
+        warm = lane(account("bob", vtime=4.0), model="wan")
+        assert choose(lane(account("ada")), warm, resident=["wan"]) is warm
+
+    def test_not_past_a_tenant_that_is_too_far_behind(self) -> None:
+        cold, warm = lane(account("ada")), lane(account("bob", vtime=6.0), model="wan")
+        assert choose(cold, warm, resident=["wan"]) is cold
+
+    def test_not_past_a_head_that_has_waited_long_enough(self) -> None:
+        cold = lane(account("ada"), head_for=31.0)
+        assert choose(cold, lane(account("bob"), model="wan"), resident=["wan"]) is cold
+
+    @pytest.mark.parametrize(("seq", "goes_first"), [(5, True), (6, False)])
+    def test_not_past_many_jobs_of_its_own_tenant(self, seq: int, goes_first: bool) -> None:
+        ada = account("ada")
+        cold, warm = lane(ada, seq=1), lane(ada, model="wan", seq=seq)
+        assert (choose(cold, warm, resident=["wan"]) is warm) is goes_first
+
+    def test_not_past_a_better_band(self) -> None:
+        cold = lane(account("ada", vtime=3.0), Band.INTERACTIVE)
+        assert choose(cold, lane(account("bob"), model="wan"), resident=["wan"]) is cold
+
+
+_LANES = st.lists(
+    st.builds(
+        lambda name, vtime, running, band, model, waited: lane(
+            account(name, vtime, running, max_running=3), band, model, waited=waited
+        ),
+        st.sampled_from("abcdef"),
+        st.floats(0, 20),
+        st.integers(0, 4),
+        st.sampled_from(Band),
+        st.sampled_from(["flux", "wan"]),
+        st.floats(0, 200),
+    ),
+    max_size=8,
+)
+
+
+@given(lanes=_LANES, resident=st.sampled_from([[], ["flux"], ["wan"]]))
+def test_whatever_is_chosen_may_start_and_passes_nobody_by_more_than_the_bound(
+    lanes: list[Lane], resident: list[str]
+) -> None:
+    chosen = choose(*lanes, resident=resident)
+    able = [one for one in lanes if one.account.num_running < 3]
+    if chosen is None:
+        assert not able
+        return
+    assert chosen in able
+
+    def rank(one: Lane) -> int:
+        return max(0, one.band.rank - int((NOW - one.head_at) // 60))
+
+    assert rank(chosen) == min(rank(one) for one in able)
+    rivals = [one for one in able if rank(one) == rank(chosen)]
+    assert chosen.account.vtime - min(one.account.vtime for one in rivals) <= CONFIG.affinity_seconds
+
+
+@given(weights=st.lists(st.sampled_from([1.0, 2.0, 4.0]), min_size=2, max_size=4), data=st.data())
+def test_over_time_each_tenant_gets_its_share(weights: list[float], data: st.DataObject) -> None:
+    accounts = [
+        TenantAccount(Tenant(str(i), Plan(name="test", weight=weight, max_running=10**9)), 0.0, 0)
+        for i, weight in enumerate(weights)
+    ]
+    used = dict.fromkeys(range(len(weights)), 0.0)
+    lanes = [lane(one) for one in accounts]
+    longest = 3.0
+    for _ in range(300):
+        chosen = choose(*lanes)
+        assert chosen is not None
+        seconds = data.draw(st.sampled_from([0.5, 1.0, longest]))
+        chosen.account.charge(seconds)
+        used[int(chosen.account.tenant.id)] += seconds
+    shares = [used[i] / weight for i, weight in enumerate(weights)]
+    assert max(shares) - min(shares) <= longest / min(weights), "never further apart than one job"
