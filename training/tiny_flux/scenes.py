@@ -1,0 +1,181 @@
+"""What a picture may show, and in which words it is asked for.
+
+A `Scene` is what a caption says. What it leaves open (the exact place, size and shade) is settled by a
+few numbers that belong to the seed; see `layout`.
+"""
+
+import hashlib
+import random
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+SHAPES = ("circle", "square", "triangle", "star", "heart", "ring", "cross", "diamond")
+COLOURS = {
+    "red": (218, 42, 42),
+    "green": (44, 160, 68),
+    "blue": (44, 84, 214),
+    "yellow": (240, 212, 50),
+    "orange": (240, 138, 34),
+    "purple": (130, 58, 180),
+    "pink": (240, 140, 184),
+    "cyan": (58, 204, 218),
+    "brown": (122, 78, 44),
+    "black": (24, 24, 24),
+    "white": (238, 238, 238),
+    "gray": (134, 134, 134),
+}
+SIZES = ("small", "medium", "large")
+PLACES = {
+    "center": (0, 0),
+    "left": (-1, 0),
+    "right": (1, 0),
+    "top": (0, -1),
+    "bottom": (0, 1),
+    "top left": (-1, -1),
+    "top right": (1, -1),
+    "bottom left": (-1, 1),
+    "bottom right": (1, 1),
+}
+"""By the side of the picture: columns -1, 0, 1 and rows -1, 0, 1."""
+RELATIONS = {"left of": (-1, 0), "right of": (1, 0), "above": (0, -1), "below": (0, 1), "next to": (-1, 0)}
+"""Where the first object stands as seen from the second; objects next to each other stand side by side."""
+_HELD_OUT = 20  # one scene of so many is never trained on
+
+
+@dataclass(frozen=True)
+class Thing:
+    """One object; `None` where the caption says nothing."""
+
+    shape: str
+    colour: str
+    size: str | None = None
+    place: str | None = None
+
+
+@dataclass(frozen=True)
+class Scene:
+    """One object, or two and where the first stands beside the second. No background said means white."""
+
+    things: tuple[Thing, ...]
+    background: str | None = None
+    relation: str | None = None
+
+    @property
+    def is_held_out(self) -> bool:
+        return hashlib.sha256(repr(self).encode()).digest()[0] % _HELD_OUT == 0
+
+
+def draw_scene(chance: random.Random, num_things: int | None = None, held_out: bool = False) -> Scene:
+    """Any scene of the vocabulary that is, or is not, among those held out."""
+    while True:
+        scene = _any_scene(chance, num_things or chance.choice((1, 2)))
+        if scene.is_held_out == held_out:
+            return scene
+
+
+def _any_scene(chance: random.Random, num_things: int) -> Scene:
+    background = chance.choice((*COLOURS, None))
+    colours = [colour for colour in COLOURS if colour != (background or "white")]
+    things = tuple(
+        Thing(
+            shape=chance.choice(SHAPES),
+            colour=chance.choice(colours),
+            size=chance.choice((*SIZES, None)),
+            place=chance.choice((*PLACES, None)) if num_things == 1 else None,
+        )
+        for _ in range(num_things)
+    )
+    return Scene(things, background, chance.choice(tuple(RELATIONS)) if num_things == 2 else None)
+
+
+_SHAPE_WORDS = {
+    "circle": ("circle", "circle", "circle", "disc", "dot"),
+    "square": ("square", "square", "square", "box"),
+    "triangle": ("triangle",),
+    "star": ("star",),
+    "heart": ("heart",),
+    "ring": ("ring", "ring", "ring", "donut"),
+    "cross": ("cross", "cross", "cross", "plus"),
+    "diamond": ("diamond", "diamond", "diamond", "rhombus"),
+}
+_COLOUR_WORDS = {
+    "purple": ("purple", "purple", "violet"),
+    "cyan": ("cyan", "cyan", "turquoise"),
+    "gray": ("gray", "gray", "grey"),
+}
+_SIZE_WORDS = {
+    "small": ("small", "small", "small", "tiny", "little"),
+    "medium": ("medium", "medium", "medium sized"),
+    "large": ("large", "large", "big", "huge"),
+}
+_PLACE_WORDS = {
+    "center": ("in the center", "at the center", "in the middle", "in the centre"),
+    "left": ("at the left", "on the left", "on the left side"),
+    "right": ("at the right", "on the right", "on the right side"),
+    "top": ("at the top",),
+    "bottom": ("at the bottom",),
+}
+_RELATION_WORDS = {
+    "left of": ("left of", "to the left of"),
+    "right of": ("right of", "to the right of"),
+    "above": ("above", "over"),
+    "below": ("below", "under", "beneath"),
+    "next to": ("next to", "beside", "and"),
+}
+_BEGINNINGS = ("",) * 12 + ("a picture of ", "a drawing of ", "an image of ", "draw ", "a photo of ", "show me ")
+_NOISE_WORDS = ("nice", "simple", "beautiful", "bright", "flat", "solid", "cute", "plain", "wonderful", "bold")
+
+
+def caption(scene: Scene, chance: random.Random | None = None) -> str:
+    """The scene in words: the plain ones, or with a `chance` any that mean the same."""
+    words = _Words(chance)
+    first, *others = [words.thing(thing) for thing in scene.things]
+    relation = [words.pick(_RELATION_WORDS[scene.relation])] if scene.relation else []
+    parts = [words.pick(_BEGINNINGS) + first, *relation, *others]
+    if scene.background is not None:
+        parts.append(words.background(scene.background))
+    text = " ".join(parts)
+    return f"{text}." if words.is_rare() else text
+
+
+class _Words:
+    """Choices among words that mean the same; the first of each without a `chance`."""
+
+    def __init__(self, chance: random.Random | None) -> None:
+        self._chance = chance
+
+    def pick(self, choices: Sequence[str]) -> str:
+        return self._chance.choice(choices) if self._chance else choices[0]
+
+    def is_rare(self) -> bool:
+        return self._chance is not None and self._chance.random() < 0.08
+
+    def thing(self, thing: Thing) -> str:
+        words = [self.pick(_SIZE_WORDS[thing.size])] if thing.size else []
+        if self.is_rare():
+            words.append(self._noise())
+        words.append(self.pick(_COLOUR_WORDS.get(thing.colour, (thing.colour,))))
+        words.append(self.pick(_SHAPE_WORDS[thing.shape]))
+        article = "an" if words[0][0] in "aeiou" else "a"
+        return " ".join([article, *words, *([self.place(thing.place)] if thing.place else [])])
+
+    def place(self, place: str) -> str:
+        if place in _PLACE_WORDS:
+            return self.pick(_PLACE_WORDS[place])
+        row, column = place.split()
+        other = {"top": "upper", "bottom": "lower"}[row]
+        forms = (f"at the {place}", f"in the {place} corner", f"at the {place}", f"in the {other} {column} corner")
+        return self.pick(forms)
+
+    def background(self, colour: str) -> str:
+        colour = self.pick(_COLOUR_WORDS.get(colour, (colour,)))
+        article = "an" if colour[0] in "aeiou" else "a"
+        forms = (f"on {article} {colour} background", f"on {colour}", f"against {article} {colour} backdrop")
+        return self.pick((forms[0], forms[0], forms[0], *forms[1:]))
+
+    def _noise(self) -> str:
+        """A word that says nothing; often one that nobody has ever seen."""
+        assert self._chance is not None
+        if self._chance.random() < 0.5:
+            return self._chance.choice(_NOISE_WORDS)
+        return "".join(self._chance.choices("abcdefghijklmnopqrstuvwxyz", k=self._chance.randint(3, 9)))
