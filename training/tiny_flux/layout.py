@@ -16,10 +16,10 @@ from torch import Tensor
 from scenes import COLOURS, PLACES, RELATIONS, Scene, Thing
 
 NUM_TRAITS = 8
-"""x, y and size of the first object, the same of the second, shade of the background, shade of the objects."""
+"""x, y and size of the first object, the same of the second, shade of the background and of the objects."""
 RADII = {"small": 0.115, "medium": 0.185, "large": 0.275}
 """Of one object, in units of the picture's shorter side."""
-PAIR_RADII = {"small": 0.105, "medium": 0.155, "large": 0.205}
+PAIR_RADII = {"small": 0.105, "medium": 0.15, "large": 0.195}
 """Of two."""
 _SIZE_SPREAD = 0.09
 _MARGIN = 0.03
@@ -100,7 +100,7 @@ def _beside(
 ) -> tuple[float, float, float]:
     radius = _radius(thing, PAIR_RADII, evenly[2])
     centre = [
-        length * (0.5 + 0.23 * sign * way) + (0.05 if way else 0.16) * (one - 0.5)
+        length * (0.5 + 0.24 * sign * way) + (0.05 if way else 0.16) * (one - 0.5)
         for length, way, one in zip(lengths, direction, evenly, strict=False)
     ]
     return centre[0], centre[1], radius

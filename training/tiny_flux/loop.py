@@ -26,7 +26,7 @@ class Stopped(Exception):
 
 @dataclass
 class Course:
-    """One stage: what is trained, by what, for how long. `rate` gives a factor of each optimizer's own rate."""
+    """One stage: what is trained, by what, for how long. `rate` is a factor of each optimizer's own."""
 
     name: str
     modules: dict[str, nn.Module]
@@ -83,7 +83,9 @@ class Course:
         tensors |= {f"average:{name}": value for name, value in self._average.items()}
         for number, optimizer in enumerate(self.optimizers):
             for index, state in optimizer.state_dict()["state"].items():
-                tensors |= {f"optimizer:{number}:{index}:{name}": torch.as_tensor(v) for name, v in state.items()}
+                tensors |= {
+                    f"optimizer:{number}:{index}:{name}": torch.as_tensor(v) for name, v in state.items()
+                }
         tensors["step"] = torch.tensor(self.step)
         partial = self.path.with_suffix(".partial")
         save_file({name: value.contiguous().clone() for name, value in tensors.items()}, partial)

@@ -122,8 +122,26 @@ _RELATION_WORDS = {
     "below": ("below", "under", "beneath"),
     "next to": ("next to", "beside", "and"),
 }
-_BEGINNINGS = ("",) * 12 + ("a picture of ", "a drawing of ", "an image of ", "draw ", "a photo of ", "show me ")
-_NOISE_WORDS = ("nice", "simple", "beautiful", "bright", "flat", "solid", "cute", "plain", "wonderful", "bold")
+_BEGINNINGS = ("",) * 12 + (
+    "a picture of ",
+    "a drawing of ",
+    "an image of ",
+    "draw ",
+    "a photo of ",
+    "show me ",
+)
+_NOISE_WORDS = (
+    "nice",
+    "simple",
+    "beautiful",
+    "bright",
+    "flat",
+    "solid",
+    "cute",
+    "plain",
+    "wonderful",
+    "bold",
+)
 
 
 def caption(scene: Scene, chance: random.Random | None = None) -> str:
@@ -164,8 +182,8 @@ class _Words:
             return self.pick(_PLACE_WORDS[place])
         row, column = place.split()
         other = {"top": "upper", "bottom": "lower"}[row]
-        forms = (f"at the {place}", f"in the {place} corner", f"at the {place}", f"in the {other} {column} corner")
-        return self.pick(forms)
+        plain = f"at the {place}"
+        return self.pick((plain, plain, f"in the {place} corner", f"in the {other} {column} corner"))
 
     def background(self, colour: str) -> str:
         colour = self.pick(_COLOUR_WORDS.get(colour, (colour,)))

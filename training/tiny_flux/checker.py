@@ -1,0 +1,186 @@
+"""What a picture shows, measured: colours, objects, where they are, how large, and of which shape."""
+
+from collections import deque
+from dataclasses import dataclass
+from functools import cache
+from itertools import permutations
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+
+from draw import signed_distance
+from layout import PAIR_RADII, RADII
+from scenes import COLOURS, PLACES, RELATIONS, SHAPES, SIZES, Scene, Thing
+
+CONTRAST = 36
+"""By so much of 255, in one channel, a pixel differs from the background to belong to an object."""
+LEAST_AREA = 0.0025
+"""Of the picture: what is smaller is a speck, not an object."""
+SIDE_FROM = 0.08
+"""So far from the middle, of the side's length, an object is at a side."""
+
+Picture = NDArray[np.uint8]
+Mask = NDArray[np.bool_]
+
+
+@dataclass(frozen=True)
+class Seen:
+    """An object: its middle in 0…1 of the picture, its radius by the shorter side."""
+
+    x: float
+    y: float
+    radius: float
+    colour: str
+    shape: str
+
+
+@dataclass(frozen=True)
+class Verdict:
+    """What is right. Of several objects all must be; what the caption leaves open is right."""
+
+    background: bool
+    count: bool
+    colour: bool = False
+    shape: bool = False
+    size: bool = False
+    place: bool = False
+
+    @property
+    def everything(self) -> bool:
+        return all(vars(self).values())
+
+
+def judge(picture: Picture, scene: Scene) -> Verdict:
+    """A picture `(height, width, 3)` against what was asked for. `place` is the relation, if there is one."""
+    ground = np.median(_border(picture), axis=0)
+    background = nearest_colour(ground) == (scene.background or "white")
+    seen = find_things(picture, ground)
+    if len(seen) != len(scene.things):
+        return Verdict(background=background, count=False)
+    ordered = max(permutations(seen), key=lambda order: _likeness(order, scene.things))
+    pairs = list(zip(ordered, scene.things, strict=True))
+    return Verdict(
+        background=background,
+        count=True,
+        colour=all(one.colour == thing.colour for one, thing in pairs),
+        shape=all(one.shape == thing.shape for one, thing in pairs),
+        size=all(thing.size in (None, _size(one, len(pairs))) for one, thing in pairs),
+        place=_is_in_place(ordered, scene),
+    )
+
+
+def find_things(picture: Picture, ground: NDArray[np.float64]) -> list[Seen]:
+    """The objects on a background of the colour `ground`."""
+    mask = np.abs(picture.astype(np.int16) - ground).max(axis=2) > CONTRAST
+    least = LEAST_AREA * mask.size
+    return [_look(picture, part) for part in _parts(mask) if part.sum() >= least]
+
+
+def nearest_colour(rgb: NDArray[np.float64]) -> str:
+    return min(COLOURS, key=lambda name: float(np.square(rgb - np.array(COLOURS[name])).sum()))
+
+
+def _border(picture: Picture) -> Picture:
+    rows, columns = picture[[0, 1, -2, -1]].reshape(-1, 3), picture[:, [0, 1, -2, -1]].reshape(-1, 3)
+    return np.concatenate([rows, columns])
+
+
+def _look(picture: Picture, part: Mask) -> Seen:
+    rows, columns = np.flatnonzero(part.any(axis=1)), np.flatnonzero(part.any(axis=0))
+    top, bottom, left, right = rows[0], rows[-1] + 1, columns[0], columns[-1] + 1
+    cut = part[top:bottom, left:right]
+    fits = {shape: _overlap(cut, shape) for shape in SHAPES}
+    shape = max(fits, key=lambda name: fits[name])
+    x0, y0, x1, y1 = _extent(shape)
+    radius = 0.5 * ((right - left) / (x1 - x0) + (bottom - top) / (y1 - y0))
+    height, width = part.shape
+    inside = _inner(part)
+    return Seen(
+        x=float((left + right) / 2 / width),
+        y=float((top + bottom) / 2 / height),
+        radius=float(radius / min(width, height)),
+        colour=nearest_colour(np.median(picture[inside if inside.any() else part], axis=0)),
+        shape=shape,
+    )
+
+
+def _inner(part: Mask) -> Mask:
+    """Without the pixels at the edge, which are half background."""
+    padded = np.pad(part, 1)
+    return part & padded[:-2, 1:-1] & padded[2:, 1:-1] & padded[1:-1, :-2] & padded[1:-1, 2:]
+
+
+def _parts(mask: Mask) -> list[Mask]:
+    """Connected parts."""
+    left, parts = mask.copy(), []
+    for start in zip(*np.nonzero(mask), strict=True):
+        if left[start]:
+            parts.append(_flood(left, start))
+    return parts
+
+
+def _flood(left: Mask, start: tuple[int, int]) -> Mask:
+    """The part around `start`, which is taken out of `left`."""
+    part, waiting = np.zeros_like(left), deque([start])
+    left[start] = False
+    height, width = left.shape
+    while waiting:
+        row, column = waiting.popleft()
+        part[row, column] = True
+        for y, x in ((row - 1, column), (row + 1, column), (row, column - 1), (row, column + 1)):
+            if 0 <= y < height and 0 <= x < width and left[y, x]:
+                left[y, x] = False
+                waiting.append((y, x))
+    return part
+
+
+@cache
+def _extent(shape: str) -> tuple[float, float, float, float]:
+    """Left, top, right and bottom of a shape of radius 1."""
+    axis = torch.linspace(-1.3, 1.3, 521)
+    y, x = torch.meshgrid(axis, axis, indexing="ij")
+    inside = signed_distance(shape, x, y) < 0
+    return float(x[inside].min()), float(y[inside].min()), float(x[inside].max()), float(y[inside].max())
+
+
+def _overlap(cut: Mask, shape: str) -> float:
+    """Intersection over union of a cut-out with the shape stretched evenly to its size."""
+    height, width = cut.shape
+    left, top, right, bottom = _extent(shape)
+    radius = 0.5 * (width / (right - left) + height / (bottom - top))
+    y, x = torch.meshgrid(torch.arange(height) + 0.5, torch.arange(width) + 0.5, indexing="ij")
+    x, y = (x - width / 2) / radius + (left + right) / 2, (y - height / 2) / radius + (top + bottom) / 2
+    ideal = (signed_distance(shape, x, y) < 0).numpy()
+    return float((ideal & cut).sum() / (ideal | cut).sum())
+
+
+def _likeness(order: tuple[Seen, ...], things: tuple[Thing, ...]) -> tuple[int, int]:
+    pairs = list(zip(order, things, strict=True))
+    return (
+        sum(one.colour == thing.colour for one, thing in pairs),
+        sum(one.shape == thing.shape for one, thing in pairs),
+    )
+
+
+def _size(one: Seen, count: int) -> str:
+    radii = RADII if count == 1 else PAIR_RADII
+    return min(SIZES, key=lambda size: abs(np.log(one.radius / radii[size])))
+
+
+def _is_in_place(order: tuple[Seen, ...], scene: Scene) -> bool:
+    if scene.relation is None:
+        (one,), (thing,) = order, scene.things
+        return thing.place is None or PLACES[thing.place] == (_side(one.x), _side(one.y))
+    first, second = order
+    across, down = first.x - second.x, first.y - second.y
+    if scene.relation == "next to":
+        return abs(across) > abs(down)
+    column, row = RELATIONS[scene.relation]
+    return across * column > abs(down) if column else down * row > abs(across)
+
+
+def _side(position: float) -> int:
+    if abs(position - 0.5) < SIDE_FROM:
+        return 0
+    return -1 if position < 0.5 else 1

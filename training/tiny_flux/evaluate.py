@@ -1,0 +1,188 @@
+"""Does the model draw what it is asked for? Held-out scenes, measured by a program.
+
+    python training/tiny_flux/evaluate.py out/tiny-flux
+    python training/tiny_flux/evaluate.py out/tiny-flux --write training/tiny_flux/results
+
+Beside the model's figures stand the checker's ceilings: the same scenes drawn truly, and those through
+the VAE. `--write` keeps the table and a contact sheet.
+"""
+
+import argparse
+import json
+import random
+from collections.abc import Sequence
+from pathlib import Path
+
+import numpy as np
+import torch
+from diffusers import AutoencoderKL
+from PIL import Image
+
+from checker import CONTRAST, LEAST_AREA, SIDE_FROM, Picture, Verdict, judge
+from diffuserve import Engine, GenerationParams
+from diffuserve.media.contact_sheet import contact_sheet
+from draw import draw
+from layout import NUM_TRAITS, place
+from scenes import Scene, caption, draw_scene
+
+STEPS = (1, 2, 4, 8, 20)
+AXES = ("everything", "background", "count", "colour", "shape", "size", "place")
+TARGETS = {
+    1: {"background": 99, "count": 95, "colour": 97, "shape": 90, "size": 95, "place": 97},
+    2: {"colour": 90, "place": 90, "shape": 55},
+}
+LEAST_DIFFERENCE = 8.0  # of 255, between two seeds of a prompt
+LEAST_DECIBELS = 34.0
+_SIDE, _BATCH = 128, 16
+
+Row = dict[str, float]
+
+
+def main() -> None:
+    arguments = parse_arguments()
+    with Engine.load(str(arguments.folder), device="cpu") as engine:
+        scenes = held_out(arguments.count)
+        figures = measure(arguments.folder, engine, scenes, arguments.steps)
+        text = report(figures)
+        print(text)
+        if arguments.write:
+            arguments.write.mkdir(parents=True, exist_ok=True)
+            (arguments.write / "evaluation.json").write_text(json.dumps(figures, indent=2) + "\n")
+            (arguments.write / "evaluation.md").write_text(text)
+            sheet(engine, scenes).save(arguments.write / "contact-sheet.png")
+
+
+def held_out(count: int) -> list[Scene]:
+    """As many of one object as of two."""
+    chance = random.Random("held out")
+    found: dict[Scene, None] = {}
+    while len(found) < count:
+        found[draw_scene(chance, num_things=1 + len(found) % 2, held_out=True)] = None
+    return list(found)
+
+
+def measure(folder: Path, engine: Engine, scenes: Sequence[Scene], steps: Sequence[int]) -> dict[str, object]:
+    truth = [true_picture(scene, index) for index, scene in enumerate(scenes)]
+    rebuilt = through_vae(folder, truth)
+    rows = {
+        "true drawings": rates(truth, scenes),
+        "through the VAE": rates(rebuilt, scenes),
+    }
+    for number in steps:
+        print(f"drawing {len(scenes)} pictures in {number} steps", flush=True)
+        rows[f"{number} steps"] = rates(drawn(engine, scenes, number, seed=1), scenes)
+    return {
+        "num_prompts": len(scenes),
+        "rows": rows,
+        "difference": difference(engine, scenes[:60]),
+        "decibels": decibels(truth, rebuilt),
+        "checker": {"contrast": CONTRAST, "least_area": LEAST_AREA, "side_from": SIDE_FROM},
+    }
+
+
+def rates(pictures: Sequence[Picture], scenes: Sequence[Scene]) -> dict[str, Row]:
+    """Percent right on each axis, of scenes with one object and with two."""
+    verdicts = [judge(picture, scene) for picture, scene in zip(pictures, scenes, strict=True)]
+    by_number: dict[int, list[Verdict]] = {1: [], 2: []}
+    for verdict, scene in zip(verdicts, scenes, strict=True):
+        by_number[len(scene.things)].append(verdict)
+    return {
+        str(number): {axis: _percent(found, axis) for axis in AXES} for number, found in by_number.items()
+    }
+
+
+def _percent(verdicts: Sequence[Verdict], axis: str) -> float:
+    right = sum(bool(getattr(one, axis)) for one in verdicts)
+    return round(100 * right / len(verdicts), 1)
+
+
+def drawn(engine: Engine, scenes: Sequence[Scene], steps: int, seed: int) -> list[Picture]:
+    """A seed of its own for each scene."""
+    pictures: list[Picture] = []
+    for start in range(0, len(scenes), _BATCH):
+        requests = [
+            GenerationParams(
+                prompt=caption(scene, random.Random(f"{scene} {seed}")),
+                seed=10_000 * seed + index,
+                num_inference_steps=steps,
+            )
+            for index, scene in enumerate(scenes[start : start + _BATCH], start)
+        ]
+        pictures += [np.asarray(result.images[0]) for result in engine.generate(requests)]
+    return pictures
+
+
+def true_picture(scene: Scene, seed: int) -> Picture:
+    traits = torch.randn(NUM_TRAITS, generator=torch.Generator().manual_seed(seed))
+    return _pixels(draw(place(scene, traits), _SIDE, _SIDE))
+
+
+@torch.no_grad()
+def through_vae(folder: Path, pictures: Sequence[Picture]) -> list[Picture]:
+    """Encoded and decoded again, in float32."""
+    vae = AutoencoderKL.from_pretrained(folder / "vae", torch_dtype=torch.float32)
+    rebuilt = []
+    for picture in pictures:
+        values = torch.from_numpy(picture.copy()).permute(2, 0, 1)[None].float() / 127.5 - 1
+        latents = vae.encode(values).latent_dist.mean
+        rebuilt.append(_pixels(vae.decode(latents).sample[0]))
+    return rebuilt
+
+
+def difference(engine: Engine, scenes: Sequence[Scene]) -> float:
+    """Mean difference of 255 between two seeds of the same prompt."""
+    pairs = [drawn(engine, [scene, scene], 4, seed=2) for scene in scenes]
+    return round(float(np.mean([np.abs(a.astype(float) - b).mean() for a, b in pairs])), 2)
+
+
+def decibels(truth: Sequence[Picture], rebuilt: Sequence[Picture]) -> float:
+    """Mean peak signal-to-noise ratio of the VAE's own reconstruction."""
+    errors = [np.square(a.astype(float) - b).mean() for a, b in zip(truth, rebuilt, strict=True)]
+    return round(float(np.mean([10 * np.log10(255**2 / error) for error in errors])), 2)
+
+
+def _pixels(picture: torch.Tensor) -> Picture:
+    return ((picture.clamp(-1, 1) + 1) * 127.5).round().to(torch.uint8).permute(1, 2, 0).numpy()
+
+
+def report(figures: dict[str, object]) -> str:
+    """Tables in Markdown, targets beside what they are for."""
+    rows = figures["rows"]
+    assert isinstance(rows, dict)
+    parts = [f"# The bundled model on {figures['num_prompts']} held-out prompts\n"]
+    for number, name in ((1, "One object"), (2, "Two objects, both right")):
+        targets = [f"≥ {TARGETS[number][axis]}" if axis in TARGETS[number] else "" for axis in AXES]
+        lines = [["percent right", *AXES], ["---"] * (len(AXES) + 1), ["target at 4 steps", *targets]]
+        for label, values in rows.items():
+            lines.append([label, *(f"{values[str(number)][axis]:.1f}" for axis in AXES)])
+        parts.append(f"## {name}\n\n" + "\n".join(f"| {' | '.join(line)} |" for line in lines) + "\n")
+    parts.append(
+        f"Two seeds of a prompt differ by {figures['difference']} of 255 in the mean "
+        f"(target ≥ {LEAST_DIFFERENCE:g}). "
+        f"The VAE's own reconstruction has {figures['decibels']} dB (target ≥ {LEAST_DECIBELS:g}).\n\n"
+        f"`place` is the relation, of two objects. The checker: {figures['checker']}.\n"
+    )
+    return "\n".join(parts)
+
+
+def sheet(engine: Engine, scenes: Sequence[Scene]) -> Image.Image:
+    """What the first prompts became."""
+    chosen = scenes[:24]
+    pictures = [Image.fromarray(picture) for picture in drawn(engine, chosen, 4, seed=1)]
+    captions = [caption(scene) for scene in chosen]
+    return contact_sheet(list(zip(pictures, captions, strict=True)), columns=6)
+
+
+def parse_arguments() -> argparse.Namespace:
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("folder", type=Path)
+    parser.add_argument("--count", type=int, default=600, help="prompts, half of them with two objects")
+    parser.add_argument("--steps", type=int, nargs="*", default=STEPS)
+    parser.add_argument("--write", type=Path, metavar="FOLDER", help="keep table and contact sheet there")
+    return parser.parse_args()
+
+
+if __name__ == "__main__":
+    main()
