@@ -2,6 +2,7 @@
 
 import asyncio
 import hashlib
+import math
 import os
 import secrets
 import shutil
@@ -25,7 +26,7 @@ class LocalArtifactStore:
 
     async def put(self, key: str, chunks: AsyncIterator[bytes], max_bytes: int) -> StoredFile:
         path = self._path(key)
-        path.parent.mkdir(parents=True, exist_ok=True)
+        changed = self._make_folder(path.parent)
         partial = path.with_name(f".{path.name}.{secrets.token_hex(4)}.partial")
         digest, size = hashlib.sha256(), 0
         try:
@@ -40,7 +41,8 @@ class LocalArtifactStore:
             os.replace(partial, path)
         finally:
             partial.unlink(missing_ok=True)
-        await asyncio.to_thread(_sync_folder, path.parent)
+        for folder in changed:
+            await asyncio.to_thread(_sync_folder, folder)
         return StoredFile(key, size, digest.hexdigest())
 
     async def size(self, key: str) -> int:
@@ -65,8 +67,14 @@ class LocalArtifactStore:
         return [
             (folder.parent.name, int(folder.name))
             for folder in self._root.glob("*/*")
-            if folder.name.isdecimal() and folder.stat().st_mtime < changed_before
+            if folder.name.isdecimal() and _changed_at(folder) < changed_before
         ]
+
+    def _make_folder(self, folder: Path) -> list[Path]:
+        """Gives the folders that must reach the disk with a new file in `folder`, innermost first."""
+        new = [one for one in (folder, *folder.parents) if not one.exists()]
+        folder.mkdir(parents=True, exist_ok=True)
+        return [folder, *(one.parent for one in new)]
 
     def _existing(self, key: str) -> Path:
         path = self._path(key)
@@ -79,6 +87,13 @@ class LocalArtifactStore:
         if not path.is_relative_to(self._root) or path == self._root:
             raise ArtifactNotFound(f"no file {key!r}")
         return path
+
+
+def _changed_at(folder: Path) -> float:
+    try:
+        return folder.stat().st_mtime
+    except FileNotFoundError:  # deleted since it was listed
+        return math.inf
 
 
 def _sync(descriptor: int) -> None:
