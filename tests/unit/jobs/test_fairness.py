@@ -73,6 +73,22 @@ def test_only_models_that_the_worker_serves_are_looked_at() -> None:
     assert choose(lane(account("ada"), model="other")) is None
 
 
+def test_equals_go_by_name_and_then_by_place_in_the_tenants_queue() -> None:
+    ada, bob = account("ada"), account("bob")
+    late, early, other = lane(ada, seq=3), lane(ada, model="wan", seq=2), lane(bob, seq=1)
+    assert choose(other, late, early) is early
+    assert choose(other, late) is late
+
+
+def test_what_starts_is_charged_by_weight_and_fills_a_place() -> None:
+    ada = TenantAccount(Tenant("ada", Plan(name="test", weight=4.0, max_running=2)), 1.0, 0)
+    waiting = lane(ada)
+    ada.charge(6.0)
+    assert (ada.vtime, ada.num_running, choose(waiting)) == (2.5, 1, waiting)
+    ada.charge(2.0)
+    assert (ada.vtime, ada.num_running, choose(waiting)) == (3.0, 2, None)
+
+
 class TestAffinity:
     """A job whose model is in memory may go first, within bounds."""
 
@@ -93,6 +109,29 @@ class TestAffinity:
         ada = account("ada")
         cold, warm = lane(ada, seq=1), lane(ada, model="wan", seq=seq)
         assert (choose(cold, warm, resident=["wan"]) is warm) is goes_first
+
+    def test_the_bounds_themselves_are_within_bounds(self) -> None:
+        cold, warm = lane(account("ada"), head_for=30.0), lane(account("bob", vtime=5.0), model="wan")
+        assert choose(cold, warm, resident=["wan"]) is warm
+
+    def test_the_places_of_another_tenants_queue_do_not_count(self) -> None:
+        cold, warm = lane(account("ada"), seq=1), lane(account("bob"), model="wan", seq=900)
+        assert choose(cold, warm, resident=["wan"]) is warm
+
+    def test_not_past_many_jobs_of_a_tenant_that_is_not_the_fairest_either(self) -> None:
+        bob = account("bob", vtime=1.0)
+        cold, first, warm = lane(account("ada")), lane(bob, seq=1), lane(bob, model="wan", seq=6)
+        assert choose(cold, first, warm, resident=["wan"]) is cold
+
+    def test_the_fairest_of_the_warm_goes_first(self) -> None:
+        later, sooner = (
+            lane(account(name, vtime), model="wan") for name, vtime in (("bob", 3.0), ("eve", 2.0))
+        )
+        assert choose(lane(account("ada")), later, sooner, resident=["wan"]) is sooner
+
+    def test_a_warm_model_of_a_tenant_at_its_limit_stays_where_it_is(self) -> None:
+        cold, full = lane(account("ada")), account("bob", num_running=2, max_running=2)
+        assert choose(cold, lane(full, model="wan"), resident=["wan"]) is cold
 
     def test_not_past_a_better_band(self) -> None:
         cold = lane(account("ada", vtime=3.0), Band.INTERACTIVE)
@@ -132,6 +171,24 @@ def test_whatever_is_chosen_may_start_and_passes_nobody_by_more_than_the_bound(
     assert rank(chosen) == min(rank(one) for one in able)
     rivals = [one for one in able if rank(one) == rank(chosen)]
     assert chosen.account.vtime - min(one.account.vtime for one in rivals) <= CONFIG.affinity_seconds
+
+
+@given(lanes=_LANES, resident=st.sampled_from([[], ["flux"], ["wan"]]))
+def test_a_cold_model_goes_first_only_if_its_tenant_is_furthest_behind(
+    lanes: list[Lane], resident: list[str]
+) -> None:
+    chosen = choose(*lanes, resident=resident)
+    if chosen is not None and chosen.model not in resident:
+        ageing = CONFIG.ageing_seconds
+        rank = {id(one): max(0, one.band.rank - int((NOW - one.head_at) // ageing)) for one in lanes}
+        peers = [one for one in lanes if one.account.num_running < 3 and rank[id(one)] == rank[id(chosen)]]
+        assert chosen.account.vtime == min(one.account.vtime for one in peers)
+
+
+@given(lanes=_LANES, models=st.sampled_from([["flux"], ["wan"], []]))
+def test_lanes_of_models_that_are_not_served_change_nothing(lanes: list[Lane], models: list[str]) -> None:
+    served = [one for one in lanes if one.model in models]
+    assert choose(*lanes, models=models, resident=["wan"]) is choose(*served, resident=["wan"])
 
 
 @given(weights=st.lists(st.sampled_from([1.0, 2.0, 4.0]), min_size=2, max_size=4), data=st.data())

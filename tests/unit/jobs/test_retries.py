@@ -47,7 +47,8 @@ def record(num_transient: int = 0, num_worker_lost: int = 0) -> JobRecord:
 def test_what_would_fail_again_ends_the_job_with_its_own_error() -> None:
     error = JobError("invalid_params", "no", retryable=False)
     verdict = after_failure(record(), error, CONFIG, jitter=0.5)
-    assert (verdict.error, verdict.num_transient) == (error, 0)
+    assert (verdict.error, verdict.num_transient, verdict.pause_seconds) == (error, 0, 0.0)
+    assert after_failure(record(num_transient=2), error, CONFIG, jitter=0.5).num_transient == 2
 
 
 @pytest.mark.parametrize(("failures", "pause"), [(0, 1.0), (1, 2.0), (2, 3.0)])
@@ -57,7 +58,15 @@ def test_pauses_double_up_to_the_cap(failures: int, pause: float) -> None:
 
 
 def test_the_last_retry_is_the_last() -> None:
-    assert after_failure(record(num_transient=3), BROKEN, CONFIG, jitter=0.0).error == BROKEN
+    verdict = after_failure(record(num_transient=3), BROKEN, CONFIG, jitter=0.0)
+    assert (verdict.error, verdict.num_transient, verdict.pause_seconds) == (BROKEN, 4, 0.0)
+
+
+def test_failures_leave_the_count_of_lost_workers_alone() -> None:
+    for failures in (0, 3):
+        assert after_failure(record(failures, 2), BROKEN, CONFIG, jitter=0.0).num_worker_lost == 2
+    final = JobError("invalid_params", "no")
+    assert after_failure(record(0, 2), final, CONFIG, jitter=0.0).num_worker_lost == 2
 
 
 @given(failures=st.integers(0, 2), jitter=st.floats(0, 1))
@@ -65,6 +74,33 @@ def test_jitter_takes_away_half_of_the_pause_at_most(failures: int, jitter: floa
     whole = after_failure(record(failures), BROKEN, CONFIG, jitter=1.0).pause_seconds
     pause = after_failure(record(failures), BROKEN, CONFIG, jitter).pause_seconds
     assert whole / 2 <= pause <= whole
+
+
+@given(base=st.floats(0.01, 10), cap=st.floats(0.01, 100), jitter=st.floats(0, 1))
+def test_pauses_never_shrink_and_never_pass_the_cap(base: float, cap: float, jitter: float) -> None:
+    config = StoreConfig(max_transient_retries=12, retry_base_seconds=base, retry_cap_seconds=cap)
+    pauses = [after_failure(record(n), BROKEN, config, jitter).pause_seconds for n in range(12)]
+    assert pauses == sorted(pauses)
+    assert 0 < pauses[0] <= base
+    assert pauses[-1] <= cap
+
+
+@given(st.lists(st.booleans(), min_size=6, max_size=12), st.integers(0, 3), st.integers(0, 3))
+def test_each_cause_has_attempts_of_its_own(losses: list[bool], retries: int, spared: int) -> None:
+    config = StoreConfig(max_transient_retries=retries, max_worker_losses=spared)
+    job, verdict, num_run = record(), None, 0
+    for is_lost in losses:
+        num_run += 1
+        verdict = after_loss(job, config) if is_lost else after_failure(job, BROKEN, config, jitter=0.0)
+        if verdict.error is not None:
+            break
+        job = record(verdict.num_transient, verdict.num_worker_lost)
+    lost = sum(losses[:num_run])
+    is_over = lost > spared or num_run - lost > retries
+    assert verdict is not None
+    assert (verdict.num_transient, verdict.num_worker_lost) == (num_run - lost, lost)
+    assert (verdict.error is not None) is is_over
+    assert is_over or num_run == len(losses)
 
 
 def test_lost_workers_are_counted_apart_from_failures() -> None:
@@ -78,3 +114,4 @@ def test_a_job_that_outlives_too_many_workers_fails() -> None:
     assert verdict.error is not None
     assert verdict.error.code == "worker_lost"
     assert "3 workers" in verdict.error.message
+    assert (verdict.error.retryable, verdict.num_worker_lost) == (False, 3)
