@@ -425,3 +425,12 @@ async def test_a_workers_metrics_have_no_label_per_job(plane: Plane, start: Star
         text = (await http.get(f"http://127.0.0.1:{port}/metrics")).text
     assert 'diffusion_worker_jobs_total{status="succeeded"} 1.0' in text
     assert job.id not in text
+
+
+async def test_a_heartbeat_that_is_too_slow_for_the_lease_is_refused_at_start(
+    plane: Plane, start: Start, caplog: pytest.LogCaptureFixture
+) -> None:
+    agent = start(heartbeat_seconds=LEASE_SECONDS / 2)
+    async with asyncio.timeout(10):
+        assert await asyncio.shield(agent.over) == 2  # type: ignore[attr-defined]
+    assert "must be at most a third of lease_seconds" in caplog.text

@@ -5,7 +5,10 @@ from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import Any
 
+from diffuserve.domain.errors import InvalidParams
 from diffuserve.domain.job import JobError, JobResult, Phase
+
+_HEARTBEATS_A_LEASE = 3
 
 
 class WorkerState(StrEnum):
@@ -59,6 +62,17 @@ class Registered:
     worker_id: str
     lease_seconds: float
     heartbeat_seconds: float
+
+
+def check_times(lease_seconds: float, heartbeat_seconds: float) -> None:
+    """Raises `InvalidParams` where one late heartbeat would lose a lease."""
+    if lease_seconds < _HEARTBEATS_A_LEASE * heartbeat_seconds:
+        raise InvalidParams(
+            "heartbeat_seconds",
+            heartbeat_seconds,
+            f"must be at most a third of lease_seconds ({lease_seconds:g}), "
+            "so that one that is late loses no job",
+        )
 
 
 @dataclass(frozen=True, kw_only=True)

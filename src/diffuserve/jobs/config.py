@@ -6,6 +6,7 @@ from dataclasses import dataclass, field
 from diffuserve.domain.errors import InvalidParams
 from diffuserve.domain.job import JobStatus
 from diffuserve.domain.tenant import DEFAULT_PLANS, Plan
+from diffuserve.domain.worker import check_times
 
 DAY = 86_400.0
 DEFAULT_RETENTION: Mapping[JobStatus, float] = {
@@ -45,13 +46,7 @@ class StoreConfig:
     default_plan: str = "standard"
 
     def __post_init__(self) -> None:
-        if self.lease_seconds < 3 * self.heartbeat_seconds:
-            raise InvalidParams(
-                "lease_seconds",
-                self.lease_seconds,
-                f"must be at least three heartbeats ({3 * self.heartbeat_seconds:g} s), "
-                "so that one that is late loses no job",
-            )
+        check_times(self.lease_seconds, self.heartbeat_seconds)
         if self.default_plan not in self.plans:
             raise InvalidParams("default_plan", self.default_plan, f"known plans: {', '.join(self.plans)}")
 

@@ -6,7 +6,7 @@ from collections.abc import Callable
 
 from diffuserve.client.leases import LeaseClient
 from diffuserve.domain.errors import DiffuserveError, ServerUnavailable
-from diffuserve.domain.worker import Registered, Registration
+from diffuserve.domain.worker import Registered, Registration, check_times
 from diffuserve.worker.config import WorkerConfig
 from diffuserve.worker.messages import Hello
 from diffuserve.worker.reports import registration
@@ -59,15 +59,17 @@ class Membership:
         await self._is_introduced.wait()
         while not self.is_registered:
             try:
-                self._registered = await self._client.register(self.offer)
+                registered = await self._client.register(self.offer)
+                check_times(registered.lease_seconds, self._config.heartbeat_seconds or 0.0)
             except ServerUnavailable as error:
                 log.warning("cannot register yet: %s", error)
             except DiffuserveError as error:  # a wrong key, most likely
-                log.error("the control plane refuses this worker: %s", error)
+                log.error("this worker cannot join: %s", error)
                 self._on_refused()
                 return
             else:
-                log.info("registered as %s at %s", self._registered.worker_id, self._config.server)
+                log.info("registered as %s at %s", registered.worker_id, self._config.server)
+                self._registered = registered
                 self._is_registered.set()
 
     async def worker_id(self) -> str:
