@@ -49,6 +49,11 @@ class Settings(BaseSettings):
     database_url: str | None = Field(
         default=None, repr=False, description="postgresql://…; by default SQLite in the data folder"
     )
+    artifacts_url: str | None = Field(
+        default=None,
+        description="where finished files go: s3://bucket/prefix, gs://bucket/prefix or file:///folder; "
+        "by default into the data folder",
+    )
     public_base_url: str | None = Field(
         default=None, description="the address in the URLs given out; by default the one that was asked"
     )
@@ -139,6 +144,11 @@ class Settings(BaseSettings):
             result_url_seconds=self.result_url_seconds,
             version=__version__,
         )
+
+    @property
+    def files_url(self) -> str:
+        """Where finished files go; a folder of the data folder by default."""
+        return self.artifacts_url or (self.data_dir.resolve() / "artifacts").as_uri()
 
     @property
     def store_url(self) -> str:

@@ -2,18 +2,26 @@
 
 import asyncio
 import hashlib
+import itertools
 import time
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
+import boto3
+import httpx
 import pytest
+from moto.server import ThreadedMotoServer
+from obstore.store import S3Store
 
-from diffuserve.domain.errors import ArtifactNotFound, TooLarge
+from diffuserve.domain.errors import ArtifactNotFound, InvalidParams, ServerUnavailable, TooLarge
 from diffuserve.storage.base import ArtifactStore, StoredFile
+from diffuserve.storage.bucket import BucketArtifactStore
 from diffuserve.storage.local import LocalArtifactStore
+from diffuserve.storage.opening import open_artifacts
 
 KEY = "job/1/0.png"
+_NUMBERS = itertools.count()
 OUTSIDE = ["../x", "/x", "job/../../x", "../artifacts-of-others/x"]
 
 
@@ -24,6 +32,8 @@ class Place:
     store: ArtifactStore
     files: Callable[[], set[str]]
     """Every file that takes up room, half ones included."""
+    tick: float = 0.1
+    """Seconds that its times tell apart."""
 
 
 def _local(folder: Path) -> Place:
@@ -35,10 +45,49 @@ def _local(folder: Path) -> Place:
     return Place(LocalArtifactStore(root), files)
 
 
-@pytest.fixture(params=[_local])
+def _bucket(endpoint: str) -> Place:
+    """A new bucket, of which the store has a part."""
+    name, prefix = f"pictures-{next(_NUMBERS)}", "some/prefix/"
+    credentials = {"aws_access_key_id": "key", "aws_secret_access_key": "secret"}
+    client = boto3.client("s3", endpoint_url=endpoint, region_name="us-east-1", **credentials)
+    client.create_bucket(Bucket=name)
+    client.put_object(Bucket=name, Key="elsewhere/1/a", Body=b"not ours")
+
+    def files() -> set[str]:
+        keys = [one["Key"] for one in client.list_objects_v2(Bucket=name)["Contents"]]
+        half = client.list_multipart_uploads(Bucket=name).get("Uploads", [])
+        assert "elsewhere/1/a" in keys
+        whole = {key.removeprefix(prefix) for key in keys if key.startswith(prefix)}
+        return whole | {one["Key"] for one in half}
+
+    bucket = S3Store(
+        name,
+        prefix=prefix.rstrip("/"),
+        endpoint=endpoint,
+        region="us-east-1",
+        access_key_id="key",
+        secret_access_key="secret",
+        checksum_algorithm="SHA256",
+        client_options={"allow_http": True},
+    )
+    return Place(BucketArtifactStore(bucket), files, tick=1.1)
+
+
+@pytest.fixture(scope="module")
+def s3() -> Iterator[str]:
+    """Where a server speaks S3."""
+    server = ThreadedMotoServer(ip_address="127.0.0.1", port=0, verbose=False)
+    server.start()
+    host, port = server.get_host_and_port()
+    yield f"http://{host}:{port}"
+    server.stop()
+
+
+@pytest.fixture(params=["local", "s3"])
 def place(request: pytest.FixtureRequest, tmp_path: Path) -> Place:
-    made: Place = request.param(tmp_path)
-    return made
+    if request.param == "s3":
+        return _bucket(request.getfixturevalue("s3"))
+    return _local(tmp_path)
 
 
 @pytest.fixture
@@ -164,23 +213,25 @@ async def test_a_deleted_key_can_be_put_again(store: ArtifactStore) -> None:
     assert await _content(store, KEY) == b"second"
 
 
-async def test_attempts_are_listed_once_nothing_changed_for_long(store: ArtifactStore) -> None:
+async def test_attempts_are_listed_once_nothing_changed_for_long(place: Place) -> None:
+    store = place.store
     for key in ("ada/1/a", "ada/1/b", "ada/12/a", "bob/1/a", "eve/3/a"):
         await _put(store, key, b"old")
-    await asyncio.sleep(0.2)
+    await asyncio.sleep(2 * place.tick)
     changed = time.monotonic()
     for key in ("ada/2/a", "eve/3/b"):  # a new attempt, and something new in an old one
         await _put(store, key, b"new")
-    between = time.monotonic() - changed + 0.1  # younger than the old ones, however slow the disk is
+    between = time.monotonic() - changed + place.tick  # younger than the old ones, however slow the disk is
     assert sorted(await store.attempts(between)) == [("ada", 1), ("ada", 12), ("bob", 1)]
     assert await store.attempts(3600) == []
 
 
-async def test_a_deleted_attempt_is_listed_no_more(store: ArtifactStore) -> None:
+async def test_a_deleted_attempt_is_listed_no_more(place: Place) -> None:
+    store = place.store
     for key in ("ada/1/a", "ada/2/a"):
         await _put(store, key, b"old")
     await store.delete("ada/1")
-    await asyncio.sleep(0.1)
+    await asyncio.sleep(place.tick)
     assert await store.attempts(0.05) == [("ada", 2)]
 
 
@@ -208,3 +259,50 @@ async def test_the_store_as_a_whole_cannot_be_deleted(place: Place, tmp_path: Pa
         await place.store.delete(prefix)
     assert place.files() == {KEY}
     assert (tmp_path / "artifacts-of-others").is_dir()
+
+
+async def test_a_buckets_url_opens_a_file_as_what_it_is(s3: str) -> None:
+    store = _bucket(s3).store
+    await _put(store, KEY, b"a picture")
+    url = await store.download_url(KEY, 60)
+    assert url is not None
+    async with httpx.AsyncClient() as client:
+        answer = await client.get(url)
+    assert (answer.content, answer.headers["content-type"]) == (b"a picture", "image/png")
+    assert "X-Amz-Expires=60" in url
+
+
+async def test_a_large_file_goes_in_parts(s3: str) -> None:
+    place = _bucket(s3)
+    content = bytes(range(256)) * (80 * 1024)
+    stored = await place.store.put(KEY, _stream(content), max_bytes=len(content))
+    assert stored.sha256 == hashlib.sha256(content).hexdigest()
+    assert await _content(place.store, KEY) == content
+    assert place.files() == {KEY}
+
+
+async def test_a_folder_has_no_urls_of_its_own(tmp_path: Path) -> None:
+    store = open_artifacts(tmp_path.as_uri())
+    await _put(store, KEY, b"a picture")
+    assert await store.download_url(KEY, 60) is None
+
+
+async def test_a_bucket_that_is_away_says_so() -> None:
+    retries = {"max_retries": 1}
+    bucket = S3Store(
+        "pictures",
+        endpoint="http://127.0.0.1:9",
+        region="us-east-1",
+        access_key_id="key",
+        secret_access_key="secret",
+        client_options={"allow_http": True},
+        retry_config=retries,  # type: ignore[arg-type]
+    )
+    with pytest.raises(ServerUnavailable, match="the store of finished files does not answer"):
+        await BucketArtifactStore(bucket).size(KEY)
+
+
+@pytest.mark.parametrize("url", ["s3:/bucket", "ftp://bucket", "pictures", "s3://"])
+def test_a_url_that_names_no_store_is_refused(url: str) -> None:
+    with pytest.raises(InvalidParams, match="artifacts_url"):
+        open_artifacts(url)

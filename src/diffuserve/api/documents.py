@@ -7,7 +7,7 @@ from typing import Any
 
 from diffuserve.api.answers import rfc3339
 from diffuserve.api.cache import Cache
-from diffuserve.api.signing import Signer
+from diffuserve.api.file_urls import FileUrls
 from diffuserve.domain.job import Artifact, Band, Job, JobEvent, JobStatus, QueueEstimate
 from diffuserve.events.base import EventBus
 from diffuserve.jobs.store import JobStore
@@ -19,10 +19,10 @@ _ESTIMATE_SECONDS = 0.25
 class Documents:
     """Adds to a stored job what only this moment knows: progress, its place, URLs that open its files."""
 
-    def __init__(self, store: JobStore, bus: EventBus, signer: Signer) -> None:
+    def __init__(self, store: JobStore, bus: EventBus, files: FileUrls) -> None:
         self._store = store
         self._bus = bus
-        self._signer = signer
+        self._files = files
         self._last_estimates: Cache[tuple[str, str, Band], QueueEstimate] = Cache(_ESTIMATE_SECONDS)
 
     async def job(self, job: Job, base_url: str) -> Document:
@@ -43,7 +43,7 @@ class Documents:
     def tag(self, job: Job) -> str:
         """Changes with whatever a reader may want to hear of, and before the URLs given out expire."""
         live = self._bus.latest_progress(job.id) or {}
-        signed = int(time.time() // (self._signer.valid_seconds / 2)) if job.result else 0
+        signed = int(time.time() // (self._files.valid_seconds / 2)) if job.result else 0
         return f'W/"{job.version}-{live.get("phase", "")}-{live.get("step", "")}-{signed}"'
 
     async def _document(self, job: Job, base_url: str, estimate: QueueEstimate | None) -> Document:
@@ -69,7 +69,7 @@ class Documents:
         }
 
     async def artifact_url(self, job: Job, artifact: Artifact, base_url: str) -> str:
-        return base_url + await self._signer.path(job.id, job.lease_token, artifact.name)
+        return await self._files.url(job.id, job.lease_token, artifact.name, base_url)
 
     async def _result(self, job: Job, base_url: str) -> Document | None:
         if job.result is None:

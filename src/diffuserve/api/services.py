@@ -11,6 +11,7 @@ from diffuserve.api.background import Background
 from diffuserve.api.catalog import Catalog
 from diffuserve.api.config import ApiConfig
 from diffuserve.api.documents import Documents
+from diffuserve.api.file_urls import FileUrls
 from diffuserve.api.following import Follower
 from diffuserve.api.job_times import JobTimes
 from diffuserve.api.signing import Signer
@@ -54,7 +55,7 @@ class Services:
             catalog=Catalog(store, config.default_model),
             follower=Follower(store, bus, config.look_seconds),
             signer=signer,
-            documents=Documents(store, bus, signer),
+            documents=Documents(store, bus, FileUrls(artifacts, signer)),
             times=JobTimes(store, metrics),
             background=Background(),
         )

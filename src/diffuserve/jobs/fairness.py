@@ -5,12 +5,15 @@ tenant that is furthest behind goes first. Bands come before virtual time, age b
 job whose model is resident may go first within stated bounds.
 """
 
+import math
 from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass
 
 from diffuserve.domain.job import Band
 from diffuserve.domain.tenant import Tenant
 from diffuserve.jobs.config import StoreConfig
+
+_ANYBODY = (math.inf, "", 0)
 
 
 @dataclass
@@ -66,10 +69,12 @@ def choose_lane(
     contenders = by_rank[min(by_rank)]
     fairest = min(contenders, key=_order)
     resident = frozenset(resident_models)
-    if fairest.model in resident or now - fairest.head_since > config.affinity_wait_seconds:
-        return fairest
+    overdue = [lane for lane in contenders if now - lane.head_since > config.affinity_wait_seconds]
+    last = _order(min(overdue, key=_order)) if overdue else _ANYBODY  # nobody behind it may pass it
     warm = [
-        lane for lane in contenders if lane.model in resident and _is_near(lane, contenders, fairest, config)
+        lane
+        for lane in contenders
+        if lane.model in resident and _order(lane) <= last and _is_near(lane, contenders, fairest, config)
     ]
     return min(warm, key=_order, default=fairest)
 

@@ -4,6 +4,13 @@ from collections.abc import AsyncIterator
 from dataclasses import dataclass
 from typing import Protocol
 
+_CONTENT_TYPES = {"png": "image/png", "webp": "image/webp", "jpeg": "image/jpeg", "jpg": "image/jpeg"}
+
+
+def content_type_of(name: str) -> str:
+    """By the name's end."""
+    return _CONTENT_TYPES.get(name.rpartition(".")[2].lower(), "application/octet-stream")
+
 
 @dataclass(frozen=True)
 class StoredFile:
@@ -15,10 +22,18 @@ class StoredFile:
 
 
 class ArtifactStore(Protocol):
-    """Finished files by key. A file appears whole or not at all."""
+    """Finished files by key. A file appears whole or not at all.
+
+    Every method raises `ServerUnavailable` when the store stays away, `ArtifactNotFound` for a key that
+    no file can have.
+    """
 
     async def put(self, key: str, chunks: AsyncIterator[bytes], max_bytes: int) -> StoredFile:
         """Store what `chunks` give, over what was there. Raises `TooLarge` past `max_bytes`."""
+        ...
+
+    async def download_url(self, key: str, seconds: float) -> str | None:
+        """A URL that opens the file for so long without asking us; `None` where the store has none."""
         ...
 
     async def size(self, key: str) -> int:

@@ -45,6 +45,9 @@ class LocalArtifactStore:
             await asyncio.to_thread(_sync_folder, folder)
         return StoredFile(key, size, digest.hexdigest())
 
+    async def download_url(self, key: str, seconds: float) -> str | None:
+        return None
+
     async def size(self, key: str) -> int:
         return self._existing(key).stat().st_size
 

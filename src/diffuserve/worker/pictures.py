@@ -7,13 +7,13 @@ from PIL.Image import Image
 
 from diffuserve.engine.outputs import GenerationResult
 from diffuserve.media.picture_file import save_picture
+from diffuserve.storage.base import content_type_of
 from diffuserve.version import __version__
 from diffuserve.worker.messages import FinishedFile
 
 ImageFilter = Callable[[Sequence[Image]], None]
 """Looks at the pictures of a request; raises a `RequestFailed` to keep them in."""
 
-CONTENT_TYPES = {"png": "image/png", "webp": "image/webp", "jpeg": "image/jpeg"}
 THUMBNAIL_PIXELS = 256
 
 
@@ -31,7 +31,7 @@ def write_pictures(
         path = folder / f"{index}.{output_format}"
         parameters = {**result.params.to_dict(), "seed": seed, "num_images": 1, "model": model}
         save_picture(image, path, parameters | {"version": __version__})
-        files.append(_file(path, image, CONTENT_TYPES[output_format], index, seed))
+        files.append(_file(path, image, index, seed))
     return (*files, _thumbnail(result.images[0], folder))
 
 
@@ -40,16 +40,14 @@ def _thumbnail(image: Image, folder: Path) -> FinishedFile:
     small.thumbnail((THUMBNAIL_PIXELS, THUMBNAIL_PIXELS))
     path = folder / "thumbnail.webp"
     small.save(path, format="WEBP", quality=80, method=1)
-    return _file(path, small, "image/webp", 0, None, role="thumbnail")
+    return _file(path, small, 0, None, role="thumbnail")
 
 
-def _file(
-    path: Path, image: Image, content_type: str, index: int, seed: int | None, role: str = "image"
-) -> FinishedFile:
+def _file(path: Path, image: Image, index: int, seed: int | None, role: str = "image") -> FinishedFile:
     return FinishedFile(
         path=str(path),
         name=path.name,
-        content_type=content_type,
+        content_type=content_type_of(path.name),
         width=image.width,
         height=image.height,
         index=index,

@@ -104,6 +104,14 @@ class TestAffinity:
         cold = lane(account("ada"), head_for=31.0)
         assert choose(cold, lane(account("bob"), model="wan"), resident=["wan"]) is cold
 
+    def test_not_past_any_head_that_has_waited_long_enough(self) -> None:
+        cold = lane(account("ada"))
+        waiting = lane(account("bob", vtime=1.0), head_for=31.0)
+        behind = lane(account("eve", vtime=2.0), model="wan")
+        ahead = lane(account("abe", vtime=0.5), model="wan")
+        assert choose(cold, waiting, behind, resident=["wan"]) is cold
+        assert choose(cold, waiting, behind, ahead, resident=["wan"]) is ahead
+
     @pytest.mark.parametrize(("seq", "goes_first"), [(5, True), (6, False)])
     def test_not_past_many_jobs_of_its_own_tenant(self, seq: int, goes_first: bool) -> None:
         ada = account("ada")
@@ -124,9 +132,8 @@ class TestAffinity:
         assert choose(cold, first, warm, resident=["wan"]) is cold
 
     def test_the_fairest_of_the_warm_goes_first(self) -> None:
-        later, sooner = (
-            lane(account(name, vtime), model="wan") for name, vtime in (("bob", 3.0), ("eve", 2.0))
-        )
+        later = lane(account("bob", vtime=3.0), model="wan")
+        sooner = lane(account("eve", vtime=2.0), model="wan")
         assert choose(lane(account("ada")), later, sooner, resident=["wan"]) is sooner
 
     def test_a_warm_model_of_a_tenant_at_its_limit_stays_where_it_is(self) -> None:

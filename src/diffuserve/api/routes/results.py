@@ -3,7 +3,7 @@
 from typing import Annotated, Any
 
 from fastapi import APIRouter, Query
-from fastapi.responses import StreamingResponse
+from fastapi.responses import RedirectResponse, Response, StreamingResponse
 
 from diffuserve.api.callers import Client
 from diffuserve.api.documents import picture
@@ -11,10 +11,10 @@ from diffuserve.api.services import Services, ServicesOf
 from diffuserve.api.shapes import FileName, JobId, known_token
 from diffuserve.domain.errors import ArtifactNotFound, NotFinished
 from diffuserve.domain.job import Job
+from diffuserve.storage.base import content_type_of
 
 router = APIRouter(tags=["results"])
 
-_TYPES = {"png": "image/png", "webp": "image/webp", "jpeg": "image/jpeg", "jpg": "image/jpeg"}
 _FILE: dict[int | str, dict[str, Any]] = {
     200: {"content": {"image/*": {"schema": {"type": "string", "format": "binary"}}}}
 }
@@ -31,12 +31,15 @@ async def get_result(
     services: ServicesOf,
     caller: Client,
     index: Annotated[int, Query(ge=0, description="Which of the job's pictures.")] = 0,
-) -> StreamingResponse:
+) -> Response:
+    """The file, or a redirect to where it is stored."""
     job = await services.store.get(job_id, caller.scope)
     artifact = picture(job, index)
     if artifact is None:
         raise _no_picture(job, index)
-    return await _file(services, f"{job.id}/{job.lease_token}/{artifact.name}", artifact.content_type)
+    key = f"{job.id}/{job.lease_token}/{artifact.name}"
+    direct = await services.artifacts.download_url(key, services.signer.valid_seconds)
+    return RedirectResponse(direct) if direct else await _file(services, key)
 
 
 @router.get(
@@ -56,11 +59,10 @@ async def get_signed_file(
     """Needs no key: the signature is one."""
     known_token(job_id, lease_token)
     await services.signer.check(job_id, lease_token, name, expires, signature)
-    content_type = _TYPES.get(name.rpartition(".")[2].lower(), "application/octet-stream")
-    return await _file(services, f"{job_id}/{lease_token}/{name}", content_type)
+    return await _file(services, f"{job_id}/{lease_token}/{name}")
 
 
-async def _file(services: Services, key: str, content_type: str) -> StreamingResponse:
+async def _file(services: Services, key: str) -> StreamingResponse:
     """Raises `ArtifactNotFound` before the answer begins."""
     size = await services.artifacts.size(key)
     headers = {
@@ -68,7 +70,7 @@ async def _file(services: Services, key: str, content_type: str) -> StreamingRes
         "cache-control": "private, max-age=86400, immutable",
         "x-content-type-options": "nosniff",
     }
-    return StreamingResponse(services.artifacts.read(key), headers=headers, media_type=content_type)
+    return StreamingResponse(services.artifacts.read(key), headers=headers, media_type=content_type_of(key))
 
 
 def _no_picture(job: Job, index: int) -> Exception:

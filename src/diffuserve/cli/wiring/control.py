@@ -15,7 +15,7 @@ from diffuserve.events.memory import MemoryEventBus
 from diffuserve.jobs.reaper import Reaper
 from diffuserve.jobs.store import JobStore
 from diffuserve.settings import Settings
-from diffuserve.storage.local import LocalArtifactStore
+from diffuserve.storage.opening import open_artifacts
 
 if TYPE_CHECKING:
     from fastapi import FastAPI
@@ -55,7 +55,7 @@ async def control_plane(settings: Settings, no_auth: bool = False) -> AsyncItera
     from diffuserve.api.app import create_app  # commands that need the store alone start faster without
 
     bus = MemoryEventBus()
-    artifacts = LocalArtifactStore(settings.data_dir / "artifacts")
+    artifacts = open_artifacts(settings.files_url)
     async with open_store(settings, bus) as store:
         has_auth = not no_auth and await store.has_keys()
         app = create_app(store, artifacts, bus, settings.api_config(auth=has_auth))

@@ -1,0 +1,50 @@
+"""The store of finished files that a URL names."""
+
+from datetime import timedelta
+from pathlib import Path
+from urllib.parse import unquote, urlsplit
+
+from diffuserve.domain.errors import InvalidParams
+from diffuserve.storage.base import ArtifactStore
+from diffuserve.storage.local import LocalArtifactStore
+
+
+def open_artifacts(url: str) -> ArtifactStore:
+    """`file:///folder`, `s3://bucket/prefix` or `gs://bucket/prefix`.
+
+    Buckets take region, endpoint and credentials from the variables that their own tools read
+    (`AWS_*`, `GOOGLE_*`). Raises `InvalidParams`.
+    """
+    parts = urlsplit(url)
+    if parts.scheme == "file":
+        return LocalArtifactStore(Path(unquote(parts.path)))
+    if parts.scheme not in ("s3", "gs") or not parts.netloc:
+        raise InvalidParams(
+            "artifacts_url", url, "give file:///folder, s3://bucket/prefix or gs://bucket/prefix"
+        )
+    return _open_bucket(parts.scheme, parts.netloc, parts.path.strip("/") or None)
+
+
+def _open_bucket(scheme: str, name: str, prefix: str | None) -> ArtifactStore:
+    """Imported late: most servers keep their files in a folder."""
+    from obstore.exceptions import BaseError
+    from obstore.store import GCSStore, S3Store
+
+    from diffuserve.storage.bucket import BucketArtifactStore
+
+    patience = timedelta(seconds=30)
+    try:
+        if scheme == "gs":
+            return BucketArtifactStore(
+                GCSStore(name, prefix=prefix, retry_config={"max_retries": 5, "retry_timeout": patience})
+            )
+        return BucketArtifactStore(
+            S3Store(
+                name,
+                prefix=prefix,
+                checksum_algorithm="SHA256",
+                retry_config={"max_retries": 5, "retry_timeout": patience},
+            )
+        )
+    except BaseError as error:
+        raise InvalidParams("artifacts_url", f"{scheme}://{name}", str(error).splitlines()[0]) from error
