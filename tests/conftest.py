@@ -16,6 +16,7 @@ from diffuserve.jobs.store import JobStore
 from diffuserve.testing.fake_clock import FakeClock
 from diffuserve.testing.fake_pipeline import FakePipeline
 from diffuserve.testing.postgres import PostgresServer
+from diffuserve.testing.s3 import S3Server
 
 _DATABASE_NUMBERS = itertools.count()
 
@@ -49,6 +50,12 @@ def postgres() -> Iterator[PostgresServer]:
     with PostgresServer(folder / "data", fsync=False) as server:
         yield server
     shutil.rmtree(folder, ignore_errors=True)
+
+
+@pytest.fixture(scope="session")
+def s3() -> Iterator[S3Server]:
+    with S3Server() as server:
+        yield server
 
 
 @pytest.fixture

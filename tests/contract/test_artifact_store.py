@@ -2,26 +2,21 @@
 
 import asyncio
 import hashlib
-import itertools
 import time
-from collections.abc import AsyncIterator, Callable, Iterator
+from collections.abc import AsyncIterator, Callable
 from dataclasses import dataclass
 from pathlib import Path
 
-import boto3
 import httpx
 import pytest
-from moto.server import ThreadedMotoServer
-from obstore.store import S3Store
 
 from diffuserve.domain.errors import ArtifactNotFound, InvalidParams, ServerUnavailable, TooLarge
 from diffuserve.storage.base import ArtifactStore, StoredFile
-from diffuserve.storage.bucket import BucketArtifactStore
 from diffuserve.storage.local import LocalArtifactStore
 from diffuserve.storage.opening import open_artifacts
+from diffuserve.testing.s3 import S3Server, bucket_at
 
 KEY = "job/1/0.png"
-_NUMBERS = itertools.count()
 OUTSIDE = ["../x", "/x", "job/../../x", "../artifacts-of-others/x"]
 
 
@@ -45,42 +40,19 @@ def _local(folder: Path) -> Place:
     return Place(LocalArtifactStore(root), files)
 
 
-def _bucket(endpoint: str) -> Place:
+def _bucket(server: S3Server) -> Place:
     """A new bucket, of which the store has a part."""
-    name, prefix = f"pictures-{next(_NUMBERS)}", "some/prefix/"
-    credentials = {"aws_access_key_id": "key", "aws_secret_access_key": "secret"}
-    client = boto3.client("s3", endpoint_url=endpoint, region_name="us-east-1", **credentials)
-    client.create_bucket(Bucket=name)
-    client.put_object(Bucket=name, Key="elsewhere/1/a", Body=b"not ours")
+    name, prefix = server.create_bucket(), "some/prefix/"
+    server.client.put_object(Bucket=name, Key="elsewhere/1/a", Body=b"not ours")
 
     def files() -> set[str]:
-        keys = [one["Key"] for one in client.list_objects_v2(Bucket=name)["Contents"]]
-        half = client.list_multipart_uploads(Bucket=name).get("Uploads", [])
+        keys = [one["Key"] for one in server.client.list_objects_v2(Bucket=name)["Contents"]]
+        half = server.client.list_multipart_uploads(Bucket=name).get("Uploads", [])
         assert "elsewhere/1/a" in keys
         whole = {key.removeprefix(prefix) for key in keys if key.startswith(prefix)}
         return whole | {one["Key"] for one in half}
 
-    bucket = S3Store(
-        name,
-        prefix=prefix.rstrip("/"),
-        endpoint=endpoint,
-        region="us-east-1",
-        access_key_id="key",
-        secret_access_key="secret",
-        checksum_algorithm="SHA256",
-        client_options={"allow_http": True},
-    )
-    return Place(BucketArtifactStore(bucket), files, tick=1.1)
-
-
-@pytest.fixture(scope="module")
-def s3() -> Iterator[str]:
-    """Where a server speaks S3."""
-    server = ThreadedMotoServer(ip_address="127.0.0.1", port=0, verbose=False)
-    server.start()
-    host, port = server.get_host_and_port()
-    yield f"http://{host}:{port}"
-    server.stop()
+    return Place(server.store(name, prefix.rstrip("/")), files, tick=1.1)
 
 
 @pytest.fixture(params=["local", "s3"])
@@ -261,7 +233,7 @@ async def test_the_store_as_a_whole_cannot_be_deleted(place: Place, tmp_path: Pa
     assert (tmp_path / "artifacts-of-others").is_dir()
 
 
-async def test_a_buckets_url_opens_a_file_as_what_it_is(s3: str) -> None:
+async def test_a_buckets_url_opens_a_file_as_what_it_is(s3: S3Server) -> None:
     store = _bucket(s3).store
     await _put(store, KEY, b"a picture")
     url = await store.download_url(KEY, 60)
@@ -272,7 +244,7 @@ async def test_a_buckets_url_opens_a_file_as_what_it_is(s3: str) -> None:
     assert "X-Amz-Expires=60" in url
 
 
-async def test_a_large_file_goes_in_parts(s3: str) -> None:
+async def test_a_large_file_goes_in_parts(s3: S3Server) -> None:
     place = _bucket(s3)
     content = bytes(range(256)) * (80 * 1024)
     stored = await place.store.put(KEY, _stream(content), max_bytes=len(content))
@@ -288,21 +260,27 @@ async def test_a_folder_has_no_urls_of_its_own(tmp_path: Path) -> None:
 
 
 async def test_a_bucket_that_is_away_says_so() -> None:
-    retries = {"max_retries": 1}
-    bucket = S3Store(
-        "pictures",
-        endpoint="http://127.0.0.1:9",
-        region="us-east-1",
-        access_key_id="key",
-        secret_access_key="secret",
-        client_options={"allow_http": True},
-        retry_config=retries,  # type: ignore[arg-type]
-    )
     with pytest.raises(ServerUnavailable, match="the store of finished files does not answer"):
-        await BucketArtifactStore(bucket).size(KEY)
+        await bucket_at("http://127.0.0.1:9", "pictures").size(KEY)
 
 
 @pytest.mark.parametrize("url", ["s3:/bucket", "ftp://bucket", "pictures", "s3://"])
 def test_a_url_that_names_no_store_is_refused(url: str) -> None:
     with pytest.raises(InvalidParams, match="artifacts_url"):
         open_artifacts(url)
+
+
+async def test_a_buckets_credentials_come_from_the_environment(
+    s3: S3Server, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    said = {
+        "ENDPOINT_URL": s3.url,
+        "REGION": "us-east-1",
+        "ACCESS_KEY_ID": "key",
+        "SECRET_ACCESS_KEY": "secret",
+    }
+    for name, value in (said | {"ALLOW_HTTP": "true"}).items():
+        monkeypatch.setenv(f"AWS_{name}", value)
+    store = open_artifacts(f"s3://{s3.create_bucket()}/results")
+    await _put(store, KEY, b"a picture")
+    assert await _content(store, KEY) == b"a picture"

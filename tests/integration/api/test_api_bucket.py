@@ -1,0 +1,72 @@
+"""The API over a bucket: clients fetch pictures from there, and it may be away."""
+
+import httpx
+import pytest
+
+from diffuserve.storage.base import ArtifactStore
+from diffuserve.testing.hand_worker import PNG, HandWorker
+from diffuserve.testing.s3 import S3Server, bucket_at
+
+CAT = {"input": {"prompt": "a cat"}}
+
+
+@pytest.fixture
+def artifacts(request: pytest.FixtureRequest, s3: S3Server) -> ArtifactStore:
+    if request.node.get_closest_marker("parametrize"):
+        return bucket_at("http://127.0.0.1:9", "away")
+    return s3.store(s3.create_bucket(), "results")
+
+
+async def finished(http: httpx.AsyncClient, worker: HandWorker) -> dict[str, object]:
+    job = (await http.post("/v1/jobs", json=CAT)).json()
+    (lease,) = await worker.claim()
+    assert (await worker.complete(lease)).status_code == 200
+    found: dict[str, object] = (await http.get(job["urls"]["self"])).json()
+    return found
+
+
+async def test_a_results_url_is_the_buckets_own(
+    http: httpx.AsyncClient, worker: HandWorker, s3: S3Server
+) -> None:
+    job = await finished(http, worker)
+    url = job["result"]["artifacts"][0]["url"]  # type: ignore[index]
+    assert url.startswith(s3.url)
+    async with httpx.AsyncClient() as anybody:
+        answer = await anybody.get(url)
+    assert (answer.content, answer.headers["content-type"]) == (PNG, "image/png")
+
+
+async def test_the_result_route_leads_there(
+    http: httpx.AsyncClient, worker: HandWorker, s3: S3Server
+) -> None:
+    job = await finished(http, worker)
+    answer = await http.get(f"/v1/jobs/{job['id']}/result")
+    assert answer.status_code == 307
+    assert answer.headers["location"].startswith(s3.url)
+
+
+async def test_pictures_inside_an_answer_come_through_us(
+    http: httpx.AsyncClient, busy_worker: HandWorker
+) -> None:
+    answer = await http.post("/v1/images/generations", json={"prompt": "a cat"})
+    assert answer.status_code == 200
+    assert answer.json()["data"][0]["b64_json"]
+
+
+async def test_a_deleted_job_takes_its_files_along(
+    http: httpx.AsyncClient, worker: HandWorker, artifacts: ArtifactStore
+) -> None:
+    job = await finished(http, worker)
+    assert await artifacts.attempts(-10) == [(job["id"], 1)]
+    await http.delete(f"/v1/jobs/{job['id']}")
+    assert await artifacts.attempts(-10) == []
+
+
+@pytest.mark.parametrize("state", ["away"])
+async def test_an_upload_to_a_bucket_that_is_away_may_be_tried_again(
+    http: httpx.AsyncClient, worker: HandWorker, state: str
+) -> None:
+    await http.post("/v1/jobs", json=CAT)
+    (lease,) = await worker.claim()
+    answer = await worker.upload(lease, "0.png")
+    assert (answer.status_code, answer.json()["retryable"]) == (503, True)
