@@ -19,6 +19,7 @@ class ApiConfig:
     max_body_bytes: int = MIB
     max_file_bytes: int = 64 * MIB
     result_url_seconds: float = 3_600.0
+    upload_url_seconds: float = 300.0
     longest_wait_seconds: float = 60.0
     longest_poll_seconds: float = 25.0
     look_seconds: float = 1.0

@@ -177,6 +177,10 @@ class FileShape(Answer):
     sha256: str
 
 
+class UploadUrl(Answer):
+    url: str | None
+
+
 class WorkerReportShape(BaseModel):
     state: WorkerState
     num_gpus: int

@@ -84,6 +84,17 @@ class HttpTransport:
             method, path, json=json, content=content, params=params, headers=headers
         )
         request.extensions["timeout"]["read"] += wait_seconds
+        return await self._persist(request, patience)
+
+    async def put_elsewhere(
+        self, url: str, content: bytes, headers: Mapping[str, str], patience_seconds: float
+    ) -> None:
+        """To another server, which must not see our key."""
+        timeout = {"timeout": self._client.timeout.as_dict()}
+        request = httpx.Request("PUT", url, content=content, headers=headers, extensions=timeout)
+        await self._persist(request, patience_seconds)
+
+    async def _persist(self, request: httpx.Request, patience: float) -> httpx.Response:
         deadline = time.monotonic() + patience
         pause = _FIRST_PAUSE
         while True:
@@ -106,10 +117,12 @@ class HttpTransport:
         try:
             response = await self._client.send(request)
         except httpx.TransportError as error:
-            return ServerUnavailable(f"{self.server} does not answer ({type(error).__name__}: {error})")
+            return ServerUnavailable(
+                f"{_server_of(request)} does not answer ({type(error).__name__}: {error})"
+            )
         if response.status_code in _RETRIED_STATUSES:
             return ServerUnavailable(
-                f"{self.server} answered {response.status_code}: {_detail(response)}",
+                f"{_server_of(request)} answered {response.status_code}: {_detail(response)}",
                 retry_after=_retry_after(response),
             )
         if response.is_error:
@@ -137,6 +150,11 @@ _ERRORS: Mapping[str, type[DiffuserveError]] = {
 }
 
 
+def _server_of(request: httpx.Request) -> str:
+    """Without path and query, which may hold a signature."""
+    return f"{request.url.scheme}://{request.url.netloc.decode()}"
+
+
 def _detail(response: httpx.Response) -> str:
     """What a problem says, or what anything else begins with."""
     try:
@@ -159,7 +177,9 @@ def error_from(response: httpx.Response) -> DiffuserveError:
         problem = response.json()
         code, detail = str(problem["code"]), str(problem["detail"])
     except (ValueError, KeyError, TypeError):
-        return ServerRefused(f"{response.request.url} answered {response.status_code}: {response.text[:200]}")
+        return ServerRefused(
+            f"{_server_of(response.request)} answered {response.status_code}: {response.text[:200]}"
+        )
     if code == LeaseLost.code:
         return LeaseLost(str(problem.get("job_id", "?")))
     if code in _ERRORS:

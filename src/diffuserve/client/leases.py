@@ -1,5 +1,10 @@
 """The workers' routes of the control plane."""
 
+import asyncio
+import base64
+import hashlib
+import logging
+import time
 from collections.abc import Collection, Mapping
 from dataclasses import asdict
 from typing import Any
@@ -9,6 +14,7 @@ import orjson
 from pydantic import TypeAdapter
 
 from diffuserve.client.http import HttpTransport
+from diffuserve.domain.errors import ServerRefused, ServerUnavailable
 from diffuserve.domain.worker import (
     Claim,
     Completion,
@@ -22,7 +28,12 @@ from diffuserve.domain.worker import (
     Registration,
     Release,
 )
+from diffuserve.storage.base import content_type_of
 
+log = logging.getLogger(__name__)
+
+_UPLOAD_PATIENCE, _UPLOAD_PAUSE = 60.0, 1.0  # for one URL of a bucket; before the next is asked for
+_FILE = TypeAdapter(dict[str, Any])
 _LEASES = TypeAdapter(list[Lease])
 _OUTCOME = TypeAdapter(LeaseOutcome)
 _REGISTERED = TypeAdapter(Registered)
@@ -35,12 +46,15 @@ class LeaseClient:
 
     def __init__(self, transport: HttpTransport) -> None:
         self._transport = transport
+        self._asks_for_upload_urls = False
 
     async def close(self) -> None:
         await self._transport.close()
 
     async def register(self, registration: Registration) -> Registered:
-        return _REGISTERED.validate_json(await self._post("/v1/workers", asdict(registration)))
+        registered = _REGISTERED.validate_json(await self._post("/v1/workers", asdict(registration)))
+        self._asks_for_upload_urls = registered.asks_for_upload_urls
+        return registered
 
     async def claim(self, worker_id: str, claim: Claim, wait: float) -> list[Lease]:
         """Waits up to `wait` seconds for work; repeated with the same claim until it is answered."""
@@ -72,15 +86,40 @@ class LeaseClient:
         await self._post(f"/v1/leases/{job_id}/events", asdict(report), patience_seconds=0.0)
 
     async def upload(self, job_id: str, lease_token: int, name: str, content: bytes) -> Mapping[str, Any]:
-        """Gives `name`, `size_bytes` and `sha256` as stored. Raises `LeaseLost`, `TooLarge`."""
-        response = await self._transport.request(
-            "PUT",
-            f"/v1/leases/{job_id}/files/{quote(name)}",
-            content=content,
-            headers={"lease-token": str(lease_token)},
-        )
-        stored: Mapping[str, Any] = response.json()
-        return stored
+        """To where the control plane says, which is itself or a bucket.
+
+        Gives `name`, `size_bytes` and `sha256` as stored. Raises `LeaseLost`, `TooLarge`.
+        """
+        path = f"/v1/leases/{job_id}/files/{quote(name)}"
+        token = {"lease-token": str(lease_token)}
+        deadline = time.monotonic() + self._transport.patience_seconds
+        while True:
+            url = await self._upload_url(path, token)
+            if url is None:
+                stored = await self._transport.request("PUT", path, content=content, headers=token)
+                return _FILE.validate_json(stored.content)
+            try:
+                return await self._upload_to(url, name, content)
+            except (ServerUnavailable, ServerRefused) as error:  # away, or the URL is too old by now
+                if time.monotonic() > deadline:
+                    raise ServerUnavailable(str(error)) from error
+                log.warning("job %s: %s is uploaded again: %s", job_id, name, error)
+                await asyncio.sleep(_UPLOAD_PAUSE)
+
+    async def _upload_url(self, path: str, token: Mapping[str, str]) -> str | None:
+        if not self._asks_for_upload_urls:
+            return None
+        answer = await self._transport.request("POST", f"{path}/upload-url", headers=token)
+        url: str | None = answer.json()["url"]
+        return url
+
+    async def _upload_to(self, url: str, name: str, content: bytes) -> Mapping[str, Any]:
+        headers = {
+            "content-type": content_type_of(name),
+            "content-md5": base64.b64encode(hashlib.md5(content, usedforsecurity=False).digest()).decode(),
+        }
+        await self._transport.put_elsewhere(url, content, headers, _UPLOAD_PATIENCE)
+        return {"name": name, "size_bytes": len(content), "sha256": hashlib.sha256(content).hexdigest()}
 
     async def complete(self, job_id: str, completion: Completion) -> LeaseOutcome:
         """Raises `LeaseLost`."""

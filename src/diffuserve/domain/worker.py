@@ -57,11 +57,15 @@ class Registration:
 
 @dataclass(frozen=True)
 class Registered:
-    """The control plane's answer: the worker's id and the times that both go by, in seconds."""
+    """The control plane's answer: the worker's id and the times that both go by, in seconds.
+
+    `asks_for_upload_urls`: finished files go straight to a bucket, each by a URL of its own.
+    """
 
     worker_id: str
     lease_seconds: float
     heartbeat_seconds: float
+    asks_for_upload_urls: bool = False
 
 
 def check_times(lease_seconds: float, heartbeat_seconds: float) -> None:

@@ -28,12 +28,19 @@ class ArtifactStore(Protocol):
     no file can have.
     """
 
+    signs_urls: bool
+    """Whether clients and workers reach it themselves, by URLs that it signs."""
+
     async def put(self, key: str, chunks: AsyncIterator[bytes], max_bytes: int) -> StoredFile:
         """Store what `chunks` give, over what was there. Raises `TooLarge` past `max_bytes`."""
         ...
 
     async def download_url(self, key: str, seconds: float) -> str | None:
-        """A URL that opens the file for so long without asking us; `None` where the store has none."""
+        """A URL that opens the file for so long; `None` from a store that signs none."""
+        ...
+
+    async def upload_url(self, key: str, seconds: float) -> str | None:
+        """A URL that takes the file by PUT for so long; `None` from a store that signs none."""
         ...
 
     async def size(self, key: str) -> int:

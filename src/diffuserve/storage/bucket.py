@@ -4,6 +4,7 @@ import hashlib
 from collections.abc import AsyncIterator, Iterator
 from contextlib import contextmanager
 from datetime import UTC, datetime, timedelta
+from typing import Literal
 
 import obstore
 from obstore.exceptions import BaseError
@@ -17,6 +18,8 @@ _PART_BYTES = 8 * 1024 * 1024  # larger files go in parts of this size
 
 class BucketArtifactStore:
     """An object appears once it is whole, which is what the bucket promises."""
+
+    signs_urls = True
 
     def __init__(self, bucket: S3Store | GCSStore) -> None:
         self._bucket = bucket
@@ -35,8 +38,14 @@ class BucketArtifactStore:
         return StoredFile(key, len(content), hashlib.sha256(content).hexdigest())
 
     async def download_url(self, key: str, seconds: float) -> str | None:
+        return await self._sign("GET", key, seconds)
+
+    async def upload_url(self, key: str, seconds: float) -> str | None:
+        return await self._sign("PUT", key, seconds)
+
+    async def _sign(self, method: Literal["GET", "PUT"], key: str, seconds: float) -> str:
         with _translated(key):
-            return await obstore.sign_async(self._bucket, "GET", _checked(key), timedelta(seconds=seconds))
+            return await obstore.sign_async(self._bucket, method, _checked(key), timedelta(seconds=seconds))
 
     async def size(self, key: str) -> int:
         with _translated(key):

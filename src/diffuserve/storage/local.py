@@ -20,6 +20,8 @@ _CHUNK = 1 << 18
 class LocalArtifactStore:
     """A file is written beside its place, synced and renamed into it."""
 
+    signs_urls = False
+
     def __init__(self, root: Path) -> None:
         self._root = root.resolve()
         self._root.mkdir(parents=True, exist_ok=True)
@@ -46,6 +48,9 @@ class LocalArtifactStore:
         return StoredFile(key, size, digest.hexdigest())
 
     async def download_url(self, key: str, seconds: float) -> str | None:
+        return None
+
+    async def upload_url(self, key: str, seconds: float) -> str | None:
         return None
 
     async def size(self, key: str) -> int:

@@ -3,8 +3,11 @@
 import httpx
 import pytest
 
+from diffuserve.client.http import HttpTransport
+from diffuserve.client.leases import LeaseClient
+from diffuserve.domain.worker import ModelOffer, Registration, WorkerReport, WorkerState
 from diffuserve.storage.base import ArtifactStore
-from diffuserve.testing.hand_worker import PNG, HandWorker
+from diffuserve.testing.hand_worker import HAND_SPEC, PNG, HandWorker
 from diffuserve.testing.s3 import S3Server, bucket_at
 
 CAT = {"input": {"prompt": "a cat"}}
@@ -70,3 +73,21 @@ async def test_an_upload_to_a_bucket_that_is_away_may_be_tried_again(
     (lease,) = await worker.claim()
     answer = await worker.upload(lease, "0.png")
     assert (answer.status_code, answer.json()["retryable"]) == (503, True)
+
+
+async def test_a_worker_uploads_to_the_bucket_itself(
+    server: str, http: httpx.AsyncClient, worker: HandWorker, artifacts: ArtifactStore
+) -> None:
+    await http.post("/v1/jobs", json=CAT)
+    (lease,) = await worker.claim()
+    client = LeaseClient(HttpTransport(server))
+    offers = (ModelOffer(spec=HAND_SPEC.to_dict()),)
+    await client.register(Registration(models=offers, report=WorkerReport(state=WorkerState.READY)))
+    stored = await client.upload(lease.job_id, lease.lease_token, "0.png", PNG)
+    await client.close()
+    key = f"{lease.job_id}/{lease.lease_token}/0.png"
+    assert b"".join([chunk async for chunk in artifacts.read(key)]) == PNG
+    assert stored["size_bytes"] == len(PNG)
+    metrics = (await http.get("/metrics")).text
+    assert "files/{name}/upload-url" in metrics
+    assert 'route="/v1/leases/{job_id}/files/{name}"' not in metrics, "the file itself did not come by us"

@@ -144,6 +144,7 @@ def test_the_document_names_every_route_of_the_api() -> None:
         "POST /v1/leases/{job_id}/fail",
         "POST /v1/leases/{job_id}/release",
         "PUT /v1/leases/{job_id}/files/{name}",
+        "POST /v1/leases/{job_id}/files/{name}/upload-url",
     }
 
 

@@ -7,7 +7,7 @@ from starlette.requests import ClientDisconnect
 
 from diffuserve.api.answers import json_answer
 from diffuserve.api.callers import WorkerOnly
-from diffuserve.api.schemas import FileShape
+from diffuserve.api.schemas import FileShape, UploadUrl
 from diffuserve.api.services import ServicesOf
 from diffuserve.api.shapes import FileName, JobId, known_token
 from diffuserve.api.words import check_completion, check_failure
@@ -84,6 +84,20 @@ async def put_file(
     except ClientDisconnect:
         return Response(status_code=400)  # nobody reads it
     return json_answer({"name": name, "size_bytes": stored.size_bytes, "sha256": stored.sha256}, 201)
+
+
+@router.post("/files/{name}/upload-url", summary="Ask where to upload a file", response_model=UploadUrl)
+async def upload_url(
+    job_id: JobId,
+    name: FileName,
+    services: ServicesOf,
+    caller: WorkerOnly,
+    lease_token: Annotated[int, Header()],
+) -> Response:
+    """A URL of the store that takes the file by PUT for a while; `null` where it is uploaded to us."""
+    await services.store.check_lease(job_id, known_token(job_id, lease_token))
+    key = f"{job_id}/{lease_token}/{name}"
+    return json_answer({"url": await services.artifacts.upload_url(key, services.config.upload_url_seconds)})
 
 
 def _publish(bus: EventBus, job_id: str, report: ProgressReport) -> None:

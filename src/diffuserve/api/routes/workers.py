@@ -38,7 +38,10 @@ async def list_workers(services: ServicesOf, caller: Operator) -> Response:
 async def register(body: Registration, services: ServicesOf, caller: WorkerOnly) -> Response:
     worker_id = await services.store.register(check_registration(body))
     config = services.store.config
-    return json_answer(Registered(worker_id, config.lease_seconds, config.heartbeat_seconds), 201)
+    registered = Registered(
+        worker_id, config.lease_seconds, config.heartbeat_seconds, services.artifacts.signs_urls
+    )
+    return json_answer(registered, 201)
 
 
 @router.post("/{worker_id}/claim", summary="Ask for jobs", response_model=ClaimedShape)
