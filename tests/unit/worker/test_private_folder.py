@@ -27,6 +27,7 @@ def test_it_is_deleted_with_its_files() -> None:
     (folder.path / "attempt" / "0.png").write_bytes(b"...")
     folder.delete()
     assert not folder.path.exists()
+    folder.delete()
 
 
 def test_what_a_killed_owner_left_is_swept_by_the_next(root: Path) -> None:
