@@ -1,17 +1,25 @@
 """What every live bus promises."""
 
 import asyncio
+from collections.abc import AsyncGenerator
 
 import pytest
 
+from diffuserve.cli.wiring.control import open_bus
 from diffuserve.events.base import EventBus, job_topic
-from diffuserve.events.memory import MemoryEventBus
+from diffuserve.settings import Settings
+from diffuserve.testing.valkey import ValkeyServer
 
 
-@pytest.fixture(params=[MemoryEventBus])
-def live_bus(request: pytest.FixtureRequest) -> EventBus:
-    kind: type[EventBus] = request.param
-    return kind()
+@pytest.fixture(params=["memory", "valkey", "valkey that is away"])
+async def live_bus(request: pytest.FixtureRequest) -> AsyncGenerator[EventBus]:
+    url: str | None = None
+    if request.param != "memory":
+        server: ValkeyServer = request.getfixturevalue("valkey")
+        url = server.url if request.param == "valkey" else "valkey://127.0.0.1:1"
+    async with open_bus(Settings(valkey_url=url)) as bus:
+        assert bus.is_connected == (request.param != "valkey that is away")
+        yield bus
 
 
 async def test_every_subscriber_of_a_topic_hears_and_nobody_else(live_bus: EventBus) -> None:

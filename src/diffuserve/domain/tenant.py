@@ -9,12 +9,18 @@ from diffuserve.domain.job import Band
 
 @dataclass(frozen=True, kw_only=True)
 class Plan:
-    """What a tenant gets. `weight` is its share of GPU-seconds when all want some."""
+    """What a tenant gets. `weight` is its share of GPU-seconds when all want some.
+
+    `max_queued_seconds` bounds the predicted GPU-seconds of its queued jobs, `requests_per_second`
+    its calls that make work; `None` bounds nothing.
+    """
 
     name: str
     weight: float = 1.0
     max_running: int = 8
     max_queued: int = 1_000
+    max_queued_seconds: float | None = None
+    requests_per_second: float | None = None
     default_band: Band = Band.STANDARD
     highest_band: Band = Band.STANDARD
 
@@ -22,13 +28,29 @@ class Plan:
         return band.rank >= self.highest_band.rank
 
 
-FREE = Plan(name="free", weight=1, max_running=2, max_queued=100)
-STANDARD = Plan(name="standard", weight=4, max_running=16, max_queued=1_000, highest_band=Band.INTERACTIVE)
+FREE = Plan(
+    name="free",
+    weight=1,
+    max_running=2,
+    max_queued=100,
+    max_queued_seconds=3_600,
+    requests_per_second=10,
+)
+STANDARD = Plan(
+    name="standard",
+    weight=4,
+    max_running=16,
+    max_queued=1_000,
+    max_queued_seconds=86_400,
+    requests_per_second=100,
+    highest_band=Band.INTERACTIVE,
+)
 PRO = Plan(
     name="pro",
     weight=16,
     max_running=64,
     max_queued=100_000,
+    requests_per_second=1_000,
     default_band=Band.INTERACTIVE,
     highest_band=Band.INTERACTIVE,
 )

@@ -11,6 +11,10 @@ QUEUE = "queue"
 """Something became ready to be claimed."""
 
 
+OUTBOX = "outbox"
+"""A webhook is to be sent."""
+
+
 def job_topic(job_id: str) -> str:
     """Messages: `{"type": "changed"}`, `{"type": "progress", …}`, `{"type": "preview", …}`."""
     return f"job:{job_id}"
@@ -40,6 +44,16 @@ class Subscription(Protocol):
 
 class EventBus(Protocol):
     """Fan-out by topic."""
+
+    @property
+    def is_connected(self) -> bool:
+        """Whether other control planes are heard, where there are any."""
+        ...
+
+    @property
+    def num_dropped(self) -> int:
+        """Messages that other control planes will not hear."""
+        ...
 
     def publish(self, topic: str, message: Mapping[str, Any]) -> None: ...
 

@@ -52,6 +52,9 @@ class MemorySubscription:
 class MemoryEventBus:
     """Everything happens on one event loop, so no lock is needed."""
 
+    is_connected = True
+    num_dropped = 0
+
     def __init__(self) -> None:
         self.subscriptions: dict[str, set[MemorySubscription]] = {}
         self._progress: OrderedDict[str, Mapping[str, Any]] = OrderedDict()

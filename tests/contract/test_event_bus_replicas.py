@@ -1,0 +1,216 @@
+"""What two control planes hear of each other over one Valkey, and what they do without it."""
+
+import asyncio
+import logging
+import time
+from collections.abc import AsyncGenerator, Callable, Iterator, Mapping
+from contextlib import AsyncExitStack
+from typing import Any
+
+import pytest
+
+from diffuserve.cli.wiring.control import open_bus
+from diffuserve.events import valkey as module
+from diffuserve.events.base import EventBus, Subscription, job_topic
+from diffuserve.events.unsent import Unsent
+from diffuserve.settings import Settings
+from diffuserve.testing.valkey import ValkeyServer
+
+TOPIC = job_topic("job-1")
+CHANGED = {"type": "changed"}
+PREVIEW = {"type": "preview", "index": 0, "b64": "AAAA"}
+
+
+@pytest.fixture
+def own_valkey() -> Iterator[ValkeyServer]:
+    with ValkeyServer() as server:
+        yield server
+
+
+@pytest.fixture
+async def buses(own_valkey: ValkeyServer) -> AsyncGenerator[tuple[EventBus, EventBus]]:
+    settings = Settings(valkey_url=own_valkey.url)
+    async with open_bus(settings) as one, open_bus(settings) as two:
+        yield one, two
+
+
+async def eventually(is_true: Callable[[], bool], seconds: float = 5.0) -> float:
+    """Gives how long it took."""
+    start = time.monotonic()
+    while not is_true():
+        assert time.monotonic() - start < seconds, f"not within {seconds:g} s"
+        await asyncio.sleep(0.002)
+    return time.monotonic() - start
+
+
+async def heard(subscription: Subscription) -> list[Mapping[str, Any]]:
+    """All that comes until nothing does."""
+    messages = []
+    while (message := await subscription.get(0.2)) is not None:
+        messages.append(message)
+    return messages
+
+
+async def test_each_hears_the_other_once_and_in_order(buses: tuple[EventBus, EventBus]) -> None:
+    one, two = buses
+    with one.subscribe(TOPIC) as at_one, two.subscribe(TOPIC) as at_two, two.subscribe("other") as other:
+        for step in range(50):
+            one.publish(TOPIC, {"type": "progress", "step": step})
+        assert (
+            await heard(at_two)
+            == await heard(at_one)
+            == [{"type": "progress", "step": step} for step in range(50)]
+        )
+        two.publish(TOPIC, CHANGED)
+        assert await heard(at_one) == await heard(at_two) == [CHANGED]
+        assert await other.get(0.0) is None
+
+
+async def test_progress_is_known_everywhere_though_nobody_watches(buses: tuple[EventBus, EventBus]) -> None:
+    one, two = buses
+    one.publish(TOPIC, {"type": "progress", "step": 3})
+    await eventually(lambda: two.latest_progress("job-1") == {"type": "progress", "step": 3})
+    one.publish(TOPIC, CHANGED)
+    await eventually(lambda: two.latest_progress("job-1") is None)
+
+
+async def test_previews_travel_only_while_somebody_watches(
+    buses: tuple[EventBus, EventBus], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    sent: list[bytes] = []
+    put = Unsent.put
+
+    def note(self: Unsent, item: bytes) -> None:
+        sent.append(item)
+        put(self, item)
+
+    monkeypatch.setattr(Unsent, "put", note)
+    one, two = buses
+    one.publish(TOPIC, PREVIEW)
+    assert not any(b"preview" in item for item in sent)
+    with two.subscribe(TOPIC) as watching:
+        assert await eventually(lambda: one.is_watched(TOPIC)) < 1.0
+        one.publish(TOPIC, PREVIEW)
+        assert await watching.get(1.0) == PREVIEW
+
+
+async def test_who_comes_later_learns_what_is_watched(
+    own_valkey: ValkeyServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(module, "_BEAT_SECONDS", 0.1)
+    settings = Settings(valkey_url=own_valkey.url)
+    async with open_bus(settings) as one:
+        with one.subscribe(TOPIC):
+            async with open_bus(settings) as late:
+                await eventually(lambda: late.is_watched(TOPIC))
+
+
+async def test_what_is_watched_no_more_is_forgotten(
+    own_valkey: ValkeyServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(module, "_WATCH_SECONDS", 0.2)
+    async with AsyncExitStack() as stack:
+        one, two = [
+            await stack.enter_async_context(open_bus(Settings(valkey_url=own_valkey.url))) for _ in range(2)
+        ]
+        with two.subscribe(TOPIC):
+            await eventually(lambda: one.is_watched(TOPIC))
+        await eventually(lambda: not one.is_watched(TOPIC))
+
+
+async def test_clusters_on_other_databases_of_a_server_are_not_heard(own_valkey: ValkeyServer) -> None:
+    async with (
+        open_bus(Settings(valkey_url=own_valkey.url)) as one,
+        open_bus(Settings(valkey_url=f"{own_valkey.url}/1")) as two,
+    ):
+        with two.subscribe(TOPIC) as subscription:
+            one.publish(TOPIC, CHANGED)
+            assert await subscription.get(0.2) is None
+
+
+async def test_a_server_that_dies_and_comes_back_is_used_again(
+    buses: tuple[EventBus, EventBus], own_valkey: ValkeyServer, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level(logging.INFO, logger=module.__name__)
+    one, two = buses
+    with one.subscribe(TOPIC) as at_one, two.subscribe(TOPIC) as at_two:
+        own_valkey.kill()
+        await eventually(lambda: not one.is_connected and not two.is_connected)
+        before = one.num_dropped
+        one.publish(TOPIC, CHANGED)
+        assert await at_one.get(0.0) == CHANGED, "its own subscribers hear it all the same"
+        assert one.num_dropped == before + 1
+        await asyncio.sleep(0.5)
+        own_valkey.start()
+        assert await eventually(lambda: one.is_connected and two.is_connected) < 2.5
+        one.publish(TOPIC, {"type": "progress", "step": 1})
+        assert await heard(at_two) == [{"type": "progress", "step": 1}], "what was said meanwhile is lost"
+    said = [record.getMessage() for record in caplog.records]
+    assert sum("is away" in line for line in said) == 2, "once for each of the two"
+    assert sum("is back" in line for line in said) == 2
+
+
+async def test_publishing_never_waits_for_a_frozen_server(
+    buses: tuple[EventBus, EventBus], own_valkey: ValkeyServer
+) -> None:
+    one, two = buses
+    own_valkey.freeze()
+    slowest = 0.0
+    with one.subscribe(TOPIC) as mine:
+        start = time.monotonic()
+        while one.is_connected:
+            assert time.monotonic() - start < 6
+            before = time.perf_counter()
+            one.publish(TOPIC, CHANGED)
+            slowest = max(slowest, time.perf_counter() - before)
+            assert await mine.get(0.0) == CHANGED
+            await asyncio.sleep(0.005)
+        assert one.num_dropped > 0
+        own_valkey.wake()
+        await eventually(lambda: one.is_connected and two.is_connected)
+    assert slowest < 0.1
+
+
+async def test_garbage_on_the_channel_is_passed_over(
+    buses: tuple[EventBus, EventBus], own_valkey: ValkeyServer
+) -> None:
+    from redis.asyncio import Redis
+
+    one, two = buses
+    sender = b"x" * 16
+    async with Redis(port=own_valkey.port, protocol=2) as stranger:
+        for garbage in (b"", b"x", b"not json", b"[1]", b'["ab"]', b'[["a",3]]', b"{}", b'[["a",{}]]'):
+            assert await stranger.publish("diffuserve:0:events", sender + garbage) == 2
+    with two.subscribe(TOPIC) as subscription:
+        one.publish(TOPIC, CHANGED)
+        assert await subscription.get(1.0) == CHANGED
+    assert one.is_connected
+
+
+async def test_a_bus_closes_at_once_though_the_server_is_frozen(own_valkey: ValkeyServer) -> None:
+    async with open_bus(Settings(valkey_url=own_valkey.url)) as bus:
+        own_valkey.freeze()
+        bus.publish(TOPIC, CHANGED)
+        await asyncio.sleep(0.05)
+        start = time.monotonic()
+    assert time.monotonic() - start < 1.0
+
+
+async def test_what_waits_is_bounded_and_the_oldest_goes_first() -> None:
+    unsent = Unsent(max_bytes=100)
+    for number in range(50):
+        unsent.put(b"%010d" % number)
+        assert unsent.num_bytes <= 100
+    assert unsent.num_dropped == 40
+    assert await unsent.take(0.0) == [b"%010d" % number for number in range(40, 50)]
+    assert await unsent.take(0.01) == []
+    unsent.put(b"left")
+    unsent.clear()
+    assert (unsent.num_bytes, unsent.num_dropped) == (0, 41)
+
+
+async def test_one_message_takes_a_reasonable_part_of_what_waits() -> None:
+    unsent = Unsent(max_bytes=4 << 20)
+    for _ in range(4):
+        unsent.put(b"x" * (700 << 10))
+    assert [len(await unsent.take(0.0)) for _ in range(2)] == [2, 2]

@@ -1,0 +1,109 @@
+"""What quotas promise, of one control plane and of several that share a Valkey."""
+
+import asyncio
+import logging
+import secrets
+import time
+from collections.abc import AsyncGenerator, Iterator
+
+import pytest
+
+from diffuserve.cli.wiring.control import open_quotas
+from diffuserve.quotas import valkey as module
+from diffuserve.quotas.base import Quotas, Rate
+from diffuserve.settings import Settings
+from diffuserve.testing.valkey import ValkeyServer
+
+SLOW = Rate(0.01)
+"""One call, and no other as long as a test lasts."""
+
+
+@pytest.fixture
+def name() -> str:
+    return f"tenant-{secrets.token_hex(4)}"
+
+
+@pytest.fixture(params=["local", "valkey", "valkey that is away"])
+async def quotas(request: pytest.FixtureRequest) -> AsyncGenerator[Quotas]:
+    url: str | None = None
+    if request.param != "local":
+        server: ValkeyServer = request.getfixturevalue("valkey")
+        url = server.url if request.param == "valkey" else "valkey://127.0.0.1:1"
+    async with open_quotas(Settings(valkey_url=url)) as quotas:
+        yield quotas
+
+
+@pytest.fixture
+def own_valkey() -> Iterator[ValkeyServer]:
+    with ValkeyServer() as server:
+        yield server
+
+
+@pytest.fixture
+async def two(own_valkey: ValkeyServer) -> AsyncGenerator[tuple[Quotas, Quotas]]:
+    settings = Settings(valkey_url=own_valkey.url)
+    async with open_quotas(settings) as one, open_quotas(settings) as other:
+        yield one, other
+
+
+async def test_a_burst_is_granted_and_the_rest_after_the_time_that_is_said(quotas: Quotas, name: str) -> None:
+    rate = Rate(2)
+    answers = [await quotas.take(name, rate) for _ in range(3)]
+    assert [one.is_granted for one in answers] == [True, True, False]
+    assert [one.num_left for one in answers] == [1, 0, 0]
+    assert 0.0 < answers[-1].retry_after <= 0.5
+    await asyncio.sleep(answers[-1].retry_after + 0.002)
+    assert (await quotas.take(name, rate)).is_granted
+
+
+async def test_names_do_not_share(quotas: Quotas, name: str) -> None:
+    assert [(await quotas.take(name, SLOW)).is_granted for _ in range(2)] == [True, False]
+    assert (await quotas.take(f"{name} and another", SLOW)).is_granted
+
+
+async def test_calls_at_once_are_counted_one_by_one(quotas: Quotas, name: str) -> None:
+    answers = await asyncio.gather(*(quotas.take(name, Rate(20)) for _ in range(60)))
+    assert 20 <= sum(one.is_granted for one in answers) < 60
+
+
+async def test_control_planes_share_what_is_left(two: tuple[Quotas, Quotas], name: str) -> None:
+    one, other = two
+    answers = [await quotas.take(name, Rate(0.5)) for quotas in (one, other, one, other)]
+    assert [answer.is_granted for answer in answers] == [True, False, False, False]
+    assert answers[1].retry_after == pytest.approx(2.0, abs=1.0)
+
+
+async def test_without_valkey_each_counts_alone_and_with_it_again_together(
+    two: tuple[Quotas, Quotas], own_valkey: ValkeyServer, name: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level(logging.INFO, logger=module.__name__)
+    one, other = two
+    assert (await one.take(name, SLOW)).is_granted
+    own_valkey.kill()
+    start = time.monotonic()
+    for quotas in two:
+        assert [(await quotas.take(name, SLOW)).is_granted for _ in range(3)] == [True, False, False]
+    assert time.monotonic() - start < 0.5
+    own_valkey.start()
+    async with asyncio.timeout(5):
+        while sum("are back" in record.getMessage() for record in caplog.records) < 2:
+            await asyncio.gather(*(quotas.take("anybody", Rate(1_000)) for quotas in two))
+            await asyncio.sleep(0.01)
+    assert (await one.take(name, SLOW)).is_granted, "Valkey came back empty"
+    assert not (await other.take(name, SLOW)).is_granted
+    assert sum("are away" in record.getMessage() for record in caplog.records) == 2
+
+
+async def test_a_frozen_valkey_holds_calls_up_for_a_moment_and_then_no_more(
+    two: tuple[Quotas, Quotas], own_valkey: ValkeyServer, name: str
+) -> None:
+    quotas, _ = two
+    await quotas.take(name, Rate(1_000))
+    own_valkey.freeze()
+    start = time.monotonic()
+    await asyncio.gather(*(quotas.take(name, Rate(1_000)) for _ in range(20)))
+    assert time.monotonic() - start < 1.0
+    start = time.monotonic()
+    for _ in range(20):
+        await quotas.take(name, Rate(1_000))
+    assert time.monotonic() - start < 0.2
