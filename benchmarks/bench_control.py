@@ -5,8 +5,9 @@
 
 Parts: `jobs` from submit to succeeded, through HTTP, with CPU by process; `peer`: procrastinate
 doing no-op jobs on the same PostgreSQL; `claims` with 100,000 jobs of 200 tenants in the queue;
-`pick-up`: how soon an idle worker has a job. Results go to `benchmarks/results/` as JSON and as
-tables. Nothing else should run on the machine.
+`pick-up`: how soon an idle worker has a job; `batches`: 50,000 items in one call, and what
+interactive jobs notice of it. Results go to `benchmarks/results/` as JSON and as tables. Nothing else
+should run on the machine.
 """
 
 import argparse
@@ -19,12 +20,13 @@ from pathlib import Path
 
 import control_database
 from bench_report import RESULTS, markdown_table, read_conditions, write_report
+from control_batches import BatchFigures, measure_batch
 from control_claims import NUM_TENANTS, ClaimFigures, measure_claims
 from control_database import POSTGRESQL, Database, open_database
 from control_jobs import JobFigures, Load, PickUpFigures, measure_jobs, measure_pick_up
 from control_peer import NUM_AT_ONCE, PeerFigures, measure_peer
 
-PARTS = ("jobs", "peer", "claims", "pick-up")
+PARTS = ("jobs", "peer", "claims", "pick-up", "batches")
 _PACKAGES = ("sqlalchemy", "asyncpg", "aiosqlite", "fastapi", "uvicorn", "procrastinate", "psycopg")
 _NUM_PICK_UPS = 200
 _ABOUT = "Everything on one machine, on both databases with every commit on the disk before its answer."
@@ -36,6 +38,7 @@ class Figures:
     peer: list[PeerFigures] = field(default_factory=list)
     claims: list[ClaimFigures] = field(default_factory=list)
     pick_ups: list[PickUpFigures] = field(default_factory=list)
+    batches: list[BatchFigures] = field(default_factory=list)
 
 
 def main() -> None:
@@ -75,6 +78,10 @@ def run_part(part: str, name: str, arguments: argparse.Namespace, figures: Figur
         with fresh(part, name) as (database, folder):
             figures.pick_ups.append(asyncio.run(measure_pick_up(database, folder, _NUM_PICK_UPS)))
 
+    elif part == "batches":
+        with fresh(part, name) as (database, folder):
+            figures.batches.append(asyncio.run(measure_batch(database, folder, arguments.num_items)))
+
 
 @contextmanager
 def fresh(part: str, name: str) -> Iterator[tuple[Database, Path]]:
@@ -103,6 +110,10 @@ def tables(figures: Figures) -> str:
         markdown_table(
             f"Claims with jobs of {NUM_TENANTS} tenants in the queue (target: p99 20 ms)",
             [_claim_row(one) for one in figures.claims],
+        ),
+        markdown_table(
+            "A batch taken in, and interactive jobs from submit to lease meanwhile (targets: 60 s, 100 ms)",
+            [_batch_row(one) for one in figures.batches],
         ),
     ]
     sections += [_plans_text(one) for one in figures.claims]
@@ -141,6 +152,19 @@ def _pick_up_row(one: PickUpFigures) -> dict[str, str]:
     }
 
 
+def _batch_row(one: BatchFigures) -> dict[str, str]:
+    return {
+        "database": one.database,
+        "items": f"{one.num_items:,}",
+        "taken in, s": f"**{one.seconds:.1f}**",
+        "quiet, median ms": f"{one.quiet_median_ms:.1f}",
+        "quiet, p99 ms": f"{one.quiet_p99_ms:.1f}",
+        "meanwhile, median ms": f"{one.busy_median_ms:.1f}",
+        "meanwhile, p99 ms": f"{one.busy_p99_ms:.1f}",
+        "meanwhile, worst ms": f"**{one.busy_max_ms:.1f}**",
+    }
+
+
 def _claim_row(one: ClaimFigures) -> dict[str, str]:
     return {
         "database": one.database,
@@ -172,6 +196,7 @@ def parse_arguments() -> argparse.Namespace:
     parser.add_argument("--connections", type=int, default=32, help="of the load generator (default 32)")
     parser.add_argument("--num-queued", type=int, default=100_000, help="for `claims` (default 100000)")
     parser.add_argument("--num-claims", type=int, default=1_000, help="for `claims` (default 1000)")
+    parser.add_argument("--num-items", type=int, default=50_000, help="for `batches` (default 50000)")
     parser.add_argument("--label", default="cpu", help="names the machine in the result's file name")
     return parser.parse_args()
 

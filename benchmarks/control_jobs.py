@@ -171,7 +171,7 @@ async def measure_pick_up(database: Database, folder: Path, num_jobs: int) -> Pi
         Connection(plane.port) as client,
         Connection(plane.port) as worker,
     ):
-        registered = await worker.post("/v1/workers", _REGISTRATION)
+        registered = await worker.post("/v1/workers", REGISTRATION)
         worker_path = f"/v1/workers/{registered.json()['worker_id']}"
         for number in range(num_jobs):
             claim = {"claim_id": f"claim-{number}", "num_jobs": 1}
@@ -228,7 +228,7 @@ async def _times(engine: AsyncEngine, num_jobs: int) -> tuple[list[float], float
 
 
 _JOB = {"kind": "image.generate", "model": "null", "input": {"prompt": "a red circle"}}
-_REGISTRATION = {
+REGISTRATION = {
     "models": [
         {
             "spec": {

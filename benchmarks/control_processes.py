@@ -1,5 +1,6 @@
 """Real processes of a small cluster on this machine, for the chaos run and the benchmarks."""
 
+import json
 import os
 import signal
 import socket
@@ -12,6 +13,7 @@ import psutil
 
 DIFFUSERVE = (sys.executable, "-m", "diffuserve")
 _STOP_SECONDS = 15.0
+_UNBOUNDED = {"max_running": 1_000_000, "max_queued": 10_000_000, "highest_band": "interactive"}
 
 
 class Program:
@@ -75,7 +77,7 @@ def serving_environment(lease_seconds: float = 30.0, heartbeat_seconds: float = 
     return {
         "DIFFUSERVE_LEASE_SECONDS": str(lease_seconds),
         "DIFFUSERVE_HEARTBEAT_SECONDS": str(heartbeat_seconds),
-        "DIFFUSERVE_PLANS": '{"unbounded": {"max_running": 1000000, "max_queued": 10000000}}',
+        "DIFFUSERVE_PLANS": json.dumps({"unbounded": _UNBOUNDED}),
         "DIFFUSERVE_DEFAULT_PLAN": "unbounded",
         "DIFFUSERVE_MAX_BACKLOG_SECONDS": "1e12",
     }

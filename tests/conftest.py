@@ -17,6 +17,7 @@ from diffuserve.testing.fake_clock import FakeClock
 from diffuserve.testing.fake_pipeline import FakePipeline
 from diffuserve.testing.postgres import PostgresServer
 from diffuserve.testing.s3 import S3Server
+from diffuserve.testing.valkey import ValkeyServer
 
 _DATABASE_NUMBERS = itertools.count()
 
@@ -58,6 +59,13 @@ def s3() -> Iterator[S3Server]:
         yield server
 
 
+@pytest.fixture(scope="session")
+def valkey() -> Iterator[ValkeyServer]:
+    """A real server; a test that hurts it has one of its own."""
+    with ValkeyServer() as server:
+        yield server
+
+
 @pytest.fixture
 def clock() -> FakeClock:
     return FakeClock()
@@ -69,12 +77,15 @@ def store_config() -> StoreConfig:
 
 
 @pytest.fixture(params=["sqlite", "postgresql"])
-def database_url(request: pytest.FixtureRequest, tmp_path: Path) -> str:
+def database_url(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[str]:
     """A fresh database of each kind."""
     if request.param == "sqlite":
-        return f"sqlite:///{tmp_path}/jobs.db"
+        yield f"sqlite:///{tmp_path}/jobs.db"
+        return
     server: PostgresServer = request.getfixturevalue("postgres")
-    return server.create_database(f"jobs_{next(_DATABASE_NUMBERS)}")
+    name = f"jobs_{next(_DATABASE_NUMBERS)}"
+    yield server.create_database(name)
+    server.drop_database(name)  # before it reaches the disk, where it would take long to go away
 
 
 @pytest.fixture

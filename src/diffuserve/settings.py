@@ -1,5 +1,8 @@
 """The environment's say, read here and nowhere else."""
 
+import ipaddress
+import math
+import re
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -18,6 +21,11 @@ from diffuserve.version import __version__
 
 LOOPBACK = "127.0.0.1"
 _DATABASES = {"postgres": "postgresql", "postgresql": "postgresql", "sqlite": "sqlite"}
+_BUSES = {"valkey": "redis", "valkeys": "rediss", "redis": "redis", "rediss": "rediss"}
+_BUS_URL = re.compile(
+    r"(?P<scheme>\w+)://(?P<rest>([^@/]*@)?(\[[0-9a-fA-F:.]+\]|[^@/:?#]+)(:(?P<port>\d+))?(/\d*)?)"
+)
+_LAST_PORT = 65_535
 
 
 class Settings(BaseSettings):
@@ -42,20 +50,26 @@ class Settings(BaseSettings):
     api_key: str | None = Field(default=None, repr=False, description="the key shown to it")
 
     host: str = Field(default=LOOPBACK, description="the address a server listens on")
-    port: int = Field(default=8000, ge=0, le=65_535, description="its port; 0 takes a free one")
+    port: int = Field(default=8000, ge=0, le=_LAST_PORT, description="its port; 0 takes a free one")
     data_dir: Path = Field(
         default=Path("diffuserve-data"), description="where a server keeps its database and its files"
     )
     database_url: str | None = Field(
         default=None, repr=False, description="postgresql://…; by default SQLite in the data folder"
     )
+    valkey_url: str | None = Field(
+        default=None, repr=False, description="valkey://…, which several control planes share"
+    )
     artifacts_url: str | None = Field(
         default=None,
         description="where finished files go: s3://bucket/prefix, gs://bucket/prefix or file:///folder; "
         "by default into the data folder",
     )
-    public_base_url: str | None = Field(
+    public_api_url: str | None = Field(
         default=None, description="the address in the URLs given out; by default the one that was asked"
+    )
+    public_base_url: str | None = Field(
+        default=None, description="where everyone can fetch finished files; by default their URLs are signed"
     )
     result_url_seconds: float = Field(default=3_600, gt=0, description="how long a result's URL holds")
     default_model: str | None = Field(
@@ -74,6 +88,10 @@ class Settings(BaseSettings):
     plans: Mapping[str, Plan] = Field(
         default_factory=dict, description="by name: plans beside free, standard and pro, or in their place"
     )
+    webhook_allowed_networks: tuple[str, ...] = Field(
+        default=(), description="networks that webhooks may go to beside public addresses: 10.0.0.0/8"
+    )
+    webhook_timeout_seconds: float = Field(default=20, gt=0, description="how long a receiver may take")
     default_plan: str = Field(default=StoreConfig.default_plan, description="of a tenant that has none")
 
     drain_seconds: float = Field(default=30, ge=0, description="what a stopping worker may take to finish")
@@ -86,13 +104,20 @@ class Settings(BaseSettings):
         given: dict[str, Any] = {name: value for name, value in options.items() if value is not None}
         return cls(**given)
 
-    @field_validator("server", "public_base_url")
+    @field_validator("server", "public_api_url", "public_base_url")
     @classmethod
     def _check_url(cls, url: str | None) -> str | None:
         parts = urlsplit("http://unset" if url is None else url)
         if parts.scheme not in ("http", "https") or not parts.hostname:
             raise ValueError(f"{url!r} is not a URL such as http://127.0.0.1:8000")
         return url
+
+    @field_validator("webhook_allowed_networks")
+    @classmethod
+    def _check_networks(cls, networks: tuple[str, ...]) -> tuple[str, ...]:
+        for network in networks:
+            ipaddress.ip_network(network)
+        return networks
 
     @field_validator("plans", mode="before")
     @classmethod
@@ -111,6 +136,9 @@ class Settings(BaseSettings):
         for plan in plans.values():
             if not plan.weight > 0 or plan.max_running < 1 or plan.max_queued < 1:
                 raise ValueError(f"plan {plan.name}: weight, max_running and max_queued must be positive")
+            for limit in (plan.max_queued_seconds, plan.requests_per_second):
+                if limit is not None and not 0 < limit < math.inf:
+                    raise ValueError(f"plan {plan.name}: a limit must be positive, or null for none")
             if not plan.allows(plan.default_band):
                 raise ValueError(f"plan {plan.name}: its default_band is above its highest_band")
         return plans
@@ -138,10 +166,13 @@ class Settings(BaseSettings):
     def api_config(self, *, auth: bool) -> ApiConfig:
         return ApiConfig(
             auth=auth,
+            public_api_url=self.public_api_url,
             public_base_url=self.public_base_url,
             default_model=self.default_model,
             max_body_bytes=self.max_body_bytes,
             result_url_seconds=self.result_url_seconds,
+            webhook_allowed_networks=self.webhook_allowed_networks,
+            webhook_timeout_seconds=self.webhook_timeout_seconds,
             version=__version__,
         )
 
@@ -160,3 +191,14 @@ class Settings(BaseSettings):
             shown = scheme if found else "…"  # the rest may hold a password
             raise InvalidParams("database_url", shown, "must begin with postgresql:// or sqlite:///")
         return f"{_DATABASES[scheme]}://{rest}"
+
+    @property
+    def bus_url(self) -> str | None:
+        """Valkey as its client library writes it. Raises `InvalidParams`."""
+        if self.valkey_url is None:
+            return None
+        match = _BUS_URL.fullmatch(self.valkey_url)
+        if match is None or match["scheme"] not in _BUSES or int(match["port"] or 0) > _LAST_PORT:
+            remedy = "must be valkey://HOST:PORT/NUMBER, or begin with valkeys, redis or rediss"
+            raise InvalidParams("valkey_url", "…", remedy)  # it may hold a password
+        return f"{_BUSES[match['scheme']]}://{match['rest']}"

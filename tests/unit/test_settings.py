@@ -42,8 +42,41 @@ def test_another_database_is_refused_without_showing_its_password(url: str) -> N
     assert "secret" not in str(refused.value)
 
 
+@pytest.mark.parametrize(
+    ("url", "expected"),
+    [
+        (None, None),
+        ("valkey://cache", "redis://cache"),
+        ("valkeys://:p%40ss@cache:6380/2", "rediss://:p%40ss@cache:6380/2"),
+        ("redis://u:p@[::1]:6379", "redis://u:p@[::1]:6379"),
+        ("rediss://cache/0", "rediss://cache/0"),
+    ],
+)
+def test_valkey_is_named_as_its_client_does(url: str | None, expected: str | None) -> None:
+    assert Settings(valkey_url=url).bus_url == expected
+
+
+@pytest.mark.parametrize(
+    "url",
+    [
+        "http://:secret@cache",
+        "cache:6379",
+        "valkey://",
+        "valkey://:secret@cache:port",
+        "valkey://:secret@cache:65536",
+        "valkey://cache/x",
+        "valkey://cache?db=1",
+    ],
+)
+def test_another_bus_is_refused_without_showing_its_password(url: str) -> None:
+    with pytest.raises(InvalidParams, match="valkey_url") as refused:
+        _ = Settings(valkey_url=url).bus_url
+    assert "secret" not in str(refused.value)
+
+
 def test_secrets_are_not_shown() -> None:
-    settings = Settings(api_key="s3cret", database_url="postgresql://u:s3cret@db/jobs")
+    database, valkey = "postgresql://u:s3cret@db/jobs", "valkey://:s3cret@cache"
+    settings = Settings(api_key="s3cret", database_url=database, valkey_url=valkey)
     assert "s3cret" not in repr(settings)
 
 
@@ -71,6 +104,8 @@ def test_a_plan_of_ones_own_stands_beside_those_that_ship(monkeypatch: pytest.Mo
         {"weight": float("nan")},
         {"max_running": 0},
         {"max_queued": -1},
+        {"max_queued_seconds": 0},
+        {"requests_per_second": float("inf")},
         {"max_runing": 3},
         {"highest_band": "urgent"},
         {"default_band": "interactive", "highest_band": "batch"},
@@ -105,7 +140,9 @@ def test_retention_is_for_final_statuses_and_positive(seconds: dict[str, float])
 
 
 def test_the_api_learns_what_concerns_it() -> None:
-    config = Settings(public_base_url="https://pictures.example.com", default_model="m").api_config(auth=True)
+    urls = {"public_api_url": "https://api.example.com", "public_base_url": "https://pictures.example.com"}
+    config = Settings(**urls, default_model="m").api_config(auth=True)  # type: ignore[arg-type]
     assert config.auth
+    assert config.public_api_url == "https://api.example.com"
     assert config.public_base_url == "https://pictures.example.com"
     assert config.default_model == "m"

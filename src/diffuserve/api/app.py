@@ -8,11 +8,24 @@ from fastapi import FastAPI
 from diffuserve.api.config import ApiConfig
 from diffuserve.api.edge import Edge
 from diffuserve.api.problems import add_problem_handlers
-from diffuserve.api.routes import events, jobs, leases, models, openai, operations, results, simple, workers
+from diffuserve.api.routes import (
+    batches,
+    events,
+    jobs,
+    leases,
+    models,
+    openai,
+    operations,
+    results,
+    simple,
+    webhooks,
+    workers,
+)
 from diffuserve.api.schemas import PROBLEM_ANSWERS
 from diffuserve.api.services import Services
 from diffuserve.events.base import EventBus
 from diffuserve.jobs.store import JobStore
+from diffuserve.quotas.base import Quotas
 from diffuserve.storage.base import ArtifactStore
 
 _DESCRIPTION = """Generate pictures as durable jobs.
@@ -20,12 +33,18 @@ _DESCRIPTION = """Generate pictures as durable jobs.
 Submit to `/v1/jobs`, then follow the `urls` of the answer. `/v1/images/generations` and `/v1/models`
 speak OpenAI's dialect, `/generate` a flat one for scripts. Errors are problems after RFC 9457.
 """
-_ROUTES = (jobs, events, results, models, openai, simple, operations, workers, leases)
+_ROUTES = (jobs, batches, events, results, webhooks, models, openai, simple, operations, workers, leases)
 
 
-def create_app(store: JobStore, artifacts: ArtifactStore, bus: EventBus, config: ApiConfig) -> FastAPI:
-    """Opening and closing what is handed in is the caller's."""
-    services = Services.around(store, artifacts, bus, config)
+def create_app(
+    store: JobStore,
+    artifacts: ArtifactStore,
+    bus: EventBus,
+    config: ApiConfig,
+    quotas: Quotas | None = None,
+) -> FastAPI:
+    """Opening and closing what is handed in is the caller's. Without `quotas` this app counts for itself."""
+    services = Services.around(store, artifacts, bus, config, quotas)
     app = FastAPI(
         title="diffuserve",
         version=config.version,
@@ -34,7 +53,12 @@ def create_app(store: JobStore, artifacts: ArtifactStore, bus: EventBus, config:
         lifespan=_lifespan,
     )
     app.state.services = services
-    app.add_middleware(Edge, metrics=services.metrics, max_body_bytes=config.max_body_bytes)
+    app.add_middleware(
+        Edge,
+        metrics=services.metrics,
+        max_body_bytes=config.max_body_bytes,
+        unbounded_paths=frozenset({batches.router.prefix}),
+    )
     add_problem_handlers(app)
     for routes in _ROUTES:
         app.include_router(routes.router)

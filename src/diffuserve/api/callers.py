@@ -50,8 +50,8 @@ def bearer_of(connection: HTTPConnection) -> str | None:
 
 def base_url_of(services: Services, connection: HTTPConnection) -> str:
     """What the absolute URLs in an answer begin with."""
-    if services.config.public_base_url:
-        return services.config.public_base_url.rstrip("/")
+    if services.config.public_api_url:
+        return services.config.public_api_url.rstrip("/")
     return str(connection.base_url).rstrip("/")
 
 

@@ -1,6 +1,5 @@
 """Jobs as the API's JSON."""
 
-import time
 from collections.abc import Mapping
 from dataclasses import asdict
 from typing import Any
@@ -8,6 +7,7 @@ from typing import Any
 from diffuserve.api.answers import rfc3339
 from diffuserve.api.cache import Cache
 from diffuserve.api.file_urls import FileUrls
+from diffuserve.domain.batch import Batch
 from diffuserve.domain.job import Artifact, Band, Job, JobEvent, JobStatus, QueueEstimate
 from diffuserve.events.base import EventBus
 from diffuserve.jobs.store import JobStore
@@ -43,11 +43,11 @@ class Documents:
     def tag(self, job: Job) -> str:
         """Changes with whatever a reader may want to hear of, and before the URLs given out expire."""
         live = self._bus.latest_progress(job.id) or {}
-        signed = int(time.time() // (self._files.valid_seconds / 2)) if job.result else 0
-        return f'W/"{job.version}-{live.get("phase", "")}-{live.get("step", "")}-{signed}"'
+        files = self._files.tag() if job.result else ""
+        return f'W/"{job.version}-{live.get("phase", "")}-{live.get("step", "")}-{files}"'
 
     async def _document(self, job: Job, base_url: str, estimate: QueueEstimate | None) -> Document:
-        live = self._bus.latest_progress(job.id) or {}
+        live = (self._bus.latest_progress(job.id) if job.status.is_leased else None) or {}
         return {
             "id": job.id,
             "kind": job.kind,
@@ -66,6 +66,18 @@ class Documents:
             "started_at": rfc3339(job.started_at),
             "finished_at": rfc3339(job.finished_at),
             "metadata": job.metadata,
+            "batch_id": job.batch_id,
+            "custom_id": job.custom_id,
+        }
+
+    async def batch_line(self, job: Job, base_url: str) -> Document:
+        """Of an item that has ended, what a batch's results say."""
+        return {
+            "custom_id": job.custom_id,
+            "job_id": job.id,
+            "status": job.status,
+            "result": await self._result(job, base_url),
+            "error": None if job.error is None else asdict(job.error),
         }
 
     async def artifact_url(self, job: Job, artifact: Artifact, base_url: str) -> str:
@@ -84,6 +96,20 @@ class Documents:
             "timings": job.result.timings,
             "warnings": job.result.warnings,
         }
+
+
+def batch_document(batch: Batch, base_url: str) -> Document:
+    here = f"{base_url}/v1/batches/{batch.id}"
+    return {
+        "id": batch.id,
+        "status": batch.status,
+        "counts": {status.value: batch.counts.get(status, 0) for status in JobStatus},
+        "num_items": batch.num_items,
+        "metadata": batch.metadata,
+        "urls": {"self": here, "cancel": f"{here}/cancel", "results": f"{here}/results"},
+        "created_at": rfc3339(batch.created_at),
+        "finished_at": rfc3339(batch.finished_at),
+    }
 
 
 def event_document(event: JobEvent) -> Document:

@@ -4,6 +4,7 @@ import logging
 import re
 import secrets
 import time
+from collections.abc import Collection
 
 from starlette.datastructures import Headers, MutableHeaders
 from starlette.exceptions import HTTPException
@@ -21,13 +22,21 @@ _REQUEST_ID = re.compile(r"[A-Za-z0-9._-]{1,64}")
 class Edge:
     """Gives each request an id, bounds its body, measures it, and turns what nobody caught into a 500.
 
-    The body of a PUT is bounded by its route, which reads it as a stream.
+    Bodies that routes read as streams are bounded there: those of a PUT, and what comes to a path of
+    `unbounded_paths`.
     """
 
-    def __init__(self, app: ASGIApp, metrics: ControlMetrics, max_body_bytes: int) -> None:
+    def __init__(
+        self,
+        app: ASGIApp,
+        metrics: ControlMetrics,
+        max_body_bytes: int,
+        unbounded_paths: Collection[str] = (),
+    ) -> None:
         self._app = app
         self._metrics = metrics
         self._max_body_bytes = max_body_bytes
+        self._unbounded_paths = unbounded_paths
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] == "lifespan":
@@ -42,9 +51,10 @@ class Edge:
 
     async def _http(self, scope: Scope, headers: Headers, receive: Receive, send: Send) -> None:
         started_at = time.perf_counter()
-        exchange = _Exchange(scope, receive, send, self._max_body_bytes)
+        max_bytes = None if self._is_streamed(scope) else self._max_body_bytes
+        exchange = _Exchange(scope, receive, send, max_bytes)
         try:
-            if problem := self._too_large(scope, headers):
+            if problem := _too_large(headers, max_bytes):
                 await problem_answer(problem, HTTPConnection(scope))(scope, receive, exchange.send)
             else:
                 await self._app(scope, exchange.receive, exchange.send)
@@ -55,37 +65,35 @@ class Edge:
             seconds = time.perf_counter() - started_at
             self._metrics.http_seconds.labels(scope["method"], route, exchange.status).observe(seconds)
 
-    def _too_large(self, scope: Scope, headers: Headers) -> Problem | None:
-        length = headers.get("content-length", "0")
-        if scope["method"] == "PUT" or not length.isdecimal() or int(length) <= self._max_body_bytes:
-            return None
-        return problem_of(_body_too_large(self._max_body_bytes))
+    def _is_streamed(self, scope: Scope) -> bool:
+        return scope["method"] == "PUT" or scope["path"] in self._unbounded_paths
 
 
 class _Exchange:
     """One request and its answer, seen from outside the app."""
 
-    def __init__(self, scope: Scope, receive: Receive, send: Send, max_body_bytes: int) -> None:
+    def __init__(self, scope: Scope, receive: Receive, send: Send, max_bytes: int | None) -> None:
         self.status = 0
         self._scope = scope
         self._receive = receive
         self._send = send
-        self._bytes_left = max_body_bytes if scope["method"] != "PUT" else None
-        self._max_body_bytes = max_body_bytes
+        self._num_bytes, self._max_bytes = 0, max_bytes
 
     async def receive(self) -> Message:
         """A body in chunks tells its length only as it comes."""
         message = await self._receive()
-        if self._bytes_left is not None and message["type"] == "http.request":
-            self._bytes_left -= len(message.get("body", b""))
-            if self._bytes_left < 0:
-                raise _body_too_large(self._max_body_bytes)
+        if self._max_bytes is not None and message["type"] == "http.request":
+            self._num_bytes += len(message.get("body", b""))
+            if self._num_bytes > self._max_bytes:
+                raise _body_too_large(self._max_bytes)
         return message
 
     async def send(self, message: Message) -> None:
         if message["type"] == "http.response.start":
             self.status = message["status"]
-            MutableHeaders(scope=message)["x-request-id"] = self._scope["state"]["request_id"]
+            state = self._scope["state"]
+            headers = {"x-request-id": state["request_id"], **state.get("quota_headers", {})}
+            MutableHeaders(scope=message).update(headers)
         await self._send(message)
 
     async def fail(self, error: Exception) -> None:
@@ -102,6 +110,13 @@ def _request_id(wish: str | None) -> str:
     if wish and _REQUEST_ID.fullmatch(wish):
         return wish
     return secrets.token_hex(8)
+
+
+def _too_large(headers: Headers, max_bytes: int | None) -> Problem | None:
+    length = headers.get("content-length", "0")
+    if max_bytes is None or not length.isdecimal() or int(length) <= max_bytes:
+        return None
+    return problem_of(_body_too_large(max_bytes))
 
 
 def _body_too_large(max_bytes: int) -> HTTPException:

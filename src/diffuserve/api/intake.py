@@ -4,38 +4,61 @@ import hashlib
 import secrets
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from dataclasses import replace
 
 import orjson
 from pydantic import BaseModel
 
 from diffuserve.api.access import Caller
-from diffuserve.api.schemas import NewJobBody
+from diffuserve.api.outside import Guard
+from diffuserve.api.schemas import NewJobBody, WebhookBody
 from diffuserve.api.services import Services
 from diffuserve.domain.errors import BandNotAllowed, InvalidParams
 from diffuserve.domain.job import Band, Job, NewJob
 from diffuserve.domain.params import GenerationParams
 from diffuserve.domain.tenant import Plan
+from diffuserve.domain.webhook import JOB_EVENTS, Webhook, WebhookEvent
 from diffuserve.jobs.pricing import predict
+from diffuserve.jobs.store import ServedModel
 
 _SEEDS = 2**32
 
 
 async def submit(
-    services: Services, caller: Caller, body: NewJobBody, idempotency_key: str | None = None
+    services: Services,
+    caller: Caller,
+    body: NewJobBody,
+    base_url: str,
+    idempotency_key: str | None = None,
 ) -> Job:
     """Store a job that is checked and priced.
 
-    The seed is drawn here, so that a second attempt draws the same picture. Raises `InvalidParams`
-    with the bare names of `GenerationParams`, `ModelNotFound`, `BandNotAllowed`, and what
-    `JobStore.submit` raises.
+    Raises what `check` raises, `ModelNotFound`, and what `JobStore.submit` raises.
     """
     served = await services.catalog.pick(body.model)
     plan = await services.catalog.plan(caller.tenant_id)
+    new = replace(
+        check(body, caller.tenant_id, served, plan),
+        webhook=webhook_of(services.guard, body.webhook, base_url),
+        idempotency_key=idempotency_key,
+        fingerprint=fingerprint(body) if idempotency_key else "",
+    )
+    job = await services.store.submit(new)
+    services.times.accepted(job)
+    return job
+
+
+def check(body: NewJobBody, tenant_id: str, served: ServedModel, plan: Plan) -> NewJob:
+    """The job that `body` asks for, with every default filled in, and its price.
+
+    The seed is drawn here, so that a second attempt draws the same picture. Raises `InvalidParams`
+    with the bare names of `GenerationParams`, and `BandNotAllowed`.
+    """
     params = GenerationParams(**body.input.model_dump())
     resolved = served.spec.resolve(params, seed=secrets.randbelow(_SEEDS))
     cost_seconds, step_tokens = predict(served.spec, served.fit, resolved)
-    new = NewJob(
-        tenant_id=caller.tenant_id,
+    return NewJob(
+        tenant_id=tenant_id,
         kind=body.kind,
         model=served.spec.name,
         input=resolved.to_dict(),
@@ -47,12 +70,16 @@ async def submit(
         metadata=body.metadata,
         num_previews=body.num_previews,
         output_format=body.output_format,
-        idempotency_key=idempotency_key,
-        fingerprint=fingerprint(body) if idempotency_key else "",
     )
-    job = await services.store.submit(new)
-    services.times.accepted(job)
-    return job
+
+
+def webhook_of(guard: Guard, body: WebhookBody | None, base_url: str) -> Webhook | None:
+    """Raises `InvalidParams`."""
+    if body is None:
+        return None
+    guard.check("webhook.url", body.url)
+    events = JOB_EVENTS if body.events is None else tuple(WebhookEvent(one) for one in body.events)
+    return Webhook(body.url, events, base_url)
 
 
 @contextmanager

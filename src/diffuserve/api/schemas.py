@@ -3,7 +3,7 @@
 from typing import Annotated, Any, Literal
 
 import orjson
-from pydantic import BaseModel, ConfigDict, Field, field_validator
+from pydantic import AfterValidator, BaseModel, ConfigDict, Field
 
 from diffuserve.domain.job import Band, JobStatus, Phase
 from diffuserve.domain.params import (
@@ -19,6 +19,18 @@ MAX_METADATA_BYTES = 16_384
 MAX_JOB_SECONDS = 30 * 86_400.0
 MAX_PREVIEWS = 3
 
+
+def _check_metadata(metadata: dict[str, Any]) -> dict[str, Any]:
+    try:
+        size = len(orjson.dumps(metadata))
+    except (TypeError, ValueError) as error:
+        raise ValueError(f"cannot be stored as JSON: {error}") from error
+    if size > MAX_METADATA_BYTES:
+        raise ValueError(f"has {size:,} bytes as JSON; at most {MAX_METADATA_BYTES:,} are allowed")
+    return metadata
+
+
+Metadata = Annotated[dict[str, Any], AfterValidator(_check_metadata)]
 Prompt = Annotated[str, Field(min_length=1, max_length=MAX_PROMPT_CHARACTERS)]
 Steps = Annotated[int, Field(ge=1, le=MAX_STEPS)]
 Pixels = Annotated[int, Field(ge=1, le=65_536, multiple_of=16)]
@@ -27,6 +39,7 @@ Seed = Annotated[int, Field(ge=0, le=MAX_SEED)]
 ModelName = Annotated[str, Field(min_length=1, max_length=200)]
 Seconds = Annotated[float, Field(gt=0, le=MAX_JOB_SECONDS, allow_inf_nan=False)]
 OutputFormat = Literal["png", "webp", "jpeg"]
+JobEventName = Literal["job.succeeded", "job.failed", "job.canceled", "job.expired"]
 
 
 class Body(BaseModel):
@@ -50,6 +63,15 @@ class GenerationInput(Body):
     max_sequence_length: Annotated[int, Field(ge=1, le=65_536)] | None = None
 
 
+class WebhookBody(Body):
+    """Where to tell that the job has ended, in a message signed after Standard Webhooks."""
+
+    url: Annotated[str, Field(min_length=1, max_length=2_000)]
+    events: Annotated[list[JobEventName], Field(min_length=1)] | None = Field(
+        default=None, description="Any end if left out."
+    )
+
+
 class NewJobBody(Body):
     """A job to do."""
 
@@ -61,22 +83,12 @@ class NewJobBody(Body):
     )
     expires_in: Seconds | None = Field(default=None, description="Seconds to wait in the queue at most.")
     timeout: Seconds | None = Field(default=None, description="Seconds that one run may take.")
-    metadata: dict[str, Any] = Field(
+    metadata: Metadata = Field(
         default_factory=dict, description="Given back as it is; at most 16 KB as JSON."
     )
     output_format: OutputFormat = "png"
+    webhook: WebhookBody | None = None
     num_previews: Annotated[int, Field(ge=0, le=MAX_PREVIEWS)] = 0
-
-    @field_validator("metadata")
-    @classmethod
-    def _check_metadata(cls, metadata: dict[str, Any]) -> dict[str, Any]:
-        try:
-            size = len(orjson.dumps(metadata))
-        except (TypeError, ValueError) as error:
-            raise ValueError(f"cannot be stored as JSON: {error}") from error
-        if size > MAX_METADATA_BYTES:
-            raise ValueError(f"has {size:,} bytes as JSON; at most {MAX_METADATA_BYTES:,} are allowed")
-        return metadata
 
 
 class Answer(BaseModel):
@@ -150,6 +162,8 @@ class JobShape(Answer):
     started_at: str | None
     finished_at: str | None
     metadata: dict[str, Any]
+    batch_id: str | None
+    custom_id: str | None
 
 
 class JobPageShape(Answer):

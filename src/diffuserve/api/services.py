@@ -1,5 +1,6 @@
 """What routes work with."""
 
+import asyncio
 from dataclasses import dataclass
 from typing import Annotated
 
@@ -14,11 +15,16 @@ from diffuserve.api.documents import Documents
 from diffuserve.api.file_urls import FileUrls
 from diffuserve.api.following import Follower
 from diffuserve.api.job_times import JobTimes
+from diffuserve.api.outside import Guard
 from diffuserve.api.signing import Signer
 from diffuserve.events.base import EventBus
 from diffuserve.jobs.store import JobStore
+from diffuserve.quotas.base import Quotas
+from diffuserve.quotas.local import LocalQuotas
 from diffuserve.storage.base import ArtifactStore
 from diffuserve.telemetry.metrics import ControlMetrics
+
+_BATCHES_AT_ONCE = 2  # that are taken in: each may be tens of megabytes
 
 
 @dataclass(frozen=True)
@@ -29,34 +35,48 @@ class Services:
     store: JobStore
     artifacts: ArtifactStore
     bus: EventBus
+    quotas: Quotas
     metrics: ControlMetrics
     gate: Gate
     catalog: Catalog
     follower: Follower
     signer: Signer
+    files: FileUrls
     documents: Documents
     times: JobTimes
+    guard: Guard
+    batch_slots: asyncio.Semaphore
     background: Background
 
     @classmethod
     def around(
-        cls, store: JobStore, artifacts: ArtifactStore, bus: EventBus, config: ApiConfig
+        cls,
+        store: JobStore,
+        artifacts: ArtifactStore,
+        bus: EventBus,
+        config: ApiConfig,
+        quotas: Quotas | None = None,
     ) -> "Services":
         metrics = ControlMetrics()
         store.on_ended(metrics.ended)
         signer = Signer(store, config.result_url_seconds)
+        files = FileUrls(artifacts, signer, config.public_base_url)
         return cls(
             config=config,
             store=store,
             artifacts=artifacts,
             bus=bus,
+            quotas=quotas or LocalQuotas(),
             metrics=metrics,
             gate=Gate(store, is_open=not config.auth),
             catalog=Catalog(store, config.default_model),
             follower=Follower(store, bus, config.look_seconds),
             signer=signer,
-            documents=Documents(store, bus, FileUrls(artifacts, signer)),
+            files=files,
+            documents=Documents(store, bus, files),
             times=JobTimes(store, metrics),
+            guard=Guard(config.webhook_allowed_networks),
+            batch_slots=asyncio.Semaphore(_BATCHES_AT_ONCE),
             background=Background(),
         )
 

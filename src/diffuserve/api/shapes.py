@@ -6,7 +6,15 @@ from typing import Annotated
 from fastapi import Path
 from pydantic import AfterValidator
 
-from diffuserve.domain.errors import ArtifactNotFound, JobNotFound, LeaseLost, WorkerNotFound
+from diffuserve.domain.errors import (
+    ArtifactNotFound,
+    BatchNotFound,
+    DeliveryNotFound,
+    EndpointNotFound,
+    JobNotFound,
+    LeaseLost,
+    WorkerNotFound,
+)
 
 _ID = re.compile(r"[A-Za-z0-9_-]{1,64}")
 FILE_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,99}")
@@ -26,6 +34,24 @@ def known_worker_id(value: str) -> str:
     return value
 
 
+def known_batch_id(value: str) -> str:
+    if not _ID.fullmatch(value):
+        raise BatchNotFound(f"no batch {value!r}")
+    return value
+
+
+def known_endpoint_id(value: str) -> str:
+    if not _ID.fullmatch(value):
+        raise EndpointNotFound(f"no webhook {value!r}")
+    return value
+
+
+def known_delivery_id(value: str) -> str:
+    if not _ID.fullmatch(value):
+        raise DeliveryNotFound(f"no delivery {value!r}")
+    return value
+
+
 def known_file_name(value: str) -> str:
     if not FILE_NAME.fullmatch(value):
         raise ArtifactNotFound(f"no file is named {value!r}; names are letters, digits, '.', '_' and '-'")
@@ -41,4 +67,7 @@ def known_token(job_id: str, lease_token: int) -> int:
 
 JobId = Annotated[str, AfterValidator(known_job_id), Path(description="A job's id.")]
 WorkerId = Annotated[str, AfterValidator(known_worker_id), Path(description="A worker's id.")]
+BatchId = Annotated[str, AfterValidator(known_batch_id), Path(description="A batch's id.")]
+EndpointId = Annotated[str, AfterValidator(known_endpoint_id), Path(description="A webhook's id.")]
+DeliveryId = Annotated[str, AfterValidator(known_delivery_id), Path(description="The `webhook-id`.")]
 FileName = Annotated[str, AfterValidator(known_file_name), Path(description="Unique within its job.")]

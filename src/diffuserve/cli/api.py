@@ -20,6 +20,7 @@ def api(
     port: options.Port = None,
     data_dir: options.DataDir = None,
     database_url: options.DatabaseUrl = None,
+    valkey_url: options.ValkeyUrl = None,
     no_auth: options.NoAuth = False,
 ) -> None:
     """Run the control plane: jobs, API and queue. Needs no GPU and no torch.
@@ -27,7 +28,9 @@ def api(
     Without API keys it listens on this machine only. On PostgreSQL any number may run at a time.
     Its address goes to stdout, on one line, once it answers.
     """
-    settings = Settings.with_options(host=host, port=port, data_dir=data_dir, database_url=database_url)
+    settings = Settings.with_options(
+        host=host, port=port, data_dir=data_dir, database_url=database_url, valkey_url=valkey_url
+    )
     from diffuserve.cli.http_server import run
     from diffuserve.cli.logs import log_to_stderr
     from diffuserve.cli.server import run_api

@@ -92,8 +92,8 @@ def demo(
 def _settings(folder: Path) -> Settings:
     """A server of the demo's own, whatever the environment says."""
     own = {"model": "tiny-flux", "host": LOOPBACK, "port": 0, "data_dir": folder, "drain_seconds": 1.0}
-    others = {"database_url": None, "public_base_url": None, "default_model": None}
-    return Settings().model_copy(update={**own, **others})
+    unset = ("database_url", "artifacts_url", "public_api_url", "public_base_url", "default_model")
+    return Settings().model_copy(update={**own, **dict.fromkeys(unset)})
 
 
 async def _demo(settings: Settings, output: Path, console: Console, launch: "Launch") -> list[Drawn]:

@@ -11,6 +11,9 @@ DataDir = Annotated[Path | None, typer.Option(help="Folder of the database and t
 DatabaseUrl = Annotated[
     str | None, typer.Option(help="postgresql://USER@HOST/NAME; by default SQLite in the data folder.")
 ]
+ValkeyUrl = Annotated[
+    str | None, typer.Option(help="valkey://HOST:PORT, which several control planes share.")
+]
 NoAuth = Annotated[
     bool, typer.Option("--no-auth", help="Let everyone in who reaches the server, whatever keys there are.")
 ]

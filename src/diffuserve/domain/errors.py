@@ -12,16 +12,21 @@ DiffuserveError
 │   ├── JobNotFound
 │   ├── WorkerNotFound       register again
 │   ├── KeyNotFound
-│   └── ArtifactNotFound
+│   ├── ArtifactNotFound
+│   ├── BatchNotFound
+│   ├── EndpointNotFound
+│   └── DeliveryNotFound
 ├── Conflict                 the thing is not in a state that allows this
 │   ├── LeaseLost            another worker may hold the job; drop all local work
 │   ├── NotFinished          the job has no result yet
+│   ├── UploadMissing        a job was completed without its files; upload them again
 │   └── IdempotencyMismatch  the key was used with another body
 ├── Refused                  allowed for others, or later
 │   ├── Unauthorized         no key, or none that is known
 │   ├── Forbidden            the key opens other doors
 │   ├── BandNotAllowed       the plan does not reach this band
-│   ├── QueueFull            the tenant has as many queued jobs as its plan allows
+│   ├── QueueFull            the tenant has as much in the queue as its plan allows
+│   ├── RateLimited          the tenant asks more often than its plan allows
 │   ├── BacklogFull          more work waits than the service takes in
 │   └── TooLarge             a body or a file over the limit
 ├── ServerUnavailable        the control plane cannot be reached, or cannot serve now
@@ -103,6 +108,18 @@ class ArtifactNotFound(NotFound):
     code = "artifact_not_found"
 
 
+class BatchNotFound(NotFound):
+    code = "batch_not_found"
+
+
+class EndpointNotFound(NotFound):
+    code = "endpoint_not_found"
+
+
+class DeliveryNotFound(NotFound):
+    code = "delivery_not_found"
+
+
 class Conflict(DiffuserveError):
     """The thing is not in a state that allows this."""
 
@@ -123,6 +140,12 @@ class NotFinished(Conflict):
     """The job has no result yet."""
 
     code = "not_finished"
+
+
+class UploadMissing(Conflict):
+    """A job was completed with a file that is not stored as was said; upload it again."""
+
+    code = "upload_missing"
 
 
 class IdempotencyMismatch(Conflict):
@@ -153,6 +176,10 @@ class BandNotAllowed(Refused):
 
 class QueueFull(Refused):
     code = "queue_full"
+
+
+class RateLimited(Refused):
+    code = "rate_limited"
 
 
 class BacklogFull(Refused):

@@ -5,6 +5,8 @@ from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import Any
 
+from diffuserve.domain.webhook import Webhook
+
 IMAGE_GENERATE = "image.generate"
 
 
@@ -112,7 +114,8 @@ class NewJob:
 
     `cost_seconds` are the predicted GPU-seconds, `step_tokens` the packed tokens of one denoising
     step. `expires_in` bounds the wait in the queue and `timeout` one run, both in seconds.
-    `num_previews` pictures are sent on the way. `fingerprint` stands for the body that came with
+    `num_previews` pictures are sent on the way. An item of a batch has the `custom_id` that its
+    client gave it. `fingerprint` stands for the body that came with
     `idempotency_key`.
     """
 
@@ -128,6 +131,9 @@ class NewJob:
     metadata: Mapping[str, Any] = field(default_factory=dict)
     num_previews: int = 0
     output_format: str = "png"
+    batch_id: str | None = None
+    custom_id: str | None = None
+    webhook: Webhook | None = None
     idempotency_key: str | None = None
     fingerprint: str = ""
 
@@ -156,6 +162,8 @@ class Job:
     created_at: float
     num_previews: int = 0
     output_format: str = "png"
+    batch_id: str | None = None
+    custom_id: str | None = None
     timeout: float | None = None
     deadline: float | None = None
     started_at: float | None = None

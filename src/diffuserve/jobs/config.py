@@ -9,6 +9,7 @@ from diffuserve.domain.tenant import DEFAULT_PLANS, Plan
 from diffuserve.domain.worker import check_times
 
 DAY = 86_400.0
+WEBHOOK_RETRY_SECONDS = (5.0, 300.0, 1_800.0, 7_200.0, 18_000.0, 36_000.0, 50_400.0, 72_000.0, 86_400.0)
 DEFAULT_RETENTION: Mapping[JobStatus, float] = {
     JobStatus.SUCCEEDED: 7 * DAY,
     JobStatus.FAILED: DAY,
@@ -27,6 +28,7 @@ class StoreConfig:
     ahead of it, while none of those passed has waited longer.
     `max_transient_retries`, `max_worker_losses`: attempts by cause before a job fails for good.
     `max_backlog_seconds`: predicted GPU-seconds in the queue past which new work is refused.
+    `webhook_retry_seconds`: pauses after the first, second, … attempt to deliver that failed.
     """
 
     lease_seconds: float = 30.0
@@ -41,6 +43,7 @@ class StoreConfig:
     retry_cap_seconds: float = 60.0
     max_backlog_seconds: float = 7 * DAY
     idempotency_seconds: float = DAY
+    webhook_retry_seconds: tuple[float, ...] = WEBHOOK_RETRY_SECONDS
     retention_seconds: Mapping[JobStatus, float] = field(default_factory=lambda: dict(DEFAULT_RETENTION))
     plans: Mapping[str, Plan] = field(default_factory=lambda: dict(DEFAULT_PLANS))
     default_plan: str = "standard"

@@ -8,7 +8,7 @@ import sqlalchemy as sa
 from diffuserve.domain.errors import Conflict, DiffuserveError, JobNotFound
 from diffuserve.domain.job import JobStatus
 from diffuserve.events.base import worker_topic
-from diffuserve.jobs import queue, schema
+from diffuserve.jobs import batch_end, queue, schema
 from diffuserve.jobs.database import Transaction
 from diffuserve.jobs.records import Change, JobRecord, load_records, save_changes
 
@@ -17,17 +17,17 @@ _REQUEUED = (JobStatus.FAILED, JobStatus.CANCELED, JobStatus.EXPIRED)
 
 @dataclass(frozen=True)
 class Named:
-    """A job, and whose it must be; `None` for anybody's."""
+    """A job or a batch, and whose it must be; `None` for anybody's."""
 
-    job_id: str
+    id: str
     tenant_id: str | None
 
 
 def cancel(transaction: Transaction, named: Sequence[Named]) -> Sequence[str | DiffuserveError]:
     """A queued job ends at once; a running one ends when its worker has let go of it."""
-    records = load_records(transaction, {one.job_id for one in named})
-    wanted = [one for one in named if _is_theirs(records.get(one.job_id), one)]
-    _cancel(transaction, {one.job_id: records[one.job_id] for one in wanted})
+    records = load_records(transaction, {one.id for one in named})
+    wanted = [one for one in named if _is_theirs(records.get(one.id), one)]
+    _cancel(transaction, {one.id: records[one.id] for one in wanted})
     return _answers(named, records)
 
 
@@ -35,7 +35,7 @@ def delete(transaction: Transaction, named: Sequence[Named]) -> Sequence[str | D
     """Cancel, and mark for the reaper, which forgets jobs once they are final."""
     outcomes = cancel(transaction, named)
     if transaction.is_retry:  # those of an earlier try, whose answer was lost, are erased already
-        outcomes = [one.job_id for one in named]
+        outcomes = [one.id for one in named]
     ids = [one for one in outcomes if isinstance(one, str)]
     if ids:
         transaction.execute(sa.update(schema.jobs).where(schema.jobs.c.id.in_(ids)).values(is_erased=True))
@@ -44,12 +44,12 @@ def delete(transaction: Transaction, named: Sequence[Named]) -> Sequence[str | D
 
 def requeue(transaction: Transaction, named: Sequence[Named]) -> Sequence[str | DiffuserveError]:
     """Jobs that ended badly get all their attempts again, at their old place."""
-    records = load_records(transaction, {one.job_id for one in named})
+    records = load_records(transaction, {one.id for one in named})
     outcomes = list(_answers(named, records))
     again: dict[str, JobRecord] = {}
     for index, one in enumerate(named):
-        ended = records.get(one.job_id)
-        if ended is None or isinstance(outcomes[index], DiffuserveError) or one.job_id in again:
+        ended = records.get(one.id)
+        if ended is None or isinstance(outcomes[index], DiffuserveError) or one.id in again:
             continue
         if ended.status in _REQUEUED:
             again[ended.id] = _fresh(ended)
@@ -63,6 +63,7 @@ def requeue(transaction: Transaction, named: Sequence[Named]) -> Sequence[str | 
     for record in again.values():
         ledger.count_queued(record.tenant_id, 1)
     ledger.save(transaction)
+    batch_end.reopen(transaction, {one.batch_id for one in again.values() if one.batch_id is not None})
     return outcomes
 
 
@@ -106,6 +107,5 @@ def _is_theirs(record: JobRecord | None, named: Named) -> bool:
 
 def _answers(named: Sequence[Named], records: dict[str, JobRecord]) -> list[str | DiffuserveError]:
     return [
-        one.job_id if _is_theirs(records.get(one.job_id), one) else JobNotFound(f"no job {one.job_id}")
-        for one in named
+        one.id if _is_theirs(records.get(one.id), one) else JobNotFound(f"no job {one.id}") for one in named
     ]

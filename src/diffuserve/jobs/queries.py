@@ -12,7 +12,7 @@ from diffuserve.jobs.records import job_of
 
 jobs, leases = schema.jobs, schema.leases
 
-_JOBS = (
+JOBS = (
     sa.select(jobs, leases.c.phase, leases.c.step, leases.c.total)
     .join_from(jobs, leases, leases.c.job_id == jobs.c.id, isouter=True)
     .where(sa.not_(jobs.c.is_erased))
@@ -20,20 +20,20 @@ _JOBS = (
 
 
 def job_named(job_id: str) -> sa.Select[Any]:
-    return _JOBS.where(jobs.c.id == job_id)
+    return JOBS.where(jobs.c.id == job_id)
 
 
 def find_jobs(transaction: Transaction, job_ids: Collection[str]) -> dict[str, Job]:
     if not job_ids:
         return {}
-    return {row.id: job_of(row) for row in transaction.rows(_JOBS.where(jobs.c.id.in_(list(job_ids))))}
+    return {row.id: job_of(row) for row in transaction.rows(JOBS.where(jobs.c.id.in_(list(job_ids))))}
 
 
 def page_of_jobs(
     tenant_id: str | None, statuses: Collection[JobStatus], after: str | None, limit: int
 ) -> sa.Select[Any]:
     """Newest first: ids are made in the order of time."""
-    statement = _JOBS.order_by(jobs.c.id.desc()).limit(limit)
+    statement = JOBS.order_by(jobs.c.id.desc()).limit(limit)
     if tenant_id is not None:
         statement = statement.where(jobs.c.tenant_id == tenant_id)
     if statuses:

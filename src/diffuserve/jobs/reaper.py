@@ -14,7 +14,7 @@ import sqlalchemy as sa
 
 from diffuserve.domain.errors import DiffuserveError
 from diffuserve.domain.job import FINAL_STATUSES
-from diffuserve.jobs import finish, queue, schema
+from diffuserve.jobs import batch_cancel, finish, outbox, queue, schema
 from diffuserve.jobs.config import DAY
 from diffuserve.jobs.database import Transaction
 from diffuserve.jobs.due import AT_ONCE, sweep_due
@@ -33,6 +33,7 @@ _FORGET_EVERY = 10
 _SWEEP_EVERY = 600
 _ORPHAN_AGE_SECONDS = 3_600.0
 _WORKER_MEMORY_SECONDS = DAY
+_DELIVERY_MEMORY_SECONDS = 7 * DAY
 
 jobs, leases, housekeeping = schema.jobs, schema.leases, schema.housekeeping
 _NAME = "reaper"
@@ -57,6 +58,7 @@ def _reap_as(transaction: Transaction, holder: str) -> bool:
     if expired:
         log.warning("%d leases ran out", len(expired))
         finish.lose(transaction, expired)
+    batch_cancel.go_on(transaction)
     late = transaction.rows(sa.select(leases).where(leases.c.stop_at <= now).limit(AT_ONCE))
     if late:
         finish.stop_late(transaction, late)
@@ -82,10 +84,20 @@ def find_outdated(transaction: Transaction, limits: Sequence[int]) -> Sequence[l
     """Final jobs past their time or deleted; what else is outdated goes at once."""
     forget_workers(transaction, _WORKER_MEMORY_SECONDS)
     queue.drop_empty_lanes(transaction)
+    outbox.forget(transaction, _DELIVERY_MEMORY_SECONDS)
     keys = schema.idempotency_keys
     since = transaction.now - transaction.config.idempotency_seconds
     transaction.execute(sa.delete(keys).where(keys.c.created_at <= since))
+    _forget_batches(transaction)
     return [_outdated(transaction, limit) for limit in limits]
+
+
+def _forget_batches(transaction: Transaction) -> None:
+    """Those whose items are all gone."""
+    batches, longest = schema.batches, max(transaction.config.retention_seconds.values())
+    items = sa.select(jobs.c.id).where(jobs.c.batch_id == batches.c.id)
+    is_old = batches.c.finished_at <= transaction.now - longest
+    transaction.execute(sa.delete(batches).where(is_old, ~items.exists()))
 
 
 def _outdated(transaction: Transaction, limit: int) -> list[str]:
@@ -97,11 +109,19 @@ def _outdated(transaction: Transaction, limit: int) -> list[str]:
 
 
 def _outdated_kinds(transaction: Transaction) -> list[sa.ColumnElement[bool]]:
-    """Final jobs that were deleted, and those past the time that their status is kept."""
+    """Final jobs that were deleted, and those past the time that their status is kept.
+
+    A batch stays whole until the last of its items would have to go.
+    """
     erased = sa.and_(jobs.c.is_erased, jobs.c.status.in_(sorted(FINAL_STATUSES)))
     kept = transaction.config.retention_seconds
+    longest = max(kept.values())
     return [erased] + [
-        sa.and_(jobs.c.status == status, jobs.c.finished_at <= transaction.now - seconds)
+        sa.and_(
+            jobs.c.status == status,
+            jobs.c.finished_at <= transaction.now - seconds,
+            sa.or_(jobs.c.batch_id.is_(None), jobs.c.finished_at <= transaction.now - longest),
+        )
         for status, seconds in kept.items()
     ]
 

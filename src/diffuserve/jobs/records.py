@@ -18,9 +18,11 @@ from diffuserve.domain.job import (
     Phase,
     Progress,
 )
+from diffuserve.domain.webhook import WebhookEvent
 from diffuserve.events.base import job_topic
-from diffuserve.jobs import schema
+from diffuserve.jobs import batch_end, outbox, schema
 from diffuserve.jobs.database import Transaction
+from diffuserve.jobs.outbox import Told
 
 jobs = schema.jobs
 
@@ -39,6 +41,8 @@ class JobRecord:
     timeout: float | None
     deadline: float | None
     created_at: float
+    webhook: str | None
+    batch_id: str | None
 
     status: JobStatus
     attempt: int
@@ -70,7 +74,7 @@ class Change:
 
 
 _COLUMNS = [jobs.c[name] for name in JobRecord.__dataclass_fields__]
-_MUTABLE = list(JobRecord.__dataclass_fields__)[10:]
+_MUTABLE = list(JobRecord.__dataclass_fields__)[12:]
 _SAVE = (
     sa.update(jobs)
     .where(jobs.c.id == sa.bindparam("job_id"))
@@ -99,8 +103,8 @@ def record_of(row: sa.Row[Any]) -> JobRecord:
 
 
 def save_changes(transaction: Transaction, changes: Iterable[Change]) -> None:
-    """Write jobs back, append to their logs, and tell whoever watches them."""
-    rows, events = [], []
+    """Write jobs back, append to their logs, and tell whoever watches them or asked to be told."""
+    rows, events, ended = [], [], []
     for change in changes:
         record = change.record
         saved = replace(record, num_events=record.num_events + 1, version=record.version + 1)
@@ -108,10 +112,23 @@ def save_changes(transaction: Transaction, changes: Iterable[Change]) -> None:
         events.append(event_row(saved, change.event, change.data, transaction.now))
         transaction.notices.append((job_topic(record.id), {"type": "changed"}))
         if record.status.is_final and change.event == record.status:
-            transaction.ended.append((record.status, record.model))
+            ended.append(record)
     if rows:
         transaction.execute(_SAVE, rows)
         transaction.execute(sa.insert(schema.job_events), events)
+    _tell_of(transaction, ended)
+
+
+def _tell_of(transaction: Transaction, ended: Sequence[JobRecord]) -> None:
+    """Jobs that have become final, after they were written."""
+    transaction.ended += [(one.status, one.model) for one in ended]
+    told = [
+        Told(one.tenant_id, one.webhook, WebhookEvent.of_job(one.status), one.id)
+        for one in ended
+        if one.webhook is not None
+    ]
+    batch_ids = {one.batch_id for one in ended if one.batch_id is not None}
+    outbox.write(transaction, told + batch_end.finish(transaction, batch_ids))
 
 
 def event_row(record: JobRecord, event: str, data: Mapping[str, Any], now: float) -> dict[str, Any]:
@@ -148,6 +165,8 @@ def job_of(row: sa.Row[Any]) -> Job:
         created_at=row.created_at,
         num_previews=row.num_previews,
         output_format=row.output_format,
+        batch_id=row.batch_id,
+        custom_id=row.custom_id,
         timeout=row.timeout,
         deadline=row.deadline,
         started_at=row.started_at,

@@ -59,7 +59,18 @@ jobs = sa.Table(
     _text("result", null=True),
     _text("error", null=True),
     _flag("is_erased"),
+    _text("webhook", null=True),
+    _text("batch_id", null=True),
+    _text("custom_id", null=True),
     sa.Index("jobs_by_tenant", "tenant_id", "id"),
+    sa.Index(
+        "jobs_by_batch",
+        "batch_id",
+        "status",
+        "id",
+        sqlite_where=sa.text("batch_id IS NOT NULL"),
+        postgresql_where=sa.text("batch_id IS NOT NULL"),
+    ),
     sa.Index(
         "jobs_by_end",
         "status",
@@ -89,6 +100,77 @@ idempotency_keys = sa.Table(
     _text("job_id"),
     _time("created_at"),
     sa.Index("idempotency_keys_by_age", "created_at"),
+)
+
+# `num_stored` items of `num_items` have become jobs; `is_canceling` until each of them was told.
+batches = sa.Table(
+    "batches",
+    metadata,
+    _text("id", primary_key=True),
+    _text("tenant_id"),
+    _text("metadata"),
+    _text("webhook", null=True),
+    _count("num_items"),
+    _count("num_stored"),
+    _time("created_at"),
+    _time("finished_at", null=True),
+    _flag("is_canceled"),
+    _flag("is_canceling"),
+    sa.Index("batches_by_tenant", "tenant_id", "id"),
+    sa.Index(
+        "batches_to_cancel",
+        "id",
+        sqlite_where=sa.text("is_canceling"),
+        postgresql_where=sa.text("is_canceling"),
+    ),
+)
+
+# One row for each URL that a tenant has named; who answers 410 is not called again.
+webhook_endpoints = sa.Table(
+    "webhook_endpoints",
+    metadata,
+    _text("id", primary_key=True),
+    _text("tenant_id"),
+    _text("url"),
+    _time("created_at"),
+    _time("disabled_at", null=True),
+    sa.Index("webhook_endpoints_by_url", "tenant_id", "url", unique=True),
+)
+
+# The outbox: a row is written with the change that it tells of, and sent afterwards.
+webhook_deliveries = sa.Table(
+    "webhook_deliveries",
+    metadata,
+    _text("id", primary_key=True),
+    _text("endpoint_id"),
+    _text("type"),
+    _text("subject_id"),
+    _text("base_url"),
+    _text("status"),
+    _count("num_attempts"),
+    _time("created_at"),
+    _time("next_at", null=True),
+    _time("last_attempt_at", null=True),
+    sa.Column("last_status", sa.BigInteger),
+    _text("last_error", null=True),
+    sa.Index("webhook_deliveries_by_endpoint", "endpoint_id", "id"),
+    sa.Index(
+        "webhook_deliveries_due",
+        "next_at",
+        sqlite_where=sa.text("next_at IS NOT NULL"),
+        postgresql_where=sa.text("next_at IS NOT NULL"),
+    ),
+    postgresql_with=_HOT,
+)
+
+# Signatures are made with them, so they cannot be stored as hashes.
+webhook_secrets = sa.Table(
+    "webhook_secrets",
+    metadata,
+    _text("tenant_id", primary_key=True),
+    _text("secret", primary_key=True),
+    _time("created_at"),
+    _time("expires_at", null=True),
 )
 
 ready = sa.Table(

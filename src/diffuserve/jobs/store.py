@@ -29,13 +29,16 @@ from diffuserve.domain.worker import (
 from diffuserve.events.base import EventBus
 from diffuserve.jobs import claim as claims
 from diffuserve.jobs import control, finish, keys, queries, queue, reaper, schema, submit, workers
+from diffuserve.jobs.batches import BatchStore
 from diffuserve.jobs.config import StoreConfig
 from diffuserve.jobs.database import Clock, Database
 from diffuserve.jobs.due import AT_ONCE
 from diffuserve.jobs.estimate import Before, LaneSize, estimate_wait
+from diffuserve.jobs.intake import Submission
 from diffuserve.jobs.migrate import migrate
 from diffuserve.jobs.pricing import default_fit
 from diffuserve.jobs.records import event_of, job_of
+from diffuserve.jobs.webhooks import WebhookStore
 from diffuserve.jobs.writer import Writer
 
 _JOB_ID = re.compile(r"job_[0-9a-f]{1,40}")
@@ -64,6 +67,8 @@ class JobStore:
         self.config = config
         self.database = Database(url, config, clock)
         self._writer = Writer(self.database, bus)
+        self.webhooks = WebhookStore(self.database, self._writer)
+        self.batches = BatchStore(self.database, self._writer)
 
     def on_ended(self, listener: Callable[[JobStatus, str], None]) -> None:
         """Tell `listener` the status and model of every job that becomes final through this process."""
@@ -85,7 +90,7 @@ class JobStore:
 
         Raises `QueueFull`, `BacklogFull`, `IdempotencyMismatch`.
         """
-        return await self._writer.run(submit.submit, submit.Submission(_new_job_id(), new))
+        return await self._writer.run(submit.submit, Submission(_new_job_id(), new))
 
     async def get(self, job_id: str, tenant_id: str | None = None) -> Job:
         """Raises `JobNotFound`, also for another tenant's job."""

@@ -70,6 +70,15 @@ class ControlMetrics:
             "Writes by workers that were refused because their lease was lost.",
             registry=registry,
         )
+        self.webhook_attempts = Counter(
+            "diffusion_webhook_attempts",
+            "Tries to deliver a webhook: delivered, refused, gone or unreachable.",
+            ["outcome"],
+            registry=registry,
+        )
+        self.webhook_backlog = Gauge(
+            "diffusion_webhook_backlog", "Webhooks still to be delivered.", registry=registry
+        )
         self.http_seconds = Histogram(
             "diffusion_http_request_duration_seconds",
             "From a request's first byte to its answer's last; long-polls wait on purpose.",
@@ -77,6 +86,18 @@ class ControlMetrics:
             buckets=CALL_BUCKETS,
             registry=registry,
         )
+
+        self.bus_connected = Gauge(
+            "diffusion_event_bus_connected",
+            "1 while other control planes are heard, and where there are none.",
+            registry=registry,
+        )
+        self.bus_dropped = Counter(
+            "diffusion_event_bus_dropped",
+            "Messages that other control planes did not hear, and find out by looking.",
+            registry=registry,
+        )
+        self._num_bus_dropped = 0
 
     def set_queue(self, ready: Iterable[tuple[Band, int, float]]) -> None:
         """From lanes of `(band, jobs, seconds of work)`."""
@@ -91,6 +112,12 @@ class ControlMetrics:
     def set_workers(self, counts: Mapping[WorkerState, int]) -> None:
         for state in WorkerState:
             self.workers.labels(state).set(counts.get(state, 0))
+
+    def set_bus(self, is_connected: bool, num_dropped: int) -> None:
+        """`num_dropped` counts from the start of the process."""
+        self.bus_connected.set(is_connected)
+        self.bus_dropped.inc(num_dropped - self._num_bus_dropped)
+        self._num_bus_dropped = num_dropped
 
     def ended(self, status: JobStatus, model: str) -> None:
         self.requests.labels(status, model).inc()

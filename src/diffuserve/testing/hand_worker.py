@@ -80,7 +80,19 @@ class HandWorker:
 
     async def complete(self, lease: Lease) -> httpx.Response:
         """Upload what the job asks for, and finish it."""
-        artifacts = [await self._draw(lease, index) for index in range(lease.input["num_images"])]
+        artifacts = [await self.draw(lease, index) for index in range(lease.input["num_images"])]
+        return await self.finish(lease, artifacts)
+
+    async def draw(self, lease: Lease, index: int = 0) -> Mapping[str, Any]:
+        """Upload a picture; gives its artifact."""
+        name = f"{index}.{lease.output_format}"
+        stored: dict[str, Any] = (await self.upload(lease, name)).raise_for_status().json()
+        seed = lease.input["seed"] + index
+        shape = {"content_type": f"image/{lease.output_format}", "width": 1, "height": 1}
+        return stored | shape | {"index": index, "seed": seed}
+
+    async def finish(self, lease: Lease, artifacts: Sequence[Mapping[str, Any]]) -> httpx.Response:
+        """With what was uploaded, or is said to be."""
         result = {"artifacts": artifacts, "input": lease.input, "timings": {"denoise": 0.1}}
         return await self._say(lease, "complete", {"result": result, "actual_seconds": 0.1})
 
@@ -99,13 +111,6 @@ class HandWorker:
                     await self.report(lease, index, lease.num_previews, PNG)
                 await self.complete(lease)
             await asyncio.sleep(0)
-
-    async def _draw(self, lease: Lease, index: int) -> Mapping[str, Any]:
-        name = f"{index}.{lease.output_format}"
-        stored: dict[str, Any] = (await self.upload(lease, name)).raise_for_status().json()
-        seed = lease.input["seed"] + index
-        shape = {"content_type": f"image/{lease.output_format}", "width": 1, "height": 1}
-        return stored | shape | {"index": index, "seed": seed}
 
     async def _say(self, lease: Lease, what: str, body: Mapping[str, Any]) -> httpx.Response:
         token = {"lease_token": lease.lease_token}

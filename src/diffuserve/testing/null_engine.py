@@ -52,6 +52,8 @@ class NullEngine:
     link: AgentLink
     seconds: float = 0.0
     writes_files: bool = False
+    ledger: Path | None = None
+    """A line for each time that a job was run."""
     _timers: dict[str, threading.Timer] = field(default_factory=dict)
     _num_moves: int = 0
     _is_hanging: bool = False
@@ -104,6 +106,9 @@ class NullEngine:
         if self.seconds > 0 and self._timers.pop(job.attempt, None) is None:
             return
         self._num_moves += 1
+        if self.ledger is not None:
+            with self.ledger.open("a", encoding="utf-8") as file:
+                file.write(f"{job.attempt}\n")
         files = (_write(job),) if self.writes_files else ()
         self.link.send(
             Done(
@@ -127,10 +132,11 @@ def main() -> None:
     parser.add_argument("--socket", type=Path, required=True)
     parser.add_argument("--seconds", type=float, default=0.0)
     parser.add_argument("--files", type=int, default=0)
+    parser.add_argument("--ledger", type=Path)
     parser.add_argument("--load-seconds", type=float, default=0.0)
     args, _ = parser.parse_known_args()  # the real one's options mean nothing here
     link = AgentLink(args.socket)
-    engine = NullEngine(link, args.seconds, bool(args.files))
+    engine = NullEngine(link, args.seconds, bool(args.files), args.ledger)
     link.listen(engine.handle)
     link.every(1.0, engine.beat)
     link.send(Hello(spec=NULL_SPEC.to_dict(), fit=NULL_FIT.to_dict()))

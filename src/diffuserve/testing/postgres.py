@@ -50,6 +50,10 @@ class PostgresServer:
         self.execute(f'CREATE DATABASE "{name}" TEMPLATE "{template}"')
         return self._url(name)
 
+    def drop_database(self, name: str) -> None:
+        """Whoever still uses it."""
+        self.execute(f'DROP DATABASE "{name}" WITH (FORCE)')
+
     def execute(self, sql: str) -> None:
         self._server.psql(f"{sql};")
 

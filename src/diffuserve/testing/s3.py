@@ -1,6 +1,7 @@
 """A server that speaks S3, in this process, for tests."""
 
 import itertools
+from datetime import timedelta
 from types import TracebackType
 from typing import Any
 
@@ -48,8 +49,10 @@ class S3Server:
         return bucket_at(self.url, bucket, prefix)
 
 
-def bucket_at(endpoint: str, bucket: str, prefix: str | None = None) -> BucketArtifactStore:
-    """A bucket behind any address, whether anybody listens there or not; one retry."""
+def bucket_at(
+    endpoint: str, bucket: str, prefix: str | None = None, max_retries: int = 1, seconds: float = 30.0
+) -> BucketArtifactStore:
+    """A bucket behind any address, whether anybody listens there or not; `seconds` for each try."""
     return BucketArtifactStore(
         S3Store(
             bucket,
@@ -59,7 +62,7 @@ def bucket_at(endpoint: str, bucket: str, prefix: str | None = None) -> BucketAr
             access_key_id="key",
             secret_access_key="secret",
             checksum_algorithm="SHA256",
-            client_options={"allow_http": True},
-            retry_config={"max_retries": 1},
+            client_options={"allow_http": True, "read_timeout": timedelta(seconds=seconds)},
+            retry_config={"max_retries": max_retries},
         )
     )

@@ -30,8 +30,10 @@ def artifacts(tmp_path: Path) -> LocalArtifactStore:
 
 
 @pytest.fixture
-async def store(tmp_path: Path, bus: MemoryEventBus) -> AsyncGenerator[JobStore]:
-    store = JobStore(f"sqlite:///{tmp_path}/jobs.db", bus, StoreConfig())
+async def store(
+    tmp_path: Path, bus: MemoryEventBus, store_config: StoreConfig
+) -> AsyncGenerator[JobStore]:
+    store = JobStore(f"sqlite:///{tmp_path}/jobs.db", bus, store_config)
     await store.open()
     yield store
     await store.close()

@@ -1,11 +1,16 @@
 """The API over a bucket: clients fetch pictures from there, and it may be away."""
 
+import dataclasses
+from collections.abc import Callable
+
 import httpx
 import pytest
+from fastapi import FastAPI
 
+from diffuserve.api.config import ApiConfig
 from diffuserve.client.http import HttpTransport
 from diffuserve.client.leases import LeaseClient
-from diffuserve.domain.worker import ModelOffer, Registration, WorkerReport, WorkerState
+from diffuserve.domain.worker import Lease, ModelOffer, Registration, WorkerReport, WorkerState
 from diffuserve.storage.base import ArtifactStore
 from diffuserve.testing.hand_worker import HAND_SPEC, PNG, HandWorker
 from diffuserve.testing.s3 import S3Server, bucket_at
@@ -14,10 +19,15 @@ CAT = {"input": {"prompt": "a cat"}}
 
 
 @pytest.fixture
-def artifacts(request: pytest.FixtureRequest, s3: S3Server) -> ArtifactStore:
+def bucket(s3: S3Server) -> str:
+    return s3.create_bucket()
+
+
+@pytest.fixture
+def artifacts(request: pytest.FixtureRequest, s3: S3Server, bucket: str) -> ArtifactStore:
     if request.node.get_closest_marker("parametrize"):
         return bucket_at("http://127.0.0.1:9", "away")
-    return s3.store(s3.create_bucket(), "results")
+    return s3.store(bucket, "results")
 
 
 async def finished(http: httpx.AsyncClient, worker: HandWorker) -> dict[str, object]:
@@ -48,6 +58,46 @@ async def test_the_result_route_leads_there(
     assert answer.headers["location"].startswith(s3.url)
 
 
+async def test_a_cdn_before_the_prefix_serves_what_its_urls_name(
+    make_app: Callable[[ApiConfig], FastAPI], s3: S3Server, bucket: str
+) -> None:
+    """The bucket itself stands for one here."""
+    app = make_app(ApiConfig(public_base_url=f"{s3.url}/{bucket}/results"))
+    async with httpx.AsyncClient(transport=httpx.ASGITransport(app), base_url="http://api.test") as http:
+        job = await finished(http, await HandWorker.register(http))
+    url = job["result"]["artifacts"][0]["url"]  # type: ignore[index]
+    assert url == f"{s3.url}/{bucket}/results/{job['id']}/1/0.png"
+    s3.client.put_object_acl(Bucket=bucket, Key=f"results/{job['id']}/1/0.png", ACL="public-read")
+    async with httpx.AsyncClient() as anybody:
+        answer = await anybody.get(url)
+    assert (answer.content, answer.headers["content-type"]) == (PNG, "image/png")
+
+
+async def test_a_job_is_completed_with_what_the_bucket_holds(
+    http: httpx.AsyncClient, worker: HandWorker, artifacts: ArtifactStore
+) -> None:
+    job = (await http.post("/v1/jobs", json=CAT)).json()
+    (lease,) = await worker.claim()
+    said = {"name": "0.png", "size_bytes": len(PNG), "sha256": "", "content_type": "image/png"}
+    picture = said | {"width": 1, "height": 1, "index": 0, "seed": 0}
+    await refused(worker, lease, picture, "0.png is not stored")
+    await worker.upload(lease, "0.png", PNG[:-1])
+    await refused(worker, lease, picture, f"0.png has {len(PNG) - 1} bytes in place of {len(PNG)}")
+    await worker.upload(lease, "0.png")
+    assert (await worker.finish(lease, [picture])).status_code == 200
+
+    await artifacts.delete(job["id"])
+    assert (await worker.finish(lease, [picture])).status_code == 200, "it is finished, and may be said again"
+    stale = dataclasses.replace(lease, lease_token=9)
+    assert (await worker.finish(stale, [picture])).json()["code"] == "lease_lost"
+
+
+async def refused(worker: HandWorker, lease: Lease, picture: dict[str, object], reason: str) -> None:
+    answer = await worker.finish(lease, [picture])
+    assert (answer.status_code, answer.json()["code"]) == (409, "upload_missing")
+    assert answer.json()["detail"].startswith(reason)
+
+
 async def test_pictures_inside_an_answer_come_through_us(
     http: httpx.AsyncClient, busy_worker: HandWorker
 ) -> None:
@@ -73,6 +123,9 @@ async def test_an_upload_to_a_bucket_that_is_away_may_be_tried_again(
     (lease,) = await worker.claim()
     answer = await worker.upload(lease, "0.png")
     assert (answer.status_code, answer.json()["retryable"]) == (503, True)
+    picture = {"name": "0.png", "size_bytes": 1, "sha256": "", "content_type": "image/png"}
+    answer = await worker.finish(lease, [picture | {"width": 1, "height": 1, "index": 0}])
+    assert (answer.status_code, answer.json()["retryable"]) == (503, True), "nobody knows whether it is there"
 
 
 async def test_a_worker_uploads_to_the_bucket_itself(

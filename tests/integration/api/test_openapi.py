@@ -76,13 +76,25 @@ class LiveApi:
 
     async def _meet(self, http: httpx.AsyncClient) -> None:
         worker, target = await HandWorker.register(http), await HandWorker.register(http)
-        job = (await http.post("/v1/jobs", json={"input": {"prompt": "a cat"}})).json()
+        webhook = {"url": "https://hooks.example/"}
+        job = (await http.post("/v1/jobs", json={"input": {"prompt": "a cat"}, "webhook": webhook})).json()
+        item = {"custom_id": "a", "input": {"prompt": "a cat"}}
+        batch = (await http.post("/v1/batches", json={"items": [item]})).json()
         self.known = {"job_id": job["id"], "worker_id": target.id, "name": "0.png", "lease_token": "1"}
+        self.known |= {"batch_id": batch["id"]} | await self._told(http, job["id"])
         working = asyncio.create_task(worker.work())
         self.started.set()
         await asyncio.to_thread(self.stop.wait)
         working.cancel()
         await asyncio.gather(working, return_exceptions=True)
+
+    async def _told(self, http: httpx.AsyncClient, job_id: str) -> dict[str, str]:
+        """A webhook that something was to be told."""
+        await http.post(f"/v1/jobs/{job_id}/cancel")
+        [endpoint] = (await http.get("/v1/webhooks")).json()["data"]
+        path = f"/v1/webhooks/{endpoint['id']}/deliveries"
+        [delivery] = (await http.get(path)).json()["data"]
+        return {"endpoint_id": endpoint["id"], "delivery_id": delivery["id"]}
 
 
 @pytest.fixture(scope="module", params=["sqlite", "postgresql"])
@@ -124,6 +136,17 @@ def test_the_document_names_every_route_of_the_api() -> None:
         "POST /v1/jobs/{job_id}/requeue",
         "GET /v1/jobs/{job_id}/events",
         "GET /v1/jobs/{job_id}/result",
+        "POST /v1/batches",
+        "GET /v1/batches",
+        "GET /v1/batches/{batch_id}",
+        "POST /v1/batches/{batch_id}/cancel",
+        "GET /v1/batches/{batch_id}/results",
+        "GET /v1/webhooks",
+        "GET /v1/webhooks/secret",
+        "POST /v1/webhooks/secret/rotate",
+        "POST /v1/webhooks/{endpoint_id}/enable",
+        "GET /v1/webhooks/{endpoint_id}/deliveries",
+        "POST /v1/webhooks/{endpoint_id}/deliveries/{delivery_id}/redeliver",
         "GET /files/{job_id}/{lease_token}/{name}",
         "GET /v1/models",
         "POST /v1/images/generations",

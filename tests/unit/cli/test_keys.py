@@ -109,7 +109,8 @@ def test_a_database_is_brought_up_to_date_and_may_be_again(say: Say, tmp_path: P
     assert say("db", "upgrade")[0] == 0
 
 
-def test_a_database_that_is_away_is_one_clear_line(say: Say) -> None:
+def test_a_database_that_is_away_is_one_clear_line(say: Say, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("diffuserve.jobs.database._PATIENCE_SECONDS", 0.3)
     code, _, errors = say("db", "upgrade", "--database-url", "postgresql://u:s3cret@127.0.0.1:1/jobs")
     assert code == 1
     assert errors.startswith("error: the database is away")

@@ -26,6 +26,8 @@ def record(num_transient: int = 0, num_worker_lost: int = 0) -> JobRecord:
         step_tokens=32,
         timeout=None,
         deadline=None,
+        webhook=None,
+        batch_id=None,
         created_at=0.0,
         status=JobStatus.RUNNING,
         attempt=1,

@@ -34,3 +34,11 @@ def test_bands_and_states_that_are_empty_are_zero() -> None:
 
 def test_every_metric_has_the_prefix() -> None:
     assert {family.name.split("_")[0] for family in ControlMetrics().registry.collect()} == {"diffusion"}
+
+
+def test_what_the_bus_dropped_is_counted_from_one_reading_to_the_next() -> None:
+    metrics = ControlMetrics()
+    metrics.set_bus(True, 3)
+    assert "diffusion_event_bus_connected 1.0" in lines(metrics)
+    metrics.set_bus(False, 5)
+    assert {"diffusion_event_bus_connected 0.0", "diffusion_event_bus_dropped_total 5.0"} <= lines(metrics)

@@ -9,6 +9,7 @@ from fastapi import APIRouter, Header, Query, Response
 from diffuserve.api.answers import json_answer
 from diffuserve.api.callers import BaseUrl, Client, Operator
 from diffuserve.api.intake import field_names, submit
+from diffuserve.api.quota import Submitter
 from diffuserve.api.schemas import JobPageShape, JobShape, NewJobBody
 from diffuserve.api.services import Services, ServicesOf
 from diffuserve.api.shapes import JobId, known_job_id
@@ -17,6 +18,7 @@ from diffuserve.domain.job import Job, JobStatus
 router = APIRouter(prefix="/v1/jobs", tags=["jobs"])
 
 Wait = Annotated[float, Query(ge=0, allow_inf_nan=False, description="Seconds to hold the answer back.")]
+_TOP_FIELDS = ("model", "webhook.url")
 _PREFERRED_WAIT = re.compile(r"(?:^|[,;\s])wait=(\d{1,9})(?:$|[,;\s])")
 
 
@@ -30,7 +32,7 @@ _PREFERRED_WAIT = re.compile(r"(?:^|[,;\s])wait=(\d{1,9})(?:$|[,;\s])")
 async def submit_job(
     body: NewJobBody,
     services: ServicesOf,
-    caller: Client,
+    caller: Submitter,
     base_url: BaseUrl,
     prefer: Annotated[str, Header(description="`wait=SECONDS` holds the answer back, 60 at most.")] = "",
     idempotency_key: Annotated[
@@ -38,8 +40,8 @@ async def submit_job(
         Header(min_length=1, max_length=255, description="The same key and body give the same job."),
     ] = None,
 ) -> Response:
-    with field_names(lambda name: name if name == "model" else f"input.{name}"):
-        job = await submit(services, caller, body, idempotency_key)
+    with field_names(lambda name: name if name in _TOP_FIELDS else f"input.{name}"):
+        job = await submit(services, caller, body, base_url, idempotency_key)
     headers = {"location": f"{base_url}/v1/jobs/{job.id}"}
     status = 202
     if wish := _PREFERRED_WAIT.search(prefer):

@@ -1,5 +1,7 @@
 """What workers say of the jobs that they hold. Every write carries the lease's token."""
 
+import asyncio
+from contextlib import suppress
 from typing import Annotated
 
 from fastapi import APIRouter, Header, Request, Response
@@ -8,12 +10,14 @@ from starlette.requests import ClientDisconnect
 from diffuserve.api.answers import json_answer
 from diffuserve.api.callers import WorkerOnly
 from diffuserve.api.schemas import FileShape, UploadUrl
-from diffuserve.api.services import ServicesOf
+from diffuserve.api.services import Services, ServicesOf
 from diffuserve.api.shapes import FileName, JobId, known_token
 from diffuserve.api.words import check_completion, check_failure
-from diffuserve.domain.job import Progress
+from diffuserve.domain.errors import ArtifactNotFound, LeaseLost, UploadMissing
+from diffuserve.domain.job import Artifact, Progress
 from diffuserve.domain.worker import Completion, Failure, LeaseOutcome, ProgressReport, Release
 from diffuserve.events.base import EventBus, job_topic
+from diffuserve.storage.base import ArtifactStore
 
 router = APIRouter(prefix="/v1/leases/{job_id}", tags=["leases"])
 
@@ -37,9 +41,10 @@ async def report_progress(
 
 @router.post("/complete", summary="Finish a job", response_model=LeaseOutcome)
 async def complete(job_id: JobId, body: Completion, services: ServicesOf, caller: WorkerOnly) -> Response:
-    """May be repeated with the token that finished the job."""
+    """May be repeated with the token that finished the job. Each file of the result must be stored."""
     known_token(job_id, body.lease_token)
-    status = await services.store.complete(job_id, check_completion(body))
+    await _check_files(services, job_id, check_completion(body))
+    status = await services.store.complete(job_id, body)
     await services.times.run_ended(job_id, status, body.actual_seconds)
     return json_answer(LeaseOutcome(job_id, status))
 
@@ -98,6 +103,26 @@ async def upload_url(
     await services.store.check_lease(job_id, known_token(job_id, lease_token))
     key = f"{job_id}/{lease_token}/{name}"
     return json_answer({"url": await services.artifacts.upload_url(key, services.config.upload_url_seconds)})
+
+
+async def _check_files(services: Services, job_id: str, completion: Completion) -> None:
+    """Raises `UploadMissing`. Without a live lease it is the store's to say what the completion is."""
+    with suppress(LeaseLost):
+        await services.store.check_lease(job_id, completion.lease_token)
+        folder = f"{job_id}/{completion.lease_token}"
+        artifacts = completion.result.artifacts
+        await asyncio.gather(*(_check_file(services.artifacts, folder, one) for one in artifacts))
+
+
+async def _check_file(store: ArtifactStore, folder: str, artifact: Artifact) -> None:
+    try:
+        size = await store.size(f"{folder}/{artifact.name}")
+    except ArtifactNotFound as error:
+        raise UploadMissing(f"{artifact.name} is not stored; upload it again") from error
+    if size != artifact.size_bytes:
+        raise UploadMissing(
+            f"{artifact.name} has {size:,} bytes in place of {artifact.size_bytes:,}; upload it again"
+        )
 
 
 def _publish(bus: EventBus, job_id: str, report: ProgressReport) -> None:

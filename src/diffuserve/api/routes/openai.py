@@ -8,10 +8,11 @@ from fastapi import APIRouter, Request, Response
 from pydantic import Field, field_validator
 
 from diffuserve.api.answers import json_answer
-from diffuserve.api.callers import BaseUrl, Client
+from diffuserve.api.callers import BaseUrl
 from diffuserve.api.image_replies import ImageReplies, failure
 from diffuserve.api.intake import field_names, submit
 from diffuserve.api.problems import openai_answer
+from diffuserve.api.quota import Submitter
 from diffuserve.api.schemas import (
     MAX_PREVIEWS,
     OPENAI_ANSWERS,
@@ -90,11 +91,11 @@ class ImagesBody(Body):
     },
 )
 async def generate_images(
-    body: ImagesBody, request: Request, services: ServicesOf, caller: Client, base_url: BaseUrl
+    body: ImagesBody, request: Request, services: ServicesOf, caller: Submitter, base_url: BaseUrl
 ) -> Response:
     """One job of `n` pictures, which is canceled when the client goes away."""
     with field_names(lambda name: _FIELDS.get(name, name)):
-        job = await submit(services, caller, body.job())
+        job = await submit(services, caller, body.job(), base_url)
     replies = ImageReplies(services, base_url, as_url=body.response_format == "url")
     if body.stream:
         return replies.stream(job)

@@ -34,4 +34,6 @@ async def metrics(services: ServicesOf) -> Response:
     lanes = await services.store.lanes()
     services.metrics.set_queue((lane.band, lane.num_ready, lane.work_seconds) for lane in lanes)
     services.metrics.set_workers(Counter(worker.state for worker in await services.store.workers()))
+    services.metrics.set_bus(services.bus.is_connected, services.bus.num_dropped)
+    services.metrics.webhook_backlog.set(await services.store.webhooks.num_waiting())
     return Response(services.metrics.text(), media_type=CONTENT_TYPE_LATEST)

@@ -37,9 +37,10 @@ async def get_result(
     artifact = picture(job, index)
     if artifact is None:
         raise _no_picture(job, index)
-    key = f"{job.id}/{job.lease_token}/{artifact.name}"
-    direct = await services.artifacts.download_url(key, services.signer.valid_seconds)
-    return RedirectResponse(direct) if direct else await _file(services, key)
+    elsewhere = await services.files.url_elsewhere(job.id, job.lease_token, artifact.name)
+    if elsewhere is not None:
+        return RedirectResponse(elsewhere)
+    return await _file(services, f"{job.id}/{job.lease_token}/{artifact.name}")
 
 
 @router.get(

@@ -11,6 +11,7 @@ from diffuserve.api.answers import json_answer
 from diffuserve.api.callers import BaseUrl, Client, base_url_of, socket_client
 from diffuserve.api.documents import Document
 from diffuserve.api.intake import field_names, submit
+from diffuserve.api.quota import Submitter
 from diffuserve.api.routes.events import send_all
 from diffuserve.api.schemas import (
     AcceptedShape,
@@ -63,9 +64,11 @@ class GenerateBody(Body):
 
 
 @router.post("/generate", summary="Draw a picture", status_code=202, response_model=AcceptedShape)
-async def generate(body: GenerateBody, services: ServicesOf, caller: Client, base_url: BaseUrl) -> Response:
+async def generate(
+    body: GenerateBody, services: ServicesOf, caller: Submitter, base_url: BaseUrl
+) -> Response:
     with field_names(lambda name: _FIELDS.get(name, name)):
-        job = await submit(services, caller, body.job())
+        job = await submit(services, caller, body.job(), base_url)
     queue = (await services.documents.new_job(job, base_url))["queue"]
     return json_answer(
         {

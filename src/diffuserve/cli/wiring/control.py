@@ -1,10 +1,10 @@
 """The control plane, put together. Beside `worker.py` the only place that names a backend."""
 
 import asyncio
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Coroutine
 from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import asyncpg
 from sqlalchemy.exc import SQLAlchemyError
@@ -14,11 +14,15 @@ from diffuserve.events.base import EventBus
 from diffuserve.events.memory import MemoryEventBus
 from diffuserve.jobs.reaper import Reaper
 from diffuserve.jobs.store import JobStore
+from diffuserve.quotas.base import Quotas
+from diffuserve.quotas.local import LocalQuotas
 from diffuserve.settings import Settings
 from diffuserve.storage.opening import open_artifacts
 
 if TYPE_CHECKING:
     from fastapi import FastAPI
+
+    from diffuserve.api.services import Services
 
 
 @dataclass(frozen=True)
@@ -28,6 +32,30 @@ class ControlPlane:
     app: "FastAPI"
     store: JobStore
     has_auth: bool
+
+
+@asynccontextmanager
+async def open_bus(settings: Settings) -> AsyncIterator[EventBus]:
+    """Valkey need not be there, now or later."""
+    if (url := settings.bus_url) is None:
+        yield MemoryEventBus()
+        return
+    from diffuserve.events.valkey import ValkeyEventBus  # one control plane alone starts faster without
+
+    async with ValkeyEventBus(url) as bus:
+        yield bus
+
+
+@asynccontextmanager
+async def open_quotas(settings: Settings) -> AsyncIterator[Quotas]:
+    """Valkey need not be there, now or later."""
+    if (url := settings.bus_url) is None:
+        yield LocalQuotas()
+        return
+    from diffuserve.quotas.valkey import ValkeyQuotas
+
+    async with ValkeyQuotas(url) as quotas:
+        yield quotas
 
 
 @asynccontextmanager
@@ -54,18 +82,41 @@ async def control_plane(settings: Settings, no_auth: bool = False) -> AsyncItera
     """The store is open and the reaper at work; what listens is the caller's business."""
     from diffuserve.api.app import create_app  # commands that need the store alone start faster without
 
-    bus = MemoryEventBus()
     artifacts = open_artifacts(settings.files_url)
-    async with open_store(settings, bus) as store:
+    async with (
+        open_bus(settings) as bus,
+        open_quotas(settings) as quotas,
+        open_store(settings, bus) as store,
+    ):
         has_auth = not no_auth and await store.has_keys()
-        app = create_app(store, artifacts, bus, settings.api_config(auth=has_auth))
-        reaper = asyncio.create_task(Reaper(store, artifacts).run())
-        try:
+        app = create_app(store, artifacts, bus, settings.api_config(auth=has_auth), quotas)
+        services: Services = app.state.services
+        async with running(Reaper(store, artifacts).run()), sending(services):
             yield ControlPlane(app, store, has_auth)
-        finally:
-            reaper.cancel()
-            with suppress(asyncio.CancelledError):
-                await reaper
+
+
+@asynccontextmanager
+async def sending(services: "Services") -> AsyncIterator[None]:
+    """Webhooks are sent within the block."""
+    from diffuserve.api.outside import Outside
+    from diffuserve.api.webhook_sender import WebhookSender
+
+    outside = Outside(services.guard)
+    async with running(WebhookSender(services, outside).run()):
+        yield
+    await outside.close()
+
+
+@asynccontextmanager
+async def running(work: Coroutine[Any, Any, None]) -> AsyncIterator[None]:
+    """What would go on for ever is cancelled after the block."""
+    task = asyncio.create_task(work)
+    try:
+        yield
+    finally:
+        task.cancel()
+        with suppress(asyncio.CancelledError):
+            await task
 
 
 def _first_line(error: Exception) -> str:

@@ -1,0 +1,58 @@
+"""Many jobs that were sent in one call."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from enum import StrEnum
+from typing import Any
+
+from diffuserve.domain.job import JobStatus
+from diffuserve.domain.webhook import Webhook
+
+
+class BatchStatus(StrEnum):
+    """`accepting → running → completed`; `canceling → canceled` once somebody wants no more of it."""
+
+    ACCEPTING = "accepting"
+    RUNNING = "running"
+    COMPLETED = "completed"
+    CANCELING = "canceling"
+    CANCELED = "canceled"
+
+
+@dataclass(frozen=True, kw_only=True)
+class NewBatch:
+    """A batch whose items were all checked and priced; none of them is stored yet.
+
+    `cost_seconds` are the predicted GPU-seconds of all items together.
+    """
+
+    tenant_id: str
+    num_items: int
+    cost_seconds: float
+    metadata: Mapping[str, Any] = field(default_factory=dict)
+    webhook: Webhook | None = None
+    idempotency_key: str | None = None
+    fingerprint: str = ""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Batch:
+    """A batch as the store knows it. `num_stored` of its items have become jobs; `counts` says which."""
+
+    id: str
+    tenant_id: str
+    metadata: Mapping[str, Any]
+    num_items: int
+    num_stored: int
+    created_at: float
+    finished_at: float | None
+    is_canceled: bool
+    counts: Mapping[JobStatus, int] = field(default_factory=dict)
+
+    @property
+    def status(self) -> BatchStatus:
+        if self.is_canceled:
+            return BatchStatus.CANCELING if self.finished_at is None else BatchStatus.CANCELED
+        if self.num_stored < self.num_items:
+            return BatchStatus.ACCEPTING
+        return BatchStatus.RUNNING if self.finished_at is None else BatchStatus.COMPLETED

@@ -1,0 +1,81 @@
+"""A control plane on SQLite for real agents, in the test's own process."""
+
+import asyncio
+import socket
+import sys
+from collections.abc import Awaitable, Callable
+from pathlib import Path
+from typing import Any
+
+import sqlalchemy as sa
+import uvicorn
+
+from diffuserve.api.app import create_app
+from diffuserve.api.config import ApiConfig
+from diffuserve.domain.job import Job, JobStatus, NewJob
+from diffuserve.events.memory import MemoryEventBus
+from diffuserve.jobs import schema
+from diffuserve.jobs.config import StoreConfig
+from diffuserve.jobs.store import JobStore
+from diffuserve.storage.bucket import BucketArtifactStore
+from diffuserve.storage.local import LocalArtifactStore
+
+LEASE_SECONDS = 3.0
+NULL_ENGINE = (sys.executable, "-m", "diffuserve.testing.null_engine")
+
+
+class Plane:
+    """A control plane on a port of its own, which can go away and come back."""
+
+    def __init__(self, folder: Path, artifacts: LocalArtifactStore | BucketArtifactStore) -> None:
+        self.bus = MemoryEventBus()
+        self.folder = folder
+        self.artifacts = artifacts
+        config = StoreConfig(lease_seconds=LEASE_SECONDS, heartbeat_seconds=1.0, default_plan="pro")
+        self.store = JobStore(f"sqlite:///{folder}/jobs.db", self.bus, config)
+        with socket.socket() as probe:
+            probe.bind(("127.0.0.1", 0))
+            self.port: int = probe.getsockname()[1]
+        self.url = f"http://127.0.0.1:{self.port}"
+
+    async def listen(self) -> None:
+        app = create_app(self.store, self.artifacts, self.bus, ApiConfig(auth=False, look_seconds=0.2))
+        config = uvicorn.Config(app, port=self.port, log_level="error", timeout_graceful_shutdown=0)
+        self.server = uvicorn.Server(config)
+        self.serving = asyncio.create_task(self.server.serve())
+        while not self.server.started:
+            await asyncio.sleep(0.01)
+
+    async def vanish(self) -> None:
+        self.server.should_exit = True
+        await self.serving
+
+    async def submit(self, prompt: str = "a star", model: str = "null", **values: Any) -> Job:
+        values.setdefault("input", {"prompt": prompt, "seed": 1})
+        return await self.store.submit(NewJob(tenant_id="ada", model=model, cost_seconds=0.1, **values))
+
+    async def expire(self, job: Job) -> None:
+        """As if nobody had renewed its lease."""
+        leases = schema.leases
+        late = sa.update(leases).where(leases.c.job_id == job.id).values(expires_at=0.0)
+        await self.store.database.write(lambda transaction: transaction.execute(late))
+
+    async def status(self, job: Job) -> JobStatus:
+        return (await self.store.get(job.id)).status
+
+
+async def eventually(check: Callable[[], Awaitable[bool] | bool], seconds: float = 10.0) -> None:
+    async with asyncio.timeout(seconds):
+        while True:
+            answer = check()
+            if answer if isinstance(answer, bool) else await answer:
+                return
+            await asyncio.sleep(0.03)
+
+
+async def until(plane: Plane, job: Job, status: JobStatus, seconds: float = 10.0) -> Job:
+    async def reached() -> bool:
+        return await plane.status(job) is status
+
+    await eventually(reached, seconds)
+    return await plane.store.get(job.id)

@@ -1,0 +1,232 @@
+"""Batches: taken in by thousands, canceled, ended and kept as one."""
+
+import asyncio
+from collections.abc import Sequence
+from typing import Any
+
+import pytest
+import sqlalchemy as sa
+from tests.contract.store_driver import Time, add_worker, claim, claim_one, complete, fail, new_job
+
+from diffuserve.domain.batch import Batch, NewBatch
+from diffuserve.domain.errors import (
+    BacklogFull,
+    BatchNotFound,
+    Conflict,
+    IdempotencyMismatch,
+    QueueFull,
+    TooLarge,
+)
+from diffuserve.domain.job import Band, JobStatus, NewJob
+from diffuserve.domain.tenant import Plan
+from diffuserve.domain.webhook import Webhook, WebhookEvent
+from diffuserve.jobs import schema
+from diffuserve.jobs.config import DAY, StoreConfig
+from diffuserve.jobs.store import JobStore
+from diffuserve.testing.fake_clock import FakeClock
+
+_PLAN = Plan(name="wide", max_running=1_000, max_queued=2_000)
+
+
+@pytest.fixture
+def store_config() -> StoreConfig:
+    return StoreConfig(plans={"wide": _PLAN}, default_plan="wide", max_backlog_seconds=5_000)
+
+
+def new_batch(num_items: int, cost_seconds: float = 0.0, **values: Any) -> NewBatch:
+    return NewBatch(tenant_id="ada", num_items=num_items, cost_seconds=cost_seconds or num_items, **values)
+
+
+def items(batch: Batch, numbers: Sequence[int]) -> list[NewJob]:
+    return [
+        new_job(batch.tenant_id, band=Band.BATCH, batch_id=batch.id, custom_id=f"item-{number}")
+        for number in numbers
+    ]
+
+
+async def take_in(store: JobStore, num_items: int, **values: Any) -> Batch:
+    batch = await store.batches.open(new_batch(num_items, **values))
+    assert await store.batches.add(batch.id, 0, items(batch, range(num_items))) == num_items
+    return await store.batches.get(batch.id)
+
+
+async def finish(store: JobStore, worker: str, num_jobs: int = 100) -> None:
+    for lease in await claim(store, worker, num_jobs):
+        await complete(store, lease)
+
+
+async def test_items_become_jobs_that_end_the_batch_with_their_last(job_store: JobStore) -> None:
+    worker = await add_worker(job_store)
+    batch = await take_in(job_store, 3)
+    assert (batch.status, batch.counts) == ("running", {JobStatus.QUEUED: 3})
+    for lease in await claim(job_store, worker, 2):
+        await complete(job_store, lease)
+    assert (await job_store.batches.get(batch.id)).status == "running"
+    await fail(job_store, await claim_one(job_store, worker), retryable=False)
+    ended = await job_store.batches.get(batch.id, "ada")
+    assert (ended.status, ended.counts) == ("completed", {JobStatus.SUCCEEDED: 2, JobStatus.FAILED: 1})
+    found = await job_store.batches.ended_items(batch.id)
+    assert [(one.custom_id, one.status.value) for one in found] == [
+        ("item-0", "succeeded"),
+        ("item-1", "succeeded"),
+        ("item-2", "failed"),
+    ]
+
+
+async def test_items_are_read_by_pages_in_their_order(job_store: JobStore) -> None:
+    worker = await add_worker(job_store)
+    batch = await take_in(job_store, 30)
+    await finish(job_store, worker)
+    first = await job_store.batches.ended_items(batch.id, limit=20)
+    rest = await job_store.batches.ended_items(batch.id, first[-1].id)
+    assert [one.custom_id for one in first + rest] == [f"item-{number}" for number in range(30)]
+
+
+async def test_a_batch_comes_in_pieces_and_is_not_over_before_the_last(job_store: JobStore) -> None:
+    worker = await add_worker(job_store)
+    batch = await job_store.batches.open(new_batch(4))
+    await job_store.batches.add(batch.id, 0, items(batch, range(2)))
+    await finish(job_store, worker)
+    assert (await job_store.batches.get(batch.id)).status == "accepting"
+    await job_store.batches.add(batch.id, 2, items(batch, range(2, 4)))
+    await finish(job_store, worker)
+    assert (await job_store.batches.get(batch.id)).status == "completed"
+
+
+async def test_a_piece_that_is_sent_twice_is_stored_once(job_store: JobStore) -> None:
+    batch = await job_store.batches.open(new_batch(4))
+    for _ in range(2):
+        assert await job_store.batches.add(batch.id, 0, items(batch, range(2))) == 2
+    assert await job_store.batches.add(batch.id, 2, items(batch, range(2, 4))) == 4
+    assert (await job_store.batches.get(batch.id)).counts == {JobStatus.QUEUED: 4}
+
+
+async def test_two_calls_with_one_key_take_one_batch_in(job_store: JobStore) -> None:
+    new = new_batch(40, idempotency_key="again", fingerprint="a")
+
+    async def call() -> str:
+        batch = await job_store.batches.open(new)
+        stored = batch.num_stored
+        while stored < 40:
+            stored = await job_store.batches.add(batch.id, stored, items(batch, range(stored, stored + 10)))
+        return batch.id
+
+    ids = await asyncio.gather(*(call() for _ in range(4)))
+    assert len(set(ids)) == 1
+    assert (await job_store.batches.get(ids[0])).counts == {JobStatus.QUEUED: 40}
+    with pytest.raises(IdempotencyMismatch):
+        await job_store.batches.open(new_batch(1, idempotency_key="again", fingerprint="b"))
+
+
+async def test_there_must_be_room_for_all_of_it(job_store: JobStore) -> None:
+    with pytest.raises(TooLarge, match="2,000 jobs"):
+        await job_store.batches.open(new_batch(_PLAN.max_queued + 1))
+    await job_store.submit(new_job("ada"))
+    with pytest.raises(QueueFull):
+        await job_store.batches.open(new_batch(_PLAN.max_queued))
+    with pytest.raises(BacklogFull):
+        await job_store.batches.open(new_batch(10, cost_seconds=5_001))
+    assert await job_store.batches.list_batches() == []
+    await take_in(job_store, _PLAN.max_queued - 1)
+    with pytest.raises(QueueFull):
+        await job_store.submit(new_job("ada"))
+
+
+async def test_every_item_is_charged_by_itself(job_store: JobStore) -> None:
+    worker = await add_worker(job_store)
+    batch = await take_in(job_store, 10)
+    await job_store.submit(new_job("bob", band=Band.BATCH))
+    served = [await job_store.get(one.job_id) for one in await claim(job_store, worker, 3)]
+    assert {one.tenant_id for one in served} == {"ada", "bob"}, "a batch went as a whole"
+    assert batch.counts == {JobStatus.QUEUED: 10}
+
+
+async def test_canceling_ends_what_waits_and_what_runs(job_store: JobStore) -> None:
+    worker = await add_worker(job_store)
+    batch = await take_in(job_store, 1_200)
+    [done, *running] = await claim(job_store, worker, 3)
+    await complete(job_store, done)
+    assert (await job_store.batches.cancel(batch.id, "ada")).status == "canceling"
+    await job_store.batches.cancel_items(batch.id)
+    assert (await job_store.batches.get(batch.id)).status == "canceling"
+    for lease in running:
+        await complete(job_store, lease)
+    ended = await job_store.batches.get(batch.id)
+    assert (ended.status, ended.counts) == (
+        "canceled",
+        {JobStatus.SUCCEEDED: 1, JobStatus.CANCELED: 1_199},
+    )
+
+
+async def test_the_reaper_finishes_what_a_killed_process_began_to_cancel(
+    job_store: JobStore, clock: FakeClock
+) -> None:
+    batch = await take_in(job_store, 1_200)
+    await job_store.batches.cancel(batch.id)
+    await Time(job_store, clock).pass_by(10.0)
+    assert (await job_store.batches.get(batch.id)).status == "canceled"
+
+
+async def test_a_batch_that_is_canceled_while_it_comes_takes_no_more(job_store: JobStore) -> None:
+    batch = await job_store.batches.open(new_batch(4))
+    await job_store.batches.add(batch.id, 0, items(batch, range(2)))
+    await job_store.batches.cancel(batch.id)
+    with pytest.raises(Conflict):
+        await job_store.batches.add(batch.id, 2, items(batch, range(2, 4)))
+    await job_store.batches.cancel_items(batch.id)
+    assert (await job_store.batches.get(batch.id)).status == "canceled"
+
+
+async def test_an_ended_batch_cannot_be_canceled(job_store: JobStore) -> None:
+    worker = await add_worker(job_store)
+    batch = await take_in(job_store, 1)
+    await finish(job_store, worker)
+    assert (await job_store.batches.cancel(batch.id)).status == "completed"
+
+
+async def test_a_requeued_item_opens_the_batch_again(job_store: JobStore) -> None:
+    worker = await add_worker(job_store)
+    batch = await take_in(job_store, 1)
+    await fail(job_store, await claim_one(job_store, worker), retryable=False)
+    [item] = await job_store.batches.ended_items(batch.id)
+    await job_store.requeue(item.id)
+    assert (await job_store.batches.get(batch.id)).status == "running"
+    await finish(job_store, worker)
+    assert (await job_store.batches.get(batch.id)).status == "completed"
+
+
+async def test_the_end_of_a_batch_is_told_once(job_store: JobStore) -> None:
+    worker = await add_worker(job_store)
+    webhook = Webhook("https://hooks.example/", (WebhookEvent.BATCH_COMPLETED,), "http://api.test")
+    batch = await take_in(job_store, 5, webhook=webhook)
+    await finish(job_store, worker)
+    due = await job_store.webhooks.take_due(10, frozenset())
+    assert [(one.delivery.type.value, one.delivery.subject_id) for one in due] == [
+        ("batch.completed", batch.id)
+    ]
+
+
+async def test_nobody_reaches_another_tenants_batch(job_store: JobStore) -> None:
+    batch = await take_in(job_store, 1)
+    with pytest.raises(BatchNotFound):
+        await job_store.batches.get(batch.id, "eve")
+    with pytest.raises(BatchNotFound):
+        await job_store.batches.cancel(batch.id, "eve")
+    with pytest.raises(BatchNotFound):
+        await job_store.batches.get("batch_nonsense\0")
+    assert await job_store.batches.list_batches(tenant_id="eve") == []
+    assert [one.id for one in await job_store.batches.list_batches(tenant_id="ada")] == [batch.id]
+
+
+async def test_a_batch_is_kept_whole_and_forgotten_whole(job_store: JobStore, clock: FakeClock) -> None:
+    worker = await add_worker(job_store)
+    batch = await take_in(job_store, 2)
+    await complete(job_store, await claim_one(job_store, worker))
+    await fail(job_store, await claim_one(job_store, worker), retryable=False)
+    clock.advance(2 * DAY)  # by which a failed job would be forgotten
+    assert await job_store.find_outdated(10) == []
+    assert sum((await job_store.batches.get(batch.id)).counts.values()) == 2
+    clock.advance(6 * DAY)
+    await job_store.forget(await job_store.find_outdated(10))
+    await job_store.find_outdated(10)
+    assert await job_store.database.rows(sa.select(schema.batches)) == []

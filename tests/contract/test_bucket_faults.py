@@ -1,0 +1,149 @@
+"""A bucket that fails: what recovers is outlived, what does not is said, and no half file counts."""
+
+import hashlib
+import time
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
+from contextlib import suppress
+
+import pytest
+
+from diffuserve.domain.errors import ArtifactNotFound, ServerUnavailable
+from diffuserve.storage.base import ArtifactStore, StoredFile
+from diffuserve.storage.opening import open_artifacts
+from diffuserve.testing.faulty_proxy import Answer, CutAnswer, CutRequest, Delay, Fault, FaultyProxy
+from diffuserve.testing.s3 import S3Server, bucket_at
+
+KEY = "job/1/0.png"
+PICTURE = bytes(range(256)) * 1_000
+FAULTS = [(Answer(503), Answer(500), Answer(503)), (CutAnswer(),), (CutRequest(), CutAnswer())]
+NAMES = ["503", "answer cut", "request cut"]
+
+
+@pytest.fixture
+def proxy(s3: S3Server) -> Iterator[FaultyProxy]:
+    with FaultyProxy(s3.url) as proxy:
+        yield proxy
+
+
+@pytest.fixture
+def bucket(s3: S3Server) -> str:
+    return s3.create_bucket()
+
+
+@pytest.fixture
+def behind(s3: S3Server, bucket: str) -> ArtifactStore:
+    """The same files, without the faults."""
+    return s3.store(bucket, "results")
+
+
+@pytest.fixture
+def store(proxy: FaultyProxy, bucket: str, monkeypatch: pytest.MonkeyPatch) -> ArtifactStore:
+    """As a server opens it."""
+    said = {"ENDPOINT_URL": proxy.url, "REGION": "us-east-1", "ALLOW_HTTP": "true"}
+    for name, value in (said | {"ACCESS_KEY_ID": "key", "SECRET_ACCESS_KEY": "secret"}).items():
+        monkeypatch.setenv(f"AWS_{name}", value)
+    return open_artifacts(f"s3://{bucket}/results")
+
+
+async def _put(store: ArtifactStore, content: bytes = PICTURE) -> StoredFile:
+    async def chunks() -> AsyncIterator[bytes]:
+        yield content
+
+    return await store.put(KEY, chunks(), max_bytes=1 << 25)
+
+
+async def _content(store: ArtifactStore) -> bytes:
+    return b"".join([chunk async for chunk in store.read(KEY)])
+
+
+async def _delete(store: ArtifactStore) -> None:
+    await store.delete("job/1")
+
+
+async def _size(store: ArtifactStore) -> int:
+    return await store.size(KEY)
+
+
+async def _attempts(store: ArtifactStore) -> list[tuple[str, int]]:
+    return await store.attempts(3_600)
+
+
+Act = Callable[[ArtifactStore], Awaitable[object]]
+ACTS: list[Act] = [_put, _size, _content, _attempts, _delete]
+
+
+@pytest.mark.parametrize("faults", FAULTS, ids=NAMES)
+async def test_trouble_that_passes_is_outlived(
+    proxy: FaultyProxy, store: ArtifactStore, behind: ArtifactStore, faults: tuple[Fault, ...]
+) -> None:
+    proxy.fail_next(*faults)
+    stored = await _put(store)
+    assert stored == StoredFile(KEY, len(PICTURE), hashlib.sha256(PICTURE).hexdigest())
+    assert await _content(behind) == PICTURE
+    proxy.fail_next(*faults)
+    assert await _size(store) == len(PICTURE)
+    proxy.fail_next(*faults)
+    assert await _content(store) == PICTURE
+
+
+@pytest.mark.parametrize("faults", FAULTS, ids=NAMES)
+async def test_a_deletion_that_broke_off_is_done_by_the_next(
+    proxy: FaultyProxy, store: ArtifactStore, behind: ArtifactStore, faults: tuple[Fault, ...]
+) -> None:
+    await _put(behind)
+    proxy.fail_next(*faults)
+    with suppress(ServerUnavailable):  # a list whose end is missing is not asked for again
+        await _delete(store)
+    await _delete(store)
+    with pytest.raises(ArtifactNotFound):
+        await _size(behind)
+
+
+@pytest.mark.parametrize("fault", [Answer(500), Answer(403), CutAnswer(), CutRequest()], ids=repr)
+@pytest.mark.parametrize("act", ACTS, ids=lambda act: act.__name__)
+async def test_trouble_that_lasts_is_said(
+    proxy: FaultyProxy, bucket: str, behind: ArtifactStore, act: Act, fault: Fault
+) -> None:
+    await _put(behind)
+    proxy.always = fault
+    with pytest.raises(ServerUnavailable, match="the store of finished files does not answer"):
+        await act(bucket_at(proxy.url, bucket, "results"))
+
+
+@pytest.mark.parametrize("act", ACTS, ids=lambda act: act.__name__)
+async def test_a_bucket_that_hangs_is_not_waited_for(
+    proxy: FaultyProxy, bucket: str, behind: ArtifactStore, act: Act
+) -> None:
+    await _put(behind)
+    proxy.always = Delay(5.0)
+    begin = time.monotonic()
+    with pytest.raises(ServerUnavailable):
+        await act(bucket_at(proxy.url, bucket, "results", max_retries=0, seconds=0.2))
+    assert time.monotonic() - begin < 3.0
+
+
+async def test_a_slow_answer_within_the_limit_is_waited_for(proxy: FaultyProxy, store: ArtifactStore) -> None:
+    proxy.fail_next(Delay(0.3))
+    await _put(store)
+    assert len(proxy.asked) == 1
+
+
+@pytest.mark.parametrize("fault", [CutRequest(), Answer(500)], ids=repr)
+@pytest.mark.parametrize("content", [PICTURE, PICTURE * 40], ids=["in one request", "in parts"])
+async def test_a_put_that_broke_off_leaves_what_was_there(
+    proxy: FaultyProxy, bucket: str, behind: ArtifactStore, content: bytes, fault: Fault
+) -> None:
+    await _put(behind, b"the first")
+    if content != PICTURE:
+        proxy.fail_next(Delay(0.0))  # it begins well
+    proxy.always = fault
+    with pytest.raises(ServerUnavailable):
+        await _put(bucket_at(proxy.url, bucket, "results"), content)
+    assert await _content(behind) == b"the first"
+
+
+async def test_a_url_is_signed_without_the_bucket(proxy: FaultyProxy, store: ArtifactStore) -> None:
+    proxy.always = Answer(500)
+    assert await store.download_url(KEY, 60)
+    assert await store.upload_url(KEY, 60)
+    assert proxy.asked == []

@@ -1,0 +1,46 @@
+"""GPU-seconds that a tenant may have in the queue."""
+
+import asyncio
+
+import pytest
+from tests.contract.store_driver import add_worker, claim_one, new_job
+
+from diffuserve.domain.errors import QueueFull, TooLarge
+from diffuserve.domain.tenant import Plan
+from diffuserve.jobs.config import StoreConfig
+from diffuserve.jobs.store import JobStore
+
+
+@pytest.fixture
+def store_config() -> StoreConfig:
+    return StoreConfig(plans={"small": Plan(name="small", max_queued_seconds=10)}, default_plan="small")
+
+
+async def test_a_tenant_queues_as_many_gpu_seconds_as_its_plan_allows(job_store: JobStore) -> None:
+    for _ in range(2):
+        await job_store.submit(new_job(cost_seconds=4.0))
+    with pytest.raises(QueueFull, match="GPU-seconds") as refused:
+        await job_store.submit(new_job(cost_seconds=4.0))
+    assert refused.value.retry_after is not None
+    await job_store.submit(new_job(cost_seconds=2.0))
+    await job_store.submit(new_job("bob", cost_seconds=4.0))
+
+
+async def test_what_has_started_waits_no_more(job_store: JobStore) -> None:
+    await job_store.submit(new_job(cost_seconds=9.0))
+    with pytest.raises(QueueFull):
+        await job_store.submit(new_job(cost_seconds=9.0))
+    await claim_one(job_store, await add_worker(job_store))
+    await job_store.submit(new_job(cost_seconds=9.0))
+
+
+async def test_submits_at_once_are_counted_together(job_store: JobStore) -> None:
+    answers = await asyncio.gather(
+        *(job_store.submit(new_job(cost_seconds=3.0)) for _ in range(12)), return_exceptions=True
+    )
+    assert sum(isinstance(answer, QueueFull) for answer in answers) == 9
+
+
+async def test_a_job_that_is_larger_than_the_limit_is_not_told_to_come_back(job_store: JobStore) -> None:
+    with pytest.raises(TooLarge, match="10 GPU-seconds"):
+        await job_store.submit(new_job(cost_seconds=50.0))

@@ -1,0 +1,238 @@
+"""Batches over HTTP: in one call to many pictures, and their results as lines."""
+
+import asyncio
+from collections.abc import Callable, Iterable
+from typing import Any
+
+import httpx
+import orjson
+import pytest
+from fastapi import FastAPI
+
+from diffuserve.api.batch_schemas import BatchPageShape, BatchResult, BatchShape
+from diffuserve.api.config import ApiConfig
+from diffuserve.domain.tenant import Plan
+from diffuserve.jobs.config import StoreConfig
+from diffuserve.jobs.store import JobStore
+from diffuserve.testing.hand_worker import PNG, HandWorker
+
+JSONL = {"content-type": "application/jsonl"}
+
+
+@pytest.fixture
+def store_config() -> StoreConfig:
+    plan = Plan(name="wide", max_running=10_000, max_queued=60_000)
+    return StoreConfig(plans={"wide": plan}, default_plan="wide")
+
+
+def item(number: int, **values: Any) -> dict[str, Any]:
+    return {"custom_id": f"item-{number}", "input": {"prompt": f"cat {number}"} | values}
+
+
+def lines(items: Iterable[Any]) -> bytes:
+    return b"".join(orjson.dumps(one) + b"\n" for one in items)
+
+
+async def send(http: httpx.AsyncClient, items: list[dict[str, Any]], **options: Any) -> dict[str, Any]:
+    answer = await http.post("/v1/batches", json={"items": items} | options)
+    assert answer.status_code == 202, answer.text
+    batch: dict[str, Any] = answer.json()
+    return batch
+
+
+async def get(http: httpx.AsyncClient, batch: dict[str, Any]) -> dict[str, Any]:
+    answer = await http.get(batch["urls"]["self"])
+    document: dict[str, Any] = answer.raise_for_status().json()
+    return document
+
+
+async def results(http: httpx.AsyncClient, batch: dict[str, Any]) -> list[dict[str, Any]]:
+    answer = await http.get(batch["urls"]["results"])
+    assert answer.headers["content-type"] == "application/jsonl"
+    return [orjson.loads(line) for line in answer.content.splitlines()]
+
+
+async def test_a_batch_goes_from_one_call_to_pictures(http: httpx.AsyncClient, worker: HandWorker) -> None:
+    answer = await http.post("/v1/batches", json={"items": [item(n) for n in range(3)], "metadata": {"a": 1}})
+    batch = answer.json()
+    BatchShape.model_validate_json(answer.content)
+    assert answer.headers["location"] == batch["urls"]["self"]
+    assert (batch["status"], batch["num_items"], batch["metadata"]) == ("running", 3, {"a": 1})
+    assert batch["counts"]["queued"] == 3
+
+    leases = await worker.claim(num_jobs=3)
+    for lease in leases[:2]:
+        await worker.complete(lease)
+    await worker.fail(leases[2])
+    done = await get(http, batch)
+    assert (done["status"], done["counts"]["succeeded"], done["counts"]["failed"]) == ("completed", 2, 1)
+    assert done["finished_at"] is not None
+
+    found = await results(http, batch)
+    assert [one["custom_id"] for one in found] == ["item-0", "item-1", "item-2"]
+    assert BatchResult.model_validate_json(orjson.dumps(found[0])).custom_id == "item-0"
+    assert (await http.get(found[0]["result"]["artifacts"][0]["url"])).content == PNG
+    assert found[2]["error"]["code"] == "broken"
+    job = (await http.get(f"/v1/jobs/{found[0]['job_id']}")).json()
+    assert (job["batch_id"], job["custom_id"], job["priority"]) == (batch["id"], "item-0", "batch")
+
+
+async def test_json_lines_are_a_batch_too(http: httpx.AsyncClient, worker: HandWorker) -> None:
+    body = lines(item(n) for n in range(2_500)) + b"\n"
+    query = {"priority": "standard", "output_format": "webp"}
+    answer = await http.post("/v1/batches", content=body, headers=JSONL, params=query)
+    assert answer.status_code == 202, answer.text
+    assert answer.json()["counts"]["queued"] == 2_500
+    [lease] = await worker.claim()
+    assert lease.output_format == "webp"
+    job = (await http.get(f"/v1/jobs/{lease.job_id}")).json()
+    assert (job["input"]["prompt"], job["priority"]) == ("cat 0", "standard")
+
+
+async def test_every_wrong_item_is_named_and_none_is_stored(
+    http: httpx.AsyncClient, worker: HandWorker
+) -> None:
+    items = [item(0), item(1, width=7), {"custom_id": "a"}, item(3, height=4_096), item(0)]
+    answer = await http.post("/v1/batches", json={"items": items})
+    assert answer.status_code == 422
+    assert [one["field"] for one in answer.json()["errors"]] == [
+        "items.1.input.width",
+        "items.2.input",
+        "items.3.input.height",
+        "items.4.custom_id",
+    ]
+    assert "number 0" in answer.json()["errors"][3]["message"]
+    assert (await http.get("/v1/batches")).json()["data"] == []
+    assert (await http.get("/v1/jobs")).json()["data"] == []
+
+
+@pytest.mark.parametrize(
+    ("body", "field", "said"),
+    [
+        (b'{"custom_id": "a", "input": {"prompt": "a cat"}}\n{oops\n', "lines.1", "is not JSON"),
+        (b"[1]\n", "lines.0", "valid dictionary"),
+        (b"\n\n", "body", "has no items"),
+    ],
+)
+async def test_a_wrong_line_is_named(
+    http: httpx.AsyncClient, worker: HandWorker, body: bytes, field: str, said: str
+) -> None:
+    answer = await http.post("/v1/batches", content=body, headers=JSONL)
+    assert answer.status_code == 422
+    [problem] = answer.json()["errors"]
+    assert problem["field"] == field
+    assert said in problem["message"]
+
+
+@pytest.mark.parametrize(
+    ("body", "field"),
+    [
+        (b"{oops", "body"),
+        (b"[]", "items"),
+        (b'{"items": {}}', "items"),
+        (b'{"items": []}', "items"),
+        (b'{"items": [{}], "colour": 1}', "colour"),
+        (lines([{"items": [item(n) for n in range(1_001)]}]), "items"),
+    ],
+    ids=["broken", "list", "object", "empty", "unknown", "too many"],
+)
+async def test_a_wrong_body_is_refused(
+    http: httpx.AsyncClient, worker: HandWorker, body: bytes, field: str
+) -> None:
+    answer = await http.post("/v1/batches", content=body)
+    assert answer.status_code == 422
+    assert answer.json()["errors"][0]["field"] == field
+
+
+async def test_options_of_json_do_not_stand_in_the_query(http: httpx.AsyncClient, worker: HandWorker) -> None:
+    answer = await http.post("/v1/batches?priority=batch", json={"items": [item(0)]})
+    assert answer.status_code == 422
+    assert "body" in answer.json()["detail"]
+
+
+async def test_sizes_are_bounded(make_app: Callable[[ApiConfig], FastAPI], worker: HandWorker) -> None:
+    app = make_app(ApiConfig(max_body_bytes=1_000, max_batch_bytes=2_000))
+    async with httpx.AsyncClient(transport=httpx.ASGITransport(app), base_url="http://api.test") as http:
+        long = [item(n, prompt="a cat" * 100) for n in range(3)]
+        inline = await http.post("/v1/batches", json={"items": long})
+        as_lines = await http.post("/v1/batches", content=lines(long), headers=JSONL)
+        too_long = await http.post("/v1/batches", content=lines(long * 2), headers=JSONL)
+        elsewhere = await http.post("/v1/jobs", json=item(0, prompt="a cat" * 300))
+    assert [one.status_code for one in (inline, as_lines, too_long, elsewhere)] == [413, 202, 413, 413]
+    assert "JSON lines" in inline.json()["detail"]
+
+
+async def test_a_key_makes_a_batch_safe_to_repeat(
+    http: httpx.AsyncClient, worker: HandWorker, store: JobStore
+) -> None:
+    key, items = {"idempotency-key": "monday"}, [item(n) for n in range(5)]
+    answers = await asyncio.gather(
+        *(http.post("/v1/batches", json={"items": items}, headers=key) for _ in range(4))
+    )
+    assert len({answer.json()["id"] for answer in answers}) == 1
+    assert len(await store.list_jobs()) == 5
+    other = await http.post("/v1/batches", json={"items": items[:4]}, headers=key)
+    assert other.json()["code"] == "idempotency_mismatch"
+
+
+async def test_a_call_that_was_cut_off_goes_on_where_it_was(
+    http: httpx.AsyncClient, worker: HandWorker, store: JobStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    key, body = {"idempotency-key": "monday"} | JSONL, lines(item(n) for n in range(2_300))
+    add = store.batches.add
+
+    async def add_once(batch_id: str, start: int, chunk: Any) -> int:
+        if start:
+            raise ConnectionError("as if the process had been killed")
+        return await add(batch_id, start, chunk)
+
+    monkeypatch.setattr(store.batches, "add", add_once)
+    assert (await http.post("/v1/batches", content=body, headers=key)).status_code == 500
+    [batch] = (await http.get("/v1/batches")).json()["data"]
+    assert (batch["status"], batch["counts"]["queued"]) == ("accepting", 250)
+    monkeypatch.setattr(store.batches, "add", add)
+    again = (await http.post("/v1/batches", content=body, headers=key)).json()
+    assert (again["id"], again["status"], again["counts"]["queued"]) == (batch["id"], "running", 2_300)
+
+
+async def test_a_batch_can_be_canceled(http: httpx.AsyncClient, worker: HandWorker) -> None:
+    batch = await send(http, [item(n) for n in range(1_000)])
+    [lease] = await worker.claim()
+    canceled = await http.post(batch["urls"]["cancel"])
+    assert canceled.status_code == 202
+    assert canceled.json()["status"] == "canceling"
+    async with asyncio.timeout(10):
+        while (await get(http, batch))["counts"]["queued"]:
+            await asyncio.sleep(0.01)
+    assert lease.job_id in (await worker.beat(lease))["cancel"]
+    await worker.complete(lease)
+    async with asyncio.timeout(10):
+        while (await get(http, batch))["status"] != "canceled":
+            await asyncio.sleep(0.01)
+    assert (await http.post(batch["urls"]["cancel"])).status_code == 200
+    assert {one["status"] for one in await results(http, batch)} == {"canceled"}
+
+
+async def test_batches_are_listed_by_pages(http: httpx.AsyncClient, worker: HandWorker) -> None:
+    sent = [(await send(http, [item(0)]))["id"] for _ in range(3)]
+    first = (await http.get("/v1/batches", params={"limit": 2})).json()
+    BatchPageShape.model_validate_json(orjson.dumps(first))
+    rest = (await http.get("/v1/batches", params={"after": first["next"]})).json()
+    assert [one["id"] for one in first["data"] + rest["data"]] == sorted(sent, reverse=True)
+    assert (first["has_more"], rest["has_more"]) == (True, False)
+
+
+@pytest.mark.parametrize("path", ["/v1/batches/batch_none", "/v1/batches/..%00", "/v1/batches/none/results"])
+async def test_what_there_is_not_is_not_found(http: httpx.AsyncClient, path: str) -> None:
+    answer = await http.get(path)
+    assert (answer.status_code, answer.json()["code"]) == (404, "batch_not_found")
+
+
+async def test_the_end_of_a_batch_is_written_into_the_outbox(
+    http: httpx.AsyncClient, worker: HandWorker, store: JobStore
+) -> None:
+    await send(http, [item(0)], webhook={"url": "https://hooks.example/"})
+    [lease] = await worker.claim()
+    await worker.complete(lease)
+    [due] = await store.webhooks.take_due(10, frozenset())
+    assert due.delivery.type == "batch.completed"

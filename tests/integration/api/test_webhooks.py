@@ -1,0 +1,341 @@
+"""Webhooks, from a job's end to a receiver that verifies them, fails, hangs and redirects."""
+
+import asyncio
+import ssl
+from collections import deque
+from collections.abc import AsyncGenerator, Callable
+from contextlib import asynccontextmanager, suppress
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+from typing import Any
+
+import httpx
+import pytest
+from cryptography import x509
+from cryptography.hazmat.primitives import hashes, serialization
+from cryptography.hazmat.primitives.asymmetric import ec
+from cryptography.x509.oid import NameOID
+from fastapi import FastAPI
+from standardwebhooks import Webhook, WebhookVerificationError
+
+from diffuserve.api.config import ApiConfig
+from diffuserve.api.outside import Guard, Outside, Resolve
+from diffuserve.api.webhook_sender import WebhookSender
+from diffuserve.jobs.config import StoreConfig
+from diffuserve.jobs.store import JobStore
+from diffuserve.testing.hand_worker import PNG, HandWorker
+from diffuserve.testing.webhook_receiver import Received, WebhookReceiver, receiving
+
+LOOPBACK = ("127.0.0.0/8",)
+_FAST_RETRIES = (0.05, 0.05, 0.05)
+
+
+@pytest.fixture
+def store_config() -> StoreConfig:
+    return StoreConfig(webhook_retry_seconds=_FAST_RETRIES)
+
+
+@pytest.fixture
+def app(make_app: Callable[[ApiConfig], FastAPI]) -> FastAPI:
+    return make_app(
+        ApiConfig(look_seconds=0.02, webhook_allowed_networks=LOOPBACK, webhook_timeout_seconds=0.5)
+    )
+
+
+@pytest.fixture
+async def receiver() -> AsyncGenerator[WebhookReceiver]:
+    async with receiving() as receiver:
+        yield receiver
+
+
+@asynccontextmanager
+async def sending(app: FastAPI, outside: Outside | None = None) -> AsyncGenerator[None]:
+    services = app.state.services
+    outside = outside or Outside(services.guard)
+    task = asyncio.create_task(WebhookSender(services, outside).run())
+    yield
+    task.cancel()
+    with suppress(asyncio.CancelledError):
+        await task
+    await outside.close()
+
+
+@pytest.fixture
+async def sender(app: FastAPI) -> AsyncGenerator[None]:
+    async with sending(app):
+        yield
+
+
+async def submit(http: httpx.AsyncClient, url: str, **webhook: Any) -> dict[str, Any]:
+    body = {"input": {"prompt": "a cat"}, "webhook": {"url": url} | webhook}
+    answer = await http.post("/v1/jobs", json=body)
+    assert answer.status_code == 202, answer.text
+    job: dict[str, Any] = answer.json()
+    return job
+
+
+async def draw(http: httpx.AsyncClient, worker: HandWorker, url: str) -> dict[str, Any]:
+    job = await submit(http, url)
+    [lease] = await worker.claim()
+    await worker.complete(lease)
+    return job
+
+
+async def verified(http: httpx.AsyncClient, received: Received) -> dict[str, Any]:
+    """What the library of Standard Webhooks lets pass."""
+    secret = (await http.get("/v1/webhooks/secret")).json()["secret"]
+    message: dict[str, Any] = Webhook(secret).verify(received.body, dict(received.headers))
+    return message
+
+
+async def deliveries(http: httpx.AsyncClient) -> list[dict[str, Any]]:
+    [endpoint] = (await http.get("/v1/webhooks")).json()["data"]
+    found: list[dict[str, Any]] = (await http.get(f"/v1/webhooks/{endpoint['id']}/deliveries")).json()["data"]
+    return found
+
+
+async def settled(http: httpx.AsyncClient, status: str) -> dict[str, Any]:
+    """The only delivery, once it has this status."""
+    async with asyncio.timeout(10):
+        while True:
+            [delivery] = await deliveries(http)
+            if delivery["status"] == status:
+                return delivery
+            await asyncio.sleep(0.01)
+
+
+@pytest.mark.usefixtures("sender")
+async def test_a_picture_is_told_with_a_url_that_opens_it(
+    http: httpx.AsyncClient, worker: HandWorker, receiver: WebhookReceiver
+) -> None:
+    job = await draw(http, worker, receiver.url)
+    [received] = await receiver.wait_for(1)
+    message = await verified(http, received)
+    assert message["type"] == "job.succeeded"
+    assert message["data"]["id"] == job["id"]
+    assert received.headers["content-type"] == "application/json"
+    url = message["data"]["result"]["artifacts"][0]["url"]
+    assert (await http.get(url)).content == PNG
+    delivery = await settled(http, "delivered")
+    assert (delivery["id"], delivery["num_attempts"]) == (received.headers["webhook-id"], 1)
+
+
+@pytest.mark.usefixtures("sender")
+async def test_a_message_that_was_changed_is_not_verified(
+    http: httpx.AsyncClient, worker: HandWorker, receiver: WebhookReceiver
+) -> None:
+    await draw(http, worker, receiver.url)
+    [received] = await receiver.wait_for(1)
+    forged = Received("/", received.headers, received.body.replace(b"succeeded", b"failed"))
+    with pytest.raises(WebhookVerificationError):
+        await verified(http, forged)
+
+
+@pytest.mark.usefixtures("sender")
+async def test_after_a_rotation_both_secrets_verify(
+    http: httpx.AsyncClient, worker: HandWorker, receiver: WebhookReceiver
+) -> None:
+    old = (await http.get("/v1/webhooks/secret")).json()["secret"]
+    new = (await http.post("/v1/webhooks/secret/rotate")).json()["secret"]
+    assert new != old
+    await draw(http, worker, receiver.url)
+    [received] = await receiver.wait_for(1)
+    for secret in (old, new):
+        assert Webhook(secret).verify(received.body, dict(received.headers))["type"] == "job.succeeded"
+
+
+@pytest.mark.usefixtures("sender")
+@pytest.mark.parametrize("failure", [500, 302, 0, None], ids=["error", "redirect", "cut", "hang"])
+async def test_a_receiver_that_fails_is_tried_again_with_the_same_id(
+    http: httpx.AsyncClient, worker: HandWorker, receiver: WebhookReceiver, failure: int | None
+) -> None:
+    receiver.script = deque([failure])
+    receiver.redirect_to = receiver.url + "/elsewhere"
+    await draw(http, worker, receiver.url)
+    first, second = await receiver.wait_for(2)
+    assert first.headers["webhook-id"] == second.headers["webhook-id"]
+    assert second.path == "/hook", "a redirect was followed"
+    await verified(http, second)
+    assert (await settled(http, "delivered"))["num_attempts"] == 2
+
+
+@pytest.mark.usefixtures("sender")
+async def test_it_is_given_up_in_the_end_and_can_be_redelivered(
+    http: httpx.AsyncClient, worker: HandWorker, receiver: WebhookReceiver
+) -> None:
+    receiver.script = deque([503] * (1 + len(_FAST_RETRIES)))
+    await draw(http, worker, receiver.url)
+    delivery = await settled(http, "failed")
+    assert (delivery["num_attempts"], delivery["last_status"]) == (4, 503)
+    assert delivery["last_error"] == "answered 503"
+
+    [endpoint] = (await http.get("/v1/webhooks")).json()["data"]
+    again = await http.post(f"/v1/webhooks/{endpoint['id']}/deliveries/{delivery['id']}/redeliver")
+    assert again.status_code == 202
+    assert (await receiver.wait_for(5))[-1].headers["webhook-id"] == delivery["id"]
+    await settled(http, "delivered")
+
+
+@pytest.mark.usefixtures("sender")
+async def test_gone_is_heard(http: httpx.AsyncClient, worker: HandWorker, receiver: WebhookReceiver) -> None:
+    receiver.script = deque([410])
+    await draw(http, worker, receiver.url)
+    await settled(http, "failed")
+    [endpoint] = (await http.get("/v1/webhooks")).json()["data"]
+    assert endpoint["is_disabled"]
+    await draw(http, worker, receiver.url)
+    await asyncio.sleep(0.2)
+    assert len(receiver.received) == 1
+
+    enabled = await http.post(f"/v1/webhooks/{endpoint['id']}/enable")
+    assert not enabled.json()["is_disabled"]
+    await draw(http, worker, receiver.url)
+    await receiver.wait_for(2)
+
+
+@pytest.mark.usefixtures("sender")
+async def test_a_receiver_that_hangs_holds_up_nobody_else(
+    http: httpx.AsyncClient, worker: HandWorker, receiver: WebhookReceiver
+) -> None:
+    async with receiving() as hanging:
+        hanging.script = deque([None] * 100)
+        for _ in range(20):
+            await http.post(f"/v1/jobs/{(await submit(http, hanging.url))['id']}/cancel")
+        await hanging.wait_for(1)
+        loop = asyncio.get_running_loop()
+        started = loop.time()
+        await draw(http, worker, receiver.url)
+        await receiver.wait_for(1)
+        assert loop.time() - started < 0.4  # a receiver that hangs is let go after 0.5 s
+
+
+async def test_what_was_not_sent_is_sent_by_the_next_sender(
+    app: FastAPI, http: httpx.AsyncClient, worker: HandWorker, receiver: WebhookReceiver
+) -> None:
+    job = await draw(http, worker, receiver.url)
+    async with sending(app):
+        [received] = await receiver.wait_for(1)
+    assert (await verified(http, received))["data"]["id"] == job["id"]
+
+
+async def test_a_job_that_is_gone_is_told_in_short(
+    app: FastAPI, http: httpx.AsyncClient, store: JobStore, worker: HandWorker, receiver: WebhookReceiver
+) -> None:
+    job = await draw(http, worker, receiver.url)
+    await http.delete(f"/v1/jobs/{job['id']}")
+    async with sending(app):
+        [received] = await receiver.wait_for(1)
+    assert (await verified(http, received))["data"] == {"id": job["id"], "status": "succeeded"}
+
+
+@pytest.mark.parametrize(
+    ("url", "said"),
+    [
+        ("http://169.254.169.254/latest/meta-data", "not a public address"),
+        ("http://[::1]:8000/", "not a public address"),
+        ("http://10.1.2.3/", "not a public address"),
+        ("ftp://example.com/", "give a URL"),
+        ("https://user:secret@example.com/", "leave out user names"),
+        ("https://", "give a URL"),
+        ("nonsense", "give a URL"),
+        ("https://example.com:port/", "give a URL"),
+    ],
+)
+async def test_urls_that_will_never_do_are_refused_at_the_door(
+    make_app: Callable[[ApiConfig], FastAPI], worker: HandWorker, url: str, said: str
+) -> None:
+    transport = httpx.ASGITransport(make_app(ApiConfig()))
+    async with httpx.AsyncClient(transport=transport, base_url="http://api.test") as http:
+        body = {"input": {"prompt": "a cat"}, "webhook": {"url": url}}
+        answer = await http.post("/v1/jobs", json=body)
+    assert answer.status_code == 422
+    assert answer.json()["errors"][0]["field"] == "webhook.url"
+    assert said in answer.json()["detail"]
+
+
+async def test_events_must_be_events_of_a_job(http: httpx.AsyncClient, worker: HandWorker) -> None:
+    webhook = {"url": "https://hooks.example/", "events": ["job.exploded"]}
+    answer = await http.post("/v1/jobs", json={"input": {"prompt": "a cat"}, "webhook": webhook})
+    assert answer.status_code == 422
+    assert "job.succeeded" in answer.text
+
+
+async def test_a_name_that_leads_inside_is_not_called(
+    make_app: Callable[[ApiConfig], FastAPI], worker: HandWorker, receiver: WebhookReceiver
+) -> None:
+    """Also where the name leads outside at first, and inside when it is called."""
+    app = make_app(ApiConfig(look_seconds=0.02))
+    outside = Outside(app.state.services.guard, resolve=always("127.0.0.1"))
+    transport = httpx.ASGITransport(app)
+    async with (
+        httpx.AsyncClient(transport=transport, base_url="http://api.test") as http,
+        sending(app, outside),
+    ):
+        await draw(http, worker, f"http://harmless.example:{receiver.port}/hook")
+        delivery = await settled(http, "failed")
+    assert delivery["last_error"] == "harmless.example leads to 127.0.0.1, which is not a public address"
+    assert receiver.received == []
+
+
+async def test_one_private_address_among_several_is_enough_to_refuse(receiver: WebhookReceiver) -> None:
+    outside = Outside(Guard(()), resolve=always("93.184.215.14", "127.0.0.1"))
+    with pytest.raises(ConnectionError, match=r"leads to 127\.0\.0\.1"):
+        await outside.post(f"http://two.example:{receiver.port}/", {}, b"", 5.0)
+    await outside.close()
+
+
+async def test_a_certificate_must_be_for_the_name_and_the_line_goes_to_the_address(tmp_path: Path) -> None:
+    """Pinning the address takes nothing from TLS."""
+    server_side, client_side = certified("hooks.example", tmp_path)
+    outside = Outside(Guard(LOOPBACK), resolve=always("127.0.0.1"), ssl_context=client_side)
+    async with receiving(server_side) as receiver:
+        assert await outside.post(f"https://hooks.example:{receiver.port}/", {}, b"{}", 5.0) == 204
+        assert receiver.received[0].headers["host"] == f"hooks.example:{receiver.port}"
+        with pytest.raises(Exception, match="CERTIFICATE_VERIFY_FAILED"):
+            await outside.post(f"https://other.example:{receiver.port}/", {}, b"{}", 5.0)
+    await outside.close()
+
+
+async def test_attempts_and_backlog_are_measured(
+    app: FastAPI, http: httpx.AsyncClient, worker: HandWorker, receiver: WebhookReceiver
+) -> None:
+    await draw(http, worker, receiver.url)
+    assert "diffusion_webhook_backlog 1.0" in (await http.get("/metrics")).text
+    async with sending(app):
+        await settled(http, "delivered")
+    text = (await http.get("/metrics")).text
+    assert "diffusion_webhook_backlog 0.0" in text
+    assert 'diffusion_webhook_attempts_total{outcome="delivered"} 1.0' in text
+
+
+def always(*addresses: str) -> Resolve:
+    async def resolve(_host: str, _port: int) -> list[str]:
+        return list(addresses)
+
+    return resolve
+
+
+def certified(name: str, folder: Path) -> tuple[ssl.SSLContext, ssl.SSLContext]:
+    """A server's context with a certificate for `name`, and a client's that trusts it."""
+    key = ec.generate_private_key(ec.SECP256R1())
+    subject = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, name)])
+    now = datetime.now(UTC)
+    certificate = (
+        x509.CertificateBuilder()
+        .subject_name(subject)
+        .issuer_name(subject)
+        .public_key(key.public_key())
+        .serial_number(x509.random_serial_number())
+        .not_valid_before(now - timedelta(days=1))
+        .not_valid_after(now + timedelta(days=1))
+        .add_extension(x509.SubjectAlternativeName([x509.DNSName(name)]), critical=False)
+        .sign(key, hashes.SHA256())
+    )
+    path = folder / "server.pem"
+    secret = key.private_bytes(
+        serialization.Encoding.PEM, serialization.PrivateFormat.PKCS8, serialization.NoEncryption()
+    )
+    path.write_bytes(secret + certificate.public_bytes(serialization.Encoding.PEM))
+    server_side = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH)
+    server_side.load_cert_chain(path)
+    return server_side, ssl.create_default_context(cafile=str(path))
