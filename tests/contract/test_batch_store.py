@@ -136,7 +136,9 @@ async def test_every_item_is_charged_by_itself(job_store: JobStore) -> None:
     worker = await add_worker(job_store)
     batch = await take_in(job_store, 10)
     await job_store.submit(new_job("bob", band=Band.BATCH))
-    served = [await job_store.get(one.job_id) for one in await claim(job_store, worker, 3)]
+    leases = await claim(job_store, worker, 3)
+    assert {one.band for one in leases} == {Band.BATCH}
+    served = [await job_store.get(one.job_id) for one in leases]
     assert {one.tenant_id for one in served} == {"ada", "bob"}, "a batch went as a whole"
     assert batch.counts == {JobStatus.QUEUED: 10}
 

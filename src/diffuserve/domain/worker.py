@@ -6,7 +6,7 @@ from enum import StrEnum
 from typing import Any
 
 from diffuserve.domain.errors import InvalidParams
-from diffuserve.domain.job import JobError, JobResult, Phase
+from diffuserve.domain.job import Band, JobError, JobResult, Phase
 
 _HEARTBEATS_A_LEASE = 3
 
@@ -122,6 +122,7 @@ class Lease:
     input: Mapping[str, Any]
     attempt: int
     lease_seconds: float
+    band: Band = Band.STANDARD
     step_tokens: int = 0
     cost_seconds: float = 0.0
     timeout: float | None = None

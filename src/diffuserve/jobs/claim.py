@@ -233,6 +233,7 @@ def _lease(row: sa.Row[Any], lease_token: int, attempt: int, transaction: Transa
         input=orjson.loads(row.input),
         attempt=attempt,
         lease_seconds=transaction.config.lease_seconds,
+        band=_BANDS[row.band],
         step_tokens=row.step_tokens,
         cost_seconds=row.cost_seconds,
         timeout=row.timeout,

@@ -218,6 +218,7 @@ class WorkerAgent:
                 attempt=job.attempt,
                 input=lease.input,
                 folder=str(job.folder),
+                priority=-lease.band.rank,
                 num_previews=lease.num_previews,
                 output_format=lease.output_format,
             )

@@ -129,7 +129,7 @@ class EngineHost:
             params = self.engine.spec.resolve(GenerationParams(**job.input), seed=0)
             steps = _preview_steps(params.num_inference_steps or 1, job.num_previews)
             with self._lock:  # the first output may come before `add` has returned
-                request_id = self.engine.add(params, preview=bool(steps))
+                request_id = self.engine.add(params, priority=job.priority, preview=bool(steps))
                 self._requests[request_id] = _Request(job, steps)
                 self._request_ids[job.attempt] = request_id
         except Exception as error:  # whatever is wrong with this job is its own affair

@@ -102,11 +102,12 @@ class Failed:
 
 @dataclass(frozen=True, kw_only=True)
 class Add:
-    """A job for the engine, whose files go into `folder`."""
+    """A job for the engine, whose files go into `folder`; larger `priority` steps first."""
 
     attempt: str
     input: Mapping[str, Any]
     folder: str
+    priority: int = 0
     num_previews: int = 0
     output_format: str = "png"
 
