@@ -103,9 +103,7 @@ def submit(server: Server, prompt: str, *arguments: str) -> subprocess.Completed
 
 
 def show(server: Server, job_id: str) -> dict[str, object]:
-    shown: dict[str, object] = json.loads(
-        run("jobs", "show", job_id, "--server", server.address, "--json").stdout
-    )
+    shown: dict[str, object] = httpx.get(f"{server.address}/v1/jobs/{job_id}", trust_env=False).json()
     return shown
 
 
@@ -176,15 +174,15 @@ def test_a_signal_stops_the_server_cleanly_even_with_open_requests(number: signa
 
 
 def test_the_control_plane_answers_within_two_seconds_and_without_torch() -> None:
-    """Measured on a machine that does other things as well: the best of three."""
+    """Measured on a machine that does other things as well: the first of three that is fast enough."""
     blocker = Path("blocked")
     blocker.mkdir()
     for name in ("torch", "diffusers", "transformers"):
         (blocker / f"{name}.py").write_text(f"raise ImportError('{name} is blocked')\n", encoding="utf-8")
     environment = {**os.environ, "PYTHONPATH": str(blocker)}
     port = free_port()
-    seconds = []
-    for _ in range(3):
+    seconds: list[float] = []
+    while len(seconds) < 3 and min(seconds, default=3.0) >= 2.0:
         start = time.monotonic()
         process = subprocess.Popen([*DIFFUSERVE, "api", "--port", str(port)], env=environment)
         try:
@@ -280,6 +278,8 @@ def test_a_job_can_be_watched_and_canceled() -> None:
         job_id = command[3]
         assert run(*command[1:], "--server", server.address).returncode == 0
         eventually(lambda: show(server, job_id)["status"] == "canceled", 10)
+        shown = run("jobs", "show", job_id, "--server", server.address, "--json").stdout
+        assert json.loads(shown)["status"] == "canceled"
 
 
 def test_a_model_that_is_not_there_ends_the_server_with_a_reason() -> None:

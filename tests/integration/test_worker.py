@@ -6,130 +6,24 @@ import signal
 import socket
 import subprocess
 import sys
-from collections.abc import AsyncGenerator, Awaitable, Callable
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import httpx
 import psutil
 import pytest
-import sqlalchemy as sa
-import uvicorn
 
-from diffuserve.api.app import create_app
-from diffuserve.api.config import ApiConfig
-from diffuserve.client.http import HttpTransport
-from diffuserve.client.leases import LeaseClient
-from diffuserve.domain.job import Job, JobStatus, NewJob
+from diffuserve.domain.job import JobStatus
 from diffuserve.domain.worker import Orders, WorkerState
 from diffuserve.events.base import job_topic
-from diffuserve.events.memory import MemoryEventBus
-from diffuserve.jobs import schema
-from diffuserve.jobs.config import StoreConfig
-from diffuserve.jobs.reaper import Reaper
-from diffuserve.jobs.store import JobStore
 from diffuserve.media.picture_file import read_parameters
-from diffuserve.storage.local import LocalArtifactStore
+from diffuserve.testing.plane import LEASE_SECONDS, NULL_ENGINE, Plane, eventually, until
 from diffuserve.worker.admission import Memory
 from diffuserve.worker.agent import WorkerAgent
-from diffuserve.worker.config import WorkerConfig
 from diffuserve.worker.messages import Failed
 
-LEASE_SECONDS = 3.0
-NULL = (sys.executable, "-m", "diffuserve.testing.null_engine")
-
-
-class Plane:
-    """A control plane on a port of its own, which can go away and come back."""
-
-    def __init__(self, folder: Path) -> None:
-        self.bus = MemoryEventBus()
-        self.folder = folder
-        self.artifacts = LocalArtifactStore(folder / "artifacts")
-        config = StoreConfig(lease_seconds=LEASE_SECONDS, heartbeat_seconds=1.0, default_plan="pro")
-        self.store = JobStore(f"sqlite:///{folder}/jobs.db", self.bus, config)
-        with socket.socket() as probe:
-            probe.bind(("127.0.0.1", 0))
-            self.port: int = probe.getsockname()[1]
-        self.url = f"http://127.0.0.1:{self.port}"
-
-    async def listen(self) -> None:
-        app = create_app(self.store, self.artifacts, self.bus, ApiConfig(auth=False, look_seconds=0.2))
-        config = uvicorn.Config(app, port=self.port, log_level="error", timeout_graceful_shutdown=1)
-        self.server = uvicorn.Server(config)
-        self.serving = asyncio.create_task(self.server.serve())
-        while not self.server.started:
-            await asyncio.sleep(0.01)
-
-    async def vanish(self) -> None:
-        self.server.should_exit = True
-        await self.serving
-
-    async def submit(self, prompt: str = "a star", model: str = "null", **values: Any) -> Job:
-        values.setdefault("input", {"prompt": prompt, "seed": 1})
-        return await self.store.submit(NewJob(tenant_id="ada", model=model, cost_seconds=0.1, **values))
-
-    async def expire(self, job: Job) -> None:
-        """As if nobody had renewed its lease."""
-        leases = schema.leases
-        late = sa.update(leases).where(leases.c.job_id == job.id).values(expires_at=0.0)
-        await self.store.database.write(lambda transaction: transaction.execute(late))
-
-    async def status(self, job: Job) -> JobStatus:
-        return (await self.store.get(job.id)).status
-
-
-@pytest.fixture
-async def plane(tmp_path: Path) -> AsyncGenerator[Plane]:
-    plane = Plane(tmp_path)
-    await plane.store.open()
-    await plane.listen()
-    reaper = asyncio.create_task(Reaper(plane.store, plane.artifacts).run())
-    yield plane
-    reaper.cancel()
-    await plane.vanish()
-    await plane.store.close()
-
-
 Start = Callable[..., WorkerAgent]
-
-
-@pytest.fixture
-async def start(plane: Plane) -> AsyncGenerator[Start]:
-    """Starts agents; each is drained at the end."""
-    running: list[tuple[WorkerAgent, asyncio.Task[int]]] = []
-
-    def start(*options: str, memory: Memory | None = None, **values: Any) -> WorkerAgent:
-        values.setdefault("engine_command", (*NULL, *options))
-        values.setdefault("drain_seconds", 0.0)
-        config = WorkerConfig(server=plane.url, **values)
-        client = LeaseClient(HttpTransport(plane.url, patience_seconds=60.0))
-        agent = WorkerAgent(config, client, lambda _pid: memory or Memory(0, 1))
-        agent.over = asyncio.create_task(agent.run())  # type: ignore[attr-defined]
-        running.append((agent, agent.over))  # type: ignore[attr-defined]
-        return agent
-
-    yield start
-    for agent, task in running:
-        agent.drain()
-        await asyncio.wait({task}, timeout=10)
-
-
-async def eventually(check: Callable[[], Awaitable[bool] | bool], seconds: float = 10.0) -> None:
-    async with asyncio.timeout(seconds):
-        while True:
-            answer = check()
-            if answer if isinstance(answer, bool) else await answer:
-                return
-            await asyncio.sleep(0.03)
-
-
-async def until(plane: Plane, job: Job, status: JobStatus, seconds: float = 10.0) -> Job:
-    async def reached() -> bool:
-        return await plane.status(job) is status
-
-    await eventually(reached, seconds)
-    return await plane.store.get(job.id)
 
 
 async def engine_pid(agent: WorkerAgent) -> int:
@@ -191,10 +85,12 @@ async def test_without_restarts_the_agent_ends_with_its_engine(plane: Plane, sta
 
 async def test_the_engine_dies_with_its_agent(plane: Plane, tmp_path: Path) -> None:
     command = [sys.executable, "-m", "diffuserve", "worker", "--server", plane.url]
-    engine = f"{' '.join(NULL)} --seconds 60"
+    engine = f"{' '.join(NULL_ENGINE)} --seconds 60"
     with subprocess.Popen([*command, "--engine-command", engine], stderr=subprocess.DEVNULL) as agent:
         process = psutil.Process(agent.pid)
-        await eventually(lambda: any("null_engine" in " ".join(c.cmdline()) for c in process.children()), 20)
+        await eventually(
+            lambda: any("null_engine" in " ".join(c.cmdline()) for c in process.children()), 20.0
+        )
         (child,) = process.children()
         agent.kill()
         await eventually(lambda: not child.is_running() or child.status() == psutil.STATUS_ZOMBIE, 1.0)
@@ -205,10 +101,10 @@ async def test_a_frozen_engine_dies_with_its_agent_too(plane: Plane, tmp_path: P
     with subprocess.Popen(command, stderr=subprocess.DEVNULL) as agent:
         process = psutil.Process(agent.pid)
         await eventually(
-            lambda: any("engine_process" in " ".join(c.cmdline()) for c in process.children()), 20
+            lambda: any("engine_process" in " ".join(c.cmdline()) for c in process.children()), 20.0
         )
         (child,) = process.children()
-        await eventually(lambda: len(child.threads()) > 1, 20)  # it has connected
+        await eventually(lambda: len(child.threads()) > 1, 20.0)  # it has connected
         child.suspend()
         agent.kill()
         await eventually(lambda: not child.is_running() or child.status() == psutil.STATUS_ZOMBIE, 1.0)
@@ -227,7 +123,7 @@ async def test_a_stuck_engine_is_killed_and_its_job_goes_back(plane: Plane, star
     if how == "frozen":
         await until(plane, job, JobStatus.SUCCEEDED)
     else:
-        failed = await until(plane, job, JobStatus.FAILED, 40)
+        failed = await until(plane, job, JobStatus.FAILED, 40.0)
         assert failed.error is not None
         assert failed.error.code == "worker_lost", "it hangs every engine"
 
@@ -312,7 +208,7 @@ async def test_a_real_engine_that_is_still_starting_dies_with_its_agent(plane: P
     with subprocess.Popen(command, stderr=subprocess.DEVNULL) as agent:
         process = psutil.Process(agent.pid)
         await eventually(
-            lambda: any("engine_process" in " ".join(c.cmdline()) for c in process.children()), 20
+            lambda: any("engine_process" in " ".join(c.cmdline()) for c in process.children()), 20.0
         )
         (child,) = process.children()
         agent.kill()
@@ -399,7 +295,7 @@ async def test_the_real_engine_draws_with_previews_and_a_thumbnail(plane: Plane,
     wanted = {"prompt": "a large red circle", "seed": 7, "num_inference_steps": 4}
     job = await plane.submit(model="tiny-flux", input=wanted, num_previews=2, output_format="webp")
     with plane.bus.subscribe(job_topic(job.id)) as news:
-        job = await until(plane, job, JobStatus.SUCCEEDED, 40)
+        job = await until(plane, job, JobStatus.SUCCEEDED, 40.0)
         heard = []
         while (message := await news.get(0.1)) is not None:
             heard.append(message)

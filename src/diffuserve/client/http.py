@@ -21,10 +21,12 @@ from diffuserve.domain.errors import (
     NotFinished,
     NotFound,
     QueueFull,
+    RateLimited,
     ServerRefused,
     ServerUnavailable,
     TooLarge,
     Unauthorized,
+    UploadMissing,
     WorkerNotFound,
 )
 
@@ -143,8 +145,10 @@ _ERRORS: Mapping[str, type[DiffuserveError]] = {
         NotFinished,
         NotFound,
         QueueFull,
+        RateLimited,
         TooLarge,
         Unauthorized,
+        UploadMissing,
         WorkerNotFound,
     )
 }

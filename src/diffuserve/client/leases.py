@@ -122,7 +122,7 @@ class LeaseClient:
         return {"name": name, "size_bytes": len(content), "sha256": hashlib.sha256(content).hexdigest()}
 
     async def complete(self, job_id: str, completion: Completion) -> LeaseOutcome:
-        """Raises `LeaseLost`."""
+        """Raises `LeaseLost`, and `UploadMissing` where files must be uploaded again."""
         return _OUTCOME.validate_json(await self._post(f"/v1/leases/{job_id}/complete", asdict(completion)))
 
     async def fail(self, job_id: str, failure: Failure) -> LeaseOutcome:

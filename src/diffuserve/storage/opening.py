@@ -2,11 +2,24 @@
 
 from datetime import timedelta
 from pathlib import Path
+from typing import TYPE_CHECKING, Any
 from urllib.parse import unquote, urlsplit
 
 from diffuserve.domain.errors import InvalidParams
 from diffuserve.storage.base import ArtifactStore
 from diffuserve.storage.local import LocalArtifactStore
+
+if TYPE_CHECKING:
+    from obstore.store import RetryConfig
+
+# A bucket that fails answers within 25 s, sooner than a worker gives up waiting for the control plane.
+# Not as `client_options`, which would take the place of what the environment says of TLS and proxies.
+TIME_LIMITS: Any = {"connect_timeout": "3s", "read_timeout": "15s", "timeout": "60s"}
+RETRIES: "RetryConfig" = {
+    "max_retries": 10,
+    "retry_timeout": timedelta(seconds=10),
+    "backoff": {"init_backoff": timedelta(seconds=0.1), "max_backoff": timedelta(seconds=2), "base": 2},
+}
 
 
 def open_artifacts(url: str) -> ArtifactStore:
@@ -32,18 +45,18 @@ def _open_bucket(scheme: str, name: str, prefix: str | None) -> ArtifactStore:
 
     from diffuserve.storage.bucket import BucketArtifactStore
 
-    patience = timedelta(seconds=30)
     try:
         if scheme == "gs":
             return BucketArtifactStore(
-                GCSStore(name, prefix=prefix, retry_config={"max_retries": 5, "retry_timeout": patience})
+                GCSStore(name, prefix=prefix, config=TIME_LIMITS, retry_config=RETRIES)
             )
         return BucketArtifactStore(
             S3Store(
                 name,
                 prefix=prefix,
+                config=TIME_LIMITS,
                 checksum_algorithm="SHA256",
-                retry_config={"max_retries": 5, "retry_timeout": patience},
+                retry_config=RETRIES,
             )
         )
     except BaseError as error:

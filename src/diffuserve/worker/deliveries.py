@@ -3,12 +3,12 @@
 import asyncio
 import logging
 import shutil
-from collections.abc import Callable, Coroutine
+from collections.abc import Callable, Coroutine, Sequence
 from pathlib import Path
 from typing import Any
 
 from diffuserve.client.leases import LeaseClient
-from diffuserve.domain.errors import Conflict, DiffuserveError, LeaseLost, ServerUnavailable
+from diffuserve.domain.errors import DiffuserveError, LeaseLost, ServerUnavailable, UploadMissing
 from diffuserve.domain.job import Artifact, JobError, JobResult, Phase
 from diffuserve.domain.worker import Completion, Failure, ProgressReport, Release, ReleaseCause
 from diffuserve.worker.held import HeldJob
@@ -16,6 +16,8 @@ from diffuserve.worker.messages import Done, Failed, FinishedFile, Previewed
 from diffuserve.worker.metrics import WorkerMetrics
 
 log = logging.getLogger(__name__)
+
+_UPLOADS, _UPLOAD_PAUSE = 3, 1.0  # of a result whose files do not arrive, before another worker may try
 
 
 class Deliveries:
@@ -91,11 +93,25 @@ class Deliveries:
         if (preview := self._previews.pop(job.attempt, None)) is not None:
             await asyncio.wait({preview})
         try:
-            artifacts = await asyncio.gather(*(self._upload(job, file) for file in done.files))
+            return await self._deliver(job, done, _UPLOADS)
         except (OSError, DiffuserveError) as error:
-            if isinstance(error, Conflict | ServerUnavailable):
+            if isinstance(error, LeaseLost | ServerUnavailable):
                 raise
             return await self._fail(job, "upload_failed", str(error), retryable=True)
+
+    async def _deliver(self, job: HeldJob, done: Done, num_tries: int) -> str:
+        """Files that did not arrive are sent again: they are still here, and nothing is drawn anew."""
+        artifacts = await asyncio.gather(*(self._upload(job, file) for file in done.files))
+        try:
+            return await self._publish(job, done, artifacts)
+        except UploadMissing as error:
+            if num_tries == 1:
+                raise
+            log.warning("job %s: %s", job.lease.job_id, error)
+        await asyncio.sleep(_UPLOAD_PAUSE)
+        return await self._deliver(job, done, num_tries - 1)
+
+    async def _publish(self, job: HeldJob, done: Done, artifacts: Sequence[Artifact]) -> str:
         result = JobResult(
             artifacts=tuple(artifacts), input=done.input, timings=done.timings, warnings=done.warnings
         )

@@ -1,0 +1,56 @@
+"""A control plane and real agents."""
+
+import asyncio
+from collections.abc import AsyncGenerator, Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from diffuserve.client.http import HttpTransport
+from diffuserve.client.leases import LeaseClient
+from diffuserve.jobs.reaper import Reaper
+from diffuserve.storage.bucket import BucketArtifactStore
+from diffuserve.storage.local import LocalArtifactStore
+from diffuserve.testing.plane import NULL_ENGINE, Plane
+from diffuserve.worker.admission import Memory
+from diffuserve.worker.agent import WorkerAgent
+from diffuserve.worker.config import WorkerConfig
+
+
+@pytest.fixture
+def artifacts(tmp_path: Path) -> LocalArtifactStore:
+    return LocalArtifactStore(tmp_path / "artifacts")
+
+
+@pytest.fixture
+async def plane(tmp_path: Path, artifacts: LocalArtifactStore | BucketArtifactStore) -> AsyncGenerator[Plane]:
+    plane = Plane(tmp_path, artifacts)
+    await plane.store.open()
+    await plane.listen()
+    reaper = asyncio.create_task(Reaper(plane.store, plane.artifacts).run())
+    yield plane
+    reaper.cancel()
+    await plane.vanish()
+    await plane.store.close()
+
+
+@pytest.fixture
+async def start(plane: Plane) -> AsyncGenerator[Callable[..., WorkerAgent]]:
+    """Starts agents; each is drained at the end."""
+    running: list[tuple[WorkerAgent, asyncio.Task[int]]] = []
+
+    def start(*options: str, memory: Memory | None = None, **values: Any) -> WorkerAgent:
+        values.setdefault("engine_command", (*NULL_ENGINE, *options))
+        values.setdefault("drain_seconds", 0.0)
+        config = WorkerConfig(server=plane.url, **values)
+        client = LeaseClient(HttpTransport(plane.url, patience_seconds=60.0))
+        agent = WorkerAgent(config, client, lambda _pid: memory or Memory(0, 1))
+        agent.over = asyncio.create_task(agent.run())  # type: ignore[attr-defined]
+        running.append((agent, agent.over))  # type: ignore[attr-defined]
+        return agent
+
+    yield start
+    for agent, task in running:
+        agent.drain()
+        await asyncio.wait({task}, timeout=10)

@@ -1,0 +1,133 @@
+"""Real agents whose files go to a bucket, which is not always well."""
+
+import hashlib
+import subprocess
+import sys
+from collections.abc import AsyncGenerator, Callable, Iterator
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import httpx
+import psutil
+import pytest
+
+from diffuserve.domain.job import JobStatus
+from diffuserve.storage.bucket import BucketArtifactStore
+from diffuserve.testing.faulty_proxy import Answer, CutAnswer, CutRequest, FaultyProxy
+from diffuserve.testing.plane import NULL_ENGINE, Plane, eventually, until
+from diffuserve.testing.s3 import S3Server, bucket_at
+from diffuserve.worker import deliveries
+from diffuserve.worker.agent import WorkerAgent
+
+Start = Callable[..., WorkerAgent]
+STAR = {"model": "null", "input": {"prompt": "a star"}}
+
+
+@pytest.fixture
+def proxy(s3: S3Server) -> Iterator[FaultyProxy]:
+    """Between the bucket and whoever speaks to it."""
+    with FaultyProxy(s3.url) as proxy:
+        yield proxy
+
+
+@pytest.fixture
+def bucket(s3: S3Server) -> str:
+    return s3.create_bucket()
+
+
+@pytest.fixture
+def artifacts(proxy: FaultyProxy, bucket: str) -> BucketArtifactStore:
+    return bucket_at(proxy.url, bucket, "results")
+
+
+@pytest.fixture
+def ledger(tmp_path: Path) -> Path:
+    """Where the engine notes each run of its model."""
+    return tmp_path / "ledger"
+
+
+async def registered(plane: Plane) -> bool:
+    return bool(await plane.store.workers())
+
+
+@pytest.fixture
+async def agent(plane: Plane, ledger: Path) -> AsyncGenerator[psutil.Process]:
+    """A process with an environment of its own, which holds no credentials."""
+    engine = " ".join([*NULL_ENGINE, "--files", "1", "--ledger", str(ledger)])
+    command = [sys.executable, "-m", "diffuserve", "worker", "--server", plane.url]
+    environment = {"PATH": "/usr/bin:/bin", "DIFFUSERVE_CACHE_DIR": str(ledger.parent)}
+    with subprocess.Popen([*command, "--engine-command", engine], env=environment) as process:
+        try:
+            await eventually(partial(registered, plane), 20.0)
+            yield psutil.Process(process.pid)
+        finally:
+            process.kill()
+
+
+async def finished(http: httpx.AsyncClient, job: dict[str, Any]) -> dict[str, Any]:
+    found = await http.get(job["urls"]["self"], params={"wait": 30})
+    assert found.json()["status"] == "succeeded"
+    return dict(found.json())
+
+
+async def test_pictures_go_to_the_bucket_and_outlive_its_troubles(
+    plane: Plane, agent: psutil.Process, proxy: FaultyProxy, s3: S3Server, bucket: str, ledger: Path
+) -> None:
+    async with httpx.AsyncClient(base_url=plane.url, timeout=40) as http:
+        job = await finished(http, (await http.post("/v1/jobs", json=STAR)).json())
+        (artifact,) = job["result"]["artifacts"]
+        picture = await http.get(artifact["url"])
+        assert picture.headers["content-type"] == artifact["content_type"] == "image/png"
+        assert hashlib.sha256(picture.content).hexdigest() == artifact["sha256"]
+        stored = s3.client.list_objects_v2(Bucket=bucket)["Contents"]
+        assert [one["Key"] for one in stored] == [f"results/{job['id']}/1/0.png"]
+        assert not [name for name in agent.environ() if name.startswith("AWS")]
+
+        proxy.always = Answer(500)
+        late = (await http.post("/v1/jobs", json=STAR)).json()
+        await eventually(lambda: len(uploads(proxy, late)) >= 2)
+        proxy.fail_next(CutRequest(), CutAnswer())
+        proxy.always = None
+        assert (await finished(http, late))["attempt"] == 1
+        assert len(uploads(proxy, late)) >= 5, "two were answered 500, two were cut, and one arrived"
+    assert ledger.read_text().split() == [f"{job['id']}-1", f"{late['id']}-1"], "each was drawn once"
+
+
+def uploads(proxy: FaultyProxy, job: dict[str, Any]) -> list[str]:
+    return [path for method, path in proxy.asked if method == "PUT" and job["id"] in path]
+
+
+@pytest.fixture
+def no_pause(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(deliveries, "_UPLOAD_PAUSE", 0.0)
+
+
+class Loss:
+    """Empties the bucket whenever a completion is about to be checked, for some times."""
+
+    def __init__(self, artifacts: BucketArtifactStore, num_times: int) -> None:
+        self._artifacts = artifacts
+        self._size = artifacts.size
+        self.num_left = num_times
+
+    async def size(self, key: str) -> int:
+        if self.num_left:
+            self.num_left -= 1
+            await self._artifacts.delete(key.rpartition("/")[0])
+        return await self._size(key)
+
+
+@pytest.mark.usefixtures("no_pause")
+@pytest.mark.parametrize(("num_times", "num_runs"), [(2, 1), (3, 2)])
+async def test_a_picture_that_did_not_arrive_is_sent_again_and_drawn_anew_when_that_is_in_vain(
+    plane: Plane, start: Start, ledger: Path, monkeypatch: pytest.MonkeyPatch, num_times: int, num_runs: int
+) -> None:
+    assert isinstance(plane.artifacts, BucketArtifactStore)
+    loss = Loss(plane.artifacts, num_times)
+    monkeypatch.setattr(plane.artifacts, "size", loss.size)
+    start("--files", "1", "--ledger", str(ledger))
+    job = await until(plane, await plane.submit(), JobStatus.SUCCEEDED)
+    assert (loss.num_left, job.attempt) == (0, num_runs)
+    assert ledger.read_text().split() == [f"{job.id}-{number + 1}" for number in range(num_runs)]
+    assert await plane.artifacts.size(f"{job.id}/{job.lease_token}/0.png") > 0
