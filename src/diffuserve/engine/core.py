@@ -24,7 +24,6 @@ from diffuserve.engine.request_state import RequestState
 from diffuserve.engine.scheduler import StepLimits, StepScheduler
 from diffuserve.engine.sharding import balanced_shards
 from diffuserve.engine.stats import EngineStats
-from diffuserve.models.base import Pipeline
 
 _MIN_SHARD_TOKENS = 384  # smaller shards spend more on their own overhead than a second core gives
 _MIN_KNEE_TOKENS, _MAX_KNEE_TOKENS = 1_024, 65_536
@@ -36,14 +35,15 @@ class EngineCore:
     `on_decoded` is called from the decoder's thread when finished pictures wait to be collected.
     """
 
-    def __init__(self, pipeline: Pipeline, config: EngineConfig, on_decoded: Callable[[], None]) -> None:
+    def __init__(self, runner: ModelRunner, config: EngineConfig, on_decoded: Callable[[], None]) -> None:
+        pipeline = runner.pipeline
         self._config = config
         self.stats = EngineStats()
         self.memory_budget = memory_budget(pipeline.device, config.memory_budget_bytes)
         self.cost_model = CostModel.start(pipeline.cost_prior(), config.cost_fit_path)
         self._scheduler = StepScheduler(config.ageing_steps)
         self._lanes = make_lanes(pipeline.device, config.num_threads, config.deterministic)
-        self._runner = ModelRunner(pipeline)
+        self._runner = runner
         self._prompts = PromptEncoder(self._runner, self._lanes, self.cost_model, config.prompt_cache_size)
         self._decoder = Decoder(self._runner, self._lanes, self.cost_model, on_decoded)
         self._active: dict[str, RequestState] = {}
@@ -84,6 +84,7 @@ class EngineCore:
     def close(self) -> None:
         self._decoder.close()
         self._lanes.close()
+        self._runner.close()
         if self._config.cost_fit_path is not None:
             self.cost_model.save(self._config.cost_fit_path)
 
@@ -183,6 +184,7 @@ class EngineCore:
     def _forget(self, state: RequestState) -> None:
         self._active.pop(state.request_id, None)
         self._decoding.pop(state.request_id, None)
+        self._runner.forget(state.request_id)
 
 
 def _as_failure(request_id: str, cause: Exception) -> DiffuserveError:

@@ -6,8 +6,6 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
 
-from torch import Tensor
-
 from diffuserve.domain.params import GenerationParams
 from diffuserve.engine.cost_model import CostModel
 from diffuserve.engine.lanes import Lane, Lanes
@@ -113,7 +111,7 @@ class Decoder:
             if group and _size(job.state.params) != _size(group[0].state.params):
                 continue
             pixels += job.state.load.num_pixels
-            if group and pixels > self._runner.pipeline.max_decode_pixels:
+            if group and pixels > self._runner.pipeline.max_decode_pixels * self._runner.num_decoders:
                 break
             group.append(job)
         for job in group:
@@ -134,7 +132,7 @@ class Decoder:
 
     def _decode_group(self, group: list[_Job]) -> list[Decoded]:
         states = [job.state for job in group]
-        outcomes = self._runner.decode([_latents(s) for s in states], [s.params for s in states])
+        outcomes = self._runner.decode(states)
         for state in states:
             state.latents = None
         return [Decoded(state, outcome) for state, outcome in zip(states, outcomes, strict=True)]
@@ -142,8 +140,3 @@ class Decoder:
 
 def _size(params: GenerationParams) -> tuple[int | None, int | None, int]:
     return (params.width, params.height, params.num_frames)
-
-
-def _latents(state: RequestState) -> Tensor:
-    assert state.latents is not None
-    return state.latents

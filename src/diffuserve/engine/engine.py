@@ -20,6 +20,7 @@ from diffuserve.domain.params import GenerationParams
 from diffuserve.engine.config import EngineConfig
 from diffuserve.engine.core import EngineCore
 from diffuserve.engine.cost_model import CostModel
+from diffuserve.engine.model_runner import ModelRunner
 from diffuserve.engine.outputs import GenerationResult, StepOutput
 from diffuserve.engine.request_state import RequestState
 from diffuserve.engine.stats import EngineStats
@@ -36,10 +37,13 @@ class Engine:
     Drive it one way at a time: `generate`, or `add` and `step` by hand, or `submit` from asyncio.
     """
 
-    def __init__(self, pipeline: Pipeline, config: EngineConfig | None = None) -> None:
+    def __init__(
+        self, pipeline: Pipeline, config: EngineConfig | None = None, runner: ModelRunner | None = None
+    ) -> None:
+        """`runner` runs the model, by default on this process alone."""
         self.pipeline = pipeline
         self.config = config or EngineConfig()
-        self._core = EngineCore(pipeline, self.config, on_decoded=self._announce)
+        self._core = EngineCore(runner or ModelRunner(pipeline), self.config, on_decoded=self._announce)
         self._stepping = threading.Lock()  # whoever holds it may call the core
         self._undelivered: list[StepOutput] = []
         self._driver: threading.Thread | None = None

@@ -25,10 +25,21 @@ class Moved:
 
 
 class ModelRunner:
-    """Each method gives, for each request, its value or the exception that it alone raised."""
+    """Each method gives, for each request, its value or the exception that it alone raised.
+
+    `num_decoders` decode side by side; a runner that others follow is told whom it may `forget`.
+    """
+
+    num_decoders = 1
 
     def __init__(self, pipeline: Pipeline) -> None:
         self.pipeline = pipeline
+
+    def forget(self, request_id: str) -> None:
+        """Nothing more will be asked of this request."""
+
+    def close(self) -> None:
+        """Nothing more will be asked of any."""
 
     def encode(self, params: Sequence[GenerationParams]) -> list[Conditioning | Exception]:
         return isolate(params, self.pipeline.encode)
@@ -37,10 +48,9 @@ class ModelRunner:
         """One denoising step of each request, in one forward pass; the states are not advanced."""
         return isolate(states, self._step)
 
-    def decode(
-        self, latents: Sequence[Tensor], params: Sequence[GenerationParams]
-    ) -> list[list[Frames] | Exception]:
-        return isolate(list(zip(latents, params, strict=True)), self._decode_finite)
+    def decode(self, states: Sequence[RequestState]) -> list[list[Frames] | Exception]:
+        """Pictures of requests of one size that are denoised."""
+        return isolate(states, self._decode_finite)
 
     def _step(self, states: Sequence[RequestState]) -> list[Moved]:
         for state in states:
@@ -60,11 +70,12 @@ class ModelRunner:
             preview = self.pipeline.preview(sampler.clean(state.latents, prediction, sigma), state.params)
         return Moved(sampler.step(state.latents, prediction, sigma, next_sigma), preview)
 
-    def _decode_finite(self, batch: Sequence[tuple[Tensor, GenerationParams]]) -> list[list[Frames]]:
+    def _decode_finite(self, states: Sequence[RequestState]) -> list[list[Frames]]:
+        latents = [state.latents for state in states if state.latents is not None]
         # Checked here and not between steps: off the denoising thread, and NaN never heals.
-        if not all(bool(latents.isfinite().all()) for latents, _ in batch):
+        if not all(bool(one.isfinite().all()) for one in latents):
             raise FloatingPointError("the latents are not finite")
-        return self.pipeline.decode([latents for latents, _ in batch], [params for _, params in batch])
+        return self.pipeline.decode(latents, [state.params for state in states])
 
 
 def isolate(items: Sequence[Item], run: Callable[[Sequence[Item]], list[Value]]) -> list[Value | Exception]:

@@ -12,6 +12,7 @@ if TYPE_CHECKING:
     from diffuserve.domain.model_spec import ModelSpec
     from diffuserve.models.base import Pipeline
     from diffuserve.models.folder import ModelFolder
+    from diffuserve.parallel.ranks import Ranks
 
 # The `_class_name` of a model_index.json, and who serves it.
 PIPELINES: Mapping[str, str] = {
@@ -20,15 +21,20 @@ PIPELINES: Mapping[str, str] = {
 
 
 def load_pipeline(
-    model: str, device: "torch.device", dtype: "torch.dtype | None" = None, deterministic: bool = False
+    model: str,
+    device: "torch.device",
+    dtype: "torch.dtype | None" = None,
+    deterministic: bool = False,
+    ranks: "Ranks | None" = None,
 ) -> "Pipeline":
     """Load a bundled model, a diffusers folder or a hub id onto `device`.
 
+    With `ranks` the same is loaded on each of them, and every denoising step is shared.
     `dtype=None` takes the family's choice for the checkpoint and the device. Raises `ModelNotFound`
     or `InvalidModel` before any weight is read.
     """
     folder, family = _open(model)
-    pipeline: Pipeline = family.load(folder, device, dtype, deterministic)
+    pipeline: Pipeline = family.load(folder, device, dtype, deterministic, ranks)
     return pipeline
 
 

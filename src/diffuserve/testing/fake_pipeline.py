@@ -8,7 +8,9 @@ can be told to fail for chosen prompts.
 import hashlib
 import threading
 from collections.abc import Callable, Hashable, Mapping, Sequence
+from contextlib import nullcontext
 from dataclasses import dataclass, field
+from functools import partial
 
 import torch
 from PIL import Image
@@ -18,6 +20,7 @@ from diffuserve.domain.cost import CostFit, Workload
 from diffuserve.domain.model_spec import ModelSpec
 from diffuserve.domain.params import GenerationParams
 from diffuserve.models.base import Conditioning, DenoiseInput, Frames
+from diffuserve.parallel.ranks import Ranks
 from diffuserve.samplers.base import NoiseSchedule
 from diffuserve.samplers.flow_match_euler import FlowMatchEuler
 
@@ -60,6 +63,7 @@ class FakePipeline:
     on_denoise: Callable[[Sequence[GenerationParams]], None] = lambda _: None
     on_decode: Callable[[Sequence[GenerationParams]], None] = lambda _: None
     poison: Callable[[GenerationParams, Tensor], Tensor] = lambda _, prediction: prediction
+    ranks: Ranks | None = None
     bytes_per_token: int = 1024
     max_decode_pixels: int = 4 * 64 * 64 * 16
     device: torch.device = field(default_factory=lambda: torch.device("cpu"))
@@ -110,7 +114,23 @@ class FakePipeline:
         with self._lock:
             self.denoised_batches.append([one.params for one in batch])
         self.on_denoise([one.params for one in batch])
-        return [self.poison(one.params, _velocity(one)) for one in batch]
+        with nullcontext() if self.ranks is None else self.ranks.together():
+            return [self.poison(one.params, self._velocity(one)) for one in batch]
+
+    def _velocity(self, one: DenoiseInput) -> Tensor:
+        """Guided; where ranks share the passes each runs one."""
+        conditioning = one.conditioning
+        assert isinstance(conditioning, FakeConditioning)
+        colours = [conditioning.positive]
+        if _is_guided(one.params):
+            colours.append(conditioning.negative)
+        passes = [partial(_velocity_to, colour, one) for colour in colours]
+        if self.ranks is None or len(passes) == 1:
+            positive, *rest = [run() for run in passes]
+        else:
+            positive, *rest = self.ranks.guidance.run(passes)
+        scale = one.params.guidance_scale or 0.0
+        return rest[0] + scale * (positive - rest[0]) if rest else positive
 
     def decode(self, latents: Sequence[Tensor], params: Sequence[GenerationParams]) -> list[list[Frames]]:
         assert len({tuple(one.shape[2:]) for one in latents}) == 1, "a decode group has one size"
@@ -127,16 +147,9 @@ def colour_of(prompt: str) -> Tensor:
     return torch.tensor([level / 127.5 - 1 for level in digest]).view(_CHANNELS, 1, 1, 1)
 
 
-def _velocity(one: DenoiseInput) -> Tensor:
-    """Straight from where the latents are to the guided colour: x₀ = x - σ·v."""
-    conditioning = one.conditioning
-    assert isinstance(conditioning, FakeConditioning)
-    sigma = one.timestep / 1000
-    positive = (one.latents - conditioning.positive) / sigma
-    if not _is_guided(one.params):
-        return positive
-    negative = (one.latents - conditioning.negative) / sigma
-    return negative + (one.params.guidance_scale or 0.0) * (positive - negative)
+def _velocity_to(colour: Tensor, one: DenoiseInput) -> Tensor:
+    """Straight from where the latents are to a colour: x₀ = x - σ·v."""
+    return (one.latents - colour) * (1000 / one.timestep)
 
 
 def _is_guided(params: GenerationParams) -> bool:

@@ -160,10 +160,12 @@ def test_latents_that_are_not_finite_fail_alone_before_they_are_decoded(poison: 
     pipeline = FakePipeline()
     decoded: list[str] = []
     pipeline.on_decode = lambda params: decoded.extend(one.prompt for one in params)
-    params = [make_params(prompt) for prompt in ("a", "bad", "b")]
-    latents = [pipeline.init_latents(one) for one in params]
-    latents[1][0, 0, 0, 3, 3] = poison
-    outcomes = ModelRunner(pipeline).decode(latents, params)
+    states = [make_state(pipeline, prompt) for prompt in ("a", "bad", "b")]
+    for state in states:
+        state.latents = pipeline.init_latents(state.params)
+        if state.request_id == "bad":
+            state.latents[0, 0, 0, 3, 3] = poison
+    outcomes = ModelRunner(pipeline).decode(states)
     assert [isinstance(outcome, FloatingPointError) for outcome in outcomes] == [False, True, False]
     assert decoded == ["a", "b"]
 

@@ -17,6 +17,7 @@ from diffuserve.domain.params import GenerationParams
 from diffuserve.models.base import Conditioning, DenoiseInput, Frames
 from diffuserve.models.devices import default_dtype, dtype_name, flops_per_second
 from diffuserve.models.flux.packing import PackedLayout, SequenceShape, pack_layout
+from diffuserve.models.flux.sharding import Shard, shard_layout, ulysses
 from diffuserve.models.flux.text import FluxConditioning, FluxTextEncoder
 from diffuserve.models.flux.transformer import FluxConfig, FluxTransformer, PackedInput
 from diffuserve.models.flux.vae import FLUX_PREVIEW, FluxVae, PreviewMap, pack_latents, unpack_latents
@@ -24,6 +25,8 @@ from diffuserve.models.folder import SETTINGS_FILE, ModelFolder
 from diffuserve.models.layers.attention import choose_kernel
 from diffuserve.models.layers.linear import Tiling
 from diffuserve.models.weights import checkpoint_dtype, load_weights
+from diffuserve.parallel.plan import check_plan
+from diffuserve.parallel.ranks import Ranks
 from diffuserve.samplers.base import NoiseSchedule
 from diffuserve.samplers.flow_match_euler import FlowMatchEuler
 
@@ -69,7 +72,12 @@ class FluxPipeline:
     """A loaded FLUX.1 checkpoint."""
 
     def __init__(
-        self, folder: ModelFolder, device: torch.device, dtype: torch.dtype, deterministic: bool
+        self,
+        folder: ModelFolder,
+        device: torch.device,
+        dtype: torch.dtype,
+        deterministic: bool,
+        ranks: Ranks | None = None,
     ) -> None:
         self.device, self.dtype, self.deterministic = device, dtype, deterministic
         config = FluxConfig.from_dict(folder.json("transformer/config.json"))
@@ -80,9 +88,12 @@ class FluxPipeline:
         self.vae = FluxVae(folder, device, dtype)
         self.spec = self.read_spec(folder)
         self.preview_map = _preview_map(folder, self.vae.latent_channels)
-        self.attention = choose_kernel(device, dtype)
+        self.ranks = ranks
+        kernel = choose_kernel(device, dtype)
+        self.attention = kernel if ranks is None else ulysses(kernel, ranks.sequence)
         self.transformer = self._load_transformer(folder, config)
         self._layout = functools.lru_cache(maxsize=8)(self._make_layout)
+        self._shard = functools.lru_cache(maxsize=8)(self._make_shard)
 
     @classmethod
     def read_spec(cls, folder: ModelFolder) -> ModelSpec:
@@ -93,17 +104,25 @@ class FluxPipeline:
 
     @classmethod
     def load(
-        cls, folder: ModelFolder, device: torch.device, dtype: torch.dtype | None, deterministic: bool
+        cls,
+        folder: ModelFolder,
+        device: torch.device,
+        dtype: torch.dtype | None,
+        deterministic: bool,
+        ranks: Ranks | None = None,
     ) -> "FluxPipeline":
         """Check the whole folder, then load it.
 
         The default dtype is the checkpoint's; on a CPU without bf16 instructions it is float32.
         """
-        if deterministic and device.type != "cpu":
-            raise DeviceUnavailable(f"device={str(device)!r}: deterministic mode runs on CPUs only")
+        if deterministic and (device.type != "cpu" or ranks is not None):
+            raise DeviceUnavailable(f"device={str(device)!r}: deterministic mode runs on one CPU only")
         folder.require(_COMPONENTS, _FILES)
+        if ranks is not None:
+            config = FluxConfig.from_dict(folder.json("transformer/config.json"))
+            check_plan(ranks.plan, ranks.size, config.num_attention_heads, has_passes=False)
         own = checkpoint_dtype(folder.weights("transformer"))
-        return cls(folder, device, dtype or default_dtype(own, device), deterministic)
+        return cls(folder, device, dtype or default_dtype(own, device), deterministic, ranks)
 
     @property
     def max_decode_pixels(self) -> int:
@@ -177,7 +196,8 @@ class FluxPipeline:
         # Neighbours of equal length share one dense attention call, so equal shapes stand together.
         order = sorted(range(len(batch)), key=lambda i: self._sort_key(batch[i].params))
         ordered = [batch[i] for i in order]
-        velocity = self.transformer(self._pack(ordered))
+        shapes = tuple(self._shape(one.params) for one in ordered for _ in range(one.params.num_images))
+        velocity = self._velocity(self._pack(ordered, self._layout(shapes)), shapes)
         sizes = [one.latents.shape[0] * one.latents.shape[1] for one in ordered]
         parts = zip(order, ordered, velocity.split(sizes), strict=True)
         predictions = {index: part.view(one.latents.shape) for index, one, part in parts}
@@ -197,7 +217,15 @@ class FluxPipeline:
     def preview(self, latents: Tensor, params: GenerationParams) -> Image.Image:
         return self.preview_map.draw(latents[0], self._shape(params).rows)
 
-    def _pack(self, batch: Sequence[DenoiseInput]) -> PackedInput:
+    def _velocity(self, packed: PackedInput, shapes: tuple[SequenceShape, ...]) -> Tensor:
+        """Of every picture token, on every rank."""
+        if self.ranks is None:
+            return self.transformer(packed)
+        part = self._shard(shapes).of(packed)
+        with self.ranks.together():
+            return self.ranks.sequence.gather(self.transformer(part))[: len(packed.image)]
+
+    def _pack(self, batch: Sequence[DenoiseInput], layout: PackedLayout) -> PackedInput:
         """One sequence a picture: pictures of one request share its conditioning and timestep."""
         pictures = [(one, _flux(one.conditioning)) for one in batch for _ in range(one.params.num_images)]
         timesteps = torch.tensor([one.timestep for one, _ in pictures])
@@ -208,11 +236,15 @@ class FluxPipeline:
             pooled=torch.stack([conditioning.pooled for _, conditioning in pictures]),
             timestep=timesteps.to(self.device),
             guidance=guidance.to(self.device) if self.transformer.config.guidance_embeds else None,
-            layout=self._layout(tuple(self._shape(one.params) for one, _ in pictures)),
+            layout=layout,
         )
 
     def _make_layout(self, shapes: tuple[SequenceShape, ...]) -> PackedLayout:
         return pack_layout(shapes, self.transformer.config.axes_dims_rope, self.device)
+
+    def _make_shard(self, shapes: tuple[SequenceShape, ...]) -> Shard:
+        assert self.ranks is not None
+        return shard_layout(self._layout(shapes), self.ranks.sequence.index, self.ranks.sequence.size)
 
     def _shape(self, params: GenerationParams) -> SequenceShape:
         assert params.max_sequence_length is not None

@@ -1,0 +1,92 @@
+"""One packed batch dealt to several ranks: each has an equal part of the text and of the picture tokens.
+
+Between attentions a token needs nothing but itself and its sequence's factors, so any part will do, and
+the transformer runs on a part as on a whole. Its own joint row is its text, then its pictures:
+
+    rank 0    t₁ t₂ │ i₁ i₂ i₃        rank 1    t₃ t₄ │ i₄ i₅ –
+
+For attention all ranks' rows stand one behind another, and `order` says where each token of the true
+joint row is found in them. The last rank's rows are filled up with copies of the last token, which
+nobody reads.
+"""
+
+from dataclasses import dataclass, replace
+
+import torch
+from jaxtyping import Float, Int
+from torch import Tensor
+
+from diffuserve.models.flux.packing import PackedLayout
+from diffuserve.models.flux.transformer import PackedInput
+from diffuserve.models.layers.attention import AttentionKernel, Segments
+from diffuserve.parallel.ranks import SequenceRanks
+
+
+@dataclass(frozen=True)
+class ShardedSegments(Segments):
+    """The true sequences, and where their tokens lie in the ranks' rows."""
+
+    order: Int[Tensor, "joint"]
+
+
+@dataclass(frozen=True)
+class Shard:
+    """One rank's part: which tokens it has, and their layout."""
+
+    text: Int[Tensor, "local_text"]
+    image: Int[Tensor, "local_image"]
+    layout: PackedLayout
+
+    def of(self, packed: PackedInput) -> PackedInput:
+        return replace(
+            packed, image=packed.image[self.image], text=packed.text[self.text], layout=self.layout
+        )
+
+
+def shard_layout(layout: PackedLayout, rank: int, size: int) -> Shard:
+    num_text, num_image = len(layout.text_at), len(layout.image_at)
+    text_part, image_part = -(-num_text // size), -(-num_image // size)
+    device = layout.text_at.device
+    text = _part(num_text, text_part, rank).to(device)
+    image = _part(num_image, image_part, rank).to(device)
+    text_rotation = layout.joint_rotation[layout.text_at[text]]
+    order = torch.empty(num_text + num_image, dtype=torch.long, device=device)
+    order[layout.text_at] = _places(num_text, text_part, text_part + image_part, 0).to(device)
+    order[layout.image_at] = _places(num_image, image_part, text_part + image_part, text_part).to(device)
+    local = PackedLayout(
+        segments=ShardedSegments(layout.segments.lengths, layout.segments.starts, order),
+        text_at=torch.arange(text_part, device=device),
+        image_at=torch.arange(text_part, text_part + image_part, device=device),
+        text_owner=layout.text_owner[text],
+        image_owner=layout.image_owner[image],
+        joint_owner=torch.cat([layout.text_owner[text], layout.image_owner[image]]),
+        image_rotation=layout.image_rotation[image],
+        joint_rotation=torch.cat([text_rotation, layout.image_rotation[image]]),
+    )
+    return Shard(text, image, local)
+
+
+def ulysses(kernel: AttentionKernel, ranks: SequenceRanks) -> AttentionKernel:
+    """`kernel` over the tokens of all ranks, each of which does some of the heads."""
+
+    def attend(
+        qkv: Float[Tensor, "local 3 heads dim"], segments: Segments
+    ) -> Float[Tensor, "local heads dim"]:
+        assert isinstance(segments, ShardedSegments)
+        rows = ranks.scatter_heads(qkv)
+        attended = kernel(rows.index_select(0, segments.order), segments)
+        spread = attended.new_zeros(rows.shape[0], *attended.shape[1:])
+        return ranks.gather_heads(spread.index_copy_(0, segments.order, attended))
+
+    return AttentionKernel(f"{kernel.name} over {ranks.size} ranks", attend)
+
+
+def _part(count: int, size: int, rank: int) -> Tensor:
+    """The tokens that a rank has; what is past the end is the last one again."""
+    return torch.arange(rank * size, (rank + 1) * size).clamp(max=count - 1)
+
+
+def _places(count: int, part: int, row: int, offset: int) -> Tensor:
+    """Where tokens 0…count lie in the rows of all ranks, each `row` long, in which they begin at `offset`."""
+    number = torch.arange(count)
+    return number // part * row + offset + number % part

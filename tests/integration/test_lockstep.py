@@ -1,0 +1,104 @@
+"""Several ranks draw what one draws, and one rank's failure costs one request."""
+
+import json
+import subprocess
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+
+import numpy as np
+import pytest
+from PIL import Image
+
+from diffuserve.testing.checkpoints import write_flux_checkpoint
+from diffuserve.testing.lockstep_program import draw, load, mixed_requests, write
+
+_FAULTS = ("start", "denoise", "decode")
+
+
+@pytest.fixture(scope="module")
+def checkpoint(tmp_path_factory: pytest.TempPathFactory) -> str:
+    """Four attention heads, guidance embedded."""
+    return str(write_flux_checkpoint(tmp_path_factory.mktemp("model") / "flux", kind="dev"))
+
+
+def run_ranks(num_ranks: int, folder: Path, *options: str) -> list[str | None]:
+    """Under a real torchrun; what each request failed with."""
+    command = (sys.executable, "-m", "torch.distributed.run", "--standalone", f"--nproc-per-node={num_ranks}")
+    program = ("-m", "diffuserve.testing.lockstep_program", "--out", str(folder), *options)
+    done = subprocess.run([*command, *program], capture_output=True, text=True, timeout=150, check=False)
+    assert done.returncode == 0, done.stderr[-4_000:]
+    errors: list[str | None] = json.loads((folder / "errors.json").read_text())
+    return errors
+
+
+def draw_alone(model: str, folder: Path) -> None:
+    write(folder, draw(load(model, None), None, model == "fake"))
+
+
+def psnr(left: Path, right: Path) -> float:
+    a, b = (np.asarray(Image.open(path), dtype=float) for path in (left, right))
+    return float(10 * np.log10(255**2 / max(np.mean((a - b) ** 2), 1e-12)))
+
+
+def compare(ours: Path, alone: Path, without: Sequence[int] = ()) -> None:
+    """Every picture that was drawn, against the one that a single rank draws."""
+    expected = {path.name for path in alone.glob("*.png") if int(path.name[0]) not in without}
+    assert {path.name for path in ours.glob("*.png")} == expected
+    assert all(psnr(ours / name, alone / name) >= 50 for name in expected)
+    assert len({(alone / name).read_bytes() for name in expected}) > len(expected) / 2, "all the same"
+
+
+@pytest.fixture
+def folders(tmp_path: Path) -> tuple[Path, Path]:
+    together, alone = tmp_path / "together", tmp_path / "alone"
+    together.mkdir()
+    alone.mkdir()
+    return together, alone
+
+
+def check_same_pictures(num_ranks: int, model: str, plan: str, folders: tuple[Path, Path]) -> None:
+    together, alone = folders
+    assert run_ranks(num_ranks, together, "--model", model, "--plan", plan) == [None] * 7
+    draw_alone(model, alone)
+    compare(together, alone)
+
+
+def check_faults(num_ranks: int, model: str, plan: str, folders: tuple[Path, Path]) -> None:
+    """The last rank alone fails, and who decodes one request; the group goes on and draws another."""
+    together, alone = folders
+    faults = [f"start:{num_ranks - 1}", f"denoise:{num_ranks - 1}", "decode:any"]
+    errors = run_ranks(num_ranks, together, "--model", model, "--plan", plan, "--fail", *faults)
+    prompts = [one.prompt for one in mixed_requests(True)] + ["a red circle"]
+    for prompt, error in zip(prompts, errors, strict=True):
+        if prompt in _FAULTS:
+            assert error is not None, f"{prompt} did not fail"
+            assert f"told to fail in {prompt}" in error
+        else:
+            assert error is None
+    draw_alone(model, alone)
+    compare(together, alone, without=[n for n, prompt in enumerate(prompts) if prompt in _FAULTS])
+
+
+def test_two_ranks_draw_what_one_draws(checkpoint: str, folders: tuple[Path, Path]) -> None:
+    check_same_pictures(2, checkpoint, "sequence=2", folders)
+
+
+def test_one_rank_alone_fails_and_one_request_with_it(folders: tuple[Path, Path]) -> None:
+    """Two ranks that share guidance's passes; what they draw besides is what one draws."""
+    check_faults(2, "fake", "cfg=2", folders)
+
+
+@pytest.mark.slow
+def test_four_ranks_draw_what_one_draws(checkpoint: str, folders: tuple[Path, Path]) -> None:
+    check_same_pictures(4, checkpoint, "sequence=4", folders)
+
+
+@pytest.mark.slow
+def test_rank_three_alone_fails_and_one_request_with_it(checkpoint: str, folders: tuple[Path, Path]) -> None:
+    check_faults(4, checkpoint, "sequence=4", folders)
+
+
+@pytest.mark.slow
+def test_sequences_and_passes_are_shared_at_once(folders: tuple[Path, Path]) -> None:
+    check_same_pictures(4, "fake", "sequence=2,cfg=2", folders)
