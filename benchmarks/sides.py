@@ -105,7 +105,7 @@ class DeterministicSide(OurSide):
 class RemoteSide:
     """A side in a child process; calls block until it answers."""
 
-    def __init__(self, side: type) -> None:
+    def __init__(self, side: Callable[[], object]) -> None:
         context = multiprocessing.get_context("spawn")
         self._pipe, there = context.Pipe()
         self._process = context.Process(target=_serve, args=(side, there), daemon=True)
@@ -124,7 +124,7 @@ class RemoteSide:
         self._process.join()
 
 
-def _serve(side: type, pipe: Connection) -> None:
+def _serve(side: Callable[[], object], pipe: Connection) -> None:
     served = side()
     pipe.send("loaded")
     while (message := pipe.recv()) is not None:

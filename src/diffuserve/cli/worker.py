@@ -2,7 +2,7 @@
 
 import os
 from collections.abc import Sequence
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
@@ -10,10 +10,17 @@ from diffuserve.cli import options
 from diffuserve.domain.errors import InvalidParams
 from diffuserve.settings import Settings
 
+if TYPE_CHECKING:
+    from diffuserve.worker.config import Nodes
+
 EXAMPLES = """
 Examples:
 
   diffuserve worker --server http://10.0.0.1:8000 --model black-forest-labs/FLUX.1-schnell
+
+  diffuserve worker --gpus 8
+
+  diffuserve worker --gpus 8 --nnodes 2 --node-rank 1 --node-endpoint 10.0.0.7:29500
 
   diffuserve worker --device cuda:1 --label zone=a --label gpu=h200 --price 2.5 --spot
 """
@@ -43,6 +50,16 @@ def worker(  # noqa: PLR0913 (a command has as many arguments as options)
     engine_restarts: Annotated[
         int | None,
         typer.Option(min=0, help="How often in a row a dead engine is started again; by default always."),
+    ] = None,
+    gpus: Annotated[int, typer.Option(min=1, help="GPUs that draw each picture together.")] = 1,
+    parallel: Annotated[
+        str | None,
+        typer.Option(help="How they share a request: sequence=N, cfg=N; by default chosen from the model."),
+    ] = None,
+    nnodes: Annotated[int, typer.Option(min=1, help="Machines that are one worker.")] = 1,
+    node_rank: Annotated[int, typer.Option(min=0, help="Which of them this is; 0 has the agent.")] = 0,
+    node_endpoint: Annotated[
+        str | None, typer.Option(metavar="HOST:PORT", help="Where the machine of rank 0 meets the others.")
     ] = None,
     parent_fd: Annotated[int | None, typer.Option(hidden=True, help="End when this pipe does.")] = None,
     engine_command: options.EngineCommand = None,
@@ -77,8 +94,32 @@ def worker(  # noqa: PLR0913 (a command has as many arguments as options)
         engine_restarts=engine_restarts,
         parent_fd=parent_fd,
         engine_command=engine_command,
+        gpus=gpus,
+        nodes=nodes_of(nnodes, node_rank, node_endpoint),
+        parallel=checked_plan(parallel),
     )
     raise typer.Exit(run(settings, given))
+
+
+def nodes_of(count: int, rank: int, endpoint: str | None) -> "Nodes | None":
+    """Raises `InvalidParams`."""
+    from diffuserve.worker.config import Nodes
+
+    if count == 1:
+        return None
+    if rank >= count:
+        raise InvalidParams("node_rank", rank, f"{count} nodes are numbered 0 to {count - 1}")
+    host, _, port = (endpoint or "").rpartition(":")
+    if not host or not port.isdecimal() or not 0 < int(port) < 65_536:
+        raise InvalidParams("node_endpoint", endpoint, "several nodes meet at --node-endpoint HOST:PORT")
+    return Nodes(count, rank, host, int(port))
+
+
+def checked_plan(text: str | None) -> str | None:
+    """Raises `InvalidParams` before anything is started."""
+    from diffuserve.parallel.plan import ParallelPlan
+
+    return None if text is None else str(ParallelPlan.parse(text))
 
 
 def read_key(parent_fd: int) -> str | None:

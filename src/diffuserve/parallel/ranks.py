@@ -15,7 +15,9 @@ import torch.distributed as dist
 from jaxtyping import Float
 from torch import Tensor
 from torch.distributed.device_mesh import init_device_mesh
+from torch.distributed.rendezvous import rendezvous
 
+from diffuserve.parallel.beats import Beats, leave_broken_group
 from diffuserve.parallel.plan import ParallelPlan
 
 _FOR_EVER = timedelta(days=365)  # an idle group waits for its next order; who is dead is found by beats
@@ -44,6 +46,12 @@ def join_ranks(plan: ParallelPlan | None, device: torch.device, collective_secon
 
 def leave_ranks() -> None:
     dist.destroy_process_group()
+
+
+def beats_of(ranks: "Ranks", on_silence: Callable[[list[int]], None] = leave_broken_group) -> Beats:
+    """Over a connection of its own to torchrun's store: a call that waits holds a shared one up."""
+    store, _, _ = next(rendezvous("env://"))
+    return Beats(ranks.index, ranks.size, store, on_silence)
 
 
 class SequenceRanks:

@@ -3,8 +3,8 @@
     torchrun --nproc-per-node 2 -m diffuserve.testing.lockstep_program --model FOLDER --out FOLDER
 
 `--model fake` is the fake family with real guidance. With `--fail WHERE:RANK` that rank (or `any`)
-raises for the request whose prompt is WHERE, there: at the `start` (before it draws noise), in a `denoise` step (before
-the collectives), in its `decode`.
+raises for the request whose prompt is WHERE, there: at the `start` (before it draws noise), in a
+`denoise` step (before the collectives), in its `decode`.
 """
 
 import argparse

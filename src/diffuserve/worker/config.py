@@ -6,6 +6,26 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 
+@dataclass(frozen=True)
+class Nodes:
+    """Machines that are one worker: how many, which of them this is, and where the first one listens."""
+
+    count: int
+    rank: int
+    host: str
+    port: int
+
+    @property
+    def options(self) -> tuple[str, ...]:
+        """Of torchrun. Ranks are dealt by the nodes' own: rank 0 must be where the agent is."""
+        return (
+            f"--nnodes={self.count}",
+            f"--node-rank={self.rank}",
+            f"--master-addr={self.host}",
+            f"--master-port={self.port}",
+        )
+
+
 @dataclass(frozen=True, kw_only=True)
 class WorkerConfig:
     """Times in seconds.
@@ -14,8 +34,10 @@ class WorkerConfig:
     occupied and moves nothing for so long is killed; `silence_seconds`: one that shows no sign of
     life. `max_jobs`: jobs inside the engine. `memory_fraction`: above it no job is claimed.
     `engine_restarts`: how often in a row a dead engine is started again; `None` for ever.
-    `engine_command` takes the place of the engine process. `parent_fd`: a pipe whose end means that
-    the parent is dead.
+    `gpus` above 1, or several `nodes`: torchrun starts the engine once for each GPU, and `parallel` says
+    how they share a request; a collective that takes longer than `collective_seconds` ends the group.
+    `engine_command` takes the place of the engine process. `parent_fd`: a pipe whose end means that the
+    parent is dead.
     """
 
     server: str
@@ -35,6 +57,10 @@ class WorkerConfig:
     memory_fraction: float = 0.95
     engine_restarts: int | None = None
     metrics_port: int | None = None
+    gpus: int = 1
+    nodes: Nodes | None = None
+    parallel: str | None = None
+    collective_seconds: float = 120.0
     engine_command: tuple[str, ...] = ()
     cost_fit_path: Path | None = None
     parent_fd: int | None = None
@@ -44,7 +70,23 @@ class WorkerConfig:
         """What starts the engine process; the socket is added to it."""
         if self.engine_command:
             return self.engine_command
-        options = {"--device": self.device, "--dtype": self.dtype, "--cost-fit": self.cost_fit_path}
+        options = {
+            "--device": self.device,
+            "--dtype": self.dtype,
+            "--cost-fit": self.cost_fit_path,
+            "--parallel": self.parallel,
+            "--collective-seconds": self.collective_seconds if self.has_ranks else None,
+        }
         given = [str(part) for pair in options.items() if pair[1] is not None for part in pair]
-        module = "diffuserve.worker.engine_process"
-        return (sys.executable, "-m", module, "--model", self.model, *given)
+        launcher = (sys.executable, "-m", *(self._torchrun if self.has_ranks else ()))
+        return (*launcher, "diffuserve.worker.engine_process", "--model", self.model, *given)
+
+    @property
+    def has_ranks(self) -> bool:
+        return self.gpus > 1 or self.nodes is not None
+
+    @property
+    def _torchrun(self) -> tuple[str, ...]:
+        """It restarts nothing: what is left of a broken group is started anew by whoever started it."""
+        where = ("--standalone",) if self.nodes is None else self.nodes.options
+        return ("torch.distributed.run", *where, f"--nproc-per-node={self.gpus}", "--max-restarts=0", "-m")

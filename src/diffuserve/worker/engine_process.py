@@ -1,10 +1,11 @@
 """The engine process. It connects to its agent before anything heavy is imported.
 
 Importing torch takes seconds, and from its first moment on this process must notice that its agent
-is gone.
+is gone. Where torchrun has started several of them, only rank 0 speaks to the agent.
 """
 
 import argparse
+import os
 import sys
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -15,32 +16,64 @@ from diffuserve.worker.messages import Beat
 
 if TYPE_CHECKING:
     from diffuserve.worker.engine_host import EngineHost
+    from diffuserve.worker.rank_process import RankOptions
 
 _BEAT_SECONDS = 1.0
 
 
 def main() -> None:
+    args = parse_arguments()
+    die_with_parent()
+    rank = os.environ.get("RANK")  # noqa: TID251 (so torchrun speaks to what it starts)
+    try:
+        if rank in (None, "0"):
+            serve_agent(args, is_alone=rank is None)
+        else:
+            from diffuserve.worker.rank_process import follow
+
+            follow(_rank_options(args))
+    except DiffuserveError as error:
+        sys.exit(f"error: {error}")
+
+
+def serve_agent(args: argparse.Namespace, is_alone: bool) -> None:
+    link = AgentLink(args.socket)
+    host: EngineHost | None = None  # comes once the model is loaded; nothing is asked of us before that
+
+    def on_host(loaded: "EngineHost") -> None:
+        nonlocal host
+        host = loaded
+
+    link.listen(lambda message: host.handle(message) if host else None)
+    link.every(_BEAT_SECONDS, lambda: host.beat() if host else Beat(num_moves=0, num_unfinished=0))
+    if is_alone:
+        from diffuserve.worker.engine_host import load_host
+
+        on_host(load_host(args.model, args.device, args.dtype, args.cost_fit, link))
+        assert host is not None
+        host.run()
+    else:
+        from diffuserve.worker.rank_process import lead
+
+        lead(_rank_options(args), args.cost_fit, link, on_host)
+
+
+def _rank_options(args: argparse.Namespace) -> "RankOptions":
+    from diffuserve.worker.rank_process import RankOptions
+
+    return RankOptions(args.model, args.device, args.dtype, args.parallel, args.collective_seconds)
+
+
+def parse_arguments() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description="The engine of a worker; started by its agent.")
-    parser.add_argument("--socket", type=Path, required=True)
+    parser.add_argument("--socket", type=Path, help="the agent's; only rank 0 needs it")
     parser.add_argument("--model", required=True)
     parser.add_argument("--device")
     parser.add_argument("--dtype")
     parser.add_argument("--cost-fit", type=Path)
-    args = parser.parse_args()
-
-    die_with_parent()
-    link = AgentLink(args.socket)
-    host: EngineHost | None = None  # comes once the model is loaded; nothing is asked of us before that
-    link.listen(lambda message: host.handle(message) if host else None)
-    link.every(_BEAT_SECONDS, lambda: host.beat() if host else Beat(num_moves=0, num_unfinished=0))
-
-    from diffuserve.worker.engine_host import load_host
-
-    try:
-        host = load_host(args.model, args.device, args.dtype, args.cost_fit, link)
-    except DiffuserveError as error:
-        sys.exit(f"error: {error}")
-    host.run()
+    parser.add_argument("--parallel", help="how ranks share a request: sequence=N,cfg=N")
+    parser.add_argument("--collective-seconds", type=float, default=120.0)
+    return parser.parse_args()
 
 
 if __name__ == "__main__":

@@ -4,6 +4,8 @@ import asyncio
 import logging
 import os
 import signal
+import time
+from contextlib import suppress
 
 from diffuserve.client.http import HttpTransport
 from diffuserve.client.leases import LeaseClient
@@ -12,6 +14,8 @@ from diffuserve.worker.config import WorkerConfig
 
 log = logging.getLogger(__name__)
 
+_FIRST_PAUSE, _LONGEST_PAUSE = 1.0, 30.0
+_HEALTHY_SECONDS = 60.0
 _PATIENCE_SECONDS = 6 * 3600.0
 """A running job is not given up because the control plane is away for a while."""
 
@@ -19,6 +23,42 @@ _PATIENCE_SECONDS = 6 * 3600.0
 def run_worker(config: WorkerConfig) -> int:
     """Gives the exit code: 0 after a drain, 1 when the engine is beyond help, 2 when it cannot start."""
     return asyncio.run(_run(config))
+
+
+def run_node(config: WorkerConfig) -> int:
+    """A node beside the first one: its ranks, started anew whenever their group was broken.
+
+    Gives 0 once it was told to stop.
+    """
+    return asyncio.run(_run_node(config))
+
+
+async def _run_node(config: WorkerConfig) -> int:
+    stop, pause = asyncio.Event(), _FIRST_PAUSE
+    for number in (signal.SIGTERM, signal.SIGINT):
+        asyncio.get_running_loop().add_signal_handler(number, stop.set)
+    while not stop.is_set():
+        started = time.monotonic()
+        code = await _until_stopped(await asyncio.create_subprocess_exec(*config.command), stop)
+        if stop.is_set():
+            break
+        log.warning("the ranks of this node ended (exit code %d); they start again in %.0f s", code, pause)
+        with suppress(TimeoutError):
+            await asyncio.wait_for(stop.wait(), pause)
+        is_healthy = time.monotonic() - started > _HEALTHY_SECONDS
+        pause = _FIRST_PAUSE if is_healthy else min(2 * pause, _LONGEST_PAUSE)
+    return 0
+
+
+async def _until_stopped(process: asyncio.subprocess.Process, stop: asyncio.Event) -> int:
+    """Its exit code, also where that is because we were told to stop."""
+    ended = asyncio.ensure_future(process.wait())
+    stopped = asyncio.ensure_future(stop.wait())
+    await asyncio.wait({ended, stopped}, return_when=asyncio.FIRST_COMPLETED)
+    stopped.cancel()
+    if not ended.done():
+        process.terminate()
+    return await ended
 
 
 async def _run(config: WorkerConfig) -> int:

@@ -6,8 +6,8 @@ from dataclasses import dataclass, field
 
 from diffuserve.cli.loading import cost_fit_path
 from diffuserve.settings import Settings
-from diffuserve.worker.config import WorkerConfig
-from diffuserve.worker.main import run_worker
+from diffuserve.worker.config import Nodes, WorkerConfig
+from diffuserve.worker.main import run_node, run_worker
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -23,11 +23,17 @@ class WorkerOptions:
     engine_restarts: int | None = None
     parent_fd: int | None = None
     engine_command: str | None = None
+    gpus: int = 1
+    nodes: Nodes | None = None
+    parallel: str | None = None
 
 
 def run(settings: Settings, options: WorkerOptions) -> int:
     """Until the worker ends; gives its exit code."""
-    return run_worker(worker_config(settings, options))
+    config = worker_config(settings, options)
+    if config.nodes is not None and config.nodes.rank > 0:
+        return run_node(config)
+    return run_worker(config)
 
 
 def worker_config(settings: Settings, options: WorkerOptions) -> WorkerConfig:
@@ -48,6 +54,9 @@ def worker_config(settings: Settings, options: WorkerOptions) -> WorkerConfig:
         stall_seconds=settings.stall_seconds,
         max_jobs=settings.max_jobs,
         parent_fd=options.parent_fd,
+        gpus=options.gpus,
+        nodes=options.nodes,
+        parallel=options.parallel,
         engine_command=tuple(shlex.split(options.engine_command or "")),
         cost_fit_path=cost_fit_path(settings.cache_dir, settings.model, settings.device, settings.dtype),
     )

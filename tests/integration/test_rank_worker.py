@@ -1,0 +1,80 @@
+"""A worker of several ranks, started by its agent through torchrun, whose ranks are killed and frozen."""
+
+import asyncio
+import signal
+import time
+from collections.abc import Callable
+
+import psutil
+import pytest
+
+from diffuserve.domain.job import Job, JobStatus
+from diffuserve.testing.checkpoints import write_flux_checkpoint
+from diffuserve.testing.plane import Plane, eventually, until
+from diffuserve.worker.agent import WorkerAgent
+
+Start = Callable[..., WorkerAgent]
+
+_START_SECONDS = 60.0
+_NOTICED_SECONDS = 15.0
+
+
+@pytest.fixture(scope="module")
+def checkpoint(tmp_path_factory: pytest.TempPathFactory) -> str:
+    return str(write_flux_checkpoint(tmp_path_factory.mktemp("model") / "flux"))
+
+
+def ranks_of(agent: WorkerAgent) -> list[psutil.Process]:
+    """The processes of its group, by rank."""
+    assert agent._engine.link is not None
+    started = psutil.Process(agent._engine.link.pid).children()
+    return sorted(
+        (one for one in started if "RANK" in one.environ()), key=lambda one: int(one.environ()["RANK"])
+    )
+
+
+async def ready(agent: WorkerAgent) -> None:
+    await eventually(lambda: agent._engine.is_ready, _START_SECONDS)
+
+
+async def submit(plane: Plane, steps: int = 2) -> Job:
+    shape = {"width": 256, "height": 256, "num_inference_steps": steps, "max_sequence_length": 16}
+    return await plane.submit(model="flux", input={"prompt": "a red circle", "seed": 1} | shape)
+
+
+async def hurt(agent: WorkerAgent, number: signal.Signals) -> float:
+    """Seconds until the agent knows that the group is gone, and all of it is."""
+    group = ranks_of(agent)
+    launcher = psutil.Process(agent._engine.link.pid)  # type: ignore[union-attr]
+    deaths, started = agent._engine.num_deaths, time.monotonic()
+    group[1].send_signal(number)
+    await eventually(lambda: agent._engine.num_deaths > deaths, 30.0)
+    await eventually(lambda: not any(_lives(one) for one in (launcher, *group)), 5.0)
+    return time.monotonic() - started
+
+
+def _lives(process: psutil.Process) -> bool:
+    return process.is_running() and process.status() != psutil.STATUS_ZOMBIE
+
+
+async def lose_nothing(plane: Plane, agent: WorkerAgent, number: signal.Signals) -> None:
+    """One rank is hurt in the middle of a job; the job is drawn by the next group."""
+    long = await submit(plane, steps=60)
+    await until(plane, long, JobStatus.RUNNING)
+    assert await hurt(agent, number) < _NOTICED_SECONDS
+    await ready(agent)
+    done = await until(plane, long, JobStatus.SUCCEEDED, 60.0)
+    assert done.attempt == 2
+
+
+async def test_ranks_draw_and_a_group_that_broke_is_started_anew(
+    plane: Plane, start: Start, checkpoint: str
+) -> None:
+    agent = start(engine_command=(), model=checkpoint, device="cpu", gpus=2)
+    await ready(agent)
+    assert len(ranks_of(agent)) == 2
+    await until(plane, await submit(plane), JobStatus.SUCCEEDED, 30.0)
+    await lose_nothing(plane, agent, signal.SIGKILL)
+    await lose_nothing(plane, agent, signal.SIGSTOP)
+    agent.drain()
+    await asyncio.wait_for(agent.over, 30)  # type: ignore[attr-defined]
