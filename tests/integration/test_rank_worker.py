@@ -2,6 +2,9 @@
 
 import asyncio
 import signal
+import socket
+import subprocess
+import sys
 import time
 from collections.abc import Callable
 
@@ -12,6 +15,7 @@ from diffuserve.domain.job import Job, JobStatus
 from diffuserve.testing.checkpoints import write_flux_checkpoint
 from diffuserve.testing.plane import Plane, eventually, until
 from diffuserve.worker.agent import WorkerAgent
+from diffuserve.worker.config import Nodes
 
 Start = Callable[..., WorkerAgent]
 
@@ -78,3 +82,34 @@ async def test_ranks_draw_and_a_group_that_broke_is_started_anew(
     await lose_nothing(plane, agent, signal.SIGSTOP)
     agent.drain()
     await asyncio.wait_for(agent.over, 30)  # type: ignore[attr-defined]
+
+
+@pytest.mark.slow
+async def test_two_nodes_are_one_worker(plane: Plane, start: Start, checkpoint: str) -> None:
+    """Two torchruns on this machine; a rank of the second one dies, and both start anew."""
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        port = probe.getsockname()[1]
+    shape = ("--model", checkpoint, "--device", "cpu", "--nnodes", "2", "--node-rank", "1")
+    place = ("--collective-seconds", "20", "--node-endpoint", f"127.0.0.1:{port}")
+    command = (sys.executable, "-m", "diffuserve", "worker", *shape, *place)
+    second = subprocess.Popen(command)
+    try:
+        nodes = Nodes(2, 0, "127.0.0.1", port)
+        agent = start(engine_command=(), model=checkpoint, device="cpu", nodes=nodes, collective_seconds=20.0)
+        await ready(agent)
+        await until(plane, await submit(plane), JobStatus.SUCCEEDED, 30.0)
+        deaths = agent._engine.num_deaths
+        [far] = [one for one in psutil.Process(second.pid).children(recursive=True) if _rank(one) == "1"]
+        far.kill()
+        await eventually(lambda: agent._engine.num_deaths > deaths, _NOTICED_SECONDS)
+        await ready(agent)
+        await until(plane, await submit(plane), JobStatus.SUCCEEDED, 30.0)
+    finally:
+        second.terminate()
+        assert second.wait(30) == 0
+
+
+def _rank(process: psutil.Process) -> str | None:
+    rank: str | None = process.environ().get("RANK")
+    return rank

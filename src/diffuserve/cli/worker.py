@@ -61,6 +61,9 @@ def worker(  # noqa: PLR0913 (a command has as many arguments as options)
     node_endpoint: Annotated[
         str | None, typer.Option(metavar="HOST:PORT", help="Where the machine of rank 0 meets the others.")
     ] = None,
+    collective_seconds: Annotated[
+        float, typer.Option(min=1, help="Time after which ranks that wait for one another give up.")
+    ] = 120.0,
     parent_fd: Annotated[int | None, typer.Option(hidden=True, help="End when this pipe does.")] = None,
     engine_command: options.EngineCommand = None,
 ) -> None:
@@ -97,6 +100,7 @@ def worker(  # noqa: PLR0913 (a command has as many arguments as options)
         gpus=gpus,
         nodes=nodes_of(nnodes, node_rank, node_endpoint),
         parallel=checked_plan(parallel),
+        collective_seconds=collective_seconds,
     )
     raise typer.Exit(run(settings, given))
 

@@ -76,5 +76,6 @@ class Beats:
 
 
 def leave_broken_group(silent: list[int]) -> None:
-    log.error("ranks %s are silent; the group is started anew", ", ".join(map(str, silent)) or "(all)")
+    who = f"ranks {', '.join(map(str, silent))} are" if silent else "the others are"
+    log.error("%s silent; this process ends, and the group is started anew", who)
     os._exit(BROKEN)

@@ -5,6 +5,7 @@ al. 2023, arXiv:2309.14509): between attentions each rank holds some of the toke
 heads; for attention it holds all of the tokens with some of the heads.
 """
 
+import threading
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from datetime import timedelta
@@ -39,9 +40,15 @@ def join_ranks(plan: ParallelPlan | None, device: torch.device, collective_secon
 
     A collective of the device's group that takes longer than `collective_seconds` ends this process.
     """
+    # A group that was left half-way may be met by its leftovers, who will never answer.
+    overdue = threading.Timer(collective_seconds, leave_broken_group, [[]])
+    overdue.daemon = True
+    overdue.start()
     backend = "nccl" if device.type == "cuda" else "gloo"
     dist.init_process_group(backend, timeout=timedelta(seconds=collective_seconds))
-    return Ranks(plan or ParallelPlan(sequence=dist.get_world_size()), device)
+    ranks = Ranks(plan or ParallelPlan(sequence=dist.get_world_size()), device)
+    overdue.cancel()
+    return ranks
 
 
 def leave_ranks() -> None:

@@ -14,7 +14,8 @@ from diffuserve.worker.config import WorkerConfig
 
 log = logging.getLogger(__name__)
 
-_FIRST_PAUSE, _LONGEST_PAUSE = 1.0, 30.0
+# By then the first node has missed our beats too: its old group is gone, and cannot be joined by mistake.
+_FIRST_PAUSE, _LONGEST_PAUSE = 15.0, 60.0
 _HEALTHY_SECONDS = 60.0
 _PATIENCE_SECONDS = 6 * 3600.0
 """A running job is not given up because the control plane is away for a while."""

@@ -26,6 +26,7 @@ class WorkerOptions:
     gpus: int = 1
     nodes: Nodes | None = None
     parallel: str | None = None
+    collective_seconds: float = 120.0
 
 
 def run(settings: Settings, options: WorkerOptions) -> int:
@@ -57,6 +58,7 @@ def worker_config(settings: Settings, options: WorkerOptions) -> WorkerConfig:
         gpus=options.gpus,
         nodes=options.nodes,
         parallel=options.parallel,
+        collective_seconds=options.collective_seconds,
         engine_command=tuple(shlex.split(options.engine_command or "")),
         cost_fit_path=cost_fit_path(settings.cache_dir, settings.model, settings.device, settings.dtype),
     )
