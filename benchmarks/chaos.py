@@ -3,10 +3,12 @@
     python benchmarks/chaos.py                           # SQLite, then PostgreSQL; a few minutes each
     python benchmarks/chaos.py --database sqlite --jobs 50 --kills 8 --seconds 15
 
-Real processes: control plane, agents and engines are killed with `kill -9` every one to three
-seconds and started again; a worker is frozen past its lease and woken; PostgreSQL's postmaster is
-killed and started again. Clients submit all the while, under idempotency keys, and wait for each
-job. At the end the database and the folder of results are read. Results go to
+Real processes: control planes, agents and engines are killed with `kill -9` every one to three
+seconds and started again; workers and control planes are frozen and woken. On PostgreSQL there are two
+control planes behind a load balancer, sharing one Valkey: now and then both are killed at once, and
+Valkey and PostgreSQL's postmaster are killed and started again. Clients submit all the while, under
+idempotency keys, and wait for each job or follow its events; each job names a webhook. At the end the
+database, the folder of results and what the webhooks told are compared. Results go to
 `benchmarks/results/` as JSON and as a table; the exit code is 1 if anything was lost or doubled.
 """
 
@@ -15,24 +17,23 @@ import asyncio
 import sys
 import tempfile
 import time
-from contextlib import suppress
+from contextlib import AbstractContextManager, nullcontext
 from pathlib import Path
 
 import control_database
 from bench_report import RESULTS
 from chaos_audit import Records, audit
+from chaos_clients import Clients
 from chaos_cluster import JOB_SECONDS, MAX_JOBS, Cluster
 from chaos_mischief import Mischief, Plan
 from chaos_report import Outcome, table, write_results
-from control_database import Database, open_database
-from diffuserve.client.jobs import Client
-from diffuserve.domain.job import JobStatus
-from diffuserve.domain.params import GenerationParams
+from chaos_webhooks import audit_webhooks, listening, until_sent
+from control_database import POSTGRESQL, Database, open_database
+from diffuserve.testing.valkey import ValkeyServer
+from diffuserve.testing.webhook_receiver import receiving
 
 _NUM_AGENTS = 3
-_OUTSTANDING = 24  # jobs that clients have under way at a time
 _DRAIN_SECONDS = 120.0
-_PATIENCE_SECONDS = 120.0
 
 
 def main() -> None:
@@ -50,75 +51,74 @@ def main() -> None:
 
 
 def run_on(name: str, arguments: argparse.Namespace) -> Outcome:
-    plan = Plan(
-        num_kills=arguments.kills,
-        seconds=arguments.seconds,
-        num_freezes=arguments.freezes,
-        num_database_restarts=arguments.database_restarts,
-        lease_seconds=arguments.lease_seconds,
-        seed=arguments.seed,
-    )
     folder = Path(tempfile.mkdtemp(prefix=f"diffuserve-chaos-{name}-", dir=arguments.folder))
     folder.chmod(0o755)  # PostgreSQL runs as a user of its own where we are root
     print(f"{name}: logs in {folder}", flush=True)
-    with open_database(name, folder) as database:
-        return asyncio.run(run_chaos(database, folder, plan, arguments.jobs))
+    with open_database(name, folder) as database, valkey_beside(name) as valkey:
+        plan = plan_for(name, arguments)
+        cluster = Cluster(folder, database.url, valkey, plan.lease_seconds, _NUM_AGENTS)
+        return asyncio.run(run_chaos(database, cluster, folder, plan, arguments.jobs))
 
 
-class Clients:
-    """Submit a job, wait for its end, submit the next; `told` is what they were answered."""
-
-    def __init__(self, servers: list[str], num_jobs: int) -> None:
-        self.told: dict[str, JobStatus | None] = {}
-        self._servers, self._num_jobs = servers, num_jobs
-        self._number = 0
-
-    async def run(self, until: asyncio.Task[None]) -> None:
-        """For as long as the mischief lasts, and for the number of jobs at least."""
-        async with asyncio.TaskGroup() as group:
-            for number in range(_OUTSTANDING):
-                group.create_task(self._work(self._servers[number % len(self._servers)], until))
-
-    async def _work(self, server: str, until: asyncio.Task[None]) -> None:
-        async with Client(server, patience_seconds=_PATIENCE_SECONDS) as client:
-            while not until.done() or self._number < self._num_jobs:
-                self._number += 1
-                job = await client.submit(GenerationParams(prompt=f"job {self._number}"), model="null")
-                self.told[job.id] = None
-                with suppress(TimeoutError):  # the audit says what became of it
-                    self.told[job.id] = (await client.wait(job.id, timeout=_DRAIN_SECONDS)).status
+def valkey_beside(name: str) -> AbstractContextManager[ValkeyServer | None]:
+    """SQLite is for one control plane, which needs none."""
+    return ValkeyServer() if name == POSTGRESQL else nullcontext()
 
 
-async def run_chaos(database: Database, folder: Path, plan: Plan, num_jobs: int) -> Outcome:
+def plan_for(name: str, arguments: argparse.Namespace) -> Plan:
+    is_shared = name == POSTGRESQL
+    return Plan(
+        num_kills=arguments.kills,
+        seconds=arguments.seconds,
+        num_freezes=arguments.freezes,
+        num_server_freezes=arguments.server_freezes,
+        num_blackouts=arguments.blackouts if is_shared else 0,
+        num_valkey_kills=arguments.valkey_kills if is_shared else 0,
+        num_database_restarts=arguments.database_restarts if is_shared else 0,
+        lease_seconds=arguments.lease_seconds,
+        webhook_grace_seconds=arguments.webhook_grace,
+        seed=arguments.seed,
+    )
+
+
+async def run_chaos(database: Database, cluster: Cluster, folder: Path, plan: Plan, num_jobs: int) -> Outcome:
     started = time.monotonic()
     records = Records(database.store_url)
-    cluster = Cluster(folder, database.url, plan.lease_seconds, _NUM_AGENTS)
+    mischief = Mischief(cluster, records, plan, database.restart)
     try:
         await cluster.start()
-        mischief = Mischief(cluster, records, plan, database.restart)
-        clients = Clients([server.url for server in cluster.servers], num_jobs)
-        wreck = asyncio.create_task(mischief.run())
-        await asyncio.gather(clients.run(until=wreck), wreck)
-        await until_finished(records)
-        await cluster.read_fenced()
+        async with receiving() as receiver, listening(receiver, cluster.url) as log:
+            clients = Clients(cluster.url, num_jobs, receiver.url)
+            wreck = asyncio.create_task(mischief.run())
+            await asyncio.gather(clients.run(until=wreck), wreck)
+            await until_finished(records)
+            await until_sent(records, plan.webhook_grace_seconds)
+            await cluster.read_fenced()
     finally:
         await cluster.stop()
-    verdict = await audit(records, folder / "data" / "artifacts", clients.told, mischief.toll.hurt)
-    await records.close()
-    return Outcome(
+    outcome = Outcome(
         database=database.name,
         plan=plan,
         toll=mischief.toll,
-        verdict=verdict,
+        verdict=await audit(records, folder / "data" / "artifacts", clients.told, mischief.toll.hurt),
+        webhooks=await audit_webhooks(records, log),
+        followed=clients.followed,
+        failed_starts=cluster.failed_starts,
         fenced_writes=cluster.fenced_writes,
         seconds=time.monotonic() - started,
-        setup={
-            "agents": _NUM_AGENTS,
-            "control planes": len(cluster.servers),
-            "jobs at a time and agent": MAX_JOBS,
-            "job seconds": JOB_SECONDS,
-        },
+        setup=setup_of(cluster),
     )
+    await records.close()
+    return outcome
+
+
+def setup_of(cluster: Cluster) -> dict[str, object]:
+    return {
+        "agents": len(cluster.agents),
+        "control planes": len(cluster.servers),
+        "jobs at a time and agent": MAX_JOBS,
+        "job seconds": JOB_SECONDS,
+    }
 
 
 async def until_finished(records: Records) -> None:
@@ -137,8 +137,14 @@ def parse_arguments() -> argparse.Namespace:
     parser.add_argument("--kills", type=int, default=36, help="at least so many (default 36)")
     parser.add_argument("--seconds", type=float, default=75.0, help="for at least so long (default 75)")
     parser.add_argument("--freezes", type=int, default=3, help="workers frozen past their lease (default 3)")
+    parser.add_argument("--server-freezes", type=int, default=2, help="of a control plane (default 2)")
+    parser.add_argument("--blackouts", type=int, default=2, help="both replicas killed at once (default 2)")
+    parser.add_argument("--valkey-kills", type=int, default=3, help="and restarts (default 3)")
     parser.add_argument("--database-restarts", type=int, default=2, help="of PostgreSQL (default 2)")
     parser.add_argument("--lease-seconds", type=float, default=3.0, help="heartbeats: a third of it")
+    parser.add_argument(
+        "--webhook-grace", type=float, default=90.0, help="seconds for the last ones to come (default 90)"
+    )
     parser.add_argument("--seed", type=int, default=1, help="of what is hurt, and when (default 1)")
     parser.add_argument("--folder", type=Path, help="where logs and data go; by default a temporary folder")
     parser.add_argument("--output", type=Path, default=RESULTS, help="where the result files go")

@@ -1,8 +1,9 @@
-"""A control plane, its agents and engines as processes, and the ways to hurt them."""
+"""Control planes, agents and engines as processes, and the ways to hurt them."""
 
 import asyncio
 import random
 import signal
+from collections.abc import Iterable
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -10,12 +11,15 @@ from pathlib import Path
 import httpx
 import psutil
 
+from chaos_balancer import Balancer
 from control_processes import Program, api_command, free_port, null_agent_command, serving_environment
+from diffuserve.testing.valkey import ValkeyServer
 
 JOB_SECONDS = (0.3, 0.6, 1.0)
 MAX_JOBS = 3
 _FENCED = "diffusion_fenced_writes_total "
 _READ_EVERY = 0.3
+_SERVING_SECONDS = 60.0
 
 
 @dataclass
@@ -63,79 +67,116 @@ class Server(Program):
 class Agent(Program):
     """A worker's agent; its one child is the engine."""
 
-    def __init__(self, name: str, server: Server, seconds: float, folder: Path) -> None:
-        command = null_agent_command(server.url, name, MAX_JOBS, seconds, files=1)
+    def __init__(self, name: str, server: str, seconds: float, folder: Path) -> None:
+        command = null_agent_command(server, name, MAX_JOBS, seconds, files=1)
         super().__init__(name, command, {}, folder / f"{name}.log")
 
-    def signal_all(self, number: signal.Signals) -> None:
-        """The agent first when it is to stop, the engine first when it is to go on.
+    def freeze_all(self) -> None:
+        """The engine as well."""
+        self.freeze()
+        _signal(self.children(), signal.SIGSTOP)
 
-        So the engine's results are there before the agent can hear that its leases are lost.
-        """
-        processes = [psutil.Process(self.pid), *self.children()]
-        for process in processes if number is signal.SIGSTOP else reversed(processes):
-            with suppress(psutil.NoSuchProcess):
-                process.send_signal(number)
+    def wake_all(self) -> None:
+        _signal(self.children(), signal.SIGCONT)
+        self.wake()
+
+    async def wake_with_results(self) -> None:
+        """The engine first, for the length of a job: the agent then has results to deliver
+        before it can hear that their leases are lost."""
+        _signal(self.children(), signal.SIGCONT)
+        await asyncio.sleep(max(JOB_SECONDS))
+        self.wake_all()
+
+
+def _signal(processes: Iterable[psutil.Process], number: signal.Signals) -> None:
+    for process in processes:
+        with suppress(psutil.NoSuchProcess):
+            process.send_signal(number)
 
 
 class Cluster:
-    """On PostgreSQL two replicas of the control plane share the work, on SQLite there is one."""
+    """With a Valkey two replicas of the control plane share the work, else there is one.
 
-    def __init__(self, folder: Path, database_url: str | None, lease_seconds: float, num_agents: int) -> None:
-        settings = serving_environment(lease_seconds, lease_seconds / 3)
-        names = ["server-1", "server-2"] if database_url else ["server-1"]
+    Clients and agents reach them at `url`, through the balancer.
+    """
+
+    def __init__(
+        self,
+        folder: Path,
+        database_url: str | None,
+        valkey: ValkeyServer | None,
+        lease_seconds: float,
+        num_agents: int,
+    ) -> None:
+        self.valkey = valkey
+        self.failed_starts = 0
+        settings = _settings(valkey, lease_seconds)
+        names = ["server-1", "server-2"] if valkey else ["server-1"]
         self.servers = [Server(name, folder, database_url, settings) for name in names]
+        self._balancer = Balancer([server.port for server in self.servers])
         self.agents = [
-            Agent(
-                f"agent-{index + 1}",
-                self.servers[index % len(self.servers)],
-                JOB_SECONDS[index % len(JOB_SECONDS)],
-                folder,
-            )
+            Agent(f"agent-{index + 1}", self.url, JOB_SECONDS[index % len(JOB_SECONDS)], folder)
             for index in range(num_agents)
         ]
         self._watch: asyncio.Task[None] | None = None
+
+    @property
+    def url(self) -> str:
+        return self._balancer.url
 
     @property
     def fenced_writes(self) -> int:
         return sum(server.fenced.total for server in self.servers)
 
     async def start(self) -> None:
+        await self._balancer.start()
         for server in self.servers:
             server.start()
-            await self.answering(server)
+        await asyncio.gather(*(self.serving(server) for server in self.servers))
         for agent in self.agents:
             agent.start()
         self._watch = asyncio.create_task(self._read_fenced_for_ever())
 
-    async def answering(self, server: Server, timeout: float = 30.0) -> None:
-        async with httpx.AsyncClient(trust_env=False) as client, asyncio.timeout(timeout):
+    async def serving(self, server: Server) -> None:
+        """Until it answers; started again where it ends, as it does while its database is away."""
+        async with httpx.AsyncClient(trust_env=False) as client, asyncio.timeout(_SERVING_SECONDS):
             while True:
                 with suppress(httpx.HTTPError):
                     if (await client.get(f"{server.url}/healthz")).is_success:
                         return
-                assert server.is_alive, f"{server.name} ended; see its log"
-                await asyncio.sleep(0.05)
+                if not server.is_alive:
+                    self.failed_starts += 1
+                    server.start()
+                await asyncio.sleep(0.1)
 
     async def stop(self) -> None:
         if self._watch is not None:
             self._watch.cancel()
         for agent in self.agents:
             if agent.is_alive:
-                agent.signal_all(signal.SIGCONT)
+                agent.wake_all()
         for program in (*self.agents, *self.servers):
             await asyncio.to_thread(program.stop)
+        self._balancer.stop()
 
     async def read_fenced(self) -> None:
+        """At the same time: one that is frozen must not keep the others waiting."""
         async with httpx.AsyncClient(trust_env=False, timeout=2.0) as client:
-            for server in self.servers:
-                if server.is_alive:
-                    await server.read_fenced(client)
+            live = [server for server in self.servers if server.is_alive]
+            await asyncio.gather(*(server.read_fenced(client) for server in live))
 
     async def _read_fenced_for_ever(self) -> None:
         while True:
             await self.read_fenced()
             await asyncio.sleep(_READ_EVERY)
+
+
+def _settings(valkey: ValkeyServer | None, lease_seconds: float) -> dict[str, str]:
+    return {
+        **serving_environment(lease_seconds, lease_seconds / 3),
+        "DIFFUSERVE_WEBHOOK_ALLOWED_NETWORKS": '["127.0.0.0/8"]',
+        **({"DIFFUSERVE_VALKEY_URL": valkey.url} if valkey else {}),
+    }
 
 
 def kill_engine(agent: Agent) -> bool:

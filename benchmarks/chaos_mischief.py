@@ -2,10 +2,10 @@
 
 import asyncio
 import random
-import signal
 import time
-from collections.abc import Awaitable, Callable
+from collections.abc import Callable, Coroutine, Sequence
 from dataclasses import dataclass, field
+from typing import Any
 
 from sqlalchemy.exc import SQLAlchemyError
 
@@ -15,17 +15,28 @@ from chaos_cluster import Agent, Cluster, Server, kill_engine, restart_later
 _TARGETS = ("agent", "agent", "engine", "engine", "server")
 _KILL_PAUSE = (1.0, 3.0)
 _HOLDS_SOMETHING_SECONDS = 10.0
+_VALKEY_AWAY = (1.0, 5.0)
+_SERVER_FROZEN = (0.5, 1.5)  # in lease times
+
+Special = Callable[[], Coroutine[Any, Any, None]]
 
 
 @dataclass(frozen=True, kw_only=True)
 class Plan:
-    """At least `num_kills`, over at least `seconds`; freezes and database restarts lie evenly among them."""
+    """At least `num_kills`, over at least `seconds`; the other numbers lie evenly among them.
+
+    A blackout kills all control planes at once; `num_freezes` are of workers.
+    """
 
     num_kills: int
     seconds: float
     num_freezes: int
+    num_server_freezes: int
+    num_blackouts: int
+    num_valkey_kills: int
     num_database_restarts: int
     lease_seconds: float
+    webhook_grace_seconds: float
     seed: int
 
 
@@ -38,6 +49,9 @@ class Toll:
     running_when_server_killed: int = 0
     freezes: int = 0
     running_when_frozen: int = 0
+    server_freezes: int = 0
+    blackouts: int = 0
+    valkey_kills: int = 0
     database_restarts: int = 0
     hurt: list[Holding] = field(default_factory=list)
 
@@ -59,32 +73,36 @@ class Mischief:
         self._cluster, self._records, self._plan = cluster, records, plan
         self._restart_database = restart_database
         self._dice = random.Random(plan.seed)
-        self._busy: set[str] = set()  # frozen, or dead and not yet started again
-        self._under_way: set[asyncio.Task[None]] = set()
+        self._busy: set[str] = set()  # frozen, or dead and not yet up again
+        self._under_way = asyncio.TaskGroup()
 
     async def run(self) -> None:
+        """Returns when all that was hurt is up again."""
         started, specials = time.monotonic(), self._specials()
-        done = 0
-        while self.toll.num_kills < self._plan.num_kills or time.monotonic() - started < self._plan.seconds:
-            await asyncio.sleep(self._dice.uniform(*_KILL_PAUSE))
-            share = self._share_done(started)
-            while done < len(specials) and specials[done][0] <= share:
-                self._spawn(specials[done][1]())
-                done += 1
-            await self._kill_one()
-        for _, special in specials[done:]:
-            await special()
-        await asyncio.gather(*self._under_way)
+        async with self._under_way:
+            while (
+                self.toll.num_kills < self._plan.num_kills or time.monotonic() - started < self._plan.seconds
+            ):
+                await asyncio.sleep(self._dice.uniform(*_KILL_PAUSE))
+                share = self._share_done(started)
+                while specials and specials[0][0] <= share:
+                    self._under_way.create_task(specials.pop(0)[1]())
+                await self._kill_one()
+            for _, special in specials:
+                self._under_way.create_task(special())
 
-    def _specials(self) -> list[tuple[float, Callable[[], Awaitable[None]]]]:
+    def _specials(self) -> list[tuple[float, Special]]:
         """Each at its share of the run."""
         plan = self._plan
-        freezes = [((i + 0.3) / plan.num_freezes, self._freeze_one) for i in range(plan.num_freezes)]
-        restarts = [
-            ((i + 0.6) / plan.num_database_restarts, self._kill_database)
-            for i in range(plan.num_database_restarts if self._restart_database else 0)
+        wanted: list[tuple[int, float, Special]] = [
+            (plan.num_server_freezes, 0.1, self._freeze_server),
+            (plan.num_freezes, 0.3, self._freeze_agent),
+            (plan.num_valkey_kills, 0.45, self._kill_valkey),
+            (plan.num_database_restarts, 0.6, self._kill_database),
+            (plan.num_blackouts, 0.8, self._kill_all_servers),
         ]
-        return sorted([*freezes, *restarts], key=lambda special: special[0])
+        specials = [((i + first) / count, special) for count, first, special in wanted for i in range(count)]
+        return sorted(specials, key=lambda special: special[0])
 
     def _share_done(self, started: float) -> float:
         by_kills = self.toll.num_kills / max(1, self._plan.num_kills)
@@ -94,43 +112,87 @@ class Mischief:
     async def _kill_one(self) -> None:
         target = self._dice.choice(_TARGETS)
         if target == "server":
-            await self._kill_server()
+            await self._kill_one_server()
         elif (agent := self._any_agent()) is not None:
-            held = await self._held_by(agent)
-            if target == "agent":
-                agent.kill()
-                self._start_again(agent)
-            elif not kill_engine(agent):
-                return
-            self.toll.count_kill(target)
-            self.toll.running_when_killed += len(held)
-            self.toll.hurt += held
+            await self._kill_worker(agent, target)
 
-    async def _kill_server(self) -> None:
-        servers = [one for one in self._cluster.servers if one.name not in self._busy]
-        if not servers:
-            return
-        victim: Server = self._dice.choice(servers)
+    async def _kill_worker(self, agent: Agent, target: str) -> None:
+        """The agent, or its engine alone."""
+        self._busy.add(agent.name)  # a frozen engine would outlive its agent
+        held = await self._held_by(agent)
+        if target == "agent":
+            agent.kill()
+            self._start_again(agent)
+        else:
+            is_killed = kill_engine(agent)
+            self._busy.discard(agent.name)
+            if not is_killed:
+                return
+        self.toll.count_kill(target)
+        self.toll.running_when_killed += len(held)
+        self.toll.hurt += held
+
+    async def _kill_one_server(self) -> None:
+        """Never the last: where there is another one, it goes on."""
+        servers = self._unhurt_servers()
+        if len(servers) == len(self._cluster.servers):
+            await self._kill_servers([self._dice.choice(servers)])
+
+    async def _kill_all_servers(self) -> None:
+        """At once."""
+        await self._kill_servers(await self._servers_to_hurt(len(self._cluster.servers)))
+        self.toll.blackouts += 1
+
+    async def _kill_servers(self, victims: Sequence[Server]) -> None:
+        self._busy |= {victim.name for victim in victims}
         self.toll.running_when_server_killed += await self._num_running()
         await self._cluster.read_fenced()
-        victim.kill()
-        self.toll.count_kill("server")
-        self._start_again(victim)
+        for victim in victims:
+            victim.kill()
+        for victim in victims:
+            self.toll.count_kill("server")
+            self._start_again(victim)
 
-    async def _freeze_one(self) -> None:
+    async def _freeze_server(self) -> None:
+        """SIGSTOP, whatever it was doing, and SIGCONT about a lease's time later."""
+        (victim,) = await self._servers_to_hurt(1)
+        self._busy.add(victim.name)
+        victim.freeze()
+        await asyncio.sleep(self._plan.lease_seconds * self._dice.uniform(*_SERVER_FROZEN))
+        victim.wake()
+        self._busy.discard(victim.name)
+        self.toll.server_freezes += 1
+
+    async def _servers_to_hurt(self, count: int) -> list[Server]:
+        while len(servers := self._unhurt_servers()) < count:
+            await asyncio.sleep(0.05)
+        return self._dice.sample(servers, count)
+
+    def _unhurt_servers(self) -> list[Server]:
+        return [one for one in self._cluster.servers if one.name not in self._busy]
+
+    async def _freeze_agent(self) -> None:
         """SIGSTOP agent and engine until their leases are lost, then wake both."""
         agent = self._any_agent()
         if agent is None:
             return
         self._busy.add(agent.name)
         held = await self._wait_for_work(agent)
-        agent.signal_all(signal.SIGSTOP)
+        agent.freeze_all()
         await self._until_lost(held)
-        agent.signal_all(signal.SIGCONT)
+        await agent.wake_with_results()
         self._busy.discard(agent.name)
         self.toll.freezes += 1
         self.toll.running_when_frozen += len(held)
         self.toll.hurt += held
+
+    async def _kill_valkey(self) -> None:
+        """Started here and not in a thread, as it dies with the thread that has started it."""
+        assert self._cluster.valkey is not None
+        self._cluster.valkey.kill()
+        await asyncio.sleep(self._dice.uniform(*_VALKEY_AWAY))
+        self._cluster.valkey.start()
+        self.toll.valkey_kills += 1
 
     async def _kill_database(self) -> None:
         assert self._restart_database is not None
@@ -164,13 +226,11 @@ class Mischief:
 
         async def start() -> None:
             await restart_later(program, self._dice)
+            if isinstance(program, Server):
+                await self._cluster.serving(program)
             self._busy.discard(program.name)
 
-        self._spawn(start())
-
-    def _spawn(self, work: Awaitable[None]) -> None:
-        task = asyncio.ensure_future(work)
-        self._under_way.add(task)
+        self._under_way.create_task(start())
 
     async def _held_by(self, agent: Agent) -> list[Holding]:
         try:

@@ -7,7 +7,12 @@ from typing import Any
 
 from bench_report import RESULTS, read_conditions, write_report
 from chaos_audit import Verdict
+from chaos_clients import Followed
 from chaos_mischief import Plan, Toll
+from chaos_webhooks import WebhookVerdict
+from diffuserve.jobs.outbox import MAX_AT_ONCE_PER_ENDPOINT
+
+_TRY_AGAIN_SECONDS = 60.0  # when a webhook whose sender was killed comes due again
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -18,6 +23,9 @@ class Outcome:
     plan: Plan
     toll: Toll
     verdict: Verdict
+    webhooks: WebhookVerdict
+    followed: Followed
+    failed_starts: int
     fenced_writes: int
     seconds: float
     setup: Mapping[str, Any]
@@ -25,25 +33,55 @@ class Outcome:
     @property
     def shortfalls(self) -> list[str]:
         """Why the run does not count as a proof; empty if it does."""
-        toll, plan, clean = self.toll, self.plan, self.verdict.is_clean
-        checks = {
-            "a job was lost, doubled, damaged or left over": clean,
+        return [reason for reason, holds in (self._promises | self._attempts).items() if not holds]
+
+    @property
+    def _promises(self) -> dict[str, bool]:
+        webhooks, followed = self.webhooks, self.followed
+        is_grace_enough = self.plan.webhook_grace_seconds > _TRY_AGAIN_SECONDS
+        return {
+            "a job was lost, doubled, damaged or left over": self.verdict.is_clean,
+            "a webhook is missing": not webhooks.missing and not (is_grace_enough and webhooks.owed),
+            "a webhook was untrue": not webhooks.untrue,
+            f"more than {self._most_repeats} webhooks came again": webhooks.repeated <= self._most_repeats,
+            "a follower missed an event": not followed.gaps,
+        }
+
+    @property
+    def _most_repeats(self) -> int:
+        """What was under way at one sender each time that it, or the database, was killed or frozen."""
+        toll = self.toll
+        hurt = toll.kills.get("server", 0) + toll.server_freezes + 2 * toll.database_restarts
+        return MAX_AT_ONCE_PER_ENDPOINT * hurt
+
+    @property
+    def _attempts(self) -> dict[str, bool]:
+        toll, plan = self.toll, self.plan
+        return {
             f"fewer than {plan.num_kills} kills": toll.num_kills >= plan.num_kills,
             "no write was fenced": self.fenced_writes > 0 or not plan.num_freezes,
             "no job was interrupted": self.verdict.interrupted > 0,
-            "a database restart is missing": toll.database_restarts >= plan.num_database_restarts
-            or self.database == "sqlite",
+            "a freeze of a control plane is missing": toll.server_freezes >= plan.num_server_freezes,
+            "a blackout is missing": toll.blackouts >= plan.num_blackouts,
+            "a kill of Valkey is missing": toll.valkey_kills >= plan.num_valkey_kills,
+            "a database restart is missing": toll.database_restarts >= plan.num_database_restarts,
+            "nobody followed a job": self.followed.jobs > 0,
         }
-        return [reason for reason, holds in checks.items() if not holds]
 
 
 def rows_of(outcome: Outcome) -> dict[str, str]:
-    toll, verdict = outcome.toll, outcome.verdict
+    return {**_setup_rows(outcome), **_verdict_rows(outcome), **_toll_rows(outcome)}
+
+
+def _setup_rows(outcome: Outcome) -> dict[str, str]:
+    return {name: f"{value}" for name, value in outcome.setup.items()}
+
+
+def _verdict_rows(outcome: Outcome) -> dict[str, str]:
+    verdict, webhooks, followed = outcome.verdict, outcome.webhooks, outcome.followed
     failed = ", ".join(f"{count} {code}" for code, count in verdict.failed_by_code.items())
-    kills = ", ".join(f"{count} {target}" for target, count in sorted(toll.kills.items()))
     others = {name: count for name, count in verdict.statuses.items() if name not in ("succeeded", "failed")}
     return {
-        **{name: f"{value}" for name, value in outcome.setup.items()},
         "jobs accepted": f"{verdict.accepted}",
         "jobs succeeded": f"{verdict.statuses.get('succeeded', 0)}",
         "jobs failed for good": f"{verdict.statuses.get('failed', 0)}" + (f" ({failed})" if failed else ""),
@@ -54,11 +92,31 @@ def rows_of(outcome: Outcome) -> dict[str, str]:
         "event logs with gaps": f"{verdict.gaps}",
         "final statuses that changed": f"{verdict.untrue}",
         "leases and queue rows left over": f"{verdict.stuck}",
+        "jobs told by webhook": f"{webhooks.told}",
+        "**webhooks missing**": f"**{webhooks.missing}**",
+        "webhooks still in the outbox": f"{webhooks.owed}",
+        "webhooks that came again": f"{webhooks.repeated}",
+        "webhooks forged or untrue": f"{webhooks.untrue}",
+        "jobs followed by server-sent events": f"{followed.jobs}",
+        "streams that broke and were resumed": f"{followed.resumed}",
+        "**jobs followed with a gap**": f"**{followed.gaps}**",
+    }
+
+
+def _toll_rows(outcome: Outcome) -> dict[str, str]:
+    toll, verdict = outcome.toll, outcome.verdict
+    kills = ", ".join(f"{count} {target}" for target, count in sorted(toll.kills.items()))
+    return {
         "kills": f"{toll.num_kills} ({kills})",
-        "jobs running on what was killed": f"{toll.running_when_killed}",
-        "jobs running while the server was killed": f"{toll.running_when_server_killed}",
-        "workers frozen past their lease": f"{toll.freezes}, with {toll.running_when_frozen} jobs",
+        "control planes killed": f"{toll.kills.get('server', 0)}",
+        "all control planes killed at once": f"{toll.blackouts}",
+        "control planes frozen for a while": f"{toll.server_freezes}",
+        "Valkey killed and started again": f"{toll.valkey_kills}",
         "PostgreSQL killed and started again": f"{toll.database_restarts}",
+        "starts of a control plane that failed": f"{outcome.failed_starts}",
+        "jobs running on what was killed": f"{toll.running_when_killed}",
+        "jobs running while a control plane was killed": f"{toll.running_when_server_killed}",
+        "workers frozen past their lease": f"{toll.freezes}, with {toll.running_when_frozen} jobs",
         "jobs interrupted and run again": f"{verdict.interrupted}",
         "fenced writes": f"{outcome.fenced_writes}",
         "attempts in all": f"{verdict.attempts}",

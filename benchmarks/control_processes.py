@@ -51,11 +51,20 @@ class Program:
         self._process.kill()
         self._process.wait()
 
+    def freeze(self) -> None:
+        """Connections stay open, and nothing answers."""
+        assert self._process is not None
+        self._process.send_signal(signal.SIGSTOP)
+
+    def wake(self) -> None:
+        assert self._process is not None
+        self._process.send_signal(signal.SIGCONT)
+
     def stop(self) -> None:
         """SIGTERM, and `kill -9` where that takes too long."""
         if self._process is None or self._process.poll() is not None:
             return
-        self._process.send_signal(signal.SIGCONT)
+        self.wake()
         self._process.terminate()
         try:
             self._process.wait(_STOP_SECONDS)

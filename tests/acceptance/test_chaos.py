@@ -1,4 +1,5 @@
-"""The short version of `make chaos`: real processes, `kill -9`, a frozen worker, PostgreSQL restarted."""
+"""The short version of `make chaos`: real processes, `kill -9`, a frozen worker; on PostgreSQL two control
+planes behind a load balancer, of which one, then both, then Valkey and PostgreSQL are killed."""
 
 import json
 import subprocess
@@ -8,21 +9,32 @@ from pathlib import Path
 import pytest
 
 CHAOS = Path(__file__).parents[2] / "benchmarks" / "chaos.py"
-SHORT = ["--jobs", "40", "--kills", "4", "--seconds", "5", "--freezes", "1", "--database-restarts", "1"]
-SHORT += ["--lease-seconds", "1.5"]
+SHORT = ["--jobs", "40", "--kills", "3", "--seconds", "4", "--freezes", "1", "--lease-seconds", "1.5"]
+SHORT += ["--webhook-grace", "1"]  # one whose sender was killed comes after a minute, and is owed until then
+ALONE = ["--server-freezes", "0"]
+TOGETHER = ["--server-freezes", "1", "--blackouts", "1", "--valkey-kills", "1", "--database-restarts", "1"]
+TOGETHER += ["--seed", "3"]  # it begins with one control plane
 
 
 @pytest.mark.parametrize("database", ["sqlite", "postgresql"])
 def test_nothing_accepted_is_lost_or_published_twice(database: str, tmp_path: Path) -> None:
     output = tmp_path / "results"
     command = [sys.executable, str(CHAOS), "--database", database, "--output", str(output), *SHORT]
+    command += TOGETHER if database == "postgresql" else ALONE
     done = subprocess.run(command, capture_output=True, text=True, timeout=120, check=False)
     assert done.returncode == 0, done.stdout + done.stderr
     (result,) = output.glob("chaos_*.json")
     (run,) = json.loads(result.read_text())["runs"]
-    verdict = run["verdict"]
+    verdict, webhooks, toll = run["verdict"], run["webhooks"], run["toll"]
     assert verdict["accepted"] >= 40
     assert sum(verdict["statuses"].values()) == verdict["accepted"]
     assert (verdict["lost"], verdict["doubled"], verdict["damaged"]) == (0, 0, 0)
     assert verdict["interrupted"] >= 1
     assert run["fenced_writes"] >= 1
+    assert webhooks["told"] + webhooks["owed"] == verdict["accepted"]
+    assert (webhooks["missing"], webhooks["untrue"]) == (0, 0)
+    assert run["followed"]["gaps"] == 0
+    if database == "postgresql":
+        assert run["setup"]["control planes"] == 2
+        assert toll["kills"]["server"] >= 3, "one alone, then both"
+        assert (toll["blackouts"], toll["valkey_kills"], toll["database_restarts"]) == (1, 1, 1)

@@ -1,0 +1,97 @@
+"""Clients of the chaos run: they submit, and wait for the end or follow what is told of it."""
+
+import asyncio
+from contextlib import suppress
+from dataclasses import dataclass
+
+import httpx
+
+from diffuserve.client.jobs import Client
+from diffuserve.client.views import JobView
+from diffuserve.domain.job import JobStatus
+from diffuserve.domain.params import GenerationParams
+
+_OUTSTANDING = 22  # jobs that waiting clients have under way at a time
+_NUM_FOLLOWERS = 2
+_LONGEST_SECONDS = 120.0  # from submit to the end of a job
+_PATIENCE_SECONDS = 120.0
+
+
+@dataclass
+class Followed:
+    """Jobs told by server-sent events.
+
+    `gaps`: told with numbers other than 1, 2, 3 …, or not to the end. `resumed`: streams that broke
+    and were taken up again after their last event.
+    """
+
+    jobs: int = 0
+    resumed: int = 0
+    gaps: int = 0
+
+
+class Clients:
+    """Submit a job, hear of its end, submit the next; `told` is what they were answered."""
+
+    def __init__(self, server: str, num_jobs: int, webhook_url: str) -> None:
+        self.told: dict[str, JobStatus | None] = {}
+        self.followed = Followed()
+        self._server, self._num_jobs = server, num_jobs
+        self._options = {"webhook": {"url": webhook_url}}
+        self._number = 0
+
+    async def run(self, until: asyncio.Task[None]) -> None:
+        """For as long as the mischief lasts, and for the number of jobs at least."""
+        async with asyncio.TaskGroup() as group:
+            for _ in range(_OUTSTANDING):
+                group.create_task(self._wait_for_jobs(until))
+            for _ in range(_NUM_FOLLOWERS):
+                group.create_task(self._follow_jobs(until))
+
+    async def _wait_for_jobs(self, until: asyncio.Task[None]) -> None:
+        async with Client(self._server, patience_seconds=_PATIENCE_SECONDS) as client:
+            while self._goes_on(until):
+                job = await self._submit(client)
+                with suppress(TimeoutError):  # the audit says what became of it
+                    self.told[job.id] = (await client.wait(job.id, timeout=_LONGEST_SECONDS)).status
+
+    async def _follow_jobs(self, until: asyncio.Task[None]) -> None:
+        counted = _CountingTransport()
+        async with Client(self._server, patience_seconds=_PATIENCE_SECONDS, transport=counted) as client:
+            while self._goes_on(until):
+                await self._follow(client, await self._submit(client))
+        self.followed.resumed += counted.num_resumed
+
+    async def _follow(self, client: Client, job: JobView) -> None:
+        seqs: list[int] = []
+        with suppress(TimeoutError):
+            async with asyncio.timeout(_LONGEST_SECONDS):
+                async for event in client.events(job.id):
+                    seqs += [event.seq] if event.seq is not None else []
+                    self.told[job.id] = JobStatus(event.type) if event.is_final else None
+        self.followed.jobs += 1
+        is_whole = self.told[job.id] is not None and seqs == list(range(1, len(seqs) + 1))
+        self.followed.gaps += not is_whole
+
+    def _goes_on(self, until: asyncio.Task[None]) -> bool:
+        return not until.done() or self._number < self._num_jobs
+
+    async def _submit(self, client: Client) -> JobView:
+        self._number += 1
+        params = GenerationParams(prompt=f"job {self._number}")
+        job = await client.submit(params, model="null", options=self._options)
+        self.told[job.id] = None
+        return job
+
+
+class _CountingTransport(httpx.AsyncHTTPTransport):
+    """Counts the streams that go on after an event."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.num_resumed = 0
+
+    async def handle_async_request(self, request: httpx.Request) -> httpx.Response:
+        response = await super().handle_async_request(request)
+        self.num_resumed += response.is_success and request.headers.get("last-event-id", "0") != "0"
+        return response

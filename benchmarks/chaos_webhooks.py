@@ -1,0 +1,130 @@
+"""What the receiver of webhooks was told, held against what became of the jobs."""
+
+import asyncio
+import time
+from collections.abc import AsyncGenerator, Mapping
+from contextlib import asynccontextmanager
+from dataclasses import dataclass
+
+import httpx
+import sqlalchemy as sa
+from standardwebhooks import Webhook as Signature
+from standardwebhooks import WebhookVerificationError
+
+from chaos_audit import Records
+from diffuserve.domain.job import FINAL_STATUSES
+from diffuserve.domain.webhook import DeliveryStatus
+from diffuserve.jobs import schema
+from diffuserve.testing.webhook_receiver import Received, WebhookReceiver
+
+jobs, deliveries = schema.jobs, schema.webhook_deliveries
+
+_LOOK_SECONDS = 0.5
+
+
+@dataclass(frozen=True)
+class Message:
+    webhook_id: str
+    job_id: str
+    status: str
+
+
+@dataclass(frozen=True, kw_only=True)
+class WebhookVerdict:
+    """Final jobs by what was told of them; `missing` and `untrue` must be 0.
+
+    `told`: at least once. `owed`: not yet, but it is in the outbox. `missing`: not, and nobody will.
+    `repeated`: messages that came again under their own id. `untrue`: messages with a false signature,
+    of an unknown job, with another status than the job's, or with a second id for one job.
+    """
+
+    told: int
+    owed: int
+    missing: int
+    repeated: int
+    untrue: int
+
+
+class WebhookLog:
+    """Messages in the order of their arrival, each verified when it comes."""
+
+    def __init__(self, receiver: WebhookReceiver, secret: str) -> None:
+        self.messages: list[Message] = []
+        self.num_forged = 0
+        self._receiver, self._signature = receiver, Signature(secret)
+        self._num_read = 0
+
+    async def listen(self) -> None:
+        """For ever."""
+        while True:
+            await self._receiver.arrived.wait()
+            self._receiver.arrived.clear()
+            self.read()
+
+    def read(self) -> None:
+        new = self._receiver.received[self._num_read :]
+        self._num_read += len(new)
+        for received in new:
+            self._note(received)
+
+    def _note(self, received: Received) -> None:
+        try:
+            told = self._signature.verify(received.body, dict(received.headers))
+        except WebhookVerificationError:
+            self.num_forged += 1
+            return
+        job = told["data"]
+        is_of_one_mind = told["type"] == f"job.{job['status']}"
+        self.num_forged += not is_of_one_mind
+        self.messages.append(Message(received.headers["webhook-id"], job["id"], job["status"]))
+
+
+@asynccontextmanager
+async def listening(receiver: WebhookReceiver, server: str) -> AsyncGenerator[WebhookLog]:
+    """Within the block messages are verified with the secret that `server` gives."""
+    log = WebhookLog(receiver, await _secret(server))
+    task = asyncio.create_task(log.listen())
+    try:
+        yield log
+    finally:
+        task.cancel()
+
+
+async def _secret(server: str) -> str:
+    async with httpx.AsyncClient(trust_env=False) as client:
+        answer = await client.get(f"{server}/v1/webhooks/secret")
+        return str(answer.raise_for_status().json()["secret"])
+
+
+async def until_sent(records: Records, grace_seconds: float) -> None:
+    """The outbox empty, or time over. A try whose sender was killed comes due after a minute."""
+    deadline = time.monotonic() + grace_seconds
+    while await _owed(records) and time.monotonic() < deadline:
+        await asyncio.sleep(_LOOK_SECONDS)
+
+
+async def audit_webhooks(records: Records, log: WebhookLog) -> WebhookVerdict:
+    log.read()
+    ended = sa.select(jobs.c.id, jobs.c.status).where(jobs.c.status.in_(FINAL_STATUSES))
+    final = {row.id: str(row.status) for row in await records.rows(ended)}
+    told = {message.job_id for message in log.messages}
+    owed = await _owed(records) - told
+    return WebhookVerdict(
+        told=len(final.keys() & told),
+        owed=len(final.keys() & owed),
+        missing=len(final.keys() - told - owed),
+        repeated=len(log.messages) - len({message.webhook_id for message in log.messages}),
+        untrue=log.num_forged + _num_untrue(log, final),
+    )
+
+
+def _num_untrue(log: WebhookLog, final: Mapping[str, str]) -> int:
+    false = sum(final.get(message.job_id) != message.status for message in log.messages)
+    names = {(message.job_id, message.webhook_id) for message in log.messages}
+    return false + len(names) - len({job_id for job_id, _ in names})
+
+
+async def _owed(records: Records) -> set[str]:
+    """Jobs whose message is still to be sent, or was not yet noted as sent."""
+    waiting = sa.select(deliveries.c.subject_id).where(deliveries.c.status == DeliveryStatus.PENDING)
+    return {row.subject_id for row in await records.rows(waiting)}
