@@ -19,7 +19,7 @@ from tests.contract.store_driver import (
 from diffuserve.domain.errors import LeaseLost, WorkerNotFound
 from diffuserve.domain.job import Band, JobStatus
 from diffuserve.domain.tenant import PlanOverrides, Role
-from diffuserve.domain.worker import ReleaseCause, WorkerState
+from diffuserve.domain.worker import Release, ReleaseCause, WorkerState
 from diffuserve.events.base import QUEUE, job_topic, worker_topic
 from diffuserve.events.memory import MemoryEventBus
 from diffuserve.jobs.config import DAY, StoreConfig
@@ -398,3 +398,16 @@ class TestRestart:
         assert await complete(job_store, lease) == JobStatus.SUCCEEDED
         after = await job_store.submit(new_job())
         assert {job.id for job in await job_store.list_jobs()} == {before.id, after.id}
+
+
+async def test_a_job_that_is_suspected_stays_so(job_store: JobStore) -> None:
+    worker = await add_worker(job_store)
+    job = await job_store.submit(new_job())
+    lease = await claim_one(job_store, worker)
+    assert not lease.is_suspect
+    lost = Release(lease_token=lease.lease_token, cause=ReleaseCause.WORKER_LOST, is_suspect=True)
+    await job_store.release(job.id, lost)
+    second = await claim_one(job_store, worker)
+    assert second.is_suspect
+    await release(job_store, second, ReleaseCause.DRAIN)
+    assert (await claim_one(job_store, worker)).is_suspect

@@ -10,8 +10,10 @@ from collections.abc import Callable
 
 import psutil
 import pytest
+import sqlalchemy as sa
 
 from diffuserve.domain.job import Job, JobStatus
+from diffuserve.jobs import schema
 from diffuserve.testing.checkpoints import write_flux_checkpoint
 from diffuserve.testing.plane import Plane, eventually, until
 from diffuserve.worker.agent import WorkerAgent
@@ -69,6 +71,9 @@ async def lose_nothing(plane: Plane, agent: WorkerAgent, number: signal.Signals)
     await ready(agent)
     done = await until(plane, long, JobStatus.SUCCEEDED, 60.0)
     assert done.attempt == 2
+    jobs = schema.jobs
+    [row] = await plane.store.database.rows(sa.select(jobs.c.is_suspect).where(jobs.c.id == long.id))
+    assert row.is_suspect, "the group died while it was at this job"
 
 
 async def test_ranks_draw_and_a_group_that_broke_is_started_anew(

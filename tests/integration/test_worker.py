@@ -13,10 +13,12 @@ from typing import Any
 import httpx
 import psutil
 import pytest
+import sqlalchemy as sa
 
 from diffuserve.domain.job import JobStatus
 from diffuserve.domain.worker import Orders, WorkerState
 from diffuserve.events.base import job_topic
+from diffuserve.jobs import schema
 from diffuserve.media.picture_file import read_parameters
 from diffuserve.testing.plane import LEASE_SECONDS, NULL_ENGINE, Plane, eventually, until
 from diffuserve.worker.admission import Memory
@@ -330,3 +332,17 @@ async def test_a_heartbeat_that_is_too_slow_for_the_lease_is_refused_at_start(
     async with asyncio.timeout(10):
         assert await asyncio.shield(agent.over) == 2  # type: ignore[attr-defined]
     assert "must be at most a third of lease_seconds" in caplog.text
+
+
+async def test_only_what_an_engine_died_of_is_suspected(plane: Plane, start: Start) -> None:
+    """A job that an engine was at runs alone from then on; the death of engines costs those beside it
+    no attempt."""
+    start("--seconds", "0.5", engine_restarts=None)
+    waiting = await plane.submit()
+    await until(plane, waiting, JobStatus.RUNNING)
+    poison = await plane.submit("crash")
+    await until(plane, poison, JobStatus.FAILED, 60.0)
+    await until(plane, waiting, JobStatus.SUCCEEDED, 30.0)
+    jobs = schema.jobs
+    rows = await plane.store.database.rows(sa.select(jobs.c.id, jobs.c.is_suspect))
+    assert {row.id: row.is_suspect for row in rows} == {waiting.id: False, poison.id: True}

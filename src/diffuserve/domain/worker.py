@@ -113,7 +113,10 @@ class Claim:
 
 @dataclass(frozen=True, kw_only=True)
 class Lease:
-    """The right to run a job until it expires, proven by `lease_token` in every write."""
+    """The right to run a job until it expires, proven by `lease_token` in every write.
+
+    An engine died while it was at a job that `is_suspect`: such a job runs alone.
+    """
 
     job_id: str
     lease_token: int
@@ -123,6 +126,7 @@ class Lease:
     attempt: int
     lease_seconds: float
     band: Band = Band.STANDARD
+    is_suspect: bool = False
     step_tokens: int = 0
     cost_seconds: float = 0.0
     timeout: float | None = None
@@ -193,16 +197,23 @@ class Failure:
 
 
 class ReleaseCause(StrEnum):
-    """Why a worker hands a job back: on purpose, which is free, or because its engine died."""
+    """Why a worker hands a job back.
+
+    On purpose, or because its engine died of another job, which are free; or because its engine died.
+    """
 
     DRAIN = "drain"
+    BYSTANDER = "bystander"
     WORKER_LOST = "worker_lost"
 
 
 @dataclass(frozen=True, kw_only=True)
 class Release:
+    """`is_suspect`: the engine died while it was at this job."""
+
     lease_token: int
     cause: ReleaseCause = ReleaseCause.DRAIN
+    is_suspect: bool = False
 
 
 @dataclass(frozen=True)

@@ -43,7 +43,8 @@ class Engine:
         """`runner` runs the model, by default on this process alone."""
         self.pipeline = pipeline
         self.config = config or EngineConfig()
-        self._core = EngineCore(runner or ModelRunner(pipeline), self.config, on_decoded=self._announce)
+        self.runner = runner or ModelRunner(pipeline)
+        self._core = EngineCore(self.runner, self.config, on_decoded=self._announce)
         self._stepping = threading.Lock()  # whoever holds it may call the core
         self._undelivered: list[StepOutput] = []
         self._driver: threading.Thread | None = None
@@ -110,12 +111,16 @@ class Engine:
         resolved = self.spec.resolve(params, seed=0)
         return self.cost_model.estimate(self.pipeline.workload(resolved))
 
-    def add(self, params: GenerationParams, *, priority: int = 0, preview: bool = False) -> str:
+    def add(
+        self, params: GenerationParams, *, priority: int = 0, preview: bool = False, alone: bool = False
+    ) -> str:
         """Queue a request and return its id; larger `priority` goes first. Safe from any thread.
+
+        A request that is `alone` shares no step with others.
 
         Raises `InvalidParams` before any work if the model cannot do what is asked.
         """
-        request_id, _ = self._enqueue(params, priority, preview)
+        request_id, _ = self._enqueue(params, priority, preview, alone)
         return request_id
 
     def abort(self, request_id: str) -> bool:
@@ -213,7 +218,7 @@ class Engine:
         return resolved
 
     def _enqueue(
-        self, params: GenerationParams, priority: int = 0, preview: bool = False
+        self, params: GenerationParams, priority: int = 0, preview: bool = False, alone: bool = False
     ) -> tuple[str, Future[GenerationResult]]:
         resolved = self._resolve(params)
         load = self.pipeline.workload(resolved)
@@ -230,6 +235,7 @@ class Engine:
                 priority=priority,
                 arrival=self._arrivals,
                 wants_preview=preview,
+                is_alone=alone,
             )
             self._inbox.append(state)
             future = self._unfinished[state.request_id] = Future()

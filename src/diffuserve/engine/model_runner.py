@@ -27,6 +27,7 @@ class Moved:
 class ModelRunner:
     """Each method gives, for each request, its value or the exception that it alone raised.
 
+    `on_work` hears which requests a piece of work is for before it begins, on the thread that does it.
     `num_decoders` decode side by side; a runner that others follow is told whom it may `forget`.
     """
 
@@ -34,6 +35,7 @@ class ModelRunner:
 
     def __init__(self, pipeline: Pipeline) -> None:
         self.pipeline = pipeline
+        self.on_work: Callable[[Sequence[str]], None] = lambda _request_ids: None
 
     def forget(self, request_id: str) -> None:
         """Nothing more will be asked of this request."""
@@ -46,11 +48,16 @@ class ModelRunner:
 
     def step(self, states: Sequence[RequestState]) -> list[Moved | Exception]:
         """One denoising step of each request, in one forward pass; the states are not advanced."""
+        self._announce(states)
         return isolate(states, self._step)
 
     def decode(self, states: Sequence[RequestState]) -> list[list[Frames] | Exception]:
         """Pictures of requests of one size that are denoised."""
+        self._announce(states)
         return isolate(states, self._decode_finite)
+
+    def _announce(self, states: Sequence[RequestState]) -> None:
+        self.on_work([state.request_id for state in states])
 
     def _step(self, states: Sequence[RequestState]) -> list[Moved]:
         for state in states:

@@ -54,6 +54,7 @@ class RequestState:
     priority: int
     arrival: int
     wants_preview: bool
+    is_alone: bool = False
     conditioning: Conditioning | None = None
     latents: Tensor | None = None
     step: int = 0
@@ -76,6 +77,7 @@ class RequestState:
             skipped=self.skipped,
             tokens=self.load.step_tokens,
             step_bytes=self.step_bytes,
+            is_alone=self.is_alone,
         )
 
     def denoise_input(self) -> DenoiseInput:

@@ -6,7 +6,10 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True)
 class Candidate:
-    """A request as the scheduler sees it. Larger `priority` goes first, then smaller `arrival`."""
+    """A request as the scheduler sees it. Larger `priority` goes first, then smaller `arrival`.
+
+    One that `is_alone` shares no step: it may be what broke an earlier engine.
+    """
 
     request_id: str
     priority: int
@@ -14,6 +17,7 @@ class Candidate:
     skipped: int
     tokens: int
     step_bytes: int
+    is_alone: bool = False
 
 
 @dataclass(frozen=True)
@@ -40,6 +44,10 @@ class StepScheduler:
         chosen: list[str] = []
         tokens = step_bytes = 0
         for candidate in sorted(candidates, key=self._precedence):
+            if candidate.is_alone and not chosen:
+                return [candidate.request_id]
+            if candidate.is_alone:
+                continue
             fits = (
                 tokens + candidate.tokens <= limits.tokens
                 and step_bytes + candidate.step_bytes <= limits.step_bytes

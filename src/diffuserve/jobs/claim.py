@@ -234,6 +234,7 @@ def _lease(row: sa.Row[Any], lease_token: int, attempt: int, transaction: Transa
         attempt=attempt,
         lease_seconds=transaction.config.lease_seconds,
         band=_BANDS[row.band],
+        is_suspect=row.is_suspect,
         step_tokens=row.step_tokens,
         cost_seconds=row.cost_seconds,
         timeout=row.timeout,

@@ -105,8 +105,9 @@ def release(
     transaction: Transaction, words: Sequence[Said[Release]]
 ) -> Sequence[JobStatus | DiffuserveError]:
     def end(ending: _Ending, record: JobRecord, said: Release) -> JobStatus:
-        if said.cause is ReleaseCause.DRAIN:
+        if said.cause is not ReleaseCause.WORKER_LOST:
             return ending.requeue(record, said.cause, 0.0)
+        record = replace(record, is_suspect=record.is_suspect or said.is_suspect)
         return ending.follow(record, after_loss(record, transaction.config), said.cause)
 
     return _end_all(transaction, words, end, lambda said: 0.0)

@@ -58,6 +58,7 @@ class JobRecord:
     result: str | None
     error: str | None
     is_erased: bool
+    is_suspect: bool = False
 
     @property
     def lane(self) -> str:

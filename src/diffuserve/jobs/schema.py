@@ -59,6 +59,7 @@ jobs = sa.Table(
     _text("result", null=True),
     _text("error", null=True),
     _flag("is_erased"),
+    _flag("is_suspect"),
     _text("webhook", null=True),
     _text("batch_id", null=True),
     _text("custom_id", null=True),

@@ -14,7 +14,7 @@ from pathlib import Path
 
 from diffuserve.domain.cost import CostFit
 from diffuserve.domain.model_spec import ModelSpec
-from diffuserve.worker.agent_link import AgentLink
+from diffuserve.worker.agent_link import AgentLink, die_with_parent
 from diffuserve.worker.messages import (
     Abort,
     Add,
@@ -76,6 +76,7 @@ class NullEngine:
     def _add(self, job: Add) -> None:
         prompt = str(job.input.get("prompt", ""))
         if prompt == "crash":
+            self.link.black_box.note([job.attempt])
             os._exit(11)
         if prompt == "hang":
             self._is_hanging = True
@@ -135,6 +136,7 @@ def main() -> None:
     parser.add_argument("--ledger", type=Path)
     parser.add_argument("--load-seconds", type=float, default=0.0)
     args, _ = parser.parse_known_args()  # the real one's options mean nothing here
+    die_with_parent()
     link = AgentLink(args.socket)
     engine = NullEngine(link, args.seconds, bool(args.files), args.ledger)
     link.listen(engine.handle)

@@ -133,13 +133,19 @@ class WorkerAgent:
         self._look_for_room()
 
     def _give_up_all(self) -> None:
-        """What was inside a dead engine goes back, counted as its loss; what had left it is delivered."""
+        """What was inside a dead engine goes back; what had left it is delivered.
+
+        Where it is known what the engine was at when it died, its death counts against that alone.
+        """
         if self._asking is not None:
             self._asking.cancel()
-        for job in list(self.held.values()):
-            if job.is_in_engine:
-                job.is_in_engine = False
-                self._deliveries.release(job, ReleaseCause.WORKER_LOST)
+        inside = [job for job in self.held.values() if job.is_in_engine]
+        suspects = [job for job in inside if job.attempt in self._engine.suspects]
+        for job in inside:
+            job.is_in_engine = False
+            is_bystander = bool(suspects) and job not in suspects
+            cause = ReleaseCause.BYSTANDER if is_bystander else ReleaseCause.WORKER_LOST
+            self._deliveries.release(job, cause, is_suspect=job in suspects)
 
     def _hear_of_job(self, message: FromJob) -> None:
         job = self._in_engine(message.attempt)
@@ -219,6 +225,7 @@ class WorkerAgent:
                 input=lease.input,
                 folder=str(job.folder),
                 priority=-lease.band.rank,
+                is_alone=lease.is_suspect,
                 num_previews=lease.num_previews,
                 output_format=lease.output_format,
             )

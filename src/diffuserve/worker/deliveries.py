@@ -38,8 +38,15 @@ class Deliveries:
     def failed(self, job: HeldJob, failed: Failed) -> None:
         self._start(self._end(job, self._fail(job, failed.code, failed.message, failed.retryable)))
 
-    def release(self, job: HeldJob, cause: ReleaseCause, patience_seconds: float | None = None) -> None:
-        self._start(self._end(job, self._release(job, cause, patience_seconds)))
+    def release(
+        self,
+        job: HeldJob,
+        cause: ReleaseCause,
+        patience_seconds: float | None = None,
+        is_suspect: bool = False,
+    ) -> None:
+        release = Release(lease_token=job.lease.lease_token, cause=cause, is_suspect=is_suspect)
+        self._start(self._end(job, self._release(job, release, patience_seconds)))
 
     def preview(self, job: HeldJob, shown: Previewed) -> None:
         """Previews of a job go out one after another, and before its result."""
@@ -142,9 +149,8 @@ class Deliveries:
         failure = Failure(lease_token=job.lease.lease_token, error=JobError(code, message, retryable))
         return (await self._client.fail(job.lease.job_id, failure)).status
 
-    async def _release(self, job: HeldJob, cause: ReleaseCause, patience_seconds: float | None) -> str:
+    async def _release(self, job: HeldJob, release: Release, patience_seconds: float | None) -> str:
         self._previews.pop(job.attempt, None)
-        release = Release(lease_token=job.lease.lease_token, cause=cause)
         return (await self._client.release(job.lease.job_id, release, patience_seconds)).status
 
     async def _report(self, job: HeldJob, report: ProgressReport, after: asyncio.Task[None] | None) -> None:

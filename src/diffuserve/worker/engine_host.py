@@ -25,6 +25,7 @@ from diffuserve.engine.outputs import GenerationResult, StepOutput
 from diffuserve.models.quiet import quiet_libraries
 from diffuserve.models.registry import read_spec
 from diffuserve.worker.agent_link import AgentLink
+from diffuserve.worker.black_box import BlackBox
 from diffuserve.worker.messages import (
     Abort,
     Add,
@@ -72,6 +73,7 @@ class EngineHost:
 
     engine: Engine
     link: AgentLink
+    black_box: BlackBox | None = None
     image_filter: ImageFilter = pass_all
     _requests: dict[str, _Request] = field(default_factory=dict)
     _request_ids: dict[str, str] = field(default_factory=dict)
@@ -82,6 +84,7 @@ class EngineHost:
 
     def run(self) -> None:
         """Step until told to stop; then the engine saves what it learnt."""
+        self.engine.runner.on_work = self._note
         ready = Ready(token_budget=self.engine.token_budget, description=self.engine.describe())
         self.link.send(ready)
         with self.engine, ThreadPoolExecutor(_NUM_WRITERS, thread_name_prefix="file-writer") as writers:
@@ -129,11 +132,20 @@ class EngineHost:
             params = self.engine.spec.resolve(GenerationParams(**job.input), seed=0)
             steps = _preview_steps(params.num_inference_steps or 1, job.num_previews)
             with self._lock:  # the first output may come before `add` has returned
-                request_id = self.engine.add(params, priority=job.priority, preview=bool(steps))
+                request_id = self.engine.add(
+                    params, priority=job.priority, preview=bool(steps), alone=job.is_alone
+                )
                 self._requests[request_id] = _Request(job, steps)
                 self._request_ids[job.attempt] = request_id
         except Exception as error:  # whatever is wrong with this job is its own affair
             self.link.send(_failed(job.attempt, error))
+
+    def _note(self, request_ids: Sequence[str]) -> None:
+        """Called on the threads that draw."""
+        if self.black_box is not None:
+            with self._lock:
+                known = [self._requests[one] for one in request_ids if one in self._requests]
+            self.black_box.note(one.job.attempt for one in known)
 
     def _abort(self, attempt: str) -> None:
         with self._lock:
@@ -195,7 +207,7 @@ def load_host(
     quiet_libraries()
     link.send(Hello(spec=read_spec(model).to_dict(), num_gpus=torch.cuda.device_count()))
     config = EngineConfig(cost_fit_path=cost_fit)
-    return EngineHost(Engine.load(model, device=device, dtype=dtype, config=config), link)
+    return EngineHost(Engine.load(model, device=device, dtype=dtype, config=config), link, link.black_box)
 
 
 def _preview_steps(num_steps: int, num_previews: int) -> list[int]:

@@ -10,6 +10,7 @@ from collections.abc import AsyncIterator, Sequence
 from pathlib import Path
 from typing import Any
 
+from diffuserve.worker.black_box import read_black_box
 from diffuserve.worker.messages import MAX_LINE_BYTES, FromEngine, Message, Stop, ToEngine, decode, encode
 from diffuserve.worker.private_folder import PrivateFolder
 
@@ -64,6 +65,10 @@ class EngineLink:
         folder = self._folder.path / attempt
         folder.mkdir(exist_ok=True)
         return folder
+
+    def suspects(self) -> frozenset[str]:
+        """The attempts that a dead engine was at."""
+        return read_black_box(self._folder.path)
 
     def drop_folder(self, attempt: str) -> None:
         """Of an attempt whose files nobody wants."""

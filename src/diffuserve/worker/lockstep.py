@@ -76,15 +76,18 @@ class LeadRunner(ModelRunner):
         self.num_decoders = ranks.size
 
     def step(self, states: Sequence[RequestState]) -> list[Moved | Exception]:
+        self._announce(states)
         self._ranks.orders.broadcast(self._order(states))
         return isolate(states, agreed(self._ranks, self._step))
 
     def decode(self, states: Sequence[RequestState]) -> list[Outcome]:
         """On the decoder's thread."""
+        self._announce(states)
         dealt = {state.request_id: self._next_decoder() for state in states}
         self._ranks.pictures.broadcast(DecodeOrder(dealt))
         mine = [state for state in states if dealt[state.request_id] == 0]
-        outcomes = dict(zip((one.request_id for one in mine), super().decode(mine), strict=True))
+        drawn = isolate(mine, self._decode_finite)
+        outcomes = dict(zip((one.request_id for one in mine), drawn, strict=True))
         for rank in sorted(set(dealt.values()) - {0}):
             outcomes |= self._ranks.pictures.receive(rank)
         return [outcomes[state.request_id] for state in states]

@@ -102,12 +102,14 @@ class Failed:
 
 @dataclass(frozen=True, kw_only=True)
 class Add:
-    """A job for the engine, whose files go into `folder`; larger `priority` steps first."""
+    """A job for the engine, whose files go into `folder`; larger `priority` steps first, and who
+    `is_alone` shares no step."""
 
     attempt: str
     input: Mapping[str, Any]
     folder: str
     priority: int = 0
+    is_alone: bool = False
     num_previews: int = 0
     output_format: str = "png"
 

@@ -48,7 +48,7 @@ def lead(
     with _member(options) as (pipeline, ranks):
         # One thread steps: collectives of two threads would meet in any order.
         config = EngineConfig(cost_fit_path=cost_fit, num_threads=1)
-        host = EngineHost(Engine(pipeline, config, LeadRunner(pipeline, ranks)), link)
+        host = EngineHost(Engine(pipeline, config, LeadRunner(pipeline, ranks)), link, link.black_box)
         on_host(host)
         host.run()
 

@@ -37,6 +37,7 @@ class EngineSupervisor:
         self.link: EngineLink | None = None
         self.token_budget: int | None = None  # of an engine that is ready
         self.last_beat: Beat | None = None
+        self.suspects: frozenset[str] = frozenset()  # attempts that the last engine was at when it died
         self.num_deaths = 0
         self.is_stalled = False
         self.was_ever_ready = False
@@ -102,6 +103,7 @@ class EngineSupervisor:
                 self._hear(message)
         finally:
             link, self.link, self.token_budget = self.link, None, None
+            self.suspects = link.suspects()
             self._on_change()
             code = await link.close()
         return code

@@ -13,11 +13,12 @@ from diffuserve.engine.scheduler import Candidate, StepLimits, StepScheduler
 SCHEDULER = StepScheduler(ageing_steps=16)
 ROOMY = StepLimits(tokens=10**9, step_bytes=10**12)
 
+NEVER = st.just(False)
 LIMITS = st.builds(StepLimits, tokens=st.integers(1, 5_000), step_bytes=st.integers(1, 5_000))
 
 
 @st.composite
-def backlogs(draw: st.DrawFn) -> list[Candidate]:
+def backlogs(draw: st.DrawFn, is_alone: st.SearchStrategy[bool] = NEVER) -> list[Candidate]:
     """Requests that wait, each with an arrival of its own, as the engine numbers them."""
     arrivals = draw(st.lists(st.integers(0, 1_000), unique=True, max_size=12))
     return [
@@ -28,6 +29,7 @@ def backlogs(draw: st.DrawFn) -> list[Candidate]:
             skipped=draw(st.integers(0, 100)),
             tokens=draw(st.integers(1, 2_000)),
             step_bytes=draw(st.integers(1, 2_000)),
+            is_alone=draw(is_alone),
         )
         for arrival in arrivals
     ]
@@ -141,3 +143,18 @@ def test_nobody_waits_for_ever_under_a_flood_of_higher_priority(newcomers_per_st
             return
         backlog = [replace(one, skipped=one.skipped + 1) for one in backlog if one.request_id not in chosen]
     pytest.fail("it waited for 1,000 steps")
+
+
+@given(backlog=backlogs(st.booleans()), limits=LIMITS)
+def test_who_must_be_alone_shares_no_step(backlog: list[Candidate], limits: StepLimits) -> None:
+    chosen = SCHEDULER.select(backlog, limits)
+    alone = {one.request_id for one in backlog if one.is_alone}
+    assert len(chosen) <= 1 or alone.isdisjoint(chosen)
+
+
+def test_who_must_be_alone_has_its_turn() -> None:
+    suspect = replace(make_candidate("suspect", arrival=1), is_alone=True)
+    others = [make_candidate("first", arrival=0), make_candidate("last", arrival=2)]
+    assert SCHEDULER.select([*others, suspect], ROOMY) == ["first", "last"]
+    passed_over = replace(suspect, skipped=16)
+    assert SCHEDULER.select([*others, passed_over], ROOMY) == ["suspect"]
