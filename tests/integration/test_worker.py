@@ -346,3 +346,22 @@ async def test_only_what_an_engine_died_of_is_suspected(plane: Plane, start: Sta
     jobs = schema.jobs
     rows = await plane.store.database.rows(sa.select(jobs.c.id, jobs.c.is_suspect))
     assert {row.id: row.is_suspect for row in rows} == {waiting.id: False, poison.id: True}
+
+
+async def test_replicas_are_workers_of_their_own_that_end_together(plane: Plane) -> None:
+    options = ("--replicas", "2", "--device", "cpu", "--name", "pair", "--server", plane.url)
+    engine = ("--engine-command", " ".join(NULL_ENGINE))
+    both = subprocess.Popen((sys.executable, "-m", "diffuserve", "worker", *options, *engine))
+    try:
+
+        async def are_ready() -> bool:
+            ready = [one.name for one in await plane.store.workers() if one.state is WorkerState.READY]
+            return sorted(ready) == ["pair-0", "pair-1"]
+
+        await eventually(are_ready, 30.0)
+        job = await plane.submit()
+        await until(plane, job, JobStatus.SUCCEEDED)
+    finally:
+        both.send_signal(signal.SIGTERM)
+        code = await asyncio.to_thread(both.wait, 20)
+    assert code == 0

@@ -18,6 +18,8 @@ Examples:
 
   diffuserve worker --server http://10.0.0.1:8000 --model black-forest-labs/FLUX.1-schnell
 
+  diffuserve worker --replicas 8
+
   diffuserve worker --gpus 8
 
   diffuserve worker --gpus 8 --nnodes 2 --node-rank 1 --node-endpoint 10.0.0.7:29500
@@ -52,6 +54,9 @@ def worker(  # noqa: PLR0913 (a command has as many arguments as options)
         typer.Option(min=0, help="How often in a row a dead engine is started again; by default always."),
     ] = None,
     gpus: Annotated[int, typer.Option(min=1, help="GPUs that draw each picture together.")] = 1,
+    replicas: Annotated[
+        int, typer.Option(min=1, help="Workers of one GPU each to start instead, on cuda:0, cuda:1, …")
+    ] = 1,
     parallel: Annotated[
         str | None,
         typer.Option(help="How they share a request: sequence=N, cfg=N; by default chosen from the model."),
@@ -72,7 +77,7 @@ def worker(  # noqa: PLR0913 (a command has as many arguments as options)
     SIGTERM or Ctrl-C: no new jobs, finish what can be finished in time, hand back the rest.
     """
     from diffuserve.cli.logs import log_to_stderr
-    from diffuserve.cli.wiring.worker import WorkerOptions, run
+    from diffuserve.cli.wiring.worker import WorkerOptions, run, run_replicas
 
     settings = Settings.with_options(
         server=server,
@@ -102,6 +107,12 @@ def worker(  # noqa: PLR0913 (a command has as many arguments as options)
         parallel=checked_plan(parallel),
         collective_seconds=collective_seconds,
     )
+    if replicas > 1:
+        if gpus > 1 or given.nodes is not None:
+            raise InvalidParams(
+                "replicas", replicas, "they have one GPU each; leave out --gpus and --nnodes"
+            )
+        raise typer.Exit(run_replicas(settings, given, replicas))
     raise typer.Exit(run(settings, given))
 
 

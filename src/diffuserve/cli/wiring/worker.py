@@ -1,11 +1,18 @@
 """The worker, put together from the settings and the command line."""
 
+import multiprocessing
+import os
 import shlex
+import signal
+import socket
+import sys
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
+from types import FrameType
 
 from diffuserve.cli.loading import cost_fit_path
 from diffuserve.settings import Settings
+from diffuserve.worker.agent_link import die_with_parent
 from diffuserve.worker.config import Nodes, WorkerConfig
 from diffuserve.worker.main import run_node, run_worker
 
@@ -35,6 +42,45 @@ def run(settings: Settings, options: WorkerOptions) -> int:
     if config.nodes is not None and config.nodes.rank > 0:
         return run_node(config)
     return run_worker(config)
+
+
+def run_replicas(settings: Settings, options: WorkerOptions, count: int) -> int:
+    """So many workers of one device each, until all have ended; gives the worst of their exit codes."""
+    context = multiprocessing.get_context("spawn")
+    workers = [
+        context.Process(target=_run_replica, args=replica(settings, options, number), name=f"worker-{number}")
+        for number in range(count)
+    ]
+
+    def forward(number: int, _frame: FrameType | None) -> None:
+        for one in workers:
+            if one.pid is not None and one.is_alive():
+                os.kill(one.pid, number)
+
+    for one in workers:
+        one.start()
+    for number in (signal.SIGTERM, signal.SIGINT):
+        signal.signal(number, forward)
+    for one in workers:
+        one.join()
+    return max(abs(one.exitcode or 0) for one in workers)
+
+
+def replica(settings: Settings, options: WorkerOptions, number: int) -> tuple[Settings, WorkerOptions]:
+    """What worker `number` of a machine is told: a device, a name and a port of its own."""
+    device = "cpu" if settings.device == "cpu" else f"cuda:{number}"
+    port = None if options.metrics_port is None else options.metrics_port + number
+    name = f"{options.name or socket.gethostname()}-{number}"
+    return settings.model_copy(update={"device": device}), replace(options, name=name, metrics_port=port)
+
+
+def _run_replica(settings: Settings, options: WorkerOptions) -> None:
+    from diffuserve.cli.logs import log_to_stderr
+
+    os.setpgrp()  # a Ctrl-C comes from our parent, once
+    die_with_parent()
+    log_to_stderr()
+    sys.exit(run(settings, options))
 
 
 def worker_config(settings: Settings, options: WorkerOptions) -> WorkerConfig:
