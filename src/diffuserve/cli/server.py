@@ -1,6 +1,7 @@
 """What `api` and `serve` share: the control plane, listening until a signal."""
 
 import asyncio
+import gc
 import logging
 import os
 import signal
@@ -27,6 +28,8 @@ class RunningServer:
 @asynccontextmanager
 async def running_server(settings: Settings, no_auth: bool = False) -> AsyncIterator[RunningServer]:
     async with control_plane(settings, no_auth) as plane:
+        gc.collect()
+        gc.freeze()  # what was imported stays: looking through it again would hold requests up for 0.1 s
         if not (plane.has_auth or no_auth or is_loopback(settings.host)):
             raise InvalidParams(
                 "host",

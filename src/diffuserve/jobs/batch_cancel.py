@@ -12,7 +12,7 @@ from diffuserve.jobs.database import Transaction
 
 batches, jobs = schema.batches, schema.jobs
 
-_AT_ONCE = 250
+_AT_ONCE = 100
 _TO_CANCEL = (JobStatus.QUEUED, JobStatus.RUNNING)
 
 

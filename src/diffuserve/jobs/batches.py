@@ -18,7 +18,7 @@ from diffuserve.jobs.writer import Writer
 
 batches, jobs = schema.batches, schema.jobs
 
-ITEMS_AT_ONCE = 250
+ITEMS_AT_ONCE = 100
 """Items that one transaction takes in. A thousand hold the write lock for 60 to 100 ms, and an interactive
 job needs it twice before it runs; smaller pieces cost a commit each, and hold nobody up that long."""
 

@@ -189,7 +189,7 @@ async def test_a_call_that_was_cut_off_goes_on_where_it_was(
     monkeypatch.setattr(store.batches, "add", add_once)
     assert (await http.post("/v1/batches", content=body, headers=key)).status_code == 500
     [batch] = (await http.get("/v1/batches")).json()["data"]
-    assert (batch["status"], batch["counts"]["queued"]) == ("accepting", 250)
+    assert (batch["status"], batch["counts"]["queued"]) == ("accepting", 100)
     monkeypatch.setattr(store.batches, "add", add)
     again = (await http.post("/v1/batches", content=body, headers=key)).json()
     assert (again["id"], again["status"], again["counts"]["queued"]) == (batch["id"], "running", 2_300)
