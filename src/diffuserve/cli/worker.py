@@ -109,9 +109,7 @@ def worker(  # noqa: PLR0913 (a command has as many arguments as options)
     )
     if replicas > 1:
         if gpus > 1 or given.nodes is not None:
-            raise InvalidParams(
-                "replicas", replicas, "they have one GPU each; leave out --gpus and --nnodes"
-            )
+            raise InvalidParams("replicas", replicas, "they have one GPU each; leave out --gpus and --nnodes")
         raise typer.Exit(run_replicas(settings, given, replicas))
     raise typer.Exit(run(settings, given))
 

@@ -30,9 +30,7 @@ def artifacts(tmp_path: Path) -> LocalArtifactStore:
 
 
 @pytest.fixture
-async def store(
-    tmp_path: Path, bus: MemoryEventBus, store_config: StoreConfig
-) -> AsyncGenerator[JobStore]:
+async def store(tmp_path: Path, bus: MemoryEventBus, store_config: StoreConfig) -> AsyncGenerator[JobStore]:
     store = JobStore(f"sqlite:///{tmp_path}/jobs.db", bus, store_config)
     await store.open()
     yield store

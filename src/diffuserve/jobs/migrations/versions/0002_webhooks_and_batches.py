@@ -14,9 +14,7 @@ _HOT = {"fillfactor": 70, "autovacuum_vacuum_scale_factor": 0.01, "autovacuum_va
 def upgrade() -> None:
     for name in ("webhook", "batch_id", "custom_id"):
         op.add_column("jobs", sa.Column(name, sa.Text(), nullable=True))
-    op.add_column(
-        "jobs", sa.Column("is_suspect", sa.Boolean(), server_default=sa.false(), nullable=False)
-    )
+    op.add_column("jobs", sa.Column("is_suspect", sa.Boolean(), server_default=sa.false(), nullable=False))
     _partial_index("jobs_by_batch", "jobs", ["batch_id", "status", "id"], "batch_id IS NOT NULL")
     _create_batches()
     _create_webhooks()
