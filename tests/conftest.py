@@ -1,5 +1,6 @@
 """Fixtures that several folders share."""
 
+import asyncio
 import itertools
 import shutil
 import tempfile
@@ -76,15 +77,38 @@ def store_config() -> StoreConfig:
     return StoreConfig()
 
 
+@pytest.fixture(scope="session")
+def migrated_file(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """An empty SQLite database with its schema; copying it is faster than migrating another."""
+    path = tmp_path_factory.mktemp("sqlite") / "jobs.db"
+    asyncio.run(_migrate(f"sqlite:///{path}"))
+    return path
+
+
+@pytest.fixture(scope="session")
+def migrated_database(postgres: PostgresServer) -> str:
+    """The name of an empty PostgreSQL database with its schema, to be copied."""
+    asyncio.run(_migrate(postgres.create_database("migrated")))
+    return "migrated"
+
+
+async def _migrate(url: str) -> None:
+    store = JobStore(url, MemoryEventBus(), StoreConfig())
+    await store.open()
+    await store.close()
+
+
 @pytest.fixture(params=["sqlite", "postgresql"])
 def database_url(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[str]:
-    """A fresh database of each kind."""
+    """A database of each kind, with its schema and nothing else."""
     if request.param == "sqlite":
+        shutil.copy(request.getfixturevalue("migrated_file"), tmp_path / "jobs.db")
         yield f"sqlite:///{tmp_path}/jobs.db"
         return
+    template: str = request.getfixturevalue("migrated_database")
     server: PostgresServer = request.getfixturevalue("postgres")
     name = f"jobs_{next(_DATABASE_NUMBERS)}"
-    yield server.create_database(name)
+    yield server.create_database(name, template)
     server.drop_database(name)  # before it reaches the disk, where it would take long to go away
 
 

@@ -67,6 +67,7 @@ def count_tensors() -> int:
 
 
 @pytest.mark.timeout(240)
+@pytest.mark.slow
 def test_memory_is_flat_over_two_thousand_requests_with_aborts_and_failures(tiny_engine: Engine) -> None:
     faulty: Pipeline = SometimesFaulty(tiny_engine.pipeline)  # type: ignore[assignment]
     draw = random.Random(0)

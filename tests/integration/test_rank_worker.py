@@ -48,12 +48,12 @@ async def submit(plane: Plane, steps: int = 2) -> Job:
     return await plane.submit(model="flux", input={"prompt": "a red circle", "seed": 1} | shape)
 
 
-async def hurt(agent: WorkerAgent, number: signal.Signals) -> float:
+async def hurt(agent: WorkerAgent, number: signal.Signals, rank: int = 1) -> float:
     """Seconds until the agent knows that the group is gone, and all of it is."""
     group = ranks_of(agent)
     launcher = psutil.Process(agent._engine.link.pid)  # type: ignore[union-attr]
     deaths, started = agent._engine.num_deaths, time.monotonic()
-    group[1].send_signal(number)
+    group[rank].send_signal(number)
     await eventually(lambda: agent._engine.num_deaths > deaths, 30.0)
     await eventually(lambda: not any(_lives(one) for one in (launcher, *group)), 5.0)
     return time.monotonic() - started
@@ -87,6 +87,26 @@ async def test_ranks_draw_and_a_group_that_broke_is_started_anew(
     await lose_nothing(plane, agent, signal.SIGSTOP)
     agent.drain()
     await asyncio.wait_for(agent.over, 30)  # type: ignore[attr-defined]
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(900)
+async def test_twenty_faults_lose_no_job_and_hang_nowhere(
+    plane: Plane, start: Start, checkpoint: str
+) -> None:
+    """Killed and frozen in turn, any rank, in the middle of jobs."""
+    agent = start(engine_command=(), model=checkpoint, device="cpu", gpus=2)
+    await ready(agent)
+    noticed = []
+    for number in range(20):
+        job = await submit(plane, steps=20)
+        await until(plane, job, JobStatus.RUNNING)
+        fault = (signal.SIGKILL, signal.SIGSTOP)[number % 2]
+        noticed.append(await hurt(agent, fault, rank=number // 2 % 2))
+        await ready(agent)
+        await until(plane, job, JobStatus.SUCCEEDED, 60.0)
+    print(f"noticed after {max(noticed):.1f} s at most; no job lost, no hang")
+    assert max(noticed) < _NOTICED_SECONDS
 
 
 @pytest.mark.slow

@@ -13,6 +13,7 @@ from diffuserve.jobs.database import Transaction
 batches, jobs = schema.batches, schema.jobs
 
 _AT_ONCE = 100
+_PIECES_A_ROUND = 4
 _TO_CANCEL = (JobStatus.QUEUED, JobStatus.RUNNING)
 
 
@@ -29,7 +30,9 @@ def cancel_items(transaction: Transaction, batch_ids: Sequence[str]) -> Sequence
 def go_on(transaction: Transaction) -> None:
     """What a process that was killed has left to do."""
     for row in transaction.rows(sa.select(batches.c.id).where(batches.c.is_canceling).limit(1)):
-        _cancel_some(transaction, row.id)
+        for _ in range(_PIECES_A_ROUND):
+            if not _cancel_some(transaction, row.id):
+                break
 
 
 def _mark(transaction: Transaction, named: Named) -> str | DiffuserveError:

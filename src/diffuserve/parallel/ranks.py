@@ -19,7 +19,7 @@ from torch.distributed.device_mesh import init_device_mesh
 from torch.distributed.rendezvous import rendezvous
 
 from diffuserve.parallel.beats import Beats, leave_broken_group
-from diffuserve.parallel.plan import ParallelPlan
+from diffuserve.parallel.plan import ParallelPlan, default_plan
 
 _FOR_EVER = timedelta(days=365)  # an idle group waits for its next order; who is dead is found by beats
 
@@ -35,9 +35,16 @@ class GroupBroken(BaseException):
     """
 
 
-def join_ranks(plan: ParallelPlan | None, device: torch.device, collective_seconds: float = 120.0) -> "Ranks":
-    """Meet the other ranks that torchrun has started; without a plan all of them share every sequence.
+def join_ranks(
+    plan: ParallelPlan | None,
+    device: torch.device,
+    collective_seconds: float = 120.0,
+    *,
+    has_passes: bool = False,
+) -> "Ranks":
+    """Meet the other ranks that torchrun has started.
 
+    Without a plan the default one for a model whose guidance takes two passes (`has_passes`), or one.
     A collective of the device's group that takes longer than `collective_seconds` ends this process.
     """
     # A group that was left half-way may be met by its leftovers, who will never answer.
@@ -46,7 +53,7 @@ def join_ranks(plan: ParallelPlan | None, device: torch.device, collective_secon
     overdue.start()
     backend = "nccl" if device.type == "cuda" else "gloo"
     dist.init_process_group(backend, timeout=timedelta(seconds=collective_seconds))
-    ranks = Ranks(plan or ParallelPlan(sequence=dist.get_world_size()), device)
+    ranks = Ranks(plan or default_plan(dist.get_world_size(), has_passes), device)
     overdue.cancel()
     return ranks
 

@@ -61,7 +61,8 @@ def _member(options: RankOptions) -> Iterator[tuple[Pipeline, Ranks]]:
     if device.type == "cpu":
         torch.set_num_threads(1)  # the machine's cores are shared by its ranks
     plan = None if options.parallel is None else ParallelPlan.parse(options.parallel)
-    ranks = join_ranks(plan, device, options.collective_seconds)
+    has_passes = read_spec(options.model).has_negative_prompt
+    ranks = join_ranks(plan, device, options.collective_seconds, has_passes=has_passes)
     pipeline = load_pipeline(options.model, device, parse_dtype(options.dtype), ranks=ranks)
     beats = beats_of(ranks)
     beats.start()

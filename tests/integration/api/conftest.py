@@ -1,6 +1,7 @@
 """The API over SQLite, a folder and a bus in memory: in process, and behind a real server."""
 
 import asyncio
+import shutil
 from collections.abc import AsyncGenerator, Callable, Iterator
 from contextlib import asynccontextmanager, contextmanager, suppress
 from pathlib import Path
@@ -30,7 +31,10 @@ def artifacts(tmp_path: Path) -> LocalArtifactStore:
 
 
 @pytest.fixture
-async def store(tmp_path: Path, bus: MemoryEventBus, store_config: StoreConfig) -> AsyncGenerator[JobStore]:
+async def store(
+    tmp_path: Path, migrated_file: Path, bus: MemoryEventBus, store_config: StoreConfig
+) -> AsyncGenerator[JobStore]:
+    shutil.copy(migrated_file, tmp_path / "jobs.db")
     store = JobStore(f"sqlite:///{tmp_path}/jobs.db", bus, store_config)
     await store.open()
     yield store

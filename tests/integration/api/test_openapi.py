@@ -97,7 +97,7 @@ class LiveApi:
         return {"endpoint_id": endpoint["id"], "delivery_id": delivery["id"]}
 
 
-@pytest.fixture(scope="module", params=["sqlite", "postgresql"])
+@pytest.fixture(scope="module", params=["sqlite", pytest.param("postgresql", marks=pytest.mark.slow)])
 def live_api(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[LiveApi]:
     folder = tmp_path_factory.mktemp("api")
     database = f"sqlite:///{folder}/jobs.db"

@@ -139,6 +139,7 @@ class FluxPipeline:
             "dtype": dtype_name(self.dtype),
             "attention": self.attention.name,
             "deterministic": str(self.deterministic).lower(),
+            **({} if self.ranks is None else {"parallel": str(self.ranks.plan)}),
         }
 
     def workload(self, params: GenerationParams) -> Workload:
