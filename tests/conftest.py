@@ -16,6 +16,7 @@ from diffuserve.jobs.config import StoreConfig
 from diffuserve.jobs.store import JobStore
 from diffuserve.testing.fake_clock import FakeClock
 from diffuserve.testing.fake_pipeline import FakePipeline
+from diffuserve.testing.faulty_proxy import FaultyProxy
 from diffuserve.testing.postgres import PostgresServer
 from diffuserve.testing.s3 import S3Server
 from diffuserve.testing.valkey import ValkeyServer
@@ -65,6 +66,25 @@ def valkey() -> Iterator[ValkeyServer]:
     """A real server; a test that hurts it has one of its own."""
     with ValkeyServer() as server:
         yield server
+
+
+@pytest.fixture
+def own_valkey() -> Iterator[ValkeyServer]:
+    """For a test that hurts it."""
+    with ValkeyServer() as server:
+        yield server
+
+
+@pytest.fixture
+def bucket(s3: S3Server) -> str:
+    return s3.create_bucket()
+
+
+@pytest.fixture
+def proxy(s3: S3Server) -> Iterator[FaultyProxy]:
+    """Between the bucket and whoever speaks to it."""
+    with FaultyProxy(s3.url) as proxy:
+        yield proxy
 
 
 @pytest.fixture

@@ -7,7 +7,7 @@ import os
 import subprocess
 import sys
 import time
-from collections.abc import AsyncGenerator, Iterator
+from collections.abc import AsyncGenerator
 from contextlib import AsyncExitStack, asynccontextmanager, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -64,12 +64,6 @@ class Cluster:
     one: httpx.AsyncClient
     two: httpx.AsyncClient
     valkey: ValkeyServer
-
-
-@pytest.fixture
-def own_valkey() -> Iterator[ValkeyServer]:
-    with ValkeyServer() as server:
-        yield server
 
 
 @pytest.fixture

@@ -2,7 +2,7 @@
 
 import hashlib
 import time
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
+from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import suppress
 
 import pytest
@@ -17,17 +17,6 @@ KEY = "job/1/0.png"
 PICTURE = bytes(range(256)) * 1_000
 FAULTS = [(Answer(503), Answer(500), Answer(503)), (CutAnswer(),), (CutRequest(), CutAnswer())]
 NAMES = ["503", "answer cut", "request cut"]
-
-
-@pytest.fixture
-def proxy(s3: S3Server) -> Iterator[FaultyProxy]:
-    with FaultyProxy(s3.url) as proxy:
-        yield proxy
-
-
-@pytest.fixture
-def bucket(s3: S3Server) -> str:
-    return s3.create_bucket()
 
 
 @pytest.fixture

@@ -3,7 +3,7 @@
 import asyncio
 import logging
 import time
-from collections.abc import AsyncGenerator, Callable, Iterator, Mapping
+from collections.abc import AsyncGenerator, Callable, Mapping
 from contextlib import AsyncExitStack
 from typing import Any
 
@@ -19,12 +19,6 @@ from diffuserve.testing.valkey import ValkeyServer
 TOPIC = job_topic("job-1")
 CHANGED = {"type": "changed"}
 PREVIEW = {"type": "preview", "index": 0, "b64": "AAAA"}
-
-
-@pytest.fixture
-def own_valkey() -> Iterator[ValkeyServer]:
-    with ValkeyServer() as server:
-        yield server
 
 
 @pytest.fixture

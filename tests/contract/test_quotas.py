@@ -4,7 +4,7 @@ import asyncio
 import logging
 import secrets
 import time
-from collections.abc import AsyncGenerator, Iterator
+from collections.abc import AsyncGenerator
 
 import pytest
 
@@ -31,12 +31,6 @@ async def quotas(request: pytest.FixtureRequest) -> AsyncGenerator[Quotas]:
         url = server.url if request.param == "valkey" else "valkey://127.0.0.1:1"
     async with open_quotas(Settings(valkey_url=url)) as quotas:
         yield quotas
-
-
-@pytest.fixture
-def own_valkey() -> Iterator[ValkeyServer]:
-    with ValkeyServer() as server:
-        yield server
 
 
 @pytest.fixture

@@ -3,7 +3,7 @@
 import hashlib
 import subprocess
 import sys
-from collections.abc import AsyncGenerator, Callable, Iterator
+from collections.abc import AsyncGenerator, Callable
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -22,18 +22,6 @@ from diffuserve.worker.agent import WorkerAgent
 
 Start = Callable[..., WorkerAgent]
 STAR = {"model": "null", "input": {"prompt": "a star"}}
-
-
-@pytest.fixture
-def proxy(s3: S3Server) -> Iterator[FaultyProxy]:
-    """Between the bucket and whoever speaks to it."""
-    with FaultyProxy(s3.url) as proxy:
-        yield proxy
-
-
-@pytest.fixture
-def bucket(s3: S3Server) -> str:
-    return s3.create_bucket()
 
 
 @pytest.fixture

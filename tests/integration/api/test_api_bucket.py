@@ -19,11 +19,6 @@ CAT = {"input": {"prompt": "a cat"}}
 
 
 @pytest.fixture
-def bucket(s3: S3Server) -> str:
-    return s3.create_bucket()
-
-
-@pytest.fixture
 def artifacts(request: pytest.FixtureRequest, s3: S3Server, bucket: str) -> ArtifactStore:
     if request.node.get_closest_marker("parametrize"):
         return bucket_at("http://127.0.0.1:9", "away")

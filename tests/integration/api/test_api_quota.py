@@ -1,7 +1,7 @@
 """Requests per second: who asks too often is told when to come again."""
 
 import asyncio
-from collections.abc import AsyncGenerator, Iterator
+from collections.abc import AsyncGenerator
 from contextlib import AsyncExitStack
 from dataclasses import dataclass
 
@@ -47,12 +47,6 @@ def quota_clock() -> Clock:
 @pytest.fixture
 def app(store: JobStore, artifacts: LocalArtifactStore, bus: MemoryEventBus, quota_clock: Clock) -> FastAPI:
     return create_app(store, artifacts, bus, ApiConfig(), LocalQuotas(quota_clock))
-
-
-@pytest.fixture
-def own_valkey() -> Iterator[ValkeyServer]:
-    with ValkeyServer() as server:
-        yield server
 
 
 @pytest.fixture
