@@ -1,7 +1,7 @@
 """The DiT: learns, with the text encoders, the straight way from noise to the picture that it stands for."""
 
 import random
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -15,7 +15,11 @@ from loop import Course, warm_then_linear
 from scenes import caption
 from text_encoders import NUM_TOKENS, TextEncoders, Tokenizers
 
-_BATCH = 32
+_BATCH = 32  # of native size; as many tokens of the others
+_NATIVE_TOKENS = 64 + NUM_TOKENS
+_NATIVE_SHARE = 0.6
+_SECOND_RATE = 0.6
+_THING_WEIGHT = 3.0
 _LEVELS = (1.0, 0.75, 0.5, 0.25)  # the noise levels of four steps, which most pictures are drawn with
 
 
@@ -68,21 +72,47 @@ def positions(height: int, width: int) -> Tensor:
 
 
 def train(
-    folder: Path, num_steps: int, latents: Latents, encoders: TextEncoders, is_compiled: bool = True
+    folder: Path,
+    num_steps: tuple[int, int],
+    latents: Sequence[Latents],
+    encoders: TextEncoders,
+    is_compiled: bool = True,
 ) -> FluxTransformer2DModel:
-    denoiser, tokenize = build(), Tokenizers()
+    """Two courses: the native size alone, then all sizes, from the average that the first came to."""
+    denoiser = build()
+    _course("denoiser", folder, num_steps[0], latents[:1], denoiser, encoders, 1.0, is_compiled)
+    _course("sizes", folder, num_steps[1], latents, denoiser, encoders, _SECOND_RATE, is_compiled)
+    return denoiser
+
+
+def _course(
+    name: str,
+    folder: Path,
+    num_steps: int,
+    latents: Sequence[Latents],
+    denoiser: FluxTransformer2DModel,
+    encoders: TextEncoders,
+    rate: float,
+    is_compiled: bool,
+) -> None:
+    tokenize = Tokenizers()
     modules = {"denoiser": denoiser} | encoders.modules
-    course = Course("denoiser", modules, _optimizers(denoiser, encoders), num_steps, warm_then_linear, folder)
-    predict: Callable[..., Any] = torch.compile(denoiser.forward) if is_compiled else denoiser.forward
+    course = Course(name, modules, _optimizers(denoiser, encoders, rate), num_steps, warm_then_linear, folder)
+    predict: Callable[..., Any] = denoiser.forward
+    if is_compiled:
+        torch._dynamo.config.recompile_limit = 2 * len(latents) + 2
+        predict = torch.compile(denoiser.forward, dynamic=False)  # one fast program for each size
 
     def loss(_step: int, chance: random.Random) -> tuple[Tensor, dict[str, float]]:
-        chosen = torch.randint(len(latents.means), (_BATCH,))
-        target = latents.scaled(chosen)
-        noise = noise_with(latents.traits[chosen], *target.shape[1:])
-        level = _levels(_BATCH)
+        of_size = latents[0] if chance.random() < _NATIVE_SHARE else chance.choice(latents)
+        count = max(4, _BATCH * _NATIVE_TOKENS // (of_size.things.shape[1] + NUM_TOKENS))
+        chosen = torch.randint(len(of_size.means), (count,))
+        target = of_size.scaled(chosen)
+        noise = noise_with(of_size.traits[chosen], *target.shape[1:])
+        level = _levels(count)
         at = level[:, None, None]
         clean, noise = pack(target), pack(noise)
-        captions = [caption(latents.scene(index), chance) for index in chosen.tolist()]
+        captions = [caption(of_size.scene(index), chance) for index in chosen.tolist()]
         with torch.autocast("cpu", torch.bfloat16):
             pooled, tokens = encoders(*tokenize(captions))
             (velocity,) = predict(
@@ -94,13 +124,23 @@ def train(
                 txt_ids=torch.zeros(NUM_TOKENS, 3),
                 return_dict=False,
             )
-        squares = (velocity.float() - (noise - clean)).square().mean((1, 2))
+        squares = (velocity.float() - (noise - clean)).square().mean(2)
+        weights = _weights(of_size.things[chosen], level)
         first = squares[level == 1.0].mean() if (level == 1.0).any() else squares.mean()
-        return squares.mean(), {"first": float(first.detach())}
+        return (weights * squares).mean(), {"plain": float(squares.mean()), "first": float(first.detach())}
 
     course.run(loss)
     course.averaged()
-    return denoiser
+
+
+def _weights(things: Tensor, level: Tensor) -> Tensor:
+    """Of each token's error `(batch, tokens)`, 1 in the mean.
+
+    Objects count more than the flat ground around them, of which there is more; and early steps, which
+    settle the shapes, count more than late ones, whose error is the VAE's grain.
+    """
+    weights = (1 + _THING_WEIGHT * things.float()) * level[:, None].clamp(min=0.2)
+    return weights / weights.mean()
 
 
 def _levels(count: int) -> Tensor:
@@ -110,7 +150,9 @@ def _levels(count: int) -> Tensor:
     return level.bfloat16().float()
 
 
-def _optimizers(denoiser: FluxTransformer2DModel, encoders: TextEncoders) -> list[torch.optim.Optimizer]:
+def _optimizers(
+    denoiser: FluxTransformer2DModel, encoders: TextEncoders, rate: float
+) -> list[torch.optim.Optimizer]:
     """Muon for the blocks' matrices, AdamW for the rest (Jordan et al. 2024)."""
     blocks = [*denoiser.transformer_blocks.parameters(), *denoiser.single_transformer_blocks.parameters()]
     matrices = [value for value in blocks if value.ndim == 2]
@@ -122,6 +164,6 @@ def _optimizers(denoiser: FluxTransformer2DModel, encoders: TextEncoders) -> lis
         if id(value) not in taken
     ]
     return [
-        torch.optim.Muon(matrices, lr=3e-3, weight_decay=0.01, adjust_lr_fn="match_rms_adamw"),
-        torch.optim.AdamW(rest, lr=1e-3, betas=(0.9, 0.95), weight_decay=1e-4),
+        torch.optim.Muon(matrices, lr=3e-3 * rate, weight_decay=0.01, adjust_lr_fn="match_rms_adamw"),
+        torch.optim.AdamW(rest, lr=1e-3 * rate, betas=(0.9, 0.95), weight_decay=1e-4),
     ]

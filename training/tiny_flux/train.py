@@ -18,7 +18,7 @@ import autoencoder
 import denoiser
 import text_encoders
 from assemble import assemble
-from latents import encode
+from latents import encode_all
 from loop import Stopped
 
 
@@ -36,11 +36,11 @@ def main() -> None:
 def train(arguments: argparse.Namespace) -> None:
     state: Path = arguments.state
     vae = autoencoder.train(state, arguments.vae_steps).requires_grad_(False)
-    latents = encode(vae, state, arguments.pictures)
+    latents = encode_all(vae, state, arguments.pictures)
     encoders = text_encoders.train(state, arguments.text_steps)
-    steps = 0 if arguments.assemble_only else arguments.steps
+    steps = (0, 0) if arguments.assemble_only else (arguments.steps, arguments.size_steps)
     flux = denoiser.train(state, steps, latents, encoders, is_compiled=not arguments.eager)
-    assemble(arguments.folder, vae, latents, encoders, flux)
+    assemble(arguments.folder, vae, latents[0], encoders, flux)
     print(f"assembled {arguments.folder}; now: python scripts/fit_preview_map.py {arguments.folder}")
 
 
@@ -53,7 +53,8 @@ def parse_arguments() -> argparse.Namespace:
     parser.add_argument("--vae-steps", type=int, default=9_000)
     parser.add_argument("--pictures", type=int, default=30_000, help="that the denoiser learns from")
     parser.add_argument("--text-steps", type=int, default=1_200)
-    parser.add_argument("--steps", type=int, default=20_000, help="of the denoiser")
+    parser.add_argument("--steps", type=int, default=20_000, help="of the denoiser, native size")
+    parser.add_argument("--size-steps", type=int, default=10_000, help="of the denoiser, all sizes")
     parser.add_argument("--threads", type=int, default=2)
     parser.add_argument("--eager", action="store_true", help="do not compile the denoiser")
     parser.add_argument("--assemble-only", action="store_true", help="train the denoiser no further")
