@@ -4,7 +4,7 @@ BIN := .venv/bin
 READY := .venv/.ready
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo serve test test-all check fmt chaos bench-engine bench-control bench-serve bench-batch bench-lockstep clean
+.PHONY: help setup demo serve test test-all check fmt chaos bench-engine bench-control bench-serve bench-batch bench-lockstep bench-image-filter clean
 
 help: ## list the targets
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 16
@@ -54,6 +54,9 @@ bench-batch: $(READY) ## seconds per picture by pictures in a step; leave the ma
 
 bench-lockstep: $(READY) ## what ranks cost and give; leave the machine alone
 	$(BIN)/python benchmarks/bench_lockstep.py
+
+bench-image-filter: $(READY) ## what the picture filter costs, and how often harmless pictures alarm it; leave the machine alone
+	$(BIN)/python benchmarks/bench_image_filter.py
 
 chaos: $(READY) ## kill -9 everything again and again: no accepted job may be lost or published twice
 	$(BIN)/python benchmarks/chaos.py

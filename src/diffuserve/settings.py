@@ -5,7 +5,7 @@ import math
 import re
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 from urllib.parse import urlsplit
 
 from platformdirs import user_cache_path
@@ -82,6 +82,9 @@ class Settings(BaseSettings):
     max_backlog_seconds: float = Field(
         default=StoreConfig.max_backlog_seconds, gt=0, description="queued GPU-seconds that are taken in"
     )
+    audit_seconds: float = Field(
+        default=StoreConfig.audit_seconds, gt=0, description="how long verdicts of the filters are kept"
+    )
     retention_seconds: Mapping[JobStatus, float] = Field(
         default_factory=dict, description="by final status: how long a job and its files are kept"
     )
@@ -94,6 +97,41 @@ class Settings(BaseSettings):
     webhook_timeout_seconds: float = Field(default=20, gt=0, description="how long a receiver may take")
     default_plan: str = Field(default=StoreConfig.default_plan, description="of a tenant that has none")
 
+    prompt_filter: str = Field(
+        default="embedded",
+        description="what judges prompts: embedded, policy (its rules alone), onnx:/folder, "
+        "the URL of a moderation API, or none",
+    )
+    prompt_policy: Path | None = Field(
+        default=None, description="the policy's file; by default the one that comes with diffuserve"
+    )
+    prompt_filter_key: str | None = Field(default=None, repr=False, description="shown to a moderation API")
+    prompt_filter_timeout_seconds: float = Field(default=5, gt=0, description="how long it may take")
+    prompt_filter_down: Literal["fail_closed", "fail_open"] = Field(
+        default="fail_closed",
+        description="while it cannot be reached: refuse every prompt, or go by the policy's rules alone",
+    )
+    expander_url: str | None = Field(
+        default=None, description="a chat API after OpenAI's, which makes prompts longer for jobs that ask"
+    )
+    expander_model: str = Field(default="default", description="the language model there")
+    expander_key: str | None = Field(default=None, repr=False, description="shown to it")
+    expander_timeout_seconds: float = Field(
+        default=10, gt=0, description="after which the prompt is used as it is"
+    )
+    expander_system_prompt: str | None = Field(
+        default=None, description="what the language model is told; by default in English"
+    )
+    image_filter: str = Field(
+        default="opennsfw",
+        description="what judges pictures: opennsfw, transformers:/folder, nudenet, or none",
+    )
+    image_rules: Mapping[str, Mapping[str, Any]] = Field(
+        default_factory=dict,
+        description='by label: {"threshold": 0.8, "action": "block"}; by default the filter has its own',
+    )
+    file_metadata: bool = Field(default=True, description="whether files carry what they were drawn with")
+
     drain_seconds: float = Field(default=30, ge=0, description="what a stopping worker may take to finish")
     stall_seconds: float = Field(default=60, gt=0, description="time without a step after which it restarts")
     max_jobs: int = Field(default=32, ge=1, description="jobs that a worker holds at a time")
@@ -104,7 +142,7 @@ class Settings(BaseSettings):
         given: dict[str, Any] = {name: value for name, value in options.items() if value is not None}
         return cls(**given)
 
-    @field_validator("server", "public_api_url", "public_base_url")
+    @field_validator("server", "public_api_url", "public_base_url", "expander_url")
     @classmethod
     def _check_url(cls, url: str | None) -> str | None:
         parts = urlsplit("http://unset" if url is None else url)
@@ -161,6 +199,7 @@ class Settings(BaseSettings):
             retention_seconds={**DEFAULT_RETENTION, **self.retention_seconds},
             plans={**DEFAULT_PLANS, **self.plans},
             default_plan=self.default_plan,
+            audit_seconds=self.audit_seconds,
         )
 
     def api_config(self, *, auth: bool) -> ApiConfig:

@@ -80,7 +80,7 @@ def test_blocks_are_closed_and_marked(path: Path) -> None:
     text = path.read_text(encoding="utf-8")
     assert len(re.findall(r"^```", text, re.MULTILINE)) == 2 * len(FENCE.findall(text))
     kinds = {block["info"].strip() for block in FENCE.finditer(text)}
-    assert kinds <= {"", "bash", "json", "python", "python no-run", "text"}
+    assert kinds <= {"", "bash", "json", "python", "python no-run", "text", "yaml"}
     for block in FENCE.finditer(text):
         if block["info"].strip() == "json":
             json.loads(block["body"])

@@ -80,24 +80,25 @@ def train(
 ) -> FluxTransformer2DModel:
     """Two courses: the native size alone, then all sizes, from the average that the first came to."""
     denoiser = build()
-    _course("denoiser", folder, num_steps[0], latents[:1], denoiser, encoders, 1.0, is_compiled)
-    _course("sizes", folder, num_steps[1], latents, denoiser, encoders, _SECOND_RATE, is_compiled)
+    modules = {"denoiser": denoiser} | encoders.modules
+    for name, steps, sizes, rate in (
+        ("denoiser", num_steps[0], latents[:1], 1.0),
+        ("sizes", num_steps[1], latents, _SECOND_RATE),
+    ):
+        optimizers = _optimizers(denoiser, encoders, rate)
+        course = Course(name, modules, optimizers, steps, warm_then_linear, folder)
+        _learn(course, sizes, denoiser, encoders, is_compiled)
     return denoiser
 
 
-def _course(
-    name: str,
-    folder: Path,
-    num_steps: int,
+def _learn(
+    course: Course,
     latents: Sequence[Latents],
     denoiser: FluxTransformer2DModel,
     encoders: TextEncoders,
-    rate: float,
     is_compiled: bool,
 ) -> None:
     tokenize = Tokenizers()
-    modules = {"denoiser": denoiser} | encoders.modules
-    course = Course(name, modules, _optimizers(denoiser, encoders, rate), num_steps, warm_then_linear, folder)
     predict: Callable[..., Any] = denoiser.forward
     if is_compiled:
         torch._dynamo.config.recompile_limit = 2 * len(latents) + 2

@@ -8,6 +8,7 @@ from fastapi import FastAPI
 from diffuserve.api.config import ApiConfig
 from diffuserve.api.edge import Edge
 from diffuserve.api.problems import add_problem_handlers
+from diffuserve.api.prompt_processor import PromptProcessor
 from diffuserve.api.routes import (
     batches,
     events,
@@ -42,9 +43,13 @@ def create_app(
     bus: EventBus,
     config: ApiConfig,
     quotas: Quotas | None = None,
+    prompts: PromptProcessor | None = None,
 ) -> FastAPI:
-    """Opening and closing what is handed in is the caller's. Without `quotas` this app counts for itself."""
-    services = Services.around(store, artifacts, bus, config, quotas)
+    """Opening and closing what is handed in is the caller's.
+
+    Without `quotas` this app counts for itself; without `prompts` it takes every prompt as it is.
+    """
+    services = Services.around(store, artifacts, bus, config, quotas, prompts)
     app = FastAPI(
         title="diffuserve",
         version=config.version,

@@ -2,8 +2,8 @@
 
 import asyncio
 import hashlib
-from collections.abc import AsyncIterator, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import AsyncIterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import orjson
@@ -12,12 +12,13 @@ from pydantic import ValidationError
 
 from diffuserve.api.batch_body import Item, refused
 from diffuserve.api.batch_schemas import BatchItem, BatchOptions
-from diffuserve.api.intake import check
+from diffuserve.api.intake import check, judged, recorded
 from diffuserve.api.schemas import NewJobBody
 from diffuserve.api.services import Services
 from diffuserve.domain.batch import Batch, NewBatch
-from diffuserve.domain.errors import InvalidParams
+from diffuserve.domain.errors import InvalidParams, PromptBlocked
 from diffuserve.domain.job import NewJob
+from diffuserve.domain.safety import PASSES, Action, Verdict
 from diffuserve.domain.tenant import Plan
 from diffuserve.domain.webhook import Webhook, WebhookEvent
 from diffuserve.jobs.batches import ITEMS_AT_ONCE
@@ -25,6 +26,22 @@ from diffuserve.jobs.store import ServedModel
 
 _MAX_SHOWN_ERRORS = 20
 _ITEMS_A_TURN = 16  # that are read before others get the event loop
+
+
+@dataclass
+class _Checked:
+    """Of all items: what they cost, which were flagged, and the number that first had a `custom_id`."""
+
+    cost_seconds: float = 0.0
+    flagged: dict[int, Verdict] = field(default_factory=dict)
+    numbers: dict[str, int] = field(default_factory=dict)
+
+    def note(self, place: str, number: int, new: NewJob) -> None:
+        """Raises `RequestValidationError` for a `custom_id` that is not the first of its name."""
+        first = self.numbers.setdefault(new.custom_id or "", number)
+        if first != number:
+            raise refused(("body", place, number, "custom_id"), f"is that of number {first} as well")
+        self.cost_seconds += new.cost_seconds
 
 
 @dataclass(frozen=True)
@@ -83,46 +100,72 @@ async def take_in(  # noqa: PLR0913 (what a call says, each once)
     plan = await services.catalog.plan(tenant_id)
     reader = ItemReader(options, served, plan, tenant_id, place)
     webhook = _webhook(services, options, base_url)
+    checked = await _check_all(services, reader, items)
     new = NewBatch(
         tenant_id=tenant_id,
         num_items=len(items),
-        cost_seconds=await _check_all(reader, items),
+        cost_seconds=checked.cost_seconds,
         metadata=options.metadata,
         webhook=webhook,
         idempotency_key=idempotency_key,
         fingerprint=_fingerprint(options, items) if idempotency_key else "",
     )
     batch = await services.store.batches.open(new)
-    await _store(services, batch, reader, items)
+    await _store(services, batch, reader, items, checked.flagged)
     services.metrics.accepted.labels(served.spec.name, options.priority).inc(len(items))
     return await services.store.batches.get(batch.id)
 
 
-async def _check_all(reader: ItemReader, items: Sequence[Item]) -> float:
-    """GPU-seconds of all together. Raises `RequestValidationError` for the first errors that there are."""
-    problems: list[Any] = []
-    seen: dict[str, int] = {}
-    cost_seconds = 0.0
-    async for number, item in _in_turns(items):
-        try:
-            new = reader.read(number, item)
-            _check_unique(seen, new.custom_id or "", reader.place, number)
-            cost_seconds += new.cost_seconds
-        except RequestValidationError as error:
-            problems += error.errors()
+async def _check_all(services: Services, reader: ItemReader, items: Sequence[Item]) -> _Checked:
+    """Raises `RequestValidationError` for the first errors that there are, and `ModerationUnavailable`."""
+    checked, problems = _Checked(), []
+    for start in range(0, len(items), _ITEMS_A_TURN):
+        turn = enumerate(items[start : start + _ITEMS_A_TURN], start)
+        found = await asyncio.gather(*(_check(services, reader, checked, *one) for one in turn))
+        problems += [problem for some in found for problem in some]
         if len(problems) >= _MAX_SHOWN_ERRORS:
             break
+        await asyncio.sleep(0)
     if problems:
         raise RequestValidationError(problems[:_MAX_SHOWN_ERRORS])
-    return cost_seconds
+    return checked
 
 
-async def _store(services: Services, batch: Batch, reader: ItemReader, items: Sequence[Item]) -> None:
+async def _check(
+    services: Services, reader: ItemReader, checked: _Checked, number: int, item: Item
+) -> Sequence[Any]:
+    """What is wrong with the item. Prompts of a turn may be judged elsewhere, all at once."""
+    try:
+        new = reader.read(number, item)
+        checked.note(reader.place, number, new)
+        verdict = await judged(services, new.tenant_id, str(new.input["prompt"]))
+    except RequestValidationError as error:
+        return error.errors()
+    except PromptBlocked as error:
+        way = ("body", reader.place, number, "input", "prompt")
+        return refused(way, f"is blocked by the policy of this server (category {error.category!r})").errors()
+    if verdict.action is not Action.ALLOW:
+        checked.flagged[number] = verdict
+    return ()
+
+
+async def _store(
+    services: Services,
+    batch: Batch,
+    reader: ItemReader,
+    items: Sequence[Item],
+    flagged: Mapping[int, Verdict],
+) -> None:
     """From where an earlier call was cut off."""
+
+    def job(number: int, item: Item) -> NewJob:
+        new = replace(reader.read(number, item), batch_id=batch.id)
+        return recorded(services, new, flagged.get(number, PASSES))
+
     num_stored = batch.num_stored
     while num_stored < len(items):
         chunk = [
-            replace(reader.read(number, item), batch_id=batch.id)
+            job(number, item)
             async for number, item in _in_turns(items[num_stored : num_stored + ITEMS_AT_ONCE], num_stored)
         ]
         num_stored = await services.store.batches.add(batch.id, num_stored, chunk)
@@ -150,9 +193,3 @@ def _fingerprint(options: BatchOptions, items: Sequence[Item]) -> str:
         digest.update(item if isinstance(item, bytes) else orjson.dumps(item, option=orjson.OPT_SORT_KEYS))
         digest.update(b"\n")
     return digest.hexdigest()
-
-
-def _check_unique(seen: dict[str, int], custom_id: str, place: str, number: int) -> None:
-    first = seen.setdefault(custom_id, number)
-    if first != number:
-        raise refused(("body", place, number, "custom_id"), f"is that of number {first} as well")

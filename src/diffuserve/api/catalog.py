@@ -1,10 +1,11 @@
 """The models that can be asked for, and the tenants' plans, read once a moment rather than once a job."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 
 from diffuserve.api.cache import Cache
 from diffuserve.domain.errors import InvalidParams, ModelNotFound, ServerUnavailable
 from diffuserve.domain.tenant import Plan
+from diffuserve.domain.worker import Worker
 from diffuserve.jobs.store import JobStore, ServedModel
 
 _MODELS_SECONDS = 1.0
@@ -18,6 +19,7 @@ class Catalog:
         self._store = store
         self._default_model = default_model
         self._models: Cache[None, Mapping[str, ServedModel]] = Cache(_MODELS_SECONDS)
+        self._workers: Cache[None, Sequence[Worker]] = Cache(_MODELS_SECONDS)
         self._plans: Cache[str, Plan] = Cache(_PLAN_SECONDS)
 
     async def models(self) -> Mapping[str, ServedModel]:
@@ -26,6 +28,13 @@ class Catalog:
             models = await self._store.models()
             self._models.keep(None, models)
         return models
+
+    async def workers(self) -> Sequence[Worker]:
+        workers = self._workers.find(None)
+        if workers is None:
+            workers = await self._store.workers()
+            self._workers.keep(None, workers)
+        return workers
 
     async def pick(self, name: str | None) -> ServedModel:
         """The model of that name, else the default one, else the only one.

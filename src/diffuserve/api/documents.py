@@ -57,6 +57,7 @@ class Documents:
             "progress": _progress(job, live),
             "queue": None if estimate is None else asdict(estimate),
             "input": job.input,
+            "prompt": None if job.prompt is None else job.prompt.to_dict(),
             "result": await self._result(job, base_url),
             "error": None if job.error is None else asdict(job.error),
             "attempt": job.attempt,
@@ -95,6 +96,7 @@ class Documents:
             "input": job.result.input,
             "timings": job.result.timings,
             "warnings": job.result.warnings,
+            "safety": job.result.safety,
         }
 
 

@@ -11,12 +11,12 @@ from sse_starlette import EventSourceResponse, ServerSentEvent
 from diffuserve.api.problems import Problem, openai_error, problem_of
 from diffuserve.api.services import Services
 from diffuserve.domain.cost import Workload
-from diffuserve.domain.errors import DiffuserveError, InvalidParams, ModelNotCapable
+from diffuserve.domain.errors import DiffuserveError, InvalidParams, ModelNotCapable, OutputBlocked
 from diffuserve.domain.job import Artifact, Job, JobStatus
 from diffuserve.domain.params import GenerationParams
 
 _STATUSES = {JobStatus.FAILED: 500, JobStatus.CANCELED: 409, JobStatus.EXPIRED: 504}
-_BAD_INPUT = frozenset({InvalidParams.code, ModelNotCapable.code})
+_BAD_INPUT = frozenset({InvalidParams.code, ModelNotCapable.code, OutputBlocked.code})
 
 
 class ImageReplies:

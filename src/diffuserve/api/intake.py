@@ -13,13 +13,18 @@ from diffuserve.api.access import Caller
 from diffuserve.api.outside import Guard
 from diffuserve.api.schemas import NewJobBody, WebhookBody
 from diffuserve.api.services import Services
-from diffuserve.domain.errors import BandNotAllowed, InvalidParams
+from diffuserve.domain.errors import BandNotAllowed, InvalidParams, PromptBlocked
 from diffuserve.domain.job import Band, Job, NewJob
 from diffuserve.domain.params import GenerationParams
+from diffuserve.domain.prompt import PromptRecord
+from diffuserve.domain.safety import Verdict
 from diffuserve.domain.tenant import Plan
 from diffuserve.domain.webhook import JOB_EVENTS, Webhook, WebhookEvent
+from diffuserve.jobs.audit import blocked_prompt
 from diffuserve.jobs.pricing import predict
 from diffuserve.jobs.store import ServedModel
+from diffuserve.prompts.base import Expansion
+from diffuserve.prompts.cleaning import clean
 
 _SEEDS = 2**32
 
@@ -31,14 +36,15 @@ async def submit(
     base_url: str,
     idempotency_key: str | None = None,
 ) -> Job:
-    """Store a job that is checked and priced.
+    """Store a job that is checked, screened and priced.
 
-    Raises what `check` raises, `ModelNotFound`, and what `JobStore.submit` raises.
+    Raises what `check` and `screened` raise, `ModelNotFound`, and what `JobStore.submit` raises.
     """
     served = await services.catalog.pick(body.model)
     plan = await services.catalog.plan(caller.tenant_id)
+    new = await screened(services, check(body, caller.tenant_id, served, plan), body.expand_prompt)
     new = replace(
-        check(body, caller.tenant_id, served, plan),
+        new,
         webhook=webhook_of(services.guard, body.webhook, base_url),
         idempotency_key=idempotency_key,
         fingerprint=fingerprint(body) if idempotency_key else "",
@@ -48,13 +54,45 @@ async def submit(
     return job
 
 
+async def screened(services: Services, new: NewJob, expand: bool) -> NewJob:
+    """The job with the prompt that its model will read, and what became of the client's own.
+
+    Raises `PromptBlocked`, of which nothing is kept but an entry in the audit, and `ModerationUnavailable`.
+    """
+    prompt, expansion = str(new.input["prompt"]), None
+    verdict = await judged(services, new.tenant_id, prompt)
+    if expand:
+        expansion = await services.prompts.expand(prompt, int(new.input["seed"]), new.tenant_id)
+        prompt = expansion.prompt
+    return recorded(services, replace(new, input={**new.input, "prompt": prompt}), verdict, expansion)
+
+
+def recorded(services: Services, new: NewJob, verdict: Verdict, expansion: Expansion | None = None) -> NewJob:
+    """With what became of its prompt."""
+    assert new.prompt is not None
+    return replace(new, prompt=services.prompts.record(new.prompt.original, verdict, expansion))
+
+
+async def judged(services: Services, tenant_id: str, prompt: str) -> Verdict:
+    """Raises `PromptBlocked`, which the audit then knows of, and `ModerationUnavailable`."""
+    try:
+        return await services.prompts.judge(prompt, tenant_id)
+    except PromptBlocked as error:
+        assert services.prompts.info is not None
+        entry = blocked_prompt(tenant_id, prompt, error.category, services.prompts.info)
+        await services.store.audit.note(entry)
+        raise
+
+
 def check(body: NewJobBody, tenant_id: str, served: ServedModel, plan: Plan) -> NewJob:
     """The job that `body` asks for, with every default filled in, and its price.
 
     The seed is drawn here, so that a second attempt draws the same picture. Raises `InvalidParams`
     with the bare names of `GenerationParams`, and `BandNotAllowed`.
     """
-    params = GenerationParams(**body.input.model_dump())
+    drawing = body.input.model_dump()
+    cleaned = {name: clean(drawing[name]) for name in ("prompt", "negative_prompt")}
+    params = GenerationParams(**drawing | cleaned)
     resolved = served.spec.resolve(params, seed=secrets.randbelow(_SEEDS))
     cost_seconds, step_tokens = predict(served.spec, served.fit, resolved)
     return NewJob(
@@ -70,6 +108,7 @@ def check(body: NewJobBody, tenant_id: str, served: ServedModel, plan: Plan) -> 
         metadata=body.metadata,
         num_previews=body.num_previews,
         output_format=body.output_format,
+        prompt=PromptRecord(original=body.input.prompt),
     )
 
 

@@ -29,6 +29,7 @@ from diffuserve.domain.errors import (
     ModelNotFound,
     NotFound,
     PictureTooLarge,
+    PromptBlocked,
     QueueFull,
     RateLimited,
     Refused,
@@ -46,6 +47,7 @@ OPENAI_PATHS = frozenset({"/v1/images/generations", "/v1/models"})
 _STATUSES: Sequence[tuple[type[DiffuserveError], int, bool]] = (
     (PictureTooLarge, 413, False),
     (InvalidParams, 422, False),
+    (PromptBlocked, 422, False),
     (IdempotencyMismatch, 422, False),
     (Conflict, 409, False),
     (ModelNotFound, 404, False),
@@ -178,8 +180,14 @@ def _known(error: DiffuserveError) -> Problem:
         is_retryable=is_retryable,
         retry_after=(retry_after or 1.0) if is_retryable else retry_after,
         errors=_field_errors(error),
-        extra={"job_id": error.job_id} if isinstance(error, LeaseLost) else {},
+        extra=_extra(error),
     )
+
+
+def _extra(error: DiffuserveError) -> dict[str, str]:
+    if isinstance(error, LeaseLost):
+        return {"job_id": error.job_id}
+    return {"category": error.category} if isinstance(error, PromptBlocked) else {}
 
 
 def _field_errors(error: DiffuserveError) -> tuple[FieldError, ...]:

@@ -13,6 +13,7 @@ from diffuserve.domain.params import (
     MAX_SEED,
     MAX_STEPS,
 )
+from diffuserve.domain.safety import Action
 from diffuserve.domain.worker import Lease, WorkerState
 
 MAX_METADATA_BYTES = 16_384
@@ -88,6 +89,9 @@ class NewJobBody(Body):
     )
     output_format: OutputFormat = "png"
     webhook: WebhookBody | None = None
+    expand_prompt: bool = Field(
+        default=False, description="Have a language model make the prompt longer, where this server has one."
+    )
     num_previews: Annotated[int, Field(ge=0, le=MAX_PREVIEWS)] = 0
 
 
@@ -129,12 +133,16 @@ class ResultShape(Answer):
     input: dict[str, Any]
     timings: dict[str, float]
     warnings: list[str]
+    safety: dict[str, Any] = Field(
+        description="By stage: the filter that saw the pictures, and its verdicts."
+    )
 
 
 class ErrorShape(Answer):
     code: str
     message: str
     retryable: bool
+    safety: dict[str, Any] = Field(description="As in a result, where the picture filter kept pictures in.")
 
 
 class UrlsShape(Answer):
@@ -142,6 +150,36 @@ class UrlsShape(Answer):
     cancel: str
     events: str
     result: str
+
+
+class FilterShape(Answer):
+    """What gave a verdict; thresholds are scores in 0…1."""
+
+    name: str
+    version: str
+    thresholds: dict[str, float]
+
+
+class FindingShape(Answer):
+    category: str
+    action: Action
+    source: str
+    score: float
+
+
+class VerdictShape(Answer):
+    action: Action
+    findings: list[FindingShape]
+
+
+class PromptShape(Answer):
+    """How the prompt in `input` came to be."""
+
+    original: str
+    verdict: VerdictShape
+    filter: FilterShape | None = Field(description="Null where nothing looked at prompts.")
+    expansion: str = Field(description="`expanded`, or why it is not; empty if nobody asked for it.")
+    reason: str
 
 
 class JobShape(Answer):
@@ -153,6 +191,7 @@ class JobShape(Answer):
     progress: ProgressShape
     queue: QueueShape | None = Field(description="Null unless the job is queued.")
     input: dict[str, Any] = Field(description="With every default filled in, the seed included.")
+    prompt: PromptShape | None
     result: ResultShape | None
     error: ErrorShape | None
     attempt: int
@@ -203,6 +242,7 @@ class WorkerReportShape(BaseModel):
     memory_limit_bytes: int
     resident_models: list[str]
     num_running: int
+    image_filter: dict[str, Any] | None
 
 
 class WorkerShape(BaseModel):
@@ -221,6 +261,13 @@ class WorkersShape(Answer):
     data: list[WorkerShape]
 
 
+class ModelSafetyShape(Answer):
+    """The filters at work now; an empty list or null where there are none."""
+
+    prompt: FilterShape | None
+    image: list[FilterShape | None] = Field(description="Those of the workers, null for a worker without.")
+
+
 class ModelShape(BaseModel):
     """OpenAI's fields, then ours: the model's defaults and limits."""
 
@@ -231,6 +278,7 @@ class ModelShape(BaseModel):
     family: str
     defaults: dict[str, Any]
     limits: dict[str, Any]
+    safety: ModelSafetyShape
 
 
 class ModelsShape(Answer):

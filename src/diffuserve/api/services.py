@@ -1,7 +1,7 @@
 """What routes work with."""
 
 import asyncio
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Annotated
 
 from fastapi import Depends
@@ -16,6 +16,7 @@ from diffuserve.api.file_urls import FileUrls
 from diffuserve.api.following import Follower
 from diffuserve.api.job_times import JobTimes
 from diffuserve.api.outside import Guard
+from diffuserve.api.prompt_processor import PromptProcessor
 from diffuserve.api.signing import Signer
 from diffuserve.events.base import EventBus
 from diffuserve.jobs.store import JobStore
@@ -45,6 +46,7 @@ class Services:
     documents: Documents
     times: JobTimes
     guard: Guard
+    prompts: PromptProcessor
     batch_slots: asyncio.Semaphore
     background: Background
 
@@ -56,6 +58,7 @@ class Services:
         bus: EventBus,
         config: ApiConfig,
         quotas: Quotas | None = None,
+        prompts: PromptProcessor | None = None,
     ) -> "Services":
         metrics = ControlMetrics()
         store.on_ended(metrics.ended)
@@ -76,6 +79,7 @@ class Services:
             documents=Documents(store, bus, files),
             times=JobTimes(store, metrics),
             guard=Guard(config.webhook_allowed_networks),
+            prompts=replace(prompts or PromptProcessor(), on_verdict=metrics.judged),
             batch_slots=asyncio.Semaphore(_BATCHES_AT_ONCE),
             background=Background(),
         )

@@ -13,6 +13,7 @@ from diffuserve.api.shapes import FILE_NAME
 from diffuserve.domain.cost import CostFit
 from diffuserve.domain.errors import InvalidParams
 from diffuserve.domain.model_spec import ModelSpec
+from diffuserve.domain.safety import PicturesRecord
 from diffuserve.domain.worker import (
     Claim,
     Completion,
@@ -57,6 +58,7 @@ def check_claim(claim: Claim) -> Claim:
 def check_completion(completion: Completion) -> Completion:
     """Names and types of files become parts of paths and headers."""
     _check_seconds(completion.actual_seconds)
+    _check_safety("result.safety", completion.result.safety)
     for number, artifact in enumerate(completion.result.artifacts):
         field = f"result.artifacts.{number}"
         if not FILE_NAME.fullmatch(artifact.name):
@@ -68,6 +70,7 @@ def check_completion(completion: Completion) -> Completion:
 
 def check_failure(failure: Failure) -> Failure:
     _check_seconds(failure.actual_seconds)
+    _check_safety("error.safety", failure.error.safety)
     return failure
 
 
@@ -80,6 +83,14 @@ def check_storable(word: Word) -> Word:
     if b"\\u0000" in text:
         raise InvalidParams("body", "\0", "text must not hold the character U+0000")
     return word
+
+
+def _check_safety(field: str, safety: Mapping[str, Any]) -> None:
+    for stage, record in safety.items():
+        try:
+            PicturesRecord.from_dict(record)
+        except ValueError as error:
+            raise InvalidParams(f"{field}.{stage}", record, str(error)) from error
 
 
 def _check_seconds(seconds: float) -> None:

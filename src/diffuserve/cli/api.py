@@ -15,12 +15,13 @@ Examples:
 """
 
 
-def api(
+def api(  # noqa: PLR0913 (a command has as many arguments as options)
     host: options.Host = None,
     port: options.Port = None,
     data_dir: options.DataDir = None,
     database_url: options.DatabaseUrl = None,
     valkey_url: options.ValkeyUrl = None,
+    prompt_filter: options.PromptFilter = None,
     no_auth: options.NoAuth = False,
 ) -> None:
     """Run the control plane: jobs, API and queue. Needs no GPU and no torch.
@@ -29,7 +30,12 @@ def api(
     Its address goes to stdout, on one line, once it answers.
     """
     settings = Settings.with_options(
-        host=host, port=port, data_dir=data_dir, database_url=database_url, valkey_url=valkey_url
+        host=host,
+        port=port,
+        data_dir=data_dir,
+        database_url=database_url,
+        valkey_url=valkey_url,
+        prompt_filter=prompt_filter,
     )
     from diffuserve.cli.http_server import run
     from diffuserve.cli.logs import log_to_stderr

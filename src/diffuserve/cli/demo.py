@@ -164,12 +164,12 @@ def print_table(console: Console, drawn: Sequence[Drawn]) -> None:
             _seconds(job.started_at, job.finished_at),
             _seconds(job.created_at, job.finished_at),
         )
-        table.add_row(escape(job.prompt), one.tenant, size, steps, *times)
+        table.add_row(escape(job.drawn_prompt), one.tenant, size, steps, *times)
     console.print(table)
     for one in drawn:
         if one.job.status is not JobStatus.SUCCEEDED:
             reason = f": {one.job.error.message}" if one.job.error else ""
-            console.print(f"{one.job.prompt!r} {one.job.status}{reason}", style="red", markup=False)
+            console.print(f"{one.job.drawn_prompt!r} {one.job.status}{reason}", style="red", markup=False)
 
 
 def save_sheet(drawn: Sequence[Drawn], folder: Path) -> Path:
@@ -180,7 +180,7 @@ def save_sheet(drawn: Sequence[Drawn], folder: Path) -> Path:
     from diffuserve.media.picture_file import save_picture
 
     pictures = [
-        (Image.open(one.path), f"{one.job.prompt} ({one.job.input['width']}x{one.job.input['height']})")
+        (Image.open(one.path), f"{one.job.drawn_prompt} ({one.job.input['width']}x{one.job.input['height']})")
         for one in drawn
         if one.path is not None
     ]

@@ -34,7 +34,7 @@ async def fetch_pictures(client: Client, job: JobView, destination: Destination)
 def _parameters(job: JobView, picture: ArtifactView) -> dict[str, Any]:
     """Of a file that carries none: what its name is made of."""
     seed = job.input.get("seed", 0) + picture.index if picture.seed is None else picture.seed
-    return {"prompt": job.prompt, "seed": seed}
+    return {"prompt": job.drawn_prompt, "seed": seed}
 
 
 def _place(fetched: Path, picture: ArtifactView, path: Path, parameters: dict[str, Any]) -> None:

@@ -1,16 +1,20 @@
 """`diffuserve generate`: prompts in, picture files out."""
 
+import asyncio
 import re
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Annotated
 
 import typer
 from rich.console import Console
 
+from diffuserve.cli import options
 from diffuserve.cli.destination import Destination
 from diffuserve.cli.loading import ModelChoice, load_engine
 from diffuserve.domain.params import GenerationParams
+from diffuserve.settings import Settings
 
 EXAMPLES = """
 Examples:
@@ -56,6 +60,9 @@ def generate(  # noqa: PLR0913 (a command has as many arguments as options)
     grid: Annotated[bool, typer.Option("--grid", help="Also put all pictures on one sheet.")] = False,
     device: Annotated[str | None, typer.Option(help="cpu or cuda[:n].")] = None,
     dtype: Annotated[str | None, typer.Option(help="bfloat16, float16 or float32.")] = None,
+    prompt_filter: options.PromptFilter = None,
+    image_filter: options.ImageFilter = None,
+    no_metadata: options.NoMetadata = False,
     deterministic: Annotated[
         bool, typer.Option("--deterministic", help="Bit-equal pictures alone or in any batch; slower.")
     ] = False,
@@ -75,22 +82,45 @@ def generate(  # noqa: PLR0913 (a command has as many arguments as options)
         )
         for i, prompt in enumerate(prompts)
     ]
-    code = draw(requests, ModelChoice(model, device, dtype, deterministic), output, grid)
+    settings = Settings.with_options(
+        prompt_filter=prompt_filter,
+        image_filter=image_filter,
+        file_metadata=False if no_metadata else None,
+    )
+    code = draw(requests, ModelChoice(model, device, dtype, deterministic), settings, output, grid)
     raise typer.Exit(code)
 
 
-def draw(requests: Sequence[GenerationParams], choice: ModelChoice, output: Path, grid: bool) -> int:
-    """Generate, save and report; gives the exit code."""
+async def screen(settings: Settings, requests: Sequence[GenerationParams]) -> list[GenerationParams]:
+    """With cleaned prompts, as a control plane does it. Raises `PromptBlocked` before anything is loaded."""
+    from diffuserve.cli.wiring.safety import open_prompts
+    from diffuserve.prompts.cleaning import clean
+
+    cleaned = [replace(one, prompt=clean(one.prompt)) for one in requests]
+    async with open_prompts(settings) as prompts:
+        for one in cleaned:
+            await prompts.judge(one.prompt)
+    return cleaned
+
+
+def draw(
+    requests: Sequence[GenerationParams], choice: ModelChoice, settings: Settings, output: Path, grid: bool
+) -> int:
+    """Judge, generate, judge what came of it, save and report; gives the exit code."""
     console = Console(stderr=True)
     from diffuserve.cli.output import PictureWriter, print_timings
     from diffuserve.cli.run import run_requests
+    from diffuserve.cli.wiring.worker import picture_options
+    from diffuserve.worker.pictures import open_desk
 
     destination = Destination.parse(output)
+    requests = asyncio.run(screen(settings, requests))
     with load_engine(choice, console) as engine:
         for one in requests:
             engine.spec.resolve(one, seed=0)  # refuse all before starting any
         num_pictures = sum(one.num_images for one in requests)
-        writer = PictureWriter(destination, engine.spec.name, num_pictures)
+        desk = open_desk(choice.model or settings.model, picture_options(settings))
+        writer = PictureWriter(destination, desk, num_pictures)
         run = run_requests(engine, requests, console, writer.save)
     results = [run.results[index] for index in sorted(run.results)]
     if results:

@@ -2,6 +2,8 @@
 
 import asyncio
 import ipaddress
+import os
+import signal
 import socket
 from collections.abc import AsyncIterator, Coroutine, Iterator
 from contextlib import asynccontextmanager, contextmanager
@@ -17,6 +19,7 @@ from diffuserve.domain.errors import InvalidParams
 _GRACE_SECONDS = 1.0  # for requests under way
 _LONGEST_SHUTDOWN_SECONDS = 5  # past it nobody is waited for, not even who reads slowly
 _BACKLOG = 2048
+KILLED_BY_HAND = 130
 
 
 T = TypeVar("T")
@@ -25,6 +28,20 @@ T = TypeVar("T")
 def run(main: Coroutine[Any, Any, T]) -> T:
     with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
         return runner.run(main)
+
+
+def stop_on_signals() -> asyncio.Event:
+    """Set by SIGINT or SIGTERM. A second one ends the process at once, which loses no job either."""
+    stop, loop = asyncio.Event(), asyncio.get_running_loop()
+
+    def on_signal() -> None:
+        if stop.is_set():
+            os._exit(KILLED_BY_HAND)
+        stop.set()
+
+    for number in (signal.SIGINT, signal.SIGTERM):
+        loop.add_signal_handler(number, on_signal)
+    return stop
 
 
 def listen(host: str, port: int) -> socket.socket:

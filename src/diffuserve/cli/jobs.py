@@ -46,7 +46,7 @@ def list_jobs(
         table.add_column(name, no_wrap=True)
     table.add_column("prompt")  # the one that gives way on a narrow screen
     for job in page.data:
-        age, prompt = _age(job.created_at), escape(_line(job.prompt))
+        age, prompt = _age(job.created_at), escape(_line(job.drawn_prompt))
         table.add_row(job.id, job.status, job.model, age, prompt)
     Console().print(table)
 
@@ -97,6 +97,14 @@ async def _cancel(server: str | None, key: str | None, job_id: str) -> JobView:
         return await client.cancel(job_id)
 
 
+def _origin(job: JobView) -> str:
+    """Of a prompt that is not what the client wrote, or of which it wished more."""
+    if job.prompt is None or (job.prompt["original"] == job.drawn_prompt and not job.prompt["expansion"]):
+        return ""
+    said = ": ".join(part for part in (job.prompt["expansion"], job.prompt["reason"]) if part)
+    return f"{job.prompt['original']} ({said})" if said else str(job.prompt["original"])
+
+
 def _description(job: JobView) -> dict[str, str]:
     from diffuserve.cli.watch import state_of
 
@@ -106,7 +114,8 @@ def _description(job: JobView) -> dict[str, str]:
         "status": state_of(job),
         "error": f"{job.error.message} ({job.error.code})" if job.error else "",
         "model": job.model,
-        "prompt": job.prompt,
+        "prompt": job.drawn_prompt,
+        "from": _origin(job),
         "input": ", ".join(f"{name} {value}" for name, value in job.input.items() if name != "prompt"),
         "priority": str(job.priority),
         "attempt": str(job.attempt),

@@ -135,9 +135,11 @@ def arguments(address: str, settings: Settings, engine_command: str | None) -> l
         "--dtype": settings.dtype,
         "--name": name_of(settings),
         "--drain-seconds": str(settings.drain_seconds),
+        "--image-filter": settings.image_filter,
         "--engine-command": engine_command,
     }
-    return [word for name, value in given.items() if value is not None for word in (name, value)]
+    words = [word for name, value in given.items() if value is not None for word in (name, value)]
+    return words if settings.file_metadata else [*words, "--no-metadata"]
 
 
 def name_of(settings: Settings) -> str:

@@ -7,7 +7,7 @@ import typer
 from pydantic import ValidationError
 from rich.console import Console
 
-from diffuserve.cli import api, jobs, keys, serve, submit, worker
+from diffuserve.cli import api, jobs, keys, moderate, safety, serve, submit, worker
 from diffuserve.cli.calibrate import calibrate
 from diffuserve.cli.db import db
 from diffuserve.cli.demo import demo
@@ -22,6 +22,7 @@ from diffuserve.domain.errors import (
     InvalidParams,
     ModelNotFound,
     NotFound,
+    PromptBlocked,
     ServerRefused,
     TooLarge,
     Unauthorized,
@@ -37,6 +38,7 @@ _REFUSALS = (
     InvalidParams,
     ModelNotFound,
     NotFound,
+    PromptBlocked,
     ServerRefused,
     TooLarge,
     ValidationError,
@@ -70,7 +72,9 @@ app.command(epilog="Example:\n\n  diffuserve calibrate --model /models/FLUX.1-sc
 app.command(epilog="Example:\n\n  diffuserve demo -o out/demo")(demo)
 app.command(epilog=api.EXAMPLES)(api.api)
 app.command(epilog=worker.EXAMPLES)(worker.worker)
+app.command(epilog=moderate.EXAMPLES, no_args_is_help=True)(moderate.moderate)
 app.add_typer(keys.keys)
+app.add_typer(safety.safety)
 app.add_typer(db)
 
 

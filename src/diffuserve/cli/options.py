@@ -31,4 +31,14 @@ Key = Annotated[
         help="API key; better in DIFFUSERVE_API_KEY, which other users cannot see.", show_default=False
     ),
 ]
+PromptFilter = Annotated[
+    str | None,
+    typer.Option(help="What judges prompts: embedded, policy, onnx:/folder, a moderation API's URL, none."),
+]
+ImageFilter = Annotated[
+    str | None, typer.Option(help="What judges pictures: opennsfw, transformers:/folder, nudenet, none.")
+]
+NoMetadata = Annotated[
+    bool, typer.Option("--no-metadata", help="Leave out of files what they were drawn with.")
+]
 Json = Annotated[bool, typer.Option("--json", help="Print JSON.")]

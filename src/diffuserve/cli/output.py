@@ -14,25 +14,28 @@ from diffuserve.cli.destination import Destination
 from diffuserve.engine.outputs import GenerationResult
 from diffuserve.media.contact_sheet import contact_sheet
 from diffuserve.media.picture_file import save_picture
-from diffuserve.version import __version__
+from diffuserve.worker.pictures import PictureDesk
 
 
 class PictureWriter:
-    """Saves the pictures of finished requests. One thread calls it."""
+    """Saves the pictures of finished requests, those that the desk lets out. One thread calls it."""
 
-    def __init__(self, destination: Destination, model: str, num_pictures: int) -> None:
+    def __init__(self, destination: Destination, desk: PictureDesk, num_pictures: int) -> None:
         self._destination = destination
-        self._model = model
+        self._desk = desk
         self._numbers = itertools.count(1) if num_pictures > 1 else itertools.repeat(None)
         self.paths: dict[int, list[Path]] = {}
         destination.folder.mkdir(parents=True, exist_ok=True)
 
-    def save(self, index: int, result: GenerationResult) -> None:
-        for i, image in enumerate(result.images):
-            parameters = embedded_parameters(result, i, self._model)
-            path = self._destination.path(parameters, next(self._numbers))
-            save_picture(image, path, parameters)
+    def save(self, index: int, result: GenerationResult) -> GenerationResult:
+        """Gives what was let out. Raises `OutputBlocked` before anything is written."""
+        passed = self._desk.screened(result)
+        for i, image in enumerate(passed.images):
+            origin = self._desk.origin(passed, i)
+            path = self._destination.path(origin or _named_after(passed, i), next(self._numbers))
+            save_picture(image, path, origin)
             self.paths.setdefault(index, []).append(path)
+        return passed
 
     def save_sheet(self, results: Sequence[GenerationResult]) -> Path:
         """One sheet with every picture, beside them."""
@@ -47,10 +50,8 @@ class PictureWriter:
         return path
 
 
-def embedded_parameters(result: GenerationResult, picture: int, model: str) -> dict[str, Any]:
-    """What draws this one picture again."""
-    params = {**result.params.to_dict(), "seed": result.seed + picture, "num_images": 1}
-    return {**params, "model": model, "version": __version__}
+def _named_after(result: GenerationResult, picture: int) -> dict[str, Any]:
+    return {"prompt": result.params.prompt, "seed": result.seed + picture}
 
 
 def print_timings(console: Console, results: Sequence[GenerationResult]) -> None:

@@ -8,7 +8,7 @@ from rich.console import Console
 from rich.markup import escape
 from rich.progress import BarColumn, Progress, TaskID, TextColumn, TimeElapsedColumn
 
-from diffuserve.domain.errors import DiffuserveError
+from diffuserve.domain.errors import DiffuserveError, RequestFailed
 from diffuserve.domain.params import GenerationParams
 from diffuserve.engine.engine import Engine
 from diffuserve.engine.outputs import GenerationResult, StepOutput
@@ -27,15 +27,16 @@ def run_requests(
     engine: Engine,
     requests: Sequence[GenerationParams],
     console: Console,
-    on_result: Callable[[int, GenerationResult], None],
+    on_result: Callable[[int, GenerationResult], GenerationResult],
 ) -> Run:
     """Run all requests together. Ctrl-C stops between two steps and keeps what is done.
 
-    `on_result` is called on another thread, so that saving never holds up the next step.
+    `on_result` is called on another thread, so that saving never holds up the next step; it gives what
+    it has let out, or raises `RequestFailed`.
     """
     run = Run()
     columns = (TextColumn("{task.description}"), BarColumn(), TextColumn("{task.fields[phase]}"))
-    saves: list[Future[None]] = []
+    saves: dict[int, Future[GenerationResult]] = {}
     with ThreadPoolExecutor(1) as saver, Progress(*columns, TimeElapsedColumn(), console=console) as progress:
         bars = _Bars(engine, requests, progress)
         try:
@@ -43,14 +44,16 @@ def run_requests(
                 for output in outputs:
                     index = bars.show(output)
                     if output.result is not None:
-                        run.results[index] = output.result
-                        saves.append(saver.submit(on_result, index, output.result))
+                        saves[index] = saver.submit(on_result, index, output.result)
                     elif output.error is not None:
                         run.errors[index] = output.error
         except KeyboardInterrupt:
             run.interrupted = True
-    for save in saves:
-        save.result()
+    for index, save in saves.items():
+        try:
+            run.results[index] = save.result()
+        except RequestFailed as error:
+            run.errors[index] = error
     return run
 
 

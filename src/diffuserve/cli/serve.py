@@ -33,6 +33,9 @@ def serve(  # noqa: PLR0913 (a command has as many arguments as options)
     dtype: options.Dtype = None,
     data_dir: options.DataDir = None,
     database_url: options.DatabaseUrl = None,
+    prompt_filter: options.PromptFilter = None,
+    image_filter: options.ImageFilter = None,
+    no_metadata: options.NoMetadata = False,
     no_auth: options.NoAuth = False,
     drain_seconds: options.DrainSeconds = None,
     engine_command: options.EngineCommand = None,
@@ -50,6 +53,9 @@ def serve(  # noqa: PLR0913 (a command has as many arguments as options)
         dtype=dtype,
         data_dir=data_dir,
         database_url=database_url,
+        prompt_filter=prompt_filter,
+        image_filter=image_filter,
+        file_metadata=False if no_metadata else None,
         drain_seconds=drain_seconds,
     )
     from diffuserve.cli.http_server import run
@@ -63,8 +69,9 @@ def serve(  # noqa: PLR0913 (a command has as many arguments as options)
 
 
 async def _serve(settings: Settings, no_auth: bool, launch: "Launch") -> int:
+    from diffuserve.cli.http_server import stop_on_signals
     from diffuserve.cli.local_worker import local_worker, wait_until_ready
-    from diffuserve.cli.server import running_server, stop_on_signals
+    from diffuserve.cli.server import running_server
 
     console, stop = Console(stderr=True, highlight=False, soft_wrap=True), stop_on_signals()
     async with AsyncExitStack() as stack:

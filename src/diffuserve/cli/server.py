@@ -1,20 +1,15 @@
 """What `api` and `serve` share: the control plane, listening until a signal."""
 
-import asyncio
 import gc
 import logging
-import os
-import signal
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager, closing
 from dataclasses import dataclass
 
-from diffuserve.cli.http_server import address_of, is_loopback, listen, serving
+from diffuserve.cli.http_server import address_of, is_loopback, listen, serving, stop_on_signals
 from diffuserve.cli.wiring.control import ControlPlane, control_plane
 from diffuserve.domain.errors import InvalidParams
 from diffuserve.settings import Settings
-
-KILLED_BY_HAND = 130
 
 
 @dataclass(frozen=True)
@@ -40,20 +35,6 @@ async def running_server(settings: Settings, no_auth: bool = False) -> AsyncIter
         with closing(listen(settings.host, settings.port)) as listener:
             async with serving(plane.app, listener):
                 yield RunningServer(plane, address_of(listener))
-
-
-def stop_on_signals() -> asyncio.Event:
-    """Set by SIGINT or SIGTERM. A second one ends the process at once, which loses no job either."""
-    stop, loop = asyncio.Event(), asyncio.get_running_loop()
-
-    def on_signal() -> None:
-        if stop.is_set():
-            os._exit(KILLED_BY_HAND)
-        stop.set()
-
-    for number in (signal.SIGINT, signal.SIGTERM):
-        loop.add_signal_handler(number, on_signal)
-    return stop
 
 
 async def run_api(settings: Settings, no_auth: bool) -> None:

@@ -37,6 +37,7 @@ class Request:
     is_waited_for: bool
     destination: Destination | None
     as_json: bool
+    expand: bool = False
 
 
 def submit(  # noqa: PLR0913 (a command has as many arguments as options)
@@ -55,6 +56,9 @@ def submit(  # noqa: PLR0913 (a command has as many arguments as options)
     guidance: Annotated[
         float | None, typer.Option(help="Guidance scale, 0-20, where a model has it.")
     ] = None,
+    expand: Annotated[
+        bool, typer.Option("--expand", help="Have a language model make the prompt longer first.")
+    ] = False,
     priority: Annotated[Band | None, typer.Option(help="By default the plan's.")] = None,
     server: options.Server = None,
     key: options.Key = None,
@@ -78,7 +82,7 @@ def submit(  # noqa: PLR0913 (a command has as many arguments as options)
     )
     destination = None if output is None else Destination.parse(output)
     is_waited_for = wait or output is not None
-    request = Request(params, model, priority, server, key, is_waited_for, destination, as_json)
+    request = Request(params, model, priority, server, key, is_waited_for, destination, as_json, expand)
     raise typer.Exit(_run(request))
 
 
@@ -100,7 +104,10 @@ async def _submit(request: Request, submitted: list[str]) -> int:
     from diffuserve.cli.connect import connect
 
     async with connect(request.server, request.key) as client:
-        job = await client.submit(request.params, model=request.model, priority=request.priority)
+        options = {"expand_prompt": True} if request.expand else {}
+        job = await client.submit(
+            request.params, model=request.model, priority=request.priority, options=options
+        )
     submitted.append(job.id)
     if request.is_waited_for:
         return await _await_pictures(request, job.id)

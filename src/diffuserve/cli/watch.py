@@ -74,7 +74,7 @@ class JobBars:
 
     def show(self, job: JobView) -> None:
         if job.id not in self._bars:
-            self._bars[job.id] = self._progress.add_task(_title(job.prompt), total=None, state="")
+            self._bars[job.id] = self._progress.add_task(_title(job.drawn_prompt), total=None, state="")
         bar = self._bars[job.id]
         step, total = (job.progress.step, job.progress.total) if job.progress else (0, None)
         if job.status is JobStatus.SUCCEEDED:

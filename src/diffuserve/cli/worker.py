@@ -69,6 +69,8 @@ def worker(  # noqa: PLR0913 (a command has as many arguments as options)
     collective_seconds: Annotated[
         float, typer.Option(min=1, help="Time after which ranks that wait for one another give up.")
     ] = 120.0,
+    image_filter: options.ImageFilter = None,
+    no_metadata: options.NoMetadata = False,
     parent_fd: Annotated[int | None, typer.Option(hidden=True, help="End when this pipe does.")] = None,
     engine_command: options.EngineCommand = None,
 ) -> None:
@@ -88,6 +90,8 @@ def worker(  # noqa: PLR0913 (a command has as many arguments as options)
         drain_seconds=drain_seconds,
         stall_seconds=stall_seconds,
         max_jobs=max_jobs,
+        image_filter=image_filter,
+        file_metadata=False if no_metadata else None,
     )
     if parent_fd is not None:
         settings = settings.model_copy(update={"api_key": read_key(parent_fd)})

@@ -32,6 +32,7 @@ class ResultView:
     input: Mapping[str, Any] = field(default_factory=dict)
     timings: Mapping[str, float] = field(default_factory=dict)
     warnings: tuple[str, ...] = ()
+    safety: Mapping[str, Any] = field(default_factory=dict)
 
     @property
     def pictures(self) -> list[ArtifactView]:
@@ -52,6 +53,7 @@ class JobView:
     phase: Phase | None = None
     progress: ProgressView | None = None
     queue: QueueEstimate | None = None
+    prompt: Mapping[str, Any] | None = None
     result: ResultView | None = None
     error: JobError | None = None
     urls: Mapping[str, str] = field(default_factory=dict)
@@ -60,7 +62,8 @@ class JobView:
     finished_at: datetime | None = None
 
     @property
-    def prompt(self) -> str:
+    def drawn_prompt(self) -> str:
+        """As the model reads it; `prompt` tells how it came to be."""
         return str(self.input.get("prompt", ""))
 
     def to_json(self) -> str:

@@ -28,12 +28,15 @@ DiffuserveError
 │   ├── QueueFull            the tenant has as much in the queue as its plan allows
 │   ├── RateLimited          the tenant asks more often than its plan allows
 │   ├── BacklogFull          more work waits than the service takes in
+│   ├── PromptBlocked        the policy does not let this prompt through
 │   └── TooLarge             a body or a file over the limit
 ├── ServerUnavailable        the control plane cannot be reached, or cannot serve now
+│   └── ModerationUnavailable  what judges prompts cannot be reached, and none passes unjudged
 ├── ServerRefused            an answer of the control plane that no other error stands for
 └── RequestFailed            one request failed; its neighbours did not
     ├── RequestAborted
     ├── NumericalFailure     NaN or infinity in the latents
+    ├── OutputBlocked        the picture filter keeps a picture in
     └── OutOfMemory          too large even when run alone
 """
 
@@ -186,6 +189,16 @@ class BacklogFull(Refused):
     code = "backlog_full"
 
 
+class PromptBlocked(Refused):
+    """The policy does not let this prompt through; `category` says which part of it."""
+
+    code = "prompt_blocked"
+
+    def __init__(self, category: str) -> None:
+        super().__init__(f"the prompt is blocked by the policy of this server (category {category!r})")
+        self.category = category
+
+
 class TooLarge(Refused):
     code = "too_large"
 
@@ -198,6 +211,12 @@ class ServerUnavailable(DiffuserveError):
     def __init__(self, message: str, retry_after: float = 0.0) -> None:
         super().__init__(message)
         self.retry_after = retry_after
+
+
+class ModerationUnavailable(ServerUnavailable):
+    """What judges prompts cannot be reached, and by the settings none passes unjudged."""
+
+    code = "moderation_unavailable"
 
 
 class ServerRefused(DiffuserveError):
@@ -222,6 +241,16 @@ class RequestAborted(RequestFailed):
 
 class NumericalFailure(RequestFailed):
     code = "numerical_failure"
+
+
+class OutputBlocked(RequestFailed):
+    """A picture that the filter keeps in; `category` is what it was found to show."""
+
+    code = "output_blocked"
+
+    def __init__(self, request_id: str, category: str) -> None:
+        super().__init__(request_id, f"a picture is blocked by the picture filter (category {category!r})")
+        self.category = category
 
 
 class OutOfMemory(RequestFailed):

@@ -5,6 +5,7 @@ from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import Any
 
+from diffuserve.domain.prompt import PromptRecord
 from diffuserve.domain.webhook import Webhook
 
 IMAGE_GENERATE = "image.generate"
@@ -91,21 +92,29 @@ class Artifact:
 
 @dataclass(frozen=True, kw_only=True)
 class JobResult:
-    """What a job gave. `timings` are seconds by the worker's clock; `input` has every default filled in."""
+    """What a job gave. `timings` are seconds by the worker's clock; `input` has every default filled in.
+
+    `safety["image"]` says which filter saw the pictures and what it found; it is empty without a filter.
+    """
 
     artifacts: tuple[Artifact, ...] = ()
     input: Mapping[str, Any] = field(default_factory=dict)
     timings: Mapping[str, float] = field(default_factory=dict)
     warnings: tuple[str, ...] = ()
+    safety: Mapping[str, Any] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)
 class JobError:
-    """Why a job failed: `code` for machines, `message` for people."""
+    """Why a job failed: `code` for machines, `message` for people.
+
+    `safety` is as in `JobResult`, for a job whose pictures are kept in.
+    """
 
     code: str
     message: str
     retryable: bool = False
+    safety: Mapping[str, Any] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -133,6 +142,7 @@ class NewJob:
     output_format: str = "png"
     batch_id: str | None = None
     custom_id: str | None = None
+    prompt: PromptRecord | None = None
     webhook: Webhook | None = None
     idempotency_key: str | None = None
     fingerprint: str = ""
@@ -164,6 +174,7 @@ class Job:
     output_format: str = "png"
     batch_id: str | None = None
     custom_id: str | None = None
+    prompt: PromptRecord | None = None
     timeout: float | None = None
     deadline: float | None = None
     started_at: float | None = None

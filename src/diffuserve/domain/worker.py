@@ -30,7 +30,11 @@ class ModelOffer:
 
 @dataclass(frozen=True, kw_only=True)
 class WorkerReport:
-    """A worker's condition, sent with every heartbeat. `timestamp` is the worker's own clock."""
+    """A worker's condition, sent with every heartbeat. `timestamp` is the worker's own clock.
+
+    `image_filter` is the `FilterInfo` of what looks at its pictures, as a dict; `None` where nothing
+    does, and until the engine is ready.
+    """
 
     state: WorkerState
     timestamp: float = 0.0
@@ -41,6 +45,7 @@ class WorkerReport:
     resident_models: tuple[str, ...] = ()
     last_step_seconds: float | None = None
     num_running: int = 0
+    image_filter: Mapping[str, Any] | None = None
 
 
 @dataclass(frozen=True, kw_only=True)

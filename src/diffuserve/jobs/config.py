@@ -29,6 +29,7 @@ class StoreConfig:
     `max_transient_retries`, `max_worker_losses`: attempts by cause before a job fails for good.
     `max_backlog_seconds`: predicted GPU-seconds in the queue past which new work is refused.
     `webhook_retry_seconds`: pauses after the first, second, … attempt to deliver that failed.
+    `audit_seconds`: how long verdicts of the filters are kept.
     """
 
     lease_seconds: float = 30.0
@@ -44,6 +45,7 @@ class StoreConfig:
     max_backlog_seconds: float = 7 * DAY
     idempotency_seconds: float = DAY
     webhook_retry_seconds: tuple[float, ...] = WEBHOOK_RETRY_SECONDS
+    audit_seconds: float = 90 * DAY
     retention_seconds: Mapping[JobStatus, float] = field(default_factory=lambda: dict(DEFAULT_RETENTION))
     plans: Mapping[str, Plan] = field(default_factory=lambda: dict(DEFAULT_PLANS))
     default_plan: str = "standard"

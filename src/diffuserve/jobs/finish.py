@@ -5,7 +5,7 @@ final or back in the queue, with the tenant's account settled.
 """
 
 import random
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from typing import Any, Generic, TypeVar
 
@@ -13,9 +13,10 @@ import sqlalchemy as sa
 
 from diffuserve.domain.errors import DiffuserveError, LeaseLost
 from diffuserve.domain.job import JobError, JobStatus
+from diffuserve.domain.safety import AuditEntry
 from diffuserve.domain.worker import Completion, Failure, Release, ReleaseCause
 from diffuserve.events.base import QUEUE, worker_topic
-from diffuserve.jobs import queue, schema
+from diffuserve.jobs import audit, queue, schema
 from diffuserve.jobs.database import Transaction
 from diffuserve.jobs.records import Change, JobRecord, dump, dump_result, load_records, save_changes
 from diffuserve.jobs.retries import Verdict, after_failure, after_loss
@@ -41,6 +42,12 @@ class _Ending:
     changes: list[Change] = field(default_factory=list)
     requeued: list[JobRecord] = field(default_factory=list)
     delayed: list[tuple[str, float]] = field(default_factory=list)
+    audited: list[AuditEntry] = field(default_factory=list)
+
+    def note(self, record: JobRecord, safety: Mapping[str, Any]) -> None:
+        """What the picture filter found, if it found anything."""
+        if (entry := audit.judged_pictures(record.id, record.tenant_id, safety)) is not None:
+            self.audited.append(entry)
 
     def finish(self, record: JobRecord, event: JobStatus, **values: Any) -> JobStatus:
         ended = replace(record, status=event, finished_at=self.transaction.now, **values)
@@ -72,6 +79,7 @@ class _Ending:
         queue.put(self.transaction, self.requeued)
         queue.delay(self.transaction, self.delayed)
         self.ledger.save(self.transaction)
+        audit.keep(self.transaction, self.audited)
         if self.changes:
             self._offer_room()
 
@@ -85,6 +93,7 @@ def complete(
     transaction: Transaction, words: Sequence[Said[Completion]]
 ) -> Sequence[JobStatus | DiffuserveError]:
     def end(ending: _Ending, record: JobRecord, said: Completion) -> JobStatus:
+        ending.note(record, said.result.safety)
         result = dump_result(said.result)
         return ending.finish(
             record, JobStatus.SUCCEEDED, result=result, actual_seconds=said.actual_seconds, error=None
@@ -95,6 +104,7 @@ def complete(
 
 def fail(transaction: Transaction, words: Sequence[Said[Failure]]) -> Sequence[JobStatus | DiffuserveError]:
     def end(ending: _Ending, record: JobRecord, said: Failure) -> JobStatus:
+        ending.note(record, said.error.safety)
         verdict = after_failure(record, said.error, transaction.config, random.random())
         return ending.follow(record, verdict, said.error.code)
 

@@ -10,8 +10,9 @@ import sqlalchemy as sa
 from diffuserve.domain.batch import NewBatch
 from diffuserve.domain.errors import BacklogFull, DiffuserveError, QueueFull, TooLarge
 from diffuserve.domain.job import Job, JobStatus, NewJob
+from diffuserve.domain.safety import AuditEntry
 from diffuserve.domain.tenant import Plan, Tenant
-from diffuserve.jobs import idempotency, queue, schema
+from diffuserve.jobs import audit, idempotency, queue, schema
 from diffuserve.jobs.database import Transaction
 from diffuserve.jobs.idempotency import Stamp
 from diffuserve.jobs.outbox import dump_webhook
@@ -52,6 +53,7 @@ class Books:
     rows: list[dict[str, Any]] = field(default_factory=list)
     records: list[JobRecord] = field(default_factory=list)
     keys: list[dict[str, Any]] = field(default_factory=list)
+    flagged: list[AuditEntry] = field(default_factory=list)
 
     @classmethod
     def open(cls, transaction: Transaction, tenant_ids: set[str]) -> "Books":
@@ -99,6 +101,8 @@ class Books:
         self.jobs[one.job_id] = _job(one, now, deadline)
         if (stamp := stamp_of(new)) is not None:
             self.keys.append(idempotency.row(stamp, one.job_id, now))
+        if (entry := audit.flagged_prompt(one.job_id, new)) is not None:
+            self.flagged.append(entry)
 
     def save(self) -> None:
         if not self.rows:
@@ -108,6 +112,7 @@ class Books:
         events = [event_row(record, "queued", {}, transaction.now) for record in self.records]
         transaction.execute(sa.insert(schema.job_events), events)
         idempotency.keep(transaction, self.keys)
+        audit.keep(transaction, self.flagged)
         transaction.execute(_SAVE_ACCOUNT, [_account_row(account) for account in self.accounts.values()])
         queue.put(transaction, self.records)
 
@@ -198,6 +203,7 @@ def _job_row(one: Submission, seq: int, now: float, deadline: float | None) -> d
         "webhook": None if new.webhook is None else dump_webhook(new.webhook),
         "batch_id": new.batch_id,
         "custom_id": new.custom_id,
+        "prompt": None if new.prompt is None else dump(new.prompt.to_dict()),
         "cost_seconds": new.cost_seconds,
         "step_tokens": new.step_tokens,
         "timeout": new.timeout,
@@ -262,6 +268,7 @@ def _job(one: Submission, now: float, deadline: float | None) -> Job:
         output_format=new.output_format,
         batch_id=new.batch_id,
         custom_id=new.custom_id,
+        prompt=new.prompt,
         timeout=new.timeout,
         deadline=deadline,
     )

@@ -6,7 +6,7 @@ import sqlalchemy as sa
 
 from diffuserve.jobs.database import Database
 
-HEAD = "0002"
+HEAD = "0003"
 """The newest migration; a database that is there already needs no look at the others."""
 
 _FOLDER = Path(__file__).with_name("migrations")

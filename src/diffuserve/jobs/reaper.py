@@ -14,7 +14,7 @@ import sqlalchemy as sa
 
 from diffuserve.domain.errors import DiffuserveError
 from diffuserve.domain.job import FINAL_STATUSES
-from diffuserve.jobs import batch_cancel, finish, outbox, queue, schema
+from diffuserve.jobs import audit, batch_cancel, finish, outbox, queue, schema
 from diffuserve.jobs.config import DAY
 from diffuserve.jobs.database import Transaction
 from diffuserve.jobs.due import AT_ONCE, sweep_due
@@ -85,6 +85,7 @@ def find_outdated(transaction: Transaction, limits: Sequence[int]) -> Sequence[l
     forget_workers(transaction, _WORKER_MEMORY_SECONDS)
     queue.drop_empty_lanes(transaction)
     outbox.forget(transaction, _DELIVERY_MEMORY_SECONDS)
+    audit.forget(transaction)
     keys = schema.idempotency_keys
     since = transaction.now - transaction.config.idempotency_seconds
     transaction.execute(sa.delete(keys).where(keys.c.created_at <= since))

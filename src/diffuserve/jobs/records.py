@@ -18,6 +18,7 @@ from diffuserve.domain.job import (
     Phase,
     Progress,
 )
+from diffuserve.domain.prompt import PromptRecord
 from diffuserve.domain.webhook import WebhookEvent
 from diffuserve.events.base import job_topic
 from diffuserve.jobs import batch_end, outbox, schema
@@ -168,6 +169,7 @@ def job_of(row: sa.Row[Any]) -> Job:
         output_format=row.output_format,
         batch_id=row.batch_id,
         custom_id=row.custom_id,
+        prompt=PromptRecord.from_dict(orjson.loads(row.prompt)) if row.prompt else None,
         timeout=row.timeout,
         deadline=row.deadline,
         started_at=row.started_at,

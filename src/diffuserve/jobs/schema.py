@@ -63,6 +63,7 @@ jobs = sa.Table(
     _text("webhook", null=True),
     _text("batch_id", null=True),
     _text("custom_id", null=True),
+    _text("prompt", null=True),
     sa.Index("jobs_by_tenant", "tenant_id", "id"),
     sa.Index(
         "jobs_by_batch",
@@ -301,6 +302,22 @@ api_keys = sa.Table(
 )
 
 secrets = sa.Table("secrets", metadata, _text("name", primary_key=True), _text("value"))
+
+# Of prompts and pictures that a filter flagged or kept out; never their words.
+audit = sa.Table(
+    "audit",
+    metadata,
+    sa.Column("id", sa.Integer, primary_key=True, autoincrement=True),
+    _time("created_at"),
+    _text("tenant_id"),
+    _text("stage"),
+    _text("category"),
+    _text("action"),
+    _text("filter"),
+    _text("prompt_hash"),
+    _text("job_id"),
+    sa.Index("audit_by_time", "created_at"),
+)
 
 # Which replica cleans up, and when it last did.
 housekeeping = sa.Table(

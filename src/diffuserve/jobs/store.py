@@ -29,6 +29,7 @@ from diffuserve.domain.worker import (
 from diffuserve.events.base import EventBus
 from diffuserve.jobs import claim as claims
 from diffuserve.jobs import control, finish, keys, queries, queue, reaper, schema, submit, workers
+from diffuserve.jobs.audit import AuditStore
 from diffuserve.jobs.batches import BatchStore
 from diffuserve.jobs.config import StoreConfig
 from diffuserve.jobs.database import Clock, Database
@@ -69,6 +70,7 @@ class JobStore:
         self._writer = Writer(self.database, bus)
         self.webhooks = WebhookStore(self.database, self._writer)
         self.batches = BatchStore(self.database, self._writer)
+        self.audit = AuditStore(self.database, self._writer)
 
     def on_ended(self, listener: Callable[[JobStatus, str], None]) -> None:
         """Tell `listener` the status and model of every job that becomes final through this process."""

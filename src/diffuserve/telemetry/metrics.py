@@ -5,6 +5,7 @@ from collections.abc import Iterable, Mapping
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, generate_latest
 
 from diffuserve.domain.job import Band, JobStatus
+from diffuserve.domain.safety import Stage, Verdict
 from diffuserve.domain.worker import WorkerState
 
 # From a tiny model on a fast GPU to a film.
@@ -79,6 +80,19 @@ class ControlMetrics:
         self.webhook_backlog = Gauge(
             "diffusion_webhook_backlog", "Webhooks still to be delivered.", registry=registry
         )
+        self.verdicts = Counter(
+            "diffusion_safety_verdicts",
+            "Verdicts of the filters by what they found first; the category is `none` where all was well.",
+            ["stage", "category", "action"],
+            registry=registry,
+        )
+        self.filter_seconds = Histogram(
+            "diffusion_safety_filter_seconds",
+            "One look of a filter.",
+            ["stage"],
+            buckets=CALL_BUCKETS,
+            registry=registry,
+        )
         self.http_seconds = Histogram(
             "diffusion_http_request_duration_seconds",
             "From a request's first byte to its answer's last; long-polls wait on purpose.",
@@ -118,6 +132,11 @@ class ControlMetrics:
         self.bus_connected.set(is_connected)
         self.bus_dropped.inc(num_dropped - self._num_bus_dropped)
         self._num_bus_dropped = num_dropped
+
+    def judged(self, verdict: Verdict, seconds: float) -> None:
+        """Of a prompt."""
+        self.verdicts.labels(Stage.PROMPT, verdict.category or "none", verdict.action).inc()
+        self.filter_seconds.labels(Stage.PROMPT).observe(seconds)
 
     def ended(self, status: JobStatus, model: str) -> None:
         self.requests.labels(status, model).inc()

@@ -28,7 +28,7 @@ from diffuserve.worker.deliveries import Deliveries
 from diffuserve.worker.endure import endure
 from diffuserve.worker.held import HeldJob
 from diffuserve.worker.membership import Membership
-from diffuserve.worker.messages import Abort, Add, Done, Failed, Moved, Previewed
+from diffuserve.worker.messages import Abort, Add, Done, Failed, Judged, Moved, Previewed
 from diffuserve.worker.metrics import WorkerMetrics
 from diffuserve.worker.reports import claim_of, condition
 from diffuserve.worker.supervisor import EngineSupervisor, FromJob
@@ -148,6 +148,9 @@ class WorkerAgent:
             self._deliveries.release(job, cause, is_suspect=job in suspects)
 
     def _hear_of_job(self, message: FromJob) -> None:
+        if isinstance(message, Judged):
+            self.metrics.judged(message)
+            return
         job = self._in_engine(message.attempt)
         if job is None:  # a lease that was lost meanwhile
             if isinstance(message, Done | Failed) and self._engine.link is not None:
@@ -260,7 +263,14 @@ class WorkerAgent:
         fits = {self._membership.model: beat.fit} if beat is not None and beat.fit else {}
         self._told_state = self.state
         self.metrics.state(self.state)
-        report = condition(self.state, self._membership.offer, self._memory(), beat, len(self.held))
+        report = condition(
+            self.state,
+            self._membership.offer,
+            self._memory(),
+            beat,
+            len(self.held),
+            self._engine.image_filter,
+        )
         return Heartbeat(report=report, held=held, fits=fits)
 
     async def _obey(self) -> None:

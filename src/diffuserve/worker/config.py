@@ -1,9 +1,11 @@
 """What one worker is told."""
 
+import json
 import sys
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any
 
 
 @dataclass(frozen=True)
@@ -24,6 +26,24 @@ class Nodes:
             f"--master-addr={self.host}",
             f"--master-port={self.port}",
         )
+
+
+@dataclass(frozen=True, kw_only=True)
+class PictureOptions:
+    """What is done to pictures before they leave the engine process.
+
+    `image_filter` and `image_rules` as `open_image_filter` takes them; without `has_metadata` files
+    carry nothing but the picture.
+    """
+
+    image_filter: str = "opennsfw"
+    image_rules: Mapping[str, Any] = field(default_factory=dict)
+    has_metadata: bool = True
+
+    @property
+    def rules_text(self) -> str | None:
+        """JSON for the engine process; `None` for the filter's own."""
+        return json.dumps(dict(self.image_rules)) if self.image_rules else None
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -61,6 +81,7 @@ class WorkerConfig:
     nodes: Nodes | None = None
     parallel: str | None = None
     collective_seconds: float = 120.0
+    pictures: PictureOptions = PictureOptions()
     engine_command: tuple[str, ...] = ()
     cost_fit_path: Path | None = None
     parent_fd: int | None = None
@@ -76,8 +97,11 @@ class WorkerConfig:
             "--cost-fit": self.cost_fit_path,
             "--parallel": self.parallel,
             "--collective-seconds": self.collective_seconds if self.has_ranks else None,
+            "--image-filter": self.pictures.image_filter,
+            "--image-rules": self.pictures.rules_text,
         }
         given = [str(part) for pair in options.items() if pair[1] is not None for part in pair]
+        given += [] if self.pictures.has_metadata else ["--no-metadata"]
         launcher = (sys.executable, "-m", *(self._torchrun if self.has_ranks else ()))
         return (*launcher, "diffuserve.worker.engine_process", "--model", self.model, *given)
 

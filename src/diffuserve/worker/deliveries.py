@@ -36,7 +36,8 @@ class Deliveries:
         self._start(self._end(job, self._complete(job, done)))
 
     def failed(self, job: HeldJob, failed: Failed) -> None:
-        self._start(self._end(job, self._fail(job, failed.code, failed.message, failed.retryable)))
+        error = JobError(failed.code, failed.message, failed.retryable, failed.safety)
+        self._start(self._end(job, self._fail(job, error)))
 
     def release(
         self,
@@ -104,7 +105,7 @@ class Deliveries:
         except (OSError, DiffuserveError) as error:
             if isinstance(error, LeaseLost | ServerUnavailable):
                 raise
-            return await self._fail(job, "upload_failed", str(error), retryable=True)
+            return await self._fail(job, JobError("upload_failed", str(error), retryable=True))
 
     async def _deliver(self, job: HeldJob, done: Done, num_tries: int) -> str:
         """Files that did not arrive are sent again: they are still here, and nothing is drawn anew."""
@@ -120,7 +121,11 @@ class Deliveries:
 
     async def _publish(self, job: HeldJob, done: Done, artifacts: Sequence[Artifact]) -> str:
         result = JobResult(
-            artifacts=tuple(artifacts), input=done.input, timings=done.timings, warnings=done.warnings
+            artifacts=tuple(artifacts),
+            input=done.input,
+            timings=done.timings,
+            warnings=done.warnings,
+            safety=done.safety,
         )
         completion = Completion(
             lease_token=job.lease.lease_token, result=result, actual_seconds=done.actual_seconds
@@ -143,10 +148,10 @@ class Deliveries:
             seed=file.seed,
         )
 
-    async def _fail(self, job: HeldJob, code: str, message: str, retryable: bool) -> str:
+    async def _fail(self, job: HeldJob, error: JobError) -> str:
         self._previews.pop(job.attempt, None)
-        log.info("job %s failed: %s", job.lease.job_id, message)
-        failure = Failure(lease_token=job.lease.lease_token, error=JobError(code, message, retryable))
+        log.info("job %s failed: %s", job.lease.job_id, error.message)
+        failure = Failure(lease_token=job.lease.lease_token, error=error)
         return (await self._client.fail(job.lease.job_id, failure)).status
 
     async def _release(self, job: HeldJob, release: Release, patience_seconds: float | None) -> str:

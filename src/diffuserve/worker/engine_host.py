@@ -1,7 +1,7 @@
 """One engine, run for the agent: it owns the model and the device, and never touches HTTP.
 
-The main thread steps the engine; the link's thread adds and aborts; two more write files, so that
-no picture waits for another's step.
+The main thread steps the engine; the link's thread adds and aborts; two more look at pictures and
+write files, so that no step waits for them.
 """
 
 import base64
@@ -9,23 +9,32 @@ import io
 import threading
 import time
 from collections.abc import Sequence
-from concurrent.futures import ThreadPoolExecutor
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
+from functools import partial
 from pathlib import Path
 
 import psutil
 import torch
 from PIL.Image import Image
 
-from diffuserve.domain.errors import DiffuserveError, NumericalFailure, OutOfMemory, RequestAborted
+from diffuserve.domain.errors import (
+    DiffuserveError,
+    NumericalFailure,
+    OutOfMemory,
+    OutputBlocked,
+    RequestAborted,
+)
 from diffuserve.domain.params import GenerationParams
+from diffuserve.domain.safety import Action, Verdict
 from diffuserve.engine.config import EngineConfig
 from diffuserve.engine.engine import Engine
 from diffuserve.engine.outputs import GenerationResult, StepOutput
+from diffuserve.models.base import Frames
 from diffuserve.models.quiet import quiet_libraries
 from diffuserve.models.registry import read_spec
 from diffuserve.worker.agent_link import AgentLink
 from diffuserve.worker.black_box import BlackBox
+from diffuserve.worker.config import PictureOptions
 from diffuserve.worker.messages import (
     Abort,
     Add,
@@ -33,16 +42,18 @@ from diffuserve.worker.messages import (
     Done,
     Failed,
     Hello,
+    Judged,
     Message,
     Moved,
     Previewed,
     Ready,
     Stop,
 )
-from diffuserve.worker.pictures import ImageFilter, pass_all, write_pictures
+from diffuserve.worker.pictures import PictureDesk, allowed, in_background, open_desk, passed
+from diffuserve.worker.writers import OrderedWriters
 
-_NUM_WRITERS = 2
-_FINAL_ERRORS = (ValueError, NumericalFailure, OutOfMemory, RequestAborted)  # another try ends the same
+# Another try ends the same.
+_FINAL_ERRORS = (ValueError, NumericalFailure, OutOfMemory, OutputBlocked, RequestAborted)
 
 
 @dataclass(frozen=True)
@@ -73,8 +84,8 @@ class EngineHost:
 
     engine: Engine
     link: AgentLink
+    desk: PictureDesk
     black_box: BlackBox | None = None
-    image_filter: ImageFilter = pass_all
     _requests: dict[str, _Request] = field(default_factory=dict)
     _request_ids: dict[str, str] = field(default_factory=dict)
     _lock: threading.Lock = field(default_factory=threading.Lock)
@@ -85,9 +96,8 @@ class EngineHost:
     def run(self) -> None:
         """Step until told to stop; then the engine saves what it learnt."""
         self.engine.runner.on_work = self._note
-        ready = Ready(token_budget=self.engine.token_budget, description=self.engine.describe())
-        self.link.send(ready)
-        with self.engine, ThreadPoolExecutor(_NUM_WRITERS, thread_name_prefix="file-writer") as writers:
+        self.link.send(self._ready())
+        with self.engine, OrderedWriters() as writers:
             while not self._is_stopping:
                 self._news.clear()
                 start = time.monotonic()
@@ -97,10 +107,7 @@ class EngineHost:
                     continue
                 self.moves.step(time.monotonic() - start)
                 for output in outputs:
-                    if output.result is not None:
-                        writers.submit(self._finish, output.result)
-                    else:
-                        self._report(output)
+                    self._report(output, writers)
 
     def handle(self, message: Message) -> None:
         """What the agent says; called on the link's thread."""
@@ -125,6 +132,14 @@ class EngineHost:
             num_steps=stats.num_steps,
             num_request_steps=stats.num_request_steps,
             fit=self.engine.cost_model.fit.to_dict(),
+        )
+
+    def _ready(self) -> Ready:
+        image_filter = self.desk.image_filter
+        return Ready(
+            token_budget=self.engine.token_budget,
+            description={**self.engine.describe(), "image_filter": self.desk.describe()},
+            image_filter=None if image_filter is None else image_filter.info.to_dict(),
         )
 
     def _add(self, job: Add) -> None:
@@ -153,33 +168,52 @@ class EngineHost:
         if request_id is not None:
             self.engine.abort(request_id)
 
-    def _report(self, output: StepOutput) -> None:
+    def _report(self, output: StepOutput, writers: OrderedWriters) -> None:
+        """Pictures go by way of the writers, a job's previews before its result."""
+        if output.result is not None:
+            writers.finish(output.request_id, partial(self._finish, output.result))
+        elif output.error is not None:
+            writers.forget(output.request_id)
+            self.link.send(_failed(self._forget(output.request_id).job.attempt, output.error))
+        else:
+            self._move(output, writers)
+
+    def _move(self, output: StepOutput, writers: OrderedWriters) -> None:
         with self._lock:
             request = self._requests[output.request_id]
-        attempt = request.job.attempt
-        if output.error is not None:
-            self._forget(output.request_id)
-            self.link.send(_failed(attempt, output.error))
-            return
         phase = "decode" if output.step >= output.num_steps else "denoise"
-        self.link.send(Moved(attempt=attempt, phase=phase, step=output.step, total=output.num_steps))
-        if output.preview is not None and output.step in request.preview_steps:
-            index = list(request.preview_steps).index(output.step)
-            png = _png(output.preview)
-            self.link.send(
-                Previewed(attempt=attempt, index=index, step=output.step, total=output.num_steps, png=png)
-            )
+        step, total = output.step, output.num_steps
+        self.link.send(Moved(attempt=request.job.attempt, phase=phase, step=step, total=total))
+        if output.preview is not None and step in request.preview_steps:
+            writers.submit(output.request_id, partial(self._show, request, output, output.preview))
+
+    def _show(self, request: _Request, output: StepOutput, preview: Image) -> None:
+        """A preview, if the filter lets it through; on a writer's thread."""
+        attempt = request.job.attempt
+        try:
+            verdict = self._judge(attempt, "preview", [preview])
+        except Exception:  # the picture itself will meet the same filter, and its failure is told
+            return
+        if verdict.action is Action.BLOCK:
+            return
+        index = list(request.preview_steps).index(output.step)
+        png = _png(allowed(preview, verdict))
+        self.link.send(
+            Previewed(attempt=attempt, index=index, step=output.step, total=output.num_steps, png=png)
+        )
 
     def _finish(self, result: GenerationResult) -> None:
         """Filter and write; on a writer's thread."""
         request = self._forget(result.request_id)
         job, steps = request.job, result.params.num_inference_steps or 0
+        verdicts: list[Verdict] = []
         try:
             self.link.send(Moved(attempt=job.attempt, phase="filter", step=steps, total=steps))
-            self.image_filter(result.images)
-            files = write_pictures(result, self.engine.spec.name, Path(job.folder), job.output_format)
+            verdicts += [self._judge(job.attempt, "image", frames) for frames in result.frames]
+            shown = passed(result, verdicts)
+            files = self.desk.write(shown, Path(job.folder), job.output_format)
         except Exception as error:  # at the border of a job: it fails alone
-            self.link.send(_failed(job.attempt, error))
+            self.link.send(replace(_failed(job.attempt, error), safety=self.desk.record(verdicts)))
             return
         self.moves.count += 1
         self.link.send(
@@ -189,9 +223,21 @@ class EngineHost:
                 input=result.params.to_dict(),
                 timings=asdict(result.timings),
                 actual_seconds=result.timings.device_seconds,
-                warnings=result.warnings,
+                warnings=shown.warnings,
+                safety=self.desk.record(verdicts),
             )
         )
+
+    def _judge(self, attempt: str, stage: str, frames: Frames) -> Verdict:
+        """What the filter says, told to the agent too."""
+        judged = self.desk.judge(frames)
+        if self.desk.image_filter is not None:
+            action, category = judged.verdict.action, judged.verdict.category
+            news = Judged(
+                attempt=attempt, stage=stage, action=action, category=category, seconds=judged.seconds
+            )
+            self.link.send(news)
+        return judged.verdict
 
     def _forget(self, request_id: str) -> _Request:
         with self._lock:
@@ -201,13 +247,20 @@ class EngineHost:
 
 
 def load_host(
-    model: str, device: str | None, dtype: str | None, cost_fit: Path | None, link: AgentLink
+    model: str,
+    device: str | None,
+    dtype: str | None,
+    cost_fit: Path | None,
+    pictures: PictureOptions,
+    link: AgentLink,
 ) -> EngineHost:
-    """Say what the model is, then load it."""
+    """Say what the model is, then load it, and the picture filter meanwhile."""
     quiet_libraries()
     link.send(Hello(spec=read_spec(model).to_dict(), num_gpus=torch.cuda.device_count()))
+    desk = in_background(partial(open_desk, model, pictures))
     config = EngineConfig(cost_fit_path=cost_fit)
-    return EngineHost(Engine.load(model, device=device, dtype=dtype, config=config), link, link.black_box)
+    engine = Engine.load(model, device=device, dtype=dtype, config=config)
+    return EngineHost(engine, link, desk.result(), link.black_box)
 
 
 def _preview_steps(num_steps: int, num_previews: int) -> list[int]:

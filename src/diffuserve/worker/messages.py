@@ -24,10 +24,14 @@ class Hello:
 
 @dataclass(frozen=True, kw_only=True)
 class Ready:
-    """The model is loaded; at `token_budget` tokens a step the device is busy."""
+    """The model is loaded; at `token_budget` tokens a step the device is busy.
+
+    `image_filter` is the `FilterInfo` of what looks at every picture, as a dict; `None`: nothing does.
+    """
 
     token_budget: int
     description: Mapping[str, str] = field(default_factory=dict)
+    image_filter: Mapping[str, Any] | None = None
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -67,6 +71,17 @@ class Previewed:
 
 
 @dataclass(frozen=True, kw_only=True)
+class Judged:
+    """The picture filter saw a picture, or by `stage` a preview. `category` is that of what it found."""
+
+    attempt: str
+    stage: str
+    action: str
+    category: str
+    seconds: float
+
+
+@dataclass(frozen=True, kw_only=True)
 class FinishedFile:
     """A file to upload; the agent deletes it afterwards."""
 
@@ -82,7 +97,8 @@ class FinishedFile:
 
 @dataclass(frozen=True, kw_only=True)
 class Done:
-    """A job's files are written. `actual_seconds` is its share of the busy device."""
+    """A job's files are written. `actual_seconds` is its share of the busy device; `safety` is the
+    filter's record."""
 
     attempt: str
     files: tuple[FinishedFile, ...] = ()
@@ -90,6 +106,7 @@ class Done:
     timings: Mapping[str, float] = field(default_factory=dict)
     actual_seconds: float = 0.0
     warnings: tuple[str, ...] = ()
+    safety: Mapping[str, Any] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -98,6 +115,7 @@ class Failed:
     code: str
     message: str
     retryable: bool = False
+    safety: Mapping[str, Any] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -126,13 +144,13 @@ class Stop:
     """Save what was learnt, and exit."""
 
 
-FromEngine: TypeAlias = Hello | Ready | Beat | Moved | Previewed | Done | Failed
+FromEngine: TypeAlias = Hello | Ready | Beat | Moved | Previewed | Judged | Done | Failed
 ToEngine: TypeAlias = Add | Abort | Stop
 Message: TypeAlias = FromEngine | ToEngine
 
 _KINDS: Mapping[str, type[Message]] = {
     kind.__name__.lower(): kind
-    for kind in (Hello, Ready, Beat, Moved, Previewed, Done, Failed, Add, Abort, Stop)
+    for kind in (Hello, Ready, Beat, Moved, Previewed, Judged, Done, Failed, Add, Abort, Stop)
 }
 MAX_LINE_BYTES = 64 * 1024 * 1024
 """Previews are the longest messages."""

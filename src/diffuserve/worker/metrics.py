@@ -3,9 +3,10 @@
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, start_http_server
 
 from diffuserve.domain.worker import WorkerState
-from diffuserve.worker.messages import Beat
+from diffuserve.worker.messages import Beat, Judged
 
 _SECONDS = (0.1, 0.3, 0.5, 0.8, 1.0, 1.5, 2.0, 2.5, 5.0, 10.0, 20.0, 40.0, 80.0, 160.0, 640.0, 2560.0)
+_FILTER_SECONDS = (0.005, 0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1.0, 2.0, 5.0)
 
 
 class WorkerMetrics:
@@ -41,6 +42,19 @@ class WorkerMetrics:
         self._fenced = Counter(
             "diffusion_worker_leases_lost", "Leases that others got.", registry=self.registry
         )
+        self._verdicts = Counter(
+            "diffusion_safety_verdicts",
+            "Pictures and previews that the filter saw.",
+            ["stage", "category", "action"],
+            registry=self.registry,
+        )
+        self._filter_seconds = Histogram(
+            "diffusion_safety_filter_seconds",
+            "The filter's look at one picture.",
+            ["stage"],
+            buckets=_FILTER_SECONDS,
+            registry=self.registry,
+        )
         self._seen = (0, 0)
 
     def serve(self, port: int) -> None:
@@ -57,6 +71,11 @@ class WorkerMetrics:
 
     def engine_died(self) -> None:
         self._restarts.inc()
+
+    def judged(self, judged: Judged) -> None:
+        category = judged.category or "none"
+        self._verdicts.labels(judged.stage, category, judged.action).inc()
+        self._filter_seconds.labels(judged.stage).observe(judged.seconds)
 
     def beat(self, beat: Beat) -> None:
         steps, requests = beat.num_steps - self._seen[0], beat.num_request_steps - self._seen[1]

@@ -3,6 +3,8 @@
 import os
 import secrets
 import time
+from collections.abc import Mapping
+from typing import Any
 
 from diffuserve.domain.worker import Claim, ModelOffer, Registration, WorkerReport, WorkerState
 from diffuserve.worker.admission import Memory, Room
@@ -28,9 +30,14 @@ def registration(config: WorkerConfig, hello: Hello) -> Registration:
 
 
 def condition(
-    state: WorkerState, first: Registration, memory: Memory, beat: Beat | None, num_running: int
+    state: WorkerState,
+    first: Registration,
+    memory: Memory,
+    beat: Beat | None,
+    num_running: int,
+    image_filter: Mapping[str, Any] | None,
 ) -> WorkerReport:
-    """How the worker is now; its model is resident once it was ready."""
+    """How the worker is now; its model is resident, and its filter known, once it was ready."""
     is_loaded = state is not WorkerState.INITIALIZING
     return WorkerReport(
         state=state,
@@ -42,6 +49,7 @@ def condition(
         resident_models=tuple(offer.spec["name"] for offer in first.models) if is_loaded else (),
         last_step_seconds=beat.last_step_seconds if beat else None,
         num_running=num_running,
+        image_filter=image_filter,
     )
 
 

@@ -3,17 +3,17 @@
 import asyncio
 import logging
 import time
-from collections.abc import Callable
-from typing import TypeAlias
+from collections.abc import Callable, Mapping
+from typing import Any, TypeAlias
 
 from diffuserve.worker.config import WorkerConfig
 from diffuserve.worker.engine_link import EngineExited, EngineLink
-from diffuserve.worker.messages import Beat, Done, Failed, FromEngine, Hello, Moved, Previewed, Ready
+from diffuserve.worker.messages import Beat, Done, Failed, FromEngine, Hello, Judged, Moved, Previewed, Ready
 from diffuserve.worker.watchdog import Pulse, stall_reason
 
 log = logging.getLogger(__name__)
 
-FromJob: TypeAlias = Moved | Previewed | Done | Failed
+FromJob: TypeAlias = Moved | Previewed | Judged | Done | Failed
 _FIRST_PAUSE, _LONGEST_PAUSE = 0.5, 30.0
 _HEALTHY_SECONDS = 60.0
 
@@ -36,6 +36,7 @@ class EngineSupervisor:
         self._pulse = Pulse(0.0, 0.0)
         self.link: EngineLink | None = None
         self.token_budget: int | None = None  # of an engine that is ready
+        self.image_filter: Mapping[str, Any] | None = None  # of the last engine that was ready
         self.last_beat: Beat | None = None
         self.suspects: frozenset[str] = frozenset()  # attempts that the last engine was at when it died
         self.num_deaths = 0
@@ -115,12 +116,18 @@ class EngineSupervisor:
                 self._on_hello(message)
             case Ready():
                 log.info("ready: %s", " · ".join(f"{k} {v}" for k, v in message.description.items()))
+                self._note_filter(message)
                 self.token_budget, self._pulse = message.token_budget, Pulse(now, now)
                 self.is_stalled, self.was_ever_ready = False, True
                 self._on_change()
             case Beat():
                 self.last_beat, self._pulse = message, self._pulse.beaten(message, now)
                 self._on_change()
-            case Moved() | Previewed() | Done() | Failed():
+            case Moved() | Previewed() | Judged() | Done() | Failed():
                 self._pulse = self._pulse.moved(now)
                 self._on_job(message)
+
+    def _note_filter(self, ready: Ready) -> None:
+        self.image_filter = ready.image_filter
+        if ready.image_filter is None:
+            log.warning("NO PICTURE FILTER: every picture that this worker draws is published unseen")

@@ -69,8 +69,11 @@ def test_the_worker_is_told_what_was_chosen_and_no_secret() -> None:
         "--device": "cpu",
         "--name": f"serve:{socket.gethostname()}:/data",
         "--drain-seconds": "2.0",
+        "--image-filter": "opennsfw",
         "--engine-command": "python -m engine",
     }
+    quiet = settings.model_copy(update={"file_metadata": False})
+    assert arguments("http://127.0.0.1:1", quiet, None)[-1] == "--no-metadata"
 
 
 @pytest.mark.parametrize(("written", "key"), [(b"s3cret\n", "s3cret"), (b"\n", None), (b"", None)])

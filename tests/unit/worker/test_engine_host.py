@@ -1,16 +1,34 @@
 """The engine's side of the pipe."""
 
+import base64
+import hashlib
+import io
+import threading
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, cast
+from typing import Any, TypeVar, cast
 
+import numpy as np
+import pytest
+from PIL import Image
+
+from diffuserve.domain.errors import OutputBlocked, RequestFailed
 from diffuserve.domain.params import GenerationParams
+from diffuserve.domain.safety import Action, FilterInfo, Finding, Verdict
 from diffuserve.engine.config import EngineConfig
 from diffuserve.engine.engine import Engine
+from diffuserve.engine.outputs import GenerationResult, Timings
+from diffuserve.media.picture_file import read_parameters
 from diffuserve.testing.fake_pipeline import FakePipeline
 from diffuserve.worker.agent_link import AgentLink
+from diffuserve.worker.config import PictureOptions
 from diffuserve.worker.engine_host import EngineHost
-from diffuserve.worker.messages import Add, Message
+from diffuserve.worker.messages import Add, Done, Failed, Judged, Message, Moved, Previewed, Ready, Stop
+from diffuserve.worker.pictures import PictureDesk, in_background, open_desk
+
+M = TypeVar("M", bound=Message)
+NO_FILTER = PictureDesk(None, "fake")
 
 
 @dataclass
@@ -18,9 +36,58 @@ class _Link:
     """Stands for the pipe: keeps what is said."""
 
     said: list[Message] = field(default_factory=list)
+    news: threading.Condition = field(default_factory=threading.Condition)
 
     def send(self, message: Message) -> None:
-        self.said.append(message)
+        with self.news:
+            self.said.append(message)
+            self.news.notify_all()
+
+    def all(self, kind: type[M]) -> list[M]:
+        return [one for one in self.said if isinstance(one, kind)]
+
+    def wait_for(self, check: Callable[[], bool]) -> None:
+        with self.news:
+            assert self.news.wait_for(check, 20.0), self.said
+
+
+@dataclass
+class _Filter:
+    """Flags pictures by what `find` says, and knows on which threads it was asked."""
+
+    find: Callable[[Image.Image], Action]
+    info: FilterInfo = field(default_factory=lambda: FilterInfo("test", "1", {"nsfw": 0.5}))
+    threads: set[str] = field(default_factory=set)
+
+    def check(self, image: Image.Image) -> Verdict:
+        self.threads.add(threading.current_thread().name)
+        action = self.find(image)
+        return Verdict(() if action is Action.ALLOW else (Finding("nsfw", action, "test", 0.9),))
+
+
+def serve(fake: FakePipeline, desk: PictureDesk, jobs: Sequence[Add]) -> _Link:
+    """Run a host until every job has its last word."""
+    link = _Link()
+    with Engine(fake, EngineConfig(token_budget=10_000)) as engine:
+        host = EngineHost(engine, cast(AgentLink, link), desk)
+        running = threading.Thread(target=host.run)
+        running.start()
+        for job in jobs:
+            host.handle(job)
+        link.wait_for(lambda: len(link.all(Done)) + len(link.all(Failed)) == len(jobs))
+        host.handle(Stop())
+        running.join(20.0)
+    return link
+
+
+def job(prompt: str, folder: Path, **values: Any) -> Add:
+    params = {"prompt": prompt, "width": 32, "height": 32, "seed": 1, **values.pop("params", {})}
+    (folder / prompt).mkdir(exist_ok=True)
+    return Add(attempt=prompt, input=params, folder=str(folder / prompt), **values)
+
+
+def digest(image: Image.Image) -> str:
+    return hashlib.sha256(image.tobytes()).hexdigest()
 
 
 def test_urgent_jobs_step_first_inside_the_engine_too(fake: FakePipeline, tmp_path: Path) -> None:
@@ -31,7 +98,7 @@ def test_urgent_jobs_step_first_inside_the_engine_too(fake: FakePipeline, tmp_pa
 
     fake.on_denoise = cast(Any, note)
     with Engine(fake, EngineConfig(token_budget=1)) as engine:  # one request a step
-        host = EngineHost(engine, cast(AgentLink, _Link()))
+        host = EngineHost(engine, cast(AgentLink, _Link()), NO_FILTER)
         for number, (prompt, priority) in enumerate([("batch", -2), ("standard", -1), ("interactive", 0)]):
             params = {"prompt": prompt, "width": 32, "height": 32, "seed": number}
             host.handle(Add(attempt=prompt, input=params, folder=str(tmp_path), priority=priority))
@@ -40,3 +107,216 @@ def test_urgent_jobs_step_first_inside_the_engine_too(fake: FakePipeline, tmp_pa
                 break
             engine.step()
     assert order == ["interactive", "standard", "batch"]
+
+
+def test_one_known_picture_is_blocked_and_its_neighbours_are_not(fake: FakePipeline, tmp_path: Path) -> None:
+    """INV-7, and INV-3 for the others."""
+    serve(fake, NO_FILTER, [job("harmless", tmp_path)])
+    with Image.open(tmp_path / "harmless" / "0.png") as image:
+        known = digest(image)
+    for path in (tmp_path / "harmless").iterdir():
+        path.unlink()
+
+    flagging = _Filter(lambda image: Action.BLOCK if digest(image) == known else Action.ALLOW)
+    jobs = [job(prompt, tmp_path) for prompt in ("harmless", "another", "a third")]
+    link = serve(fake, PictureDesk(flagging, "fake"), jobs)
+    (failed,) = link.all(Failed)
+    assert (failed.attempt, failed.code, failed.retryable) == ("harmless", "output_blocked", False)
+    assert "'nsfw'" in failed.message
+    assert "harmless" not in failed.message, "the prompt"
+    assert list((tmp_path / "harmless").iterdir()) == [], "nothing of it was written"
+    assert {done.attempt for done in link.all(Done)} == {"another", "a third"}
+    assert flagging.threads <= {"file-writer_0", "file-writer_1"}, "never the thread that steps"
+
+
+def test_one_blocked_picture_keeps_all_of_its_request_in(fake: FakePipeline, tmp_path: Path) -> None:
+    actions = iter([Action.ALLOW, Action.ALLOW, Action.BLOCK, Action.ALLOW])
+    flagging = _Filter(lambda _: next(actions))
+    link = serve(fake, PictureDesk(flagging, "fake"), [job("four", tmp_path, params={"num_images": 4})])
+    assert [one.code for one in link.all(Failed)] == ["output_blocked"]
+    assert list((tmp_path / "four").iterdir()) == []
+    assert [one.action for one in link.all(Judged)] == ["allow", "allow", "block", "allow"]
+
+
+def test_a_blurred_picture_is_written_blurred_and_said_to_be(fake: FakePipeline, tmp_path: Path) -> None:
+    fake.poison = lambda params, prediction: prediction * 0.3  # leaves noise, so that there is detail
+    size = {"width": 128, "height": 128}
+    plain = serve(fake, NO_FILTER, [job("plain", tmp_path, params=size)])
+    blur = _Filter(lambda _: Action.BLUR)
+    link = serve(fake, PictureDesk(blur, "fake"), [job("blur", tmp_path, params=size)])
+    (done,) = link.all(Done)
+    assert done.warnings == ("picture 0 was blurred by the picture filter (category 'nsfw')",)
+    verdict = {
+        "action": "blur",
+        "findings": [{"category": "nsfw", "action": "blur", "source": "test", "score": 0.9}],
+    }
+    assert done.safety == {"image": {"filter": blur.info.to_dict(), "verdicts": [verdict]}}
+    assert plain.all(Done)[0].safety == {}, "no filter, no record"
+    for name in ("0.png", "thumbnail.webp"):
+        assert roughness(tmp_path / "blur" / name) < 0.5 * roughness(tmp_path / "plain" / name)
+
+
+def roughness(path: Path) -> float:
+    """What neighbouring pixels differ by, in the mean."""
+    with Image.open(path) as image:
+        levels = np.asarray(image.convert("RGB"), dtype=float)
+    return float(np.abs(np.diff(levels, axis=1)).mean())
+
+
+def test_a_filter_that_fails_lets_nothing_pass_and_the_job_is_tried_again(
+    fake: FakePipeline, tmp_path: Path
+) -> None:
+    def fail(_image: Image.Image) -> Action:
+        raise ValueError("the weights are gone")
+
+    link = serve(fake, PictureDesk(_Filter(fail), "fake"), [job("star", tmp_path, num_previews=2)])
+    (failed,) = link.all(Failed)
+    assert (failed.code, failed.retryable) == ("internal_error", True)
+    assert "the picture filter test failed (ValueError: the weights are gone)" in failed.message
+    assert link.all(Previewed) == []
+    assert list((tmp_path / "star").iterdir()) == []
+
+
+def test_a_jobs_news_come_in_order_whatever_the_filter_takes(fake: FakePipeline, tmp_path: Path) -> None:
+    first = threading.Event()
+
+    def slow_at_first(_image: Image.Image) -> Action:
+        if not first.is_set():
+            first.set()
+            threading.Event().wait(0.2)
+        return Action.ALLOW
+
+    jobs = [job(prompt, tmp_path, num_previews=3) for prompt in ("one", "two", "three")]
+    link = serve(fake, PictureDesk(_Filter(slow_at_first), "fake"), jobs)
+    for attempt in ("one", "two", "three"):
+        news = [one for one in link.said if getattr(one, "attempt", None) == attempt]
+        told = [
+            one.index if isinstance(one, Previewed) else "done"
+            for one in news
+            if isinstance(one, Previewed | Done)
+        ]
+        assert told == [0, 1, 2, "done"]
+        stages = [one.stage for one in news if isinstance(one, Judged)]
+        assert stages == ["preview", "preview", "preview", "image"]
+    assert all(one.seconds >= 0 for one in link.all(Judged))
+
+
+def test_steps_go_on_while_the_filter_looks(fake: FakePipeline, tmp_path: Path) -> None:
+    """Previews wait for the filter; the thread that steps does not."""
+    looked_at = threading.Event()
+    released = threading.Event()
+
+    def hold(_image: Image.Image) -> Action:
+        looked_at.set()
+        assert released.wait(20.0)
+        return Action.ALLOW
+
+    link = _Link()
+    with Engine(fake, EngineConfig(token_budget=10_000)) as engine:
+        host = EngineHost(engine, cast(AgentLink, link), PictureDesk(_Filter(hold), "fake"))
+        running = threading.Thread(target=host.run)
+        running.start()
+        host.handle(job("star", tmp_path, num_previews=3))
+        link.wait_for(lambda: any(one.phase == "decode" for one in link.all(Moved)))
+        assert looked_at.wait(20.0)
+        assert link.all(Previewed) == []
+        released.set()
+        link.wait_for(lambda: len(link.all(Done)) == 1)
+        host.handle(Stop())
+        running.join(20.0)
+    assert len(link.all(Previewed)) == 3
+
+
+@pytest.mark.parametrize(("action", "num_shown"), [(Action.BLOCK, 0), (Action.BLUR, 2), (Action.FLAG, 2)])
+def test_previews_pass_the_same_filter(
+    fake: FakePipeline, tmp_path: Path, action: Action, num_shown: int
+) -> None:
+    previews_only = _Filter(lambda image: action if image.width < 32 else Action.ALLOW)
+    shown = serve(fake, PictureDesk(previews_only, "fake"), [job("a", tmp_path, num_previews=2)]).all(
+        Previewed
+    )
+    plain = serve(fake, NO_FILTER, [job("a", tmp_path, num_previews=2)]).all(Previewed)
+    assert len(shown) == num_shown
+    assert len(plain) == 2
+    for ours, theirs in zip(shown, plain, strict=False):
+        with decoded(ours) as image, decoded(theirs) as reference:
+            assert image.size == reference.size
+
+
+def decoded(preview: Previewed) -> Image.Image:
+    return Image.open(io.BytesIO(base64.b64decode(preview.png)))
+
+
+def test_the_agent_hears_which_filter_looks(fake: FakePipeline, tmp_path: Path) -> None:
+    (ready,) = serve(fake, PictureDesk(_Filter(lambda _: Action.ALLOW), "fake"), []).all(Ready)
+    assert ready.image_filter == {"name": "test", "version": "1", "thresholds": {"nsfw": 0.5}}
+    assert ready.description["image_filter"] == "test 1 (nsfw from 0.5)"
+    (bare,) = serve(fake, NO_FILTER, []).all(Ready)
+    assert bare.image_filter is None
+    assert bare.description["image_filter"] == "none"
+
+
+@pytest.mark.parametrize("output_format", ["png", "webp", "jpg"])
+def test_every_file_says_what_drew_it(fake: FakePipeline, tmp_path: Path, output_format: str) -> None:
+    desk = PictureDesk(None, "fake-video", in_background(lambda: "ab12"))
+    wanted = job("über 🟦", tmp_path, params={"num_images": 2}, output_format=output_format)
+    (done,) = serve(fake, desk, [wanted]).all(Done)
+    told = [read_parameters(Path(file.path)) for file in done.files]
+    assert [(one["prompt"], one["seed"], one["num_images"]) for one in told] == [
+        ("über 🟦", 1, 1),
+        ("über 🟦", 2, 1),
+        ("über 🟦", 1, 1),
+    ]
+    assert {(one["model"], one["model_hash"]) for one in told} == {("fake-video", "ab12")}
+
+
+def test_files_may_be_kept_silent(fake: FakePipeline, tmp_path: Path) -> None:
+    desk = PictureDesk(None, "fake", has_metadata=False)
+    (done,) = serve(fake, desk, [job("a star", tmp_path)]).all(Done)
+    for file in done.files:
+        assert read_parameters(Path(file.path)) == {}
+        assert b"a star" not in Path(file.path).read_bytes()
+
+
+def test_the_desk_of_a_model_knows_its_filter_and_its_weights() -> None:
+    desk = open_desk("tiny-flux", PictureOptions(image_rules={"nsfw": {"threshold": 0.5, "action": "blur"}}))
+    assert desk.image_filter is not None
+    assert desk.image_filter.info.thresholds == {"nsfw": 0.5}
+    assert desk.model == "tiny-flux"
+    assert desk.model_hash is not None
+    assert len(desk.model_hash.result(20.0) or "") == 64
+    silent = open_desk("tiny-flux", PictureOptions(image_filter="none", has_metadata=False))
+    assert (silent.image_filter, silent.model_hash) == (None, None)
+
+
+def test_what_goes_wrong_in_the_background_is_told_to_who_asks() -> None:
+    def fail() -> str:
+        raise OSError("gone")
+
+    with pytest.raises(OSError, match="gone"):
+        in_background(fail).result(5.0)
+
+
+def test_a_result_is_screened_as_a_job_is() -> None:
+    """For whoever runs an engine without an agent."""
+    result = drawn()
+    blur = PictureDesk(_Filter(lambda _: Action.BLUR), "fake").screened(result)
+    assert blur.images[0].tobytes() != result.images[0].tobytes()
+    assert blur.warnings == ("cut", "picture 0 was blurred by the picture filter (category 'nsfw')")
+    assert PictureDesk(_Filter(lambda _: Action.ALLOW), "fake").screened(result) == result
+    with pytest.raises(OutputBlocked, match="'nsfw'"):
+        PictureDesk(_Filter(lambda _: Action.BLOCK), "fake").screened(result)
+
+
+def test_a_broken_filter_screens_nothing() -> None:
+    def fail(_image: Image.Image) -> Action:
+        raise OSError("gone")
+
+    with pytest.raises(RequestFailed, match="the picture filter test failed"):
+        PictureDesk(_Filter(fail), "fake").screened(drawn())
+
+
+def drawn() -> GenerationResult:
+    noise = Image.effect_noise((64, 64), 90).convert("RGB")
+    params = GenerationParams(prompt="a star", seed=1)
+    return GenerationResult("r", params, [[noise]], Timings(0.0, 0.0, 0.0, 0.0, 0.0, 0.0), warnings=("cut",))

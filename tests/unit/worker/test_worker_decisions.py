@@ -1,12 +1,21 @@
 """The worker's pure decisions: is the engine stuck, how much may be claimed, what is said on the pipe."""
 
+import sys
+
 import pytest
 
-from diffuserve.domain.errors import InvalidParams, NumericalFailure, OutOfMemory, RequestFailed
+from diffuserve.domain.errors import (
+    InvalidParams,
+    NumericalFailure,
+    OutOfMemory,
+    OutputBlocked,
+    RequestFailed,
+)
 from diffuserve.worker import messages
 from diffuserve.worker.admission import Memory, Room, read_memory, room_left
-from diffuserve.worker.config import WorkerConfig
+from diffuserve.worker.config import PictureOptions, WorkerConfig
 from diffuserve.worker.engine_host import _failed, _preview_steps
+from diffuserve.worker.engine_process import _picture_options, parse_arguments
 from diffuserve.worker.watchdog import Pulse, stall_reason
 
 CONFIG = WorkerConfig(server="http://x", stall_seconds=60.0, silence_seconds=10.0)
@@ -81,6 +90,7 @@ def test_previews_are_spread_and_never_the_last_step(steps: int, previews: int, 
         (InvalidParams("width", 7, "no"), "invalid_params", False),
         (NumericalFailure("r", "NaN"), "numerical_failure", False),
         (OutOfMemory("r", "too large"), "out_of_memory", False),
+        (OutputBlocked("r", "nsfw"), "output_blocked", False),
         (RequestFailed("r", "odd"), "request_failed", True),
         (RuntimeError("odd"), "internal_error", True),
     ],
@@ -101,7 +111,10 @@ def test_only_what_may_go_better_is_tried_again(error: Exception, code: str, ret
                 messages.FinishedFile(path="/p", name="0.png", content_type="image/png", width=1, height=2),
             ),
             warnings=("w",),
+            safety={"image": {"filter": {"name": "opennsfw"}, "verdicts": []}},
         ),
+        messages.Ready(token_budget=1, image_filter={"name": "opennsfw", "thresholds": {"nsfw": 0.8}}),
+        messages.Judged(attempt="j", stage="preview", action="allow", category="", seconds=0.01),
         messages.Add(attempt="j", input={"prompt": "ü"}, folder="/f"),
         messages.Stop(),
     ],
@@ -120,5 +133,21 @@ def test_what_is_no_message_is_refused() -> None:
 
 def test_the_engines_command_names_what_was_chosen() -> None:
     command = WorkerConfig(server="", model="m", device="cpu").command
-    assert command[-4:] == ("--model", "m", "--device", "cpu")
+    assert command[-6:] == ("--model", "m", "--device", "cpu", "--image-filter", "opennsfw")
     assert WorkerConfig(server="", engine_command=("run", "it")).command == ("run", "it")
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        PictureOptions(),
+        PictureOptions(image_filter="none", has_metadata=False),
+        PictureOptions(image_rules={"nsfw": {"threshold": 0.5, "action": "blur"}}),
+    ],
+)
+def test_what_is_done_to_pictures_reaches_the_engine(
+    options: PictureOptions, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    _, _, *arguments = WorkerConfig(server="", pictures=options).command
+    monkeypatch.setattr(sys, "argv", arguments)
+    assert _picture_options(parse_arguments()) == options

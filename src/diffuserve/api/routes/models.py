@@ -1,5 +1,6 @@
 """The models that can be asked for, in OpenAI's shape with our fields beside."""
 
+from collections.abc import Mapping
 from typing import Any
 
 from fastapi import APIRouter, Response
@@ -7,8 +8,9 @@ from fastapi import APIRouter, Response
 from diffuserve.api.answers import json_answer
 from diffuserve.api.callers import Client
 from diffuserve.api.schemas import OPENAI_ANSWERS, ModelsShape
-from diffuserve.api.services import ServicesOf
+from diffuserve.api.services import Services, ServicesOf
 from diffuserve.domain.model_spec import ModelSpec
+from diffuserve.domain.worker import WorkerState
 
 router = APIRouter(tags=["models"])
 
@@ -28,7 +30,20 @@ _LIMITS = (
 @router.get("/v1/models", summary="List models", response_model=ModelsShape, responses=OPENAI_ANSWERS)
 async def list_models(services: ServicesOf, caller: Client) -> Response:
     models = await services.catalog.models()
-    return json_answer({"object": "list", "data": [_document(one.spec) for one in models.values()]})
+    documents = [
+        _document(one.spec) | {"safety": await _safety(services, name)} for name, one in models.items()
+    ]
+    return json_answer({"object": "list", "data": documents})
+
+
+async def _safety(services: Services, model: str) -> dict[str, Any]:
+    """The filters of this control plane and of the workers that serve the model now, each once."""
+    found: list[Mapping[str, Any] | None] = []
+    for worker in await services.catalog.workers():
+        is_new = worker.report.image_filter not in found
+        if model in worker.models and worker.state is not WorkerState.LOST and is_new:
+            found.append(worker.report.image_filter)
+    return {"prompt": services.prompts.info, "image": found}
 
 
 def _document(spec: ModelSpec) -> dict[str, Any]:

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 import asyncpg
 from sqlalchemy.exc import SQLAlchemyError
 
+from diffuserve.cli.wiring.safety import open_prompts
 from diffuserve.domain.errors import ServerUnavailable
 from diffuserve.events.base import EventBus
 from diffuserve.events.memory import MemoryEventBus
@@ -86,10 +87,11 @@ async def control_plane(settings: Settings, no_auth: bool = False) -> AsyncItera
     async with (
         open_bus(settings) as bus,
         open_quotas(settings) as quotas,
+        open_prompts(settings) as prompts,
         open_store(settings, bus) as store,
     ):
         has_auth = not no_auth and await store.has_keys()
-        app = create_app(store, artifacts, bus, settings.api_config(auth=has_auth), quotas)
+        app = create_app(store, artifacts, bus, settings.api_config(auth=has_auth), quotas, prompts)
         services: Services = app.state.services
         async with running(Reaper(store, artifacts).run()), sending(services):
             yield ControlPlane(app, store, has_auth)

@@ -1,0 +1,145 @@
+"""`diffuserve safety`: why something passes or not, and what was kept out."""
+
+import asyncio
+import json
+from dataclasses import asdict
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+from rich.console import Console
+from rich.table import Table
+
+from diffuserve.cli import options
+from diffuserve.domain.errors import InvalidParams
+from diffuserve.domain.safety import Action, AuditEntry, FilterInfo, Verdict
+from diffuserve.settings import Settings
+
+EXAMPLES = """
+Examples:
+
+  diffuserve safety check "a portrait of a knight"
+
+  diffuserve safety check out/picture.png
+
+  diffuserve safety audit --tenant studio
+"""
+
+BLOCKED = 1
+_COLOURS = {Action.ALLOW: "green", Action.FLAG: "yellow", Action.BLUR: "yellow", Action.BLOCK: "red"}
+
+safety = typer.Typer(
+    name="safety", help="What the filters say, and what they kept out.", epilog=EXAMPLES, no_args_is_help=True
+)
+
+
+@safety.command(epilog=EXAMPLES, no_args_is_help=True)
+def check(
+    what: Annotated[str, typer.Argument(metavar="PROMPT|FILE", help="A prompt, or a picture's file.")],
+    tenant: Annotated[str, typer.Option(help="Judge as for this tenant.")] = "",
+    prompt_filter: options.PromptFilter = None,
+    image_filter: options.ImageFilter = None,
+    as_json: options.Json = False,
+) -> None:
+    """Explain a verdict. The exit code is 1 for what is blocked, and 0 for what passes."""
+    settings = Settings.with_options(prompt_filter=prompt_filter, image_filter=image_filter)
+    if Path(what).is_file():
+        info, verdict = _judge_picture(settings, Path(what))
+    else:
+        info, verdict = asyncio.run(_judge_prompt(settings, what, tenant))
+    if as_json:
+        typer.echo(json.dumps(_explained(info, verdict), indent=2))
+    else:
+        _print(info, verdict)
+    raise typer.Exit(BLOCKED if verdict.action is Action.BLOCK else 0)
+
+
+@safety.command()
+def audit(
+    tenant: Annotated[str | None, typer.Option(help="Of this tenant alone.")] = None,
+    limit: Annotated[int, typer.Option(min=1, help="So many of the newest.")] = 50,
+    data_dir: options.DataDir = None,
+    database_url: options.DatabaseUrl = None,
+    as_json: options.Json = False,
+) -> None:
+    """List what the filters flagged or kept out, straight from the server's database, newest first."""
+    settings = Settings.with_options(data_dir=data_dir, database_url=database_url)
+    entries = asyncio.run(_audit(settings, tenant, limit))
+    if as_json:
+        typer.echo(json.dumps([asdict(one) for one in entries], indent=2))
+        return
+    columns = ("time", "tenant", "stage", "category", "action", "job", "prompt's hash", "filter")
+    table = Table(*columns, box=None, header_style="bold")
+    for one in entries:
+        table.add_row(*_row(one))
+    Console().print(table)
+
+
+async def _judge_prompt(settings: Settings, prompt: str, tenant: str) -> tuple[FilterInfo, Verdict]:
+    from diffuserve.cli.wiring.safety import open_prompt_filter
+    from diffuserve.prompts.cleaning import clean
+
+    prompt_filter = open_prompt_filter(settings)
+    if prompt_filter is None:
+        raise InvalidParams("prompt_filter", "none", "there is nothing to ask; name a filter")
+    try:
+        return prompt_filter.info, await prompt_filter.check(clean(prompt), tenant)
+    finally:
+        await prompt_filter.close()
+
+
+def _judge_picture(settings: Settings, path: Path) -> tuple[FilterInfo, Verdict]:
+    from PIL import Image, UnidentifiedImageError
+
+    from diffuserve.cli.wiring.safety import choose_image_filter
+
+    image_filter = choose_image_filter(settings)
+    if image_filter is None:
+        raise InvalidParams("image_filter", "none", "there is nothing to ask; name a filter")
+    try:
+        with Image.open(path) as image:
+            return image_filter.info, image_filter.check(image.convert("RGB"))
+    except (UnidentifiedImageError, OSError) as error:
+        raise InvalidParams("file", str(path), "is not a picture that can be read") from error
+
+
+async def _audit(settings: Settings, tenant: str | None, limit: int) -> list[AuditEntry]:
+    from diffuserve.cli.wiring.control import open_store
+
+    async with open_store(settings) as store:
+        return await store.audit.newest(tenant, limit)
+
+
+def _explained(info: FilterInfo, verdict: Verdict) -> dict[str, Any]:
+    return {
+        "action": verdict.action,
+        "category": verdict.category or None,
+        "findings": [asdict(one) for one in verdict.findings],
+        "filter": info.to_dict(),
+    }
+
+
+def _print(info: FilterInfo, verdict: Verdict) -> None:
+    console = Console(highlight=False, soft_wrap=True)
+    category = f" ({verdict.category})" if verdict.category else ""
+    console.print(f"{verdict.action}{category}", style=_COLOURS[verdict.action], markup=False)
+    if verdict.findings:
+        table = Table("category", "action", "score", "source", "why", box=None, header_style="bold")
+        for one in verdict.findings:
+            table.add_row(one.category, one.action, f"{one.score:.2f}", one.source, one.detail)
+        console.print(table)
+    console.print(f"by {info.name} {info.version}", style="dim", markup=False)
+
+
+def _row(entry: AuditEntry) -> tuple[str, ...]:
+    return (
+        datetime.fromtimestamp(entry.created_at, UTC).isoformat(timespec="seconds"),
+        entry.tenant_id,
+        entry.stage,
+        entry.category,
+        entry.action,
+        entry.job_id,
+        entry.prompt_hash[:12],
+        entry.filter,
+    )

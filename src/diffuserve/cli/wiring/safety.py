@@ -1,0 +1,80 @@
+"""The filters and the prompt expander, as the settings name them."""
+
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from pathlib import Path
+
+from diffuserve.api.prompt_processor import PromptProcessor
+from diffuserve.domain.errors import InvalidParams
+from diffuserve.prompts.base import PromptExpander
+from diffuserve.safety.base import ImageFilter, PromptFilter, TextClassifier
+from diffuserve.safety.image_filters import open_image_filter
+from diffuserve.settings import Settings
+
+NO_FILTER = "none"
+_ONNX = "onnx:"
+
+
+@asynccontextmanager
+async def open_prompts(settings: Settings) -> AsyncIterator[PromptProcessor]:
+    """Raises `InvalidParams` and `InvalidModel`."""
+    processor = PromptProcessor(open_prompt_filter(settings), open_expander(settings))
+    try:
+        yield processor
+    finally:
+        await processor.close()
+
+
+def open_prompt_filter(settings: Settings) -> PromptFilter | None:
+    """Raises `InvalidParams` and `InvalidModel`."""
+    if settings.prompt_filter == NO_FILTER:
+        return None
+    from diffuserve.safety.policy_file import load_policy
+    from diffuserve.safety.prompt import PolicyFilter
+
+    is_open = settings.prompt_filter_down == "fail_open"
+    return PolicyFilter(load_policy(settings.prompt_policy), _classifier(settings), is_open_when_down=is_open)
+
+
+def _classifier(settings: Settings) -> TextClassifier | None:
+    """Beside the policy's rules; each kind imports only what it needs itself."""
+    name = settings.prompt_filter
+    if name == "policy":
+        return None
+    if name == "embedded":
+        from diffuserve.safety.embedded import EmbeddedClassifier
+
+        return EmbeddedClassifier.load()
+    if name.startswith(_ONNX):
+        from diffuserve.safety.onnx_text import OnnxTextClassifier
+
+        return OnnxTextClassifier(Path(name.removeprefix(_ONNX)).expanduser())
+    if not name.startswith(("http://", "https://")):
+        remedy = "must be embedded, policy, onnx:/folder, the URL of a moderation API, or none"
+        raise InvalidParams("prompt_filter", name, remedy)
+    from diffuserve.safety.moderation import ModerationClassifier
+
+    seconds = settings.prompt_filter_timeout_seconds
+    return ModerationClassifier(name, key=settings.prompt_filter_key, timeout_seconds=seconds)
+
+
+def open_expander(settings: Settings) -> PromptExpander | None:
+    """`None` where no chat API is named. Raises `InvalidParams`."""
+    if settings.expander_url is None:
+        return None
+    from diffuserve.prompts.cache import CachedExpander
+    from diffuserve.prompts.chat import DEFAULT_SYSTEM_PROMPT, ChatConfig, ChatExpander
+
+    config = ChatConfig(
+        url=settings.expander_url,
+        model=settings.expander_model,
+        key=settings.expander_key,
+        timeout_seconds=settings.expander_timeout_seconds,
+        system_prompt=settings.expander_system_prompt or DEFAULT_SYSTEM_PROMPT,
+    )
+    return CachedExpander(ChatExpander(config))
+
+
+def choose_image_filter(settings: Settings) -> ImageFilter | None:
+    """Raises `InvalidParams`."""
+    return open_image_filter(settings.image_filter, settings.image_rules)

@@ -1,0 +1,88 @@
+"""Prompts written out by a language model behind the chat completions API (vLLM, Ollama, llama.cpp)."""
+
+from dataclasses import dataclass, field
+from typing import Any
+
+import httpx
+
+from diffuserve.domain.errors import InvalidParams
+from diffuserve.prompts.answer import read_answer
+from diffuserve.prompts.base import Expansion, ExpansionOutcome
+from diffuserve.remote.json_api import BadAnswer, Endpoint, JsonApi, Late
+
+DEFAULT_SYSTEM_PROMPT = (
+    "You write prompts for a model that draws pictures. Rewrite what the user asks for as one paragraph of "
+    "at most 120 words that describes the finished picture: the subject first, then its surroundings, "
+    "composition, light, colours, materials and style. Keep everything the user names: every object, "
+    "number, colour, name and quoted text. Add nothing that contradicts it, and no people that it does not "
+    "call for. Answer with the paragraph alone."
+)
+_PATH = "/chat/completions"
+_SEEDS = 2**31  # some servers keep seeds in 32 bits
+
+
+@dataclass(frozen=True, kw_only=True)
+class ChatConfig:
+    """`url` is the API's base, with or without `/v1`; `timeout_seconds` bounds a whole call.
+
+    Raises `InvalidParams` for what no call could be made with.
+    """
+
+    url: str
+    model: str
+    key: str | None = field(default=None, repr=False)
+    timeout_seconds: float = 10.0
+    system_prompt: str = DEFAULT_SYSTEM_PROMPT
+    temperature: float = 0.7
+    max_tokens: int = 400
+
+    def __post_init__(self) -> None:
+        if not self.model:
+            raise InvalidParams("expander_model", self.model, "name the model that writes the prompts")
+        _ = self.endpoint
+
+    @property
+    def endpoint(self) -> Endpoint:
+        return Endpoint(
+            url_setting="expander_url",
+            url=self.url,
+            path=_PATH,
+            key=self.key,
+            timeout_seconds=self.timeout_seconds,
+        )
+
+
+class ChatExpander:
+    """One request for each prompt."""
+
+    def __init__(self, config: ChatConfig, transport: httpx.AsyncBaseTransport | None = None) -> None:
+        self._config = config
+        self._api = JsonApi(config.endpoint, transport)
+        self.identity = repr((config.model, config.system_prompt, config.temperature, config.max_tokens))
+
+    async def expand(self, prompt: str, seed: int) -> Expansion:
+        """Within `timeout_seconds`, whatever the server does."""
+        try:
+            content = await self._api.post(self._body(prompt, seed))
+        except Late as error:
+            return Expansion(prompt, ExpansionOutcome.TIMEOUT, f"the language model {error}")
+        except BadAnswer as error:
+            return Expansion(prompt, ExpansionOutcome.ERROR, f"the language model {error}")
+        return read_answer(prompt, content)
+
+    async def close(self) -> None:
+        await self._api.close()
+
+    def _body(self, prompt: str, seed: int) -> dict[str, Any]:
+        messages = [
+            {"role": "system", "content": self._config.system_prompt},
+            {"role": "user", "content": prompt},
+        ]
+        return {
+            "model": self._config.model,
+            "messages": messages,
+            "seed": seed % _SEEDS,
+            "temperature": self._config.temperature,
+            "max_tokens": self._config.max_tokens,
+            "stream": False,
+        }

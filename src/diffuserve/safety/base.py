@@ -1,0 +1,42 @@
+"""What looks at prompts and at pictures."""
+
+from collections.abc import Mapping
+from typing import Protocol
+
+from PIL import Image
+
+from diffuserve.domain.safety import FilterInfo, Verdict
+
+
+class PromptFilter(Protocol):
+    """The first stage: it sees every prompt before a job is stored."""
+
+    info: FilterInfo
+
+    async def check(self, prompt: str, tenant_id: str = "") -> Verdict:
+        """By the policy as it is for this tenant. Raises `ModerationUnavailable`."""
+        ...
+
+    async def close(self) -> None: ...
+
+
+class TextClassifier(Protocol):
+    """Scores for a prompt; which score means what is the policy's business."""
+
+    info: FilterInfo
+
+    async def scores(self, prompt: str) -> Mapping[str, float]:
+        """By category of the policy, in 0…1. Raises `ModerationUnavailable`."""
+        ...
+
+    async def close(self) -> None: ...
+
+
+class ImageFilter(Protocol):
+    """The second stage: it sees every picture before it is written."""
+
+    info: FilterInfo
+
+    def check(self, image: Image.Image) -> Verdict:
+        """Called from several threads at once."""
+        ...

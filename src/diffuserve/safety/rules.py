@@ -1,0 +1,193 @@
+"""Finds a policy's words in folded text. Pure: the same policy and text give the same matches."""
+
+import re
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from functools import lru_cache
+
+from diffuserve.safety.folding import Folded, Tokens, fold
+from diffuserve.safety.patterns import compile_pattern
+from diffuserve.safety.policy import Category, Policy, WordList
+
+_MIN_MASKED = 4  # letters; with fewer, a masked word may be any
+_MIN_IN_RUN = 4
+_REPEATED = re.compile(r"(.)\1+")
+_STRETCHED = re.compile(r"(.)\1\1")
+_VOWELS = "aeiou"
+
+
+@dataclass(frozen=True)
+class Match:
+    """A rule that holds: its `kind` (term, pattern or combination) and what it says, for people."""
+
+    kind: str
+    detail: str
+
+
+class Rules:
+    """A policy made ready to be matched; made once, used for every prompt, never changed."""
+
+    def __init__(self, policy: Policy) -> None:
+        words = {name: category.words for name, category in policy.categories.items()} | dict(policy.lists)
+        lists = {name: _Words(one) for name, one in words.items()}
+        self._categories = {
+            name: _CategoryRules(category, lists) for name, category in policy.categories.items()
+        }
+
+    def match(self, text: "ReadyText", category: str) -> Match | None:
+        """The first rule of a category that holds."""
+        return self._categories[category].match(text)
+
+
+class ReadyText:
+    """A folded text with what every word list looks up in it."""
+
+    def __init__(self, folded: Folded) -> None:
+        self.readings = [_Reading(view) for view in folded.views]
+        self.runs = folded.runs
+
+
+class _CategoryRules:
+    def __init__(self, category: Category, lists: Mapping[str, "_Words"]) -> None:
+        self._words = _Words(category.words)
+        self._exceptions = _Words(category.exceptions)
+        self._combinations = [[(name, lists[name]) for name in names] for names in category.combinations]
+
+    def match(self, text: ReadyText) -> Match | None:
+        for combination in self._combinations:
+            found = [(name, words.first(text, self._exceptions)) for name, words in combination]
+            if all(match for _, match in found):
+                details = (f"{name}: {match.detail}" for name, match in found if match)
+                return Match("combination", "; ".join(details))
+        return self._words.first(text, self._exceptions)
+
+
+class _Words:
+    """A word list made ready: phrases by their first word."""
+
+    def __init__(self, words: WordList) -> None:
+        self._phrases: dict[str, list[_Phrase]] = {}
+        for term in words.terms:
+            for phrase in _phrases(term):
+                self._phrases.setdefault(phrase.words[0].key, []).append(phrase)
+        compact = {"".join(fold(term).plain): term for term in words.terms}
+        self._compact = {letters: term for letters, term in compact.items() if len(letters) >= _MIN_IN_RUN}
+        self._patterns = [compile_pattern(pattern) for pattern in words.patterns]
+
+    def first(self, text: ReadyText, exceptions: "_Words") -> Match | None:
+        """The first match that no exception takes back."""
+        for reading in text.readings:
+            excepted: list[tuple[int, int]] | None = None
+            for start, end, match in self._spans(reading):
+                if excepted is None:
+                    excepted = [(first, last) for first, last, _ in exceptions._spans(reading)]
+                if not any(first <= start and end <= last for first, last in excepted):
+                    return match
+        return next(self._in_runs(text.runs, exceptions), None)
+
+    def _spans(self, reading: "_Reading") -> Iterator[tuple[int, int, Match]]:
+        """Where in the reading's text something matches, in characters."""
+        # In the order of the text: that of a set differs from process to process.
+        for key in sorted(reading.positions.keys() & self._phrases.keys(), key=reading.first_of):
+            for position in reading.positions[key]:
+                for phrase in self._phrases[key]:
+                    if phrase.fits(reading.words[position : position + len(phrase.words)]):
+                        start, end = reading.span(position, len(phrase.words))
+                        yield start, end, _match("term", phrase.term, reading.text[start:end])
+        for pattern in self._patterns:
+            for found in pattern.finditer(reading.text):
+                yield *found.span(), _match("pattern", pattern.pattern, found[0])
+
+    def _in_runs(self, runs: Tokens, exceptions: "_Words") -> Iterator[Match]:
+        for run in runs:
+            left = run
+            for letters in exceptions._compact:
+                left = left.replace(letters, " ")
+            for letters, term in self._compact.items():
+                if letters in left:
+                    yield _match("term", term, run)
+
+
+def _match(kind: str, rule: str, found: str) -> Match:
+    return Match(
+        kind, f"{kind} {rule!r} in {found!r}" if kind == "pattern" or rule != found else f"term {rule!r}"
+    )
+
+
+@dataclass(frozen=True)
+class _Word:
+    """`key` is the same for all forms of a word; the rest tells apart what is the same only when squeezed."""
+
+    token: str
+    key: str
+    singular: str
+    is_stretched: bool
+
+    def fits(self, found: "_Word") -> bool:
+        """Itself and its plural; one that is written in the plural does not hold for the singular."""
+        if found.is_stretched:
+            return self.key == found.key
+        return self.token in (found.token, found.singular)
+
+
+@dataclass(frozen=True)
+class _Phrase:
+    term: str
+    words: tuple[_Word, ...]
+
+    def fits(self, found: Sequence[_Word]) -> bool:
+        return len(found) == len(self.words) and all(map(_Word.fits, self.words, found))
+
+
+class _Reading:
+    def __init__(self, tokens: Tokens) -> None:
+        self.text = " ".join(tokens)
+        self.words = [_word(token) for token in tokens]
+        self.positions: dict[str, list[int]] = {}
+        for position, word in enumerate(self.words):
+            self.positions.setdefault(word.key, []).append(position)
+        self._tokens = tokens
+
+    def first_of(self, key: str) -> int:
+        return self.positions[key][0]
+
+    def span(self, position: int, count: int) -> tuple[int, int]:
+        """Of these tokens in the text, in characters."""
+        start = sum(map(len, self._tokens[:position])) + position
+        return start, start + len(" ".join(self._tokens[position : position + count]))
+
+
+def _phrases(term: str) -> Iterable[_Phrase]:
+    """A term as it is and with its digits as letters, and a single word with letters masked by stars."""
+    folded = fold(term)
+    tokens = folded.plain
+    yield _Phrase(term, tuple(map(_word, tokens)))
+    if folded.spelled != tokens and sum(map(str.isalpha, term)) >= _MIN_MASKED:
+        yield _Phrase(term, tuple(map(_word, folded.spelled)))
+    if len(tokens) == 1 and len(tokens[0]) >= _MIN_MASKED:
+        for masked in _masked(tokens[0]):
+            yield _Phrase(term, (_word(masked),))
+
+
+def _masked(word: str) -> set[str]:
+    inner = range(1, len(word) - 1)
+    forms = {word[:i] + "*" + word[i + 1 :] for i in inner}
+    vowels = "".join("*" if i in inner and letter in _VOWELS else letter for i, letter in enumerate(word))
+    return (forms | {vowels}) - {word}
+
+
+@lru_cache(65_536)
+def _word(token: str) -> _Word:
+    squeezed = _REPEATED.sub(r"\1", token)
+    return _Word(token, _singular(squeezed), _singular(token), bool(_STRETCHED.search(token)))
+
+
+def _singular(word: str) -> str:
+    """Without what looks like a plural's ending."""
+    if len(word) > 4 and word.endswith("ies"):
+        return f"{word[:-3]}y"
+    if len(word) > 4 and word.endswith(("ses", "xes", "zes", "ches", "shes")):
+        return word[:-2]
+    if len(word) > 3 and word.endswith("s") and not word.endswith(("ss", "us", "is")):
+        return word[:-1]
+    return word

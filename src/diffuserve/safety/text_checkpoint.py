@@ -1,0 +1,86 @@
+"""A text classifier in transformers' format, from a folder, in torch."""
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from diffuserve.domain.errors import InvalidModel
+from diffuserve.models.folder import ModelFolder
+from diffuserve.safety.text_model import read_config
+
+_CODE = "auto_map"
+
+
+class TextCheckpoint:
+    """Scores are those of transformers' own `text-classification` pipeline, to the last digits.
+
+    A text of more tokens than the model reads is read in windows that overlap, and the largest score
+    counts. Calls must not overlap.
+    """
+
+    def __init__(self, folder: Path) -> None:
+        """Raises `InvalidModel` for what is no such folder, for pickled weights, and for code in it."""
+        found = ModelFolder(folder.resolve())
+        _check(found)
+        self._config = read_config(found)
+        self.name = found.path.name
+        self.labels = tuple(dict.fromkeys(self._config.labels))
+        self._tokenizer, self._model = _load(found.path)
+        num_special = self._tokenizer.num_special_tokens_to_add(pair=False)
+        self._stride = self._config.stride(num_special)
+
+    def scores(self, text: str) -> Mapping[str, float]:
+        """By label, in 0…1. Raises `ValueError` where the model gives NaN."""
+        windows = self._tokenizer(
+            text,
+            truncation=True,
+            max_length=self._config.max_tokens,
+            stride=self._stride,
+            return_overflowing_tokens=True,
+        )
+        windows.pop("overflow_to_sample_mapping", None)
+        with torch.inference_mode():
+            logits = [
+                self._model(**{name: torch.tensor([ids[i]]) for name, ids in windows.items()}).logits[0]
+                for i in range(len(windows["input_ids"]))
+            ]
+        return self._config.scores([one.float().numpy() for one in logits])
+
+
+def _check(folder: ModelFolder) -> None:
+    config = folder.json("config.json")
+    kinds = config.get("architectures") or ["nothing that is named"]
+    if not str(kinds[0]).endswith("ForSequenceClassification"):
+        raise InvalidModel(f"{folder.path}: holds {kinds[0]}, and no …ForSequenceClassification")
+    if _CODE in config:
+        raise InvalidModel(f"{folder.path}: needs Python code of its own, which is never run")
+    ModelFolder(folder.path.parent).weights(folder.path.name)
+
+
+def _load(folder: Path) -> tuple[Any, Any]:
+    from transformers import AutoModelForSequenceClassification, AutoTokenizer
+
+    _quiet()
+    offline = {"local_files_only": True, "trust_remote_code": False}
+    try:
+        tokenizer = AutoTokenizer.from_pretrained(str(folder), **offline)
+        model, report = AutoModelForSequenceClassification.from_pretrained(
+            str(folder), use_safetensors=True, output_loading_info=True, **offline
+        )
+    except Exception as error:  # a folder can be wrong in more ways than transformers has errors
+        reason = (str(error).strip().splitlines() or [type(error).__name__])[0][:200]
+        raise InvalidModel(f"{folder}: transformers cannot load it ({reason})") from error
+    if report["missing_keys"]:  # transformers would have drawn them at random
+        raise InvalidModel(f"{folder}: the weights lack {', '.join(sorted(report['missing_keys'])[:3])}")
+    if not tokenizer.is_fast:
+        raise InvalidModel(f"{folder}: its tokenizer cannot read in windows; save it with tokenizer.json")
+    return tokenizer, model.eval()
+
+
+def _quiet() -> None:
+    from transformers.utils import logging
+
+    logging.set_verbosity_error()
+    logging.disable_progress_bar()

@@ -1,0 +1,56 @@
+"""Any image classifier in transformers' format, from a folder."""
+
+from collections.abc import Mapping
+from importlib.metadata import version
+from pathlib import Path
+from typing import Any
+
+from PIL import Image
+
+from diffuserve.domain.errors import InvalidParams
+from diffuserve.models.fingerprint import hash_weights
+
+
+class TransformersClassifier:
+    """It runs on the CPU, on the caller's thread alone. Its labels are the checkpoint's own."""
+
+    def __init__(self, folder: Path) -> None:
+        """Raises `InvalidParams` for a folder that holds no classifier, or only pickled weights."""
+        from diffuserve.models.quiet import quiet_libraries
+
+        if not any(folder.glob("*.safetensors")):
+            remedy = "must be a folder of an image classifier with *.safetensors; pickles are never opened"
+            raise InvalidParams("image_filter", f"transformers:{folder}", remedy)
+        quiet_libraries()
+        self._processor, self._model = _load(folder)
+        self._is_multi_label = self._model.config.problem_type == "multi_label_classification"
+        self.labels: tuple[str, ...] = tuple(self._model.config.id2label.values())
+        self.name = f"transformers:{folder.name}"
+        self.version = f"{version('transformers')}+{hash_weights(folder, '*.safetensors')[:12]}"
+
+    def scores(self, image: Image.Image) -> Mapping[str, float]:
+        """Probabilities: of one label among all, or of each where the checkpoint says so."""
+        import torch
+
+        from diffuserve.models.devices import one_thread
+
+        with one_thread(), torch.inference_mode():
+            pixels = self._processor(images=image.convert("RGB"), return_tensors="pt")
+            logits = self._model(**pixels).logits[0].float()
+            found = logits.sigmoid() if self._is_multi_label else logits.softmax(dim=0)
+            return dict(zip(self.labels, found.tolist(), strict=True))
+
+
+def _load(folder: Path) -> tuple[Any, Any]:
+    from transformers import AutoImageProcessor, AutoModelForImageClassification
+
+    try:
+        processor = AutoImageProcessor.from_pretrained(str(folder), local_files_only=True)
+        model = AutoModelForImageClassification.from_pretrained(
+            str(folder), local_files_only=True, use_safetensors=True
+        )
+    except (OSError, ValueError) as error:
+        reason = (str(error).strip().splitlines() or [""])[0]
+        remedy = f"is no image classifier that transformers can load ({reason})"
+        raise InvalidParams("image_filter", f"transformers:{folder}", remedy) from error
+    return processor, model.eval()

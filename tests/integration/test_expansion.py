@@ -1,0 +1,172 @@
+"""Prompts written out by a server over HTTP, which may do anything."""
+
+import asyncio
+import time
+from collections.abc import AsyncIterator
+from typing import Any
+
+import pytest
+
+from diffuserve.domain.errors import InvalidParams
+from diffuserve.prompts.base import Expansion, ExpansionOutcome
+from diffuserve.prompts.cache import CachedExpander
+from diffuserve.prompts.chat import ChatConfig, ChatExpander
+from diffuserve.testing.scripted_server import Reply, ScriptedServer, chat_reply, scripted
+
+KEY = "sk-secret"
+LONG = chat_reply("A cat on a sofa, in warm light.")
+HTML = Reply(b"<html>", headers={"content-type": "text/html"})
+ZIPPED = Reply(b"\x1f\x8b", headers={"content-type": "application/json", "content-encoding": "gzip"})
+
+
+@pytest.fixture
+async def server() -> AsyncIterator[ScriptedServer]:
+    async with scripted() as server:
+        yield server
+
+
+@pytest.fixture
+async def expander(server: ScriptedServer) -> AsyncIterator[ChatExpander]:
+    config = ChatConfig(url=server.url, model="writer", key=KEY, timeout_seconds=1.0)
+    expander = ChatExpander(config)
+    yield expander
+    await expander.close()
+
+
+async def test_a_prompt_is_expanded(server: ScriptedServer, expander: ChatExpander) -> None:
+    server.always = LONG
+    expansion = await expander.expand("a cat", 2**63 - 1)
+    assert expansion == Expansion("A cat on a sofa, in warm light.", ExpansionOutcome.EXPANDED)
+    [asked] = server.asked
+    assert (asked.method, asked.path) == ("POST", "/v1/chat/completions")
+    assert asked.headers["authorization"] == f"Bearer {KEY}"
+    assert asked.json["messages"][1] == {"role": "user", "content": "a cat"}
+    assert 0 <= asked.json["seed"] < 2**31
+    assert {"model", "temperature", "max_tokens"} <= asked.json.keys()
+
+
+async def test_the_seed_is_sent(server: ScriptedServer, expander: ChatExpander) -> None:
+    server.always = LONG
+    for seed in (7, 7, 8):
+        await expander.expand("a cat", seed)
+    assert [one.json["seed"] for one in server.asked] == [7, 7, 8]
+
+
+@pytest.mark.parametrize(
+    "reply",
+    [
+        HTML,
+        ZIPPED,
+        Reply(b"{}"),
+        Reply(b'{"choices": ['),
+        Reply({"error": KEY}, status=500),
+        Reply({"error": KEY}, status=401),
+        Reply(b"", status=204),
+        Reply(b"", status=307, headers={"location": "/elsewhere"}),
+        Reply(b"", status=302, headers={"location": "http://[bad"}),
+        Reply({}, is_cut=True),
+        None,
+        Reply(b"x" * 300_000),
+    ],
+)
+async def test_whatever_is_answered_the_prompt_comes_back(
+    server: ScriptedServer, expander: ChatExpander, reply: Reply | None
+) -> None:
+    server.always = reply
+    expansion = await expander.expand("a cat", 1)
+    assert (expansion.prompt, expansion.outcome) == ("a cat", ExpansionOutcome.ERROR)
+    assert expansion.message
+    assert KEY not in expansion.message
+    assert {one.path for one in server.asked} == {"/v1/chat/completions"}, "no redirect is followed"
+
+
+@pytest.mark.parametrize(
+    "reply", [Reply(LONG.content, delay_seconds=60.0), Reply(LONG.content, drip_seconds=0.05)]
+)
+async def test_a_slow_server_is_waited_for_no_longer_than_said(
+    server: ScriptedServer, expander: ChatExpander, reply: Reply
+) -> None:
+    server.always, before = reply, time.monotonic()
+    expansion = await expander.expand("a cat", 1)
+    assert (expansion.prompt, expansion.outcome) == ("a cat", ExpansionOutcome.TIMEOUT)
+    assert 0.9 < time.monotonic() - before < 3
+
+
+async def test_an_endless_answer_is_left(server: ScriptedServer, expander: ChatExpander) -> None:
+    server.always = Reply(b"{", is_endless=True)
+    assert (await expander.expand("a cat", 1)).outcome is ExpansionOutcome.ERROR
+    assert server.num_sent < 16 << 20, "no more than sockets hold"
+
+
+async def test_a_connection_that_is_cut_is_tried_once_more(
+    server: ScriptedServer, expander: ChatExpander
+) -> None:
+    server.always = LONG
+    server.script.append(None)
+    assert (await expander.expand("a cat", 1)).outcome is ExpansionOutcome.EXPANDED
+    assert len(server.asked) == 2
+
+
+async def test_without_a_server_the_prompt_comes_back() -> None:
+    expander = ChatExpander(ChatConfig(url="http://127.0.0.1:1", model="writer"))
+    expansion = await expander.expand("a cat", 1)
+    await expander.close()
+    assert (expansion.prompt, expansion.outcome) == ("a cat", ExpansionOutcome.ERROR)
+
+
+async def test_cookies_are_not_kept(server: ScriptedServer, expander: ChatExpander) -> None:
+    headers = {"content-type": "application/json", "set-cookie": "who=you"}
+    server.always = Reply(LONG.content, headers=headers)
+    for _ in range(2):
+        await expander.expand("a cat", 1)
+    assert all("cookie" not in one.headers for one in server.asked)
+
+
+async def test_a_retry_gives_the_same_text_and_asks_nobody(server: ScriptedServer) -> None:
+    cached = CachedExpander(ChatExpander(ChatConfig(url=server.url, model="writer")))
+    server.script.extend([chat_reply("A cat, once."), chat_reply("A cat, twice.")])
+    at_once = await asyncio.gather(*(cached.expand("a cat", 1) for _ in range(5)))
+    assert {one.prompt for one in [*at_once, await cached.expand("a cat", 1)]} == {"A cat, once."}
+    assert len(server.asked) == 1
+    await cached.close()
+
+
+@pytest.mark.parametrize(
+    ("url", "asked"),
+    [
+        ("http://h", "http://h/v1/chat/completions"),
+        ("http://h/", "http://h/v1/chat/completions"),
+        ("http://h:1/v1", "http://h:1/v1/chat/completions"),
+        ("http://h/v1/", "http://h/v1/chat/completions"),
+        ("https://h/api/v1/chat/completions", "https://h/api/v1/chat/completions"),
+    ],
+)
+def test_the_url_may_or_may_not_end_with_v1(url: str, asked: str) -> None:
+    assert ChatConfig(url=url, model="m").endpoint.call_url == asked
+
+
+@pytest.mark.parametrize(
+    "wrong",
+    [
+        {"url": "ftp://h"},
+        {"url": "h:1"},
+        {"url": "http://"},
+        {"url": "http://h:99999"},
+        {"url": "http://me:secret@h"},
+        {"url": "http://h?key=secret"},
+        {"model": ""},
+        {"key": "secret\n"},
+        {"key": "sécret"},
+        {"timeout_seconds": 0.0},
+        {"timeout_seconds": float("nan")},
+        {"timeout_seconds": float("inf")},
+    ],
+)
+def test_what_cannot_be_called_is_refused_at_the_start(wrong: dict[str, Any]) -> None:
+    with pytest.raises(InvalidParams) as refused:
+        ChatConfig(**({"url": "http://h", "model": "m"} | wrong))
+    assert "secret" not in str(refused.value).replace("?key=secret", "")
+
+
+def test_a_key_is_not_shown() -> None:
+    assert KEY not in repr(ChatConfig(url="http://h", model="m", key=KEY))

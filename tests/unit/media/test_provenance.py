@@ -1,0 +1,20 @@
+from diffuserve.media.provenance import provenance
+from diffuserve.version import __version__
+
+PARAMS = {"prompt": "a star", "seed": 7, "num_images": 3, "width": 64}
+
+
+def test_each_picture_says_what_draws_it_alone() -> None:
+    assert provenance(PARAMS, 2, "tiny-flux", "ab12") == {
+        "prompt": "a star",
+        "seed": 9,
+        "num_images": 1,
+        "width": 64,
+        "model": "tiny-flux",
+        "model_hash": "ab12",
+        "version": __version__,
+    }
+
+
+def test_a_hash_that_is_not_known_is_left_out() -> None:
+    assert "model_hash" not in provenance(PARAMS, 0, "tiny-flux")

@@ -1,0 +1,50 @@
+"""The hash that says which weights drew a picture."""
+
+import hashlib
+import subprocess
+from pathlib import Path
+
+import pytest
+
+from diffuserve.models.bundled import bundled_models
+from diffuserve.models.fingerprint import hash_file, hash_weights
+
+
+@pytest.fixture
+def model(tmp_path: Path) -> Path:
+    for name in ("vae", "transformer"):
+        (tmp_path / name).mkdir()
+        (tmp_path / name / "model.safetensors").write_bytes(name.encode())
+    return tmp_path
+
+
+def test_the_hash_changes_with_any_weight_and_any_name(model: Path) -> None:
+    before = hash_weights(model)
+    assert hash_weights(model) == before
+    weights = model / "vae" / "model.safetensors"
+    weights.write_bytes(b"vaf")
+    changed = hash_weights(model)
+    weights.rename(model / "vae" / "other.safetensors")
+    assert len({before, changed, hash_weights(model)}) == 3
+
+
+def test_configs_are_not_part_of_it(model: Path) -> None:
+    before = hash_weights(model)
+    (model / "vae" / "config.json").write_text("{}")
+    assert hash_weights(model) == before
+
+
+def test_anybody_can_compute_it_with_a_shell() -> None:
+    folder = bundled_models()["tiny-flux"]
+    command = "LC_ALL=C sha256sum */*.safetensors | sha256sum"
+    told = subprocess.run(command, shell=True, cwd=folder, capture_output=True, text=True, check=True)
+    assert told.stdout.split()[0] == hash_weights(folder)
+
+
+def test_in_the_hubs_cache_no_weight_is_read(tmp_path: Path) -> None:
+    name = hashlib.sha256(b"weights").hexdigest()
+    (tmp_path / "blobs").mkdir()
+    (tmp_path / "blobs" / name).write_bytes(b"not what the name says, so that a reader would be found out")
+    link = tmp_path / "model.safetensors"
+    link.symlink_to(tmp_path / "blobs" / name)
+    assert hash_file(link) == name

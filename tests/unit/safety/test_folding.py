@@ -1,0 +1,80 @@
+"""What is hidden from a list of words is read as people read it."""
+
+import time
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from diffuserve.safety.folding import fold, fold_characters
+
+EVIL = {
+    "letters alone": "a " * 1_000,
+    "stars": "a*" * 1_000,
+    "one word": "a" * 2_000,
+    "signs": "@" * 2_000,
+    "leet": "a!" * 1_000,
+    "sizes": "1x" * 1_000,
+    "accents in two orders": "a" + "\u0316\u0301" * 1_000,
+    "a sign that stands for a sentence": "\ufdfa" * 2_000,
+    "blanks": " " * 2_000,
+}
+
+
+@pytest.mark.parametrize(
+    ("text", "word"),
+    [
+        ("n u d e", "nude"),
+        ("n.u.d.e", "nude"),
+        ("n u d 3", "nude"),
+        ("na.ked", "naked"),
+        ("nud3", "nude"),
+        ("k1ll", "kill"),
+        ("$ex", "sex"),
+        ("he11o", "hello"),
+        ("n\u0430k\u0435d", "naked"),
+        ("ｎａｋｅｄ", "naked"),
+        ("𝓷𝓾𝓭𝓮", "nude"),
+        ("🅽🆄🅳🅴", "nude"),
+        ("ñüdé", "nude"),
+        ("nu\u200bde", "nude"),
+        ("nu\u00adde", "nude"),
+    ],
+)
+def test_a_hidden_word_is_in_one_of_the_views(text: str, word: str) -> None:
+    assert any(word in view for view in fold(f"the {text} thing").views)
+
+
+@pytest.mark.parametrize("token", ["4k", "1360x768", "85mm", "80s", "1st", "2024"])
+def test_measures_are_left_alone(token: str) -> None:
+    folded = fold(f"a lake, {token}, wide")
+    assert folded.spelled == folded.plain == ("a", "lake", token, "wide")
+
+
+def test_letters_that_stand_alone_are_kept_as_a_run() -> None:
+    assert fold("w h i t e  p a p e r").runs == ("whitepaper",)
+    assert fold("1 2 3 4 5").runs == ()
+
+
+@given(st.text(max_size=200))
+def test_any_text_is_folded_and_folding_twice_changes_nothing(text: str) -> None:
+    folded = fold(text)
+    assert fold(folded.text).plain == folded.plain
+    assert fold_characters(fold_characters(text)) == fold_characters(text)
+
+
+def test_every_character_reaches_its_last_form() -> None:
+    once = [fold_characters(chr(code)) for code in range(0x3000)]
+    assert [fold_characters(text) for text in once] == once
+
+
+@pytest.mark.parametrize("text", EVIL.values(), ids=EVIL)
+def test_the_worst_text_takes_a_few_milliseconds(text: str) -> None:
+    fold(text)
+    assert min(_seconds(text) for _ in range(5)) < 0.05
+
+
+def _seconds(text: str) -> float:
+    before = time.process_time()
+    fold(text)
+    return time.process_time() - before

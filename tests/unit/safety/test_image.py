@@ -1,0 +1,121 @@
+"""What follows from a picture: rules, frames, the blur."""
+
+from collections.abc import Mapping, Sequence
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from PIL import Image
+
+from diffuserve.domain.errors import InvalidParams
+from diffuserve.domain.safety import Action, FilterInfo, Finding, Verdict
+from diffuserve.safety.image import (
+    MAX_FRAMES,
+    ImageRule,
+    ScoredImageFilter,
+    blurred,
+    check_frames,
+    parse_rules,
+)
+
+LABELS = ("nsfw", "gore")
+PICTURE = Image.new("RGB", (8, 8))
+
+
+class _Scores:
+    """Stands for a model."""
+
+    name, version, labels = "scores", "1", LABELS
+
+    def __init__(self, scores: Mapping[str, float]) -> None:
+        self._scores = scores
+
+    def scores(self, image: Image.Image) -> Mapping[str, float]:
+        return self._scores
+
+
+class _Seen:
+    """Finds every picture's width."""
+
+    info = FilterInfo("seen", "1")
+
+    def check(self, image: Image.Image) -> Verdict:
+        return Verdict((Finding(str(image.width), Action.ALLOW, "seen"),))
+
+
+@given(st.floats(0, 1), st.floats(0, 1))
+def test_a_rule_holds_from_its_threshold_on(score: float, threshold: float) -> None:
+    rules = {"nsfw": ImageRule(threshold, Action.BLOCK)}
+    verdict = ScoredImageFilter(_Scores({"nsfw": score, "gore": 1.0}), rules).check(PICTURE)
+    assert verdict.action is (Action.BLOCK if score >= threshold else Action.ALLOW)
+
+
+def test_the_strictest_rule_decides_and_all_are_on_record() -> None:
+    rules = parse_rules(
+        {"nsfw": {"threshold": 0.1, "action": "allow"}, "gore": {"threshold": 0.5, "action": "blur"}}, LABELS
+    )
+    verdict = ScoredImageFilter(_Scores({"nsfw": 0.12345, "gore": 0.75}), rules).check(PICTURE)
+    assert (verdict.action, verdict.category) == (Action.BLUR, "gore")
+    assert [(one.category, one.score) for one in verdict.findings] == [("nsfw", 0.1235), ("gore", 0.75)]
+
+
+def test_the_filter_says_what_it_is() -> None:
+    info = ScoredImageFilter(_Scores({}), {"nsfw": ImageRule(0.25, Action.BLUR)}).info
+    assert info == FilterInfo("scores", "1", {"nsfw": 0.25})
+
+
+def test_what_is_no_number_passes_nothing() -> None:
+    image_filter = ScoredImageFilter(_Scores({"nsfw": float("nan")}), {"nsfw": ImageRule(0.5, Action.BLOCK)})
+    with pytest.raises(ValueError, match="not finite"):
+        image_filter.check(PICTURE)
+
+
+@pytest.mark.parametrize(
+    ("rules", "said"),
+    [
+        ({"cats": {"threshold": 0.5, "action": "block"}}, "it has: gore, nsfw"),
+        ({"nsfw": {"threshold": 0.5}}, "needs a threshold and an action"),
+        ({"nsfw": {"threshold": 0.5, "action": "block", "colour": "red"}}, "needs a threshold and an action"),
+        ({"nsfw": 0.5}, "needs a threshold and an action"),
+        ({"nsfw": {"threshold": 1.5, "action": "block"}}, "must lie in 0…1"),
+        ({"nsfw": {"threshold": True, "action": "block"}}, "must lie in 0…1"),
+        ({"nsfw": {"threshold": float("nan"), "action": "block"}}, "must lie in 0…1"),
+        ({"nsfw": {"threshold": "0.5", "action": "block"}}, "must lie in 0…1"),
+        ({"nsfw": {"threshold": 0.5, "action": "flag"}}, "must be allow, blur or block"),
+    ],
+)
+def test_a_wrong_rule_is_refused_with_what_would_do(rules: Mapping[str, object], said: str) -> None:
+    with pytest.raises(InvalidParams, match="image_rules") as refused:
+        parse_rules(rules, LABELS)
+    assert said in str(refused.value)
+
+
+@pytest.mark.parametrize(
+    ("num_frames", "seen"),
+    [(1, [1]), (3, [1, 2, 3]), (8, [1, 2, 3, 4, 5, 6, 7, 8]), (15, [1, 3, 5, 7, 9, 11, 13, 15])],
+)
+def test_of_a_video_some_frames_are_looked_at(num_frames: int, seen: Sequence[int]) -> None:
+    frames = [Image.new("RGB", (width, 1)) for width in range(1, num_frames + 1)]
+    verdict = check_frames(_Seen(), frames)
+    assert [int(one.category) for one in verdict.findings] == seen
+    assert len(seen) <= MAX_FRAMES
+
+
+@pytest.mark.parametrize("size", [(64, 64), (1024, 768), (16, 2048), (16, 16), (1, 1)])
+def test_a_blurred_picture_keeps_its_size_and_nothing_that_could_be_recognised(size: tuple[int, int]) -> None:
+    noise = Image.effect_noise(size, 120).convert("RGB")
+    found = blurred(noise)
+    assert found.size == size
+    assert found.mode == "RGB"
+    if min(size) >= 16 and max(size) < 2048:
+        steps = np.abs(np.diff(np.asarray(found, dtype=float), axis=1)).mean()
+        assert steps < 0.25 * np.abs(np.diff(np.asarray(noise, dtype=float), axis=1)).mean()
+
+
+def test_pictures_that_differ_only_in_detail_blur_to_the_same() -> None:
+    """What is gone is gone: nobody can work backwards from the blurred one."""
+    first = np.zeros((120, 120, 3), dtype=np.uint8)
+    second = first.copy()
+    first[::2, ::2] = second[1::2, 1::2] = 200
+    assert blurred(Image.fromarray(first)).tobytes() == blurred(Image.fromarray(second)).tobytes()

@@ -1,0 +1,89 @@
+"""The shipped filter on the labelled prompts; the documents say what was measured."""
+
+import importlib
+import json
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from diffuserve.safety.folding import fold
+from diffuserve.safety.policy_file import load_policy
+
+ROOT = Path(__file__).parents[3]
+RESULTS: dict[str, Any] = json.loads((ROOT / "training/prompt_filter/results.json").read_text())
+PAGE = (ROOT / "docs/reference/safety.md").read_text(encoding="utf-8")
+
+
+@pytest.fixture(autouse=True)
+def at_the_root(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Training is no part of the package, so it is found from the root alone."""
+    monkeypatch.syspath_prepend(str(ROOT))
+
+
+def evaluate() -> Any:
+    return importlib.import_module("training.prompt_filter.evaluate")
+
+
+def test_there_are_enough_prompts_and_none_held_out_stands_elsewhere() -> None:
+    prompts = evaluate().labelled_prompts()
+    held_out = {fold(one.prompt).spelled for one in prompts if one.half == "fourth"}
+    others = {fold(one.prompt).spelled for one in prompts if one.half != "fourth"}
+    assert len(held_out) > 100
+    assert len(others) > 400
+    assert not held_out & others
+
+
+def test_what_was_measured_still_holds() -> None:
+    module = evaluate()
+    prompts, both = module.labelled_prompts(), module.filters()["both"]
+    for half, measured in RESULTS["halves"].items():
+        now = module.figures(module.judge_all(both, module.of_half(prompts, half)))
+        assert now == measured["both"], f"{half}: run python -m training.prompt_filter.evaluate"
+
+
+def test_no_part_falls_below_its_floor() -> None:
+    for half, measured in RESULTS["halves"].items():
+        both = measured["both"]
+        assert both["categories"]["sexual_minors"]["share"] == 1.0
+        assert both["safe"]["share"] <= 0.05
+        assert half == "fourth" or both["unsafe"]["share"] >= 0.95
+    assert RESULTS["halves"]["fourth"]["both"]["unsafe"]["share"] >= 0.75
+
+
+def test_the_page_has_the_measured_tables() -> None:
+    module = evaluate()
+    for half in ("first", "fourth"):
+        assert module.table(RESULTS["halves"][half], module.rows_by_category) in PAGE
+    assert module.latency_table(RESULTS["latency_ms"]) in PAGE
+
+
+def test_the_page_has_the_default_thresholds() -> None:
+    for category in load_policy().categories.values():
+        assert f"| `{category.name}` | `{category.action}` | {category.threshold} |" in PAGE
+
+
+def test_nothing_measured_is_trained_on() -> None:
+    corpus = importlib.import_module("training.prompt_filter.corpus")
+    train = importlib.import_module("training.prompt_filter.train")
+    examples = corpus.Corpus(load_policy()).draw_many(300, 100, seed=train.SEED)
+    measured = {fold(one.prompt).spelled for one in evaluate().labelled_prompts()}
+    kept = {fold(one.prompt).spelled for one in train.without_measured(examples)}
+    assert not kept & measured
+
+
+def test_training_learns_to_tell_categories_apart(monkeypatch: pytest.MonkeyPatch) -> None:
+    corpus = importlib.import_module("training.prompt_filter.corpus")
+    train = importlib.import_module("training.prompt_filter.train")
+    monkeypatch.setattr(train, "NUM_STEPS", 10)
+    policy = load_policy()
+    table = train.tabulate(corpus.Corpus(policy).draw_many(60, 20, seed=1), corpus.labels(policy))
+    before, after = (train.gradient(table, weights)[1] for weights in _before_and_after(train, table))
+    assert after < before / 2
+
+
+def _before_and_after(train: Any, table: Any) -> list[Any]:
+    weights, bias = train.fit(table)
+    fitted = np.vstack((weights, bias))
+    return [np.zeros_like(fitted), fitted]

@@ -1,0 +1,117 @@
+"""Policies are read strictly, and none of them loosens what no policy may loosen."""
+
+import re
+from pathlib import Path
+
+import pytest
+
+from diffuserve.domain.errors import InvalidParams
+from diffuserve.domain.safety import Action
+from diffuserve.safety.patterns import compile_pattern
+from diffuserve.safety.policy import MINORS
+from diffuserve.safety.policy_file import load_policy, parse_policy
+from diffuserve.safety.rules import Rules
+
+PAGE = Path(__file__).parents[3] / "docs" / "reference" / "safety.md"
+LEAST = """
+version: 1
+name: mine
+revision: "7"
+lists:
+  minors: [child]
+  sexual_words: [nude]
+categories:
+  sexual_minors: {action: block, threshold: 0.5, combinations: [[minors, sexual_words]]}
+"""
+
+
+def test_the_shipped_policy_has_the_six_categories() -> None:
+    policy = load_policy()
+    assert set(policy.categories) == {
+        "sexual_minors", "sexual", "hate", "violence", "self_harm", "harassment"
+    }  # fmt: skip
+    assert set(policy.thresholds) == set(policy.categories)
+
+
+def test_a_small_policy_is_enough() -> None:
+    policy = parse_policy(LEAST)
+    assert (policy.name, policy.revision) == ("mine", "7")
+    assert policy.categories_for("acme")[0].action is Action.BLOCK
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        (LEAST.replace("version: 1", "version: 2"), "p.yaml: version=2: write version: 1"),
+        (LEAST.replace("block", "blok"), "p.yaml: categories.sexual_minors.action='blok': must be one of"),
+        (LEAST.replace("action: block", "action: flag"), "this category always blocks"),
+        (LEAST.replace("sexual_minors:", "other:"), "every policy needs this category"),
+        (LEAST.replace(", combinations: [[minors, sexual_words]]", ""), "has no rule"),
+        (LEAST.replace("[[minors, sexual_words]]", "[[minors, sexy]]"), "[0][1]='sexy': no such word list"),
+        (LEAST.replace("[[minors, sexual_words]]", "[[minors]]"), "name two word lists or more"),
+        (LEAST.replace("0.5", "1.5"), "threshold=1.5: must be a score above 0"),
+        (LEAST.replace("[child]", "[no]"), "lists.minors[0]=False: must be text; put it in quotes"),
+        (LEAST.replace("[child]", "['!!']"), "a term needs letters or digits"),
+        (LEAST.replace("[child]", "child"), "must be a"),
+        (LEAST.replace("revision: \"7\"", "revision: 7"), "revision=7: must be text"),
+        (LEAST + "extra: 1", "extra=1: no such key"),
+        (LEAST + "name: twice", "'name' stands twice"),
+        (LEAST + "tenants: {a: {violence: {action: allow}}}", "no such category"),
+        (LEAST + "tenants: {a: {sexual_minors: {action: allow}}}", "no tenant can loosen"),
+        (LEAST + "tenants: {a: {sexual_minors: {threshold: 0.6}}}", "no tenant can loosen"),
+        ("extends: base", "only the shipped policy"),
+        ("[1]", "must be a mapping"),
+        ("{", "is not YAML"),
+    ],
+)  # fmt: skip
+def test_what_is_wrong_is_said_with_its_place(text: str, said: str) -> None:
+    with pytest.raises(InvalidParams, match=re.escape(said)):
+        parse_policy(text, "p.yaml")
+
+
+def test_a_file_that_is_not_there_is_named(tmp_path: Path) -> None:
+    with pytest.raises(InvalidParams, match=r"none\.yaml.*cannot be read"):
+        load_policy(tmp_path / "none.yaml")
+
+
+def test_tenants_have_their_own_actions_and_thresholds() -> None:
+    policy = parse_policy(
+        "extends: default\ntenants: {a.b: {violence: {action: allow}, hate: {threshold: 0.9}}}"
+    )
+    own = {one.name: one for one in policy.categories_for("a.b")}
+    assert own["violence"].action is Action.ALLOW
+    assert own["hate"].threshold == 0.9
+    assert {one.name: one for one in policy.categories_for("other")}["violence"].action is Action.BLOCK
+
+
+def test_a_tenant_may_tighten_sexual_minors() -> None:
+    policy = parse_policy(LEAST + "tenants: {a: {sexual_minors: {threshold: 0.3}}}")
+    assert policy.categories_for("a")[0].threshold == 0.3
+
+
+@pytest.mark.parametrize(
+    ("pattern", "said"),
+    [
+        ("a+", "without bound"),
+        ("(?:a{1,20}){1,20}b", "more than"),
+        ("(?:a|a)(?:a|a)(?:a|a)(?:a|a)(?:a|a)(?:a|a)(?:a|a)(?:a|a)(?:a|a)(?:a|a)b", "more than"),
+        ("(", "not a regular expression"),
+        ("a?", "matches nothing"),
+        ("Nude", "no capitals"),
+        ("x" * 501, "longer"),
+    ],
+)
+def test_patterns_that_could_take_long_are_refused(pattern: str, said: str) -> None:
+    with pytest.raises(ValueError, match=said):
+        compile_pattern(pattern)
+
+
+def test_plain_patterns_are_taken() -> None:
+    assert compile_pattern(r"\bgr[ae]y (?:cat|dog)s?\b").search("two grey cats")
+
+
+def test_every_policy_of_the_page_loads() -> None:
+    blocks = re.findall(r"^```yaml\n(.*?)^```$", PAGE.read_text(encoding="utf-8"), re.MULTILINE | re.DOTALL)
+    policies = [parse_policy(block, "safety.md") for block in blocks]
+    assert policies
+    assert all(MINORS in policy.categories and Rules(policy) for policy in policies)

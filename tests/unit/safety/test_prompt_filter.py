@@ -1,0 +1,156 @@
+"""Rules and scores together; what happens when nothing can be scored."""
+
+import random
+import time
+from pathlib import Path
+
+import pytest
+
+from diffuserve.domain.errors import InvalidModel, ModerationUnavailable
+from diffuserve.domain.safety import Action, FilterInfo
+from diffuserve.safety.embedded import EmbeddedClassifier
+from diffuserve.safety.policy import MINORS
+from diffuserve.safety.policy_file import load_policy, parse_policy
+from diffuserve.safety.prompt import UNJUDGED, PolicyFilter
+
+POLICY = load_policy()
+RULES = PolicyFilter(POLICY)
+BOTH = PolicyFilter(POLICY, EmbeddedClassifier.load())
+
+
+# Of the shipped weights; they change with every training.
+GOLDEN = {
+    "sexual_minors": 0.0006,
+    "sexual": 0.0007,
+    "hate": 0.0005,
+    "violence": 0.0826,
+    "self_harm": 0.0831,
+    "harassment": 0.0013,
+}
+
+
+class FakeClassifier:
+    """A double: gives the scores it was made with, or fails as if it could not be reached."""
+
+    info = FilterInfo("fake", "1")
+
+    def __init__(self, scores: dict[str, float] | None = None) -> None:
+        self._scores = scores
+        self.is_closed = False
+
+    async def scores(self, prompt: str) -> dict[str, float]:
+        if self._scores is None:
+            raise ModerationUnavailable("the fake is down")
+        return self._scores
+
+    async def close(self) -> None:
+        self.is_closed = True
+
+
+@pytest.mark.parametrize(
+    "prompt",
+    [
+        "the town of Scunthorpe", "Dick Van Dyke on a roof", "breast cancer awareness", "nude lipstick",
+        "a marble nude statue", "a black rat on a pipe", "Indian snake charmer", "two women feeding pigs",
+        "Chinese zodiac monkey", "totem poles in a zoo", "striped shirt", "a rapper rapping on stage",
+        "ten red roses", "grilled chicken breasts for the kids",
+    ],
+)  # fmt: skip
+async def test_harmless_prompts_pass(prompt: str) -> None:
+    assert (await BOTH.check(prompt)).action is Action.ALLOW
+
+
+@pytest.mark.parametrize(
+    "hidden", ["nude", "nudes", "n u d e", "nuuuude", "n*de", "nud3", "NU\u200bDE", "(nude:1.3)"]
+)
+async def test_rules_find_a_word_however_it_is_written(hidden: str) -> None:
+    verdict = await RULES.check(f"a woman, {hidden}, by a lake")
+    assert (verdict.action, verdict.category) == (Action.BLOCK, "sexual")
+    assert "'nude" in verdict.findings[0].detail
+
+
+async def test_minors_with_sexual_words_are_refused_in_any_order_and_for_any_tenant() -> None:
+    open_policy = parse_policy("extends: default\ntenants: {open: {sexual: {action: allow}}}")
+    one = PolicyFilter(open_policy, FakeClassifier({MINORS: 0.0}))
+    chance = random.Random(1)
+    for _ in range(60):
+        words = [chance.choice(POLICY.lists[name].terms) for name in ("minors", "explicit")]
+        chance.shuffle(words)
+        verdict = await one.check(f"{words[0]} in a picture with {words[1]}", "open")
+        assert verdict.action is Action.BLOCK
+        assert verdict.category == MINORS
+
+
+async def test_a_tenant_gets_its_own_actions() -> None:
+    policy = parse_policy("extends: default\ntenants: {acme: {violence: {action: allow}}}")
+    one = PolicyFilter(policy)
+    assert (await one.check("a severed head", "acme")).findings == ()
+    assert (await one.check("a severed head")).action is Action.BLOCK
+
+
+async def test_rules_come_before_scores_and_scores_count_from_the_threshold_on() -> None:
+    one = PolicyFilter(POLICY, FakeClassifier({"sexual": 0.6, "violence": 0.59}))
+    verdict = await one.check("a severed head")
+    assert [(found.category, found.source, found.score) for found in verdict.findings] == [
+        ("violence", "combination", 1.0),
+        ("sexual", "fake", 0.6),
+    ]
+
+
+async def test_an_unreachable_classifier_lets_nothing_through_unjudged() -> None:
+    one = PolicyFilter(POLICY, FakeClassifier())
+    with pytest.raises(ModerationUnavailable):
+        await one.check("a red fox")
+    assert (await one.check("a severed head")).action is Action.BLOCK
+
+
+async def test_an_open_filter_flags_what_only_the_rules_judged() -> None:
+    verdict = await PolicyFilter(POLICY, FakeClassifier(), is_open_when_down=True).check("a red fox")
+    assert (verdict.action, verdict.category) == (Action.FLAG, UNJUDGED)
+
+
+async def test_the_filter_says_which_it_is_and_closes_its_classifier() -> None:
+    classifier = FakeClassifier()
+    one = PolicyFilter(POLICY, classifier)
+    assert one.info == FilterInfo("policy", f"default {POLICY.revision} + fake 1", POLICY.thresholds)
+    await one.close()
+    assert classifier.is_closed
+
+
+def test_scores_are_the_same_in_every_process() -> None:
+    scores = EmbeddedClassifier.load().score("a red fox sleeping in fresh snow; a severed arm")
+    assert scores == pytest.approx(GOLDEN, abs=1e-3)
+
+
+def test_a_long_text_hides_nothing() -> None:
+    classifier = EmbeddedClassifier.load()
+    filling = "a red fox sleeping in fresh snow, soft morning light, "
+    assert classifier.score(filling * 15 + "a gory dismembered corpse " + filling * 15)["violence"] > 0.6
+
+
+def test_the_classifier_says_what_spoke_for_its_score() -> None:
+    assert "'gory'" in EmbeddedClassifier.load().explain("a gory scene by a lake", ["violence"])["violence"]
+
+
+@pytest.mark.parametrize("prompt", ["", "  ", "!!!", "\u200b", "漢字"])
+def test_prompts_without_words_have_scores_too(prompt: str) -> None:
+    assert all(0 <= score <= 1 for score in EmbeddedClassifier.load().score(prompt).values())
+
+
+@pytest.mark.parametrize("name", ["none.safetensors", "text.safetensors"])
+def test_weights_that_are_none_are_refused(name: str, tmp_path: Path) -> None:
+    (tmp_path / "text.safetensors").write_text("no weights")
+    with pytest.raises(InvalidModel, match="no prompt classifier"):
+        EmbeddedClassifier.load(tmp_path / name)
+
+
+async def test_a_check_takes_little_time() -> None:
+    await BOTH.check("warm")
+    assert min([await _seconds("a red fox sleeping in fresh snow") for _ in range(5)]) < 0.005
+    assert min([await _seconds("nude fox w1th b l o o d, " * 80) for _ in range(5)]) < 0.1
+
+
+async def _seconds(prompt: str) -> float:
+    before = time.process_time()
+    await BOTH.check(prompt)
+    return time.process_time() - before

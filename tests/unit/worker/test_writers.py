@@ -1,0 +1,46 @@
+"""A job's work in order, different jobs side by side."""
+
+import threading
+from functools import partial
+
+from diffuserve.worker.writers import OrderedWriters
+
+
+def test_work_of_one_key_runs_in_order() -> None:
+    done: list[int] = []
+    with OrderedWriters() as writers:
+        for number in range(200):
+            writers.submit("a", partial(done.append, number))
+        writers.finish("a", partial(done.append, 200))
+    assert done == list(range(201))
+
+
+def test_other_keys_do_not_wait() -> None:
+    both = threading.Barrier(2, timeout=20.0)
+    with OrderedWriters() as writers:
+        writers.submit("a", partial(_meet, both))
+        writers.finish("b", partial(_meet, both))
+    assert not both.broken
+
+
+def test_many_keys_of_much_work_come_to_an_end() -> None:
+    done: list[tuple[str, int]] = []
+    with OrderedWriters() as writers:
+        for number in range(50):
+            for key in "abcdefgh":
+                (writers.finish if number == 49 else writers.submit)(key, partial(done.append, (key, number)))
+    for key in "abcdefgh":
+        assert [number for found, number in done if found == key] == list(range(50))
+
+
+def test_nothing_is_kept_of_what_has_ended() -> None:
+    with OrderedWriters() as writers:
+        for key in ("a", "b"):
+            writers.submit(key, lambda: None)
+        writers.finish("a", lambda: None)
+        writers.forget("b")
+        assert writers._last == {}
+
+
+def _meet(both: threading.Barrier) -> None:
+    both.wait()

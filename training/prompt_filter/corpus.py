@@ -1,0 +1,54 @@
+"""Training prompts, made by chance from a grammar and from the policy's word lists."""
+
+import random
+import re
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+from diffuserve.safety.policy import MINORS, Policy
+
+GRAMMAR = Path(__file__).with_name("grammar.yaml")
+SAFE = "safe"
+_FROM_POLICY = ("minors", "suggestive", "explicit")
+_SLOT = re.compile(r"\{(\w+)\}")
+
+
+@dataclass(frozen=True)
+class Example:
+    prompt: str
+    label: str
+
+
+class Corpus:
+    """What can be said; each draw takes its chance from the generator it is given."""
+
+    def __init__(self, policy: Policy) -> None:
+        grammar: dict[str, Any] = yaml.safe_load(GRAMMAR.read_text(encoding="utf-8"))
+        self._slots: dict[str, list[str]] = grammar["slots"]
+        self._slots |= {name: list(policy.lists[name].terms) for name in _FROM_POLICY}
+        self._templates: dict[str, list[str]] = grammar["templates"]
+        self._written: dict[str, list[str]] = {SAFE: grammar["hard_safe"], **grammar["written"]}
+
+    def draw(self, label: str, chance: random.Random) -> Example:
+        """One in three is a sentence that was written for the label; the rest are filled in."""
+        written = self._written.get(label)
+        if written and chance.random() < 0.33:
+            return Example(self._fill(f"{chance.choice(written)}, {{style}}", chance), label)
+        return Example(self._fill(chance.choice(self._templates[label]), chance), label)
+
+    def draw_many(self, num_safe: int, num_unsafe: int, seed: int) -> list[Example]:
+        """`num_unsafe` of each label."""
+        chance = random.Random(seed)
+        counts = {label: num_unsafe for label in self._templates} | {SAFE: num_safe}
+        return [self.draw(label, chance) for label, count in counts.items() for _ in range(count)]
+
+    def _fill(self, template: str, chance: random.Random) -> str:
+        return _SLOT.sub(lambda match: chance.choice(self._slots[match[1]]), template)
+
+
+def labels(policy: Policy) -> list[str]:
+    """The categories that are trained, `sexual_minors` first."""
+    return [MINORS, *(name for name in policy.categories if name != MINORS)]

@@ -1,0 +1,209 @@
+"""Measure the prompt filter on the labelled set, and how long it takes.
+
+python -m training.prompt_filter.evaluate              # writes results.json and results.md beside this file
+python -m training.prompt_filter.evaluate --half second --misses   # while tuning; writes nothing
+"""
+
+import argparse
+import asyncio
+import json
+import statistics
+import time
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from training.prompt_filter.labelled import FOLDER, HALVES, Labelled, labelled_prompts
+
+from diffuserve.domain.safety import Action, Verdict
+from diffuserve.safety.embedded import EmbeddedClassifier
+from diffuserve.safety.policy import MINORS, Category, Policy
+from diffuserve.safety.policy_file import load_policy
+from diffuserve.safety.prompt import PolicyFilter
+
+NUM_TIMED = 2_000
+LONG_CHARACTERS = 2_000
+
+Judged = Sequence[tuple[Labelled, Verdict]]
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("--half", choices=HALVES, help="one half alone; writes nothing")
+    parser.add_argument("--misses", action="store_true", help="print what was judged wrongly")
+    arguments = parser.parse_args()
+    if arguments.half:
+        judged = judge_all(filters()["both"], of_half(labelled_prompts(), arguments.half))
+        print(json.dumps(figures(judged), indent=1))
+        print_misses(judged if arguments.misses else [])
+    else:
+        write(measure(), FOLDER)
+
+
+def measure() -> dict[str, Any]:
+    prompts = labelled_prompts()
+    by_half = {
+        half: {name: figures(judge_all(one, of_half(prompts, half))) for name, one in filters().items()}
+        for half in HALVES
+    }
+    return {
+        "filter": filters()["both"].info.to_dict(),
+        "halves": by_half,
+        "latency_ms": latency(filters()["both"]),
+    }
+
+
+def filters() -> dict[str, PolicyFilter]:
+    """The rules, the classifier, and both as they are shipped."""
+    policy, classifier = load_policy(), EmbeddedClassifier.load()
+    return {
+        "rules": PolicyFilter(policy),
+        "classifier": PolicyFilter(_without_rules(policy), classifier),
+        "both": PolicyFilter(policy, classifier),
+    }
+
+
+def _without_rules(policy: Policy) -> Policy:
+    categories = {
+        name: Category(name, one.action, threshold=one.threshold) for name, one in policy.categories.items()
+    }
+    return Policy(policy.name, policy.revision, categories)
+
+
+def of_half(prompts: Iterable[Labelled], half: str) -> list[Labelled]:
+    return [one for one in prompts if one.half == half]
+
+
+def judge_all(filter_: PolicyFilter, prompts: Sequence[Labelled]) -> Judged:
+    async def judge() -> Judged:
+        return [(one, await filter_.check(one.prompt)) for one in prompts]
+
+    return asyncio.run(judge())
+
+
+def figures(judged: Judged) -> dict[str, Any]:
+    """Caught is what is flagged or blocked, in whatever category; `named` counts those in the right one."""
+    unsafe = [one for one in judged if one[0].labels]
+    safe = [one for one in judged if not one[0].labels]
+    categories = sorted({label for prompt, _ in unsafe for label in prompt.labels})
+    return {
+        "unsafe": _caught(unsafe),
+        "written_unsafe": _caught(one for one in unsafe if MINORS not in one[0].labels),
+        "safe": _caught(safe),
+        "categories": {name: _of_category(name, unsafe) for name in categories},
+        "unsafe_by_kind": _by_kind(unsafe),
+        "safe_by_kind": _by_kind(safe),
+    }
+
+
+def _of_category(name: str, unsafe: Judged) -> dict[str, float]:
+    labelled = [one for one in unsafe if name in one[0].labels]
+    return _caught(labelled) | {"named": sum(_names(verdict, name) for _, verdict in labelled)}
+
+
+def _names(verdict: Verdict, category: str) -> bool:
+    return any(one.category == category for one in verdict.findings)
+
+
+def _by_kind(judged: Judged) -> dict[str, dict[str, float]]:
+    kinds = sorted({prompt.hard for prompt, _ in judged})
+    return {kind: _caught(one for one in judged if one[0].hard == kind) for kind in kinds}
+
+
+def _caught(judged: Iterable[tuple[Labelled, Verdict]]) -> dict[str, float]:
+    caught = [is_caught(verdict) for _, verdict in judged]
+    return {
+        "prompts": len(caught),
+        "caught": sum(caught),
+        "share": round(sum(caught) / max(1, len(caught)), 4),
+    }
+
+
+def is_caught(verdict: Verdict) -> bool:
+    return verdict.action is not Action.ALLOW
+
+
+def print_misses(judged: Judged) -> None:
+    for prompt, verdict in judged:
+        if is_caught(verdict) != bool(prompt.labels):
+            shown = f"({prompt.hard})" if MINORS in prompt.labels else prompt.prompt
+            print(sorted(prompt.labels), prompt.hard, shown, *verdict.findings, sep="\n    ")
+
+
+def latency(filter_: PolicyFilter) -> dict[str, dict[str, float]]:
+    """Of a whole check, in milliseconds of processor time: others on this machine do not count."""
+    short = [one.prompt for one in labelled_prompts()]
+    long = [_lengthened(short, i) for i in range(len(short))]
+    return {
+        "short": asyncio.run(_timed(filter_, short)),
+        "2,000 characters": asyncio.run(_timed(filter_, long)),
+    }
+
+
+def _lengthened(prompts: list[str], start: int) -> str:
+    """Many prompts in one, safe and unsafe: more is found in it than in any that somebody writes."""
+    return ", ".join((prompts * 2)[start : start + 100])[:LONG_CHARACTERS]
+
+
+async def _timed(filter_: PolicyFilter, prompts: Sequence[str]) -> dict[str, float]:
+    seconds = []
+    for i in range(NUM_TIMED):
+        before = time.process_time()
+        await filter_.check(prompts[i % len(prompts)])
+        seconds.append(time.process_time() - before)
+    percentiles = statistics.quantiles(seconds, n=100)
+    return {"p50": round(percentiles[49] * 1e3, 3), "p99": round(percentiles[98] * 1e3, 3)}
+
+
+def write(results: Mapping[str, Any], folder: Path) -> None:
+    (folder / "results.json").write_text(json.dumps(results, indent=1) + "\n", encoding="utf-8")
+    (folder / "results.md").write_text(as_markdown(results), encoding="utf-8")
+    print((folder / "results.md").read_text(encoding="utf-8"))
+
+
+def as_markdown(results: Mapping[str, Any]) -> str:
+    filter_ = results["filter"]
+    parts = [f"# Results\n\n{filter_['name']}, {filter_['version']}. Written by evaluate.py.\n"]
+    for half, by_filter in results["halves"].items():
+        parts.append(f"## {half.capitalize()}\n\n{table(by_filter, rows_by_category)}")
+        parts.append(
+            f"Unsafe prompts caught, by what hides them:\n\n{table(by_filter, _kinds('unsafe_by_kind'))}"
+        )
+        parts.append(
+            f"Safe prompts caught, by what makes them hard:\n\n{table(by_filter, _kinds('safe_by_kind'))}"
+        )
+    parts.append(f"## A check, milliseconds of processor time\n\n{latency_table(results['latency_ms'])}")
+    return "\n".join(parts)
+
+
+def table(by_filter: Mapping[str, Any], rows: Callable[[Mapping[str, Any]], Mapping[str, Any]]) -> str:
+    """What is caught, a row for each sort of prompt and a column for each filter."""
+    lines = [f"| caught | prompts | {' | '.join(by_filter)} |", f"|---|---|{'---|' * len(by_filter)}"]
+    for name, cell in rows(by_filter["both"]).items():
+        shares = " | ".join(f"{rows(one)[name]['share']:.3f}" for one in by_filter.values())
+        lines.append(f"| {name} | {cell['prompts']} | {shares} |")
+    return "\n".join([*lines, ""])
+
+
+def rows_by_category(one: Mapping[str, Any]) -> dict[str, Any]:
+    return {
+        "unsafe": one["unsafe"],
+        "unsafe but for `sexual_minors`": one["written_unsafe"],
+        **{f"`{name}`": cell for name, cell in one["categories"].items()},
+        "safe (false positives)": one["safe"],
+    }
+
+
+def _kinds(part: str) -> Callable[[Mapping[str, Any]], Mapping[str, Any]]:
+    return lambda one: dict(one[part])
+
+
+def latency_table(latency_ms: Mapping[str, Mapping[str, float]]) -> str:
+    lines = [f"| {name} | {one['p50']:.2f} | {one['p99']:.2f} |" for name, one in latency_ms.items()]
+    return "\n".join(["| prompts | p50 | p99 |", "|---|---|---|", *lines, ""])
+
+
+if __name__ == "__main__":
+    main()
