@@ -12,7 +12,6 @@ from diffuserve.safety.policy import MINORS, Policy
 
 GRAMMAR = Path(__file__).with_name("grammar.yaml")
 SAFE = "safe"
-_FROM_POLICY = ("minors", "suggestive", "explicit")
 _SLOT = re.compile(r"\{(\w+)\}")
 
 
@@ -28,7 +27,7 @@ class Corpus:
     def __init__(self, policy: Policy) -> None:
         grammar: dict[str, Any] = yaml.safe_load(GRAMMAR.read_text(encoding="utf-8"))
         self._slots: dict[str, list[str]] = grammar["slots"]
-        self._slots |= {name: list(policy.lists[name].terms) for name in _FROM_POLICY}
+        self._slots |= {name: list(one.terms) for name, one in policy.lists.items()}
         self._templates: dict[str, list[str]] = grammar["templates"]
         self._written: dict[str, list[str]] = {SAFE: grammar["hard_safe"], **grammar["written"]}
 

@@ -21,7 +21,7 @@ from diffuserve.safety.folding import fold
 from diffuserve.safety.policy_file import load_policy
 
 NUM_BUCKETS = 1 << 15
-NUM_SAFE, NUM_UNSAFE = 9_000, 1_800
+NUM_SAFE, NUM_UNSAFE = 20_000, 2_600
 NUM_STEPS = 150
 LEARNING_RATE = 0.1
 DECAY = 3e-6

@@ -248,8 +248,8 @@ class OutputBlocked(RequestFailed):
 
     code = "output_blocked"
 
-    def __init__(self, request_id: str, category: str) -> None:
-        super().__init__(request_id, f"a picture is blocked by the picture filter (category {category!r})")
+    def __init__(self, request_id: str, reason: str, category: str = "") -> None:
+        super().__init__(request_id, reason)
         self.category = category
 
 

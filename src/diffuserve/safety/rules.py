@@ -1,14 +1,19 @@
 """Finds a policy's words in folded text. Pure: the same policy and text give the same matches."""
 
+import itertools
+import math
 import re
+from bisect import bisect_left
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 
 from diffuserve.safety.folding import Folded, Tokens, fold
 from diffuserve.safety.patterns import compile_pattern
-from diffuserve.safety.policy import Category, Policy, WordList
+from diffuserve.safety.policy import MINORS, Category, Policy, WordList
 
+REACH_CHARACTERS = 100
+"""From the first word of a combination to where the last begins; some sixteen words."""
 _MIN_MASKED = 4  # letters; with fewer, a masked word may be any
 _MIN_IN_RUN = 4
 _REPEATED = re.compile(r"(.)\1+")
@@ -22,6 +27,10 @@ class Match:
 
     kind: str
     detail: str
+
+
+_Span = tuple[int, int, Match]  # from and to in a reading's text, in characters
+_Found = tuple[float, Match]  # where in the text a match begins, in characters; infinity: not known
 
 
 class Rules:
@@ -40,26 +49,60 @@ class Rules:
 
 
 class ReadyText:
-    """A folded text with what every word list looks up in it."""
+    """A folded text with what every word list looks up in it, and what they have found so far."""
 
     def __init__(self, folded: Folded) -> None:
         self.readings = [_Reading(view) for view in folded.views]
         self.runs = folded.runs
+        self._spans: dict[_Words, list[list[_Span]]] = {}
+
+    def spans(self, words: "_Words") -> list[list[_Span]]:
+        """Of each reading; looked for once, since categories share lists and lists share exceptions."""
+        if words not in self._spans:
+            self._spans[words] = [list(words.spans(reading)) for reading in self.readings]
+        return self._spans[words]
 
 
 class _CategoryRules:
     def __init__(self, category: Category, lists: Mapping[str, "_Words"]) -> None:
-        self._words = _Words(category.words)
+        self._words = lists[category.name]
         self._exceptions = _Words(category.exceptions)
         self._combinations = [[(name, lists[name]) for name in names] for names in category.combinations]
+        self._reach = math.inf if category.name == MINORS else REACH_CHARACTERS
 
     def match(self, text: ReadyText) -> Match | None:
         for combination in self._combinations:
-            found = [(name, words.first(text, self._exceptions)) for name, words in combination]
-            if all(match for _, match in found):
-                details = (f"{name}: {match.detail}" for name, match in found if match)
+            found = self._together(combination, text)
+            if found:
+                details = (f"{name}: {one.detail}" for (name, _), one in zip(combination, found, strict=True))
                 return Match("combination", "; ".join(details))
-        return self._words.first(text, self._exceptions)
+        return next((match for _, match in self._words.found(text, self._exceptions)), None)
+
+    def _together(self, combination: Sequence[tuple[str, "_Words"]], text: ReadyText) -> Sequence[Match]:
+        """A match of each list, none further from the first of them than the reach; empty without."""
+        found: list[list[_Found]] = []
+        for _, words in combination:
+            matches = sorted(words.found(text, self._exceptions), key=_start_of)
+            if not matches:
+                return ()
+            found.append(matches)
+        for start in sorted({start for matches in found for start, _ in matches}):
+            near = [_near(matches, start, self._reach) for matches in found]
+            if all(near):
+                return [match for match in near if match]
+        return ()
+
+
+def _near(matches: Sequence["_Found"], start: float, reach: float) -> Match | None:
+    """One of these, sorted, that begins within the reach of `start` or stands nobody knows where."""
+    index = bisect_left(matches, start, key=_start_of)
+    if index < len(matches) and matches[index][0] <= start + reach:
+        return matches[index][1]
+    return matches[-1][1] if matches[-1][0] == math.inf else None
+
+
+def _start_of(found: "_Found") -> float:
+    return found[0]
 
 
 class _Words:
@@ -74,18 +117,16 @@ class _Words:
         self._compact = {letters: term for letters, term in compact.items() if len(letters) >= _MIN_IN_RUN}
         self._patterns = [compile_pattern(pattern) for pattern in words.patterns]
 
-    def first(self, text: ReadyText, exceptions: "_Words") -> Match | None:
-        """The first match that no exception takes back."""
-        for reading in text.readings:
-            excepted: list[tuple[int, int]] | None = None
-            for start, end, match in self._spans(reading):
-                if excepted is None:
-                    excepted = [(first, last) for first, last, _ in exceptions._spans(reading)]
-                if not any(first <= start and end <= last for first, last in excepted):
-                    return match
-        return next(self._in_runs(text.runs, exceptions), None)
+    def found(self, text: ReadyText, exceptions: "_Words") -> Iterator[_Found]:
+        """The matches that no exception takes back."""
+        for number, spans in enumerate(text.spans(self)):
+            for start, end, match in spans:
+                excepted = text.spans(exceptions)[number]
+                if not any(first <= start and end <= last for first, last, _ in excepted):
+                    yield start, match
+        yield from self._in_runs(text.runs, exceptions)
 
-    def _spans(self, reading: "_Reading") -> Iterator[tuple[int, int, Match]]:
+    def spans(self, reading: "_Reading") -> Iterator[_Span]:
         """Where in the reading's text something matches, in characters."""
         # In the order of the text: that of a set differs from process to process.
         for key in sorted(reading.positions.keys() & self._phrases.keys(), key=reading.first_of):
@@ -98,14 +139,15 @@ class _Words:
             for found in pattern.finditer(reading.text):
                 yield *found.span(), _match("pattern", pattern.pattern, found[0])
 
-    def _in_runs(self, runs: Tokens, exceptions: "_Words") -> Iterator[Match]:
+    def _in_runs(self, runs: Tokens, exceptions: "_Words") -> Iterator[_Found]:
+        """Where a run stands in the text is not known: its words are near to any."""
         for run in runs:
             left = run
             for letters in exceptions._compact:
                 left = left.replace(letters, " ")
             for letters, term in self._compact.items():
                 if letters in left:
-                    yield _match("term", term, run)
+                    yield math.inf, _match("term", term, run)
 
 
 def _match(kind: str, rule: str, found: str) -> Match:
@@ -146,15 +188,14 @@ class _Reading:
         self.positions: dict[str, list[int]] = {}
         for position, word in enumerate(self.words):
             self.positions.setdefault(word.key, []).append(position)
-        self._tokens = tokens
+        self._starts = [0, *itertools.accumulate(len(token) + 1 for token in tokens)]
 
     def first_of(self, key: str) -> int:
         return self.positions[key][0]
 
     def span(self, position: int, count: int) -> tuple[int, int]:
         """Of these tokens in the text, in characters."""
-        start = sum(map(len, self._tokens[:position])) + position
-        return start, start + len(" ".join(self._tokens[position : position + count]))
+        return self._starts[position], self._starts[position + count] - 1
 
 
 def _phrases(term: str) -> Iterable[_Phrase]:

@@ -114,7 +114,8 @@ def passed(result: GenerationResult, verdicts: Sequence[Verdict]) -> GenerationR
     """
     for verdict in verdicts:
         if verdict.action is Action.BLOCK:
-            raise OutputBlocked(result.request_id, verdict.category)
+            reason = f"a picture is blocked by the picture filter (category {verdict.category!r})"
+            raise OutputBlocked(result.request_id, reason, verdict.category)
     pairs = zip(result.frames, verdicts, strict=True)
     frames = [[allowed(frame, verdict) for frame in shown] for shown, verdict in pairs]
     return replace(result, frames=frames, warnings=(*result.warnings, *_warnings(verdicts)))

@@ -279,7 +279,8 @@ async def test_operators_may_queue_a_failed_job_again(http: httpx.AsyncClient, w
     job = await submit(http)
     await worker.fail((await worker.claim())[0])
     failed = (await http.get(job["urls"]["self"])).json()
-    assert failed["error"] == {"code": "broken", "message": "the engine says broken", "retryable": False}
+    message = "the engine says broken"
+    assert failed["error"] == {"code": "broken", "message": message, "retryable": False, "safety": {}}
     answer = await http.post(f"{job['urls']['self']}/requeue")
     assert (answer.status_code, answer.json()["status"]) == (202, "queued")
     again = await http.post(f"{job['urls']['self']}/requeue")

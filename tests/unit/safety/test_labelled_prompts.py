@@ -22,14 +22,17 @@ def at_the_root(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.syspath_prepend(str(ROOT))
 
 
+HELD_OUT = "fifth"
+
+
 def evaluate() -> Any:
     return importlib.import_module("training.prompt_filter.evaluate")
 
 
 def test_there_are_enough_prompts_and_none_held_out_stands_elsewhere() -> None:
     prompts = evaluate().labelled_prompts()
-    held_out = {fold(one.prompt).spelled for one in prompts if one.half == "fourth"}
-    others = {fold(one.prompt).spelled for one in prompts if one.half != "fourth"}
+    held_out = {fold(one.prompt).spelled for one in prompts if one.half == HELD_OUT}
+    others = {fold(one.prompt).spelled for one in prompts if one.half != HELD_OUT}
     assert len(held_out) > 100
     assert len(others) > 400
     assert not held_out & others
@@ -49,12 +52,12 @@ def test_no_part_falls_below_its_floor() -> None:
         assert both["categories"]["sexual_minors"]["share"] == 1.0
         assert both["safe"]["share"] <= 0.05
         assert half == "fourth" or both["unsafe"]["share"] >= 0.95
-    assert RESULTS["halves"]["fourth"]["both"]["unsafe"]["share"] >= 0.75
+    assert RESULTS["halves"]["fourth"]["both"]["unsafe"]["share"] >= 0.9
 
 
 def test_the_page_has_the_measured_tables() -> None:
     module = evaluate()
-    for half in ("first", "fourth"):
+    for half in ("first", HELD_OUT):
         assert module.table(RESULTS["halves"][half], module.rows_by_category) in PAGE
     assert module.latency_table(RESULTS["latency_ms"]) in PAGE
 

@@ -21,11 +21,11 @@ BOTH = PolicyFilter(POLICY, EmbeddedClassifier.load())
 # Of the shipped weights; they change with every training.
 GOLDEN = {
     "sexual_minors": 0.0006,
-    "sexual": 0.0007,
+    "sexual": 0.0008,
     "hate": 0.0005,
-    "violence": 0.0826,
-    "self_harm": 0.0831,
-    "harassment": 0.0013,
+    "violence": 0.0702,
+    "self_harm": 0.2500,
+    "harassment": 0.0014,
 }
 
 
@@ -79,6 +79,35 @@ async def test_minors_with_sexual_words_are_refused_in_any_order_and_for_any_ten
         verdict = await one.check(f"{words[0]} in a picture with {words[1]}", "open")
         assert verdict.action is Action.BLOCK
         assert verdict.category == MINORS
+
+
+FAR = "and so on, over hills and rivers, " * 4
+PAIRS = """
+extends: default
+lists: {kites: [kite], storms: [storm]}
+categories:
+  weather: {action: block, combinations: [[kites, storms]]}
+"""
+
+
+@pytest.mark.parametrize(
+    ("prompt", "action"),
+    [
+        ("a kite in a storm", Action.BLOCK),
+        ("storm over the town, a red kite", Action.BLOCK),
+        (f"a kite {FAR} a storm", Action.ALLOW),
+        (f"a kite {FAR} a storm with a kite in it", Action.BLOCK),
+        (f"a kite {FAR} a s t o r m", Action.BLOCK),  # where letters that stand alone belong is not known
+        ("a kite", Action.ALLOW),
+    ],
+)
+async def test_a_combination_holds_for_words_that_are_near_each_other(prompt: str, action: Action) -> None:
+    assert (await PolicyFilter(parse_policy(PAIRS)).check(prompt)).action is action
+
+
+async def test_minors_with_sexual_words_are_refused_however_far_apart() -> None:
+    minor, explicit = (POLICY.lists[name].terms[0] for name in ("minors", "explicit"))
+    assert (await RULES.check(f"{minor} {FAR * 3} {explicit}")).category == MINORS
 
 
 async def test_a_tenant_gets_its_own_actions() -> None:

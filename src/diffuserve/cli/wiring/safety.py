@@ -1,8 +1,10 @@
 """The filters and the prompt expander, as the settings name them."""
 
+import logging
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from diffuserve.api.prompt_processor import PromptProcessor
 from diffuserve.domain.errors import InvalidParams
@@ -10,6 +12,11 @@ from diffuserve.prompts.base import PromptExpander
 from diffuserve.safety.base import ImageFilter, PromptFilter, TextClassifier
 from diffuserve.safety.image_filters import open_image_filter
 from diffuserve.settings import Settings
+
+if TYPE_CHECKING:
+    from diffuserve.safety.policy import Policy
+
+log = logging.getLogger(__name__)
 
 NO_FILTER = "none"
 _ONNX = "onnx:"
@@ -19,6 +26,10 @@ _ONNX = "onnx:"
 async def open_prompts(settings: Settings) -> AsyncIterator[PromptProcessor]:
     """Raises `InvalidParams` and `InvalidModel`."""
     processor = PromptProcessor(open_prompt_filter(settings), open_expander(settings))
+    if processor.info is None:
+        log.warning("NO PROMPT FILTER: every prompt is drawn unjudged")
+    else:
+        log.info("prompts are judged by %s", processor.info)
     try:
         yield processor
     finally:
@@ -33,10 +44,11 @@ def open_prompt_filter(settings: Settings) -> PromptFilter | None:
     from diffuserve.safety.prompt import PolicyFilter
 
     is_open = settings.prompt_filter_down == "fail_open"
-    return PolicyFilter(load_policy(settings.prompt_policy), _classifier(settings), is_open_when_down=is_open)
+    policy = load_policy(settings.prompt_policy)
+    return PolicyFilter(policy, _classifier(settings, policy), is_open_when_down=is_open)
 
 
-def _classifier(settings: Settings) -> TextClassifier | None:
+def _classifier(settings: Settings, policy: "Policy") -> TextClassifier | None:
     """Beside the policy's rules; each kind imports only what it needs itself."""
     name = settings.prompt_filter
     if name == "policy":
@@ -48,7 +60,10 @@ def _classifier(settings: Settings) -> TextClassifier | None:
     if name.startswith(_ONNX):
         from diffuserve.safety.onnx_text import OnnxTextClassifier
 
-        return OnnxTextClassifier(Path(name.removeprefix(_ONNX)).expanduser())
+        onnx = OnnxTextClassifier(Path(name.removeprefix(_ONNX)).expanduser())
+        if ignored := onnx.categories - policy.categories.keys():
+            log.warning("scores for %s lead to nothing: the policy lacks them", ", ".join(sorted(ignored)))
+        return onnx
     if not name.startswith(("http://", "https://")):
         remedy = "must be embedded, policy, onnx:/folder, the URL of a moderation API, or none"
         raise InvalidParams("prompt_filter", name, remedy)

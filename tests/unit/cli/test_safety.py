@@ -1,0 +1,184 @@
+"""`diffuserve safety`, and what the other commands make of a verdict."""
+
+import asyncio
+import json
+import logging
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+from PIL import Image
+
+from diffuserve.cli import main as cli
+from diffuserve.cli.wiring.control import open_store
+from diffuserve.cli.wiring.safety import open_expander, open_prompts
+from diffuserve.domain.errors import InvalidParams
+from diffuserve.domain.safety import Action, AuditEntry, Stage
+from diffuserve.settings import Settings
+from diffuserve.testing.text_classifiers import write_onnx_classifier
+
+POLICY = """
+version: 1
+extends: default
+name: house
+revision: "7"
+categories:
+  brands: {action: block, terms: [acmecola]}
+tenants:
+  newsroom:
+    brands: {action: allow}
+"""
+
+
+@pytest.fixture(autouse=True)
+def policy(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    path = tmp_path / "policy.yaml"
+    path.write_text(POLICY, encoding="utf-8")
+    monkeypatch.setenv("DIFFUSERVE_PROMPT_POLICY", str(path))
+    return path
+
+
+@pytest.fixture
+def picture(tmp_path: Path) -> Path:
+    path = tmp_path / "noise.png"
+    levels = np.random.default_rng(0).integers(0, 255, (64, 64, 3), dtype=np.uint8)
+    Image.fromarray(levels).save(path)
+    return path
+
+
+def run(monkeypatch: pytest.MonkeyPatch, *arguments: str) -> int:
+    monkeypatch.setattr(sys, "argv", ["diffuserve", *arguments])
+    with pytest.raises(SystemExit) as stop:
+        cli.main()
+    return int(stop.value.code or 0)
+
+
+def test_a_prompts_verdict_is_explained(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert run(monkeypatch, "safety", "check", "a bottle of 4cmec0la") == 1
+    shown = capsys.readouterr().out
+    assert shown.startswith("block (brands)")
+    assert "acmecola" in shown
+    assert "house 7" in shown
+    assert run(monkeypatch, "safety", "check", "a red circle") == 0
+    assert capsys.readouterr().out.startswith("allow")
+
+
+def test_a_tenants_own_rules_are_asked_for_by_name(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert run(monkeypatch, "safety", "check", "acmecola", "--tenant", "newsroom", "--json") == 0
+    explained = json.loads(capsys.readouterr().out)
+    assert (explained["action"], explained["category"], explained["findings"]) == ("allow", None, [])
+    assert "house 7" in explained["filter"]["version"]
+
+
+def test_a_pictures_verdict_is_explained(
+    picture: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert run(monkeypatch, "safety", "check", str(picture)) == 0
+    assert "by opennsfw" in capsys.readouterr().out
+    monkeypatch.setenv("DIFFUSERVE_IMAGE_RULES", '{"nsfw": {"threshold": 0, "action": "block"}}')
+    assert run(monkeypatch, "safety", "check", str(picture), "--json") == 1
+    [finding] = json.loads(capsys.readouterr().out)["findings"]
+    assert (finding["category"], finding["action"]) == ("nsfw", "block")
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["a cat", "--prompt-filter", "none"], "prompt_filter='none'"),
+        (["a cat", "--prompt-filter", "some"], "must be embedded, policy"),
+        (["a cat", "--prompt-filter", "onnx:/nowhere"], "/nowhere"),
+        (["PICTURE", "--image-filter", "none"], "image_filter='none'"),
+        (["PICTURE", "--image-filter", "some"], "must be opennsfw"),
+        (["POLICY"], "is not a picture"),
+    ],
+)
+def test_what_cannot_be_asked_is_refused(
+    arguments: list[str],
+    message: str,
+    picture: Path,
+    policy: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    named = {"PICTURE": str(picture), "POLICY": str(policy)}
+    assert run(monkeypatch, "safety", "check", *(named.get(one, one) for one in arguments)) == 2
+    assert message in capsys.readouterr().err
+
+
+def test_a_policy_that_is_wrong_is_refused_with_its_place(
+    policy: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    policy.write_text(POLICY.replace("action: block", "action: forbid"), encoding="utf-8")
+    assert run(monkeypatch, "safety", "check", "a cat") == 2
+    assert "categories.brands.action='forbid'" in capsys.readouterr().err
+
+
+def test_generate_refuses_a_blocked_prompt_before_it_loads_anything(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    words = ["a cat", "acmecola", "-o", str(tmp_path / "out"), "--model", "/nowhere"]
+    assert run(monkeypatch, "generate", *words) == 2
+    errors = capsys.readouterr().err
+    assert "category 'brands'" in errors
+    assert "nowhere" not in errors
+
+
+def test_generate_keeps_a_blocked_picture_in(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    folder = tmp_path / "out"
+    monkeypatch.setenv("DIFFUSERVE_IMAGE_RULES", '{"nsfw": {"threshold": 0, "action": "block"}}')
+    words = ["a red circle", "-o", str(folder), "--size", "32x32", "--steps", "1", "--device", "cpu"]
+    assert run(monkeypatch, "generate", *words) == 1
+    assert "category 'nsfw'" in capsys.readouterr().err
+    assert list(folder.iterdir()) == []
+
+
+def test_the_audit_is_listed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    entry = AuditEntry(
+        tenant_id="studio",
+        stage=Stage.IMAGE,
+        category="nsfw",
+        action=Action.BLOCK,
+        filter="f 1",
+        job_id="job_1",
+    )
+    asyncio.run(_note(Settings(data_dir=tmp_path), entry))
+    assert run(monkeypatch, "safety", "audit", "--data-dir", str(tmp_path), "--json") == 0
+    [listed] = json.loads(capsys.readouterr().out)
+    assert (listed["tenant_id"], listed["stage"], listed["job_id"]) == ("studio", "image", "job_1")
+    assert run(monkeypatch, "safety", "audit", "--data-dir", str(tmp_path), "--tenant", "else") == 0
+    assert "studio" not in capsys.readouterr().out
+
+
+async def _note(settings: Settings, entry: AuditEntry) -> None:
+    async with open_store(settings) as store:
+        await store.audit.note(entry)
+
+
+async def test_a_server_says_what_judges_its_prompts(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level(logging.INFO)
+    async with open_prompts(Settings(prompt_filter="none")) as prompts:
+        assert prompts.info is None
+    assert "NO PROMPT FILTER" in caplog.text
+    async with open_prompts(Settings(prompt_filter="policy")):
+        assert "prompts are judged by policy house 7" in caplog.text
+    write_onnx_classifier(tmp_path / "onnx", labels=["sexual", "weather"])
+    async with open_prompts(Settings(prompt_filter=f"onnx:{tmp_path / 'onnx'}")) as prompts:
+        assert "scores for weather lead to nothing" in caplog.text
+        assert (await prompts.judge("a cat")).action is not None
+
+
+def test_an_expander_that_cannot_be_asked_is_refused() -> None:
+    assert open_expander(Settings()) is None
+    with pytest.raises(InvalidParams, match="expander_key"):
+        open_expander(Settings(expander_url="http://127.0.0.1:1", expander_key="naïve"))
