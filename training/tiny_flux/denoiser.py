@@ -1,4 +1,4 @@
-"""The DiT: learns, with the text encoders, the straight way from noise to the picture that it stands for."""
+"""The DiT: learns the straight way from noise to the picture that it stands for."""
 
 import random
 from collections.abc import Callable, Sequence
@@ -78,14 +78,20 @@ def train(
     encoders: TextEncoders,
     is_compiled: bool = True,
 ) -> FluxTransformer2DModel:
-    """Two courses: the native size alone, then all sizes, from the average that the first came to."""
+    """Two courses: the native size alone, then all sizes, from the average that the first came to.
+
+    The text encoders stay as they are. Trained along, they forget: the pooled vector that told both
+    objects apart in 100 of 100 captions did so in 32 for the relation after some thousand steps.
+    """
     denoiser = build()
-    modules = {"denoiser": denoiser} | encoders.modules
+    modules: dict[str, nn.Module] = {"denoiser": denoiser}
+    for module in encoders.modules.values():
+        module.requires_grad_(False).eval()
     for name, steps, sizes, rate in (
         ("denoiser", num_steps[0], latents[:1], 1.0),
         ("sizes", num_steps[1], latents, _SECOND_RATE),
     ):
-        optimizers = _optimizers(denoiser, encoders, rate)
+        optimizers = _optimizers(denoiser, rate)
         course = Course(name, modules, optimizers, steps, warm_then_linear, folder)
         _learn(course, sizes, denoiser, encoders, is_compiled)
     return denoiser
@@ -151,19 +157,12 @@ def _levels(count: int) -> Tensor:
     return level.bfloat16().float()
 
 
-def _optimizers(
-    denoiser: FluxTransformer2DModel, encoders: TextEncoders, rate: float
-) -> list[torch.optim.Optimizer]:
+def _optimizers(denoiser: FluxTransformer2DModel, rate: float) -> list[torch.optim.Optimizer]:
     """Muon for the blocks' matrices, AdamW for the rest (Jordan et al. 2024)."""
     blocks = [*denoiser.transformer_blocks.parameters(), *denoiser.single_transformer_blocks.parameters()]
     matrices = [value for value in blocks if value.ndim == 2]
     taken = {id(value) for value in matrices}
-    rest = [
-        value
-        for module in (denoiser, encoders.clip, encoders.t5)
-        for value in module.parameters()
-        if id(value) not in taken
-    ]
+    rest = [value for value in denoiser.parameters() if id(value) not in taken]
     return [
         torch.optim.Muon(matrices, lr=3e-3 * rate, weight_decay=0.01, adjust_lr_fn="match_rms_adamw"),
         torch.optim.AdamW(rest, lr=1e-3 * rate, betas=(0.9, 0.95), weight_decay=1e-4),
