@@ -25,7 +25,8 @@ serve: $(READY) ## serve the bundled model on this machine
 	$(BIN)/diffuserve serve
 
 test: $(READY) ## run the tests, but the slow ones
-	$(BIN)/pytest -m "not slow"
+	$(BIN)/pytest -m "not slow and not alone" --numprocesses 2 --dist loadfile
+	$(BIN)/pytest -m "alone and not slow"
 
 test-all: $(READY) ## run all tests
 	$(BIN)/pytest

@@ -173,6 +173,7 @@ def test_a_signal_stops_the_server_cleanly_even_with_open_requests(number: signa
         assert show(server, job_id)["status"] == "queued", "handed back, for the next worker"
 
 
+@pytest.mark.alone
 def test_the_control_plane_answers_within_two_seconds_and_without_torch() -> None:
     """Measured on a machine that does other things as well: the first of three that is fast enough."""
     blocker = Path("blocked")

@@ -20,6 +20,7 @@ def make_request(draw: random.Random) -> GenerationParams:
     )
 
 
+@pytest.mark.alone
 @pytest.mark.timeout(240)
 def test_estimates_are_within_30_percent_of_exclusive_device_seconds() -> None:
     """On one thread: where others use the machine, two wait for each other, which nobody can predict."""

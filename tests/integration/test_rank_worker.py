@@ -76,6 +76,7 @@ async def lose_nothing(plane: Plane, agent: WorkerAgent, number: signal.Signals)
     assert row.is_suspect, "the group died while it was at this job"
 
 
+@pytest.mark.alone
 async def test_ranks_draw_and_a_group_that_broke_is_started_anew(
     plane: Plane, start: Start, checkpoint: str
 ) -> None:
