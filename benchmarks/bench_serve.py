@@ -198,7 +198,8 @@ async def served(folder: Path) -> AsyncIterator[int]:
     """The port of a server whose worker is ready."""
     port = free_port()
     command = [*DIFFUSERVE, "serve", "--port", str(port), "--data-dir", str(folder / "data")]
-    server = Program("serve", [*command, "--model", _MODEL], serving_environment(), folder / "serve.log")
+    command += ["--model", _MODEL, "--image-filter", "none"]  # the engine beside it has none either
+    server = Program("serve", command, serving_environment(), folder / "serve.log")
     server.start()
     try:
         await _until_ready(server, port)

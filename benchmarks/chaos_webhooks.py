@@ -15,7 +15,8 @@ from chaos_audit import Records
 from diffuserve.domain.job import FINAL_STATUSES
 from diffuserve.domain.webhook import DeliveryStatus
 from diffuserve.jobs import schema
-from diffuserve.testing.webhook_receiver import Received, WebhookReceiver
+from diffuserve.testing.http_request import Asked
+from diffuserve.testing.webhook_receiver import WebhookReceiver
 
 jobs, deliveries = schema.jobs, schema.webhook_deliveries
 
@@ -67,7 +68,7 @@ class WebhookLog:
         for received in new:
             self._note(received)
 
-    def _note(self, received: Received) -> None:
+    def _note(self, received: Asked) -> None:
         try:
             told = self._signature.verify(received.body, dict(received.headers))
         except WebhookVerificationError:

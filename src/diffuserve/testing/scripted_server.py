@@ -8,6 +8,8 @@ from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass, field
 from typing import Any
 
+from diffuserve.testing.http_request import Asked, read_request
+
 _PIECE = b"x" * 65_536
 
 
@@ -33,20 +35,6 @@ class Reply:
         return self.content if isinstance(self.content, bytes) else json.dumps(self.content).encode()
 
 
-@dataclass(frozen=True)
-class Asked:
-    """One request; header names in small letters."""
-
-    method: str
-    path: str
-    headers: Mapping[str, str]
-    body: bytes
-
-    @property
-    def json(self) -> Any:
-        return json.loads(self.body)
-
-
 @dataclass
 class ScriptedServer:
     """Answers with `script`'s replies in turn, then with `always`. `None` in it cuts the line at once."""
@@ -64,7 +52,7 @@ class ScriptedServer:
 
     async def answer(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         try:
-            while asked := await _read(reader):
+            while asked := await read_request(reader):
                 self.asked.append(asked)
                 reply = self.script.popleft() if self.script else self.always
                 if reply is None or not await self._send(reply, writer):
@@ -125,18 +113,6 @@ def moderation_reply(scores: Mapping[str, Any]) -> Reply:
     """As OpenAI's moderation API has it."""
     result = {"flagged": False, "categories": {}, "category_scores": dict(scores)}
     return Reply({"id": "modr-1", "model": "m", "results": [result]})
-
-
-async def _read(reader: asyncio.StreamReader) -> Asked | None:
-    try:
-        head = (await reader.readuntil(b"\r\n\r\n")).decode()
-    except asyncio.IncompleteReadError:
-        return None
-    first, *lines = head.strip().split("\r\n")
-    headers = {name.lower(): value.strip() for name, _, value in (line.partition(":") for line in lines)}
-    body = await reader.readexactly(int(headers.get("content-length", "0")))
-    method, path, _ = first.split(" ")
-    return Asked(method, path, headers, body)
 
 
 def _head(reply: Reply) -> bytes:

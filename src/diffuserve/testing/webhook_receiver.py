@@ -2,19 +2,12 @@
 
 import asyncio
 from collections import deque
-from collections.abc import AsyncGenerator, Mapping
+from collections.abc import AsyncGenerator
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from ssl import SSLContext
 
-
-@dataclass(frozen=True)
-class Received:
-    """One POST; header names in small letters."""
-
-    path: str
-    headers: Mapping[str, str]
-    body: bytes
+from diffuserve.testing.http_request import Asked, read_request
 
 
 @dataclass
@@ -23,7 +16,7 @@ class WebhookReceiver:
 
     port: int = 0
     script: deque[int | None] = field(default_factory=deque)
-    received: list[Received] = field(default_factory=list)
+    received: list[Asked] = field(default_factory=list)
     arrived: asyncio.Event = field(default_factory=asyncio.Event)
     redirect_to: str = ""
 
@@ -31,7 +24,7 @@ class WebhookReceiver:
     def url(self) -> str:
         return f"http://127.0.0.1:{self.port}/hook"
 
-    async def wait_for(self, count: int, seconds: float = 10.0) -> list[Received]:
+    async def wait_for(self, count: int, seconds: float = 10.0) -> list[Asked]:
         """Raises `TimeoutError` unless so many have come."""
         async with asyncio.timeout(seconds):
             while len(self.received) < count:
@@ -41,7 +34,7 @@ class WebhookReceiver:
 
     async def answer(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         try:
-            while request := await _read(reader):
+            while request := await read_request(reader):
                 self.received.append(request)
                 self.arrived.set()
                 status = self.script.popleft() if self.script else 204
@@ -69,14 +62,3 @@ async def receiving(ssl: SSLContext | None = None) -> AsyncGenerator[WebhookRece
     receiver.port = server.sockets[0].getsockname()[1]
     yield receiver
     server.close()
-
-
-async def _read(reader: asyncio.StreamReader) -> Received | None:
-    try:
-        head = (await reader.readuntil(b"\r\n\r\n")).decode()
-    except asyncio.IncompleteReadError:
-        return None
-    first, *lines = head.strip().split("\r\n")
-    headers = {name.lower(): value.strip() for name, _, value in (line.partition(":") for line in lines)}
-    body = await reader.readexactly(int(headers.get("content-length", "0")))
-    return Received(first.split(" ")[1], headers, body)

@@ -24,7 +24,8 @@ from diffuserve.api.webhook_sender import WebhookSender
 from diffuserve.jobs.config import StoreConfig
 from diffuserve.jobs.store import JobStore
 from diffuserve.testing.hand_worker import PNG, HandWorker
-from diffuserve.testing.webhook_receiver import Received, WebhookReceiver, receiving
+from diffuserve.testing.http_request import Asked
+from diffuserve.testing.webhook_receiver import WebhookReceiver, receiving
 
 LOOPBACK = ("127.0.0.0/8",)
 _FAST_RETRIES = (0.05, 0.05, 0.05)
@@ -81,7 +82,7 @@ async def draw(http: httpx.AsyncClient, worker: HandWorker, url: str) -> dict[st
     return job
 
 
-async def verified(http: httpx.AsyncClient, received: Received) -> dict[str, Any]:
+async def verified(http: httpx.AsyncClient, received: Asked) -> dict[str, Any]:
     """What the library of Standard Webhooks lets pass."""
     secret = (await http.get("/v1/webhooks/secret")).json()["secret"]
     message: dict[str, Any] = Webhook(secret).verify(received.body, dict(received.headers))
@@ -126,7 +127,7 @@ async def test_a_message_that_was_changed_is_not_verified(
 ) -> None:
     await draw(http, worker, receiver.url)
     [received] = await receiver.wait_for(1)
-    forged = Received("/", received.headers, received.body.replace(b"succeeded", b"failed"))
+    forged = Asked("POST", "/", received.headers, received.body.replace(b"succeeded", b"failed"))
     with pytest.raises(WebhookVerificationError):
         await verified(http, forged)
 
