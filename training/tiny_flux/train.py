@@ -1,7 +1,7 @@
 """Train the bundled model from nothing: pictures, captions, VAE, text encoders, denoiser, folder.
 
     python training/tiny_flux/train.py                    # into out/training, assembled in out/tiny-flux
-    python training/tiny_flux/train.py --steps 40000      # a longer course of the denoiser
+    python training/tiny_flux/train.py --size-steps 40000 # a longer second course of the denoiser
     python training/tiny_flux/train.py --assemble-only    # from what there is, averaged weights
 
 Stop it at any time; the same command goes on where it was. Every stage is saved every two minutes.
@@ -51,9 +51,9 @@ def parse_arguments() -> argparse.Namespace:
     parser.add_argument("--state", type=Path, default=Path("out/training"), help="where stages are saved")
     parser.add_argument("--folder", type=Path, default=Path("out/tiny-flux"), help="the finished model")
     parser.add_argument("--vae-steps", type=int, default=9_000)
-    parser.add_argument("--pictures", type=int, default=30_000, help="that the denoiser learns from")
+    parser.add_argument("--pictures", type=int, default=40_000, help="that the denoiser learns from")
     parser.add_argument("--text-steps", type=int, default=1_200)
-    parser.add_argument("--steps", type=int, default=20_000, help="of the denoiser, native size")
+    parser.add_argument("--steps", type=int, default=10_000, help="of the denoiser, native size")
     parser.add_argument("--size-steps", type=int, default=10_000, help="of the denoiser, all sizes")
     parser.add_argument("--threads", type=int, default=2)
     parser.add_argument("--eager", action="store_true", help="do not compile the denoiser")
