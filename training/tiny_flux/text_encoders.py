@@ -84,11 +84,17 @@ def train(folder: Path, num_steps: int) -> TextEncoders:
 
 
 def labels_of(scene: Scene) -> list[int]:
-    """What each head should say; -100 where there is nothing to say."""
+    """What each head should say; -100 where there is nothing to say.
+
+    Of two objects the left or upper one comes first, whichever the caption names first: what stands
+    where is told apart here, where it is cheap to learn, and not by the denoiser.
+    """
     labels = []
+    is_turned = scene.relation is not None and sum(RELATIONS[scene.relation]) > 0
+    things = scene.things[::-1] if is_turned else scene.things
     for number in range(2):
-        if number < len(scene.things):
-            thing = scene.things[number]
+        if number < len(things):
+            thing = things[number]
             said = (thing.shape, thing.colour, thing.size, thing.place)
             labels += [choices.index(word) for choices, word in zip(_THING, said, strict=True)]
         else:
