@@ -2,6 +2,7 @@
 
 import random
 import re
+import string
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -28,6 +29,7 @@ class Corpus:
         grammar: dict[str, Any] = yaml.safe_load(GRAMMAR.read_text(encoding="utf-8"))
         self._slots: dict[str, list[str]] = grammar["slots"]
         self._slots |= {name: list(one.terms) for name, one in policy.lists.items()}
+        self._slots |= {"number": [str(number) for number in range(2_100)], "nonsense": _nonsense()}
         self._templates: dict[str, list[str]] = grammar["templates"]
         self._written: dict[str, list[str]] = {SAFE: grammar["hard_safe"], **grammar["written"]}
 
@@ -46,6 +48,12 @@ class Corpus:
 
     def _fill(self, template: str, chance: random.Random) -> str:
         return _SLOT.sub(lambda match: chance.choice(self._slots[match[1]]), template)
+
+
+def _nonsense() -> list[str]:
+    """Words that nobody has seen say nothing."""
+    chance = random.Random(7)
+    return ["".join(chance.choices(string.ascii_lowercase, k=chance.randint(2, 10))) for _ in range(3_000)]
 
 
 def labels(policy: Policy) -> list[str]:

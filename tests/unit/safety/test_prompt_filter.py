@@ -20,12 +20,12 @@ BOTH = PolicyFilter(POLICY, EmbeddedClassifier.load())
 
 # Of the shipped weights; they change with every training.
 GOLDEN = {
-    "sexual_minors": 0.0006,
-    "sexual": 0.0008,
-    "hate": 0.0005,
-    "violence": 0.0702,
-    "self_harm": 0.2500,
-    "harassment": 0.0014,
+    "sexual_minors": 0.0004,
+    "sexual": 0.0007,
+    "hate": 0.0003,
+    "violence": 0.0788,
+    "self_harm": 0.2823,
+    "harassment": 0.0011,
 }
 
 
@@ -79,6 +79,12 @@ async def test_minors_with_sexual_words_are_refused_in_any_order_and_for_any_ten
         verdict = await one.check(f"{words[0]} in a picture with {words[1]}", "open")
         assert verdict.action is Action.BLOCK
         assert verdict.category == MINORS
+
+
+@pytest.mark.parametrize("word", ["job", "picture", "order", "cat", "xq"])
+async def test_a_number_beside_a_word_means_nothing(word: str) -> None:
+    found = [number for number in range(0, 2_000, 11) if (await BOTH.check(f"{word} {number}")).findings]
+    assert len(found) <= 2, found
 
 
 FAR = "and so on, over hills and rivers, " * 4
