@@ -25,7 +25,7 @@ from diffuserve.jobs.batches import ITEMS_AT_ONCE
 from diffuserve.jobs.store import ServedModel
 
 _MAX_SHOWN_ERRORS = 20
-_ITEMS_A_TURN = 16  # that are read before others get the event loop
+_ITEMS_A_TURN = 4  # that are read and judged before others get the event loop
 
 
 @dataclass
