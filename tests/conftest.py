@@ -19,6 +19,7 @@ from diffuserve.testing.fake_pipeline import FakePipeline
 from diffuserve.testing.faulty_proxy import FaultyProxy
 from diffuserve.testing.postgres import PostgresServer
 from diffuserve.testing.s3 import S3Server
+from diffuserve.testing.scripted_server import ScriptedServer, scripted
 from diffuserve.testing.valkey import ValkeyServer
 
 _DATABASE_NUMBERS = itertools.count()
@@ -72,6 +73,13 @@ def valkey() -> Iterator[ValkeyServer]:
 def own_valkey() -> Iterator[ValkeyServer]:
     """For a test that hurts it."""
     with ValkeyServer() as server:
+        yield server
+
+
+@pytest.fixture
+async def elsewhere() -> AsyncIterator[ScriptedServer]:
+    """Somebody else's server, which may do anything."""
+    async with scripted() as server:
         yield server
 
 

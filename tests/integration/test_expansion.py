@@ -11,7 +11,7 @@ from diffuserve.domain.errors import InvalidParams
 from diffuserve.prompts.base import Expansion, ExpansionOutcome
 from diffuserve.prompts.cache import CachedExpander
 from diffuserve.prompts.chat import ChatConfig, ChatExpander
-from diffuserve.testing.scripted_server import Reply, ScriptedServer, chat_reply, scripted
+from diffuserve.testing.scripted_server import Reply, ScriptedServer, chat_reply
 
 KEY = "sk-secret"
 LONG = chat_reply("A cat on a sofa, in warm light.")
@@ -20,24 +20,18 @@ ZIPPED = Reply(b"\x1f\x8b", headers={"content-type": "application/json", "conten
 
 
 @pytest.fixture
-async def server() -> AsyncIterator[ScriptedServer]:
-    async with scripted() as server:
-        yield server
-
-
-@pytest.fixture
-async def expander(server: ScriptedServer) -> AsyncIterator[ChatExpander]:
-    config = ChatConfig(url=server.url, model="writer", key=KEY, timeout_seconds=1.0)
+async def expander(elsewhere: ScriptedServer) -> AsyncIterator[ChatExpander]:
+    config = ChatConfig(url=elsewhere.url, model="writer", key=KEY, timeout_seconds=1.0)
     expander = ChatExpander(config)
     yield expander
     await expander.close()
 
 
-async def test_a_prompt_is_expanded(server: ScriptedServer, expander: ChatExpander) -> None:
-    server.always = LONG
+async def test_a_prompt_is_expanded(elsewhere: ScriptedServer, expander: ChatExpander) -> None:
+    elsewhere.always = LONG
     expansion = await expander.expand("a cat", 2**63 - 1)
     assert expansion == Expansion("A cat on a sofa, in warm light.", ExpansionOutcome.EXPANDED)
-    [asked] = server.asked
+    [asked] = elsewhere.asked
     assert (asked.method, asked.path) == ("POST", "/v1/chat/completions")
     assert asked.headers["authorization"] == f"Bearer {KEY}"
     assert asked.json["messages"][1] == {"role": "user", "content": "a cat"}
@@ -45,11 +39,11 @@ async def test_a_prompt_is_expanded(server: ScriptedServer, expander: ChatExpand
     assert {"model", "temperature", "max_tokens"} <= asked.json.keys()
 
 
-async def test_the_seed_is_sent(server: ScriptedServer, expander: ChatExpander) -> None:
-    server.always = LONG
+async def test_the_seed_is_sent(elsewhere: ScriptedServer, expander: ChatExpander) -> None:
+    elsewhere.always = LONG
     for seed in (7, 7, 8):
         await expander.expand("a cat", seed)
-    assert [one.json["seed"] for one in server.asked] == [7, 7, 8]
+    assert [one.json["seed"] for one in elsewhere.asked] == [7, 7, 8]
 
 
 @pytest.mark.parametrize(
@@ -70,41 +64,41 @@ async def test_the_seed_is_sent(server: ScriptedServer, expander: ChatExpander) 
     ],
 )
 async def test_whatever_is_answered_the_prompt_comes_back(
-    server: ScriptedServer, expander: ChatExpander, reply: Reply | None
+    elsewhere: ScriptedServer, expander: ChatExpander, reply: Reply | None
 ) -> None:
-    server.always = reply
+    elsewhere.always = reply
     expansion = await expander.expand("a cat", 1)
     assert (expansion.prompt, expansion.outcome) == ("a cat", ExpansionOutcome.ERROR)
     assert expansion.message
     assert KEY not in expansion.message
-    assert {one.path for one in server.asked} == {"/v1/chat/completions"}, "no redirect is followed"
+    assert {one.path for one in elsewhere.asked} == {"/v1/chat/completions"}, "no redirect is followed"
 
 
 @pytest.mark.parametrize(
     "reply", [Reply(LONG.content, delay_seconds=60.0), Reply(LONG.content, drip_seconds=0.05)]
 )
 async def test_a_slow_server_is_waited_for_no_longer_than_said(
-    server: ScriptedServer, expander: ChatExpander, reply: Reply
+    elsewhere: ScriptedServer, expander: ChatExpander, reply: Reply
 ) -> None:
-    server.always, before = reply, time.monotonic()
+    elsewhere.always, before = reply, time.monotonic()
     expansion = await expander.expand("a cat", 1)
     assert (expansion.prompt, expansion.outcome) == ("a cat", ExpansionOutcome.TIMEOUT)
     assert 0.9 < time.monotonic() - before < 3
 
 
-async def test_an_endless_answer_is_left(server: ScriptedServer, expander: ChatExpander) -> None:
-    server.always = Reply(b"{", is_endless=True)
+async def test_an_endless_answer_is_left(elsewhere: ScriptedServer, expander: ChatExpander) -> None:
+    elsewhere.always = Reply(b"{", is_endless=True)
     assert (await expander.expand("a cat", 1)).outcome is ExpansionOutcome.ERROR
-    assert server.num_sent < 16 << 20, "no more than sockets hold"
+    assert elsewhere.num_sent < 16 << 20, "no more than sockets hold"
 
 
 async def test_a_connection_that_is_cut_is_tried_once_more(
-    server: ScriptedServer, expander: ChatExpander
+    elsewhere: ScriptedServer, expander: ChatExpander
 ) -> None:
-    server.always = LONG
-    server.script.append(None)
+    elsewhere.always = LONG
+    elsewhere.script.append(None)
     assert (await expander.expand("a cat", 1)).outcome is ExpansionOutcome.EXPANDED
-    assert len(server.asked) == 2
+    assert len(elsewhere.asked) == 2
 
 
 async def test_without_a_server_the_prompt_comes_back() -> None:
@@ -114,20 +108,20 @@ async def test_without_a_server_the_prompt_comes_back() -> None:
     assert (expansion.prompt, expansion.outcome) == ("a cat", ExpansionOutcome.ERROR)
 
 
-async def test_cookies_are_not_kept(server: ScriptedServer, expander: ChatExpander) -> None:
+async def test_cookies_are_not_kept(elsewhere: ScriptedServer, expander: ChatExpander) -> None:
     headers = {"content-type": "application/json", "set-cookie": "who=you"}
-    server.always = Reply(LONG.content, headers=headers)
+    elsewhere.always = Reply(LONG.content, headers=headers)
     for _ in range(2):
         await expander.expand("a cat", 1)
-    assert all("cookie" not in one.headers for one in server.asked)
+    assert all("cookie" not in one.headers for one in elsewhere.asked)
 
 
-async def test_a_retry_gives_the_same_text_and_asks_nobody(server: ScriptedServer) -> None:
-    cached = CachedExpander(ChatExpander(ChatConfig(url=server.url, model="writer")))
-    server.script.extend([chat_reply("A cat, once."), chat_reply("A cat, twice.")])
+async def test_a_retry_gives_the_same_text_and_asks_nobody(elsewhere: ScriptedServer) -> None:
+    cached = CachedExpander(ChatExpander(ChatConfig(url=elsewhere.url, model="writer")))
+    elsewhere.script.extend([chat_reply("A cat, once."), chat_reply("A cat, twice.")])
     at_once = await asyncio.gather(*(cached.expand("a cat", 1) for _ in range(5)))
     assert {one.prompt for one in [*at_once, await cached.expand("a cat", 1)]} == {"A cat, once."}
-    assert len(server.asked) == 1
+    assert len(elsewhere.asked) == 1
     await cached.close()
 
 

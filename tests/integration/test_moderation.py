@@ -1,54 +1,31 @@
-"""Scores for prompts over HTTP: from `diffuserve moderate`, and from servers that may do anything."""
+"""Scores for prompts over HTTP, from servers that may do anything."""
 
-import asyncio
-import json
-import signal
-import subprocess
-import sys
 import time
-from collections.abc import AsyncIterator, Iterator, Mapping
-from pathlib import Path
+from collections.abc import AsyncIterator
 from typing import Any
 
-import httpx
-import openai
 import pytest
-import torch
-from safetensors.torch import load_file, save_file
 
-from diffuserve.cli import main as cli
-from diffuserve.cli.http_server import address_of, listen, serving
-from diffuserve.domain.errors import InvalidModel, InvalidParams, ModerationUnavailable
+from diffuserve.domain.errors import InvalidParams, ModerationUnavailable
 from diffuserve.remote.json_api import Endpoint
 from diffuserve.safety.moderation import ModerationClassifier
-from diffuserve.safety.moderation_app import ModerationLimits, create_moderation_app
-from diffuserve.safety.text_checkpoint import TextCheckpoint
-from diffuserve.testing.scripted_server import Reply, ScriptedServer, moderation_reply, scripted
-from diffuserve.testing.text_classifiers import write_text_checkpoint
+from diffuserve.testing.scripted_server import Reply, ScriptedServer, moderation_reply
 
 KEY = "sk-secret"
-LABELS = ("OK", "sexual", "hate/threatening", "violence")
 FINE = moderation_reply({"sexual": 0.1})
-PROMPTS = ("a red circle", "a blue dog a gun", "", "what is not known")
 
 
 @pytest.fixture
-async def server() -> AsyncIterator[ScriptedServer]:
-    async with scripted() as server:
-        yield server
-
-
-@pytest.fixture
-async def classifier(server: ScriptedServer) -> AsyncIterator[ModerationClassifier]:
-    classifier = ModerationClassifier(server.url, key=KEY, timeout_seconds=1.0)
+async def classifier(elsewhere: ScriptedServer) -> AsyncIterator[ModerationClassifier]:
+    classifier = ModerationClassifier(elsewhere.url, key=KEY, timeout_seconds=1.0)
     yield classifier
     await classifier.close()
 
 
 async def test_openais_categories_become_ours(
-    server: ScriptedServer, classifier: ModerationClassifier
+    elsewhere: ScriptedServer, classifier: ModerationClassifier
 ) -> None:
-    server.always = moderation_reply(
+    elsewhere.always = moderation_reply(
         {
             "sexual": 0.1,
             "sexual/minors": 0.2,
@@ -75,12 +52,12 @@ async def test_openais_categories_become_ours(
     }
 
 
-async def test_the_prompt_is_sent_with_the_key(server: ScriptedServer) -> None:
-    server.always = FINE
-    classifier = ModerationClassifier(server.url, model="m", key=KEY)
+async def test_the_prompt_is_sent_with_the_key(elsewhere: ScriptedServer) -> None:
+    elsewhere.always = FINE
+    classifier = ModerationClassifier(elsewhere.url, model="m", key=KEY)
     await classifier.scores("a cät\n")
     await classifier.close()
-    [asked] = server.asked
+    [asked] = elsewhere.asked
     assert (asked.method, asked.path) == ("POST", "/v1/moderations")
     assert asked.json == {"input": "a cät\n", "model": "m"}
     assert asked.headers["authorization"] == f"Bearer {KEY}"
@@ -115,41 +92,41 @@ async def test_the_prompt_is_sent_with_the_key(server: ScriptedServer) -> None:
     ],
 )
 async def test_whatever_is_wrong_no_prompt_passes_unjudged(
-    server: ScriptedServer, classifier: ModerationClassifier, reply: Reply | None
+    elsewhere: ScriptedServer, classifier: ModerationClassifier, reply: Reply | None
 ) -> None:
-    server.always = reply
+    elsewhere.always = reply
     with pytest.raises(ModerationUnavailable) as error:
         await classifier.scores("a cat")
     assert KEY not in str(error.value)
     assert error.value.retry_after > 0
-    assert {one.path for one in server.asked} == {"/v1/moderations"}, "no redirect is followed"
-    assert len(server.asked) <= 2
+    assert {one.path for one in elsewhere.asked} == {"/v1/moderations"}, "no redirect is followed"
+    assert len(elsewhere.asked) <= 2
 
 
 @pytest.mark.parametrize(
     "reply", [Reply(FINE.content, delay_seconds=60.0), Reply(FINE.content, drip_seconds=0.05)]
 )
 async def test_a_slow_server_is_waited_for_no_longer_than_said(
-    server: ScriptedServer, classifier: ModerationClassifier, reply: Reply
+    elsewhere: ScriptedServer, classifier: ModerationClassifier, reply: Reply
 ) -> None:
-    server.always, before = reply, time.monotonic()
+    elsewhere.always, before = reply, time.monotonic()
     with pytest.raises(ModerationUnavailable, match="within 1 s"):
         await classifier.scores("a cat")
     assert 0.9 < time.monotonic() - before < 3
 
 
-async def test_an_endless_answer_is_left(server: ScriptedServer, classifier: ModerationClassifier) -> None:
-    server.always = Reply(b"{", is_endless=True)
+async def test_an_endless_answer_is_left(elsewhere: ScriptedServer, classifier: ModerationClassifier) -> None:
+    elsewhere.always = Reply(b"{", is_endless=True)
     with pytest.raises(ModerationUnavailable):
         await classifier.scores("a cat")
-    assert server.num_sent < 16 << 20, "no more than sockets hold"
+    assert elsewhere.num_sent < 16 << 20, "no more than sockets hold"
 
 
 async def test_a_connection_that_is_cut_is_tried_once_more(
-    server: ScriptedServer, classifier: ModerationClassifier
+    elsewhere: ScriptedServer, classifier: ModerationClassifier
 ) -> None:
-    server.always = FINE
-    server.script.append(None)
+    elsewhere.always = FINE
+    elsewhere.script.append(None)
     assert await classifier.scores("a cat") == {"sexual": 0.1}
 
 
@@ -181,242 +158,3 @@ def test_what_cannot_be_called_is_refused_at_the_start(wrong: dict[str, Any]) ->
     with pytest.raises(InvalidParams) as refused:
         ModerationClassifier(**({"url": "http://h"} | wrong))
     assert "secret" not in str(refused.value)
-
-
-@pytest.fixture(scope="module")
-def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return write_text_checkpoint(tmp_path_factory.mktemp("checkpoint"), LABELS)
-
-
-def pipeline_scores(folder: Path, text: str) -> dict[str, float]:
-    from transformers import pipeline
-
-    classify = pipeline("text-classification", model=str(folder), top_k=None)
-    return {one["label"]: one["score"] for one in classify([text])[0]}
-
-
-@pytest.mark.parametrize("seed", range(2))
-@pytest.mark.parametrize(
-    ("problem", "labels"),
-    [
-        ("multi_label_classification", LABELS),
-        ("single_label_classification", LABELS),
-        (None, LABELS),
-        (None, ("toxic",)),
-    ],
-)
-def test_scores_are_those_of_transformers_own_pipeline(
-    problem: Any, labels: tuple[str, ...], seed: int, tmp_path: Path
-) -> None:
-    write_text_checkpoint(tmp_path, labels, problem=problem, seed=seed)
-    checkpoint = TextCheckpoint(tmp_path)
-    for text in PROMPTS:
-        assert checkpoint.scores(text) == pytest.approx(pipeline_scores(tmp_path, text), abs=1e-6)
-
-
-def test_of_a_long_text_every_part_is_read(tmp_path: Path) -> None:
-    checkpoint = TextCheckpoint(write_text_checkpoint(tmp_path, LABELS, max_tokens=18))
-    parts = ["a red circle a blue circle a red cat a blue dog a red circle a", "gun nude gun nude"]
-    first, last = (checkpoint.scores(part) for part in parts)
-    both = checkpoint.scores(" ".join(parts))
-    assert all(both[label] >= first[label] - 1e-6 for label in LABELS), "the first window is the first part"
-    assert both != pytest.approx(first)
-    assert last.keys() == both.keys()
-
-
-@pytest.fixture
-async def served(folder: Path) -> AsyncIterator[str]:
-    app = create_moderation_app(TextCheckpoint(folder), ModerationLimits(4, 100, 8), ["OK"])
-    listener = listen("127.0.0.1", 0)
-    async with serving(app, listener):
-        yield address_of(listener)
-    listener.close()
-
-
-async def test_the_classifier_reads_what_moderate_serves(served: str, folder: Path) -> None:
-    classifier = ModerationClassifier(served)
-    for prompt in PROMPTS:
-        theirs = pipeline_scores(folder, prompt)
-        ours = {name.replace("hate/threatening", "hate"): score for name, score in theirs.items()}
-        assert await classifier.scores(prompt) == pytest.approx(ours, abs=1e-6)
-    await classifier.close()
-
-
-def test_labels_that_a_folder_gives_one_name_are_one_score(folder: Path, tmp_path: Path) -> None:
-    copy_files(folder, tmp_path, but="")
-    names = {"OK": "fine", "sexual": "nsfw", "violence": "nsfw"}
-    (tmp_path / "diffuserve.json").write_text(json.dumps({"labels": names}))
-    own, found = TextCheckpoint(folder).scores("a gun"), TextCheckpoint(tmp_path).scores("a gun")
-    largest = max(own["sexual"], own["violence"])
-    assert found == {"fine": own["OK"], "nsfw": largest, "hate/threatening": own["hate/threatening"]}
-
-
-async def test_openais_own_client_reads_it(served: str, folder: Path) -> None:
-    async with openai.AsyncOpenAI(base_url=f"{served}/v1", api_key="any", max_retries=0) as client:
-        answer = await client.moderations.create(input=["a red circle", "a gun"])
-    assert answer.id.startswith("modr-")
-    assert answer.model == folder.name
-    assert len(answer.results) == 2
-    scores = answer.results[0].category_scores.model_dump(by_alias=True)
-    expected = pipeline_scores(folder, "a red circle")
-    assert {name: scores[name] for name in LABELS} == pytest.approx(expected, abs=1e-6)
-
-
-async def test_harmless_labels_flag_nothing(served: str) -> None:
-    async with httpx.AsyncClient(base_url=served) as client:
-        results = (await client.post("/v1/moderations", json={"input": ["a", "a gun"]})).json()["results"]
-    for one in results:
-        assert one["categories"]["OK"] is False
-        harmful = {name: score for name, score in one["category_scores"].items() if name != "OK"}
-        assert one["flagged"] == any(score >= 0.5 for score in harmful.values())
-
-
-@pytest.mark.parametrize(
-    ("body", "status", "message"),
-    [
-        (b"{", 400, "JSON"),
-        (b"[]", 400, "JSON"),
-        (b"{}", 400, "JSON"),
-        (b'{"input": []}', 400, "list of texts"),
-        (b'{"input": [1]}', 400, "list of texts"),
-        (b'{"input": {"type": "text"}}', 400, "list of texts"),
-        (json.dumps({"input": ["a"] * 5}).encode(), 400, "at most 4"),
-        (json.dumps({"input": "a" * 101}).encode(), 400, "at most 100"),
-        (b" " * 100_000, 413, "bytes"),
-    ],
-)
-async def test_bad_requests_are_refused_as_openai_does(
-    served: str, body: bytes, status: int, message: str
-) -> None:
-    async with httpx.AsyncClient(base_url=served) as client:
-        answer = await client.post("/v1/moderations", content=body)
-        assert (answer.status_code, answer.json()["error"]["type"]) == (status, "invalid_request_error")
-        assert message in answer.json()["error"]["message"]
-        assert (await client.get("/healthz")).json()["status"] == "ok"
-
-
-class Stuck:
-    """A classifier that waits for a word, and fails on another."""
-
-    name = "stuck"
-
-    def __init__(self) -> None:
-        self.num_running = self.most_running = 0
-
-    def scores(self, text: str) -> Mapping[str, float]:
-        if text == "fail":
-            raise ValueError("NaN")
-        self.num_running += 1
-        self.most_running = max(self.most_running, self.num_running)
-        time.sleep(0.2)
-        self.num_running -= 1
-        return {"hate": 0.0}
-
-
-async def post(client: httpx.AsyncClient, text: str) -> int:
-    return (await client.post("/v1/moderations", json={"input": text})).status_code
-
-
-async def test_no_more_requests_wait_than_said_and_calls_do_not_overlap() -> None:
-    stuck = Stuck()
-    app = create_moderation_app(stuck, ModerationLimits(max_waiting=2))
-    transport = httpx.ASGITransport(app)
-    async with httpx.AsyncClient(transport=transport, base_url="http://app") as client:
-        statuses = await asyncio.gather(*(post(client, "a") for _ in range(4)))
-        assert sorted(statuses) == [200, 200, 503, 503]
-        assert stuck.most_running == 1
-        assert await post(client, "fail") == 500
-        assert await post(client, "a") == 200, "one text's failure fails that text alone"
-
-
-def test_a_pickle_is_refused(folder: Path, tmp_path: Path) -> None:
-    copy_files(folder, tmp_path, but="model.safetensors")
-    torch.save(load_file(folder / "model.safetensors"), tmp_path / "pytorch_model.bin")
-    with pytest.raises(InvalidModel, match="only pickled weights"):
-        TextCheckpoint(tmp_path)
-
-
-def test_weights_that_lack_the_classifier_are_refused(folder: Path, tmp_path: Path) -> None:
-    copy_files(folder, tmp_path, but="model.safetensors")
-    weights = load_file(folder / "model.safetensors")
-    weights = {name: tensor for name, tensor in weights.items() if not name.startswith("classifier")}
-    save_file(weights, tmp_path / "model.safetensors", {"format": "pt"})
-    with pytest.raises(InvalidModel, match=r"lack classifier\.bias"):
-        TextCheckpoint(tmp_path)
-
-
-@pytest.mark.parametrize(
-    ("changed", "message"),
-    [
-        ({"architectures": ["BertModel"]}, "BertModel"),
-        ({"architectures": None}, "nothing that is named"),
-        ({"auto_map": {"AutoModel": "code.Model"}}, "Python code"),
-        ({"problem_type": "regression"}, "regression"),
-        ({"model_type": "unheard-of"}, "transformers cannot load it"),
-    ],
-)
-def test_another_kind_of_checkpoint_is_refused(
-    folder: Path, changed: dict[str, Any], message: str, tmp_path: Path
-) -> None:
-    copy_files(folder, tmp_path, but="config.json")
-    config = json.loads((folder / "config.json").read_text()) | changed
-    (tmp_path / "config.json").write_text(json.dumps(config))
-    with pytest.raises(InvalidModel, match=message):
-        TextCheckpoint(tmp_path)
-
-
-def copy_files(source: Path, target: Path, but: str) -> None:
-    for file in source.iterdir():
-        if file.name != but:
-            (target / file.name).write_bytes(file.read_bytes())
-
-
-MODERATE = [sys.executable, "-m", "diffuserve", "moderate"]
-
-
-@pytest.fixture(scope="module")
-def process(folder: Path) -> Iterator[subprocess.Popen[str]]:
-    command = [*MODERATE, str(folder), "--port", "0", "--harmless", "OK", "--max-inputs", "2"]
-    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as process:
-        yield process
-        process.kill()
-
-
-async def test_the_command_serves_until_it_is_stopped(process: subprocess.Popen[str], folder: Path) -> None:
-    assert process.stdout is not None
-    address = process.stdout.readline().strip()
-    assert address.startswith("http://127.0.0.1:")
-    classifier = ModerationClassifier(address)
-    found = await classifier.scores("a gun")
-    await classifier.close()
-    assert found["violence"] == pytest.approx(pipeline_scores(folder, "a gun")["violence"], abs=1e-6)
-    assert httpx.post(f"{address}/v1/moderations", json={"input": ["a"] * 3}).status_code == 400
-    process.send_signal(signal.SIGTERM)
-    assert process.wait(timeout=20) == 0
-
-
-@pytest.mark.parametrize(
-    ("folder_is", "harmless", "message"),
-    [
-        ("empty", "OK", "config.json is missing"),
-        ("a classifier", "fine", "the classifier's labels are OK, sexual, hate/threatening, violence"),
-    ],
-)
-def test_what_is_wrong_is_one_line_and_exit_code_2(
-    folder_is: str,
-    harmless: str,
-    message: str,
-    folder: Path,
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
-    capsys: pytest.CaptureFixture[str],
-) -> None:
-    shown = tmp_path if folder_is == "empty" else folder
-    monkeypatch.setattr(sys, "argv", ["diffuserve", "moderate", str(shown), "--harmless", harmless])
-    with pytest.raises(SystemExit) as stop:
-        cli.main()
-    assert stop.value.code == 2
-    errors = capsys.readouterr().err
-    assert errors.startswith("error: ")
-    assert message in errors
-    assert errors.count("\n") == 1

@@ -113,13 +113,13 @@ def draw(
     from diffuserve.cli.wiring.worker import picture_options
     from diffuserve.worker.pictures import open_desk
 
-    destination = Destination.parse(output)
+    destination, pictures = Destination.parse(output), picture_options(settings)
     requests = asyncio.run(screen(settings, requests))
     with load_engine(choice, console) as engine:
         for one in requests:
             engine.spec.resolve(one, seed=0)  # refuse all before starting any
         num_pictures = sum(one.num_images for one in requests)
-        desk = open_desk(choice.model or settings.model, picture_options(settings))
+        desk = open_desk(choice.model or settings.model, pictures)
         writer = PictureWriter(destination, desk, num_pictures)
         run = run_requests(engine, requests, console, writer.save)
     results = [run.results[index] for index in sorted(run.results)]

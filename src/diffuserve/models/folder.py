@@ -130,7 +130,7 @@ def _download(repo_id: str) -> Path:
     except (HfHubHTTPError, HFValidationError, LocalEntryNotFoundError, httpx2.HTTPError, OSError) as error:
         raise ModelNotFound(
             f"model {repo_id!r} could not be fetched from the hub "
-            f"({type(error).__name__}: {_first_line(error)}). "
+            f"({type(error).__name__}: {first_line(error)}). "
             "Without a network, download it elsewhere and give its folder instead, "
             "for example --model /models/FLUX.1-schnell; the bundled model tiny-flux needs none"
         ) from error
@@ -145,7 +145,7 @@ def _check_whole(file: Path) -> None:
         with safe_open(file, framework="pt"):
             pass  # opening checks the header against the file's length
     except (SafetensorError, OSError) as error:
-        raise InvalidModel(f"{file}: truncated or not a safetensors file ({_first_line(error)})") from error
+        raise InvalidModel(f"{file}: truncated or not a safetensors file ({first_line(error)})") from error
 
 
 def _explain_missing_weights(folder: Path) -> str:
@@ -158,5 +158,5 @@ def _explain_missing_weights(folder: Path) -> str:
     return f"{folder}: no safetensors weights"
 
 
-def _first_line(error: BaseException) -> str:
+def first_line(error: BaseException) -> str:
     return (str(error).strip().splitlines() or [""])[0][:200]

@@ -2,9 +2,16 @@
 
 
 def quiet_libraries() -> None:
-    from diffusers.utils import logging as diffusers_logging
-    from transformers.utils import logging as transformers_logging
+    from diffusers.utils import logging
 
-    for logging in (diffusers_logging, transformers_logging):
-        logging.set_verbosity_error()
-        logging.disable_progress_bar()
+    logging.set_verbosity_error()
+    logging.disable_progress_bar()
+    quiet_transformers()
+
+
+def quiet_transformers() -> None:
+    """For whoever loads no diffusion model: importing diffusers takes seconds."""
+    from transformers.utils import logging
+
+    logging.set_verbosity_error()
+    logging.disable_progress_bar()

@@ -1,11 +1,12 @@
 """What looks at prompts and at pictures."""
 
 from collections.abc import Mapping
-from typing import Protocol
-
-from PIL import Image
+from typing import TYPE_CHECKING, Protocol
 
 from diffuserve.domain.safety import FilterInfo, Verdict
+
+if TYPE_CHECKING:
+    from PIL import Image  # the control plane handles no picture
 
 
 class PromptFilter(Protocol):
@@ -37,6 +38,6 @@ class ImageFilter(Protocol):
 
     info: FilterInfo
 
-    def check(self, image: Image.Image) -> Verdict:
+    def check(self, image: "Image.Image") -> Verdict:
         """Called from several threads at once."""
         ...

@@ -11,7 +11,7 @@ import numpy as np
 from diffuserve.domain.errors import InvalidModel, InvalidParams, ModerationUnavailable
 from diffuserve.domain.safety import FilterInfo
 from diffuserve.models.fingerprint import hash_file
-from diffuserve.models.folder import ModelFolder
+from diffuserve.models.folder import ModelFolder, first_line
 from diffuserve.safety.categories import by_category, category_of
 from diffuserve.safety.onnx_session import quiet_session
 from diffuserve.safety.text_model import read_config
@@ -92,8 +92,7 @@ def _load_session(file: Path) -> Any:
     try:
         return quiet_session(file)
     except Exception as error:  # onnxruntime has its own, without a common root
-        reason = (str(error).strip().splitlines() or [""])[0][:200]
-        raise InvalidModel(f"{file}: onnxruntime cannot load it ({reason})") from error
+        raise InvalidModel(f"{file}: onnxruntime cannot load it ({first_line(error)})") from error
 
 
 def _inputs(session: Any, folder: Path) -> dict[str, Any]:

@@ -7,7 +7,8 @@ from typing import Any
 import torch
 
 from diffuserve.domain.errors import InvalidModel
-from diffuserve.models.folder import ModelFolder
+from diffuserve.models.folder import ModelFolder, first_line
+from diffuserve.models.quiet import quiet_transformers
 from diffuserve.safety.text_model import read_config
 
 _CODE = "auto_map"
@@ -62,7 +63,7 @@ def _check(folder: ModelFolder) -> None:
 def _load(folder: Path) -> tuple[Any, Any]:
     from transformers import AutoModelForSequenceClassification, AutoTokenizer
 
-    _quiet()
+    quiet_transformers()
     offline = {"local_files_only": True, "trust_remote_code": False}
     try:
         tokenizer = AutoTokenizer.from_pretrained(str(folder), **offline)
@@ -70,17 +71,10 @@ def _load(folder: Path) -> tuple[Any, Any]:
             str(folder), use_safetensors=True, output_loading_info=True, **offline
         )
     except Exception as error:  # a folder can be wrong in more ways than transformers has errors
-        reason = (str(error).strip().splitlines() or [type(error).__name__])[0][:200]
+        reason = first_line(error) or type(error).__name__
         raise InvalidModel(f"{folder}: transformers cannot load it ({reason})") from error
     if report["missing_keys"]:  # transformers would have drawn them at random
         raise InvalidModel(f"{folder}: the weights lack {', '.join(sorted(report['missing_keys'])[:3])}")
     if not tokenizer.is_fast:
         raise InvalidModel(f"{folder}: its tokenizer cannot read in windows; save it with tokenizer.json")
     return tokenizer, model.eval()
-
-
-def _quiet() -> None:
-    from transformers.utils import logging
-
-    logging.set_verbosity_error()
-    logging.disable_progress_bar()

@@ -9,6 +9,8 @@ from PIL import Image
 
 from diffuserve.domain.errors import InvalidParams
 from diffuserve.models.fingerprint import hash_weights
+from diffuserve.models.folder import first_line
+from diffuserve.models.quiet import quiet_transformers
 
 
 class TransformersClassifier:
@@ -16,12 +18,10 @@ class TransformersClassifier:
 
     def __init__(self, folder: Path) -> None:
         """Raises `InvalidParams` for a folder that holds no classifier, or only pickled weights."""
-        from diffuserve.models.quiet import quiet_libraries
-
         if not any(folder.glob("*.safetensors")):
             remedy = "must be a folder of an image classifier with *.safetensors; pickles are never opened"
             raise InvalidParams("image_filter", f"transformers:{folder}", remedy)
-        quiet_libraries()
+        quiet_transformers()
         self._processor, self._model = _load(folder)
         self._is_multi_label = self._model.config.problem_type == "multi_label_classification"
         self.labels: tuple[str, ...] = tuple(self._model.config.id2label.values())
@@ -50,7 +50,6 @@ def _load(folder: Path) -> tuple[Any, Any]:
             str(folder), local_files_only=True, use_safetensors=True
         )
     except (OSError, ValueError) as error:
-        reason = (str(error).strip().splitlines() or [""])[0]
-        remedy = f"is no image classifier that transformers can load ({reason})"
+        remedy = f"is no image classifier that transformers can load ({first_line(error)})"
         raise InvalidParams("image_filter", f"transformers:{folder}", remedy) from error
     return processor, model.eval()

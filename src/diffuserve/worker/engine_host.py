@@ -9,6 +9,7 @@ import io
 import threading
 import time
 from collections.abc import Sequence
+from concurrent.futures import Future
 from dataclasses import asdict, dataclass, field, replace
 from functools import partial
 from pathlib import Path
@@ -246,6 +247,12 @@ class EngineHost:
         return request
 
 
+def introduce(model: str, pictures: PictureOptions, link: AgentLink) -> Future[PictureDesk]:
+    """Say what the model is; the picture filter is loaded while the model is."""
+    link.send(Hello(spec=read_spec(model).to_dict(), num_gpus=torch.cuda.device_count()))
+    return in_background(partial(open_desk, model, pictures))
+
+
 def load_host(
     model: str,
     device: str | None,
@@ -256,8 +263,7 @@ def load_host(
 ) -> EngineHost:
     """Say what the model is, then load it, and the picture filter meanwhile."""
     quiet_libraries()
-    link.send(Hello(spec=read_spec(model).to_dict(), num_gpus=torch.cuda.device_count()))
-    desk = in_background(partial(open_desk, model, pictures))
+    desk = introduce(model, pictures, link)
     config = EngineConfig(cost_fit_path=cost_fit)
     engine = Engine.load(model, device=device, dtype=dtype, config=config)
     return EngineHost(engine, link, desk.result(), link.black_box)

@@ -12,7 +12,7 @@ from typing import Any, TypeVar
 from PIL.Image import Image
 
 from diffuserve.domain.errors import OutputBlocked, RequestFailed
-from diffuserve.domain.safety import Action, PicturesRecord, Verdict
+from diffuserve.domain.safety import PASSES, Action, PicturesRecord, Verdict
 from diffuserve.engine.outputs import GenerationResult
 from diffuserve.media.picture_file import save_picture
 from diffuserve.media.provenance import provenance
@@ -60,7 +60,7 @@ class PictureDesk:
     def judge(self, frames: Sequence[Image]) -> Judgement:
         """One picture, or the frames of one video. A filter that fails lets nothing pass: it raises."""
         if self.image_filter is None:
-            return Judgement(Verdict(), 0.0)
+            return Judgement(PASSES, 0.0)
         start = time.perf_counter()
         try:
             verdict = check_frames(self.image_filter, frames)

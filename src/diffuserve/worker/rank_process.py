@@ -3,7 +3,6 @@
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
-from functools import partial
 from pathlib import Path
 
 import torch
@@ -19,10 +18,8 @@ from diffuserve.parallel.plan import ParallelPlan
 from diffuserve.parallel.ranks import Ranks, beats_of, join_ranks, leave_ranks
 from diffuserve.worker.agent_link import AgentLink
 from diffuserve.worker.config import PictureOptions
-from diffuserve.worker.engine_host import EngineHost
+from diffuserve.worker.engine_host import EngineHost, introduce
 from diffuserve.worker.lockstep import Follower, LeadRunner
-from diffuserve.worker.messages import Hello
-from diffuserve.worker.pictures import in_background, open_desk
 
 
 @dataclass(frozen=True)
@@ -50,9 +47,7 @@ def lead(
     on_host: Callable[[EngineHost], None],
 ) -> None:
     """Serve the agent; `on_host` hears what answers it from now on. The other ranks see no picture."""
-    spec = read_spec(options.model).to_dict()
-    link.send(Hello(spec=spec, num_gpus=torch.cuda.device_count()))
-    desk = in_background(partial(open_desk, options.model, pictures))
+    desk = introduce(options.model, pictures, link)
     with _member(options) as (pipeline, ranks):
         # One thread steps: collectives of two threads would meet in any order.
         config = EngineConfig(cost_fit_path=cost_fit, num_threads=1)

@@ -25,7 +25,7 @@ from diffuserve.safety.policy_file import parse_policy
 from diffuserve.safety.prompt import PolicyFilter
 from diffuserve.storage.local import LocalArtifactStore
 from diffuserve.testing.hand_worker import HandWorker
-from diffuserve.testing.scripted_server import ScriptedServer, chat_reply, moderation_reply, scripted
+from diffuserve.testing.scripted_server import ScriptedServer, chat_reply, moderation_reply
 
 POLICY = parse_policy(
     """
@@ -44,13 +44,6 @@ POLICY = parse_policy(
     """
 )
 NOWHERE = "http://127.0.0.1:9"
-
-
-@pytest.fixture
-async def elsewhere() -> AsyncGenerator[ScriptedServer]:
-    """A chat or moderation API of somebody else's."""
-    async with scripted() as server:
-        yield server
 
 
 @pytest.fixture

@@ -7,8 +7,8 @@ from pathlib import Path
 import pytest
 import typer
 from PIL import Image
+from tests.unit.cli.command import run
 
-from diffuserve.cli import main as cli
 from diffuserve.cli.calibrate import sweep
 from diffuserve.cli.destination import Destination, slug
 from diffuserve.cli.generate import parse_size
@@ -18,13 +18,6 @@ from diffuserve.media.picture_file import save_picture
 from diffuserve.settings import Settings
 
 STAR = {"prompt": "a star", "seed": 7}
-
-
-def run(monkeypatch: pytest.MonkeyPatch, *arguments: str) -> int:
-    monkeypatch.setattr(sys, "argv", ["diffuserve", *arguments])
-    with pytest.raises(SystemExit) as stop:
-        cli.main()
-    return int(stop.value.code or 0)
 
 
 @pytest.mark.parametrize(

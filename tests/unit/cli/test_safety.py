@@ -3,14 +3,13 @@
 import asyncio
 import json
 import logging
-import sys
 from pathlib import Path
 
 import numpy as np
 import pytest
 from PIL import Image
+from tests.unit.cli.command import run
 
-from diffuserve.cli import main as cli
 from diffuserve.cli.wiring.control import open_store
 from diffuserve.cli.wiring.safety import open_expander, open_prompts
 from diffuserve.domain.errors import InvalidParams
@@ -45,13 +44,6 @@ def picture(tmp_path: Path) -> Path:
     levels = np.random.default_rng(0).integers(0, 255, (64, 64, 3), dtype=np.uint8)
     Image.fromarray(levels).save(path)
     return path
-
-
-def run(monkeypatch: pytest.MonkeyPatch, *arguments: str) -> int:
-    monkeypatch.setattr(sys, "argv", ["diffuserve", *arguments])
-    with pytest.raises(SystemExit) as stop:
-        cli.main()
-    return int(stop.value.code or 0)
 
 
 def test_a_prompts_verdict_is_explained(

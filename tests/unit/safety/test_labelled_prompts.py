@@ -22,17 +22,18 @@ def at_the_root(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.syspath_prepend(str(ROOT))
 
 
-HELD_OUT = "fifth"
-
-
 def evaluate() -> Any:
     return importlib.import_module("training.prompt_filter.evaluate")
 
 
+def held_out_half() -> Any:
+    return importlib.import_module("training.prompt_filter.labelled").HELD_OUT
+
+
 def test_there_are_enough_prompts_and_none_held_out_stands_elsewhere() -> None:
-    prompts = evaluate().labelled_prompts()
-    held_out = {fold(one.prompt).spelled for one in prompts if one.half == HELD_OUT}
-    others = {fold(one.prompt).spelled for one in prompts if one.half != HELD_OUT}
+    prompts, half = evaluate().labelled_prompts(), held_out_half()
+    held_out = {fold(one.prompt).spelled for one in prompts if one.half == half}
+    others = {fold(one.prompt).spelled for one in prompts if one.half != half}
     assert len(held_out) > 100
     assert len(others) > 400
     assert not held_out & others
@@ -57,7 +58,7 @@ def test_no_part_falls_below_its_floor() -> None:
 
 def test_the_page_has_the_measured_tables() -> None:
     module = evaluate()
-    for half in ("first", HELD_OUT):
+    for half in ("first", held_out_half()):
         assert module.table(RESULTS["halves"][half], module.rows_by_category) in PAGE
     assert module.latency_table(RESULTS["latency_ms"]) in PAGE
 

@@ -10,7 +10,6 @@ from diffuserve.api.prompt_processor import PromptProcessor
 from diffuserve.domain.errors import InvalidParams
 from diffuserve.prompts.base import PromptExpander
 from diffuserve.safety.base import ImageFilter, PromptFilter, TextClassifier
-from diffuserve.safety.image_filters import open_image_filter
 from diffuserve.settings import Settings
 
 if TYPE_CHECKING:
@@ -92,4 +91,6 @@ def open_expander(settings: Settings) -> PromptExpander | None:
 
 def choose_image_filter(settings: Settings) -> ImageFilter | None:
     """Raises `InvalidParams`."""
+    from diffuserve.safety.image_filters import open_image_filter
+
     return open_image_filter(settings.image_filter, settings.image_rules)
