@@ -10,17 +10,17 @@ from diffusers import FluxTransformer2DModel
 from torch import Tensor, nn
 
 from latents import Latents
-from layout import noise_with
 from loop import Course, warm_then_linear
 from scenes import caption
 from text_encoders import NUM_TOKENS, TextEncoders, Tokenizers
+from walks import Walks
 
 _BATCH = 32  # of native size; as many tokens of the others
 _NATIVE_TOKENS = 64 + NUM_TOKENS
-_NATIVE_SHARE = 0.6
+_NATIVE_SHARE = 0.7
 _SECOND_RATE = 0.6
 _THING_WEIGHT = 3.0
-_LEVELS = (1.0, 0.75, 0.5, 0.25)  # the noise levels of four steps, which most pictures are drawn with
+_LAST_LEVEL = 0.25  # of four steps, which most pictures are drawn with
 
 
 def build() -> FluxTransformer2DModel:
@@ -37,6 +37,7 @@ def build() -> FluxTransformer2DModel:
         guidance_embeds=False,
     )
     _initialise(denoiser)
+    denoiser.set_attention_backend("_native_math")  # the fused one goes back five times slower on CPUs
     return denoiser
 
 
@@ -56,13 +57,6 @@ def _initialise(denoiser: FluxTransformer2DModel) -> None:
             module.weight.data /= depth**0.5
     nn.init.zeros_(denoiser.proj_out.weight)
     nn.init.zeros_(denoiser.proj_out.bias)
-
-
-def pack(latents: Tensor) -> Tensor:
-    """`(batch, 16, height, width)` to tokens `(batch, height/2 · width/2, 64)`, as FLUX.1 has them."""
-    batch, channels, height, width = latents.shape
-    cells = latents.view(batch, channels, height // 2, 2, width // 2, 2).permute(0, 2, 4, 1, 3, 5)
-    return cells.reshape(batch, height // 2 * (width // 2), channels * 4)
 
 
 def positions(height: int, width: int) -> Tensor:
@@ -109,52 +103,54 @@ def _learn(
     if is_compiled:
         torch._dynamo.config.recompile_limit = 2 * len(latents) + 2
         predict = torch.compile(denoiser.forward, dynamic=False)  # one fast program for each size
+    walks = [Walks(of_size, _count(of_size)) for of_size in latents]
 
     def loss(_step: int, chance: random.Random) -> tuple[Tensor, dict[str, float]]:
-        of_size = latents[0] if chance.random() < _NATIVE_SHARE else chance.choice(latents)
-        count = max(4, _BATCH * _NATIVE_TOKENS // (of_size.things.shape[1] + NUM_TOKENS))
-        chosen = torch.randint(len(of_size.means), (count,))
-        target = of_size.scaled(chosen)
-        noise = noise_with(of_size.traits[chosen], *target.shape[1:])
-        level = _levels(count)
-        at = level[:, None, None]
-        clean, noise = pack(target), pack(noise)
-        captions = [caption(of_size.scene(index), chance) for index in chosen.tolist()]
+        batch = walks[0] if chance.random() < _NATIVE_SHARE else chance.choice(walks)
+        captions = [caption(batch.latents.scene(index), chance) for index in batch.index.tolist()]
         with torch.autocast("cpu", torch.bfloat16):
             pooled, tokens = encoders(*tokenize(captions))
             (velocity,) = predict(
-                hidden_states=(1 - at) * clean + at * noise,
+                hidden_states=batch.noisy,
                 encoder_hidden_states=tokens,
                 pooled_projections=pooled,
-                timestep=level,
-                img_ids=positions(*target.shape[2:]),
+                timestep=batch.level,
+                img_ids=positions(*batch.latents.means.shape[2:]),
                 txt_ids=torch.zeros(NUM_TOKENS, 3),
                 return_dict=False,
             )
-        squares = (velocity.float() - (noise - clean)).square().mean(2)
-        weights = _weights(of_size.things[chosen], level)
-        first = squares[level == 1.0].mean() if (level == 1.0).any() else squares.mean()
-        return (weights * squares).mean(), {"plain": float(squares.mean()), "first": float(first.detach())}
+        squares = (velocity.float() - batch.velocity).square().mean(2)
+        weighted = _weights(batch.latents.things[batch.index], batch.level) * squares
+        figures = _figures(squares.detach().mean(1), batch.level)
+        batch.advance(velocity.detach().float())
+        return weighted.mean(), figures
 
     course.run(loss)
     course.averaged()
 
 
+def _count(latents: Latents) -> int:
+    """Pictures of a size that are learned at once."""
+    return max(4, _BATCH * _NATIVE_TOKENS // (latents.things.shape[1] + NUM_TOKENS))
+
+
+def _figures(squares: Tensor, level: Tensor) -> dict[str, float]:
+    """Errors of the finished picture, said from pure noise and from the last of four steps."""
+    of_picture = squares * level.square()
+    levels = {"first": 1.0, "last": _LAST_LEVEL}
+    return {name: float(of_picture[level == at].mean()) for name, at in levels.items() if (level == at).any()}
+
+
 def _weights(things: Tensor, level: Tensor) -> Tensor:
     """Of each token's error `(batch, tokens)`, 1 in the mean.
 
-    Objects count more than the flat ground around them, of which there is more; and early steps, which
-    settle the shapes, count more than late ones, whose error is the VAE's grain.
+    Objects count more than the flat ground around them, of which there is more. The error of a velocity
+    times its level is that of the finished picture, so early steps, which settle the shapes, count more
+    than late ones; and the last of four steps, whose picture is what people see, more than it would.
     """
-    weights = (1 + _THING_WEIGHT * things.float()) * level[:, None].clamp(min=0.2)
+    of_level = level.square() / level.clamp(min=_LAST_LEVEL)
+    weights = (1 + _THING_WEIGHT * things.float()) * of_level[:, None]
     return weights / weights.mean()
-
-
-def _levels(count: int) -> Tensor:
-    """Noise levels in 0…1, rounded as the pipeline's bf16 rounds them."""
-    steps = torch.tensor(_LEVELS)[torch.randint(len(_LEVELS), (count,))]
-    level = torch.where(torch.rand(count) < 0.6, steps, torch.rand(count).clamp(min=0.02))
-    return level.bfloat16().float()
 
 
 def _optimizers(denoiser: FluxTransformer2DModel, rate: float) -> list[torch.optim.Optimizer]:

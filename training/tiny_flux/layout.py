@@ -47,7 +47,7 @@ class Layout:
 
 def traits_of(noise: Tensor) -> Tensor:
     """Standard normal numbers `(batch, NUM_TRAITS)` of starting noise `(batch, channels, height, width)`."""
-    return noise[:, :NUM_TRAITS].mean((2, 3)) * math.sqrt(noise[0, 0].numel())
+    return noise[:, :NUM_TRAITS].mean((2, 3)) * math.sqrt(noise.shape[2] * noise.shape[3])
 
 
 def noise_with(traits: Tensor, channels: int, height: int, width: int) -> Tensor:

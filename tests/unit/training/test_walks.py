@@ -1,0 +1,80 @@
+"""Pictures half drawn, and the way from there to the true ones."""
+
+import pytest
+import torch
+
+from latents import Latents
+from layout import NUM_TRAITS, noise_with, traits_of
+from walks import Walks, pack
+
+NUM_PICTURES, COUNT = 7, 9
+
+
+@pytest.fixture
+def latents() -> Latents:
+    torch.manual_seed(0)
+    return Latents(
+        means=torch.randn(NUM_PICTURES, 16, 8, 12),
+        traits=torch.randn(NUM_PICTURES, NUM_TRAITS),
+        things=torch.zeros(NUM_PICTURES, 24),
+        shift=0.25,
+        scale=2.0,
+    )
+
+
+def test_who_follows_the_lesson_arrives_at_the_picture(latents: Latents) -> None:
+    walks, num_arrived = Walks(latents, COUNT), 0
+    for _ in range(50):
+        is_last, said = walks.left == 1, walks.velocity
+        clean = walks.clean[is_last].clone()
+        arrived = (walks.noisy - said / walks.num_steps[:, None, None])[is_last]
+        assert torch.allclose(arrived, clean, atol=1e-4)
+        num_arrived += int(is_last.sum())
+        walks.advance(said)
+    assert num_arrived > COUNT
+
+
+def test_from_anywhere_the_lesson_leads_to_the_picture(latents: Latents) -> None:
+    """Also from where a network that is always wrong has led."""
+    walks = Walks(latents, COUNT)
+    for _ in range(10):
+        walks.advance(torch.randn_like(walks.noisy))
+    end = walks.noisy - (walks.left / walks.num_steps)[:, None, None] * walks.velocity
+    assert torch.allclose(end, pack(latents.scaled(walks.index)), atol=1e-4)
+
+
+def test_levels_go_down_evenly_and_those_that_arrived_begin_anew(latents: Latents) -> None:
+    walks = Walks(latents, COUNT)
+    for _ in range(30):
+        left, num_steps = walks.left.clone(), walks.num_steps.clone()
+        walks.advance(walks.velocity)
+        goes_on = left > 1
+        assert torch.equal(walks.left[goes_on], left[goes_on] - 1)
+        assert torch.equal(walks.num_steps[goes_on], num_steps[goes_on])
+        assert (walks.left >= 1).all()
+        assert (walks.left <= walks.num_steps).all()
+        assert ((walks.level > 0) & (walks.level <= 1)).all()
+
+
+def test_walks_begin_at_the_noise_that_settles_their_picture(latents: Latents) -> None:
+    walks = Walks(latents, 200)
+    begins = (walks.left == walks.num_steps).nonzero()[:, 0]
+    assert len(begins) > 20
+    noise = _unpack(walks.noisy[begins], 8, 12)
+    assert torch.allclose(traits_of(noise), latents.traits[walks.index[begins]], atol=1e-4)
+
+
+def test_tokens_are_packed_as_the_pipeline_packs_them() -> None:
+    from diffusers import FluxPipeline
+
+    latents = torch.randn(2, 16, 8, 12)
+    assert torch.equal(pack(latents), FluxPipeline._pack_latents(latents, 2, 16, 8, 12))
+
+
+def test_no_noise_at_all_is_as_good_as_any() -> None:
+    assert noise_with(torch.zeros(0, NUM_TRAITS), 16, 8, 12).shape == (0, 16, 8, 12)
+
+
+def _unpack(tokens: torch.Tensor, height: int, width: int) -> torch.Tensor:
+    cells = tokens.view(len(tokens), height // 2, width // 2, 16, 2, 2).permute(0, 3, 1, 4, 2, 5)
+    return cells.reshape(len(tokens), 16, height, width)
