@@ -20,7 +20,6 @@ _NATIVE_TOKENS = 64 + NUM_TOKENS
 _NATIVE_SHARE = 0.7
 _SECOND_RATE = 0.6
 _THING_WEIGHT = 3.0
-_LAST_LEVEL = 0.25  # of four steps, which most pictures are drawn with
 
 
 def build() -> FluxTransformer2DModel:
@@ -137,7 +136,7 @@ def _count(latents: Latents) -> int:
 def _figures(squares: Tensor, level: Tensor) -> dict[str, float]:
     """Errors of the finished picture, said from pure noise and from the last of four steps."""
     of_picture = squares * level.square()
-    levels = {"first": 1.0, "last": _LAST_LEVEL}
+    levels = {"first": 1.0, "last": 0.25}
     return {name: float(of_picture[level == at].mean()) for name, at in levels.items() if (level == at).any()}
 
 
@@ -145,11 +144,9 @@ def _weights(things: Tensor, level: Tensor) -> Tensor:
     """Of each token's error `(batch, tokens)`, 1 in the mean.
 
     Objects count more than the flat ground around them, of which there is more. The error of a velocity
-    times its level is that of the finished picture, so early steps, which settle the shapes, count more
-    than late ones; and the last of four steps, whose picture is what people see, more than it would.
+    times its level is that of the finished picture: so every step counts by the picture that it leads to.
     """
-    of_level = level.square() / level.clamp(min=_LAST_LEVEL)
-    weights = (1 + _THING_WEIGHT * things.float()) * of_level[:, None]
+    weights = (1 + _THING_WEIGHT * things.float()) * level.square()[:, None]
     return weights / weights.mean()
 
 

@@ -62,8 +62,8 @@ async def screened(services: Services, new: NewJob, expand: bool) -> NewJob:
     prompt, expansion = str(new.input["prompt"]), None
     verdict = await judged(services, new.tenant_id, prompt)
     if expand:
-        expansion = await services.prompts.expand(prompt, int(new.input["seed"]), new.tenant_id)
-        prompt = expansion.prompt
+        expansion, of_longer = await services.prompts.expand(prompt, int(new.input["seed"]), new.tenant_id)
+        prompt, verdict = expansion.prompt, verdict.and_also(of_longer)
     return recorded(services, replace(new, input={**new.input, "prompt": prompt}), verdict, expansion)
 
 

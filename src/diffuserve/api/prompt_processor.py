@@ -38,18 +38,20 @@ class PromptProcessor:
             raise PromptBlocked(verdict.category)
         return verdict
 
-    async def expand(self, prompt: str, seed: int, tenant_id: str) -> Expansion:
-        """The longer prompt where there is one and it passes too, else the original."""
+    async def expand(self, prompt: str, seed: int, tenant_id: str) -> tuple[Expansion, Verdict]:
+        """The longer prompt where there is one and it passes too, with what was found in it.
+
+        Otherwise the original, in which nothing more was found.
+        """
         if self.expander is None:
-            return Expansion(prompt, ExpansionOutcome.ERROR, NOT_OFFERED)
+            return Expansion(prompt, ExpansionOutcome.ERROR, NOT_OFFERED), PASSES
         expansion = await self.expander.expand(prompt, seed)
         if expansion.outcome is not ExpansionOutcome.EXPANDED:
-            return expansion
+            return expansion, PASSES
         try:
-            await self.judge(expansion.prompt, tenant_id)
+            return expansion, await self.judge(expansion.prompt, tenant_id)
         except DiffuserveError as error:
-            return Expansion(prompt, ExpansionOutcome.REFUSED, f"of the longer prompt: {error}")
-        return expansion
+            return Expansion(prompt, ExpansionOutcome.REFUSED, f"of the longer prompt: {error}"), PASSES
 
     def record(self, original: str, verdict: Verdict, expansion: Expansion | None = None) -> PromptRecord:
         """What is kept of it beside the job."""

@@ -57,6 +57,10 @@ class Verdict:
         """The first of the strictest, so that the order of the findings is an order of precedence."""
         return max(self.findings, key=lambda one: one.action.severity, default=None)
 
+    def and_also(self, other: "Verdict") -> "Verdict":
+        """What was found in either, each thing once."""
+        return Verdict(tuple(dict.fromkeys((*self.findings, *other.findings))))
+
     @classmethod
     def from_dict(cls, values: Mapping[str, Any]) -> "Verdict":
         """From `to_dict`'s own shape. Raises `ValueError`, `KeyError` or `TypeError` for another."""

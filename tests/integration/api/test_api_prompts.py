@@ -282,6 +282,16 @@ class TestExpansion:
         assert "brands" in job["prompt"]["reason"]
         assert "acmecola" not in str(job)
 
+    async def test_the_record_says_what_was_found_in_either_prompt(
+        self, http: httpx.AsyncClient, worker: HandWorker, elsewhere: ScriptedServer
+    ) -> None:
+        elsewhere.always = chat_reply("a cat that watches the finale")
+        for prompt in ("a cat", "the finale"):
+            job = (await submit(http, prompt, expand_prompt=True)).json()
+            assert job["input"]["prompt"] == "a cat that watches the finale"
+            found = [(one["category"], one["action"]) for one in job["prompt"]["verdict"]["findings"]]
+            assert found == [("spoilers", "flag")], prompt
+
     async def test_a_blocked_prompt_is_not_sent_on(
         self, http: httpx.AsyncClient, worker: HandWorker, elsewhere: ScriptedServer
     ) -> None:
