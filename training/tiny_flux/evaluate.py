@@ -1,16 +1,18 @@
 """Does the model draw what it is asked for? Held-out scenes, measured by a program.
 
     python training/tiny_flux/evaluate.py out/tiny-flux
+    python training/tiny_flux/evaluate.py out/tiny-flux --quick --count 160   # at 4 steps alone
     python training/tiny_flux/evaluate.py out/tiny-flux --write training/tiny_flux/results
 
 Beside the model's figures stand the checker's ceilings: the same scenes drawn truly, and those through
-the VAE. `--write` keeps the table and a contact sheet.
+the VAE. `--write` keeps the tables and a contact sheet.
 """
 
 import argparse
 import json
 import random
 from collections.abc import Sequence
+from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
@@ -22,10 +24,10 @@ from checker import CONTRAST, LEAST_AREA, SIDE_FROM, Picture, Verdict, judge
 from diffuserve import Engine, GenerationParams
 from diffuserve.media.contact_sheet import contact_sheet
 from draw import draw
+from latents import OTHER_SIZES, SIDE
 from layout import NUM_TRAITS, place
-from scenes import Scene, caption, draw_scene
+from scenes import SHAPE_WORDS, Scene, caption, draw_scene, made_up_word
 
-STEPS = (1, 2, 4, 8, 20)
 AXES = ("everything", "background", "count", "colour", "shape", "size", "place")
 TARGETS = {
     1: {"background": 99, "count": 95, "colour": 97, "shape": 90, "size": 95, "place": 97},
@@ -33,16 +35,38 @@ TARGETS = {
 }
 LEAST_DIFFERENCE = 8.0  # of 255, between two seeds of a prompt
 LEAST_DECIBELS = 34.0
-_SIDE, _BATCH = 128, 16
+_BATCH = 16
 
 Row = dict[str, float]
+
+
+@dataclass(frozen=True)
+class Way:
+    """How the prompts are drawn. `is_strange` puts made-up words into each."""
+
+    num_steps: int = 4
+    width: int = SIDE
+    height: int = SIDE
+    is_strange: bool = False
+
+    def __str__(self) -> str:
+        size = "" if self.width == self.height == SIDE else f", {self.width}×{self.height}"
+        return f"{self.num_steps} steps{size}{', made-up words' if self.is_strange else ''}"
+
+
+PLAIN = Way()
+WAYS = (
+    *(Way(num_steps) for num_steps in (1, 2, 4, 8, 20)),
+    Way(is_strange=True),
+    *(Way(width=width, height=height) for width, height in OTHER_SIZES),
+)
 
 
 def main() -> None:
     arguments = parse_arguments()
     with Engine.load(str(arguments.folder), device="cpu") as engine:
         scenes = held_out(arguments.count)
-        figures = measure(arguments.folder, engine, scenes, arguments.steps)
+        figures = measure(arguments.folder, engine, scenes, (PLAIN,) if arguments.quick else WAYS)
         text = report(figures)
         print(text)
         if arguments.write:
@@ -61,16 +85,16 @@ def held_out(count: int) -> list[Scene]:
     return list(found)
 
 
-def measure(folder: Path, engine: Engine, scenes: Sequence[Scene], steps: Sequence[int]) -> dict[str, object]:
+def measure(folder: Path, engine: Engine, scenes: Sequence[Scene], ways: Sequence[Way]) -> dict[str, object]:
     truth = [true_picture(scene, index) for index, scene in enumerate(scenes)]
     rebuilt = through_vae(folder, truth)
     rows = {
         "true drawings": rates(truth, scenes),
         "through the VAE": rates(rebuilt, scenes),
     }
-    for number in steps:
-        print(f"drawing {len(scenes)} pictures in {number} steps", flush=True)
-        rows[f"{number} steps"] = rates(drawn(engine, scenes, number, seed=1), scenes)
+    for way in ways:
+        print(f"drawing {len(scenes)} pictures: {way}", flush=True)
+        rows[str(way)] = rates(drawn(engine, scenes, way, seed=1), scenes)
     return {
         "num_prompts": len(scenes),
         "rows": rows,
@@ -96,15 +120,17 @@ def _percent(verdicts: Sequence[Verdict], axis: str) -> float:
     return round(100 * right / len(verdicts), 1)
 
 
-def drawn(engine: Engine, scenes: Sequence[Scene], steps: int, seed: int) -> list[Picture]:
+def drawn(engine: Engine, scenes: Sequence[Scene], way: Way, seed: int) -> list[Picture]:
     """A seed of its own for each scene."""
     pictures: list[Picture] = []
     for start in range(0, len(scenes), _BATCH):
         requests = [
             GenerationParams(
-                prompt=caption(scene, random.Random(f"{scene} {seed}")),
+                prompt=prompt_for(scene, random.Random(f"{scene} {seed}"), way.is_strange),
                 seed=10_000 * seed + index,
-                num_inference_steps=steps,
+                num_inference_steps=way.num_steps,
+                width=way.width,
+                height=way.height,
             )
             for index, scene in enumerate(scenes[start : start + _BATCH], start)
         ]
@@ -112,9 +138,20 @@ def drawn(engine: Engine, scenes: Sequence[Scene], steps: int, seed: int) -> lis
     return pictures
 
 
+def prompt_for(scene: Scene, chance: random.Random, is_strange: bool) -> str:
+    """A caption; if `is_strange`, with a made-up word before each colour of an object and one at the end."""
+    words = caption(scene, chance).split()
+    if not is_strange:
+        return " ".join(words)
+    shapes = [index for index, word in enumerate(words) if word in SHAPE_WORDS]
+    for index in reversed(shapes):
+        words.insert(index - 1, made_up_word(chance))
+    return " ".join([*words, made_up_word(chance)])
+
+
 def true_picture(scene: Scene, seed: int) -> Picture:
     traits = torch.randn(NUM_TRAITS, generator=torch.Generator().manual_seed(seed))
-    return _pixels(draw(place(scene, traits), _SIDE, _SIDE))
+    return _pixels(draw(place(scene, traits), SIDE, SIDE))
 
 
 @torch.no_grad()
@@ -131,7 +168,7 @@ def through_vae(folder: Path, pictures: Sequence[Picture]) -> list[Picture]:
 
 def difference(engine: Engine, scenes: Sequence[Scene]) -> float:
     """Mean difference of 255 between two seeds of the same prompt."""
-    pairs = [drawn(engine, [scene, scene], 4, seed=2) for scene in scenes]
+    pairs = [drawn(engine, [scene, scene], PLAIN, seed=2) for scene in scenes]
     return round(float(np.mean([np.abs(a.astype(float) - b).mean() for a, b in pairs])), 2)
 
 
@@ -168,7 +205,7 @@ def report(figures: dict[str, object]) -> str:
 def sheet(engine: Engine, scenes: Sequence[Scene]) -> Image.Image:
     """What the first prompts became."""
     chosen = scenes[:24]
-    pictures = [Image.fromarray(picture) for picture in drawn(engine, chosen, 4, seed=1)]
+    pictures = [Image.fromarray(picture) for picture in drawn(engine, chosen, PLAIN, seed=1)]
     captions = [caption(scene) for scene in chosen]
     return contact_sheet(list(zip(pictures, captions, strict=True)), columns=6)
 
@@ -179,7 +216,7 @@ def parse_arguments() -> argparse.Namespace:
     )
     parser.add_argument("folder", type=Path)
     parser.add_argument("--count", type=int, default=600, help="prompts, half of them with two objects")
-    parser.add_argument("--steps", type=int, nargs="*", default=STEPS)
+    parser.add_argument("--quick", action="store_true", help="at 4 steps and the native size alone")
     parser.add_argument("--write", type=Path, metavar="FOLDER", help="keep table and contact sheet there")
     return parser.parse_args()
 

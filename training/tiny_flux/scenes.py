@@ -98,6 +98,7 @@ _SHAPE_WORDS = {
     "cross": ("cross", "cross", "cross", "plus"),
     "diamond": ("diamond", "diamond", "diamond", "rhombus"),
 }
+SHAPE_WORDS = frozenset(word for words in _SHAPE_WORDS.values() for word in words)
 _COLOUR_WORDS = {
     "purple": ("purple", "purple", "violet"),
     "cyan": ("cyan", "cyan", "turquoise"),
@@ -194,6 +195,10 @@ class _Words:
     def _noise(self) -> str:
         """A word that says nothing; often one that nobody has ever seen."""
         assert self._chance is not None
-        if self._chance.random() < 0.5:
-            return self._chance.choice(_NOISE_WORDS)
-        return "".join(self._chance.choices("abcdefghijklmnopqrstuvwxyz", k=self._chance.randint(3, 9)))
+        return (
+            self._chance.choice(_NOISE_WORDS) if self._chance.random() < 0.5 else made_up_word(self._chance)
+        )
+
+
+def made_up_word(chance: random.Random) -> str:
+    return "".join(chance.choices("abcdefghijklmnopqrstuvwxyz", k=chance.randint(3, 9)))
