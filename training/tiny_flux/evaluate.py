@@ -167,8 +167,8 @@ def through_vae(folder: Path, pictures: Sequence[Picture]) -> list[Picture]:
 
 
 def difference(engine: Engine, scenes: Sequence[Scene]) -> float:
-    """Mean difference of 255 between two seeds of the same prompt."""
-    pairs = [drawn(engine, [scene, scene], PLAIN, seed=2) for scene in scenes]
+    """Mean difference of 255 between two seeds of the same prompt; other seeds for each."""
+    pairs = [drawn(engine, [scene, scene], PLAIN, seed) for seed, scene in enumerate(scenes, 2)]
     return round(float(np.mean([np.abs(a.astype(float) - b).mean() for a, b in pairs])), 2)
 
 
