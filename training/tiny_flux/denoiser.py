@@ -36,7 +36,7 @@ def build() -> FluxTransformer2DModel:
         guidance_embeds=False,
     )
     _initialise(denoiser)
-    denoiser.set_attention_backend("_native_math")  # the fused one goes back five times slower on CPUs
+    denoiser.set_attention_backend("_native_math")  # the fused kernel's backward took a third of a step
     return denoiser
 
 
