@@ -41,8 +41,8 @@ SCENES = (
     ("a cyan diamond on a purple background", 128, 128, 3),
     ("a green square left of a pink ring on a white background", 128, 112, 8),
     ("a large white cross on a red background", 112, 112, 4),
-    ("a large brown square on a pink background", 64, 64, 2),
-    ("a large black star on an orange background", 128, 96, 4),
+    ("a large brown square on a pink background", 96, 96, 2),
+    ("a large black star on an orange background", 192, 128, 4),
 )
 TENANTS = ("studio", "newsroom")  # they take turns
 _START_SECONDS = 120.0
