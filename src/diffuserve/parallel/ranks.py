@@ -5,11 +5,14 @@ al. 2023, arXiv:2309.14509): between attentions each rank holds some of the toke
 heads; for attention it holds all of the tokens with some of the heads.
 """
 
+import logging
+import os
+import sys
 import threading
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from datetime import timedelta
-from typing import Any
+from typing import Any, NoReturn
 
 import torch
 import torch.distributed as dist
@@ -58,8 +61,17 @@ def join_ranks(
     return ranks
 
 
-def leave_ranks() -> None:
+def leave_ranks() -> NoReturn:
+    """The end of this process, and a good one.
+
+    The interpreter is not taken down: threads of gloo may still hold tensors of the last exchange, and one
+    that lets go of them meanwhile aborts the process (https://github.com/pytorch/pytorch/pull/179291).
+    """
     dist.destroy_process_group()
+    logging.shutdown()
+    for stream in (sys.stdout, sys.stderr):
+        stream.flush()
+    os._exit(0)
 
 
 def beats_of(ranks: "Ranks", on_silence: Callable[[list[int]], None] = leave_broken_group) -> Beats:

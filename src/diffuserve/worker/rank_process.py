@@ -34,7 +34,7 @@ class RankOptions:
 
 
 def follow(options: RankOptions) -> None:
-    """Until rank 0 closes."""
+    """Until rank 0 closes; then this process ends."""
     with _member(options) as (pipeline, ranks):
         Follower(pipeline, ranks).run()
 
@@ -46,7 +46,10 @@ def lead(
     link: AgentLink,
     on_host: Callable[[EngineHost], None],
 ) -> None:
-    """Serve the agent; `on_host` hears what answers it from now on. The other ranks see no picture."""
+    """Serve the agent; `on_host` hears what answers it from now on. The other ranks see no picture.
+
+    This process ends with it.
+    """
     desk = introduce(options.model, pictures, link)
     with _member(options) as (pipeline, ranks):
         # One thread steps: collectives of two threads would meet in any order.
