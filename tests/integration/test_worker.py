@@ -149,7 +149,7 @@ async def test_a_lost_lease_stops_the_work_and_nothing_more_is_said(plane: Plane
 
 
 async def test_a_late_word_on_a_lost_lease_does_not_end_the_next(plane: Plane, start: Start) -> None:
-    agent = start("--seconds", "1.0")
+    agent = start("--seconds", "2.5")  # the first lease must be lost before its job is done
     job = await plane.submit()
     await until(plane, job, JobStatus.RUNNING)
     await eventually(lambda: bool(agent.held))
