@@ -141,12 +141,12 @@ def drawn(engine: Engine, scenes: Sequence[Scene], way: Way, seed: int) -> list[
 def prompt_for(scene: Scene, chance: random.Random, is_strange: bool) -> str:
     """A caption; if `is_strange`, with a made-up word before each colour of an object and one at the end."""
     words = caption(scene, chance).split()
-    if not is_strange:
-        return " ".join(words)
-    shapes = [index for index, word in enumerate(words) if word in SHAPE_WORDS]
-    for index in reversed(shapes):
-        words.insert(index - 1, made_up_word(chance))
-    return " ".join([*words, made_up_word(chance)])
+    if is_strange:
+        shapes = [index for index, word in enumerate(words) if word in SHAPE_WORDS]
+        for index in reversed(shapes):
+            words.insert(index - 1, made_up_word(chance))
+        words.append(made_up_word(chance))
+    return " ".join(words)
 
 
 def true_picture(scene: Scene, seed: int) -> Picture:

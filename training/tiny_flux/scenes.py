@@ -195,9 +195,8 @@ class _Words:
     def _noise(self) -> str:
         """A word that says nothing; often one that nobody has ever seen."""
         assert self._chance is not None
-        return (
-            self._chance.choice(_NOISE_WORDS) if self._chance.random() < 0.5 else made_up_word(self._chance)
-        )
+        is_common = self._chance.random() < 0.5
+        return self._chance.choice(_NOISE_WORDS) if is_common else made_up_word(self._chance)
 
 
 def made_up_word(chance: random.Random) -> str:

@@ -14,19 +14,13 @@ walking costs nothing beside the lessons.
 import torch
 from torch import Tensor
 
+from diffuserve.models.flux.vae import pack_latents
 from latents import Latents
 from layout import noise_with
 
 NUM_STEPS = (1, 2, 3, *(4,) * 12, 6, 8, 12)
 """Of a walk: mostly what most pictures are drawn with, and of the rest enough to hold between them."""
 _FROM_MIDWAY = 0.25  # so many begin at any step, from a true mixture
-
-
-def pack(latents: Tensor) -> Tensor:
-    """`(batch, 16, height, width)` to tokens `(batch, height/2 · width/2, 64)`, as FLUX.1 has them."""
-    batch, channels, height, width = latents.shape
-    cells = latents.view(batch, channels, height // 2, 2, width // 2, 2).permute(0, 2, 4, 1, 3, 5)
-    return cells.reshape(batch, height // 2 * (width // 2), channels * 4)
 
 
 class Walks:
@@ -41,19 +35,19 @@ class Walks:
         self.index = torch.zeros(count, dtype=torch.long)
         self.left = torch.zeros(count, dtype=torch.long)
         self.num_steps = torch.ones(count, dtype=torch.long)
-        self.clean = pack(latents.scaled(self.index))
+        self.clean = pack_latents(latents.scaled(self.index))
         self.noisy = self.clean.clone()
         self._begin(torch.arange(count), from_midway=1.0)
 
     @property
     def level(self) -> Tensor:
         """Noise levels `(count,)` in 0…1, rounded as the pipeline's bf16 rounds them."""
-        return (self.left / self.num_steps).bfloat16().float()
+        return self._share_left.bfloat16().float()
 
     @property
     def velocity(self) -> Tensor:
         """From each picture's end to where it is now, which is what the network is to say."""
-        return (self.noisy - self.clean) / (self.left / self.num_steps)[:, None, None]
+        return (self.noisy - self.clean) / self._share_left[:, None, None]
 
     def advance(self, velocity: Tensor) -> None:
         """One step by the network's own prediction."""
@@ -61,14 +55,19 @@ class Walks:
         self.left -= 1
         self._begin((self.left == 0).nonzero()[:, 0], _FROM_MIDWAY)
 
+    @property
+    def _share_left(self) -> Tensor:
+        return self.left / self.num_steps
+
     def _begin(self, which: Tensor, from_midway: float) -> None:
         count = len(which)
         self.index[which] = chosen = torch.randint(len(self.latents.means), (count,))
         target = self.latents.scaled(chosen)
         noise = noise_with(self.latents.traits[chosen], *target.shape[1:])
-        self.num_steps[which] = num_steps = torch.tensor(NUM_STEPS)[torch.randint(len(NUM_STEPS), (count,))]
+        num_steps = torch.tensor(NUM_STEPS)[torch.randint(len(NUM_STEPS), (count,))]
         midway = (torch.rand(count) * num_steps).long() + 1
-        self.left[which] = left = torch.where(torch.rand(count) < from_midway, midway, num_steps)
-        level = (left / num_steps)[:, None, None]
-        self.clean[which] = clean = pack(target)
-        self.noisy[which] = (1 - level) * clean + level * pack(noise)
+        self.num_steps[which] = num_steps
+        self.left[which] = torch.where(torch.rand(count) < from_midway, midway, num_steps)
+        level = self._share_left[which, None, None]
+        self.clean[which] = clean = pack_latents(target)
+        self.noisy[which] = (1 - level) * clean + level * pack_latents(noise)

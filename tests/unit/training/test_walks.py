@@ -3,9 +3,10 @@
 import pytest
 import torch
 
+from diffuserve.models.flux.vae import pack_latents, unpack_latents
 from latents import Latents
 from layout import NUM_TRAITS, noise_with, traits_of
-from walks import Walks, pack
+from walks import Walks
 
 NUM_PICTURES, COUNT = 7, 9
 
@@ -40,7 +41,7 @@ def test_from_anywhere_the_lesson_leads_to_the_picture(latents: Latents) -> None
     for _ in range(10):
         walks.advance(torch.randn_like(walks.noisy))
     end = walks.noisy - (walks.left / walks.num_steps)[:, None, None] * walks.velocity
-    assert torch.allclose(end, pack(latents.scaled(walks.index)), atol=1e-4)
+    assert torch.allclose(end, pack_latents(latents.scaled(walks.index)), atol=1e-4)
 
 
 def test_levels_go_down_evenly_and_those_that_arrived_begin_anew(latents: Latents) -> None:
@@ -60,7 +61,7 @@ def test_walks_begin_at_the_noise_that_settles_their_picture(latents: Latents) -
     walks = Walks(latents, 200)
     begins = (walks.left == walks.num_steps).nonzero()[:, 0]
     assert len(begins) > 20
-    noise = _unpack(walks.noisy[begins], 8, 12)
+    noise = unpack_latents(walks.noisy[begins], rows=4)
     assert torch.allclose(traits_of(noise), latents.traits[walks.index[begins]], atol=1e-4)
 
 
@@ -68,13 +69,8 @@ def test_tokens_are_packed_as_the_pipeline_packs_them() -> None:
     from diffusers import FluxPipeline
 
     latents = torch.randn(2, 16, 8, 12)
-    assert torch.equal(pack(latents), FluxPipeline._pack_latents(latents, 2, 16, 8, 12))
+    assert torch.equal(pack_latents(latents), FluxPipeline._pack_latents(latents, 2, 16, 8, 12))
 
 
 def test_no_noise_at_all_is_as_good_as_any() -> None:
     assert noise_with(torch.zeros(0, NUM_TRAITS), 16, 8, 12).shape == (0, 16, 8, 12)
-
-
-def _unpack(tokens: torch.Tensor, height: int, width: int) -> torch.Tensor:
-    cells = tokens.view(len(tokens), height // 2, width // 2, 16, 2, 2).permute(0, 3, 1, 4, 2, 5)
-    return cells.reshape(len(tokens), 16, height, width)
