@@ -18,7 +18,7 @@ $(READY): pyproject.toml constraints.txt
 	$(BIN)/pip install --quiet --constraint constraints.txt --editable '.[dev]'
 	@touch $@
 
-demo: $(READY) ## start a server and have it draw a dozen pictures into out/demo
+demo: $(READY) ## start a server and have it draw a dozen images into out/demo
 	$(BIN)/diffuserve demo
 
 serve: $(READY) ## serve the bundled model on this machine
@@ -50,13 +50,13 @@ bench-control: $(READY) ## jobs per second and claim latency, beside procrastina
 bench-serve: $(READY) ## the server beside the bare engine; leave the machine alone meanwhile
 	$(BIN)/python benchmarks/bench_serve.py
 
-bench-batch: $(READY) ## seconds per picture by pictures in a step; leave the machine alone
+bench-batch: $(READY) ## seconds per image by images in a step; leave the machine alone
 	$(BIN)/python benchmarks/bench_batch.py
 
 bench-lockstep: $(READY) ## what ranks cost and give; leave the machine alone
 	$(BIN)/python benchmarks/bench_lockstep.py
 
-bench-image-filter: $(READY) ## what the picture filter costs, and how often harmless pictures alarm it; leave the machine alone
+bench-image-filter: $(READY) ## what the image filter costs, and how often harmless images alarm it; leave the machine alone
 	$(BIN)/python benchmarks/bench_image_filter.py
 
 chaos: $(READY) ## kill -9 everything again and again: no accepted job may be lost or published twice

@@ -1,9 +1,9 @@
-"""Seconds per picture when so many equal jobs share each step, beside what the cost model expected.
+"""Seconds per image when so many equal jobs share each step, beside what the cost model expected.
 
     python benchmarks/bench_batch.py                      # the frozen tiny model, 128 to 512 px
     python benchmarks/bench_batch.py --model /models/FLUX.1-schnell --sizes 1024 --device cuda
 
-Every round draws the same number of pictures at each batch size in turn; the figure is the median of
+Every round draws the same number of images at each batch size in turn; the figure is the median of
 the rounds. `chosen` is the size that a worker takes by itself: as many as its cost model finds worth
 a step. Nothing else should run on the machine.
 """
@@ -27,7 +27,7 @@ _PACKAGES = ("torch",)
 
 @dataclass(frozen=True, kw_only=True)
 class Figure:
-    """Equal square pictures of 4 steps; `chosen` marks the size that the worker takes by itself."""
+    """Equal square images of 4 steps; `chosen` marks the size that the worker takes by itself."""
 
     side: int
     batch: int
@@ -51,17 +51,15 @@ def main() -> None:
     source = Source(arguments.model, arguments.device, arguments.dtype)
     figures: list[Figure] = []
     for side in arguments.sizes:
-        figures += measure(source, side, arguments.num_pictures, arguments.rounds)
-    text = markdown_table(
-        "Seconds per picture, by pictures that share a step", [_row(one) for one in figures]
-    )
+        figures += measure(source, side, arguments.num_images, arguments.rounds)
+    text = markdown_table("Seconds per image, by images that share a step", [_row(one) for one in figures])
     print(text)
     content = {"figures": [asdict(one) for one in figures]}
     write_report(RESULTS / f"batch_{arguments.label}", content, _TITLE + text, read_conditions(_PACKAGES))
 
 
 class BatchSide:
-    """An engine for one size of picture, of which `batch` share a step; `None` leaves that to it."""
+    """An engine for one size of image, of which `batch` share a step; `None` leaves that to it."""
 
     def __init__(self, source: Source, side: int, batch: int | None) -> None:
         self._side = side
@@ -71,18 +69,18 @@ class BatchSide:
         self._engine = Engine(free.pipeline, EngineConfig(token_budget=budget))
 
     def draw(self, count: int, seed: int) -> float:
-        """Seconds a picture. Prompts differ, so that none was encoded before."""
+        """Seconds an image. Prompts differ, so that none was encoded before."""
         requests = self._requests(count, seed)
         start = time.perf_counter()
         self._engine.generate(requests)
         return (time.perf_counter() - start) / count
 
     def chosen(self) -> int:
-        """Pictures that share a step, as the cost model has it by now."""
+        """Images that share a step, as the cost model has it by now."""
         return max(1, self._engine.token_budget // self._load.step_tokens)
 
     def expected(self, batch: int) -> float:
-        """Seconds a picture, by the cost model."""
+        """Seconds an image, by the cost model."""
         fit, loads = self._engine.cost_model.fit, [self._load] * batch
         steps = self._load.num_inference_steps * fit.step_seconds(loads)
         return (fit.encode_seconds(loads) + steps + fit.decode_seconds(loads)) / batch
@@ -91,13 +89,13 @@ class BatchSide:
         return workloads.equal(count, random.Random(f"{seed} {self._side}").randrange(2**31), self._side)
 
 
-def measure(source: Source, side: int, num_pictures: int, rounds: int) -> list[Figure]:
+def measure(source: Source, side: int, num_images: int, rounds: int) -> list[Figure]:
     """Each size in a process of its own that sleeps while the others draw."""
     engines = {batch: RemoteSide(partial(BatchSide, source, side, batch)) for batch in (*BATCHES, None)}
     times: dict[int | None, list[float]] = {batch: [] for batch in engines}
     for number in range(rounds + 1):
         for batch, engine in engines.items():
-            seconds = engine.draw(num_pictures, number)
+            seconds = engine.draw(num_images, number)
             if number:  # the first round warms up
                 times[batch].append(seconds)
     free = engines[None]
@@ -124,9 +122,9 @@ _TITLE = "# What sharing steps is worth\n\n"
 
 def _row(one: Figure) -> dict[str, str]:
     return {
-        "picture": f"{one.side} × {one.side}",
+        "image": f"{one.side} × {one.side}",
         "share a step": f"{one.batch}" + (" (chosen)" if one.chosen else ""),
-        "s per picture": f"**{one.seconds:.4f}**",
+        "s per image": f"**{one.seconds:.4f}**",
         "by the cost model": f"{one.expected_seconds:.4f}",
         "gain": f"{one.gain:.2f}×",
     }
@@ -140,7 +138,7 @@ def parse_arguments() -> argparse.Namespace:
     parser.add_argument("--device", default="cpu")
     parser.add_argument("--dtype", default="bfloat16")
     parser.add_argument("--sizes", type=int, nargs="+", default=[128, 256, 512], help="sides in pixels")
-    parser.add_argument("--num-pictures", type=int, default=20, help="a round and batch size (default 20)")
+    parser.add_argument("--num-images", type=int, default=20, help="a round and batch size (default 20)")
     parser.add_argument("--rounds", type=int, default=7)
     parser.add_argument("--label", default="cpu", help="names the machine in the result's file name")
     return parser.parse_args()

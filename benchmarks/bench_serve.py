@@ -5,7 +5,7 @@
 
 Both run the bundled model. One load generator, in this process, keeps the same number of requests
 under way on either side, in turn: over HTTP, waiting for each job's end, and over a pipe to a process
-that has nothing but an `Engine`. The server's pictures are PNG files with thumbnails by then, the bare
+that has nothing but an `Engine`. The server's images are PNG files with thumbnails by then, the bare
 engine's are pixels in memory. Nothing else should run on the machine.
 """
 
@@ -68,7 +68,7 @@ SCENARIOS = (
 
 @dataclass(frozen=True, kw_only=True)
 class Figure:
-    """Pictures a second on both sides; `ratio` is that of the medians, `low` and `high` of single rounds."""
+    """Images a second on both sides; `ratio` is that of the medians, `low` and `high` of single rounds."""
 
     scenario: Scenario
     rounds: int
@@ -84,7 +84,7 @@ def main() -> None:
     arguments = parse_arguments()
     scenarios = [one for one in SCENARIOS if arguments.only in (None, one.name)]
     figures = asyncio.run(measure(scenarios, arguments.rounds))
-    text = markdown_table("Served beside the bare engine, pictures a second", [_row(one) for one in figures])
+    text = markdown_table("Served beside the bare engine, images a second", [_row(one) for one in figures])
     print(text)
     if arguments.only is None:
         content = {"figures": [asdict(figure) for figure in figures]}
@@ -159,7 +159,7 @@ async def run_served(port: int, requests: Sequence[GenerationParams], at_once: i
 
 @contextmanager
 def bare_engine() -> Iterator[Pipe]:
-    """A process with nothing but an engine, which answers each request when its picture is done."""
+    """A process with nothing but an engine, which answers each request when its image is done."""
     context = multiprocessing.get_context("spawn")
     pipe, there = context.Pipe()
     process = context.Process(target=_run_engine, args=(there,), daemon=True)

@@ -29,8 +29,8 @@ from chaos_mischief import Mischief, Plan
 from chaos_report import Outcome, table, write_results
 from chaos_webhooks import audit_webhooks, listening, until_sent
 from control_database import POSTGRESQL, Database, open_database
-from diffuserve.testing.valkey import ValkeyServer
-from diffuserve.testing.webhook_receiver import receiving
+from support.valkey import ValkeyServer
+from support.webhook_receiver import receiving
 
 _NUM_AGENTS = 3
 _DRAIN_SECONDS = 120.0

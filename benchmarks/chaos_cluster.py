@@ -13,7 +13,7 @@ import psutil
 
 from chaos_balancer import Balancer
 from control_processes import Program, api_command, free_port, null_agent_command, serving_environment
-from diffuserve.testing.valkey import ValkeyServer
+from support.valkey import ValkeyServer
 
 JOB_SECONDS = (0.3, 0.6, 1.0)
 MAX_JOBS = 3

@@ -10,7 +10,7 @@ from chaos_audit import Verdict
 from chaos_clients import Followed
 from chaos_mischief import Plan, Toll
 from chaos_webhooks import WebhookVerdict
-from diffuserve.jobs.outbox import MAX_AT_ONCE_PER_ENDPOINT
+from diffuserve.jobs.webhooks.outbox import MAX_AT_ONCE_PER_ENDPOINT
 
 _TRY_AGAIN_SECONDS = 60.0  # when a webhook whose sender was killed comes due again
 

@@ -15,8 +15,8 @@ from chaos_audit import Records
 from diffuserve.domain.job import FINAL_STATUSES
 from diffuserve.domain.webhook import DeliveryStatus
 from diffuserve.jobs import schema
-from diffuserve.testing.http_request import Asked
-from diffuserve.testing.webhook_receiver import WebhookReceiver
+from support.http_request import Asked
+from support.webhook_receiver import WebhookReceiver
 
 jobs, deliveries = schema.jobs, schema.webhook_deliveries
 

@@ -5,7 +5,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
-from diffuserve.testing.postgres import PostgresServer
+from support.postgres import PostgresServer
 
 SQLITE, POSTGRESQL = "sqlite", "postgresql"
 NAMES = (SQLITE, POSTGRESQL)

@@ -1,4 +1,4 @@
-"""The default picture filter alone, in a process of its own: prints its costs as JSON.
+"""The default image filter alone, in a process of its own: prints its costs as JSON.
 
 Started by `bench_image_filter.py`. Times in seconds, medians where something is done again and again.
 """

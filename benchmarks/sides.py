@@ -35,7 +35,7 @@ class StockSide:
         return time.perf_counter() - start
 
     def run_arrivals(self, arrivals: Arrivals) -> Latencies:
-        """First come, first served: seconds from arrival to picture."""
+        """First come, first served: seconds from arrival to image."""
         start = time.perf_counter()
         latencies = []
         for request, arrival in zip(arrivals.requests, arrivals.seconds, strict=True):
@@ -75,7 +75,7 @@ class OurSide:
         return time.perf_counter() - start
 
     def run_arrivals(self, arrivals: Arrivals) -> Latencies:
-        """Seconds from arrival to picture, each request submitted when it arrives."""
+        """Seconds from arrival to image, each request submitted when it arrives."""
         return asyncio.run(self._submit_all(arrivals))
 
     async def _submit_all(self, arrivals: Arrivals) -> Latencies:

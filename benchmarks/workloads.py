@@ -52,7 +52,7 @@ def mixed(count: int, seed: int) -> list[GenerationParams]:
 
 
 def equal(count: int, seed: int, side: int) -> list[GenerationParams]:
-    """Square pictures of one size, 4 steps."""
+    """Square images of one size, 4 steps."""
     words = random.Random(seed)
     return [
         GenerationParams(

@@ -1,8 +1,8 @@
-"""Fit the linear map from latents to small RGB pictures that previews use.
+"""Fit the linear map from latents to small RGB images that previews use.
 
     python scripts/fit_preview_map.py FOLDER
 
-Draws pictures with the model, and solves for the map that turns each latent cell into the mean
+Draws images with the model, and solves for the map that turns each latent cell into the mean
 colour of the pixels that the decoder makes of it, by least squares. Writes it to the folder's
 `diffuserve.json` and prints how well it does.
 """

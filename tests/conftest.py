@@ -17,11 +17,11 @@ from diffuserve.jobs.config import StoreConfig
 from diffuserve.jobs.store import JobStore
 from diffuserve.testing.fake_clock import FakeClock
 from diffuserve.testing.fake_pipeline import FakePipeline
-from diffuserve.testing.faulty_proxy import FaultyProxy
-from diffuserve.testing.postgres import PostgresServer
-from diffuserve.testing.s3 import S3Server
-from diffuserve.testing.scripted_server import ScriptedServer, scripted
-from diffuserve.testing.valkey import ValkeyServer
+from support.faulty_proxy import FaultyProxy
+from support.postgres import PostgresServer
+from support.s3 import S3Server
+from support.scripted_server import ScriptedServer, scripted
+from support.valkey import ValkeyServer
 
 _DATABASE_NUMBERS = itertools.count()
 

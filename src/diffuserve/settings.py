@@ -80,7 +80,7 @@ class Settings(BaseSettings):
     lease_seconds: float = Field(default=30, gt=0, description="silence after which a worker's jobs move on")
     heartbeat_seconds: float = Field(default=10, gt=0, description="how often a worker is heard")
     max_backlog_seconds: float = Field(
-        default=StoreConfig.max_backlog_seconds, gt=0, description="queued GPU-seconds that are taken in"
+        default=StoreConfig.max_backlog_seconds, gt=0, description="queued device-seconds that are taken in"
     )
     audit_seconds: float = Field(
         default=StoreConfig.audit_seconds, gt=0, description="how long verdicts of the filters are kept"
@@ -124,7 +124,7 @@ class Settings(BaseSettings):
     )
     image_filter: str = Field(
         default="opennsfw",
-        description="what judges pictures: opennsfw, transformers:/folder, nudenet, or none",
+        description="what judges images: opennsfw, transformers:/folder, nudenet, or none",
     )
     image_rules: Mapping[str, Mapping[str, Any]] = Field(
         default_factory=dict,

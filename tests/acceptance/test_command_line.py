@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 from PIL import Image
 
-from diffuserve.media.picture_file import read_parameters
+from diffuserve.media.image_file import read_parameters
 
 DIFFUSERVE = [sys.executable, "-m", "diffuserve"]
 
@@ -24,9 +24,9 @@ def diffuserve(*arguments: str, cwd: Path) -> subprocess.CompletedProcess[str]:
     return subprocess.run(command, cwd=cwd, capture_output=True, text=True, timeout=120, check=False)
 
 
-def test_generate_writes_pictures_that_can_be_drawn_again(tmp_path: Path) -> None:
+def test_generate_writes_images_that_can_be_drawn_again(tmp_path: Path) -> None:
     arguments = ["a red circle", "a BLUE star", "--size", "64x96", "--steps", "2", "--seed", "5", "--grid"]
-    done = diffuserve("generate", *arguments, "-o", "pictures", cwd=tmp_path)
+    done = diffuserve("generate", *arguments, "-o", "images", cwd=tmp_path)
     assert done.returncode == 0, done.stderr
     paths = [tmp_path / line for line in done.stdout.split()]
     names = [path.name for path in paths]
@@ -41,7 +41,7 @@ def test_generate_writes_pictures_that_can_be_drawn_again(tmp_path: Path) -> Non
     assert diffuserve("generate", embedded["prompt"], *again, cwd=tmp_path).returncode == 0
     with Image.open(tmp_path / "again.png") as one, Image.open(paths[2]) as other:
         difference = [abs(a - b) for a, b in zip(one.tobytes(), other.tobytes(), strict=True)]
-    assert max(difference) <= 16, "bf16: the same picture but for roundings"
+    assert max(difference) <= 16, "bf16: the same image but for roundings"
 
 
 def test_a_cut_prompt_is_warned_about(tmp_path: Path) -> None:
@@ -50,7 +50,7 @@ def test_a_cut_prompt_is_warned_about(tmp_path: Path) -> None:
     assert "warning" in done.stderr
 
 
-def test_several_pictures_of_one_prompt_are_numbered(tmp_path: Path) -> None:
+def test_several_images_of_one_prompt_are_numbered(tmp_path: Path) -> None:
     arguments = ["a ring", "[/b] star", "--size", "64x64", "--steps", "1", "--seed", "1", "--num-images", "2"]
     done = diffuserve("generate", *arguments, "-o", "ring.webp", cwd=tmp_path)
     assert done.returncode == 0, done.stderr

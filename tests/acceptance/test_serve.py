@@ -108,7 +108,7 @@ def show(server: Server, job_id: str) -> dict[str, object]:
 
 
 def test_serve_draws_what_is_submitted() -> None:
-    """With the bundled model itself; the other tests need no picture worth looking at."""
+    """With the bundled model itself; the other tests need no image worth looking at."""
     with started("serve", "--device", "cpu") as server:
         server.wait_until_ready()
         done = submit(server, "a red circle", "--size", "64x64", "--steps", "2", "-o", "circle.webp")

@@ -17,9 +17,9 @@ import httpx
 import pytest
 from httpx_sse import aconnect_sse
 
-from diffuserve.testing.hand_worker import PNG, HandWorker
-from diffuserve.testing.postgres import PostgresServer
-from diffuserve.testing.valkey import ValkeyServer
+from support.hand_worker import PNG, HandWorker
+from support.postgres import PostgresServer
+from support.valkey import ValkeyServer
 
 AT_ONCE = 0.5
 """Well under the second after which everyone looks by himself."""
@@ -85,7 +85,7 @@ async def cluster(
 
 
 @dataclass
-class Told:
+class WebhookNotice:
     """What a stream of events says, and when."""
 
     events: list[dict[str, Any]] = field(default_factory=list)
@@ -104,8 +104,8 @@ class Told:
 
 
 @asynccontextmanager
-async def following(http: httpx.AsyncClient, job_id: str, after: int = 0) -> AsyncGenerator[Told]:
-    told = Told()
+async def following(http: httpx.AsyncClient, job_id: str, after: int = 0) -> AsyncGenerator[WebhookNotice]:
+    told = WebhookNotice()
     task = asyncio.create_task(_read(http, job_id, after, told))
     try:
         yield told
@@ -115,7 +115,7 @@ async def following(http: httpx.AsyncClient, job_id: str, after: int = 0) -> Asy
             await task
 
 
-async def _read(http: httpx.AsyncClient, job_id: str, after: int, told: Told) -> None:
+async def _read(http: httpx.AsyncClient, job_id: str, after: int, told: WebhookNotice) -> None:
     headers = {"last-event-id": str(after)}
     async with aconnect_sse(http, "GET", f"/v1/jobs/{job_id}/events", headers=headers) as source:
         async for event in source.aiter_sse():

@@ -9,12 +9,12 @@ from diffuserve.domain.model_spec import ModelSpec
 from diffuserve.domain.worker import (
     Claim,
     Completion,
+    ControlCommands,
     Failure,
     Heartbeat,
     HeldLease,
     Lease,
     ModelOffer,
-    Orders,
     Registration,
     Release,
     ReleaseCause,
@@ -72,7 +72,7 @@ async def release(store: JobStore, lease: Lease, cause: ReleaseCause = ReleaseCa
     return await store.release(lease.job_id, Release(lease_token=lease.lease_token, cause=cause))
 
 
-async def beat(store: JobStore, worker: str, *leases: Lease) -> Orders:
+async def beat(store: JobStore, worker: str, *leases: Lease) -> ControlCommands:
     held = tuple(HeldLease(job_id=one.job_id, lease_token=one.lease_token) for one in leases)
     return await store.heartbeat(worker, Heartbeat(report=REPORT, held=held))
 

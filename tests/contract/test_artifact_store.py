@@ -14,8 +14,8 @@ from diffuserve.domain.errors import ArtifactNotFound, InvalidParams, ServerUnav
 from diffuserve.storage.base import ArtifactStore, StoredFile
 from diffuserve.storage.local import LocalArtifactStore
 from diffuserve.storage.opening import open_artifacts
-from diffuserve.testing.gcs import GcsServer
-from diffuserve.testing.s3 import S3Server, bucket_at
+from support.gcs import GcsServer
+from support.s3 import S3Server, bucket_at
 
 KEY = "job/1/0.png"
 OUTSIDE = ["../x", "/x", "job/../../x", "../artifacts-of-others/x"]
@@ -260,12 +260,12 @@ def bucket(request: pytest.FixtureRequest) -> ArtifactStore:
 
 
 async def test_a_buckets_url_opens_a_file_as_what_it_is(bucket: ArtifactStore) -> None:
-    await _put(bucket, KEY, b"a picture")
+    await _put(bucket, KEY, b"an image")
     url = await bucket.download_url(KEY, 60)
     assert url is not None
     async with httpx.AsyncClient() as client:
         answer = await client.get(url)
-    assert (answer.content, answer.headers["content-type"]) == (b"a picture", "image/png")
+    assert (answer.content, answer.headers["content-type"]) == (b"an image", "image/png")
     assert "-Expires=60" in url
 
 
@@ -273,9 +273,9 @@ async def test_a_buckets_url_takes_a_file(bucket: ArtifactStore) -> None:
     url = await bucket.upload_url(KEY, 60)
     assert url is not None
     async with httpx.AsyncClient() as client:
-        answer = await client.put(url, content=b"a picture", headers={"content-type": "image/png"})
+        answer = await client.put(url, content=b"an image", headers={"content-type": "image/png"})
     assert answer.status_code == 200
-    assert await _content(bucket, KEY) == b"a picture"
+    assert await _content(bucket, KEY) == b"an image"
 
 
 async def test_a_large_file_goes_in_parts(s3: S3Server) -> None:
@@ -289,16 +289,16 @@ async def test_a_large_file_goes_in_parts(s3: S3Server) -> None:
 
 async def test_a_folder_has_no_urls_of_its_own(tmp_path: Path) -> None:
     store = open_artifacts(tmp_path.as_uri())
-    await _put(store, KEY, b"a picture")
+    await _put(store, KEY, b"an image")
     assert await store.download_url(KEY, 60) is None
 
 
 async def test_a_bucket_that_is_away_says_so() -> None:
     with pytest.raises(ServerUnavailable, match="the store of finished files does not answer"):
-        await bucket_at("http://127.0.0.1:9", "pictures").size(KEY)
+        await bucket_at("http://127.0.0.1:9", "images").size(KEY)
 
 
-@pytest.mark.parametrize("url", ["s3:/bucket", "ftp://bucket", "pictures", "s3://"])
+@pytest.mark.parametrize("url", ["s3:/bucket", "ftp://bucket", "images", "s3://"])
 def test_a_url_that_names_no_store_is_refused(url: str) -> None:
     with pytest.raises(InvalidParams, match="artifacts_url"):
         open_artifacts(url)
@@ -316,5 +316,5 @@ async def test_a_buckets_credentials_come_from_the_environment(
     for name, value in (said | {"ALLOW_HTTP": "true"}).items():
         monkeypatch.setenv(f"AWS_{name}", value)
     store = open_artifacts(f"s3://{s3.create_bucket()}/results")
-    await _put(store, KEY, b"a picture")
-    assert await _content(store, KEY) == b"a picture"
+    await _put(store, KEY, b"an image")
+    assert await _content(store, KEY) == b"an image"

@@ -10,11 +10,11 @@ import pytest
 from diffuserve.domain.errors import ArtifactNotFound, ServerUnavailable
 from diffuserve.storage.base import ArtifactStore, StoredFile
 from diffuserve.storage.opening import open_artifacts
-from diffuserve.testing.faulty_proxy import Answer, CutAnswer, CutRequest, Delay, Fault, FaultyProxy
-from diffuserve.testing.s3 import S3Server, bucket_at
+from support.faulty_proxy import Answer, CutAnswer, CutRequest, Delay, Fault, FaultyProxy
+from support.s3 import S3Server, bucket_at
 
 KEY = "job/1/0.png"
-PICTURE = bytes(range(256)) * 1_000
+IMAGE = bytes(range(256)) * 1_000
 FAULTS = [(Answer(503), Answer(500), Answer(503)), (CutAnswer(),), (CutRequest(), CutAnswer())]
 NAMES = ["503", "answer cut", "request cut"]
 
@@ -34,7 +34,7 @@ def store(proxy: FaultyProxy, bucket: str, monkeypatch: pytest.MonkeyPatch) -> A
     return open_artifacts(f"s3://{bucket}/results")
 
 
-async def _put(store: ArtifactStore, content: bytes = PICTURE) -> StoredFile:
+async def _put(store: ArtifactStore, content: bytes = IMAGE) -> StoredFile:
     async def chunks() -> AsyncIterator[bytes]:
         yield content
 
@@ -67,12 +67,12 @@ async def test_trouble_that_passes_is_outlived(
 ) -> None:
     proxy.fail_next(*faults)
     stored = await _put(store)
-    assert stored == StoredFile(KEY, len(PICTURE), hashlib.sha256(PICTURE).hexdigest())
-    assert await _content(behind) == PICTURE
+    assert stored == StoredFile(KEY, len(IMAGE), hashlib.sha256(IMAGE).hexdigest())
+    assert await _content(behind) == IMAGE
     proxy.fail_next(*faults)
-    assert await _size(store) == len(PICTURE)
+    assert await _size(store) == len(IMAGE)
     proxy.fail_next(*faults)
-    assert await _content(store) == PICTURE
+    assert await _content(store) == IMAGE
 
 
 @pytest.mark.parametrize("faults", FAULTS, ids=NAMES)
@@ -118,12 +118,12 @@ async def test_a_slow_answer_within_the_limit_is_waited_for(proxy: FaultyProxy, 
 
 
 @pytest.mark.parametrize("fault", [CutRequest(), Answer(500)], ids=repr)
-@pytest.mark.parametrize("content", [PICTURE, PICTURE * 40], ids=["in one request", "in parts"])
+@pytest.mark.parametrize("content", [IMAGE, IMAGE * 40], ids=["in one request", "in parts"])
 async def test_a_put_that_broke_off_leaves_what_was_there(
     proxy: FaultyProxy, bucket: str, behind: ArtifactStore, content: bytes, fault: Fault
 ) -> None:
     await _put(behind, b"the first")
-    if content != PICTURE:
+    if content != IMAGE:
         proxy.fail_next(Delay(0.0))  # it begins well
     proxy.always = fault
     with pytest.raises(ServerUnavailable):

@@ -49,7 +49,7 @@ def assert_close(one: bytes, other: bytes) -> None:
     assert max(abs(a - b) for a, b in zip(one, other, strict=True)) <= 1
 
 
-def test_results_come_in_order_with_the_pictures_that_were_asked_for(engine: Engine) -> None:
+def test_results_come_in_order_with_the_images_that_were_asked_for(engine: Engine) -> None:
     results = engine.generate(MIXED)
     assert [result.params.prompt for result in results] == [params.prompt for params in MIXED]
     assert [result.seed for result in results] == [1, 2, 3, 4]
@@ -59,14 +59,14 @@ def test_results_come_in_order_with_the_pictures_that_were_asked_for(engine: Eng
         assert {image.mode for image in result.images} == {"RGB"}
 
 
-def test_the_same_seed_gives_the_same_picture_and_another_seed_another(engine: Engine) -> None:
+def test_the_same_seed_gives_the_same_image_and_another_seed_another(engine: Engine) -> None:
     params = GenerationParams(prompt="a red circle", width=64, height=64, num_inference_steps=2, seed=7)
     other = GenerationParams(prompt="a red circle", width=64, height=64, num_inference_steps=2, seed=8)
     assert pixels(engine, params) == pixels(engine, params)
     assert pixels(engine, params) != pixels(engine, other) or engine.spec.family == "fake"
 
 
-def test_picture_i_of_a_request_is_drawn_with_seed_plus_i(engine: Engine) -> None:
+def test_image_i_of_a_request_is_drawn_with_seed_plus_i(engine: Engine) -> None:
     both = GenerationParams(prompt="a star", width=64, height=64, num_inference_steps=2, seed=7, num_images=2)
     second = GenerationParams(prompt="a star", width=64, height=64, num_inference_steps=2, seed=8)
     assert_close(pixels(engine, both)[1], pixels(engine, second)[0])

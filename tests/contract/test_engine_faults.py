@@ -21,7 +21,7 @@ CULPRIT = "the culprit"
 def make_batch(culprits: Sequence[int] = (3,), size: int = 8) -> list[GenerationParams]:
     return [
         GenerationParams(
-            prompt=CULPRIT if i in culprits else f"picture {i}",
+            prompt=CULPRIT if i in culprits else f"image {i}",
             width=64 + 16 * (i % 2),
             height=64,
             num_inference_steps=2 + i % 3,
@@ -134,7 +134,7 @@ class FaultyFlux:
 
 
 @pytest.mark.parametrize(("fault", "kind"), [("raise", RequestFailed), ("nan", NumericalFailure)])
-def test_flux_pictures_do_not_change_when_a_neighbour_fails(
+def test_flux_images_do_not_change_when_a_neighbour_fails(
     fault: str, kind: type[DiffuserveError], tiny_engine: Engine
 ) -> None:
     batch = make_batch()

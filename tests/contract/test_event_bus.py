@@ -8,7 +8,7 @@ import pytest
 from diffuserve.cli.wiring.control import open_bus
 from diffuserve.events.base import EventBus, job_topic
 from diffuserve.settings import Settings
-from diffuserve.testing.valkey import ValkeyServer
+from support.valkey import ValkeyServer
 
 
 @pytest.fixture(params=["memory", "valkey", "valkey that is away"])

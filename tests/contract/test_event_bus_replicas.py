@@ -14,7 +14,7 @@ from diffuserve.events import valkey as module
 from diffuserve.events.base import EventBus, Subscription, job_topic
 from diffuserve.events.unsent import Unsent
 from diffuserve.settings import Settings
-from diffuserve.testing.valkey import ValkeyServer
+from support.valkey import ValkeyServer
 
 TOPIC = job_topic("job-1")
 CHANGED = {"type": "changed"}

@@ -23,7 +23,7 @@ from diffuserve.events.memory import MemoryEventBus
 from diffuserve.jobs.config import StoreConfig
 from diffuserve.jobs.store import JobStore
 from diffuserve.testing.fake_clock import FakeClock
-from diffuserve.testing.postgres import PostgresServer
+from support.postgres import PostgresServer
 
 
 async def test_jobs_of_a_tenant_are_served_in_their_order(job_store: JobStore) -> None:

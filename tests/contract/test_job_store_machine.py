@@ -28,7 +28,7 @@ from diffuserve.jobs import schema
 from diffuserve.jobs.config import StoreConfig
 from diffuserve.jobs.store import JobStore
 from diffuserve.testing.fake_clock import FakeClock
-from diffuserve.testing.postgres import PostgresServer
+from support.postgres import PostgresServer
 
 T = TypeVar("T")
 _MODELS = ("red", "blue")

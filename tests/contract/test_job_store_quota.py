@@ -1,4 +1,4 @@
-"""GPU-seconds that a tenant may have in the queue."""
+"""device-seconds that a tenant may have in the queue."""
 
 import asyncio
 
@@ -19,7 +19,7 @@ def store_config() -> StoreConfig:
 async def test_a_tenant_queues_as_many_gpu_seconds_as_its_plan_allows(job_store: JobStore) -> None:
     for _ in range(2):
         await job_store.submit(new_job(cost_seconds=4.0))
-    with pytest.raises(QueueFull, match="GPU-seconds") as refused:
+    with pytest.raises(QueueFull, match="device-seconds") as refused:
         await job_store.submit(new_job(cost_seconds=4.0))
     assert refused.value.retry_after is not None
     await job_store.submit(new_job(cost_seconds=2.0))
@@ -42,5 +42,5 @@ async def test_submits_at_once_are_counted_together(job_store: JobStore) -> None
 
 
 async def test_a_job_that_is_larger_than_the_limit_is_not_told_to_come_back(job_store: JobStore) -> None:
-    with pytest.raises(TooLarge, match="10 GPU-seconds"):
+    with pytest.raises(TooLarge, match="10 device-seconds"):
         await job_store.submit(new_job(cost_seconds=50.0))

@@ -12,7 +12,7 @@ from diffuserve.cli.wiring.control import open_quotas
 from diffuserve.quotas import valkey as module
 from diffuserve.quotas.base import Quotas, Rate
 from diffuserve.settings import Settings
-from diffuserve.testing.valkey import ValkeyServer
+from support.valkey import ValkeyServer
 
 SLOW = Rate(0.01)
 """One call, and no other as long as a test lasts."""

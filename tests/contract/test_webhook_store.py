@@ -12,8 +12,8 @@ from diffuserve.domain.job import Job
 from diffuserve.domain.webhook import JOB_EVENTS, Attempt, Delivery, DueDelivery, Webhook, WebhookEvent
 from diffuserve.jobs import schema
 from diffuserve.jobs.config import DAY, WEBHOOK_RETRY_SECONDS
-from diffuserve.jobs.outbox import MAX_AT_ONCE_PER_ENDPOINT
 from diffuserve.jobs.store import JobStore
+from diffuserve.jobs.webhooks.outbox import MAX_AT_ONCE_PER_ENDPOINT
 from diffuserve.testing.fake_clock import FakeClock
 
 _URL = "https://hooks.example/diffuserve"

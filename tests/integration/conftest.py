@@ -12,10 +12,10 @@ from diffuserve.client.leases import LeaseClient
 from diffuserve.jobs.reaper import Reaper
 from diffuserve.storage.bucket import BucketArtifactStore
 from diffuserve.storage.local import LocalArtifactStore
-from diffuserve.testing.plane import NULL_ENGINE, Plane
 from diffuserve.worker.admission import Memory
 from diffuserve.worker.agent import WorkerAgent
 from diffuserve.worker.config import WorkerConfig
+from support.plane import NULL_ENGINE, Plane
 
 
 @pytest.fixture

@@ -35,20 +35,20 @@ def engine(request: pytest.FixtureRequest) -> Iterator[Engine]:
         yield engine
 
 
-def pictures(engine: Engine, requests: list[GenerationParams]) -> list[list[bytes]]:
+def images(engine: Engine, requests: list[GenerationParams]) -> list[list[bytes]]:
     return [[image.tobytes() for image in result.images] for result in engine.generate(requests)]
 
 
 def test_a_request_is_bit_equal_alone_and_in_every_batch(engine: Engine) -> None:
     requests = make_requests(seed=1, count=10)
-    alone = [pictures(engine, [one])[0] for one in requests]
-    together = pictures(engine, requests)
+    alone = [images(engine, [one])[0] for one in requests]
+    together = images(engine, requests)
     assert engine.stats.mean_requests_per_step > 1
     assert together == alone
     for seed in (2, 3):
         neighbours = make_requests(seed, count=6)
         order = random.Random(seed).sample(requests, k=len(requests))
-        shuffled = pictures(engine, neighbours + order)[len(neighbours) :]
+        shuffled = images(engine, neighbours + order)[len(neighbours) :]
         assert shuffled == [alone[requests.index(one)] for one in order]
 
 
@@ -56,12 +56,12 @@ def test_another_number_of_threads_changes_nothing(engine: Engine) -> None:
     requests = make_requests(seed=4, count=5)
     config = EngineConfig(deterministic=True, token_budget=700, num_threads=3)
     with Engine(engine.pipeline, config) as other:
-        assert pictures(other, requests) == pictures(engine, requests)
+        assert images(other, requests) == images(engine, requests)
 
 
 def test_joining_in_the_middle_changes_nothing(engine: Engine) -> None:
     requests = make_requests(seed=5, count=5)
-    alone = [pictures(engine, [one])[0] for one in requests]
+    alone = [images(engine, [one])[0] for one in requests]
     ids = []
     for one in requests:
         ids.append(engine.add(one))

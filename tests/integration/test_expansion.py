@@ -11,7 +11,7 @@ from diffuserve.domain.errors import InvalidParams
 from diffuserve.prompts.base import Expansion, ExpansionOutcome
 from diffuserve.prompts.cache import CachedExpander
 from diffuserve.prompts.chat import ChatConfig, ChatExpander
-from diffuserve.testing.scripted_server import Reply, ScriptedServer, chat_reply
+from support.scripted_server import Reply, ScriptedServer, chat_reply
 
 KEY = "sk-secret"
 LONG = chat_reply("A cat on a sofa, in warm light.")

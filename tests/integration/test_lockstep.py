@@ -11,7 +11,7 @@ import pytest
 from PIL import Image
 
 from diffuserve.testing.checkpoints import write_flux_checkpoint
-from diffuserve.testing.lockstep_program import draw, load, mixed_requests, write
+from support.lockstep_program import draw, load, mixed_requests, write
 
 _FAULTS = ("start", "denoise", "decode")
 
@@ -25,7 +25,7 @@ def checkpoint(tmp_path_factory: pytest.TempPathFactory) -> str:
 def run_ranks(num_ranks: int, folder: Path, *options: str) -> list[str | None]:
     """Under a real torchrun; what each request failed with."""
     command = (sys.executable, "-m", "torch.distributed.run", "--standalone", f"--nproc-per-node={num_ranks}")
-    program = ("-m", "diffuserve.testing.lockstep_program", "--out", str(folder), *options)
+    program = ("-m", "support.lockstep_program", "--out", str(folder), *options)
     done = subprocess.run([*command, *program], capture_output=True, text=True, timeout=150, check=False)
     assert done.returncode == 0, done.stderr[-4_000:]
     errors: list[str | None] = json.loads((folder / "errors.json").read_text())
@@ -42,7 +42,7 @@ def psnr(left: Path, right: Path) -> float:
 
 
 def compare(ours: Path, alone: Path, without: Sequence[int] = ()) -> None:
-    """Every picture that was drawn, against the one that a single rank draws."""
+    """Every image that was drawn, against the one that a single rank draws."""
     expected = {path.name for path in alone.glob("*.png") if int(path.name[0]) not in without}
     assert {path.name for path in ours.glob("*.png")} == expected
     assert all(psnr(ours / name, alone / name) >= 50 for name in expected)
@@ -57,7 +57,7 @@ def folders(tmp_path: Path) -> tuple[Path, Path]:
     return together, alone
 
 
-def check_same_pictures(num_ranks: int, model: str, plan: str, folders: tuple[Path, Path]) -> None:
+def check_same_images(num_ranks: int, model: str, plan: str, folders: tuple[Path, Path]) -> None:
     together, alone = folders
     assert run_ranks(num_ranks, together, "--model", model, "--plan", plan) == [None] * 7
     draw_alone(model, alone)
@@ -81,7 +81,7 @@ def check_faults(num_ranks: int, model: str, plan: str, folders: tuple[Path, Pat
 
 
 def test_two_ranks_draw_what_one_draws(checkpoint: str, folders: tuple[Path, Path]) -> None:
-    check_same_pictures(2, checkpoint, "sequence=2", folders)
+    check_same_images(2, checkpoint, "sequence=2", folders)
 
 
 def test_one_rank_alone_fails_and_one_request_with_it(folders: tuple[Path, Path]) -> None:
@@ -91,7 +91,7 @@ def test_one_rank_alone_fails_and_one_request_with_it(folders: tuple[Path, Path]
 
 @pytest.mark.slow
 def test_four_ranks_draw_what_one_draws(checkpoint: str, folders: tuple[Path, Path]) -> None:
-    check_same_pictures(4, checkpoint, "sequence=4", folders)
+    check_same_images(4, checkpoint, "sequence=4", folders)
 
 
 @pytest.mark.slow
@@ -101,4 +101,4 @@ def test_rank_three_alone_fails_and_one_request_with_it(checkpoint: str, folders
 
 @pytest.mark.slow
 def test_sequences_and_passes_are_shared_at_once(folders: tuple[Path, Path]) -> None:
-    check_same_pictures(4, "fake", "sequence=2,cfg=2", folders)
+    check_same_images(4, "fake", "sequence=2,cfg=2", folders)

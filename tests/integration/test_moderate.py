@@ -22,7 +22,7 @@ from diffuserve.domain.errors import InvalidModel
 from diffuserve.safety.moderation import ModerationClassifier
 from diffuserve.safety.moderation_app import ModerationLimits, create_moderation_app
 from diffuserve.safety.text_checkpoint import TextCheckpoint
-from diffuserve.testing.text_classifiers import write_text_checkpoint
+from support.text_classifiers import write_text_checkpoint
 
 LABELS = ("OK", "sexual", "hate/threatening", "violence")
 PROMPTS = ("a red circle", "a blue dog a gun", "", "what is not known")

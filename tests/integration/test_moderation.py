@@ -9,7 +9,7 @@ import pytest
 from diffuserve.domain.errors import InvalidParams, ModerationUnavailable
 from diffuserve.remote.json_api import Endpoint
 from diffuserve.safety.moderation import ModerationClassifier
-from diffuserve.testing.scripted_server import Reply, ScriptedServer, moderation_reply
+from support.scripted_server import Reply, ScriptedServer, moderation_reply
 
 KEY = "sk-secret"
 FINE = moderation_reply({"sexual": 0.1})

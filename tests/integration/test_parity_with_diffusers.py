@@ -1,4 +1,4 @@
-"""Every request of a mixed batch is the picture that diffusers' own pipeline draws (INV-2)."""
+"""Every request of a mixed batch is the image that diffusers' own pipeline draws (INV-2)."""
 
 import random
 from collections.abc import Iterator
@@ -23,7 +23,7 @@ Kind = Literal["schnell", "dev"]
 
 
 def psnr(one: Image, other: Image) -> float:
-    """Peak signal-to-noise ratio of two 8-bit pictures, in decibel."""
+    """Peak signal-to-noise ratio of two 8-bit images, in decibel."""
     difference = np.asarray(one, dtype=np.float64) - np.asarray(other, dtype=np.float64)
     error = float((difference**2).mean())
     return float("inf") if error == 0 else 10 * float(np.log10(255**2 / error))
@@ -98,14 +98,14 @@ def test_a_mixed_batch_equals_diffusers(engine: Engine, kind: Kind, seed: int, t
     assert_parity(engine, tmp_path, make_mixed_batch(kind, seed))
 
 
-def test_the_pictures_of_the_reference_differ_from_one_another(kind: Kind, tmp_path: Path) -> None:
-    """Without this, parity on random weights could hold for grey pictures."""
+def test_the_images_of_the_reference_differ_from_one_another(kind: Kind, tmp_path: Path) -> None:
+    """Without this, parity on random weights could hold for grey images."""
     reference = load_reference(write_flux_checkpoint(tmp_path, kind=kind, seed=5))
     first, second = make_mixed_batch(kind, seed=1)[:2]
     same_size = GenerationParams(**{**second.to_dict(), "width": first.width, "height": first.height})  # type: ignore[arg-type]
-    pictures = [draw_with_reference(reference, params)[0] for params in (first, same_size)]
-    assert psnr(*pictures) < 25
-    assert np.asarray(pictures[0]).std() > 10
+    images = [draw_with_reference(reference, params)[0] for params in (first, same_size)]
+    assert psnr(*images) < 25
+    assert np.asarray(images[0]).std() > 10
 
 
 @pytest.mark.parametrize("dynamic", [False, True])
@@ -116,7 +116,7 @@ def test_shifted_schedules_equal_diffusers(dynamic: bool, tmp_path: Path) -> Non
         assert_parity(engine, folder, make_mixed_batch("schnell", seed=4, size=4))
 
 
-def test_sharded_weights_give_the_same_pictures(tmp_path: Path) -> None:
+def test_sharded_weights_give_the_same_images(tmp_path: Path) -> None:
     folder = write_flux_checkpoint(tmp_path, kind="dev", num_shards=3, seed=5)
     assert len(list((folder / "transformer").glob("*.safetensors"))) >= 3
     config = EngineConfig(token_budget=100_000)
@@ -161,9 +161,9 @@ def test_a_request_in_a_batch_equals_the_request_alone(engine: Engine, kind: Kin
 def test_half_precision_stays_close_to_float32(dtype: str, tmp_path: Path) -> None:
     folder = write_flux_checkpoint(tmp_path, kind="dev", seed=5)
     batch = make_mixed_batch("dev", seed=2, size=3)
-    pictures = []
+    images = []
     for chosen in ("float32", dtype):
         with Engine.load(str(folder), device="cpu", dtype=chosen) as engine:
-            pictures.append([result.images[0] for result in engine.generate(batch)])
+            images.append([result.images[0] for result in engine.generate(batch)])
     # The noise itself is drawn in the model's dtype, as diffusers does, so only closeness can hold.
-    assert min(psnr(one, other) for one, other in zip(*pictures, strict=True)) > 15
+    assert min(psnr(one, other) for one, other in zip(*images, strict=True)) > 15

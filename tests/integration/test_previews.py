@@ -1,4 +1,4 @@
-"""Previews look like the picture and cost next to nothing."""
+"""Previews look like the image and cost next to nothing."""
 
 import time
 from collections.abc import Callable
@@ -23,17 +23,17 @@ def quickest_seconds(run: Callable[[], object], times: int = 30) -> float:
     return min(seconds)
 
 
-def test_previews_come_to_look_like_the_picture(tiny_engine: Engine) -> None:
+def test_previews_come_to_look_like_the_image(tiny_engine: Engine) -> None:
     request_id = tiny_engine.add(PARAMS, preview=True)
-    previews, picture = [], None
+    previews, image = [], None
     while outputs := tiny_engine.step():
         for output in outputs:
             assert output.request_id == request_id
             previews += [output.preview] if output.preview is not None else []
-            picture = output.result.images[0] if output.result is not None else picture
-    assert picture is not None
+            image = output.result.images[0] if output.result is not None else image
+    assert image is not None
     assert len(previews) == 4
-    small = np.asarray(picture.resize(previews[0].size, Image.Resampling.BOX), dtype=float)
+    small = np.asarray(image.resize(previews[0].size, Image.Resampling.BOX), dtype=float)
     distances = [np.abs(np.asarray(preview, dtype=float) - small).mean() for preview in previews]
     assert distances[-1] < 40, "of 255 levels, in the mean"
     assert np.corrcoef(np.asarray(previews[-1], dtype=float).ravel(), small.ravel())[0, 1] > 0.8

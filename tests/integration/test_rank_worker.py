@@ -15,9 +15,9 @@ import sqlalchemy as sa
 from diffuserve.domain.job import Job, JobStatus
 from diffuserve.jobs import schema
 from diffuserve.testing.checkpoints import write_flux_checkpoint
-from diffuserve.testing.plane import Plane, eventually, until
 from diffuserve.worker.agent import WorkerAgent
 from diffuserve.worker.config import Nodes
+from support.plane import Plane, eventually, until
 
 Start = Callable[..., WorkerAgent]
 

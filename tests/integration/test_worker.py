@@ -16,14 +16,14 @@ import pytest
 import sqlalchemy as sa
 
 from diffuserve.domain.job import JobStatus
-from diffuserve.domain.worker import Orders, WorkerState
+from diffuserve.domain.worker import ControlCommands, WorkerState
 from diffuserve.events.base import job_topic
 from diffuserve.jobs import schema
-from diffuserve.media.picture_file import read_parameters
-from diffuserve.testing.plane import LEASE_SECONDS, NULL_ENGINE, Plane, eventually, until
+from diffuserve.media.image_file import read_parameters
 from diffuserve.worker.admission import Memory
 from diffuserve.worker.agent import WorkerAgent
 from diffuserve.worker.messages import Failed
+from support.plane import LEASE_SECONDS, NULL_ENGINE, Plane, eventually, until
 
 Start = Callable[..., WorkerAgent]
 
@@ -177,7 +177,7 @@ async def test_a_cancel_of_an_unknown_job_is_not_asked_for_again_and_again(
     agent.held.clear()  # as after an end that could not be reported
     control = agent._client.control
 
-    async def counted(*arguments: Any) -> Orders:
+    async def counted(*arguments: Any) -> ControlCommands:
         nonlocal asked
         asked += 1
         return await control(*arguments)

@@ -14,11 +14,10 @@ import pytest
 
 from diffuserve.domain.job import JobStatus
 from diffuserve.storage.bucket import BucketArtifactStore
-from diffuserve.testing.faulty_proxy import Answer, CutAnswer, CutRequest, FaultyProxy
-from diffuserve.testing.plane import NULL_ENGINE, Plane, eventually, until
-from diffuserve.testing.s3 import S3Server, bucket_at
-from diffuserve.worker import deliveries
 from diffuserve.worker.agent import WorkerAgent
+from support.faulty_proxy import Answer, CutAnswer, CutRequest, FaultyProxy
+from support.plane import NULL_ENGINE, Plane, eventually, until
+from support.s3 import S3Server, bucket_at
 
 Start = Callable[..., WorkerAgent]
 STAR = {"model": "null", "input": {"prompt": "a star"}}
@@ -59,15 +58,15 @@ async def finished(http: httpx.AsyncClient, job: dict[str, Any]) -> dict[str, An
     return dict(found.json())
 
 
-async def test_pictures_go_to_the_bucket_and_outlive_its_troubles(
+async def test_images_go_to_the_bucket_and_outlive_its_troubles(
     plane: Plane, agent: psutil.Process, proxy: FaultyProxy, s3: S3Server, bucket: str, ledger: Path
 ) -> None:
     async with httpx.AsyncClient(base_url=plane.url, timeout=40) as http:
         job = await finished(http, (await http.post("/v1/jobs", json=STAR)).json())
         (artifact,) = job["result"]["artifacts"]
-        picture = await http.get(artifact["url"])
-        assert picture.headers["content-type"] == artifact["content_type"] == "image/png"
-        assert hashlib.sha256(picture.content).hexdigest() == artifact["sha256"]
+        image = await http.get(artifact["url"])
+        assert image.headers["content-type"] == artifact["content_type"] == "image/png"
+        assert hashlib.sha256(image.content).hexdigest() == artifact["sha256"]
         stored = s3.client.list_objects_v2(Bucket=bucket)["Contents"]
         assert [one["Key"] for one in stored] == [f"results/{job['id']}/1/0.png"]
         assert not [name for name in agent.environ() if name.startswith("AWS")]
@@ -88,7 +87,7 @@ def uploads(proxy: FaultyProxy, job: dict[str, Any]) -> list[str]:
 
 @pytest.fixture
 def no_pause(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(deliveries, "_UPLOAD_PAUSE", 0.0)
+    monkeypatch.setattr(result_reporter, "_UPLOAD_PAUSE", 0.0)
 
 
 class Loss:
@@ -108,7 +107,7 @@ class Loss:
 
 @pytest.mark.usefixtures("no_pause")
 @pytest.mark.parametrize(("num_times", "num_runs"), [(2, 1), (3, 2)])
-async def test_a_picture_that_did_not_arrive_is_sent_again_and_drawn_anew_when_that_is_in_vain(
+async def test_an_image_that_did_not_arrive_is_sent_again_and_drawn_anew_when_that_is_in_vain(
     plane: Plane, start: Start, ledger: Path, monkeypatch: pytest.MonkeyPatch, num_times: int, num_runs: int
 ) -> None:
     assert isinstance(plane.artifacts, BucketArtifactStore)

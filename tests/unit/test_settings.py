@@ -140,9 +140,9 @@ def test_retention_is_for_final_statuses_and_positive(seconds: dict[str, float])
 
 
 def test_the_api_learns_what_concerns_it() -> None:
-    urls = {"public_api_url": "https://api.example.com", "public_base_url": "https://pictures.example.com"}
+    urls = {"public_api_url": "https://api.example.com", "public_base_url": "https://images.example.com"}
     config = Settings(**urls, default_model="m").api_config(auth=True)  # type: ignore[arg-type]
     assert config.auth
     assert config.public_api_url == "https://api.example.com"
-    assert config.public_base_url == "https://pictures.example.com"
+    assert config.public_base_url == "https://images.example.com"
     assert config.default_model == "m"

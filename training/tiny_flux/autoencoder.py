@@ -1,4 +1,4 @@
-"""The VAE: small pictures full of edges, since flat colour is learned at once."""
+"""The VAE: small images full of edges, since flat colour is learned at once."""
 
 import random
 from pathlib import Path
@@ -13,7 +13,7 @@ from loop import Course, warm_then_cosine
 from scenes import COLOURS, SHAPES
 
 _SIDE, _BATCH = 64, 16
-_WHOLE_SIDE, _WHOLE_BATCH, _WHOLE_FROM = 128, 6, 0.85  # at last whole pictures
+_WHOLE_SIDE, _WHOLE_BATCH, _WHOLE_FROM = 128, 6, 0.85  # at last whole images
 _KL_WEIGHT = 5e-4
 
 
@@ -44,13 +44,13 @@ def train(folder: Path, num_steps: int) -> AutoencoderKL:
     def loss(step: int, chance: random.Random) -> tuple[Tensor, dict[str, float]]:
         is_whole = step / num_steps > _WHOLE_FROM
         side, batch = (_WHOLE_SIDE, _WHOLE_BATCH) if is_whole else (_SIDE, _BATCH)
-        pictures = torch.stack([draw(crowd(chance, side), side, side) for _ in range(batch)])
+        images = torch.stack([draw(crowd(chance, side), side, side) for _ in range(batch)])
         with torch.autocast("cpu", torch.bfloat16):
-            posterior = vae.encode(pictures).latent_dist
+            posterior = vae.encode(images).latent_dist
             drawn = vae.decode(posterior.sample()).sample.float()
         mean, logvar = posterior.mean.float(), posterior.logvar.float()
         divergence = 0.5 * (mean.square() + logvar.exp() - 1 - logvar).mean()
-        error = drawn - pictures
+        error = drawn - images
         squares = error.square().mean()
         value = error.abs().mean() + 2 * squares + _KL_WEIGHT * divergence
         return value, {"dB": -10 * float(torch.log10(squares / 4)), "kl": float(divergence)}
@@ -61,7 +61,7 @@ def train(folder: Path, num_steps: int) -> AutoencoderKL:
 
 
 def crowd(chance: random.Random, side: int) -> Layout:
-    """A few objects of any size, some cut off by the edge; radii in pixels as in whole pictures."""
+    """A few objects of any size, some cut off by the edge; radii in pixels as in whole images."""
     pixels = 128 / side
     things = [
         Placed(

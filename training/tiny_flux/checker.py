@@ -1,4 +1,4 @@
-"""What a picture shows, measured: colours, objects, where they are, how large, and of which shape."""
+"""What an image shows, measured: colours, objects, where they are, how large, and of which shape."""
 
 from collections import deque
 from dataclasses import dataclass
@@ -16,17 +16,17 @@ from scenes import COLOURS, PLACES, RELATIONS, SHAPES, SIZES, Scene, Thing
 CONTRAST = 36
 """By so much of 255, in one channel, a pixel differs from the background to belong to an object."""
 LEAST_AREA = 0.0025
-"""Of the picture: what is smaller is a speck, not an object."""
+"""Of the image: what is smaller is a speck, not an object."""
 SIDE_FROM = 0.08
 """So far from the middle, of the side's length, an object is at a side."""
 
-Picture = NDArray[np.uint8]
+Pixels = NDArray[np.uint8]
 Mask = NDArray[np.bool_]
 
 
 @dataclass(frozen=True)
 class Seen:
-    """An object: its middle in 0…1 of the picture, its radius by the shorter side."""
+    """An object: its middle in 0…1 of the image, its radius by the shorter side."""
 
     x: float
     y: float
@@ -51,11 +51,11 @@ class Verdict:
         return all(vars(self).values())
 
 
-def judge(picture: Picture, scene: Scene) -> Verdict:
-    """A picture `(height, width, 3)` against what was asked for. `place` is the relation, if there is one."""
-    ground = np.median(_border(picture), axis=0)
+def judge(image: Pixels, scene: Scene) -> Verdict:
+    """An image `(height, width, 3)` against what was asked for. `place` is the relation, if there is one."""
+    ground = np.median(_border(image), axis=0)
     background = nearest_colour(ground) == (scene.background or "white")
-    seen = find_things(picture, ground)
+    seen = find_things(image, ground)
     if len(seen) != len(scene.things):
         return Verdict(background=background, count=False)
     ordered = max(permutations(seen), key=lambda order: _likeness(order, scene.things))
@@ -70,23 +70,23 @@ def judge(picture: Picture, scene: Scene) -> Verdict:
     )
 
 
-def find_things(picture: Picture, ground: NDArray[np.float64]) -> list[Seen]:
+def find_things(image: Pixels, ground: NDArray[np.float64]) -> list[Seen]:
     """The objects on a background of the colour `ground`."""
-    mask = np.abs(picture.astype(np.int16) - ground).max(axis=2) > CONTRAST
+    mask = np.abs(image.astype(np.int16) - ground).max(axis=2) > CONTRAST
     least = LEAST_AREA * mask.size
-    return [_look(picture, part) for part in _parts(mask) if part.sum() >= least]
+    return [_look(image, part) for part in _parts(mask) if part.sum() >= least]
 
 
 def nearest_colour(rgb: NDArray[np.float64]) -> str:
     return min(COLOURS, key=lambda name: float(np.square(rgb - np.array(COLOURS[name])).sum()))
 
 
-def _border(picture: Picture) -> Picture:
-    rows, columns = picture[[0, 1, -2, -1]].reshape(-1, 3), picture[:, [0, 1, -2, -1]].reshape(-1, 3)
+def _border(image: Pixels) -> Pixels:
+    rows, columns = image[[0, 1, -2, -1]].reshape(-1, 3), image[:, [0, 1, -2, -1]].reshape(-1, 3)
     return np.concatenate([rows, columns])
 
 
-def _look(picture: Picture, part: Mask) -> Seen:
+def _look(image: Pixels, part: Mask) -> Seen:
     rows, columns = np.flatnonzero(part.any(axis=1)), np.flatnonzero(part.any(axis=0))
     top, bottom, left, right = rows[0], rows[-1] + 1, columns[0], columns[-1] + 1
     cut = part[top:bottom, left:right]
@@ -100,7 +100,7 @@ def _look(picture: Picture, part: Mask) -> Seen:
         x=float((left + right) / 2 / width),
         y=float((top + bottom) / 2 / height),
         radius=float(radius / min(width, height)),
-        colour=nearest_colour(np.median(picture[inside if inside.any() else part], axis=0)),
+        colour=nearest_colour(np.median(image[inside if inside.any() else part], axis=0)),
         shape=shape,
     )
 

@@ -1,4 +1,4 @@
-"""The DiT: learns the straight way from noise to the picture that it stands for."""
+"""The DiT: learns the straight way from noise to the image that it stands for."""
 
 import random
 from collections.abc import Callable, Sequence
@@ -129,22 +129,22 @@ def _learn(
 
 
 def _count(latents: Latents) -> int:
-    """Pictures of a size that are learned at once."""
+    """Images of a size that are learned at once."""
     return max(4, _BATCH * _NATIVE_TOKENS // (latents.things.shape[1] + NUM_TOKENS))
 
 
 def _figures(squares: Tensor, level: Tensor) -> dict[str, float]:
-    """Errors of the finished picture, said from pure noise and from the last of four steps."""
-    of_picture = squares * level.square()
+    """Errors of the finished image, said from pure noise and from the last of four steps."""
+    of_image = squares * level.square()
     levels = {"first": 1.0, "last": 0.25}
-    return {name: float(of_picture[level == at].mean()) for name, at in levels.items() if (level == at).any()}
+    return {name: float(of_image[level == at].mean()) for name, at in levels.items() if (level == at).any()}
 
 
 def _weights(things: Tensor, level: Tensor) -> Tensor:
     """Of each token's error `(batch, tokens)`, 1 in the mean.
 
     Objects count more than the flat ground around them, of which there is more. The error of a velocity
-    times its level is that of the finished picture: so every step counts by the picture that it leads to.
+    times its level is that of the finished image: so every step counts by the image that it leads to.
     """
     weights = (1 + _THING_WEIGHT * things.float()) * level.square()[:, None]
     return weights / weights.mean()

@@ -1,4 +1,4 @@
-"""True pictures of layouts, from signed distances."""
+"""True images of layouts, from signed distances."""
 
 import math
 
@@ -11,17 +11,17 @@ _EDGE = 1.3  # pixels from inside to outside of an edge
 
 
 def draw(layout: Layout, width: int, height: int) -> Tensor:
-    """A picture `(3, height, width)` in -1…1."""
+    """An image `(3, height, width)` in -1…1."""
     scale = min(width, height)
     y, x = torch.meshgrid(
         (torch.arange(height) + 0.5) / scale, (torch.arange(width) + 0.5) / scale, indexing="ij"
     )
-    picture = torch.tensor(layout.background)[:, None, None].expand(3, height, width)
+    image = torch.tensor(layout.background)[:, None, None].expand(3, height, width)
     for thing in layout.things:
         distance = signed_distance(thing.shape, (x - thing.x) / thing.radius, (y - thing.y) / thing.radius)
         cover = (0.5 - distance * thing.radius * scale / _EDGE).clamp(0, 1)
-        picture = torch.lerp(picture, torch.tensor(thing.rgb)[:, None, None], cover)
-    return picture / 127.5 - 1
+        image = torch.lerp(image, torch.tensor(thing.rgb)[:, None, None], cover)
+    return image / 127.5 - 1
 
 
 def signed_distance(shape: str, x: Tensor, y: Tensor) -> Tensor:

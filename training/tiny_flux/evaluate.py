@@ -20,7 +20,7 @@ import torch
 from diffusers import AutoencoderKL
 from PIL import Image
 
-from checker import CONTRAST, LEAST_AREA, SIDE_FROM, Picture, Verdict, judge
+from checker import CONTRAST, LEAST_AREA, SIDE_FROM, Pixels, Verdict, judge
 from diffuserve import Engine, GenerationParams
 from diffuserve.media.contact_sheet import contact_sheet
 from draw import draw
@@ -86,14 +86,14 @@ def held_out(count: int) -> list[Scene]:
 
 
 def measure(folder: Path, engine: Engine, scenes: Sequence[Scene], ways: Sequence[Way]) -> dict[str, object]:
-    truth = [true_picture(scene, index) for index, scene in enumerate(scenes)]
+    truth = [true_image(scene, index) for index, scene in enumerate(scenes)]
     rebuilt = through_vae(folder, truth)
     rows = {
         "true drawings": rates(truth, scenes),
         "through the VAE": rates(rebuilt, scenes),
     }
     for way in ways:
-        print(f"drawing {len(scenes)} pictures: {way}", flush=True)
+        print(f"drawing {len(scenes)} images: {way}", flush=True)
         rows[str(way)] = rates(drawn(engine, scenes, way, seed=1), scenes)
     return {
         "num_prompts": len(scenes),
@@ -104,9 +104,9 @@ def measure(folder: Path, engine: Engine, scenes: Sequence[Scene], ways: Sequenc
     }
 
 
-def rates(pictures: Sequence[Picture], scenes: Sequence[Scene]) -> dict[str, Row]:
+def rates(images: Sequence[Pixels], scenes: Sequence[Scene]) -> dict[str, Row]:
     """Percent right on each axis, of scenes with one object and with two."""
-    verdicts = [judge(picture, scene) for picture, scene in zip(pictures, scenes, strict=True)]
+    verdicts = [judge(image, scene) for image, scene in zip(images, scenes, strict=True)]
     by_number: dict[int, list[Verdict]] = {1: [], 2: []}
     for verdict, scene in zip(verdicts, scenes, strict=True):
         by_number[len(scene.things)].append(verdict)
@@ -120,9 +120,9 @@ def _percent(verdicts: Sequence[Verdict], axis: str) -> float:
     return round(100 * right / len(verdicts), 1)
 
 
-def drawn(engine: Engine, scenes: Sequence[Scene], way: Way, seed: int) -> list[Picture]:
+def drawn(engine: Engine, scenes: Sequence[Scene], way: Way, seed: int) -> list[Pixels]:
     """A seed of its own for each scene."""
-    pictures: list[Picture] = []
+    images: list[Pixels] = []
     for start in range(0, len(scenes), _BATCH):
         requests = [
             GenerationParams(
@@ -134,8 +134,8 @@ def drawn(engine: Engine, scenes: Sequence[Scene], way: Way, seed: int) -> list[
             )
             for index, scene in enumerate(scenes[start : start + _BATCH], start)
         ]
-        pictures += [np.asarray(result.images[0]) for result in engine.generate(requests)]
-    return pictures
+        images += [np.asarray(result.images[0]) for result in engine.generate(requests)]
+    return images
 
 
 def prompt_for(scene: Scene, chance: random.Random, is_strange: bool) -> str:
@@ -149,18 +149,18 @@ def prompt_for(scene: Scene, chance: random.Random, is_strange: bool) -> str:
     return " ".join(words)
 
 
-def true_picture(scene: Scene, seed: int) -> Picture:
+def true_image(scene: Scene, seed: int) -> Pixels:
     traits = torch.randn(NUM_TRAITS, generator=torch.Generator().manual_seed(seed))
     return _pixels(draw(place(scene, traits), SIDE, SIDE))
 
 
 @torch.no_grad()
-def through_vae(folder: Path, pictures: Sequence[Picture]) -> list[Picture]:
+def through_vae(folder: Path, images: Sequence[Pixels]) -> list[Pixels]:
     """Encoded and decoded again, in float32."""
     vae = AutoencoderKL.from_pretrained(folder / "vae", torch_dtype=torch.float32)
     rebuilt = []
-    for picture in pictures:
-        values = torch.from_numpy(picture.copy()).permute(2, 0, 1)[None].float() / 127.5 - 1
+    for image in images:
+        values = torch.from_numpy(image.copy()).permute(2, 0, 1)[None].float() / 127.5 - 1
         latents = vae.encode(values).latent_dist.mean
         rebuilt.append(_pixels(vae.decode(latents).sample[0]))
     return rebuilt
@@ -172,14 +172,14 @@ def difference(engine: Engine, scenes: Sequence[Scene]) -> float:
     return round(float(np.mean([np.abs(a.astype(float) - b).mean() for a, b in pairs])), 2)
 
 
-def decibels(truth: Sequence[Picture], rebuilt: Sequence[Picture]) -> float:
+def decibels(truth: Sequence[Pixels], rebuilt: Sequence[Pixels]) -> float:
     """Mean peak signal-to-noise ratio of the VAE's own reconstruction."""
     errors = [np.square(a.astype(float) - b).mean() for a, b in zip(truth, rebuilt, strict=True)]
     return round(float(np.mean([10 * np.log10(255**2 / error) for error in errors])), 2)
 
 
-def _pixels(picture: torch.Tensor) -> Picture:
-    return ((picture.clamp(-1, 1) + 1) * 127.5).round().to(torch.uint8).permute(1, 2, 0).numpy()
+def _pixels(image: torch.Tensor) -> Pixels:
+    return ((image.clamp(-1, 1) + 1) * 127.5).round().to(torch.uint8).permute(1, 2, 0).numpy()
 
 
 def report(figures: dict[str, object]) -> str:
@@ -205,9 +205,9 @@ def report(figures: dict[str, object]) -> str:
 def sheet(engine: Engine, scenes: Sequence[Scene]) -> Image.Image:
     """What the first prompts became."""
     chosen = scenes[:24]
-    pictures = [Image.fromarray(picture) for picture in drawn(engine, chosen, PLAIN, seed=1)]
+    images = [Image.fromarray(image) for image in drawn(engine, chosen, PLAIN, seed=1)]
     captions = [caption(scene) for scene in chosen]
-    return contact_sheet(list(zip(pictures, captions, strict=True)), columns=6)
+    return contact_sheet(list(zip(images, captions, strict=True)), columns=6)
 
 
 def parse_arguments() -> argparse.Namespace:

@@ -1,4 +1,4 @@
-"""Pictures as the denoiser sees them, made once: encoding costs more than a training step."""
+"""Images as the denoiser sees them, made once: encoding costs more than a training step."""
 
 import random
 from dataclasses import dataclass
@@ -68,15 +68,15 @@ def encode(vae: AutoencoderKL, folder: Path, count: int, width: int, height: int
         means = torch.empty(count, 16, height // 8, width // 8, dtype=torch.bfloat16)
         things = torch.empty(count, height // _TOKEN * (width // _TOKEN), dtype=torch.uint8)
         for start in range(0, count, _BATCH):
-            pictures = torch.stack(
+            images = torch.stack(
                 [
                     draw_number(index, traits[index], width, height)
                     for index in range(start, min(start + _BATCH, count))
                 ]
             )
             with torch.autocast("cpu", torch.bfloat16):
-                means[start : start + _BATCH] = vae.encode(pictures).latent_dist.mean
-            things[start : start + _BATCH] = shows_thing(pictures)
+                means[start : start + _BATCH] = vae.encode(images).latent_dist.mean
+            things[start : start + _BATCH] = shows_thing(images)
             if start % 5000 == 0:
                 print(f"latents {width}x{height} {start}/{count}", flush=True)
         save_file({"means": means, "traits": traits, "things": things}, path)
@@ -85,12 +85,12 @@ def encode(vae: AutoencoderKL, folder: Path, count: int, width: int, height: int
 
 
 def draw_number(index: int, traits: Tensor, width: int, height: int) -> Tensor:
-    """The scene of this number as a picture `(3, height, width)`."""
+    """The scene of this number as an image `(3, height, width)`."""
     shorter = min(width, height)
     return draw(place(scene_of(index), traits, width / shorter, height / shorter), width, height)
 
 
-def shows_thing(pictures: Tensor) -> Tensor:
+def shows_thing(images: Tensor) -> Tensor:
     """Which tokens `(batch, tokens)` differ anywhere from the background, which fills every corner."""
-    differs = (pictures - pictures[:, :, :1, :1]).abs().amax(1, keepdim=True) > 0.05
+    differs = (images - images[:, :, :1, :1]).abs().amax(1, keepdim=True) > 0.05
     return functional.max_pool2d(differs.float(), _TOKEN).flatten(1).to(torch.uint8)

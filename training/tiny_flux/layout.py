@@ -1,9 +1,9 @@
 """What a caption leaves open, settled by the seed.
 
-The network learns the picture as a function of the caption and of its starting noise: what varies
+The network learns the image as a function of the caption and of its starting noise: what varies
 between seeds (place, size, shade) is read off the noise itself, as the mean of a channel over the
-picture. Each of those means is a standard normal number. So the noise that a picture is drawn from
-already says which of all right pictures it becomes, the paths of the flow do not cross, and few steps
+image. Each of those means is a standard normal number. So the noise that an image is drawn from
+already says which of all right images it becomes, the paths of the flow do not cross, and few steps
 are enough; see "Flow straight and fast" (Liu et al. 2022), where such pairs are made by a teacher.
 """
 
@@ -18,7 +18,7 @@ from scenes import COLOURS, PLACES, RELATIONS, Scene, Thing
 NUM_TRAITS = 8
 """x, y and size of the first object, the same of the second, shade of the background and of the objects."""
 RADII = {"small": 0.115, "medium": 0.185, "large": 0.275}
-"""Of one object, in units of the picture's shorter side."""
+"""Of one object, in units of the image's shorter side."""
 PAIR_RADII = {"small": 0.105, "medium": 0.15, "large": 0.195}
 """Of two."""
 _SIZE_SPREAD = 0.09
@@ -39,7 +39,7 @@ class Placed:
 
 @dataclass(frozen=True)
 class Layout:
-    """All that the picture shows."""
+    """All that the image shows."""
 
     things: tuple[Placed, ...]
     background: tuple[float, float, float]
@@ -58,7 +58,7 @@ def noise_with(traits: Tensor, channels: int, height: int, width: int) -> Tensor
 
 
 def place(scene: Scene, traits: Tensor, width: float = 1.0, height: float = 1.0) -> Layout:
-    """The picture of `scene` for these `(NUM_TRAITS,)`; `width` and `height` by the shorter side."""
+    """The image of `scene` for these `(NUM_TRAITS,)`; `width` and `height` by the shorter side."""
     evenly = (0.5 * (1 + torch.erf(traits / math.sqrt(2)))).tolist()  # each in 0…1
     background = _shaded(scene.background or "white", evenly[6])
     if scene.relation is None:

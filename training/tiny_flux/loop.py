@@ -21,7 +21,7 @@ Loss = Callable[[int, random.Random], tuple[Tensor, dict[str, float]]]
 
 
 class Stopped(Exception):
-    """Told to stop; everything is saved."""
+    """WebhookNotice to stop; everything is saved."""
 
 
 @dataclass

@@ -1,4 +1,4 @@
-"""What a picture may show, and in which words it is asked for.
+"""What an image may show, and in which words it is asked for.
 
 A `Scene` is what a caption says. What it leaves open (the exact place, size and shade) is settled by a
 few numbers that belong to the seed; see `layout`.
@@ -36,7 +36,7 @@ PLACES = {
     "bottom left": (-1, 1),
     "bottom right": (1, 1),
 }
-"""By the side of the picture: columns -1, 0, 1 and rows -1, 0, 1."""
+"""By the side of the image: columns -1, 0, 1 and rows -1, 0, 1."""
 RELATIONS = {"left of": (-1, 0), "right of": (1, 0), "above": (0, -1), "below": (0, 1), "next to": (-1, 0)}
 """Where the first object stands as seen from the second; objects next to each other stand side by side."""
 _HELD_OUT = 20  # one scene of so many is never trained on
@@ -124,7 +124,7 @@ _RELATION_WORDS = {
     "next to": ("next to", "beside", "and"),
 }
 _BEGINNINGS = ("",) * 12 + (
-    "a picture of ",
+    "an image of ",
     "a drawing of ",
     "an image of ",
     "draw ",

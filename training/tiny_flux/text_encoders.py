@@ -1,4 +1,4 @@
-"""The text encoders, taught first what a caption says: words before pictures.
+"""The text encoders, taught first what a caption says: words before images.
 
 Both learn to name the parts of a scene; the heads that name them are thrown away. The tokenizers are
 those that the package already ships: their words cover every caption, and unknown ones.

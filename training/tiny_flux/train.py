@@ -1,4 +1,4 @@
-"""Train the bundled model from nothing: pictures, captions, VAE, text encoders, denoiser, folder.
+"""Train the bundled model from nothing: images, captions, VAE, text encoders, denoiser, folder.
 
     python training/tiny_flux/train.py                    # into out/training, assembled in out/tiny-flux
     python training/tiny_flux/train.py --size-steps 40000 # a longer second course of the denoiser
@@ -36,7 +36,7 @@ def main() -> None:
 def train(arguments: argparse.Namespace) -> None:
     state: Path = arguments.state
     vae = autoencoder.train(state, arguments.vae_steps).requires_grad_(False)
-    latents = encode_all(vae, state, arguments.pictures)
+    latents = encode_all(vae, state, arguments.images)
     encoders = text_encoders.train(state, arguments.text_steps)
     steps = (0, 0) if arguments.assemble_only else (arguments.steps, arguments.size_steps)
     flux = denoiser.train(state, steps, latents, encoders, is_compiled=not arguments.eager)
@@ -51,7 +51,7 @@ def parse_arguments() -> argparse.Namespace:
     parser.add_argument("--state", type=Path, default=Path("out/training"), help="where stages are saved")
     parser.add_argument("--folder", type=Path, default=Path("out/tiny-flux"), help="the finished model")
     parser.add_argument("--vae-steps", type=int, default=9_000)
-    parser.add_argument("--pictures", type=int, default=40_000, help="that the denoiser learns from")
+    parser.add_argument("--images", type=int, default=40_000, help="that the denoiser learns from")
     parser.add_argument("--text-steps", type=int, default=2_000)
     parser.add_argument("--steps", type=int, default=10_000, help="of the denoiser, native size")
     parser.add_argument("--size-steps", type=int, default=20_000, help="of the denoiser, all sizes")

@@ -1,9 +1,9 @@
-"""Pictures on their way, as the network itself draws them.
+"""Images on their way, as the network itself draws them.
 
-Between noise and picture the usual lesson mixes both truly. The network that draws never sees such
+Between noise and image the usual lesson mixes both truly. The network that draws never sees such
 mixtures: what it sees after its first step is its own guess, and it has learned to believe what it sees.
-So a batch here is a set of pictures half drawn by the network, each at its own noise level, and the lesson
-is the way from there to the true picture: it learns to mend its guess by what the caption says. The true
+So a batch here is a set of images half drawn by the network, each at its own noise level, and the lesson
+is the way from there to the true image: it learns to mend its guess by what the caption says. The true
 end of every walk is known, since the starting noise settles all that the caption leaves open (`layout`).
 After "A Reduction of Imitation Learning to No-Regret Online Learning" (Ross et al. 2011).
 
@@ -19,12 +19,12 @@ from latents import Latents
 from layout import noise_with
 
 NUM_STEPS = (1, 2, 3, *(4,) * 12, 6, 8, 12)
-"""Of a walk: mostly what most pictures are drawn with, and of the rest enough to hold between them."""
+"""Of a walk: mostly what most images are drawn with, and of the rest enough to hold between them."""
 _FROM_MIDWAY = 0.25  # so many begin at any step, from a true mixture
 
 
 class Walks:
-    """As many pictures of one size as are learned at once.
+    """As many images of one size as are learned at once.
 
     `noisy` and `clean` are `(count, tokens, 64)`; `index` `(count,)` is the number of the scene, `left` and
     `num_steps` `(count,)` how many steps are to be done, of how many.
@@ -46,7 +46,7 @@ class Walks:
 
     @property
     def velocity(self) -> Tensor:
-        """From each picture's end to where it is now, which is what the network is to say."""
+        """From each image's end to where it is now, which is what the network is to say."""
         return (self.noisy - self.clean) / self._share_left[:, None, None]
 
     def advance(self, velocity: Tensor) -> None:

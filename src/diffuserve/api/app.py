@@ -6,7 +6,7 @@ from contextlib import asynccontextmanager
 from fastapi import FastAPI
 
 from diffuserve.api.config import ApiConfig
-from diffuserve.api.edge import Edge
+from diffuserve.api.middleware import Edge
 from diffuserve.api.problems import add_problem_handlers
 from diffuserve.api.prompt_processor import PromptProcessor
 from diffuserve.api.routes import (
@@ -29,7 +29,7 @@ from diffuserve.jobs.store import JobStore
 from diffuserve.quotas.base import Quotas
 from diffuserve.storage.base import ArtifactStore
 
-_DESCRIPTION = """Generate pictures as durable jobs.
+_DESCRIPTION = """Generate images as durable jobs.
 
 Submit to `/v1/jobs`, then follow the `urls` of the answer. `/v1/images/generations` and `/v1/models`
 speak OpenAI's dialect, `/generate` a flat one for scripts. Errors are problems after RFC 9457.

@@ -1,4 +1,4 @@
-"""Finished pictures in OpenAI's shapes, at once or as a stream of events."""
+"""Finished images in OpenAI's shapes, at once or as a stream of events."""
 
 import base64
 from collections.abc import AsyncGenerator
@@ -20,7 +20,7 @@ _BAD_INPUT = frozenset({InvalidParams.code, ModelNotCapable.code, OutputBlocked.
 
 
 class ImageReplies:
-    """`as_url` gives signed URLs in place of the pictures themselves; streams always carry pictures."""
+    """`as_url` gives signed URLs in place of the images themselves; streams always carry images."""
 
     def __init__(self, services: Services, base_url: str, as_url: bool) -> None:
         self._services = services
@@ -34,7 +34,7 @@ class ImageReplies:
             "background": "opaque",
             "output_format": job.output_format,
             "size": _size(job),
-            "data": [await self._image(job, artifact) for artifact in _pictures(job)],
+            "data": [await self._image(job, artifact) for artifact in _images(job)],
             "usage": _usage(load, load.num_sequences),
         }
 
@@ -62,10 +62,10 @@ class ImageReplies:
         if job.status is not JobStatus.SUCCEEDED:
             yield _error(failure(job))
             return
-        usage = _usage(await self._load(job), num_pictures=1)
-        for artifact in _pictures(job):
-            picture = {"b64_json": await self._base64(job, artifact), "output_format": job.output_format}
-            yield _event("image_generation.completed", _common(job) | picture | {"usage": usage})
+        usage = _usage(await self._load(job), num_images=1)
+        for artifact in _images(job):
+            image = {"b64_json": await self._base64(job, artifact), "output_format": job.output_format}
+            yield _event("image_generation.completed", _common(job) | image | {"usage": usage})
 
     async def _image(self, job: Job, artifact: Artifact) -> dict[str, str]:
         if self._as_url:
@@ -83,14 +83,14 @@ class ImageReplies:
 
 
 def failure(job: Job) -> Problem:
-    """Why a final job gave no picture. Asking again would be another job, so it is not advised."""
+    """Why a final job gave no image. Asking again would be another job, so it is not advised."""
     error = job.error
     code, message = (error.code, error.message) if error else (str(job.status), f"the job was {job.status}")
     status = 400 if code in _BAD_INPUT else _STATUSES[job.status]
     return Problem(status=status, code=code, detail=message)
 
 
-def _pictures(job: Job) -> list[Artifact]:
+def _images(job: Job) -> list[Artifact]:
     artifacts = job.result.artifacts if job.result else ()
     return sorted((one for one in artifacts if one.role == "image"), key=lambda one: one.index)
 
@@ -99,9 +99,9 @@ def _size(job: Job) -> str:
     return f"{job.input['width']}x{job.input['height']}"
 
 
-def _usage(load: Workload, num_pictures: int) -> dict[str, Any]:
-    """Tokens as the model packs them: the prompt's once, each picture's."""
-    image_tokens = num_pictures * (load.sequence_tokens - load.text_tokens)
+def _usage(load: Workload, num_images: int) -> dict[str, Any]:
+    """Tokens as the model packs them: the prompt's once, each image's."""
+    image_tokens = num_images * (load.sequence_tokens - load.text_tokens)
     return {
         "input_tokens": load.text_tokens,
         "input_tokens_details": {"image_tokens": 0, "text_tokens": load.text_tokens},
@@ -119,9 +119,9 @@ def _common(job: Job) -> dict[str, Any]:
     }
 
 
-def _partial(job: Job, index: int, picture: str) -> ServerSentEvent:
-    """Previews are PNG whatever the finished picture will be."""
-    content = {"b64_json": picture, "output_format": "png", "partial_image_index": index}
+def _partial(job: Job, index: int, image: str) -> ServerSentEvent:
+    """Previews are PNG whatever the finished image will be."""
+    content = {"b64_json": image, "output_format": "png", "partial_image_index": index}
     return _event("image_generation.partial_image", _common(job) | content)
 
 

@@ -17,18 +17,18 @@ from starlette.exceptions import HTTPException
 from starlette.requests import HTTPConnection
 from starlette.websockets import WebSocketState
 
-from diffuserve.api.answers import json_answer
+from diffuserve.api.responses import json_response
 from diffuserve.domain.errors import (
     BacklogFull,
     Conflict,
     DiffuserveError,
     Forbidden,
     IdempotencyMismatch,
+    ImageTooLarge,
     InvalidParams,
     LeaseLost,
     ModelNotFound,
     NotFound,
-    PictureTooLarge,
     PromptBlocked,
     QueueFull,
     RateLimited,
@@ -45,7 +45,7 @@ OPENAI_PATHS = frozenset({"/v1/images/generations", "/v1/models"})
 
 # The first that fits, so the narrower stands before the wider.
 _STATUSES: Sequence[tuple[type[DiffuserveError], int, bool]] = (
-    (PictureTooLarge, 413, False),
+    (ImageTooLarge, 413, False),
     (InvalidParams, 422, False),
     (PromptBlocked, 422, False),
     (IdempotencyMismatch, 422, False),
@@ -120,10 +120,10 @@ def problem_of(error: Exception) -> Problem:
     )
 
 
-def problem_answer(problem: Problem, connection: HTTPConnection) -> Response:
+def problem_response(problem: Problem, connection: HTTPConnection) -> Response:
     path = connection.url.path
     if path in OPENAI_PATHS:
-        return openai_answer(problem)
+        return openai_response(problem)
     document = {
         "type": f"urn:diffuserve:problem:{problem.code}",
         "title": HTTPStatus(problem.status).phrase,
@@ -137,7 +137,7 @@ def problem_answer(problem: Problem, connection: HTTPConnection) -> Response:
     }
     if problem.errors:
         document["errors"] = problem.errors
-    return json_answer(document, problem.status, problem.headers, "application/problem+json")
+    return json_response(document, problem.status, problem.headers, "application/problem+json")
 
 
 def add_problem_handlers(app: FastAPI) -> None:
@@ -154,7 +154,7 @@ async def _on_error(connection: HTTPConnection, error: Exception) -> Response:
     problem = problem_of(error)
     if problem.status == 500:
         log.error("request %s failed", connection.state.request_id, exc_info=error)
-    answer = problem_answer(problem, connection)
+    answer = problem_response(problem, connection)
     if isinstance(connection, WebSocket):
         await _refuse(connection, answer, problem)
     return answer
@@ -211,12 +211,12 @@ def _field_error(error: Mapping[str, Any]) -> FieldError:
     return FieldError(field=".".join(map(str, way)) or str(place), message=message)
 
 
-def openai_answer(problem: Problem) -> Response:
+def openai_response(problem: Problem) -> Response:
     """Bad input is 400 there. The SDK repeats 409, 429 and 5xx of itself unless it is told not to."""
     status = 400 if problem.status in (413, 422) else problem.status
     should_retry = "true" if problem.is_retryable else "false"
     headers = problem.headers | {"x-should-retry": should_retry}
-    return json_answer({"error": openai_error(problem)}, status, headers)
+    return json_response({"error": openai_error(problem)}, status, headers)
 
 
 def openai_error(problem: Problem) -> dict[str, str | None]:

@@ -133,16 +133,14 @@ class ResultShape(Answer):
     input: dict[str, Any]
     timings: dict[str, float]
     warnings: list[str]
-    safety: dict[str, Any] = Field(
-        description="By stage: the filter that saw the pictures, and its verdicts."
-    )
+    safety: dict[str, Any] = Field(description="By stage: the filter that saw the images, and its verdicts.")
 
 
 class ErrorShape(Answer):
     code: str
     message: str
     retryable: bool
-    safety: dict[str, Any] = Field(description="As in a result, where the picture filter kept pictures in.")
+    safety: dict[str, Any] = Field(description="As in a result, where the image filter kept images in.")
 
 
 class UrlsShape(Answer):

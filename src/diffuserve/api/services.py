@@ -7,17 +7,17 @@ from typing import Annotated
 from fastapi import Depends
 from starlette.requests import HTTPConnection
 
-from diffuserve.api.access import Gate
+from diffuserve.api.auth.access import Gate
 from diffuserve.api.background import Background
 from diffuserve.api.catalog import Catalog
 from diffuserve.api.config import ApiConfig
-from diffuserve.api.documents import Documents
-from diffuserve.api.file_urls import FileUrls
-from diffuserve.api.following import Follower
+from diffuserve.api.files.signing import Signer
+from diffuserve.api.files.urls import FileUrls
 from diffuserve.api.job_times import JobTimes
-from diffuserve.api.outside import Guard
+from diffuserve.api.job_watcher import Follower
 from diffuserve.api.prompt_processor import PromptProcessor
-from diffuserve.api.signing import Signer
+from diffuserve.api.serializers import Documents
+from diffuserve.api.webhooks.guarded_http import Guard
 from diffuserve.events.base import EventBus
 from diffuserve.jobs.store import JobStore
 from diffuserve.quotas.base import Quotas

@@ -1,4 +1,4 @@
-"""`diffuserve demo`: the whole way, from a server's start to a sheet of pictures."""
+"""`diffuserve demo`: the whole way, from a server's start to a sheet of images."""
 
 import asyncio
 import itertools
@@ -58,14 +58,12 @@ class Drawn:
 
 
 def demo(
-    output: Annotated[Path, typer.Option("-o", "--output", help="Folder for the pictures.")] = Path(
-        "out/demo"
-    ),
+    output: Annotated[Path, typer.Option("-o", "--output", help="Folder for the images.")] = Path("out/demo"),
     engine_command: options.EngineCommand = None,
 ) -> None:
     """Start a server, let two tenants submit a dozen jobs to it over HTTP, and show what became of them.
 
-    The path of the sheet with all pictures goes to stdout.
+    The path of the sheet with all images goes to stdout.
     """
     from diffuserve.cli.http_server import run
     from diffuserve.cli.local_worker import Launch
@@ -173,19 +171,19 @@ def print_table(console: Console, drawn: Sequence[Drawn]) -> None:
 
 
 def save_sheet(drawn: Sequence[Drawn], folder: Path) -> Path:
-    """One sheet with every picture, beside them."""
+    """One sheet with every image, beside them."""
     from PIL import Image
 
     from diffuserve.media.contact_sheet import contact_sheet
-    from diffuserve.media.picture_file import save_picture
+    from diffuserve.media.image_file import save_image
 
-    pictures = [
+    images = [
         (Image.open(one.path), f"{one.job.drawn_prompt} ({one.job.input['width']}x{one.job.input['height']})")
         for one in drawn
         if one.path is not None
     ]
     path = folder / "contact_sheet.png"
-    save_picture(contact_sheet(pictures), path, {})
+    save_image(contact_sheet(images), path, {})
     return path
 
 

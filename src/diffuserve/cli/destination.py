@@ -1,4 +1,4 @@
-"""Where pictures go."""
+"""Where images go."""
 
 import re
 from collections.abc import Mapping
@@ -8,12 +8,12 @@ from typing import Any
 
 import typer
 
-from diffuserve.media.picture_file import SUFFIXES, read_parameters
+from diffuserve.media.image_file import SUFFIXES, read_parameters
 
 
 @dataclass(frozen=True)
 class Destination:
-    """A folder, or a single file name that several pictures are numbered after."""
+    """A folder, or a single file name that several images are numbered after."""
 
     folder: Path
     stem: str | None
@@ -21,19 +21,19 @@ class Destination:
 
     @classmethod
     def parse(cls, output: Path) -> "Destination":
-        """`output` is a file if it has a picture's suffix, else a folder."""
+        """`output` is a file if it has an image's suffix, else a folder."""
         if output.suffix.lower() in SUFFIXES:
             return cls(output.parent, output.stem, output.suffix)
         if output.suffix and not output.is_dir():
             known = ", ".join(SUFFIXES)
-            raise typer.BadParameter(f"{output}: unknown kind of picture {output.suffix!r}; known: {known}")
+            raise typer.BadParameter(f"{output}: unknown kind of image {output.suffix!r}; known: {known}")
         return cls(output, None, ".png")
 
     def path(self, parameters: Mapping[str, Any], number: int | None) -> Path:
-        """For the picture of these parameters; `number` counts them where there are several.
+        """For the image of these parameters; `number` counts them where there are several.
 
         A named file is replaced, as with any tool's `-o`; one named after its prompt only by the
-        same picture drawn again.
+        same image drawn again.
         """
         if self.stem is not None:
             stem = self.stem if number is None else f"{self.stem}-{number}"
@@ -44,11 +44,11 @@ class Destination:
 
 def slug(text: str, limit: int = 60) -> str:
     """A file name that reads like `text`."""
-    return re.sub(r"[^a-z0-9]+", "-", text.lower()).strip("-")[:limit].rstrip("-") or "picture"
+    return re.sub(r"[^a-z0-9]+", "-", text.lower()).strip("-")[:limit].rstrip("-") or "image"
 
 
 def _free(path: Path, parameters: Mapping[str, Any]) -> Path:
-    """The path, numbered if another picture is there."""
+    """The path, numbered if another image is there."""
     candidate, number = path, 2
     while candidate.exists() and read_parameters(candidate) != parameters:
         candidate, number = path.with_stem(f"{path.stem}-{number}"), number + 1

@@ -1,4 +1,4 @@
-"""`diffuserve generate`: prompts in, picture files out."""
+"""`diffuserve generate`: prompts in, image files out."""
 
 import asyncio
 import re
@@ -45,29 +45,27 @@ def generate(  # noqa: PLR0913 (a command has as many arguments as options)
     size: Annotated[str | None, typer.Option(metavar="WxH", help="In pixels, multiples of 16.")] = None,
     steps: Annotated[int | None, typer.Option(help="Denoising steps, 1-100.")] = None,
     seed: Annotated[
-        int | None, typer.Option(help="Of the first picture; prompt i and picture j add their number.")
+        int | None, typer.Option(help="Of the first image; prompt i and image j add their number.")
     ] = None,
-    num_images: Annotated[int, typer.Option(help="Pictures of each prompt.")] = 1,
+    num_images: Annotated[int, typer.Option(help="Images of each prompt.")] = 1,
     guidance: Annotated[
         float | None, typer.Option(help="Guidance scale, 0-20, where a model has it.")
     ] = None,
     max_sequence_length: Annotated[
         int | None, typer.Option(help="Prompt tokens the model reads; part of what it learnt.")
     ] = None,
-    output: Annotated[Path, typer.Option("-o", "--output", help="A picture file, or a folder.")] = Path(
-        "out"
-    ),
-    grid: Annotated[bool, typer.Option("--grid", help="Also put all pictures on one sheet.")] = False,
+    output: Annotated[Path, typer.Option("-o", "--output", help="An image file, or a folder.")] = Path("out"),
+    grid: Annotated[bool, typer.Option("--grid", help="Also put all images on one sheet.")] = False,
     device: Annotated[str | None, typer.Option(help="cpu or cuda[:n].")] = None,
     dtype: Annotated[str | None, typer.Option(help="bfloat16, float16 or float32.")] = None,
     prompt_filter: options.PromptFilter = None,
     image_filter: options.ImageFilter = None,
     no_metadata: options.NoMetadata = False,
     deterministic: Annotated[
-        bool, typer.Option("--deterministic", help="Bit-equal pictures alone or in any batch; slower.")
+        bool, typer.Option("--deterministic", help="Bit-equal images alone or in any batch; slower.")
     ] = False,
 ) -> None:
-    """Draw pictures from prompts, all of them together."""
+    """Draw images from prompts, all of them together."""
     width, height = parse_size(size)
     requests = [
         GenerationParams(
@@ -108,19 +106,19 @@ def draw(
 ) -> int:
     """Judge, generate, judge what came of it, save and report; gives the exit code."""
     console = Console(stderr=True)
-    from diffuserve.cli.output import PictureWriter, print_timings
+    from diffuserve.cli.output import ImageWriter, print_timings
     from diffuserve.cli.run import run_requests
-    from diffuserve.cli.wiring.worker import picture_options
-    from diffuserve.worker.pictures import open_desk
+    from diffuserve.cli.wiring.worker import image_options
+    from diffuserve.worker.image_output import open_desk
 
-    destination, pictures = Destination.parse(output), picture_options(settings)
+    destination, images = Destination.parse(output), image_options(settings)
     requests = asyncio.run(screen(settings, requests))
     with load_engine(choice, console) as engine:
         for one in requests:
             engine.spec.resolve(one, seed=0)  # refuse all before starting any
-        num_pictures = sum(one.num_images for one in requests)
-        desk = open_desk(choice.model or settings.model, pictures)
-        writer = PictureWriter(destination, desk, num_pictures)
+        num_images = sum(one.num_images for one in requests)
+        desk = open_desk(choice.model or settings.model, images)
+        writer = ImageWriter(destination, desk, num_images)
         run = run_requests(engine, requests, console, writer.save)
     results = [run.results[index] for index in sorted(run.results)]
     if results:

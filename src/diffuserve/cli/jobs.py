@@ -108,7 +108,7 @@ def _origin(job: JobView) -> str:
 def _description(job: JobView) -> dict[str, str]:
     from diffuserve.cli.watch import state_of
 
-    pictures = job.result.pictures if job.result else []
+    images = job.result.images if job.result else []
     return {
         "id": job.id,
         "status": state_of(job),
@@ -122,7 +122,7 @@ def _description(job: JobView) -> dict[str, str]:
         "created": _time(job.created_at),
         "started": _time(job.started_at),
         "finished": _time(job.finished_at),
-        "pictures": "\n".join(f"{one.width}x{one.height} {one.url}" for one in pictures),
+        "images": "\n".join(f"{one.width}x{one.height} {one.url}" for one in images),
         "warnings": "\n".join(job.result.warnings) if job.result else "",
     }
 

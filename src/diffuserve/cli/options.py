@@ -36,7 +36,7 @@ PromptFilter = Annotated[
     typer.Option(help="What judges prompts: embedded, policy, onnx:/folder, a moderation API's URL, none."),
 ]
 ImageFilter = Annotated[
-    str | None, typer.Option(help="What judges pictures: opennsfw, transformers:/folder, nudenet, none.")
+    str | None, typer.Option(help="What judges images: opennsfw, transformers:/folder, nudenet, none.")
 ]
 NoMetadata = Annotated[
     bool, typer.Option("--no-metadata", help="Leave out of files what they were drawn with.")

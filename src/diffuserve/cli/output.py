@@ -1,4 +1,4 @@
-"""Pictures of finished requests, and what is said about them."""
+"""Images of finished requests, and what is said about them."""
 
 import itertools
 from collections.abc import Sequence
@@ -13,17 +13,17 @@ from rich.table import Table
 from diffuserve.cli.destination import Destination
 from diffuserve.engine.outputs import GenerationResult
 from diffuserve.media.contact_sheet import contact_sheet
-from diffuserve.media.picture_file import save_picture
-from diffuserve.worker.pictures import PictureDesk
+from diffuserve.media.image_file import save_image
+from diffuserve.worker.image_output import ImageOutput
 
 
-class PictureWriter:
-    """Saves the pictures of finished requests, those that the desk lets out. One thread calls it."""
+class ImageWriter:
+    """Saves the images of finished requests, those that the desk lets out. One thread calls it."""
 
-    def __init__(self, destination: Destination, desk: PictureDesk, num_pictures: int) -> None:
+    def __init__(self, destination: Destination, desk: ImageOutput, num_images: int) -> None:
         self._destination = destination
         self._desk = desk
-        self._numbers = itertools.count(1) if num_pictures > 1 else itertools.repeat(None)
+        self._numbers = itertools.count(1) if num_images > 1 else itertools.repeat(None)
         self.paths: dict[int, list[Path]] = {}
         destination.folder.mkdir(parents=True, exist_ok=True)
 
@@ -33,25 +33,25 @@ class PictureWriter:
         for i, image in enumerate(passed.images):
             origin = self._desk.origin(passed, i)
             path = self._destination.path(origin or _named_after(passed, i), next(self._numbers))
-            save_picture(image, path, origin)
+            save_image(image, path, origin)
             self.paths.setdefault(index, []).append(path)
         return passed
 
     def save_sheet(self, results: Sequence[GenerationResult]) -> Path:
-        """One sheet with every picture, beside them."""
+        """One sheet with every image, beside them."""
         name = f"{self._destination.stem or 'contact_sheet'}{'-grid' if self._destination.stem else ''}"
         path = self._destination.folder / f"{name}.png"
-        pictures: list[tuple[Image, str]] = [
+        images: list[tuple[Image, str]] = [
             (image, f"{result.params.prompt} ({result.params.width}x{result.params.height})")
             for result in results
             for image in result.images
         ]
-        save_picture(contact_sheet(pictures), path, {})
+        save_image(contact_sheet(images), path, {})
         return path
 
 
-def _named_after(result: GenerationResult, picture: int) -> dict[str, Any]:
-    return {"prompt": result.params.prompt, "seed": result.seed + picture}
+def _named_after(result: GenerationResult, image: int) -> dict[str, Any]:
+    return {"prompt": result.params.prompt, "seed": result.seed + image}
 
 
 def print_timings(console: Console, results: Sequence[GenerationResult]) -> None:

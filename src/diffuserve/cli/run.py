@@ -1,4 +1,4 @@
-"""Running requests through an engine with live progress; pictures are saved as they finish."""
+"""Running requests through an engine with live progress; images are saved as they finish."""
 
 from collections.abc import Callable, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor

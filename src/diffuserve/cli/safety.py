@@ -21,7 +21,7 @@ Examples:
 
   diffuserve safety check "a portrait of a knight"
 
-  diffuserve safety check out/picture.png
+  diffuserve safety check out/image.png
 
   diffuserve safety audit --tenant studio
 """
@@ -36,7 +36,7 @@ safety = typer.Typer(
 
 @safety.command(epilog=EXAMPLES, no_args_is_help=True)
 def check(
-    what: Annotated[str, typer.Argument(metavar="PROMPT|FILE", help="A prompt, or a picture's file.")],
+    what: Annotated[str, typer.Argument(metavar="PROMPT|FILE", help="A prompt, or an image's file.")],
     tenant: Annotated[str, typer.Option(help="Judge as for this tenant.")] = "",
     prompt_filter: options.PromptFilter = None,
     image_filter: options.ImageFilter = None,
@@ -45,7 +45,7 @@ def check(
     """Explain a verdict. The exit code is 1 for what is blocked, and 0 for what passes."""
     settings = Settings.with_options(prompt_filter=prompt_filter, image_filter=image_filter)
     if Path(what).is_file():
-        info, verdict = _judge_picture(settings, Path(what))
+        info, verdict = _judge_image(settings, Path(what))
     else:
         info, verdict = asyncio.run(_judge_prompt(settings, what, tenant))
     if as_json:
@@ -89,7 +89,7 @@ async def _judge_prompt(settings: Settings, prompt: str, tenant: str) -> tuple[F
         await prompt_filter.close()
 
 
-def _judge_picture(settings: Settings, path: Path) -> tuple[FilterInfo, Verdict]:
+def _judge_image(settings: Settings, path: Path) -> tuple[FilterInfo, Verdict]:
     from PIL import Image, UnidentifiedImageError
 
     from diffuserve.cli.wiring.safety import choose_image_filter
@@ -101,7 +101,7 @@ def _judge_picture(settings: Settings, path: Path) -> tuple[FilterInfo, Verdict]
         with Image.open(path) as image:
             return image_filter.info, image_filter.check(image.convert("RGB"))
     except (UnidentifiedImageError, OSError) as error:
-        raise InvalidParams("file", str(path), "is not a picture that can be read") from error
+        raise InvalidParams("file", str(path), "is not an image that can be read") from error
 
 
 async def _audit(settings: Settings, tenant: str | None, limit: int) -> list[AuditEntry]:

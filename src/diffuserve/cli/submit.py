@@ -1,4 +1,4 @@
-"""`diffuserve submit`: a prompt to a server, and the picture back."""
+"""`diffuserve submit`: a prompt to a server, and the image back."""
 
 import asyncio
 from dataclasses import dataclass
@@ -21,7 +21,7 @@ Examples:
 
   diffuserve submit "a lighthouse" --size 192x128 --steps 8 --priority batch
 
-  diffuserve submit "a blue star" --wait --json --server https://pictures.example.com
+  diffuserve submit "a blue star" --wait --json --server https://images.example.com
 """
 
 
@@ -44,15 +44,15 @@ def submit(  # noqa: PLR0913 (a command has as many arguments as options)
     prompt: Annotated[str, typer.Argument(metavar="PROMPT", help="What to draw.")],
     wait: Annotated[bool, typer.Option("--wait", help="Wait until the job is done.")] = False,
     output: Annotated[
-        Path | None, typer.Option("-o", "--output", help="A picture file, or a folder; waits for it.")
+        Path | None, typer.Option("-o", "--output", help="An image file, or a folder; waits for it.")
     ] = None,
     model: Annotated[str | None, typer.Option(help="A model that the server has.")] = None,
     size: Annotated[str | None, typer.Option(metavar="WxH", help="In pixels, multiples of 16.")] = None,
     width: Annotated[int | None, typer.Option(help="In pixels; instead of --size.")] = None,
     height: Annotated[int | None, typer.Option(help="In pixels; instead of --size.")] = None,
     steps: Annotated[int | None, typer.Option(help="Denoising steps, 1-100.")] = None,
-    seed: Annotated[int | None, typer.Option(help="Of the first picture; the others count on.")] = None,
-    num_images: Annotated[int, typer.Option(help="Pictures of the prompt.")] = 1,
+    seed: Annotated[int | None, typer.Option(help="Of the first image; the others count on.")] = None,
+    num_images: Annotated[int, typer.Option(help="Images of the prompt.")] = 1,
     guidance: Annotated[
         float | None, typer.Option(help="Guidance scale, 0-20, where a model has it.")
     ] = None,
@@ -64,7 +64,7 @@ def submit(  # noqa: PLR0913 (a command has as many arguments as options)
     key: options.Key = None,
     as_json: options.Json = False,
 ) -> None:
-    """Submit a job. Its id goes to stdout; with -o, the paths of its pictures.
+    """Submit a job. Its id goes to stdout; with -o, the paths of its images.
 
     Ctrl-C while waiting leaves the job running.
     """
@@ -110,14 +110,14 @@ async def _submit(request: Request, submitted: list[str]) -> int:
         )
     submitted.append(job.id)
     if request.is_waited_for:
-        return await _await_pictures(request, job.id)
+        return await _await_images(request, job.id)
     typer.echo(job.to_json() if request.as_json else job.id)
     return 0
 
 
-async def _await_pictures(request: Request, job_id: str) -> int:
+async def _await_images(request: Request, job_id: str) -> int:
     from diffuserve.cli.connect import WAITING_PATIENCE_SECONDS, connect
-    from diffuserve.cli.fetch import fetch_pictures
+    from diffuserve.cli.fetch import fetch_images
     from diffuserve.cli.watch import JobBars, follow
 
     console = Console(stderr=True)
@@ -126,7 +126,7 @@ async def _await_pictures(request: Request, job_id: str) -> int:
             job = await follow(client, await client.get(job_id), bars.show)
         paths = []
         if request.destination and job.status is JobStatus.SUCCEEDED:
-            paths = await fetch_pictures(client, job, request.destination)
+            paths = await fetch_images(client, job, request.destination)
     if request.as_json:
         typer.echo(job.to_json())
     else:

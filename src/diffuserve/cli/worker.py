@@ -53,7 +53,7 @@ def worker(  # noqa: PLR0913 (a command has as many arguments as options)
         int | None,
         typer.Option(min=0, help="How often in a row a dead engine is started again; by default always."),
     ] = None,
-    gpus: Annotated[int, typer.Option(min=1, help="GPUs that draw each picture together.")] = 1,
+    gpus: Annotated[int, typer.Option(min=1, help="GPUs that draw each image together.")] = 1,
     replicas: Annotated[
         int, typer.Option(min=1, help="Workers of one GPU each to start instead, on cuda:0, cuda:1, …")
     ] = 1,
@@ -74,7 +74,7 @@ def worker(  # noqa: PLR0913 (a command has as many arguments as options)
     parent_fd: Annotated[int | None, typer.Option(hidden=True, help="End when this pipe does.")] = None,
     engine_command: options.EngineCommand = None,
 ) -> None:
-    """Draw pictures for a control plane, until it is stopped.
+    """Draw images for a control plane, until it is stopped.
 
     SIGTERM or Ctrl-C: no new jobs, finish what can be finished in time, hand back the rest.
     """

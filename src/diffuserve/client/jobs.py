@@ -137,7 +137,7 @@ class Client:
             await asyncio.sleep(random.uniform(0.2, 0.6))
 
     async def download(self, job_id: str, index: int, path: Path) -> None:
-        """Fetch picture `index` of a job that succeeded into `path`, whole or not at all."""
+        """Fetch image `index` of a job that succeeded into `path`, whole or not at all."""
         partial = path.with_name(f".{path.name}.{secrets.token_hex(4)}.partial")
         try:
             async with self._http.stream(f"/v1/jobs/{job_id}/result?index={index}") as response:

@@ -18,11 +18,11 @@ from diffuserve.domain.errors import ServerRefused, ServerUnavailable
 from diffuserve.domain.worker import (
     Claim,
     Completion,
+    ControlCommands,
     Failure,
     Heartbeat,
     Lease,
     LeaseOutcome,
-    Orders,
     ProgressReport,
     Registered,
     Registration,
@@ -37,7 +37,7 @@ _FILE = TypeAdapter(dict[str, Any])
 _LEASES = TypeAdapter(list[Lease])
 _OUTCOME = TypeAdapter(LeaseOutcome)
 _REGISTERED = TypeAdapter(Registered)
-_ORDERS = TypeAdapter(Orders)
+_ORDERS = TypeAdapter(ControlCommands)
 _JSON = {"content-type": "application/json"}
 
 
@@ -63,12 +63,14 @@ class LeaseClient:
         )
         return _LEASES.validate_python(orjson.loads(answer)["leases"])
 
-    async def heartbeat(self, worker_id: str, beat: Heartbeat, patience_seconds: float) -> Orders:
+    async def heartbeat(self, worker_id: str, beat: Heartbeat, patience_seconds: float) -> ControlCommands:
         """Raises `WorkerNotFound`."""
         path = f"/v1/workers/{worker_id}/heartbeat"
         return _ORDERS.validate_json(await self._post(path, asdict(beat), patience_seconds=patience_seconds))
 
-    async def control(self, worker_id: str, wait: float, known: Collection[str], is_draining: bool) -> Orders:
+    async def control(
+        self, worker_id: str, wait: float, known: Collection[str], is_draining: bool
+    ) -> ControlCommands:
         """Waits up to `wait` seconds for orders beyond those that are `known`."""
         response = await self._transport.request(
             "GET",

@@ -35,7 +35,7 @@ class ResultView:
     safety: Mapping[str, Any] = field(default_factory=dict)
 
     @property
-    def pictures(self) -> list[ArtifactView]:
+    def images(self) -> list[ArtifactView]:
         """Without thumbnails, in order."""
         return sorted((one for one in self.artifacts if one.role == "image"), key=lambda one: one.index)
 

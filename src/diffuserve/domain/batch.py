@@ -23,7 +23,7 @@ class BatchStatus(StrEnum):
 class NewBatch:
     """A batch whose items were all checked and priced; none of them is stored yet.
 
-    `cost_seconds` are the predicted GPU-seconds of all items together.
+    `cost_seconds` are the predicted device-seconds of all items together.
     """
 
     tenant_id: str

@@ -4,7 +4,7 @@ One denoising step of a batch costs
 
     step_seconds + token_seconds·Σ tokens + pair_seconds·Σ tokens² + sequence_seconds·(sequences)
 
-where each picture (and each guidance pass) is one sequence of its own: attention never crosses
+where each image (and each guidance pass) is one sequence of its own: attention never crosses
 sequences, so its cost is the sum of squares. Text encoding and decoding are affine in their size.
 The coefficients are fitted; here they are only used.
 """
@@ -19,8 +19,8 @@ from typing import Any
 class Workload:
     """The size of a request, as far as its cost depends on it.
 
-    `num_sequences` counts pictures times guidance passes; `sequence_tokens` is the length of one,
-    text and picture together; `num_pixels` counts all pictures and frames.
+    `num_sequences` counts images times guidance passes; `sequence_tokens` is the length of one,
+    text and image together; `num_pixels` counts all images and frames.
     """
 
     num_sequences: int

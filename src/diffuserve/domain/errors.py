@@ -3,7 +3,7 @@
 DiffuserveError
 ├── InvalidParams            also a ValueError; names the field, the value and the remedy
 │   ├── ModelNotCapable      the model cannot honour a parameter that others can
-│   └── PictureTooLarge      more pixels than the model draws
+│   └── ImageTooLarge      more pixels than the model draws
 ├── ModelNotFound            no such bundled model, folder or hub id
 ├── InvalidModel             a model folder that is incomplete, truncated or of another kind
 ├── DeviceUnavailable        the device asked for is not on this machine
@@ -36,7 +36,7 @@ DiffuserveError
 └── RequestFailed            one request failed; its neighbours did not
     ├── RequestAborted
     ├── NumericalFailure     NaN or infinity in the latents
-    ├── OutputBlocked        the picture filter keeps a picture in
+    ├── OutputBlocked        the image filter keeps an image in
     └── OutOfMemory          too large even when run alone
 """
 
@@ -67,8 +67,8 @@ class ModelNotCapable(InvalidParams):
     code = "model_not_capable"
 
 
-class PictureTooLarge(InvalidParams):
-    """A picture of more pixels than the model draws."""
+class ImageTooLarge(InvalidParams):
+    """An image of more pixels than the model draws."""
 
     code = "picture_too_large"
 
@@ -244,7 +244,7 @@ class NumericalFailure(RequestFailed):
 
 
 class OutputBlocked(RequestFailed):
-    """A picture that the filter keeps in; `category` is what it was found to show."""
+    """An image that the filter keeps in; `category` is what it was found to show."""
 
     code = "output_blocked"
 

@@ -77,7 +77,7 @@ class Progress:
 
 @dataclass(frozen=True, kw_only=True)
 class Artifact:
-    """A finished file. `name` is unique within its job; `index` counts the pictures of a job."""
+    """A finished file. `name` is unique within its job; `index` counts the images of a job."""
 
     name: str
     content_type: str
@@ -94,7 +94,7 @@ class Artifact:
 class JobResult:
     """What a job gave. `timings` are seconds by the worker's clock; `input` has every default filled in.
 
-    `safety["image"]` says which filter saw the pictures and what it found; it is empty without a filter.
+    `safety["image"]` says which filter saw the images and what it found; it is empty without a filter.
     """
 
     artifacts: tuple[Artifact, ...] = ()
@@ -108,7 +108,7 @@ class JobResult:
 class JobError:
     """Why a job failed: `code` for machines, `message` for people.
 
-    `safety` is as in `JobResult`, for a job whose pictures are kept in.
+    `safety` is as in `JobResult`, for a job whose images are kept in.
     """
 
     code: str
@@ -121,9 +121,9 @@ class JobError:
 class NewJob:
     """A job as it is accepted: checked, priced, not yet stored.
 
-    `cost_seconds` are the predicted GPU-seconds, `step_tokens` the packed tokens of one denoising
+    `cost_seconds` are the predicted device-seconds, `step_tokens` the packed tokens of one denoising
     step. `expires_in` bounds the wait in the queue and `timeout` one run, both in seconds.
-    `num_previews` pictures are sent on the way. An item of a batch has the `custom_id` that its
+    `num_previews` images are sent on the way. An item of a batch has the `custom_id` that its
     client gave it. `fingerprint` stands for the body that came with
     `idempotency_key`.
     """

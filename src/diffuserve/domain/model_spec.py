@@ -5,7 +5,7 @@ from dataclasses import asdict, dataclass, fields, replace
 from typing import Any
 
 from diffuserve.domain.cost import Workload
-from diffuserve.domain.errors import InvalidParams, ModelNotCapable, PictureTooLarge
+from diffuserve.domain.errors import ImageTooLarge, InvalidParams, ModelNotCapable
 from diffuserve.domain.params import GenerationParams
 
 
@@ -14,7 +14,7 @@ class ModelSpec:
     """Defaults and limits of one model; sizes in pixels, the text length in tokens.
 
     `has_guidance` says whether `guidance_scale` means anything to the model; 0 and 1 always mean
-    "no guidance". `max_pixels` bounds width × height of one picture, and each token of the packed
+    "no guidance". `max_pixels` bounds width × height of one image, and each token of the packed
     sequence stands for `pixels_per_token` of them.
     """
 
@@ -48,7 +48,7 @@ class ModelSpec:
             raise ValueError(f"not a model spec: {error}") from error
 
     def workload(self, params: GenerationParams) -> Workload:
-        """The size of a request whose defaults are filled in: text and picture in one sequence."""
+        """The size of a request whose defaults are filled in: text and image in one sequence."""
         assert params.width is not None
         assert params.height is not None
         text = params.max_sequence_length or 0
@@ -89,8 +89,8 @@ class ModelSpec:
                 )
         if params.width * params.height > self.max_pixels:
             size = f"{params.width}x{params.height}"
-            raise PictureTooLarge(
-                "size", size, f"{self.name} draws at most {self.max_pixels:,} pixels a picture"
+            raise ImageTooLarge(
+                "size", size, f"{self.name} draws at most {self.max_pixels:,} pixels an image"
             )
 
     def _check_abilities(self, params: GenerationParams) -> None:
@@ -116,5 +116,5 @@ class ModelSpec:
                 f"{self.name} has no guidance; leave it out or give 0",
             )
         if params.num_frames > self.max_frames:
-            remedy = "draws single pictures" if self.max_frames == 1 else f"draws at most {self.max_frames}"
+            remedy = "draws single images" if self.max_frames == 1 else f"draws at most {self.max_frames}"
             raise ModelNotCapable("num_frames", params.num_frames, f"{self.name} {remedy}")

@@ -15,10 +15,10 @@ SIZE_MULTIPLE = 16
 
 @dataclass(frozen=True, kw_only=True)
 class GenerationParams:
-    """One request for pictures. `None` stands for the model's own default.
+    """One request for images. `None` stands for the model's own default.
 
     `width` and `height` are in pixels, positive multiples of 16; `num_inference_steps` lies in
-    1…100, `guidance_scale` in 0…20, `seed` in 0…2⁶³-1. Picture `i` of `num_images` is drawn with
+    1…100, `guidance_scale` in 0…20, `seed` in 0…2⁶³-1. Image `i` of `num_images` is drawn with
     seed `seed + i`. Without a seed the engine draws one and reports it.
 
     Raises `InvalidParams` (a `ValueError`) that names the field, the value and the remedy.
@@ -38,7 +38,7 @@ class GenerationParams:
     def __post_init__(self) -> None:
         _check_text("prompt", self.prompt)
         if not self.prompt.strip():
-            raise InvalidParams("prompt", self.prompt, "must not be empty; describe the picture")
+            raise InvalidParams("prompt", self.prompt, "must not be empty; describe the image")
         _check_text("negative_prompt", self.negative_prompt)
         _check_size("width", self.width)
         _check_size("height", self.height)

@@ -1,4 +1,4 @@
-"""Verdicts on prompts and pictures, in the words that every part of the system uses for them."""
+"""Verdicts on prompts and images, in the words that every part of the system uses for them."""
 
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
@@ -11,7 +11,7 @@ class Action(StrEnum):
 
     ALLOW = "allow"
     FLAG = "flag"
-    BLUR = "blur"  # pictures only
+    BLUR = "blur"  # images only
     BLOCK = "block"
 
     @property
@@ -99,8 +99,8 @@ class FilterInfo:
 
 
 @dataclass(frozen=True)
-class PicturesRecord:
-    """Which filter saw the pictures of a job, and what it said of each."""
+class ImagesRecord:
+    """Which filter saw the images of a job, and what it said of each."""
 
     filter: FilterInfo
     verdicts: tuple[Verdict, ...]
@@ -113,13 +113,13 @@ class PicturesRecord:
         return {"filter": self.filter.to_dict(), "verdicts": [one.to_dict() for one in self.verdicts]}
 
     @classmethod
-    def from_dict(cls, values: Mapping[str, Any]) -> "PicturesRecord":
+    def from_dict(cls, values: Mapping[str, Any]) -> "ImagesRecord":
         """Raises `ValueError` for anything but `to_dict`'s own shape."""
         try:
             verdicts = tuple(Verdict.from_dict(one) for one in values["verdicts"])
             return cls(FilterInfo(**values["filter"]), verdicts)
         except (KeyError, TypeError) as error:
-            raise ValueError(f"not a record of pictures: {error}") from error
+            raise ValueError(f"not a record of images: {error}") from error
 
 
 class Stage(StrEnum):

@@ -9,9 +9,9 @@ from diffuserve.domain.job import Band
 
 @dataclass(frozen=True, kw_only=True)
 class Plan:
-    """What a tenant gets. `weight` is its share of GPU-seconds when all want some.
+    """What a tenant gets. `weight` is its share of device-seconds when all want some.
 
-    `max_queued_seconds` bounds the predicted GPU-seconds of its queued jobs, `requests_per_second`
+    `max_queued_seconds` bounds the predicted device-seconds of its queued jobs, `requests_per_second`
     its calls that make work; `None` bounds nothing.
     """
 

@@ -32,7 +32,7 @@ class ModelOffer:
 class WorkerReport:
     """A worker's condition, sent with every heartbeat. `timestamp` is the worker's own clock.
 
-    `image_filter` is the `FilterInfo` of what looks at its pictures, as a dict; `None` where nothing
+    `image_filter` is the `FilterInfo` of what looks at its images, as a dict; `None` where nothing
     does, and until the engine is ready.
     """
 
@@ -160,7 +160,7 @@ class Heartbeat:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Orders:
+class ControlCommands:
     """What the control plane wants of a worker: jobs to cancel, leases that are lost, to drain."""
 
     cancel: tuple[str, ...] = ()
@@ -185,7 +185,7 @@ class ProgressReport:
 
 @dataclass(frozen=True, kw_only=True)
 class Completion:
-    """The end of a job that went well. `actual_seconds` are the GPU-seconds that it took."""
+    """The end of a job that went well. `actual_seconds` are the device-seconds that it took."""
 
     lease_token: int
     result: JobResult

@@ -11,7 +11,7 @@ class EngineConfig:
     `token_budget`: tokens that may share one denoising step (default: the cost model's knee).
     `memory_budget_bytes`: predicted memory that a step may take (default: 90 % of what is free on a
     GPU, half of what is free on a CPU). `ageing_steps`: a request that was passed over this many
-    steps rises one priority. `deterministic`: pictures equal to the last bit alone or in any batch,
+    steps rises one priority. `deterministic`: images equal to the last bit alone or in any batch,
     for up to half more time. `cost_fit_path`: where the fitted cost model is kept between runs.
     """
 

@@ -32,7 +32,7 @@ _MIN_KNEE_TOKENS, _MAX_KNEE_TOKENS = 1_024, 65_536
 class EngineCore:
     """The requests under way. Not thread-safe: one thread calls it at a time.
 
-    `on_decoded` is called from the decoder's thread when finished pictures wait to be collected.
+    `on_decoded` is called from the decoder's thread when finished images wait to be collected.
     """
 
     def __init__(self, runner: ModelRunner, config: EngineConfig, on_decoded: Callable[[], None]) -> None:
@@ -67,7 +67,7 @@ class EngineCore:
         return self._decoder.outstanding
 
     def step(self, arrived: Sequence[RequestState], aborted: Sequence[str]) -> list[StepOutput]:
-        """Take requests in, collect finished pictures, run one denoising step if anybody needs one."""
+        """Take requests in, collect finished images, run one denoising step if anybody needs one."""
         self._active |= {state.request_id: state for state in arrived}
         outputs = self._abort(aborted)
         outputs += [self._collect(one) for one in self._decoder.collect() if self._is_wanted(one)]

@@ -16,7 +16,7 @@ from diffuserve.models.base import Frames
 
 @dataclass(frozen=True)
 class Decoded:
-    """A request that left the decoder, with its pictures or what it failed with."""
+    """A request that left the decoder, with its images or what it failed with."""
 
     state: RequestState
     outcome: list[Frames] | Exception
@@ -89,7 +89,7 @@ class Decoder:
             with self._changed:
                 self._done.extend(decoded)
                 self._lanes.set_busy(Lane.DECODE, bool(self._waiting))
-            del groups, decoded  # or the last pictures would live until the next request
+            del groups, decoded  # or the last images would live until the next request
             self._on_decoded()
 
     def _next_groups(self) -> list[list[_Job]]:

@@ -1,4 +1,4 @@
-"""The engine: takes requests, steps them together, hands out pictures.
+"""The engine: takes requests, steps them together, hands out images.
 
 One thread steps (the caller's, or the driver's once `submit` was used), one decodes. `add` and
 `abort` only leave a note for the stepping thread, so they are safe from anywhere at any time.
@@ -214,7 +214,7 @@ class Engine:
         if needed > budget:
             size = f"{resolved.num_images} × {resolved.width}x{resolved.height}"
             room = f"about {needed >> 20:,} MiB a step, and {budget >> 20:,} MiB are free"
-            raise InvalidParams("size", size, f"would take {room}; ask for fewer or smaller pictures")
+            raise InvalidParams("size", size, f"would take {room}; ask for fewer or smaller images")
         return resolved
 
     def _enqueue(

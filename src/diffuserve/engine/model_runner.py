@@ -52,7 +52,7 @@ class ModelRunner:
         return isolate(states, self._step)
 
     def decode(self, states: Sequence[RequestState]) -> list[list[Frames] | Exception]:
-        """Pictures of requests of one size that are denoised."""
+        """Images of requests of one size that are denoised."""
         self._announce(states)
         return isolate(states, self._decode_finite)
 

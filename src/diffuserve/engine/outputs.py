@@ -37,7 +37,7 @@ class GenerationResult:
 
     @property
     def images(self) -> list[Image]:
-        """The pictures, RGB; of a video its first frame."""
+        """The images, RGB; of a video its first frame."""
         return [frames[0] for frames in self.frames]
 
     @property

@@ -7,7 +7,7 @@ import sqlalchemy as sa
 
 from diffuserve.domain.job import NewJob
 from diffuserve.domain.prompt import prompt_hash
-from diffuserve.domain.safety import Action, AuditEntry, FilterInfo, PicturesRecord, Stage
+from diffuserve.domain.safety import Action, AuditEntry, FilterInfo, ImagesRecord, Stage
 from diffuserve.jobs import schema
 from diffuserve.jobs.database import Database, Transaction
 from diffuserve.jobs.writer import Writer
@@ -60,9 +60,9 @@ def flagged_prompt(job_id: str, new: NewJob) -> AuditEntry | None:
     )
 
 
-def judged_pictures(job_id: str, tenant_id: str, safety: Mapping[str, Any]) -> AuditEntry | None:
-    """Of what a worker says of a job's pictures; `None` where all passed, or nothing looked."""
-    record = PicturesRecord.from_dict(safety["image"]) if "image" in safety else None
+def judged_images(job_id: str, tenant_id: str, safety: Mapping[str, Any]) -> AuditEntry | None:
+    """Of what a worker says of a job's images; `None` where all passed, or nothing looked."""
+    record = ImagesRecord.from_dict(safety["image"]) if "image" in safety else None
     if record is None or record.strictest.action is Action.ALLOW:
         return None
     return AuditEntry(

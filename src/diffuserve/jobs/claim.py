@@ -58,7 +58,7 @@ class _Grant:
 
 
 @dataclass
-class _Market:
+class ClaimRound:
     """The queue while claims are served from it; `served` is what its transaction has to write."""
 
     transaction: Transaction
@@ -121,7 +121,7 @@ def claim(transaction: Transaction, claims: Sequence[ClaimBy]) -> Sequence[list[
     models = _models_served(transaction, {one.worker_id for one in claims})
     granted = _granted_before(transaction, claims)
     largest = max(one.claim.num_jobs for one in claims)
-    market = _Market(transaction, _open_lanes(transaction), block=min(largest, _LARGEST_BLOCK) + 1)
+    market = ClaimRound(transaction, _open_lanes(transaction), block=min(largest, _LARGEST_BLOCK) + 1)
     answered = set(granted)
     for one in claims:
         name = (one.worker_id, one.claim.claim_id)
@@ -179,7 +179,7 @@ def _open_lanes(transaction: Transaction) -> list[Lane]:
     return found
 
 
-def _write(transaction: Transaction, market: _Market) -> list[tuple[ClaimBy, Lease]]:
+def _write(transaction: Transaction, market: ClaimRound) -> list[tuple[ClaimBy, Lease]]:
     if not market.grants:
         return []
     ids = [grant.job_id for grant in market.grants]

@@ -24,10 +24,10 @@ class StoreConfig:
 
     `ageing_seconds`: a lane whose head waited so long counts one band better.
     `affinity_lookahead`, `affinity_seconds`, `affinity_wait_seconds`: a job whose model is resident
-    may pass at most so many jobs of its own tenant, and tenants at most so many weighted GPU-seconds
+    may pass at most so many jobs of its own tenant, and tenants at most so many weighted device-seconds
     ahead of it, while none of those passed has waited longer.
     `max_transient_retries`, `max_worker_losses`: attempts by cause before a job fails for good.
-    `max_backlog_seconds`: predicted GPU-seconds in the queue past which new work is refused.
+    `max_backlog_seconds`: predicted device-seconds in the queue past which new work is refused.
     `webhook_retry_seconds`: pauses after the first, second, … attempt to deliver that failed.
     `audit_seconds`: how long verdicts of the filters are kept.
     """

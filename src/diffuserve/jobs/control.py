@@ -8,7 +8,8 @@ import sqlalchemy as sa
 from diffuserve.domain.errors import Conflict, DiffuserveError, JobNotFound
 from diffuserve.domain.job import JobStatus
 from diffuserve.events.base import worker_topic
-from diffuserve.jobs import batch_end, queue, schema
+from diffuserve.jobs import queue, schema
+from diffuserve.jobs.batches import completion as batch_completion
 from diffuserve.jobs.database import Transaction
 from diffuserve.jobs.records import Change, JobRecord, load_records, save_changes
 
@@ -63,7 +64,7 @@ def requeue(transaction: Transaction, named: Sequence[Named]) -> Sequence[str | 
     for record in again.values():
         ledger.count_queued(record.tenant_id, 1)
     ledger.save(transaction)
-    batch_end.reopen(transaction, {one.batch_id for one in again.values() if one.batch_id is not None})
+    batch_completion.reopen(transaction, {one.batch_id for one in again.values() if one.batch_id is not None})
     return outcomes
 
 

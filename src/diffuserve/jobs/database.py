@@ -170,7 +170,7 @@ class Database:
 
     async def read(self, work: Callable[[sa.Connection], T]) -> T:
         """Without the lock. Raises `ServerUnavailable` when the database stays away."""
-        return await patiently(lambda _: self._backend.read(work))
+        return await retry_while_unavailable(lambda _: self._backend.read(work))
 
     async def rows(self, statement: sa.Executable) -> list[sa.Row[Any]]:
         return await self.read(lambda connection: list(connection.execute(statement).all()))
@@ -192,7 +192,7 @@ def _run(engine: sa.Engine, work: Callable[[sa.Connection], T]) -> T:
         return work(connection)
 
 
-async def patiently(work: Callable[[bool], Awaitable[T]]) -> T:
+async def retry_while_unavailable(work: Callable[[bool], Awaitable[T]]) -> T:
     """Do `work(is_retry)` again while the database is away, as after a restart of it.
 
     Raises `ServerUnavailable` when that takes too long.

@@ -1,6 +1,6 @@
 """Which lane is served next: a pure function of what the queue holds.
 
-Start-time fair queueing over tenants: virtual time advances by GPU-seconds over weight, and the
+Start-time fair queueing over tenants: virtual time advances by device-seconds over weight, and the
 tenant that is furthest behind goes first. Bands come before virtual time, age before bands, and a
 job whose model is resident may go first within stated bounds.
 """

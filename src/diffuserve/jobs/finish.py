@@ -45,8 +45,8 @@ class _Ending:
     audited: list[AuditEntry] = field(default_factory=list)
 
     def note(self, record: JobRecord, safety: Mapping[str, Any]) -> None:
-        """What the picture filter found, if it found anything."""
-        if (entry := audit.judged_pictures(record.id, record.tenant_id, safety)) is not None:
+        """What the image filter found, if it found anything."""
+        if (entry := audit.judged_images(record.id, record.tenant_id, safety)) is not None:
             self.audited.append(entry)
 
     def finish(self, record: JobRecord, event: JobStatus, **values: Any) -> JobStatus:

@@ -16,6 +16,6 @@ def default_fit(spec: ModelSpec) -> CostFit:
 
 
 def predict(spec: ModelSpec, fit: CostFit, params: GenerationParams) -> tuple[float, int]:
-    """GPU-seconds and packed tokens a step of a request whose defaults are filled in."""
+    """device-seconds and packed tokens a step of a request whose defaults are filled in."""
     load = spec.workload(params)
     return fit.estimate(load).seconds, load.step_tokens

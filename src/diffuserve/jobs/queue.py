@@ -59,7 +59,7 @@ class Ledger:
     changes: dict[str, list[float]] = field(default_factory=lambda: defaultdict(lambda: [0.0, 0]))
 
     def charge(self, tenant: Tenant, seconds: float) -> None:
-        """Virtual time: GPU-seconds over the tenant's weight; negative gives back."""
+        """Virtual time: device-seconds over the tenant's weight; negative gives back."""
         self.changes[tenant.id][0] += seconds / tenant.plan.weight
 
     def count_queued(self, tenant_id: str, jobs: int) -> None:

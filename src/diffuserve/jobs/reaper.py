@@ -14,10 +14,12 @@ import sqlalchemy as sa
 
 from diffuserve.domain.errors import DiffuserveError
 from diffuserve.domain.job import FINAL_STATUSES
-from diffuserve.jobs import audit, batch_cancel, finish, outbox, queue, schema
+from diffuserve.jobs import audit, finish, queue, schema
+from diffuserve.jobs.batches import cancellation as batch_cancellation
 from diffuserve.jobs.config import DAY
 from diffuserve.jobs.database import Transaction
 from diffuserve.jobs.due import AT_ONCE, sweep_due
+from diffuserve.jobs.webhooks import outbox
 from diffuserve.jobs.workers import forget_workers
 from diffuserve.storage.base import ArtifactStore
 
@@ -58,7 +60,7 @@ def _reap_as(transaction: Transaction, holder: str) -> bool:
     if expired:
         log.warning("%d leases ran out", len(expired))
         finish.lose(transaction, expired)
-    batch_cancel.go_on(transaction)
+    batch_cancellation.go_on(transaction)
     late = transaction.rows(sa.select(leases).where(leases.c.stop_at <= now).limit(AT_ONCE))
     if late:
         finish.stop_late(transaction, late)

@@ -21,9 +21,11 @@ from diffuserve.domain.job import (
 from diffuserve.domain.prompt import PromptRecord
 from diffuserve.domain.webhook import WebhookEvent
 from diffuserve.events.base import job_topic
-from diffuserve.jobs import batch_end, outbox, schema
+from diffuserve.jobs import schema
+from diffuserve.jobs.batches import completion as batch_completion
 from diffuserve.jobs.database import Transaction
-from diffuserve.jobs.outbox import Told
+from diffuserve.jobs.webhooks import outbox
+from diffuserve.jobs.webhooks.outbox import WebhookNotice
 
 jobs = schema.jobs
 
@@ -125,12 +127,12 @@ def _tell_of(transaction: Transaction, ended: Sequence[JobRecord]) -> None:
     """Jobs that have become final, after they were written."""
     transaction.ended += [(one.status, one.model) for one in ended]
     told = [
-        Told(one.tenant_id, one.webhook, WebhookEvent.of_job(one.status), one.id)
+        WebhookNotice(one.tenant_id, one.webhook, WebhookEvent.of_job(one.status), one.id)
         for one in ended
         if one.webhook is not None
     ]
     batch_ids = {one.batch_id for one in ended if one.batch_id is not None}
-    outbox.write(transaction, told + batch_end.finish(transaction, batch_ids))
+    outbox.write(transaction, told + batch_completion.finish(transaction, batch_ids))
 
 
 def event_row(record: JobRecord, event: str, data: Mapping[str, Any], now: float) -> dict[str, Any]:

@@ -303,7 +303,7 @@ api_keys = sa.Table(
 
 secrets = sa.Table("secrets", metadata, _text("name", primary_key=True), _text("value"))
 
-# Of prompts and pictures that a filter flagged or kept out; never their words.
+# Of prompts and images that a filter flagged or kept out; never their words.
 audit = sa.Table(
     "audit",
     metadata,

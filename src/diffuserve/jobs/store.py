@@ -18,10 +18,10 @@ from diffuserve.domain.tenant import ApiKey, PlanOverrides, Role, Tenant
 from diffuserve.domain.worker import (
     Claim,
     Completion,
+    ControlCommands,
     Failure,
     Heartbeat,
     Lease,
-    Orders,
     Registration,
     Release,
     Worker,
@@ -29,17 +29,17 @@ from diffuserve.domain.worker import (
 from diffuserve.events.base import EventBus
 from diffuserve.jobs import claim as claims
 from diffuserve.jobs import control, finish, keys, queries, queue, reaper, schema, submit, workers
+from diffuserve.jobs.admission import Submission
 from diffuserve.jobs.audit import AuditStore
-from diffuserve.jobs.batches import BatchStore
+from diffuserve.jobs.batches.store import BatchStore
 from diffuserve.jobs.config import StoreConfig
 from diffuserve.jobs.database import Clock, Database
 from diffuserve.jobs.due import AT_ONCE
 from diffuserve.jobs.estimate import Before, LaneSize, estimate_wait
-from diffuserve.jobs.intake import Submission
 from diffuserve.jobs.migrate import migrate
 from diffuserve.jobs.pricing import default_fit
 from diffuserve.jobs.records import event_of, job_of
-from diffuserve.jobs.webhooks import WebhookStore
+from diffuserve.jobs.webhooks.store import WebhookStore
 from diffuserve.jobs.writer import Writer
 
 _JOB_ID = re.compile(r"job_[0-9a-f]{1,40}")
@@ -150,11 +150,11 @@ class JobStore:
         worker_id = f"worker_{secrets.token_hex(8)}"
         return await self._writer.run(workers.register, workers.Registering(worker_id, registration))
 
-    async def heartbeat(self, worker_id: str, beat: Heartbeat) -> Orders:
+    async def heartbeat(self, worker_id: str, beat: Heartbeat) -> ControlCommands:
         """Renew the leases held. Raises `WorkerNotFound`."""
         return await self._writer.run(workers.heartbeat, workers.Beat(worker_id, beat))
 
-    async def orders(self, worker_id: str) -> Orders:
+    async def orders(self, worker_id: str) -> ControlCommands:
         """What a worker should do now; `lost` is told by `heartbeat` and the bus only."""
         table = schema.workers
         rows = await self.database.rows(sa.select(table.c.is_draining).where(table.c.id == worker_id))
@@ -162,7 +162,7 @@ class JobStore:
             raise WorkerNotFound(f"no worker {worker_id}; register again")
         leaving = sa.select(leases.c.job_id).where(leases.c.worker_id == worker_id, leases.c.is_canceling)
         cancel = tuple(row.job_id for row in await self.database.rows(leaving))
-        return Orders(cancel=cancel, drain=rows[0].is_draining)
+        return ControlCommands(cancel=cancel, drain=rows[0].is_draining)
 
     async def drain(self, worker_id: str) -> None:
         """Give this worker no more jobs. Raises `WorkerNotFound`."""

@@ -7,22 +7,22 @@ import sqlalchemy as sa
 from diffuserve.domain.errors import DiffuserveError, JobNotFound
 from diffuserve.domain.job import Job
 from diffuserve.jobs import queries, schema
+from diffuserve.jobs.admission import Admission, Submission, stamp_of
 from diffuserve.jobs.database import Transaction
 from diffuserve.jobs.idempotency import Known
-from diffuserve.jobs.intake import Books, Submission, stamp_of
 
 
 def submit(transaction: Transaction, submissions: Sequence[Submission]) -> Sequence[Job | DiffuserveError]:
     stamps = [stamp for one in submissions if (stamp := stamp_of(one.new)) is not None]
     known = Known(transaction, stamps)
     stored = _already_stored(transaction, submissions) if transaction.is_retry else set()
-    books = Books.open(transaction, {one.new.tenant_id for one in submissions})
+    books = Admission.open(transaction, {one.new.tenant_id for one in submissions})
     outcomes = [_take(books, known, stored, one) for one in submissions]
     books.save()
     return _answers(transaction, outcomes, books.jobs)
 
 
-def _take(books: Books, known: Known, stored: set[str], one: Submission) -> str | DiffuserveError:
+def _take(books: Admission, known: Known, stored: set[str], one: Submission) -> str | DiffuserveError:
     """The id of the job that this submission stands for."""
     new, stamp = one.new, stamp_of(one.new)
     if one.job_id in stored:

@@ -8,7 +8,14 @@ import orjson
 import sqlalchemy as sa
 
 from diffuserve.domain.errors import DiffuserveError, WorkerNotFound
-from diffuserve.domain.worker import Heartbeat, Orders, Registration, Worker, WorkerReport, WorkerState
+from diffuserve.domain.worker import (
+    ControlCommands,
+    Heartbeat,
+    Registration,
+    Worker,
+    WorkerReport,
+    WorkerState,
+)
 from diffuserve.events.base import worker_topic
 from diffuserve.jobs import schema
 from diffuserve.jobs.database import Transaction
@@ -54,7 +61,7 @@ def register(transaction: Transaction, registering: Sequence[Registering]) -> Se
     return [one.worker_id for one in registering]
 
 
-def heartbeat(transaction: Transaction, beats: Sequence[Beat]) -> Sequence[Orders | DiffuserveError]:
+def heartbeat(transaction: Transaction, beats: Sequence[Beat]) -> Sequence[ControlCommands | DiffuserveError]:
     ids = sorted({one.worker_id for one in beats})
     known = {
         row.id: row.is_draining
@@ -168,9 +175,9 @@ def _renew(
             transaction.execute(statement, rows)
 
 
-def _orders(one: Beat, live: Mapping[tuple[str, str, int], sa.Row[Any]], drain: bool) -> Orders:
+def _orders(one: Beat, live: Mapping[tuple[str, str, int], sa.Row[Any]], drain: bool) -> ControlCommands:
     held = [(one.worker_id, lease.job_id, lease.lease_token) for lease in one.heartbeat.held]
-    return Orders(
+    return ControlCommands(
         lost=tuple(key[1] for key in held if key not in live),
         cancel=tuple(key[1] for key, row in live.items() if key[0] == one.worker_id and row.is_canceling),
         drain=drain,

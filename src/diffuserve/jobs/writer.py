@@ -13,7 +13,7 @@ from typing import Any, Generic, TypeVar
 
 from diffuserve.domain.errors import DiffuserveError, ServerUnavailable
 from diffuserve.events.base import EventBus
-from diffuserve.jobs.database import Database, Ended, Transaction, patiently
+from diffuserve.jobs.database import Database, Ended, Transaction, retry_while_unavailable
 
 I = TypeVar("I")  # noqa: E741
 O = TypeVar("O")  # noqa: E741
@@ -82,7 +82,7 @@ class Writer:
 
     async def _write(self, batch: list[_Waiting[Any, Any]]) -> None:
         try:
-            outcomes, done = await patiently(lambda is_retry: self._commit(batch, is_retry))
+            outcomes, done = await retry_while_unavailable(lambda is_retry: self._commit(batch, is_retry))
         except Exception as error:
             if len(batch) == 1 or isinstance(error, ServerUnavailable):
                 return _fail(batch, error)

@@ -1,4 +1,4 @@
-"""Many pictures on one sheet, each with a caption."""
+"""Many images on one sheet, each with a caption."""
 
 import math
 from collections.abc import Sequence
@@ -10,26 +10,26 @@ _PAPER, _INK = (250, 250, 248), (40, 40, 40)
 _FONT_SIZE = 14
 
 
-def contact_sheet(pictures: Sequence[tuple[Image.Image, str]], columns: int | None = None) -> Image.Image:
-    """Pictures of any size with captions, in rows; small ones are enlarged by whole factors."""
-    columns = columns or min(4, math.ceil(math.sqrt(len(pictures))))
-    rows = math.ceil(len(pictures) / columns)
+def contact_sheet(images: Sequence[tuple[Image.Image, str]], columns: int | None = None) -> Image.Image:
+    """Images of any size with captions, in rows; small ones are enlarged by whole factors."""
+    columns = columns or min(4, math.ceil(math.sqrt(len(images))))
+    rows = math.ceil(len(images) / columns)
     size = (columns * (_CELL + _MARGIN) + _MARGIN, rows * (_CELL + _CAPTION + _MARGIN) + _MARGIN)
     sheet = Image.new("RGB", size, _PAPER)
-    for index, (picture, caption) in enumerate(pictures):
+    for index, (image, caption) in enumerate(images):
         left = _MARGIN + index % columns * (_CELL + _MARGIN)
         top = _MARGIN + index // columns * (_CELL + _CAPTION + _MARGIN)
-        _place(sheet, picture, left, top)
+        _place(sheet, image, left, top)
         _write(sheet, caption, left, top + _CELL + 6)
     return sheet
 
 
-def _place(sheet: Image.Image, picture: Image.Image, left: int, top: int) -> None:
+def _place(sheet: Image.Image, image: Image.Image, left: int, top: int) -> None:
     """In the middle of the cell, as large as it goes."""
-    factor = _CELL / max(picture.size)
+    factor = _CELL / max(image.size)
     factor = max(1, math.floor(factor)) if factor >= 1 else factor
-    shown = picture.resize(
-        (round(picture.width * factor), round(picture.height * factor)),
+    shown = image.resize(
+        (round(image.width * factor), round(image.height * factor)),
         Image.Resampling.LANCZOS,
     )
     sheet.paste(shown, (left + (_CELL - shown.width) // 2, top + (_CELL - shown.height) // 2))

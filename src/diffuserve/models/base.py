@@ -17,7 +17,7 @@ from diffuserve.domain.model_spec import ModelSpec
 from diffuserve.domain.params import GenerationParams
 from diffuserve.samplers.base import NoiseSchedule, Sampler
 
-Frames = list[Image]  # one picture is a list of one frame
+Frames = list[Image]  # one image is a list of one frame
 
 
 @dataclass(frozen=True)
@@ -32,7 +32,7 @@ class Conditioning:
 
 @dataclass(frozen=True)
 class DenoiseInput:
-    """One request's part of a shared denoising step. `latents` begins with the picture axis."""
+    """One request's part of a shared denoising step. `latents` begins with the image axis."""
 
     params: GenerationParams
     conditioning: Conditioning
@@ -78,7 +78,7 @@ class Pipeline(Protocol):
     def encode(self, params: Sequence[GenerationParams]) -> list[Conditioning]: ...
 
     def init_latents(self, params: GenerationParams) -> Tensor:
-        """Pure noise for a request's seeds, pictures along the first axis."""
+        """Pure noise for a request's seeds, images along the first axis."""
         ...
 
     def schedule(self, params: GenerationParams) -> NoiseSchedule: ...
@@ -91,9 +91,9 @@ class Pipeline(Protocol):
         ...
 
     def decode(self, latents: Sequence[Tensor], params: Sequence[GenerationParams]) -> list[list[Frames]]:
-        """Pictures for finished latents of equal size; `num_images` lists of frames a request."""
+        """Images for finished latents of equal size; `num_images` lists of frames a request."""
         ...
 
     def preview(self, latents: Tensor, params: GenerationParams) -> Image:
-        """A small, cheap RGB picture of unfinished latents (the request's first picture)."""
+        """A small, cheap RGB image of unfinished latents (the request's first image)."""
         ...

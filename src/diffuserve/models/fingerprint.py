@@ -1,4 +1,4 @@
-"""Which weights a picture was drawn with."""
+"""Which weights an image was drawn with."""
 
 import hashlib
 import re

@@ -140,7 +140,7 @@ class Ranks:
     """All ranks of a worker, after `init_process_group`.
 
     Two groups on the CPU stand beside the one of the device: orders and agreement go over the first,
-    on the stepping thread; finished pictures over the second, on the decoder's.
+    on the stepping thread; finished images over the second, on the decoder's.
     """
 
     def __init__(self, plan: ParallelPlan, device: torch.device) -> None:
@@ -150,7 +150,7 @@ class Ranks:
         self.sequence = SequenceRanks(mesh.get_group("sequence"))
         self.guidance = GuidanceRanks(mesh.get_group("cfg"))
         self.orders = Channel(dist.new_group(backend="gloo", timeout=_FOR_EVER))
-        self.pictures = Channel(dist.new_group(backend="gloo", timeout=_FOR_EVER))
+        self.images = Channel(dist.new_group(backend="gloo", timeout=_FOR_EVER))
 
     @property
     def is_lead(self) -> bool:

@@ -85,7 +85,7 @@ def _quotes_several(text: str) -> bool:
 
 
 def is_refusal(text: str) -> bool:
-    """Whether the model speaks of itself instead of the picture."""
+    """Whether the model speaks of itself instead of the image."""
     return _REFUSAL.match(text) is not None
 
 

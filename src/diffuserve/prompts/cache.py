@@ -1,4 +1,4 @@
-"""One text for a prompt and a seed, so that whoever tries again gets the same picture."""
+"""One text for a prompt and a seed, so that whoever tries again gets the same image."""
 
 import asyncio
 import hashlib

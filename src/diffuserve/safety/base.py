@@ -1,4 +1,4 @@
-"""What looks at prompts and at pictures."""
+"""What looks at prompts and at images."""
 
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Protocol
@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Protocol
 from diffuserve.domain.safety import FilterInfo, Verdict
 
 if TYPE_CHECKING:
-    from PIL import Image  # the control plane handles no picture
+    from PIL import Image  # the control plane handles no image
 
 
 class PromptFilter(Protocol):
@@ -34,7 +34,7 @@ class TextClassifier(Protocol):
 
 
 class ImageFilter(Protocol):
-    """The second stage: it sees every picture before it is written."""
+    """The second stage: it sees every image before it is written."""
 
     info: FilterInfo
 

@@ -1,4 +1,4 @@
-"""What follows from a picture: a model's scores, and rules that say which score means what."""
+"""What follows from an image: a model's scores, and rules that say which score means what."""
 
 import math
 from collections.abc import Mapping, Sequence
@@ -18,7 +18,7 @@ _EXAMPLE = '{"nsfw": {"threshold": 0.8, "action": "block"}}'
 
 
 class ImageScorer(Protocol):
-    """A model that looks at pictures; `labels` are all that it has scores for."""
+    """A model that looks at images; `labels` are all that it has scores for."""
 
     @property
     def name(self) -> str: ...
@@ -86,7 +86,7 @@ def _parse_rule(label: str, rule: object, labels: Sequence[str]) -> ImageRule:
 
 
 def check_frames(image_filter: ImageFilter, frames: Sequence[Image.Image]) -> Verdict:
-    """On a picture, or on a video by at most `MAX_FRAMES` frames, the first and the last among them."""
+    """On an image, or on a video by at most `MAX_FRAMES` frames, the first and the last among them."""
     seen = [image_filter.check(frame) for frame in _spread(frames)]
     return Verdict(tuple(finding for verdict in seen for finding in verdict.findings))
 

@@ -1,4 +1,4 @@
-"""The picture filter that a name stands for."""
+"""The image filter that a name stands for."""
 
 from collections.abc import Callable, Mapping
 from pathlib import Path
@@ -16,7 +16,7 @@ _FOLDER = "transformers:"
 def check_image_filter_name(name: str) -> str:
     """Raises `InvalidParams` without loading anything."""
     if name not in _OPENERS and name != NO_IMAGE_FILTER and not name.startswith(_FOLDER):
-        remedy = "must be opennsfw, nudenet, transformers:/folder, or none to let every picture pass"
+        remedy = "must be opennsfw, nudenet, transformers:/folder, or none to let every image pass"
         raise InvalidParams("image_filter", name, remedy)
     return name
 

@@ -1,4 +1,4 @@
-"""Yahoo's open_nsfw, a thin ResNet-50 that knows one thing: how likely a picture is pornographic."""
+"""Yahoo's open_nsfw, a thin ResNet-50 that knows one thing: how likely an image is pornographic."""
 
 from collections.abc import Mapping
 from importlib import resources

@@ -29,7 +29,7 @@ class NoiseSchedule:
 @runtime_checkable
 class Sampler(Protocol):
     def schedule(self, num_inference_steps: int, image_tokens: int) -> NoiseSchedule:
-        """The noise schedule for a picture of `image_tokens` tokens."""
+        """The noise schedule for an image of `image_tokens` tokens."""
         ...
 
     def step(self, latents: Tensor, prediction: Tensor, sigma: float, next_sigma: float) -> Tensor:

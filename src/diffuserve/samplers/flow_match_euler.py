@@ -31,7 +31,7 @@ _UNSUPPORTED = (
 
 @dataclass(frozen=True)
 class FlowMatchEuler:
-    """`shift` bends every schedule alike; dynamic shifting bends it by the picture's size."""
+    """`shift` bends every schedule alike; dynamic shifting bends it by the image's size."""
 
     num_train_timesteps: int = 1000
     shift: float = 1.0

@@ -39,7 +39,7 @@ class ControlMetrics:
         )
         self.gpu_seconds = Counter(
             "diffusion_gpu_seconds",
-            "GPU-seconds that workers reported.",
+            "device-seconds that workers reported.",
             ["model", "outcome"],
             registry=registry,
         )
@@ -57,7 +57,7 @@ class ControlMetrics:
         )
         self.queue_size = Gauge("diffusion_queue_size", "Ready jobs.", ["band"], registry=registry)
         self.queue_work = Gauge(
-            "diffusion_queue_work_seconds", "Predicted GPU-seconds of all ready jobs.", registry=registry
+            "diffusion_queue_work_seconds", "Predicted device-seconds of all ready jobs.", registry=registry
         )
         self.workers = Gauge("diffusion_workers", "Workers by state.", ["state"], registry=registry)
         self.claim_seconds = Histogram(

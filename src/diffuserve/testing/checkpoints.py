@@ -1,6 +1,6 @@
 """Small FLUX.1 checkpoints with random weights, in diffusers' format.
 
-The pictures mean nothing, but every tensor of the architecture takes part in them: they change with
+The images mean nothing, but every tensor of the architecture takes part in them: they change with
 the prompt, the seed, the size, the steps and (for `dev`) the guidance. So two implementations that
 agree on such a folder agree on the architecture, and no test needs gigabytes.
 """

@@ -1,6 +1,6 @@
 """A model family that is nothing like FLUX, for testing the engine's contract.
 
-Latents have five dimensions (pictures, channels, frames, rows, columns), nothing is packed, and
+Latents have five dimensions (images, channels, frames, rows, columns), nothing is packed, and
 guidance is real: two passes a step. It computes in closed form, so tests know every pixel, and it
 can be told to fail for chosen prompts.
 """
@@ -135,7 +135,7 @@ class FakePipeline:
     def decode(self, latents: Sequence[Tensor], params: Sequence[GenerationParams]) -> list[list[Frames]]:
         assert len({tuple(one.shape[2:]) for one in latents}) == 1, "a decode group has one size"
         self.on_decode(params)
-        return [[_frames(picture) for picture in one] for one in latents]
+        return [[_frames(image) for image in one] for one in latents]
 
     def preview(self, latents: Tensor, params: GenerationParams) -> Image.Image:
         return _frames(latents[0])[0].resize(_grid(params)[:0:-1])
@@ -162,7 +162,7 @@ def _grid(params: GenerationParams) -> tuple[int, int, int]:
     return (params.num_frames, params.height // _SCALE, params.width // _SCALE)
 
 
-def _frames(picture: Tensor) -> Frames:
-    levels = ((picture * 0.5 + 0.5).clamp(0, 1) * 255).round().to(torch.uint8)
+def _frames(image: Tensor) -> Frames:
+    levels = ((image * 0.5 + 0.5).clamp(0, 1) * 255).round().to(torch.uint8)
     grown = levels.repeat_interleave(_SCALE, dim=-1).repeat_interleave(_SCALE, dim=-2)
     return [Image.fromarray(frame.permute(1, 2, 0).contiguous().numpy()) for frame in grown.unbind(1)]

@@ -16,21 +16,21 @@ from diffuserve.domain.errors import DiffuserveError, WorkerNotFound
 from diffuserve.domain.job import Phase
 from diffuserve.domain.worker import (
     Claim,
+    ControlCommands,
     Heartbeat,
     Lease,
-    Orders,
     ReleaseCause,
     WorkerState,
 )
 from diffuserve.worker.admission import NO_ROOM, Memory, ReadMemory, Room, read_memory, room_left
 from diffuserve.worker.config import WorkerConfig
-from diffuserve.worker.deliveries import Deliveries
-from diffuserve.worker.endure import endure
-from diffuserve.worker.held import HeldJob
+from diffuserve.worker.held_jobs import HeldJob
 from diffuserve.worker.membership import Membership
 from diffuserve.worker.messages import Abort, Add, Done, Failed, Judged, Moved, Previewed
 from diffuserve.worker.metrics import WorkerMetrics
 from diffuserve.worker.reports import claim_of, condition
+from diffuserve.worker.result_reporter import ResultReporter
+from diffuserve.worker.run_forever import run_forever
 from diffuserve.worker.supervisor import EngineSupervisor, FromJob
 
 log = logging.getLogger(__name__)
@@ -53,7 +53,7 @@ class WorkerAgent:
         self._read_memory = memory
         self.metrics = WorkerMetrics()
         self.held: dict[str, HeldJob] = {}
-        self._deliveries = Deliveries(client, self.metrics, self._forget)
+        self._deliveries = ResultReporter(client, self.metrics, self._forget)
         self._membership = Membership(config, client, on_refused=lambda: self._end(_CANNOT_START))
         self._engine = EngineSupervisor(
             config,
@@ -83,7 +83,7 @@ class WorkerAgent:
             self._obey,
         ]
         loops += [self._report, self._drain]
-        self._tasks = [asyncio.create_task(endure(loop)) for loop in loops]
+        self._tasks = [asyncio.create_task(run_forever(loop)) for loop in loops]
         try:
             return await self._is_over
         finally:
@@ -274,7 +274,7 @@ class WorkerAgent:
         return Heartbeat(report=report, held=held, fits=fits)
 
     async def _obey(self) -> None:
-        """Orders that cannot wait for a heartbeat."""
+        """ControlCommands that cannot wait for a heartbeat."""
         while True:
             worker_id = await self._membership.worker_id()
             known = [job_id for job_id, job in self.held.items() if job.is_canceling]
@@ -291,7 +291,7 @@ class WorkerAgent:
             if not self.held.keys() >= set(orders.cancel):
                 await asyncio.sleep(_PAUSE)  # we shall be told again, until those leases have run out
 
-    def _follow(self, orders: Orders) -> None:
+    def _follow(self, orders: ControlCommands) -> None:
         for job_id in orders.cancel:
             job = self.held.get(job_id)
             if job is not None and not job.is_canceling:

@@ -9,7 +9,7 @@ import threading
 from collections.abc import Callable
 from pathlib import Path
 
-from diffuserve.worker.black_box import BlackBox
+from diffuserve.worker.crash_record import CrashRecord
 from diffuserve.worker.messages import FromEngine, Message, decode, encode
 
 _PR_SET_PDEATHSIG = 1  # of linux/prctl.h
@@ -21,7 +21,7 @@ class AgentLink:
     def __init__(self, path: Path) -> None:
         self._socket = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
         self._socket.connect(str(path))
-        self.black_box = BlackBox(path.parent)
+        self.black_box = CrashRecord(path.parent)
         self._sending = threading.Lock()
 
     def send(self, message: FromEngine) -> None:

@@ -29,11 +29,11 @@ class Nodes:
 
 
 @dataclass(frozen=True, kw_only=True)
-class PictureOptions:
-    """What is done to pictures before they leave the engine process.
+class ImageOptions:
+    """What is done to images before they leave the engine process.
 
     `image_filter` and `image_rules` as `open_image_filter` takes them; without `has_metadata` files
-    carry nothing but the picture.
+    carry nothing but the image.
     """
 
     image_filter: str = "opennsfw"
@@ -81,7 +81,7 @@ class WorkerConfig:
     nodes: Nodes | None = None
     parallel: str | None = None
     collective_seconds: float = 120.0
-    pictures: PictureOptions = PictureOptions()
+    images: ImageOptions = ImageOptions()
     engine_command: tuple[str, ...] = ()
     cost_fit_path: Path | None = None
     parent_fd: int | None = None
@@ -97,11 +97,11 @@ class WorkerConfig:
             "--cost-fit": self.cost_fit_path,
             "--parallel": self.parallel,
             "--collective-seconds": self.collective_seconds if self.has_ranks else None,
-            "--image-filter": self.pictures.image_filter,
-            "--image-rules": self.pictures.rules_text,
+            "--image-filter": self.images.image_filter,
+            "--image-rules": self.images.rules_text,
         }
         given = [str(part) for pair in options.items() if pair[1] is not None for part in pair]
-        given += [] if self.pictures.has_metadata else ["--no-metadata"]
+        given += [] if self.images.has_metadata else ["--no-metadata"]
         launcher = (sys.executable, "-m", *(self._torchrun if self.has_ranks else ()))
         return (*launcher, "diffuserve.worker.engine_process", "--model", self.model, *given)
 

@@ -1,6 +1,6 @@
 """One engine, run for the agent: it owns the model and the device, and never touches HTTP.
 
-The main thread steps the engine; the link's thread adds and aborts; two more look at pictures and
+The main thread steps the engine; the link's thread adds and aborts; two more look at images and
 write files, so that no step waits for them.
 """
 
@@ -34,8 +34,9 @@ from diffuserve.models.base import Frames
 from diffuserve.models.quiet import quiet_libraries
 from diffuserve.models.registry import read_spec
 from diffuserve.worker.agent_link import AgentLink
-from diffuserve.worker.black_box import BlackBox
-from diffuserve.worker.config import PictureOptions
+from diffuserve.worker.config import ImageOptions
+from diffuserve.worker.crash_record import CrashRecord
+from diffuserve.worker.image_output import ImageOutput, allowed, in_background, open_desk, passed
 from diffuserve.worker.messages import (
     Abort,
     Add,
@@ -50,7 +51,6 @@ from diffuserve.worker.messages import (
     Ready,
     Stop,
 )
-from diffuserve.worker.pictures import PictureDesk, allowed, in_background, open_desk, passed
 from diffuserve.worker.writers import OrderedWriters
 
 # Another try ends the same.
@@ -85,8 +85,8 @@ class EngineHost:
 
     engine: Engine
     link: AgentLink
-    desk: PictureDesk
-    black_box: BlackBox | None = None
+    desk: ImageOutput
+    black_box: CrashRecord | None = None
     _requests: dict[str, _Request] = field(default_factory=dict)
     _request_ids: dict[str, str] = field(default_factory=dict)
     _lock: threading.Lock = field(default_factory=threading.Lock)
@@ -170,7 +170,7 @@ class EngineHost:
             self.engine.abort(request_id)
 
     def _report(self, output: StepOutput, writers: OrderedWriters) -> None:
-        """Pictures go by way of the writers, a job's previews before its result."""
+        """Images go by way of the writers, a job's previews before its result."""
         if output.result is not None:
             writers.finish(output.request_id, partial(self._finish, output.result))
         elif output.error is not None:
@@ -193,7 +193,7 @@ class EngineHost:
         attempt = request.job.attempt
         try:
             verdict = self._judge(attempt, "preview", [preview])
-        except Exception:  # the picture itself will meet the same filter, and its failure is told
+        except Exception:  # the image itself will meet the same filter, and its failure is told
             return
         if verdict.action is Action.BLOCK:
             return
@@ -247,10 +247,10 @@ class EngineHost:
         return request
 
 
-def introduce(model: str, pictures: PictureOptions, link: AgentLink) -> Future[PictureDesk]:
-    """Say what the model is; the picture filter is loaded while the model is."""
+def introduce(model: str, images: ImageOptions, link: AgentLink) -> Future[ImageOutput]:
+    """Say what the model is; the image filter is loaded while the model is."""
     link.send(Hello(spec=read_spec(model).to_dict(), num_gpus=torch.cuda.device_count()))
-    return in_background(partial(open_desk, model, pictures))
+    return in_background(partial(open_desk, model, images))
 
 
 def load_host(
@@ -258,19 +258,19 @@ def load_host(
     device: str | None,
     dtype: str | None,
     cost_fit: Path | None,
-    pictures: PictureOptions,
+    images: ImageOptions,
     link: AgentLink,
 ) -> EngineHost:
-    """Say what the model is, then load it, and the picture filter meanwhile."""
+    """Say what the model is, then load it, and the image filter meanwhile."""
     quiet_libraries()
-    desk = introduce(model, pictures, link)
+    desk = introduce(model, images, link)
     config = EngineConfig(cost_fit_path=cost_fit)
     engine = Engine.load(model, device=device, dtype=dtype, config=config)
     return EngineHost(engine, link, desk.result(), link.black_box)
 
 
 def _preview_steps(num_steps: int, num_previews: int) -> list[int]:
-    """Evenly spread, never the last step: the picture itself follows that."""
+    """Evenly spread, never the last step: the image itself follows that."""
     wanted = (round(i * num_steps / (num_previews + 1)) for i in range(1, num_previews + 1))
     return sorted({step for step in wanted if 0 < step < num_steps})
 

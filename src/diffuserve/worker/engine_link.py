@@ -10,7 +10,7 @@ from collections.abc import AsyncIterator, Sequence
 from pathlib import Path
 from typing import Any
 
-from diffuserve.worker.black_box import read_black_box
+from diffuserve.worker.crash_record import read_black_box
 from diffuserve.worker.messages import MAX_LINE_BYTES, FromEngine, Message, Stop, ToEngine, decode, encode
 from diffuserve.worker.private_folder import PrivateFolder
 

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 
 from diffuserve.domain.errors import DiffuserveError
 from diffuserve.worker.agent_link import AgentLink, die_with_parent
-from diffuserve.worker.config import PictureOptions
+from diffuserve.worker.config import ImageOptions
 from diffuserve.worker.messages import Beat
 
 if TYPE_CHECKING:
@@ -55,13 +55,13 @@ def serve_agent(args: argparse.Namespace, is_alone: bool) -> None:
     else:
         from diffuserve.worker.rank_process import lead
 
-        lead(_rank_options(args), args.cost_fit, _picture_options(args), link, on_host)
+        lead(_rank_options(args), args.cost_fit, _image_options(args), link, on_host)
 
 
 def _load_host(args: argparse.Namespace, link: AgentLink) -> "EngineHost":
     from diffuserve.worker.engine_host import load_host
 
-    return load_host(args.model, args.device, args.dtype, args.cost_fit, _picture_options(args), link)
+    return load_host(args.model, args.device, args.dtype, args.cost_fit, _image_options(args), link)
 
 
 def _rank_options(args: argparse.Namespace) -> "RankOptions":
@@ -70,8 +70,8 @@ def _rank_options(args: argparse.Namespace) -> "RankOptions":
     return RankOptions(args.model, args.device, args.dtype, args.parallel, args.collective_seconds)
 
 
-def _picture_options(args: argparse.Namespace) -> PictureOptions:
-    return PictureOptions(
+def _image_options(args: argparse.Namespace) -> ImageOptions:
+    return ImageOptions(
         image_filter=args.image_filter, image_rules=args.image_rules, has_metadata=args.has_metadata
     )
 
@@ -85,7 +85,7 @@ def parse_arguments() -> argparse.Namespace:
     parser.add_argument("--cost-fit", type=Path)
     parser.add_argument("--parallel", help="how ranks share a request: sequence=N,cfg=N")
     parser.add_argument("--collective-seconds", type=float, default=120.0)
-    parser.add_argument("--image-filter", default=PictureOptions.image_filter)
+    parser.add_argument("--image-filter", default=ImageOptions.image_filter)
     parser.add_argument("--image-rules", type=json.loads, default={}, help="a JSON object by label")
     parser.add_argument("--no-metadata", dest="has_metadata", action="store_false")
     return parser.parse_args()

@@ -65,7 +65,7 @@ class DecodeOrder:
 
 
 class LeadRunner(ModelRunner):
-    """Rank 0's: says what is to be done, does its part, and collects the others' pictures."""
+    """Rank 0's: says what is to be done, does its part, and collects the others' images."""
 
     def __init__(self, pipeline: Pipeline, ranks: Ranks) -> None:
         super().__init__(pipeline)
@@ -84,12 +84,12 @@ class LeadRunner(ModelRunner):
         """On the decoder's thread."""
         self._announce(states)
         dealt = {state.request_id: self._next_decoder() for state in states}
-        self._ranks.pictures.broadcast(DecodeOrder(dealt))
+        self._ranks.images.broadcast(DecodeOrder(dealt))
         mine = [state for state in states if dealt[state.request_id] == 0]
         drawn = isolate(mine, self._decode_finite)
         outcomes = dict(zip((one.request_id for one in mine), drawn, strict=True))
         for rank in sorted(set(dealt.values()) - {0}):
-            outcomes |= self._ranks.pictures.receive(rank)
+            outcomes |= self._ranks.images.receive(rank)
         return [outcomes[state.request_id] for state in states]
 
     def forget(self, request_id: str) -> None:
@@ -100,7 +100,7 @@ class LeadRunner(ModelRunner):
     def close(self) -> None:
         """The others end."""
         self._ranks.orders.broadcast(None)
-        self._ranks.pictures.broadcast(None)
+        self._ranks.images.broadcast(None)
 
     def _order(self, states: Sequence[RequestState]) -> StepOrder:
         new = [state for state in states if state.request_id not in self._known]
@@ -176,22 +176,22 @@ class Follower:
 
     def _decode_for_ever(self) -> None:
         try:
-            while (order := self._ranks.pictures.broadcast()) is not None:
+            while (order := self._ranks.images.broadcast()) is not None:
                 self._decode(order)
         except BaseException:
             log.exception("rank %d cannot decode any more", self._ranks.index)
-            os._exit(_BROKEN)  # or rank 0 would wait for its pictures
+            os._exit(_BROKEN)  # or rank 0 would wait for its images
 
     def _decode(self, order: DecodeOrder) -> None:
         states = {request_id: self._take(request_id) for request_id in order.ranks}
         mine = [one for one, rank in order.ranks.items() if rank == self._ranks.index]
         if not mine:
             return
-        pictures: dict[str, Outcome] = {one: RuntimeError("aborted") for one in mine}
+        images: dict[str, Outcome] = {one: RuntimeError("aborted") for one in mine}
         left = [state for one in mine if (state := states[one]) is not None]
         for state, outcome in zip(left, self._runner.decode(left), strict=True):
-            pictures[state.request_id] = _portable(outcome)
-        self._ranks.pictures.send(pictures, 0)
+            images[state.request_id] = _portable(outcome)
+        self._ranks.images.send(images, 0)
 
     def _take(self, request_id: str) -> RequestState | None:
         """The last step may still be under way here; `None` for what was aborted."""

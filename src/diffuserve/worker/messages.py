@@ -26,7 +26,7 @@ class Hello:
 class Ready:
     """The model is loaded; at `token_budget` tokens a step the device is busy.
 
-    `image_filter` is the `FilterInfo` of what looks at every picture, as a dict; `None`: nothing does.
+    `image_filter` is the `FilterInfo` of what looks at every image, as a dict; `None`: nothing does.
     """
 
     token_budget: int
@@ -61,7 +61,7 @@ class Moved:
 
 @dataclass(frozen=True, kw_only=True)
 class Previewed:
-    """A picture on the way: PNG in base64."""
+    """An image on the way: PNG in base64."""
 
     attempt: str
     index: int
@@ -72,7 +72,7 @@ class Previewed:
 
 @dataclass(frozen=True, kw_only=True)
 class Judged:
-    """The picture filter saw a picture, or by `stage` a preview. `category` is that of what it found."""
+    """The image filter saw an image, or by `stage` a preview. `category` is that of what it found."""
 
     attempt: str
     stage: str

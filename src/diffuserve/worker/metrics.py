@@ -44,13 +44,13 @@ class WorkerMetrics:
         )
         self._verdicts = Counter(
             "diffusion_safety_verdicts",
-            "Pictures and previews that the filter saw.",
+            "Images and previews that the filter saw.",
             ["stage", "category", "action"],
             registry=self.registry,
         )
         self._filter_seconds = Histogram(
             "diffusion_safety_filter_seconds",
-            "The filter's look at one picture.",
+            "The filter's look at one image.",
             ["stage"],
             buckets=_FILTER_SECONDS,
             registry=self.registry,

@@ -17,7 +17,7 @@ from diffuserve.models.registry import load_pipeline, read_spec
 from diffuserve.parallel.plan import ParallelPlan
 from diffuserve.parallel.ranks import Ranks, beats_of, join_ranks, leave_ranks
 from diffuserve.worker.agent_link import AgentLink
-from diffuserve.worker.config import PictureOptions
+from diffuserve.worker.config import ImageOptions
 from diffuserve.worker.engine_host import EngineHost, introduce
 from diffuserve.worker.lockstep import Follower, LeadRunner
 
@@ -42,15 +42,15 @@ def follow(options: RankOptions) -> None:
 def lead(
     options: RankOptions,
     cost_fit: Path | None,
-    pictures: PictureOptions,
+    images: ImageOptions,
     link: AgentLink,
     on_host: Callable[[EngineHost], None],
 ) -> None:
-    """Serve the agent; `on_host` hears what answers it from now on. The other ranks see no picture.
+    """Serve the agent; `on_host` hears what answers it from now on. The other ranks see no image.
 
     This process ends with it.
     """
-    desk = introduce(options.model, pictures, link)
+    desk = introduce(options.model, images, link)
     with _member(options) as (pipeline, ranks):
         # One thread steps: collectives of two threads would meet in any order.
         config = EngineConfig(cost_fit_path=cost_fit, num_threads=1)

@@ -130,4 +130,4 @@ class EngineSupervisor:
     def _note_filter(self, ready: Ready) -> None:
         self.image_filter = ready.image_filter
         if ready.image_filter is None:
-            log.warning("NO PICTURE FILTER: every picture that this worker draws is published unseen")
+            log.warning("NO IMAGE FILTER: every image that this worker draws is published unseen")

@@ -1,4 +1,4 @@
-"""Threads that write files, so that no picture waits for another's step."""
+"""Threads that write files, so that no image waits for another's step."""
 
 from collections.abc import Callable
 from concurrent.futures import Future, ThreadPoolExecutor, wait

@@ -17,7 +17,7 @@ from diffuserve.events.memory import MemoryEventBus
 from diffuserve.jobs.config import StoreConfig
 from diffuserve.jobs.store import JobStore
 from diffuserve.storage.local import LocalArtifactStore
-from diffuserve.testing.hand_worker import HandWorker
+from support.hand_worker import HandWorker
 
 
 @pytest.fixture

@@ -9,7 +9,7 @@ from fastapi import FastAPI
 from diffuserve.api.config import ApiConfig
 from diffuserve.domain.tenant import PlanOverrides, Role
 from diffuserve.jobs.store import JobStore
-from diffuserve.testing.hand_worker import HandWorker
+from support.hand_worker import HandWorker
 
 CAT = {"input": {"prompt": "a cat"}}
 MakeApp = Callable[[ApiConfig], FastAPI]

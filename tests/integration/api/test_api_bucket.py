@@ -1,4 +1,4 @@
-"""The API over a bucket: clients fetch pictures from there, and it may be away."""
+"""The API over a bucket: clients fetch images from there, and it may be away."""
 
 import dataclasses
 from collections.abc import Callable
@@ -12,8 +12,8 @@ from diffuserve.client.http import HttpTransport
 from diffuserve.client.leases import LeaseClient
 from diffuserve.domain.worker import Lease, ModelOffer, Registration, WorkerReport, WorkerState
 from diffuserve.storage.base import ArtifactStore
-from diffuserve.testing.hand_worker import HAND_SPEC, PNG, HandWorker
-from diffuserve.testing.s3 import S3Server, bucket_at
+from support.hand_worker import HAND_SPEC, PNG, HandWorker
+from support.s3 import S3Server, bucket_at
 
 CAT = {"input": {"prompt": "a cat"}}
 
@@ -74,26 +74,26 @@ async def test_a_job_is_completed_with_what_the_bucket_holds(
     job = (await http.post("/v1/jobs", json=CAT)).json()
     (lease,) = await worker.claim()
     said = {"name": "0.png", "size_bytes": len(PNG), "sha256": "", "content_type": "image/png"}
-    picture = said | {"width": 1, "height": 1, "index": 0, "seed": 0}
-    await refused(worker, lease, picture, "0.png is not stored")
+    image = said | {"width": 1, "height": 1, "index": 0, "seed": 0}
+    await refused(worker, lease, image, "0.png is not stored")
     await worker.upload(lease, "0.png", PNG[:-1])
-    await refused(worker, lease, picture, f"0.png has {len(PNG) - 1} bytes in place of {len(PNG)}")
+    await refused(worker, lease, image, f"0.png has {len(PNG) - 1} bytes in place of {len(PNG)}")
     await worker.upload(lease, "0.png")
-    assert (await worker.finish(lease, [picture])).status_code == 200
+    assert (await worker.finish(lease, [image])).status_code == 200
 
     await artifacts.delete(job["id"])
-    assert (await worker.finish(lease, [picture])).status_code == 200, "it is finished, and may be said again"
+    assert (await worker.finish(lease, [image])).status_code == 200, "it is finished, and may be said again"
     stale = dataclasses.replace(lease, lease_token=9)
-    assert (await worker.finish(stale, [picture])).json()["code"] == "lease_lost"
+    assert (await worker.finish(stale, [image])).json()["code"] == "lease_lost"
 
 
-async def refused(worker: HandWorker, lease: Lease, picture: dict[str, object], reason: str) -> None:
-    answer = await worker.finish(lease, [picture])
+async def refused(worker: HandWorker, lease: Lease, image: dict[str, object], reason: str) -> None:
+    answer = await worker.finish(lease, [image])
     assert (answer.status_code, answer.json()["code"]) == (409, "upload_missing")
     assert answer.json()["detail"].startswith(reason)
 
 
-async def test_pictures_inside_an_answer_come_through_us(
+async def test_images_inside_an_answer_come_through_us(
     http: httpx.AsyncClient, busy_worker: HandWorker
 ) -> None:
     answer = await http.post("/v1/images/generations", json={"prompt": "a cat"})
@@ -118,8 +118,8 @@ async def test_an_upload_to_a_bucket_that_is_away_may_be_tried_again(
     (lease,) = await worker.claim()
     answer = await worker.upload(lease, "0.png")
     assert (answer.status_code, answer.json()["retryable"]) == (503, True)
-    picture = {"name": "0.png", "size_bytes": 1, "sha256": "", "content_type": "image/png"}
-    answer = await worker.finish(lease, [picture | {"width": 1, "height": 1, "index": 0}])
+    image = {"name": "0.png", "size_bytes": 1, "sha256": "", "content_type": "image/png"}
+    answer = await worker.finish(lease, [image | {"width": 1, "height": 1, "index": 0}])
     assert (answer.status_code, answer.json()["retryable"]) == (503, True), "nobody knows whether it is there"
 
 

@@ -15,7 +15,7 @@ from diffuserve.api.config import ApiConfig
 from diffuserve.domain.tenant import Role
 from diffuserve.events.memory import MemoryEventBus
 from diffuserve.jobs.store import JobStore
-from diffuserve.testing.hand_worker import PNG, HandWorker
+from support.hand_worker import PNG, HandWorker
 
 CAT = {"input": {"prompt": "a cat"}}
 

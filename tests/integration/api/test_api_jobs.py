@@ -8,7 +8,7 @@ import httpx
 import pytest
 
 from diffuserve.api.schemas import JobPageShape, JobShape
-from diffuserve.testing.hand_worker import PNG, HandWorker
+from support.hand_worker import PNG, HandWorker
 
 CAT: dict[str, Any] = {"input": {"prompt": "a cat", "seed": 7}}
 
@@ -20,7 +20,7 @@ async def submit(http: httpx.AsyncClient, **body: Any) -> dict[str, Any]:
     return document
 
 
-async def test_a_job_goes_from_submit_to_a_picture(http: httpx.AsyncClient, worker: HandWorker) -> None:
+async def test_a_job_goes_from_submit_to_an_image(http: httpx.AsyncClient, worker: HandWorker) -> None:
     answer = await http.post("/v1/jobs", json=CAT | {"metadata": {"order": 1}, "priority": "batch"})
     job = answer.json()
     assert answer.status_code == 202
@@ -52,10 +52,10 @@ async def test_a_job_goes_from_submit_to_a_picture(http: httpx.AsyncClient, work
     done = (await http.get(job["urls"]["self"])).json()
     assert done["status"] == "succeeded"
     [artifact] = done["result"]["artifacts"]
-    picture = await http.get(artifact["url"])
-    assert picture.content == PNG
-    assert picture.headers["content-type"] == "image/png"
-    assert int(picture.headers["content-length"]) == artifact["size_bytes"] == len(PNG)
+    image = await http.get(artifact["url"])
+    assert image.content == PNG
+    assert image.headers["content-type"] == "image/png"
+    assert int(image.headers["content-length"]) == artifact["size_bytes"] == len(PNG)
 
 
 @pytest.mark.parametrize("status", ["queued", "running", "succeeded", "failed"])
@@ -169,7 +169,7 @@ async def test_bad_input_is_refused_by_name(
     assert (await http.get("/v1/jobs")).json()["data"] == []
 
 
-async def test_a_picture_of_too_many_pixels_is_413(http: httpx.AsyncClient, worker: HandWorker) -> None:
+async def test_an_image_of_too_many_pixels_is_413(http: httpx.AsyncClient, worker: HandWorker) -> None:
     answer = await http.post("/v1/jobs", json={"input": {"prompt": "a", "width": 256, "height": 128}})
     assert (answer.status_code, answer.json()["code"]) == (413, "picture_too_large")
     assert answer.json()["errors"][0]["field"] == "input.size"
@@ -291,10 +291,10 @@ async def test_a_deleted_job_is_gone_with_its_files(http: httpx.AsyncClient, wor
     job = await submit(http)
     [lease] = await worker.claim()
     await worker.complete(lease)
-    picture = (await http.get(job["urls"]["self"])).json()["result"]["artifacts"][0]["url"]
+    image = (await http.get(job["urls"]["self"])).json()["result"]["artifacts"][0]["url"]
     assert (await http.delete(job["urls"]["self"])).status_code == 204
     assert (await http.get(job["urls"]["self"])).status_code == 404
-    assert (await http.get(picture)).status_code == 404
+    assert (await http.get(image)).status_code == 404
     assert (await http.delete(job["urls"]["self"])).status_code == 404
 
 

@@ -24,8 +24,8 @@ from diffuserve.safety.moderation import ModerationClassifier
 from diffuserve.safety.policy_file import parse_policy
 from diffuserve.safety.prompt import PolicyFilter
 from diffuserve.storage.local import LocalArtifactStore
-from diffuserve.testing.hand_worker import HandWorker
-from diffuserve.testing.scripted_server import ScriptedServer, chat_reply, moderation_reply
+from support.hand_worker import HandWorker
+from support.scripted_server import ScriptedServer, chat_reply, moderation_reply
 
 POLICY = parse_policy(
     """

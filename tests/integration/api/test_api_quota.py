@@ -18,8 +18,8 @@ from diffuserve.jobs.store import JobStore
 from diffuserve.quotas.local import LocalQuotas
 from diffuserve.quotas.valkey import ValkeyQuotas
 from diffuserve.storage.local import LocalArtifactStore
-from diffuserve.testing.hand_worker import HandWorker
-from diffuserve.testing.valkey import ValkeyServer
+from support.hand_worker import HandWorker
+from support.valkey import ValkeyServer
 
 CAT = {"input": {"prompt": "a cat"}}
 FLAT_CAT = {"prompt": "a cat"}

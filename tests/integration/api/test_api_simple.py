@@ -8,7 +8,7 @@ import httpx
 import pytest
 import websockets
 
-from diffuserve.testing.hand_worker import PNG, HandWorker
+from support.hand_worker import PNG, HandWorker
 
 
 async def generate(http: httpx.AsyncClient, **body: Any) -> dict[str, Any]:
@@ -18,7 +18,7 @@ async def generate(http: httpx.AsyncClient, **body: Any) -> dict[str, Any]:
     return document
 
 
-async def test_a_script_gets_its_picture(http: httpx.AsyncClient, worker: HandWorker) -> None:
+async def test_a_script_gets_its_image(http: httpx.AsyncClient, worker: HandWorker) -> None:
     accepted = await generate(http, steps=3, width=128, height=64, seed=5)
     job_id = accepted["job_id"]
     assert accepted["status"] == "pending"

@@ -8,7 +8,7 @@ import pytest
 from diffuserve.events.base import QUEUE, worker_topic
 from diffuserve.events.memory import MemoryEventBus
 from diffuserve.storage.local import LocalArtifactStore
-from diffuserve.testing.hand_worker import PNG, HandWorker
+from support.hand_worker import PNG, HandWorker
 
 CAT = {"input": {"prompt": "a cat"}}
 
@@ -148,9 +148,9 @@ async def test_complete_may_be_repeated(http: httpx.AsyncClient, worker: HandWor
 async def test_an_upload_tells_size_and_hash(http: httpx.AsyncClient, worker: HandWorker) -> None:
     await submit(http)
     [lease] = await worker.claim()
-    answer = await worker.upload(lease, "picture.png", b"abc")
+    answer = await worker.upload(lease, "image.png", b"abc")
     assert answer.json() == {
-        "name": "picture.png",
+        "name": "image.png",
         "size_bytes": 3,
         "sha256": "ba7816bf8f01cfea414140de5dae2223b00361a396177a9cb410ff61f20015ad",
     }
@@ -171,7 +171,7 @@ async def test_a_released_job_goes_to_the_next_worker(http: httpx.AsyncClient, w
     assert [one.job_id for one in await other.claim()] == [job_id]
 
 
-async def test_a_job_may_have_many_pictures(http: httpx.AsyncClient, worker: HandWorker) -> None:
+async def test_a_job_may_have_many_images(http: httpx.AsyncClient, worker: HandWorker) -> None:
     job = (await http.post("/v1/jobs", json={"input": {"prompt": "a", "num_images": 3, "seed": 5}})).json()
     await worker.complete((await worker.claim())[0])
     done = (await http.get(job["urls"]["self"])).json()

@@ -1,4 +1,4 @@
-"""Batches over HTTP: in one call to many pictures, and their results as lines."""
+"""Batches over HTTP: in one call to many images, and their results as lines."""
 
 import asyncio
 from collections.abc import Callable, Iterable
@@ -9,12 +9,12 @@ import orjson
 import pytest
 from fastapi import FastAPI
 
-from diffuserve.api.batch_schemas import BatchPageShape, BatchResult, BatchShape
+from diffuserve.api.batches.schemas import BatchPageShape, BatchResult, BatchShape
 from diffuserve.api.config import ApiConfig
 from diffuserve.domain.tenant import Plan
 from diffuserve.jobs.config import StoreConfig
 from diffuserve.jobs.store import JobStore
-from diffuserve.testing.hand_worker import PNG, HandWorker
+from support.hand_worker import PNG, HandWorker
 
 JSONL = {"content-type": "application/jsonl"}
 
@@ -52,7 +52,7 @@ async def results(http: httpx.AsyncClient, batch: dict[str, Any]) -> list[dict[s
     return [orjson.loads(line) for line in answer.content.splitlines()]
 
 
-async def test_a_batch_goes_from_one_call_to_pictures(http: httpx.AsyncClient, worker: HandWorker) -> None:
+async def test_a_batch_goes_from_one_call_to_images(http: httpx.AsyncClient, worker: HandWorker) -> None:
     answer = await http.post("/v1/batches", json={"items": [item(n) for n in range(3)], "metadata": {"a": 1}})
     batch = answer.json()
     BatchShape.model_validate_json(answer.content)

@@ -7,17 +7,17 @@ import pytest
 from fastapi import FastAPI
 
 from diffuserve.api.config import ApiConfig
-from diffuserve.api.file_urls import FileUrls
-from diffuserve.api.signing import Signer
+from diffuserve.api.files.signing import Signer
+from diffuserve.api.files.urls import FileUrls
 from diffuserve.jobs.store import JobStore
 from diffuserve.storage.local import LocalArtifactStore
-from diffuserve.testing.hand_worker import PNG, HandWorker
+from support.hand_worker import PNG, HandWorker
 
 CAT = {"model": "hand", "input": {"prompt": "a cat"}}
 
 
 async def result_url(http: httpx.AsyncClient, worker: HandWorker) -> tuple[str, str]:
-    """A finished job's id, and its picture's URL."""
+    """A finished job's id, and its image's URL."""
     job_id = (await http.post("/v1/jobs", json=CAT)).json()["id"]
     (lease,) = await worker.claim()
     assert (await worker.complete(lease)).status_code == 200
@@ -25,14 +25,14 @@ async def result_url(http: httpx.AsyncClient, worker: HandWorker) -> tuple[str, 
     return job_id, job["result"]["artifacts"][0]["url"]
 
 
-@pytest.mark.parametrize("base", ["https://cdn.test/pictures", "https://cdn.test/pictures/"])
+@pytest.mark.parametrize("base", ["https://cdn.test/images", "https://cdn.test/images/"])
 async def test_under_a_public_base_results_have_plain_urls(
     make_app: Callable[[ApiConfig], FastAPI], base: str
 ) -> None:
     app = make_app(ApiConfig(public_base_url=base, public_api_url="https://api.test"))
     async with httpx.AsyncClient(transport=httpx.ASGITransport(app), base_url="http://inside") as http:
         job_id, url = await result_url(http, await HandWorker.register(http))
-        assert url == f"https://cdn.test/pictures/{job_id}/1/0.png"
+        assert url == f"https://cdn.test/images/{job_id}/1/0.png"
         answer = await http.get(f"/v1/jobs/{job_id}/result")
         assert (answer.status_code, answer.headers["location"]) == (307, url)
         job = await http.get(f"/v1/jobs/{job_id}")

@@ -12,7 +12,7 @@ from openai import AsyncOpenAI, OpenAI
 
 from diffuserve.domain.tenant import Role
 from diffuserve.jobs.store import JobStore
-from diffuserve.testing.hand_worker import PNG, HandWorker
+from support.hand_worker import PNG, HandWorker
 
 
 @pytest.fixture
@@ -45,7 +45,7 @@ async def test_the_blocking_client_works_as_well(server: str, busy_worker: HandW
     assert base64.b64decode(await asyncio.to_thread(ask)) == PNG
 
 
-async def test_pictures_come_as_base64(
+async def test_images_come_as_base64(
     client: AsyncOpenAI, busy_worker: HandWorker, http: httpx.AsyncClient
 ) -> None:
     answer = await client.images.generate(
@@ -63,16 +63,16 @@ async def test_pictures_come_as_base64(
     assert job["result"]["artifacts"][0]["content_type"] == "image/webp"
 
 
-async def test_pictures_come_as_urls_that_need_no_key(client: AsyncOpenAI, busy_worker: HandWorker) -> None:
+async def test_images_come_as_urls_that_need_no_key(client: AsyncOpenAI, busy_worker: HandWorker) -> None:
     answer = await client.images.generate(prompt="a cat", response_format="url", size="auto")
     assert answer.data is not None
     async with httpx.AsyncClient() as anyone:
-        picture = await anyone.get(answer.data[0].url or "")
-    assert (picture.status_code, picture.content) == (200, PNG)
+        image = await anyone.get(answer.data[0].url or "")
+    assert (image.status_code, image.content) == (200, PNG)
 
 
 @pytest.mark.parametrize("partial_images", [0, 2])
-async def test_streams_give_partial_pictures_and_then_the_finished_one(
+async def test_streams_give_partial_images_and_then_the_finished_one(
     client: AsyncOpenAI, busy_worker: HandWorker, partial_images: int
 ) -> None:
     stream = await client.images.generate(prompt="a cat", stream=True, partial_images=partial_images)
@@ -90,7 +90,7 @@ async def test_streams_give_partial_pictures_and_then_the_finished_one(
             assert event.usage.total_tokens == 32 + 16
 
 
-async def test_a_stream_of_many_pictures_completes_each(client: AsyncOpenAI, busy_worker: HandWorker) -> None:
+async def test_a_stream_of_many_images_completes_each(client: AsyncOpenAI, busy_worker: HandWorker) -> None:
     stream = await client.images.generate(prompt="a cat", stream=True, n=3)
     assert [event.type async for event in stream] == ["image_generation.completed"] * 3
 

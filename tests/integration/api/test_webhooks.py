@@ -19,13 +19,13 @@ from fastapi import FastAPI
 from standardwebhooks import Webhook, WebhookVerificationError
 
 from diffuserve.api.config import ApiConfig
-from diffuserve.api.outside import Guard, Outside, Resolve
-from diffuserve.api.webhook_sender import WebhookSender
+from diffuserve.api.webhooks.guarded_http import Guard, Outside, Resolve
+from diffuserve.api.webhooks.sender import WebhookSender
 from diffuserve.jobs.config import StoreConfig
 from diffuserve.jobs.store import JobStore
-from diffuserve.testing.hand_worker import PNG, HandWorker
-from diffuserve.testing.http_request import Asked
-from diffuserve.testing.webhook_receiver import WebhookReceiver, receiving
+from support.hand_worker import PNG, HandWorker
+from support.http_request import Asked
+from support.webhook_receiver import WebhookReceiver, receiving
 
 LOOPBACK = ("127.0.0.0/8",)
 _FAST_RETRIES = (0.05, 0.05, 0.05)
@@ -106,7 +106,7 @@ async def settled(http: httpx.AsyncClient, status: str) -> dict[str, Any]:
 
 
 @pytest.mark.usefixtures("sender")
-async def test_a_picture_is_told_with_a_url_that_opens_it(
+async def test_an_image_is_told_with_a_url_that_opens_it(
     http: httpx.AsyncClient, worker: HandWorker, receiver: WebhookReceiver
 ) -> None:
     job = await draw(http, worker, receiver.url)

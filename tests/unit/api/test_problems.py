@@ -14,7 +14,7 @@ WORDS = "something went wrong"
     [
         (InvalidParams("width", 3, WORDS), 422, False),
         (errors.ModelNotCapable("width", 3, WORDS), 422, False),
-        (errors.PictureTooLarge("size", 3, WORDS), 413, False),
+        (errors.ImageTooLarge("size", 3, WORDS), 413, False),
         (errors.IdempotencyMismatch(WORDS), 422, False),
         (errors.Conflict(WORDS), 409, False),
         (errors.NotFinished(WORDS), 409, False),

@@ -12,12 +12,12 @@ from rich.console import Console
 
 from diffuserve.cli.demo import SCENES, TENANTS, Drawn, print_table, save_sheet, scenes
 from diffuserve.cli.destination import Destination
-from diffuserve.cli.fetch import fetch_pictures
+from diffuserve.cli.fetch import fetch_images
 from diffuserve.cli.watch import JobBars, advanced, follow, state_of
 from diffuserve.client.jobs import Client
 from diffuserve.client.views import ArtifactView, JobView, ProgressView, ResultView, job_of
 from diffuserve.domain.job import JobError, JobStatus, Phase, QueueEstimate
-from diffuserve.media.picture_file import read_parameters, save_picture
+from diffuserve.media.image_file import read_parameters, save_image
 
 NOON = datetime(2026, 1, 2, 12, tzinfo=UTC)
 JOB = JobView(
@@ -85,13 +85,13 @@ async def test_following_shows_each_news_and_gives_the_end() -> None:
     assert shown == ["queued", "step 2/4", "failed"]
 
 
-def picture(parameters: dict[str, object]) -> bytes:
-    file = Path("picture.png")
-    save_picture(Image.new("RGB", (64, 32), "red"), file, parameters)
+def image(parameters: dict[str, object]) -> bytes:
+    file = Path("image.png")
+    save_image(Image.new("RGB", (64, 32), "red"), file, parameters)
     return file.read_bytes()
 
 
-def done(num_pictures: int) -> JobView:
+def done(num_images: int) -> JobView:
     artifacts = [
         ArtifactView(
             name=f"{role}-{i}.png",
@@ -105,7 +105,7 @@ def done(num_pictures: int) -> JobView:
             seed=5 + i,
         )
         for role in ("thumbnail", "image")
-        for i in reversed(range(num_pictures))
+        for i in reversed(range(num_images))
     ]
     return replace(JOB, status=JobStatus.SUCCEEDED, result=ResultView(artifacts=tuple(artifacts)))
 
@@ -118,18 +118,18 @@ def done(num_pictures: int) -> JobView:
         (".", ["a-red-star-5.png", "a-red-star-6.png"]),
     ],
 )
-async def test_pictures_are_saved_where_and_as_what_was_asked(
+async def test_images_are_saved_where_and_as_what_was_asked(
     output: str, names: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(tmp_path)
-    pictures = [picture({"prompt": "a red star", "seed": 5 + i}) for i in range(2)]
-    Path("picture.png").unlink()
+    images = [image({"prompt": "a red star", "seed": 5 + i}) for i in range(2)]
+    Path("image.png").unlink()
 
     def handler(request: httpx.Request) -> httpx.Response:
-        return httpx.Response(200, content=pictures[int(request.url.params["index"])])
+        return httpx.Response(200, content=images[int(request.url.params["index"])])
 
     async with Client("http://server", transport=httpx.MockTransport(handler)) as client:
-        paths = await fetch_pictures(client, done(2), Destination.parse(Path(output)))
+        paths = await fetch_images(client, done(2), Destination.parse(Path(output)))
     assert [path.name for path in paths] == names
     assert sorted(path.name for path in tmp_path.iterdir()) == names
     assert [read_parameters(path)["seed"] for path in paths] == [5, 6]
@@ -150,7 +150,7 @@ def test_the_demo_has_a_dozen_jobs_of_mixed_sizes_and_steps_of_two_tenants() -> 
 
 
 def test_the_demo_tells_how_long_each_job_waited_and_ran(tmp_path: Path) -> None:
-    save_picture(Image.new("RGB", (64, 32), "red"), tmp_path / "01.png", {})
+    save_image(Image.new("RGB", (64, 32), "red"), tmp_path / "01.png", {})
     seconds = (timedelta(seconds=one) for one in (1.5, 4))
     started, finished = (NOON + one for one in seconds)
     ended = replace(JOB, status=JobStatus.SUCCEEDED, started_at=started, finished_at=finished)

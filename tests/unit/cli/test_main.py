@@ -14,7 +14,7 @@ from diffuserve.cli.destination import Destination, slug
 from diffuserve.cli.generate import parse_size
 from diffuserve.cli.loading import cost_fit_path
 from diffuserve.domain.model_spec import ModelSpec
-from diffuserve.media.picture_file import save_picture
+from diffuserve.media.image_file import save_image
 from diffuserve.settings import Settings
 
 STAR = {"prompt": "a star", "seed": 7}
@@ -39,7 +39,7 @@ STAR = {"prompt": "a star", "seed": 7}
         (["a star", "--model", "/"], "model_index.json"),
         (["a star", "--device", "cuda:99"], "cuda:99"),
         (["a star", "--dtype", "int3"], "int3"),
-        (["a star", "-o", "picture.bmp"], "'.bmp'"),
+        (["a star", "-o", "image.bmp"], "'.bmp'"),
     ],
 )
 def test_bad_input_is_one_clear_line_and_exit_code_2(
@@ -130,28 +130,28 @@ def test_sizes_are_read(text: str | None, size: tuple[int | None, int | None]) -
 
 
 @pytest.mark.parametrize(
-    ("prompt", "name"), [("A red circle!", "a-red-circle"), ("日本", "picture"), ("a" * 99, "a" * 60)]
+    ("prompt", "name"), [("A red circle!", "a-red-circle"), ("日本", "image"), ("a" * 99, "a" * 60)]
 )
 def test_file_names_read_like_the_prompt(prompt: str, name: str) -> None:
     assert slug(prompt) == name
 
 
-def test_files_named_after_prompts_are_replaced_only_by_the_same_picture(tmp_path: Path) -> None:
+def test_files_named_after_prompts_are_replaced_only_by_the_same_image(tmp_path: Path) -> None:
     destination = Destination.parse(tmp_path)
     first = destination.path(STAR, number=None)
     assert first.name == "a-star-7.png"
-    save_picture(Image.new("RGB", (8, 8)), first, STAR)
+    save_image(Image.new("RGB", (8, 8)), first, STAR)
     assert destination.path(STAR, number=None) == first
     assert destination.path({**STAR, "width": 64}, number=None).name == "a-star-7-2.png"
 
 
-def test_several_pictures_of_a_named_file_are_numbered(tmp_path: Path) -> None:
+def test_several_images_of_a_named_file_are_numbered(tmp_path: Path) -> None:
     destination = Destination.parse(tmp_path / "star.webp")
     assert destination.path(STAR, number=2) == tmp_path / "star-2.webp"
     assert destination.path(STAR, number=None) == tmp_path / "star.webp"
 
 
-def test_an_unknown_kind_of_picture_is_refused(tmp_path: Path) -> None:
+def test_an_unknown_kind_of_image_is_refused(tmp_path: Path) -> None:
     with pytest.raises(typer.BadParameter, match="known"):
         Destination.parse(tmp_path / "star.tiff")
 

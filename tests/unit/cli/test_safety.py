@@ -15,7 +15,7 @@ from diffuserve.cli.wiring.safety import open_expander, open_prompts
 from diffuserve.domain.errors import InvalidParams
 from diffuserve.domain.safety import Action, AuditEntry, Stage
 from diffuserve.settings import Settings
-from diffuserve.testing.text_classifiers import write_onnx_classifier
+from support.text_classifiers import write_onnx_classifier
 
 POLICY = """
 version: 1
@@ -39,7 +39,7 @@ def policy(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 @pytest.fixture
-def picture(tmp_path: Path) -> Path:
+def image(tmp_path: Path) -> Path:
     path = tmp_path / "noise.png"
     levels = np.random.default_rng(0).integers(0, 255, (64, 64, 3), dtype=np.uint8)
     Image.fromarray(levels).save(path)
@@ -67,13 +67,13 @@ def test_a_tenants_own_rules_are_asked_for_by_name(
     assert "house 7" in explained["filter"]["version"]
 
 
-def test_a_pictures_verdict_is_explained(
-    picture: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+def test_an_images_verdict_is_explained(
+    image: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    assert run(monkeypatch, "safety", "check", str(picture)) == 0
+    assert run(monkeypatch, "safety", "check", str(image)) == 0
     assert "by opennsfw" in capsys.readouterr().out
     monkeypatch.setenv("DIFFUSERVE_IMAGE_RULES", '{"nsfw": {"threshold": 0, "action": "block"}}')
-    assert run(monkeypatch, "safety", "check", str(picture), "--json") == 1
+    assert run(monkeypatch, "safety", "check", str(image), "--json") == 1
     [finding] = json.loads(capsys.readouterr().out)["findings"]
     assert (finding["category"], finding["action"]) == ("nsfw", "block")
 
@@ -84,20 +84,20 @@ def test_a_pictures_verdict_is_explained(
         (["a cat", "--prompt-filter", "none"], "prompt_filter='none'"),
         (["a cat", "--prompt-filter", "some"], "must be embedded, policy"),
         (["a cat", "--prompt-filter", "onnx:/nowhere"], "/nowhere"),
-        (["PICTURE", "--image-filter", "none"], "image_filter='none'"),
-        (["PICTURE", "--image-filter", "some"], "must be opennsfw"),
-        (["POLICY"], "is not a picture"),
+        (["IMAGE", "--image-filter", "none"], "image_filter='none'"),
+        (["IMAGE", "--image-filter", "some"], "must be opennsfw"),
+        (["POLICY"], "is not an image"),
     ],
 )
 def test_what_cannot_be_asked_is_refused(
     arguments: list[str],
     message: str,
-    picture: Path,
+    image: Path,
     policy: Path,
     monkeypatch: pytest.MonkeyPatch,
     capsys: pytest.CaptureFixture[str],
 ) -> None:
-    named = {"PICTURE": str(picture), "POLICY": str(policy)}
+    named = {"IMAGE": str(image), "POLICY": str(policy)}
     assert run(monkeypatch, "safety", "check", *(named.get(one, one) for one in arguments)) == 2
     assert message in capsys.readouterr().err
 
@@ -120,7 +120,7 @@ def test_generate_refuses_a_blocked_prompt_before_it_loads_anything(
     assert "nowhere" not in errors
 
 
-def test_generate_keeps_a_blocked_picture_in(
+def test_generate_keeps_a_blocked_image_in(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     folder = tmp_path / "out"

@@ -181,7 +181,7 @@ async def test_events_of_a_server_that_stays_away_end_with_an_error() -> None:
             await collect(one.events("j1"))
 
 
-async def test_a_picture_is_fetched_whole_or_not_at_all(tmp_path: Path) -> None:
+async def test_an_image_is_fetched_whole_or_not_at_all(tmp_path: Path) -> None:
     async def broken() -> AsyncIterator[bytes]:
         yield b"half a "
         raise httpx.ReadError("connection reset")
@@ -189,17 +189,17 @@ async def test_a_picture_is_fetched_whole_or_not_at_all(tmp_path: Path) -> None:
     def handler(request: httpx.Request) -> httpx.Response:
         assert request.url.path == "/v1/jobs/j1/result"
         is_first = request.url.params["index"] == "0"
-        return httpx.Response(200, content=b"a picture" if is_first else broken())
+        return httpx.Response(200, content=b"an image" if is_first else broken())
 
     async with client(handler) as one:
         await one.download("j1", 0, tmp_path / "star.png")
         with pytest.raises(ServerUnavailable):
             await one.download("j1", 1, tmp_path / "other.png")
     assert [path.name for path in tmp_path.iterdir()] == ["star.png"]
-    assert (tmp_path / "star.png").read_bytes() == b"a picture"
+    assert (tmp_path / "star.png").read_bytes() == b"an image"
 
 
-async def test_a_picture_that_is_not_there_is_no_file(tmp_path: Path) -> None:
+async def test_an_image_that_is_not_there_is_no_file(tmp_path: Path) -> None:
     async with client(lambda _request: problem(404, "job_not_found", "no job j1")) as one:
         with pytest.raises(JobNotFound):
             await one.download("j1", 0, tmp_path / "star.png")

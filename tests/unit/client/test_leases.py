@@ -13,7 +13,7 @@ from diffuserve.domain.errors import LeaseLost
 from diffuserve.domain.worker import Registration, WorkerReport, WorkerState
 
 REGISTRATION = Registration(models=(), report=WorkerReport(state=WorkerState.READY))
-STORED = {"name": "0.png", "size_bytes": 9, "sha256": hashlib.sha256(b"a picture").hexdigest()}
+STORED = {"name": "0.png", "size_bytes": 9, "sha256": hashlib.sha256(b"an image").hexdigest()}
 
 
 class Plane:
@@ -59,7 +59,7 @@ def no_pause(monkeypatch: pytest.MonkeyPatch) -> None:
 
 async def upload(plane: Plane) -> dict[str, object]:
     client = await plane.client()
-    return dict(await client.upload("job", 7, "0.png", b"a picture"))
+    return dict(await client.upload("job", 7, "0.png", b"an image"))
 
 
 async def test_a_control_plane_without_a_bucket_is_not_asked_for_urls() -> None:
@@ -72,8 +72,8 @@ async def test_a_bucket_gets_the_file_with_its_checksum_and_never_our_key() -> N
     plane = Plane(httpx.Response(200))
     assert await upload(plane) == STORED
     request = plane.requests[-1]
-    assert (request.method, request.url.host, request.content) == ("PUT", "bucket", b"a picture")
-    assert request.headers["content-md5"] == base64.b64encode(hashlib.md5(b"a picture").digest()).decode()
+    assert (request.method, request.url.host, request.content) == ("PUT", "bucket", b"an image")
+    assert request.headers["content-md5"] == base64.b64encode(hashlib.md5(b"an image").digest()).decode()
     assert request.headers["content-type"] == "image/png"
     assert "authorization" not in request.headers
     assert "lease-token" not in request.headers

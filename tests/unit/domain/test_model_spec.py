@@ -127,10 +127,10 @@ def test_no_guidance_may_be_said_to_a_model_without_any(scale: float) -> None:
 def test_too_many_frames_are_refused_with_the_most_there_can_be() -> None:
     with pytest.raises(ModelNotCapable, match=r"num_frames=82.*at most 81"):
         resolve(CAPABLE, num_frames=82)
-    with pytest.raises(ModelNotCapable, match="single pictures"):
+    with pytest.raises(ModelNotCapable, match="single images"):
         resolve(num_frames=2)
 
 
-def test_a_drawn_seed_must_leave_room_for_every_picture() -> None:
+def test_a_drawn_seed_must_leave_room_for_every_image() -> None:
     with pytest.raises(InvalidParams, match=r"^seed="):
         resolve(seed=2**63 - 1, num_images=2)

@@ -71,8 +71,8 @@ def test_zeros_are_values_and_not_left_open() -> None:
 @pytest.mark.parametrize(
     ("field", "value", "remedy"),
     [
-        ("prompt", "", "describe the picture"),
-        ("prompt", " \t\n\u3000", "describe the picture"),
+        ("prompt", "", "describe the image"),
+        ("prompt", " \t\n\u3000", "describe the image"),
         ("prompt", "x" * 2_001, "at most 2,000"),
         ("prompt", None, "string"),
         ("prompt", 5, "string"),
@@ -137,7 +137,7 @@ def test_the_sizes_that_a_refusal_proposes_are_its_neighbours(size: int) -> None
     assert proposed == [size // 16 * 16, size // 16 * 16 + 16]
 
 
-def test_the_largest_seed_leaves_room_for_every_picture() -> None:
+def test_the_largest_seed_leaves_room_for_every_image() -> None:
     assert make_params(seed=MAX_SEED).seed == MAX_SEED
     assert make_params(seed=MAX_SEED - 3, num_images=4).seed == MAX_SEED - 3
     with pytest.raises(InvalidParams, match=r"^seed=9223372036854775805: .*num_images=4"):

@@ -56,7 +56,7 @@ def test_the_price_is_by_the_fit_that_is_given_and_has_every_phase() -> None:
 
 
 @pytest.mark.parametrize("num_images", [1, 3])
-def test_a_steps_tokens_are_those_of_all_pictures_with_their_text(num_images: int) -> None:
+def test_a_steps_tokens_are_those_of_all_images_with_their_text(num_images: int) -> None:
     image = 128 * 96 // SPEC.pixels_per_token
     assert predict(SPEC, FIT, params(num_images))[1] == num_images * (32 + image)
 

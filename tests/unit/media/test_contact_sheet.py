@@ -3,20 +3,20 @@ from PIL import Image
 from diffuserve.media.contact_sheet import contact_sheet
 
 
-def test_a_sheet_holds_every_picture_whatever_its_size() -> None:
+def test_a_sheet_holds_every_image_whatever_its_size() -> None:
     colours = ["red", "lime", "blue", "yellow", "magenta"]
     sizes = [(64, 64), (128, 32), (32, 128), (1024, 512), (16, 16)]
-    pictures = [
-        (Image.new("RGB", size, colour), f"a {colour} picture")
+    images = [
+        (Image.new("RGB", size, colour), f"a {colour} image")
         for size, colour in zip(sizes, colours, strict=True)
     ]
-    sheet = contact_sheet(pictures)
+    sheet = contact_sheet(images)
     shown = {colour for _, colour in sheet.getcolors(sheet.width * sheet.height) or []}
-    expected = [picture.getpixel((0, 0)) for picture, _ in pictures]
+    expected = [image.getpixel((0, 0)) for image, _ in images]
     assert set(expected) <= shown
 
 
-def test_small_pictures_are_enlarged_by_whole_factors() -> None:
+def test_small_images_are_enlarged_by_whole_factors() -> None:
     sheet = contact_sheet([(Image.new("RGB", (64, 64), "red"), "")])
     red = sum(count for count, colour in sheet.getcolors(2**20) or [] if colour == (255, 0, 0))
     assert red == (64 * 4) ** 2

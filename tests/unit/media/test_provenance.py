@@ -4,7 +4,7 @@ from diffuserve.version import __version__
 PARAMS = {"prompt": "a star", "seed": 7, "num_images": 3, "width": 64}
 
 
-def test_each_picture_says_what_draws_it_alone() -> None:
+def test_each_image_says_what_draws_it_alone() -> None:
     assert provenance(PARAMS, 2, "tiny-flux", "ab12") == {
         "prompt": "a star",
         "seed": 9,

@@ -1,4 +1,4 @@
-"""The hash that says which weights drew a picture."""
+"""The hash that says which weights drew an image."""
 
 import hashlib
 import subprocess

@@ -72,7 +72,7 @@ def test_a_refusal_is_known(content: str) -> None:
 
 
 @pytest.mark.parametrize("text", ["A sorry cat", "Icannot", "Iceland, as an island", "I-beams", "We can"])
-def test_pictures_are_no_refusals(text: str) -> None:
+def test_images_are_no_refusals(text: str) -> None:
     assert not is_refusal(text)
 
 

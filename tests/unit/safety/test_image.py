@@ -1,4 +1,4 @@
-"""What follows from a picture: rules, frames, the blur."""
+"""What follows from an image: rules, frames, the blur."""
 
 from collections.abc import Mapping, Sequence
 
@@ -20,7 +20,7 @@ from diffuserve.safety.image import (
 )
 
 LABELS = ("nsfw", "gore")
-PICTURE = Image.new("RGB", (8, 8))
+IMAGE = Image.new("RGB", (8, 8))
 
 
 class _Scores:
@@ -36,7 +36,7 @@ class _Scores:
 
 
 class _Seen:
-    """Finds every picture's width."""
+    """Finds every image's width."""
 
     info = FilterInfo("seen", "1")
 
@@ -47,7 +47,7 @@ class _Seen:
 @given(st.floats(0, 1), st.floats(0, 1))
 def test_a_rule_holds_from_its_threshold_on(score: float, threshold: float) -> None:
     rules = {"nsfw": ImageRule(threshold, Action.BLOCK)}
-    verdict = ScoredImageFilter(_Scores({"nsfw": score, "gore": 1.0}), rules).check(PICTURE)
+    verdict = ScoredImageFilter(_Scores({"nsfw": score, "gore": 1.0}), rules).check(IMAGE)
     assert verdict.action is (Action.BLOCK if score >= threshold else Action.ALLOW)
 
 
@@ -55,7 +55,7 @@ def test_the_strictest_rule_decides_and_all_are_on_record() -> None:
     rules = parse_rules(
         {"nsfw": {"threshold": 0.1, "action": "allow"}, "gore": {"threshold": 0.5, "action": "blur"}}, LABELS
     )
-    verdict = ScoredImageFilter(_Scores({"nsfw": 0.12345, "gore": 0.75}), rules).check(PICTURE)
+    verdict = ScoredImageFilter(_Scores({"nsfw": 0.12345, "gore": 0.75}), rules).check(IMAGE)
     assert (verdict.action, verdict.category) == (Action.BLUR, "gore")
     assert [(one.category, one.score) for one in verdict.findings] == [("nsfw", 0.1235), ("gore", 0.75)]
 
@@ -68,7 +68,7 @@ def test_the_filter_says_what_it_is() -> None:
 def test_what_is_no_number_passes_nothing() -> None:
     image_filter = ScoredImageFilter(_Scores({"nsfw": float("nan")}), {"nsfw": ImageRule(0.5, Action.BLOCK)})
     with pytest.raises(ValueError, match="not finite"):
-        image_filter.check(PICTURE)
+        image_filter.check(IMAGE)
 
 
 @pytest.mark.parametrize(
@@ -103,7 +103,7 @@ def test_of_a_video_some_frames_are_looked_at(num_frames: int, seen: Sequence[in
 
 
 @pytest.mark.parametrize("size", [(64, 64), (1024, 768), (16, 2048), (16, 16), (1, 1)])
-def test_a_blurred_picture_keeps_its_size_and_nothing_that_could_be_recognised(size: tuple[int, int]) -> None:
+def test_a_blurred_image_keeps_its_size_and_nothing_that_could_be_recognised(size: tuple[int, int]) -> None:
     noise = Image.effect_noise(size, 120).convert("RGB")
     found = blurred(noise)
     assert found.size == size
@@ -113,7 +113,7 @@ def test_a_blurred_picture_keeps_its_size_and_nothing_that_could_be_recognised(s
         assert steps < 0.25 * np.abs(np.diff(np.asarray(noise, dtype=float), axis=1)).mean()
 
 
-def test_pictures_that_differ_only_in_detail_blur_to_the_same() -> None:
+def test_images_that_differ_only_in_detail_blur_to_the_same() -> None:
     """What is gone is gone: nobody can work backwards from the blurred one."""
     first = np.zeros((120, 120, 3), dtype=np.uint8)
     second = first.copy()

@@ -42,7 +42,7 @@ def test_the_default_filter_blocks_from_the_authors_threshold_on() -> None:
     assert image_filter.check(NOISE).findings == ()
 
 
-def test_a_threshold_of_zero_flags_every_picture() -> None:
+def test_a_threshold_of_zero_flags_every_image() -> None:
     image_filter = open_image_filter("opennsfw", {"nsfw": ALL})
     assert image_filter is not None
     verdict = image_filter.check(Image.new("RGB", (64, 64), "red"))
@@ -58,7 +58,7 @@ def test_scores_are_those_of_the_package_itself() -> None:
 
 
 @pytest.mark.parametrize("mode", ["L", "RGBA", "P"])
-def test_any_mode_of_picture_is_looked_at(mode: str) -> None:
+def test_any_mode_of_image_is_looked_at(mode: str) -> None:
     assert 0 <= OpenNsfw().scores(NOISE.convert(mode))["nsfw"] <= 1
 
 

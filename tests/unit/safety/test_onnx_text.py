@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 
 from diffuserve.domain.errors import InvalidModel, InvalidParams, ModerationUnavailable
 from diffuserve.safety.onnx_text import OnnxTextClassifier
-from diffuserve.testing.text_classifiers import WORDS, BagOfWords, write_onnx_classifier
+from support.text_classifiers import WORDS, BagOfWords, write_onnx_classifier
 
 LABELS = ("sexual", "sexual/minors", "violence", "violence/graphic", "own-label")
 NAMES = ("sexual", "sexual_minors", "violence", "own_label")

@@ -76,12 +76,12 @@ async def test_minors_with_sexual_words_are_refused_in_any_order_and_for_any_ten
     for _ in range(60):
         words = [chance.choice(POLICY.lists[name].terms) for name in ("minors", "explicit")]
         chance.shuffle(words)
-        verdict = await one.check(f"{words[0]} in a picture with {words[1]}", "open")
+        verdict = await one.check(f"{words[0]} in an image with {words[1]}", "open")
         assert verdict.action is Action.BLOCK
         assert verdict.category == MINORS
 
 
-@pytest.mark.parametrize("word", ["job", "picture", "order", "cat", "xq"])
+@pytest.mark.parametrize("word", ["job", "image", "order", "cat", "xq"])
 async def test_a_number_beside_a_word_means_nothing(word: str) -> None:
     found = [number for number in range(0, 2_000, 11) if (await BOTH.check(f"{word} {number}")).findings]
     assert len(found) <= 2, found

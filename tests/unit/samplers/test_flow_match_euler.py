@@ -99,11 +99,11 @@ def test_a_step_leaves_what_it_was_given_alone() -> None:
 
 def test_clean_undoes_the_noise_of_a_straight_flow() -> None:
     generator = torch.Generator().manual_seed(0)
-    picture, noise = torch.randn(2, 1, 64, 16, generator=generator)
+    image, noise = torch.randn(2, 1, 64, 16, generator=generator)
     sampler = FlowMatchEuler()
     for sigma in (1.0, 0.7, 0.25):
-        noisy = (1 - sigma) * picture + sigma * noise
-        torch.testing.assert_close(sampler.clean(noisy, noise - picture, sigma), picture)
+        noisy = (1 - sigma) * image + sigma * noise
+        torch.testing.assert_close(sampler.clean(noisy, noise - image, sigma), image)
 
 
 def test_the_last_step_ends_at_the_clean_latents() -> None:
@@ -129,7 +129,7 @@ def test_the_last_step_ends_at_the_clean_latents() -> None:
         ("time_shift_type", "cubic"),
     ],
 )
-def test_an_option_that_would_change_the_picture_is_refused_by_name(option: str, value: object) -> None:
+def test_an_option_that_would_change_the_image_is_refused_by_name(option: str, value: object) -> None:
     with pytest.raises(InvalidModel, match=rf"scheduler_config\.json: {option}="):
         FlowMatchEuler.from_config({option: value})
 

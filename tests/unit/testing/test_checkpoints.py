@@ -1,4 +1,4 @@
-"""The random checkpoint proves something only if everything in it shows in its pictures."""
+"""The random checkpoint proves something only if everything in it shows in its images."""
 
 import json
 from pathlib import Path
@@ -27,13 +27,13 @@ def dev(tmp_path_factory: pytest.TempPathFactory) -> Any:
 
 
 def draw(pipeline: Any, prompt: str = "a red circle", seed: int = 1, **options: Any) -> Tensor:
-    """A picture in 0…1, as (channels, height, width)."""
+    """An image in 0…1, as (channels, height, width)."""
     arguments = {"width": 64, "height": 48, "num_inference_steps": 2, "guidance_scale": 3.5} | options
     generator = torch.Generator().manual_seed(seed)
-    picture: Tensor = pipeline(
+    image: Tensor = pipeline(
         prompt, max_sequence_length=32, generator=generator, output_type="pt", **arguments
     ).images[0]
-    return picture
+    return image
 
 
 def tensors_of(folder: Path, component: str) -> dict[str, Tensor]:
@@ -42,12 +42,12 @@ def tensors_of(folder: Path, component: str) -> dict[str, Tensor]:
     }
 
 
-def test_pictures_are_neither_flat_nor_saturated(dev: Any) -> None:
+def test_images_are_neither_flat_nor_saturated(dev: Any) -> None:
     for width, height in ((64, 48), (96, 128)):
-        picture = draw(dev, width=width, height=height)
-        assert picture.shape == (3, height, width)
-        assert picture.std() > 0.1
-        assert ((picture == 0) | (picture == 1)).float().mean() < 0.5
+        image = draw(dev, width=width, height=height)
+        assert image.shape == (3, height, width)
+        assert image.std() > 0.1
+        assert ((image == 0) | (image == 1)).float().mean() < 0.5
 
 
 @pytest.mark.parametrize(
@@ -60,7 +60,7 @@ def test_pictures_are_neither_flat_nor_saturated(dev: Any) -> None:
     ],
     ids=lambda change: next(iter(change)),
 )
-def test_pictures_change_visibly_with_everything_that_is_asked(dev: Any, change: dict[str, Any]) -> None:
+def test_images_change_visibly_with_everything_that_is_asked(dev: Any, change: dict[str, Any]) -> None:
     difference = (draw(dev) - draw(dev, **change)).abs().mean() * 255
     assert difference > 3
 

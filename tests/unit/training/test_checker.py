@@ -5,35 +5,35 @@ import random
 import pytest
 import torch
 
-from checker import Picture, Verdict, judge
+from checker import Pixels, Verdict, judge
 from draw import draw
 from evaluate import held_out
 from layout import NUM_TRAITS, place
 from scenes import COLOURS, SHAPES, Scene, Thing
 
 
-def picture(scene: Scene, seed: int = 0, side: int = 128) -> Picture:
+def image(scene: Scene, seed: int = 0, side: int = 128) -> Pixels:
     traits = torch.randn(NUM_TRAITS, generator=torch.Generator().manual_seed(seed))
     drawn = draw(place(scene, traits), side, side)
     return ((drawn + 1) * 127.5).round().to(torch.uint8).permute(1, 2, 0).numpy()
 
 
 def test_true_drawings_are_right() -> None:
-    verdicts = [judge(picture(scene, seed), scene) for seed, scene in enumerate(held_out(80))]
+    verdicts = [judge(image(scene, seed), scene) for seed, scene in enumerate(held_out(80))]
     assert sum(one.everything for one in verdicts) >= 78
 
 
 @pytest.mark.parametrize("shape", SHAPES)
 def test_every_shape_is_told_from_the_others_even_when_small(shape: str) -> None:
     scene = Scene((Thing(shape, "blue", "small", "center"),))
-    verdicts = [judge(picture(scene, seed), scene) for seed in range(10)]
+    verdicts = [judge(image(scene, seed), scene) for seed in range(10)]
     assert all(one.shape for one in verdicts)
 
 
 @pytest.mark.parametrize("colour", [colour for colour in COLOURS if colour != "gray"])
 def test_every_colour_is_told_from_the_others(colour: str) -> None:
     scene = Scene((Thing("circle", colour, "medium", "center"),), "gray")
-    assert all(judge(picture(scene, seed), scene).everything for seed in range(5))
+    assert all(judge(image(scene, seed), scene).everything for seed in range(5))
 
 
 ASKED = Scene((Thing("circle", "red", "large", "left"),), "white")
@@ -50,24 +50,24 @@ ASKED = Scene((Thing("circle", "red", "large", "left"),), "white")
     ],
 )
 def test_what_is_wrong_is_named(drawn: Scene, wrong: set[str]) -> None:
-    verdict = judge(picture(drawn), ASKED)
+    verdict = judge(image(drawn), ASKED)
     assert {name for name, right in vars(verdict).items() if not right} == wrong
 
 
 def test_another_number_of_objects_is_wrong_altogether() -> None:
     two = Scene((Thing("circle", "red"), Thing("circle", "red")), "white", "left of")
-    assert judge(picture(two), ASKED) == Verdict(background=True, count=False)
+    assert judge(image(two), ASKED) == Verdict(background=True, count=False)
 
 
 def test_a_relation_the_wrong_way_round_is_seen() -> None:
     things = (Thing("star", "red"), Thing("ring", "blue"))
     drawn, asked = Scene(things, "white", "right of"), Scene(things, "white", "left of")
-    verdict = judge(picture(drawn), asked)
+    verdict = judge(image(drawn), asked)
     assert verdict.colour
     assert not verdict.place
 
 
-def test_a_flat_picture_shows_nothing() -> None:
+def test_a_flat_image_shows_nothing() -> None:
     chance = random.Random(0)
     flat = torch.full((128, 128, 3), chance.randrange(256), dtype=torch.uint8).numpy()
     assert not judge(flat, ASKED).count

@@ -1,4 +1,4 @@
-"""Pictures half drawn, and the way from there to the true ones."""
+"""Images half drawn, and the way from there to the true ones."""
 
 import pytest
 import torch
@@ -8,22 +8,22 @@ from latents import Latents
 from layout import NUM_TRAITS, noise_with, traits_of
 from walks import Walks
 
-NUM_PICTURES, COUNT = 7, 9
+NUM_IMAGES, COUNT = 7, 9
 
 
 @pytest.fixture
 def latents() -> Latents:
     torch.manual_seed(0)
     return Latents(
-        means=torch.randn(NUM_PICTURES, 16, 8, 12),
-        traits=torch.randn(NUM_PICTURES, NUM_TRAITS),
-        things=torch.zeros(NUM_PICTURES, 24),
+        means=torch.randn(NUM_IMAGES, 16, 8, 12),
+        traits=torch.randn(NUM_IMAGES, NUM_TRAITS),
+        things=torch.zeros(NUM_IMAGES, 24),
         shift=0.25,
         scale=2.0,
     )
 
 
-def test_who_follows_the_lesson_arrives_at_the_picture(latents: Latents) -> None:
+def test_who_follows_the_lesson_arrives_at_the_image(latents: Latents) -> None:
     walks, num_arrived = Walks(latents, COUNT), 0
     for _ in range(50):
         is_last, said = walks.left == 1, walks.velocity
@@ -35,7 +35,7 @@ def test_who_follows_the_lesson_arrives_at_the_picture(latents: Latents) -> None
     assert num_arrived > COUNT
 
 
-def test_from_anywhere_the_lesson_leads_to_the_picture(latents: Latents) -> None:
+def test_from_anywhere_the_lesson_leads_to_the_image(latents: Latents) -> None:
     """Also from where a network that is always wrong has led."""
     walks = Walks(latents, COUNT)
     for _ in range(10):
@@ -57,7 +57,7 @@ def test_levels_go_down_evenly_and_those_that_arrived_begin_anew(latents: Latent
         assert ((walks.level > 0) & (walks.level <= 1)).all()
 
 
-def test_walks_begin_at_the_noise_that_settles_their_picture(latents: Latents) -> None:
+def test_walks_begin_at_the_noise_that_settles_their_image(latents: Latents) -> None:
     walks = Walks(latents, 200)
     begins = (walks.left == walks.num_steps).nonzero()[:, 0]
     assert len(begins) > 20

@@ -19,16 +19,16 @@ from diffuserve.domain.safety import Action, FilterInfo, Finding, Verdict
 from diffuserve.engine.config import EngineConfig
 from diffuserve.engine.engine import Engine
 from diffuserve.engine.outputs import GenerationResult, Timings
-from diffuserve.media.picture_file import read_parameters
+from diffuserve.media.image_file import read_parameters
 from diffuserve.testing.fake_pipeline import FakePipeline
 from diffuserve.worker.agent_link import AgentLink
-from diffuserve.worker.config import PictureOptions
+from diffuserve.worker.config import ImageOptions
 from diffuserve.worker.engine_host import EngineHost
+from diffuserve.worker.image_output import ImageOutput, in_background, open_desk
 from diffuserve.worker.messages import Add, Done, Failed, Judged, Message, Moved, Previewed, Ready, Stop
-from diffuserve.worker.pictures import PictureDesk, in_background, open_desk
 
 M = TypeVar("M", bound=Message)
-NO_FILTER = PictureDesk(None, "fake")
+NO_FILTER = ImageOutput(None, "fake")
 
 
 @dataclass
@@ -53,7 +53,7 @@ class _Link:
 
 @dataclass
 class _Filter:
-    """Flags pictures by what `find` says, and knows on which threads it was asked."""
+    """Flags images by what `find` says, and knows on which threads it was asked."""
 
     find: Callable[[Image.Image], Action]
     info: FilterInfo = field(default_factory=lambda: FilterInfo("test", "1", {"nsfw": 0.5}))
@@ -65,7 +65,7 @@ class _Filter:
         return Verdict(() if action is Action.ALLOW else (Finding("nsfw", action, "test", 0.9),))
 
 
-def serve(fake: FakePipeline, desk: PictureDesk, jobs: Sequence[Add]) -> _Link:
+def serve(fake: FakePipeline, desk: ImageOutput, jobs: Sequence[Add]) -> _Link:
     """Run a host until every job has its last word."""
     link = _Link()
     with Engine(fake, EngineConfig(token_budget=10_000)) as engine:
@@ -109,7 +109,7 @@ def test_urgent_jobs_step_first_inside_the_engine_too(fake: FakePipeline, tmp_pa
     assert order == ["interactive", "standard", "batch"]
 
 
-def test_one_known_picture_is_blocked_and_its_neighbours_are_not(fake: FakePipeline, tmp_path: Path) -> None:
+def test_one_known_image_is_blocked_and_its_neighbours_are_not(fake: FakePipeline, tmp_path: Path) -> None:
     """INV-7, and INV-3 for the others."""
     serve(fake, NO_FILTER, [job("harmless", tmp_path)])
     with Image.open(tmp_path / "harmless" / "0.png") as image:
@@ -119,7 +119,7 @@ def test_one_known_picture_is_blocked_and_its_neighbours_are_not(fake: FakePipel
 
     flagging = _Filter(lambda image: Action.BLOCK if digest(image) == known else Action.ALLOW)
     jobs = [job(prompt, tmp_path) for prompt in ("harmless", "another", "a third")]
-    link = serve(fake, PictureDesk(flagging, "fake"), jobs)
+    link = serve(fake, ImageOutput(flagging, "fake"), jobs)
     (failed,) = link.all(Failed)
     assert (failed.attempt, failed.code, failed.retryable) == ("harmless", "output_blocked", False)
     assert "'nsfw'" in failed.message
@@ -129,23 +129,23 @@ def test_one_known_picture_is_blocked_and_its_neighbours_are_not(fake: FakePipel
     assert flagging.threads <= {"file-writer_0", "file-writer_1"}, "never the thread that steps"
 
 
-def test_one_blocked_picture_keeps_all_of_its_request_in(fake: FakePipeline, tmp_path: Path) -> None:
+def test_one_blocked_image_keeps_all_of_its_request_in(fake: FakePipeline, tmp_path: Path) -> None:
     actions = iter([Action.ALLOW, Action.ALLOW, Action.BLOCK, Action.ALLOW])
     flagging = _Filter(lambda _: next(actions))
-    link = serve(fake, PictureDesk(flagging, "fake"), [job("four", tmp_path, params={"num_images": 4})])
+    link = serve(fake, ImageOutput(flagging, "fake"), [job("four", tmp_path, params={"num_images": 4})])
     assert [one.code for one in link.all(Failed)] == ["output_blocked"]
     assert list((tmp_path / "four").iterdir()) == []
     assert [one.action for one in link.all(Judged)] == ["allow", "allow", "block", "allow"]
 
 
-def test_a_blurred_picture_is_written_blurred_and_said_to_be(fake: FakePipeline, tmp_path: Path) -> None:
+def test_a_blurred_image_is_written_blurred_and_said_to_be(fake: FakePipeline, tmp_path: Path) -> None:
     fake.poison = lambda params, prediction: prediction * 0.3  # leaves noise, so that there is detail
     size = {"width": 128, "height": 128}
     plain = serve(fake, NO_FILTER, [job("plain", tmp_path, params=size)])
     blur = _Filter(lambda _: Action.BLUR)
-    link = serve(fake, PictureDesk(blur, "fake"), [job("blur", tmp_path, params=size)])
+    link = serve(fake, ImageOutput(blur, "fake"), [job("blur", tmp_path, params=size)])
     (done,) = link.all(Done)
-    assert done.warnings == ("picture 0 was blurred by the picture filter (category 'nsfw')",)
+    assert done.warnings == ("image 0 was blurred by the image filter (category 'nsfw')",)
     verdict = {
         "action": "blur",
         "findings": [{"category": "nsfw", "action": "blur", "source": "test", "score": 0.9}],
@@ -169,10 +169,10 @@ def test_a_filter_that_fails_lets_nothing_pass_and_the_job_is_tried_again(
     def fail(_image: Image.Image) -> Action:
         raise ValueError("the weights are gone")
 
-    link = serve(fake, PictureDesk(_Filter(fail), "fake"), [job("star", tmp_path, num_previews=2)])
+    link = serve(fake, ImageOutput(_Filter(fail), "fake"), [job("star", tmp_path, num_previews=2)])
     (failed,) = link.all(Failed)
     assert (failed.code, failed.retryable) == ("internal_error", True)
-    assert "the picture filter test failed (ValueError: the weights are gone)" in failed.message
+    assert "the image filter test failed (ValueError: the weights are gone)" in failed.message
     assert link.all(Previewed) == []
     assert list((tmp_path / "star").iterdir()) == []
 
@@ -187,7 +187,7 @@ def test_a_jobs_news_come_in_order_whatever_the_filter_takes(fake: FakePipeline,
         return Action.ALLOW
 
     jobs = [job(prompt, tmp_path, num_previews=3) for prompt in ("one", "two", "three")]
-    link = serve(fake, PictureDesk(_Filter(slow_at_first), "fake"), jobs)
+    link = serve(fake, ImageOutput(_Filter(slow_at_first), "fake"), jobs)
     for attempt in ("one", "two", "three"):
         news = [one for one in link.said if getattr(one, "attempt", None) == attempt]
         told = [
@@ -213,7 +213,7 @@ def test_steps_go_on_while_the_filter_looks(fake: FakePipeline, tmp_path: Path) 
 
     link = _Link()
     with Engine(fake, EngineConfig(token_budget=10_000)) as engine:
-        host = EngineHost(engine, cast(AgentLink, link), PictureDesk(_Filter(hold), "fake"))
+        host = EngineHost(engine, cast(AgentLink, link), ImageOutput(_Filter(hold), "fake"))
         running = threading.Thread(target=host.run)
         running.start()
         host.handle(job("star", tmp_path, num_previews=3))
@@ -232,7 +232,7 @@ def test_previews_pass_the_same_filter(
     fake: FakePipeline, tmp_path: Path, action: Action, num_shown: int
 ) -> None:
     previews_only = _Filter(lambda image: action if image.width < 32 else Action.ALLOW)
-    shown = serve(fake, PictureDesk(previews_only, "fake"), [job("a", tmp_path, num_previews=2)]).all(
+    shown = serve(fake, ImageOutput(previews_only, "fake"), [job("a", tmp_path, num_previews=2)]).all(
         Previewed
     )
     plain = serve(fake, NO_FILTER, [job("a", tmp_path, num_previews=2)]).all(Previewed)
@@ -248,7 +248,7 @@ def decoded(preview: Previewed) -> Image.Image:
 
 
 def test_the_agent_hears_which_filter_looks(fake: FakePipeline, tmp_path: Path) -> None:
-    (ready,) = serve(fake, PictureDesk(_Filter(lambda _: Action.ALLOW), "fake"), []).all(Ready)
+    (ready,) = serve(fake, ImageOutput(_Filter(lambda _: Action.ALLOW), "fake"), []).all(Ready)
     assert ready.image_filter == {"name": "test", "version": "1", "thresholds": {"nsfw": 0.5}}
     assert ready.description["image_filter"] == "test 1 (nsfw from 0.5)"
     (bare,) = serve(fake, NO_FILTER, []).all(Ready)
@@ -258,7 +258,7 @@ def test_the_agent_hears_which_filter_looks(fake: FakePipeline, tmp_path: Path) 
 
 @pytest.mark.parametrize("output_format", ["png", "webp", "jpg"])
 def test_every_file_says_what_drew_it(fake: FakePipeline, tmp_path: Path, output_format: str) -> None:
-    desk = PictureDesk(None, "fake-video", in_background(lambda: "ab12"))
+    desk = ImageOutput(None, "fake-video", in_background(lambda: "ab12"))
     wanted = job("über 🟦", tmp_path, params={"num_images": 2}, output_format=output_format)
     (done,) = serve(fake, desk, [wanted]).all(Done)
     told = [read_parameters(Path(file.path)) for file in done.files]
@@ -271,7 +271,7 @@ def test_every_file_says_what_drew_it(fake: FakePipeline, tmp_path: Path, output
 
 
 def test_files_may_be_kept_silent(fake: FakePipeline, tmp_path: Path) -> None:
-    desk = PictureDesk(None, "fake", has_metadata=False)
+    desk = ImageOutput(None, "fake", has_metadata=False)
     (done,) = serve(fake, desk, [job("a star", tmp_path)]).all(Done)
     for file in done.files:
         assert read_parameters(Path(file.path)) == {}
@@ -279,13 +279,13 @@ def test_files_may_be_kept_silent(fake: FakePipeline, tmp_path: Path) -> None:
 
 
 def test_the_desk_of_a_model_knows_its_filter_and_its_weights() -> None:
-    desk = open_desk("tiny-flux", PictureOptions(image_rules={"nsfw": {"threshold": 0.5, "action": "blur"}}))
+    desk = open_desk("tiny-flux", ImageOptions(image_rules={"nsfw": {"threshold": 0.5, "action": "blur"}}))
     assert desk.image_filter is not None
     assert desk.image_filter.info.thresholds == {"nsfw": 0.5}
     assert desk.model == "tiny-flux"
     assert desk.model_hash is not None
     assert len(desk.model_hash.result(20.0) or "") == 64
-    silent = open_desk("tiny-flux", PictureOptions(image_filter="none", has_metadata=False))
+    silent = open_desk("tiny-flux", ImageOptions(image_filter="none", has_metadata=False))
     assert (silent.image_filter, silent.model_hash) == (None, None)
 
 
@@ -300,20 +300,20 @@ def test_what_goes_wrong_in_the_background_is_told_to_who_asks() -> None:
 def test_a_result_is_screened_as_a_job_is() -> None:
     """For whoever runs an engine without an agent."""
     result = drawn()
-    blur = PictureDesk(_Filter(lambda _: Action.BLUR), "fake").screened(result)
+    blur = ImageOutput(_Filter(lambda _: Action.BLUR), "fake").screened(result)
     assert blur.images[0].tobytes() != result.images[0].tobytes()
-    assert blur.warnings == ("cut", "picture 0 was blurred by the picture filter (category 'nsfw')")
-    assert PictureDesk(_Filter(lambda _: Action.ALLOW), "fake").screened(result) == result
+    assert blur.warnings == ("cut", "image 0 was blurred by the image filter (category 'nsfw')")
+    assert ImageOutput(_Filter(lambda _: Action.ALLOW), "fake").screened(result) == result
     with pytest.raises(OutputBlocked, match="'nsfw'"):
-        PictureDesk(_Filter(lambda _: Action.BLOCK), "fake").screened(result)
+        ImageOutput(_Filter(lambda _: Action.BLOCK), "fake").screened(result)
 
 
 def test_a_broken_filter_screens_nothing() -> None:
     def fail(_image: Image.Image) -> Action:
         raise OSError("gone")
 
-    with pytest.raises(RequestFailed, match="the picture filter test failed"):
-        PictureDesk(_Filter(fail), "fake").screened(drawn())
+    with pytest.raises(RequestFailed, match="the image filter test failed"):
+        ImageOutput(_Filter(fail), "fake").screened(drawn())
 
 
 def drawn() -> GenerationResult:

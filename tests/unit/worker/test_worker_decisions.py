@@ -13,9 +13,9 @@ from diffuserve.domain.errors import (
 )
 from diffuserve.worker import messages
 from diffuserve.worker.admission import Memory, Room, read_memory, room_left
-from diffuserve.worker.config import PictureOptions, WorkerConfig
+from diffuserve.worker.config import ImageOptions, WorkerConfig
 from diffuserve.worker.engine_host import _failed, _preview_steps
-from diffuserve.worker.engine_process import _picture_options, parse_arguments
+from diffuserve.worker.engine_process import _image_options, parse_arguments
 from diffuserve.worker.watchdog import Pulse, stall_reason
 
 CONFIG = WorkerConfig(server="http://x", stall_seconds=60.0, silence_seconds=10.0)
@@ -140,14 +140,14 @@ def test_the_engines_command_names_what_was_chosen() -> None:
 @pytest.mark.parametrize(
     "options",
     [
-        PictureOptions(),
-        PictureOptions(image_filter="none", has_metadata=False),
-        PictureOptions(image_rules={"nsfw": {"threshold": 0.5, "action": "blur"}}),
+        ImageOptions(),
+        ImageOptions(image_filter="none", has_metadata=False),
+        ImageOptions(image_rules={"nsfw": {"threshold": 0.5, "action": "blur"}}),
     ],
 )
-def test_what_is_done_to_pictures_reaches_the_engine(
-    options: PictureOptions, monkeypatch: pytest.MonkeyPatch
+def test_what_is_done_to_images_reaches_the_engine(
+    options: ImageOptions, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    _, _, *arguments = WorkerConfig(server="", pictures=options).command
+    _, _, *arguments = WorkerConfig(server="", images=options).command
     monkeypatch.setattr(sys, "argv", arguments)
-    assert _picture_options(parse_arguments()) == options
+    assert _image_options(parse_arguments()) == options

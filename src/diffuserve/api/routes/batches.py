@@ -7,15 +7,15 @@ import orjson
 from fastapi import APIRouter, Header, Query, Request, Response
 from fastapi.responses import StreamingResponse
 
-from diffuserve.api.answers import json_answer
-from diffuserve.api.batch_body import BODIES, read_batch
-from diffuserve.api.batch_intake import take_in
-from diffuserve.api.batch_schemas import BatchPageShape, BatchQuery, BatchResult, BatchShape
-from diffuserve.api.callers import BaseUrl, Client
-from diffuserve.api.documents import batch_document
-from diffuserve.api.quota import Submitter
+from diffuserve.api.auth.dependencies import BaseUrl, Client
+from diffuserve.api.auth.quota import Submitter
+from diffuserve.api.batches.body import BODIES, read_batch
+from diffuserve.api.batches.schemas import BatchPageShape, BatchQuery, BatchResult, BatchShape
+from diffuserve.api.batches.submission import take_in
+from diffuserve.api.path_params import BatchId, known_batch_id
+from diffuserve.api.responses import json_response
+from diffuserve.api.serializers import batch_document
 from diffuserve.api.services import Services, ServicesOf
-from diffuserve.api.shapes import BatchId, known_batch_id
 from diffuserve.domain.batch import BatchStatus
 
 router = APIRouter(prefix="/v1/batches", tags=["batches"])
@@ -46,7 +46,7 @@ async def submit_batch(
         options, items, place = await read_batch(request, query, services.config)
         batch = await take_in(services, caller.tenant_id, options, items, place, base_url, idempotency_key)
     document = batch_document(batch, base_url)
-    return json_answer(document, 202, {"location": document["urls"]["self"]})
+    return json_response(document, 202, {"location": document["urls"]["self"]})
 
 
 @router.get("", summary="List batches, newest first", response_model=BatchPageShape)
@@ -61,7 +61,7 @@ async def list_batches(
         tenant_id=caller.scope, after=None if after is None else known_batch_id(after), limit=limit + 1
     )
     page, has_more = found[:limit], len(found) > limit
-    return json_answer(
+    return json_response(
         {
             "data": [batch_document(one, base_url) for one in page],
             "has_more": has_more,
@@ -72,7 +72,7 @@ async def list_batches(
 
 @router.get("/{batch_id}", summary="Get a batch", response_model=BatchShape)
 async def get_batch(batch_id: BatchId, services: ServicesOf, caller: Client, base_url: BaseUrl) -> Response:
-    return json_answer(batch_document(await services.store.batches.get(batch_id, caller.scope), base_url))
+    return json_response(batch_document(await services.store.batches.get(batch_id, caller.scope), base_url))
 
 
 @router.post(
@@ -89,7 +89,7 @@ async def cancel_batch(
     batch = await services.store.batches.cancel(batch_id, caller.scope)
     if batch.status is BatchStatus.CANCELING:
         services.background.start(services.store.batches.cancel_items(batch.id))
-    return json_answer(batch_document(batch, base_url), 200 if batch.finished_at is not None else 202)
+    return json_response(batch_document(batch, base_url), 200 if batch.finished_at is not None else 202)
 
 
 @router.get(

@@ -9,10 +9,10 @@ import orjson
 from fastapi import APIRouter, Header, Query, WebSocket, WebSocketDisconnect
 from sse_starlette import EventSourceResponse, ServerSentEvent
 
-from diffuserve.api.callers import Client, socket_client
-from diffuserve.api.documents import event_document, message_document
+from diffuserve.api.auth.dependencies import Client, socket_client
+from diffuserve.api.path_params import MAX_SEQ, JobId
+from diffuserve.api.serializers import event_document, message_document
 from diffuserve.api.services import Services, ServicesOf
-from diffuserve.api.shapes import MAX_SEQ, JobId
 from diffuserve.domain.job import JobEvent
 
 router = APIRouter(prefix="/v1/jobs", tags=["events"])

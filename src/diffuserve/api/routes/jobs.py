@@ -6,13 +6,13 @@ from typing import Annotated
 
 from fastapi import APIRouter, Header, Query, Response
 
-from diffuserve.api.answers import json_answer
-from diffuserve.api.callers import BaseUrl, Client, Operator
-from diffuserve.api.intake import field_names, submit
-from diffuserve.api.quota import Submitter
+from diffuserve.api.auth.dependencies import BaseUrl, Client, Operator
+from diffuserve.api.auth.quota import Submitter
+from diffuserve.api.path_params import JobId, known_job_id
+from diffuserve.api.responses import json_response
 from diffuserve.api.schemas import JobPageShape, JobShape, NewJobBody
 from diffuserve.api.services import Services, ServicesOf
-from diffuserve.api.shapes import JobId, known_job_id
+from diffuserve.api.submission import field_names, submit
 from diffuserve.domain.job import Job, JobStatus
 
 router = APIRouter(prefix="/v1/jobs", tags=["jobs"])
@@ -49,7 +49,7 @@ async def submit_job(
         headers["preference-applied"] = f"wait={seconds}"
         job = await services.follower.final(job.id, seconds)
         status = 200 if job.status.is_final else 202
-    return json_answer(await services.documents.new_job(job, base_url), status, headers)
+    return json_response(await services.documents.new_job(job, base_url), status, headers)
 
 
 @router.get("", summary="List jobs, newest first", response_model=JobPageShape)
@@ -71,7 +71,7 @@ async def list_jobs(
     page = jobs[:limit]
     documents = [await services.documents.listed_job(job, base_url) for job in page]
     has_more = len(jobs) > limit
-    return json_answer({"data": documents, "has_more": has_more, "next": page[-1].id if has_more else None})
+    return json_response({"data": documents, "has_more": has_more, "next": page[-1].id if has_more else None})
 
 
 @router.get(
@@ -96,7 +96,7 @@ async def get_job(
     tag = services.documents.tag(job)
     if tag == if_none_match:
         return Response(status_code=304, headers={"etag": tag})
-    return json_answer(await services.documents.job(job, base_url), headers={"etag": tag})
+    return json_response(await services.documents.job(job, base_url), headers={"etag": tag})
 
 
 @router.post(
@@ -110,14 +110,14 @@ async def cancel_job(job_id: JobId, services: ServicesOf, caller: Client, base_u
     """A running job is `canceling` until its worker has let go of it."""
     job = await services.store.cancel(job_id, caller.scope)
     document = await services.documents.job(job, base_url)
-    return json_answer(document, 200 if job.status.is_final else 202)
+    return json_response(document, 200 if job.status.is_final else 202)
 
 
 @router.post("/{job_id}/requeue", summary="Queue a job again", status_code=202, response_model=JobShape)
 async def requeue_job(job_id: JobId, services: ServicesOf, caller: Operator, base_url: BaseUrl) -> Response:
     """For operators: a job that failed, expired or was canceled gets fresh attempts."""
     job = await services.store.requeue(job_id)
-    return json_answer(await services.documents.job(job, base_url), 202)
+    return json_response(await services.documents.job(job, base_url), 202)
 
 
 @router.delete("/{job_id}", summary="Delete a job and its files", status_code=204)

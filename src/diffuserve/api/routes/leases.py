@@ -7,12 +7,12 @@ from typing import Annotated
 from fastapi import APIRouter, Header, Request, Response
 from starlette.requests import ClientDisconnect
 
-from diffuserve.api.answers import json_answer
-from diffuserve.api.callers import WorkerOnly
+from diffuserve.api.auth.dependencies import WorkerOnly
+from diffuserve.api.path_params import FileName, JobId, known_token
+from diffuserve.api.responses import json_response
 from diffuserve.api.schemas import FileShape, UploadUrl
 from diffuserve.api.services import Services, ServicesOf
-from diffuserve.api.shapes import FileName, JobId, known_token
-from diffuserve.api.words import check_completion, check_failure
+from diffuserve.api.worker_validation import check_completion, check_failure
 from diffuserve.domain.errors import ArtifactNotFound, LeaseLost, UploadMissing
 from diffuserve.domain.job import Artifact, Progress
 from diffuserve.domain.worker import Completion, Failure, LeaseOutcome, ProgressReport, Release
@@ -33,7 +33,7 @@ _BINARY = {
 async def report_progress(
     job_id: JobId, body: ProgressReport, services: ServicesOf, caller: WorkerOnly
 ) -> Response:
-    """Told to whoever watches, and not stored."""
+    """WebhookNotice to whoever watches, and not stored."""
     await services.store.check_lease(job_id, known_token(job_id, body.lease_token))
     _publish(services.bus, job_id, body)
     return Response(status_code=204)
@@ -46,7 +46,7 @@ async def complete(job_id: JobId, body: Completion, services: ServicesOf, caller
     await _check_files(services, job_id, check_completion(body))
     status = await services.store.complete(job_id, body)
     await services.times.run_ended(job_id, status, body.actual_seconds)
-    return json_answer(LeaseOutcome(job_id, status))
+    return json_response(LeaseOutcome(job_id, status))
 
 
 @router.post("/fail", summary="Give an attempt up", response_model=LeaseOutcome)
@@ -55,7 +55,7 @@ async def fail(job_id: JobId, body: Failure, services: ServicesOf, caller: Worke
     known_token(job_id, body.lease_token)
     status = await services.store.fail(job_id, check_failure(body))
     await services.times.run_ended(job_id, status, body.actual_seconds)
-    return json_answer(LeaseOutcome(job_id, status))
+    return json_response(LeaseOutcome(job_id, status))
 
 
 @router.post("/release", summary="Hand a job back", response_model=LeaseOutcome)
@@ -63,7 +63,7 @@ async def release(job_id: JobId, body: Release, services: ServicesOf, caller: Wo
     known_token(job_id, body.lease_token)
     status = await services.store.release(job_id, body)
     await services.times.run_ended(job_id, status)
-    return json_answer(LeaseOutcome(job_id, status))
+    return json_response(LeaseOutcome(job_id, status))
 
 
 @router.put(
@@ -88,7 +88,7 @@ async def put_file(
         stored = await services.artifacts.put(key, request.stream(), services.config.max_file_bytes)
     except ClientDisconnect:
         return Response(status_code=400)  # nobody reads it
-    return json_answer({"name": name, "size_bytes": stored.size_bytes, "sha256": stored.sha256}, 201)
+    return json_response({"name": name, "size_bytes": stored.size_bytes, "sha256": stored.sha256}, 201)
 
 
 @router.post("/files/{name}/upload-url", summary="Ask where to upload a file", response_model=UploadUrl)
@@ -102,7 +102,9 @@ async def upload_url(
     """A URL of the store that takes the file by PUT for a while; `null` where it is uploaded to us."""
     await services.store.check_lease(job_id, known_token(job_id, lease_token))
     key = f"{job_id}/{lease_token}/{name}"
-    return json_answer({"url": await services.artifacts.upload_url(key, services.config.upload_url_seconds)})
+    return json_response(
+        {"url": await services.artifacts.upload_url(key, services.config.upload_url_seconds)}
+    )
 
 
 async def _check_files(services: Services, job_id: str, completion: Completion) -> None:

@@ -5,8 +5,8 @@ from typing import Any
 
 from fastapi import APIRouter, Response
 
-from diffuserve.api.answers import json_answer
-from diffuserve.api.callers import Client
+from diffuserve.api.auth.dependencies import Client
+from diffuserve.api.responses import json_response
 from diffuserve.api.schemas import OPENAI_ANSWERS, ModelsShape
 from diffuserve.api.services import Services, ServicesOf
 from diffuserve.domain.model_spec import ModelSpec
@@ -33,7 +33,7 @@ async def list_models(services: ServicesOf, caller: Client) -> Response:
     documents = [
         _document(one.spec) | {"safety": await _safety(services, name)} for name, one in models.items()
     ]
-    return json_answer({"object": "list", "data": documents})
+    return json_response({"object": "list", "data": documents})
 
 
 async def _safety(services: Services, model: str) -> dict[str, Any]:

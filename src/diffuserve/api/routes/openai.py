@@ -1,4 +1,4 @@
-"""OpenAI's way to ask for pictures: one request that waits, or streams, until they are there."""
+"""OpenAI's way to ask for images: one request that waits, or streams, until they are there."""
 
 import asyncio
 import re
@@ -7,12 +7,11 @@ from typing import Annotated, Literal
 from fastapi import APIRouter, Request, Response
 from pydantic import Field, field_validator
 
-from diffuserve.api.answers import json_answer
-from diffuserve.api.callers import BaseUrl
+from diffuserve.api.auth.dependencies import BaseUrl
+from diffuserve.api.auth.quota import Submitter
 from diffuserve.api.image_replies import ImageReplies, failure
-from diffuserve.api.intake import field_names, submit
-from diffuserve.api.problems import openai_answer
-from diffuserve.api.quota import Submitter
+from diffuserve.api.problems import openai_response
+from diffuserve.api.responses import json_response
 from diffuserve.api.schemas import (
     MAX_PREVIEWS,
     OPENAI_ANSWERS,
@@ -25,6 +24,7 @@ from diffuserve.api.schemas import (
     Prompt,
 )
 from diffuserve.api.services import Services, ServicesOf
+from diffuserve.api.submission import field_names, submit
 from diffuserve.domain.job import Job, JobStatus
 
 router = APIRouter(tags=["openai"])
@@ -83,7 +83,7 @@ class ImagesBody(Body):
 
 @router.post(
     "/v1/images/generations",
-    summary="Draw pictures, and wait for them",
+    summary="Draw images, and wait for them",
     response_model=ImagesShape,
     responses={
         **OPENAI_ANSWERS,
@@ -93,7 +93,7 @@ class ImagesBody(Body):
 async def generate_images(
     body: ImagesBody, request: Request, services: ServicesOf, caller: Submitter, base_url: BaseUrl
 ) -> Response:
-    """One job of `n` pictures, which is canceled when the client goes away."""
+    """One job of `n` images, which is canceled when the client goes away."""
     with field_names(lambda name: _FIELDS.get(name, name)):
         job = await submit(services, caller, body.job(), base_url)
     replies = ImageReplies(services, base_url, as_url=body.response_format == "url")
@@ -103,8 +103,8 @@ async def generate_images(
     if final is None:
         return Response(status_code=_CLIENT_GONE)
     if final.status is not JobStatus.SUCCEEDED:
-        return openai_answer(failure(final))
-    return json_answer(await replies.whole(final))
+        return openai_response(failure(final))
+    return json_response(await replies.whole(final))
 
 
 async def _final_unless_gone(request: Request, services: Services, job: Job) -> Job | None:

@@ -6,7 +6,7 @@ from fastapi import APIRouter, Response
 from fastapi.responses import PlainTextResponse
 from prometheus_client import CONTENT_TYPE_LATEST
 
-from diffuserve.api.answers import json_answer
+from diffuserve.api.responses import json_response
 from diffuserve.api.services import ServicesOf
 from diffuserve.domain.errors import ServerUnavailable
 from diffuserve.domain.worker import WorkerState
@@ -16,7 +16,7 @@ router = APIRouter(tags=["operations"])
 
 @router.get("/healthz", summary="Whether the process lives")
 async def healthz() -> Response:
-    return json_answer({"status": "ok"})
+    return json_response({"status": "ok"})
 
 
 @router.get("/readyz", summary="Whether jobs would be run")
@@ -25,7 +25,7 @@ async def readyz(services: ServicesOf) -> Response:
     workers = await services.store.workers()
     if all(worker.state is WorkerState.LOST for worker in workers):
         raise ServerUnavailable("no worker has registered yet", retry_after=1.0)
-    return json_answer({"status": "ready"})
+    return json_response({"status": "ready"})
 
 
 @router.get("/metrics", summary="Prometheus metrics", response_class=PlainTextResponse)

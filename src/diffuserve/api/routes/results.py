@@ -5,10 +5,10 @@ from typing import Annotated, Any
 from fastapi import APIRouter, Query
 from fastapi.responses import RedirectResponse, Response, StreamingResponse
 
-from diffuserve.api.callers import Client
-from diffuserve.api.documents import picture
+from diffuserve.api.auth.dependencies import Client
+from diffuserve.api.path_params import FileName, JobId, known_token
+from diffuserve.api.serializers import image
 from diffuserve.api.services import Services, ServicesOf
-from diffuserve.api.shapes import FileName, JobId, known_token
 from diffuserve.domain.errors import ArtifactNotFound, NotFinished
 from diffuserve.domain.job import Job
 from diffuserve.storage.base import content_type_of
@@ -22,7 +22,7 @@ _FILE: dict[int | str, dict[str, Any]] = {
 
 @router.get(
     "/v1/jobs/{job_id}/result",
-    summary="Fetch a picture",
+    summary="Fetch an image",
     response_class=StreamingResponse,
     responses={**_FILE, 409: {"description": "`not_finished`: there is no result yet."}},
 )
@@ -30,13 +30,13 @@ async def get_result(
     job_id: JobId,
     services: ServicesOf,
     caller: Client,
-    index: Annotated[int, Query(ge=0, description="Which of the job's pictures.")] = 0,
+    index: Annotated[int, Query(ge=0, description="Which of the job's images.")] = 0,
 ) -> Response:
     """The file, or a redirect to where it is stored."""
     job = await services.store.get(job_id, caller.scope)
-    artifact = picture(job, index)
+    artifact = image(job, index)
     if artifact is None:
-        raise _no_picture(job, index)
+        raise _no_image(job, index)
     elsewhere = await services.files.url_elsewhere(job.id, job.lease_token, artifact.name)
     if elsewhere is not None:
         return RedirectResponse(elsewhere)
@@ -74,9 +74,9 @@ async def _file(services: Services, key: str) -> StreamingResponse:
     return StreamingResponse(services.artifacts.read(key), headers=headers, media_type=content_type_of(key))
 
 
-def _no_picture(job: Job, index: int) -> Exception:
+def _no_image(job: Job, index: int) -> Exception:
     if not job.status.is_final:
         return NotFinished(f"job {job.id} is {job.status}; wait until it has succeeded")
     if job.result is None:
         return ArtifactNotFound(f"job {job.id} is {job.status} and has no result")
-    return ArtifactNotFound(f"job {job.id} has no picture {index}")
+    return ArtifactNotFound(f"job {job.id} has no image {index}")

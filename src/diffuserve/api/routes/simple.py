@@ -7,11 +7,10 @@ from typing import Annotated, Any
 from fastapi import APIRouter, Response, WebSocket
 from pydantic import Field
 
-from diffuserve.api.answers import json_answer
-from diffuserve.api.callers import BaseUrl, Client, base_url_of, socket_client
-from diffuserve.api.documents import Document
-from diffuserve.api.intake import field_names, submit
-from diffuserve.api.quota import Submitter
+from diffuserve.api.auth.dependencies import BaseUrl, Client, base_url_of, socket_client
+from diffuserve.api.auth.quota import Submitter
+from diffuserve.api.path_params import JobId
+from diffuserve.api.responses import json_response
 from diffuserve.api.routes.events import send_all
 from diffuserve.api.schemas import (
     AcceptedShape,
@@ -26,8 +25,9 @@ from diffuserve.api.schemas import (
     Seed,
     Steps,
 )
+from diffuserve.api.serializers import Document
 from diffuserve.api.services import Services, ServicesOf
-from diffuserve.api.shapes import JobId
+from diffuserve.api.submission import field_names, submit
 from diffuserve.domain.job import Job, JobStatus
 from diffuserve.domain.params import MAX_PROMPT_CHARACTERS
 
@@ -63,14 +63,14 @@ class GenerateBody(Body):
         return NewJobBody.model_construct(model=self.model, input=drawing)
 
 
-@router.post("/generate", summary="Draw a picture", status_code=202, response_model=AcceptedShape)
+@router.post("/generate", summary="Draw an image", status_code=202, response_model=AcceptedShape)
 async def generate(
     body: GenerateBody, services: ServicesOf, caller: Submitter, base_url: BaseUrl
 ) -> Response:
     with field_names(lambda name: _FIELDS.get(name, name)):
         job = await submit(services, caller, body.job(), base_url)
     queue = (await services.documents.new_job(job, base_url))["queue"]
-    return json_answer(
+    return json_response(
         {
             "job_id": job.id,
             "status": _STATUSES[job.status],
@@ -84,14 +84,14 @@ async def generate(
 @router.get("/jobs/{job_id}", summary="Look at a job", response_model=FlatJobShape)
 async def look(job_id: JobId, services: ServicesOf, caller: Client, base_url: BaseUrl) -> Response:
     job = await services.store.get(job_id, caller.scope)
-    return json_answer(await _flat(services, job, base_url))
+    return json_response(await _flat(services, job, base_url))
 
 
 @router.delete("/jobs/{job_id}", summary="Cancel a job", response_model=FlatJobShape)
 async def cancel_job(job_id: JobId, services: ServicesOf, caller: Client, base_url: BaseUrl) -> Response:
     """A job that is being processed stays so until its worker has let go of it."""
     job = await services.store.cancel(job_id, caller.scope)
-    return json_answer(await _flat(services, job, base_url))
+    return json_response(await _flat(services, job, base_url))
 
 
 @router.websocket("/ws/jobs/{job_id}")

@@ -4,12 +4,12 @@ from typing import Annotated
 
 from fastapi import APIRouter, Query, Response
 
-from diffuserve.api.answers import json_answer, rfc3339
-from diffuserve.api.callers import Client
-from diffuserve.api.documents import Document
+from diffuserve.api.auth.dependencies import Client
+from diffuserve.api.path_params import DeliveryId, EndpointId, known_delivery_id
+from diffuserve.api.responses import json_response, rfc3339
+from diffuserve.api.serializers import Document
 from diffuserve.api.services import ServicesOf
-from diffuserve.api.shapes import DeliveryId, EndpointId, known_delivery_id
-from diffuserve.api.webhook_schemas import (
+from diffuserve.api.webhooks.schemas import (
     DeliveryPageShape,
     DeliveryShape,
     EndpointShape,
@@ -25,13 +25,13 @@ router = APIRouter(prefix="/v1/webhooks", tags=["webhooks"])
 async def list_endpoints(services: ServicesOf, caller: Client) -> Response:
     """Every URL that a job or a batch has named."""
     endpoints = await services.store.webhooks.endpoints(caller.scope)
-    return json_answer({"data": [_endpoint_document(one) for one in endpoints]})
+    return json_response({"data": [_endpoint_document(one) for one in endpoints]})
 
 
 @router.get("/secret", summary="Get the signing secret", response_model=WebhookSecretShape)
 async def get_secret(services: ServicesOf, caller: Client) -> Response:
     """Verify messages with it, by any library for Standard Webhooks."""
-    return json_answer({"secret": await services.store.webhooks.secret(caller.tenant_id)})
+    return json_response({"secret": await services.store.webhooks.secret(caller.tenant_id)})
 
 
 @router.post("/secret/rotate", summary="Replace the signing secret", response_model=WebhookSecretShape)
@@ -39,13 +39,13 @@ async def rotate_secret(services: ServicesOf, caller: Client) -> Response:
     """Gives the new one. For a day messages are signed with the old one as well."""
     overlap_seconds = services.config.webhook_overlap_seconds
     secret = await services.store.webhooks.rotate_secret(caller.tenant_id, overlap_seconds)
-    return json_answer({"secret": secret})
+    return json_response({"secret": secret})
 
 
 @router.post("/{endpoint_id}/enable", summary="Tell a webhook again", response_model=EndpointShape)
 async def enable(endpoint_id: EndpointId, services: ServicesOf, caller: Client) -> Response:
     """After it has answered 410. What it missed is `skipped`, and can be redelivered."""
-    return json_answer(_endpoint_document(await services.store.webhooks.enable(endpoint_id, caller.scope)))
+    return json_response(_endpoint_document(await services.store.webhooks.enable(endpoint_id, caller.scope)))
 
 
 @router.get(
@@ -65,7 +65,7 @@ async def list_deliveries(
         limit=limit + 1,
     )
     page, has_more = found[:limit], len(found) > limit
-    return json_answer(
+    return json_response(
         {
             "data": [_delivery_document(one) for one in page],
             "has_more": has_more,
@@ -85,7 +85,7 @@ async def redeliver(
 ) -> Response:
     """At once, with all its attempts, and with the same `webhook-id`."""
     delivery = await services.store.webhooks.redeliver(endpoint_id, delivery_id, caller.scope)
-    return json_answer(_delivery_document(delivery), 202)
+    return json_response(_delivery_document(delivery), 202)
 
 
 def _endpoint_document(endpoint: Endpoint) -> Document:

@@ -8,13 +8,13 @@ from typing import Annotated
 
 from fastapi import APIRouter, Query, Request, Response
 
-from diffuserve.api.answers import json_answer, rfc3339
-from diffuserve.api.callers import Operator, WorkerOnly
+from diffuserve.api.auth.dependencies import Operator, WorkerOnly
+from diffuserve.api.path_params import WorkerId
+from diffuserve.api.responses import json_response, rfc3339
 from diffuserve.api.schemas import ClaimedShape, WorkersShape
 from diffuserve.api.services import Services, ServicesOf
-from diffuserve.api.shapes import WorkerId
-from diffuserve.api.words import check_claim, check_heartbeat, check_registration
-from diffuserve.domain.worker import Claim, Heartbeat, Lease, Orders, Registered, Registration
+from diffuserve.api.worker_validation import check_claim, check_heartbeat, check_registration
+from diffuserve.domain.worker import Claim, ControlCommands, Heartbeat, Lease, Registered, Registration
 from diffuserve.events.base import QUEUE, Subscription, worker_topic
 
 router = APIRouter(prefix="/v1/workers", tags=["workers"])
@@ -31,7 +31,7 @@ async def list_workers(services: ServicesOf, caller: Operator) -> Response:
         | {"registered_at": rfc3339(worker.registered_at), "heartbeat_at": rfc3339(worker.heartbeat_at)}
         for worker in await services.store.workers()
     ]
-    return json_answer({"data": workers})
+    return json_response({"data": workers})
 
 
 @router.post("", summary="Register a worker", status_code=201, response_model=Registered)
@@ -41,7 +41,7 @@ async def register(body: Registration, services: ServicesOf, caller: WorkerOnly)
     registered = Registered(
         worker_id, config.lease_seconds, config.heartbeat_seconds, services.artifacts.signs_urls
     )
-    return json_answer(registered, 201)
+    return json_response(registered, 201)
 
 
 @router.post("/{worker_id}/claim", summary="Ask for jobs", response_model=ClaimedShape)
@@ -56,14 +56,14 @@ async def claim(
     """Held back until there is something to do. The same `claim_id` gets the same leases again."""
     end = asyncio.get_running_loop().time() + min(wait, services.config.longest_poll_seconds)
     leases = await _claim_until(end, services, worker_id, check_claim(body), request)
-    return json_answer({"leases": leases})
+    return json_response({"leases": leases})
 
 
-@router.post("/{worker_id}/heartbeat", summary="Renew leases", response_model=Orders)
+@router.post("/{worker_id}/heartbeat", summary="Renew leases", response_model=ControlCommands)
 async def heartbeat(
     worker_id: WorkerId, body: Heartbeat, services: ServicesOf, caller: WorkerOnly
 ) -> Response:
-    return json_answer(await services.store.heartbeat(worker_id, check_heartbeat(body)))
+    return json_response(await services.store.heartbeat(worker_id, check_heartbeat(body)))
 
 
 @router.post("/{worker_id}/drain", summary="Give this worker no more jobs", status_code=204)
@@ -72,7 +72,7 @@ async def drain(worker_id: WorkerId, services: ServicesOf, caller: WorkerOnly) -
     return Response(status_code=204)
 
 
-@router.get("/{worker_id}/control", summary="Wait for orders", response_model=Orders)
+@router.get("/{worker_id}/control", summary="Wait for orders", response_model=ControlCommands)
 async def control(
     worker_id: WorkerId,
     services: ServicesOf,
@@ -84,7 +84,7 @@ async def control(
     """Answers at once with what the worker does not know yet, else with nothing when time is up."""
     end = asyncio.get_running_loop().time() + min(wait, services.config.longest_poll_seconds)
     orders = await _orders_until(end, services, worker_id, frozenset(known.split(",")), draining)
-    return json_answer(orders)
+    return json_response(orders)
 
 
 async def _claim_until(
@@ -119,18 +119,18 @@ async def _hint(hints: Subscription, seconds: float) -> None:
 
 async def _orders_until(
     end: float, services: Services, worker_id: str, known: frozenset[str], is_draining: bool
-) -> Orders:
+) -> ControlCommands:
     loop = asyncio.get_running_loop()
     with services.bus.subscribe(worker_topic(worker_id)) as messages:
         while True:
             orders = await services.store.orders(worker_id)
             cancel = tuple(job_id for job_id in orders.cancel if job_id not in known)
-            news = Orders(cancel=cancel, drain=orders.drain and not is_draining)
+            news = ControlCommands(cancel=cancel, drain=orders.drain and not is_draining)
             if news or loop.time() >= end:
                 return news
             message = await messages.get(min(_look_seconds(services), end - loop.time()))
             if message is not None and message["type"] == "lost":
-                return Orders(lost=(message["job_id"],))
+                return ControlCommands(lost=(message["job_id"],))
 
 
 def _look_seconds(services: Services) -> float:

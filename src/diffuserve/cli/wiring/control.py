@@ -100,8 +100,8 @@ async def control_plane(settings: Settings, no_auth: bool = False) -> AsyncItera
 @asynccontextmanager
 async def sending(services: "Services") -> AsyncIterator[None]:
     """Webhooks are sent within the block."""
-    from diffuserve.api.outside import Outside
-    from diffuserve.api.webhook_sender import WebhookSender
+    from diffuserve.api.webhooks.guarded_http import Outside
+    from diffuserve.api.webhooks.sender import WebhookSender
 
     outside = Outside(services.guard)
     async with running(WebhookSender(services, outside).run()):

@@ -14,7 +14,7 @@ from diffuserve.cli.loading import cost_fit_path
 from diffuserve.safety.image_filters import check_image_filter_name
 from diffuserve.settings import Settings
 from diffuserve.worker.agent_link import die_with_parent
-from diffuserve.worker.config import Nodes, PictureOptions, WorkerConfig
+from diffuserve.worker.config import ImageOptions, Nodes, WorkerConfig
 from diffuserve.worker.main import run_node, run_worker
 
 
@@ -84,9 +84,9 @@ def _run_replica(settings: Settings, options: WorkerOptions) -> None:
     sys.exit(run(settings, options))
 
 
-def picture_options(settings: Settings) -> PictureOptions:
+def image_options(settings: Settings) -> ImageOptions:
     """Raises `InvalidParams` before anything is loaded."""
-    return PictureOptions(
+    return ImageOptions(
         image_filter=check_image_filter_name(settings.image_filter),
         image_rules=settings.image_rules,
         has_metadata=settings.file_metadata,
@@ -115,7 +115,7 @@ def worker_config(settings: Settings, options: WorkerOptions) -> WorkerConfig:
         nodes=options.nodes,
         parallel=options.parallel,
         collective_seconds=options.collective_seconds,
-        pictures=picture_options(settings),
+        images=image_options(settings),
         engine_command=tuple(shlex.split(options.engine_command or "")),
         cost_fit_path=cost_fit_path(settings.cache_dir, settings.model, settings.device, settings.dtype),
     )

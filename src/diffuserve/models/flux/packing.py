@@ -1,9 +1,9 @@
 """How the tokens of a batch are laid out.
 
-Each picture is one sequence: its text tokens, then its picture tokens. Three packed rows hold them:
+Each image is one sequence: its text tokens, then its image tokens. Three packed rows hold them:
 
     text   t₁ t₂ t₃ …              the double-stream blocks' text side
-    image  i₁ i₂ i₃ …              the double-stream blocks' picture side
+    image  i₁ i₂ i₃ …              the double-stream blocks' image side
     joint  t₁ i₁ t₂ i₂ t₃ i₃ …     attention, and the single-stream blocks
 """
 
@@ -21,7 +21,7 @@ from diffuserve.models.layers.rotary import rotations
 
 @dataclass(frozen=True)
 class SequenceShape:
-    """One picture's tokens: `text` of them for the prompt, a grid of `rows` × `columns`."""
+    """One image's tokens: `text` of them for the prompt, a grid of `rows` × `columns`."""
 
     text: int
     rows: int
@@ -72,7 +72,7 @@ def pack_layout(
 
 @lru_cache(maxsize=256)
 def _rotation(shape: SequenceShape, axes_dims: tuple[int, ...]) -> Complex64[Tensor, "tokens half"]:
-    """Text stands at position (0, 0, 0), which turns nothing; pictures at (0, row, column)."""
+    """Text stands at position (0, 0, 0), which turns nothing; images at (0, row, column)."""
     positions = torch.zeros(shape.tokens, 3)
     grid = torch.cartesian_prod(torch.arange(shape.rows), torch.arange(shape.columns))
     positions[shape.text :, 1:] = grid.view(-1, 2).float()

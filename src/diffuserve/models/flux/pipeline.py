@@ -37,7 +37,7 @@ _FILES = (
     "tokenizer/tokenizer_config.json",
     "tokenizer_2/tokenizer_config.json",
 )
-_PATCH = 2  # a token is a 2×2 patch of the latent picture
+_PATCH = 2  # a token is a 2×2 patch of the latent image
 # Of products over tokens, and of those with one row a sequence.
 _CPU_TILINGS = (Tiling(rows=512, tail_rows=64), Tiling(rows=32, tail_rows=8))
 _DETERMINISTIC_TILINGS = (Tiling(rows=256, tail_rows=256), Tiling(rows=16, tail_rows=16))
@@ -178,7 +178,7 @@ class FluxPipeline:
 
     @_inference
     def init_latents(self, params: GenerationParams) -> Tensor:
-        """Drawn on the CPU, one generator a picture, as diffusers does with CPU generators."""
+        """Drawn on the CPU, one generator an image, as diffusers does with CPU generators."""
         assert params.seed is not None
         shape = self._shape(params)
         size = (1, self.vae.latent_channels, _PATCH * shape.rows, _PATCH * shape.columns)
@@ -219,7 +219,7 @@ class FluxPipeline:
         return self.preview_map.draw(latents[0], self._shape(params).rows)
 
     def _velocity(self, packed: PackedInput, shapes: tuple[SequenceShape, ...]) -> Tensor:
-        """Of every picture token, on every rank."""
+        """Of every image token, on every rank."""
         if self.ranks is None:
             return self.transformer(packed)
         part = self._shard(shapes).of(packed)
@@ -227,14 +227,14 @@ class FluxPipeline:
             return self.ranks.sequence.gather(self.transformer(part))[: len(packed.image)]
 
     def _pack(self, batch: Sequence[DenoiseInput], layout: PackedLayout) -> PackedInput:
-        """One sequence a picture: pictures of one request share its conditioning and timestep."""
-        pictures = [(one, _flux(one.conditioning)) for one in batch for _ in range(one.params.num_images)]
-        timesteps = torch.tensor([one.timestep for one, _ in pictures])
-        guidance = torch.tensor([float(one.params.guidance_scale or 0.0) for one, _ in pictures])
+        """One sequence an image: images of one request share its conditioning and timestep."""
+        images = [(one, _flux(one.conditioning)) for one in batch for _ in range(one.params.num_images)]
+        timesteps = torch.tensor([one.timestep for one, _ in images])
+        guidance = torch.tensor([float(one.params.guidance_scale or 0.0) for one, _ in images])
         return PackedInput(
             image=torch.cat([one.latents.flatten(0, 1) for one in batch]),
-            text=torch.cat([conditioning.sequence for _, conditioning in pictures]),
-            pooled=torch.stack([conditioning.pooled for _, conditioning in pictures]),
+            text=torch.cat([conditioning.sequence for _, conditioning in images]),
+            pooled=torch.stack([conditioning.pooled for _, conditioning in images]),
             timestep=timesteps.to(self.device),
             guidance=guidance.to(self.device) if self.transformer.config.guidance_embeds else None,
             layout=layout,

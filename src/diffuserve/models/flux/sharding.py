@@ -1,7 +1,7 @@
-"""One packed batch dealt to several ranks: each has an equal part of the text and of the picture tokens.
+"""One packed batch dealt to several ranks: each has an equal part of the text and of the image tokens.
 
 Between attentions a token needs nothing but itself and its sequence's factors, so any part will do, and
-the transformer runs on a part as on a whole. Its own joint row is its text, then its pictures:
+the transformer runs on a part as on a whole. Its own joint row is its text, then its images:
 
     rank 0    t₁ t₂ │ i₁ i₂ i₃        rank 1    t₃ t₄ │ i₄ i₅ –
 

@@ -65,7 +65,7 @@ class PackedInput:
 
 
 class FluxTransformer(nn.Module):
-    """Predicts the velocity of every picture token."""
+    """Predicts the velocity of every image token."""
 
     def __init__(self, config: FluxConfig, attention: AttentionKernel) -> None:
         super().__init__()
@@ -204,7 +204,7 @@ class _Projection(nn.Module):
 
 
 class _JointAttention(nn.Module):
-    """Queries, keys and values for picture and text with weights of their own."""
+    """Queries, keys and values for image and text with weights of their own."""
 
     def __init__(self, config: FluxConfig) -> None:
         super().__init__()
@@ -219,7 +219,7 @@ class _JointAttention(nn.Module):
 
 
 class _DoubleBlock(nn.Module):
-    """Text and picture keep their own weights and meet in attention."""
+    """Text and image keep their own weights and meet in attention."""
 
     def __init__(self, config: FluxConfig, attention: AttentionKernel) -> None:
         super().__init__()
@@ -262,7 +262,7 @@ class _SingleAttention(nn.Module):
 
 
 class _SingleBlock(nn.Module):
-    """Text and picture as one sequence, attention and feed-forward side by side."""
+    """Text and image as one sequence, attention and feed-forward side by side."""
 
     def __init__(self, config: FluxConfig, attention: AttentionKernel) -> None:
         super().__init__()

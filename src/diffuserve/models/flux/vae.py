@@ -1,4 +1,4 @@
-"""FLUX's picture decoder, around diffusers' `AutoencoderKL`."""
+"""FLUX's image decoder, around diffusers' `AutoencoderKL`."""
 
 from collections.abc import Sequence
 
@@ -10,13 +10,13 @@ from torch import Tensor
 
 from diffuserve.models.folder import ModelFolder
 
-# Above this many pixels a picture is decoded in overlapping tiles to bound memory; the blended
+# Above this many pixels an image is decoded in overlapping tiles to bound memory; the blended
 # seams differ from a whole decode, so it starts where whole decodes stop being reasonable.
 TILE_ABOVE_PIXELS = 2048 * 2048
 
 
 class FluxVae:
-    """Latents to pictures. Convolutions run channels-last: on CPUs that is 1.4-1.7 times faster in
+    """Latents to images. Convolutions run channels-last: on CPUs that is 1.4-1.7 times faster in
     bf16 and 1.3 times in float32 than the default layout, and groups above four gain nothing."""
 
     def __init__(self, folder: ModelFolder, device: torch.device, dtype: torch.dtype) -> None:
@@ -32,7 +32,7 @@ class FluxVae:
         self.scale: int = 2 ** (len(vae.config.block_out_channels) - 1)
 
     def decode(self, latents: Float[Tensor, "batch channels height width"]) -> list[Image.Image]:
-        """Decode pictures of one size, whole or in tiles; the denormalisation is diffusers'."""
+        """Decode images of one size, whole or in tiles; the denormalisation is diffusers'."""
         height, width = (side * self.scale for side in latents.shape[-2:])
         self.vae.use_tiling = height * width > TILE_ABOVE_PIXELS
         scaled = (latents / self.scaling_factor + self.shift_factor).to(memory_format=torch.channels_last)
@@ -45,7 +45,7 @@ class FluxVae:
 def unpack_latents(
     tokens: Float[Tensor, "batch tokens channels"], rows: int
 ) -> Float[Tensor, "batch latent_channels height width"]:
-    """FLUX's tokens are 2×2 patches of the latent picture."""
+    """FLUX's tokens are 2×2 patches of the latent image."""
     return rearrange(tokens, "b (h w) (c ph pw) -> b c (h ph) (w pw)", h=rows, ph=2, pw=2)
 
 
@@ -58,11 +58,11 @@ def pack_latents(
 def _to_images(pixels: Float[Tensor, "batch 3 height width"]) -> list[Image.Image]:
     """Pixels in 0…1 to 8-bit RGB."""
     levels = (pixels.float() * 255).round().to(torch.uint8)
-    return [Image.fromarray(picture) for picture in rearrange(levels, "b c h w -> b h w c").cpu().numpy()]
+    return [Image.fromarray(image) for image in rearrange(levels, "b c h w -> b h w c").cpu().numpy()]
 
 
 class PreviewMap:
-    """Latent channels to RGB by one linear map: a rough picture without the decoder.
+    """Latent channels to RGB by one linear map: a rough image without the decoder.
 
     One small product on the packed tokens, since a preview may cost no more than 2 % of a step.
     `factors` has a row of red, green, blue for each latent channel; colours span -1…1.

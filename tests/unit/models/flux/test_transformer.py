@@ -1,4 +1,4 @@
-"""The packed transformer against diffusers' own, which sees one picture at a time."""
+"""The packed transformer against diffusers' own, which sees one image at a time."""
 
 from dataclasses import dataclass, replace
 from functools import cache
@@ -23,7 +23,7 @@ Kind = Literal["schnell", "dev"]
 
 
 @dataclass(frozen=True)
-class Picture:
+class Image:
     """One sequence of a forward pass."""
 
     shape: SequenceShape
@@ -60,63 +60,63 @@ def checkpoint(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPath
     return Checkpoint(ModelFolder(write_flux_checkpoint(folder, kind=request.param)))
 
 
-def make_picture(
+def make_image(
     seed: int,
     shape: SequenceShape,
     timestep: float = 500.0,
     guidance: float = 3.5,
     dtype: torch.dtype = torch.float32,
-) -> Picture:
+) -> Image:
     generator = torch.Generator().manual_seed(seed)
     image = torch.randn(shape.image, 64, generator=generator)
     text = torch.randn(shape.text, 32, generator=generator)
     pooled = torch.randn(24, generator=generator)
-    return Picture(shape, timestep, guidance, image.to(dtype), text.to(dtype), pooled.to(dtype))
+    return Image(shape, timestep, guidance, image.to(dtype), text.to(dtype), pooled.to(dtype))
 
 
-def make_mixed(dtype: torch.dtype = torch.float32) -> list[Picture]:
+def make_mixed(dtype: torch.dtype = torch.float32) -> list[Image]:
     """Sizes, text lengths, steps and guidance all differ; some neighbours are of equal length."""
     return [
-        make_picture(0, SequenceShape(32, 4, 4), 1_000.0, 3.5, dtype),
-        make_picture(1, SequenceShape(32, 4, 4), 750.0, 1.0, dtype),
-        make_picture(2, SequenceShape(32, 6, 4), 250.0, 7.0, dtype),
-        make_picture(3, SequenceShape(32, 4, 6), 333.3, 0.0, dtype),
-        make_picture(4, SequenceShape(16, 3, 9), 12.5, 20.0, dtype),
-        make_picture(5, SequenceShape(32, 4, 4), 750.0, 1.0, dtype),
-        make_picture(6, SequenceShape(1, 1, 1), 1.0, 2.0, dtype),
+        make_image(0, SequenceShape(32, 4, 4), 1_000.0, 3.5, dtype),
+        make_image(1, SequenceShape(32, 4, 4), 750.0, 1.0, dtype),
+        make_image(2, SequenceShape(32, 6, 4), 250.0, 7.0, dtype),
+        make_image(3, SequenceShape(32, 4, 6), 333.3, 0.0, dtype),
+        make_image(4, SequenceShape(16, 3, 9), 12.5, 20.0, dtype),
+        make_image(5, SequenceShape(32, 4, 4), 750.0, 1.0, dtype),
+        make_image(6, SequenceShape(1, 1, 1), 1.0, 2.0, dtype),
     ]
 
 
-def predict(model: FluxTransformer, pictures: list[Picture]) -> list[Tensor]:
+def predict(model: FluxTransformer, images: list[Image]) -> list[Tensor]:
     has_guidance = model.config.guidance_embeds
     packed = PackedInput(
-        image=torch.cat([one.image for one in pictures]),
-        text=torch.cat([one.text for one in pictures]),
-        pooled=torch.stack([one.pooled for one in pictures]),
-        timestep=torch.tensor([one.timestep for one in pictures]),
-        guidance=torch.tensor([one.guidance for one in pictures]) if has_guidance else None,
-        layout=pack_layout([one.shape for one in pictures], model.config.axes_dims_rope, CPU),
+        image=torch.cat([one.image for one in images]),
+        text=torch.cat([one.text for one in images]),
+        pooled=torch.stack([one.pooled for one in images]),
+        timestep=torch.tensor([one.timestep for one in images]),
+        guidance=torch.tensor([one.guidance for one in images]) if has_guidance else None,
+        layout=pack_layout([one.shape for one in images], model.config.axes_dims_rope, CPU),
     )
     with torch.inference_mode():
         velocity: Tensor = model(packed)
-    return list(velocity.split([one.shape.image for one in pictures]))
+    return list(velocity.split([one.shape.image for one in images]))
 
 
-def predict_by_reference(model: Any, picture: Picture) -> Tensor:
+def predict_by_reference(model: Any, image: Image) -> Tensor:
     """Called as diffusers' FluxPipeline does it."""
-    shape = picture.shape
+    shape = image.shape
     rows, columns = torch.meshgrid(torch.arange(shape.rows), torch.arange(shape.columns), indexing="ij")
     image_ids = torch.stack([torch.zeros_like(rows), rows, columns], dim=-1).view(-1, 3)
-    guidance = torch.tensor([picture.guidance]) if model.config.guidance_embeds else None
+    guidance = torch.tensor([image.guidance]) if model.config.guidance_embeds else None
     with torch.inference_mode():
         velocity: Tensor = model(
-            hidden_states=picture.image[None],
-            encoder_hidden_states=picture.text[None],
-            pooled_projections=picture.pooled[None],
-            timestep=torch.tensor([picture.timestep]).to(picture.image.dtype) / 1000,
+            hidden_states=image.image[None],
+            encoder_hidden_states=image.text[None],
+            pooled_projections=image.pooled[None],
+            timestep=torch.tensor([image.timestep]).to(image.image.dtype) / 1000,
             guidance=guidance,
-            img_ids=image_ids.to(picture.image.dtype),
-            txt_ids=torch.zeros(shape.text, 3, dtype=picture.image.dtype),
+            img_ids=image_ids.to(image.image.dtype),
+            txt_ids=torch.zeros(shape.text, 3, dtype=image.image.dtype),
             return_dict=False,
         )[0][0]
     return velocity
@@ -128,9 +128,9 @@ def distance(left: Tensor, right: Tensor) -> float:
 
 
 def test_mixed_sequences_in_one_pass_equal_the_reference_one_by_one(checkpoint: Checkpoint) -> None:
-    pictures = make_mixed()
-    for picture, velocity in zip(pictures, predict(checkpoint.ours(), pictures), strict=True):
-        expected = predict_by_reference(checkpoint.theirs(torch.float32), picture)
+    images = make_mixed()
+    for image, velocity in zip(images, predict(checkpoint.ours(), images), strict=True):
+        expected = predict_by_reference(checkpoint.theirs(torch.float32), image)
         assert distance(velocity, expected) < 1e-5
 
 
@@ -144,18 +144,18 @@ def test_in_bf16_the_error_is_no_larger_than_the_references(checkpoint: Checkpoi
     assert max(map(distance, ours, exact)) < 1.25 * max(map(distance, theirs, exact))
 
 
-def test_everything_given_to_a_picture_changes_its_prediction(checkpoint: Checkpoint) -> None:
+def test_everything_given_to_an_image_changes_its_prediction(checkpoint: Checkpoint) -> None:
     model = checkpoint.ours()
-    picture, other = (make_picture(seed, SequenceShape(16, 4, 6)) for seed in (0, 1))
+    image, other = (make_image(seed, SequenceShape(16, 4, 6)) for seed in (0, 1))
     changed = {
-        "image": replace(picture, image=other.image),
-        "text": replace(picture, text=other.text),
-        "pooled": replace(picture, pooled=other.pooled),
-        "timestep": replace(picture, timestep=250.0),
-        "place": replace(picture, shape=SequenceShape(16, 6, 4)),
-        "guidance": replace(picture, guidance=7.0),
+        "image": replace(image, image=other.image),
+        "text": replace(image, text=other.text),
+        "pooled": replace(image, pooled=other.pooled),
+        "timestep": replace(image, timestep=250.0),
+        "place": replace(image, shape=SequenceShape(16, 6, 4)),
+        "guidance": replace(image, guidance=7.0),
     }
-    before = predict(model, [picture])[0]
+    before = predict(model, [image])[0]
     for name, one in changed.items():
         moved = distance(predict(model, [one])[0], before)
         assert (moved > 0.01) == (name != "guidance" or model.config.guidance_embeds), name
@@ -163,28 +163,28 @@ def test_everything_given_to_a_picture_changes_its_prediction(checkpoint: Checkp
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
 def test_a_neighbour_full_of_nan_spoils_nobody_else(checkpoint: Checkpoint, dtype: torch.dtype) -> None:
-    pictures = make_mixed(dtype)
-    poisoned = [*pictures[:1], replace(pictures[1], image=pictures[1].image * torch.nan), *pictures[2:]]
+    images = make_mixed(dtype)
+    poisoned = [*images[:1], replace(images[1], image=images[1].image * torch.nan), *images[2:]]
     velocities = predict(checkpoint.ours(dtype), poisoned)
     finite = [bool(velocity.isfinite().all()) for velocity in velocities]
-    assert finite == [index != 1 for index in range(len(pictures))]
+    assert finite == [index != 1 for index in range(len(images))]
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
 def test_in_fixed_tiles_a_prediction_is_bit_equal_alone_and_in_any_batch(
     checkpoint: Checkpoint, dtype: torch.dtype
 ) -> None:
-    model, pictures = checkpoint.ours(dtype, tiled=True), make_mixed(dtype)
-    alone = [predict(model, [picture])[0] for picture in pictures]
+    model, images = checkpoint.ours(dtype, tiled=True), make_mixed(dtype)
+    alone = [predict(model, [image])[0] for image in images]
     for batch in (range(7), (6, 5, 4, 3, 2, 1, 0), (0, 1, 5), (2, 0, 3), (4, 4, 4, 1), tuple(range(7)) * 3):
-        together = predict(model, [pictures[index] for index in batch])
+        together = predict(model, [images[index] for index in batch])
         for index, velocity in zip(batch, together, strict=True):
             assert torch.equal(velocity, alone[index])
 
 
 def test_fixed_tiles_change_a_prediction_by_no_more_than_rounding(checkpoint: Checkpoint) -> None:
-    pictures = make_mixed()
-    tiled, free = (predict(checkpoint.ours(tiled=flag), pictures) for flag in (True, False))
+    images = make_mixed()
+    tiled, free = (predict(checkpoint.ours(tiled=flag), images) for flag in (True, False))
     assert max(map(distance, tiled, free)) < 1e-5
 
 

@@ -1,0 +1,56 @@
+"""Routes that make work: each call counts against the requests per second of its tenant's plan."""
+
+import math
+from typing import Annotated
+
+from fastapi import Depends, Request
+
+from diffuserve.api.auth.access import Caller
+from diffuserve.api.auth.dependencies import KeyOf
+from diffuserve.api.services import Services, services_of
+from diffuserve.domain.errors import RateLimited
+from diffuserve.domain.tenant import Role
+from diffuserve.quotas.base import Allowance, Rate
+
+_POLICY = "requests"
+
+
+class SubmitterOf(KeyOf):
+    """Raises `RateLimited` too. The edge sends the headers, with whatever answer there will be."""
+
+    async def __call__(self, request: Request) -> Caller:
+        caller = await super().__call__(request)
+        allowance = await _take(services_of(request), caller.tenant_id)
+        if allowance is not None:
+            request.state.quota_headers = quota_headers(allowance)
+            _check(caller.tenant_id, allowance)
+        return caller
+
+
+Submitter = Annotated[Caller, Depends(SubmitterOf(Role.TENANT, Role.OPERATOR))]
+
+
+def quota_headers(allowance: Allowance) -> dict[str, str]:
+    """Of draft-ietf-httpapi-ratelimit-headers. `t` is the time after which all of the quota is back."""
+    rate = allowance.rate
+    window = math.ceil(rate.longest_debt)
+    return {
+        "ratelimit-policy": f'"{_POLICY}";q={rate.burst};w={window}',
+        "ratelimit": f'"{_POLICY}";r={allowance.num_left};t={math.ceil(allowance.debt)}',
+    }
+
+
+async def _take(services: Services, tenant_id: str) -> Allowance | None:
+    plan = await services.catalog.plan(tenant_id)
+    if plan.requests_per_second is None:
+        return None
+    return await services.quotas.take(tenant_id, Rate(plan.requests_per_second))
+
+
+def _check(tenant_id: str, allowance: Allowance) -> None:
+    if not allowance.is_granted:
+        raise RateLimited(
+            f"tenant {tenant_id!r} sends more than {allowance.rate.per_second:g} requests a second, "
+            f"which is what its plan allows; wait {allowance.retry_after:.3g} s",
+            retry_after=allowance.retry_after,
+        )

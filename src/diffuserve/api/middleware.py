@@ -1,0 +1,123 @@
+"""The outermost layer, plain ASGI because every request pays for it: ids, limits, times, last resort."""
+
+import logging
+import re
+import secrets
+import time
+from collections.abc import Collection
+
+from starlette.datastructures import Headers, MutableHeaders
+from starlette.exceptions import HTTPException
+from starlette.requests import HTTPConnection
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
+
+from diffuserve.api.problems import Problem, problem_of, problem_response
+from diffuserve.telemetry.metrics import ControlMetrics
+
+log = logging.getLogger(__name__)
+
+_REQUEST_ID = re.compile(r"[A-Za-z0-9._-]{1,64}")
+
+
+class Edge:
+    """Gives each request an id, bounds its body, measures it, and turns what nobody caught into a 500.
+
+    Bodies that routes read as streams are bounded there: those of a PUT, and what comes to a path of
+    `unbounded_paths`.
+    """
+
+    def __init__(
+        self,
+        app: ASGIApp,
+        metrics: ControlMetrics,
+        max_body_bytes: int,
+        unbounded_paths: Collection[str] = (),
+    ) -> None:
+        self._app = app
+        self._metrics = metrics
+        self._max_body_bytes = max_body_bytes
+        self._unbounded_paths = unbounded_paths
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["type"] == "lifespan":
+            await self._app(scope, receive, send)
+            return
+        headers = Headers(scope=scope)
+        scope.setdefault("state", {})["request_id"] = _request_id(headers.get("x-request-id"))
+        if scope["type"] == "http":
+            await self._http(scope, headers, receive, send)
+        else:
+            await self._app(scope, receive, send)
+
+    async def _http(self, scope: Scope, headers: Headers, receive: Receive, send: Send) -> None:
+        started_at = time.perf_counter()
+        max_bytes = None if self._is_streamed(scope) else self._max_body_bytes
+        exchange = _Exchange(scope, receive, send, max_bytes)
+        try:
+            if problem := _too_large(headers, max_bytes):
+                await problem_response(problem, HTTPConnection(scope))(scope, receive, exchange.send)
+            else:
+                await self._app(scope, exchange.receive, exchange.send)
+        except Exception as error:
+            await exchange.fail(error)
+        finally:
+            route = getattr(scope.get("route"), "path", "none")
+            seconds = time.perf_counter() - started_at
+            self._metrics.http_seconds.labels(scope["method"], route, exchange.status).observe(seconds)
+
+    def _is_streamed(self, scope: Scope) -> bool:
+        return scope["method"] == "PUT" or scope["path"] in self._unbounded_paths
+
+
+class _Exchange:
+    """One request and its answer, seen from outside the app."""
+
+    def __init__(self, scope: Scope, receive: Receive, send: Send, max_bytes: int | None) -> None:
+        self.status = 0
+        self._scope = scope
+        self._receive = receive
+        self._send = send
+        self._num_bytes, self._max_bytes = 0, max_bytes
+
+    async def receive(self) -> Message:
+        """A body in chunks tells its length only as it comes."""
+        message = await self._receive()
+        if self._max_bytes is not None and message["type"] == "http.request":
+            self._num_bytes += len(message.get("body", b""))
+            if self._num_bytes > self._max_bytes:
+                raise _body_too_large(self._max_bytes)
+        return message
+
+    async def send(self, message: Message) -> None:
+        if message["type"] == "http.response.start":
+            self.status = message["status"]
+            state = self._scope["state"]
+            headers = {"x-request-id": state["request_id"], **state.get("quota_headers", {})}
+            MutableHeaders(scope=message).update(headers)
+        await self._send(message)
+
+    async def fail(self, error: Exception) -> None:
+        """Answer 500, or break off an answer that has begun."""
+        log.error("request %s failed", self._scope["state"]["request_id"], exc_info=error)
+        if self.status:
+            raise error
+        answer = problem_response(problem_of(error), HTTPConnection(self._scope))
+        await answer(self._scope, self._receive, self.send)
+
+
+def _request_id(wish: str | None) -> str:
+    """The caller's own id, where it is one that logs can bear."""
+    if wish and _REQUEST_ID.fullmatch(wish):
+        return wish
+    return secrets.token_hex(8)
+
+
+def _too_large(headers: Headers, max_bytes: int | None) -> Problem | None:
+    length = headers.get("content-length", "0")
+    if max_bytes is None or not length.isdecimal() or int(length) <= max_bytes:
+        return None
+    return problem_of(_body_too_large(max_bytes))
+
+
+def _body_too_large(max_bytes: int) -> HTTPException:
+    return HTTPException(413, f"the body has more than {max_bytes:,} bytes")

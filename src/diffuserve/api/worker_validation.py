@@ -1,0 +1,125 @@
+"""What workers say, checked before the store takes it: many words share one commit, and none may spoil it."""
+
+import math
+import re
+from collections.abc import Mapping
+from dataclasses import fields
+from typing import Any, TypeVar
+
+import orjson
+from pydantic import TypeAdapter, ValidationError
+
+from diffuserve.api.path_params import FILE_NAME
+from diffuserve.domain.cost import CostFit
+from diffuserve.domain.errors import InvalidParams
+from diffuserve.domain.model_spec import ModelSpec
+from diffuserve.domain.safety import ImagesRecord
+from diffuserve.domain.worker import (
+    Claim,
+    Completion,
+    Failure,
+    Heartbeat,
+    Registration,
+    WorkerReport,
+    WorkerState,
+)
+
+_SPEC = TypeAdapter(ModelSpec)
+_COUNTS = tuple(field.name for field in fields(ModelSpec) if field.type is int)
+_MAX_NAME = 200
+_CONTENT_TYPE = re.compile(r"[a-z]+/[a-z0-9.+-]+")
+Word = TypeVar("Word")
+
+
+def check_registration(registration: Registration) -> Registration:
+    """Raises `InvalidParams` for a model that could not be offered to anyone."""
+    check_storable(registration)
+    _check_state(registration.report)
+    for number, offer in enumerate(registration.models):
+        _check_spec(f"models.{number}.spec", offer.spec)
+        if offer.fit is not None:
+            _check_fit(f"models.{number}.fit", offer.fit)
+    return registration
+
+
+def check_heartbeat(beat: Heartbeat) -> Heartbeat:
+    _check_state(beat.report)
+    for model, fit in beat.fits.items():
+        _check_fit(f"fits.{model}", fit)
+    return check_storable(beat)
+
+
+def check_claim(claim: Claim) -> Claim:
+    if claim.num_jobs < 1:
+        raise InvalidParams("num_jobs", claim.num_jobs, "must be at least 1")
+    return check_storable(claim)
+
+
+def check_completion(completion: Completion) -> Completion:
+    """Names and types of files become parts of paths and headers."""
+    _check_seconds(completion.actual_seconds)
+    _check_safety("result.safety", completion.result.safety)
+    for number, artifact in enumerate(completion.result.artifacts):
+        field = f"result.artifacts.{number}"
+        if not FILE_NAME.fullmatch(artifact.name):
+            raise InvalidParams(f"{field}.name", artifact.name, "is not the name of a file")
+        if not _CONTENT_TYPE.fullmatch(artifact.content_type):
+            raise InvalidParams(f"{field}.content_type", artifact.content_type, "is not a content type")
+    return completion
+
+
+def check_failure(failure: Failure) -> Failure:
+    _check_seconds(failure.actual_seconds)
+    _check_safety("error.safety", failure.error.safety)
+    return failure
+
+
+def check_storable(word: Word) -> Word:
+    """Numbers that JSON carries everywhere, and text that PostgreSQL stores."""
+    try:
+        text = orjson.dumps(word, option=orjson.OPT_STRICT_INTEGER)
+    except TypeError as error:
+        raise InvalidParams("body", "…", f"cannot be stored as JSON: {error}") from error
+    if b"\\u0000" in text:
+        raise InvalidParams("body", "\0", "text must not hold the character U+0000")
+    return word
+
+
+def _check_safety(field: str, safety: Mapping[str, Any]) -> None:
+    for stage, record in safety.items():
+        try:
+            ImagesRecord.from_dict(record)
+        except ValueError as error:
+            raise InvalidParams(f"{field}.{stage}", record, str(error)) from error
+
+
+def _check_seconds(seconds: float) -> None:
+    """Raises `InvalidParams` for what cannot be charged to anybody."""
+    if not (math.isfinite(seconds) and seconds >= 0):
+        raise InvalidParams("actual_seconds", seconds, "must be finite and not negative")
+
+
+def _check_state(report: WorkerReport) -> None:
+    if report.state is WorkerState.LOST:
+        raise InvalidParams("report.state", report.state, "who speaks is not lost")
+
+
+def _check_spec(field: str, values: Mapping[str, Any]) -> None:
+    try:
+        spec = _SPEC.validate_json(orjson.dumps(values), strict=True)
+    except ValidationError as error:
+        first = error.errors()[0]
+        way = ".".join(map(str, (field, *first["loc"])))
+        raise InvalidParams(way, first["input"], first["msg"]) from error
+    if not 0 < len(spec.name) <= _MAX_NAME or not spec.name.isprintable():
+        raise InvalidParams(f"{field}.name", spec.name, f"must have 1…{_MAX_NAME} printable characters")
+    for name in _COUNTS:
+        if getattr(spec, name) < 1:
+            raise InvalidParams(f"{field}.{name}", getattr(spec, name), "must be at least 1")
+
+
+def _check_fit(field: str, values: Mapping[str, Any]) -> None:
+    try:
+        CostFit.from_dict(values)
+    except ValueError as error:
+        raise InvalidParams(field, values, str(error)) from error

@@ -1,0 +1,151 @@
+"""What holds for every request: ids, limits, problems, health, metrics."""
+
+import asyncio
+import re
+from collections.abc import AsyncGenerator, Callable
+from typing import Any
+
+import httpx
+import pytest
+from fastapi import FastAPI
+
+from diffuserve.api.config import ApiConfig
+from diffuserve.domain.errors import ServerUnavailable
+from diffuserve.jobs.store import JobStore
+from support.hand_worker import HandWorker
+
+CAT = {"input": {"prompt": "a cat"}}
+
+
+async def test_every_answer_has_a_request_id(http: httpx.AsyncClient) -> None:
+    ids = [(await http.get("/healthz")).headers["x-request-id"] for _ in range(2)]
+    assert ids[0] != ids[1]
+    assert (await http.get("/nowhere")).headers["x-request-id"]
+
+
+@pytest.mark.parametrize(("sent", "is_kept"), [("trace-1.2", True), ("x" * 65, False), ("a b", False)])
+async def test_a_callers_own_id_is_kept_if_logs_can_bear_it(
+    http: httpx.AsyncClient, sent: str, is_kept: bool
+) -> None:
+    answer = await http.get("/healthz", headers={"x-request-id": sent})
+    assert (answer.headers["x-request-id"] == sent) is is_kept
+
+
+async def test_a_body_that_is_too_long_is_413_with_and_without_its_length(http: httpx.AsyncClient) -> None:
+    async def chunks() -> AsyncGenerator[bytes]:
+        for _ in range(17):
+            yield b" " * (1 << 16)
+
+    told = await http.post("/v1/jobs", content=b" " * ((1 << 20) + 1))
+    untold = await http.post("/v1/jobs", content=chunks(), headers={"content-type": "application/json"})
+    for answer in (told, untold):
+        assert (answer.status_code, answer.json()["code"]) == (413, "too_large")
+
+
+async def test_an_upload_over_its_limit_is_413(
+    make_app: Callable[[ApiConfig], FastAPI], worker: HandWorker, http: httpx.AsyncClient
+) -> None:
+    await http.post("/v1/jobs", json=CAT)
+    [lease] = await worker.claim()
+    transport = httpx.ASGITransport(make_app(ApiConfig(max_file_bytes=10)))
+    async with httpx.AsyncClient(transport=transport, base_url="http://api.test") as strict:
+        answer = await HandWorker(strict, worker.id).upload(lease, "a.png", b"x" * 11)
+    assert (answer.status_code, answer.json()["code"]) == (413, "too_large")
+
+
+@pytest.mark.parametrize("content", [b"", b"{", b"[]", b"\xff\xfe", b"[" * 100_000])
+async def test_a_body_that_is_not_a_json_object_is_422(http: httpx.AsyncClient, content: bytes) -> None:
+    answer = await http.post("/v1/jobs", content=content, headers={"content-type": "application/json"})
+    assert answer.status_code in (400, 422)
+    assert answer.headers["content-type"] == "application/problem+json"
+
+
+async def test_unknown_paths_and_methods_are_problems_too(http: httpx.AsyncClient) -> None:
+    nowhere, wrong = await http.get("/nowhere"), await http.put("/v1/jobs")
+    assert (nowhere.status_code, nowhere.json()["code"]) == (404, "not_found")
+    assert (wrong.status_code, wrong.json()["code"]) == (405, "method_not_allowed")
+
+
+async def test_a_database_that_is_away_is_503(
+    http: httpx.AsyncClient, store: JobStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def away(*_: object) -> Any:
+        raise ServerUnavailable("the database does not answer", retry_after=3)
+
+    monkeypatch.setattr(store, "get", away)
+    answer = await http.get("/v1/jobs/job_1")
+    assert (answer.status_code, answer.json()["code"]) == (503, "server_unavailable")
+    assert answer.headers["retry-after"] == "3"
+    assert answer.json()["retryable"] is True
+    assert (await http.get("/healthz")).status_code == 200
+
+
+async def test_a_mistake_of_ours_tells_nothing_but_its_request(
+    http: httpx.AsyncClient,
+    store: JobStore,
+    monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    async def broken(*_: object) -> Any:
+        raise KeyError("secret")
+
+    monkeypatch.setattr(store, "get", broken)
+    answer = await http.get("/v1/jobs/job_1")
+    problem = answer.json()
+    assert (answer.status_code, problem["code"]) == (500, "internal_error")
+    assert "secret" not in answer.text
+    assert problem["request_id"] == answer.headers["x-request-id"]
+    assert problem["request_id"] in caplog.text
+    assert "KeyError" in caplog.text
+
+
+async def test_the_server_is_ready_once_a_worker_has_registered(http: httpx.AsyncClient) -> None:
+    before = await http.get("/readyz")
+    assert (before.status_code, before.json()["code"]) == (503, "server_unavailable")
+    await HandWorker.register(http)
+    assert (await http.get("/readyz")).status_code == 200
+
+
+async def test_metrics_count_what_happened(http: httpx.AsyncClient, worker: HandWorker) -> None:
+    for _ in range(4):
+        await http.post("/v1/jobs", json=CAT)
+    first, second = await worker.claim(num_jobs=2)
+    await worker.complete(first)
+    await worker.fail(second)
+    last = (await http.get("/v1/jobs")).json()["data"][0]
+    await http.post(last["urls"]["cancel"])
+    lines = set((await http.get("/metrics")).text.splitlines())
+    assert {
+        'diffusion_requests_total{model="hand",status="succeeded"} 1.0',
+        'diffusion_requests_total{model="hand",status="failed"} 1.0',
+        'diffusion_requests_total{model="hand",status="canceled"} 1.0',
+        'diffusion_generation_duration_seconds_count{model="hand",steps="4"} 1.0',
+        'diffusion_queue_size{band="standard"} 1.0',
+        'diffusion_workers{state="ready"} 1.0',
+        "diffusion_claim_seconds_count 1.0",
+        "diffusion_job_queue_seconds_count 2.0",
+        "diffusion_job_run_seconds_count 2.0",
+        'diffusion_http_request_duration_seconds_count{method="POST",route="/v1/jobs",status="202"} 4.0',
+    } <= lines
+
+
+async def test_jobs_that_time_ended_are_counted(
+    http: httpx.AsyncClient, store: JobStore, worker: HandWorker
+) -> None:
+    await http.post("/v1/jobs", json=CAT | {"expires_in": 1})
+    await asyncio.sleep(1.1)
+    await store.reap("the only one")
+    counted = 'diffusion_requests_total{model="hand",status="expired"} 1.0'
+    assert counted in (await http.get("/metrics")).text.splitlines()
+
+
+async def test_metrics_never_name_a_job_or_a_tenant(http: httpx.AsyncClient, worker: HandWorker) -> None:
+    job = (await http.post("/v1/jobs", json=CAT)).json()
+    await http.get(job["urls"]["self"])
+    await http.get("/some/free/text")
+    await http.post("/v1/jobs", json=CAT | {"model": "free-text"})
+    text = (await http.get("/metrics")).text
+    assert job["id"] not in text
+    assert "free" not in text
+    names = set(re.findall(r'(\w+)="', text))
+    assert names <= {"status", "model", "band", "steps", "outcome", "state", "method", "route", "le"}

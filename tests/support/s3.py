@@ -1,0 +1,68 @@
+"""A server that speaks S3, in this process, for tests."""
+
+import itertools
+from datetime import timedelta
+from types import TracebackType
+from typing import Any
+
+import boto3
+from moto.server import ThreadedMotoServer
+from obstore.store import S3Store
+
+from diffuserve.storage.bucket import BucketArtifactStore
+
+_NUMBERS = itertools.count()
+
+
+class S3Server:
+    """Listens within the block. `client` is boto3's, to look behind a store."""
+
+    def __enter__(self) -> "S3Server":
+        self._server = ThreadedMotoServer(ip_address="127.0.0.1", port=0, verbose=False)
+        self._server.start()
+        host, port = self._server.get_host_and_port()
+        self.url = f"http://{host}:{port}"
+        self.client: Any = boto3.client(
+            "s3",
+            endpoint_url=self.url,
+            region_name="us-east-1",
+            aws_access_key_id="key",
+            aws_secret_access_key="secret",
+        )
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self._server.stop()
+
+    def create_bucket(self) -> str:
+        name = f"images-{next(_NUMBERS)}"
+        self.client.create_bucket(Bucket=name)
+        return name
+
+    def store(self, bucket: str, prefix: str) -> BucketArtifactStore:
+        """Of the part of the bucket that is under `prefix`."""
+        return bucket_at(self.url, bucket, prefix)
+
+
+def bucket_at(
+    endpoint: str, bucket: str, prefix: str | None = None, max_retries: int = 1, seconds: float = 30.0
+) -> BucketArtifactStore:
+    """A bucket behind any address, whether anybody listens there or not; `seconds` for each try."""
+    return BucketArtifactStore(
+        S3Store(
+            bucket,
+            prefix=prefix,
+            endpoint=endpoint,
+            region="us-east-1",
+            access_key_id="key",
+            secret_access_key="secret",
+            checksum_algorithm="SHA256",
+            client_options={"allow_http": True, "read_timeout": timedelta(seconds=seconds)},
+            retry_config={"max_retries": max_retries},
+        )
+    )

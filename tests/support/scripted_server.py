@@ -1,0 +1,127 @@
+"""A server of somebody else's, which answers as it is told to: also slowly, wrongly, or without end."""
+
+import asyncio
+import json
+from collections import deque
+from collections.abc import AsyncGenerator, Mapping
+from contextlib import asynccontextmanager, suppress
+from dataclasses import dataclass, field
+from typing import Any
+
+from support.http_request import Asked, read_request
+
+_PIECE = b"x" * 65_536
+
+
+@dataclass(frozen=True)
+class Reply:
+    """One answer. `content` is JSON, or bytes as they are.
+
+    The head comes after `delay_seconds`, then the content, in pieces of one byte with `drip_seconds`
+    between them where that is set. With `is_cut` the connection ends halfway through the content; with
+    `is_endless` the content is followed by more and more.
+    """
+
+    content: Any = b""
+    status: int = 200
+    headers: Mapping[str, str] = field(default_factory=lambda: {"content-type": "application/json"})
+    delay_seconds: float = 0.0
+    drip_seconds: float = 0.0
+    is_cut: bool = False
+    is_endless: bool = False
+
+    @property
+    def body(self) -> bytes:
+        return self.content if isinstance(self.content, bytes) else json.dumps(self.content).encode()
+
+
+@dataclass
+class ScriptedServer:
+    """Answers with `script`'s replies in turn, then with `always`. `None` in it cuts the line at once."""
+
+    port: int = 0
+    always: Reply | None = None
+    script: deque[Reply | None] = field(default_factory=deque)
+    asked: list[Asked] = field(default_factory=list)
+    num_sent: int = 0
+    """Bytes of content, as far as the other side took them."""
+
+    @property
+    def url(self) -> str:
+        return f"http://127.0.0.1:{self.port}"
+
+    async def answer(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        try:
+            while asked := await read_request(reader):
+                self.asked.append(asked)
+                reply = self.script.popleft() if self.script else self.always
+                if reply is None or not await self._send(reply, writer):
+                    return
+        except (ConnectionError, asyncio.IncompleteReadError):
+            pass  # the client went away
+        finally:
+            writer.close()
+
+    async def _send(self, reply: Reply, writer: asyncio.StreamWriter) -> bool:
+        """Whether the connection goes on."""
+        await asyncio.sleep(reply.delay_seconds)
+        writer.write(_head(reply))
+        body = reply.body[: len(reply.body) // 2] if reply.is_cut else reply.body
+        for piece in _pieces(body, reply.drip_seconds):
+            await asyncio.sleep(reply.drip_seconds)
+            await self._write(piece, writer)
+        while reply.is_endless:
+            await self._write(_PIECE, writer)
+        return not reply.is_cut
+
+    async def _write(self, piece: bytes, writer: asyncio.StreamWriter) -> None:
+        writer.write(piece)
+        await writer.drain()
+        self.num_sent += len(piece)
+
+
+@asynccontextmanager
+async def scripted() -> AsyncGenerator[ScriptedServer]:
+    """On a free port of this machine; connections that are still open end with the block."""
+    scripted_server, open_connections = ScriptedServer(), set[asyncio.Task[Any]]()
+
+    async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        task = asyncio.current_task()
+        assert task is not None
+        open_connections.add(task)
+        task.add_done_callback(open_connections.discard)
+        with suppress(asyncio.CancelledError):  # asyncio of Python 3.11 would log it
+            await scripted_server.answer(reader, writer)
+
+    server = await asyncio.start_server(serve, "127.0.0.1", 0)
+    scripted_server.port = server.sockets[0].getsockname()[1]
+    yield scripted_server
+    server.close()
+    for task in open_connections:
+        task.cancel()
+    await asyncio.gather(*open_connections, return_exceptions=True)
+
+
+def chat_reply(text: str | None, *, finish_reason: str = "stop", refusal: str | None = None) -> Reply:
+    """As the chat completions API has it."""
+    message = {"role": "assistant", "content": text, "refusal": refusal}
+    choice = {"index": 0, "message": message, "finish_reason": finish_reason}
+    return Reply({"object": "chat.completion", "choices": [choice]})
+
+
+def moderation_reply(scores: Mapping[str, Any]) -> Reply:
+    """As OpenAI's moderation API has it."""
+    result = {"flagged": False, "categories": {}, "category_scores": dict(scores)}
+    return Reply({"id": "modr-1", "model": "m", "results": [result]})
+
+
+def _head(reply: Reply) -> bytes:
+    length = [] if reply.is_endless else [f"content-length: {len(reply.body)}"]
+    lines = [f"HTTP/1.1 {reply.status} Said", *(f"{name}: {said}" for name, said in reply.headers.items())]
+    return "\r\n".join([*lines, *length, "", ""]).encode()
+
+
+def _pieces(body: bytes, drip_seconds: float) -> list[bytes]:
+    if drip_seconds:
+        return [body[i : i + 1] for i in range(len(body))]
+    return [body] if body else []

@@ -1,0 +1,126 @@
+"""Following a job without a database: hints may be lost, polls find what they missed."""
+
+import asyncio
+from dataclasses import replace
+from typing import cast
+
+import pytest
+
+from diffuserve.api.job_watcher import Follower
+from diffuserve.domain.errors import JobNotFound
+from diffuserve.domain.job import Band, Job, JobEvent, JobStatus
+from diffuserve.events.base import job_topic
+from diffuserve.events.memory import MemoryEventBus
+from diffuserve.jobs.store import JobStore
+
+QUEUED = Job(
+    id="job_1",
+    tenant_id="t",
+    kind="image.generate",
+    model="m",
+    status=JobStatus.QUEUED,
+    band=Band.STANDARD,
+    input={},
+    metadata={},
+    cost_seconds=1,
+    step_tokens=1,
+    attempt=0,
+    lease_token=0,
+    version=1,
+    created_at=0,
+)
+
+
+class OneJob:
+    """A store of one job, which changes when a test says so."""
+
+    def __init__(self) -> None:
+        self.job: Job | None = QUEUED
+        self.log = [JobEvent("job_1", 1, "queued", {}, 0)]
+        self.looks = 0
+
+    async def get(self, job_id: str) -> Job:
+        self.looks += 1
+        if self.job is None:
+            raise JobNotFound(job_id)
+        return self.job
+
+    async def events_after(self, job_id: str, seq: int) -> list[JobEvent]:
+        return [event for event in self.log if event.seq > seq]
+
+    def become(self, status: JobStatus) -> None:
+        assert self.job is not None
+        self.job = replace(self.job, status=status, version=self.job.version + 1)
+        self.log.append(JobEvent("job_1", len(self.log) + 1, status.value, {}, 0))
+
+
+@pytest.fixture
+def store() -> OneJob:
+    return OneJob()
+
+
+@pytest.fixture
+def bus() -> MemoryEventBus:
+    return MemoryEventBus()
+
+
+def follower(store: OneJob, bus: MemoryEventBus, look_seconds: float) -> Follower:
+    return Follower(cast(JobStore, store), bus, look_seconds)
+
+
+async def types(follower: Follower, after: int = 0) -> list[str]:
+    async with asyncio.timeout(5):
+        return [
+            event.type if isinstance(event, JobEvent) else event["type"]
+            async for event in follower.events("job_1", after)
+        ]
+
+
+async def test_a_lost_hint_only_costs_a_moment(store: OneJob, bus: MemoryEventBus) -> None:
+    reading = asyncio.create_task(types(follower(store, bus, look_seconds=0.01)))
+    while store.looks < 2:
+        await asyncio.sleep(0)
+    store.become(JobStatus.SUCCEEDED)  # and nobody says so
+    assert await reading == ["queued", "succeeded"]
+
+
+async def test_a_hint_is_followed_at_once(store: OneJob, bus: MemoryEventBus) -> None:
+    reading = asyncio.create_task(types(follower(store, bus, look_seconds=1000)))
+    while not store.looks:
+        await asyncio.sleep(0)
+    store.become(JobStatus.RUNNING)
+    store.become(JobStatus.SUCCEEDED)
+    bus.publish(job_topic("job_1"), {"type": "changed"})
+    assert await reading == ["queued", "running", "succeeded"]
+
+
+async def test_live_messages_come_between_stored_events(store: OneJob, bus: MemoryEventBus) -> None:
+    reading = asyncio.create_task(types(follower(store, bus, look_seconds=1000), after=1))
+    while not store.looks:
+        await asyncio.sleep(0)
+    bus.publish(job_topic("job_1"), {"type": "progress", "step": 1})
+    store.become(JobStatus.FAILED)
+    bus.publish(job_topic("job_1"), {"type": "changed"})
+    assert await reading == ["progress", "failed"]
+    assert not bus.subscriptions
+
+
+async def test_events_end_when_the_job_is_deleted(store: OneJob, bus: MemoryEventBus) -> None:
+    reading = asyncio.create_task(types(follower(store, bus, look_seconds=0.01)))
+    while store.looks < 2:
+        await asyncio.sleep(0)
+    store.job = None
+    assert await reading == ["queued"]
+
+
+async def test_a_job_that_failed_once_and_was_queued_again_is_followed_on(
+    store: OneJob, bus: MemoryEventBus
+) -> None:
+    for status in (JobStatus.FAILED, JobStatus.QUEUED, JobStatus.SUCCEEDED):
+        store.become(status)
+    assert await types(follower(store, bus, look_seconds=1000)) == ["queued", "failed", "queued", "succeeded"]
+
+
+async def test_a_wait_ends_in_time(store: OneJob, bus: MemoryEventBus) -> None:
+    job = await asyncio.wait_for(follower(store, bus, look_seconds=1000).final("job_1", 0.02), 5)
+    assert job.status is JobStatus.QUEUED

@@ -1,0 +1,124 @@
+"""Words of workers that would spoil what they are stored with."""
+
+import math
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+from diffuserve.api.worker_validation import (
+    check_claim,
+    check_completion,
+    check_failure,
+    check_heartbeat,
+    check_registration,
+)
+from diffuserve.domain.errors import InvalidParams
+from diffuserve.domain.job import Artifact, JobError, JobResult
+from diffuserve.domain.worker import (
+    Claim,
+    Completion,
+    Failure,
+    Heartbeat,
+    HeldLease,
+    ModelOffer,
+    Registration,
+    WorkerReport,
+    WorkerState,
+)
+from support.hand_worker import HAND_SPEC
+
+REPORT = WorkerReport(state=WorkerState.READY)
+FIT = {"encode": [0, 0], "step": [0, 0, 0, 0], "decode": [0, 0]}
+SPEC = HAND_SPEC.to_dict()
+
+
+def registration(spec: dict[str, Any], fit: dict[str, Any] | None = None) -> Registration:
+    return Registration(models=(ModelOffer(spec=spec, fit=fit),), report=REPORT)
+
+
+def test_a_sound_registration_passes_as_it_is() -> None:
+    sound = registration(SPEC | {"from_the_future": 1}, FIT)
+    assert check_registration(sound) is sound
+
+
+@pytest.mark.parametrize(
+    ("spec", "field"),
+    [
+        ({}, "models.0.spec.name"),
+        (SPEC | {"name": ["a"]}, "models.0.spec.name"),
+        (SPEC | {"name": ""}, "models.0.spec.name"),
+        (SPEC | {"name": "a\nb"}, "models.0.spec.name"),
+        (SPEC | {"name": "a" * 201}, "models.0.spec.name"),
+        (SPEC | {"width": "64"}, "models.0.spec.width"),
+        (SPEC | {"pixels_per_token": 0}, "models.0.spec.pixels_per_token"),
+        (SPEC | {"has_guidance": 1}, "models.0.spec.has_guidance"),
+        (SPEC | {"width": 2**64}, "body"),
+        (SPEC | {"note": "\0"}, "body"),
+    ],
+)
+def test_a_model_that_could_not_be_offered_is_refused(spec: dict[str, Any], field: str) -> None:
+    with pytest.raises(InvalidParams) as refused:
+        check_registration(registration(spec))
+    assert refused.value.field == field
+
+
+@pytest.mark.parametrize("fit", [{}, FIT | {"step": [0]}, FIT | {"decode": [math.nan, 0]}])
+def test_a_fit_that_cannot_price_a_job_is_refused(fit: dict[str, Any]) -> None:
+    with pytest.raises(InvalidParams, match="fit"):
+        check_registration(registration(SPEC, fit))
+    with pytest.raises(InvalidParams, match="fits"):
+        check_heartbeat(Heartbeat(report=REPORT, fits={"hand": fit}))
+
+
+def test_a_worker_that_speaks_is_not_lost() -> None:
+    lost = WorkerReport(state=WorkerState.LOST)
+    with pytest.raises(InvalidParams, match="not lost"):
+        check_heartbeat(Heartbeat(report=lost))
+    with pytest.raises(InvalidParams, match="not lost"):
+        check_registration(replace(registration(SPEC), report=lost))
+
+
+def test_numbers_that_no_column_holds_are_refused() -> None:
+    held = HeldLease(job_id="job_1", lease_token=1, step=2**60)
+    with pytest.raises(InvalidParams):
+        check_heartbeat(Heartbeat(report=REPORT, held=(held,)))
+    with pytest.raises(InvalidParams):
+        check_claim(Claim(claim_id="c", num_jobs=2**60))
+
+
+@pytest.mark.parametrize("num_jobs", [0, -1])
+def test_a_claim_has_room_for_something(num_jobs: int) -> None:
+    with pytest.raises(InvalidParams, match="num_jobs"):
+        check_claim(Claim(claim_id="c", num_jobs=num_jobs))
+
+
+@pytest.mark.parametrize("seconds", [-1.0, math.inf, math.nan])
+def test_time_that_cannot_be_charged_is_refused(seconds: float) -> None:
+    with pytest.raises(InvalidParams, match="actual_seconds"):
+        check_completion(Completion(lease_token=1, result=JobResult(), actual_seconds=seconds))
+    with pytest.raises(InvalidParams, match="actual_seconds"):
+        check_failure(Failure(lease_token=1, error=JobError("x", "x"), actual_seconds=seconds))
+
+
+@pytest.mark.parametrize(
+    ("name", "content_type", "field"),
+    [
+        ("../../job_2/1/0.png", "image/png", "name"),
+        (".hidden", "image/png", "name"),
+        ("0.png", "image/png\r\nset-cookie: a=b", "content_type"),
+        ("0.png", "", "content_type"),
+        ("0.png", "image/svg+xml", None),
+    ],
+)
+def test_files_are_named_so_that_paths_and_headers_stay_what_they_are(
+    name: str, content_type: str, field: str | None
+) -> None:
+    file = Artifact(name=name, content_type=content_type, size_bytes=1, sha256="", width=1, height=1)
+    completion = Completion(lease_token=1, result=JobResult(artifacts=(file,)), actual_seconds=0)
+    if field is None:
+        assert check_completion(completion) is completion
+        return
+    with pytest.raises(InvalidParams) as refused:
+        check_completion(completion)
+    assert refused.value.field == f"result.artifacts.0.{field}"

@@ -1,0 +1,55 @@
+"""Which addresses may be called."""
+
+import ipaddress
+
+import pytest
+
+from diffuserve.api.webhooks.guarded_http import Guard
+
+
+@pytest.mark.parametrize(
+    "address", ["93.184.215.14", "2606:2800:21f:cb07:6820:80da:af6b:8b2c", "::ffff:8.8.8.8"]
+)
+def test_public_addresses_are_called(address: str) -> None:
+    assert Guard(()).allows(ipaddress.ip_address(address))
+
+
+@pytest.mark.parametrize(
+    "address",
+    [
+        "127.0.0.1",
+        "127.8.8.8",
+        "0.0.0.0",
+        "10.0.0.1",
+        "172.16.0.1",
+        "192.168.1.1",
+        "169.254.169.254",
+        "100.64.0.1",
+        "192.0.2.1",
+        "198.18.0.1",
+        "224.0.0.1",
+        "240.0.0.1",
+        "255.255.255.255",
+        "::",
+        "::1",
+        "fe80::1",
+        "fc00::1",
+        "ff02::1",
+        "ff0e::1",
+        "::ffff:127.0.0.1",
+        "::ffff:10.0.0.1",
+        "64:ff9b::7f00:1",
+        "2002:7f00:1::",
+        "2001:0:7f00:1::",
+    ],
+)
+def test_no_other_address_is(address: str) -> None:
+    assert not Guard(()).allows(ipaddress.ip_address(address))
+
+
+def test_the_operator_may_allow_networks() -> None:
+    guard = Guard(("10.0.0.0/8", "fd00::/8"))
+    assert guard.allows(ipaddress.ip_address("10.1.2.3"))
+    assert guard.allows(ipaddress.ip_address("::ffff:10.1.2.3"))
+    assert guard.allows(ipaddress.ip_address("fd00::1"))
+    assert not guard.allows(ipaddress.ip_address("192.168.1.1"))

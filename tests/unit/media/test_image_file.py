@@ -1,0 +1,77 @@
+from pathlib import Path
+
+import pytest
+from PIL import ExifTags, Image, PngImagePlugin
+
+from diffuserve.media.image_file import SUFFIXES, read_parameters, save_image
+
+PARAMETERS = {"prompt": "ein roter Kreis über 🟦", "seed": 2**62, "width": 128, "model_hash": "ab12"}
+LOSSY = (".webp", ".jpg", ".jpeg")
+IMAGE = Image.new("RGB", (32, 16), "red")
+
+
+@pytest.mark.parametrize("suffix", SUFFIXES)
+def test_every_format_carries_the_parameters(suffix: str, tmp_path: Path) -> None:
+    path = tmp_path / f"image{suffix}"
+    save_image(IMAGE, path, PARAMETERS)
+    assert read_parameters(path) == PARAMETERS
+    with Image.open(path) as image:
+        assert image.size == (32, 16)
+
+
+@pytest.mark.parametrize("prompt", ["a star", "<b>&amp;</b> ]]> \"'", "tab\tline\n\x07", "🟦", "\ufffe"])
+@pytest.mark.parametrize("suffix", SUFFIXES)
+def test_prompts_of_any_kind_and_of_full_length_come_back(suffix: str, prompt: str, tmp_path: Path) -> None:
+    full = (prompt * 2_000)[:2_000]
+    parameters = {"prompt": full, "negative_prompt": full, "original_prompt": full}
+    path = tmp_path / f"image{suffix}"
+    save_image(IMAGE, path, parameters)
+    assert read_parameters(path) == parameters
+
+
+@pytest.mark.parametrize("suffix", LOSSY)
+def test_lossy_formats_carry_them_as_xmp_and_as_exif(suffix: str, tmp_path: Path) -> None:
+    path = tmp_path / f"image{suffix}"
+    save_image(IMAGE, path, PARAMETERS)
+    with Image.open(path) as image:
+        assert "ein roter Kreis über 🟦" in image.info["xmp"].decode()
+        exif = image.getexif()
+    assert exif[ExifTags.Base.Software].startswith("diffuserve ")
+    assert '"seed": 4611686018427387904' in exif[ExifTags.Base.ImageDescription]
+
+
+@pytest.mark.parametrize("suffix", LOSSY)
+def test_either_of_the_two_is_enough(suffix: str, tmp_path: Path) -> None:
+    path, other = tmp_path / f"image{suffix}", tmp_path / f"other{suffix}"
+    save_image(IMAGE, path, PARAMETERS)
+    with Image.open(path) as image:
+        for kept in ({"exif": image.getexif()}, {"xmp": image.info["xmp"]}):
+            IMAGE.save(other, **kept)
+            assert read_parameters(other) == PARAMETERS
+
+
+@pytest.mark.parametrize("suffix", SUFFIXES)
+def test_without_parameters_a_file_says_nothing_of_its_origin(suffix: str, tmp_path: Path) -> None:
+    path = tmp_path / f"image{suffix}"
+    save_image(IMAGE, path, {})
+    assert read_parameters(path) == {}
+    content = path.read_bytes()
+    assert not any(sign in content for sign in (b"diffuserve", b"Exif", b"EXIF", b"XMP", b"xpacket"))
+
+
+def test_nothing_but_the_image_is_left_in_the_folder(tmp_path: Path) -> None:
+    save_image(Image.new("RGB", (8, 8)), tmp_path / "image.png", PARAMETERS)
+    assert [path.name for path in tmp_path.iterdir()] == ["image.png"]
+
+
+def test_an_image_of_another_origin_has_no_parameters(tmp_path: Path) -> None:
+    Image.new("RGB", (8, 8)).save(tmp_path / "plain.png")
+    assert read_parameters(tmp_path / "plain.png") == {}
+
+
+@pytest.mark.parametrize("text", ["no JSON", "[1]", "7", ""])
+def test_text_that_says_something_else_is_no_parameters(text: str, tmp_path: Path) -> None:
+    info = PngImagePlugin.PngInfo()
+    info.add_itxt("diffuserve", text)
+    IMAGE.save(tmp_path / "image.png", pnginfo=info)
+    assert read_parameters(tmp_path / "image.png") == {}

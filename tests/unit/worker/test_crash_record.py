@@ -1,0 +1,29 @@
+"""What outlives an engine: the attempts that it was at."""
+
+import threading
+from pathlib import Path
+
+from diffuserve.worker.crash_record import CrashRecord, read_black_box
+
+
+def test_the_newest_work_of_every_thread_is_read(tmp_path: Path) -> None:
+    box = CrashRecord(tmp_path)
+    box.note(["a long attempt", "b"])
+    box.note(["c"])
+    other = threading.Thread(target=box.note, args=(["d"],))
+    other.start()
+    other.join()
+    assert read_black_box(tmp_path) == {"c", "d"}
+
+
+def test_an_engine_that_never_began_is_at_nothing(tmp_path: Path) -> None:
+    assert read_black_box(tmp_path) == frozenset()
+    CrashRecord(tmp_path)
+    assert read_black_box(tmp_path) == frozenset()
+
+
+def test_half_a_word_says_nothing(tmp_path: Path) -> None:
+    CrashRecord(tmp_path).note(["a"])
+    [path] = tmp_path.iterdir()
+    path.write_bytes(path.read_bytes()[:-2])
+    assert read_black_box(tmp_path) == frozenset()
