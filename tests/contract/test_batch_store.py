@@ -6,7 +6,6 @@ from typing import Any
 
 import pytest
 import sqlalchemy as sa
-from tests.contract.store_driver import Time, add_worker, claim, claim_one, complete, fail, new_job
 
 from diffuserve.domain.batch import Batch, NewBatch
 from diffuserve.domain.errors import (
@@ -24,6 +23,7 @@ from diffuserve.jobs import schema
 from diffuserve.jobs.config import DAY, StoreConfig
 from diffuserve.jobs.store import JobStore
 from diffuserve.testing.fake_clock import FakeClock
+from support.store_driver import Time, add_worker, claim, claim_one, complete, fail, new_job
 
 _PLAN = Plan(name="wide", max_running=1_000, max_queued=2_000)
 

@@ -1,18 +1,6 @@
 """Claims, leases, fences and retries."""
 
 import pytest
-from tests.contract.store_driver import (
-    Time,
-    add_worker,
-    beat,
-    claim,
-    claim_one,
-    complete,
-    events,
-    fail,
-    new_job,
-    release,
-)
 
 from diffuserve.domain.errors import LeaseLost, WorkerNotFound
 from diffuserve.domain.job import Band, JobStatus
@@ -24,6 +12,18 @@ from diffuserve.jobs.config import StoreConfig
 from diffuserve.jobs.store import JobStore
 from diffuserve.testing.fake_clock import FakeClock
 from support.postgres import PostgresServer
+from support.store_driver import (
+    Time,
+    add_worker,
+    beat,
+    claim,
+    claim_one,
+    complete,
+    events,
+    fail,
+    new_job,
+    release,
+)
 
 
 async def test_jobs_of_a_tenant_are_served_in_their_order(job_store: JobStore) -> None:

@@ -7,7 +7,6 @@ from typing import Any
 
 import pytest
 import sqlalchemy as sa
-from tests.contract.store_driver import Time, add_worker, claim, claim_one, complete, fail, new_job
 
 from diffuserve.domain.errors import Conflict, JobNotFound, Unauthorized
 from diffuserve.domain.job import JobStatus
@@ -17,6 +16,7 @@ from diffuserve.jobs.config import DAY, StoreConfig
 from diffuserve.jobs.database import Transaction
 from diffuserve.jobs.store import JobStore
 from diffuserve.testing.fake_clock import FakeClock
+from support.store_driver import Time, add_worker, claim, claim_one, complete, fail, new_job
 
 _MORE_THAN_ONE_STATEMENT_TAKES = 33_000  # PostgreSQL stops at 32,767 bound values, and so do many SQLites
 _MANY = 20_000

@@ -17,7 +17,6 @@ import sqlalchemy as sa
 from hypothesis import HealthCheck, Phase, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule, run_state_machine_as_test
-from tests.contract.store_driver import add_worker, beat, claim, complete, fail, new_job, release
 
 from diffuserve.domain.errors import DiffuserveError, JobNotFound, LeaseLost, QueueFull
 from diffuserve.domain.job import Band, JobStatus
@@ -29,6 +28,7 @@ from diffuserve.jobs.config import StoreConfig
 from diffuserve.jobs.store import JobStore
 from diffuserve.testing.fake_clock import FakeClock
 from support.postgres import PostgresServer
+from support.store_driver import add_worker, beat, claim, complete, fail, new_job, release
 
 T = TypeVar("T")
 _MODELS = ("red", "blue")

@@ -3,12 +3,12 @@
 import asyncio
 
 import pytest
-from tests.contract.store_driver import add_worker, claim_one, new_job
 
 from diffuserve.domain.errors import QueueFull, TooLarge
 from diffuserve.domain.tenant import Plan
 from diffuserve.jobs.config import StoreConfig
 from diffuserve.jobs.store import JobStore
+from support.store_driver import add_worker, claim_one, new_job
 
 
 @pytest.fixture

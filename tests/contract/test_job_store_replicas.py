@@ -5,7 +5,16 @@ from collections.abc import AsyncIterator, Awaitable, Callable
 from typing import Any, TypeVar
 
 import pytest
-from tests.contract.store_driver import (
+
+from diffuserve.domain.job import JobStatus
+from diffuserve.domain.tenant import PlanOverrides, Role
+from diffuserve.domain.worker import Lease
+from diffuserve.events.memory import MemoryEventBus
+from diffuserve.jobs.config import StoreConfig
+from diffuserve.jobs.database import Database, Transaction
+from diffuserve.jobs.store import JobStore
+from diffuserve.testing.fake_clock import FakeClock
+from support.store_driver import (
     add_worker,
     beat,
     claim,
@@ -16,15 +25,6 @@ from tests.contract.store_driver import (
     new_job,
     release,
 )
-
-from diffuserve.domain.job import JobStatus
-from diffuserve.domain.tenant import PlanOverrides, Role
-from diffuserve.domain.worker import Lease
-from diffuserve.events.memory import MemoryEventBus
-from diffuserve.jobs.config import StoreConfig
-from diffuserve.jobs.database import Database, Transaction
-from diffuserve.jobs.store import JobStore
-from diffuserve.testing.fake_clock import FakeClock
 
 T = TypeVar("T")
 

@@ -1,7 +1,6 @@
 """Taking jobs in, finding them again, and what clients do to them."""
 
 import pytest
-from tests.contract.store_driver import Time, add_worker, claim, claim_one, complete, events, fail, new_job
 
 from diffuserve.domain.errors import (
     BacklogFull,
@@ -15,6 +14,7 @@ from diffuserve.domain.tenant import PlanOverrides, Role
 from diffuserve.jobs.config import DAY, StoreConfig
 from diffuserve.jobs.store import JobStore
 from diffuserve.testing.fake_clock import FakeClock
+from support.store_driver import Time, add_worker, claim, claim_one, complete, events, fail, new_job
 
 
 async def test_a_job_is_queued_with_its_first_event(job_store: JobStore) -> None:

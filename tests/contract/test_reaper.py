@@ -2,7 +2,13 @@
 
 from pathlib import Path
 
-from tests.contract.store_driver import (
+from diffuserve.domain.job import JobStatus
+from diffuserve.jobs.config import DAY
+from diffuserve.jobs.reaper import Reaper
+from diffuserve.jobs.store import JobStore
+from diffuserve.storage.local import LocalArtifactStore
+from diffuserve.testing.fake_clock import FakeClock
+from support.store_driver import (
     Time,
     add_worker,
     claim_one,
@@ -11,13 +17,6 @@ from tests.contract.store_driver import (
     new_job,
     release,
 )
-
-from diffuserve.domain.job import JobStatus
-from diffuserve.jobs.config import DAY
-from diffuserve.jobs.reaper import Reaper
-from diffuserve.jobs.store import JobStore
-from diffuserve.storage.local import LocalArtifactStore
-from diffuserve.testing.fake_clock import FakeClock
 
 
 async def test_an_outage_of_the_control_plane_costs_no_lease(job_store: JobStore, clock: FakeClock) -> None:

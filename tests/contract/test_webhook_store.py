@@ -5,7 +5,6 @@ from typing import Any
 
 import pytest
 import sqlalchemy as sa
-from tests.contract.store_driver import Time, add_worker, claim_one, complete, fail, new_job
 
 from diffuserve.domain.errors import Conflict, DeliveryNotFound, EndpointNotFound
 from diffuserve.domain.job import Job
@@ -15,6 +14,7 @@ from diffuserve.jobs.config import DAY, WEBHOOK_RETRY_SECONDS
 from diffuserve.jobs.store import JobStore
 from diffuserve.jobs.webhooks.outbox import MAX_AT_ONCE_PER_ENDPOINT
 from diffuserve.testing.fake_clock import FakeClock
+from support.store_driver import Time, add_worker, claim_one, complete, fail, new_job
 
 _URL = "https://hooks.example/diffuserve"
 _HOUR = 3_600.0

@@ -8,7 +8,6 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 import pytest
-from tests.contract.store_driver import add_worker, new_job
 
 from diffuserve.domain.job import JobResult
 from diffuserve.domain.tenant import Plan, Role
@@ -17,6 +16,7 @@ from diffuserve.events.memory import MemoryEventBus
 from diffuserve.jobs.config import StoreConfig
 from diffuserve.jobs.store import JobStore
 from diffuserve.testing.fake_clock import FakeClock
+from support.store_driver import add_worker, new_job
 
 _HOURS = 3_600.0
 

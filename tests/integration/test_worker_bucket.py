@@ -14,6 +14,7 @@ import pytest
 
 from diffuserve.domain.job import JobStatus
 from diffuserve.storage.bucket import BucketArtifactStore
+from diffuserve.worker import result_reporter
 from diffuserve.worker.agent import WorkerAgent
 from support.faulty_proxy import Answer, CutAnswer, CutRequest, FaultyProxy
 from support.plane import NULL_ENGINE, Plane, eventually, until

@@ -7,7 +7,6 @@ from pathlib import Path
 import pytest
 import typer
 from PIL import Image
-from tests.unit.cli.command import run
 
 from diffuserve.cli.calibrate import sweep
 from diffuserve.cli.destination import Destination, slug
@@ -16,6 +15,7 @@ from diffuserve.cli.loading import cost_fit_path
 from diffuserve.domain.model_spec import ModelSpec
 from diffuserve.media.image_file import save_image
 from diffuserve.settings import Settings
+from support.command import run
 
 STAR = {"prompt": "a star", "seed": 7}
 

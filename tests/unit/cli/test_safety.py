@@ -8,13 +8,13 @@ from pathlib import Path
 import numpy as np
 import pytest
 from PIL import Image
-from tests.unit.cli.command import run
 
 from diffuserve.cli.wiring.control import open_store
 from diffuserve.cli.wiring.safety import open_expander, open_prompts
 from diffuserve.domain.errors import InvalidParams
 from diffuserve.domain.safety import Action, AuditEntry, Stage
 from diffuserve.settings import Settings
+from support.command import run
 from support.text_classifiers import write_onnx_classifier
 
 POLICY = """
