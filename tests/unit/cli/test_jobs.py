@@ -133,8 +133,8 @@ async def test_images_are_saved_where_and_as_what_was_asked(
     assert [path.name for path in paths] == names
     assert sorted(path.name for path in tmp_path.iterdir()) == names
     assert [read_parameters(path)["seed"] for path in paths] == [5, 6]
-    with Image.open(paths[0]) as image:
-        assert image.format == ("WEBP" if output.endswith("webp") else "PNG")
+    with Image.open(paths[0]) as saved:
+        assert saved.format == ("WEBP" if output.endswith("webp") else "PNG")
 
 
 def test_a_job_survives_its_json() -> None:

@@ -13,7 +13,7 @@ from diffuserve.domain.errors import LeaseLost
 from diffuserve.domain.worker import Registration, WorkerReport, WorkerState
 
 REGISTRATION = Registration(models=(), report=WorkerReport(state=WorkerState.READY))
-STORED = {"name": "0.png", "size_bytes": 9, "sha256": hashlib.sha256(b"an image").hexdigest()}
+STORED = {"name": "0.png", "size_bytes": 8, "sha256": hashlib.sha256(b"an image").hexdigest()}
 
 
 class Plane:
