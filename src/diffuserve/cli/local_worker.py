@@ -10,6 +10,7 @@ from contextlib import AsyncExitStack, ExitStack, asynccontextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 
+from diffuserve.backoff import Backoff, RestartPolicy, supervise
 from diffuserve.cli.server import RunningServer
 from diffuserve.domain.errors import KeyNotFound, LeaseLost, ServerUnavailable
 from diffuserve.domain.job import JobStatus
@@ -21,8 +22,7 @@ from diffuserve.settings import Settings
 logger = logging.getLogger(__name__)
 
 BAD_INPUT = 2  # the exit code of a worker that no restart would help
-_FIRST_PAUSE, _LONGEST_PAUSE = 0.5, 30.0
-_LONG_LIFE = 60.0  # seconds after which a worker's death is news rather than a repetition
+_RESTARTS = RestartPolicy(Backoff(first_seconds=0.5, longest_seconds=30.0), healthy_seconds=60.0)
 _STOP_MARGIN = 15.0  # for the last uploads
 _LOOK_SECONDS = 0.2
 _MANY = 1_000  # more than any worker holds
@@ -50,25 +50,22 @@ class LocalWorker:
         self._log = log
         self._drain_seconds = drain_seconds
         self._process: asyncio.subprocess.Process | None = None
-        self._is_stopping = False
+        self._stopping = asyncio.Event()
 
     async def run(self) -> int:
-        """Until it is stopped (0), or could not even begin (its exit code)."""
-        pause, clock = _FIRST_PAUSE, asyncio.get_running_loop().time
-        while not self._is_stopping:
-            started = clock()
-            code = await self._run_once()
-            if self._is_stopping or code == BAD_INPUT:
-                return 0 if self._is_stopping else code
-            pause = _FIRST_PAUSE if clock() - started > _LONG_LIFE else pause
-            logger.warning("the worker ended with code %d; starting another in %.1f s", code, pause)
-            await asyncio.sleep(pause)
-            pause = min(2 * pause, _LONGEST_PAUSE)
-        return 0
+        """Keep a worker running. Return 0 once it was stopped, or the exit code of one that cannot start."""
+        code = await supervise(
+            self._run_once,
+            _RESTARTS,
+            is_final=lambda code: code == BAD_INPUT,
+            on_restart=_log_restart,
+            stop=self._stopping,
+        )
+        return 0 if self._stopping.is_set() else code
 
     async def stop(self) -> None:
         """Let it hand back what it holds, then see to it that it is gone."""
-        self._is_stopping = True
+        self._stopping.set()
         process = self._process
         if process is None or process.returncode is not None:
             return
@@ -82,7 +79,7 @@ class LocalWorker:
             await process.wait()
 
     def kill(self) -> None:
-        self._is_stopping = True
+        self._stopping.set()
         if self._process is not None and self._process.returncode is None:
             self._process.kill()
 
@@ -102,6 +99,10 @@ class LocalWorker:
             )
             os.close(reader)
             return await self._process.wait()
+
+
+def _log_restart(code: int, pause_seconds: float) -> None:
+    logger.warning("the worker ended with code %d; starting another in %.1f s", code, pause_seconds)
 
 
 @asynccontextmanager

@@ -1,13 +1,11 @@
 """Requests to the control plane that outlive its absence."""
 
-import asyncio
-import random
-import time
 from collections.abc import Mapping
 from typing import Any
 
 import httpx
 
+from diffuserve.backoff import Backoff, retry
 from diffuserve.domain.errors import (
     BacklogFull,
     BandNotAllowed,
@@ -31,7 +29,7 @@ from diffuserve.domain.errors import (
 )
 
 _RETRIED_STATUSES = frozenset({408, 425, 500, 502, 503, 504})
-_FIRST_PAUSE, _LONGEST_PAUSE = 0.1, 5.0
+_BACKOFF = Backoff(first_seconds=0.1, longest_seconds=5.0, jitter=0.5)
 
 
 class HttpTransport:
@@ -97,17 +95,7 @@ class HttpTransport:
         await self._persist(request, patience_seconds)
 
     async def _persist(self, request: httpx.Request, patience: float) -> httpx.Response:
-        deadline = time.monotonic() + patience
-        pause = _FIRST_PAUSE
-        while True:
-            failure = await self._try(request)
-            if isinstance(failure, httpx.Response):
-                return failure
-            delay = random.uniform(0.5, 1.0) * max(pause, failure.retry_after)
-            if time.monotonic() + delay > deadline:
-                raise failure
-            await asyncio.sleep(delay)
-            pause = min(2 * pause, _LONGEST_PAUSE)
+        return await retry(lambda _attempt: self._try(request), _pause, _BACKOFF, patience)
 
     def stream(self, path: str, headers: Mapping[str, str] | None = None) -> Any:
         """An open response, as a context manager; not repeated. For events and files."""
@@ -115,15 +103,16 @@ class HttpTransport:
             "GET", path, headers=headers, timeout=httpx.Timeout(30.0, connect=5.0), follow_redirects=True
         )
 
-    async def _try(self, request: httpx.Request) -> httpx.Response | ServerUnavailable:
+    async def _try(self, request: httpx.Request) -> httpx.Response:
+        """Send the request once. Raise `ServerUnavailable` for a failure that a retry may help."""
         try:
             response = await self._client.send(request)
         except httpx.TransportError as error:
-            return ServerUnavailable(
+            raise ServerUnavailable(
                 f"{_server_of(request)} does not answer ({type(error).__name__}: {error})"
-            )
+            ) from error
         if response.status_code in _RETRIED_STATUSES:
-            return ServerUnavailable(
+            raise ServerUnavailable(
                 f"{_server_of(request)} answered {response.status_code}: {_detail(response)}",
                 retry_after=_retry_after(response),
             )
@@ -152,6 +141,10 @@ _ERRORS: Mapping[str, type[DiffuserveError]] = {
         WorkerNotFound,
     )
 }
+
+
+def _pause(error: Exception) -> float | None:
+    return error.retry_after if isinstance(error, ServerUnavailable) else None
 
 
 def _server_of(request: httpx.Request) -> str:

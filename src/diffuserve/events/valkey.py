@@ -6,7 +6,6 @@ each control plane serves its own subscribers; whoever waits for news from anoth
 
 import asyncio
 import logging
-import random
 import secrets
 import time
 from collections.abc import Mapping
@@ -22,6 +21,7 @@ from redis.asyncio.retry import Retry
 from redis.backoff import NoBackoff
 from redis.exceptions import RedisError
 
+from diffuserve.backoff import Backoff, RestartPolicy, supervise
 from diffuserve.events.base import Subscription
 from diffuserve.events.memory import MemoryEventBus
 from diffuserve.events.unsent import Unsent
@@ -33,7 +33,9 @@ _BEAT_SECONDS = 2.0
 _WATCH_SECONDS = 3 * _BEAT_SECONDS
 _SILENCE_SECONDS = 2 * _BEAT_SECONDS
 _ANSWER_SECONDS = 1.0
-_FIRST_PAUSE, _LONGEST_PAUSE = 0.1, 1.0
+_RECONNECTS = RestartPolicy(
+    Backoff(first_seconds=0.1, longest_seconds=1.0, jitter=0.5), healthy_seconds=2 * _ANSWER_SECONDS
+)
 _ID_BYTES = 16
 
 Item = tuple[str, dict[str, Any] | None]
@@ -114,17 +116,17 @@ class ValkeyEventBus:
             self._unsent.num_dropped += 1
 
     async def _stay_connected(self) -> None:
-        pause = _FIRST_PAUSE
-        while True:
-            try:
-                await self._session()
-            except* (RedisError, OSError) as errors:
-                pause = _FIRST_PAUSE if self._is_connected else min(2 * pause, _LONGEST_PAUSE)
-                self._disconnected(errors.exceptions[0])
-            await asyncio.sleep(pause * random.uniform(0.5, 1.0))
+        await supervise(self._session, _RECONNECTS)
 
     async def _session(self) -> None:
-        """Until the connection breaks."""
+        """Stay connected until the connection breaks."""
+        try:
+            await self._connect()
+        except* (RedisError, OSError) as errors:
+            self._disconnected(errors.exceptions[0])
+
+    async def _connect(self) -> None:
+        """Send and receive. Raise a group of `RedisError` or `OSError` once the connection breaks."""
         async with _client(self._url) as client, client.pubsub() as ears:
             async with asyncio.timeout(_ANSWER_SECONDS):
                 await ears.subscribe(self._channel)

@@ -7,8 +7,6 @@ the commit, so the same plain statements are right on both.
 
 import asyncio
 import logging
-import random
-import time
 from collections.abc import Awaitable, Callable, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
@@ -21,6 +19,7 @@ from sqlalchemy.exc import DBAPIError
 from sqlalchemy.exc import TimeoutError as PoolTimeout
 from sqlalchemy.ext.asyncio import create_async_engine
 
+from diffuserve.backoff import Backoff, retry
 from diffuserve.domain.errors import InvalidParams, ServerUnavailable
 from diffuserve.domain.job import JobStatus
 from diffuserve.jobs.config import StoreConfig
@@ -37,7 +36,7 @@ _LOCK = 0x64696666  # any number that nobody else takes in this database
 _BUSY_SECONDS = 10.0
 _AWAY = ("08", "57P", "53", "25006")  # SQLSTATEs: connection, shutdown, resources, read-only
 _PATIENCE_SECONDS = 10.0
-_FIRST_PAUSE_SECONDS = 0.05
+_BACKOFF = Backoff(first_seconds=0.05, longest_seconds=1.0, jitter=0.5)
 
 
 @dataclass
@@ -193,24 +192,24 @@ def _run(engine: sa.Engine, work: Callable[[sa.Connection], T]) -> T:
 
 
 async def retry_while_unavailable(work: Callable[[bool], Awaitable[T]]) -> T:
-    """Do `work(is_retry)` again while the database is away, as after a restart of it.
+    """Await `work(is_retry)` again while the database is unavailable, as it is during a restart.
 
-    Raises `ServerUnavailable` when that takes too long.
+    Raise `ServerUnavailable` when that takes longer than ten seconds.
     """
-    deadline = time.monotonic() + _PATIENCE_SECONDS
-    pause, is_retry = _FIRST_PAUSE_SECONDS, False
-    while True:
-        try:
-            return await work(is_retry)
-        except Exception as error:
-            if not is_unavailable(error):
-                raise
-            if time.monotonic() + pause > deadline:
-                log.error("the database stays away: %s", error)
-                raise ServerUnavailable("the database is away; try again later", retry_after=2) from error
-            log.warning("the database is away (%s); trying again", type(error).__name__)
-        await asyncio.sleep(pause * random.uniform(0.5, 1.0))
-        pause, is_retry = min(2 * pause, 1.0), True
+    try:
+        return await retry(lambda attempt: work(attempt > 1), _pause, _BACKOFF, _PATIENCE_SECONDS)
+    except Exception as error:
+        if not is_unavailable(error):
+            raise
+        log.error("database unavailable: %s", error)
+        raise ServerUnavailable("the database is away; try again later", retry_after=2) from error
+
+
+def _pause(error: Exception) -> float | None:
+    if not is_unavailable(error):
+        return None
+    log.warning("database unavailable (%s); retrying", type(error).__name__)
+    return 0.0
 
 
 def is_unavailable(error: BaseException) -> bool:

@@ -4,9 +4,8 @@ import asyncio
 import logging
 import os
 import signal
-import time
-from contextlib import suppress
 
+from diffuserve.backoff import Backoff, RestartPolicy, supervise
 from diffuserve.client.http import HttpTransport
 from diffuserve.client.leases import LeaseClient
 from diffuserve.worker.agent import WorkerAgent
@@ -14,9 +13,9 @@ from diffuserve.worker.config import WorkerConfig
 
 log = logging.getLogger(__name__)
 
-# By then the first node has missed our beats too: its old group is gone, and cannot be joined by mistake.
-_FIRST_PAUSE, _LONGEST_PAUSE = 15.0, 60.0
-_HEALTHY_SECONDS = 60.0
+# After 15 seconds the first node has missed this node's heartbeats too: its old group has ended, and
+# cannot be joined by mistake.
+_NODE_RESTARTS = RestartPolicy(Backoff(first_seconds=15.0, longest_seconds=60.0), healthy_seconds=60.0)
 _PATIENCE_SECONDS = 6 * 3600.0
 """A running job is not given up because the control plane is away for a while."""
 
@@ -35,20 +34,21 @@ def run_node(config: WorkerConfig) -> int:
 
 
 async def _run_node(config: WorkerConfig) -> int:
-    stop, pause = asyncio.Event(), _FIRST_PAUSE
+    stop = asyncio.Event()
+
+    async def run() -> int:
+        return await _until_stopped(await asyncio.create_subprocess_exec(*config.command), stop)
+
     for number in (signal.SIGTERM, signal.SIGINT):
         asyncio.get_running_loop().add_signal_handler(number, stop.set)
-    while not stop.is_set():
-        started = time.monotonic()
-        code = await _until_stopped(await asyncio.create_subprocess_exec(*config.command), stop)
-        if stop.is_set():
-            break
-        log.warning("the ranks of this node ended (exit code %d); they start again in %.0f s", code, pause)
-        with suppress(TimeoutError):
-            await asyncio.wait_for(stop.wait(), pause)
-        is_healthy = time.monotonic() - started > _HEALTHY_SECONDS
-        pause = _FIRST_PAUSE if is_healthy else min(2 * pause, _LONGEST_PAUSE)
+    await supervise(run, _NODE_RESTARTS, on_restart=_log_restart, stop=stop)
     return 0
+
+
+def _log_restart(code: int, pause_seconds: float) -> None:
+    log.warning(
+        "the ranks of this node ended (exit code %d); they start again in %.0f s", code, pause_seconds
+    )
 
 
 async def _until_stopped(process: asyncio.subprocess.Process, stop: asyncio.Event) -> int:

@@ -6,6 +6,7 @@ import time
 from collections.abc import Callable, Mapping
 from typing import Any, TypeAlias
 
+from diffuserve.backoff import Backoff, RestartPolicy, supervise
 from diffuserve.worker.config import WorkerConfig
 from diffuserve.worker.engine_link import EngineExited, EngineLink
 from diffuserve.worker.messages import Beat, Done, Failed, FromEngine, Hello, Judged, Moved, Previewed, Ready
@@ -14,7 +15,7 @@ from diffuserve.worker.watchdog import Pulse, stall_reason
 log = logging.getLogger(__name__)
 
 FromJob: TypeAlias = Moved | Previewed | Judged | Done | Failed
-_FIRST_PAUSE, _LONGEST_PAUSE = 0.5, 30.0
+_BACKOFF = Backoff(first_seconds=0.5, longest_seconds=30.0)
 _HEALTHY_SECONDS = 60.0
 
 
@@ -42,37 +43,41 @@ class EngineSupervisor:
         self.num_deaths = 0
         self.is_stalled = False
         self.was_ever_ready = False
-        self._is_stopping = False
+        self._stopping = asyncio.Event()
 
     @property
     def is_ready(self) -> bool:
         return self.link is not None and self.token_budget is not None and not self.is_stalled
 
     async def run(self) -> int:
-        """Until the engine is beyond help; gives its last exit code."""
-        deaths, pause = 0, _FIRST_PAUSE
-        while True:
-            started = time.monotonic()
-            code = await self._live_once()
-            if self._is_stopping:
-                return code
-            if not self.was_ever_ready and code >= 0:  # it says itself that it cannot; no signal ended it
-                return code
-            self.num_deaths += 1
-            if time.monotonic() - started > _HEALTHY_SECONDS:
-                deaths, pause = 0, _FIRST_PAUSE
-            deaths += 1
-            limit = self._config.engine_restarts
-            if limit is not None and deaths > limit:
-                log.error("the engine died %d times in a row; giving up", deaths)
-                return code
-            log.warning("the engine died (exit code %d); it starts again in %.1f s", code, pause)
-            await asyncio.sleep(pause)
-            pause = min(2 * pause, _LONGEST_PAUSE)
+        """Keep an engine running, and return the exit code of the last one.
+
+        The last one is an engine that could not start, or that died too often in a row.
+        """
+        limit = self._config.engine_restarts
+        policy = RestartPolicy(_BACKOFF, _HEALTHY_SECONDS, max_in_a_row=limit)
+        code = await supervise(
+            self._live_once,
+            policy,
+            is_final=self._cannot_start,
+            on_restart=self._engine_died,
+            stop=self._stopping,
+        )
+        if limit is not None and not self._cannot_start(code) and not self._stopping.is_set():
+            log.error("the engine died %d times in a row; giving up", limit + 1)
+        return code
+
+    def _cannot_start(self, code: int) -> bool:
+        """Return whether the engine exited by itself, not by a signal, before any engine was ready."""
+        return not self.was_ever_ready and code >= 0
+
+    def _engine_died(self, code: int, pause_seconds: float) -> None:
+        self.num_deaths += 1
+        log.warning("the engine died (exit code %d); it starts again in %.1f s", code, pause_seconds)
 
     async def stop(self) -> None:
         """Let the engine save what it learnt; it is not started again."""
-        self._is_stopping = True
+        self._stopping.set()
         if self.link is not None and self.is_ready:
             await self.link.stop()
 
