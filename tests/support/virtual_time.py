@@ -26,7 +26,7 @@ class _VirtualTimeLoop(asyncio.SelectorEventLoop):
         return self.now
 
 
-class _JumpingSelector(selectors.DefaultSelector):  # type: ignore[misc, valid-type]
+class _JumpingSelector(selectors.DefaultSelector):
     """Advances the loop's clock by the time that it would have waited."""
 
     def __init__(self, loop: _VirtualTimeLoop) -> None:
