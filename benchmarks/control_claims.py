@@ -68,7 +68,7 @@ async def measure_claims(database: Database, num_queued: int, num_claims: int) -
         started = time.perf_counter()
         await _fill(store, num_queued)
         filled_in = time.perf_counter() - started
-        worker_id = await store.register(_registration())
+        worker_id = await store.leases.register(_registration())
         single = await _claim_often(store, worker_id, num_claims, num_jobs=1)
         several = await _claim_often(store, worker_id, num_claims // 4, num_jobs=8)
         return ClaimFigures(
@@ -95,7 +95,7 @@ async def _fill(store: JobStore, num_queued: int) -> None:
     dice = random.Random(0)
     for first in range(0, num_queued, _AT_ONCE):
         count = min(_AT_ONCE, num_queued - first)
-        await asyncio.gather(*(store.submit(_new_job(dice)) for _ in range(count)))
+        await asyncio.gather(*(store.jobs.submit(_new_job(dice)) for _ in range(count)))
 
 
 def _new_job(dice: random.Random) -> NewJob:
@@ -115,10 +115,10 @@ async def _claim_often(store: JobStore, worker_id: str, count: int, num_jobs: in
     for number in range(count):
         claim = Claim(claim_id=f"{num_jobs}-{number}", num_jobs=num_jobs)
         started = time.perf_counter()
-        leases = await store.claim(worker_id, claim)
+        leases = await store.leases.claim(worker_id, claim)
         milliseconds.append(1_000 * (time.perf_counter() - started))
         assert len(leases) == num_jobs
-        await asyncio.gather(*(store.complete(lease.job_id, _completion(lease)) for lease in leases))
+        await asyncio.gather(*(store.leases.complete(lease.job_id, _completion(lease)) for lease in leases))
     return milliseconds
 
 
@@ -136,7 +136,7 @@ def _registration() -> Registration:
 async def _explain_claim(store: JobStore, worker_id: str, database: Database) -> tuple[str, ...]:
     """The plan of every question that one claim asks about lanes and ready jobs."""
     with _listening() as asked:
-        await store.claim(worker_id, Claim(claim_id="explained", num_jobs=1))
+        await store.leases.claim(worker_id, Claim(claim_id="explained", num_jobs=1))
     engine = create_async_engine(database.store_url)
     explain = "EXPLAIN QUERY PLAN" if database.name == SQLITE else "EXPLAIN"
     plans = []

@@ -121,7 +121,7 @@ async def test_two_calls_with_one_key_take_one_batch_in(job_store: JobStore) -> 
 async def test_there_must_be_room_for_all_of_it(job_store: JobStore) -> None:
     with pytest.raises(TooLarge, match="2,000 jobs"):
         await job_store.batches.open(new_batch(_PLAN.max_queued + 1))
-    await job_store.submit(new_job("ada"))
+    await job_store.jobs.submit(new_job("ada"))
     with pytest.raises(QueueFull):
         await job_store.batches.open(new_batch(_PLAN.max_queued))
     with pytest.raises(BacklogFull):
@@ -129,16 +129,16 @@ async def test_there_must_be_room_for_all_of_it(job_store: JobStore) -> None:
     assert await job_store.batches.list_batches() == []
     await take_in(job_store, _PLAN.max_queued - 1)
     with pytest.raises(QueueFull):
-        await job_store.submit(new_job("ada"))
+        await job_store.jobs.submit(new_job("ada"))
 
 
 async def test_every_item_is_charged_by_itself(job_store: JobStore) -> None:
     worker = await add_worker(job_store)
     batch = await take_in(job_store, 10)
-    await job_store.submit(new_job("bob", band=Band.BATCH))
+    await job_store.jobs.submit(new_job("bob", band=Band.BATCH))
     leases = await claim(job_store, worker, 3)
     assert {one.band for one in leases} == {Band.BATCH}
-    served = [await job_store.get(one.job_id) for one in leases]
+    served = [await job_store.jobs.get(one.job_id) for one in leases]
     assert {one.tenant_id for one in served} == {"ada", "bob"}, "a batch went as a whole"
     assert batch.counts == {JobStatus.QUEUED: 10}
 
@@ -191,7 +191,7 @@ async def test_a_requeued_item_opens_the_batch_again(job_store: JobStore) -> Non
     batch = await take_in(job_store, 1)
     await fail(job_store, await claim_one(job_store, worker), retryable=False)
     [item] = await job_store.batches.ended_items(batch.id)
-    await job_store.requeue(item.id)
+    await job_store.operations.requeue(item.id)
     assert (await job_store.batches.get(batch.id)).status == "running"
     await finish(job_store, worker)
     assert (await job_store.batches.get(batch.id)).status == "completed"
@@ -226,9 +226,9 @@ async def test_a_batch_is_kept_whole_and_forgotten_whole(job_store: JobStore, cl
     await complete(job_store, await claim_one(job_store, worker))
     await fail(job_store, await claim_one(job_store, worker), retryable=False)
     clock.advance(2 * DAY)  # by which a failed job would be forgotten
-    assert await job_store.find_outdated(10) == []
+    assert await job_store.housekeeping.find_outdated(10) == []
     assert sum((await job_store.batches.get(batch.id)).counts.values()) == 2
     clock.advance(6 * DAY)
-    await job_store.forget(await job_store.find_outdated(10))
-    await job_store.find_outdated(10)
+    await job_store.housekeeping.forget(await job_store.housekeeping.find_outdated(10))
+    await job_store.housekeeping.find_outdated(10)
     assert await job_store.database.rows(sa.select(schema.batches)) == []

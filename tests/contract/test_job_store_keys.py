@@ -10,43 +10,44 @@ from diffuserve.jobs.store import JobStore
 
 
 async def test_a_key_opens_the_door_until_it_is_revoked(job_store: JobStore) -> None:
-    assert not await job_store.has_keys()
-    key, secret = await job_store.create_key(Role.TENANT, tenant_id="ada")
-    assert await job_store.has_keys()
-    assert await job_store.authenticate(secret) == key
-    await job_store.revoke_key(key.id)
+    assert not await job_store.keys.has_valid_key()
+    key, secret = await job_store.keys.create(Role.TENANT, tenant_id="ada")
+    assert await job_store.keys.has_valid_key()
+    assert await job_store.keys.authenticate(secret) == key
+    await job_store.keys.revoke(key.id)
     with pytest.raises(Unauthorized):
-        await job_store.authenticate(secret)
-    assert not await job_store.has_keys()
-    assert [one.revoked_at is None for one in await job_store.keys()] == [False]
+        await job_store.keys.authenticate(secret)
+    assert not await job_store.keys.has_valid_key()
+    assert [one.revoked_at is None for one in await job_store.keys.list_keys()] == [False]
 
 
 @pytest.mark.parametrize("wrong", ["{secret}x", "x{secret}", "", "dfs_no_key"])
 async def test_a_wrong_secret_opens_nothing(job_store: JobStore, wrong: str) -> None:
-    _, secret = await job_store.create_key(Role.OPERATOR)
+    _, secret = await job_store.keys.create(Role.OPERATOR)
     with pytest.raises(Unauthorized):
-        await job_store.authenticate(wrong.format(secret=secret))
+        await job_store.keys.authenticate(wrong.format(secret=secret))
 
 
 async def test_the_secret_itself_is_not_stored(job_store: JobStore) -> None:
-    _, shown = await job_store.create_key(Role.WORKER)
+    _, shown = await job_store.keys.create(Role.WORKER)
     rows = await job_store.database.rows(sa.select(schema.api_keys))
     assert shown.split("_", 2)[2] not in str(rows)
 
 
 async def test_a_key_sets_its_tenants_plan(job_store: JobStore) -> None:
-    assert (await job_store.tenant("ada")).plan == DEFAULT_PLANS["standard"]
-    await job_store.create_key(Role.TENANT, tenant_id="ada", plan="free", overrides=PlanOverrides(weight=9.0))
-    plan = (await job_store.tenant("ada")).plan
+    assert (await job_store.operations.tenant("ada")).plan == DEFAULT_PLANS["standard"]
+    overrides = PlanOverrides(weight=9.0)
+    await job_store.keys.create(Role.TENANT, tenant_id="ada", plan="free", overrides=overrides)
+    plan = (await job_store.operations.tenant("ada")).plan
     assert (plan.name, plan.weight, plan.max_running) == ("free", 9.0, DEFAULT_PLANS["free"].max_running)
-    await job_store.create_key(Role.TENANT, tenant_id="ada")
-    assert (await job_store.tenant("ada")).plan == plan, "a second key leaves it as it is"
+    await job_store.keys.create(Role.TENANT, tenant_id="ada")
+    assert (await job_store.operations.tenant("ada")).plan == plan, "a second key leaves it as it is"
 
 
 async def test_a_key_that_is_unknown_cannot_be_revoked(job_store: JobStore) -> None:
     with pytest.raises(KeyNotFound):
-        await job_store.revoke_key("nobody")
+        await job_store.keys.revoke("nobody")
 
 
 async def test_the_signing_secret_stays_the_same(job_store: JobStore) -> None:
-    assert await job_store.signing_secret() == await job_store.signing_secret()
+    assert await job_store.keys.signing_secret() == await job_store.keys.signing_secret()

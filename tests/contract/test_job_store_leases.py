@@ -27,7 +27,7 @@ from support.store_driver import (
 
 
 async def test_jobs_of_a_tenant_are_served_in_their_order(job_store: JobStore) -> None:
-    jobs = [await job_store.submit(new_job()) for _ in range(6)]
+    jobs = [await job_store.jobs.submit(new_job()) for _ in range(6)]
     worker = await add_worker(job_store)
     leases = await claim(job_store, worker, num_jobs=4) + await claim(job_store, worker, num_jobs=4)
     assert [lease.job_id for lease in leases] == [job.id for job in jobs]
@@ -35,8 +35,8 @@ async def test_jobs_of_a_tenant_are_served_in_their_order(job_store: JobStore) -
 
 
 async def test_a_worker_gets_only_models_that_it_serves(job_store: JobStore) -> None:
-    await job_store.submit(new_job(model="other"))
-    mine = await job_store.submit(new_job(model="tiny"))
+    await job_store.jobs.submit(new_job(model="other"))
+    mine = await job_store.jobs.submit(new_job(model="tiny"))
     worker = await add_worker(job_store, "tiny", "third")
     assert [lease.job_id for lease in await claim(job_store, worker, num_jobs=5)] == [mine.id]
 
@@ -50,7 +50,7 @@ async def test_an_unknown_worker_must_register(job_store: JobStore) -> None:
 
 async def test_a_claim_stays_within_its_tokens_but_always_gives_one_job(job_store: JobStore) -> None:
     for tokens in (500, 40, 40, 40):
-        await job_store.submit(new_job(step_tokens=tokens))
+        await job_store.jobs.submit(new_job(step_tokens=tokens))
     worker = await add_worker(job_store)
     assert [one.step_tokens for one in await claim(job_store, worker, 8, num_tokens=100)] == [500]
     assert [one.step_tokens for one in await claim(job_store, worker, 8, num_tokens=100)] == [40, 40]
@@ -58,7 +58,7 @@ async def test_a_claim_stays_within_its_tokens_but_always_gives_one_job(job_stor
 
 async def test_the_same_claim_gets_the_same_leases_again(job_store: JobStore) -> None:
     for _ in range(4):
-        await job_store.submit(new_job())
+        await job_store.jobs.submit(new_job())
     worker = await add_worker(job_store)
     first = await claim(job_store, worker, num_jobs=2, claim_id="lost answer")
     again = await claim(job_store, worker, num_jobs=2, claim_id="lost answer")
@@ -67,9 +67,9 @@ async def test_the_same_claim_gets_the_same_leases_again(job_store: JobStore) ->
 
 
 async def test_no_tenant_runs_more_than_its_plan_allows(job_store: JobStore) -> None:
-    await job_store.create_key(Role.TENANT, tenant_id="ada", overrides=PlanOverrides(max_running=2))
+    await job_store.keys.create(Role.TENANT, tenant_id="ada", overrides=PlanOverrides(max_running=2))
     for _ in range(5):
-        await job_store.submit(new_job("ada"))
+        await job_store.jobs.submit(new_job("ada"))
     worker = await add_worker(job_store)
     leases = await claim(job_store, worker, num_jobs=5)
     assert len(leases) == 2
@@ -81,27 +81,27 @@ async def test_no_tenant_runs_more_than_its_plan_allows(job_store: JobStore) -> 
 async def test_a_better_band_goes_first_until_a_worse_one_has_waited(
     job_store: JobStore, clock: FakeClock, store_config: StoreConfig
 ) -> None:
-    slow = await job_store.submit(new_job("ada", band=Band.STANDARD))
+    slow = await job_store.jobs.submit(new_job("ada", band=Band.STANDARD))
     clock.advance(store_config.ageing_seconds + 1)
-    batch = await job_store.submit(new_job("ada", band=Band.BATCH))
-    fast = await job_store.submit(new_job("bob", band=Band.INTERACTIVE))
+    batch = await job_store.jobs.submit(new_job("ada", band=Band.BATCH))
+    fast = await job_store.jobs.submit(new_job("bob", band=Band.INTERACTIVE))
     worker = await add_worker(job_store)
     order = [lease.job_id for lease in await claim(job_store, worker, num_jobs=3)]
     assert order == [slow.id, fast.id, batch.id], "the standard job has aged into the first band"
 
 
 async def test_tenants_share_by_weight_in_predicted_seconds(job_store: JobStore) -> None:
-    await job_store.create_key(
+    await job_store.keys.create(
         Role.TENANT, tenant_id="ada", overrides=PlanOverrides(weight=1.0, max_running=99)
     )
-    await job_store.create_key(
+    await job_store.keys.create(
         Role.TENANT, tenant_id="bob", overrides=PlanOverrides(weight=3, max_running=99)
     )
     for _ in range(40):
-        await job_store.submit(new_job("ada"))
-        await job_store.submit(new_job("bob"))
+        await job_store.jobs.submit(new_job("ada"))
+        await job_store.jobs.submit(new_job("bob"))
     leases = await claim(job_store, await add_worker(job_store), num_jobs=40)
-    tenants = [(await job_store.get(lease.job_id)).tenant_id for lease in leases]
+    tenants = [(await job_store.jobs.get(lease.job_id)).tenant_id for lease in leases]
     assert tenants.count("bob") == pytest.approx(30, abs=1)
 
 
@@ -109,26 +109,26 @@ async def test_what_a_job_took_replaces_what_was_predicted(job_store: JobStore) 
     worker = await add_worker(job_store)
     for tenant in ("ada", "bob"):
         for _ in range(12):
-            await job_store.submit(new_job(tenant))
+            await job_store.jobs.submit(new_job(tenant))
     first, second = await claim(job_store, worker, num_jobs=2)
     await complete(job_store, first, seconds=6.0)
     await complete(job_store, second, seconds=1.0)
-    heavy = (await job_store.get(first.job_id)).tenant_id
+    heavy = (await job_store.jobs.get(first.job_id)).tenant_id
     leases = await claim(job_store, worker, num_jobs=5)
-    tenants = [(await job_store.get(lease.job_id)).tenant_id for lease in leases]
+    tenants = [(await job_store.jobs.get(lease.job_id)).tenant_id for lease in leases]
     assert heavy not in tenants, "it owes five seconds"
 
 
 async def test_idleness_earns_no_credit(job_store: JobStore) -> None:
     worker = await add_worker(job_store)
     for _ in range(30):
-        await job_store.submit(new_job("ada"))
+        await job_store.jobs.submit(new_job("ada"))
     for _ in range(20):
         await complete(job_store, await claim_one(job_store, worker))
     for _ in range(10):
-        await job_store.submit(new_job("late"))
+        await job_store.jobs.submit(new_job("late"))
     leases = await claim(job_store, worker, num_jobs=10)
-    tenants = [(await job_store.get(lease.job_id)).tenant_id for lease in leases]
+    tenants = [(await job_store.jobs.get(lease.job_id)).tenant_id for lease in leases]
     assert 4 <= tenants.count("late") <= 6
 
 
@@ -136,9 +136,9 @@ async def test_a_resident_model_goes_first_but_not_for_ever(
     job_store: JobStore, store_config: StoreConfig
 ) -> None:
     worker = await add_worker(job_store, "cold", "warm")
-    cold = await job_store.submit(new_job(model="cold"))
+    cold = await job_store.jobs.submit(new_job(model="cold"))
     for _ in range(100):
-        await job_store.submit(new_job(model="warm"))
+        await job_store.jobs.submit(new_job(model="warm"))
     served = []
     while cold.id not in served:
         (lease,) = await claim(job_store, worker, resident_models=("warm",))
@@ -151,12 +151,12 @@ async def test_a_resident_model_goes_first_but_not_for_ever(
 async def test_a_stale_token_changes_nothing(job_store: JobStore, clock: FakeClock, how: str) -> None:
     time = Time(job_store, clock)
     worker = await add_worker(job_store)
-    job = await job_store.submit(new_job())
+    job = await job_store.jobs.submit(new_job())
     stale = await claim_one(job_store, worker)
     await time.pass_by(40.0)
     fresh = await claim_one(job_store, await add_worker(job_store))
     assert fresh.lease_token == stale.lease_token + 1
-    before = await job_store.get(job.id)
+    before = await job_store.jobs.get(job.id)
     said = {
         "complete": lambda: complete(job_store, stale),
         "fail": lambda: fail(job_store, stale, retryable=False),
@@ -165,13 +165,13 @@ async def test_a_stale_token_changes_nothing(job_store: JobStore, clock: FakeClo
     with pytest.raises(LeaseLost):
         await said[how]()
     with pytest.raises(LeaseLost):
-        await job_store.check_lease(job.id, stale.lease_token)
-    assert await job_store.get(job.id) == before
+        await job_store.leases.check(job.id, stale.lease_token)
+    assert await job_store.jobs.get(job.id) == before
     await complete(job_store, fresh)
 
 
 async def test_repeating_what_finished_a_job_gives_its_status_again(job_store: JobStore) -> None:
-    job = await job_store.submit(new_job())
+    job = await job_store.jobs.submit(new_job())
     lease = await claim_one(job_store, await add_worker(job_store))
     assert await complete(job_store, lease) == JobStatus.SUCCEEDED
     assert await complete(job_store, lease) == JobStatus.SUCCEEDED
@@ -182,11 +182,11 @@ async def test_a_token_that_was_taken_away_finishes_nothing(
     job_store: JobStore, clock: FakeClock, store_config: StoreConfig
 ) -> None:
     time = Time(job_store, clock)
-    job = await job_store.submit(new_job(timeout=10.0))
+    job = await job_store.jobs.submit(new_job(timeout=10.0))
     worker = await add_worker(job_store)
     lease = await claim_one(job_store, worker)
     await time.pass_by(12.0)
-    after = await job_store.get(job.id)
+    after = await job_store.jobs.get(job.id)
     assert after.status is JobStatus.FAILED
     assert after.error is not None
     assert after.error.code == "timeout"
@@ -198,29 +198,29 @@ async def test_heartbeats_renew_what_they_name_and_tell_of_the_rest(
     job_store: JobStore, clock: FakeClock
 ) -> None:
     time = Time(job_store, clock)
-    kept, dropped = [await job_store.submit(new_job()) for _ in range(2)]
+    kept, dropped = [await job_store.jobs.submit(new_job()) for _ in range(2)]
     worker = await add_worker(job_store)
     leases = {one.job_id: one for one in await claim(job_store, worker, num_jobs=2)}
     for _ in range(5):
         await time.pass_by(10.0)
         await beat(job_store, worker, leases[kept.id])
-    assert (await job_store.get(kept.id)).status is JobStatus.RUNNING
-    assert (await job_store.get(dropped.id)).status is JobStatus.QUEUED
+    assert (await job_store.jobs.get(kept.id)).status is JobStatus.RUNNING
+    assert (await job_store.jobs.get(dropped.id)).status is JobStatus.QUEUED
     orders = await beat(job_store, worker, *leases.values())
     assert orders.lost == (dropped.id,)
-    await job_store.cancel(kept.id)
+    await job_store.jobs.cancel(kept.id)
     assert (await beat(job_store, worker, leases[kept.id])).cancel == (kept.id,)
 
 
 async def test_an_expired_lease_is_given_back_at_the_old_place(job_store: JobStore, clock: FakeClock) -> None:
     time = Time(job_store, clock)
-    jobs = [await job_store.submit(new_job(cost_seconds=50.0 if i == 0 else 1.0)) for i in range(3)]
-    other = await job_store.submit(new_job("bob"))
+    jobs = [await job_store.jobs.submit(new_job(cost_seconds=50.0 if i == 0 else 1.0)) for i in range(3)]
+    other = await job_store.jobs.submit(new_job("bob"))
     worker = await add_worker(job_store)
     lease = await claim_one(job_store, worker)
     assert lease.job_id == jobs[0].id
     await time.pass_by(60.0)
-    assert (await job_store.get(jobs[0].id)).status is JobStatus.QUEUED, "within twice the lease"
+    assert (await job_store.jobs.get(jobs[0].id)).status is JobStatus.QUEUED, "within twice the lease"
     order = [one.job_id for one in await claim(job_store, await add_worker(job_store), num_jobs=4)]
     assert order.index(jobs[0].id) < order.index(jobs[1].id) < order.index(jobs[2].id)
     assert jobs[0].id in order[:2], "what it was charged was given back"
@@ -229,15 +229,15 @@ async def test_an_expired_lease_is_given_back_at_the_old_place(job_store: JobSto
 
 async def test_a_job_fails_once_too_many_workers_were_lost(job_store: JobStore, clock: FakeClock) -> None:
     time = Time(job_store, clock)
-    job = await job_store.submit(new_job())
+    job = await job_store.jobs.submit(new_job())
     worker = await add_worker(job_store)
     for _ in range(3):
         await claim_one(job_store, worker)
         await time.pass_by(40.0)
-        assert (await job_store.get(job.id)).status is JobStatus.QUEUED
+        assert (await job_store.jobs.get(job.id)).status is JobStatus.QUEUED
     lease = await claim_one(job_store, worker)
     assert await release(job_store, lease, ReleaseCause.WORKER_LOST) == JobStatus.FAILED
-    after = await job_store.get(job.id)
+    after = await job_store.jobs.get(job.id)
     assert after.error is not None
     assert after.error.code == "worker_lost"
     assert after.attempt == 4
@@ -247,33 +247,33 @@ async def test_transient_failures_are_tried_again_later_and_later(
     job_store: JobStore, clock: FakeClock
 ) -> None:
     time = Time(job_store, clock, step=0.25)
-    job = await job_store.submit(new_job())
+    job = await job_store.jobs.submit(new_job())
     worker = await add_worker(job_store)
     waits = []
     for _ in range(3):
         assert await fail(job_store, await claim_one(job_store, worker), retryable=True) == JobStatus.QUEUED
         assert await claim(job_store, worker) == [], "not at once"
         start = time.clock.now
-        while not await job_store.lanes():
+        while not await job_store.operations.lanes():
             await time.pass_by(0.25)
         waits.append(time.clock.now - start)
     assert waits[0] <= 1.25
     assert 0.5 <= waits[1] <= 2.25
     assert 1.0 <= waits[2] <= 4.25
     assert await fail(job_store, await claim_one(job_store, worker), retryable=True) == JobStatus.FAILED
-    after = await job_store.get(job.id)
+    after = await job_store.jobs.get(job.id)
     assert after.error is not None
     assert after.error.code == "broken"
 
 
 async def test_bad_input_is_not_tried_again(job_store: JobStore) -> None:
-    await job_store.submit(new_job())
+    await job_store.jobs.submit(new_job())
     lease = await claim_one(job_store, await add_worker(job_store))
     assert await fail(job_store, lease, retryable=False) == JobStatus.FAILED
 
 
 async def test_what_a_drain_hands_back_costs_no_attempt(job_store: JobStore) -> None:
-    job = await job_store.submit(new_job())
+    job = await job_store.jobs.submit(new_job())
     worker = await add_worker(job_store)
     for _ in range(8):
         assert await release(job_store, await claim_one(job_store, worker)) == JobStatus.QUEUED
@@ -282,23 +282,23 @@ async def test_what_a_drain_hands_back_costs_no_attempt(job_store: JobStore) -> 
 
 
 async def test_a_draining_worker_gets_no_more(job_store: JobStore) -> None:
-    await job_store.submit(new_job())
+    await job_store.jobs.submit(new_job())
     worker = await add_worker(job_store)
-    await job_store.drain(worker)
+    await job_store.leases.drain(worker)
     assert await claim(job_store, worker) == []
-    assert (await job_store.orders(worker)).drain
+    assert (await job_store.leases.control_commands(worker)).drain
     with pytest.raises(WorkerNotFound):
-        await job_store.drain("worker_nobody")
+        await job_store.leases.drain("worker_nobody")
 
 
 async def test_whoever_waits_is_told_of_changes(job_store: JobStore, bus: MemoryEventBus) -> None:
     worker = await add_worker(job_store)
     with bus.subscribe(QUEUE) as queue, bus.subscribe(worker_topic(worker)) as orders:
-        job = await job_store.submit(new_job())
+        job = await job_store.jobs.submit(new_job())
         assert await queue.get(1.0) == {"type": "ready"}
         lease = await claim_one(job_store, worker)
         with bus.subscribe(job_topic(job.id)) as news:
-            await job_store.cancel(job.id)
+            await job_store.jobs.cancel(job.id)
             assert await news.get(1.0) == {"type": "changed"}
             assert await orders.get(1.0) == {"type": "cancel", "job_id": job.id}
             await complete(job_store, lease)
@@ -307,14 +307,14 @@ async def test_whoever_waits_is_told_of_changes(job_store: JobStore, bus: Memory
 
 async def test_workers_and_models_are_known(job_store: JobStore, clock: FakeClock) -> None:
     worker = await add_worker(job_store, "tiny", "other")
-    await job_store.submit(new_job())
+    await job_store.jobs.submit(new_job())
     await claim_one(job_store, worker)
-    (known,) = await job_store.workers()
+    (known,) = await job_store.operations.workers()
     assert (known.id, known.num_leases, known.models) == (worker, 1, ("tiny", "other"))
     assert known.state is WorkerState.READY
-    assert set(await job_store.models()) == {"tiny", "other"}
+    assert set(await job_store.operations.models()) == {"tiny", "other"}
     clock.advance(31.0)
-    assert (await job_store.workers())[0].state is WorkerState.LOST
+    assert (await job_store.operations.workers())[0].state is WorkerState.LOST
 
 
 class TestRestart:
@@ -326,21 +326,21 @@ class TestRestart:
         self, job_store: JobStore, postgres: PostgresServer
     ) -> None:
         worker = await add_worker(job_store)
-        before = await job_store.submit(new_job())
+        before = await job_store.jobs.submit(new_job())
         lease = await claim_one(job_store, worker)
         postgres.restart()
         assert await complete(job_store, lease) == JobStatus.SUCCEEDED
-        after = await job_store.submit(new_job())
-        assert {job.id for job in await job_store.list_jobs()} == {before.id, after.id}
+        after = await job_store.jobs.submit(new_job())
+        assert {job.id for job in await job_store.jobs.list_jobs()} == {before.id, after.id}
 
 
 async def test_a_job_that_is_suspected_stays_so(job_store: JobStore) -> None:
     worker = await add_worker(job_store)
-    job = await job_store.submit(new_job())
+    job = await job_store.jobs.submit(new_job())
     lease = await claim_one(job_store, worker)
     assert not lease.is_suspect
     lost = Release(lease_token=lease.lease_token, cause=ReleaseCause.WORKER_LOST, is_suspect=True)
-    await job_store.release(job.id, lost)
+    await job_store.leases.release(job.id, lost)
     second = await claim_one(job_store, worker)
     assert second.is_suspect
     await release(job_store, second, ReleaseCause.DRAIN)

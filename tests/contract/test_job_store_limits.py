@@ -46,17 +46,17 @@ async def _copy_job(store: JobStore, job_id: str, copies: int) -> None:
 
 
 async def test_any_number_of_jobs_may_expire_at_once(job_store: JobStore, clock: FakeClock) -> None:
-    job = await job_store.submit(new_job(expires_in=5.0))
+    job = await job_store.jobs.submit(new_job(expires_in=5.0))
     await _copy_job(job_store, job.id, _MORE_THAN_ONE_STATEMENT_TAKES)
     worker = await add_worker(job_store)
     clock.advance(6.0)
-    lasting = await job_store.submit(new_job("bob"))
+    lasting = await job_store.jobs.submit(new_job("bob"))
     given = await claim(job_store, worker, num_jobs=5) + await claim(job_store, worker, num_jobs=5)
     assert [lease.job_id for lease in given] == [lasting.id]
     await complete(job_store, given[0])
     for _ in range(200):
         await Time(job_store, clock).pass_by(2.0)
-        if not await job_store.lanes():
+        if not await job_store.operations.lanes():
             break
     statuses = await job_store.database.rows(
         sa.select(schema.jobs.c.status, sa.func.count()).group_by(schema.jobs.c.status)
@@ -65,23 +65,23 @@ async def test_any_number_of_jobs_may_expire_at_once(job_store: JobStore, clock:
 
 
 async def test_files_of_any_number_of_jobs_are_compared(job_store: JobStore) -> None:
-    job = await job_store.submit(new_job())
+    job = await job_store.jobs.submit(new_job())
     names = [f"job_{i}" for i in range(_MORE_THAN_ONE_STATEMENT_TAKES)]
-    assert await job_store.tokens_of([*names, job.id]) == {job.id: 0}
+    assert await job_store.housekeeping.tokens_of([*names, job.id]) == {job.id: 0}
 
 
 async def test_a_job_that_is_requeued_just_before_it_is_forgotten_lives(
     job_store: JobStore, clock: FakeClock
 ) -> None:
-    job = await job_store.submit(new_job())
+    job = await job_store.jobs.submit(new_job())
     worker = await add_worker(job_store)
     await fail(job_store, await claim_one(job_store, worker), retryable=False)
     clock.advance(DAY + 60)
-    outdated = await job_store.find_outdated(10)
+    outdated = await job_store.housekeeping.find_outdated(10)
     assert outdated == [job.id]
-    await job_store.requeue(job.id)
-    assert await job_store.forget(outdated) == []
-    assert (await job_store.get(job.id)).status is JobStatus.QUEUED
+    await job_store.operations.requeue(job.id)
+    assert await job_store.housekeeping.forget(outdated) == []
+    assert (await job_store.jobs.get(job.id)).status is JobStatus.QUEUED
     lease = await claim_one(job_store, await add_worker(job_store))
     assert await complete(job_store, lease) == JobStatus.SUCCEEDED
 
@@ -89,13 +89,13 @@ async def test_a_job_that_is_requeued_just_before_it_is_forgotten_lives(
 async def test_a_large_backlog_of_old_jobs_goes_in_small_transactions(
     job_store: JobStore, clock: FakeClock
 ) -> None:
-    jobs = await asyncio.gather(*(job_store.submit(new_job()) for _ in range(25)))
+    jobs = await asyncio.gather(*(job_store.jobs.submit(new_job()) for _ in range(25)))
     for job in jobs:
-        await job_store.cancel(job.id)
+        await job_store.jobs.cancel(job.id)
     clock.advance(DAY + 1)
     sizes = []
-    while outdated := await job_store.find_outdated(10):
-        await job_store.forget(outdated)
+    while outdated := await job_store.housekeeping.find_outdated(10):
+        await job_store.housekeeping.forget(outdated)
         sizes.append(len(outdated))
     assert sizes == [10, 10, 5]
     assert await job_store.database.rows(sa.select(schema.job_events)) == []
@@ -103,30 +103,35 @@ async def test_a_large_backlog_of_old_jobs_goes_in_small_transactions(
 
 @pytest.mark.parametrize("name", ["", "\x00", "job_\x00", "job_' OR '1'='1", "😀" * 50, "x" * 100_000])
 async def test_a_name_that_no_job_has_is_not_found(job_store: JobStore, name: str) -> None:
-    await job_store.submit(new_job())
-    for act in (job_store.get, job_store.cancel, job_store.delete, job_store.requeue):
+    await job_store.jobs.submit(new_job())
+    for act in (
+        job_store.jobs.get,
+        job_store.jobs.cancel,
+        job_store.jobs.delete,
+        job_store.operations.requeue,
+    ):
         with pytest.raises(JobNotFound):
             await act(name)
-    assert await job_store.events_after(name) == []
-    assert len(await job_store.list_jobs()) == 1
+    assert await job_store.jobs.events_after(name) == []
+    assert len(await job_store.jobs.list_jobs()) == 1
     with pytest.raises(Unauthorized):
-        await job_store.authenticate(f"dfs_{name}_{name}")
+        await job_store.keys.authenticate(f"dfs_{name}_{name}")
 
 
 async def test_nothing_that_people_write_is_changed(job_store: JobStore) -> None:
     text = "'; DROP TABLE jobs; --\x00\t\n\\ \U0001f600 \u202e %s :x {} \x7f"
     given = {"prompt": text, "nested": {"list": [1, 2.5, None, True, text]}}
-    job = await job_store.submit(new_job(input=given, metadata=given))
-    assert (await job_store.get(job.id)).input == given
-    assert (await job_store.get(job.id)).metadata == given
+    job = await job_store.jobs.submit(new_job(input=given, metadata=given))
+    assert (await job_store.jobs.get(job.id)).input == given
+    assert (await job_store.jobs.get(job.id)).metadata == given
     assert (await claim_one(job_store, await add_worker(job_store))).input == given
 
 
 async def test_a_live_job_cannot_be_requeued_by_name(job_store: JobStore) -> None:
-    job = await job_store.submit(new_job())
+    job = await job_store.jobs.submit(new_job())
     await claim_one(job_store, await add_worker(job_store))
     with pytest.raises(Conflict):
-        await job_store.requeue(job.id)
+        await job_store.operations.requeue(job.id)
 
 
 def _let_postgresql_count(transaction: Transaction) -> None:
@@ -167,20 +172,20 @@ class TestPlans:
     async def test_no_statement_of_a_jobs_life_reads_all_that_wait(
         self, job_store: JobStore, clock: FakeClock
     ) -> None:
-        first = await job_store.submit(new_job())
+        first = await job_store.jobs.submit(new_job())
         await _copy_job(job_store, first.id, _MANY)
         await job_store.database.write(_let_postgresql_count)
         worker = await add_worker(job_store)
-        await job_store.reap("reaper")
+        await job_store.housekeeping.reap("reaper")
         with self.recorded() as sent:
-            job = await job_store.submit(new_job(idempotency_key="k"))
+            job = await job_store.jobs.submit(new_job(idempotency_key="k"))
             lease, other = await claim(job_store, worker, num_jobs=2)
             await complete(job_store, lease)
             await fail(job_store, other, retryable=True)
-            await job_store.cancel(job.id)
-            await job_store.reap("reaper")
-            await job_store.list_jobs(limit=5)
-            await job_store.events_after(job.id)
+            await job_store.jobs.cancel(job.id)
+            await job_store.housekeeping.reap("reaper")
+            await job_store.jobs.list_jobs(limit=5)
+            await job_store.jobs.events_after(job.id)
         plans = await self.plans(job_store, sent)
         assert any("ready_by_lane" in plan for plan in plans)
         for plan in plans:

@@ -83,7 +83,7 @@ class JobStoreMachine(RuleBasedStateMachine):
             tenant, model=model, band=band, cost_seconds=cost, expires_in=expires_in, idempotency_key=key
         )
         try:
-            self.accepted.add(self.do(self.store.submit(new)).id)
+            self.accepted.add(self.do(self.store.jobs.submit(new)).id)
         except (QueueFull, JobNotFound):  # the key's job was deleted
             return
 
@@ -137,9 +137,9 @@ class JobStoreMachine(RuleBasedStateMachine):
 
     @rule()
     def forget(self) -> None:
-        outdated = self.do(self.store.find_outdated(100))
+        outdated = self.do(self.store.housekeeping.find_outdated(100))
         assert set(outdated) <= self.deleted
-        self.do(self.store.forget(outdated))
+        self.do(self.store.housekeeping.forget(outdated))
 
     @invariant()
     def counters_agree_with_tables(self) -> None:
@@ -199,7 +199,7 @@ class JobStoreMachine(RuleBasedStateMachine):
         assert self.accepted - self.deleted <= set(jobs)
         assert not self.rows(schema.leases)
         for job_id, status in jobs.items():
-            kinds = [event.type for event in self.do(self.store.events_after(job_id))]
+            kinds = [event.type for event in self.do(self.store.jobs.events_after(job_id))]
             assert kinds[-1] == status
             assert kinds.count("succeeded") <= 1
         self.do(self.store.close())
@@ -208,7 +208,7 @@ class JobStoreMachine(RuleBasedStateMachine):
     def pass_by(self, seconds: float) -> None:
         while seconds > 0:
             self.clock.advance(min(seconds, 2.0))
-            self.do(self.store.reap("reaper"))
+            self.do(self.store.housekeeping.reap("reaper"))
             seconds -= 2.0
 
     def rows(self, table: sa.Table) -> list[Any]:

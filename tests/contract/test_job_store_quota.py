@@ -18,29 +18,29 @@ def store_config() -> StoreConfig:
 
 async def test_a_tenant_queues_as_many_gpu_seconds_as_its_plan_allows(job_store: JobStore) -> None:
     for _ in range(2):
-        await job_store.submit(new_job(cost_seconds=4.0))
+        await job_store.jobs.submit(new_job(cost_seconds=4.0))
     with pytest.raises(QueueFull, match="device-seconds") as refused:
-        await job_store.submit(new_job(cost_seconds=4.0))
+        await job_store.jobs.submit(new_job(cost_seconds=4.0))
     assert refused.value.retry_after is not None
-    await job_store.submit(new_job(cost_seconds=2.0))
-    await job_store.submit(new_job("bob", cost_seconds=4.0))
+    await job_store.jobs.submit(new_job(cost_seconds=2.0))
+    await job_store.jobs.submit(new_job("bob", cost_seconds=4.0))
 
 
 async def test_what_has_started_waits_no_more(job_store: JobStore) -> None:
-    await job_store.submit(new_job(cost_seconds=9.0))
+    await job_store.jobs.submit(new_job(cost_seconds=9.0))
     with pytest.raises(QueueFull):
-        await job_store.submit(new_job(cost_seconds=9.0))
+        await job_store.jobs.submit(new_job(cost_seconds=9.0))
     await claim_one(job_store, await add_worker(job_store))
-    await job_store.submit(new_job(cost_seconds=9.0))
+    await job_store.jobs.submit(new_job(cost_seconds=9.0))
 
 
 async def test_submits_at_once_are_counted_together(job_store: JobStore) -> None:
     answers = await asyncio.gather(
-        *(job_store.submit(new_job(cost_seconds=3.0)) for _ in range(12)), return_exceptions=True
+        *(job_store.jobs.submit(new_job(cost_seconds=3.0)) for _ in range(12)), return_exceptions=True
     )
     assert sum(isinstance(answer, QueueFull) for answer in answers) == 9
 
 
 async def test_a_job_that_is_larger_than_the_limit_is_not_told_to_come_back(job_store: JobStore) -> None:
     with pytest.raises(TooLarge, match="10 device-seconds"):
-        await job_store.submit(new_job(cost_seconds=50.0))
+        await job_store.jobs.submit(new_job(cost_seconds=50.0))

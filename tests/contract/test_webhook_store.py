@@ -25,7 +25,7 @@ def hook(url: str = _URL, *events: WebhookEvent) -> Webhook:
 
 
 async def submit(store: JobStore, tenant: str = "ada", url: str = _URL, **values: Any) -> Job:
-    return await store.submit(new_job(tenant, webhook=hook(url), **values))
+    return await store.jobs.submit(new_job(tenant, webhook=hook(url), **values))
 
 
 async def due(store: JobStore, limit: int = 64, *busy: str) -> list[DueDelivery]:
@@ -34,7 +34,7 @@ async def due(store: JobStore, limit: int = 64, *busy: str) -> list[DueDelivery]
 
 async def cancel_one(store: JobStore, url: str = _URL, tenant: str = "ada") -> Job:
     """A job that has ended, the quickest way."""
-    return await store.cancel((await submit(store, tenant, url)).id)
+    return await store.jobs.cancel((await submit(store, tenant, url)).id)
 
 
 async def the_delivery(store: JobStore) -> Delivery:
@@ -54,7 +54,7 @@ async def test_every_end_of_a_job_is_told_once(job_store: JobStore, clock: FakeC
     expected[(await cancel_one(job_store)).id] = "job.canceled"
     running = await submit(job_store)
     lease = await claim_one(job_store, worker)
-    await job_store.cancel(running.id)
+    await job_store.jobs.cancel(running.id)
     await complete(job_store, lease)
     expected[running.id] = "job.canceled"
     expected[(await submit(job_store, timeout=5.0)).id] = "job.failed"
@@ -76,8 +76,8 @@ async def test_a_retry_is_no_end(job_store: JobStore) -> None:
 
 async def test_only_what_was_asked_for_is_told(job_store: JobStore) -> None:
     only_failures = hook(_URL, WebhookEvent.JOB_FAILED)
-    await job_store.cancel((await job_store.submit(new_job(webhook=only_failures))).id)
-    await job_store.cancel((await job_store.submit(new_job())).id)
+    await job_store.jobs.cancel((await job_store.jobs.submit(new_job(webhook=only_failures))).id)
+    await job_store.jobs.cancel((await job_store.jobs.submit(new_job())).id)
     assert await due(job_store) == []
     assert await job_store.webhooks.endpoints() == []
 
@@ -87,8 +87,8 @@ async def test_a_message_is_written_with_the_status_or_not_at_all(job_store: Job
     drop = sa.text("DROP TABLE webhook_deliveries")
     await job_store.database.write(lambda transaction: transaction.execute(drop))
     with pytest.raises(sa.exc.DBAPIError):
-        await job_store.cancel(job.id)
-    assert (await job_store.get(job.id)).status == "queued"
+        await job_store.jobs.cancel(job.id)
+    assert (await job_store.jobs.get(job.id)).status == "queued"
 
 
 async def test_a_tenant_has_one_endpoint_for_each_url(job_store: JobStore) -> None:
@@ -238,6 +238,6 @@ async def test_old_deliveries_are_forgotten_and_open_ones_are_not(
     first, _open = await due(job_store)
     await job_store.webhooks.record(Attempt(first.delivery.id, 200))
     clock.advance(8 * DAY)
-    await job_store.find_outdated(10)
+    await job_store.housekeeping.find_outdated(10)
     rows = await job_store.database.rows(sa.select(schema.webhook_deliveries))
     assert [row.status for row in rows] == ["pending"]

@@ -28,7 +28,7 @@ async def plane(tmp_path: Path, artifacts: LocalArtifactStore | BucketArtifactSt
     plane = Plane(tmp_path, artifacts)
     await plane.store.open()
     await plane.listen()
-    reaper = asyncio.create_task(Reaper(plane.store, plane.artifacts).run())
+    reaper = asyncio.create_task(Reaper(plane.store.housekeeping, plane.artifacts).run())
     yield plane
     reaper.cancel()
     await plane.vanish()

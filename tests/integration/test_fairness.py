@@ -52,9 +52,9 @@ class Simulation:
     async def _claim(self, worker: str, claim_id: str, resident: str | None) -> Lease | None:
         models = () if resident is None else (resident,)
         claim = Claim(claim_id=claim_id, num_jobs=1, resident_models=models)
-        leases = await self.store.claim(worker, claim)
+        leases = await self.store.leases.claim(worker, claim)
         for lease in leases:
-            job = await self.store.get(lease.job_id)
+            job = await self.store.jobs.get(lease.job_id)
             self.waits[job.tenant_id].append(self.clock.now - job.created_at)
         return leases[0] if leases else None
 
@@ -62,8 +62,8 @@ class Simulation:
         done = Completion(
             lease_token=lease.lease_token, result=JobResult(), actual_seconds=lease.cost_seconds
         )
-        await self.store.complete(lease.job_id, done)
-        self.finished_work[(await self.store.get(lease.job_id)).tenant_id] += lease.cost_seconds
+        await self.store.leases.complete(lease.job_id, done)
+        self.finished_work[(await self.store.jobs.get(lease.job_id)).tenant_id] += lease.cost_seconds
 
 
 PLANS = {
@@ -83,7 +83,7 @@ async def store(tmp_path: Path, clock: FakeClock) -> AsyncGenerator[JobStore]:
 
 async def _submit(store: JobStore, tenant: str, costs: Sequence[float], models: Sequence[str]) -> None:
     jobs = [new_job(tenant, cost_seconds=cost, model=models[i % len(models)]) for i, cost in enumerate(costs)]
-    await asyncio.gather(*(store.submit(job) for job in jobs))
+    await asyncio.gather(*(store.jobs.submit(job) for job in jobs))
 
 
 async def _mean_wait_of_light(store: JobStore, clock: FakeClock) -> float:
@@ -120,7 +120,7 @@ async def test_shares_come_out_by_weight_in_gpu_seconds(
     """Each tenant asks for jobs of another length, so that shares of jobs would be far off."""
 
     for tenant, plan, cost in (("ada", "one", 4.0), ("bob", "two", 20.0), ("cid", "four", 60.0)):
-        await store.create_key(Role.TENANT, tenant_id=tenant, plan=plan)
+        await store.keys.create(Role.TENANT, tenant_id=tenant, plan=plan)
         await _submit(store, tenant, [cost] * int(12_000 / cost), models)
     workers = [await add_worker(store, *models) for _ in range(4)]
     simulation = Simulation(store, clock, workers)

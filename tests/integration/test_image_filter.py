@@ -99,7 +99,7 @@ async def test_harmless_images_pass_the_default_filter_on_record(plane: Plane, s
     ]
 
     async def is_told() -> bool:
-        (worker,) = await plane.store.workers()
+        (worker,) = await plane.store.operations.workers()
         return (worker.report.image_filter or {}).get("name") == "opennsfw"
 
     await eventually(is_told)
@@ -113,7 +113,7 @@ async def test_a_worker_without_a_filter_says_so_loudly(
     assert "NO IMAGE FILTER" in caplog.text
     assert job.result is not None
     assert job.result.safety == {}
-    (worker,) = await plane.store.workers()
+    (worker,) = await plane.store.operations.workers()
     assert worker.report.image_filter is None
     assert [read_parameters(path) for path in stored(plane)] == [{}, {}]
 

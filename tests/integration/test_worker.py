@@ -69,7 +69,7 @@ async def test_a_killed_engine_starts_again_and_its_jobs_go_on(plane: Plane, sta
     os.kill(pid, signal.SIGKILL)
     done = await until(plane, job, JobStatus.SUCCEEDED)
     assert done.attempt >= 2
-    causes = [event.data.get("cause") for event in await plane.store.events_after(job.id)]
+    causes = [event.data.get("cause") for event in await plane.store.jobs.events_after(job.id)]
     assert "worker_lost" in causes
     assert await engine_pid(agent) != pid
 
@@ -135,7 +135,7 @@ async def test_a_cancel_reaches_a_running_job_at_once(plane: Plane, start: Start
     job = await plane.submit()
     await until(plane, job, JobStatus.RUNNING)
     await eventually(lambda: bool(agent.held))
-    await plane.store.cancel(job.id)
+    await plane.store.jobs.cancel(job.id)
     await until(plane, job, JobStatus.CANCELED, 1.0)
     await eventually(lambda: not agent.held)
 
@@ -183,7 +183,7 @@ async def test_a_cancel_of_an_unknown_job_is_not_asked_for_again_and_again(
         return await control(*arguments)
 
     monkeypatch.setattr(agent._client, "control", counted)
-    await plane.store.cancel(job.id)
+    await plane.store.jobs.cancel(job.id)
     await until(plane, job, JobStatus.CANCELED)  # once its lease has run out
     assert 1 <= asked < 20
 
@@ -192,7 +192,7 @@ async def test_a_full_engine_gets_no_more(plane: Plane, start: Start) -> None:
     agent = start("--seconds", "60")
     jobs = [await plane.submit(step_tokens=8192) for _ in range(4)]
     await eventually(lambda: bool(agent.held))
-    await plane.store.cancel(jobs[0].id)  # room again, for one
+    await plane.store.jobs.cancel(jobs[0].id)  # room again, for one
     await until(plane, jobs[1], JobStatus.RUNNING)
     assert [await plane.status(job) for job in jobs[2:]] == [JobStatus.QUEUED, JobStatus.QUEUED]
 
@@ -248,7 +248,7 @@ async def test_a_drain_finishes_what_fits_and_hands_back_the_rest(plane: Plane, 
     impatient.drain()
     async with asyncio.timeout(8.0):
         await asyncio.shield(impatient.over)  # type: ignore[attr-defined]
-    causes = [event.data.get("cause") for event in await plane.store.events_after(waiting.id)]
+    causes = [event.data.get("cause") for event in await plane.store.jobs.events_after(waiting.id)]
     assert causes[-1] == "drain"
     assert await plane.status(waiting) is JobStatus.QUEUED
 
@@ -271,7 +271,7 @@ async def test_a_worker_that_was_forgotten_registers_again(plane: Plane, start: 
 
     await plane.store.database.write(lambda transaction: forget_workers(transaction, -1.0))
     await until(plane, await plane.submit(), JobStatus.SUCCEEDED, 40.0)
-    assert len(await plane.store.workers()) == 1
+    assert len(await plane.store.operations.workers()) == 1
 
 
 async def test_a_job_outlives_the_control_planes_absence(plane: Plane, start: Start) -> None:
@@ -310,7 +310,7 @@ async def test_the_real_engine_draws_with_previews_and_a_thumbnail(plane: Plane,
     path = plane.folder / "artifacts" / job.id / str(job.lease_token) / "0.webp"
     assert read_parameters(path)["seed"] == 7
     assert job.actual_seconds
-    assert (await plane.store.models())["tiny-flux"].spec.name == "tiny-flux"
+    assert (await plane.store.operations.models())["tiny-flux"].spec.name == "tiny-flux"
 
 
 async def test_a_workers_metrics_have_no_label_per_job(plane: Plane, start: Start) -> None:
@@ -355,7 +355,9 @@ async def test_replicas_are_workers_of_their_own_that_end_together(plane: Plane)
     try:
 
         async def are_ready() -> bool:
-            ready = [one.name for one in await plane.store.workers() if one.state is WorkerState.READY]
+            ready = [
+                one.name for one in await plane.store.operations.workers() if one.state is WorkerState.READY
+            ]
             return sorted(ready) == ["pair-0", "pair-1"]
 
         await eventually(are_ready, 30.0)

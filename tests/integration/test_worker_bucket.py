@@ -36,7 +36,7 @@ def ledger(tmp_path: Path) -> Path:
 
 
 async def registered(plane: Plane) -> bool:
-    return bool(await plane.store.workers())
+    return bool(await plane.store.operations.workers())
 
 
 @pytest.fixture

@@ -52,7 +52,7 @@ class Plane:
 
     async def submit(self, prompt: str = "a star", model: str = "null", **values: Any) -> Job:
         values.setdefault("input", {"prompt": prompt, "seed": 1})
-        return await self.store.submit(NewJob(tenant_id="ada", model=model, cost_seconds=0.1, **values))
+        return await self.store.jobs.submit(NewJob(tenant_id="ada", model=model, cost_seconds=0.1, **values))
 
     async def expire(self, job: Job) -> None:
         """As if nobody had renewed its lease."""
@@ -61,7 +61,7 @@ class Plane:
         await self.store.database.write(lambda transaction: transaction.execute(late))
 
     async def status(self, job: Job) -> JobStatus:
-        return (await self.store.get(job.id)).status
+        return (await self.store.jobs.get(job.id)).status
 
 
 async def eventually(check: Callable[[], Awaitable[bool] | bool], seconds: float = 10.0) -> None:
@@ -78,4 +78,4 @@ async def until(plane: Plane, job: Job, status: JobStatus, seconds: float = 10.0
         return await plane.status(job) is status
 
     await eventually(reached, seconds)
-    return await plane.store.get(job.id)
+    return await plane.store.jobs.get(job.id)

@@ -45,12 +45,12 @@ def new_job(tenant: str = "ada", **values: Any) -> NewJob:
 async def add_worker(store: JobStore, *models: str) -> str:
     specs = [SPEC.to_dict() | {"name": name} for name in models or ("tiny",)]
     offers = tuple(ModelOffer(spec=spec) for spec in specs)
-    return await store.register(Registration(models=offers, report=REPORT))
+    return await store.leases.register(Registration(models=offers, report=REPORT))
 
 
 async def claim(store: JobStore, worker: str, num_jobs: int = 1, **values: Any) -> list[Lease]:
     values.setdefault("claim_id", f"claim-{next(_CLAIMS)}")
-    return await store.claim(worker, Claim(num_jobs=num_jobs, **values))
+    return await store.leases.claim(worker, Claim(num_jobs=num_jobs, **values))
 
 
 async def claim_one(store: JobStore, worker: str) -> Lease:
@@ -60,21 +60,21 @@ async def claim_one(store: JobStore, worker: str) -> Lease:
 
 async def complete(store: JobStore, lease: Lease, seconds: float = 1.0) -> str:
     completion = Completion(lease_token=lease.lease_token, result=JobResult(), actual_seconds=seconds)
-    return await store.complete(lease.job_id, completion)
+    return await store.leases.complete(lease.job_id, completion)
 
 
 async def fail(store: JobStore, lease: Lease, retryable: bool, code: str = "broken") -> str:
     error = JobError(code, "it broke", retryable)
-    return await store.fail(lease.job_id, Failure(lease_token=lease.lease_token, error=error))
+    return await store.leases.fail(lease.job_id, Failure(lease_token=lease.lease_token, error=error))
 
 
 async def release(store: JobStore, lease: Lease, cause: ReleaseCause = ReleaseCause.DRAIN) -> str:
-    return await store.release(lease.job_id, Release(lease_token=lease.lease_token, cause=cause))
+    return await store.leases.release(lease.job_id, Release(lease_token=lease.lease_token, cause=cause))
 
 
 async def beat(store: JobStore, worker: str, *leases: Lease) -> ControlCommands:
     held = tuple(HeldLease(job_id=one.job_id, lease_token=one.lease_token) for one in leases)
-    return await store.heartbeat(worker, Heartbeat(report=REPORT, held=held))
+    return await store.leases.heartbeat(worker, Heartbeat(report=REPORT, held=held))
 
 
 @dataclass
@@ -91,10 +91,10 @@ class Time:
         while left > 0:
             self.clock.advance(min(self.step, left))
             left -= self.step
-            await self.store.reap(self.holder)
+            await self.store.housekeeping.reap(self.holder)
 
 
 async def events(store: JobStore, job: Job) -> list[str]:
-    log = await store.events_after(job.id)
+    log = await store.jobs.events_after(job.id)
     assert [event.seq for event in log] == list(range(1, len(log) + 1)), "the log has a gap"
     return [event.type for event in log]

@@ -6,7 +6,8 @@ from diffuserve.api.cache import Cache
 from diffuserve.domain.errors import InvalidParams, ModelNotFound, ServerUnavailable
 from diffuserve.domain.tenant import Plan
 from diffuserve.domain.worker import Worker
-from diffuserve.jobs.store import JobStore, ServedModel
+from diffuserve.jobs.operations import ServedModel
+from diffuserve.jobs.store import JobStore
 
 _MODELS_SECONDS = 1.0
 _PLAN_SECONDS = 5.0
@@ -25,14 +26,14 @@ class Catalog:
     async def models(self) -> Mapping[str, ServedModel]:
         models = self._models.find(None)
         if models is None:
-            models = await self._store.models()
+            models = await self._store.operations.models()
             self._models.keep(None, models)
         return models
 
     async def workers(self) -> Sequence[Worker]:
         workers = self._workers.find(None)
         if workers is None:
-            workers = await self._store.workers()
+            workers = await self._store.operations.workers()
             self._workers.keep(None, workers)
         return workers
 
@@ -53,7 +54,7 @@ class Catalog:
     async def plan(self, tenant_id: str) -> Plan:
         plan = self._plans.find(tenant_id)
         if plan is None:
-            plan = (await self._store.tenant(tenant_id)).plan
+            plan = (await self._store.operations.tenant(tenant_id)).plan
             self._plans.keep(tenant_id, plan)
         return plan
 

@@ -56,7 +56,7 @@ class ImageReplies:
             yield _error(problem_of(error))
         finally:
             if not job.status.is_final:
-                self._services.background.start(self._services.store.cancel(job.id))
+                self._services.background.start(self._services.store.jobs.cancel(job.id))
 
     async def _ending(self, job: Job) -> AsyncGenerator[ServerSentEvent]:
         if job.status is not JobStatus.SUCCEEDED:

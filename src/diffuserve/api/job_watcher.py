@@ -32,7 +32,7 @@ class Follower:
         end = loop.time() + seconds
         with self._bus.subscribe(job_topic(job_id)) as subscription:
             while True:
-                job = await self._store.get(job_id)
+                job = await self._store.jobs.get(job_id)
                 yield job
                 if job.status.is_final or loop.time() >= end:
                     return
@@ -62,7 +62,7 @@ class Follower:
                         yield look
                     elif look.version != version:
                         version = look.version
-                        for event in await self._store.events_after(job_id, after):
+                        for event in await self._store.jobs.events_after(job_id, after):
                             after = event.seq
                             yield event
         except JobNotFound:  # deleted while it was watched

@@ -26,13 +26,13 @@ class Documents:
         self._last_estimates: Cache[tuple[str, str, Band], QueueEstimate] = Cache(_ESTIMATE_SECONDS)
 
     async def job(self, job: Job, base_url: str) -> Document:
-        return await self._document(job, base_url, await self._store.estimate(job))
+        return await self._document(job, base_url, await self._store.jobs.estimate(job))
 
     async def new_job(self, job: Job, base_url: str) -> Document:
         """For a job that stands at the end of its lane: what was said there a moment ago still holds."""
         lane = (job.tenant_id, job.model, job.band)
         estimate = self._last_estimates.find(lane)
-        if estimate is None and (estimate := await self._store.estimate(job)) is not None:
+        if estimate is None and (estimate := await self._store.jobs.estimate(job)) is not None:
             self._last_estimates.keep(lane, estimate)
         return await self._document(job, base_url, estimate if job.status is JobStatus.QUEUED else None)
 

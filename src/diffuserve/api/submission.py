@@ -21,8 +21,8 @@ from diffuserve.domain.safety import Verdict
 from diffuserve.domain.tenant import Plan
 from diffuserve.domain.webhook import JOB_EVENTS, Webhook, WebhookEvent
 from diffuserve.jobs.audit import blocked_prompt
+from diffuserve.jobs.operations import ServedModel
 from diffuserve.jobs.pricing import predict
-from diffuserve.jobs.store import ServedModel
 from diffuserve.prompts.base import Expansion
 from diffuserve.prompts.cleaning import clean
 
@@ -49,7 +49,7 @@ async def submit(
         idempotency_key=idempotency_key,
         fingerprint=fingerprint(body) if idempotency_key else "",
     )
-    job = await services.store.submit(new)
+    job = await services.store.jobs.submit(new)
     services.times.accepted(job)
     return job
 

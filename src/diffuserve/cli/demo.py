@@ -102,7 +102,7 @@ async def _demo(settings: Settings, output: Path, console: Console, launch: "Lau
     from diffuserve.client.jobs import Client
 
     async with open_store(settings) as store:
-        keys = {name: (await store.create_key(Role.TENANT, tenant_id=name))[1] for name in TENANTS}
+        keys = {name: (await store.keys.create(Role.TENANT, tenant_id=name))[1] for name in TENANTS}
     async with AsyncExitStack() as stack:
         with console.status("starting a server and its worker"):
             server = await stack.enter_async_context(running_server(settings))

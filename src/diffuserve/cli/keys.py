@@ -78,8 +78,8 @@ async def _create(
     from diffuserve.cli.wiring.control import open_store
 
     async with open_store(settings) as store:
-        is_first = not await store.has_keys()
-        key, secret = await store.create_key(role, tenant_id=tenant, plan=plan, overrides=overrides)
+        is_first = not await store.keys.has_valid_key()
+        key, secret = await store.keys.create(role, tenant_id=tenant, plan=plan, overrides=overrides)
     return key, secret, is_first
 
 
@@ -104,7 +104,7 @@ async def _list(settings: Settings) -> list[ApiKey]:
     from diffuserve.cli.wiring.control import open_store
 
     async with open_store(settings) as store:
-        return await store.keys()
+        return await store.keys.list_keys()
 
 
 @keys.command(epilog="Example:\n\n  diffuserve keys revoke ID")
@@ -122,7 +122,7 @@ async def _revoke(settings: Settings, key_id: str) -> None:
     from diffuserve.cli.wiring.control import open_store
 
     async with open_store(settings) as store:
-        await store.revoke_key(key_id)
+        await store.keys.revoke(key_id)
 
 
 def _as_dict(key: ApiKey) -> dict[str, str | None]:

@@ -153,12 +153,13 @@ async def take_back(store: JobStore, name: str) -> None:
 
     It died with its server, so nobody needs to wait until its leases run out.
     """
-    dead = {worker.id for worker in await store.workers() if worker.name == name}
+    dead = {worker.id for worker in await store.operations.workers() if worker.name == name}
     held = (JobStatus.RUNNING, JobStatus.CANCELING)
-    for job in await store.list_jobs(statuses=held, limit=_MANY) if dead else ():
+    for job in await store.jobs.list_jobs(statuses=held, limit=_MANY) if dead else ():
         if job.worker_id in dead:
             with suppress(LeaseLost):
-                await store.release(job.id, Release(lease_token=job.lease_token, cause=ReleaseCause.DRAIN))
+                drained = Release(lease_token=job.lease_token, cause=ReleaseCause.DRAIN)
+                await store.leases.release(job.id, drained)
 
 
 async def wait_until_ready(
@@ -167,12 +168,17 @@ async def wait_until_ready(
     """Until a worker that is not among the `known` ones is ready. Raises `ServerUnavailable`."""
     try:
         async with asyncio.timeout(timeout):
-            while not any(one.id not in known and one.state in _WORKING for one in await store.workers()):
+            while not await _has_new_worker(store, known):
                 if worker.done():
                     raise ServerUnavailable("the worker could not start; see what it said")
                 await asyncio.sleep(_LOOK_SECONDS)
     except TimeoutError:
         raise ServerUnavailable(f"no worker was ready after {timeout:g} s") from None
+
+
+async def _has_new_worker(store: JobStore, known: set[str]) -> bool:
+    workers = await store.operations.workers()
+    return any(worker.id not in known and worker.state in _WORKING for worker in workers)
 
 
 @asynccontextmanager
@@ -181,7 +187,7 @@ async def temporary_key(store: JobStore, folder: Path) -> AsyncIterator[str]:
     note = folder / "worker-key"
     if note.exists():
         await _revoke(store, note)
-    key, secret = await store.create_key(Role.WORKER)
+    key, secret = await store.keys.create(Role.WORKER)
     note.write_text(f"{key.id}\n", encoding="utf-8")
     try:
         yield secret
@@ -191,5 +197,5 @@ async def temporary_key(store: JobStore, folder: Path) -> AsyncIterator[str]:
 
 async def _revoke(store: JobStore, note: Path) -> None:
     with suppress(KeyNotFound):
-        await store.revoke_key(note.read_text(encoding="utf-8").strip())
+        await store.keys.revoke(note.read_text(encoding="utf-8").strip())
     note.unlink()

@@ -76,7 +76,7 @@ async def _serve(settings: Settings, no_auth: bool, launch: "Launch") -> int:
     console, stop = Console(stderr=True, highlight=False, soft_wrap=True), stop_on_signals()
     async with AsyncExitStack() as stack:
         server = await stack.enter_async_context(running_server(settings, no_auth))
-        known = {worker.id for worker in await server.plane.store.workers()}
+        known = {worker.id for worker in await server.plane.store.operations.workers()}
         console.print(
             f"diffuserve {__version__} on {server.address} · data in {settings.data_dir}", markup=False
         )

@@ -13,11 +13,60 @@ import sqlalchemy as sa
 from diffuserve.domain.errors import DiffuserveError, KeyNotFound, Unauthorized
 from diffuserve.domain.tenant import ApiKey, PlanOverrides, Role
 from diffuserve.jobs import schema
-from diffuserve.jobs.database import Transaction
+from diffuserve.jobs.database import Database, Transaction
+from diffuserve.jobs.writer import Writer
 
 api_keys = schema.api_keys
 _PREFIX = "dfs"
 _SIGNING = "result-urls"
+
+
+class KeyStore:
+    """API keys. Every method raises `ServerUnavailable` while the database is unreachable."""
+
+    def __init__(self, database: Database, writer: Writer) -> None:
+        self._database = database
+        self._writer = writer
+
+    async def create(
+        self,
+        role: Role,
+        *,
+        tenant_id: str | None = None,
+        plan: str | None = None,
+        overrides: PlanOverrides | None = None,
+    ) -> tuple[ApiKey, str]:
+        """Make a key; return it with its secret, which is not stored.
+
+        `plan` and `overrides` change the tenant's own.
+        """
+        new = make_key(role, tenant_id, plan, overrides or PlanOverrides())
+        return await self._writer.run(create, new), new.shown
+
+    async def list_keys(self) -> list[ApiKey]:
+        """Return all keys, oldest first, revoked ones included."""
+        rows = await self._database.rows(sa.select(api_keys).order_by(api_keys.c.created_at, api_keys.c.id))
+        return [key_of(row) for row in rows]
+
+    async def revoke(self, key_id: str) -> None:
+        """Make a key invalid. Raise `KeyNotFound`."""
+        await self._writer.run(revoke, key_id)
+
+    async def authenticate(self, shown: str) -> ApiKey:
+        """Return the key whose secret was presented. Raise `Unauthorized`."""
+        key_id, secret = split_secret(shown)
+        rows = await self._database.rows(sa.select(api_keys).where(api_keys.c.id == key_id))
+        return check(rows[0] if rows else None, secret)
+
+    async def has_valid_key(self) -> bool:
+        """Return whether any key is valid."""
+        valid = sa.select(api_keys.c.id).where(api_keys.c.revoked_at.is_(None)).limit(1)
+        return bool(await self._database.rows(valid))
+
+    async def signing_secret(self) -> bytes:
+        """Return the secret that signs result URLs, made at the first call and shared by all replicas."""
+        kept = await self._writer.run(keep_signing_secret, secrets.token_hex(32))
+        return bytes.fromhex(kept)
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -1,13 +1,15 @@
-"""Reading jobs and their logs."""
+"""Statements that read jobs and their logs."""
 
+import re
 from collections.abc import Collection
 from typing import Any
 
 import sqlalchemy as sa
 
+from diffuserve.domain.errors import JobNotFound
 from diffuserve.domain.job import Job, JobStatus
 from diffuserve.jobs import schema
-from diffuserve.jobs.database import Transaction
+from diffuserve.jobs.database import Database, Transaction
 from diffuserve.jobs.records import job_of
 
 jobs, leases = schema.jobs, schema.leases
@@ -18,12 +20,34 @@ JOBS = (
     .where(sa.not_(jobs.c.is_erased))
 )
 
+_JOB_ID = re.compile(r"job_[0-9a-f]{1,40}")
 
-def job_named(job_id: str) -> sa.Select[Any]:
-    return JOBS.where(jobs.c.id == job_id)
+
+def is_job_id(text: str) -> bool:
+    """Return whether a job could have this id."""
+    return _JOB_ID.fullmatch(text) is not None
+
+
+def check_job_id(job_id: str) -> str:
+    """Return `job_id`. Raise `JobNotFound` if no job can have it.
+
+    Other text must not reach the database, which may refuse it: PostgreSQL takes no NUL.
+    """
+    if not is_job_id(job_id):
+        raise JobNotFound(f"no job {job_id!r}")
+    return job_id
+
+
+async def read_job(database: Database, job_id: str, tenant_id: str | None = None) -> Job:
+    """Return the job. Raise `JobNotFound` also for a job of another tenant than `tenant_id`."""
+    rows = await database.rows(JOBS.where(jobs.c.id == check_job_id(job_id)))
+    if not rows or tenant_id not in (None, rows[0].tenant_id):
+        raise JobNotFound(f"no job {job_id}")
+    return job_of(rows[0])
 
 
 def find_jobs(transaction: Transaction, job_ids: Collection[str]) -> dict[str, Job]:
+    """Return those of the jobs that exist, by id."""
     if not job_ids:
         return {}
     return {row.id: job_of(row) for row in transaction.rows(JOBS.where(jobs.c.id.in_(list(job_ids))))}
@@ -32,7 +56,7 @@ def find_jobs(transaction: Transaction, job_ids: Collection[str]) -> dict[str, J
 def page_of_jobs(
     tenant_id: str | None, statuses: Collection[JobStatus], after: str | None, limit: int
 ) -> sa.Select[Any]:
-    """Newest first: ids are made in the order of time."""
+    """Select newest first: ids sort by the time of their making."""
     statement = JOBS.order_by(jobs.c.id.desc()).limit(limit)
     if tenant_id is not None:
         statement = statement.where(jobs.c.tenant_id == tenant_id)
@@ -44,5 +68,6 @@ def page_of_jobs(
 
 
 def events_of(job_id: str, seq: int) -> sa.Select[Any]:
+    """Select the job's log entries after entry `seq`."""
     events = schema.job_events
     return sa.select(events).where(events.c.job_id == job_id, events.c.seq > seq).order_by(events.c.seq)

@@ -1,4 +1,4 @@
-"""What happens by itself: leases run out, retries come due, old jobs are forgotten.
+"""The reaper: the background task that applies what time demands, round by round.
 
 Any number of control planes may run a reaper; a row in the database says whose turn it is.
 """
@@ -6,177 +6,57 @@ Any number of control planes may run a reaper; a row in the database says whose 
 import asyncio
 import logging
 import secrets
-from collections.abc import Collection, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
 
-import sqlalchemy as sa
-
-from diffuserve.domain.errors import DiffuserveError
-from diffuserve.domain.job import FINAL_STATUSES
-from diffuserve.jobs import audit, finish, queue, schema
-from diffuserve.jobs.batches import cancellation as batch_cancellation
-from diffuserve.jobs.config import DAY
-from diffuserve.jobs.database import Transaction
-from diffuserve.jobs.due import AT_ONCE, sweep_due
-from diffuserve.jobs.webhooks import outbox
-from diffuserve.jobs.workers import forget_workers
+from diffuserve.jobs.housekeeping import Housekeeping
 from diffuserve.storage.base import ArtifactStore
-
-if TYPE_CHECKING:
-    from diffuserve.jobs.store import JobStore
 
 log = logging.getLogger(__name__)
 
-PERIOD_SECONDS = 1.0
-_OUTAGE_SECONDS = 5.0  # silence of the reaper that counts as an outage
-_FORGET_AT_ONCE = 200  # jobs a transaction: a short one holds nobody up
+_PERIOD_SECONDS = 1.0
+_FORGET_AT_ONCE = 200  # jobs per transaction: a short one does not hold up other writes
 _FORGET_EVERY = 10
 _SWEEP_EVERY = 600
 _ORPHAN_AGE_SECONDS = 3_600.0
-_WORKER_MEMORY_SECONDS = DAY
-_DELIVERY_MEMORY_SECONDS = 7 * DAY
-
-jobs, leases, housekeeping = schema.jobs, schema.leases, schema.housekeeping
-_NAME = "reaper"
-
-
-def reap(transaction: Transaction, holders: Sequence[str]) -> Sequence[bool | DiffuserveError]:
-    """One round, by whoever's turn it is; gives whether it was the caller's."""
-    return [_reap_as(transaction, holder) for holder in holders]
-
-
-def _reap_as(transaction: Transaction, holder: str) -> bool:
-    now, last_alive = transaction.now, _take_turn(transaction, holder)
-    if last_alive is None:
-        return False
-    if now - last_alive > _OUTAGE_SECONDS:
-        # Nobody could renew a lease while we were away: give that time back, and look next round.
-        extra = min(now - last_alive, transaction.config.lease_seconds)
-        transaction.execute(sa.update(leases).values(expires_at=leases.c.expires_at + extra))
-        log.warning("no reaper ran for %.0f s; leases are extended by %.0f s", now - last_alive, extra)
-    sweep_due(transaction)
-    expired = transaction.rows(sa.select(leases).where(leases.c.expires_at <= now).limit(AT_ONCE))
-    if expired:
-        log.warning("%d leases ran out", len(expired))
-        finish.lose(transaction, expired)
-    batch_cancellation.go_on(transaction)
-    late = transaction.rows(sa.select(leases).where(leases.c.stop_at <= now).limit(AT_ONCE))
-    if late:
-        finish.stop_late(transaction, late)
-    return True
-
-
-def _take_turn(transaction: Transaction, holder: str) -> float | None:
-    """When a reaper last ran, if it is this one's turn; the turn passes on after an outage."""
-    now = transaction.now
-    row = transaction.execute(sa.select(housekeeping).where(housekeeping.c.name == _NAME)).first()
-    if row is None:
-        first = {"name": _NAME, "holder": holder, "last_alive": now}
-        transaction.execute(sa.insert(housekeeping), first)
-        return now
-    if row.holder != holder and now - row.last_alive <= _OUTAGE_SECONDS:
-        return None
-    mine = sa.update(housekeeping).where(housekeeping.c.name == _NAME).values(holder=holder, last_alive=now)
-    transaction.execute(mine)
-    return float(row.last_alive)
-
-
-def find_outdated(transaction: Transaction, limits: Sequence[int]) -> Sequence[list[str] | DiffuserveError]:
-    """Final jobs past their time or deleted; what else is outdated goes at once."""
-    forget_workers(transaction, _WORKER_MEMORY_SECONDS)
-    queue.drop_empty_lanes(transaction)
-    outbox.forget(transaction, _DELIVERY_MEMORY_SECONDS)
-    audit.forget(transaction)
-    keys = schema.idempotency_keys
-    since = transaction.now - transaction.config.idempotency_seconds
-    transaction.execute(sa.delete(keys).where(keys.c.created_at <= since))
-    _forget_batches(transaction)
-    return [_outdated(transaction, limit) for limit in limits]
-
-
-def _forget_batches(transaction: Transaction) -> None:
-    """Those whose items are all gone."""
-    batches, longest = schema.batches, max(transaction.config.retention_seconds.values())
-    items = sa.select(jobs.c.id).where(jobs.c.batch_id == batches.c.id)
-    is_old = batches.c.finished_at <= transaction.now - longest
-    transaction.execute(sa.delete(batches).where(is_old, ~items.exists()))
-
-
-def _outdated(transaction: Transaction, limit: int) -> list[str]:
-    """By status, so that each look is a walk along an index."""
-    found: list[str] = []
-    for outdated in _outdated_kinds(transaction):
-        found += [row.id for row in transaction.rows(sa.select(jobs.c.id).where(outdated).limit(limit))]
-    return list(dict.fromkeys(found))[:limit]
-
-
-def _outdated_kinds(transaction: Transaction) -> list[sa.ColumnElement[bool]]:
-    """Final jobs that were deleted, and those past the time that their status is kept.
-
-    A batch stays whole until the last of its items would have to go.
-    """
-    erased = sa.and_(jobs.c.is_erased, jobs.c.status.in_(sorted(FINAL_STATUSES)))
-    kept = transaction.config.retention_seconds
-    longest = max(kept.values())
-    return [erased] + [
-        sa.and_(
-            jobs.c.status == status,
-            jobs.c.finished_at <= transaction.now - seconds,
-            sa.or_(jobs.c.batch_id.is_(None), jobs.c.finished_at <= transaction.now - longest),
-        )
-        for status, seconds in kept.items()
-    ]
-
-
-def forget(transaction: Transaction, batches: Sequence[Collection[str]]) -> Sequence[list[str]]:
-    """Delete jobs and their logs for good; gives those that were still outdated: one may have been
-    queued again since it was found."""
-    return [_forget(transaction, batch) for batch in batches]
-
-
-def _forget(transaction: Transaction, job_ids: Collection[str]) -> list[str]:
-    still = sa.select(jobs.c.id).where(jobs.c.id.in_(list(job_ids)), sa.or_(*_outdated_kinds(transaction)))
-    ids = [row.id for row in transaction.rows(still)]
-    if ids:
-        transaction.execute(sa.delete(schema.job_events).where(schema.job_events.c.job_id.in_(ids)))
-        transaction.execute(sa.delete(jobs).where(jobs.c.id.in_(ids)))
-    return ids
 
 
 @dataclass
 class Reaper:
-    """Runs beside the API, and does a round a second for as long as it runs."""
+    """Runs beside the API and does one round each second until it is canceled."""
 
-    store: "JobStore"
+    housekeeping: Housekeeping
     artifacts: ArtifactStore
 
     async def run(self) -> None:
-        holder, rounds = secrets.token_hex(8), 0
+        """Do rounds for ever. An error ends a round, not the reaper: without one, jobs would be lost."""
+        holder, num_rounds = secrets.token_hex(8), 0
         while True:
             try:
-                if await self.store.reap(holder):
-                    if rounds % _FORGET_EVERY == 0:
-                        await self.forget_outdated()
-                    if rounds % _SWEEP_EVERY == _SWEEP_EVERY - 1:
-                        await self.sweep_orphans(_ORPHAN_AGE_SECONDS)
-                    rounds += 1
-            except Exception:  # the next round may do better; a control plane without a reaper loses jobs
-                log.exception("the reaper failed; it goes on")
-            await asyncio.sleep(PERIOD_SECONDS)
+                if await self.housekeeping.reap(holder):
+                    await self._clean_up(num_rounds)
+                    num_rounds += 1
+            except Exception:
+                log.exception("a round of the reaper failed; the next one starts in %.0f s", _PERIOD_SECONDS)
+            await asyncio.sleep(_PERIOD_SECONDS)
+
+    async def _clean_up(self, num_rounds: int) -> None:
+        if num_rounds % _FORGET_EVERY == 0:
+            await self.forget_outdated()
+        if num_rounds % _SWEEP_EVERY == _SWEEP_EVERY - 1:
+            await self.sweep_orphans(_ORPHAN_AGE_SECONDS)
 
     async def forget_outdated(self) -> None:
-        """Files last: what a crash in between leaves behind is swept as an orphan."""
-        while outdated := await self.store.find_outdated(_FORGET_AT_ONCE):
-            for job_id in await self.store.forget(outdated):
+        """Delete outdated jobs, rows first: files that a crash leaves behind are swept as orphans."""
+        while outdated := await self.housekeeping.find_outdated(_FORGET_AT_ONCE):
+            for job_id in await self.housekeeping.forget(outdated):
                 await self.artifacts.delete(job_id)
             if len(outdated) < _FORGET_AT_ONCE:
                 return
 
     async def sweep_orphans(self, older_than_seconds: float) -> None:
-        """Delete files that no job points to: of lost attempts, and of jobs that are gone."""
+        """Delete the files of lost attempts and of jobs that no longer exist."""
         attempts = await self.artifacts.attempts(older_than_seconds)
-        wanted = await self.store.tokens_of({job_id for job_id, _ in attempts})
+        tokens = await self.housekeeping.tokens_of({job_id for job_id, _ in attempts})
         for job_id, token in attempts:
-            if wanted.get(job_id) != token:
+            if tokens.get(job_id) != token:
                 await self.artifacts.delete(f"{job_id}/{token}")

@@ -23,7 +23,7 @@ async def connect(make_app: MakeApp, store: JobStore) -> AsyncGenerator[Connect]
     clients: list[httpx.AsyncClient] = []
 
     async def connect(role: Role, tenant: str | None = None, plan: str | None = None) -> httpx.AsyncClient:
-        _, secret = await store.create_key(role, tenant_id=tenant, plan=plan)
+        _, secret = await store.keys.create(role, tenant_id=tenant, plan=plan)
         clients.append(
             httpx.AsyncClient(
                 transport=httpx.ASGITransport(app),
@@ -153,7 +153,7 @@ async def test_a_free_tenant_that_floods_interactive_delays_no_pro_tenant(
 async def test_a_full_queue_says_when_to_come_back(
     connect: Connect, hand: HandWorker, store: JobStore
 ) -> None:
-    await store.create_key(Role.TENANT, tenant_id="ada", overrides=PlanOverrides(max_queued=5))
+    await store.keys.create(Role.TENANT, tenant_id="ada", overrides=PlanOverrides(max_queued=5))
     ada = await connect(Role.TENANT, "ada")
     answers = [await ada.post("/v1/jobs", json=CAT) for _ in range(6)]
     assert {answer.status_code for answer in answers[:5]} == {202}

@@ -177,8 +177,8 @@ async def test_a_socket_that_is_left_is_not_followed_on(
 async def test_sockets_ask_for_keys_in_the_header_or_the_query(
     server: str, web: httpx.AsyncClient, store: JobStore, job_id: str
 ) -> None:
-    _, theirs = await store.create_key(Role.TENANT, tenant_id="default")
-    _, others = await store.create_key(Role.TENANT, tenant_id="other")
+    _, theirs = await store.keys.create(Role.TENANT, tenant_id="default")
+    _, others = await store.keys.create(Role.TENANT, tenant_id="other")
     await shut(web)
     url = server.replace("http", "ws") + f"/v1/jobs/{job_id}/ws"
     for target, status in (

@@ -72,7 +72,7 @@ async def test_a_database_that_is_away_is_503(
     async def away(*_: object) -> Any:
         raise ServerUnavailable("the database does not answer", retry_after=3)
 
-    monkeypatch.setattr(store, "get", away)
+    monkeypatch.setattr(store.jobs, "get", away)
     answer = await http.get("/v1/jobs/job_1")
     assert (answer.status_code, answer.json()["code"]) == (503, "server_unavailable")
     assert answer.headers["retry-after"] == "3"
@@ -89,7 +89,7 @@ async def test_a_mistake_of_ours_tells_nothing_but_its_request(
     async def broken(*_: object) -> Any:
         raise KeyError("secret")
 
-    monkeypatch.setattr(store, "get", broken)
+    monkeypatch.setattr(store.jobs, "get", broken)
     answer = await http.get("/v1/jobs/job_1")
     problem = answer.json()
     assert (answer.status_code, problem["code"]) == (500, "internal_error")
@@ -134,7 +134,7 @@ async def test_jobs_that_time_ended_are_counted(
 ) -> None:
     await http.post("/v1/jobs", json=CAT | {"expires_in": 1})
     await asyncio.sleep(1.1)
-    await store.reap("the only one")
+    await store.housekeeping.reap("the only one")
     counted = 'diffusion_requests_total{model="hand",status="expired"} 1.0'
     assert counted in (await http.get("/metrics")).text.splitlines()
 

@@ -90,7 +90,7 @@ async def test_a_blocked_prompt_leaves_nothing_but_an_entry_without_words(
     assert problem["retryable"] is False
     assert "cola" not in answer.text.lower()
     assert (await http.get("/v1/jobs")).json()["data"] == []
-    assert await store.lanes() == []
+    assert await store.operations.lanes() == []
 
     [entry] = await store.audit.newest()
     assert (entry.stage, entry.category, entry.action) == (Stage.PROMPT, "brands", Action.BLOCK)
@@ -198,10 +198,10 @@ async def test_the_audit_forgets_in_time(
     http: httpx.AsyncClient, worker: HandWorker, store: JobStore, artifacts: LocalArtifactStore
 ) -> None:
     await submit(http, "acmecola")
-    await Reaper(store, artifacts).forget_outdated()
+    await Reaper(store.housekeeping, artifacts).forget_outdated()
     assert len(await store.audit.newest()) == 1
     object.__setattr__(store.config, "audit_seconds", 0.0)
-    await Reaper(store, artifacts).forget_outdated()
+    await Reaper(store.housekeeping, artifacts).forget_outdated()
     assert await store.audit.newest() == []
 
 

@@ -108,7 +108,7 @@ async def test_a_tenant_has_its_own_and_a_plan_may_have_none(
 ) -> None:
     statuses: dict[str, list[int]] = {}
     for tenant, plan in (("ada", None), ("bob", None), ("eve", "endless")):
-        _, secret = await store.create_key(Role.TENANT, tenant_id=tenant, plan=plan)
+        _, secret = await store.keys.create(Role.TENANT, tenant_id=tenant, plan=plan)
         await asyncio.sleep(0 if statuses else 0.6)  # until the first key has shut the server
         headers = {"authorization": f"Bearer {secret}"}
         answers = [await http.post("/v1/jobs", json=CAT, headers=headers) for _ in range(4)]

@@ -170,7 +170,7 @@ async def test_a_key_makes_a_batch_safe_to_repeat(
         *(http.post("/v1/batches", json={"items": items}, headers=key) for _ in range(4))
     )
     assert len({answer.json()["id"] for answer in answers}) == 1
-    assert len(await store.list_jobs()) == 5
+    assert len(await store.jobs.list_jobs()) == 5
     other = await http.post("/v1/batches", json={"items": items[:4]}, headers=key)
     assert other.json()["code"] == "idempotency_mismatch"
 

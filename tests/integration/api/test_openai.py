@@ -125,7 +125,7 @@ async def test_an_unknown_model_is_not_found(client: AsyncOpenAI, worker: HandWo
 async def test_keys_are_asked_for_in_openais_words(
     client: AsyncOpenAI, store: JobStore, http: httpx.AsyncClient, worker: HandWorker
 ) -> None:
-    _, secret = await store.create_key(Role.TENANT, tenant_id="ada")
+    _, secret = await store.keys.create(Role.TENANT, tenant_id="ada")
     async with asyncio.timeout(5):
         while (await http.get("/v1/models")).status_code != 401:  # the first key shuts a running server
             await asyncio.sleep(0.02)

@@ -39,6 +39,10 @@ class OneJob:
         self.log = [JobEvent("job_1", 1, "queued", {}, 0)]
         self.looks = 0
 
+    @property
+    def jobs(self) -> "OneJob":
+        return self
+
     async def get(self, job_id: str) -> Job:
         self.looks += 1
         if self.job is None:

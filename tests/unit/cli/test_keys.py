@@ -42,8 +42,8 @@ class Say:
 def owner(secret: str) -> tuple[ApiKey, Tenant | None]:
     async def ask() -> tuple[ApiKey, Tenant | None]:
         async with open_store(Settings()) as store:
-            key = await store.authenticate(secret)
-            return key, await store.tenant(key.tenant_id) if key.tenant_id else None
+            key = await store.keys.authenticate(secret)
+            return key, await store.operations.tenant(key.tenant_id) if key.tenant_id else None
 
     return asyncio.run(ask())
 

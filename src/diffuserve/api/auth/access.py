@@ -61,7 +61,7 @@ class Gate:
     async def _keys_exist(self) -> bool:
         """A server that had a key once stays closed for as long as it runs."""
         if not self._has_keys and time.monotonic() >= self._look_at:
-            self._has_keys = await self._store.has_keys()
+            self._has_keys = await self._store.keys.has_valid_key()
             self._look_at = time.monotonic() + _LOOK_SECONDS
         return self._has_keys
 
@@ -69,6 +69,6 @@ class Gate:
         digest = hashlib.sha256(secret.encode()).digest()
         key = self._keys.find(digest)
         if key is None:
-            key = await self._store.authenticate(secret)
+            key = await self._store.keys.authenticate(secret)
             self._keys.keep(digest, key)
         return key

@@ -22,7 +22,7 @@ from diffuserve.domain.safety import PASSES, Action, Verdict
 from diffuserve.domain.tenant import Plan
 from diffuserve.domain.webhook import Webhook, WebhookEvent
 from diffuserve.jobs.batches.store import ITEMS_AT_ONCE
-from diffuserve.jobs.store import ServedModel
+from diffuserve.jobs.operations import ServedModel
 
 _MAX_SHOWN_ERRORS = 20
 _ITEMS_A_TURN = 4  # that are read and judged before others get the event loop

@@ -33,6 +33,6 @@ class Signer:
 
     async def _signature(self, job_id: str, lease_token: int, name: str, expires: int) -> str:
         if not self._secret:
-            self._secret = await self._store.signing_secret()
+            self._secret = await self._store.keys.signing_secret()
         message = f"{job_id}/{lease_token}/{name}?{expires}"
         return hmac.new(self._secret, message.encode(), hashlib.sha256).hexdigest()

@@ -37,7 +37,7 @@ async def follow_job(
 
     Ends after the job's final event.
     """
-    await services.store.get(job_id, caller.scope)
+    await services.store.jobs.get(job_id, caller.scope)
     if last_event_id.isascii() and last_event_id.isdecimal():
         after = min(int(last_event_id[:10]), MAX_SEQ)
     events = _server_sent_events(services, job_id, after)
@@ -50,7 +50,7 @@ async def follow_job_by_socket(
 ) -> None:
     """The envelopes of the server-sent events as JSON messages; closes with 1000 after the final one."""
     caller = await socket_client(websocket)
-    await services.store.get(job_id, caller.scope)
+    await services.store.jobs.get(job_id, caller.scope)
     documents = envelopes(services, job_id, after)
     await send_all(websocket, documents)
 

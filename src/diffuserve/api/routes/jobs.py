@@ -62,7 +62,7 @@ async def list_jobs(
     limit: Annotated[int, Query(ge=1, le=200)] = 50,
 ) -> Response:
     """`queue` is null here; get a job to hear its place."""
-    jobs = await services.store.list_jobs(
+    jobs = await services.store.jobs.list_jobs(
         tenant_id=caller.scope,
         statuses=status or (),
         after=None if after is None else known_job_id(after),
@@ -89,7 +89,7 @@ async def get_job(
     if_none_match: Annotated[str | None, Header()] = None,
 ) -> Response:
     """With `wait` the answer comes once the job is final, or has changed since `If-None-Match`."""
-    job = await services.store.get(job_id, caller.scope)
+    job = await services.store.jobs.get(job_id, caller.scope)
     seconds = min(wait, services.config.longest_wait_seconds)
     if seconds and not job.status.is_final:
         job = await _news(services, job, seconds, if_none_match)
@@ -108,7 +108,7 @@ async def get_job(
 )
 async def cancel_job(job_id: JobId, services: ServicesOf, caller: Client, base_url: BaseUrl) -> Response:
     """A running job is `canceling` until its worker has let go of it."""
-    job = await services.store.cancel(job_id, caller.scope)
+    job = await services.store.jobs.cancel(job_id, caller.scope)
     document = await services.documents.job(job, base_url)
     return json_response(document, 200 if job.status.is_final else 202)
 
@@ -116,15 +116,15 @@ async def cancel_job(job_id: JobId, services: ServicesOf, caller: Client, base_u
 @router.post("/{job_id}/requeue", summary="Queue a job again", status_code=202, response_model=JobShape)
 async def requeue_job(job_id: JobId, services: ServicesOf, caller: Operator, base_url: BaseUrl) -> Response:
     """For operators: a job that failed, expired or was canceled gets fresh attempts."""
-    job = await services.store.requeue(job_id)
+    job = await services.store.operations.requeue(job_id)
     return json_response(await services.documents.job(job, base_url), 202)
 
 
 @router.delete("/{job_id}", summary="Delete a job and its files", status_code=204)
 async def delete_job(job_id: JobId, services: ServicesOf, caller: Client) -> Response:
     """A live job is canceled first, and erased once it is final."""
-    job = await services.store.get(job_id, caller.scope)
-    await services.store.delete(job_id, caller.scope)
+    job = await services.store.jobs.get(job_id, caller.scope)
+    await services.store.jobs.delete(job_id, caller.scope)
     if job.status.is_final:
         await services.artifacts.delete(job_id)
     return Response(status_code=204)

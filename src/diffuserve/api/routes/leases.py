@@ -34,7 +34,7 @@ async def report_progress(
     job_id: JobId, body: ProgressReport, services: ServicesOf, caller: WorkerOnly
 ) -> Response:
     """WebhookNotice to whoever watches, and not stored."""
-    await services.store.check_lease(job_id, known_token(job_id, body.lease_token))
+    await services.store.leases.check(job_id, known_token(job_id, body.lease_token))
     _publish(services.bus, job_id, body)
     return Response(status_code=204)
 
@@ -44,7 +44,7 @@ async def complete(job_id: JobId, body: Completion, services: ServicesOf, caller
     """May be repeated with the token that finished the job. Each file of the result must be stored."""
     known_token(job_id, body.lease_token)
     await _check_files(services, job_id, check_completion(body))
-    status = await services.store.complete(job_id, body)
+    status = await services.store.leases.complete(job_id, body)
     await services.times.run_ended(job_id, status, body.actual_seconds)
     return json_response(LeaseOutcome(job_id, status))
 
@@ -53,7 +53,7 @@ async def complete(job_id: JobId, body: Completion, services: ServicesOf, caller
 async def fail(job_id: JobId, body: Failure, services: ServicesOf, caller: WorkerOnly) -> Response:
     """The job fails, or is queued for another attempt."""
     known_token(job_id, body.lease_token)
-    status = await services.store.fail(job_id, check_failure(body))
+    status = await services.store.leases.fail(job_id, check_failure(body))
     await services.times.run_ended(job_id, status, body.actual_seconds)
     return json_response(LeaseOutcome(job_id, status))
 
@@ -61,7 +61,7 @@ async def fail(job_id: JobId, body: Failure, services: ServicesOf, caller: Worke
 @router.post("/release", summary="Hand a job back", response_model=LeaseOutcome)
 async def release(job_id: JobId, body: Release, services: ServicesOf, caller: WorkerOnly) -> Response:
     known_token(job_id, body.lease_token)
-    status = await services.store.release(job_id, body)
+    status = await services.store.leases.release(job_id, body)
     await services.times.run_ended(job_id, status)
     return json_response(LeaseOutcome(job_id, status))
 
@@ -82,7 +82,7 @@ async def put_file(
     lease_token: Annotated[int, Header()],
 ) -> Response:
     """The body is the file. It counts once the job is completed with the same token."""
-    await services.store.check_lease(job_id, known_token(job_id, lease_token))
+    await services.store.leases.check(job_id, known_token(job_id, lease_token))
     key = f"{job_id}/{lease_token}/{name}"
     try:
         stored = await services.artifacts.put(key, request.stream(), services.config.max_file_bytes)
@@ -100,7 +100,7 @@ async def upload_url(
     lease_token: Annotated[int, Header()],
 ) -> Response:
     """A URL of the store that takes the file by PUT for a while; `null` where it is uploaded to us."""
-    await services.store.check_lease(job_id, known_token(job_id, lease_token))
+    await services.store.leases.check(job_id, known_token(job_id, lease_token))
     key = f"{job_id}/{lease_token}/{name}"
     return json_response(
         {"url": await services.artifacts.upload_url(key, services.config.upload_url_seconds)}
@@ -110,7 +110,7 @@ async def upload_url(
 async def _check_files(services: Services, job_id: str, completion: Completion) -> None:
     """Raises `UploadMissing`. Without a live lease it is the store's to say what the completion is."""
     with suppress(LeaseLost):
-        await services.store.check_lease(job_id, completion.lease_token)
+        await services.store.leases.check(job_id, completion.lease_token)
         folder = f"{job_id}/{completion.lease_token}"
         artifacts = completion.result.artifacts
         await asyncio.gather(*(_check_file(services.artifacts, folder, one) for one in artifacts))

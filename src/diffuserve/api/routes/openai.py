@@ -116,7 +116,7 @@ async def _final_unless_gone(request: Request, services: Services, job: Job) -> 
         return ending.result() if ending.done() else None
     finally:
         if not ending.done():
-            services.background.start(services.store.cancel(job.id))
+            services.background.start(services.store.jobs.cancel(job.id))
         ending.cancel()
         leaving.cancel()
 

@@ -33,7 +33,7 @@ async def get_result(
     index: Annotated[int, Query(ge=0, description="Which of the job's images.")] = 0,
 ) -> Response:
     """The file, or a redirect to where it is stored."""
-    job = await services.store.get(job_id, caller.scope)
+    job = await services.store.jobs.get(job_id, caller.scope)
     artifact = image(job, index)
     if artifact is None:
         raise _no_image(job, index)

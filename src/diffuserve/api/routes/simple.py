@@ -83,14 +83,14 @@ async def generate(
 
 @router.get("/jobs/{job_id}", summary="Look at a job", response_model=FlatJobShape)
 async def look(job_id: JobId, services: ServicesOf, caller: Client, base_url: BaseUrl) -> Response:
-    job = await services.store.get(job_id, caller.scope)
+    job = await services.store.jobs.get(job_id, caller.scope)
     return json_response(await _flat(services, job, base_url))
 
 
 @router.delete("/jobs/{job_id}", summary="Cancel a job", response_model=FlatJobShape)
 async def cancel_job(job_id: JobId, services: ServicesOf, caller: Client, base_url: BaseUrl) -> Response:
     """A job that is being processed stays so until its worker has let go of it."""
-    job = await services.store.cancel(job_id, caller.scope)
+    job = await services.store.jobs.cancel(job_id, caller.scope)
     return json_response(await _flat(services, job, base_url))
 
 
@@ -98,12 +98,12 @@ async def cancel_job(job_id: JobId, services: ServicesOf, caller: Client, base_u
 async def follow_job(websocket: WebSocket, job_id: JobId, services: ServicesOf) -> None:
     """The job as `GET /jobs/{job_id}` gives it, at every change; closes with 1000 after the last."""
     caller = await socket_client(websocket)
-    await services.store.get(job_id, caller.scope)
+    await services.store.jobs.get(job_id, caller.scope)
     await send_all(websocket, _changes(services, job_id, base_url_of(services, websocket)))
 
 
 async def _changes(services: Services, job_id: str, base_url: str) -> AsyncGenerator[Document]:
-    job, last = await services.store.get(job_id), None
+    job, last = await services.store.jobs.get(job_id), None
     async with aclosing(services.follower.follow(job_id)) as looks:
         async for news in looks:
             job = news if isinstance(news, Job) else job

@@ -29,14 +29,14 @@ async def list_workers(services: ServicesOf, caller: Operator) -> Response:
     workers = [
         asdict(worker)
         | {"registered_at": rfc3339(worker.registered_at), "heartbeat_at": rfc3339(worker.heartbeat_at)}
-        for worker in await services.store.workers()
+        for worker in await services.store.operations.workers()
     ]
     return json_response({"data": workers})
 
 
 @router.post("", summary="Register a worker", status_code=201, response_model=Registered)
 async def register(body: Registration, services: ServicesOf, caller: WorkerOnly) -> Response:
-    worker_id = await services.store.register(check_registration(body))
+    worker_id = await services.store.leases.register(check_registration(body))
     config = services.store.config
     registered = Registered(
         worker_id, config.lease_seconds, config.heartbeat_seconds, services.artifacts.signs_urls
@@ -63,12 +63,12 @@ async def claim(
 async def heartbeat(
     worker_id: WorkerId, body: Heartbeat, services: ServicesOf, caller: WorkerOnly
 ) -> Response:
-    return json_response(await services.store.heartbeat(worker_id, check_heartbeat(body)))
+    return json_response(await services.store.leases.heartbeat(worker_id, check_heartbeat(body)))
 
 
 @router.post("/{worker_id}/drain", summary="Give this worker no more jobs", status_code=204)
 async def drain(worker_id: WorkerId, services: ServicesOf, caller: WorkerOnly) -> Response:
-    await services.store.drain(worker_id)
+    await services.store.leases.drain(worker_id)
     return Response(status_code=204)
 
 
@@ -104,7 +104,7 @@ async def _claim_until(
 
 async def _claim(services: Services, worker_id: str, claim: Claim) -> list[Lease]:
     started_at = time.perf_counter()
-    leases = await services.store.claim(worker_id, claim)
+    leases = await services.store.leases.claim(worker_id, claim)
     services.metrics.claim_seconds.observe(time.perf_counter() - started_at)
     services.times.claimed(leases)
     return leases
@@ -123,7 +123,7 @@ async def _orders_until(
     loop = asyncio.get_running_loop()
     with services.bus.subscribe(worker_topic(worker_id)) as messages:
         while True:
-            orders = await services.store.orders(worker_id)
+            orders = await services.store.leases.control_commands(worker_id)
             cancel = tuple(job_id for job_id in orders.cancel if job_id not in known)
             news = ControlCommands(cancel=cancel, drain=orders.drain and not is_draining)
             if news or loop.time() >= end:

@@ -141,7 +141,7 @@ class WebhookSender:
         store, documents = self._services.store, self._services.documents
         if delivery.type is WebhookEvent.BATCH_COMPLETED:
             return batch_document(await store.batches.get(delivery.subject_id), delivery.base_url)
-        job = await store.get(delivery.subject_id)
+        job = await store.jobs.get(delivery.subject_id)
         return await documents.listed_job(job, delivery.base_url)
 
 

@@ -90,10 +90,10 @@ async def control_plane(settings: Settings, no_auth: bool = False) -> AsyncItera
         open_prompts(settings) as prompts,
         open_store(settings, bus) as store,
     ):
-        has_auth = not no_auth and await store.has_keys()
+        has_auth = not no_auth and await store.keys.has_valid_key()
         app = create_app(store, artifacts, bus, settings.api_config(auth=has_auth), quotas, prompts)
         services: Services = app.state.services
-        async with running(Reaper(store, artifacts).run()), sending(services):
+        async with running(Reaper(store.housekeeping, artifacts).run()), sending(services):
             yield ControlPlane(app, store, has_auth)
 
 

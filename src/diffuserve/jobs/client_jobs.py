@@ -1,0 +1,109 @@
+"""Jobs as clients submit, watch and cancel them."""
+
+import secrets
+import time
+from collections.abc import Collection
+
+import sqlalchemy as sa
+
+from diffuserve.domain.job import Job, JobEvent, JobStatus, NewJob, QueueEstimate
+from diffuserve.domain.worker import WorkerState
+from diffuserve.jobs import control, queries, schema, submit
+from diffuserve.jobs.admission import Submission
+from diffuserve.jobs.database import Database
+from diffuserve.jobs.estimate import Before, estimate_wait
+from diffuserve.jobs.operations import Operations
+from diffuserve.jobs.records import event_of, job_of
+from diffuserve.jobs.writer import Writer
+
+jobs, leases, ready, lanes = schema.jobs, schema.leases, schema.ready, schema.lanes
+
+
+class ClientJobs:
+    """Jobs of tenants. Every method that takes a `tenant_id` accepts `None`, which matches every tenant.
+
+    Every method raises `ServerUnavailable` while the database is unreachable.
+    """
+
+    def __init__(self, database: Database, writer: Writer, operations: Operations) -> None:
+        self._database = database
+        self._writer = writer
+        self._operations = operations
+
+    async def submit(self, new: NewJob) -> Job:
+        """Queue a job; return the earlier job for an idempotency key that was used with the same body.
+
+        Raise `QueueFull`, `BacklogFull`, `TooLarge` or `IdempotencyMismatch`.
+        """
+        return await self._writer.run(submit.submit, Submission(_new_job_id(), new))
+
+    async def get(self, job_id: str, tenant_id: str | None = None) -> Job:
+        """Return the job. Raise `JobNotFound` also for a job of another tenant."""
+        return await queries.read_job(self._database, job_id, tenant_id)
+
+    async def list_jobs(
+        self,
+        *,
+        tenant_id: str | None = None,
+        statuses: Collection[JobStatus] = (),
+        after: str | None = None,
+        limit: int = 50,
+    ) -> list[Job]:
+        """Return at most `limit` jobs, newest first, that are older than the job `after`.
+
+        Raise `JobNotFound` if `after` is not a job id.
+        """
+        after = None if after is None else queries.check_job_id(after)
+        page = queries.page_of_jobs(tenant_id, statuses, after, limit)
+        return [job_of(row) for row in await self._database.rows(page)]
+
+    async def events_after(self, job_id: str, seq: int = 0) -> list[JobEvent]:
+        """Return the job's log entries after entry `seq`; `[]` for an unknown job."""
+        if not queries.is_job_id(job_id):
+            return []
+        return [event_of(row) for row in await self._database.rows(queries.events_of(job_id, seq))]
+
+    async def estimate(self, job: Job) -> QueueEstimate | None:
+        """Estimate how long a queued job waits; `None` for a job that is not queued."""
+        if job.status is not JobStatus.QUEUED:
+            return None
+        sizes = await self._operations.lanes()
+        tenants = await self._operations.tenants({job.tenant_id} | {lane.tenant_id for lane in sizes})
+        weights = {tenant.id: tenant.plan.weight for tenant in tenants}
+        return estimate_wait(job, sizes, weights, await self._before(job))
+
+    async def cancel(self, job_id: str, tenant_id: str | None = None) -> Job:
+        """Cancel a queued job at once, mark a running one `canceling`, and leave a final one as it is."""
+        await self._writer.run(control.cancel, control.Named(queries.check_job_id(job_id), tenant_id))
+        return await self.get(job_id)
+
+    async def delete(self, job_id: str, tenant_id: str | None = None) -> None:
+        """Hide a job from now on, canceling a live one.
+
+        The reaper removes its rows and files once it is final.
+        """
+        await self._writer.run(control.delete, control.Named(queries.check_job_id(job_id), tenant_id))
+
+    async def _before(self, job: Job) -> Before:
+        """Return the work that goes before a queued job."""
+        seq = sa.select(jobs.c.seq).where(jobs.c.id == job.id).scalar_subquery()
+        own_lanes = sa.select(lanes.c.lane).where(
+            lanes.c.tenant_id == job.tenant_id, lanes.c.model == job.model
+        )
+        earlier = sa.select(
+            sa.func.count().label("num_jobs"), sa.func.sum(ready.c.cost_seconds).label("work_seconds")
+        ).where(ready.c.lane.in_(own_lanes), ready.c.seq < seq)
+        running = sa.select(sa.func.sum(leases.c.charged).label("seconds")).where(leases.c.model == job.model)
+        serving = [
+            worker
+            for worker in await self._operations.workers()
+            if worker.state is not WorkerState.LOST and job.model in worker.models
+        ]
+        (queued,) = await self._database.rows(earlier)
+        (leased,) = await self._database.rows(running)
+        return Before(queued.num_jobs, queued.work_seconds or 0.0, leased.seconds or 0.0, len(serving))
+
+
+def _new_job_id() -> str:
+    """Return an id that sorts by time: milliseconds since the epoch, then random digits."""
+    return f"job_{time.time_ns() // 1_000_000:012x}{secrets.token_hex(7)}"

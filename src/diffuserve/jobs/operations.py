@@ -1,0 +1,86 @@
+"""The store as operators and the control plane see it: workers, models, lanes and tenants."""
+
+from collections.abc import Collection, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import orjson
+import sqlalchemy as sa
+
+from diffuserve.domain.cost import CostFit
+from diffuserve.domain.job import Band, Job
+from diffuserve.domain.model_spec import ModelSpec
+from diffuserve.domain.tenant import Tenant
+from diffuserve.domain.worker import Worker
+from diffuserve.jobs import control, queries, queue, schema, workers
+from diffuserve.jobs.config import StoreConfig
+from diffuserve.jobs.database import Database
+from diffuserve.jobs.estimate import LaneSize
+from diffuserve.jobs.pricing import default_fit
+from diffuserve.jobs.writer import Writer
+
+lanes, leases = schema.lanes, schema.leases
+
+
+@dataclass(frozen=True)
+class ServedModel:
+    """A model that a worker has offered; `fit` is the family's default before the first measurement."""
+
+    spec: ModelSpec
+    fit: CostFit
+
+
+class Operations:
+    """What runs and what waits. Every method raises `ServerUnavailable` while the database is unreachable."""
+
+    def __init__(self, database: Database, writer: Writer, config: StoreConfig) -> None:
+        self._database = database
+        self._writer = writer
+        self._config = config
+
+    async def workers(self) -> list[Worker]:
+        """Return all known workers, in the order of their registration."""
+        table = schema.workers
+        held = sa.select(sa.func.count()).where(leases.c.worker_id == table.c.id).scalar_subquery()
+        rows = await self._database.rows(
+            sa.select(table, held.label("num_leases")).order_by(table.c.registered_at)
+        )
+        now = await self._database.now()
+        return [workers.worker_of(row, now, self._config.lease_seconds) for row in rows]
+
+    async def models(self) -> Mapping[str, ServedModel]:
+        """Return models by name, also those whose workers are gone."""
+        rows = await self._database.rows(sa.select(schema.models).order_by(schema.models.c.name))
+        return {row.name: _served(row) for row in rows}
+
+    async def lanes(self) -> list[LaneSize]:
+        """Return the lanes that have ready jobs."""
+        return [
+            LaneSize(Band(row.band), row.tenant_id, row.model, row.num_ready, row.work_seconds)
+            for row in await self._database.rows(sa.select(lanes).where(lanes.c.num_ready > 0))
+        ]
+
+    async def tenant(self, tenant_id: str) -> Tenant:
+        """Return the tenant; an unknown one has the default plan."""
+        known = await self.tenants({tenant_id})
+        return known[0] if known else Tenant(tenant_id, self._config.plan(self._config.default_plan))
+
+    async def tenants(self, tenant_ids: Collection[str]) -> list[Tenant]:
+        """Return those of the tenants that are known."""
+        table = schema.tenants
+        rows = await self._database.rows(sa.select(table).where(table.c.id.in_(sorted(tenant_ids))))
+        return [queue.tenant_of(row, self._config) for row in rows]
+
+    async def requeue(self, job_id: str) -> Job:
+        """Queue a failed, expired or canceled job again, with fresh attempts.
+
+        Raise `JobNotFound`, or `Conflict` for a job in another state.
+        """
+        await self._writer.run(control.requeue, control.Named(queries.check_job_id(job_id), None))
+        return await queries.read_job(self._database, job_id)
+
+
+def _served(row: sa.Row[Any]) -> ServedModel:
+    spec = ModelSpec.from_dict(orjson.loads(row.spec))
+    fit = CostFit.from_dict(orjson.loads(row.fit)) if row.fit else default_fit(spec)
+    return ServedModel(spec, fit)

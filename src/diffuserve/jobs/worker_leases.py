@@ -1,0 +1,82 @@
+"""Workers and their leases: registration, heartbeats, claims and the ends of attempts."""
+
+import secrets
+
+import sqlalchemy as sa
+
+from diffuserve.domain.errors import LeaseLost, WorkerNotFound
+from diffuserve.domain.job import JobStatus
+from diffuserve.domain.worker import (
+    Claim,
+    Completion,
+    ControlCommands,
+    Failure,
+    Heartbeat,
+    Lease,
+    Registration,
+    Release,
+)
+from diffuserve.jobs import claim as claims
+from diffuserve.jobs import finish, schema, workers
+from diffuserve.jobs.database import Database
+from diffuserve.jobs.writer import Writer
+
+leases = schema.leases
+
+
+class WorkerLeases:
+    """The store as workers use it. Every method raises `ServerUnavailable` while the database is away."""
+
+    def __init__(self, database: Database, writer: Writer) -> None:
+        self._database = database
+        self._writer = writer
+
+    async def register(self, registration: Registration) -> str:
+        """Register a worker and return its new id."""
+        worker_id = f"worker_{secrets.token_hex(8)}"
+        return await self._writer.run(workers.register, workers.Registering(worker_id, registration))
+
+    async def heartbeat(self, worker_id: str, heartbeat: Heartbeat) -> ControlCommands:
+        """Renew the leases that the worker holds. Raise `WorkerNotFound`."""
+        return await self._writer.run(workers.heartbeat, workers.Beat(worker_id, heartbeat))
+
+    async def control_commands(self, worker_id: str) -> ControlCommands:
+        """Return the worker's pending commands. Raise `WorkerNotFound`.
+
+        `lost` is empty here: lost leases are reported by `heartbeat` and by the event bus only.
+        """
+        table = schema.workers
+        rows = await self._database.rows(sa.select(table.c.is_draining).where(table.c.id == worker_id))
+        if not rows:
+            raise WorkerNotFound(f"no worker {worker_id}; register again")
+        canceling = sa.select(leases.c.job_id).where(leases.c.worker_id == worker_id, leases.c.is_canceling)
+        cancel = tuple(row.job_id for row in await self._database.rows(canceling))
+        return ControlCommands(cancel=cancel, drain=rows[0].is_draining)
+
+    async def drain(self, worker_id: str) -> None:
+        """Grant this worker no more jobs. Raise `WorkerNotFound`."""
+        await self._writer.run(workers.drain, worker_id)
+
+    async def claim(self, worker_id: str, claim: Claim) -> list[Lease]:
+        """Lease the jobs that are due by fairness to this worker; `[]` if none is. Raise `WorkerNotFound`."""
+        return await self._writer.run(claims.claim, claims.ClaimBy(worker_id, claim))
+
+    async def check(self, job_id: str, lease_token: int) -> None:
+        """Raise `LeaseLost` unless the lease is live."""
+        live = sa.select(leases.c.job_id).where(
+            leases.c.job_id == job_id, leases.c.lease_token == lease_token
+        )
+        if not await self._database.rows(live):
+            raise LeaseLost(job_id)
+
+    async def complete(self, job_id: str, completion: Completion) -> JobStatus:
+        """Finish the job and return its status, the same status again if repeated. Raise `LeaseLost`."""
+        return await self._writer.run(finish.complete, finish.Said(job_id, completion))
+
+    async def fail(self, job_id: str, failure: Failure) -> JobStatus:
+        """End the attempt; return `failed`, or `queued` if another attempt follows. Raise `LeaseLost`."""
+        return await self._writer.run(finish.fail, finish.Said(job_id, failure))
+
+    async def release(self, job_id: str, release: Release) -> JobStatus:
+        """Hand the job back to the queue and return its status. Raise `LeaseLost`."""
+        return await self._writer.run(finish.release, finish.Said(job_id, release))
