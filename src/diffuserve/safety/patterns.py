@@ -1,83 +1,87 @@
-"""Regular expressions that people write into a policy, and what the worst text can make them cost."""
+"""Regular expressions of a policy, compiled by RE2.
 
-import re
-from re import _constants, _parser  # the only parser that agrees with `re`
-from typing import Any
+RE2 has neither lookaround nor backreferences, and in return a search takes time linear in the text's length.
+"""
+
+from collections.abc import Iterator, Sequence
+from typing import Any, NamedTuple
+
+import re2
 
 MAX_PATTERN_CHARACTERS = 500
-MAX_WAYS = 1_000
+MAX_INSTRUCTIONS = 10_000
+"""Size of a compiled pattern; a search takes at most so many steps for each character of the text."""
 
-_REPEATS = (_constants.MAX_REPEAT, _constants.MIN_REPEAT, _constants.POSSESSIVE_REPEAT)
+
+class PatternMatch(NamedTuple):
+    """A match of `pattern` from character `start` up to, and without, character `end`."""
+
+    pattern: str
+    start: int
+    end: int
 
 
-def compile_pattern(pattern: str) -> re.Pattern[str]:
-    """To be searched in folded text, which is lower-case.
+class PatternList:
+    """The patterns of a word list, searched as one pattern first: most texts match none of them."""
 
-    `re` has no time limit, so the ways in which a pattern can read a text from one place are bounded here:
-    repeats need an upper bound, and the product of their ranges is at most `MAX_WAYS`. Raises `ValueError`
-    saying what to write instead.
+    def __init__(self, patterns: Sequence[str]) -> None:
+        """Raise `ValueError` for a pattern that `compile_pattern` refuses."""
+        self._patterns = [compile_pattern(pattern) for pattern in patterns]
+        self._union = _compile_union(patterns)
+
+    def find_all(self, text: str) -> Iterator[PatternMatch]:
+        """Yield the matches of each pattern in turn, those of a pattern in the order of the text."""
+        if self._union is not None and self._union.search(text) is None:
+            return
+        for pattern in self._patterns:
+            for match in pattern.finditer(text):
+                yield PatternMatch(pattern.pattern, *match.span())
+
+
+def compile_pattern(pattern: str) -> Any:
+    """Return a compiled pattern with the interface of `re.Pattern`, to be searched in folded text.
+
+    Raise `ValueError` with the remedy if RE2 does not know the syntax, if the pattern is too large, or if it
+    matches the empty text.
     """
     if len(pattern) > MAX_PATTERN_CHARACTERS:
         raise ValueError(f"is longer than {MAX_PATTERN_CHARACTERS} characters; split it")
     try:
-        compiled = re.compile(pattern)
-        ways = _ways(_parser.parse(pattern))
-    except (re.error, RecursionError, OverflowError) as error:
-        raise ValueError(f"is not a regular expression: {error}") from error
-    if compiled.search(""):
-        raise ValueError("also matches nothing at all; name a letter that must be there")
-    if ways > MAX_WAYS:
-        raise ValueError(f"can read a text in more than {MAX_WAYS} ways; repeat less, or a single character")
+        compiled = re2.compile(pattern, _options())
+    except re2.error as error:
+        raise ValueError(_syntax_error(error)) from error
+    except UnicodeEncodeError as error:
+        raise ValueError(f"is not valid Unicode: {error}") from error
+    if compiled.search("") is not None:
+        raise ValueError("matches the empty text; name a letter that must be there")
+    if compiled.programsize > MAX_INSTRUCTIONS:
+        raise ValueError(
+            f"compiles to {compiled.programsize:,} instructions, more than {MAX_INSTRUCTIONS:,}; repeat less"
+        )
     return compiled
 
 
-def _ways(parsed: Any) -> int:
-    """In how many ways it can match from one place, at most."""
-    total = 1
-    for operator, argument in parsed:
-        total = min(total * _ways_of(operator, argument), MAX_WAYS + 1)
-    return total
+def _compile_union(patterns: Sequence[str]) -> Any | None:
+    """Return a pattern that matches where any of `patterns` does; `None` if RE2 finds it too large."""
+    if not patterns:
+        return None
+    try:
+        return re2.compile("|".join(f"(?:{pattern})" for pattern in patterns), _options())
+    except re2.error:
+        return None
 
 
-def _ways_of(operator: Any, argument: Any) -> int:
-    if operator in _REPEATS:
-        return _ways_to_repeat(*argument)
-    if operator is _constants.BRANCH:
-        return _ways_to_branch(argument[1])
-    if operator is _constants.LITERAL and chr(argument).isupper():
-        raise ValueError(f"holds {chr(argument)!r}, and folded text has no capitals; write it in lower case")
-    if operator is _constants.GROUPREF_EXISTS:
-        raise ValueError("asks whether a group matched; write two patterns")
-    groups = [part for part in _parts(argument) if isinstance(part, _parser.SubPattern)]
-    return sum(_ways(group) for group in groups) or 1
+def _options() -> Any:
+    options = re2.Options()
+    options.case_sensitive = False  # folded text is in lower case, a pattern need not be
+    options.never_capture = True
+    options.log_errors = False  # RE2 would write them to stderr as well
+    return options
 
 
-def _ways_to_branch(branches: Any) -> int:
-    """Of branches that begin with different letters only one goes on."""
-    by_letter: dict[int, int] = {}
-    loose = 0
-    for branch in branches:
-        if len(branch) and branch[0][0] is _constants.LITERAL:
-            letter: int = branch[0][1]
-            by_letter[letter] = by_letter.get(letter, 0) + _ways(branch)
-        else:
-            loose += _ways(branch)
-    return loose + max(by_letter.values(), default=0)
-
-
-def _ways_to_repeat(least: int, most: Any, body: Any) -> int:
-    if most is _constants.MAXREPEAT:
-        raise ValueError("repeats without bound; write {0,20} for *, {1,20} for +")
-    each = _ways(body)
-    if each == 1:
-        return int(most) - least + 1
-    # The powers grow past the limit at once, so that the rest need not be added.
-    return sum(
-        each ** min(count, MAX_WAYS.bit_length()) for count in range(least, min(int(most), MAX_WAYS) + 1)
+def _syntax_error(error: Exception) -> str:
+    reason = error.args[0].decode(errors="replace")
+    return (
+        f"is not a regular expression that RE2 knows ({reason}); it has no lookaround, no backreferences "
+        "and no possessive repeats"
     )
-
-
-def _parts(argument: Any) -> tuple[Any, ...]:
-    if isinstance(argument, _parser.SubPattern):
-        return (argument,)
-    return argument if isinstance(argument, tuple) else ()

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from functools import lru_cache
 
 from diffuserve.safety.folding import Folded, Tokens, fold
-from diffuserve.safety.patterns import compile_pattern
+from diffuserve.safety.patterns import PatternList
 from diffuserve.safety.policy import MINORS, Category, Policy, WordList
 
 REACH_CHARACTERS = 100
@@ -115,7 +115,7 @@ class _Words:
                 self._phrases.setdefault(phrase.words[0].key, []).append(phrase)
         compact = {"".join(fold(term).plain): term for term in words.terms}
         self._compact = {letters: term for letters, term in compact.items() if len(letters) >= _MIN_IN_RUN}
-        self._patterns = [compile_pattern(pattern) for pattern in words.patterns]
+        self._patterns = PatternList(words.patterns)
 
     def found(self, text: ReadyText, exceptions: "_Words") -> Iterator[_Found]:
         """The matches that no exception takes back."""
@@ -135,9 +135,8 @@ class _Words:
                     if phrase.fits(reading.words[position : position + len(phrase.words)]):
                         start, end = reading.span(position, len(phrase.words))
                         yield start, end, _match("term", phrase.term, reading.text[start:end])
-        for pattern in self._patterns:
-            for found in pattern.finditer(reading.text):
-                yield *found.span(), _match("pattern", pattern.pattern, found[0])
+        for pattern, start, end in self._patterns.find_all(reading.text):
+            yield start, end, _match("pattern", pattern, reading.text[start:end])
 
     def _in_runs(self, runs: Tokens, exceptions: "_Words") -> Iterator[_Found]:
         """Where a run stands in the text is not known: its words are near to any."""
