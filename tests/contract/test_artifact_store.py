@@ -294,7 +294,7 @@ async def test_a_folder_has_no_urls_of_its_own(tmp_path: Path) -> None:
 
 
 async def test_a_bucket_that_is_away_says_so() -> None:
-    with pytest.raises(ServerUnavailable, match="the store of finished files does not answer"):
+    with pytest.raises(ServerUnavailable, match="the artifact store is unavailable"):
         await bucket_at("http://127.0.0.1:9", "images").size(KEY)
 
 

@@ -95,7 +95,7 @@ async def test_trouble_that_lasts_is_said(
 ) -> None:
     await _put(behind)
     proxy.always = fault
-    with pytest.raises(ServerUnavailable, match="the store of finished files does not answer"):
+    with pytest.raises(ServerUnavailable, match="the artifact store is unavailable"):
         await act(bucket_at(proxy.url, bucket, "results"))
 
 

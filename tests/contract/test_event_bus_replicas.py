@@ -12,7 +12,7 @@ import pytest
 from diffuserve.cli.wiring.control import open_bus
 from diffuserve.events import valkey as module
 from diffuserve.events.base import EventBus, Subscription, job_topic
-from diffuserve.events.unsent import Unsent
+from diffuserve.events.send_buffer import SendBuffer
 from diffuserve.settings import Settings
 from support.valkey import ValkeyServer
 
@@ -72,13 +72,13 @@ async def test_previews_travel_only_while_somebody_watches(
     buses: tuple[EventBus, EventBus], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     sent: list[bytes] = []
-    put = Unsent.put
+    put = SendBuffer.put
 
-    def note(self: Unsent, item: bytes) -> None:
+    def note(self: SendBuffer, item: bytes) -> None:
         sent.append(item)
         put(self, item)
 
-    monkeypatch.setattr(Unsent, "put", note)
+    monkeypatch.setattr(SendBuffer, "put", note)
     one, two = buses
     one.publish(TOPIC, PREVIEW)
     assert not any(b"preview" in item for item in sent)
@@ -91,7 +91,7 @@ async def test_previews_travel_only_while_somebody_watches(
 async def test_who_comes_later_learns_what_is_watched(
     own_valkey: ValkeyServer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(module, "_BEAT_SECONDS", 0.1)
+    monkeypatch.setattr(module, "_HEARTBEAT_SECONDS", 0.1)
     settings = Settings(valkey_url=own_valkey.url)
     async with open_bus(settings) as one:
         with one.subscribe(TOPIC):
@@ -140,8 +140,8 @@ async def test_a_server_that_dies_and_comes_back_is_used_again(
         one.publish(TOPIC, {"type": "progress", "step": 1})
         assert await heard(at_two) == [{"type": "progress", "step": 1}], "what was said meanwhile is lost"
     said = [record.getMessage() for record in caplog.records]
-    assert sum("is away" in line for line in said) == 2, "once for each of the two"
-    assert sum("is back" in line for line in said) == 2
+    assert sum("is unavailable" in line for line in said) == 2, "once for each of the two"
+    assert sum("is available again" in line for line in said) == 2
 
 
 async def test_publishing_never_waits_for_a_frozen_server(
@@ -191,7 +191,7 @@ async def test_a_bus_closes_at_once_though_the_server_is_frozen(own_valkey: Valk
 
 
 async def test_what_waits_is_bounded_and_the_oldest_goes_first() -> None:
-    unsent = Unsent(max_bytes=100)
+    unsent = SendBuffer(max_bytes=100)
     for number in range(50):
         unsent.put(b"%010d" % number)
         assert unsent.num_bytes <= 100
@@ -204,7 +204,7 @@ async def test_what_waits_is_bounded_and_the_oldest_goes_first() -> None:
 
 
 async def test_one_message_takes_a_reasonable_part_of_what_waits() -> None:
-    unsent = Unsent(max_bytes=4 << 20)
+    unsent = SendBuffer(max_bytes=4 << 20)
     for _ in range(4):
         unsent.put(b"x" * (700 << 10))
     assert [len(await unsent.take(0.0)) for _ in range(2)] == [2, 2]

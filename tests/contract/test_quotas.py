@@ -80,12 +80,12 @@ async def test_without_valkey_each_counts_alone_and_with_it_again_together(
     assert time.monotonic() - start < 0.5
     own_valkey.start()
     async with asyncio.timeout(5):
-        while sum("are back" in record.getMessage() for record in caplog.records) < 2:
+        while sum("is available again" in record.getMessage() for record in caplog.records) < 2:
             await asyncio.gather(*(quotas.take("anybody", Rate(1_000)) for quotas in two))
             await asyncio.sleep(0.01)
     assert (await one.take(name, SLOW)).is_granted, "Valkey came back empty"
     assert not (await other.take(name, SLOW)).is_granted
-    assert sum("are away" in record.getMessage() for record in caplog.records) == 2
+    assert sum("is unavailable" in record.getMessage() for record in caplog.records) == 2
 
 
 async def test_a_frozen_valkey_holds_calls_up_for_a_moment_and_then_no_more(

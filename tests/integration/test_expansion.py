@@ -136,7 +136,7 @@ async def test_a_retry_gives_the_same_text_and_asks_nobody(elsewhere: ScriptedSe
     ],
 )
 def test_the_url_may_or_may_not_end_with_v1(url: str, asked: str) -> None:
-    assert ChatConfig(url=url, model="m").endpoint.call_url == asked
+    assert ChatConfig(url=url, model="m").api.call_url == asked
 
 
 @pytest.mark.parametrize(

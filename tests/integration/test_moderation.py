@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from diffuserve.domain.errors import InvalidParams, ModerationUnavailable
-from diffuserve.remote.json_api import Endpoint
+from diffuserve.remote.json_api import JsonApiConfig
 from diffuserve.safety.moderation import ModerationClassifier
 from support.scripted_server import Reply, ScriptedServer, moderation_reply
 
@@ -139,8 +139,8 @@ async def test_without_a_server_no_prompt_passes() -> None:
 
 @pytest.mark.parametrize("base", ["http://h", "http://h/", "http://h/v1", "http://h/v1/moderations"])
 def test_the_url_may_or_may_not_end_with_v1(base: str) -> None:
-    endpoint = Endpoint(url_setting="prompt_filter", url=base, path="/moderations")
-    assert endpoint.call_url == "http://h/v1/moderations"
+    config = JsonApiConfig(url_setting="prompt_filter", url=base, path="/moderations")
+    assert config.call_url == "http://h/v1/moderations"
 
 
 @pytest.mark.parametrize(

@@ -56,7 +56,7 @@ class JobTimes:
         metrics, seconds = self._metrics, time.monotonic() - run.started_at
         metrics.run_seconds.observe(seconds)
         outcome = "useful" if status is JobStatus.SUCCEEDED else "wasted"
-        metrics.gpu_seconds.labels(run.model, outcome).inc(max(gpu_seconds, 0.0))
+        metrics.device_seconds.labels(run.model, outcome).inc(max(gpu_seconds, 0.0))
         if status is JobStatus.SUCCEEDED:
             metrics.generation_seconds.labels(run.model, str(run.steps)).observe(seconds)
 

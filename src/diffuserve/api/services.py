@@ -61,7 +61,7 @@ class Services:
         prompts: PromptProcessor | None = None,
     ) -> "Services":
         metrics = ControlMetrics()
-        store.on_ended(metrics.ended)
+        store.on_ended(metrics.count_final_job)
         signer = Signer(store, config.result_url_seconds)
         files = FileUrls(artifacts, signer, config.public_base_url)
         return cls(
@@ -79,7 +79,7 @@ class Services:
             documents=Documents(store, bus, files),
             times=JobTimes(store, metrics),
             guard=Guard(config.webhook_allowed_networks),
-            prompts=replace(prompts or PromptProcessor(), on_verdict=metrics.judged),
+            prompts=replace(prompts or PromptProcessor(), on_verdict=metrics.observe_prompt_verdict),
             batch_slots=asyncio.Semaphore(_BATCHES_AT_ONCE),
             background=Background(),
         )

@@ -1,6 +1,6 @@
-"""The live bus: hints to look sooner, and progress that is not worth storing.
+"""The interface of event buses: notifications of changes, and progress that is not worth storing.
 
-The stored event log is the truth. A message may be lost; whoever waits polls as well.
+The database is authoritative. A message may be lost, so subscribers poll the database as well.
 """
 
 from collections.abc import Mapping
@@ -8,25 +8,24 @@ from types import TracebackType
 from typing import Any, Protocol, Self
 
 QUEUE = "queue"
-"""Something became ready to be claimed."""
-
+"""Topic: a job became ready to be claimed."""
 
 OUTBOX = "outbox"
-"""A webhook is to be sent."""
+"""Topic: a webhook was added to the outbox."""
 
 
 def job_topic(job_id: str) -> str:
-    """Messages: `{"type": "changed"}`, `{"type": "progress", …}`, `{"type": "preview", …}`."""
+    """Return a job's topic. Messages: `{"type": "changed"}` and `{"type": "progress" | "preview", …}`."""
     return f"job:{job_id}"
 
 
 def worker_topic(worker_id: str) -> str:
-    """Messages: `{"type": "cancel" | "lost", "job_id": …}`, `{"type": "drain"}`."""
+    """Return a worker's topic. Messages: `{"type": "cancel" | "lost", "job_id": …}`, `{"type": "drain"}`."""
     return f"worker:{worker_id}"
 
 
 class Subscription(Protocol):
-    """What was published on a topic since `__enter__`; the oldest messages go first when it overflows."""
+    """A queue of the messages published on a topic since `__enter__`; when full it drops the oldest."""
 
     def __enter__(self) -> Self: ...
 
@@ -38,31 +37,35 @@ class Subscription(Protocol):
     ) -> None: ...
 
     async def get(self, timeout: float) -> Mapping[str, Any] | None:
-        """The next message, or `None` after `timeout` seconds."""
+        """Return the next message, or `None` after `timeout` seconds without any."""
         ...
 
 
 class EventBus(Protocol):
-    """Fan-out by topic."""
+    """Delivers each message to all subscriptions to its topic."""
 
     @property
     def is_connected(self) -> bool:
-        """Whether other control planes are heard, where there are any."""
+        """True if messages of other control planes arrive; always true for a single control plane."""
         ...
 
     @property
     def num_dropped(self) -> int:
-        """Messages that other control planes will not hear."""
+        """Number of messages that were not sent to other control planes."""
         ...
 
-    def publish(self, topic: str, message: Mapping[str, Any]) -> None: ...
+    def publish(self, topic: str, message: Mapping[str, Any]) -> None:
+        """Deliver `message` to the subscriptions to `topic`, without waiting."""
+        ...
 
-    def subscribe(self, topic: str) -> Subscription: ...
+    def subscribe(self, topic: str) -> Subscription:
+        """Return a subscription, which receives messages from its `__enter__` on."""
+        ...
 
     def is_watched(self, topic: str) -> bool:
-        """Whether anybody is subscribed, so that what is costly to make is made for somebody."""
+        """Return whether the topic has subscriptions, so that costly messages are made only for these."""
         ...
 
     def latest_progress(self, job_id: str) -> Mapping[str, Any] | None:
-        """The newest `progress` message of a running job; forgotten once the job is final."""
+        """Return the newest `progress` message of a running job; `None` once its status has changed."""
         ...

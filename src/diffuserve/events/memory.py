@@ -1,17 +1,21 @@
-"""The bus of a single control plane: queues in memory."""
+"""The event bus of a single control plane: queues in memory."""
 
 import asyncio
-from collections import OrderedDict, deque
+from collections import deque
 from collections.abc import Mapping
 from types import TracebackType
 from typing import Any, Self
 
+from cachetools import FIFOCache
+
+from diffuserve.events.base import job_topic
+
 _MAX_MESSAGES = 256
-_MAX_PROGRESS = 10_000
+_MAX_JOBS = 10_000
 
 
 class MemorySubscription:
-    """Used by one task of the event loop that publishes."""
+    """A subscription used by a single task, on the event loop that publishes."""
 
     def __init__(self, bus: "MemoryEventBus", topic: str) -> None:
         self._bus = bus
@@ -29,16 +33,18 @@ class MemorySubscription:
         error: BaseException | None,
         trace: TracebackType | None,
     ) -> None:
-        others = self._bus.subscriptions[self._topic]
-        others.discard(self)
-        if not others:
+        subscriptions = self._bus.subscriptions[self._topic]
+        subscriptions.discard(self)
+        if not subscriptions:
             del self._bus.subscriptions[self._topic]
 
     def put(self, message: Mapping[str, Any]) -> None:
+        """Append a message, and wake the task that waits for one."""
         self._messages.append(message)
         self._arrived.set()
 
     async def get(self, timeout: float) -> Mapping[str, Any] | None:
+        """Return the next message, or `None` after `timeout` seconds without any."""
         if not self._messages:
             self._arrived.clear()
             try:
@@ -50,35 +56,36 @@ class MemorySubscription:
 
 
 class MemoryEventBus:
-    """Everything happens on one event loop, so no lock is needed."""
+    """Runs on a single event loop, so no lock is needed."""
 
     is_connected = True
     num_dropped = 0
 
     def __init__(self) -> None:
         self.subscriptions: dict[str, set[MemorySubscription]] = {}
-        self._progress: OrderedDict[str, Mapping[str, Any]] = OrderedDict()
+        self._progress: FIFOCache[str, Mapping[str, Any]] = FIFOCache(_MAX_JOBS)
 
     def publish(self, topic: str, message: Mapping[str, Any]) -> None:
-        self._remember(topic, message)
+        """Deliver `message` to the subscriptions to `topic`."""
+        self._store_progress(topic, message)
         for subscription in list(self.subscriptions.get(topic, ())):
             subscription.put(message)
 
     def subscribe(self, topic: str) -> MemorySubscription:
+        """Return a subscription, which receives messages from its `__enter__` on."""
         return MemorySubscription(self, topic)
 
     def is_watched(self, topic: str) -> bool:
+        """Return whether the topic has subscriptions."""
         return topic in self.subscriptions
 
     def latest_progress(self, job_id: str) -> Mapping[str, Any] | None:
-        return self._progress.get(f"job:{job_id}")
+        """Return the newest `progress` message of a running job; `None` once its status has changed."""
+        return self._progress.get(job_topic(job_id))
 
-    def _remember(self, topic: str, message: Mapping[str, Any]) -> None:
+    def _store_progress(self, topic: str, message: Mapping[str, Any]) -> None:
         kind = message.get("type")
         if kind == "progress":
             self._progress[topic] = message
-            self._progress.move_to_end(topic)
-            if len(self._progress) > _MAX_PROGRESS:
-                self._progress.popitem(last=False)
-        elif kind == "changed":  # a new status: what the last attempt reported is history
+        elif kind == "changed":  # the progress belongs to an attempt that is over
             self._progress.pop(topic, None)

@@ -1,7 +1,7 @@
-"""The bus of several control planes: what one says, all hear, over one channel of Valkey (or Redis).
+"""The event bus of several control planes, over a single pub/sub channel of Valkey (or Redis).
 
-Only hints travel here, so nothing is sent twice, kept for later or waited for. While Valkey is away
-each control plane serves its own subscribers; whoever waits for news from another finds it by looking.
+Messages are notifications that may be lost, so none is repeated, stored or acknowledged. While Valkey is
+unavailable each control plane serves its own subscribers, which find the changes of others by polling.
 """
 
 import asyncio
@@ -24,39 +24,39 @@ from redis.exceptions import RedisError
 from diffuserve.backoff import Backoff, RestartPolicy, supervise
 from diffuserve.events.base import Subscription
 from diffuserve.events.memory import MemoryEventBus
-from diffuserve.events.unsent import Unsent
+from diffuserve.events.send_buffer import SendBuffer
 
 log = logging.getLogger(__name__)
 
-_MAX_UNSENT_BYTES = 8 << 20
-_BEAT_SECONDS = 2.0
-_WATCH_SECONDS = 3 * _BEAT_SECONDS
-_SILENCE_SECONDS = 2 * _BEAT_SECONDS
-_ANSWER_SECONDS = 1.0
+_MAX_BUFFER_BYTES = 8 << 20
+_HEARTBEAT_SECONDS = 2.0
+_WATCH_SECONDS = 3 * _HEARTBEAT_SECONDS
+_SILENCE_SECONDS = 2 * _HEARTBEAT_SECONDS
+_TIMEOUT_SECONDS = 1.0
 _RECONNECTS = RestartPolicy(
-    Backoff(first_seconds=0.1, longest_seconds=1.0, jitter=0.5), healthy_seconds=2 * _ANSWER_SECONDS
+    Backoff(first_seconds=0.1, longest_seconds=1.0, jitter=0.5), healthy_seconds=2 * _TIMEOUT_SECONDS
 )
 _ID_BYTES = 16
 
 Item = tuple[str, dict[str, Any] | None]
-"""A topic and a message, or a topic that somebody watches here and `None`."""
+"""A topic with a message, or with `None` if the sender has subscriptions to it."""
 
 
 class ValkeyEventBus:
-    """Local subscribers are served at once; what they hear is sent on by a task of its own.
+    """Serves local subscribers at once; a background task sends the messages to other control planes.
 
-    A message is the sender's id and a list of items. Every beat tells the others which topics are
-    watched here, so that previews, which are large, travel only while somebody watches; the sender
-    hears its own beat as well, which shows that it is connected.
+    A Valkey message is the sender's id and a list of items. Each heartbeat lists the topics with local
+    subscriptions, so that previews, which are large, are sent only while another control plane has a
+    subscription. The sender also receives its own heartbeat, which shows that it is connected.
     """
 
     def __init__(self, url: str) -> None:
-        """`url` is `redis://…` or `rediss://…`. Control planes of one database number hear each other."""
+        """`url` is `redis://…` or `rediss://…`. Control planes with the same database number share a bus."""
         self._url = url
         self._channel = f"diffuserve:{urlsplit(url).path.strip('/') or '0'}:events"
         self._id = secrets.token_hex(_ID_BYTES // 2).encode()
         self._local = MemoryEventBus()
-        self._unsent = Unsent(_MAX_UNSENT_BYTES)
+        self._send_buffer = SendBuffer(_MAX_BUFFER_BYTES)
         self._announced: set[str] = set()
         self._watched_elsewhere: dict[str, float] = {}
         self._is_connected = False
@@ -64,7 +64,7 @@ class ValkeyEventBus:
         self._task: asyncio.Task[None] | None = None
 
     async def __aenter__(self) -> Self:
-        """Wait for the first attempt to connect, however it ends."""
+        """Return once the first attempt to connect has succeeded or failed."""
         self._task = asyncio.create_task(self._stay_connected(), name="event-bus")
         await self._was_tried.wait()
         return self
@@ -82,38 +82,44 @@ class ValkeyEventBus:
 
     @property
     def is_connected(self) -> bool:
+        """True while the bus receives its own heartbeats."""
         return self._is_connected
 
     @property
     def num_dropped(self) -> int:
-        return self._unsent.num_dropped
+        """Number of messages that were not sent to other control planes."""
+        return self._send_buffer.num_dropped
 
     def publish(self, topic: str, message: Mapping[str, Any]) -> None:
+        """Deliver `message` to local subscriptions, and queue it for other control planes."""
         self._local.publish(topic, message)
         if message.get("type") != "preview" or self._is_watched_elsewhere(topic):
             self._send(topic, dict(message))
 
     def subscribe(self, topic: str) -> Subscription:
+        """Return a subscription, and announce the topic to other control planes."""
         if self._is_connected and topic not in self._announced:
             self._announced.add(topic)
             self._send(topic, None)
         return self._local.subscribe(topic)
 
     def is_watched(self, topic: str) -> bool:
+        """Return whether the topic has subscriptions at any control plane."""
         return self._local.is_watched(topic) or self._is_watched_elsewhere(topic)
 
     def latest_progress(self, job_id: str) -> Mapping[str, Any] | None:
+        """Return the newest `progress` message of a running job; `None` once its status has changed."""
         return self._local.latest_progress(job_id)
 
     def _is_watched_elsewhere(self, topic: str) -> bool:
         return self._watched_elsewhere.get(topic, 0.0) > time.monotonic()
 
     def _send(self, topic: str, message: dict[str, Any] | None) -> None:
-        """A hint that cannot be sent now is not worth keeping."""
+        """Queue an item, or drop it while disconnected: it would be outdated after reconnecting."""
         if self._is_connected:
-            self._unsent.put(_item(topic, message))
+            self._send_buffer.put(_item(topic, message))
         else:
-            self._unsent.num_dropped += 1
+            self._send_buffer.num_dropped += 1
 
     async def _stay_connected(self) -> None:
         await supervise(self._session, _RECONNECTS)
@@ -127,46 +133,47 @@ class ValkeyEventBus:
 
     async def _connect(self) -> None:
         """Send and receive. Raise a group of `RedisError` or `OSError` once the connection breaks."""
-        async with _client(self._url) as client, client.pubsub() as ears:
-            async with asyncio.timeout(_ANSWER_SECONDS):
-                await ears.subscribe(self._channel)
+        async with _client(self._url) as client, client.pubsub() as pubsub:
+            async with asyncio.timeout(_TIMEOUT_SECONDS):
+                await pubsub.subscribe(self._channel)
             async with asyncio.TaskGroup() as group:
-                group.create_task(self._listen(ears))
-                group.create_task(self._speak(client))
+                group.create_task(self._receive_all(pubsub))
+                group.create_task(self._send_all(client))
 
-    async def _listen(self, ears: PubSub) -> None:
+    async def _receive_all(self, pubsub: PubSub) -> None:
         while True:
-            heard = await ears.get_message(timeout=_SILENCE_SECONDS)
-            if heard is None:
-                raise TimeoutError("not even its own beat is heard")
-            if heard["type"] == "message":
-                self._hear(heard["data"])
+            received = await pubsub.get_message(timeout=_SILENCE_SECONDS)
+            if received is None:
+                raise TimeoutError("no heartbeat arrived, not even its own")
+            if received["type"] == "message":
+                self._handle(received["data"])
 
-    def _hear(self, message: bytes) -> None:
+    def _handle(self, message: bytes) -> None:
         sender, content = message[:_ID_BYTES], message[_ID_BYTES:]
         if sender == self._id:
             self._connected()
             return
-        for topic, said in _items(content):
-            if said is None:
+        for topic, published in _parse_items(content):
+            if published is None:
                 self._watched_elsewhere[topic] = time.monotonic() + _WATCH_SECONDS
             else:
-                self._local.publish(topic, said)
+                self._local.publish(topic, published)
 
-    async def _speak(self, client: Redis) -> None:
+    async def _send_all(self, client: Redis) -> None:
         clock = asyncio.get_running_loop().time
         while True:
-            beat_at = clock() + _BEAT_SECONDS
-            await self._say(client, self._beat())
-            while (left := beat_at - clock()) > 0:
-                if items := await self._unsent.take(left):
-                    await self._say(client, items)
+            heartbeat_at = clock() + _HEARTBEAT_SECONDS
+            await self._send_items(client, self._heartbeat())
+            while (remaining := heartbeat_at - clock()) > 0:
+                if items := await self._send_buffer.take(remaining):
+                    await self._send_items(client, items)
 
-    async def _say(self, client: Redis, items: list[bytes]) -> None:
-        async with asyncio.timeout(_ANSWER_SECONDS):
+    async def _send_items(self, client: Redis, items: list[bytes]) -> None:
+        async with asyncio.timeout(_TIMEOUT_SECONDS):
             await client.publish(self._channel, self._id + b"[" + b",".join(items) + b"]")
 
-    def _beat(self) -> list[bytes]:
+    def _heartbeat(self) -> list[bytes]:
+        """Return an item for each topic with local subscriptions; forget those of others that expired."""
         now = time.monotonic()
         self._watched_elsewhere = {
             topic: until for topic, until in self._watched_elsewhere.items() if until > now
@@ -176,25 +183,27 @@ class ValkeyEventBus:
 
     def _connected(self) -> None:
         if not self._is_connected and self._was_tried.is_set():
-            log.info("the event bus at %s is back", urlsplit(self._url).hostname)
+            log.info("the event bus at %s is available again", urlsplit(self._url).hostname)
         self._is_connected = True
         self._was_tried.set()
 
     def _disconnected(self, error: BaseException) -> None:
         if self._is_connected or not self._was_tried.is_set():
             log.warning(
-                "the event bus at %s is away (%s); what happens on other control planes is found by looking",
+                "the event bus at %s is unavailable (%s); changes elsewhere are found by polling",
                 urlsplit(self._url).hostname,
-                str(error) or "no answer",
+                str(error) or "timeout",
             )
         self._is_connected = False
         self._was_tried.set()
-        self._unsent.clear()
+        self._send_buffer.clear()
 
 
 def _client(url: str) -> Redis:
-    """Without retries of its own, as what failed is outdated, and without timeouts of its own, as those
-    may swallow a cancellation before Python 3.12."""
+    """Return a client without retries, as an item that failed is outdated, and without timeouts.
+
+    The client's own timeouts may swallow a cancellation before Python 3.12.
+    """
     return Redis.from_url(
         url, protocol=2, retry=Retry(NoBackoff(), 0), socket_timeout=None, socket_connect_timeout=None
     )
@@ -204,9 +213,10 @@ def _item(topic: str, message: dict[str, Any] | None) -> bytes:
     return orjson.dumps((topic, message))
 
 
-def _items(content: bytes) -> list[Item]:
-    """None of what no control plane has written."""
+def _parse_items(content: bytes) -> list[Item]:
+    """Return the items of a message; `[]` if no control plane has written it."""
     try:
-        return [(str(topic), said) for topic, said in orjson.loads(content) if said is None or "type" in said]
+        items = orjson.loads(content)
+        return [(str(topic), message) for topic, message in items if message is None or "type" in message]
     except (ValueError, TypeError):
         return []

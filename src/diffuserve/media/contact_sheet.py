@@ -1,4 +1,4 @@
-"""Many images on one sheet, each with a caption."""
+"""Contact sheets: a grid of images with captions, as one image."""
 
 import math
 from collections.abc import Sequence
@@ -11,7 +11,11 @@ _FONT_SIZE = 14
 
 
 def contact_sheet(images: Sequence[tuple[Image.Image, str]], columns: int | None = None) -> Image.Image:
-    """Images of any size with captions, in rows; small ones are enlarged by whole factors."""
+    """Return a sheet of images of any size with their captions, row by row.
+
+    Large images are shrunk to their cell; small ones are enlarged by whole factors. Without `columns` the
+    sheet is about square, with at most 4 columns.
+    """
     columns = columns or min(4, math.ceil(math.sqrt(len(images))))
     rows = math.ceil(len(images) / columns)
     size = (columns * (_CELL + _MARGIN) + _MARGIN, rows * (_CELL + _CAPTION + _MARGIN) + _MARGIN)
@@ -25,14 +29,14 @@ def contact_sheet(images: Sequence[tuple[Image.Image, str]], columns: int | None
 
 
 def _place(sheet: Image.Image, image: Image.Image, left: int, top: int) -> None:
-    """In the middle of the cell, as large as it goes."""
+    """Paste the image into the middle of the cell, as large as it fits."""
     factor = _CELL / max(image.size)
     factor = max(1, math.floor(factor)) if factor >= 1 else factor
-    shown = image.resize(
+    scaled = image.resize(
         (round(image.width * factor), round(image.height * factor)),
         Image.Resampling.LANCZOS,
     )
-    sheet.paste(shown, (left + (_CELL - shown.width) // 2, top + (_CELL - shown.height) // 2))
+    sheet.paste(scaled, (left + (_CELL - scaled.width) // 2, top + (_CELL - scaled.height) // 2))
 
 
 def _write(sheet: Image.Image, caption: str, left: int, top: int) -> None:

@@ -1,4 +1,4 @@
-"""Image files that carry the parameters they were drawn with."""
+"""Image files that carry the parameters they were generated with."""
 
 import json
 import os
@@ -13,22 +13,22 @@ from diffuserve.media.xmp import read_packet, write_packet
 from diffuserve.version import __version__
 
 SUFFIXES = (".png", ".webp", ".jpg", ".jpeg")
-_KEY = "diffuserve"  # of the PNG text chunk; other formats carry the same JSON in XMP and in EXIF
+_KEY = "diffuserve"  # name of the PNG text chunk; other formats carry the same JSON in XMP and in EXIF
 _TOOL = f"diffuserve {__version__}"
 
 _PNG_COMPRESS_LEVEL = 1
-"""A quarter of the default level's time, for files a sixth larger: the core is better spent on images."""
-_LONGEST_EXIF = 65_533
-"""Bytes in a JPEG; EXIF is ASCII, where a character beyond it takes six or twelve. XMP is UTF-8."""
+"""It takes a quarter of the default level's time, for files that are a sixth larger."""
+_MAX_EXIF_BYTES = 65_533
+"""Limit of a JPEG segment. EXIF text is ASCII, where JSON escapes other characters to 6 or 12 bytes."""
 
 
 def save_image(
     image: Image.Image, path: Path, parameters: Mapping[str, Any], quality: int = 95, method: int = 4
 ) -> None:
-    """Write `image` in the format of the path's suffix, whole or not at all.
+    """Write `image` atomically in the format of the path's suffix, one of `SUFFIXES`.
 
-    Without `parameters` the file carries nothing but the image. `quality` is for JPEG and WebP,
-    in 0…100, and WebP's `method` in 0…6: larger is smaller and slower.
+    Without `parameters` the file carries nothing but the image. `quality` (JPEG and WebP) is in 0…100;
+    `method` (WebP) in 0…6, where larger means smaller files and more time.
     """
     partial = path.with_name(f".{path.name}.partial")
     image_format = Image.registered_extensions()[path.suffix.lower()]
@@ -48,28 +48,28 @@ def _png_text(parameters: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _exif_and_xmp(parameters: Mapping[str, Any]) -> dict[str, Any]:
-    """Both, since few programs read both. The longest prompts fit into XMP alone."""
+    """Return options for both, since few programs read both. The longest prompts fit into XMP alone."""
     exif = Image.Exif()
     exif[ExifTags.Base.Software] = _TOOL
     exif[ExifTags.Base.ImageDescription] = json.dumps(parameters)
     packet = write_packet(json.dumps(parameters, ensure_ascii=False), _TOOL)
-    fits = len(exif.tobytes()) <= _LONGEST_EXIF
+    fits = len(exif.tobytes()) <= _MAX_EXIF_BYTES
     return {"xmp": packet} | ({"exif": exif} if fits else {})
 
 
 def read_parameters(path: Path) -> dict[str, Any]:
-    """The parameters that an image carries; empty for a file of another origin."""
+    """Return the parameters that an image file carries; `{}` if it has none or is no image."""
     try:
         with Image.open(path) as image:
             image.load()
             found = [_parse(text) for text in _texts(image) if text]
     except (OSError, ValueError):
         return {}
-    return next((one for one in found if one), {})
+    return next((parameters for parameters in found if parameters), {})
 
 
 def _texts(image: Image.Image) -> Iterator[str | None]:
-    """Wherever parameters may be."""
+    """Yield the texts of all places that may hold parameters, the most complete first."""
     packet = image.info.get("xmp")
     yield image.info.get(_KEY)
     yield read_packet(packet) if isinstance(packet, bytes) else None

@@ -1,4 +1,4 @@
-"""What a finished image says of itself."""
+"""The metadata from which a finished image can be generated again."""
 
 from collections.abc import Mapping
 from typing import Any
@@ -9,8 +9,11 @@ from diffuserve.version import __version__
 def provenance(
     params: Mapping[str, Any], image: int, model: str, model_hash: str | None = None
 ) -> dict[str, Any]:
-    """What draws this one image again: image number `image` of a request whose first has
-    `params["seed"]`. `model_hash` is the sha256 of the weights, in hex."""
+    """Return the parameters that generate this image alone, with model and version.
+
+    `image` is its index in the request; the request's first image has `params["seed"]`, each further image
+    the next seed. `model_hash` is the sha256 of the weights, in hex.
+    """
     own = {"seed": params["seed"] + image, "num_images": 1, "model": model}
-    told = {"model_hash": model_hash} if model_hash is not None else {}
-    return {**params, **own, **told, "version": __version__}
+    weights = {"model_hash": model_hash} if model_hash is not None else {}
+    return {**params, **own, **weights, "version": __version__}

@@ -1,4 +1,4 @@
-"""The one property that we keep in an XMP packet."""
+"""XMP packets with a single property of ours, the generation parameters."""
 
 import re
 from xml.sax.saxutils import escape, unescape
@@ -17,11 +17,17 @@ _PARAMETERS = re.compile(rb"<diffuserve:parameters>(.*?)</diffuserve:parameters>
 
 
 def write_packet(text: str, tool: str) -> bytes:
-    """`text` must hold no control characters, which XML does not know; JSON holds none."""
+    """Return a packet with `text` and the name of the tool that wrote it.
+
+    `text` holds no control characters, which XML 1.0 cannot represent; JSON escapes them.
+    """
     return _PACKET.format(text=escape(text), tool=escape(tool)).encode()
 
 
 def read_packet(packet: bytes) -> str | None:
-    """Without an XML parser: files come from anywhere, and entities can be bombs."""
+    """Return the text of a packet; `None` if it has none.
+
+    No XML parser is used: files are untrusted, and nested entities can exhaust memory.
+    """
     found = _PARAMETERS.search(packet)
     return None if found is None else unescape(found[1].decode())

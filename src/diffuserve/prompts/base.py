@@ -1,4 +1,4 @@
-"""What writes short prompts out into long ones."""
+"""The interface of prompt expanders, which write a short prompt out into a longer one."""
 
 from dataclasses import dataclass
 from enum import StrEnum
@@ -6,7 +6,7 @@ from typing import Protocol
 
 
 class ExpansionOutcome(StrEnum):
-    """What became of the wish for a longer prompt."""
+    """The result of a request to expand a prompt."""
 
     EXPANDED = "expanded"
     TIMEOUT = "timeout"
@@ -16,9 +16,10 @@ class ExpansionOutcome(StrEnum):
 
 @dataclass(frozen=True)
 class Expansion:
-    """`prompt` is the one to draw: the expanded one, or the original where that did not come about.
+    """An expanded prompt, or the original one with the reason why it was not expanded.
 
-    `message` says why it did not, for people; it never holds a key, a prompt or what was answered.
+    `prompt` is the prompt to generate from. `message` is the reason, for people; it never holds a key, a
+    prompt or a response.
     """
 
     prompt: str
@@ -27,13 +28,15 @@ class Expansion:
 
 
 class PromptExpander(Protocol):
-    """Never a reason for a job to fail: whatever goes wrong, the original prompt comes back."""
+    """Expands prompts. A failure never fails the job: the result then holds the original prompt."""
 
     identity: str
-    """Whatever decides the text beside the prompt and the seed; equal for equal expanders."""
+    """A string of everything beside prompt and seed that decides the text; equal for equal expanders."""
 
     async def expand(self, prompt: str, seed: int) -> Expansion:
-        """The same seed is meant to give the same text. Raises nothing."""
+        """Return the expanded prompt, for equal seeds the same if the model allows. Raise nothing."""
         ...
 
-    async def close(self) -> None: ...
+    async def close(self) -> None:
+        """Release what the expander holds open."""
+        ...

@@ -1,60 +1,55 @@
-"""One text for a prompt and a seed, so that whoever tries again gets the same image."""
+"""A cache of expanded prompts, so that a retried job gets the same image."""
 
 import asyncio
 import hashlib
 import json
-from collections import OrderedDict
+
+from cachetools import LRUCache
 
 from diffuserve.prompts.base import Expansion, ExpansionOutcome, PromptExpander
 
 
 class CachedExpander:
-    """Remembers what another expander wrote; equal calls at the same time are one call to it.
+    """Caches another expander's results; equal calls at the same time become a single call.
 
-    Failures are not remembered. At most `max_entries` texts are kept, the ones used last. Owns the
-    other expander. For one event loop.
+    Failures are not cached. The cache holds at most `max_entries` results, those used last. It owns the
+    other expander, and belongs to one event loop.
     """
 
     def __init__(self, expander: PromptExpander, *, max_entries: int = 4_096) -> None:
         self.identity = expander.identity
         self._expander = expander
-        self._max_entries = max_entries
-        self._kept: OrderedDict[str, Expansion] = OrderedDict()
-        self._under_way: dict[str, asyncio.Task[Expansion]] = {}
+        self._cache: LRUCache[str, Expansion] = LRUCache(max_entries)
+        self._pending: dict[str, asyncio.Task[Expansion]] = {}
 
     async def expand(self, prompt: str, seed: int) -> Expansion:
+        """Return the cached expansion, or wait for the other expander's."""
         key = cache_key(self.identity, prompt, seed)
-        if key in self._kept:
-            self._kept.move_to_end(key)
-            return self._kept[key]
-        if key not in self._under_way:
-            self._under_way[key] = asyncio.create_task(self._ask(key, prompt, seed))
-        # Who stops waiting must not take the text away from the others.
-        return await asyncio.shield(self._under_way[key])
+        if key in self._cache:
+            return self._cache[key]
+        if key not in self._pending:
+            self._pending[key] = asyncio.create_task(self._expand(key, prompt, seed))
+        # A canceled caller must not cancel the task that other callers wait for.
+        return await asyncio.shield(self._pending[key])
 
     async def close(self) -> None:
-        """Whoever still waits is cancelled."""
-        tasks = list(self._under_way.values())
+        """Cancel the calls that are still pending, and close the other expander."""
+        tasks = list(self._pending.values())
         for task in tasks:
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
         await self._expander.close()
 
-    async def _ask(self, key: str, prompt: str, seed: int) -> Expansion:
+    async def _expand(self, key: str, prompt: str, seed: int) -> Expansion:
         try:
             expansion = await self._expander.expand(prompt, seed)
         finally:
-            del self._under_way[key]
+            del self._pending[key]
         if expansion.outcome is ExpansionOutcome.EXPANDED:
-            self._keep(key, expansion)
+            self._cache[key] = expansion
         return expansion
-
-    def _keep(self, key: str, expansion: Expansion) -> None:
-        self._kept[key] = expansion
-        if len(self._kept) > self._max_entries:
-            self._kept.popitem(last=False)
 
 
 def cache_key(identity: str, prompt: str, seed: int) -> str:
-    """Equal for equal questions alone, and shows no prompt."""
+    """Return a sha256 in hex that differs wherever an argument does, and from which no prompt can be read."""
     return hashlib.sha256(json.dumps([identity, prompt, seed]).encode()).hexdigest()

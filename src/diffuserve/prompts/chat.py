@@ -1,4 +1,4 @@
-"""Prompts written out by a language model behind the chat completions API (vLLM, Ollama, llama.cpp)."""
+"""Prompt expansion by a language model behind the chat completions API (vLLM, Ollama, llama.cpp)."""
 
 from dataclasses import dataclass, field
 from typing import Any
@@ -6,26 +6,27 @@ from typing import Any
 import httpx
 
 from diffuserve.domain.errors import InvalidParams
-from diffuserve.prompts.answer import read_answer
 from diffuserve.prompts.base import Expansion, ExpansionOutcome
-from diffuserve.remote.json_api import BadAnswer, Endpoint, JsonApi, Late
+from diffuserve.prompts.completion import parse_completion
+from diffuserve.remote.json_api import JsonApi, JsonApiConfig, RequestFailed, RequestTimedOut
 
 DEFAULT_SYSTEM_PROMPT = (
-    "You write prompts for a model that draws pictures. Rewrite what the user asks for as one paragraph of "
-    "at most 120 words that describes the finished picture: the subject first, then its surroundings, "
+    "You write prompts for a model that draws images. Rewrite what the user asks for as one paragraph of "
+    "at most 120 words that describes the finished image: the subject first, then its surroundings, "
     "composition, light, colours, materials and style. Keep everything the user names: every object, "
     "number, colour, name and quoted text. Add nothing that contradicts it, and no people that it does not "
     "call for. Answer with the paragraph alone."
 )
 _PATH = "/chat/completions"
-_SEEDS = 2**31  # some servers keep seeds in 32 bits
+_NUM_SEEDS = 2**31  # some servers store a seed in a signed 32-bit integer
 
 
 @dataclass(frozen=True, kw_only=True)
 class ChatConfig:
-    """`url` is the API's base, with or without `/v1`; `timeout_seconds` bounds a whole call.
+    """A chat API, its model, and how to prompt it.
 
-    Raises `InvalidParams` for what no call could be made with.
+    `url` is the API's base, with or without `/v1`; `timeout_seconds` bounds a whole call. Raise
+    `InvalidParams` for values with which no call can succeed.
     """
 
     url: str
@@ -38,12 +39,12 @@ class ChatConfig:
 
     def __post_init__(self) -> None:
         if not self.model:
-            raise InvalidParams("expander_model", self.model, "name the model that writes the prompts")
-        _ = self.endpoint
+            raise InvalidParams("expander_model", self.model, "name the model that expands the prompts")
+        _ = self.api  # checks the URL, the key and the timeout
 
     @property
-    def endpoint(self) -> Endpoint:
-        return Endpoint(
+    def api(self) -> JsonApiConfig:
+        return JsonApiConfig(
             url_setting="expander_url",
             url=self.url,
             path=_PATH,
@@ -53,24 +54,25 @@ class ChatConfig:
 
 
 class ChatExpander:
-    """One request for each prompt."""
+    """Expands each prompt by one request to a chat API."""
 
     def __init__(self, config: ChatConfig, transport: httpx.AsyncBaseTransport | None = None) -> None:
         self._config = config
-        self._api = JsonApi(config.endpoint, transport)
+        self._api = JsonApi(config.api, transport)
         self.identity = repr((config.model, config.system_prompt, config.temperature, config.max_tokens))
 
     async def expand(self, prompt: str, seed: int) -> Expansion:
-        """Within `timeout_seconds`, whatever the server does."""
+        """Return the model's text within `timeout_seconds`, or the original prompt with the reason."""
         try:
             content = await self._api.post(self._body(prompt, seed))
-        except Late as error:
+        except RequestTimedOut as error:
             return Expansion(prompt, ExpansionOutcome.TIMEOUT, f"the language model {error}")
-        except BadAnswer as error:
+        except RequestFailed as error:
             return Expansion(prompt, ExpansionOutcome.ERROR, f"the language model {error}")
-        return read_answer(prompt, content)
+        return parse_completion(prompt, content)
 
     async def close(self) -> None:
+        """Close the connections."""
         await self._api.close()
 
     def _body(self, prompt: str, seed: int) -> dict[str, Any]:
@@ -81,7 +83,7 @@ class ChatExpander:
         return {
             "model": self._config.model,
             "messages": messages,
-            "seed": seed % _SEEDS,
+            "seed": seed % _NUM_SEEDS,
             "temperature": self._config.temperature,
             "max_tokens": self._config.max_tokens,
             "stream": False,

@@ -1,7 +1,8 @@
-"""How often somebody may ask: a leaky bucket (GCRA), whose whole state is one moment in time.
+"""Rate limits by the generic cell rate algorithm (GCRA), a leaky bucket whose state is a single timestamp.
 
-Each call puts a debt of one `interval` on its caller, and time pays it off. A call is granted while
-the debt stays within a burst. So rates may be fractions, and the time to wait is known exactly.
+Each granted call adds one `interval` to its caller's debt, which shrinks as time passes. A call is granted
+while the debt stays within a burst. So rates may be fractions, and the time to wait is known exactly. The
+timestamp at which the debt is paid is GCRA's "theoretical arrival time" (ITU-T I.371).
 """
 
 import math
@@ -9,37 +10,39 @@ from dataclasses import dataclass
 from typing import Protocol
 
 _ROUNDING = 1e-6
-"""Seconds; sums of intervals are not exact."""
+"""Seconds of tolerance, since sums of floating-point intervals are not exact."""
 
 
 @dataclass(frozen=True)
 class Rate:
-    """So many calls a second for as long as one likes."""
+    """The sustained number of calls per second, above 0."""
 
     per_second: float
 
     @property
     def interval(self) -> float:
+        """Seconds between two calls at exactly this rate."""
         return 1.0 / self.per_second
 
     @property
     def burst(self) -> int:
-        """Calls at once after a pause: a second's worth, one at least."""
+        """Number of calls that are granted at once after a pause: those of one second, and at least 1."""
         return max(1, math.floor(self.per_second))
 
     @property
-    def longest_debt(self) -> float:
+    def burst_seconds(self) -> float:
+        """Debt in seconds of a caller that has just used its whole burst."""
         return self.burst * self.interval
 
     @property
-    def granted_up_to(self) -> float:
-        """The largest debt with which one may call."""
-        return self.longest_debt - self.interval + _ROUNDING
+    def max_debt(self) -> float:
+        """Largest debt in seconds with which a call is still granted."""
+        return self.burst_seconds - self.interval + _ROUNDING
 
 
 @dataclass(frozen=True)
 class Allowance:
-    """What came of a call; `debt` is in seconds, that call included if it was granted."""
+    """The decision on a call. `debt` is in seconds and includes the call if it was granted."""
 
     rate: Rate
     is_granted: bool
@@ -47,19 +50,19 @@ class Allowance:
 
     @property
     def num_left(self) -> int:
-        """Calls that would be granted right now."""
-        free = self.rate.longest_debt - self.debt + _ROUNDING
+        """Number of calls that would be granted now."""
+        free = self.rate.burst_seconds - self.debt + _ROUNDING
         return max(0, math.floor(free / self.rate.interval))
 
     @property
     def retry_after(self) -> float:
-        """Seconds until a call is granted; 0 if one would be now."""
-        return max(0.0, self.debt + self.rate.interval - self.rate.longest_debt)
+        """Seconds until a call would be granted; 0 if it would be now."""
+        return max(0.0, self.debt + self.rate.interval - self.rate.burst_seconds)
 
 
 class Quotas(Protocol):
-    """Calls counted by name. Never raises, and never takes long."""
+    """Rate limits by name. It raises nothing, and responds within a fraction of a second."""
 
     async def take(self, name: str, rate: Rate) -> Allowance:
-        """Count a call, unless that is refused."""
+        """Grant a call and count it, or refuse it and count nothing."""
         ...

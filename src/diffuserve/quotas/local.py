@@ -1,8 +1,9 @@
-"""Quotas of a single control plane."""
+"""Quotas of a single control plane, in memory."""
 
 import time
-from collections import OrderedDict
 from collections.abc import Callable
+
+from cachetools import FIFOCache
 
 from diffuserve.quotas.base import Allowance, Rate
 
@@ -10,20 +11,19 @@ _MAX_NAMES = 100_000
 
 
 class LocalQuotas:
-    """Remembers when the debt of each name is paid off; who has been quiet for longest goes first."""
+    """Stores for each name the time at which its debt is paid; the names granted longest ago are evicted."""
 
     def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
+        """`clock` gives seconds and never goes back."""
         self._clock = clock
-        self._paid_at: OrderedDict[str, float] = OrderedDict()
+        self._paid_at: FIFOCache[str, float] = FIFOCache(_MAX_NAMES)
 
     async def take(self, name: str, rate: Rate) -> Allowance:
+        """Grant a call and count it, or refuse it and count nothing."""
         now = self._clock()
         debt = max(0.0, self._paid_at.get(name, now) - now)
-        if debt > rate.granted_up_to:
+        if debt > rate.max_debt:
             return Allowance(rate, False, debt)
         debt += rate.interval
         self._paid_at[name] = now + debt
-        self._paid_at.move_to_end(name)
-        if len(self._paid_at) > _MAX_NAMES:
-            self._paid_at.popitem(last=False)
         return Allowance(rate, True, debt)

@@ -1,4 +1,4 @@
-"""Quotas that several control planes share, by the clock of their Valkey (or Redis)."""
+"""Quotas that several control planes share through Valkey (or Redis), by its clock."""
 
 import asyncio
 import logging
@@ -17,16 +17,16 @@ from diffuserve.quotas.local import LocalQuotas
 
 log = logging.getLogger(__name__)
 
-_ANSWER_SECONDS = 0.25
-_TRY_EVERY = 1.0
+_TIMEOUT_SECONDS = 0.25
+_RETRY_SECONDS = 1.0
 
-# What `LocalQuotas.take` does, in one round trip. Valkey cuts numbers off where it answers with them.
+# `LocalQuotas.take` in one round trip. The debt is returned as a string: Valkey would truncate the number.
 _TAKE = """
-local interval, most = tonumber(ARGV[1]), tonumber(ARGV[2])
+local interval, max_debt = tonumber(ARGV[1]), tonumber(ARGV[2])
 local clock = redis.call('TIME')
 local now = clock[1] + clock[2] / 1000000
 local debt = math.max(0, (tonumber(redis.call('GET', KEYS[1])) or 0) - now)
-if debt > most then
+if debt > max_debt then
   return {0, tostring(debt)}
 end
 debt = debt + interval
@@ -36,18 +36,19 @@ return {1, tostring(debt)}
 
 
 class ValkeyQuotas:
-    """While Valkey is away each control plane counts by itself, and one call a second looks for it."""
+    """Counts in Valkey; while that is unavailable, counts alone and retries once a second."""
 
     def __init__(self, url: str) -> None:
+        """`url` is `redis://…`, `rediss://…` or `valkey://…`."""
         self._host = urlsplit(url).hostname
-        # Its own timeouts may swallow a cancellation before Python 3.12, and a retry would take too long.
+        # The client's own timeouts may swallow a cancellation before Python 3.12; its retries are too slow.
         self._client = Redis.from_url(
             url, protocol=2, retry=Retry(NoBackoff(), 0), socket_timeout=None, socket_connect_timeout=None
         )
         self._script = self._client.register_script(_TAKE)
         self._local = LocalQuotas()
-        self._is_away = False
-        self._try_at = 0.0
+        self._is_down = False
+        self._retry_at = 0.0
 
     async def __aenter__(self) -> Self:
         return self
@@ -61,33 +62,39 @@ class ValkeyQuotas:
         await self._client.aclose()
 
     async def take(self, name: str, rate: Rate) -> Allowance:
-        if not self._may_ask():
+        """Grant a call and count it, or refuse it and count nothing; within a quarter of a second."""
+        if not self._is_due():
             return await self._local.take(name, rate)
         try:
-            async with asyncio.timeout(_ANSWER_SECONDS):
-                allowance = await self._ask(name, rate)
+            async with asyncio.timeout(_TIMEOUT_SECONDS):
+                allowance = await self._take_shared(name, rate)
         except (RedisError, OSError) as error:
-            self._set_away(True, str(error) or "no answer")
+            self._set_down(True, str(error) or "timeout")
             return await self._local.take(name, rate)
-        self._set_away(False)
+        self._set_down(False)
         return allowance
 
-    async def _ask(self, name: str, rate: Rate) -> Allowance:
+    async def _take_shared(self, name: str, rate: Rate) -> Allowance:
         is_granted, debt = await self._script(
-            keys=[f"diffuserve:quota:{name}"], args=[repr(rate.interval), repr(rate.granted_up_to)]
+            keys=[f"diffuserve:quota:{name}"], args=[repr(rate.interval), repr(rate.max_debt)]
         )
         return Allowance(rate, bool(is_granted), float(debt))
 
-    def _may_ask(self) -> bool:
+    def _is_due(self) -> bool:
+        """Return whether to call Valkey now, and note when to retry if that fails."""
         now = time.monotonic()
-        if self._is_away and now < self._try_at:
+        if self._is_down and now < self._retry_at:
             return False
-        self._try_at = now + _TRY_EVERY
+        self._retry_at = now + _RETRY_SECONDS
         return True
 
-    def _set_away(self, is_away: bool, reason: str = "") -> None:
-        if is_away and not self._is_away:
-            log.warning("the quotas at %s are away (%s); counting here alone", self._host, reason)
-        elif self._is_away and not is_away:
-            log.info("the quotas at %s are back", self._host)
-        self._is_away = is_away
+    def _set_down(self, is_down: bool, reason: str = "") -> None:
+        if is_down and not self._is_down:
+            log.warning(
+                "the quota server at %s is unavailable (%s); counting locally",
+                self._host,
+                reason,
+            )
+        elif self._is_down and not is_down:
+            log.info("the quota server at %s is available again", self._host)
+        self._is_down = is_down

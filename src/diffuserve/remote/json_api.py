@@ -1,4 +1,4 @@
-"""JSON over HTTP, asked of a server of somebody else's, which may be slow, wrong or hostile."""
+"""A client of JSON APIs over HTTP whose servers are not trusted: they may be slow, faulty or hostile."""
 
 import asyncio
 import math
@@ -11,24 +11,25 @@ import orjson
 
 from diffuserve.domain.errors import InvalidParams
 
-_MAX_ANSWER_BYTES = 256 << 10
-_LAST_PORT = 65_535
+_MAX_RESPONSE_BYTES = 256 << 10
+_MAX_PORT = 65_535
 
 
-class BadAnswer(Exception):
-    """No answer that could be read. Its text quotes nothing that the server said, which may be the key."""
+class RequestFailed(Exception):
+    """The request got no valid response. Messages quote nothing from the server: it may echo the key."""
 
 
-class Late(BadAnswer):
-    """No answer in time."""
+class RequestTimedOut(RequestFailed):
+    """The response was not complete before the deadline."""
 
 
 @dataclass(frozen=True, kw_only=True)
-class Endpoint:
-    """`url` is the API's base, with or without `/v1`; `timeout_seconds` bounds a whole call.
+class JsonApiConfig:
+    """The address and key of an API, and the deadline of its calls.
 
-    `url_setting` is what the operator calls the URL, and what errors name. Raises `InvalidParams` for
-    what no call could be made with.
+    `url` is the API's base, with or without `/v1`; `timeout_seconds`, above 0, bounds a whole call.
+    `url_setting` is the name of the setting that holds the URL, for error messages. Raise `InvalidParams`
+    for values with which no call can succeed.
     """
 
     url_setting: str
@@ -38,11 +39,11 @@ class Endpoint:
     timeout_seconds: float = 10.0
 
     def __post_init__(self) -> None:
-        if not _is_base(self.url):
+        if not _is_base_url(self.url):
             shown = "…" if "@" in self.url else self.url  # it may hold a password
             raise InvalidParams(self.url_setting, shown, "must be a URL such as http://127.0.0.1:8001/v1")
         if self.key is not None and not (self.key.isascii() and self.key.isprintable()):
-            raise InvalidParams(f"{self._name}_key", "…", "must be printable ASCII: it travels in a header")
+            raise InvalidParams(f"{self._name}_key", "…", "must be printable ASCII: it is sent in a header")
         if not 0 < self.timeout_seconds < math.inf:
             raise InvalidParams(f"{self._name}_timeout_seconds", self.timeout_seconds, "must be positive")
 
@@ -52,83 +53,90 @@ class Endpoint:
 
     @property
     def call_url(self) -> str:
+        """The full URL of a call: the base, `/v1` and the path, each exactly once."""
         base = self.url.rstrip("/").removesuffix(self.path)
         return base + self.path if base.endswith("/v1") else f"{base}/v1{self.path}"
 
 
 class JsonApi:
-    """One request for each call. Redirects are not followed, since they would take the key along."""
+    """Sends one request for each call. Redirects are not followed: they would carry the key elsewhere."""
 
-    def __init__(self, endpoint: Endpoint, transport: httpx.AsyncBaseTransport | None = None) -> None:
-        self._endpoint = endpoint
+    def __init__(self, config: JsonApiConfig, transport: httpx.AsyncBaseTransport | None = None) -> None:
+        self._config = config
         headers = {
             "accept": "application/json",
             "accept-encoding": "identity",
             "content-type": "application/json",
         }
-        if endpoint.key:
-            headers["authorization"] = f"Bearer {endpoint.key}"
+        if config.key:
+            headers["authorization"] = f"Bearer {config.key}"
         self._client = httpx.AsyncClient(
             headers=headers,
-            timeout=None,  # one deadline for the whole call instead
-            cookies=CookieJar(DefaultCookiePolicy(allowed_domains=[])),  # calls know nothing of one another
+            timeout=None,  # `post` sets one deadline for the whole call instead
+            cookies=CookieJar(DefaultCookiePolicy(allowed_domains=[])),  # no state between calls
             trust_env=False,  # a proxy that the environment names would see every prompt
             transport=transport,
         )
 
     async def post(self, body: Any) -> bytes:
-        """What the server says to `body`; whatever it does, in time or not at all.
+        """Return the content of the response to `body`, at most 256 KiB.
 
-        Raises `Late` and `BadAnswer`.
+        Raise `RequestTimedOut` after `timeout_seconds`, and `RequestFailed` if the server cannot be reached,
+        its status is no success, or the response is compressed or too long.
         """
         content = orjson.dumps(body)
         try:
-            async with asyncio.timeout(self._endpoint.timeout_seconds):
-                return await self._ask_again_if_cut(content)
+            async with asyncio.timeout(self._config.timeout_seconds):
+                return await self._post_with_retry(content)
         except TimeoutError as error:
-            raise Late(f"did not answer within {self._endpoint.timeout_seconds:g} s") from error
+            raise RequestTimedOut(f"did not answer within {self._config.timeout_seconds:g} s") from error
         except (httpx.HTTPError, httpx.StreamError, OSError) as error:
-            raise BadAnswer(f"cannot be reached ({type(error).__name__})") from error
+            raise RequestFailed(f"cannot be reached ({type(error).__name__})") from error
 
     async def close(self) -> None:
+        """Close the connections."""
         await self._client.aclose()
 
-    async def _ask_again_if_cut(self, content: bytes) -> bytes:
-        """A server may close a connection that was kept open just when it is used again."""
+    async def _post_with_retry(self, content: bytes) -> bytes:
+        """Send the request once more if its connection breaks.
+
+        A server may close an idle connection at the moment in which it is used again.
+        """
         try:
-            return await self._ask(content)
+            return await self._post(content)
         except (httpx.NetworkError, httpx.RemoteProtocolError):
-            return await self._ask(content)
+            return await self._post(content)
 
-    async def _ask(self, content: bytes) -> bytes:
-        async with self._client.stream("POST", self._endpoint.call_url, content=content) as answer:
-            _check_head(answer)
-            return await _read(answer)
+    async def _post(self, content: bytes) -> bytes:
+        async with self._client.stream("POST", self._config.call_url, content=content) as response:
+            _check_head(response)
+            return await _read(response)
 
 
-def _is_base(url: str) -> bool:
+def _is_base_url(url: str) -> bool:
     try:
         parts = httpx.URL(url)
     except (httpx.InvalidURL, UnicodeError):
         return False
-    plain = not (parts.userinfo or parts.query or parts.fragment)
+    is_plain = not (parts.userinfo or parts.query or parts.fragment)
     is_http = parts.scheme in ("http", "https") and bool(parts.host)
-    return plain and is_http and (parts.port or 80) <= _LAST_PORT
+    return is_plain and is_http and (parts.port or 80) <= _MAX_PORT
 
 
-def _check_head(answer: httpx.Response) -> None:
-    if answer.is_redirect:
-        raise BadAnswer(f"answered {answer.status_code}; redirects are not followed")
-    if not answer.is_success:
-        raise BadAnswer(f"answered {answer.status_code}")
-    if answer.headers.get("content-encoding", "identity") != "identity":
-        raise BadAnswer("answered with what is no JSON")
+def _check_head(response: httpx.Response) -> None:
+    if response.is_redirect:
+        raise RequestFailed(f"answered {response.status_code}; redirects are not followed")
+    if not response.is_success:
+        raise RequestFailed(f"answered {response.status_code}")
+    encoding = response.headers.get("content-encoding", "identity")
+    if encoding != "identity":
+        raise RequestFailed("sent a compressed response, which was not accepted")
 
 
-async def _read(answer: httpx.Response) -> bytes:
+async def _read(response: httpx.Response) -> bytes:
     content = bytearray()
-    async for chunk in answer.aiter_raw():
+    async for chunk in response.aiter_raw():
         content += chunk
-        if len(content) > _MAX_ANSWER_BYTES:
-            raise BadAnswer(f"answered with more than {_MAX_ANSWER_BYTES:,} bytes")
+        if len(content) > _MAX_RESPONSE_BYTES:
+            raise RequestFailed(f"sent more than {_MAX_RESPONSE_BYTES:,} bytes")
     return bytes(content)

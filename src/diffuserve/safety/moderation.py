@@ -8,7 +8,7 @@ import orjson
 
 from diffuserve.domain.errors import ModerationUnavailable
 from diffuserve.domain.safety import FilterInfo
-from diffuserve.remote.json_api import BadAnswer, Endpoint, JsonApi
+from diffuserve.remote.json_api import JsonApi, JsonApiConfig, RequestFailed
 from diffuserve.safety.categories import by_category
 
 DEFAULT_MODEL = "omni-moderation-latest"
@@ -33,18 +33,18 @@ class ModerationClassifier:
 
         Raises `InvalidParams` for what no call could be made with.
         """
-        endpoint = Endpoint(
+        config = JsonApiConfig(
             url_setting="prompt_filter", url=url, path=_PATH, key=key, timeout_seconds=timeout_seconds
         )
         self.info = FilterInfo("moderation", model)
-        self._api = JsonApi(endpoint, transport)
+        self._api = JsonApi(config, transport)
         self._model = model
 
     async def scores(self, prompt: str) -> Mapping[str, float]:
         """Within `timeout_seconds`, whatever the server does."""
         try:
             return by_category(_read_scores(await self._api.post({"input": prompt, "model": self._model})))
-        except BadAnswer as error:
+        except RequestFailed as error:
             raise ModerationUnavailable(f"the moderation server {error}", retry_after=_RETRY_AFTER) from error
 
     async def close(self) -> None:
@@ -57,9 +57,9 @@ def _read_scores(content: bytes) -> dict[str, float]:
         scores = orjson.loads(content)["results"][0]["category_scores"]
         found = {name: min(max(float(score), 0.0), 1.0) for name, score in scores.items() if _is_score(score)}
     except (ValueError, LookupError, TypeError, AttributeError) as error:
-        raise BadAnswer("answered with what are no scores") from error
+        raise RequestFailed("answered with what are no scores") from error
     if not found or len(found) < len(scores):
-        raise BadAnswer("answered with what are no scores in 0…1")
+        raise RequestFailed("answered with what are no scores in 0…1")
     return found
 
 

@@ -1,4 +1,4 @@
-"""Where finished files live. Keys are `{job}/{lease_token}/{name}`."""
+"""The interface of artifact stores, which hold finished files under `{job_id}/{lease_token}/{name}`."""
 
 from collections.abc import AsyncIterator
 from dataclasses import dataclass
@@ -8,13 +8,13 @@ _CONTENT_TYPES = {"png": "image/png", "webp": "image/webp", "jpeg": "image/jpeg"
 
 
 def content_type_of(name: str) -> str:
-    """By the name's end."""
+    """Return the media type of the file name's suffix."""
     return _CONTENT_TYPES.get(name.rpartition(".")[2].lower(), "application/octet-stream")
 
 
 @dataclass(frozen=True)
 class StoredFile:
-    """A file that is whole and durable."""
+    """A complete file on durable storage."""
 
     key: str
     size_bytes: int
@@ -22,39 +22,39 @@ class StoredFile:
 
 
 class ArtifactStore(Protocol):
-    """Finished files by key. A file appears whole or not at all.
+    """Finished files by key. Writes are atomic.
 
-    Every method raises `ServerUnavailable` when the store stays away, `ArtifactNotFound` for a key that
-    no file can have.
+    Every method raises `ServerUnavailable` if the store is unavailable after its retries, and
+    `ArtifactNotFound` for an invalid key.
     """
 
     signs_urls: bool
-    """Whether clients and workers reach it themselves, by URLs that it signs."""
+    """True if clients and workers access the store directly, by URLs that it signs."""
 
     async def put(self, key: str, chunks: AsyncIterator[bytes], max_bytes: int) -> StoredFile:
-        """Store what `chunks` give, over what was there. Raises `TooLarge` past `max_bytes`."""
+        """Store a file, replacing an earlier one of that key. Raise `TooLarge` beyond `max_bytes`."""
         ...
 
     async def download_url(self, key: str, seconds: float) -> str | None:
-        """A URL that opens the file for so long; `None` from a store that signs none."""
+        """Return a URL that serves the file by GET for `seconds`; `None` if the store signs no URLs."""
         ...
 
     async def upload_url(self, key: str, seconds: float) -> str | None:
-        """A URL that takes the file by PUT for so long; `None` from a store that signs none."""
+        """Return a URL that accepts the file by PUT for `seconds`; `None` if the store signs no URLs."""
         ...
 
     async def size(self, key: str) -> int:
-        """Raises `ArtifactNotFound`."""
+        """Return the size in bytes. Raise `ArtifactNotFound` if there is no such file."""
         ...
 
     def read(self, key: str) -> AsyncIterator[bytes]:
-        """Raises `ArtifactNotFound` at the first chunk."""
+        """Yield the content in chunks. Raise `ArtifactNotFound` if there is no such file."""
         ...
 
     async def delete(self, prefix: str) -> None:
-        """Delete every file under the folder `prefix`; nothing there is no error."""
+        """Delete every file under the folder `prefix`, which need not exist."""
         ...
 
     async def attempts(self, older_than_seconds: float) -> list[tuple[str, int]]:
-        """The `(job_id, lease_token)` folders in which nothing changed for so long."""
+        """Return `(job_id, lease_token)` of the folders that were not changed for `older_than_seconds`."""
         ...

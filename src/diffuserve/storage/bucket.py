@@ -1,4 +1,4 @@
-"""Finished files in a bucket: S3, anything that speaks S3, or Google Cloud Storage."""
+"""Finished files in a bucket of S3, of an S3-compatible store, or of Google Cloud Storage."""
 
 import hashlib
 from collections.abc import AsyncIterator, Iterator
@@ -13,11 +13,11 @@ from obstore.store import GCSStore, S3Store
 from diffuserve.domain.errors import ArtifactNotFound, ServerUnavailable, TooLarge
 from diffuserve.storage.base import StoredFile, content_type_of
 
-_PART_BYTES = 8 * 1024 * 1024  # larger files go in parts of this size
+_PART_BYTES = 8 * 1024 * 1024  # larger files are uploaded in parts of this size
 
 
 class BucketArtifactStore:
-    """An object appears once it is whole, which is what the bucket promises."""
+    """Stores each file as one object; buckets make an object visible only once it is complete."""
 
     signs_urls = True
 
@@ -25,7 +25,7 @@ class BucketArtifactStore:
         self._bucket = bucket
 
     async def put(self, key: str, chunks: AsyncIterator[bytes], max_bytes: int) -> StoredFile:
-        """In one request, or in parts; the bucket checks each against the checksum that goes with it."""
+        """Upload a file in one request or in parts; the bucket verifies the checksum sent with each."""
         content = await _read(_checked(key), chunks, max_bytes)
         with _translated(key):
             await obstore.put_async(
@@ -38,9 +38,11 @@ class BucketArtifactStore:
         return StoredFile(key, len(content), hashlib.sha256(content).hexdigest())
 
     async def download_url(self, key: str, seconds: float) -> str | None:
+        """Return a URL that serves the file by GET for `seconds`."""
         return await self._sign("GET", key, seconds)
 
     async def upload_url(self, key: str, seconds: float) -> str | None:
+        """Return a URL that accepts the file by PUT for `seconds`."""
         return await self._sign("PUT", key, seconds)
 
     async def _sign(self, method: Literal["GET", "PUT"], key: str, seconds: float) -> str:
@@ -48,32 +50,41 @@ class BucketArtifactStore:
             return await obstore.sign_async(self._bucket, method, _checked(key), timedelta(seconds=seconds))
 
     async def size(self, key: str) -> int:
+        """Return the size in bytes. Raise `ArtifactNotFound` if there is no such file."""
         with _translated(key):
             return int((await obstore.head_async(self._bucket, _checked(key)))["size"])
 
     async def read(self, key: str) -> AsyncIterator[bytes]:
+        """Yield the content in chunks. Raise `ArtifactNotFound` if there is no such file."""
         with _translated(key):
-            found = await obstore.get_async(self._bucket, _checked(key))
-            async for chunk in found:
+            content = await obstore.get_async(self._bucket, _checked(key))
+            async for chunk in content:
                 yield bytes(chunk)
 
     async def delete(self, prefix: str) -> None:
+        """Delete every object under the folder `prefix`, which need not exist."""
         with _translated(prefix):
             async for batch in obstore.list(self._bucket, f"{_checked(prefix)}/"):
-                await obstore.delete_async(self._bucket, [one["path"] for one in batch])
+                await obstore.delete_async(self._bucket, [entry["path"] for entry in batch])
 
     async def attempts(self, older_than_seconds: float) -> list[tuple[str, int]]:
+        """Return `(job_id, lease_token)` of the folders that were not changed for `older_than_seconds`."""
         newest: dict[tuple[str, int], datetime] = {}
         with _translated(""):
             async for batch in obstore.list(self._bucket):
-                for one in batch:
-                    job_id, _, rest = one["path"].partition("/")
-                    token = rest.partition("/")[0]
-                    if token.isdecimal():
-                        folder = (job_id, int(token))
-                        newest[folder] = max(newest.get(folder, one["last_modified"]), one["last_modified"])
+                for entry in batch:
+                    folder, changed_at = _folder_of(entry["path"]), entry["last_modified"]
+                    if folder is not None:
+                        newest[folder] = max(newest.get(folder, changed_at), changed_at)
         changed_before = datetime.now(UTC) - timedelta(seconds=older_than_seconds)
         return [folder for folder, changed_at in newest.items() if changed_at < changed_before]
+
+
+def _folder_of(key: str) -> tuple[str, int] | None:
+    """Return `(job_id, lease_token)` of a file's key; `None` for a file of another origin."""
+    job_id, _, rest = key.partition("/")
+    token = rest.partition("/")[0]
+    return (job_id, int(token)) if token.isdecimal() else None
 
 
 async def _read(key: str, chunks: AsyncIterator[bytes], max_bytes: int) -> bytes:
@@ -86,7 +97,7 @@ async def _read(key: str, chunks: AsyncIterator[bytes], max_bytes: int) -> bytes
 
 
 def _checked(key: str) -> str:
-    """Raises `ArtifactNotFound` for a key that no file can have."""
+    """Return the key. Raise `ArtifactNotFound` if it is empty or has an empty or relative part."""
     if not key or any(part in ("", ".", "..") for part in key.split("/")):
         raise ArtifactNotFound(f"no file {key!r}")
     return key
@@ -94,11 +105,11 @@ def _checked(key: str) -> str:
 
 @contextmanager
 def _translated(key: str) -> Iterator[None]:
-    """The bucket's errors in our words."""
+    """Raise the package's own errors in place of the bucket's."""
     try:
         yield
     except FileNotFoundError as error:
         raise ArtifactNotFound(f"no file {key}") from error
     except BaseError as error:
         reason = str(error).splitlines()[0]
-        raise ServerUnavailable(f"the store of finished files does not answer: {reason}") from error
+        raise ServerUnavailable(f"the artifact store is unavailable: {reason}") from error

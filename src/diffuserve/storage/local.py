@@ -1,4 +1,4 @@
-"""Finished files in a folder of this machine."""
+"""Finished files in a local folder."""
 
 import asyncio
 import hashlib
@@ -18,15 +18,17 @@ _CHUNK = 1 << 18
 
 
 class LocalArtifactStore:
-    """A file is written beside its place, synced and renamed into it."""
+    """Writes a file under a temporary name, syncs it, and renames it."""
 
     signs_urls = False
 
     def __init__(self, root: Path) -> None:
+        """Create `root` and its parents if need be."""
         self._root = root.resolve()
         self._root.mkdir(parents=True, exist_ok=True)
 
     async def put(self, key: str, chunks: AsyncIterator[bytes], max_bytes: int) -> StoredFile:
+        """Store a file; it and its folder entries are on disk when this returns."""
         path = self._path(key)
         changed = self._make_folder(path.parent)
         partial = path.with_name(f".{path.name}.{secrets.token_hex(4)}.partial")
@@ -48,27 +50,33 @@ class LocalArtifactStore:
         return StoredFile(key, size, digest.hexdigest())
 
     async def download_url(self, key: str, seconds: float) -> str | None:
+        """Return `None`: only the control plane has access."""
         return None
 
     async def upload_url(self, key: str, seconds: float) -> str | None:
+        """Return `None`: only the control plane has access."""
         return None
 
     async def size(self, key: str) -> int:
+        """Return the size in bytes. Raise `ArtifactNotFound` if there is no such file."""
         return self._existing(key).stat().st_size
 
     async def read(self, key: str) -> AsyncIterator[bytes]:
+        """Yield the content in chunks. Raise `ArtifactNotFound` if there is no such file."""
         with self._existing(key).open("rb") as file:
             while chunk := await asyncio.to_thread(file.read, _CHUNK):
                 yield chunk
 
     async def delete(self, prefix: str) -> None:
+        """Delete every file under the folder `prefix`, which need not exist."""
         path = self._path(prefix)
         await asyncio.to_thread(shutil.rmtree, path, ignore_errors=True)
         if path.parent != self._root:
-            with suppress(OSError):  # other attempts of this job are still there
+            with suppress(OSError):  # the job's folder is not empty: it has other attempts
                 path.parent.rmdir()
 
     async def attempts(self, older_than_seconds: float) -> list[tuple[str, int]]:
+        """Return `(job_id, lease_token)` of the folders that were not changed for `older_than_seconds`."""
         return await asyncio.to_thread(self._attempts, time.time() - older_than_seconds)
 
     def _attempts(self, changed_before: float) -> list[tuple[str, int]]:
@@ -79,10 +87,10 @@ class LocalArtifactStore:
         ]
 
     def _make_folder(self, folder: Path) -> list[Path]:
-        """Gives the folders that must reach the disk with a new file in `folder`, innermost first."""
-        new = [one for one in (folder, *folder.parents) if not one.exists()]
+        """Create the folder; return those to sync after a new file in it, innermost first."""
+        created = [path for path in (folder, *folder.parents) if not path.exists()]
         folder.mkdir(parents=True, exist_ok=True)
-        return [folder, *(one.parent for one in new)]
+        return [folder, *(path.parent for path in created)]
 
     def _existing(self, key: str) -> Path:
         path = self._path(key)

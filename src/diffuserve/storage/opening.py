@@ -1,4 +1,4 @@
-"""The store of finished files that a URL names."""
+"""The factory of artifact stores."""
 
 from datetime import timedelta
 from pathlib import Path
@@ -12,8 +12,8 @@ from diffuserve.storage.local import LocalArtifactStore
 if TYPE_CHECKING:
     from obstore.store import RetryConfig
 
-# A bucket that fails answers within 25 s, sooner than a worker gives up waiting for the control plane.
-# Not as `client_options`, which would take the place of what the environment says of TLS and proxies.
+# With retries an unavailable bucket fails within 25 s, before a worker's request to the control plane times
+# out. They are not `client_options`, which would override the environment's TLS and proxy settings.
 TIME_LIMITS: Any = {"connect_timeout": "3s", "read_timeout": "15s", "timeout": "60s"}
 RETRIES: "RetryConfig" = {
     "max_retries": 10,
@@ -23,10 +23,10 @@ RETRIES: "RetryConfig" = {
 
 
 def open_artifacts(url: str) -> ArtifactStore:
-    """`file:///folder`, `s3://bucket/prefix` or `gs://bucket/prefix`.
+    """Open the store at `file:///folder`, `s3://bucket/prefix` or `gs://bucket/prefix`.
 
-    Buckets take region, endpoint and credentials from the variables that their own tools read
-    (`AWS_*`, `GOOGLE_*`). Raises `InvalidParams`.
+    Buckets take region, endpoint and credentials from the environment variables of their own tools
+    (`AWS_*`, `GOOGLE_*`). Raise `InvalidParams` for another URL or an invalid configuration.
     """
     parts = urlsplit(url)
     if parts.scheme == "file":
@@ -39,7 +39,7 @@ def open_artifacts(url: str) -> ArtifactStore:
 
 
 def _open_bucket(scheme: str, name: str, prefix: str | None) -> ArtifactStore:
-    """Imported late: most servers keep their files in a folder."""
+    """Open a bucket; `obstore` is imported only here, since most servers use a folder."""
     from obstore.exceptions import BaseError
     from obstore.store import GCSStore, S3Store
 

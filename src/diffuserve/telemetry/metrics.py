@@ -1,4 +1,4 @@
-"""Every metric of the control plane. Labels are few and bounded: never a job, a tenant or free text."""
+"""The metrics of the control plane. Labels have few values: never a job, a tenant or free text."""
 
 from collections.abc import Iterable, Mapping
 
@@ -8,13 +8,13 @@ from diffuserve.domain.job import Band, JobStatus
 from diffuserve.domain.safety import Stage, Verdict
 from diffuserve.domain.worker import WorkerState
 
-# From a tiny model on a fast GPU to a film.
+# Seconds, from an image of a tiny model on a fast GPU to a long video.
 JOB_BUCKETS = (0.05, 0.1, 0.3, 0.5, 0.8, 1, 1.5, 2.5, 5, 10, 15, 20, 30, 60, 120, 240, 480, 960, 1920, 7680)
 CALL_BUCKETS = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30, 60)
 
 
 class ControlMetrics:
-    """One registry for each app, so that several live in one process."""
+    """The metrics in their own registry, so that a process can hold several apps."""
 
     def __init__(self) -> None:
         self.registry = registry = CollectorRegistry()
@@ -26,32 +26,32 @@ class ControlMetrics:
         )
         self.accepted = Counter(
             "diffusion_jobs_accepted",
-            "Submissions answered with a job; one that is repeated counts again.",
+            "Accepted submissions, repeated ones included.",
             ["model", "band"],
             registry=registry,
         )
         self.generation_seconds = Histogram(
             "diffusion_generation_duration_seconds",
-            "From claim to result of jobs that succeeded, by denoising steps.",
+            "Time from claim to result of jobs that succeeded, by number of denoising steps.",
             ["model", "steps"],
             buckets=JOB_BUCKETS,
             registry=registry,
         )
-        self.gpu_seconds = Counter(
+        self.device_seconds = Counter(
             "diffusion_gpu_seconds",
-            "device-seconds that workers reported.",
+            "Device-seconds that workers reported.",
             ["model", "outcome"],
             registry=registry,
         )
         self.queue_seconds = Histogram(
             "diffusion_job_queue_seconds",
-            "From submit to claim, of jobs that this process took in and gave out.",
+            "Time from submission to claim, for jobs submitted and claimed through this process.",
             buckets=JOB_BUCKETS,
             registry=registry,
         )
         self.run_seconds = Histogram(
             "diffusion_job_run_seconds",
-            "From claim to the end of the attempt, however it ended.",
+            "Time from claim to the end of the attempt, whatever its outcome.",
             buckets=JOB_BUCKETS,
             registry=registry,
         )
@@ -62,7 +62,7 @@ class ControlMetrics:
         self.workers = Gauge("diffusion_workers", "Workers by state.", ["state"], registry=registry)
         self.claim_seconds = Histogram(
             "diffusion_claim_seconds",
-            "One look for work in the store.",
+            "Duration of a query for claimable jobs.",
             buckets=CALL_BUCKETS,
             registry=registry,
         )
@@ -73,29 +73,29 @@ class ControlMetrics:
         )
         self.webhook_attempts = Counter(
             "diffusion_webhook_attempts",
-            "Tries to deliver a webhook: delivered, refused, gone or unreachable.",
+            "Attempts to deliver a webhook: delivered, refused, gone or unreachable.",
             ["outcome"],
             registry=registry,
         )
         self.webhook_backlog = Gauge(
-            "diffusion_webhook_backlog", "Webhooks still to be delivered.", registry=registry
+            "diffusion_webhook_backlog", "Webhooks that are not delivered yet.", registry=registry
         )
         self.verdicts = Counter(
             "diffusion_safety_verdicts",
-            "Verdicts of the filters by what they found first; the category is `none` where all was well.",
+            "Verdicts of the safety filters by the strictest finding; category `none` without a finding.",
             ["stage", "category", "action"],
             registry=registry,
         )
         self.filter_seconds = Histogram(
             "diffusion_safety_filter_seconds",
-            "One look of a filter.",
+            "Duration of a check by a safety filter.",
             ["stage"],
             buckets=CALL_BUCKETS,
             registry=registry,
         )
         self.http_seconds = Histogram(
             "diffusion_http_request_duration_seconds",
-            "From a request's first byte to its answer's last; long-polls wait on purpose.",
+            "Time from a request's first byte to its response's last, waiting in long polls included.",
             ["method", "route", "status"],
             buckets=CALL_BUCKETS,
             registry=registry,
@@ -103,18 +103,18 @@ class ControlMetrics:
 
         self.bus_connected = Gauge(
             "diffusion_event_bus_connected",
-            "1 while other control planes are heard, and where there are none.",
+            "1 while messages of other control planes arrive, or if the control plane runs alone; else 0.",
             registry=registry,
         )
         self.bus_dropped = Counter(
             "diffusion_event_bus_dropped",
-            "Messages that other control planes did not hear, and find out by looking.",
+            "Messages not sent to other control planes, which find the changes by polling.",
             registry=registry,
         )
         self._num_bus_dropped = 0
 
     def set_queue(self, ready: Iterable[tuple[Band, int, float]]) -> None:
-        """From lanes of `(band, jobs, seconds of work)`."""
+        """Set the queue's gauges from lanes of `(band, ready jobs, device-seconds of work)`."""
         jobs, work = dict.fromkeys(Band, 0), 0.0
         for band, num_ready, seconds in ready:
             jobs[band] += num_ready
@@ -124,23 +124,25 @@ class ControlMetrics:
         self.queue_work.set(work)
 
     def set_workers(self, counts: Mapping[WorkerState, int]) -> None:
+        """Set the number of workers in each state; a state without a count has 0."""
         for state in WorkerState:
             self.workers.labels(state).set(counts.get(state, 0))
 
     def set_bus(self, is_connected: bool, num_dropped: int) -> None:
-        """`num_dropped` counts from the start of the process."""
+        """Set the bus's metrics. `num_dropped` counts from the start of the process."""
         self.bus_connected.set(is_connected)
         self.bus_dropped.inc(num_dropped - self._num_bus_dropped)
         self._num_bus_dropped = num_dropped
 
-    def judged(self, verdict: Verdict, seconds: float) -> None:
-        """Of a prompt."""
+    def observe_prompt_verdict(self, verdict: Verdict, seconds: float) -> None:
+        """Count the verdict on a prompt, and record the duration of the check in seconds."""
         self.verdicts.labels(Stage.PROMPT, verdict.category or "none", verdict.action).inc()
         self.filter_seconds.labels(Stage.PROMPT).observe(seconds)
 
-    def ended(self, status: JobStatus, model: str) -> None:
+    def count_final_job(self, status: JobStatus, model: str) -> None:
+        """Count a job that reached a final status."""
         self.requests.labels(status, model).inc()
 
     def text(self) -> bytes:
-        """The text format of Prometheus."""
+        """Return all metrics in the text format of Prometheus."""
         return generate_latest(self.registry)

@@ -11,7 +11,7 @@ def lines(metrics: ControlMetrics) -> set[str]:
 
 def test_apps_do_not_share_counters() -> None:
     first, second = ControlMetrics(), ControlMetrics()
-    first.ended(JobStatus.SUCCEEDED, "m")
+    first.count_final_job(JobStatus.SUCCEEDED, "m")
     counted = 'diffusion_requests_total{model="m",status="succeeded"} 1.0'
     assert counted in lines(first)
     assert counted not in lines(second)

@@ -33,7 +33,7 @@ Submitter = Annotated[Caller, Depends(SubmitterOf(Role.TENANT, Role.OPERATOR))]
 def quota_headers(allowance: Allowance) -> dict[str, str]:
     """Of draft-ietf-httpapi-ratelimit-headers. `t` is the time after which all of the quota is back."""
     rate = allowance.rate
-    window = math.ceil(rate.longest_debt)
+    window = math.ceil(rate.burst_seconds)
     return {
         "ratelimit-policy": f'"{_POLICY}";q={rate.burst};w={window}',
         "ratelimit": f'"{_POLICY}";r={allowance.num_left};t={math.ceil(allowance.debt)}',

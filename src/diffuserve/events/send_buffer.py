@@ -1,4 +1,4 @@
-"""What waits to be sent."""
+"""A bounded queue of messages to be sent."""
 
 import asyncio
 from collections import deque
@@ -6,8 +6,8 @@ from collections import deque
 _MAX_BATCH_BYTES = 1 << 20
 
 
-class Unsent:
-    """Holds up to `max_bytes`; the oldest gives way to the newest, and is counted."""
+class SendBuffer:
+    """Holds messages of up to `max_bytes` in all; when full it drops the oldest, and counts them."""
 
     def __init__(self, max_bytes: int) -> None:
         self.num_dropped = 0
@@ -18,9 +18,11 @@ class Unsent:
 
     @property
     def num_bytes(self) -> int:
+        """Size in bytes of all messages that the buffer holds."""
         return self._num_bytes
 
     def put(self, item: bytes) -> None:
+        """Append a message, and drop the oldest ones as long as the buffer is too large."""
         self._items.append(item)
         self._num_bytes += len(item)
         while self._num_bytes > self._max_bytes:
@@ -29,7 +31,7 @@ class Unsent:
         self._arrived.set()
 
     async def take(self, timeout: float) -> list[bytes]:
-        """As many as make a message of reasonable size; none after `timeout` seconds without any."""
+        """Remove and return the oldest messages, about 1 MiB; `[]` after `timeout` seconds without any."""
         if not self._items:
             self._arrived.clear()
             try:
@@ -45,7 +47,7 @@ class Unsent:
         return batch
 
     def clear(self) -> None:
-        """Drop all."""
+        """Drop all messages, and count them as dropped."""
         self.num_dropped += len(self._items)
         self._items.clear()
         self._num_bytes = 0

@@ -1,4 +1,4 @@
-"""What a language model answered, made into a prompt. Pure."""
+"""Prompts from the text that a language model generated. Pure."""
 
 import re
 
@@ -8,7 +8,7 @@ from diffuserve.domain.params import MAX_PROMPT_CHARACTERS
 from diffuserve.prompts.base import Expansion, ExpansionOutcome
 from diffuserve.prompts.cleaning import clean
 
-# Cleaning takes long for long texts; this leaves room for what is stripped.
+# Cleaning is slow for long texts; this leaves room for what is stripped.
 _MAX_CONTENT_CHARACTERS = 4 * MAX_PROMPT_CHARACTERS
 _END_OF_THOUGHTS = re.compile(r"</think(?:ing)?>", re.IGNORECASE)
 _THOUGHTS = re.compile(r"\s*<think(?:ing)?>", re.IGNORECASE)
@@ -27,50 +27,53 @@ _REFUSAL = re.compile(
 )
 
 
-def read_answer(prompt: str, content: bytes) -> Expansion:
-    """From the body of a chat completion; `prompt` is the original, for where it holds none."""
+def parse_completion(prompt: str, content: bytes) -> Expansion:
+    """Return the expansion in `content`, the body of a chat completion.
+
+    `prompt` is the original, which the result holds if the body is invalid, empty or a refusal.
+    """
     try:
         choice = orjson.loads(content)["choices"][0]
         message = choice["message"]
         finish_reason, refusal, text = choice.get("finish_reason"), message.get("refusal"), message["content"]
     except (ValueError, LookupError, TypeError, AttributeError):
-        return _failed(prompt, "the answer is no chat completion")
+        return _failed(prompt, "the response is not a chat completion")
     if refusal or finish_reason == "content_filter":
         return _refused(prompt)
     if not isinstance(text, str):
-        return _failed(prompt, "the answer has no text")
-    return _read_text(prompt, text, is_cut=finish_reason == "length")
+        return _failed(prompt, "the response has no text")
+    return _parse_text(prompt, text, is_truncated=finish_reason == "length")
 
 
-def _read_text(prompt: str, text: str, is_cut: bool) -> Expansion:
-    answer = _without_thoughts(text)
+def _parse_text(prompt: str, text: str, is_truncated: bool) -> Expansion:
+    answer = _strip_thoughts(text)
     if answer is None:
-        return _failed(prompt, "the answer ended before its thoughts did; allow more tokens")
-    written = clean(unwrapped(answer[:_MAX_CONTENT_CHARACTERS]))
-    if not written:
-        return _failed(prompt, "the answer is empty")
-    if is_refusal(written):
+        return _failed(prompt, "the response ended within the model's reasoning; allow more tokens")
+    expanded = clean(unwrap(answer[:_MAX_CONTENT_CHARACTERS]))
+    if not expanded:
+        return _failed(prompt, "the response is empty")
+    if is_refusal(expanded):
         return _refused(prompt)
-    if is_cut or len(written) > MAX_PROMPT_CHARACTERS:
-        written = _cut(written)
-    return Expansion(written, ExpansionOutcome.EXPANDED)
+    if is_truncated or len(expanded) > MAX_PROMPT_CHARACTERS:
+        expanded = _truncate(expanded)
+    return Expansion(expanded, ExpansionOutcome.EXPANDED)
 
 
-def _without_thoughts(text: str) -> str | None:
-    """Models that reason may write their thoughts first; `None` where there is nothing else."""
+def _strip_thoughts(text: str) -> str | None:
+    """Return the text after a model's reasoning; `None` if the reasoning never ends."""
     rest = _END_OF_THOUGHTS.split(text)[-1]
     return None if _THOUGHTS.match(rest) else rest
 
 
-def unwrapped(text: str) -> str:
-    """Without the fence of a block of code, and without quotes around all of it."""
-    inside = _without_fence(text.strip())
-    while len(inside) > 1 and _QUOTES.get(inside[0]) == inside[-1] and not _quotes_several(inside):
+def unwrap(text: str) -> str:
+    """Strip the fence of a code block, and quotes that enclose the whole text."""
+    inside = _strip_fence(text.strip())
+    while len(inside) > 1 and _QUOTES.get(inside[0]) == inside[-1] and not _has_several_quotations(inside):
         inside = inside[1:-1].strip()
     return inside
 
 
-def _without_fence(text: str) -> str:
+def _strip_fence(text: str) -> str:
     if not text.startswith(_FENCE):
         return text
     text = text.removeprefix(_FENCE).removesuffix(_FENCE)
@@ -78,19 +81,19 @@ def _without_fence(text: str) -> str:
     return (rest if rest and _LANGUAGE.fullmatch(first.strip()) else text).strip()
 
 
-def _quotes_several(text: str) -> bool:
-    """Whether the quotes at both ends belong to different things: "a cat" beside "a dog"."""
+def _has_several_quotations(text: str) -> bool:
+    """Return whether the quotes at both ends belong to different quotations: "a cat" beside "a dog"."""
     between = text[1:-1]
     return text[0] != "'" and text[0] in between and text[-1] in between
 
 
 def is_refusal(text: str) -> bool:
-    """Whether the model speaks of itself instead of the image."""
+    """Return whether the text begins as a model's refusal does."""
     return _REFUSAL.match(text) is not None
 
 
-def _cut(text: str) -> str:
-    """Within the limit for prompts, at the end of a word."""
+def _truncate(text: str) -> str:
+    """Cut the text at the limit for prompts, at the end of a word if it has several."""
     short = text[:MAX_PROMPT_CHARACTERS]
     if len(short) < len(text) and text[len(short)] == " ":
         return short

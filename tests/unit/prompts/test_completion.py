@@ -9,15 +9,15 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from diffuserve.domain.params import MAX_PROMPT_CHARACTERS, GenerationParams
-from diffuserve.prompts.answer import is_refusal, read_answer, unwrapped
 from diffuserve.prompts.base import Expansion, ExpansionOutcome
+from diffuserve.prompts.completion import is_refusal, parse_completion, unwrap
 
 EXPANDED, REFUSED, ERROR = ExpansionOutcome.EXPANDED, ExpansionOutcome.REFUSED, ExpansionOutcome.ERROR
 
 
 def read(content: Any, **choice: Any) -> Expansion:
     message = {"content": content} | choice.pop("message", {})
-    return read_answer("a cat", json.dumps({"choices": [{"message": message, **choice}]}).encode())
+    return parse_completion("a cat", json.dumps({"choices": [{"message": message, **choice}]}).encode())
 
 
 @pytest.mark.parametrize(
@@ -107,7 +107,7 @@ def test_refusals_that_the_server_names_are_known(choice: dict[str, Any]) -> Non
     ],
 )
 def test_what_is_no_answer_leaves_the_prompt_as_it_was(body: bytes) -> None:
-    expansion = read_answer("a cat", body)
+    expansion = parse_completion("a cat", body)
     assert (expansion.prompt, expansion.outcome) == ("a cat", ERROR)
     assert expansion.message
 
@@ -141,4 +141,4 @@ def test_no_answer_takes_long(content: str) -> None:
 
 @given(st.text())
 def test_unwrapping_takes_only_from_the_ends(text: str) -> None:
-    assert unwrapped(text) in text
+    assert unwrap(text) in text
