@@ -47,7 +47,7 @@ def main() -> None:
     parser.add_argument("--out", type=Path, required=True)
     arguments = parser.parse_args()
     torch.set_num_threads(1)
-    ranks = join_ranks(None, torch.device("cpu"))
+    ranks = join_ranks(None, torch.device("cpu"), collective_seconds=120.0)
     order = _milliseconds(lambda: ranks.orders.broadcast(_ORDER if ranks.is_lead else None))
     agree = _milliseconds(ranks.agree)
     beat = _milliseconds(_beat(ranks))

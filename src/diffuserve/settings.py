@@ -1,15 +1,17 @@
-"""The environment's say, read here and nowhere else."""
+"""Settings from the environment, which is read here and nowhere else."""
 
+import dataclasses
 import ipaddress
 import math
 import re
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
+from dataclasses import replace
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, Literal, TypeVar
 from urllib.parse import urlsplit
 
 from platformdirs import user_cache_path
-from pydantic import Field, field_validator
+from pydantic import Field, create_model, field_validator
 from pydantic_settings import BaseSettings, SettingsConfigDict
 
 from diffuserve.api.config import ApiConfig
@@ -17,7 +19,10 @@ from diffuserve.domain.errors import InvalidParams
 from diffuserve.domain.job import FINAL_STATUSES, JobStatus
 from diffuserve.domain.tenant import DEFAULT_PLANS, Plan
 from diffuserve.jobs.config import DEFAULT_RETENTION, StoreConfig
+from diffuserve.media.file_names import slug
+from diffuserve.options import configured, option_fields, option_of
 from diffuserve.version import __version__
+from diffuserve.worker.config import EngineProcessConfig, WorkerConfig
 
 LOOPBACK = "127.0.0.1"
 _DATABASES = {"postgres": "postgresql", "postgresql": "postgresql", "sqlite": "sqlite"}
@@ -28,117 +33,163 @@ _BUS_URL = re.compile(
 _LAST_PORT = 65_535
 
 
+SettingsType = TypeVar("SettingsType", bound=BaseSettings)
+
+
+def _with_options_of(config: type) -> Callable[[type[SettingsType]], type[SettingsType]]:
+    """Add a setting for every option that a configuration declares, with its default, help and range."""
+
+    def extend(settings: type[SettingsType]) -> type[SettingsType]:
+        declared: dict[str, Any] = {
+            name: (option.type, _setting(option)) for name, option in option_fields(config).items()
+        }
+        return create_model(
+            settings.__name__,
+            __base__=settings,
+            __module__=settings.__module__,
+            __doc__=settings.__doc__,
+            **declared,
+        )
+
+    return extend
+
+
+def _setting(declared: dataclasses.Field[Any]) -> Any:
+    option = option_of(declared)
+    has_factory = declared.default is dataclasses.MISSING
+    default: dict[str, Any] = (
+        {"default_factory": declared.default_factory} if has_factory else {"default": declared.default}
+    )
+    return Field(description=option.help, gt=option.gt, ge=option.ge, le=option.le, **default)
+
+
+@_with_options_of(WorkerConfig)
 class Settings(BaseSettings):
-    """Defaults of the command line; each is set by `DIFFUSERVE_` and its name in capitals."""
+    """Defaults of the command line; each is set by `DIFFUSERVE_` and its name in capitals.
+
+    The options of a worker and its engine are declared in `WorkerConfig` and the dataclasses within it;
+    `worker` and `engine_process` give them in their own types.
+    """
 
     model_config = SettingsConfigDict(env_prefix="DIFFUSERVE_", frozen=True)
 
-    model: str = Field(default="tiny-flux", description="bundled model, folder or hub id")
-    device: str | None = Field(
-        default=None, description="cpu or cuda[:n]; by default CUDA where there is one"
-    )
-    dtype: str | None = Field(
-        default=None, description="bfloat16, float16 or float32; by default the checkpoint's"
-    )
     cache_dir: Path = Field(
-        default_factory=lambda: user_cache_path("diffuserve"), description="where fitted cost models are kept"
+        default_factory=lambda: user_cache_path("diffuserve"),
+        description="Folder of the fitted cost models; by default in the user's cache folder.",
     )
 
-    server: str = Field(
-        default=f"http://{LOOPBACK}:8000", description="the control plane that commands and workers speak to"
+    server: str = Field(default=f"http://{LOOPBACK}:8000", description="URL of the control plane.")
+    api_key: str | None = Field(
+        default=None,
+        repr=False,
+        description="API key; better in DIFFUSERVE_API_KEY, which other users cannot see.",
     )
-    api_key: str | None = Field(default=None, repr=False, description="the key shown to it")
 
-    host: str = Field(default=LOOPBACK, description="the address a server listens on")
-    port: int = Field(default=8000, ge=0, le=_LAST_PORT, description="its port; 0 takes a free one")
+    host: str = Field(default=LOOPBACK, description="Address to listen on.")
+    port: int = Field(default=8000, ge=0, le=_LAST_PORT, description="Port to listen on; 0 takes a free one.")
     data_dir: Path = Field(
-        default=Path("diffuserve-data"), description="where a server keeps its database and its files"
+        default=Path("diffuserve-data"), description="Folder of the database and the files."
     )
     database_url: str | None = Field(
-        default=None, repr=False, description="postgresql://…; by default SQLite in the data folder"
+        default=None,
+        repr=False,
+        description="postgresql://USER@HOST/NAME; by default SQLite in the data folder.",
     )
     valkey_url: str | None = Field(
-        default=None, repr=False, description="valkey://…, which several control planes share"
+        default=None,
+        repr=False,
+        description="valkey://HOST:PORT, which several control planes share.",
     )
     artifacts_url: str | None = Field(
         default=None,
-        description="where finished files go: s3://bucket/prefix, gs://bucket/prefix or file:///folder; "
-        "by default into the data folder",
+        description="Place of finished files: s3://bucket/prefix, gs://bucket/prefix or file:///folder; "
+        "by default the data folder.",
     )
     public_api_url: str | None = Field(
-        default=None, description="the address in the URLs given out; by default the one that was asked"
+        default=None,
+        description="Beginning of the URLs in responses; by default the address of the request.",
     )
     public_base_url: str | None = Field(
-        default=None, description="where everyone can fetch finished files; by default their URLs are signed"
+        default=None,
+        description="URL at which everyone can fetch finished files; by default their URLs are signed.",
     )
-    result_url_seconds: float = Field(default=3_600, gt=0, description="how long a result's URL holds")
+    result_url_seconds: float = Field(
+        default=ApiConfig.result_url_seconds, gt=0, description="Seconds that the URL of a result is valid."
+    )
     default_model: str | None = Field(
-        default=None, description="drawn with where a job names none; by default the only one served"
+        default=None, description="Model of a job that names none; by default the only one served."
     )
-    max_body_bytes: int = Field(default=1 << 20, gt=0, description="the largest body of a client's request")
+    max_body_bytes: int = Field(
+        default=ApiConfig.max_body_bytes, gt=0, description="Largest body of a client's request, in bytes."
+    )
 
-    lease_seconds: float = Field(default=30, gt=0, description="silence after which a worker's jobs move on")
-    heartbeat_seconds: float = Field(default=10, gt=0, description="how often a worker is heard")
+    lease_seconds: float = Field(
+        default=StoreConfig.lease_seconds,
+        gt=0,
+        description="Seconds without a heartbeat after which a worker's jobs are leased to others.",
+    )
+    heartbeat_seconds: float = Field(
+        default=StoreConfig.heartbeat_seconds, gt=0, description="Seconds between a worker's heartbeats."
+    )
     max_backlog_seconds: float = Field(
-        default=StoreConfig.max_backlog_seconds, gt=0, description="queued device-seconds that are taken in"
+        default=StoreConfig.max_backlog_seconds,
+        gt=0,
+        description="Queued device-seconds above which new jobs are refused.",
     )
     audit_seconds: float = Field(
-        default=StoreConfig.audit_seconds, gt=0, description="how long verdicts of the filters are kept"
+        default=StoreConfig.audit_seconds, gt=0, description="Seconds that verdicts of the filters are kept."
     )
     retention_seconds: Mapping[JobStatus, float] = Field(
-        default_factory=dict, description="by final status: how long a job and its files are kept"
+        default_factory=dict, description="Seconds that a job and its files are kept, by final status."
     )
     plans: Mapping[str, Plan] = Field(
-        default_factory=dict, description="by name: plans beside free, standard and pro, or in their place"
+        default_factory=dict, description="Plans beside free, standard and pro, or in their place, by name."
     )
     webhook_allowed_networks: tuple[str, ...] = Field(
-        default=(), description="networks that webhooks may go to beside public addresses: 10.0.0.0/8"
+        default=ApiConfig.webhook_allowed_networks,
+        description="Networks that webhooks may reach beside public addresses: 10.0.0.0/8.",
     )
-    webhook_timeout_seconds: float = Field(default=20, gt=0, description="how long a receiver may take")
-    default_plan: str = Field(default=StoreConfig.default_plan, description="of a tenant that has none")
+    webhook_timeout_seconds: float = Field(
+        default=ApiConfig.webhook_timeout_seconds, gt=0, description="Timeout of a webhook's receiver."
+    )
+    default_plan: str = Field(
+        default=StoreConfig.default_plan, description="Plan of a tenant that has none of its own."
+    )
 
     prompt_filter: str = Field(
         default="embedded",
-        description="what judges prompts: embedded, policy (its rules alone), onnx:/folder, "
-        "the URL of a moderation API, or none",
+        description="Prompt filter: embedded, policy (its rules alone), onnx:/folder, "
+        "the URL of a moderation API, or none.",
     )
     prompt_policy: Path | None = Field(
-        default=None, description="the policy's file; by default the one that comes with diffuserve"
+        default=None, description="File of the policy; by default the one that comes with diffuserve."
     )
-    prompt_filter_key: str | None = Field(default=None, repr=False, description="shown to a moderation API")
-    prompt_filter_timeout_seconds: float = Field(default=5, gt=0, description="how long it may take")
+    prompt_filter_key: str | None = Field(
+        default=None, repr=False, description="API key for the moderation API."
+    )
+    prompt_filter_timeout_seconds: float = Field(
+        default=5, gt=0, description="Timeout of the moderation API."
+    )
     prompt_filter_down: Literal["fail_closed", "fail_open"] = Field(
         default="fail_closed",
-        description="while it cannot be reached: refuse every prompt, or go by the policy's rules alone",
+        description="While the moderation API is unavailable: refuse every prompt, or apply the policy's "
+        "rules alone.",
     )
     expander_url: str | None = Field(
-        default=None, description="a chat API after OpenAI's, which makes prompts longer for jobs that ask"
+        default=None, description="URL of an OpenAI-compatible chat API that expands prompts on request."
     )
-    expander_model: str = Field(default="default", description="the language model there")
-    expander_key: str | None = Field(default=None, repr=False, description="shown to it")
+    expander_model: str = Field(default="default", description="Language model of the chat API.")
+    expander_key: str | None = Field(default=None, repr=False, description="API key for the chat API.")
     expander_timeout_seconds: float = Field(
-        default=10, gt=0, description="after which the prompt is used as it is"
+        default=10, gt=0, description="Timeout of the chat API; after it the prompt stays as it is."
     )
     expander_system_prompt: str | None = Field(
-        default=None, description="what the language model is told; by default in English"
+        default=None, description="System prompt of the language model; by default a short one in English."
     )
-    image_filter: str = Field(
-        default="opennsfw",
-        description="what judges images: opennsfw, transformers:/folder, nudenet, or none",
-    )
-    image_rules: Mapping[str, Mapping[str, Any]] = Field(
-        default_factory=dict,
-        description='by label: {"threshold": 0.8, "action": "block"}; by default the filter has its own',
-    )
-    file_metadata: bool = Field(default=True, description="whether files carry what they were drawn with")
-
-    drain_seconds: float = Field(default=30, ge=0, description="what a stopping worker may take to finish")
-    stall_seconds: float = Field(default=60, gt=0, description="time without a step after which it restarts")
-    max_jobs: int = Field(default=32, ge=1, description="jobs that a worker holds at a time")
 
     @classmethod
     def with_options(cls, **options: object) -> "Settings":
-        """What was given on the command line, and the environment's say for what was not (`None`)."""
+        """Return the options given on the command line; those that are `None` come from the environment."""
         given: dict[str, Any] = {name: value for name, value in options.items() if value is not None}
         return cls(**given)
 
@@ -160,7 +211,7 @@ class Settings(BaseSettings):
     @field_validator("plans", mode="before")
     @classmethod
     def _name_plans(cls, plans: Any) -> Any:
-        """A plan's name is its key; saying it twice would be noise."""
+        """Name each plan after its key, so that nobody has to repeat the name."""
         if not isinstance(plans, Mapping):
             return plans
         return {
@@ -190,8 +241,26 @@ class Settings(BaseSettings):
         return seconds
 
     @property
+    def worker(self) -> WorkerConfig:
+        """Configuration of a worker of this machine, as far as settings define it."""
+        return configured(
+            WorkerConfig,
+            dict(self),
+            server=self.server,
+            api_key=self.api_key,
+            engine_process=self.engine_process,
+        )
+
+    @property
+    def engine_process(self) -> EngineProcessConfig:
+        """Configuration of an engine, whose fitted cost model is kept in the cache folder."""
+        config = configured(EngineProcessConfig, dict(self))
+        path = cost_fit_path(self.cache_dir, config.model, config.device, config.dtype)
+        return replace(config, engine=replace(config.engine, cost_fit_path=path))
+
+    @property
     def store_config(self) -> StoreConfig:
-        """Raises `InvalidParams` where lease and heartbeat do not fit each other."""
+        """Configuration of the job store. Raise `InvalidParams` if a lease is too short for the heartbeat."""
         return StoreConfig(
             lease_seconds=self.lease_seconds,
             heartbeat_seconds=self.heartbeat_seconds,
@@ -217,12 +286,12 @@ class Settings(BaseSettings):
 
     @property
     def files_url(self) -> str:
-        """Where finished files go; a folder of the data folder by default."""
+        """URL of the place of finished files; by default a folder in the data folder."""
         return self.artifacts_url or (self.data_dir.resolve() / "artifacts").as_uri()
 
     @property
     def store_url(self) -> str:
-        """The database; SQLite in the data folder by default."""
+        """URL of the database; by default SQLite in the data folder. Raise `InvalidParams`."""
         if self.database_url is None:
             return f"sqlite:///{self.data_dir.resolve() / 'diffuserve.db'}"
         scheme, found, rest = self.database_url.partition("://")
@@ -233,7 +302,7 @@ class Settings(BaseSettings):
 
     @property
     def bus_url(self) -> str | None:
-        """Valkey as its client library writes it. Raises `InvalidParams`."""
+        """URL of Valkey in the form of its client library; `None` without Valkey. Raise `InvalidParams`."""
         if self.valkey_url is None:
             return None
         match = _BUS_URL.fullmatch(self.valkey_url)
@@ -241,3 +310,9 @@ class Settings(BaseSettings):
             remedy = "must be valkey://HOST:PORT/NUMBER, or begin with valkeys, redis or rediss"
             raise InvalidParams("valkey_url", "…", remedy)  # it may hold a password
         return f"{_BUSES[match['scheme']]}://{match['rest']}"
+
+
+def cost_fit_path(cache_dir: Path, model: str, device: str | None, dtype: str | None) -> Path:
+    """Return the file of the cost model that was fitted for this model, device and dtype."""
+    name = "-".join([model, device or "default", dtype or "default"])
+    return cache_dir / "cost_fit" / f"{slug(name, limit=120)}.json"

@@ -2,6 +2,7 @@
 
 import asyncio
 from collections.abc import AsyncGenerator, Callable
+from dataclasses import fields
 from pathlib import Path
 from typing import Any
 
@@ -14,7 +15,7 @@ from diffuserve.storage.bucket import BucketArtifactStore
 from diffuserve.storage.local import LocalArtifactStore
 from diffuserve.worker.admission import Memory
 from diffuserve.worker.agent import WorkerAgent
-from diffuserve.worker.config import WorkerConfig
+from diffuserve.worker.config import EngineProcessConfig, WorkerConfig
 from support.plane import NULL_ENGINE, Plane
 
 
@@ -43,7 +44,9 @@ async def start(plane: Plane) -> AsyncGenerator[Callable[..., WorkerAgent]]:
     def start(*options: str, memory: Memory | None = None, **values: Any) -> WorkerAgent:
         values.setdefault("engine_command", (*NULL_ENGINE, *options))
         values.setdefault("drain_seconds", 0.0)
-        config = WorkerConfig(server=plane.url, **values)
+        engine_names = {declared.name for declared in fields(EngineProcessConfig)} & values.keys()
+        engine_process = EngineProcessConfig(**{name: values.pop(name) for name in engine_names})
+        config = WorkerConfig(server=plane.url, engine_process=engine_process, **values)
         client = LeaseClient(HttpTransport(plane.url, patience_seconds=60.0))
         agent = WorkerAgent(config, client, lambda _pid: memory or Memory(0, 1))
         agent.over = asyncio.create_task(agent.run())  # type: ignore[attr-defined]

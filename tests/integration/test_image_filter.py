@@ -108,7 +108,7 @@ async def test_harmless_images_pass_the_default_filter_on_record(plane: Plane, s
 async def test_a_worker_without_a_filter_says_so_loudly(
     plane: Plane, start: Start, caplog: pytest.LogCaptureFixture
 ) -> None:
-    start(**REAL, images=ImageOptions(image_filter="none", has_metadata=False))
+    start(**REAL, images=ImageOptions(image_filter="none", file_metadata=False))
     job, _ = await draw(plane, JobStatus.SUCCEEDED)
     assert "NO IMAGE FILTER" in caplog.text
     assert job.result is not None

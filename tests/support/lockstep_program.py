@@ -60,7 +60,7 @@ def main() -> None:
     arguments = parse_arguments()
     torch.set_num_threads(1)
     plan = None if arguments.plan is None else ParallelPlan.parse(arguments.plan)
-    ranks = join_ranks(plan, torch.device("cpu"))
+    ranks = join_ranks(plan, torch.device("cpu"), collective_seconds=120.0)
     pipeline = load(arguments.model, ranks)
     for where, rank in (one.split(":") for one in arguments.fail):
         if rank in (str(ranks.index), "any"):

@@ -1,14 +1,16 @@
-"""`diffuserve calibrate`: fit the cost model before the first request, for those who want to."""
+"""`diffuserve calibrate`: fit the cost model before the first request."""
 
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING
 
 import typer
 from rich.console import Console
 from rich.progress import track
 from rich.table import Table
 
-from diffuserve.cli.loading import ModelChoice, load_engine
+from diffuserve.cli import options
+from diffuserve.cli.loading import load_engine
 from diffuserve.domain.params import GenerationParams
+from diffuserve.settings import Settings
 
 if TYPE_CHECKING:
     from diffuserve.domain.model_spec import ModelSpec
@@ -18,17 +20,14 @@ _STEPS = (1, 2, 4)
 _ROUNDS = 3
 
 
-def calibrate(
-    model: Annotated[str | None, typer.Option(help="Bundled model, folder or hub id.")] = None,
-    device: Annotated[str | None, typer.Option(help="cpu or cuda[:n].")] = None,
-    dtype: Annotated[str | None, typer.Option(help="bfloat16, float16 or float32.")] = None,
-) -> None:
+@options.takes_settings("model", "device", "dtype")
+def calibrate(settings: Settings) -> None:
     """Measure requests of several sizes and keep the fitted cost model for later runs.
 
-    Nobody needs to: the cost model is ready at once and learns from live requests.
+    This is never necessary: the cost model is ready at once and learns from live requests.
     """
     console = Console(stderr=True)
-    with load_engine(ModelChoice(model, device, dtype), console) as engine:
+    with load_engine(settings.engine_process, console) as engine:
         table = Table("size", "steps", "measured s", "predicted s", box=None, header_style="bold")
         requests = sweep(engine.spec)
         for number in range(_ROUNDS):
@@ -43,7 +42,7 @@ def calibrate(
 
 
 def sweep(spec: "ModelSpec") -> list[GenerationParams]:
-    """Requests around the model's own size, within its limits."""
+    """Return requests around the model's own size, within its limits."""
 
     def side(pixels: int, scale: float) -> int:
         rounded = round(pixels * scale / 16) * 16

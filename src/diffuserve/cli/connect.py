@@ -1,12 +1,15 @@
-"""From the command line's options to a client."""
+"""The client of the commands that use a server."""
 
 from diffuserve.client.jobs import Client
 from diffuserve.settings import Settings
 
-PATIENCE_SECONDS = 5.0  # a person watches: say soon that nobody answers
+PATIENCE_SECONDS = 5.0  # a person waits: fail soon if the server is down
 WAITING_PATIENCE_SECONDS = 120.0  # the job is safe; the server may be starting again
 
 
-def connect(server: str | None, key: str | None, *, patience_seconds: float | None = None) -> Client:
-    settings = Settings.with_options(server=server, api_key=key)
+def connect(settings: Settings, *, patience_seconds: float | None = None) -> Client:
+    """Return a client of the server that the settings name.
+
+    It retries requests for `patience_seconds` while the server is unavailable, by default a few seconds.
+    """
     return Client(settings.server, settings.api_key, patience_seconds=patience_seconds or PATIENCE_SECONDS)

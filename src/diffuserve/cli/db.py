@@ -13,13 +13,13 @@ db = typer.Typer(name="db", help="The server's database.", no_args_is_help=True)
 
 @db.callback()
 def root() -> None:
-    """Keeps `upgrade` a subcommand while it is the only one."""
+    """Keep `upgrade` a subcommand while it is the only one."""
 
 
 @db.command(epilog="Example:\n\n  diffuserve db upgrade --database-url postgresql://diffuserve@db/diffuserve")
-def upgrade(data_dir: options.DataDir = None, database_url: options.DatabaseUrl = None) -> None:
+@options.takes_settings("data_dir", "database_url")
+def upgrade(settings: Settings) -> None:
     """Bring the schema up to date. A server does so by itself when it starts."""
-    settings = Settings.with_options(data_dir=data_dir, database_url=database_url)
     asyncio.run(_upgrade(settings))
     Console(stderr=True).print("the schema is up to date", highlight=False)
 

@@ -1,6 +1,5 @@
 """Where images go."""
 
-import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -8,6 +7,7 @@ from typing import Any
 
 import typer
 
+from diffuserve.media.file_names import slug
 from diffuserve.media.image_file import SUFFIXES, read_parameters
 
 
@@ -40,11 +40,6 @@ class Destination:
             return self.folder / f"{stem}{self.suffix}"
         name = f"{slug(parameters['prompt'])}-{parameters['seed']}{self.suffix}"
         return _free(self.folder / name, parameters)
-
-
-def slug(text: str, limit: int = 60) -> str:
-    """A file name that reads like `text`."""
-    return re.sub(r"[^a-z0-9]+", "-", text.lower()).strip("-")[:limit].rstrip("-") or "image"
 
 
 def _free(path: Path, parameters: Mapping[str, Any]) -> Path:

@@ -12,7 +12,7 @@ from rich.console import Console
 
 from diffuserve.cli import options
 from diffuserve.cli.destination import Destination
-from diffuserve.cli.loading import ModelChoice, load_engine
+from diffuserve.cli.loading import load_engine
 from diffuserve.domain.params import GenerationParams
 from diffuserve.settings import Settings
 
@@ -39,9 +39,12 @@ def parse_size(text: str | None) -> tuple[int | None, int | None]:
     return int(match[1]), int(match[2])
 
 
+@options.takes_settings(
+    *("model", "device", "dtype", "deterministic", "prompt_filter", "image_filter", "file_metadata")
+)
 def generate(  # noqa: PLR0913 (a command has as many arguments as options)
+    settings: Settings,
     prompts: Annotated[list[str], typer.Argument(metavar="PROMPT…", help="What to draw; one or more.")],
-    model: Annotated[str | None, typer.Option(help="Bundled model, folder or hub id.")] = None,
     size: Annotated[str | None, typer.Option(metavar="WxH", help="In pixels, multiples of 16.")] = None,
     steps: Annotated[int | None, typer.Option(help="Denoising steps, 1-100.")] = None,
     seed: Annotated[
@@ -56,14 +59,6 @@ def generate(  # noqa: PLR0913 (a command has as many arguments as options)
     ] = None,
     output: Annotated[Path, typer.Option("-o", "--output", help="An image file, or a folder.")] = Path("out"),
     grid: Annotated[bool, typer.Option("--grid", help="Also put all images on one sheet.")] = False,
-    device: Annotated[str | None, typer.Option(help="cpu or cuda[:n].")] = None,
-    dtype: Annotated[str | None, typer.Option(help="bfloat16, float16 or float32.")] = None,
-    prompt_filter: options.PromptFilter = None,
-    image_filter: options.ImageFilter = None,
-    no_metadata: options.NoMetadata = False,
-    deterministic: Annotated[
-        bool, typer.Option("--deterministic", help="Bit-equal images alone or in any batch; slower.")
-    ] = False,
 ) -> None:
     """Draw images from prompts, all of them together."""
     width, height = parse_size(size)
@@ -80,13 +75,7 @@ def generate(  # noqa: PLR0913 (a command has as many arguments as options)
         )
         for i, prompt in enumerate(prompts)
     ]
-    settings = Settings.with_options(
-        prompt_filter=prompt_filter,
-        image_filter=image_filter,
-        file_metadata=False if no_metadata else None,
-    )
-    code = draw(requests, ModelChoice(model, device, dtype, deterministic), settings, output, grid)
-    raise typer.Exit(code)
+    raise typer.Exit(draw(requests, settings, output, grid))
 
 
 async def screen(settings: Settings, requests: Sequence[GenerationParams]) -> list[GenerationParams]:
@@ -101,23 +90,21 @@ async def screen(settings: Settings, requests: Sequence[GenerationParams]) -> li
     return cleaned
 
 
-def draw(
-    requests: Sequence[GenerationParams], choice: ModelChoice, settings: Settings, output: Path, grid: bool
-) -> int:
-    """Judge, generate, judge what came of it, save and report; gives the exit code."""
+def draw(requests: Sequence[GenerationParams], settings: Settings, output: Path, grid: bool) -> int:
+    """Check the prompts, generate, check the images, save and report; return the exit code."""
     console = Console(stderr=True)
     from diffuserve.cli.output import ImageWriter, print_timings
     from diffuserve.cli.run import run_requests
-    from diffuserve.cli.wiring.worker import image_options
+    from diffuserve.cli.wiring.worker import checked
     from diffuserve.worker.image_output import open_desk
 
-    destination, images = Destination.parse(output), image_options(settings)
+    destination, config = Destination.parse(output), checked(settings.engine_process)
     requests = asyncio.run(screen(settings, requests))
-    with load_engine(choice, console) as engine:
+    with load_engine(config, console) as engine:
         for one in requests:
             engine.spec.resolve(one, seed=0)  # refuse all before starting any
         num_images = sum(one.num_images for one in requests)
-        desk = open_desk(choice.model or settings.model, images)
+        desk = open_desk(config.model, config.images)
         writer = ImageWriter(destination, desk, num_images)
         run = run_requests(engine, requests, console, writer.save)
     results = [run.results[index] for index in sorted(run.results)]

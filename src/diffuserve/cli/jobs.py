@@ -12,6 +12,7 @@ from rich.table import Table
 from diffuserve.cli import options
 from diffuserve.client.views import JobPage, JobView
 from diffuserve.domain.job import JobStatus
+from diffuserve.settings import Settings
 
 EXAMPLES = """
 Examples:
@@ -29,15 +30,15 @@ JobId = Annotated[str, typer.Argument(metavar="ID", help="As `diffuserve submit`
 
 
 @jobs.command("list", epilog=EXAMPLES)
+@options.takes_settings("server", "api_key")
 def list_jobs(
+    settings: Settings,
     status: Annotated[list[JobStatus] | None, typer.Option(help="Only these; may be repeated.")] = None,
     limit: Annotated[int, typer.Option(min=1, max=100, help="At most so many.")] = 20,
-    server: options.Server = None,
-    key: options.Key = None,
     as_json: options.Json = False,
 ) -> None:
     """List jobs, newest first."""
-    page = asyncio.run(_list(server, key, status or [], limit))
+    page = asyncio.run(_list(settings, status or [], limit))
     if as_json:
         typer.echo(page.to_json())
         return
@@ -51,19 +52,18 @@ def list_jobs(
     Console().print(table)
 
 
-async def _list(server: str | None, key: str | None, statuses: list[JobStatus], limit: int) -> JobPage:
+async def _list(settings: Settings, statuses: list[JobStatus], limit: int) -> JobPage:
     from diffuserve.cli.connect import connect
 
-    async with connect(server, key) as client:
+    async with connect(settings) as client:
         return await client.list_jobs(statuses, limit=limit)
 
 
 @jobs.command()
-def show(
-    job_id: JobId, server: options.Server = None, key: options.Key = None, as_json: options.Json = False
-) -> None:
+@options.takes_settings("server", "api_key")
+def show(settings: Settings, job_id: JobId, as_json: options.Json = False) -> None:
     """Show one job."""
-    job = asyncio.run(_show(server, key, job_id))
+    job = asyncio.run(_show(settings, job_id))
     if as_json:
         typer.echo(job.to_json())
         return
@@ -76,24 +76,25 @@ def show(
     Console().print(table)
 
 
-async def _show(server: str | None, key: str | None, job_id: str) -> JobView:
+async def _show(settings: Settings, job_id: str) -> JobView:
     from diffuserve.cli.connect import connect
 
-    async with connect(server, key) as client:
+    async with connect(settings) as client:
         return await client.get(job_id)
 
 
 @jobs.command()
-def cancel(job_id: JobId, server: options.Server = None, key: options.Key = None) -> None:
-    """Cancel a job; one that runs stops after its current step."""
-    job = asyncio.run(_cancel(server, key, job_id))
+@options.takes_settings("server", "api_key")
+def cancel(settings: Settings, job_id: JobId) -> None:
+    """Cancel a job; a running job stops after its current step."""
+    job = asyncio.run(_cancel(settings, job_id))
     typer.echo(f"{job.id} {job.status}")
 
 
-async def _cancel(server: str | None, key: str | None, job_id: str) -> JobView:
+async def _cancel(settings: Settings, job_id: str) -> JobView:
     from diffuserve.cli.connect import connect
 
-    async with connect(server, key) as client:
+    async with connect(settings) as client:
         return await client.cancel(job_id)
 
 

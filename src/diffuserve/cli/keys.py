@@ -29,19 +29,18 @@ keys = typer.Typer(
 
 
 @keys.command(epilog=EXAMPLES)
+@options.takes_settings("data_dir", "database_url")
 def create(  # noqa: PLR0913 (a command has as many arguments as options)
+    settings: Settings,
     role: Annotated[Role, typer.Option(help="What the key opens.")] = Role.TENANT,
     tenant: Annotated[str | None, typer.Option(help="Whose jobs; a tenant's key needs one.")] = None,
     plan: Annotated[str | None, typer.Option(help="The tenant's plan from now on.")] = None,
     weight: Annotated[float | None, typer.Option(help="Its share, apart from the plan's.")] = None,
     max_running: Annotated[int | None, typer.Option(help="Jobs at a time, apart from the plan's.")] = None,
     max_queued: Annotated[int | None, typer.Option(help="Jobs waiting, apart from the plan's.")] = None,
-    data_dir: options.DataDir = None,
-    database_url: options.DatabaseUrl = None,
     as_json: options.Json = False,
 ) -> None:
     """Make a key. Its secret goes to stdout, once: only a hash of it is stored."""
-    settings = Settings.with_options(data_dir=data_dir, database_url=database_url)
     overrides = PlanOverrides(weight=weight, max_running=max_running, max_queued=max_queued)
     _check(settings, role, tenant, plan, overrides)
     has_overrides = overrides != PlanOverrides()
@@ -84,13 +83,10 @@ async def _create(
 
 
 @keys.command("list")
-def list_keys(
-    data_dir: options.DataDir = None,
-    database_url: options.DatabaseUrl = None,
-    as_json: options.Json = False,
-) -> None:
+@options.takes_settings("data_dir", "database_url")
+def list_keys(settings: Settings, as_json: options.Json = False) -> None:
     """List the keys, without their secrets."""
-    found = asyncio.run(_list(Settings.with_options(data_dir=data_dir, database_url=database_url)))
+    found = asyncio.run(_list(settings))
     if as_json:
         typer.echo(json.dumps([_as_dict(key) for key in found], indent=2))
         return
@@ -108,13 +104,13 @@ async def _list(settings: Settings) -> list[ApiKey]:
 
 
 @keys.command(epilog="Example:\n\n  diffuserve keys revoke ID")
+@options.takes_settings("data_dir", "database_url")
 def revoke(
+    settings: Settings,
     key_id: Annotated[str, typer.Argument(metavar="ID", help="As `diffuserve keys list` shows it.")],
-    data_dir: options.DataDir = None,
-    database_url: options.DatabaseUrl = None,
 ) -> None:
-    """End a key; requests that show it are refused from then on."""
-    asyncio.run(_revoke(Settings.with_options(data_dir=data_dir, database_url=database_url), key_id))
+    """Revoke a key; requests with it are refused from then on."""
+    asyncio.run(_revoke(settings, key_id))
     Console(stderr=True).print(f"revoked {key_id}", markup=False, highlight=False)
 
 

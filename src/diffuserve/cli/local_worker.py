@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from diffuserve.backoff import Backoff, RestartPolicy, supervise
+from diffuserve.cli.options import WORKER_OPTIONS, arguments_for
 from diffuserve.cli.server import RunningServer
 from diffuserve.domain.errors import KeyNotFound, LeaseLost, ServerUnavailable
 from diffuserve.domain.job import JobStatus
@@ -116,7 +117,7 @@ async def local_worker(
             key = await stack.enter_async_context(temporary_key(server.plane.store, settings.data_dir))
         await take_back(server.plane.store, name_of(settings))
         words = arguments(server.address, settings, launch.engine_command)
-        worker = LocalWorker(words, key, settings.drain_seconds, launch.log)
+        worker = LocalWorker(words, key, settings.worker.drain_seconds, launch.log)
         task = asyncio.create_task(worker.run())
         try:
             yield task
@@ -128,19 +129,11 @@ async def local_worker(
 
 
 def arguments(address: str, settings: Settings, engine_command: str | None) -> list[str]:
-    """Of `diffuserve worker`."""
-    given = {
-        "--server": address,
-        "--model": settings.model,
-        "--device": settings.device,
-        "--dtype": settings.dtype,
-        "--name": name_of(settings),
-        "--drain-seconds": str(settings.drain_seconds),
-        "--image-filter": settings.image_filter,
-        "--engine-command": engine_command,
-    }
-    words = [word for name, value in given.items() if value is not None for word in (name, value)]
-    return words if settings.file_metadata else [*words, "--no-metadata"]
+    """Return the arguments of `diffuserve worker`."""
+    own = ["--server", address, "--name", name_of(settings)]
+    if engine_command is not None:
+        own += ["--engine-command", engine_command]
+    return [*own, *arguments_for(settings, *WORKER_OPTIONS)]
 
 
 def name_of(settings: Settings) -> str:

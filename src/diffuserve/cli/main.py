@@ -1,7 +1,8 @@
 """The command line."""
 
 import sys
-from typing import Annotated
+from collections.abc import Mapping
+from typing import Annotated, Any
 
 import typer
 from pydantic import ValidationError
@@ -41,7 +42,6 @@ _REFUSALS = (
     PromptBlocked,
     ServerRefused,
     TooLarge,
-    ValidationError,
 )
 
 _FIRST_STEPS = """
@@ -93,12 +93,20 @@ def main() -> None:
         app()
     except Unauthorized as error:
         _complain(f"{error} (with --key, or DIFFUSERVE_API_KEY)", BAD_INPUT)
+    except ValidationError as error:
+        _complain("; ".join(map(_setting_error, error.errors())), BAD_INPUT)
     except _REFUSALS as error:
         _complain(error, BAD_INPUT)
     except DiffuserveError as error:
         _complain(error, 1)
     except KeyboardInterrupt:
         sys.exit(INTERRUPTED)
+
+
+def _setting_error(error: Mapping[str, Any]) -> str:
+    """Name the setting, its value and the remedy, in the form of `InvalidParams`."""
+    setting, message = ".".join(map(str, error["loc"])), str(error["msg"])
+    return f"{setting}={error['input']!r}: {message[:1].lower()}{message[1:]}"
 
 
 def _complain(error: Exception | str, code: int) -> None:

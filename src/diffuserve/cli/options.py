@@ -1,44 +1,117 @@
-"""Options that several commands have. What is not given comes from the settings."""
+"""Options of the commands.
 
-from pathlib import Path
-from typing import Annotated
+Most options are settings given on the command line: `takes_settings` derives them from `Settings`, so
+that name, type, help and default are declared there alone. The others are written out here, or with the
+only command that has them.
+"""
+
+import inspect
+import json
+from collections.abc import Callable, Mapping
+from functools import wraps
+from types import UnionType
+from typing import Annotated, Any, Union, get_args, get_origin
 
 import typer
+from pydantic.fields import FieldInfo
 
-Host = Annotated[str | None, typer.Option(help="Address to listen on.")]
-Port = Annotated[int | None, typer.Option(help="Port to listen on; 0 takes a free one.")]
-DataDir = Annotated[Path | None, typer.Option(help="Folder of the database and the files.")]
-DatabaseUrl = Annotated[
-    str | None, typer.Option(help="postgresql://USER@HOST/NAME; by default SQLite in the data folder.")
-]
-ValkeyUrl = Annotated[
-    str | None, typer.Option(help="valkey://HOST:PORT, which several control planes share.")
-]
+from diffuserve.engine.config import EngineConfig
+from diffuserve.options import option_fields
+from diffuserve.settings import Settings
+from diffuserve.worker.config import EngineProcessConfig, ImageOptions, WorkerConfig
+
+WORKER_OPTIONS = tuple(option_fields(WorkerConfig))
+_FLAGS = {"api_key": "--key", "file_metadata": "--metadata/--no-metadata"}
+_PANELS = {
+    **dict.fromkeys(WORKER_OPTIONS, "Worker"),
+    **dict.fromkeys(option_fields(EngineProcessConfig), "Model and device"),
+    **dict.fromkeys(option_fields(EngineConfig), "Engine"),
+    **dict.fromkeys(option_fields(ImageOptions), "Images"),
+}
+
 NoAuth = Annotated[
-    bool, typer.Option("--no-auth", help="Let everyone in who reaches the server, whatever keys there are.")
-]
-Model = Annotated[str | None, typer.Option(help="Bundled model, folder or hub id.")]
-Device = Annotated[str | None, typer.Option(help="cpu or cuda[:n].")]
-Dtype = Annotated[str | None, typer.Option(help="bfloat16, float16 or float32.")]
-DrainSeconds = Annotated[
-    float | None, typer.Option(help="What a stopping worker may take to finish its jobs.")
+    bool, typer.Option("--no-auth", help="Accept requests without an API key, even if keys exist.")
 ]
 EngineCommand = Annotated[str | None, typer.Option(hidden=True, help="Start this as the engine instead.")]
-Server = Annotated[str | None, typer.Option(help="URL of the control plane.")]
-Key = Annotated[
-    str | None,
-    typer.Option(
-        help="API key; better in DIFFUSERVE_API_KEY, which other users cannot see.", show_default=False
-    ),
-]
-PromptFilter = Annotated[
-    str | None,
-    typer.Option(help="What judges prompts: embedded, policy, onnx:/folder, a moderation API's URL, none."),
-]
-ImageFilter = Annotated[
-    str | None, typer.Option(help="What judges images: opennsfw, transformers:/folder, nudenet, none.")
-]
-NoMetadata = Annotated[
-    bool, typer.Option("--no-metadata", help="Leave out of files what they were drawn with.")
-]
 Json = Annotated[bool, typer.Option("--json", help="Print JSON.")]
+
+
+def takes_settings(*names: str) -> Callable[[Callable[..., None]], Callable[..., None]]:
+    """Give a command an option for each setting named.
+
+    The command receives, as its first argument, the settings with what was given on the command line.
+    """
+    options = [_parameter(name, Settings.model_fields[name]) for name in names]
+
+    def decorate(command: Callable[..., None]) -> Callable[..., None]:
+        @wraps(command)
+        def run(**arguments: Any) -> None:
+            given = {name: arguments.pop(name) for name in names}
+            command(Settings.with_options(**given), **arguments)
+
+        own = list(inspect.signature(command).parameters.values())[1:]
+        _set_signature(run, [*own, *options])
+        return run
+
+    return decorate
+
+
+def arguments_for(settings: Settings, *names: str) -> list[str]:
+    """Return the command-line arguments that give another command the same settings."""
+    return [word for name in names for word in _argument(name, getattr(settings, name))]
+
+
+def flag_of(name: str) -> str:
+    """Return how the option of a setting is spelled; `--on/--off` for a boolean."""
+    flag = f"--{name.replace('_', '-')}"
+    is_boolean = _type_of(Settings.model_fields[name]) is bool
+    return _FLAGS.get(name, f"{flag}/--no-{flag[2:]}" if is_boolean else flag)
+
+
+def _argument(name: str, value: Any) -> list[str]:
+    if value is None:
+        return []
+    if isinstance(value, bool):
+        on, off = flag_of(name).split("/")
+        return [on if value else off]
+    return [flag_of(name), json.dumps(dict(value)) if isinstance(value, Mapping) else str(value)]
+
+
+def _set_signature(command: Any, parameters: list[inspect.Parameter]) -> None:
+    """Typer reads a command's options from its signature and its annotations."""
+    command.__signature__ = inspect.Signature(parameters)
+    command.__annotations__ = {parameter.name: parameter.annotation for parameter in parameters}
+
+
+def _parameter(name: str, field: FieldInfo) -> inspect.Parameter:
+    kind = _type_of(field)
+    is_mapping = kind is dict
+    option = typer.Option(
+        flag_of(name),
+        help=f"{field.description}{_shown_default(field)}",
+        parser=json.loads if is_mapping else None,
+        metavar="JSON" if is_mapping else None,
+        rich_help_panel=_PANELS.get(name),
+        show_default=False,
+    )
+    return inspect.Parameter(
+        name, inspect.Parameter.KEYWORD_ONLY, default=None, annotation=Annotated[kind | None, option]
+    )
+
+
+def _type_of(field: FieldInfo) -> Any:
+    """Return the type that typer parses: without `None`, and `dict` for any mapping."""
+    annotation: Any = field.annotation
+    if get_origin(annotation) in (Union, UnionType):
+        [annotation] = [kind for kind in get_args(annotation) if kind is not type(None)]
+    return dict if get_origin(annotation) is Mapping else annotation
+
+
+def _shown_default(field: FieldInfo) -> str:
+    """Say the default, unless the description does."""
+    default = field.get_default(call_default_factory=True)
+    if default in (None, {}, ()) or "by default" in str(field.description):
+        return ""
+    if isinstance(default, bool):
+        return f" [default: {'on' if default else 'off'}]"
+    return f" [default: {default:g}]" if isinstance(default, float) else f" [default: {default}]"

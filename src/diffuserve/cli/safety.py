@@ -35,15 +35,14 @@ safety = typer.Typer(
 
 
 @safety.command(epilog=EXAMPLES, no_args_is_help=True)
+@options.takes_settings("prompt_filter", "image_filter")
 def check(
+    settings: Settings,
     what: Annotated[str, typer.Argument(metavar="PROMPT|FILE", help="A prompt, or an image's file.")],
     tenant: Annotated[str, typer.Option(help="Judge as for this tenant.")] = "",
-    prompt_filter: options.PromptFilter = None,
-    image_filter: options.ImageFilter = None,
     as_json: options.Json = False,
 ) -> None:
     """Explain a verdict. The exit code is 1 for what is blocked, and 0 for what passes."""
-    settings = Settings.with_options(prompt_filter=prompt_filter, image_filter=image_filter)
     if Path(what).is_file():
         info, verdict = _judge_image(settings, Path(what))
     else:
@@ -56,15 +55,14 @@ def check(
 
 
 @safety.command()
+@options.takes_settings("data_dir", "database_url")
 def audit(
+    settings: Settings,
     tenant: Annotated[str | None, typer.Option(help="Of this tenant alone.")] = None,
     limit: Annotated[int, typer.Option(min=1, help="So many of the newest.")] = 50,
-    data_dir: options.DataDir = None,
-    database_url: options.DatabaseUrl = None,
     as_json: options.Json = False,
 ) -> None:
     """List what the filters flagged or kept out, straight from the server's database, newest first."""
-    settings = Settings.with_options(data_dir=data_dir, database_url=database_url)
     entries = asyncio.run(_audit(settings, tenant, limit))
     if as_json:
         typer.echo(json.dumps([asdict(one) for one in entries], indent=2))

@@ -25,39 +25,17 @@ Examples:
 """
 
 
-def serve(  # noqa: PLR0913 (a command has as many arguments as options)
-    host: options.Host = None,
-    port: options.Port = None,
-    model: options.Model = None,
-    device: options.Device = None,
-    dtype: options.Dtype = None,
-    data_dir: options.DataDir = None,
-    database_url: options.DatabaseUrl = None,
-    prompt_filter: options.PromptFilter = None,
-    image_filter: options.ImageFilter = None,
-    no_metadata: options.NoMetadata = False,
-    no_auth: options.NoAuth = False,
-    drain_seconds: options.DrainSeconds = None,
-    engine_command: options.EngineCommand = None,
+@options.takes_settings(
+    *("host", "port", "data_dir", "database_url", "prompt_filter"), *options.WORKER_OPTIONS
+)
+def serve(
+    settings: Settings, no_auth: options.NoAuth = False, engine_command: options.EngineCommand = None
 ) -> None:
     """Serve a model on this machine: API, queue and one worker.
 
     Started again on the same data it goes on where it was, however it ended. Its address goes to
     stdout, on one line, once it answers.
     """
-    settings = Settings.with_options(
-        host=host,
-        port=port,
-        model=model,
-        device=device,
-        dtype=dtype,
-        data_dir=data_dir,
-        database_url=database_url,
-        prompt_filter=prompt_filter,
-        image_filter=image_filter,
-        file_metadata=False if no_metadata else None,
-        drain_seconds=drain_seconds,
-    )
     from diffuserve.cli.http_server import run
     from diffuserve.cli.local_worker import Launch
     from diffuserve.cli.logs import log_to_stderr
@@ -83,7 +61,7 @@ async def _serve(settings: Settings, no_auth: bool, launch: "Launch") -> int:
         print(server.address, flush=True)
         worker = await stack.enter_async_context(local_worker(server, settings, launch))
         ready = asyncio.create_task(wait_until_ready(worker, server.plane.store, known))
-        ready.add_done_callback(lambda task: _invite(task, server, settings.model, console))
+        ready.add_done_callback(lambda task: _invite(task, server, settings.engine_process.model, console))
         stack.callback(ready.cancel)
         stopping = asyncio.create_task(stop.wait())
         await asyncio.wait([stopping, worker], return_when=asyncio.FIRST_COMPLETED)

@@ -13,6 +13,7 @@ from diffuserve.cli.destination import Destination
 from diffuserve.cli.generate import INTERRUPTED, parse_size
 from diffuserve.domain.job import Band, JobStatus
 from diffuserve.domain.params import GenerationParams
+from diffuserve.settings import Settings
 
 EXAMPLES = """
 Examples:
@@ -32,15 +33,16 @@ class Request:
     params: GenerationParams
     model: str | None
     priority: Band | None
-    server: str | None
-    key: str | None
+    settings: Settings
     is_waited_for: bool
     destination: Destination | None
     as_json: bool
     expand: bool = False
 
 
+@options.takes_settings("server", "api_key")
 def submit(  # noqa: PLR0913 (a command has as many arguments as options)
+    settings: Settings,
     prompt: Annotated[str, typer.Argument(metavar="PROMPT", help="What to draw.")],
     wait: Annotated[bool, typer.Option("--wait", help="Wait until the job is done.")] = False,
     output: Annotated[
@@ -60,8 +62,6 @@ def submit(  # noqa: PLR0913 (a command has as many arguments as options)
         bool, typer.Option("--expand", help="Have a language model make the prompt longer first.")
     ] = False,
     priority: Annotated[Band | None, typer.Option(help="By default the plan's.")] = None,
-    server: options.Server = None,
-    key: options.Key = None,
     as_json: options.Json = False,
 ) -> None:
     """Submit a job. Its id goes to stdout; with -o, the paths of its images.
@@ -82,7 +82,7 @@ def submit(  # noqa: PLR0913 (a command has as many arguments as options)
     )
     destination = None if output is None else Destination.parse(output)
     is_waited_for = wait or output is not None
-    request = Request(params, model, priority, server, key, is_waited_for, destination, as_json, expand)
+    request = Request(params, model, priority, settings, is_waited_for, destination, as_json, expand)
     raise typer.Exit(_run(request))
 
 
@@ -103,7 +103,7 @@ def _run(request: Request) -> int:
 async def _submit(request: Request, submitted: list[str]) -> int:
     from diffuserve.cli.connect import connect
 
-    async with connect(request.server, request.key) as client:
+    async with connect(request.settings) as client:
         options = {"expand_prompt": True} if request.expand else {}
         job = await client.submit(
             request.params, model=request.model, priority=request.priority, options=options
@@ -121,7 +121,7 @@ async def _await_images(request: Request, job_id: str) -> int:
     from diffuserve.cli.watch import JobBars, follow
 
     console = Console(stderr=True)
-    async with connect(request.server, request.key, patience_seconds=WAITING_PATIENCE_SECONDS) as client:
+    async with connect(request.settings, patience_seconds=WAITING_PATIENCE_SECONDS) as client:
         with JobBars(console) as bars:
             job = await follow(client, await client.get(job_id), bars.show)
         paths = []

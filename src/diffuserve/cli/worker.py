@@ -1,17 +1,17 @@
 """`diffuserve worker`: draws for a control plane elsewhere."""
 
+import dataclasses
 import os
+import shlex
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Annotated
+from typing import Annotated
 
 import typer
 
 from diffuserve.cli import options
 from diffuserve.domain.errors import InvalidParams
 from diffuserve.settings import Settings
-
-if TYPE_CHECKING:
-    from diffuserve.worker.config import Nodes
+from diffuserve.worker.config import Nodes
 
 EXAMPLES = """
 Examples:
@@ -28,13 +28,10 @@ Examples:
 """
 
 
+@options.takes_settings("server", "api_key", *options.WORKER_OPTIONS)
 def worker(  # noqa: PLR0913 (a command has as many arguments as options)
-    server: options.Server = None,
-    model: options.Model = None,
-    device: options.Device = None,
-    dtype: options.Dtype = None,
-    key: options.Key = None,
-    name: Annotated[str, typer.Option(help="What people call this worker; by default the host's name.")] = "",
+    settings: Settings,
+    name: Annotated[str, typer.Option(help="Name of this worker; by default the host's name.")] = "",
     label: Annotated[
         list[str] | None, typer.Option(metavar="KEY=VALUE", help="Shown to operators; may be repeated.")
     ] = None,
@@ -44,33 +41,14 @@ def worker(  # noqa: PLR0913 (a command has as many arguments as options)
     heartbeat_seconds: Annotated[
         float | None, typer.Option(help="Time between heartbeats; by default the server's.")
     ] = None,
-    drain_seconds: options.DrainSeconds = None,
-    stall_seconds: Annotated[
-        float | None, typer.Option(help="Time without a step after which the engine is started anew.")
-    ] = None,
-    max_jobs: Annotated[int | None, typer.Option(help="Jobs held at a time.")] = None,
-    engine_restarts: Annotated[
-        int | None,
-        typer.Option(min=0, help="How often in a row a dead engine is started again; by default always."),
-    ] = None,
-    gpus: Annotated[int, typer.Option(min=1, help="GPUs that draw each image together.")] = 1,
     replicas: Annotated[
         int, typer.Option(min=1, help="Workers of one GPU each to start instead, on cuda:0, cuda:1, …")
     ] = 1,
-    parallel: Annotated[
-        str | None,
-        typer.Option(help="How they share a request: sequence=N, cfg=N; by default chosen from the model."),
-    ] = None,
     nnodes: Annotated[int, typer.Option(min=1, help="Machines that are one worker.")] = 1,
     node_rank: Annotated[int, typer.Option(min=0, help="Which of them this is; 0 has the agent.")] = 0,
     node_endpoint: Annotated[
         str | None, typer.Option(metavar="HOST:PORT", help="Where the machine of rank 0 meets the others.")
     ] = None,
-    collective_seconds: Annotated[
-        float, typer.Option(min=1, help="Time after which ranks that wait for one another give up.")
-    ] = 120.0,
-    image_filter: options.ImageFilter = None,
-    no_metadata: options.NoMetadata = False,
     parent_fd: Annotated[int | None, typer.Option(hidden=True, help="End when this pipe does.")] = None,
     engine_command: options.EngineCommand = None,
 ) -> None:
@@ -79,49 +57,33 @@ def worker(  # noqa: PLR0913 (a command has as many arguments as options)
     SIGTERM or Ctrl-C: no new jobs, finish what can be finished in time, hand back the rest.
     """
     from diffuserve.cli.logs import log_to_stderr
-    from diffuserve.cli.wiring.worker import WorkerOptions, run, run_replicas
+    from diffuserve.cli.wiring.worker import checked, replica, run, run_replicas
 
-    settings = Settings.with_options(
-        server=server,
-        model=model,
-        device=device,
-        dtype=dtype,
-        api_key=key,
-        drain_seconds=drain_seconds,
-        stall_seconds=stall_seconds,
-        max_jobs=max_jobs,
-        image_filter=image_filter,
-        file_metadata=False if no_metadata else None,
-    )
-    if parent_fd is not None:
-        settings = settings.model_copy(update={"api_key": read_key(parent_fd)})
     log_to_stderr()
-    given = WorkerOptions(
+    start = settings.worker
+    config = dataclasses.replace(
+        start,
+        engine_process=checked(start.engine_process),
+        api_key=start.api_key if parent_fd is None else read_key(parent_fd),
         name=name,
         labels=labels_of(label or ()),
         price_per_hour=price,
         is_spot=spot,
         metrics_port=metrics_port,
         heartbeat_seconds=heartbeat_seconds,
-        engine_restarts=engine_restarts,
-        parent_fd=parent_fd,
-        engine_command=engine_command,
-        gpus=gpus,
         nodes=nodes_of(nnodes, node_rank, node_endpoint),
-        parallel=checked_plan(parallel),
-        collective_seconds=collective_seconds,
+        engine_command=tuple(shlex.split(engine_command or "")),
+        parent_fd=parent_fd,
     )
-    if replicas > 1:
-        if gpus > 1 or given.nodes is not None:
-            raise InvalidParams("replicas", replicas, "they have one GPU each; leave out --gpus and --nnodes")
-        raise typer.Exit(run_replicas(settings, given, replicas))
-    raise typer.Exit(run(settings, given))
+    if replicas == 1:
+        raise typer.Exit(run(config))
+    if config.has_ranks:
+        raise InvalidParams("replicas", replicas, "they have one GPU each; leave out --gpus and --nnodes")
+    raise typer.Exit(run_replicas([replica(config, settings, number) for number in range(replicas)]))
 
 
-def nodes_of(count: int, rank: int, endpoint: str | None) -> "Nodes | None":
-    """Raises `InvalidParams`."""
-    from diffuserve.worker.config import Nodes
-
+def nodes_of(count: int, rank: int, endpoint: str | None) -> Nodes | None:
+    """Return the machines of one worker; `None` for a single one. Raise `InvalidParams`."""
     if count == 1:
         return None
     if rank >= count:
@@ -130,13 +92,6 @@ def nodes_of(count: int, rank: int, endpoint: str | None) -> "Nodes | None":
     if not host or not port.isdecimal() or not 0 < int(port) < 65_536:
         raise InvalidParams("node_endpoint", endpoint, "several nodes meet at --node-endpoint HOST:PORT")
     return Nodes(count, rank, host, int(port))
-
-
-def checked_plan(text: str | None) -> str | None:
-    """Raises `InvalidParams` before anything is started."""
-    from diffuserve.parallel.plan import ParallelPlan
-
-    return None if text is None else str(ParallelPlan.parse(text))
 
 
 def read_key(parent_fd: int) -> str | None:

@@ -1,25 +1,41 @@
-"""How an engine is set up."""
+"""Configuration of an engine."""
 
 from dataclasses import dataclass
 from pathlib import Path
 
+from diffuserve.options import option
+
+DEFAULT_MODEL = "tiny-flux"
+
 
 @dataclass(frozen=True, kw_only=True)
 class EngineConfig:
-    """`None` means "chosen from what was measured or found on this machine".
+    """Configuration of an engine; every field but `cost_fit_path` is also an option of its worker.
 
-    `token_budget`: tokens that may share one denoising step (default: the cost model's knee).
-    `memory_budget_bytes`: predicted memory that a step may take (default: 90 % of what is free on a
-    GPU, half of what is free on a CPU). `ageing_steps`: a request that was passed over this many
-    steps rises one priority. `deterministic`: images equal to the last bit alone or in any batch,
-    for up to half more time. `cost_fit_path`: where the fitted cost model is kept between runs.
+    `None` means "chosen from what was measured or found on this machine".
+    `cost_fit_path` is a JSON file in which the fitted cost model is kept between runs.
     """
 
-    token_budget: int | None = None
-    memory_budget_bytes: int | None = None
-    ageing_steps: int = 16
-    prompt_cache_size: int = 256
-    encode_batch_size: int = 16
-    num_threads: int | None = None
-    deterministic: bool = False
+    token_budget: int | None = option(
+        None,
+        "Tokens that may share one denoising step; by default chosen from the cost model.",
+        ge=1,
+    )
+    memory_budget_bytes: int | None = option(
+        None,
+        "Predicted memory in bytes that a step may take; by default 90 % of what is free on a GPU, "
+        "half of what is free on a CPU.",
+        ge=1,
+    )
+    ageing_steps: int = option(
+        16, "Steps after which a request that was passed over rises by one priority.", ge=1
+    )
+    prompt_cache_size: int = option(256, "Prompts whose conditioning is kept; 0 keeps none.", ge=0)
+    encode_batch_size: int = option(16, "Prompts encoded together.", ge=1)
+    num_threads: int | None = option(
+        None, "CPU cores that the engine uses; by default torch's number of threads.", ge=1
+    )
+    deterministic: bool = option(
+        False, "Draw bit-equal images, alone or in any batch; slower, and on one CPU only."
+    )
     cost_fit_path: Path | None = None

@@ -17,7 +17,7 @@ from diffuserve.domain.cost import CostEstimate
 from diffuserve.domain.errors import DiffuserveError, EngineClosed, InvalidParams
 from diffuserve.domain.model_spec import ModelSpec
 from diffuserve.domain.params import GenerationParams
-from diffuserve.engine.config import EngineConfig
+from diffuserve.engine.config import DEFAULT_MODEL, EngineConfig
 from diffuserve.engine.core import EngineCore
 from diffuserve.engine.cost_model import CostModel
 from diffuserve.engine.model_runner import ModelRunner
@@ -60,7 +60,7 @@ class Engine:
     @classmethod
     def load(
         cls,
-        model: str = "tiny-flux",
+        model: str = DEFAULT_MODEL,
         *,
         device: str | None = None,
         dtype: str | None = None,

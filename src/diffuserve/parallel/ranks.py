@@ -41,7 +41,7 @@ class GroupBroken(BaseException):
 def join_ranks(
     plan: ParallelPlan | None,
     device: torch.device,
-    collective_seconds: float = 120.0,
+    collective_seconds: float,
     *,
     has_passes: bool = False,
 ) -> "Ranks":

@@ -1,16 +1,19 @@
-"""What one worker is told."""
+"""Configuration of a worker: what its agent needs, and what it sends to its engine process."""
 
-import json
 import sys
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from pathlib import Path
 from typing import Any
+
+from pydantic import TypeAdapter
+
+from diffuserve.engine.config import DEFAULT_MODEL, EngineConfig
+from diffuserve.options import option
 
 
 @dataclass(frozen=True)
 class Nodes:
-    """Machines that are one worker: how many, which of them this is, and where the first one listens."""
+    """Machines that form one worker: their number, the rank of this one, and the address of rank 0."""
 
     count: int
     rank: int
@@ -18,8 +21,8 @@ class Nodes:
     port: int
 
     @property
-    def options(self) -> tuple[str, ...]:
-        """Of torchrun. Ranks are dealt by the nodes' own: rank 0 must be where the agent is."""
+    def torchrun_options(self) -> tuple[str, ...]:
+        """Arguments of torchrun. Ranks follow the nodes' own, so that rank 0 runs beside the agent."""
         return (
             f"--nnodes={self.count}",
             f"--node-rank={self.rank}",
@@ -30,87 +33,105 @@ class Nodes:
 
 @dataclass(frozen=True, kw_only=True)
 class ImageOptions:
-    """What is done to images before they leave the engine process.
+    """Processing of images before they leave the engine process."""
 
-    `image_filter` and `image_rules` as `open_image_filter` takes them; without `has_metadata` files
-    carry nothing but the image.
+    image_filter: str = option(
+        "opennsfw", "Image filter: opennsfw, transformers:/folder, nudenet, or none for no filter."
+    )
+    image_rules: Mapping[str, Mapping[str, Any]] = option(
+        default_factory=dict,
+        help='Rules of the image filter, by label: {"nsfw": {"threshold": 0.8, "action": "block"}}; '
+        "by default the filter's own.",
+    )
+    file_metadata: bool = option(True, "Write the parameters of an image into its file.")
+
+
+@dataclass(frozen=True, kw_only=True)
+class EngineProcessConfig:
+    """Configuration of an engine process, sent to it as one JSON value on its command line.
+
+    It holds no secrets, since other users can read command lines. The ranks of a worker of several GPUs
+    receive the same value.
     """
 
-    image_filter: str = "opennsfw"
-    image_rules: Mapping[str, Any] = field(default_factory=dict)
-    has_metadata: bool = True
+    model: str = option(DEFAULT_MODEL, "Bundled model, folder or hub id.")
+    device: str | None = option(None, "cpu or cuda[:n]; by default CUDA where there is a GPU.")
+    dtype: str | None = option(None, "bfloat16, float16 or float32; by default the checkpoint's.")
+    engine: EngineConfig = field(default_factory=EngineConfig)
+    images: ImageOptions = ImageOptions()
+    parallel: str | None = option(
+        None, "How several GPUs share a request: sequence=N, cfg=N; by default chosen from the model."
+    )
+    collective_seconds: float = option(
+        120.0, "Seconds after which GPUs that wait for one another in a collective give up.", ge=1
+    )
 
-    @property
-    def rules_text(self) -> str | None:
-        """JSON for the engine process; `None` for the filter's own."""
-        return json.dumps(dict(self.image_rules)) if self.image_rules else None
+    def to_json(self) -> str:
+        return _ENGINE_PROCESS.dump_json(self).decode()
+
+    @classmethod
+    def from_json(cls, text: str) -> "EngineProcessConfig":
+        """Raise `ValueError` if `text` is not what `to_json` returned."""
+        return _ENGINE_PROCESS.validate_json(text)
+
+
+_ENGINE_PROCESS = TypeAdapter(EngineProcessConfig)
 
 
 @dataclass(frozen=True, kw_only=True)
 class WorkerConfig:
-    """Times in seconds.
+    """Configuration of a worker. Times are in seconds.
 
-    `heartbeat_seconds`: `None` takes what the control plane says. `stall_seconds`: an engine that is
-    occupied and moves nothing for so long is killed; `silence_seconds`: one that shows no sign of
-    life. `max_jobs`: jobs inside the engine. `memory_fraction`: above it no job is claimed.
-    `engine_restarts`: how often in a row a dead engine is started again; `None` for ever.
-    `gpus` above 1, or several `nodes`: torchrun starts the engine once for each GPU, and `parallel` says
-    how they share a request; a collective that takes longer than `collective_seconds` ends the group.
-    `engine_command` takes the place of the engine process. `parent_fd`: a pipe whose end means that the
-    parent is dead.
+    `heartbeat_seconds`: `None` takes the interval that the control plane asks for.
+    `gpus` above 1, or several `nodes`: torchrun starts the engine process once per GPU.
+    `engine_command` replaces the engine process, for tests.
+    `parent_fd` is a pipe; when it is closed the worker ends, because its parent is dead.
     """
 
     server: str
-    model: str = "tiny-flux"
-    device: str | None = None
-    dtype: str | None = None
-    api_key: str | None = None
+    engine_process: EngineProcessConfig = EngineProcessConfig()
+    api_key: str | None = field(default=None, repr=False)
     name: str = ""
     labels: Mapping[str, str] = field(default_factory=dict)
     price_per_hour: float | None = None
     is_spot: bool = False
     heartbeat_seconds: float | None = None
-    stall_seconds: float = 60.0
-    silence_seconds: float = 10.0
-    drain_seconds: float = 30.0
-    max_jobs: int = 32
-    memory_fraction: float = 0.95
-    engine_restarts: int | None = None
     metrics_port: int | None = None
-    gpus: int = 1
     nodes: Nodes | None = None
-    parallel: str | None = None
-    collective_seconds: float = 120.0
-    images: ImageOptions = ImageOptions()
     engine_command: tuple[str, ...] = ()
-    cost_fit_path: Path | None = None
     parent_fd: int | None = None
+    gpus: int = option(1, "GPUs that generate each image together.", ge=1)
+    max_jobs: int = option(32, "Jobs inside the engine at a time.", ge=1)
+    memory_fraction: float = option(
+        0.95, "Share of the memory limit above which a worker claims no job.", gt=0, le=1
+    )
+    stall_seconds: float = option(
+        60.0, "Seconds without progress after which a busy engine is killed and restarted.", gt=0
+    )
+    silence_seconds: float = option(
+        10.0, "Seconds without a heartbeat after which an engine is killed and restarted.", gt=0
+    )
+    engine_restarts: int | None = option(
+        None, "Restarts in a row before a worker gives up on its engine; by default no limit.", ge=0
+    )
+    drain_seconds: float = option(30.0, "Seconds that a stopping worker may take to finish its jobs.", ge=0)
 
     @property
     def command(self) -> tuple[str, ...]:
-        """What starts the engine process; the socket is added to it."""
+        """Command that starts the engine process; the agent appends its socket."""
         if self.engine_command:
             return self.engine_command
-        options = {
-            "--device": self.device,
-            "--dtype": self.dtype,
-            "--cost-fit": self.cost_fit_path,
-            "--parallel": self.parallel,
-            "--collective-seconds": self.collective_seconds if self.has_ranks else None,
-            "--image-filter": self.images.image_filter,
-            "--image-rules": self.images.rules_text,
-        }
-        given = [str(part) for pair in options.items() if pair[1] is not None for part in pair]
-        given += [] if self.images.has_metadata else ["--no-metadata"]
-        launcher = (sys.executable, "-m", *(self._torchrun if self.has_ranks else ()))
-        return (*launcher, "diffuserve.worker.engine_process", "--model", self.model, *given)
+        torchrun = self._torchrun if self.has_ranks else ()
+        module = ("diffuserve.worker.engine_process", "--config", self.engine_process.to_json())
+        return (sys.executable, "-m", *torchrun, *module)
 
     @property
     def has_ranks(self) -> bool:
+        """True if torchrun starts the engine process, once per GPU."""
         return self.gpus > 1 or self.nodes is not None
 
     @property
     def _torchrun(self) -> tuple[str, ...]:
-        """It restarts nothing: what is left of a broken group is started anew by whoever started it."""
-        where = ("--standalone",) if self.nodes is None else self.nodes.options
+        """Torchrun restarts nothing: the agent starts a broken group anew, as it does a single engine."""
+        where = ("--standalone",) if self.nodes is None else self.nodes.torchrun_options
         return ("torch.distributed.run", *where, f"--nproc-per-node={self.gpus}", "--max-restarts=0", "-m")

@@ -27,14 +27,13 @@ from diffuserve.domain.errors import (
 )
 from diffuserve.domain.params import GenerationParams
 from diffuserve.domain.safety import Action, Verdict
-from diffuserve.engine.config import EngineConfig
 from diffuserve.engine.engine import Engine
 from diffuserve.engine.outputs import GenerationResult, StepOutput
 from diffuserve.models.base import Frames
 from diffuserve.models.quiet import quiet_libraries
 from diffuserve.models.registry import read_spec
 from diffuserve.worker.agent_link import AgentLink
-from diffuserve.worker.config import ImageOptions
+from diffuserve.worker.config import EngineProcessConfig, ImageOptions
 from diffuserve.worker.crash_record import CrashRecord
 from diffuserve.worker.image_output import ImageOutput, allowed, in_background, open_desk, passed
 from diffuserve.worker.messages import (
@@ -253,19 +252,11 @@ def introduce(model: str, images: ImageOptions, link: AgentLink) -> Future[Image
     return in_background(partial(open_desk, model, images))
 
 
-def load_host(
-    model: str,
-    device: str | None,
-    dtype: str | None,
-    cost_fit: Path | None,
-    images: ImageOptions,
-    link: AgentLink,
-) -> EngineHost:
-    """Say what the model is, then load it, and the image filter meanwhile."""
+def load_host(config: EngineProcessConfig, link: AgentLink) -> EngineHost:
+    """Announce the model, then load it and, meanwhile, the image filter."""
     quiet_libraries()
-    desk = introduce(model, images, link)
-    config = EngineConfig(cost_fit_path=cost_fit)
-    engine = Engine.load(model, device=device, dtype=dtype, config=config)
+    desk = introduce(config.model, config.images, link)
+    engine = Engine.load(config.model, device=config.device, dtype=config.dtype, config=config.engine)
     return EngineHost(engine, link, desk.result(), link.black_box)
 
 

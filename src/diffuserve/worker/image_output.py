@@ -137,8 +137,8 @@ def open_desk(model: str, options: ImageOptions) -> ImageOutput:
     """Load the filter; the weights' hash follows by itself. Raises `InvalidParams` for a wrong filter."""
     image_filter = open_image_filter(options.image_filter, options.image_rules)
     folder = open_model(model)
-    model_hash = in_background(partial(_hash, folder.path)) if options.has_metadata else None
-    return ImageOutput(image_filter, folder.name, model_hash, options.has_metadata)
+    model_hash = in_background(partial(_hash, folder.path)) if options.file_metadata else None
+    return ImageOutput(image_filter, folder.name, model_hash, options.file_metadata)
 
 
 def in_background(work: Callable[[], T]) -> "Future[T]":

@@ -9,12 +9,12 @@ import typer
 from PIL import Image
 
 from diffuserve.cli.calibrate import sweep
-from diffuserve.cli.destination import Destination, slug
+from diffuserve.cli.destination import Destination
 from diffuserve.cli.generate import parse_size
-from diffuserve.cli.loading import cost_fit_path
 from diffuserve.domain.model_spec import ModelSpec
+from diffuserve.media.file_names import slug
 from diffuserve.media.image_file import save_image
-from diffuserve.settings import Settings
+from diffuserve.settings import Settings, cost_fit_path
 from support.command import run
 
 STAR = {"prompt": "a star", "seed": 7}

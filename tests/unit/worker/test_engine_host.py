@@ -285,7 +285,7 @@ def test_the_desk_of_a_model_knows_its_filter_and_its_weights() -> None:
     assert desk.model == "tiny-flux"
     assert desk.model_hash is not None
     assert len(desk.model_hash.result(20.0) or "") == 64
-    silent = open_desk("tiny-flux", ImageOptions(image_filter="none", has_metadata=False))
+    silent = open_desk("tiny-flux", ImageOptions(image_filter="none", file_metadata=False))
     assert (silent.image_filter, silent.model_hash) == (None, None)
 
 

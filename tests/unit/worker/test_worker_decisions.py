@@ -1,6 +1,7 @@
 """The worker's pure decisions: is the engine stuck, how much may be claimed, what is said on the pipe."""
 
 import sys
+from pathlib import Path
 
 import pytest
 
@@ -11,11 +12,12 @@ from diffuserve.domain.errors import (
     OutputBlocked,
     RequestFailed,
 )
+from diffuserve.engine.config import EngineConfig
 from diffuserve.worker import messages
 from diffuserve.worker.admission import Memory, Room, read_memory, room_left
-from diffuserve.worker.config import ImageOptions, WorkerConfig
+from diffuserve.worker.config import EngineProcessConfig, ImageOptions, Nodes, WorkerConfig
 from diffuserve.worker.engine_host import _failed, _preview_steps
-from diffuserve.worker.engine_process import _image_options, parse_arguments
+from diffuserve.worker.engine_process import parse_arguments
 from diffuserve.worker.watchdog import Pulse, stall_reason
 
 CONFIG = WorkerConfig(server="http://x", stall_seconds=60.0, silence_seconds=10.0)
@@ -131,23 +133,46 @@ def test_what_is_no_message_is_refused() -> None:
         messages.decode(b'{"kind": "gossip"}')
 
 
-def test_the_engines_command_names_what_was_chosen() -> None:
-    command = WorkerConfig(server="", model="m", device="cpu").command
-    assert command[-6:] == ("--model", "m", "--device", "cpu", "--image-filter", "opennsfw")
+def test_command_starts_one_engine_process_with_its_configuration() -> None:
+    config = EngineProcessConfig(model="m", device="cpu")
+    command = WorkerConfig(server="", engine_process=config).command
+    assert command[1:] == ("-m", "diffuserve.worker.engine_process", "--config", config.to_json())
     assert WorkerConfig(server="", engine_command=("run", "it")).command == ("run", "it")
 
 
 @pytest.mark.parametrize(
-    "options",
+    ("nodes", "where"), [(None, "--standalone"), (Nodes(2, 1, "host", 29_500), "--node-rank=1")]
+)
+def test_command_of_several_gpus_goes_through_torchrun(nodes: Nodes | None, where: str) -> None:
+    command = WorkerConfig(server="", gpus=4, nodes=nodes).command
+    assert command[2] == "torch.distributed.run"
+    assert {where, "--nproc-per-node=4", "--max-restarts=0"} <= set(command)
+    assert command[-2:] == ("--config", EngineProcessConfig().to_json())
+
+
+@pytest.mark.parametrize(
+    "config",
     [
-        ImageOptions(),
-        ImageOptions(image_filter="none", has_metadata=False),
-        ImageOptions(image_rules={"nsfw": {"threshold": 0.5, "action": "blur"}}),
+        EngineProcessConfig(),
+        EngineProcessConfig(images=ImageOptions(image_filter="none", file_metadata=False)),
+        EngineProcessConfig(images=ImageOptions(image_rules={"nsfw": {"threshold": 0.5, "action": "blur"}})),
+        EngineProcessConfig(
+            device="cuda:1",
+            dtype="float16",
+            parallel="sequence=2",
+            collective_seconds=20.0,
+            engine=EngineConfig(token_budget=512, deterministic=True, cost_fit_path=Path("/cache/fit.json")),
+        ),
     ],
 )
-def test_what_is_done_to_images_reaches_the_engine(
-    options: ImageOptions, monkeypatch: pytest.MonkeyPatch
+def test_engine_process_decodes_the_configuration_that_its_agent_sent(
+    config: EngineProcessConfig, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    _, _, *arguments = WorkerConfig(server="", images=options).command
+    _, _, *arguments = WorkerConfig(server="", engine_process=config).command
     monkeypatch.setattr(sys, "argv", arguments)
-    assert _image_options(parse_arguments()) == options
+    assert EngineProcessConfig.from_json(parse_arguments().config) == config
+
+
+def test_secrets_stay_off_the_command_line_of_the_engine() -> None:
+    config = WorkerConfig(server="https://server", api_key="s3cret")
+    assert "s3cret" not in " ".join(config.command) + repr(config)

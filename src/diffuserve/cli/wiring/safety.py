@@ -93,4 +93,5 @@ def choose_image_filter(settings: Settings) -> ImageFilter | None:
     """Raises `InvalidParams`."""
     from diffuserve.safety.image_filters import open_image_filter
 
-    return open_image_filter(settings.image_filter, settings.image_rules)
+    images = settings.engine_process.images
+    return open_image_filter(images.image_filter, images.image_rules)
