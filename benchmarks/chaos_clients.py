@@ -7,9 +7,9 @@ from dataclasses import dataclass
 import httpx
 
 from diffuserve.client.jobs import Client
-from diffuserve.client.views import JobView
 from diffuserve.domain.job import JobStatus
 from diffuserve.domain.params import GenerationParams
+from diffuserve.domain.resources.job import JobResource
 
 _OUTSTANDING = 22  # jobs that waiting clients have under way at a time
 _NUM_FOLLOWERS = 2
@@ -62,7 +62,7 @@ class Clients:
                 await self._follow(client, await self._submit(client))
         self.followed.resumed += counted.num_resumed
 
-    async def _follow(self, client: Client, job: JobView) -> None:
+    async def _follow(self, client: Client, job: JobResource) -> None:
         seqs: list[int] = []
         with suppress(TimeoutError):
             async with asyncio.timeout(_LONGEST_SECONDS):
@@ -76,7 +76,7 @@ class Clients:
     def _goes_on(self, until: asyncio.Task[None]) -> bool:
         return not until.done() or self._number < self._num_jobs
 
-    async def _submit(self, client: Client) -> JobView:
+    async def _submit(self, client: Client) -> JobResource:
         self._number += 1
         params = GenerationParams(prompt=f"job {self._number}")
         job = await client.submit(params, model="null", options=self._options)

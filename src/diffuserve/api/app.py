@@ -1,4 +1,4 @@
-"""The REST API, put together around a store, its files and a bus."""
+"""The REST API: routes over a job store, an artifact store and an event bus."""
 
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
@@ -6,8 +6,9 @@ from contextlib import asynccontextmanager
 from fastapi import FastAPI
 
 from diffuserve.api.config import ApiConfig
-from diffuserve.api.middleware import Edge
-from diffuserve.api.problems import add_problem_handlers
+from diffuserve.api.middleware import RequestMiddleware
+from diffuserve.api.openapi import DocumentedApi
+from diffuserve.api.problems import PROBLEM_RESPONSES, add_problem_handlers
 from diffuserve.api.prompt_processor import PromptProcessor
 from diffuserve.api.routes import (
     batches,
@@ -22,7 +23,6 @@ from diffuserve.api.routes import (
     webhooks,
     workers,
 )
-from diffuserve.api.schemas import PROBLEM_ANSWERS
 from diffuserve.api.services import Services
 from diffuserve.events.base import EventBus
 from diffuserve.jobs.store import JobStore
@@ -31,8 +31,8 @@ from diffuserve.storage.base import ArtifactStore
 
 _DESCRIPTION = """Generate images as durable jobs.
 
-Submit to `/v1/jobs`, then follow the `urls` of the answer. `/v1/images/generations` and `/v1/models`
-speak OpenAI's dialect, `/generate` a flat one for scripts. Errors are problems after RFC 9457.
+Submit to `/v1/jobs`, then follow the `urls` of the response. `/v1/images/generations` and `/v1/models`
+follow OpenAI's API, `/generate` is a flat API for scripts. Errors are problems after RFC 9457.
 """
 _ROUTES = (jobs, batches, events, results, webhooks, models, openai, simple, operations, workers, leases)
 
@@ -45,21 +45,22 @@ def create_app(
     quotas: Quotas | None = None,
     prompts: PromptProcessor | None = None,
 ) -> FastAPI:
-    """Opening and closing what is handed in is the caller's.
+    """Build the application. The caller opens and closes what it passes in.
 
-    Without `quotas` this app counts for itself; without `prompts` it takes every prompt as it is.
+    Without `quotas` this process counts requests by itself; without `prompts` every prompt is accepted
+    unchanged.
     """
-    services = Services.around(store, artifacts, bus, config, quotas, prompts)
-    app = FastAPI(
+    services = Services.build(store, artifacts, bus, config, quotas, prompts)
+    app = DocumentedApi(
         title="diffuserve",
         version=config.version,
         description=_DESCRIPTION,
-        responses=PROBLEM_ANSWERS,
+        responses=PROBLEM_RESPONSES,
         lifespan=_lifespan,
     )
     app.state.services = services
     app.add_middleware(
-        Edge,
+        RequestMiddleware,
         metrics=services.metrics,
         max_body_bytes=config.max_body_bytes,
         unbounded_paths=frozenset({batches.router.prefix}),
@@ -73,4 +74,4 @@ def create_app(
 @asynccontextmanager
 async def _lifespan(app: FastAPI) -> AsyncIterator[None]:
     yield
-    await app.state.services.background.finish()
+    await app.state.services.background_tasks.finish()

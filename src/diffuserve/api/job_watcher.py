@@ -1,4 +1,4 @@
-"""Watching a job: the one loop behind events, WebSockets and every wait for a result."""
+"""Watching a job: the loop behind server-sent events, WebSockets and every wait for a result."""
 
 import asyncio
 import math
@@ -15,54 +15,55 @@ from diffuserve.jobs.store import JobStore
 Message = Mapping[str, Any]
 
 
-class Follower:
-    """The bus says when to look; it may forget to, so every `look_seconds` we look anyway."""
+class JobWatcher:
+    """Reads a job when the bus announces a change, and every `poll_seconds`: the bus may lose messages."""
 
-    def __init__(self, store: JobStore, bus: EventBus, look_seconds: float) -> None:
+    def __init__(self, store: JobStore, bus: EventBus, poll_seconds: float) -> None:
         self._store = store
         self._bus = bus
-        self._look_seconds = look_seconds
+        self._poll_seconds = poll_seconds
 
-    async def follow(self, job_id: str, seconds: float = math.inf) -> AsyncGenerator[Job | Message]:
-        """The job as it is whenever it may have changed, and what is said of it in between.
+    async def watch(self, job_id: str, seconds: float = math.inf) -> AsyncGenerator[Job | Message]:
+        """Yield the job whenever it may have changed, and the live messages in between.
 
-        Ends with the final job, after `seconds`, or when the job is deleted.
+        End with the final job or after `seconds`. Raise `JobNotFound` once the job is deleted.
         """
         loop = asyncio.get_running_loop()
         end = loop.time() + seconds
+        # Subscribed before the first read, so that no change falls between the two.
         with self._bus.subscribe(job_topic(job_id)) as subscription:
             while True:
-                job = await self._store.jobs.get(job_id)
+                job = await self._store.get(job_id)
                 yield job
                 if job.status.is_final or loop.time() >= end:
                     return
-                look_at = min(loop.time() + self._look_seconds * random.uniform(0.8, 1.2), end)
-                while message := await subscription.get(look_at - loop.time()):
+                poll_at = min(loop.time() + self._poll_seconds * random.uniform(0.8, 1.2), end)
+                while message := await subscription.get(poll_at - loop.time()):
                     if message["type"] == "changed":
                         break
                     yield message
 
     async def final(self, job_id: str, seconds: float = math.inf) -> Job:
-        """The job once it is final, or as it is after `seconds`. Raises `JobNotFound`."""
+        """Return the job once it is final, or in its current state after `seconds`. Raise `JobNotFound`."""
         job: Job | None = None
-        async with aclosing(self.follow(job_id, seconds)) as looks:
-            async for look in looks:
-                if isinstance(look, Job):
-                    job = look
+        async with aclosing(self.watch(job_id, seconds)) as updates:
+            async for update in updates:
+                if isinstance(update, Job):
+                    job = update
         assert job is not None
         return job
 
     async def events(self, job_id: str, after: int = 0) -> AsyncGenerator[JobEvent | Message]:
-        """Stored events after `after` as they come, live messages between them, until the job is final."""
+        """Yield events after `after`, and live messages between them, until the job is final or deleted."""
         version = -1
         try:
-            async with aclosing(self.follow(job_id)) as looks:
-                async for look in looks:
-                    if not isinstance(look, Job):
-                        yield look
-                    elif look.version != version:
-                        version = look.version
-                        for event in await self._store.jobs.events_after(job_id, after):
+            async with aclosing(self.watch(job_id)) as updates:
+                async for update in updates:
+                    if not isinstance(update, Job):
+                        yield update
+                    elif update.version != version:
+                        version = update.version
+                        for event in await self._store.events_after(job_id, after):
                             after = event.seq
                             yield event
         except JobNotFound:  # deleted while it was watched

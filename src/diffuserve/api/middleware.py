@@ -1,4 +1,4 @@
-"""The outermost layer, plain ASGI because every request pays for it: ids, limits, times, last resort."""
+"""Outermost layer of the application, plain ASGI because it runs for every request."""
 
 import logging
 import re
@@ -19,11 +19,10 @@ log = logging.getLogger(__name__)
 _REQUEST_ID = re.compile(r"[A-Za-z0-9._-]{1,64}")
 
 
-class Edge:
-    """Gives each request an id, bounds its body, measures it, and turns what nobody caught into a 500.
+class RequestMiddleware:
+    """Gives each request an id, limits its body, measures it, and turns an uncaught exception into a 500.
 
-    Bodies that routes read as streams are bounded there: those of a PUT, and what comes to a path of
-    `unbounded_paths`.
+    Routes that stream the body limit it themselves: those of PUT requests, and of `unbounded_paths`.
     """
 
     def __init__(
@@ -54,7 +53,7 @@ class Edge:
         max_bytes = None if self._is_streamed(scope) else self._max_body_bytes
         exchange = _Exchange(scope, receive, send, max_bytes)
         try:
-            if problem := _too_large(headers, max_bytes):
+            if problem := _declared_too_large(headers, max_bytes):
                 await problem_response(problem, HTTPConnection(scope))(scope, receive, exchange.send)
             else:
                 await self._app(scope, exchange.receive, exchange.send)
@@ -70,7 +69,7 @@ class Edge:
 
 
 class _Exchange:
-    """One request and its answer, seen from outside the app."""
+    """A request and its response, as they pass through the middleware."""
 
     def __init__(self, scope: Scope, receive: Receive, send: Send, max_bytes: int | None) -> None:
         self.status = 0
@@ -80,7 +79,7 @@ class _Exchange:
         self._num_bytes, self._max_bytes = 0, max_bytes
 
     async def receive(self) -> Message:
-        """A body in chunks tells its length only as it comes."""
+        """Receive a message and count its bytes: a chunked body does not declare its length."""
         message = await self._receive()
         if self._max_bytes is not None and message["type"] == "http.request":
             self._num_bytes += len(message.get("body", b""))
@@ -89,6 +88,7 @@ class _Exchange:
         return message
 
     async def send(self, message: Message) -> None:
+        """Send a message, with the request's id and its quota among the headers."""
         if message["type"] == "http.response.start":
             self.status = message["status"]
             state = self._scope["state"]
@@ -97,22 +97,22 @@ class _Exchange:
         await self._send(message)
 
     async def fail(self, error: Exception) -> None:
-        """Answer 500, or break off an answer that has begun."""
+        """Respond with 500, or abort a response that has begun."""
         log.error("request %s failed", self._scope["state"]["request_id"], exc_info=error)
         if self.status:
             raise error
-        answer = problem_response(problem_of(error), HTTPConnection(self._scope))
-        await answer(self._scope, self._receive, self.send)
+        response = problem_response(problem_of(error), HTTPConnection(self._scope))
+        await response(self._scope, self._receive, self.send)
 
 
-def _request_id(wish: str | None) -> str:
-    """The caller's own id, where it is one that logs can bear."""
-    if wish and _REQUEST_ID.fullmatch(wish):
-        return wish
+def _request_id(requested: str | None) -> str:
+    """Return the client's own id if it is safe to log, else a new one."""
+    if requested and _REQUEST_ID.fullmatch(requested):
+        return requested
     return secrets.token_hex(8)
 
 
-def _too_large(headers: Headers, max_bytes: int | None) -> Problem | None:
+def _declared_too_large(headers: Headers, max_bytes: int | None) -> Problem | None:
     length = headers.get("content-length", "0")
     if max_bytes is None or not length.isdecimal() or int(length) <= max_bytes:
         return None

@@ -1,6 +1,6 @@
-"""Errors over HTTP: RFC 9457 problems, and OpenAI's envelope on the paths that are OpenAI's.
+"""Errors over HTTP: RFC 9457 problems, and OpenAI's error envelope on OpenAI's paths.
 
-One table says what each `DiffuserveError` becomes; all else is a 500 that tells nothing but its
+A table maps each `DiffuserveError` to its status; any other exception is a 500 that reveals only the
 request's id.
 """
 
@@ -13,10 +13,12 @@ from typing import Any
 
 from fastapi import FastAPI, Response, WebSocket
 from fastapi.exceptions import RequestValidationError, WebSocketRequestValidationError
+from pydantic import TypeAdapter
 from starlette.exceptions import HTTPException
 from starlette.requests import HTTPConnection
 from starlette.websockets import WebSocketState
 
+from diffuserve.api.openai.resources import OpenAIError, OpenAIErrorEnvelope
 from diffuserve.api.responses import json_response
 from diffuserve.domain.errors import (
     BacklogFull,
@@ -40,10 +42,10 @@ from diffuserve.domain.errors import (
 
 log = logging.getLogger(__name__)
 
-_SOCKET_ERROR = 1011
+_INTERNAL_ERROR = 1011  # close code of RFC 6455
 OPENAI_PATHS = frozenset({"/v1/images/generations", "/v1/models"})
 
-# The first that fits, so the narrower stands before the wider.
+# Error class, status, whether a retry may help. The first match counts, so subclasses precede their bases.
 _STATUSES: Sequence[tuple[type[DiffuserveError], int, bool]] = (
     (ImageTooLarge, 413, False),
     (InvalidParams, 422, False),
@@ -76,7 +78,7 @@ _OPENAI_TYPES: Mapping[int, str] = {
 
 @dataclass(frozen=True, kw_only=True)
 class FieldError:
-    """`field` is the way to it from the top of the body, or a parameter's or header's name."""
+    """Error of one value; `field` is its path in the body, or the name of a parameter or header."""
 
     field: str
     message: str
@@ -84,7 +86,7 @@ class FieldError:
 
 @dataclass(frozen=True, kw_only=True)
 class Problem:
-    """An answer that is an error."""
+    """Error response before it is written; `retry_after` in seconds."""
 
     status: int
     code: str
@@ -96,6 +98,7 @@ class Problem:
 
     @property
     def headers(self) -> dict[str, str]:
+        """Headers of the response; `Retry-After` is rounded up to whole seconds."""
         headers = {}
         if self.retry_after is not None:
             headers["retry-after"] = str(max(1, math.ceil(self.retry_after)))
@@ -104,70 +107,97 @@ class Problem:
         return headers
 
 
+@dataclass(frozen=True, kw_only=True)
+class ProblemResource:
+    """RFC 9457 problem with fields of our own; some problems add further fields."""
+
+    type: str
+    title: str
+    status: int
+    detail: str
+    instance: str
+    code: str
+    retryable: bool
+    request_id: str
+
+
+PROBLEM_RESPONSES: dict[int | str, dict[str, Any]] = {
+    status: {
+        "description": description,
+        "content": {"application/problem+json": {"schema": TypeAdapter(ProblemResource).json_schema()}},
+    }
+    for status, description in (
+        ("4XX", "Rejected; the problem gives the reason."),
+        ("5XX", "Failed; retry later."),
+    )
+}
+
+
 def problem_of(error: Exception) -> Problem:
+    """Return the problem that an exception becomes."""
     if isinstance(error, DiffuserveError):
-        return _known(error)
+        return _problem_of_known(error)
     if isinstance(error, RequestValidationError | WebSocketRequestValidationError):
-        return _invalid(error)
+        return _problem_of_invalid(error)
     if isinstance(error, HTTPException):
         code = _HTTP_CODES.get(error.status_code, "http_error")
         return Problem(status=error.status_code, code=code, detail=str(error.detail))
     return Problem(
         status=500,
         code="internal_error",
-        detail="an error of the server, which is in its log under this request_id",
+        detail="internal server error; the server's log has it under this request_id",
         is_retryable=True,
     )
 
 
 def problem_response(problem: Problem, connection: HTTPConnection) -> Response:
+    """Build the error response, in OpenAI's format on OpenAI's paths."""
     path = connection.url.path
     if path in OPENAI_PATHS:
         return openai_response(problem)
-    document = {
-        "type": f"urn:diffuserve:problem:{problem.code}",
-        "title": HTTPStatus(problem.status).phrase,
-        "status": problem.status,
-        "detail": problem.detail,
-        "instance": path,
-        "code": problem.code,
-        "retryable": problem.is_retryable,
-        "request_id": connection.state.request_id,
-        **problem.extra,
-    }
-    if problem.errors:
-        document["errors"] = problem.errors
-    return json_response(document, problem.status, problem.headers, "application/problem+json")
+    resource = ProblemResource(
+        type=f"urn:diffuserve:problem:{problem.code}",
+        title=HTTPStatus(problem.status).phrase,
+        status=problem.status,
+        detail=problem.detail,
+        instance=path,
+        code=problem.code,
+        retryable=problem.is_retryable,
+        request_id=connection.state.request_id,
+    )
+    errors = {"errors": problem.errors} if problem.errors else {}
+    content = {**vars(resource), **problem.extra, **errors}
+    return json_response(content, problem.status, problem.headers, "application/problem+json")
 
 
 def add_problem_handlers(app: FastAPI) -> None:
-    """For all that routes raise on purpose; what they raise by mistake is caught at the edge."""
+    """Handle every error that routes raise on purpose; the middleware handles all others."""
     kinds = (DiffuserveError, RequestValidationError, WebSocketRequestValidationError, HTTPException)
     for kind in kinds:
         app.add_exception_handler(kind, _on_error)
 
 
 async def _on_error(connection: HTTPConnection, error: Exception) -> Response:
-    """What it returns is sent to a request, and not to a WebSocket, which needs more care."""
+    """Return the error response. Starlette sends it to a request; a WebSocket is closed here."""
     if isinstance(error, LeaseLost):
         connection.app.state.services.metrics.fenced_writes.inc()
     problem = problem_of(error)
     if problem.status == 500:
         log.error("request %s failed", connection.state.request_id, exc_info=error)
-    answer = problem_response(problem, connection)
+    response = problem_response(problem, connection)
     if isinstance(connection, WebSocket):
-        await _refuse(connection, answer, problem)
-    return answer
+        await _close_websocket(connection, response, problem)
+    return response
 
 
-async def _refuse(websocket: WebSocket, answer: Response, problem: Problem) -> None:
+async def _close_websocket(websocket: WebSocket, response: Response, problem: Problem) -> None:
     if websocket.application_state is WebSocketState.CONNECTING:
-        await websocket.send_denial_response(answer)
+        await websocket.send_denial_response(response)
     else:
-        await websocket.close(_SOCKET_ERROR, problem.code)
+        await websocket.close(_INTERNAL_ERROR, problem.code)
 
 
-def _known(error: DiffuserveError) -> Problem:
+def _problem_of_known(error: DiffuserveError) -> Problem:
     status, is_retryable = next(
         ((status, is_retryable) for kind, status, is_retryable in _STATUSES if isinstance(error, kind)),
         (500, False),
@@ -196,34 +226,38 @@ def _field_errors(error: DiffuserveError) -> tuple[FieldError, ...]:
     return (FieldError(field=error.field, message=error.remedy),)
 
 
-def _invalid(error: RequestValidationError | WebSocketRequestValidationError) -> Problem:
-    errors = tuple(_field_error(one) for one in error.errors())
-    detail = "; ".join(f"{one.field}: {one.message}" for one in errors)
+def _problem_of_invalid(error: RequestValidationError | WebSocketRequestValidationError) -> Problem:
+    errors = tuple(map(_field_error, error.errors()))
+    detail = "; ".join(f"{error.field}: {error.message}" for error in errors)
     return Problem(status=422, code=InvalidParams.code, detail=detail, errors=errors)
 
 
 def _field_error(error: Mapping[str, Any]) -> FieldError:
-    """`("body", "input", "width")` is `input.width`; `("query", "wait")` is `wait`."""
+    """Convert pydantic's error: `("body", "input", "width")` becomes `input.width`."""
     if error["type"] == "json_invalid":
         return FieldError(field="body", message="is not JSON")
-    place, *way = error["loc"]
+    part, *path = error["loc"]
     message = str(error["msg"]).removeprefix("Value error, ")
-    return FieldError(field=".".join(map(str, way)) or str(place), message=message)
+    return FieldError(field=".".join(map(str, path)) or str(part), message=message)
 
 
 def openai_response(problem: Problem) -> Response:
-    """Bad input is 400 there. The SDK repeats 409, 429 and 5xx of itself unless it is told not to."""
+    """Build an error response in OpenAI's format, in which invalid input is 400.
+
+    OpenAI's SDK retries 409, 429 and 5xx unless `x-should-retry` forbids it.
+    """
     status = 400 if problem.status in (413, 422) else problem.status
     should_retry = "true" if problem.is_retryable else "false"
     headers = problem.headers | {"x-should-retry": should_retry}
-    return json_response({"error": openai_error(problem)}, status, headers)
+    return json_response(OpenAIErrorEnvelope(error=openai_error(problem)), status, headers)
 
 
-def openai_error(problem: Problem) -> dict[str, str | None]:
+def openai_error(problem: Problem) -> OpenAIError:
+    """Convert a problem to OpenAI's error object."""
     fallback = "server_error" if problem.status >= 500 else "invalid_request_error"
-    return {
-        "message": problem.detail,
-        "type": _OPENAI_TYPES.get(problem.status, fallback),
-        "param": problem.errors[0].field if problem.errors else None,
-        "code": problem.code,
-    }
+    return OpenAIError(
+        message=problem.detail,
+        type=_OPENAI_TYPES.get(problem.status, fallback),
+        param=problem.errors[0].field if problem.errors else None,
+        code=problem.code,
+    )

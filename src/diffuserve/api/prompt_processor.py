@@ -1,4 +1,4 @@
-"""What happens to a prompt before a job is made of it: judged, then made longer where that is wished."""
+"""Processing of a prompt before its job is stored: moderation, then expansion if the client asks for it."""
 
 import time
 from collections.abc import Callable
@@ -18,9 +18,9 @@ def _ignore(_verdict: Verdict, _seconds: float) -> None: ...
 
 @dataclass(frozen=True)
 class PromptProcessor:
-    """`prompt_filter` sees every prompt, `expander` those whose job asks for it; either may be absent.
+    """Passes every prompt to `prompt_filter` and, on request, to `expander`; either may be absent.
 
-    `on_verdict` hears of each verdict and of the seconds that it took.
+    `on_verdict` receives each verdict and the seconds that it took.
     """
 
     prompt_filter: PromptFilter | None = None
@@ -28,20 +28,22 @@ class PromptProcessor:
     on_verdict: Callable[[Verdict, float], None] = _ignore
 
     @property
-    def info(self) -> FilterInfo | None:
+    def filter_info(self) -> FilterInfo | None:
+        """Name and version of the filter, `None` without one."""
         return self.prompt_filter.info if self.prompt_filter else None
 
-    async def judge(self, prompt: str, tenant_id: str = "") -> Verdict:
-        """Raises `PromptBlocked` and `ModerationUnavailable`."""
+    async def moderate(self, prompt: str, tenant_id: str = "") -> Verdict:
+        """Return the filter's verdict. Raise `PromptBlocked` and `ModerationUnavailable`."""
         verdict = await self._verdict(prompt, tenant_id)
         if verdict.action is Action.BLOCK:
             raise PromptBlocked(verdict.category)
         return verdict
 
     async def expand(self, prompt: str, seed: int, tenant_id: str) -> tuple[Expansion, Verdict]:
-        """The longer prompt where there is one and it passes too, with what was found in it.
+        """Return the expanded prompt and the verdict on it.
 
-        Otherwise the original, in which nothing more was found.
+        If the expansion fails, or the filter blocks it, return the original prompt and a verdict without
+        findings.
         """
         if self.expander is None:
             return Expansion(prompt, ExpansionOutcome.ERROR, NOT_OFFERED), PASSES
@@ -49,21 +51,22 @@ class PromptProcessor:
         if expansion.outcome is not ExpansionOutcome.EXPANDED:
             return expansion, PASSES
         try:
-            return expansion, await self.judge(expansion.prompt, tenant_id)
+            return expansion, await self.moderate(expansion.prompt, tenant_id)
         except DiffuserveError as error:
             return Expansion(prompt, ExpansionOutcome.REFUSED, f"of the longer prompt: {error}"), PASSES
 
     def record(self, original: str, verdict: Verdict, expansion: Expansion | None = None) -> PromptRecord:
-        """What is kept of it beside the job."""
+        """Build the record that is stored with the job."""
         return PromptRecord(
             original=original,
             verdict=verdict,
-            filter=self.info,
+            filter=self.filter_info,
             expansion="" if expansion is None else expansion.outcome,
             reason="" if expansion is None else expansion.message,
         )
 
     async def close(self) -> None:
+        """Close the filter and the expander."""
         if self.prompt_filter is not None:
             await self.prompt_filter.close()
         if self.expander is not None:

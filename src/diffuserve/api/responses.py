@@ -1,7 +1,6 @@
-"""JSON answers, written by orjson from plain values and dataclasses."""
+"""JSON responses, written by orjson from plain values and dataclasses, without validation."""
 
 from collections.abc import Mapping
-from datetime import UTC, datetime
 
 import orjson
 from fastapi import Response
@@ -13,11 +12,5 @@ def json_response(
     headers: Mapping[str, str] | None = None,
     media_type: str = "application/json",
 ) -> Response:
+    """Build a response whose body is `content` as JSON."""
     return Response(orjson.dumps(content), status, headers, media_type)
-
-
-def rfc3339(seconds: float | None) -> str | None:
-    """Seconds since the epoch as a time in UTC."""
-    if seconds is None:
-        return None
-    return datetime.fromtimestamp(seconds, UTC).isoformat(timespec="milliseconds").replace("+00:00", "Z")

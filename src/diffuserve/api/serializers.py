@@ -1,153 +1,291 @@
-"""Jobs as the API's JSON."""
+"""Resources of the API, built from what the store holds."""
 
-from collections.abc import Mapping
-from dataclasses import asdict
-from typing import Any
+from collections.abc import Mapping, Sequence
+from typing import Any, TypeVar, cast
 
-from diffuserve.api.cache import Cache
+from cachetools import TTLCache
+
 from diffuserve.api.files.urls import FileUrls
-from diffuserve.api.responses import rfc3339
 from diffuserve.domain.batch import Batch
 from diffuserve.domain.job import Artifact, Band, Job, JobEvent, JobStatus, QueueEstimate
+from diffuserve.domain.model_spec import ModelSpec
+from diffuserve.domain.prompt import PromptRecord
+from diffuserve.domain.resources.base import Page
+from diffuserve.domain.resources.batch import BatchResource, BatchResult, BatchUrls
+from diffuserve.domain.resources.job import (
+    ArtifactResource,
+    ErrorResource,
+    EventResource,
+    JobResource,
+    JobUrls,
+    ProgressResource,
+    PromptResource,
+    QueueResource,
+    ResultResource,
+    images_among,
+)
+from diffuserve.domain.resources.model import ModelResource, ModelSafetyResource
+from diffuserve.domain.resources.safety import FilterResource, FindingResource, VerdictResource
+from diffuserve.domain.resources.webhook import DeliveryResource, WebhookEndpointResource
+from diffuserve.domain.resources.worker import WorkerReportResource, WorkerResource
+from diffuserve.domain.safety import FilterInfo, Verdict
+from diffuserve.domain.timestamps import to_rfc3339
+from diffuserve.domain.webhook import Delivery, Endpoint
+from diffuserve.domain.worker import Worker
 from diffuserve.events.base import EventBus
 from diffuserve.jobs.store import JobStore
 
-Document = dict[str, Any]
 _ESTIMATE_SECONDS = 0.25
+_MAX_ESTIMATES = 10_000
+_DEFAULTS = ("width", "height", "num_inference_steps", "guidance_scale", "max_sequence_length")
+_LIMITS = (
+    "min_size",
+    "max_size",
+    "max_pixels",
+    "max_images",
+    "max_frames",
+    "longest_sequence_length",
+    "has_guidance",
+    "has_negative_prompt",
+)
+AnyPage = TypeVar("AnyPage", bound=Page)
 
 
-class Documents:
-    """Adds to a stored job what only this moment knows: progress, its place, URLs that open its files."""
+class JobSerializer:
+    """Adds to a stored job its live progress, its place in the queue, and URLs that open its files."""
 
     def __init__(self, store: JobStore, bus: EventBus, files: FileUrls) -> None:
         self._store = store
         self._bus = bus
         self._files = files
-        self._last_estimates: Cache[tuple[str, str, Band], QueueEstimate] = Cache(_ESTIMATE_SECONDS)
+        self._estimates: TTLCache[tuple[str, str, Band], QueueEstimate] = TTLCache(
+            _MAX_ESTIMATES, _ESTIMATE_SECONDS
+        )
 
-    async def job(self, job: Job, base_url: str) -> Document:
-        return await self._document(job, base_url, await self._store.jobs.estimate(job))
+    async def job(self, job: Job, base_url: str) -> JobResource:
+        """Build the resource with the job's place in the queue."""
+        return await self._resource(job, base_url, await self._store.estimate(job))
 
-    async def new_job(self, job: Job, base_url: str) -> Document:
-        """For a job that stands at the end of its lane: what was said there a moment ago still holds."""
+    async def submitted_job(self, job: Job, base_url: str) -> JobResource:
+        """Build the resource of a job that was just submitted.
+
+        It stands at the end of its lane, so a recent estimate for that lane still holds.
+        """
         lane = (job.tenant_id, job.model, job.band)
-        estimate = self._last_estimates.find(lane)
-        if estimate is None and (estimate := await self._store.jobs.estimate(job)) is not None:
-            self._last_estimates.keep(lane, estimate)
-        return await self._document(job, base_url, estimate if job.status is JobStatus.QUEUED else None)
+        estimate = self._estimates.get(lane)
+        if estimate is None and (estimate := await self._store.estimate(job)) is not None:
+            self._estimates[lane] = estimate
+        return await self._resource(job, base_url, estimate if job.status is JobStatus.QUEUED else None)
 
-    async def listed_job(self, job: Job, base_url: str) -> Document:
-        """Without its place in the queue, which takes a look at the whole queue for each."""
-        return await self._document(job, base_url, None)
+    async def listed_job(self, job: Job, base_url: str) -> JobResource:
+        """Build the resource without a place in the queue, whose estimate reads the whole queue."""
+        return await self._resource(job, base_url, None)
 
-    def tag(self, job: Job) -> str:
-        """Changes with whatever a reader may want to hear of, and before the URLs given out expire."""
+    def etag(self, job: Job) -> str:
+        """Return a tag that changes with the job and its progress, and before the URLs in it expire."""
         live = self._bus.latest_progress(job.id) or {}
         files = self._files.tag() if job.result else ""
         return f'W/"{job.version}-{live.get("phase", "")}-{live.get("step", "")}-{files}"'
 
-    async def _document(self, job: Job, base_url: str, estimate: QueueEstimate | None) -> Document:
-        live = (self._bus.latest_progress(job.id) if job.status.is_leased else None) or {}
-        return {
-            "id": job.id,
-            "kind": job.kind,
-            "model": job.model,
-            "status": job.status,
-            "phase": live.get("phase") or job.phase,
-            "progress": _progress(job, live),
-            "queue": None if estimate is None else asdict(estimate),
-            "input": job.input,
-            "prompt": None if job.prompt is None else job.prompt.to_dict(),
-            "result": await self._result(job, base_url),
-            "error": None if job.error is None else asdict(job.error),
-            "attempt": job.attempt,
-            "priority": job.band,
-            "urls": _urls(job.id, base_url),
-            "created_at": rfc3339(job.created_at),
-            "started_at": rfc3339(job.started_at),
-            "finished_at": rfc3339(job.finished_at),
-            "metadata": job.metadata,
-            "batch_id": job.batch_id,
-            "custom_id": job.custom_id,
-        }
-
-    async def batch_line(self, job: Job, base_url: str) -> Document:
-        """Of an item that has ended, what a batch's results say."""
-        return {
-            "custom_id": job.custom_id,
-            "job_id": job.id,
-            "status": job.status,
-            "result": await self._result(job, base_url),
-            "error": None if job.error is None else asdict(job.error),
-        }
+    async def batch_result(self, job: Job, base_url: str) -> BatchResult:
+        """Build the line of a batch's results for an item that has ended."""
+        assert job.custom_id is not None, "every item of a batch has one"
+        return BatchResult(
+            custom_id=job.custom_id,
+            job_id=job.id,
+            status=job.status,
+            result=await self._result(job, base_url),
+            error=_error(job),
+        )
 
     async def artifact_url(self, job: Job, artifact: Artifact, base_url: str) -> str:
+        """Return a URL that opens the file without a key."""
         return await self._files.url(job.id, job.lease_token, artifact.name, base_url)
 
-    async def _result(self, job: Job, base_url: str) -> Document | None:
+    async def _resource(self, job: Job, base_url: str, estimate: QueueEstimate | None) -> JobResource:
+        live = (self._bus.latest_progress(job.id) if job.status.is_leased else None) or {}
+        return JobResource(
+            id=job.id,
+            kind=job.kind,
+            model=job.model,
+            status=job.status,
+            phase=live.get("phase") or job.phase,
+            progress=_progress(job, live),
+            queue=None if estimate is None else QueueResource(**vars(estimate)),
+            input=job.input,
+            prompt=None if job.prompt is None else _prompt(job.prompt),
+            result=await self._result(job, base_url),
+            error=_error(job),
+            attempt=job.attempt,
+            priority=job.band,
+            urls=_job_urls(job.id, base_url),
+            created_at=to_rfc3339(job.created_at),
+            started_at=to_rfc3339(job.started_at),
+            finished_at=to_rfc3339(job.finished_at),
+            metadata=job.metadata,
+            batch_id=job.batch_id,
+            custom_id=job.custom_id,
+        )
+
+    async def _result(self, job: Job, base_url: str) -> ResultResource | None:
         if job.result is None:
             return None
         artifacts = [
-            asdict(artifact) | {"url": await self.artifact_url(job, artifact, base_url)}
+            ArtifactResource(**vars(artifact), url=await self.artifact_url(job, artifact, base_url))
             for artifact in job.result.artifacts
         ]
-        return {
-            "artifacts": artifacts,
-            "input": job.result.input,
-            "timings": job.result.timings,
-            "warnings": job.result.warnings,
-            "safety": job.result.safety,
-        }
+        return ResultResource(**vars(job.result) | {"artifacts": tuple(artifacts)})
 
 
-def batch_document(batch: Batch, base_url: str) -> Document:
-    here = f"{base_url}/v1/batches/{batch.id}"
-    return {
-        "id": batch.id,
-        "status": batch.status,
-        "counts": {status.value: batch.counts.get(status, 0) for status in JobStatus},
-        "num_items": batch.num_items,
-        "metadata": batch.metadata,
-        "urls": {"self": here, "cancel": f"{here}/cancel", "results": f"{here}/results"},
-        "created_at": rfc3339(batch.created_at),
-        "finished_at": rfc3339(batch.finished_at),
-    }
+def page_of(kind: type[AnyPage], resources: Sequence[Any], has_more: bool) -> AnyPage:
+    """Build a page; `next` is the id of its last resource if more follow."""
+    return kind(data=tuple(resources), has_more=has_more, next=resources[-1].id if has_more else None)
 
 
-def event_document(event: JobEvent) -> Document:
-    """The envelope of a stored event."""
-    return {
-        "job_id": event.job_id,
-        "seq": event.seq,
-        "type": event.type,
-        "data": event.data,
-        "created_at": rfc3339(event.created_at),
-    }
+def batch_resource(batch: Batch, base_url: str) -> BatchResource:
+    """Build a batch's resource."""
+    url = f"{base_url}/v1/batches/{batch.id}"
+    counts = {
+        status.value: batch.counts.get(status, 0) for status in JobStatus
+    }  # orjson takes plain keys only
+    return BatchResource(
+        id=batch.id,
+        status=batch.status,
+        counts=cast(Mapping[JobStatus, int], counts),
+        num_items=batch.num_items,
+        metadata=batch.metadata,
+        urls=BatchUrls(self=url, cancel=f"{url}/cancel", results=f"{url}/results"),
+        created_at=to_rfc3339(batch.created_at),
+        finished_at=to_rfc3339(batch.finished_at),
+    )
 
 
-def message_document(job_id: str, message: Mapping[str, Any]) -> Document:
-    """The same envelope around what is not stored, hence without `seq`."""
+def event_resource(event: JobEvent) -> EventResource:
+    """Build the resource of a stored event."""
+    return EventResource(
+        job_id=event.job_id,
+        seq=event.seq,
+        type=event.type,
+        data=event.data,
+        created_at=to_rfc3339(event.created_at),
+    )
+
+
+def live_event_resource(job_id: str, message: Mapping[str, Any]) -> EventResource:
+    """Build the resource of a progress or preview message, which is not stored."""
     content = {name: value for name, value in message.items() if name != "type"}
-    return {"job_id": job_id, "seq": None, "type": message["type"], "data": content, "created_at": None}
+    return EventResource(job_id=job_id, seq=None, type=message["type"], data=content, created_at=None)
 
 
-def image(job: Job, index: int = 0) -> Artifact | None:
-    """Image `index` of a finished job, not its thumbnail."""
+def webhook_endpoint_resource(endpoint: Endpoint) -> WebhookEndpointResource:
+    """Build a webhook endpoint's resource."""
+    return WebhookEndpointResource(
+        id=endpoint.id,
+        url=endpoint.url,
+        is_disabled=endpoint.disabled_at is not None,
+        created_at=to_rfc3339(endpoint.created_at),
+    )
+
+
+def delivery_resource(delivery: Delivery) -> DeliveryResource:
+    """Build a delivery's resource."""
+    return DeliveryResource(
+        id=delivery.id,
+        type=delivery.type,
+        subject_id=delivery.subject_id,
+        status=delivery.status,
+        num_attempts=delivery.num_attempts,
+        created_at=to_rfc3339(delivery.created_at),
+        next_attempt_at=to_rfc3339(delivery.next_at),
+        last_attempt_at=to_rfc3339(delivery.last_attempt_at),
+        last_status=delivery.last_status,
+        last_error=delivery.last_error,
+    )
+
+
+def worker_resource(worker: Worker) -> WorkerResource:
+    """Build a worker's resource."""
+    return WorkerResource(
+        **vars(worker)
+        | {
+            "report": WorkerReportResource(**vars(worker.report)),
+            "registered_at": to_rfc3339(worker.registered_at),
+            "heartbeat_at": to_rfc3339(worker.heartbeat_at),
+        }
+    )
+
+
+def model_resource(spec: ModelSpec, safety: ModelSafetyResource) -> ModelResource:
+    """Build a model's resource. `created` is 0: the time at which a model was made is not known."""
+    return ModelResource(
+        id=spec.name,
+        created=0,
+        owned_by="diffuserve",
+        family=spec.family,
+        defaults={name: getattr(spec, name) for name in _DEFAULTS},
+        limits={name: getattr(spec, name) for name in _LIMITS},
+        safety=safety,
+    )
+
+
+def filter_resource(info: FilterInfo | None) -> FilterResource | None:
+    """Build a filter's resource; `None` stays `None`."""
+    return None if info is None else FilterResource(**vars(info))
+
+
+def reported_filter(values: Mapping[str, Any] | None) -> FilterResource | None:
+    """Build the resource of the filter that a worker reported, which is not validated."""
+    if values is None:
+        return None
+    return FilterResource(
+        name=values.get("name", ""),
+        version=values.get("version", ""),
+        thresholds=values.get("thresholds", {}),
+    )
+
+
+def image_of(job: Job, index: int) -> Artifact | None:
+    """Return image `index` of a finished job, `None` if it has no such image."""
     artifacts = job.result.artifacts if job.result else ()
-    return next((one for one in artifacts if one.index == index and one.role == "image"), None)
+    return next((image for image in images_among(artifacts) if image.index == index), None)
 
 
-def _progress(job: Job, live: Mapping[str, Any]) -> Document:
+def _progress(job: Job, live: Mapping[str, Any]) -> ProgressResource:
     total = int(job.input.get("num_inference_steps") or 0)
     if job.status is JobStatus.SUCCEEDED:
-        return {"step": total, "total": total, "fraction": 1.0}
+        return ProgressResource(step=total, total=total, fraction=1.0)
     if live and job.status.is_leased:
-        return {name: live[name] for name in ("step", "total", "fraction")}
+        return ProgressResource(step=live["step"], total=live["total"], fraction=live["fraction"])
     if job.progress is not None:
-        return {"step": job.progress.step, "total": job.progress.total, "fraction": job.progress.fraction}
-    return {"step": 0, "total": total, "fraction": 0.0}
+        stored = job.progress
+        return ProgressResource(step=stored.step, total=stored.total, fraction=stored.fraction)
+    return ProgressResource(step=0, total=total, fraction=0.0)
 
 
-def _urls(job_id: str, base_url: str) -> Document:
-    here = f"{base_url}/v1/jobs/{job_id}"
-    return {"self": here, "cancel": f"{here}/cancel", "events": f"{here}/events", "result": f"{here}/result"}
+def _prompt(record: PromptRecord) -> PromptResource:
+    return PromptResource(
+        original=record.original,
+        verdict=_verdict(record.verdict),
+        filter=filter_resource(record.filter),
+        expansion=record.expansion,
+        reason=record.reason,
+    )
+
+
+def _verdict(verdict: Verdict) -> VerdictResource:
+    findings = tuple(
+        FindingResource(
+            category=finding.category, action=finding.action, source=finding.source, score=finding.score
+        )
+        for finding in verdict.findings
+    )
+    return VerdictResource(action=verdict.action, findings=findings)
+
+
+def _error(job: Job) -> ErrorResource | None:
+    return None if job.error is None else ErrorResource(**vars(job.error))
+
+
+def _job_urls(job_id: str, base_url: str) -> JobUrls:
+    url = f"{base_url}/v1/jobs/{job_id}"
+    return JobUrls(self=url, cancel=f"{url}/cancel", events=f"{url}/events", result=f"{url}/result")

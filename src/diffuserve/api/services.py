@@ -1,4 +1,4 @@
-"""What routes work with."""
+"""Services that the routes share."""
 
 import asyncio
 from dataclasses import dataclass, replace
@@ -7,17 +7,17 @@ from typing import Annotated
 from fastapi import Depends
 from starlette.requests import HTTPConnection
 
-from diffuserve.api.auth.access import Gate
-from diffuserve.api.background import Background
+from diffuserve.api.auth.access import Authenticator
+from diffuserve.api.background_tasks import BackgroundTasks
 from diffuserve.api.catalog import Catalog
 from diffuserve.api.config import ApiConfig
-from diffuserve.api.files.signing import Signer
+from diffuserve.api.files.signing import UrlSigner
 from diffuserve.api.files.urls import FileUrls
-from diffuserve.api.job_times import JobTimes
-from diffuserve.api.job_watcher import Follower
+from diffuserve.api.job_metrics import JobMetrics
+from diffuserve.api.job_watcher import JobWatcher
 from diffuserve.api.prompt_processor import PromptProcessor
-from diffuserve.api.serializers import Documents
-from diffuserve.api.webhooks.guarded_http import Guard
+from diffuserve.api.serializers import JobSerializer
+from diffuserve.api.webhooks.guarded_http import AddressPolicy
 from diffuserve.events.base import EventBus
 from diffuserve.jobs.store import JobStore
 from diffuserve.quotas.base import Quotas
@@ -25,12 +25,12 @@ from diffuserve.quotas.local import LocalQuotas
 from diffuserve.storage.base import ArtifactStore
 from diffuserve.telemetry.metrics import ControlMetrics
 
-_BATCHES_AT_ONCE = 2  # that are taken in: each may be tens of megabytes
+_MAX_CONCURRENT_BATCHES = 2  # submissions read at once: each may take tens of megabytes
 
 
 @dataclass(frozen=True)
 class Services:
-    """One of each for an app."""
+    """Services of one application."""
 
     config: ApiConfig
     store: JobStore
@@ -38,20 +38,20 @@ class Services:
     bus: EventBus
     quotas: Quotas
     metrics: ControlMetrics
-    gate: Gate
+    authenticator: Authenticator
     catalog: Catalog
-    follower: Follower
-    signer: Signer
-    files: FileUrls
-    documents: Documents
-    times: JobTimes
-    guard: Guard
+    job_watcher: JobWatcher
+    url_signer: UrlSigner
+    file_urls: FileUrls
+    serializer: JobSerializer
+    job_metrics: JobMetrics
+    address_policy: AddressPolicy
     prompts: PromptProcessor
     batch_slots: asyncio.Semaphore
-    background: Background
+    background_tasks: BackgroundTasks
 
     @classmethod
-    def around(
+    def build(
         cls,
         store: JobStore,
         artifacts: ArtifactStore,
@@ -60,10 +60,11 @@ class Services:
         quotas: Quotas | None = None,
         prompts: PromptProcessor | None = None,
     ) -> "Services":
+        """Build every service from the backends; the defaults are as in `create_app`."""
         metrics = ControlMetrics()
         store.on_ended(metrics.count_final_job)
-        signer = Signer(store, config.result_url_seconds)
-        files = FileUrls(artifacts, signer, config.public_base_url)
+        url_signer = UrlSigner(store, config.result_url_seconds)
+        file_urls = FileUrls(artifacts, url_signer, config.public_base_url)
         return cls(
             config=config,
             store=store,
@@ -71,21 +72,22 @@ class Services:
             bus=bus,
             quotas=quotas or LocalQuotas(),
             metrics=metrics,
-            gate=Gate(store, is_open=not config.auth),
+            authenticator=Authenticator(store, is_open=not config.auth),
             catalog=Catalog(store, config.default_model),
-            follower=Follower(store, bus, config.look_seconds),
-            signer=signer,
-            files=files,
-            documents=Documents(store, bus, files),
-            times=JobTimes(store, metrics),
-            guard=Guard(config.webhook_allowed_networks),
+            job_watcher=JobWatcher(store, bus, config.look_seconds),
+            url_signer=url_signer,
+            file_urls=file_urls,
+            serializer=JobSerializer(store, bus, file_urls),
+            job_metrics=JobMetrics(store, metrics),
+            address_policy=AddressPolicy(config.webhook_allowed_networks),
             prompts=replace(prompts or PromptProcessor(), on_verdict=metrics.observe_prompt_verdict),
-            batch_slots=asyncio.Semaphore(_BATCHES_AT_ONCE),
-            background=Background(),
+            batch_slots=asyncio.Semaphore(_MAX_CONCURRENT_BATCHES),
+            background_tasks=BackgroundTasks(),
         )
 
 
 def services_of(connection: HTTPConnection) -> Services:
+    """Return the services of the application that serves this connection."""
     services = connection.app.state.services
     assert isinstance(services, Services)
     return services
@@ -95,4 +97,4 @@ async def _services(connection: HTTPConnection) -> Services:
     return services_of(connection)
 
 
-ServicesOf = Annotated[Services, Depends(_services)]
+ServicesDep = Annotated[Services, Depends(_services)]

@@ -1,4 +1,4 @@
-"""From what a client asks for to a job in the queue: model, limits, price, plan."""
+"""Submission of a job: choice of the model, check against its limits and the plan, price, prompt."""
 
 import hashlib
 import secrets
@@ -10,9 +10,9 @@ import orjson
 from pydantic import BaseModel
 
 from diffuserve.api.auth.access import Caller
-from diffuserve.api.schemas import NewJobBody, WebhookBody
+from diffuserve.api.request_bodies import NewJobBody, WebhookBody
 from diffuserve.api.services import Services
-from diffuserve.api.webhooks.guarded_http import Guard
+from diffuserve.api.webhooks.guarded_http import AddressPolicy
 from diffuserve.domain.errors import BandNotAllowed, InvalidParams, PromptBlocked
 from diffuserve.domain.job import Band, Job, NewJob
 from diffuserve.domain.params import GenerationParams
@@ -26,7 +26,7 @@ from diffuserve.jobs.pricing import predict
 from diffuserve.prompts.base import Expansion
 from diffuserve.prompts.cleaning import clean
 
-_SEEDS = 2**32
+_NUM_SEEDS = 2**32
 
 
 async def submit(
@@ -36,64 +36,70 @@ async def submit(
     base_url: str,
     idempotency_key: str | None = None,
 ) -> Job:
-    """Store a job that is checked, screened and priced.
+    """Check, price and store a job, and process its prompt.
 
-    Raises what `check` and `screened` raise, `ModelNotFound`, and what `JobStore.submit` raises.
+    Raise what `build_job`, `process_prompt` and `JobStore.submit` raise, and `ModelNotFound`.
     """
     served = await services.catalog.pick(body.model)
     plan = await services.catalog.plan(caller.tenant_id)
-    new = await screened(services, check(body, caller.tenant_id, served, plan), body.expand_prompt)
+    new = build_job(body, caller.tenant_id, served, plan)
+    new = await process_prompt(services, new, body.expand_prompt)
     new = replace(
         new,
-        webhook=webhook_of(services.guard, body.webhook, base_url),
+        webhook=build_webhook(services.address_policy, body.webhook, base_url),
         idempotency_key=idempotency_key,
         fingerprint=fingerprint(body) if idempotency_key else "",
     )
     job = await services.store.jobs.submit(new)
-    services.times.accepted(job)
+    services.job_metrics.record_accepted(job)
     return job
 
 
-async def screened(services: Services, new: NewJob, expand: bool) -> NewJob:
-    """The job with the prompt that its model will read, and what became of the client's own.
+async def process_prompt(services: Services, new: NewJob, expand: bool) -> NewJob:
+    """Return the job with the prompt that its model will read, and the record of the client's own prompt.
 
-    Raises `PromptBlocked`, of which nothing is kept but an entry in the audit, and `ModerationUnavailable`.
+    Raise `PromptBlocked`, after adding an entry to the audit log, and `ModerationUnavailable`.
     """
     prompt, expansion = str(new.input["prompt"]), None
-    verdict = await judged(services, new.tenant_id, prompt)
+    verdict = await moderate_prompt(services, new.tenant_id, prompt)
     if expand:
-        expansion, of_longer = await services.prompts.expand(prompt, int(new.input["seed"]), new.tenant_id)
-        prompt, verdict = expansion.prompt, verdict.and_also(of_longer)
-    return recorded(services, replace(new, input={**new.input, "prompt": prompt}), verdict, expansion)
+        expansion, expanded_verdict = await services.prompts.expand(
+            prompt, int(new.input["seed"]), new.tenant_id
+        )
+        prompt, verdict = expansion.prompt, verdict.and_also(expanded_verdict)
+    new = replace(new, input={**new.input, "prompt": prompt})
+    return with_prompt_record(services, new, verdict, expansion)
 
 
-def recorded(services: Services, new: NewJob, verdict: Verdict, expansion: Expansion | None = None) -> NewJob:
-    """With what became of its prompt."""
+def with_prompt_record(
+    services: Services, new: NewJob, verdict: Verdict, expansion: Expansion | None = None
+) -> NewJob:
+    """Return the job with the record of how its prompt was processed."""
     assert new.prompt is not None
     return replace(new, prompt=services.prompts.record(new.prompt.original, verdict, expansion))
 
 
-async def judged(services: Services, tenant_id: str, prompt: str) -> Verdict:
-    """Raises `PromptBlocked`, which the audit then knows of, and `ModerationUnavailable`."""
+async def moderate_prompt(services: Services, tenant_id: str, prompt: str) -> Verdict:
+    """Return the verdict. Raise `PromptBlocked`, after adding an audit entry, and `ModerationUnavailable`."""
     try:
-        return await services.prompts.judge(prompt, tenant_id)
+        return await services.prompts.moderate(prompt, tenant_id)
     except PromptBlocked as error:
-        assert services.prompts.info is not None
-        entry = blocked_prompt(tenant_id, prompt, error.category, services.prompts.info)
+        assert services.prompts.filter_info is not None
+        entry = blocked_prompt(tenant_id, prompt, error.category, services.prompts.filter_info)
         await services.store.audit.note(entry)
         raise
 
 
-def check(body: NewJobBody, tenant_id: str, served: ServedModel, plan: Plan) -> NewJob:
-    """The job that `body` asks for, with every default filled in, and its price.
+def build_job(body: NewJobBody, tenant_id: str, served: ServedModel, plan: Plan) -> NewJob:
+    """Build the job that `body` asks for, with every default filled in, and its price.
 
-    The seed is drawn here, so that a second attempt draws the same image. Raises `InvalidParams`
-    with the bare names of `GenerationParams`, and `BandNotAllowed`.
+    The seed is chosen here, so that a retry generates the same image. Raise `InvalidParams` with the
+    field names of `GenerationParams`, and `BandNotAllowed`.
     """
-    drawing = body.input.model_dump()
-    cleaned = {name: clean(drawing[name]) for name in ("prompt", "negative_prompt")}
-    params = GenerationParams(**drawing | cleaned)
-    resolved = served.spec.resolve(params, seed=secrets.randbelow(_SEEDS))
+    values = body.input.model_dump()
+    cleaned = {name: clean(values[name]) for name in ("prompt", "negative_prompt")}
+    params = GenerationParams(**values | cleaned)
+    resolved = served.spec.resolve(params, seed=secrets.randbelow(_NUM_SEEDS))
     cost_seconds, step_tokens = predict(served.spec, served.fit, resolved)
     return NewJob(
         tenant_id=tenant_id,
@@ -112,18 +118,18 @@ def check(body: NewJobBody, tenant_id: str, served: ServedModel, plan: Plan) -> 
     )
 
 
-def webhook_of(guard: Guard, body: WebhookBody | None, base_url: str) -> Webhook | None:
-    """Raises `InvalidParams`."""
+def build_webhook(policy: AddressPolicy, body: WebhookBody | None, base_url: str) -> Webhook | None:
+    """Build the job's webhook, `None` if the body names none. Raise `InvalidParams` for a forbidden URL."""
     if body is None:
         return None
-    guard.check("webhook.url", body.url)
-    events = JOB_EVENTS if body.events is None else tuple(WebhookEvent(one) for one in body.events)
+    policy.check("webhook.url", body.url)
+    events = JOB_EVENTS if body.events is None else tuple(map(WebhookEvent, body.events))
     return Webhook(body.url, events, base_url)
 
 
 @contextmanager
-def field_names(rename: Callable[[str], str]) -> Iterator[None]:
-    """Name the fields of `InvalidParams` as the client's own body names them."""
+def renamed_fields(rename: Callable[[str], str]) -> Iterator[None]:
+    """Rename the field of an `InvalidParams` raised in the block to what the client's own body calls it."""
     try:
         yield
     except InvalidParams as error:
@@ -131,15 +137,15 @@ def field_names(rename: Callable[[str], str]) -> Iterator[None]:
 
 
 def fingerprint(body: BaseModel) -> str:
-    """The same for bodies that say the same, in whatever order."""
+    """Return a hash that is equal for equal bodies, whatever the order of their fields."""
     content = body.model_dump(mode="json", exclude_unset=True)
     return hashlib.sha256(orjson.dumps(content, option=orjson.OPT_SORT_KEYS)).hexdigest()
 
 
-def _band(wish: Band | None, plan: Plan) -> Band:
-    band = wish or plan.default_band
+def _band(requested: Band | None, plan: Plan) -> Band:
+    band = requested or plan.default_band
     if not plan.allows(band):
         raise BandNotAllowed(
-            f"the plan {plan.name!r} reaches up to the priority {plan.highest_band!s}, not {band!s}"
+            f"priority {band!s} is not allowed; the plan {plan.name!r} allows {plan.highest_band!s} at most"
         )
     return band

@@ -8,7 +8,6 @@ import time
 from collections.abc import Sequence
 from contextlib import AsyncExitStack
 from dataclasses import dataclass
-from datetime import datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -21,13 +20,14 @@ from diffuserve.cli import options
 from diffuserve.domain.job import JobStatus
 from diffuserve.domain.params import GenerationParams
 from diffuserve.domain.tenant import Role
+from diffuserve.domain.timestamps import from_rfc3339
 from diffuserve.settings import LOOPBACK, Settings
 
 if TYPE_CHECKING:
     from diffuserve.cli.local_worker import Launch
     from diffuserve.cli.watch import JobBars
     from diffuserve.client.jobs import Client
-    from diffuserve.client.views import JobView
+    from diffuserve.domain.resources.job import JobResource
 
 # Prompt, width, height, steps.
 SCENES = (
@@ -53,7 +53,7 @@ class Drawn:
     """A job of the demo as it ended."""
 
     tenant: str
-    job: "JobView"
+    job: "JobResource"
     path: Path | None
 
 
@@ -162,12 +162,12 @@ def print_table(console: Console, drawn: Sequence[Drawn]) -> None:
             _seconds(job.started_at, job.finished_at),
             _seconds(job.created_at, job.finished_at),
         )
-        table.add_row(escape(job.drawn_prompt), one.tenant, size, steps, *times)
+        table.add_row(escape(job.final_prompt), one.tenant, size, steps, *times)
     console.print(table)
     for one in drawn:
         if one.job.status is not JobStatus.SUCCEEDED:
             reason = f": {one.job.error.message}" if one.job.error else ""
-            console.print(f"{one.job.drawn_prompt!r} {one.job.status}{reason}", style="red", markup=False)
+            console.print(f"{one.job.final_prompt!r} {one.job.status}{reason}", style="red", markup=False)
 
 
 def save_sheet(drawn: Sequence[Drawn], folder: Path) -> Path:
@@ -178,7 +178,7 @@ def save_sheet(drawn: Sequence[Drawn], folder: Path) -> Path:
     from diffuserve.media.image_file import save_image
 
     images = [
-        (Image.open(one.path), f"{one.job.drawn_prompt} ({one.job.input['width']}x{one.job.input['height']})")
+        (Image.open(one.path), f"{one.job.final_prompt} ({one.job.input['width']}x{one.job.input['height']})")
         for one in drawn
         if one.path is not None
     ]
@@ -187,5 +187,7 @@ def save_sheet(drawn: Sequence[Drawn], folder: Path) -> Path:
     return path
 
 
-def _seconds(start: datetime | None, end: datetime | None) -> str:
-    return f"{(end - start).total_seconds():.2f}" if start and end else ""
+def _seconds(start: str | None, end: str | None) -> str:
+    if start is None or end is None:
+        return ""
+    return f"{(from_rfc3339(end) - from_rfc3339(start)).total_seconds():.2f}"

@@ -9,13 +9,13 @@ from PIL import Image
 
 from diffuserve.cli.destination import Destination
 from diffuserve.client.jobs import Client
-from diffuserve.client.views import ArtifactView, JobView
+from diffuserve.domain.resources.job import ArtifactResource, JobResource
 from diffuserve.media.image_file import read_parameters, save_image
 
 _SUFFIXES = {"image/png": (".png",), "image/webp": (".webp",), "image/jpeg": (".jpg", ".jpeg")}
 
 
-async def fetch_images(client: Client, job: JobView, destination: Destination) -> list[Path]:
+async def fetch_images(client: Client, job: JobResource, destination: Destination) -> list[Path]:
     """Their paths, in order; several images of a named file are numbered after it."""
     images = job.result.images if job.result else []
     destination.folder.mkdir(parents=True, exist_ok=True)
@@ -31,13 +31,13 @@ async def fetch_images(client: Client, job: JobView, destination: Destination) -
     return paths
 
 
-def _parameters(job: JobView, image: ArtifactView) -> dict[str, Any]:
+def _parameters(job: JobResource, image: ArtifactResource) -> dict[str, Any]:
     """Of a file that carries none: what its name is made of."""
     seed = job.input.get("seed", 0) + image.index if image.seed is None else image.seed
-    return {"prompt": job.drawn_prompt, "seed": seed}
+    return {"prompt": job.final_prompt, "seed": seed}
 
 
-def _place(fetched: Path, image: ArtifactView, path: Path, parameters: dict[str, Any]) -> None:
+def _place(fetched: Path, image: ArtifactResource, path: Path, parameters: dict[str, Any]) -> None:
     """Move the file as it is, or save it anew where another format is asked for."""
     if path.suffix.lower() in _SUFFIXES.get(image.content_type, (path.suffix.lower(),)):
         os.replace(fetched, path)

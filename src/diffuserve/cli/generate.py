@@ -86,7 +86,7 @@ async def screen(settings: Settings, requests: Sequence[GenerationParams]) -> li
     cleaned = [replace(one, prompt=clean(one.prompt)) for one in requests]
     async with open_prompts(settings) as prompts:
         for one in cleaned:
-            await prompts.judge(one.prompt)
+            await prompts.moderate(one.prompt)
     return cleaned
 
 

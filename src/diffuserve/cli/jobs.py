@@ -10,8 +10,10 @@ from rich.markup import escape
 from rich.table import Table
 
 from diffuserve.cli import options
-from diffuserve.client.views import JobPage, JobView
+from diffuserve.client.codec import encode
 from diffuserve.domain.job import JobStatus
+from diffuserve.domain.resources.job import JobPage, JobResource
+from diffuserve.domain.timestamps import from_rfc3339
 from diffuserve.settings import Settings
 
 EXAMPLES = """
@@ -40,14 +42,14 @@ def list_jobs(
     """List jobs, newest first."""
     page = asyncio.run(_list(settings, status or [], limit))
     if as_json:
-        typer.echo(page.to_json())
+        typer.echo(encode(page))
         return
     table = Table(box=None, header_style="bold")
     for name in ("id", "status", "model", "age"):
         table.add_column(name, no_wrap=True)
     table.add_column("prompt")  # the one that gives way on a narrow screen
     for job in page.data:
-        age, prompt = _age(job.created_at), escape(_line(job.drawn_prompt))
+        age, prompt = _age(from_rfc3339(job.created_at)), escape(_line(job.final_prompt))
         table.add_row(job.id, job.status, job.model, age, prompt)
     Console().print(table)
 
@@ -65,7 +67,7 @@ def show(settings: Settings, job_id: JobId, as_json: options.Json = False) -> No
     """Show one job."""
     job = asyncio.run(_show(settings, job_id))
     if as_json:
-        typer.echo(job.to_json())
+        typer.echo(encode(job))
         return
     table = Table(box=None, show_header=False)
     table.add_column(style="bold")
@@ -76,7 +78,7 @@ def show(settings: Settings, job_id: JobId, as_json: options.Json = False) -> No
     Console().print(table)
 
 
-async def _show(settings: Settings, job_id: str) -> JobView:
+async def _show(settings: Settings, job_id: str) -> JobResource:
     from diffuserve.cli.connect import connect
 
     async with connect(settings) as client:
@@ -91,22 +93,23 @@ def cancel(settings: Settings, job_id: JobId) -> None:
     typer.echo(f"{job.id} {job.status}")
 
 
-async def _cancel(settings: Settings, job_id: str) -> JobView:
+async def _cancel(settings: Settings, job_id: str) -> JobResource:
     from diffuserve.cli.connect import connect
 
     async with connect(settings) as client:
         return await client.cancel(job_id)
 
 
-def _origin(job: JobView) -> str:
+def _origin(job: JobResource) -> str:
     """Of a prompt that is not what the client wrote, or of which it wished more."""
-    if job.prompt is None or (job.prompt["original"] == job.drawn_prompt and not job.prompt["expansion"]):
+    prompt = job.prompt
+    if prompt is None or (prompt.original == job.final_prompt and not prompt.expansion):
         return ""
-    said = ": ".join(part for part in (job.prompt["expansion"], job.prompt["reason"]) if part)
-    return f"{job.prompt['original']} ({said})" if said else str(job.prompt["original"])
+    outcome = ": ".join(part for part in (prompt.expansion, prompt.reason) if part)
+    return f"{prompt.original} ({outcome})" if outcome else prompt.original
 
 
-def _description(job: JobView) -> dict[str, str]:
+def _description(job: JobResource) -> dict[str, str]:
     from diffuserve.cli.watch import state_of
 
     images = job.result.images if job.result else []
@@ -115,14 +118,14 @@ def _description(job: JobView) -> dict[str, str]:
         "status": state_of(job),
         "error": f"{job.error.message} ({job.error.code})" if job.error else "",
         "model": job.model,
-        "prompt": job.drawn_prompt,
+        "prompt": job.final_prompt,
         "from": _origin(job),
         "input": ", ".join(f"{name} {value}" for name, value in job.input.items() if name != "prompt"),
         "priority": str(job.priority),
         "attempt": str(job.attempt),
-        "created": _time(job.created_at),
-        "started": _time(job.started_at),
-        "finished": _time(job.finished_at),
+        "created": _time(from_rfc3339(job.created_at)),
+        "started": _time(from_rfc3339(job.started_at)),
+        "finished": _time(from_rfc3339(job.finished_at)),
         "images": "\n".join(f"{one.width}x{one.height} {one.url}" for one in images),
         "warnings": "\n".join(job.result.warnings) if job.result else "",
     }

@@ -102,6 +102,7 @@ def _run(request: Request) -> int:
 
 async def _submit(request: Request, submitted: list[str]) -> int:
     from diffuserve.cli.connect import connect
+    from diffuserve.client.codec import encode
 
     async with connect(request.settings) as client:
         options = {"expand_prompt": True} if request.expand else {}
@@ -111,7 +112,7 @@ async def _submit(request: Request, submitted: list[str]) -> int:
     submitted.append(job.id)
     if request.is_waited_for:
         return await _await_images(request, job.id)
-    typer.echo(job.to_json() if request.as_json else job.id)
+    typer.echo(encode(job) if request.as_json else job.id)
     return 0
 
 
@@ -119,6 +120,7 @@ async def _await_images(request: Request, job_id: str) -> int:
     from diffuserve.cli.connect import WAITING_PATIENCE_SECONDS, connect
     from diffuserve.cli.fetch import fetch_images
     from diffuserve.cli.watch import JobBars, follow
+    from diffuserve.client.codec import encode
 
     console = Console(stderr=True)
     async with connect(request.settings, patience_seconds=WAITING_PATIENCE_SECONDS) as client:
@@ -128,7 +130,7 @@ async def _await_images(request: Request, job_id: str) -> int:
         if request.destination and job.status is JobStatus.SUCCEEDED:
             paths = await fetch_images(client, job, request.destination)
     if request.as_json:
-        typer.echo(job.to_json())
+        typer.echo(encode(job))
     else:
         typer.echo("\n".join(map(str, paths)) if paths else job.id)
     for warning in job.result.warnings if job.result else ():

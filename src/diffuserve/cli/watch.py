@@ -12,16 +12,16 @@ from rich.markup import escape
 from rich.progress import BarColumn, Progress, TaskID, TextColumn, TimeElapsedColumn
 
 from diffuserve.client.jobs import Client
-from diffuserve.client.views import JobView, ProgressView
 from diffuserve.domain.errors import ServerUnavailable
 from diffuserve.domain.job import JobStatus, Phase
+from diffuserve.domain.resources.job import JobResource, ProgressResource
 
-Show = Callable[[JobView], None]
+Show = Callable[[JobResource], None]
 
 _QUEUE_PERIOD = 1.0  # the place in the queue moves without events of this job
 
 
-async def follow(client: Client, job: JobView, show: Show) -> JobView:
+async def follow(client: Client, job: JobResource, show: Show) -> JobResource:
     """Show each news of the job until it is final, and give it as it ended."""
     show(job)
     queue = asyncio.create_task(_follow_queue(client, job.id, show))
@@ -39,9 +39,11 @@ async def follow(client: Client, job: JobView, show: Show) -> JobView:
     return job
 
 
-def advanced(job: JobView, news: Mapping[str, Any]) -> JobView:
+def advanced(job: JobResource, news: Mapping[str, Any]) -> JobResource:
     """The job after a `progress` event."""
-    progress = ProgressView(news.get("step", 0), news.get("total", 0), news.get("fraction", 0.0))
+    progress = ProgressResource(
+        step=news.get("step", 0), total=news.get("total", 0), fraction=news.get("fraction", 0.0)
+    )
     return replace(job, status=JobStatus.RUNNING, queue=None, phase=Phase(news["phase"]), progress=progress)
 
 
@@ -72,9 +74,9 @@ class JobBars:
     ) -> None:
         self._progress.stop()
 
-    def show(self, job: JobView) -> None:
+    def show(self, job: JobResource) -> None:
         if job.id not in self._bars:
-            self._bars[job.id] = self._progress.add_task(_title(job.drawn_prompt), total=None, state="")
+            self._bars[job.id] = self._progress.add_task(_title(job.final_prompt), total=None, state="")
         bar = self._bars[job.id]
         step, total = (job.progress.step, job.progress.total) if job.progress else (0, None)
         if job.status is JobStatus.SUCCEEDED:
@@ -84,7 +86,7 @@ class JobBars:
             self._progress.stop_task(bar)
 
 
-def state_of(job: JobView) -> str:
+def state_of(job: JobResource) -> str:
     """Where a job is, in a few words."""
     if job.status is JobStatus.QUEUED:
         if job.queue is None:

@@ -14,11 +14,13 @@ from typing import Any, Self
 import httpx
 from httpx_sse import EventSource, SSEError
 
+from diffuserve.client.codec import decode
 from diffuserve.client.http import HttpTransport, error_from
-from diffuserve.client.views import JobPage, JobView, LiveEvent, event_of, job_of, page_of
 from diffuserve.domain.errors import ServerUnavailable
 from diffuserve.domain.job import Band, JobStatus
 from diffuserve.domain.params import GenerationParams
+from diffuserve.domain.resources.job import EventResource, JobPage, JobResource
+from diffuserve.domain.resources.model import ModelList, ModelResource
 
 _LONGEST_WAIT = 25.0  # seconds that one request is held open, below the limits of usual proxies
 
@@ -62,7 +64,7 @@ class Client:
         priority: Band | None = None,
         options: Mapping[str, Any] | None = None,
         idempotency_key: str | None = None,
-    ) -> JobView:
+    ) -> JobResource:
         """`options` are the other fields of a submission: `expires_in`, `timeout`, `metadata`.
 
         Every submission carries an idempotency key, so one whose answer got lost is repeated
@@ -77,26 +79,25 @@ class Client:
         }
         headers = {"idempotency-key": idempotency_key or secrets.token_hex(16)}
         answer = await self._http.request("POST", "/v1/jobs", json=body, headers=headers)
-        return job_of(answer.content)
+        return decode(JobResource, answer.content)
 
-    async def get(self, job_id: str) -> JobView:
-        return job_of((await self._http.request("GET", f"/v1/jobs/{job_id}")).content)
+    async def get(self, job_id: str) -> JobResource:
+        return decode(JobResource, (await self._http.request("GET", f"/v1/jobs/{job_id}")).content)
 
     async def list_jobs(
         self, statuses: Sequence[JobStatus] = (), *, after: str | None = None, limit: int = 50
     ) -> JobPage:
         """Newest first."""
         params = {"limit": limit, "status": list(statuses), **({"after": after} if after else {})}
-        return page_of((await self._http.request("GET", "/v1/jobs", params=params)).content)
+        return decode(JobPage, (await self._http.request("GET", "/v1/jobs", params=params)).content)
 
-    async def cancel(self, job_id: str) -> JobView:
+    async def cancel(self, job_id: str) -> JobResource:
         """A queued job is canceled at once, a running one is `canceling`, a final one stays."""
-        return job_of((await self._http.request("POST", f"/v1/jobs/{job_id}/cancel")).content)
+        return decode(JobResource, (await self._http.request("POST", f"/v1/jobs/{job_id}/cancel")).content)
 
-    async def models(self) -> list[dict[str, Any]]:
-        """The served models, as the API lists them."""
-        listed: list[dict[str, Any]] = (await self._http.request("GET", "/v1/models")).json()["data"]
-        return listed
+    async def models(self) -> Sequence[ModelResource]:
+        """Return the served models."""
+        return decode(ModelList, (await self._http.request("GET", "/v1/models")).content).data
 
     async def is_ready(self) -> bool:
         """Whether a worker has registered."""
@@ -106,18 +107,18 @@ class Client:
             return False
         return True
 
-    async def wait(self, job_id: str, timeout: float | None = None) -> JobView:
+    async def wait(self, job_id: str, timeout: float | None = None) -> JobResource:
         """The job once it is final; raises `TimeoutError` where that takes longer."""
         async with asyncio.timeout(timeout):
             while True:
                 answer = await self._http.request(
                     "GET", f"/v1/jobs/{job_id}", params={"wait": _LONGEST_WAIT}, wait_seconds=_LONGEST_WAIT
                 )
-                job = job_of(answer.content)
+                job = decode(JobResource, answer.content)
                 if job.status.is_final:
                     return job
 
-    async def events(self, job_id: str, after: int = 0) -> AsyncGenerator[LiveEvent]:
+    async def events(self, job_id: str, after: int = 0) -> AsyncGenerator[EventResource]:
         """News of a job, those after `after` in its log, until it is final.
 
         A connection that breaks is taken up again where it ended.
@@ -151,13 +152,13 @@ class Client:
         finally:
             partial.unlink(missing_ok=True)
 
-    async def _stream_events(self, job_id: str, after: int) -> AsyncGenerator[LiveEvent]:
+    async def _stream_events(self, job_id: str, after: int) -> AsyncGenerator[EventResource]:
         headers = {"accept": "text/event-stream", "last-event-id": str(after)}
         try:
             async with self._http.stream(f"/v1/jobs/{job_id}/events", headers) as response:
                 await _raise_for(response)
                 async for message in EventSource(response).aiter_sse():
-                    yield event_of(message.data)
+                    yield decode(EventResource, message.data)
         except (httpx.TransportError, SSEError) as error:
             raise ServerUnavailable(f"{self.server} does not answer ({error!r})") from error
         raise ServerUnavailable(f"{self.server} closed the stream of events")

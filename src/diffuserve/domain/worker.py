@@ -7,6 +7,7 @@ from typing import Any
 
 from diffuserve.domain.errors import InvalidParams
 from diffuserve.domain.job import Band, JobError, JobResult, Phase
+from diffuserve.domain.resources.base import Resource
 
 _HEARTBEATS_A_LEASE = 3
 
@@ -140,6 +141,13 @@ class Lease:
 
 
 @dataclass(frozen=True, kw_only=True)
+class ClaimedLeases(Resource):
+    """Response to a claim; empty if there is no job for the worker."""
+
+    leases: tuple[Lease, ...]
+
+
+@dataclass(frozen=True, kw_only=True)
 class HeldLease:
     """A lease that a worker holds and wants to keep, and how far its job is."""
 
@@ -227,3 +235,19 @@ class LeaseOutcome:
 
     job_id: str
     status: str
+
+
+@dataclass(frozen=True, kw_only=True)
+class StoredFile(Resource):
+    """Uploaded file as it is stored; `sha256` in hexadecimal."""
+
+    name: str
+    size_bytes: int
+    sha256: str
+
+
+@dataclass(frozen=True, kw_only=True)
+class UploadUrl(Resource):
+    """URL of the bucket that accepts a file by PUT; `None` if the control plane takes files itself."""
+
+    url: str | None

@@ -139,8 +139,8 @@ class ResultReporter:
         return Artifact(
             name=file.name,
             content_type=file.content_type,
-            size_bytes=int(stored["size_bytes"]),
-            sha256=str(stored["sha256"]),
+            size_bytes=stored.size_bytes,
+            sha256=stored.sha256,
             width=file.width,
             height=file.height,
             index=file.index,

@@ -11,7 +11,9 @@ from fastapi import FastAPI
 from diffuserve.api.app import create_app
 from diffuserve.api.config import ApiConfig
 from diffuserve.api.prompt_processor import NOT_OFFERED, PromptProcessor
-from diffuserve.api.schemas import JobShape, ModelsShape
+from diffuserve.client.codec import decode
+from diffuserve.domain.resources.job import JobResource
+from diffuserve.domain.resources.model import ModelList
 from diffuserve.domain.safety import Action, Stage
 from diffuserve.events.memory import MemoryEventBus
 from diffuserve.jobs.reaper import Reaper
@@ -106,7 +108,7 @@ async def test_a_flagged_prompt_is_drawn_and_its_record_says_so(
 ) -> None:
     answer = await submit(http, "the season finale")
     job = answer.json()
-    JobShape.model_validate_json(answer.content)
+    decode(JobResource, answer.content)
     assert job["prompt"]["verdict"] == {
         "action": "flag",
         "findings": [{"category": "spoilers", "action": "flag", "source": "term", "score": 1.0}],
@@ -174,7 +176,7 @@ async def test_items_of_a_batch_have_their_verdicts(
 
 async def test_models_tell_their_filters(http: httpx.AsyncClient, worker: HandWorker) -> None:
     answer = await http.get("/v1/models")
-    ModelsShape.model_validate_json(answer.content)
+    decode(ModelList, answer.content)
     [model] = answer.json()["data"]
     assert model["safety"]["prompt"]["name"] == "policy"
     assert model["safety"]["prompt"]["thresholds"]["gambling"] == 0.5

@@ -9,8 +9,9 @@ import orjson
 import pytest
 from fastapi import FastAPI
 
-from diffuserve.api.batches.schemas import BatchPageShape, BatchResult, BatchShape
 from diffuserve.api.config import ApiConfig
+from diffuserve.client.codec import decode
+from diffuserve.domain.resources.batch import BatchPage, BatchResource, BatchResult
 from diffuserve.domain.tenant import Plan
 from diffuserve.jobs.config import StoreConfig
 from diffuserve.jobs.store import JobStore
@@ -55,7 +56,7 @@ async def results(http: httpx.AsyncClient, batch: dict[str, Any]) -> list[dict[s
 async def test_a_batch_goes_from_one_call_to_images(http: httpx.AsyncClient, worker: HandWorker) -> None:
     answer = await http.post("/v1/batches", json={"items": [item(n) for n in range(3)], "metadata": {"a": 1}})
     batch = answer.json()
-    BatchShape.model_validate_json(answer.content)
+    decode(BatchResource, answer.content)
     assert answer.headers["location"] == batch["urls"]["self"]
     assert (batch["status"], batch["num_items"], batch["metadata"]) == ("running", 3, {"a": 1})
     assert batch["counts"]["queued"] == 3
@@ -70,7 +71,7 @@ async def test_a_batch_goes_from_one_call_to_images(http: httpx.AsyncClient, wor
 
     found = await results(http, batch)
     assert [one["custom_id"] for one in found] == ["item-0", "item-1", "item-2"]
-    assert BatchResult.model_validate_json(orjson.dumps(found[0])).custom_id == "item-0"
+    assert decode(BatchResult, orjson.dumps(found[0])).custom_id == "item-0"
     assert (await http.get(found[0]["result"]["artifacts"][0]["url"])).content == PNG
     assert found[2]["error"]["code"] == "broken"
     job = (await http.get(f"/v1/jobs/{found[0]['job_id']}")).json()
@@ -216,7 +217,7 @@ async def test_a_batch_can_be_canceled(http: httpx.AsyncClient, worker: HandWork
 async def test_batches_are_listed_by_pages(http: httpx.AsyncClient, worker: HandWorker) -> None:
     sent = [(await send(http, [item(0)]))["id"] for _ in range(3)]
     first = (await http.get("/v1/batches", params={"limit": 2})).json()
-    BatchPageShape.model_validate_json(orjson.dumps(first))
+    decode(BatchPage, orjson.dumps(first))
     rest = (await http.get("/v1/batches", params={"after": first["next"]})).json()
     assert [one["id"] for one in first["data"] + rest["data"]] == sorted(sent, reverse=True)
     assert (first["has_more"], rest["has_more"]) == (True, False)

@@ -19,7 +19,7 @@ from fastapi import FastAPI
 from standardwebhooks import Webhook, WebhookVerificationError
 
 from diffuserve.api.config import ApiConfig
-from diffuserve.api.webhooks.guarded_http import Guard, Outside, Resolve
+from diffuserve.api.webhooks.guarded_http import AddressPolicy, GuardedHttpClient, Resolve
 from diffuserve.api.webhooks.sender import WebhookSender
 from diffuserve.jobs.config import StoreConfig
 from diffuserve.jobs.store import JobStore
@@ -50,15 +50,15 @@ async def receiver() -> AsyncGenerator[WebhookReceiver]:
 
 
 @asynccontextmanager
-async def sending(app: FastAPI, outside: Outside | None = None) -> AsyncGenerator[None]:
+async def sending(app: FastAPI, http: GuardedHttpClient | None = None) -> AsyncGenerator[None]:
     services = app.state.services
-    outside = outside or Outside(services.guard)
-    task = asyncio.create_task(WebhookSender(services, outside).run())
+    http = http or GuardedHttpClient(services.address_policy)
+    task = asyncio.create_task(WebhookSender(services, http).run())
     yield
     task.cancel()
     with suppress(asyncio.CancelledError):
         await task
-    await outside.close()
+    await http.close()
 
 
 @pytest.fixture
@@ -266,11 +266,11 @@ async def test_a_name_that_leads_inside_is_not_called(
 ) -> None:
     """Also where the name leads outside at first, and inside when it is called."""
     app = make_app(ApiConfig(look_seconds=0.02))
-    outside = Outside(app.state.services.guard, resolve=always("127.0.0.1"))
+    guarded = GuardedHttpClient(app.state.services.address_policy, resolve=always("127.0.0.1"))
     transport = httpx.ASGITransport(app)
     async with (
         httpx.AsyncClient(transport=transport, base_url="http://api.test") as http,
-        sending(app, outside),
+        sending(app, guarded),
     ):
         await draw(http, worker, f"http://harmless.example:{receiver.port}/hook")
         delivery = await settled(http, "failed")
@@ -279,22 +279,22 @@ async def test_a_name_that_leads_inside_is_not_called(
 
 
 async def test_one_private_address_among_several_is_enough_to_refuse(receiver: WebhookReceiver) -> None:
-    outside = Outside(Guard(()), resolve=always("93.184.215.14", "127.0.0.1"))
+    guarded = GuardedHttpClient(AddressPolicy(()), resolve=always("93.184.215.14", "127.0.0.1"))
     with pytest.raises(ConnectionError, match=r"leads to 127\.0\.0\.1"):
-        await outside.post(f"http://two.example:{receiver.port}/", {}, b"", 5.0)
-    await outside.close()
+        await guarded.post(f"http://two.example:{receiver.port}/", {}, b"", 5.0)
+    await guarded.close()
 
 
 async def test_a_certificate_must_be_for_the_name_and_the_line_goes_to_the_address(tmp_path: Path) -> None:
     """Pinning the address takes nothing from TLS."""
     server_side, client_side = certified("hooks.example", tmp_path)
-    outside = Outside(Guard(LOOPBACK), resolve=always("127.0.0.1"), ssl_context=client_side)
+    guarded = GuardedHttpClient(AddressPolicy(LOOPBACK), resolve=always("127.0.0.1"), ssl_context=client_side)
     async with receiving(server_side) as receiver:
-        assert await outside.post(f"https://hooks.example:{receiver.port}/", {}, b"{}", 5.0) == 204
+        assert await guarded.post(f"https://hooks.example:{receiver.port}/", {}, b"{}", 5.0) == 204
         assert receiver.received[0].headers["host"] == f"hooks.example:{receiver.port}"
         with pytest.raises(Exception, match="CERTIFICATE_VERIFY_FAILED"):
-            await outside.post(f"https://other.example:{receiver.port}/", {}, b"{}", 5.0)
-    await outside.close()
+            await guarded.post(f"https://other.example:{receiver.port}/", {}, b"{}", 5.0)
+    await guarded.close()
 
 
 async def test_attempts_and_backlog_are_measured(

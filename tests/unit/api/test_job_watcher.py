@@ -6,7 +6,7 @@ from typing import cast
 
 import pytest
 
-from diffuserve.api.job_watcher import Follower
+from diffuserve.api.job_watcher import JobWatcher
 from diffuserve.domain.errors import JobNotFound
 from diffuserve.domain.job import Band, Job, JobEvent, JobStatus
 from diffuserve.events.base import job_topic
@@ -68,20 +68,20 @@ def bus() -> MemoryEventBus:
     return MemoryEventBus()
 
 
-def follower(store: OneJob, bus: MemoryEventBus, look_seconds: float) -> Follower:
-    return Follower(cast(JobStore, store), bus, look_seconds)
+def make_watcher(store: OneJob, bus: MemoryEventBus, poll_seconds: float) -> JobWatcher:
+    return JobWatcher(cast(JobStore, store), bus, poll_seconds)
 
 
-async def types(follower: Follower, after: int = 0) -> list[str]:
+async def types(watcher: JobWatcher, after: int = 0) -> list[str]:
     async with asyncio.timeout(5):
         return [
             event.type if isinstance(event, JobEvent) else event["type"]
-            async for event in follower.events("job_1", after)
+            async for event in watcher.events("job_1", after)
         ]
 
 
 async def test_a_lost_hint_only_costs_a_moment(store: OneJob, bus: MemoryEventBus) -> None:
-    reading = asyncio.create_task(types(follower(store, bus, look_seconds=0.01)))
+    reading = asyncio.create_task(types(make_watcher(store, bus, poll_seconds=0.01)))
     while store.looks < 2:
         await asyncio.sleep(0)
     store.become(JobStatus.SUCCEEDED)  # and nobody says so
@@ -89,7 +89,7 @@ async def test_a_lost_hint_only_costs_a_moment(store: OneJob, bus: MemoryEventBu
 
 
 async def test_a_hint_is_followed_at_once(store: OneJob, bus: MemoryEventBus) -> None:
-    reading = asyncio.create_task(types(follower(store, bus, look_seconds=1000)))
+    reading = asyncio.create_task(types(make_watcher(store, bus, poll_seconds=1000)))
     while not store.looks:
         await asyncio.sleep(0)
     store.become(JobStatus.RUNNING)
@@ -99,7 +99,7 @@ async def test_a_hint_is_followed_at_once(store: OneJob, bus: MemoryEventBus) ->
 
 
 async def test_live_messages_come_between_stored_events(store: OneJob, bus: MemoryEventBus) -> None:
-    reading = asyncio.create_task(types(follower(store, bus, look_seconds=1000), after=1))
+    reading = asyncio.create_task(types(make_watcher(store, bus, poll_seconds=1000), after=1))
     while not store.looks:
         await asyncio.sleep(0)
     bus.publish(job_topic("job_1"), {"type": "progress", "step": 1})
@@ -110,7 +110,7 @@ async def test_live_messages_come_between_stored_events(store: OneJob, bus: Memo
 
 
 async def test_events_end_when_the_job_is_deleted(store: OneJob, bus: MemoryEventBus) -> None:
-    reading = asyncio.create_task(types(follower(store, bus, look_seconds=0.01)))
+    reading = asyncio.create_task(types(make_watcher(store, bus, poll_seconds=0.01)))
     while store.looks < 2:
         await asyncio.sleep(0)
     store.job = None
@@ -122,9 +122,14 @@ async def test_a_job_that_failed_once_and_was_queued_again_is_followed_on(
 ) -> None:
     for status in (JobStatus.FAILED, JobStatus.QUEUED, JobStatus.SUCCEEDED):
         store.become(status)
-    assert await types(follower(store, bus, look_seconds=1000)) == ["queued", "failed", "queued", "succeeded"]
+    assert await types(make_watcher(store, bus, poll_seconds=1000)) == [
+        "queued",
+        "failed",
+        "queued",
+        "succeeded",
+    ]
 
 
 async def test_a_wait_ends_in_time(store: OneJob, bus: MemoryEventBus) -> None:
-    job = await asyncio.wait_for(follower(store, bus, look_seconds=1000).final("job_1", 0.02), 5)
+    job = await asyncio.wait_for(make_watcher(store, bus, poll_seconds=1000).final("job_1", 0.02), 5)
     assert job.status is JobStatus.QUEUED

@@ -2,7 +2,6 @@
 
 import io
 from dataclasses import replace
-from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
 import httpx
@@ -14,19 +13,23 @@ from diffuserve.cli.demo import SCENES, TENANTS, Drawn, print_table, save_sheet,
 from diffuserve.cli.destination import Destination
 from diffuserve.cli.fetch import fetch_images
 from diffuserve.cli.watch import JobBars, advanced, follow, state_of
+from diffuserve.client.codec import decode, encode
 from diffuserve.client.jobs import Client
-from diffuserve.client.views import ArtifactView, JobView, ProgressView, ResultView, job_of
-from diffuserve.domain.job import JobError, JobStatus, Phase, QueueEstimate
+from diffuserve.domain.job import JobStatus, Phase
+from diffuserve.domain.resources.job import (
+    ArtifactResource,
+    ErrorResource,
+    JobResource,
+    ProgressResource,
+    QueueResource,
+    ResultResource,
+)
 from diffuserve.media.image_file import read_parameters, save_image
+from support.resources import make_event, make_job, server_sent
 
-NOON = datetime(2026, 1, 2, 12, tzinfo=UTC)
-JOB = JobView(
-    id="j1",
-    kind="image.generate",
-    model="tiny",
-    status=JobStatus.QUEUED,
+JOB = make_job(
     input={"prompt": "a [red] star", "width": 64, "height": 32, "num_inference_steps": 4},
-    created_at=NOON,
+    created_at="2026-01-02T12:00:00.000Z",
 )
 
 
@@ -34,26 +37,35 @@ JOB = JobView(
     ("job", "state"),
     [
         (JOB, "queued"),
-        (replace(JOB, queue=QueueEstimate(3, 4.2, 9.6)), "queued, 3 ahead, 4–10 s"),
-        (replace(JOB, queue=QueueEstimate(0, 0.22, 0.61)), "queued, next, 0.2–0.6 s"),
+        (replace(JOB, queue=QueueResource(3, 4.2, 9.6)), "queued, 3 ahead, 4–10 s"),
+        (replace(JOB, queue=QueueResource(0, 0.22, 0.61)), "queued, next, 0.2–0.6 s"),
         (replace(JOB, status=JobStatus.RUNNING), "running"),
         (replace(JOB, status=JobStatus.RUNNING, phase=Phase.ENCODE), "encode"),
         (
-            replace(JOB, status=JobStatus.RUNNING, phase=Phase.DENOISE, progress=ProgressView(3, 8, 0.375)),
+            replace(
+                JOB,
+                status=JobStatus.RUNNING,
+                phase=Phase.DENOISE,
+                progress=ProgressResource(step=3, total=8, fraction=0.375),
+            ),
             "step 3/8",
         ),
         (replace(JOB, status=JobStatus.CANCELING, phase=Phase.DENOISE), "canceling"),
         (replace(JOB, status=JobStatus.FAILED), "failed"),
     ],
 )
-def test_a_job_is_described_in_a_few_words(job: JobView, state: str) -> None:
+def test_a_job_is_described_in_a_few_words(job: JobResource, state: str) -> None:
     assert state_of(job) == state
 
 
 def test_progress_takes_a_job_out_of_the_queue() -> None:
-    queued = replace(JOB, queue=QueueEstimate(1, 1, 2))
+    queued = replace(JOB, queue=QueueResource(1, 1, 2))
     job = advanced(queued, {"phase": "denoise", "step": 1, "total": 4, "fraction": 0.25})
-    assert (job.status, job.queue, job.progress) == (JobStatus.RUNNING, None, ProgressView(1, 4, 0.25))
+    assert (job.status, job.queue, job.progress) == (
+        JobStatus.RUNNING,
+        None,
+        ProgressResource(step=1, total=4, fraction=0.25),
+    )
 
 
 def test_bars_show_prompts_as_they_are() -> None:
@@ -66,17 +78,17 @@ def test_bars_show_prompts_as_they_are() -> None:
 
 
 async def test_following_shows_each_news_and_gives_the_end() -> None:
-    final = replace(JOB, status=JobStatus.FAILED, error=JobError("boom", "it broke"))
-    stream = (
-        b'id: 1\ndata: {"seq": 1, "type": "queued"}\n\n'
-        b'data: {"type": "progress", "data": {"phase": "denoise", "step": 2, "total": 4}}\n\n'
-        b'id: 2\ndata: {"seq": 2, "type": "failed"}\n\n'
+    final = replace(JOB, status=JobStatus.FAILED, error=ErrorResource("boom", "it broke", safety={}))
+    stream = server_sent(
+        make_event("queued", 1),
+        make_event("progress", phase="denoise", step=2, total=4),
+        make_event("failed", 2),
     )
 
     def handler(request: httpx.Request) -> httpx.Response:
         if request.url.path.endswith("/events"):
             return httpx.Response(200, content=stream, headers={"content-type": "text/event-stream"})
-        return httpx.Response(200, content=final.to_json())
+        return httpx.Response(200, content=encode(final))
 
     shown: list[str] = []
     async with Client("http://server", transport=httpx.MockTransport(handler)) as client:
@@ -91,9 +103,9 @@ def image(parameters: dict[str, object]) -> bytes:
     return file.read_bytes()
 
 
-def done(num_images: int) -> JobView:
+def done(num_images: int) -> JobResource:
     artifacts = [
-        ArtifactView(
+        ArtifactResource(
             name=f"{role}-{i}.png",
             content_type="image/png",
             size_bytes=1,
@@ -103,11 +115,14 @@ def done(num_images: int) -> JobView:
             index=i,
             role=role,
             seed=5 + i,
+            url=f"/{role}-{i}.png",
         )
         for role in ("thumbnail", "image")
         for i in reversed(range(num_images))
     ]
-    return replace(JOB, status=JobStatus.SUCCEEDED, result=ResultView(artifacts=tuple(artifacts)))
+    return replace(
+        JOB, status=JobStatus.SUCCEEDED, result=ResultResource(artifacts=tuple(artifacts), safety={})
+    )
 
 
 @pytest.mark.parametrize(
@@ -138,8 +153,13 @@ async def test_images_are_saved_where_and_as_what_was_asked(
 
 
 def test_a_job_survives_its_json() -> None:
-    job = replace(done(1), started_at=NOON, progress=ProgressView(4, 4, 1.0), phase=Phase.UPLOAD)
-    assert job_of(job.to_json().encode()) == job
+    job = replace(
+        done(1),
+        started_at="2026-01-02T12:00:00.000Z",
+        progress=ProgressResource(step=4, total=4, fraction=1.0),
+        phase=Phase.UPLOAD,
+    )
+    assert decode(JobResource, encode(job)) == job
 
 
 def test_the_demo_has_a_dozen_jobs_of_mixed_sizes_and_steps_of_two_tenants() -> None:
@@ -151,8 +171,7 @@ def test_the_demo_has_a_dozen_jobs_of_mixed_sizes_and_steps_of_two_tenants() -> 
 
 def test_the_demo_tells_how_long_each_job_waited_and_ran(tmp_path: Path) -> None:
     save_image(Image.new("RGB", (64, 32), "red"), tmp_path / "01.png", {})
-    seconds = (timedelta(seconds=one) for one in (1.5, 4))
-    started, finished = (NOON + one for one in seconds)
+    started, finished = "2026-01-02T12:00:01.500Z", "2026-01-02T12:00:04.000Z"
     ended = replace(JOB, status=JobStatus.SUCCEEDED, started_at=started, finished_at=finished)
     expired = replace(JOB, status=JobStatus.EXPIRED, finished_at=finished)
     screen = io.StringIO()

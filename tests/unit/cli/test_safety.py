@@ -167,7 +167,7 @@ async def test_a_server_says_what_judges_its_prompts(
     write_onnx_classifier(tmp_path / "onnx", labels=["sexual", "weather"])
     async with open_prompts(Settings(prompt_filter=f"onnx:{tmp_path / 'onnx'}")) as prompts:
         assert "scores for weather lead to nothing" in caplog.text
-        assert (await prompts.judge("a cat")).action is not None
+        assert (await prompts.moderate("a cat")).action is not None
 
 
 def test_an_expander_that_cannot_be_asked_is_refused() -> None:

@@ -6,15 +6,21 @@ from collections.abc import AsyncIterator, Callable
 from pathlib import Path
 
 import httpx
+import orjson
 import pytest
 
 from diffuserve.client.jobs import Client
-from diffuserve.client.views import LiveEvent
 from diffuserve.domain.errors import JobNotFound, QueueFull, ServerUnavailable
 from diffuserve.domain.job import Band, JobStatus
 from diffuserve.domain.params import GenerationParams
+from diffuserve.domain.resources.job import EventResource, JobPage
+from support.resources import make_event, make_job, server_sent
 
 Handler = Callable[[httpx.Request], httpx.Response]
+QUEUED, RUNNING, SUCCEEDED = (
+    make_event(status, seq) for seq, status in enumerate(("queued", "running", "succeeded"), 1)
+)
+PROGRESS = make_event("progress")
 STAR = GenerationParams(prompt="a star", width=64, height=64, seed=3)
 
 
@@ -23,17 +29,9 @@ def client(handler: Handler, patience_seconds: float = 5.0) -> Client:
     return Client("http://server/", "key", patience_seconds=patience_seconds, transport=transport)
 
 
-def job(status: str = "queued", **changed: object) -> dict[str, object]:
-    return {
-        "id": "j1",
-        "kind": "image.generate",
-        "model": "tiny",
-        "status": status,
-        "input": {"prompt": "a star"},
-        "created_at": "2026-01-02T03:04:05Z",
-        "a_field_of_the_future": 1,
-        **changed,
-    }
+def job(status: JobStatus = JobStatus.QUEUED) -> bytes:
+    """Return a job as a newer server would write it."""
+    return orjson.dumps({**vars(make_job(status=status)), "field_of_a_newer_server": 1})
 
 
 def problem(status: int, code: str, detail: str) -> httpx.Response:
@@ -41,24 +39,16 @@ def problem(status: int, code: str, detail: str) -> httpx.Response:
     return httpx.Response(status, json=content, headers={"content-type": "application/problem+json"})
 
 
-def sse(*events: tuple[int | None, str]) -> bytes:
-    lines = []
-    for seq, kind in events:
-        envelope = json.dumps({"job_id": "j1", "seq": seq, "type": kind, "data": {}})
-        lines.append(f"{f'id: {seq}' + chr(10) if seq else ''}event: {kind}\ndata: {envelope}\n\n")
-    return "".join(lines).encode()
-
-
 async def test_a_submission_carries_what_is_set_and_an_idempotency_key() -> None:
     seen: list[httpx.Request] = []
 
     def handler(request: httpx.Request) -> httpx.Response:
         seen.append(request)
-        return httpx.Response(202, json=job())
+        return httpx.Response(202, content=job())
 
-    async with client(handler) as one:
-        accepted = await one.submit(STAR, priority=Band.BATCH, options={"metadata": {"n": 1}})
-        await one.submit(STAR)
+    async with client(handler) as http:
+        accepted = await http.submit(STAR, priority=Band.BATCH, options={"metadata": {"n": 1}})
+        await http.submit(STAR)
     assert (accepted.id, accepted.status) == ("j1", JobStatus.QUEUED)
     body = json.loads(seen[0].content)
     assert body == {
@@ -79,10 +69,10 @@ async def test_a_submission_whose_answer_got_lost_is_repeated_with_the_same_key(
         keys.append(request.headers["idempotency-key"])
         if len(keys) == 1:
             raise httpx.ReadError("connection reset")
-        return httpx.Response(202, json=job())
+        return httpx.Response(202, content=job())
 
-    async with client(handler) as one:
-        await one.submit(STAR)
+    async with client(handler) as http:
+        await http.submit(STAR)
     assert len(keys) == 2
     assert keys[0] == keys[1]
 
@@ -91,9 +81,9 @@ async def test_a_server_that_is_away_is_said_to_be() -> None:
     def handler(request: httpx.Request) -> httpx.Response:
         raise httpx.ConnectError("connection refused")
 
-    async with client(handler, patience_seconds=0.2) as one:
+    async with client(handler, patience_seconds=0.2) as http:
         with pytest.raises(ServerUnavailable, match="http://server does not answer"):
-            await one.get("j1")
+            await http.get("j1")
 
 
 @pytest.mark.parametrize(
@@ -104,20 +94,20 @@ async def test_a_server_that_is_away_is_said_to_be() -> None:
     ],
 )
 async def test_a_refusal_becomes_its_error(answer: httpx.Response, error: type[Exception]) -> None:
-    async with client(lambda _request: answer) as one:
+    async with client(lambda _request: answer) as http:
         with pytest.raises(error, match=r"j1|queued"):
-            await one.get("j1")
+            await http.get("j1")
 
 
 async def test_waiting_asks_until_the_job_is_final() -> None:
-    statuses = iter(["queued", "running", "succeeded"])
+    statuses = iter([JobStatus.QUEUED, JobStatus.RUNNING, JobStatus.SUCCEEDED])
 
     def handler(request: httpx.Request) -> httpx.Response:
         assert float(request.url.params["wait"]) > 1, "a long-poll, not a busy loop"
-        return httpx.Response(200, json=job(next(statuses)))
+        return httpx.Response(200, content=job(next(statuses)))
 
-    async with client(handler) as one:
-        assert (await one.wait("j1")).status is JobStatus.SUCCEEDED
+    async with client(handler) as http:
+        assert (await http.wait("j1")).status is JobStatus.SUCCEEDED
     assert next(statuses, None) is None
 
 
@@ -126,34 +116,35 @@ async def test_waiting_no_longer_than_was_said() -> None:
         await asyncio.Event().wait()
         raise AssertionError("never answered")
 
-    async with Client("http://server", transport=httpx.MockTransport(never)) as one:
+    async with Client("http://server", transport=httpx.MockTransport(never)) as http:
         with pytest.raises(TimeoutError):
-            await one.wait("j1", timeout=0.05)
+            await http.wait("j1", timeout=0.05)
 
 
 async def test_listing_filters_and_pages() -> None:
+    page = JobPage(data=(make_job(),), has_more=True, next="j1")
+
     def handler(request: httpx.Request) -> httpx.Response:
         assert request.url.params.get_list("status") == ["queued", "running"]
         assert request.url.params["after"] == "j9"
-        return httpx.Response(200, json={"data": [job()], "has_more": True, "next": "j1"})
+        return httpx.Response(200, content=orjson.dumps(page))
 
-    async with client(handler) as one:
-        page = await one.list_jobs([JobStatus.QUEUED, JobStatus.RUNNING], after="j9")
-    assert ([one.id for one in page.data], page.next) == (["j1"], "j1")
+    async with client(handler) as http:
+        assert await http.list_jobs([JobStatus.QUEUED, JobStatus.RUNNING], after="j9") == page
 
 
-async def collect(events: AsyncIterator[LiveEvent]) -> list[str]:
+async def collect(events: AsyncIterator[EventResource]) -> list[str]:
     return [event.type async for event in events]
 
 
 async def test_events_end_with_the_final_one() -> None:
-    content = sse((1, "queued"), (2, "running"), (None, "progress"), (3, "succeeded"), (4, "never seen"))
+    content = server_sent(QUEUED, RUNNING, PROGRESS, SUCCEEDED, make_event("never seen", 4))
 
     def handler(request: httpx.Request) -> httpx.Response:
         return httpx.Response(200, content=content, headers={"content-type": "text/event-stream"})
 
-    async with client(handler) as one:
-        assert await collect(one.events("j1")) == ["queued", "running", "progress", "succeeded"]
+    async with client(handler) as http:
+        assert await collect(http.events("j1")) == ["queued", "running", "progress", "succeeded"]
 
 
 async def test_a_broken_stream_of_events_is_taken_up_where_it_ended() -> None:
@@ -163,12 +154,11 @@ async def test_a_broken_stream_of_events_is_taken_up_where_it_ended() -> None:
         asked.append(request.headers["last-event-id"])
         if len(asked) == 2:
             raise httpx.ConnectError("the server starts again")
-        content = sse((1, "queued"), (2, "running"), (None, "progress")) if len(asked) == 1 else b""
-        content = content or sse((3, "succeeded"))
+        content = server_sent(QUEUED, RUNNING, PROGRESS) if len(asked) == 1 else server_sent(SUCCEEDED)
         return httpx.Response(200, content=content, headers={"content-type": "text/event-stream"})
 
-    async with client(handler) as one:
-        assert await collect(one.events("j1")) == ["queued", "running", "progress", "succeeded"]
+    async with client(handler) as http:
+        assert await collect(http.events("j1")) == ["queued", "running", "progress", "succeeded"]
     assert asked == ["0", "2", "2"]
 
 
@@ -176,9 +166,9 @@ async def test_events_of_a_server_that_stays_away_end_with_an_error() -> None:
     def handler(request: httpx.Request) -> httpx.Response:
         raise httpx.ConnectError("connection refused")
 
-    async with client(handler, patience_seconds=0.1) as one:
+    async with client(handler, patience_seconds=0.1) as http:
         with pytest.raises(ServerUnavailable):
-            await collect(one.events("j1"))
+            await collect(http.events("j1"))
 
 
 async def test_an_image_is_fetched_whole_or_not_at_all(tmp_path: Path) -> None:
@@ -191,16 +181,16 @@ async def test_an_image_is_fetched_whole_or_not_at_all(tmp_path: Path) -> None:
         is_first = request.url.params["index"] == "0"
         return httpx.Response(200, content=b"an image" if is_first else broken())
 
-    async with client(handler) as one:
-        await one.download("j1", 0, tmp_path / "star.png")
+    async with client(handler) as http:
+        await http.download("j1", 0, tmp_path / "star.png")
         with pytest.raises(ServerUnavailable):
-            await one.download("j1", 1, tmp_path / "other.png")
+            await http.download("j1", 1, tmp_path / "other.png")
     assert [path.name for path in tmp_path.iterdir()] == ["star.png"]
     assert (tmp_path / "star.png").read_bytes() == b"an image"
 
 
 async def test_an_image_that_is_not_there_is_no_file(tmp_path: Path) -> None:
-    async with client(lambda _request: problem(404, "job_not_found", "no job j1")) as one:
+    async with client(lambda _request: problem(404, "job_not_found", "no job j1")) as http:
         with pytest.raises(JobNotFound):
-            await one.download("j1", 0, tmp_path / "star.png")
+            await http.download("j1", 0, tmp_path / "star.png")
     assert list(tmp_path.iterdir()) == []

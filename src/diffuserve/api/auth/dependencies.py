@@ -1,4 +1,4 @@
-"""The keys that requests carry, as dependencies of routes."""
+"""FastAPI dependencies that authenticate the caller of a route."""
 
 from typing import Annotated
 
@@ -12,10 +12,13 @@ from diffuserve.api.services import Services, services_of
 from diffuserve.domain.tenant import Role
 
 
-class KeyOf(SecurityBase):
-    """Gives the caller, who must have one of `roles`. One dependency, since every request pays for each."""
+class RequireRole(SecurityBase):
+    """Returns the caller, who must have one of `roles`.
 
-    model = HTTPBearer(description="A key made by `diffuserve keys create`.")
+    One dependency does it all, because FastAPI resolves each of them for every request.
+    """
+
+    model = HTTPBearer(description="An API key made by `diffuserve keys create`.")
     scheme_name = "key"
 
     def __init__(self, *roles: Role) -> None:
@@ -25,31 +28,32 @@ class KeyOf(SecurityBase):
         return await self.caller(request, bearer_of(request))
 
     async def caller(self, connection: HTTPConnection, secret: str | None) -> Caller:
-        """Raises `Unauthorized` or `Forbidden`."""
-        caller = await services_of(connection).gate.caller(secret)
+        """Return the caller with this secret. Raise `Unauthorized` or `Forbidden`."""
+        caller = await services_of(connection).authenticator.caller(secret)
         caller.require(*self._roles)
         return caller
 
 
-_client = KeyOf(Role.TENANT, Role.OPERATOR)
-Client = Annotated[Caller, Depends(_client)]
-Operator = Annotated[Caller, Depends(KeyOf(Role.OPERATOR))]
-WorkerOnly = Annotated[Caller, Depends(KeyOf(Role.WORKER))]
+_require_client = RequireRole(Role.TENANT, Role.OPERATOR)
+ClientCaller = Annotated[Caller, Depends(_require_client)]
+OperatorCaller = Annotated[Caller, Depends(RequireRole(Role.OPERATOR))]
+WorkerCaller = Annotated[Caller, Depends(RequireRole(Role.WORKER))]
 
 
-async def socket_client(connection: HTTPConnection) -> Caller:
-    """Who opens a WebSocket: browsers cannot set its headers, so the key may stand in the query."""
+async def websocket_caller(connection: HTTPConnection) -> Caller:
+    """Authenticate a WebSocket: browsers cannot set its headers, so the key may be in the query."""
     secret = bearer_of(connection) or connection.query_params.get("access_token")
-    return await _client.caller(connection, secret)
+    return await _require_client.caller(connection, secret)
 
 
 def bearer_of(connection: HTTPConnection) -> str | None:
+    """Return the token of the `Authorization: Bearer` header, `None` without one."""
     scheme, _, secret = connection.headers.get("authorization", "").partition(" ")
     return (secret.strip() or None) if scheme.lower() == "bearer" else None
 
 
 def base_url_of(services: Services, connection: HTTPConnection) -> str:
-    """What the absolute URLs in an answer begin with."""
+    """Return the base of the absolute URLs in a response, without a final slash."""
     if services.config.public_api_url:
         return services.config.public_api_url.rstrip("/")
     return str(connection.base_url).rstrip("/")

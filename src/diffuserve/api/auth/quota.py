@@ -1,4 +1,4 @@
-"""Routes that make work: each call counts against the requests per second of its tenant's plan."""
+"""Rate limits: each call of a route that submits work counts against its tenant's plan."""
 
 import math
 from typing import Annotated
@@ -6,7 +6,7 @@ from typing import Annotated
 from fastapi import Depends, Request
 
 from diffuserve.api.auth.access import Caller
-from diffuserve.api.auth.dependencies import KeyOf
+from diffuserve.api.auth.dependencies import RequireRole
 from diffuserve.api.services import Services, services_of
 from diffuserve.domain.errors import RateLimited
 from diffuserve.domain.tenant import Role
@@ -15,8 +15,11 @@ from diffuserve.quotas.base import Allowance, Rate
 _POLICY = "requests"
 
 
-class SubmitterOf(KeyOf):
-    """Raises `RateLimited` too. The edge sends the headers, with whatever answer there will be."""
+class RequireQuota(RequireRole):
+    """Authenticates the caller and takes a request of its quota. Raises `RateLimited` too.
+
+    The middleware adds the quota's headers, so that error responses carry them as well.
+    """
 
     async def __call__(self, request: Request) -> Caller:
         caller = await super().__call__(request)
@@ -27,11 +30,11 @@ class SubmitterOf(KeyOf):
         return caller
 
 
-Submitter = Annotated[Caller, Depends(SubmitterOf(Role.TENANT, Role.OPERATOR))]
+SubmittingCaller = Annotated[Caller, Depends(RequireQuota(Role.TENANT, Role.OPERATOR))]
 
 
 def quota_headers(allowance: Allowance) -> dict[str, str]:
-    """Of draft-ietf-httpapi-ratelimit-headers. `t` is the time after which all of the quota is back."""
+    """Build the headers of draft-ietf-httpapi-ratelimit-headers; `t` is seconds until the quota is full."""
     rate = allowance.rate
     window = math.ceil(rate.burst_seconds)
     return {
@@ -41,6 +44,7 @@ def quota_headers(allowance: Allowance) -> dict[str, str]:
 
 
 async def _take(services: Services, tenant_id: str) -> Allowance | None:
+    """Take a request of the tenant's quota; return `None` if its plan has no limit."""
     plan = await services.catalog.plan(tenant_id)
     if plan.requests_per_second is None:
         return None
@@ -50,7 +54,7 @@ async def _take(services: Services, tenant_id: str) -> Allowance | None:
 def _check(tenant_id: str, allowance: Allowance) -> None:
     if not allowance.is_granted:
         raise RateLimited(
-            f"tenant {tenant_id!r} sends more than {allowance.rate.per_second:g} requests a second, "
-            f"which is what its plan allows; wait {allowance.retry_after:.3g} s",
+            f"tenant {tenant_id!r} exceeds the {allowance.rate.per_second:g} requests per second "
+            f"of its plan; retry after {allowance.retry_after:.3g} s",
             retry_after=allowance.retry_after,
         )

@@ -1,4 +1,4 @@
-"""Result URLs that open one file for a while, without a key."""
+"""Signed URLs that open a file for a limited time without a key."""
 
 import hashlib
 import hmac
@@ -9,8 +9,8 @@ from diffuserve.domain.errors import Forbidden
 from diffuserve.jobs.store import JobStore
 
 
-class Signer:
-    """HMAC-SHA256 over job, lease token, name and expiry, with a secret that all replicas share."""
+class UrlSigner:
+    """Signs job, lease token, name and expiry by HMAC-SHA256, with a secret that all replicas share."""
 
     def __init__(self, store: JobStore, valid_seconds: float) -> None:
         self._store = store
@@ -18,16 +18,16 @@ class Signer:
         self._secret = b""
 
     async def path(self, job_id: str, lease_token: int, name: str) -> str:
-        """Path and query of the file's URL, valid from now on."""
+        """Return path and query of a URL that opens the file from now on."""
         expires = int(time.time() + self.valid_seconds)
         signature = await self._signature(job_id, lease_token, name, expires)
         return f"/files/{job_id}/{lease_token}/{quote(name)}?expires={expires}&signature={signature}"
 
     async def check(self, job_id: str, lease_token: int, name: str, expires: int, signature: str) -> None:
-        """Raises `Forbidden` for a URL that is not ours, or not any more."""
+        """Raise `Forbidden` if the signature is invalid or the URL has expired."""
         expected = await self._signature(job_id, lease_token, name, expires)
         if not hmac.compare_digest(expected.encode(), signature.encode()):
-            raise Forbidden("the signature of this URL is wrong")
+            raise Forbidden("invalid signature; get the job for a valid URL")
         if expires < time.time():
             raise Forbidden("this URL has expired; get the job again for a new one")
 

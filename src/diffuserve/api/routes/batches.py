@@ -7,29 +7,32 @@ import orjson
 from fastapi import APIRouter, Header, Query, Request, Response
 from fastapi.responses import StreamingResponse
 
-from diffuserve.api.auth.dependencies import BaseUrl, Client
-from diffuserve.api.auth.quota import Submitter
-from diffuserve.api.batches.body import BODIES, read_batch
-from diffuserve.api.batches.schemas import BatchPageShape, BatchQuery, BatchResult, BatchShape
-from diffuserve.api.batches.submission import take_in
-from diffuserve.api.path_params import BatchId, known_batch_id
+from diffuserve.api.auth.dependencies import BaseUrl, ClientCaller
+from diffuserve.api.auth.quota import SubmittingCaller
+from diffuserve.api.batches import submission
+from diffuserve.api.batches.body_parser import OPENAPI_BODY, read_batch
+from diffuserve.api.batches.request_bodies import BatchQuery
+from diffuserve.api.path_params import BatchId, checked_batch_id
 from diffuserve.api.responses import json_response
-from diffuserve.api.serializers import batch_document
-from diffuserve.api.services import Services, ServicesOf
+from diffuserve.api.serializers import batch_resource, page_of
+from diffuserve.api.services import Services, ServicesDep
 from diffuserve.domain.batch import BatchStatus
+from diffuserve.domain.resources.batch import BatchPage, BatchResource, BatchResult
 
 router = APIRouter(prefix="/v1/batches", tags=["batches"])
 
-_PAGE = 200
+_RESULTS_PER_READ = 200
 _LINES = {"schema": {"type": "string", "description": BatchResult.__doc__}}
 _RESULTS: dict[int | str, dict[str, Any]] = {200: {"content": {"application/jsonl": _LINES}}}
 
 
-@router.post("", summary="Submit a batch", status_code=202, response_model=BatchShape, openapi_extra=BODIES)
+@router.post(
+    "", summary="Submit a batch", status_code=202, response_model=BatchResource, openapi_extra=OPENAPI_BODY
+)
 async def submit_batch(
     request: Request,
-    services: ServicesOf,
-    caller: Submitter,
+    services: ServicesDep,
+    caller: SubmittingCaller,
     base_url: BaseUrl,
     query: Annotated[BatchQuery, Query()],
     idempotency_key: Annotated[
@@ -37,59 +40,57 @@ async def submit_batch(
         Header(min_length=1, max_length=255, description="The same key and body give the same batch."),
     ] = None,
 ) -> Response:
-    """Up to 1,000 items as JSON, or up to 50,000 as JSON lines, whose options stand in the query.
+    """Submit up to 1,000 items as JSON, or up to 50,000 as JSON lines, whose options are in the query.
 
-    Every item is checked before the first is taken in. A call that was cut off goes on where it was
-    when it is repeated with its `Idempotency-Key`.
+    Every item is checked before the first is stored. An interrupted call continues where it stopped when
+    it is repeated with its `Idempotency-Key`.
     """
     async with services.batch_slots:
-        options, items, place = await read_batch(request, query, services.config)
-        batch = await take_in(services, caller.tenant_id, options, items, place, base_url, idempotency_key)
-    document = batch_document(batch, base_url)
-    return json_response(document, 202, {"location": document["urls"]["self"]})
+        parsed = await read_batch(request, query, services.config)
+        batch = await submission.submit_batch(services, caller.tenant_id, parsed, base_url, idempotency_key)
+    resource = batch_resource(batch, base_url)
+    return json_response(resource, 202, {"location": resource.urls.self})
 
 
-@router.get("", summary="List batches, newest first", response_model=BatchPageShape)
+@router.get("", summary="List batches, newest first", response_model=BatchPage)
 async def list_batches(
-    services: ServicesOf,
-    caller: Client,
+    services: ServicesDep,
+    caller: ClientCaller,
     base_url: BaseUrl,
-    after: Annotated[str | None, Query(description="The `next` of the page before.")] = None,
+    after: Annotated[str | None, Query(description="The `next` of the previous page.")] = None,
     limit: Annotated[int, Query(ge=1, le=200)] = 50,
 ) -> Response:
-    found = await services.store.batches.list_batches(
-        tenant_id=caller.scope, after=None if after is None else known_batch_id(after), limit=limit + 1
+    """List the caller's batches."""
+    batches = await services.store.batches.list_batches(
+        tenant_id=caller.scope, after=None if after is None else checked_batch_id(after), limit=limit + 1
     )
-    page, has_more = found[:limit], len(found) > limit
-    return json_response(
-        {
-            "data": [batch_document(one, base_url) for one in page],
-            "has_more": has_more,
-            "next": page[-1].id if has_more else None,
-        }
-    )
+    resources = [batch_resource(batch, base_url) for batch in batches[:limit]]
+    return json_response(page_of(BatchPage, resources, has_more=len(batches) > limit))
 
 
-@router.get("/{batch_id}", summary="Get a batch", response_model=BatchShape)
-async def get_batch(batch_id: BatchId, services: ServicesOf, caller: Client, base_url: BaseUrl) -> Response:
-    return json_response(batch_document(await services.store.batches.get(batch_id, caller.scope), base_url))
+@router.get("/{batch_id}", summary="Get a batch", response_model=BatchResource)
+async def get_batch(
+    batch_id: BatchId, services: ServicesDep, caller: ClientCaller, base_url: BaseUrl
+) -> Response:
+    """Get the batch with the number of its items by status."""
+    return json_response(batch_resource(await services.store.batches.get(batch_id, caller.scope), base_url))
 
 
 @router.post(
     "/{batch_id}/cancel",
     summary="Cancel a batch",
     status_code=202,
-    response_model=BatchShape,
-    responses={200: {"model": BatchShape, "description": "It has ended already."}},
+    response_model=BatchResource,
+    responses={200: {"model": BatchResource, "description": "The batch has ended already."}},
 )
 async def cancel_batch(
-    batch_id: BatchId, services: ServicesOf, caller: Client, base_url: BaseUrl
+    batch_id: BatchId, services: ServicesDep, caller: ClientCaller, base_url: BaseUrl
 ) -> Response:
-    """Its items are canceled as single jobs are; may be repeated."""
+    """Cancel every item, as single jobs are canceled; safe to repeat."""
     batch = await services.store.batches.cancel(batch_id, caller.scope)
     if batch.status is BatchStatus.CANCELING:
-        services.background.start(services.store.batches.cancel_items(batch.id))
-    return json_response(batch_document(batch, base_url), 200 if batch.finished_at is not None else 202)
+        services.background_tasks.start(services.store.batches.cancel_items(batch.id))
+    return json_response(batch_resource(batch, base_url), 200 if batch.finished_at is not None else 202)
 
 
 @router.get(
@@ -99,16 +100,16 @@ async def cancel_batch(
     responses=_RESULTS,
 )
 async def get_results(
-    batch_id: BatchId, services: ServicesOf, caller: Client, base_url: BaseUrl
+    batch_id: BatchId, services: ServicesDep, caller: ClientCaller, base_url: BaseUrl
 ) -> StreamingResponse:
-    """A line of JSON for every item that has ended, in the items' order."""
+    """Stream a line of JSON for every item that has ended, in the items' order."""
     await services.store.batches.get(batch_id, caller.scope)
     return StreamingResponse(_lines(services, batch_id, base_url), media_type="application/jsonl")
 
 
 async def _lines(services: Services, batch_id: str, base_url: str) -> AsyncIterator[bytes]:
     after = ""
-    while jobs := await services.store.batches.ended_items(batch_id, after, _PAGE):
-        documents = [await services.documents.batch_line(job, base_url) for job in jobs]
-        yield b"".join(orjson.dumps(one, option=orjson.OPT_APPEND_NEWLINE) for one in documents)
+    while jobs := await services.store.batches.ended_items(batch_id, after, _RESULTS_PER_READ):
+        results = [await services.serializer.batch_result(job, base_url) for job in jobs]
+        yield b"".join(orjson.dumps(result, option=orjson.OPT_APPEND_NEWLINE) for result in results)
         after = jobs[-1].id

@@ -1,4 +1,4 @@
-"""Jobs: submit, look, list, cancel, queue again, delete."""
+"""Jobs: submit, get, list, cancel, requeue, delete."""
 
 import re
 from contextlib import aclosing
@@ -6,18 +6,20 @@ from typing import Annotated
 
 from fastapi import APIRouter, Header, Query, Response
 
-from diffuserve.api.auth.dependencies import BaseUrl, Client, Operator
-from diffuserve.api.auth.quota import Submitter
-from diffuserve.api.path_params import JobId, known_job_id
+from diffuserve.api.auth.dependencies import BaseUrl, ClientCaller, OperatorCaller
+from diffuserve.api.auth.quota import SubmittingCaller
+from diffuserve.api.path_params import JobId, checked_job_id
+from diffuserve.api.request_bodies import NewJobBody
 from diffuserve.api.responses import json_response
-from diffuserve.api.schemas import JobPageShape, JobShape, NewJobBody
-from diffuserve.api.services import Services, ServicesOf
-from diffuserve.api.submission import field_names, submit
+from diffuserve.api.serializers import page_of
+from diffuserve.api.services import Services, ServicesDep
+from diffuserve.api.submission import renamed_fields, submit
 from diffuserve.domain.job import Job, JobStatus
+from diffuserve.domain.resources.job import JobPage, JobResource
 
 router = APIRouter(prefix="/v1/jobs", tags=["jobs"])
 
-Wait = Annotated[float, Query(ge=0, allow_inf_nan=False, description="Seconds to hold the answer back.")]
+Wait = Annotated[float, Query(ge=0, allow_inf_nan=False, description="Seconds to delay the response.")]
 _TOP_FIELDS = ("model", "webhook.url")
 _PREFERRED_WAIT = re.compile(r"(?:^|[,;\s])wait=(\d{1,9})(?:$|[,;\s])")
 
@@ -26,103 +28,106 @@ _PREFERRED_WAIT = re.compile(r"(?:^|[,;\s])wait=(\d{1,9})(?:$|[,;\s])")
     "",
     summary="Submit a job",
     status_code=202,
-    response_model=JobShape,
-    responses={200: {"model": JobShape, "description": "Final in the time of `Prefer: wait=SECONDS`."}},
+    response_model=JobResource,
+    responses={200: {"model": JobResource, "description": "Final within `Prefer: wait=SECONDS`."}},
 )
 async def submit_job(
     body: NewJobBody,
-    services: ServicesOf,
-    caller: Submitter,
+    services: ServicesDep,
+    caller: SubmittingCaller,
     base_url: BaseUrl,
-    prefer: Annotated[str, Header(description="`wait=SECONDS` holds the answer back, 60 at most.")] = "",
+    prefer: Annotated[str, Header(description="`wait=SECONDS` delays the response, by 60 at most.")] = "",
     idempotency_key: Annotated[
         str | None,
         Header(min_length=1, max_length=255, description="The same key and body give the same job."),
     ] = None,
 ) -> Response:
-    with field_names(lambda name: name if name in _TOP_FIELDS else f"input.{name}"):
+    """Queue a job; with `Prefer: wait=SECONDS` wait for its end."""
+    with renamed_fields(lambda name: name if name in _TOP_FIELDS else f"input.{name}"):
         job = await submit(services, caller, body, base_url, idempotency_key)
     headers = {"location": f"{base_url}/v1/jobs/{job.id}"}
     status = 202
-    if wish := _PREFERRED_WAIT.search(prefer):
-        seconds = min(int(wish[1]), int(services.config.longest_wait_seconds))
+    if preferred := _PREFERRED_WAIT.search(prefer):
+        seconds = min(int(preferred[1]), int(services.config.longest_wait_seconds))
         headers["preference-applied"] = f"wait={seconds}"
-        job = await services.follower.final(job.id, seconds)
+        job = await services.job_watcher.final(job.id, seconds)
         status = 200 if job.status.is_final else 202
-    return json_response(await services.documents.new_job(job, base_url), status, headers)
+    return json_response(await services.serializer.submitted_job(job, base_url), status, headers)
 
 
-@router.get("", summary="List jobs, newest first", response_model=JobPageShape)
+@router.get("", summary="List jobs, newest first", response_model=JobPage)
 async def list_jobs(
-    services: ServicesOf,
-    caller: Client,
+    services: ServicesDep,
+    caller: ClientCaller,
     base_url: BaseUrl,
     status: Annotated[list[JobStatus] | None, Query(description="Any of these; all if left out.")] = None,
-    after: Annotated[str | None, Query(description="The `next` of the page before.")] = None,
+    after: Annotated[str | None, Query(description="The `next` of the previous page.")] = None,
     limit: Annotated[int, Query(ge=1, le=200)] = 50,
 ) -> Response:
-    """`queue` is null here; get a job to hear its place."""
+    """List the caller's jobs. `queue` is null in a list; get a job to see its place."""
     jobs = await services.store.jobs.list_jobs(
         tenant_id=caller.scope,
         statuses=status or (),
-        after=None if after is None else known_job_id(after),
+        after=None if after is None else checked_job_id(after),
         limit=limit + 1,
     )
-    page = jobs[:limit]
-    documents = [await services.documents.listed_job(job, base_url) for job in page]
-    has_more = len(jobs) > limit
-    return json_response({"data": documents, "has_more": has_more, "next": page[-1].id if has_more else None})
+    resources = [await services.serializer.listed_job(job, base_url) for job in jobs[:limit]]
+    return json_response(page_of(JobPage, resources, has_more=len(jobs) > limit))
 
 
 @router.get(
     "/{job_id}",
     summary="Get a job",
-    response_model=JobShape,
-    responses={304: {"description": "Nothing new since the `ETag` in `If-None-Match`."}},
+    response_model=JobResource,
+    responses={304: {"description": "Unchanged since the `ETag` in `If-None-Match`."}},
 )
 async def get_job(
     job_id: JobId,
-    services: ServicesOf,
-    caller: Client,
+    services: ServicesDep,
+    caller: ClientCaller,
     base_url: BaseUrl,
     wait: Wait = 0.0,
     if_none_match: Annotated[str | None, Header()] = None,
 ) -> Response:
-    """With `wait` the answer comes once the job is final, or has changed since `If-None-Match`."""
+    """Get a job; with `wait` respond once it is final, or has changed since `If-None-Match`."""
     job = await services.store.jobs.get(job_id, caller.scope)
     seconds = min(wait, services.config.longest_wait_seconds)
     if seconds and not job.status.is_final:
-        job = await _news(services, job, seconds, if_none_match)
-    tag = services.documents.tag(job)
-    if tag == if_none_match:
-        return Response(status_code=304, headers={"etag": tag})
-    return json_response(await services.documents.job(job, base_url), headers={"etag": tag})
+        job = await _wait_for_change(services, job, seconds, if_none_match)
+    etag = services.serializer.etag(job)
+    if etag == if_none_match:
+        return Response(status_code=304, headers={"etag": etag})
+    return json_response(await services.serializer.job(job, base_url), headers={"etag": etag})
 
 
 @router.post(
     "/{job_id}/cancel",
     summary="Cancel a job",
     status_code=202,
-    response_model=JobShape,
-    responses={200: {"model": JobShape, "description": "Final, now or before."}},
+    response_model=JobResource,
+    responses={200: {"model": JobResource, "description": "The job is final, now or before."}},
 )
-async def cancel_job(job_id: JobId, services: ServicesOf, caller: Client, base_url: BaseUrl) -> Response:
-    """A running job is `canceling` until its worker has let go of it."""
+async def cancel_job(
+    job_id: JobId, services: ServicesDep, caller: ClientCaller, base_url: BaseUrl
+) -> Response:
+    """Cancel a job. A running job is `canceling` until its worker has released it."""
     job = await services.store.jobs.cancel(job_id, caller.scope)
-    document = await services.documents.job(job, base_url)
-    return json_response(document, 200 if job.status.is_final else 202)
+    resource = await services.serializer.job(job, base_url)
+    return json_response(resource, 200 if job.status.is_final else 202)
 
 
-@router.post("/{job_id}/requeue", summary="Queue a job again", status_code=202, response_model=JobShape)
-async def requeue_job(job_id: JobId, services: ServicesOf, caller: Operator, base_url: BaseUrl) -> Response:
-    """For operators: a job that failed, expired or was canceled gets fresh attempts."""
+@router.post("/{job_id}/requeue", summary="Requeue a job", status_code=202, response_model=JobResource)
+async def requeue_job(
+    job_id: JobId, services: ServicesDep, caller: OperatorCaller, base_url: BaseUrl
+) -> Response:
+    """Give a job that failed, expired or was canceled new attempts. For operators."""
     job = await services.store.operations.requeue(job_id)
-    return json_response(await services.documents.job(job, base_url), 202)
+    return json_response(await services.serializer.job(job, base_url), 202)
 
 
 @router.delete("/{job_id}", summary="Delete a job and its files", status_code=204)
-async def delete_job(job_id: JobId, services: ServicesOf, caller: Client) -> Response:
-    """A live job is canceled first, and erased once it is final."""
+async def delete_job(job_id: JobId, services: ServicesDep, caller: ClientCaller) -> Response:
+    """Delete a job. A job that is not final is canceled first, and deleted once it is final."""
     job = await services.store.jobs.get(job_id, caller.scope)
     await services.store.jobs.delete(job_id, caller.scope)
     if job.status.is_final:
@@ -130,11 +135,11 @@ async def delete_job(job_id: JobId, services: ServicesOf, caller: Client) -> Res
     return Response(status_code=204)
 
 
-async def _news(services: Services, job: Job, seconds: float, known_tag: str | None) -> Job:
-    """The job once it is final, has another tag than the known one, or when time is up."""
-    async with aclosing(services.follower.follow(job.id, seconds)) as looks:
-        async for look in looks:
-            job = look if isinstance(look, Job) else job
-            if known_tag is not None and services.documents.tag(job) != known_tag:
+async def _wait_for_change(services: Services, job: Job, seconds: float, known_etag: str | None) -> Job:
+    """Return the job once it is final or has another tag than `known_etag`, at the latest after `seconds`."""
+    async with aclosing(services.job_watcher.watch(job.id, seconds)) as updates:
+        async for update in updates:
+            job = update if isinstance(update, Job) else job
+            if known_etag is not None and services.serializer.etag(job) != known_etag:
                 break
     return job

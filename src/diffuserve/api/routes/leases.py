@@ -1,4 +1,4 @@
-"""What workers say of the jobs that they hold. Every write carries the lease's token."""
+"""Reports of workers on the jobs that they hold. Every write carries the lease's token."""
 
 import asyncio
 from contextlib import suppress
@@ -7,15 +7,22 @@ from typing import Annotated
 from fastapi import APIRouter, Header, Request, Response
 from starlette.requests import ClientDisconnect
 
-from diffuserve.api.auth.dependencies import WorkerOnly
-from diffuserve.api.path_params import FileName, JobId, known_token
+from diffuserve.api.auth.dependencies import WorkerCaller
+from diffuserve.api.path_params import FileName, JobId, checked_token
 from diffuserve.api.responses import json_response
-from diffuserve.api.schemas import FileShape, UploadUrl
-from diffuserve.api.services import Services, ServicesOf
+from diffuserve.api.services import Services, ServicesDep
 from diffuserve.api.worker_validation import check_completion, check_failure
 from diffuserve.domain.errors import ArtifactNotFound, LeaseLost, UploadMissing
 from diffuserve.domain.job import Artifact, Progress
-from diffuserve.domain.worker import Completion, Failure, LeaseOutcome, ProgressReport, Release
+from diffuserve.domain.worker import (
+    Completion,
+    Failure,
+    LeaseOutcome,
+    ProgressReport,
+    Release,
+    StoredFile,
+    UploadUrl,
+)
 from diffuserve.events.base import EventBus, job_topic
 from diffuserve.storage.base import ArtifactStore
 
@@ -31,38 +38,39 @@ _BINARY = {
 
 @router.post("/events", summary="Report progress", status_code=204)
 async def report_progress(
-    job_id: JobId, body: ProgressReport, services: ServicesOf, caller: WorkerOnly
+    job_id: JobId, body: ProgressReport, services: ServicesDep, caller: WorkerCaller
 ) -> Response:
-    """WebhookNotice to whoever watches, and not stored."""
-    await services.store.leases.check(job_id, known_token(job_id, body.lease_token))
+    """Publish progress and previews to clients that watch the job; they are not stored."""
+    await services.store.leases.check(job_id, checked_token(job_id, body.lease_token))
     _publish(services.bus, job_id, body)
     return Response(status_code=204)
 
 
 @router.post("/complete", summary="Finish a job", response_model=LeaseOutcome)
-async def complete(job_id: JobId, body: Completion, services: ServicesOf, caller: WorkerOnly) -> Response:
-    """May be repeated with the token that finished the job. Each file of the result must be stored."""
-    known_token(job_id, body.lease_token)
+async def complete(job_id: JobId, body: Completion, services: ServicesDep, caller: WorkerCaller) -> Response:
+    """Complete a job, each of whose files must be stored. Safe to repeat with the same token."""
+    checked_token(job_id, body.lease_token)
     await _check_files(services, job_id, check_completion(body))
     status = await services.store.leases.complete(job_id, body)
-    await services.times.run_ended(job_id, status, body.actual_seconds)
+    await services.job_metrics.record_run_end(job_id, status, body.actual_seconds)
     return json_response(LeaseOutcome(job_id, status))
 
 
-@router.post("/fail", summary="Give an attempt up", response_model=LeaseOutcome)
-async def fail(job_id: JobId, body: Failure, services: ServicesOf, caller: WorkerOnly) -> Response:
-    """The job fails, or is queued for another attempt."""
-    known_token(job_id, body.lease_token)
+@router.post("/fail", summary="Report a failed attempt", response_model=LeaseOutcome)
+async def fail(job_id: JobId, body: Failure, services: ServicesDep, caller: WorkerCaller) -> Response:
+    """Report an error, after which the job fails or is queued for another attempt."""
+    checked_token(job_id, body.lease_token)
     status = await services.store.leases.fail(job_id, check_failure(body))
-    await services.times.run_ended(job_id, status, body.actual_seconds)
+    await services.job_metrics.record_run_end(job_id, status, body.actual_seconds)
     return json_response(LeaseOutcome(job_id, status))
 
 
-@router.post("/release", summary="Hand a job back", response_model=LeaseOutcome)
-async def release(job_id: JobId, body: Release, services: ServicesOf, caller: WorkerOnly) -> Response:
-    known_token(job_id, body.lease_token)
+@router.post("/release", summary="Release a job", response_model=LeaseOutcome)
+async def release(job_id: JobId, body: Release, services: ServicesDep, caller: WorkerCaller) -> Response:
+    """Return a job to the queue without an outcome."""
+    checked_token(job_id, body.lease_token)
     status = await services.store.leases.release(job_id, body)
-    await services.times.run_ended(job_id, status)
+    await services.job_metrics.record_run_end(job_id, status)
     return json_response(LeaseOutcome(job_id, status))
 
 
@@ -70,50 +78,49 @@ async def release(job_id: JobId, body: Release, services: ServicesOf, caller: Wo
     "/files/{name}",
     summary="Upload a file",
     status_code=201,
-    response_model=FileShape,
+    response_model=StoredFile,
     openapi_extra=_BINARY,
 )
 async def put_file(
     job_id: JobId,
     name: FileName,
     request: Request,
-    services: ServicesOf,
-    caller: WorkerOnly,
+    services: ServicesDep,
+    caller: WorkerCaller,
     lease_token: Annotated[int, Header()],
 ) -> Response:
-    """The body is the file. It counts once the job is completed with the same token."""
-    await services.store.leases.check(job_id, known_token(job_id, lease_token))
+    """Store the body as a file of the job; clients see it once the job is completed with the same token."""
+    await services.store.leases.check(job_id, checked_token(job_id, lease_token))
     key = f"{job_id}/{lease_token}/{name}"
     try:
         stored = await services.artifacts.put(key, request.stream(), services.config.max_file_bytes)
     except ClientDisconnect:
-        return Response(status_code=400)  # nobody reads it
-    return json_response({"name": name, "size_bytes": stored.size_bytes, "sha256": stored.sha256}, 201)
+        return Response(status_code=400)  # the worker has disconnected and reads no response
+    return json_response(StoredFile(name=name, size_bytes=stored.size_bytes, sha256=stored.sha256), 201)
 
 
-@router.post("/files/{name}/upload-url", summary="Ask where to upload a file", response_model=UploadUrl)
+@router.post("/files/{name}/upload-url", summary="Get a URL to upload a file", response_model=UploadUrl)
 async def upload_url(
     job_id: JobId,
     name: FileName,
-    services: ServicesOf,
-    caller: WorkerOnly,
+    services: ServicesDep,
+    caller: WorkerCaller,
     lease_token: Annotated[int, Header()],
 ) -> Response:
-    """A URL of the store that takes the file by PUT for a while; `null` where it is uploaded to us."""
-    await services.store.leases.check(job_id, known_token(job_id, lease_token))
+    """Get a URL of the bucket that accepts the file by PUT for a while; null if this server stores files."""
+    await services.store.leases.check(job_id, checked_token(job_id, lease_token))
     key = f"{job_id}/{lease_token}/{name}"
-    return json_response(
-        {"url": await services.artifacts.upload_url(key, services.config.upload_url_seconds)}
-    )
+    url = await services.artifacts.upload_url(key, services.config.upload_url_seconds)
+    return json_response(UploadUrl(url=url))
 
 
 async def _check_files(services: Services, job_id: str, completion: Completion) -> None:
-    """Raises `UploadMissing`. Without a live lease it is the store's to say what the completion is."""
-    with suppress(LeaseLost):
+    """Raise `UploadMissing` if a file of the result is not stored whole."""
+    with suppress(LeaseLost):  # the store decides: the completion may be a repetition
         await services.store.leases.check(job_id, completion.lease_token)
         folder = f"{job_id}/{completion.lease_token}"
         artifacts = completion.result.artifacts
-        await asyncio.gather(*(_check_file(services.artifacts, folder, one) for one in artifacts))
+        await asyncio.gather(*(_check_file(services.artifacts, folder, artifact) for artifact in artifacts))
 
 
 async def _check_file(store: ArtifactStore, folder: str, artifact: Artifact) -> None:
@@ -123,7 +130,7 @@ async def _check_file(store: ArtifactStore, folder: str, artifact: Artifact) -> 
         raise UploadMissing(f"{artifact.name} is not stored; upload it again") from error
     if size != artifact.size_bytes:
         raise UploadMissing(
-            f"{artifact.name} has {size:,} bytes in place of {artifact.size_bytes:,}; upload it again"
+            f"{artifact.name} has {size:,} bytes instead of {artifact.size_bytes:,}; upload it again"
         )
 
 

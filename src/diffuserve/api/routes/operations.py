@@ -1,4 +1,4 @@
-"""For operators and their monitors: health, readiness, metrics."""
+"""Health, readiness and metrics, for operators and their monitoring."""
 
 from collections import Counter
 
@@ -7,21 +7,22 @@ from fastapi.responses import PlainTextResponse
 from prometheus_client import CONTENT_TYPE_LATEST
 
 from diffuserve.api.responses import json_response
-from diffuserve.api.services import ServicesOf
+from diffuserve.api.services import ServicesDep
 from diffuserve.domain.errors import ServerUnavailable
 from diffuserve.domain.worker import WorkerState
 
 router = APIRouter(tags=["operations"])
 
 
-@router.get("/healthz", summary="Whether the process lives")
+@router.get("/healthz", summary="Check that the process is alive")
 async def healthz() -> Response:
+    """Respond with 200 while the process serves requests."""
     return json_response({"status": "ok"})
 
 
-@router.get("/readyz", summary="Whether jobs would be run")
-async def readyz(services: ServicesOf) -> Response:
-    """200 once a worker has registered that is still heard, else 503."""
+@router.get("/readyz", summary="Check that jobs would run")
+async def readyz(services: ServicesDep) -> Response:
+    """Respond with 200 if a registered worker is not lost, else with 503."""
     workers = await services.store.operations.workers()
     if all(worker.state is WorkerState.LOST for worker in workers):
         raise ServerUnavailable("no worker has registered yet", retry_after=1.0)
@@ -29,8 +30,8 @@ async def readyz(services: ServicesOf) -> Response:
 
 
 @router.get("/metrics", summary="Prometheus metrics", response_class=PlainTextResponse)
-async def metrics(services: ServicesOf) -> Response:
-    """Sizes of the queue are read from the store now, and are the same for all replicas."""
+async def metrics(services: ServicesDep) -> Response:
+    """Return the metrics. Queue sizes are read from the store, and are the same on every replica."""
     lanes = await services.store.operations.lanes()
     services.metrics.set_queue((lane.band, lane.num_ready, lane.work_seconds) for lane in lanes)
     workers = await services.store.operations.workers()

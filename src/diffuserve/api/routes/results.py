@@ -1,15 +1,15 @@
-"""Finished files: by job and key, or by a signed URL."""
+"""Finished files: by job and API key, or by a signed URL."""
 
 from typing import Annotated, Any
 
 from fastapi import APIRouter, Query
 from fastapi.responses import RedirectResponse, Response, StreamingResponse
 
-from diffuserve.api.auth.dependencies import Client
-from diffuserve.api.path_params import FileName, JobId, known_token
-from diffuserve.api.serializers import image
-from diffuserve.api.services import Services, ServicesOf
-from diffuserve.domain.errors import ArtifactNotFound, NotFinished
+from diffuserve.api.auth.dependencies import ClientCaller
+from diffuserve.api.path_params import FileName, JobId, checked_token
+from diffuserve.api.serializers import image_of
+from diffuserve.api.services import Services, ServicesDep
+from diffuserve.domain.errors import ArtifactNotFound, DiffuserveError, NotFinished
 from diffuserve.domain.job import Job
 from diffuserve.storage.base import content_type_of
 
@@ -24,22 +24,22 @@ _FILE: dict[int | str, dict[str, Any]] = {
     "/v1/jobs/{job_id}/result",
     summary="Fetch an image",
     response_class=StreamingResponse,
-    responses={**_FILE, 409: {"description": "`not_finished`: there is no result yet."}},
+    responses={**_FILE, 409: {"description": "`not_finished`: the job is not final yet."}},
 )
 async def get_result(
     job_id: JobId,
-    services: ServicesOf,
-    caller: Client,
+    services: ServicesDep,
+    caller: ClientCaller,
     index: Annotated[int, Query(ge=0, description="Which of the job's images.")] = 0,
 ) -> Response:
-    """The file, or a redirect to where it is stored."""
+    """Fetch the file, or be redirected to where it is stored."""
     job = await services.store.jobs.get(job_id, caller.scope)
-    artifact = image(job, index)
+    artifact = image_of(job, index)
     if artifact is None:
         raise _no_image(job, index)
-    elsewhere = await services.files.url_elsewhere(job.id, job.lease_token, artifact.name)
-    if elsewhere is not None:
-        return RedirectResponse(elsewhere)
+    external_url = await services.file_urls.external_url(job.id, job.lease_token, artifact.name)
+    if external_url is not None:
+        return RedirectResponse(external_url)
     return await _file(services, f"{job.id}/{job.lease_token}/{artifact.name}")
 
 
@@ -53,18 +53,18 @@ async def get_signed_file(
     job_id: JobId,
     lease_token: int,
     name: FileName,
-    services: ServicesOf,
+    services: ServicesDep,
     expires: Annotated[int, Query(description="Seconds since the epoch.")],
     signature: str,
 ) -> StreamingResponse:
-    """Needs no key: the signature is one."""
-    known_token(job_id, lease_token)
-    await services.signer.check(job_id, lease_token, name, expires, signature)
+    """Fetch a file without an API key: the signature authorizes the request."""
+    checked_token(job_id, lease_token)
+    await services.url_signer.check(job_id, lease_token, name, expires, signature)
     return await _file(services, f"{job_id}/{lease_token}/{name}")
 
 
 async def _file(services: Services, key: str) -> StreamingResponse:
-    """Raises `ArtifactNotFound` before the answer begins."""
+    """Build the response. Raise `ArtifactNotFound` before it begins."""
     size = await services.artifacts.size(key)
     headers = {
         "content-length": str(size),
@@ -74,7 +74,7 @@ async def _file(services: Services, key: str) -> StreamingResponse:
     return StreamingResponse(services.artifacts.read(key), headers=headers, media_type=content_type_of(key))
 
 
-def _no_image(job: Job, index: int) -> Exception:
+def _no_image(job: Job, index: int) -> DiffuserveError:
     if not job.status.is_final:
         return NotFinished(f"job {job.id} is {job.status}; wait until it has succeeded")
     if job.result is None:

@@ -1,39 +1,39 @@
-"""A flat API for scripts, over the same jobs."""
+"""Flat API for scripts, over the same jobs."""
 
 from collections.abc import AsyncGenerator
 from contextlib import aclosing
-from typing import Annotated, Any
+from dataclasses import dataclass, field
+from typing import Annotated, Literal
 
 from fastapi import APIRouter, Response, WebSocket
 from pydantic import Field
 
-from diffuserve.api.auth.dependencies import BaseUrl, Client, base_url_of, socket_client
-from diffuserve.api.auth.quota import Submitter
+from diffuserve.api.auth.dependencies import BaseUrl, ClientCaller, base_url_of, websocket_caller
+from diffuserve.api.auth.quota import SubmittingCaller
 from diffuserve.api.path_params import JobId
-from diffuserve.api.responses import json_response
-from diffuserve.api.routes.events import send_all
-from diffuserve.api.schemas import (
-    AcceptedShape,
-    Body,
-    FlatJobShape,
+from diffuserve.api.request_bodies import (
     GenerationInput,
     Guidance,
     ModelName,
     NewJobBody,
     Pixels,
     Prompt,
+    RequestBody,
     Seed,
     Steps,
 )
-from diffuserve.api.serializers import Document
-from diffuserve.api.services import Services, ServicesOf
-from diffuserve.api.submission import field_names, submit
+from diffuserve.api.responses import json_response
+from diffuserve.api.routes.events import send_all
+from diffuserve.api.services import Services, ServicesDep
+from diffuserve.api.submission import renamed_fields, submit
 from diffuserve.domain.job import Job, JobStatus
 from diffuserve.domain.params import MAX_PROMPT_CHARACTERS
+from diffuserve.domain.resources.base import Resource
 
 router = APIRouter(tags=["simple"])
 
-_STATUSES = {
+FlatStatus = Literal["pending", "processing", "completed", "failed", "cancelled"]
+_STATUSES: dict[JobStatus, FlatStatus] = {
     JobStatus.QUEUED: "pending",
     JobStatus.RUNNING: "processing",
     JobStatus.CANCELING: "processing",
@@ -45,8 +45,8 @@ _STATUSES = {
 _FIELDS = {"num_inference_steps": "steps"}
 
 
-class GenerateBody(Body):
-    """What to draw. What is left out is the model's own default."""
+class GenerateBody(RequestBody):
+    """Parameters of an image. A field that is left out takes the model's default."""
 
     prompt: Prompt
     negative_prompt: Annotated[str, Field(max_length=MAX_PROMPT_CHARACTERS)] = ""
@@ -58,71 +58,95 @@ class GenerateBody(Body):
     model: ModelName | None = None
 
     def job(self) -> NewJobBody:
+        """Build the body of the equivalent job."""
         values = self.model_dump(exclude={"model", "steps"})
-        drawing = GenerationInput.model_construct(**values, num_inference_steps=self.steps)
-        return NewJobBody.model_construct(model=self.model, input=drawing)
+        generation = GenerationInput.model_construct(**values, num_inference_steps=self.steps)
+        return NewJobBody.model_construct(model=self.model, input=generation)
 
 
-@router.post("/generate", summary="Draw an image", status_code=202, response_model=AcceptedShape)
+@dataclass(frozen=True, kw_only=True)
+class SubmittedFlatJob(Resource):
+    """Job that was just submitted."""
+
+    job_id: str
+    status: str
+    queue_position: int | None = field(metadata={"description": "1 is next."})
+    estimated_time: float | None = field(metadata={"description": "Seconds until it is likely finished."})
+
+
+@dataclass(frozen=True, kw_only=True)
+class FlatJob(Resource):
+    """Job without nested fields."""
+
+    job_id: str
+    status: FlatStatus
+    progress: float = field(metadata={"description": "In 0…1."})
+    image_url: str | None
+    error: str | None
+
+
+@router.post("/generate", summary="Generate an image", status_code=202, response_model=SubmittedFlatJob)
 async def generate(
-    body: GenerateBody, services: ServicesOf, caller: Submitter, base_url: BaseUrl
+    body: GenerateBody, services: ServicesDep, caller: SubmittingCaller, base_url: BaseUrl
 ) -> Response:
-    with field_names(lambda name: _FIELDS.get(name, name)):
+    """Queue a job of one image."""
+    with renamed_fields(lambda name: _FIELDS.get(name, name)):
         job = await submit(services, caller, body.job(), base_url)
-    queue = (await services.documents.new_job(job, base_url))["queue"]
-    return json_response(
-        {
-            "job_id": job.id,
-            "status": _STATUSES[job.status],
-            "queue_position": queue and queue["ahead"] + 1,
-            "estimated_time": queue and queue["eta_s_high"],
-        },
-        202,
+    queue = (await services.serializer.submitted_job(job, base_url)).queue
+    submitted = SubmittedFlatJob(
+        job_id=job.id,
+        status=_STATUSES[job.status],
+        queue_position=None if queue is None else queue.ahead + 1,
+        estimated_time=None if queue is None else queue.eta_s_high,
     )
+    return json_response(submitted, 202)
 
 
-@router.get("/jobs/{job_id}", summary="Look at a job", response_model=FlatJobShape)
-async def look(job_id: JobId, services: ServicesOf, caller: Client, base_url: BaseUrl) -> Response:
+@router.get("/jobs/{job_id}", summary="Get a job, flat", response_model=FlatJob)
+async def get_job(job_id: JobId, services: ServicesDep, caller: ClientCaller, base_url: BaseUrl) -> Response:
+    """Get the status, the progress and the image of a job."""
     job = await services.store.jobs.get(job_id, caller.scope)
-    return json_response(await _flat(services, job, base_url))
+    return json_response(await _flat_job(services, job, base_url))
 
 
-@router.delete("/jobs/{job_id}", summary="Cancel a job", response_model=FlatJobShape)
-async def cancel_job(job_id: JobId, services: ServicesOf, caller: Client, base_url: BaseUrl) -> Response:
-    """A job that is being processed stays so until its worker has let go of it."""
+@router.delete("/jobs/{job_id}", summary="Cancel a job, flat", response_model=FlatJob)
+async def cancel_job(
+    job_id: JobId, services: ServicesDep, caller: ClientCaller, base_url: BaseUrl
+) -> Response:
+    """Cancel a job. A job in `processing` stays so until its worker has released it."""
     job = await services.store.jobs.cancel(job_id, caller.scope)
-    return json_response(await _flat(services, job, base_url))
+    return json_response(await _flat_job(services, job, base_url))
 
 
 @router.websocket("/ws/jobs/{job_id}")
-async def follow_job(websocket: WebSocket, job_id: JobId, services: ServicesOf) -> None:
-    """The job as `GET /jobs/{job_id}` gives it, at every change; closes with 1000 after the last."""
-    caller = await socket_client(websocket)
+async def watch_job(websocket: WebSocket, job_id: JobId, services: ServicesDep) -> None:
+    """Send the job as `GET /jobs/{job_id}` returns it, at every change; close with 1000 after the last."""
+    caller = await websocket_caller(websocket)
     await services.store.jobs.get(job_id, caller.scope)
     await send_all(websocket, _changes(services, job_id, base_url_of(services, websocket)))
 
 
-async def _changes(services: Services, job_id: str, base_url: str) -> AsyncGenerator[Document]:
+async def _changes(services: Services, job_id: str, base_url: str) -> AsyncGenerator[FlatJob]:
     job, last = await services.store.jobs.get(job_id), None
-    async with aclosing(services.follower.follow(job_id)) as looks:
-        async for news in looks:
-            job = news if isinstance(news, Job) else job
-            document = await _flat(services, job, base_url)
-            if document != last:
-                last = document
-                yield document
+    async with aclosing(services.job_watcher.watch(job_id)) as updates:
+        async for update in updates:
+            job = update if isinstance(update, Job) else job
+            flat = await _flat_job(services, job, base_url)
+            if flat != last:
+                last = flat
+                yield flat
 
 
-async def _flat(services: Services, job: Job, base_url: str) -> dict[str, Any]:
-    document = await services.documents.listed_job(job, base_url)
-    artifacts = (document["result"] or {}).get("artifacts", ())
-    return {
-        "job_id": job.id,
-        "status": _STATUSES[job.status],
-        "progress": document["progress"]["fraction"],
-        "image_url": next((one["url"] for one in artifacts if one["role"] == "image"), None),
-        "error": _error(job),
-    }
+async def _flat_job(services: Services, job: Job, base_url: str) -> FlatJob:
+    resource = await services.serializer.listed_job(job, base_url)
+    images = resource.result.images if resource.result else []
+    return FlatJob(
+        job_id=job.id,
+        status=_STATUSES[job.status],
+        progress=resource.progress.fraction,
+        image_url=images[0].url if images else None,
+        error=_error(job),
+    )
 
 
 def _error(job: Job) -> str | None:

@@ -1,41 +1,47 @@
-"""What workers say of themselves and ask for, and what operators see of them."""
+"""Workers: registration, claims, heartbeats and control commands; and the operators' listing."""
 
 import asyncio
 import random
 import time
-from dataclasses import asdict
 from typing import Annotated
 
 from fastapi import APIRouter, Query, Request, Response
 
-from diffuserve.api.auth.dependencies import Operator, WorkerOnly
+from diffuserve.api.auth.dependencies import OperatorCaller, WorkerCaller
 from diffuserve.api.path_params import WorkerId
-from diffuserve.api.responses import json_response, rfc3339
-from diffuserve.api.schemas import ClaimedShape, WorkersShape
-from diffuserve.api.services import Services, ServicesOf
+from diffuserve.api.responses import json_response
+from diffuserve.api.serializers import worker_resource
+from diffuserve.api.services import Services, ServicesDep
 from diffuserve.api.worker_validation import check_claim, check_heartbeat, check_registration
-from diffuserve.domain.worker import Claim, ControlCommands, Heartbeat, Lease, Registered, Registration
+from diffuserve.domain.resources.worker import WorkerList
+from diffuserve.domain.worker import (
+    Claim,
+    ClaimedLeases,
+    ControlCommands,
+    Heartbeat,
+    Lease,
+    Registered,
+    Registration,
+)
 from diffuserve.events.base import QUEUE, Subscription, worker_topic
 
 router = APIRouter(prefix="/v1/workers", tags=["workers"])
 
 Wait = Annotated[
-    float, Query(ge=0, allow_inf_nan=False, description="Seconds to hold the answer back, 25 at most.")
+    float, Query(ge=0, allow_inf_nan=False, description="Seconds to delay the response, 25 at most.")
 ]
 
 
-@router.get("", summary="List workers", response_model=WorkersShape)
-async def list_workers(services: ServicesOf, caller: Operator) -> Response:
-    workers = [
-        asdict(worker)
-        | {"registered_at": rfc3339(worker.registered_at), "heartbeat_at": rfc3339(worker.heartbeat_at)}
-        for worker in await services.store.operations.workers()
-    ]
-    return json_response({"data": workers})
+@router.get("", summary="List workers", response_model=WorkerList)
+async def list_workers(services: ServicesDep, caller: OperatorCaller) -> Response:
+    """List every worker, lost ones included. For operators."""
+    workers = await services.store.operations.workers()
+    return json_response(WorkerList(data=tuple(map(worker_resource, workers))))
 
 
 @router.post("", summary="Register a worker", status_code=201, response_model=Registered)
-async def register(body: Registration, services: ServicesOf, caller: WorkerOnly) -> Response:
+async def register(body: Registration, services: ServicesDep, caller: WorkerCaller) -> Response:
+    """Register a worker with the models that it offers."""
     worker_id = await services.store.leases.register(check_registration(body))
     config = services.store.config
     registered = Registered(
@@ -44,60 +50,65 @@ async def register(body: Registration, services: ServicesOf, caller: WorkerOnly)
     return json_response(registered, 201)
 
 
-@router.post("/{worker_id}/claim", summary="Ask for jobs", response_model=ClaimedShape)
+@router.post("/{worker_id}/claim", summary="Claim jobs", response_model=ClaimedLeases)
 async def claim(
     worker_id: WorkerId,
     body: Claim,
     request: Request,
-    services: ServicesOf,
-    caller: WorkerOnly,
+    services: ServicesDep,
+    caller: WorkerCaller,
     wait: Wait = 0.0,
 ) -> Response:
-    """Held back until there is something to do. The same `claim_id` gets the same leases again."""
+    """Lease jobs to the worker, as soon as there are any. The same `claim_id` gets the same leases again."""
     end = asyncio.get_running_loop().time() + min(wait, services.config.longest_poll_seconds)
     leases = await _claim_until(end, services, worker_id, check_claim(body), request)
-    return json_response({"leases": leases})
+    return json_response(ClaimedLeases(leases=tuple(leases)))
 
 
 @router.post("/{worker_id}/heartbeat", summary="Renew leases", response_model=ControlCommands)
 async def heartbeat(
-    worker_id: WorkerId, body: Heartbeat, services: ServicesOf, caller: WorkerOnly
+    worker_id: WorkerId, body: Heartbeat, services: ServicesDep, caller: WorkerCaller
 ) -> Response:
+    """Renew the leases that the worker holds, and return its control commands."""
     return json_response(await services.store.leases.heartbeat(worker_id, check_heartbeat(body)))
 
 
 @router.post("/{worker_id}/drain", summary="Give this worker no more jobs", status_code=204)
-async def drain(worker_id: WorkerId, services: ServicesOf, caller: WorkerOnly) -> Response:
+async def drain(worker_id: WorkerId, services: ServicesDep, caller: WorkerCaller) -> Response:
+    """Stop leasing jobs to the worker, which is about to leave."""
     await services.store.leases.drain(worker_id)
     return Response(status_code=204)
 
 
-@router.get("/{worker_id}/control", summary="Wait for orders", response_model=ControlCommands)
+@router.get("/{worker_id}/control", summary="Wait for control commands", response_model=ControlCommands)
 async def control(
     worker_id: WorkerId,
-    services: ServicesOf,
-    caller: WorkerOnly,
+    services: ServicesDep,
+    caller: WorkerCaller,
     wait: Wait = 25.0,
-    known: Annotated[str, Query(description="Ids of jobs whose cancel was heard, by commas.")] = "",
+    known: Annotated[
+        str, Query(description="Ids of jobs whose cancellation was received, separated by commas.")
+    ] = "",
     draining: bool = False,
 ) -> Response:
-    """Answers at once with what the worker does not know yet, else with nothing when time is up."""
+    """Return commands that the worker does not know yet; an empty response when `wait` is over."""
     end = asyncio.get_running_loop().time() + min(wait, services.config.longest_poll_seconds)
-    orders = await _orders_until(end, services, worker_id, frozenset(known.split(",")), draining)
-    return json_response(orders)
+    commands = await _commands_until(end, services, worker_id, frozenset(known.split(",")), draining)
+    return json_response(commands)
 
 
 async def _claim_until(
     end: float, services: Services, worker_id: str, claim: Claim, request: Request
 ) -> list[Lease]:
-    """The subscription comes first, so that what becomes ready during a claim is heard."""
+    """Claim until there are leases, the time is `end`, or the worker has disconnected."""
     loop = asyncio.get_running_loop()
+    # Subscribed before the first claim, so that a job which becomes ready meanwhile is not missed.
     with services.bus.subscribe(QUEUE) as hints:
         while True:
             leases = await _claim(services, worker_id, claim)
             if leases or loop.time() >= end:
                 return leases
-            await _hint(hints, min(_look_seconds(services), end - loop.time()))
+            await _wait_for_hint(hints, min(_poll_seconds(services), end - loop.time()))
             if await request.is_disconnected():
                 return []
 
@@ -106,33 +117,34 @@ async def _claim(services: Services, worker_id: str, claim: Claim) -> list[Lease
     started_at = time.perf_counter()
     leases = await services.store.leases.claim(worker_id, claim)
     services.metrics.claim_seconds.observe(time.perf_counter() - started_at)
-    services.times.claimed(leases)
+    services.job_metrics.record_claimed(leases)
     return leases
 
 
-async def _hint(hints: Subscription, seconds: float) -> None:
-    """Wait for one; those that came with it say the same."""
+async def _wait_for_hint(hints: Subscription, seconds: float) -> None:
+    """Wait for a hint, and drop those that arrived with it: one claim answers them all."""
     if await hints.get(seconds) is not None:
         while await hints.get(0.0) is not None:
             pass
 
 
-async def _orders_until(
+async def _commands_until(
     end: float, services: Services, worker_id: str, known: frozenset[str], is_draining: bool
 ) -> ControlCommands:
+    """Return new commands, or none when the time is `end`."""
     loop = asyncio.get_running_loop()
     with services.bus.subscribe(worker_topic(worker_id)) as messages:
         while True:
-            orders = await services.store.leases.control_commands(worker_id)
-            cancel = tuple(job_id for job_id in orders.cancel if job_id not in known)
-            news = ControlCommands(cancel=cancel, drain=orders.drain and not is_draining)
-            if news or loop.time() >= end:
-                return news
-            message = await messages.get(min(_look_seconds(services), end - loop.time()))
+            commands = await services.store.leases.control_commands(worker_id)
+            cancel = tuple(job_id for job_id in commands.cancel if job_id not in known)
+            new = ControlCommands(cancel=cancel, drain=commands.drain and not is_draining)
+            if new or loop.time() >= end:
+                return new
+            message = await messages.get(min(_poll_seconds(services), end - loop.time()))
             if message is not None and message["type"] == "lost":
                 return ControlCommands(lost=(message["job_id"],))
 
 
-def _look_seconds(services: Services) -> float:
-    """Workers that began together should not go on together."""
+def _poll_seconds(services: Services) -> float:
+    """Return the poll interval with jitter, so that workers which started together do not poll together."""
     return services.config.look_seconds * random.uniform(0.8, 1.2)

@@ -1,4 +1,4 @@
-"""Calls to addresses that clients name: never into our own network, unless the operator allows it."""
+"""HTTP requests to URLs that clients name, never into a private network unless the operator allows it."""
 
 import asyncio
 import ipaddress
@@ -14,51 +14,52 @@ from diffuserve.domain.errors import InvalidParams
 Address = ipaddress.IPv4Address | ipaddress.IPv6Address
 Network = ipaddress.IPv4Network | ipaddress.IPv6Network
 Resolve = Callable[[str, int], Awaitable[Sequence[str]]]
-"""From a host's name and a port to its addresses."""
+"""Resolves a host name and a port to IP addresses."""
 
-_MAX_ANSWER_BYTES = 65_536
+_MAX_RESPONSE_BYTES = 65_536
 _MAX_URL_CHARACTERS = 2_000
 _MAX_CONNECTIONS = 128
 
 
-class AddressRefused(ConnectionError):
-    """A name that leads where we do not call."""
+class AddressNotAllowed(ConnectionError):
+    """Host name that resolves to an address which the policy forbids."""
 
 
-class Guard:
-    """Which addresses may be called: public ones, and the networks that the operator allows."""
+class AddressPolicy:
+    """Allows public addresses, and the networks that the operator names."""
 
     def __init__(self, allowed_networks: Iterable[str]) -> None:
-        self._allowed: list[Network] = [ipaddress.ip_network(one) for one in allowed_networks]
+        self._allowed: list[Network] = [ipaddress.ip_network(network) for network in allowed_networks]
 
     def check(self, field: str, url: str) -> None:
-        """Raises `InvalidParams` for what is no URL that could ever be called."""
-        parts = _split(field, url)
+        """Raise `InvalidParams` for a malformed URL, or one whose host is a forbidden address."""
+        host = _host(field, url)
         try:
-            address = ipaddress.ip_address(parts[1])
+            address = ipaddress.ip_address(host)
         except ValueError:
-            return  # a name; where it leads is seen when it is called
+            return  # a name, which is resolved and checked when a request is sent
         if not self.allows(address):
-            raise InvalidParams(field, url, f"{address} is not a public address, and is not called")
+            raise InvalidParams(field, url, f"{address} is not a public address")
 
     def allows(self, address: Address) -> bool:
-        address = _plain(address)
-        if any(address.version == one.version and address in one for one in self._allowed):
+        """Return whether requests may be sent to the address."""
+        address = _unmapped(address)
+        if any(address.version == network.version and address in network for network in self._allowed):
             return True
         return address.is_global and not address.is_multicast and not _is_tunnel(address)
 
 
-class Outside:
-    """POSTs to clients' own servers. A redirect is an answer, and is not followed.
+class GuardedHttpClient:
+    """Sends POST requests to clients' own servers; redirects are not followed.
 
-    A name is resolved once, its addresses are checked, and the connection goes to the very address
-    that was checked: a name that leads elsewhere at a second look gains nothing. Proxies that the
-    environment names are not used, since they would do the looking.
+    A name is resolved once, its addresses are checked, and the connection goes to the address that was
+    checked, so DNS rebinding gains nothing. Proxies of the environment are not used, because they would
+    resolve names themselves.
     """
 
     def __init__(
         self,
-        guard: Guard,
+        policy: AddressPolicy,
         *,
         resolve: Resolve | None = None,
         ssl_context: ssl.SSLContext | None = None,
@@ -67,30 +68,34 @@ class Outside:
             ssl_context=ssl_context,
             max_connections=_MAX_CONNECTIONS,
             keepalive_expiry=5.0,
-            network_backend=_GuardedBackend(guard, resolve or _resolve),
+            network_backend=_GuardedBackend(policy, resolve or _resolve),
         )
 
     async def post(self, url: str, headers: Mapping[str, str], body: bytes, seconds: float) -> int:
-        """The answer's status.
+        """Return the status of the response.
 
-        Raises `AddressRefused`, `TimeoutError` after `seconds` in all, `OSError` or `httpcore`'s errors.
+        Raise `AddressNotAllowed`, `TimeoutError` after `seconds` in all, `OSError`, or an error of httpcore.
         """
         async with asyncio.timeout(seconds):
-            async with self._pool.stream("POST", url, headers=list(headers.items()), content=body) as answer:
-                size = 0
-                async for chunk in answer.aiter_stream():
-                    size += len(chunk)
-                    if size > _MAX_ANSWER_BYTES:  # nobody reads it; it would only take time
+            async with self._pool.stream(
+                "POST", url, headers=list(headers.items()), content=body
+            ) as response:
+                num_bytes = 0
+                async for chunk in response.aiter_stream():
+                    num_bytes += len(chunk)
+                    # A connection is reused once its response is read; a long one is not worth it.
+                    if num_bytes > _MAX_RESPONSE_BYTES:
                         break
-                return answer.status
+                return response.status
 
     async def close(self) -> None:
+        """Close every connection."""
         await self._pool.aclose()
 
 
 class _GuardedBackend(httpcore.AsyncNetworkBackend):
-    def __init__(self, guard: Guard, resolve: Resolve) -> None:
-        self._guard = guard
+    def __init__(self, policy: AddressPolicy, resolve: Resolve) -> None:
+        self._policy = policy
         self._resolve = resolve
         self._backend = httpcore.AnyIOBackend()
 
@@ -102,13 +107,14 @@ class _GuardedBackend(httpcore.AsyncNetworkBackend):
         local_address: str | None = None,
         socket_options: Iterable[httpcore.SOCKET_OPTION] | None = None,
     ) -> httpcore.AsyncNetworkStream:
-        found = await self._resolve(host, port)
-        if not found:
+        addresses = await self._resolve(host, port)
+        if not addresses:
             raise OSError(f"{host} has no address")
-        refused = [one for one in found if not self._guard.allows(ipaddress.ip_address(one))]
-        if refused:  # a name that leads to both is one to be wary of
-            raise AddressRefused(f"{host} leads to {refused[0]}, which is not a public address")
-        return await self._backend.connect_tcp(found[0], port, timeout, local_address, socket_options)
+        for address in addresses:
+            # One forbidden address rules out the name: an honest one has no mixture of both kinds.
+            if not self._policy.allows(ipaddress.ip_address(address)):
+                raise AddressNotAllowed(f"{host} resolves to {address}, which is not a public address")
+        return await self._backend.connect_tcp(addresses[0], port, timeout, local_address, socket_options)
 
     async def sleep(self, seconds: float) -> None:
         await asyncio.sleep(seconds)
@@ -119,8 +125,8 @@ async def _resolve(host: str, port: int) -> list[str]:
     return [str(sockaddr[0]).partition("%")[0] for *_, sockaddr in found]
 
 
-def _split(field: str, url: str) -> tuple[str, str]:
-    """Scheme and host. Raises `InvalidParams`."""
+def _host(field: str, url: str) -> str:
+    """Return the URL's host. Raise `InvalidParams`."""
     try:
         parts = urlsplit(url)
         host, _port = parts.hostname, parts.port
@@ -129,14 +135,14 @@ def _split(field: str, url: str) -> tuple[str, str]:
     if len(url) > _MAX_URL_CHARACTERS:
         raise InvalidParams(field, url, f"at most {_MAX_URL_CHARACTERS:,} characters are allowed")
     if host is None or parts.scheme not in ("http", "https") or not url.isascii() or not url.isprintable():
-        raise InvalidParams(field, url, "give a URL such as https://example.com/hooks/diffuserve")
+        raise InvalidParams(field, url, "must be a URL such as https://example.com/hooks/diffuserve")
     if parts.username is not None or parts.fragment or " " in url:
-        raise InvalidParams(field, url, "leave out user names, fragments and spaces")
-    return parts.scheme, host
+        raise InvalidParams(field, url, "must not contain user names, fragments or spaces")
+    return host
 
 
-def _plain(address: Address) -> Address:
-    """The address of IPv4 that one of IPv6 stands for."""
+def _unmapped(address: Address) -> Address:
+    """Return the IPv4 address that an IPv4-mapped IPv6 address stands for; any other unchanged."""
     if isinstance(address, ipaddress.IPv6Address) and address.ipv4_mapped is not None:
         return address.ipv4_mapped
     return address
@@ -146,7 +152,7 @@ _NAT64 = ipaddress.ip_network("64:ff9b::/96")
 
 
 def _is_tunnel(address: Address) -> bool:
-    """Whether another address is hidden in this one."""
+    """Return whether the address embeds another one (6to4, Teredo, NAT64)."""
     if isinstance(address, ipaddress.IPv4Address):
         return False
     return address.sixtofour is not None or address.teredo is not None or address in _NAT64

@@ -1,6 +1,7 @@
-"""Sends what the outbox holds, signed after Standard Webhooks 1.0.0.
+"""Delivery of webhook messages from the outbox, signed after Standard Webhooks 1.0.0.
 
-At least once: a try whose end could not be stored is made again, with the same `webhook-id`.
+Delivery is at least once: an attempt whose outcome could not be stored is repeated with the same
+`webhook-id`.
 """
 
 import asyncio
@@ -14,18 +15,21 @@ import httpcore
 import orjson
 from standardwebhooks import Webhook as Signature
 
-from diffuserve.api.responses import rfc3339
-from diffuserve.api.serializers import batch_document
+from diffuserve.api.serializers import batch_resource
 from diffuserve.api.services import Services
-from diffuserve.api.webhooks.guarded_http import AddressRefused, Outside
+from diffuserve.api.webhooks.guarded_http import AddressNotAllowed, GuardedHttpClient
 from diffuserve.domain.errors import DiffuserveError, NotFound
+from diffuserve.domain.resources.batch import BatchResource
+from diffuserve.domain.resources.job import JobResource
+from diffuserve.domain.resources.webhook import DeletedSubject, WebhookMessage
+from diffuserve.domain.timestamps import to_rfc3339
 from diffuserve.domain.webhook import Attempt, Delivery, DueDelivery, WebhookEvent
 from diffuserve.events.base import OUTBOX, Subscription
 from diffuserve.jobs.webhooks.outbox import MAX_AT_ONCE_PER_ENDPOINT
 
 log = logging.getLogger(__name__)
 
-_AT_ONCE = 64
+_MAX_IN_FLIGHT = 64
 _UNREACHABLE = (
     OSError,
     TimeoutError,
@@ -37,53 +41,57 @@ _MAX_REASON_CHARACTERS = 300
 
 
 class WebhookSender:
-    """Runs beside the API; any number of replicas share the work."""
+    """Delivers messages beside the API; any number of replicas share the work."""
 
-    def __init__(self, services: Services, outside: Outside) -> None:
+    def __init__(self, services: Services, http: GuardedHttpClient) -> None:
         self._services = services
-        self._outside = outside
-        self._in_flight: Counter[str] = Counter()
+        self._http = http
+        self._num_in_flight: Counter[str] = Counter()  # by endpoint
         self._tasks: set[asyncio.Task[None]] = set()
-        self._freed = asyncio.Event()
+        self._attempt_ended = asyncio.Event()
 
     async def run(self) -> None:
-        """Until cancelled; tries under way are then cut, and made again later."""
+        """Deliver until canceled; attempts in flight are then aborted, and repeated later."""
         try:
             with self._services.bus.subscribe(OUTBOX) as hints:
                 while True:
-                    self._freed.clear()
-                    if not await self._begin_due():
-                        await self._news(hints)
+                    self._attempt_ended.clear()
+                    if not await self._start_due():
+                        await self._wait_for_work(hints)
         finally:
             for task in self._tasks:
                 task.cancel()
             await asyncio.gather(*self._tasks, return_exceptions=True)
 
-    async def _news(self, hints: Subscription) -> None:
-        """Wait until something was written, a try has ended, or it is time to look anyway."""
+    async def _wait_for_work(self, hints: Subscription) -> None:
+        """Wait for a new message, for the end of an attempt, or for the next poll."""
         waits = [
             asyncio.ensure_future(hints.get(self._services.config.look_seconds)),
-            asyncio.ensure_future(self._freed.wait()),
+            asyncio.ensure_future(self._attempt_ended.wait()),
         ]
         try:
             await asyncio.wait(waits, return_when=asyncio.FIRST_COMPLETED)
         finally:
-            for one in waits:
-                one.cancel()
+            for wait in waits:
+                wait.cancel()
 
-    async def _begin_due(self) -> bool:
-        """Whether there was anything to begin."""
-        room = _AT_ONCE - self._in_flight.total()
-        busy = frozenset(one for one, count in self._in_flight.items() if count >= MAX_AT_ONCE_PER_ENDPOINT)
+    async def _start_due(self) -> bool:
+        """Start the attempts that are due, within the limits; return whether there were any."""
+        room = _MAX_IN_FLIGHT - self._num_in_flight.total()
+        busy = frozenset(
+            endpoint_id
+            for endpoint_id, count in self._num_in_flight.items()
+            if count >= MAX_AT_ONCE_PER_ENDPOINT
+        )
         try:
-            due = await self._services.store.webhooks.take_due(room, busy) if room > 0 else []
+            due_deliveries = await self._services.store.webhooks.take_due(room, busy) if room > 0 else []
         except DiffuserveError as error:
-            log.warning("the outbox cannot be read (%s); looking again", error)
+            log.warning("the outbox cannot be read (%s); trying again", error)
             return False
-        for one in due:
-            self._in_flight[one.endpoint.id] += 1
-            self._start(self._deliver(one))
-        return bool(due)
+        for due in due_deliveries:
+            self._num_in_flight[due.endpoint.id] += 1
+            self._start(self._deliver(due))
+        return bool(due_deliveries)
 
     def _start(self, work: Coroutine[Any, Any, None]) -> None:
         task = asyncio.get_running_loop().create_task(work)
@@ -92,23 +100,23 @@ class WebhookSender:
 
     async def _deliver(self, due: DueDelivery) -> None:
         try:
-            attempt = await self._try(due)
+            attempt = await self._attempt(due)
             self._services.metrics.webhook_attempts.labels(_outcome(attempt)).inc()
             await self._services.store.webhooks.record(attempt)
-        except Exception:  # it comes due again; the others go on
-            log.exception("webhook %s could not be tried", due.delivery.id)
+        except Exception:  # it becomes due again; an error must not stop other deliveries
+            log.exception("webhook %s could not be attempted", due.delivery.id)
         finally:
-            self._in_flight[due.endpoint.id] -= 1
-            if self._in_flight[due.endpoint.id] == 0:
-                del self._in_flight[due.endpoint.id]
-            self._freed.set()
+            self._num_in_flight[due.endpoint.id] -= 1
+            if self._num_in_flight[due.endpoint.id] == 0:
+                del self._num_in_flight[due.endpoint.id]
+            self._attempt_ended.set()
 
-    async def _try(self, due: DueDelivery) -> Attempt:
+    async def _attempt(self, due: DueDelivery) -> Attempt:
         delivery = due.delivery
         body = orjson.dumps(await self._message(delivery))
         headers = await self._headers(due, body)
         try:
-            status = await self._outside.post(
+            status = await self._http.post(
                 due.endpoint.url, headers, body, self._services.config.webhook_timeout_seconds
             )
         except _UNREACHABLE as error:
@@ -120,7 +128,7 @@ class WebhookSender:
     async def _headers(self, due: DueDelivery, body: bytes) -> dict[str, str]:
         now = datetime.now(UTC)
         secrets = await self._services.store.webhooks.signing_secrets(due.endpoint.tenant_id)
-        signatures = [Signature(one).sign(due.delivery.id, now, body.decode()) for one in secrets]
+        signatures = [Signature(secret).sign(due.delivery.id, now, body.decode()) for secret in secrets]
         return {
             "content-type": "application/json",
             "user-agent": f"diffuserve/{self._services.config.version}",
@@ -129,20 +137,20 @@ class WebhookSender:
             "webhook-signature": " ".join(signatures),
         }
 
-    async def _message(self, delivery: Delivery) -> dict[str, Any]:
-        """As things are now: URLs in it open for as long as those of any answer do."""
+    async def _message(self, delivery: Delivery) -> WebhookMessage:
+        """Build the message from the subject's current state, so that the URLs in it are fresh."""
         try:
-            data = await self._subject(delivery)
-        except NotFound:  # its time is over, or it was deleted; that it ended is still worth telling
-            data = {"id": delivery.subject_id, "status": delivery.type.partition(".")[2]}
-        return {"type": delivery.type, "timestamp": rfc3339(delivery.created_at), "data": data}
+            subject = await self._subject(delivery)
+        except NotFound:  # retention or a client has deleted it; that it ended is still worth a message
+            subject = DeletedSubject(id=delivery.subject_id, status=delivery.type.partition(".")[2])
+        return WebhookMessage(type=delivery.type, timestamp=to_rfc3339(delivery.created_at), data=subject)
 
-    async def _subject(self, delivery: Delivery) -> dict[str, Any]:
-        store, documents = self._services.store, self._services.documents
+    async def _subject(self, delivery: Delivery) -> JobResource | BatchResource | DeletedSubject:
+        store = self._services.store
         if delivery.type is WebhookEvent.BATCH_COMPLETED:
-            return batch_document(await store.batches.get(delivery.subject_id), delivery.base_url)
+            return batch_resource(await store.batches.get(delivery.subject_id), delivery.base_url)
         job = await store.jobs.get(delivery.subject_id)
-        return await documents.listed_job(job, delivery.base_url)
+        return await self._services.serializer.listed_job(job, delivery.base_url)
 
 
 def _outcome(attempt: Attempt) -> str:
@@ -157,13 +165,13 @@ def _status_reason(status: int) -> str | None:
     if 200 <= status < 300:
         return None
     if 300 <= status < 400:
-        return f"answered {status}; redirects are not followed"
-    return f"answered {status}"
+        return f"responded with {status}; redirects are not followed"
+    return f"responded with {status}"
 
 
 def _reason(error: Exception) -> str:
-    if isinstance(error, AddressRefused):
+    if isinstance(error, AddressNotAllowed):
         return str(error)
     if isinstance(error, TimeoutError):
-        return "no answer in time"
+        return "no response in time"
     return f"{type(error).__name__}: {error}"[:_MAX_REASON_CHARACTERS]

@@ -100,13 +100,13 @@ async def control_plane(settings: Settings, no_auth: bool = False) -> AsyncItera
 @asynccontextmanager
 async def sending(services: "Services") -> AsyncIterator[None]:
     """Webhooks are sent within the block."""
-    from diffuserve.api.webhooks.guarded_http import Outside
+    from diffuserve.api.webhooks.guarded_http import GuardedHttpClient
     from diffuserve.api.webhooks.sender import WebhookSender
 
-    outside = Outside(services.guard)
-    async with running(WebhookSender(services, outside).run()):
+    http = GuardedHttpClient(services.address_policy)
+    async with running(WebhookSender(services, http).run()):
         yield
-    await outside.close()
+    await http.close()
 
 
 @asynccontextmanager

@@ -25,10 +25,10 @@ _ONNX = "onnx:"
 async def open_prompts(settings: Settings) -> AsyncIterator[PromptProcessor]:
     """Raises `InvalidParams` and `InvalidModel`."""
     processor = PromptProcessor(open_prompt_filter(settings), open_expander(settings))
-    if processor.info is None:
+    if processor.filter_info is None:
         log.warning("NO PROMPT FILTER: every prompt is drawn unjudged")
     else:
-        log.info("prompts are judged by %s", processor.info)
+        log.info("prompts are judged by %s", processor.filter_info)
     try:
         yield processor
     finally:

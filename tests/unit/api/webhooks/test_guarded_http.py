@@ -4,14 +4,14 @@ import ipaddress
 
 import pytest
 
-from diffuserve.api.webhooks.guarded_http import Guard
+from diffuserve.api.webhooks.guarded_http import AddressPolicy
 
 
 @pytest.mark.parametrize(
     "address", ["93.184.215.14", "2606:2800:21f:cb07:6820:80da:af6b:8b2c", "::ffff:8.8.8.8"]
 )
 def test_public_addresses_are_called(address: str) -> None:
-    assert Guard(()).allows(ipaddress.ip_address(address))
+    assert AddressPolicy(()).allows(ipaddress.ip_address(address))
 
 
 @pytest.mark.parametrize(
@@ -44,12 +44,12 @@ def test_public_addresses_are_called(address: str) -> None:
     ],
 )
 def test_no_other_address_is(address: str) -> None:
-    assert not Guard(()).allows(ipaddress.ip_address(address))
+    assert not AddressPolicy(()).allows(ipaddress.ip_address(address))
 
 
 def test_the_operator_may_allow_networks() -> None:
-    guard = Guard(("10.0.0.0/8", "fd00::/8"))
-    assert guard.allows(ipaddress.ip_address("10.1.2.3"))
-    assert guard.allows(ipaddress.ip_address("::ffff:10.1.2.3"))
-    assert guard.allows(ipaddress.ip_address("fd00::1"))
-    assert not guard.allows(ipaddress.ip_address("192.168.1.1"))
+    policy = AddressPolicy(("10.0.0.0/8", "fd00::/8"))
+    assert policy.allows(ipaddress.ip_address("10.1.2.3"))
+    assert policy.allows(ipaddress.ip_address("::ffff:10.1.2.3"))
+    assert policy.allows(ipaddress.ip_address("fd00::1"))
+    assert not policy.allows(ipaddress.ip_address("192.168.1.1"))

@@ -1,10 +1,11 @@
-"""How long jobs wait and run, for the metrics, without asking the store again."""
+"""Metrics of how long jobs wait and run, measured without further reads of the store."""
 
 import time
-from collections import OrderedDict
 from collections.abc import Iterable
 from contextlib import suppress
 from dataclasses import dataclass
+
+from cachetools import LRUCache
 
 from diffuserve.domain.errors import DiffuserveError
 from diffuserve.domain.job import Job, JobStatus
@@ -22,21 +23,22 @@ class _Run:
     started_at: float
 
 
-class JobTimes:
-    """Remembers what this process took in and gave out; asks the store about what others gave out."""
+class JobMetrics:
+    """Remembers the jobs that this process accepted and leased; reads others from the store."""
 
     def __init__(self, store: JobStore, metrics: ControlMetrics) -> None:
         self._store = store
         self._metrics = metrics
-        self._accepted: OrderedDict[str, float] = OrderedDict()
-        self._runs: OrderedDict[str, _Run] = OrderedDict()
+        self._accepted: LRUCache[str, float] = LRUCache(_MAX_JOBS)
+        self._runs: LRUCache[str, _Run] = LRUCache(_MAX_JOBS)
 
-    def accepted(self, job: Job) -> None:
+    def record_accepted(self, job: Job) -> None:
+        """Count a submitted job, and remember when its wait began."""
         self._metrics.accepted.labels(job.model, job.band).inc()
         self._accepted[job.id] = time.monotonic()
-        _trim(self._accepted)
 
-    def claimed(self, leases: Iterable[Lease]) -> None:
+    def record_claimed(self, leases: Iterable[Lease]) -> None:
+        """Observe how long each job waited, and remember when its run began."""
         now = time.monotonic()
         for lease in leases:
             accepted_at = self._accepted.pop(lease.job_id, None)
@@ -44,29 +46,23 @@ class JobTimes:
                 self._metrics.queue_seconds.observe(now - accepted_at)
             steps = int(lease.input.get("num_inference_steps") or 0)
             self._runs[lease.job_id] = _Run(lease.model, steps, now)
-        _trim(self._runs)
 
-    async def run_ended(self, job_id: str, status: JobStatus, gpu_seconds: float = 0.0) -> None:
-        """After a worker's last word on an attempt, which left the job in `status`."""
-        with suppress(DiffuserveError):  # the word is stored; its metrics are not worth an error
+    async def record_run_end(self, job_id: str, status: JobStatus, device_seconds: float = 0.0) -> None:
+        """Observe an attempt that its worker has ended, which left the job in `status`."""
+        with suppress(DiffuserveError):  # the outcome is stored already; its metrics are not worth an error
             run = self._runs.pop(job_id, None) or await self._stored_run(job_id)
-            self._count(run, status, gpu_seconds)
+            self._observe(run, status, device_seconds)
 
-    def _count(self, run: _Run, status: JobStatus, gpu_seconds: float) -> None:
+    def _observe(self, run: _Run, status: JobStatus, device_seconds: float) -> None:
         metrics, seconds = self._metrics, time.monotonic() - run.started_at
         metrics.run_seconds.observe(seconds)
         outcome = "useful" if status is JobStatus.SUCCEEDED else "wasted"
-        metrics.device_seconds.labels(run.model, outcome).inc(max(gpu_seconds, 0.0))
+        metrics.device_seconds.labels(run.model, outcome).inc(max(device_seconds, 0.0))
         if status is JobStatus.SUCCEEDED:
             metrics.generation_seconds.labels(run.model, str(run.steps)).observe(seconds)
 
     async def _stored_run(self, job_id: str) -> _Run:
-        job = await self._store.jobs.get(job_id)
+        job = await self._store.get(job_id)
         seconds = max((job.finished_at or time.time()) - (job.started_at or job.created_at), 0.0)
         steps = int(job.input.get("num_inference_steps") or 0)
         return _Run(job.model, steps, time.monotonic() - seconds)
-
-
-def _trim(entries: OrderedDict[str, float] | OrderedDict[str, _Run]) -> None:
-    while len(entries) > _MAX_JOBS:
-        entries.popitem(last=False)

@@ -1,0 +1,71 @@
+"""Bodies and query parameters of the requests that submit batches."""
+
+from typing import Annotated
+
+from pydantic import BaseModel, ConfigDict, Field
+
+from diffuserve.api.request_bodies import (
+    GenerationInput,
+    Metadata,
+    ModelName,
+    OutputFormat,
+    RequestBody,
+    Seconds,
+)
+from diffuserve.domain.job import Band
+
+MAX_INLINE_ITEMS = 1_000
+MAX_ITEMS = 50_000
+
+
+class BatchWebhookBody(RequestBody):
+    """Endpoint to notify when the batch has ended, in a message signed after Standard Webhooks."""
+
+    url: Annotated[str, Field(min_length=1, max_length=2_000)]
+
+
+class BatchOptions(RequestBody):
+    """Options of every item of a batch."""
+
+    model: ModelName | None = Field(default=None, description="The server's default if left out.")
+    priority: Annotated[Band, Field(strict=False)] = Band.BATCH
+    expires_in: Seconds | None = Field(default=None, description="Longest wait in the queue, in seconds.")
+    timeout: Seconds | None = Field(default=None, description="Longest run of an attempt, in seconds.")
+    output_format: OutputFormat = "png"
+    metadata: Metadata = Field(
+        default_factory=dict, description="Of the batch itself; at most 16 KB as JSON."
+    )
+    webhook: BatchWebhookBody | None = None
+
+
+class BatchItem(RequestBody):
+    """Job of a batch. `custom_id` is unique within the batch."""
+
+    custom_id: Annotated[str, Field(min_length=1, max_length=64)]
+    input: GenerationInput
+    metadata: Metadata = Field(default_factory=dict, description="Returned unchanged.")
+
+
+class BatchBody(BatchOptions):
+    """Batch of at most 1,000 items; larger ones are sent as JSON lines."""
+
+    items: Annotated[list[BatchItem], Field(min_length=1, max_length=MAX_INLINE_ITEMS)]
+
+
+class BatchQuery(BaseModel):
+    """Options of every item of a batch that is sent as JSON lines."""
+
+    model_config = ConfigDict(extra="forbid")
+
+    model: ModelName | None = None
+    priority: Band = Band.BATCH
+    expires_in: Seconds | None = None
+    timeout: Seconds | None = None
+    output_format: OutputFormat = "png"
+    webhook_url: Annotated[str, Field(min_length=1, max_length=2_000)] | None = None
+
+    def options(self) -> BatchOptions:
+        """Return the options in the form that a JSON body gives them."""
+        values = self.model_dump(exclude={"webhook_url"})
+        webhook = None if self.webhook_url is None else BatchWebhookBody(url=self.webhook_url)
+        return BatchOptions(**values, webhook=webhook)

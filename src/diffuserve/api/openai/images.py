@@ -1,0 +1,155 @@
+"""Finished images in OpenAI's format, in one response or as a stream of events."""
+
+import base64
+from collections.abc import AsyncGenerator
+from contextlib import aclosing
+from typing import Any
+
+import orjson
+from sse_starlette import EventSourceResponse, ServerSentEvent
+
+from diffuserve.api.openai.resources import (
+    CompletedImageEvent,
+    ErrorEvent,
+    ImageEvent,
+    OpenAIImage,
+    OpenAIImages,
+    OpenAIUsage,
+    PartialImageEvent,
+)
+from diffuserve.api.problems import Problem, openai_error, problem_of
+from diffuserve.api.services import Services
+from diffuserve.domain.cost import Workload
+from diffuserve.domain.errors import DiffuserveError, InvalidParams, ModelNotCapable, OutputBlocked
+from diffuserve.domain.job import Artifact, Job, JobStatus
+from diffuserve.domain.params import GenerationParams
+from diffuserve.domain.resources.job import images_among
+
+_FAILURE_STATUSES = {JobStatus.FAILED: 500, JobStatus.CANCELED: 409, JobStatus.EXPIRED: 504}
+_INPUT_ERRORS = frozenset({InvalidParams.code, ModelNotCapable.code, OutputBlocked.code})
+
+
+class OpenAIImageSerializer:
+    """Builds responses from a job. `as_url` gives signed URLs instead of inline images, except in streams."""
+
+    def __init__(self, services: Services, base_url: str, as_url: bool) -> None:
+        self._services = services
+        self._base_url = base_url
+        self._as_url = as_url
+
+    async def images(self, job: Job) -> OpenAIImages:
+        """Build the response for a job that succeeded."""
+        workload = await self._workload(job)
+        return OpenAIImages(
+            created=int(job.finished_at or job.created_at),
+            background="opaque",
+            output_format=job.output_format,
+            size=_size(job),
+            data=tuple([await self._image(job, artifact) for artifact in _images(job)]),
+            usage=_usage(workload, workload.num_sequences),
+        )
+
+    def stream(self, job: Job) -> EventSourceResponse:
+        """Build a response that follows the job until it ends."""
+        return EventSourceResponse(self._events(job), ping=self._services.config.ping_seconds, sep="\n")
+
+    async def _events(self, job: Job) -> AsyncGenerator[ServerSentEvent]:
+        """Yield previews and finished images; cancel the job if the client disconnects."""
+        try:
+            async with aclosing(self._services.job_watcher.watch(job.id)) as updates:
+                async for update in updates:
+                    if isinstance(update, Job):
+                        job = update
+                    elif update["type"] == "preview":
+                        yield _server_sent(_partial_image(job, update["index"], update["b64"]))
+            async for event in self._last_events(job):
+                yield event
+        except DiffuserveError as error:
+            yield _server_sent(ErrorEvent(error=openai_error(problem_of(error))))
+        finally:
+            if not job.status.is_final:
+                self._services.background_tasks.start(self._services.store.jobs.cancel(job.id))
+
+    async def _last_events(self, job: Job) -> AsyncGenerator[ServerSentEvent]:
+        if job.status is not JobStatus.SUCCEEDED:
+            yield _server_sent(ErrorEvent(error=openai_error(failure_problem(job))))
+            return
+        usage = _usage(await self._workload(job), num_images=1)
+        for artifact in _images(job):
+            yield _server_sent(
+                CompletedImageEvent(
+                    **_common_fields(job),
+                    type="image_generation.completed",
+                    b64_json=await self._base64(job, artifact),
+                    output_format=job.output_format,
+                    usage=usage,
+                )
+            )
+
+    async def _image(self, job: Job, artifact: Artifact) -> OpenAIImage:
+        if self._as_url:
+            return {"url": await self._services.serializer.artifact_url(job, artifact, self._base_url)}
+        return {"b64_json": await self._base64(job, artifact)}
+
+    async def _base64(self, job: Job, artifact: Artifact) -> str:
+        key = f"{job.id}/{job.lease_token}/{artifact.name}"
+        content = b"".join([chunk async for chunk in self._services.artifacts.read(key)])
+        return base64.b64encode(content).decode()
+
+    async def _workload(self, job: Job) -> Workload:
+        served = await self._services.catalog.pick(job.model)
+        return served.spec.workload(GenerationParams(**job.input))
+
+
+def failure_problem(job: Job) -> Problem:
+    """Return why a final job has no image.
+
+    It is not retryable: the client's retry would be another job.
+    """
+    error = job.error
+    code, message = (error.code, error.message) if error else (str(job.status), f"the job was {job.status}")
+    status = 400 if code in _INPUT_ERRORS else _FAILURE_STATUSES[job.status]
+    return Problem(status=status, code=code, detail=message)
+
+
+def _images(job: Job) -> list[Artifact]:
+    return images_among(job.result.artifacts if job.result else ())
+
+
+def _size(job: Job) -> str:
+    return f"{job.input['width']}x{job.input['height']}"
+
+
+def _usage(workload: Workload, num_images: int) -> OpenAIUsage:
+    """Count the prompt's tokens once, and the image tokens of each image."""
+    image_tokens = num_images * (workload.sequence_tokens - workload.text_tokens)
+    return OpenAIUsage(
+        input_tokens=workload.text_tokens,
+        input_tokens_details={"image_tokens": 0, "text_tokens": workload.text_tokens},
+        output_tokens=image_tokens,
+        total_tokens=workload.text_tokens + image_tokens,
+    )
+
+
+def _common_fields(job: Job) -> dict[str, Any]:
+    return {
+        "background": "opaque",
+        "created_at": int(job.created_at),
+        "quality": "auto",
+        "size": _size(job),
+    }
+
+
+def _partial_image(job: Job, index: int, image: str) -> PartialImageEvent:
+    """Build a preview's event; previews are PNG whatever the format of the finished image."""
+    return PartialImageEvent(
+        **_common_fields(job),
+        type="image_generation.partial_image",
+        b64_json=image,
+        output_format="png",
+        partial_image_index=index,
+    )
+
+
+def _server_sent(event: ImageEvent | ErrorEvent) -> ServerSentEvent:
+    return ServerSentEvent(orjson.dumps(event).decode(), event=event.type)

@@ -1,0 +1,97 @@
+"""Responses of OpenAI's image API. See https://platform.openai.com/docs/api-reference/images."""
+
+from dataclasses import dataclass
+from typing import Any, Literal
+
+from pydantic import ConfigDict, with_config
+from typing_extensions import TypedDict
+
+from diffuserve.domain.resources.base import Resource
+
+
+@dataclass(frozen=True, kw_only=True)
+class OpenAIError(Resource):
+    """Error in OpenAI's terms; `param` names the field at fault."""
+
+    message: str
+    type: str
+    param: str | None
+    code: str
+
+
+@dataclass(frozen=True, kw_only=True)
+class OpenAIErrorEnvelope(Resource):
+    """Body of every error response."""
+
+    error: OpenAIError
+
+
+@dataclass(frozen=True, kw_only=True)
+class OpenAIUsage(Resource):
+    """Tokens as the model packs them."""
+
+    input_tokens: int
+    input_tokens_details: dict[str, int]
+    output_tokens: int
+    total_tokens: int
+
+
+@with_config(ConfigDict(extra="forbid"))
+class OpenAIImage(TypedDict, total=False):
+    """Image, either inline or behind a URL: the absent field is left out, as OpenAI does."""
+
+    b64_json: str | None
+    url: str | None
+
+
+@dataclass(frozen=True, kw_only=True)
+class OpenAIImages(Resource):
+    """Finished images of one request."""
+
+    created: int
+    background: str
+    output_format: str
+    size: str
+    data: tuple[OpenAIImage, ...]
+    usage: OpenAIUsage
+
+
+@dataclass(frozen=True, kw_only=True)
+class ImageEvent:
+    """Fields that every image event of a stream has."""
+
+    type: str
+    background: str
+    created_at: int
+    quality: str
+    size: str
+    b64_json: str
+    output_format: str
+
+
+@dataclass(frozen=True, kw_only=True)
+class PartialImageEvent(ImageEvent):
+    """Preview of an unfinished image."""
+
+    partial_image_index: int
+
+
+@dataclass(frozen=True, kw_only=True)
+class CompletedImageEvent(ImageEvent):
+    """Finished image."""
+
+    usage: OpenAIUsage
+
+
+@dataclass(frozen=True, kw_only=True)
+class ErrorEvent:
+    """End of a stream whose images cannot be finished."""
+
+    type: Literal["error"] = "error"
+    error: OpenAIError
+
+
+OPENAI_ERROR_RESPONSES: dict[int | str, dict[str, Any]] = {
+    status: {"description": "OpenAI's error envelope.", "model": OpenAIErrorEnvelope}
+    for status in ("4XX", "5XX")
+}

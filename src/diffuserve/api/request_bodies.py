@@ -1,0 +1,91 @@
+"""Bodies of the requests that clients send, as pydantic checks them."""
+
+from typing import Annotated, Any, Literal
+
+import orjson
+from pydantic import AfterValidator, BaseModel, ConfigDict, Field
+
+from diffuserve.domain.job import Band
+from diffuserve.domain.params import (
+    MAX_GUIDANCE_SCALE,
+    MAX_IMAGES,
+    MAX_PROMPT_CHARACTERS,
+    MAX_SEED,
+    MAX_STEPS,
+)
+
+MAX_METADATA_BYTES = 16_384
+MAX_JOB_SECONDS = 30 * 86_400.0
+MAX_PREVIEWS = 3
+
+
+def _check_metadata(metadata: dict[str, Any]) -> dict[str, Any]:
+    try:
+        size = len(orjson.dumps(metadata))
+    except (TypeError, ValueError) as error:
+        raise ValueError(f"cannot be stored as JSON: {error}") from error
+    if size > MAX_METADATA_BYTES:
+        raise ValueError(f"has {size:,} bytes as JSON; at most {MAX_METADATA_BYTES:,} are allowed")
+    return metadata
+
+
+Metadata = Annotated[dict[str, Any], AfterValidator(_check_metadata)]
+Prompt = Annotated[str, Field(min_length=1, max_length=MAX_PROMPT_CHARACTERS)]
+Steps = Annotated[int, Field(ge=1, le=MAX_STEPS)]
+Pixels = Annotated[int, Field(ge=1, le=65_536, multiple_of=16)]
+Guidance = Annotated[float, Field(ge=0, le=MAX_GUIDANCE_SCALE, allow_inf_nan=False)]
+Seed = Annotated[int, Field(ge=0, le=MAX_SEED)]
+ModelName = Annotated[str, Field(min_length=1, max_length=200)]
+Seconds = Annotated[float, Field(gt=0, le=MAX_JOB_SECONDS, allow_inf_nan=False)]
+OutputFormat = Literal["png", "webp", "jpeg"]
+JobEventName = Literal["job.succeeded", "job.failed", "job.canceled", "job.expired"]
+
+
+class RequestBody(BaseModel):
+    """Base of request bodies: unknown fields are rejected, and values are never converted between types."""
+
+    model_config = ConfigDict(extra="forbid", strict=True, frozen=True)
+
+
+class GenerationInput(RequestBody):
+    """Parameters of the images. A field that is null or left out takes the model's default."""
+
+    prompt: Prompt
+    negative_prompt: Annotated[str, Field(max_length=MAX_PROMPT_CHARACTERS)] = ""
+    width: Pixels | None = None
+    height: Pixels | None = None
+    num_inference_steps: Steps | None = None
+    guidance_scale: Guidance | None = None
+    seed: Seed | None = Field(default=None, description="Drawn at random if left out; retries keep it.")
+    num_images: Annotated[int, Field(ge=1, le=MAX_IMAGES)] = 1
+    num_frames: Annotated[int, Field(ge=1)] = 1
+    max_sequence_length: Annotated[int, Field(ge=1, le=65_536)] | None = None
+
+
+class WebhookBody(RequestBody):
+    """Endpoint to notify when the job has ended, in a message signed after Standard Webhooks."""
+
+    url: Annotated[str, Field(min_length=1, max_length=2_000)]
+    events: Annotated[list[JobEventName], Field(min_length=1)] | None = Field(
+        default=None, description="Every final status if left out."
+    )
+
+
+class NewJobBody(RequestBody):
+    """Job to submit."""
+
+    kind: Literal["image.generate"] = "image.generate"
+    model: ModelName | None = Field(default=None, description="The server's default if left out.")
+    input: GenerationInput
+    priority: Annotated[Band, Field(strict=False)] | None = Field(
+        default=None, description="The plan's default if left out."
+    )
+    expires_in: Seconds | None = Field(default=None, description="Longest wait in the queue, in seconds.")
+    timeout: Seconds | None = Field(default=None, description="Longest run of one attempt, in seconds.")
+    metadata: Metadata = Field(default_factory=dict, description="Returned unchanged; at most 16 KB as JSON.")
+    output_format: OutputFormat = "png"
+    webhook: WebhookBody | None = None
+    expand_prompt: bool = Field(
+        default=False, description="Expand the prompt with a language model, if this server has one."
+    )
+    num_previews: Annotated[int, Field(ge=0, le=MAX_PREVIEWS)] = 0

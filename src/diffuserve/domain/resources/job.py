@@ -1,0 +1,156 @@
+"""Jobs, their results and their events, as the API writes them. Times are RFC 3339 strings."""
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from typing import Any, TypeVar
+
+from diffuserve.domain.job import (
+    FINAL_STATUSES,
+    Artifact,
+    Band,
+    JobError,
+    JobResult,
+    JobStatus,
+    Phase,
+    QueueEstimate,
+)
+from diffuserve.domain.resources.base import Page, Resource
+from diffuserve.domain.resources.safety import FilterResource, VerdictResource
+
+AnyArtifact = TypeVar("AnyArtifact", bound=Artifact)
+
+
+@dataclass(frozen=True, kw_only=True)
+class ProgressResource(Resource):
+    """Denoising steps done, and all of them."""
+
+    step: int
+    total: int
+    fraction: float = field(metadata={"description": "In 0…1."})
+
+
+@dataclass(frozen=True, kw_only=True)
+class QueueResource(QueueEstimate, Resource):
+    """Estimated place in the queue and seconds until the end; fair queueing may also move a job back."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class ArtifactResource(Artifact, Resource):
+    """Finished file and the URL to fetch it."""
+
+    url: str = field(
+        metadata={
+            "description": "Opens the file without a key until it expires; signed anew in every response."
+        }
+    )
+
+
+@dataclass(frozen=True, kw_only=True)
+class ResultResource(JobResult, Resource):
+    """Result of a job; `timings` are seconds by the worker's clock."""
+
+    artifacts: tuple[ArtifactResource, ...]
+    safety: Mapping[str, Any] = field(
+        metadata={"description": "By stage: the filter that checked the images, and its verdicts."}
+    )
+
+    @property
+    def images(self) -> list[ArtifactResource]:
+        """The images in order, without thumbnails."""
+        return images_among(self.artifacts)
+
+
+def images_among(artifacts: Iterable[AnyArtifact]) -> list[AnyArtifact]:
+    """Return the images in order, without thumbnails."""
+    images = (artifact for artifact in artifacts if artifact.role == "image")
+    return sorted(images, key=lambda image: image.index)
+
+
+@dataclass(frozen=True, kw_only=True)
+class ErrorResource(JobError, Resource):
+    """Reason for a job's failure: `code` for programs, `message` for people."""
+
+    safety: Mapping[str, Any] = field(
+        metadata={"description": "As in a result, where the image filter withheld images."}
+    )
+
+
+@dataclass(frozen=True, kw_only=True)
+class JobUrls(Resource):
+    """Absolute URLs of a job."""
+
+    self: str
+    cancel: str
+    events: str
+    result: str
+
+
+@dataclass(frozen=True, kw_only=True)
+class PromptResource(Resource):
+    """History of the prompt in `input`."""
+
+    original: str
+    verdict: VerdictResource
+    filter: FilterResource | None = field(
+        metadata={"description": "Null where no filter checked the prompt."}
+    )
+    expansion: str = field(
+        metadata={"description": "`expanded`, or why it is not; empty if the client did not ask for it."}
+    )
+    reason: str
+
+
+@dataclass(frozen=True, kw_only=True)
+class JobResource(Resource):
+    """Job with its progress, its place in the queue and its result."""
+
+    id: str
+    kind: str
+    model: str
+    status: JobStatus
+    phase: Phase | None
+    progress: ProgressResource
+    queue: QueueResource | None = field(metadata={"description": "Null unless the job is queued."})
+    input: Mapping[str, Any] = field(
+        metadata={"description": "With every default filled in, the seed included."}
+    )
+    prompt: PromptResource | None
+    result: ResultResource | None
+    error: ErrorResource | None
+    attempt: int
+    priority: Band
+    urls: JobUrls
+    created_at: str
+    started_at: str | None
+    finished_at: str | None
+    metadata: Mapping[str, Any]
+    batch_id: str | None
+    custom_id: str | None
+
+    @property
+    def final_prompt(self) -> str:
+        """The prompt that the model reads; `prompt` tells how it came from the client's own."""
+        return str(self.input.get("prompt", ""))
+
+
+@dataclass(frozen=True, kw_only=True)
+class JobPage(Page):
+    """Page of jobs, newest first."""
+
+    data: tuple[JobResource, ...]
+
+
+@dataclass(frozen=True, kw_only=True)
+class EventResource(Resource):
+    """Event of a job. Stored events have `seq` and `created_at`; progress and previews have neither."""
+
+    job_id: str
+    seq: int | None
+    type: str
+    data: Mapping[str, Any]
+    created_at: str | None
+
+    @property
+    def is_final(self) -> bool:
+        """True for the event that ends the job."""
+        return self.type in FINAL_STATUSES

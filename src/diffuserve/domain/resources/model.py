@@ -1,0 +1,40 @@
+"""Served models, as the API writes them: OpenAI's fields, then the project's own."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any, Literal
+
+from diffuserve.domain.resources.base import Resource
+from diffuserve.domain.resources.safety import FilterResource
+
+
+@dataclass(frozen=True, kw_only=True)
+class ModelSafetyResource(Resource):
+    """Active filters; null or an empty list where there are none."""
+
+    prompt: FilterResource | None
+    image: tuple[FilterResource | None, ...] = field(
+        metadata={"description": "Filters of the workers, null for a worker without one."}
+    )
+
+
+@dataclass(frozen=True, kw_only=True)
+class ModelResource(Resource):
+    """Model with its defaults and limits."""
+
+    id: str
+    object: Literal["model"] = "model"
+    created: int
+    owned_by: str
+    family: str
+    defaults: Mapping[str, Any]
+    limits: Mapping[str, Any]
+    safety: ModelSafetyResource
+
+
+@dataclass(frozen=True, kw_only=True)
+class ModelList(Resource):
+    """Every model that a worker has offered."""
+
+    object: Literal["list"] = "list"
+    data: tuple[ModelResource, ...]

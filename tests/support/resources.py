@@ -1,0 +1,52 @@
+"""Resources as an API would write them, for tests of what reads them."""
+
+from typing import Any
+
+import orjson
+
+from diffuserve.domain.job import Band, JobStatus
+from diffuserve.domain.resources.job import EventResource, JobResource, JobUrls, ProgressResource
+
+NO_PROGRESS = ProgressResource(step=0, total=0, fraction=0.0)
+
+
+def make_job(**changes: Any) -> JobResource:
+    """Build a queued job, with other values for the fields in `changes`."""
+    fields: dict[str, Any] = {
+        "id": "j1",
+        "kind": "image.generate",
+        "model": "tiny",
+        "status": JobStatus.QUEUED,
+        "phase": None,
+        "progress": NO_PROGRESS,
+        "queue": None,
+        "input": {"prompt": "a star"},
+        "prompt": None,
+        "result": None,
+        "error": None,
+        "attempt": 0,
+        "priority": Band.STANDARD,
+        "urls": JobUrls(self="/j1", cancel="/j1/cancel", events="/j1/events", result="/j1/result"),
+        "created_at": "2026-01-02T03:04:05.000Z",
+        "started_at": None,
+        "finished_at": None,
+        "metadata": {},
+        "batch_id": None,
+        "custom_id": None,
+    }
+    return JobResource(**fields | changes)
+
+
+def server_sent(*events: EventResource) -> bytes:
+    """Return the events as a stream of server-sent events."""
+    return b"".join(_server_sent(event) for event in events)
+
+
+def make_event(kind: str, seq: int | None = None, **content: Any) -> EventResource:
+    """Build an event of job `j1` with this content; without `seq` a live one."""
+    return EventResource(job_id="j1", seq=seq, type=kind, data=content, created_at=None)
+
+
+def _server_sent(event: EventResource) -> bytes:
+    id_line = f"id: {event.seq}\n" if event.seq else ""
+    return f"{id_line}event: {event.type}\ndata: {orjson.dumps(event).decode()}\n\n".encode()
