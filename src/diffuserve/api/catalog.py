@@ -29,14 +29,14 @@ class Catalog:
         """Return the served models by name."""
         models = self._models.get(None)
         if models is None:
-            models = self._models[None] = await self._store.models()
+            models = self._models[None] = await self._store.operations.models()
         return models
 
     async def workers(self) -> Sequence[Worker]:
         """Return every worker, lost ones included."""
         workers = self._workers.get(None)
         if workers is None:
-            workers = self._workers[None] = await self._store.workers()
+            workers = self._workers[None] = await self._store.operations.workers()
         return workers
 
     async def pick(self, name: str | None) -> ServedModel:
@@ -57,7 +57,7 @@ class Catalog:
         """Return the tenant's plan."""
         plan = self._plans.get(tenant_id)
         if plan is None:
-            plan = self._plans[tenant_id] = (await self._store.tenant(tenant_id)).plan
+            plan = self._plans[tenant_id] = (await self._store.operations.tenant(tenant_id)).plan
         return plan
 
 

@@ -62,7 +62,7 @@ class JobMetrics:
             metrics.generation_seconds.labels(run.model, str(run.steps)).observe(seconds)
 
     async def _stored_run(self, job_id: str) -> _Run:
-        job = await self._store.get(job_id)
+        job = await self._store.jobs.get(job_id)
         seconds = max((job.finished_at or time.time()) - (job.started_at or job.created_at), 0.0)
         steps = int(job.input.get("num_inference_steps") or 0)
         return _Run(job.model, steps, time.monotonic() - seconds)

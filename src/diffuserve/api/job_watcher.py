@@ -33,7 +33,7 @@ class JobWatcher:
         # Subscribed before the first read, so that no change falls between the two.
         with self._bus.subscribe(job_topic(job_id)) as subscription:
             while True:
-                job = await self._store.get(job_id)
+                job = await self._store.jobs.get(job_id)
                 yield job
                 if job.status.is_final or loop.time() >= end:
                     return
@@ -63,7 +63,7 @@ class JobWatcher:
                         yield update
                     elif update.version != version:
                         version = update.version
-                        for event in await self._store.events_after(job_id, after):
+                        for event in await self._store.jobs.events_after(job_id, after):
                             after = event.seq
                             yield event
         except JobNotFound:  # deleted while it was watched

@@ -64,7 +64,7 @@ class JobSerializer:
 
     async def job(self, job: Job, base_url: str) -> JobResource:
         """Build the resource with the job's place in the queue."""
-        return await self._resource(job, base_url, await self._store.estimate(job))
+        return await self._resource(job, base_url, await self._store.jobs.estimate(job))
 
     async def submitted_job(self, job: Job, base_url: str) -> JobResource:
         """Build the resource of a job that was just submitted.
@@ -73,7 +73,7 @@ class JobSerializer:
         """
         lane = (job.tenant_id, job.model, job.band)
         estimate = self._estimates.get(lane)
-        if estimate is None and (estimate := await self._store.estimate(job)) is not None:
+        if estimate is None and (estimate := await self._store.jobs.estimate(job)) is not None:
             self._estimates[lane] = estimate
         return await self._resource(job, base_url, estimate if job.status is JobStatus.QUEUED else None)
 

@@ -26,4 +26,4 @@ def encode(resource: Resource) -> str:
 @cache
 def _adapter(kind: Hashable) -> TypeAdapter[Any]:
     """Build the adapter at its first use: that takes milliseconds, and a command uses few of them."""
-    return TypeAdapter(kind)
+    return TypeAdapter(cast(type[Any], kind))

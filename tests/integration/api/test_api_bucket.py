@@ -135,7 +135,7 @@ async def test_a_worker_uploads_to_the_bucket_itself(
     await client.close()
     key = f"{lease.job_id}/{lease.lease_token}/0.png"
     assert b"".join([chunk async for chunk in artifacts.read(key)]) == PNG
-    assert stored["size_bytes"] == len(PNG)
+    assert stored.size_bytes == len(PNG)
     metrics = (await http.get("/metrics")).text
     assert "files/{name}/upload-url" in metrics
     assert 'route="/v1/leases/{job_id}/files/{name}"' not in metrics, "the file itself did not come by us"

@@ -1,14 +1,14 @@
-"""Jobs over HTTP, from dataclasses import fields
-from diffuserve.domain.resources.job import JobResource
-from submit to deletion."""
+"""Jobs over HTTP, from their submission to their deletion."""
 
 import asyncio
 import json
+from dataclasses import fields
 from typing import Any
 
 import httpx
 import pytest
 
+from diffuserve.domain.resources.job import JobResource
 from support.hand_worker import PNG, HandWorker
 
 CAT: dict[str, Any] = {"input": {"prompt": "a cat", "seed": 7}}

@@ -7,7 +7,7 @@ import pytest
 from fastapi import FastAPI
 
 from diffuserve.api.config import ApiConfig
-from diffuserve.api.files.signing import Signer
+from diffuserve.api.files.signing import UrlSigner
 from diffuserve.api.files.urls import FileUrls
 from diffuserve.jobs.store import JobStore
 from diffuserve.storage.local import LocalArtifactStore
@@ -47,7 +47,7 @@ async def test_without_one_the_api_signs_urls_of_its_own(http: httpx.AsyncClient
 
 
 def urls(artifacts: LocalArtifactStore, store: JobStore, public_base_url: str | None = None) -> FileUrls:
-    return FileUrls(artifacts, Signer(store, valid_seconds=100.0), public_base_url)
+    return FileUrls(artifacts, UrlSigner(store, valid_seconds=100.0), public_base_url)
 
 
 async def test_a_key_is_quoted_in_a_public_url(artifacts: LocalArtifactStore, store: JobStore) -> None:

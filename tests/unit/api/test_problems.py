@@ -2,6 +2,7 @@
 
 import pytest
 
+from diffuserve.api.openai.resources import OpenAIError
 from diffuserve.api.problems import openai_error, problem_of
 from diffuserve.domain import errors
 from diffuserve.domain.errors import DiffuserveError, InvalidParams, LeaseLost, QueueFull, ServerUnavailable
@@ -62,5 +63,5 @@ def test_other_exceptions_tell_nothing() -> None:
     ],
 )
 def test_openais_envelope_has_openais_kinds(error: DiffuserveError, kind: str, param: str | None) -> None:
-    envelope = openai_error(problem_of(error))
-    assert envelope == {"message": str(error), "type": kind, "param": param, "code": error.code}
+    expected = OpenAIError(message=str(error), type=kind, param=param, code=error.code)
+    assert openai_error(problem_of(error)) == expected

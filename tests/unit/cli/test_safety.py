@@ -160,7 +160,7 @@ async def test_a_server_says_what_judges_its_prompts(
 ) -> None:
     caplog.set_level(logging.INFO)
     async with open_prompts(Settings(prompt_filter="none")) as prompts:
-        assert prompts.info is None
+        assert prompts.filter_info is None
     assert "NO PROMPT FILTER" in caplog.text
     async with open_prompts(Settings(prompt_filter="policy")):
         assert "prompts are judged by policy house 7" in caplog.text

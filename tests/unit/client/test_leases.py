@@ -4,16 +4,17 @@ import base64
 import hashlib
 
 import httpx
+import orjson
 import pytest
 
 from diffuserve.client import leases
 from diffuserve.client.http import HttpTransport
 from diffuserve.client.leases import LeaseClient
 from diffuserve.domain.errors import LeaseLost
-from diffuserve.domain.worker import Registration, WorkerReport, WorkerState
+from diffuserve.domain.worker import Registration, StoredFile, WorkerReport, WorkerState
 
 REGISTRATION = Registration(models=(), report=WorkerReport(state=WorkerState.READY))
-STORED = {"name": "0.png", "size_bytes": 8, "sha256": hashlib.sha256(b"an image").hexdigest()}
+STORED = StoredFile(name="0.png", size_bytes=8, sha256=hashlib.sha256(b"an image").hexdigest())
 
 
 class Plane:
@@ -37,7 +38,7 @@ class Plane:
             told = {"worker_id": "w", "lease_seconds": 30, "heartbeat_seconds": 10}
             return httpx.Response(201, json=told | {"asks_for_upload_urls": self.signs_urls})
         if request.method == "PUT":
-            return httpx.Response(201, json=STORED)
+            return httpx.Response(201, content=orjson.dumps(STORED))
         if self.is_lost:
             return httpx.Response(409, json={"code": "lease_lost", "detail": "lost", "job_id": "job"})
         self.asked += 1
@@ -57,9 +58,9 @@ def no_pause(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(leases, "_UPLOAD_PAUSE", 0.0)
 
 
-async def upload(plane: Plane) -> dict[str, object]:
+async def upload(plane: Plane) -> StoredFile:
     client = await plane.client()
-    return dict(await client.upload("job", 7, "0.png", b"an image"))
+    return await client.upload("job", 7, "0.png", b"an image")
 
 
 async def test_a_control_plane_without_a_bucket_is_not_asked_for_urls() -> None:

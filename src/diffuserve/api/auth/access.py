@@ -67,7 +67,7 @@ class Authenticator:
     async def _keys_exist(self) -> bool:
         """Return whether the server has had a key: revoking the last one must not open it again."""
         if not self._has_keys and time.monotonic() >= self._next_check_at:
-            self._has_keys = await self._store.has_keys()
+            self._has_keys = await self._store.keys.has_valid_key()
             self._next_check_at = time.monotonic() + _HAS_KEYS_SECONDS
         return self._has_keys
 
@@ -75,5 +75,5 @@ class Authenticator:
         digest = hashlib.sha256(secret.encode()).digest()
         key = self._keys.get(digest)
         if key is None:
-            key = self._keys[digest] = await self._store.authenticate(secret)
+            key = self._keys[digest] = await self._store.keys.authenticate(secret)
         return key
