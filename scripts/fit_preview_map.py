@@ -70,7 +70,7 @@ def sample(pipeline: Pipeline) -> tuple[np.ndarray, np.ndarray]:
         decode = pipeline.decode
 
         def keep_latents(batch, params):  # type: ignore[no-untyped-def]
-            finished.update({one.prompt: tokens for one, tokens in zip(params, batch, strict=True)})
+            finished.update({request.prompt: tokens for request, tokens in zip(params, batch, strict=True)})
             return decode(batch, params)
 
         pipeline.decode = keep_latents  # type: ignore[method-assign]

@@ -23,18 +23,18 @@ class Example:
 
 
 class Corpus:
-    """What can be said; each draw takes its chance from the generator it is given."""
+    """Sentences for each label; each draw uses the random generator passed to it."""
 
     def __init__(self, policy: Policy) -> None:
         grammar: dict[str, Any] = yaml.safe_load(GRAMMAR.read_text(encoding="utf-8"))
         self._slots: dict[str, list[str]] = grammar["slots"]
-        self._slots |= {name: list(one.terms) for name, one in policy.lists.items()}
+        self._slots |= {name: list(word_list.terms) for name, word_list in policy.lists.items()}
         self._slots |= {"number": [str(number) for number in range(2_100)], "nonsense": _nonsense()}
         self._templates: dict[str, list[str]] = grammar["templates"]
         self._written: dict[str, list[str]] = {SAFE: grammar["hard_safe"], **grammar["written"]}
 
     def draw(self, label: str, chance: random.Random) -> Example:
-        """One in three is a sentence that was written for the label; the rest are filled in."""
+        """Return a sentence for the label: a third are hand-written, the rest are filled-in templates."""
         written = self._written.get(label)
         if written and chance.random() < 0.33:
             return Example(self._fill(f"{chance.choice(written)}, {{style}}", chance), label)

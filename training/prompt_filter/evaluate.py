@@ -45,7 +45,10 @@ def main() -> None:
 def measure() -> dict[str, Any]:
     prompts = labelled_prompts()
     by_half = {
-        half: {name: figures(judge_all(one, of_half(prompts, half))) for name, one in filters().items()}
+        half: {
+            name: figures(judge_all(prompt_filter, of_half(prompts, half)))
+            for name, prompt_filter in filters().items()
+        }
         for half in HALVES
     }
     return {
@@ -67,30 +70,31 @@ def filters() -> dict[str, PolicyFilter]:
 
 def _without_rules(policy: Policy) -> Policy:
     categories = {
-        name: Category(name, one.action, threshold=one.threshold) for name, one in policy.categories.items()
+        name: Category(name, category.action, threshold=category.threshold)
+        for name, category in policy.categories.items()
     }
     return Policy(policy.name, policy.revision, categories)
 
 
 def of_half(prompts: Iterable[Labelled], half: str) -> list[Labelled]:
-    return [one for one in prompts if one.half == half]
+    return [prompt for prompt in prompts if prompt.half == half]
 
 
 def judge_all(filter_: PolicyFilter, prompts: Sequence[Labelled]) -> Judged:
     async def judge() -> Judged:
-        return [(one, await filter_.check(one.prompt)) for one in prompts]
+        return [(prompt, await filter_.check(prompt.prompt)) for prompt in prompts]
 
     return asyncio.run(judge())
 
 
 def figures(judged: Judged) -> dict[str, Any]:
-    """Caught is what is flagged or blocked, in whatever category; `named` counts those in the right one."""
-    unsafe = [one for one in judged if one[0].labels]
-    safe = [one for one in judged if not one[0].labels]
+    """Count prompts that are flagged or blocked in any category; `named` counts those in the right one."""
+    unsafe = [judgement for judgement in judged if judgement[0].labels]
+    safe = [judgement for judgement in judged if not judgement[0].labels]
     categories = sorted({label for prompt, _ in unsafe for label in prompt.labels})
     return {
         "unsafe": _caught(unsafe),
-        "written_unsafe": _caught(one for one in unsafe if MINORS not in one[0].labels),
+        "written_unsafe": _caught(judgement for judgement in unsafe if MINORS not in judgement[0].labels),
         "safe": _caught(safe),
         "categories": {name: _of_category(name, unsafe) for name in categories},
         "unsafe_by_kind": _by_kind(unsafe),
@@ -99,17 +103,17 @@ def figures(judged: Judged) -> dict[str, Any]:
 
 
 def _of_category(name: str, unsafe: Judged) -> dict[str, float]:
-    labelled = [one for one in unsafe if name in one[0].labels]
+    labelled = [judgement for judgement in unsafe if name in judgement[0].labels]
     return _caught(labelled) | {"named": sum(_names(verdict, name) for _, verdict in labelled)}
 
 
 def _names(verdict: Verdict, category: str) -> bool:
-    return any(one.category == category for one in verdict.findings)
+    return any(finding.category == category for finding in verdict.findings)
 
 
 def _by_kind(judged: Judged) -> dict[str, dict[str, float]]:
     kinds = sorted({prompt.hard for prompt, _ in judged})
-    return {kind: _caught(one for one in judged if one[0].hard == kind) for kind in kinds}
+    return {kind: _caught(judgement for judgement in judged if judgement[0].hard == kind) for kind in kinds}
 
 
 def _caught(judged: Iterable[tuple[Labelled, Verdict]]) -> dict[str, float]:
@@ -133,8 +137,8 @@ def print_misses(judged: Judged) -> None:
 
 
 def latency(filter_: PolicyFilter) -> dict[str, dict[str, float]]:
-    """Of a whole check, in milliseconds of processor time: others on this machine do not count."""
-    short = [one.prompt for one in labelled_prompts()]
+    """Return the CPU time of a whole check in milliseconds, which excludes other processes."""
+    short = [prompt.prompt for prompt in labelled_prompts()]
     long = [_lengthened(short, i) for i in range(len(short))]
     return {
         "short": asyncio.run(_timed(filter_, short)),
@@ -143,7 +147,7 @@ def latency(filter_: PolicyFilter) -> dict[str, dict[str, float]]:
 
 
 def _lengthened(prompts: list[str], start: int) -> str:
-    """Many prompts in one, safe and unsafe: more is found in it than in any that somebody writes."""
+    """Join many safe and unsafe prompts, which gives more findings than any realistic prompt."""
     return ", ".join((prompts * 2)[start : start + 100])[:LONG_CHARACTERS]
 
 
@@ -179,29 +183,32 @@ def as_markdown(results: Mapping[str, Any]) -> str:
 
 
 def table(by_filter: Mapping[str, Any], rows: Callable[[Mapping[str, Any]], Mapping[str, Any]]) -> str:
-    """What is caught, a row for each sort of prompt and a column for each filter."""
+    """Return a table of shares caught: a row per kind of prompt, a column per filter."""
     lines = [f"| caught | prompts | {' | '.join(by_filter)} |", f"|---|---|{'---|' * len(by_filter)}"]
     for name, cell in rows(by_filter["both"]).items():
-        shares = " | ".join(f"{rows(one)[name]['share']:.3f}" for one in by_filter.values())
+        shares = " | ".join(f"{rows(by_category)[name]['share']:.3f}" for by_category in by_filter.values())
         lines.append(f"| {name} | {cell['prompts']} | {shares} |")
     return "\n".join([*lines, ""])
 
 
-def rows_by_category(one: Mapping[str, Any]) -> dict[str, Any]:
+def rows_by_category(shares: Mapping[str, Any]) -> dict[str, Any]:
     return {
-        "unsafe": one["unsafe"],
-        "unsafe but for `sexual_minors`": one["written_unsafe"],
-        **{f"`{name}`": cell for name, cell in one["categories"].items()},
-        "safe (false positives)": one["safe"],
+        "unsafe": shares["unsafe"],
+        "unsafe but for `sexual_minors`": shares["written_unsafe"],
+        **{f"`{name}`": cell for name, cell in shares["categories"].items()},
+        "safe (false positives)": shares["safe"],
     }
 
 
 def _kinds(part: str) -> Callable[[Mapping[str, Any]], Mapping[str, Any]]:
-    return lambda one: dict(one[part])
+    return lambda figures_by_part: dict(figures_by_part[part])
 
 
 def latency_table(latency_ms: Mapping[str, Mapping[str, float]]) -> str:
-    lines = [f"| {name} | {one['p50']:.2f} | {one['p99']:.2f} |" for name, one in latency_ms.items()]
+    lines = [
+        f"| {name} | {percentiles['p50']:.2f} | {percentiles['p99']:.2f} |"
+        for name, percentiles in latency_ms.items()
+    ]
     return "\n".join(["| prompts | p50 | p99 |", "|---|---|---|", *lines, ""])
 
 

@@ -38,7 +38,7 @@ class Labelled:
 
 def labelled_prompts() -> list[Labelled]:
     policy = load_policy()
-    return [one for half in HALVES for one in (*_written(half), *_minors(half, policy))]
+    return [prompt for half in HALVES for prompt in (*_written(half), *_minors(half, policy))]
 
 
 def _written(half: str) -> Iterator[Labelled]:
@@ -50,14 +50,14 @@ def _written(half: str) -> Iterator[Labelled]:
 
 
 def _minors(half: str, policy: Policy) -> Iterator[Labelled]:
-    """Any word of one list with any of the other, half of them hidden in one of four ways."""
+    """Combine words of both lists at random; half of them are obfuscated in one of four ways."""
     chance = random.Random(half)
     kinds = ("plain", "leet", "plain", "spaced", "plain", "homoglyph", "plain", "hidden")
     for i in range(NUM_MINORS):
-        one, other = (
+        first, other = (
             _hide(chance.choice(policy.lists[name].terms), kinds[i % 8]) for name in ("minors", "explicit")
         )
-        prompt = chance.choice(_TEMPLATES[half]).format(one, other)
+        prompt = chance.choice(_TEMPLATES[half]).format(first, other)
         yield Labelled(prompt, frozenset({MINORS}), kinds[i % 8], half)
 
 

@@ -32,7 +32,7 @@ Weights = NDArray[np.float32]
 
 @dataclass(frozen=True)
 class Table:
-    """Every example's buckets in one row after another; example i has those from `starts[i]` on."""
+    """All examples' buckets, concatenated; those of example i start at `starts[i]`."""
 
     buckets: NDArray[np.int64]
     starts: NDArray[np.int64]
@@ -54,18 +54,20 @@ def main() -> None:
 
 
 def without_measured(examples: Sequence[Example]) -> list[Example]:
-    """What chance drew as it stands in the labelled set, however it is written there, is left out."""
-    measured = {fold(one.prompt).spelled for one in labelled_prompts()}
-    kept = [one for one in examples if fold(one.prompt).spelled not in measured]
-    assert not measured & {fold(one.prompt).spelled for one in kept}
+    """Remove generated examples that occur in the labelled set, compared in folded form."""
+    measured = {fold(prompt.prompt).spelled for prompt in labelled_prompts()}
+    kept = [example for example in examples if fold(example.prompt).spelled not in measured]
+    assert not measured & {fold(example.prompt).spelled for example in kept}
     print(f"{len(kept):,} examples; {len(examples) - len(kept)} left out that are measured")
     return kept
 
 
 def tabulate(examples: Sequence[Example], categories: Sequence[str]) -> Table:
-    rows = [features(fold(one.prompt).spelled, NUM_BUCKETS).buckets for one in examples]
+    rows = [features(fold(example.prompt).spelled, NUM_BUCKETS).buckets for example in examples]
     lengths = np.array([len(row) for row in rows])
-    targets = np.array([[one.label == name for name in categories] for one in examples], dtype=np.float32)
+    targets = np.array(
+        [[example.label == name for name in categories] for example in examples], dtype=np.float32
+    )
     starts = np.concatenate(([0], np.cumsum(lengths)[:-1]))
     return Table(np.concatenate(rows), starts, (1 / np.sqrt(lengths)).astype(np.float32)[:, None], targets)
 
@@ -98,7 +100,7 @@ def gradient(table: Table, weights: Weights) -> tuple[Weights, float]:
 
 
 def save(path: Path, weights: Weights, bias: Weights, categories: Sequence[str]) -> None:
-    """As whole numbers of a byte, with a scale for each category; the version is a digest of them."""
+    """Quantize the weights to 8-bit integers with a scale per category; the version is their digest."""
     scale = np.abs(weights).max(axis=0) / 127
     small = np.round(weights / scale).astype(np.int8)
     version = hashlib.sha256(small.tobytes() + bias.tobytes()).hexdigest()[:12]

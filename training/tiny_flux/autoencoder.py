@@ -78,5 +78,7 @@ def crowd(chance: random.Random, side: int) -> Layout:
 
 def _any_colour(chance: random.Random) -> tuple[float, float, float]:
     shift = chance.uniform(-16, 16)
-    red, green, blue = (min(max(one + shift, 0.0), 255.0) for one in chance.choice(list(COLOURS.values())))
+    red, green, blue = (
+        min(max(channel + shift, 0.0), 255.0) for channel in chance.choice(list(COLOURS.values()))
+    )
     return red, green, blue

@@ -1,4 +1,4 @@
-"""What an image shows, measured: colours, objects, where they are, how large, and of which shape."""
+"""Measure an image's content: colours and objects with their positions, sizes and shapes."""
 
 from collections import deque
 from dataclasses import dataclass
@@ -14,7 +14,7 @@ from layout import PAIR_RADII, RADII
 from scenes import COLOURS, PLACES, RELATIONS, SHAPES, SIZES, Scene, Thing
 
 CONTRAST = 36
-"""By so much of 255, in one channel, a pixel differs from the background to belong to an object."""
+"""Minimum difference from the background, in one channel of 0…255, for a pixel of an object."""
 LEAST_AREA = 0.0025
 """Of the image: what is smaller is a speck, not an object."""
 SIDE_FROM = 0.08
@@ -36,8 +36,8 @@ class Seen:
 
 
 @dataclass(frozen=True)
-class Verdict:
-    """What is right. Of several objects all must be; what the caption leaves open is right."""
+class Assessment:
+    """Attributes that match the caption, in all objects; those that the caption leaves open match."""
 
     background: bool
     count: bool
@@ -51,21 +51,21 @@ class Verdict:
         return all(vars(self).values())
 
 
-def judge(image: Pixels, scene: Scene) -> Verdict:
-    """An image `(height, width, 3)` against what was asked for. `place` is the relation, if there is one."""
+def judge(image: Pixels, scene: Scene) -> Assessment:
+    """An image `(height, width, 3)` compared with the caption. `place` is the relation, if there is one."""
     ground = np.median(_border(image), axis=0)
     background = nearest_colour(ground) == (scene.background or "white")
     seen = find_things(image, ground)
     if len(seen) != len(scene.things):
-        return Verdict(background=background, count=False)
+        return Assessment(background=background, count=False)
     ordered = max(permutations(seen), key=lambda order: _likeness(order, scene.things))
     pairs = list(zip(ordered, scene.things, strict=True))
-    return Verdict(
+    return Assessment(
         background=background,
         count=True,
-        colour=all(one.colour == thing.colour for one, thing in pairs),
-        shape=all(one.shape == thing.shape for one, thing in pairs),
-        size=all(thing.size in (None, _size(one, len(pairs))) for one, thing in pairs),
+        colour=all(seen.colour == thing.colour for seen, thing in pairs),
+        shape=all(seen.shape == thing.shape for seen, thing in pairs),
+        size=all(thing.size in (None, _size(seen, len(pairs))) for seen, thing in pairs),
         place=_is_in_place(ordered, scene),
     )
 
@@ -106,7 +106,7 @@ def _look(image: Pixels, part: Mask) -> Seen:
 
 
 def _inner(part: Mask) -> Mask:
-    """Without the pixels at the edge, which are half background."""
+    """Exclude the pixels at the edge, which are half background."""
     padded = np.pad(part, 1)
     return part & padded[:-2, 1:-1] & padded[2:, 1:-1] & padded[1:-1, :-2] & padded[1:-1, 2:]
 
@@ -158,20 +158,20 @@ def _overlap(cut: Mask, shape: str) -> float:
 def _likeness(order: tuple[Seen, ...], things: tuple[Thing, ...]) -> tuple[int, int]:
     pairs = list(zip(order, things, strict=True))
     return (
-        sum(one.colour == thing.colour for one, thing in pairs),
-        sum(one.shape == thing.shape for one, thing in pairs),
+        sum(seen.colour == thing.colour for seen, thing in pairs),
+        sum(seen.shape == thing.shape for seen, thing in pairs),
     )
 
 
-def _size(one: Seen, count: int) -> str:
+def _size(seen: Seen, count: int) -> str:
     radii = RADII if count == 1 else PAIR_RADII
-    return min(SIZES, key=lambda size: abs(np.log(one.radius / radii[size])))
+    return min(SIZES, key=lambda size: abs(np.log(seen.radius / radii[size])))
 
 
 def _is_in_place(order: tuple[Seen, ...], scene: Scene) -> bool:
     if scene.relation is None:
-        (one,), (thing,) = order, scene.things
-        return thing.place is None or PLACES[thing.place] == (_side(one.x), _side(one.y))
+        (seen,), (thing,) = order, scene.things
+        return thing.place is None or PLACES[thing.place] == (_side(seen.x), _side(seen.y))
     first, second = order
     across, down = first.x - second.x, first.y - second.y
     if scene.relation == "next to":

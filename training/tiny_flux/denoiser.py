@@ -59,7 +59,7 @@ def _initialise(denoiser: FluxTransformer2DModel) -> None:
 
 
 def positions(height: int, width: int) -> Tensor:
-    """Of the tokens of `height × width` latent cells: `(tokens, 3)`."""
+    """Return position ids `(tokens, 3)` for the tokens of `height × width` latent cells."""
     row, column = torch.meshgrid(torch.arange(height // 2), torch.arange(width // 2), indexing="ij")
     return torch.stack([torch.zeros_like(row), row, column], dim=-1).reshape(-1, 3).float()
 
@@ -141,7 +141,7 @@ def _figures(squares: Tensor, level: Tensor) -> dict[str, float]:
 
 
 def _weights(things: Tensor, level: Tensor) -> Tensor:
-    """Of each token's error `(batch, tokens)`, 1 in the mean.
+    """Return the weights `(batch, tokens)` of the tokens' errors; their mean is 1.
 
     Objects count more than the flat ground around them, of which there is more. The error of a velocity
     times its level is that of the finished image: so every step counts by the image that it leads to.

@@ -25,7 +25,7 @@ def draw(layout: Layout, width: int, height: int) -> Tensor:
 
 
 def signed_distance(shape: str, x: Tensor, y: Tensor) -> Tensor:
-    """From the outline of a shape that fits the unit circle; negative inside. `y` grows downwards."""
+    """Return the signed distance to a shape in the unit circle; negative inside. `y` points down."""
     return _DISTANCES[shape](x, y)
 
 
@@ -72,7 +72,7 @@ def _heart(x: Tensor, y: Tensor) -> Tensor:
 
 
 def _polygon(x: Tensor, y: Tensor, corners: list[tuple[float, float]]) -> Tensor:
-    """By Inigo Quilez, "2D distance functions": distance to the nearest edge, sign by crossings."""
+    """Return the signed distance to the nearest edge (Inigo Quilez, "2D distance functions")."""
     nearest = torch.full_like(x, math.inf)
     is_inside = torch.zeros_like(x, dtype=torch.bool)
     for (ax, ay), (bx, by) in zip(corners, corners[1:] + corners[:1], strict=True):

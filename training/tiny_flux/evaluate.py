@@ -20,7 +20,7 @@ import torch
 from diffusers import AutoencoderKL
 from PIL import Image
 
-from checker import CONTRAST, LEAST_AREA, SIDE_FROM, Pixels, Verdict, judge
+from checker import CONTRAST, LEAST_AREA, SIDE_FROM, Assessment, Pixels, judge
 from diffuserve import Engine, GenerationParams
 from diffuserve.media.contact_sheet import contact_sheet
 from draw import draw
@@ -42,7 +42,7 @@ Row = dict[str, float]
 
 @dataclass(frozen=True)
 class Way:
-    """How the prompts are drawn. `is_strange` puts made-up words into each."""
+    """Options of an evaluation. `is_strange` adds made-up words to each prompt."""
 
     num_steps: int = 4
     width: int = SIDE
@@ -77,7 +77,7 @@ def main() -> None:
 
 
 def held_out(count: int) -> list[Scene]:
-    """As many of one object as of two."""
+    """Return equal numbers of scenes with one object and with two."""
     chance = random.Random("held out")
     found: dict[Scene, None] = {}
     while len(found) < count:
@@ -107,7 +107,7 @@ def measure(folder: Path, engine: Engine, scenes: Sequence[Scene], ways: Sequenc
 def rates(images: Sequence[Pixels], scenes: Sequence[Scene]) -> dict[str, Row]:
     """Percent right on each axis, of scenes with one object and with two."""
     verdicts = [judge(image, scene) for image, scene in zip(images, scenes, strict=True)]
-    by_number: dict[int, list[Verdict]] = {1: [], 2: []}
+    by_number: dict[int, list[Assessment]] = {1: [], 2: []}
     for verdict, scene in zip(verdicts, scenes, strict=True):
         by_number[len(scene.things)].append(verdict)
     return {
@@ -115,8 +115,8 @@ def rates(images: Sequence[Pixels], scenes: Sequence[Scene]) -> dict[str, Row]:
     }
 
 
-def _percent(verdicts: Sequence[Verdict], axis: str) -> float:
-    right = sum(bool(getattr(one, axis)) for one in verdicts)
+def _percent(verdicts: Sequence[Assessment], axis: str) -> float:
+    right = sum(bool(getattr(verdict, axis)) for verdict in verdicts)
     return round(100 * right / len(verdicts), 1)
 
 
@@ -203,7 +203,7 @@ def report(figures: dict[str, object]) -> str:
 
 
 def sheet(engine: Engine, scenes: Sequence[Scene]) -> Image.Image:
-    """What the first prompts became."""
+    """Return a contact sheet of the images for the first prompts."""
     chosen = scenes[:24]
     images = [Image.fromarray(image) for image in drawn(engine, chosen, PLAIN, seed=1)]
     captions = [caption(scene) for scene in chosen]

@@ -24,7 +24,7 @@ _TOKEN = 16  # pixels along a token's side
 
 @dataclass(frozen=True)
 class Latents:
-    """Of scenes drawn from their numbers, all of one size.
+    """Latents of rendered scenes of one size.
 
     `means` `(n, 16, height/8, width/8)` unscaled, `traits` `(n, NUM_TRAITS)`, `things` `(n, tokens)`
     is 1 where a token shows anything of an object.
@@ -40,7 +40,7 @@ class Latents:
         return scene_of(index)
 
     def scaled(self, indexes: Tensor) -> Tensor:
-        """Of about unit variance, as the pipeline has them."""
+        """Return latents scaled to about unit variance, as in the pipeline."""
         return (self.means[indexes].float() - self.shift) * self.scale
 
 
@@ -60,7 +60,7 @@ def encode_all(vae: AutoencoderKL, folder: Path, count: int) -> list[Latents]:
 
 @torch.no_grad()
 def encode(vae: AutoencoderKL, folder: Path, count: int, width: int, height: int) -> dict[str, Tensor]:
-    """Of the scenes 0…count-1; kept in `folder`, whole or not at all."""
+    """Return the latents of scenes 0…count-1, stored in `folder` atomically."""
     path = folder / f"latents-{width}x{height}-{count}.safetensors"
     if not path.exists():
         seed = width * height

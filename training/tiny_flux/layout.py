@@ -1,4 +1,4 @@
-"""What a caption leaves open, settled by the seed.
+"""Choose by the seed what a caption leaves open.
 
 The network learns the image as a function of the caption and of its starting noise: what varies
 between seeds (place, size, shade) is read off the noise itself, as the mean of a channel over the
@@ -18,7 +18,7 @@ from scenes import COLOURS, PLACES, RELATIONS, Scene, Thing
 NUM_TRAITS = 8
 """x, y and size of the first object, the same of the second, shade of the background and of the objects."""
 RADII = {"small": 0.115, "medium": 0.185, "large": 0.275}
-"""Of one object, in units of the image's shorter side."""
+"""Radii of a single object, in units of the image's shorter side."""
 PAIR_RADII = {"small": 0.105, "medium": 0.15, "large": 0.195}
 """Of two."""
 _SIZE_SPREAD = 0.09
@@ -39,7 +39,7 @@ class Placed:
 
 @dataclass(frozen=True)
 class Layout:
-    """All that the image shows."""
+    """A complete description of the image's content."""
 
     things: tuple[Placed, ...]
     background: tuple[float, float, float]
@@ -100,8 +100,8 @@ def _beside(
 ) -> tuple[float, float, float]:
     radius = _radius(thing, PAIR_RADII, evenly[2])
     centre = [
-        length * (0.5 + 0.24 * sign * way) + (0.05 if way else 0.16) * (one - 0.5)
-        for length, way, one in zip(lengths, direction, evenly, strict=False)
+        length * (0.5 + 0.24 * sign * way) + (0.05 if way else 0.16) * (uniform - 0.5)
+        for length, way, uniform in zip(lengths, direction, evenly, strict=False)
     ]
     return centre[0], centre[1], radius
 

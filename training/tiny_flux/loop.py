@@ -26,7 +26,7 @@ class Stopped(Exception):
 
 @dataclass
 class Course:
-    """One stage: what is trained, by what, for how long. `rate` is a factor of each optimizer's own."""
+    """Settings of a training stage. `rate` multiplies each optimizer's learning rate."""
 
     name: str
     modules: dict[str, nn.Module]
@@ -38,7 +38,9 @@ class Course:
 
     def __post_init__(self) -> None:
         self.step = 0
-        self._base_rates = [[group["lr"] for group in one.param_groups] for one in self.optimizers]
+        self._base_rates = [
+            [group["lr"] for group in optimizer.param_groups] for optimizer in self.optimizers
+        ]
         self._average = {name: value.clone() for name, value in self._weights()}
         self._is_stopping = False
         if self.path.exists():
@@ -53,7 +55,7 @@ class Course:
         return self.step >= self.num_steps
 
     def run(self, loss: Loss) -> None:
-        """Until done. Raises `Stopped` after SIGTERM or Ctrl-C."""
+        """Run the stage to its end. Raise `Stopped` after SIGTERM or Ctrl-C."""
         signal.signal(signal.SIGTERM, self._stop)
         signal.signal(signal.SIGINT, self._stop)
         saved = told = started = time.monotonic()

@@ -1,4 +1,4 @@
-"""What an image may show, and in which words it is asked for.
+"""Define possible scenes and their captions.
 
 A `Scene` is what a caption says. What it leaves open (the exact place, size and shade) is settled by a
 few numbers that belong to the seed; see `layout`.
@@ -44,7 +44,7 @@ _HELD_OUT = 20  # one scene of so many is never trained on
 
 @dataclass(frozen=True)
 class Thing:
-    """One object; `None` where the caption says nothing."""
+    """An object; attributes that the caption leaves open are `None`."""
 
     shape: str
     colour: str
@@ -54,7 +54,7 @@ class Thing:
 
 @dataclass(frozen=True)
 class Scene:
-    """One object, or two and where the first stands beside the second. No background said means white."""
+    """An object, or two with the first's position relative to the second. The default background is white."""
 
     things: tuple[Thing, ...]
     background: str | None = None
@@ -66,7 +66,7 @@ class Scene:
 
 
 def draw_scene(chance: random.Random, num_things: int | None = None, held_out: bool = False) -> Scene:
-    """Any scene of the vocabulary that is, or is not, among those held out."""
+    """Return a random scene of the vocabulary that is, or is not, held out."""
     while True:
         scene = _any_scene(chance, num_things or chance.choice((1, 2)))
         if scene.is_held_out == held_out:
@@ -193,7 +193,7 @@ class _Words:
         return self.pick((forms[0], forms[0], forms[0], *forms[1:]))
 
     def _noise(self) -> str:
-        """A word that says nothing; often one that nobody has ever seen."""
+        """Return a meaningless word, often a made-up one."""
         assert self._chance is not None
         is_common = self._chance.random() < 0.5
         return self._chance.choice(_NOISE_WORDS) if is_common else made_up_word(self._chance)

@@ -33,10 +33,10 @@ class Tokenizers:
     def __call__(self, captions: list[str]) -> tuple[Tensor, Tensor]:
         """Token ids `(batch, NUM_TOKENS)` for CLIP and for T5, padded."""
         clip, t5 = (
-            one(
+            encoder(
                 captions, padding="max_length", max_length=NUM_TOKENS, truncation=True, return_tensors="pt"
             ).input_ids
-            for one in (self._clip, self._t5)
+            for encoder in (self._clip, self._t5)
         )
         return clip, t5
 
@@ -84,7 +84,7 @@ def train(folder: Path, num_steps: int) -> TextEncoders:
 
 
 def labels_of(scene: Scene) -> list[int]:
-    """What each head should say; -100 where there is nothing to say.
+    """Return each head's target class, or -100 where it has none.
 
     Of two objects the left or upper one comes first, whichever the caption names first: what stands
     where is told apart here, where it is cheap to learn, and not by the denoiser.
@@ -104,7 +104,7 @@ def labels_of(scene: Scene) -> list[int]:
 
 
 class _Head(nn.Module):
-    """Names every part of a scene out of one vector."""
+    """Classifies every attribute of a scene from a single vector."""
 
     def __init__(self, width: int) -> None:
         super().__init__()

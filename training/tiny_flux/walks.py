@@ -24,7 +24,7 @@ _FROM_MIDWAY = 0.25  # so many begin at any step, from a true mixture
 
 
 class Walks:
-    """As many images of one size as are learned at once.
+    """Choose the batch of images, all of one size, for a training step.
 
     `noisy` and `clean` are `(count, tokens, 64)`; `index` `(count,)` is the number of the scene, `left` and
     `num_steps` `(count,)` how many steps are to be done, of how many.
@@ -46,11 +46,11 @@ class Walks:
 
     @property
     def velocity(self) -> Tensor:
-        """From each image's end to where it is now, which is what the network is to say."""
+        """Return the network's target: the direction from each image's end to its current state."""
         return (self.noisy - self.clean) / self._share_left[:, None, None]
 
     def advance(self, velocity: Tensor) -> None:
-        """One step by the network's own prediction."""
+        """Advance the batch by one step of the network's own prediction."""
         self.noisy = self.noisy - velocity / self.num_steps[:, None, None]
         self.left -= 1
         self._begin((self.left == 0).nonzero()[:, 0], _FROM_MIDWAY)

@@ -5,7 +5,7 @@ import random
 import pytest
 import torch
 
-from checker import Pixels, Verdict, judge
+from checker import Assessment, Pixels, judge
 from draw import draw
 from evaluate import held_out
 from layout import NUM_TRAITS, place
@@ -56,7 +56,7 @@ def test_what_is_wrong_is_named(drawn: Scene, wrong: set[str]) -> None:
 
 def test_another_number_of_objects_is_wrong_altogether() -> None:
     two = Scene((Thing("circle", "red"), Thing("circle", "red")), "white", "left of")
-    assert judge(image(two), ASKED) == Verdict(background=True, count=False)
+    assert judge(image(two), ASKED) == Assessment(background=True, count=False)
 
 
 def test_a_relation_the_wrong_way_round_is_seen() -> None:
