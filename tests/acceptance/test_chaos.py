@@ -8,6 +8,8 @@ from pathlib import Path
 
 import pytest
 
+from support.waiting import HANG_SECONDS
+
 CHAOS = Path(__file__).parents[2] / "benchmarks" / "chaos.py"
 SHORT = ["--jobs", "40", "--kills", "3", "--seconds", "4", "--freezes", "1", "--lease-seconds", "1.5"]
 SHORT += ["--webhook-grace", "1"]  # one whose sender was killed comes after a minute, and is owed until then
@@ -21,7 +23,7 @@ def test_nothing_accepted_is_lost_or_published_twice(database: str, tmp_path: Pa
     output = tmp_path / "results"
     command = [sys.executable, str(CHAOS), "--database", database, "--output", str(output), *SHORT]
     command += TOGETHER if database == "postgresql" else ALONE
-    done = subprocess.run(command, capture_output=True, text=True, timeout=120, check=False)
+    done = subprocess.run(command, capture_output=True, text=True, timeout=3 * HANG_SECONDS, check=False)
     assert done.returncode == 0, done.stdout + done.stderr
     (result,) = output.glob("chaos_*.json")
     (run,) = json.loads(result.read_text())["runs"]

@@ -3,13 +3,13 @@
 import signal
 import subprocess
 import sys
-import time
 from pathlib import Path
 
 import pytest
 from PIL import Image
 
 from diffuserve.media.image_file import read_parameters
+from support.waiting import HANG_SECONDS, block_until
 
 DIFFUSERVE = [sys.executable, "-m", "diffuserve"]
 
@@ -21,7 +21,9 @@ def _own_cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 
 def diffuserve(*arguments: str, cwd: Path) -> subprocess.CompletedProcess[str]:
     command = [*DIFFUSERVE, *arguments]
-    return subprocess.run(command, cwd=cwd, capture_output=True, text=True, timeout=120, check=False)
+    return subprocess.run(
+        command, cwd=cwd, capture_output=True, text=True, timeout=2 * HANG_SECONDS, check=False
+    )
 
 
 def test_generate_writes_images_that_can_be_drawn_again(tmp_path: Path) -> None:
@@ -70,11 +72,9 @@ def test_interrupting_keeps_what_is_done(tmp_path: Path) -> None:
         stderr=subprocess.PIPE,
         text=True,
     )
-    deadline = time.monotonic() + 90
-    while not list((tmp_path / "out").glob("*.png")) and time.monotonic() < deadline:
-        time.sleep(0.02)
+    block_until(lambda: bool(list((tmp_path / "out").glob("*.png"))))
     process.send_signal(signal.SIGINT)
-    output, errors = process.communicate(timeout=60)
+    output, errors = process.communicate(timeout=HANG_SECONDS)
     assert process.returncode == 130, errors
     kept = output.split()
     assert f"stopped: {len(kept)} of 24" in errors

@@ -7,7 +7,7 @@ import socket
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 
@@ -16,10 +16,12 @@ import psutil
 import pytest
 from PIL import Image
 
+from support.waiting import HANG_SECONDS, block_until
+
 DIFFUSERVE = [sys.executable, "-m", "diffuserve"]
 NULL_ENGINE = f"{sys.executable} -m diffuserve.testing.null_engine"
-SLOW_ENGINE = f"{NULL_ENGINE} --seconds 60"
-START_SECONDS = 30.0
+SLOW_ENGINE = f"{NULL_ENGINE} --seconds 3600"
+MOST_IMPORT_TIMES = 3.0
 
 
 @pytest.fixture(autouse=True)
@@ -43,7 +45,7 @@ class Server:
         return self._log.read_text(encoding="utf-8")
 
     def wait_until_ready(self) -> None:
-        eventually(lambda: get(f"{self.address}/readyz") == 200, START_SECONDS)
+        block_until(lambda: get(f"{self.address}/readyz") == 200)
 
     def family(self) -> list[psutil.Process]:
         """The worker's processes."""
@@ -51,7 +53,7 @@ class Server:
 
     def stop(self, number: signal.Signals = signal.SIGTERM) -> int:
         self.process.send_signal(number)
-        return self.process.wait(timeout=30)
+        return self.process.wait(HANG_SECONDS)
 
 
 @contextmanager
@@ -79,23 +81,14 @@ def started(*arguments: str) -> Iterator[Server]:
 
 def run(*arguments: str) -> subprocess.CompletedProcess[str]:
     command = [*DIFFUSERVE, *arguments]
-    return subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
+    return subprocess.run(command, capture_output=True, text=True, timeout=HANG_SECONDS, check=False)
 
 
 def get(url: str) -> int:
     try:
-        return httpx.get(url, timeout=5, trust_env=False).status_code
+        return httpx.get(url, timeout=HANG_SECONDS, trust_env=False).status_code
     except httpx.TransportError:
         return 0
-
-
-def eventually(is_true: Callable[[], bool], seconds: float) -> float:
-    """Gives how long it took."""
-    start = time.monotonic()
-    while not is_true():
-        assert time.monotonic() - start < seconds, f"not within {seconds:g} s"
-        time.sleep(0.02)
-    return time.monotonic() - start
 
 
 def submit(server: Server, prompt: str, *arguments: str) -> subprocess.CompletedProcess[str]:
@@ -103,7 +96,9 @@ def submit(server: Server, prompt: str, *arguments: str) -> subprocess.Completed
 
 
 def show(server: Server, job_id: str) -> dict[str, object]:
-    shown: dict[str, object] = httpx.get(f"{server.address}/v1/jobs/{job_id}", trust_env=False).json()
+    shown: dict[str, object] = httpx.get(
+        f"{server.address}/v1/jobs/{job_id}", timeout=HANG_SECONDS, trust_env=False
+    ).json()
     return shown
 
 
@@ -123,19 +118,22 @@ def test_serve_draws_what_is_submitted() -> None:
     assert "Traceback" not in server.log
 
 
-def test_a_killed_server_takes_its_worker_along_and_goes_on_where_it_was() -> None:
+def test_a_killed_server_takes_its_worker_along_and_goes_on_where_it_was(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setenv("DIFFUSERVE_LEASE_SECONDS", "3600")  # no lease runs out within this test
     with started("serve", "--engine-command", SLOW_ENGINE) as server:
         server.wait_until_ready()
         job_id = submit(server, "a star").stdout.strip()
-        eventually(lambda: show(server, job_id)["status"] == "running", 10)
+        block_until(lambda: show(server, job_id)["status"] == "running")
         family = server.family()
         assert len(family) >= 2, "an agent and an engine"
         server.process.kill()
-        assert eventually(lambda: not any(map(is_alive, family)), 5) < 1.5, "the promise is one second"
+        block_until(lambda: not any(map(is_alive, family)))
     with started("serve", "--engine-command", NULL_ENGINE) as server:
         server.wait_until_ready()
         assert submit(server, "another star", "--wait").returncode == 0
-        eventually(lambda: show(server, job_id)["status"] == "succeeded", 10)  # long before a lease runs out
+        block_until(lambda: show(server, job_id)["status"] == "succeeded")
 
 
 def is_alive(process: psutil.Process) -> bool:
@@ -150,7 +148,7 @@ def test_a_worker_that_is_killed_is_started_again() -> None:
         server.wait_until_ready()
         agent = psutil.Process(server.process.pid).children()[0]
         agent.kill()
-        eventually(lambda: agent.pid not in [one.pid for one in server.family()], 5)
+        block_until(lambda: agent.pid not in [one.pid for one in server.family()])
         assert submit(server, "a star", "--wait").returncode == 0
         assert "the worker ended" in server.log
 
@@ -160,13 +158,12 @@ def test_a_signal_stops_the_server_cleanly_even_with_open_requests(number: signa
     with started("serve", "--engine-command", SLOW_ENGINE, "--drain-seconds", "0.2") as server:
         server.wait_until_ready()
         job_id = submit(server, "a star").stdout.strip()
-        eventually(lambda: show(server, job_id)["status"] == "running", 10)
+        block_until(lambda: show(server, job_id)["status"] == "running")
         family = server.family()
-        with httpx.stream("GET", f"{server.address}/v1/jobs/{job_id}/events", trust_env=False) as events:
+        events_url = f"{server.address}/v1/jobs/{job_id}/events"
+        with httpx.stream("GET", events_url, timeout=HANG_SECONDS, trust_env=False) as events:
             assert events.status_code == 200
-            start = time.monotonic()
             assert server.stop(number) == 0, server.log
-            assert time.monotonic() - start < 8
         assert not any(map(is_alive, family))
         assert "Traceback" not in server.log
     with started("api") as server:
@@ -174,28 +171,46 @@ def test_a_signal_stops_the_server_cleanly_even_with_open_requests(number: signa
 
 
 @pytest.mark.alone
-def test_the_control_plane_answers_within_two_seconds_and_without_torch() -> None:
-    """Measured on a machine that does other things as well: the first of three that is fast enough."""
-    blocker = Path("blocked")
-    blocker.mkdir()
+def test_the_control_plane_answers_soon_and_without_torch() -> None:
+    """Compare its start with that of a process that imports what it cannot do without, the least of three."""
+    environment = {**os.environ, "PYTHONPATH": os.pathsep.join([str(blocked_imports()), *sys.path])}
+    served, imported = [], []
+    for _ in range(3):
+        served.append(seconds_until_served(environment))
+        imported.append(seconds_until_imported())
+    assert min(served) < MOST_IMPORT_TIMES * min(imported), (served, imported)
+
+
+def blocked_imports() -> Path:
+    """Return a folder whose modules keep torch and its kind from being imported."""
+    folder = Path("blocked").absolute()
+    folder.mkdir()
     for name in ("torch", "diffusers", "transformers"):
-        (blocker / f"{name}.py").write_text(f"raise ImportError('{name} is blocked')\n", encoding="utf-8")
-    environment = {**os.environ, "PYTHONPATH": str(blocker)}
-    port = free_port()
-    seconds: list[float] = []
-    while len(seconds) < 3 and min(seconds, default=3.0) >= 2.0:
-        start = time.monotonic()
-        process = subprocess.Popen([*DIFFUSERVE, "api", "--port", str(port)], env=environment)
-        try:
-            eventually(lambda: get(f"http://127.0.0.1:{port}/healthz") == 200, 20)
-            seconds.append(time.monotonic() - start)
-            assert get(f"http://127.0.0.1:{port}/readyz") == 503, "no worker has registered"
-            process.terminate()
-            assert process.wait(timeout=10) == 0
-        finally:
-            process.kill()
-            process.wait()
-    assert min(seconds) < 2.0, seconds
+        (folder / f"{name}.py").write_text(f"raise ImportError('{name} is blocked')\n", encoding="utf-8")
+    return folder
+
+
+def seconds_until_served(environment: Mapping[str, str]) -> float:
+    """Return the seconds from the start of a control plane on the same data to its first response."""
+    port, start = free_port(), time.monotonic()
+    process = subprocess.Popen([*DIFFUSERVE, "api", "--port", str(port)], env=environment)
+    try:
+        block_until(lambda: get(f"http://127.0.0.1:{port}/healthz") == 200)
+        seconds = time.monotonic() - start
+        assert get(f"http://127.0.0.1:{port}/readyz") == 503, "no worker has registered"
+        process.terminate()
+        assert process.wait(HANG_SECONDS) == 0
+    finally:
+        process.kill()
+        process.wait()
+    return seconds
+
+
+def seconds_until_imported() -> float:
+    """Return the seconds that a process takes to import the web framework and the database toolkit."""
+    start = time.monotonic()
+    subprocess.run([sys.executable, "-c", "import fastapi, sqlalchemy, uvicorn"], check=True)
+    return time.monotonic() - start
 
 
 def free_port() -> int:
@@ -254,7 +269,7 @@ def test_workers_elsewhere_connect_with_a_key_of_their_own() -> None:
             server.wait_until_ready()
             assert submit(server, "a star", "--wait", "--key", key).returncode == 0
             worker.terminate()
-            assert worker.wait(timeout=20) == 0
+            assert worker.wait(HANG_SECONDS) == 0
         finally:
             worker.kill()
             worker.wait()
@@ -269,16 +284,16 @@ def test_a_job_can_be_watched_and_canceled() -> None:
             stderr=subprocess.PIPE,
             text=True,
         )
-        eventually(lambda: "running" in run("jobs", "list", "--server", server.address).stdout, 20)
+        block_until(lambda: "running" in run("jobs", "list", "--server", server.address).stdout)
         waiting.send_signal(signal.SIGINT)
-        _, errors = waiting.communicate(timeout=20)
+        _, errors = waiting.communicate(timeout=HANG_SECONDS)
         assert waiting.returncode == 130
         assert "jobs cancel" in errors, "the job goes on, and this is how to stop it"
         command = errors.split("`")[1].split()
         assert command[:3] == ["diffuserve", "jobs", "cancel"]
         job_id = command[3]
         assert run(*command[1:], "--server", server.address).returncode == 0
-        eventually(lambda: show(server, job_id)["status"] == "canceled", 10)
+        block_until(lambda: show(server, job_id)["status"] == "canceled")
         shown = run("jobs", "show", job_id, "--server", server.address, "--json").stdout
         assert json.loads(shown)["status"] == "canceled"
 

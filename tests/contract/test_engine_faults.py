@@ -14,6 +14,7 @@ from diffuserve.engine.engine import Engine
 from diffuserve.engine.outputs import GenerationResult
 from diffuserve.models.base import DenoiseInput, Pipeline
 from diffuserve.testing.fake_pipeline import FakePipeline
+from support.images import psnr
 
 CULPRIT = "the culprit"
 
@@ -48,7 +49,7 @@ def assert_only_the_culprit_fails(pipeline: Pipeline, kind: type[DiffuserveError
     assert type(outcomes.pop(3)) is kind
     for outcome, alone in zip(outcomes, expected, strict=True):
         assert isinstance(outcome, GenerationResult)
-        assert outcome.images[0].tobytes() == alone.images[0].tobytes()
+        assert psnr(outcome.images[0], alone.images[0]) >= 50
 
 
 @pytest.mark.parametrize("phase", ["on_encode", "on_denoise", "on_decode"])
@@ -145,10 +146,7 @@ def test_flux_images_do_not_change_when_a_neighbour_fails(
     assert type(outcomes.pop(3)) is kind
     for outcome, alone in zip(outcomes, expected, strict=True):
         assert isinstance(outcome, GenerationResult)
-        difference = [
-            abs(a - b) for a, b in zip(outcome.images[0].tobytes(), alone.images[0].tobytes(), strict=True)
-        ]
-        assert max(difference) <= 1
+        assert psnr(outcome.images[0], alone.images[0]) >= 50
 
 
 def test_a_failure_keeps_no_tensors_alive(fake: FakePipeline, fake_engine: Engine) -> None:

@@ -258,12 +258,10 @@ def test_nothing_is_lost_on_postgresql(postgres: PostgresServer) -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.timeout(900)
 def test_nothing_is_lost_on_sqlite_in_many_runs() -> None:
     _on_sqlite(examples=150, steps=80)
 
 
 @pytest.mark.slow
-@pytest.mark.timeout(900)
 def test_nothing_is_lost_on_postgresql_in_many_runs(postgres: PostgresServer) -> None:
     _on_postgresql(postgres, examples=100, steps=80)

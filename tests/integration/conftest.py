@@ -17,6 +17,7 @@ from diffuserve.worker.admission import Memory
 from diffuserve.worker.agent import WorkerAgent
 from diffuserve.worker.config import EngineProcessConfig, WorkerConfig
 from support.plane import NULL_ENGINE, Plane
+from support.waiting import HANG_SECONDS
 
 
 @pytest.fixture
@@ -56,4 +57,4 @@ async def start(plane: Plane) -> AsyncGenerator[Callable[..., WorkerAgent]]:
     yield start
     for agent, task in running:
         agent.drain()
-        await asyncio.wait({task}, timeout=10)
+        await asyncio.wait({task}, timeout=HANG_SECONDS)

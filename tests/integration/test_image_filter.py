@@ -18,7 +18,8 @@ from diffuserve.events.base import job_topic
 from diffuserve.media.image_file import read_parameters
 from diffuserve.worker.agent import WorkerAgent
 from diffuserve.worker.config import ImageOptions
-from support.plane import Plane, eventually, until
+from support.plane import Plane, until
+from support.waiting import eventually
 
 Start = Callable[..., WorkerAgent]
 REAL: dict[str, Any] = {"engine_command": (), "model": "tiny-flux", "device": "cpu"}
@@ -34,7 +35,7 @@ async def draw(plane: Plane, status: JobStatus) -> tuple[Job, list[str]]:
     """A job and the kinds of its news, once it has ended."""
     job = await plane.submit(model="tiny-flux", input=STAR, num_previews=2)
     with plane.bus.subscribe(job_topic(job.id)) as news:
-        job = await until(plane, job, status, 40.0)
+        job = await until(plane, job, status)
         heard = []
         while (message := await news.get(0.1)) is not None:
             heard.append(str(message["type"]))
@@ -122,7 +123,7 @@ async def test_a_filter_that_cannot_be_loaded_ends_the_worker(
     plane: Plane, start: Start, capfd: pytest.CaptureFixture[str]
 ) -> None:
     agent = start(**REAL, images=ImageOptions(image_filter="transformers:/nowhere"))
-    await eventually(agent.over.done, 40.0)  # type: ignore[attr-defined]
+    await eventually(agent.over.done)  # type: ignore[attr-defined]
     assert agent.over.result() == 2  # type: ignore[attr-defined]
     assert "image_filter='transformers:/nowhere'" in capfd.readouterr().err
     job = await plane.submit(model="tiny-flux", input=STAR)

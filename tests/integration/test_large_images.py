@@ -6,6 +6,7 @@ import pytest
 from diffuserve.domain.params import GenerationParams
 from diffuserve.engine.engine import Engine
 from diffuserve.models.flux import vae
+from support.images import psnr
 
 
 def test_tiles_bound_memory_and_give_nearly_the_whole_image(
@@ -22,5 +23,5 @@ def test_tiles_bound_memory_and_give_nearly_the_whole_image(
 
 def test_images_below_the_size_are_decoded_whole_again(tiny_engine: Engine) -> None:
     params = GenerationParams(prompt="a red circle", width=128, height=128, num_inference_steps=1, seed=1)
-    first, second = (tiny_engine.generate([params])[0].images[0].tobytes() for _ in range(2))
-    assert first == second
+    first, second = (tiny_engine.generate([params])[0].images[0] for _ in range(2))
+    assert psnr(first, second) >= 50

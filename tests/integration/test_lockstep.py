@@ -6,12 +6,13 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 
-import numpy as np
 import pytest
 from PIL import Image
 
 from diffuserve.testing.checkpoints import write_flux_checkpoint
+from support.images import psnr
 from support.lockstep_program import draw, load, mixed_requests, write
+from support.waiting import HANG_SECONDS
 
 _FAULTS = ("start", "denoise", "decode")
 
@@ -26,7 +27,9 @@ def run_ranks(num_ranks: int, folder: Path, *options: str) -> list[str | None]:
     """Under a real torchrun; what each request failed with."""
     command = (sys.executable, "-m", "torch.distributed.run", "--standalone", f"--nproc-per-node={num_ranks}")
     program = ("-m", "support.lockstep_program", "--out", str(folder), *options)
-    done = subprocess.run([*command, *program], capture_output=True, text=True, timeout=150, check=False)
+    done = subprocess.run(
+        [*command, *program], capture_output=True, text=True, timeout=2 * HANG_SECONDS, check=False
+    )
     assert done.returncode == 0, done.stderr[-4_000:]
     errors: list[str | None] = json.loads((folder / "errors.json").read_text())
     return errors
@@ -36,16 +39,11 @@ def draw_alone(model: str, folder: Path) -> None:
     write(folder, draw(load(model, None), None, model == "fake"))
 
 
-def psnr(left: Path, right: Path) -> float:
-    a, b = (np.asarray(Image.open(path), dtype=float) for path in (left, right))
-    return float(10 * np.log10(255**2 / max(np.mean((a - b) ** 2), 1e-12)))
-
-
 def compare(ours: Path, alone: Path, without: Sequence[int] = ()) -> None:
     """Every image that was drawn, against the one that a single rank draws."""
     expected = {path.name for path in alone.glob("*.png") if int(path.name[0]) not in without}
     assert {path.name for path in ours.glob("*.png")} == expected
-    assert all(psnr(ours / name, alone / name) >= 50 for name in expected)
+    assert all(psnr(Image.open(ours / name), Image.open(alone / name)) >= 50 for name in expected)
     assert len({(alone / name).read_bytes() for name in expected}) > len(expected) / 2, "all the same"
 
 

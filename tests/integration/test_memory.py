@@ -66,7 +66,6 @@ def count_tensors() -> int:
     return sum(1 for one in gc.get_objects() if type(one) is torch.Tensor)
 
 
-@pytest.mark.timeout(240)
 @pytest.mark.slow
 def test_memory_is_flat_over_two_thousand_requests_with_aborts_and_failures(tiny_engine: Engine) -> None:
     faulty: Pipeline = SometimesFaulty(tiny_engine.pipeline)  # type: ignore[assignment]

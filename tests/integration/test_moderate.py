@@ -5,7 +5,7 @@ import json
 import signal
 import subprocess
 import sys
-import time
+import threading
 from collections.abc import AsyncIterator, Iterator, Mapping
 from pathlib import Path
 from typing import Any
@@ -23,6 +23,7 @@ from diffuserve.safety.moderation import ModerationClassifier
 from diffuserve.safety.moderation_app import ModerationLimits, create_moderation_app
 from diffuserve.safety.text_checkpoint import TextCheckpoint
 from support.text_classifiers import write_text_checkpoint
+from support.waiting import HANG_SECONDS, eventually
 
 LABELS = ("OK", "sexual", "hate/threatening", "violence")
 PROMPTS = ("a red circle", "a blue dog a gun", "", "what is not known")
@@ -141,19 +142,20 @@ async def test_bad_requests_are_refused_as_openai_does(
 
 
 class Stuck:
-    """A classifier that waits for a word, and fails on another."""
+    """A classifier that gives no scores before it is released, and fails for the text `fail`."""
 
     name = "stuck"
 
     def __init__(self) -> None:
         self.num_running = self.most_running = 0
+        self.released = threading.Event()
 
     def scores(self, text: str) -> Mapping[str, float]:
         if text == "fail":
             raise ValueError("NaN")
         self.num_running += 1
         self.most_running = max(self.most_running, self.num_running)
-        time.sleep(0.2)
+        assert self.released.wait(HANG_SECONDS)
         self.num_running -= 1
         return {"hate": 0.0}
 
@@ -167,8 +169,10 @@ async def test_no_more_requests_wait_than_said_and_calls_do_not_overlap() -> Non
     app = create_moderation_app(stuck, ModerationLimits(max_waiting=2))
     transport = httpx.ASGITransport(app)
     async with httpx.AsyncClient(transport=transport, base_url="http://app") as client:
-        statuses = await asyncio.gather(*(post(client, "a") for _ in range(4)))
-        assert sorted(statuses) == [200, 200, 503, 503]
+        calls = [asyncio.create_task(post(client, "a")) for _ in range(4)]
+        await eventually(lambda: sum(call.done() for call in calls) == 2)
+        stuck.released.set()
+        assert sorted(await asyncio.gather(*calls)) == [200, 200, 503, 503]
         assert stuck.most_running == 1
         assert await post(client, "fail") == 500
         assert await post(client, "a") == 200, "one text's failure fails that text alone"
@@ -237,7 +241,7 @@ async def test_the_command_serves_until_it_is_stopped(process: subprocess.Popen[
     assert found["violence"] == pytest.approx(pipeline_scores(folder, "a gun")["violence"], abs=1e-6)
     assert httpx.post(f"{address}/v1/moderations", json={"input": ["a"] * 3}).status_code == 400
     process.send_signal(signal.SIGTERM)
-    assert process.wait(timeout=20) == 0
+    assert process.wait(timeout=HANG_SECONDS) == 0
 
 
 @pytest.mark.parametrize(

@@ -15,18 +15,12 @@ from diffuserve.engine.config import EngineConfig
 from diffuserve.engine.engine import Engine
 from diffuserve.models.bundled import bundled_models
 from diffuserve.testing.checkpoints import write_flux_checkpoint
+from support.images import psnr
 
 MIN_PSNR = 50.0  # decibel, float32 on a CPU
 PROMPTS = ("a red circle", "a small yellow star at the top left on a blue background", "ring " * 40, "x")
 
 Kind = Literal["schnell", "dev"]
-
-
-def psnr(one: Image, other: Image) -> float:
-    """Peak signal-to-noise ratio of two 8-bit images, in decibel."""
-    difference = np.asarray(one, dtype=np.float64) - np.asarray(other, dtype=np.float64)
-    error = float((difference**2).mean())
-    return float("inf") if error == 0 else 10 * float(np.log10(255**2 / error))
 
 
 def load_reference(folder: Path) -> Any:

@@ -17,8 +17,9 @@ from diffuserve.storage.bucket import BucketArtifactStore
 from diffuserve.worker import result_reporter
 from diffuserve.worker.agent import WorkerAgent
 from support.faulty_proxy import Answer, CutAnswer, CutRequest, FaultyProxy
-from support.plane import NULL_ENGINE, Plane, eventually, until
+from support.plane import NULL_ENGINE, Plane, until
 from support.s3 import S3Server, bucket_at
+from support.waiting import HANG_SECONDS, eventually
 
 Start = Callable[..., WorkerAgent]
 STAR = {"model": "null", "input": {"prompt": "a star"}}
@@ -47,7 +48,7 @@ async def agent(plane: Plane, ledger: Path) -> AsyncGenerator[psutil.Process]:
     environment = {"PATH": "/usr/bin:/bin", "DIFFUSERVE_CACHE_DIR": str(ledger.parent)}
     with subprocess.Popen([*command, "--engine-command", engine], env=environment) as process:
         try:
-            await eventually(partial(registered, plane), 20.0)
+            await eventually(partial(registered, plane))
             yield psutil.Process(process.pid)
         finally:
             process.kill()
@@ -62,7 +63,7 @@ async def finished(http: httpx.AsyncClient, job: dict[str, Any]) -> dict[str, An
 async def test_images_go_to_the_bucket_and_outlive_its_troubles(
     plane: Plane, agent: psutil.Process, proxy: FaultyProxy, s3: S3Server, bucket: str, ledger: Path
 ) -> None:
-    async with httpx.AsyncClient(base_url=plane.url, timeout=40) as http:
+    async with httpx.AsyncClient(base_url=plane.url, timeout=HANG_SECONDS) as http:
         job = await finished(http, (await http.post("/v1/jobs", json=STAR)).json())
         (artifact,) = job["result"]["artifacts"]
         image = await http.get(artifact["url"])

@@ -23,6 +23,7 @@ from gcp_storage_emulator.server import create_server
 from obstore.store import GCSStore
 
 from diffuserve.storage.bucket import BucketArtifactStore
+from support.waiting import HANG_SECONDS
 
 _NUMBERS = itertools.count()
 
@@ -34,7 +35,7 @@ class GcsServer:
         self._emulator = create_server("127.0.0.1", 0, in_memory=True)
         self._emulator.start()
         port = self._emulator._api._httpd.server_address[1]
-        self.api = httpx.Client(base_url=f"http://127.0.0.1:{port}/storage/v1", timeout=10.0)
+        self.api = httpx.Client(base_url=f"http://127.0.0.1:{port}/storage/v1", timeout=HANG_SECONDS)
         self._media = f"http://127.0.0.1:{port}"
         handler = type("Handler", (_XmlApi,), {"api": self.api, "media": self._media})
         self._front = ThreadingHTTPServer(("127.0.0.1", 0), handler)

@@ -11,6 +11,7 @@ from pydantic import TypeAdapter
 
 from diffuserve.domain.model_spec import ModelSpec
 from diffuserve.domain.worker import Lease
+from support.waiting import HANG_SECONDS
 
 PNG = base64.b64decode(
     "iVBORw0KGgoAAAANSUhEUgAAAAEAAAABCAYAAAAfFcSJAAAADUlEQVR42mNk+M9QDwADhgGAWjR9awAAAABJRU5ErkJggg=="
@@ -53,7 +54,7 @@ class HandWorker:
             f"/v1/workers/{self.id}/claim",
             params={"wait": wait},
             json={"claim_id": claim_id or secrets.token_hex(8), "num_jobs": num_jobs},
-            timeout=wait + 10,
+            timeout=wait + HANG_SECONDS,
         )
         return _LEASES.validate_python(answer.raise_for_status().json()["leases"])
 

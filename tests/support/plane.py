@@ -3,7 +3,6 @@
 import asyncio
 import socket
 import sys
-from collections.abc import Awaitable, Callable
 from pathlib import Path
 from typing import Any
 
@@ -19,8 +18,9 @@ from diffuserve.jobs.config import StoreConfig
 from diffuserve.jobs.store import JobStore
 from diffuserve.storage.bucket import BucketArtifactStore
 from diffuserve.storage.local import LocalArtifactStore
+from support.waiting import eventually
 
-LEASE_SECONDS = 3.0
+LEASE_SECONDS = 3_600.0  # no lease runs out while the machine stalls; `Plane.expire` ends one
 NULL_ENGINE = (sys.executable, "-m", "diffuserve.testing.null_engine")
 
 
@@ -55,27 +55,27 @@ class Plane:
         return await self.store.jobs.submit(NewJob(tenant_id="ada", model=model, cost_seconds=0.1, **values))
 
     async def expire(self, job: Job) -> None:
-        """As if nobody had renewed its lease."""
-        leases = schema.leases
-        late = sa.update(leases).where(leases.c.job_id == job.id).values(expires_at=0.0)
-        await self.store.database.write(lambda transaction: transaction.execute(late))
+        """Let the job's lease run out, as if nobody had renewed it."""
+        await self._change_lease(job, expires_at=0.0)
+
+    async def run_over_time(self, job: Job) -> None:
+        """Let the job reach its timeout."""
+        await self._change_lease(job, stop_at=0.0)
 
     async def status(self, job: Job) -> JobStatus:
         return (await self.store.jobs.get(job.id)).status
 
-
-async def eventually(check: Callable[[], Awaitable[bool] | bool], seconds: float = 10.0) -> None:
-    async with asyncio.timeout(seconds):
-        while True:
-            answer = check()
-            if answer if isinstance(answer, bool) else await answer:
-                return
-            await asyncio.sleep(0.03)
+    async def _change_lease(self, job: Job, **values: float) -> None:
+        leases = schema.leases
+        change = sa.update(leases).where(leases.c.job_id == job.id).values(**values)
+        await self.store.database.write(lambda transaction: transaction.execute(change))
 
 
-async def until(plane: Plane, job: Job, status: JobStatus, seconds: float = 10.0) -> Job:
-    async def reached() -> bool:
+async def until(plane: Plane, job: Job, status: JobStatus) -> Job:
+    """Return the job once it has this status."""
+
+    async def is_reached() -> bool:
         return await plane.status(job) is status
 
-    await eventually(reached, seconds)
+    await eventually(is_reached)
     return await plane.store.jobs.get(job.id)

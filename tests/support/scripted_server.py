@@ -5,7 +5,7 @@ import json
 from collections import deque
 from collections.abc import AsyncGenerator, Mapping
 from contextlib import asynccontextmanager, suppress
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from support.http_request import Asked, read_request
@@ -100,6 +100,12 @@ async def scripted() -> AsyncGenerator[ScriptedServer]:
     for task in open_connections:
         task.cancel()
     await asyncio.gather(*open_connections, return_exceptions=True)
+
+
+def too_slow(reply: Reply) -> list[Reply]:
+    """Return `reply` in two ways that take ten minutes: late as a whole, and a byte at a time."""
+    padded = reply.body + b" " * 6_000  # JSON ends with any number of blanks
+    return [replace(reply, delay_seconds=600.0), replace(reply, content=padded, drip_seconds=0.1)]
 
 
 def chat_reply(text: str | None, *, finish_reason: str = "stop", refusal: str | None = None) -> Reply:

@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 from ssl import SSLContext
 
 from support.http_request import Asked, read_request
+from support.waiting import HANG_SECONDS
 
 
 @dataclass
@@ -24,7 +25,7 @@ class WebhookReceiver:
     def url(self) -> str:
         return f"http://127.0.0.1:{self.port}/hook"
 
-    async def wait_for(self, count: int, seconds: float = 10.0) -> list[Asked]:
+    async def wait_for(self, count: int, seconds: float = HANG_SECONDS) -> list[Asked]:
         """Raises `TimeoutError` unless so many have come."""
         async with asyncio.timeout(seconds):
             while len(self.received) < count:

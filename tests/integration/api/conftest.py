@@ -18,6 +18,7 @@ from diffuserve.jobs.config import StoreConfig
 from diffuserve.jobs.store import JobStore
 from diffuserve.storage.local import LocalArtifactStore
 from support.hand_worker import HandWorker
+from support.waiting import HANG_SECONDS
 
 
 @pytest.fixture
@@ -94,7 +95,7 @@ async def serving(app: FastAPI) -> AsyncGenerator[str]:
     config = uvicorn.Config(app, port=0, log_config=None, timeout_graceful_shutdown=1)
     server = _Server(config)
     task = asyncio.create_task(server.serve())
-    async with asyncio.timeout(10):
+    async with asyncio.timeout(HANG_SECONDS):
         while not server.started:
             await asyncio.sleep(0.01)
     port = server.servers[0].sockets[0].getsockname()[1]

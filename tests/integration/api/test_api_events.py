@@ -16,13 +16,14 @@ from diffuserve.domain.tenant import Role
 from diffuserve.events.memory import MemoryEventBus
 from diffuserve.jobs.store import JobStore
 from support.hand_worker import PNG, HandWorker
+from support.waiting import HANG_SECONDS
 
 CAT = {"input": {"prompt": "a cat"}}
 
 
 @pytest.fixture
 async def web(server: str) -> AsyncGenerator[httpx.AsyncClient]:
-    async with httpx.AsyncClient(base_url=server, timeout=20) as web:
+    async with httpx.AsyncClient(base_url=server, timeout=HANG_SECONDS) as web:
         yield web
 
 
@@ -33,20 +34,20 @@ async def job_id(http: httpx.AsyncClient, worker: HandWorker) -> str:
 
 async def read(web: httpx.AsyncClient, path: str, **headers: str) -> list[ServerSentEvent]:
     """The whole stream, which must end by itself."""
-    async with asyncio.timeout(15), aconnect_sse(web, "GET", path, headers=headers) as source:
+    async with asyncio.timeout(HANG_SECONDS), aconnect_sse(web, "GET", path, headers=headers) as source:
         assert source.response.headers["content-type"].startswith("text/event-stream")
         return [event async for event in source.aiter_sse()]
 
 
 async def watched(bus: MemoryEventBus, job_id: str) -> None:
-    async with asyncio.timeout(5):
+    async with asyncio.timeout(HANG_SECONDS):
         while not bus.is_watched(f"job:{job_id}"):
             await asyncio.sleep(0.001)
 
 
 async def shut(web: httpx.AsyncClient) -> None:
     """The first key shuts a running server in a moment."""
-    async with asyncio.timeout(5):
+    async with asyncio.timeout(HANG_SECONDS):
         while (await web.get("/v1/jobs")).status_code != 401:
             await asyncio.sleep(0.02)
 
@@ -64,7 +65,7 @@ async def test_a_stream_tells_a_jobs_whole_life(
     """Each act of the worker answers what the stream has told of the one before."""
     lease: Any = None
     told: list[dict[str, Any]] = []
-    async with asyncio.timeout(15), aconnect_sse(web, "GET", f"/v1/jobs/{job_id}/events") as source:
+    async with asyncio.timeout(HANG_SECONDS), aconnect_sse(web, "GET", f"/v1/jobs/{job_id}/events") as source:
         async for event in source.aiter_sse():
             told.append(json.loads(event.data))
             assert told[-1]["type"] == event.event
@@ -133,10 +134,10 @@ async def test_a_stream_pings_while_nothing_happens(
         "scheme": "http",
     }
     serving = asyncio.create_task(app(scope, receive, send))
-    async with asyncio.timeout(5):
+    async with asyncio.timeout(HANG_SECONDS):
         await pinged.wait()
     await http.post(f"/v1/jobs/{job_id}/cancel")
-    await asyncio.wait_for(serving, 5)
+    await asyncio.wait_for(serving, HANG_SECONDS)
     assert any(b"event: canceled" in chunk for chunk in from_server)
 
 
@@ -155,11 +156,11 @@ async def test_a_socket_tells_the_same_envelopes_and_closes_with_1000(
     await run(worker)
     streamed = [json.loads(event.data) for event in await read(web, f"/v1/jobs/{job_id}/events")]
     url = server.replace("http", "ws") + f"/v1/jobs/{job_id}/ws"
-    async with asyncio.timeout(10), websockets.connect(url) as socket:
+    async with asyncio.timeout(HANG_SECONDS), websockets.connect(url) as socket:
         told = [json.loads(message) async for message in socket]
     assert told == streamed
     assert socket.close_code == 1000
-    async with asyncio.timeout(10), websockets.connect(f"{url}?after=2") as socket:
+    async with asyncio.timeout(HANG_SECONDS), websockets.connect(f"{url}?after=2") as socket:
         assert [json.loads(message)["type"] async for message in socket] == ["succeeded"]
 
 
@@ -169,7 +170,7 @@ async def test_a_socket_that_is_left_is_not_followed_on(
     async with websockets.connect(server.replace("http", "ws") + f"/v1/jobs/{job_id}/ws") as socket:
         assert json.loads(await socket.recv())["type"] == "queued"
         assert bus.is_watched(f"job:{job_id}")
-    async with asyncio.timeout(5):
+    async with asyncio.timeout(HANG_SECONDS):
         while bus.is_watched(f"job:{job_id}"):
             await asyncio.sleep(0.01)
 

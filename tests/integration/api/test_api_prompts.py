@@ -28,6 +28,7 @@ from diffuserve.safety.prompt import PolicyFilter
 from diffuserve.storage.local import LocalArtifactStore
 from support.hand_worker import HandWorker
 from support.scripted_server import ScriptedServer, chat_reply, moderation_reply
+from support.waiting import HANG_SECONDS
 
 POLICY = parse_policy(
     """
@@ -212,7 +213,7 @@ class TestElsewhere:
 
     @pytest.fixture
     def classifier(self, elsewhere: ScriptedServer) -> TextClassifier:
-        return ModerationClassifier(elsewhere.url, timeout_seconds=0.3)
+        return ModerationClassifier(elsewhere.url, timeout_seconds=HANG_SECONDS)
 
     async def test_its_score_blocks(
         self, http: httpx.AsyncClient, worker: HandWorker, elsewhere: ScriptedServer
@@ -251,7 +252,9 @@ class TestElsewhere:
 class TestExpansion:
     @pytest.fixture
     def expander(self, elsewhere: ScriptedServer) -> PromptExpander:
-        return CachedExpander(ChatExpander(ChatConfig(url=elsewhere.url, model="m", timeout_seconds=0.3)))
+        return CachedExpander(
+            ChatExpander(ChatConfig(url=elsewhere.url, model="m", timeout_seconds=HANG_SECONDS))
+        )
 
     async def test_a_job_that_asks_gets_a_longer_prompt(
         self, http: httpx.AsyncClient, worker: HandWorker, elsewhere: ScriptedServer

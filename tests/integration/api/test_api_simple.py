@@ -9,6 +9,7 @@ import pytest
 import websockets
 
 from support.hand_worker import PNG, HandWorker
+from support.waiting import HANG_SECONDS
 
 
 async def generate(http: httpx.AsyncClient, **body: Any) -> dict[str, Any]:
@@ -101,7 +102,7 @@ async def test_a_socket_shows_each_change_and_closes_after_the_last(
         await worker.report(lease, 2, 4)
         told.append(json.loads(await socket.recv()))
         await worker.complete(lease)
-        async with asyncio.timeout(10):
+        async with asyncio.timeout(HANG_SECONDS):
             told += [json.loads(message) async for message in socket]
     assert [(one["status"], one["progress"]) for one in told] == [
         ("pending", 0.0),

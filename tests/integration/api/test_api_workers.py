@@ -1,16 +1,26 @@
 """The routes that workers use."""
 
 import asyncio
+from collections.abc import Callable
 
 import httpx
 import pytest
+from fastapi import FastAPI
 
+from diffuserve.api.config import ApiConfig
 from diffuserve.events.base import QUEUE, worker_topic
 from diffuserve.events.memory import MemoryEventBus
 from diffuserve.storage.local import LocalArtifactStore
 from support.hand_worker import PNG, HandWorker
+from support.waiting import HANG_SECONDS
 
 CAT = {"input": {"prompt": "a cat"}}
+
+
+@pytest.fixture
+def app(make_app: Callable[[ApiConfig], FastAPI]) -> FastAPI:
+    """Look for changes so seldom that only the event bus tells of them."""
+    return make_app(ApiConfig(look_seconds=1_000.0))
 
 
 async def submit(http: httpx.AsyncClient) -> str:
@@ -18,7 +28,7 @@ async def submit(http: httpx.AsyncClient) -> str:
 
 
 async def watched(bus: MemoryEventBus, topic: str) -> None:
-    async with asyncio.timeout(5):
+    async with asyncio.timeout(HANG_SECONDS):
         while not bus.is_watched(topic):
             await asyncio.sleep(0)
 
@@ -50,7 +60,7 @@ async def test_a_waiting_claim_ends_with_the_next_job(
     waiting = asyncio.create_task(worker.claim(wait=20))
     await watched(bus, QUEUE)
     job_id = await submit(http)
-    [lease] = await asyncio.wait_for(waiting, 5)
+    [lease] = await asyncio.wait_for(waiting, HANG_SECONDS)
     assert (lease.job_id, lease.lease_token, lease.attempt) == (job_id, 1, 1)
 
 
@@ -75,7 +85,7 @@ async def test_a_cancel_reaches_a_waiting_worker_at_once(
     waiting = asyncio.create_task(http.get(path, params={"wait": 20}, timeout=30))
     await watched(bus, worker_topic(worker.id))
     await http.post(f"/v1/jobs/{job_id}/cancel")
-    assert (await asyncio.wait_for(waiting, 2)).json()["cancel"] == [job_id]
+    assert (await asyncio.wait_for(waiting, HANG_SECONDS)).json()["cancel"] == [job_id]
     known = await http.get(path, params={"wait": 0.1, "known": f"other,{job_id}"})
     assert known.json() == {"cancel": [], "lost": [], "drain": False}
 
@@ -94,7 +104,7 @@ async def test_a_lost_lease_is_told(http: httpx.AsyncClient, worker: HandWorker,
     waiting = asyncio.create_task(http.get(path, params={"wait": 20}, timeout=30))
     await watched(bus, worker_topic(worker.id))
     bus.publish(worker_topic(worker.id), {"type": "lost", "job_id": "job_1"})
-    assert (await asyncio.wait_for(waiting, 2)).json()["lost"] == ["job_1"]
+    assert (await asyncio.wait_for(waiting, HANG_SECONDS)).json()["lost"] == ["job_1"]
 
 
 async def test_a_stale_token_changes_nothing(

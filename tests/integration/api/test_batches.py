@@ -16,6 +16,7 @@ from diffuserve.domain.tenant import Plan
 from diffuserve.jobs.config import StoreConfig
 from diffuserve.jobs.store import JobStore
 from support.hand_worker import PNG, HandWorker
+from support.waiting import HANG_SECONDS
 
 JSONL = {"content-type": "application/jsonl"}
 
@@ -202,12 +203,12 @@ async def test_a_batch_can_be_canceled(http: httpx.AsyncClient, worker: HandWork
     canceled = await http.post(batch["urls"]["cancel"])
     assert canceled.status_code == 202
     assert canceled.json()["status"] == "canceling"
-    async with asyncio.timeout(10):
+    async with asyncio.timeout(HANG_SECONDS):
         while (await get(http, batch))["counts"]["queued"]:
             await asyncio.sleep(0.01)
     assert lease.job_id in (await worker.beat(lease))["cancel"]
     await worker.complete(lease)
-    async with asyncio.timeout(10):
+    async with asyncio.timeout(HANG_SECONDS):
         while (await get(http, batch))["status"] != "canceled":
             await asyncio.sleep(0.01)
     assert (await http.post(batch["urls"]["cancel"])).status_code == 200

@@ -13,11 +13,12 @@ from openai import AsyncOpenAI, OpenAI
 from diffuserve.domain.tenant import Role
 from diffuserve.jobs.store import JobStore
 from support.hand_worker import PNG, HandWorker
+from support.waiting import HANG_SECONDS
 
 
 @pytest.fixture
 async def client(server: str) -> AsyncGenerator[AsyncOpenAI]:
-    async with AsyncOpenAI(base_url=f"{server}/v1", api_key="any", timeout=20) as client:
+    async with AsyncOpenAI(base_url=f"{server}/v1", api_key="any", timeout=HANG_SECONDS) as client:
         yield client
 
 
@@ -126,7 +127,7 @@ async def test_keys_are_asked_for_in_openais_words(
     client: AsyncOpenAI, store: JobStore, http: httpx.AsyncClient, worker: HandWorker
 ) -> None:
     _, secret = await store.keys.create(Role.TENANT, tenant_id="ada")
-    async with asyncio.timeout(5):
+    async with asyncio.timeout(HANG_SECONDS):
         while (await http.get("/v1/models")).status_code != 401:  # the first key shuts a running server
             await asyncio.sleep(0.02)
     with pytest.raises(openai.AuthenticationError) as refused:
@@ -162,16 +163,16 @@ async def test_a_stream_whose_job_failed_ends_with_an_error(client: AsyncOpenAI,
 async def test_a_client_that_goes_away_cancels_its_job(
     server: str, worker: HandWorker, http: httpx.AsyncClient, stream: bool, is_running: bool
 ) -> None:
-    async with httpx.AsyncClient(base_url=server) as leaver:
+    async with httpx.AsyncClient(base_url=server, timeout=HANG_SECONDS) as leaver:
         body = {"prompt": "a cat", "stream": stream}
         asking = asyncio.create_task(leaver.post("/v1/images/generations", json=body))
-        async with asyncio.timeout(10):
+        async with asyncio.timeout(HANG_SECONDS):
             while not await jobs(http):
                 await asyncio.sleep(0.01)
         if is_running:
             await worker.claim()
         asking.cancel()
     wanted = "canceling" if is_running else "canceled"
-    async with asyncio.timeout(5):
+    async with asyncio.timeout(HANG_SECONDS):
         while (await jobs(http))[0]["status"] != wanted:
             await asyncio.sleep(0.01)

@@ -28,6 +28,7 @@ from diffuserve.jobs.config import StoreConfig
 from diffuserve.jobs.store import JobStore
 from diffuserve.storage.local import LocalArtifactStore
 from support.hand_worker import HandWorker
+from support.waiting import HANG_SECONDS
 
 MODES = (schemathesis.GenerationMode.POSITIVE, schemathesis.GenerationMode.NEGATIVE)
 CHECKS = [
@@ -68,7 +69,7 @@ class LiveApi:
         while not server.started:
             await asyncio.sleep(0.01)
         self.url = f"http://127.0.0.1:{server.servers[0].sockets[0].getsockname()[1]}"
-        async with httpx.AsyncClient(base_url=self.url, timeout=10) as http:
+        async with httpx.AsyncClient(base_url=self.url, timeout=HANG_SECONDS) as http:
             await self._meet(http)
         server.should_exit = True
         await serving
@@ -106,10 +107,10 @@ def live_api(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFa
     api = LiveApi(folder, database)
     thread = threading.Thread(target=lambda: asyncio.run(api.run()))
     thread.start()
-    assert api.started.wait(20)
+    assert api.started.wait(HANG_SECONDS)
     yield api
     api.stop.set()
-    thread.join(20)
+    thread.join(HANG_SECONDS)
     assert not thread.is_alive()
 
 
@@ -189,6 +190,6 @@ def test_no_request_breaks_the_server_and_every_answer_is_documented(live_api: L
         if is_known:
             known = {name: live_api.known[name] for name in case.path_parameters if name in live_api.known}
             case.path_parameters.update(known)
-        case.call_and_validate(live_api.url, checks=CHECKS, timeout=10)
+        case.call_and_validate(live_api.url, checks=CHECKS, timeout=HANG_SECONDS)
 
     ask()

@@ -12,6 +12,7 @@ from diffuserve.domain.job import Band, Job, JobEvent, JobStatus
 from diffuserve.events.base import job_topic
 from diffuserve.events.memory import MemoryEventBus
 from diffuserve.jobs.store import JobStore
+from support.waiting import HANG_SECONDS
 
 QUEUED = Job(
     id="job_1",
@@ -73,7 +74,7 @@ def make_watcher(store: OneJob, bus: MemoryEventBus, poll_seconds: float) -> Job
 
 
 async def types(watcher: JobWatcher, after: int = 0) -> list[str]:
-    async with asyncio.timeout(5):
+    async with asyncio.timeout(HANG_SECONDS):
         return [
             event.type if isinstance(event, JobEvent) else event["type"]
             async for event in watcher.events("job_1", after)
@@ -131,5 +132,6 @@ async def test_a_job_that_failed_once_and_was_queued_again_is_followed_on(
 
 
 async def test_a_wait_ends_in_time(store: OneJob, bus: MemoryEventBus) -> None:
-    job = await asyncio.wait_for(make_watcher(store, bus, poll_seconds=1000).final("job_1", 0.02), 5)
+    waiting = make_watcher(store, bus, poll_seconds=1000).final("job_1", 0.02)
+    job = await asyncio.wait_for(waiting, HANG_SECONDS)
     assert job.status is JobStatus.QUEUED

@@ -26,6 +26,7 @@ from diffuserve.worker.config import ImageOptions
 from diffuserve.worker.engine_host import EngineHost
 from diffuserve.worker.image_output import ImageOutput, in_background, open_desk
 from diffuserve.worker.messages import Add, Done, Failed, Judged, Message, Moved, Previewed, Ready, Stop
+from support.waiting import HANG_SECONDS
 
 M = TypeVar("M", bound=Message)
 NO_FILTER = ImageOutput(None, "fake")
@@ -48,7 +49,7 @@ class _Link:
 
     def wait_for(self, check: Callable[[], bool]) -> None:
         with self.news:
-            assert self.news.wait_for(check, 20.0), self.said
+            assert self.news.wait_for(check, HANG_SECONDS), self.said
 
 
 @dataclass
@@ -76,7 +77,7 @@ def serve(fake: FakePipeline, desk: ImageOutput, jobs: Sequence[Add]) -> _Link:
             host.handle(job)
         link.wait_for(lambda: len(link.all(Done)) + len(link.all(Failed)) == len(jobs))
         host.handle(Stop())
-        running.join(20.0)
+        running.join(HANG_SECONDS)
     return link
 
 
@@ -208,7 +209,7 @@ def test_steps_go_on_while_the_filter_looks(fake: FakePipeline, tmp_path: Path) 
 
     def hold(_image: Image.Image) -> Action:
         looked_at.set()
-        assert released.wait(20.0)
+        assert released.wait(HANG_SECONDS)
         return Action.ALLOW
 
     link = _Link()
@@ -218,12 +219,12 @@ def test_steps_go_on_while_the_filter_looks(fake: FakePipeline, tmp_path: Path) 
         running.start()
         host.handle(job("star", tmp_path, num_previews=3))
         link.wait_for(lambda: any(one.phase == "decode" for one in link.all(Moved)))
-        assert looked_at.wait(20.0)
+        assert looked_at.wait(HANG_SECONDS)
         assert link.all(Previewed) == []
         released.set()
         link.wait_for(lambda: len(link.all(Done)) == 1)
         host.handle(Stop())
-        running.join(20.0)
+        running.join(HANG_SECONDS)
     assert len(link.all(Previewed)) == 3
 
 
@@ -271,7 +272,7 @@ def test_every_file_says_what_drew_it(fake: FakePipeline, tmp_path: Path, output
 
 
 def test_files_may_be_kept_silent(fake: FakePipeline, tmp_path: Path) -> None:
-    desk = ImageOutput(None, "fake", has_metadata=False)
+    desk = ImageOutput(None, "fake", file_metadata=False)
     (done,) = serve(fake, desk, [job("a star", tmp_path)]).all(Done)
     for file in done.files:
         assert read_parameters(Path(file.path)) == {}
@@ -284,7 +285,7 @@ def test_the_desk_of_a_model_knows_its_filter_and_its_weights() -> None:
     assert desk.image_filter.info.thresholds == {"nsfw": 0.5}
     assert desk.model == "tiny-flux"
     assert desk.model_hash is not None
-    assert len(desk.model_hash.result(20.0) or "") == 64
+    assert len(desk.model_hash.result(HANG_SECONDS) or "") == 64
     silent = open_desk("tiny-flux", ImageOptions(image_filter="none", file_metadata=False))
     assert (silent.image_filter, silent.model_hash) == (None, None)
 

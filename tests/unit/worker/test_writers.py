@@ -4,6 +4,7 @@ import threading
 from functools import partial
 
 from diffuserve.worker.writers import OrderedWriters
+from support.waiting import HANG_SECONDS
 
 
 def test_work_of_one_key_runs_in_order() -> None:
@@ -16,7 +17,7 @@ def test_work_of_one_key_runs_in_order() -> None:
 
 
 def test_other_keys_do_not_wait() -> None:
-    both = threading.Barrier(2, timeout=20.0)
+    both = threading.Barrier(2, timeout=HANG_SECONDS)
     with OrderedWriters() as writers:
         writers.submit("a", partial(_meet, both))
         writers.finish("b", partial(_meet, both))
