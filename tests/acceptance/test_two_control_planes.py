@@ -94,7 +94,7 @@ class WebhookNotice:
         """Wait until the newest event is of this type, and has these values among its data."""
 
         def is_newest() -> bool:
-            newest = self.events[-1] if self.events else {"type": None}
+            newest: dict[str, Any] = self.events[-1] if self.events else {"type": "", "data": {}}
             return bool(newest["type"] == kind and newest["data"].items() >= values.items())
 
         await eventually(is_newest)

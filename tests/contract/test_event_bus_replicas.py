@@ -101,7 +101,7 @@ async def test_who_comes_later_learns_what_is_watched(
 async def test_what_is_watched_no_more_is_forgotten(
     own_valkey: ValkeyServer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(module, "_BEAT_SECONDS", 0.1)  # repeated, lest a busy machine forgets it unseen
+    monkeypatch.setattr(module, "_HEARTBEAT_SECONDS", 0.1)  # repeated, lest a busy machine forgets it unseen
     monkeypatch.setattr(module, "_WATCH_SECONDS", 0.5)
     async with AsyncExitStack() as stack:
         one, two = [

@@ -44,7 +44,7 @@ async def two(own_valkey: ValkeyServer) -> AsyncGenerator[tuple[Quotas, Quotas]]
 @pytest.fixture
 def patient(monkeypatch: pytest.MonkeyPatch) -> None:
     """Wait for a Valkey that is merely slow, as on a busy machine."""
-    monkeypatch.setattr(module, "_ANSWER_SECONDS", HANG_SECONDS)
+    monkeypatch.setattr(module, "_TIMEOUT_SECONDS", HANG_SECONDS)
 
 
 @pytest.mark.usefixtures("patient")
@@ -111,12 +111,12 @@ async def test_without_valkey_each_counts_alone_and_with_it_again_together(
 async def test_a_frozen_valkey_holds_calls_up_for_a_moment_and_then_no_more(
     two: tuple[Quotas, Quotas], own_valkey: ValkeyServer, name: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(module, "_TRY_EVERY", 10 * HANG_SECONDS)
+    monkeypatch.setattr(module, "_RETRY_SECONDS", 10 * HANG_SECONDS)
     quotas, _ = two
     await quotas.take(name, Rate(1_000))
     own_valkey.freeze()  # and it stays so
     async with asyncio.timeout(HANG_SECONDS):
         await asyncio.gather(*(quotas.take(name, Rate(1_000)) for _ in range(20)))
-        monkeypatch.setattr(module, "_ANSWER_SECONDS", 10 * HANG_SECONDS)
+        monkeypatch.setattr(module, "_TIMEOUT_SECONDS", 10 * HANG_SECONDS)
         for _ in range(20):
             await quotas.take(name, Rate(1_000))

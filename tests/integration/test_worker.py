@@ -160,7 +160,7 @@ async def test_a_late_word_on_a_lost_lease_does_not_end_the_next(plane: Plane, s
     await plane.expire(job)
     await eventually(lambda: job.id in agent.held and agent.held[job.id].lease.lease_token == 2)
     agent._hear_of_job(Failed(attempt=f"{job.id}-1", code="aborted", message="of the first lease"))
-    await plane.store.cancel(job.id)
+    await plane.store.jobs.cancel(job.id)
     assert (await until(plane, job, JobStatus.CANCELED)).attempt == 2, "it had not failed before"
 
 
