@@ -16,13 +16,13 @@ from diffuserve.domain.job import Job, JobStatus
 from diffuserve.jobs import schema
 from diffuserve.testing.checkpoints import write_flux_checkpoint
 from diffuserve.worker.agent import WorkerAgent
-from diffuserve.worker.config import Nodes, WorkerConfig
+from diffuserve.worker.config import EngineProcessConfig, Nodes
 from support.plane import Plane, until
 from support.waiting import HANG_SECONDS, eventually
 
 Start = Callable[..., WorkerAgent]
 
-_COLLECTIVE_SECONDS = WorkerConfig(server="").collective_seconds
+_COLLECTIVE_SECONDS = EngineProcessConfig().collective_seconds
 
 
 @pytest.fixture(scope="module")
