@@ -272,7 +272,7 @@ def test_every_file_says_what_drew_it(fake: FakePipeline, tmp_path: Path, output
 
 
 def test_files_may_be_kept_silent(fake: FakePipeline, tmp_path: Path) -> None:
-    desk = ImageOutput(None, "fake", file_metadata=False)
+    desk = ImageOutput(None, "fake", has_metadata=False)
     (done,) = serve(fake, desk, [job("a star", tmp_path)]).all(Done)
     for file in done.files:
         assert read_parameters(Path(file.path)) == {}
