@@ -64,7 +64,7 @@ class BatchSide:
     def __init__(self, source: Source, side: int, batch: int | None) -> None:
         self._side = side
         free = Engine.load(source.model, device=source.device, dtype=source.dtype)
-        self._load = free.pipeline.workload(free.spec.resolve(self._requests(1, 0)[0], seed=0))
+        self._load = free.spec.workload(free.spec.resolve(self._requests(1, 0)[0], seed=0))
         budget = None if batch is None else batch * self._load.step_tokens
         self._engine = Engine(free.pipeline, EngineConfig(token_budget=budget))
 

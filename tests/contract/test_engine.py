@@ -216,7 +216,9 @@ def test_a_larger_priority_goes_first_under_a_tight_budget() -> None:
 def test_steps_respect_the_token_budget(fake: FakePipeline) -> None:
     with Engine(fake, EngineConfig(token_budget=300, num_threads=1)) as engine:
         engine.generate([GenerationParams(prompt="x", width=64, height=64, seed=i) for i in range(6)])
-    tokens = [sum(fake.workload(params).step_tokens for params in batch) for batch in fake.denoised_batches]
+    tokens = [
+        sum(fake.spec.workload(params).step_tokens for params in batch) for batch in fake.denoised_batches
+    ]
     assert max(tokens) <= 300
     assert max(len(batch) for batch in fake.denoised_batches) > 1
 

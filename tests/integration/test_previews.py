@@ -48,6 +48,6 @@ def test_a_preview_costs_less_than_two_percent_of_a_step(tiny_engine: Engine) ->
     prediction = pipeline.denoise([one])[0]
     step = quickest_seconds(lambda: pipeline.denoise([one]))
     preview = quickest_seconds(
-        lambda: pipeline.preview(pipeline.sampler.clean(latents, prediction, 0.5), params), times=200
+        lambda: pipeline.preview(pipeline.sampler.predict_x0(latents, prediction, 0.5), params), times=200
     )
     assert preview < 0.02 * step, f"{preview * 1e6:.0f} of {step * 1e6:.0f} microseconds"

@@ -19,8 +19,9 @@ from typing import Any
 class Workload:
     """The size of a request, as far as its cost depends on it.
 
-    `num_sequences` counts images times guidance passes; `sequence_tokens` is the length of one,
-    text and image together; `num_pixels` counts all images and frames.
+    `num_sequences` counts images times guidance passes; `sequence_tokens` is the length of each, with
+    the prompt's tokens where the model attends to both jointly. `text_tokens` counts the tokens that
+    the text encoders read, `num_pixels` those that the VAE decodes, of all images and latent frames.
     """
 
     num_sequences: int
@@ -31,6 +32,7 @@ class Workload:
 
     @property
     def step_tokens(self) -> int:
+        """Packed tokens of one denoising step."""
         return self.num_sequences * self.sequence_tokens
 
 
@@ -38,22 +40,24 @@ StepFeatures = tuple[float, float, float, float]
 LinearFeatures = tuple[float, float]
 
 
-def step_features(loads: Iterable[Workload]) -> StepFeatures:
-    """What one shared step costs by: a constant, tokens, squared tokens, sequences."""
+def step_features(workloads: Iterable[Workload]) -> StepFeatures:
+    """Return the factors of one shared step's cost: 1, tokens, squared tokens, sequences."""
     tokens = pairs = sequences = 0
-    for load in loads:
-        tokens += load.step_tokens
-        pairs += load.num_sequences * load.sequence_tokens**2
-        sequences += load.num_sequences
+    for workload in workloads:
+        tokens += workload.step_tokens
+        pairs += workload.num_sequences * workload.sequence_tokens**2
+        sequences += workload.num_sequences
     return (1.0, float(tokens), float(pairs), float(sequences))
 
 
-def encode_features(loads: Sequence[Workload]) -> LinearFeatures:
-    return (1.0, float(sum(load.text_tokens for load in loads)))
+def encode_features(workloads: Sequence[Workload]) -> LinearFeatures:
+    """Return the factors of an encode batch's cost: 1, prompt tokens."""
+    return (1.0, float(sum(workload.text_tokens for workload in workloads)))
 
 
-def decode_features(loads: Sequence[Workload]) -> LinearFeatures:
-    return (1.0, float(sum(load.num_pixels for load in loads)))
+def decode_features(workloads: Sequence[Workload]) -> LinearFeatures:
+    """Return the factors of a decode group's cost: 1, pixels."""
+    return (1.0, float(sum(workload.num_pixels for workload in workloads)))
 
 
 @dataclass(frozen=True)
@@ -64,33 +68,33 @@ class CostFit:
     step: StepFeatures
     decode: LinearFeatures
 
-    def encode_seconds(self, loads: Sequence[Workload]) -> float:
-        return dot(self.encode, encode_features(loads))
+    def encode_seconds(self, workloads: Sequence[Workload]) -> float:
+        return dot(self.encode, encode_features(workloads))
 
-    def step_seconds(self, loads: Iterable[Workload]) -> float:
-        return dot(self.step, step_features(loads))
+    def step_seconds(self, workloads: Iterable[Workload]) -> float:
+        return dot(self.step, step_features(workloads))
 
-    def decode_seconds(self, loads: Sequence[Workload]) -> float:
-        return dot(self.decode, decode_features(loads))
+    def decode_seconds(self, workloads: Sequence[Workload]) -> float:
+        return dot(self.decode, decode_features(workloads))
 
-    def estimate(self, load: Workload) -> "CostEstimate":
-        """Device-seconds of a request that has the device to itself."""
+    def estimate(self, workload: Workload) -> "CostEstimate":
+        """Predict the device-seconds of a request that has the device to itself."""
         return CostEstimate(
-            encode_seconds=self.encode_seconds([load]),
-            denoise_seconds=load.num_inference_steps * self.step_seconds([load]),
-            decode_seconds=self.decode_seconds([load]),
+            encode_seconds=self.encode_seconds([workload]),
+            denoise_seconds=workload.num_inference_steps * self.step_seconds([workload]),
+            decode_seconds=self.decode_seconds([workload]),
         )
 
-    def step_shares(self, loads: Sequence[Workload]) -> list[float]:
+    def step_shares(self, workloads: Sequence[Workload]) -> list[float]:
         """Split a shared step among its requests by what each adds; the shares sum to 1."""
-        weights = [self.step_seconds([load]) for load in loads]
+        weights = [self.step_seconds([workload]) for workload in workloads]
         total = sum(weights)
-        return [weight / total for weight in weights] if total else [1 / len(loads)] * len(loads)
+        return [weight / total for weight in weights] if total else [1 / len(workloads)] * len(workloads)
 
     def knee_tokens(self, overhead: float = 0.03) -> int:
-        """Tokens in a step from which its constant part is below `overhead` of the rest.
+        """Return the tokens in a step from which its constant part is below `overhead` of the token part.
 
-        Past this point a larger batch adds latency and next to no throughput.
+        Past this point a larger batch adds latency and next to no throughput. 0 if tokens cost nothing.
         """
         constant, per_token = self.step[0], self.step[1]
         return int(constant / (overhead * per_token)) if per_token > 0 else 0
@@ -100,7 +104,10 @@ class CostFit:
 
     @classmethod
     def from_dict(cls, values: Any) -> "CostFit":
-        """Raises `ValueError` for anything but `to_dict`'s own shape."""
+        """Build a fit from what `to_dict` returned.
+
+        Raise `ValueError` for another shape, and for seconds that are negative or not finite.
+        """
         try:
             encode_constant, encode_token = map(float, values["encode"])
             constant, token, pair, sequence = map(float, values["step"])
@@ -133,4 +140,5 @@ class CostEstimate:
 
 
 def dot(coefficients: Sequence[float], features: Sequence[float]) -> float:
+    """Return the inner product of two sequences of equal length."""
     return sum(c * f for c, f in zip(coefficients, features, strict=True))

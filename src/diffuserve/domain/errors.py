@@ -1,14 +1,14 @@
-"""Every error that callers may want to handle.
+"""The errors that callers may want to handle.
 
 DiffuserveError
 ├── InvalidParams            also a ValueError; names the field, the value and the remedy
 │   ├── ModelNotCapable      the model cannot honour a parameter that others can
-│   └── ImageTooLarge      more pixels than the model draws
+│   └── ImageTooLarge        more pixels than the model generates
 ├── ModelNotFound            no such bundled model, folder or hub id
 ├── InvalidModel             a model folder that is incomplete, truncated or of another kind
-├── DeviceUnavailable        the device asked for is not on this machine
+├── DeviceUnavailable        the requested device is not on this machine
 ├── EngineClosed             the engine was closed before the request finished
-├── NotFound                 no such thing, or it is somebody else's
+├── NotFound                 no such resource, or it is another tenant's
 │   ├── JobNotFound
 │   ├── WorkerNotFound       register again
 │   ├── KeyNotFound
@@ -16,27 +16,27 @@ DiffuserveError
 │   ├── BatchNotFound
 │   ├── EndpointNotFound
 │   └── DeliveryNotFound
-├── Conflict                 the thing is not in a state that allows this
+├── Conflict                 the resource is not in a state that allows this
 │   ├── LeaseLost            another worker may hold the job; drop all local work
 │   ├── NotFinished          the job has no result yet
 │   ├── UploadMissing        a job was completed without its files; upload them again
 │   └── IdempotencyMismatch  the key was used with another body
-├── Refused                  allowed for others, or later
-│   ├── Unauthorized         no key, or none that is known
-│   ├── Forbidden            the key opens other doors
-│   ├── BandNotAllowed       the plan does not reach this band
-│   ├── QueueFull            the tenant has as much in the queue as its plan allows
-│   ├── RateLimited          the tenant asks more often than its plan allows
-│   ├── BacklogFull          more work waits than the service takes in
-│   ├── PromptBlocked        the policy does not let this prompt through
-│   └── TooLarge             a body or a file over the limit
-├── ServerUnavailable        the control plane cannot be reached, or cannot serve now
-│   └── ModerationUnavailable  what judges prompts cannot be reached, and none passes unjudged
-├── ServerRefused            an answer of the control plane that no other error stands for
+├── Refused                  allowed to other callers, or later
+│   ├── Unauthorized         no API key, or an unknown one
+│   ├── Forbidden            the API key's role does not allow this
+│   ├── BandNotAllowed       the plan does not include this band
+│   ├── QueueFull            the tenant has as many queued jobs as its plan allows
+│   ├── RateLimited          the tenant sends more requests per second than its plan allows
+│   ├── BacklogFull          more work is queued than the service accepts
+│   ├── PromptBlocked        the safety policy blocks this prompt
+│   └── TooLarge             a request body or a file over the limit
+├── ServerUnavailable        the control plane is unreachable, or unavailable now
+│   └── ModerationUnavailable  the prompt classifier is unreachable, and no prompt may skip it
+├── ServerRefused            an error response that no other class stands for
 └── RequestFailed            one request failed; its neighbours did not
     ├── RequestAborted
     ├── NumericalFailure     NaN or infinity in the latents
-    ├── OutputBlocked        the image filter keeps an image in
+    ├── OutputBlocked        the image filter blocks an image
     └── OutOfMemory          too large even when run alone
 """
 
@@ -68,7 +68,7 @@ class ModelNotCapable(InvalidParams):
 
 
 class ImageTooLarge(InvalidParams):
-    """An image of more pixels than the model draws."""
+    """The image would have more pixels than the model generates."""
 
     code = "picture_too_large"
 
@@ -90,7 +90,7 @@ class EngineClosed(DiffuserveError):
 
 
 class NotFound(DiffuserveError):
-    """Also said of another tenant's things, so that nobody learns that they exist."""
+    """The resource does not exist, or belongs to another tenant, which looks the same to the caller."""
 
     code = "not_found"
 
@@ -124,7 +124,7 @@ class DeliveryNotFound(NotFound):
 
 
 class Conflict(DiffuserveError):
-    """The thing is not in a state that allows this."""
+    """The resource is not in a state that allows this."""
 
     code = "conflict"
 
@@ -146,7 +146,7 @@ class NotFinished(Conflict):
 
 
 class UploadMissing(Conflict):
-    """A job was completed with a file that is not stored as was said; upload it again."""
+    """A job was completed with a file that is not stored as declared; upload it again."""
 
     code = "upload_missing"
 
@@ -156,7 +156,7 @@ class IdempotencyMismatch(Conflict):
 
 
 class Refused(DiffuserveError):
-    """Allowed for others, or later; `retry_after` says in how many seconds, where that is known."""
+    """The request is allowed to other callers, or later: after `retry_after` seconds, where known."""
 
     code = "refused"
 
@@ -190,7 +190,7 @@ class BacklogFull(Refused):
 
 
 class PromptBlocked(Refused):
-    """The policy does not let this prompt through; `category` says which part of it."""
+    """The safety policy blocks this prompt; `category` names the rule."""
 
     code = "prompt_blocked"
 
@@ -204,7 +204,7 @@ class TooLarge(Refused):
 
 
 class ServerUnavailable(DiffuserveError):
-    """The control plane cannot be reached or cannot serve now; it may be able to in `retry_after` seconds."""
+    """The control plane is unreachable or unavailable; try again after `retry_after` seconds."""
 
     code = "server_unavailable"
 
@@ -214,19 +214,19 @@ class ServerUnavailable(DiffuserveError):
 
 
 class ModerationUnavailable(ServerUnavailable):
-    """What judges prompts cannot be reached, and by the settings none passes unjudged."""
+    """The prompt classifier is unreachable, and the settings let no prompt skip it."""
 
     code = "moderation_unavailable"
 
 
 class ServerRefused(DiffuserveError):
-    """An answer of the control plane that no other error stands for."""
+    """An error response of the control plane that no other class stands for."""
 
     code = "server_refused"
 
 
 class RequestFailed(DiffuserveError):
-    """One request failed while it ran."""
+    """A request failed while it ran; its neighbours did not."""
 
     code = "request_failed"
 
@@ -244,7 +244,7 @@ class NumericalFailure(RequestFailed):
 
 
 class OutputBlocked(RequestFailed):
-    """An image that the filter keeps in; `category` is what it was found to show."""
+    """The image filter blocks an image; `category` names what it was found to show."""
 
     code = "output_blocked"
 

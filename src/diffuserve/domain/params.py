@@ -1,4 +1,4 @@
-"""What a person asks for. Names and meanings are diffusers'."""
+"""The parameters of a request. Names and meanings are diffusers'."""
 
 import math
 from dataclasses import asdict, dataclass
@@ -15,13 +15,13 @@ SIZE_MULTIPLE = 16
 
 @dataclass(frozen=True, kw_only=True)
 class GenerationParams:
-    """One request for images. `None` stands for the model's own default.
+    """A request for images. `None` stands for the model's own default.
 
     `width` and `height` are in pixels, positive multiples of 16; `num_inference_steps` lies in
-    1…100, `guidance_scale` in 0…20, `seed` in 0…2⁶³-1. Image `i` of `num_images` is drawn with
-    seed `seed + i`. Without a seed the engine draws one and reports it.
+    1…100, `guidance_scale` in 0…20, `seed` in 0…2⁶³-1. Image `i` of `num_images` is generated
+    with seed `seed + i`. Without a seed the engine draws a random one and reports it.
 
-    Raises `InvalidParams` (a `ValueError`) that names the field, the value and the remedy.
+    Raise `InvalidParams` (a `ValueError`) that names the field, the value and the remedy.
     """
 
     prompt: str
@@ -54,7 +54,7 @@ class GenerationParams:
             )
 
     def to_dict(self) -> dict[str, str | int | float]:
-        """The parameters that are set, ready for JSON."""
+        """Return the parameters that are set, ready for JSON."""
         return {name: value for name, value in asdict(self).items() if value not in (None, "")}
 
 
@@ -66,7 +66,7 @@ def _check_text(field: str, value: object) -> None:
             field, value, f"has {len(value):,} characters; at most {MAX_PROMPT_CHARACTERS:,} are allowed"
         )
     if any("\ud800" <= character <= "\udfff" for character in value):
-        raise InvalidParams(field, value, "holds half a surrogate pair, which is no character")
+        raise InvalidParams(field, value, "contains an unpaired surrogate; send valid Unicode")
 
 
 def _check_size(field: str, value: object) -> None:

@@ -23,7 +23,7 @@ class WorkerState(StrEnum):
 
 @dataclass(frozen=True, kw_only=True)
 class ModelOffer:
-    """A model that a worker serves: `ModelSpec` as a dict and, once it is known, its `CostFit`."""
+    """A model that a worker serves: its `ModelSpec`, and the `CostFit` to start from, as dicts."""
 
     spec: Mapping[str, Any]
     fit: Mapping[str, Any] | None = None

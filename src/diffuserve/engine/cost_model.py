@@ -19,7 +19,7 @@ _FORGET = 0.995  # weight kept by the past at each observation: a memory of abou
 _PRIOR_WEIGHT = 0.02  # of one observation; enough to settle what the data leave open
 _OUTLIER = 4.0  # times the prediction; a stalled machine says nothing about the model
 _TRUSTED_AFTER = 16  # observations before outliers are cut
-_YOUNG = 10.0  # how far off the prior may be
+_YOUNG = 10.0  # times the prediction; the prior may be that far off
 _REFIT_EVERY = 8
 _SWEEPS = 60
 
@@ -32,7 +32,7 @@ class OnlineFit:
     """
 
     def __init__(self, prior: Sequence[float], scale: Sequence[float] | None = None) -> None:
-        """`scale` is how far a coefficient may stray where it says more than the prior's own size."""
+        """Start at `prior`. `scale` widens how far a coefficient may stray beyond the prior's own size."""
         size = len(prior)
         self.coefficients = list(prior)
         self.num_observations = 0
@@ -43,9 +43,11 @@ class OnlineFit:
 
     @property
     def is_trusted(self) -> bool:
+        """True once enough was observed to tell an outlier from a bad prior."""
         return self.num_observations >= _TRUSTED_AFTER
 
     def observe(self, features: Sequence[float], seconds: float) -> None:
+        """Take in a measurement; one that is not positive is ignored."""
         if seconds <= 0:
             return
         unit = seconds
@@ -62,6 +64,7 @@ class OnlineFit:
             self.refit()
 
     def refit(self) -> None:
+        """Update the coefficients, by coordinate descent clipped at zero."""
         for _ in range(_SWEEPS):
             for i, (prior, scale) in enumerate(zip(self._prior, self._scale, strict=True)):
                 row, pull = self._squares[i], _PRIOR_WEIGHT / scale**2
@@ -71,10 +74,13 @@ class OnlineFit:
 
 
 class CostModel:
-    """Owned by the engine. Observes steps that had the device to themselves; predicts any."""
+    """Owned by the engine. It observes steps that had the device to themselves, and predicts all."""
 
     def __init__(self, prior: CostFit, kept: CostFit | None = None) -> None:
-        """Begins at the fit that was `kept`; a coefficient that was 0 there may stray as the prior's."""
+        """Start at the `kept` fit, else at `prior`.
+
+        A coefficient that was kept as 0 may stray as far as the prior's.
+        """
         self.fit = kept or prior
         self._encode = OnlineFit(self.fit.encode, prior.encode)
         self._step = OnlineFit(self.fit.step, prior.step)
@@ -82,42 +88,42 @@ class CostModel:
 
     @classmethod
     def start(cls, prior: CostFit, path: Path | None) -> "CostModel":
-        """From the fit that an earlier run kept at `path`, else from the prior."""
+        """Return a model that starts at the fit that an earlier run kept at `path`, else at the prior."""
         return cls(prior, load_fit(path) if path is not None else None)
 
     def save(self, path: Path) -> None:
-        """Keep what was learnt; nothing is written before a step was observed."""
+        """Write the fit for the next run; write nothing before a step was observed."""
         if self._step.num_observations:
             save_fit(path, self.fit)
 
-    def expected_step_seconds(self, loads: Sequence[Workload]) -> float:
-        """What a step should take at most, generously while the fit is still young."""
-        return self.fit.step_seconds(loads) * (1 if self._step.is_trusted else _YOUNG)
+    def expected_step_seconds(self, workloads: Sequence[Workload]) -> float:
+        """Return the seconds that a step should take at most; generous while the fit is young."""
+        return self.fit.step_seconds(workloads) * (1 if self._step.is_trusted else _YOUNG)
 
-    def expected_decode_seconds(self, loads: Sequence[Workload]) -> float:
-        return self.fit.decode_seconds(loads) * (1 if self._decode.is_trusted else _YOUNG)
+    def expected_decode_seconds(self, workloads: Sequence[Workload]) -> float:
+        return self.fit.decode_seconds(workloads) * (1 if self._decode.is_trusted else _YOUNG)
 
-    def estimate(self, load: Workload) -> CostEstimate:
-        return self.fit.estimate(load)
+    def estimate(self, workload: Workload) -> CostEstimate:
+        return self.fit.estimate(workload)
 
-    def observe_encode(self, loads: Sequence[Workload], seconds: float) -> None:
-        self._encode.observe(encode_features(loads), seconds)
+    def observe_encode(self, workloads: Sequence[Workload], seconds: float) -> None:
+        self._encode.observe(encode_features(workloads), seconds)
         constant, per_token = self._encode.coefficients
         self.fit = replace(self.fit, encode=(constant, per_token))
 
-    def observe_step(self, loads: Sequence[Workload], seconds: float) -> None:
-        self._step.observe(step_features(loads), seconds)
+    def observe_step(self, workloads: Sequence[Workload], seconds: float) -> None:
+        self._step.observe(step_features(workloads), seconds)
         constant, token, pair, sequence = self._step.coefficients
         self.fit = replace(self.fit, step=(constant, token, pair, sequence))
 
-    def observe_decode(self, loads: Sequence[Workload], seconds: float) -> None:
-        self._decode.observe(decode_features(loads), seconds)
+    def observe_decode(self, workloads: Sequence[Workload], seconds: float) -> None:
+        self._decode.observe(decode_features(workloads), seconds)
         constant, per_pixel = self._decode.coefficients
         self.fit = replace(self.fit, decode=(constant, per_pixel))
 
 
 def load_fit(path: Path) -> CostFit | None:
-    """A fit that an earlier run kept, or `None` where there is none that can be read."""
+    """Return the fit that an earlier run kept, or `None` if there is none that can be read."""
     try:
         return CostFit.from_dict(json.loads(path.read_text(encoding="utf-8")))
     except (OSError, ValueError):
@@ -125,6 +131,7 @@ def load_fit(path: Path) -> CostFit | None:
 
 
 def save_fit(path: Path, fit: CostFit) -> None:
+    """Write a fit; a reader sees the old file or the new one, never a part."""
     path.parent.mkdir(parents=True, exist_ok=True)
     partial = path.with_suffix(".partial")
     partial.write_text(json.dumps(fit.to_dict(), indent=2), encoding="utf-8")

@@ -1,4 +1,4 @@
-"""Decoding on a thread of its own, so that it never holds up the next denoising step."""
+"""Decoding on a thread of its own, so that it never delays the next denoising step."""
 
 import threading
 from collections import deque
@@ -8,38 +8,44 @@ from functools import partial
 
 from diffuserve.domain.params import GenerationParams
 from diffuserve.engine.cost_model import CostModel
-from diffuserve.engine.lanes import Lane, Lanes
 from diffuserve.engine.model_runner import ModelRunner
 from diffuserve.engine.request_state import RequestState
+from diffuserve.engine.stages import Stage, StageExecutor
 from diffuserve.models.base import Frames
 
 
 @dataclass(frozen=True)
 class Decoded:
-    """A request that left the decoder, with its images or what it failed with."""
+    """A request that left the decoder, with its images or the exception that it failed with."""
 
     state: RequestState
     outcome: list[Frames] | Exception
 
 
 @dataclass(frozen=True)
-class _Job:
+class _QueuedRequest:
+    """A request that waits; `mark` identifies the device work that makes its latents."""
+
     state: RequestState
     mark: object
 
 
 class Decoder:
-    """A queue, a thread, and a list of what is done.
+    """A queue, a thread, and a list of decoded requests.
 
-    `on_decoded` is called from the thread whenever something is ready to be collected.
+    `on_decoded` is called from the thread whenever `collect` has something to return.
     """
 
     def __init__(
-        self, runner: ModelRunner, lanes: Lanes, cost_model: CostModel, on_decoded: Callable[[], None]
+        self,
+        runner: ModelRunner,
+        stages: StageExecutor,
+        cost_model: CostModel,
+        on_decoded: Callable[[], None],
     ) -> None:
-        self._runner, self._lanes, self._cost_model = runner, lanes, cost_model
+        self._runner, self._stages, self._cost_model = runner, stages, cost_model
         self._on_decoded = on_decoded
-        self._waiting: deque[_Job] = deque()
+        self._waiting: deque[_QueuedRequest] = deque()
         self._done: deque[Decoded] = deque()
         self._outstanding = 0
         self._changed = threading.Condition()
@@ -49,17 +55,18 @@ class Decoder:
 
     @property
     def outstanding(self) -> int:
-        """Requests put in and not yet collected."""
+        """Number of requests put in and not yet collected."""
         return self._outstanding
 
     def put(self, state: RequestState) -> None:
         with self._changed:
-            self._lanes.set_busy(Lane.DECODE, True)
-            self._waiting.append(_Job(state, self._lanes.mark()))
+            self._stages.set_busy(Stage.DECODE, True)
+            self._waiting.append(_QueuedRequest(state, self._stages.mark()))
             self._outstanding += 1
             self._changed.notify()
 
     def collect(self) -> list[Decoded]:
+        """Return the requests that were decoded since the last call; never block."""
         with self._changed:
             done = list(self._done)
             self._done.clear()
@@ -67,16 +74,17 @@ class Decoder:
             return done
 
     def drop(self, request_id: str) -> bool:
-        """Take a request out again; `False` if its decoding has begun, and it will be collected."""
+        """Remove a request that waits; `False` if its decoding has begun, and it will be collected."""
         with self._changed:
-            for job in self._waiting:
-                if job.state.request_id == request_id:
-                    self._waiting.remove(job)
+            for request in self._waiting:
+                if request.state.request_id == request_id:
+                    self._waiting.remove(request)
                     self._outstanding -= 1
                     return True
             return False
 
     def close(self) -> None:
+        """Drop the requests that wait, and stop the thread after those that it decodes."""
         with self._changed:
             self._closed = True
             self._waiting.clear()
@@ -88,50 +96,51 @@ class Decoder:
             decoded = self._decode(groups)
             with self._changed:
                 self._done.extend(decoded)
-                self._lanes.set_busy(Lane.DECODE, bool(self._waiting))
+                self._stages.set_busy(Stage.DECODE, bool(self._waiting))
             del groups, decoded  # or the last images would live until the next request
             self._on_decoded()
 
-    def _next_groups(self) -> list[list[_Job]]:
-        """One group for each seat of the lane; an empty list once closed."""
+    def _next_groups(self) -> list[list[_QueuedRequest]]:
+        """Wait for work, and return a group for each core slot of the stage; `[]` once closed."""
         with self._changed:
             self._changed.wait_for(lambda: self._waiting or self._closed)
             if self._closed:
                 return []
             groups = [self._take_group()]
-            while self._waiting and len(groups) < self._lanes.num_seats(Lane.DECODE):
+            while self._waiting and len(groups) < self._stages.num_core_slots(Stage.DECODE):
                 groups.append(self._take_group())
             return groups
 
-    def _take_group(self) -> list[_Job]:
-        """The longest waiting request, and others of its size that may go with it."""
-        group: list[_Job] = []
+    def _take_group(self) -> list[_QueuedRequest]:
+        """Remove and return the request that waited longest, and others of its size that fit with it."""
+        group: list[_QueuedRequest] = []
         pixels = 0
-        for job in self._waiting:
-            if group and _size(job.state.params) != _size(group[0].state.params):
+        for request in self._waiting:
+            if group and _size(request.state.params) != _size(group[0].state.params):
                 continue
-            pixels += job.state.load.num_pixels
+            pixels += request.state.workload.num_pixels
             if group and pixels > self._runner.pipeline.max_decode_pixels * self._runner.num_decoders:
                 break
-            group.append(job)
-        for job in group:
-            self._waiting.remove(job)
+            group.append(request)
+        for request in group:
+            self._waiting.remove(request)
         return group
 
-    def _decode(self, groups: list[list[_Job]]) -> list[Decoded]:
+    def _decode(self, groups: list[list[_QueuedRequest]]) -> list[Decoded]:
         tasks = [partial(self._decode_group, group) for group in groups]
-        jobs = [job for group in groups for job in group]
-        expected = self._cost_model.expected_decode_seconds([job.state.load for job in jobs])
-        run = self._lanes.run(Lane.DECODE, tasks, expected, after=jobs[-1].mark)
+        requests = [request for group in groups for request in group]
+        workloads = [request.state.workload for request in requests]
+        expected = self._cost_model.expected_decode_seconds(workloads)
+        run = self._stages.run(Stage.DECODE, tasks, expected, after=requests[-1].mark)
         if run.share == 1.0 and len(groups) == 1:
-            self._cost_model.observe_decode([job.state.load for job in jobs], run.seconds)
-        total = sum(job.state.load.num_pixels for job in jobs)
-        for job in jobs:
-            job.state.watch.device_seconds += run.device_seconds * job.state.load.num_pixels / total
+            self._cost_model.observe_decode(workloads, run.seconds)
+        total = sum(workload.num_pixels for workload in workloads)
+        for request, workload in zip(requests, workloads, strict=True):
+            request.state.stopwatch.device_seconds += run.device_seconds * workload.num_pixels / total
         return [decoded for group in run.results for decoded in group]
 
-    def _decode_group(self, group: list[_Job]) -> list[Decoded]:
-        states = [job.state for job in group]
+    def _decode_group(self, group: list[_QueuedRequest]) -> list[Decoded]:
+        states = [request.state for request in group]
         outcomes = self._runner.decode(states)
         for state in states:
             state.latents = None

@@ -1,7 +1,7 @@
-"""The engine: takes requests, steps them together, hands out images.
+"""The engine: it takes requests, steps them together and returns images.
 
-One thread steps (the caller's, or the driver's once `submit` was used), one decodes. `add` and
-`abort` only leave a note for the stepping thread, so they are safe from anywhere at any time.
+One thread steps (the caller's, or the driver's once `submit` was used), another decodes. `add` and
+`abort` only leave a message for the stepping thread, so they are safe from any thread at any time.
 """
 
 import asyncio
@@ -40,17 +40,17 @@ class Engine:
     def __init__(
         self, pipeline: Pipeline, config: EngineConfig | None = None, runner: ModelRunner | None = None
     ) -> None:
-        """`runner` runs the model, by default on this process alone."""
+        """Start the decoder. `runner` runs the model, by default in this process alone."""
         self.pipeline = pipeline
         self.config = config or EngineConfig()
         self.runner = runner or ModelRunner(pipeline)
         self._core = EngineCore(self.runner, self.config, on_decoded=self._announce)
-        self._stepping = threading.Lock()  # whoever holds it may call the core
+        self._stepping = threading.Lock()  # held by the thread that calls the core
         self._undelivered: list[StepOutput] = []
         self._driver: threading.Thread | None = None
 
-        self._news = threading.Condition()  # guards what other threads leave for the stepping one:
-        self._has_news = False
+        self._wakeup = threading.Condition()  # guards the messages to the stepping thread:
+        self._has_messages = False
         self._inbox: list[RequestState] = []
         self._aborts: list[str] = []
         self._unfinished: dict[str, Future[GenerationResult]] = {}
@@ -68,7 +68,7 @@ class Engine:
     ) -> "Engine":
         """Load a bundled model, a diffusers folder or a hub id.
 
-        `device` is "cpu" or "cuda[:n]" (default: CUDA where there is one). `dtype` is "bfloat16",
+        `device` is "cpu" or "cuda[:n]" (default: CUDA if there is a device). `dtype` is "bfloat16",
         "float16" or "float32"; by default the checkpoint's, but on a CPU bf16 only where it has the
         instructions, and else float32. Raises `ModelNotFound`, `InvalidModel`, `DeviceUnavailable`.
         """
@@ -99,17 +99,20 @@ class Engine:
 
     @property
     def num_unfinished(self) -> int:
-        """Requests that were taken in and have no outcome yet."""
+        """Number of requests that were added and have no outcome yet."""
         return len(self._unfinished)
 
     def describe(self) -> Mapping[str, str]:
-        """What was chosen for this model and machine, for people to read."""
+        """Return the choices made for this model and machine (dtype, kernel, budget…), for display."""
         return {**self.pipeline.describe(), "token_budget": f"{self.token_budget:,}"}
 
     def estimate(self, params: GenerationParams) -> CostEstimate:
-        """Predicted device-seconds of a request that has the device to itself."""
+        """Predict the device-seconds of a request that has the device to itself.
+
+        Raise `InvalidParams` if the model cannot do what is asked.
+        """
         resolved = self.spec.resolve(params, seed=0)
-        return self.cost_model.estimate(self.pipeline.workload(resolved))
+        return self.cost_model.estimate(self.spec.workload(resolved))
 
     def add(
         self, params: GenerationParams, *, priority: int = 0, preview: bool = False, alone: bool = False
@@ -118,14 +121,14 @@ class Engine:
 
         A request that is `alone` shares no step with others.
 
-        Raises `InvalidParams` before any work if the model cannot do what is asked.
+        Raise `InvalidParams` before any work if the model cannot do what is asked, and `EngineClosed`.
         """
         request_id, _ = self._enqueue(params, priority, preview, alone)
         return request_id
 
     def abort(self, request_id: str) -> bool:
         """Stop a request before its next step; `False` if it is unknown or finished."""
-        with self._news:
+        with self._wakeup:
             if request_id not in self._unfinished:
                 return False
             self._aborts.append(request_id)
@@ -158,8 +161,8 @@ class Engine:
         A request that fails does not touch the others. Its exception is raised once all are done,
         or takes its place in the list with `return_exceptions`.
         """
-        resolved = [self._resolve(one) for one in params]  # refuse all before starting any
-        requests = [self._enqueue(one) for one in resolved]
+        resolved = [self._resolve(wanted) for wanted in params]  # refuse all before starting any
+        requests = [self._enqueue(wanted) for wanted in resolved]
         try:
             self._run_until_done(dict(requests))
         except BaseException:
@@ -167,7 +170,7 @@ class Engine:
                 self.abort(request_id)
             raise
         outcomes = [_outcome(future) for _, future in requests]
-        failure = next((one for one in outcomes if isinstance(one, DiffuserveError)), None)
+        failure = next((outcome for outcome in outcomes if isinstance(outcome, DiffuserveError)), None)
         if failure is not None and not return_exceptions:
             raise failure
         return outcomes
@@ -186,7 +189,7 @@ class Engine:
 
     def close(self) -> None:
         """Stop both threads; unfinished requests fail with `EngineClosed`."""
-        with self._news:
+        with self._wakeup:
             if self._closed:
                 return
             self._closed = True
@@ -210,7 +213,7 @@ class Engine:
 
     def _resolve(self, params: GenerationParams) -> GenerationParams:
         resolved = self.spec.resolve(params, secrets.randbelow(_RANDOM_SEEDS))
-        needed, budget = self.pipeline.step_bytes(self.pipeline.workload(resolved)), self._core.memory_budget
+        needed, budget = self.pipeline.step_bytes(self.spec.workload(resolved)), self._core.memory_budget
         if needed > budget:
             size = f"{resolved.num_images} × {resolved.width}x{resolved.height}"
             room = f"about {needed >> 20:,} MiB a step, and {budget >> 20:,} MiB are free"
@@ -221,16 +224,16 @@ class Engine:
         self, params: GenerationParams, priority: int = 0, preview: bool = False, alone: bool = False
     ) -> tuple[str, Future[GenerationResult]]:
         resolved = self._resolve(params)
-        load = self.pipeline.workload(resolved)
-        with self._news:
+        workload = self.spec.workload(resolved)
+        with self._wakeup:
             if self._closed:
                 raise EngineClosed("the engine is closed")
             self._arrivals += 1
             state = RequestState(
                 request_id=uuid.uuid4().hex,
                 params=resolved,
-                load=load,
-                step_bytes=self.pipeline.step_bytes(load),
+                workload=workload,
+                step_bytes=self.pipeline.step_bytes(workload),
                 schedule=self.pipeline.schedule(resolved),
                 priority=priority,
                 arrival=self._arrivals,
@@ -243,35 +246,35 @@ class Engine:
         return state.request_id, future
 
     def _announce(self) -> None:
-        with self._news:
-            self._has_news = True
-            self._news.notify_all()
+        with self._wakeup:
+            self._has_messages = True
+            self._wakeup.notify_all()
 
-    def _wait_for_news(self) -> None:
-        with self._news:
-            self._news.wait_for(lambda: self._has_news or self._closed)
+    def _wait_for_messages(self) -> None:
+        with self._wakeup:
+            self._wakeup.wait_for(lambda: self._has_messages or self._closed)
 
     def _step(self) -> list[StepOutput]:
         with self._stepping:
             while True:
                 if self._closed:
                     raise EngineClosed("the engine is closed")
-                with self._news:
-                    self._has_news = False
+                with self._wakeup:
+                    self._has_messages = False
                     arrived, self._inbox = self._inbox, []
                     aborted, self._aborts = self._aborts, []
                 outputs = self._core.step(arrived, aborted)
                 self._settle(outputs)
                 if outputs or not self._core.num_decoding:
                     return outputs
-                self._wait_for_news()
+                self._wait_for_messages()
 
     def _settle(self, outputs: list[StepOutput]) -> None:
         """Resolve the futures of what finished."""
         for output in outputs:
             if not output.finished:
                 continue
-            with self._news:
+            with self._wakeup:
                 future = self._unfinished.pop(output.request_id)
             if not future.set_running_or_notify_cancel():
                 continue
@@ -281,7 +284,7 @@ class Engine:
                 future.set_exception(output.error)
 
     def _fail_all(self, reason: str) -> None:
-        with self._news:
+        with self._wakeup:
             self._closed = True
             arrived, self._inbox = self._inbox, []
         outputs = self._core.fail_all(reason)
@@ -293,13 +296,13 @@ class Engine:
     def _run_until_done(self, requests: Mapping[str, Future[GenerationResult]]) -> None:
         if self._driver is not None:
             for future in requests.values():
-                future.exception()  # waits
+                future.exception()  # blocks until it is done
             return
         while not all(future.done() for future in requests.values()):
-            self._undelivered += [one for one in self._step() if one.request_id not in requests]
+            self._undelivered += [output for output in self._step() if output.request_id not in requests]
 
     def _start_driver(self) -> None:
-        with self._news:
+        with self._wakeup:
             if self._driver is None:
                 self._driver = threading.Thread(target=self._drive, name="diffuserve-engine", daemon=True)
                 self._driver.start()
@@ -308,7 +311,7 @@ class Engine:
         try:
             while True:
                 if not self._step():
-                    self._wait_for_news()
+                    self._wait_for_messages()
         except EngineClosed:
             return
         except BaseException as error:

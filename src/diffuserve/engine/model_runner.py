@@ -1,4 +1,4 @@
-"""Runs the model on batches and keeps one request's failure from its neighbours (INV-3)."""
+"""Runs the model on batches, and keeps one request's failure from its neighbours (INV-3)."""
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -17,18 +17,19 @@ Value = TypeVar("Value")
 
 
 @dataclass(frozen=True)
-class Moved:
-    """What one step made of a request."""
+class StepResult:
+    """A request's latents after one step, and its preview if it asked for previews."""
 
     latents: Tensor
     preview: Image | None
 
 
 class ModelRunner:
-    """Each method gives, for each request, its value or the exception that it alone raised.
+    """Each method returns, for each request, its value or the exception that it alone raised.
 
-    `on_work` hears which requests a piece of work is for before it begins, on the thread that does it.
-    `num_decoders` decode side by side; a runner that others follow is told whom it may `forget`.
+    `on_work` is called with the ids of the requests before each piece of work, on the thread that does
+    it. `num_decoders` is the number of processes that decode side by side. A runner that leads other
+    ranks overrides `forget` and `close` to pass them on.
     """
 
     num_decoders = 1
@@ -38,49 +39,52 @@ class ModelRunner:
         self.on_work: Callable[[Sequence[str]], None] = lambda _request_ids: None
 
     def forget(self, request_id: str) -> None:
-        """Nothing more will be asked of this request."""
+        """Release what is kept for a request that has ended."""
 
     def close(self) -> None:
-        """Nothing more will be asked of any."""
+        """Release what is kept for all requests; no other method is called after it."""
 
     def encode(self, params: Sequence[GenerationParams]) -> list[Conditioning | Exception]:
         return isolate(params, self.pipeline.encode)
 
-    def step(self, states: Sequence[RequestState]) -> list[Moved | Exception]:
-        """One denoising step of each request, in one forward pass; the states are not advanced."""
+    def step(self, states: Sequence[RequestState]) -> list[StepResult | Exception]:
+        """Run one denoising step of each request in one forward pass; the states do not advance."""
         self._announce(states)
         return isolate(states, self._step)
 
     def decode(self, states: Sequence[RequestState]) -> list[list[Frames] | Exception]:
-        """Images of requests of one size that are denoised."""
+        """Return the images of denoised requests, which must be of one size."""
         self._announce(states)
         return isolate(states, self._decode_finite)
 
     def _announce(self, states: Sequence[RequestState]) -> None:
         self.on_work([state.request_id for state in states])
 
-    def _step(self, states: Sequence[RequestState]) -> list[Moved]:
+    def _step(self, states: Sequence[RequestState]) -> list[StepResult]:
         for state in states:
             if state.latents is None:
                 state.latents = self.pipeline.init_latents(state.params)
         predictions = self.pipeline.denoise([state.denoise_input() for state in states])
-        return [self._move(state, one) for state, one in zip(states, predictions, strict=True)]
+        return [
+            self._advance(state, prediction) for state, prediction in zip(states, predictions, strict=True)
+        ]
 
     @torch.inference_mode()
-    def _move(self, state: RequestState, prediction: Tensor) -> Moved:
-        """Latents one step along the request's own schedule, and a preview if it asked for one."""
+    def _advance(self, state: RequestState, prediction: Tensor) -> StepResult:
+        """Move latents one step along the request's own schedule, and make its preview if it wants one."""
         assert state.latents is not None
         sampler = self.pipeline.sampler
         sigma, next_sigma = state.schedule.sigmas[state.step : state.step + 2]
         preview = None
         if state.wants_preview:
-            preview = self.pipeline.preview(sampler.clean(state.latents, prediction, sigma), state.params)
-        return Moved(sampler.step(state.latents, prediction, sigma, next_sigma), preview)
+            finished = sampler.predict_x0(state.latents, prediction, sigma)
+            preview = self.pipeline.preview(finished, state.params)
+        return StepResult(sampler.step(state.latents, prediction, sigma, next_sigma), preview)
 
     def _decode_finite(self, states: Sequence[RequestState]) -> list[list[Frames]]:
         latents = [state.latents for state in states if state.latents is not None]
         # Checked here and not between steps: off the denoising thread, and NaN never heals.
-        if not all(bool(one.isfinite().all()) for one in latents):
+        if not all(bool(tensor.isfinite().all()) for tensor in latents):
             raise FloatingPointError("the latents are not finite")
         return self.pipeline.decode(latents, [state.params for state in states])
 
@@ -88,7 +92,7 @@ class ModelRunner:
 def isolate(items: Sequence[Item], run: Callable[[Sequence[Item]], list[Value]]) -> list[Value | Exception]:
     """Run a batch; if it fails, halve it until only the culprits fail.
 
-    Smaller batches also need less memory, so a batch that ran out of it is tried down to one by one.
+    Smaller batches also need less memory, so a batch that ran out of it is tried down to single items.
     """
     if not items:
         return []
@@ -108,5 +112,8 @@ def _free_cached_memory() -> None:
 
 
 def is_out_of_memory(error: Exception) -> bool:
-    """CUDA has an exception of its own; the CPU's allocator raises a plain RuntimeError."""
+    """Return whether memory ran out.
+
+    CUDA has an exception of its own; the CPU's allocator raises a plain `RuntimeError`.
+    """
     return isinstance(error, MemoryError | torch.OutOfMemoryError) or "can't allocate memory" in str(error)

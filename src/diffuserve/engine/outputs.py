@@ -1,4 +1,4 @@
-"""What the engine hands out."""
+"""The values that the engine returns."""
 
 from dataclasses import dataclass
 
@@ -11,7 +11,7 @@ from diffuserve.models.base import Frames
 
 @dataclass(frozen=True)
 class Timings:
-    """Seconds, by the wall clock but for `device_seconds`.
+    """Seconds of a request's phases: wall-clock time, except `device_seconds`.
 
     `device_seconds` is the request's share of the busy device: a step that it shared with others
     counts in part, so that over all requests the sum is the time the device was busy.
@@ -48,7 +48,7 @@ class GenerationResult:
 
 @dataclass(frozen=True)
 class StepOutput:
-    """One request's news after `Engine.step`.
+    """A request's progress after `Engine.step`.
 
     While it runs, `step` of `num_steps` are done; when `finished`, either `result` or `error` is set.
     """

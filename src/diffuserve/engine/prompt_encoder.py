@@ -1,28 +1,31 @@
-"""Gives requests their conditioning: from the cache, else encoded in batches."""
+"""The conditioning of requests: from the cache of recent prompts, else encoded in batches."""
 
 from collections.abc import Hashable, Sequence
 
+from cachetools import LRUCache
+
 from diffuserve.engine.cost_model import CostModel
-from diffuserve.engine.lanes import Lane, Lanes
 from diffuserve.engine.model_runner import ModelRunner
-from diffuserve.engine.prompt_cache import PromptCache
 from diffuserve.engine.request_state import RequestState
+from diffuserve.engine.stages import Stage, StageExecutor
 from diffuserve.models.base import Conditioning
 
 
 class PromptEncoder:
-    def __init__(self, runner: ModelRunner, lanes: Lanes, cost_model: CostModel, cache_size: int) -> None:
-        self._runner, self._lanes, self._cost_model = runner, lanes, cost_model
-        self._cache = PromptCache(cache_size)
+    """Encodes prompts, and keeps the conditioning of the `cache_size` most recently used ones."""
+
+    def __init__(
+        self, runner: ModelRunner, stages: StageExecutor, cost_model: CostModel, cache_size: int
+    ) -> None:
+        self._runner, self._stages, self._cost_model = runner, stages, cost_model
+        self._cache: LRUCache[Hashable, Conditioning] = LRUCache(cache_size)
 
     def encode(self, states: Sequence[RequestState]) -> dict[str, Exception]:
-        """Set the conditioning of each request; gives what failed, by request id."""
+        """Set the conditioning of each request; return the failures by request id."""
         keys = {state.request_id: self._key(state) for state in states}
-        found: dict[Hashable, Conditioning | Exception] = {}
-        for key in keys.values():
-            cached = self._cache.get(key)
-            if cached is not None:
-                found[key] = cached
+        found: dict[Hashable, Conditioning | Exception] = {
+            key: self._cache[key] for key in keys.values() if key in self._cache
+        }
         missing = {keys[state.request_id]: state for state in states if keys[state.request_id] not in found}
         if missing:
             found |= self._encode_missing(missing)
@@ -40,18 +43,18 @@ class PromptEncoder:
     ) -> dict[Hashable, Conditioning | Exception]:
         states = list(missing.values())
         for state in states:
-            state.watch.start()
+            state.stopwatch.start()
         params = [state.params for state in states]
-        run = self._lanes.run(Lane.DENOISE, [lambda: self._runner.encode(params)])
+        run = self._stages.run(Stage.DENOISE, [lambda: self._runner.encode(params)])
         if run.share == 1.0:
-            self._cost_model.observe_encode([state.load for state in states], run.seconds)
+            self._cost_model.observe_encode([state.workload for state in states], run.seconds)
         for state in states:
-            state.watch.encode_seconds = run.seconds
-            state.watch.device_seconds += run.device_seconds / len(states)
+            state.stopwatch.encode_seconds = run.seconds
+            state.stopwatch.device_seconds += run.device_seconds / len(states)
         outcomes = dict(zip(missing, run.results[0], strict=True))
         for key, outcome in outcomes.items():
-            if not isinstance(outcome, Exception):
-                self._cache.put(key, outcome)
+            if not isinstance(outcome, Exception) and self._cache.maxsize:
+                self._cache[key] = outcome
         return outcomes
 
     def _key(self, state: RequestState) -> Hashable:

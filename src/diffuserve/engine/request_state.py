@@ -1,4 +1,4 @@
-"""Everything of one request while it runs."""
+"""The state of one request while it runs."""
 
 import time
 from dataclasses import dataclass, field
@@ -15,7 +15,7 @@ from diffuserve.samplers.base import NoiseSchedule
 
 @dataclass
 class Stopwatch:
-    """Moments of a request's life on the monotonic clock, and its share of the device."""
+    """Moments of a request's life on the monotonic clock, and its share of the device, in seconds."""
 
     added: float = field(default_factory=time.perf_counter)
     started: float = 0.0
@@ -24,10 +24,11 @@ class Stopwatch:
     device_seconds: float = 0.0
 
     def start(self) -> None:
-        """The first work on the request; later calls change nothing."""
+        """Record the first work on the request; later calls change nothing."""
         self.started = self.started or time.perf_counter()
 
     def timings(self) -> Timings:
+        """Return the request's timings, with now as the end of its decoding."""
         now = time.perf_counter()
         return Timings(
             queue_seconds=self.started - self.added,
@@ -43,12 +44,13 @@ class Stopwatch:
 class RequestState:
     """Owned by the engine's stepping thread; after the last step by the decoder's.
 
-    `skipped` counts the steps in which others went first; `latents` exist from the first step on.
+    `step_bytes` is the predicted peak memory of the request's part of a step; `skipped` counts the
+    steps in which other requests went first; `latents` exist from the first step on.
     """
 
     request_id: str
     params: GenerationParams
-    load: Workload
+    workload: Workload
     step_bytes: int
     schedule: NoiseSchedule
     priority: int
@@ -59,7 +61,7 @@ class RequestState:
     latents: Tensor | None = None
     step: int = 0
     skipped: int = 0
-    watch: Stopwatch = field(default_factory=Stopwatch)
+    stopwatch: Stopwatch = field(default_factory=Stopwatch)
 
     @property
     def num_steps(self) -> int:
@@ -75,7 +77,7 @@ class RequestState:
             priority=self.priority,
             arrival=self.arrival,
             skipped=self.skipped,
-            tokens=self.load.step_tokens,
+            tokens=self.workload.step_tokens,
             step_bytes=self.step_bytes,
             is_alone=self.is_alone,
         )

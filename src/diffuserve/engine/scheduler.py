@@ -1,4 +1,4 @@
-"""Which requests take the next step: a pure decision, no tensors and no clock (INV-5)."""
+"""The choice of the requests that take the next step: a pure decision, no tensors and no clock (INV-5)."""
 
 from collections.abc import Iterable
 from dataclasses import dataclass
@@ -8,7 +8,8 @@ from dataclasses import dataclass
 class Candidate:
     """A request as the scheduler sees it. Larger `priority` goes first, then smaller `arrival`.
 
-    One that `is_alone` shares no step: it may be what broke an earlier engine.
+    `skipped` counts the steps in which other requests went first. A request that `is_alone` shares no
+    step: it may be the cause of an earlier engine's death.
     """
 
     request_id: str
@@ -22,7 +23,7 @@ class Candidate:
 
 @dataclass(frozen=True)
 class StepLimits:
-    """What one step may hold."""
+    """The budgets of one step: packed tokens, and predicted peak memory in bytes."""
 
     tokens: int
     step_bytes: int
@@ -32,15 +33,15 @@ class StepLimits:
 class StepScheduler:
     """Fills a step by priority, then arrival.
 
-    The first in that order always goes, alone if it must, whatever its size; after it everything
-    that still fits does, so nobody waits behind a request that does not. A request rises by one
-    priority for every `ageing_steps` steps it was passed over, so each becomes first in the end.
+    The first request in that order always goes, alone if it must, whatever its size; after it goes
+    every request that still fits, so none waits behind a request that does not fit. A request rises by
+    one priority for every `ageing_steps` steps it was skipped, so each becomes first in the end.
     """
 
     ageing_steps: int
 
     def select(self, candidates: Iterable[Candidate], limits: StepLimits) -> list[str]:
-        """The ids of the requests that step now, in order of precedence."""
+        """Return the ids of the requests that take the next step, in order of precedence."""
         chosen: list[str] = []
         tokens = step_bytes = 0
         for candidate in sorted(candidates, key=self._precedence):

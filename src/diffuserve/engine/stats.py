@@ -5,7 +5,7 @@ from dataclasses import dataclass
 
 @dataclass
 class EngineStats:
-    """Counted by the stepping thread; read by anyone."""
+    """Totals since the engine started, counted by the stepping thread and read by any."""
 
     num_steps: int = 0
     num_request_steps: int = 0
@@ -18,4 +18,5 @@ class EngineStats:
 
     @property
     def mean_requests_per_step(self) -> float:
+        """Mean number of requests in a step; 0 before the first."""
         return self.num_request_steps / self.num_steps if self.num_steps else 0.0

@@ -16,7 +16,7 @@ from diffuserve.jobs import control, queries, queue, schema, workers
 from diffuserve.jobs.config import StoreConfig
 from diffuserve.jobs.database import Database
 from diffuserve.jobs.estimate import LaneSize
-from diffuserve.jobs.pricing import default_fit
+from diffuserve.jobs.pricing import NEUTRAL_FIT
 from diffuserve.jobs.writer import Writer
 
 lanes, leases = schema.lanes, schema.leases
@@ -82,5 +82,5 @@ class Operations:
 
 def _served(row: sa.Row[Any]) -> ServedModel:
     spec = ModelSpec.from_dict(orjson.loads(row.spec))
-    fit = CostFit.from_dict(orjson.loads(row.fit)) if row.fit else default_fit(spec)
+    fit = CostFit.from_dict(orjson.loads(row.fit)) if row.fit else NEUTRAL_FIT
     return ServedModel(spec, fit)

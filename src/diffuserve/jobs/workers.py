@@ -134,10 +134,10 @@ def _worker_row(one: Registering, now: float) -> dict[str, Any]:
 
 
 def _offer(transaction: Transaction, spec: Mapping[str, Any], fit: Mapping[str, Any] | None) -> None:
+    """Store a model's spec. Its fit is a default, which never replaces one that a worker measured."""
     insert = transaction.upsert(models)
     fresh: dict[str, Any] = {name: insert.excluded[name] for name in ("spec", "updated_at")}
-    if fit is not None:
-        fresh["fit"] = insert.excluded.fit
+    fresh["fit"] = sa.func.coalesce(models.c.fit, insert.excluded.fit)
     statement = insert.on_conflict_do_update(index_elements=["name"], set_=fresh)
     text = None if fit is None else dump(fit)
     row = {"name": spec["name"], "spec": dump(spec), "fit": text, "updated_at": transaction.now}

@@ -1,6 +1,6 @@
 """The contract between the engine and a model family.
 
-A `Pipeline` holds weights and no request's progress: everything of a request lives in the engine's
+A `Pipeline` holds weights and no request's progress: the state of a request lives in the engine's
 `RequestState`, so requests at different steps can share one forward pass.
 """
 
@@ -22,9 +22,9 @@ Frames = list[Image]  # one image is a list of one frame
 
 @dataclass(frozen=True)
 class Conditioning:
-    """What the text encoders made of a prompt; families add their tensors.
+    """The output of the text encoders for a request; families add their tensors.
 
-    `warnings` tells the person what was changed on the way, such as a prompt that was cut.
+    `warnings` are for the client: what was changed on the way, such as a prompt that was cut.
     """
 
     warnings: tuple[str, ...]
@@ -32,7 +32,10 @@ class Conditioning:
 
 @dataclass(frozen=True)
 class DenoiseInput:
-    """One request's part of a shared denoising step. `latents` begins with the image axis."""
+    """A request's part of a shared denoising step.
+
+    The first axis of `latents` counts images; `timestep` is on the scale of the schedule's `timesteps`.
+    """
 
     params: GenerationParams
     conditioning: Conditioning
@@ -42,10 +45,11 @@ class DenoiseInput:
 
 @runtime_checkable
 class Pipeline(Protocol):
-    """One loaded model. Parameters given to it were resolved by `spec.resolve` before.
+    """A loaded model. Parameters passed to it were resolved by `spec.resolve` before.
 
-    `max_decode_pixels` bounds how many pixels one `decode` call is given; a single request larger
-    than that is decoded alone.
+    `spec.workload` is the size that price, admission and budgets go by, so it must be the size of the
+    work that `denoise` does. `max_decode_pixels` bounds the pixels of one `decode` call; a single request
+    larger than that is decoded alone.
     """
 
     @property
@@ -58,42 +62,45 @@ class Pipeline(Protocol):
     def max_decode_pixels(self) -> int: ...
 
     def describe(self) -> Mapping[str, str]:
-        """What was chosen at load time and people may want to know: dtype, attention kernel…"""
+        """Return the choices made at load time, for display: dtype, attention kernel…"""
         ...
-
-    def workload(self, params: GenerationParams) -> Workload: ...
 
     def cost_prior(self) -> CostFit:
-        """A first guess from the architecture and the device, used until steps were measured."""
+        """Guess a fit from the architecture and the device; used until steps were measured."""
         ...
 
-    def step_bytes(self, load: Workload) -> int:
-        """Predicted peak memory of this request's part of a denoising step."""
+    def step_bytes(self, workload: Workload) -> int:
+        """Predict the peak memory, in bytes, of a request's part of a denoising step."""
         ...
 
     def conditioning_key(self, params: GenerationParams) -> Hashable:
-        """Equal keys have equal conditioning; what the prompt cache goes by."""
+        """Return the prompt cache's key: requests with equal keys have equal conditioning."""
         ...
 
-    def encode(self, params: Sequence[GenerationParams]) -> list[Conditioning]: ...
+    def encode(self, params: Sequence[GenerationParams]) -> list[Conditioning]:
+        """Encode prompts, together where they fit together; results in order."""
+        ...
 
     def init_latents(self, params: GenerationParams) -> Tensor:
-        """Pure noise for a request's seeds, images along the first axis."""
+        """Return pure noise for a request's seeds, images along the first axis."""
         ...
 
-    def schedule(self, params: GenerationParams) -> NoiseSchedule: ...
+    def schedule(self, params: GenerationParams) -> NoiseSchedule:
+        """Return the noise levels of a request's steps."""
+        ...
 
     def denoise(self, batch: Sequence[DenoiseInput]) -> list[Tensor]:
-        """The model's prediction for each request, shaped like its latents.
+        """Return the model's prediction for each request, shaped like its latents.
 
-        Requests may differ in everything. Each prediction depends on its own request alone.
+        Requests may differ in everything. Each prediction depends on its own request alone (INV-1).
+        Guided requests are predicted with guidance applied.
         """
         ...
 
     def decode(self, latents: Sequence[Tensor], params: Sequence[GenerationParams]) -> list[list[Frames]]:
-        """Images for finished latents of equal size; `num_images` lists of frames a request."""
+        """Decode finished latents of equal size; return `num_images` lists of frames for each request."""
         ...
 
     def preview(self, latents: Tensor, params: GenerationParams) -> Image:
-        """A small, cheap RGB image of unfinished latents (the request's first image)."""
+        """Return a small, cheap RGB image of unfinished latents (the request's first image)."""
         ...

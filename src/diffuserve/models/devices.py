@@ -1,4 +1,4 @@
-"""What this machine can do: devices, dtypes, rough speed."""
+"""The devices of this machine, their dtypes and rough speed."""
 
 import ctypes
 import sys
@@ -13,7 +13,10 @@ _DTYPES = {"bfloat16": torch.bfloat16, "float16": torch.float16, "float32": torc
 
 
 def choose_device(name: str | None) -> torch.device:
-    """`None` takes the first CUDA device, else the CPU. Raises `DeviceUnavailable`."""
+    """Return the device of this name; `None` means the first CUDA device, else the CPU.
+
+    Raise `DeviceUnavailable` for a name that is unknown or not on this machine.
+    """
     if name is None:
         return torch.device("cuda:0" if torch.cuda.is_available() else "cpu")
     try:
@@ -35,6 +38,7 @@ def choose_device(name: str | None) -> torch.device:
 
 
 def parse_dtype(name: str | None) -> torch.dtype | None:
+    """Return the dtype of this name; `None` stays `None`. Raise `DeviceUnavailable` for an unknown one."""
     if name is None:
         return None
     if name not in _DTYPES:
@@ -47,20 +51,20 @@ def dtype_name(dtype: torch.dtype) -> str:
 
 
 def default_dtype(checkpoint: torch.dtype, device: torch.device) -> torch.dtype:
-    """The checkpoint's dtype; on a CPU only bf16, and only where it has the instructions."""
+    """Return the checkpoint's dtype; on a CPU float32, unless it is bf16 and has instructions there."""
     if device.type == "cuda":
         return checkpoint
     return checkpoint if checkpoint == torch.bfloat16 and cpu_has_bf16() else torch.float32
 
 
 def cpu_has_bf16() -> bool:
-    """Whether products in bf16 are instructions here, rather than emulated and slow."""
+    """Return whether the CPU has instructions for products in bf16, which are slow when emulated."""
     capabilities = torch.backends.cpu.get_cpu_capability()
     return "AVX512" in capabilities and bool(torch.cpu._is_avx512_bf16_supported())
 
 
 def flops_per_second(device: torch.device, dtype: torch.dtype) -> float:
-    """A round figure to start the cost model from; it is refitted on the first live steps."""
+    """Return a round figure to start the cost model from; it is refitted on the first live steps."""
     if device.type == "cuda":
         return 4e14 if dtype != torch.float32 else 4e13
     per_core = 2e11 if dtype == torch.bfloat16 else 6e10
@@ -96,6 +100,6 @@ def keep_freed_memory() -> None:
     try:
         mallopt = ctypes.CDLL("libc.so.6").mallopt
     except (OSError, AttributeError):
-        return  # another C library; its allocator has its own ways
+        return  # another C library, whose allocator has other options
     mallopt(m_mmap_threshold, 32 * 1024 * 1024)
     mallopt(m_trim_threshold, 2**31 - 1)

@@ -1,4 +1,4 @@
-"""Which weights an image was drawn with."""
+"""Hashes of weights, which identify the model that generated an image."""
 
 import hashlib
 import re
@@ -8,7 +8,7 @@ _SHA256 = re.compile(r"[0-9a-f]{64}")
 
 
 def hash_weights(folder: Path, pattern: str = "*/*.safetensors") -> str:
-    """The sha256 of names and contents of all weights in a model's folder, in hex.
+    """Return the sha256 of names and contents of all weights in a model's folder, in hex.
 
     It covers what `sha256sum` prints for them in the order of their names:
     `cd FOLDER && LC_ALL=C sha256sum */*.safetensors | sha256sum`. The configs beside them are not part
@@ -20,7 +20,10 @@ def hash_weights(folder: Path, pattern: str = "*/*.safetensors") -> str:
 
 
 def hash_file(path: Path) -> str:
-    """Of its content. In the hub's cache a large file is named by its hash, and need not be read."""
+    """Return the sha256 of a file's content, in hex.
+
+    In the hub's cache a large file is named by its hash, and need not be read.
+    """
     blob = path.resolve()
     if blob.parent.name == "blobs" and _SHA256.fullmatch(blob.name):
         return blob.name

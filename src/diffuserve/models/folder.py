@@ -1,4 +1,4 @@
-"""Finding a model and checking its folder before any weight is read.
+"""Model folders: found by name, and checked before any weight is read.
 
 A model is a folder in diffusers' format: `model_index.json` names the pipeline class and its
 components, each component a subfolder with a config and safetensors files. Pickled weights are
@@ -49,6 +49,7 @@ class ModelFolder:
         return self.json(SETTINGS_FILE) if (self.path / SETTINGS_FILE).is_file() else {}
 
     def json(self, name: str) -> dict[str, Any]:
+        """Return a JSON object of the folder. Raise `InvalidModel` if it is missing or not an object."""
         path = self.path / name
         if not path.is_file():
             raise InvalidModel(f"{self.path}: {name} is missing")
@@ -61,14 +62,15 @@ class ModelFolder:
         return content
 
     def component(self, name: str) -> Path:
+        """Return a component's subfolder. Raise `InvalidModel` if it is missing."""
         if not (self.path / name).is_dir():
             raise InvalidModel(f"{self.path}: the folder {name}/ is missing")
         return self.path / name
 
     def weights(self, component: str) -> list[Path]:
-        """The component's safetensors files, each present and whole.
+        """Return the component's safetensors files, each present and whole.
 
-        Raises `InvalidModel` with the file's name where one is missing, truncated or a pickle.
+        Raise `InvalidModel` with the file's name if one is missing, truncated or a pickle.
         """
         folder = self.component(component)
         indexes = sorted(folder.glob("*.safetensors.index.json"))
@@ -86,7 +88,10 @@ class ModelFolder:
         return files
 
     def require(self, components: Sequence[str], files: Sequence[str]) -> None:
-        """Check all of a pipeline's parts at once, so that a wrong folder is refused early."""
+        """Check all components and files of a pipeline, so that a wrong folder is refused early.
+
+        Raise `InvalidModel` that names the first one that is missing or broken.
+        """
         for file in files:
             self.component(file.split("/")[0])
             self.json(file)
@@ -95,7 +100,10 @@ class ModelFolder:
 
 
 def open_model(model: str) -> ModelFolder:
-    """Find a bundled model, a folder, or a hub id (downloaded, or from the hub's cache)."""
+    """Find a bundled model, a folder, or a hub id (downloaded, or from the hub's cache).
+
+    Raise `ModelNotFound` with the nearest names.
+    """
     bundled = bundled_models()
     if model in bundled:
         return ModelFolder(bundled[model])
@@ -116,7 +124,7 @@ def _existing_folder(name: str) -> Path | None:
     try:
         path = Path(name).expanduser()
         return path if path.is_dir() else None
-    except (OSError, RuntimeError):  # too long for a path; the home directory of nobody
+    except (OSError, RuntimeError):  # too long for a path; the home directory of an unknown user
         return None
 
 
@@ -159,4 +167,5 @@ def _explain_missing_weights(folder: Path) -> str:
 
 
 def first_line(error: BaseException) -> str:
+    """Return the first line of an error's message, at most 200 characters."""
     return (str(error).strip().splitlines() or [""])[0][:200]

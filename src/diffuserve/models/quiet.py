@@ -1,7 +1,8 @@
-"""Loading a model without the libraries' own progress bars and notices."""
+"""Silence for the progress bars and notices of the libraries that load models."""
 
 
 def quiet_libraries() -> None:
+    """Silence diffusers and transformers."""
     from diffusers.utils import logging
 
     logging.set_verbosity_error()
@@ -10,7 +11,7 @@ def quiet_libraries() -> None:
 
 
 def quiet_transformers() -> None:
-    """For whoever loads no diffusion model: importing diffusers takes seconds."""
+    """Silence transformers alone: importing diffusers takes seconds, and not every model needs it."""
     from transformers.utils import logging
 
     logging.set_verbosity_error()

@@ -1,23 +1,26 @@
-"""From a model's name to a loaded pipeline. Importing this file loads no family and no torch."""
+"""Models by name: their specs and their pipelines. Importing this file loads no family and no torch.
 
-from collections.abc import Mapping
-from importlib import import_module
-from typing import TYPE_CHECKING, Any
+Families of other packages are entry points of the group `diffuserve.families`: the name is the
+`_class_name` of a `model_index.json`, the object a `PipelineFamily`.
+"""
 
+from importlib.metadata import EntryPoint, entry_points
+from typing import TYPE_CHECKING
+
+from diffuserve.domain.cost import CostFit
 from diffuserve.domain.errors import InvalidModel
+from diffuserve.domain.model_spec import ModelSpec
+from diffuserve.models.family import PipelineFamily
+from diffuserve.models.folder import ModelFolder, open_model
 
 if TYPE_CHECKING:
     import torch
 
-    from diffuserve.domain.model_spec import ModelSpec
     from diffuserve.models.base import Pipeline
-    from diffuserve.models.folder import ModelFolder
     from diffuserve.parallel.ranks import Ranks
 
-# The `_class_name` of a model_index.json, and who serves it.
-PIPELINES: Mapping[str, str] = {
-    "FluxPipeline": "diffuserve.models.flux.pipeline:FluxPipeline",
-}
+ENTRY_POINT_GROUP = "diffuserve.families"
+_BUILT_IN = (EntryPoint("FluxPipeline", "diffuserve.models.flux.family:FLUX", ENTRY_POINT_GROUP),)
 
 
 def load_pipeline(
@@ -30,31 +33,49 @@ def load_pipeline(
     """Load a bundled model, a diffusers folder or a hub id onto `device`.
 
     With `ranks` the same is loaded on each of them, and every denoising step is shared.
-    `dtype=None` takes the family's choice for the checkpoint and the device. Raises `ModelNotFound`
+    `dtype=None` means the family's choice for the checkpoint and the device. Raise `ModelNotFound`
     or `InvalidModel` before any weight is read.
     """
     folder, family = _open(model)
-    pipeline: Pipeline = family.load(folder, device, dtype, deterministic, ranks)
-    return pipeline
+    return family.load(folder, device, dtype, deterministic, ranks)
 
 
-def read_spec(model: str) -> "ModelSpec":
-    """What a model can do, from its folder's configs: no weight is read. Raises as `load_pipeline`."""
+def read_spec(model: str) -> ModelSpec:
+    """Return the abilities of a model, from its folder's configs alone. Raise as `load_pipeline`."""
+    return read_offer(model)[0]
+
+
+def read_offer(model: str) -> tuple[ModelSpec, CostFit]:
+    """Return a model's spec and its family's default cost fit. Raise as `load_pipeline`."""
     folder, family = _open(model)
-    spec: ModelSpec = family.read_spec(folder)
-    return spec
+    spec = family.read_spec(folder)
+    return spec, family.default_fit(spec)
 
 
-def _open(model: str) -> "tuple[ModelFolder, Any]":
-    """The model's folder, and the class that serves it."""
-    from diffuserve.models.folder import open_model
+def known_families() -> dict[str, EntryPoint]:
+    """Return the families by pipeline class: those of this package, then those of other packages.
 
+    A name of this package cannot be taken over by another.
+    """
+    others = {entry.name: entry for entry in entry_points(group=ENTRY_POINT_GROUP)}
+    return others | {entry.name: entry for entry in _BUILT_IN}
+
+
+def _open(model: str) -> tuple[ModelFolder, PipelineFamily]:
     folder = open_model(model)
-    if folder.pipeline_class not in PIPELINES:
-        known = ", ".join(sorted(PIPELINES))
+    families = known_families()
+    if folder.pipeline_class not in families:
+        known = ", ".join(sorted(families))
         raise InvalidModel(
             f"{folder.path}: model_index.json names {folder.pipeline_class!r}, "
             f"which is not served; known: {known}"
         )
-    module_name, class_name = PIPELINES[folder.pipeline_class].split(":")
-    return folder, getattr(import_module(module_name), class_name)
+    return folder, load_family(families[folder.pipeline_class])
+
+
+def load_family(entry: EntryPoint) -> PipelineFamily:
+    """Import a family. Raise `InvalidModel` if the entry point names something else."""
+    family: object = entry.load()
+    if not isinstance(family, PipelineFamily):
+        raise InvalidModel(f"entry point {entry.value!r}: not a PipelineFamily")
+    return family

@@ -15,7 +15,7 @@ _DTYPES = {"BF16": torch.bfloat16, "F16": torch.float16, "F32": torch.float32}
 
 @dataclass(frozen=True)
 class Placement:
-    """Where a checkpoint's tensor goes: part `part` of `num_parts` equal row blocks of `parameter`."""
+    """The place of a checkpoint's tensor: part `part` of `num_parts` equal row blocks of `parameter`."""
 
     parameter: str
     part: int = 0
@@ -23,7 +23,7 @@ class Placement:
 
 
 def checkpoint_dtype(files: Iterable[Path]) -> torch.dtype:
-    """The dtype of the first tensor, which stands for all."""
+    """Return the dtype of the first tensor, which stands for all; float32 for an unknown one."""
     with safe_open(next(iter(files)), framework="pt") as reader:
         name = reader.get_slice(next(iter(reader.keys()))).get_dtype()
     return _DTYPES.get(name, torch.float32)
@@ -36,10 +36,10 @@ def load_weights(
     device: torch.device,
     dtype: torch.dtype,
 ) -> None:
-    """Fill a module that was built on the meta device; `placements` goes by the checkpoint's names.
+    """Fill a module that was built on the meta device; `placements` are by the checkpoint's names.
 
-    Tensors are memory-mapped; where dtype and device already fit they stay so and cost no copy.
-    Raises `InvalidModel` that names tensors which are missing, unexpected or of another shape.
+    Tensors are memory-mapped; where dtype and device already fit they stay so and cost no copy. Raise
+    `InvalidModel` for tensors that are missing, unexpected or of another shape.
     """
     missing = set(placements)
     for file in files:
@@ -52,6 +52,11 @@ def load_weights(
     if missing:
         names = ", ".join(sorted(missing)[:5])
         raise InvalidModel(f"{file.parent}: weights are incomplete; missing {names}")
+
+
+def num_parameters(module: nn.Module) -> int:
+    """Return the number of scalars in the module's parameters."""
+    return sum(parameter.numel() for parameter in module.parameters())
 
 
 def _put(module: nn.Module, placement: Placement, tensor: Tensor, dtype: torch.dtype, origin: str) -> None:

@@ -1,4 +1,4 @@
-"""What every sampler offers: noise schedules and update rules, as pure maths.
+"""The contract of samplers: noise schedules and update rules, as pure maths.
 
 A sampler holds only a checkpoint's constants, never a request's progress, so one sampler serves
 any number of requests that stand at different steps.
@@ -12,10 +12,10 @@ from torch import Tensor
 
 @dataclass(frozen=True)
 class NoiseSchedule:
-    """The noise levels of one request.
+    """The noise levels of a request.
 
-    `sigmas` has one entry more than there are steps and ends at the clean level;
-    `timesteps[i]` is what the model is told at step `i`. Plain floats, exact in float32.
+    `sigmas` has one entry more than there are steps and ends at 0, without noise; `timesteps[i]` is the
+    model's input at step `i`. Plain floats, exact in float32.
     """
 
     sigmas: tuple[float, ...]
@@ -28,14 +28,16 @@ class NoiseSchedule:
 
 @runtime_checkable
 class Sampler(Protocol):
+    """Schedules and updates of one checkpoint; stateless, so it serves any number of requests."""
+
     def schedule(self, num_inference_steps: int, image_tokens: int) -> NoiseSchedule:
-        """The noise schedule for an image of `image_tokens` tokens."""
+        """Return the noise schedule for an image of `image_tokens` tokens, without its prompt."""
         ...
 
     def step(self, latents: Tensor, prediction: Tensor, sigma: float, next_sigma: float) -> Tensor:
-        """Move latents from noise level `sigma` to `next_sigma`."""
+        """Return the latents moved from noise level `sigma` to `next_sigma`; all of one shape."""
         ...
 
-    def clean(self, latents: Tensor, prediction: Tensor, sigma: float) -> Tensor:
-        """The finished latents that the model expects, seen from noise level `sigma`."""
+    def predict_x0(self, latents: Tensor, prediction: Tensor, sigma: float) -> Tensor:
+        """Return the finished latents that the prediction at noise level `sigma` implies."""
         ...

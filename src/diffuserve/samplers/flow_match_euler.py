@@ -1,4 +1,4 @@
-"""Euler steps along a rectified flow (Liu et al. 2022, arXiv:2209.03003), as FLUX uses them.
+"""Euler steps along a rectified flow (Liu et al. 2022, arXiv:2209.03003).
 
 Reference implementation: diffusers' `FlowMatchEulerDiscreteScheduler`; the arithmetic here keeps
 its order and its float32 roundings, so that schedules are equal to the last bit.
@@ -17,7 +17,7 @@ from torch import Tensor
 from diffuserve.domain.errors import InvalidModel
 from diffuserve.samplers.base import NoiseSchedule
 
-# Options of the reference that no FLUX checkpoint sets; a folder that sets one is refused.
+# Options of the reference that are not implemented; a folder that sets one is refused.
 _UNSUPPORTED = (
     "use_karras_sigmas",
     "use_exponential_sigmas",
@@ -31,7 +31,11 @@ _UNSUPPORTED = (
 
 @dataclass(frozen=True)
 class FlowMatchEuler:
-    """`shift` bends every schedule alike; dynamic shifting bends it by the image's size."""
+    """`shift` bends every schedule alike; dynamic shifting bends it by the image's size.
+
+    The shift is that of Esser et al. 2024 (arXiv:2403.03206, section 5.3.2): more noise for larger
+    images. Field names are those of `scheduler_config.json`; `*_image_seq_len` count image tokens.
+    """
 
     num_train_timesteps: int = 1000
     shift: float = 1.0
@@ -44,7 +48,7 @@ class FlowMatchEuler:
 
     @classmethod
     def from_config(cls, config: Mapping[str, Any]) -> "FlowMatchEuler":
-        """Raises `InvalidModel` for options that this sampler does not know."""
+        """Build a sampler from `scheduler_config.json`. Raise `InvalidModel` for unsupported options."""
         for option in _UNSUPPORTED:
             if config.get(option):
                 raise InvalidModel(f"scheduler_config.json: {option}={config[option]!r} is not supported")
@@ -58,7 +62,7 @@ class FlowMatchEuler:
         return sampler
 
     def schedule(self, num_inference_steps: int, image_tokens: int) -> NoiseSchedule:
-        """Noise levels from 1 down to 0, shifted as the checkpoint says."""
+        """Return noise levels from 1 down to 0, shifted as configured; timesteps are 1000·σ."""
         sigmas = np.linspace(1.0, 1 / num_inference_steps, num_inference_steps).astype(np.float32)
         if self.use_dynamic_shifting:
             sigmas = self._shift_by_size(sigmas, image_tokens)
@@ -75,7 +79,7 @@ class FlowMatchEuler:
         sigma: float,
         next_sigma: float,
     ) -> Float[Tensor, "*shape"]:
-        """x ← x + (σ' - σ)·v, in float32, returned in the prediction's dtype.
+        """Return x + (σ' - σ)·v, computed in float32, in the prediction's dtype.
 
         As in the reference, σ' - σ and its product with v are rounded to the prediction's dtype before
         they are added; `torch.add(…, alpha=…)` would fuse them.
@@ -83,13 +87,14 @@ class FlowMatchEuler:
         delta = torch.tensor(np.float32(next_sigma) - np.float32(sigma)).to(prediction.dtype)
         return (latents.float() + delta * prediction).to(prediction.dtype)
 
-    def clean(
+    def predict_x0(
         self, latents: Float[Tensor, "*shape"], prediction: Float[Tensor, "*shape"], sigma: float
     ) -> Float[Tensor, "*shape"]:
-        """x₀ = x - σ·v."""
+        """Return x₀ = x - σ·v: a step down to σ = 0."""
         return self.step(latents, prediction, sigma, 0.0)
 
     def _shift_by_size(self, sigmas: np.ndarray, image_tokens: int) -> np.ndarray:
+        """Shift by μ, which is linear in the image's tokens: e^μ / (e^μ + 1/σ - 1), as the reference."""
         slope = (self.max_shift - self.base_shift) / (self.max_image_seq_len - self.base_image_seq_len)
         mu = image_tokens * slope + (self.base_shift - slope * self.base_image_seq_len)
         scale = math.exp(mu) if self.time_shift_type == "exponential" else mu

@@ -1,8 +1,8 @@
-"""A model family that is nothing like FLUX, for testing the engine's contract.
+"""A pipeline unlike the built-in ones, for tests of the engine's contract.
 
-Latents have five dimensions (images, channels, frames, rows, columns), nothing is packed, and
-guidance is real: two passes a step. It computes in closed form, so tests know every pixel, and it
-can be told to fail for chosen prompts.
+Latents have five dimensions (images, channels, frames, rows, columns), nothing is packed, and guidance
+is classifier-free: two passes a step. It computes in closed form, so tests know every pixel, and tests
+can make it fail for chosen prompts.
 """
 
 import hashlib
@@ -37,14 +37,17 @@ FAKE_SPEC = ModelSpec(
     longest_sequence_length=64,
     guidance_scale=2.0,
     has_guidance=True,
+    guidance_passes=2,
     has_negative_prompt=True,
     max_frames=16,
+    pixels_per_token=_SCALE**2,
+    has_joint_attention=False,
 )
 
 
 @dataclass(frozen=True)
 class FakeConditioning(Conditioning):
-    """A colour for what is wanted and one for what is not."""
+    """The colours of the prompt and of the negative prompt, each (channels, 1, 1, 1)."""
 
     positive: Tensor
     negative: Tensor
@@ -54,8 +57,8 @@ class FakeConditioning(Conditioning):
 class FakePipeline:
     """Moves noise towards the prompt's colour.
 
-    `on_encode`, `on_denoise` and `on_decode` see each call's parameters before it runs and may
-    raise, block or count: that is how tests inject faults. `poison` replaces a request's prediction.
+    `on_encode`, `on_denoise` and `on_decode` are called with each call's parameters before it runs, and
+    may raise, block or count, to inject faults. `poison` replaces a request's prediction.
     """
 
     spec: ModelSpec = FAKE_SPEC
@@ -75,22 +78,11 @@ class FakePipeline:
     def describe(self) -> Mapping[str, str]:
         return {"model": self.spec.name, "device": "cpu", "dtype": "float32", "attention": "none"}
 
-    def workload(self, params: GenerationParams) -> Workload:
-        frames, rows, columns = _grid(params)
-        passes = 2 if _is_guided(params) else 1
-        return Workload(
-            num_sequences=params.num_images * passes,
-            sequence_tokens=frames * rows * columns,
-            text_tokens=params.max_sequence_length or 0,
-            num_pixels=params.num_images * frames * rows * columns * _SCALE**2,
-            num_inference_steps=params.num_inference_steps or 0,
-        )
-
     def cost_prior(self) -> CostFit:
         return CostFit((1e-4, 1e-6), (1e-4, 1e-7, 1e-12, 1e-6), (1e-4, 1e-9))
 
-    def step_bytes(self, load: Workload) -> int:
-        return load.step_tokens * self.bytes_per_token
+    def step_bytes(self, workload: Workload) -> int:
+        return workload.step_tokens * self.bytes_per_token
 
     def conditioning_key(self, params: GenerationParams) -> Hashable:
         return (params.prompt, params.negative_prompt)
@@ -105,64 +97,64 @@ class FakePipeline:
         assert params.seed is not None
         seeds = range(params.seed, params.seed + params.num_images)
         generators = [torch.Generator().manual_seed(seed) for seed in seeds]
-        return torch.stack([torch.randn(_CHANNELS, *_grid(params), generator=one) for one in generators])
+        return torch.stack(
+            [torch.randn(_CHANNELS, *self._grid(params), generator=generator) for generator in generators]
+        )
 
     def schedule(self, params: GenerationParams) -> NoiseSchedule:
         return self.sampler.schedule(params.num_inference_steps or 0, image_tokens=1)
 
     def denoise(self, batch: Sequence[DenoiseInput]) -> list[Tensor]:
         with self._lock:
-            self.denoised_batches.append([one.params for one in batch])
-        self.on_denoise([one.params for one in batch])
+            self.denoised_batches.append([request.params for request in batch])
+        self.on_denoise([request.params for request in batch])
         with nullcontext() if self.ranks is None else self.ranks.together():
-            return [self.poison(one.params, self._velocity(one)) for one in batch]
+            return [self.poison(request.params, self._velocity(request)) for request in batch]
 
-    def _velocity(self, one: DenoiseInput) -> Tensor:
-        """Guided; where ranks share the passes each runs one."""
-        conditioning = one.conditioning
+    def _velocity(self, request: DenoiseInput) -> Tensor:
+        """Return the guided velocity; where ranks share the passes each runs one."""
+        conditioning = request.conditioning
         assert isinstance(conditioning, FakeConditioning)
-        colours = [conditioning.positive]
-        if _is_guided(one.params):
-            colours.append(conditioning.negative)
-        passes = [partial(_velocity_to, colour, one) for colour in colours]
+        colours = (conditioning.positive, conditioning.negative)[: self.spec.num_passes(request.params)]
+        passes = [partial(_velocity_to, colour, request) for colour in colours]
         if self.ranks is None or len(passes) == 1:
             positive, *rest = [run() for run in passes]
         else:
             positive, *rest = self.ranks.guidance.run(passes)
-        scale = one.params.guidance_scale or 0.0
+        scale = request.params.guidance_scale or 0.0
         return rest[0] + scale * (positive - rest[0]) if rest else positive
 
     def decode(self, latents: Sequence[Tensor], params: Sequence[GenerationParams]) -> list[list[Frames]]:
-        assert len({tuple(one.shape[2:]) for one in latents}) == 1, "a decode group has one size"
+        assert len({tuple(tensor.shape[2:]) for tensor in latents}) == 1, "a decode group has one size"
         self.on_decode(params)
-        return [[_frames(image) for image in one] for one in latents]
+        return [[_frames(image, self.spec.temporal_stride) for image in images] for images in latents]
 
     def preview(self, latents: Tensor, params: GenerationParams) -> Image.Image:
-        return _frames(latents[0])[0].resize(_grid(params)[:0:-1])
+        _, rows, columns = self._grid(params)
+        return _frames(latents[0], self.spec.temporal_stride)[0].resize((columns, rows))
+
+    def _grid(self, params: GenerationParams) -> tuple[int, int, int]:
+        """Return latent frames, rows and columns."""
+        assert params.height is not None
+        assert params.width is not None
+        return (self.spec.latent_frames(params), params.height // _SCALE, params.width // _SCALE)
 
 
 def colour_of(prompt: str) -> Tensor:
-    """The colour that a prompt stands for, in -1…1, as (channels, 1, 1, 1)."""
+    """Return the colour that a prompt stands for, in -1…1, as (channels, 1, 1, 1)."""
     digest = hashlib.sha256(prompt.encode()).digest()[:_CHANNELS]
     return torch.tensor([level / 127.5 - 1 for level in digest]).view(_CHANNELS, 1, 1, 1)
 
 
-def _velocity_to(colour: Tensor, one: DenoiseInput) -> Tensor:
-    """Straight from where the latents are to a colour: x₀ = x - σ·v."""
-    return (one.latents - colour) * (1000 / one.timestep)
+def _velocity_to(colour: Tensor, request: DenoiseInput) -> Tensor:
+    """Return the velocity that leads straight from the latents to a colour: x₀ = x - σ·v."""
+    return (request.latents - colour) * (1000 / request.timestep)
 
 
-def _is_guided(params: GenerationParams) -> bool:
-    return params.guidance_scale not in (None, 0, 1)
-
-
-def _grid(params: GenerationParams) -> tuple[int, int, int]:
-    assert params.height is not None
-    assert params.width is not None
-    return (params.num_frames, params.height // _SCALE, params.width // _SCALE)
-
-
-def _frames(image: Tensor) -> Frames:
+def _frames(image: Tensor, temporal_stride: int) -> Frames:
+    """Decode (channels, frames, rows, columns): one frame of the first, a stride of the others."""
+    first, rest = image[:, :1], image[:, 1:].repeat_interleave(temporal_stride, dim=1)
+    image = torch.cat([first, rest], dim=1)
     levels = ((image * 0.5 + 0.5).clamp(0, 1) * 255).round().to(torch.uint8)
     grown = levels.repeat_interleave(_SCALE, dim=-1).repeat_interleave(_SCALE, dim=-2)
     return [Image.fromarray(frame.permute(1, 2, 0).contiguous().numpy()) for frame in grown.unbind(1)]

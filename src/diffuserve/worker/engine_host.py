@@ -31,7 +31,7 @@ from diffuserve.engine.engine import Engine
 from diffuserve.engine.outputs import GenerationResult, StepOutput
 from diffuserve.models.base import Frames
 from diffuserve.models.quiet import quiet_libraries
-from diffuserve.models.registry import read_spec
+from diffuserve.models.registry import read_offer
 from diffuserve.worker.agent_link import AgentLink
 from diffuserve.worker.config import EngineProcessConfig, ImageOptions
 from diffuserve.worker.crash_record import CrashRecord
@@ -248,7 +248,8 @@ class EngineHost:
 
 def introduce(model: str, images: ImageOptions, link: AgentLink) -> Future[ImageOutput]:
     """Say what the model is; the image filter is loaded while the model is."""
-    link.send(Hello(spec=read_spec(model).to_dict(), num_gpus=torch.cuda.device_count()))
+    spec, fit = read_offer(model)
+    link.send(Hello(spec=spec.to_dict(), fit=fit.to_dict(), num_gpus=torch.cuda.device_count()))
     return in_background(partial(open_desk, model, images))
 
 

@@ -24,7 +24,7 @@ import torch
 from torch import Tensor
 
 from diffuserve.domain.params import GenerationParams
-from diffuserve.engine.model_runner import ModelRunner, Moved, is_out_of_memory, isolate
+from diffuserve.engine.model_runner import ModelRunner, StepResult, is_out_of_memory, isolate
 from diffuserve.engine.request_state import RequestState
 from diffuserve.models.base import Conditioning, Frames, Pipeline
 from diffuserve.parallel.ranks import OtherRankFailed, Ranks
@@ -75,7 +75,7 @@ class LeadRunner(ModelRunner):
         self._num_decoded = 0
         self.num_decoders = ranks.size
 
-    def step(self, states: Sequence[RequestState]) -> list[Moved | Exception]:
+    def step(self, states: Sequence[RequestState]) -> list[StepResult | Exception]:
         self._announce(states)
         self._ranks.orders.broadcast(self._order(states))
         return isolate(states, agreed(self._ranks, self._step))
@@ -141,10 +141,10 @@ class Follower:
         states = [self._states[request_id] for request_id in order.steps]
         outcomes = isolate(states, agreed(self._ranks, self._runner._step))
         for state, outcome in zip(states, outcomes, strict=True):
-            if isinstance(outcome, Moved):
+            if isinstance(outcome, StepResult):
                 self._move(state, outcome)
 
-    def _move(self, state: RequestState, moved: Moved) -> None:
+    def _move(self, state: RequestState, moved: StepResult) -> None:
         state.latents = moved.latents
         state.step += 1
         if state.is_denoised:
@@ -165,7 +165,7 @@ class Follower:
         return RequestState(
             request_id=join.request_id,
             params=params,
-            load=self._pipeline.workload(params),
+            workload=self._pipeline.spec.workload(params),
             step_bytes=0,
             schedule=self._pipeline.schedule(params),
             priority=0,

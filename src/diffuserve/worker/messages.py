@@ -15,7 +15,7 @@ import orjson
 
 @dataclass(frozen=True, kw_only=True)
 class Hello:
-    """The model: `ModelSpec` and, where one was kept, `CostFit`, as dicts."""
+    """The model: its `ModelSpec` and its family's default `CostFit`, as dicts."""
 
     spec: Mapping[str, Any]
     fit: Mapping[str, Any] | None = None

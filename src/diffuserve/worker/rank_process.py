@@ -50,7 +50,7 @@ def _member(config: EngineProcessConfig) -> Iterator[tuple[Pipeline, Ranks]]:
     if device.type == "cpu":
         torch.set_num_threads(1)  # the machine's cores are shared by its ranks
     plan = None if config.parallel is None else ParallelPlan.parse(config.parallel)
-    has_passes = read_spec(config.model).has_negative_prompt
+    has_passes = read_spec(config.model).guidance_passes > 1
     ranks = join_ranks(plan, device, config.collective_seconds, has_passes=has_passes)
     pipeline = load_pipeline(
         config.model, device, parse_dtype(config.dtype), config.engine.deterministic, ranks

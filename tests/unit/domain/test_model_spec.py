@@ -134,3 +134,43 @@ def test_too_many_frames_are_refused_with_the_most_there_can_be() -> None:
 def test_a_drawn_seed_must_leave_room_for_every_image() -> None:
     with pytest.raises(InvalidParams, match=r"^seed="):
         resolve(seed=2**63 - 1, num_images=2)
+
+
+VIDEO = replace(CAPABLE, guidance_passes=2, temporal_stride=4, pixels_per_token=256, name="video")
+
+
+@pytest.mark.parametrize(("scale", "passes"), [(0.0, 1), (1.0, 1), (1.5, 2)])
+def test_only_guidance_above_one_takes_more_passes(scale: float, passes: int) -> None:
+    params = resolve(VIDEO, guidance_scale=scale)
+    assert VIDEO.num_passes(params) == passes
+    assert VIDEO.workload(params).num_sequences == passes
+    assert VIDEO.workload(params).text_tokens == passes * 32, "each pass reads a prompt of its own"
+    assert CAPABLE.workload(params).num_sequences == 1, "guidance that is an input takes no pass of its own"
+
+
+def test_a_video_counts_latent_frames() -> None:
+    workload = VIDEO.workload(resolve(VIDEO, width=64, height=96, num_frames=17, guidance_scale=0.0))
+    assert workload.sequence_tokens == 32 + 5 * 24
+    assert workload.num_pixels == 5 * 64 * 96
+
+
+def test_a_prompt_that_is_read_by_cross_attention_takes_no_tokens_of_a_step() -> None:
+    crossed = replace(SPEC, has_joint_attention=False)
+    params = resolve(crossed)
+    assert crossed.workload(params).sequence_tokens == crossed.image_tokens(params) == 48
+    assert SPEC.workload(params).sequence_tokens == 48 + 32
+
+
+@pytest.mark.parametrize(("frames", "nearest"), [(2, "1 or 5"), (16, "13 or 17"), (80, "77 or 81")])
+def test_frames_between_two_latent_frames_are_refused_with_the_nearest(frames: int, nearest: str) -> None:
+    with pytest.raises(ModelNotCapable, match=f"num_frames={frames}.*try {nearest}"):
+        resolve(VIDEO, num_frames=frames)
+
+
+def test_a_spec_of_another_version_still_loads() -> None:
+    stored = SPEC.to_dict() | {"from_a_later_version": 1}
+    for name in ("guidance_passes", "temporal_stride", "has_joint_attention"):
+        del stored[name]
+    assert ModelSpec.from_dict(stored) == SPEC
+    with pytest.raises(ValueError, match="not a model spec"):
+        ModelSpec.from_dict({"name": "half"})

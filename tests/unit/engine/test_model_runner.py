@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from diffuserve.domain.params import GenerationParams
-from diffuserve.engine.model_runner import ModelRunner, Moved, is_out_of_memory, isolate
+from diffuserve.engine.model_runner import ModelRunner, StepResult, is_out_of_memory, isolate
 from diffuserve.engine.request_state import RequestState
 from diffuserve.testing.fake_pipeline import FakePipeline
 
@@ -27,7 +27,7 @@ def make_state(pipeline: FakePipeline, prompt: str, wants_preview: bool = False)
     return RequestState(
         request_id=prompt,
         params=params,
-        load=pipeline.workload(params),
+        workload=pipeline.spec.workload(params),
         step_bytes=0,
         schedule=pipeline.schedule(params),
         priority=0,
@@ -126,8 +126,8 @@ def test_a_request_that_cannot_be_denoised_fails_alone_and_the_rest_move_as_with
     expected = ModelRunner(sound).step([make_state(sound, prompt) for prompt in ("a", "b")])
     assert isinstance(outcomes[1], CulpritError)
     for outcome, wanted in zip((outcomes[0], outcomes[2]), expected, strict=True):
-        assert isinstance(outcome, Moved)
-        assert isinstance(wanted, Moved)
+        assert isinstance(outcome, StepResult)
+        assert isinstance(wanted, StepResult)
         assert torch.equal(outcome.latents, wanted.latents)
 
 
@@ -136,7 +136,7 @@ def test_a_step_moves_latents_along_the_requests_own_schedule_and_leaves_the_sta
     state = make_state(pipeline, "a")
     outcome = ModelRunner(pipeline).step([state])[0]
     noise = pipeline.init_latents(state.params)
-    assert isinstance(outcome, Moved)
+    assert isinstance(outcome, StepResult)
     assert state.step == 0
     assert state.latents is not None
     assert torch.equal(state.latents, noise)
@@ -148,8 +148,8 @@ def test_only_those_who_asked_get_a_preview() -> None:
     pipeline = FakePipeline()
     states = [make_state(pipeline, "a", wants_preview=True), make_state(pipeline, "b")]
     asking, silent = ModelRunner(pipeline).step(states)
-    assert isinstance(asking, Moved)
-    assert isinstance(silent, Moved)
+    assert isinstance(asking, StepResult)
+    assert isinstance(silent, StepResult)
     assert asking.preview is not None
     assert asking.preview.size == (8, 8)
     assert silent.preview is None

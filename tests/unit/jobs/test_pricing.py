@@ -1,4 +1,4 @@
-"""What a job is expected to cost before anybody has measured it."""
+"""The price of a job follows its size."""
 
 from dataclasses import replace
 
@@ -9,11 +9,11 @@ from hypothesis import strategies as st
 from diffuserve.domain.cost import CostFit
 from diffuserve.domain.model_spec import ModelSpec
 from diffuserve.domain.params import GenerationParams
-from diffuserve.jobs.pricing import FAMILY_FITS, default_fit, predict
+from diffuserve.jobs.pricing import NEUTRAL_FIT, predict
 
 SPEC = ModelSpec(
     name="small",
-    family="flux",
+    family="some",
     width=128,
     height=96,
     num_inference_steps=4,
@@ -25,7 +25,9 @@ SPEC = ModelSpec(
     max_images=4,
     max_frames=81,
 )
-UNKNOWN = replace(SPEC, family="nobody has heard of it")
+GUIDED = replace(
+    SPEC, has_guidance=True, guidance_passes=2, temporal_stride=4, has_joint_attention=False, max_frames=80
+)
 FIT = CostFit(encode=(1.0, 0.0), step=(10.0, 0.0, 0.0, 0.0), decode=(100.0, 0.0))
 SIDES = st.integers(2, 16).map(lambda multiple: 16 * multiple)
 PARAMS = st.builds(
@@ -44,12 +46,6 @@ def params(num_images: int = 1) -> GenerationParams:
     return SPEC.resolve(GenerationParams(prompt="a star", num_images=num_images), seed=7)
 
 
-def test_a_known_family_has_its_own_fit_and_any_other_one_for_all() -> None:
-    stranger = replace(SPEC, family="another")
-    assert default_fit(SPEC) is FAMILY_FITS["flux"]
-    assert default_fit(UNKNOWN) == default_fit(stranger) != default_fit(SPEC)
-
-
 def test_the_price_is_by_the_fit_that_is_given_and_has_every_phase() -> None:
     seconds, _ = predict(SPEC, FIT, params())
     assert seconds == pytest.approx(1.0 + 4 * 10.0 + 100.0)
@@ -61,26 +57,27 @@ def test_a_steps_tokens_are_those_of_all_images_with_their_text(num_images: int)
     assert predict(SPEC, FIT, params(num_images))[1] == num_images * (32 + image)
 
 
-def test_a_step_of_flux_is_priced_near_what_its_operations_take() -> None:
-    big = replace(params(), width=512, height=512, max_sequence_length=256)
-    one, tokens = predict(SPEC, default_fit(SPEC), replace(big, num_inference_steps=1))
-    two, _ = predict(SPEC, default_fit(SPEC), replace(big, num_inference_steps=2))
-    assert tokens == 1_280
-    assert two - one == pytest.approx(24 / 400, rel=0.5)
+def test_guidance_by_two_passes_doubles_the_price_of_a_step_and_its_tokens() -> None:
+    fit = CostFit(encode=(0.0, 0.0), step=(0.0, 1.0, 0.0, 0.0), decode=(0.0, 0.0))
+    plain, guided = (predict(GUIDED, fit, replace(params(), guidance_scale=scale)) for scale in (1.0, 5.0))
+    assert guided == (2 * plain[0], 2 * plain[1])
+    assert predict(SPEC, fit, replace(params(), guidance_scale=5.0)) == predict(SPEC, fit, params())
+
+
+def test_a_video_is_priced_by_its_latent_frames() -> None:
+    image, video = (predict(GUIDED, FIT, replace(params(), num_frames=frames))[1] for frames in (1, 17))
+    assert video == 5 * image
 
 
 @given(
-    spec=st.sampled_from([SPEC, UNKNOWN]),
     wanted=PARAMS,
     more=st.sampled_from(
         ["width", "height", "num_inference_steps", "num_images", "num_frames", "max_sequence_length"]
     ),
 )
-def test_whoever_asks_for_more_pays_more(spec: ModelSpec, wanted: GenerationParams, more: str) -> None:
+def test_more_of_anything_costs_more(wanted: GenerationParams, more: str) -> None:
     amount = 16 if more in ("width", "height") else 1
     larger = replace(wanted, **{more: getattr(wanted, more) + amount})
-    (price, tokens), (higher, more_tokens) = (
-        predict(spec, default_fit(spec), each) for each in (wanted, larger)
-    )
+    (price, tokens), (higher, more_tokens) = (predict(SPEC, NEUTRAL_FIT, each) for each in (wanted, larger))
     assert 0 < price < higher
     assert (more_tokens > tokens) is (more != "num_inference_steps")

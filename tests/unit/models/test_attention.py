@@ -106,10 +106,10 @@ def test_runs_cover_every_token_once_and_in_order(lengths: tuple[int, ...]) -> N
     ]
 
 
-def test_starts_are_the_running_sum_as_the_varlen_kernel_wants_them() -> None:
-    starts = Segments.of((5, 3, 4), CPU).starts
-    assert starts.dtype == torch.int32
-    assert starts.tolist() == [0, 5, 8, 12]
+def test_cu_seqlens_are_the_running_sum_of_the_lengths_as_int32() -> None:
+    cu_seqlens = Segments.of((5, 3, 4), CPU).cu_seqlens
+    assert cu_seqlens.dtype == torch.int32
+    assert cu_seqlens.tolist() == [0, 5, 8, 12]
 
 
 @pytest.mark.parametrize(

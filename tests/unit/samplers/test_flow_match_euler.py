@@ -103,7 +103,7 @@ def test_clean_undoes_the_noise_of_a_straight_flow() -> None:
     sampler = FlowMatchEuler()
     for sigma in (1.0, 0.7, 0.25):
         noisy = (1 - sigma) * image + sigma * noise
-        torch.testing.assert_close(sampler.clean(noisy, noise - image, sigma), image)
+        torch.testing.assert_close(sampler.predict_x0(noisy, noise - image, sigma), image)
 
 
 def test_the_last_step_ends_at_the_clean_latents() -> None:
@@ -112,7 +112,7 @@ def test_the_last_step_ends_at_the_clean_latents() -> None:
     sampler = FlowMatchEuler(shift=3.0)
     sigma, end = sampler.schedule(4, 64).sigmas[-2:]
     assert torch.equal(
-        sampler.clean(latents, prediction, sigma), sampler.step(latents, prediction, sigma, end)
+        sampler.predict_x0(latents, prediction, sigma), sampler.step(latents, prediction, sigma, end)
     )
 
 

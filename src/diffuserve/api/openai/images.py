@@ -19,7 +19,6 @@ from diffuserve.api.openai.resources import (
 )
 from diffuserve.api.problems import Problem, openai_error, problem_of
 from diffuserve.api.services import Services
-from diffuserve.domain.cost import Workload
 from diffuserve.domain.errors import DiffuserveError, InvalidParams, ModelNotCapable, OutputBlocked
 from diffuserve.domain.job import Artifact, Job, JobStatus
 from diffuserve.domain.params import GenerationParams
@@ -39,14 +38,14 @@ class OpenAIImageSerializer:
 
     async def images(self, job: Job) -> OpenAIImages:
         """Build the response for a job that succeeded."""
-        workload = await self._workload(job)
+        params = GenerationParams(**job.input)
         return OpenAIImages(
             created=int(job.finished_at or job.created_at),
             background="opaque",
             output_format=job.output_format,
             size=_size(job),
             data=tuple([await self._image(job, artifact) for artifact in _images(job)]),
-            usage=_usage(workload, workload.num_sequences),
+            usage=await self._usage(job, params.num_images),
         )
 
     def stream(self, job: Job) -> EventSourceResponse:
@@ -74,7 +73,7 @@ class OpenAIImageSerializer:
         if job.status is not JobStatus.SUCCEEDED:
             yield _server_sent(ErrorEvent(error=openai_error(failure_problem(job))))
             return
-        usage = _usage(await self._workload(job), num_images=1)
+        usage = await self._usage(job, num_images=1)
         for artifact in _images(job):
             yield _server_sent(
                 CompletedImageEvent(
@@ -96,9 +95,18 @@ class OpenAIImageSerializer:
         content = b"".join([chunk async for chunk in self._services.artifacts.read(key)])
         return base64.b64encode(content).decode()
 
-    async def _workload(self, job: Job) -> Workload:
+    async def _usage(self, job: Job, num_images: int) -> OpenAIUsage:
+        """Count the prompt's tokens once, and the image tokens of each image."""
         served = await self._services.catalog.pick(job.model)
-        return served.spec.workload(GenerationParams(**job.input))
+        params = GenerationParams(**job.input)
+        text_tokens = params.max_sequence_length or 0
+        image_tokens = num_images * served.spec.image_tokens(params)
+        return OpenAIUsage(
+            input_tokens=text_tokens,
+            input_tokens_details={"image_tokens": 0, "text_tokens": text_tokens},
+            output_tokens=image_tokens,
+            total_tokens=text_tokens + image_tokens,
+        )
 
 
 def failure_problem(job: Job) -> Problem:
@@ -118,17 +126,6 @@ def _images(job: Job) -> list[Artifact]:
 
 def _size(job: Job) -> str:
     return f"{job.input['width']}x{job.input['height']}"
-
-
-def _usage(workload: Workload, num_images: int) -> OpenAIUsage:
-    """Count the prompt's tokens once, and the image tokens of each image."""
-    image_tokens = num_images * (workload.sequence_tokens - workload.text_tokens)
-    return OpenAIUsage(
-        input_tokens=workload.text_tokens,
-        input_tokens_details={"image_tokens": 0, "text_tokens": workload.text_tokens},
-        output_tokens=image_tokens,
-        total_tokens=workload.text_tokens + image_tokens,
-    )
 
 
 def _common_fields(job: Job) -> dict[str, Any]:

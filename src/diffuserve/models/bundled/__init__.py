@@ -6,5 +6,5 @@ _HOME = Path(__file__).parent
 
 
 def bundled_models() -> dict[str, Path]:
-    """Folder by name."""
+    """Return the folders of the bundled models by name."""
     return {path.parent.name: path.parent for path in sorted(_HOME.glob("*/model_index.json"))}

@@ -1,6 +1,6 @@
-"""How the tokens of a batch are laid out.
+"""The layout of a batch's tokens in packed rows.
 
-Each image is one sequence: its text tokens, then its image tokens. Three packed rows hold them:
+Each image is a sequence: its text tokens, then its image tokens. Three packed rows hold them:
 
     text   t₁ t₂ t₃ …              the double-stream blocks' text side
     image  i₁ i₂ i₃ …              the double-stream blocks' image side
@@ -21,7 +21,7 @@ from diffuserve.models.layers.rotary import rotations
 
 @dataclass(frozen=True)
 class SequenceShape:
-    """One image's tokens: `text` of them for the prompt, a grid of `rows` × `columns`."""
+    """The tokens of an image: `text` of them for the prompt, then a grid of `rows` × `columns`."""
 
     text: int
     rows: int
@@ -38,7 +38,7 @@ class SequenceShape:
 
 @dataclass(frozen=True)
 class PackedLayout:
-    """Indices between the three rows; `…_owner` gives each token's sequence."""
+    """Indices between the three rows; `…_owner` is the index of each token's sequence."""
 
     segments: Segments
     text_at: Int[Tensor, "text"]
@@ -53,6 +53,7 @@ class PackedLayout:
 def pack_layout(
     shapes: Sequence[SequenceShape], axes_dims: tuple[int, ...], device: torch.device
 ) -> PackedLayout:
+    """Build the layout of sequences in this order; `axes_dims` are the rotary channels of each axis."""
     lengths = tuple(shape.tokens for shape in shapes)
     is_text = torch.cat([torch.arange(shape.tokens) < shape.text for shape in shapes])
     owner = torch.arange(len(shapes)).repeat_interleave(torch.tensor(lengths))
@@ -72,7 +73,7 @@ def pack_layout(
 
 @lru_cache(maxsize=256)
 def _rotation(shape: SequenceShape, axes_dims: tuple[int, ...]) -> Complex64[Tensor, "tokens half"]:
-    """Text stands at position (0, 0, 0), which turns nothing; images at (0, row, column)."""
+    """Return a sequence's rotations: text at (0, 0, 0), which turns nothing, images at (0, row, column)."""
     positions = torch.zeros(shape.tokens, 3)
     grid = torch.cartesian_prod(torch.arange(shape.rows), torch.arange(shape.columns))
     positions[shape.text :, 1:] = grid.view(-1, 2).float()

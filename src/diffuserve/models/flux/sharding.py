@@ -1,13 +1,13 @@
-"""One packed batch dealt to several ranks: each has an equal part of the text and of the image tokens.
+"""A packed batch split over several ranks: each has an equal part of the text and of the image tokens.
 
-Between attentions a token needs nothing but itself and its sequence's factors, so any part will do, and
-the transformer runs on a part as on a whole. Its own joint row is its text, then its images:
+Between attentions a token needs only itself and its sequence's factors, so any part will do, and the
+transformer runs on a part as on a whole. A rank's joint row is its text, then its images:
 
     rank 0    t₁ t₂ │ i₁ i₂ i₃        rank 1    t₃ t₄ │ i₄ i₅ –
 
-For attention all ranks' rows stand one behind another, and `order` says where each token of the true
-joint row is found in them. The last rank's rows are filled up with copies of the last token, which
-nobody reads.
+For attention all ranks' rows are concatenated, and `order` gives the place in them of each token of the
+true joint row. The last rank's rows are padded with copies of the last token, which are never read.
+The exchange of heads is DeepSpeed Ulysses (Jacobs et al. 2023, arXiv:2309.14509).
 """
 
 from dataclasses import dataclass, replace
@@ -24,26 +24,28 @@ from diffuserve.parallel.ranks import SequenceRanks
 
 @dataclass(frozen=True)
 class ShardedSegments(Segments):
-    """The true sequences, and where their tokens lie in the ranks' rows."""
+    """The true sequences, and the places of their tokens in the concatenated rows of all ranks."""
 
     order: Int[Tensor, "joint"]
 
 
 @dataclass(frozen=True)
 class Shard:
-    """One rank's part: which tokens it has, and their layout."""
+    """A rank's part: indices of its tokens in the packed rows, and their layout."""
 
     text: Int[Tensor, "local_text"]
     image: Int[Tensor, "local_image"]
     layout: PackedLayout
 
     def of(self, packed: PackedInput) -> PackedInput:
+        """Return this rank's part of a packed batch."""
         return replace(
             packed, image=packed.image[self.image], text=packed.text[self.text], layout=self.layout
         )
 
 
 def shard_layout(layout: PackedLayout, rank: int, size: int) -> Shard:
+    """Return the part of rank `rank` of `size`."""
     num_text, num_image = len(layout.text_at), len(layout.image_at)
     text_part, image_part = -(-num_text // size), -(-num_image // size)
     device = layout.text_at.device
@@ -54,7 +56,7 @@ def shard_layout(layout: PackedLayout, rank: int, size: int) -> Shard:
     order[layout.text_at] = _places(num_text, text_part, text_part + image_part, 0).to(device)
     order[layout.image_at] = _places(num_image, image_part, text_part + image_part, text_part).to(device)
     local = PackedLayout(
-        segments=ShardedSegments(layout.segments.lengths, layout.segments.starts, order),
+        segments=ShardedSegments(layout.segments.lengths, layout.segments.cu_seqlens, order),
         text_at=torch.arange(text_part, device=device),
         image_at=torch.arange(text_part, text_part + image_part, device=device),
         text_owner=layout.text_owner[text],
@@ -67,7 +69,7 @@ def shard_layout(layout: PackedLayout, rank: int, size: int) -> Shard:
 
 
 def ulysses(kernel: AttentionKernel, ranks: SequenceRanks) -> AttentionKernel:
-    """`kernel` over the tokens of all ranks, each of which does some of the heads."""
+    """Return `kernel` over the tokens of all ranks, each of which computes some of the heads."""
 
     def attend(
         qkv: Float[Tensor, "local 3 heads dim"], segments: Segments
@@ -82,11 +84,14 @@ def ulysses(kernel: AttentionKernel, ranks: SequenceRanks) -> AttentionKernel:
 
 
 def _part(count: int, size: int, rank: int) -> Tensor:
-    """The tokens that a rank has; what is past the end is the last one again."""
+    """Return the indices of a rank's tokens; past the end, the last token is repeated."""
     return torch.arange(rank * size, (rank + 1) * size).clamp(max=count - 1)
 
 
 def _places(count: int, part: int, row: int, offset: int) -> Tensor:
-    """Where tokens 0…count lie in the rows of all ranks, each `row` long, in which they begin at `offset`."""
+    """Return the places of tokens 0…count - 1 in the ranks' rows.
+
+    Each row is `row` long; in each, `part` of the tokens begin at `offset`.
+    """
     number = torch.arange(count)
     return number // part * row + offset + number % part

@@ -1,6 +1,6 @@
 """FLUX's two text encoders: CLIP's pooled vector and T5's sequence.
 
-T5's padding is never masked: the padded length is part of what the model learnt, so it is a
+T5's padding is never masked: the model was trained on padded prompts, so the padded length is a
 parameter (`max_sequence_length`) and not an implementation detail.
 """
 
@@ -19,14 +19,14 @@ from diffuserve.models.folder import ModelFolder
 
 @dataclass(frozen=True)
 class FluxConditioning(Conditioning):
-    """`sequence` is T5's output, `pooled` CLIP's."""
+    """T5's output for each token, and CLIP's pooled vector."""
 
     sequence: Float[Tensor, "tokens dim"]
     pooled: Float[Tensor, "pooled_dim"]
 
 
 class FluxTextEncoder:
-    """Both encoders with their tokenizers. `lowercase` is a trait of the checkpoint."""
+    """Both encoders with their tokenizers. `lowercase`: the checkpoint was trained on lowercase prompts."""
 
     def __init__(
         self, folder: ModelFolder, device: torch.device, dtype: torch.dtype, lowercase: bool
@@ -43,8 +43,8 @@ class FluxTextEncoder:
 
     def encode(self, params: Sequence[GenerationParams]) -> list[FluxConditioning]:
         """Encode prompts of one `max_sequence_length` together."""
-        assert len({p.max_sequence_length for p in params}) == 1
-        prompts = [p.prompt.lower() if self.lowercase else p.prompt for p in params]
+        assert len({wanted.max_sequence_length for wanted in params}) == 1
+        prompts = [wanted.prompt.lower() if self.lowercase else wanted.prompt for wanted in params]
         length = params[0].max_sequence_length
         assert length is not None
         clip_ids, _ = self._tokenize(self.clip_tokenizer, prompts, self.clip_tokenizer.model_max_length)
@@ -59,7 +59,7 @@ class FluxTextEncoder:
     def _tokenize(
         self, tokenizer: Any, prompts: list[str], length: int
     ) -> tuple[Int[Tensor, "prompts tokens"], list[tuple[str, ...]]]:
-        """Ids padded to `length`, and for each prompt a warning if it was cut."""
+        """Return ids padded to `length`, and for each prompt a warning if it was cut."""
         padded = tokenizer(
             prompts, padding="max_length", max_length=length, truncation=True, return_tensors="pt"
         )

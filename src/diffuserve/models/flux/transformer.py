@@ -8,15 +8,15 @@ and prompt, so one forward pass serves requests of any size at any step.
 Shapes: `text`, `image` and `joint` count packed tokens, `seq` counts sequences, `d` is the width.
 """
 
-from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any
+from typing import NamedTuple
 
 import torch
 import torch.nn.functional as F
 from jaxtyping import Complex64, Float, Int
 from torch import Tensor, nn
 
+from diffuserve.models.flux.config import FluxConfig
 from diffuserve.models.flux.packing import PackedLayout
 from diffuserve.models.layers.attention import AttentionKernel
 from diffuserve.models.layers.linear import Linear, Tiling, set_tiling
@@ -29,32 +29,8 @@ _EPS = 1e-6
 
 
 @dataclass(frozen=True)
-class FluxConfig:
-    """The numbers of a checkpoint's `transformer/config.json` that shape the network."""
-
-    in_channels: int = 64
-    num_layers: int = 19
-    num_single_layers: int = 38
-    attention_head_dim: int = 128
-    num_attention_heads: int = 24
-    joint_attention_dim: int = 4096
-    pooled_projection_dim: int = 768
-    guidance_embeds: bool = False
-    axes_dims_rope: tuple[int, ...] = (16, 56, 56)
-
-    @property
-    def dim(self) -> int:
-        return self.num_attention_heads * self.attention_head_dim
-
-    @classmethod
-    def from_dict(cls, values: Mapping[str, Any]) -> "FluxConfig":
-        known = {name: values[name] for name in cls.__dataclass_fields__ if name in values}
-        return cls(**{**known, "axes_dims_rope": tuple(values.get("axes_dims_rope", cls.axes_dims_rope))})
-
-
-@dataclass(frozen=True)
 class PackedInput:
-    """One forward pass. `timestep` lies in 0…1000, both it and `guidance` are per sequence."""
+    """The input of a forward pass. `timestep` lies in 0…1000; it and `guidance` are per sequence."""
 
     image: Float[Tensor, "image channels"]
     text: Float[Tensor, "text text_dim"]
@@ -65,7 +41,10 @@ class PackedInput:
 
 
 class FluxTransformer(nn.Module):
-    """Predicts the velocity of every image token."""
+    """Predicts the velocity of every image token, noise minus image.
+
+    Submodules are named as in diffusers' `FluxTransformer2DModel`.
+    """
 
     def __init__(self, config: FluxConfig, attention: AttentionKernel) -> None:
         super().__init__()
@@ -80,7 +59,7 @@ class FluxTransformer(nn.Module):
         self.single_transformer_blocks = nn.ModuleList(
             _SingleBlock(config, attention) for _ in range(config.num_single_layers)
         )
-        self.norm_out = _Modulation(dim, 2, scales=(0,))
+        self.norm_out = _Modulation(dim, ("scale", "shift"))
         self.proj_out = Linear(dim, config.in_channels)
 
     def forward(self, packed: PackedInput) -> Float[Tensor, "image channels"]:
@@ -97,14 +76,14 @@ class FluxTransformer(nn.Module):
         return self.proj_out(_normalise(image, scale, shift))
 
     def set_tiling(self, tokens: Tiling, sequences: Tiling) -> None:
-        """How products over tokens, and those with one row a sequence, are cut."""
+        """Set the tiles of products over tokens, and of products with one row for each sequence."""
         set_tiling(self, tokens)
         for module in self.modules():
             if isinstance(module, _Modulation | _TimeTextEmbed):
                 set_tiling(module, sequences)
 
     def placements(self) -> dict[str, Placement]:
-        """Where each tensor of a checkpoint goes: by its own name, but q, k and v into one product."""
+        """Return the place of each checkpoint tensor: by its own name, but q, k and v into one product."""
         places = {}
         for name, _ in self.named_parameters():
             fused = next((key for key in _FUSED if f".{key}." in name), None)
@@ -120,7 +99,7 @@ _FUSED = {"to_qkv": ("to_q", "to_k", "to_v"), "add_qkv_proj": ("add_q_proj", "ad
 
 
 class _TimeTextEmbed(nn.Module):
-    """One vector a sequence from its timestep, guidance and pooled prompt."""
+    """A vector for each sequence, from its timestep, guidance and pooled prompt."""
 
     def __init__(self, config: FluxConfig) -> None:
         super().__init__()
@@ -131,8 +110,8 @@ class _TimeTextEmbed(nn.Module):
 
     def forward(self, packed: PackedInput) -> Float[Tensor, "seq d"]:
         dtype = packed.pooled.dtype
-        # The reference hands t/1000 over in the model's dtype and multiplies it there: in bf16 that
-        # moves the timestep, and the checkpoint expects it so.
+        # The reference passes t/1000 in the model's dtype and multiplies it there: in bf16 that moves the
+        # timestep, and checkpoints are trained with it.
         timestep = (packed.timestep.to(dtype) / 1000) * 1000
         vector = self.timestep_embedder(timestep_embedding(timestep, _TIMESTEP_CHANNELS).to(dtype))
         if packed.guidance is not None:
@@ -153,24 +132,36 @@ class _Embedder(nn.Module):
         return self.linear_2(F.silu(self.linear_1(x)))
 
 
-class _Modulation(nn.Module):
-    """adaLN (Peebles & Xie 2022, arXiv:2212.09748): each sequence's factors, dealt to its tokens.
+class _Mod(NamedTuple):
+    """Modulation factors of each token, named as in BFL's `ModulationOut`; `scale` includes the 1."""
 
-    The factors at `scales` act as `1 + scale`; the one is added here, once a sequence.
+    shift: Float[Tensor, "tokens d"]
+    scale: Float[Tensor, "tokens d"]
+    gate: Float[Tensor, "tokens d"]
+
+
+_FACTORS = ("shift", "scale", "gate")  # in the order of the checkpoints' rows
+
+
+class _Modulation(nn.Module):
+    """adaLN (Peebles & Xie 2022, arXiv:2212.09748): each sequence's factors, repeated for its tokens.
+
+    `names` are the factors in the order of the checkpoint's rows. A scale acts as `1 + scale`; the 1 is
+    added here, once for each sequence.
     """
 
-    def __init__(self, dim: int, num_factors: int, scales: tuple[int, ...]) -> None:
+    def __init__(self, dim: int, names: tuple[str, ...]) -> None:
         super().__init__()
-        self.linear = Linear(dim, num_factors * dim)
-        self.num_factors = num_factors
-        self.scales = scales
+        self.linear = Linear(dim, len(names) * dim)
+        self.names = names
 
     def forward(
         self, condition: Float[Tensor, "seq d"], owner: Int[Tensor, "tokens"]
     ) -> tuple[Float[Tensor, "tokens d"], ...]:
-        factors = self.linear(condition).unflatten(-1, (self.num_factors, -1))
-        for scale in self.scales:
-            factors[:, scale] += 1
+        factors = self.linear(condition).unflatten(-1, (len(self.names), -1))
+        for index, name in enumerate(self.names):
+            if name == "scale":
+                factors[:, index] += 1
         return factors.index_select(0, owner).unbind(1)
 
 
@@ -219,13 +210,13 @@ class _JointAttention(nn.Module):
 
 
 class _DoubleBlock(nn.Module):
-    """Text and image keep their own weights and meet in attention."""
+    """A double-stream block: text and image keep their own weights and meet in attention."""
 
     def __init__(self, config: FluxConfig, attention: AttentionKernel) -> None:
         super().__init__()
         self.attention = attention
-        self.norm1 = _Modulation(config.dim, 6, scales=(1, 4))
-        self.norm1_context = _Modulation(config.dim, 6, scales=(1, 4))
+        self.norm1 = _Modulation(config.dim, 2 * _FACTORS)
+        self.norm1_context = _Modulation(config.dim, 2 * _FACTORS)
         self.attn = _JointAttention(config)
         self.ff, self.ff_context = _FeedForward(config.dim), _FeedForward(config.dim)
 
@@ -237,10 +228,10 @@ class _DoubleBlock(nn.Module):
         layout: PackedLayout,
     ) -> tuple[Float[Tensor, "image d"], Float[Tensor, "text d"]]:
         attn = self.attn
-        image_factors = self.norm1(condition, layout.image_owner)
-        text_factors = self.norm1_context(condition, layout.text_owner)
-        image_qkv = attn.to_qkv(_normalise(image, image_factors[1], image_factors[0]))
-        text_qkv = attn.add_qkv_proj(_normalise(text, text_factors[1], text_factors[0]))
+        img_mod1, img_mod2 = _pair(self.norm1(condition, layout.image_owner))
+        txt_mod1, txt_mod2 = _pair(self.norm1_context(condition, layout.text_owner))
+        image_qkv = attn.to_qkv(_normalise(image, img_mod1.scale, img_mod1.shift))
+        text_qkv = attn.add_qkv_proj(_normalise(text, txt_mod1.scale, txt_mod1.shift))
         qkv = _join(
             _prepare_qkv(text_qkv, attn.num_heads, attn.norm_added_q, attn.norm_added_k, None),
             _prepare_qkv(image_qkv, attn.num_heads, attn.norm_q, attn.norm_k, layout.image_rotation),
@@ -249,8 +240,10 @@ class _DoubleBlock(nn.Module):
         attended = self.attention(qkv, layout.segments).flatten(1)
         image_out = attn.to_out[0](attended.index_select(0, layout.image_at))
         text_out = attn.to_add_out(attended.index_select(0, layout.text_at))
-        image = _feed_forward(image, image_out, image_factors, self.ff)
-        return image, _clip(_feed_forward(text, text_out, text_factors, self.ff_context))
+        image = torch.addcmul(image, img_mod1.gate, image_out)
+        image = _feed_forward(image, img_mod2, self.ff)
+        text = torch.addcmul(text, txt_mod1.gate, text_out)
+        return image, _clip(_feed_forward(text, txt_mod2, self.ff_context))
 
 
 class _SingleAttention(nn.Module):
@@ -262,14 +255,14 @@ class _SingleAttention(nn.Module):
 
 
 class _SingleBlock(nn.Module):
-    """Text and image as one sequence, attention and feed-forward side by side."""
+    """A single-stream block: text and image as one sequence, attention and feed-forward side by side."""
 
     def __init__(self, config: FluxConfig, attention: AttentionKernel) -> None:
         super().__init__()
         dim = config.dim
         self.attention = attention
         self.num_heads = config.num_attention_heads
-        self.norm = _Modulation(dim, 3, scales=(1,))
+        self.norm = _Modulation(dim, _FACTORS)
         self.attn = _SingleAttention(config)
         self.proj_mlp = Linear(dim, 4 * dim, gelu=True)
         self.proj_out = Linear(5 * dim, dim)
@@ -277,31 +270,31 @@ class _SingleBlock(nn.Module):
     def forward(
         self, joint: Float[Tensor, "joint d"], condition: Float[Tensor, "seq d"], layout: PackedLayout
     ) -> Float[Tensor, "joint d"]:
-        shift, scale, gate = self.norm(condition, layout.joint_owner)
-        x = _normalise(joint, scale, shift)
+        mod = _Mod(*self.norm(condition, layout.joint_owner))
+        x = _normalise(joint, mod.scale, mod.shift)
         qkv = _prepare_qkv(
             self.attn.to_qkv(x), self.num_heads, self.attn.norm_q, self.attn.norm_k, layout.joint_rotation
         )
         attended = self.attention(qkv, layout.segments).flatten(1)
         out = self.proj_out(torch.cat([attended, self.proj_mlp(x)], dim=-1))
-        return _clip(torch.addcmul(joint, gate, out))
+        return _clip(torch.addcmul(joint, mod.gate, out))
+
+
+def _pair(factors: tuple[Float[Tensor, "tokens d"], ...]) -> tuple[_Mod, _Mod]:
+    """Split six factors: those of the attention, and those of the feed-forward."""
+    return _Mod(*factors[:3]), _Mod(*factors[3:])
 
 
 def _feed_forward(
-    x: Float[Tensor, "tokens d"],
-    attended: Float[Tensor, "tokens d"],
-    factors: tuple[Float[Tensor, "tokens d"], ...],
-    feed_forward: _FeedForward,
+    x: Float[Tensor, "tokens d"], mod: _Mod, feed_forward: _FeedForward
 ) -> Float[Tensor, "tokens d"]:
-    _, _, gate_attention, shift, scale, gate = factors
-    x = torch.addcmul(x, gate_attention, attended)
-    return torch.addcmul(x, gate, feed_forward(_normalise(x, scale, shift)))
+    return torch.addcmul(x, mod.gate, feed_forward(_normalise(x, mod.scale, mod.shift)))
 
 
 def _normalise(
     x: Float[Tensor, "tokens d"], scale: Float[Tensor, "tokens d"], shift: Float[Tensor, "tokens d"]
 ) -> Float[Tensor, "tokens d"]:
-    """LayerNorm without weights of its own, then `scale·x + shift`."""
+    """Return scale·LayerNorm(x) + shift; the norm has no weights of its own."""
     return torch.addcmul(shift, F.layer_norm(x, x.shape[-1:], eps=_EPS), scale)
 
 
@@ -312,7 +305,10 @@ def _prepare_qkv(
     norm_k: _HeadNorm,
     rotation: Complex64[Tensor, "tokens half"] | None,
 ) -> Float[Tensor, "tokens 3 heads dim"]:
-    """RMS norm of queries and keys per head, then rotation, in float32; values stay as they are."""
+    """Normalise queries and keys by each head's RMS (Zhang & Sennrich 2019, arXiv:1910.07467), then rotate.
+
+    Both in float32; values stay as they are.
+    """
     parts = qkv.unflatten(-1, (3, num_heads, -1))
     weight = torch.stack([norm_q.weight, norm_k.weight])[:, None]
     query_key = parts[:, :2].float()
@@ -325,12 +321,12 @@ def _prepare_qkv(
 
 
 def _join(text: Tensor, image: Tensor, layout: PackedLayout) -> Tensor:
-    """Interleave two packed rows into the joint one, along the first axis."""
+    """Interleave two packed rows into the joint row, along the first axis."""
     joint = text.new_empty(text.shape[0] + image.shape[0], *text.shape[1:])
     joint.index_copy_(0, layout.text_at, text)
     return joint.index_copy_(0, layout.image_at, image)
 
 
 def _clip(x: Tensor) -> Tensor:
-    """Keep half precision finite, as the reference does."""
+    """Clip float16 to its finite range, as the reference does."""
     return x.clip(-65504, 65504) if x.dtype == torch.float16 else x

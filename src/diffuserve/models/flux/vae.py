@@ -1,7 +1,5 @@
 """FLUX's image decoder, around diffusers' `AutoencoderKL`."""
 
-from collections.abc import Sequence
-
 import torch
 from einops import rearrange
 from jaxtyping import Float
@@ -9,6 +7,7 @@ from PIL import Image
 from torch import Tensor
 
 from diffuserve.models.folder import ModelFolder
+from diffuserve.models.preview import PreviewMap
 
 # Above this many pixels an image is decoded in overlapping tiles to bound memory; the blended
 # seams differ from a whole decode, so it starts where whole decodes stop being reasonable.
@@ -16,8 +15,11 @@ TILE_ABOVE_PIXELS = 2048 * 2048
 
 
 class FluxVae:
-    """Latents to images. Convolutions run channels-last: on CPUs that is 1.4-1.7 times faster in
-    bf16 and 1.3 times in float32 than the default layout, and groups above four gain nothing."""
+    """Decodes latents to images.
+
+    Convolutions run channels-last: on CPUs that is 1.4-1.7 times faster in bf16 and 1.3 times in float32
+    than the default layout, and groups above four gain nothing.
+    """
 
     def __init__(self, folder: ModelFolder, device: torch.device, dtype: torch.dtype) -> None:
         from diffusers import AutoencoderKL
@@ -32,53 +34,37 @@ class FluxVae:
         self.scale: int = 2 ** (len(vae.config.block_out_channels) - 1)
 
     def decode(self, latents: Float[Tensor, "batch channels height width"]) -> list[Image.Image]:
-        """Decode images of one size, whole or in tiles; the denormalisation is diffusers'."""
+        """Decode images of one size, whole or in tiles; latents are denormalised as diffusers does it.
+
+        Raise `FloatingPointError` if pixels are not finite.
+        """
         height, width = (side * self.scale for side in latents.shape[-2:])
         self.vae.use_tiling = height * width > TILE_ABOVE_PIXELS
         scaled = (latents / self.scaling_factor + self.shift_factor).to(memory_format=torch.channels_last)
         pixels = self.vae.decode(scaled, return_dict=False)[0]
         if not pixels.isfinite().all():
-            raise FloatingPointError("the decoder gave pixels that are not finite")
+            raise FloatingPointError("the decoder returned pixels that are not finite")
         return _to_images((pixels * 0.5 + 0.5).clamp(0, 1))
 
 
 def unpack_latents(
     tokens: Float[Tensor, "batch tokens channels"], rows: int
 ) -> Float[Tensor, "batch latent_channels height width"]:
-    """FLUX's tokens are 2×2 patches of the latent image."""
+    """Return the latent image of tokens that are 2×2 patches of it, in `rows` rows."""
     return rearrange(tokens, "b (h w) (c ph pw) -> b c (h ph) (w pw)", h=rows, ph=2, pw=2)
 
 
 def pack_latents(
     latents: Float[Tensor, "batch latent_channels height width"],
 ) -> Float[Tensor, "batch tokens channels"]:
+    """Return the 2×2 patches of a latent image, row by row, as tokens."""
     return rearrange(latents, "b c (h ph) (w pw) -> b (h w) (c ph pw)", ph=2, pw=2)
 
 
 def _to_images(pixels: Float[Tensor, "batch 3 height width"]) -> list[Image.Image]:
-    """Pixels in 0…1 to 8-bit RGB."""
+    """Convert pixels in 0…1 to 8-bit RGB."""
     levels = (pixels.float() * 255).round().to(torch.uint8)
     return [Image.fromarray(image) for image in rearrange(levels, "b c h w -> b h w c").cpu().numpy()]
-
-
-class PreviewMap:
-    """Latent channels to RGB by one linear map: a rough image without the decoder.
-
-    One small product on the packed tokens, since a preview may cost no more than 2 % of a step.
-    `factors` has a row of red, green, blue for each latent channel; colours span -1…1.
-    """
-
-    def __init__(self, factors: Sequence[Sequence[float]], bias: Sequence[float]) -> None:
-        colours = torch.tensor(factors)
-        levels = torch.kron(colours, torch.eye(4)).view(-1, 3, 4).transpose(1, 2)
-        self.weight = (levels * 127.5).reshape(-1, 12)
-        self.bias = (torch.tensor(bias).repeat(4) + 1) * 127.5
-
-    def draw(self, tokens: Float[Tensor, "tokens channels"], rows: int) -> Image.Image:
-        """One pixel for each latent cell; a token holds 2×2 of them."""
-        levels = torch.addmm(self.bias, tokens.float().cpu(), self.weight).clamp_(0, 255).to(torch.uint8)
-        cells = levels.view(rows, -1, 2, 2, 3).transpose(1, 2)
-        return Image.fromarray(cells.reshape(2 * rows, -1, 3).numpy())
 
 
 # The map that the community fitted to FLUX.1's decoder; folders may carry one of their own.

@@ -24,18 +24,22 @@ _MAX_SCORES = 2**18
 
 @dataclass(frozen=True)
 class Segments:
-    """Where each sequence lies in the packed row; `starts` are int32 for the varlen kernel."""
+    """The sequences of a packed row: their lengths, and their cumulative lengths from 0.
+
+    `cu_seqlens` is named and typed (int32) as FlashAttention's varlen kernels want it.
+    """
 
     lengths: tuple[int, ...]
-    starts: Int[Tensor, "sequences_plus_one"]
+    cu_seqlens: Int[Tensor, "sequences_plus_one"]
 
     @classmethod
     def of(cls, lengths: tuple[int, ...], device: torch.device) -> "Segments":
-        starts = torch.tensor((0, *lengths), dtype=torch.int32).cumsum(0, dtype=torch.int32)
-        return cls(lengths, starts.to(device))
+        """Build the segments of sequences with these lengths, in tokens."""
+        cu_seqlens = torch.tensor((0, *lengths), dtype=torch.int32).cumsum(0, dtype=torch.int32)
+        return cls(lengths, cu_seqlens.to(device))
 
     def runs(self) -> Iterator[tuple[int, int, int]]:
-        """Neighbouring sequences of equal length, as (first token, number of sequences, length)."""
+        """Yield neighbouring sequences of equal length, as (first token, number of sequences, length)."""
         start = 0
         for length, run in groupby(self.lengths):
             count = len(list(run))
@@ -49,7 +53,10 @@ Attended = Float[Tensor, "tokens heads dim"]
 
 @dataclass(frozen=True)
 class AttentionKernel:
-    """A way to compute attention, and the name it is reported under."""
+    """Attention within each sequence, and the name it is reported under.
+
+    Called with q, k, v of shape (tokens, 3, heads, dim); returns (tokens, heads, dim).
+    """
 
     name: str
     attend: Callable[[Tensor, Segments], Tensor]
@@ -59,6 +66,7 @@ class AttentionKernel:
 
 
 def choose_kernel(device: torch.device, dtype: torch.dtype) -> AttentionKernel:
+    """Return the fastest kernel that runs on this device with this dtype."""
     if device.type == "cuda" and dtype in (torch.bfloat16, torch.float16) and _has_varlen(device):
         return AttentionKernel("varlen-flash", varlen_flash)
     if device.type == "cpu" and dtype == torch.bfloat16:
@@ -67,20 +75,23 @@ def choose_kernel(device: torch.device, dtype: torch.dtype) -> AttentionKernel:
 
 
 def varlen_flash(qkv: QKV, segments: Segments) -> Attended:
+    """Attend in one FlashAttention call over all sequences (Dao 2023, arXiv:2307.08691)."""
     from torch.nn.attention.varlen import varlen_attn
 
     query, key, value = (x.contiguous() for x in qkv.unbind(1))
     longest = max(segments.lengths)
-    attended = varlen_attn(query, key, value, segments.starts, segments.starts, longest, longest)
+    attended = varlen_attn(query, key, value, segments.cu_seqlens, segments.cu_seqlens, longest, longest)
     assert isinstance(attended, Tensor)
     return attended
 
 
 def grouped_sdpa(qkv: QKV, segments: Segments) -> Attended:
+    """Attend in one dense SDPA call for each run of sequences."""
     return _by_run(qkv, segments.runs(), _sdpa)
 
 
 def grouped_bmm(qkv: QKV, segments: Segments) -> Attended:
+    """Attend in two batched products for each run of sequences, in parts that fit the cache."""
     num_heads = qkv.shape[2]
     most = {length: max(1, _MAX_SCORES // (num_heads * length**2)) for length in set(segments.lengths)}
     runs = (

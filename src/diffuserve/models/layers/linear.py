@@ -10,7 +10,7 @@ from torch import Tensor, nn
 
 @dataclass(frozen=True)
 class Tiling:
-    """Cuts a product into tiles of `rows`; what is left over is padded to a multiple of `tail_rows`.
+    """Tiles of `rows` rows; the last one is padded to a multiple of `tail_rows`.
 
     It serves two ends. oneDNN compiles a kernel for every shape that it meets, which takes longer
     than the product itself, and the rows of a mixed batch hardly ever number the same: with tiles a
@@ -22,12 +22,16 @@ class Tiling:
     tail_rows: int
 
     def padding(self, num_rows: int) -> int:
-        """Rows to add so that the last tile has an allowed size."""
+        """Return the rows to add so that the last tile has an allowed size."""
         return -(num_rows % self.rows) % self.tail_rows
 
 
 class Linear(nn.Module):
-    """`y = activation(x Wᵀ + b)`, in tiles of rows where `tiling` is set."""
+    """`y = activation(x Wᵀ + b)` for `x` of shape (rows, in_features), in tiles where `tiling` is set.
+
+    The activation is none, or with `gelu` the tanh approximation of GELU (Hendrycks & Gimpel 2016,
+    arXiv:1606.08415).
+    """
 
     def __init__(self, in_features: int, out_features: int, gelu: bool = False) -> None:
         super().__init__()

@@ -14,7 +14,10 @@ from torch import Tensor
 def rotations(
     positions: Float[Tensor, "tokens axes"], axes_dims: Sequence[int], theta: float = 10_000.0
 ) -> Complex64[Tensor, "tokens half"]:
-    """Unit complex numbers for each token, its axes side by side; angles in float64 as FLUX's."""
+    """Return unit complex numbers for each token, its axes side by side.
+
+    Axis `a` of `axes_dims[a]` channels turns by position·θ^(-2i/dim); angles in float64, as in BFL's `rope`.
+    """
     angles = []
     for axis, dim in enumerate(axes_dims):
         frequencies = theta ** (-torch.arange(0, dim, 2, dtype=torch.float64) / dim)

@@ -10,6 +10,7 @@ from torch import Tensor
 def timestep_embedding(
     timesteps: Float[Tensor, "rows"], num_channels: int, max_period: float = 10_000.0
 ) -> Float32[Tensor, "rows channels"]:
+    """Return the cosines, then the sines, of t·max_period^(-i/half); `num_channels` is even."""
     half = num_channels // 2
     exponents = torch.arange(half, dtype=torch.float32, device=timesteps.device) * (
         -math.log(max_period) / half

@@ -10,8 +10,9 @@ import torch
 from diffusers import FluxTransformer2DModel
 from torch import Tensor
 
+from diffuserve.models.flux.config import FluxConfig
 from diffuserve.models.flux.packing import SequenceShape, pack_layout
-from diffuserve.models.flux.transformer import FluxConfig, FluxTransformer, PackedInput
+from diffuserve.models.flux.transformer import FluxTransformer, PackedInput
 from diffuserve.models.folder import ModelFolder
 from diffuserve.models.layers.attention import choose_kernel
 from diffuserve.models.layers.linear import Tiling

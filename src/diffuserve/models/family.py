@@ -1,0 +1,49 @@
+"""The contract between the registry and a model family. Importing this file loads no torch.
+
+A family is one architecture with its code. Everything that the rest of the project asks of it goes
+through this protocol and the `Pipeline` that it loads; no module outside the family names it.
+"""
+
+from typing import TYPE_CHECKING, Protocol, runtime_checkable
+
+from diffuserve.domain.cost import CostFit
+from diffuserve.domain.model_spec import ModelSpec
+from diffuserve.models.folder import ModelFolder
+
+if TYPE_CHECKING:
+    import torch
+
+    from diffuserve.models.base import Pipeline
+    from diffuserve.parallel.ranks import Ranks
+
+
+@runtime_checkable
+class PipelineFamily(Protocol):
+    """One architecture: it reads its folders' configs, prices their requests and loads their weights.
+
+    All methods but `load` read configs alone and import no torch.
+    """
+
+    def read_spec(self, folder: ModelFolder) -> ModelSpec:
+        """Return the abilities and defaults of a model. Raise `InvalidModel` for a wrong config."""
+        ...
+
+    def default_fit(self, spec: ModelSpec) -> CostFit:
+        """Return the cost fit that prices requests until a worker has measured one."""
+        ...
+
+    def load(
+        self,
+        folder: ModelFolder,
+        device: "torch.device",
+        dtype: "torch.dtype | None",
+        deterministic: bool,
+        ranks: "Ranks | None",
+    ) -> "Pipeline":
+        """Check the whole folder, then load it onto `device`.
+
+        `dtype=None` means the family's choice for the checkpoint and the device. Each of `ranks` loads
+        the same model. Raise `InvalidModel` before any weight is read, `DeviceUnavailable` or
+        `InvalidParams` for a device or a plan that the model cannot use.
+        """
+        ...

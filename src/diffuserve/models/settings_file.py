@@ -1,0 +1,61 @@
+"""The settings file of a model folder, `diffuserve.json`: defaults, limits and traits of a checkpoint."""
+
+from collections.abc import Mapping
+from dataclasses import fields
+from types import MappingProxyType
+from typing import Any
+
+from diffuserve.domain.errors import InvalidModel, InvalidParams
+from diffuserve.domain.model_spec import ModelSpec
+from diffuserve.domain.params import GenerationParams
+from diffuserve.models.folder import SETTINGS_FILE, ModelFolder
+
+# Fields of a spec that the architecture decides, and no settings file may change.
+_ARCHITECTURE = frozenset(
+    {
+        "family",
+        "has_guidance",
+        "guidance_passes",
+        "has_negative_prompt",
+        "max_frames",
+        "temporal_stride",
+        "pixels_per_token",
+        "has_joint_attention",
+    }
+)
+_SPEC_SETTINGS = {field.name: field.type for field in fields(ModelSpec) if field.name not in _ARCHITECTURE}
+_PREVIEW = "preview"  # an object, read by `preview.read_preview_map`
+
+
+def build_spec(
+    folder: ModelFolder,
+    defaults: Mapping[str, Any],
+    traits: Mapping[str, type] = MappingProxyType({}),
+) -> ModelSpec:
+    """Build a folder's spec: the family's `defaults`, overridden by the folder's settings file.
+
+    `traits` are further settings that the family reads by itself, with their types. Raise `InvalidModel`
+    for a setting that is unknown or of a wrong type, and for defaults outside the spec's own limits.
+    """
+    settings = _checked(folder, {**_SPEC_SETTINGS, **traits})
+    own = {name: value for name, value in settings.items() if name in _SPEC_SETTINGS}
+    try:
+        spec = ModelSpec(**{"name": folder.name, **defaults, **own})
+        spec.resolve(GenerationParams(prompt="the defaults"), seed=0)
+    except InvalidParams as error:
+        raise InvalidModel(f"{folder.path}/{SETTINGS_FILE}: the default {error}") from error
+    return spec
+
+
+def _checked(folder: ModelFolder, types: Mapping[str, Any]) -> dict[str, Any]:
+    settings = {name: value for name, value in folder.settings.items() if name != _PREVIEW}
+    for name, value in settings.items():
+        expected = types.get(name)
+        if expected is None:
+            known = ", ".join([*types, _PREVIEW])
+            raise InvalidModel(f"{folder.path}/{SETTINGS_FILE}: unknown setting {name!r}; known: {known}")
+        if type(value) is not expected and not (expected is float and type(value) is int):
+            raise InvalidModel(
+                f"{folder.path}/{SETTINGS_FILE}: {name}={value!r} must be of type {expected.__name__}"
+            )
+    return settings

@@ -1,0 +1,58 @@
+"""The fake family: guided videos in closed form, priced and loaded through the public contract alone."""
+
+from typing import TYPE_CHECKING
+
+from diffuserve.domain.cost import CostFit
+from diffuserve.domain.model_spec import ModelSpec
+from diffuserve.models.family import PipelineFamily
+from diffuserve.models.folder import ModelFolder
+from diffuserve.models.settings_file import build_spec
+
+if TYPE_CHECKING:
+    import torch
+
+    from diffuserve.models.base import Pipeline
+    from diffuserve.parallel.ranks import Ranks
+
+_DEFAULTS = {
+    "family": "fake",
+    "width": 64,
+    "height": 64,
+    "num_inference_steps": 4,
+    "max_sequence_length": 16,
+    "longest_sequence_length": 64,
+    "guidance_scale": 2.0,
+    "has_guidance": True,
+    "guidance_passes": 2,
+    "has_negative_prompt": True,
+    "max_frames": 17,
+    "temporal_stride": 4,
+    "pixels_per_token": 64,
+    "has_joint_attention": False,
+}
+_FIT = CostFit((1e-3, 1e-5), (1e-3, 1e-5, 0.0, 0.0), (1e-3, 1e-8))
+
+
+class FakeFamily:
+    """Its folders hold a `model_index.json` and no weights."""
+
+    def read_spec(self, folder: ModelFolder) -> ModelSpec:
+        return build_spec(folder, _DEFAULTS)
+
+    def default_fit(self, spec: ModelSpec) -> CostFit:
+        return _FIT
+
+    def load(
+        self,
+        folder: ModelFolder,
+        device: "torch.device",
+        dtype: "torch.dtype | None",
+        deterministic: bool,
+        ranks: "Ranks | None",
+    ) -> "Pipeline":
+        from diffuserve.testing.fake_pipeline import FakePipeline
+
+        return FakePipeline(spec=self.read_spec(folder), device=device, ranks=ranks)
+
+
+FAMILY: PipelineFamily = FakeFamily()

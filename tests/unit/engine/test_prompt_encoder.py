@@ -1,0 +1,82 @@
+"""Conditioning comes from the cache of recent prompts, else from the text encoders."""
+
+import torch
+
+from diffuserve.domain.params import GenerationParams
+from diffuserve.engine.cost_model import CostModel
+from diffuserve.engine.model_runner import ModelRunner
+from diffuserve.engine.prompt_encoder import PromptEncoder
+from diffuserve.engine.request_state import RequestState
+from diffuserve.engine.stages import make_stage_executor
+from diffuserve.testing.fake_pipeline import FakePipeline
+
+
+class Encoder:
+    """A prompt encoder over a fake pipeline that counts."""
+
+    def __init__(self, cache_size: int) -> None:
+        self.pipeline = FakePipeline()
+        stages = make_stage_executor(torch.device("cpu"), 1, deterministic=True)
+        cost_model = CostModel(self.pipeline.cost_prior())
+        self.encoder = PromptEncoder(ModelRunner(self.pipeline), stages, cost_model, cache_size)
+
+    def encode(self, *prompts: str) -> list[str]:
+        """Encode a batch; return the prompts that the text encoders had to read for it."""
+        states = [self._state(number, prompt) for number, prompt in enumerate(prompts)]
+        self.pipeline.encoded_batches.clear()
+        failures = self.encoder.encode(states)
+        for state in states:
+            assert (state.conditioning is None) == (state.request_id in failures)
+        return [params.prompt for batch in self.pipeline.encoded_batches for params in batch]
+
+    def _state(self, number: int, prompt: str) -> RequestState:
+        params = self.pipeline.spec.resolve(GenerationParams(prompt=prompt), seed=number)
+        return RequestState(
+            request_id=str(number),
+            params=params,
+            workload=self.pipeline.spec.workload(params),
+            step_bytes=0,
+            schedule=self.pipeline.schedule(params),
+            priority=0,
+            arrival=number,
+            wants_preview=False,
+        )
+
+
+def test_equal_prompts_of_a_batch_are_encoded_once() -> None:
+    assert Encoder(8).encode("a star", "a ring", "a star") == ["a star", "a ring"]
+
+
+def test_a_recent_prompt_is_not_encoded_again() -> None:
+    encoder = Encoder(8)
+    encoder.encode("a star")
+    assert encoder.encode("a star", "a ring") == ["a ring"]
+
+
+def test_the_least_recently_used_prompt_is_forgotten_first() -> None:
+    encoder = Encoder(2)
+    for prompt in ("a", "b", "a", "c"):
+        encoder.encode(prompt)
+    assert encoder.encode("a", "c") == []
+    assert encoder.encode("b") == ["b"]
+
+
+def test_a_cache_of_size_zero_keeps_nothing() -> None:
+    encoder = Encoder(0)
+    assert encoder.encode("a star") == encoder.encode("a star") == ["a star"]
+
+
+def test_a_batch_larger_than_the_cache_is_encoded_whole() -> None:
+    assert Encoder(1).encode("a", "b", "c") == ["a", "b", "c"]
+
+
+def test_a_prompt_that_failed_is_tried_again() -> None:
+    encoder = Encoder(8)
+
+    def fail(batch: object) -> None:
+        raise ValueError(f"cannot read {batch}")
+
+    encoder.pipeline.on_encode = fail
+    encoder.encode("a star")
+    encoder.pipeline.on_encode = lambda _: None
+    assert encoder.encode("a star") == ["a star"]
