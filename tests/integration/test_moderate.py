@@ -198,7 +198,7 @@ def test_weights_that_lack_the_classifier_are_refused(folder: Path, tmp_path: Pa
     ("changed", "message"),
     [
         ({"architectures": ["BertModel"]}, "BertModel"),
-        ({"architectures": None}, "nothing that is named"),
+        ({"architectures": None}, "no architecture"),
         ({"auto_map": {"AutoModel": "code.Model"}}, "Python code"),
         ({"problem_type": "regression"}, "regression"),
         ({"model_type": "unheard-of"}, "transformers cannot load it"),

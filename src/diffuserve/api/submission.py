@@ -66,7 +66,7 @@ async def process_prompt(services: Services, new: NewJob, expand: bool) -> NewJo
         expansion, expanded_verdict = await services.prompts.expand(
             prompt, int(new.input["seed"]), new.tenant_id
         )
-        prompt, verdict = expansion.prompt, verdict.and_also(expanded_verdict)
+        prompt, verdict = expansion.prompt, verdict.merge(expanded_verdict)
     new = replace(new, input={**new.input, "prompt": prompt})
     return with_prompt_record(services, new, verdict, expansion)
 

@@ -1,4 +1,4 @@
-"""Verdicts on prompts and images, in the words that every part of the system uses for them."""
+"""Verdicts on prompts and images, and the records of them."""
 
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
@@ -7,7 +7,7 @@ from typing import Any
 
 
 class Action(StrEnum):
-    """What follows from a finding. A flagged thing passes, and its record says so."""
+    """The consequence of a finding, in order of severity. What is flagged passes, and its record says so."""
 
     ALLOW = "allow"
     FLAG = "flag"
@@ -16,18 +16,15 @@ class Action(StrEnum):
 
     @property
     def severity(self) -> int:
-        """Larger is stricter; the strictest finding decides."""
-        return _BY_SEVERITY.index(self)
-
-
-_BY_SEVERITY = (Action.ALLOW, Action.FLAG, Action.BLUR, Action.BLOCK)
+        """Rank from 0; the finding with the highest decides."""
+        return list(Action).index(self)
 
 
 @dataclass(frozen=True)
 class Finding:
-    """One reason. `score` lies in 0…1 and is 1 for a rule; `source` names the rule or the classifier.
+    """A reason for a verdict. `score` lies in 0…1 and is 1 for a rule; `source` names rule or classifier.
 
-    `detail` is for the person who asks why; it may quote the prompt, so it is never stored.
+    `detail` explains the finding to people; it may quote the prompt, so it is never stored.
     """
 
     category: str
@@ -39,40 +36,45 @@ class Finding:
 
 @dataclass(frozen=True)
 class Verdict:
-    """Everything that was found; nothing means that all is well."""
+    """The findings about a prompt or an image, which passes if there are none."""
 
     findings: tuple[Finding, ...] = ()
 
     @property
     def action(self) -> Action:
+        """The strictest action of all findings; `ALLOW` without findings."""
         return self.strictest.action if self.strictest else Action.ALLOW
 
     @property
     def category(self) -> str:
-        """Of the finding that decides; empty where there is none."""
+        """Category of the strictest finding; empty without findings."""
         return self.strictest.category if self.strictest else ""
 
     @property
     def strictest(self) -> Finding | None:
-        """The first of the strictest, so that the order of the findings is an order of precedence."""
-        return max(self.findings, key=lambda one: one.action.severity, default=None)
+        """The first of the strictest findings, so that the order of findings is an order of precedence."""
+        return max(self.findings, key=lambda finding: finding.action.severity, default=None)
 
-    def and_also(self, other: "Verdict") -> "Verdict":
-        """What was found in either, each thing once."""
+    def merge(self, other: "Verdict") -> "Verdict":
+        """Return a verdict with the findings of both, without duplicates."""
         return Verdict(tuple(dict.fromkeys((*self.findings, *other.findings))))
 
     @classmethod
     def from_dict(cls, values: Mapping[str, Any]) -> "Verdict":
-        """From `to_dict`'s own shape. Raises `ValueError`, `KeyError` or `TypeError` for another."""
-        return cls(tuple(Finding(**{**one, "action": Action(one["action"])}) for one in values["findings"]))
+        """Return the verdict of a record. Raise `ValueError`, `KeyError` or `TypeError` for another shape."""
+        return cls(
+            tuple(
+                Finding(**{**finding, "action": Action(finding["action"])}) for finding in values["findings"]
+            )
+        )
 
     def to_dict(self) -> dict[str, Any]:
-        """For records: without the details, which may quote what was checked."""
+        """Return a record, without the details, which may quote the prompt."""
         return {
             "action": self.action,
             "findings": [
-                {name: value for name, value in asdict(one).items() if name != "detail"}
-                for one in self.findings
+                {name: value for name, value in asdict(finding).items() if name != "detail"}
+                for finding in self.findings
             ],
         }
 
@@ -82,7 +84,7 @@ PASSES = Verdict()
 
 @dataclass(frozen=True)
 class FilterInfo:
-    """Which filter gave a verdict, so that the verdict can be explained later.
+    """The filter that gave a verdict, recorded so that the verdict can be explained later.
 
     `thresholds` are scores in 0…1 by category or label.
     """
@@ -95,35 +97,39 @@ class FilterInfo:
         return f"{self.name} {self.version}"
 
     def to_dict(self) -> dict[str, Any]:
+        """Return a record."""
         return asdict(self)
 
 
 @dataclass(frozen=True)
 class ImagesRecord:
-    """Which filter saw the images of a job, and what it said of each."""
+    """The filter that checked a job's images, and its verdict on each."""
 
     filter: FilterInfo
     verdicts: tuple[Verdict, ...]
 
     @property
     def strictest(self) -> Verdict:
-        return max(self.verdicts, key=lambda one: one.action.severity, default=PASSES)
+        """The first verdict with the strictest action; `PASSES` without images."""
+        return max(self.verdicts, key=lambda verdict: verdict.action.severity, default=PASSES)
 
     def to_dict(self) -> dict[str, Any]:
-        return {"filter": self.filter.to_dict(), "verdicts": [one.to_dict() for one in self.verdicts]}
+        """Return a record."""
+        verdicts = [verdict.to_dict() for verdict in self.verdicts]
+        return {"filter": self.filter.to_dict(), "verdicts": verdicts}
 
     @classmethod
     def from_dict(cls, values: Mapping[str, Any]) -> "ImagesRecord":
-        """Raises `ValueError` for anything but `to_dict`'s own shape."""
+        """Return what a record holds. Raise `ValueError` for another shape."""
         try:
-            verdicts = tuple(Verdict.from_dict(one) for one in values["verdicts"])
+            verdicts = tuple(Verdict.from_dict(record) for record in values["verdicts"])
             return cls(FilterInfo(**values["filter"]), verdicts)
         except (KeyError, TypeError) as error:
             raise ValueError(f"not a record of images: {error}") from error
 
 
 class Stage(StrEnum):
-    """Where a verdict is given."""
+    """The stage of a job at which a verdict is given."""
 
     PROMPT = "prompt"
     IMAGE = "image"
@@ -131,9 +137,10 @@ class Stage(StrEnum):
 
 @dataclass(frozen=True, kw_only=True)
 class AuditEntry:
-    """What was kept out or flagged: never the words, only the hash of a prompt.
+    """A prompt or image that was flagged, blurred or blocked. The prompt itself is never stored.
 
-    `filter` is its name and version. `job_id` is empty for a prompt that became no job.
+    `filter` is the filter's name and version. `prompt_hash` is a sha256 in hex. `job_id` is empty for a
+    prompt that was blocked before its job was stored.
     """
 
     tenant_id: str

@@ -1,4 +1,4 @@
-"""What looks at prompts and at images."""
+"""The interfaces of safety filters and classifiers."""
 
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Protocol
@@ -6,38 +6,42 @@ from typing import TYPE_CHECKING, Protocol
 from diffuserve.domain.safety import FilterInfo, Verdict
 
 if TYPE_CHECKING:
-    from PIL import Image  # the control plane handles no image
+    from PIL import Image  # not imported at run time: the control plane handles no images
 
 
 class PromptFilter(Protocol):
-    """The first stage: it sees every prompt before a job is stored."""
+    """The first stage: it checks every prompt before a job is stored."""
 
     info: FilterInfo
 
     async def check(self, prompt: str, tenant_id: str = "") -> Verdict:
-        """By the policy as it is for this tenant. Raises `ModerationUnavailable`."""
+        """Return the verdict by this tenant's policy. Raise `ModerationUnavailable` if none can be given."""
         ...
 
-    async def close(self) -> None: ...
+    async def close(self) -> None:
+        """Release what is held open."""
+        ...
 
 
 class TextClassifier(Protocol):
-    """Scores for a prompt; which score means what is the policy's business."""
+    """Gives scores for a prompt; the policy's thresholds decide what follows from them."""
 
     info: FilterInfo
 
     async def scores(self, prompt: str) -> Mapping[str, float]:
-        """By category of the policy, in 0…1. Raises `ModerationUnavailable`."""
+        """Return a score in 0…1 for each category. Raise `ModerationUnavailable` if there are none."""
         ...
 
-    async def close(self) -> None: ...
+    async def close(self) -> None:
+        """Release what is held open."""
+        ...
 
 
 class ImageFilter(Protocol):
-    """The second stage: it sees every image before it is written."""
+    """The second stage: it checks every image before a file is written."""
 
     info: FilterInfo
 
     def check(self, image: "Image.Image") -> Verdict:
-        """Called from several threads at once."""
+        """Return the verdict on an image. Several threads may call this at once."""
         ...

@@ -1,8 +1,8 @@
-"""What others call the categories that a policy has."""
+"""The policy's categories by the names that OpenAI's moderation API has for them."""
 
 from collections.abc import Mapping
 
-_OURS = {
+_CATEGORIES = {
     "sexual": "sexual",
     "sexual_minors": "sexual_minors",
     "hate": "hate",
@@ -18,15 +18,15 @@ _OURS = {
 
 
 def category_of(name: str) -> str:
-    """Of OpenAI's name for it, in any case; a name that is not known is a category of its own."""
-    plain = name.replace("/", "_").replace("-", "_")
-    return _OURS.get(plain.lower(), plain)
+    """Return the category for OpenAI's name, in any case; an unknown name becomes a category."""
+    normalized = name.replace("/", "_").replace("-", "_")
+    return _CATEGORIES.get(normalized.lower(), normalized)
 
 
 def by_category(scores: Mapping[str, float]) -> dict[str, float]:
-    """The largest score of each category."""
-    found: dict[str, float] = {}
+    """Return the largest score of each category. `scores` are by OpenAI's names."""
+    largest: dict[str, float] = {}
     for name, score in scores.items():
         category = category_of(name)
-        found[category] = max(score, found.get(category, 0.0))
-    return found
+        largest[category] = max(score, largest.get(category, 0.0))
+    return largest

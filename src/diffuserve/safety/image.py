@@ -1,4 +1,4 @@
-"""What follows from an image: a model's scores, and rules that say which score means what."""
+"""Image filters: a model's scores, and rules with thresholds and actions."""
 
 import math
 from collections.abc import Mapping, Sequence
@@ -13,12 +13,12 @@ from diffuserve.safety.base import ImageFilter
 
 ACTIONS = (Action.ALLOW, Action.BLUR, Action.BLOCK)
 MAX_FRAMES = 8
-_MAX_FIELDS, _MIN_FIELD_PIXELS = 12, 8
+_MAX_CELLS, _MIN_CELL_PIXELS = 12, 8  # of the grid that replaces a blurred image
 _EXAMPLE = '{"nsfw": {"threshold": 0.8, "action": "block"}}'
 
 
 class ImageScorer(Protocol):
-    """A model that looks at images; `labels` are all that it has scores for."""
+    """A model that scores images. `labels` are those that it has scores for."""
 
     @property
     def name(self) -> str: ...
@@ -30,20 +30,20 @@ class ImageScorer(Protocol):
     def labels(self) -> Sequence[str]: ...
 
     def scores(self, image: Image.Image) -> Mapping[str, float]:
-        """By label, in 0…1. Called from several threads at once."""
+        """Return a score in 0…1 for each label. Several threads may call this at once."""
         ...
 
 
 @dataclass(frozen=True)
 class ImageRule:
-    """From `threshold` on, a score in 0…1, the action follows. `allow` only puts it on record."""
+    """A score of at least `threshold`, in 0…1, leads to the action. `ALLOW` only records the finding."""
 
     threshold: float
     action: Action
 
 
 class ScoredImageFilter:
-    """An `ImageFilter` of a model and rules."""
+    """An `ImageFilter` made of a model and rules by label."""
 
     def __init__(self, scorer: ImageScorer, rules: Mapping[str, ImageRule]) -> None:
         self._scorer = scorer
@@ -52,10 +52,10 @@ class ScoredImageFilter:
         self.info = FilterInfo(scorer.name, scorer.version, thresholds)
 
     def check(self, image: Image.Image) -> Verdict:
-        """Raises `ValueError` where the model gives no number: nothing passes on that."""
+        """Return a finding for each rule that applies. Raise `ValueError` if a score is not finite."""
         scores = self._scorer.scores(image)
         if not all(math.isfinite(scores[label]) for label in self._rules):
-            raise ValueError(f"{self.info.name} gives scores that are not finite")
+            raise ValueError(f"{self.info.name} gave scores that are not finite")
         return Verdict(
             tuple(
                 Finding(label, rule.action, self.info.name, round(scores[label], 4))
@@ -66,7 +66,7 @@ class ScoredImageFilter:
 
 
 def parse_rules(rules: Mapping[str, Any], labels: Sequence[str]) -> dict[str, ImageRule]:
-    """Raises `InvalidParams` for a rule that nothing could follow from, or not as it was meant."""
+    """Return the rules by label. Raise `InvalidParams` for an unknown label or an invalid rule."""
     return {label: _parse_rule(label, rule, labels) for label, rule in rules.items()}
 
 
@@ -86,24 +86,27 @@ def _parse_rule(label: str, rule: object, labels: Sequence[str]) -> ImageRule:
 
 
 def check_frames(image_filter: ImageFilter, frames: Sequence[Image.Image]) -> Verdict:
-    """On an image, or on a video by at most `MAX_FRAMES` frames, the first and the last among them."""
-    seen = [image_filter.check(frame) for frame in _spread(frames)]
-    return Verdict(tuple(finding for verdict in seen for finding in verdict.findings))
+    """Return the verdict on an image or a video.
+
+    At most `MAX_FRAMES` frames are checked, evenly spaced, the first and the last among them.
+    """
+    verdicts = [image_filter.check(frame) for frame in _sample(frames)]
+    return Verdict(tuple(finding for verdict in verdicts for finding in verdict.findings))
 
 
-def _spread(frames: Sequence[Image.Image]) -> list[Image.Image]:
+def _sample(frames: Sequence[Image.Image]) -> list[Image.Image]:
     if len(frames) <= MAX_FRAMES:
         return list(frames)
     return [frames[i * (len(frames) - 1) // (MAX_FRAMES - 1)] for i in range(MAX_FRAMES)]
 
 
-def blurred(image: Image.Image) -> Image.Image:
-    """Beyond recognition, and for good: nothing is kept but the means of fields, at most 12 × 12 of them.
+def blur(image: Image.Image) -> Image.Image:
+    """Return an image of the same size that keeps only the mean colours of at most 12 × 12 cells.
 
-    A blur by a kernel could be undone in part; what is not there cannot come back.
+    A blur by a kernel could be undone in part by deconvolution; this cannot.
     """
     longer = max(image.size)
-    num_fields = min(_MAX_FIELDS, longer // _MIN_FIELD_PIXELS)
-    width, height = (max(round(side * num_fields / longer), 1) for side in image.size)
-    fields = image.convert("RGB").resize((width, height), Image.Resampling.BOX)
-    return fields.resize(image.size, Image.Resampling.BICUBIC)
+    num_cells = min(_MAX_CELLS, longer // _MIN_CELL_PIXELS)
+    width, height = (max(round(side * num_cells / longer), 1) for side in image.size)
+    cells = image.convert("RGB").resize((width, height), Image.Resampling.BOX)
+    return cells.resize(image.size, Image.Resampling.BICUBIC)

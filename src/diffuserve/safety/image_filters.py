@@ -1,4 +1,4 @@
-"""The image filter that a name stands for."""
+"""The registry of image filters by the names that settings have for them."""
 
 from collections.abc import Callable, Mapping
 from pathlib import Path
@@ -10,61 +10,63 @@ from diffuserve.safety.image import ImageRule, ImageScorer, ScoredImageFilter, p
 
 DEFAULT_IMAGE_FILTER = "opennsfw"
 NO_IMAGE_FILTER = "none"
-_FOLDER = "transformers:"
+_FOLDER_PREFIX = "transformers:"
 
 
 def check_image_filter_name(name: str) -> str:
-    """Raises `InvalidParams` without loading anything."""
-    if name not in _OPENERS and name != NO_IMAGE_FILTER and not name.startswith(_FOLDER):
+    """Return a valid name, without loading the filter. Raise `InvalidParams` for another one."""
+    if name not in _OPENERS and name != NO_IMAGE_FILTER and not name.startswith(_FOLDER_PREFIX):
         remedy = "must be opennsfw, nudenet, transformers:/folder, or none to let every image pass"
         raise InvalidParams("image_filter", name, remedy)
     return name
 
 
 def open_image_filter(name: str, rules: Mapping[str, Any] | None = None) -> ImageFilter | None:
-    """Loads it; `None` for `none`. Without `rules` those hold that the filter comes with.
+    """Load the filter; return `None` for `none`. Without `rules` the filter's default rules apply.
 
-    Raises `InvalidParams` that names `image_filter` or `image_rules` and says what would do.
+    Raise `InvalidParams` for `image_filter` or `image_rules`, with the remedy.
     """
     if check_image_filter_name(name) == NO_IMAGE_FILTER:
         return None
     opener = _OPENERS.get(name)
     try:
-        scorer, defaults = opener() if opener else _transformers(name.removeprefix(_FOLDER))
+        scorer, defaults = opener() if opener else _transformers(name.removeprefix(_FOLDER_PREFIX))
     except ImportError as error:
         extra = "nudenet" if name == "nudenet" else "engine"
         remedy = f"{error.name or error} is not installed; pip install 'diffuserve[{extra}]'"
         raise InvalidParams("image_filter", name, remedy) from error
-    return ScoredImageFilter(scorer, parse_rules(rules, scorer.labels) if rules else _usual(scorer, defaults))
+    if rules:
+        return ScoredImageFilter(scorer, parse_rules(rules, scorer.labels))
+    return ScoredImageFilter(scorer, _require_defaults(scorer, defaults))
 
 
-_Opened = tuple[ImageScorer, Mapping[str, ImageRule]]
+_ScorerAndDefaults = tuple[ImageScorer, Mapping[str, ImageRule]]
 
 
-def _usual(scorer: ImageScorer, defaults: Mapping[str, ImageRule]) -> Mapping[str, ImageRule]:
+def _require_defaults(scorer: ImageScorer, defaults: Mapping[str, ImageRule]) -> Mapping[str, ImageRule]:
     if not defaults:
         known = ", ".join(sorted(scorer.labels))
-        remedy = f"{scorer.name} comes without rules; say what follows from its labels: {known}"
+        remedy = f"{scorer.name} has no default rules; give thresholds and actions for its labels: {known}"
         raise InvalidParams("image_rules", {}, remedy)
     return defaults
 
 
-def _opennsfw() -> _Opened:
+def _opennsfw() -> _ScorerAndDefaults:
     from diffuserve.safety.opennsfw import DEFAULT_RULES, OpenNsfw
 
     return OpenNsfw(), DEFAULT_RULES
 
 
-def _nudenet() -> _Opened:
+def _nudenet() -> _ScorerAndDefaults:
     from diffuserve.safety.nudenet import DEFAULT_RULES, NudeNet
 
     return NudeNet(), DEFAULT_RULES
 
 
-def _transformers(folder: str) -> _Opened:
+def _transformers(folder: str) -> _ScorerAndDefaults:
     from diffuserve.safety.transformers_image import TransformersClassifier
 
     return TransformersClassifier(Path(folder).expanduser()), {}
 
 
-_OPENERS: Mapping[str, Callable[[], _Opened]] = {"opennsfw": _opennsfw, "nudenet": _nudenet}
+_OPENERS: Mapping[str, Callable[[], _ScorerAndDefaults]] = {"opennsfw": _opennsfw, "nudenet": _nudenet}

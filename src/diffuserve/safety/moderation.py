@@ -1,4 +1,4 @@
-"""Scores from a server that speaks OpenAI's moderation API: theirs, another's, or `diffuserve moderate`."""
+"""Scores from a server of OpenAI's moderation API: OpenAI's, another one, or `diffuserve moderate`."""
 
 from collections.abc import Mapping
 from typing import Any
@@ -13,12 +13,12 @@ from diffuserve.safety.categories import by_category
 
 DEFAULT_MODEL = "omni-moderation-latest"
 _PATH = "/moderations"
-_RETRY_AFTER = 1.0
-_ROUNDING = 1e-3  # a softmax in half precision may give a little more than 1
+_RETRY_AFTER_SECONDS = 1.0
+_ROUNDING = 1e-3  # a softmax in half precision may exceed 1 by a little
 
 
 class ModerationClassifier:
-    """One request for each prompt."""
+    """Sends a request for each prompt."""
 
     def __init__(
         self,
@@ -31,7 +31,7 @@ class ModerationClassifier:
     ) -> None:
         """`url` is the API's base, with or without `/v1`; `timeout_seconds` bounds a whole call.
 
-        Raises `InvalidParams` for what no call could be made with.
+        Raise `InvalidParams` for values with which no call can succeed.
         """
         config = JsonApiConfig(
             url_setting="prompt_filter", url=url, path=_PATH, key=key, timeout_seconds=timeout_seconds
@@ -41,25 +41,28 @@ class ModerationClassifier:
         self._model = model
 
     async def scores(self, prompt: str) -> Mapping[str, float]:
-        """Within `timeout_seconds`, whatever the server does."""
+        """Return a score in 0…1 for each category. Raise `ModerationUnavailable` after `timeout_seconds`."""
         try:
-            return by_category(_read_scores(await self._api.post({"input": prompt, "model": self._model})))
+            return by_category(_parse_scores(await self._api.post({"input": prompt, "model": self._model})))
         except RequestFailed as error:
-            raise ModerationUnavailable(f"the moderation server {error}", retry_after=_RETRY_AFTER) from error
+            raise ModerationUnavailable(
+                f"the moderation server {error}", retry_after=_RETRY_AFTER_SECONDS
+            ) from error
 
     async def close(self) -> None:
+        """Close the connections."""
         await self._api.close()
 
 
-def _read_scores(content: bytes) -> dict[str, float]:
-    """By the server's own names. No scores at all are a failure too: nothing was judged."""
+def _parse_scores(content: bytes) -> dict[str, float]:
+    """Return the scores by the server's names. Raise `RequestFailed` if there are none or any is invalid."""
     try:
         scores = orjson.loads(content)["results"][0]["category_scores"]
         found = {name: min(max(float(score), 0.0), 1.0) for name, score in scores.items() if _is_score(score)}
     except (ValueError, LookupError, TypeError, AttributeError) as error:
-        raise RequestFailed("answered with what are no scores") from error
+        raise RequestFailed("sent a response without scores") from error
     if not found or len(found) < len(scores):
-        raise RequestFailed("answered with what are no scores in 0…1")
+        raise RequestFailed("sent scores outside 0…1, or none")
     return found
 
 

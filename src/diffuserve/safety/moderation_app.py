@@ -1,4 +1,4 @@
-"""A text classifier behind OpenAI's moderation API."""
+"""A server of OpenAI's moderation API for a text classifier."""
 
 import asyncio
 import logging
@@ -13,24 +13,24 @@ from fastapi import FastAPI, Request, Response
 
 log = logging.getLogger(__name__)
 
-_FLAGGED_FROM = 0.5
-_BYTES_A_CHARACTER = 12  # as JSON may write one: two escapes of six
-_BYTES_AROUND = 4_096
+_FLAG_THRESHOLD = 0.5
+_BYTES_PER_CHARACTER = 12  # at most, in JSON: a surrogate pair as two escapes of six bytes
+_OVERHEAD_BYTES = 4_096
 
 
 class TextScorer(Protocol):
-    """Calls do not overlap."""
+    """A text classifier. Calls never overlap."""
 
     name: str
 
     def scores(self, text: str) -> Mapping[str, float]:
-        """By label, in 0…1. Raises `ValueError` where there are none."""
+        """Return a score in 0…1 for each label. Raise `ValueError` if the model gives none."""
         ...
 
 
 @dataclass(frozen=True)
 class ModerationLimits:
-    """What one request may hold, and how many requests may be under way at a time."""
+    """Limits of a request's texts and characters, and of the number of concurrent requests."""
 
     max_inputs: int = 32
     max_characters: int = 16_000
@@ -38,14 +38,15 @@ class ModerationLimits:
 
     @property
     def max_body_bytes(self) -> int:
-        return self.max_characters * _BYTES_A_CHARACTER + _BYTES_AROUND
+        """Largest request body, in bytes."""
+        return self.max_characters * _BYTES_PER_CHARACTER + _OVERHEAD_BYTES
 
 
 def create_moderation_app(
     scorer: TextScorer, limits: ModerationLimits | None = None, harmless: Sequence[str] = ()
 ) -> FastAPI:
-    """`POST /v1/moderations` and `GET /healthz`. The labels that are `harmless` flag nothing."""
-    desk = _Desk(scorer, limits or ModerationLimits(), frozenset(harmless))
+    """Return an app with `POST /v1/moderations` and `GET /healthz`. `harmless` labels flag nothing."""
+    service = _ModerationService(scorer, limits or ModerationLimits(), frozenset(harmless))
     app = FastAPI(title="diffuserve moderate", openapi_url=None)
 
     @app.get("/healthz")
@@ -55,36 +56,40 @@ def create_moderation_app(
     @app.post("/v1/moderations")
     async def moderations(request: Request) -> Response:
         try:
-            return _answer(200, await desk.moderate(request))
-        except _Refusal as refusal:
-            kind = "invalid_request_error" if refusal.status < 500 else "server_error"
-            return _answer(refusal.status, {"error": {"message": str(refusal), "type": kind}})
+            return _json_response(200, await service.moderate(request))
+        except _RequestError as error:
+            kind = "invalid_request_error" if error.status < 500 else "server_error"
+            return _json_response(error.status, {"error": {"message": str(error), "type": kind}})
 
     return app
 
 
-class _Refusal(Exception):
+class _RequestError(Exception):
+    """A request that is answered with an error `status`."""
+
     def __init__(self, status: int, message: str) -> None:
         super().__init__(message)
         self.status = status
 
 
-class _Desk:
-    """Takes requests in, one text at a time, and no more than it can hold."""
+class _ModerationService:
+    """Scores texts one after another, and rejects requests beyond the limits."""
 
     def __init__(self, scorer: TextScorer, limits: ModerationLimits, harmless: frozenset[str]) -> None:
         self._scorer = scorer
         self._limits = limits
         self._harmless = harmless
-        self._thread = ThreadPoolExecutor(1, "classifier")  # calls do not overlap, even if a client goes
+        self._thread = ThreadPoolExecutor(
+            1, "classifier"
+        )  # so that calls never overlap, even if a client disconnects
         self._num_waiting = 0
 
     async def moderate(self, request: Request) -> dict[str, Any]:
         if self._num_waiting >= self._limits.max_waiting:
-            raise _Refusal(503, f"{self._num_waiting} requests wait already; ask again later")
+            raise _RequestError(503, f"{self._num_waiting} requests are already waiting; retry later")
         self._num_waiting += 1
         try:
-            texts = _texts(await self._body(request), self._limits)
+            texts = _parse_texts(await self._body(request), self._limits)
             results = [self._result(await self._scores(text)) for text in texts]
         finally:
             self._num_waiting -= 1
@@ -95,20 +100,20 @@ class _Desk:
         async for chunk in request.stream():
             body += chunk
             if len(body) > self._limits.max_body_bytes:
-                raise _Refusal(413, f"the body has more than {self._limits.max_body_bytes:,} bytes")
+                raise _RequestError(413, f"the body has more than {self._limits.max_body_bytes:,} bytes")
         return bytes(body)
 
     async def _scores(self, text: str) -> Mapping[str, float]:
         loop = asyncio.get_running_loop()
         try:
             return await loop.run_in_executor(self._thread, self._scorer.scores, text)
-        except Exception as error:  # this text alone failed; the server goes on
+        except Exception as error:  # only this request fails; the server continues
             log.exception("a text could not be scored")
-            raise _Refusal(500, "the classifier failed") from error
+            raise _RequestError(500, "the classifier failed") from error
 
     def _result(self, scores: Mapping[str, float]) -> dict[str, Any]:
         categories = {
-            label: score >= _FLAGGED_FROM and label not in self._harmless for label, score in scores.items()
+            label: score >= _FLAG_THRESHOLD and label not in self._harmless for label, score in scores.items()
         }
         return {
             "flagged": any(categories.values()),
@@ -117,24 +122,26 @@ class _Desk:
         }
 
 
-def _texts(body: bytes, limits: ModerationLimits) -> list[str]:
+def _parse_texts(body: bytes, limits: ModerationLimits) -> list[str]:
     try:
         given = orjson.loads(body)["input"]
     except (ValueError, LookupError, TypeError) as error:
-        raise _Refusal(400, 'the body must be JSON: {"input": "a text"}, or a list of texts') from error
+        raise _RequestError(400, 'the body must be JSON: {"input": "a text"}, or a list of texts') from error
     texts = [given] if isinstance(given, str) else given
-    if not isinstance(texts, list) or not texts or not all(isinstance(one, str) for one in texts):
-        raise _Refusal(400, "input must be a text or a list of texts")
+    if not isinstance(texts, list) or not texts or not all(isinstance(text, str) for text in texts):
+        raise _RequestError(400, "input must be a text or a list of texts")
     if len(texts) > limits.max_inputs:
-        raise _Refusal(400, f"input has {len(texts):,} texts; at most {limits.max_inputs:,} are taken")
+        raise _RequestError(
+            400, f"input has {len(texts):,} texts; at most {limits.max_inputs:,} are accepted"
+        )
     num_characters = sum(map(len, texts))
     if num_characters > limits.max_characters:
-        raise _Refusal(
-            400, f"input has {num_characters:,} characters; at most {limits.max_characters:,} are taken"
+        raise _RequestError(
+            400, f"input has {num_characters:,} characters; at most {limits.max_characters:,} are accepted"
         )
     return texts
 
 
-def _answer(status: int, content: Mapping[str, Any]) -> Response:
+def _json_response(status: int, content: Mapping[str, Any]) -> Response:
     headers = {"retry-after": "1"} if status == 503 else {}
     return Response(orjson.dumps(content), status, headers, "application/json")

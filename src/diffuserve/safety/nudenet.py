@@ -1,5 +1,4 @@
-"""NudeNet, a detector of parts of the body. Optional: what its package says of its licence is the
-AGPL in one place and MIT in another."""
+"""NudeNet, a detector of body parts. It is optional, since its package states two licences, AGPL and MIT."""
 
 from collections.abc import Mapping
 from importlib.metadata import version
@@ -11,7 +10,7 @@ from PIL import Image
 from diffuserve.domain.safety import Action
 from diffuserve.models.fingerprint import hash_file
 from diffuserve.safety.image import ImageRule
-from diffuserve.safety.onnx_session import quiet_session
+from diffuserve.safety.onnx_session import single_threaded_session
 
 _BLOCKED = (
     "FEMALE_GENITALIA_EXPOSED",
@@ -24,24 +23,28 @@ DEFAULT_RULES: Mapping[str, ImageRule] = {label: ImageRule(0.5, Action.BLOCK) fo
 
 
 class NudeNet:
-    """The weights come with the package `nudenet`. A label's score is that of its surest detection."""
+    """Scores by the model in the package `nudenet`. A label's score is that of its surest detection."""
 
     name = "nudenet"
 
     def __init__(self) -> None:
-        """Raises `ImportError` without the package."""
+        """Load the model. Raise `ImportError` without the package."""
         from nudenet import nudenet
 
         nudenet.cv2.setNumThreads(1)
         weights = Path(nudenet.__file__).with_name("320n.onnx")
         self._detector = nudenet.NudeDetector()
-        self._detector.onnx_session = quiet_session(weights)  # its own has a thread for every core
+        self._detector.onnx_session = single_threaded_session(
+            weights
+        )  # its own starts a thread for each core
         self.labels = tuple(vars(nudenet)["__labels"])
         self.version = f"{version('nudenet')}+{hash_file(weights)[:12]}"
 
     def scores(self, image: Image.Image) -> Mapping[str, float]:
+        """Return a score in 0…1 for each label."""
         blue_first = np.ascontiguousarray(np.asarray(image.convert("RGB"))[:, :, ::-1])
         scores = dict.fromkeys(self.labels, 0.0)
-        for found in self._detector.detect(blue_first):
-            scores[found["class"]] = max(scores[found["class"]], found["score"])
+        for detection in self._detector.detect(blue_first):
+            label = detection["class"]
+            scores[label] = max(scores[label], detection["score"])
         return scores

@@ -1,14 +1,14 @@
-"""Sessions of onnxruntime that get along with whoever else computes in this process."""
+"""Sessions of onnxruntime that leave the cores to the rest of this process."""
 
 from pathlib import Path
 from typing import Any
 
 
-def quiet_session(path: Path) -> Any:
-    """On the CPU and on the caller's thread alone.
+def single_threaded_session(path: Path) -> Any:
+    """Return a session that runs on the CPU, on the caller's thread.
 
-    By itself onnxruntime starts a thread for each core, and they spin between operations: beside
-    torch's threads, which do the same, both would mostly wait. The GPU belongs to denoising.
+    By default onnxruntime starts a thread for each core, and they spin between operations. So do torch's
+    threads, and both together would mostly wait for cores. The GPU is left to denoising.
     """
     import onnxruntime
 

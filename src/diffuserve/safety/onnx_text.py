@@ -1,4 +1,4 @@
-"""Any text classifier in ONNX, from a folder, within this process."""
+"""A text classifier in ONNX format, loaded from a folder and run in this process."""
 
 import asyncio
 import hashlib
@@ -13,7 +13,7 @@ from diffuserve.domain.safety import FilterInfo
 from diffuserve.models.fingerprint import hash_file
 from diffuserve.models.folder import ModelFolder, first_line
 from diffuserve.safety.categories import by_category, category_of
-from diffuserve.safety.onnx_session import quiet_session
+from diffuserve.safety.onnx_session import single_threaded_session
 from diffuserve.safety.text_model import read_config
 
 _FILES = ("config.json", "model.onnx", "tokenizer.json")
@@ -22,18 +22,17 @@ _DTYPES = {"tensor(int64)": np.int64, "tensor(int32)": np.int32}
 
 
 class OnnxTextClassifier:
-    """A folder with `model.onnx`, `tokenizer.json` and `config.json`, as transformers' tools write them.
+    """A classifier from `model.onnx`, `tokenizer.json` and `config.json`, as transformers' tools write them.
 
-    A prompt of more tokens than the model reads is read in windows that overlap, and the largest score
-    counts: nothing hides behind a long beginning. It runs on the CPU, on one thread for each call.
-    `categories` are those that it gives scores for.
+    A prompt with more tokens than the model accepts is scored in overlapping windows, and the largest score
+    counts. It runs on the CPU, each call on a thread. `categories` are those that it gives scores for.
     """
 
     def __init__(self, folder: Path, labels: Mapping[str, str] | None = None) -> None:
-        """`labels` says for some of the model's labels which category they are; without it `labels` in
-        the folder's `diffuserve.json` does. What neither names is known by its own name.
+        """Load the folder. `labels` maps labels of the model to categories.
 
-        Raises `InvalidModel` for another kind of folder, `InvalidParams` where a library is missing.
+        Without it, `labels` in the folder's `diffuserve.json` applies; a label in neither is a category of
+        its own name. Raise `InvalidModel` for an invalid folder, and `InvalidParams` if a library is missing.
         """
         self._config = read_config(ModelFolder(folder), labels)
         self.categories = frozenset(map(category_of, self._config.labels))
@@ -47,16 +46,17 @@ class OnnxTextClassifier:
         self.info = FilterInfo("onnx", f"{folder.name}+{_fingerprint(folder, self._config.labels)}")
 
     async def scores(self, prompt: str) -> Mapping[str, float]:
+        """Return a score in 0…1 for each category. Raise `ModerationUnavailable` if the model fails."""
         return await asyncio.to_thread(self._score, prompt)
 
     async def close(self) -> None:
-        """Nothing to close; the session goes with the object."""
+        """Do nothing: the session is released with this object."""
 
     def _load_tokenizer(self, tokenizers: Any, file: Path) -> Any:
         try:
             tokenizer = tokenizers.Tokenizer.from_file(str(file))
-        except Exception as error:  # the library raises nothing narrower
-            raise InvalidModel(f"{file}: no tokenizer ({error})") from error
+        except Exception as error:  # the library raises plain `Exception`
+            raise InvalidModel(f"{file}: invalid tokenizer ({error})") from error
         tokenizer.no_padding()
         stride = self._config.stride(tokenizer.num_special_tokens_to_add(is_pair=False))
         tokenizer.enable_truncation(self._config.max_tokens, stride=stride)
@@ -67,7 +67,7 @@ class OnnxTextClassifier:
             first = self._tokenizer.encode(prompt)
             logits = [self._run(window) for window in (first, *first.overflowing)]
             return by_category(self._config.scores(logits))
-        except Exception as error:  # the libraries' errors have no common root; no prompt passes unjudged
+        except Exception as error:  # the libraries' errors have no common base; no prompt passes unjudged
             message = f"the text classifier failed ({type(error).__name__})"
             raise ModerationUnavailable(message, retry_after=1.0) from error
 
@@ -90,24 +90,24 @@ def _import_libraries(folder: Path) -> Any:
 
 def _load_session(file: Path) -> Any:
     try:
-        return quiet_session(file)
-    except Exception as error:  # onnxruntime has its own, without a common root
+        return single_threaded_session(file)
+    except Exception as error:  # onnxruntime's errors have no common base
         raise InvalidModel(f"{file}: onnxruntime cannot load it ({first_line(error)})") from error
 
 
 def _inputs(session: Any, folder: Path) -> dict[str, Any]:
-    """By name, the dtype of each input that the model asks for."""
-    inputs = {one.name: _DTYPES.get(one.type) for one in session.get_inputs()}
+    """Return the dtype of each of the model's inputs by name. Raise `InvalidModel` for an unknown input."""
+    inputs = {node.name: _DTYPES.get(node.type) for node in session.get_inputs()}
     if "input_ids" not in inputs or not inputs.keys() <= set(_INPUTS) or None in inputs.values():
-        asked = ", ".join(f"{one.name} ({one.type})" for one in session.get_inputs())
+        actual = ", ".join(f"{node.name} ({node.type})" for node in session.get_inputs())
         raise InvalidModel(
-            f"{folder}/model.onnx asks for {asked}; a text classifier asks for whole numbers named "
+            f"{folder}/model.onnx has the inputs {actual}; a text classifier has integer inputs named "
             f"{', '.join(_INPUTS)}"
         )
     return inputs
 
 
 def _fingerprint(folder: Path, labels: Iterable[str]) -> str:
-    """Of everything that scores follow from."""
+    """Return 12 hex digits of a sha256 over everything that decides the scores."""
     parts = [*labels, *(hash_file(folder / name) for name in _FILES)]
     return hashlib.sha256("\n".join(parts).encode()).hexdigest()[:12]

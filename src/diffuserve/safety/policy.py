@@ -1,4 +1,4 @@
-"""What a policy says: which words, which combinations, which scores, and what follows."""
+"""Safety policies: categories with their words, combinations, thresholds and actions."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
@@ -6,12 +6,12 @@ from dataclasses import dataclass, field, replace
 from diffuserve.domain.safety import Action
 
 MINORS = "sexual_minors"
-"""The category that every policy has, that always blocks, and that no tenant can loosen."""
+"""A category that every policy has, that always blocks, and that no tenant can loosen."""
 
 
 @dataclass(frozen=True)
 class WordList:
-    """`terms` are words or phrases, in any number; `patterns` are regular expressions for folded text."""
+    """Words or phrases (`terms`), and regular expressions for folded text (`patterns`)."""
 
     terms: tuple[str, ...] = ()
     patterns: tuple[str, ...] = ()
@@ -19,11 +19,11 @@ class WordList:
 
 @dataclass(frozen=True)
 class Category:
-    """What belongs to it, and what follows.
+    """A kind of content, the rules that recognize it, and the action that follows.
 
-    A match within one of the `exceptions` is taken back. Each of the `combinations` names word lists, or
-    categories for their words, and holds where one prompt has a word of each. A classifier's score from
-    `threshold` on (0…1) is a finding as well; without one the category has rules alone.
+    A match within a match of `exceptions` does not count. Each of the `combinations` names word lists, or
+    categories for their words, and matches a prompt with a word of each. A classifier's score of at least
+    `threshold` (0…1) is a finding as well; without a threshold only rules apply.
     """
 
     name: str
@@ -36,19 +36,20 @@ class Category:
 
 @dataclass(frozen=True)
 class Override:
-    """What one tenant has otherwise; None is as for all."""
+    """A tenant's own values for a category; `None` keeps the policy's."""
 
     action: Action | None = None
     threshold: float | None = None
 
     def apply(self, category: Category) -> Category:
+        """Return the category with these values."""
         threshold = category.threshold if self.threshold is None else self.threshold
         return replace(category, action=self.action or category.action, threshold=threshold)
 
 
 @dataclass(frozen=True)
 class Policy:
-    """`name` and `revision` say which policy it is; they stand in every verdict's record."""
+    """Categories, word lists and tenants' overrides. The record of each verdict has `name` and `revision`."""
 
     name: str
     revision: str
@@ -57,7 +58,7 @@ class Policy:
     tenants: Mapping[str, Mapping[str, Override]] = field(default_factory=dict)
 
     def categories_for(self, tenant_id: str) -> tuple[Category, ...]:
-        """In the order of the policy, with what this tenant has otherwise."""
+        """Return the categories in the policy's order, with this tenant's overrides."""
         overrides = self.tenants.get(tenant_id, {})
         return tuple(
             overrides[category.name].apply(category) if category.name in overrides else category
@@ -66,4 +67,9 @@ class Policy:
 
     @property
     def thresholds(self) -> dict[str, float]:
-        return {name: one.threshold for name, one in self.categories.items() if one.threshold is not None}
+        """Thresholds by category, of those that have any."""
+        return {
+            name: category.threshold
+            for name, category in self.categories.items()
+            if category.threshold is not None
+        }

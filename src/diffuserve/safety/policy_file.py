@@ -1,4 +1,4 @@
-"""Policies as YAML files. Whatever is wrong in one is said with its file, place, value and remedy."""
+"""Policies as YAML files. Errors name the file, the place in it, the value and the remedy."""
 
 import re
 from collections.abc import Mapping, Sequence
@@ -23,101 +23,101 @@ _NAME = re.compile(r"[a-z][a-z0-9_]{0,63}")
 
 
 def load_policy(path: Path | None = None) -> Policy:
-    """The shipped policy where no path is given. Raises `InvalidParams`."""
+    """Read a policy file, by default the shipped one. Raise `InvalidParams` if it is invalid."""
     path = path or DEFAULT_POLICY
     return parse_policy(_read(path), path.name)
 
 
 def parse_policy(text: str, file: str = "policy") -> Policy:
-    """`file` is what errors call it. Raises `InvalidParams`."""
+    """Parse a policy. `file` is its name in errors. Raise `InvalidParams` if it is invalid."""
     document = _parse(text, file)
     if "extends" in document:
         document = _extend(document, file)
-    top = _Place(file, "", document)
-    top.known("version", "extends", "name", "revision", "lists", "categories", "tenants")
+    top = _Node(file, "", document)
+    top.check_keys("version", "extends", "name", "revision", "lists", "categories", "tenants")
     if document.get("version") != VERSION:
-        raise top.at("version").wrong(f"write version: {VERSION}")
-    lists = {place.name: _word_list(place) for place in top.at("lists").children()}
+        raise top.at("version").error(f"write version: {VERSION}")
+    lists = {node.name: _word_list(node) for node in top.at("lists").children()}
     for name in lists.keys() & top.at("categories").mapping().keys():
-        raise top.at("lists").at(name).wrong("a category has this name too; rename the list")
+        raise top.at("lists").at(name).error("a category has this name too; rename the list")
     named = [*lists, *top.at("categories").mapping()]
-    categories = {place.name: _category(place, named) for place in top.at("categories").children()}
+    categories = {node.name: _category(node, named) for node in top.at("categories").children()}
     _require_minors(top, categories)
-    tenants = {place.key: _overrides(place, categories) for place in top.at("tenants").children()}
+    tenants = {node.key: _overrides(node, categories) for node in top.at("tenants").children()}
     return Policy(top.at("name").text(), top.at("revision").text(), categories, lists, tenants)
 
 
-def _require_minors(top: "_Place", categories: Mapping[str, Category]) -> None:
-    place = top.at("categories").at(MINORS)
+def _require_minors(top: "_Node", categories: Mapping[str, Category]) -> None:
+    node = top.at("categories").at(MINORS)
     minors = categories.get(MINORS)
     if minors is None:
-        raise place.wrong(
+        raise node.error(
             "every policy needs this category; take it from the shipped one with extends: default"
         )
     if minors.action is not Action.BLOCK:
-        raise place.at("action").wrong("this category always blocks; write action: block")
+        raise node.at("action").error("this category always blocks; write action: block")
     if not (minors.combinations or minors.words.terms or minors.words.patterns):
-        raise place.wrong("has no rule; take its combinations from the shipped policy with extends: default")
+        raise node.error("has no rule; take its combinations from the shipped policy with extends: default")
 
 
-def _category(place: "_Place", named: Sequence[str]) -> Category:
-    place.known("action", "threshold", "terms", "patterns", "combinations", "exceptions")
+def _category(node: "_Node", named: Sequence[str]) -> Category:
+    node.check_keys("action", "threshold", "terms", "patterns", "combinations", "exceptions")
     return Category(
-        name=place.name,
-        action=place.at("action").action(),
-        words=WordList(place.at("terms").terms(), place.at("patterns").patterns()),
-        combinations=tuple(_combination(one, named) for one in place.at("combinations").items()),
-        exceptions=_word_list(place.at("exceptions")),
-        threshold=place.at("threshold").threshold(),
+        name=node.name,
+        action=node.at("action").action(),
+        words=WordList(node.at("terms").terms(), node.at("patterns").patterns()),
+        combinations=tuple(_combination(item, named) for item in node.at("combinations").items()),
+        exceptions=_word_list(node.at("exceptions")),
+        threshold=node.at("threshold").threshold(),
     )
 
 
-def _combination(place: "_Place", named: Sequence[str]) -> tuple[str, ...]:
-    names = tuple(one.text() for one in place.items())
+def _combination(node: "_Node", named: Sequence[str]) -> tuple[str, ...]:
+    names = tuple(item.text() for item in node.items())
     if len(names) < 2:
-        raise place.wrong("name two word lists or more; for one, write its words as terms")
-    for one in place.items():
-        if one.text() not in named:
-            raise one.wrong(f"no such word list or category; there are {', '.join(named)}")
+        raise node.error("name two word lists or more; for one, write its words as terms")
+    for item in node.items():
+        if item.text() not in named:
+            raise item.error(f"no such word list or category; there are {', '.join(named)}")
     return names
 
 
-def _word_list(place: "_Place") -> WordList:
-    """Either terms alone or a mapping with terms and patterns."""
-    if isinstance(place.value, list) or place.value is None:
-        return WordList(place.terms())
-    place.known("terms", "patterns")
-    return WordList(place.at("terms").terms(), place.at("patterns").patterns())
+def _word_list(node: "_Node") -> WordList:
+    """Parse a word list: either a list of terms, or a mapping with terms and patterns."""
+    if isinstance(node.value, list) or node.value is None:
+        return WordList(node.terms())
+    node.check_keys("terms", "patterns")
+    return WordList(node.at("terms").terms(), node.at("patterns").patterns())
 
 
-def _overrides(place: "_Place", categories: Mapping[str, Category]) -> dict[str, Override]:
-    return {one.key: _override(one, categories) for one in place.children()}
+def _overrides(node: "_Node", categories: Mapping[str, Category]) -> dict[str, Override]:
+    return {child.key: _override(child, categories) for child in node.children()}
 
 
-def _override(place: "_Place", categories: Mapping[str, Category]) -> Override:
-    category = categories.get(place.key)
+def _override(node: "_Node", categories: Mapping[str, Category]) -> Override:
+    category = categories.get(node.key)
     if category is None:
-        raise place.wrong(f"no such category; there are {', '.join(categories)}")
-    place.known("action", "threshold")
-    action = place.at("action").action() if "action" in place.mapping() else None
-    override = Override(action, place.at("threshold").threshold())
+        raise node.error(f"no such category; there are {', '.join(categories)}")
+    node.check_keys("action", "threshold")
+    action = node.at("action").action() if "action" in node.mapping() else None
+    override = Override(action, node.at("threshold").threshold())
     if category.name == MINORS:
-        _refuse_to_loosen(place, override, category)
+        _refuse_to_loosen(node, override, category)
     return override
 
 
-def _refuse_to_loosen(place: "_Place", override: Override, category: Category) -> None:
+def _refuse_to_loosen(node: "_Node", override: Override, category: Category) -> None:
     if override.action not in (None, Action.BLOCK):
-        raise place.at("action").wrong("no tenant can loosen this category; leave it out")
+        raise node.at("action").error("no tenant can loosen this category; leave it out")
     if override.threshold is not None and override.threshold > (category.threshold or 0.0):
-        raise place.at("threshold").wrong(
+        raise node.at("threshold").error(
             "no tenant can loosen this category; give a lower score, or leave it out"
         )
 
 
 @dataclass(frozen=True)
-class _Place:
-    """A value in the file, and the way to it."""
+class _Node:
+    """A value in a file, and the path to it."""
 
     file: str
     path: str
@@ -127,84 +127,84 @@ class _Place:
     @property
     def name(self) -> str:
         if not _NAME.fullmatch(self.key):
-            raise self.wrong("a name is lower-case letters, digits and _, and begins with a letter")
+            raise self.error("a name is lower-case letters, digits and _, and begins with a letter")
         return self.key
 
-    def wrong(self, remedy: str) -> InvalidParams:
+    def error(self, remedy: str) -> InvalidParams:
         return InvalidParams(f"{self.file}: {self.path}" if self.path else self.file, self.value, remedy)
 
-    def at(self, key: str) -> "_Place":
-        return _Place(self.file, f"{self.path}.{key}" if self.path else key, self.mapping().get(key), key)
+    def at(self, key: str) -> "_Node":
+        return _Node(self.file, f"{self.path}.{key}" if self.path else key, self.mapping().get(key), key)
 
     def mapping(self) -> dict[str, Any]:
         if self.value is None:
             return {}
         if not isinstance(self.value, dict) or not all(isinstance(key, str) for key in self.value):
-            raise self.wrong("must be a mapping of names")
+            raise self.error("must be a mapping of names")
         return self.value
 
-    def children(self) -> list["_Place"]:
+    def children(self) -> list["_Node"]:
         return [self.at(key) for key in self.mapping()]
 
-    def known(self, *keys: str) -> None:
+    def check_keys(self, *keys: str) -> None:
         for key in self.mapping():
             if key not in keys:
-                raise self.at(key).wrong(f"no such key; there are {', '.join(keys)}")
+                raise self.at(key).error(f"no such key; there are {', '.join(keys)}")
 
-    def items(self) -> list["_Place"]:
+    def items(self) -> list["_Node"]:
         if self.value is None:
             return []
         if not isinstance(self.value, list):
-            raise self.wrong("must be a list")
-        return [_Place(self.file, f"{self.path}[{i}]", value) for i, value in enumerate(self.value)]
+            raise self.error("must be a list")
+        return [_Node(self.file, f"{self.path}[{i}]", value) for i, value in enumerate(self.value)]
 
     def text(self) -> str:
         if not isinstance(self.value, str) or not self.value.strip():
-            raise self.wrong("must be text; put it in quotes")
+            raise self.error("must be text; put it in quotes")
         return self.value
 
     def action(self) -> Action:
         if not isinstance(self.value, str) or self.value not in _ACTIONS:
-            raise self.wrong(f"must be one of {', '.join(_ACTIONS)}")
+            raise self.error(f"must be one of {', '.join(_ACTIONS)}")
         return _ACTIONS[self.value]
 
     def threshold(self) -> float | None:
         if self.value is None:
             return None
         if isinstance(self.value, bool) or not isinstance(self.value, int | float) or not 0 < self.value <= 1:
-            raise self.wrong("must be a score above 0 and at most 1")
+            raise self.error("must be a score above 0 and at most 1")
         return float(self.value)
 
     def terms(self) -> tuple[str, ...]:
-        return tuple(one.term() for one in self.items())
+        return tuple(item.term() for item in self.items())
 
     def term(self) -> str:
         term = self.text()
         if len(term) > MAX_TERM_CHARACTERS:
-            raise self.wrong(f"a term has at most {MAX_TERM_CHARACTERS} characters")
+            raise self.error(f"a term has at most {MAX_TERM_CHARACTERS} characters")
         if not fold(term).plain:
-            raise self.wrong("a term needs letters or digits")
+            raise self.error("a term needs letters or digits")
         return term
 
     def patterns(self) -> tuple[str, ...]:
-        return tuple(one.pattern() for one in self.items())
+        return tuple(item.pattern() for item in self.items())
 
     def pattern(self) -> str:
         try:
             compile_pattern(self.text())
-        except InvalidParams:
+        except InvalidParams:  # raised by `text`, and a `ValueError` too
             raise
         except ValueError as error:
-            raise self.wrong(str(error)) from error
+            raise self.error(str(error)) from error
         return self.text()
 
 
-# libyaml's, where the wheel has it, reads a policy ten times as fast.
+# libyaml's loader, if the wheel has it, is ten times as fast.
 _Loader: Any = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
 
 
 class _StrictLoader(_Loader):  # type: ignore[misc]
-    """Refuses a key that is written twice, of which YAML would silently take the last."""
+    """A YAML loader that raises an error for a duplicate key instead of using the last one."""
 
     def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> dict[Any, Any]:
         seen: set[str] = set()
@@ -229,22 +229,22 @@ def _parse(text: str, file: str) -> dict[str, Any]:
     try:
         document = yaml.load(text, _StrictLoader)
     except (yaml.YAMLError, ValueError, RecursionError) as error:
-        raise InvalidParams(file, text[:40], f"is not YAML that can be read: {error}") from error
-    return _Place(file, "", document).mapping()
+        raise InvalidParams(file, text[:40], f"is not YAML: {error}") from error
+    return _Node(file, "", document).mapping()
 
 
 def _extend(document: dict[str, Any], file: str) -> dict[str, Any]:
     if document["extends"] != "default":
-        raise _Place(file, "extends", document["extends"]).wrong(
+        raise _Node(file, "extends", document["extends"]).error(
             "only the shipped policy can be extended: default"
         )
-    return _merged(_parse(_read(DEFAULT_POLICY), DEFAULT_POLICY.name), document)
+    return _merge(_parse(_read(DEFAULT_POLICY), DEFAULT_POLICY.name), document)
 
 
-def _merged(base: dict[str, Any], own: dict[str, Any]) -> dict[str, Any]:
-    """Key by key where both have mappings; else what is in the file itself holds."""
+def _merge(base: dict[str, Any], own: dict[str, Any]) -> dict[str, Any]:
+    """Return `base` with the values of `own`, merged key by key where both have mappings."""
     merged = dict(base)
     for key, value in own.items():
-        both = isinstance(value, dict) and isinstance(merged.get(key), dict)
-        merged[key] = _merged(merged[key], value) if both else value
+        are_mappings = isinstance(value, dict) and isinstance(merged.get(key), dict)
+        merged[key] = _merge(merged[key], value) if are_mappings else value
     return merged

@@ -1,4 +1,4 @@
-"""The first stage: a policy's rules, and a classifier's scores by the policy's thresholds."""
+"""The prompt filter: a policy's rules, and a classifier's scores by the policy's thresholds."""
 
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Protocol, runtime_checkable
@@ -8,24 +8,26 @@ from diffuserve.domain.safety import Action, FilterInfo, Finding, Verdict
 from diffuserve.safety.base import TextClassifier
 from diffuserve.safety.folding import fold
 from diffuserve.safety.policy import Category, Policy
-from diffuserve.safety.rules import ReadyText, Rules
+from diffuserve.safety.rules import PreparedText, Rules
 
 UNJUDGED = "unjudged"
-"""The category of the finding that says that no classifier saw a prompt."""
+"""The category of a finding that the classifier was unavailable."""
 
 
 @runtime_checkable
-class Explains(Protocol):
-    """A classifier that can say what in a prompt speaks for each of these categories."""
+class ExplainingClassifier(Protocol):
+    """A classifier that can name the words that decide its scores."""
 
-    def explain(self, prompt: str, categories: Sequence[str]) -> Mapping[str, str]: ...
+    def explain(self, prompt: str, categories: Sequence[str]) -> Mapping[str, str]:
+        """Return for each of the categories the words that contribute most to its score."""
+        ...
 
 
 class PolicyFilter:
-    """Judges by a policy, and by a classifier if it is given one, which it owns.
+    """Checks prompts by a policy's rules and, if there is one, by a classifier, which it owns.
 
-    With `is_open_when_down` a prompt that the classifier cannot judge is judged by the rules alone, and
-    flagged.
+    With `is_open_when_down` a prompt is checked by the rules alone, and flagged, while the classifier is
+    unavailable; otherwise `check` raises an error.
     """
 
     def __init__(
@@ -38,60 +40,75 @@ class PolicyFilter:
         self.info = FilterInfo("policy", _version(policy, classifier), policy.thresholds)
 
     async def check(self, prompt: str, tenant_id: str = "") -> Verdict:
-        """Findings of rules first, one a category, in the policy's order. Raises `ModerationUnavailable`."""
-        categories = [one for one in self._policy.categories_for(tenant_id) if one.action is not Action.ALLOW]
-        ruled = tuple(self._by_rules(prompt, categories))
-        return Verdict(ruled + await self._by_classifier(prompt, categories, Verdict(ruled)))
+        """Return the findings of rules, then those of scores, each in the policy's order.
+
+        Raise `ModerationUnavailable` if the classifier is unavailable and the rules do not block the prompt.
+        """
+        categories = [
+            category
+            for category in self._policy.categories_for(tenant_id)
+            if category.action is not Action.ALLOW
+        ]
+        by_rules = tuple(self._check_rules(prompt, categories))
+        return Verdict(by_rules + await self._check_scores(prompt, categories, Verdict(by_rules)))
 
     async def close(self) -> None:
+        """Close the classifier."""
         if self._classifier:
             await self._classifier.close()
 
-    def _by_rules(self, prompt: str, categories: Sequence[Category]) -> Iterator[Finding]:
-        text = ReadyText(fold(prompt))
+    def _check_rules(self, prompt: str, categories: Sequence[Category]) -> Iterator[Finding]:
+        text = PreparedText(fold(prompt))
         for category in categories:
             if match := self._rules.match(text, category.name):
                 yield Finding(category.name, category.action, match.kind, detail=match.detail)
 
-    async def _by_classifier(
-        self, prompt: str, categories: Sequence[Category], ruled: Verdict
+    async def _check_scores(
+        self, prompt: str, categories: Sequence[Category], by_rules: Verdict
     ) -> tuple[Finding, ...]:
         if self._classifier is None:
             return ()
         try:
             scores = await self._classifier.scores(prompt)
         except ModerationUnavailable as error:
-            if ruled.action is Action.BLOCK:
-                return ()  # no score could change this
+            if by_rules.action is Action.BLOCK:
+                return ()  # no score could change the verdict
             if not self._is_open_when_down:
                 raise
-            detail = f"judged by the rules alone: {error}"
+            detail = f"checked by the rules alone: {error}"
             return (Finding(UNJUDGED, Action.FLAG, self._classifier.info.name, 0.0, detail),)
-        over = [one for one in categories if _is_over(one, scores)]
-        return self._by_scores(prompt, over, scores) if over else ()
+        exceeded = [category for category in categories if _is_exceeded(category, scores)]
+        return self._findings(prompt, exceeded, scores) if exceeded else ()
 
-    def _by_scores(
-        self, prompt: str, over: Sequence[Category], scores: Mapping[str, float]
+    def _findings(
+        self, prompt: str, exceeded: Sequence[Category], scores: Mapping[str, float]
     ) -> tuple[Finding, ...]:
         classifier = self._classifier
         assert classifier is not None
-        named = [one.name for one in over]
-        words = classifier.explain(prompt, named) if isinstance(classifier, Explains) else {}
+        names = [category.name for category in exceeded]
+        words = classifier.explain(prompt, names) if isinstance(classifier, ExplainingClassifier) else {}
         return tuple(
-            Finding(one.name, one.action, classifier.info.name, scores[one.name], _detail(one, scores, words))
-            for one in over
+            Finding(
+                category.name,
+                category.action,
+                classifier.info.name,
+                scores[category.name],
+                _detail(category, scores, words),
+            )
+            for category in exceeded
         )
 
 
-def _is_over(category: Category, scores: Mapping[str, float]) -> bool:
+def _is_exceeded(category: Category, scores: Mapping[str, float]) -> bool:
     return category.threshold is not None and scores.get(category.name, 0.0) >= category.threshold
 
 
 def _detail(category: Category, scores: Mapping[str, float], words: Mapping[str, str]) -> str:
-    said = f"score {scores[category.name]:.2f}, threshold {category.threshold:.2f}"
-    return f"{said}; most telling: {words[category.name]}" if words.get(category.name) else said
+    detail = f"score {scores[category.name]:.2f}, threshold {category.threshold:.2f}"
+    top_words = words.get(category.name)
+    return f"{detail}; strongest words: {top_words}" if top_words else detail
 
 
 def _version(policy: Policy, classifier: TextClassifier | None) -> str:
-    own = f"{policy.name} {policy.revision}"
-    return f"{own} + {classifier.info.name} {classifier.info.version}" if classifier else own
+    version = f"{policy.name} {policy.revision}"
+    return f"{version} + {classifier.info}" if classifier else version

@@ -1,4 +1,4 @@
-"""Finds a policy's words in folded text. Pure: the same policy and text give the same matches."""
+"""Matching of a policy's rules against folded text. Pure."""
 
 import itertools
 import math
@@ -13,8 +13,8 @@ from diffuserve.safety.patterns import PatternList
 from diffuserve.safety.policy import MINORS, Category, Policy, WordList
 
 REACH_CHARACTERS = 100
-"""From the first word of a combination to where the last begins; some sixteen words."""
-_MIN_MASKED = 4  # letters; with fewer, a masked word may be any
+"""Largest distance between the starts of a combination's first and last match; about sixteen words."""
+_MIN_MASKED = 4  # letters; a shorter word with a masked letter is ambiguous
 _MIN_IN_RUN = 4
 _REPEATED = re.compile(r"(.)\1+")
 _STRETCHED = re.compile(r"(.)\1\1")
@@ -23,63 +23,68 @@ _VOWELS = "aeiou"
 
 @dataclass(frozen=True)
 class Match:
-    """A rule that holds: its `kind` (term, pattern or combination) and what it says, for people."""
+    """A rule that matched: its `kind` (term, pattern or combination), and a `detail` for people."""
 
     kind: str
     detail: str
 
 
-_Span = tuple[int, int, Match]  # from and to in a reading's text, in characters
-_Found = tuple[float, Match]  # where in the text a match begins, in characters; infinity: not known
+_Span = tuple[int, int, Match]  # start and end in a reading's text, in characters
+_Found = tuple[float, Match]  # start in the text, in characters; infinity if it is unknown
 
 
 class Rules:
-    """A policy made ready to be matched; made once, used for every prompt, never changed."""
+    """The compiled rules of a policy. Immutable, and used for every prompt."""
 
     def __init__(self, policy: Policy) -> None:
         words = {name: category.words for name, category in policy.categories.items()} | dict(policy.lists)
-        lists = {name: _Words(one) for name, one in words.items()}
+        lists = {name: _WordMatcher(word_list) for name, word_list in words.items()}
         self._categories = {
             name: _CategoryRules(category, lists) for name, category in policy.categories.items()
         }
 
-    def match(self, text: "ReadyText", category: str) -> Match | None:
-        """The first rule of a category that holds."""
+    def match(self, text: "PreparedText", category: str) -> Match | None:
+        """Return the first rule of a category that matches; `None` if none does."""
         return self._categories[category].match(text)
 
 
-class ReadyText:
-    """A folded text with what every word list looks up in it, and what they have found so far."""
+class PreparedText:
+    """A folded text, indexed for word lists, with a cache of their matches."""
 
     def __init__(self, folded: Folded) -> None:
-        self.readings = [_Reading(view) for view in folded.views]
+        self.readings = [_Reading(view) for view in folded.readings]
         self.runs = folded.runs
-        self._spans: dict[_Words, list[list[_Span]]] = {}
+        self._spans: dict[_WordMatcher, list[list[_Span]]] = {}
 
-    def spans(self, words: "_Words") -> list[list[_Span]]:
-        """Of each reading; looked for once, since categories share lists and lists share exceptions."""
+    def spans(self, words: "_WordMatcher") -> list[list[_Span]]:
+        """Return the matches in each reading, cached: categories share lists, and lists share exceptions."""
         if words not in self._spans:
             self._spans[words] = [list(words.spans(reading)) for reading in self.readings]
         return self._spans[words]
 
 
 class _CategoryRules:
-    def __init__(self, category: Category, lists: Mapping[str, "_Words"]) -> None:
+    """The compiled rules of a category."""
+
+    def __init__(self, category: Category, lists: Mapping[str, "_WordMatcher"]) -> None:
         self._words = lists[category.name]
-        self._exceptions = _Words(category.exceptions)
+        self._exceptions = _WordMatcher(category.exceptions)
         self._combinations = [[(name, lists[name]) for name in names] for names in category.combinations]
         self._reach = math.inf if category.name == MINORS else REACH_CHARACTERS
 
-    def match(self, text: ReadyText) -> Match | None:
+    def match(self, text: PreparedText) -> Match | None:
         for combination in self._combinations:
-            found = self._together(combination, text)
+            found = self._match_combination(combination, text)
             if found:
-                details = (f"{name}: {one.detail}" for (name, _), one in zip(combination, found, strict=True))
+                named = zip(combination, found, strict=True)
+                details = (f"{name}: {match.detail}" for (name, _), match in named)
                 return Match("combination", "; ".join(details))
         return next((match for _, match in self._words.found(text, self._exceptions)), None)
 
-    def _together(self, combination: Sequence[tuple[str, "_Words"]], text: ReadyText) -> Sequence[Match]:
-        """A match of each list, none further from the first of them than the reach; empty without."""
+    def _match_combination(
+        self, combination: Sequence[tuple[str, "_WordMatcher"]], text: PreparedText
+    ) -> Sequence[Match]:
+        """Return a match of each list, all starting within the reach of the first; `()` if there are none."""
         found: list[list[_Found]] = []
         for _, words in combination:
             matches = sorted(words.found(text, self._exceptions), key=_start_of)
@@ -94,7 +99,7 @@ class _CategoryRules:
 
 
 def _near(matches: Sequence["_Found"], start: float, reach: float) -> Match | None:
-    """One of these, sorted, that begins within the reach of `start` or stands nobody knows where."""
+    """Return one of the sorted matches that starts within the reach of `start` or at an unknown place."""
     index = bisect_left(matches, start, key=_start_of)
     if index < len(matches) and matches[index][0] <= start + reach:
         return matches[index][1]
@@ -105,8 +110,8 @@ def _start_of(found: "_Found") -> float:
     return found[0]
 
 
-class _Words:
-    """A word list made ready: phrases by their first word."""
+class _WordMatcher:
+    """A compiled word list: phrases indexed by their first word, and patterns."""
 
     def __init__(self, words: WordList) -> None:
         self._phrases: dict[str, list[_Phrase]] = {}
@@ -117,18 +122,18 @@ class _Words:
         self._compact = {letters: term for letters, term in compact.items() if len(letters) >= _MIN_IN_RUN}
         self._patterns = PatternList(words.patterns)
 
-    def found(self, text: ReadyText, exceptions: "_Words") -> Iterator[_Found]:
-        """The matches that no exception takes back."""
+    def found(self, text: PreparedText, exceptions: "_WordMatcher") -> Iterator[_Found]:
+        """Yield the matches that do not lie within a match of `exceptions`."""
         for number, spans in enumerate(text.spans(self)):
             for start, end, match in spans:
                 excepted = text.spans(exceptions)[number]
-                if not any(first <= start and end <= last for first, last, _ in excepted):
+                if not any(left <= start and end <= right for left, right, _ in excepted):
                     yield start, match
         yield from self._in_runs(text.runs, exceptions)
 
     def spans(self, reading: "_Reading") -> Iterator[_Span]:
-        """Where in the reading's text something matches, in characters."""
-        # In the order of the text: that of a set differs from process to process.
+        """Yield the matches in a reading."""
+        # Sorted by place in the text: the order of a set differs from process to process.
         for key in sorted(reading.positions.keys() & self._phrases.keys(), key=reading.first_of):
             for position in reading.positions[key]:
                 for phrase in self._phrases[key]:
@@ -138,26 +143,29 @@ class _Words:
         for pattern, start, end in self._patterns.find_all(reading.text):
             yield start, end, _match("pattern", pattern, reading.text[start:end])
 
-    def _in_runs(self, runs: Tokens, exceptions: "_Words") -> Iterator[_Found]:
-        """Where a run stands in the text is not known: its words are near to any."""
+    def _in_runs(self, runs: Tokens, exceptions: "_WordMatcher") -> Iterator[_Found]:
+        """Yield the terms in runs of spaced letters, whose place in the text is unknown."""
         for run in runs:
-            left = run
+            remainder = run
             for letters in exceptions._compact:
-                left = left.replace(letters, " ")
+                remainder = remainder.replace(letters, " ")
             for letters, term in self._compact.items():
-                if letters in left:
+                if letters in remainder:
                     yield math.inf, _match("term", term, run)
 
 
 def _match(kind: str, rule: str, found: str) -> Match:
-    return Match(
-        kind, f"{kind} {rule!r} in {found!r}" if kind == "pattern" or rule != found else f"term {rule!r}"
-    )
+    is_literal = kind == "term" and rule == found
+    return Match(kind, f"term {rule!r}" if is_literal else f"{kind} {rule!r} in {found!r}")
 
 
 @dataclass(frozen=True)
 class _Word:
-    """`key` is the same for all forms of a word; the rest tells apart what is the same only when squeezed."""
+    """A token in the forms that are compared.
+
+    `key` is the singular without repeated letters, equal for all forms of a word. `is_stretched` is true if
+    a letter is repeated more than twice, as in `nuuude`.
+    """
 
     token: str
     key: str
@@ -165,7 +173,7 @@ class _Word:
     is_stretched: bool
 
     def fits(self, found: "_Word") -> bool:
-        """Itself and its plural; one that is written in the plural does not hold for the singular."""
+        """Return whether `found` is this word or its plural; a plural does not match its singular."""
         if found.is_stretched:
             return self.key == found.key
         return self.token in (found.token, found.singular)
@@ -173,6 +181,8 @@ class _Word:
 
 @dataclass(frozen=True)
 class _Phrase:
+    """A term's words in one of its forms."""
+
     term: str
     words: tuple[_Word, ...]
 
@@ -181,6 +191,8 @@ class _Phrase:
 
 
 class _Reading:
+    """A reading of a text, with the positions of its words by their keys."""
+
     def __init__(self, tokens: Tokens) -> None:
         self.text = " ".join(tokens)
         self.words = [_word(token) for token in tokens]
@@ -190,15 +202,16 @@ class _Reading:
         self._starts = [0, *itertools.accumulate(len(token) + 1 for token in tokens)]
 
     def first_of(self, key: str) -> int:
+        """Return the first position of a word, counted in tokens."""
         return self.positions[key][0]
 
     def span(self, position: int, count: int) -> tuple[int, int]:
-        """Of these tokens in the text, in characters."""
+        """Return start and end in the text, in characters, of `count` tokens from `position` on."""
         return self._starts[position], self._starts[position + count] - 1
 
 
 def _phrases(term: str) -> Iterable[_Phrase]:
-    """A term as it is and with its digits as letters, and a single word with letters masked by stars."""
+    """Yield the forms of a term: as it is, with digits as letters, and with letters masked by stars."""
     folded = fold(term)
     tokens = folded.plain
     yield _Phrase(term, tuple(map(_word, tokens)))
@@ -223,7 +236,7 @@ def _word(token: str) -> _Word:
 
 
 def _singular(word: str) -> str:
-    """Without what looks like a plural's ending."""
+    """Strip what looks like the ending of an English plural."""
     if len(word) > 4 and word.endswith("ies"):
         return f"{word[:-3]}y"
     if len(word) > 4 and word.endswith(("ses", "xes", "zes", "ches", "shes")):

@@ -1,4 +1,4 @@
-"""A text classifier in transformers' format, from a folder, in torch."""
+"""A text classifier in transformers' format, loaded from a folder and run in torch."""
 
 from collections.abc import Mapping
 from pathlib import Path
@@ -15,25 +15,25 @@ _CODE = "auto_map"
 
 
 class TextCheckpoint:
-    """Scores are those of transformers' own `text-classification` pipeline, to the last digits.
+    """Gives the scores of transformers' own `text-classification` pipeline, up to rounding.
 
-    A text of more tokens than the model reads is read in windows that overlap, and the largest score
+    A text with more tokens than the model accepts is scored in overlapping windows, and the largest score
     counts. Calls must not overlap.
     """
 
     def __init__(self, folder: Path) -> None:
-        """Raises `InvalidModel` for what is no such folder, for pickled weights, and for code in it."""
-        found = ModelFolder(folder.resolve())
-        _check(found)
-        self._config = read_config(found)
-        self.name = found.path.name
+        """Load the folder. Raise `InvalidModel` if it is invalid, or holds pickled weights or Python code."""
+        checkpoint = ModelFolder(folder.resolve())
+        _check(checkpoint)
+        self._config = read_config(checkpoint)
+        self.name = checkpoint.path.name
         self.labels = tuple(dict.fromkeys(self._config.labels))
-        self._tokenizer, self._model = _load(found.path)
+        self._tokenizer, self._model = _load(checkpoint.path)
         num_special = self._tokenizer.num_special_tokens_to_add(pair=False)
         self._stride = self._config.stride(num_special)
 
     def scores(self, text: str) -> Mapping[str, float]:
-        """By label, in 0…1. Raises `ValueError` where the model gives NaN."""
+        """Return a score in 0…1 for each label. Raise `ValueError` if the model gives NaN."""
         windows = self._tokenizer(
             text,
             truncation=True,
@@ -47,16 +47,18 @@ class TextCheckpoint:
                 self._model(**{name: torch.tensor([ids[i]]) for name, ids in windows.items()}).logits[0]
                 for i in range(len(windows["input_ids"]))
             ]
-        return self._config.scores([one.float().numpy() for one in logits])
+        return self._config.scores([row.float().numpy() for row in logits])
 
 
 def _check(folder: ModelFolder) -> None:
     config = folder.json("config.json")
-    kinds = config.get("architectures") or ["nothing that is named"]
-    if not str(kinds[0]).endswith("ForSequenceClassification"):
-        raise InvalidModel(f"{folder.path}: holds {kinds[0]}, and no …ForSequenceClassification")
+    architectures = config.get("architectures") or ["no architecture"]
+    if not str(architectures[0]).endswith("ForSequenceClassification"):
+        raise InvalidModel(
+            f"{folder.path}: holds {architectures[0]}, not a model for sequence classification"
+        )
     if _CODE in config:
-        raise InvalidModel(f"{folder.path}: needs Python code of its own, which is never run")
+        raise InvalidModel(f"{folder.path}: needs its own Python code, which is never run")
     ModelFolder(folder.path.parent).weights(folder.path.name)
 
 
@@ -70,11 +72,13 @@ def _load(folder: Path) -> tuple[Any, Any]:
         model, report = AutoModelForSequenceClassification.from_pretrained(
             str(folder), use_safetensors=True, output_loading_info=True, **offline
         )
-    except Exception as error:  # a folder can be wrong in more ways than transformers has errors
+    except Exception as error:  # transformers raises many kinds of errors for an invalid folder
         reason = first_line(error) or type(error).__name__
         raise InvalidModel(f"{folder}: transformers cannot load it ({reason})") from error
-    if report["missing_keys"]:  # transformers would have drawn them at random
+    if report["missing_keys"]:  # transformers has initialized them at random
         raise InvalidModel(f"{folder}: the weights lack {', '.join(sorted(report['missing_keys'])[:3])}")
     if not tokenizer.is_fast:
-        raise InvalidModel(f"{folder}: its tokenizer cannot read in windows; save it with tokenizer.json")
+        raise InvalidModel(
+            f"{folder}: the tokenizer cannot split texts into windows; save it with tokenizer.json"
+        )
     return tokenizer, model.eval()

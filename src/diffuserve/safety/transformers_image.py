@@ -1,4 +1,4 @@
-"""Any image classifier in transformers' format, from a folder."""
+"""An image classifier in transformers' format, loaded from a folder."""
 
 from collections.abc import Mapping
 from importlib.metadata import version
@@ -14,10 +14,10 @@ from diffuserve.models.quiet import quiet_transformers
 
 
 class TransformersClassifier:
-    """It runs on the CPU, on the caller's thread alone. Its labels are the checkpoint's own."""
+    """Runs on the CPU, on the caller's thread. Its labels are the checkpoint's own."""
 
     def __init__(self, folder: Path) -> None:
-        """Raises `InvalidParams` for a folder that holds no classifier, or only pickled weights."""
+        """Load the folder. Raise `InvalidParams` if it holds no classifier, or only pickled weights."""
         if not any(folder.glob("*.safetensors")):
             remedy = "must be a folder of an image classifier with *.safetensors; pickles are never opened"
             raise InvalidParams("image_filter", f"transformers:{folder}", remedy)
@@ -29,7 +29,7 @@ class TransformersClassifier:
         self.version = f"{version('transformers')}+{hash_weights(folder, '*.safetensors')[:12]}"
 
     def scores(self, image: Image.Image) -> Mapping[str, float]:
-        """Probabilities: of one label among all, or of each where the checkpoint says so."""
+        """Return a probability for each label; they sum to 1 unless the checkpoint is multi-label."""
         import torch
 
         from diffuserve.models.devices import one_thread
@@ -37,8 +37,8 @@ class TransformersClassifier:
         with one_thread(), torch.inference_mode():
             pixels = self._processor(images=image.convert("RGB"), return_tensors="pt")
             logits = self._model(**pixels).logits[0].float()
-            found = logits.sigmoid() if self._is_multi_label else logits.softmax(dim=0)
-            return dict(zip(self.labels, found.tolist(), strict=True))
+            probabilities = logits.sigmoid() if self._is_multi_label else logits.softmax(dim=0)
+            return dict(zip(self.labels, probabilities.tolist(), strict=True))
 
 
 def _load(folder: Path) -> tuple[Any, Any]:
@@ -50,6 +50,6 @@ def _load(folder: Path) -> tuple[Any, Any]:
             str(folder), local_files_only=True, use_safetensors=True
         )
     except (OSError, ValueError) as error:
-        remedy = f"is no image classifier that transformers can load ({first_line(error)})"
+        remedy = f"is not an image classifier that transformers can load ({first_line(error)})"
         raise InvalidParams("image_filter", f"transformers:{folder}", remedy) from error
     return processor, model.eval()

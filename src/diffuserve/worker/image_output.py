@@ -19,7 +19,7 @@ from diffuserve.media.provenance import provenance
 from diffuserve.models.fingerprint import hash_weights
 from diffuserve.models.folder import open_model
 from diffuserve.safety.base import ImageFilter
-from diffuserve.safety.image import blurred, check_frames
+from diffuserve.safety.image import blur, check_frames
 from diffuserve.safety.image_filters import open_image_filter
 from diffuserve.storage.base import content_type_of
 from diffuserve.worker.config import ImageOptions
@@ -124,7 +124,7 @@ def passed(result: GenerationResult, verdicts: Sequence[Verdict]) -> GenerationR
 def allowed(image: Image, verdict: Verdict) -> Image:
     """The image, or what may be shown of it; not for one that is blocked."""
     assert verdict.action is not Action.BLOCK
-    return blurred(image) if verdict.action is Action.BLUR else image
+    return blur(image) if verdict.action is Action.BLUR else image
 
 
 def _warnings(verdicts: Sequence[Verdict]) -> Iterator[str]:

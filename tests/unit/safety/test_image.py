@@ -14,7 +14,7 @@ from diffuserve.safety.image import (
     MAX_FRAMES,
     ImageRule,
     ScoredImageFilter,
-    blurred,
+    blur,
     check_frames,
     parse_rules,
 )
@@ -105,7 +105,7 @@ def test_of_a_video_some_frames_are_looked_at(num_frames: int, seen: Sequence[in
 @pytest.mark.parametrize("size", [(64, 64), (1024, 768), (16, 2048), (16, 16), (1, 1)])
 def test_a_blurred_image_keeps_its_size_and_nothing_that_could_be_recognised(size: tuple[int, int]) -> None:
     noise = Image.effect_noise(size, 120).convert("RGB")
-    found = blurred(noise)
+    found = blur(noise)
     assert found.size == size
     assert found.mode == "RGB"
     if min(size) >= 16 and max(size) < 2048:
@@ -118,4 +118,4 @@ def test_images_that_differ_only_in_detail_blur_to_the_same() -> None:
     first = np.zeros((120, 120, 3), dtype=np.uint8)
     second = first.copy()
     first[::2, ::2] = second[1::2, 1::2] = 200
-    assert blurred(Image.fromarray(first)).tobytes() == blurred(Image.fromarray(second)).tobytes()
+    assert blur(Image.fromarray(first)).tobytes() == blur(Image.fromarray(second)).tobytes()

@@ -108,7 +108,9 @@ def test_a_folder_without_safetensors_is_refused(tmp_path: Path) -> None:
 
 def test_a_folder_that_is_no_classifier_is_refused(tmp_path: Path) -> None:
     (tmp_path / "model.safetensors").write_bytes(b"")
-    _refused(lambda: open_image_filter(f"transformers:{tmp_path}"), "image_filter", "is no image classifier")
+    _refused(
+        lambda: open_image_filter(f"transformers:{tmp_path}"), "image_filter", "is not an image classifier"
+    )
 
 
 @pytest.mark.skipif(find_spec("nudenet") is None, reason="needs pip install 'diffuserve[nudenet]'")
