@@ -43,10 +43,10 @@ class _Link:
     news: threading.Condition = field(default_factory=threading.Condition)
 
     def send(self, message: object) -> None:
-        from diffuserve.worker.messages import Done, Failed
+        from diffuserve.worker.messages import JobFailed, JobFinished
 
-        assert not isinstance(message, Failed), message
-        if isinstance(message, Done):
+        assert not isinstance(message, JobFailed), message
+        if isinstance(message, JobFinished):
             with self.news:
                 self.num_done += 1
                 self.news.notify_all()
@@ -65,18 +65,18 @@ class HostSide:
         from diffuserve.engine.engine import Engine
         from diffuserve.worker.config import ImageOptions
         from diffuserve.worker.engine_host import EngineHost
-        from diffuserve.worker.image_output import open_desk
+        from diffuserve.worker.image_output import open_image_output
 
         self._folder = tempfile.TemporaryDirectory()
         self._link = _Link()
-        desk = open_desk(str(workloads.CHECKPOINT), ImageOptions(image_filter=self.image_filter))
+        desk = open_image_output(str(workloads.CHECKPOINT), ImageOptions(image_filter=self.image_filter))
         engine = Engine.load(str(workloads.CHECKPOINT), device="cpu", dtype="bfloat16")
         self._host = EngineHost(engine, cast(Any, self._link), desk)
         threading.Thread(target=self._host.run, daemon=True).start()
 
     def run_all(self, requests: Sequence[GenerationParams]) -> float:
         """Seconds until every job's files are written, all submitted at once."""
-        from diffuserve.worker.messages import Add
+        from diffuserve.worker.messages import AddJob
 
         self._link.num_done = 0
         start = time.perf_counter()
@@ -84,7 +84,7 @@ class HostSide:
             folder = Path(self._folder.name) / str(number)
             folder.mkdir(exist_ok=True)
             params = {name: value for name, value in asdict(one).items() if value is not None}
-            self._host.handle(Add(attempt=str(number), input=params, folder=str(folder)))
+            self._host.handle(AddJob(attempt=str(number), input=params, folder=str(folder)))
         self._link.wait_for(len(requests))
         return time.perf_counter() - start
 

@@ -13,8 +13,8 @@ from diffuserve.client.leases import LeaseClient
 from diffuserve.jobs.reaper import Reaper
 from diffuserve.storage.bucket import BucketArtifactStore
 from diffuserve.storage.local import LocalArtifactStore
-from diffuserve.worker.admission import Memory
 from diffuserve.worker.agent import WorkerAgent
+from diffuserve.worker.capacity import Memory
 from diffuserve.worker.config import EngineProcessConfig, WorkerConfig
 from support.plane import NULL_ENGINE, Plane
 from support.waiting import HANG_SECONDS

@@ -21,10 +21,11 @@ from diffuserve.domain.worker import ControlCommands, WorkerState
 from diffuserve.events.base import job_topic
 from diffuserve.jobs import schema
 from diffuserve.media.image_file import read_parameters
-from diffuserve.worker import agent as agent_module
-from diffuserve.worker.admission import Memory
 from diffuserve.worker.agent import WorkerAgent
-from diffuserve.worker.messages import Failed
+from diffuserve.worker.capacity import Memory
+from diffuserve.worker.loops import control as control_loop
+from diffuserve.worker.loops import engine as engine_loop
+from diffuserve.worker.messages import JobFailed
 from support.plane import LEASE_SECONDS, NULL_ENGINE, Plane, until
 from support.waiting import HANG_SECONDS, eventually
 
@@ -79,7 +80,7 @@ async def test_a_killed_engine_starts_again_and_its_jobs_go_on(plane: Plane, sta
 async def test_without_restarts_the_agent_ends_with_its_engine(
     plane: Plane, start: Start, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(agent_module, "_LAST_WORDS_SECONDS", HANG_SECONDS)
+    monkeypatch.setattr(engine_loop, "_REPORT_SECONDS", HANG_SECONDS)
     agent = start("--seconds", "60", engine_restarts=0)
     pid = await engine_pid(agent)
     job = await plane.submit()
@@ -159,7 +160,7 @@ async def test_a_late_word_on_a_lost_lease_does_not_end_the_next(plane: Plane, s
     await eventually(lambda: bool(agent.held))
     await plane.expire(job)
     await eventually(lambda: job.id in agent.held and agent.held[job.id].lease.lease_token == 2)
-    agent._hear_of_job(Failed(attempt=f"{job.id}-1", code="aborted", message="of the first lease"))
+    agent._jobs.handle(JobFailed(attempt=f"{job.id}-1", code="aborted", message="of the first lease"))
     await plane.store.jobs.cancel(job.id)
     assert (await until(plane, job, JobStatus.CANCELED)).attempt == 2, "it had not failed before"
 
@@ -180,7 +181,7 @@ async def test_a_cancel_of_an_unknown_job_is_not_asked_for_again_and_again(
     agent, asked = start("--seconds", "60"), 0
     job = await plane.submit()
     await eventually(lambda: bool(agent.held))
-    agent.held.clear()  # as after an end that could not be reported
+    agent._state.held.clear()  # as after an end that could not be reported
     control = agent._client.control
 
     async def counted(*arguments: Any) -> ControlCommands:
@@ -194,7 +195,9 @@ async def test_a_cancel_of_an_unknown_job_is_not_asked_for_again_and_again(
     await eventually(lambda: asked >= 3)
     await plane.expire(job)
     await until(plane, job, JobStatus.CANCELED)
-    assert asked <= (time.monotonic() - begin) / agent_module._PAUSE + 2, "there is a pause between two"
+    assert asked <= (time.monotonic() - begin) / control_loop._REPEAT_SECONDS + 2, (
+        "there is a pause between two"
+    )
 
 
 async def test_a_full_engine_gets_no_more(plane: Plane, start: Start) -> None:
@@ -266,7 +269,7 @@ async def test_a_worker_short_of_memory_gets_no_job_until_it_has_some(plane: Pla
     await engine_pid(agent)
     await asyncio.sleep(0.5)
     assert await plane.status(job) is JobStatus.QUEUED
-    agent._read_memory = lambda _pid: Memory(90, 100)
+    agent._gate._read_memory = lambda _pid: Memory(90, 100)
     await until(plane, job, JobStatus.SUCCEEDED)
 
 

@@ -89,7 +89,7 @@ def uploads(proxy: FaultyProxy, job: dict[str, Any]) -> list[str]:
 
 @pytest.fixture
 def no_pause(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(result_reporter, "_UPLOAD_PAUSE", 0.0)
+    monkeypatch.setattr(result_reporter, "_UPLOAD_PAUSE_SECONDS", 0.0)
 
 
 class Loss:

@@ -96,7 +96,7 @@ def draw(requests: Sequence[GenerationParams], settings: Settings, output: Path,
     from diffuserve.cli.output import ImageWriter, print_timings
     from diffuserve.cli.run import run_requests
     from diffuserve.cli.wiring.worker import checked
-    from diffuserve.worker.image_output import open_desk
+    from diffuserve.worker.image_output import open_image_output
 
     destination, config = Destination.parse(output), checked(settings.engine_process)
     requests = asyncio.run(screen(settings, requests))
@@ -104,7 +104,7 @@ def draw(requests: Sequence[GenerationParams], settings: Settings, output: Path,
         for one in requests:
             engine.spec.resolve(one, seed=0)  # refuse all before starting any
         num_images = sum(one.num_images for one in requests)
-        desk = open_desk(config.model, config.images)
+        desk = open_image_output(config.model, config.images)
         writer = ImageWriter(destination, desk, num_images)
         run = run_requests(engine, requests, console, writer.save)
     results = [run.results[index] for index in sorted(run.results)]

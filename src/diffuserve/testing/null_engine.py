@@ -16,17 +16,17 @@ from diffuserve.domain.cost import CostFit
 from diffuserve.domain.model_spec import ModelSpec
 from diffuserve.worker.agent_link import AgentLink, die_with_parent
 from diffuserve.worker.messages import (
-    Abort,
-    Add,
-    Beat,
-    Done,
-    Failed,
+    AbortJob,
+    AddJob,
+    EngineHeartbeat,
+    EngineReady,
     FinishedFile,
-    Hello,
-    Message,
-    Moved,
-    Ready,
-    Stop,
+    JobFailed,
+    JobFinished,
+    ModelAnnounced,
+    StepProgress,
+    StopEngine,
+    ToEngine,
 )
 
 NULL_SPEC = ModelSpec(
@@ -62,46 +62,50 @@ class NullEngine:
     def run(self) -> None:
         self._stopped.wait()
 
-    def handle(self, message: Message) -> None:
-        if isinstance(message, Add):
+    def handle(self, message: ToEngine) -> None:
+        if isinstance(message, AddJob):
             self._add(message)
-        elif isinstance(message, Abort):
+        elif isinstance(message, AbortJob):
             self._abort(message.attempt)
-        elif isinstance(message, Stop):
+        elif isinstance(message, StopEngine):
             self._stopped.set()
 
-    def beat(self) -> Beat:
-        return Beat(num_moves=self._num_moves, num_unfinished=len(self._timers), fit=NULL_FIT.to_dict())
+    def heartbeat(self) -> EngineHeartbeat:
+        return EngineHeartbeat(
+            num_moves=self._num_moves, num_unfinished=len(self._timers), fit=NULL_FIT.to_dict()
+        )
 
-    def _add(self, job: Add) -> None:
+    def _add(self, job: AddJob) -> None:
         prompt = str(job.input.get("prompt", ""))
         if prompt == "crash":
-            self.link.black_box.note([job.attempt])
+            self.link.crash_record.note([job.attempt])
             os._exit(11)
         if prompt == "hang":
             self._is_hanging = True
         if prompt in ("fail", "bad"):
-            failed = Failed(attempt=job.attempt, code=prompt, message="as asked", retryable=prompt == "fail")
+            failed = JobFailed(
+                attempt=job.attempt, code=prompt, message="as asked", retryable=prompt == "fail"
+            )
             self.link.send(failed)
         elif self.seconds > 0 or self._is_hanging:
             self._start_timer(job)
         else:
             self._finish(job)
 
-    def _start_timer(self, job: Add) -> None:
+    def _start_timer(self, job: AddJob) -> None:
         timer = threading.Timer(self.seconds, self._finish, (job,))
         timer.daemon = True
         self._timers[job.attempt] = timer
         timer.start()
-        self.link.send(Moved(attempt=job.attempt, phase="denoise", step=1, total=4))
+        self.link.send(StepProgress(attempt=job.attempt, phase="denoise", step=1, total=4))
 
     def _abort(self, attempt: str) -> None:
         timer = self._timers.pop(attempt, None)
         if timer is not None:
             timer.cancel()
-            self.link.send(Failed(attempt=attempt, code="aborted", message="aborted"))
+            self.link.send(JobFailed(attempt=attempt, code="aborted", message="aborted"))
 
-    def _finish(self, job: Add) -> None:
+    def _finish(self, job: AddJob) -> None:
         if self._is_hanging:
             return
         if self.seconds > 0 and self._timers.pop(job.attempt, None) is None:
@@ -112,7 +116,7 @@ class NullEngine:
                 file.write(f"{job.attempt}\n")
         files = (_write(job),) if self.writes_files else ()
         self.link.send(
-            Done(
+            JobFinished(
                 attempt=job.attempt,
                 files=files,
                 input=job.input,
@@ -122,7 +126,7 @@ class NullEngine:
         )
 
 
-def _write(job: Add) -> FinishedFile:
+def _write(job: AddJob) -> FinishedFile:
     path = Path(job.folder) / "0.png"
     path.write_bytes(_PNG)
     return FinishedFile(path=str(path), name="0.png", content_type="image/png", width=1, height=1)
@@ -140,10 +144,10 @@ def main() -> None:
     link = AgentLink(args.socket)
     engine = NullEngine(link, args.seconds, bool(args.files), args.ledger)
     link.listen(engine.handle)
-    link.every(1.0, engine.beat)
-    link.send(Hello(spec=NULL_SPEC.to_dict(), fit=NULL_FIT.to_dict()))
+    link.send_every(1.0, engine.heartbeat)
+    link.send(ModelAnnounced(spec=NULL_SPEC.to_dict(), fit=NULL_FIT.to_dict()))
     time.sleep(args.load_seconds)
-    link.send(Ready(token_budget=_TOKEN_BUDGET))
+    link.send(EngineReady(token_budget=_TOKEN_BUDGET))
     engine.run()
 
 

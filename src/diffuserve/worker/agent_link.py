@@ -1,4 +1,4 @@
-"""The engine process's end of the pipe."""
+"""The engine process's end of its connection to the agent."""
 
 import ctypes
 import os
@@ -8,59 +8,68 @@ import sys
 import threading
 from collections.abc import Callable
 from pathlib import Path
+from typing import NoReturn
 
 from diffuserve.worker.crash_record import CrashRecord
-from diffuserve.worker.messages import FromEngine, Message, decode, encode
+from diffuserve.worker.messages import FromEngine, ToEngine, decode, encode
 
 _PR_SET_PDEATHSIG = 1  # of linux/prctl.h
 
 
 class AgentLink:
-    """`send` is safe from any thread. When the agent is gone, so is this process."""
+    """A connection whose end also ends this process. `send` is safe from any thread.
+
+    `crash_record` lies beside the agent's socket, in the folder that the agent reads after a crash.
+    """
 
     def __init__(self, path: Path) -> None:
         self._socket = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
         self._socket.connect(str(path))
-        self.black_box = CrashRecord(path.parent)
         self._sending = threading.Lock()
+        self.crash_record = CrashRecord(path.parent)
 
     def send(self, message: FromEngine) -> None:
         with self._sending:
             try:
                 self._socket.sendall(encode(message))
             except OSError:
-                _die()
+                _exit_at_once()
 
-    def listen(self, on_message: Callable[[Message], None]) -> None:
-        """Hand every message to `on_message`, on a thread of its own."""
+    def listen(self, on_message: Callable[[ToEngine], None]) -> None:
+        """Pass every message to `on_message`, on a thread of its own."""
         threading.Thread(target=self._listen, args=(on_message,), name="agent-link", daemon=True).start()
 
-    def every(self, seconds: float, message: Callable[[], FromEngine]) -> None:
-        """Send what `message` gives again and again, on a thread of its own."""
+    def send_every(self, seconds: float, message: Callable[[], FromEngine]) -> None:
+        """Send what `message` returns every `seconds`, on a thread of its own."""
 
-        def beat() -> None:
+        def send_forever() -> None:
             pause = threading.Event()
             while not pause.wait(seconds):
                 self.send(message())
 
-        threading.Thread(target=beat, name="heartbeat", daemon=True).start()
+        threading.Thread(target=send_forever, name="heartbeat", daemon=True).start()
 
-    def _listen(self, on_message: Callable[[Message], None]) -> None:
+    def _listen(self, on_message: Callable[[ToEngine], None]) -> None:
         try:
             with self._socket.makefile("rb") as lines:
                 for line in lines:
-                    on_message(decode(line))
+                    message = decode(line)
+                    assert isinstance(message, ToEngine)
+                    on_message(message)
         finally:
-            _die()
+            _exit_at_once()
 
 
 def die_with_parent() -> None:
-    """Have the kernel kill this process with its agent: one that was stopped, or is deep in a library
-    that keeps the interpreter's lock, would not see the end of the pipe."""
+    """Have the kernel kill this process when its agent ends.
+
+    A process that was stopped, or that is deep in a library which holds the interpreter's lock, would not
+    notice the end of the connection.
+    """
     if sys.platform == "linux":
         ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
 
 
-def _die() -> None:
-    """At once, whatever the other threads do: nobody is left who wants what they make."""
+def _exit_at_once() -> NoReturn:
+    """Exit whatever the other threads do: nothing can receive their results any more."""
     os._exit(1)

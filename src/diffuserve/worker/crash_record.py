@@ -1,4 +1,4 @@
-"""What an engine was at when it died: a file that it writes before it works, and that its agent reads."""
+"""A file that names the jobs an engine is working on, for its agent to read after a crash."""
 
 import json
 import os
@@ -6,36 +6,39 @@ import threading
 from collections.abc import Iterable, Mapping
 from pathlib import Path
 
-_NAME = "black-box.json"
+_NAME = "crash-record.json"
 
 
 class CrashRecord:
-    """The attempts that each of its threads is at, or was at last.
+    """Keeps the attempts that each thread of the engine works on, or worked on last.
 
-    Not synced: what a process has written outlives it, and only a machine's death takes it away.
+    The file is not synced: written bytes outlive the process, and only the machine's failure loses them.
     """
 
     def __init__(self, folder: Path) -> None:
         self._file = os.open(folder / _NAME, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600)
-        self._at: dict[int, list[str]] = {}
-        self._writing = threading.Lock()
+        self._attempts: dict[int, list[str]] = {}
+        self._lock = threading.Lock()
 
     def note(self, attempts: Iterable[str]) -> None:
-        """What this thread is at from now on; often the same as before."""
-        now, thread = sorted(attempts), threading.get_ident()
-        if self._at.get(thread) == now:
+        """Note that the calling thread works on `attempts` from now on; usually the same as before."""
+        current, thread = sorted(attempts), threading.get_ident()
+        if self._attempts.get(thread) == current:
             return
-        with self._writing:
-            self._at[thread] = now
-            text = json.dumps(self._at).encode()
+        with self._lock:
+            self._attempts[thread] = current
+            text = json.dumps(self._attempts).encode()
             os.pwrite(self._file, text, 0)
             os.ftruncate(self._file, len(text))
 
 
-def read_black_box(folder: Path) -> frozenset[str]:
-    """The attempts that a dead engine was at; none where it never began, or died while it wrote."""
+def read_crash_record(folder: Path) -> frozenset[str]:
+    """Return the attempts that a dead engine was working on.
+
+    The set is empty if the engine never started to work, or died while it wrote the file.
+    """
     try:
-        work: Mapping[str, list[str]] = json.loads((folder / _NAME).read_text())
+        by_thread: Mapping[str, list[str]] = json.loads((folder / _NAME).read_text())
     except (OSError, ValueError):
         return frozenset()
-    return frozenset(attempt for attempts in work.values() for attempt in attempts)
+    return frozenset(attempt for attempts in by_thread.values() for attempt in attempts)

@@ -1,4 +1,4 @@
-"""The agent's end of the pipe: one engine process, from its start to its death."""
+"""The agent's end of its connection to one engine process, from the process's start to its death."""
 
 import asyncio
 import contextlib
@@ -10,15 +10,31 @@ from collections.abc import AsyncIterator, Sequence
 from pathlib import Path
 from typing import Any
 
-from diffuserve.worker.crash_record import read_black_box
-from diffuserve.worker.messages import MAX_LINE_BYTES, FromEngine, Message, Stop, ToEngine, decode, encode
+from diffuserve.worker.crash_record import read_crash_record
+from diffuserve.worker.messages import (
+    MAX_LINE_BYTES,
+    FromEngine,
+    Message,
+    StopEngine,
+    ToEngine,
+    decode,
+    encode,
+)
 from diffuserve.worker.private_folder import PrivateFolder
 
 log = logging.getLogger(__name__)
 
 _CONNECT_SECONDS = 300.0
 _STOP_SECONDS = 5.0
-_NOT_FOUND = 127  # as shells say it
+_NOT_FOUND = 127  # the exit code that shells give a command that cannot be run
+
+
+class EngineExited(Exception):
+    """The engine process ended before it had connected."""
+
+    def __init__(self, code: int) -> None:
+        super().__init__(f"the engine process ended with exit code {code}")
+        self.code = code
 
 
 class EngineLink:
@@ -36,7 +52,7 @@ class EngineLink:
 
     @classmethod
     async def start(cls, command: Sequence[str]) -> "EngineLink":
-        """Start the engine and wait until it connects. Raises `EngineExited`."""
+        """Start the engine and wait until it connects. Raise `EngineExited` if it does not."""
         folder = PrivateFolder()
         try:
             return cls(*await _connect(command, folder.path / "engine.sock"), folder)
@@ -49,7 +65,7 @@ class EngineLink:
         return self._process.pid
 
     async def messages(self) -> AsyncIterator[FromEngine]:
-        """What the engine says, until it is dead."""
+        """Yield the engine's messages until it is dead."""
         with contextlib.suppress(ConnectionError):
             while line := await self._reader.readline():
                 message: Message = decode(line)
@@ -57,37 +73,38 @@ class EngineLink:
                 yield message
 
     def send(self, message: ToEngine) -> None:
-        """A dead engine hears nothing; its end is told by `messages`."""
+        """Send without waiting; does nothing once the engine is dead, which ends `messages`."""
         if not self._writer.is_closing():
             self._writer.write(encode(message))
 
     def job_folder(self, attempt: str) -> Path:
+        """Return the folder for the files of `attempt`, which exists from now on."""
         folder = self._folder.path / attempt
         folder.mkdir(exist_ok=True)
         return folder
 
-    def suspects(self) -> frozenset[str]:
-        """The attempts that a dead engine was at."""
-        return read_black_box(self._folder.path)
-
     def drop_folder(self, attempt: str) -> None:
-        """Of an attempt whose files nobody wants."""
+        """Delete the files of an attempt whose lease was lost."""
         shutil.rmtree(self._folder.path / attempt, ignore_errors=True)
 
+    def suspects(self) -> frozenset[str]:
+        """Return the attempts that the engine, now dead, was working on."""
+        return read_crash_record(self._folder.path)
+
     def kill(self) -> None:
-        """`kill -9`, also of an engine that was stopped or that hangs."""
+        """Send SIGKILL, which also ends an engine that is stopped or hangs."""
         _kill(self._process)
 
     async def stop(self) -> None:
-        """Let it save what it learnt; kill it when that takes too long."""
-        self.send(Stop())
+        """Let the engine save its cost fit and exit; kill it after five seconds."""
+        self.send(StopEngine())
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(_STOP_SECONDS):
                 await self._process.wait()
         await self.close()
 
     async def close(self) -> int:
-        """Make sure that it is dead; gives its exit code."""
+        """Kill the engine if it still runs, delete its files, and return its exit code."""
         self.kill()
         code = await self._process.wait()
         self._writer.close()
@@ -108,14 +125,14 @@ async def _connect(
     server = await asyncio.start_unix_server(accept, socket, limit=MAX_LINE_BYTES)
     try:
         process = await _launch(command, socket)
-        await _either(connected, process)
+        await _wait_for_connection(connected, process)
     finally:
         server.close()
     return process, *connected.result()
 
 
-async def _either(connected: asyncio.Future[Any], process: asyncio.subprocess.Process) -> None:
-    """Until it has connected. Raises `EngineExited` when it ends, or stays away, instead."""
+async def _wait_for_connection(connected: asyncio.Future[Any], process: asyncio.subprocess.Process) -> None:
+    """Wait until the engine has connected. Raise `EngineExited` if it ends, or takes too long."""
     died: asyncio.Task[int] = asyncio.ensure_future(process.wait())
     either: set[asyncio.Future[Any]] = {connected, died}
     try:
@@ -136,15 +153,8 @@ async def _launch(command: Sequence[str], socket: Path) -> asyncio.subprocess.Pr
         raise EngineExited(_NOT_FOUND) from error
 
 
-class EngineExited(Exception):
-    """The engine ended before it said a word."""
-
-    def __init__(self, code: int) -> None:
-        super().__init__(f"the engine process ended with exit code {code}")
-        self.code = code
-
-
 def _kill(process: asyncio.subprocess.Process) -> None:
     if process.returncode is None:
         with contextlib.suppress(ProcessLookupError):
-            os.killpg(process.pid, signal.SIGKILL)  # its own group: a launcher's children go too
+            # The whole process group, as torchrun's ranks are children of the process that was started.
+            os.killpg(process.pid, signal.SIGKILL)

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 from diffuserve.domain.errors import DiffuserveError
 from diffuserve.worker.agent_link import AgentLink, die_with_parent
 from diffuserve.worker.config import EngineProcessConfig
-from diffuserve.worker.messages import Beat
+from diffuserve.worker.messages import EngineHeartbeat
 
 if TYPE_CHECKING:
     from diffuserve.worker.engine_host import EngineHost
@@ -47,7 +47,8 @@ def serve_agent(config: EngineProcessConfig, socket: Path, is_alone: bool) -> No
         host = loaded
 
     link.listen(lambda message: host.handle(message) if host else None)
-    link.every(_HEARTBEAT_SECONDS, lambda: host.beat() if host else Beat(num_moves=0, num_unfinished=0))
+    loading = EngineHeartbeat(num_moves=0, num_unfinished=0)
+    link.send_every(_HEARTBEAT_SECONDS, lambda: host.heartbeat() if host else loading)
     if is_alone:
         from diffuserve.worker.engine_host import load_host
 

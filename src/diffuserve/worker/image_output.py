@@ -1,4 +1,4 @@
-"""From a finished request to the files that its client gets: past the filter, and with their origin."""
+"""The files of a finished request: its images as the image filter allows them, with their provenance."""
 
 import threading
 import time
@@ -31,7 +31,7 @@ T = TypeVar("T")
 
 @dataclass(frozen=True)
 class Judgement:
-    """What the filter says of one image, and how many seconds it looked at it."""
+    """The image filter's verdict on one image, and the seconds that it took."""
 
     verdict: Verdict
     seconds: float
@@ -39,9 +39,10 @@ class Judgement:
 
 @dataclass(frozen=True)
 class ImageOutput:
-    """Where images are looked at and written: none leaves the engine but over it. Safe from any thread.
+    """Filters and writes images; every image that leaves the engine passes it. Safe from any thread.
 
-    `model_hash` may still be on its way; `None` in its place leaves it out of the files.
+    `model_hash` may still be computed when images are first written, which then waits for it; without a
+    future, or if its result is `None`, files name no hash.
     """
 
     image_filter: ImageFilter | None
@@ -50,7 +51,7 @@ class ImageOutput:
     has_metadata: bool = True
 
     def describe(self) -> str:
-        """The filter, its version and its thresholds, for people to read."""
+        """Return the filter's name, version and thresholds, for people to read."""
         if self.image_filter is None:
             return "none"
         filter_info = self.image_filter.info
@@ -58,19 +59,22 @@ class ImageOutput:
         return f"{filter_info.name} {filter_info.version} ({thresholds})"
 
     def judge(self, frames: Sequence[Image]) -> Judgement:
-        """One image, or the frames of one video. A filter that fails lets nothing pass: it raises."""
+        """Check one image, or the frames of one video. Raise `RuntimeError` if the filter fails."""
         if self.image_filter is None:
             return Judgement(PASSES, 0.0)
         start = time.perf_counter()
         try:
             verdict = check_frames(self.image_filter, frames)
-        except Exception as error:  # whatever it is, another worker's filter may be well
+        except Exception as error:  # of any kind: another worker's filter may work
             name, reason = self.image_filter.info.name, f"{type(error).__name__}: {error}"
             raise RuntimeError(f"the image filter {name} failed ({reason})") from error
         return Judgement(verdict, time.perf_counter() - start)
 
     def screened(self, result: GenerationResult) -> GenerationResult:
-        """What may be shown of a result. Raises `OutputBlocked`, and `RequestFailed` for a broken filter."""
+        """Return what may be shown of a result.
+
+        Raise `OutputBlocked` if the filter blocks an image, `RequestFailed` if the filter fails.
+        """
         try:
             verdicts = [self.judge(frames).verdict for frames in result.frames]
         except RuntimeError as error:
@@ -78,7 +82,7 @@ class ImageOutput:
         return passed(result, verdicts)
 
     def write(self, result: GenerationResult, folder: Path, output_format: str) -> tuple[FinishedFile, ...]:
-        """The images of a result that has passed, and a thumbnail of the first."""
+        """Write the images of a result that passed the filter, and a thumbnail of the first."""
         files = []
         for index, image in enumerate(result.images):
             path = folder / f"{index}.{output_format}"
@@ -87,13 +91,13 @@ class ImageOutput:
         return (*files, self._thumbnail(result.images[0], folder, self.origin(result, 0)))
 
     def record(self, verdicts: Sequence[Verdict]) -> dict[str, Any]:
-        """For the result of a job; empty where nothing looked."""
+        """Return the filter's record for the result of a job; empty without a filter."""
         if self.image_filter is None:
             return {}
         return {"image": ImagesRecord(self.image_filter.info, tuple(verdicts)).to_dict()}
 
     def origin(self, result: GenerationResult, index: int) -> Mapping[str, Any]:
-        """What a file of image `index` says of itself; nothing where files are kept silent."""
+        """Return the provenance that the file of image `index` carries; empty without metadata."""
         if not self.has_metadata:
             return {}
         model_hash = None if self.model_hash is None else self.model_hash.result()
@@ -108,9 +112,9 @@ class ImageOutput:
 
 
 def passed(result: GenerationResult, verdicts: Sequence[Verdict]) -> GenerationResult:
-    """Each image as its verdict allows, with a warning where that is less than all of it.
+    """Return the result with each image as its verdict allows, and a warning for each that is blurred.
 
-    Raises `OutputBlocked` where one image may not be shown: then none of the request is.
+    Raise `OutputBlocked` if any image is blocked: then no image of the request is shown.
     """
     for verdict in verdicts:
         if verdict.action is Action.BLOCK:
@@ -122,7 +126,7 @@ def passed(result: GenerationResult, verdicts: Sequence[Verdict]) -> GenerationR
 
 
 def allowed(image: Image, verdict: Verdict) -> Image:
-    """The image, or what may be shown of it; not for one that is blocked."""
+    """Return the image, blurred if its verdict says so; it must not be a blocked one."""
     assert verdict.action is not Action.BLOCK
     return blur(image) if verdict.action is Action.BLUR else image
 
@@ -133,8 +137,8 @@ def _warnings(verdicts: Sequence[Verdict]) -> Iterator[str]:
             yield f"image {index} was blurred by the image filter (category {verdict.category!r})"
 
 
-def open_desk(model: str, options: ImageOptions) -> ImageOutput:
-    """Load the filter; the weights' hash follows by itself. Raises `InvalidParams` for a wrong filter."""
+def open_image_output(model: str, options: ImageOptions) -> ImageOutput:
+    """Load the filter, and hash the weights meanwhile. Raise `InvalidParams` for an unknown filter."""
     image_filter = open_image_filter(options.image_filter, options.image_rules)
     folder = open_model(model)
     model_hash = in_background(partial(_hash, folder.path)) if options.file_metadata else None
@@ -142,13 +146,13 @@ def open_desk(model: str, options: ImageOptions) -> ImageOutput:
 
 
 def in_background(work: Callable[[], T]) -> "Future[T]":
-    """On a thread of its own that holds up no exit."""
+    """Run `work` on a daemon thread, which holds up no exit, and return its future result."""
     future: Future[T] = Future()
 
     def run() -> None:
         try:
             future.set_result(work())
-        except BaseException as error:  # for whoever asks for the result
+        except BaseException as error:  # raised where the result is asked for
             future.set_exception(error)
 
     threading.Thread(target=run, name="diffuserve-background", daemon=True).start()
@@ -158,7 +162,7 @@ def in_background(work: Callable[[], T]) -> "Future[T]":
 def _hash(folder: Path) -> str | None:
     try:
         return hash_weights(folder)
-    except OSError:  # the model is loaded: images without its hash are better than none
+    except OSError:  # the model itself is loaded, and images need no hash
         return None
 
 

@@ -1,4 +1,4 @@
-"""Running an agent until it is told to stop."""
+"""Runs an agent, or a further node of a worker, until a signal stops it."""
 
 import asyncio
 import logging
@@ -17,62 +17,30 @@ log = logging.getLogger(__name__)
 # cannot be joined by mistake.
 _NODE_RESTARTS = RestartPolicy(Backoff(first_seconds=15.0, longest_seconds=60.0), healthy_seconds=60.0)
 _PATIENCE_SECONDS = 6 * 3600.0
-"""A running job is not given up because the control plane is away for a while."""
+"""A running job is kept while the control plane is unavailable for so long."""
 
 
 def run_worker(config: WorkerConfig) -> int:
-    """Gives the exit code: 0 after a drain, 1 when the engine is beyond help, 2 when it cannot start."""
+    """Run an agent. Return 0 after a drain, 1 if the engine died too often, 2 if it cannot start."""
     return asyncio.run(_run(config))
 
 
 def run_node(config: WorkerConfig) -> int:
-    """A node beside the first one: its ranks, started anew whenever their group was broken.
-
-    Gives 0 once it was told to stop.
-    """
+    """Run the ranks of a node beside the first, again whenever their group broke. Return 0 when stopped."""
     return asyncio.run(_run_node(config))
-
-
-async def _run_node(config: WorkerConfig) -> int:
-    stop = asyncio.Event()
-
-    async def run() -> int:
-        return await _until_stopped(await asyncio.create_subprocess_exec(*config.command), stop)
-
-    for number in (signal.SIGTERM, signal.SIGINT):
-        asyncio.get_running_loop().add_signal_handler(number, stop.set)
-    await supervise(run, _NODE_RESTARTS, on_restart=_log_restart, stop=stop)
-    return 0
-
-
-def _log_restart(code: int, pause_seconds: float) -> None:
-    log.warning(
-        "the ranks of this node ended (exit code %d); they start again in %.0f s", code, pause_seconds
-    )
-
-
-async def _until_stopped(process: asyncio.subprocess.Process, stop: asyncio.Event) -> int:
-    """Its exit code, also where that is because we were told to stop."""
-    ended = asyncio.ensure_future(process.wait())
-    stopped = asyncio.ensure_future(stop.wait())
-    await asyncio.wait({ended, stopped}, return_when=asyncio.FIRST_COMPLETED)
-    stopped.cancel()
-    if not ended.done():
-        process.terminate()
-    return await ended
 
 
 async def _run(config: WorkerConfig) -> int:
     transport = HttpTransport(config.server, config.api_key, patience_seconds=_PATIENCE_SECONDS)
     agent = WorkerAgent(config, LeaseClient(transport))
-    _listen_to_signals(agent)
+    _drain_on_signals(agent)
     if config.parent_fd is not None:
-        asyncio.get_running_loop().add_reader(config.parent_fd, _die_with_parent, config.parent_fd)
+        asyncio.get_running_loop().add_reader(config.parent_fd, _exit_with_parent, config.parent_fd)
     return await agent.run()
 
 
-def _listen_to_signals(agent: WorkerAgent) -> None:
-    """The first asks for a drain; a second Ctrl-C does not wait for it."""
+def _drain_on_signals(agent: WorkerAgent) -> None:
+    """Drain on SIGTERM or the first Ctrl-C; a second Ctrl-C exits at once."""
     loop = asyncio.get_running_loop()
 
     def interrupt() -> None:
@@ -83,6 +51,35 @@ def _listen_to_signals(agent: WorkerAgent) -> None:
     loop.add_signal_handler(signal.SIGINT, interrupt)
 
 
-def _die_with_parent(descriptor: int) -> None:
+def _exit_with_parent(descriptor: int) -> None:
     if not os.read(descriptor, 1):
-        os._exit(1)  # the engine sees the end of its pipe, and goes too
+        os._exit(1)  # the engine process sees the end of its connection, and exits too
+
+
+async def _run_node(config: WorkerConfig) -> int:
+    stop = asyncio.Event()
+    for number in (signal.SIGTERM, signal.SIGINT):
+        asyncio.get_running_loop().add_signal_handler(number, stop.set)
+
+    async def run() -> int:
+        return await _wait_or_terminate(await asyncio.create_subprocess_exec(*config.command), stop)
+
+    await supervise(run, _NODE_RESTARTS, on_restart=_log_restart, stop=stop)
+    return 0
+
+
+def _log_restart(code: int, pause_seconds: float) -> None:
+    log.warning(
+        "the ranks of this node ended (exit code %d); they start again in %.0f s", code, pause_seconds
+    )
+
+
+async def _wait_or_terminate(process: asyncio.subprocess.Process, stop: asyncio.Event) -> int:
+    """Wait until `process` ends, terminating it once `stop` is set. Return its exit code."""
+    ended = asyncio.ensure_future(process.wait())
+    stopped = asyncio.ensure_future(stop.wait())
+    await asyncio.wait({ended, stopped}, return_when=asyncio.FIRST_COMPLETED)
+    stopped.cancel()
+    if not ended.done():
+        process.terminate()
+    return await ended

@@ -1,4 +1,4 @@
-"""A worker's place among those that the control plane knows."""
+"""The worker's registration with the control plane."""
 
 import asyncio
 import logging
@@ -8,39 +8,40 @@ from diffuserve.client.leases import LeaseClient
 from diffuserve.domain.errors import DiffuserveError, ServerUnavailable
 from diffuserve.domain.worker import Registered, Registration, check_times
 from diffuserve.worker.config import WorkerConfig
-from diffuserve.worker.messages import Hello
-from diffuserve.worker.reports import registration
+from diffuserve.worker.messages import ModelAnnounced
+from diffuserve.worker.reports import new_registration
 
 log = logging.getLogger(__name__)
 
 
 class Membership:
-    """Registers once the model is known, and again after the control plane has forgotten us.
+    """Registers once the model is known, and again after the control plane has forgotten the worker.
 
-    `on_refused` is called when there is no use in trying.
+    `on_refused` is called when the control plane refuses the worker, so that trying again is of no use.
     """
 
     def __init__(self, config: WorkerConfig, client: LeaseClient, on_refused: Callable[[], None]) -> None:
         self._config = config
         self._client = client
         self._on_refused = on_refused
-        self._offer: Registration | None = None
-        self._is_introduced = asyncio.Event()
+        self._registration: Registration | None = None
+        self._is_announced = asyncio.Event()
         self._registered: Registered | None = None
         self._is_registered = asyncio.Event()
 
     @property
-    def offer(self) -> Registration:
-        """What was said when registering."""
-        assert self._offer is not None
-        return self._offer
+    def registration(self) -> Registration:
+        """The request that registered the worker; not to be asked for before it is registered."""
+        assert self._registration is not None
+        return self._registration
 
     @property
     def model(self) -> str:
-        return str(self.offer.models[0].spec["name"])
+        return str(self.registration.models[0].spec["name"])
 
     @property
     def heartbeat_seconds(self) -> float:
+        """The worker's own interval between heartbeats, else the control plane's."""
         assert self._registered is not None
         return self._config.heartbeat_seconds or self._registered.heartbeat_seconds
 
@@ -48,22 +49,22 @@ class Membership:
     def is_registered(self) -> bool:
         return self._is_registered.is_set()
 
-    def introduce(self, hello: Hello) -> None:
-        """The first engine's model; later engines have the same."""
-        if self._offer is None:
-            self._offer = registration(self._config, hello)
-            self._is_introduced.set()
+    def announce(self, announced: ModelAnnounced) -> None:
+        """Note the first engine's model; later engines load the same."""
+        if self._registration is None:
+            self._registration = new_registration(self._config, announced)
+            self._is_announced.set()
 
     async def run(self) -> None:
-        """Patiently: the engine loads its model meanwhile."""
-        await self._is_introduced.wait()
+        """Register, as soon as the model is known, and keep trying while the control plane is away."""
+        await self._is_announced.wait()
         while not self.is_registered:
             try:
-                registered = await self._client.register(self.offer)
+                registered = await self._client.register(self.registration)
                 check_times(registered.lease_seconds, self._config.heartbeat_seconds or 0.0)
             except ServerUnavailable as error:
                 log.warning("cannot register yet: %s", error)
-            except DiffuserveError as error:  # a wrong key, most likely
+            except DiffuserveError as error:  # most likely a wrong API key
                 log.error("this worker cannot join: %s", error)
                 self._on_refused()
                 return
@@ -73,14 +74,18 @@ class Membership:
                 self._is_registered.set()
 
     async def worker_id(self) -> str:
+        """Wait until the worker is registered, and return its id."""
         await self._is_registered.wait()
         assert self._registered is not None
         return self._registered.worker_id
 
     async def renew(self, worker_id: str) -> None:
-        """The control plane has forgotten `worker_id`; what we hold is safe by its tokens."""
+        """Register again, as the control plane has forgotten `worker_id`.
+
+        Held leases stay valid by their tokens.
+        """
         if self._registered is None or self._registered.worker_id != worker_id or not self.is_registered:
-            return  # another loop has heard it first
+            return  # another loop has already begun to
         log.warning("the control plane does not know this worker any more; registering again")
         self._is_registered.clear()
         await self.run()

@@ -1,9 +1,10 @@
-"""What the agent and its engine process say to each other: one JSON object a line.
+"""The protocol between the agent and its engine process: one JSON object a line, over a Unix socket.
 
-The engine process connects to the agent's Unix socket, says `Hello` as soon as it knows its model,
-`Ready` once that is loaded, and `Beat` every second from a thread of its own. Whoever sees the end
-of the stream knows that the other is dead. An `attempt` is the agent's name for one lease on a job:
-a job may come back while its last attempt is still being dropped, and their news must not be mixed up.
+The engine process connects, sends `ModelAnnounced` as soon as it has read the model's spec,
+`EngineReady` once the weights are loaded, and `EngineHeartbeat` every second from a thread of its own.
+The end of the stream means that the other process has ended. An `attempt` is the agent's name for one
+lease on a job: a job may be leased again while its last attempt is still being dropped, and messages
+about the two must not be confused.
 """
 
 from collections.abc import Mapping
@@ -14,8 +15,8 @@ import orjson
 
 
 @dataclass(frozen=True, kw_only=True)
-class Hello:
-    """The model: its `ModelSpec` and its family's default `CostFit`, as dicts."""
+class ModelAnnounced:
+    """The engine loads this model: its `ModelSpec` and its family's default `CostFit`, as dicts."""
 
     spec: Mapping[str, Any]
     fit: Mapping[str, Any] | None = None
@@ -23,10 +24,11 @@ class Hello:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Ready:
-    """The model is loaded; at `token_budget` tokens a step the device is busy.
+class EngineReady:
+    """The model is loaded; `token_budget` tokens a step saturate the device.
 
-    `image_filter` is the `FilterInfo` of what looks at every image, as a dict; `None`: nothing does.
+    `image_filter` is the `FilterInfo` of the filter that checks every image, as a dict; `None` if no
+    filter is set. `description` is for people to read.
     """
 
     token_budget: int
@@ -35,8 +37,12 @@ class Ready:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Beat:
-    """A sign of life. `num_moves` counts everything that ever advanced: while there is work it must grow."""
+class EngineHeartbeat:
+    """The engine is alive. `num_moves` counts steps and finished jobs: while there is work it must grow.
+
+    `num_steps` and `num_request_steps` count since the engine started; their quotient is the mean batch
+    size. `memory_limit_bytes` is 0 if the device has no memory of its own.
+    """
 
     num_moves: int
     num_unfinished: int
@@ -50,7 +56,7 @@ class Beat:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Moved:
+class StepProgress:
     """A job entered a phase, or finished a denoising step."""
 
     attempt: str
@@ -60,8 +66,8 @@ class Moved:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Previewed:
-    """An image on the way: PNG in base64."""
+class PreviewReady:
+    """A preview of an unfinished image: `png` is base64, `index` its number among the job's previews."""
 
     attempt: str
     index: int
@@ -71,8 +77,11 @@ class Previewed:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Judged:
-    """The image filter saw an image, or by `stage` a preview. `category` is that of what it found."""
+class FilterVerdict:
+    """The image filter checked an image; `stage` is "image" or "preview".
+
+    `category` is that of the finding that decided, "" if there was none.
+    """
 
     attempt: str
     stage: str
@@ -96,9 +105,11 @@ class FinishedFile:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Done:
-    """A job's files are written. `actual_seconds` is its share of the busy device; `safety` is the
-    filter's record."""
+class JobFinished:
+    """A job's files are written.
+
+    `actual_seconds` are the device-seconds that it took; `safety` is the image filter's record.
+    """
 
     attempt: str
     files: tuple[FinishedFile, ...] = ()
@@ -110,7 +121,9 @@ class Done:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Failed:
+class JobFailed:
+    """A job ended without files. `retryable` if another attempt may succeed."""
+
     attempt: str
     code: str
     message: str
@@ -119,9 +132,11 @@ class Failed:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Add:
-    """A job for the engine, whose files go into `folder`; larger `priority` steps first, and who
-    `is_alone` shares no step."""
+class AddJob:
+    """Generate a job's images into `folder`.
+
+    Jobs of a larger `priority` step first; one that `is_alone` shares no step with others.
+    """
 
     attempt: str
     input: Mapping[str, Any]
@@ -133,41 +148,56 @@ class Add:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Abort:
-    """Drop a job before its next step. It is answered by `Failed` with code `aborted`."""
+class AbortJob:
+    """Drop a job before its next step. The engine responds with `JobFailed` of code `aborted`."""
 
     attempt: str
 
 
 @dataclass(frozen=True)
-class Stop:
-    """Save what was learnt, and exit."""
+class StopEngine:
+    """Save the cost fit, and exit."""
 
 
-FromEngine: TypeAlias = Hello | Ready | Beat | Moved | Previewed | Judged | Done | Failed
-ToEngine: TypeAlias = Add | Abort | Stop
+JobMessage: TypeAlias = StepProgress | PreviewReady | FilterVerdict | JobFinished | JobFailed
+"""The messages of an engine about one job."""
+
+FromEngine: TypeAlias = ModelAnnounced | EngineReady | EngineHeartbeat | JobMessage
+ToEngine: TypeAlias = AddJob | AbortJob | StopEngine
 Message: TypeAlias = FromEngine | ToEngine
 
 _KINDS: Mapping[str, type[Message]] = {
-    kind.__name__.lower(): kind
-    for kind in (Hello, Ready, Beat, Moved, Previewed, Judged, Done, Failed, Add, Abort, Stop)
+    "hello": ModelAnnounced,
+    "ready": EngineReady,
+    "beat": EngineHeartbeat,
+    "moved": StepProgress,
+    "previewed": PreviewReady,
+    "judged": FilterVerdict,
+    "done": JobFinished,
+    "failed": JobFailed,
+    "add": AddJob,
+    "abort": AbortJob,
+    "stop": StopEngine,
 }
+"""The classes by their names on the wire, which outlive a class's renaming."""
+_NAMES = {kind: name for name, kind in _KINDS.items()}
+
 MAX_LINE_BYTES = 64 * 1024 * 1024
-"""Previews are the longest messages."""
+"""The longest line that is read; previews are the longest messages."""
 
 
 def encode(message: Message) -> bytes:
-    """One line."""
-    return orjson.dumps({"kind": type(message).__name__.lower()} | asdict(message)) + b"\n"
+    """Return the message as one line."""
+    return orjson.dumps({"kind": _NAMES[type(message)]} | asdict(message)) + b"\n"
 
 
 def decode(line: bytes) -> Message:
-    """Raises `ValueError` for what is no message."""
+    """Return the message of one line. Raise `ValueError` for a line that is none."""
     values = orjson.loads(line)
     kind = _KINDS.get(values.pop("kind", None))
     if kind is None:
         raise ValueError(f"not a message: {line[:80]!r}")
-    if kind is Done:
+    if kind is JobFinished:
         files = tuple(FinishedFile(**file) for file in values.pop("files"))
-        return Done(files=files, warnings=tuple(values.pop("warnings")), **values)
+        return JobFinished(files=files, warnings=tuple(values.pop("warnings")), **values)
     return kind(**values)

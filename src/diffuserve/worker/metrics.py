@@ -1,30 +1,30 @@
-"""What a worker tells Prometheus; never a label per job."""
+"""A worker's metrics for Prometheus; no label has a value per job."""
 
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, start_http_server
 
 from diffuserve.domain.worker import WorkerState
-from diffuserve.worker.messages import Beat, Judged
+from diffuserve.worker.messages import EngineHeartbeat, FilterVerdict
 
 _SECONDS = (0.1, 0.3, 0.5, 0.8, 1.0, 1.5, 2.0, 2.5, 5.0, 10.0, 20.0, 40.0, 80.0, 160.0, 640.0, 2560.0)
 _FILTER_SECONDS = (0.005, 0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1.0, 2.0, 5.0)
 
 
 class WorkerMetrics:
-    """A registry of its own, so that several workers fit into one process."""
+    """The metrics of one worker, in a registry of their own: several workers fit into one process."""
 
     def __init__(self) -> None:
         self.registry = CollectorRegistry()
         self._jobs = Counter(
             "diffusion_worker_jobs", "Jobs that left this worker.", ["status"], registry=self.registry
         )
-        self._seconds = Histogram(
+        self._generation_seconds = Histogram(
             "diffusion_generation_duration_seconds",
             "From a job's arrival in the engine to its files.",
             ["model", "steps"],
             buckets=_SECONDS,
             registry=self.registry,
         )
-        self._batch = Histogram(
+        self._batch_size = Histogram(
             "diffusion_batch_size",
             "Requests that shared a denoising step, on average over a heartbeat.",
             buckets=(1, 2, 4, 8, 16, 32, 64, 128),
@@ -33,13 +33,13 @@ class WorkerMetrics:
         self._state = Gauge(
             "diffusion_worker_state", "1 for the state that holds.", ["state"], registry=self.registry
         )
-        self._step = Gauge(
+        self._step_seconds = Gauge(
             "diffusion_worker_step_seconds", "The last denoising step.", registry=self.registry
         )
         self._restarts = Counter(
             "diffusion_worker_engine_restarts", "Engines that died.", registry=self.registry
         )
-        self._fenced = Counter(
+        self._leases_lost = Counter(
             "diffusion_worker_leases_lost", "Leases that others got.", registry=self.registry
         )
         self._verdicts = Counter(
@@ -55,7 +55,7 @@ class WorkerMetrics:
             buckets=_FILTER_SECONDS,
             registry=self.registry,
         )
-        self._seen = (0, 0)
+        self._num_steps, self._num_request_steps = 0, 0
 
     def serve(self, port: int) -> None:
         start_http_server(port, registry=self.registry)
@@ -64,27 +64,29 @@ class WorkerMetrics:
         self._jobs.labels(status).inc()
 
     def generated(self, model: str, steps: int, seconds: float) -> None:
-        self._seconds.labels(model, str(steps)).observe(seconds)
+        self._generation_seconds.labels(model, str(steps)).observe(seconds)
 
     def lease_lost(self) -> None:
-        self._fenced.inc()
+        self._leases_lost.inc()
 
     def engine_died(self) -> None:
         self._restarts.inc()
 
-    def judged(self, judged: Judged) -> None:
-        category = judged.category or "none"
-        self._verdicts.labels(judged.stage, category, judged.action).inc()
-        self._filter_seconds.labels(judged.stage).observe(judged.seconds)
+    def judged(self, verdict: FilterVerdict) -> None:
+        category = verdict.category or "none"
+        self._verdicts.labels(verdict.stage, category, verdict.action).inc()
+        self._filter_seconds.labels(verdict.stage).observe(verdict.seconds)
 
-    def beat(self, beat: Beat) -> None:
-        steps, requests = beat.num_steps - self._seen[0], beat.num_request_steps - self._seen[1]
-        self._seen = (beat.num_steps, beat.num_request_steps)
+    def engine_heartbeat(self, heartbeat: EngineHeartbeat) -> None:
+        """Observe the mean batch size since the last heartbeat, and the last step's time."""
+        steps = heartbeat.num_steps - self._num_steps
+        request_steps = heartbeat.num_request_steps - self._num_request_steps
+        self._num_steps, self._num_request_steps = heartbeat.num_steps, heartbeat.num_request_steps
         if steps > 0:
-            self._batch.observe(requests / steps)
-        if beat.last_step_seconds is not None:
-            self._step.set(beat.last_step_seconds)
+            self._batch_size.observe(request_steps / steps)
+        if heartbeat.last_step_seconds is not None:
+            self._step_seconds.set(heartbeat.last_step_seconds)
 
-    def state(self, state: WorkerState) -> None:
-        for one in WorkerState:
-            self._state.labels(one).set(one is state)
+    def set_state(self, current: WorkerState) -> None:
+        for state in WorkerState:
+            self._state.labels(state).set(state is current)

@@ -1,4 +1,4 @@
-"""A folder for one engine's socket and files, which disappears even when nobody is left to delete it."""
+"""A folder for one engine's socket and files, which is deleted even if its owner is killed."""
 
 import fcntl
 import os
@@ -13,7 +13,10 @@ _YOUNG_SECONDS = 60.0  # its owner may be about to lock it
 
 
 class PrivateFolder:
-    """Locked for as long as its owner lives: the kernel lets go of it even after `kill -9`."""
+    """A temporary folder that is locked while its owner lives.
+
+    The kernel releases the lock even after `kill -9`, and the next owner deletes folders without one.
+    """
 
     def __init__(self) -> None:
         _sweep(Path(tempfile.gettempdir()))
@@ -22,7 +25,7 @@ class PrivateFolder:
         fcntl.flock(self._lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
 
     def delete(self) -> None:
-        """With all that is in it; once more does no harm."""
+        """Delete the folder and its files. Further calls do nothing."""
         shutil.rmtree(self.path, ignore_errors=True)
         if self._lock is not None:
             os.close(self._lock)
@@ -30,9 +33,9 @@ class PrivateFolder:
 
 
 def _sweep(root: Path) -> None:
-    """Delete what agents left behind that were killed."""
+    """Delete the folders of agents that were killed."""
     for folder in root.glob(f"{_PREFIX}*"):
-        with suppress(OSError):  # another user's, or another sweeper was faster
+        with suppress(OSError):  # another user's folder, or already deleted by another agent
             if time.time() - folder.stat().st_mtime > _YOUNG_SECONDS:
                 _delete_if_unlocked(folder)
 

@@ -16,7 +16,7 @@ from diffuserve.parallel.plan import ParallelPlan
 from diffuserve.parallel.ranks import Ranks, beats_of, join_ranks, leave_ranks
 from diffuserve.worker.agent_link import AgentLink
 from diffuserve.worker.config import EngineProcessConfig
-from diffuserve.worker.engine_host import EngineHost, introduce
+from diffuserve.worker.engine_host import EngineHost, announce_model
 from diffuserve.worker.lockstep import Follower, LeadRunner
 
 
@@ -32,12 +32,12 @@ def lead(config: EngineProcessConfig, link: AgentLink, on_host: Callable[[Engine
     `on_host` receives the host that handles the agent's messages from then on. Only this rank handles
     images.
     """
-    desk = introduce(config.model, config.images, link)
+    image_output = announce_model(config.model, config.images, link)
     with _member(config) as (pipeline, ranks):
         # One thread steps: ranks must enter collectives in the same order.
         engine_config = replace(config.engine, num_threads=1)
         engine = Engine(pipeline, engine_config, LeadRunner(pipeline, ranks))
-        host = EngineHost(engine, link, desk.result(), link.black_box)
+        host = EngineHost(engine, link, image_output.result(), link.crash_record)
         on_host(host)
         host.run()
 

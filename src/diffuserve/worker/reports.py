@@ -1,4 +1,4 @@
-"""What a worker says of itself. Pure, but for the clock and the names of claims."""
+"""What a worker reports about itself. Pure, but for the clock and the ids of claims."""
 
 import os
 import secrets
@@ -7,19 +7,19 @@ from collections.abc import Mapping
 from typing import Any
 
 from diffuserve.domain.worker import Claim, ModelOffer, Registration, WorkerReport, WorkerState
-from diffuserve.worker.admission import Memory, Room
+from diffuserve.worker.capacity import Capacity, Memory
 from diffuserve.worker.config import WorkerConfig
-from diffuserve.worker.messages import Beat, Hello
+from diffuserve.worker.messages import EngineHeartbeat, ModelAnnounced
 
 
-def registration(config: WorkerConfig, hello: Hello) -> Registration:
-    """The first words: the model is known, and being loaded."""
+def new_registration(config: WorkerConfig, announced: ModelAnnounced) -> Registration:
+    """Offer the model that the engine is loading."""
     return Registration(
-        models=(ModelOffer(spec=hello.spec, fit=hello.fit),),
+        models=(ModelOffer(spec=announced.spec, fit=announced.fit),),
         report=WorkerReport(
             state=WorkerState.INITIALIZING,
             timestamp=time.time(),
-            num_gpus=hello.num_gpus,
+            num_gpus=announced.num_gpus,
             num_cpus=os.cpu_count() or 1,
         ),
         name=config.name,
@@ -29,36 +29,36 @@ def registration(config: WorkerConfig, hello: Hello) -> Registration:
     )
 
 
-def condition(
+def worker_report(
     state: WorkerState,
-    first: Registration,
+    registration: Registration,
     memory: Memory,
-    beat: Beat | None,
+    heartbeat: EngineHeartbeat | None,
     num_running: int,
     image_filter: Mapping[str, Any] | None,
 ) -> WorkerReport:
-    """How the worker is now; its model is resident, and its filter known, once it was ready."""
+    """Report the worker's present state; the model is resident in every state but `INITIALIZING`."""
     is_loaded = state is not WorkerState.INITIALIZING
     return WorkerReport(
         state=state,
         timestamp=time.time(),
-        num_gpus=first.report.num_gpus,
-        num_cpus=first.report.num_cpus,
+        num_gpus=registration.report.num_gpus,
+        num_cpus=registration.report.num_cpus,
         memory_bytes=memory.used,
         memory_limit_bytes=memory.limit,
-        resident_models=tuple(offer.spec["name"] for offer in first.models) if is_loaded else (),
-        last_step_seconds=beat.last_step_seconds if beat else None,
+        resident_models=tuple(offer.spec["name"] for offer in registration.models) if is_loaded else (),
+        last_step_seconds=heartbeat.last_step_seconds if heartbeat else None,
         num_running=num_running,
         image_filter=image_filter,
     )
 
 
-def claim_of(room: Room, model: str) -> Claim:
-    """As much as there is room for, under a name of its own."""
+def new_claim(capacity: Capacity, model: str) -> Claim:
+    """Build a claim for as much as there is capacity for, under a new id."""
     return Claim(
         claim_id=secrets.token_hex(8),
-        num_jobs=room.num_jobs,
-        num_tokens=room.num_tokens,
+        num_jobs=capacity.num_jobs,
+        num_tokens=capacity.num_tokens,
         models=(model,),
         resident_models=(model,),
     )

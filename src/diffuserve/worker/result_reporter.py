@@ -1,4 +1,4 @@
-"""The way out of a job: files, then the last word. Each is a task, so that none waits for another's."""
+"""Reports of jobs to the control plane. Each is a task of its own, so that no job waits for another's."""
 
 import asyncio
 import logging
@@ -12,16 +12,21 @@ from diffuserve.domain.errors import DiffuserveError, LeaseLost, ServerUnavailab
 from diffuserve.domain.job import Artifact, JobError, JobResult, Phase
 from diffuserve.domain.worker import Completion, Failure, ProgressReport, Release, ReleaseCause
 from diffuserve.worker.held_jobs import HeldJob
-from diffuserve.worker.messages import Done, Failed, FinishedFile, Previewed
+from diffuserve.worker.messages import FinishedFile, JobFailed, JobFinished, PreviewReady
 from diffuserve.worker.metrics import WorkerMetrics
 
 log = logging.getLogger(__name__)
 
-_UPLOADS, _UPLOAD_PAUSE = 3, 1.0  # of a result whose files do not arrive, before another worker may try
+# A result whose files do not arrive is uploaded so often before the job is left to another worker.
+_NUM_UPLOADS, _UPLOAD_PAUSE_SECONDS = 3, 1.0
 
 
 class ResultReporter:
-    """Says the last words on jobs; `forget` is told of each job that is off the worker's hands."""
+    """Reports progress and outcomes; `forget` is called with each job whose outcome was reported.
+
+    An outcome that cannot be reported is logged and counted, and the job is forgotten all the same: its
+    lease expires.
+    """
 
     def __init__(
         self, client: LeaseClient, metrics: WorkerMetrics, forget: Callable[[HeldJob], None]
@@ -30,14 +35,15 @@ class ResultReporter:
         self._metrics = metrics
         self._forget = forget
         self._tasks: set[asyncio.Task[None]] = set()
-        self._previews: dict[str, asyncio.Task[None]] = {}
+        self._last_previews: dict[str, asyncio.Task[None]] = {}
 
-    def done(self, job: HeldJob, done: Done) -> None:
-        self._start(self._end(job, self._complete(job, done)))
+    def finished(self, job: HeldJob, finished: JobFinished) -> None:
+        """Upload a job's files and complete it."""
+        self._start(self._report_outcome(job, self._complete(job, finished)))
 
-    def failed(self, job: HeldJob, failed: Failed) -> None:
+    def failed(self, job: HeldJob, failed: JobFailed) -> None:
         error = JobError(failed.code, failed.message, failed.retryable, failed.safety)
-        self._start(self._end(job, self._fail(job, error)))
+        self._start(self._report_outcome(job, self._fail(job, error)))
 
     def release(
         self,
@@ -46,30 +52,32 @@ class ResultReporter:
         patience_seconds: float | None = None,
         is_suspect: bool = False,
     ) -> None:
+        """Hand a job back to the queue."""
         release = Release(lease_token=job.lease.lease_token, cause=cause, is_suspect=is_suspect)
-        self._start(self._end(job, self._release(job, release, patience_seconds)))
+        self._start(self._report_outcome(job, self._release(job, release, patience_seconds)))
 
-    def preview(self, job: HeldJob, shown: Previewed) -> None:
-        """Previews of a job go out one after another, and before its result."""
-        before = self._previews.get(job.attempt)
+    def preview(self, job: HeldJob, preview: PreviewReady) -> None:
+        """Report a preview after the job's earlier previews; its result waits for all of them."""
+        before = self._last_previews.get(job.attempt)
         report = ProgressReport(
             lease_token=job.lease.lease_token,
             phase=Phase.DENOISE,
-            step=shown.step,
-            total=shown.total,
-            preview=shown.png,
-            preview_index=shown.index,
+            step=preview.step,
+            total=preview.total,
+            preview=preview.png,
+            preview_index=preview.index,
         )
-        self._previews[job.attempt] = self._start(self._report(job, report, before))
+        self._last_previews[job.attempt] = self._start(self._report(job, report, before))
 
     def progress(self, job: HeldJob) -> None:
-        job.has_news = False
+        job.has_unreported_progress = False
         report = ProgressReport(
             lease_token=job.lease.lease_token, phase=job.phase, step=job.step, total=job.total
         )
         self._start(self._report(job, report, None))
 
-    async def all_said(self) -> None:
+    async def all_reported(self) -> None:
+        """Wait until no report is under way."""
         while self._tasks:
             await asyncio.wait(self._tasks)
 
@@ -79,10 +87,10 @@ class ResultReporter:
         task.add_done_callback(self._tasks.discard)
         return task
 
-    async def _end(self, job: HeldJob, last_word: Coroutine[Any, Any, str]) -> None:
-        """Whatever goes wrong with one job's last word, the worker goes on."""
+    async def _report_outcome(self, job: HeldJob, report: Coroutine[Any, Any, str]) -> None:
+        """Await `report`, which returns the job's new status; whatever goes wrong, the worker goes on."""
         try:
-            status = await last_word
+            status = await report
         except LeaseLost:
             status = "lease_lost"
             self._metrics.lease_lost()
@@ -92,48 +100,49 @@ class ResultReporter:
             log.error("job %s: %s", job.lease.job_id, error)
         except Exception:
             status = "unreported"
-            log.exception("job %s: its end could not be reported", job.lease.job_id)
+            log.exception("job %s: its outcome could not be reported", job.lease.job_id)
         self._metrics.job_ended(status)
         self._forget(job)
         shutil.rmtree(job.folder, ignore_errors=True)
 
-    async def _complete(self, job: HeldJob, done: Done) -> str:
-        if (preview := self._previews.pop(job.attempt, None)) is not None:
+    async def _complete(self, job: HeldJob, finished: JobFinished) -> str:
+        if (preview := self._last_previews.pop(job.attempt, None)) is not None:
             await asyncio.wait({preview})
         try:
-            return await self._deliver(job, done, _UPLOADS)
+            return await self._deliver(job, finished)
+        except (LeaseLost, ServerUnavailable):
+            raise
         except (OSError, DiffuserveError) as error:
-            if isinstance(error, LeaseLost | ServerUnavailable):
-                raise
             return await self._fail(job, JobError("upload_failed", str(error), retryable=True))
 
-    async def _deliver(self, job: HeldJob, done: Done, num_tries: int) -> str:
-        """Files that did not arrive are sent again: they are still here, and nothing is drawn anew."""
-        artifacts = await asyncio.gather(*(self._upload(job, file) for file in done.files))
-        try:
-            return await self._publish(job, done, artifacts)
-        except UploadMissing as error:
-            if num_tries == 1:
-                raise
-            log.warning("job %s: %s", job.lease.job_id, error)
-        await asyncio.sleep(_UPLOAD_PAUSE)
-        return await self._deliver(job, done, num_tries - 1)
+    async def _deliver(self, job: HeldJob, finished: JobFinished) -> str:
+        """Upload and complete, and again where files did not arrive: here they need not be made anew."""
+        for num_left in reversed(range(_NUM_UPLOADS)):
+            artifacts = await asyncio.gather(*(self._upload(job, file) for file in finished.files))
+            try:
+                return await self._publish(job, finished, artifacts)
+            except UploadMissing as error:
+                if num_left == 0:
+                    raise
+                log.warning("job %s: %s", job.lease.job_id, error)
+            await asyncio.sleep(_UPLOAD_PAUSE_SECONDS)
+        raise AssertionError("unreachable: the last upload returns or raises")
 
-    async def _publish(self, job: HeldJob, done: Done, artifacts: Sequence[Artifact]) -> str:
+    async def _publish(self, job: HeldJob, finished: JobFinished, artifacts: Sequence[Artifact]) -> str:
         result = JobResult(
             artifacts=tuple(artifacts),
-            input=done.input,
-            timings=done.timings,
-            warnings=done.warnings,
-            safety=done.safety,
+            input=finished.input,
+            timings=finished.timings,
+            warnings=finished.warnings,
+            safety=finished.safety,
         )
         completion = Completion(
-            lease_token=job.lease.lease_token, result=result, actual_seconds=done.actual_seconds
+            lease_token=job.lease.lease_token, result=result, actual_seconds=finished.actual_seconds
         )
         return (await self._client.complete(job.lease.job_id, completion)).status
 
     async def _upload(self, job: HeldJob, file: FinishedFile) -> Artifact:
-        job.move(Phase.UPLOAD, job.step, job.total)
+        job.advance(Phase.UPLOAD, job.step, job.total)
         content = Path(file.path).read_bytes()
         stored = await self._client.upload(job.lease.job_id, job.lease.lease_token, file.name, content)
         return Artifact(
@@ -149,19 +158,20 @@ class ResultReporter:
         )
 
     async def _fail(self, job: HeldJob, error: JobError) -> str:
-        self._previews.pop(job.attempt, None)
+        self._last_previews.pop(job.attempt, None)
         log.info("job %s failed: %s", job.lease.job_id, error.message)
         failure = Failure(lease_token=job.lease.lease_token, error=error)
         return (await self._client.fail(job.lease.job_id, failure)).status
 
     async def _release(self, job: HeldJob, release: Release, patience_seconds: float | None) -> str:
-        self._previews.pop(job.attempt, None)
+        self._last_previews.pop(job.attempt, None)
         return (await self._client.release(job.lease.job_id, release, patience_seconds)).status
 
     async def _report(self, job: HeldJob, report: ProgressReport, after: asyncio.Task[None] | None) -> None:
+        """Report progress once, after the task `after`; a lost report is not worth a retry."""
         if after is not None:
             await asyncio.wait({after})
         try:
             await self._client.report(job.lease.job_id, report)
-        except DiffuserveError as error:  # the heartbeat will tell what matters
-            log.debug("job %s: progress was not taken (%s)", job.lease.job_id, error)
+        except DiffuserveError as error:  # the response to the next heartbeat says if the lease is lost
+            log.debug("job %s: progress was not accepted (%s)", job.lease.job_id, error)

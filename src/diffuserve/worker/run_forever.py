@@ -2,16 +2,19 @@
 
 import logging
 from collections.abc import Awaitable, Callable
+from typing import TypeAlias
 
 from diffuserve.backoff import Backoff, RestartPolicy, supervise
 from diffuserve.domain.errors import DiffuserveError
 
 log = logging.getLogger(__name__)
 
+Loop: TypeAlias = Callable[[], Awaitable[None]]
+
 _RESTARTS = RestartPolicy(Backoff(first_seconds=0.5, longest_seconds=5.0), healthy_seconds=5.0)
 
 
-async def run_forever(loop: Callable[[], Awaitable[None]]) -> None:
+async def run_forever(loop: Loop) -> None:
     """Await `loop` again after every failure, until it returns: a logged error beats a silent worker."""
 
     async def has_returned() -> bool:

@@ -1,38 +1,42 @@
-"""Whether the engine still works, from what it said and when. Pure."""
+"""Decides from the times of an engine's messages whether it still works. Pure."""
 
 from dataclasses import dataclass, replace
 
 from diffuserve.worker.config import WorkerConfig
-from diffuserve.worker.messages import Beat
+from diffuserve.worker.messages import EngineHeartbeat
 
-_STEPS_OF_PATIENCE = 10.0
+_PATIENCE_STEPS = 10.0
 
 
 @dataclass(frozen=True)
 class Pulse:
-    """Signs of life; times by the agent's monotonic clock."""
+    """The engine's last heartbeat and its last progress; times are the agent's monotonic clock's."""
 
-    beat_at: float
-    moved_at: float
+    heartbeat_at: float
+    progress_at: float
     num_moves: int = 0
     longest_step_seconds: float = 0.0
 
-    def beaten(self, beat: Beat, now: float) -> "Pulse":
-        moved_at = now if beat.num_moves != self.num_moves else self.moved_at
-        return Pulse(now, moved_at, beat.num_moves, beat.longest_step_seconds)
+    def after_heartbeat(self, heartbeat: EngineHeartbeat, now: float) -> "Pulse":
+        """Return the pulse after a heartbeat, which is progress only if it counts more moves."""
+        progress_at = now if heartbeat.num_moves != self.num_moves else self.progress_at
+        return Pulse(now, progress_at, heartbeat.num_moves, heartbeat.longest_step_seconds)
 
-    def moved(self, now: float) -> "Pulse":
-        """A job moved, or an idle engine got its first one."""
-        return replace(self, moved_at=now)
+    def after_progress(self, now: float) -> "Pulse":
+        """Return the pulse after a job advanced, or an idle engine got its first job."""
+        return replace(self, progress_at=now)
 
 
 def stall_reason(pulse: Pulse, is_occupied: bool, now: float, config: WorkerConfig) -> str | None:
-    """Why the engine is taken for stuck; `None` while it is not."""
-    silence = now - pulse.beat_at
+    """Return why the engine counts as stuck, or `None` if it does not.
+
+    An occupied engine may make no progress for `stall_seconds`, or for ten times its longest step.
+    """
+    silence = now - pulse.heartbeat_at
     if silence > config.silence_seconds:
-        return f"no sign of life for {silence:.0f} s"
-    patience = max(config.stall_seconds, _STEPS_OF_PATIENCE * pulse.longest_step_seconds)
-    still = now - pulse.moved_at
+        return f"no heartbeat for {silence:.0f} s"
+    patience = max(config.stall_seconds, _PATIENCE_STEPS * pulse.longest_step_seconds)
+    still = now - pulse.progress_at
     if is_occupied and still > patience:
-        return f"occupied, and nothing moved for {still:.0f} s"
+        return f"occupied, and no progress for {still:.0f} s"
     return None

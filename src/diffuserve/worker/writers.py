@@ -1,4 +1,4 @@
-"""Threads that write files, so that no image waits for another's step."""
+"""Threads that write files, so that the engine's next step does not wait for them."""
 
 from collections.abc import Callable
 from concurrent.futures import Future, ThreadPoolExecutor, wait
@@ -8,10 +8,10 @@ _NUM_THREADS = 2
 
 
 class OrderedWriters:
-    """Work of one key runs in the order in which it came, of different keys side by side.
+    """Runs the work of one key in the order of submission, and that of different keys side by side.
 
-    One thread submits. Work waits only for work that was submitted, and so begun, before it: the pool
-    takes first what came first, and nothing waits for ever.
+    Only one thread may submit. The pool starts work in the order of submission, and work waits only for
+    work that was submitted, and so started, before it: there is no deadlock.
     """
 
     def __init__(self) -> None:
@@ -19,15 +19,15 @@ class OrderedWriters:
         self._last: dict[str, Future[None]] = {}
 
     def submit(self, key: str, work: Callable[[], None]) -> None:
-        """`work` raises nothing: whoever could hear of it is long gone."""
+        """Run `work` after all earlier work of `key`. It must not raise: nothing waits for its outcome."""
         self._last[key] = self._pool.submit(_run_after, self._last.get(key), work)
 
     def finish(self, key: str, work: Callable[[], None]) -> None:
-        """Its last work."""
+        """Submit the last work of `key`."""
         self._pool.submit(_run_after, self._last.pop(key, None), work)
 
     def forget(self, key: str) -> None:
-        """No last work comes; what was submitted still runs."""
+        """Note that no further work of `key` comes; what was submitted still runs."""
         self._last.pop(key, None)
 
     def __enter__(self) -> "OrderedWriters":

@@ -3,7 +3,7 @@
 import threading
 from pathlib import Path
 
-from diffuserve.worker.crash_record import CrashRecord, read_black_box
+from diffuserve.worker.crash_record import CrashRecord, read_crash_record
 
 
 def test_the_newest_work_of_every_thread_is_read(tmp_path: Path) -> None:
@@ -13,17 +13,17 @@ def test_the_newest_work_of_every_thread_is_read(tmp_path: Path) -> None:
     other = threading.Thread(target=box.note, args=(["d"],))
     other.start()
     other.join()
-    assert read_black_box(tmp_path) == {"c", "d"}
+    assert read_crash_record(tmp_path) == {"c", "d"}
 
 
 def test_an_engine_that_never_began_is_at_nothing(tmp_path: Path) -> None:
-    assert read_black_box(tmp_path) == frozenset()
+    assert read_crash_record(tmp_path) == frozenset()
     CrashRecord(tmp_path)
-    assert read_black_box(tmp_path) == frozenset()
+    assert read_crash_record(tmp_path) == frozenset()
 
 
 def test_half_a_word_says_nothing(tmp_path: Path) -> None:
     CrashRecord(tmp_path).note(["a"])
     [path] = tmp_path.iterdir()
     path.write_bytes(path.read_bytes()[:-2])
-    assert read_black_box(tmp_path) == frozenset()
+    assert read_crash_record(tmp_path) == frozenset()

@@ -24,8 +24,18 @@ from diffuserve.testing.fake_pipeline import FakePipeline
 from diffuserve.worker.agent_link import AgentLink
 from diffuserve.worker.config import ImageOptions
 from diffuserve.worker.engine_host import EngineHost
-from diffuserve.worker.image_output import ImageOutput, in_background, open_desk
-from diffuserve.worker.messages import Add, Done, Failed, Judged, Message, Moved, Previewed, Ready, Stop
+from diffuserve.worker.image_output import ImageOutput, in_background, open_image_output
+from diffuserve.worker.messages import (
+    AddJob,
+    EngineReady,
+    FilterVerdict,
+    JobFailed,
+    JobFinished,
+    Message,
+    PreviewReady,
+    StepProgress,
+    StopEngine,
+)
 from support.waiting import HANG_SECONDS
 
 M = TypeVar("M", bound=Message)
@@ -66,7 +76,7 @@ class _Filter:
         return Verdict(() if action is Action.ALLOW else (Finding("nsfw", action, "test", 0.9),))
 
 
-def serve(fake: FakePipeline, desk: ImageOutput, jobs: Sequence[Add]) -> _Link:
+def serve(fake: FakePipeline, desk: ImageOutput, jobs: Sequence[AddJob]) -> _Link:
     """Run a host until every job has its last word."""
     link = _Link()
     with Engine(fake, EngineConfig(token_budget=10_000)) as engine:
@@ -75,16 +85,16 @@ def serve(fake: FakePipeline, desk: ImageOutput, jobs: Sequence[Add]) -> _Link:
         running.start()
         for job in jobs:
             host.handle(job)
-        link.wait_for(lambda: len(link.all(Done)) + len(link.all(Failed)) == len(jobs))
-        host.handle(Stop())
+        link.wait_for(lambda: len(link.all(JobFinished)) + len(link.all(JobFailed)) == len(jobs))
+        host.handle(StopEngine())
         running.join(HANG_SECONDS)
     return link
 
 
-def job(prompt: str, folder: Path, **values: Any) -> Add:
+def job(prompt: str, folder: Path, **values: Any) -> AddJob:
     params = {"prompt": prompt, "width": 32, "height": 32, "seed": 1, **values.pop("params", {})}
     (folder / prompt).mkdir(exist_ok=True)
-    return Add(attempt=prompt, input=params, folder=str(folder / prompt), **values)
+    return AddJob(attempt=prompt, input=params, folder=str(folder / prompt), **values)
 
 
 def digest(image: Image.Image) -> str:
@@ -102,7 +112,7 @@ def test_urgent_jobs_step_first_inside_the_engine_too(fake: FakePipeline, tmp_pa
         host = EngineHost(engine, cast(AgentLink, _Link()), NO_FILTER)
         for number, (prompt, priority) in enumerate([("batch", -2), ("standard", -1), ("interactive", 0)]):
             params = {"prompt": prompt, "width": 32, "height": 32, "seed": number}
-            host.handle(Add(attempt=prompt, input=params, folder=str(tmp_path), priority=priority))
+            host.handle(AddJob(attempt=prompt, input=params, folder=str(tmp_path), priority=priority))
         for _ in range(100):
             if len(order) == 3:
                 break
@@ -121,12 +131,12 @@ def test_one_known_image_is_blocked_and_its_neighbours_are_not(fake: FakePipelin
     flagging = _Filter(lambda image: Action.BLOCK if digest(image) == known else Action.ALLOW)
     jobs = [job(prompt, tmp_path) for prompt in ("harmless", "another", "a third")]
     link = serve(fake, ImageOutput(flagging, "fake"), jobs)
-    (failed,) = link.all(Failed)
+    (failed,) = link.all(JobFailed)
     assert (failed.attempt, failed.code, failed.retryable) == ("harmless", "output_blocked", False)
     assert "'nsfw'" in failed.message
     assert "harmless" not in failed.message, "the prompt"
     assert list((tmp_path / "harmless").iterdir()) == [], "nothing of it was written"
-    assert {done.attempt for done in link.all(Done)} == {"another", "a third"}
+    assert {done.attempt for done in link.all(JobFinished)} == {"another", "a third"}
     assert flagging.threads <= {"file-writer_0", "file-writer_1"}, "never the thread that steps"
 
 
@@ -134,9 +144,9 @@ def test_one_blocked_image_keeps_all_of_its_request_in(fake: FakePipeline, tmp_p
     actions = iter([Action.ALLOW, Action.ALLOW, Action.BLOCK, Action.ALLOW])
     flagging = _Filter(lambda _: next(actions))
     link = serve(fake, ImageOutput(flagging, "fake"), [job("four", tmp_path, params={"num_images": 4})])
-    assert [one.code for one in link.all(Failed)] == ["output_blocked"]
+    assert [one.code for one in link.all(JobFailed)] == ["output_blocked"]
     assert list((tmp_path / "four").iterdir()) == []
-    assert [one.action for one in link.all(Judged)] == ["allow", "allow", "block", "allow"]
+    assert [one.action for one in link.all(FilterVerdict)] == ["allow", "allow", "block", "allow"]
 
 
 def test_a_blurred_image_is_written_blurred_and_said_to_be(fake: FakePipeline, tmp_path: Path) -> None:
@@ -145,14 +155,14 @@ def test_a_blurred_image_is_written_blurred_and_said_to_be(fake: FakePipeline, t
     plain = serve(fake, NO_FILTER, [job("plain", tmp_path, params=size)])
     blur = _Filter(lambda _: Action.BLUR)
     link = serve(fake, ImageOutput(blur, "fake"), [job("blur", tmp_path, params=size)])
-    (done,) = link.all(Done)
+    (done,) = link.all(JobFinished)
     assert done.warnings == ("image 0 was blurred by the image filter (category 'nsfw')",)
     verdict = {
         "action": "blur",
         "findings": [{"category": "nsfw", "action": "blur", "source": "test", "score": 0.9}],
     }
     assert done.safety == {"image": {"filter": blur.info.to_dict(), "verdicts": [verdict]}}
-    assert plain.all(Done)[0].safety == {}, "no filter, no record"
+    assert plain.all(JobFinished)[0].safety == {}, "no filter, no record"
     for name in ("0.png", "thumbnail.webp"):
         assert roughness(tmp_path / "blur" / name) < 0.5 * roughness(tmp_path / "plain" / name)
 
@@ -171,10 +181,10 @@ def test_a_filter_that_fails_lets_nothing_pass_and_the_job_is_tried_again(
         raise ValueError("the weights are gone")
 
     link = serve(fake, ImageOutput(_Filter(fail), "fake"), [job("star", tmp_path, num_previews=2)])
-    (failed,) = link.all(Failed)
+    (failed,) = link.all(JobFailed)
     assert (failed.code, failed.retryable) == ("internal_error", True)
     assert "the image filter test failed (ValueError: the weights are gone)" in failed.message
-    assert link.all(Previewed) == []
+    assert link.all(PreviewReady) == []
     assert list((tmp_path / "star").iterdir()) == []
 
 
@@ -192,14 +202,14 @@ def test_a_jobs_news_come_in_order_whatever_the_filter_takes(fake: FakePipeline,
     for attempt in ("one", "two", "three"):
         news = [one for one in link.said if getattr(one, "attempt", None) == attempt]
         told = [
-            one.index if isinstance(one, Previewed) else "done"
+            one.index if isinstance(one, PreviewReady) else "done"
             for one in news
-            if isinstance(one, Previewed | Done)
+            if isinstance(one, PreviewReady | JobFinished)
         ]
         assert told == [0, 1, 2, "done"]
-        stages = [one.stage for one in news if isinstance(one, Judged)]
+        stages = [one.stage for one in news if isinstance(one, FilterVerdict)]
         assert stages == ["preview", "preview", "preview", "image"]
-    assert all(one.seconds >= 0 for one in link.all(Judged))
+    assert all(one.seconds >= 0 for one in link.all(FilterVerdict))
 
 
 def test_steps_go_on_while_the_filter_looks(fake: FakePipeline, tmp_path: Path) -> None:
@@ -218,14 +228,14 @@ def test_steps_go_on_while_the_filter_looks(fake: FakePipeline, tmp_path: Path) 
         running = threading.Thread(target=host.run)
         running.start()
         host.handle(job("star", tmp_path, num_previews=3))
-        link.wait_for(lambda: any(one.phase == "decode" for one in link.all(Moved)))
+        link.wait_for(lambda: any(one.phase == "decode" for one in link.all(StepProgress)))
         assert looked_at.wait(HANG_SECONDS)
-        assert link.all(Previewed) == []
+        assert link.all(PreviewReady) == []
         released.set()
-        link.wait_for(lambda: len(link.all(Done)) == 1)
-        host.handle(Stop())
+        link.wait_for(lambda: len(link.all(JobFinished)) == 1)
+        host.handle(StopEngine())
         running.join(HANG_SECONDS)
-    assert len(link.all(Previewed)) == 3
+    assert len(link.all(PreviewReady)) == 3
 
 
 @pytest.mark.parametrize(("action", "num_shown"), [(Action.BLOCK, 0), (Action.BLUR, 2), (Action.FLAG, 2)])
@@ -234,9 +244,9 @@ def test_previews_pass_the_same_filter(
 ) -> None:
     previews_only = _Filter(lambda image: action if image.width < 32 else Action.ALLOW)
     shown = serve(fake, ImageOutput(previews_only, "fake"), [job("a", tmp_path, num_previews=2)]).all(
-        Previewed
+        PreviewReady
     )
-    plain = serve(fake, NO_FILTER, [job("a", tmp_path, num_previews=2)]).all(Previewed)
+    plain = serve(fake, NO_FILTER, [job("a", tmp_path, num_previews=2)]).all(PreviewReady)
     assert len(shown) == num_shown
     assert len(plain) == 2
     for ours, theirs in zip(shown, plain, strict=False):
@@ -244,15 +254,15 @@ def test_previews_pass_the_same_filter(
             assert image.size == reference.size
 
 
-def decoded(preview: Previewed) -> Image.Image:
+def decoded(preview: PreviewReady) -> Image.Image:
     return Image.open(io.BytesIO(base64.b64decode(preview.png)))
 
 
 def test_the_agent_hears_which_filter_looks(fake: FakePipeline, tmp_path: Path) -> None:
-    (ready,) = serve(fake, ImageOutput(_Filter(lambda _: Action.ALLOW), "fake"), []).all(Ready)
+    (ready,) = serve(fake, ImageOutput(_Filter(lambda _: Action.ALLOW), "fake"), []).all(EngineReady)
     assert ready.image_filter == {"name": "test", "version": "1", "thresholds": {"nsfw": 0.5}}
     assert ready.description["image_filter"] == "test 1 (nsfw from 0.5)"
-    (bare,) = serve(fake, NO_FILTER, []).all(Ready)
+    (bare,) = serve(fake, NO_FILTER, []).all(EngineReady)
     assert bare.image_filter is None
     assert bare.description["image_filter"] == "none"
 
@@ -261,7 +271,7 @@ def test_the_agent_hears_which_filter_looks(fake: FakePipeline, tmp_path: Path) 
 def test_every_file_says_what_drew_it(fake: FakePipeline, tmp_path: Path, output_format: str) -> None:
     desk = ImageOutput(None, "fake-video", in_background(lambda: "ab12"))
     wanted = job("über 🟦", tmp_path, params={"num_images": 2}, output_format=output_format)
-    (done,) = serve(fake, desk, [wanted]).all(Done)
+    (done,) = serve(fake, desk, [wanted]).all(JobFinished)
     told = [read_parameters(Path(file.path)) for file in done.files]
     assert [(one["prompt"], one["seed"], one["num_images"]) for one in told] == [
         ("über 🟦", 1, 1),
@@ -273,20 +283,22 @@ def test_every_file_says_what_drew_it(fake: FakePipeline, tmp_path: Path, output
 
 def test_files_may_be_kept_silent(fake: FakePipeline, tmp_path: Path) -> None:
     desk = ImageOutput(None, "fake", has_metadata=False)
-    (done,) = serve(fake, desk, [job("a star", tmp_path)]).all(Done)
+    (done,) = serve(fake, desk, [job("a star", tmp_path)]).all(JobFinished)
     for file in done.files:
         assert read_parameters(Path(file.path)) == {}
         assert b"a star" not in Path(file.path).read_bytes()
 
 
 def test_the_desk_of_a_model_knows_its_filter_and_its_weights() -> None:
-    desk = open_desk("tiny-flux", ImageOptions(image_rules={"nsfw": {"threshold": 0.5, "action": "blur"}}))
+    desk = open_image_output(
+        "tiny-flux", ImageOptions(image_rules={"nsfw": {"threshold": 0.5, "action": "blur"}})
+    )
     assert desk.image_filter is not None
     assert desk.image_filter.info.thresholds == {"nsfw": 0.5}
     assert desk.model == "tiny-flux"
     assert desk.model_hash is not None
     assert len(desk.model_hash.result(HANG_SECONDS) or "") == 64
-    silent = open_desk("tiny-flux", ImageOptions(image_filter="none", file_metadata=False))
+    silent = open_image_output("tiny-flux", ImageOptions(image_filter="none", file_metadata=False))
     assert (silent.image_filter, silent.model_hash) == (None, None)
 
 

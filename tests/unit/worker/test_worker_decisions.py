@@ -14,56 +14,64 @@ from diffuserve.domain.errors import (
 )
 from diffuserve.engine.config import EngineConfig
 from diffuserve.worker import messages
-from diffuserve.worker.admission import Memory, Room, read_memory, room_left
+from diffuserve.worker.capacity import Capacity, Memory, free_capacity, read_memory
 from diffuserve.worker.config import EngineProcessConfig, ImageOptions, Nodes, WorkerConfig
-from diffuserve.worker.engine_host import _failed, _preview_steps
 from diffuserve.worker.engine_process import parse_arguments
+from diffuserve.worker.job_output import job_failure, preview_steps
 from diffuserve.worker.watchdog import Pulse, stall_reason
 
 CONFIG = WorkerConfig(server="http://x", stall_seconds=60.0, silence_seconds=10.0)
 
 
 def test_an_engine_that_moves_is_not_stuck() -> None:
-    assert stall_reason(Pulse(beat_at=99.0, moved_at=50.0), True, 100.0, CONFIG) is None
+    assert stall_reason(Pulse(heartbeat_at=99.0, progress_at=50.0), True, 100.0, CONFIG) is None
 
 
 def test_an_idle_engine_need_not_move() -> None:
-    assert stall_reason(Pulse(beat_at=99.0, moved_at=0.0), False, 100.0, CONFIG) is None
+    assert stall_reason(Pulse(heartbeat_at=99.0, progress_at=0.0), False, 100.0, CONFIG) is None
 
 
 def test_an_occupied_engine_that_moves_nothing_is_stuck() -> None:
-    assert "nothing moved" in str(stall_reason(Pulse(beat_at=99.0, moved_at=30.0), True, 100.0, CONFIG))
+    assert "no progress" in str(stall_reason(Pulse(heartbeat_at=99.0, progress_at=30.0), True, 100.0, CONFIG))
 
 
 def test_a_silent_engine_is_stuck_whatever_it_does() -> None:
-    assert "no sign of life" in str(stall_reason(Pulse(beat_at=89.0, moved_at=99.0), False, 100.0, CONFIG))
+    assert "no heartbeat" in str(
+        stall_reason(Pulse(heartbeat_at=89.0, progress_at=99.0), False, 100.0, CONFIG)
+    )
 
 
 def test_long_steps_earn_patience() -> None:
-    pulse = Pulse(beat_at=99.0, moved_at=0.0, longest_step_seconds=11.0)
+    pulse = Pulse(heartbeat_at=99.0, progress_at=0.0, longest_step_seconds=11.0)
     assert stall_reason(pulse, True, 100.0, CONFIG) is None
     assert stall_reason(pulse, True, 111.0, WorkerConfig(server="", silence_seconds=99.0)) is not None
 
 
 def test_a_beat_counts_as_a_move_only_when_something_moved() -> None:
-    pulse = Pulse(beat_at=0.0, moved_at=0.0, num_moves=3)
-    assert pulse.beaten(messages.Beat(num_moves=3, num_unfinished=1), 5.0).moved_at == 0.0
-    assert pulse.beaten(messages.Beat(num_moves=4, num_unfinished=1), 5.0).moved_at == 5.0
+    pulse = Pulse(heartbeat_at=0.0, progress_at=0.0, num_moves=3)
+    assert (
+        pulse.after_heartbeat(messages.EngineHeartbeat(num_moves=3, num_unfinished=1), 5.0).progress_at == 0.0
+    )
+    assert (
+        pulse.after_heartbeat(messages.EngineHeartbeat(num_moves=4, num_unfinished=1), 5.0).progress_at == 5.0
+    )
 
 
 @pytest.mark.parametrize(
     ("tokens", "finishing", "room"),
     [
-        ([], 0, Room(4, 200)),
-        ([60, 60], 0, Room(2, 80)),
-        ([60] * 4, 0, Room(0, 0)),
-        ([], 15, Room(1, 200)),
-        ([], 16, Room(0, 0)),
-        ([150, 60], 0, Room(0, 0)),
+        ([], 0, Capacity(4, 200)),
+        ([60, 60], 0, Capacity(2, 80)),
+        ([60] * 4, 0, Capacity(0, 0)),
+        ([], 15, Capacity(1, 200)),
+        ([], 16, Capacity(0, 0)),
+        ([150, 60], 0, Capacity(0, 0)),
     ],
 )
-def test_room_is_for_one_step_beyond_the_running_one(tokens: list[int], finishing: int, room: Room) -> None:
-    assert room_left(4, 100, tokens, finishing) == room
+def test_room_is_for_one_step_beyond_the_running_one(
+    tokens: list[int], finishing: int, room: Capacity
+) -> None:
+    assert free_capacity(4, 100, tokens, finishing) == room
 
 
 def test_memory_is_short_from_the_fraction_on() -> None:
@@ -83,7 +91,7 @@ def test_memory_of_a_dead_engine_counts_nothing() -> None:
     [(4, 0, []), (4, 1, [2]), (4, 3, [1, 2, 3]), (1, 3, []), (2, 3, [1]), (20, 3, [5, 10, 15])],
 )
 def test_previews_are_spread_and_never_the_last_step(steps: int, previews: int, shown: list[int]) -> None:
-    assert _preview_steps(steps, previews) == shown
+    assert preview_steps(steps, previews) == shown
 
 
 @pytest.mark.parametrize(
@@ -98,16 +106,16 @@ def test_previews_are_spread_and_never_the_last_step(steps: int, previews: int, 
     ],
 )
 def test_only_what_may_go_better_is_tried_again(error: Exception, code: str, retryable: bool) -> None:
-    failed = _failed("job", error)
+    failed = job_failure("job", error)
     assert (failed.code, failed.retryable) == (code, retryable)
 
 
 @pytest.mark.parametrize(
     "message",
     [
-        messages.Hello(spec={"name": "x"}, fit=None),
-        messages.Beat(num_moves=1, num_unfinished=2),
-        messages.Done(
+        messages.ModelAnnounced(spec={"name": "x"}, fit=None),
+        messages.EngineHeartbeat(num_moves=1, num_unfinished=2),
+        messages.JobFinished(
             attempt="j",
             files=(
                 messages.FinishedFile(path="/p", name="0.png", content_type="image/png", width=1, height=2),
@@ -115,10 +123,10 @@ def test_only_what_may_go_better_is_tried_again(error: Exception, code: str, ret
             warnings=("w",),
             safety={"image": {"filter": {"name": "opennsfw"}, "verdicts": []}},
         ),
-        messages.Ready(token_budget=1, image_filter={"name": "opennsfw", "thresholds": {"nsfw": 0.8}}),
-        messages.Judged(attempt="j", stage="preview", action="allow", category="", seconds=0.01),
-        messages.Add(attempt="j", input={"prompt": "ü"}, folder="/f"),
-        messages.Stop(),
+        messages.EngineReady(token_budget=1, image_filter={"name": "opennsfw", "thresholds": {"nsfw": 0.8}}),
+        messages.FilterVerdict(attempt="j", stage="preview", action="allow", category="", seconds=0.01),
+        messages.AddJob(attempt="j", input={"prompt": "ü"}, folder="/f"),
+        messages.StopEngine(),
     ],
 )
 def test_messages_survive_the_pipe(message: messages.Message) -> None:

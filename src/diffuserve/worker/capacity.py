@@ -11,7 +11,7 @@ _CGROUP_LIMIT = Path("/sys/fs/cgroup/memory.max")
 
 @dataclass(frozen=True)
 class Memory:
-    """Bytes in use, and the bytes there are; a limit of 0 is no limit."""
+    """Bytes in use, and the bytes that may be used; a limit of 0 is no limit."""
 
     used: int
     limit: int
@@ -21,34 +21,36 @@ class Memory:
 
 
 ReadMemory = Callable[[int | None], Memory]
-"""From the engine's process id to what agent and engine use."""
+"""Returns the memory of the agent and of the engine with the given process id."""
 
 
 @dataclass(frozen=True)
-class Room:
-    """Jobs, and tokens of a step, that may be claimed."""
+class Capacity:
+    """The jobs, and the tokens of a step, that may be claimed."""
 
     num_jobs: int
     num_tokens: int
 
 
-NO_ROOM = Room(0, 0)
+NO_CAPACITY = Capacity(0, 0)
 
 
-def room_left(max_jobs: int, token_budget: int, tokens_in_engine: list[int], num_finishing: int) -> Room:
-    """One step's worth beyond the running one, so that the engine never waits for the network.
+def free_capacity(
+    max_jobs: int, token_budget: int, tokens_in_engine: list[int], num_finishing: int
+) -> Capacity:
+    """Return one step's worth beyond the running step, so that the engine never waits for the network.
 
-    Without room for a token there is room for no job: a claim always gives at least one.
-
-    `num_finishing` jobs have left the engine and are being uploaded; only so many may pile up.
+    `tokens_in_engine` are the step tokens of each job in the engine. `num_finishing` jobs have left it
+    and are being uploaded; at most four times `max_jobs` may pile up in all. Without a free token no job
+    may be claimed either, since a claim always returns at least one job.
     """
     tokens = 2 * token_budget - sum(tokens_in_engine)
     jobs = min(max_jobs - len(tokens_in_engine), 4 * max_jobs - len(tokens_in_engine) - num_finishing)
-    return Room(jobs, tokens) if jobs > 0 and tokens > 0 else NO_ROOM
+    return Capacity(jobs, tokens) if jobs > 0 and tokens > 0 else NO_CAPACITY
 
 
 def read_memory(engine_pid: int | None) -> Memory:
-    """Of this process and its engine, against the container's or the machine's limit."""
+    """Return the resident memory of this process and its engine, and the container's or machine's limit."""
     used = 0
     for pid in (None, engine_pid) if engine_pid else (None,):
         try:

@@ -1,0 +1,150 @@
+"""The way of leased jobs into the engine process and out of it."""
+
+import logging
+import time
+from collections.abc import Sequence
+from pathlib import Path
+from typing import assert_never
+
+from diffuserve.domain.job import Phase
+from diffuserve.domain.worker import Heartbeat, Lease, ReleaseCause
+from diffuserve.worker.claim_gate import ClaimGate
+from diffuserve.worker.held_jobs import AgentState, HeldJob
+from diffuserve.worker.messages import (
+    AbortJob,
+    AddJob,
+    FilterVerdict,
+    JobFailed,
+    JobFinished,
+    JobMessage,
+    PreviewReady,
+    StepProgress,
+)
+from diffuserve.worker.metrics import WorkerMetrics
+from diffuserve.worker.result_reporter import ResultReporter
+from diffuserve.worker.supervisor import EngineSupervisor
+
+log = logging.getLogger(__name__)
+
+_NO_FOLDER = Path("/nonexistent")  # of jobs that never reach an engine
+
+
+class EngineJobs:
+    """Adds jobs to the engine, follows them there, and takes them out: finished, canceled or lost."""
+
+    def __init__(
+        self,
+        state: AgentState,
+        engine: EngineSupervisor,
+        gate: ClaimGate,
+        reporter: ResultReporter,
+        metrics: WorkerMetrics,
+    ) -> None:
+        self._state, self._engine, self._gate = state, engine, gate
+        self._reporter, self._metrics = reporter, metrics
+
+    def add(self, lease: Lease) -> None:
+        """Hand a leased job to the engine, or straight back while there is none or the worker drains."""
+        link = self._engine.link
+        if link is None or not self._engine.is_ready or self._state.is_draining:
+            job = HeldJob(lease, folder=_NO_FOLDER, is_in_engine=False)
+            self._state.held[lease.job_id] = job
+            self._reporter.release(job, ReleaseCause.DRAIN)
+            return
+        self.drop(lease.job_id)  # an earlier lease on it, of whose loss no response has told yet
+        job = HeldJob(lease, _NO_FOLDER)
+        job.folder = link.job_folder(job.attempt)
+        if not self._state.jobs_in_engine:
+            self._engine.got_work()
+        self._state.held[lease.job_id] = job
+        link.send(
+            AddJob(
+                attempt=job.attempt,
+                input=lease.input,
+                folder=str(job.folder),
+                priority=-lease.band.rank,
+                is_alone=lease.is_suspect,
+                num_previews=lease.num_previews,
+                output_format=lease.output_format,
+            )
+        )
+
+    def handle(self, message: JobMessage) -> None:
+        """Follow a message of the engine; one about a lost lease only removes its files."""
+        if isinstance(message, FilterVerdict):
+            self._metrics.judged(message)
+            return
+        job = self._state.job_in_engine(message.attempt)
+        if job is None:
+            if isinstance(message, JobFinished | JobFailed) and self._engine.link is not None:
+                self._engine.link.drop_folder(message.attempt)
+            return
+        match message:
+            case StepProgress():
+                job.advance(Phase(message.phase), message.step, message.total)
+            case PreviewReady():
+                self._reporter.preview(job, message)
+            case JobFinished() | JobFailed():
+                self._leave(job, message)
+            case _:
+                assert_never(message)
+
+    def cancel(self, job_id: str) -> None:
+        job = self._state.held.get(job_id)
+        if job is not None and not job.is_canceling:
+            job.is_canceling = True
+            self._abort(job)
+
+    def drop_lost(self, lost: Sequence[str], heartbeat: Heartbeat) -> None:
+        """Drop the leases that the response to `heartbeat` calls lost.
+
+        A job may have been leased to this worker again while the heartbeat was under way; the token that
+        the heartbeat named tells the two leases apart.
+        """
+        tokens = {held.job_id: held.lease_token for held in heartbeat.held}
+        for job_id in lost:
+            if job_id in self._state.held and self._state.held[job_id].lease.lease_token == tokens[job_id]:
+                self.drop(job_id)
+
+    def drop(self, job_id: str) -> None:
+        """Stop a job whose lease was lost, and report nothing more: another worker may hold it."""
+        job = self._state.held.get(job_id)
+        if job is not None and job.is_in_engine:
+            log.warning("job %s: the lease is lost; its work is dropped", job_id)
+            self._metrics.lease_lost()
+            self._abort(job)
+            self._gate.forget(job)
+
+    def release_unfinished(self, patience_seconds: float) -> None:
+        """Abort what is still in the engine and hand it back, as at the end of a drain."""
+        for job in self._state.jobs_in_engine:
+            self._abort(job)
+            job.is_in_engine = False
+            self._reporter.release(job, ReleaseCause.DRAIN, patience_seconds=patience_seconds)
+
+    def release_all_of_dead_engine(self) -> None:
+        """Hand back what was inside an engine that died; jobs that had left it are still delivered.
+
+        Where the crash record tells which jobs the engine was working on, its death counts against those
+        alone, and the others are released as bystanders.
+        """
+        inside = self._state.jobs_in_engine
+        suspects = [job for job in inside if job.attempt in self._engine.suspects]
+        for job in inside:
+            job.is_in_engine = False
+            is_bystander = bool(suspects) and job not in suspects
+            cause = ReleaseCause.BYSTANDER if is_bystander else ReleaseCause.WORKER_LOST
+            self._reporter.release(job, cause, is_suspect=job in suspects)
+
+    def _abort(self, job: HeldJob) -> None:
+        if self._engine.link is not None:
+            self._engine.link.send(AbortJob(attempt=job.attempt))
+
+    def _leave(self, job: HeldJob, message: JobFinished | JobFailed) -> None:
+        job.is_in_engine = False
+        if isinstance(message, JobFailed):
+            self._reporter.failed(job, message)
+        else:
+            self._metrics.generated(job.lease.model, job.total, time.monotonic() - job.since)
+            self._reporter.finished(job, message)
+        self._gate.update()

@@ -1,0 +1,65 @@
+"""Claims jobs whenever the worker has room for some."""
+
+import asyncio
+
+from diffuserve.client.leases import LeaseClient
+from diffuserve.domain.errors import WorkerNotFound
+from diffuserve.domain.worker import Claim, Lease
+from diffuserve.worker.claim_gate import ClaimGate
+from diffuserve.worker.engine_jobs import EngineJobs
+from diffuserve.worker.held_jobs import AgentState
+from diffuserve.worker.membership import Membership
+from diffuserve.worker.reports import new_claim
+
+_LONG_POLL_SECONDS = 25.0
+
+
+class ClaimLoop:
+    """Long-polls for jobs while there is capacity, until the worker drains."""
+
+    def __init__(
+        self,
+        client: LeaseClient,
+        membership: Membership,
+        state: AgentState,
+        gate: ClaimGate,
+        jobs: EngineJobs,
+    ) -> None:
+        self._client, self._membership = client, membership
+        self._state, self._gate, self._jobs = state, gate, jobs
+        self._request: asyncio.Task[list[Lease]] | None = None
+
+    async def run(self) -> None:
+        """Claim as much as there is capacity for; repeat a claim under its id until it has a response."""
+        claim: Claim | None = None
+        while not self._state.is_draining:
+            worker_id = await self._membership.worker_id()
+            await self._state.has_capacity.wait()
+            capacity = self._gate.capacity()
+            if capacity.num_jobs == 0:
+                self._state.has_capacity.clear()
+                continue
+            claim = claim or new_claim(capacity, self._membership.model)
+            try:
+                leases = await self._send(worker_id, claim)
+            except WorkerNotFound:
+                await self._membership.renew(worker_id)
+                continue
+            if leases is not None:
+                claim = None
+            for lease in leases or ():
+                self._jobs.add(lease)
+
+    def cut(self) -> None:
+        """Give up the claim under way, as the engine has died: what it held must not come straight back."""
+        if self._request is not None:
+            self._request.cancel()
+
+    async def _send(self, worker_id: str, claim: Claim) -> list[Lease] | None:
+        """Return the leases that the control plane grants, or `None` if the claim was cut."""
+        self._request = asyncio.create_task(self._client.claim(worker_id, claim, _LONG_POLL_SECONDS))
+        try:
+            await asyncio.wait({self._request})
+        finally:
+            self._request.cancel()
+        return None if self._request.cancelled() else self._request.result()

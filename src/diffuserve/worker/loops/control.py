@@ -1,0 +1,51 @@
+"""Follows the control commands that cannot wait for a heartbeat."""
+
+import asyncio
+
+from diffuserve.client.leases import LeaseClient
+from diffuserve.domain.errors import WorkerNotFound
+from diffuserve.domain.worker import ControlCommands
+from diffuserve.worker.engine_jobs import EngineJobs
+from diffuserve.worker.held_jobs import AgentState
+from diffuserve.worker.membership import Membership
+
+_LONG_POLL_SECONDS = 25.0
+_REPEAT_SECONDS = 0.5
+_FORGOTTEN_SECONDS = 1.0
+
+
+class ControlLoop:
+    """Long-polls for control commands beyond those that are being followed."""
+
+    def __init__(
+        self, client: LeaseClient, membership: Membership, state: AgentState, jobs: EngineJobs
+    ) -> None:
+        self._client, self._membership, self._state, self._jobs = client, membership, state, jobs
+
+    async def run(self) -> None:
+        while True:
+            worker_id = await self._membership.worker_id()
+            held = self._state.held
+            known = [job_id for job_id, job in held.items() if job.is_canceling]
+            try:
+                commands = await self._client.control(
+                    worker_id, _LONG_POLL_SECONDS, known, self._state.is_draining
+                )
+            except WorkerNotFound:
+                await asyncio.sleep(_FORGOTTEN_SECONDS)  # the heartbeat loop registers again
+                continue
+            if commands.lost:
+                # The response to the next heartbeat says which leases are lost, by their tokens.
+                self._state.heartbeat_due.set()
+            apply_commands(commands, self._state, self._jobs)
+            if not held.keys() >= set(commands.cancel):
+                # The control plane repeats commands on jobs that are not held until their leases expire.
+                await asyncio.sleep(_REPEAT_SECONDS)
+
+
+def apply_commands(commands: ControlCommands, state: AgentState, jobs: EngineJobs) -> None:
+    """Cancel jobs and begin to drain; lost leases are dropped only by the response to a heartbeat."""
+    for job_id in commands.cancel:
+        jobs.cancel(job_id)
+    if commands.drain:
+        state.drain_requested.set()

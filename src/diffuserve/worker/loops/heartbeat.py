@@ -1,0 +1,49 @@
+"""Reports the worker to the control plane, which renews its leases."""
+
+import asyncio
+import contextlib
+import time
+
+from diffuserve.client.leases import LeaseClient
+from diffuserve.domain.errors import WorkerNotFound
+from diffuserve.worker.engine_jobs import EngineJobs
+from diffuserve.worker.held_jobs import AgentState
+from diffuserve.worker.loops.control import apply_commands
+from diffuserve.worker.membership import Membership
+from diffuserve.worker.worker_status import WorkerStatus
+
+
+class HeartbeatLoop:
+    """Sends heartbeats at the interval that the control plane asks for, and follows its responses."""
+
+    def __init__(
+        self,
+        client: LeaseClient,
+        membership: Membership,
+        state: AgentState,
+        status: WorkerStatus,
+        jobs: EngineJobs,
+    ) -> None:
+        self._client, self._membership = client, membership
+        self._state, self._status, self._jobs = state, status, jobs
+
+    async def run(self) -> None:
+        while True:
+            worker_id = await self._membership.worker_id()
+            interval = self._membership.heartbeat_seconds
+            start = time.monotonic()
+            self._state.heartbeat_due.clear()  # a change from here on may be missing in this heartbeat
+            heartbeat = self._status.heartbeat()
+            try:
+                commands = await self._client.heartbeat(worker_id, heartbeat, interval)
+                self._jobs.drop_lost(commands.lost, heartbeat)
+                apply_commands(commands, self._state, self._jobs)
+            except WorkerNotFound:
+                await self._membership.renew(worker_id)
+            await self._rest(max(interval - (time.monotonic() - start), 0.0))
+
+    async def _rest(self, seconds: float) -> None:
+        """Wait until the next heartbeat is due, or a change cannot wait for it."""
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(seconds):
+                await self._state.heartbeat_due.wait()
