@@ -206,7 +206,7 @@ class EngineHost:
 
 
 def announce_model(model: str, images: ImageOptions, link: AgentLink) -> Future[ImageOutput]:
-    """Send the model's spec and cost fit to the agent, and load the image filter while the model is loaded."""
+    """Send the model's spec and cost fit to the agent, and load the image filter beside the model."""
     spec, fit = read_offer(model)
     link.send(ModelAnnounced(spec=spec.to_dict(), fit=fit.to_dict(), num_gpus=torch.cuda.device_count()))
     return in_background(partial(open_image_output, model, images))
