@@ -39,7 +39,7 @@ class Plane:
         self.url = f"http://127.0.0.1:{self.port}"
 
     async def listen(self) -> None:
-        app = create_app(self.store, self.artifacts, self.bus, ApiConfig(auth=False, look_seconds=0.2))
+        app = create_app(self.store, self.artifacts, self.bus, ApiConfig(auth=False, poll_seconds=0.2))
         config = uvicorn.Config(app, port=self.port, log_level="error", timeout_graceful_shutdown=0)
         self.server = uvicorn.Server(config)
         self.serving = asyncio.create_task(self.server.serve())

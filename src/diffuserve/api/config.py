@@ -1,4 +1,4 @@
-"""How the API answers; every time in seconds."""
+"""Configuration of the API."""
 
 from dataclasses import dataclass
 
@@ -7,13 +7,15 @@ MIB = 1 << 20
 
 @dataclass(frozen=True, kw_only=True)
 class ApiConfig:
-    """`public_api_url` is what clients reach this server by, where that differs from what they ask for.
+    """Limits and timing of the API; every `_seconds` field is a duration in seconds.
 
-    `public_base_url` is where finished files are open to everyone; `None` signs their URLs instead.
-    `auth=False` opens every route to everyone, whatever keys there are. `max_file_bytes` bounds one
-    file that a worker uploads, `max_batch_bytes` a batch as JSON lines, `max_body_bytes` every other
-    body. Webhooks go to public addresses and to `webhook_allowed_networks`; after a rotation the older
-    secrets sign for `webhook_overlap_seconds` more.
+    `public_api_url` is the URL by which clients reach this server, if it differs from that of their
+    requests. `public_base_url` serves finished files to everyone; without it their URLs are signed.
+    `auth=False` opens every route to everyone, whether there are keys or not. `max_file_bytes` limits a
+    file that a worker uploads, `max_batch_bytes` a batch as JSON lines, `max_body_bytes` every other body.
+    Webhooks are sent to public addresses and to `webhook_allowed_networks`; after a rotation the old secret
+    signs for `webhook_overlap_seconds` more. `poll_seconds` is the interval of reads that do not wait for a
+    message of the bus, which may be lost.
     """
 
     public_api_url: str | None = None
@@ -30,6 +32,6 @@ class ApiConfig:
     webhook_allowed_networks: tuple[str, ...] = ()
     longest_wait_seconds: float = 60.0
     longest_poll_seconds: float = 25.0
-    look_seconds: float = 1.0
+    poll_seconds: float = 1.0
     ping_seconds: float = 15.0
     version: str = "0"

@@ -74,7 +74,7 @@ class Services:
             metrics=metrics,
             authenticator=Authenticator(store, is_open=not config.auth),
             catalog=Catalog(store, config.default_model),
-            job_watcher=JobWatcher(store, bus, config.look_seconds),
+            job_watcher=JobWatcher(store, bus, config.poll_seconds),
             url_signer=url_signer,
             file_urls=file_urls,
             serializer=JobSerializer(store, bus, file_urls),

@@ -1,4 +1,7 @@
-"""What workers say, checked before the store takes it: many words share one commit, and none may spoil it."""
+"""Validation of workers' messages before they are stored.
+
+The store commits many messages in one transaction, so a message that the database rejects would fail others.
+"""
 
 import math
 import re
@@ -28,11 +31,11 @@ _SPEC = TypeAdapter(ModelSpec)
 _COUNTS = tuple(field.name for field in fields(ModelSpec) if field.type is int)
 _MAX_NAME = 200
 _CONTENT_TYPE = re.compile(r"[a-z]+/[a-z0-9.+-]+")
-Word = TypeVar("Word")
+Message = TypeVar("Message")
 
 
 def check_registration(registration: Registration) -> Registration:
-    """Raises `InvalidParams` for a model that could not be offered to anyone."""
+    """Return the registration. Raise `InvalidParams` if a model of it is invalid."""
     check_storable(registration)
     _check_state(registration.report)
     for number, offer in enumerate(registration.models):
@@ -42,21 +45,26 @@ def check_registration(registration: Registration) -> Registration:
     return registration
 
 
-def check_heartbeat(beat: Heartbeat) -> Heartbeat:
-    _check_state(beat.report)
-    for model, fit in beat.fits.items():
+def check_heartbeat(heartbeat: Heartbeat) -> Heartbeat:
+    """Return the heartbeat. Raise `InvalidParams` for an impossible state or an invalid fit."""
+    _check_state(heartbeat.report)
+    for model, fit in heartbeat.fits.items():
         _check_fit(f"fits.{model}", fit)
-    return check_storable(beat)
+    return check_storable(heartbeat)
 
 
 def check_claim(claim: Claim) -> Claim:
+    """Return the claim. Raise `InvalidParams` if it asks for no job."""
     if claim.num_jobs < 1:
         raise InvalidParams("num_jobs", claim.num_jobs, "must be at least 1")
     return check_storable(claim)
 
 
 def check_completion(completion: Completion) -> Completion:
-    """Names and types of files become parts of paths and headers."""
+    """Return the completion. Raise `InvalidParams` for unsafe names or types of files.
+
+    The name becomes part of a path, and the content type a header.
+    """
     _check_seconds(completion.actual_seconds)
     _check_safety("result.safety", completion.result.safety)
     for number, artifact in enumerate(completion.result.artifacts):
@@ -69,20 +77,21 @@ def check_completion(completion: Completion) -> Completion:
 
 
 def check_failure(failure: Failure) -> Failure:
+    """Return the failure. Raise `InvalidParams` for impossible device-seconds or an invalid verdict."""
     _check_seconds(failure.actual_seconds)
     _check_safety("error.safety", failure.error.safety)
     return failure
 
 
-def check_storable(word: Word) -> Word:
-    """Numbers that JSON carries everywhere, and text that PostgreSQL stores."""
+def check_storable(message: Message) -> Message:
+    """Return the message. Raise `InvalidParams` for integers above 2**53 and text that PostgreSQL rejects."""
     try:
-        text = orjson.dumps(word, option=orjson.OPT_STRICT_INTEGER)
+        text = orjson.dumps(message, option=orjson.OPT_STRICT_INTEGER)
     except TypeError as error:
         raise InvalidParams("body", "…", f"cannot be stored as JSON: {error}") from error
     if b"\\u0000" in text:
-        raise InvalidParams("body", "\0", "text must not hold the character U+0000")
-    return word
+        raise InvalidParams("body", "\0", "text must not contain the character U+0000")
+    return message
 
 
 def _check_safety(field: str, safety: Mapping[str, Any]) -> None:
@@ -94,14 +103,14 @@ def _check_safety(field: str, safety: Mapping[str, Any]) -> None:
 
 
 def _check_seconds(seconds: float) -> None:
-    """Raises `InvalidParams` for what cannot be charged to anybody."""
+    """Raise `InvalidParams` for device-seconds that cannot be charged to a tenant."""
     if not (math.isfinite(seconds) and seconds >= 0):
         raise InvalidParams("actual_seconds", seconds, "must be finite and not negative")
 
 
 def _check_state(report: WorkerReport) -> None:
     if report.state is WorkerState.LOST:
-        raise InvalidParams("report.state", report.state, "who speaks is not lost")
+        raise InvalidParams("report.state", report.state, "a worker cannot report itself as lost")
 
 
 def _check_spec(field: str, values: Mapping[str, Any]) -> None:
@@ -109,8 +118,8 @@ def _check_spec(field: str, values: Mapping[str, Any]) -> None:
         spec = _SPEC.validate_json(orjson.dumps(values), strict=True)
     except ValidationError as error:
         first = error.errors()[0]
-        way = ".".join(map(str, (field, *first["loc"])))
-        raise InvalidParams(way, first["input"], first["msg"]) from error
+        path = ".".join(map(str, (field, *first["loc"])))
+        raise InvalidParams(path, first["input"], first["msg"]) from error
     if not 0 < len(spec.name) <= _MAX_NAME or not spec.name.isprintable():
         raise InvalidParams(f"{field}.name", spec.name, f"must have 1…{_MAX_NAME} printable characters")
     for name in _COUNTS:

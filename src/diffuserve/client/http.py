@@ -1,6 +1,8 @@
-"""Requests to the control plane that outlive its absence."""
+"""HTTP requests to the control plane, retried while it is unavailable."""
 
 from collections.abc import Mapping
+from contextlib import AbstractAsyncContextManager
+from dataclasses import dataclass
 from typing import Any
 
 import httpx
@@ -30,14 +32,34 @@ from diffuserve.domain.errors import (
 
 _RETRIED_STATUSES = frozenset({408, 425, 500, 502, 503, 504})
 _BACKOFF = Backoff(first_seconds=0.1, longest_seconds=5.0, jitter=0.5)
+_STREAM_TIMEOUT = httpx.Timeout(30.0, connect=5.0)
+_MAX_DETAIL_CHARACTERS = 200
+
+
+@dataclass(frozen=True, kw_only=True)
+class RequestOptions:
+    """Parts of a request that most requests do without.
+
+    `wait_seconds` is how long the server may delay the response to a long poll. `patience_seconds` is how
+    long the request is retried; `None` stands for the transport's own.
+    """
+
+    json: Any = None
+    content: bytes | None = None
+    params: Mapping[str, Any] | None = None
+    headers: Mapping[str, str] | None = None
+    wait_seconds: float = 0.0
+    patience_seconds: float | None = None
+
+
+NO_OPTIONS = RequestOptions()
 
 
 class HttpTransport:
-    """JSON over HTTP with exponential backoff and full jitter.
+    """JSON over HTTP with exponential backoff and jitter.
 
-    A request is repeated for up to `patience_seconds` while the server is away or says that it is
-    overloaded; every route is safe to repeat. An answer that refuses becomes the `DiffuserveError`
-    that its `code` stands for.
+    A request is retried for up to `patience_seconds` while the server is unreachable or overloaded; every
+    route is safe to repeat. An error response is raised as the `DiffuserveError` with its `code`.
     """
 
     def __init__(
@@ -57,68 +79,78 @@ class HttpTransport:
             headers=headers,
             timeout=httpx.Timeout(timeout_seconds, connect=5.0),
             transport=transport,
-            trust_env=False,  # a proxy meant for the outside would see every key
+            trust_env=False,  # a proxy meant for the internet would see every key
         )
 
     async def close(self) -> None:
+        """Close every connection."""
         await self._client.aclose()
 
-    async def request(  # noqa: PLR0913 - what a request may carry
-        self,
-        method: str,
-        path: str,
-        *,
-        json: Any = None,
-        content: bytes | None = None,
-        params: Mapping[str, Any] | None = None,
-        headers: Mapping[str, str] | None = None,
-        wait_seconds: float = 0.0,
-        patience_seconds: float | None = None,
-    ) -> httpx.Response:
-        """`wait_seconds` is how long the server may hold the answer back (long-poll).
-
-        Raises `ServerUnavailable` when patience runs out, else what the answer stands for.
-        """
-        patience = self.patience_seconds if patience_seconds is None else patience_seconds
+    async def request(self, method: str, path: str, options: RequestOptions = NO_OPTIONS) -> httpx.Response:
+        """Return the response. Raise `ServerUnavailable` when patience ends, or the response's error."""
         request = self._client.build_request(
-            method, path, json=json, content=content, params=params, headers=headers
+            method,
+            path,
+            json=options.json,
+            content=options.content,
+            params=options.params,
+            headers=options.headers,
         )
-        request.extensions["timeout"]["read"] += wait_seconds
-        return await self._persist(request, patience)
+        request.extensions["timeout"]["read"] += options.wait_seconds
+        patience = options.patience_seconds
+        return await self._send_with_retries(request, self.patience_seconds if patience is None else patience)
 
-    async def put_elsewhere(
+    async def put_external(
         self, url: str, content: bytes, headers: Mapping[str, str], patience_seconds: float
     ) -> None:
-        """To another server, which must not see our key."""
+        """Upload to another server, without the API key. Raise as `request` does."""
         timeout = {"timeout": self._client.timeout.as_dict()}
         request = httpx.Request("PUT", url, content=content, headers=headers, extensions=timeout)
-        await self._persist(request, patience_seconds)
+        await self._send_with_retries(request, patience_seconds)
 
-    async def _persist(self, request: httpx.Request, patience: float) -> httpx.Response:
-        return await retry(lambda _attempt: self._try(request), _pause, _BACKOFF, patience)
-
-    def stream(self, path: str, headers: Mapping[str, str] | None = None) -> Any:
-        """An open response, as a context manager; not repeated. For events and files."""
+    def stream(
+        self, path: str, headers: Mapping[str, str] | None = None
+    ) -> AbstractAsyncContextManager[httpx.Response]:
+        """Open a response of unknown length, such as events or a file; it is not retried."""
         return self._client.stream(
-            "GET", path, headers=headers, timeout=httpx.Timeout(30.0, connect=5.0), follow_redirects=True
+            "GET", path, headers=headers, timeout=_STREAM_TIMEOUT, follow_redirects=True
         )
 
-    async def _try(self, request: httpx.Request) -> httpx.Response:
+    async def _send_with_retries(self, request: httpx.Request, patience: float) -> httpx.Response:
+        return await retry(lambda _attempt: self._send(request), _pause, _BACKOFF, patience)
+
+    async def _send(self, request: httpx.Request) -> httpx.Response:
         """Send the request once. Raise `ServerUnavailable` for a failure that a retry may help."""
         try:
             response = await self._client.send(request)
         except httpx.TransportError as error:
             raise ServerUnavailable(
-                f"{_server_of(request)} does not answer ({type(error).__name__}: {error})"
+                f"{_server_of(request)} does not respond ({type(error).__name__}: {error})"
             ) from error
         if response.status_code in _RETRIED_STATUSES:
             raise ServerUnavailable(
-                f"{_server_of(request)} answered {response.status_code}: {_detail(response)}",
+                f"{_server_of(request)} responded with {response.status_code}: {_detail(response)}",
                 retry_after=_retry_after(response),
             )
         if response.is_error:
             raise error_from(response)
         return response
+
+
+def error_from(response: httpx.Response) -> DiffuserveError:
+    """Return the error that a response in `application/problem+json` stands for."""
+    try:
+        problem = response.json()
+        code, detail = str(problem["code"]), str(problem["detail"])
+    except (ValueError, KeyError, TypeError):
+        return ServerRefused(
+            f"{_server_of(response.request)} responded with {response.status_code}: {_detail(response)}"
+        )
+    if code == LeaseLost.code:
+        return LeaseLost(str(problem.get("job_id", "?")))
+    if code in _ERRORS:
+        return _ERRORS[code](detail)
+    return ServerRefused(detail)
 
 
 _ERRORS: Mapping[str, type[DiffuserveError]] = {
@@ -144,41 +176,26 @@ _ERRORS: Mapping[str, type[DiffuserveError]] = {
 
 
 def _pause(error: Exception) -> float | None:
+    """Return the shortest pause before a retry, `None` for an error that no retry helps."""
     return error.retry_after if isinstance(error, ServerUnavailable) else None
 
 
 def _server_of(request: httpx.Request) -> str:
-    """Without path and query, which may hold a signature."""
+    """Return the server's URL, leaving out the path and the query, which may hold a signature."""
     return f"{request.url.scheme}://{request.url.netloc.decode()}"
 
 
 def _detail(response: httpx.Response) -> str:
-    """What a problem says, or what anything else begins with."""
+    """Return the detail of a problem, or the beginning of any other body."""
     try:
         return str(response.json()["detail"])
     except (ValueError, KeyError, TypeError):
-        return response.text[:200]
+        return response.text[:_MAX_DETAIL_CHARACTERS]
 
 
 def _retry_after(response: httpx.Response) -> float:
-    """In seconds; a date, as some proxies give it, counts as nothing said."""
+    """Return the seconds of the `Retry-After` header; 0 for a date, which some proxies send."""
     try:
         return max(float(response.headers.get("retry-after", 0)), 0.0)
     except ValueError:
         return 0.0
-
-
-def error_from(response: httpx.Response) -> DiffuserveError:
-    """The error that an answer in `application/problem+json` stands for."""
-    try:
-        problem = response.json()
-        code, detail = str(problem["code"]), str(problem["detail"])
-    except (ValueError, KeyError, TypeError):
-        return ServerRefused(
-            f"{_server_of(response.request)} answered {response.status_code}: {response.text[:200]}"
-        )
-    if code == LeaseLost.code:
-        return LeaseLost(str(problem.get("job_id", "?")))
-    if code in _ERRORS:
-        return _ERRORS[code](detail)
-    return ServerRefused(detail)

@@ -1,4 +1,4 @@
-"""What a person does with jobs, over HTTP."""
+"""Client for the jobs of a server, over HTTP."""
 
 import asyncio
 import os
@@ -15,20 +15,20 @@ import httpx
 from httpx_sse import EventSource, SSEError
 
 from diffuserve.client.codec import decode
-from diffuserve.client.http import HttpTransport, error_from
+from diffuserve.client.http import NO_OPTIONS, HttpTransport, RequestOptions, error_from
 from diffuserve.domain.errors import ServerUnavailable
-from diffuserve.domain.job import Band, JobStatus
+from diffuserve.domain.job import IMAGE_GENERATE, Band, JobStatus
 from diffuserve.domain.params import GenerationParams
 from diffuserve.domain.resources.job import EventResource, JobPage, JobResource
 from diffuserve.domain.resources.model import ModelList, ModelResource
 
-_LONGEST_WAIT = 25.0  # seconds that one request is held open, below the limits of usual proxies
+_LONG_POLL_SECONDS = 25.0  # below the usual limits of proxies
 
 
 class Client:
-    """Submits jobs, follows them and fetches what they gave. Use as an async context manager.
+    """Submits jobs, follows them and downloads their images. Use it as an async context manager.
 
-    A server that is away is asked again for `patience_seconds`, then `ServerUnavailable` is raised.
+    Requests to an unavailable server are retried for `patience_seconds`, then `ServerUnavailable` is raised.
     """
 
     def __init__(
@@ -43,6 +43,7 @@ class Client:
 
     @property
     def server(self) -> str:
+        """Base URL of the server, without a final slash."""
         return self._http.server
 
     async def __aenter__(self) -> Self:
@@ -65,109 +66,112 @@ class Client:
         options: Mapping[str, Any] | None = None,
         idempotency_key: str | None = None,
     ) -> JobResource:
-        """`options` are the other fields of a submission: `expires_in`, `timeout`, `metadata`.
+        """Submit a job. `options` are further fields of the body: `expires_in`, `timeout`, `metadata`.
 
-        Every submission carries an idempotency key, so one whose answer got lost is repeated
-        without becoming two jobs.
+        Every submission has an idempotency key, so a retry whose first response got lost makes no second
+        job.
         """
         chosen = {"model": model, "priority": priority}
         body = {
-            "kind": "image.generate",
+            "kind": IMAGE_GENERATE,
             "input": params.to_dict(),
             **{name: value for name, value in chosen.items() if value is not None},
             **(options or {}),
         }
         headers = {"idempotency-key": idempotency_key or secrets.token_hex(16)}
-        answer = await self._http.request("POST", "/v1/jobs", json=body, headers=headers)
-        return decode(JobResource, answer.content)
+        return await self._job("POST", "/v1/jobs", RequestOptions(json=body, headers=headers))
 
     async def get(self, job_id: str) -> JobResource:
-        return decode(JobResource, (await self._http.request("GET", f"/v1/jobs/{job_id}")).content)
+        """Return the job. Raise `JobNotFound`."""
+        return await self._job("GET", f"/v1/jobs/{job_id}")
 
     async def list_jobs(
         self, statuses: Sequence[JobStatus] = (), *, after: str | None = None, limit: int = 50
     ) -> JobPage:
-        """Newest first."""
+        """Return a page of jobs, newest first; `after` is the `next` of the previous page."""
         params = {"limit": limit, "status": list(statuses), **({"after": after} if after else {})}
-        return decode(JobPage, (await self._http.request("GET", "/v1/jobs", params=params)).content)
+        response = await self._http.request("GET", "/v1/jobs", RequestOptions(params=params))
+        return decode(JobPage, response.content)
 
     async def cancel(self, job_id: str) -> JobResource:
-        """A queued job is canceled at once, a running one is `canceling`, a final one stays."""
-        return decode(JobResource, (await self._http.request("POST", f"/v1/jobs/{job_id}/cancel")).content)
+        """Cancel a queued job at once; a running one becomes `canceling`, and a final one is unchanged."""
+        return await self._job("POST", f"/v1/jobs/{job_id}/cancel")
 
     async def models(self) -> Sequence[ModelResource]:
         """Return the served models."""
         return decode(ModelList, (await self._http.request("GET", "/v1/models")).content).data
 
     async def is_ready(self) -> bool:
-        """Whether a worker has registered."""
+        """Return whether a worker has registered."""
         try:
-            await self._http.request("GET", "/readyz", patience_seconds=0.0)
+            await self._http.request("GET", "/readyz", RequestOptions(patience_seconds=0.0))
         except ServerUnavailable:
             return False
         return True
 
     async def wait(self, job_id: str, timeout: float | None = None) -> JobResource:
-        """The job once it is final; raises `TimeoutError` where that takes longer."""
+        """Return the job once it is final. Raise `TimeoutError` after `timeout` seconds."""
+        options = RequestOptions(params={"wait": _LONG_POLL_SECONDS}, wait_seconds=_LONG_POLL_SECONDS)
         async with asyncio.timeout(timeout):
             while True:
-                answer = await self._http.request(
-                    "GET", f"/v1/jobs/{job_id}", params={"wait": _LONGEST_WAIT}, wait_seconds=_LONGEST_WAIT
-                )
-                job = decode(JobResource, answer.content)
+                job = await self._job("GET", f"/v1/jobs/{job_id}", options)
                 if job.status.is_final:
                     return job
 
     async def events(self, job_id: str, after: int = 0) -> AsyncGenerator[EventResource]:
-        """News of a job, those after `after` in its log, until it is final.
+        """Yield the job's events with a `seq` above `after`, and live ones, until it is final.
 
-        A connection that breaks is taken up again where it ended.
+        A broken connection is resumed after the last event received.
         """
-        last_heard = time.monotonic()
+        last_received = time.monotonic()
         while True:
             try:
                 async with aclosing(self._stream_events(job_id, after)) as stream:
                     async for event in stream:
-                        last_heard, after = time.monotonic(), event.seq or after
+                        last_received, after = time.monotonic(), event.seq or after
                         yield event
                         if event.is_final:
                             return
             except ServerUnavailable:
-                if time.monotonic() - last_heard > self._http.patience_seconds:
+                if time.monotonic() - last_received > self._http.patience_seconds:
                     raise
             await asyncio.sleep(random.uniform(0.2, 0.6))
 
     async def download(self, job_id: str, index: int, path: Path) -> None:
-        """Fetch image `index` of a job that succeeded into `path`, whole or not at all."""
+        """Write image `index` of a job that succeeded to `path`; after an error there is no file."""
         partial = path.with_name(f".{path.name}.{secrets.token_hex(4)}.partial")
         try:
             async with self._http.stream(f"/v1/jobs/{job_id}/result?index={index}") as response:
-                await _raise_for(response)
+                await _raise_for_status(response)
                 with partial.open("wb") as file:
                     async for chunk in response.aiter_bytes():
                         file.write(chunk)
             os.replace(partial, path)
         except httpx.TransportError as error:
-            raise ServerUnavailable(f"{self.server} does not answer ({error})") from error
+            raise ServerUnavailable(f"{self.server} does not respond ({error})") from error
         finally:
             partial.unlink(missing_ok=True)
+
+    async def _job(self, method: str, path: str, options: RequestOptions = NO_OPTIONS) -> JobResource:
+        response = await self._http.request(method, path, options)
+        return decode(JobResource, response.content)
 
     async def _stream_events(self, job_id: str, after: int) -> AsyncGenerator[EventResource]:
         headers = {"accept": "text/event-stream", "last-event-id": str(after)}
         try:
             async with self._http.stream(f"/v1/jobs/{job_id}/events", headers) as response:
-                await _raise_for(response)
+                await _raise_for_status(response)
                 async for message in EventSource(response).aiter_sse():
                     yield decode(EventResource, message.data)
         except (httpx.TransportError, SSEError) as error:
-            raise ServerUnavailable(f"{self.server} does not answer ({error!r})") from error
+            raise ServerUnavailable(f"{self.server} does not respond ({error!r})") from error
         raise ServerUnavailable(f"{self.server} closed the stream of events")
 
 
-async def _raise_for(response: httpx.Response) -> None:
+async def _raise_for_status(response: httpx.Response) -> None:
     if not response.is_error:
         return
     await response.aread()
     if response.is_server_error:
-        raise ServerUnavailable(f"{response.request.url} answered {response.status_code}")
+        raise ServerUnavailable(f"{response.request.url} responded with {response.status_code}")
     raise error_from(response)

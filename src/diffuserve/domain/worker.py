@@ -1,4 +1,4 @@
-"""What workers and the control plane say to each other. The client and the API share these shapes."""
+"""Messages between workers and the control plane, shared by the client and the API."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -9,21 +9,23 @@ from diffuserve.domain.errors import InvalidParams
 from diffuserve.domain.job import Band, JobError, JobResult, Phase
 from diffuserve.domain.resources.base import Resource
 
-_HEARTBEATS_A_LEASE = 3
+_HEARTBEATS_PER_LEASE = 3
 
 
 class WorkerState(StrEnum):
+    """State of a worker, by its own report; `LOST` is set by the control plane alone."""
+
     INITIALIZING = "initializing"
     READY = "ready"
     OCCUPIED = "occupied"
     DRAINING = "draining"
     STALLED = "stalled"
-    LOST = "lost"  # said by the control plane of a worker that it no longer hears
+    LOST = "lost"  # its heartbeats have stopped
 
 
 @dataclass(frozen=True, kw_only=True)
 class ModelOffer:
-    """A model that a worker serves: its `ModelSpec`, and the `CostFit` to start from, as dicts."""
+    """Model that a worker serves: its `ModelSpec`, and the `CostFit` to start from, as dicts."""
 
     spec: Mapping[str, Any]
     fit: Mapping[str, Any] | None = None
@@ -31,10 +33,10 @@ class ModelOffer:
 
 @dataclass(frozen=True, kw_only=True)
 class WorkerReport:
-    """A worker's condition, sent with every heartbeat. `timestamp` is the worker's own clock.
+    """Condition of a worker, sent with every heartbeat. `timestamp` is in seconds by the worker's clock.
 
-    `image_filter` is the `FilterInfo` of what looks at its images, as a dict; `None` where nothing
-    does, and until the engine is ready.
+    `image_filter` is the `FilterInfo` of the filter that checks its images, as a dict; `None` without a
+    filter, and until the engine is ready.
     """
 
     state: WorkerState
@@ -51,7 +53,10 @@ class WorkerReport:
 
 @dataclass(frozen=True, kw_only=True)
 class Registration:
-    """A worker's first words. `price_per_hour` in any one currency; `is_spot` may vanish at short notice."""
+    """First message of a worker. `price_per_hour` is in the operator's currency.
+
+    `is_spot` marks a machine that its provider may reclaim at short notice.
+    """
 
     models: tuple[ModelOffer, ...]
     report: WorkerReport
@@ -63,9 +68,9 @@ class Registration:
 
 @dataclass(frozen=True)
 class Registered:
-    """The control plane's answer: the worker's id and the times that both go by, in seconds.
+    """Response to a registration: the worker's id and the timing of leases and heartbeats, in seconds.
 
-    `asks_for_upload_urls`: finished files go straight to a bucket, each by a URL of its own.
+    If `asks_for_upload_urls`, the worker requests a URL for each finished file and uploads it to a bucket.
     """
 
     worker_id: str
@@ -75,19 +80,19 @@ class Registered:
 
 
 def check_times(lease_seconds: float, heartbeat_seconds: float) -> None:
-    """Raises `InvalidParams` where one late heartbeat would lose a lease."""
-    if lease_seconds < _HEARTBEATS_A_LEASE * heartbeat_seconds:
+    """Raise `InvalidParams` if a single late heartbeat could let a lease expire."""
+    if lease_seconds < _HEARTBEATS_PER_LEASE * heartbeat_seconds:
         raise InvalidParams(
             "heartbeat_seconds",
             heartbeat_seconds,
             f"must be at most a third of lease_seconds ({lease_seconds:g}), "
-            "so that one that is late loses no job",
+            "so that a late heartbeat loses no job",
         )
 
 
 @dataclass(frozen=True, kw_only=True)
 class Worker:
-    """A worker as the store knows it."""
+    """Worker as it is stored. Times are seconds since the epoch by the store's clock."""
 
     id: str
     name: str
@@ -105,9 +110,10 @@ class Worker:
 
 @dataclass(frozen=True, kw_only=True)
 class Claim:
-    """Room for work: at most `num_jobs`, together at most `num_tokens` a step (but always one job).
+    """Request for leases: at most `num_jobs`, with at most `num_tokens` per step in all.
 
-    The same `claim_id` gets the same leases again, so a lost answer loses nothing.
+    A single job may exceed `num_tokens`. The same `claim_id` gets the same leases again, so a lost response
+    loses no job.
     """
 
     claim_id: str
@@ -119,9 +125,10 @@ class Claim:
 
 @dataclass(frozen=True, kw_only=True)
 class Lease:
-    """The right to run a job until it expires, proven by `lease_token` in every write.
+    """Right to run a job for `lease_seconds`, proven by `lease_token` in every write.
 
-    An engine died while it was at a job that `is_suspect`: such a job runs alone.
+    A job `is_suspect` if an engine died while running it; such a job runs alone. `timeout` is in seconds,
+    `cost_seconds` are the predicted device-seconds.
     """
 
     job_id: str
@@ -149,7 +156,7 @@ class ClaimedLeases(Resource):
 
 @dataclass(frozen=True, kw_only=True)
 class HeldLease:
-    """A lease that a worker holds and wants to keep, and how far its job is."""
+    """Lease to renew, and the progress of its job."""
 
     job_id: str
     lease_token: int
@@ -160,7 +167,7 @@ class HeldLease:
 
 @dataclass(frozen=True, kw_only=True)
 class Heartbeat:
-    """`held` leases are renewed; those not named run out. `fits` are `CostFit`s by model."""
+    """Periodic message of a worker. Leases not in `held` expire. `fits` are `CostFit`s by model, as dicts."""
 
     report: WorkerReport
     held: tuple[HeldLease, ...] = ()
@@ -169,19 +176,20 @@ class Heartbeat:
 
 @dataclass(frozen=True, kw_only=True)
 class ControlCommands:
-    """What the control plane wants of a worker: jobs to cancel, leases that are lost, to drain."""
+    """Commands to a worker: jobs to cancel, leases that it has lost, and whether to drain."""
 
     cancel: tuple[str, ...] = ()
     lost: tuple[str, ...] = ()
     drain: bool = False
 
     def __bool__(self) -> bool:
+        """Return whether there is any command."""
         return bool(self.cancel or self.lost or self.drain)
 
 
 @dataclass(frozen=True, kw_only=True)
 class ProgressReport:
-    """News of a running job for whoever watches it. `preview` is a PNG in base64."""
+    """Progress of a running job, for clients that watch it. `preview` is a PNG in base64."""
 
     lease_token: int
     phase: Phase
@@ -193,7 +201,7 @@ class ProgressReport:
 
 @dataclass(frozen=True, kw_only=True)
 class Completion:
-    """The end of a job that went well. `actual_seconds` are the device-seconds that it took."""
+    """Success of a job. `actual_seconds` are the device-seconds that it took."""
 
     lease_token: int
     result: JobResult
@@ -202,7 +210,7 @@ class Completion:
 
 @dataclass(frozen=True, kw_only=True)
 class Failure:
-    """The end of an attempt that went wrong; a retryable one is tried again, a few times."""
+    """Failure of an attempt; the job is retried a few times if the error is retryable."""
 
     lease_token: int
     error: JobError
@@ -210,19 +218,16 @@ class Failure:
 
 
 class ReleaseCause(StrEnum):
-    """Why a worker hands a job back.
+    """Reason for a worker to release a job. Only `WORKER_LOST` counts towards the limit of lost workers."""
 
-    On purpose, or because its engine died of another job, which are free; or because its engine died.
-    """
-
-    DRAIN = "drain"
-    BYSTANDER = "bystander"
-    WORKER_LOST = "worker_lost"
+    DRAIN = "drain"  # the worker is leaving
+    BYSTANDER = "bystander"  # its engine died while running another job
+    WORKER_LOST = "worker_lost"  # its engine died
 
 
 @dataclass(frozen=True, kw_only=True)
 class Release:
-    """`is_suspect`: the engine died while it was at this job."""
+    """Return of a job to the queue. The job `is_suspect` if the engine died while running it."""
 
     lease_token: int
     cause: ReleaseCause = ReleaseCause.DRAIN
@@ -231,7 +236,7 @@ class Release:
 
 @dataclass(frozen=True)
 class LeaseOutcome:
-    """What became of a job after a worker's last word on it."""
+    """Status of a job after its worker has completed, failed or released it."""
 
     job_id: str
     status: str

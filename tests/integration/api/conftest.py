@@ -51,7 +51,7 @@ def make_app(
 
 @pytest.fixture
 def app(make_app: Callable[[ApiConfig], FastAPI]) -> FastAPI:
-    return make_app(ApiConfig(look_seconds=0.2))
+    return make_app(ApiConfig(poll_seconds=0.2))
 
 
 @pytest.fixture

@@ -75,7 +75,7 @@ async def app(
 ) -> AsyncGenerator[FastAPI]:
     judge = PolicyFilter(POLICY, classifier, is_open_when_down=is_open_when_down)
     processor = PromptProcessor(judge, expander)
-    yield create_app(store, artifacts, bus, ApiConfig(look_seconds=0.2), None, processor)
+    yield create_app(store, artifacts, bus, ApiConfig(poll_seconds=0.2), None, processor)
     await processor.close()
 
 

@@ -45,7 +45,7 @@ BOUNDED = settings(
     database=None,
     suppress_health_check=list(HealthCheck),
 )
-SHORT = ApiConfig(longest_wait_seconds=0.05, longest_poll_seconds=0.05, look_seconds=0.05)
+SHORT = ApiConfig(longest_wait_seconds=0.05, longest_poll_seconds=0.05, poll_seconds=0.05)
 
 
 @dataclass

@@ -47,7 +47,7 @@ def timeout_seconds() -> float:
 def app(make_app: Callable[[ApiConfig], FastAPI], timeout_seconds: float) -> FastAPI:
     return make_app(
         ApiConfig(
-            look_seconds=0.02, webhook_allowed_networks=LOOPBACK, webhook_timeout_seconds=timeout_seconds
+            poll_seconds=0.02, webhook_allowed_networks=LOOPBACK, webhook_timeout_seconds=timeout_seconds
         )
     )
 
@@ -189,7 +189,7 @@ async def test_it_is_given_up_in_the_end_and_can_be_redelivered(
     await draw(http, worker, receiver.url)
     delivery = await settled(http, "failed")
     assert (delivery["num_attempts"], delivery["last_status"]) == (4, 503)
-    assert delivery["last_error"] == "answered 503"
+    assert delivery["last_error"] == "responded with 503"
 
     [endpoint] = (await http.get("/v1/webhooks")).json()["data"]
     again = await http.post(f"/v1/webhooks/{endpoint['id']}/deliveries/{delivery['id']}/redeliver")
@@ -283,7 +283,7 @@ async def test_a_name_that_leads_inside_is_not_called(
     make_app: Callable[[ApiConfig], FastAPI], worker: HandWorker, receiver: WebhookReceiver
 ) -> None:
     """Also where the name leads outside at first, and inside when it is called."""
-    app = make_app(ApiConfig(look_seconds=0.02))
+    app = make_app(ApiConfig(poll_seconds=0.02))
     guarded = GuardedHttpClient(app.state.services.address_policy, resolve=always("127.0.0.1"))
     transport = httpx.ASGITransport(app)
     async with (

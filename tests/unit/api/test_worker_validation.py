@@ -71,11 +71,11 @@ def test_a_fit_that_cannot_price_a_job_is_refused(fit: dict[str, Any]) -> None:
         check_heartbeat(Heartbeat(report=REPORT, fits={"hand": fit}))
 
 
-def test_a_worker_that_speaks_is_not_lost() -> None:
+def test_a_worker_cannot_report_itself_as_lost() -> None:
     lost = WorkerReport(state=WorkerState.LOST)
-    with pytest.raises(InvalidParams, match="not lost"):
+    with pytest.raises(InvalidParams, match="cannot report itself as lost"):
         check_heartbeat(Heartbeat(report=lost))
-    with pytest.raises(InvalidParams, match="not lost"):
+    with pytest.raises(InvalidParams, match="cannot report itself as lost"):
         check_registration(replace(registration(SPEC), report=lost))
 
 

@@ -101,7 +101,7 @@ def test_a_server_that_is_away_is_one_clear_line(
     monkeypatch.setattr("diffuserve.cli.connect.PATIENCE_SECONDS", 0.1)
     assert run(monkeypatch, *command, "--server", "http://127.0.0.1:1") == 1
     errors = capsys.readouterr().err
-    assert errors.startswith("error: http://127.0.0.1:1 does not answer")
+    assert errors.startswith("error: http://127.0.0.1:1 does not respond")
     assert len(errors.splitlines()) == 1
 
 

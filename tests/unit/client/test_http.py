@@ -7,7 +7,7 @@ from collections.abc import Callable
 import httpx
 import pytest
 
-from diffuserve.client.http import HttpTransport
+from diffuserve.client.http import HttpTransport, RequestOptions
 from diffuserve.domain.errors import DiffuserveError, Forbidden, LeaseLost, ServerRefused, ServerUnavailable
 from support.waiting import HANG_SECONDS
 
@@ -76,7 +76,7 @@ async def test_a_long_poll_may_be_held_open_for_longer() -> None:
 
     http = transport(handler)
     await http.request("GET", "/v1/jobs")
-    await http.request("GET", "/v1/jobs", wait_seconds=25.0)
+    await http.request("GET", "/v1/jobs", RequestOptions(wait_seconds=25.0))
     assert timeouts[1] == timeouts[0] + 25
     await http.close()
 

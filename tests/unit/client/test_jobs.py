@@ -82,7 +82,7 @@ async def test_a_server_that_is_away_is_said_to_be() -> None:
         raise httpx.ConnectError("connection refused")
 
     async with client(handler, patience_seconds=0.2) as http:
-        with pytest.raises(ServerUnavailable, match="http://server does not answer"):
+        with pytest.raises(ServerUnavailable, match="http://server does not respond"):
             await http.get("j1")
 
 

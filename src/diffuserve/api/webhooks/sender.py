@@ -66,7 +66,7 @@ class WebhookSender:
     async def _wait_for_work(self, hints: Subscription) -> None:
         """Wait for a new message, for the end of an attempt, or for the next poll."""
         waits = [
-            asyncio.ensure_future(hints.get(self._services.config.look_seconds)),
+            asyncio.ensure_future(hints.get(self._services.config.poll_seconds)),
             asyncio.ensure_future(self._attempt_ended.wait()),
         ]
         try:
