@@ -20,7 +20,7 @@ CAT = {"input": {"prompt": "a cat"}}
 @pytest.fixture
 def app(make_app: Callable[[ApiConfig], FastAPI]) -> FastAPI:
     """Look for changes so seldom that only the event bus tells of them."""
-    return make_app(ApiConfig(look_seconds=1_000.0))
+    return make_app(ApiConfig(poll_seconds=1_000.0))
 
 
 async def submit(http: httpx.AsyncClient) -> str:
