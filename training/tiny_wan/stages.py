@@ -1,0 +1,71 @@
+"""The stages of tiny-wan's training, in order."""
+
+import argparse
+import sys
+from pathlib import Path
+
+import torch
+
+import caption_encoder
+import video_autoencoder
+import video_denoiser
+from assemble_wan import assemble_wan
+from checkpoints import adopt_checkpoint, write_checkpoint
+from clip_latents import encode_all
+from loop import Stopped
+from words import load_tokenizer
+
+DESCRIPTION = "Train tiny-wan from nothing, stage by stage; stop and go on at any time."
+
+
+def main() -> None:
+    """Run every stage that is not done yet."""
+    arguments = parse_arguments()
+    torch.set_num_threads(arguments.threads)
+    arguments.state.mkdir(parents=True, exist_ok=True)
+    if arguments.write_checkpoint:
+        names = write_checkpoint(arguments.state, arguments.write_checkpoint)
+        print(f"wrote {', '.join(names)} to {arguments.write_checkpoint}")
+        return
+    if arguments.resume:
+        for name in adopt_checkpoint(arguments.resume, arguments.state):
+            print(f"{name}: goes on from the weights in {arguments.resume}")
+    try:
+        train(arguments)
+    except Stopped:
+        sys.exit("stopped; everything is saved, and the same command goes on")
+
+
+def train(arguments: argparse.Namespace) -> None:
+    """Train each part with the parts before it finished."""
+    state: Path = arguments.state
+    vae = video_autoencoder.train(state, arguments.vae_steps, not arguments.eager)
+    vae.requires_grad_(False)
+    tokenizer = load_tokenizer(state / "tokenizer")
+    encoder = caption_encoder.train(state, arguments.text_steps, tokenizer).requires_grad_(False)
+    latents = encode_all(vae, state, arguments.clips)
+    denoiser = video_denoiser.train(state, arguments.steps, latents, encoder, tokenizer)
+    assemble_wan(arguments.folder, state / "tokenizer", vae, encoder, denoiser)
+    print(f"assembled {arguments.folder}")
+
+
+def parse_arguments() -> argparse.Namespace:
+    """Return the command line's arguments."""
+    parser = argparse.ArgumentParser(description=DESCRIPTION)
+    parser.add_argument(
+        "--state", type=Path, default=Path("out/training_tiny_wan"), help="where stages are saved"
+    )
+    parser.add_argument(
+        "--resume", type=Path, help="a folder whose weights begin the stages that are not saved"
+    )
+    parser.add_argument(
+        "--write-checkpoint", type=Path, help="write the weights so far to this folder, and end"
+    )
+    parser.add_argument("--vae-steps", type=int, default=6_000)
+    parser.add_argument("--text-steps", type=int, default=2_000)
+    parser.add_argument("--clips", type=int, default=12_000, help="that the denoiser learns from")
+    parser.add_argument("--steps", type=int, default=10_000, help="of the denoiser")
+    parser.add_argument("--folder", type=Path, default=Path("out/tiny-wan"), help="the finished model")
+    parser.add_argument("--eager", action="store_true", help="compile nothing")
+    parser.add_argument("--threads", type=int, default=2)
+    return parser.parse_args()
