@@ -1,5 +1,7 @@
 """The schema that migrations build is the one that the code reads and writes."""
 
+from typing import Any
+
 import sqlalchemy as sa
 from alembic.autogenerate import compare_metadata
 from alembic.migration import MigrationContext
@@ -18,8 +20,41 @@ def revision(connection: sa.Connection) -> str | None:
     return MigrationContext.configure(connection).get_current_revision()
 
 
-async def test_migrations_build_the_schema(job_store: JobStore) -> None:
+async def test_a_new_database_has_the_schema(job_store: JobStore) -> None:
     assert await job_store.database.read(lambda connection: differences(connection)) == []
+
+
+async def test_migrations_build_the_schema_of_a_new_database(job_store: JobStore) -> None:
+    built = await job_store.database.read(definitions)
+    await job_store.database.write(lambda transaction: drop_all(transaction.connection))
+    await job_store.database.write(lambda transaction: migrate.upgrade(transaction.connection))
+    assert await job_store.database.read(definitions) == built
+    assert {"jobs", "alembic_version"} <= built.keys()
+    assert await job_store.database.read(lambda connection: differences(connection)) == []
+
+
+def definitions(connection: sa.Connection) -> dict[str, object]:
+    """Return what the database says of each table, whatever the order of its columns and indexes."""
+    return {name: _definition(connection, name) for name in sa.inspect(connection).get_table_names()}
+
+
+def _definition(connection: sa.Connection, table: str) -> object:
+    inspector = sa.inspect(connection)
+    columns = sorted(map(repr, inspector.get_columns(table)))
+    indexes = sorted(repr(_plain(index)) for index in inspector.get_indexes(table))
+    return columns, indexes, inspector.get_pk_constraint(table), inspector.get_table_options(table)
+
+
+def _plain(index: Any) -> dict[str, object]:
+    """Write the conditions of partial indexes out, which are objects."""
+    options = {name: str(value) for name, value in index.get("dialect_options", {}).items()}
+    return {**index, "dialect_options": options}
+
+
+def drop_all(connection: sa.Connection) -> None:
+    tables = sa.MetaData()
+    tables.reflect(connection)
+    tables.drop_all(connection)
 
 
 async def test_a_missing_index_would_be_seen(job_store: JobStore) -> None:

@@ -1,5 +1,6 @@
 """`diffuserve api`: a control plane alone; workers elsewhere connect to it."""
 
+import gc
 from contextlib import ExitStack
 
 from diffuserve.cli import options
@@ -22,6 +23,7 @@ def api(settings: Settings, no_auth: options.NoAuth = False) -> None:
     Without API keys it listens on this machine only. On PostgreSQL any number may run at a time.
     Its address goes to stdout, on one line, once it accepts requests.
     """
+    gc.disable()  # until it listens: what is imported and set up stays, and looking through it takes long
     from diffuserve.cli.http_server import run
     from diffuserve.cli.logs import log_to_stderr
     from diffuserve.cli.server import run_api

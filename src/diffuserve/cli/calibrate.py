@@ -20,6 +20,9 @@ _STEPS = (1, 2, 4)
 _ROUNDS = 3
 
 
+EXAMPLES = "Example:\n\n  diffuserve calibrate --model /models/FLUX.1-schnell"
+
+
 @options.takes_settings("model", "device", "dtype")
 def calibrate(settings: Settings) -> None:
     """Measure requests of several sizes and keep the fitted cost model for later runs.

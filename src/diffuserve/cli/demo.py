@@ -29,6 +29,8 @@ if TYPE_CHECKING:
     from diffuserve.client.jobs import Client
     from diffuserve.domain.resources.job import JobResource
 
+EXAMPLES = "Example:\n\n  diffuserve demo -o out/demo"
+
 # Prompt, width, height, steps.
 SCENES = (
     ("a large red circle on a white background", 128, 128, 6),

@@ -12,6 +12,7 @@ from rich.console import Console
 
 from diffuserve.cli import options
 from diffuserve.cli.destination import Destination
+from diffuserve.cli.exit_codes import INTERRUPTED
 from diffuserve.cli.loading import load_engine
 from diffuserve.domain.params import GenerationParams
 from diffuserve.settings import Settings
@@ -25,8 +26,6 @@ Examples:
 
   diffuserve generate "a lighthouse" --model black-forest-labs/FLUX.1-schnell -o lighthouse.png
 """
-
-INTERRUPTED = 130  # what shells report for Ctrl-C
 
 
 def parse_size(text: str | None) -> tuple[int | None, int | None]:

@@ -6,14 +6,9 @@ from typing import Annotated, Any
 
 import typer
 from pydantic import ValidationError
-from rich.console import Console
 
-from diffuserve.cli import api, jobs, keys, moderate, safety, serve, submit, worker
-from diffuserve.cli.calibrate import calibrate
-from diffuserve.cli.db import db
-from diffuserve.cli.demo import demo
-from diffuserve.cli.generate import EXAMPLES, INTERRUPTED, generate
-from diffuserve.cli.models import models
+from diffuserve.cli.exit_codes import BAD_INPUT, INTERRUPTED
+from diffuserve.cli.lazy import MARKUP, LazyCommand, lazy_group
 from diffuserve.domain.errors import (
     BandNotAllowed,
     DeviceUnavailable,
@@ -30,7 +25,6 @@ from diffuserve.domain.errors import (
 )
 from diffuserve.version import __version__
 
-BAD_INPUT = 2
 _REFUSALS = (
     BandNotAllowed,
     DeviceUnavailable,
@@ -60,22 +54,24 @@ app = typer.Typer(
     epilog=_FIRST_STEPS,
     no_args_is_help=True,
     add_completion=False,
-    rich_markup_mode="markdown",
+    rich_markup_mode=MARKUP,
     pretty_exceptions_enable=False,
+    cls=lazy_group(
+        LazyCommand("diffuserve.cli.serve", "serve"),
+        LazyCommand("diffuserve.cli.submit", "submit", needs_arguments=True),
+        LazyCommand("diffuserve.cli.jobs", "jobs"),
+        LazyCommand("diffuserve.cli.generate", "generate", needs_arguments=True),
+        LazyCommand("diffuserve.cli.models", "models"),
+        LazyCommand("diffuserve.cli.calibrate", "calibrate"),
+        LazyCommand("diffuserve.cli.demo", "demo"),
+        LazyCommand("diffuserve.cli.api", "api"),
+        LazyCommand("diffuserve.cli.worker", "worker"),
+        LazyCommand("diffuserve.cli.moderate", "moderate", needs_arguments=True),
+        LazyCommand("diffuserve.cli.keys", "keys"),
+        LazyCommand("diffuserve.cli.safety", "safety"),
+        LazyCommand("diffuserve.cli.db", "db"),
+    ),
 )
-app.command(epilog=serve.EXAMPLES)(serve.serve)
-app.command(epilog=submit.EXAMPLES, no_args_is_help=True)(submit.submit)
-app.add_typer(jobs.jobs)
-app.command(epilog=EXAMPLES, no_args_is_help=True)(generate)
-app.command()(models)
-app.command(epilog="Example:\n\n  diffuserve calibrate --model /models/FLUX.1-schnell")(calibrate)
-app.command(epilog="Example:\n\n  diffuserve demo -o out/demo")(demo)
-app.command(epilog=api.EXAMPLES)(api.api)
-app.command(epilog=worker.EXAMPLES)(worker.worker)
-app.command(epilog=moderate.EXAMPLES, no_args_is_help=True)(moderate.moderate)
-app.add_typer(keys.keys)
-app.add_typer(safety.safety)
-app.add_typer(db)
 
 
 @app.callback(invoke_without_command=True)
@@ -110,5 +106,7 @@ def _setting_error(error: Mapping[str, Any]) -> str:
 
 
 def _complain(error: Exception | str, code: int) -> None:
+    from rich.console import Console  # imported only where something is shown
+
     Console(stderr=True).print(f"error: {error}", style="red", markup=False, highlight=False, soft_wrap=True)
     sys.exit(code)

@@ -24,6 +24,7 @@ class RunningServer:
 async def running_server(settings: Settings, no_auth: bool = False) -> AsyncIterator[RunningServer]:
     async with control_plane(settings, no_auth) as plane:
         gc.collect()
+        gc.enable()
         gc.freeze()  # what was imported stays: looking through it again would hold requests up for 0.1 s
         if not (plane.has_auth or no_auth or is_loopback(settings.host)):
             raise InvalidParams(

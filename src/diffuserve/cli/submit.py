@@ -10,7 +10,8 @@ from rich.console import Console
 
 from diffuserve.cli import options
 from diffuserve.cli.destination import Destination
-from diffuserve.cli.generate import INTERRUPTED, parse_size
+from diffuserve.cli.exit_codes import INTERRUPTED
+from diffuserve.cli.generate import parse_size
 from diffuserve.domain.job import Band, JobStatus
 from diffuserve.domain.params import GenerationParams
 from diffuserve.settings import Settings

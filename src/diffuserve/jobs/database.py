@@ -7,22 +7,23 @@ the commit, so the same plain statements are right on both.
 
 import asyncio
 import logging
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
 from dataclasses import dataclass, field
-from typing import Any, Protocol, TypeVar
+from typing import TYPE_CHECKING, Any, Protocol, TypeVar
 
-import asyncpg
 import sqlalchemy as sa
-from sqlalchemy.dialects import postgresql, sqlite
 from sqlalchemy.exc import DBAPIError
 from sqlalchemy.exc import TimeoutError as PoolTimeout
-from sqlalchemy.ext.asyncio import create_async_engine
 
 from diffuserve.backoff import Backoff, retry
 from diffuserve.domain.errors import InvalidParams, ServerUnavailable
 from diffuserve.domain.job import JobStatus
 from diffuserve.jobs.config import StoreConfig
+
+if TYPE_CHECKING:
+    from sqlalchemy.dialects import postgresql, sqlite
 
 log = logging.getLogger(__name__)
 
@@ -65,8 +66,12 @@ class Transaction:
     def upsert(self, table: sa.Table) -> "postgresql.Insert | sqlite.Insert":
         """An insert that knows `on_conflict_do_update`; both dialects spell it alike."""
         if self.connection.dialect.name == "sqlite":
-            return sqlite.insert(table)
-        return postgresql.insert(table)
+            from sqlalchemy.dialects.sqlite import insert as insert_into_sqlite
+
+            return insert_into_sqlite(table)
+        from sqlalchemy.dialects.postgresql import insert  # SQLite starts faster without
+
+        return insert(table)
 
 
 class Backend(Protocol):
@@ -112,6 +117,8 @@ class Postgresql:
     now = "SELECT extract(epoch from clock_timestamp())::float8"
 
     def __init__(self, url: sa.URL) -> None:
+        from sqlalchemy.ext.asyncio import create_async_engine  # SQLite starts faster without
+
         self._engine = create_async_engine(
             url.set(drivername="postgresql+asyncpg"),
             pool_size=16,
@@ -130,12 +137,14 @@ class Postgresql:
             connection.exec_driver_sql(f"SELECT pg_advisory_xact_lock({_LOCK})")
             return work(connection)
 
-        async with self._engine.begin() as connection:
-            return await connection.run_sync(locked)
+        with _wrapped_errors():
+            async with self._engine.begin() as connection:
+                return await connection.run_sync(locked)
 
     async def read(self, work: Callable[[sa.Connection], T]) -> T:
-        async with self._reader.connect() as connection:
-            return await connection.run_sync(work)
+        with _wrapped_errors():
+            async with self._reader.connect() as connection:
+                return await connection.run_sync(work)
 
     async def close(self) -> None:
         await self._engine.dispose()
@@ -214,10 +223,8 @@ def _pause(error: Exception) -> float | None:
 
 def is_unavailable(error: BaseException) -> bool:
     """Whether the database is away or too busy, rather than asked for something wrong."""
-    if isinstance(error, OSError | PoolTimeout | asyncpg.InterfaceError):
+    if isinstance(error, OSError | PoolTimeout):
         return True
-    if isinstance(error, asyncpg.PostgresError):  # raised bare while connecting
-        return (error.sqlstate or "").startswith(_AWAY)
     if not isinstance(error, DBAPIError):
         return False
     state = getattr(error.orig, "sqlstate", None) or ""
@@ -227,6 +234,18 @@ def is_unavailable(error: BaseException) -> bool:
         or state.startswith(_AWAY)
         or any(words in said for words in ("database is locked", "connection is closed"))
     )
+
+
+@contextmanager
+def _wrapped_errors() -> Iterator[None]:
+    """Wrap the errors that asyncpg raises bare while it connects, as SQLAlchemy wraps the others."""
+    import asyncpg
+
+    try:
+        yield
+    except (asyncpg.PostgresError, asyncpg.InterfaceError) as error:
+        is_closed = isinstance(error, asyncpg.InterfaceError)
+        raise DBAPIError(None, None, error, connection_invalidated=is_closed) from error
 
 
 def _sqlite_engine(url: sa.URL, begin: str) -> sa.Engine:

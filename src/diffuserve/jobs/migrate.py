@@ -1,25 +1,51 @@
-"""Bringing a database's schema up to date, by Alembic's migrations."""
+"""The schema of a database, built at once or brought up to date by Alembic's migrations."""
 
 from pathlib import Path
 
 import sqlalchemy as sa
 
 from diffuserve.jobs.database import Database
+from diffuserve.jobs.schema import metadata
 
 HEAD = "0003"
-"""The newest migration; a database that is there already needs no look at the others."""
+"""The newest migration. A database that has it needs neither the others nor Alembic."""
 
+# As Alembic makes it.
+_VERSIONS = sa.Table(
+    "alembic_version",
+    sa.MetaData(),
+    sa.Column("version_num", sa.String(32), nullable=False),
+    sa.PrimaryKeyConstraint("version_num", name="alembic_version_pkc"),
+)
 _FOLDER = Path(__file__).with_name("migrations")
 
 
 async def migrate(database: Database) -> None:
-    """Runs what is missing, under the write lock, so that replicas may start together."""
-    if await _revision(database) == HEAD:
+    """Build the schema, or run the migrations that are missing.
+
+    Both happen under the write lock, so that replicas may start together.
+    """
+    if await database.read(_read_revision) == HEAD:
         return
-    await database.write(lambda transaction: _upgrade(transaction.connection))
+    await database.write(lambda transaction: _bring_up_to_date(transaction.connection))
 
 
-def _upgrade(connection: sa.Connection) -> None:
+def _bring_up_to_date(connection: sa.Connection) -> None:
+    if sa.inspect(connection).has_table(_VERSIONS.name):
+        upgrade(connection)
+    else:
+        build(connection)
+
+
+def build(connection: sa.Connection) -> None:
+    """Create the newest schema in an empty database, without the way there."""
+    metadata.create_all(connection)
+    _VERSIONS.create(connection)
+    connection.execute(_VERSIONS.insert().values(version_num=HEAD))
+
+
+def upgrade(connection: sa.Connection) -> None:
+    """Run the migrations that the database lacks."""
     from alembic import command  # takes a while to import, and is seldom needed
     from alembic.config import Config
 
@@ -29,11 +55,7 @@ def _upgrade(connection: sa.Connection) -> None:
     command.upgrade(config, "head")
 
 
-async def _revision(database: Database) -> str | None:
-    return await database.read(_read_revision)
-
-
 def _read_revision(connection: sa.Connection) -> str | None:
-    if not sa.inspect(connection).has_table("alembic_version"):
+    if not sa.inspect(connection).has_table(_VERSIONS.name):
         return None
-    return connection.execute(sa.text("SELECT version_num FROM alembic_version")).scalar()
+    return connection.execute(sa.select(_VERSIONS.c.version_num)).scalar()

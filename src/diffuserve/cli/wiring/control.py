@@ -6,7 +6,6 @@ from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-import asyncpg
 from sqlalchemy.exc import SQLAlchemyError
 
 from diffuserve.cli.wiring.safety import open_prompts
@@ -70,7 +69,7 @@ async def open_store(settings: Settings, bus: EventBus | None = None) -> AsyncIt
     store = JobStore(settings.store_url, bus or MemoryEventBus(), settings.store_config)
     try:
         await store.open()
-    except (OSError, SQLAlchemyError, asyncpg.PostgresError) as error:
+    except (OSError, SQLAlchemyError) as error:
         raise ServerUnavailable(f"cannot open the database: {_first_line(error)}") from error
     try:
         yield store
