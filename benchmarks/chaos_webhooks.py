@@ -15,7 +15,7 @@ from chaos_audit import Records
 from diffuserve.domain.job import FINAL_STATUSES
 from diffuserve.domain.webhook import DeliveryStatus
 from diffuserve.jobs import schema
-from support.http_request import Asked
+from support.http_request import ReceivedRequest
 from support.webhook_receiver import WebhookReceiver
 
 jobs, deliveries = schema.jobs, schema.webhook_deliveries
@@ -68,7 +68,7 @@ class WebhookLog:
         for received in new:
             self._note(received)
 
-    def _note(self, received: Asked) -> None:
+    def _note(self, received: ReceivedRequest) -> None:
         try:
             told = self._signature.verify(received.body, dict(received.headers))
         except WebhookVerificationError:

@@ -10,13 +10,13 @@ import pytest
 from diffuserve.domain.errors import ArtifactNotFound, ServerUnavailable
 from diffuserve.storage.base import ArtifactStore, StoredFile
 from diffuserve.storage.opening import open_artifacts
-from support.faulty_proxy import Answer, CutAnswer, CutRequest, Delay, Fault, FaultyProxy
+from support.faulty_proxy import CutRequest, CutResponse, Delay, Fault, FaultyProxy, Respond
 from support.s3 import S3Server, bucket_at
 from support.waiting import HANG_SECONDS
 
 KEY = "job/1/0.png"
 IMAGE = bytes(range(256)) * 1_000
-FAULTS = [(Answer(503), Answer(500), Answer(503)), (CutAnswer(),), (CutRequest(), CutAnswer())]
+FAULTS = [(Respond(503), Respond(500), Respond(503)), (CutResponse(),), (CutRequest(), CutResponse())]
 NAMES = ["503", "answer cut", "request cut"]
 
 
@@ -89,7 +89,7 @@ async def test_a_deletion_that_broke_off_is_done_by_the_next(
         await _size(behind)
 
 
-@pytest.mark.parametrize("fault", [Answer(500), Answer(403), CutAnswer(), CutRequest()], ids=repr)
+@pytest.mark.parametrize("fault", [Respond(500), Respond(403), CutResponse(), CutRequest()], ids=repr)
 @pytest.mark.parametrize("act", ACTS, ids=lambda act: act.__name__)
 async def test_trouble_that_lasts_is_said(
     proxy: FaultyProxy, bucket: str, behind: ArtifactStore, act: Act, fault: Fault
@@ -114,10 +114,10 @@ async def test_a_bucket_that_hangs_is_not_waited_for(
 async def test_a_slow_answer_within_the_limit_is_waited_for(proxy: FaultyProxy, store: ArtifactStore) -> None:
     proxy.fail_next(Delay(0.3))
     await _put(store)
-    assert len(proxy.asked) == 1
+    assert len(proxy.requests) == 1
 
 
-@pytest.mark.parametrize("fault", [CutRequest(), Answer(500)], ids=repr)
+@pytest.mark.parametrize("fault", [CutRequest(), Respond(500)], ids=repr)
 @pytest.mark.parametrize("content", [IMAGE, IMAGE * 40], ids=["in one request", "in parts"])
 async def test_a_put_that_broke_off_leaves_what_was_there(
     proxy: FaultyProxy, bucket: str, behind: ArtifactStore, content: bytes, fault: Fault
@@ -132,7 +132,7 @@ async def test_a_put_that_broke_off_leaves_what_was_there(
 
 
 async def test_a_url_is_signed_without_the_bucket(proxy: FaultyProxy, store: ArtifactStore) -> None:
-    proxy.always = Answer(500)
+    proxy.always = Respond(500)
     assert await store.download_url(KEY, 60)
     assert await store.upload_url(KEY, 60)
-    assert proxy.asked == []
+    assert proxy.requests == []

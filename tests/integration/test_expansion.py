@@ -31,19 +31,19 @@ async def test_a_prompt_is_expanded(elsewhere: ScriptedServer, expander: ChatExp
     elsewhere.always = LONG
     expansion = await expander.expand("a cat", 2**63 - 1)
     assert expansion == Expansion("A cat on a sofa, in warm light.", ExpansionOutcome.EXPANDED)
-    [asked] = elsewhere.asked
-    assert (asked.method, asked.path) == ("POST", "/v1/chat/completions")
-    assert asked.headers["authorization"] == f"Bearer {KEY}"
-    assert asked.json["messages"][1] == {"role": "user", "content": "a cat"}
-    assert 0 <= asked.json["seed"] < 2**31
-    assert {"model", "temperature", "max_tokens"} <= asked.json.keys()
+    [request] = elsewhere.requests
+    assert (request.method, request.path) == ("POST", "/v1/chat/completions")
+    assert request.headers["authorization"] == f"Bearer {KEY}"
+    assert request.json["messages"][1] == {"role": "user", "content": "a cat"}
+    assert 0 <= request.json["seed"] < 2**31
+    assert {"model", "temperature", "max_tokens"} <= request.json.keys()
 
 
 async def test_the_seed_is_sent(elsewhere: ScriptedServer, expander: ChatExpander) -> None:
     elsewhere.always = LONG
     for seed in (7, 7, 8):
         await expander.expand("a cat", seed)
-    assert [one.json["seed"] for one in elsewhere.asked] == [7, 7, 8]
+    assert [one.json["seed"] for one in elsewhere.requests] == [7, 7, 8]
 
 
 @pytest.mark.parametrize(
@@ -71,7 +71,7 @@ async def test_whatever_is_answered_the_prompt_comes_back(
     assert (expansion.prompt, expansion.outcome) == ("a cat", ExpansionOutcome.ERROR)
     assert expansion.message
     assert KEY not in expansion.message
-    assert {one.path for one in elsewhere.asked} == {"/v1/chat/completions"}, "no redirect is followed"
+    assert {one.path for one in elsewhere.requests} == {"/v1/chat/completions"}, "no redirect is followed"
 
 
 @pytest.mark.parametrize("reply", too_slow(LONG), ids=["late", "dripping"])
@@ -98,7 +98,7 @@ async def test_a_connection_that_is_cut_is_tried_once_more(
     elsewhere.always = LONG
     elsewhere.script.append(None)
     assert (await expander.expand("a cat", 1)).outcome is ExpansionOutcome.EXPANDED
-    assert len(elsewhere.asked) == 2
+    assert len(elsewhere.requests) == 2
 
 
 async def test_without_a_server_the_prompt_comes_back() -> None:
@@ -113,7 +113,7 @@ async def test_cookies_are_not_kept(elsewhere: ScriptedServer, expander: ChatExp
     elsewhere.always = Reply(LONG.content, headers=headers)
     for _ in range(2):
         await expander.expand("a cat", 1)
-    assert all("cookie" not in one.headers for one in elsewhere.asked)
+    assert all("cookie" not in one.headers for one in elsewhere.requests)
 
 
 async def test_a_retry_gives_the_same_text_and_asks_nobody(elsewhere: ScriptedServer) -> None:
@@ -121,7 +121,7 @@ async def test_a_retry_gives_the_same_text_and_asks_nobody(elsewhere: ScriptedSe
     elsewhere.script.extend([chat_reply("A cat, once."), chat_reply("A cat, twice.")])
     at_once = await asyncio.gather(*(cached.expand("a cat", 1) for _ in range(5)))
     assert {one.prompt for one in [*at_once, await cached.expand("a cat", 1)]} == {"A cat, once."}
-    assert len(elsewhere.asked) == 1
+    assert len(elsewhere.requests) == 1
     await cached.close()
 
 

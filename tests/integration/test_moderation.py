@@ -58,10 +58,10 @@ async def test_the_prompt_is_sent_with_the_key(elsewhere: ScriptedServer) -> Non
     classifier = ModerationClassifier(elsewhere.url, model="m", key=KEY)
     await classifier.scores("a cät\n")
     await classifier.close()
-    [asked] = elsewhere.asked
-    assert (asked.method, asked.path) == ("POST", "/v1/moderations")
-    assert asked.json == {"input": "a cät\n", "model": "m"}
-    assert asked.headers["authorization"] == f"Bearer {KEY}"
+    [request] = elsewhere.requests
+    assert (request.method, request.path) == ("POST", "/v1/moderations")
+    assert request.json == {"input": "a cät\n", "model": "m"}
+    assert request.headers["authorization"] == f"Bearer {KEY}"
 
 
 @pytest.mark.parametrize(
@@ -100,8 +100,8 @@ async def test_whatever_is_wrong_no_prompt_passes_unjudged(
         await classifier.scores("a cat")
     assert KEY not in str(error.value)
     assert error.value.retry_after > 0
-    assert {one.path for one in elsewhere.asked} == {"/v1/moderations"}, "no redirect is followed"
-    assert len(elsewhere.asked) <= 2
+    assert {one.path for one in elsewhere.requests} == {"/v1/moderations"}, "no redirect is followed"
+    assert len(elsewhere.requests) <= 2
 
 
 @pytest.mark.parametrize("reply", too_slow(FINE), ids=["late", "dripping"])

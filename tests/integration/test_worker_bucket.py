@@ -16,7 +16,7 @@ from diffuserve.domain.job import JobStatus
 from diffuserve.storage.bucket import BucketArtifactStore
 from diffuserve.worker import result_reporter
 from diffuserve.worker.agent import WorkerAgent
-from support.faulty_proxy import Answer, CutAnswer, CutRequest, FaultyProxy
+from support.faulty_proxy import CutRequest, CutResponse, FaultyProxy, Respond
 from support.plane import NULL_ENGINE, Plane, until
 from support.s3 import S3Server, bucket_at
 from support.waiting import HANG_SECONDS, eventually
@@ -73,10 +73,10 @@ async def test_images_go_to_the_bucket_and_outlive_its_troubles(
         assert [one["Key"] for one in stored] == [f"results/{job['id']}/1/0.png"]
         assert not [name for name in agent.environ() if name.startswith("AWS")]
 
-        proxy.always = Answer(500)
+        proxy.always = Respond(500)
         late = (await http.post("/v1/jobs", json=STAR)).json()
         await eventually(lambda: len(uploads(proxy, late)) >= 2)
-        proxy.fail_next(CutRequest(), CutAnswer())
+        proxy.fail_next(CutRequest(), CutResponse())
         proxy.always = None
         assert (await finished(http, late))["attempt"] == 1
         assert len(uploads(proxy, late)) >= 5, "two were answered 500, two were cut, and one arrived"
@@ -84,7 +84,7 @@ async def test_images_go_to_the_bucket_and_outlive_its_troubles(
 
 
 def uploads(proxy: FaultyProxy, job: dict[str, Any]) -> list[str]:
-    return [path for method, path in proxy.asked if method == "PUT" and job["id"] in path]
+    return [path for method, path in proxy.requests if method == "PUT" and job["id"] in path]
 
 
 @pytest.fixture

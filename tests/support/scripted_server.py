@@ -1,4 +1,4 @@
-"""A server of somebody else's, which answers as it is told to: also slowly, wrongly, or without end."""
+"""A server whose responses a test scripts: also slow, invalid or endless ones."""
 
 import asyncio
 import json
@@ -8,18 +8,18 @@ from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from support.http_request import Asked, read_request
+from support.http_request import ReceivedRequest, read_request
 
 _PIECE = b"x" * 65_536
 
 
 @dataclass(frozen=True)
 class Reply:
-    """One answer. `content` is JSON, or bytes as they are.
+    """A response. `content` is a JSON value, or bytes to be sent as they are.
 
-    The head comes after `delay_seconds`, then the content, in pieces of one byte with `drip_seconds`
-    between them where that is set. With `is_cut` the connection ends halfway through the content; with
-    `is_endless` the content is followed by more and more.
+    The head is sent after `delay_seconds`, then the content; with `drip_seconds` byte by byte, with this
+    pause before each. With `is_cut` the connection closes halfway through the content; with `is_endless`
+    more bytes follow without end.
     """
 
     content: Any = b""
@@ -32,38 +32,39 @@ class Reply:
 
     @property
     def body(self) -> bytes:
+        """The content as it is sent."""
         return self.content if isinstance(self.content, bytes) else json.dumps(self.content).encode()
 
 
 @dataclass
 class ScriptedServer:
-    """Answers with `script`'s replies in turn, then with `always`. `None` in it cuts the line at once."""
+    """Sends the replies in `script`, then `always`. `None` closes the connection without a response."""
 
     port: int = 0
     always: Reply | None = None
     script: deque[Reply | None] = field(default_factory=deque)
-    asked: list[Asked] = field(default_factory=list)
+    requests: list[ReceivedRequest] = field(default_factory=list)
     num_sent: int = 0
-    """Bytes of content, as far as the other side took them."""
+    """Number of bytes of content that the client accepted."""
 
     @property
     def url(self) -> str:
         return f"http://127.0.0.1:{self.port}"
 
-    async def answer(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+    async def serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         try:
-            while asked := await read_request(reader):
-                self.asked.append(asked)
+            while request := await read_request(reader):
+                self.requests.append(request)
                 reply = self.script.popleft() if self.script else self.always
                 if reply is None or not await self._send(reply, writer):
                     return
         except (ConnectionError, asyncio.IncompleteReadError):
-            pass  # the client went away
+            pass  # the client disconnected
         finally:
             writer.close()
 
     async def _send(self, reply: Reply, writer: asyncio.StreamWriter) -> bool:
-        """Whether the connection goes on."""
+        """Send a reply; return whether the connection stays open."""
         await asyncio.sleep(reply.delay_seconds)
         writer.write(_head(reply))
         body = reply.body[: len(reply.body) // 2] if reply.is_cut else reply.body
@@ -82,7 +83,7 @@ class ScriptedServer:
 
 @asynccontextmanager
 async def scripted() -> AsyncGenerator[ScriptedServer]:
-    """On a free port of this machine; connections that are still open end with the block."""
+    """Run a server on a free port of this machine; the end of the block closes open connections."""
     scripted_server, open_connections = ScriptedServer(), set[asyncio.Task[Any]]()
 
     async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
@@ -91,7 +92,7 @@ async def scripted() -> AsyncGenerator[ScriptedServer]:
         open_connections.add(task)
         task.add_done_callback(open_connections.discard)
         with suppress(asyncio.CancelledError):  # asyncio of Python 3.11 would log it
-            await scripted_server.answer(reader, writer)
+            await scripted_server.serve(reader, writer)
 
     server = await asyncio.start_server(serve, "127.0.0.1", 0)
     scripted_server.port = server.sockets[0].getsockname()[1]
@@ -109,21 +110,24 @@ def too_slow(reply: Reply) -> list[Reply]:
 
 
 def chat_reply(text: str | None, *, finish_reason: str = "stop", refusal: str | None = None) -> Reply:
-    """As the chat completions API has it."""
+    """Return a response of the chat completions API."""
     message = {"role": "assistant", "content": text, "refusal": refusal}
     choice = {"index": 0, "message": message, "finish_reason": finish_reason}
     return Reply({"object": "chat.completion", "choices": [choice]})
 
 
 def moderation_reply(scores: Mapping[str, Any]) -> Reply:
-    """As OpenAI's moderation API has it."""
+    """Return a response of OpenAI's moderation API."""
     result = {"flagged": False, "categories": {}, "category_scores": dict(scores)}
     return Reply({"id": "modr-1", "model": "m", "results": [result]})
 
 
 def _head(reply: Reply) -> bytes:
     length = [] if reply.is_endless else [f"content-length: {len(reply.body)}"]
-    lines = [f"HTTP/1.1 {reply.status} Said", *(f"{name}: {said}" for name, said in reply.headers.items())]
+    lines = [
+        f"HTTP/1.1 {reply.status} Scripted",
+        *(f"{name}: {value}" for name, value in reply.headers.items()),
+    ]
     return "\r\n".join([*lines, *length, "", ""]).encode()
 
 

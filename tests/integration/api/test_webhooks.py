@@ -24,7 +24,7 @@ from diffuserve.api.webhooks.sender import WebhookSender
 from diffuserve.jobs.config import StoreConfig
 from diffuserve.jobs.store import JobStore
 from support.hand_worker import PNG, HandWorker
-from support.http_request import Asked
+from support.http_request import ReceivedRequest
 from support.waiting import HANG_SECONDS
 from support.webhook_receiver import WebhookReceiver, receiving
 
@@ -91,7 +91,7 @@ async def draw(http: httpx.AsyncClient, worker: HandWorker, url: str) -> dict[st
     return job
 
 
-async def verified(http: httpx.AsyncClient, received: Asked) -> dict[str, Any]:
+async def verified(http: httpx.AsyncClient, received: ReceivedRequest) -> dict[str, Any]:
     """What the library of Standard Webhooks lets pass."""
     secret = (await http.get("/v1/webhooks/secret")).json()["secret"]
     message: dict[str, Any] = Webhook(secret).verify(received.body, dict(received.headers))
@@ -136,7 +136,7 @@ async def test_a_message_that_was_changed_is_not_verified(
 ) -> None:
     await draw(http, worker, receiver.url)
     [received] = await receiver.wait_for(1)
-    forged = Asked("POST", "/", received.headers, received.body.replace(b"succeeded", b"failed"))
+    forged = ReceivedRequest("POST", "/", received.headers, received.body.replace(b"succeeded", b"failed"))
     with pytest.raises(WebhookVerificationError):
         await verified(http, forged)
 
