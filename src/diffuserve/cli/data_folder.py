@@ -1,4 +1,4 @@
-"""A data folder serves one server at a time."""
+"""Lock of the data folder, which serves one server at a time."""
 
 import fcntl
 import os
@@ -13,7 +13,7 @@ from diffuserve.domain.errors import InvalidParams
 def locked(folder: Path) -> Iterator[None]:
     """Hold the folder until the block, or this process, ends. Raises `InvalidParams` if another holds it.
 
-    The lock is the kernel's, so one that was killed leaves nothing to clean up.
+    The kernel owns the lock, so a killed server leaves nothing to clean up.
     """
     folder.mkdir(parents=True, exist_ok=True)
     with (folder / "server.lock").open("a+", encoding="utf-8") as file:

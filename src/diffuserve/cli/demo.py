@@ -1,4 +1,4 @@
-"""`diffuserve demo`: the whole way, from a server's start to a sheet of images."""
+"""`diffuserve demo`: a server, two tenants, a dozen jobs, and a contact sheet of their images."""
 
 import asyncio
 import itertools
@@ -51,8 +51,8 @@ _START_SECONDS = 120.0
 
 
 @dataclass(frozen=True)
-class Drawn:
-    """A job of the demo as it ended."""
+class FinishedJob:
+    """A job of the demo in its final state; `path` is the file of its image, if there is one."""
 
     tenant: str
     job: "JobResource"
@@ -63,9 +63,9 @@ def demo(
     output: Annotated[Path, typer.Option("-o", "--output", help="Folder for the images.")] = Path("out/demo"),
     engine_command: options.EngineCommand = None,
 ) -> None:
-    """Start a server, let two tenants submit a dozen jobs to it over HTTP, and show what became of them.
+    """Start a server, submit a dozen jobs of two tenants over HTTP, and show their results.
 
-    The path of the sheet with all images goes to stdout.
+    The path of the contact sheet with all images goes to stdout.
     """
     from diffuserve.cli.http_server import run
     from diffuserve.cli.local_worker import Launch
@@ -77,11 +77,11 @@ def demo(
     logging.basicConfig(filename=log, filemode="w", level=logging.INFO, force=True)
     quiet_libraries()
     with tempfile.TemporaryDirectory(dir=output, prefix="data-") as folder:
-        drawn = run(_demo(_settings(Path(folder)), output, console, Launch(engine_command, log)))
-    print_table(console, drawn)
-    succeeded = [one for one in drawn if one.job.status is JobStatus.SUCCEEDED]
+        finished = run(_demo(_settings(Path(folder)), output, console, Launch(engine_command, log)))
+    print_table(console, finished)
+    succeeded = [result for result in finished if result.job.status is JobStatus.SUCCEEDED]
     console.print(
-        f"{len(succeeded)} of {len(drawn)} jobs succeeded; {time.perf_counter() - start:.1f} s in all",
+        f"{len(succeeded)} of {len(finished)} jobs succeeded; {time.perf_counter() - start:.1f} s in all",
         highlight=False,
     )
     if succeeded:
@@ -90,14 +90,14 @@ def demo(
 
 
 def _settings(folder: Path) -> Settings:
-    """A server of the demo's own, whatever the environment says."""
+    """Return settings of the demo's own server, which the environment does not change."""
     own = {"model": "tiny-flux", "host": LOOPBACK, "port": 0, "data_dir": folder, "drain_seconds": 1.0}
     unset = ("database_url", "artifacts_url", "public_api_url", "public_base_url", "default_model")
     return Settings().model_copy(update={**own, **dict.fromkeys(unset)})
 
 
-async def _demo(settings: Settings, output: Path, console: Console, launch: "Launch") -> list[Drawn]:
-    """Start the server with a key for each tenant, draw, and stop it."""
+async def _demo(settings: Settings, output: Path, console: Console, launch: "Launch") -> list[FinishedJob]:
+    """Start a server with an API key for each tenant, run all jobs, and stop it."""
     from diffuserve.cli.local_worker import local_worker, wait_until_ready
     from diffuserve.cli.server import running_server
     from diffuserve.cli.wiring.control import open_store
@@ -114,32 +114,32 @@ async def _demo(settings: Settings, output: Path, console: Console, launch: "Lau
         clients = {
             name: await stack.enter_async_context(Client(server.address, key)) for name, key in keys.items()
         }
-        return await _draw(clients, output, console)
+        return await _run_scenes(clients, output, console)
 
 
-async def _draw(clients: "dict[str, Client]", output: Path, console: Console) -> list[Drawn]:
-    """Every scene as a job, the tenants taking turns; all are followed at once."""
+async def _run_scenes(clients: "dict[str, Client]", output: Path, console: Console) -> list[FinishedJob]:
+    """Run every scene as a job, all at the same time; the tenants take turns."""
     from diffuserve.cli.watch import JobBars
 
     tenants = itertools.cycle(clients)
     with JobBars(console) as bars:
         jobs = [
-            _draw_one(tenant, clients[tenant], params, output / f"{number:02}.png", bars)
+            _run_scene(tenant, clients[tenant], params, output / f"{number:02}.png", bars)
             for number, (tenant, params) in enumerate(zip(tenants, scenes(), strict=False), 1)
         ]
         return await asyncio.gather(*jobs)
 
 
-async def _draw_one(
+async def _run_scene(
     tenant: str, client: "Client", params: GenerationParams, path: Path, bars: "JobBars"
-) -> Drawn:
+) -> FinishedJob:
     from diffuserve.cli.watch import follow
 
     job = await follow(client, await client.submit(params), bars.show)
     if job.status is not JobStatus.SUCCEEDED:
-        return Drawn(tenant, job, None)
+        return FinishedJob(tenant, job, None)
     await client.download(job.id, 0, path)
-    return Drawn(tenant, job, path)
+    return FinishedJob(tenant, job, path)
 
 
 def scenes() -> list[GenerationParams]:
@@ -149,44 +149,49 @@ def scenes() -> list[GenerationParams]:
     ]
 
 
-def print_table(console: Console, drawn: Sequence[Drawn]) -> None:
-    """By the server's clock: how long each job waited and ran."""
+def print_table(console: Console, finished: Sequence[FinishedJob]) -> None:
+    """Print how long each job waited and ran, by the server's clock; then those that failed."""
     table = Table(box=None, header_style="bold", caption="times in seconds")
     table.add_column("prompt", no_wrap=True, max_width=24)
     table.add_column("tenant", no_wrap=True)
     for name in ("size", "steps", "queue", "run", "total"):
         table.add_column(name, justify="right", no_wrap=True)
-    for one in drawn:
-        job = one.job
-        size, steps = f"{job.input['width']}x{job.input['height']}", str(job.input["num_inference_steps"])
+    for result in finished:
+        job = result.job
+        steps = str(job.input["num_inference_steps"])
         times = (
             _seconds(job.created_at, job.started_at),
             _seconds(job.started_at, job.finished_at),
             _seconds(job.created_at, job.finished_at),
         )
-        table.add_row(escape(job.final_prompt), one.tenant, size, steps, *times)
+        table.add_row(escape(job.final_prompt), result.tenant, _size(job), steps, *times)
     console.print(table)
-    for one in drawn:
-        if one.job.status is not JobStatus.SUCCEEDED:
-            reason = f": {one.job.error.message}" if one.job.error else ""
-            console.print(f"{one.job.final_prompt!r} {one.job.status}{reason}", style="red", markup=False)
+    for result in finished:
+        job = result.job
+        if job.status is not JobStatus.SUCCEEDED:
+            reason = f": {job.error.message}" if job.error else ""
+            console.print(f"{job.final_prompt!r} {job.status}{reason}", style="red", markup=False)
 
 
-def save_sheet(drawn: Sequence[Drawn], folder: Path) -> Path:
-    """One sheet with every image, beside them."""
+def save_sheet(finished: Sequence[FinishedJob], folder: Path) -> Path:
+    """Write a contact sheet of all images into `folder`; return its path."""
     from PIL import Image
 
     from diffuserve.media.contact_sheet import contact_sheet
     from diffuserve.media.image_file import save_image
 
     images = [
-        (Image.open(one.path), f"{one.job.final_prompt} ({one.job.input['width']}x{one.job.input['height']})")
-        for one in drawn
-        if one.path is not None
+        (Image.open(result.path), f"{result.job.final_prompt} ({_size(result.job)})")
+        for result in finished
+        if result.path is not None
     ]
     path = folder / "contact_sheet.png"
     save_image(contact_sheet(images), path, {})
     return path
+
+
+def _size(job: "JobResource") -> str:
+    return f"{job.input['width']}x{job.input['height']}"
 
 
 def _seconds(start: str | None, end: str | None) -> str:

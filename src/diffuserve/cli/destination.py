@@ -1,4 +1,4 @@
-"""Where images go."""
+"""Paths of image files that commands write."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -13,7 +13,7 @@ from diffuserve.media.image_file import SUFFIXES, read_parameters
 
 @dataclass(frozen=True)
 class Destination:
-    """A folder, or a single file name that several images are numbered after."""
+    """Destination of images: a folder, or a file name, after which several images are numbered."""
 
     folder: Path
     stem: str | None
@@ -21,19 +21,19 @@ class Destination:
 
     @classmethod
     def parse(cls, output: Path) -> "Destination":
-        """`output` is a file if it has an image's suffix, else a folder."""
+        """Take `output` for a file if it has the suffix of an image format, else for a folder."""
         if output.suffix.lower() in SUFFIXES:
             return cls(output.parent, output.stem, output.suffix)
         if output.suffix and not output.is_dir():
             known = ", ".join(SUFFIXES)
-            raise typer.BadParameter(f"{output}: unknown kind of image {output.suffix!r}; known: {known}")
+            raise typer.BadParameter(f"{output}: unknown image format {output.suffix!r}; known: {known}")
         return cls(output, None, ".png")
 
     def path(self, parameters: Mapping[str, Any], number: int | None) -> Path:
-        """For the image of these parameters; `number` counts them where there are several.
+        """Return the path for the image of these parameters; `number` counts several of a named file.
 
-        A named file is replaced, as with any tool's `-o`; one named after its prompt only by the
-        same image drawn again.
+        A file named by the user is replaced, as with `-o` of any tool. A file named after its prompt is
+        replaced only by an image with the same parameters.
         """
         if self.stem is not None:
             stem = self.stem if number is None else f"{self.stem}-{number}"
@@ -43,7 +43,7 @@ class Destination:
 
 
 def _free(path: Path, parameters: Mapping[str, Any]) -> Path:
-    """The path, numbered if another image is there."""
+    """Return `path`, numbered if a different image is there."""
     candidate, number = path, 2
     while candidate.exists() and read_parameters(candidate) != parameters:
         candidate, number = path.with_stem(f"{path.stem}-{number}"), number + 1

@@ -1,4 +1,4 @@
-"""Fetching the images of a job that succeeded."""
+"""Download of the images of a job that succeeded."""
 
 import os
 import tempfile
@@ -16,7 +16,7 @@ _SUFFIXES = {"image/png": (".png",), "image/webp": (".webp",), "image/jpeg": (".
 
 
 async def fetch_images(client: Client, job: JobResource, destination: Destination) -> list[Path]:
-    """Their paths, in order; several images of a named file are numbered after it."""
+    """Download a job's images; return their paths, in order."""
     images = job.result.images if job.result else []
     destination.folder.mkdir(parents=True, exist_ok=True)
     paths = []
@@ -32,13 +32,13 @@ async def fetch_images(client: Client, job: JobResource, destination: Destinatio
 
 
 def _parameters(job: JobResource, image: ArtifactResource) -> dict[str, Any]:
-    """Of a file that carries none: what its name is made of."""
+    """Return the parameters for the name of a file that carries none."""
     seed = job.input.get("seed", 0) + image.index if image.seed is None else image.seed
     return {"prompt": job.final_prompt, "seed": seed}
 
 
 def _place(fetched: Path, image: ArtifactResource, path: Path, parameters: dict[str, Any]) -> None:
-    """Move the file as it is, or save it anew where another format is asked for."""
+    """Move the file to `path`, or convert it if the suffix asks for another format."""
     if path.suffix.lower() in _SUFFIXES.get(image.content_type, (path.suffix.lower(),)):
         os.replace(fetched, path)
         return

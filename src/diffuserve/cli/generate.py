@@ -1,21 +1,25 @@
-"""`diffuserve generate`: prompts in, image files out."""
+"""`diffuserve generate`: images from prompts, without a server."""
 
 import asyncio
 import re
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 from rich.console import Console
 
 from diffuserve.cli import options
 from diffuserve.cli.destination import Destination
-from diffuserve.cli.exit_codes import INTERRUPTED
+from diffuserve.cli.exit_codes import FAILED, INTERRUPTED
 from diffuserve.cli.loading import load_engine
 from diffuserve.domain.params import GenerationParams
 from diffuserve.settings import Settings
+
+if TYPE_CHECKING:
+    from diffuserve.cli.output import ImageWriter
+    from diffuserve.cli.run import Run
 
 EXAMPLES = """
 Examples:
@@ -29,7 +33,7 @@ Examples:
 
 
 def parse_size(text: str | None) -> tuple[int | None, int | None]:
-    """`128x96` as width and height."""
+    """Return width and height of `128x96`, in pixels. Raise `typer.BadParameter`."""
     if text is None:
         return None, None
     match = re.fullmatch(r"(-?\d+)\s*[xX×]\s*(-?\d+)", text.strip())
@@ -43,23 +47,21 @@ def parse_size(text: str | None) -> tuple[int | None, int | None]:
 )
 def generate(  # noqa: PLR0913 (a command has as many arguments as options)
     settings: Settings,
-    prompts: Annotated[list[str], typer.Argument(metavar="PROMPT…", help="What to draw; one or more.")],
-    size: Annotated[str | None, typer.Option(metavar="WxH", help="In pixels, multiples of 16.")] = None,
-    steps: Annotated[int | None, typer.Option(help="Denoising steps, 1-100.")] = None,
+    prompts: Annotated[list[str], typer.Argument(metavar="PROMPT…", help="Descriptions of images.")],
+    size: options.Size = None,
+    steps: options.Steps = None,
     seed: Annotated[
-        int | None, typer.Option(help="Of the first image; prompt i and image j add their number.")
+        int | None, typer.Option(help="Seed of the first image; prompt i and image j add their number.")
     ] = None,
-    num_images: Annotated[int, typer.Option(help="Images of each prompt.")] = 1,
-    guidance: Annotated[
-        float | None, typer.Option(help="Guidance scale, 0-20, where a model has it.")
-    ] = None,
+    num_images: options.NumImages = 1,
+    guidance: options.Guidance = None,
     max_sequence_length: Annotated[
-        int | None, typer.Option(help="Prompt tokens the model reads; part of what it learnt.")
+        int | None, typer.Option(help="Prompt tokens that the model reads, as it was trained.")
     ] = None,
     output: Annotated[Path, typer.Option("-o", "--output", help="An image file, or a folder.")] = Path("out"),
-    grid: Annotated[bool, typer.Option("--grid", help="Also put all images on one sheet.")] = False,
+    grid: Annotated[bool, typer.Option("--grid", help="Also write a contact sheet of all images.")] = False,
 ) -> None:
-    """Draw images from prompts, all of them together."""
+    """Generate images from prompts, all of them together."""
     width, height = parse_size(size)
     requests = [
         GenerationParams(
@@ -74,52 +76,65 @@ def generate(  # noqa: PLR0913 (a command has as many arguments as options)
         )
         for i, prompt in enumerate(prompts)
     ]
-    raise typer.Exit(draw(requests, settings, output, grid))
+    raise typer.Exit(generate_images(requests, settings, output, grid))
 
 
 async def screen(settings: Settings, requests: Sequence[GenerationParams]) -> list[GenerationParams]:
-    """With cleaned prompts, as a control plane does it. Raises `PromptBlocked` before anything is loaded."""
+    """Return the requests with cleaned prompts, as a control plane does. Raise `PromptBlocked`."""
     from diffuserve.cli.wiring.safety import open_prompts
     from diffuserve.prompts.cleaning import clean
 
-    cleaned = [replace(one, prompt=clean(one.prompt)) for one in requests]
+    cleaned = [replace(request, prompt=clean(request.prompt)) for request in requests]
     async with open_prompts(settings) as prompts:
-        for one in cleaned:
-            await prompts.moderate(one.prompt)
+        for request in cleaned:
+            await prompts.moderate(request.prompt)
     return cleaned
 
 
-def draw(requests: Sequence[GenerationParams], settings: Settings, output: Path, grid: bool) -> int:
+def generate_images(
+    requests: Sequence[GenerationParams], settings: Settings, output: Path, grid: bool
+) -> int:
     """Check the prompts, generate, check the images, save and report; return the exit code."""
-    console = Console(stderr=True)
-    from diffuserve.cli.output import ImageWriter, print_timings
+    from diffuserve.cli.output import ImageWriter
     from diffuserve.cli.run import run_requests
     from diffuserve.cli.wiring.worker import checked
     from diffuserve.worker.image_output import open_image_output
 
+    console = Console(stderr=True)
     destination, config = Destination.parse(output), checked(settings.engine_process)
     requests = asyncio.run(screen(settings, requests))
     with load_engine(config, console) as engine:
-        for one in requests:
-            engine.spec.resolve(one, seed=0)  # refuse all before starting any
-        num_images = sum(one.num_images for one in requests)
-        desk = open_image_output(config.model, config.images)
-        writer = ImageWriter(destination, desk, num_images)
+        for request in requests:
+            engine.spec.resolve(request, seed=0)  # refuse all before starting any
+        num_images = sum(request.num_images for request in requests)
+        writer = ImageWriter(destination, open_image_output(config.model, config.images), num_images)
         run = run_requests(engine, requests, console, writer.save)
-    results = [run.results[index] for index in sorted(run.results)]
-    if results:
-        print_timings(console, results)
-    if grid and results:
-        typer.echo(writer.save_sheet(results))
+    _print_paths(run, writer, grid)
+    return _report(run, len(requests), console)
+
+
+def _print_paths(run: "Run", writer: "ImageWriter", grid: bool) -> None:
+    if grid and run.finished:
+        typer.echo(writer.save_sheet(run.finished))
     for index in sorted(writer.paths):
         for path in writer.paths[index]:
             typer.echo(path)
-    for result in results:
+
+
+def _report(run: "Run", num_requests: int, console: Console) -> int:
+    """Print timings, warnings and errors; return the exit code."""
+    from diffuserve.cli.output import print_timings
+
+    if run.finished:
+        print_timings(console, run.finished)
+    for result in run.finished:
         for warning in result.warnings:
             console.print(f"warning: {result.params.prompt[:40]!r}: {warning}", style="yellow", markup=False)
     for error in run.errors.values():
         console.print(f"error: {error}", style="red", markup=False)
     if run.interrupted:
-        console.print(f"stopped: {len(results)} of {len(requests)} requests were finished", style="yellow")
+        console.print(
+            f"stopped: {len(run.finished)} of {num_requests} requests were finished", style="yellow"
+        )
         return INTERRUPTED
-    return 1 if run.errors else 0
+    return FAILED if run.errors else 0

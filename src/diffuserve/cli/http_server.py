@@ -1,4 +1,4 @@
-"""An application listening on a socket, within an event loop that has other work as well."""
+"""HTTP server that shares its event loop with other tasks."""
 
 import asyncio
 import ipaddress
@@ -13,30 +13,33 @@ import uvicorn
 import uvloop
 from fastapi import FastAPI
 
+from diffuserve.cli.exit_codes import INTERRUPTED
 from diffuserve.cli.interruptible import Interruptible
 from diffuserve.domain.errors import InvalidParams
 
-_GRACE_SECONDS = 1.0  # for requests under way
-_LONGEST_SHUTDOWN_SECONDS = 5  # past it nobody is waited for, not even who reads slowly
+_GRACE_SECONDS = 1.0  # for open requests
+_LONGEST_SHUTDOWN_SECONDS = 5  # then connections are closed, even those of slow readers
 _BACKLOG = 2048
-KILLED_BY_HAND = 130
-
 
 T = TypeVar("T")
 
 
 def run(main: Coroutine[Any, Any, T]) -> T:
+    """Run a coroutine to its end in an event loop of uvloop; return its result."""
     with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
         return runner.run(main)
 
 
 def stop_on_signals() -> asyncio.Event:
-    """Set by SIGINT or SIGTERM. A second one ends the process at once, which loses no job either."""
+    """Return an event that SIGINT or SIGTERM sets.
+
+    A second signal ends the process at once, which loses no job either: leases expire.
+    """
     stop, loop = asyncio.Event(), asyncio.get_running_loop()
 
     def on_signal() -> None:
         if stop.is_set():
-            os._exit(KILLED_BY_HAND)
+            os._exit(INTERRUPTED)
         stop.set()
 
     for number in (signal.SIGINT, signal.SIGTERM):
@@ -45,7 +48,7 @@ def stop_on_signals() -> asyncio.Event:
 
 
 def listen(host: str, port: int) -> socket.socket:
-    """Raises `InvalidParams` where the address cannot be had."""
+    """Return a listening socket. Raise `InvalidParams` if the address is taken or not of this machine."""
     family = socket.AF_INET6 if ":" in host else socket.AF_INET
     listener = socket.socket(family, socket.SOCK_STREAM)
     listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
@@ -62,7 +65,7 @@ def listen(host: str, port: int) -> socket.socket:
 
 
 def is_loopback(host: str) -> bool:
-    """Whether only this machine reaches a server that listens there."""
+    """Return whether only this machine can reach a server that listens on `host`."""
     if host == "localhost":
         return True
     try:
@@ -72,7 +75,7 @@ def is_loopback(host: str) -> bool:
 
 
 def address_of(listener: socket.socket) -> str:
-    """Where clients on this machine reach the listener."""
+    """Return the URL at which clients on this machine reach the listener."""
     host, port = listener.getsockname()[:2]
     if ipaddress.ip_address(host).is_unspecified:
         host = "::1" if ":" in host else "127.0.0.1"
@@ -81,7 +84,7 @@ def address_of(listener: socket.socket) -> str:
 
 @asynccontextmanager
 async def serving(app: FastAPI, listener: socket.socket) -> AsyncIterator[None]:
-    """The application answers within the block."""
+    """Serve the application within the block."""
     server = HttpServer(Interruptible(app))
     task = asyncio.create_task(server.serve(sockets=[listener]))
     try:
@@ -92,6 +95,8 @@ async def serving(app: FastAPI, listener: socket.socket) -> AsyncIterator[None]:
 
 
 class HttpServer(uvicorn.Server):
+    """Uvicorn, but that its owner handles signals and that long responses are cut short at the end."""
+
     def __init__(self, app: Interruptible) -> None:
         config = uvicorn.Config(
             app,
@@ -106,7 +111,7 @@ class HttpServer(uvicorn.Server):
 
     @contextmanager
     def capture_signals(self) -> Iterator[None]:
-        """Signals are the caller's: the worker has to go before the server does."""
+        """Leave signals to the caller, which stops the worker before the server."""
         yield
 
     async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:

@@ -1,4 +1,4 @@
-"""Long-polls and streams outlast any grace that a stopping server could give: they are cut short."""
+"""Ending of long polls and streams, which would outlast the grace period of a server that stops."""
 
 import asyncio
 from collections.abc import Awaitable, Callable, MutableMapping
@@ -11,38 +11,38 @@ App = Callable[[Message, Receive, Send], Awaitable[None]]
 
 
 class Interruptible:
-    """An ASGI application whose open requests can be ended, each with a proper answer."""
+    """An ASGI application whose open requests can be ended, each with a complete response."""
 
     def __init__(self, app: App) -> None:
         self._app = app
         self._requests: set[asyncio.Task[Any]] = set()
-        self._is_cut = False
+        self._is_ending = False
 
     async def __call__(self, scope: Message, receive: Receive, send: Send) -> None:
         task = asyncio.current_task()
         if scope["type"] != "http" or task is None:
             await self._app(scope, receive, send)
             return
-        answer = _Answer(send)
+        response = _Response(send)
         self._requests.add(task)
         try:
-            await self._app(scope, receive, answer.send)
+            await self._app(scope, receive, response.send)
         except asyncio.CancelledError:
-            if not self._is_cut:
+            if not self._is_ending:
                 raise
-            await answer.end()
+            await response.end()
         finally:
             self._requests.discard(task)
 
     def cut(self) -> None:
-        """End every open request: a stream where it is, a wait with "ask again"."""
-        self._is_cut = True
+        """End every open request: a stream where it is, a long poll with 503 and `retry-after`."""
+        self._is_ending = True
         for task in self._requests:
             task.cancel()
 
 
-class _Answer:
-    """Knows how far the answer has come."""
+class _Response:
+    """A response, which knows whether it was started and completed."""
 
     def __init__(self, send: Send) -> None:
         self._send = send

@@ -1,4 +1,4 @@
-"""`diffuserve jobs`: looking at jobs, and stopping them."""
+"""`diffuserve jobs`: listing, showing and canceling jobs."""
 
 import asyncio
 from datetime import UTC, datetime
@@ -28,15 +28,17 @@ Examples:
 
 jobs = typer.Typer(name="jobs", help="Jobs on a server.", epilog=EXAMPLES, no_args_is_help=True)
 
-JobId = Annotated[str, typer.Argument(metavar="ID", help="As `diffuserve submit` printed it.")]
+JobId = Annotated[str, typer.Argument(metavar="ID", help="Id that `diffuserve submit` printed.")]
 
 
 @jobs.command("list", epilog=EXAMPLES)
 @options.takes_settings("server", "api_key")
 def list_jobs(
     settings: Settings,
-    status: Annotated[list[JobStatus] | None, typer.Option(help="Only these; may be repeated.")] = None,
-    limit: Annotated[int, typer.Option(min=1, max=100, help="At most so many.")] = 20,
+    status: Annotated[
+        list[JobStatus] | None, typer.Option(help="Only jobs with this status; may be repeated.")
+    ] = None,
+    limit: Annotated[int, typer.Option(min=1, max=100, help="Maximum number of jobs.")] = 20,
     as_json: options.Json = False,
 ) -> None:
     """List jobs, newest first."""
@@ -47,7 +49,7 @@ def list_jobs(
     table = Table(box=None, header_style="bold")
     for name in ("id", "status", "model", "age"):
         table.add_column(name, no_wrap=True)
-    table.add_column("prompt")  # the one that gives way on a narrow screen
+    table.add_column("prompt")  # shrinks first on a narrow screen
     for job in page.data:
         age, prompt = _age(from_rfc3339(job.created_at)), escape(_line(job.final_prompt))
         table.add_row(job.id, job.status, job.model, age, prompt)
@@ -101,7 +103,7 @@ async def _cancel(settings: Settings, job_id: str) -> JobResource:
 
 
 def _origin(job: JobResource) -> str:
-    """Of a prompt that is not what the client wrote, or of which it wished more."""
+    """Return the client's own prompt, if another one was used or its expansion was asked for."""
     prompt = job.prompt
     if prompt is None or (prompt.original == job.final_prompt and not prompt.expansion):
         return ""
@@ -126,7 +128,7 @@ def _description(job: JobResource) -> dict[str, str]:
         "created": _time(from_rfc3339(job.created_at)),
         "started": _time(from_rfc3339(job.started_at)),
         "finished": _time(from_rfc3339(job.finished_at)),
-        "images": "\n".join(f"{one.width}x{one.height} {one.url}" for one in images),
+        "images": "\n".join(f"{image.width}x{image.height} {image.url}" for image in images),
         "warnings": "\n".join(job.result.warnings) if job.result else "",
     }
 

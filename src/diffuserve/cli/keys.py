@@ -1,4 +1,4 @@
-"""`diffuserve keys`: who may use a server."""
+"""`diffuserve keys`: API keys of a server."""
 
 import asyncio
 import json
@@ -24,7 +24,7 @@ Examples:
 """
 
 keys = typer.Typer(
-    name="keys", help="API keys, straight in the server's database.", epilog=EXAMPLES, no_args_is_help=True
+    name="keys", help="API keys, directly in the server's database.", epilog=EXAMPLES, no_args_is_help=True
 )
 
 
@@ -32,15 +32,19 @@ keys = typer.Typer(
 @options.takes_settings("data_dir", "database_url")
 def create(  # noqa: PLR0913 (a command has as many arguments as options)
     settings: Settings,
-    role: Annotated[Role, typer.Option(help="What the key opens.")] = Role.TENANT,
-    tenant: Annotated[str | None, typer.Option(help="Whose jobs; a tenant's key needs one.")] = None,
-    plan: Annotated[str | None, typer.Option(help="The tenant's plan from now on.")] = None,
-    weight: Annotated[float | None, typer.Option(help="Its share, apart from the plan's.")] = None,
-    max_running: Annotated[int | None, typer.Option(help="Jobs at a time, apart from the plan's.")] = None,
-    max_queued: Annotated[int | None, typer.Option(help="Jobs waiting, apart from the plan's.")] = None,
+    role: Annotated[Role, typer.Option(help="Role that the key gives.")] = Role.TENANT,
+    tenant: Annotated[str | None, typer.Option(help="Tenant of a key with the role tenant.")] = None,
+    plan: Annotated[str | None, typer.Option(help="Plan of the tenant from now on.")] = None,
+    weight: Annotated[float | None, typer.Option(help="Share of the tenant, in place of its plan's.")] = None,
+    max_running: Annotated[
+        int | None, typer.Option(help="Running jobs at a time, in place of its plan's.")
+    ] = None,
+    max_queued: Annotated[
+        int | None, typer.Option(help="Queued jobs at a time, in place of its plan's.")
+    ] = None,
     as_json: options.Json = False,
 ) -> None:
-    """Make a key. Its secret goes to stdout, once: only a hash of it is stored."""
+    """Create a key. Its secret goes to stdout, once: only a hash of it is stored."""
     overrides = PlanOverrides(weight=weight, max_running=max_running, max_queued=max_queued)
     _check(settings, role, tenant, plan, overrides)
     has_overrides = overrides != PlanOverrides()
@@ -50,7 +54,7 @@ def create(  # noqa: PLR0913 (a command has as many arguments as options)
     typer.echo(json.dumps({**_as_dict(key), "secret": secret}) if as_json else secret)
     if is_first:
         Console(stderr=True).print(
-            "The first key. A server that is running without keys asks for them once it is started again.",
+            "This is the first key. A server that runs without keys requires them once it is restarted.",
             style="yellow",
         )
 
@@ -58,7 +62,7 @@ def create(  # noqa: PLR0913 (a command has as many arguments as options)
 def _check(
     settings: Settings, role: Role, tenant: str | None, plan: str | None, overrides: PlanOverrides
 ) -> None:
-    """Raises `InvalidParams`."""
+    """Raise `InvalidParams` for a combination of options that makes no key."""
     if role is Role.TENANT and not (tenant or "").strip():
         raise InvalidParams("tenant", tenant, "a tenant's key needs a name: --tenant NAME")
     if role is not Role.TENANT and (tenant or plan or overrides != PlanOverrides()):
@@ -107,7 +111,7 @@ async def _list(settings: Settings) -> list[ApiKey]:
 @options.takes_settings("data_dir", "database_url")
 def revoke(
     settings: Settings,
-    key_id: Annotated[str, typer.Argument(metavar="ID", help="As `diffuserve keys list` shows it.")],
+    key_id: Annotated[str, typer.Argument(metavar="ID", help="Id that `diffuserve keys list` shows.")],
 ) -> None:
     """Revoke a key; requests with it are refused from then on."""
     asyncio.run(_revoke(settings, key_id))

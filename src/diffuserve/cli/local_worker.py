@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from diffuserve.backoff import Backoff, RestartPolicy, supervise
+from diffuserve.cli.exit_codes import BAD_INPUT
 from diffuserve.cli.options import WORKER_OPTIONS, arguments_for
 from diffuserve.cli.server import RunningServer
 from diffuserve.domain.errors import KeyNotFound, LeaseLost, ServerUnavailable
@@ -22,7 +23,6 @@ from diffuserve.settings import Settings
 
 logger = logging.getLogger(__name__)
 
-BAD_INPUT = 2  # the exit code of a worker that no restart would help
 _RESTARTS = RestartPolicy(Backoff(first_seconds=0.5, longest_seconds=30.0), healthy_seconds=60.0)
 _STOP_MARGIN = 15.0  # for the last uploads
 _LOOK_SECONDS = 0.2
@@ -32,17 +32,17 @@ _WORKING = (WorkerState.READY, WorkerState.OCCUPIED)
 
 @dataclass(frozen=True)
 class Launch:
-    """What differs in how the worker is started: another engine, or a file for what it says."""
+    """Start of the worker: `engine_command` in place of the engine, and a file for its log."""
 
     engine_command: str | None = None
     log: Path | None = None
 
 
 class LocalWorker:
-    """Runs the agent and starts it again when it dies, later each time.
+    """Runs an agent in a child process and restarts it with backoff when it dies.
 
-    The agent reads its key from a pipe and ends when the pipe does: no kill of this process leaves
-    it behind. It has a session of its own, so that Ctrl-C is for the server to handle.
+    The agent reads its API key from a pipe and ends when the pipe is closed, so it never outlives this
+    process. It has a session of its own, so that Ctrl-C reaches the server alone.
     """
 
     def __init__(self, arguments: Sequence[str], key: str, drain_seconds: float, log: Path | None) -> None:
@@ -65,7 +65,7 @@ class LocalWorker:
         return 0 if self._stopping.is_set() else code
 
     async def stop(self) -> None:
-        """Let it hand back what it holds, then see to it that it is gone."""
+        """Let the worker hand back its jobs; kill it if that takes longer than its drain."""
         self._stopping.set()
         process = self._process
         if process is None or process.returncode is not None:
@@ -110,12 +110,15 @@ def _log_restart(code: int, pause_seconds: float) -> None:
 async def local_worker(
     server: RunningServer, settings: Settings, launch: Launch
 ) -> AsyncIterator[asyncio.Task[int]]:
-    """A worker of this server; the task ends early, with an exit code, only if no restart would help."""
+    """Run a worker of this server within the block.
+
+    The task ends early, with an exit code, only if the worker cannot start at all.
+    """
     async with AsyncExitStack() as stack:
         key = ""
         if server.plane.has_auth:
             key = await stack.enter_async_context(temporary_key(server.plane.store, settings.data_dir))
-        await take_back(server.plane.store, name_of(settings))
+        await release_jobs_of(server.plane.store, name_of(settings))
         words = arguments(server.address, settings, launch.engine_command)
         worker = LocalWorker(words, key, settings.worker.drain_seconds, launch.log)
         task = asyncio.create_task(worker.run())
@@ -137,14 +140,14 @@ def arguments(address: str, settings: Settings, engine_command: str | None) -> l
 
 
 def name_of(settings: Settings) -> str:
-    """The same at each start on this data, and nobody else's."""
+    """Return a name for the worker that is the same at each start on this data folder, and unique."""
     return f"serve:{socket.gethostname()}:{settings.data_dir.resolve()}"
 
 
-async def take_back(store: JobStore, name: str) -> None:
-    """Queue again what the last worker of that name held.
+async def release_jobs_of(store: JobStore, name: str) -> None:
+    """Release the jobs that are leased to an earlier worker of that name.
 
-    It died with its server, so nobody needs to wait until its leases run out.
+    It died with its server, so there is no need to wait until its leases expire.
     """
     dead = {worker.id for worker in await store.operations.workers() if worker.name == name}
     held = (JobStatus.RUNNING, JobStatus.CANCELING)
@@ -158,12 +161,15 @@ async def take_back(store: JobStore, name: str) -> None:
 async def wait_until_ready(
     worker: asyncio.Task[int], store: JobStore, known: set[str], timeout: float | None = None
 ) -> None:
-    """Until a worker that is not among the `known` ones is ready. Raises `ServerUnavailable`."""
+    """Wait until a worker that is not among the `known` ids is ready.
+
+    Raise `ServerUnavailable` after `timeout` seconds, or if the worker ends.
+    """
     try:
         async with asyncio.timeout(timeout):
             while not await _has_new_worker(store, known):
                 if worker.done():
-                    raise ServerUnavailable("the worker could not start; see what it said")
+                    raise ServerUnavailable("the worker could not start; see its log")
                 await asyncio.sleep(_LOOK_SECONDS)
     except TimeoutError:
         raise ServerUnavailable(f"no worker was ready after {timeout:g} s") from None
@@ -176,7 +182,7 @@ async def _has_new_worker(store: JobStore, known: set[str]) -> bool:
 
 @asynccontextmanager
 async def temporary_key(store: JobStore, folder: Path) -> AsyncIterator[str]:
-    """The secret of a worker's key that is revoked at the end, or at the next start after a crash."""
+    """Yield the secret of a worker's API key, revoked at the end, or at the next start after a crash."""
     note = folder / "worker-key"
     if note.exists():
         await _revoke(store, note)

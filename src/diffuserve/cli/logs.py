@@ -1,4 +1,4 @@
-"""What a server or a worker says while it runs."""
+"""Logging of servers and workers."""
 
 import logging
 

@@ -7,7 +7,7 @@ from typing import Annotated, Any
 import typer
 from pydantic import ValidationError
 
-from diffuserve.cli.exit_codes import BAD_INPUT, INTERRUPTED
+from diffuserve.cli.exit_codes import BAD_INPUT, FAILED, INTERRUPTED
 from diffuserve.cli.lazy import MARKUP, LazyCommand, lazy_group
 from diffuserve.domain.errors import (
     BandNotAllowed,
@@ -84,7 +84,7 @@ def root(
 
 
 def main() -> None:
-    """Run a command; what a person got wrong is one line on stderr and exit code 2."""
+    """Run a command; bad input is one line on stderr and exit code 2."""
     try:
         app()
     except Unauthorized as error:
@@ -94,7 +94,7 @@ def main() -> None:
     except _REFUSALS as error:
         _complain(error, BAD_INPUT)
     except DiffuserveError as error:
-        _complain(error, 1)
+        _complain(error, FAILED)
     except KeyboardInterrupt:
         sys.exit(INTERRUPTED)
 

@@ -1,4 +1,4 @@
-"""`diffuserve models`: what can be drawn with."""
+"""`diffuserve models`: the bundled models."""
 
 from pathlib import Path
 
@@ -10,7 +10,7 @@ from diffuserve.models.folder import ModelFolder
 
 
 def models() -> None:
-    """List the bundled models, and say how to use others."""
+    """List the bundled models, and show how to use others."""
     console = Console()
     table = Table("name", "pipeline", "size", "steps", "on disk", "folder", box=None, header_style="bold")
     for name, path in bundled_models().items():

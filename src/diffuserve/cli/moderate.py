@@ -1,4 +1,4 @@
-"""`diffuserve moderate`: a text classifier that control planes ask about prompts."""
+"""`diffuserve moderate`: a moderation API for the prompts of control planes."""
 
 import logging
 from pathlib import Path
@@ -41,16 +41,16 @@ def moderate(  # noqa: PLR0913 (a command has as many arguments as options)
     ] = _PORT,
     harmless: Annotated[
         list[str] | None,
-        typer.Option(metavar="LABEL", help="A label that means that all is well; may be repeated."),
+        typer.Option(metavar="LABEL", help="Label of harmless texts, which flags nothing; may be repeated."),
     ] = None,
     max_inputs: Annotated[int, typer.Option(min=1, help="Texts in one request.")] = _MAX_INPUTS,
     max_characters: Annotated[int, typer.Option(min=1, help="Characters in one request.")] = _MAX_CHARACTERS,
-    max_waiting: Annotated[int, typer.Option(min=1, help="Requests under way at a time.")] = _MAX_WAITING,
+    max_waiting: Annotated[int, typer.Option(min=1, help="Open requests at a time.")] = _MAX_WAITING,
 ) -> None:
-    """Serve a text classifier from a folder, in the shape of OpenAI's moderation API.
+    """Serve a text classifier from a folder, compatible with OpenAI's moderation API.
 
-    Weights come from safetensors files alone. There are no keys: whoever reaches the address may ask.
-    Its address goes to stdout, on one line, once it answers.
+    Weights are read from safetensors files alone. There are no API keys: everyone who reaches the address
+    may send requests. Its address goes to stdout, on one line, once it accepts requests.
     """
     from diffuserve.cli.http_server import run
     from diffuserve.cli.logs import log_to_stderr

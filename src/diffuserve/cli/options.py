@@ -33,6 +33,15 @@ NoAuth = Annotated[
     bool, typer.Option("--no-auth", help="Accept requests without an API key, even if keys exist.")
 ]
 EngineCommand = Annotated[str | None, typer.Option(hidden=True, help="Start this as the engine instead.")]
+Size = Annotated[
+    str | None, typer.Option(metavar="WxH", help="Size in pixels, multiples of 16; by default the model's.")
+]
+Steps = Annotated[int | None, typer.Option(help="Denoising steps, 1 to 100; by default the model's.")]
+NumImages = Annotated[int, typer.Option(help="Images of each prompt.")]
+Guidance = Annotated[
+    float | None,
+    typer.Option(help="Guidance scale, 0 to 20, if the model has one; by default the model's."),
+]
 Json = Annotated[bool, typer.Option("--json", help="Print JSON.")]
 
 

@@ -1,4 +1,4 @@
-"""Images of finished requests, and what is said about them."""
+"""Writing the images of finished requests, and a table of their timings."""
 
 import itertools
 from collections.abc import Sequence
@@ -18,7 +18,7 @@ from diffuserve.worker.image_output import ImageOutput
 
 
 class ImageWriter:
-    """Saves the images of finished requests, those that the desk lets out. One thread calls it."""
+    """Writer of the images that pass the image filter. Used by one thread."""
 
     def __init__(self, destination: Destination, desk: ImageOutput, num_images: int) -> None:
         self._destination = destination
@@ -28,7 +28,7 @@ class ImageWriter:
         destination.folder.mkdir(parents=True, exist_ok=True)
 
     def save(self, index: int, result: GenerationResult) -> GenerationResult:
-        """Gives what was let out. Raises `OutputBlocked` before anything is written."""
+        """Write the images; return the result with those that passed. Raise `OutputBlocked` before that."""
         passed = self._desk.screened(result)
         for i, image in enumerate(passed.images):
             origin = self._desk.origin(passed, i)
@@ -38,7 +38,7 @@ class ImageWriter:
         return passed
 
     def save_sheet(self, results: Sequence[GenerationResult]) -> Path:
-        """One sheet with every image, beside them."""
+        """Write a contact sheet of all images beside them; return its path."""
         name = f"{self._destination.stem or 'contact_sheet'}{'-grid' if self._destination.stem else ''}"
         path = self._destination.folder / f"{name}.png"
         images: list[tuple[Image, str]] = [

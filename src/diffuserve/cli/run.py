@@ -1,4 +1,4 @@
-"""Running requests through an engine with live progress; images are saved as they finish."""
+"""Running requests through an engine, with live progress; images are saved as they finish."""
 
 from collections.abc import Callable, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
@@ -16,11 +16,16 @@ from diffuserve.engine.outputs import GenerationResult, StepOutput
 
 @dataclass
 class Run:
-    """What became of the requests, by their place in the list."""
+    """Results and errors of the requests, by their index in the list."""
 
     results: dict[int, GenerationResult] = field(default_factory=dict)
     errors: dict[int, DiffuserveError] = field(default_factory=dict)
     interrupted: bool = False
+
+    @property
+    def finished(self) -> list[GenerationResult]:
+        """Results in the order of their requests."""
+        return [self.results[index] for index in sorted(self.results)]
 
 
 def run_requests(
@@ -29,10 +34,10 @@ def run_requests(
     console: Console,
     on_result: Callable[[int, GenerationResult], GenerationResult],
 ) -> Run:
-    """Run all requests together. Ctrl-C stops between two steps and keeps what is done.
+    """Run all requests together. Ctrl-C stops between two steps and keeps finished images.
 
-    `on_result` is called on another thread, so that saving never holds up the next step; it gives what
-    it has let out, or raises `RequestFailed`.
+    `on_result` is called on another thread, so that saving never delays the next step; it returns the
+    result with the images that passed, or raises `RequestFailed`.
     """
     run = Run()
     columns = (TextColumn("{task.description}"), BarColumn(), TextColumn("{task.fields[phase]}"))
@@ -58,7 +63,7 @@ def run_requests(
 
 
 class _Bars:
-    """One progress bar a request."""
+    """A progress bar for each request."""
 
     def __init__(self, engine: Engine, requests: Sequence[GenerationParams], progress: Progress) -> None:
         self._progress = progress
@@ -70,7 +75,7 @@ class _Bars:
             self._bars[request_id] = progress.add_task(_title(params.prompt), total=None, phase="waiting")
 
     def show(self, output: StepOutput) -> int:
-        """Draw the news; gives the request's place in the list."""
+        """Show the progress of a request; return its index in the list."""
         phase = f"step {output.step}/{output.num_steps}"
         if output.error is not None:
             phase = "failed"

@@ -30,7 +30,10 @@ BLOCKED = 1
 _COLOURS = {Action.ALLOW: "green", Action.FLAG: "yellow", Action.BLUR: "yellow", Action.BLOCK: "red"}
 
 safety = typer.Typer(
-    name="safety", help="What the filters say, and what they kept out.", epilog=EXAMPLES, no_args_is_help=True
+    name="safety",
+    help="Verdicts of the filters, and their audit.",
+    epilog=EXAMPLES,
+    no_args_is_help=True,
 )
 
 
@@ -38,11 +41,11 @@ safety = typer.Typer(
 @options.takes_settings("prompt_filter", "image_filter")
 def check(
     settings: Settings,
-    what: Annotated[str, typer.Argument(metavar="PROMPT|FILE", help="A prompt, or an image's file.")],
-    tenant: Annotated[str, typer.Option(help="Judge as for this tenant.")] = "",
+    what: Annotated[str, typer.Argument(metavar="PROMPT|FILE", help="A prompt, or an image file.")],
+    tenant: Annotated[str, typer.Option(help="Apply the rules of this tenant.")] = "",
     as_json: options.Json = False,
 ) -> None:
-    """Explain a verdict. The exit code is 1 for what is blocked, and 0 for what passes."""
+    """Explain a verdict. The exit code is 1 if the filter blocks, and 0 otherwise."""
     if Path(what).is_file():
         info, verdict = _judge_image(settings, Path(what))
     else:
@@ -58,19 +61,19 @@ def check(
 @options.takes_settings("data_dir", "database_url")
 def audit(
     settings: Settings,
-    tenant: Annotated[str | None, typer.Option(help="Of this tenant alone.")] = None,
-    limit: Annotated[int, typer.Option(min=1, help="So many of the newest.")] = 50,
+    tenant: Annotated[str | None, typer.Option(help="Entries of this tenant alone.")] = None,
+    limit: Annotated[int, typer.Option(min=1, help="Maximum number of entries.")] = 50,
     as_json: options.Json = False,
 ) -> None:
-    """List what the filters flagged or kept out, straight from the server's database, newest first."""
+    """List what the filters flagged or blocked, directly from the server's database, newest first."""
     entries = asyncio.run(_audit(settings, tenant, limit))
     if as_json:
-        typer.echo(json.dumps([asdict(one) for one in entries], indent=2))
+        typer.echo(json.dumps([asdict(entry) for entry in entries], indent=2))
         return
     columns = ("time", "tenant", "stage", "category", "action", "job", "prompt's hash", "filter")
     table = Table(*columns, box=None, header_style="bold")
-    for one in entries:
-        table.add_row(*_row(one))
+    for entry in entries:
+        table.add_row(*_row(entry))
     Console().print(table)
 
 
@@ -80,7 +83,7 @@ async def _judge_prompt(settings: Settings, prompt: str, tenant: str) -> tuple[F
 
     prompt_filter = open_prompt_filter(settings)
     if prompt_filter is None:
-        raise InvalidParams("prompt_filter", "none", "there is nothing to ask; name a filter")
+        raise InvalidParams("prompt_filter", "none", "no filter is on; name one")
     try:
         return prompt_filter.info, await prompt_filter.check(clean(prompt), tenant)
     finally:
@@ -94,7 +97,7 @@ def _judge_image(settings: Settings, path: Path) -> tuple[FilterInfo, Verdict]:
 
     image_filter = choose_image_filter(settings)
     if image_filter is None:
-        raise InvalidParams("image_filter", "none", "there is nothing to ask; name a filter")
+        raise InvalidParams("image_filter", "none", "no filter is on; name one")
     try:
         with Image.open(path) as image:
             return image_filter.info, image_filter.check(image.convert("RGB"))
@@ -113,7 +116,7 @@ def _explained(info: FilterInfo, verdict: Verdict) -> dict[str, Any]:
     return {
         "action": verdict.action,
         "category": verdict.category or None,
-        "findings": [asdict(one) for one in verdict.findings],
+        "findings": [asdict(finding) for finding in verdict.findings],
         "filter": info.to_dict(),
     }
 
@@ -124,8 +127,9 @@ def _print(info: FilterInfo, verdict: Verdict) -> None:
     console.print(f"{verdict.action}{category}", style=_COLOURS[verdict.action], markup=False)
     if verdict.findings:
         table = Table("category", "action", "score", "source", "why", box=None, header_style="bold")
-        for one in verdict.findings:
-            table.add_row(one.category, one.action, f"{one.score:.2f}", one.source, one.detail)
+        for finding in verdict.findings:
+            score = f"{finding.score:.2f}"
+            table.add_row(finding.category, finding.action, score, finding.source, finding.detail)
         console.print(table)
     console.print(f"by {info.name} {info.version}", style="dim", markup=False)
 

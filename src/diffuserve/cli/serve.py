@@ -33,8 +33,8 @@ def serve(
 ) -> None:
     """Serve a model on this machine: API, queue and one worker.
 
-    Started again on the same data it goes on where it was, however it ended. Its address goes to
-    stdout, on one line, once it answers.
+    A server that is restarted on the same data folder continues its jobs, however it ended. Its address
+    goes to stdout, on one line, once it accepts requests.
     """
     from diffuserve.cli.http_server import run
     from diffuserve.cli.local_worker import Launch
@@ -67,7 +67,7 @@ async def _serve(settings: Settings, no_auth: bool, launch: "Launch") -> int:
         await asyncio.wait([stopping, worker], return_when=asyncio.FIRST_COMPLETED)
         if not stop.is_set():
             return worker.result()
-        console.print("finishing what runs; a second Ctrl-C stops at once, and loses nothing either")
+        console.print("finishing running jobs; a second Ctrl-C stops at once, and loses no job either")
         return 0
 
 

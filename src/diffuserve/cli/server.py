@@ -1,4 +1,4 @@
-"""What `api` and `serve` share: the control plane, listening until a signal."""
+"""The running control plane of `diffuserve api` and `diffuserve serve`."""
 
 import gc
 import logging
@@ -14,7 +14,7 @@ from diffuserve.settings import Settings
 
 @dataclass(frozen=True)
 class RunningServer:
-    """`address` is where this machine reaches it."""
+    """A control plane that listens; `address` is its URL on this machine."""
 
     plane: ControlPlane
     address: str
@@ -22,16 +22,20 @@ class RunningServer:
 
 @asynccontextmanager
 async def running_server(settings: Settings, no_auth: bool = False) -> AsyncIterator[RunningServer]:
+    """Serve a control plane within the block.
+
+    Raise `InvalidParams` if other machines could reach it and there is no API key, but with `no_auth`.
+    """
     async with control_plane(settings, no_auth) as plane:
         gc.collect()
         gc.enable()
-        gc.freeze()  # what was imported stays: looking through it again would hold requests up for 0.1 s
+        gc.freeze()  # imported modules stay: collecting them again would delay requests by 0.1 s
         if not (plane.has_auth or no_auth or is_loopback(settings.host)):
             raise InvalidParams(
                 "host",
                 settings.host,
-                "others could reach the server, and there is no API key yet; make one with "
-                "`diffuserve keys create`, or open it to everyone with --no-auth",
+                "other machines could reach the server, and there is no API key yet; create one with "
+                "`diffuserve keys create`, or accept everyone with --no-auth",
             )
         with closing(listen(settings.host, settings.port)) as listener:
             async with serving(plane.app, listener):
@@ -39,6 +43,7 @@ async def running_server(settings: Settings, no_auth: bool = False) -> AsyncIter
 
 
 async def run_api(settings: Settings, no_auth: bool) -> None:
+    """Serve a control plane until a signal stops it."""
     stop = stop_on_signals()
     async with running_server(settings, no_auth) as server:
         logging.getLogger(__name__).info("listening on %s", server.address)

@@ -1,4 +1,4 @@
-"""`diffuserve submit`: a prompt to a server, and the image back."""
+"""`diffuserve submit`: a job for a server, and its images."""
 
 import asyncio
 from dataclasses import dataclass
@@ -10,7 +10,7 @@ from rich.console import Console
 
 from diffuserve.cli import options
 from diffuserve.cli.destination import Destination
-from diffuserve.cli.exit_codes import INTERRUPTED
+from diffuserve.cli.exit_codes import FAILED, INTERRUPTED
 from diffuserve.cli.generate import parse_size
 from diffuserve.domain.job import Band, JobStatus
 from diffuserve.domain.params import GenerationParams
@@ -28,8 +28,8 @@ Examples:
 
 
 @dataclass(frozen=True)
-class Request:
-    """What to submit, where, and what to do then."""
+class Submission:
+    """A job to submit, the server, and what to do with the result."""
 
     params: GenerationParams
     model: str | None
@@ -44,23 +44,23 @@ class Request:
 @options.takes_settings("server", "api_key")
 def submit(  # noqa: PLR0913 (a command has as many arguments as options)
     settings: Settings,
-    prompt: Annotated[str, typer.Argument(metavar="PROMPT", help="What to draw.")],
+    prompt: Annotated[str, typer.Argument(metavar="PROMPT", help="Description of the image.")],
     wait: Annotated[bool, typer.Option("--wait", help="Wait until the job is done.")] = False,
     output: Annotated[
         Path | None, typer.Option("-o", "--output", help="An image file, or a folder; waits for it.")
     ] = None,
-    model: Annotated[str | None, typer.Option(help="A model that the server has.")] = None,
-    size: Annotated[str | None, typer.Option(metavar="WxH", help="In pixels, multiples of 16.")] = None,
+    model: Annotated[str | None, typer.Option(help="Model that the server has.")] = None,
+    size: options.Size = None,
     width: Annotated[int | None, typer.Option(help="In pixels; instead of --size.")] = None,
     height: Annotated[int | None, typer.Option(help="In pixels; instead of --size.")] = None,
-    steps: Annotated[int | None, typer.Option(help="Denoising steps, 1-100.")] = None,
-    seed: Annotated[int | None, typer.Option(help="Of the first image; the others count on.")] = None,
-    num_images: Annotated[int, typer.Option(help="Images of the prompt.")] = 1,
-    guidance: Annotated[
-        float | None, typer.Option(help="Guidance scale, 0-20, where a model has it.")
+    steps: options.Steps = None,
+    seed: Annotated[
+        int | None, typer.Option(help="Seed of the first image; others add their number.")
     ] = None,
+    num_images: options.NumImages = 1,
+    guidance: options.Guidance = None,
     expand: Annotated[
-        bool, typer.Option("--expand", help="Have a language model make the prompt longer first.")
+        bool, typer.Option("--expand", help="Have a language model expand the prompt first.")
     ] = False,
     priority: Annotated[Band | None, typer.Option(help="By default the plan's.")] = None,
     as_json: options.Json = False,
@@ -83,54 +83,54 @@ def submit(  # noqa: PLR0913 (a command has as many arguments as options)
     )
     destination = None if output is None else Destination.parse(output)
     is_waited_for = wait or output is not None
-    request = Request(params, model, priority, settings, is_waited_for, destination, as_json, expand)
-    raise typer.Exit(_run(request))
+    submission = Submission(params, model, priority, settings, is_waited_for, destination, as_json, expand)
+    raise typer.Exit(_run(submission))
 
 
-def _run(request: Request) -> int:
-    submitted: list[str] = []  # known outside once it exists, for Ctrl-C
+def _run(submission: Submission) -> int:
+    submitted: list[str] = []  # the id of the job once it exists, for Ctrl-C
     try:
-        return asyncio.run(_submit(request, submitted))
+        return asyncio.run(_submit(submission, submitted))
     except KeyboardInterrupt:
         if submitted:
             Console(stderr=True).print(
-                f"job {submitted[0]} goes on; `diffuserve jobs cancel {submitted[0]}` stops it",
+                f"job {submitted[0]} continues; `diffuserve jobs cancel {submitted[0]}` cancels it",
                 markup=False,
                 highlight=False,
             )
         return INTERRUPTED
 
 
-async def _submit(request: Request, submitted: list[str]) -> int:
+async def _submit(submission: Submission, submitted: list[str]) -> int:
     from diffuserve.cli.connect import connect
     from diffuserve.client.codec import encode
 
-    async with connect(request.settings) as client:
-        options = {"expand_prompt": True} if request.expand else {}
+    async with connect(submission.settings) as client:
+        options = {"expand_prompt": True} if submission.expand else {}
         job = await client.submit(
-            request.params, model=request.model, priority=request.priority, options=options
+            submission.params, model=submission.model, priority=submission.priority, options=options
         )
     submitted.append(job.id)
-    if request.is_waited_for:
-        return await _await_images(request, job.id)
-    typer.echo(encode(job) if request.as_json else job.id)
+    if submission.is_waited_for:
+        return await _await_images(submission, job.id)
+    typer.echo(encode(job) if submission.as_json else job.id)
     return 0
 
 
-async def _await_images(request: Request, job_id: str) -> int:
+async def _await_images(submission: Submission, job_id: str) -> int:
     from diffuserve.cli.connect import WAITING_PATIENCE_SECONDS, connect
     from diffuserve.cli.fetch import fetch_images
     from diffuserve.cli.watch import JobBars, follow
     from diffuserve.client.codec import encode
 
     console = Console(stderr=True)
-    async with connect(request.settings, patience_seconds=WAITING_PATIENCE_SECONDS) as client:
+    async with connect(submission.settings, patience_seconds=WAITING_PATIENCE_SECONDS) as client:
         with JobBars(console) as bars:
             job = await follow(client, await client.get(job_id), bars.show)
         paths = []
-        if request.destination and job.status is JobStatus.SUCCEEDED:
-            paths = await fetch_images(client, job, request.destination)
-    if request.as_json:
+        if submission.destination and job.status is JobStatus.SUCCEEDED:
+            paths = await fetch_images(client, job, submission.destination)
+    if submission.as_json:
         typer.echo(encode(job))
     else:
         typer.echo("\n".join(map(str, paths)) if paths else job.id)
@@ -140,4 +140,4 @@ async def _await_images(request: Request, job_id: str) -> int:
         return 0
     reason = f": {job.error.message} ({job.error.code})" if job.error else ""
     console.print(f"job {job.id} {job.status}{reason}", style="red", markup=False, highlight=False)
-    return 1
+    return FAILED

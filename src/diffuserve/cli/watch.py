@@ -1,4 +1,4 @@
-"""Following jobs on a server, with a live progress bar for each."""
+"""Live progress of jobs on a server."""
 
 import asyncio
 from collections.abc import Callable, Mapping
@@ -18,11 +18,11 @@ from diffuserve.domain.resources.job import JobResource, ProgressResource
 
 Show = Callable[[JobResource], None]
 
-_QUEUE_PERIOD = 1.0  # the place in the queue moves without events of this job
+_QUEUE_PERIOD_SECONDS = 1.0  # a queued job has no events, but its place in the queue changes
 
 
 async def follow(client: Client, job: JobResource, show: Show) -> JobResource:
-    """Show each news of the job until it is final, and give it as it ended."""
+    """Show each change of a job until its status is final; return the job in that state."""
     show(job)
     queue = asyncio.create_task(_follow_queue(client, job.id, show))
     try:
@@ -39,23 +39,23 @@ async def follow(client: Client, job: JobResource, show: Show) -> JobResource:
     return job
 
 
-def advanced(job: JobResource, news: Mapping[str, Any]) -> JobResource:
-    """The job after a `progress` event."""
+def advanced(job: JobResource, event: Mapping[str, Any]) -> JobResource:
+    """Return the job after a `progress` event."""
     progress = ProgressResource(
-        step=news.get("step", 0), total=news.get("total", 0), fraction=news.get("fraction", 0.0)
+        step=event.get("step", 0), total=event.get("total", 0), fraction=event.get("fraction", 0.0)
     )
-    return replace(job, status=JobStatus.RUNNING, queue=None, phase=Phase(news["phase"]), progress=progress)
+    return replace(job, status=JobStatus.RUNNING, queue=None, phase=Phase(event["phase"]), progress=progress)
 
 
 async def _follow_queue(client: Client, job_id: str, show: Show) -> None:
-    with suppress(ServerUnavailable):  # whoever reads the events will say so
+    with suppress(ServerUnavailable):  # reading the events raises it too
         while (job := await client.get(job_id)).status is JobStatus.QUEUED:
             show(job)
-            await asyncio.sleep(_QUEUE_PERIOD)
+            await asyncio.sleep(_QUEUE_PERIOD_SECONDS)
 
 
 class JobBars:
-    """One progress bar a job."""
+    """A progress bar for each job."""
 
     def __init__(self, console: Console) -> None:
         columns = (TextColumn("{task.description}"), BarColumn(), TextColumn("{task.fields[state]}"))
@@ -87,7 +87,7 @@ class JobBars:
 
 
 def state_of(job: JobResource) -> str:
-    """Where a job is, in a few words."""
+    """Describe the state of a job in a few words."""
     if job.status is JobStatus.QUEUED:
         if job.queue is None:
             return "queued"

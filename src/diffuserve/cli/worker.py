@@ -1,4 +1,4 @@
-"""`diffuserve worker`: draws for a control plane elsewhere."""
+"""`diffuserve worker`: a worker of a control plane on another machine."""
 
 import dataclasses
 import os
@@ -33,28 +33,33 @@ def worker(  # noqa: PLR0913 (a command has as many arguments as options)
     settings: Settings,
     name: Annotated[str, typer.Option(help="Name of this worker; by default the host's name.")] = "",
     label: Annotated[
-        list[str] | None, typer.Option(metavar="KEY=VALUE", help="Shown to operators; may be repeated.")
+        list[str] | None, typer.Option(metavar="KEY=VALUE", help="Label shown to operators; may be repeated.")
     ] = None,
-    price: Annotated[float | None, typer.Option(min=0, help="Per hour, in any one currency.")] = None,
-    spot: Annotated[bool, typer.Option("--spot", help="The machine may vanish at short notice.")] = False,
+    price: Annotated[
+        float | None, typer.Option(min=0, help="Price per hour, in a currency of your choice.")
+    ] = None,
+    spot: Annotated[
+        bool, typer.Option("--spot", help="The machine may be taken away at short notice.")
+    ] = False,
     metrics_port: Annotated[int | None, typer.Option(help="Serve Prometheus metrics on this port.")] = None,
     heartbeat_seconds: Annotated[
-        float | None, typer.Option(help="Time between heartbeats; by default the server's.")
+        float | None, typer.Option(help="Seconds between heartbeats; by default the control plane's.")
     ] = None,
     replicas: Annotated[
-        int, typer.Option(min=1, help="Workers of one GPU each to start instead, on cuda:0, cuda:1, …")
+        int, typer.Option(min=1, help="Workers of one GPU each to start, on cuda:0, cuda:1, …")
     ] = 1,
-    nnodes: Annotated[int, typer.Option(min=1, help="Machines that are one worker.")] = 1,
-    node_rank: Annotated[int, typer.Option(min=0, help="Which of them this is; 0 has the agent.")] = 0,
+    nnodes: Annotated[int, typer.Option(min=1, help="Machines that form one worker.")] = 1,
+    node_rank: Annotated[int, typer.Option(min=0, help="Rank of this machine; rank 0 has the agent.")] = 0,
     node_endpoint: Annotated[
-        str | None, typer.Option(metavar="HOST:PORT", help="Where the machine of rank 0 meets the others.")
+        str | None, typer.Option(metavar="HOST:PORT", help="Address of rank 0 at which the machines meet.")
     ] = None,
-    parent_fd: Annotated[int | None, typer.Option(hidden=True, help="End when this pipe does.")] = None,
+    parent_fd: Annotated[int | None, typer.Option(hidden=True, help="End when this pipe is closed.")] = None,
     engine_command: options.EngineCommand = None,
 ) -> None:
-    """Draw images for a control plane, until it is stopped.
+    """Generate images for a control plane, until it is stopped.
 
-    SIGTERM or Ctrl-C: no new jobs, finish what can be finished in time, hand back the rest.
+    SIGTERM or Ctrl-C drains it: it claims no new jobs, finishes those that it can in time, and hands back
+    the rest.
     """
     from diffuserve.cli.logs import log_to_stderr
     from diffuserve.cli.wiring.worker import checked, replica, run, run_replicas
@@ -78,7 +83,7 @@ def worker(  # noqa: PLR0913 (a command has as many arguments as options)
     if replicas == 1:
         raise typer.Exit(run(config))
     if config.has_ranks:
-        raise InvalidParams("replicas", replicas, "they have one GPU each; leave out --gpus and --nnodes")
+        raise InvalidParams("replicas", replicas, "replicas have one GPU each; leave out --gpus and --nnodes")
     raise typer.Exit(run_replicas([replica(config, settings, number) for number in range(replicas)]))
 
 
@@ -95,7 +100,7 @@ def nodes_of(count: int, rank: int, endpoint: str | None) -> Nodes | None:
 
 
 def read_key(parent_fd: int) -> str | None:
-    """The key that the server wrote into the pipe; the pipe stays open as long as the server lives."""
+    """Return the API key from the pipe of a server, which stays open as long as the server lives."""
     line = b""
     while not line.endswith(b"\n") and (byte := os.read(parent_fd, 1)):
         line += byte
@@ -103,7 +108,7 @@ def read_key(parent_fd: int) -> str | None:
 
 
 def labels_of(words: Sequence[str]) -> dict[str, str]:
-    """Raises `InvalidParams` for what is not KEY=VALUE."""
+    """Parse labels. Raise `InvalidParams` if a word is not KEY=VALUE."""
     labels = {}
     for word in words:
         key, found, value = word.partition("=")

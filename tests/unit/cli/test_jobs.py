@@ -9,7 +9,7 @@ import pytest
 from PIL import Image
 from rich.console import Console
 
-from diffuserve.cli.demo import SCENES, TENANTS, Drawn, print_table, save_sheet, scenes
+from diffuserve.cli.demo import SCENES, TENANTS, FinishedJob, print_table, save_sheet, scenes
 from diffuserve.cli.destination import Destination
 from diffuserve.cli.fetch import fetch_images
 from diffuserve.cli.watch import JobBars, advanced, follow, state_of
@@ -175,7 +175,7 @@ def test_the_demo_tells_how_long_each_job_waited_and_ran(tmp_path: Path) -> None
     ended = replace(JOB, status=JobStatus.SUCCEEDED, started_at=started, finished_at=finished)
     expired = replace(JOB, status=JobStatus.EXPIRED, finished_at=finished)
     screen = io.StringIO()
-    drawn = [Drawn("studio", ended, tmp_path / "01.png"), Drawn("newsroom", expired, None)]
+    drawn = [FinishedJob("studio", ended, tmp_path / "01.png"), FinishedJob("newsroom", expired, None)]
     print_table(Console(file=screen, width=120), drawn)
     rows = [line.split() for line in screen.getvalue().splitlines()]
     assert [word for word in rows[1] if "." in word] == ["1.50", "2.50", "4.00"]

@@ -163,10 +163,10 @@ async def test_a_server_says_what_judges_its_prompts(
         assert prompts.filter_info is None
     assert "NO PROMPT FILTER" in caplog.text
     async with open_prompts(Settings(prompt_filter="policy")):
-        assert "prompts are judged by policy house 7" in caplog.text
+        assert "prompt filter: policy house 7" in caplog.text
     write_onnx_classifier(tmp_path / "onnx", labels=["sexual", "weather"])
     async with open_prompts(Settings(prompt_filter=f"onnx:{tmp_path / 'onnx'}")) as prompts:
-        assert "scores for weather lead to nothing" in caplog.text
+        assert "scores for weather have no effect" in caplog.text
         assert (await prompts.moderate("a cat")).action is not None
 
 

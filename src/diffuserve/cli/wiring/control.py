@@ -1,4 +1,4 @@
-"""The control plane, put together. Beside `worker.py` the only place that names a backend."""
+"""Assembly of the control plane; beside `safety.py` the only place that names a backend."""
 
 import asyncio
 from collections.abc import AsyncIterator, Coroutine
@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class ControlPlane:
-    """`has_auth`: keys exist and are asked for; otherwise whoever reaches the server may do everything."""
+    """A control plane at work. Without `has_auth` every request is allowed, as no API keys are required."""
 
     app: "FastAPI"
     store: JobStore
@@ -36,11 +36,11 @@ class ControlPlane:
 
 @asynccontextmanager
 async def open_bus(settings: Settings) -> AsyncIterator[EventBus]:
-    """Valkey need not be there, now or later."""
+    """Yield the event bus of the settings. Valkey may be unavailable, now or later."""
     if (url := settings.bus_url) is None:
         yield MemoryEventBus()
         return
-    from diffuserve.events.valkey import ValkeyEventBus  # one control plane alone starts faster without
+    from diffuserve.events.valkey import ValkeyEventBus  # a single control plane starts faster without it
 
     async with ValkeyEventBus(url) as bus:
         yield bus
@@ -48,7 +48,7 @@ async def open_bus(settings: Settings) -> AsyncIterator[EventBus]:
 
 @asynccontextmanager
 async def open_quotas(settings: Settings) -> AsyncIterator[Quotas]:
-    """Valkey need not be there, now or later."""
+    """Yield the quotas of the settings. Valkey may be unavailable, now or later."""
     if (url := settings.bus_url) is None:
         yield LocalQuotas()
         return
@@ -60,9 +60,10 @@ async def open_quotas(settings: Settings) -> AsyncIterator[Quotas]:
 
 @asynccontextmanager
 async def open_store(settings: Settings, bus: EventBus | None = None) -> AsyncIterator[JobStore]:
-    """Open, with its schema up to date. Without a `bus` nobody is told of changes; a look finds them.
+    """Yield the open job store, with its schema up to date.
 
-    Raises `ServerUnavailable`.
+    Without a `bus` its changes are not announced; they are found by polling. Raise `ServerUnavailable` if
+    the database cannot be opened.
     """
     if settings.database_url is None:
         settings.data_dir.mkdir(parents=True, exist_ok=True)
@@ -79,8 +80,8 @@ async def open_store(settings: Settings, bus: EventBus | None = None) -> AsyncIt
 
 @asynccontextmanager
 async def control_plane(settings: Settings, no_auth: bool = False) -> AsyncIterator[ControlPlane]:
-    """The store is open and the reaper at work; what listens is the caller's business."""
-    from diffuserve.api.app import create_app  # commands that need the store alone start faster without
+    """Yield the application with an open store and running background tasks; the caller listens."""
+    from diffuserve.api.app import create_app  # commands that only need the store start faster without it
 
     artifacts = open_artifacts(settings.files_url)
     async with (
@@ -98,7 +99,7 @@ async def control_plane(settings: Settings, no_auth: bool = False) -> AsyncItera
 
 @asynccontextmanager
 async def sending(services: "Services") -> AsyncIterator[None]:
-    """Webhooks are sent within the block."""
+    """Send webhooks within the block."""
     from diffuserve.api.webhooks.guarded_http import GuardedHttpClient
     from diffuserve.api.webhooks.sender import WebhookSender
 
@@ -110,7 +111,7 @@ async def sending(services: "Services") -> AsyncIterator[None]:
 
 @asynccontextmanager
 async def running(work: Coroutine[Any, Any, None]) -> AsyncIterator[None]:
-    """What would go on for ever is cancelled after the block."""
+    """Run `work` within the block; cancel it afterwards."""
     task = asyncio.create_task(work)
     try:
         yield
@@ -121,5 +122,5 @@ async def running(work: Coroutine[Any, Any, None]) -> AsyncIterator[None]:
 
 
 def _first_line(error: Exception) -> str:
-    """What the driver says, without the statement and the advice that SQLAlchemy adds."""
+    """Return the message of the driver, without the statement and the advice that SQLAlchemy adds."""
     return str(getattr(error, "orig", None) or error).splitlines()[0]

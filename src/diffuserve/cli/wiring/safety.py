@@ -1,4 +1,4 @@
-"""The filters and the prompt expander, as the settings name them."""
+"""Assembly of the filters and the prompt expander that the settings name."""
 
 import logging
 from collections.abc import AsyncIterator
@@ -23,12 +23,12 @@ _ONNX = "onnx:"
 
 @asynccontextmanager
 async def open_prompts(settings: Settings) -> AsyncIterator[PromptProcessor]:
-    """Raises `InvalidParams` and `InvalidModel`."""
+    """Yield the processor of prompts. Raise `InvalidParams` or `InvalidModel`."""
     processor = PromptProcessor(open_prompt_filter(settings), open_expander(settings))
     if processor.filter_info is None:
-        log.warning("NO PROMPT FILTER: every prompt is drawn unjudged")
+        log.warning("NO PROMPT FILTER: no prompt is checked")
     else:
-        log.info("prompts are judged by %s", processor.filter_info)
+        log.info("prompt filter: %s", processor.filter_info)
     try:
         yield processor
     finally:
@@ -36,7 +36,7 @@ async def open_prompts(settings: Settings) -> AsyncIterator[PromptProcessor]:
 
 
 def open_prompt_filter(settings: Settings) -> PromptFilter | None:
-    """Raises `InvalidParams` and `InvalidModel`."""
+    """Return the prompt filter; `None` for none. Raise `InvalidParams` or `InvalidModel`."""
     if settings.prompt_filter == NO_FILTER:
         return None
     from diffuserve.safety.policy_file import load_policy
@@ -48,7 +48,7 @@ def open_prompt_filter(settings: Settings) -> PromptFilter | None:
 
 
 def _classifier(settings: Settings, policy: "Policy") -> TextClassifier | None:
-    """Beside the policy's rules; each kind imports only what it needs itself."""
+    """Return the classifier beside the policy's rules; each kind imports only what it needs itself."""
     name = settings.prompt_filter
     if name == "policy":
         return None
@@ -61,7 +61,8 @@ def _classifier(settings: Settings, policy: "Policy") -> TextClassifier | None:
 
         onnx = OnnxTextClassifier(Path(name.removeprefix(_ONNX)).expanduser())
         if ignored := onnx.categories - policy.categories.keys():
-            log.warning("scores for %s lead to nothing: the policy lacks them", ", ".join(sorted(ignored)))
+            names = ", ".join(sorted(ignored))
+            log.warning("scores for %s have no effect: the policy lacks these categories", names)
         return onnx
     if not name.startswith(("http://", "https://")):
         remedy = "must be embedded, policy, onnx:/folder, the URL of a moderation API, or none"
@@ -73,7 +74,7 @@ def _classifier(settings: Settings, policy: "Policy") -> TextClassifier | None:
 
 
 def open_expander(settings: Settings) -> PromptExpander | None:
-    """`None` where no chat API is named. Raises `InvalidParams`."""
+    """Return the prompt expander; `None` without a chat API. Raise `InvalidParams`."""
     if settings.expander_url is None:
         return None
     from diffuserve.prompts.cache import CachedExpander
@@ -90,7 +91,7 @@ def open_expander(settings: Settings) -> PromptExpander | None:
 
 
 def choose_image_filter(settings: Settings) -> ImageFilter | None:
-    """Raises `InvalidParams`."""
+    """Return the image filter; `None` for none. Raise `InvalidParams`."""
     from diffuserve.safety.image_filters import open_image_filter
 
     images = settings.engine_process.images
