@@ -27,7 +27,7 @@ from support.plane import Plane, until
 from support.waiting import eventually
 
 Start = Callable[..., WorkerAgent]
-CLIP = {"prompt": "a red cloud", "seed": 1, "width": 64, "height": 96, "num_frames": 17}
+CLIP: dict[str, Any] = {"prompt": "a red cloud", "seed": 1, "width": 64, "height": 96, "num_frames": 17}
 
 
 @pytest.fixture

@@ -1,4 +1,4 @@
-"""No module outside the models names a family, so another one changes nothing there."""
+"""Modules outside the models name no family, so another family changes nothing there."""
 
 import ast
 import re
