@@ -77,7 +77,7 @@ async def test_a_job_is_completed_with_what_the_bucket_holds(
     image = said | {"width": 1, "height": 1, "index": 0, "seed": 0}
     await refused(worker, lease, image, "0.png is not stored")
     await worker.upload(lease, "0.png", PNG[:-1])
-    await refused(worker, lease, image, f"0.png has {len(PNG) - 1} bytes in place of {len(PNG)}")
+    await refused(worker, lease, image, f"0.png has {len(PNG) - 1} bytes instead of {len(PNG)}")
     await worker.upload(lease, "0.png")
     assert (await worker.finish(lease, [image])).status_code == 200
 

@@ -253,11 +253,11 @@ async def test_a_job_that_is_gone_is_told_in_short(
         ("http://169.254.169.254/latest/meta-data", "not a public address"),
         ("http://[::1]:8000/", "not a public address"),
         ("http://10.1.2.3/", "not a public address"),
-        ("ftp://example.com/", "give a URL"),
-        ("https://user:secret@example.com/", "leave out user names"),
-        ("https://", "give a URL"),
-        ("nonsense", "give a URL"),
-        ("https://example.com:port/", "give a URL"),
+        ("ftp://example.com/", "must be a URL"),
+        ("https://user:secret@example.com/", "must not contain user names"),
+        ("https://", "must be a URL"),
+        ("nonsense", "must be a URL"),
+        ("https://example.com:port/", "must be a URL"),
     ],
 )
 async def test_urls_that_will_never_do_are_refused_at_the_door(
@@ -292,13 +292,13 @@ async def test_a_name_that_leads_inside_is_not_called(
     ):
         await draw(http, worker, f"http://harmless.example:{receiver.port}/hook")
         delivery = await settled(http, "failed")
-    assert delivery["last_error"] == "harmless.example leads to 127.0.0.1, which is not a public address"
+    assert delivery["last_error"] == "harmless.example resolves to 127.0.0.1, which is not a public address"
     assert receiver.received == []
 
 
 async def test_one_private_address_among_several_is_enough_to_refuse(receiver: WebhookReceiver) -> None:
     guarded = GuardedHttpClient(AddressPolicy(()), resolve=always("93.184.215.14", "127.0.0.1"))
-    with pytest.raises(ConnectionError, match=r"leads to 127\.0\.0\.1"):
+    with pytest.raises(ConnectionError, match=r"resolves to 127\.0\.0\.1"):
         await guarded.post(f"http://two.example:{receiver.port}/", {}, b"", 5.0)
     await guarded.close()
 
