@@ -16,9 +16,9 @@ from diffuserve.engine.config import EngineConfig
 from diffuserve.engine.engine import Engine
 from diffuserve.models.registry import load_pipeline
 from diffuserve.parallel.ranks import Ranks, join_ranks, leave_ranks
-from diffuserve.worker.lockstep import Follower, LeadRunner, StepOrder
+from diffuserve.worker.lockstep import FollowerRank, LeadRunner, StepCommand
 
-_ORDER = StepOrder((), tuple(f"{number:032x}" for number in range(8)), ())
+_COMMAND = StepCommand((), tuple(f"{number:032x}" for number in range(8)), ())
 _ROUNDS = 300
 _BLOCK = 30
 
@@ -48,12 +48,12 @@ def main() -> None:
     arguments = parser.parse_args()
     torch.set_num_threads(1)
     ranks = join_ranks(None, torch.device("cpu"), collective_seconds=120.0)
-    order = _milliseconds(lambda: ranks.orders.broadcast(_ORDER if ranks.is_lead else None))
+    order = _milliseconds(lambda: ranks.commands.broadcast(_COMMAND if ranks.is_lead else None))
     agree = _milliseconds(ranks.agree)
     beat = _milliseconds(_beat(ranks))
     pipeline = load_pipeline(arguments.model, torch.device("cpu"), torch.float32, ranks=ranks)
     if not ranks.is_lead:
-        Follower(pipeline, ranks).run()
+        FollowerRank(pipeline, ranks).run()
     else:
         with Engine(pipeline, EngineConfig(num_threads=1), LeadRunner(pipeline, ranks)) as engine:
             step = _step_milliseconds(engine, arguments.side)

@@ -24,7 +24,7 @@ from diffuserve.models.registry import load_pipeline
 from diffuserve.parallel.plan import ParallelPlan
 from diffuserve.parallel.ranks import Ranks, join_ranks, leave_ranks
 from diffuserve.testing.fake_pipeline import FakePipeline
-from diffuserve.worker.lockstep import Follower, LeadRunner
+from diffuserve.worker.lockstep import FollowerRank, LeadRunner
 
 
 class InjectedError(Exception):
@@ -68,7 +68,7 @@ def main() -> None:
     if ranks.is_lead:
         write(arguments.out, draw(pipeline, ranks, arguments.model == "fake"))
     else:
-        Follower(pipeline, ranks).run()
+        FollowerRank(pipeline, ranks).run()
     leave_ranks()
 
 

@@ -10,7 +10,6 @@ import threading
 from collections.abc import Callable, Hashable, Mapping, Sequence
 from contextlib import nullcontext
 from dataclasses import dataclass, field
-from functools import partial
 
 import torch
 from PIL import Image
@@ -112,15 +111,11 @@ class FakePipeline:
             return [self.poison(request.params, self._velocity(request)) for request in batch]
 
     def _velocity(self, request: DenoiseInput) -> Tensor:
-        """Return the guided velocity; where ranks share the passes each runs one."""
+        """Return the guided velocity."""
         conditioning = request.conditioning
         assert isinstance(conditioning, FakeConditioning)
         colours = (conditioning.positive, conditioning.negative)[: self.spec.num_passes(request.params)]
-        passes = [partial(_velocity_to, colour, request) for colour in colours]
-        if self.ranks is None or len(passes) == 1:
-            positive, *rest = [run() for run in passes]
-        else:
-            positive, *rest = self.ranks.guidance.run(passes)
+        positive, *rest = [_velocity_to(colour, request) for colour in colours]
         scale = request.params.guidance_scale or 0.0
         return rest[0] + scale * (positive - rest[0]) if rest else positive
 

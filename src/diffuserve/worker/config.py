@@ -60,7 +60,7 @@ class EngineProcessConfig:
     engine: EngineConfig = field(default_factory=EngineConfig)
     images: ImageOptions = ImageOptions()
     parallel: str | None = option(
-        None, "How several GPUs share a request: sequence=N, cfg=N; by default chosen from the model."
+        None, "How several GPUs share a request: sequence=N; by default all share every sequence."
     )
     collective_seconds: float = option(
         120.0, "Seconds after which GPUs that wait for one another in a collective give up.", ge=1

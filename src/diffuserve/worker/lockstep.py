@@ -1,22 +1,22 @@
-"""Ranks in lockstep: rank 0 decides, the others do the same.
+"""Ranks in lockstep: rank 0 decides, and the others do the same.
 
-Before each denoising step rank 0 tells all ranks which requests join, step and leave, in one message;
-then all of them step. Nothing else is decided anywhere but there (INV-5), and every rank has the whole
-latents of every request after each step. Noise is drawn on every rank from the request's own seed, and
-conditioning comes with the request, so only rank 0 needs text encoders.
+Before each denoising step rank 0 broadcasts one command, which says which requests join, step and leave;
+then all ranks step. No other rank decides anything (INV-5), and each has the whole latents of every
+request after each step. Noise is drawn on every rank from the request's own seed, and conditioning comes
+with the request, so only rank 0 needs text encoders.
 
 There is no barrier. Ranks agree twice in a step, by an all-reduced flag: before the collectives of the
 forward pass, since a rank that fails earlier would leave the others waiting in them, and at the end, so
-that what one of them could not do counts nowhere. A batch that failed is halved on all ranks alike.
+that a step that failed on one rank counts on none. A batch that failed is halved on all ranks alike.
 
-Decoding is spread by request, over a group of its own, since it runs beside the next steps.
+Decoding is spread by request. It has a group of its own, as it runs beside the next steps.
 """
 
 import logging
 import os
 import threading
 from collections import deque
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, fields, replace
 from typing import Any, TypeVar
 
@@ -27,6 +27,7 @@ from diffuserve.domain.params import GenerationParams
 from diffuserve.engine.model_runner import ModelRunner, StepResult, is_out_of_memory, isolate
 from diffuserve.engine.request_state import RequestState
 from diffuserve.models.base import Conditioning, Frames, Pipeline
+from diffuserve.parallel.heartbeats import BROKEN_GROUP
 from diffuserve.parallel.ranks import OtherRankFailed, Ranks
 
 log = logging.getLogger(__name__)
@@ -35,13 +36,12 @@ Item = TypeVar("Item")
 Value = TypeVar("Value")
 Outcome = list[Frames] | Exception
 
-_BROKEN = 70
-_MAX_GONE = 1_000
+_MAX_FORGOTTEN = 1_000
 
 
 @dataclass(frozen=True)
-class Join:
-    """A request that takes its first step; its conditioning travels on the CPU."""
+class JoiningRequest:
+    """A request that takes its first step; its conditioning is on the CPU."""
 
     request_id: str
     params: GenerationParams
@@ -49,23 +49,26 @@ class Join:
 
 
 @dataclass(frozen=True)
-class StepOrder:
-    """What all ranks do now; who is in `leaves` is forgotten first."""
+class StepCommand:
+    """One step of all ranks: requests that `leave` are forgotten first, then those that `join` are added.
 
-    joins: tuple[Join, ...]
+    `leaves` and `steps` hold request ids; `steps` is the batch in its order.
+    """
+
+    joins: tuple[JoiningRequest, ...]
     steps: tuple[str, ...]
     leaves: tuple[str, ...]
 
 
 @dataclass(frozen=True)
-class DecodeOrder:
-    """Which rank decodes which request."""
+class DecodeCommand:
+    """The rank that decodes each request, by request id."""
 
-    ranks: dict[str, int]
+    ranks: Mapping[str, int]
 
 
 class LeadRunner(ModelRunner):
-    """Rank 0's: says what is to be done, does its part, and collects the others' images."""
+    """Rank 0's runner: commands each step, does its own part, and collects the others' images."""
 
     def __init__(self, pipeline: Pipeline, ranks: Ranks) -> None:
         super().__init__(pipeline)
@@ -77,18 +80,18 @@ class LeadRunner(ModelRunner):
 
     def step(self, states: Sequence[RequestState]) -> list[StepResult | Exception]:
         self._announce(states)
-        self._ranks.orders.broadcast(self._order(states))
+        self._ranks.commands.broadcast(self._command(states))
         return isolate(states, agreed(self._ranks, self._step))
 
     def decode(self, states: Sequence[RequestState]) -> list[Outcome]:
-        """On the decoder's thread."""
+        """Spread the requests over the ranks, and return their images; on the decoder's thread."""
         self._announce(states)
-        dealt = {state.request_id: self._next_decoder() for state in states}
-        self._ranks.images.broadcast(DecodeOrder(dealt))
-        mine = [state for state in states if dealt[state.request_id] == 0]
-        drawn = isolate(mine, self._decode_finite)
-        outcomes = dict(zip((one.request_id for one in mine), drawn, strict=True))
-        for rank in sorted(set(dealt.values()) - {0}):
+        rank_of = {state.request_id: self._next_decoder() for state in states}
+        self._ranks.images.broadcast(DecodeCommand(rank_of))
+        own = [state for state in states if rank_of[state.request_id] == 0]
+        decoded = isolate(own, self._decode_finite)
+        outcomes = dict(zip((state.request_id for state in own), decoded, strict=True))
+        for rank in sorted(set(rank_of.values()) - {0}):
             outcomes |= self._ranks.images.receive(rank)
         return [outcomes[state.request_id] for state in states]
 
@@ -98,16 +101,18 @@ class LeadRunner(ModelRunner):
             self._leaving.append(request_id)
 
     def close(self) -> None:
-        """The others end."""
-        self._ranks.orders.broadcast(None)
+        """End the other ranks' loops."""
+        self._ranks.commands.broadcast(None)
         self._ranks.images.broadcast(None)
 
-    def _order(self, states: Sequence[RequestState]) -> StepOrder:
+    def _command(self, states: Sequence[RequestState]) -> StepCommand:
         new = [state for state in states if state.request_id not in self._known]
         self._known |= {state.request_id for state in new}
         leaves, self._leaving = tuple(self._leaving), []
-        return StepOrder(
-            tuple(_join(state) for state in new), tuple(state.request_id for state in states), leaves
+        return StepCommand(
+            joins=tuple(_joining(state) for state in new),
+            steps=tuple(state.request_id for state in states),
+            leaves=leaves,
         )
 
     def _next_decoder(self) -> int:
@@ -115,37 +120,38 @@ class LeadRunner(ModelRunner):
         return self._num_decoded % self._ranks.size
 
 
-class Follower:
-    """Any other rank's: does what it is told, on two threads as rank 0 does."""
+class FollowerRank:
+    """Any other rank: follows rank 0's commands, on two threads as rank 0 does."""
 
     def __init__(self, pipeline: Pipeline, ranks: Ranks) -> None:
         self._pipeline, self._ranks = pipeline, ranks
         self._runner = ModelRunner(pipeline)
         self._states: dict[str, RequestState] = {}
-        self._changed = threading.Condition()  # guards what is denoised and not yet decoded:
+        self._changed = threading.Condition()  # guards the two below, which both threads use
         self._denoised: dict[str, RequestState] = {}
-        self._gone: deque[str] = deque(maxlen=_MAX_GONE)
+        self._forgotten: deque[str] = deque(maxlen=_MAX_FORGOTTEN)
 
     def run(self) -> None:
-        """Until rank 0 closes."""
-        decoding = threading.Thread(target=self._decode_for_ever, name="decoder", daemon=True)
+        """Follow commands until rank 0 closes."""
+        decoding = threading.Thread(target=self._decode_forever, name="decoder", daemon=True)
         decoding.start()
-        while (order := self._ranks.orders.broadcast()) is not None:
-            self.obey(order)
+        while (command := self._ranks.commands.broadcast()) is not None:
+            self.step(command)
         decoding.join()
 
-    def obey(self, order: StepOrder) -> None:
-        self._forget(order.leaves)
-        for join in order.joins:
-            self._states[join.request_id] = self._state(join)
-        states = [self._states[request_id] for request_id in order.steps]
+    def step(self, command: StepCommand) -> None:
+        """Take one step with all ranks."""
+        self._forget(command.leaves)
+        for joining in command.joins:
+            self._states[joining.request_id] = self._state(joining)
+        states = [self._states[request_id] for request_id in command.steps]
         outcomes = isolate(states, agreed(self._ranks, self._runner._step))
         for state, outcome in zip(states, outcomes, strict=True):
             if isinstance(outcome, StepResult):
-                self._move(state, outcome)
+                self._advance(state, outcome)
 
-    def _move(self, state: RequestState, moved: StepResult) -> None:
-        state.latents = moved.latents
+    def _advance(self, state: RequestState, result: StepResult) -> None:
+        state.latents = result.latents
         state.step += 1
         if state.is_denoised:
             with self._changed:
@@ -153,17 +159,17 @@ class Follower:
                 self._changed.notify()
 
     def _forget(self, request_ids: Iterable[str]) -> None:
-        """Who was aborted may yet be in an order to decode that is on its way."""
+        """Drop requests, and remember them: a command to decode an aborted one may be on its way."""
         with self._changed:
             for request_id in request_ids:
                 if self._states.pop(request_id, None) or self._denoised.pop(request_id, None):
-                    self._gone.append(request_id)
+                    self._forgotten.append(request_id)
             self._changed.notify()
 
-    def _state(self, join: Join) -> RequestState:
-        params = join.params
+    def _state(self, joining: JoiningRequest) -> RequestState:
+        params = joining.params
         return RequestState(
-            request_id=join.request_id,
+            request_id=joining.request_id,
             params=params,
             workload=self._pipeline.spec.workload(params),
             step_bytes=0,
@@ -171,44 +177,44 @@ class Follower:
             priority=0,
             arrival=0,
             wants_preview=False,
-            conditioning=_on(join.conditioning, self._pipeline.device),
+            conditioning=_on(joining.conditioning, self._pipeline.device),
         )
 
-    def _decode_for_ever(self) -> None:
+    def _decode_forever(self) -> None:
         try:
-            while (order := self._ranks.images.broadcast()) is not None:
-                self._decode(order)
+            while (command := self._ranks.images.broadcast()) is not None:
+                self._decode(command)
         except BaseException:
-            log.exception("rank %d cannot decode any more", self._ranks.index)
-            os._exit(_BROKEN)  # or rank 0 would wait for its images
+            log.exception("rank %d cannot decode any more; its process ends", self._ranks.index)
+            os._exit(BROKEN_GROUP)  # or rank 0 would wait for its images
 
-    def _decode(self, order: DecodeOrder) -> None:
-        states = {request_id: self._take(request_id) for request_id in order.ranks}
-        mine = [one for one, rank in order.ranks.items() if rank == self._ranks.index]
-        if not mine:
+    def _decode(self, command: DecodeCommand) -> None:
+        states = {request_id: self._take_denoised(request_id) for request_id in command.ranks}
+        own = [request_id for request_id, rank in command.ranks.items() if rank == self._ranks.index]
+        if not own:
             return
-        images: dict[str, Outcome] = {one: RuntimeError("aborted") for one in mine}
-        left = [state for one in mine if (state := states[one]) is not None]
+        images: dict[str, Outcome] = {request_id: RuntimeError("aborted") for request_id in own}
+        left = [state for request_id in own if (state := states[request_id]) is not None]
         for state, outcome in zip(left, self._runner.decode(left), strict=True):
             images[state.request_id] = _portable(outcome)
         self._ranks.images.send(images, 0)
 
-    def _take(self, request_id: str) -> RequestState | None:
-        """The last step may still be under way here; `None` for what was aborted."""
+    def _take_denoised(self, request_id: str) -> RequestState | None:
+        """Wait until the request's last step is done here, and return it, or `None` if it was aborted."""
         with self._changed:
-            self._changed.wait_for(lambda: request_id in self._denoised or request_id in self._gone)
+            self._changed.wait_for(lambda: request_id in self._denoised or request_id in self._forgotten)
             return self._denoised.pop(request_id, None)
 
 
 def agreed(
     ranks: Ranks, run: Callable[[Sequence[Item]], list[Value]]
 ) -> Callable[[Sequence[Item]], list[Value]]:
-    """`run`, which counts only where every rank did well."""
+    """Wrap `run` so that it raises on every rank if it failed on any."""
 
     def attempt(items: Sequence[Item]) -> list[Value]:
         try:
             values = run(items)
-        except OtherRankFailed:  # heard before the collectives
+        except OtherRankFailed:  # the ranks have agreed on it already, before the collectives
             raise
         except Exception as error:
             ranks.agree(error)
@@ -219,12 +225,13 @@ def agreed(
     return attempt
 
 
-def _join(state: RequestState) -> Join:
+def _joining(state: RequestState) -> JoiningRequest:
     assert state.conditioning is not None
-    return Join(state.request_id, state.params, _on(state.conditioning, torch.device("cpu")))
+    return JoiningRequest(state.request_id, state.params, _on(state.conditioning, torch.device("cpu")))
 
 
 def _on(conditioning: Conditioning, device: torch.device) -> Conditioning:
+    """Return the conditioning with all of its tensors on `device`."""
     tensors: dict[str, Any] = {
         field.name: value.to(device)
         for field in fields(conditioning)
@@ -234,7 +241,7 @@ def _on(conditioning: Conditioning, device: torch.device) -> Conditioning:
 
 
 def _portable(outcome: Outcome) -> Outcome:
-    """An exception of a kind that every process can read."""
+    """Return the outcome with an exception of a built-in class, which every process can unpickle."""
     if not isinstance(outcome, Exception):
         return outcome
     if is_out_of_memory(outcome):

@@ -11,19 +11,19 @@ from diffuserve.engine.engine import Engine
 from diffuserve.models.base import Pipeline
 from diffuserve.models.devices import choose_device, parse_dtype
 from diffuserve.models.quiet import quiet_libraries
-from diffuserve.models.registry import load_pipeline, read_spec
+from diffuserve.models.registry import load_pipeline
 from diffuserve.parallel.plan import ParallelPlan
-from diffuserve.parallel.ranks import Ranks, beats_of, join_ranks, leave_ranks
+from diffuserve.parallel.ranks import Ranks, join_ranks, leave_ranks, rank_heartbeats
 from diffuserve.worker.agent_link import AgentLink
 from diffuserve.worker.config import EngineProcessConfig
 from diffuserve.worker.engine_host import EngineHost, announce_model
-from diffuserve.worker.lockstep import Follower, LeadRunner
+from diffuserve.worker.lockstep import FollowerRank, LeadRunner
 
 
 def follow(config: EngineProcessConfig) -> None:
     """Do what rank 0 does until it closes the group; then this process ends."""
     with _member(config) as (pipeline, ranks):
-        Follower(pipeline, ranks).run()
+        FollowerRank(pipeline, ranks).run()
 
 
 def lead(config: EngineProcessConfig, link: AgentLink, on_host: Callable[[EngineHost], None]) -> None:
@@ -50,15 +50,14 @@ def _member(config: EngineProcessConfig) -> Iterator[tuple[Pipeline, Ranks]]:
     if device.type == "cpu":
         torch.set_num_threads(1)  # the machine's cores are shared by its ranks
     plan = None if config.parallel is None else ParallelPlan.parse(config.parallel)
-    has_passes = read_spec(config.model).guidance_passes > 1
-    ranks = join_ranks(plan, device, config.collective_seconds, has_passes=has_passes)
+    ranks = join_ranks(plan, device, config.collective_seconds)
     pipeline = load_pipeline(
         config.model, device, parse_dtype(config.dtype), config.engine.deterministic, ranks
     )
-    beats = beats_of(ranks)
-    beats.start()
+    heartbeats = rank_heartbeats(ranks)
+    heartbeats.start()
     yield pipeline, ranks
-    beats.stop()
+    heartbeats.stop()
     leave_ranks()
 
 

@@ -1,46 +1,45 @@
-"""How ranks are said to share a request, and what cannot be."""
+"""How the ranks of a group share a request."""
 
 import pytest
 
 from diffuserve.domain.errors import InvalidParams
-from diffuserve.parallel.plan import ParallelPlan, check_plan, default_plan
+from diffuserve.parallel.plan import ParallelPlan, check_plan
+
+
+@pytest.mark.parametrize(("text", "num_ranks"), [("sequence=1", 1), ("sequence=4", 4), (" sequence=16 ", 16)])
+def test_a_plan_is_parsed(text: str, num_ranks: int) -> None:
+    assert ParallelPlan.parse(text) == ParallelPlan(sequence=num_ranks)
+
+
+def test_a_plan_is_written_as_it_is_parsed() -> None:
+    assert str(ParallelPlan(sequence=4)) == "sequence=4"
+    assert ParallelPlan.parse(str(ParallelPlan(sequence=4))) == ParallelPlan(sequence=4)
 
 
 @pytest.mark.parametrize(
-    ("text", "plan"),
-    [
-        ("sequence=4", ParallelPlan(sequence=4)),
-        ("cfg=2", ParallelPlan(cfg=2)),
-        ("sequence=2, cfg=2", ParallelPlan(sequence=2, cfg=2)),
-    ],
+    "text",
+    ["", "4", "sequence", "sequence=0", "sequence=-1", "sequence=04", "sequence=99999", "tensor=2", "cfg=2"],
 )
-def test_a_plan_is_read(text: str, plan: ParallelPlan) -> None:
-    assert ParallelPlan.parse(text) == plan
-    assert ParallelPlan.parse(str(plan)) == plan
-
-
-@pytest.mark.parametrize(
-    "text", ["", "4", "sequence", "sequence=0", "tensor=2", "sequence=2,sequence=2", "cfg=3"]
-)
-def test_what_is_no_plan_is_refused(text: str) -> None:
-    with pytest.raises(InvalidParams, match="parallel"):
+def test_anything_else_is_refused_with_an_example(text: str) -> None:
+    with pytest.raises(InvalidParams, match=r"parallel.*for example sequence=4"):
         ParallelPlan.parse(text)
 
 
-def test_passes_are_split_before_sequences() -> None:
-    assert default_plan(8, has_passes=False) == ParallelPlan(sequence=8)
-    assert default_plan(8, has_passes=True) == ParallelPlan(sequence=4, cfg=2)
-    assert default_plan(3, has_passes=True) == ParallelPlan(sequence=3)
+def test_several_parts_are_refused() -> None:
+    with pytest.raises(InvalidParams, match="parallel"):
+        ParallelPlan.parse("sequence=2,sequence=2")
 
 
-def test_heads_that_cannot_be_shared_evenly_are_refused_with_what_would_do() -> None:
-    check_plan(ParallelPlan(sequence=3), 3, num_heads=6, has_passes=False)
+@pytest.mark.parametrize("num_ranks", [1, 2, 3, 6])
+def test_ranks_that_share_the_heads_evenly_are_accepted(num_ranks: int) -> None:
+    check_plan(ParallelPlan(sequence=num_ranks), num_ranks, num_heads=6)
+
+
+def test_heads_that_cannot_be_shared_evenly_are_refused_with_the_numbers_that_work() -> None:
     with pytest.raises(InvalidParams, match=r"6 attention heads.* sequence may be 1, 2, 3, 6"):
-        check_plan(ParallelPlan(sequence=4), 4, num_heads=6, has_passes=False)
+        check_plan(ParallelPlan(sequence=4), 4, num_heads=6)
 
 
-def test_a_plan_must_fit_the_group_and_the_model() -> None:
-    with pytest.raises(InvalidParams, match="makes 4 ranks, and there are 2"):
-        check_plan(ParallelPlan(sequence=4), 2, num_heads=8, has_passes=False)
-    with pytest.raises(InvalidParams, match="one pass"):
-        check_plan(ParallelPlan(cfg=2), 2, num_heads=8, has_passes=False)
+def test_a_plan_for_another_number_of_ranks_is_refused() -> None:
+    with pytest.raises(InvalidParams, match="needs 4 ranks, but the group has 2"):
+        check_plan(ParallelPlan(sequence=4), 2, num_heads=8)

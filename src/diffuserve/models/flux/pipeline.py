@@ -54,7 +54,7 @@ def load_flux(
         raise DeviceUnavailable(f"device={str(device)!r}: deterministic mode runs on one CPU only")
     if ranks is not None:
         config = FluxConfig.from_dict(folder.json("transformer/config.json"))
-        check_plan(ranks.plan, ranks.size, config.num_attention_heads, has_passes=False)
+        check_plan(ranks.plan, ranks.size, config.num_attention_heads)
     dtype = dtype or default_dtype(checkpoint_dtype(folder.weights("transformer")), device)
     return FluxPipeline(folder, spec, device, dtype, deterministic, ranks)
 
