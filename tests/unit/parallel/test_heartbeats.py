@@ -1,11 +1,13 @@
 """Heartbeats of ranks, by a clock of the test's own and through a real store."""
 
+import os
+import sys
 import threading
 from collections.abc import Callable
 from typing import Any
 
 import pytest
-import torch.distributed as dist
+from torch._C._distributed_c10d import HashStore, PrefixStore
 
 from diffuserve.parallel import heartbeats
 from diffuserve.parallel.heartbeats import HeartbeatWatch, RankHeartbeats, leave_broken_group
@@ -72,23 +74,23 @@ def start(request: pytest.FixtureRequest) -> Start:
 
 
 def test_ranks_of_one_store_hear_each_other(start: Start) -> None:
-    store, silences = dist.HashStore(), Silences()
+    store, silences = HashStore(), Silences()
     start(0, store, silences, HANG_SECONDS)
     start(1, store, silences, HANG_SECONDS)
-    counts = dist.PrefixStore("heartbeats", store)
+    counts = PrefixStore("heartbeats", store)
     for key in ("0", "1"):
         counts.wait([key])
     assert silences.ranks == []
 
 
 def test_a_rank_that_ends_is_reported_by_the_others(start: Start) -> None:
-    store, silences = dist.HashStore(), Silences()
+    store, silences = HashStore(), Silences()
     start(1, store, silences, silence_seconds=0.2)
     silences.wait()
     assert silences.ranks[0] == [0]
 
 
-class GoneStore(dist.HashStore):
+class GoneStore:
     """Fails as a TCP store does whose server has ended."""
 
     def set(self, key: str, value: str) -> None:
@@ -109,13 +111,10 @@ def test_a_store_that_is_gone_counts_as_silence_of_unknown_ranks(
     ("silent", "message"), [([1, 3], "ranks 1, 3 are silent"), ([], "the other ranks are silent")]
 )
 def test_a_broken_group_is_left_with_a_message_and_an_exit_code(
-    silent: list[int],
-    message: str,
-    monkeypatch: pytest.MonkeyPatch,
-    caplog: pytest.LogCaptureFixture,
+    silent: list[int], message: str, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    codes: list[int] = []
-    monkeypatch.setattr(heartbeats.os, "_exit", codes.append)
-    leave_broken_group(silent)
-    assert codes == [heartbeats.BROKEN_GROUP]
+    monkeypatch.setattr(os, "_exit", sys.exit)
+    with pytest.raises(SystemExit) as left:
+        leave_broken_group(silent)
+    assert left.value.code == heartbeats.BROKEN_GROUP
     assert message in caplog.text
