@@ -30,7 +30,7 @@ from diffuserve.domain.resources.webhook import DeliveryResource, WebhookEndpoin
 from diffuserve.domain.resources.worker import WorkerReportResource, WorkerResource
 from diffuserve.domain.safety import FilterInfo, Verdict
 from diffuserve.domain.timestamps import to_rfc3339
-from diffuserve.domain.webhook import Delivery, Endpoint
+from diffuserve.domain.webhook import Delivery, WebhookEndpoint
 from diffuserve.domain.worker import Worker
 from diffuserve.events.base import EventBus
 from diffuserve.jobs.store import JobStore
@@ -177,7 +177,7 @@ def live_event_resource(job_id: str, message: Mapping[str, Any]) -> EventResourc
     return EventResource(job_id=job_id, seq=None, type=message["type"], data=content, created_at=None)
 
 
-def webhook_endpoint_resource(endpoint: Endpoint) -> WebhookEndpointResource:
+def webhook_endpoint_resource(endpoint: WebhookEndpoint) -> WebhookEndpointResource:
     """Build a webhook endpoint's resource."""
     return WebhookEndpointResource(
         id=endpoint.id,

@@ -1,4 +1,4 @@
-"""Many jobs that were sent in one call."""
+"""Batches: many jobs that are submitted with one request."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -10,7 +10,7 @@ from diffuserve.domain.webhook import Webhook
 
 
 class BatchStatus(StrEnum):
-    """`accepting → running → completed`; `canceling → canceled` once somebody wants no more of it."""
+    """Status of a batch: `accepting → running → completed`, or `canceling → canceled`."""
 
     ACCEPTING = "accepting"
     RUNNING = "running"
@@ -21,9 +21,10 @@ class BatchStatus(StrEnum):
 
 @dataclass(frozen=True, kw_only=True)
 class NewBatch:
-    """A batch whose items were all checked and priced; none of them is stored yet.
+    """A batch whose items are all checked and priced, and not yet stored.
 
-    `cost_seconds` are the predicted device-seconds of all items together.
+    `cost_seconds` are the predicted device-seconds of all items together. `fingerprint` is a hash of the
+    body that came with `idempotency_key`.
     """
 
     tenant_id: str
@@ -37,7 +38,10 @@ class NewBatch:
 
 @dataclass(frozen=True, kw_only=True)
 class Batch:
-    """A batch as the store knows it. `num_stored` of its items have become jobs; `counts` says which."""
+    """A batch as clients see it. Times are seconds since the epoch, by the store's clock.
+
+    `num_stored` of its `num_items` items have become jobs; `counts` is their number by status.
+    """
 
     id: str
     tenant_id: str
@@ -51,6 +55,7 @@ class Batch:
 
     @property
     def status(self) -> BatchStatus:
+        """Status that follows from the other fields; it is stored nowhere."""
         if self.is_canceled:
             return BatchStatus.CANCELING if self.finished_at is None else BatchStatus.CANCELED
         if self.num_stored < self.num_items:

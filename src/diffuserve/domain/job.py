@@ -1,4 +1,4 @@
-"""A job: one accepted piece of work, from the queue to its one final status."""
+"""Jobs: accepted work, from the queue to its final status."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -12,7 +12,10 @@ IMAGE_GENERATE = "image.generate"
 
 
 class JobStatus(StrEnum):
-    """`queued → running → succeeded | failed | canceled | expired`, with `canceling` on the way out."""
+    """Status of a job: `queued → running → succeeded | failed | canceled | expired`.
+
+    A running job that a client canceled is `canceling` until its worker has let go of it.
+    """
 
     QUEUED = "queued"
     RUNNING = "running"
@@ -24,11 +27,12 @@ class JobStatus(StrEnum):
 
     @property
     def is_final(self) -> bool:
+        """True if the job has ended; only an operator can queue it again."""
         return self in FINAL_STATUSES
 
     @property
     def is_leased(self) -> bool:
-        """Whether a worker holds the job."""
+        """True if a worker holds a lease on the job."""
         return self in (JobStatus.RUNNING, JobStatus.CANCELING)
 
 
@@ -36,7 +40,7 @@ FINAL_STATUSES = frozenset({JobStatus.SUCCEEDED, JobStatus.FAILED, JobStatus.CAN
 
 
 class Band(StrEnum):
-    """How urgent a job is; a better band goes first until a worse one has waited long enough."""
+    """Urgency of a job: a better band is served first, until a job of a worse one has waited long enough."""
 
     INTERACTIVE = "interactive"
     STANDARD = "standard"
@@ -44,7 +48,7 @@ class Band(StrEnum):
 
     @property
     def rank(self) -> int:
-        """0 is served first."""
+        """Place of the band in the order of service, from 0."""
         return _BANDS.index(self)
 
 
@@ -52,7 +56,7 @@ _BANDS = (Band.INTERACTIVE, Band.STANDARD, Band.BATCH)
 
 
 class Phase(StrEnum):
-    """Where a running job is."""
+    """Stage of work that a running job is in."""
 
     LOAD = "load"
     ENCODE = "encode"
@@ -64,20 +68,23 @@ class Phase(StrEnum):
 
 @dataclass(frozen=True)
 class Progress:
-    """Denoising steps done, of all."""
+    """Number of denoising steps done (`step`) out of all (`total`)."""
 
     step: int
     total: int
 
     @property
     def fraction(self) -> float:
-        """In 0…1."""
+        """Part of the steps that is done, in 0…1."""
         return min(self.step / self.total, 1.0) if self.total > 0 else 0.0
 
 
 @dataclass(frozen=True, kw_only=True)
 class Artifact:
-    """A finished file. `name` is unique within its job; `index` counts the images of a job."""
+    """A finished file of a job. `name` is unique within the job; `index` counts its images from 0.
+
+    `width` and `height` are in pixels, `sha256` is in hex, and `seed` is that of the image.
+    """
 
     name: str
     content_type: str
@@ -92,9 +99,9 @@ class Artifact:
 
 @dataclass(frozen=True, kw_only=True)
 class JobResult:
-    """What a job gave. `timings` are seconds by the worker's clock; `input` has every default filled in.
+    """Result of a job. `input` has every default filled in; `timings` are seconds, by the worker's clock.
 
-    `safety["image"]` says which filter saw the images and what it found; it is empty without a filter.
+    `safety["image"]` is an `ImagesRecord` as a dict; there is none without an image filter.
     """
 
     artifacts: tuple[Artifact, ...] = ()
@@ -106,9 +113,9 @@ class JobResult:
 
 @dataclass(frozen=True)
 class JobError:
-    """Why a job failed: `code` for machines, `message` for people.
+    """Reason why a job failed: a stable `code`, and a `message` for people.
 
-    `safety` is as in `JobResult`, for a job whose images are kept in.
+    `safety` is as in `JobResult`, for a job whose images were blocked.
     """
 
     code: str
@@ -119,13 +126,12 @@ class JobError:
 
 @dataclass(frozen=True, kw_only=True)
 class NewJob:
-    """A job as it is accepted: checked, priced, not yet stored.
+    """A job that is checked and priced, and not yet stored.
 
     `cost_seconds` are the predicted device-seconds, `step_tokens` the packed tokens of one denoising
-    step. `expires_in` bounds the wait in the queue and `timeout` one run, both in seconds.
-    `num_previews` images are sent on the way. An item of a batch has the `custom_id` that its
-    client gave it. `fingerprint` stands for the body that came with
-    `idempotency_key`.
+    step. `expires_in` bounds the wait in the queue and `timeout` one attempt, both in seconds. The worker
+    sends `num_previews` previews while the job runs. An item of a batch has the `custom_id` that its
+    client gave it. `fingerprint` is a hash of the body that came with `idempotency_key`.
     """
 
     tenant_id: str
@@ -150,10 +156,10 @@ class NewJob:
 
 @dataclass(frozen=True, kw_only=True)
 class Job:
-    """A job as the store knows it. Times are seconds since the epoch by the store's clock.
+    """A job as clients see it. Times are seconds since the epoch, by the store's clock.
 
-    `attempt` counts leases granted; `lease_token` is that of the newest. `version` changes with
-    every change of the row.
+    `attempt` counts the leases granted on the job, and `lease_token` is that of the newest one. `version`
+    grows with every change. `phase` and `progress` are those of a running job, as of its last heartbeat.
     """
 
     id: str
@@ -189,7 +195,7 @@ class Job:
 
 @dataclass(frozen=True)
 class JobEvent:
-    """One entry of a job's log; `seq` counts from 1 without gaps."""
+    """An entry of a job's log; `seq` counts from 1 without gaps."""
 
     job_id: str
     seq: int
@@ -200,7 +206,11 @@ class JobEvent:
 
 @dataclass(frozen=True)
 class QueueEstimate:
-    """How many jobs are likely to start first, and in how many seconds this one is likely to finish."""
+    """Prediction for a queued job.
+
+    `ahead` jobs are likely to start before it, and it is likely to finish in `eta_s_low` to `eta_s_high`
+    seconds from now.
+    """
 
     ahead: int
     eta_s_low: float

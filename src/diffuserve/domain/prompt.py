@@ -1,4 +1,4 @@
-"""How a prompt came to be what the model reads."""
+"""How a client's prompt became the prompt that the model reads."""
 
 import hashlib
 from collections.abc import Mapping
@@ -10,11 +10,11 @@ from diffuserve.domain.safety import PASSES, FilterInfo, Verdict
 
 @dataclass(frozen=True, kw_only=True)
 class PromptRecord:
-    """Kept beside a job, whose input holds the processed prompt.
+    """Record of a prompt's processing, stored beside the job, whose input holds the processed prompt.
 
-    `original` is what the client wrote. `filter` gave the `verdict`; without one nothing looked.
-    `expansion` says what became of the wish for a longer prompt, and `reason` why it was not met; both
-    are empty where there was none.
+    `original` is the client's text. `filter` gave the `verdict`; it is `None` if prompts are not checked.
+    `expansion` is the outcome of the client's request to expand the prompt, and `reason` says why it was
+    not expanded; both are empty without such a request.
     """
 
     original: str
@@ -24,6 +24,7 @@ class PromptRecord:
     reason: str = ""
 
     def to_dict(self) -> dict[str, Any]:
+        """Return the record as JSON values, without the findings' details, which may quote the prompt."""
         return {
             "original": self.original,
             "verdict": self.verdict.to_dict(),
@@ -34,7 +35,7 @@ class PromptRecord:
 
     @classmethod
     def from_dict(cls, values: Mapping[str, Any]) -> "PromptRecord":
-        """From `to_dict`'s own shape."""
+        """Build a record from the output of `to_dict`."""
         return cls(
             original=values["original"],
             verdict=Verdict.from_dict(values["verdict"]),
@@ -45,5 +46,5 @@ class PromptRecord:
 
 
 def prompt_hash(prompt: str) -> str:
-    """Tells equal prompts from different ones, and shows none."""
+    """Return the SHA-256 of a prompt in hex: equal prompts can be recognized without being stored."""
     return hashlib.sha256(prompt.encode()).hexdigest()

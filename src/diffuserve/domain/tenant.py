@@ -1,4 +1,4 @@
-"""Who asks, what they may ask for, and the keys they show."""
+"""Tenants, the plans that limit them, and the API keys that identify them."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
@@ -9,10 +9,12 @@ from diffuserve.domain.job import Band
 
 @dataclass(frozen=True, kw_only=True)
 class Plan:
-    """What a tenant gets. `weight` is its share of device-seconds when all want some.
+    """Limits and share of a tenant.
 
-    `max_queued_seconds` bounds the predicted device-seconds of its queued jobs, `requests_per_second`
-    its calls that make work; `None` bounds nothing.
+    Tenants that wait at the same time share the device-seconds in proportion to their `weight`.
+    `max_queued_seconds` bounds the predicted device-seconds of a tenant's queued jobs, and
+    `requests_per_second` its requests that make work; `None` means no limit. `default_band` is the band of
+    a job that names none, and `highest_band` the best one that a job may name.
     """
 
     name: str
@@ -25,6 +27,7 @@ class Plan:
     highest_band: Band = Band.STANDARD
 
     def allows(self, band: Band) -> bool:
+        """Return whether a job may name this band."""
         return band.rank >= self.highest_band.rank
 
 
@@ -59,27 +62,28 @@ DEFAULT_PLANS: Mapping[str, Plan] = {plan.name: plan for plan in (FREE, STANDARD
 
 @dataclass(frozen=True, kw_only=True)
 class PlanOverrides:
-    """What one tenant has apart from its plan; `None` means "as the plan says"."""
+    """Limits of one tenant that differ from its plan's; `None` keeps the plan's own."""
 
     weight: float | None = None
     max_running: int | None = None
     max_queued: int | None = None
 
     def apply(self, plan: Plan) -> Plan:
+        """Return the plan with these limits."""
         changes = {name: value for name, value in vars(self).items() if value is not None}
         return replace(plan, **changes) if changes else plan
 
 
 @dataclass(frozen=True)
 class Tenant:
-    """Somebody who submits jobs; `plan` has the tenant's own overrides applied."""
+    """A customer or team whose jobs share one queue; its own overrides are applied to `plan`."""
 
     id: str
     plan: Plan
 
 
 class Role(StrEnum):
-    """What a key opens: a tenant's own jobs, everything, or the workers' routes alone."""
+    """Rights of an API key: a tenant's own jobs, everything, or the routes of workers only."""
 
     TENANT = "tenant"
     OPERATOR = "operator"
@@ -88,7 +92,10 @@ class Role(StrEnum):
 
 @dataclass(frozen=True, kw_only=True)
 class ApiKey:
-    """A key without its secret, which is stored as a hash only."""
+    """An API key without its secret, of which only a hash is stored. Times are seconds since the epoch.
+
+    Keys of operators and workers may have no `tenant_id`.
+    """
 
     id: str
     role: Role

@@ -1,11 +1,11 @@
-"""Telling a client's own server what became of its work."""
+"""Webhooks: messages to a client's own server about the end of its jobs and batches."""
 
 from dataclasses import dataclass
 from enum import StrEnum
 
 
 class WebhookEvent(StrEnum):
-    """What can be told; the words are the `type` of the message."""
+    """An event that a webhook can report; its value is the `type` of the message."""
 
     JOB_SUCCEEDED = "job.succeeded"
     JOB_FAILED = "job.failed"
@@ -15,16 +15,19 @@ class WebhookEvent(StrEnum):
 
     @classmethod
     def of_job(cls, status: str) -> "WebhookEvent":
-        """Of a job's final status."""
+        """Return the event of a job that reached the final status `status`."""
         return cls(f"job.{status}")
 
 
-JOB_EVENTS = tuple(one for one in WebhookEvent if one is not WebhookEvent.BATCH_COMPLETED)
+JOB_EVENTS = tuple(event for event in WebhookEvent if event is not WebhookEvent.BATCH_COMPLETED)
 
 
 @dataclass(frozen=True)
 class Webhook:
-    """Where to tell what. The URLs in a message begin with `base_url`, as the client knows us."""
+    """A client's wish for messages: the URL of its server, and the events to report.
+
+    URLs in a message begin with `base_url`, the address at which the client reached the control plane.
+    """
 
     url: str
     events: tuple[WebhookEvent, ...]
@@ -32,7 +35,7 @@ class Webhook:
 
 
 class DeliveryStatus(StrEnum):
-    """`pending → delivered | failed`; `skipped` while its endpoint is disabled."""
+    """Status of a delivery: `pending → delivered | failed`, or `skipped` if its endpoint is disabled."""
 
     PENDING = "pending"
     DELIVERED = "delivered"
@@ -41,8 +44,8 @@ class DeliveryStatus(StrEnum):
 
 
 @dataclass(frozen=True, kw_only=True)
-class Endpoint:
-    """A URL that a tenant has named. Times are seconds since the epoch."""
+class WebhookEndpoint:
+    """A URL to which a tenant has webhooks sent. Times are seconds since the epoch."""
 
     id: str
     tenant_id: str
@@ -53,7 +56,11 @@ class Endpoint:
 
 @dataclass(frozen=True, kw_only=True)
 class Delivery:
-    """One message to one endpoint, however often it is tried; `subject_id` is the job's or the batch's."""
+    """A message to an endpoint, with the state of its attempts. Times are seconds since the epoch.
+
+    `subject_id` is the id of the job or batch that it is about. `last_status` is the HTTP status of the
+    last attempt, and `last_error` says why there was no response.
+    """
 
     id: str
     endpoint_id: str
@@ -71,15 +78,15 @@ class Delivery:
 
 @dataclass(frozen=True)
 class DueDelivery:
-    """A delivery that should be tried now, and to whom."""
+    """A delivery that is to be sent now, and its endpoint."""
 
     delivery: Delivery
-    endpoint: Endpoint
+    endpoint: WebhookEndpoint
 
 
 @dataclass(frozen=True)
 class Attempt:
-    """What came of one try: an HTTP status, or why there was none."""
+    """Result of an attempt to deliver: the HTTP status of the response, or the error instead of one."""
 
     delivery_id: str
     status: int | None
@@ -87,9 +94,10 @@ class Attempt:
 
     @property
     def is_delivered(self) -> bool:
+        """True if the endpoint accepted the message."""
         return self.status is not None and 200 <= self.status < 300
 
     @property
     def is_gone(self) -> bool:
-        """The receiver wants to hear nothing any more."""
+        """True if the endpoint asked for no more messages, with status 410."""
         return self.status == 410

@@ -1,7 +1,8 @@
-"""The audit: what the filters kept out or flagged, for as long as the settings say."""
+"""The audit: prompts and images that a filter blocked or flagged, kept as long as the settings say."""
 
 from collections.abc import Mapping, Sequence
-from typing import Any
+from dataclasses import dataclass
+from typing import Any, Self
 
 import sqlalchemy as sa
 
@@ -9,6 +10,7 @@ from diffuserve.domain.job import NewJob
 from diffuserve.domain.prompt import prompt_hash
 from diffuserve.domain.safety import Action, AuditEntry, FilterInfo, ImagesRecord, Stage
 from diffuserve.jobs import schema
+from diffuserve.jobs.command import Command
 from diffuserve.jobs.database import Database, Transaction
 from diffuserve.jobs.writer import Writer
 
@@ -16,24 +18,38 @@ audit = schema.audit
 
 
 class AuditStore:
-    """Every method raises `ServerUnavailable` as the job store's do."""
+    """Audit entries. Every method raises `ServerUnavailable` while the database is unreachable."""
 
     def __init__(self, database: Database, writer: Writer) -> None:
         self._database = database
         self._writer = writer
 
     async def note(self, entry: AuditEntry) -> None:
-        await self._writer.run(_note, entry)
+        """Store an entry."""
+        await self._writer.run(RecordAudit(entry))
 
     async def newest(self, tenant_id: str | None = None, limit: int = 50) -> list[AuditEntry]:
-        """The newest first."""
+        """Return at most `limit` entries, newest first; `tenant_id=None` means of every tenant."""
         wanted = sa.select(audit).order_by(audit.c.created_at.desc()).limit(limit)
         if tenant_id is not None:
             wanted = wanted.where(audit.c.tenant_id == tenant_id)
         return [_entry_of(row) for row in await self._database.rows(wanted)]
 
 
+@dataclass(frozen=True)
+class RecordAudit(Command[None]):
+    """Store an audit entry."""
+
+    entry: AuditEntry
+
+    @classmethod
+    def apply_many(cls, transaction: Transaction, commands: Sequence[Self]) -> list[None]:
+        keep(transaction, [command.entry for command in commands])
+        return [None] * len(commands)
+
+
 def blocked_prompt(tenant_id: str, prompt: str, category: str, info: FilterInfo) -> AuditEntry:
+    """Return the entry for a prompt that `info`'s filter refused."""
     return AuditEntry(
         tenant_id=tenant_id,
         stage=Stage.PROMPT,
@@ -45,7 +61,7 @@ def blocked_prompt(tenant_id: str, prompt: str, category: str, info: FilterInfo)
 
 
 def flagged_prompt(job_id: str, new: NewJob) -> AuditEntry | None:
-    """`None` for a prompt in which nothing was found."""
+    """Return the entry for a submitted prompt; `None` if its filter found nothing."""
     record = new.prompt
     if record is None or record.filter is None or record.verdict.action is Action.ALLOW:
         return None
@@ -61,7 +77,7 @@ def flagged_prompt(job_id: str, new: NewJob) -> AuditEntry | None:
 
 
 def judged_images(job_id: str, tenant_id: str, safety: Mapping[str, Any]) -> AuditEntry | None:
-    """Of what a worker says of a job's images; `None` where all passed, or nothing looked."""
+    """Return the entry for what a worker reports as `safety`; `None` without a filter or a finding."""
     record = ImagesRecord.from_dict(safety["image"]) if "image" in safety else None
     if record is None or record.strictest.action is Action.ALLOW:
         return None
@@ -76,19 +92,15 @@ def judged_images(job_id: str, tenant_id: str, safety: Mapping[str, Any]) -> Aud
 
 
 def keep(transaction: Transaction, entries: Sequence[AuditEntry]) -> None:
+    """Store entries, dated now."""
     if entries:
         transaction.execute(sa.insert(audit), [_row(entry, transaction.now) for entry in entries])
 
 
 def forget(transaction: Transaction) -> None:
-    """What is older than the settings say."""
+    """Delete the entries that are older than the settings allow."""
     until = transaction.now - transaction.config.audit_seconds
     transaction.execute(sa.delete(audit).where(audit.c.created_at <= until))
-
-
-def _note(transaction: Transaction, entries: Sequence[AuditEntry]) -> Sequence[None]:
-    keep(transaction, entries)
-    return [None] * len(entries)
 
 
 def _row(entry: AuditEntry, now: float) -> dict[str, Any]:

@@ -1,101 +1,192 @@
-"""Handing out jobs: fairest first, several at once, each under a lease of its own."""
+"""Claims: jobs are leased fairest first, several at once, each under a lease of its own."""
 
+import functools
 from collections import defaultdict, deque
-from collections.abc import Sequence
+from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any
+from typing import Any, Self
 
 import orjson
 import sqlalchemy as sa
 
 from diffuserve.domain.errors import DiffuserveError, WorkerNotFound
 from diffuserve.domain.job import Band, JobStatus
-from diffuserve.domain.tenant import Plan, Tenant
+from diffuserve.domain.tenant import Tenant
 from diffuserve.domain.worker import Claim, Lease
 from diffuserve.jobs import queue, schema
+from diffuserve.jobs.changes import Change, load_records, save_changes
+from diffuserve.jobs.command import Command
 from diffuserve.jobs.database import Transaction
 from diffuserve.jobs.due import sweep_due
 from diffuserve.jobs.fairness import Lane, TenantAccount, choose_lane
-from diffuserve.jobs.records import Change, record_of, save_changes
+from diffuserve.jobs.records import JobRecord, lease_of, record_of
 
 jobs, leases, ready, lanes, tenants = schema.jobs, schema.leases, schema.ready, schema.lanes, schema.tenants
 
-_HEADS = (
-    sa.select(
-        *(lanes.c[name] for name in ("lane", "band", "model", "head_seq", "head_at", "head_since")),
-        *(tenants.c[name] for name in ("id", "vtime", "plan", "weight", "max_running", "max_queued")),
-    )
+
+_LANE_COLUMNS = ("lane", "band", "tenant_id", "model", "head_seq", "head_at", "head_since")
+_ACCOUNT_COLUMNS = ("vtime", "plan", "weight", "max_running", "max_queued")
+_OPEN_LANES = (
+    sa.select(*(lanes.c[name] for name in _LANE_COLUMNS), *(tenants.c[name] for name in _ACCOUNT_COLUMNS))
     .join_from(lanes, tenants, tenants.c.id == lanes.c.tenant_id)
     .where(lanes.c.num_ready > 0)
 )
-_NEXT = (
+_NEXT_JOBS = (
     sa.select(*(ready.c[name] for name in ("job_id", "seq", "cost_seconds", "step_tokens", "enqueued_at")))
     .where(ready.c.lane == sa.bindparam("key"), ready.c.seq > sa.bindparam("after"))
-    # What is late and not yet swept is no longer to be had.
-    .where(sa.or_(ready.c.deadline.is_(None), ready.c.deadline > sa.bindparam("moment")))
+    # A sweep expires a bounded number of jobs; late ones that it left must not be leased.
+    .where(sa.or_(ready.c.deadline.is_(None), ready.c.deadline > sa.bindparam("now")))
     .order_by(ready.c.seq)
     .limit(sa.bindparam("block"))
 )
+_RUNNING = sa.select(leases.c.tenant_id, sa.func.count().label("num_running")).group_by(leases.c.tenant_id)
 _BANDS = {band.value: band for band in Band}
-_LARGEST_BLOCK = 64
-_RUNNING = sa.select(leases.c.tenant_id, sa.func.count().label("running")).group_by(leases.c.tenant_id)
+_MAX_BLOCK = 64
 
 
 @dataclass(frozen=True)
-class ClaimBy:
+class ClaimJobs(Command[list[Lease]]):
+    """Lease jobs to a worker. The outcome of a repeated `claim_id` is the leases granted before.
+
+    It is `WorkerNotFound` for an unknown worker, and `[]` for one that is draining.
+    """
+
     worker_id: str
     claim: Claim
+
+    @property
+    def key(self) -> tuple[str, str]:
+        """Worker and claim id, which name the claim however often it is sent."""
+        return self.worker_id, self.claim.claim_id
+
+    @classmethod
+    def apply_many(
+        cls, transaction: Transaction, commands: Sequence[Self]
+    ) -> list[list[Lease] | DiffuserveError]:
+        sweep_due(transaction)
+        models = _served_models(transaction, {command.worker_id for command in commands})
+        granted = _granted_before(transaction, commands)
+        new = _first_of_each(
+            command for command in commands if command.worker_id in models and command.key not in granted
+        )
+        if new:
+            granted |= _grant(transaction, new, models)
+        return [
+            granted.get(command.key, [])
+            if command.worker_id in models
+            else WorkerNotFound(f"no worker {command.worker_id}; register again")
+            for command in commands
+        ]
+
+
+def _served_models(transaction: Transaction, worker_ids: Collection[str]) -> dict[str, frozenset[str]]:
+    """Return the models of each known worker; a draining one serves none."""
+    workers = schema.workers
+    rows = transaction.rows(sa.select(workers).where(workers.c.id.in_(sorted(worker_ids))))
+    return {row.id: frozenset(() if row.is_draining else orjson.loads(row.models)) for row in rows}
+
+
+def _granted_before(
+    transaction: Transaction, commands: Sequence[ClaimJobs]
+) -> dict[tuple[str, str], list[Lease]]:
+    """Return the live leases of claims whose response was lost, by the claim's key."""
+    rows = transaction.rows(
+        sa.select(jobs, leases.c.worker_id.label("holder"), leases.c.claim_id)
+        .join_from(leases, jobs, jobs.c.id == leases.c.job_id)
+        .where(leases.c.claim_id.in_({command.claim.claim_id for command in commands}))
+    )
+    granted: dict[tuple[str, str], list[Lease]] = defaultdict(list)
+    for row in rows:
+        lease = lease_of(record_of(row), transaction.config.lease_seconds)
+        granted[row.holder, row.claim_id].append(lease)
+    return dict(granted)
+
+
+def _first_of_each(commands: Iterable[ClaimJobs]) -> list[ClaimJobs]:
+    """Drop repeated claims: a claim that is sent twice at once must not be served twice."""
+    first: dict[tuple[str, str], ClaimJobs] = {}
+    for command in commands:
+        first.setdefault(command.key, command)
+    return list(first.values())
+
+
+def _grant(
+    transaction: Transaction, commands: Sequence[ClaimJobs], models: dict[str, frozenset[str]]
+) -> dict[tuple[str, str], list[Lease]]:
+    """Choose jobs for the claims in turn, lease them, and return the leases by the claim's key."""
+    most = max(command.claim.num_jobs for command in commands)
+    claim_round = ClaimRound(transaction, _open_lanes(transaction), block=min(most, _MAX_BLOCK) + 1)
+    for command in commands:
+        served, wanted = models[command.worker_id], command.claim.models
+        claim_round.serve(command, served & frozenset(wanted) if wanted else served)
+    return _save(claim_round)
 
 
 @dataclass(frozen=True)
 class _Grant:
-    """A job that was picked for a worker."""
+    """A job that was chosen for a claim."""
 
     job_id: str
-    by: ClaimBy
+    command: ClaimJobs
     tenant: Tenant
     cost_seconds: float
 
 
 @dataclass
 class ClaimRound:
-    """The queue while claims are served from it; `served` is what its transaction has to write."""
+    """The queue while the claims of one transaction are served from it.
+
+    Lanes and accounts are read once and then kept up to date in memory; `grants` and `floors` are what
+    the transaction has to write. `block` is the number of a lane's jobs that are read at a time.
+    """
 
     transaction: Transaction
     lanes: list[Lane]
-    block: int  # rows of a lane that are read at a time
+    block: int
     heads: dict[str, deque[sa.Row[Any]]] = field(default_factory=dict)
     grants: list[_Grant] = field(default_factory=list)
     floors: dict[tuple[Band, str], float] = field(default_factory=dict)
 
-    def serve(self, by: ClaimBy, models: frozenset[str]) -> None:
-        """Pick jobs until the worker's room is full; its first job is never too large."""
-        jobs_left, tokens = by.claim.num_jobs, 0
-        now, config = self.transaction.now, self.transaction.config
-        while jobs_left > 0:
-            lane = choose_lane(self.lanes, models, by.claim.resident_models, now, config)
-            if lane is None:
-                return
-            heads = self._heads_of(lane)
-            if not heads:
-                self.lanes.remove(lane)
-                continue
-            head = heads[0]
-            tokens += head.step_tokens
-            limit = by.claim.num_tokens
-            if limit is not None and tokens > limit and jobs_left < by.claim.num_jobs:
-                return
-            self._grant(lane, head, by)
-            self._advance(lane)
-            jobs_left -= 1
+    def serve(self, command: ClaimJobs, models: frozenset[str]) -> None:
+        """Choose jobs of these models for a claim until its room is full.
 
-    def _grant(self, lane: Lane, head: sa.Row[Any], by: ClaimBy) -> None:
+        A claim's first job is granted even if it exceeds `num_tokens`: no worker could run it otherwise.
+        """
+        claim, num_granted, num_tokens = command.claim, 0, 0
+        while num_granted < claim.num_jobs:
+            chosen = self._choose(models, claim.resident_models)
+            if chosen is None:
+                return
+            lane, head = chosen
+            num_tokens += head.step_tokens
+            if num_granted and claim.num_tokens is not None and num_tokens > claim.num_tokens:
+                return
+            self._grant(lane, head, command)
+            self._advance(lane)
+            num_granted += 1
+
+    def _choose(
+        self, models: frozenset[str], resident_models: Collection[str]
+    ) -> tuple[Lane, sa.Row[Any]] | None:
+        """Return the lane that is served next, with its first job; `None` if no lane may be served."""
+        now, config = self.transaction.now, self.transaction.config
+        while (lane := choose_lane(self.lanes, models, resident_models, now, config)) is not None:
+            if heads := self._heads_of(lane):
+                return lane, heads[0]
+            # All its jobs are late: they wait for a sweep, and the lane has nothing to lease.
+            self.lanes.remove(lane)
+        return None
+
+    def _grant(self, lane: Lane, head: sa.Row[Any], command: ClaimJobs) -> None:
+        # In start-time fair queueing the system's virtual time is the start tag of the job in service:
+        # the account's time before the charge. Tenants that were idle resume from this floor.
         group = (lane.band, lane.model)
         self.floors[group] = max(self.floors.get(group, 0.0), lane.account.vtime)
         lane.account.charge(head.cost_seconds)
-        self.grants.append(_Grant(head.job_id, by, lane.account.tenant, head.cost_seconds))
+        self.grants.append(_Grant(head.job_id, command, lane.account.tenant, head.cost_seconds))
 
     def _advance(self, lane: Lane) -> None:
+        """Move the lane on to its next job, or drop it after its last."""
         heads = self.heads[lane.key]
         last = heads.popleft()
         if not heads:
@@ -112,138 +203,90 @@ class ClaimRound:
         return self.heads[lane.key]
 
     def _read(self, key: str, after_seq: int) -> list[sa.Row[Any]]:
-        where = {"key": key, "after": after_seq, "block": self.block, "moment": self.transaction.now}
-        return list(self.transaction.execute(_NEXT, where).all())
-
-
-def claim(transaction: Transaction, claims: Sequence[ClaimBy]) -> Sequence[list[Lease] | DiffuserveError]:
-    sweep_due(transaction)
-    models = _models_served(transaction, {one.worker_id for one in claims})
-    granted = _granted_before(transaction, claims)
-    largest = max(one.claim.num_jobs for one in claims)
-    market = ClaimRound(transaction, _open_lanes(transaction), block=min(largest, _LARGEST_BLOCK) + 1)
-    answered = set(granted)
-    for one in claims:
-        name = (one.worker_id, one.claim.claim_id)
-        if one.worker_id in models and name not in answered:
-            answered.add(name)
-            served = models[one.worker_id]
-            market.serve(one, served & frozenset(one.claim.models) if one.claim.models else served)
-    for by, lease in _write(transaction, market):
-        granted[by.worker_id, by.claim.claim_id].append(lease)
-    return [
-        granted[one.worker_id, one.claim.claim_id]
-        if one.worker_id in models
-        else WorkerNotFound(f"no worker {one.worker_id}; register again")
-        for one in claims
-    ]
-
-
-def _models_served(transaction: Transaction, worker_ids: set[str]) -> dict[str, frozenset[str]]:
-    """By worker; a draining one serves none."""
-    table = schema.workers
-    rows = transaction.rows(sa.select(table).where(table.c.id.in_(sorted(worker_ids))))
-    return {row.id: frozenset(() if row.is_draining else orjson.loads(row.models)) for row in rows}
-
-
-def _granted_before(
-    transaction: Transaction, claims: Sequence[ClaimBy]
-) -> dict[tuple[str, str], list[Lease]]:
-    """Leases of claims whose answer was lost."""
-    rows = transaction.rows(
-        sa.select(jobs, leases.c.worker_id.label("holder"), leases.c.claim_id)
-        .join_from(leases, jobs, jobs.c.id == leases.c.job_id)
-        .where(leases.c.claim_id.in_({one.claim.claim_id for one in claims}))
-    )
-    granted: dict[tuple[str, str], list[Lease]] = defaultdict(list)
-    for row in rows:
-        granted[row.holder, row.claim_id].append(_lease(row, row.lease_token, row.attempt, transaction))
-    return granted
+        values = {"key": key, "after": after_seq, "block": self.block, "now": self.transaction.now}
+        return list(self.transaction.execute(_NEXT_JOBS, values).all())
 
 
 def _open_lanes(transaction: Transaction) -> list[Lane]:
-    running = {row.tenant_id: row.running for row in transaction.rows(_RUNNING)}
-    plans: dict[tuple[Any, ...], Plan] = {}
+    """Return the lanes that have ready jobs, with one account for each tenant."""
+    num_running = {row.tenant_id: row.num_running for row in transaction.rows(_RUNNING)}
+    plan_of = functools.cache(functools.partial(queue.plan_of, transaction.config))
     accounts: dict[str, TenantAccount] = {}
-    found = []
-    for row in transaction.rows(_HEADS):
-        key, band, model, head_seq, head_at, head_since, tenant_id, vtime, *limits = tuple(row)
+    open_lanes = []
+    # Every claim reads all lanes, a thousand where there are many tenants. So their columns are unpacked by
+    # place: `sa.Row` takes several times as long by name.
+    for row in transaction.execute(_OPEN_LANES):
+        key, band, tenant_id, model, *head = row[: len(_LANE_COLUMNS)]
         account = accounts.get(tenant_id)
         if account is None:
-            plan = plans.get(tuple(limits)) or plans.setdefault(
-                tuple(limits), queue.plan_of(transaction.config, *limits)
-            )
-            account = TenantAccount(Tenant(tenant_id, plan), vtime, running.get(tenant_id, 0))
-            accounts[tenant_id] = account
-        found.append(Lane(key, _BANDS[band], account, model, head_seq, head_at, head_since))
-    return found
+            vtime, *limits = row[len(_LANE_COLUMNS) :]
+            tenant = Tenant(tenant_id, plan_of(*limits))
+            account = accounts[tenant_id] = TenantAccount(tenant, vtime, num_running.get(tenant_id, 0))
+        open_lanes.append(Lane(key, _BANDS[band], account, model, *head))
+    return open_lanes
 
 
-def _write(transaction: Transaction, market: ClaimRound) -> list[tuple[ClaimBy, Lease]]:
-    if not market.grants:
-        return []
-    ids = [grant.job_id for grant in market.grants]
-    rows = {row.id: row for row in transaction.rows(sa.select(jobs).where(jobs.c.id.in_(ids)))}
-    ledger, changes, lease_rows, granted = queue.Ledger(), [], [], []
-    for grant in market.grants:
-        before = record_of(rows[grant.job_id])
-        assert before.status is JobStatus.QUEUED, f"{before.id} is ready and {before.status}"
-        record = replace(
-            before,
-            status=JobStatus.RUNNING,
-            attempt=before.attempt + 1,
-            lease_token=before.lease_token + 1,
-            worker_id=grant.by.worker_id,
-            started_at=before.started_at or transaction.now,
-        )
-        ledger.charge(grant.tenant, grant.cost_seconds)
-        ledger.count_queued(record.tenant_id, -1)
-        changes.append(Change(record, "running", {"attempt": record.attempt, "worker_id": record.worker_id}))
-        lease = _lease(rows[record.id], record.lease_token, record.attempt, transaction)
-        lease_rows.append(_lease_row(transaction, lease, grant, record.tenant_id))
-        granted.append((grant.by, lease))
-    queue.take(transaction, ids)
-    save_changes(transaction, changes)
-    transaction.execute(sa.insert(leases), lease_rows)
-    ledger.save(transaction)
-    _raise_floors(transaction, market.floors)
-    return granted
+def _save(claim_round: ClaimRound) -> dict[tuple[str, str], list[Lease]]:
+    """Lease the jobs that were chosen, and write everything that changes with that."""
+    transaction, grants = claim_round.transaction, claim_round.grants
+    if not grants:
+        return {}
+    job_ids = [grant.job_id for grant in grants]
+    queued = load_records(transaction, job_ids)
+    running = [_started(queued[grant.job_id], grant, transaction.now) for grant in grants]
+    queue.take(transaction, job_ids)
+    save_changes(transaction, [_change_of(record) for record in running])
+    rows = [_lease_row(transaction, record, grant) for record, grant in zip(running, grants, strict=True)]
+    transaction.execute(sa.insert(leases), rows)
+    _charge(transaction, grants)
+    _raise_floors(transaction, claim_round.floors)
+    granted: dict[tuple[str, str], list[Lease]] = defaultdict(list)
+    for record, grant in zip(running, grants, strict=True):
+        granted[grant.command.key].append(lease_of(record, transaction.config.lease_seconds))
+    return dict(granted)
 
 
-def _lease_row(transaction: Transaction, lease: Lease, grant: _Grant, tenant_id: str) -> dict[str, Any]:
-    return {
-        "job_id": lease.job_id,
-        "lease_token": lease.lease_token,
-        "tenant_id": tenant_id,
-        "model": lease.model,
-        "worker_id": grant.by.worker_id,
-        "claim_id": grant.by.claim.claim_id,
-        "charged": grant.cost_seconds,
-        "expires_at": transaction.now + transaction.config.lease_seconds,
-        "stop_at": None if lease.timeout is None else transaction.now + lease.timeout,
-    }
-
-
-def _lease(row: sa.Row[Any], lease_token: int, attempt: int, transaction: Transaction) -> Lease:
-    return Lease(
-        job_id=row.id,
-        lease_token=lease_token,
-        kind=row.kind,
-        model=row.model,
-        input=orjson.loads(row.input),
-        attempt=attempt,
-        lease_seconds=transaction.config.lease_seconds,
-        band=_BANDS[row.band],
-        is_suspect=row.is_suspect,
-        step_tokens=row.step_tokens,
-        cost_seconds=row.cost_seconds,
-        timeout=row.timeout,
-        num_previews=row.num_previews,
-        output_format=row.output_format,
+def _started(record: JobRecord, grant: _Grant, now: float) -> JobRecord:
+    assert record.status is JobStatus.QUEUED, f"{record.id} is in the ready queue and {record.status}"
+    return replace(
+        record,
+        status=JobStatus.RUNNING,
+        attempt=record.attempt + 1,
+        lease_token=record.lease_token + 1,
+        worker_id=grant.command.worker_id,
+        started_at=record.started_at or now,
     )
 
 
+def _change_of(record: JobRecord) -> Change:
+    return Change(record, "running", {"attempt": record.attempt, "worker_id": record.worker_id})
+
+
+def _lease_row(transaction: Transaction, record: JobRecord, grant: _Grant) -> dict[str, Any]:
+    return {
+        "job_id": record.id,
+        "lease_token": record.lease_token,
+        "tenant_id": record.tenant_id,
+        "model": record.model,
+        "worker_id": grant.command.worker_id,
+        "claim_id": grant.command.claim.claim_id,
+        "charged": grant.cost_seconds,
+        "expires_at": transaction.now + transaction.config.lease_seconds,
+        "stop_at": None if record.timeout is None else transaction.now + record.timeout,
+    }
+
+
+def _charge(transaction: Transaction, grants: Sequence[_Grant]) -> None:
+    """Charge the tenants what was predicted; it is replaced by the actual seconds when the lease ends."""
+    ledger = queue.Ledger()
+    for grant in grants:
+        ledger.charge(grant.tenant, grant.cost_seconds)
+        ledger.count_queued(grant.tenant.id, -1)
+    ledger.save(transaction)
+
+
 def _raise_floors(transaction: Transaction, floors: dict[tuple[Band, str], float]) -> None:
+    """Advance virtual time. It never goes back, although jobs of an older start tag may follow."""
     insert = transaction.upsert(schema.floors)
     vtime = schema.floors.c.vtime
     statement = insert.on_conflict_do_update(

@@ -8,12 +8,13 @@ import sqlalchemy as sa
 
 from diffuserve.domain.job import Job, JobEvent, JobStatus, NewJob, QueueEstimate
 from diffuserve.domain.worker import WorkerState
-from diffuserve.jobs import control, queries, schema, submit
-from diffuserve.jobs.admission import Submission
+from diffuserve.jobs import queries, schema
+from diffuserve.jobs.changes import event_of
+from diffuserve.jobs.control import CancelJob, DeleteJob
 from diffuserve.jobs.database import Database
 from diffuserve.jobs.estimate import Before, estimate_wait
 from diffuserve.jobs.operations import Operations
-from diffuserve.jobs.records import event_of, job_of
+from diffuserve.jobs.submit import SubmitJob
 from diffuserve.jobs.writer import Writer
 
 jobs, leases, ready, lanes = schema.jobs, schema.leases, schema.ready, schema.lanes
@@ -35,7 +36,7 @@ class ClientJobs:
 
         Raise `QueueFull`, `BacklogFull`, `TooLarge` or `IdempotencyMismatch`.
         """
-        return await self._writer.run(submit.submit, Submission(_new_job_id(), new))
+        return await self._writer.run(SubmitJob(_new_job_id(), new))
 
     async def get(self, job_id: str, tenant_id: str | None = None) -> Job:
         """Return the job. Raise `JobNotFound` also for a job of another tenant."""
@@ -55,7 +56,7 @@ class ClientJobs:
         """
         after = None if after is None else queries.check_job_id(after)
         page = queries.page_of_jobs(tenant_id, statuses, after, limit)
-        return [job_of(row) for row in await self._database.rows(page)]
+        return [queries.job_in(row) for row in await self._database.rows(page)]
 
     async def events_after(self, job_id: str, seq: int = 0) -> list[JobEvent]:
         """Return the job's log entries after entry `seq`; `[]` for an unknown job."""
@@ -74,7 +75,7 @@ class ClientJobs:
 
     async def cancel(self, job_id: str, tenant_id: str | None = None) -> Job:
         """Cancel a queued job at once, mark a running one `canceling`, and leave a final one as it is."""
-        await self._writer.run(control.cancel, control.Named(queries.check_job_id(job_id), tenant_id))
+        await self._writer.run(CancelJob(queries.check_job_id(job_id), tenant_id))
         return await self.get(job_id)
 
     async def delete(self, job_id: str, tenant_id: str | None = None) -> None:
@@ -82,7 +83,7 @@ class ClientJobs:
 
         The reaper removes its rows and files once it is final.
         """
-        await self._writer.run(control.delete, control.Named(queries.check_job_id(job_id), tenant_id))
+        await self._writer.run(DeleteJob(queries.check_job_id(job_id), tenant_id))
 
     async def _before(self, job: Job) -> Before:
         """Return the work that goes before a queued job."""

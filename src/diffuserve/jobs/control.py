@@ -1,7 +1,8 @@
-"""What clients and operators do to jobs that exist: cancel, requeue, forget."""
+"""Canceling, deleting and requeueing jobs that exist."""
 
-from collections.abc import Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
+from typing import Self
 
 import sqlalchemy as sa
 
@@ -10,85 +11,114 @@ from diffuserve.domain.job import JobStatus
 from diffuserve.events.base import worker_topic
 from diffuserve.jobs import queue, schema
 from diffuserve.jobs.batches import completion as batch_completion
+from diffuserve.jobs.changes import Change, load_records, save_changes
+from diffuserve.jobs.command import Command
 from diffuserve.jobs.database import Transaction
-from diffuserve.jobs.records import Change, JobRecord, load_records, save_changes
+from diffuserve.jobs.records import JobRecord
 
-_REQUEUED = (JobStatus.FAILED, JobStatus.CANCELED, JobStatus.EXPIRED)
+jobs, leases = schema.jobs, schema.leases
+
+_REQUEUEABLE = (JobStatus.FAILED, JobStatus.CANCELED, JobStatus.EXPIRED)
 
 
 @dataclass(frozen=True)
-class Named:
-    """A job or a batch, and whose it must be; `None` for anybody's."""
+class CancelJob(Command[None]):
+    """End a queued job at once, and a running one as soon as its worker has let go of it.
 
-    id: str
-    tenant_id: str | None
+    `tenant_id` is the job's tenant, or `None` for any. The outcome is `JobNotFound` for another tenant's.
+    """
 
+    job_id: str
+    tenant_id: str | None = None
 
-def cancel(transaction: Transaction, named: Sequence[Named]) -> Sequence[str | DiffuserveError]:
-    """A queued job ends at once; a running one ends when its worker has let go of it."""
-    records = load_records(transaction, {one.id for one in named})
-    wanted = [one for one in named if _is_theirs(records.get(one.id), one)]
-    _cancel(transaction, {one.id: records[one.id] for one in wanted})
-    return _answers(named, records)
-
-
-def delete(transaction: Transaction, named: Sequence[Named]) -> Sequence[str | DiffuserveError]:
-    """Cancel, and mark for the reaper, which forgets jobs once they are final."""
-    outcomes = cancel(transaction, named)
-    if transaction.is_retry:  # those of an earlier try, whose answer was lost, are erased already
-        outcomes = [one.id for one in named]
-    ids = [one for one in outcomes if isinstance(one, str)]
-    if ids:
-        transaction.execute(sa.update(schema.jobs).where(schema.jobs.c.id.in_(ids)).values(is_erased=True))
-    return outcomes
+    @classmethod
+    def apply_many(cls, transaction: Transaction, commands: Sequence[Self]) -> list[DiffuserveError | None]:
+        records = load_records(transaction, {command.job_id for command in commands})
+        found = [
+            records[command.job_id]
+            for command in commands
+            if _is_visible(records.get(command.job_id), command.tenant_id)
+        ]
+        _cancel(transaction, {record.id: record for record in found}.values())
+        return [_not_found(command.job_id, records, command.tenant_id) for command in commands]
 
 
-def requeue(transaction: Transaction, named: Sequence[Named]) -> Sequence[str | DiffuserveError]:
-    """Jobs that ended badly get all their attempts again, at their old place."""
-    records = load_records(transaction, {one.id for one in named})
-    outcomes = list(_answers(named, records))
-    again: dict[str, JobRecord] = {}
-    for index, one in enumerate(named):
-        ended = records.get(one.id)
-        if ended is None or isinstance(outcomes[index], DiffuserveError) or one.id in again:
-            continue
-        if ended.status in _REQUEUED:
-            again[ended.id] = _fresh(ended)
-        elif not (transaction.is_retry and ended.status is JobStatus.QUEUED):
-            outcomes[index] = Conflict(
-                f"job {ended.id} is {ended.status}; only failed, canceled and expired jobs can be requeued"
-            )
-    save_changes(transaction, [Change(one, "requeued", {"cause": "operator"}) for one in again.values()])
-    queue.put(transaction, list(again.values()))
+@dataclass(frozen=True)
+class DeleteJob(Command[None]):
+    """Cancel a job and hide it from now on; the reaper removes its row once it is final."""
+
+    job_id: str
+    tenant_id: str | None = None
+
+    @classmethod
+    def apply_many(cls, transaction: Transaction, commands: Sequence[Self]) -> list[DiffuserveError | None]:
+        canceled = CancelJob.apply_many(
+            transaction, [CancelJob(command.job_id, command.tenant_id) for command in commands]
+        )
+        # In a retry, jobs that the lost commit has hidden are not found any more, which is no error.
+        errors: list[DiffuserveError | None] = [None] * len(commands) if transaction.is_retry else canceled
+        job_ids = [command.job_id for command, error in zip(commands, errors, strict=True) if error is None]
+        if job_ids:
+            transaction.execute(sa.update(jobs).where(jobs.c.id.in_(job_ids)).values(is_erased=True))
+        return errors
+
+
+@dataclass(frozen=True)
+class RequeueJob(Command[None]):
+    """Queue a job that failed, expired or was canceled at its old place, with all its attempts.
+
+    The outcome is `Conflict` for a job in another state.
+    """
+
+    job_id: str
+
+    @classmethod
+    def apply_many(cls, transaction: Transaction, commands: Sequence[Self]) -> list[DiffuserveError | None]:
+        records = load_records(transaction, {command.job_id for command in commands})
+        requeueable = [
+            record
+            for record in records.values()
+            if record.status in _REQUEUEABLE and _is_visible(record, tenant_id=None)
+        ]
+        _requeue(transaction, [_fresh(record) for record in requeueable])
+        return [
+            _requeue_error(command.job_id, records.get(command.job_id), transaction.is_retry)
+            for command in commands
+        ]
+
+
+def _cancel(transaction: Transaction, records: Collection[JobRecord]) -> None:
+    queued = [record for record in records if record.status is JobStatus.QUEUED]
+    running = [record for record in records if record.status is JobStatus.RUNNING]
+    queue.leave(transaction, queued)
+    _ask_workers_to_cancel(transaction, running)
+    ended = [replace(record, status=JobStatus.CANCELED, finished_at=transaction.now) for record in queued]
+    canceling = [replace(record, status=JobStatus.CANCELING) for record in running]
+    save_changes(transaction, [Change(record, record.status.value) for record in (*ended, *canceling)])
+
+
+def _ask_workers_to_cancel(transaction: Transaction, records: Collection[JobRecord]) -> None:
+    if records:
+        job_ids = [record.id for record in records]
+        transaction.execute(sa.update(leases).where(leases.c.job_id.in_(job_ids)).values(is_canceling=True))
+    for record in records:
+        assert record.worker_id is not None
+        transaction.publish(worker_topic(record.worker_id), {"type": "cancel", "job_id": record.id})
+
+
+def _requeue(transaction: Transaction, records: Collection[JobRecord]) -> None:
+    save_changes(transaction, [Change(record, "requeued", {"cause": "operator"}) for record in records])
+    queue.put(transaction, list(records))
     ledger = queue.Ledger()
-    for record in again.values():
+    for record in records:
         ledger.count_queued(record.tenant_id, 1)
     ledger.save(transaction)
-    batch_completion.reopen(transaction, {one.batch_id for one in again.values() if one.batch_id is not None})
-    return outcomes
-
-
-def _cancel(transaction: Transaction, records: dict[str, JobRecord]) -> None:
-    queued = [one for one in records.values() if one.status is JobStatus.QUEUED]
-    running = [one for one in records.values() if one.status is JobStatus.RUNNING]
-    queue.take(transaction, [one.id for one in queued])
-    ledger = queue.Ledger()
-    for record in queued:
-        ledger.count_queued(record.tenant_id, -1)
-    ledger.save(transaction)
-    if running:
-        table = schema.leases
-        marked = sa.update(table).where(table.c.job_id.in_([one.id for one in running]))
-        transaction.execute(marked.values(is_canceling=True))
-    for one in running:
-        assert one.worker_id is not None
-        transaction.notices.append((worker_topic(one.worker_id), {"type": "cancel", "job_id": one.id}))
-    ended = [replace(one, status=JobStatus.CANCELED, finished_at=transaction.now) for one in queued]
-    leaving = [replace(one, status=JobStatus.CANCELING) for one in running]
-    save_changes(transaction, [Change(one, one.status.value, {}) for one in (*ended, *leaving)])
+    batch_ids = {record.batch_id for record in records if record.batch_id is not None}
+    batch_completion.reopen(transaction, batch_ids)
 
 
 def _fresh(record: JobRecord) -> JobRecord:
+    """Return the job as it was queued first, except that it keeps its attempts' numbers and its place."""
     return replace(
         record,
         status=JobStatus.QUEUED,
@@ -102,11 +132,22 @@ def _fresh(record: JobRecord) -> JobRecord:
     )
 
 
-def _is_theirs(record: JobRecord | None, named: Named) -> bool:
-    return record is not None and not record.is_erased and named.tenant_id in (None, record.tenant_id)
+def _requeue_error(job_id: str, record: JobRecord | None, is_retry: bool) -> DiffuserveError | None:
+    """Return why a job, as it was before, cannot be requeued; `None` if it can."""
+    if record is None or not _is_visible(record, tenant_id=None):
+        return JobNotFound(f"no job {job_id}")
+    if record.status in _REQUEUEABLE:
+        return None
+    if is_retry and record.status is JobStatus.QUEUED:  # by the commit whose result was lost
+        return None
+    return Conflict(
+        f"job {record.id} is {record.status}; only failed, canceled and expired jobs can be requeued"
+    )
 
 
-def _answers(named: Sequence[Named], records: dict[str, JobRecord]) -> list[str | DiffuserveError]:
-    return [
-        one.id if _is_theirs(records.get(one.id), one) else JobNotFound(f"no job {one.id}") for one in named
-    ]
+def _is_visible(record: JobRecord | None, tenant_id: str | None) -> bool:
+    return record is not None and not record.is_erased and tenant_id in (None, record.tenant_id)
+
+
+def _not_found(job_id: str, records: Mapping[str, JobRecord], tenant_id: str | None) -> JobNotFound | None:
+    return None if _is_visible(records.get(job_id), tenant_id) else JobNotFound(f"no job {job_id}")

@@ -1,8 +1,8 @@
-"""Connections and transactions: all that differs between SQLite and PostgreSQL stands here.
+"""Connections and transactions: everything that differs between SQLite and PostgreSQL is in this file.
 
 Every transaction that writes holds one lock of the whole database from its first statement on:
 `BEGIN IMMEDIATE` on SQLite, an advisory lock on PostgreSQL. What is read under it stays true until
-the commit, so the same plain statements are right on both.
+the commit, so that the same plain statements are correct on both, and no row needs a lock of its own.
 """
 
 import asyncio
@@ -29,11 +29,12 @@ log = logging.getLogger(__name__)
 
 T = TypeVar("T")
 Clock = Callable[[], float]
-Notice = tuple[str, Mapping[str, Any]]
+Message = tuple[str, Mapping[str, Any]]
+"""A topic of the event bus, and what is published on it."""
 Ended = tuple[JobStatus, str]
-"""A job that became final, and the model it was for."""
+"""Status and model of a job that became final."""
 
-_LOCK = 0x64696666  # any number that nobody else takes in this database
+_LOCK = 0x64696666  # any number that no other program uses as an advisory lock in this database
 _BUSY_SECONDS = 10.0
 _AWAY = ("08", "57P", "53", "25006")  # SQLSTATEs: connection, shutdown, resources, read-only
 _PATIENCE_SECONDS = 10.0
@@ -42,18 +43,22 @@ _BACKOFF = Backoff(first_seconds=0.05, longest_seconds=1.0, jitter=0.5)
 
 @dataclass
 class Transaction:
-    """One commit under the write lock. `now` is the store's clock at its beginning.
+    """One transaction under the write lock. `now` is the store's clock at its beginning.
 
-    `notices` are published, and `ended` is counted, once it is committed. `is_retry` says that an
-    earlier try of the same operations may have been committed without our hearing of it.
+    `messages` are published, and `ended` is counted, once it is committed. `is_retry` is true if the same
+    commands were tried before and the connection was lost: they may have been committed then.
     """
 
     connection: sa.Connection
     now: float
     config: StoreConfig
     is_retry: bool = False
-    notices: list[Notice] = field(default_factory=list)
+    messages: list[Message] = field(default_factory=list)
     ended: list[Ended] = field(default_factory=list)
+
+    def publish(self, topic: str, message: Mapping[str, Any]) -> None:
+        """Publish a message on the event bus once the transaction is committed."""
+        self.messages.append((topic, message))
 
     def execute(
         self, statement: sa.Executable, rows: list[dict[str, Any]] | dict[str, Any] | None = None
@@ -64,7 +69,7 @@ class Transaction:
         return list(self.connection.execute(statement).all())
 
     def upsert(self, table: sa.Table) -> "postgresql.Insert | sqlite.Insert":
-        """An insert that knows `on_conflict_do_update`; both dialects spell it alike."""
+        """Return an insert with `on_conflict_do_update`, which both dialects spell alike."""
         if self.connection.dialect.name == "sqlite":
             from sqlalchemy.dialects.sqlite import insert as insert_into_sqlite
 
@@ -75,12 +80,12 @@ class Transaction:
 
 
 class Backend(Protocol):
-    """Runs plain functions on a connection without holding up the event loop."""
+    """Runs plain functions on a connection without blocking the event loop. `now` is SQL for the time."""
 
     now: str
 
     async def write(self, work: Callable[[sa.Connection], T]) -> T:
-        """In a transaction under the lock, rolled back on any exception."""
+        """Do `work` in a transaction under the lock, rolled back on any exception."""
         ...
 
     async def read(self, work: Callable[[sa.Connection], T]) -> T: ...
@@ -89,7 +94,10 @@ class Backend(Protocol):
 
 
 class Sqlite:
-    """Work is done whole on threads: a hop for each statement would cost more than the statement."""
+    """SQLite: all statements of a transaction run on one thread.
+
+    A hop to a thread for each statement, as in aiosqlite, would cost more than the statement.
+    """
 
     now = "SELECT (julianday('now') - 2440587.5) * 86400.0"
 
@@ -112,7 +120,7 @@ class Sqlite:
 
 
 class Postgresql:
-    """Work is done on greenlets, which hand every wait for the server to the event loop."""
+    """PostgreSQL: transactions run on greenlets, which let the event loop wait for the server."""
 
     now = "SELECT extract(epoch from clock_timestamp())::float8"
 
@@ -122,18 +130,19 @@ class Postgresql:
         self._engine = create_async_engine(
             url.set(drivername="postgresql+asyncpg"),
             pool_size=16,
-            max_overflow=0,  # waiting for a connection costs less than making one
+            max_overflow=0,  # waiting for a connection costs less than opening one
             pool_timeout=10,
-            pool_use_lifo=True,  # few connections stay hot, with their statements prepared
+            pool_use_lifo=True,  # few connections stay in use, with their statements prepared
             connect_args={"timeout": 5, "server_settings": {"application_name": "diffuserve", "jit": "off"}},
         )
 
-        # A look is one statement: BEGIN and ROLLBACK around it would be two more round trips.
+        # A read is one statement: BEGIN and ROLLBACK around it would be two more round trips.
         self._reader = self._engine.execution_options(isolation_level="AUTOCOMMIT")
 
     async def write(self, work: Callable[[sa.Connection], T]) -> T:
         def locked(connection: sa.Connection) -> T:
-            # A statement of its own: the next ones must see what was committed before it got the lock.
+            # A statement of its own, since a statement sees what was committed before it began: the next
+            # ones must see everything that was committed before the lock was granted.
             connection.exec_driver_sql(f"SELECT pg_advisory_xact_lock({_LOCK})")
             return work(connection)
 
@@ -151,12 +160,12 @@ class Postgresql:
 
 
 class Database:
-    """Transactions of one database, and its clock."""
+    """Transactions of one database, and its clock. Times are seconds since the epoch."""
 
     def __init__(self, url: str, config: StoreConfig, clock: Clock | None = None) -> None:
-        """`clock` gives the time in tests; in production it is the database's own.
+        """Connect to `url`. `clock` gives the time in tests; by default it is the database's own.
 
-        Raises `InvalidParams` for a database of another kind.
+        Raise `InvalidParams` for another kind of database.
         """
         parsed = sa.make_url(url)
         kinds: dict[str, type[Sqlite | Postgresql]] = {"sqlite": Sqlite, "postgresql": Postgresql}
@@ -169,7 +178,7 @@ class Database:
         self._clock = clock
 
     async def write(self, work: Callable[[Transaction], T], is_retry: bool = False) -> T:
-        """Do `work` under the lock, and commit what it did."""
+        """Do `work` under the lock and commit; errors of the connection are the caller's to handle."""
 
         def run(connection: sa.Connection) -> T:
             return work(Transaction(connection, self._now(connection), self._config, is_retry))
@@ -177,13 +186,15 @@ class Database:
         return await self._backend.write(run)
 
     async def read(self, work: Callable[[sa.Connection], T]) -> T:
-        """Without the lock. Raises `ServerUnavailable` when the database stays away."""
+        """Do `work` without the lock. Raise `ServerUnavailable` if the database stays unreachable."""
         return await retry_while_unavailable(lambda _: self._backend.read(work))
 
     async def rows(self, statement: sa.Executable) -> list[sa.Row[Any]]:
+        """Return all rows of a statement. Raise `ServerUnavailable` as `read` does."""
         return await self.read(lambda connection: list(connection.execute(statement).all()))
 
     async def now(self) -> float:
+        """Return the store's time, the same for all control planes."""
         return await self.read(self._now)
 
     async def close(self) -> None:
@@ -222,17 +233,17 @@ def _pause(error: Exception) -> float | None:
 
 
 def is_unavailable(error: BaseException) -> bool:
-    """Whether the database is away or too busy, rather than asked for something wrong."""
+    """Return whether the database is unreachable or busy, so that the same work may succeed later."""
     if isinstance(error, OSError | PoolTimeout):
         return True
     if not isinstance(error, DBAPIError):
         return False
     state = getattr(error.orig, "sqlstate", None) or ""
-    said = str(error.orig)
+    message = str(error.orig)
     return (
         error.connection_invalidated
         or state.startswith(_AWAY)
-        or any(words in said for words in ("database is locked", "connection is closed"))
+        or any(text in message for text in ("database is locked", "connection is closed"))
     )
 
 
@@ -253,8 +264,8 @@ def _sqlite_engine(url: sa.URL, begin: str) -> sa.Engine:
 
     @sa.event.listens_for(engine, "connect")
     def configure(connection: Any, _record: object) -> None:
-        connection.isolation_level = None  # we say BEGIN ourselves
-        # FULL: a commit that was answered survives a loss of power.
+        connection.isolation_level = None  # the driver must not begin transactions: `start` does
+        # FULL: a commit that a client was told of survives a loss of power.
         for pragma in ("journal_mode=WAL", "synchronous=FULL"):
             connection.execute(f"PRAGMA {pragma}")
 

@@ -1,13 +1,14 @@
-"""The ends of an attempt: completed, failed, handed back, lost, cancelled or out of time.
+"""The ends of an attempt: completed, failed, handed back, lost, canceled or timed out.
 
-Each works on leases that its caller proved to hold (or that time has ended), and leaves a job either
-final or back in the queue, with the tenant's account settled.
+Each end takes a lease away, from a worker that proved to hold it or because its time is over, and leaves
+the job either final or back in the queue, with the tenant's account settled.
 """
 
 import random
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import asdict, dataclass, field, replace
-from typing import Any, Generic, TypeVar
+from abc import abstractmethod
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any, Self
 
 import sqlalchemy as sa
 
@@ -17,202 +18,288 @@ from diffuserve.domain.safety import AuditEntry
 from diffuserve.domain.worker import Completion, Failure, Release, ReleaseCause
 from diffuserve.events.base import QUEUE, worker_topic
 from diffuserve.jobs import audit, queue, schema
+from diffuserve.jobs.changes import Change, load_records, save_changes
+from diffuserve.jobs.command import Command
 from diffuserve.jobs.database import Transaction
-from diffuserve.jobs.records import Change, JobRecord, dump, dump_result, load_records, save_changes
-from diffuserve.jobs.retries import Verdict, after_failure, after_loss
+from diffuserve.jobs.records import JobRecord, dump
+from diffuserve.jobs.retries import RetryDecision, after_failure, after_loss
 
 leases = schema.leases
-Word = TypeVar("Word", Completion, Failure, Release)
+LeaseKey = tuple[str, int]
+"""A job and a lease token, which together name one attempt."""
+
+
+class EndAttempt(Command[JobStatus]):
+    """A worker's report of how its attempt at a job ended.
+
+    The outcome is the job's new status, and the same status again if the report is repeated. It is
+    `LeaseLost` unless the lease token is that of the job's live lease.
+    """
+
+    job_id: str
+
+    @property
+    @abstractmethod
+    def lease_token(self) -> int:
+        """Token of the lease under which the job ran."""
+
+    @property
+    def actual_seconds(self) -> float:
+        """Device-seconds that the attempt took, which the tenant is charged."""
+        return 0.0
+
+    @abstractmethod
+    def end(self, ended: "EndedAttempts", record: JobRecord) -> JobStatus:
+        """Decide what follows for a job that was not canceled, and return its new status."""
+
+    @property
+    def key(self) -> LeaseKey:
+        return self.job_id, self.lease_token
+
+    @classmethod
+    def apply_many(
+        cls, transaction: Transaction, commands: Sequence[Self]
+    ) -> list[JobStatus | DiffuserveError]:
+        held = _held_leases(transaction, commands)
+        first: dict[LeaseKey, Self] = {}  # a report that was sent twice at once ends its attempt once
+        for command in commands:
+            if command.key in held:
+                first.setdefault(command.key, command)
+        statuses = _end_held(transaction, [(held[key], command) for key, command in first.items()])
+        statuses |= _ended_before(transaction, [command for command in commands if command.key not in held])
+        return [statuses.get(command.key) or LeaseLost(command.job_id) for command in commands]
 
 
 @dataclass(frozen=True)
-class Said(Generic[Word]):
-    """A worker's last word on a job."""
+class CompleteJob(EndAttempt):
+    """Finish a job with its result."""
 
     job_id: str
-    word: Word
+    completion: Completion
+
+    @property
+    def lease_token(self) -> int:
+        return self.completion.lease_token
+
+    @property
+    def actual_seconds(self) -> float:
+        return self.completion.actual_seconds
+
+    def end(self, ended: "EndedAttempts", record: JobRecord) -> JobStatus:
+        result, seconds = self.completion.result, self.actual_seconds
+        ended.audit(record, result.safety)
+        return ended.finish(
+            record, JobStatus.SUCCEEDED, result=dump(result), actual_seconds=seconds, error=None
+        )
+
+
+@dataclass(frozen=True)
+class FailJob(EndAttempt):
+    """End an attempt that went wrong, with or without another attempt to follow."""
+
+    job_id: str
+    failure: Failure
+
+    @property
+    def lease_token(self) -> int:
+        return self.failure.lease_token
+
+    @property
+    def actual_seconds(self) -> float:
+        return self.failure.actual_seconds
+
+    def end(self, ended: "EndedAttempts", record: JobRecord) -> JobStatus:
+        error = self.failure.error
+        ended.audit(record, error.safety)
+        decision = after_failure(record, error, ended.transaction.config, random.random())
+        return ended.follow(record, decision, error.code)
+
+
+@dataclass(frozen=True)
+class ReleaseJob(EndAttempt):
+    """Hand a job back. Only a release because the engine died counts as an attempt."""
+
+    job_id: str
+    release: Release
+
+    @property
+    def lease_token(self) -> int:
+        return self.release.lease_token
+
+    def end(self, ended: "EndedAttempts", record: JobRecord) -> JobStatus:
+        if self.release.cause is not ReleaseCause.WORKER_LOST:
+            return ended.requeue(record, self.release.cause)
+        suspect = replace(record, is_suspect=record.is_suspect or self.release.is_suspect)
+        return ended.follow(suspect, after_loss(suspect, ended.transaction.config), self.release.cause)
 
 
 @dataclass
-class _Ending:
-    """What a batch of ended attempts writes."""
+class EndedAttempts:
+    """What a transaction writes for the attempts that it ends."""
 
     transaction: Transaction
     ledger: queue.Ledger = field(default_factory=queue.Ledger)
     changes: list[Change] = field(default_factory=list)
     requeued: list[JobRecord] = field(default_factory=list)
     delayed: list[tuple[str, float]] = field(default_factory=list)
-    audited: list[AuditEntry] = field(default_factory=list)
+    audit_entries: list[AuditEntry] = field(default_factory=list)
 
-    def note(self, record: JobRecord, safety: Mapping[str, Any]) -> None:
-        """What the image filter found, if it found anything."""
+    def settle(self, ended: Collection[sa.Row[Any]], actual_seconds: Mapping[str, float]) -> None:
+        """Replace what the leases were charged by the device-seconds they took, by job.
+
+        The charge at the claim was a prediction. A job without an entry took nothing that counts: the
+        tenant gets the whole charge of a lost lease back.
+        """
+        if not ended:
+            return
+        tenants = queue.load_tenants(self.transaction, {lease.tenant_id for lease in ended})
+        for lease in ended:
+            correction = actual_seconds.get(lease.job_id, 0.0) - lease.charged
+            self.ledger.charge(tenants[lease.tenant_id], correction)
+
+    def audit(self, record: JobRecord, safety: Mapping[str, Any]) -> None:
+        """Note what the image filter found, if it found anything."""
         if (entry := audit.judged_images(record.id, record.tenant_id, safety)) is not None:
-            self.audited.append(entry)
+            self.audit_entries.append(entry)
 
-    def finish(self, record: JobRecord, event: JobStatus, **values: Any) -> JobStatus:
-        ended = replace(record, status=event, finished_at=self.transaction.now, **values)
-        self.changes.append(Change(ended, event.value, {}))
-        return event
+    def finish(self, record: JobRecord, status: JobStatus, **values: Any) -> JobStatus:
+        """Give the job its final status, with the columns `values`."""
+        final = replace(record, status=status, finished_at=self.transaction.now, **values)
+        self.changes.append(Change(final, status.value))
+        return status
 
-    def requeue(self, record: JobRecord, cause: str, pause: float) -> JobStatus:
-        """Back to its old place, at once or after a pause."""
-        again = replace(record, status=JobStatus.QUEUED, worker_id=None)
-        self.changes.append(Change(again, "requeued", {"cause": cause, "in_seconds": round(pause, 3)}))
+    def fail(self, record: JobRecord, error: JobError) -> JobStatus:
+        """Give the job the status `failed` and its error."""
+        return self.finish(record, JobStatus.FAILED, error=dump(error))
+
+    def requeue(self, record: JobRecord, cause: str, pause_seconds: float = 0.0) -> JobStatus:
+        """Put the job back at its old place in the queue, at once or after a pause."""
+        queued = replace(record, status=JobStatus.QUEUED, worker_id=None)
+        details = {"cause": cause, "in_seconds": round(pause_seconds, 3)}
+        self.changes.append(Change(queued, "requeued", details))
         self.ledger.count_queued(record.tenant_id, 1)
-        if pause > 0:
-            self.delayed.append((record.id, self.transaction.now + pause))
+        if pause_seconds > 0:
+            self.delayed.append((record.id, self.transaction.now + pause_seconds))
         else:
-            self.requeued.append(again)
+            self.requeued.append(queued)
         return JobStatus.QUEUED
 
-    def follow(self, record: JobRecord, verdict: Verdict, cause: str) -> JobStatus:
-        """Do what was decided about a failed attempt."""
+    def follow(self, record: JobRecord, decision: RetryDecision, cause: str) -> JobStatus:
+        """Fail or requeue the job as was decided."""
         counted = replace(
-            record, num_transient=verdict.num_transient, num_worker_lost=verdict.num_worker_lost
+            record, num_transient=decision.num_transient, num_worker_lost=decision.num_worker_lost
         )
-        if verdict.error is not None:
-            return self.finish(counted, JobStatus.FAILED, error=dump(asdict(verdict.error)))
-        return self.requeue(counted, cause, verdict.pause_seconds)
+        if decision.error is not None:
+            return self.fail(counted, decision.error)
+        return self.requeue(counted, cause, decision.pause_seconds)
 
     def save(self) -> None:
+        """Write everything that was noted."""
         save_changes(self.transaction, self.changes)
         queue.put(self.transaction, self.requeued)
         queue.delay(self.transaction, self.delayed)
         self.ledger.save(self.transaction)
-        audit.keep(self.transaction, self.audited)
+        audit.keep(self.transaction, self.audit_entries)
         if self.changes:
-            self._offer_room()
+            self._notify_waiting_workers()
 
-    def _offer_room(self) -> None:
-        """A tenant at its limit may start a job again: whoever waits for work should look."""
-        if self.transaction.rows(sa.select(schema.lanes.c.lane).where(schema.lanes.c.num_ready > 0).limit(1)):
-            self.transaction.notices.append((QUEUE, {"type": "ready"}))
+    def _notify_waiting_workers(self) -> None:
+        """Wake the claims that wait while jobs are ready.
 
-
-def complete(
-    transaction: Transaction, words: Sequence[Said[Completion]]
-) -> Sequence[JobStatus | DiffuserveError]:
-    def end(ending: _Ending, record: JobRecord, said: Completion) -> JobStatus:
-        ending.note(record, said.result.safety)
-        result = dump_result(said.result)
-        return ending.finish(
-            record, JobStatus.SUCCEEDED, result=result, actual_seconds=said.actual_seconds, error=None
-        )
-
-    return _end_all(transaction, words, end, lambda said: said.actual_seconds)
-
-
-def fail(transaction: Transaction, words: Sequence[Said[Failure]]) -> Sequence[JobStatus | DiffuserveError]:
-    def end(ending: _Ending, record: JobRecord, said: Failure) -> JobStatus:
-        ending.note(record, said.error.safety)
-        verdict = after_failure(record, said.error, transaction.config, random.random())
-        return ending.follow(record, verdict, said.error.code)
-
-    return _end_all(transaction, words, end, lambda said: said.actual_seconds)
-
-
-def release(
-    transaction: Transaction, words: Sequence[Said[Release]]
-) -> Sequence[JobStatus | DiffuserveError]:
-    def end(ending: _Ending, record: JobRecord, said: Release) -> JobStatus:
-        if said.cause is not ReleaseCause.WORKER_LOST:
-            return ending.requeue(record, said.cause, 0.0)
-        record = replace(record, is_suspect=record.is_suspect or said.is_suspect)
-        return ending.follow(record, after_loss(record, transaction.config), said.cause)
-
-    return _end_all(transaction, words, end, lambda said: 0.0)
+        Those jobs may be of a tenant that was at its limit of running jobs, and now may start another.
+        """
+        ready = sa.select(schema.lanes.c.lane).where(schema.lanes.c.num_ready > 0).limit(1)
+        if self.transaction.rows(ready):
+            self.transaction.publish(QUEUE, {"type": "ready"})
 
 
 def lose(transaction: Transaction, expired: Sequence[sa.Row[Any]]) -> None:
-    """Leases that nobody renewed: their workers are taken for dead."""
-    records = _take_away(transaction, expired)
-    ending = _Ending(transaction)
-    _settle(ending, expired, {})
-    for lease in expired:
-        record = records[lease.job_id]
-        if lease.is_canceling:
-            ending.finish(record, JobStatus.CANCELED)
-        else:
-            ending.follow(record, after_loss(record, transaction.config), "worker_lost")
-        transaction.notices.append((worker_topic(lease.worker_id), {"type": "lost", "job_id": lease.job_id}))
-    ending.save()
+    """End leases that were not renewed: their workers are presumed dead."""
+
+    def end(ended: EndedAttempts, record: JobRecord) -> None:
+        ended.follow(record, after_loss(record, transaction.config), ReleaseCause.WORKER_LOST)
+
+    _revoke(transaction, expired, end)
 
 
 def stop_late(transaction: Transaction, late: Sequence[sa.Row[Any]]) -> None:
-    """Jobs that ran longer than their `timeout`; what they took is charged."""
-    records = _take_away(transaction, late)
-    ending = _Ending(transaction)
-    _settle(ending, late, {lease.job_id: records[lease.job_id].timeout or 0.0 for lease in late})
-    for lease in late:
-        record = records[lease.job_id]
-        error = JobError("timeout", f"the job ran longer than its timeout of {record.timeout:g} s")
-        if lease.is_canceling:
-            ending.finish(record, JobStatus.CANCELED)
-        else:
-            ending.finish(record, JobStatus.FAILED, error=dump(asdict(error)))
-        transaction.notices.append((worker_topic(lease.worker_id), {"type": "lost", "job_id": lease.job_id}))
-    ending.save()
+    """End jobs that ran longer than their `timeout`, and charge them for that long."""
+
+    def end(ended: EndedAttempts, record: JobRecord) -> None:
+        message = f"the job ran longer than its timeout of {record.timeout:g} s"
+        ended.fail(record, JobError("timeout", message))
+
+    _revoke(transaction, late, end, charges_timeout=True)
 
 
-def _end_all(
+def _revoke(
     transaction: Transaction,
-    words: Sequence[Said[Word]],
-    end: Callable[[_Ending, JobRecord, Word], JobStatus],
-    seconds: Callable[[Word], float],
-) -> list[JobStatus | DiffuserveError]:
-    """End what is held under the right token; an answer for every word, in order."""
-    held = {
-        row.job_id: row
-        for row in transaction.rows(
-            sa.select(leases).where(leases.c.job_id.in_([one.job_id for one in words]))
-        )
-    }
-    mine: dict[str, Said[Word]] = {}
-    for one in words:
-        if one.job_id in held and held[one.job_id].lease_token == one.word.lease_token:
-            mine.setdefault(one.job_id, one)
-    ended = [held[job_id] for job_id in mine]
-    records = _end_leases(transaction, ended)
-    ending = _Ending(transaction)
-    _settle(ending, ended, {job_id: seconds(one.word) for job_id, one in mine.items()})
-    statuses: dict[str, JobStatus] = {}
-    for job_id, one in mine.items():
-        record = records[job_id]
-        if held[job_id].is_canceling:  # whoever cancelled was told so
-            statuses[job_id] = ending.finish(
-                record, JobStatus.CANCELED, actual_seconds=seconds(one.word) or None
-            )
+    revoked: Sequence[sa.Row[Any]],
+    end: Callable[[EndedAttempts, JobRecord], object],
+    *,
+    charges_timeout: bool = False,
+) -> None:
+    """End leases against their workers' will, and notify the workers."""
+    ended = EndedAttempts(transaction)
+    records = _end_leases(transaction, revoked)
+    timeouts = {job_id: record.timeout or 0.0 for job_id, record in records.items()}
+    ended.settle(revoked, timeouts if charges_timeout else {})
+    for lease in revoked:
+        # Without its worker no report of this attempt counts as a repeated one (`_ended_before`).
+        record = replace(records[lease.job_id], worker_id=None)
+        if lease.is_canceling:
+            ended.finish(record, JobStatus.CANCELED)
         else:
-            statuses[job_id] = end(ending, record, one.word)
-    ending.save()
-    repeated = _finished_by(transaction, [one for one in words if one.job_id not in mine])
-    known = {(job_id, one.word.lease_token): statuses[job_id] for job_id, one in mine.items()} | repeated
-    return [known.get((one.job_id, one.word.lease_token)) or LeaseLost(one.job_id) for one in words]
+            end(ended, record)
+        transaction.publish(worker_topic(lease.worker_id), {"type": "lost", "job_id": lease.job_id})
+    ended.save()
 
 
-def _end_leases(transaction: Transaction, ended: Sequence[sa.Row[Any]]) -> dict[str, JobRecord]:
-    ids = [row.job_id for row in ended]
-    if ids:
-        transaction.execute(sa.delete(leases).where(leases.c.job_id.in_(ids)))
-    return load_records(transaction, ids)
+def _held_leases(transaction: Transaction, commands: Iterable[EndAttempt]) -> dict[LeaseKey, sa.Row[Any]]:
+    """Return the live leases of these jobs, by job and token."""
+    job_ids = [command.job_id for command in commands]
+    rows = transaction.rows(sa.select(leases).where(leases.c.job_id.in_(job_ids)))
+    return {(row.job_id, row.lease_token): row for row in rows}
 
 
-def _take_away(transaction: Transaction, ended: Sequence[sa.Row[Any]]) -> dict[str, JobRecord]:
-    """As `_end_leases`, against the worker's will: its token finishes nothing from now on."""
-    records = _end_leases(transaction, ended)
-    return {job_id: replace(record, worker_id=None) for job_id, record in records.items()}
+def _end_held(
+    transaction: Transaction, reports: Sequence[tuple[sa.Row[Any], EndAttempt]]
+) -> dict[LeaseKey, JobStatus]:
+    """End these leases as their workers reported, and return the new statuses."""
+    ended = EndedAttempts(transaction)
+    held = [lease for lease, _ in reports]
+    records = _end_leases(transaction, held)
+    ended.settle(held, {command.job_id: command.actual_seconds for _, command in reports})
+    statuses = {
+        command.key: _end(ended, lease, command, records[command.job_id]) for lease, command in reports
+    }
+    ended.save()
+    return statuses
 
 
-def _settle(ending: _Ending, ended: Sequence[sa.Row[Any]], actual: dict[str, float]) -> None:
-    """Replace what was charged by what it took; a lost lease is given back whole."""
-    tenants = queue.load_tenants(ending.transaction, {row.tenant_id for row in ended}) if ended else {}
-    for row in ended:
-        ending.ledger.charge(tenants[row.tenant_id], actual.get(row.job_id, 0.0) - row.charged)
+def _end(ended: EndedAttempts, lease: sa.Row[Any], command: EndAttempt, record: JobRecord) -> JobStatus:
+    if lease.is_canceling:
+        # The client was already shown `canceling`, so the job ends canceled even if it was completed.
+        return ended.finish(record, JobStatus.CANCELED, actual_seconds=command.actual_seconds or None)
+    return command.end(ended, record)
 
 
-def _finished_by(transaction: Transaction, words: Sequence[Said[Any]]) -> dict[tuple[str, int], JobStatus]:
-    """Jobs that this very token has finished, or handed back in a commit whose answer was lost."""
-    records = load_records(transaction, {one.job_id for one in words})
+def _end_leases(transaction: Transaction, ended: Collection[sa.Row[Any]]) -> dict[str, JobRecord]:
+    """Delete the leases, and return the records of their jobs."""
+    job_ids = [lease.job_id for lease in ended]
+    if job_ids:
+        transaction.execute(sa.delete(leases).where(leases.c.job_id.in_(job_ids)))
+    return load_records(transaction, job_ids)
+
+
+def _ended_before(transaction: Transaction, commands: Collection[EndAttempt]) -> dict[LeaseKey, JobStatus]:
+    """Return the statuses of jobs whose attempt was ended by an earlier report under the same token.
+
+    A final job keeps the worker that finished it, so that a repeated report is recognized. A requeued
+    one does not; it is recognized only in a retry after a commit whose result was lost, where a job that
+    is back in the queue under the same token can have been put there only by that commit.
+    """
+    records = load_records(transaction, {command.job_id for command in commands})
     return {
         (record.id, record.lease_token): record.status
         for record in records.values()

@@ -1,17 +1,18 @@
 """What time demands of the store: expired leases, retries that come due, jobs past their retention."""
 
 import logging
-from collections.abc import Collection, Sequence
+from collections.abc import Collection
+from dataclasses import dataclass
 
 import sqlalchemy as sa
 
-from diffuserve.domain.errors import DiffuserveError
 from diffuserve.domain.job import FINAL_STATUSES
-from diffuserve.jobs import audit, finish, queue, schema
+from diffuserve.jobs import audit, finish, idempotency, queue, schema
 from diffuserve.jobs.batches import cancellation as batch_cancellation
+from diffuserve.jobs.command import SingleCommand
 from diffuserve.jobs.config import DAY
 from diffuserve.jobs.database import Database, Transaction
-from diffuserve.jobs.due import AT_ONCE, sweep_due
+from diffuserve.jobs.due import MAX_SWEPT, sweep_due
 from diffuserve.jobs.webhooks import outbox
 from diffuserve.jobs.workers import forget_workers
 from diffuserve.jobs.writer import Writer
@@ -22,7 +23,7 @@ _OUTAGE_SECONDS = 5.0  # silence of the reaper that counts as an outage
 _WORKER_MEMORY_SECONDS = DAY
 _DELIVERY_MEMORY_SECONDS = 7 * DAY
 
-jobs, leases, housekeeping = schema.jobs, schema.leases, schema.housekeeping
+jobs, job_events, leases, housekeeping = schema.jobs, schema.job_events, schema.leases, schema.housekeeping
 _NAME = "reaper"
 
 
@@ -36,55 +37,112 @@ class Housekeeping:
 
     async def reap(self, holder: str) -> bool:
         """Do what is due if it is the turn of the reaper `holder`; return whether it was."""
-        return await self._writer.run(reap, holder)
+        return await self._writer.run(Reap(holder))
 
     async def find_outdated(self, limit: int) -> list[str]:
         """Return the ids of at most `limit` final jobs that were deleted or are past their retention."""
-        return await self._writer.run(find_outdated, limit)
+        return await self._writer.run(FindOutdated(limit))
 
     async def forget(self, job_ids: Collection[str]) -> list[str]:
         """Delete those of the jobs that are still outdated, and return their ids."""
-        return await self._writer.run(forget, job_ids)
+        return await self._writer.run(ForgetJobs(job_ids))
 
     async def tokens_of(self, job_ids: Collection[str]) -> dict[str, int]:
         """Return the newest lease token of every job that exists; only files of that attempt count."""
         found: dict[str, int] = {}
         wanted_ids = sorted(job_ids)
-        for start in range(0, len(wanted_ids), AT_ONCE):
-            chunk = wanted_ids[start : start + AT_ONCE]
+        for start in range(0, len(wanted_ids), MAX_SWEPT):
+            chunk = wanted_ids[start : start + MAX_SWEPT]
             wanted = sa.select(jobs.c.id, jobs.c.lease_token).where(jobs.c.id.in_(chunk))
             found |= {row.id: row.lease_token for row in await self._database.rows(wanted)}
         return found
 
 
-def reap(transaction: Transaction, holders: Sequence[str]) -> Sequence[bool | DiffuserveError]:
-    """One round, by whoever's turn it is; gives whether it was the caller's."""
-    return [_reap_as(transaction, holder) for holder in holders]
+@dataclass(frozen=True)
+class Reap(SingleCommand[bool]):
+    """Do one round of the reaper `holder` if it is its turn; the outcome is whether it was."""
+
+    holder: str
+
+    def apply(self, transaction: Transaction) -> bool:
+        last_alive = _take_turn(transaction, self.holder)
+        if last_alive is None:
+            return False
+        _extend_leases_after_outage(transaction, transaction.now - last_alive)
+        sweep_due(transaction)
+        _end_expired_leases(transaction)
+        batch_cancellation.resume(transaction)
+        _stop_late_jobs(transaction)
+        return True
 
 
-def _reap_as(transaction: Transaction, holder: str) -> bool:
-    now, last_alive = transaction.now, _take_turn(transaction, holder)
-    if last_alive is None:
-        return False
-    if now - last_alive > _OUTAGE_SECONDS:
-        # Nobody could renew a lease while we were away: give that time back, and look next round.
-        extra = min(now - last_alive, transaction.config.lease_seconds)
-        transaction.execute(sa.update(leases).values(expires_at=leases.c.expires_at + extra))
-        log.warning("no reaper ran for %.0f s; leases are extended by %.0f s", now - last_alive, extra)
-    sweep_due(transaction)
-    expired = transaction.rows(sa.select(leases).where(leases.c.expires_at <= now).limit(AT_ONCE))
+@dataclass(frozen=True)
+class FindOutdated(SingleCommand[list[str]]):
+    """Return the ids of at most `limit` outdated jobs, and delete at once what else is outdated."""
+
+    limit: int
+
+    def apply(self, transaction: Transaction) -> list[str]:
+        forget_workers(transaction, _WORKER_MEMORY_SECONDS)
+        queue.drop_empty_lanes(transaction)
+        outbox.forget(transaction, _DELIVERY_MEMORY_SECONDS)
+        audit.forget(transaction)
+        idempotency.forget(transaction)
+        _forget_batches(transaction)
+        return _outdated(transaction, self.limit)
+
+
+@dataclass(frozen=True)
+class ForgetJobs(SingleCommand[list[str]]):
+    """Delete jobs and their logs for good; the outcome is the ids of those deleted.
+
+    A job that is no longer outdated stays: it may have been requeued since it was found.
+    """
+
+    job_ids: Collection[str]
+
+    def apply(self, transaction: Transaction) -> list[str]:
+        outdated = sa.or_(*_outdated_kinds(transaction))
+        wanted = sa.select(jobs.c.id).where(jobs.c.id.in_(list(self.job_ids)), outdated)
+        job_ids = [row.id for row in transaction.rows(wanted)]
+        if job_ids:
+            transaction.execute(sa.delete(job_events).where(job_events.c.job_id.in_(job_ids)))
+            transaction.execute(sa.delete(jobs).where(jobs.c.id.in_(job_ids)))
+        return job_ids
+
+
+def _extend_leases_after_outage(transaction: Transaction, silent_seconds: float) -> None:
+    """Give workers back the time in which no control plane could renew their leases.
+
+    Without this every lease would expire at once after an outage, although most workers are alive.
+    """
+    if silent_seconds <= _OUTAGE_SECONDS:
+        return
+    extra = min(silent_seconds, transaction.config.lease_seconds)
+    transaction.execute(sa.update(leases).values(expires_at=leases.c.expires_at + extra))
+    log.warning("no reaper ran for %.0f s; leases are extended by %.0f s", silent_seconds, extra)
+
+
+def _end_expired_leases(transaction: Transaction) -> None:
+    expired = transaction.rows(
+        sa.select(leases).where(leases.c.expires_at <= transaction.now).limit(MAX_SWEPT)
+    )
     if expired:
-        log.warning("%d leases ran out", len(expired))
+        log.warning("%d leases expired", len(expired))
         finish.lose(transaction, expired)
-    batch_cancellation.go_on(transaction)
-    late = transaction.rows(sa.select(leases).where(leases.c.stop_at <= now).limit(AT_ONCE))
+
+
+def _stop_late_jobs(transaction: Transaction) -> None:
+    late = transaction.rows(sa.select(leases).where(leases.c.stop_at <= transaction.now).limit(MAX_SWEPT))
     if late:
         finish.stop_late(transaction, late)
-    return True
 
 
 def _take_turn(transaction: Transaction, holder: str) -> float | None:
-    """When a reaper last ran, if it is this one's turn; the turn passes on after an outage."""
+    """Return the time of the last round if this reaper may do the next one, else `None`.
+
+    The turn passes to another reaper once the one that has it was silent for an outage.
+    """
     now = transaction.now
     row = transaction.execute(sa.select(housekeeping).where(housekeeping.c.name == _NAME)).first()
     if row is None:
@@ -98,21 +156,8 @@ def _take_turn(transaction: Transaction, holder: str) -> float | None:
     return float(row.last_alive)
 
 
-def find_outdated(transaction: Transaction, limits: Sequence[int]) -> Sequence[list[str] | DiffuserveError]:
-    """Final jobs past their time or deleted; what else is outdated goes at once."""
-    forget_workers(transaction, _WORKER_MEMORY_SECONDS)
-    queue.drop_empty_lanes(transaction)
-    outbox.forget(transaction, _DELIVERY_MEMORY_SECONDS)
-    audit.forget(transaction)
-    keys = schema.idempotency_keys
-    since = transaction.now - transaction.config.idempotency_seconds
-    transaction.execute(sa.delete(keys).where(keys.c.created_at <= since))
-    _forget_batches(transaction)
-    return [_outdated(transaction, limit) for limit in limits]
-
-
 def _forget_batches(transaction: Transaction) -> None:
-    """Those whose items are all gone."""
+    """Delete the batches that ended long ago and have no items left."""
     batches, longest = schema.batches, max(transaction.config.retention_seconds.values())
     items = sa.select(jobs.c.id).where(jobs.c.batch_id == batches.c.id)
     is_old = batches.c.finished_at <= transaction.now - longest
@@ -120,7 +165,7 @@ def _forget_batches(transaction: Transaction) -> None:
 
 
 def _outdated(transaction: Transaction, limit: int) -> list[str]:
-    """By status, so that each look is a walk along an index."""
+    """Return ids kind by kind, each found with an index that suits it."""
     found: list[str] = []
     for outdated in _outdated_kinds(transaction):
         found += [row.id for row in transaction.rows(sa.select(jobs.c.id).where(outdated).limit(limit))]
@@ -128,9 +173,9 @@ def _outdated(transaction: Transaction, limit: int) -> list[str]:
 
 
 def _outdated_kinds(transaction: Transaction) -> list[sa.ColumnElement[bool]]:
-    """Final jobs that were deleted, and those past the time that their status is kept.
+    """Return conditions on final jobs: deleted by their client, or past the retention of their status.
 
-    A batch stays whole until the last of its items would have to go.
+    Items of a batch are kept for the longest retention of all, so that a batch stays whole.
     """
     erased = sa.and_(jobs.c.is_erased, jobs.c.status.in_(sorted(FINAL_STATUSES)))
     kept = transaction.config.retention_seconds
@@ -143,18 +188,3 @@ def _outdated_kinds(transaction: Transaction) -> list[sa.ColumnElement[bool]]:
         )
         for status, seconds in kept.items()
     ]
-
-
-def forget(transaction: Transaction, batches: Sequence[Collection[str]]) -> Sequence[list[str]]:
-    """Delete jobs and their logs for good; gives those that were still outdated: one may have been
-    queued again since it was found."""
-    return [_forget(transaction, batch) for batch in batches]
-
-
-def _forget(transaction: Transaction, job_ids: Collection[str]) -> list[str]:
-    still = sa.select(jobs.c.id).where(jobs.c.id.in_(list(job_ids)), sa.or_(*_outdated_kinds(transaction)))
-    ids = [row.id for row in transaction.rows(still)]
-    if ids:
-        transaction.execute(sa.delete(schema.job_events).where(schema.job_events.c.job_id.in_(ids)))
-        transaction.execute(sa.delete(jobs).where(jobs.c.id.in_(ids)))
-    return ids

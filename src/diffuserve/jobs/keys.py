@@ -1,11 +1,10 @@
-"""API keys: shown once, stored as a hash, compared in constant time."""
+"""API keys: their secrets are shown once, stored as hashes, and compared in constant time."""
 
 import hashlib
 import hmac
 import re
 import secrets
-from collections.abc import Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field
 from typing import Any
 
 import sqlalchemy as sa
@@ -13,6 +12,7 @@ import sqlalchemy as sa
 from diffuserve.domain.errors import DiffuserveError, KeyNotFound, Unauthorized
 from diffuserve.domain.tenant import ApiKey, PlanOverrides, Role
 from diffuserve.jobs import schema
+from diffuserve.jobs.command import SingleCommand
 from diffuserve.jobs.database import Database, Transaction
 from diffuserve.jobs.writer import Writer
 
@@ -41,7 +41,7 @@ class KeyStore:
         `plan` and `overrides` change the tenant's own.
         """
         new = make_key(role, tenant_id, plan, overrides or PlanOverrides())
-        return await self._writer.run(create, new), new.shown
+        return await self._writer.run(new), new.shown
 
     async def list_keys(self) -> list[ApiKey]:
         """Return all keys, oldest first, revoked ones included."""
@@ -50,7 +50,7 @@ class KeyStore:
 
     async def revoke(self, key_id: str) -> None:
         """Make a key invalid. Raise `KeyNotFound`."""
-        await self._writer.run(revoke, key_id)
+        await self._writer.run(RevokeKey(key_id))
 
     async def authenticate(self, shown: str) -> ApiKey:
         """Return the key whose secret was presented. Raise `Unauthorized`."""
@@ -65,16 +65,16 @@ class KeyStore:
 
     async def signing_secret(self) -> bytes:
         """Return the secret that signs result URLs, made at the first call and shared by all replicas."""
-        kept = await self._writer.run(keep_signing_secret, secrets.token_hex(32))
+        kept = await self._writer.run(EnsureSigningSecret(secrets.token_hex(32)))
         return bytes.fromhex(kept)
 
 
 @dataclass(frozen=True, kw_only=True)
-class NewKey:
-    """A key to be made; the tenant's plan and limits are changed where they are given."""
+class CreateKey(SingleCommand[ApiKey]):
+    """Store a key, and change its tenant's plan and limits where they are given."""
 
     id: str
-    secret: str
+    secret: str = field(repr=False)
     role: Role
     tenant_id: str | None
     plan: str | None
@@ -82,12 +82,37 @@ class NewKey:
 
     @property
     def shown(self) -> str:
-        """What its owner gets to see, once."""
+        """Text that the key's owner sends, and sees once: prefix, id and secret."""
         return f"{_PREFIX}_{self.id}_{self.secret}"
 
+    def apply(self, transaction: Transaction) -> ApiKey:
+        row = {
+            "id": self.id,
+            "role": self.role,
+            "tenant_id": self.tenant_id,
+            "secret_hash": _hash(self.secret),
+            "created_at": transaction.now,
+        }
+        transaction.execute(transaction.upsert(api_keys).on_conflict_do_nothing(), row)
+        if self.tenant_id is not None:
+            self._set_plan(transaction, self.tenant_id)
+        return ApiKey(id=self.id, role=self.role, tenant_id=self.tenant_id, created_at=transaction.now)
 
-def make_key(role: Role, tenant_id: str | None, plan: str | None, overrides: PlanOverrides) -> NewKey:
-    return NewKey(
+    def _set_plan(self, transaction: Transaction, tenant_id: str) -> None:
+        values = {name: value for name, value in asdict(self.overrides).items() if value is not None}
+        if self.plan is not None:
+            values["plan"] = self.plan
+        insert = transaction.upsert(schema.tenants)
+        if values:
+            statement = insert.on_conflict_do_update(index_elements=["id"], set_=values)
+        else:
+            statement = insert.on_conflict_do_nothing()
+        transaction.execute(statement, {"id": tenant_id} | values)
+
+
+def make_key(role: Role, tenant_id: str | None, plan: str | None, overrides: PlanOverrides) -> CreateKey:
+    """Return the command that stores a new key, with a random id and secret."""
+    return CreateKey(
         id=secrets.token_hex(6),
         secret=secrets.token_urlsafe(32),
         role=role,
@@ -97,60 +122,56 @@ def make_key(role: Role, tenant_id: str | None, plan: str | None, overrides: Pla
     )
 
 
-def create(transaction: Transaction, new: Sequence[NewKey]) -> Sequence[ApiKey | DiffuserveError]:
-    rows = [
-        {
-            "id": one.id,
-            "role": one.role,
-            "tenant_id": one.tenant_id,
-            "secret_hash": _hash(one.secret),
-            "created_at": transaction.now,
-        }
-        for one in new
-    ]
-    transaction.execute(transaction.upsert(api_keys).on_conflict_do_nothing(), rows)
-    for one in new:
-        if one.tenant_id is not None:
-            _set_plan(transaction, one.tenant_id, one)
-    return [
-        ApiKey(id=one.id, role=one.role, tenant_id=one.tenant_id, created_at=transaction.now) for one in new
-    ]
+@dataclass(frozen=True)
+class RevokeKey(SingleCommand[None]):
+    """Make a key invalid for good; a key that was revoked before keeps its time. Or `KeyNotFound`."""
+
+    key_id: str
+
+    def apply(self, transaction: Transaction) -> DiffuserveError | None:
+        revoked_at = sa.func.coalesce(api_keys.c.revoked_at, transaction.now)
+        statement = sa.update(api_keys).where(api_keys.c.id == self.key_id).values(revoked_at=revoked_at)
+        known = transaction.rows(statement.returning(api_keys.c.id))
+        return None if known else KeyNotFound(f"no key {self.key_id}")
 
 
-def revoke(transaction: Transaction, key_ids: Sequence[str]) -> Sequence[DiffuserveError | None]:
-    statement = sa.update(api_keys).where(api_keys.c.id.in_(list(key_ids)))
-    moment = sa.func.coalesce(api_keys.c.revoked_at, transaction.now)
-    known = {row.id for row in transaction.rows(statement.values(revoked_at=moment).returning(api_keys.c.id))}
-    return [None if one in known else KeyNotFound(f"no key {one}") for one in key_ids]
+@dataclass(frozen=True)
+class EnsureSigningSecret(SingleCommand[str]):
+    """Store a secret, in hex, that signs result URLs, unless the database has one; return the one it has."""
 
+    offered: str
 
-def keep_signing_secret(transaction: Transaction, offered: Sequence[str]) -> Sequence[str]:
-    """The secret of this database: the first that was offered."""
-    table = schema.secrets
-    insert = transaction.upsert(table).on_conflict_do_nothing()
-    transaction.execute(insert, {"name": _SIGNING, "value": offered[0]})
-    rows = transaction.rows(sa.select(table.c.value).where(table.c.name == _SIGNING))
-    return [rows[0].value for _ in offered]
+    def apply(self, transaction: Transaction) -> str:
+        table = schema.secrets
+        insert = transaction.upsert(table).on_conflict_do_nothing()
+        transaction.execute(insert, {"name": _SIGNING, "value": self.offered})
+        (row,) = transaction.rows(sa.select(table.c.value).where(table.c.name == _SIGNING))
+        return str(row.value)
 
 
 def split_secret(shown: str) -> tuple[str, str]:
-    """The key's id and its secret. Raises `Unauthorized`."""
+    """Return the id and the secret in a key's text. Raise `Unauthorized` for other text."""
     parts = re.fullmatch(rf"{_PREFIX}_([0-9a-f]+)_([\w-]+)", shown, re.ASCII)
     if parts is None:
-        raise Unauthorized(f"this is no key of ours; it would begin with {_PREFIX}_")
+        raise Unauthorized(f"malformed API key: it must begin with {_PREFIX}_")
     return parts[1], parts[2]
 
 
 def check(row: sa.Row[Any] | None, secret: str) -> ApiKey:
-    """Raises `Unauthorized` for a key that is unknown, wrong or revoked, without saying which."""
+    """Return the key in a row of `api_keys`.
+
+    Raise `Unauthorized` for a key that is unknown, wrong or revoked, without saying which.
+    """
+    # An unknown key is compared as well, so that the time of a response does not give away which ids exist.
     expected = row.secret_hash if row is not None else _hash("")
     is_right = hmac.compare_digest(expected.encode(), _hash(secret).encode())
     if row is None or not is_right or row.revoked_at is not None:
-        raise Unauthorized("this key is not known, or was revoked")
+        raise Unauthorized("invalid API key: it is unknown or was revoked")
     return key_of(row)
 
 
 def key_of(row: sa.Row[Any]) -> ApiKey:
+    """Return the key in a row of `api_keys`."""
     return ApiKey(
         id=row.id,
         role=Role(row.role),
@@ -161,18 +182,5 @@ def key_of(row: sa.Row[Any]) -> ApiKey:
 
 
 def _hash(secret: str) -> str:
-    """Secrets are 256 random bits, so a plain hash cannot be searched."""
+    """Hash a secret. A plain hash is enough: 256 random bits cannot be found by search, unlike a password."""
     return hashlib.sha256(secret.encode()).hexdigest()
-
-
-def _set_plan(transaction: Transaction, tenant_id: str, new: NewKey) -> None:
-    values = {name: value for name, value in asdict(new.overrides).items() if value is not None}
-    if new.plan is not None:
-        values["plan"] = new.plan
-    insert = transaction.upsert(schema.tenants)
-    row = {"id": tenant_id} | values
-    if values:
-        statement = insert.on_conflict_do_update(index_elements=["id"], set_=values)
-    else:
-        statement = insert.on_conflict_do_nothing()
-    transaction.execute(statement, row)

@@ -12,8 +12,9 @@ from diffuserve.domain.job import Band, Job
 from diffuserve.domain.model_spec import ModelSpec
 from diffuserve.domain.tenant import Tenant
 from diffuserve.domain.worker import Worker
-from diffuserve.jobs import control, queries, queue, schema, workers
+from diffuserve.jobs import queries, queue, schema, workers
 from diffuserve.jobs.config import StoreConfig
+from diffuserve.jobs.control import RequeueJob
 from diffuserve.jobs.database import Database
 from diffuserve.jobs.estimate import LaneSize
 from diffuserve.jobs.pricing import NEUTRAL_FIT
@@ -76,7 +77,7 @@ class Operations:
 
         Raise `JobNotFound`, or `Conflict` for a job in another state.
         """
-        await self._writer.run(control.requeue, control.Named(queries.check_job_id(job_id), None))
+        await self._writer.run(RequeueJob(queries.check_job_id(job_id)))
         return await queries.read_job(self._database, job_id)
 
 

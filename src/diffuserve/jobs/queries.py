@@ -7,10 +7,10 @@ from typing import Any
 import sqlalchemy as sa
 
 from diffuserve.domain.errors import JobNotFound
-from diffuserve.domain.job import Job, JobStatus
+from diffuserve.domain.job import Job, JobStatus, Progress
 from diffuserve.jobs import schema
 from diffuserve.jobs.database import Database, Transaction
-from diffuserve.jobs.records import job_of
+from diffuserve.jobs.records import job_of, record_of
 
 jobs, leases = schema.jobs, schema.leases
 
@@ -38,19 +38,25 @@ def check_job_id(job_id: str) -> str:
     return job_id
 
 
+def job_in(row: sa.Row[Any]) -> Job:
+    """Return the job in a row of `JOBS`."""
+    progress = Progress(row.step, row.total) if row.total else None
+    return job_of(record_of(row), row.phase, progress)
+
+
 async def read_job(database: Database, job_id: str, tenant_id: str | None = None) -> Job:
     """Return the job. Raise `JobNotFound` also for a job of another tenant than `tenant_id`."""
     rows = await database.rows(JOBS.where(jobs.c.id == check_job_id(job_id)))
     if not rows or tenant_id not in (None, rows[0].tenant_id):
         raise JobNotFound(f"no job {job_id}")
-    return job_of(rows[0])
+    return job_in(rows[0])
 
 
 def find_jobs(transaction: Transaction, job_ids: Collection[str]) -> dict[str, Job]:
     """Return those of the jobs that exist, by id."""
     if not job_ids:
         return {}
-    return {row.id: job_of(row) for row in transaction.rows(JOBS.where(jobs.c.id.in_(list(job_ids))))}
+    return {row.id: job_in(row) for row in transaction.rows(JOBS.where(jobs.c.id.in_(list(job_ids))))}
 
 
 def page_of_jobs(

@@ -1,4 +1,4 @@
-"""The ready queue: putting jobs in, taking them out, and the lanes' sums that go with it."""
+"""The ready queue: putting jobs in, taking them out, and the lanes' sums that change with that."""
 
 from collections import defaultdict
 from collections.abc import Collection, Iterable, Sequence
@@ -24,7 +24,7 @@ _CHARGE = (
         num_queued=tenants.c.num_queued + sa.bindparam("queued_change"),
     )
 )
-_HEAD = (
+_HEAD_AT = (
     sa.select(ready.c.enqueued_at)
     .where(ready.c.lane == lanes.c.lane)
     .order_by(ready.c.seq)
@@ -37,7 +37,7 @@ _SHRINK = (
     .where(lanes.c.lane == sa.bindparam("key"))
     .values(
         num_ready=lanes.c.num_ready - sa.bindparam("jobs_taken"),
-        # Sums of floats drift; an empty lane has no work.
+        # Sums of floats drift: an empty lane is set to exactly no work.
         work_seconds=sa.case(
             (
                 lanes.c.num_ready > sa.bindparam("jobs_taken"),
@@ -45,39 +45,47 @@ _SHRINK = (
             ),
             else_=0.0,
         ),
-        head_since=sa.case((lanes.c.head_seq == _HEAD_SEQ, lanes.c.head_since), else_=sa.bindparam("moment")),
+        head_since=sa.case((lanes.c.head_seq == _HEAD_SEQ, lanes.c.head_since), else_=sa.bindparam("now")),
         head_seq=sa.func.coalesce(_HEAD_SEQ, 0),
-        head_at=sa.func.coalesce(_HEAD, 0.0),
+        head_at=sa.func.coalesce(_HEAD_AT, 0.0),
     )
 )
 
 
 @dataclass
-class Ledger:
-    """Changes of tenants' accounts, written in one statement."""
+class _AccountChange:
+    """What is added to a tenant's virtual time and to its count of queued jobs."""
 
-    changes: dict[str, list[float]] = field(default_factory=lambda: defaultdict(lambda: [0.0, 0]))
+    vtime: float = 0.0
+    num_queued: int = 0
+
+
+@dataclass
+class Ledger:
+    """Changes of tenants' accounts in one transaction, written with one statement."""
+
+    changes: dict[str, _AccountChange] = field(default_factory=lambda: defaultdict(_AccountChange))
 
     def charge(self, tenant: Tenant, seconds: float) -> None:
-        """Virtual time: device-seconds over the tenant's weight; negative gives back."""
-        self.changes[tenant.id][0] += seconds / tenant.plan.weight
+        """Advance the tenant's virtual time by device-seconds over its weight; negative gives back."""
+        self.changes[tenant.id].vtime += seconds / tenant.plan.weight
 
-    def count_queued(self, tenant_id: str, jobs: int) -> None:
-        self.changes[tenant_id][1] += jobs
+    def count_queued(self, tenant_id: str, num_jobs: int) -> None:
+        """Add to the tenant's number of queued jobs, which counts delayed ones as well."""
+        self.changes[tenant_id].num_queued += num_jobs
 
     def save(self, transaction: Transaction) -> None:
-        if self.changes:
-            transaction.execute(
-                _CHARGE,
-                [
-                    {"tenant": tenant_id, "vtime_change": vtime, "queued_change": int(queued)}
-                    for tenant_id, (vtime, queued) in self.changes.items()
-                ],
-            )
+        """Write all changes."""
+        rows = [
+            {"tenant": tenant_id, "vtime_change": change.vtime, "queued_change": change.num_queued}
+            for tenant_id, change in self.changes.items()
+        ]
+        if rows:
+            transaction.execute(_CHARGE, rows)
 
 
 def tenant_of(row: sa.Row[Any], config: StoreConfig) -> Tenant:
-    """From a row of `tenants`."""
+    """Return the tenant in a row of `tenants`."""
     return Tenant(row.id, plan_of(config, row.plan, row.weight, row.max_running, row.max_queued))
 
 
@@ -88,27 +96,31 @@ def plan_of(
     max_running: int | None,
     max_queued: int | None,
 ) -> Plan:
-    """A plan, as the settings have it now, with a tenant's own limits."""
+    """Return a plan as the settings define it now, with a tenant's own limits applied."""
     overrides = PlanOverrides(weight=weight, max_running=max_running, max_queued=max_queued)
     return overrides.apply(config.plan(name or config.default_plan))
 
 
 def load_tenants(transaction: Transaction, tenant_ids: Collection[str]) -> dict[str, Tenant]:
+    """Return those of the tenants that are known, by id."""
     rows = transaction.rows(sa.select(tenants).where(tenants.c.id.in_(list(tenant_ids))))
     return {row.id: tenant_of(row, transaction.config) for row in rows}
 
 
 def put(transaction: Transaction, records: Sequence[JobRecord]) -> None:
-    """Make jobs ready, each at the place that its `seq` gives it; counting them is the caller's."""
+    """Make jobs ready, each at the place that its `seq` gives it.
+
+    The caller counts them in their tenants' accounts.
+    """
     if not records:
         return
     transaction.execute(sa.insert(ready), [_ready_row(record) for record in records])
     _grow_lanes(transaction, records)
-    transaction.notices.append((QUEUE, {"type": "ready"}))
+    transaction.publish(QUEUE, {"type": "ready"})
 
 
 def take(transaction: Transaction, job_ids: Collection[str]) -> None:
-    """Take jobs out, ready or delayed ones; counting them is the caller's."""
+    """Remove jobs, ready or delayed; the caller counts them in their tenants' accounts."""
     if not job_ids:
         return
     wanted = list(job_ids)
@@ -119,11 +131,25 @@ def take(transaction: Transaction, job_ids: Collection[str]) -> None:
     _shrink_lanes(transaction, taken)
 
 
+def leave(transaction: Transaction, records: Collection[JobRecord]) -> None:
+    """Remove queued jobs that will not run, and uncount them."""
+    take(transaction, [record.id for record in records])
+    ledger = Ledger()
+    for record in records:
+        ledger.count_queued(record.tenant_id, -1)
+    ledger.save(transaction)
+
+
 def delay(transaction: Transaction, due_times: Iterable[tuple[str, float]]) -> None:
-    """Jobs that become ready later."""
+    """Keep jobs that become ready later, each with the time at which it is due."""
     rows = [{"job_id": job_id, "due_at": due_at} for job_id, due_at in due_times]
     if rows:
         transaction.execute(sa.insert(delayed), rows)
+
+
+def drop_empty_lanes(transaction: Transaction) -> None:
+    """Delete lanes without ready jobs; not at every change, since a lane that ran empty often fills again."""
+    transaction.execute(sa.delete(lanes).where(lanes.c.num_ready <= 0))
 
 
 def _ready_row(record: JobRecord) -> dict[str, Any]:
@@ -134,12 +160,13 @@ def _ready_row(record: JobRecord) -> dict[str, Any]:
         "cost_seconds": record.cost_seconds,
         "step_tokens": record.step_tokens,
         "enqueued_at": record.created_at,
-        # A deadline is for the wait: a job that has started once does not expire any more.
+        # A deadline bounds the wait for the first attempt: a job that has started no longer expires.
         "deadline": record.deadline if record.started_at is None else None,
     }
 
 
 def _grow_lanes(transaction: Transaction, records: Sequence[JobRecord]) -> None:
+    """Add jobs to their lanes; a requeued one may come before the lane's head and replace it."""
     insert = transaction.upsert(lanes)
     new = insert.excluded
     is_head = sa.or_(lanes.c.num_ready <= 0, new.head_seq < lanes.c.head_seq)
@@ -157,42 +184,36 @@ def _grow_lanes(transaction: Transaction, records: Sequence[JobRecord]) -> None:
 
 
 def _lane_rows(records: Sequence[JobRecord], now: float) -> list[dict[str, Any]]:
-    rows: dict[str, dict[str, Any]] = {}
-    for record in sorted(records, key=lambda one: one.seq):
-        row = rows.setdefault(
-            record.lane,
-            {
-                "lane": record.lane,
-                "band": record.band,
-                "tenant_id": record.tenant_id,
-                "model": record.model,
-                "num_ready": 0,
-                "work_seconds": 0.0,
-                "head_seq": record.seq,
-                "head_at": record.created_at,
-                "head_since": now,
-            },
-        )
-        row["num_ready"] += 1
-        row["work_seconds"] += record.cost_seconds
-    return list(rows.values())
+    """Return a row for each lane that these jobs alone would make up."""
+    by_lane: dict[str, list[JobRecord]] = defaultdict(list)
+    for record in records:
+        by_lane[record.lane].append(record)
+    return [_lane_row(lane, members, now) for lane, members in by_lane.items()]
+
+
+def _lane_row(lane: str, records: Sequence[JobRecord], now: float) -> dict[str, Any]:
+    head = min(records, key=lambda record: record.seq)
+    return {
+        "lane": lane,
+        "band": head.band,
+        "tenant_id": head.tenant_id,
+        "model": head.model,
+        "num_ready": len(records),
+        "work_seconds": sum(record.cost_seconds for record in records),
+        "head_seq": head.seq,
+        "head_at": head.created_at,
+        "head_since": now,
+    }
 
 
 def _shrink_lanes(transaction: Transaction, taken: Sequence[sa.Row[Any]]) -> None:
-    counts: dict[str, int] = defaultdict(int)
-    work: dict[str, float] = defaultdict(float)
+    """Subtract the jobs that were taken from their lanes, and find the lanes' new heads."""
+    costs: dict[str, list[float]] = defaultdict(list)
     for row in taken:
-        counts[row.lane] += 1
-        work[row.lane] += row.cost_seconds
-    if not counts:
-        return
+        costs[row.lane].append(row.cost_seconds)
     rows = [
-        {"key": lane, "jobs_taken": count, "work_taken": work[lane], "moment": transaction.now}
-        for lane, count in counts.items()
+        {"key": lane, "jobs_taken": len(seconds), "work_taken": sum(seconds), "now": transaction.now}
+        for lane, seconds in costs.items()
     ]
-    transaction.execute(_SHRINK, rows)
-
-
-def drop_empty_lanes(transaction: Transaction) -> None:
-    """Not at every change: a lane that runs empty often fills again."""
-    transaction.execute(sa.delete(lanes).where(lanes.c.num_ready <= 0))
+    if rows:
+        transaction.execute(_SHRINK, rows)

@@ -1,7 +1,10 @@
-"""Rows of `jobs` as values, and back."""
+"""The row of a job: its columns, declared once, and the values that are made from it.
 
-from collections.abc import Collection, Iterable, Mapping, Sequence
-from dataclasses import asdict, dataclass, replace
+The table, the inserts, `Job` and `Lease` all derive from `JobRecord` by the names of its fields.
+"""
+
+from collections.abc import Callable, Collection, Mapping
+from dataclasses import dataclass, fields
 from typing import Any
 
 import orjson
@@ -12,192 +15,191 @@ from diffuserve.domain.job import (
     Band,
     Job,
     JobError,
-    JobEvent,
     JobResult,
     JobStatus,
+    NewJob,
     Phase,
     Progress,
 )
 from diffuserve.domain.prompt import PromptRecord
-from diffuserve.domain.webhook import WebhookEvent
-from diffuserve.events.base import job_topic
-from diffuserve.jobs import schema
-from diffuserve.jobs.batches import completion as batch_completion
-from diffuserve.jobs.database import Transaction
-from diffuserve.jobs.webhooks import outbox
-from diffuserve.jobs.webhooks.outbox import WebhookNotice
-
-jobs = schema.jobs
+from diffuserve.domain.webhook import Webhook, WebhookEvent
+from diffuserve.domain.worker import Lease
 
 
 @dataclass(frozen=True, kw_only=True)
 class JobRecord:
-    """What a decision about a job needs, and may change; `seq` is its place in its tenant's queue."""
+    """A row of the table `jobs`: every field is a column of the same name.
+
+    `seq` is the job's place in its tenant's queue. `num_transient` and `num_worker_lost` count the
+    attempts that failed by cause, `num_events` the entries of the job's log. The columns of
+    `JSON_COLUMNS` hold JSON as text, as the database stores it.
+    """
 
     id: str
     tenant_id: str
+    kind: str
     model: str
+    status: JobStatus
     band: Band
-    seq: int
+    input: str
+    metadata: str
+    output_format: str
+    num_previews: int
     cost_seconds: float
     step_tokens: int
     timeout: float | None
     deadline: float | None
-    created_at: float
-    webhook: str | None
-    batch_id: str | None
-
-    status: JobStatus
-    attempt: int
-    lease_token: int
-    num_transient: int
-    num_worker_lost: int
+    seq: int
+    attempt: int = 0
+    lease_token: int = 0
+    num_transient: int = 0
+    num_worker_lost: int = 0
     num_events: int
     version: int
-    worker_id: str | None
-    started_at: float | None
-    finished_at: float | None
-    actual_seconds: float | None
-    result: str | None
-    error: str | None
-    is_erased: bool
+    worker_id: str | None = None
+    created_at: float
+    started_at: float | None = None
+    finished_at: float | None = None
+    actual_seconds: float | None = None
+    result: str | None = None
+    error: str | None = None
+    is_erased: bool = False
     is_suspect: bool = False
+    webhook: str | None
+    batch_id: str | None
+    custom_id: str | None
+    prompt: str | None
 
     @property
     def lane(self) -> str:
-        return lane_key(self.band, self.tenant_id, self.model)
+        """Key of the lane: jobs of one band, tenant and model are served in their order."""
+        return f"{self.band.rank}|{self.tenant_id}|{self.model}"
 
 
-@dataclass(frozen=True)
-class Change:
-    """A job's new state and the entry in its log that tells of it."""
-
-    record: JobRecord
-    event: str
-    data: Mapping[str, Any]
-
-
-_COLUMNS = [jobs.c[name] for name in JobRecord.__dataclass_fields__]
-_MUTABLE = list(JobRecord.__dataclass_fields__)[12:]
-_SAVE = (
-    sa.update(jobs)
-    .where(jobs.c.id == sa.bindparam("job_id"))
-    .values({name: sa.bindparam(f"new_{name}") for name in _MUTABLE})
+JOB_COLUMNS = tuple(field.name for field in fields(JobRecord))
+CHANGING_COLUMNS = (
+    "status",
+    "attempt",
+    "lease_token",
+    "num_transient",
+    "num_worker_lost",
+    "num_events",
+    "version",
+    "worker_id",
+    "started_at",
+    "finished_at",
+    "actual_seconds",
+    "result",
+    "error",
+    "is_erased",
+    "is_suspect",
 )
-
-
-def lane_key(band: Band, tenant_id: str, model: str) -> str:
-    """Jobs that differ in none of these are served in their order."""
-    return f"{band.rank}|{tenant_id}|{model}"
-
-
-def load_records(transaction: Transaction, job_ids: Collection[str]) -> dict[str, JobRecord]:
-    """Those that exist, by id."""
-    if not job_ids:
-        return {}
-    rows = transaction.rows(sa.select(*_COLUMNS).where(jobs.c.id.in_(list(job_ids))))
-    return {row.id: record_of(row) for row in rows}
-
-
-def record_of(row: sa.Row[Any]) -> JobRecord:
-    """From a row of `jobs`, or of as many of its columns as a record has."""
-    values = {name: getattr(row, name) for name in JobRecord.__dataclass_fields__}
-    values["band"], values["status"] = Band(values["band"]), JobStatus(values["status"])
-    return JobRecord(**values)
-
-
-def save_changes(transaction: Transaction, changes: Iterable[Change]) -> None:
-    """Write jobs back, append to their logs, and tell whoever watches them or asked to be told."""
-    rows, events, ended = [], [], []
-    for change in changes:
-        record = change.record
-        saved = replace(record, num_events=record.num_events + 1, version=record.version + 1)
-        rows.append({"job_id": record.id} | {f"new_{name}": getattr(saved, name) for name in _MUTABLE})
-        events.append(event_row(saved, change.event, change.data, transaction.now))
-        transaction.notices.append((job_topic(record.id), {"type": "changed"}))
-        if record.status.is_final and change.event == record.status:
-            ended.append(record)
-    if rows:
-        transaction.execute(_SAVE, rows)
-        transaction.execute(sa.insert(schema.job_events), events)
-    _tell_of(transaction, ended)
-
-
-def _tell_of(transaction: Transaction, ended: Sequence[JobRecord]) -> None:
-    """Jobs that have become final, after they were written."""
-    transaction.ended += [(one.status, one.model) for one in ended]
-    told = [
-        WebhookNotice(one.tenant_id, one.webhook, WebhookEvent.of_job(one.status), one.id)
-        for one in ended
-        if one.webhook is not None
-    ]
-    batch_ids = {one.batch_id for one in ended if one.batch_id is not None}
-    outbox.write(transaction, told + batch_completion.finish(transaction, batch_ids))
-
-
-def event_row(record: JobRecord, event: str, data: Mapping[str, Any], now: float) -> dict[str, Any]:
-    return {
-        "job_id": record.id,
-        "seq": record.num_events,
-        "type": event,
-        "data": dump(data),
-        "created_at": now,
-    }
-
-
-def event_of(row: sa.Row[Any]) -> JobEvent:
-    return JobEvent(row.job_id, row.seq, row.type, orjson.loads(row.data), row.created_at)
-
-
-def job_of(row: sa.Row[Any]) -> Job:
-    """From a row of `jobs` joined with its lease's `phase`, `step` and `total`."""
-    status = JobStatus(row.status)
-    return Job(
-        id=row.id,
-        tenant_id=row.tenant_id,
-        kind=row.kind,
-        model=row.model,
-        status=status,
-        band=Band(row.band),
-        input=orjson.loads(row.input),
-        metadata=orjson.loads(row.metadata),
-        cost_seconds=row.cost_seconds,
-        step_tokens=row.step_tokens,
-        attempt=row.attempt,
-        lease_token=row.lease_token,
-        version=row.version,
-        created_at=row.created_at,
-        num_previews=row.num_previews,
-        output_format=row.output_format,
-        batch_id=row.batch_id,
-        custom_id=row.custom_id,
-        prompt=PromptRecord.from_dict(orjson.loads(row.prompt)) if row.prompt else None,
-        timeout=row.timeout,
-        deadline=row.deadline,
-        started_at=row.started_at,
-        finished_at=row.finished_at,
-        worker_id=row.worker_id,
-        phase=Phase(row.phase) if row.phase else None,
-        progress=Progress(row.step, row.total) if row.total else None,
-        actual_seconds=row.actual_seconds,
-        result=_result(row.result) if row.result else None,
-        error=JobError(**orjson.loads(row.error)) if row.error else None,
-    )
+"""Columns that a change of a job's state writes; the others stay as they were submitted."""
 
 
 def dump(value: object) -> str:
+    """Encode a value, dataclasses included, as JSON text."""
     return orjson.dumps(value).decode()
 
 
-def dump_result(result: JobResult) -> str:
-    return dump(asdict(result))
+def _dump_prompt(prompt: PromptRecord) -> str:
+    # Not the dataclass as it is: the details of its findings may quote the prompt, and are not stored.
+    return dump(prompt.to_dict())
 
 
-def _result(text: str) -> JobResult:
+def load_webhook(text: str) -> Webhook:
+    """Decode a `webhook` column."""
     values = orjson.loads(text)
-    artifacts: Sequence[Mapping[str, Any]] = values.pop("artifacts")
-    return JobResult(
-        artifacts=tuple(Artifact(**artifact) for artifact in artifacts),
-        warnings=tuple(values.pop("warnings")),
-        **values,
+    events = tuple(WebhookEvent(event) for event in values["events"])
+    return Webhook(values["url"], events, values["base_url"])
+
+
+def _load_prompt(text: str) -> PromptRecord:
+    return PromptRecord.from_dict(orjson.loads(text))
+
+
+def _load_result(text: str) -> JobResult:
+    values = orjson.loads(text)
+    artifacts = tuple(Artifact(**artifact) for artifact in values.pop("artifacts"))
+    return JobResult(artifacts=artifacts, warnings=tuple(values.pop("warnings")), **values)
+
+
+def _load_error(text: str) -> JobError:
+    return JobError(**orjson.loads(text))
+
+
+@dataclass(frozen=True)
+class JsonColumn:
+    """How the values of a column are decoded from JSON text, and encoded."""
+
+    load: Callable[[str], Any]
+    dump: Callable[[Any], str] = dump
+
+
+JSON_COLUMNS: Mapping[str, JsonColumn] = {
+    "input": JsonColumn(orjson.loads),
+    "metadata": JsonColumn(orjson.loads),
+    "webhook": JsonColumn(load_webhook),
+    "prompt": JsonColumn(_load_prompt, _dump_prompt),
+    "result": JsonColumn(_load_result),
+    "error": JsonColumn(_load_error),
+}
+
+_BANDS = {band.value: band for band in Band}
+_STATUSES = {status.value: status for status in JobStatus}
+
+
+def _shared_with(other: type) -> tuple[str, ...]:
+    """Return the fields of a dataclass that are also columns of a job."""
+    return tuple(field.name for field in fields(other) if field.name in JOB_COLUMNS)
+
+
+_SUBMITTED = _shared_with(NewJob)
+_SHOWN = _shared_with(Job)
+_LEASED = _shared_with(Lease)
+
+
+def new_record(new: NewJob, *, job_id: str, seq: int, now: float) -> JobRecord:
+    """Return the row of a job that is submitted now and gets place `seq` in its tenant's queue."""
+    submitted = {name: _encoded(name, getattr(new, name)) for name in _SUBMITTED}
+    return JobRecord(
+        **submitted,
+        id=job_id,
+        status=JobStatus.QUEUED,
+        deadline=None if new.expires_in is None else now + new.expires_in,
+        seq=seq,
+        num_events=1,
+        version=1,
+        created_at=now,
     )
+
+
+def record_of(row: sa.Row[Any]) -> JobRecord:
+    """Return the record in a row whose first columns are `JOB_COLUMNS`."""
+    # One zip is several times faster than a lookup by name for each column, and every claim and
+    # every end of an attempt comes through here.
+    values = dict(zip(JOB_COLUMNS, row, strict=False))
+    values["band"], values["status"] = _BANDS[values["band"]], _STATUSES[values["status"]]
+    return JobRecord(**values)
+
+
+def job_of(record: JobRecord, phase: str | None = None, progress: Progress | None = None) -> Job:
+    """Return the job as clients see it; `phase` and `progress` come from its lease."""
+    return Job(**_decoded(record, _SHOWN), phase=None if phase is None else Phase(phase), progress=progress)
+
+
+def lease_of(record: JobRecord, lease_seconds: float) -> Lease:
+    """Return the lease under which a worker runs the job from now on."""
+    return Lease(**_decoded(record, _LEASED), job_id=record.id, lease_seconds=lease_seconds)
+
+
+def _encoded(name: str, value: Any) -> Any:
+    return JSON_COLUMNS[name].dump(value) if name in JSON_COLUMNS and value is not None else value
+
+
+def _decoded(record: JobRecord, names: Collection[str]) -> dict[str, Any]:
+    values = {name: getattr(record, name) for name in names}
+    for name in values.keys() & JSON_COLUMNS.keys():
+        if values[name] is not None:
+            values[name] = JSON_COLUMNS[name].load(values[name])
+    return values

@@ -1,13 +1,18 @@
-"""The tables. Narrow hot ones (`ready`, `delayed`, `leases`, `lanes`) beside the wide history `jobs`.
+"""The tables: narrow hot ones (`ready`, `delayed`, `leases`, `lanes`) beside the wide history `jobs`.
 
-Times are seconds since the epoch. JSON is text: nothing is ever searched inside it.
+Times are seconds since the epoch. JSON is stored as text, since no query searches inside it.
 """
+
+from types import NoneType
+from typing import Any, get_args, get_type_hints
 
 import sqlalchemy as sa
 
+from diffuserve.jobs.records import JobRecord
+
 metadata = sa.MetaData()
 
-# Rows that change all the time: room for updates in place, and vacuumed early (PostgreSQL only).
+# For rows that change all the time: free space for updates in place, and early vacuums (PostgreSQL only).
 _HOT = {"fillfactor": 70, "autovacuum_vacuum_scale_factor": 0.01, "autovacuum_vacuum_threshold": 200}
 
 
@@ -15,7 +20,7 @@ def _text(name: str, *, null: bool = False, **options: object) -> sa.Column[str]
     return sa.Column(name, sa.Text, nullable=null, **options)  # type: ignore[arg-type]
 
 
-def _time(name: str, *, null: bool = False) -> sa.Column[float]:
+def _double(name: str, *, null: bool = False) -> sa.Column[float]:
     return sa.Column(name, sa.Double, nullable=null)
 
 
@@ -27,43 +32,28 @@ def _flag(name: str) -> sa.Column[bool]:
     return sa.Column(name, sa.Boolean, nullable=False, server_default=sa.false())
 
 
+def _columns_of(record: type) -> list[sa.Column[Any]]:
+    """Declare a column for each field of a record: `id` is the key, and `X | None` may be null."""
+    return [_column_of(name, hint) for name, hint in get_type_hints(record).items()]
+
+
+def _column_of(name: str, hint: Any) -> sa.Column[Any]:
+    kinds = set(get_args(hint) or (hint,))
+    null = NoneType in kinds
+    (kind,) = kinds - {NoneType}
+    if issubclass(kind, bool):  # before int, of which bool is a subclass
+        return _flag(name)
+    if issubclass(kind, int):
+        return _count(name)
+    if issubclass(kind, float):
+        return _double(name, null=null)
+    return _text(name, null=null, primary_key=name == "id")
+
+
 jobs = sa.Table(
     "jobs",
     metadata,
-    _text("id", primary_key=True),
-    _text("tenant_id"),
-    _text("kind"),
-    _text("model"),
-    _text("status"),
-    _text("band"),
-    _text("input"),
-    _text("metadata"),
-    _text("output_format"),
-    _count("num_previews"),
-    sa.Column("cost_seconds", sa.Double, nullable=False),
-    _count("step_tokens"),
-    _time("timeout", null=True),
-    _time("deadline", null=True),
-    _count("seq"),
-    _count("attempt"),
-    _count("lease_token"),
-    _count("num_transient"),
-    _count("num_worker_lost"),
-    _count("num_events"),
-    _count("version"),
-    _text("worker_id", null=True),
-    _time("created_at"),
-    _time("started_at", null=True),
-    _time("finished_at", null=True),
-    _time("actual_seconds", null=True),
-    _text("result", null=True),
-    _text("error", null=True),
-    _flag("is_erased"),
-    _flag("is_suspect"),
-    _text("webhook", null=True),
-    _text("batch_id", null=True),
-    _text("custom_id", null=True),
-    _text("prompt", null=True),
+    *_columns_of(JobRecord),
     sa.Index("jobs_by_tenant", "tenant_id", "id"),
     sa.Index(
         "jobs_by_batch",
@@ -90,7 +80,7 @@ job_events = sa.Table(
     sa.Column("seq", sa.BigInteger, primary_key=True, autoincrement=False),
     _text("type"),
     _text("data"),
-    _time("created_at"),
+    _double("created_at"),
 )
 
 idempotency_keys = sa.Table(
@@ -100,11 +90,11 @@ idempotency_keys = sa.Table(
     _text("key", primary_key=True),
     _text("fingerprint"),
     _text("job_id"),
-    _time("created_at"),
+    _double("created_at"),
     sa.Index("idempotency_keys_by_age", "created_at"),
 )
 
-# `num_stored` items of `num_items` have become jobs; `is_canceling` until each of them was told.
+# `num_stored` of `num_items` items have become jobs; `is_canceling` until each of them is canceled.
 batches = sa.Table(
     "batches",
     metadata,
@@ -114,8 +104,8 @@ batches = sa.Table(
     _text("webhook", null=True),
     _count("num_items"),
     _count("num_stored"),
-    _time("created_at"),
-    _time("finished_at", null=True),
+    _double("created_at"),
+    _double("finished_at", null=True),
     _flag("is_canceled"),
     _flag("is_canceling"),
     sa.Index("batches_by_tenant", "tenant_id", "id"),
@@ -127,19 +117,19 @@ batches = sa.Table(
     ),
 )
 
-# One row for each URL that a tenant has named; who answers 410 is not called again.
+# One row for each URL that a tenant has named; an endpoint that responds 410 gets no more messages.
 webhook_endpoints = sa.Table(
     "webhook_endpoints",
     metadata,
     _text("id", primary_key=True),
     _text("tenant_id"),
     _text("url"),
-    _time("created_at"),
-    _time("disabled_at", null=True),
+    _double("created_at"),
+    _double("disabled_at", null=True),
     sa.Index("webhook_endpoints_by_url", "tenant_id", "url", unique=True),
 )
 
-# The outbox: a row is written with the change that it tells of, and sent afterwards.
+# The outbox: a row is written in the transaction of the change that it reports, and sent afterwards.
 webhook_deliveries = sa.Table(
     "webhook_deliveries",
     metadata,
@@ -150,9 +140,9 @@ webhook_deliveries = sa.Table(
     _text("base_url"),
     _text("status"),
     _count("num_attempts"),
-    _time("created_at"),
-    _time("next_at", null=True),
-    _time("last_attempt_at", null=True),
+    _double("created_at"),
+    _double("next_at", null=True),
+    _double("last_attempt_at", null=True),
     sa.Column("last_status", sa.BigInteger),
     _text("last_error", null=True),
     sa.Index("webhook_deliveries_by_endpoint", "endpoint_id", "id"),
@@ -165,14 +155,14 @@ webhook_deliveries = sa.Table(
     postgresql_with=_HOT,
 )
 
-# Signatures are made with them, so they cannot be stored as hashes.
+# Stored as they are, not as hashes: signatures are computed from them.
 webhook_secrets = sa.Table(
     "webhook_secrets",
     metadata,
     _text("tenant_id", primary_key=True),
     _text("secret", primary_key=True),
-    _time("created_at"),
-    _time("expires_at", null=True),
+    _double("created_at"),
+    _double("expires_at", null=True),
 )
 
 ready = sa.Table(
@@ -181,10 +171,10 @@ ready = sa.Table(
     _text("job_id", primary_key=True),
     _text("lane"),
     sa.Column("seq", sa.BigInteger, nullable=False),
-    sa.Column("cost_seconds", sa.Double, nullable=False),
+    _double("cost_seconds"),
     sa.Column("step_tokens", sa.BigInteger, nullable=False),
-    _time("enqueued_at"),
-    _time("deadline", null=True),
+    _double("enqueued_at"),
+    _double("deadline", null=True),
     sa.Index("ready_by_lane", "lane", "seq", unique=True),
     sa.Index(
         "ready_by_deadline",
@@ -199,12 +189,13 @@ delayed = sa.Table(
     "delayed",
     metadata,
     _text("job_id", primary_key=True),
-    _time("due_at"),
+    _double("due_at"),
     sa.Index("delayed_by_time", "due_at"),
     postgresql_with=_HOT,
 )
 
-# One row for each band × tenant × model that has ready jobs, so that a choice reads O(lanes) rows.
+# One row for each band × tenant × model that has ready jobs, so that a choice reads O(lanes) rows, not
+# O(jobs). `head_*` describe its first job: `head_at` its submission, `head_since` when it became the first.
 lanes = sa.Table(
     "lanes",
     metadata,
@@ -213,14 +204,15 @@ lanes = sa.Table(
     _text("tenant_id"),
     _text("model"),
     sa.Column("num_ready", sa.BigInteger, nullable=False),
-    sa.Column("work_seconds", sa.Double, nullable=False),
+    _double("work_seconds"),
     sa.Column("head_seq", sa.BigInteger, nullable=False),
-    _time("head_at"),
-    _time("head_since"),
+    _double("head_at"),
+    _double("head_since"),
     postgresql_with=_HOT,
 )
 
-# No index on `expires_at`: a heartbeat must stay an update in place.
+# No index on `expires_at`: with one, PostgreSQL could not renew a lease in place (HOT), and a heartbeat
+# renews all leases of a worker. The reaper scans the table instead, which has one row per running job.
 leases = sa.Table(
     "leases",
     metadata,
@@ -230,9 +222,9 @@ leases = sa.Table(
     _text("model"),
     _text("worker_id"),
     _text("claim_id"),
-    sa.Column("charged", sa.Double, nullable=False),
-    _time("expires_at"),
-    _time("stop_at", null=True),
+    _double("charged"),
+    _double("expires_at"),
+    _double("stop_at", null=True),
     _flag("is_canceling"),
     _text("phase", null=True),
     _count("step"),
@@ -246,7 +238,7 @@ tenants = sa.Table(
     metadata,
     _text("id", primary_key=True),
     _text("plan", null=True),
-    sa.Column("weight", sa.Double),
+    _double("weight", null=True),
     sa.Column("max_running", sa.BigInteger),
     sa.Column("max_queued", sa.BigInteger),
     sa.Column("vtime", sa.Double, nullable=False, server_default="0"),
@@ -255,13 +247,14 @@ tenants = sa.Table(
     postgresql_with=_HOT,
 )
 
-# How far virtual time has come; who was idle starts here, so that idleness earns no credit.
+# How far virtual time has advanced by band and model. A tenant that was idle resumes from here, so that
+# idleness earns no credit.
 floors = sa.Table(
     "floors",
     metadata,
     _text("band", primary_key=True),
     _text("model", primary_key=True),
-    sa.Column("vtime", sa.Double, nullable=False),
+    _double("vtime"),
     postgresql_with=_HOT,
 )
 
@@ -273,11 +266,11 @@ workers = sa.Table(
     _text("labels"),
     _text("models"),
     _text("report"),
-    _time("registered_at"),
-    _time("heartbeat_at"),
+    _double("registered_at"),
+    _double("heartbeat_at"),
     _flag("is_draining"),
     _flag("is_spot"),
-    sa.Column("price_per_hour", sa.Double),
+    _double("price_per_hour", null=True),
     postgresql_with=_HOT,
 )
 
@@ -287,7 +280,7 @@ models = sa.Table(
     _text("name", primary_key=True),
     _text("spec"),
     _text("fit", null=True),
-    _time("updated_at"),
+    _double("updated_at"),
 )
 
 api_keys = sa.Table(
@@ -297,18 +290,18 @@ api_keys = sa.Table(
     _text("role"),
     _text("tenant_id", null=True),
     _text("secret_hash"),
-    _time("created_at"),
-    _time("revoked_at", null=True),
+    _double("created_at"),
+    _double("revoked_at", null=True),
 )
 
 secrets = sa.Table("secrets", metadata, _text("name", primary_key=True), _text("value"))
 
-# Of prompts and images that a filter flagged or kept out; never their words.
+# Prompts and images that a filter flagged or blocked; the prompt itself is not stored.
 audit = sa.Table(
     "audit",
     metadata,
     sa.Column("id", sa.Integer, primary_key=True, autoincrement=True),
-    _time("created_at"),
+    _double("created_at"),
     _text("tenant_id"),
     _text("stage"),
     _text("category"),
@@ -319,11 +312,11 @@ audit = sa.Table(
     sa.Index("audit_by_time", "created_at"),
 )
 
-# Which replica cleans up, and when it last did.
+# Which replica runs the reaper, and when it last did.
 housekeeping = sa.Table(
     "housekeeping",
     metadata,
     _text("name", primary_key=True),
     _text("holder"),
-    _time("last_alive"),
+    _double("last_alive"),
 )

@@ -1,58 +1,76 @@
-"""Taking jobs in: the job, its first event, its key and its place in the queue in one transaction."""
+"""Submitting jobs: the job, its first event, its key and its place in the queue in one transaction."""
 
-from collections.abc import Sequence
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Self
 
 import sqlalchemy as sa
 
 from diffuserve.domain.errors import DiffuserveError, JobNotFound
-from diffuserve.domain.job import Job
+from diffuserve.domain.job import Job, NewJob
 from diffuserve.jobs import queries, schema
-from diffuserve.jobs.admission import Admission, Submission, stamp_of
+from diffuserve.jobs.admission import Admission
+from diffuserve.jobs.command import Command
 from diffuserve.jobs.database import Transaction
-from diffuserve.jobs.idempotency import Known
+from diffuserve.jobs.idempotency import UsedKeys, stamp_of
+from diffuserve.jobs.records import job_of
 
 
-def submit(transaction: Transaction, submissions: Sequence[Submission]) -> Sequence[Job | DiffuserveError]:
-    stamps = [stamp for one in submissions if (stamp := stamp_of(one.new)) is not None]
-    known = Known(transaction, stamps)
-    stored = _already_stored(transaction, submissions) if transaction.is_retry else set()
-    books = Admission.open(transaction, {one.new.tenant_id for one in submissions})
-    outcomes = [_take(books, known, stored, one) for one in submissions]
-    books.save()
-    return _answers(transaction, outcomes, books.jobs)
+@dataclass(frozen=True)
+class SubmitJob(Command[Job]):
+    """Queue a job under an id that the caller chose, so that applying it twice stores one job.
+
+    The outcome is the earlier job if the idempotency key was used with the same body.
+    """
+
+    job_id: str
+    new: NewJob
+
+    @classmethod
+    def apply_many(cls, transaction: Transaction, commands: Sequence[Self]) -> list[Job | DiffuserveError]:
+        stamps = [stamp for command in commands if (stamp := stamp_of(command.new)) is not None]
+        used_keys = UsedKeys(transaction, stamps)
+        stored = _already_stored(transaction, commands) if transaction.is_retry else frozenset()
+        admission = Admission.open(transaction, {command.new.tenant_id for command in commands})
+        job_ids = [_admit(admission, used_keys, stored, command) for command in commands]
+        admission.save()
+        return _with_jobs(transaction, job_ids, {record.id: job_of(record) for record in admission.records})
 
 
-def _take(books: Admission, known: Known, stored: set[str], one: Submission) -> str | DiffuserveError:
-    """The id of the job that this submission stands for."""
-    new, stamp = one.new, stamp_of(one.new)
-    if one.job_id in stored:
-        return one.job_id
-    earlier = known.earlier(stamp)
+def _admit(
+    admission: Admission, used_keys: UsedKeys, stored: Collection[str], command: SubmitJob
+) -> str | DiffuserveError:
+    """Return the id of the job that the submission stands for, or the error that refuses it."""
+    new, stamp = command.new, stamp_of(command.new)
+    if command.job_id in stored:
+        return command.job_id
+    earlier = used_keys.find(stamp)
     if earlier is not None:
         return earlier
-    refusal = books.refusal(new.tenant_id, 1, new.cost_seconds)
+    refusal = admission.refusal(new.tenant_id, 1, new.cost_seconds)
     if refusal is not None:
         return refusal
-    books.accept(one)
+    admission.admit(command.job_id, new)
     if stamp is not None:
-        known.use(stamp, one.job_id)
-    return one.job_id
+        used_keys.add(stamp, command.job_id)  # for a command behind this one, in the same transaction
+    return command.job_id
 
 
-def _already_stored(transaction: Transaction, submissions: Sequence[Submission]) -> set[str]:
-    wanted = [one.job_id for one in submissions]
-    return {
-        row.id for row in transaction.rows(sa.select(schema.jobs.c.id).where(schema.jobs.c.id.in_(wanted)))
-    }
+def _already_stored(transaction: Transaction, commands: Sequence[SubmitJob]) -> frozenset[str]:
+    """Return the ids that an earlier try, whose result was lost, has stored."""
+    job_ids = [command.job_id for command in commands]
+    rows = transaction.rows(sa.select(schema.jobs.c.id).where(schema.jobs.c.id.in_(job_ids)))
+    return frozenset(row.id for row in rows)
 
 
-def _answers(
-    transaction: Transaction, outcomes: Sequence[str | DiffuserveError], fresh: dict[str, Job]
+def _with_jobs(
+    transaction: Transaction, outcomes: Sequence[str | DiffuserveError], fresh: Mapping[str, Job]
 ) -> list[Job | DiffuserveError]:
-    earlier = {one for one in outcomes if isinstance(one, str) and one not in fresh}
-    jobs = fresh | queries.find_jobs(transaction, earlier)
-    return [_found(jobs, one) if isinstance(one, str) else one for one in outcomes]
+    """Replace ids by their jobs; those that were not made in this transaction are read."""
+    earlier = {outcome for outcome in outcomes if isinstance(outcome, str) and outcome not in fresh}
+    jobs = {**fresh, **queries.find_jobs(transaction, earlier)}
+    return [_find(jobs, outcome) if isinstance(outcome, str) else outcome for outcome in outcomes]
 
 
-def _found(jobs: dict[str, Job], job_id: str) -> Job | DiffuserveError:
+def _find(jobs: Mapping[str, Job], job_id: str) -> Job | DiffuserveError:
     return jobs.get(job_id) or JobNotFound(f"job {job_id}, which this key stands for, was deleted")

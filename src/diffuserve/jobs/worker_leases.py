@@ -16,9 +16,11 @@ from diffuserve.domain.worker import (
     Registration,
     Release,
 )
-from diffuserve.jobs import claim as claims
-from diffuserve.jobs import finish, schema, workers
+from diffuserve.jobs import schema
+from diffuserve.jobs.claim import ClaimJobs
 from diffuserve.jobs.database import Database
+from diffuserve.jobs.finish import CompleteJob, FailJob, ReleaseJob
+from diffuserve.jobs.workers import DrainWorker, RecordHeartbeat, RegisterWorker
 from diffuserve.jobs.writer import Writer
 
 leases = schema.leases
@@ -34,11 +36,12 @@ class WorkerLeases:
     async def register(self, registration: Registration) -> str:
         """Register a worker and return its new id."""
         worker_id = f"worker_{secrets.token_hex(8)}"
-        return await self._writer.run(workers.register, workers.Registering(worker_id, registration))
+        await self._writer.run(RegisterWorker(worker_id, registration))
+        return worker_id
 
     async def heartbeat(self, worker_id: str, heartbeat: Heartbeat) -> ControlCommands:
         """Renew the leases that the worker holds. Raise `WorkerNotFound`."""
-        return await self._writer.run(workers.heartbeat, workers.Beat(worker_id, heartbeat))
+        return await self._writer.run(RecordHeartbeat(worker_id, heartbeat))
 
     async def control_commands(self, worker_id: str) -> ControlCommands:
         """Return the worker's pending commands. Raise `WorkerNotFound`.
@@ -55,11 +58,11 @@ class WorkerLeases:
 
     async def drain(self, worker_id: str) -> None:
         """Grant this worker no more jobs. Raise `WorkerNotFound`."""
-        await self._writer.run(workers.drain, worker_id)
+        await self._writer.run(DrainWorker(worker_id))
 
     async def claim(self, worker_id: str, claim: Claim) -> list[Lease]:
         """Lease the jobs that are due by fairness to this worker; `[]` if none is. Raise `WorkerNotFound`."""
-        return await self._writer.run(claims.claim, claims.ClaimBy(worker_id, claim))
+        return await self._writer.run(ClaimJobs(worker_id, claim))
 
     async def check(self, job_id: str, lease_token: int) -> None:
         """Raise `LeaseLost` unless the lease is live."""
@@ -71,12 +74,12 @@ class WorkerLeases:
 
     async def complete(self, job_id: str, completion: Completion) -> JobStatus:
         """Finish the job and return its status, the same status again if repeated. Raise `LeaseLost`."""
-        return await self._writer.run(finish.complete, finish.Said(job_id, completion))
+        return await self._writer.run(CompleteJob(job_id, completion))
 
     async def fail(self, job_id: str, failure: Failure) -> JobStatus:
         """End the attempt; return `failed`, or `queued` if another attempt follows. Raise `LeaseLost`."""
-        return await self._writer.run(finish.fail, finish.Said(job_id, failure))
+        return await self._writer.run(FailJob(job_id, failure))
 
     async def release(self, job_id: str, release: Release) -> JobStatus:
         """Hand the job back to the queue and return its status. Raise `LeaseLost`."""
-        return await self._writer.run(finish.release, finish.Said(job_id, release))
+        return await self._writer.run(ReleaseJob(job_id, release))

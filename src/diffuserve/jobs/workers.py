@@ -1,8 +1,8 @@
-"""Workers: who they are, whether they live, what they hold."""
+"""Workers: registration, heartbeats, and draining."""
 
-from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass
-from typing import Any
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Self
 
 import orjson
 import sqlalchemy as sa
@@ -11,6 +11,7 @@ from diffuserve.domain.errors import DiffuserveError, WorkerNotFound
 from diffuserve.domain.worker import (
     ControlCommands,
     Heartbeat,
+    ModelOffer,
     Registration,
     Worker,
     WorkerReport,
@@ -18,84 +19,117 @@ from diffuserve.domain.worker import (
 )
 from diffuserve.events.base import worker_topic
 from diffuserve.jobs import schema
+from diffuserve.jobs.command import Command, SingleCommand
 from diffuserve.jobs.database import Transaction
 from diffuserve.jobs.records import dump
 
 workers, models, leases = schema.workers, schema.models, schema.leases
 
-_BEAT = (
+_SAVE_REPORT = (
     sa.update(workers)
     .where(workers.c.id == sa.bindparam("worker"))
-    .values(report=sa.bindparam("new_report"), heartbeat_at=sa.bindparam("moment"))
+    .values(report=sa.bindparam("new_report"), heartbeat_at=sa.bindparam("now"))
 )
-_RENEW = (
+_RENEW_LEASE = (
     sa.update(leases)
     .where(leases.c.job_id == sa.bindparam("job"), leases.c.lease_token == sa.bindparam("token"))
     .values({name: sa.bindparam(f"new_{name}") for name in ("expires_at", "phase", "step", "total")})
 )
-_LEARN = (
+_SAVE_FIT = (
     sa.update(models)
     .where(models.c.name == sa.bindparam("model"))
-    .values(fit=sa.bindparam("new_fit"), updated_at=sa.bindparam("moment"))
+    .values(fit=sa.bindparam("new_fit"), updated_at=sa.bindparam("now"))
 )
 
 
+LiveLeases = Mapping[tuple[str, str, int], sa.Row[Any]]
+"""Rows of `leases` by worker, job and lease token."""
+
+
 @dataclass(frozen=True)
-class Registering:
+class RegisterWorker(SingleCommand[None]):
+    """Store a worker, under an id that the caller chose, and the models that it offers."""
+
     worker_id: str
     registration: Registration
 
+    def apply(self, transaction: Transaction) -> None:
+        insert = transaction.upsert(workers).on_conflict_do_nothing()
+        transaction.execute(insert, self._row(transaction.now))
+        for offer in self.registration.models:
+            _store_offer(transaction, offer)
+
+    def _row(self, now: float) -> dict[str, Any]:
+        registration = self.registration
+        return {
+            "id": self.worker_id,
+            "name": registration.name,
+            "labels": dump(registration.labels),
+            "models": dump([offer.spec["name"] for offer in registration.models]),
+            "report": dump(registration.report),
+            "registered_at": now,
+            "heartbeat_at": now,
+            "is_draining": False,
+            "is_spot": registration.is_spot,
+            "price_per_hour": registration.price_per_hour,
+        }
+
 
 @dataclass(frozen=True)
-class Beat:
+class RecordHeartbeat(Command[ControlCommands]):
+    """Store a worker's report and renew the leases that it names.
+
+    The outcome is the commands for the worker, or `WorkerNotFound`.
+    """
+
     worker_id: str
     heartbeat: Heartbeat
 
-
-def register(transaction: Transaction, registering: Sequence[Registering]) -> Sequence[str | DiffuserveError]:
-    insert = transaction.upsert(workers).on_conflict_do_nothing()
-    transaction.execute(insert, [_worker_row(one, transaction.now) for one in registering])
-    for one in registering:
-        for offer in one.registration.models:
-            _offer(transaction, offer.spec, offer.fit)
-    return [one.worker_id for one in registering]
-
-
-def heartbeat(transaction: Transaction, beats: Sequence[Beat]) -> Sequence[ControlCommands | DiffuserveError]:
-    ids = sorted({one.worker_id for one in beats})
-    known = {
-        row.id: row.is_draining
-        for row in transaction.rows(
-            sa.select(workers.c.id, workers.c.is_draining).where(workers.c.id.in_(ids))
-        )
-    }
-    rows = transaction.rows(sa.select(leases).where(leases.c.worker_id.in_(ids)))
-    live = {(row.worker_id, row.job_id, row.lease_token): row for row in rows}
-    present = [one for one in beats if one.worker_id in known]
-    _renew(transaction, present, live)
-    return [
-        _orders(one, live, known[one.worker_id])
-        if one.worker_id in known
-        else WorkerNotFound(f"no worker {one.worker_id}; register again")
-        for one in beats
-    ]
+    @classmethod
+    def apply_many(
+        cls, transaction: Transaction, commands: Sequence[Self]
+    ) -> list[ControlCommands | DiffuserveError]:
+        worker_ids = sorted({command.worker_id for command in commands})
+        is_draining = _draining_by_worker(transaction, worker_ids)
+        live = _live_leases(transaction, worker_ids)
+        _renew(transaction, [command for command in commands if command.worker_id in is_draining], live)
+        return [
+            _control_commands(command, live, is_draining[command.worker_id])
+            if command.worker_id in is_draining
+            else WorkerNotFound(f"no worker {command.worker_id}; register again")
+            for command in commands
+        ]
 
 
-def drain(transaction: Transaction, worker_ids: Sequence[str]) -> Sequence[DiffuserveError | None]:
-    statement = sa.update(workers).where(workers.c.id.in_(list(worker_ids))).values(is_draining=True)
-    known = {row.id for row in transaction.rows(statement.returning(workers.c.id))}
-    for one in known:
-        transaction.notices.append((worker_topic(one), {"type": "drain"}))
-    return [None if one in known else WorkerNotFound(f"no worker {one}") for one in worker_ids]
+@dataclass(frozen=True)
+class DrainWorker(Command[None]):
+    """Grant a worker no more jobs. The outcome is `WorkerNotFound` for an unknown one."""
+
+    worker_id: str
+
+    @classmethod
+    def apply_many(cls, transaction: Transaction, commands: Sequence[Self]) -> list[DiffuserveError | None]:
+        worker_ids = [command.worker_id for command in commands]
+        statement = sa.update(workers).where(workers.c.id.in_(worker_ids)).values(is_draining=True)
+        known = {row.id for row in transaction.rows(statement.returning(workers.c.id))}
+        for worker_id in known:
+            transaction.publish(worker_topic(worker_id), {"type": "drain"})
+        return [
+            None if worker_id in known else WorkerNotFound(f"no worker {worker_id}")
+            for worker_id in worker_ids
+        ]
 
 
 def forget_workers(transaction: Transaction, silent_for: float) -> None:
-    """Workers that were not heard for so long are no longer listed."""
+    """Delete workers whose last heartbeat is older than `silent_for` seconds."""
     transaction.execute(sa.delete(workers).where(workers.c.heartbeat_at < transaction.now - silent_for))
 
 
 def worker_of(row: sa.Row[Any], now: float, lease_seconds: float) -> Worker:
-    """From a row of `workers` with its `num_leases`; one that is not heard for a lease is lost."""
+    """Return the worker in a row of `workers` with `num_leases`.
+
+    It is lost if it sent no heartbeat for `lease_seconds`: then all its leases have expired.
+    """
     values = orjson.loads(row.report)
     values["state"] = WorkerState(values["state"])
     values["resident_models"] = tuple(values["resident_models"])
@@ -117,68 +151,81 @@ def worker_of(row: sa.Row[Any], now: float, lease_seconds: float) -> Worker:
     )
 
 
-def _worker_row(one: Registering, now: float) -> dict[str, Any]:
-    registration = one.registration
-    return {
-        "id": one.worker_id,
-        "name": registration.name,
-        "labels": dump(registration.labels),
-        "models": dump([offer.spec["name"] for offer in registration.models]),
-        "report": dump(asdict(registration.report)),
-        "registered_at": now,
-        "heartbeat_at": now,
-        "is_draining": False,
-        "is_spot": registration.is_spot,
-        "price_per_hour": registration.price_per_hour,
-    }
-
-
-def _offer(transaction: Transaction, spec: Mapping[str, Any], fit: Mapping[str, Any] | None) -> None:
-    """Store a model's spec. Its fit is a default, which never replaces one that a worker measured."""
+def _store_offer(transaction: Transaction, offer: ModelOffer) -> None:
+    """Store a model's spec. Its cost fit is a default, which never replaces one that a worker measured."""
     insert = transaction.upsert(models)
-    fresh: dict[str, Any] = {name: insert.excluded[name] for name in ("spec", "updated_at")}
-    fresh["fit"] = sa.func.coalesce(models.c.fit, insert.excluded.fit)
-    statement = insert.on_conflict_do_update(index_elements=["name"], set_=fresh)
-    text = None if fit is None else dump(fit)
-    row = {"name": spec["name"], "spec": dump(spec), "fit": text, "updated_at": transaction.now}
-    transaction.execute(statement, row)
+    replaced: dict[str, Any] = {name: insert.excluded[name] for name in ("spec", "updated_at")}
+    replaced["fit"] = sa.func.coalesce(models.c.fit, insert.excluded.fit)
+    row = {
+        "name": offer.spec["name"],
+        "spec": dump(offer.spec),
+        "fit": None if offer.fit is None else dump(offer.fit),
+        "updated_at": transaction.now,
+    }
+    transaction.execute(insert.on_conflict_do_update(index_elements=["name"], set_=replaced), row)
 
 
-def _renew(
-    transaction: Transaction, beats: Sequence[Beat], live: Mapping[tuple[str, str, int], sa.Row[Any]]
-) -> None:
-    now = transaction.now
-    reports = [
-        {"worker": one.worker_id, "new_report": dump(asdict(one.heartbeat.report)), "moment": now}
-        for one in beats
-    ]
-    renewed = [
-        {
-            "job": held.job_id,
-            "token": held.lease_token,
-            "new_expires_at": now + transaction.config.lease_seconds,
-            "new_phase": held.phase,
-            "new_step": held.step,
-            "new_total": held.total,
-        }
-        for one in beats
-        for held in one.heartbeat.held
-        if (one.worker_id, held.job_id, held.lease_token) in live
-    ]
-    fits = [
-        {"model": model, "new_fit": dump(fit), "moment": now}
-        for one in beats
-        for model, fit in one.heartbeat.fits.items()
-    ]
-    for statement, rows in ((_BEAT, reports), (_RENEW, renewed), (_LEARN, fits)):
+def _draining_by_worker(transaction: Transaction, worker_ids: Collection[str]) -> dict[str, bool]:
+    """Return whether each of the workers is draining; unknown ones are left out."""
+    known = sa.select(workers.c.id, workers.c.is_draining).where(workers.c.id.in_(worker_ids))
+    return {row.id: row.is_draining for row in transaction.rows(known)}
+
+
+def _live_leases(transaction: Transaction, worker_ids: Collection[str]) -> LiveLeases:
+    rows = transaction.rows(sa.select(leases).where(leases.c.worker_id.in_(worker_ids)))
+    return {(row.worker_id, row.job_id, row.lease_token): row for row in rows}
+
+
+def _renew(transaction: Transaction, commands: Sequence[RecordHeartbeat], live: LiveLeases) -> None:
+    """Write the workers' reports, their leases' new ends, and the cost fits that they measured."""
+    written = (
+        (_SAVE_REPORT, [_report_row(command, transaction.now) for command in commands]),
+        (_RENEW_LEASE, _lease_rows(transaction, commands, live)),
+        (_SAVE_FIT, [row for command in commands for row in _fit_rows(command, transaction.now)]),
+    )
+    for statement, rows in written:
         if rows:
             transaction.execute(statement, rows)
 
 
-def _orders(one: Beat, live: Mapping[tuple[str, str, int], sa.Row[Any]], drain: bool) -> ControlCommands:
-    held = [(one.worker_id, lease.job_id, lease.lease_token) for lease in one.heartbeat.held]
+def _report_row(command: RecordHeartbeat, now: float) -> dict[str, Any]:
+    return {"worker": command.worker_id, "new_report": dump(command.heartbeat.report), "now": now}
+
+
+def _lease_rows(
+    transaction: Transaction, commands: Sequence[RecordHeartbeat], live: LiveLeases
+) -> list[dict[str, Any]]:
+    return [
+        {
+            "job": held.job_id,
+            "token": held.lease_token,
+            "new_expires_at": transaction.now + transaction.config.lease_seconds,
+            "new_phase": held.phase,
+            "new_step": held.step,
+            "new_total": held.total,
+        }
+        for command in commands
+        for held in command.heartbeat.held
+        if (command.worker_id, held.job_id, held.lease_token) in live
+    ]
+
+
+def _fit_rows(command: RecordHeartbeat, now: float) -> list[dict[str, Any]]:
+    return [
+        {"model": model, "new_fit": dump(fit), "now": now} for model, fit in command.heartbeat.fits.items()
+    ]
+
+
+def _control_commands(command: RecordHeartbeat, live: LiveLeases, is_draining: bool) -> ControlCommands:
+    """Name the leases that the worker believes it holds and does not, and the jobs it is to cancel."""
     return ControlCommands(
-        lost=tuple(key[1] for key in held if key not in live),
-        cancel=tuple(key[1] for key, row in live.items() if key[0] == one.worker_id and row.is_canceling),
-        drain=drain,
+        lost=tuple(
+            lease.job_id
+            for lease in command.heartbeat.held
+            if (command.worker_id, lease.job_id, lease.lease_token) not in live
+        ),
+        cancel=tuple(
+            row.job_id for row in live.values() if row.worker_id == command.worker_id and row.is_canceling
+        ),
+        drain=is_draining,
     )

@@ -19,7 +19,12 @@ def record(num_transient: int = 0, num_worker_lost: int = 0) -> JobRecord:
     return JobRecord(
         id="job",
         tenant_id="ada",
+        kind="image.generate",
         model="tiny",
+        input="{}",
+        metadata="{}",
+        output_format="png",
+        num_previews=0,
         band=Band.STANDARD,
         seq=1,
         cost_seconds=1.0,
@@ -28,6 +33,8 @@ def record(num_transient: int = 0, num_worker_lost: int = 0) -> JobRecord:
         deadline=None,
         webhook=None,
         batch_id=None,
+        custom_id=None,
+        prompt=None,
         created_at=0.0,
         status=JobStatus.RUNNING,
         attempt=1,
@@ -38,11 +45,6 @@ def record(num_transient: int = 0, num_worker_lost: int = 0) -> JobRecord:
         version=2,
         worker_id="worker",
         started_at=0.0,
-        finished_at=None,
-        actual_seconds=None,
-        result=None,
-        error=None,
-        is_erased=False,
     )
 
 

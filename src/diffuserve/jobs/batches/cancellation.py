@@ -1,60 +1,74 @@
-"""Canceling batches: at once in word, some hundred items a transaction in deed."""
+"""Canceling batches: marked in one transaction, their items canceled some at a time in the next ones."""
 
-from collections.abc import Sequence
+from dataclasses import dataclass
 
 import sqlalchemy as sa
 
 from diffuserve.domain.errors import BatchNotFound, DiffuserveError
 from diffuserve.domain.job import JobStatus
-from diffuserve.jobs import control, schema
+from diffuserve.jobs import schema
 from diffuserve.jobs.batches import completion as batch_completion
-from diffuserve.jobs.control import Named
+from diffuserve.jobs.command import SingleCommand
+from diffuserve.jobs.control import CancelJob
 from diffuserve.jobs.database import Transaction
 from diffuserve.jobs.webhooks import outbox
 
 batches, jobs = schema.batches, schema.jobs
 
-_AT_ONCE = 100
-_PIECES_A_ROUND = 4
-_TO_CANCEL = (JobStatus.QUEUED, JobStatus.RUNNING)
+_MAX_ITEMS = 100  # items that are canceled in one transaction: a short one does not hold up other writes
+_CHUNKS_PER_ROUND = 4
+_CANCELABLE = (JobStatus.QUEUED, JobStatus.RUNNING)
 
 
-def cancel_batches(transaction: Transaction, named: Sequence[Named]) -> Sequence[str | DiffuserveError]:
-    """No more items are taken in; those that are there are canceled by `cancel_items`."""
-    return [_mark(transaction, one) for one in named]
+@dataclass(frozen=True)
+class CancelBatch(SingleCommand[None]):
+    """Accept no more items into a batch; `CancelBatchItems` cancels those that are stored.
+
+    `tenant_id` is the batch's tenant, or `None` for any. The outcome is `BatchNotFound` for another
+    tenant's. A batch that has ended stays as it is.
+    """
+
+    batch_id: str
+    tenant_id: str | None = None
+
+    def apply(self, transaction: Transaction) -> DiffuserveError | None:
+        is_named = batches.c.id == self.batch_id
+        if self.tenant_id is not None:
+            is_named = sa.and_(is_named, batches.c.tenant_id == self.tenant_id)
+        rows = transaction.rows(sa.select(batches.c.finished_at).where(is_named))
+        if not rows:
+            return BatchNotFound(f"no batch {self.batch_id}")
+        if rows[0].finished_at is None:
+            marked = sa.update(batches).where(is_named).values(is_canceled=True, is_canceling=True)
+            transaction.execute(marked)
+        return None
 
 
-def cancel_items(transaction: Transaction, batch_ids: Sequence[str]) -> Sequence[bool | DiffuserveError]:
-    """Whether there may be more to cancel."""
-    return [_cancel_some(transaction, one) for one in batch_ids]
+@dataclass(frozen=True)
+class CancelBatchItems(SingleCommand[bool]):
+    """Cancel some items of a batch; the outcome is whether there may be more."""
+
+    batch_id: str
+
+    def apply(self, transaction: Transaction) -> bool:
+        return _cancel_items(transaction, self.batch_id)
 
 
-def go_on(transaction: Transaction) -> None:
-    """What a process that was killed has left to do."""
+def resume(transaction: Transaction) -> None:
+    """Continue a cancellation, some chunks each round, in case the process that began it was killed."""
     for row in transaction.rows(sa.select(batches.c.id).where(batches.c.is_canceling).limit(1)):
-        for _ in range(_PIECES_A_ROUND):
-            if not _cancel_some(transaction, row.id):
+        for _ in range(_CHUNKS_PER_ROUND):
+            if not _cancel_items(transaction, row.id):
                 break
 
 
-def _mark(transaction: Transaction, named: Named) -> str | DiffuserveError:
-    mine = batches.c.id == named.id
-    if named.tenant_id is not None:
-        mine = sa.and_(mine, batches.c.tenant_id == named.tenant_id)
-    rows = transaction.rows(sa.select(batches.c.finished_at).where(mine))
-    if not rows:
-        return BatchNotFound(f"no batch {named.id}")
-    if rows[0].finished_at is None:
-        transaction.execute(sa.update(batches).where(mine).values(is_canceled=True, is_canceling=True))
-    return named.id
-
-
-def _cancel_some(transaction: Transaction, batch_id: str) -> bool:
-    live = sa.select(jobs.c.id).where(jobs.c.batch_id == batch_id, jobs.c.status.in_(_TO_CANCEL))
-    found = [Named(row.id, None) for row in transaction.rows(live.limit(_AT_ONCE))]
-    control.cancel(transaction, found)
-    if len(found) == _AT_ONCE:
+def _cancel_items(transaction: Transaction, batch_id: str) -> bool:
+    live = sa.select(jobs.c.id).where(jobs.c.batch_id == batch_id, jobs.c.status.in_(_CANCELABLE))
+    items = [CancelJob(row.id) for row in transaction.rows(live.limit(_MAX_ITEMS))]
+    CancelJob.apply_many(transaction, items)
+    if len(items) == _MAX_ITEMS:
         return True
     transaction.execute(sa.update(batches).where(batches.c.id == batch_id).values(is_canceling=False))
+    # A batch that had no live item left is not ended by the end of an item.
     outbox.write(transaction, batch_completion.finish(transaction, [batch_id]))
     return False

@@ -1,4 +1,4 @@
-"""When the last item of a batch is final, so is the batch."""
+"""The end of a batch: it is over when its last item is final."""
 
 from collections.abc import Collection
 
@@ -12,22 +12,22 @@ from diffuserve.jobs.webhooks.outbox import WebhookNotice
 
 jobs, batches = schema.jobs, schema.batches
 
-OPEN_STATUSES = sorted(frozenset(JobStatus) - FINAL_STATUSES)
+_OPEN_STATUSES = sorted(frozenset(JobStatus) - FINAL_STATUSES)
 
 
 def finish(transaction: Transaction, batch_ids: Collection[str]) -> list[WebhookNotice]:
-    """Those of the batches that ended with what this transaction wrote; gives what is to be told of them.
+    """End those of the batches that have no open item left; return the webhook notices to write for them.
 
-    A batch that was canceled while it was taken in has fewer items than were sent.
+    A batch that was canceled while it was submitted may end with fewer items than it announced.
     """
     if not batch_ids:
         return []
-    open_item = sa.select(jobs.c.id).where(jobs.c.batch_id == batches.c.id, jobs.c.status.in_(OPEN_STATUSES))
+    open_item = sa.select(jobs.c.id).where(jobs.c.batch_id == batches.c.id, jobs.c.status.in_(_OPEN_STATUSES))
     is_whole = sa.or_(batches.c.num_stored == batches.c.num_items, batches.c.is_canceled)
-    ended = sa.and_(
+    is_over = sa.and_(
         batches.c.id.in_(sorted(batch_ids)), batches.c.finished_at.is_(None), is_whole, ~open_item.exists()
     )
-    statement = sa.update(batches).where(ended).values(finished_at=transaction.now)
+    statement = sa.update(batches).where(is_over).values(finished_at=transaction.now)
     rows = transaction.rows(statement.returning(batches.c.id, batches.c.tenant_id, batches.c.webhook))
     return [
         WebhookNotice(row.tenant_id, row.webhook, WebhookEvent.BATCH_COMPLETED, row.id)
@@ -37,7 +37,7 @@ def finish(transaction: Transaction, batch_ids: Collection[str]) -> list[Webhook
 
 
 def reopen(transaction: Transaction, batch_ids: Collection[str]) -> None:
-    """Batches of which an item is queued again."""
+    """Mark batches as running again, because an item of theirs was requeued."""
     if batch_ids:
-        again = sa.update(batches).where(batches.c.id.in_(sorted(batch_ids)))
-        transaction.execute(again.values(finished_at=None))
+        requeued = sa.update(batches).where(batches.c.id.in_(sorted(batch_ids)))
+        transaction.execute(requeued.values(finished_at=None))

@@ -1,4 +1,4 @@
-"""Batches as the store keeps them."""
+"""Batches as clients submit, watch and cancel them."""
 
 from collections.abc import Sequence
 from typing import Any
@@ -10,46 +10,47 @@ from diffuserve.domain.batch import Batch, NewBatch
 from diffuserve.domain.errors import BatchNotFound
 from diffuserve.domain.job import FINAL_STATUSES, Job, JobStatus, NewJob
 from diffuserve.jobs import queries, schema
-from diffuserve.jobs.batches import cancellation as batch_cancellation
-from diffuserve.jobs.batches import submission as batch_submission
-from diffuserve.jobs.batches.submission import Chunk, Opening, is_batch_id, new_batch_id
-from diffuserve.jobs.control import Named
+from diffuserve.jobs.batches.cancellation import CancelBatch, CancelBatchItems
+from diffuserve.jobs.batches.submission import AddBatchItems, OpenBatch, is_batch_id, new_batch_id
 from diffuserve.jobs.database import Database
-from diffuserve.jobs.records import job_of
 from diffuserve.jobs.writer import Writer
 
 batches, jobs = schema.batches, schema.jobs
 
 ITEMS_AT_ONCE = 100
-"""Items that one transaction takes in. A thousand hold the write lock for 60 to 100 ms, and an interactive
-job needs it twice before it runs; smaller pieces cost a commit each, and hold nobody up that long."""
+"""Items that one transaction stores. A thousand hold the write lock for 60 to 100 ms, and an interactive
+job needs it twice before it runs. Smaller chunks hold it for less, and cost a commit each."""
 
 
 class BatchStore:
-    """`tenant_id=None` means "whoever's". Every method raises `ServerUnavailable` as the job store's do."""
+    """Batches of tenants. Every method that takes a `tenant_id` accepts `None`, which matches every tenant.
+
+    Every method raises `ServerUnavailable` while the database is unreachable.
+    """
 
     def __init__(self, database: Database, writer: Writer) -> None:
         self._database = database
         self._writer = writer
 
     async def open(self, new: NewBatch) -> Batch:
-        """An empty batch; an earlier one, as far as it was taken in, for the same key and body.
+        """Store a batch without items; return the earlier batch, with the items that it has, for an
+        idempotency key that was used with the same body.
 
-        Raises `QueueFull`, `BacklogFull` where there is no room for all of it, `IdempotencyMismatch`.
+        Raise `TooLarge`, `QueueFull` or `BacklogFull` unless there is room for all items, and
+        `IdempotencyMismatch`.
         """
-        opening = Opening(new_batch_id(), new)
-        return await self.get(await self._writer.run(batch_submission.open_batches, opening))
+        return await self.get(await self._writer.run(OpenBatch(new_batch_id(), new)))
 
     async def add(self, batch_id: str, start: int, items: Sequence[NewJob]) -> int:
-        """Store `items`, which are those from number `start` on; gives how many are stored then.
+        """Store `items`, the first of which has number `start`; return how many the batch has then.
 
-        Another number than `start + len(items)` says where to go on. Raises `Conflict` once the batch
-        is canceled, `QueueFull`, `BacklogFull`.
+        If that is not `start + len(items)`, continue with the item of that number. Raise `Conflict` once
+        the batch is canceled, and `QueueFull` or `BacklogFull`.
         """
-        return await self._writer.run(batch_submission.add_chunks, Chunk(batch_id, start, items))
+        return await self._writer.run(AddBatchItems(batch_id, start, items))
 
     async def get(self, batch_id: str, tenant_id: str | None = None) -> Batch:
-        """Raises `BatchNotFound`, also for another tenant's batch."""
+        """Return the batch. Raise `BatchNotFound` also for a batch of another tenant."""
         wanted = sa.select(batches).where(batches.c.id == batch_id)
         rows = await self._database.rows(wanted) if is_batch_id(batch_id) else []
         if not rows or tenant_id not in (None, rows[0].tenant_id):
@@ -59,7 +60,7 @@ class BatchStore:
     async def list_batches(
         self, *, tenant_id: str | None = None, after: str | None = None, limit: int = 50
     ) -> list[Batch]:
-        """Newest first, those older than the batch `after`."""
+        """Return at most `limit` batches, newest first, that are older than the batch `after`."""
         page = sa.select(batches).order_by(batches.c.id.desc()).limit(limit)
         if tenant_id is not None:
             page = page.where(batches.c.tenant_id == tenant_id)
@@ -68,30 +69,32 @@ class BatchStore:
         return await self._with_counts(await self._database.rows(page))
 
     async def cancel(self, batch_id: str, tenant_id: str | None = None) -> Batch:
-        """Take no more items in. Those that are there are canceled by `cancel_items`, or by the reaper."""
-        await self._writer.run(batch_cancellation.cancel_batches, Named(batch_id, tenant_id))
+        """Accept no more items. `cancel_items`, or the reaper in its place, cancels those that are stored."""
+        await self._writer.run(CancelBatch(batch_id, tenant_id))
         return await self.get(batch_id)
 
     async def cancel_items(self, batch_id: str) -> None:
-        """Cancel what has not ended, in steps that hold nobody up."""
-        while await self._writer.run(batch_cancellation.cancel_items, batch_id):
+        """Cancel all live items, in transactions that are short enough not to hold up other writes."""
+        while await self._writer.run(CancelBatchItems(batch_id)):
             pass
 
     async def ended_items(self, batch_id: str, after: str = "", limit: int = 200) -> list[Job]:
-        """Final items in their order, those behind the job `after`."""
+        """Return at most `limit` final items, in their order, that come after the job `after`."""
         ended = jobs.c.status.in_(sorted(FINAL_STATUSES))
         page = queries.JOBS.where(jobs.c.batch_id == batch_id, ended, jobs.c.id > after)
-        return [job_of(row) for row in await self._database.rows(page.order_by(jobs.c.id).limit(limit))]
+        return [
+            queries.job_in(row) for row in await self._database.rows(page.order_by(jobs.c.id).limit(limit))
+        ]
 
     async def _with_counts(self, rows: Sequence[sa.Row[Any]]) -> list[Batch]:
         counts: dict[str, dict[JobStatus, int]] = {row.id: {} for row in rows}
         counted = (
-            sa.select(jobs.c.batch_id, jobs.c.status, sa.func.count())
+            sa.select(jobs.c.batch_id, jobs.c.status, sa.func.count().label("num_jobs"))
             .where(jobs.c.batch_id.in_(list(counts)))
             .group_by(jobs.c.batch_id, jobs.c.status)
         )
-        for batch_id, status, count in map(tuple, await self._database.rows(counted)):
-            counts[batch_id][JobStatus(status)] = count
+        for row in await self._database.rows(counted):
+            counts[row.batch_id][JobStatus(row.status)] = row.num_jobs
         return [_batch_of(row, counts[row.id]) for row in rows]
 
 

@@ -1,6 +1,7 @@
-"""The outbox of webhooks: written with the change that it tells of, emptied by whichever replica looks.
+"""The outbox of webhooks: deliveries, written in the transaction of the change that they report.
 
-Retry times are those of Standard Webhooks 1.0.0 (https://www.standardwebhooks.com).
+Whichever control plane looks first sends them. Retry times follow Standard Webhooks 1.0.0
+(https://www.standardwebhooks.com).
 """
 
 import random
@@ -8,10 +9,9 @@ import secrets
 import time
 from collections import Counter
 from collections.abc import Collection, Iterable, Sequence
-from dataclasses import dataclass
-from typing import Any
+from dataclasses import dataclass, fields
+from typing import Any, Self
 
-import orjson
 import sqlalchemy as sa
 
 from diffuserve.domain.errors import Conflict, DeliveryNotFound, DiffuserveError, EndpointNotFound
@@ -20,27 +20,34 @@ from diffuserve.domain.webhook import (
     Delivery,
     DeliveryStatus,
     DueDelivery,
-    Endpoint,
     Webhook,
+    WebhookEndpoint,
     WebhookEvent,
 )
 from diffuserve.events.base import OUTBOX
 from diffuserve.jobs import schema
+from diffuserve.jobs.command import Command, SingleCommand
 from diffuserve.jobs.database import Transaction
+from diffuserve.jobs.records import load_webhook
 
 endpoints, deliveries = schema.webhook_endpoints, schema.webhook_deliveries
 
 MAX_AT_ONCE_PER_ENDPOINT = 8
-"""So that an endpoint that hangs holds up nobody else's messages."""
+"""Deliveries of one endpoint that are sent at a time, so that one that hangs cannot block the others."""
 
-_TRY_SECONDS = 60.0  # after which a try that nobody told the end of is made again
+_ATTEMPT_SECONDS = 60.0  # after which an attempt whose result was not recorded is repeated
 _JITTER = 0.1
-_FRESH: dict[str, Any] = {"num_attempts": 0, "status": DeliveryStatus.PENDING}
+_SAVED = ("status", "num_attempts", "next_at", "last_attempt_at", "last_status", "last_error")
+_SAVE = (
+    sa.update(deliveries)
+    .where(deliveries.c.id == sa.bindparam("delivery_id"))
+    .values({name: sa.bindparam(f"new_{name}") for name in _SAVED})
+)
 
 
 @dataclass(frozen=True)
 class WebhookNotice:
-    """Something that happened, of which a tenant wants to hear; `webhook` as it is stored."""
+    """An event that a tenant may want to receive; `webhook` is the JSON text that is stored."""
 
     tenant_id: str
     webhook: str
@@ -48,110 +55,131 @@ class WebhookNotice:
     subject_id: str
 
 
-@dataclass(frozen=True)
-class Wish:
-    """How many deliveries a sender could take on, and to which endpoints it should not have more."""
-
-    limit: int
-    busy: frozenset[str] = frozenset()
-
-
-@dataclass(frozen=True)
-class OwnDelivery:
-    """A delivery of an endpoint; `tenant_id` is whose it must be, `None` for anybody's."""
-
-    endpoint_id: str
-    delivery_id: str
-    tenant_id: str | None
-
-
-@dataclass(frozen=True)
-class OwnEndpoint:
-    endpoint_id: str
-    tenant_id: str | None
-
-
-def dump_webhook(webhook: Webhook) -> str:
-    return orjson.dumps(webhook).decode()
-
-
-def load_webhook(text: str) -> Webhook:
-    values = orjson.loads(text)
-    events = tuple(WebhookEvent(one) for one in values["events"])
-    return Webhook(values["url"], events, values["base_url"])
-
-
-def write(transaction: Transaction, told: Iterable[WebhookNotice]) -> None:
-    """Messages for those who asked for them."""
-    wanted = [(one, webhook) for one in told if one.event in (webhook := load_webhook(one.webhook)).events]
+def write(transaction: Transaction, notices: Iterable[WebhookNotice]) -> None:
+    """Store a delivery for each notice whose webhook asks for its event."""
+    parsed = [(notice, load_webhook(notice.webhook)) for notice in notices]
+    wanted = [(notice, webhook) for notice, webhook in parsed if notice.event in webhook.events]
     if not wanted:
         return
-    known = _endpoints(transaction, {(one.tenant_id, webhook.url) for one, webhook in wanted})
-    rows = [_row(one, webhook, known[one.tenant_id, webhook.url], transaction.now) for one, webhook in wanted]
+    known = _ensure_endpoints(transaction, {(notice.tenant_id, webhook.url) for notice, webhook in wanted})
+    rows = [
+        _delivery_row(notice, webhook, known[notice.tenant_id, webhook.url], transaction.now)
+        for notice, webhook in wanted
+    ]
     transaction.execute(sa.insert(deliveries), rows)
-    transaction.notices.append((OUTBOX, {"type": "due"}))
-
-
-def take_due(transaction: Transaction, wishes: Sequence[Wish]) -> Sequence[list[DueDelivery]]:
-    """ResultReporter whose time has come; nobody else gets them while they are tried."""
-    return [_take(transaction, wish) for wish in wishes]
-
-
-def record(transaction: Transaction, attempts: Sequence[Attempt]) -> Sequence[None]:
-    """What came of tries. One that is told twice counts twice, which does no harm."""
-    found = _by_id(transaction, [one.delivery_id for one in attempts])
-    tried = [(found[one.delivery_id], one) for one in attempts if one.delivery_id in found]
-    if tried:
-        transaction.execute(_SAVE, [_after(delivery, attempt, transaction) for delivery, attempt in tried])
-    _disable(transaction, {delivery.endpoint_id for delivery, attempt in tried if attempt.is_gone})
-    return [None] * len(attempts)
-
-
-def redeliver(
-    transaction: Transaction, wanted: Sequence[OwnDelivery]
-) -> Sequence[Delivery | DiffuserveError]:
-    """Try again from the first attempt on. Raises `Conflict` where the endpoint is disabled."""
-    return [_redeliver(transaction, one) for one in wanted]
-
-
-def enable(transaction: Transaction, wanted: Sequence[OwnEndpoint]) -> Sequence[Endpoint | DiffuserveError]:
-    """Tell an endpoint again; what it missed is told when it is redelivered."""
-    return [_enable(transaction, one) for one in wanted]
+    transaction.publish(OUTBOX, {"type": "due"})
 
 
 def forget(transaction: Transaction, older_than_seconds: float) -> None:
-    """ResultReporter that ended, and were written so long ago."""
-    since = transaction.now - older_than_seconds
-    old = sa.and_(deliveries.c.created_at <= since, deliveries.c.next_at.is_(None))
+    """Delete ended deliveries that were written so long ago."""
+    oldest = transaction.now - older_than_seconds
+    old = sa.and_(deliveries.c.created_at <= oldest, deliveries.c.next_at.is_(None))
     transaction.execute(sa.delete(deliveries).where(old))
 
 
-def endpoint_of(row: sa.Row[Any]) -> Endpoint:
-    return Endpoint(**{name: getattr(row, name) for name in Endpoint.__dataclass_fields__})
+def endpoint_of(row: sa.Row[Any]) -> WebhookEndpoint:
+    """Return the endpoint in a row of `webhook_endpoints`."""
+    return WebhookEndpoint(**{field.name: getattr(row, field.name) for field in fields(WebhookEndpoint)})
 
 
 def delivery_of(row: sa.Row[Any]) -> Delivery:
-    values = {name: getattr(row, name) for name in Delivery.__dataclass_fields__}
+    """Return the delivery in a row of `webhook_deliveries`."""
+    values = {field.name: getattr(row, field.name) for field in fields(Delivery)}
     values["type"], values["status"] = WebhookEvent(row.type), DeliveryStatus(row.status)
     return Delivery(**values)
 
 
-_SAVE = (
-    sa.update(deliveries)
-    .where(deliveries.c.id == sa.bindparam("delivery_id"))
-    .values(
-        {
-            name: sa.bindparam(f"new_{name}")
-            for name in ("status", "num_attempts", "next_at", "last_attempt_at", "last_status", "last_error")
-        }
-    )
-)
+@dataclass(frozen=True)
+class TakeDueDeliveries(SingleCommand[list[DueDelivery]]):
+    """Return at most `limit` deliveries that are due, none of them for an endpoint that is `busy`.
+
+    No other sender gets them for `_ATTEMPT_SECONDS`.
+    """
+
+    limit: int
+    busy: frozenset[str] = frozenset()
+
+    def apply(self, transaction: Transaction) -> list[DueDelivery]:
+        due = sa.select(deliveries).where(deliveries.c.next_at <= transaction.now)
+        if self.busy:
+            due = due.where(deliveries.c.endpoint_id.not_in(sorted(self.busy)))
+        rows = transaction.rows(due.order_by(deliveries.c.next_at, deliveries.c.id).limit(self.limit))
+        taken = _few_per_endpoint([delivery_of(row) for row in rows])
+        if not taken:
+            return []
+        reserved = sa.update(deliveries).where(deliveries.c.id.in_([delivery.id for delivery in taken]))
+        transaction.execute(reserved.values(next_at=transaction.now + _ATTEMPT_SECONDS))
+        endpoint_ids = {delivery.endpoint_id for delivery in taken}
+        found = transaction.rows(sa.select(endpoints).where(endpoints.c.id.in_(endpoint_ids)))
+        known = {row.id: endpoint_of(row) for row in found}
+        return [DueDelivery(delivery, known[delivery.endpoint_id]) for delivery in taken]
 
 
-def _endpoints(
-    transaction: Transaction, named: Collection[tuple[str, str]]
-) -> dict[tuple[str, str], Endpoint]:
-    """Those of the tenants and URLs, made where they are new."""
+@dataclass(frozen=True)
+class RecordAttempt(Command[None]):
+    """Store the result of an attempt, and when the next one is due, if any.
+
+    A result that is recorded twice counts as two attempts, which only makes the next pause longer.
+    """
+
+    attempt: Attempt
+
+    @classmethod
+    def apply_many(cls, transaction: Transaction, commands: Sequence[Self]) -> list[None]:
+        attempts = [command.attempt for command in commands]
+        found = _by_id(transaction, [attempt.delivery_id for attempt in attempts])
+        known = [attempt for attempt in attempts if attempt.delivery_id in found]
+        rows = [_after(found[attempt.delivery_id], attempt, transaction) for attempt in known]
+        if rows:
+            transaction.execute(_SAVE, rows)
+        gone = {found[attempt.delivery_id].endpoint_id for attempt in known if attempt.is_gone}
+        _disable(transaction, gone)
+        return [None] * len(commands)
+
+
+@dataclass(frozen=True)
+class Redeliver(SingleCommand[Delivery]):
+    """Send a delivery again, with all its attempts. The outcome is `Conflict` if its endpoint is disabled.
+
+    `tenant_id` is the endpoint's tenant, or `None` for any.
+    """
+
+    endpoint_id: str
+    delivery_id: str
+    tenant_id: str | None = None
+
+    def apply(self, transaction: Transaction) -> Delivery | DiffuserveError:
+        endpoint = _find_endpoint(transaction, self.endpoint_id, self.tenant_id)
+        delivery = _by_id(transaction, [self.delivery_id]).get(self.delivery_id)
+        if endpoint is None or delivery is None or delivery.endpoint_id != endpoint.id:
+            return DeliveryNotFound(f"no delivery {self.delivery_id} of webhook {self.endpoint_id}")
+        if endpoint.disabled_at is not None:
+            return Conflict(f"webhook {endpoint.id} is disabled, since it responded 410; enable it first")
+        fresh = {"num_attempts": 0, "status": DeliveryStatus.PENDING, "next_at": transaction.now}
+        transaction.execute(sa.update(deliveries).where(deliveries.c.id == delivery.id).values(fresh))
+        transaction.publish(OUTBOX, {"type": "due"})
+        return _by_id(transaction, [delivery.id])[delivery.id]
+
+
+@dataclass(frozen=True)
+class EnableEndpoint(SingleCommand[WebhookEndpoint]):
+    """Send messages to an endpoint again; those that it missed are sent when they are redelivered."""
+
+    endpoint_id: str
+    tenant_id: str | None = None
+
+    def apply(self, transaction: Transaction) -> WebhookEndpoint | DiffuserveError:
+        if _find_endpoint(transaction, self.endpoint_id, self.tenant_id) is None:
+            return EndpointNotFound(f"no webhook {self.endpoint_id}")
+        enabled = sa.update(endpoints).where(endpoints.c.id == self.endpoint_id).values(disabled_at=None)
+        (row,) = transaction.rows(enabled.returning(*endpoints.c))
+        return endpoint_of(row)
+
+
+def _ensure_endpoints(
+    transaction: Transaction, urls: Collection[tuple[str, str]]
+) -> dict[tuple[str, str], WebhookEndpoint]:
+    """Return the endpoints of these tenants and URLs, storing those that are new."""
     rows = [
         {
             "id": f"wh_{secrets.token_hex(10)}",
@@ -159,58 +187,47 @@ def _endpoints(
             "url": url,
             "created_at": transaction.now,
         }
-        for tenant_id, url in sorted(named)
+        for tenant_id, url in sorted(urls)
     ]
     insert = transaction.upsert(endpoints)
     transaction.execute(insert.on_conflict_do_nothing(index_elements=["tenant_id", "url"]), rows)
-    pairs = sa.tuple_(endpoints.c.tenant_id, endpoints.c.url).in_(sorted(named))
-    found = [endpoint_of(row) for row in transaction.rows(sa.select(endpoints).where(pairs))]
-    return {(one.tenant_id, one.url): one for one in found}
+    is_wanted = sa.tuple_(endpoints.c.tenant_id, endpoints.c.url).in_(sorted(urls))
+    found = [endpoint_of(row) for row in transaction.rows(sa.select(endpoints).where(is_wanted))]
+    return {(endpoint.tenant_id, endpoint.url): endpoint for endpoint in found}
 
 
-def _row(told: WebhookNotice, webhook: Webhook, endpoint: Endpoint, now: float) -> dict[str, Any]:
-    is_off = endpoint.disabled_at is not None
+def _delivery_row(
+    notice: WebhookNotice, webhook: Webhook, endpoint: WebhookEndpoint, now: float
+) -> dict[str, Any]:
+    is_disabled = endpoint.disabled_at is not None
     return {
         "id": f"msg_{time.time_ns() // 1_000_000:012x}{secrets.token_hex(7)}",
         "endpoint_id": endpoint.id,
-        "type": told.event,
-        "subject_id": told.subject_id,
+        "type": notice.event,
+        "subject_id": notice.subject_id,
         "base_url": webhook.base_url,
-        "status": DeliveryStatus.SKIPPED if is_off else DeliveryStatus.PENDING,
+        "status": DeliveryStatus.SKIPPED if is_disabled else DeliveryStatus.PENDING,
         "created_at": now,
-        "next_at": None if is_off else now,
+        "next_at": None if is_disabled else now,
     }
 
 
-def _take(transaction: Transaction, wish: Wish) -> list[DueDelivery]:
-    due = sa.select(deliveries).where(deliveries.c.next_at <= transaction.now)
-    if wish.busy:
-        due = due.where(deliveries.c.endpoint_id.not_in(sorted(wish.busy)))
-    rows = transaction.rows(due.order_by(deliveries.c.next_at, deliveries.c.id).limit(wish.limit))
-    taken = _few_of_each([delivery_of(row) for row in rows])
-    if not taken:
-        return []
-    mine = sa.update(deliveries).where(deliveries.c.id.in_([one.id for one in taken]))
-    transaction.execute(mine.values(next_at=transaction.now + _TRY_SECONDS))
-    named = sa.select(endpoints).where(endpoints.c.id.in_({one.endpoint_id for one in taken}))
-    known = {row.id: endpoint_of(row) for row in transaction.rows(named)}
-    return [DueDelivery(one, known[one.endpoint_id]) for one in taken]
-
-
-def _few_of_each(due: Iterable[Delivery]) -> list[Delivery]:
+def _few_per_endpoint(due: Iterable[Delivery]) -> list[Delivery]:
     counts: Counter[str] = Counter()
     chosen = []
-    for one in due:
-        counts[one.endpoint_id] += 1
-        if counts[one.endpoint_id] <= MAX_AT_ONCE_PER_ENDPOINT:
-            chosen.append(one)
+    for delivery in due:
+        counts[delivery.endpoint_id] += 1
+        if counts[delivery.endpoint_id] <= MAX_AT_ONCE_PER_ENDPOINT:
+            chosen.append(delivery)
     return chosen
 
 
 def _after(delivery: Delivery, attempt: Attempt, transaction: Transaction) -> dict[str, Any]:
+    """Return the parameters of `_SAVE` after an attempt."""
     num_attempts = delivery.num_attempts + 1
     status, next_at = _next(num_attempts, attempt, transaction)
-    if delivery.status is DeliveryStatus.SKIPPED and next_at is not None:  # disabled while it was tried
+    # Another delivery of the endpoint has disabled it during this attempt.
+    if delivery.status is DeliveryStatus.SKIPPED and next_at is not None:
         status, next_at = DeliveryStatus.SKIPPED, None
     return {
         "delivery_id": delivery.id,
@@ -226,6 +243,7 @@ def _after(delivery: Delivery, attempt: Attempt, transaction: Transaction) -> di
 def _next(
     num_attempts: int, attempt: Attempt, transaction: Transaction
 ) -> tuple[DeliveryStatus, float | None]:
+    """Return the delivery's status after `num_attempts`, and when the next attempt is due, if any."""
     pauses = transaction.config.webhook_retry_seconds
     if attempt.is_delivered:
         return DeliveryStatus.DELIVERED, None
@@ -236,39 +254,20 @@ def _next(
 
 
 def _disable(transaction: Transaction, endpoint_ids: Collection[str]) -> None:
+    """Send nothing more to these endpoints, and skip their pending deliveries."""
     if not endpoint_ids:
         return
     ids = sorted(endpoint_ids)
-    transaction.execute(
-        sa.update(endpoints).where(endpoints.c.id.in_(ids)).values(disabled_at=transaction.now)
-    )
-    waiting = sa.and_(deliveries.c.endpoint_id.in_(ids), deliveries.c.status == DeliveryStatus.PENDING)
-    skipped = sa.update(deliveries).where(waiting).values(status=DeliveryStatus.SKIPPED, next_at=None)
+    disabled = sa.update(endpoints).where(endpoints.c.id.in_(ids))
+    transaction.execute(disabled.values(disabled_at=transaction.now))
+    is_pending = sa.and_(deliveries.c.endpoint_id.in_(ids), deliveries.c.status == DeliveryStatus.PENDING)
+    skipped = sa.update(deliveries).where(is_pending).values(status=DeliveryStatus.SKIPPED, next_at=None)
     transaction.execute(skipped)
 
 
-def _redeliver(transaction: Transaction, wanted: OwnDelivery) -> Delivery | DiffuserveError:
-    endpoint = _own(transaction, wanted.endpoint_id, wanted.tenant_id)
-    delivery = _by_id(transaction, [wanted.delivery_id]).get(wanted.delivery_id)
-    if endpoint is None or delivery is None or delivery.endpoint_id != endpoint.id:
-        return DeliveryNotFound(f"no delivery {wanted.delivery_id} of webhook {wanted.endpoint_id}")
-    if endpoint.disabled_at is not None:
-        return Conflict(f"webhook {endpoint.id} is disabled, since it answered 410; enable it first")
-    again = sa.update(deliveries).where(deliveries.c.id == delivery.id)
-    transaction.execute(again.values(next_at=transaction.now, **_FRESH))
-    transaction.notices.append((OUTBOX, {"type": "due"}))
-    return _by_id(transaction, [delivery.id])[delivery.id]
-
-
-def _enable(transaction: Transaction, wanted: OwnEndpoint) -> Endpoint | DiffuserveError:
-    if _own(transaction, wanted.endpoint_id, wanted.tenant_id) is None:
-        return EndpointNotFound(f"no webhook {wanted.endpoint_id}")
-    named = sa.update(endpoints).where(endpoints.c.id == wanted.endpoint_id)
-    (row,) = transaction.rows(named.values(disabled_at=None).returning(*endpoints.c))
-    return endpoint_of(row)
-
-
-def _own(transaction: Transaction, endpoint_id: str, tenant_id: str | None) -> Endpoint | None:
+def _find_endpoint(
+    transaction: Transaction, endpoint_id: str, tenant_id: str | None
+) -> WebhookEndpoint | None:
     rows = transaction.rows(sa.select(endpoints).where(endpoints.c.id == endpoint_id))
     if not rows or tenant_id not in (None, rows[0].tenant_id):
         return None

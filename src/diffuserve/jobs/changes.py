@@ -1,0 +1,94 @@
+"""Changes of jobs: rows read, decided upon, and written back with an entry in the job's log."""
+
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import orjson
+import sqlalchemy as sa
+
+from diffuserve.domain.job import JobEvent
+from diffuserve.domain.webhook import WebhookEvent
+from diffuserve.events.base import job_topic
+from diffuserve.jobs import schema
+from diffuserve.jobs.batches import completion as batch_completion
+from diffuserve.jobs.database import Transaction
+from diffuserve.jobs.records import CHANGING_COLUMNS, JobRecord, dump, record_of
+from diffuserve.jobs.webhooks import outbox
+from diffuserve.jobs.webhooks.outbox import WebhookNotice
+
+jobs = schema.jobs
+
+_SAVE = (
+    sa.update(jobs)
+    .where(jobs.c.id == sa.bindparam("job_id"))
+    .values({name: sa.bindparam(f"new_{name}") for name in CHANGING_COLUMNS})
+)
+
+
+@dataclass(frozen=True)
+class Change:
+    """A job's new state, and the type and data of its entry in the job's log."""
+
+    record: JobRecord
+    event: str
+    data: Mapping[str, Any] = field(default_factory=dict)
+
+
+def load_records(transaction: Transaction, job_ids: Collection[str]) -> dict[str, JobRecord]:
+    """Return those of the jobs that exist, by id."""
+    if not job_ids:
+        return {}
+    rows = transaction.rows(sa.select(jobs).where(jobs.c.id.in_(list(job_ids))))
+    return {record.id: record for record in map(record_of, rows)}
+
+
+def save_changes(transaction: Transaction, changes: Iterable[Change]) -> None:
+    """Write jobs back, append to their logs, and notify watchers, webhooks and batches."""
+    rows, events, ended = [], [], []
+    for change in changes:
+        record, num_events = change.record, change.record.num_events + 1
+        row = {f"new_{name}": getattr(record, name) for name in CHANGING_COLUMNS}
+        counts = {"new_num_events": num_events, "new_version": record.version + 1}
+        rows.append({"job_id": record.id, **row, **counts})
+        events.append(event_row(record.id, num_events, change.event, transaction.now, change.data))
+        transaction.publish(job_topic(record.id), {"type": "changed"})
+        if record.status.is_final and change.event == record.status:
+            ended.append(record)
+    if rows:
+        transaction.execute(_SAVE, rows)
+        transaction.execute(sa.insert(schema.job_events), events)
+    _notify_of_ends(transaction, ended)
+
+
+def event_row(
+    job_id: str, seq: int, event: str, now: float, data: Mapping[str, Any] | None = None
+) -> dict[str, Any]:
+    """Return the row of entry `seq` in a job's log."""
+    return {
+        "job_id": job_id,
+        "seq": seq,
+        "type": event,
+        "data": dump(data or {}),
+        "created_at": now,
+    }
+
+
+def event_of(row: sa.Row[Any]) -> JobEvent:
+    """Return the log entry in a row of `job_events`."""
+    return JobEvent(row.job_id, row.seq, row.type, orjson.loads(row.data), row.created_at)
+
+
+def _notify_of_ends(transaction: Transaction, ended: Sequence[JobRecord]) -> None:
+    """Queue the webhooks of jobs that became final, and end the batches that they were the last items of.
+
+    The jobs must be saved already: whether a batch is over is read from the table.
+    """
+    transaction.ended += [(record.status, record.model) for record in ended]
+    notices = [
+        WebhookNotice(record.tenant_id, record.webhook, WebhookEvent.of_job(record.status), record.id)
+        for record in ended
+        if record.webhook is not None
+    ]
+    batch_ids = {record.batch_id for record in ended if record.batch_id is not None}
+    outbox.write(transaction, notices + batch_completion.finish(transaction, batch_ids))
