@@ -1,4 +1,4 @@
-"""What every artifact store promises."""
+"""The contract of artifact stores."""
 
 import asyncio
 import hashlib
@@ -48,11 +48,11 @@ def _bucket(server: S3Server) -> Place:
     server.client.put_object(Bucket=name, Key="elsewhere/1/a", Body=b"not ours")
 
     def files() -> set[str]:
-        keys = [one["Key"] for one in server.client.list_objects_v2(Bucket=name)["Contents"]]
+        keys = [item["Key"] for item in server.client.list_objects_v2(Bucket=name)["Contents"]]
         half = server.client.list_multipart_uploads(Bucket=name).get("Uploads", [])
         assert "elsewhere/1/a" in keys
         whole = {key.removeprefix(prefix) for key in keys if key.startswith(prefix)}
-        return whole | {one["Key"] for one in half}
+        return whole | {upload["Key"] for upload in half}
 
     return Place(server.store(name, prefix.rstrip("/")), files, tick=1.1)
 
@@ -107,7 +107,7 @@ async def _content(store: ArtifactStore, key: str) -> bytes:
     [[b"a star"], [b"a" * 300_000, b"b" * 300_000, b"c"], [b"", b"late"], [b""], []],
     ids=["one", "many", "late", "empty", "none"],
 )
-async def test_what_was_put_is_read_again(place: Place, chunks: list[bytes]) -> None:
+async def test_a_stored_file_is_read_back(place: Place, chunks: list[bytes]) -> None:
     whole = b"".join(chunks)
     stored = await _put(place.store, KEY, *chunks)
     assert stored == StoredFile(KEY, len(whole), hashlib.sha256(whole).hexdigest())
@@ -117,14 +117,14 @@ async def test_what_was_put_is_read_again(place: Place, chunks: list[bytes]) -> 
 
 
 async def test_a_second_put_replaces_the_first(place: Place) -> None:
-    await _put(place.store, KEY, b"a long first one")
+    await _put(place.store, KEY, b"a long first file")
     await _put(place.store, KEY, b"second")
     assert await place.store.size(KEY) == len(b"second")
     assert await _content(place.store, KEY) == b"second"
     assert place.files() == {KEY}
 
 
-async def test_a_file_appears_when_it_is_whole(store: ArtifactStore) -> None:
+async def test_a_file_appears_once_it_is_complete(store: ArtifactStore) -> None:
     async def looking() -> AsyncIterator[bytes]:
         yield b"half"
         with pytest.raises(ArtifactNotFound):
@@ -135,18 +135,18 @@ async def test_a_file_appears_when_it_is_whole(store: ArtifactStore) -> None:
     assert await _content(store, KEY) == b"halfwhole"
 
 
-async def test_a_file_may_be_as_large_as_is_allowed(store: ArtifactStore) -> None:
+async def test_a_file_of_the_maximum_size_is_stored(store: ArtifactStore) -> None:
     assert (await store.put(KEY, _stream(b"1234", b"56"), max_bytes=6)).size_bytes == 6
 
 
 @pytest.mark.parametrize("before", [(), (b"first",)])
-async def test_nothing_is_left_of_what_is_too_large(place: Place, before: tuple[bytes, ...]) -> None:
+async def test_nothing_is_left_of_a_file_that_is_too_large(place: Place, before: tuple[bytes, ...]) -> None:
     await _expect_untouched(place, before, _stream(b"1234", b"567"), TooLarge)
 
 
 @pytest.mark.parametrize("before", [(), (b"first",)])
 @pytest.mark.parametrize("error", [ConnectionError("gone"), asyncio.CancelledError()])
-async def test_nothing_is_left_of_what_broke_off(
+async def test_nothing_is_left_of_an_interrupted_upload(
     place: Place, before: tuple[bytes, ...], error: BaseException
 ) -> None:
     await _expect_untouched(place, before, _stream(b"12", b"34", error=error), type(error))
@@ -168,7 +168,7 @@ async def _expect_untouched(
 
 
 @pytest.mark.parametrize("missing", ["job/1/1.png", "job/1", "job/2/0.png", "nobody/1/0.png"])
-async def test_what_is_not_there_is_not_found(store: ArtifactStore, missing: str) -> None:
+async def test_a_missing_file_is_not_found(store: ArtifactStore, missing: str) -> None:
     await _put(store, KEY, b"there")
     with pytest.raises(ArtifactNotFound):
         await store.size(missing)
@@ -187,7 +187,7 @@ async def test_what_is_not_there_is_not_found(store: ArtifactStore, missing: str
         ("jo", {"job/1/a", "job/1/b", "job/10/a", "job1/1/a"}),
     ],
 )
-async def test_only_what_is_under_the_prefix_is_deleted(place: Place, prefix: str, left: set[str]) -> None:
+async def test_only_files_under_the_prefix_are_deleted(place: Place, prefix: str, left: set[str]) -> None:
     for key in ("job/1/a", "job/1/b", "job/10/a", "job1/1/a"):
         await _put(place.store, key, key.encode())
     await place.store.delete(prefix)
@@ -205,7 +205,7 @@ async def test_a_deleted_key_can_be_put_again(store: ArtifactStore) -> None:
     assert await _content(store, KEY) == b"second"
 
 
-async def test_attempts_are_listed_once_nothing_changed_for_long(place: Place) -> None:
+async def test_attempts_are_listed_once_unchanged_for_long_enough(place: Place) -> None:
     store = place.store
     for key in ("ada/1/a", "ada/1/b", "ada/12/a", "bob/1/a", "eve/3/a"):
         await _put(store, key, b"old")
@@ -222,7 +222,7 @@ async def test_attempts_are_listed_once_nothing_changed_for_long(place: Place) -
     assert await store.attempts(3600) == []
 
 
-async def test_a_deleted_attempt_is_listed_no_more(place: Place) -> None:
+async def test_a_deleted_attempt_is_no_longer_listed(place: Place) -> None:
     store = place.store
     for key in ("ada/1/a", "ada/2/a"):
         await _put(store, key, b"old")
@@ -232,7 +232,7 @@ async def test_a_deleted_attempt_is_listed_no_more(place: Place) -> None:
 
 
 @pytest.mark.parametrize("key", OUTSIDE)
-async def test_no_key_leads_out_of_the_store(place: Place, tmp_path: Path, key: str) -> None:
+async def test_keys_outside_the_store_are_refused(place: Place, tmp_path: Path, key: str) -> None:
     for name in ("x", "artifacts-of-others/x"):
         (tmp_path / name).parent.mkdir(exist_ok=True)
         (tmp_path / name).write_bytes(b"not ours")
@@ -264,7 +264,7 @@ def bucket(request: pytest.FixtureRequest) -> ArtifactStore:
     return place.store
 
 
-async def test_a_buckets_url_opens_a_file_as_what_it_is(bucket: ArtifactStore) -> None:
+async def test_a_signed_url_serves_a_file_with_its_media_type(bucket: ArtifactStore) -> None:
     await _put(bucket, KEY, b"an image")
     url = await bucket.download_url(KEY, 60)
     assert url is not None
@@ -274,7 +274,7 @@ async def test_a_buckets_url_opens_a_file_as_what_it_is(bucket: ArtifactStore) -
     assert "-Expires=60" in url
 
 
-async def test_a_buckets_url_takes_a_file(bucket: ArtifactStore) -> None:
+async def test_a_signed_url_accepts_an_upload(bucket: ArtifactStore) -> None:
     url = await bucket.upload_url(KEY, 60)
     assert url is not None
     async with httpx.AsyncClient() as client:
@@ -283,7 +283,7 @@ async def test_a_buckets_url_takes_a_file(bucket: ArtifactStore) -> None:
     assert await _content(bucket, KEY) == b"an image"
 
 
-async def test_a_large_file_goes_in_parts(s3: S3Server) -> None:
+async def test_a_large_file_is_uploaded_in_parts(s3: S3Server) -> None:
     place = _bucket(s3)
     content = bytes(range(256)) * (80 * 1024)
     stored = await place.store.put(KEY, _stream(content), max_bytes=len(content))
@@ -292,19 +292,19 @@ async def test_a_large_file_goes_in_parts(s3: S3Server) -> None:
     assert place.files() == {KEY}
 
 
-async def test_a_folder_has_no_urls_of_its_own(tmp_path: Path) -> None:
+async def test_a_folder_signs_no_urls(tmp_path: Path) -> None:
     store = open_artifacts(tmp_path.as_uri())
     await _put(store, KEY, b"an image")
     assert await store.download_url(KEY, 60) is None
 
 
-async def test_a_bucket_that_is_away_says_so() -> None:
+async def test_an_unavailable_bucket_raises_an_error() -> None:
     with pytest.raises(ServerUnavailable, match="the artifact store is unavailable"):
         await bucket_at("http://127.0.0.1:9", "images").size(KEY)
 
 
 @pytest.mark.parametrize("url", ["s3:/bucket", "ftp://bucket", "images", "s3://"])
-def test_a_url_that_names_no_store_is_refused(url: str) -> None:
+def test_a_url_of_no_store_is_refused(url: str) -> None:
     with pytest.raises(InvalidParams, match="artifacts_url"):
         open_artifacts(url)
 

@@ -28,7 +28,7 @@ def behind(s3: S3Server, bucket: str) -> ArtifactStore:
 
 @pytest.fixture
 def store(proxy: FaultyProxy, bucket: str, monkeypatch: pytest.MonkeyPatch) -> ArtifactStore:
-    """As a server opens it."""
+    """Return the store with the retries and timeouts of a server."""
     said = {"ENDPOINT_URL": proxy.url, "REGION": "us-east-1", "ALLOW_HTTP": "true"}
     for name, value in (said | {"ACCESS_KEY_ID": "key", "SECRET_ACCESS_KEY": "secret"}).items():
         monkeypatch.setenv(f"AWS_{name}", value)
@@ -63,7 +63,7 @@ ACTS: list[Act] = [_put, _size, _content, _attempts, _delete]
 
 
 @pytest.mark.parametrize("faults", FAULTS, ids=NAMES)
-async def test_trouble_that_passes_is_outlived(
+async def test_temporary_faults_are_retried(
     proxy: FaultyProxy, store: ArtifactStore, behind: ArtifactStore, faults: tuple[Fault, ...]
 ) -> None:
     proxy.fail_next(*faults)
@@ -77,7 +77,7 @@ async def test_trouble_that_passes_is_outlived(
 
 
 @pytest.mark.parametrize("faults", FAULTS, ids=NAMES)
-async def test_a_deletion_that_broke_off_is_done_by_the_next(
+async def test_an_interrupted_deletion_is_completed_by_the_next(
     proxy: FaultyProxy, store: ArtifactStore, behind: ArtifactStore, faults: tuple[Fault, ...]
 ) -> None:
     await _put(behind)
@@ -91,7 +91,7 @@ async def test_a_deletion_that_broke_off_is_done_by_the_next(
 
 @pytest.mark.parametrize("fault", [Respond(500), Respond(403), CutResponse(), CutRequest()], ids=repr)
 @pytest.mark.parametrize("act", ACTS, ids=lambda act: act.__name__)
-async def test_trouble_that_lasts_is_said(
+async def test_lasting_faults_raise_an_error(
     proxy: FaultyProxy, bucket: str, behind: ArtifactStore, act: Act, fault: Fault
 ) -> None:
     await _put(behind)
@@ -101,7 +101,7 @@ async def test_trouble_that_lasts_is_said(
 
 
 @pytest.mark.parametrize("act", ACTS, ids=lambda act: act.__name__)
-async def test_a_bucket_that_hangs_is_not_waited_for(
+async def test_a_bucket_that_hangs_times_out(
     proxy: FaultyProxy, bucket: str, behind: ArtifactStore, act: Act
 ) -> None:
     await _put(behind)
@@ -111,7 +111,9 @@ async def test_a_bucket_that_hangs_is_not_waited_for(
             await act(bucket_at(proxy.url, bucket, "results", max_retries=0, seconds=0.2))
 
 
-async def test_a_slow_answer_within_the_limit_is_waited_for(proxy: FaultyProxy, store: ArtifactStore) -> None:
+async def test_a_slow_response_within_the_timeout_is_accepted(
+    proxy: FaultyProxy, store: ArtifactStore
+) -> None:
     proxy.fail_next(Delay(0.3))
     await _put(store)
     assert len(proxy.requests) == 1
@@ -119,7 +121,7 @@ async def test_a_slow_answer_within_the_limit_is_waited_for(proxy: FaultyProxy, 
 
 @pytest.mark.parametrize("fault", [CutRequest(), Respond(500)], ids=repr)
 @pytest.mark.parametrize("content", [IMAGE, IMAGE * 40], ids=["in one request", "in parts"])
-async def test_a_put_that_broke_off_leaves_what_was_there(
+async def test_an_interrupted_put_leaves_the_earlier_file(
     proxy: FaultyProxy, bucket: str, behind: ArtifactStore, content: bytes, fault: Fault
 ) -> None:
     await _put(behind, b"the first")
@@ -131,7 +133,7 @@ async def test_a_put_that_broke_off_leaves_what_was_there(
     assert await _content(behind) == b"the first"
 
 
-async def test_a_url_is_signed_without_the_bucket(proxy: FaultyProxy, store: ArtifactStore) -> None:
+async def test_urls_are_signed_without_a_request(proxy: FaultyProxy, store: ArtifactStore) -> None:
     proxy.always = Respond(500)
     assert await store.download_url(KEY, 60)
     assert await store.upload_url(KEY, 60)

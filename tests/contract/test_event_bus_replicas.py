@@ -1,4 +1,4 @@
-"""What two control planes hear of each other over one Valkey, and what they do without it."""
+"""The event buses of two control planes on the same Valkey, and without it."""
 
 import asyncio
 import logging
@@ -44,7 +44,9 @@ async def received(subscription: Subscription, count: int) -> list[Mapping[str, 
     return messages if extra is None else [*messages, extra]
 
 
-async def test_each_hears_the_other_once_and_in_order(buses: tuple[EventBus, EventBus]) -> None:
+async def test_messages_reach_the_other_control_plane_once_and_in_order(
+    buses: tuple[EventBus, EventBus],
+) -> None:
     one, two = buses
     with one.subscribe(TOPIC) as at_one, two.subscribe(TOPIC) as at_two, two.subscribe("other") as other:
         for step in range(50):
@@ -59,7 +61,7 @@ async def test_each_hears_the_other_once_and_in_order(buses: tuple[EventBus, Eve
         assert await other.get(0.0) is None
 
 
-async def test_progress_is_known_everywhere_though_nobody_watches(buses: tuple[EventBus, EventBus]) -> None:
+async def test_progress_is_known_everywhere_without_subscriptions(buses: tuple[EventBus, EventBus]) -> None:
     one, two = buses
     one.publish(TOPIC, {"type": "progress", "step": 3})
     await eventually(lambda: two.latest_progress("job-1") == {"type": "progress", "step": 3})
@@ -67,7 +69,7 @@ async def test_progress_is_known_everywhere_though_nobody_watches(buses: tuple[E
     await eventually(lambda: two.latest_progress("job-1") is None)
 
 
-async def test_previews_travel_only_while_somebody_watches(
+async def test_previews_are_sent_only_while_there_are_subscriptions(
     buses: tuple[EventBus, EventBus], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     sent: list[bytes] = []
@@ -87,7 +89,7 @@ async def test_previews_travel_only_while_somebody_watches(
         assert await watching.get(HANG_SECONDS) == PREVIEW
 
 
-async def test_who_comes_later_learns_what_is_watched(
+async def test_a_control_plane_that_starts_later_learns_the_watched_topics(
     own_valkey: ValkeyServer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(module, "_HEARTBEAT_SECONDS", 0.1)
@@ -98,7 +100,7 @@ async def test_who_comes_later_learns_what_is_watched(
                 await eventually(lambda: late.is_watched(TOPIC))
 
 
-async def test_what_is_watched_no_more_is_forgotten(
+async def test_topics_without_subscriptions_expire(
     own_valkey: ValkeyServer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(module, "_HEARTBEAT_SECONDS", 0.1)  # repeated, lest a busy machine forgets it unseen
@@ -112,7 +114,7 @@ async def test_what_is_watched_no_more_is_forgotten(
         await eventually(lambda: not one.is_watched(TOPIC))
 
 
-async def test_clusters_on_other_databases_of_a_server_are_not_heard(own_valkey: ValkeyServer) -> None:
+async def test_other_databases_of_a_server_are_separate_buses(own_valkey: ValkeyServer) -> None:
     async with (
         open_bus(Settings(valkey_url=own_valkey.url)) as one,
         open_bus(Settings(valkey_url=f"{own_valkey.url}/1")) as two,
@@ -122,7 +124,7 @@ async def test_clusters_on_other_databases_of_a_server_are_not_heard(own_valkey:
             assert await subscription.get(0.2) is None
 
 
-async def test_a_server_that_dies_and_comes_back_is_used_again(
+async def test_a_restarted_server_is_used_again(
     buses: tuple[EventBus, EventBus], own_valkey: ValkeyServer, caplog: pytest.LogCaptureFixture
 ) -> None:
     caplog.set_level(logging.INFO, logger=module.__name__)
@@ -132,15 +134,15 @@ async def test_a_server_that_dies_and_comes_back_is_used_again(
         await eventually(lambda: not one.is_connected and not two.is_connected)
         before = one.num_dropped
         one.publish(TOPIC, CHANGED)
-        assert await at_one.get(0.0) == CHANGED, "its own subscribers hear it all the same"
+        assert await at_one.get(0.0) == CHANGED, "local subscribers still get it"
         assert one.num_dropped == before + 1
         own_valkey.start()
         await eventually(lambda: one.is_connected and two.is_connected)
         one.publish(TOPIC, {"type": "progress", "step": 1})
-        assert await received(at_two, 1) == [{"type": "progress", "step": 1}], "the earlier one is lost"
-    said = [record.getMessage() for record in caplog.records]
-    assert sum("is unavailable" in line for line in said) == 2, "once for each of the two"
-    assert sum("is available again" in line for line in said) == 2
+        assert await received(at_two, 1) == [{"type": "progress", "step": 1}], "the earlier message is lost"
+    logged = [record.getMessage() for record in caplog.records]
+    assert sum("is unavailable" in line for line in logged) == 2, "once for each bus"
+    assert sum("is available again" in line for line in logged) == 2
 
 
 @pytest.mark.parametrize("silence_seconds", [4.0])
@@ -160,7 +162,7 @@ async def test_publishing_never_waits_for_a_frozen_server(
         await eventually(lambda: one.is_connected and two.is_connected)
 
 
-async def test_garbage_on_the_channel_is_passed_over(
+async def test_invalid_messages_on_the_channel_are_ignored(
     buses: tuple[EventBus, EventBus], own_valkey: ValkeyServer
 ) -> None:
     from redis.asyncio import Redis
@@ -176,28 +178,28 @@ async def test_garbage_on_the_channel_is_passed_over(
     assert one.is_connected
 
 
-async def test_a_bus_closes_at_once_though_the_server_is_frozen(own_valkey: ValkeyServer) -> None:
+async def test_a_bus_closes_at_once_while_the_server_is_frozen(own_valkey: ValkeyServer) -> None:
     async with asyncio.timeout(HANG_SECONDS), open_bus(Settings(valkey_url=own_valkey.url)) as bus:
-        own_valkey.freeze()  # and it stays so
+        own_valkey.freeze()  # for the rest of the test
         bus.publish(TOPIC, CHANGED)
         await asyncio.sleep(0.05)
 
 
 async def test_what_waits_is_bounded_and_the_oldest_goes_first() -> None:
-    unsent = SendBuffer(max_bytes=100)
+    buffer = SendBuffer(max_bytes=100)
     for number in range(50):
-        unsent.put(b"%010d" % number)
-        assert unsent.num_bytes <= 100
-    assert unsent.num_dropped == 40
-    assert await unsent.take(0.0) == [b"%010d" % number for number in range(40, 50)]
-    assert await unsent.take(0.01) == []
-    unsent.put(b"left")
-    unsent.clear()
-    assert (unsent.num_bytes, unsent.num_dropped) == (0, 41)
+        buffer.put(b"%010d" % number)
+        assert buffer.num_bytes <= 100
+    assert buffer.num_dropped == 40
+    assert await buffer.take(0.0) == [b"%010d" % number for number in range(40, 50)]
+    assert await buffer.take(0.01) == []
+    buffer.put(b"left")
+    buffer.clear()
+    assert (buffer.num_bytes, buffer.num_dropped) == (0, 41)
 
 
 async def test_one_message_takes_a_reasonable_part_of_what_waits() -> None:
-    unsent = SendBuffer(max_bytes=4 << 20)
+    buffer = SendBuffer(max_bytes=4 << 20)
     for _ in range(4):
-        unsent.put(b"x" * (700 << 10))
-    assert [len(await unsent.take(0.0)) for _ in range(2)] == [2, 2]
+        buffer.put(b"x" * (700 << 10))
+    assert [len(await buffer.take(0.0)) for _ in range(2)] == [2, 2]

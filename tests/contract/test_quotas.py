@@ -1,4 +1,4 @@
-"""What quotas promise, of one control plane and of several that share a Valkey."""
+"""The contract of quotas, local ones and those that control planes share through Valkey."""
 
 import asyncio
 import logging
@@ -16,7 +16,7 @@ from support.valkey import ValkeyServer
 from support.waiting import HANG_SECONDS
 
 SLOW = Rate(0.01)
-"""One call, and no other as long as a test lasts."""
+"""A rate that grants a single call within a test."""
 
 
 @pytest.fixture
@@ -24,7 +24,7 @@ def name() -> str:
     return f"tenant-{secrets.token_hex(4)}"
 
 
-@pytest.fixture(params=["local", "valkey", "valkey that is away"])
+@pytest.fixture(params=["local", "valkey", "unavailable valkey"])
 async def quotas(request: pytest.FixtureRequest) -> AsyncGenerator[Quotas]:
     url: str | None = None
     if request.param != "local":
@@ -48,7 +48,7 @@ def patient(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.mark.usefixtures("patient")
-async def test_a_burst_is_granted_and_the_rest_after_the_time_that_is_said(quotas: Quotas, name: str) -> None:
+async def test_a_burst_is_granted_and_further_calls_after_retry_after(quotas: Quotas, name: str) -> None:
     rate, start = Rate(2), time.monotonic()
     allowances = [await quotas.take(name, rate)]
     while allowances[-1].is_granted:
@@ -67,13 +67,13 @@ def _most_granted(rate: Rate, since: float) -> float:
 
 
 @pytest.mark.usefixtures("patient")
-async def test_names_do_not_share(quotas: Quotas, name: str) -> None:
+async def test_names_are_counted_separately(quotas: Quotas, name: str) -> None:
     assert [(await quotas.take(name, SLOW)).is_granted for _ in range(2)] == [True, False]
     assert (await quotas.take(f"{name} and another", SLOW)).is_granted
 
 
 @pytest.mark.usefixtures("patient")
-async def test_calls_at_once_are_counted_one_by_one(quotas: Quotas, name: str) -> None:
+async def test_concurrent_calls_are_all_counted(quotas: Quotas, name: str) -> None:
     rate, start = Rate(20), time.monotonic()
     allowances = await asyncio.gather(*(quotas.take(name, rate) for _ in range(60)))
     num_granted = sum(allowance.is_granted for allowance in allowances)
@@ -81,7 +81,7 @@ async def test_calls_at_once_are_counted_one_by_one(quotas: Quotas, name: str) -
 
 
 @pytest.mark.usefixtures("patient")
-async def test_control_planes_share_what_is_left(two: tuple[Quotas, Quotas], name: str) -> None:
+async def test_control_planes_share_a_quota(two: tuple[Quotas, Quotas], name: str) -> None:
     one, other = two
     allowances = [await quotas.take(name, SLOW) for quotas in (one, other, one, other)]
     assert [allowance.is_granted for allowance in allowances] == [True, False, False, False]
@@ -89,7 +89,7 @@ async def test_control_planes_share_what_is_left(two: tuple[Quotas, Quotas], nam
 
 
 @pytest.mark.usefixtures("patient")
-async def test_without_valkey_each_counts_alone_and_with_it_again_together(
+async def test_each_control_plane_counts_alone_while_valkey_is_down(
     two: tuple[Quotas, Quotas], own_valkey: ValkeyServer, name: str, caplog: pytest.LogCaptureFixture
 ) -> None:
     caplog.set_level(logging.INFO, logger=module.__name__)
@@ -108,13 +108,13 @@ async def test_without_valkey_each_counts_alone_and_with_it_again_together(
     assert sum("is unavailable" in record.getMessage() for record in caplog.records) == 2
 
 
-async def test_a_frozen_valkey_holds_calls_up_for_a_moment_and_then_no_more(
+async def test_a_frozen_valkey_delays_only_the_first_calls(
     two: tuple[Quotas, Quotas], own_valkey: ValkeyServer, name: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(module, "_RETRY_SECONDS", 10 * HANG_SECONDS)
     quotas, _ = two
     await quotas.take(name, Rate(1_000))
-    own_valkey.freeze()  # and it stays so
+    own_valkey.freeze()  # for the rest of the test
     async with asyncio.timeout(HANG_SECONDS):
         await asyncio.gather(*(quotas.take(name, Rate(1_000)) for _ in range(20)))
         monkeypatch.setattr(module, "_TIMEOUT_SECONDS", 10 * HANG_SECONDS)

@@ -1,4 +1,4 @@
-"""Prompts written out by a server over HTTP, which may do anything."""
+"""Prompt expansion by a chat API whose server may misbehave."""
 
 import asyncio
 from collections.abc import AsyncIterator
@@ -43,7 +43,7 @@ async def test_the_seed_is_sent(elsewhere: ScriptedServer, expander: ChatExpande
     elsewhere.always = LONG
     for seed in (7, 7, 8):
         await expander.expand("a cat", seed)
-    assert [one.json["seed"] for one in elsewhere.requests] == [7, 7, 8]
+    assert [request.json["seed"] for request in elsewhere.requests] == [7, 7, 8]
 
 
 @pytest.mark.parametrize(
@@ -63,7 +63,7 @@ async def test_the_seed_is_sent(elsewhere: ScriptedServer, expander: ChatExpande
         Reply(b"x" * 300_000),
     ],
 )
-async def test_whatever_is_answered_the_prompt_comes_back(
+async def test_an_invalid_response_returns_the_original_prompt(
     elsewhere: ScriptedServer, expander: ChatExpander, reply: Reply | None
 ) -> None:
     elsewhere.always = reply
@@ -71,13 +71,13 @@ async def test_whatever_is_answered_the_prompt_comes_back(
     assert (expansion.prompt, expansion.outcome) == ("a cat", ExpansionOutcome.ERROR)
     assert expansion.message
     assert KEY not in expansion.message
-    assert {one.path for one in elsewhere.requests} == {"/v1/chat/completions"}, "no redirect is followed"
+    assert {request.path for request in elsewhere.requests} == {"/v1/chat/completions"}, (
+        "no redirect is followed"
+    )
 
 
 @pytest.mark.parametrize("reply", too_slow(LONG), ids=["late", "dripping"])
-async def test_a_slow_server_is_waited_for_no_longer_than_said(
-    elsewhere: ScriptedServer, reply: Reply
-) -> None:
+async def test_a_slow_server_times_out(elsewhere: ScriptedServer, reply: Reply) -> None:
     elsewhere.always = reply
     expander = ChatExpander(ChatConfig(url=elsewhere.url, model="writer", timeout_seconds=0.5))
     async with asyncio.timeout(HANG_SECONDS):
@@ -86,41 +86,39 @@ async def test_a_slow_server_is_waited_for_no_longer_than_said(
     await expander.close()
 
 
-async def test_an_endless_answer_is_left(elsewhere: ScriptedServer, expander: ChatExpander) -> None:
+async def test_an_endless_response_is_aborted(elsewhere: ScriptedServer, expander: ChatExpander) -> None:
     elsewhere.always = Reply(b"{", is_endless=True)
     assert (await expander.expand("a cat", 1)).outcome is ExpansionOutcome.ERROR
     assert elsewhere.num_sent < 16 << 20, "no more than sockets hold"
 
 
-async def test_a_connection_that_is_cut_is_tried_once_more(
-    elsewhere: ScriptedServer, expander: ChatExpander
-) -> None:
+async def test_a_broken_connection_is_retried_once(elsewhere: ScriptedServer, expander: ChatExpander) -> None:
     elsewhere.always = LONG
     elsewhere.script.append(None)
     assert (await expander.expand("a cat", 1)).outcome is ExpansionOutcome.EXPANDED
     assert len(elsewhere.requests) == 2
 
 
-async def test_without_a_server_the_prompt_comes_back() -> None:
+async def test_an_unreachable_server_returns_the_original_prompt() -> None:
     expander = ChatExpander(ChatConfig(url="http://127.0.0.1:1", model="writer"))
     expansion = await expander.expand("a cat", 1)
     await expander.close()
     assert (expansion.prompt, expansion.outcome) == ("a cat", ExpansionOutcome.ERROR)
 
 
-async def test_cookies_are_not_kept(elsewhere: ScriptedServer, expander: ChatExpander) -> None:
+async def test_cookies_are_not_stored(elsewhere: ScriptedServer, expander: ChatExpander) -> None:
     headers = {"content-type": "application/json", "set-cookie": "who=you"}
     elsewhere.always = Reply(LONG.content, headers=headers)
     for _ in range(2):
         await expander.expand("a cat", 1)
-    assert all("cookie" not in one.headers for one in elsewhere.requests)
+    assert all("cookie" not in request.headers for request in elsewhere.requests)
 
 
-async def test_a_retry_gives_the_same_text_and_asks_nobody(elsewhere: ScriptedServer) -> None:
+async def test_a_cached_expansion_sends_no_request(elsewhere: ScriptedServer) -> None:
     cached = CachedExpander(ChatExpander(ChatConfig(url=elsewhere.url, model="writer")))
     elsewhere.script.extend([chat_reply("A cat, once."), chat_reply("A cat, twice.")])
     at_once = await asyncio.gather(*(cached.expand("a cat", 1) for _ in range(5)))
-    assert {one.prompt for one in [*at_once, await cached.expand("a cat", 1)]} == {"A cat, once."}
+    assert {expansion.prompt for expansion in [*at_once, await cached.expand("a cat", 1)]} == {"A cat, once."}
     assert len(elsewhere.requests) == 1
     await cached.close()
 
@@ -156,7 +154,7 @@ def test_the_url_may_or_may_not_end_with_v1(url: str, asked: str) -> None:
         {"timeout_seconds": float("inf")},
     ],
 )
-def test_what_cannot_be_called_is_refused_at_the_start(wrong: dict[str, Any]) -> None:
+def test_invalid_settings_are_refused_at_the_start(wrong: dict[str, Any]) -> None:
     with pytest.raises(InvalidParams) as refused:
         ChatConfig(**({"url": "http://h", "model": "m"} | wrong))
     assert "secret" not in str(refused.value).replace("?key=secret", "")

@@ -1,6 +1,6 @@
 """The second stage from end to end: a control plane, an agent, and a real engine process.
 
-A threshold of 0 flags every image, harmless as it is: that is how the way of a blocked one is shown.
+A threshold of 0 flags every image, so that the tests need no unsafe one.
 """
 
 from collections.abc import Callable
@@ -54,7 +54,7 @@ async def test_a_blocked_image_gets_no_file_and_no_url(plane: Plane, start: Star
     assert (job.error.code, job.error.retryable) == ("output_blocked", False)
     assert "'nsfw'" in job.error.message
     assert PROMPT not in job.error.message
-    assert [one["action"] for one in job.error.safety["image"]["verdicts"]] == ["block"]
+    assert [verdict["action"] for verdict in job.error.safety["image"]["verdicts"]] == ["block"]
     [entry] = await plane.store.audit.newest()
     assert (entry.stage, entry.category, entry.job_id) == (Stage.IMAGE, "nsfw", job.id)
     assert entry.filter.startswith("opennsfw ")
@@ -71,13 +71,13 @@ async def test_a_blocked_image_gets_no_file_and_no_url(plane: Plane, start: Star
     assert seen("diffusion_safety_filter_seconds_count", {"stage": "preview"}) == 2
 
 
-async def test_a_blurred_image_is_all_that_is_published(plane: Plane, start: Start) -> None:
+async def test_only_the_blurred_image_is_published(plane: Plane, start: Start) -> None:
     start(**REAL, images=ImageOptions(image_rules=rules("blur")))
     job, heard = await draw(plane, JobStatus.SUCCEEDED)
     assert job.result is not None
     assert job.result.warnings == ("image 0 was blurred by the image filter (category 'nsfw')",)
     assert job.result.safety["image"]["filter"]["name"] == "opennsfw"
-    assert [one["action"] for one in job.result.safety["image"]["verdicts"]] == ["blur"]
+    assert [verdict["action"] for verdict in job.result.safety["image"]["verdicts"]] == ["blur"]
     assert heard.count("preview") == 2
     for path in stored(plane):
         with Image.open(path) as image:
@@ -85,7 +85,7 @@ async def test_a_blurred_image_is_all_that_is_published(plane: Plane, start: Sta
         assert np.abs(np.diff(levels, axis=1)).max() < 60, f"{path.name} has an edge that could be seen"
 
 
-async def test_harmless_images_pass_the_default_filter_on_record(plane: Plane, start: Start) -> None:
+async def test_harmless_images_pass_the_default_filter_and_are_recorded(plane: Plane, start: Start) -> None:
     start(**REAL)
     job, heard = await draw(plane, JobStatus.SUCCEEDED)
     assert job.result is not None
@@ -93,20 +93,20 @@ async def test_harmless_images_pass_the_default_filter_on_record(plane: Plane, s
     assert job.result.safety["image"]["filter"]["thresholds"] == {"nsfw": 0.8}
     assert job.result.safety["image"]["verdicts"] == [{"action": "allow", "findings": []}]
     assert heard.count("preview") == 2
-    told = [read_parameters(path) for path in sorted(stored(plane))]
-    assert [(one["prompt"], one["seed"], len(one["model_hash"])) for one in told] == [
+    metadata = [read_parameters(path) for path in sorted(stored(plane))]
+    assert [(carried["prompt"], carried["seed"], len(carried["model_hash"])) for carried in metadata] == [
         (PROMPT, 7, 64),
         (PROMPT, 7, 64),
     ]
 
-    async def is_told() -> bool:
+    async def is_reported() -> bool:
         (worker,) = await plane.store.operations.workers()
         return (worker.report.image_filter or {}).get("name") == "opennsfw"
 
-    await eventually(is_told)
+    await eventually(is_reported)
 
 
-async def test_a_worker_without_a_filter_says_so_loudly(
+async def test_a_worker_without_a_filter_logs_a_warning(
     plane: Plane, start: Start, caplog: pytest.LogCaptureFixture
 ) -> None:
     start(**REAL, images=ImageOptions(image_filter="none", file_metadata=False))
@@ -119,7 +119,7 @@ async def test_a_worker_without_a_filter_says_so_loudly(
     assert [read_parameters(path) for path in stored(plane)] == [{}, {}]
 
 
-async def test_a_filter_that_cannot_be_loaded_ends_the_worker(
+async def test_a_worker_ends_if_its_filter_cannot_be_loaded(
     plane: Plane, start: Start, capfd: pytest.CaptureFixture[str]
 ) -> None:
     agent = start(**REAL, images=ImageOptions(image_filter="transformers:/nowhere"))

@@ -38,7 +38,7 @@ def pipeline_scores(folder: Path, text: str) -> dict[str, float]:
     from transformers import pipeline
 
     classify = pipeline("text-classification", model=str(folder), top_k=None)
-    return {one["label"]: one["score"] for one in classify([text])[0]}
+    return {entry["label"]: entry["score"] for entry in classify([text])[0]}
 
 
 @pytest.mark.parametrize("seed", range(2))
@@ -60,7 +60,7 @@ def test_scores_are_those_of_transformers_own_pipeline(
         assert checkpoint.scores(text) == pytest.approx(pipeline_scores(tmp_path, text), abs=1e-6)
 
 
-def test_of_a_long_text_every_part_is_read(tmp_path: Path) -> None:
+def test_every_part_of_a_long_text_is_scored(tmp_path: Path) -> None:
     checkpoint = TextCheckpoint(write_text_checkpoint(tmp_path, LABELS, max_tokens=18))
     parts = ["a red circle a blue circle a red cat a blue dog a red circle a", "gun nude gun nude"]
     first, last = (checkpoint.scores(part) for part in parts)
@@ -88,7 +88,7 @@ async def test_the_classifier_reads_what_moderate_serves(served: str, folder: Pa
     await classifier.close()
 
 
-def test_labels_that_a_folder_gives_one_name_are_one_score(folder: Path, tmp_path: Path) -> None:
+def test_labels_with_the_same_name_share_a_score(folder: Path, tmp_path: Path) -> None:
     copy_files(folder, tmp_path, but="")
     names = {"OK": "fine", "sexual": "nsfw", "violence": "nsfw"}
     (tmp_path / "diffuserve.json").write_text(json.dumps({"labels": names}))
@@ -97,7 +97,7 @@ def test_labels_that_a_folder_gives_one_name_are_one_score(folder: Path, tmp_pat
     assert found == {"fine": own["OK"], "nsfw": largest, "hate/threatening": own["hate/threatening"]}
 
 
-async def test_openais_own_client_reads_it(served: str, folder: Path) -> None:
+async def test_openais_own_client_parses_the_response(served: str, folder: Path) -> None:
     async with openai.AsyncOpenAI(base_url=f"{served}/v1", api_key="any", max_retries=0) as client:
         answer = await client.moderations.create(input=["a red circle", "a gun"])
     assert answer.id.startswith("modr-")
@@ -111,10 +111,10 @@ async def test_openais_own_client_reads_it(served: str, folder: Path) -> None:
 async def test_harmless_labels_flag_nothing(served: str) -> None:
     async with httpx.AsyncClient(base_url=served) as client:
         results = (await client.post("/v1/moderations", json={"input": ["a", "a gun"]})).json()["results"]
-    for one in results:
-        assert one["categories"]["OK"] is False
-        harmful = {name: score for name, score in one["category_scores"].items() if name != "OK"}
-        assert one["flagged"] == any(score >= 0.5 for score in harmful.values())
+    for result in results:
+        assert result["categories"]["OK"] is False
+        harmful = {name: score for name, score in result["category_scores"].items() if name != "OK"}
+        assert result["flagged"] == any(score >= 0.5 for score in harmful.values())
 
 
 @pytest.mark.parametrize(
@@ -131,7 +131,7 @@ async def test_harmless_labels_flag_nothing(served: str) -> None:
         (b" " * 100_000, 413, "bytes"),
     ],
 )
-async def test_bad_requests_are_refused_as_openai_does(
+async def test_invalid_requests_are_refused_as_openai_does(
     served: str, body: bytes, status: int, message: str
 ) -> None:
     async with httpx.AsyncClient(base_url=served) as client:
@@ -164,7 +164,7 @@ async def post(client: httpx.AsyncClient, text: str) -> int:
     return (await client.post("/v1/moderations", json={"input": text})).status_code
 
 
-async def test_no_more_requests_wait_than_said_and_calls_do_not_overlap() -> None:
+async def test_waiting_requests_are_limited_and_calls_do_not_overlap() -> None:
     stuck = Stuck()
     app = create_moderation_app(stuck, ModerationLimits(max_waiting=2))
     transport = httpx.ASGITransport(app)
@@ -178,7 +178,7 @@ async def test_no_more_requests_wait_than_said_and_calls_do_not_overlap() -> Non
         assert await post(client, "a") == 200, "one text's failure fails that text alone"
 
 
-def test_a_pickle_is_refused(folder: Path, tmp_path: Path) -> None:
+def test_pickled_weights_are_refused(folder: Path, tmp_path: Path) -> None:
     copy_files(folder, tmp_path, but="model.safetensors")
     torch.save(load_file(folder / "model.safetensors"), tmp_path / "pytorch_model.bin")
     with pytest.raises(InvalidModel, match="only pickled weights"):
@@ -251,7 +251,7 @@ async def test_the_command_serves_until_it_is_stopped(process: subprocess.Popen[
         ("a classifier", "fine", "the classifier's labels are OK, sexual, hate/threatening, violence"),
     ],
 )
-def test_what_is_wrong_is_one_line_and_exit_code_2(
+def test_an_error_is_a_single_line_with_exit_code_2(
     folder_is: str,
     harmless: str,
     message: str,

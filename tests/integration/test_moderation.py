@@ -1,4 +1,4 @@
-"""Scores for prompts over HTTP, from servers that may do anything."""
+"""Scores from a moderation API whose server may misbehave."""
 
 import asyncio
 from collections.abc import AsyncIterator
@@ -23,7 +23,7 @@ async def classifier(elsewhere: ScriptedServer) -> AsyncIterator[ModerationClass
     await classifier.close()
 
 
-async def test_openais_categories_become_ours(
+async def test_openais_categories_map_to_the_policys(
     elsewhere: ScriptedServer, classifier: ModerationClassifier
 ) -> None:
     elsewhere.always = moderation_reply(
@@ -92,7 +92,7 @@ async def test_the_prompt_is_sent_with_the_key(elsewhere: ScriptedServer) -> Non
         None,
     ],
 )
-async def test_whatever_is_wrong_no_prompt_passes_unjudged(
+async def test_an_invalid_response_raises_an_error(
     elsewhere: ScriptedServer, classifier: ModerationClassifier, reply: Reply | None
 ) -> None:
     elsewhere.always = reply
@@ -100,14 +100,12 @@ async def test_whatever_is_wrong_no_prompt_passes_unjudged(
         await classifier.scores("a cat")
     assert KEY not in str(error.value)
     assert error.value.retry_after > 0
-    assert {one.path for one in elsewhere.requests} == {"/v1/moderations"}, "no redirect is followed"
+    assert {request.path for request in elsewhere.requests} == {"/v1/moderations"}, "no redirect is followed"
     assert len(elsewhere.requests) <= 2
 
 
 @pytest.mark.parametrize("reply", too_slow(FINE), ids=["late", "dripping"])
-async def test_a_slow_server_is_waited_for_no_longer_than_said(
-    elsewhere: ScriptedServer, reply: Reply
-) -> None:
+async def test_a_slow_server_times_out(elsewhere: ScriptedServer, reply: Reply) -> None:
     elsewhere.always = reply
     classifier = ModerationClassifier(elsewhere.url, timeout_seconds=0.5)
     async with asyncio.timeout(HANG_SECONDS):
@@ -116,14 +114,16 @@ async def test_a_slow_server_is_waited_for_no_longer_than_said(
     await classifier.close()
 
 
-async def test_an_endless_answer_is_left(elsewhere: ScriptedServer, classifier: ModerationClassifier) -> None:
+async def test_an_endless_response_is_aborted(
+    elsewhere: ScriptedServer, classifier: ModerationClassifier
+) -> None:
     elsewhere.always = Reply(b"{", is_endless=True)
     with pytest.raises(ModerationUnavailable):
         await classifier.scores("a cat")
     assert elsewhere.num_sent < 16 << 20, "no more than sockets hold"
 
 
-async def test_a_connection_that_is_cut_is_tried_once_more(
+async def test_a_broken_connection_is_retried_once(
     elsewhere: ScriptedServer, classifier: ModerationClassifier
 ) -> None:
     elsewhere.always = FINE
@@ -131,7 +131,7 @@ async def test_a_connection_that_is_cut_is_tried_once_more(
     assert await classifier.scores("a cat") == {"sexual": 0.1}
 
 
-async def test_without_a_server_no_prompt_passes() -> None:
+async def test_an_unreachable_server_raises_an_error() -> None:
     classifier = ModerationClassifier("http://127.0.0.1:1")
     with pytest.raises(ModerationUnavailable, match="cannot be reached"):
         await classifier.scores("a cat")
@@ -155,7 +155,7 @@ def test_the_url_may_or_may_not_end_with_v1(base: str) -> None:
         {"timeout_seconds": 0.0},
     ],
 )
-def test_what_cannot_be_called_is_refused_at_the_start(wrong: dict[str, Any]) -> None:
+def test_invalid_settings_are_refused_at_the_start(wrong: dict[str, Any]) -> None:
     with pytest.raises(InvalidParams) as refused:
         ModerationClassifier(**({"url": "http://h"} | wrong))
     assert "secret" not in str(refused.value)

@@ -3,7 +3,7 @@ from PIL import Image
 from diffuserve.media.contact_sheet import contact_sheet
 
 
-def test_a_sheet_holds_every_image_whatever_its_size() -> None:
+def test_a_sheet_holds_images_of_any_size() -> None:
     colours = ["red", "lime", "blue", "yellow", "magenta"]
     sizes = [(64, 64), (128, 32), (32, 128), (1024, 512), (16, 16)]
     images = [
@@ -23,6 +23,6 @@ def test_small_images_are_enlarged_by_whole_factors() -> None:
 
 
 def test_long_captions_stay_inside_their_cell() -> None:
-    one = contact_sheet([(Image.new("RGB", (64, 64)), "word " * 100)])
+    sheet = contact_sheet([(Image.new("RGB", (64, 64)), "word " * 100)])
     other = contact_sheet([(Image.new("RGB", (64, 64)), "")])
-    assert one.size == other.size
+    assert sheet.size == other.size

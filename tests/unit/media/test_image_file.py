@@ -21,7 +21,9 @@ def test_every_format_carries_the_parameters(suffix: str, tmp_path: Path) -> Non
 
 @pytest.mark.parametrize("prompt", ["a star", "<b>&amp;</b> ]]> \"'", "tab\tline\n\x07", "🟦", "\ufffe"])
 @pytest.mark.parametrize("suffix", SUFFIXES)
-def test_prompts_of_any_kind_and_of_full_length_come_back(suffix: str, prompt: str, tmp_path: Path) -> None:
+def test_prompts_of_any_script_and_of_full_length_are_read_back(
+    suffix: str, prompt: str, tmp_path: Path
+) -> None:
     full = (prompt * 2_000)[:2_000]
     parameters = {"prompt": full, "negative_prompt": full, "original_prompt": full}
     path = tmp_path / f"image{suffix}"
@@ -30,7 +32,7 @@ def test_prompts_of_any_kind_and_of_full_length_come_back(suffix: str, prompt: s
 
 
 @pytest.mark.parametrize("suffix", LOSSY)
-def test_lossy_formats_carry_them_as_xmp_and_as_exif(suffix: str, tmp_path: Path) -> None:
+def test_lossy_formats_carry_parameters_as_xmp_and_as_exif(suffix: str, tmp_path: Path) -> None:
     path = tmp_path / f"image{suffix}"
     save_image(IMAGE, path, PARAMETERS)
     with Image.open(path) as image:
@@ -41,7 +43,7 @@ def test_lossy_formats_carry_them_as_xmp_and_as_exif(suffix: str, tmp_path: Path
 
 
 @pytest.mark.parametrize("suffix", LOSSY)
-def test_either_of_the_two_is_enough(suffix: str, tmp_path: Path) -> None:
+def test_parameters_are_read_from_either_xmp_or_exif(suffix: str, tmp_path: Path) -> None:
     path, other = tmp_path / f"image{suffix}", tmp_path / f"other{suffix}"
     save_image(IMAGE, path, PARAMETERS)
     with Image.open(path) as image:
@@ -51,7 +53,7 @@ def test_either_of_the_two_is_enough(suffix: str, tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("suffix", SUFFIXES)
-def test_without_parameters_a_file_says_nothing_of_its_origin(suffix: str, tmp_path: Path) -> None:
+def test_a_file_without_parameters_has_no_metadata(suffix: str, tmp_path: Path) -> None:
     path = tmp_path / f"image{suffix}"
     save_image(IMAGE, path, {})
     assert read_parameters(path) == {}
@@ -59,7 +61,7 @@ def test_without_parameters_a_file_says_nothing_of_its_origin(suffix: str, tmp_p
     assert not any(sign in content for sign in (b"diffuserve", b"Exif", b"EXIF", b"XMP", b"xpacket"))
 
 
-def test_nothing_but_the_image_is_left_in_the_folder(tmp_path: Path) -> None:
+def test_no_partial_file_is_left(tmp_path: Path) -> None:
     save_image(Image.new("RGB", (8, 8)), tmp_path / "image.png", PARAMETERS)
     assert [path.name for path in tmp_path.iterdir()] == ["image.png"]
 
@@ -70,7 +72,7 @@ def test_an_image_of_another_origin_has_no_parameters(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("text", ["no JSON", "[1]", "7", ""])
-def test_text_that_says_something_else_is_no_parameters(text: str, tmp_path: Path) -> None:
+def test_other_text_in_a_file_is_not_parameters(text: str, tmp_path: Path) -> None:
     info = PngImagePlugin.PngInfo()
     info.add_itxt("diffuserve", text)
     IMAGE.save(tmp_path / "image.png", pnginfo=info)

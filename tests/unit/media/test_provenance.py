@@ -4,7 +4,7 @@ from diffuserve.version import __version__
 PARAMS = {"prompt": "a star", "seed": 7, "num_images": 3, "width": 64}
 
 
-def test_each_image_says_what_draws_it_alone() -> None:
+def test_each_image_has_the_parameters_that_generate_it_alone() -> None:
     assert provenance(PARAMS, 2, "tiny-flux", "ab12") == {
         "prompt": "a star",
         "seed": 9,
@@ -16,5 +16,5 @@ def test_each_image_says_what_draws_it_alone() -> None:
     }
 
 
-def test_a_hash_that_is_not_known_is_left_out() -> None:
+def test_an_unknown_hash_is_omitted() -> None:
     assert "model_hash" not in provenance(PARAMS, 0, "tiny-flux")

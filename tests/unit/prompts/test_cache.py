@@ -1,4 +1,4 @@
-"""One text for a prompt and a seed."""
+"""The cache of expanded prompts."""
 
 import asyncio
 from dataclasses import dataclass, field
@@ -11,7 +11,7 @@ from diffuserve.prompts.cache import CachedExpander, cache_key
 
 @dataclass
 class Writer:
-    """Counts its calls; holds them while `gate` is closed."""
+    """An expander that counts its calls, and blocks them while `gate` is not set."""
 
     identity: str = "writer"
     outcome: ExpansionOutcome = ExpansionOutcome.EXPANDED
@@ -41,22 +41,22 @@ async def test_the_same_prompt_and_seed_give_the_same_text(writer: Writer) -> No
     assert writer.calls == [("a cat", 1)]
 
 
-async def test_another_seed_or_prompt_is_asked_for(writer: Writer) -> None:
+async def test_another_seed_or_prompt_is_expanded_again(writer: Writer) -> None:
     cached = CachedExpander(writer)
     for prompt, seed in [("a cat", 1), ("a cat", 2), ("a dog", 1)]:
         await cached.expand(prompt, seed)
     assert len(writer.calls) == 3
 
 
-@pytest.mark.parametrize("outcome", [one for one in ExpansionOutcome if one is not ExpansionOutcome.EXPANDED])
-async def test_a_failure_is_not_kept(writer: Writer, outcome: ExpansionOutcome) -> None:
+@pytest.mark.parametrize("outcome", sorted(set(ExpansionOutcome) - {ExpansionOutcome.EXPANDED}))
+async def test_a_failure_is_not_cached(writer: Writer, outcome: ExpansionOutcome) -> None:
     cached, writer.outcome = CachedExpander(writer), outcome
     await cached.expand("a cat", 1)
     writer.outcome = ExpansionOutcome.EXPANDED
     assert (await cached.expand("a cat", 1)).outcome is ExpansionOutcome.EXPANDED
 
 
-async def test_calls_at_once_are_one_call(writer: Writer) -> None:
+async def test_concurrent_equal_calls_become_a_single_call(writer: Writer) -> None:
     cached = CachedExpander(writer)
     writer.gate.clear()
     waiting = [asyncio.create_task(cached.expand("a cat", 1)) for _ in range(10)]
@@ -67,7 +67,7 @@ async def test_calls_at_once_are_one_call(writer: Writer) -> None:
     assert len(set(texts)) == 1
 
 
-async def test_who_gives_up_does_not_take_the_text_from_others(writer: Writer) -> None:
+async def test_a_canceled_caller_does_not_cancel_the_others(writer: Writer) -> None:
     cached = CachedExpander(writer)
     writer.gate.clear()
     first, second = (asyncio.create_task(cached.expand("a cat", 1)) for _ in range(2))
@@ -79,14 +79,14 @@ async def test_who_gives_up_does_not_take_the_text_from_others(writer: Writer) -
     assert len(writer.calls) == 1
 
 
-async def test_the_texts_used_longest_ago_go_first(writer: Writer) -> None:
+async def test_the_least_recently_used_texts_are_evicted(writer: Writer) -> None:
     cached = CachedExpander(writer, max_entries=2)
     for prompt in ["a", "b", "a", "c", "a", "b"]:
         await cached.expand(prompt, 1)
     assert [prompt for prompt, _ in writer.calls] == ["a", "b", "c", "b"]
 
 
-async def test_closing_ends_what_is_under_way(writer: Writer) -> None:
+async def test_closing_cancels_pending_calls(writer: Writer) -> None:
     cached = CachedExpander(writer)
     writer.gate.clear()
     waiting = asyncio.create_task(cached.expand("a cat", 1))
@@ -97,7 +97,7 @@ async def test_closing_ends_what_is_under_way(writer: Writer) -> None:
         await waiting
 
 
-def test_keys_differ_wherever_the_question_does() -> None:
+def test_keys_of_different_arguments_differ() -> None:
     asked = [("m", "a", 1), ("m", "a", 2), ("m", "b", 1), ("n", "a", 1), ("m", 'a", 1', 1), ("ma", "", 1)]
-    assert len({cache_key(*one) for one in asked}) == len(asked)
+    assert len({cache_key(*arguments) for arguments in asked}) == len(asked)
     assert len(cache_key("m", "a", 1)) == 64

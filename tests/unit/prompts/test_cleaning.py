@@ -1,4 +1,4 @@
-"""What the model reads."""
+"""The normal form of prompts."""
 
 import unicodedata
 
@@ -8,8 +8,8 @@ from hypothesis import strategies as st
 
 from diffuserve.prompts.cleaning import clean
 
-# Seen, though Unicode counts them among the format characters: Arabic's and Kaithi's number signs and kin.
-SEEN = {
+# Visible format characters of Unicode: number signs and the like of Arabic, Syriac and Kaithi.
+VISIBLE = {
     *range(0x600, 0x606),
     *(0x6DD, 0x70F, 0x890, 0x891, 0x8E2, 0x110BD, 0x110CD),
 }
@@ -41,24 +41,24 @@ def test_a_prompt_is_cleaned(prompt: str, cleaned: str) -> None:
 
 
 @given(st.text() | st.text(ODD))
-def test_cleaning_what_is_clean_changes_nothing(prompt: str) -> None:
+def test_cleaning_is_idempotent(prompt: str) -> None:
     once = clean(prompt)
     assert clean(once) == once
 
 
 @given(st.text() | st.text(ODD))
-def test_what_is_clean_is_normal_text_of_single_spaces(prompt: str) -> None:
+def test_clean_text_is_normalized_and_has_single_spaces(prompt: str) -> None:
     cleaned = clean(prompt)
     assert unicodedata.is_normalized("NFKC", cleaned)
     assert cleaned == " ".join(cleaned.split())
     assert len(cleaned) <= 18 * len(prompt)
 
 
-def test_no_control_and_no_format_character_is_left() -> None:
+def test_control_and_format_characters_are_removed() -> None:
     every = [chr(code) for code in range(0x110000) if not 0xD800 <= code <= 0xDFFF]
-    unseen = [one for one in every if unicodedata.category(one) in ("Cc", "Cf") and ord(one) not in SEEN]
-    assert [one for one in unseen if clean(f"a{one}b") not in ("ab", "a b")] == []
-    assert all(clean(chr(one)) == chr(one) for one in SEEN)
+    unseen = [c for c in every if unicodedata.category(c) in ("Cc", "Cf") and ord(c) not in VISIBLE]
+    assert [c for c in unseen if clean(f"a{c}b") not in ("ab", "a b")] == []
+    assert all(clean(chr(code)) == chr(code) for code in VISIBLE)
 
 
 def test_letters_marks_and_signs_are_kept() -> None:
@@ -69,4 +69,4 @@ def test_letters_marks_and_signs_are_kept() -> None:
     ]
     invisible = {0x34F, 0x115F, 0x1160, 0x17B4, 0x17B5, 0x3164, 0xFFA0, *range(0x180B, 0x1810)}
     selectors = {*range(0xFE00, 0xFE10), *range(0xE0100, 0xE01F0)}
-    assert {ord(one) for one in gone} - invisible - selectors == set()
+    assert {ord(c) for c in gone} - invisible - selectors == set()

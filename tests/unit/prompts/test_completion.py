@@ -1,4 +1,4 @@
-"""From the body of a chat completion to a prompt."""
+"""The prompt in the body of a chat completion."""
 
 import json
 import time
@@ -42,7 +42,7 @@ def read(content: Any, **choice: Any) -> Expansion:
         ('"', '"'),
     ],
 )
-def test_the_prompt_is_what_the_model_wrote(content: str, prompt: str) -> None:
+def test_the_prompt_is_the_models_text_without_its_wrapping(content: str, prompt: str) -> None:
     assert read(content) == Expansion(prompt, EXPANDED)
 
 
@@ -66,13 +66,13 @@ def test_the_prompt_is_what_the_model_wrote(content: str, prompt: str) -> None:
         "<think>This is bad.</think>I can't help with that.",
     ],
 )
-def test_a_refusal_is_known(content: str) -> None:
+def test_refusals_are_recognized(content: str) -> None:
     expansion = read(content)
     assert (expansion.prompt, expansion.outcome) == ("a cat", REFUSED)
 
 
 @pytest.mark.parametrize("text", ["A sorry cat", "Icannot", "Iceland, as an island", "I-beams", "We can"])
-def test_images_are_no_refusals(text: str) -> None:
+def test_descriptions_of_images_are_not_refusals(text: str) -> None:
     assert not is_refusal(text)
 
 
@@ -80,7 +80,7 @@ def test_images_are_no_refusals(text: str) -> None:
     "choice",
     [{"finish_reason": "content_filter"}, {"message": {"refusal": "No.", "content": None}}],
 )
-def test_refusals_that_the_server_names_are_known(choice: dict[str, Any]) -> None:
+def test_refusals_reported_by_the_server_are_recognized(choice: dict[str, Any]) -> None:
     assert read("A cat", **choice).outcome is REFUSED
 
 
@@ -106,25 +106,25 @@ def test_refusals_that_the_server_names_are_known(choice: dict[str, Any]) -> Non
         b'{"choices": [{"message": {"content": NaN}}]}',
     ],
 )
-def test_what_is_no_answer_leaves_the_prompt_as_it_was(body: bytes) -> None:
+def test_an_invalid_response_leaves_the_prompt_unchanged(body: bytes) -> None:
     expansion = parse_completion("a cat", body)
     assert (expansion.prompt, expansion.outcome) == ("a cat", ERROR)
     assert expansion.message
 
 
-def test_a_long_answer_is_cut_at_a_word() -> None:
+def test_a_long_text_is_truncated_at_a_word() -> None:
     prompt = read("word " * 1_000).prompt
     assert len(prompt) == MAX_PROMPT_CHARACTERS - 1
     assert prompt.endswith(" word")
     assert len(read("x" * 5_000).prompt) == MAX_PROMPT_CHARACTERS
 
 
-def test_an_answer_that_ran_out_of_tokens_loses_its_last_word() -> None:
+def test_a_text_that_ran_out_of_tokens_loses_its_last_word() -> None:
     assert read("A cat on a so", finish_reason="length").prompt == "A cat on a"
 
 
 @given(st.text(min_size=1), st.sampled_from(["stop", "length", None]))
-def test_every_expanded_prompt_can_be_drawn(content: str, finish_reason: str | None) -> None:
+def test_every_expanded_prompt_is_a_valid_parameter(content: str, finish_reason: str | None) -> None:
     expansion = read(content.encode("utf-8", "ignore").decode(), finish_reason=finish_reason)
     GenerationParams(prompt=expansion.prompt)
 
@@ -133,12 +133,12 @@ def test_every_expanded_prompt_can_be_drawn(content: str, finish_reason: str | N
     "content",
     ["</think" * 30_000, "\u0301\u0316" * 40_000, "```" * 80_000, '"' * 200_000, " " * 200_000, "ﷺ" * 60_000],
 )
-def test_no_answer_takes_long(content: str) -> None:
+def test_parsing_takes_little_time_for_any_response(content: str) -> None:
     before = time.process_time()
     read(content)
     assert time.process_time() - before < 1
 
 
 @given(st.text())
-def test_unwrapping_takes_only_from_the_ends(text: str) -> None:
+def test_unwrapping_only_strips_the_ends(text: str) -> None:
     assert unwrap(text) in text

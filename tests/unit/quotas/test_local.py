@@ -1,4 +1,4 @@
-"""The arithmetic of quotas, with time in hand."""
+"""The arithmetic of quotas, with a clock that the test advances."""
 
 import math
 
@@ -35,16 +35,16 @@ async def take(quotas: LocalQuotas, rate: Rate, times: int, name: str = "ada") -
 @pytest.mark.parametrize(
     ("per_second", "burst"), [(100, 100), (1, 1), (2.5, 2), (0.5, 1), (0.3, 1), (1 / 3600, 1)]
 )
-async def test_a_burst_is_a_seconds_worth_and_one_at_least(
+async def test_a_burst_is_the_calls_of_a_second_and_at_least_1(
     quotas: LocalQuotas, per_second: float, burst: int
 ) -> None:
-    answers = await take(quotas, Rate(per_second), burst + 3)
-    assert [one.is_granted for one in answers] == [True] * burst + [False] * 3
-    assert [one.num_left for one in answers] == [*range(burst - 1, -1, -1), 0, 0, 0]
+    allowances = await take(quotas, Rate(per_second), burst + 3)
+    assert [allowance.is_granted for allowance in allowances] == [True] * burst + [False] * 3
+    assert [allowance.num_left for allowance in allowances] == [*range(burst - 1, -1, -1), 0, 0, 0]
 
 
 @pytest.mark.parametrize("per_second", [1_000, 100, 7, 2.5, 0.3, 1 / 3600])
-async def test_who_waits_as_long_as_is_said_is_let_in_and_no_earlier(
+async def test_a_call_is_granted_after_retry_after_and_no_earlier(
     quotas: LocalQuotas, clock: Clock, per_second: float
 ) -> None:
     rate = Rate(per_second)
@@ -56,28 +56,28 @@ async def test_who_waits_as_long_as_is_said_is_let_in_and_no_earlier(
     assert (await quotas.take("ada", rate)).is_granted
 
 
-async def test_asking_while_refused_costs_nothing(quotas: LocalQuotas, clock: Clock) -> None:
-    answers = await take(quotas, Rate(2), 50)
-    assert {one.retry_after for one in answers[2:]} == {0.5}
+async def test_refused_calls_are_not_counted(quotas: LocalQuotas, clock: Clock) -> None:
+    allowances = await take(quotas, Rate(2), 50)
+    assert {allowance.retry_after for allowance in allowances[2:]} == {0.5}
     clock.now += 1.0
-    assert [one.is_granted for one in await take(quotas, Rate(2), 3)] == [True, True, False]
+    assert [allowance.is_granted for allowance in await take(quotas, Rate(2), 3)] == [True, True, False]
 
 
-async def test_each_name_has_its_own(quotas: LocalQuotas) -> None:
+async def test_names_are_counted_separately(quotas: LocalQuotas) -> None:
     assert not (await take(quotas, Rate(1), 2))[-1].is_granted
     assert (await quotas.take("bob", Rate(1))).is_granted
 
 
-async def test_a_plan_that_grows_counts_at_once(quotas: LocalQuotas) -> None:
+async def test_a_higher_rate_applies_at_once(quotas: LocalQuotas) -> None:
     assert not (await take(quotas, Rate(1), 2))[-1].is_granted
-    assert (await quotas.take("ada", Rate(100))).num_left == 0, "what was owed is owed"
+    assert (await quotas.take("ada", Rate(100))).num_left == 0, "the debt remains"
 
 
 @given(
     per_second=st.floats(0.01, 1_000),
     pauses=st.lists(st.floats(0, 3), min_size=1, max_size=60),
 )
-async def test_no_one_gets_more_than_the_rate_and_a_burst(per_second: float, pauses: list[float]) -> None:
+async def test_no_caller_gets_more_than_the_rate_and_a_burst(per_second: float, pauses: list[float]) -> None:
     clock = Clock()
     quotas, rate, granted = LocalQuotas(clock), Rate(per_second), 0
     start = clock.now

@@ -1,4 +1,4 @@
-"""What is hidden from a list of words is read as people read it."""
+"""Folding: hidden spellings of a word become the word."""
 
 import time
 
@@ -41,29 +41,29 @@ EVIL = {
         ("nu\u00adde", "nude"),
     ],
 )
-def test_a_hidden_word_is_in_one_of_the_views(text: str, word: str) -> None:
+def test_a_hidden_word_is_in_some_reading(text: str, word: str) -> None:
     assert any(word in reading for reading in fold(f"the {text} thing").readings)
 
 
 @pytest.mark.parametrize("token", ["4k", "1360x768", "85mm", "80s", "1st", "2024"])
-def test_measures_are_left_alone(token: str) -> None:
+def test_measures_keep_their_digits(token: str) -> None:
     folded = fold(f"a lake, {token}, wide")
     assert folded.spelled == folded.plain == ("a", "lake", token, "wide")
 
 
-def test_letters_that_stand_alone_are_kept_as_a_run() -> None:
+def test_spaced_letters_form_a_run() -> None:
     assert fold("w h i t e  p a p e r").runs == ("whitepaper",)
     assert fold("1 2 3 4 5").runs == ()
 
 
 @given(st.text(max_size=200))
-def test_any_text_is_folded_and_folding_twice_changes_nothing(text: str) -> None:
+def test_folding_accepts_any_text_and_is_idempotent(text: str) -> None:
     folded = fold(text)
     assert fold(folded.text).plain == folded.plain
     assert fold_characters(fold_characters(text)) == fold_characters(text)
 
 
-def test_every_character_reaches_its_last_form() -> None:
+def test_every_character_reaches_its_final_form() -> None:
     once = [fold_characters(chr(code)) for code in range(0x3000)]
     assert [fold_characters(text) for text in once] == once
 

@@ -1,4 +1,4 @@
-"""What follows from an image: rules, frames, the blur."""
+"""Image rules, sampling of frames, and blurring."""
 
 from collections.abc import Mapping, Sequence
 
@@ -45,27 +45,30 @@ class _Seen:
 
 
 @given(st.floats(0, 1), st.floats(0, 1))
-def test_a_rule_holds_from_its_threshold_on(score: float, threshold: float) -> None:
+def test_a_rule_applies_from_its_threshold_on(score: float, threshold: float) -> None:
     rules = {"nsfw": ImageRule(threshold, Action.BLOCK)}
     verdict = ScoredImageFilter(_Scores({"nsfw": score, "gore": 1.0}), rules).check(IMAGE)
     assert verdict.action is (Action.BLOCK if score >= threshold else Action.ALLOW)
 
 
-def test_the_strictest_rule_decides_and_all_are_on_record() -> None:
+def test_the_strictest_rule_decides_and_all_are_recorded() -> None:
     rules = parse_rules(
         {"nsfw": {"threshold": 0.1, "action": "allow"}, "gore": {"threshold": 0.5, "action": "blur"}}, LABELS
     )
     verdict = ScoredImageFilter(_Scores({"nsfw": 0.12345, "gore": 0.75}), rules).check(IMAGE)
     assert (verdict.action, verdict.category) == (Action.BLUR, "gore")
-    assert [(one.category, one.score) for one in verdict.findings] == [("nsfw", 0.1235), ("gore", 0.75)]
+    assert [(finding.category, finding.score) for finding in verdict.findings] == [
+        ("nsfw", 0.1235),
+        ("gore", 0.75),
+    ]
 
 
-def test_the_filter_says_what_it_is() -> None:
+def test_the_filter_has_the_scorers_name_version_and_thresholds() -> None:
     info = ScoredImageFilter(_Scores({}), {"nsfw": ImageRule(0.25, Action.BLUR)}).info
     assert info == FilterInfo("scores", "1", {"nsfw": 0.25})
 
 
-def test_what_is_no_number_passes_nothing() -> None:
+def test_a_score_that_is_not_finite_raises_an_error() -> None:
     image_filter = ScoredImageFilter(_Scores({"nsfw": float("nan")}), {"nsfw": ImageRule(0.5, Action.BLOCK)})
     with pytest.raises(ValueError, match="not finite"):
         image_filter.check(IMAGE)
@@ -85,7 +88,7 @@ def test_what_is_no_number_passes_nothing() -> None:
         ({"nsfw": {"threshold": 0.5, "action": "flag"}}, "must be allow, blur or block"),
     ],
 )
-def test_a_wrong_rule_is_refused_with_what_would_do(rules: Mapping[str, object], said: str) -> None:
+def test_an_invalid_rule_is_refused_with_the_remedy(rules: Mapping[str, object], said: str) -> None:
     with pytest.raises(InvalidParams, match="image_rules") as refused:
         parse_rules(rules, LABELS)
     assert said in str(refused.value)
@@ -95,15 +98,15 @@ def test_a_wrong_rule_is_refused_with_what_would_do(rules: Mapping[str, object],
     ("num_frames", "seen"),
     [(1, [1]), (3, [1, 2, 3]), (8, [1, 2, 3, 4, 5, 6, 7, 8]), (15, [1, 3, 5, 7, 9, 11, 13, 15])],
 )
-def test_of_a_video_some_frames_are_looked_at(num_frames: int, seen: Sequence[int]) -> None:
+def test_a_video_is_checked_by_evenly_spaced_frames(num_frames: int, seen: Sequence[int]) -> None:
     frames = [Image.new("RGB", (width, 1)) for width in range(1, num_frames + 1)]
     verdict = check_frames(_Seen(), frames)
-    assert [int(one.category) for one in verdict.findings] == seen
+    assert [int(finding.category) for finding in verdict.findings] == seen
     assert len(seen) <= MAX_FRAMES
 
 
 @pytest.mark.parametrize("size", [(64, 64), (1024, 768), (16, 2048), (16, 16), (1, 1)])
-def test_a_blurred_image_keeps_its_size_and_nothing_that_could_be_recognised(size: tuple[int, int]) -> None:
+def test_a_blurred_image_keeps_its_size_and_no_detail(size: tuple[int, int]) -> None:
     noise = Image.effect_noise(size, 120).convert("RGB")
     found = blur(noise)
     assert found.size == size
@@ -113,8 +116,8 @@ def test_a_blurred_image_keeps_its_size_and_nothing_that_could_be_recognised(siz
         assert steps < 0.25 * np.abs(np.diff(np.asarray(noise, dtype=float), axis=1)).mean()
 
 
-def test_images_that_differ_only_in_detail_blur_to_the_same() -> None:
-    """What is gone is gone: nobody can work backwards from the blurred one."""
+def test_images_that_differ_only_in_detail_blur_to_the_same_image() -> None:
+    """The original cannot be reconstructed from the blurred image."""
     first = np.zeros((120, 120, 3), dtype=np.uint8)
     second = first.copy()
     first[::2, ::2] = second[1::2, 1::2] = 200

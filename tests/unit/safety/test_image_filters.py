@@ -58,7 +58,7 @@ def test_scores_are_those_of_the_package_itself() -> None:
 
 
 @pytest.mark.parametrize("mode", ["L", "RGBA", "P"])
-def test_any_mode_of_image_is_looked_at(mode: str) -> None:
+def test_images_of_any_mode_are_scored(mode: str) -> None:
     assert 0 <= OpenNsfw().scores(NOISE.convert(mode))["nsfw"] <= 1
 
 
@@ -68,12 +68,12 @@ def test_the_session_starts_no_threads_that_spin() -> None:
     assert options.get_session_config_entry("session.intra_op.allow_spinning") == "0"
 
 
-def test_none_is_no_filter() -> None:
+def test_the_name_none_opens_no_filter() -> None:
     assert open_image_filter("none") is None
 
 
 @pytest.mark.parametrize("name", ["", "opennsfw2", "module:Class", "None"])
-def test_an_unknown_name_is_refused_with_those_that_would_do(name: str) -> None:
+def test_an_unknown_name_is_refused_with_the_known_names(name: str) -> None:
     for refuse in (open_image_filter, check_image_filter_name):
         _refused(partial(refuse, name), "image_filter", "opennsfw, nudenet, transformers:/folder")
 
@@ -85,7 +85,7 @@ def test_a_missing_package_is_named_with_the_remedy(monkeypatch: pytest.MonkeyPa
     _refused(lambda: open_image_filter("opennsfw"), "image_filter", "pip install 'diffuserve[engine]'")
 
 
-def test_any_classifier_in_a_folder_is_a_filter(classifier: Path) -> None:
+def test_a_transformers_classifier_in_a_folder_is_a_filter(classifier: Path) -> None:
     rules = {"nsfw": {"threshold": 0.0, "action": "blur"}}
     image_filter = open_image_filter(f"transformers:{classifier}", rules)
     assert image_filter is not None
@@ -95,7 +95,7 @@ def test_any_classifier_in_a_folder_is_a_filter(classifier: Path) -> None:
     assert 0 < verdict.findings[0].score < 1
 
 
-def test_a_classifier_of_others_needs_rules(classifier: Path) -> None:
+def test_a_transformers_classifier_needs_rules(classifier: Path) -> None:
     _refused(lambda: open_image_filter(f"transformers:{classifier}"), "image_rules", "labels: normal, nsfw")
 
 
@@ -106,7 +106,7 @@ def test_a_folder_without_safetensors_is_refused(tmp_path: Path) -> None:
     )
 
 
-def test_a_folder_that_is_no_classifier_is_refused(tmp_path: Path) -> None:
+def test_a_folder_without_a_classifier_is_refused(tmp_path: Path) -> None:
     (tmp_path / "model.safetensors").write_bytes(b"")
     _refused(
         lambda: open_image_filter(f"transformers:{tmp_path}"), "image_filter", "is not an image classifier"
@@ -114,7 +114,7 @@ def test_a_folder_that_is_no_classifier_is_refused(tmp_path: Path) -> None:
 
 
 @pytest.mark.skipif(find_spec("nudenet") is None, reason="needs pip install 'diffuserve[nudenet]'")
-def test_nudenet_looks_for_what_shows() -> None:
+def test_nudenet_scores_its_labels_and_blocks_exposed_parts() -> None:
     image_filter = open_image_filter("nudenet")
     assert image_filter is not None
     assert "FEMALE_GENITALIA_EXPOSED" in image_filter.info.thresholds

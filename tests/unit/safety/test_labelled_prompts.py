@@ -1,4 +1,4 @@
-"""The shipped filter on the labelled prompts; the documents say what was measured."""
+"""The shipped filter on the labelled prompts, as documented."""
 
 import importlib
 import json
@@ -18,7 +18,7 @@ PAGE = (ROOT / "docs/reference/safety.md").read_text(encoding="utf-8")
 
 @pytest.fixture(autouse=True)
 def at_the_root(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Training is no part of the package, so it is found from the root alone."""
+    """Import `training` from the repository's root, since it is not part of the package."""
     monkeypatch.syspath_prepend(str(ROOT))
 
 
@@ -30,10 +30,10 @@ def held_out_half() -> Any:
     return importlib.import_module("training.prompt_filter.labelled").HELD_OUT
 
 
-def test_there_are_enough_prompts_and_none_held_out_stands_elsewhere() -> None:
+def test_there_are_enough_prompts_and_held_out_ones_are_in_no_other_set() -> None:
     prompts, half = evaluate().labelled_prompts(), held_out_half()
-    held_out = {fold(one.prompt).spelled for one in prompts if one.half == half}
-    others = {fold(one.prompt).spelled for one in prompts if one.half != half}
+    held_out = {fold(item.prompt).spelled for item in prompts if item.half == half}
+    others = {fold(item.prompt).spelled for item in prompts if item.half != half}
     assert len(held_out) > 100
     assert len(others) > 400
     assert not held_out & others
@@ -47,7 +47,7 @@ def test_what_was_measured_still_holds() -> None:
         assert now == measured["both"], f"{half}: run python -m training.prompt_filter.evaluate"
 
 
-def test_no_part_falls_below_its_floor() -> None:
+def test_no_set_falls_below_its_minimum() -> None:
     for half, measured in RESULTS["halves"].items():
         both = measured["both"]
         assert both["categories"]["sexual_minors"]["share"] == 1.0
@@ -68,12 +68,12 @@ def test_the_page_has_the_default_thresholds() -> None:
         assert f"| `{category.name}` | `{category.action}` | {category.threshold} |" in PAGE
 
 
-def test_nothing_measured_is_trained_on() -> None:
+def test_training_excludes_the_labelled_prompts() -> None:
     corpus = importlib.import_module("training.prompt_filter.corpus")
     train = importlib.import_module("training.prompt_filter.train")
     examples = corpus.Corpus(load_policy()).draw_many(300, 100, seed=train.SEED)
-    measured = {fold(one.prompt).spelled for one in evaluate().labelled_prompts()}
-    kept = {fold(one.prompt).spelled for one in train.without_measured(examples)}
+    measured = {fold(item.prompt).spelled for item in evaluate().labelled_prompts()}
+    kept = {fold(item.prompt).spelled for item in train.without_measured(examples)}
     assert not kept & measured
 
 

@@ -54,14 +54,16 @@ def test_scores_are_those_of_the_model_computed_in_numpy(
     words: list[str], model: BagOfWords, classifier: OnnxTextClassifier
 ) -> None:
     found = scores(classifier, " ".join(words))
-    one = dict(zip(LABELS, sigmoid(model.logits(tokens(words))), strict=True))
+    expected = dict(zip(LABELS, sigmoid(model.logits(tokens(words))), strict=True))
     assert set(found) == set(NAMES)
-    assert found["sexual"] == pytest.approx(one["sexual"], abs=1e-6)
-    assert found["sexual_minors"] == pytest.approx(one["sexual/minors"], abs=1e-6)
-    assert found["violence"] == pytest.approx(max(one["violence"], one["violence/graphic"]), abs=1e-6)
+    assert found["sexual"] == pytest.approx(expected["sexual"], abs=1e-6)
+    assert found["sexual_minors"] == pytest.approx(expected["sexual/minors"], abs=1e-6)
+    assert found["violence"] == pytest.approx(
+        max(expected["violence"], expected["violence/graphic"]), abs=1e-6
+    )
 
 
-def test_one_label_among_many_is_a_softmax(tmp_path: Path) -> None:
+def test_scores_of_a_single_label_model_are_a_softmax(tmp_path: Path) -> None:
     model = write_onnx_classifier(tmp_path, ["OK", "S", "H"], problem="single_label_classification")
     powers = np.exp(model.logits(tokens(["a", "gun"])).astype(np.float64))
     found = scores(OnnxTextClassifier(tmp_path), "a gun")
@@ -81,7 +83,7 @@ def test_labels_can_be_given_other_categories(tmp_path: Path) -> None:
         OnnxTextClassifier(tmp_path, {"H": "hate"})
 
 
-def test_the_folder_can_say_itself_which_category_a_label_is(tmp_path: Path) -> None:
+def test_the_folder_can_map_labels_to_categories(tmp_path: Path) -> None:
     write_onnx_classifier(tmp_path, ["OK", "S"])
     (tmp_path / "diffuserve.json").write_text('{"labels": {"S": "sexual"}}')
     assert OnnxTextClassifier(tmp_path).categories == {"OK", "sexual"}
@@ -93,7 +95,7 @@ def test_the_folder_can_say_itself_which_category_a_label_is(tmp_path: Path) -> 
 
 @settings(max_examples=30)
 @given(words=PROMPTS)
-def test_of_a_long_prompt_every_part_is_read(
+def test_every_part_of_a_long_prompt_is_scored(
     words: list[str], tmp_path_factory: pytest.TempPathFactory
 ) -> None:
     folder = tmp_path_factory.mktemp("short")
@@ -106,7 +108,7 @@ def test_of_a_long_prompt_every_part_is_read(
     assert found["hate"] == pytest.approx(largest, abs=1e-6)
 
 
-def test_a_model_may_ask_for_token_types_and_for_no_mask(tmp_path: Path) -> None:
+def test_a_model_may_have_token_types_and_no_mask_as_inputs(tmp_path: Path) -> None:
     inputs = ("input_ids", "attention_mask", "token_type_ids")
     write_onnx_classifier(tmp_path, ["hate"], inputs=inputs)
     assert scores(OnnxTextClassifier(tmp_path), "a cat")["hate"] > 0
@@ -118,7 +120,7 @@ async def test_prompts_may_be_scored_at_the_same_time(classifier: OnnxTextClassi
     assert together == [await classifier.scores(prompt) for prompt in prompts]
 
 
-async def test_nan_passes_no_prompt(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_nan_score_raises_an_error(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     write_onnx_classifier(tmp_path, ["hate"])
     classifier = OnnxTextClassifier(tmp_path)
     monkeypatch.setattr(classifier, "_run", lambda _window: np.array([np.nan]))
@@ -126,19 +128,19 @@ async def test_nan_passes_no_prompt(tmp_path: Path, monkeypatch: pytest.MonkeyPa
         await classifier.scores("a cat")
 
 
-def test_the_version_tells_one_model_from_another(folder: Path, model: BagOfWords, tmp_path: Path) -> None:
+def test_the_version_differs_between_models(folder: Path, model: BagOfWords, tmp_path: Path) -> None:
     same, other = tmp_path / folder.name, tmp_path / "other" / folder.name
     write_onnx_classifier(same, LABELS)
     write_onnx_classifier(other, LABELS, seed=1)
-    one, two, three = (OnnxTextClassifier(path).info for path in (folder, same, other))
-    assert one == two
-    assert one.version != three.version
-    assert one.version.startswith(f"{folder.name}+")
+    first, second, third = (OnnxTextClassifier(path).info for path in (folder, same, other))
+    assert first == second
+    assert first.version != third.version
+    assert first.version.startswith(f"{folder.name}+")
 
 
 @pytest.mark.parametrize("name", ["config.json", "model.onnx", "tokenizer.json"])
 @pytest.mark.parametrize("content", [None, b"", b"\x80\x04K\x01."])
-def test_a_folder_of_another_kind_is_refused(name: str, content: bytes | None, tmp_path: Path) -> None:
+def test_an_invalid_folder_is_refused(name: str, content: bytes | None, tmp_path: Path) -> None:
     write_onnx_classifier(tmp_path, ["hate"])
     (tmp_path / name).unlink()
     if content is not None:
@@ -157,7 +159,7 @@ def test_a_folder_of_another_kind_is_refused(name: str, content: bytes | None, t
         ({"id2label": {"0": "hate", "1": "hate"}}, "different"),
     ],
 )
-def test_a_config_that_gives_no_scores_is_refused(
+def test_a_config_without_scores_in_0_to_1_is_refused(
     changed: dict[str, Any], message: str, tmp_path: Path
 ) -> None:
     write_onnx_classifier(tmp_path, ["hate"])
@@ -167,7 +169,7 @@ def test_a_config_that_gives_no_scores_is_refused(
         OnnxTextClassifier(tmp_path)
 
 
-async def test_a_model_with_another_number_of_labels_passes_no_prompt(tmp_path: Path) -> None:
+async def test_a_model_with_another_number_of_logits_raises_an_error(tmp_path: Path) -> None:
     write_onnx_classifier(tmp_path, ["hate"])
     config = json.loads((tmp_path / "config.json").read_text())
     config["id2label"] = {"0": "hate", "1": "violence"}
@@ -176,13 +178,13 @@ async def test_a_model_with_another_number_of_labels_passes_no_prompt(tmp_path: 
         await OnnxTextClassifier(tmp_path).scores("a cat")
 
 
-def test_inputs_that_nobody_can_give_are_refused(tmp_path: Path) -> None:
+def test_unknown_inputs_are_refused(tmp_path: Path) -> None:
     write_onnx_classifier(tmp_path, ["hate"], inputs=["input_ids", "attention_mask", "pixel_values"])
     with pytest.raises(InvalidModel, match="pixel_values"):
         OnnxTextClassifier(tmp_path)
 
 
-def test_without_the_extra_the_error_says_what_to_install(
+def test_without_the_extra_the_error_names_what_to_install(
     folder: Path, model: BagOfWords, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setitem(sys.modules, "onnxruntime", None)
@@ -190,6 +192,6 @@ def test_without_the_extra_the_error_says_what_to_install(
         OnnxTextClassifier(folder)
 
 
-def test_it_needs_no_torch() -> None:
+def test_the_classifier_does_not_import_torch() -> None:
     code = "import sys; sys.modules['torch'] = None; import diffuserve.safety.onnx_text"
     assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0

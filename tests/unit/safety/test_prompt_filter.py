@@ -1,4 +1,4 @@
-"""Rules and scores together; what happens when nothing can be scored."""
+"""The prompt filter: rules and scores together, and an unavailable classifier."""
 
 import random
 import time
@@ -18,7 +18,7 @@ RULES = PolicyFilter(POLICY)
 BOTH = PolicyFilter(POLICY, EmbeddedClassifier.load())
 
 
-# Of the shipped weights; they change with every training.
+# Scores of the shipped weights; they change with every training.
 GOLDEN = {
     "sexual_minors": 0.0004,
     "sexual": 0.0007,
@@ -30,7 +30,7 @@ GOLDEN = {
 
 
 class FakeClassifier:
-    """A double: gives the scores it was made with, or fails as if it could not be reached."""
+    """Gives fixed scores, or fails as if it could not be reached."""
 
     info = FilterInfo("fake", "1")
 
@@ -63,26 +63,26 @@ async def test_harmless_prompts_pass(prompt: str) -> None:
 @pytest.mark.parametrize(
     "hidden", ["nude", "nudes", "n u d e", "nuuuude", "n*de", "nud3", "NU\u200bDE", "(nude:1.3)"]
 )
-async def test_rules_find_a_word_however_it_is_written(hidden: str) -> None:
+async def test_rules_find_a_word_in_every_spelling(hidden: str) -> None:
     verdict = await RULES.check(f"a woman, {hidden}, by a lake")
     assert (verdict.action, verdict.category) == (Action.BLOCK, "sexual")
     assert "'nude" in verdict.findings[0].detail
 
 
-async def test_minors_with_sexual_words_are_refused_in_any_order_and_for_any_tenant() -> None:
+async def test_minors_with_sexual_words_are_blocked_in_any_order_and_for_any_tenant() -> None:
     open_policy = parse_policy("extends: default\ntenants: {open: {sexual: {action: allow}}}")
-    one = PolicyFilter(open_policy, FakeClassifier({MINORS: 0.0}))
+    prompt_filter = PolicyFilter(open_policy, FakeClassifier({MINORS: 0.0}))
     chance = random.Random(1)
     for _ in range(60):
         words = [chance.choice(POLICY.lists[name].terms) for name in ("minors", "explicit")]
         chance.shuffle(words)
-        verdict = await one.check(f"{words[0]} in an image with {words[1]}", "open")
+        verdict = await prompt_filter.check(f"{words[0]} in an image with {words[1]}", "open")
         assert verdict.action is Action.BLOCK
         assert verdict.category == MINORS
 
 
 @pytest.mark.parametrize("word", ["job", "image", "order", "cat", "xq"])
-async def test_a_number_beside_a_word_means_nothing(word: str) -> None:
+async def test_a_number_beside_a_word_is_no_finding(word: str) -> None:
     found = [number for number in range(0, 2_000, 11) if (await BOTH.check(f"{word} {number}")).findings]
     assert len(found) <= 2, found
 
@@ -103,52 +103,54 @@ categories:
         ("storm over the town, a red kite", Action.BLOCK),
         (f"a kite {FAR} a storm", Action.ALLOW),
         (f"a kite {FAR} a storm with a kite in it", Action.BLOCK),
-        (f"a kite {FAR} a s t o r m", Action.BLOCK),  # where letters that stand alone belong is not known
+        (f"a kite {FAR} a s t o r m", Action.BLOCK),  # the place of spaced letters is unknown
         ("a kite", Action.ALLOW),
     ],
 )
-async def test_a_combination_holds_for_words_that_are_near_each_other(prompt: str, action: Action) -> None:
+async def test_a_combination_matches_words_near_each_other(prompt: str, action: Action) -> None:
     assert (await PolicyFilter(parse_policy(PAIRS)).check(prompt)).action is action
 
 
-async def test_minors_with_sexual_words_are_refused_however_far_apart() -> None:
+async def test_minors_with_sexual_words_are_blocked_at_any_distance() -> None:
     minor, explicit = (POLICY.lists[name].terms[0] for name in ("minors", "explicit"))
     assert (await RULES.check(f"{minor} {FAR * 3} {explicit}")).category == MINORS
 
 
-async def test_a_tenant_gets_its_own_actions() -> None:
+async def test_a_tenants_own_actions_apply() -> None:
     policy = parse_policy("extends: default\ntenants: {acme: {violence: {action: allow}}}")
-    one = PolicyFilter(policy)
-    assert (await one.check("a severed head", "acme")).findings == ()
-    assert (await one.check("a severed head")).action is Action.BLOCK
+    prompt_filter = PolicyFilter(policy)
+    assert (await prompt_filter.check("a severed head", "acme")).findings == ()
+    assert (await prompt_filter.check("a severed head")).action is Action.BLOCK
 
 
-async def test_rules_come_before_scores_and_scores_count_from_the_threshold_on() -> None:
-    one = PolicyFilter(POLICY, FakeClassifier({"sexual": 0.6, "violence": 0.59}))
-    verdict = await one.check("a severed head")
+async def test_findings_of_rules_precede_those_of_scores_from_the_threshold_on() -> None:
+    prompt_filter = PolicyFilter(POLICY, FakeClassifier({"sexual": 0.6, "violence": 0.59}))
+    verdict = await prompt_filter.check("a severed head")
     assert [(found.category, found.source, found.score) for found in verdict.findings] == [
         ("violence", "combination", 1.0),
         ("sexual", "fake", 0.6),
     ]
 
 
-async def test_an_unreachable_classifier_lets_nothing_through_unjudged() -> None:
-    one = PolicyFilter(POLICY, FakeClassifier())
+async def test_an_unavailable_classifier_raises_an_error_unless_the_rules_block() -> None:
+    prompt_filter = PolicyFilter(POLICY, FakeClassifier())
     with pytest.raises(ModerationUnavailable):
-        await one.check("a red fox")
-    assert (await one.check("a severed head")).action is Action.BLOCK
+        await prompt_filter.check("a red fox")
+    assert (await prompt_filter.check("a severed head")).action is Action.BLOCK
 
 
-async def test_an_open_filter_flags_what_only_the_rules_judged() -> None:
+async def test_an_open_filter_flags_prompts_checked_by_rules_alone() -> None:
     verdict = await PolicyFilter(POLICY, FakeClassifier(), is_open_when_down=True).check("a red fox")
     assert (verdict.action, verdict.category) == (Action.FLAG, UNJUDGED)
 
 
-async def test_the_filter_says_which_it_is_and_closes_its_classifier() -> None:
+async def test_the_filter_has_a_version_and_closes_its_classifier() -> None:
     classifier = FakeClassifier()
-    one = PolicyFilter(POLICY, classifier)
-    assert one.info == FilterInfo("policy", f"default {POLICY.revision} + fake 1", POLICY.thresholds)
-    await one.close()
+    prompt_filter = PolicyFilter(POLICY, classifier)
+    assert prompt_filter.info == FilterInfo(
+        "policy", f"default {POLICY.revision} + fake 1", POLICY.thresholds
+    )
+    await prompt_filter.close()
     assert classifier.is_closed
 
 
@@ -157,23 +159,23 @@ def test_scores_are_the_same_in_every_process() -> None:
     assert scores == pytest.approx(GOLDEN, abs=1e-3)
 
 
-def test_a_long_text_hides_nothing() -> None:
+def test_unsafe_words_within_a_long_text_are_scored() -> None:
     classifier = EmbeddedClassifier.load()
     filling = "a red fox sleeping in fresh snow, soft morning light, "
     assert classifier.score(filling * 15 + "a gory dismembered corpse " + filling * 15)["violence"] > 0.6
 
 
-def test_the_classifier_says_what_spoke_for_its_score() -> None:
+def test_the_classifier_explains_its_score_by_words() -> None:
     assert "'gory'" in EmbeddedClassifier.load().explain("a gory scene by a lake", ["violence"])["violence"]
 
 
 @pytest.mark.parametrize("prompt", ["", "  ", "!!!", "\u200b", "漢字"])
-def test_prompts_without_words_have_scores_too(prompt: str) -> None:
+def test_prompts_without_words_have_scores(prompt: str) -> None:
     assert all(0 <= score <= 1 for score in EmbeddedClassifier.load().score(prompt).values())
 
 
 @pytest.mark.parametrize("name", ["none.safetensors", "text.safetensors"])
-def test_weights_that_are_none_are_refused(name: str, tmp_path: Path) -> None:
+def test_invalid_weights_are_refused(name: str, tmp_path: Path) -> None:
     (tmp_path / "text.safetensors").write_text("no weights")
     with pytest.raises(InvalidModel, match="no prompt classifier"):
         EmbeddedClassifier.load(tmp_path / name)

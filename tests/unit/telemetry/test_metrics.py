@@ -17,7 +17,7 @@ def test_apps_do_not_share_counters() -> None:
     assert counted not in lines(second)
 
 
-def test_bands_and_states_that_are_empty_are_zero() -> None:
+def test_empty_bands_and_states_are_zero() -> None:
     metrics = ControlMetrics()
     metrics.set_queue([(Band.BATCH, 2, 3.0), (Band.BATCH, 1, 0.5)])
     metrics.set_workers({WorkerState.READY: 2})
@@ -36,7 +36,7 @@ def test_every_metric_has_the_prefix() -> None:
     assert {family.name.split("_")[0] for family in ControlMetrics().registry.collect()} == {"diffusion"}
 
 
-def test_what_the_bus_dropped_is_counted_from_one_reading_to_the_next() -> None:
+def test_the_bus_counter_grows_by_the_difference_of_readings() -> None:
     metrics = ControlMetrics()
     metrics.set_bus(True, 3)
     assert "diffusion_event_bus_connected 1.0" in lines(metrics)
