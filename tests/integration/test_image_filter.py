@@ -36,10 +36,10 @@ async def draw(plane: Plane, status: JobStatus) -> tuple[Job, list[str]]:
     job = await plane.submit(model="tiny-flux", input=STAR, num_previews=2)
     with plane.bus.subscribe(job_topic(job.id)) as news:
         job = await until(plane, job, status)
-        heard = []
+        message_types = []
         while (message := await news.get(0.1)) is not None:
-            heard.append(str(message["type"]))
-    return job, heard
+            message_types.append(str(message["type"]))
+    return job, message_types
 
 
 def stored(plane: Plane) -> list[Path]:
@@ -49,7 +49,7 @@ def stored(plane: Plane) -> list[Path]:
 async def test_a_blocked_image_gets_no_file_and_no_url(plane: Plane, start: Start) -> None:
     """INV-7."""
     agent = start(**REAL, images=ImageOptions(image_rules=rules("block")))
-    job, heard = await draw(plane, JobStatus.FAILED)
+    job, message_types = await draw(plane, JobStatus.FAILED)
     assert job.error is not None
     assert (job.error.code, job.error.retryable) == ("output_blocked", False)
     assert "'nsfw'" in job.error.message
@@ -61,7 +61,7 @@ async def test_a_blocked_image_gets_no_file_and_no_url(plane: Plane, start: Star
     assert job.attempt == 1, "another try would end the same"
     assert job.result is None
     assert stored(plane) == []
-    assert "preview" not in heard
+    assert "preview" not in message_types
     async with httpx.AsyncClient(base_url=plane.url) as http:
         assert (await http.get(f"/v1/jobs/{job.id}")).json()["result"] is None
         assert (await http.get(f"/v1/jobs/{job.id}/artifacts/0.png")).status_code >= 400
@@ -73,12 +73,12 @@ async def test_a_blocked_image_gets_no_file_and_no_url(plane: Plane, start: Star
 
 async def test_only_the_blurred_image_is_published(plane: Plane, start: Start) -> None:
     start(**REAL, images=ImageOptions(image_rules=rules("blur")))
-    job, heard = await draw(plane, JobStatus.SUCCEEDED)
+    job, message_types = await draw(plane, JobStatus.SUCCEEDED)
     assert job.result is not None
     assert job.result.warnings == ("image 0 was blurred by the image filter (category 'nsfw')",)
     assert job.result.safety["image"]["filter"]["name"] == "opennsfw"
     assert [verdict["action"] for verdict in job.result.safety["image"]["verdicts"]] == ["blur"]
-    assert heard.count("preview") == 2
+    assert message_types.count("preview") == 2
     for path in stored(plane):
         with Image.open(path) as image:
             levels = np.asarray(image.convert("RGB"), dtype=float)
@@ -87,12 +87,12 @@ async def test_only_the_blurred_image_is_published(plane: Plane, start: Start) -
 
 async def test_harmless_images_pass_the_default_filter_and_are_recorded(plane: Plane, start: Start) -> None:
     start(**REAL)
-    job, heard = await draw(plane, JobStatus.SUCCEEDED)
+    job, message_types = await draw(plane, JobStatus.SUCCEEDED)
     assert job.result is not None
     assert job.result.warnings == ()
     assert job.result.safety["image"]["filter"]["thresholds"] == {"nsfw": 0.8}
     assert job.result.safety["image"]["verdicts"] == [{"action": "allow", "findings": []}]
-    assert heard.count("preview") == 2
+    assert message_types.count("preview") == 2
     metadata = [read_parameters(path) for path in sorted(stored(plane))]
     assert [(carried["prompt"], carried["seed"], len(carried["model_hash"])) for carried in metadata] == [
         (PROMPT, 7, 64),
