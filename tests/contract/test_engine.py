@@ -1,4 +1,4 @@
-"""What the engine promises, whatever the family: run on FLUX and on a family that is nothing like it."""
+"""The engine's contract, run on FLUX and on a pipeline that is nothing like it."""
 
 import asyncio
 import threading
@@ -52,7 +52,7 @@ def assert_same(left: Image.Image, right: Image.Image) -> None:
     assert psnr(left, right) >= 50
 
 
-def test_results_come_in_order_with_the_images_that_were_asked_for(engine: Engine) -> None:
+def test_results_come_in_order_with_the_requested_images(engine: Engine) -> None:
     results = engine.generate(MIXED)
     assert [result.params.prompt for result in results] == [params.prompt for params in MIXED]
     assert [result.seed for result in results] == [1, 2, 3, 4]
@@ -70,7 +70,7 @@ def test_the_same_seed_gives_the_same_image_and_another_seed_another(engine: Eng
     assert psnr(image, images(engine, other)[0]) < 40 or engine.spec.family == "fake"
 
 
-def test_image_i_of_a_request_is_drawn_with_seed_plus_i(engine: Engine) -> None:
+def test_image_i_of_a_request_is_generated_with_seed_plus_i(engine: Engine) -> None:
     both = GenerationParams(prompt="a star", width=64, height=64, num_inference_steps=2, seed=7, num_images=2)
     second = GenerationParams(prompt="a star", width=64, height=64, num_inference_steps=2, seed=8)
     assert_same(images(engine, both)[1], images(engine, second)[0])
@@ -103,7 +103,7 @@ def test_an_engine_with_nothing_to_do_returns_an_empty_list(engine: Engine) -> N
     assert engine.step() == []
 
 
-def test_a_request_joins_while_another_is_under_way(engine: Engine) -> None:
+def test_a_request_joins_while_another_is_running(engine: Engine) -> None:
     first = engine.add(GenerationParams(prompt="a ring", width=64, height=64, num_inference_steps=6, seed=1))
     engine.step()
     second = engine.add(GenerationParams(prompt="a star", width=64, height=64, num_inference_steps=2, seed=1))
@@ -152,7 +152,7 @@ def test_bad_input_is_refused_before_any_work(engine: Engine) -> None:
     assert engine.step() == []
 
 
-def test_previews_come_only_to_those_who_ask(engine: Engine) -> None:
+def test_only_requests_with_previews_get_them(engine: Engine) -> None:
     asking = engine.add(MIXED[2], preview=True)
     silent = engine.add(MIXED[3])
     outputs = drain(engine)
@@ -192,7 +192,7 @@ async def test_cancelling_the_task_aborts_the_request(engine: Engine) -> None:
     assert (await engine.submit(MIXED[0])).seed == 1
 
 
-async def test_closing_fails_what_is_unfinished(engine: Engine) -> None:
+async def test_closing_fails_unfinished_requests(engine: Engine) -> None:
     params = GenerationParams(prompt="a ring", width=64, height=64, num_inference_steps=100, seed=1)
     task = asyncio.create_task(engine.submit(params))
     while not engine._unfinished:
@@ -229,7 +229,7 @@ def test_a_request_larger_than_the_budget_runs_alone(fake: FakePipeline) -> None
     assert all(len(batch) == 1 for batch in fake.denoised_batches)
 
 
-def test_a_request_that_cannot_fit_the_memory_is_refused_at_the_door() -> None:
+def test_a_request_that_cannot_fit_the_memory_is_refused_before_any_work() -> None:
     with (
         Engine(FakePipeline(), EngineConfig(memory_budget_bytes=1024)) as engine,
         pytest.raises(InvalidParams, match="fewer or smaller"),
@@ -276,7 +276,7 @@ def test_videos_come_as_frames(fake_engine: Engine) -> None:
     assert len(result.images) == 1
 
 
-def test_real_guidance_and_negative_prompts_reach_the_family(fake_engine: Engine) -> None:
+def test_guidance_and_negative_prompts_reach_the_family(fake_engine: Engine) -> None:
     def average(negative_prompt: str, guidance_scale: float) -> bytes:
         params = GenerationParams(
             prompt="a", negative_prompt=negative_prompt, guidance_scale=guidance_scale, width=64, seed=1
@@ -287,7 +287,7 @@ def test_real_guidance_and_negative_prompts_reach_the_family(fake_engine: Engine
     assert average("b", 1.0) == average("c", 1.0), "a scale of 1 means no guidance"
 
 
-def test_flux_refuses_what_it_cannot_honour(tiny_engine: Engine) -> None:
+def test_flux_refuses_parameters_that_it_cannot_honour(tiny_engine: Engine) -> None:
     for params in (
         GenerationParams(prompt="a star", negative_prompt="blurry"),
         GenerationParams(prompt="a star", guidance_scale=3.5),

@@ -1,4 +1,4 @@
-"""One request's failure is its own (INV-3)."""
+"""A request's failure fails that request alone (INV-3)."""
 
 import gc
 from collections.abc import Sequence
@@ -34,7 +34,7 @@ def make_batch(culprits: Sequence[int] = (3,), size: int = 8) -> list[Generation
 
 def raise_for_culprit(error: Exception) -> "type[None] | object":
     def fault(params: Sequence[GenerationParams]) -> None:
-        if any(one.prompt == CULPRIT for one in params):
+        if any(wanted.prompt == CULPRIT for wanted in params):
             raise error
 
     return fault
@@ -104,7 +104,7 @@ def test_generate_raises_the_failure_after_the_others_are_done(
     assert not fake_engine._unfinished
 
 
-def test_the_engine_goes_on_after_every_request_of_a_batch_failed(
+def test_the_engine_continues_after_every_request_of_a_batch_failed(
     fake: FakePipeline, fake_engine: Engine
 ) -> None:
     fake.on_denoise = raise_for_culprit(RuntimeError("boom"))  # type: ignore[assignment]
@@ -114,7 +114,7 @@ def test_the_engine_goes_on_after_every_request_of_a_batch_failed(
 
 
 class FaultyFlux:
-    """A real pipeline whose prediction for one prompt is broken; everything else is its own."""
+    """A real pipeline whose prediction for the culprit's prompt is broken."""
 
     def __init__(self, pipeline: Pipeline, fault: str) -> None:
         self._pipeline = pipeline
@@ -124,7 +124,7 @@ class FaultyFlux:
         return getattr(self._pipeline, name)
 
     def denoise(self, batch: Sequence[DenoiseInput]) -> list[Tensor]:
-        guilty = [one.params.prompt == CULPRIT for one in batch]
+        guilty = [request.params.prompt == CULPRIT for request in batch]
         if self._fault == "raise" and any(guilty):
             raise RuntimeError("boom")
         predictions = self._pipeline.denoise(batch)
@@ -153,6 +153,6 @@ def test_a_failure_keeps_no_tensors_alive(fake: FakePipeline, fake_engine: Engin
     fake.on_denoise = raise_for_culprit(RuntimeError("boom"))  # type: ignore[assignment]
     outcomes = fake_engine.generate(make_batch(), return_exceptions=True)
     gc.collect()
-    tensors = (one for one in gc.get_objects() if type(one) is Tensor)
-    assert [one for one in tensors if one.dim() == 5] == []
+    tensors = [found for found in gc.get_objects() if type(found) is Tensor]
+    assert [tensor for tensor in tensors if tensor.dim() == 5] == []
     assert len(outcomes) == 8

@@ -1,4 +1,4 @@
-"""Deterministic mode: equal to the last bit, alone or in any batch (INV-1)."""
+"""Images of deterministic mode are equal to the last bit, alone or in any batch (INV-1)."""
 
 import random
 from collections.abc import Iterator
@@ -41,7 +41,7 @@ def images(engine: Engine, requests: list[GenerationParams]) -> list[list[bytes]
 
 def test_a_request_is_bit_equal_alone_and_in_every_batch(engine: Engine) -> None:
     requests = make_requests(seed=1, count=10)
-    alone = [images(engine, [one])[0] for one in requests]
+    alone = [images(engine, [request])[0] for request in requests]
     together = images(engine, requests)
     assert engine.stats.mean_requests_per_step > 1
     assert together == alone
@@ -49,7 +49,7 @@ def test_a_request_is_bit_equal_alone_and_in_every_batch(engine: Engine) -> None
         neighbours = make_requests(seed, count=6)
         order = random.Random(seed).sample(requests, k=len(requests))
         shuffled = images(engine, neighbours + order)[len(neighbours) :]
-        assert shuffled == [alone[requests.index(one)] for one in order]
+        assert shuffled == [alone[requests.index(request)] for request in order]
 
 
 def test_another_number_of_threads_changes_nothing(engine: Engine) -> None:
@@ -61,10 +61,10 @@ def test_another_number_of_threads_changes_nothing(engine: Engine) -> None:
 
 def test_joining_in_the_middle_changes_nothing(engine: Engine) -> None:
     requests = make_requests(seed=5, count=5)
-    alone = [images(engine, [one])[0] for one in requests]
+    alone = [images(engine, [request])[0] for request in requests]
     ids = []
-    for one in requests:
-        ids.append(engine.add(one))
+    for request in requests:
+        ids.append(engine.add(request))
         engine.step()
     results: dict[str, GenerationResult] = {}
     while outputs := engine.step():

@@ -1,4 +1,4 @@
-"""Memory is flat, whatever happens to requests."""
+"""Memory stays flat over successes, failures and aborts."""
 
 import gc
 import random
@@ -17,7 +17,7 @@ MEBIBYTE = 2**20
 
 
 class SometimesFaulty:
-    """A real pipeline that raises or gives NaN for the prompts that say so."""
+    """A real pipeline that raises for the prompt "raise" and predicts NaN for the prompt "nan"."""
 
     def __init__(self, pipeline: Pipeline) -> None:
         self._pipeline = pipeline
@@ -26,17 +26,17 @@ class SometimesFaulty:
         return getattr(self._pipeline, name)
 
     def denoise(self, batch: Sequence[DenoiseInput]) -> list[torch.Tensor]:
-        if any(one.params.prompt == "raise" for one in batch):
+        if any(request.params.prompt == "raise" for request in batch):
             raise RuntimeError("boom")
         predictions = self._pipeline.denoise(batch)
         return [
-            prediction * float("nan") if one.params.prompt == "nan" else prediction
-            for one, prediction in zip(batch, predictions, strict=True)
+            prediction * float("nan") if request.params.prompt == "nan" else prediction
+            for request, prediction in zip(batch, predictions, strict=True)
         ]
 
 
 def run_requests(engine: Engine, draw: random.Random, count: int) -> None:
-    """In waves of 20, of which some fail and some are aborted under way."""
+    """Run requests in waves of 20, of which some fail and some are aborted while they run."""
     for _ in range(count // 20):
         ids = [
             engine.add(
@@ -63,7 +63,7 @@ def resident_bytes() -> int:
 
 
 def count_tensors() -> int:
-    return sum(1 for one in gc.get_objects() if type(one) is torch.Tensor)
+    return sum(type(found) is torch.Tensor for found in gc.get_objects())
 
 
 @pytest.mark.slow

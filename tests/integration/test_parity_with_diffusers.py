@@ -1,4 +1,4 @@
-"""Every request of a mixed batch is the image that diffusers' own pipeline draws (INV-2)."""
+"""Requests of a mixed batch get the images that diffusers' own pipeline generates (INV-2)."""
 
 import random
 from collections.abc import Iterator
@@ -70,7 +70,7 @@ def assert_parity(engine: Engine, folder: Path, batch: list[GenerationParams]) -
     for params, result in zip(batch, engine.generate(batch), strict=True):
         for ours, theirs in zip(result.images, draw_with_reference(reference, params), strict=True):
             assert psnr(ours, theirs) >= MIN_PSNR, params
-    assert engine.stats.mean_requests_per_step > 1, "they did share steps"
+    assert engine.stats.mean_requests_per_step > 1, "requests shared steps"
 
 
 @pytest.fixture(params=["schnell", "dev"])
@@ -93,7 +93,7 @@ def test_a_mixed_batch_equals_diffusers(engine: Engine, kind: Kind, seed: int, t
 
 
 def test_the_images_of_the_reference_differ_from_one_another(kind: Kind, tmp_path: Path) -> None:
-    """Without this, parity on random weights could hold for grey images."""
+    """Rule out that parity on random weights holds because all images are grey."""
     reference = load_reference(write_flux_checkpoint(tmp_path, kind=kind, seed=5))
     first, second = make_mixed_batch(kind, seed=1)[:2]
     same_size = GenerationParams(**{**second.to_dict(), "width": first.width, "height": first.height})  # type: ignore[arg-type]
@@ -140,15 +140,15 @@ def test_the_bundled_model_equals_diffusers(tiny_engine: Engine) -> None:
 
 @pytest.mark.parametrize("num_threads", [1, 3])
 def test_a_request_in_a_batch_equals_the_request_alone(engine: Engine, kind: Kind, num_threads: int) -> None:
-    """INV-1, whatever the number of threads."""
+    """Check INV-1 for several numbers of threads."""
     batch = make_mixed_batch(kind, seed=6)
     alone = [engine.generate([params])[0] for params in batch]
     config = EngineConfig(token_budget=100_000, num_threads=num_threads)
     with Engine(engine.pipeline, config) as other:
         together = other.generate(batch)
-    for one, shared in zip(alone, together, strict=True):
-        for ours, theirs in zip(one.images, shared.images, strict=True):
-            assert psnr(ours, theirs) >= MIN_PSNR
+    for single, shared in zip(alone, together, strict=True):
+        for expected, image in zip(single.images, shared.images, strict=True):
+            assert psnr(image, expected) >= MIN_PSNR
 
 
 @pytest.mark.parametrize("dtype", ["bfloat16", "float16"])
@@ -160,4 +160,4 @@ def test_half_precision_stays_close_to_float32(dtype: str, tmp_path: Path) -> No
         with Engine.load(str(folder), device="cpu", dtype=chosen) as engine:
             images.append([result.images[0] for result in engine.generate(batch)])
     # The noise itself is drawn in the model's dtype, as diffusers does, so only closeness can hold.
-    assert min(psnr(one, other) for one, other in zip(*images, strict=True)) > 15
+    assert min(psnr(exact, rounded) for exact, rounded in zip(*images, strict=True)) > 15

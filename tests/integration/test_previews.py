@@ -1,4 +1,4 @@
-"""Previews look like the image and cost next to nothing."""
+"""Previews look like the image and cost a small part of a step."""
 
 import time
 from collections.abc import Callable
@@ -14,7 +14,7 @@ PARAMS = GenerationParams(prompt="a large blue star on a yellow background", num
 
 
 def quickest_seconds(run: Callable[[], object], times: int = 30) -> float:
-    """The least of several, since others use the machine too."""
+    """Return the least seconds of several runs, since other processes use the machine too."""
     seconds = []
     for _ in range(times):
         start = time.perf_counter()
@@ -23,7 +23,7 @@ def quickest_seconds(run: Callable[[], object], times: int = 30) -> float:
     return min(seconds)
 
 
-def test_previews_come_to_look_like_the_image(tiny_engine: Engine) -> None:
+def test_previews_converge_to_the_image(tiny_engine: Engine) -> None:
     request_id = tiny_engine.add(PARAMS, preview=True)
     previews, image = [], None
     while outputs := tiny_engine.step():
@@ -44,9 +44,9 @@ def test_a_preview_costs_less_than_two_percent_of_a_step(tiny_engine: Engine) ->
     pipeline = tiny_engine.pipeline
     params = pipeline.spec.resolve(PARAMS, seed=0)
     latents = pipeline.init_latents(params)
-    one = DenoiseInput(params, pipeline.encode([params])[0], latents, timestep=500.0)
-    prediction = pipeline.denoise([one])[0]
-    step = quickest_seconds(lambda: pipeline.denoise([one]))
+    request = DenoiseInput(params, pipeline.encode([params])[0], latents, timestep=500.0)
+    prediction = pipeline.denoise([request])[0]
+    step = quickest_seconds(lambda: pipeline.denoise([request]))
     preview = quickest_seconds(
         lambda: pipeline.preview(pipeline.sampler.predict_x0(latents, prediction, 0.5), params), times=200
     )

@@ -25,7 +25,7 @@ class StepResult:
 
 
 class ModelRunner:
-    """Each method returns, for each request, its value or the exception that it alone raised.
+    """Runs batches; methods return, for each request, its value or the exception that it alone raised.
 
     `on_work` is called with the ids of the requests before each piece of work, on the thread that does
     it. `num_decoders` is the number of processes that decode side by side. A runner that leads other

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 @runtime_checkable
 class PipelineFamily(Protocol):
-    """One architecture: it reads its folders' configs, prices their requests and loads their weights.
+    """An architecture: it reads its folders' configs, prices their requests and loads their weights.
 
     All methods but `load` read configs alone and import no torch.
     """

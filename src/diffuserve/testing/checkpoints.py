@@ -1,6 +1,6 @@
 """Small FLUX.1 checkpoints with random weights, in diffusers' format.
 
-The images mean nothing, but every tensor of the architecture takes part in them: they change with
+The images show noise, but every tensor of the architecture takes part in them: they change with
 the prompt, the seed, the size, the steps and (for `dev`) the guidance. So two implementations that
 agree on such a folder agree on the architecture, and no test needs gigabytes.
 """
@@ -23,7 +23,7 @@ _WEIGHT_GAIN, _BIAS_SPREAD, _NORM_SPREAD = 1.0, 0.1, 0.2
 _READABLE = 0o644  # save_pretrained leaves weights that only their owner may read
 
 
-def write_flux_checkpoint(  # noqa: PLR0913 (a checkpoint has that many traits)
+def write_flux_checkpoint(  # noqa: PLR0913 (a checkpoint has that many options)
     folder: Path,
     *,
     kind: Literal["schnell", "dev"] = "schnell",
@@ -38,7 +38,7 @@ def write_flux_checkpoint(  # noqa: PLR0913 (a checkpoint has that many traits)
     `dev` has embedded guidance and a schedule that shifts with the size; `use_dynamic_shifting` and
     `shift` override the kind's own schedule. With `num_shards` above 1 the transformer and the T5
     encoder are split into at least that many files with an index. The tokenizers are those of the
-    bundled tiny-flux and know its words. Equal arguments write equal weights.
+    bundled tiny-flux, with its vocabulary. Equal arguments write equal weights.
     """
     is_dev = kind == "dev"
     with torch.random.fork_rng(devices=[]):  # the constructors draw from the global generator
@@ -63,7 +63,7 @@ def write_flux_checkpoint(  # noqa: PLR0913 (a checkpoint has that many traits)
 
 
 def redraw_weights(module: nn.Module, generator: torch.Generator) -> None:
-    """Spread every parameter: nothing stays at the zeros and ones that would hide a mistake."""
+    """Randomise every parameter: zeros and ones would hide a mistake."""
     with torch.no_grad():
         for name, parameter in module.named_parameters():
             parameter.copy_(_draw(name, parameter, generator))
@@ -156,7 +156,7 @@ def _module(model: Any) -> nn.Module:
 
 
 def _bundled_config(component: str, *names: str) -> dict[str, Any]:
-    """What the tokenizers fix about their encoder."""
+    """Return the values that a tokenizer fixes in its encoder's config."""
     config = json.loads((bundled_models()["tiny-flux"] / component / "config.json").read_text("utf-8"))
     return {name: config[name] for name in names}
 
@@ -182,7 +182,7 @@ def _save_scheduler(folder: Path, shift: float, use_dynamic_shifting: bool) -> N
 
 
 def _copy_tokenizers(folder: Path) -> None:
-    """The bundled model's tokenizers, and its index, which names the same classes."""
+    """Copy the bundled model's tokenizers, and its index, which names the same classes."""
     bundled = bundled_models()["tiny-flux"]
     for name in ("tokenizer", "tokenizer_2"):
         shutil.copytree(bundled / name, folder / name, dirs_exist_ok=True)

@@ -1,4 +1,4 @@
-"""A clock that moves when it is told to."""
+"""A clock that tests advance by hand."""
 
 from dataclasses import dataclass
 

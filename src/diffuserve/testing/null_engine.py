@@ -1,7 +1,7 @@
-"""An engine process that draws nothing: what is left is the cost of everything around it.
+"""An engine process that generates nothing, for tests and measurements of everything around it.
 
-It speaks the agent's protocol without torch. A prompt can tell it to misbehave: `crash` ends the
-process, `hang` stops it from moving, `fail` and `bad` fail the job with and without another try.
+It implements the agent's protocol without torch. Prompts inject faults: `crash` ends the process, `hang`
+stops its progress, `fail` and `bad` fail the job with and without a retry.
 """
 
 import argparse
@@ -47,13 +47,15 @@ _PNG = base64.b64decode(
 
 @dataclass
 class NullEngine:
-    """Every job takes `seconds`, all of them at once."""
+    """Runs all jobs at once, each for `seconds`.
+
+    `ledger` is a file that gets a line for each time that a job was run.
+    """
 
     link: AgentLink
     seconds: float = 0.0
     writes_files: bool = False
     ledger: Path | None = None
-    """A line for each time that a job was run."""
     _timers: dict[str, threading.Timer] = field(default_factory=dict)
     _num_moves: int = 0
     _is_hanging: bool = False
@@ -133,13 +135,13 @@ def _write(job: AddJob) -> FinishedFile:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description="An engine process that draws nothing.")
+    parser = argparse.ArgumentParser(description="An engine process that generates nothing.")
     parser.add_argument("--socket", type=Path, required=True)
     parser.add_argument("--seconds", type=float, default=0.0)
     parser.add_argument("--files", type=int, default=0)
     parser.add_argument("--ledger", type=Path)
     parser.add_argument("--load-seconds", type=float, default=0.0)
-    args, _ = parser.parse_known_args()  # the real one's options mean nothing here
+    args, _ = parser.parse_known_args()  # options of the real engine process are ignored
     die_with_parent()
     link = AgentLink(args.socket)
     engine = NullEngine(link, args.seconds, bool(args.files), args.ledger)

@@ -34,7 +34,7 @@ _FIT = CostFit((1e-3, 1e-5), (1e-3, 1e-5, 0.0, 0.0), (1e-3, 1e-8))
 
 
 class FakeFamily:
-    """Its folders hold a `model_index.json` and no weights."""
+    """A family whose folders hold a `model_index.json` and no weights."""
 
     def read_spec(self, folder: ModelFolder) -> ModelSpec:
         return build_spec(folder, _DEFAULTS)

@@ -28,7 +28,7 @@ FITS = st.builds(
 )
 
 
-def make_load(num_sequences: int = 2, sequence_tokens: int = 300) -> Workload:
+def make_workload(num_sequences: int = 2, sequence_tokens: int = 300) -> Workload:
     return Workload(
         num_sequences=num_sequences,
         sequence_tokens=sequence_tokens,
@@ -39,13 +39,13 @@ def make_load(num_sequences: int = 2, sequence_tokens: int = 300) -> Workload:
 
 
 def test_a_step_costs_by_tokens_squared_tokens_and_sequences() -> None:
-    loads = [make_load(2, 300), make_load(1, 100)]
-    assert step_features(loads) == (1.0, 700.0, 2 * 300.0**2 + 100.0**2, 3.0)
-    assert FIT.step_seconds(loads) == pytest.approx(0.004 + 2e-5 * 700 + 3e-9 * 190_000 + 1e-4 * 3)
+    workloads = [make_workload(2, 300), make_workload(1, 100)]
+    assert step_features(workloads) == (1.0, 700.0, 2 * 300.0**2 + 100.0**2, 3.0)
+    assert FIT.step_seconds(workloads) == pytest.approx(0.004 + 2e-5 * 700 + 3e-9 * 190_000 + 1e-4 * 3)
 
 
 def test_an_estimate_is_the_sum_of_its_phases() -> None:
-    estimate = FIT.estimate(make_load())
+    estimate = FIT.estimate(make_workload())
     assert estimate.encode_seconds == pytest.approx(0.002 + 1e-5 * 32)
     assert estimate.denoise_seconds == pytest.approx(5 * (0.004 + 2e-5 * 600 + 3e-9 * 180_000 + 1e-4 * 2))
     assert estimate.decode_seconds == pytest.approx(0.001 + 4e-8 * 32_768)
@@ -54,29 +54,33 @@ def test_an_estimate_is_the_sum_of_its_phases() -> None:
     )
 
 
-@given(load=LOADS, steps=st.integers(1, 100))
-def test_denoising_costs_in_proportion_to_its_steps(load: Workload, steps: int) -> None:
-    one, many = (FIT.estimate(replace(load, num_inference_steps=count)) for count in (1, steps))
-    assert many.denoise_seconds == pytest.approx(steps * one.denoise_seconds)
-    assert many.encode_seconds + many.decode_seconds == pytest.approx(one.encode_seconds + one.decode_seconds)
+@given(workload=LOADS, steps=st.integers(1, 100))
+def test_denoising_costs_in_proportion_to_its_steps(workload: Workload, steps: int) -> None:
+    single, many = (FIT.estimate(replace(workload, num_inference_steps=count)) for count in (1, steps))
+    assert many.denoise_seconds == pytest.approx(steps * single.denoise_seconds)
+    assert many.encode_seconds + many.decode_seconds == pytest.approx(
+        single.encode_seconds + single.decode_seconds
+    )
 
 
 @given(FITS, st.lists(LOADS, min_size=1, max_size=8))
-def test_shares_of_a_step_are_never_negative_and_sum_to_one(fit: CostFit, loads: list[Workload]) -> None:
-    shares = fit.step_shares(loads)
-    assert len(shares) == len(loads)
+def test_shares_of_a_step_are_never_negative_and_sum_to_one(fit: CostFit, workloads: list[Workload]) -> None:
+    shares = fit.step_shares(workloads)
+    assert len(shares) == len(workloads)
     assert min(shares) >= 0
     assert sum(shares) == pytest.approx(1)
 
 
 def test_a_larger_request_pays_a_larger_share_and_equals_pay_equally() -> None:
-    small, large, same = FIT.step_shares([make_load(1, 100), make_load(4, 1_000), make_load(1, 100)])
+    small, large, same = FIT.step_shares(
+        [make_workload(1, 100), make_workload(4, 1_000), make_workload(1, 100)]
+    )
     assert small == same < large
 
 
-def test_a_fit_of_nothing_but_zeros_shares_equally() -> None:
+def test_a_fit_of_zeros_shares_equally() -> None:
     nothing = CostFit((0.0, 0.0), (0.0, 0.0, 0.0, 0.0), (0.0, 0.0))
-    assert nothing.step_shares([make_load(1), make_load(9)]) == [0.5, 0.5]
+    assert nothing.step_shares([make_workload(1), make_workload(9)]) == [0.5, 0.5]
 
 
 @pytest.mark.parametrize("overhead", [0.1, 0.03])
@@ -90,7 +94,7 @@ def test_without_a_cost_per_token_there_is_no_knee() -> None:
 
 
 @given(FITS)
-def test_a_fit_survives_the_way_through_json(fit: CostFit) -> None:
+def test_a_fit_survives_json(fit: CostFit) -> None:
     assert CostFit.from_dict(json.loads(json.dumps(fit.to_dict()))) == fit
 
 
@@ -106,6 +110,6 @@ def test_a_fit_survives_the_way_through_json(fit: CostFit) -> None:
         {"encode": [1, None], "step": [1, 2, 3, 4], "decode": [1, 2]},
     ],
 )
-def test_anything_else_is_not_a_fit(values: dict[str, list[float]]) -> None:
+def test_other_values_are_not_a_fit(values: dict[str, list[float]]) -> None:
     with pytest.raises(ValueError, match=r".+"):
         CostFit.from_dict(values)

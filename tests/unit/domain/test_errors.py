@@ -1,4 +1,4 @@
-"""The tree of errors, as people and machines read it."""
+"""The tree of errors, their codes and their messages."""
 
 import re
 from collections.abc import Iterator
@@ -19,7 +19,7 @@ def descendants(kind: type[DiffuserveError]) -> Iterator[type[DiffuserveError]]:
 
 
 def all_errors() -> set[type[DiffuserveError]]:
-    """Also those that stand outside `domain`: every module of the package is imported first."""
+    """Return the errors of all modules of the package, imported for that."""
     for module in walk_packages(diffuserve.__path__, "diffuserve."):
         if not module.name.endswith("__main__") and ".migrations" not in module.name:
             import_module(module.name)
@@ -34,7 +34,7 @@ def test_every_error_has_a_code_of_its_own() -> None:
     assert all(re.fullmatch(r"[a-z]+(_[a-z]+)*", code) for code in codes)
 
 
-def test_the_drawn_tree_names_every_error_below_its_parent() -> None:
+def test_the_tree_in_the_docstring_names_every_error_below_its_parent() -> None:
     parents: dict[str, str] = {}
     stack = ["DiffuserveError"]
     for branches, name in re.findall(r"^([│├└─ ]+)(\w+)", errors.__doc__ or "", re.MULTILINE):

@@ -34,7 +34,7 @@ def resolve(spec: ModelSpec = SPEC, drawn_seed: int = 7, **values: Any) -> Gener
     return spec.resolve(GenerationParams(prompt="a star", **values), drawn_seed)
 
 
-def test_what_was_left_open_is_filled_with_the_models_defaults() -> None:
+def test_missing_parameters_get_the_models_defaults() -> None:
     assert resolve() == GenerationParams(
         prompt="a star",
         width=128,
@@ -46,7 +46,7 @@ def test_what_was_left_open_is_filled_with_the_models_defaults() -> None:
     )
 
 
-def test_what_was_asked_for_is_kept() -> None:
+def test_given_parameters_are_kept() -> None:
     asked = GenerationParams(
         prompt="a star",
         negative_prompt="a circle",
@@ -79,7 +79,7 @@ def test_what_was_asked_for_is_kept() -> None:
     ),
     seeds=st.tuples(st.integers(0, 1_000), st.integers(0, 1_000)),
 )
-def test_resolving_again_changes_nothing_whatever_the_seed(
+def test_resolving_again_changes_nothing_with_any_seed(
     values: dict[str, Any], seeds: tuple[int, int]
 ) -> None:
     once = resolve(CAPABLE, seeds[0], **values)
@@ -112,7 +112,7 @@ def test_limits_themselves_are_allowed() -> None:
 @pytest.mark.parametrize(
     ("field", "value"), [("negative_prompt", "blurry"), ("guidance_scale", 3.5), ("num_frames", 2)]
 )
-def test_what_the_model_cannot_honour_is_refused_and_not_dropped(field: str, value: Any) -> None:
+def test_a_parameter_that_the_model_cannot_honour_is_refused_and_not_dropped(field: str, value: Any) -> None:
     with pytest.raises(ModelNotCapable, match=f"^{field}=.*small ") as refusal:
         resolve(SPEC, **{field: value})
     assert refusal.value.code == "model_not_capable"
@@ -120,11 +120,11 @@ def test_what_the_model_cannot_honour_is_refused_and_not_dropped(field: str, val
 
 
 @pytest.mark.parametrize("scale", [0.0, 1.0])
-def test_no_guidance_may_be_said_to_a_model_without_any(scale: float) -> None:
+def test_a_model_without_guidance_accepts_scales_that_mean_none(scale: float) -> None:
     assert resolve(guidance_scale=scale).guidance_scale == scale
 
 
-def test_too_many_frames_are_refused_with_the_most_there_can_be() -> None:
+def test_too_many_frames_are_refused_with_the_limit() -> None:
     with pytest.raises(ModelNotCapable, match=r"num_frames=82.*at most 81"):
         resolve(CAPABLE, num_frames=82)
     with pytest.raises(ModelNotCapable, match="single images"):

@@ -1,4 +1,4 @@
-"""What may be asked for, and how what may not is refused."""
+"""Valid parameters are accepted, and others refused with field, value and remedy."""
 
 import json
 import math
@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from diffuserve.domain.errors import InvalidParams
 from diffuserve.domain.params import MAX_SEED, GenerationParams
 
-# Lone surrogates are no text: they have no encoding, so no tokenizer and no database takes them.
+# Lone surrogates have no encoding, so no tokenizer and no database accepts them.
 TEXT = st.text(st.characters(exclude_categories=["Cs"]), max_size=2_000)
 PROMPTS = TEXT.filter(lambda text: bool(text.strip()))
 SIZES = st.integers(1, 1_000).map(lambda multiple: 16 * multiple)
@@ -45,18 +45,18 @@ def make_params(**values: Any) -> GenerationParams:
 
 
 @given(PARAMS)
-def test_any_valid_combination_is_accepted_as_it_is(values: dict[str, Any]) -> None:
+def test_any_valid_combination_is_accepted_unchanged(values: dict[str, Any]) -> None:
     params = GenerationParams(**values)
     assert {name: getattr(params, name) for name in values} == values
 
 
 @given(PARAMS)
-def test_params_survive_the_way_through_json(values: dict[str, Any]) -> None:
+def test_params_survive_json(values: dict[str, Any]) -> None:
     params = GenerationParams(**values)
     assert GenerationParams(**json.loads(json.dumps(params.to_dict()))) == params
 
 
-def test_what_was_left_open_stays_open() -> None:
+def test_parameters_that_were_not_given_stay_none() -> None:
     assert GenerationParams(prompt="a star").to_dict() == {
         "prompt": "a star",
         "num_images": 1,
@@ -64,7 +64,7 @@ def test_what_was_left_open_stays_open() -> None:
     }
 
 
-def test_zeros_are_values_and_not_left_open() -> None:
+def test_zeros_are_values_and_not_missing() -> None:
     assert make_params(seed=0, guidance_scale=0.0).to_dict().keys() >= {"seed", "guidance_scale"}
 
 
@@ -118,7 +118,7 @@ def test_a_whole_number_is_neither_a_bool_nor_a_float_nor_a_string(field: str, v
 
 
 @pytest.mark.parametrize("field", ["num_images", "num_frames"])
-def test_a_count_has_no_open_value(field: str) -> None:
+def test_a_count_cannot_be_none(field: str) -> None:
     with pytest.raises(InvalidParams, match=f"^{field}=None"):
         make_params(**{field: None})
 
@@ -161,7 +161,7 @@ def test_a_number_beyond_all_bounds_is_refused_like_any_other(field: str) -> Non
 
 
 @pytest.mark.parametrize("field", ["prompt", "negative_prompt"])
-def test_text_that_no_encoding_can_hold_is_refused(field: str) -> None:
+def test_text_that_cannot_be_encoded_is_refused(field: str) -> None:
     with pytest.raises(InvalidParams, match=f"^{field}="):
         make_params(**{field: "a red \ud800 circle"})
 

@@ -1,4 +1,4 @@
-"""The cost model learns what a step costs, and is not talked out of it by one bad step."""
+"""The cost model fits measured steps, and a single outlier changes it little."""
 
 import random
 from pathlib import Path
@@ -18,7 +18,7 @@ OBSERVATIONS = st.lists(
 )
 
 
-def make_load(num_sequences: int, sequence_tokens: int, text_tokens: int = 32) -> Workload:
+def make_workload(num_sequences: int, sequence_tokens: int, text_tokens: int = 32) -> Workload:
     return Workload(
         num_sequences=num_sequences,
         sequence_tokens=sequence_tokens,
@@ -29,11 +29,13 @@ def make_load(num_sequences: int, sequence_tokens: int, text_tokens: int = 32) -
 
 
 def make_batches(count: int, seed: int) -> list[list[Workload]]:
-    """What an engine's steps hold: one to eight requests of many sizes."""
+    """Return steps of an engine: one to eight requests of many sizes each."""
     draw = random.Random(seed)
     return [
         [
-            make_load(draw.randint(1, 4), draw.choice([48, 96, 300, 1_000, 2_500]), draw.choice([32, 256]))
+            make_workload(
+                draw.randint(1, 4), draw.choice([48, 96, 300, 1_000, 2_500]), draw.choice([32, 256])
+            )
             for _ in range(draw.randint(1, 8))
         ]
         for _ in range(count)
@@ -41,29 +43,33 @@ def make_batches(count: int, seed: int) -> list[list[Workload]]:
 
 
 def make_model(num_steps: int, noise: float = 0.05, seed: int = 0) -> CostModel:
-    """A model that watched steps which cost what `TRUTH` says, give or take the noise."""
+    """Return a model that observed steps of `TRUTH`'s cost with relative noise."""
     model, draw = CostModel(PRIOR), random.Random(seed)
-    for loads in make_batches(num_steps, seed):
-        model.observe_encode(loads, TRUTH.encode_seconds(loads) * draw.gauss(1, noise))
-        model.observe_step(loads, TRUTH.step_seconds(loads) * draw.gauss(1, noise))
-        model.observe_decode(loads, TRUTH.decode_seconds(loads) * draw.gauss(1, noise))
+    for workloads in make_batches(num_steps, seed):
+        model.observe_encode(workloads, TRUTH.encode_seconds(workloads) * draw.gauss(1, noise))
+        model.observe_step(workloads, TRUTH.step_seconds(workloads) * draw.gauss(1, noise))
+        model.observe_decode(workloads, TRUTH.decode_seconds(workloads) * draw.gauss(1, noise))
     return model
 
 
 def worst_error(fit: CostFit, batches: list[list[Workload]], truth: CostFit = TRUTH) -> float:
-    """The largest relative error of a predicted step."""
-    return max(abs(fit.step_seconds(loads) / truth.step_seconds(loads) - 1) for loads in batches)
+    """Return the largest relative error of a predicted step."""
+    return max(abs(fit.step_seconds(workloads) / truth.step_seconds(workloads) - 1) for workloads in batches)
 
 
-def test_without_a_step_the_prior_holds() -> None:
+def test_without_observations_the_fit_is_the_prior() -> None:
     model = CostModel(PRIOR)
     assert model.fit == PRIOR
-    assert model.estimate(make_load(1, 300)) == PRIOR.estimate(make_load(1, 300))
+    assert model.estimate(make_workload(1, 300)) == PRIOR.estimate(make_workload(1, 300))
 
 
 @pytest.mark.parametrize("seed", range(5))
-def test_noisy_steps_teach_it_what_unseen_steps_cost(seed: int) -> None:
-    unseen = [[make_load(1, 200)], [make_load(3, 700), make_load(1, 64)], [make_load(4, 2_000)] * 6]
+def test_noisy_observations_predict_unseen_steps(seed: int) -> None:
+    unseen = [
+        [make_workload(1, 200)],
+        [make_workload(3, 700), make_workload(1, 64)],
+        [make_workload(4, 2_000)] * 6,
+    ]
     assert worst_error(PRIOR, unseen) > 0.5
     assert worst_error(make_model(300, seed=seed).fit, unseen) < 0.05
 
@@ -73,26 +79,26 @@ def test_a_few_steps_already_beat_the_prior() -> None:
     assert worst_error(make_model(20).fit, unseen) < 0.25 < worst_error(PRIOR, unseen)
 
 
-def test_encoding_and_decoding_are_learnt_as_well() -> None:
+def test_encoding_and_decoding_are_fitted_as_well() -> None:
     fit = make_model(300).fit
-    load = make_load(2, 500, text_tokens=128)
-    assert fit.encode_seconds([load]) == pytest.approx(TRUTH.encode_seconds([load]), rel=0.05)
-    assert fit.decode_seconds([load]) == pytest.approx(TRUTH.decode_seconds([load]), rel=0.05)
+    workload = make_workload(2, 500, text_tokens=128)
+    assert fit.encode_seconds([workload]) == pytest.approx(TRUTH.encode_seconds([workload]), rel=0.05)
+    assert fit.decode_seconds([workload]) == pytest.approx(TRUTH.decode_seconds([workload]), rel=0.05)
 
 
-def test_steps_of_one_kind_only_leave_the_rest_to_the_prior() -> None:
-    """All steps alike: the total is learnt, and no coefficient runs away."""
-    model, loads = CostModel(PRIOR), [make_load(1, 96)]
+def test_steps_of_a_single_size_leave_the_rest_to_the_prior() -> None:
+    """Check that the total is fitted, and that no coefficient runs away."""
+    model, workloads = CostModel(PRIOR), [make_workload(1, 96)]
     for _ in range(200):
-        model.observe_step(loads, 0.010)
-    assert model.fit.step_seconds(loads) == pytest.approx(0.010, rel=0.02)
-    assert model.fit.step_seconds([make_load(1, 192)]) < 0.030
+        model.observe_step(workloads, 0.010)
+    assert model.fit.step_seconds(workloads) == pytest.approx(0.010, rel=0.02)
+    assert model.fit.step_seconds([make_workload(1, 192)]) < 0.030
 
 
 def test_a_machine_that_slows_down_is_followed() -> None:
     model, batches = make_model(300), make_batches(1_500, seed=5)
-    for loads in batches:
-        model.observe_step(loads, 1.5 * TRUTH.step_seconds(loads))
+    for workloads in batches:
+        model.observe_step(workloads, 1.5 * TRUTH.step_seconds(workloads))
     slower = CostFit(TRUTH.encode, tuple(1.5 * c for c in TRUTH.step), TRUTH.decode)  # type: ignore[arg-type]
     assert worst_error(model.fit, batches[:50], slower) < 0.1
 
@@ -100,17 +106,17 @@ def test_a_machine_that_slows_down_is_followed() -> None:
 @pytest.mark.parametrize("factor", [1_000.0, 0.001])
 def test_a_single_wild_step_does_little(factor: float) -> None:
     model, unseen = make_model(200), make_batches(50, seed=99)
-    loads = [make_load(2, 300)]
-    model.observe_step(loads, factor * TRUTH.step_seconds(loads))
+    workloads = [make_workload(2, 300)]
+    model.observe_step(workloads, factor * TRUTH.step_seconds(workloads))
     for calm in make_batches(8, seed=7):  # until the next refit has certainly seen it
         model.observe_step(calm, TRUTH.step_seconds(calm))
     assert worst_error(model.fit, unseen) < 0.15
 
 
-def test_a_step_that_took_no_time_teaches_nothing() -> None:
+def test_a_measurement_that_is_not_positive_is_ignored() -> None:
     model = CostModel(PRIOR)
-    model.observe_step([make_load(1, 300)], 0.0)
-    model.observe_step([make_load(1, 300)], -1.0)
+    model.observe_step([make_workload(1, 300)], 0.0)
+    model.observe_step([make_workload(1, 300)], -1.0)
     assert model.fit == PRIOR
 
 
@@ -124,17 +130,17 @@ def test_no_coefficient_is_ever_negative_or_unbounded(
         assert all(0 <= coefficient < float("inf") for coefficient in fit.coefficients)
 
 
-def test_a_coefficient_that_was_once_nothing_can_be_learnt_later(tmp_path: Path) -> None:
+def test_a_coefficient_that_was_kept_as_zero_can_grow_again(tmp_path: Path) -> None:
     """A run of short sequences may find that squares cost nothing; the next run may be of long ones."""
     path = tmp_path / "fit.json"
     save_fit(path, CostFit(TRUTH.encode, (0.004, 2e-5, 0.0, 2e-4), TRUTH.decode))
     model = CostModel.start(PRIOR, path)
-    for loads in make_batches(400, seed=3):
-        model.observe_step(loads, TRUTH.step_seconds(loads))
-    assert worst_error(model.fit, [[make_load(1, 4_000)]]) < 0.1
+    for workloads in make_batches(400, seed=3):
+        model.observe_step(workloads, TRUTH.step_seconds(workloads))
+    assert worst_error(model.fit, [[make_workload(1, 4_000)]]) < 0.1
 
 
-def test_a_fit_survives_the_way_through_its_file(tmp_path: Path) -> None:
+def test_a_saved_fit_workloads_unchanged(tmp_path: Path) -> None:
     path = tmp_path / "not" / "there" / "yet" / "fit.json"
     save_fit(path, TRUTH)
     assert load_fit(path) == TRUTH
@@ -144,7 +150,7 @@ def test_a_fit_survives_the_way_through_its_file(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("content", ["", "{", "[]", "null", "{}", '{"encode": [1, 2]}', "\udcff"])
-def test_a_file_that_holds_no_fit_is_as_good_as_none(tmp_path: Path, content: str) -> None:
+def test_a_file_without_a_fit_is_ignored(tmp_path: Path, content: str) -> None:
     path = tmp_path / "fit.json"
     path.write_bytes(content.encode(errors="surrogateescape"))
     assert load_fit(path) is None
@@ -152,32 +158,32 @@ def test_a_file_that_holds_no_fit_is_as_good_as_none(tmp_path: Path, content: st
 
 
 @pytest.mark.parametrize("step", ["[0.1, NaN, 0, 0]", "[0.1, -1, 0, 0]", "[Infinity, 0, 0, 0]"])
-def test_a_file_with_impossible_seconds_is_as_good_as_none(tmp_path: Path, step: str) -> None:
+def test_a_file_with_impossible_seconds_is_ignored(tmp_path: Path, step: str) -> None:
     path = tmp_path / "fit.json"
     path.write_text(f'{{"encode": [0.1, 0.1], "step": {step}, "decode": [0.1, 0.1]}}')
     assert load_fit(path) is None
 
 
-def test_a_missing_file_is_as_good_as_none(tmp_path: Path) -> None:
+def test_a_missing_file_is_ignored(tmp_path: Path) -> None:
     assert load_fit(tmp_path / "fit.json") is None
     assert CostModel.start(PRIOR, None).fit == PRIOR
 
 
-def test_a_model_starts_from_what_an_earlier_one_kept(tmp_path: Path) -> None:
+def test_a_model_starts_from_the_fit_that_an_earlier_model_saved(tmp_path: Path) -> None:
     path = tmp_path / "fit.json"
-    learnt = make_model(50)
-    learnt.save(path)
-    assert CostModel.start(PRIOR, path).fit == learnt.fit
+    fitted = make_model(50)
+    fitted.save(path)
+    assert CostModel.start(PRIOR, path).fit == fitted.fit
 
 
-def test_a_model_that_watched_no_step_keeps_nothing(tmp_path: Path) -> None:
+def test_a_model_without_observations_saves_nothing(tmp_path: Path) -> None:
     CostModel(PRIOR).save(tmp_path / "fit.json")
     assert list(tmp_path.iterdir()) == []
 
 
 def test_a_perfect_prior_is_kept_by_steps_that_agree_with_it() -> None:
     fit = OnlineFit(TRUTH.step)
-    for loads in make_batches(100, seed=1):
-        features = step_features(loads)
+    for workloads in make_batches(100, seed=1):
+        features = step_features(workloads)
         fit.observe(features, dot(TRUTH.step, features))
     assert fit.coefficients == pytest.approx(list(TRUTH.step), rel=1e-6)

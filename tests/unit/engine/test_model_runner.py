@@ -1,4 +1,4 @@
-"""One request's failure stays its own (INV-3)."""
+"""A request's failure fails that request alone (INV-3)."""
 
 from collections.abc import Sequence
 from typing import Any
@@ -38,15 +38,15 @@ def make_state(pipeline: FakePipeline, prompt: str, wants_preview: bool = False)
 
 
 def fail_for(*prompts: str) -> Any:
-    def look(params: Sequence[GenerationParams]) -> None:
-        if culprits := [one.prompt for one in params if one.prompt in prompts]:
+    def check(params: Sequence[GenerationParams]) -> None:
+        if culprits := [wanted.prompt for wanted in params if wanted.prompt in prompts]:
             raise CulpritError(*culprits)
 
-    return look
+    return check
 
 
 @given(num_items=st.integers(1, 40), culprits=st.sets(st.integers(0, 39)))
-def test_exactly_the_culprits_fail_and_everyone_else_gets_its_own_value(
+def test_exactly_the_culprits_fail_and_every_other_item_gets_its_own_value(
     num_items: int, culprits: set[int]
 ) -> None:
     def run(batch: Sequence[int]) -> list[int]:
@@ -99,7 +99,7 @@ def test_one_culprit_among_many_is_found_by_halving() -> None:
     assert num_calls <= 1 + 2 * 10
 
 
-def test_being_interrupted_is_nobodys_failure() -> None:
+def test_an_interrupt_is_no_items_failure() -> None:
     def run(batch: Sequence[int]) -> list[int]:
         raise KeyboardInterrupt
 
@@ -107,7 +107,7 @@ def test_being_interrupted_is_nobodys_failure() -> None:
         isolate([1, 2], run)
 
 
-def test_nothing_to_run_gives_nothing_even_where_running_it_would_fail() -> None:
+def test_an_empty_batch_is_not_run() -> None:
     def run(batch: Sequence[int]) -> list[int]:
         return [max(batch)]
 
@@ -144,7 +144,7 @@ def test_a_step_moves_latents_along_the_requests_own_schedule_and_leaves_the_sta
     assert torch.equal(outcome.latents, pipeline.sampler.step(noise, prediction, *state.schedule.sigmas[:2]))
 
 
-def test_only_those_who_asked_get_a_preview() -> None:
+def test_only_requests_that_want_previews_get_them() -> None:
     pipeline = FakePipeline()
     states = [make_state(pipeline, "a", wants_preview=True), make_state(pipeline, "b")]
     asking, silent = ModelRunner(pipeline).step(states)
@@ -159,7 +159,7 @@ def test_only_those_who_asked_get_a_preview() -> None:
 def test_latents_that_are_not_finite_fail_alone_before_they_are_decoded(poison: float) -> None:
     pipeline = FakePipeline()
     decoded: list[str] = []
-    pipeline.on_decode = lambda params: decoded.extend(one.prompt for one in params)
+    pipeline.on_decode = lambda params: decoded.extend(wanted.prompt for wanted in params)
     states = [make_state(pipeline, prompt) for prompt in ("a", "bad", "b")]
     for state in states:
         state.latents = pipeline.init_latents(state.params)
@@ -171,7 +171,7 @@ def test_latents_that_are_not_finite_fail_alone_before_they_are_decoded(poison: 
 
 
 @pytest.mark.parametrize(
-    ("error", "verdict"),
+    ("error", "expected"),
     [
         (MemoryError(), True),
         (torch.OutOfMemoryError("CUDA out of memory"), True),
@@ -180,11 +180,11 @@ def test_latents_that_are_not_finite_fail_alone_before_they_are_decoded(poison: 
         (ValueError("memory"), False),
     ],
 )
-def test_running_out_of_memory_is_told_from_other_failures(error: Exception, verdict: bool) -> None:
-    assert is_out_of_memory(error) is verdict
+def test_running_out_of_memory_is_distinguished_from_other_failures(error: Exception, expected: bool) -> None:
+    assert is_out_of_memory(error) is expected
 
 
-def test_what_the_cpu_raises_for_too_large_a_tensor_counts_as_out_of_memory() -> None:
+def test_the_cpu_allocators_error_counts_as_out_of_memory() -> None:
     with pytest.raises(RuntimeError) as raised:
         torch.empty(2**52)
     assert is_out_of_memory(raised.value)

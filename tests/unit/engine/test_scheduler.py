@@ -1,4 +1,4 @@
-"""The pure decision of who steps next, without a tensor in sight."""
+"""The pure choice of the requests that take the next step."""
 
 from dataclasses import replace
 from itertools import count
@@ -19,7 +19,7 @@ LIMITS = st.builds(StepLimits, tokens=st.integers(1, 5_000), step_bytes=st.integ
 
 @st.composite
 def backlogs(draw: st.DrawFn, is_alone: st.SearchStrategy[bool] = NEVER) -> list[Candidate]:
-    """Requests that wait, each with an arrival of its own, as the engine numbers them."""
+    """Draw requests that wait, each with an arrival of its own, as the engine numbers them."""
     arrivals = draw(st.lists(st.integers(0, 1_000), unique=True, max_size=12))
     return [
         Candidate(
@@ -42,16 +42,16 @@ def make_candidate(
 
 
 def chosen_of(backlog: list[Candidate], limits: StepLimits) -> list[Candidate]:
-    by_id = {one.request_id: one for one in backlog}
+    by_id = {candidate.request_id: candidate for candidate in backlog}
     return [by_id[request_id] for request_id in SCHEDULER.select(backlog, limits)]
 
 
 @given(backlogs(), LIMITS)
-def test_somebody_always_goes_and_nobody_goes_twice(backlog: list[Candidate], limits: StepLimits) -> None:
+def test_at_least_one_request_goes_and_none_goes_twice(backlog: list[Candidate], limits: StepLimits) -> None:
     chosen = SCHEDULER.select(backlog, limits)
     assert bool(chosen) == bool(backlog)
     assert len(set(chosen)) == len(chosen)
-    assert set(chosen) <= {one.request_id for one in backlog}
+    assert set(chosen) <= {candidate.request_id for candidate in backlog}
 
 
 @given(backlogs(), LIMITS)
@@ -60,17 +60,19 @@ def test_both_budgets_hold_unless_one_request_alone_exceeds_them(
 ) -> None:
     chosen = chosen_of(backlog, limits)
     if len(chosen) > 1:
-        assert sum(one.tokens for one in chosen) <= limits.tokens
-        assert sum(one.step_bytes for one in chosen) <= limits.step_bytes
+        assert sum(candidate.tokens for candidate in chosen) <= limits.tokens
+        assert sum(candidate.step_bytes for candidate in chosen) <= limits.step_bytes
 
 
 @given(backlogs(), LIMITS)
-def test_whoever_still_fits_goes_too(backlog: list[Candidate], limits: StepLimits) -> None:
+def test_every_request_that_still_fits_goes_too(backlog: list[Candidate], limits: StepLimits) -> None:
     chosen = chosen_of(backlog, limits)
-    left = [one for one in backlog if one not in chosen]
-    tokens, step_bytes = sum(one.tokens for one in chosen), sum(one.step_bytes for one in chosen)
+    left = [candidate for candidate in backlog if candidate not in chosen]
+    tokens = sum(candidate.tokens for candidate in chosen)
+    step_bytes = sum(candidate.step_bytes for candidate in chosen)
     assert all(
-        tokens + one.tokens > limits.tokens or step_bytes + one.step_bytes > limits.step_bytes for one in left
+        tokens + candidate.tokens > limits.tokens or step_bytes + candidate.step_bytes > limits.step_bytes
+        for candidate in left
     )
 
 
@@ -102,7 +104,7 @@ def test_a_head_that_fills_the_step_alone_goes_alone() -> None:
     assert SCHEDULER.select(backlog, StepLimits(1_000, 1_000)) == ["huge"]
 
 
-def test_nobody_waits_behind_one_that_does_not_fit() -> None:
+def test_no_request_waits_behind_one_that_does_not_fit() -> None:
     backlog = [
         make_candidate("first", 1, tokens=600),
         make_candidate("large", 2, tokens=600),
@@ -116,20 +118,20 @@ def test_memory_bounds_a_step_as_tokens_do() -> None:
     assert SCHEDULER.select(backlog, StepLimits(tokens=1_000, step_bytes=1_200)) == ["a", "b"]
 
 
-def test_a_larger_priority_goes_first_then_who_came_first() -> None:
+def test_a_larger_priority_goes_first_then_an_earlier_arrival() -> None:
     backlog = [make_candidate("late", 3, 1), make_candidate("low", 1, 0), make_candidate("early", 2, 1)]
     assert SCHEDULER.select(backlog, ROOMY) == ["early", "late", "low"]
 
 
 @pytest.mark.parametrize(("skipped", "first"), [(31, "urgent"), (32, "patient")])
-def test_being_passed_over_raises_the_priority_in_whole_steps(skipped: int, first: str) -> None:
+def test_being_skipped_raises_the_priority_in_whole_steps(skipped: int, first: str) -> None:
     backlog = [make_candidate("patient", 1, skipped=skipped), make_candidate("urgent", 2, priority=2)]
     assert SCHEDULER.select(backlog, ROOMY)[0] == first
 
 
 @pytest.mark.parametrize("newcomers_per_step", [1, 3])
-def test_nobody_waits_for_ever_under_a_flood_of_higher_priority(newcomers_per_step: int) -> None:
-    limits = StepLimits(tokens=100, step_bytes=10**12)  # one goes at a time
+def test_no_request_waits_forever_under_a_flood_of_higher_priority(newcomers_per_step: int) -> None:
+    limits = StepLimits(tokens=100, step_bytes=10**12)  # a single request fits
     backlog = [make_candidate("patient", 0)]
     arrivals = count(1)
     for step in range(1_000):
@@ -139,22 +141,26 @@ def test_nobody_waits_for_ever_under_a_flood_of_higher_priority(newcomers_per_st
         ]
         chosen = SCHEDULER.select(backlog, limits)
         if chosen == ["patient"]:
-            assert step >= 4 * 16, "not before it was owed"
+            assert step >= 4 * 16, "not before its priority has risen by 4"
             return
-        backlog = [replace(one, skipped=one.skipped + 1) for one in backlog if one.request_id not in chosen]
+        backlog = [
+            replace(candidate, skipped=candidate.skipped + 1)
+            for candidate in backlog
+            if candidate.request_id not in chosen
+        ]
     pytest.fail("it waited for 1,000 steps")
 
 
 @given(backlog=backlogs(st.booleans()), limits=LIMITS)
-def test_who_must_be_alone_shares_no_step(backlog: list[Candidate], limits: StepLimits) -> None:
+def test_a_request_that_is_alone_shares_no_step(backlog: list[Candidate], limits: StepLimits) -> None:
     chosen = SCHEDULER.select(backlog, limits)
-    alone = {one.request_id for one in backlog if one.is_alone}
+    alone = {candidate.request_id for candidate in backlog if candidate.is_alone}
     assert len(chosen) <= 1 or alone.isdisjoint(chosen)
 
 
-def test_who_must_be_alone_has_its_turn() -> None:
+def test_a_request_that_is_alone_has_its_turn() -> None:
     suspect = replace(make_candidate("suspect", arrival=1), is_alone=True)
     others = [make_candidate("first", arrival=0), make_candidate("last", arrival=2)]
     assert SCHEDULER.select([*others, suspect], ROOMY) == ["first", "last"]
-    passed_over = replace(suspect, skipped=16)
-    assert SCHEDULER.select([*others, passed_over], ROOMY) == ["suspect"]
+    skipped = replace(suspect, skipped=16)
+    assert SCHEDULER.select([*others, skipped], ROOMY) == ["suspect"]

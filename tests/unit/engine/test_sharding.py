@@ -10,7 +10,7 @@ WEIGHTS = st.lists(st.integers(1, 10_000), max_size=20)
 NUM_SHARDS = st.integers(1, 8)
 
 
-def loads_of(shards: list[list[int]], weights: list[int]) -> list[int]:
+def totals_of(shards: list[list[int]], weights: list[int]) -> list[int]:
     return [sum(weights[item] for item in shard) for shard in shards]
 
 
@@ -23,11 +23,11 @@ def test_every_item_is_in_one_shard_and_no_shard_is_empty(weights: list[int], nu
 
 
 @given(WEIGHTS.filter(bool), NUM_SHARDS)
-def test_the_heaviest_shard_is_above_the_mean_by_less_than_one_item(
+def test_the_heaviest_shard_is_above_the_mean_by_less_than_the_heaviest_item(
     weights: list[int], num_shards: int
 ) -> None:
-    """Graham's bound (1966) for giving each item to whoever has least."""
-    heaviest = max(loads_of(balanced_shards(range(len(weights)), weights, num_shards), weights))
+    """Check Graham's bound (1966) for adding each item to the lightest shard."""
+    heaviest = max(totals_of(balanced_shards(range(len(weights)), weights, num_shards), weights))
     assert heaviest <= sum(weights) / num_shards + max(weights) * (1 - 1 / num_shards)
 
 
@@ -40,7 +40,7 @@ def test_the_split_depends_on_weights_alone(weights: list[int], num_shards: int)
 
 
 @pytest.mark.parametrize(
-    ("weights", "num_shards", "loads"),
+    ("weights", "num_shards", "totals"),
     [
         ([4, 4, 4, 4], 2, [8, 8]),
         ([9, 1, 1, 1], 2, [9, 3]),
@@ -49,10 +49,10 @@ def test_the_split_depends_on_weights_alone(weights: list[int], num_shards: int)
         ([1, 2, 3], 1, [6]),
     ],
 )
-def test_weights_are_spread(weights: list[int], num_shards: int, loads: list[int]) -> None:
+def test_weights_are_spread(weights: list[int], num_shards: int, totals: list[int]) -> None:
     shards = balanced_shards(range(len(weights)), weights, num_shards)
-    assert sorted(loads_of(shards, weights), reverse=True) == loads
+    assert sorted(totals_of(shards, weights), reverse=True) == totals
 
 
-def test_nothing_to_split_gives_no_shards() -> None:
+def test_no_items_give_no_shards() -> None:
     assert balanced_shards([], [], 4) == []

@@ -76,7 +76,7 @@ def test_scores_far_apart_neither_overflow_nor_vanish(kernel: str) -> None:
 
 
 @pytest.mark.parametrize("kernel", KERNELS)
-def test_attention_leaves_what_it_was_given_alone(kernel: str) -> None:
+def test_attention_does_not_modify_its_input(kernel: str) -> None:
     qkv = make_qkv((48, 48, 7))
     before = qkv.clone()
     KERNELS[kernel](qkv, Segments.of((48, 48, 7), CPU))
@@ -116,7 +116,7 @@ def test_cu_seqlens_are_the_running_sum_of_the_lengths_as_int32() -> None:
     ("dtype", "name"),
     [(torch.float32, "grouped-sdpa"), (torch.bfloat16, "grouped-bmm"), (torch.float16, "grouped-sdpa")],
 )
-def test_the_kernel_for_a_cpu_goes_by_the_dtype(dtype: torch.dtype, name: str) -> None:
+def test_the_kernel_for_a_cpu_depends_on_the_dtype(dtype: torch.dtype, name: str) -> None:
     kernel = choose_kernel(CPU, dtype)
     assert kernel == AttentionKernel(name, KERNELS[name])
     qkv = make_qkv((7, 7)).to(dtype)

@@ -1,4 +1,4 @@
-"""The hash that says which weights drew an image."""
+"""The hash identifies the weights of a model."""
 
 import hashlib
 import subprocess
@@ -28,13 +28,13 @@ def test_the_hash_changes_with_any_weight_and_any_name(model: Path) -> None:
     assert len({before, changed, hash_weights(model)}) == 3
 
 
-def test_configs_are_not_part_of_it(model: Path) -> None:
+def test_configs_are_not_part_of_the_hash(model: Path) -> None:
     before = hash_weights(model)
     (model / "vae" / "config.json").write_text("{}")
     assert hash_weights(model) == before
 
 
-def test_anybody_can_compute_it_with_a_shell() -> None:
+def test_the_hash_can_be_computed_with_a_shell() -> None:
     folder = bundled_models()["tiny-flux"]
     command = "LC_ALL=C sha256sum */*.safetensors | sha256sum"
     told = subprocess.run(command, shell=True, cwd=folder, capture_output=True, text=True, check=True)

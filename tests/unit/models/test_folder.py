@@ -1,4 +1,4 @@
-"""Finding models, and refusing folders that cannot work before any weight is read."""
+"""Models are found by name, and broken folders are refused before any weight is read."""
 
 import json
 import re
@@ -69,7 +69,7 @@ def test_an_unknown_name_is_refused_with_the_nearest_ones(name: str, nearest: st
     assert refusal.value.code == "model_not_found"
 
 
-def test_a_hub_id_without_a_network_is_refused_with_the_way_out(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_hub_id_without_a_network_is_refused_with_the_remedy(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(huggingface_hub.constants, "HF_HUB_OFFLINE", True)
     with pytest.raises(ModelNotFound, match="nobody/no-such-model") as refusal:
         open_model("nobody/no-such-model")
@@ -77,7 +77,7 @@ def test_a_hub_id_without_a_network_is_refused_with_the_way_out(monkeypatch: pyt
     assert "tiny-flux" in str(refusal.value)
 
 
-def test_a_hub_id_that_none_can_be_is_refused_without_asking_the_hub() -> None:
+def test_an_invalid_hub_id_is_refused_without_asking_the_hub() -> None:
     with pytest.raises(ModelNotFound, match=r"'no spaces/please'.*HFValidationError"):
         open_model("no spaces/please")
 
@@ -86,7 +86,7 @@ def test_a_folder_without_an_index_is_refused(tmp_path: Path) -> None:
     assert "no model_index.json" in refusal_of(tmp_path)
 
 
-def test_another_pipeline_class_is_refused_with_those_that_are_served(checkpoint: Path) -> None:
+def test_an_unknown_pipeline_class_is_refused_with_the_known_ones(checkpoint: Path) -> None:
     (checkpoint / "model_index.json").write_text('{"_class_name": "StableDiffusionPipeline"}')
     message = refusal_of(checkpoint)
     assert "'StableDiffusionPipeline'" in message
@@ -139,7 +139,7 @@ def test_truncated_weights_are_named(checkpoint: Path, keep: int) -> None:
 
 
 def test_a_text_file_in_place_of_weights_is_named(checkpoint: Path) -> None:
-    """As `git clone` without LFS leaves it."""
+    """Refuse the pointer file that `git clone` without LFS leaves."""
     weights = checkpoint / TRANSFORMER_WEIGHTS
     weights.write_text("version https://git-lfs.github.com/spec/v1\noid sha256:0\nsize 1\n")
     assert f"{weights}: truncated or not a safetensors file" in refusal_of(checkpoint)
@@ -194,7 +194,7 @@ def test_settings_override_the_familys_defaults(checkpoint: Path) -> None:
     assert spec.max_sequence_length == 256
 
 
-def test_without_settings_a_schnell_and_a_dev_have_their_own_defaults(tmp_path: Path) -> None:
+def test_schnell_and_dev_have_defaults_of_their_own(tmp_path: Path) -> None:
     schnell, dev = (
         load_pipeline(str(write_flux_checkpoint(tmp_path / kind, kind=kind)), CPU).spec
         for kind in ("schnell", "dev")

@@ -1,4 +1,4 @@
-"""Linear layers, and the promise of fixed tiles: a row's result is the same in any company."""
+"""Linear layers; in fixed tiles a row's result does not depend on its neighbours."""
 
 import pytest
 import torch
@@ -27,7 +27,7 @@ def make_rows(num_rows: int, dtype: torch.dtype = torch.float32, seed: int = 1) 
 
 
 def reference(layer: Linear, x: Tensor) -> Tensor:
-    """In float64, activation included."""
+    """Compute the layer in float64, activation included."""
     y = F.linear(x.double(), layer.weight.double(), layer.bias.double())
     return F.gelu(y, approximate="tanh") if layer.gelu else y
 
@@ -58,7 +58,7 @@ def test_the_fused_bf16_gelu_agrees_with_the_tanh_gelu() -> None:
 @pytest.mark.parametrize("dtype", DTYPES)
 @pytest.mark.parametrize("gelu", [False, True])
 @pytest.mark.parametrize("tile_rows", [16, 256])
-def test_in_fixed_tiles_a_row_is_bit_equal_whatever_its_neighbours_and_its_place(
+def test_in_fixed_tiles_a_row_is_bit_equal_with_any_neighbours_at_any_place(
     dtype: torch.dtype, gelu: bool, tile_rows: int
 ) -> None:
     layer, row = make_linear(dtype, gelu, Tiling(tile_rows, tile_rows)), make_rows(1, dtype)

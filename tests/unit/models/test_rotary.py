@@ -10,7 +10,7 @@ from diffuserve.models.layers.rotary import rotate_, rotations
 
 
 def make_positions(rows: int, columns: int, text: int = 5) -> Tensor:
-    """As FLUX's: text at the origin, the image's tokens on a grid."""
+    """Return FLUX's positions: text at the origin, the image's tokens on a grid."""
     grid = torch.cartesian_prod(torch.zeros(1), torch.arange(rows).float(), torch.arange(columns).float())
     return torch.cat([torch.zeros(text, 3), grid])
 

@@ -1,4 +1,4 @@
-"""Weights land where they belong, or the tensor at fault is named."""
+"""Weights are loaded into their places, or the tensor at fault is named."""
 
 from collections.abc import Mapping
 from pathlib import Path
@@ -22,7 +22,7 @@ PLACEMENTS = {
 
 
 class Attention(nn.Module):
-    """Three products of the checkpoint are one here."""
+    """A module that fuses three products of the checkpoint."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -52,7 +52,7 @@ def load(files: list[Path], dtype: torch.dtype = torch.float32) -> dict[str, Ten
     return module.state_dict()
 
 
-def test_every_tensor_lands_in_its_place(tmp_path: Path) -> None:
+def test_every_tensor_is_loaded_into_its_place(tmp_path: Path) -> None:
     tensors = make_tensors()
     loaded = load(write(tmp_path, tensors))
     for kind in ("weight", "bias"):
@@ -75,7 +75,9 @@ def test_sharded_weights_equal_unsharded_ones(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("stored", [torch.float32, torch.bfloat16, torch.float16])
 @pytest.mark.parametrize("wanted", [torch.float32, torch.bfloat16])
-def test_weights_take_the_dtype_asked_for(tmp_path: Path, stored: torch.dtype, wanted: torch.dtype) -> None:
+def test_weights_are_converted_to_the_requested_dtype(
+    tmp_path: Path, stored: torch.dtype, wanted: torch.dtype
+) -> None:
     tensors = make_tensors(stored)
     loaded = load(write(tmp_path, tensors), wanted)
     assert {tensor.dtype for tensor in loaded.values()} == {wanted}

@@ -66,7 +66,7 @@ def test_noise_goes_from_pure_to_none_and_never_rises(
     assert all(next_sigma <= sigma for sigma, next_sigma in pairwise(sigmas))
 
 
-def test_only_dynamic_shifting_looks_at_the_size() -> None:
+def test_only_dynamic_shifting_depends_on_the_size() -> None:
     static, dynamic = FlowMatchEuler(shift=3.0), FlowMatchEuler(use_dynamic_shifting=True)
     assert static.schedule(8, 64) == static.schedule(8, 4_096)
     assert dynamic.schedule(8, 64).sigmas[1] < dynamic.schedule(8, 4_096).sigmas[1]
@@ -90,14 +90,14 @@ def test_every_step_equals_the_references_to_the_last_bit(
         assert torch.equal(latents, expected)
 
 
-def test_a_step_leaves_what_it_was_given_alone() -> None:
+def test_a_step_does_not_modify_its_inputs() -> None:
     latents, prediction = torch.ones(1, 4, 2), torch.full((1, 4, 2), 2.0)
     FlowMatchEuler().step(latents, prediction, 1.0, 0.5)
     assert torch.equal(latents, torch.ones(1, 4, 2))
     assert torch.equal(prediction, torch.full((1, 4, 2), 2.0))
 
 
-def test_clean_undoes_the_noise_of_a_straight_flow() -> None:
+def test_predict_x0_undoes_the_noise_of_a_straight_flow() -> None:
     generator = torch.Generator().manual_seed(0)
     image, noise = torch.randn(2, 1, 64, 16, generator=generator)
     sampler = FlowMatchEuler()
@@ -148,5 +148,5 @@ def test_a_config_keeps_its_numbers_and_leaves_defaults_for_the_rest() -> None:
     assert FlowMatchEuler.from_config(config) == FlowMatchEuler(shift=3.0, use_dynamic_shifting=True)
 
 
-def test_it_is_a_sampler() -> None:
+def test_it_fulfils_the_sampler_contract() -> None:
     assert isinstance(FlowMatchEuler(), Sampler)

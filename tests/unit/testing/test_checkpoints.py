@@ -1,4 +1,4 @@
-"""The random checkpoint proves something only if everything in it shows in its images."""
+"""Images of a random checkpoint change with every tensor and every parameter."""
 
 import json
 from pathlib import Path
@@ -19,7 +19,7 @@ COMPONENTS = ("transformer", "vae", "text_encoder", "text_encoder_2")
 
 @pytest.fixture(scope="module")
 def dev(tmp_path_factory: pytest.TempPathFactory) -> Any:
-    """diffusers' own pipeline for a `dev` checkpoint."""
+    """Return diffusers' own pipeline for a `dev` checkpoint."""
     folder = write_flux_checkpoint(tmp_path_factory.mktemp("dev"), kind="dev")
     pipeline = FluxPipeline.from_pretrained(folder)
     pipeline.set_progress_bar_config(disable=True)
@@ -27,7 +27,7 @@ def dev(tmp_path_factory: pytest.TempPathFactory) -> Any:
 
 
 def draw(pipeline: Any, prompt: str = "a red circle", seed: int = 1, **options: Any) -> Tensor:
-    """An image in 0…1, as (channels, height, width)."""
+    """Generate an image in 0…1, as (channels, height, width)."""
     arguments = {"width": 64, "height": 48, "num_inference_steps": 2, "guidance_scale": 3.5} | options
     generator = torch.Generator().manual_seed(seed)
     image: Tensor = pipeline(
@@ -60,12 +60,12 @@ def test_images_are_neither_flat_nor_saturated(dev: Any) -> None:
     ],
     ids=lambda change: next(iter(change)),
 )
-def test_images_change_visibly_with_everything_that_is_asked(dev: Any, change: dict[str, Any]) -> None:
+def test_images_change_visibly_with_every_parameter(dev: Any, change: dict[str, Any]) -> None:
     difference = (draw(dev) - draw(dev, **change)).abs().mean() * 255
     assert difference > 3
 
 
-def test_schnell_knows_no_guidance_and_a_static_schedule(tmp_path: Path) -> None:
+def test_schnell_has_no_guidance_and_a_static_schedule(tmp_path: Path) -> None:
     write_flux_checkpoint(tmp_path, kind="schnell")
     scheduler = json.loads((tmp_path / "scheduler/scheduler_config.json").read_text())
     assert json.loads((tmp_path / "transformer/config.json").read_text())["guidance_embeds"] is False
@@ -90,11 +90,11 @@ def test_no_tensor_is_constant(tmp_path: Path, kind: Literal["schnell", "dev"]) 
 
 def test_equal_seeds_write_equal_weights_and_leave_the_global_generator_alone(tmp_path: Path) -> None:
     state = torch.random.get_rng_state()
-    one, same = (write_flux_checkpoint(tmp_path / name, seed=5) for name in ("one", "same"))
+    original, same = (write_flux_checkpoint(tmp_path / name, seed=5) for name in ("original", "same"))
     other = write_flux_checkpoint(tmp_path / "other", seed=6)
     assert torch.equal(torch.random.get_rng_state(), state)
     for component in COMPONENTS:
-        first, second, third = (tensors_of(folder, component) for folder in (one, same, other))
+        first, second, third = (tensors_of(folder, component) for folder in (original, same, other))
         assert first.keys() == second.keys() == third.keys()
         assert all(torch.equal(tensor, second[name]) for name, tensor in first.items())
         assert not any(torch.equal(tensor, third[name]) for name, tensor in first.items())
@@ -111,7 +111,7 @@ def test_shards_hold_the_weights_of_the_single_file(tmp_path: Path) -> None:
         assert all(torch.equal(tensor, found[name]) for name, tensor in expected.items())
 
 
-def test_weights_have_the_dtype_asked_for_and_anyone_may_read_them(tmp_path: Path) -> None:
+def test_weights_have_the_requested_dtype_and_are_readable_by_all_users(tmp_path: Path) -> None:
     write_flux_checkpoint(tmp_path, dtype=torch.bfloat16)
     for file in tmp_path.rglob("*.safetensors"):
         assert file.stat().st_mode & 0o777 == 0o644

@@ -26,7 +26,7 @@ class FluxConditioning(Conditioning):
 
 
 class FluxTextEncoder:
-    """Both encoders with their tokenizers. `lowercase`: the checkpoint was trained on lowercase prompts."""
+    """CLIP and T5 with their tokenizers. `lowercase`: the checkpoint was trained on lowercase prompts."""
 
     def __init__(
         self, folder: ModelFolder, device: torch.device, dtype: torch.dtype, lowercase: bool

@@ -1,4 +1,4 @@
-"""The packed transformer against diffusers' own, which sees one image at a time."""
+"""The packed transformer equals diffusers' own, which runs a single image at a time."""
 
 from dataclasses import dataclass, replace
 from functools import cache
@@ -25,7 +25,7 @@ Kind = Literal["schnell", "dev"]
 
 @dataclass(frozen=True)
 class Image:
-    """One sequence of a forward pass."""
+    """A sequence of a forward pass, with its inputs."""
 
     shape: SequenceShape
     timestep: float
@@ -76,7 +76,7 @@ def make_image(
 
 
 def make_mixed(dtype: torch.dtype = torch.float32) -> list[Image]:
-    """Sizes, text lengths, steps and guidance all differ; some neighbours are of equal length."""
+    """Return images of different size, text length, step and guidance, some neighbours of equal length."""
     return [
         make_image(0, SequenceShape(32, 4, 4), 1_000.0, 3.5, dtype),
         make_image(1, SequenceShape(32, 4, 4), 750.0, 1.0, dtype),
@@ -91,20 +91,20 @@ def make_mixed(dtype: torch.dtype = torch.float32) -> list[Image]:
 def predict(model: FluxTransformer, images: list[Image]) -> list[Tensor]:
     has_guidance = model.config.guidance_embeds
     packed = PackedInput(
-        image=torch.cat([one.image for one in images]),
-        text=torch.cat([one.text for one in images]),
-        pooled=torch.stack([one.pooled for one in images]),
-        timestep=torch.tensor([one.timestep for one in images]),
-        guidance=torch.tensor([one.guidance for one in images]) if has_guidance else None,
-        layout=pack_layout([one.shape for one in images], model.config.axes_dims_rope, CPU),
+        image=torch.cat([sequence.image for sequence in images]),
+        text=torch.cat([sequence.text for sequence in images]),
+        pooled=torch.stack([sequence.pooled for sequence in images]),
+        timestep=torch.tensor([sequence.timestep for sequence in images]),
+        guidance=torch.tensor([sequence.guidance for sequence in images]) if has_guidance else None,
+        layout=pack_layout([sequence.shape for sequence in images], model.config.axes_dims_rope, CPU),
     )
     with torch.inference_mode():
         velocity: Tensor = model(packed)
-    return list(velocity.split([one.shape.image for one in images]))
+    return list(velocity.split([sequence.shape.image for sequence in images]))
 
 
 def predict_by_reference(model: Any, image: Image) -> Tensor:
-    """Called as diffusers' FluxPipeline does it."""
+    """Call diffusers' transformer as its FluxPipeline does."""
     shape = image.shape
     rows, columns = torch.meshgrid(torch.arange(shape.rows), torch.arange(shape.columns), indexing="ij")
     image_ids = torch.stack([torch.zeros_like(rows), rows, columns], dim=-1).view(-1, 3)
@@ -124,11 +124,11 @@ def predict_by_reference(model: Any, image: Image) -> Tensor:
 
 
 def distance(left: Tensor, right: Tensor) -> float:
-    """The largest difference, relative to the size of what is compared."""
+    """Return the largest absolute difference, relative to the largest value of `right`."""
     return float((left.double() - right.double()).abs().max() / right.double().abs().max())
 
 
-def test_mixed_sequences_in_one_pass_equal_the_reference_one_by_one(checkpoint: Checkpoint) -> None:
+def test_mixed_sequences_in_a_pass_equal_the_reference_for_each_alone(checkpoint: Checkpoint) -> None:
     images = make_mixed()
     for image, velocity in zip(images, predict(checkpoint.ours(), images), strict=True):
         expected = predict_by_reference(checkpoint.theirs(torch.float32), image)
@@ -136,16 +136,16 @@ def test_mixed_sequences_in_one_pass_equal_the_reference_one_by_one(checkpoint: 
 
 
 def test_in_bf16_the_error_is_no_larger_than_the_references(checkpoint: Checkpoint) -> None:
-    exact = [predict_by_reference(checkpoint.theirs(torch.float32), one) for one in make_mixed()]
+    exact = [predict_by_reference(checkpoint.theirs(torch.float32), image) for image in make_mixed()]
     rounded = make_mixed(torch.bfloat16)
     ours = predict(checkpoint.ours(torch.bfloat16), rounded)
-    theirs = [predict_by_reference(checkpoint.theirs(torch.bfloat16), one) for one in rounded]
+    theirs = [predict_by_reference(checkpoint.theirs(torch.bfloat16), image) for image in rounded]
     assert {velocity.dtype for velocity in ours} == {torch.bfloat16}
     assert max(map(distance, ours, theirs)) < 0.02
     assert max(map(distance, ours, exact)) < 1.25 * max(map(distance, theirs, exact))
 
 
-def test_everything_given_to_an_image_changes_its_prediction(checkpoint: Checkpoint) -> None:
+def test_every_input_of_an_image_changes_its_prediction(checkpoint: Checkpoint) -> None:
     model = checkpoint.ours()
     image, other = (make_image(seed, SequenceShape(16, 4, 6)) for seed in (0, 1))
     changed = {
@@ -157,13 +157,15 @@ def test_everything_given_to_an_image_changes_its_prediction(checkpoint: Checkpo
         "guidance": replace(image, guidance=7.0),
     }
     before = predict(model, [image])[0]
-    for name, one in changed.items():
-        moved = distance(predict(model, [one])[0], before)
+    for name, variant in changed.items():
+        moved = distance(predict(model, [variant])[0], before)
         assert (moved > 0.01) == (name != "guidance" or model.config.guidance_embeds), name
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
-def test_a_neighbour_full_of_nan_spoils_nobody_else(checkpoint: Checkpoint, dtype: torch.dtype) -> None:
+def test_a_neighbour_full_of_nan_changes_no_other_sequence(
+    checkpoint: Checkpoint, dtype: torch.dtype
+) -> None:
     images = make_mixed(dtype)
     poisoned = [*images[:1], replace(images[1], image=images[1].image * torch.nan), *images[2:]]
     velocities = predict(checkpoint.ours(dtype), poisoned)
