@@ -1,4 +1,4 @@
-"""How a client's prompt became the prompt that the model reads."""
+"""The record of how a client's prompt was processed into the one that the model reads."""
 
 import hashlib
 from collections.abc import Mapping

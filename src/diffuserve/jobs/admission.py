@@ -45,7 +45,7 @@ class Account:
 
 @dataclass
 class Admission:
-    """What one transaction reads to admit jobs, and what it will write for those admitted."""
+    """State of one transaction that admits jobs: what it has read, and what it will write for them."""
 
     transaction: Transaction
     accounts: Mapping[str, Account]

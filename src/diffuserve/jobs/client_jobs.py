@@ -12,7 +12,7 @@ from diffuserve.jobs import queries, schema
 from diffuserve.jobs.changes import event_of
 from diffuserve.jobs.control import CancelJob, DeleteJob
 from diffuserve.jobs.database import Database
-from diffuserve.jobs.estimate import Before, estimate_wait
+from diffuserve.jobs.estimate import WorkAhead, estimate_wait
 from diffuserve.jobs.operations import Operations
 from diffuserve.jobs.submit import SubmitJob
 from diffuserve.jobs.writer import Writer
@@ -71,7 +71,7 @@ class ClientJobs:
         sizes = await self._operations.lanes()
         tenants = await self._operations.tenants({job.tenant_id} | {lane.tenant_id for lane in sizes})
         weights = {tenant.id: tenant.plan.weight for tenant in tenants}
-        return estimate_wait(job, sizes, weights, await self._before(job))
+        return estimate_wait(job, sizes, weights, await self._work_ahead(job))
 
     async def cancel(self, job_id: str, tenant_id: str | None = None) -> Job:
         """Cancel a queued job at once, mark a running one `canceling`, and leave a final one as it is."""
@@ -85,7 +85,7 @@ class ClientJobs:
         """
         await self._writer.run(DeleteJob(queries.check_job_id(job_id), tenant_id))
 
-    async def _before(self, job: Job) -> Before:
+    async def _work_ahead(self, job: Job) -> WorkAhead:
         """Return the work that goes before a queued job."""
         seq = sa.select(jobs.c.seq).where(jobs.c.id == job.id).scalar_subquery()
         own_lanes = sa.select(lanes.c.lane).where(
@@ -102,7 +102,7 @@ class ClientJobs:
         ]
         (queued,) = await self._database.rows(earlier)
         (leased,) = await self._database.rows(running)
-        return Before(queued.num_jobs, queued.work_seconds or 0.0, leased.seconds or 0.0, len(serving))
+        return WorkAhead(queued.num_jobs, queued.work_seconds or 0.0, leased.seconds or 0.0, len(serving))
 
 
 def _new_job_id() -> str:

@@ -11,7 +11,7 @@ Outcome = TypeVar("Outcome")
 
 
 class Command(ABC, Generic[Outcome]):
-    """One write and its parameters; subclasses are frozen dataclasses.
+    """A write and its parameters; subclasses are frozen dataclasses.
 
     The writer applies all commands of a class that wait for the same commit with one call, so that
     they share statements.

@@ -1,4 +1,4 @@
-"""How the queue behaves; every time in seconds."""
+"""Settings of the job store. Every time is in seconds."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -20,16 +20,20 @@ DEFAULT_RETENTION: Mapping[JobStatus, float] = {
 
 @dataclass(frozen=True, kw_only=True)
 class StoreConfig:
-    """`lease_seconds` after a worker's last heartbeat its jobs go to others.
+    """Settings of leases, fairness, retries, limits and retention.
 
-    `ageing_seconds`: a lane whose head waited so long counts one band better.
-    `affinity_lookahead`, `affinity_seconds`, `affinity_wait_seconds`: a job whose model is resident
-    may pass at most so many jobs of its own tenant, and tenants at most so many weighted device-seconds
-    ahead of it, while none of those passed has waited longer.
-    `max_transient_retries`, `max_worker_losses`: attempts by cause before a job fails for good.
-    `max_backlog_seconds`: predicted device-seconds in the queue past which new work is refused.
-    `webhook_retry_seconds`: pauses after the first, second, … attempt to deliver that failed.
-    `audit_seconds`: how long verdicts of the filters are kept.
+    - `lease_seconds`: time without a heartbeat after which a worker's jobs are given to others.
+    - `ageing_seconds`: a lane whose head has waited so long counts one band better.
+    - `affinity_lookahead`, `affinity_seconds`, `affinity_wait_seconds`: a job whose model is resident may
+      overtake at most so many jobs of its own tenant, and tenants at most so many weighted device-seconds
+      ahead of it, as long as none of those overtaken has waited longer.
+    - `max_transient_retries`, `max_worker_losses`: failed attempts by cause that are followed by another.
+    - `retry_base_seconds`, `retry_cap_seconds`: first and longest pause of the backoff after a failure.
+    - `max_backlog_seconds`: predicted device-seconds in the queue beyond which new work is refused.
+    - `idempotency_seconds`: time for which an idempotency key is remembered.
+    - `webhook_retry_seconds`: pauses after the first, second, … failed attempt to deliver.
+    - `audit_seconds`: time for which verdicts of the filters are kept.
+    - `retention_seconds`: time for which final jobs are kept, by status.
     """
 
     lease_seconds: float = 30.0
@@ -56,5 +60,5 @@ class StoreConfig:
             raise InvalidParams("default_plan", self.default_plan, f"known plans: {', '.join(self.plans)}")
 
     def plan(self, name: str) -> Plan:
-        """The plan of that name; a tenant whose plan was taken out of the settings has the default one."""
+        """Return the plan of that name, or the default plan if the settings no longer define it."""
         return self.plans.get(name, self.plans[self.default_plan])

@@ -43,7 +43,7 @@ _BACKOFF = Backoff(first_seconds=0.05, longest_seconds=1.0, jitter=0.5)
 
 @dataclass
 class Transaction:
-    """One transaction under the write lock. `now` is the store's clock at its beginning.
+    """A transaction under the write lock. `now` is the store's clock at its beginning.
 
     `messages` are published, and `ended` is counted, once it is committed. `is_retry` is true if the same
     commands were tried before and the connection was lost: they may have been committed then.
@@ -63,9 +63,11 @@ class Transaction:
     def execute(
         self, statement: sa.Executable, rows: list[dict[str, Any]] | dict[str, Any] | None = None
     ) -> sa.CursorResult[Any]:
+        """Execute a statement, once for each of `rows` if it is a list."""
         return self.connection.execute(statement, rows)
 
     def rows(self, statement: sa.Executable) -> list[sa.Row[Any]]:
+        """Return all rows of a statement."""
         return list(self.connection.execute(statement).all())
 
     def upsert(self, table: sa.Table) -> "postgresql.Insert | sqlite.Insert":

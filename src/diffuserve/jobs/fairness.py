@@ -1,8 +1,9 @@
-"""Which lane is served next: a pure function of what the queue holds.
+"""The choice of the lane that is served next: a pure function of what the queue holds.
 
-Start-time fair queueing over tenants: virtual time advances by device-seconds over weight, and the
-tenant that is furthest behind goes first. Bands come before virtual time, age before bands, and a
-job whose model is resident may go first within stated bounds.
+Start-time fair queueing (Goyal, Vin and Cheng, SIGCOMM 1996) over tenants: a tenant's virtual time
+advances by the device-seconds of its jobs over its weight, and the tenant that is furthest behind is
+served first. Bands come before virtual time, age before bands, and a job whose model is resident may
+overtake others within stated bounds.
 """
 
 import math
@@ -13,12 +14,13 @@ from diffuserve.domain.job import Band
 from diffuserve.domain.tenant import Tenant
 from diffuserve.jobs.config import StoreConfig
 
-_ANYBODY = (math.inf, "", 0)
+_Order = tuple[float, str, int]
+_BEHIND_ALL: _Order = (math.inf, "", 0)
 
 
 @dataclass
 class TenantAccount:
-    """A tenant while claims are made; owned by the transaction that makes them."""
+    """A tenant's virtual time and number of running jobs, owned by the transaction that serves claims."""
 
     tenant: Tenant
     vtime: float
@@ -26,18 +28,21 @@ class TenantAccount:
 
     @property
     def may_start(self) -> bool:
+        """True while the tenant is below its limit of running jobs."""
         return self.num_running < self.tenant.plan.max_running
 
     def charge(self, seconds: float) -> None:
+        """Start a job that is predicted to take so many device-seconds."""
         self.vtime += seconds / self.tenant.plan.weight
         self.num_running += 1
 
 
 @dataclass
 class Lane:
-    """Ready jobs of one band, tenant and model, as far as a choice looks: its head.
+    """The ready jobs of one band, tenant and model, of which a choice needs only the first: the head.
 
-    `head_at` is when the head was submitted, `head_since` when it became the head.
+    `head_seq` is the head's place in its tenant's queue, `head_at` the time of its submission, and
+    `head_since` the time at which it became the head.
     """
 
     key: str
@@ -56,40 +61,57 @@ def choose_lane(
     now: float,
     config: StoreConfig,
 ) -> Lane | None:
-    """The lane whose head goes to a worker that serves `models`; `None` if nobody may start.
+    """Return the lane whose head a worker that serves `models` gets; `None` if no tenant may start a job.
 
-    `resident_models` are those that it has in memory.
+    `resident_models` are those that the worker has in memory.
     """
-    by_rank: dict[int, list[Lane]] = {}
-    for lane in lanes:
-        if lane.model in models and lane.account.may_start:
-            by_rank.setdefault(_rank(lane, now, config), []).append(lane)
-    if not by_rank:
+    contenders = _contenders(lanes, models, now, config)
+    if not contenders:
         return None
-    contenders = by_rank[min(by_rank)]
     fairest = min(contenders, key=_order)
+    limit = _overtaking_limit(contenders, now, config)
     resident = frozenset(resident_models)
-    overdue = [lane for lane in contenders if now - lane.head_since > config.affinity_wait_seconds]
-    last = _order(min(overdue, key=_order)) if overdue else _ANYBODY  # nobody behind it may pass it
     warm = [
         lane
         for lane in contenders
-        if lane.model in resident and _order(lane) <= last and _is_near(lane, contenders, fairest, config)
+        if lane.model in resident and _order(lane) <= limit and _is_near(lane, contenders, fairest, config)
     ]
     return min(warm, key=_order, default=fairest)
 
 
+def _contenders(
+    lanes: Sequence[Lane], models: Collection[str], now: float, config: StoreConfig
+) -> Sequence[Lane]:
+    """Return the lanes of the best rank among those that may be served."""
+    by_rank: dict[int, list[Lane]] = {}
+    for lane in lanes:
+        if lane.model in models and lane.account.may_start:
+            by_rank.setdefault(_rank(lane, now, config), []).append(lane)
+    return by_rank[min(by_rank)] if by_rank else ()
+
+
 def _rank(lane: Lane, now: float, config: StoreConfig) -> int:
-    """The band's rank, one better for each ageing time that the head has waited."""
+    """Return the band's rank, one better for each `ageing_seconds` that the head has waited."""
     return max(0, lane.band.rank - int((now - lane.head_at) / config.ageing_seconds))
 
 
-def _order(lane: Lane) -> tuple[float, str, int]:
+def _order(lane: Lane) -> _Order:
+    """Return what lanes are served by: their tenants' virtual time; then, to be definite, name and place."""
     return (lane.account.vtime, lane.account.tenant.id, lane.head_seq)
 
 
+def _overtaking_limit(contenders: Sequence[Lane], now: float, config: StoreConfig) -> _Order:
+    """Return the first order among the heads that have waited too long to be overtaken."""
+    overdue = [lane for lane in contenders if now - lane.head_since > config.affinity_wait_seconds]
+    return min(map(_order, overdue), default=_BEHIND_ALL)
+
+
 def _is_near(lane: Lane, contenders: Sequence[Lane], fairest: Lane, config: StoreConfig) -> bool:
-    """Whether `lane` may pass: little virtual time ahead of the fairest, few places ahead in its tenant."""
-    ahead = lane.account.vtime - fairest.account.vtime
-    first = min(one.head_seq for one in contenders if one.account is lane.account)
-    return ahead <= config.affinity_seconds and lane.head_seq - first <= config.affinity_lookahead
+    """Return whether `lane` is near enough to its turn to overtake for its resident model.
+
+    It must be little virtual time ahead of the fairest, and few places behind its tenant's first job.
+    """
+    ahead_seconds = lane.account.vtime - fairest.account.vtime
+    first_seq = min(rival.head_seq for rival in contenders if rival.account is lane.account)
+    is_close = lane.head_seq - first_seq <= config.affinity_lookahead
+    return ahead_seconds <= config.affinity_seconds and is_close

@@ -8,7 +8,7 @@ import random
 from abc import abstractmethod
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any, Self
+from typing import Any, Self, assert_never
 
 import sqlalchemy as sa
 
@@ -127,15 +127,20 @@ class ReleaseJob(EndAttempt):
         return self.release.lease_token
 
     def end(self, ended: "EndedAttempts", record: JobRecord) -> JobStatus:
-        if self.release.cause is not ReleaseCause.WORKER_LOST:
-            return ended.requeue(record, self.release.cause)
-        suspect = replace(record, is_suspect=record.is_suspect or self.release.is_suspect)
-        return ended.follow(suspect, after_loss(suspect, ended.transaction.config), self.release.cause)
+        match self.release.cause:
+            case ReleaseCause.DRAIN | ReleaseCause.BYSTANDER:
+                return ended.requeue(record, self.release.cause)
+            case ReleaseCause.WORKER_LOST:
+                suspect = replace(record, is_suspect=record.is_suspect or self.release.is_suspect)
+                decision = after_loss(suspect, ended.transaction.config)
+                return ended.follow(suspect, decision, self.release.cause)
+            case _:
+                assert_never(self.release.cause)
 
 
 @dataclass
 class EndedAttempts:
-    """What a transaction writes for the attempts that it ends."""
+    """State of one transaction that ends attempts: what it will write for their jobs."""
 
     transaction: Transaction
     ledger: queue.Ledger = field(default_factory=queue.Ledger)

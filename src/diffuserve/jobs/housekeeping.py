@@ -1,4 +1,4 @@
-"""What time demands of the store: expired leases, retries that come due, jobs past their retention."""
+"""Housekeeping: expired leases, retries that are due, late jobs, and rows past their retention."""
 
 import logging
 from collections.abc import Collection
@@ -28,8 +28,10 @@ _NAME = "reaper"
 
 
 class Housekeeping:
-    """The store as the reaper uses it. Every method raises `ServerUnavailable` while the database is
-    unreachable."""
+    """The store as the reaper uses it.
+
+    Every method raises `ServerUnavailable` while the database is unreachable.
+    """
 
     def __init__(self, database: Database, writer: Writer) -> None:
         self._database = database

@@ -32,7 +32,7 @@ def stamp_of(new: NewJob | NewBatch) -> Stamp | None:
 
 
 class UsedKeys:
-    """Those of the given keys that are remembered, with what they stand for."""
+    """The remembered keys among those of a transaction, each with its job or batch."""
 
     def __init__(self, transaction: Transaction, stamps: Collection[Stamp]) -> None:
         self._used = _read(transaction, stamps) if stamps else {}

@@ -32,7 +32,7 @@ class ServedModel:
 
 
 class Operations:
-    """What runs and what waits. Every method raises `ServerUnavailable` while the database is unreachable."""
+    """The store as operators use it. Every method raises `ServerUnavailable` while the database is away."""
 
     def __init__(self, database: Database, writer: Writer, config: StoreConfig) -> None:
         self._database = database

@@ -54,7 +54,7 @@ _SHRINK = (
 
 @dataclass
 class _AccountChange:
-    """What is added to a tenant's virtual time and to its count of queued jobs."""
+    """Amounts to be added to a tenant's virtual time and to its number of queued jobs."""
 
     vtime: float = 0.0
     num_queued: int = 0

@@ -130,7 +130,7 @@ def _load_error(text: str) -> JobError:
 
 @dataclass(frozen=True)
 class JsonColumn:
-    """How the values of a column are decoded from JSON text, and encoded."""
+    """A pair of functions that decode a column from JSON text, and encode it."""
 
     load: Callable[[str], Any]
     dump: Callable[[Any], str] = dump

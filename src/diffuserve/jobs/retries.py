@@ -1,4 +1,4 @@
-"""Whether another attempt follows one that failed: pure decisions, with the causes counted apart."""
+"""Decisions whether another attempt follows a failed one: pure, with the causes counted apart."""
 
 from dataclasses import dataclass
 

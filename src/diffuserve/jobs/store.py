@@ -19,7 +19,7 @@ from diffuserve.jobs.writer import Writer
 
 
 class JobStore:
-    """One database with its single writer, and a face for each kind of caller.
+    """The store on one database with its single writer, and an interface for each kind of caller.
 
     `jobs` serves clients, `leases` workers, `operations` operators, `housekeeping` the reaper; `keys`,
     `batches`, `webhooks` and `audit` are named for their tables.

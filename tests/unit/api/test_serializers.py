@@ -50,8 +50,7 @@ from diffuserve.domain.resources.webhook import (
 )
 from diffuserve.domain.resources.worker import WorkerList
 from diffuserve.domain.safety import Action, FilterInfo, Finding, Verdict
-from diffuserve.domain.webhook import Delivery, DeliveryStatus, WebhookEvent
-from diffuserve.domain.webhook import WebhookEndpoint as WebhookEndpoint
+from diffuserve.domain.webhook import Delivery, DeliveryStatus, WebhookEndpoint, WebhookEvent
 from diffuserve.domain.worker import (
     ClaimedLeases,
     Lease,

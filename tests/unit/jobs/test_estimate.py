@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from diffuserve.domain.job import Band, Job, JobStatus, QueueEstimate
-from diffuserve.jobs.estimate import Before, LaneSize, estimate_wait
+from diffuserve.jobs.estimate import LaneSize, WorkAhead, estimate_wait
 
 JOB = Job(
     id="job",
@@ -25,7 +25,7 @@ JOB = Job(
     version=1,
     created_at=0.0,
 )
-NOTHING = Before(num_jobs=0, work_seconds=0.0, running_seconds=0.0, num_workers=1)
+NOTHING = WorkAhead(num_jobs=0, work_seconds=0.0, running_seconds=0.0, num_workers=1)
 
 
 def rival(
@@ -66,7 +66,7 @@ def test_what_runs_already_counts_at_worst_and_with_doubt() -> None:
     assert busy.eta_s_high - idle.eta_s_high == pytest.approx(1.5 * 4.0)
 
 
-def test_the_tenants_own_lanes_count_only_as_far_as_they_go_before() -> None:
+def test_the_tenants_own_lanes_count_only_as_far_as_they_go_work_ahead() -> None:
     own = replace(rival(band=Band.INTERACTIVE), tenant_id="ada")
     assert estimate_wait(JOB, [own], {}, NOTHING) == estimate_wait(JOB, [], {}, NOTHING)
 
@@ -87,7 +87,7 @@ def test_jobs_that_cost_nothing_are_all_ahead() -> None:
 
 
 def test_without_a_worker_the_wait_is_that_for_one() -> None:
-    before = Before(num_jobs=4, work_seconds=8.0, running_seconds=4.0, num_workers=0)
+    before = WorkAhead(num_jobs=4, work_seconds=8.0, running_seconds=4.0, num_workers=0)
     assert estimate_wait(JOB, [], {}, before) == estimate_wait(JOB, [], {}, replace(before, num_workers=1))
 
 
@@ -95,8 +95,8 @@ def test_jobs_of_other_models_stand_in_nobodys_way() -> None:
     assert estimate_wait(JOB, [rival(model="other")], {}, NOTHING) == estimate_wait(JOB, [], {}, NOTHING)
 
 
-def test_workers_share_what_comes_before() -> None:
-    before = Before(num_jobs=4, work_seconds=8.0, running_seconds=4.0, num_workers=1)
+def test_workers_share_what_comes_work_ahead() -> None:
+    before = WorkAhead(num_jobs=4, work_seconds=8.0, running_seconds=4.0, num_workers=1)
     one, four = estimate_wait(JOB, [], {}, before), estimate_wait(JOB, [], {}, replace(before, num_workers=4))
     assert (one.eta_s_low, four.eta_s_low) == (10.0, 4.0)
     assert four.eta_s_high < one.eta_s_high
@@ -111,7 +111,7 @@ def test_workers_share_what_comes_before() -> None:
     num_workers=st.integers(0, 8),
 )
 def test_the_range_is_one(work: float, running: float, rivals: list[LaneSize], num_workers: int) -> None:
-    before = Before(num_jobs=3, work_seconds=work, running_seconds=running, num_workers=num_workers)
+    before = WorkAhead(num_jobs=3, work_seconds=work, running_seconds=running, num_workers=num_workers)
     estimate = estimate_wait(JOB, rivals, {}, before)
     assert round(JOB.cost_seconds, 3) <= estimate.eta_s_low <= estimate.eta_s_high
     assert estimate.ahead >= before.num_jobs
@@ -132,7 +132,7 @@ def test_more_work_ahead_never_makes_the_wait_shorter(
     num_workers: int,
 ) -> None:
     def wait(own: float, running: float, others: float) -> QueueEstimate:
-        before = Before(num_jobs=3, work_seconds=own, running_seconds=running, num_workers=num_workers)
+        before = WorkAhead(num_jobs=3, work_seconds=own, running_seconds=running, num_workers=num_workers)
         return estimate_wait(JOB, [rival(work=others, band=band)], {"bob": weight}, before)
 
     less = wait(*seconds)

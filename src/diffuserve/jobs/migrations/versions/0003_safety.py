@@ -1,4 +1,4 @@
-"""What became of a prompt, and the audit of what the filters kept out."""
+"""Columns for processed prompts, and the audit of blocked and flagged ones."""
 
 import sqlalchemy as sa
 from alembic import op
