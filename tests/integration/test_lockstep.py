@@ -1,4 +1,4 @@
-"""Several ranks draw what one draws, and one rank's failure costs one request."""
+"""Ranks generate what a single process generates, and a failure on a rank fails a single request."""
 
 import json
 import subprocess
@@ -11,7 +11,7 @@ from PIL import Image
 
 from diffuserve.testing.checkpoints import write_flux_checkpoint
 from support.images import psnr
-from support.lockstep_program import draw, load, mixed_requests, write
+from support.lockstep_program import generate, load, mixed_requests, write
 from support.waiting import HANG_SECONDS
 
 _FAULTS = ("start", "denoise", "decode")
@@ -24,7 +24,7 @@ def checkpoint(tmp_path_factory: pytest.TempPathFactory) -> str:
 
 
 def run_ranks(num_ranks: int, folder: Path, *options: str) -> list[str | None]:
-    """Under a real torchrun; what each request failed with."""
+    """Run ranks under a real torchrun, and return the error of each request."""
     command = (sys.executable, "-m", "torch.distributed.run", "--standalone", f"--nproc-per-node={num_ranks}")
     program = ("-m", "support.lockstep_program", "--out", str(folder), *options)
     done = subprocess.run(
@@ -35,12 +35,12 @@ def run_ranks(num_ranks: int, folder: Path, *options: str) -> list[str | None]:
     return errors
 
 
-def draw_alone(model: str, folder: Path) -> None:
-    write(folder, draw(load(model, None), None, model == "fake"))
+def generate_alone(model: str, folder: Path) -> None:
+    write(folder, generate(load(model, None), None, model == "fake"))
 
 
 def compare(ours: Path, alone: Path, without: Sequence[int] = ()) -> None:
-    """Every image that was drawn, against the one that a single rank draws."""
+    """Compare every image with that of a single process, at a PSNR of at least 50 dB."""
     expected = {path.name for path in alone.glob("*.png") if int(path.name[0]) not in without}
     assert {path.name for path in ours.glob("*.png")} == expected
     assert all(psnr(Image.open(ours / name), Image.open(alone / name)) >= 50 for name in expected)
@@ -58,40 +58,40 @@ def folders(tmp_path: Path) -> tuple[Path, Path]:
 def check_same_images(num_ranks: int, model: str, plan: str, folders: tuple[Path, Path]) -> None:
     together, alone = folders
     assert run_ranks(num_ranks, together, "--model", model, "--plan", plan) == [None] * 7
-    draw_alone(model, alone)
+    generate_alone(model, alone)
     compare(together, alone)
 
 
 def check_faults(num_ranks: int, model: str, plan: str, folders: tuple[Path, Path]) -> None:
-    """The last rank alone fails, and who decodes one request; the group goes on and draws another."""
+    """Let the last rank fail alone, and the rank that decodes a request; the group then serves another."""
     together, alone = folders
     faults = [f"start:{num_ranks - 1}", f"denoise:{num_ranks - 1}", "decode:any"]
     errors = run_ranks(num_ranks, together, "--model", model, "--plan", plan, "--fail", *faults)
-    prompts = [one.prompt for one in mixed_requests(True)] + ["a red circle"]
+    prompts = [params.prompt for params in mixed_requests(True)] + ["a red circle"]
     for prompt, error in zip(prompts, errors, strict=True):
         if prompt in _FAULTS:
             assert error is not None, f"{prompt} did not fail"
             assert f"told to fail in {prompt}" in error
         else:
             assert error is None
-    draw_alone(model, alone)
+    generate_alone(model, alone)
     compare(together, alone, without=[n for n, prompt in enumerate(prompts) if prompt in _FAULTS])
 
 
-def test_two_ranks_draw_what_one_draws(checkpoint: str, folders: tuple[Path, Path]) -> None:
+def test_two_ranks_generate_the_images_of_one_process(checkpoint: str, folders: tuple[Path, Path]) -> None:
     check_same_images(2, checkpoint, "sequence=2", folders)
 
 
-def test_one_rank_alone_fails_and_one_request_with_it(folders: tuple[Path, Path]) -> None:
-    """What the two ranks generate besides is what a single rank generates."""
+def test_a_failure_on_a_single_rank_fails_a_single_request(folders: tuple[Path, Path]) -> None:
+    """The other requests of the batch give the images of a single process."""
     check_faults(2, "fake", "sequence=2", folders)
 
 
 @pytest.mark.slow
-def test_four_ranks_draw_what_one_draws(checkpoint: str, folders: tuple[Path, Path]) -> None:
+def test_four_ranks_generate_the_images_of_one_process(checkpoint: str, folders: tuple[Path, Path]) -> None:
     check_same_images(4, checkpoint, "sequence=4", folders)
 
 
 @pytest.mark.slow
-def test_rank_three_alone_fails_and_one_request_with_it(checkpoint: str, folders: tuple[Path, Path]) -> None:
+def test_a_failure_on_rank_three_fails_a_single_request(checkpoint: str, folders: tuple[Path, Path]) -> None:
     check_faults(4, checkpoint, "sequence=4", folders)

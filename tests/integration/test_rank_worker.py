@@ -35,7 +35,8 @@ def ranks_of(agent: WorkerAgent) -> list[psutil.Process]:
     assert agent._engine.link is not None
     started = psutil.Process(agent._engine.link.pid).children()
     return sorted(
-        (one for one in started if "RANK" in one.environ()), key=lambda one: int(one.environ()["RANK"])
+        (child for child in started if "RANK" in child.environ()),
+        key=lambda child: int(child.environ()["RANK"]),
     )
 
 
@@ -55,7 +56,7 @@ async def hurt(agent: WorkerAgent, number: signal.Signals, rank: int = 1) -> flo
     deaths, started = agent._engine.num_deaths, time.monotonic()
     group[rank].send_signal(number)
     await eventually(lambda: agent._engine.num_deaths > deaths)
-    await eventually(lambda: not any(_lives(one) for one in (launcher, *group)))
+    await eventually(lambda: not any(_lives(process) for process in (launcher, *group)))
     return time.monotonic() - started
 
 
@@ -64,7 +65,7 @@ def _lives(process: psutil.Process) -> bool:
 
 
 async def lose_nothing(plane: Plane, agent: WorkerAgent, number: signal.Signals) -> None:
-    """One rank is hurt in the middle of a job; the job is drawn by the next group."""
+    """Hurt a rank in the middle of a job, which the next group then finishes."""
     long = await submit(plane, steps=60)
     await until(plane, long, JobStatus.RUNNING)
     assert await hurt(agent, number) < _COLLECTIVE_SECONDS, "noticed before a collective gave up"
@@ -77,7 +78,7 @@ async def lose_nothing(plane: Plane, agent: WorkerAgent, number: signal.Signals)
 
 
 @pytest.mark.alone
-async def test_ranks_draw_and_a_group_that_broke_is_started_anew(
+async def test_ranks_generate_and_a_broken_group_is_restarted(
     plane: Plane, start: Start, checkpoint: str
 ) -> None:
     agent = start(engine_command=(), model=checkpoint, device="cpu", gpus=2)
@@ -111,7 +112,7 @@ async def test_twenty_faults_lose_no_job_and_hang_nowhere(
 
 @pytest.mark.slow
 async def test_two_nodes_are_one_worker(plane: Plane, start: Start, checkpoint: str) -> None:
-    """Two torchruns on this machine; a rank of the second one dies, and both start anew."""
+    """Two torchruns run on this machine; a rank of the second dies, and both are restarted."""
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
         port = probe.getsockname()[1]
@@ -125,7 +126,9 @@ async def test_two_nodes_are_one_worker(plane: Plane, start: Start, checkpoint: 
         await ready(agent)
         await until(plane, await submit(plane), JobStatus.SUCCEEDED)
         deaths = agent._engine.num_deaths
-        [far] = [one for one in psutil.Process(second.pid).children(recursive=True) if _rank(one) == "1"]
+        [far] = [
+            child for child in psutil.Process(second.pid).children(recursive=True) if _rank(child) == "1"
+        ]
         far.kill()
         await eventually(lambda: agent._engine.num_deaths > deaths)
         await ready(agent)

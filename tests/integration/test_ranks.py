@@ -1,4 +1,4 @@
-"""What ranks exchange and agree on, in forked processes over Gloo."""
+"""Ranks exchange and agree, in forked processes over Gloo."""
 
 import multiprocessing
 import os
@@ -139,7 +139,7 @@ def test_an_error_among_collectives_breaks_the_group(run: Run, num_ranks: int) -
 
 
 def test_heads_are_scattered_and_gathered_back(run: Run, num_ranks: int) -> None:
-    """For attention a rank holds all tokens with its share of the heads (DeepSpeed-Ulysses)."""
+    """A rank holds, for attention, all tokens with its share of the heads (DeepSpeed-Ulysses)."""
     local, heads, dim = 2, 6, 4
     whole = torch.randn(local * num_ranks, 3, heads, dim, generator=torch.Generator().manual_seed(0))
 

@@ -1,4 +1,4 @@
-"""The agent with a real child process against a real server; most with an engine that draws nothing."""
+"""The agent with a real engine process and a real server; most engines generate nothing."""
 
 import asyncio
 import os
@@ -55,7 +55,7 @@ async def test_many_jobs_overlap(plane: Plane, start: Start) -> None:
         await until(plane, job, JobStatus.RUNNING)
 
 
-async def test_one_bad_job_does_not_end_the_loop(plane: Plane, start: Start) -> None:
+async def test_a_job_that_fails_does_not_end_the_worker(plane: Plane, start: Start) -> None:
     start()
     bad, good = await plane.submit("bad"), await plane.submit()
     failed = await until(plane, bad, JobStatus.FAILED)
@@ -143,7 +143,7 @@ async def test_a_cancel_reaches_a_running_job_at_once(plane: Plane, start: Start
     await eventually(lambda: not agent.held)
 
 
-async def test_a_lost_lease_stops_the_work_and_nothing_more_is_said(plane: Plane, start: Start) -> None:
+async def test_a_lost_lease_aborts_its_job_and_no_outcome_is_reported(plane: Plane, start: Start) -> None:
     agent = start("--seconds", "60")
     job = await plane.submit(timeout=1_000.0)
     await eventually(lambda: bool(agent.held))
@@ -153,7 +153,7 @@ async def test_a_lost_lease_stops_the_work_and_nothing_more_is_said(plane: Plane
     await until(plane, await plane.submit("bad"), JobStatus.FAILED)
 
 
-async def test_a_late_word_on_a_lost_lease_does_not_end_the_next(plane: Plane, start: Start) -> None:
+async def test_a_late_message_about_a_lost_lease_does_not_end_the_next(plane: Plane, start: Start) -> None:
     agent = start("--seconds", "60")
     job = await plane.submit()
     await until(plane, job, JobStatus.RUNNING)
@@ -175,7 +175,7 @@ async def test_a_lost_job_leaves_no_files(plane: Plane, start: Start) -> None:
     await eventually(lambda: not folder.exists())
 
 
-async def test_a_cancel_of_an_unknown_job_is_not_asked_for_again_and_again(
+async def test_a_cancel_of_a_job_that_is_not_held_is_not_polled_without_a_pause(
     plane: Plane, start: Start, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     agent, asked = start("--seconds", "60"), 0
@@ -200,11 +200,11 @@ async def test_a_cancel_of_an_unknown_job_is_not_asked_for_again_and_again(
     )
 
 
-async def test_a_full_engine_gets_no_more(plane: Plane, start: Start) -> None:
+async def test_a_full_engine_gets_no_more_jobs(plane: Plane, start: Start) -> None:
     agent = start("--seconds", "60")
     jobs = [await plane.submit(step_tokens=8192) for _ in range(4)]
     await eventually(lambda: bool(agent.held))
-    await plane.store.jobs.cancel(jobs[0].id)  # room again, for one
+    await plane.store.jobs.cancel(jobs[0].id)  # makes room for the next
     await until(plane, jobs[1], JobStatus.RUNNING)
     assert [await plane.status(job) for job in jobs[2:]] == [JobStatus.QUEUED, JobStatus.QUEUED]
 
@@ -217,7 +217,7 @@ async def test_an_engine_killed_while_it_loads_is_started_again(plane: Plane, st
     await until(plane, await plane.submit(), JobStatus.SUCCEEDED)
 
 
-async def test_a_real_engine_that_is_still_starting_dies_with_its_agent(plane: Plane) -> None:
+async def test_an_engine_that_is_still_starting_dies_with_its_agent(plane: Plane) -> None:
     command = [sys.executable, "-m", "diffuserve", "worker", "--server", plane.url]
     with subprocess.Popen(command, stderr=subprocess.DEVNULL) as agent:
         process = psutil.Process(agent.pid)
@@ -227,7 +227,7 @@ async def test_a_real_engine_that_is_still_starting_dies_with_its_agent(plane: P
         await eventually(lambda: not child.is_running() or child.status() == psutil.STATUS_ZOMBIE)
 
 
-async def test_a_drain_leaves_no_engine_that_was_starting(plane: Plane, start: Start) -> None:
+async def test_a_drain_kills_an_engine_that_is_still_starting(plane: Plane, start: Start) -> None:
     agent = start(engine_command=(), model="tiny-flux", device="cpu")
     me = psutil.Process()
 
@@ -273,7 +273,7 @@ async def test_a_worker_short_of_memory_gets_no_job_until_it_has_some(plane: Pla
     await until(plane, job, JobStatus.SUCCEEDED)
 
 
-async def test_a_worker_that_was_forgotten_registers_again(plane: Plane, start: Start) -> None:
+async def test_a_worker_that_the_control_plane_forgot_registers_again(plane: Plane, start: Start) -> None:
     agent = start()
     await engine_pid(agent)
     await until(plane, await plane.submit(), JobStatus.SUCCEEDED)
@@ -303,18 +303,18 @@ async def test_a_model_that_cannot_be_loaded_ends_the_worker(plane: Plane, start
         assert await asyncio.shield(agent.over) == 2  # type: ignore[attr-defined]
 
 
-async def test_the_real_engine_draws_with_previews_and_a_thumbnail(plane: Plane, start: Start) -> None:
+async def test_the_real_engine_makes_previews_an_image_and_a_thumbnail(plane: Plane, start: Start) -> None:
     start(engine_command=(), model="tiny-flux", device="cpu")
     wanted = {"prompt": "a large red circle", "seed": 7, "num_inference_steps": 4}
     job = await plane.submit(model="tiny-flux", input=wanted, num_previews=2, output_format="webp")
     with plane.bus.subscribe(job_topic(job.id)) as news:
         job = await until(plane, job, JobStatus.SUCCEEDED)
-        heard = []
+        events = []
         while (message := await news.get(0.1)) is not None:
-            heard.append(message)
-    assert [one["index"] for one in heard if one["type"] == "preview"] == [0, 1]
+            events.append(message)
+    assert [event["index"] for event in events if event["type"] == "preview"] == [0, 1]
     assert job.result is not None
-    assert [(one.name, one.role) for one in job.result.artifacts] == [
+    assert [(artifact.name, artifact.role) for artifact in job.result.artifacts] == [
         ("0.webp", "image"),
         ("thumbnail.webp", "thumbnail"),
     ]
@@ -345,9 +345,8 @@ async def test_a_heartbeat_that_is_too_slow_for_the_lease_is_refused_at_start(
     assert "must be at most a third of lease_seconds" in caplog.text
 
 
-async def test_only_what_an_engine_died_of_is_suspected(plane: Plane, start: Start) -> None:
-    """A job that an engine was at runs alone from then on; the death of engines costs those beside it
-    no attempt."""
+async def test_only_jobs_that_an_engine_was_working_on_are_suspects(plane: Plane, start: Start) -> None:
+    """A job that an engine was working on runs alone from then on; the others lose no attempt."""
     start("--seconds", "0.5", engine_restarts=None)
     waiting = await plane.submit()
     await until(plane, waiting, JobStatus.RUNNING)
@@ -367,7 +366,9 @@ async def test_replicas_are_workers_of_their_own_that_end_together(plane: Plane)
 
         async def are_ready() -> bool:
             ready = [
-                one.name for one in await plane.store.operations.workers() if one.state is WorkerState.READY
+                worker.name
+                for worker in await plane.store.operations.workers()
+                if worker.state is WorkerState.READY
             ]
             return sorted(ready) == ["pair-0", "pair-1"]
 

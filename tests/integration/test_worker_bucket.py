@@ -1,4 +1,4 @@
-"""Real agents whose files go to a bucket, which is not always well."""
+"""Real agents whose files go to a bucket that fails at times."""
 
 import hashlib
 import subprocess
@@ -32,7 +32,7 @@ def artifacts(proxy: FaultyProxy, bucket: str) -> BucketArtifactStore:
 
 @pytest.fixture
 def ledger(tmp_path: Path) -> Path:
-    """Where the engine notes each run of its model."""
+    """A file with a line for each run of the engine's model."""
     return tmp_path / "ledger"
 
 
@@ -60,7 +60,7 @@ async def finished(http: httpx.AsyncClient, job: dict[str, Any]) -> dict[str, An
     return dict(found.json())
 
 
-async def test_images_go_to_the_bucket_and_outlive_its_troubles(
+async def test_images_go_to_the_bucket_even_if_uploads_fail_at_first(
     plane: Plane, agent: psutil.Process, proxy: FaultyProxy, s3: S3Server, bucket: str, ledger: Path
 ) -> None:
     async with httpx.AsyncClient(base_url=plane.url, timeout=HANG_SECONDS) as http:
@@ -69,8 +69,8 @@ async def test_images_go_to_the_bucket_and_outlive_its_troubles(
         image = await http.get(artifact["url"])
         assert image.headers["content-type"] == artifact["content_type"] == "image/png"
         assert hashlib.sha256(image.content).hexdigest() == artifact["sha256"]
-        stored = s3.client.list_objects_v2(Bucket=bucket)["Contents"]
-        assert [one["Key"] for one in stored] == [f"results/{job['id']}/1/0.png"]
+        objects = s3.client.list_objects_v2(Bucket=bucket)["Contents"]
+        assert [stored["Key"] for stored in objects] == [f"results/{job['id']}/1/0.png"]
         assert not [name for name in agent.environ() if name.startswith("AWS")]
 
         proxy.always = Respond(500)
@@ -79,8 +79,8 @@ async def test_images_go_to_the_bucket_and_outlive_its_troubles(
         proxy.fail_next(CutRequest(), CutResponse())
         proxy.always = None
         assert (await finished(http, late))["attempt"] == 1
-        assert len(uploads(proxy, late)) >= 5, "two were answered 500, two were cut, and one arrived"
-    assert ledger.read_text().split() == [f"{job['id']}-1", f"{late['id']}-1"], "each was drawn once"
+        assert len(uploads(proxy, late)) >= 5, "two responses of 500, two cut connections, and a success"
+    assert ledger.read_text().split() == [f"{job['id']}-1", f"{late['id']}-1"], "each was generated once"
 
 
 def uploads(proxy: FaultyProxy, job: dict[str, Any]) -> list[str]:
@@ -109,7 +109,7 @@ class Loss:
 
 @pytest.mark.usefixtures("no_pause")
 @pytest.mark.parametrize(("num_times", "num_runs"), [(2, 1), (3, 2)])
-async def test_an_image_that_did_not_arrive_is_sent_again_and_drawn_anew_when_that_is_in_vain(
+async def test_an_image_that_is_missing_is_uploaded_again_and_generated_again_after_three_uploads(
     plane: Plane, start: Start, ledger: Path, monkeypatch: pytest.MonkeyPatch, num_times: int, num_runs: int
 ) -> None:
     assert isinstance(plane.artifacts, BucketArtifactStore)

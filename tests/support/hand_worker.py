@@ -1,4 +1,4 @@
-"""A worker moved by hand: each of its acts is a call, over the worker routes of a real API."""
+"""A worker that a test controls: each of its acts is a call of a worker route of a real API."""
 
 import asyncio
 import base64
@@ -35,7 +35,7 @@ _LEASES = TypeAdapter(list[Lease])
 
 
 class HandWorker:
-    """Offers one model and draws one-pixel images."""
+    """Offers a model and generates one-pixel images."""
 
     def __init__(self, http: httpx.AsyncClient, worker_id: str) -> None:
         self.id = worker_id
@@ -46,25 +46,27 @@ class HandWorker:
         cls, http: httpx.AsyncClient, specs: Sequence[ModelSpec] = (HAND_SPEC,)
     ) -> "HandWorker":
         offers = [{"spec": spec.to_dict()} for spec in specs]
-        answer = await http.post("/v1/workers", json={"models": offers, "report": _REPORT, "name": "by hand"})
-        return cls(http, answer.raise_for_status().json()["worker_id"])
+        response = await http.post(
+            "/v1/workers", json={"models": offers, "report": _REPORT, "name": "by hand"}
+        )
+        return cls(http, response.raise_for_status().json()["worker_id"])
 
     async def claim(self, num_jobs: int = 1, wait: float = 0.0, claim_id: str | None = None) -> list[Lease]:
-        answer = await self._http.post(
+        response = await self._http.post(
             f"/v1/workers/{self.id}/claim",
             params={"wait": wait},
             json={"claim_id": claim_id or secrets.token_hex(8), "num_jobs": num_jobs},
             timeout=wait + HANG_SECONDS,
         )
-        return _LEASES.validate_python(answer.raise_for_status().json()["leases"])
+        return _LEASES.validate_python(response.raise_for_status().json()["leases"])
 
-    async def beat(self, *leases: Lease) -> dict[str, Any]:
+    async def heartbeat(self, *leases: Lease) -> dict[str, Any]:
         held = [{"job_id": lease.job_id, "lease_token": lease.lease_token} for lease in leases]
-        answer = await self._http.post(
+        response = await self._http.post(
             f"/v1/workers/{self.id}/heartbeat", json={"report": _REPORT, "held": held}
         )
-        orders: dict[str, Any] = answer.raise_for_status().json()
-        return orders
+        commands: dict[str, Any] = response.raise_for_status().json()
+        return commands
 
     async def report(
         self, lease: Lease, step: int, total: int, preview: bytes | None = None
@@ -72,7 +74,7 @@ class HandWorker:
         body: dict[str, Any] = {"phase": "denoise", "step": step, "total": total}
         if preview is not None:
             body |= {"preview": base64.b64encode(preview).decode(), "preview_index": step}
-        return await self._say(lease, "events", body)
+        return await self._post(lease, "events", body)
 
     async def upload(self, lease: Lease, name: str, content: bytes = PNG) -> httpx.Response:
         headers = {"lease-token": str(lease.lease_token)}
@@ -80,12 +82,12 @@ class HandWorker:
         return await self._http.put(path, content=content, headers=headers)
 
     async def complete(self, lease: Lease) -> httpx.Response:
-        """Upload what the job asks for, and finish it."""
-        artifacts = [await self.draw(lease, index) for index in range(lease.input["num_images"])]
+        """Upload the images that the job asks for, and complete it."""
+        artifacts = [await self.generate(lease, index) for index in range(lease.input["num_images"])]
         return await self.finish(lease, artifacts)
 
-    async def draw(self, lease: Lease, index: int = 0) -> Mapping[str, Any]:
-        """Upload an image; gives its artifact."""
+    async def generate(self, lease: Lease, index: int = 0) -> Mapping[str, Any]:
+        """Upload an image, and return its artifact."""
         name = f"{index}.{lease.output_format}"
         stored: dict[str, Any] = (await self.upload(lease, name)).raise_for_status().json()
         seed = lease.input["seed"] + index
@@ -93,19 +95,19 @@ class HandWorker:
         return stored | shape | {"index": index, "seed": seed}
 
     async def finish(self, lease: Lease, artifacts: Sequence[Mapping[str, Any]]) -> httpx.Response:
-        """With what was uploaded, or is said to be."""
+        """Complete the job with `artifacts`, uploaded or not."""
         result = {"artifacts": artifacts, "input": lease.input, "timings": {"denoise": 0.1}}
-        return await self._say(lease, "complete", {"result": result, "actual_seconds": 0.1})
+        return await self._post(lease, "complete", {"result": result, "actual_seconds": 0.1})
 
     async def fail(self, lease: Lease, code: str = "broken", retryable: bool = False) -> httpx.Response:
         error = {"code": code, "message": f"the engine says {code}", "retryable": retryable}
-        return await self._say(lease, "fail", {"error": error})
+        return await self._post(lease, "fail", {"error": error})
 
     async def release(self, lease: Lease, cause: str = "drain") -> httpx.Response:
-        return await self._say(lease, "release", {"cause": cause})
+        return await self._post(lease, "release", {"cause": cause})
 
     async def work(self) -> None:
-        """Complete whatever comes, with as many previews as were asked for, until cancelled."""
+        """Complete every job that can be claimed, with its previews, until the task is canceled."""
         while True:
             for lease in await self.claim(num_jobs=8, wait=5.0):
                 for index in range(lease.num_previews):
@@ -113,6 +115,6 @@ class HandWorker:
                 await self.complete(lease)
             await asyncio.sleep(0)
 
-    async def _say(self, lease: Lease, what: str, body: Mapping[str, Any]) -> httpx.Response:
+    async def _post(self, lease: Lease, what: str, body: Mapping[str, Any]) -> httpx.Response:
         token = {"lease_token": lease.lease_token}
         return await self._http.post(f"/v1/leases/{lease.job_id}/{what}", json=token | dict(body))

@@ -1,4 +1,4 @@
-"""A rank of a group that draws some requests and writes down what came of them; torchrun starts it.
+"""A rank of a group that generates some requests and writes their outcomes; torchrun starts it.
 
     torchrun --nproc-per-node 2 -m support.lockstep_program --model FOLDER --out FOLDER
 
@@ -28,7 +28,7 @@ from diffuserve.worker.lockstep import FollowerRank, LeadRunner
 
 
 class InjectedError(Exception):
-    """What a rank was told to fail with."""
+    """The error that a rank raises for `--fail`."""
 
 
 def mixed_requests(is_fake: bool) -> list[GenerationParams]:
@@ -62,11 +62,11 @@ def main() -> None:
     plan = None if arguments.plan is None else ParallelPlan.parse(arguments.plan)
     ranks = join_ranks(plan, torch.device("cpu"), collective_seconds=120.0)
     pipeline = load(arguments.model, ranks)
-    for where, rank in (one.split(":") for one in arguments.fail):
+    for where, rank in (fault.split(":") for fault in arguments.fail):
         if rank in (str(ranks.index), "any"):
             inject(pipeline, where)
     if ranks.is_lead:
-        write(arguments.out, draw(pipeline, ranks, arguments.model == "fake"))
+        write(arguments.out, generate(pipeline, ranks, arguments.model == "fake"))
     else:
         FollowerRank(pipeline, ranks).run()
     leave_ranks()
@@ -78,7 +78,7 @@ def load(model: str, ranks: Ranks | None) -> Pipeline:
     return load_pipeline(model, torch.device("cpu"), torch.float32, ranks=ranks)
 
 
-def draw(pipeline: Pipeline, ranks: Ranks | None, is_fake: bool) -> list[GenerationResult | Exception]:
+def generate(pipeline: Pipeline, ranks: Ranks | None, is_fake: bool) -> list[GenerationResult | Exception]:
     runner = None if ranks is None else LeadRunner(pipeline, ranks)
     with Engine(pipeline, EngineConfig(num_threads=1), runner) as engine:
         requests = mixed_requests(is_fake)
@@ -91,13 +91,13 @@ def inject(faulty: Any, where: str) -> None:
     """Faults are put around the pipeline's own methods, whatever its family."""
 
     def fail(params: Sequence[GenerationParams]) -> None:
-        if any(one.prompt == where for one in params):
+        if any(request.prompt == where for request in params):
             raise InjectedError(f"told to fail in {where}")
 
     if where == "start":
         faulty.init_latents = _after(lambda params: fail([params]), faulty.init_latents)
     elif where == "denoise":
-        faulty.denoise = _after(lambda batch: fail([one.params for one in batch]), faulty.denoise)
+        faulty.denoise = _after(lambda batch: fail([request.params for request in batch]), faulty.denoise)
     else:
         faulty.decode = _after(lambda _latents, params: fail(params), faulty.decode)
 

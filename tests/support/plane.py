@@ -1,4 +1,4 @@
-"""A control plane on SQLite for real agents, in the test's own process."""
+"""A control plane on SQLite for real agents, in the process of the test."""
 
 import asyncio
 import socket
@@ -55,7 +55,7 @@ class Plane:
         return await self.store.jobs.submit(NewJob(tenant_id="ada", model=model, cost_seconds=0.1, **values))
 
     async def expire(self, job: Job) -> None:
-        """Let the job's lease run out, as if nobody had renewed it."""
+        """Let the job's lease run out, as if it had not been renewed."""
         await self._change_lease(job, expires_at=0.0)
 
     async def run_over_time(self, job: Job) -> None:

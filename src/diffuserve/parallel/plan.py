@@ -1,4 +1,4 @@
-"""How the ranks of a group share a request."""
+"""The plan by which the ranks of a group share a request."""
 
 import re
 from dataclasses import dataclass

@@ -30,11 +30,11 @@ _NO_TIMEOUT = timedelta(days=365)
 
 
 class OtherRankFailed(Exception):
-    """This rank succeeded but another one failed, so their common work counts on no rank."""
+    """Another rank failed, so the common work counts on no rank, though this one succeeded."""
 
 
 class GroupBroken(BaseException):
-    """This rank failed among collectives, where others may wait for it forever: the process must end.
+    """The rank failed among collectives, where others may wait for it forever: the process must end.
 
     Not an `Exception`, so that no handler takes it for one request's failure.
     """
@@ -114,7 +114,7 @@ class SequenceRanks:
 
 
 class Ranks:
-    """All ranks of a worker, after `init_process_group`.
+    """The ranks of a worker, after `init_process_group`.
 
     Two groups on the CPU stand beside that of the device: commands and agreements use the first, on the
     thread that steps; finished images use the second, on the decoder's thread.

@@ -30,7 +30,7 @@ from diffuserve.worker.worker_status import WorkerStatus
 
 
 class WorkerAgent:
-    """One worker, from its start to its end: `run` returns the exit code."""
+    """A worker from its start to its end: `run` returns the exit code."""
 
     def __init__(self, config: WorkerConfig, client: LeaseClient, memory: ReadMemory = read_memory) -> None:
         self.config = config

@@ -1,4 +1,4 @@
-"""How much a worker may claim. Pure, but for the reading of memory."""
+"""The capacity that a worker may claim. Pure, but for the reading of memory."""
 
 from collections.abc import Callable
 from dataclasses import dataclass

@@ -1,4 +1,4 @@
-"""One engine, run for the agent: it owns the model and the device, and never touches HTTP.
+"""Runs an engine for the agent: it owns the model and the device, and never touches HTTP.
 
 The main thread steps the engine; the link's thread adds and aborts; two more filter images and write
 files, so that no step waits for them.

@@ -1,7 +1,7 @@
 """The way of leased jobs into the engine process and out of it."""
 
+import asyncio
 import logging
-import time
 from collections.abc import Sequence
 from pathlib import Path
 from typing import assert_never
@@ -51,7 +51,7 @@ class EngineJobs:
             self._state.held[lease.job_id] = job
             self._reporter.release(job, ReleaseCause.DRAIN)
             return
-        self.drop(lease.job_id)  # an earlier lease on it, of whose loss no response has told yet
+        self.drop(lease.job_id)  # of an earlier lease whose loss is not known here yet
         job = HeldJob(lease, _NO_FOLDER)
         job.folder = link.job_folder(job.attempt)
         if not self._state.jobs_in_engine:
@@ -145,6 +145,6 @@ class EngineJobs:
         if isinstance(message, JobFailed):
             self._reporter.failed(job, message)
         else:
-            self._metrics.generated(job.lease.model, job.total, time.monotonic() - job.since)
+            self._metrics.generated(job.lease.model, job.total, asyncio.get_running_loop().time() - job.since)
             self._reporter.finished(job, message)
         self._gate.update()

@@ -1,7 +1,6 @@
 """The jobs that a worker holds, and the state that the loops of its agent share."""
 
 import asyncio
-import time
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -11,7 +10,7 @@ from diffuserve.domain.worker import HeldLease, Lease, WorkerState
 
 @dataclass
 class HeldJob:
-    """One lease and the progress of its job. `is_in_engine` until the engine has finished or lost it."""
+    """A lease and the progress of its job. `is_in_engine` until the engine has finished or lost it."""
 
     lease: Lease
     folder: Path
@@ -21,7 +20,7 @@ class HeldJob:
     step: int = 0
     total: int = 0
     has_unreported_progress: bool = False
-    since: float = field(default_factory=time.monotonic)
+    since: float = field(default_factory=lambda: asyncio.get_running_loop().time())
 
     @property
     def attempt(self) -> str:

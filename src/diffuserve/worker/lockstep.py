@@ -50,7 +50,7 @@ class JoiningRequest:
 
 @dataclass(frozen=True)
 class StepCommand:
-    """One step of all ranks: requests that `leave` are forgotten first, then those that `join` are added.
+    """A step of all ranks: requests that `leave` are forgotten first, then those that `join` are added.
 
     `leaves` and `steps` hold request ids; `steps` is the batch in its order.
     """
@@ -121,7 +121,7 @@ class LeadRunner(ModelRunner):
 
 
 class FollowerRank:
-    """Any other rank: follows rank 0's commands, on two threads as rank 0 does."""
+    """A rank other than 0: follows rank 0's commands, on two threads as rank 0 does."""
 
     def __init__(self, pipeline: Pipeline, ranks: Ranks) -> None:
         self._pipeline, self._ranks = pipeline, ranks

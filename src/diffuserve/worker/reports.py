@@ -1,4 +1,4 @@
-"""What a worker reports about itself. Pure, but for the clock and the ids of claims."""
+"""A worker's reports about itself. Pure, but for the clock and the ids of claims."""
 
 import os
 import secrets

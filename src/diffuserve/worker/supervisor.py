@@ -2,7 +2,6 @@
 
 import asyncio
 import logging
-import time
 from collections.abc import Callable, Mapping
 from typing import Any, assert_never
 
@@ -98,7 +97,9 @@ class EngineSupervisor:
             await asyncio.sleep(min(1.0, self._config.silence_seconds / 4))
             if not self.is_ready or self.link is None:
                 continue
-            reason = stall_reason(self._pulse, self._is_occupied(), time.monotonic(), self._config)
+            reason = stall_reason(
+                self._pulse, self._is_occupied(), asyncio.get_running_loop().time(), self._config
+            )
             if reason is not None:
                 log.error("the engine is stuck (%s); it is killed", reason)
                 self.is_stalled = True
@@ -107,7 +108,7 @@ class EngineSupervisor:
 
     def got_work(self) -> None:
         """Note that an idle engine got its first job: only from now on must it make progress."""
-        self._pulse = self._pulse.after_progress(time.monotonic())
+        self._pulse = self._pulse.after_progress(asyncio.get_running_loop().time())
 
     def _engine_died(self, code: int, pause_seconds: float) -> None:
         self.num_deaths += 1
@@ -130,7 +131,7 @@ class EngineSupervisor:
         return code
 
     def _handle(self, message: FromEngine) -> None:
-        now = time.monotonic()
+        now = asyncio.get_running_loop().time()
         match message:
             case ModelAnnounced():
                 self._on_announced(message)

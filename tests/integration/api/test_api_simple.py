@@ -58,7 +58,7 @@ async def test_delete_cancels_a_pending_and_a_processing_job(
     [lease] = await worker.claim()
     assert (await http.delete(f"/jobs/{second}")).json()["status"] == "cancelled"
     assert (await http.delete(f"/jobs/{first}")).json()["status"] == "processing"
-    assert (await worker.beat(lease))["cancel"] == [first]
+    assert (await worker.heartbeat(lease))["cancel"] == [first]
     await worker.release(lease)
     assert (await http.get(f"/jobs/{first}")).json()["status"] == "cancelled"
 

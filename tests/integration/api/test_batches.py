@@ -206,7 +206,7 @@ async def test_a_batch_can_be_canceled(http: httpx.AsyncClient, worker: HandWork
     async with asyncio.timeout(HANG_SECONDS):
         while (await get(http, batch))["counts"]["queued"]:
             await asyncio.sleep(0.01)
-    assert lease.job_id in (await worker.beat(lease))["cancel"]
+    assert lease.job_id in (await worker.heartbeat(lease))["cancel"]
     await worker.complete(lease)
     async with asyncio.timeout(HANG_SECONDS):
         while (await get(http, batch))["status"] != "canceled":

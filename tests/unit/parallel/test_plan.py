@@ -1,4 +1,4 @@
-"""How the ranks of a group share a request."""
+"""Plans are parsed, and refused if the group or the model does not fit."""
 
 import pytest
 

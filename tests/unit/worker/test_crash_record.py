@@ -1,4 +1,4 @@
-"""What outlives an engine: the attempts that it was at."""
+"""The crash record outlives its engine."""
 
 import threading
 from pathlib import Path
@@ -6,7 +6,7 @@ from pathlib import Path
 from diffuserve.worker.crash_record import CrashRecord, read_crash_record
 
 
-def test_the_newest_work_of_every_thread_is_read(tmp_path: Path) -> None:
+def test_the_last_attempts_of_every_thread_are_read(tmp_path: Path) -> None:
     box = CrashRecord(tmp_path)
     box.note(["a long attempt", "b"])
     box.note(["c"])
@@ -16,13 +16,13 @@ def test_the_newest_work_of_every_thread_is_read(tmp_path: Path) -> None:
     assert read_crash_record(tmp_path) == {"c", "d"}
 
 
-def test_an_engine_that_never_began_is_at_nothing(tmp_path: Path) -> None:
+def test_an_engine_that_never_worked_has_no_attempts(tmp_path: Path) -> None:
     assert read_crash_record(tmp_path) == frozenset()
     CrashRecord(tmp_path)
     assert read_crash_record(tmp_path) == frozenset()
 
 
-def test_half_a_word_says_nothing(tmp_path: Path) -> None:
+def test_a_record_that_is_cut_off_names_no_attempts(tmp_path: Path) -> None:
     CrashRecord(tmp_path).note(["a"])
     [path] = tmp_path.iterdir()
     path.write_bytes(path.read_bytes()[:-2])

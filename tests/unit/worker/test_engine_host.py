@@ -1,4 +1,4 @@
-"""The engine's side of the pipe."""
+"""The engine host: jobs in, messages and files out."""
 
 import base64
 import hashlib
@@ -44,27 +44,27 @@ NO_FILTER = ImageOutput(None, "fake")
 
 @dataclass
 class _Link:
-    """Stands for the pipe: keeps what is said."""
+    """Stands for the connection to the agent: keeps the messages that are sent."""
 
-    said: list[Message] = field(default_factory=list)
+    sent: list[Message] = field(default_factory=list)
     news: threading.Condition = field(default_factory=threading.Condition)
 
     def send(self, message: Message) -> None:
         with self.news:
-            self.said.append(message)
+            self.sent.append(message)
             self.news.notify_all()
 
     def all(self, kind: type[M]) -> list[M]:
-        return [one for one in self.said if isinstance(one, kind)]
+        return [message for message in self.sent if isinstance(message, kind)]
 
     def wait_for(self, check: Callable[[], bool]) -> None:
         with self.news:
-            assert self.news.wait_for(check, HANG_SECONDS), self.said
+            assert self.news.wait_for(check, HANG_SECONDS), self.sent
 
 
 @dataclass
 class _Filter:
-    """Flags images by what `find` says, and knows on which threads it was asked."""
+    """Judges images by `find`, and notes the threads that called it."""
 
     find: Callable[[Image.Image], Action]
     info: FilterInfo = field(default_factory=lambda: FilterInfo("test", "1", {"nsfw": 0.5}))
@@ -76,11 +76,11 @@ class _Filter:
         return Verdict(() if action is Action.ALLOW else (Finding("nsfw", action, "test", 0.9),))
 
 
-def serve(fake: FakePipeline, desk: ImageOutput, jobs: Sequence[AddJob]) -> _Link:
-    """Run a host until every job has its last word."""
+def serve(fake: FakePipeline, images: ImageOutput, jobs: Sequence[AddJob]) -> _Link:
+    """Run a host until every job is finished or failed."""
     link = _Link()
     with Engine(fake, EngineConfig(token_budget=10_000)) as engine:
-        host = EngineHost(engine, cast(AgentLink, link), desk)
+        host = EngineHost(engine, cast(AgentLink, link), images)
         running = threading.Thread(target=host.run)
         running.start()
         for job in jobs:
@@ -101,11 +101,11 @@ def digest(image: Image.Image) -> str:
     return hashlib.sha256(image.tobytes()).hexdigest()
 
 
-def test_urgent_jobs_step_first_inside_the_engine_too(fake: FakePipeline, tmp_path: Path) -> None:
+def test_jobs_of_a_higher_band_step_first_in_the_engine(fake: FakePipeline, tmp_path: Path) -> None:
     order: list[str] = []
 
     def note(requests: list[GenerationParams]) -> None:
-        order.extend(one.prompt for one in requests if one.prompt not in order)
+        order.extend(params.prompt for params in requests if params.prompt not in order)
 
     fake.on_denoise = cast(Any, note)
     with Engine(fake, EngineConfig(token_budget=1)) as engine:  # one request a step
@@ -120,7 +120,7 @@ def test_urgent_jobs_step_first_inside_the_engine_too(fake: FakePipeline, tmp_pa
     assert order == ["interactive", "standard", "batch"]
 
 
-def test_one_known_image_is_blocked_and_its_neighbours_are_not(fake: FakePipeline, tmp_path: Path) -> None:
+def test_a_blocked_image_fails_its_own_job_alone(fake: FakePipeline, tmp_path: Path) -> None:
     """INV-7, and INV-3 for the others."""
     serve(fake, NO_FILTER, [job("harmless", tmp_path)])
     with Image.open(tmp_path / "harmless" / "0.png") as image:
@@ -140,16 +140,16 @@ def test_one_known_image_is_blocked_and_its_neighbours_are_not(fake: FakePipelin
     assert flagging.threads <= {"file-writer_0", "file-writer_1"}, "never the thread that steps"
 
 
-def test_one_blocked_image_keeps_all_of_its_request_in(fake: FakePipeline, tmp_path: Path) -> None:
+def test_a_blocked_image_blocks_all_images_of_its_request(fake: FakePipeline, tmp_path: Path) -> None:
     actions = iter([Action.ALLOW, Action.ALLOW, Action.BLOCK, Action.ALLOW])
     flagging = _Filter(lambda _: next(actions))
     link = serve(fake, ImageOutput(flagging, "fake"), [job("four", tmp_path, params={"num_images": 4})])
-    assert [one.code for one in link.all(JobFailed)] == ["output_blocked"]
+    assert [failed.code for failed in link.all(JobFailed)] == ["output_blocked"]
     assert list((tmp_path / "four").iterdir()) == []
-    assert [one.action for one in link.all(FilterVerdict)] == ["allow", "allow", "block", "allow"]
+    assert [verdict.action for verdict in link.all(FilterVerdict)] == ["allow", "allow", "block", "allow"]
 
 
-def test_a_blurred_image_is_written_blurred_and_said_to_be(fake: FakePipeline, tmp_path: Path) -> None:
+def test_a_blurred_image_is_written_blurred_with_a_warning(fake: FakePipeline, tmp_path: Path) -> None:
     fake.poison = lambda params, prediction: prediction * 0.3  # leaves noise, so that there is detail
     size = {"width": 128, "height": 128}
     plain = serve(fake, NO_FILTER, [job("plain", tmp_path, params=size)])
@@ -168,13 +168,13 @@ def test_a_blurred_image_is_written_blurred_and_said_to_be(fake: FakePipeline, t
 
 
 def roughness(path: Path) -> float:
-    """What neighbouring pixels differ by, in the mean."""
+    """Return the mean difference between neighboring pixels."""
     with Image.open(path) as image:
         levels = np.asarray(image.convert("RGB"), dtype=float)
     return float(np.abs(np.diff(levels, axis=1)).mean())
 
 
-def test_a_filter_that_fails_lets_nothing_pass_and_the_job_is_tried_again(
+def test_a_failing_filter_lets_no_image_pass_and_the_job_is_retryable(
     fake: FakePipeline, tmp_path: Path
 ) -> None:
     def fail(_image: Image.Image) -> Action:
@@ -188,7 +188,9 @@ def test_a_filter_that_fails_lets_nothing_pass_and_the_job_is_tried_again(
     assert list((tmp_path / "star").iterdir()) == []
 
 
-def test_a_jobs_news_come_in_order_whatever_the_filter_takes(fake: FakePipeline, tmp_path: Path) -> None:
+def test_messages_about_a_job_stay_in_order_when_the_filter_is_slow(
+    fake: FakePipeline, tmp_path: Path
+) -> None:
     first = threading.Event()
 
     def slow_at_first(_image: Image.Image) -> Action:
@@ -197,23 +199,23 @@ def test_a_jobs_news_come_in_order_whatever_the_filter_takes(fake: FakePipeline,
             threading.Event().wait(0.2)
         return Action.ALLOW
 
-    jobs = [job(prompt, tmp_path, num_previews=3) for prompt in ("one", "two", "three")]
+    jobs = [job(prompt, tmp_path, num_previews=3) for prompt in ("first", "second", "third")]
     link = serve(fake, ImageOutput(_Filter(slow_at_first), "fake"), jobs)
-    for attempt in ("one", "two", "three"):
-        news = [one for one in link.said if getattr(one, "attempt", None) == attempt]
-        told = [
-            one.index if isinstance(one, PreviewReady) else "done"
-            for one in news
-            if isinstance(one, PreviewReady | JobFinished)
+    for attempt in ("first", "second", "third"):
+        messages = [message for message in link.sent if getattr(message, "attempt", None) == attempt]
+        reported = [
+            message.index if isinstance(message, PreviewReady) else "done"
+            for message in messages
+            if isinstance(message, PreviewReady | JobFinished)
         ]
-        assert told == [0, 1, 2, "done"]
-        stages = [one.stage for one in news if isinstance(one, FilterVerdict)]
+        assert reported == [0, 1, 2, "done"]
+        stages = [message.stage for message in messages if isinstance(message, FilterVerdict)]
         assert stages == ["preview", "preview", "preview", "image"]
-    assert all(one.seconds >= 0 for one in link.all(FilterVerdict))
+    assert all(verdict.seconds >= 0 for verdict in link.all(FilterVerdict))
 
 
-def test_steps_go_on_while_the_filter_looks(fake: FakePipeline, tmp_path: Path) -> None:
-    """Previews wait for the filter; the thread that steps does not."""
+def test_steps_go_on_while_the_filter_checks_a_preview(fake: FakePipeline, tmp_path: Path) -> None:
+    """Previews wait for the filter, but the thread that steps does not."""
     looked_at = threading.Event()
     released = threading.Event()
 
@@ -228,7 +230,7 @@ def test_steps_go_on_while_the_filter_looks(fake: FakePipeline, tmp_path: Path) 
         running = threading.Thread(target=host.run)
         running.start()
         host.handle(job("star", tmp_path, num_previews=3))
-        link.wait_for(lambda: any(one.phase == "decode" for one in link.all(StepProgress)))
+        link.wait_for(lambda: any(progress.phase == "decode" for progress in link.all(StepProgress)))
         assert looked_at.wait(HANG_SECONDS)
         assert link.all(PreviewReady) == []
         released.set()
@@ -258,7 +260,7 @@ def decoded(preview: PreviewReady) -> Image.Image:
     return Image.open(io.BytesIO(base64.b64decode(preview.png)))
 
 
-def test_the_agent_hears_which_filter_looks(fake: FakePipeline, tmp_path: Path) -> None:
+def test_a_ready_engine_names_its_filter(fake: FakePipeline, tmp_path: Path) -> None:
     (ready,) = serve(fake, ImageOutput(_Filter(lambda _: Action.ALLOW), "fake"), []).all(EngineReady)
     assert ready.image_filter == {"name": "test", "version": "1", "thresholds": {"nsfw": 0.5}}
     assert ready.description["image_filter"] == "test 1 (nsfw from 0.5)"
@@ -268,41 +270,41 @@ def test_the_agent_hears_which_filter_looks(fake: FakePipeline, tmp_path: Path) 
 
 
 @pytest.mark.parametrize("output_format", ["png", "webp", "jpg"])
-def test_every_file_says_what_drew_it(fake: FakePipeline, tmp_path: Path, output_format: str) -> None:
-    desk = ImageOutput(None, "fake-video", in_background(lambda: "ab12"))
+def test_every_file_carries_its_parameters(fake: FakePipeline, tmp_path: Path, output_format: str) -> None:
+    images = ImageOutput(None, "fake-video", in_background(lambda: "ab12"))
     wanted = job("über 🟦", tmp_path, params={"num_images": 2}, output_format=output_format)
-    (done,) = serve(fake, desk, [wanted]).all(JobFinished)
-    told = [read_parameters(Path(file.path)) for file in done.files]
-    assert [(one["prompt"], one["seed"], one["num_images"]) for one in told] == [
+    (done,) = serve(fake, images, [wanted]).all(JobFinished)
+    parameters = [read_parameters(Path(file.path)) for file in done.files]
+    assert [(read["prompt"], read["seed"], read["num_images"]) for read in parameters] == [
         ("über 🟦", 1, 1),
         ("über 🟦", 2, 1),
         ("über 🟦", 1, 1),
     ]
-    assert {(one["model"], one["model_hash"]) for one in told} == {("fake-video", "ab12")}
+    assert {(read["model"], read["model_hash"]) for read in parameters} == {("fake-video", "ab12")}
 
 
-def test_files_may_be_kept_silent(fake: FakePipeline, tmp_path: Path) -> None:
-    desk = ImageOutput(None, "fake", has_metadata=False)
-    (done,) = serve(fake, desk, [job("a star", tmp_path)]).all(JobFinished)
+def test_files_without_metadata_carry_no_parameters(fake: FakePipeline, tmp_path: Path) -> None:
+    images = ImageOutput(None, "fake", has_metadata=False)
+    (done,) = serve(fake, images, [job("a star", tmp_path)]).all(JobFinished)
     for file in done.files:
         assert read_parameters(Path(file.path)) == {}
         assert b"a star" not in Path(file.path).read_bytes()
 
 
-def test_the_desk_of_a_model_knows_its_filter_and_its_weights() -> None:
-    desk = open_image_output(
+def test_the_image_output_of_a_model_knows_its_filter_and_its_weights() -> None:
+    images = open_image_output(
         "tiny-flux", ImageOptions(image_rules={"nsfw": {"threshold": 0.5, "action": "blur"}})
     )
-    assert desk.image_filter is not None
-    assert desk.image_filter.info.thresholds == {"nsfw": 0.5}
-    assert desk.model == "tiny-flux"
-    assert desk.model_hash is not None
-    assert len(desk.model_hash.result(HANG_SECONDS) or "") == 64
+    assert images.image_filter is not None
+    assert images.image_filter.info.thresholds == {"nsfw": 0.5}
+    assert images.model == "tiny-flux"
+    assert images.model_hash is not None
+    assert len(images.model_hash.result(HANG_SECONDS) or "") == 64
     silent = open_image_output("tiny-flux", ImageOptions(image_filter="none", file_metadata=False))
     assert (silent.image_filter, silent.model_hash) == (None, None)
 
 
-def test_what_goes_wrong_in_the_background_is_told_to_who_asks() -> None:
+def test_an_error_in_the_background_is_raised_where_the_result_is_asked_for() -> None:
     def fail() -> str:
         raise OSError("gone")
 
@@ -310,8 +312,8 @@ def test_what_goes_wrong_in_the_background_is_told_to_who_asks() -> None:
         in_background(fail).result(5.0)
 
 
-def test_a_result_is_screened_as_a_job_is() -> None:
-    """For whoever runs an engine without an agent."""
+def test_a_result_outside_a_job_passes_the_same_filter() -> None:
+    """The command line runs an engine without an agent."""
     result = drawn()
     blur = ImageOutput(_Filter(lambda _: Action.BLUR), "fake").screened(result)
     assert blur.images[0].tobytes() != result.images[0].tobytes()
@@ -321,7 +323,7 @@ def test_a_result_is_screened_as_a_job_is() -> None:
         ImageOutput(_Filter(lambda _: Action.BLOCK), "fake").screened(result)
 
 
-def test_a_broken_filter_screens_nothing() -> None:
+def test_a_failing_filter_fails_a_result_outside_a_job() -> None:
     def fail(_image: Image.Image) -> Action:
         raise OSError("gone")
 

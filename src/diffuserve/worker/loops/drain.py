@@ -2,7 +2,6 @@
 
 import asyncio
 import logging
-import time
 
 from diffuserve.client.leases import LeaseClient
 from diffuserve.domain.errors import DiffuserveError
@@ -39,8 +38,8 @@ class DrainLoop:
         log.info("draining: %d jobs are held", len(self._state.held))
         self._state.has_capacity.set()  # wakes the claim loop, which ends
         await self._announce()
-        deadline = time.monotonic() + self._drain_seconds
-        while self._state.held and time.monotonic() < deadline:
+        deadline = asyncio.get_running_loop().time() + self._drain_seconds
+        while self._state.held and asyncio.get_running_loop().time() < deadline:
             await asyncio.sleep(_LOOK_SECONDS)
         self._jobs.release_unfinished(_RELEASE_PATIENCE_SECONDS)
         await asyncio.wait({asyncio.create_task(self._reporter.all_reported())}, timeout=_REPORT_SECONDS)

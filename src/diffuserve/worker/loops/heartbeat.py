@@ -2,7 +2,6 @@
 
 import asyncio
 import contextlib
-import time
 
 from diffuserve.client.leases import LeaseClient
 from diffuserve.domain.errors import WorkerNotFound
@@ -31,7 +30,7 @@ class HeartbeatLoop:
         while True:
             worker_id = await self._membership.worker_id()
             interval = self._membership.heartbeat_seconds
-            start = time.monotonic()
+            start = asyncio.get_running_loop().time()
             self._state.heartbeat_due.clear()  # a change from here on may be missing in this heartbeat
             heartbeat = self._status.heartbeat()
             try:
@@ -40,7 +39,7 @@ class HeartbeatLoop:
                 apply_commands(commands, self._state, self._jobs)
             except WorkerNotFound:
                 await self._membership.renew(worker_id)
-            await self._rest(max(interval - (time.monotonic() - start), 0.0))
+            await self._rest(max(interval - (asyncio.get_running_loop().time() - start), 0.0))
 
     async def _rest(self, seconds: float) -> None:
         """Wait until the next heartbeat is due, or a change cannot wait for it."""

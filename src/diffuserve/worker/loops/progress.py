@@ -1,7 +1,6 @@
 """Reports the progress of jobs that take long enough to be watched."""
 
 import asyncio
-import time
 
 from diffuserve.worker.held_jobs import AgentState
 from diffuserve.worker.result_reporter import ResultReporter
@@ -18,7 +17,7 @@ class ProgressLoop:
     async def run(self) -> None:
         while True:
             await asyncio.sleep(_REPORT_SECONDS)
-            now = time.monotonic()
+            now = asyncio.get_running_loop().time()
             for job in list(self._state.held.values()):
                 if job.has_unreported_progress and now - job.since >= _REPORT_SECONDS:
                     self._reporter.progress(job)
