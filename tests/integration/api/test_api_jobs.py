@@ -302,7 +302,7 @@ async def test_deleting_a_running_job_cancels_it(http: httpx.AsyncClient, worker
     [lease] = await worker.claim()
     assert (await http.delete(job["urls"]["self"])).status_code == 204
     assert (await http.get(job["urls"]["self"])).status_code == 404
-    assert (await worker.beat(lease))["cancel"] == [job["id"]]
+    assert (await worker.heartbeat(lease))["cancel"] == [job["id"]]
 
 
 @pytest.mark.parametrize("job_id", ["job_0", "no.such", "a%00b", "x" * 200, "%F0%9F%90%B1"])
