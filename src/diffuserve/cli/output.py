@@ -20,18 +20,18 @@ from diffuserve.worker.image_output import ImageOutput
 class ImageWriter:
     """Writer of the images that pass the image filter. Used by one thread."""
 
-    def __init__(self, destination: Destination, desk: ImageOutput, num_images: int) -> None:
+    def __init__(self, destination: Destination, image_output: ImageOutput, num_images: int) -> None:
         self._destination = destination
-        self._desk = desk
+        self._image_output = image_output
         self._numbers = itertools.count(1) if num_images > 1 else itertools.repeat(None)
         self.paths: dict[int, list[Path]] = {}
         destination.folder.mkdir(parents=True, exist_ok=True)
 
     def save(self, index: int, result: GenerationResult) -> GenerationResult:
         """Write the images; return the result with those that passed. Raise `OutputBlocked` before that."""
-        passed = self._desk.screened(result)
+        passed = self._image_output.screened(result)
         for i, image in enumerate(passed.images):
-            origin = self._desk.origin(passed, i)
+            origin = self._image_output.origin(passed, i)
             path = self._destination.path(origin or _named_after(passed, i), next(self._numbers))
             save_image(image, path, origin)
             self.paths.setdefault(index, []).append(path)

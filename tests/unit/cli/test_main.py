@@ -5,19 +5,12 @@ import sys
 from pathlib import Path
 
 import pytest
-import typer
-from PIL import Image
 
 from diffuserve.cli.calibrate import sweep
-from diffuserve.cli.destination import Destination
 from diffuserve.cli.generate import parse_size
 from diffuserve.domain.model_spec import ModelSpec
-from diffuserve.media.file_names import slug
-from diffuserve.media.image_file import save_image
 from diffuserve.settings import Settings, cost_fit_path
 from support.command import run
-
-STAR = {"prompt": "a star", "seed": 7}
 
 
 @pytest.mark.parametrize(
@@ -139,33 +132,6 @@ def test_a_submission_that_cannot_be_is_refused_before_a_server_is_asked(
 )
 def test_sizes_are_read(text: str | None, size: tuple[int | None, int | None]) -> None:
     assert parse_size(text) == size
-
-
-@pytest.mark.parametrize(
-    ("prompt", "name"), [("A red circle!", "a-red-circle"), ("日本", "image"), ("a" * 99, "a" * 60)]
-)
-def test_file_names_read_like_the_prompt(prompt: str, name: str) -> None:
-    assert slug(prompt) == name
-
-
-def test_files_named_after_prompts_are_replaced_only_by_the_same_image(tmp_path: Path) -> None:
-    destination = Destination.parse(tmp_path)
-    first = destination.path(STAR, number=None)
-    assert first.name == "a-star-7.png"
-    save_image(Image.new("RGB", (8, 8)), first, STAR)
-    assert destination.path(STAR, number=None) == first
-    assert destination.path({**STAR, "width": 64}, number=None).name == "a-star-7-2.png"
-
-
-def test_several_images_of_a_named_file_are_numbered(tmp_path: Path) -> None:
-    destination = Destination.parse(tmp_path / "star.webp")
-    assert destination.path(STAR, number=2) == tmp_path / "star-2.webp"
-    assert destination.path(STAR, number=None) == tmp_path / "star.webp"
-
-
-def test_an_unknown_kind_of_image_is_refused(tmp_path: Path) -> None:
-    with pytest.raises(typer.BadParameter, match="known"):
-        Destination.parse(tmp_path / "star.tiff")
 
 
 def test_each_choice_of_model_and_dtype_has_a_cost_fit_of_its_own(tmp_path: Path) -> None:

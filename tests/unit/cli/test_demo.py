@@ -1,0 +1,54 @@
+"""The scenes of the demo and the report on its jobs."""
+
+import io
+from dataclasses import replace
+from pathlib import Path
+
+from PIL import Image
+from rich.console import Console
+
+from diffuserve.cli.demo import SCENES, TENANTS, FinishedJob, print_table, save_sheet, scenes
+from diffuserve.domain.job import JobStatus
+from diffuserve.domain.resources.job import ErrorResource
+from diffuserve.media.image_file import save_image
+from support.resources import make_job
+
+JOB = make_job(
+    input={"prompt": "a [red] star", "width": 64, "height": 32, "num_inference_steps": 4},
+    created_at="2026-01-02T12:00:00.000Z",
+)
+
+
+def test_two_tenants_submit_a_dozen_jobs_of_mixed_sizes_and_steps() -> None:
+    assert len(scenes()) == len(SCENES) == 12
+    assert len({(scene.width, scene.height) for scene in scenes()}) >= 4
+    assert len({scene.num_inference_steps for scene in scenes()}) >= 4
+    assert len(set(TENANTS)) == 2
+
+
+def test_the_report_shows_how_long_each_job_waited_and_ran(tmp_path: Path) -> None:
+    save_image(Image.new("RGB", (64, 32), "red"), tmp_path / "01.png", {})
+    started, finished = "2026-01-02T12:00:01.500Z", "2026-01-02T12:00:04.000Z"
+    ended = replace(JOB, status=JobStatus.SUCCEEDED, started_at=started, finished_at=finished)
+    expired = replace(JOB, status=JobStatus.EXPIRED, finished_at=finished)
+    screen = io.StringIO()
+    finished_jobs = [
+        FinishedJob("studio", ended, tmp_path / "01.png"),
+        FinishedJob("newsroom", expired, None),
+    ]
+    print_table(Console(file=screen, width=120), finished_jobs)
+    rows = [line.split() for line in screen.getvalue().splitlines()]
+    assert [word for word in rows[1] if "." in word] == ["1.50", "2.50", "4.00"]
+    assert [word for word in rows[2] if "." in word] == ["4.00"]
+    assert "studio" in rows[1]
+    sheet = save_sheet(finished_jobs, tmp_path)
+    assert sheet == tmp_path / "contact_sheet.png"
+    assert sheet.stat().st_size > 0
+
+
+def test_the_report_names_the_jobs_that_failed() -> None:
+    error = ErrorResource("boom", "it broke", safety={})
+    failed = replace(JOB, status=JobStatus.FAILED, error=error)
+    screen = io.StringIO()
+    print_table(Console(file=screen, width=120), [FinishedJob("studio", failed, None)])
+    assert screen.getvalue().splitlines()[-1] == "'a [red] star' failed: it broke"
