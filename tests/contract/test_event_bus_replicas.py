@@ -183,23 +183,3 @@ async def test_a_bus_closes_at_once_while_the_server_is_frozen(own_valkey: Valke
         own_valkey.freeze()  # for the rest of the test
         bus.publish(TOPIC, CHANGED)
         await asyncio.sleep(0.05)
-
-
-async def test_what_waits_is_bounded_and_the_oldest_goes_first() -> None:
-    buffer = SendBuffer(max_bytes=100)
-    for number in range(50):
-        buffer.put(b"%010d" % number)
-        assert buffer.num_bytes <= 100
-    assert buffer.num_dropped == 40
-    assert await buffer.take(0.0) == [b"%010d" % number for number in range(40, 50)]
-    assert await buffer.take(0.01) == []
-    buffer.put(b"left")
-    buffer.clear()
-    assert (buffer.num_bytes, buffer.num_dropped) == (0, 41)
-
-
-async def test_one_message_takes_a_reasonable_part_of_what_waits() -> None:
-    buffer = SendBuffer(max_bytes=4 << 20)
-    for _ in range(4):
-        buffer.put(b"x" * (700 << 10))
-    assert [len(await buffer.take(0.0)) for _ in range(2)] == [2, 2]

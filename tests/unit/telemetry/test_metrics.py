@@ -1,6 +1,7 @@
 """The metrics of the control plane."""
 
 from diffuserve.domain.job import Band, JobStatus
+from diffuserve.domain.safety import Action, Finding, Verdict
 from diffuserve.domain.worker import WorkerState
 from diffuserve.telemetry.metrics import ControlMetrics
 
@@ -42,3 +43,21 @@ def test_the_bus_counter_grows_by_the_difference_of_readings() -> None:
     assert "diffusion_event_bus_connected 1.0" in lines(metrics)
     metrics.set_bus(False, 5)
     assert {"diffusion_event_bus_connected 0.0", "diffusion_event_bus_dropped_total 5.0"} <= lines(metrics)
+
+
+def test_a_verdict_is_counted_by_its_strictest_finding() -> None:
+    metrics = ControlMetrics()
+    flagged, blocked = Finding("hate", Action.FLAG, "term"), Finding("violence", Action.BLOCK, "term")
+    metrics.observe_prompt_verdict(Verdict((flagged, blocked)), 0.002)
+    metrics.observe_prompt_verdict(Verdict(), 0.002)
+    assert {
+        'diffusion_safety_verdicts_total{action="block",category="violence",stage="prompt"} 1.0',
+        'diffusion_safety_verdicts_total{action="allow",category="none",stage="prompt"} 1.0',
+        'diffusion_safety_filter_seconds_count{stage="prompt"} 2.0',
+    } <= lines(metrics)
+
+
+def test_every_metric_has_a_help_text_that_ends_with_a_period() -> None:
+    assert [
+        family.name for family in ControlMetrics().registry.collect() if family.documentation[-1:] != "."
+    ] == []
