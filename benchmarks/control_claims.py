@@ -1,4 +1,4 @@
-"""How long a claim takes when 100,000 jobs of 200 tenants are queued, and the database's plan for it."""
+"""Latency of claims while 100,000 jobs of 200 tenants are queued, and the database's plans for them."""
 
 import asyncio
 import random
@@ -46,7 +46,10 @@ _BANDS = (Band.INTERACTIVE, Band.STANDARD, Band.STANDARD, Band.BATCH)
 
 @dataclass(frozen=True, kw_only=True)
 class ClaimFigures:
-    """Milliseconds of claims of one job, one after the other; of `num_at_once` jobs in `batch_*`."""
+    """Milliseconds per claim, of one job in `p50_ms` and `p99_ms`, of `num_at_once` jobs in `batch_*`.
+
+    Claims follow one another; none overlap.
+    """
 
     database: str
     num_queued: int
@@ -110,7 +113,7 @@ def _new_job(dice: random.Random) -> NewJob:
 
 
 async def _claim_often(store: JobStore, worker_id: str, count: int, num_jobs: int) -> list[float]:
-    """What was claimed is completed in between, so that fairness has accounts to settle."""
+    """Claim and complete jobs in turn, so that accounts are settled; return milliseconds per claim."""
     milliseconds = []
     for number in range(count):
         claim = Claim(claim_id=f"{num_jobs}-{number}", num_jobs=num_jobs)
@@ -134,14 +137,14 @@ def _registration() -> Registration:
 
 
 async def _explain_claim(store: JobStore, worker_id: str, database: Database) -> tuple[str, ...]:
-    """The plan of every question that one claim asks about lanes and ready jobs."""
-    with _listening() as asked:
+    """Return the plan of every query of one claim that reads lanes or ready jobs."""
+    with _recorded_queries() as executed:
         await store.leases.claim(worker_id, Claim(claim_id="explained", num_jobs=1))
     engine = create_async_engine(database.store_url)
     explain = "EXPLAIN QUERY PLAN" if database.name == SQLITE else "EXPLAIN"
     plans = []
     async with engine.connect() as connection:
-        for statement, values in asked:
+        for statement, values in executed:
             rows = await connection.exec_driver_sql(f"{explain} {statement}", values)
             plans.append("\n".join([statement, *(f"    {row[-1]}" for row in rows)]))
     await engine.dispose()
@@ -149,16 +152,16 @@ async def _explain_claim(store: JobStore, worker_id: str, database: Database) ->
 
 
 @contextmanager
-def _listening() -> Iterator[list[tuple[str, Any]]]:
-    """Collects the questions that any connection of this process is asked."""
-    asked: list[tuple[str, Any]] = []
+def _recorded_queries() -> Iterator[list[tuple[str, Any]]]:
+    """Yield the list of queries on lanes and ready jobs that this process executes, with their values."""
+    executed: list[tuple[str, Any]] = []
 
-    def listen(_connection: object, _cursor: object, statement: str, values: Any, *_: object) -> None:
+    def record(_connection: object, _cursor: object, statement: str, values: Any, *_: object) -> None:
         if statement.startswith("SELECT") and ("FROM lanes" in statement or "FROM ready" in statement):
-            asked.append((statement, values))
+            executed.append((statement, values))
 
-    sa.event.listen(sa.Engine, "before_cursor_execute", listen)
+    sa.event.listen(sa.Engine, "before_cursor_execute", record)
     try:
-        yield asked
+        yield executed
     finally:
-        sa.event.remove(sa.Engine, "before_cursor_execute", listen)
+        sa.event.remove(sa.Engine, "before_cursor_execute", record)

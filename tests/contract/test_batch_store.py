@@ -1,4 +1,4 @@
-"""Batches: taken in by thousands, canceled, ended and kept as one."""
+"""Batches: submitted by thousands, canceled, ended and kept as a whole."""
 
 import asyncio
 from collections.abc import Sequence
@@ -44,7 +44,7 @@ def items(batch: Batch, numbers: Sequence[int]) -> list[NewJob]:
     ]
 
 
-async def take_in(store: JobStore, num_items: int, **values: Any) -> Batch:
+async def store_batch(store: JobStore, num_items: int, **values: Any) -> Batch:
     batch = await store.batches.open(new_batch(num_items, **values))
     assert await store.batches.add(batch.id, 0, items(batch, range(num_items))) == num_items
     return await store.batches.get(batch.id)
@@ -55,9 +55,9 @@ async def finish(store: JobStore, worker: str, num_jobs: int = 100) -> None:
         await complete(store, lease)
 
 
-async def test_items_become_jobs_that_end_the_batch_with_their_last(job_store: JobStore) -> None:
+async def test_a_batch_ends_with_the_last_of_its_items(job_store: JobStore) -> None:
     worker = await add_worker(job_store)
-    batch = await take_in(job_store, 3)
+    batch = await store_batch(job_store, 3)
     assert (batch.status, batch.counts) == ("running", {JobStatus.QUEUED: 3})
     for lease in await claim(job_store, worker, 2):
         await complete(job_store, lease)
@@ -66,23 +66,23 @@ async def test_items_become_jobs_that_end_the_batch_with_their_last(job_store: J
     ended = await job_store.batches.get(batch.id, "ada")
     assert (ended.status, ended.counts) == ("completed", {JobStatus.SUCCEEDED: 2, JobStatus.FAILED: 1})
     found = await job_store.batches.ended_items(batch.id)
-    assert [(one.custom_id, one.status.value) for one in found] == [
+    assert [(item.custom_id, item.status.value) for item in found] == [
         ("item-0", "succeeded"),
         ("item-1", "succeeded"),
         ("item-2", "failed"),
     ]
 
 
-async def test_items_are_read_by_pages_in_their_order(job_store: JobStore) -> None:
+async def test_ended_items_are_listed_by_page_in_order(job_store: JobStore) -> None:
     worker = await add_worker(job_store)
-    batch = await take_in(job_store, 30)
+    batch = await store_batch(job_store, 30)
     await finish(job_store, worker)
     first = await job_store.batches.ended_items(batch.id, limit=20)
     rest = await job_store.batches.ended_items(batch.id, first[-1].id)
-    assert [one.custom_id for one in first + rest] == [f"item-{number}" for number in range(30)]
+    assert [item.custom_id for item in first + rest] == [f"item-{number}" for number in range(30)]
 
 
-async def test_a_batch_comes_in_pieces_and_is_not_over_before_the_last(job_store: JobStore) -> None:
+async def test_a_batch_is_not_over_before_all_items_are_stored(job_store: JobStore) -> None:
     worker = await add_worker(job_store)
     batch = await job_store.batches.open(new_batch(4))
     await job_store.batches.add(batch.id, 0, items(batch, range(2)))
@@ -93,7 +93,7 @@ async def test_a_batch_comes_in_pieces_and_is_not_over_before_the_last(job_store
     assert (await job_store.batches.get(batch.id)).status == "completed"
 
 
-async def test_a_piece_that_is_sent_twice_is_stored_once(job_store: JobStore) -> None:
+async def test_items_that_are_added_twice_are_stored_once(job_store: JobStore) -> None:
     batch = await job_store.batches.open(new_batch(4))
     for _ in range(2):
         assert await job_store.batches.add(batch.id, 0, items(batch, range(2))) == 2
@@ -101,7 +101,7 @@ async def test_a_piece_that_is_sent_twice_is_stored_once(job_store: JobStore) ->
     assert (await job_store.batches.get(batch.id)).counts == {JobStatus.QUEUED: 4}
 
 
-async def test_two_calls_with_one_key_take_one_batch_in(job_store: JobStore) -> None:
+async def test_two_submissions_with_the_same_key_store_one_batch(job_store: JobStore) -> None:
     new = new_batch(40, idempotency_key="again", fingerprint="a")
 
     async def call() -> str:
@@ -118,7 +118,7 @@ async def test_two_calls_with_one_key_take_one_batch_in(job_store: JobStore) -> 
         await job_store.batches.open(new_batch(1, idempotency_key="again", fingerprint="b"))
 
 
-async def test_there_must_be_room_for_all_of_it(job_store: JobStore) -> None:
+async def test_a_batch_needs_room_for_all_its_items(job_store: JobStore) -> None:
     with pytest.raises(TooLarge, match="2,000 jobs"):
         await job_store.batches.open(new_batch(_PLAN.max_queued + 1))
     await job_store.jobs.submit(new_job("ada"))
@@ -127,25 +127,25 @@ async def test_there_must_be_room_for_all_of_it(job_store: JobStore) -> None:
     with pytest.raises(BacklogFull):
         await job_store.batches.open(new_batch(10, cost_seconds=5_001))
     assert await job_store.batches.list_batches() == []
-    await take_in(job_store, _PLAN.max_queued - 1)
+    await store_batch(job_store, _PLAN.max_queued - 1)
     with pytest.raises(QueueFull):
         await job_store.jobs.submit(new_job("ada"))
 
 
-async def test_every_item_is_charged_by_itself(job_store: JobStore) -> None:
+async def test_tenants_share_fairly_between_the_items_of_batches(job_store: JobStore) -> None:
     worker = await add_worker(job_store)
-    batch = await take_in(job_store, 10)
+    batch = await store_batch(job_store, 10)
     await job_store.jobs.submit(new_job("bob", band=Band.BATCH))
     leases = await claim(job_store, worker, 3)
-    assert {one.band for one in leases} == {Band.BATCH}
-    served = [await job_store.jobs.get(one.job_id) for one in leases]
-    assert {one.tenant_id for one in served} == {"ada", "bob"}, "a batch went as a whole"
+    assert {lease.band for lease in leases} == {Band.BATCH}
+    served = [await job_store.jobs.get(lease.job_id) for lease in leases]
+    assert {job.tenant_id for job in served} == {"ada", "bob"}, "a batch went as a whole"
     assert batch.counts == {JobStatus.QUEUED: 10}
 
 
-async def test_canceling_ends_what_waits_and_what_runs(job_store: JobStore) -> None:
+async def test_canceling_a_batch_ends_queued_and_running_items(job_store: JobStore) -> None:
     worker = await add_worker(job_store)
-    batch = await take_in(job_store, 1_200)
+    batch = await store_batch(job_store, 1_200)
     [done, *running] = await claim(job_store, worker, 3)
     await complete(job_store, done)
     assert (await job_store.batches.cancel(batch.id, "ada")).status == "canceling"
@@ -160,16 +160,18 @@ async def test_canceling_ends_what_waits_and_what_runs(job_store: JobStore) -> N
     )
 
 
-async def test_the_reaper_finishes_what_a_killed_process_began_to_cancel(
+async def test_the_reaper_resumes_the_cancellation_of_a_killed_process(
     job_store: JobStore, clock: FakeClock
 ) -> None:
-    batch = await take_in(job_store, 1_200)
+    batch = await store_batch(job_store, 1_200)
     await job_store.batches.cancel(batch.id)
     await Time(job_store, clock).pass_by(10.0)
     assert (await job_store.batches.get(batch.id)).status == "canceled"
 
 
-async def test_a_batch_that_is_canceled_while_it_comes_takes_no_more(job_store: JobStore) -> None:
+async def test_a_batch_canceled_while_it_is_submitted_accepts_no_more_items(
+    job_store: JobStore,
+) -> None:
     batch = await job_store.batches.open(new_batch(4))
     await job_store.batches.add(batch.id, 0, items(batch, range(2)))
     await job_store.batches.cancel(batch.id)
@@ -181,14 +183,14 @@ async def test_a_batch_that_is_canceled_while_it_comes_takes_no_more(job_store: 
 
 async def test_an_ended_batch_cannot_be_canceled(job_store: JobStore) -> None:
     worker = await add_worker(job_store)
-    batch = await take_in(job_store, 1)
+    batch = await store_batch(job_store, 1)
     await finish(job_store, worker)
     assert (await job_store.batches.cancel(batch.id)).status == "completed"
 
 
-async def test_a_requeued_item_opens_the_batch_again(job_store: JobStore) -> None:
+async def test_a_requeued_item_reopens_its_batch(job_store: JobStore) -> None:
     worker = await add_worker(job_store)
-    batch = await take_in(job_store, 1)
+    batch = await store_batch(job_store, 1)
     await fail(job_store, await claim_one(job_store, worker), retryable=False)
     [item] = await job_store.batches.ended_items(batch.id)
     await job_store.operations.requeue(item.id)
@@ -197,19 +199,19 @@ async def test_a_requeued_item_opens_the_batch_again(job_store: JobStore) -> Non
     assert (await job_store.batches.get(batch.id)).status == "completed"
 
 
-async def test_the_end_of_a_batch_is_told_once(job_store: JobStore) -> None:
+async def test_the_end_of_a_batch_is_reported_once(job_store: JobStore) -> None:
     worker = await add_worker(job_store)
     webhook = Webhook("https://hooks.example/", (WebhookEvent.BATCH_COMPLETED,), "http://api.test")
-    batch = await take_in(job_store, 5, webhook=webhook)
+    batch = await store_batch(job_store, 5, webhook=webhook)
     await finish(job_store, worker)
     due = await job_store.webhooks.take_due(10, frozenset())
-    assert [(one.delivery.type.value, one.delivery.subject_id) for one in due] == [
+    assert [(message.delivery.type.value, message.delivery.subject_id) for message in due] == [
         ("batch.completed", batch.id)
     ]
 
 
-async def test_nobody_reaches_another_tenants_batch(job_store: JobStore) -> None:
-    batch = await take_in(job_store, 1)
+async def test_a_batch_of_another_tenant_is_not_found(job_store: JobStore) -> None:
+    batch = await store_batch(job_store, 1)
     with pytest.raises(BatchNotFound):
         await job_store.batches.get(batch.id, "eve")
     with pytest.raises(BatchNotFound):
@@ -217,12 +219,12 @@ async def test_nobody_reaches_another_tenants_batch(job_store: JobStore) -> None
     with pytest.raises(BatchNotFound):
         await job_store.batches.get("batch_nonsense\0")
     assert await job_store.batches.list_batches(tenant_id="eve") == []
-    assert [one.id for one in await job_store.batches.list_batches(tenant_id="ada")] == [batch.id]
+    assert [kept.id for kept in await job_store.batches.list_batches(tenant_id="ada")] == [batch.id]
 
 
-async def test_a_batch_is_kept_whole_and_forgotten_whole(job_store: JobStore, clock: FakeClock) -> None:
+async def test_a_batch_is_kept_and_deleted_as_a_whole(job_store: JobStore, clock: FakeClock) -> None:
     worker = await add_worker(job_store)
-    batch = await take_in(job_store, 2)
+    batch = await store_batch(job_store, 2)
     await complete(job_store, await claim_one(job_store, worker))
     await fail(job_store, await claim_one(job_store, worker), retryable=False)
     clock.advance(2 * DAY)  # by which a failed job would be forgotten

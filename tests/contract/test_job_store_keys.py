@@ -9,7 +9,7 @@ from diffuserve.jobs import schema
 from diffuserve.jobs.store import JobStore
 
 
-async def test_a_key_opens_the_door_until_it_is_revoked(job_store: JobStore) -> None:
+async def test_a_key_authenticates_until_it_is_revoked(job_store: JobStore) -> None:
     assert not await job_store.keys.has_valid_key()
     key, secret = await job_store.keys.create(Role.TENANT, tenant_id="ada")
     assert await job_store.keys.has_valid_key()
@@ -18,17 +18,17 @@ async def test_a_key_opens_the_door_until_it_is_revoked(job_store: JobStore) -> 
     with pytest.raises(Unauthorized):
         await job_store.keys.authenticate(secret)
     assert not await job_store.keys.has_valid_key()
-    assert [one.revoked_at is None for one in await job_store.keys.list_keys()] == [False]
+    assert [listed.revoked_at is None for listed in await job_store.keys.list_keys()] == [False]
 
 
 @pytest.mark.parametrize("wrong", ["{secret}x", "x{secret}", "", "dfs_no_key"])
-async def test_a_wrong_secret_opens_nothing(job_store: JobStore, wrong: str) -> None:
+async def test_a_wrong_secret_is_unauthorized(job_store: JobStore, wrong: str) -> None:
     _, secret = await job_store.keys.create(Role.OPERATOR)
     with pytest.raises(Unauthorized):
         await job_store.keys.authenticate(wrong.format(secret=secret))
 
 
-async def test_the_secret_itself_is_not_stored(job_store: JobStore) -> None:
+async def test_a_keys_secret_is_not_stored(job_store: JobStore) -> None:
     _, shown = await job_store.keys.create(Role.WORKER)
     rows = await job_store.database.rows(sa.select(schema.api_keys))
     assert shown.split("_", 2)[2] not in str(rows)
@@ -44,7 +44,7 @@ async def test_a_key_sets_its_tenants_plan(job_store: JobStore) -> None:
     assert (await job_store.operations.tenant("ada")).plan == plan, "a second key leaves it as it is"
 
 
-async def test_a_key_that_is_unknown_cannot_be_revoked(job_store: JobStore) -> None:
+async def test_revoking_an_unknown_key_is_an_error(job_store: JobStore) -> None:
     with pytest.raises(KeyNotFound):
         await job_store.keys.revoke("nobody")
 

@@ -15,7 +15,6 @@ from support.postgres import PostgresServer
 from support.store_driver import (
     Time,
     add_worker,
-    beat,
     claim,
     claim_one,
     complete,
@@ -23,10 +22,11 @@ from support.store_driver import (
     fail,
     new_job,
     release,
+    send_heartbeat,
 )
 
 
-async def test_jobs_of_a_tenant_are_served_in_their_order(job_store: JobStore) -> None:
+async def test_jobs_of_a_tenant_are_leased_in_the_order_of_submission(job_store: JobStore) -> None:
     jobs = [await job_store.jobs.submit(new_job()) for _ in range(6)]
     worker = await add_worker(job_store)
     leases = await claim(job_store, worker, num_jobs=4) + await claim(job_store, worker, num_jobs=4)
@@ -34,7 +34,7 @@ async def test_jobs_of_a_tenant_are_served_in_their_order(job_store: JobStore) -
     assert {lease.lease_token for lease in leases} == {1}
 
 
-async def test_a_worker_gets_only_models_that_it_serves(job_store: JobStore) -> None:
+async def test_claim_leases_only_models_that_the_worker_serves(job_store: JobStore) -> None:
     await job_store.jobs.submit(new_job(model="other"))
     mine = await job_store.jobs.submit(new_job(model="tiny"))
     worker = await add_worker(job_store, "tiny", "third")
@@ -45,23 +45,23 @@ async def test_an_unknown_worker_must_register(job_store: JobStore) -> None:
     with pytest.raises(WorkerNotFound):
         await claim(job_store, "worker_nobody")
     with pytest.raises(WorkerNotFound):
-        await beat(job_store, "worker_nobody")
+        await send_heartbeat(job_store, "worker_nobody")
 
 
-async def test_a_claim_stays_within_its_tokens_but_always_gives_one_job(job_store: JobStore) -> None:
+async def test_claim_keeps_within_its_tokens_but_always_grants_a_first_job(job_store: JobStore) -> None:
     for tokens in (500, 40, 40, 40):
         await job_store.jobs.submit(new_job(step_tokens=tokens))
     worker = await add_worker(job_store)
-    assert [one.step_tokens for one in await claim(job_store, worker, 8, num_tokens=100)] == [500]
-    assert [one.step_tokens for one in await claim(job_store, worker, 8, num_tokens=100)] == [40, 40]
+    assert [lease.step_tokens for lease in await claim(job_store, worker, 8, num_tokens=100)] == [500]
+    assert [lease.step_tokens for lease in await claim(job_store, worker, 8, num_tokens=100)] == [40, 40]
 
 
-async def test_the_same_claim_gets_the_same_leases_again(job_store: JobStore) -> None:
+async def test_a_repeated_claim_gets_the_same_leases(job_store: JobStore) -> None:
     for _ in range(4):
         await job_store.jobs.submit(new_job())
     worker = await add_worker(job_store)
-    first = await claim(job_store, worker, num_jobs=2, claim_id="lost answer")
-    again = await claim(job_store, worker, num_jobs=2, claim_id="lost answer")
+    first = await claim(job_store, worker, num_jobs=2, claim_id="lost-response")
+    again = await claim(job_store, worker, num_jobs=2, claim_id="lost-response")
     assert again == first
     assert len(await claim(job_store, worker, num_jobs=4, claim_id="next")) == 2
 
@@ -78,7 +78,7 @@ async def test_no_tenant_runs_more_than_its_plan_allows(job_store: JobStore) -> 
     assert len(await claim(job_store, worker, num_jobs=5)) == 1
 
 
-async def test_a_better_band_goes_first_until_a_worse_one_has_waited(
+async def test_a_better_band_is_served_first_until_a_job_of_a_worse_band_has_aged(
     job_store: JobStore, clock: FakeClock, store_config: StoreConfig
 ) -> None:
     slow = await job_store.jobs.submit(new_job("ada", band=Band.STANDARD))
@@ -105,7 +105,7 @@ async def test_tenants_share_by_weight_in_predicted_seconds(job_store: JobStore)
     assert tenants.count("bob") == pytest.approx(30, abs=1)
 
 
-async def test_what_a_job_took_replaces_what_was_predicted(job_store: JobStore) -> None:
+async def test_actual_seconds_replace_the_predicted_charge(job_store: JobStore) -> None:
     worker = await add_worker(job_store)
     for tenant in ("ada", "bob"):
         for _ in range(12):
@@ -119,7 +119,7 @@ async def test_what_a_job_took_replaces_what_was_predicted(job_store: JobStore) 
     assert heavy not in tenants, "it owes five seconds"
 
 
-async def test_idleness_earns_no_credit(job_store: JobStore) -> None:
+async def test_a_tenant_earns_no_credit_while_idle(job_store: JobStore) -> None:
     worker = await add_worker(job_store)
     for _ in range(30):
         await job_store.jobs.submit(new_job("ada"))
@@ -132,7 +132,7 @@ async def test_idleness_earns_no_credit(job_store: JobStore) -> None:
     assert 4 <= tenants.count("late") <= 6
 
 
-async def test_a_resident_model_goes_first_but_not_for_ever(
+async def test_a_resident_model_is_served_first_within_the_lookahead(
     job_store: JobStore, store_config: StoreConfig
 ) -> None:
     worker = await add_worker(job_store, "cold", "warm")
@@ -157,20 +157,20 @@ async def test_a_stale_token_changes_nothing(job_store: JobStore, clock: FakeClo
     fresh = await claim_one(job_store, await add_worker(job_store))
     assert fresh.lease_token == stale.lease_token + 1
     before = await job_store.jobs.get(job.id)
-    said = {
+    reports = {
         "complete": lambda: complete(job_store, stale),
         "fail": lambda: fail(job_store, stale, retryable=False),
         "release": lambda: release(job_store, stale),
     }
     with pytest.raises(LeaseLost):
-        await said[how]()
+        await reports[how]()
     with pytest.raises(LeaseLost):
         await job_store.leases.check(job.id, stale.lease_token)
     assert await job_store.jobs.get(job.id) == before
     await complete(job_store, fresh)
 
 
-async def test_repeating_what_finished_a_job_gives_its_status_again(job_store: JobStore) -> None:
+async def test_a_repeated_completion_returns_the_same_status(job_store: JobStore) -> None:
     job = await job_store.jobs.submit(new_job())
     lease = await claim_one(job_store, await add_worker(job_store))
     assert await complete(job_store, lease) == JobStatus.SUCCEEDED
@@ -178,7 +178,7 @@ async def test_repeating_what_finished_a_job_gives_its_status_again(job_store: J
     assert (await events(job_store, job)).count("succeeded") == 1
 
 
-async def test_a_token_that_was_taken_away_finishes_nothing(
+async def test_a_revoked_token_cannot_finish_the_job(
     job_store: JobStore, clock: FakeClock, store_config: StoreConfig
 ) -> None:
     time = Time(job_store, clock)
@@ -194,25 +194,27 @@ async def test_a_token_that_was_taken_away_finishes_nothing(
         await complete(job_store, lease)
 
 
-async def test_heartbeats_renew_what_they_name_and_tell_of_the_rest(
+async def test_heartbeats_renew_the_leases_they_name_and_report_lost_ones(
     job_store: JobStore, clock: FakeClock
 ) -> None:
     time = Time(job_store, clock)
     kept, dropped = [await job_store.jobs.submit(new_job()) for _ in range(2)]
     worker = await add_worker(job_store)
-    leases = {one.job_id: one for one in await claim(job_store, worker, num_jobs=2)}
+    leases = {lease.job_id: lease for lease in await claim(job_store, worker, num_jobs=2)}
     for _ in range(5):
         await time.pass_by(10.0)
-        await beat(job_store, worker, leases[kept.id])
+        await send_heartbeat(job_store, worker, leases[kept.id])
     assert (await job_store.jobs.get(kept.id)).status is JobStatus.RUNNING
     assert (await job_store.jobs.get(dropped.id)).status is JobStatus.QUEUED
-    orders = await beat(job_store, worker, *leases.values())
-    assert orders.lost == (dropped.id,)
+    commands = await send_heartbeat(job_store, worker, *leases.values())
+    assert commands.lost == (dropped.id,)
     await job_store.jobs.cancel(kept.id)
-    assert (await beat(job_store, worker, leases[kept.id])).cancel == (kept.id,)
+    assert (await send_heartbeat(job_store, worker, leases[kept.id])).cancel == (kept.id,)
 
 
-async def test_an_expired_lease_is_given_back_at_the_old_place(job_store: JobStore, clock: FakeClock) -> None:
+async def test_a_job_whose_lease_expired_is_queued_at_its_old_place(
+    job_store: JobStore, clock: FakeClock
+) -> None:
     time = Time(job_store, clock)
     jobs = [await job_store.jobs.submit(new_job(cost_seconds=50.0 if i == 0 else 1.0)) for i in range(3)]
     other = await job_store.jobs.submit(new_job("bob"))
@@ -221,7 +223,7 @@ async def test_an_expired_lease_is_given_back_at_the_old_place(job_store: JobSto
     assert lease.job_id == jobs[0].id
     await time.pass_by(60.0)
     assert (await job_store.jobs.get(jobs[0].id)).status is JobStatus.QUEUED, "within twice the lease"
-    order = [one.job_id for one in await claim(job_store, await add_worker(job_store), num_jobs=4)]
+    order = [lease.job_id for lease in await claim(job_store, await add_worker(job_store), num_jobs=4)]
     assert order.index(jobs[0].id) < order.index(jobs[1].id) < order.index(jobs[2].id)
     assert jobs[0].id in order[:2], "what it was charged was given back"
     assert other.id in order[:2]
@@ -243,7 +245,7 @@ async def test_a_job_fails_once_too_many_workers_were_lost(job_store: JobStore, 
     assert after.attempt == 4
 
 
-async def test_transient_failures_are_tried_again_later_and_later(
+async def test_transient_failures_are_retried_after_growing_pauses(
     job_store: JobStore, clock: FakeClock
 ) -> None:
     time = Time(job_store, clock, step=0.25)
@@ -266,13 +268,13 @@ async def test_transient_failures_are_tried_again_later_and_later(
     assert after.error.code == "broken"
 
 
-async def test_bad_input_is_not_tried_again(job_store: JobStore) -> None:
+async def test_a_failure_that_is_not_retryable_is_not_retried(job_store: JobStore) -> None:
     await job_store.jobs.submit(new_job())
     lease = await claim_one(job_store, await add_worker(job_store))
     assert await fail(job_store, lease, retryable=False) == JobStatus.FAILED
 
 
-async def test_what_a_drain_hands_back_costs_no_attempt(job_store: JobStore) -> None:
+async def test_jobs_released_by_a_drain_lose_no_attempt(job_store: JobStore) -> None:
     job = await job_store.jobs.submit(new_job())
     worker = await add_worker(job_store)
     for _ in range(8):
@@ -281,7 +283,7 @@ async def test_what_a_drain_hands_back_costs_no_attempt(job_store: JobStore) -> 
     assert (await events(job_store, job)).count("requeued") == 8
 
 
-async def test_a_draining_worker_gets_no_more(job_store: JobStore) -> None:
+async def test_a_draining_worker_gets_no_more_jobs(job_store: JobStore) -> None:
     await job_store.jobs.submit(new_job())
     worker = await add_worker(job_store)
     await job_store.leases.drain(worker)
@@ -291,21 +293,21 @@ async def test_a_draining_worker_gets_no_more(job_store: JobStore) -> None:
         await job_store.leases.drain("worker_nobody")
 
 
-async def test_whoever_waits_is_told_of_changes(job_store: JobStore, bus: MemoryEventBus) -> None:
+async def test_changes_are_published_on_the_event_bus(job_store: JobStore, bus: MemoryEventBus) -> None:
     worker = await add_worker(job_store)
-    with bus.subscribe(QUEUE) as queue, bus.subscribe(worker_topic(worker)) as orders:
+    with bus.subscribe(QUEUE) as queue, bus.subscribe(worker_topic(worker)) as commands:
         job = await job_store.jobs.submit(new_job())
         assert await queue.get(1.0) == {"type": "ready"}
         lease = await claim_one(job_store, worker)
-        with bus.subscribe(job_topic(job.id)) as news:
+        with bus.subscribe(job_topic(job.id)) as changes:
             await job_store.jobs.cancel(job.id)
-            assert await news.get(1.0) == {"type": "changed"}
-            assert await orders.get(1.0) == {"type": "cancel", "job_id": job.id}
+            assert await changes.get(1.0) == {"type": "changed"}
+            assert await commands.get(1.0) == {"type": "cancel", "job_id": job.id}
             await complete(job_store, lease)
-            assert await news.get(1.0) == {"type": "changed"}
+            assert await changes.get(1.0) == {"type": "changed"}
 
 
-async def test_workers_and_models_are_known(job_store: JobStore, clock: FakeClock) -> None:
+async def test_registered_workers_and_their_models_are_listed(job_store: JobStore, clock: FakeClock) -> None:
     worker = await add_worker(job_store, "tiny", "other")
     await job_store.jobs.submit(new_job())
     await claim_one(job_store, worker)
@@ -334,7 +336,7 @@ class TestRestart:
         assert {job.id for job in await job_store.jobs.list_jobs()} == {before.id, after.id}
 
 
-async def test_a_job_that_is_suspected_stays_so(job_store: JobStore) -> None:
+async def test_a_suspect_job_stays_suspect(job_store: JobStore) -> None:
     worker = await add_worker(job_store)
     job = await job_store.jobs.submit(new_job())
     lease = await claim_one(job_store, worker)

@@ -1,4 +1,4 @@
-"""What happens only to a large or an odd queue: many rows at once, races with retention, hostile names."""
+"""Large queues, races with retention, and hostile ids."""
 
 import asyncio
 from collections.abc import Iterator, Sequence
@@ -64,13 +64,13 @@ async def test_any_number_of_jobs_may_expire_at_once(job_store: JobStore, clock:
     assert dict(map(tuple, statuses)) == {"expired": _MORE_THAN_ONE_STATEMENT_TAKES + 1, "succeeded": 1}
 
 
-async def test_files_of_any_number_of_jobs_are_compared(job_store: JobStore) -> None:
+async def test_lease_tokens_of_any_number_of_jobs_can_be_read(job_store: JobStore) -> None:
     job = await job_store.jobs.submit(new_job())
     names = [f"job_{i}" for i in range(_MORE_THAN_ONE_STATEMENT_TAKES)]
     assert await job_store.housekeeping.tokens_of([*names, job.id]) == {job.id: 0}
 
 
-async def test_a_job_that_is_requeued_just_before_it_is_forgotten_lives(
+async def test_a_job_that_is_requeued_just_before_it_would_be_deleted_is_kept(
     job_store: JobStore, clock: FakeClock
 ) -> None:
     job = await job_store.jobs.submit(new_job())
@@ -86,7 +86,7 @@ async def test_a_job_that_is_requeued_just_before_it_is_forgotten_lives(
     assert await complete(job_store, lease) == JobStatus.SUCCEEDED
 
 
-async def test_a_large_backlog_of_old_jobs_goes_in_small_transactions(
+async def test_many_outdated_jobs_are_deleted_in_small_transactions(
     job_store: JobStore, clock: FakeClock
 ) -> None:
     jobs = await asyncio.gather(*(job_store.jobs.submit(new_job()) for _ in range(25)))
@@ -102,7 +102,7 @@ async def test_a_large_backlog_of_old_jobs_goes_in_small_transactions(
 
 
 @pytest.mark.parametrize("name", ["", "\x00", "job_\x00", "job_' OR '1'='1", "😀" * 50, "x" * 100_000])
-async def test_a_name_that_no_job_has_is_not_found(job_store: JobStore, name: str) -> None:
+async def test_text_that_is_not_a_job_id_is_not_found(job_store: JobStore, name: str) -> None:
     await job_store.jobs.submit(new_job())
     for act in (
         job_store.jobs.get,
@@ -118,7 +118,7 @@ async def test_a_name_that_no_job_has_is_not_found(job_store: JobStore, name: st
         await job_store.keys.authenticate(f"dfs_{name}_{name}")
 
 
-async def test_nothing_that_people_write_is_changed(job_store: JobStore) -> None:
+async def test_input_and_metadata_are_stored_unchanged(job_store: JobStore) -> None:
     text = "'; DROP TABLE jobs; --\x00\t\n\\ \U0001f600 \u202e %s :x {} \x7f"
     given = {"prompt": text, "nested": {"list": [1, 2.5, None, True, text]}}
     job = await job_store.jobs.submit(new_job(input=given, metadata=given))
@@ -127,35 +127,35 @@ async def test_nothing_that_people_write_is_changed(job_store: JobStore) -> None
     assert (await claim_one(job_store, await add_worker(job_store))).input == given
 
 
-async def test_a_live_job_cannot_be_requeued_by_name(job_store: JobStore) -> None:
+async def test_a_live_job_cannot_be_requeued(job_store: JobStore) -> None:
     job = await job_store.jobs.submit(new_job())
     await claim_one(job_store, await add_worker(job_store))
     with pytest.raises(Conflict):
         await job_store.operations.requeue(job.id)
 
 
-def _let_postgresql_count(transaction: Transaction) -> None:
-    """As its autovacuum does by itself; SQLite plans by what indexes there are."""
+def _analyze(transaction: Transaction) -> None:
+    """Collect PostgreSQL's statistics, as its autovacuum does in time; SQLite plans without any."""
     if transaction.connection.dialect.name == "postgresql":
         transaction.execute(sa.text("ANALYZE"))
 
 
 class TestPlans:
-    """What the databases say about how they find rows, with many of them there."""
+    """Plans of the statements of both databases, with many rows in the tables."""
 
     @contextmanager
     def recorded(self) -> Iterator[list[tuple[str, Any]]]:
-        """Every statement that is sent meanwhile, with its values."""
+        """Yield the list of statements that are executed from now on, with their values."""
         sent: list[tuple[str, Any]] = []
 
-        def note(_1: Any, _2: Any, statement: str, values: Any, _3: Any, many: bool) -> None:
+        def record(_1: Any, _2: Any, statement: str, values: Any, _3: Any, many: bool) -> None:
             sent.append((statement, values[0] if many else values))
 
-        sa.event.listen(sa.Engine, "before_cursor_execute", note)
+        sa.event.listen(sa.Engine, "before_cursor_execute", record)
         try:
             yield sent
         finally:
-            sa.event.remove(sa.Engine, "before_cursor_execute", note)
+            sa.event.remove(sa.Engine, "before_cursor_execute", record)
 
     async def plans(self, store: JobStore, sent: Sequence[tuple[str, Any]]) -> list[str]:
         def explain(connection: sa.Connection) -> list[str]:
@@ -169,19 +169,17 @@ class TestPlans:
 
         return await store.database.read(explain)
 
-    async def test_no_statement_of_a_jobs_life_reads_all_that_wait(
-        self, job_store: JobStore, clock: FakeClock
-    ) -> None:
+    async def test_no_statement_scans_all_queued_jobs(self, job_store: JobStore, clock: FakeClock) -> None:
         first = await job_store.jobs.submit(new_job())
         await _copy_job(job_store, first.id, _MANY)
-        await job_store.database.write(_let_postgresql_count)
+        await job_store.database.write(_analyze)
         worker = await add_worker(job_store)
         await job_store.housekeeping.reap("reaper")
         with self.recorded() as sent:
             job = await job_store.jobs.submit(new_job(idempotency_key="k"))
-            lease, other = await claim(job_store, worker, num_jobs=2)
+            lease, second = await claim(job_store, worker, num_jobs=2)
             await complete(job_store, lease)
-            await fail(job_store, other, retryable=True)
+            await fail(job_store, second, retryable=True)
             await job_store.jobs.cancel(job.id)
             await job_store.housekeeping.reap("reaper")
             await job_store.jobs.list_jobs(limit=5)

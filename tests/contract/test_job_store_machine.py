@@ -1,13 +1,13 @@
-"""Whatever happens in whatever order: a state machine over the job store, on both databases.
+"""A state machine over the job store: operations in any order, on both databases.
 
-A model of what was accepted runs beside it. After every step the store's own counters must agree
+The machine remembers which jobs were accepted. After every step the store's own counters must agree
 with its tables; at the end every accepted job must reach exactly one final status.
 """
 
 import asyncio
 import itertools
 from collections import Counter
-from collections.abc import Coroutine
+from collections.abc import Callable, Coroutine
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any, TypeVar
@@ -28,7 +28,7 @@ from diffuserve.jobs.config import StoreConfig
 from diffuserve.jobs.store import JobStore
 from diffuserve.testing.fake_clock import FakeClock
 from support.postgres import PostgresServer
-from support.store_driver import add_worker, beat, claim, complete, fail, new_job, release
+from support.store_driver import add_worker, claim, complete, fail, new_job, release, send_heartbeat
 
 T = TypeVar("T")
 _MODELS = ("red", "blue")
@@ -92,14 +92,14 @@ class JobStoreMachine(RuleBasedStateMachine):
         self.leases += self.do(claim(self.store, self.workers[index], num_jobs))
 
     @rule(choice=st.integers(0, 99), how=st.sampled_from(["complete", "broken", "bad", "drain", "lost"]))
-    def say_last_word(self, choice: int, how: str) -> None:
-        """By the newest lease of a job or by an old one, which must change nothing."""
+    def end_attempt(self, choice: int, how: str) -> None:
+        """Report the end of an attempt, under a live lease or under a lost one, which must change nothing."""
         if not self.leases:
             return
         lease = self.leases[choice % len(self.leases)]
         before = self.rows(schema.jobs)
         live = {(row.job_id, row.lease_token) for row in self.rows(schema.leases)}
-        words = {
+        reports = {
             "complete": lambda: complete(self.store, lease, seconds=3.0),
             "broken": lambda: fail(self.store, lease, retryable=True),
             "bad": lambda: fail(self.store, lease, retryable=False),
@@ -108,7 +108,7 @@ class JobStoreMachine(RuleBasedStateMachine):
         }
         is_live = (lease.job_id, lease.lease_token) in live
         try:
-            self.do(words[how]())
+            self.do(reports[how]())
         except LeaseLost:
             assert not is_live
         if not is_live:
@@ -117,15 +117,21 @@ class JobStoreMachine(RuleBasedStateMachine):
     @rule(index=st.integers(0, 1))
     def heartbeat(self, index: int) -> None:
         mine = {row.job_id for row in self.rows(schema.leases) if row.worker_id == self.workers[index]}
-        self.do(beat(self.store, self.workers[index], *(one for one in self.leases if one.job_id in mine)))
+        held = [lease for lease in self.leases if lease.job_id in mine]
+        self.do(send_heartbeat(self.store, self.workers[index], *held))
 
     @rule(choice=st.integers(0, 99), act=st.sampled_from(["cancel", "delete", "requeue"]))
     def control(self, choice: int, act: str) -> None:
         if not self.accepted:
             return
         job_id = sorted(self.accepted)[choice % len(self.accepted)]
+        acts: dict[str, Callable[[str], Coroutine[Any, Any, object]]] = {
+            "cancel": self.store.jobs.cancel,
+            "delete": self.store.jobs.delete,
+            "requeue": self.store.operations.requeue,
+        }
         try:
-            self.do(getattr(self.store, act)(job_id))
+            self.do(acts[act](job_id))
         except DiffuserveError:
             return
         if act == "delete":
@@ -156,19 +162,19 @@ class JobStoreMachine(RuleBasedStateMachine):
         assert waiting == {row.id for row in self.rows(schema.jobs) if row.status == "queued"}
 
     @invariant()
-    def leases_are_few_and_of_jobs_that_run(self) -> None:
+    def leases_belong_to_running_jobs_within_the_limit(self) -> None:
         if not hasattr(self, "store"):
             return
         leases = self.rows(schema.leases)
         jobs = {row.id: row for row in self.rows(schema.jobs)}
         assert {row.job_id for row in leases} == {
-            one.id for one in jobs.values() if JobStatus(one.status).is_leased
+            job.id for job in jobs.values() if JobStatus(job.status).is_leased
         }
         assert all(jobs[row.job_id].lease_token == row.lease_token for row in leases)
         assert max(Counter(row.tenant_id for row in leases).values(), default=0) <= _MAX_RUNNING
 
     @invariant()
-    def logs_have_no_gap_and_tell_a_possible_story(self) -> None:
+    def logs_have_no_gap_and_only_legal_changes(self) -> None:
         if not hasattr(self, "store"):
             return
         events = schema.job_events
@@ -184,7 +190,7 @@ class JobStoreMachine(RuleBasedStateMachine):
             assert all(after in _LEGAL[before] for before, after in itertools.pairwise(kinds)), kinds
 
     def teardown(self) -> None:
-        """Finish everything: nothing that was accepted may be lost."""
+        """Finish all jobs: none that was accepted may be lost."""
         if not hasattr(self, "store"):
             return
         for _ in range(200):
@@ -249,19 +255,19 @@ def _on_postgresql(server: PostgresServer, examples: int, steps: int) -> None:
     _run(OnPostgresql, examples, steps)
 
 
-def test_nothing_is_lost_on_sqlite() -> None:
+def test_no_job_is_lost_on_sqlite() -> None:
     _on_sqlite(examples=12, steps=40)
 
 
-def test_nothing_is_lost_on_postgresql(postgres: PostgresServer) -> None:
+def test_no_job_is_lost_on_postgresql(postgres: PostgresServer) -> None:
     _on_postgresql(postgres, examples=8, steps=40)
 
 
 @pytest.mark.slow
-def test_nothing_is_lost_on_sqlite_in_many_runs() -> None:
+def test_no_job_is_lost_on_sqlite_in_many_runs() -> None:
     _on_sqlite(examples=150, steps=80)
 
 
 @pytest.mark.slow
-def test_nothing_is_lost_on_postgresql_in_many_runs(postgres: PostgresServer) -> None:
+def test_no_job_is_lost_on_postgresql_in_many_runs(postgres: PostgresServer) -> None:
     _on_postgresql(postgres, examples=100, steps=80)

@@ -16,7 +16,7 @@ def store_config() -> StoreConfig:
     return StoreConfig(plans={"small": Plan(name="small", max_queued_seconds=10)}, default_plan="small")
 
 
-async def test_a_tenant_queues_as_many_gpu_seconds_as_its_plan_allows(job_store: JobStore) -> None:
+async def test_a_tenant_queues_as_many_device_seconds_as_its_plan_allows(job_store: JobStore) -> None:
     for _ in range(2):
         await job_store.jobs.submit(new_job(cost_seconds=4.0))
     with pytest.raises(QueueFull, match="device-seconds") as refused:
@@ -26,7 +26,7 @@ async def test_a_tenant_queues_as_many_gpu_seconds_as_its_plan_allows(job_store:
     await job_store.jobs.submit(new_job("bob", cost_seconds=4.0))
 
 
-async def test_what_has_started_waits_no_more(job_store: JobStore) -> None:
+async def test_a_job_that_has_started_no_longer_counts_as_queued(job_store: JobStore) -> None:
     await job_store.jobs.submit(new_job(cost_seconds=9.0))
     with pytest.raises(QueueFull):
         await job_store.jobs.submit(new_job(cost_seconds=9.0))
@@ -34,13 +34,13 @@ async def test_what_has_started_waits_no_more(job_store: JobStore) -> None:
     await job_store.jobs.submit(new_job(cost_seconds=9.0))
 
 
-async def test_submits_at_once_are_counted_together(job_store: JobStore) -> None:
-    answers = await asyncio.gather(
+async def test_concurrent_submissions_are_counted_together(job_store: JobStore) -> None:
+    outcomes = await asyncio.gather(
         *(job_store.jobs.submit(new_job(cost_seconds=3.0)) for _ in range(12)), return_exceptions=True
     )
-    assert sum(isinstance(answer, QueueFull) for answer in answers) == 9
+    assert sum(isinstance(outcome, QueueFull) for outcome in outcomes) == 9
 
 
-async def test_a_job_that_is_larger_than_the_limit_is_not_told_to_come_back(job_store: JobStore) -> None:
+async def test_a_job_larger_than_the_limit_is_too_large_instead_of_retryable(job_store: JobStore) -> None:
     with pytest.raises(TooLarge, match="10 device-seconds"):
         await job_store.jobs.submit(new_job(cost_seconds=50.0))

@@ -1,4 +1,4 @@
-"""Several control planes on one database, callers that ask twice at once, and answers that are lost."""
+"""Replicas: several control planes on one database, concurrent copies of a request, and lost commits."""
 
 import asyncio
 from collections.abc import AsyncIterator, Awaitable, Callable
@@ -16,7 +16,6 @@ from diffuserve.jobs.store import JobStore
 from diffuserve.testing.fake_clock import FakeClock
 from support.store_driver import (
     add_worker,
-    beat,
     claim,
     claim_one,
     complete,
@@ -24,6 +23,7 @@ from support.store_driver import (
     fail,
     new_job,
     release,
+    send_heartbeat,
 )
 
 T = TypeVar("T")
@@ -40,7 +40,7 @@ async def other_store(
     await store.close()
 
 
-async def test_control_planes_may_open_an_empty_database_together(
+async def test_control_planes_can_open_an_empty_database_together(
     database_url: str, store_config: StoreConfig, clock: FakeClock
 ) -> None:
     stores = [JobStore(database_url, MemoryEventBus(), store_config, clock) for _ in range(3)]
@@ -65,16 +65,16 @@ async def test_no_job_is_leased_twice_by_two_control_planes(
     assert {lease.job_id for lease in leases} == jobs
 
 
-async def test_two_control_planes_keep_a_tenants_limits_together(
+async def test_two_control_planes_enforce_a_tenants_limits_together(
     job_store: JobStore, other_store: JobStore
 ) -> None:
     limits = PlanOverrides(max_running=3, max_queued=8)
     await job_store.keys.create(Role.TENANT, tenant_id="ada", overrides=limits)
     stores = [job_store, other_store] * 6
-    answers = await asyncio.gather(
+    outcomes = await asyncio.gather(
         *(store.jobs.submit(new_job("ada")) for store in stores), return_exceptions=True
     )
-    assert sum(not isinstance(answer, Exception) for answer in answers) == 8
+    assert sum(not isinstance(outcome, Exception) for outcome in outcomes) == 8
     workers = [await add_worker(job_store) for _ in stores]
     given = await asyncio.gather(
         *(claim(store, worker, num_jobs=2) for store, worker in zip(stores, workers, strict=True))
@@ -82,16 +82,16 @@ async def test_two_control_planes_keep_a_tenants_limits_together(
     assert sum(len(leases) for leases in given) == 3
 
 
-async def test_the_same_key_sent_twice_at_once_gives_one_job(
+async def test_concurrent_submissions_with_the_same_key_store_one_job(
     job_store: JobStore, other_store: JobStore
 ) -> None:
     new = new_job(idempotency_key="k", fingerprint="f")
-    answers = await asyncio.gather(*(store.jobs.submit(new) for store in [job_store, other_store] * 4))
-    assert len({job.id for job in answers}) == 1
+    submitted = await asyncio.gather(*(store.jobs.submit(new) for store in [job_store, other_store] * 4))
+    assert len({job.id for job in submitted}) == 1
     assert len(await job_store.jobs.list_jobs()) == 1
 
 
-async def test_the_same_claim_sent_twice_at_once_gets_one_set_of_leases(
+async def test_concurrent_copies_of_a_claim_get_the_same_leases(
     job_store: JobStore, other_store: JobStore
 ) -> None:
     for _ in range(12):
@@ -104,30 +104,30 @@ async def test_the_same_claim_sent_twice_at_once_gets_one_set_of_leases(
     assert given[0] == given[1] == given[2]
 
 
-async def test_a_job_that_is_ended_twice_at_once_ends_once(
-    job_store: JobStore, other_store: JobStore
-) -> None:
+async def test_concurrent_completions_finish_a_job_once(job_store: JobStore, other_store: JobStore) -> None:
     job = await job_store.jobs.submit(new_job())
     lease = await claim_one(job_store, await add_worker(job_store))
-    answers = await asyncio.gather(*(complete(store, lease) for store in [job_store, job_store, other_store]))
-    assert set(answers) == {JobStatus.SUCCEEDED}
+    statuses = await asyncio.gather(
+        *(complete(store, lease) for store in [job_store, job_store, other_store])
+    )
+    assert set(statuses) == {JobStatus.SUCCEEDED}
     assert await events(job_store, job) == ["queued", "running", "succeeded"]
 
 
-async def test_a_cancel_and_the_end_of_a_job_agree_on_one_status(
+async def test_a_concurrent_cancel_and_completion_agree_on_the_status(
     job_store: JobStore, other_store: JobStore
 ) -> None:
     for _ in range(6):
         await job_store.jobs.submit(new_job())
     for lease in await claim(job_store, await add_worker(job_store), num_jobs=6):
-        said, _ = await asyncio.gather(complete(job_store, lease), other_store.jobs.cancel(lease.job_id))
+        status, _ = await asyncio.gather(complete(job_store, lease), other_store.jobs.cancel(lease.job_id))
         after = await job_store.jobs.get(lease.job_id)
-        assert after.status == said
-        assert (after.result is not None) == (said == JobStatus.SUCCEEDED)
+        assert after.status == status
+        assert (after.result is not None) == (status == JobStatus.SUCCEEDED)
 
 
-class LostAnswer:
-    """A database that commits and then loses the connection, as often as `times` says."""
+class LostCommit:
+    """A database whose connection is lost right after a commit, for the next `times` commits."""
 
     def __init__(self, database: Database, monkeypatch: pytest.MonkeyPatch) -> None:
         self.times = 0
@@ -135,44 +135,44 @@ class LostAnswer:
         monkeypatch.setattr(database, "write", self.write)
 
     async def write(self, work: Callable[[Transaction], T], is_retry: bool = False) -> T:
-        answer = await self._write(work, is_retry)
+        outcome = await self._write(work, is_retry)
         if self.times:
             self.times -= 1
-            raise ConnectionResetError("committed, and never heard of")
-        return answer
+            raise ConnectionResetError("connection lost after the commit")
+        return outcome
 
 
 @pytest.fixture
-def lost_answer(job_store: JobStore, monkeypatch: pytest.MonkeyPatch) -> LostAnswer:
-    return LostAnswer(job_store.database, monkeypatch)
+def lost_commit(job_store: JobStore, monkeypatch: pytest.MonkeyPatch) -> LostCommit:
+    return LostCommit(job_store.database, monkeypatch)
 
 
-async def test_a_submit_whose_commit_was_not_heard_of_stores_one_job(
-    job_store: JobStore, lost_answer: LostAnswer
+async def test_a_submission_retried_after_a_lost_commit_stores_one_job(
+    job_store: JobStore, lost_commit: LostCommit
 ) -> None:
-    lost_answer.times = 1
-    job = await job_store.jobs.submit(new_job())
+    lost_commit.times = 1
+    first = await job_store.jobs.submit(new_job())
     keyed = new_job(idempotency_key="k", fingerprint="f")
-    lost_answer.times = 1
-    other = await job_store.jobs.submit(keyed)
-    assert {one.id for one in await job_store.jobs.list_jobs()} == {job.id, other.id}
+    lost_commit.times = 1
+    second = await job_store.jobs.submit(keyed)
+    assert {job.id for job in await job_store.jobs.list_jobs()} == {first.id, second.id}
     assert sum(lane.num_ready for lane in await job_store.operations.lanes()) == 2
 
 
-async def test_a_claim_whose_commit_was_not_heard_of_gives_its_leases(
-    job_store: JobStore, lost_answer: LostAnswer
+async def test_a_claim_retried_after_a_lost_commit_returns_its_leases(
+    job_store: JobStore, lost_commit: LostCommit
 ) -> None:
     for _ in range(4):
         await job_store.jobs.submit(new_job())
     worker = await add_worker(job_store)
-    lost_answer.times = 1
+    lost_commit.times = 1
     leases = await claim(job_store, worker, num_jobs=2)
     assert len(leases) == 2
     assert (await job_store.operations.workers())[0].num_leases == 2
-    assert (await beat(job_store, worker, *leases)).lost == ()
+    assert (await send_heartbeat(job_store, worker, *leases)).lost == ()
 
 
-_LAST_WORDS: dict[str, tuple[Callable[[JobStore, Lease], Awaitable[Any]], JobStatus]] = {
+_REPORTS: dict[str, tuple[Callable[[JobStore, Lease], Awaitable[Any]], JobStatus]] = {
     "complete": (complete, JobStatus.SUCCEEDED),
     "a final failure": (lambda store, lease: fail(store, lease, retryable=False), JobStatus.FAILED),
     "a failure that is tried again": (
@@ -183,28 +183,28 @@ _LAST_WORDS: dict[str, tuple[Callable[[JobStore, Lease], Awaitable[Any]], JobSta
 }
 
 
-@pytest.mark.parametrize("word", _LAST_WORDS)
-async def test_a_last_word_whose_commit_was_not_heard_of_is_answered_once(
-    job_store: JobStore, lost_answer: LostAnswer, word: str
+@pytest.mark.parametrize("name", _REPORTS)
+async def test_a_report_retried_after_a_lost_commit_ends_the_attempt_once(
+    job_store: JobStore, lost_commit: LostCommit, name: str
 ) -> None:
     job = await job_store.jobs.submit(new_job())
     lease = await claim_one(job_store, await add_worker(job_store))
-    say, expected = _LAST_WORDS[word]
-    lost_answer.times = 1
-    assert await say(job_store, lease) == expected
+    report, expected = _REPORTS[name]
+    lost_commit.times = 1
+    assert await report(job_store, lease) == expected
     assert (await job_store.jobs.get(job.id)).status == expected
     assert len(await events(job_store, job)) == 3
 
 
-async def test_what_clients_ask_is_answered_though_its_commit_was_not_heard_of(
-    job_store: JobStore, lost_answer: LostAnswer
+async def test_cancel_requeue_and_delete_retried_after_a_lost_commit_succeed(
+    job_store: JobStore, lost_commit: LostCommit
 ) -> None:
     job = await job_store.jobs.submit(new_job())
-    lost_answer.times = 1
+    lost_commit.times = 1
     assert (await job_store.jobs.cancel(job.id)).status is JobStatus.CANCELED
-    lost_answer.times = 1
+    lost_commit.times = 1
     assert (await job_store.operations.requeue(job.id)).status is JobStatus.QUEUED
     assert await events(job_store, job) == ["queued", "canceled", "requeued"]
-    lost_answer.times = 1
+    lost_commit.times = 1
     await job_store.jobs.delete(job.id)
     assert await job_store.jobs.list_jobs() == []

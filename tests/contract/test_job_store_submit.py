@@ -24,7 +24,7 @@ async def test_a_job_is_queued_with_its_first_event(job_store: JobStore) -> None
     assert await events(job_store, job) == ["queued"]
 
 
-async def test_another_tenants_job_does_not_exist(job_store: JobStore) -> None:
+async def test_a_job_of_another_tenant_is_not_found(job_store: JobStore) -> None:
     job = await job_store.jobs.submit(new_job("ada"))
     assert (await job_store.jobs.get(job.id, "ada")).id == job.id
     for act in (job_store.jobs.get, job_store.jobs.cancel, job_store.jobs.delete):
@@ -33,7 +33,7 @@ async def test_another_tenants_job_does_not_exist(job_store: JobStore) -> None:
     assert (await job_store.jobs.get(job.id)).status is JobStatus.QUEUED
 
 
-async def test_the_same_key_and_body_give_the_same_job(job_store: JobStore) -> None:
+async def test_the_same_key_and_body_return_the_same_job(job_store: JobStore) -> None:
     first = await job_store.jobs.submit(new_job(idempotency_key="k", fingerprint="f"))
     again = await job_store.jobs.submit(new_job(idempotency_key="k", fingerprint="f"))
     other = await job_store.jobs.submit(new_job("bob", idempotency_key="k", fingerprint="f"))
@@ -41,7 +41,7 @@ async def test_the_same_key_and_body_give_the_same_job(job_store: JobStore) -> N
     assert len(await job_store.jobs.list_jobs()) == 2
 
 
-async def test_the_same_key_with_another_body_is_refused(job_store: JobStore) -> None:
+async def test_the_same_key_with_another_body_is_a_mismatch(job_store: JobStore) -> None:
     await job_store.jobs.submit(new_job(idempotency_key="k", fingerprint="f"))
     with pytest.raises(IdempotencyMismatch):
         await job_store.jobs.submit(new_job(idempotency_key="k", fingerprint="g"))
@@ -55,7 +55,7 @@ async def test_a_key_is_forgotten_after_a_day(job_store: JobStore, clock: FakeCl
     assert again.id != first.id
 
 
-async def test_a_tenant_may_queue_as_much_as_its_plan_says(job_store: JobStore) -> None:
+async def test_a_tenant_queues_as_many_jobs_as_its_plan_allows(job_store: JobStore) -> None:
     await job_store.keys.create(Role.TENANT, tenant_id="ada", overrides=PlanOverrides(max_queued=2))
     for _ in range(2):
         await job_store.jobs.submit(new_job("ada"))
@@ -73,7 +73,7 @@ class TestBacklog:
     def store_config(self) -> StoreConfig:
         return StoreConfig(max_backlog_seconds=10.0)
 
-    async def test_more_work_than_the_service_takes_in_is_refused(self, job_store: JobStore) -> None:
+    async def test_work_beyond_the_backlog_limit_is_refused(self, job_store: JobStore) -> None:
         await job_store.jobs.submit(new_job(cost_seconds=8.0))
         with pytest.raises(BacklogFull):
             await job_store.jobs.submit(new_job("bob", cost_seconds=3.0))
@@ -92,7 +92,7 @@ async def test_jobs_are_listed_newest_first_by_page_and_status(job_store: JobSto
     assert [job.id for job in canceled] == [jobs[1].id]
 
 
-async def test_cancelling_a_queued_job_ends_it_at_once(job_store: JobStore) -> None:
+async def test_canceling_a_queued_job_ends_it_at_once(job_store: JobStore) -> None:
     job = await job_store.jobs.submit(new_job())
     assert (await job_store.jobs.cancel(job.id)).status is JobStatus.CANCELED
     assert (await job_store.jobs.cancel(job.id)).status is JobStatus.CANCELED, "it may be repeated"
@@ -100,19 +100,19 @@ async def test_cancelling_a_queued_job_ends_it_at_once(job_store: JobStore) -> N
     assert await events(job_store, job) == ["queued", "canceled"]
 
 
-async def test_cancelling_a_running_job_waits_for_its_worker(job_store: JobStore) -> None:
+async def test_canceling_a_running_job_waits_for_its_worker(job_store: JobStore) -> None:
     job = await job_store.jobs.submit(new_job())
     worker = await add_worker(job_store)
     lease = await claim_one(job_store, worker)
     assert (await job_store.jobs.cancel(job.id)).status is JobStatus.CANCELING
     assert (await job_store.leases.control_commands(worker)).cancel == (job.id,)
-    assert await complete(job_store, lease) == JobStatus.CANCELED, "the client was told that it is cancelled"
+    assert await complete(job_store, lease) == JobStatus.CANCELED, "the client was shown that it is canceling"
     after = await job_store.jobs.get(job.id)
     assert after.result is None
     assert await events(job_store, job) == ["queued", "running", "canceling", "canceled"]
 
 
-async def test_only_jobs_that_ended_badly_can_be_requeued(job_store: JobStore) -> None:
+async def test_only_failed_expired_and_canceled_jobs_can_be_requeued(job_store: JobStore) -> None:
     worker = await add_worker(job_store)
     job = await job_store.jobs.submit(new_job())
     with pytest.raises(Conflict):
@@ -129,9 +129,7 @@ async def test_only_jobs_that_ended_badly_can_be_requeued(job_store: JobStore) -
     assert await events(job_store, job) == ["queued", "running", "failed", "requeued", "running", "succeeded"]
 
 
-async def test_a_deleted_job_is_gone_and_a_running_one_is_cancelled_first(
-    job_store: JobStore, clock: FakeClock
-) -> None:
+async def test_a_deleted_job_is_hidden_and_canceled_if_it_runs(job_store: JobStore, clock: FakeClock) -> None:
     queued, running = [await job_store.jobs.submit(new_job()) for _ in range(2)]
     await job_store.jobs.delete(queued.id)
     worker = await add_worker(job_store)
@@ -173,7 +171,7 @@ async def test_a_job_that_is_not_queued_has_no_estimate(job_store: JobStore) -> 
     assert await job_store.jobs.estimate(await job_store.jobs.get(job.id)) is None
 
 
-async def test_a_job_expires_that_waits_past_its_deadline(job_store: JobStore, clock: FakeClock) -> None:
+async def test_a_job_that_waits_past_its_deadline_expires(job_store: JobStore, clock: FakeClock) -> None:
     time = Time(job_store, clock)
     job = await job_store.jobs.submit(new_job(expires_in=5.0))
     await time.pass_by(4.0)
@@ -183,7 +181,7 @@ async def test_a_job_expires_that_waits_past_its_deadline(job_store: JobStore, c
     assert await events(job_store, job) == ["queued", "expired"]
 
 
-async def test_a_claim_never_hands_out_what_has_expired(job_store: JobStore, clock: FakeClock) -> None:
+async def test_claim_leases_no_expired_job(job_store: JobStore, clock: FakeClock) -> None:
     job = await job_store.jobs.submit(new_job(expires_in=5.0))
     clock.advance(6.0)
     assert await claim(job_store, await add_worker(job_store)) == []

@@ -57,13 +57,13 @@ def drop_all(connection: sa.Connection) -> None:
     tables.drop_all(connection)
 
 
-async def test_a_missing_index_would_be_seen(job_store: JobStore) -> None:
+async def test_a_missing_index_is_reported_as_a_difference(job_store: JobStore) -> None:
     drop = sa.text("DROP INDEX ready_by_lane")
     await job_store.database.write(lambda transaction: transaction.execute(drop))
     assert await job_store.database.read(lambda connection: differences(connection)) != []
 
 
-async def test_the_newest_migration_is_the_one_that_is_looked_for(job_store: JobStore) -> None:
+async def test_the_head_is_the_newest_migration(job_store: JobStore) -> None:
     folder = ScriptDirectory(str(migrate._FOLDER))
     assert folder.get_current_head() == migrate.HEAD
     assert await job_store.database.read(revision) == migrate.HEAD

@@ -1,4 +1,4 @@
-"""What happens by itself: outages are given back, old jobs and files are forgotten."""
+"""The reaper: leases after an outage, and the deletion of outdated jobs and files."""
 
 from pathlib import Path
 
@@ -19,7 +19,7 @@ from support.store_driver import (
 )
 
 
-async def test_an_outage_of_the_control_plane_costs_no_lease(job_store: JobStore, clock: FakeClock) -> None:
+async def test_leases_survive_an_outage_of_the_control_plane(job_store: JobStore, clock: FakeClock) -> None:
     time = Time(job_store, clock)
     job = await job_store.jobs.submit(new_job())
     worker = await add_worker(job_store)
@@ -47,7 +47,7 @@ async def test_one_reaper_works_at_a_time(job_store: JobStore, clock: FakeClock)
     assert not await job_store.housekeeping.reap("first")
 
 
-async def test_finished_jobs_are_forgotten_with_their_files(
+async def test_outdated_jobs_are_deleted_with_their_files(
     job_store: JobStore, clock: FakeClock, tmp_path: Path
 ) -> None:
     artifacts = LocalArtifactStore(tmp_path / "files")
@@ -68,7 +68,7 @@ async def test_finished_jobs_are_forgotten_with_their_files(
     assert await job_store.jobs.list_jobs() == []
 
 
-async def test_files_that_no_job_points_to_are_swept(job_store: JobStore, tmp_path: Path) -> None:
+async def test_files_that_belong_to_no_job_are_deleted(job_store: JobStore, tmp_path: Path) -> None:
     artifacts = LocalArtifactStore(tmp_path / "files")
     job = await job_store.jobs.submit(new_job())
     worker = await add_worker(job_store)

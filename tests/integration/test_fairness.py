@@ -68,13 +68,15 @@ class Simulation:
 
 PLANS = {
     name: Plan(name=name, weight=weight, max_running=1_000, max_queued=100_000)
-    for name, weight in (("one", 1.0), ("two", 2.0), ("four", 4.0))
+    for name, weight in (("light", 1.0), ("medium", 2.0), ("heavy", 4.0))
 }
 
 
 @pytest.fixture
 async def store(tmp_path: Path, clock: FakeClock) -> AsyncGenerator[JobStore]:
-    config = StoreConfig(plans=PLANS, default_plan="one", lease_seconds=_HOURS * 10, max_backlog_seconds=1e9)
+    config = StoreConfig(
+        plans=PLANS, default_plan="light", lease_seconds=_HOURS * 10, max_backlog_seconds=1e9
+    )
     store = JobStore(f"sqlite:///{tmp_path}/jobs.db", MemoryEventBus(), config, clock)
     await store.open()
     yield store
@@ -94,7 +96,7 @@ async def _mean_wait_of_light(store: JobStore, clock: FakeClock) -> float:
     return sum(waits) / len(waits)
 
 
-async def test_a_heavy_tenant_does_not_hold_up_a_light_one(
+async def test_a_heavy_tenant_does_not_delay_a_light_one(
     tmp_path: Path, clock: FakeClock, store: JobStore
 ) -> None:
     cost = 5.0
@@ -110,16 +112,15 @@ async def test_a_heavy_tenant_does_not_hold_up_a_light_one(
     alone = await _mean_wait_of_light(alone_store, alone_clock)
     await alone_store.close()
     assert beside <= 2 * alone + cost
-    assert beside > alone, "the other tenant is served as well"
+    assert beside > alone, "the heavy tenant is served as well"
 
 
 @pytest.mark.parametrize("models", [["m0"], ["m0", "m1", "m2", "m3"]], ids=["one-model", "four-models"])
-async def test_shares_come_out_by_weight_in_gpu_seconds(
+async def test_tenants_share_device_seconds_by_weight(
     store: JobStore, clock: FakeClock, models: list[str]
 ) -> None:
-    """Each tenant asks for jobs of another length, so that shares of jobs would be far off."""
-
-    for tenant, plan, cost in (("ada", "one", 4.0), ("bob", "two", 20.0), ("cid", "four", 60.0)):
+    """The tenants' jobs differ in length, so that shares counted in jobs would be far off."""
+    for tenant, plan, cost in (("ada", "light", 4.0), ("bob", "medium", 20.0), ("cid", "heavy", 60.0)):
         await store.keys.create(Role.TENANT, tenant_id=tenant, plan=plan)
         await _submit(store, tenant, [cost] * int(12_000 / cost), models)
     workers = [await add_worker(store, *models) for _ in range(4)]

@@ -1,4 +1,4 @@
-"""Short words for what tests do to a job store."""
+"""Short functions for the operations of tests on a job store."""
 
 import itertools
 from dataclasses import dataclass, field
@@ -72,14 +72,14 @@ async def release(store: JobStore, lease: Lease, cause: ReleaseCause = ReleaseCa
     return await store.leases.release(lease.job_id, Release(lease_token=lease.lease_token, cause=cause))
 
 
-async def beat(store: JobStore, worker: str, *leases: Lease) -> ControlCommands:
-    held = tuple(HeldLease(job_id=one.job_id, lease_token=one.lease_token) for one in leases)
+async def send_heartbeat(store: JobStore, worker: str, *leases: Lease) -> ControlCommands:
+    held = tuple(HeldLease(job_id=lease.job_id, lease_token=lease.lease_token) for lease in leases)
     return await store.leases.heartbeat(worker, Heartbeat(report=REPORT, held=held))
 
 
 @dataclass
 class Time:
-    """Lets time pass with the reaper at work, as it is in a control plane that runs."""
+    """Advances the clock in steps of `step` seconds, with a round of the reaper after each."""
 
     store: JobStore
     clock: FakeClock

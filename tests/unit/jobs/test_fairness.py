@@ -1,4 +1,4 @@
-"""Which lane goes first."""
+"""The choice of the lane that is served next."""
 
 from collections.abc import Sequence
 
@@ -56,31 +56,31 @@ def test_a_job_that_has_waited_counts_one_band_better(waited: float, goes_first:
     assert (choose(old, new) is old) is goes_first
 
 
-def test_age_leads_no_further_than_the_first_band() -> None:
+def test_ageing_never_ranks_above_the_first_band() -> None:
     old = lane(account("ada", vtime=1.0), Band.BATCH, waited=10_000.0)
     urgent = lane(account("bob"), Band.INTERACTIVE)
     assert choose(old, urgent) is urgent
 
 
-def test_a_tenant_at_its_limit_is_passed() -> None:
+def test_a_tenant_at_its_limit_is_skipped() -> None:
     full, other = account("ada", num_running=2, max_running=2), account("bob", vtime=9.0)
     waiting = lane(other)
     assert choose(lane(full), waiting) is waiting
     assert choose(lane(full)) is None
 
 
-def test_only_models_that_the_worker_serves_are_looked_at() -> None:
+def test_lanes_of_models_that_the_worker_lacks_are_skipped() -> None:
     assert choose(lane(account("ada"), model="other")) is None
 
 
-def test_equals_go_by_name_and_then_by_place_in_the_tenants_queue() -> None:
+def test_ties_are_broken_by_tenant_and_then_by_place_in_its_queue() -> None:
     ada, bob = account("ada"), account("bob")
     late, early, other = lane(ada, seq=3), lane(ada, model="wan", seq=2), lane(bob, seq=1)
     assert choose(other, late, early) is early
     assert choose(other, late) is late
 
 
-def test_what_starts_is_charged_by_weight_and_fills_a_place() -> None:
+def test_a_started_job_is_charged_by_weight_and_counted_as_running() -> None:
     ada = TenantAccount(Tenant("ada", Plan(name="test", weight=4.0, max_running=2)), 1.0, 0)
     waiting = lane(ada)
     ada.charge(6.0)
@@ -90,21 +90,21 @@ def test_what_starts_is_charged_by_weight_and_fills_a_place() -> None:
 
 
 class TestAffinity:
-    """A job whose model is in memory may go first, within bounds."""
+    """A job whose model is resident may overtake others within bounds."""
 
-    def test_a_warm_model_goes_before_a_cold_one(self) -> None:
+    def test_a_resident_model_overtakes_another(self) -> None:
         warm = lane(account("bob", vtime=4.0), model="wan")
         assert choose(lane(account("ada")), warm, resident=["wan"]) is warm
 
-    def test_not_past_a_tenant_that_is_too_far_behind(self) -> None:
+    def test_no_tenant_too_far_behind_is_overtaken(self) -> None:
         cold, warm = lane(account("ada")), lane(account("bob", vtime=6.0), model="wan")
         assert choose(cold, warm, resident=["wan"]) is cold
 
-    def test_not_past_a_head_that_has_waited_long_enough(self) -> None:
+    def test_the_fairest_head_is_not_overtaken_once_it_has_waited_long_enough(self) -> None:
         cold = lane(account("ada"), head_for=31.0)
         assert choose(cold, lane(account("bob"), model="wan"), resident=["wan"]) is cold
 
-    def test_not_past_any_head_that_has_waited_long_enough(self) -> None:
+    def test_no_head_is_overtaken_once_it_has_waited_long_enough(self) -> None:
         cold = lane(account("ada"))
         waiting = lane(account("bob", vtime=1.0), head_for=31.0)
         behind = lane(account("eve", vtime=2.0), model="wan")
@@ -113,34 +113,34 @@ class TestAffinity:
         assert choose(cold, waiting, behind, ahead, resident=["wan"]) is ahead
 
     @pytest.mark.parametrize(("seq", "goes_first"), [(5, True), (6, False)])
-    def test_not_past_many_jobs_of_its_own_tenant(self, seq: int, goes_first: bool) -> None:
+    def test_a_job_overtakes_few_jobs_of_its_own_tenant(self, seq: int, goes_first: bool) -> None:
         ada = account("ada")
         cold, warm = lane(ada, seq=1), lane(ada, model="wan", seq=seq)
         assert (choose(cold, warm, resident=["wan"]) is warm) is goes_first
 
-    def test_the_bounds_themselves_are_within_bounds(self) -> None:
+    def test_the_bounds_are_inclusive(self) -> None:
         cold, warm = lane(account("ada"), head_for=30.0), lane(account("bob", vtime=5.0), model="wan")
         assert choose(cold, warm, resident=["wan"]) is warm
 
-    def test_the_places_of_another_tenants_queue_do_not_count(self) -> None:
+    def test_places_in_another_tenants_queue_do_not_count(self) -> None:
         cold, warm = lane(account("ada"), seq=1), lane(account("bob"), model="wan", seq=900)
         assert choose(cold, warm, resident=["wan"]) is warm
 
-    def test_not_past_many_jobs_of_a_tenant_that_is_not_the_fairest_either(self) -> None:
+    def test_a_job_overtakes_few_jobs_of_its_tenant_even_if_that_is_not_the_fairest(self) -> None:
         bob = account("bob", vtime=1.0)
         cold, first, warm = lane(account("ada")), lane(bob, seq=1), lane(bob, model="wan", seq=6)
         assert choose(cold, first, warm, resident=["wan"]) is cold
 
-    def test_the_fairest_of_the_warm_goes_first(self) -> None:
+    def test_the_fairest_resident_model_is_served_first(self) -> None:
         later = lane(account("bob", vtime=3.0), model="wan")
         sooner = lane(account("eve", vtime=2.0), model="wan")
         assert choose(lane(account("ada")), later, sooner, resident=["wan"]) is sooner
 
-    def test_a_warm_model_of_a_tenant_at_its_limit_stays_where_it_is(self) -> None:
+    def test_a_resident_model_of_a_tenant_at_its_limit_is_skipped(self) -> None:
         cold, full = lane(account("ada")), account("bob", num_running=2, max_running=2)
         assert choose(cold, lane(full, model="wan"), resident=["wan"]) is cold
 
-    def test_not_past_a_better_band(self) -> None:
+    def test_no_better_band_is_overtaken(self) -> None:
         cold = lane(account("ada", vtime=3.0), Band.INTERACTIVE)
         assert choose(cold, lane(account("bob"), model="wan"), resident=["wan"]) is cold
 
@@ -162,39 +162,41 @@ _LANES = st.lists(
 
 
 @given(lanes=_LANES, resident=st.sampled_from([[], ["flux"], ["wan"]]))
-def test_whatever_is_chosen_may_start_and_passes_nobody_by_more_than_the_bound(
+def test_the_chosen_lane_may_start_and_overtakes_within_the_bound(
     lanes: list[Lane], resident: list[str]
 ) -> None:
     chosen = choose(*lanes, resident=resident)
-    able = [one for one in lanes if one.account.num_running < 3]
+    able = [rival for rival in lanes if rival.account.num_running < 3]
     if chosen is None:
         assert not able
         return
     assert chosen in able
 
-    def rank(one: Lane) -> int:
-        return max(0, one.band.rank - int((NOW - one.head_at) // 60))
+    def rank(rival: Lane) -> int:
+        return max(0, rival.band.rank - int((NOW - rival.head_at) // 60))
 
-    assert rank(chosen) == min(rank(one) for one in able)
-    rivals = [one for one in able if rank(one) == rank(chosen)]
-    assert chosen.account.vtime - min(one.account.vtime for one in rivals) <= CONFIG.affinity_seconds
+    assert rank(chosen) == min(rank(rival) for rival in able)
+    rivals = [rival for rival in able if rank(rival) == rank(chosen)]
+    assert chosen.account.vtime - min(rival.account.vtime for rival in rivals) <= CONFIG.affinity_seconds
 
 
 @given(lanes=_LANES, resident=st.sampled_from([[], ["flux"], ["wan"]]))
-def test_a_cold_model_goes_first_only_if_its_tenant_is_furthest_behind(
+def test_a_model_that_is_not_resident_is_served_only_for_the_tenant_furthest_behind(
     lanes: list[Lane], resident: list[str]
 ) -> None:
     chosen = choose(*lanes, resident=resident)
     if chosen is not None and chosen.model not in resident:
         ageing = CONFIG.ageing_seconds
-        rank = {id(one): max(0, one.band.rank - int((NOW - one.head_at) // ageing)) for one in lanes}
-        peers = [one for one in lanes if one.account.num_running < 3 and rank[id(one)] == rank[id(chosen)]]
-        assert chosen.account.vtime == min(one.account.vtime for one in peers)
+        rank = {id(rival): max(0, rival.band.rank - int((NOW - rival.head_at) // ageing)) for rival in lanes}
+        peers = [
+            rival for rival in lanes if rival.account.num_running < 3 and rank[id(rival)] == rank[id(chosen)]
+        ]
+        assert chosen.account.vtime == min(peer.account.vtime for peer in peers)
 
 
 @given(lanes=_LANES, models=st.sampled_from([["flux"], ["wan"], []]))
 def test_lanes_of_models_that_are_not_served_change_nothing(lanes: list[Lane], models: list[str]) -> None:
-    served = [one for one in lanes if one.model in models]
+    served = [rival for rival in lanes if rival.model in models]
     assert choose(*lanes, models=models, resident=["wan"]) is choose(*served, resident=["wan"])
 
 
@@ -205,7 +207,7 @@ def test_over_time_each_tenant_gets_its_share(weights: list[float], data: st.Dat
         for i, weight in enumerate(weights)
     ]
     used = dict.fromkeys(range(len(weights)), 0.0)
-    lanes = [lane(one) for one in accounts]
+    lanes = [lane(tenant_account) for tenant_account in accounts]
     longest = 3.0
     for _ in range(300):
         chosen = choose(*lanes)

@@ -1,4 +1,4 @@
-"""What follows an attempt that went wrong."""
+"""Decisions after an attempt that failed."""
 
 import pytest
 from hypothesis import given
@@ -48,25 +48,25 @@ def record(num_transient: int = 0, num_worker_lost: int = 0) -> JobRecord:
     )
 
 
-def test_what_would_fail_again_ends_the_job_with_its_own_error() -> None:
+def test_an_error_that_is_not_retryable_ends_the_job() -> None:
     error = JobError("invalid_params", "no", retryable=False)
-    verdict = after_failure(record(), error, CONFIG, jitter=0.5)
-    assert (verdict.error, verdict.num_transient, verdict.pause_seconds) == (error, 0, 0.0)
+    decision = after_failure(record(), error, CONFIG, jitter=0.5)
+    assert (decision.error, decision.num_transient, decision.pause_seconds) == (error, 0, 0.0)
     assert after_failure(record(num_transient=2), error, CONFIG, jitter=0.5).num_transient == 2
 
 
 @pytest.mark.parametrize(("failures", "pause"), [(0, 1.0), (1, 2.0), (2, 3.0)])
 def test_pauses_double_up_to_the_cap(failures: int, pause: float) -> None:
-    verdict = after_failure(record(failures), BROKEN, CONFIG, jitter=1.0)
-    assert (verdict.error, verdict.pause_seconds, verdict.num_transient) == (None, pause, failures + 1)
+    decision = after_failure(record(failures), BROKEN, CONFIG, jitter=1.0)
+    assert (decision.error, decision.pause_seconds, decision.num_transient) == (None, pause, failures + 1)
 
 
-def test_the_last_retry_is_the_last() -> None:
-    verdict = after_failure(record(num_transient=3), BROKEN, CONFIG, jitter=0.0)
-    assert (verdict.error, verdict.num_transient, verdict.pause_seconds) == (BROKEN, 4, 0.0)
+def test_no_retry_follows_the_last_one() -> None:
+    decision = after_failure(record(num_transient=3), BROKEN, CONFIG, jitter=0.0)
+    assert (decision.error, decision.num_transient, decision.pause_seconds) == (BROKEN, 4, 0.0)
 
 
-def test_failures_leave_the_count_of_lost_workers_alone() -> None:
+def test_failures_do_not_change_the_count_of_lost_workers() -> None:
     for failures in (0, 3):
         assert after_failure(record(failures, 2), BROKEN, CONFIG, jitter=0.0).num_worker_lost == 2
     final = JobError("invalid_params", "no")
@@ -74,14 +74,14 @@ def test_failures_leave_the_count_of_lost_workers_alone() -> None:
 
 
 @given(failures=st.integers(0, 2), jitter=st.floats(0, 1))
-def test_jitter_takes_away_half_of_the_pause_at_most(failures: int, jitter: float) -> None:
+def test_jitter_shortens_a_pause_by_at_most_half(failures: int, jitter: float) -> None:
     whole = after_failure(record(failures), BROKEN, CONFIG, jitter=1.0).pause_seconds
     pause = after_failure(record(failures), BROKEN, CONFIG, jitter).pause_seconds
     assert whole / 2 <= pause <= whole
 
 
 @given(base=st.floats(0.01, 10), cap=st.floats(0.01, 100), jitter=st.floats(0, 1))
-def test_pauses_never_shrink_and_never_pass_the_cap(base: float, cap: float, jitter: float) -> None:
+def test_pauses_never_shrink_nor_exceed_the_cap(base: float, cap: float, jitter: float) -> None:
     config = StoreConfig(max_transient_retries=12, retry_base_seconds=base, retry_cap_seconds=cap)
     pauses = [after_failure(record(n), BROKEN, config, jitter).pause_seconds for n in range(12)]
     assert pauses == sorted(pauses)
@@ -90,32 +90,32 @@ def test_pauses_never_shrink_and_never_pass_the_cap(base: float, cap: float, jit
 
 
 @given(st.lists(st.booleans(), min_size=6, max_size=12), st.integers(0, 3), st.integers(0, 3))
-def test_each_cause_has_attempts_of_its_own(losses: list[bool], retries: int, spared: int) -> None:
+def test_each_cause_has_its_own_attempts(losses: list[bool], retries: int, spared: int) -> None:
     config = StoreConfig(max_transient_retries=retries, max_worker_losses=spared)
-    job, verdict, num_run = record(), None, 0
+    job, decision, num_run = record(), None, 0
     for is_lost in losses:
         num_run += 1
-        verdict = after_loss(job, config) if is_lost else after_failure(job, BROKEN, config, jitter=0.0)
-        if verdict.error is not None:
+        decision = after_loss(job, config) if is_lost else after_failure(job, BROKEN, config, jitter=0.0)
+        if decision.error is not None:
             break
-        job = record(verdict.num_transient, verdict.num_worker_lost)
+        job = record(decision.num_transient, decision.num_worker_lost)
     lost = sum(losses[:num_run])
     is_over = lost > spared or num_run - lost > retries
-    assert verdict is not None
-    assert (verdict.num_transient, verdict.num_worker_lost) == (num_run - lost, lost)
-    assert (verdict.error is not None) is is_over
+    assert decision is not None
+    assert (decision.num_transient, decision.num_worker_lost) == (num_run - lost, lost)
+    assert (decision.error is not None) is is_over
     assert is_over or num_run == len(losses)
 
 
-def test_lost_workers_are_counted_apart_from_failures() -> None:
-    verdict = after_loss(record(num_transient=3, num_worker_lost=1), CONFIG)
-    assert (verdict.error, verdict.num_transient, verdict.num_worker_lost) == (None, 3, 2)
-    assert verdict.pause_seconds == 0.0, "the job did nothing wrong"
+def test_lost_workers_are_counted_separately_from_failures() -> None:
+    decision = after_loss(record(num_transient=3, num_worker_lost=1), CONFIG)
+    assert (decision.error, decision.num_transient, decision.num_worker_lost) == (None, 3, 2)
+    assert decision.pause_seconds == 0.0, "the job did nothing wrong"
 
 
 def test_a_job_that_outlives_too_many_workers_fails() -> None:
-    verdict = after_loss(record(num_worker_lost=2), CONFIG)
-    assert verdict.error is not None
-    assert verdict.error.code == "worker_lost"
-    assert "3 workers" in verdict.error.message
-    assert (verdict.error.retryable, verdict.num_worker_lost) == (False, 3)
+    decision = after_loss(record(num_worker_lost=2), CONFIG)
+    assert decision.error is not None
+    assert decision.error.code == "worker_lost"
+    assert "3 workers" in decision.error.message
+    assert (decision.error.retryable, decision.num_worker_lost) == (False, 3)
