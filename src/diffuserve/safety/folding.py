@@ -27,6 +27,7 @@ _NAMED_LETTER = re.compile(
 _SMALL_CYRILLIC = dict(zip("вкмнт", "bkmht", strict=True))  # the confusables list has only their capitals
 _APOSTROPHES = str.maketrans(dict.fromkeys("'`\u2018\u2019\u02bc", ""))
 
+_PLAIN = re.compile(r"[a-z]{2,}(?: [a-z]{2,})*")
 # Possessive repeats: a long word that does not match is not scanned again from each of its letters.
 _TOKEN = re.compile(r"[^\W_]++(?:\*++[^\W_]++)*+")  # a star within a word stands for a letter
 _PIECE = re.compile(r"[\w@$!|€£]+")
@@ -66,6 +67,13 @@ class Folded:
 
 def fold(text: str) -> Folded:
     """Return the readings of any text. Raise nothing."""
+    if _PLAIN.fullmatch(text):  # there is nothing to fold, as in most terms of a policy
+        tokens = tuple(text.split(" "))
+        return Folded(tokens, tokens, (tokens, tokens))
+    return _fold(text)
+
+
+def _fold(text: str) -> Folded:
     characters = fold_characters(text)
     spelled, runs = _spell(characters, _LEET)
     with_l, _ = _spell(characters, _LEET_WITH_L)

@@ -115,10 +115,11 @@ class _WordMatcher:
 
     def __init__(self, words: WordList) -> None:
         self._phrases: dict[str, list[_Phrase]] = {}
+        folded = {term: fold(term) for term in words.terms}
         for term in words.terms:
-            for phrase in _phrases(term):
+            for phrase in _phrases(term, folded[term]):
                 self._phrases.setdefault(phrase.words[0].key, []).append(phrase)
-        compact = {"".join(fold(term).plain): term for term in words.terms}
+        compact = {"".join(folded[term].plain): term for term in words.terms}
         self._compact = {letters: term for letters, term in compact.items() if len(letters) >= _MIN_IN_RUN}
         self._patterns = PatternList(words.patterns)
 
@@ -210,9 +211,8 @@ class _Reading:
         return self._starts[position], self._starts[position + count] - 1
 
 
-def _phrases(term: str) -> Iterable[_Phrase]:
+def _phrases(term: str, folded: Folded) -> Iterable[_Phrase]:
     """Yield the forms of a term: as it is, with digits as letters, and with letters masked by stars."""
-    folded = fold(term)
     tokens = folded.plain
     yield _Phrase(term, tuple(map(_word, tokens)))
     if folded.spelled != tokens and sum(map(str.isalpha, term)) >= _MIN_MASKED:
@@ -231,8 +231,10 @@ def _masked(word: str) -> set[str]:
 
 @lru_cache(65_536)
 def _word(token: str) -> _Word:
-    squeezed = _REPEATED.sub(r"\1", token)
-    return _Word(token, _singular(squeezed), _singular(token), bool(_STRETCHED.search(token)))
+    singular, squeezed = _singular(token), _REPEATED.sub(r"\1", token)
+    if squeezed == token:
+        return _Word(token, singular, singular, False)
+    return _Word(token, _singular(squeezed), singular, bool(_STRETCHED.search(token)))
 
 
 def _singular(word: str) -> str:

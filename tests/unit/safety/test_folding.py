@@ -1,12 +1,12 @@
 """Folding: hidden spellings of a word become the word."""
 
-import time
-
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from diffuserve.safety import folding
 from diffuserve.safety.folding import fold, fold_characters
+from support.durations import MOST_GROWTH, growth
 
 EVIL = {
     "letters alone": "a " * 1_000,
@@ -63,18 +63,16 @@ def test_folding_accepts_any_text_and_is_idempotent(text: str) -> None:
     assert fold_characters(fold_characters(text)) == fold_characters(text)
 
 
+@given(st.text("abz ", max_size=30))
+def test_plain_words_are_folded_as_any_other_text(text: str) -> None:
+    assert fold(text) == folding._fold(text)
+
+
 def test_every_character_reaches_its_final_form() -> None:
     once = [fold_characters(chr(code)) for code in range(0x3000)]
     assert [fold_characters(text) for text in once] == once
 
 
 @pytest.mark.parametrize("text", EVIL.values(), ids=EVIL)
-def test_the_worst_text_takes_a_few_milliseconds(text: str) -> None:
-    fold(text)
-    assert min(_seconds(text) for _ in range(5)) < 0.05
-
-
-def _seconds(text: str) -> float:
-    before = time.process_time()
-    fold(text)
-    return time.process_time() - before
+def test_the_time_grows_with_the_length_of_the_worst_text(text: str) -> None:
+    assert growth(fold, text) < MOST_GROWTH
