@@ -153,15 +153,15 @@ class _Modulation(nn.Module):
     def __init__(self, dim: int, names: tuple[str, ...]) -> None:
         super().__init__()
         self.linear = Linear(dim, len(names) * dim)
-        self.names = names
+        self.num_factors = len(names)
+        self.scales = tuple(index for index, name in enumerate(names) if name == "scale")
 
     def forward(
         self, condition: Float[Tensor, "seq d"], owner: Int[Tensor, "tokens"]
     ) -> tuple[Float[Tensor, "tokens d"], ...]:
-        factors = self.linear(condition).unflatten(-1, (len(self.names), -1))
-        for index, name in enumerate(self.names):
-            if name == "scale":
-                factors[:, index] += 1
+        factors = self.linear(condition).unflatten(-1, (self.num_factors, -1))
+        for scale in self.scales:
+            factors[:, scale] += 1
         return factors.index_select(0, owner).unbind(1)
 
 
