@@ -2,9 +2,11 @@
 
 import asyncio
 import selectors
-from collections.abc import Coroutine
-from typing import Any, TypeVar
+from collections.abc import Callable, Coroutine
+from functools import wraps
+from typing import Any, ParamSpec, TypeVar
 
+P = ParamSpec("P")
 T = TypeVar("T")
 
 
@@ -15,6 +17,21 @@ def run_in_virtual_time(main: Coroutine[Any, Any, T]) -> T:
     """
     with asyncio.Runner(loop_factory=_VirtualTimeLoop) as runner:
         return runner.run(main)
+
+
+def in_virtual_time(test: Callable[P, Coroutine[Any, Any, T]]) -> Callable[P, T]:
+    """Make an async test run in virtual time."""
+
+    @wraps(test)
+    def run(*arguments: P.args, **options: P.kwargs) -> T:
+        return run_in_virtual_time(test(*arguments, **options))
+
+    return run
+
+
+def now() -> float:
+    """Return the virtual time in seconds."""
+    return asyncio.get_running_loop().time()
 
 
 class _VirtualTimeLoop(asyncio.SelectorEventLoop):

@@ -1,0 +1,287 @@
+"""Both sides of an agent in one process: a control plane and engine processes that a test controls."""
+
+import asyncio
+import hashlib
+from collections import deque
+from collections.abc import AsyncGenerator, AsyncIterator, Collection, Sequence
+from contextlib import asynccontextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, TypeVar, cast
+from unittest.mock import patch
+
+from diffuserve.client.leases import LeaseClient
+from diffuserve.domain.job import JobStatus
+from diffuserve.domain.worker import (
+    Claim,
+    Completion,
+    ControlCommands,
+    Failure,
+    Heartbeat,
+    Lease,
+    LeaseOutcome,
+    ProgressReport,
+    Registered,
+    Registration,
+    Release,
+    StoredFile,
+)
+from diffuserve.worker import supervisor
+from diffuserve.worker.agent import WorkerAgent
+from diffuserve.worker.capacity import Memory
+from diffuserve.worker.config import WorkerConfig
+from diffuserve.worker.engine_link import EngineExited
+from diffuserve.worker.messages import (
+    AddJob,
+    EngineHeartbeat,
+    EngineReady,
+    FromEngine,
+    ModelAnnounced,
+    ToEngine,
+)
+from support.waiting import eventually
+
+M = TypeVar("M", bound=ToEngine)
+T = TypeVar("T")
+
+TOKEN_BUDGET = 1_000
+HEARTBEAT_SECONDS = 10.0
+
+
+def make_lease(job_id: str = "j1", lease_token: int = 1, **values: Any) -> Lease:
+    defaults: dict[str, Any] = {"kind": "image", "model": "m", "input": {"prompt": "a star"}, "attempt": 1}
+    return Lease(job_id=job_id, lease_token=lease_token, lease_seconds=30.0, **(defaults | values))
+
+
+@dataclass
+class FakeControlPlane:
+    """Takes the place of `LeaseClient`: keeps requests, and responds as the test has scripted.
+
+    `leases` and `commands` are what the long polls return; an exception among them is raised. The other
+    deques hold the next outcomes; empty, every request succeeds.
+    """
+
+    registrations: list[Registration] = field(default_factory=list)
+    claims: list[Claim] = field(default_factory=list)
+    heartbeats: list[Heartbeat] = field(default_factory=list)
+    control_requests: list[tuple[list[str], bool]] = field(default_factory=list)
+    reports: list[tuple[str, ProgressReport]] = field(default_factory=list)
+    uploads: list[tuple[str, str]] = field(default_factory=list)
+    completions: list[tuple[str, Completion]] = field(default_factory=list)
+    failures: list[tuple[str, Failure]] = field(default_factory=list)
+    releases: list[tuple[str, Release]] = field(default_factory=list)
+    num_drains: int = 0
+    is_closed: bool = False
+    leases: asyncio.Queue[Sequence[Lease] | Exception] = field(default_factory=asyncio.Queue)
+    commands: asyncio.Queue[ControlCommands | Exception] = field(default_factory=asyncio.Queue)
+    registration_outcomes: deque[Exception | None] = field(default_factory=deque)
+    heartbeat_outcomes: deque[ControlCommands | Exception] = field(default_factory=deque)
+    report_outcomes: deque[Exception | None] = field(default_factory=deque)
+    upload_outcomes: deque[Exception | None] = field(default_factory=deque)
+    final_outcomes: deque[Exception | None] = field(default_factory=deque)
+
+    async def register(self, registration: Registration) -> Registered:
+        self.registrations.append(registration)
+        _raise_next(self.registration_outcomes)
+        return Registered(f"w{len(self.registrations)}", 30.0, HEARTBEAT_SECONDS)
+
+    async def claim(self, worker_id: str, claim: Claim, wait: float) -> list[Lease]:
+        self.claims.append(claim)
+        return list(_unless_error(await self.leases.get()))
+
+    async def heartbeat(
+        self, worker_id: str, heartbeat: Heartbeat, patience_seconds: float
+    ) -> ControlCommands:
+        self.heartbeats.append(heartbeat)
+        return (
+            _unless_error(self.heartbeat_outcomes.popleft()) if self.heartbeat_outcomes else ControlCommands()
+        )
+
+    async def control(
+        self, worker_id: str, wait: float, known: Collection[str], is_draining: bool
+    ) -> ControlCommands:
+        self.control_requests.append((list(known), is_draining))
+        return _unless_error(await self.commands.get())
+
+    async def drain(self, worker_id: str) -> None:
+        self.num_drains += 1
+
+    async def report(self, job_id: str, report: ProgressReport) -> None:
+        self.reports.append((job_id, report))
+        _raise_next(self.report_outcomes)
+
+    async def upload(self, job_id: str, lease_token: int, name: str, content: bytes) -> StoredFile:
+        self.uploads.append((job_id, name))
+        _raise_next(self.upload_outcomes)
+        return StoredFile(name=name, size_bytes=len(content), sha256=hashlib.sha256(content).hexdigest())
+
+    async def complete(self, job_id: str, completion: Completion) -> LeaseOutcome:
+        self.completions.append((job_id, completion))
+        return self._final(job_id, JobStatus.SUCCEEDED)
+
+    async def fail(self, job_id: str, failure: Failure) -> LeaseOutcome:
+        self.failures.append((job_id, failure))
+        return self._final(job_id, JobStatus.FAILED)
+
+    async def release(
+        self, job_id: str, release: Release, patience_seconds: float | None = None
+    ) -> LeaseOutcome:
+        self.releases.append((job_id, release))
+        return self._final(job_id, JobStatus.QUEUED)
+
+    async def close(self) -> None:
+        self.is_closed = True
+
+    def _final(self, job_id: str, status: JobStatus) -> LeaseOutcome:
+        _raise_next(self.final_outcomes)
+        return LeaseOutcome(job_id=job_id, status=status)
+
+    @property
+    def client(self) -> LeaseClient:
+        return cast(LeaseClient, self)
+
+
+@dataclass
+class FakeEngine:
+    """Takes the place of `EngineLink`: the test sends its messages and ends it with an exit code."""
+
+    folder: Path
+    sent: list[ToEngine] = field(default_factory=list)
+    dropped: list[str] = field(default_factory=list)
+    attempts_at_death: frozenset[str] = frozenset()
+    was_killed: bool = False
+    was_stopped: bool = False
+    exit_code: int = 0
+    pid: int = 1
+    _messages: asyncio.Queue[FromEngine | None] = field(default_factory=asyncio.Queue)
+
+    def say(self, message: FromEngine) -> None:
+        self._messages.put_nowait(message)
+
+    def become_ready(self, token_budget: int = TOKEN_BUDGET) -> None:
+        self.say(ModelAnnounced(spec={"name": "m"}, num_gpus=1))
+        self.say(EngineReady(token_budget=token_budget))
+
+    def beat(self, num_moves: int = 0, **values: Any) -> None:
+        self.say(EngineHeartbeat(num_moves=num_moves, num_unfinished=0, **values))
+
+    def die(self, exit_code: int, attempts: Collection[str] = ()) -> None:
+        """End with this exit code, while working on `attempts`."""
+        self.exit_code, self.attempts_at_death = exit_code, frozenset(attempts)
+        self._messages.put_nowait(None)
+
+    def sent_of(self, kind: type[M]) -> list[M]:
+        return [message for message in self.sent if isinstance(message, kind)]
+
+    @property
+    def attempts(self) -> list[str]:
+        """The attempts that were added, in their order."""
+        return [added.attempt for added in self.sent_of(AddJob)]
+
+    async def messages(self) -> AsyncIterator[FromEngine]:
+        while (message := await self._messages.get()) is not None:
+            yield message
+
+    def send(self, message: ToEngine) -> None:
+        self.sent.append(message)
+
+    def job_folder(self, attempt: str) -> Path:
+        folder = self.folder / attempt
+        folder.mkdir(parents=True, exist_ok=True)
+        return folder
+
+    def drop_folder(self, attempt: str) -> None:
+        self.dropped.append(attempt)
+
+    def suspects(self) -> frozenset[str]:
+        return self.attempts_at_death
+
+    def kill(self) -> None:
+        self.was_killed = True
+        self.die(-9)
+
+    async def stop(self) -> None:
+        self.was_stopped = True
+        self.die(0)
+
+    async def close(self) -> int:
+        return self.exit_code
+
+
+@dataclass
+class FakeEngines:
+    """Takes the place of the class `EngineLink`: keeps each engine that is started.
+
+    `exits` are the exit codes of the next ones that end before they connect.
+    """
+
+    folder: Path
+    started: list[FakeEngine] = field(default_factory=list)
+    started_at: list[float] = field(default_factory=list)
+    exits: deque[int] = field(default_factory=deque)
+
+    async def start(self, command: Sequence[str]) -> FakeEngine:
+        self.started_at.append(asyncio.get_running_loop().time())
+        if self.exits:
+            raise EngineExited(self.exits.popleft())
+        engine = FakeEngine(self.folder)
+        self.started.append(engine)
+        return engine
+
+    async def next(self, number: int = 1) -> FakeEngine:
+        """Wait until the engine of this number, from 1, has started, and return it."""
+        await eventually(lambda: len(self.started) >= number)
+        return self.started[number - 1]
+
+
+@dataclass
+class AgentUnderTest:
+    """A running agent and its surroundings. `memory` is what it reads of its own memory."""
+
+    agent: WorkerAgent
+    plane: FakeControlPlane
+    engines: FakeEngines
+    memory: list[Memory]
+    exit_code: asyncio.Task[int]
+
+    async def take(self, *leases: Lease) -> FakeEngine:
+        """Let the agent claim `leases`, and return the engine that has them."""
+        engine = self.engines.started[-1]
+        self.plane.leases.put_nowait(leases)
+        wanted = {f"{lease.job_id}-{lease.lease_token}" for lease in leases}
+        await eventually(lambda: wanted <= set(engine.attempts))
+        return engine
+
+
+@asynccontextmanager
+async def running_agent(folder: Path, is_ready: bool = True, **values: Any) -> AsyncGenerator[AgentUnderTest]:
+    """Run an agent between a fake control plane and fake engines, the first of which becomes ready.
+
+    Engines may be silent and make no progress, unless `values` sets `silence_seconds` or `stall_seconds`.
+    """
+    plane, engines, memory = FakeControlPlane(), FakeEngines(folder), [Memory(0, 100)]
+    patience = {"silence_seconds": 1e9, "stall_seconds": 1e9}
+    config = WorkerConfig(server="http://plane", **(patience | values))
+    with patch.object(supervisor, "EngineLink", engines):
+        agent = WorkerAgent(config, plane.client, lambda _pid: memory[0])
+        under_test = AgentUnderTest(agent, plane, engines, memory, asyncio.create_task(agent.run()))
+        if is_ready:
+            (await engines.next()).become_ready()
+            await eventually(lambda: bool(plane.claims))
+        try:
+            yield under_test
+        finally:
+            under_test.exit_code.cancel()
+            await asyncio.wait({under_test.exit_code})
+
+
+def _raise_next(outcomes: deque[Exception | None]) -> None:
+    error = outcomes.popleft() if outcomes else None
+    if error is not None:
+        raise error
+
+
+def _unless_error(outcome: T | Exception) -> T:
+    if isinstance(outcome, Exception):
+        raise outcome
+    return outcome
