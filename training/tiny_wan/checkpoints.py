@@ -5,6 +5,7 @@ from pathlib import Path
 import torch
 from safetensors import safe_open
 from safetensors.torch import load_file, save_file
+from torch import nn
 
 _AVERAGE, _WEIGHT, _STEP = "average:", "weight:", "step"
 
@@ -30,6 +31,15 @@ def write_checkpoint(state: Path, checkpoint: Path) -> list[str]:
         target.chmod(0o644)  # safetensors are written for their owner alone
         names.append(path.stem)
     return names
+
+
+def load_average(path: Path, name: str, module: nn.Module) -> None:
+    """Put the averaged weights of a stage's module `name` into `module`; the state at `path` stays."""
+    prefix = f"{_AVERAGE}{name}."
+    weights = {
+        key.removeprefix(prefix): value for key, value in load_file(path).items() if key.startswith(prefix)
+    }
+    module.load_state_dict(weights)
 
 
 def adopt_checkpoint(checkpoint: Path, state: Path) -> list[str]:

@@ -10,8 +10,9 @@ import caption_encoder
 import video_autoencoder
 import video_denoiser
 from assemble_wan import assemble_wan
-from checkpoints import adopt_checkpoint, write_checkpoint
+from checkpoints import adopt_checkpoint, load_average, write_checkpoint
 from clip_latents import encode_all
+from evaluation import evaluate_autoencoder, evaluate_pipeline
 from loop import Stopped
 from words import load_tokenizer
 
@@ -26,6 +27,9 @@ def main() -> None:
     if arguments.write_checkpoint:
         names = write_checkpoint(arguments.state, arguments.write_checkpoint)
         print(f"wrote {', '.join(names)} to {arguments.write_checkpoint}")
+        return
+    if arguments.evaluate:
+        print(evaluate(arguments.state, arguments.folder, arguments.evaluate))
         return
     if arguments.resume:
         for name in adopt_checkpoint(arguments.resume, arguments.state):
@@ -49,6 +53,16 @@ def train(arguments: argparse.Namespace) -> None:
     print(f"assembled {arguments.folder}")
 
 
+def evaluate(state: Path, folder: Path, num_scenes: int) -> str:
+    """Return tables of the VAE as it is so far, and of the finished model if it is there."""
+    vae = video_autoencoder.build()
+    load_average(state / f"{video_autoencoder.NAME}.safetensors", "vae", vae)
+    text = evaluate_autoencoder(vae, num_scenes)
+    if (folder / "model_index.json").exists():
+        text += f"\n\n{evaluate_pipeline(folder, num_scenes)}"
+    return text
+
+
 def parse_arguments() -> argparse.Namespace:
     """Return the command line's arguments."""
     parser = argparse.ArgumentParser(description=DESCRIPTION)
@@ -61,8 +75,9 @@ def parse_arguments() -> argparse.Namespace:
     parser.add_argument(
         "--write-checkpoint", type=Path, help="write the weights so far to this folder, and end"
     )
-    parser.add_argument("--vae-steps", type=int, default=6_000)
-    parser.add_argument("--text-steps", type=int, default=2_000)
+    parser.add_argument("--evaluate", type=int, metavar="SCENES", help="measure what there is, and end")
+    parser.add_argument("--vae-steps", type=int, default=8_000)
+    parser.add_argument("--text-steps", type=int, default=1_200)
     parser.add_argument("--clips", type=int, default=12_000, help="that the denoiser learns from")
     parser.add_argument("--steps", type=int, default=10_000, help="of the denoiser")
     parser.add_argument("--folder", type=Path, default=Path("out/tiny-wan"), help="the finished model")

@@ -2,7 +2,7 @@
 
     python training/tiny_wan/train.py                                        # into out/training_tiny_wan
     python training/tiny_wan/train.py --resume training/tiny_wan/checkpoint  # go on from what is shipped
-    python training/tiny_wan/train.py --help
+    python training/tiny_wan/train.py --evaluate 120                         # measure what there is so far
 
 Stop it at any time; the same command goes on where it was. Every stage is saved every two minutes.
 """

@@ -30,6 +30,7 @@ LATENT_CHANNELS = 16
 NAME = "video_autoencoder"
 _PATCH = 2
 _KL_WEIGHT = 5e-4
+_EMA_DECAY = 0.995  # short, since the lessons change
 
 
 @dataclass(frozen=True)
@@ -42,7 +43,7 @@ class Lesson:
     batch: int
 
 
-LESSONS = (Lesson(0.25, 1, 64, 16), Lesson(0.85, 9, 64, 4), Lesson(1.0, NUM_FRAMES, SIDE, 2))
+LESSONS = (Lesson(0.19, 1, 64, 16), Lesson(0.9, 9, 64, 2), Lesson(1.0, NUM_FRAMES, SIDE, 2))
 """Colours and edges are learned on single frames, where a step shows many; then what happens in time."""
 
 
@@ -89,7 +90,7 @@ def train(folder: Path, num_steps: int, is_compiled: bool = True) -> Autoencoder
     vae = build()
     make_quicker(vae, is_compiled)
     optimizer = torch.optim.AdamW(vae.parameters(), lr=2e-3, betas=(0.9, 0.95), weight_decay=1e-3, fused=True)
-    course = Course(NAME, {"vae": vae}, [optimizer], num_steps, warm_then_cosine, folder)
+    course = Course(NAME, {"vae": vae}, [optimizer], num_steps, warm_then_cosine, folder, _EMA_DECAY)
 
     def loss(step: int, chance: random.Random) -> tuple[Tensor, dict[str, float]]:
         lesson = next(lesson for lesson in LESSONS if step < lesson.until * num_steps)
