@@ -1,4 +1,4 @@
-"""The API over SQLite, a folder and a bus in memory: in process, and behind a real server."""
+"""The API over SQLite, a folder and an in-memory bus: in process, and behind a real server."""
 
 import asyncio
 import shutil
@@ -56,7 +56,7 @@ def app(make_app: Callable[[ApiConfig], FastAPI]) -> FastAPI:
 
 @pytest.fixture
 async def http(app: FastAPI) -> AsyncGenerator[httpx.AsyncClient]:
-    """In process; an answer comes when it is whole."""
+    """Call the application in process, without a socket; a response arrives when it is complete."""
     async with httpx.AsyncClient(transport=httpx.ASGITransport(app), base_url="http://api.test") as http:
         yield http
 
@@ -68,14 +68,14 @@ async def worker(http: httpx.AsyncClient) -> HandWorker:
 
 @pytest.fixture
 async def server(app: FastAPI) -> AsyncGenerator[str]:
-    """The base URL of a real server on a free port."""
+    """Serve the application on a free port, and yield its base URL."""
     async with serving(app) as url:
         yield url
 
 
 @pytest.fixture
 async def busy_worker(worker: HandWorker) -> AsyncGenerator[HandWorker]:
-    """Completes whatever comes."""
+    """Complete every job, in the background."""
     working = asyncio.create_task(worker.work())
     yield worker
     working.cancel()
@@ -86,7 +86,7 @@ async def busy_worker(worker: HandWorker) -> AsyncGenerator[HandWorker]:
 class _Server(uvicorn.Server):
     @contextmanager
     def capture_signals(self) -> Iterator[None]:
-        """Signals are pytest's."""
+        """Leave signals to pytest."""
         yield
 
 

@@ -1,4 +1,4 @@
-"""Keys, roles, tenants and plans."""
+"""API keys, roles, tenants and plans."""
 
 from collections.abc import AsyncGenerator, Awaitable, Callable
 
@@ -18,7 +18,7 @@ Connect = Callable[..., Awaitable[httpx.AsyncClient]]
 
 @pytest.fixture
 async def connect(make_app: MakeApp, store: JobStore) -> AsyncGenerator[Connect]:
-    """A client with a new key of the given role, tenant and plan."""
+    """Yield a function that makes a client with a new key of the given role, tenant and plan."""
     app = make_app(ApiConfig())
     clients: list[httpx.AsyncClient] = []
 
@@ -44,7 +44,7 @@ async def hand(connect: Connect) -> HandWorker:
 
 
 @pytest.mark.parametrize("header", [None, "Bearer nonsense", "Basic dTpw", "Bearer "])
-async def test_without_a_known_key_nothing_opens(
+async def test_a_request_without_a_valid_key_is_unauthorized(
     connect: Connect, make_app: MakeApp, header: str | None
 ) -> None:
     await connect(Role.TENANT, "ada")
@@ -52,16 +52,16 @@ async def test_without_a_known_key_nothing_opens(
     transport = httpx.ASGITransport(make_app(ApiConfig()))
     async with httpx.AsyncClient(transport=transport, base_url="http://api.test", headers=headers) as http:
         for method, path in (("POST", "/v1/jobs"), ("GET", "/v1/jobs"), ("POST", "/v1/workers")):
-            answer = await http.request(method, path, json={})
-            assert answer.status_code == 401
-            assert answer.headers["www-authenticate"] == "Bearer"
-            assert answer.json()["code"] == "unauthorized"
+            response = await http.request(method, path, json={})
+            assert response.status_code == 401
+            assert response.headers["www-authenticate"] == "Bearer"
+            assert response.json()["code"] == "unauthorized"
         for path in ("/healthz", "/metrics", "/openapi.json"):
             assert (await http.get(path)).status_code == 200
         assert (await http.get("/readyz")).json()["code"] == "server_unavailable"
 
 
-async def test_without_auth_every_route_is_open_although_there_are_keys(
+async def test_disabled_auth_opens_every_route_although_keys_exist(
     connect: Connect, make_app: MakeApp
 ) -> None:
     await connect(Role.TENANT, "ada")
@@ -87,22 +87,22 @@ async def test_a_job_of_another_tenant_does_not_exist(connect: Connect, hand: Ha
         ("GET", f"/jobs/{job['id']}"),
         ("DELETE", f"/jobs/{job['id']}"),
     ):
-        answer = await bob.request(method, url)
-        assert (answer.status_code, answer.json()["code"]) == (404, "job_not_found"), url
+        response = await bob.request(method, url)
+        assert (response.status_code, response.json()["code"]) == (404, "job_not_found"), url
     assert (await bob.get("/v1/jobs")).json()["data"] == []
     assert (await ada.get(f"{path}/result")).status_code == 200
 
 
 async def test_operators_see_every_tenants_jobs_and_the_workers(connect: Connect, hand: HandWorker) -> None:
-    ada, boss = await connect(Role.TENANT, "ada"), await connect(Role.OPERATOR)
+    ada, operator = await connect(Role.TENANT, "ada"), await connect(Role.OPERATOR)
     job = (await ada.post("/v1/jobs", json=CAT)).json()
-    assert (await boss.get(f"/v1/jobs/{job['id']}")).status_code == 200
-    assert [one["id"] for one in (await boss.get("/v1/jobs")).json()["data"]] == [job["id"]]
-    [worker] = (await boss.get("/v1/workers")).json()["data"]
+    assert (await operator.get(f"/v1/jobs/{job['id']}")).status_code == 200
+    assert [listed["id"] for listed in (await operator.get("/v1/jobs")).json()["data"]] == [job["id"]]
+    [worker] = (await operator.get("/v1/workers")).json()["data"]
     assert (worker["id"], worker["models"]) == (hand.id, ["hand"])
 
 
-async def test_each_role_is_shut_out_of_the_others_routes(connect: Connect, hand: HandWorker) -> None:
+async def test_each_role_is_forbidden_the_routes_of_the_others(connect: Connect, hand: HandWorker) -> None:
     ada, worker = await connect(Role.TENANT, "ada"), await connect(Role.WORKER)
     job = (await ada.post("/v1/jobs", json=CAT)).json()
     [lease] = await hand.claim()
@@ -122,16 +122,16 @@ async def test_each_role_is_shut_out_of_the_others_routes(connect: Connect, hand
         await worker.get("/v1/workers"),
         await worker.post("/generate", json={"prompt": "a"}),
     ]
-    assert [(answer.status_code, answer.json()["code"]) for answer in forbidden] == [
+    assert [(response.status_code, response.json()["code"]) for response in forbidden] == [
         (403, "forbidden")
     ] * len(forbidden)
     assert (await ada.get(f"/v1/jobs/{job['id']}")).json()["status"] == "running"
 
 
-async def test_a_plan_bounds_the_bands_a_tenant_may_ask_for(connect: Connect, hand: HandWorker) -> None:
+async def test_a_plan_limits_the_priorities_of_its_tenants(connect: Connect, hand: HandWorker) -> None:
     ada = await connect(Role.TENANT, "ada", "free")
-    answer = await ada.post("/v1/jobs", json=CAT | {"priority": "interactive"})
-    assert (answer.status_code, answer.json()["code"]) == (403, "band_not_allowed")
+    response = await ada.post("/v1/jobs", json=CAT | {"priority": "interactive"})
+    assert (response.status_code, response.json()["code"]) == (403, "band_not_allowed")
     assert (await ada.post("/v1/jobs", json=CAT)).json()["priority"] == "standard"
     assert (await ada.post("/v1/jobs", json=CAT | {"priority": "batch"})).json()["priority"] == "batch"
 
@@ -141,8 +141,8 @@ async def test_a_free_tenant_that_floods_interactive_delays_no_pro_tenant(
 ) -> None:
     free, pro = await connect(Role.TENANT, "free", "free"), await connect(Role.TENANT, "pro", "pro")
     for _ in range(5):
-        refused = await free.post("/v1/jobs", json=CAT | {"priority": "interactive"})
-        assert refused.status_code == 403
+        rejected = await free.post("/v1/jobs", json=CAT | {"priority": "interactive"})
+        assert rejected.status_code == 403
         assert (await free.post("/v1/jobs", json=CAT)).status_code == 202
     job = (await pro.post("/v1/jobs", json=CAT)).json()
     assert job["priority"] == "interactive"
@@ -150,18 +150,18 @@ async def test_a_free_tenant_that_floods_interactive_delays_no_pro_tenant(
     assert lease.job_id == job["id"]
 
 
-async def test_a_full_queue_says_when_to_come_back(
+async def test_a_full_queue_responds_with_retry_after(
     connect: Connect, hand: HandWorker, store: JobStore
 ) -> None:
     await store.keys.create(Role.TENANT, tenant_id="ada", overrides=PlanOverrides(max_queued=5))
     ada = await connect(Role.TENANT, "ada")
-    answers = [await ada.post("/v1/jobs", json=CAT) for _ in range(6)]
-    assert {answer.status_code for answer in answers[:5]} == {202}
-    assert (answers[5].status_code, answers[5].json()["code"]) == (429, "queue_full")
-    assert int(answers[5].headers["retry-after"]) >= 1
+    responses = [await ada.post("/v1/jobs", json=CAT) for _ in range(6)]
+    assert {response.status_code for response in responses[:5]} == {202}
+    assert (responses[5].status_code, responses[5].json()["code"]) == (429, "queue_full")
+    assert int(responses[5].headers["retry-after"]) >= 1
 
 
-async def test_signed_urls_need_no_key_and_cannot_be_bent(connect: Connect, hand: HandWorker) -> None:
+async def test_signed_urls_need_no_key_and_detect_changes(connect: Connect, hand: HandWorker) -> None:
     ada = await connect(Role.TENANT, "ada")
     job = (await ada.post("/v1/jobs", json=CAT)).json()
     await hand.complete((await hand.claim())[0])
@@ -170,16 +170,16 @@ async def test_signed_urls_need_no_key_and_cannot_be_bent(connect: Connect, hand
     del ada.headers["authorization"]
     assert (await ada.get(url)).status_code == 200
     expires = int(url.params["expires"])
-    bent = [
+    changed_urls = [
         url.copy_set_param("expires", expires + 1),
         url.copy_set_param("signature", url.params["signature"][:-1]),
         url.copy_set_param("signature", "\N{SNOWMAN}"),
         url.copy_with(path=url.path.replace("/1/", "/2/")),
         url.copy_with(path=url.path.replace("0.png", "1.png")),
     ]
-    for one in bent:
-        answer = await ada.get(one)
-        assert (answer.status_code, answer.json()["code"]) == (403, "forbidden"), one
+    for changed_url in changed_urls:
+        response = await ada.get(changed_url)
+        assert (response.status_code, response.json()["code"]) == (403, "forbidden"), changed_url
     assert (await ada.get(f"/v1/jobs/{job['id']}/result")).status_code == 401
 
 
@@ -190,6 +190,6 @@ async def test_signed_urls_expire(make_app: MakeApp, hand: HandWorker) -> None:
         job = (await http.post("/v1/jobs", json=CAT)).json()
         await hand.complete((await hand.claim())[0])
         done = (await http.get(f"/v1/jobs/{job['id']}")).json()
-        answer = await http.get(done["result"]["artifacts"][0]["url"])
-        assert answer.status_code == 403
-        assert "expired" in answer.json()["detail"]
+        response = await http.get(done["result"]["artifacts"][0]["url"])
+        assert response.status_code == 403
+        assert "expired" in response.json()["detail"]

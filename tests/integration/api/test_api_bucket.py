@@ -1,4 +1,4 @@
-"""The API over a bucket: clients fetch images from there, and it may be away."""
+"""The API over a bucket, from which clients fetch images, and which may be unavailable."""
 
 import dataclasses
 from collections.abc import Callable
@@ -21,7 +21,7 @@ CAT = {"input": {"prompt": "a cat"}}
 @pytest.fixture
 def artifacts(request: pytest.FixtureRequest, s3: S3Server, bucket: str) -> ArtifactStore:
     if request.node.get_closest_marker("parametrize"):
-        return bucket_at("http://127.0.0.1:9", "away")
+        return bucket_at("http://127.0.0.1:9", "unavailable")
     return s3.store(bucket, "results")
 
 
@@ -33,75 +33,75 @@ async def finished(http: httpx.AsyncClient, worker: HandWorker) -> dict[str, obj
     return found
 
 
-async def test_a_results_url_is_the_buckets_own(
+async def test_the_url_of_an_image_is_signed_by_the_bucket(
     http: httpx.AsyncClient, worker: HandWorker, s3: S3Server
 ) -> None:
     job = await finished(http, worker)
     url = job["result"]["artifacts"][0]["url"]  # type: ignore[index]
     assert url.startswith(s3.url)
-    async with httpx.AsyncClient() as anybody:
-        answer = await anybody.get(url)
-    assert (answer.content, answer.headers["content-type"]) == (PNG, "image/png")
+    async with httpx.AsyncClient() as anonymous:
+        response = await anonymous.get(url)
+    assert (response.content, response.headers["content-type"]) == (PNG, "image/png")
 
 
-async def test_the_result_route_leads_there(
+async def test_the_result_route_redirects_to_the_bucket(
     http: httpx.AsyncClient, worker: HandWorker, s3: S3Server
 ) -> None:
     job = await finished(http, worker)
-    answer = await http.get(f"/v1/jobs/{job['id']}/result")
-    assert answer.status_code == 307
-    assert answer.headers["location"].startswith(s3.url)
+    response = await http.get(f"/v1/jobs/{job['id']}/result")
+    assert response.status_code == 307
+    assert response.headers["location"].startswith(s3.url)
 
 
-async def test_a_cdn_before_the_prefix_serves_what_its_urls_name(
+async def test_a_cdn_in_front_of_the_prefix_serves_the_public_urls(
     make_app: Callable[[ApiConfig], FastAPI], s3: S3Server, bucket: str
 ) -> None:
-    """The bucket itself stands for one here."""
+    """Fetch from the bucket itself, which stands in for the CDN."""
     app = make_app(ApiConfig(public_base_url=f"{s3.url}/{bucket}/results"))
     async with httpx.AsyncClient(transport=httpx.ASGITransport(app), base_url="http://api.test") as http:
         job = await finished(http, await HandWorker.register(http))
     url = job["result"]["artifacts"][0]["url"]  # type: ignore[index]
     assert url == f"{s3.url}/{bucket}/results/{job['id']}/1/0.png"
     s3.client.put_object_acl(Bucket=bucket, Key=f"results/{job['id']}/1/0.png", ACL="public-read")
-    async with httpx.AsyncClient() as anybody:
-        answer = await anybody.get(url)
-    assert (answer.content, answer.headers["content-type"]) == (PNG, "image/png")
+    async with httpx.AsyncClient() as anonymous:
+        response = await anonymous.get(url)
+    assert (response.content, response.headers["content-type"]) == (PNG, "image/png")
 
 
-async def test_a_job_is_completed_with_what_the_bucket_holds(
+async def test_a_job_is_completed_only_with_files_that_the_bucket_holds(
     http: httpx.AsyncClient, worker: HandWorker, artifacts: ArtifactStore
 ) -> None:
     job = (await http.post("/v1/jobs", json=CAT)).json()
     (lease,) = await worker.claim()
-    said = {"name": "0.png", "size_bytes": len(PNG), "sha256": "", "content_type": "image/png"}
-    image = said | {"width": 1, "height": 1, "index": 0, "seed": 0}
-    await refused(worker, lease, image, "0.png is not stored")
+    file = {"name": "0.png", "size_bytes": len(PNG), "sha256": "", "content_type": "image/png"}
+    image = file | {"width": 1, "height": 1, "index": 0, "seed": 0}
+    await expect_missing(worker, lease, image, "0.png is not stored")
     await worker.upload(lease, "0.png", PNG[:-1])
-    await refused(worker, lease, image, f"0.png has {len(PNG) - 1} bytes instead of {len(PNG)}")
+    await expect_missing(worker, lease, image, f"0.png has {len(PNG) - 1} bytes instead of {len(PNG)}")
     await worker.upload(lease, "0.png")
     assert (await worker.finish(lease, [image])).status_code == 200
 
     await artifacts.delete(job["id"])
-    assert (await worker.finish(lease, [image])).status_code == 200, "it is finished, and may be said again"
+    assert (await worker.finish(lease, [image])).status_code == 200, "a repeated completion changes nothing"
     stale = dataclasses.replace(lease, lease_token=9)
     assert (await worker.finish(stale, [image])).json()["code"] == "lease_lost"
 
 
-async def refused(worker: HandWorker, lease: Lease, image: dict[str, object], reason: str) -> None:
-    answer = await worker.finish(lease, [image])
-    assert (answer.status_code, answer.json()["code"]) == (409, "upload_missing")
-    assert answer.json()["detail"].startswith(reason)
+async def expect_missing(worker: HandWorker, lease: Lease, image: dict[str, object], reason: str) -> None:
+    response = await worker.finish(lease, [image])
+    assert (response.status_code, response.json()["code"]) == (409, "upload_missing")
+    assert response.json()["detail"].startswith(reason)
 
 
-async def test_images_inside_an_answer_come_through_us(
+async def test_inline_images_are_read_from_the_bucket(
     http: httpx.AsyncClient, busy_worker: HandWorker
 ) -> None:
-    answer = await http.post("/v1/images/generations", json={"prompt": "a cat"})
-    assert answer.status_code == 200
-    assert answer.json()["data"][0]["b64_json"]
+    response = await http.post("/v1/images/generations", json={"prompt": "a cat"})
+    assert response.status_code == 200
+    assert response.json()["data"][0]["b64_json"]
 
 
-async def test_a_deleted_job_takes_its_files_along(
+async def test_deleting_a_job_deletes_its_files_in_the_bucket(
     http: httpx.AsyncClient, worker: HandWorker, artifacts: ArtifactStore
 ) -> None:
     job = await finished(http, worker)
@@ -110,20 +110,20 @@ async def test_a_deleted_job_takes_its_files_along(
     assert await artifacts.attempts(-10) == []
 
 
-@pytest.mark.parametrize("state", ["away"])
-async def test_an_upload_to_a_bucket_that_is_away_may_be_tried_again(
+@pytest.mark.parametrize("state", ["unavailable"])
+async def test_an_upload_to_an_unavailable_bucket_is_retryable(
     http: httpx.AsyncClient, worker: HandWorker, state: str
 ) -> None:
     await http.post("/v1/jobs", json=CAT)
     (lease,) = await worker.claim()
-    answer = await worker.upload(lease, "0.png")
-    assert (answer.status_code, answer.json()["retryable"]) == (503, True)
+    response = await worker.upload(lease, "0.png")
+    assert (response.status_code, response.json()["retryable"]) == (503, True)
     image = {"name": "0.png", "size_bytes": 1, "sha256": "", "content_type": "image/png"}
-    answer = await worker.finish(lease, [image | {"width": 1, "height": 1, "index": 0}])
-    assert (answer.status_code, answer.json()["retryable"]) == (503, True), "nobody knows whether it is there"
+    response = await worker.finish(lease, [image | {"width": 1, "height": 1, "index": 0}])
+    assert (response.status_code, response.json()["retryable"]) == (503, True), "the file may be stored"
 
 
-async def test_a_worker_uploads_to_the_bucket_itself(
+async def test_a_worker_uploads_directly_to_the_bucket(
     server: str, http: httpx.AsyncClient, worker: HandWorker, artifacts: ArtifactStore
 ) -> None:
     await http.post("/v1/jobs", json=CAT)
@@ -138,4 +138,4 @@ async def test_a_worker_uploads_to_the_bucket_itself(
     assert stored.size_bytes == len(PNG)
     metrics = (await http.get("/metrics")).text
     assert "files/{name}/upload-url" in metrics
-    assert 'route="/v1/leases/{job_id}/files/{name}"' not in metrics, "the file itself did not come by us"
+    assert 'route="/v1/leases/{job_id}/files/{name}"' not in metrics, "the file bypassed the control plane"

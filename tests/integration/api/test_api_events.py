@@ -33,7 +33,7 @@ async def job_id(http: httpx.AsyncClient, worker: HandWorker) -> str:
 
 
 async def read(web: httpx.AsyncClient, path: str, **headers: str) -> list[ServerSentEvent]:
-    """The whole stream, which must end by itself."""
+    """Return every event of a stream, which must end by itself."""
     async with asyncio.timeout(HANG_SECONDS), aconnect_sse(web, "GET", path, headers=headers) as source:
         assert source.response.headers["content-type"].startswith("text/event-stream")
         return [event async for event in source.aiter_sse()]
@@ -45,8 +45,8 @@ async def watched(bus: MemoryEventBus, job_id: str) -> None:
             await asyncio.sleep(0.001)
 
 
-async def shut(web: httpx.AsyncClient) -> None:
-    """The first key shuts a running server in a moment."""
+async def requires_keys(web: httpx.AsyncClient) -> None:
+    """Wait until the server has noticed its first key."""
     async with asyncio.timeout(HANG_SECONDS):
         while (await web.get("/v1/jobs")).status_code != 401:
             await asyncio.sleep(0.02)
@@ -59,26 +59,26 @@ async def run(worker: HandWorker) -> None:
     await worker.complete(lease)
 
 
-async def test_a_stream_tells_a_jobs_whole_life(
+async def test_a_stream_has_every_event_of_a_job(
     web: httpx.AsyncClient, worker: HandWorker, job_id: str
 ) -> None:
-    """Each act of the worker answers what the stream has told of the one before."""
+    """Let the worker take each step when the stream has the event of the step before."""
     lease: Any = None
-    told: list[dict[str, Any]] = []
+    events: list[dict[str, Any]] = []
     async with asyncio.timeout(HANG_SECONDS), aconnect_sse(web, "GET", f"/v1/jobs/{job_id}/events") as source:
         async for event in source.aiter_sse():
-            told.append(json.loads(event.data))
-            assert told[-1]["type"] == event.event
+            events.append(json.loads(event.data))
+            assert events[-1]["type"] == event.event
             match event.event:
                 case "queued":
                     [lease] = await worker.claim()
                 case "running":
                     await worker.report(lease, 1, 4)
-                case "progress" if told[-1]["data"]["step"] == 1:
+                case "progress" if events[-1]["data"]["step"] == 1:
                     await worker.report(lease, 2, 4, preview=PNG)
                 case "progress":
                     await worker.complete(lease)
-    assert [(one["type"], one["seq"]) for one in told] == [
+    assert [(event["type"], event["seq"]) for event in events] == [
         ("queued", 1),
         ("running", 2),
         ("progress", None),
@@ -86,13 +86,13 @@ async def test_a_stream_tells_a_jobs_whole_life(
         ("progress", None),
         ("succeeded", 3),
     ]
-    assert all(set(one) == {"job_id", "seq", "type", "data", "created_at"} for one in told)
-    assert {one["job_id"] for one in told} == {job_id}
-    assert told[2]["data"] == {"phase": "denoise", "step": 1, "total": 4, "fraction": 0.25}
-    assert told[3]["data"] == {"index": 2, "b64": base64.b64encode(PNG).decode()}
+    assert all(set(event) == {"job_id", "seq", "type", "data", "created_at"} for event in events)
+    assert {event["job_id"] for event in events} == {job_id}
+    assert events[2]["data"] == {"phase": "denoise", "step": 1, "total": 4, "fraction": 0.25}
+    assert events[3]["data"] == {"index": 2, "b64": base64.b64encode(PNG).decode()}
 
 
-async def test_a_stream_resumes_after_the_last_event_heard(
+async def test_a_stream_resumes_after_the_last_event_received(
     web: httpx.AsyncClient, worker: HandWorker, job_id: str
 ) -> None:
     await run(worker)
@@ -141,7 +141,7 @@ async def test_a_stream_pings_while_nothing_happens(
     assert any(b"event: canceled" in chunk for chunk in from_server)
 
 
-async def test_a_stream_of_a_job_that_is_deleted_ends(
+async def test_a_stream_ends_when_its_job_is_deleted(
     web: httpx.AsyncClient, bus: MemoryEventBus, job_id: str
 ) -> None:
     reading = asyncio.create_task(read(web, f"/v1/jobs/{job_id}/events"))
@@ -150,21 +150,21 @@ async def test_a_stream_of_a_job_that_is_deleted_ends(
     assert (await reading)[0].event == "queued"
 
 
-async def test_a_socket_tells_the_same_envelopes_and_closes_with_1000(
+async def test_a_websocket_sends_the_same_events_and_closes_with_1000(
     server: str, worker: HandWorker, web: httpx.AsyncClient, job_id: str
 ) -> None:
     await run(worker)
     streamed = [json.loads(event.data) for event in await read(web, f"/v1/jobs/{job_id}/events")]
     url = server.replace("http", "ws") + f"/v1/jobs/{job_id}/ws"
     async with asyncio.timeout(HANG_SECONDS), websockets.connect(url) as socket:
-        told = [json.loads(message) async for message in socket]
-    assert told == streamed
+        events = [json.loads(message) async for message in socket]
+    assert events == streamed
     assert socket.close_code == 1000
     async with asyncio.timeout(HANG_SECONDS), websockets.connect(f"{url}?after=2") as socket:
         assert [json.loads(message)["type"] async for message in socket] == ["succeeded"]
 
 
-async def test_a_socket_that_is_left_is_not_followed_on(
+async def test_a_closed_websocket_ends_its_subscription(
     server: str, bus: MemoryEventBus, worker: HandWorker, job_id: str
 ) -> None:
     async with websockets.connect(server.replace("http", "ws") + f"/v1/jobs/{job_id}/ws") as socket:
@@ -175,22 +175,22 @@ async def test_a_socket_that_is_left_is_not_followed_on(
             await asyncio.sleep(0.01)
 
 
-async def test_sockets_ask_for_keys_in_the_header_or_the_query(
+async def test_websockets_take_keys_from_the_header_or_the_query(
     server: str, web: httpx.AsyncClient, store: JobStore, job_id: str
 ) -> None:
     _, theirs = await store.keys.create(Role.TENANT, tenant_id="default")
     _, others = await store.keys.create(Role.TENANT, tenant_id="other")
-    await shut(web)
+    await requires_keys(web)
     url = server.replace("http", "ws") + f"/v1/jobs/{job_id}/ws"
     for target, status in (
         (url, 401),
         (f"{url}?access_token=wrong", 401),
         (f"{url}?access_token={others}", 404),
     ):
-        with pytest.raises(websockets.InvalidStatus) as refused:
+        with pytest.raises(websockets.InvalidStatus) as raised:
             await websockets.connect(target)
-        assert refused.value.response.status_code == status
-        assert json.loads(refused.value.response.body or b"")["status"] == status
+        assert raised.value.response.status_code == status
+        assert json.loads(raised.value.response.body or b"")["status"] == status
     headers = {"authorization": f"Bearer {theirs}"}
     for connection in (
         websockets.connect(f"{url}?access_token={theirs}"),

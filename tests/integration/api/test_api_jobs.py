@@ -15,17 +15,17 @@ CAT: dict[str, Any] = {"input": {"prompt": "a cat", "seed": 7}}
 
 
 async def submit(http: httpx.AsyncClient, **body: Any) -> dict[str, Any]:
-    answer = await http.post("/v1/jobs", json=CAT | body)
-    assert answer.status_code == 202, answer.text
-    document: dict[str, Any] = answer.json()
+    response = await http.post("/v1/jobs", json=CAT | body)
+    assert response.status_code == 202, response.text
+    document: dict[str, Any] = response.json()
     return document
 
 
-async def test_a_job_goes_from_submit_to_an_image(http: httpx.AsyncClient, worker: HandWorker) -> None:
-    answer = await http.post("/v1/jobs", json=CAT | {"metadata": {"order": 1}, "priority": "batch"})
-    job = answer.json()
-    assert answer.status_code == 202
-    assert answer.headers["location"] == job["urls"]["self"] == f"http://api.test/v1/jobs/{job['id']}"
+async def test_a_job_is_submitted_run_and_fetched(http: httpx.AsyncClient, worker: HandWorker) -> None:
+    response = await http.post("/v1/jobs", json=CAT | {"metadata": {"order": 1}, "priority": "batch"})
+    job = response.json()
+    assert response.status_code == 202
+    assert response.headers["location"] == job["urls"]["self"] == f"http://api.test/v1/jobs/{job['id']}"
     assert job["status"] == "queued"
     assert job["queue"]["ahead"] == 0
     assert job["metadata"] == {"order": 1}
@@ -60,7 +60,7 @@ async def test_a_job_goes_from_submit_to_an_image(http: httpx.AsyncClient, worke
 
 
 @pytest.mark.parametrize("status", ["queued", "running", "succeeded", "failed"])
-async def test_every_job_has_the_documented_shape(
+async def test_every_job_has_the_documented_fields(
     http: httpx.AsyncClient, worker: HandWorker, status: str
 ) -> None:
     job = await submit(http)
@@ -75,7 +75,9 @@ async def test_every_job_has_the_documented_shape(
     assert list(document) == [field.name for field in fields(JobResource)]
 
 
-async def test_without_a_seed_one_is_drawn_and_kept(http: httpx.AsyncClient, worker: HandWorker) -> None:
+async def test_a_missing_seed_is_chosen_once_and_kept_in_retries(
+    http: httpx.AsyncClient, worker: HandWorker
+) -> None:
     first = await submit(http, input={"prompt": "a cat"})
     second = await submit(http, input={"prompt": "a cat"})
     assert first["input"]["seed"] != second["input"]["seed"]
@@ -86,26 +88,24 @@ async def test_without_a_seed_one_is_drawn_and_kept(http: httpx.AsyncClient, wor
     assert again.input["seed"] == first["input"]["seed"]
 
 
-async def test_prefer_wait_answers_with_the_final_job(
-    http: httpx.AsyncClient, busy_worker: HandWorker
-) -> None:
-    answer = await http.post("/v1/jobs", json=CAT, headers={"prefer": "respond-async, wait=30"})
-    assert answer.status_code == 200
-    assert answer.headers["preference-applied"] == "wait=30"
-    assert answer.json()["status"] == "succeeded"
+async def test_prefer_wait_returns_the_final_job(http: httpx.AsyncClient, busy_worker: HandWorker) -> None:
+    response = await http.post("/v1/jobs", json=CAT, headers={"prefer": "respond-async, wait=30"})
+    assert response.status_code == 200
+    assert response.headers["preference-applied"] == "wait=30"
+    assert response.json()["status"] == "succeeded"
 
 
-async def test_prefer_wait_gives_the_job_back_unfinished_when_time_is_up(
+async def test_prefer_wait_returns_an_unfinished_job_after_the_wait(
     http: httpx.AsyncClient, worker: HandWorker
 ) -> None:
-    answer = await http.post("/v1/jobs", json=CAT, headers={"prefer": "wait=0"})
-    assert answer.status_code == 202
-    assert answer.headers["preference-applied"] == "wait=0"
+    response = await http.post("/v1/jobs", json=CAT, headers={"prefer": "wait=0"})
+    assert response.status_code == 202
+    assert response.headers["preference-applied"] == "wait=0"
 
 
-async def test_no_wait_is_longer_than_a_minute(http: httpx.AsyncClient, busy_worker: HandWorker) -> None:
-    answer = await http.post("/v1/jobs", json=CAT, headers={"prefer": "wait=3600"})
-    assert answer.headers["preference-applied"] == "wait=60"
+async def test_a_wait_is_limited_to_a_minute(http: httpx.AsyncClient, busy_worker: HandWorker) -> None:
+    response = await http.post("/v1/jobs", json=CAT, headers={"prefer": "wait=3600"})
+    assert response.headers["preference-applied"] == "wait=60"
 
 
 async def test_the_same_key_and_body_give_the_same_job(http: httpx.AsyncClient, worker: HandWorker) -> None:
@@ -116,11 +116,13 @@ async def test_the_same_key_and_body_give_the_same_job(http: httpx.AsyncClient, 
     assert first.json()["input"]["seed"] == second.json()["input"]["seed"]
 
 
-async def test_the_same_key_with_another_body_is_refused(http: httpx.AsyncClient, worker: HandWorker) -> None:
+async def test_the_same_key_with_another_body_is_rejected(
+    http: httpx.AsyncClient, worker: HandWorker
+) -> None:
     key = {"idempotency-key": "order-1"}
     await http.post("/v1/jobs", json=CAT, headers=key)
-    answer = await http.post("/v1/jobs", json=CAT | {"metadata": {"b": 1}}, headers=key)
-    assert (answer.status_code, answer.json()["code"]) == (422, "idempotency_mismatch")
+    response = await http.post("/v1/jobs", json=CAT | {"metadata": {"b": 1}}, headers=key)
+    assert (response.status_code, response.json()["code"]) == (422, "idempotency_mismatch")
 
 
 @pytest.mark.parametrize(
@@ -153,43 +155,43 @@ async def test_the_same_key_with_another_body_is_refused(http: httpx.AsyncClient
         (CAT | {"metadata": "text"}, "metadata"),
     ],
 )
-async def test_bad_input_is_refused_by_name(
+async def test_invalid_input_is_rejected_with_its_field(
     http: httpx.AsyncClient, worker: HandWorker, body: dict[str, Any], field: str
 ) -> None:
     content = json.dumps(body)  # in ASCII, half characters included
-    answer = await http.post("/v1/jobs", content=content, headers={"content-type": "application/json"})
-    problem = answer.json()
-    assert answer.status_code == 422, answer.text
-    assert answer.headers["content-type"] == "application/problem+json"
+    response = await http.post("/v1/jobs", content=content, headers={"content-type": "application/json"})
+    problem = response.json()
+    assert response.status_code == 422, response.text
+    assert response.headers["content-type"] == "application/problem+json"
     assert [error["field"] for error in problem["errors"]] == [field]
     assert problem["errors"][0]["message"]
     assert (problem["retryable"], problem["status"]) == (False, 422)
-    assert problem["request_id"] == answer.headers["x-request-id"]
+    assert problem["request_id"] == response.headers["x-request-id"]
     assert (await http.get("/v1/jobs")).json()["data"] == []
 
 
 async def test_an_image_of_too_many_pixels_is_413(http: httpx.AsyncClient, worker: HandWorker) -> None:
-    answer = await http.post("/v1/jobs", json={"input": {"prompt": "a", "width": 256, "height": 128}})
-    assert (answer.status_code, answer.json()["code"]) == (413, "picture_too_large")
-    assert answer.json()["errors"][0]["field"] == "input.size"
+    response = await http.post("/v1/jobs", json={"input": {"prompt": "a", "width": 256, "height": 128}})
+    assert (response.status_code, response.json()["code"]) == (413, "picture_too_large")
+    assert response.json()["errors"][0]["field"] == "input.size"
 
 
-async def test_an_unknown_model_is_404_and_the_answer_names_those_there_are(
+async def test_an_unknown_model_is_404_and_lists_the_served_models(
     http: httpx.AsyncClient, worker: HandWorker
 ) -> None:
-    answer = await http.post("/v1/jobs", json=CAT | {"model": "flux-9"})
-    assert (answer.status_code, answer.json()["code"]) == (404, "model_not_found")
-    assert "hand" in answer.json()["detail"]
+    response = await http.post("/v1/jobs", json=CAT | {"model": "flux-9"})
+    assert (response.status_code, response.json()["code"]) == (404, "model_not_found")
+    assert "hand" in response.json()["detail"]
 
 
-async def test_before_any_worker_came_the_client_should_ask_again(http: httpx.AsyncClient) -> None:
-    answer = await http.post("/v1/jobs", json=CAT)
-    assert answer.status_code == 503
-    assert int(answer.headers["retry-after"]) >= 1
-    assert answer.json()["retryable"] is True
+async def test_a_submission_before_the_first_worker_is_retryable(http: httpx.AsyncClient) -> None:
+    response = await http.post("/v1/jobs", json=CAT)
+    assert response.status_code == 503
+    assert int(response.headers["retry-after"]) >= 1
+    assert response.json()["retryable"] is True
 
 
-async def test_pages_go_back_in_time_without_gaps(http: httpx.AsyncClient, worker: HandWorker) -> None:
+async def test_pages_list_every_job_newest_first(http: httpx.AsyncClient, worker: HandWorker) -> None:
     ids = [(await submit(http))["id"] for _ in range(5)]
     seen: list[str] = []
     after: dict[str, str] = {}
@@ -203,7 +205,7 @@ async def test_pages_go_back_in_time_without_gaps(http: httpx.AsyncClient, worke
     assert seen == sorted(ids, reverse=True)
 
 
-async def test_lists_may_be_limited_to_statuses(http: httpx.AsyncClient, worker: HandWorker) -> None:
+async def test_lists_are_filtered_by_status(http: httpx.AsyncClient, worker: HandWorker) -> None:
     first, second = await submit(http), await submit(http)
     await http.post(first["urls"]["cancel"])
     canceled = (await http.get("/v1/jobs", params={"status": "canceled"})).json()["data"]
@@ -212,30 +214,28 @@ async def test_lists_may_be_limited_to_statuses(http: httpx.AsyncClient, worker:
     assert {job["id"] for job in both} == {first["id"], second["id"]}
 
 
-async def test_a_queued_job_is_canceled_at_once_and_for_good(
-    http: httpx.AsyncClient, worker: HandWorker
-) -> None:
+async def test_a_queued_job_is_canceled_at_once(http: httpx.AsyncClient, worker: HandWorker) -> None:
     job = await submit(http)
     for _ in range(2):
-        answer = await http.post(job["urls"]["cancel"])
-        assert (answer.status_code, answer.json()["status"]) == (200, "canceled")
+        response = await http.post(job["urls"]["cancel"])
+        assert (response.status_code, response.json()["status"]) == (200, "canceled")
     assert await worker.claim() == []
 
 
-async def test_a_running_job_is_canceling_until_its_worker_lets_go(
+async def test_a_running_job_is_canceling_until_its_worker_releases_it(
     http: httpx.AsyncClient, worker: HandWorker
 ) -> None:
     job = await submit(http)
     [lease] = await worker.claim()
-    answer = await http.post(job["urls"]["cancel"])
-    assert (answer.status_code, answer.json()["status"]) == (202, "canceling")
+    response = await http.post(job["urls"]["cancel"])
+    assert (response.status_code, response.json()["status"]) == (202, "canceling")
     orders = (await http.get(f"/v1/workers/{worker.id}/control")).json()
     assert orders == {"cancel": [job["id"]], "lost": [], "drain": False}
     await worker.release(lease)
     assert (await http.get(job["urls"]["self"])).json()["status"] == "canceled"
 
 
-async def test_the_tag_changes_with_status_and_progress_alone(
+async def test_the_etag_changes_only_with_status_and_progress(
     http: httpx.AsyncClient, worker: HandWorker
 ) -> None:
     job = await submit(http)
@@ -262,31 +262,33 @@ async def test_a_wait_ends_with_the_final_job(http: httpx.AsyncClient, worker: H
     assert (await waiting).json()["status"] == "succeeded"
 
 
-async def test_a_wait_with_a_tag_ends_with_the_next_news(http: httpx.AsyncClient, worker: HandWorker) -> None:
+async def test_a_wait_with_an_etag_ends_with_the_next_change(
+    http: httpx.AsyncClient, worker: HandWorker
+) -> None:
     job = await submit(http)
     [lease] = await worker.claim()
     tag = (await http.get(job["urls"]["self"])).headers["etag"]
     request = http.get(job["urls"]["self"], params={"wait": 30}, headers={"if-none-match": tag}, timeout=40)
     waiting = asyncio.create_task(request)
     await worker.report(lease, 2, 4)
-    answer = await waiting
-    assert answer.status_code == 200
-    assert answer.json()["progress"]["step"] == 2
+    response = await waiting
+    assert response.status_code == 200
+    assert response.json()["progress"]["step"] == 2
 
 
-async def test_operators_may_queue_a_failed_job_again(http: httpx.AsyncClient, worker: HandWorker) -> None:
+async def test_operators_may_requeue_a_failed_job(http: httpx.AsyncClient, worker: HandWorker) -> None:
     job = await submit(http)
     await worker.fail((await worker.claim())[0])
     failed = (await http.get(job["urls"]["self"])).json()
     message = "the engine says broken"
     assert failed["error"] == {"code": "broken", "message": message, "retryable": False, "safety": {}}
-    answer = await http.post(f"{job['urls']['self']}/requeue")
-    assert (answer.status_code, answer.json()["status"]) == (202, "queued")
+    response = await http.post(f"{job['urls']['self']}/requeue")
+    assert (response.status_code, response.json()["status"]) == (202, "queued")
     again = await http.post(f"{job['urls']['self']}/requeue")
     assert (again.status_code, again.json()["code"]) == (409, "conflict")
 
 
-async def test_a_deleted_job_is_gone_with_its_files(http: httpx.AsyncClient, worker: HandWorker) -> None:
+async def test_deleting_a_job_deletes_its_files(http: httpx.AsyncClient, worker: HandWorker) -> None:
     job = await submit(http)
     [lease] = await worker.claim()
     await worker.complete(lease)
@@ -306,6 +308,6 @@ async def test_deleting_a_running_job_cancels_it(http: httpx.AsyncClient, worker
 
 
 @pytest.mark.parametrize("job_id", ["job_0", "no.such", "a%00b", "x" * 200, "%F0%9F%90%B1"])
-async def test_what_cannot_exist_is_not_found(http: httpx.AsyncClient, job_id: str) -> None:
-    answer = await http.get(f"/v1/jobs/{job_id}")
-    assert (answer.status_code, answer.json()["code"]) == (404, "job_not_found")
+async def test_a_malformed_job_id_is_not_found(http: httpx.AsyncClient, job_id: str) -> None:
+    response = await http.get(f"/v1/jobs/{job_id}")
+    assert (response.status_code, response.json()["code"]) == (404, "job_not_found")

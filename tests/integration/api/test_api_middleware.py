@@ -1,4 +1,4 @@
-"""What holds for every request: ids, limits, problems, health, metrics."""
+"""Request ids, limits, problems, health and metrics, which every request has."""
 
 import asyncio
 import re
@@ -17,29 +17,29 @@ from support.hand_worker import HandWorker
 CAT = {"input": {"prompt": "a cat"}}
 
 
-async def test_every_answer_has_a_request_id(http: httpx.AsyncClient) -> None:
+async def test_every_response_has_a_request_id(http: httpx.AsyncClient) -> None:
     ids = [(await http.get("/healthz")).headers["x-request-id"] for _ in range(2)]
     assert ids[0] != ids[1]
     assert (await http.get("/nowhere")).headers["x-request-id"]
 
 
 @pytest.mark.parametrize(("sent", "is_kept"), [("trace-1.2", True), ("x" * 65, False), ("a b", False)])
-async def test_a_callers_own_id_is_kept_if_logs_can_bear_it(
+async def test_a_client_request_id_is_kept_if_it_is_safe_to_log(
     http: httpx.AsyncClient, sent: str, is_kept: bool
 ) -> None:
-    answer = await http.get("/healthz", headers={"x-request-id": sent})
-    assert (answer.headers["x-request-id"] == sent) is is_kept
+    response = await http.get("/healthz", headers={"x-request-id": sent})
+    assert (response.headers["x-request-id"] == sent) is is_kept
 
 
-async def test_a_body_that_is_too_long_is_413_with_and_without_its_length(http: httpx.AsyncClient) -> None:
+async def test_a_body_over_the_limit_is_413_with_and_without_content_length(http: httpx.AsyncClient) -> None:
     async def chunks() -> AsyncGenerator[bytes]:
         for _ in range(17):
             yield b" " * (1 << 16)
 
-    told = await http.post("/v1/jobs", content=b" " * ((1 << 20) + 1))
-    untold = await http.post("/v1/jobs", content=chunks(), headers={"content-type": "application/json"})
-    for answer in (told, untold):
-        assert (answer.status_code, answer.json()["code"]) == (413, "too_large")
+    declared = await http.post("/v1/jobs", content=b" " * ((1 << 20) + 1))
+    chunked = await http.post("/v1/jobs", content=chunks(), headers={"content-type": "application/json"})
+    for response in (declared, chunked):
+        assert (response.status_code, response.json()["code"]) == (413, "too_large")
 
 
 async def test_an_upload_over_its_limit_is_413(
@@ -49,15 +49,15 @@ async def test_an_upload_over_its_limit_is_413(
     [lease] = await worker.claim()
     transport = httpx.ASGITransport(make_app(ApiConfig(max_file_bytes=10)))
     async with httpx.AsyncClient(transport=transport, base_url="http://api.test") as strict:
-        answer = await HandWorker(strict, worker.id).upload(lease, "a.png", b"x" * 11)
-    assert (answer.status_code, answer.json()["code"]) == (413, "too_large")
+        response = await HandWorker(strict, worker.id).upload(lease, "a.png", b"x" * 11)
+    assert (response.status_code, response.json()["code"]) == (413, "too_large")
 
 
 @pytest.mark.parametrize("content", [b"", b"{", b"[]", b"\xff\xfe", b"[" * 100_000])
 async def test_a_body_that_is_not_a_json_object_is_422(http: httpx.AsyncClient, content: bytes) -> None:
-    answer = await http.post("/v1/jobs", content=content, headers={"content-type": "application/json"})
-    assert answer.status_code in (400, 422)
-    assert answer.headers["content-type"] == "application/problem+json"
+    response = await http.post("/v1/jobs", content=content, headers={"content-type": "application/json"})
+    assert response.status_code in (400, 422)
+    assert response.headers["content-type"] == "application/problem+json"
 
 
 async def test_unknown_paths_and_methods_are_problems_too(http: httpx.AsyncClient) -> None:
@@ -66,21 +66,21 @@ async def test_unknown_paths_and_methods_are_problems_too(http: httpx.AsyncClien
     assert (wrong.status_code, wrong.json()["code"]) == (405, "method_not_allowed")
 
 
-async def test_a_database_that_is_away_is_503(
+async def test_an_unavailable_database_is_503(
     http: httpx.AsyncClient, store: JobStore, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    async def away(*_: object) -> Any:
-        raise ServerUnavailable("the database does not answer", retry_after=3)
+    async def unavailable(*_: object) -> Any:
+        raise ServerUnavailable("the database does not response", retry_after=3)
 
-    monkeypatch.setattr(store.jobs, "get", away)
-    answer = await http.get("/v1/jobs/job_1")
-    assert (answer.status_code, answer.json()["code"]) == (503, "server_unavailable")
-    assert answer.headers["retry-after"] == "3"
-    assert answer.json()["retryable"] is True
+    monkeypatch.setattr(store.jobs, "get", unavailable)
+    response = await http.get("/v1/jobs/job_1")
+    assert (response.status_code, response.json()["code"]) == (503, "server_unavailable")
+    assert response.headers["retry-after"] == "3"
+    assert response.json()["retryable"] is True
     assert (await http.get("/healthz")).status_code == 200
 
 
-async def test_a_mistake_of_ours_tells_nothing_but_its_request(
+async def test_an_uncaught_exception_reveals_only_the_request_id(
     http: httpx.AsyncClient,
     store: JobStore,
     monkeypatch: pytest.MonkeyPatch,
@@ -90,11 +90,11 @@ async def test_a_mistake_of_ours_tells_nothing_but_its_request(
         raise KeyError("secret")
 
     monkeypatch.setattr(store.jobs, "get", broken)
-    answer = await http.get("/v1/jobs/job_1")
-    problem = answer.json()
-    assert (answer.status_code, problem["code"]) == (500, "internal_error")
-    assert "secret" not in answer.text
-    assert problem["request_id"] == answer.headers["x-request-id"]
+    response = await http.get("/v1/jobs/job_1")
+    problem = response.json()
+    assert (response.status_code, problem["code"]) == (500, "internal_error")
+    assert "secret" not in response.text
+    assert problem["request_id"] == response.headers["x-request-id"]
     assert problem["request_id"] in caplog.text
     assert "KeyError" in caplog.text
 
@@ -129,12 +129,10 @@ async def test_metrics_count_what_happened(http: httpx.AsyncClient, worker: Hand
     } <= lines
 
 
-async def test_jobs_that_time_ended_are_counted(
-    http: httpx.AsyncClient, store: JobStore, worker: HandWorker
-) -> None:
+async def test_expired_jobs_are_counted(http: httpx.AsyncClient, store: JobStore, worker: HandWorker) -> None:
     await http.post("/v1/jobs", json=CAT | {"expires_in": 1})
     await asyncio.sleep(1.1)
-    await store.housekeeping.reap("the only one")
+    await store.housekeeping.reap("only replica")
     counted = 'diffusion_requests_total{model="hand",status="expired"} 1.0'
     assert counted in (await http.get("/metrics")).text.splitlines()
 

@@ -1,4 +1,4 @@
-"""Prompts at the API's door: cleaned, judged and made longer, before anything is stored."""
+"""Prompts are cleaned, moderated and expanded before anything is stored."""
 
 import hashlib
 from collections.abc import AsyncGenerator
@@ -84,14 +84,14 @@ async def submit(http: httpx.AsyncClient, prompt: str, **body: Any) -> httpx.Res
     return await http.post("/v1/jobs", json={"input": inputs} | body)
 
 
-async def test_a_blocked_prompt_leaves_nothing_but_an_entry_without_words(
+async def test_a_blocked_prompt_leaves_only_an_audit_entry_without_its_text(
     http: httpx.AsyncClient, worker: HandWorker, store: JobStore
 ) -> None:
-    answer = await submit(http, "a bottle of  A\u200bcmeCola")
-    problem = answer.json()
-    assert (answer.status_code, problem["code"], problem["category"]) == (422, "prompt_blocked", "brands")
+    response = await submit(http, "a bottle of  A\u200bcmeCola")
+    problem = response.json()
+    assert (response.status_code, problem["code"], problem["category"]) == (422, "prompt_blocked", "brands")
     assert problem["retryable"] is False
-    assert "cola" not in answer.text.lower()
+    assert "cola" not in response.text.lower()
     assert (await http.get("/v1/jobs")).json()["data"] == []
     assert await store.operations.lanes() == []
 
@@ -101,15 +101,15 @@ async def test_a_blocked_prompt_leaves_nothing_but_an_entry_without_words(
     assert "house 7" in entry.filter
     assert "cola" not in repr(entry).lower()
     assert await store.audit.newest(entry.tenant_id) == [entry]
-    assert await store.audit.newest("somebody else") == []
+    assert await store.audit.newest("another tenant") == []
 
 
-async def test_a_flagged_prompt_is_drawn_and_its_record_says_so(
+async def test_a_flagged_prompt_is_accepted_and_its_record_has_the_verdict(
     http: httpx.AsyncClient, worker: HandWorker, store: JobStore
 ) -> None:
-    answer = await submit(http, "the season finale")
-    job = answer.json()
-    decode(JobResource, answer.content)
+    response = await submit(http, "the season finale")
+    job = response.json()
+    decode(JobResource, response.content)
     assert job["prompt"]["verdict"] == {
         "action": "flag",
         "findings": [{"category": "spoilers", "action": "flag", "source": "term", "score": 1.0}],
@@ -132,13 +132,15 @@ async def test_the_model_reads_the_cleaned_prompt_and_the_original_is_kept(
     assert await store.audit.newest() == []
 
 
-async def test_a_prompt_of_nothing_visible_is_refused(http: httpx.AsyncClient, worker: HandWorker) -> None:
-    answer = await submit(http, "\u200b \u2060")
-    assert (answer.status_code, answer.json()["code"]) == (422, "invalid_params")
-    assert answer.json()["errors"][0]["field"] == "input.prompt"
+async def test_a_prompt_without_visible_characters_is_rejected(
+    http: httpx.AsyncClient, worker: HandWorker
+) -> None:
+    response = await submit(http, "\u200b \u2060")
+    assert (response.status_code, response.json()["code"]) == (422, "invalid_params")
+    assert response.json()["errors"][0]["field"] == "input.prompt"
 
 
-async def test_openai_and_flat_routes_refuse_a_blocked_prompt_in_their_own_words(
+async def test_openai_and_flat_routes_reject_a_blocked_prompt_in_their_own_format(
     http: httpx.AsyncClient, worker: HandWorker
 ) -> None:
     openai = await http.post("/v1/images/generations", json={"prompt": "acmecola"})
@@ -148,37 +150,37 @@ async def test_openai_and_flat_routes_refuse_a_blocked_prompt_in_their_own_words
     assert (flat.status_code, flat.json()["code"]) == (422, "prompt_blocked")
 
 
-async def test_a_batch_with_a_blocked_item_is_refused_as_a_whole(
+async def test_a_batch_with_a_blocked_item_is_rejected_as_a_whole(
     http: httpx.AsyncClient, worker: HandWorker, store: JobStore
 ) -> None:
     items = [
         {"custom_id": str(n), "input": {"prompt": prompt}}
         for n, prompt in enumerate(["a cat", "acmecola", "a dog"] * 10)
     ]
-    answer = await http.post("/v1/batches", json={"items": items})
-    assert answer.status_code == 422
-    assert {one["field"] for one in answer.json()["errors"]} >= {"items.1.input.prompt"}
-    assert "brands" in answer.json()["errors"][0]["message"]
+    response = await http.post("/v1/batches", json={"items": items})
+    assert response.status_code == 422
+    assert {error["field"] for error in response.json()["errors"]} >= {"items.1.input.prompt"}
+    assert "brands" in response.json()["errors"][0]["message"]
     assert (await http.get("/v1/batches")).json()["data"] == []
     assert len(await store.audit.newest()) == 10
 
 
-async def test_items_of_a_batch_have_their_verdicts(
+async def test_each_item_of_a_batch_has_its_own_verdict(
     http: httpx.AsyncClient, worker: HandWorker, store: JobStore
 ) -> None:
     prompts = ["a cat", "the   finale"] * 20
-    items = [{"custom_id": str(n), "input": {"prompt": one}} for n, one in enumerate(prompts)]
+    items = [{"custom_id": str(n), "input": {"prompt": prompt}} for n, prompt in enumerate(prompts)]
     assert (await http.post("/v1/batches", json={"items": items})).status_code == 202
     jobs = (await http.get("/v1/jobs", params={"limit": 200})).json()["data"]
-    seen = {(one["prompt"]["original"], one["prompt"]["verdict"]["action"]) for one in jobs}
+    seen = {(job["prompt"]["original"], job["prompt"]["verdict"]["action"]) for job in jobs}
     assert seen == {("a cat", "allow"), ("the   finale", "flag")}
     assert len(await store.audit.newest()) == 20
 
 
-async def test_models_tell_their_filters(http: httpx.AsyncClient, worker: HandWorker) -> None:
-    answer = await http.get("/v1/models")
-    decode(ModelList, answer.content)
-    [model] = answer.json()["data"]
+async def test_models_list_their_filters(http: httpx.AsyncClient, worker: HandWorker) -> None:
+    response = await http.get("/v1/models")
+    decode(ModelList, response.content)
+    [model] = response.json()["data"]
     assert model["safety"]["prompt"]["name"] == "policy"
     assert model["safety"]["prompt"]["thresholds"]["gambling"] == 0.5
     assert model["safety"]["image"] == [None]
@@ -197,7 +199,7 @@ async def test_verdicts_are_counted(http: httpx.AsyncClient, worker: HandWorker)
     assert 'diffusion_safety_filter_seconds_count{stage="prompt"} 3.0' in lines
 
 
-async def test_the_audit_forgets_in_time(
+async def test_old_audit_entries_are_deleted(
     http: httpx.AsyncClient, worker: HandWorker, store: JobStore, artifacts: LocalArtifactStore
 ) -> None:
     await submit(http, "acmecola")
@@ -208,39 +210,39 @@ async def test_the_audit_forgets_in_time(
     assert await store.audit.newest() == []
 
 
-class TestElsewhere:
-    """Scores from a moderation server."""
+class TestModerationServer:
+    """Moderation with scores from another server."""
 
     @pytest.fixture
     def classifier(self, elsewhere: ScriptedServer) -> TextClassifier:
         return ModerationClassifier(elsewhere.url, timeout_seconds=HANG_SECONDS)
 
-    async def test_its_score_blocks(
+    async def test_a_score_above_the_threshold_blocks_the_prompt(
         self, http: httpx.AsyncClient, worker: HandWorker, elsewhere: ScriptedServer
     ) -> None:
         elsewhere.always = moderation_reply({"gambling": 0.6})
-        answer = await submit(http, "a roulette wheel")
-        assert (answer.status_code, answer.json()["category"]) == (422, "gambling")
+        response = await submit(http, "a roulette wheel")
+        assert (response.status_code, response.json()["category"]) == (422, "gambling")
         elsewhere.always = moderation_reply({"gambling": 0.4})
         assert (await submit(http, "a roulette wheel")).status_code == 202
 
-    async def test_while_it_is_away_nothing_passes(
+    async def test_no_prompt_is_accepted_while_the_server_is_unavailable(
         self, http: httpx.AsyncClient, worker: HandWorker, elsewhere: ScriptedServer, store: JobStore
     ) -> None:
-        answer = await submit(http, "a cat")
-        problem = answer.json()
-        assert (answer.status_code, problem["code"]) == (503, "moderation_unavailable")
+        response = await submit(http, "a cat")
+        problem = response.json()
+        assert (response.status_code, problem["code"]) == (503, "moderation_unavailable")
         assert problem["retryable"] is True
-        assert answer.headers["retry-after"]
+        assert response.headers["retry-after"]
         assert (await submit(http, "acmecola")).json()["code"] == "prompt_blocked"
         assert (await http.get("/v1/jobs")).json()["data"] == []
 
-    class TestOpen:
+    class TestOpenWhenDown:
         @pytest.fixture
         def is_open_when_down(self) -> bool:
             return True
 
-        async def test_while_it_is_away_the_rules_alone_decide(
+        async def test_rules_alone_decide_while_the_server_is_unavailable(
             self, http: httpx.AsyncClient, worker: HandWorker
         ) -> None:
             job = (await submit(http, "a cat")).json()
@@ -256,7 +258,7 @@ class TestExpansion:
             ChatExpander(ChatConfig(url=elsewhere.url, model="m", timeout_seconds=HANG_SECONDS))
         )
 
-    async def test_a_job_that_asks_gets_a_longer_prompt(
+    async def test_a_job_that_asks_for_it_gets_an_expanded_prompt(
         self, http: httpx.AsyncClient, worker: HandWorker, elsewhere: ScriptedServer
     ) -> None:
         elsewhere.always = chat_reply("a fluffy cat in the sun")
@@ -267,17 +269,17 @@ class TestExpansion:
         assert (plain["input"]["prompt"], plain["prompt"]["expansion"]) == ("a cat", "")
         assert len(elsewhere.requests) == 1
 
-    async def test_a_seed_gives_the_same_text_again(
+    async def test_the_same_seed_gives_the_same_expansion(
         self, http: httpx.AsyncClient, worker: HandWorker, elsewhere: ScriptedServer
     ) -> None:
         elsewhere.script.extend([chat_reply("one text"), chat_reply("another text")])
-        wish: dict[str, Any] = {"input": {"seed": 3}, "expand_prompt": True}
-        prompts = [(await submit(http, "a cat", **wish)).json()["input"]["prompt"] for _ in range(2)]
+        body: dict[str, Any] = {"input": {"seed": 3}, "expand_prompt": True}
+        prompts = [(await submit(http, "a cat", **body)).json()["input"]["prompt"] for _ in range(2)]
         assert prompts == ["one text", "one text"]
         other: dict[str, Any] = {"input": {"seed": 4}, "expand_prompt": True}
         assert (await submit(http, "a cat", **other)).json()["input"]["prompt"] == "another text"
 
-    async def test_what_the_language_model_writes_is_judged_too(
+    async def test_the_expanded_prompt_is_moderated_too(
         self, http: httpx.AsyncClient, worker: HandWorker, elsewhere: ScriptedServer, store: JobStore
     ) -> None:
         elsewhere.always = chat_reply("a cat that drinks acmecola")
@@ -287,17 +289,19 @@ class TestExpansion:
         assert "brands" in job["prompt"]["reason"]
         assert "acmecola" not in str(job)
 
-    async def test_the_record_says_what_was_found_in_either_prompt(
+    async def test_the_record_holds_the_findings_of_both_prompts(
         self, http: httpx.AsyncClient, worker: HandWorker, elsewhere: ScriptedServer
     ) -> None:
         elsewhere.always = chat_reply("a cat that watches the finale")
         for prompt in ("a cat", "the finale"):
             job = (await submit(http, prompt, expand_prompt=True)).json()
             assert job["input"]["prompt"] == "a cat that watches the finale"
-            found = [(one["category"], one["action"]) for one in job["prompt"]["verdict"]["findings"]]
+            found = [
+                (finding["category"], finding["action"]) for finding in job["prompt"]["verdict"]["findings"]
+            ]
             assert found == [("spoilers", "flag")], prompt
 
-    async def test_a_blocked_prompt_is_not_sent_on(
+    async def test_a_blocked_prompt_is_not_expanded(
         self, http: httpx.AsyncClient, worker: HandWorker, elsewhere: ScriptedServer
     ) -> None:
         assert (await submit(http, "acmecola", expand_prompt=True)).status_code == 422
@@ -311,7 +315,7 @@ class TestExpansion:
             (chat_reply(None), "error"),
         ],
     )
-    async def test_whatever_goes_wrong_the_prompt_is_drawn_as_it_is(
+    async def test_a_failed_expansion_keeps_the_original_prompt(
         self,
         http: httpx.AsyncClient,
         worker: HandWorker,
@@ -325,6 +329,8 @@ class TestExpansion:
         assert job["prompt"]["reason"]
 
 
-async def test_a_server_without_a_language_model_says_so(http: httpx.AsyncClient, worker: HandWorker) -> None:
+async def test_expansion_fails_with_a_reason_on_a_server_without_an_expander(
+    http: httpx.AsyncClient, worker: HandWorker
+) -> None:
     job = (await submit(http, "a cat", expand_prompt=True)).json()
     assert (job["prompt"]["expansion"], job["prompt"]["reason"]) == ("error", NOT_OFFERED)

@@ -1,4 +1,4 @@
-"""Requests per second: who asks too often is told when to come again."""
+"""Rate limits: a client over its quota is told when to retry."""
 
 import asyncio
 from collections.abc import AsyncGenerator
@@ -53,7 +53,7 @@ def app(store: JobStore, artifacts: LocalArtifactStore, bus: MemoryEventBus, quo
 async def replicas(
     store: JobStore, artifacts: LocalArtifactStore, bus: MemoryEventBus, own_valkey: ValkeyServer
 ) -> AsyncGenerator[list[httpx.AsyncClient]]:
-    """Two apps that share their quotas."""
+    """Yield clients of two applications that share their quotas."""
     async with AsyncExitStack() as stack:
         clients = []
         for _ in range(2):
@@ -65,26 +65,26 @@ async def replicas(
         yield clients
 
 
-async def test_who_asks_too_often_is_told_when_to_come_again_and_is_then_let_in(
+async def test_a_client_over_its_quota_gets_retry_after_and_is_accepted_then(
     http: httpx.AsyncClient, worker: HandWorker, quota_clock: Clock
 ) -> None:
-    answers = [await http.post("/v1/jobs", json=CAT) for _ in range(3)]
-    assert [answer.status_code for answer in answers] == [202, 202, 429]
-    assert [answer.headers["ratelimit-policy"] for answer in answers] == ['"requests";q=2;w=1'] * 3
-    assert [answer.headers["ratelimit"] for answer in answers] == [
+    responses = [await http.post("/v1/jobs", json=CAT) for _ in range(3)]
+    assert [response.status_code for response in responses] == [202, 202, 429]
+    assert [response.headers["ratelimit-policy"] for response in responses] == ['"requests";q=2;w=1'] * 3
+    assert [response.headers["ratelimit"] for response in responses] == [
         '"requests";r=1;t=1',
         '"requests";r=0;t=1',
         '"requests";r=0;t=1',
     ]
-    refused = answers[-1]
-    assert refused.json()["code"] == "rate_limited"
-    assert refused.json()["retryable"] is True
-    assert refused.headers["retry-after"] == "1"
-    quota_clock.now += int(refused.headers["retry-after"])
+    limited = responses[-1]
+    assert limited.json()["code"] == "rate_limited"
+    assert limited.json()["retryable"] is True
+    assert limited.headers["retry-after"] == "1"
+    quota_clock.now += int(limited.headers["retry-after"])
     assert (await http.post("/v1/jobs", json=CAT)).status_code == 202
 
 
-async def test_all_routes_that_make_work_count_and_those_that_look_do_not(
+async def test_routes_that_submit_work_use_the_quota_and_reads_do_not(
     http: httpx.AsyncClient, worker: HandWorker
 ) -> None:
     flat = await http.post("/generate", json=FLAT_CAT)
@@ -92,39 +92,39 @@ async def test_all_routes_that_make_work_count_and_those_that_look_do_not(
     wrong = await http.post("/v1/jobs", json={"input": {}})
     assert wrong.status_code == 422
     assert wrong.headers["ratelimit"].startswith('"requests";r=0')
-    refused = await http.post("/v1/images/generations", json=FLAT_CAT)
-    assert refused.status_code == 429
-    assert refused.json()["error"]["type"] == "rate_limit_error"
-    assert refused.headers["x-should-retry"] == "true"
-    assert refused.headers["retry-after"] == "1"
+    limited = await http.post("/v1/images/generations", json=FLAT_CAT)
+    assert limited.status_code == 429
+    assert limited.json()["error"]["type"] == "rate_limit_error"
+    assert limited.headers["x-should-retry"] == "true"
+    assert limited.headers["retry-after"] == "1"
     for _ in range(5):
-        looked = await http.get(f"/v1/jobs/{flat.json()['job_id']}")
-        assert looked.status_code == 200
-        assert "ratelimit" not in looked.headers
+        read = await http.get(f"/v1/jobs/{flat.json()['job_id']}")
+        assert read.status_code == 200
+        assert "ratelimit" not in read.headers
 
 
-async def test_a_tenant_has_its_own_and_a_plan_may_have_none(
+async def test_each_tenant_has_its_own_quota_and_a_plan_may_have_none(
     http: httpx.AsyncClient, worker: HandWorker, store: JobStore
 ) -> None:
     statuses: dict[str, list[int]] = {}
     for tenant, plan in (("ada", None), ("bob", None), ("eve", "endless")):
         _, secret = await store.keys.create(Role.TENANT, tenant_id=tenant, plan=plan)
-        await asyncio.sleep(0 if statuses else 0.6)  # until the first key has shut the server
+        await asyncio.sleep(0 if statuses else 0.6)  # until the server has noticed its first key
         headers = {"authorization": f"Bearer {secret}"}
-        answers = [await http.post("/v1/jobs", json=CAT, headers=headers) for _ in range(4)]
-        statuses[tenant] = [answer.status_code for answer in answers]
+        responses = [await http.post("/v1/jobs", json=CAT, headers=headers) for _ in range(4)]
+        statuses[tenant] = [response.status_code for response in responses]
     assert statuses["ada"] == statuses["bob"] == [202, 202, 429, 429]
     assert statuses["eve"] == [202] * 4
-    assert "ratelimit" not in answers[0].headers
+    assert "ratelimit" not in responses[0].headers
 
 
 @pytest.mark.parametrize("store_config", [0.01], indirect=True)
-async def test_control_planes_share_a_tenants_quota_and_without_valkey_nothing_fails(
+async def test_control_planes_share_a_tenants_quota_and_count_alone_without_valkey(
     replicas: list[httpx.AsyncClient], own_valkey: ValkeyServer
 ) -> None:
-    one, two = replicas
-    answers = [await http.post("/v1/jobs", json=CAT) for http in (one, two, one, two)]
-    assert [answer.status_code for answer in answers] == [202, 429, 429, 429]
+    first, second = replicas
+    responses = [await http.post("/v1/jobs", json=CAT) for http in (first, second, first, second)]
+    assert [response.status_code for response in responses] == [202, 429, 429, 429]
     own_valkey.kill()
-    answers = [await http.post("/v1/jobs", json=CAT) for http in (one, two, one, two)]
-    assert [answer.status_code for answer in answers] == [202, 202, 429, 429], "each counts alone"
+    responses = [await http.post("/v1/jobs", json=CAT) for http in (first, second, first, second)]
+    assert [response.status_code for response in responses] == [202, 202, 429, 429], "each counts by itself"

@@ -13,9 +13,9 @@ from support.waiting import HANG_SECONDS
 
 
 async def generate(http: httpx.AsyncClient, **body: Any) -> dict[str, Any]:
-    answer = await http.post("/generate", json={"prompt": "a cat"} | body)
-    assert answer.status_code == 202, answer.text
-    document: dict[str, Any] = answer.json()
+    response = await http.post("/generate", json={"prompt": "a cat"} | body)
+    assert response.status_code == 202, response.text
+    document: dict[str, Any] = response.json()
     return document
 
 
@@ -44,7 +44,7 @@ async def test_a_script_gets_its_image(http: httpx.AsyncClient, worker: HandWork
     assert (await http.get(completed["image_url"])).content == PNG
 
 
-async def test_a_failed_job_says_why(http: httpx.AsyncClient, worker: HandWorker) -> None:
+async def test_a_failed_job_has_its_error_message(http: httpx.AsyncClient, worker: HandWorker) -> None:
     job_id = (await generate(http))["job_id"]
     await worker.fail((await worker.claim())[0])
     failed = (await http.get(f"/jobs/{job_id}")).json()
@@ -76,12 +76,12 @@ async def test_delete_cancels_a_pending_and_a_processing_job(
         ({"prompt": "a", "priority": "batch"}, "priority"),
     ],
 )
-async def test_bad_input_is_refused_by_its_flat_name(
+async def test_invalid_input_is_rejected_with_its_flat_name(
     http: httpx.AsyncClient, worker: HandWorker, body: dict[str, Any], field: str
 ) -> None:
-    answer = await http.post("/generate", json=body)
-    assert answer.status_code == 422
-    assert [error["field"] for error in answer.json()["errors"]] == [field]
+    response = await http.post("/generate", json=body)
+    assert response.status_code == 422
+    assert [error["field"] for error in response.json()["errors"]] == [field]
 
 
 @pytest.mark.parametrize("prompt", ["x", "x" * 2000])
@@ -91,24 +91,24 @@ async def test_prompts_at_the_limits_are_accepted(
     await generate(http, prompt=prompt)
 
 
-async def test_a_socket_shows_each_change_and_closes_after_the_last(
+async def test_a_websocket_sends_each_change_and_closes_after_the_last(
     http: httpx.AsyncClient, worker: HandWorker, server: str
 ) -> None:
     job_id = (await generate(http))["job_id"]
     async with websockets.connect(server.replace("http", "ws") + f"/ws/jobs/{job_id}") as socket:
-        told = [json.loads(await socket.recv())]
+        sent = [json.loads(await socket.recv())]
         [lease] = await worker.claim()
-        told.append(json.loads(await socket.recv()))
+        sent.append(json.loads(await socket.recv()))
         await worker.report(lease, 2, 4)
-        told.append(json.loads(await socket.recv()))
+        sent.append(json.loads(await socket.recv()))
         await worker.complete(lease)
         async with asyncio.timeout(HANG_SECONDS):
-            told += [json.loads(message) async for message in socket]
-    assert [(one["status"], one["progress"]) for one in told] == [
+            sent += [json.loads(message) async for message in socket]
+    assert [(job["status"], job["progress"]) for job in sent] == [
         ("pending", 0.0),
         ("processing", 0.0),
         ("processing", 0.5),
         ("completed", 1.0),
     ]
     assert socket.close_code == 1000
-    assert (await http.get(told[-1]["image_url"].replace(server, ""))).content == PNG
+    assert (await http.get(sent[-1]["image_url"].replace(server, ""))).content == PNG

@@ -1,4 +1,4 @@
-"""The routes that workers use."""
+"""The workers' routes."""
 
 import asyncio
 from collections.abc import Callable
@@ -19,7 +19,7 @@ CAT = {"input": {"prompt": "a cat"}}
 
 @pytest.fixture
 def app(make_app: Callable[[ApiConfig], FastAPI]) -> FastAPI:
-    """Look for changes so seldom that only the event bus tells of them."""
+    """Poll so seldom that changes arrive by the event bus alone."""
     return make_app(ApiConfig(poll_seconds=1_000.0))
 
 
@@ -33,23 +33,23 @@ async def watched(bus: MemoryEventBus, topic: str) -> None:
             await asyncio.sleep(0)
 
 
-async def test_a_worker_is_told_the_times_to_go_by(http: httpx.AsyncClient) -> None:
-    answer = await http.post("/v1/workers", json={"models": [], "report": {"state": "initializing"}})
-    assert answer.status_code == 201
-    assert answer.json()["worker_id"]
-    assert (answer.json()["lease_seconds"], answer.json()["heartbeat_seconds"]) == (30.0, 10.0)
+async def test_registration_returns_the_lease_and_heartbeat_times(http: httpx.AsyncClient) -> None:
+    response = await http.post("/v1/workers", json={"models": [], "report": {"state": "initializing"}})
+    assert response.status_code == 201
+    assert response.json()["worker_id"]
+    assert (response.json()["lease_seconds"], response.json()["heartbeat_seconds"]) == (30.0, 10.0)
 
 
-async def test_an_unknown_worker_is_told_to_register(http: httpx.AsyncClient) -> None:
+async def test_an_unknown_worker_is_not_found(http: httpx.AsyncClient) -> None:
     unknown = HandWorker(http, "worker_0")
-    for answer in (
+    for response in (
         await http.post("/v1/workers/worker_0/claim", json={"claim_id": "c", "num_jobs": 1}),
         await http.post("/v1/workers/worker_0/heartbeat", json={"report": {"state": "ready"}}),
         await http.get("/v1/workers/worker_0/control"),
         await http.post("/v1/workers/worker_0/drain"),
         await http.get("/v1/workers/a%00b/control"),
     ):
-        assert (answer.status_code, answer.json()["code"]) == (404, "worker_not_found")
+        assert (response.status_code, response.json()["code"]) == (404, "worker_not_found")
     with pytest.raises(httpx.HTTPStatusError):
         await unknown.claim()
 
@@ -64,7 +64,7 @@ async def test_a_waiting_claim_ends_with_the_next_job(
     assert (lease.job_id, lease.lease_token, lease.attempt) == (job_id, 1, 1)
 
 
-async def test_a_claim_ends_empty_when_time_is_up(worker: HandWorker) -> None:
+async def test_a_claim_is_empty_after_its_wait(worker: HandWorker) -> None:
     assert await worker.claim(wait=0.1) == []
 
 
@@ -76,7 +76,7 @@ async def test_the_same_claim_id_gets_the_same_leases(http: httpx.AsyncClient, w
     assert len(await worker.claim(num_jobs=5)) == 1
 
 
-async def test_a_cancel_reaches_a_waiting_worker_at_once(
+async def test_a_waiting_worker_receives_a_cancellation_at_once(
     http: httpx.AsyncClient, worker: HandWorker, bus: MemoryEventBus
 ) -> None:
     job_id = await submit(http)
@@ -90,7 +90,9 @@ async def test_a_cancel_reaches_a_waiting_worker_at_once(
     assert known.json() == {"cancel": [], "lost": [], "drain": False}
 
 
-async def test_a_drain_is_told_until_the_worker_drains(http: httpx.AsyncClient, worker: HandWorker) -> None:
+async def test_the_drain_command_is_repeated_until_the_worker_drains(
+    http: httpx.AsyncClient, worker: HandWorker
+) -> None:
     await submit(http)
     assert (await http.post(f"/v1/workers/{worker.id}/drain")).status_code == 204
     path = f"/v1/workers/{worker.id}/control"
@@ -99,7 +101,9 @@ async def test_a_drain_is_told_until_the_worker_drains(http: httpx.AsyncClient, 
     assert await worker.claim() == []
 
 
-async def test_a_lost_lease_is_told(http: httpx.AsyncClient, worker: HandWorker, bus: MemoryEventBus) -> None:
+async def test_a_waiting_worker_receives_a_lost_lease(
+    http: httpx.AsyncClient, worker: HandWorker, bus: MemoryEventBus
+) -> None:
     path = f"/v1/workers/{worker.id}/control"
     waiting = asyncio.create_task(http.get(path, params={"wait": 20}, timeout=30))
     await watched(bus, worker_topic(worker.id))
@@ -115,7 +119,7 @@ async def test_a_stale_token_changes_nothing(
     await worker.release(stale)
     [held] = await worker.claim()
     assert held.lease_token == stale.lease_token + 1
-    refused = [
+    rejected = [
         await worker.report(stale, 3, 4),
         await worker.upload(stale, "late.png"),
         await worker.fail(stale),
@@ -125,9 +129,9 @@ async def test_a_stale_token_changes_nothing(
             json={"lease_token": stale.lease_token, "result": {}, "actual_seconds": 1},
         ),
     ]
-    for answer in refused:
-        problem = answer.json()
-        assert (answer.status_code, problem["code"], problem["job_id"]) == (409, "lease_lost", job_id)
+    for response in rejected:
+        problem = response.json()
+        assert (response.status_code, problem["code"], problem["job_id"]) == (409, "lease_lost", job_id)
     job = (await http.get(f"/v1/jobs/{job_id}")).json()
     assert (job["status"], job["progress"]["step"], job["attempt"]) == ("running", 0, 2)
     assert await artifacts.attempts(-1) == []
@@ -135,14 +139,14 @@ async def test_a_stale_token_changes_nothing(
 
 
 @pytest.mark.parametrize("token", [0, -1, 2**31, 2**70])
-async def test_what_was_never_a_token_is_a_lost_lease(
+async def test_an_invalid_token_is_a_lost_lease(
     http: httpx.AsyncClient, worker: HandWorker, token: int
 ) -> None:
     job_id = await submit(http)
     await worker.claim()
     for what, body in (("release", {}), ("events", {"phase": "denoise"})):
-        answer = await http.post(f"/v1/leases/{job_id}/{what}", json={"lease_token": token, **body})
-        assert (answer.status_code, answer.json()["code"]) == (409, "lease_lost")
+        response = await http.post(f"/v1/leases/{job_id}/{what}", json={"lease_token": token, **body})
+        assert (response.status_code, response.json()["code"]) == (409, "lease_lost")
 
 
 async def test_complete_may_be_repeated(http: httpx.AsyncClient, worker: HandWorker) -> None:
@@ -151,15 +155,17 @@ async def test_complete_may_be_repeated(http: httpx.AsyncClient, worker: HandWor
     assert (await worker.upload(lease, "0.png")).status_code == 201
     body = {"lease_token": lease.lease_token, "result": {}, "actual_seconds": 1}
     path = f"/v1/leases/{lease.job_id}/complete"
-    answers = [await http.post(path, json=body) for _ in range(2)]
-    assert [(answer.status_code, answer.json()["status"]) for answer in answers] == [(200, "succeeded")] * 2
+    responses = [await http.post(path, json=body) for _ in range(2)]
+    assert [(response.status_code, response.json()["status"]) for response in responses] == [
+        (200, "succeeded")
+    ] * 2
 
 
-async def test_an_upload_tells_size_and_hash(http: httpx.AsyncClient, worker: HandWorker) -> None:
+async def test_an_upload_returns_size_and_hash(http: httpx.AsyncClient, worker: HandWorker) -> None:
     await submit(http)
     [lease] = await worker.claim()
-    answer = await worker.upload(lease, "image.png", b"abc")
-    assert answer.json() == {
+    response = await worker.upload(lease, "image.png", b"abc")
+    assert response.json() == {
         "name": "image.png",
         "size_bytes": 3,
         "sha256": "ba7816bf8f01cfea414140de5dae2223b00361a396177a9cb410ff61f20015ad",
@@ -167,7 +173,7 @@ async def test_an_upload_tells_size_and_hash(http: httpx.AsyncClient, worker: Ha
 
 
 @pytest.mark.parametrize("name", [".hidden", "..", "a b", "a%2Fb", "x" * 101, "%00"])
-async def test_names_of_files_are_plain(http: httpx.AsyncClient, worker: HandWorker, name: str) -> None:
+async def test_unsafe_file_names_are_rejected(http: httpx.AsyncClient, worker: HandWorker, name: str) -> None:
     await submit(http)
     [lease] = await worker.claim()
     assert (await worker.upload(lease, name)).status_code in (404, 405)
@@ -178,20 +184,24 @@ async def test_a_released_job_goes_to_the_next_worker(http: httpx.AsyncClient, w
     [lease] = await worker.claim()
     assert (await worker.release(lease)).json() == {"job_id": job_id, "status": "queued"}
     other = await HandWorker.register(http)
-    assert [one.job_id for one in await other.claim()] == [job_id]
+    assert [lease.job_id for lease in await other.claim()] == [job_id]
 
 
 async def test_a_job_may_have_many_images(http: httpx.AsyncClient, worker: HandWorker) -> None:
     job = (await http.post("/v1/jobs", json={"input": {"prompt": "a", "num_images": 3, "seed": 5}})).json()
     await worker.complete((await worker.claim())[0])
     done = (await http.get(job["urls"]["self"])).json()
-    assert [(one["index"], one["seed"]) for one in done["result"]["artifacts"]] == [(0, 5), (1, 6), (2, 7)]
+    assert [(image["index"], image["seed"]) for image in done["result"]["artifacts"]] == [
+        (0, 5),
+        (1, 6),
+        (2, 7),
+    ]
     assert (await http.get(job["urls"]["result"], params={"index": 2})).content == PNG
     missing = await http.get(job["urls"]["result"], params={"index": 3})
     assert (missing.status_code, missing.json()["code"]) == (404, "artifact_not_found")
 
 
-async def test_a_result_that_is_not_there_yet_is_a_conflict(
+async def test_the_result_of_an_unfinished_job_is_a_conflict(
     http: httpx.AsyncClient, worker: HandWorker
 ) -> None:
     job_id = await submit(http)

@@ -1,4 +1,4 @@
-"""Batches over HTTP: in one call to many images, and their results as lines."""
+"""Batches over HTTP, from their submission to their results as JSON lines."""
 
 import asyncio
 from collections.abc import Callable, Iterable
@@ -32,33 +32,35 @@ def item(number: int, **values: Any) -> dict[str, Any]:
 
 
 def lines(items: Iterable[Any]) -> bytes:
-    return b"".join(orjson.dumps(one) + b"\n" for one in items)
+    return b"".join(orjson.dumps(item) + b"\n" for item in items)
 
 
 async def send(http: httpx.AsyncClient, items: list[dict[str, Any]], **options: Any) -> dict[str, Any]:
-    answer = await http.post("/v1/batches", json={"items": items} | options)
-    assert answer.status_code == 202, answer.text
-    batch: dict[str, Any] = answer.json()
+    response = await http.post("/v1/batches", json={"items": items} | options)
+    assert response.status_code == 202, response.text
+    batch: dict[str, Any] = response.json()
     return batch
 
 
 async def get(http: httpx.AsyncClient, batch: dict[str, Any]) -> dict[str, Any]:
-    answer = await http.get(batch["urls"]["self"])
-    document: dict[str, Any] = answer.raise_for_status().json()
+    response = await http.get(batch["urls"]["self"])
+    document: dict[str, Any] = response.raise_for_status().json()
     return document
 
 
 async def results(http: httpx.AsyncClient, batch: dict[str, Any]) -> list[dict[str, Any]]:
-    answer = await http.get(batch["urls"]["results"])
-    assert answer.headers["content-type"] == "application/jsonl"
-    return [orjson.loads(line) for line in answer.content.splitlines()]
+    response = await http.get(batch["urls"]["results"])
+    assert response.headers["content-type"] == "application/jsonl"
+    return [orjson.loads(line) for line in response.content.splitlines()]
 
 
-async def test_a_batch_goes_from_one_call_to_images(http: httpx.AsyncClient, worker: HandWorker) -> None:
-    answer = await http.post("/v1/batches", json={"items": [item(n) for n in range(3)], "metadata": {"a": 1}})
-    batch = answer.json()
-    decode(BatchResource, answer.content)
-    assert answer.headers["location"] == batch["urls"]["self"]
+async def test_a_batch_is_submitted_run_and_fetched(http: httpx.AsyncClient, worker: HandWorker) -> None:
+    response = await http.post(
+        "/v1/batches", json={"items": [item(n) for n in range(3)], "metadata": {"a": 1}}
+    )
+    batch = response.json()
+    decode(BatchResource, response.content)
+    assert response.headers["location"] == batch["urls"]["self"]
     assert (batch["status"], batch["num_items"], batch["metadata"]) == ("running", 3, {"a": 1})
     assert batch["counts"]["queued"] == 3
 
@@ -71,7 +73,7 @@ async def test_a_batch_goes_from_one_call_to_images(http: httpx.AsyncClient, wor
     assert done["finished_at"] is not None
 
     found = await results(http, batch)
-    assert [one["custom_id"] for one in found] == ["item-0", "item-1", "item-2"]
+    assert [result["custom_id"] for result in found] == ["item-0", "item-1", "item-2"]
     assert decode(BatchResult, orjson.dumps(found[0])).custom_id == "item-0"
     assert (await http.get(found[0]["result"]["artifacts"][0]["url"])).content == PNG
     assert found[2]["error"]["code"] == "broken"
@@ -79,51 +81,51 @@ async def test_a_batch_goes_from_one_call_to_images(http: httpx.AsyncClient, wor
     assert (job["batch_id"], job["custom_id"], job["priority"]) == (batch["id"], "item-0", "batch")
 
 
-async def test_json_lines_are_a_batch_too(http: httpx.AsyncClient, worker: HandWorker) -> None:
+async def test_a_batch_may_be_sent_as_json_lines(http: httpx.AsyncClient, worker: HandWorker) -> None:
     body = lines(item(n) for n in range(2_500)) + b"\n"
     query = {"priority": "standard", "output_format": "webp"}
-    answer = await http.post("/v1/batches", content=body, headers=JSONL, params=query)
-    assert answer.status_code == 202, answer.text
-    assert answer.json()["counts"]["queued"] == 2_500
+    response = await http.post("/v1/batches", content=body, headers=JSONL, params=query)
+    assert response.status_code == 202, response.text
+    assert response.json()["counts"]["queued"] == 2_500
     [lease] = await worker.claim()
     assert lease.output_format == "webp"
     job = (await http.get(f"/v1/jobs/{lease.job_id}")).json()
     assert (job["input"]["prompt"], job["priority"]) == ("cat 0", "standard")
 
 
-async def test_every_wrong_item_is_named_and_none_is_stored(
+async def test_every_invalid_item_is_named_and_no_item_is_stored(
     http: httpx.AsyncClient, worker: HandWorker
 ) -> None:
     items = [item(0), item(1, width=7), {"custom_id": "a"}, item(3, height=4_096), item(0)]
-    answer = await http.post("/v1/batches", json={"items": items})
-    assert answer.status_code == 422
-    assert [one["field"] for one in answer.json()["errors"]] == [
+    response = await http.post("/v1/batches", json={"items": items})
+    assert response.status_code == 422
+    assert [error["field"] for error in response.json()["errors"]] == [
         "items.1.input.width",
         "items.2.input",
         "items.3.input.height",
         "items.4.custom_id",
     ]
-    assert "number 0" in answer.json()["errors"][3]["message"]
+    assert "number 0" in response.json()["errors"][3]["message"]
     assert (await http.get("/v1/batches")).json()["data"] == []
     assert (await http.get("/v1/jobs")).json()["data"] == []
 
 
 @pytest.mark.parametrize(
-    ("body", "field", "said"),
+    ("body", "field", "message"),
     [
         (b'{"custom_id": "a", "input": {"prompt": "a cat"}}\n{oops\n', "lines.1", "is not JSON"),
         (b"[1]\n", "lines.0", "valid dictionary"),
         (b"\n\n", "body", "has no items"),
     ],
 )
-async def test_a_wrong_line_is_named(
-    http: httpx.AsyncClient, worker: HandWorker, body: bytes, field: str, said: str
+async def test_an_invalid_line_is_named(
+    http: httpx.AsyncClient, worker: HandWorker, body: bytes, field: str, message: str
 ) -> None:
-    answer = await http.post("/v1/batches", content=body, headers=JSONL)
-    assert answer.status_code == 422
-    [problem] = answer.json()["errors"]
+    response = await http.post("/v1/batches", content=body, headers=JSONL)
+    assert response.status_code == 422
+    [problem] = response.json()["errors"]
     assert problem["field"] == field
-    assert said in problem["message"]
+    assert message in problem["message"]
 
 
 @pytest.mark.parametrize(
@@ -138,46 +140,48 @@ async def test_a_wrong_line_is_named(
     ],
     ids=["broken", "list", "object", "empty", "unknown", "too many"],
 )
-async def test_a_wrong_body_is_refused(
+async def test_an_invalid_body_is_rejected(
     http: httpx.AsyncClient, worker: HandWorker, body: bytes, field: str
 ) -> None:
-    answer = await http.post("/v1/batches", content=body)
-    assert answer.status_code == 422
-    assert answer.json()["errors"][0]["field"] == field
+    response = await http.post("/v1/batches", content=body)
+    assert response.status_code == 422
+    assert response.json()["errors"][0]["field"] == field
 
 
-async def test_options_of_json_do_not_stand_in_the_query(http: httpx.AsyncClient, worker: HandWorker) -> None:
-    answer = await http.post("/v1/batches?priority=batch", json={"items": [item(0)]})
-    assert answer.status_code == 422
-    assert "body" in answer.json()["detail"]
+async def test_options_of_a_json_body_are_rejected_in_the_query(
+    http: httpx.AsyncClient, worker: HandWorker
+) -> None:
+    response = await http.post("/v1/batches?priority=batch", json={"items": [item(0)]})
+    assert response.status_code == 422
+    assert "body" in response.json()["detail"]
 
 
-async def test_sizes_are_bounded(make_app: Callable[[ApiConfig], FastAPI], worker: HandWorker) -> None:
+async def test_body_sizes_are_limited(make_app: Callable[[ApiConfig], FastAPI], worker: HandWorker) -> None:
     app = make_app(ApiConfig(max_body_bytes=1_000, max_batch_bytes=2_000))
     async with httpx.AsyncClient(transport=httpx.ASGITransport(app), base_url="http://api.test") as http:
         long = [item(n, prompt="a cat" * 100) for n in range(3)]
         inline = await http.post("/v1/batches", json={"items": long})
         as_lines = await http.post("/v1/batches", content=lines(long), headers=JSONL)
         too_long = await http.post("/v1/batches", content=lines(long * 2), headers=JSONL)
-        elsewhere = await http.post("/v1/jobs", json=item(0, prompt="a cat" * 300))
-    assert [one.status_code for one in (inline, as_lines, too_long, elsewhere)] == [413, 202, 413, 413]
+        single = await http.post("/v1/jobs", json=item(0, prompt="a cat" * 300))
+    assert [sent.status_code for sent in (inline, as_lines, too_long, single)] == [413, 202, 413, 413]
     assert "JSON lines" in inline.json()["detail"]
 
 
-async def test_a_key_makes_a_batch_safe_to_repeat(
+async def test_an_idempotency_key_makes_a_batch_safe_to_repeat(
     http: httpx.AsyncClient, worker: HandWorker, store: JobStore
 ) -> None:
     key, items = {"idempotency-key": "monday"}, [item(n) for n in range(5)]
-    answers = await asyncio.gather(
+    responses = await asyncio.gather(
         *(http.post("/v1/batches", json={"items": items}, headers=key) for _ in range(4))
     )
-    assert len({answer.json()["id"] for answer in answers}) == 1
+    assert len({response.json()["id"] for response in responses}) == 1
     assert len(await store.jobs.list_jobs()) == 5
     other = await http.post("/v1/batches", json={"items": items[:4]}, headers=key)
     assert other.json()["code"] == "idempotency_mismatch"
 
 
-async def test_a_call_that_was_cut_off_goes_on_where_it_was(
+async def test_an_interrupted_submission_continues_where_it_stopped(
     http: httpx.AsyncClient, worker: HandWorker, store: JobStore, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     key, body = {"idempotency-key": "monday"} | JSONL, lines(item(n) for n in range(2_300))
@@ -212,22 +216,22 @@ async def test_a_batch_can_be_canceled(http: httpx.AsyncClient, worker: HandWork
         while (await get(http, batch))["status"] != "canceled":
             await asyncio.sleep(0.01)
     assert (await http.post(batch["urls"]["cancel"])).status_code == 200
-    assert {one["status"] for one in await results(http, batch)} == {"canceled"}
+    assert {result["status"] for result in await results(http, batch)} == {"canceled"}
 
 
-async def test_batches_are_listed_by_pages(http: httpx.AsyncClient, worker: HandWorker) -> None:
+async def test_batches_are_listed_in_pages(http: httpx.AsyncClient, worker: HandWorker) -> None:
     sent = [(await send(http, [item(0)]))["id"] for _ in range(3)]
     first = (await http.get("/v1/batches", params={"limit": 2})).json()
     decode(BatchPage, orjson.dumps(first))
     rest = (await http.get("/v1/batches", params={"after": first["next"]})).json()
-    assert [one["id"] for one in first["data"] + rest["data"]] == sorted(sent, reverse=True)
+    assert [batch["id"] for batch in first["data"] + rest["data"]] == sorted(sent, reverse=True)
     assert (first["has_more"], rest["has_more"]) == (True, False)
 
 
 @pytest.mark.parametrize("path", ["/v1/batches/batch_none", "/v1/batches/..%00", "/v1/batches/none/results"])
-async def test_what_there_is_not_is_not_found(http: httpx.AsyncClient, path: str) -> None:
-    answer = await http.get(path)
-    assert (answer.status_code, answer.json()["code"]) == (404, "batch_not_found")
+async def test_an_unknown_batch_is_not_found(http: httpx.AsyncClient, path: str) -> None:
+    response = await http.get(path)
+    assert (response.status_code, response.json()["code"]) == (404, "batch_not_found")
 
 
 async def test_the_end_of_a_batch_is_written_into_the_outbox(

@@ -1,4 +1,4 @@
-"""Where results are fetched from: by a signed URL for a while, or under the public base for good."""
+"""URLs of results: signed for a while, or below the public base URL for good."""
 
 from collections.abc import Callable
 
@@ -17,7 +17,7 @@ CAT = {"model": "hand", "input": {"prompt": "a cat"}}
 
 
 async def result_url(http: httpx.AsyncClient, worker: HandWorker) -> tuple[str, str]:
-    """A finished job's id, and its image's URL."""
+    """Run a job, and return its id and its image's URL."""
     job_id = (await http.post("/v1/jobs", json=CAT)).json()["id"]
     (lease,) = await worker.claim()
     assert (await worker.complete(lease)).status_code == 200
@@ -26,20 +26,22 @@ async def result_url(http: httpx.AsyncClient, worker: HandWorker) -> tuple[str, 
 
 
 @pytest.mark.parametrize("base", ["https://cdn.test/images", "https://cdn.test/images/"])
-async def test_under_a_public_base_results_have_plain_urls(
+async def test_results_below_a_public_base_url_have_plain_urls(
     make_app: Callable[[ApiConfig], FastAPI], base: str
 ) -> None:
     app = make_app(ApiConfig(public_base_url=base, public_api_url="https://api.test"))
     async with httpx.AsyncClient(transport=httpx.ASGITransport(app), base_url="http://inside") as http:
         job_id, url = await result_url(http, await HandWorker.register(http))
         assert url == f"https://cdn.test/images/{job_id}/1/0.png"
-        answer = await http.get(f"/v1/jobs/{job_id}/result")
-        assert (answer.status_code, answer.headers["location"]) == (307, url)
+        response = await http.get(f"/v1/jobs/{job_id}/result")
+        assert (response.status_code, response.headers["location"]) == (307, url)
         job = await http.get(f"/v1/jobs/{job_id}")
-        assert job.json()["urls"]["self"] == f"https://api.test/v1/jobs/{job_id}", "the API is elsewhere"
+        assert job.json()["urls"]["self"] == f"https://api.test/v1/jobs/{job_id}", "the API has its own URL"
 
 
-async def test_without_one_the_api_signs_urls_of_its_own(http: httpx.AsyncClient, worker: HandWorker) -> None:
+async def test_the_api_signs_urls_without_a_public_base_url(
+    http: httpx.AsyncClient, worker: HandWorker
+) -> None:
     job_id, url = await result_url(http, worker)
     assert url.startswith(f"http://api.test/files/{job_id}/1/0.png?expires=")
     assert (await http.get(url)).content == PNG
@@ -55,7 +57,7 @@ async def test_a_key_is_quoted_in_a_public_url(artifacts: LocalArtifactStore, st
     assert found == "https://cdn.test/job/1/a%20b%231.png"
 
 
-def test_the_tag_changes_while_the_urls_given_out_still_hold(
+def test_the_tag_changes_before_signed_urls_expire(
     artifacts: LocalArtifactStore, store: JobStore, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     signed, public = urls(artifacts, store), urls(artifacts, store, "https://cdn.test")
@@ -66,4 +68,4 @@ def test_the_tag_changes_while_the_urls_given_out_still_hold(
     first, second, third = ("20000", "20001", "20002")
     assert [tag for tag, _ in tags] == [first, first, second, second, third]
     assert len({tag for _, tag in tags}) == 1, "public URLs hold for good"
-    assert urls(artifacts, store, "https://other.test").tag() != public.tag(), "unless they move"
+    assert urls(artifacts, store, "https://other.test").tag() != public.tag(), "until the base URL changes"

@@ -1,4 +1,4 @@
-"""Requests drawn from the OpenAPI document never break the server, and its answers keep to the document."""
+"""Requests generated from the OpenAPI document never break the server, whose responses match the document."""
 
 import asyncio
 import threading
@@ -39,7 +39,7 @@ CHECKS = [
 ]
 BOUNDED = settings(
     max_examples=12,
-    phases=[Phase.generate],  # what fails is printed as it is
+    phases=[Phase.generate],  # failures are printed without being reduced
     deadline=None,
     derandomize=True,
     database=None,
@@ -50,7 +50,7 @@ SHORT = ApiConfig(longest_wait_seconds=0.05, longest_poll_seconds=0.05, poll_sec
 
 @dataclass
 class LiveApi:
-    """A server in a thread of its own, with a worker that completes every job."""
+    """Server in a thread of its own, with a worker that completes every job."""
 
     folder: Path
     database: str
@@ -70,27 +70,27 @@ class LiveApi:
             await asyncio.sleep(0.01)
         self.url = f"http://127.0.0.1:{server.servers[0].sockets[0].getsockname()[1]}"
         async with httpx.AsyncClient(base_url=self.url, timeout=HANG_SECONDS) as http:
-            await self._meet(http)
+            await self._serve_jobs(http)
         server.should_exit = True
         await serving
         await store.close()
 
-    async def _meet(self, http: httpx.AsyncClient) -> None:
+    async def _serve_jobs(self, http: httpx.AsyncClient) -> None:
         worker, target = await HandWorker.register(http), await HandWorker.register(http)
         webhook = {"url": "https://hooks.example/"}
         job = (await http.post("/v1/jobs", json={"input": {"prompt": "a cat"}, "webhook": webhook})).json()
         item = {"custom_id": "a", "input": {"prompt": "a cat"}}
         batch = (await http.post("/v1/batches", json={"items": [item]})).json()
         self.known = {"job_id": job["id"], "worker_id": target.id, "name": "0.png", "lease_token": "1"}
-        self.known |= {"batch_id": batch["id"]} | await self._told(http, job["id"])
+        self.known |= {"batch_id": batch["id"]} | await self._delivery_ids(http, job["id"])
         working = asyncio.create_task(worker.work())
         self.started.set()
         await asyncio.to_thread(self.stop.wait)
         working.cancel()
         await asyncio.gather(working, return_exceptions=True)
 
-    async def _told(self, http: httpx.AsyncClient, job_id: str) -> dict[str, str]:
-        """A webhook that something was to be told."""
+    async def _delivery_ids(self, http: httpx.AsyncClient, job_id: str) -> dict[str, str]:
+        """Cause a webhook delivery, and return its ids."""
         await http.post(f"/v1/jobs/{job_id}/cancel")
         [endpoint] = (await http.get("/v1/webhooks")).json()["data"]
         path = f"/v1/webhooks/{endpoint['id']}/deliveries"
@@ -115,13 +115,13 @@ def live_api(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFa
 
 
 def operations() -> dict[str, Any]:
-    """By method and path. The document needs no open store."""
+    """Return the operations by method and path; the document needs no open store."""
     bus = MemoryEventBus()
     store = JobStore("sqlite://", bus, StoreConfig())
     app = create_app(store, LocalArtifactStore(Path()), bus, ApiConfig())
     schema = schemathesis.openapi.from_dict(app.openapi())
-    found = [one.ok() for one in schema.get_all_operations() if isinstance(one, Ok)]
-    return {one.label: one for one in found}
+    found = [result.ok() for result in schema.get_all_operations() if isinstance(result, Ok)]
+    return {operation.label: operation for operation in found}
 
 
 OPERATIONS = operations()
@@ -181,15 +181,15 @@ def test_every_operation_has_a_summary_and_a_group() -> None:
 
 @pytest.mark.filterwarnings("ignore:Do not use the `random` module")  # schemathesis does
 @pytest.mark.parametrize("label", OPERATIONS)
-def test_no_request_breaks_the_server_and_every_answer_is_documented(live_api: LiveApi, label: str) -> None:
-    """Half the requests name a job and a worker that there are."""
+def test_no_request_breaks_the_server_and_every_response_is_documented(live_api: LiveApi, label: str) -> None:
+    """Name an existing job and worker in half of the requests."""
 
     @BOUNDED
     @given(case=st.one_of(*map(OPERATIONS[label].as_strategy, MODES)), is_known=st.booleans())
-    def ask(case: Any, is_known: bool) -> None:
+    def send(case: Any, is_known: bool) -> None:
         if is_known:
             known = {name: live_api.known[name] for name in case.path_parameters if name in live_api.known}
             case.path_parameters.update(known)
         case.call_and_validate(live_api.url, checks=CHECKS, timeout=HANG_SECONDS)
 
-    ask()
+    send()

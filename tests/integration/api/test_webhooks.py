@@ -39,7 +39,7 @@ def store_config() -> StoreConfig:
 
 @pytest.fixture
 def timeout_seconds() -> float:
-    """Return how long a receiver may take: longer than any test waits, unless a test says otherwise."""
+    """Return how long a receiver may take: longer than any test waits, unless a test sets it."""
     return 2 * HANG_SECONDS
 
 
@@ -78,13 +78,13 @@ async def sender(app: FastAPI) -> AsyncGenerator[None]:
 
 async def submit(http: httpx.AsyncClient, url: str, **webhook: Any) -> dict[str, Any]:
     body = {"input": {"prompt": "a cat"}, "webhook": {"url": url} | webhook}
-    answer = await http.post("/v1/jobs", json=body)
-    assert answer.status_code == 202, answer.text
-    job: dict[str, Any] = answer.json()
+    response = await http.post("/v1/jobs", json=body)
+    assert response.status_code == 202, response.text
+    job: dict[str, Any] = response.json()
     return job
 
 
-async def draw(http: httpx.AsyncClient, worker: HandWorker, url: str) -> dict[str, Any]:
+async def run_job(http: httpx.AsyncClient, worker: HandWorker, url: str) -> dict[str, Any]:
     job = await submit(http, url)
     [lease] = await worker.claim()
     await worker.complete(lease)
@@ -92,7 +92,7 @@ async def draw(http: httpx.AsyncClient, worker: HandWorker, url: str) -> dict[st
 
 
 async def verified(http: httpx.AsyncClient, received: ReceivedRequest) -> dict[str, Any]:
-    """What the library of Standard Webhooks lets pass."""
+    """Verify a message by the library of Standard Webhooks, and return it."""
     secret = (await http.get("/v1/webhooks/secret")).json()["secret"]
     message: dict[str, Any] = Webhook(secret).verify(received.body, dict(received.headers))
     return message
@@ -104,8 +104,8 @@ async def deliveries(http: httpx.AsyncClient) -> list[dict[str, Any]]:
     return found
 
 
-async def settled(http: httpx.AsyncClient, status: str) -> dict[str, Any]:
-    """The only delivery, once it has this status."""
+async def wait_for_status(http: httpx.AsyncClient, status: str) -> dict[str, Any]:
+    """Wait until the only delivery has this status, and return it."""
     async with asyncio.timeout(HANG_SECONDS):
         while True:
             [delivery] = await deliveries(http)
@@ -115,10 +115,10 @@ async def settled(http: httpx.AsyncClient, status: str) -> dict[str, Any]:
 
 
 @pytest.mark.usefixtures("sender")
-async def test_an_image_is_told_with_a_url_that_opens_it(
+async def test_a_webhook_carries_a_url_that_opens_the_image(
     http: httpx.AsyncClient, worker: HandWorker, receiver: WebhookReceiver
 ) -> None:
-    job = await draw(http, worker, receiver.url)
+    job = await run_job(http, worker, receiver.url)
     [received] = await receiver.wait_for(1)
     message = await verified(http, received)
     assert message["type"] == "job.succeeded"
@@ -126,15 +126,15 @@ async def test_an_image_is_told_with_a_url_that_opens_it(
     assert received.headers["content-type"] == "application/json"
     url = message["data"]["result"]["artifacts"][0]["url"]
     assert (await http.get(url)).content == PNG
-    delivery = await settled(http, "delivered")
+    delivery = await wait_for_status(http, "delivered")
     assert (delivery["id"], delivery["num_attempts"]) == (received.headers["webhook-id"], 1)
 
 
 @pytest.mark.usefixtures("sender")
-async def test_a_message_that_was_changed_is_not_verified(
+async def test_a_forged_message_fails_verification(
     http: httpx.AsyncClient, worker: HandWorker, receiver: WebhookReceiver
 ) -> None:
-    await draw(http, worker, receiver.url)
+    await run_job(http, worker, receiver.url)
     [received] = await receiver.wait_for(1)
     forged = ReceivedRequest("POST", "/", received.headers, received.body.replace(b"succeeded", b"failed"))
     with pytest.raises(WebhookVerificationError):
@@ -148,46 +148,46 @@ async def test_after_a_rotation_both_secrets_verify(
     old = (await http.get("/v1/webhooks/secret")).json()["secret"]
     new = (await http.post("/v1/webhooks/secret/rotate")).json()["secret"]
     assert new != old
-    await draw(http, worker, receiver.url)
+    await run_job(http, worker, receiver.url)
     [received] = await receiver.wait_for(1)
     for secret in (old, new):
         assert Webhook(secret).verify(received.body, dict(received.headers))["type"] == "job.succeeded"
 
 
 @pytest.mark.usefixtures("sender")
-@pytest.mark.parametrize("failure", [500, 302, 0], ids=["error", "redirect", "cut"])
-async def test_a_receiver_that_fails_is_tried_again_with_the_same_id(
+@pytest.mark.parametrize("failure", [500, 302, 0], ids=["error", "redirect", "disconnect"])
+async def test_a_failed_delivery_is_retried_with_the_same_id(
     http: httpx.AsyncClient, worker: HandWorker, receiver: WebhookReceiver, failure: int
 ) -> None:
     receiver.script = deque([failure])
-    receiver.redirect_to = receiver.url + "/elsewhere"
-    await draw(http, worker, receiver.url)
+    receiver.redirect_to = receiver.url + "/other"
+    await run_job(http, worker, receiver.url)
     first, second = await receiver.wait_for(2)
     assert first.headers["webhook-id"] == second.headers["webhook-id"]
     assert second.path == "/hook", "a redirect was followed"
     await verified(http, second)
-    assert (await settled(http, "delivered"))["num_attempts"] == 2
+    assert (await wait_for_status(http, "delivered"))["num_attempts"] == 2
 
 
 @pytest.mark.usefixtures("sender")
 @pytest.mark.parametrize("timeout_seconds", [1.0])
-async def test_a_receiver_that_hangs_is_tried_again_with_the_same_id(
+async def test_a_delivery_that_times_out_is_retried_with_the_same_id(
     http: httpx.AsyncClient, worker: HandWorker, receiver: WebhookReceiver
 ) -> None:
     receiver.script = deque([None])
-    await draw(http, worker, receiver.url)
+    await run_job(http, worker, receiver.url)
     first, second = (await receiver.wait_for(2))[:2]
     assert first.headers["webhook-id"] == second.headers["webhook-id"]
-    assert (await settled(http, "delivered"))["num_attempts"] >= 2
+    assert (await wait_for_status(http, "delivered"))["num_attempts"] >= 2
 
 
 @pytest.mark.usefixtures("sender")
-async def test_it_is_given_up_in_the_end_and_can_be_redelivered(
+async def test_a_delivery_fails_after_the_last_retry_and_can_be_redelivered(
     http: httpx.AsyncClient, worker: HandWorker, receiver: WebhookReceiver
 ) -> None:
     receiver.script = deque([503] * (1 + len(_FAST_RETRIES)))
-    await draw(http, worker, receiver.url)
-    delivery = await settled(http, "failed")
+    await run_job(http, worker, receiver.url)
+    delivery = await wait_for_status(http, "failed")
     assert (delivery["num_attempts"], delivery["last_status"]) == (4, 503)
     assert delivery["last_error"] == "responded with 503"
 
@@ -195,28 +195,30 @@ async def test_it_is_given_up_in_the_end_and_can_be_redelivered(
     again = await http.post(f"/v1/webhooks/{endpoint['id']}/deliveries/{delivery['id']}/redeliver")
     assert again.status_code == 202
     assert (await receiver.wait_for(5))[-1].headers["webhook-id"] == delivery["id"]
-    await settled(http, "delivered")
+    await wait_for_status(http, "delivered")
 
 
 @pytest.mark.usefixtures("sender")
-async def test_gone_is_heard(http: httpx.AsyncClient, worker: HandWorker, receiver: WebhookReceiver) -> None:
+async def test_a_410_response_disables_the_endpoint(
+    http: httpx.AsyncClient, worker: HandWorker, receiver: WebhookReceiver
+) -> None:
     receiver.script = deque([410])
-    await draw(http, worker, receiver.url)
-    await settled(http, "failed")
+    await run_job(http, worker, receiver.url)
+    await wait_for_status(http, "failed")
     [endpoint] = (await http.get("/v1/webhooks")).json()["data"]
     assert endpoint["is_disabled"]
-    await draw(http, worker, receiver.url)
+    await run_job(http, worker, receiver.url)
     await asyncio.sleep(0.2)
     assert len(receiver.received) == 1
 
     enabled = await http.post(f"/v1/webhooks/{endpoint['id']}/enable")
     assert not enabled.json()["is_disabled"]
-    await draw(http, worker, receiver.url)
+    await run_job(http, worker, receiver.url)
     await receiver.wait_for(2)
 
 
 @pytest.mark.usefixtures("sender")
-async def test_a_receiver_that_hangs_holds_up_nobody_else(
+async def test_a_hanging_receiver_does_not_delay_other_endpoints(
     http: httpx.AsyncClient, worker: HandWorker, receiver: WebhookReceiver
 ) -> None:
     async with receiving() as hanging:  # for longer than this test waits
@@ -224,23 +226,23 @@ async def test_a_receiver_that_hangs_holds_up_nobody_else(
         for _ in range(20):
             await http.post(f"/v1/jobs/{(await submit(http, hanging.url))['id']}/cancel")
         await hanging.wait_for(1)
-        await draw(http, worker, receiver.url)
+        await run_job(http, worker, receiver.url)
         await receiver.wait_for(1)
 
 
-async def test_what_was_not_sent_is_sent_by_the_next_sender(
+async def test_a_new_sender_delivers_pending_messages(
     app: FastAPI, http: httpx.AsyncClient, worker: HandWorker, receiver: WebhookReceiver
 ) -> None:
-    job = await draw(http, worker, receiver.url)
+    job = await run_job(http, worker, receiver.url)
     async with sending(app):
         [received] = await receiver.wait_for(1)
     assert (await verified(http, received))["data"]["id"] == job["id"]
 
 
-async def test_a_job_that_is_gone_is_told_in_short(
+async def test_the_message_of_a_deleted_job_has_its_id_and_status(
     app: FastAPI, http: httpx.AsyncClient, store: JobStore, worker: HandWorker, receiver: WebhookReceiver
 ) -> None:
-    job = await draw(http, worker, receiver.url)
+    job = await run_job(http, worker, receiver.url)
     await http.delete(f"/v1/jobs/{job['id']}")
     async with sending(app):
         [received] = await receiver.wait_for(1)
@@ -248,7 +250,7 @@ async def test_a_job_that_is_gone_is_told_in_short(
 
 
 @pytest.mark.parametrize(
-    ("url", "said"),
+    ("url", "message"),
     [
         ("http://169.254.169.254/latest/meta-data", "not a public address"),
         ("http://[::1]:8000/", "not a public address"),
@@ -260,29 +262,29 @@ async def test_a_job_that_is_gone_is_told_in_short(
         ("https://example.com:port/", "must be a URL"),
     ],
 )
-async def test_urls_that_will_never_do_are_refused_at_the_door(
-    make_app: Callable[[ApiConfig], FastAPI], worker: HandWorker, url: str, said: str
+async def test_invalid_webhook_urls_are_rejected_at_submission(
+    make_app: Callable[[ApiConfig], FastAPI], worker: HandWorker, url: str, message: str
 ) -> None:
     transport = httpx.ASGITransport(make_app(ApiConfig()))
     async with httpx.AsyncClient(transport=transport, base_url="http://api.test") as http:
         body = {"input": {"prompt": "a cat"}, "webhook": {"url": url}}
-        answer = await http.post("/v1/jobs", json=body)
-    assert answer.status_code == 422
-    assert answer.json()["errors"][0]["field"] == "webhook.url"
-    assert said in answer.json()["detail"]
+        response = await http.post("/v1/jobs", json=body)
+    assert response.status_code == 422
+    assert response.json()["errors"][0]["field"] == "webhook.url"
+    assert message in response.json()["detail"]
 
 
-async def test_events_must_be_events_of_a_job(http: httpx.AsyncClient, worker: HandWorker) -> None:
+async def test_unknown_webhook_events_are_rejected(http: httpx.AsyncClient, worker: HandWorker) -> None:
     webhook = {"url": "https://hooks.example/", "events": ["job.exploded"]}
-    answer = await http.post("/v1/jobs", json={"input": {"prompt": "a cat"}, "webhook": webhook})
-    assert answer.status_code == 422
-    assert "job.succeeded" in answer.text
+    response = await http.post("/v1/jobs", json={"input": {"prompt": "a cat"}, "webhook": webhook})
+    assert response.status_code == 422
+    assert "job.succeeded" in response.text
 
 
-async def test_a_name_that_leads_inside_is_not_called(
+async def test_a_name_that_resolves_to_a_private_address_receives_nothing(
     make_app: Callable[[ApiConfig], FastAPI], worker: HandWorker, receiver: WebhookReceiver
 ) -> None:
-    """Also where the name leads outside at first, and inside when it is called."""
+    """Resolve the name to a private address only when the request is sent."""
     app = make_app(ApiConfig(poll_seconds=0.02))
     guarded = GuardedHttpClient(app.state.services.address_policy, resolve=always("127.0.0.1"))
     transport = httpx.ASGITransport(app)
@@ -290,21 +292,21 @@ async def test_a_name_that_leads_inside_is_not_called(
         httpx.AsyncClient(transport=transport, base_url="http://api.test") as http,
         sending(app, guarded),
     ):
-        await draw(http, worker, f"http://harmless.example:{receiver.port}/hook")
-        delivery = await settled(http, "failed")
+        await run_job(http, worker, f"http://harmless.example:{receiver.port}/hook")
+        delivery = await wait_for_status(http, "failed")
     assert delivery["last_error"] == "harmless.example resolves to 127.0.0.1, which is not a public address"
     assert receiver.received == []
 
 
-async def test_one_private_address_among_several_is_enough_to_refuse(receiver: WebhookReceiver) -> None:
+async def test_a_name_with_a_private_address_among_several_is_rejected(receiver: WebhookReceiver) -> None:
     guarded = GuardedHttpClient(AddressPolicy(()), resolve=always("93.184.215.14", "127.0.0.1"))
     with pytest.raises(ConnectionError, match=r"resolves to 127\.0\.0\.1"):
         await guarded.post(f"http://two.example:{receiver.port}/", {}, b"", 5.0)
     await guarded.close()
 
 
-async def test_a_certificate_must_be_for_the_name_and_the_line_goes_to_the_address(tmp_path: Path) -> None:
-    """Pinning the address takes nothing from TLS."""
+async def test_tls_verifies_the_name_although_the_address_is_pinned(tmp_path: Path) -> None:
+    """Connect to a pinned address, and verify the certificate against the name."""
     server_side, client_side = certified("hooks.example", tmp_path)
     guarded = GuardedHttpClient(AddressPolicy(LOOPBACK), resolve=always("127.0.0.1"), ssl_context=client_side)
     async with receiving(server_side) as receiver:
@@ -318,10 +320,10 @@ async def test_a_certificate_must_be_for_the_name_and_the_line_goes_to_the_addre
 async def test_attempts_and_backlog_are_measured(
     app: FastAPI, http: httpx.AsyncClient, worker: HandWorker, receiver: WebhookReceiver
 ) -> None:
-    await draw(http, worker, receiver.url)
+    await run_job(http, worker, receiver.url)
     assert "diffusion_webhook_backlog 1.0" in (await http.get("/metrics")).text
     async with sending(app):
-        await settled(http, "delivered")
+        await wait_for_status(http, "delivered")
     text = (await http.get("/metrics")).text
     assert "diffusion_webhook_backlog 0.0" in text
     assert 'diffusion_webhook_attempts_total{outcome="delivered"} 1.0' in text
@@ -335,7 +337,7 @@ def always(*addresses: str) -> Resolve:
 
 
 def certified(name: str, folder: Path) -> tuple[ssl.SSLContext, ssl.SSLContext]:
-    """A server's context with a certificate for `name`, and a client's that trusts it."""
+    """Build a server's context with a certificate for `name`, and a client's that trusts it."""
     key = ec.generate_private_key(ec.SECP256R1())
     subject = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, name)])
     now = datetime.now(UTC)

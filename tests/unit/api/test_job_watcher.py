@@ -1,4 +1,4 @@
-"""Following a job without a database: hints may be lost, polls find what they missed."""
+"""Watching a job without a database: messages may be lost, and polls find what they missed."""
 
 import asyncio
 from dataclasses import replace
@@ -32,20 +32,20 @@ QUEUED = Job(
 )
 
 
-class OneJob:
-    """A store of one job, which changes when a test says so."""
+class SingleJobStore:
+    """Store of a single job, which changes when a test calls `become`."""
 
     def __init__(self) -> None:
         self.job: Job | None = QUEUED
         self.log = [JobEvent("job_1", 1, "queued", {}, 0)]
-        self.looks = 0
+        self.num_reads = 0
 
     @property
-    def jobs(self) -> "OneJob":
+    def jobs(self) -> "SingleJobStore":
         return self
 
     async def get(self, job_id: str) -> Job:
-        self.looks += 1
+        self.num_reads += 1
         if self.job is None:
             raise JobNotFound(job_id)
         return self.job
@@ -60,8 +60,8 @@ class OneJob:
 
 
 @pytest.fixture
-def store() -> OneJob:
-    return OneJob()
+def store() -> SingleJobStore:
+    return SingleJobStore()
 
 
 @pytest.fixture
@@ -69,7 +69,7 @@ def bus() -> MemoryEventBus:
     return MemoryEventBus()
 
 
-def make_watcher(store: OneJob, bus: MemoryEventBus, poll_seconds: float) -> JobWatcher:
+def make_watcher(store: SingleJobStore, bus: MemoryEventBus, poll_seconds: float) -> JobWatcher:
     return JobWatcher(cast(JobStore, store), bus, poll_seconds)
 
 
@@ -81,17 +81,17 @@ async def types(watcher: JobWatcher, after: int = 0) -> list[str]:
         ]
 
 
-async def test_a_lost_hint_only_costs_a_moment(store: OneJob, bus: MemoryEventBus) -> None:
+async def test_a_lost_message_delays_a_change_by_one_poll(store: SingleJobStore, bus: MemoryEventBus) -> None:
     reading = asyncio.create_task(types(make_watcher(store, bus, poll_seconds=0.01)))
-    while store.looks < 2:
+    while store.num_reads < 2:
         await asyncio.sleep(0)
-    store.become(JobStatus.SUCCEEDED)  # and nobody says so
+    store.become(JobStatus.SUCCEEDED)  # without a message on the bus
     assert await reading == ["queued", "succeeded"]
 
 
-async def test_a_hint_is_followed_at_once(store: OneJob, bus: MemoryEventBus) -> None:
+async def test_a_message_shows_a_change_at_once(store: SingleJobStore, bus: MemoryEventBus) -> None:
     reading = asyncio.create_task(types(make_watcher(store, bus, poll_seconds=1000)))
-    while not store.looks:
+    while not store.num_reads:
         await asyncio.sleep(0)
     store.become(JobStatus.RUNNING)
     store.become(JobStatus.SUCCEEDED)
@@ -99,9 +99,9 @@ async def test_a_hint_is_followed_at_once(store: OneJob, bus: MemoryEventBus) ->
     assert await reading == ["queued", "running", "succeeded"]
 
 
-async def test_live_messages_come_between_stored_events(store: OneJob, bus: MemoryEventBus) -> None:
+async def test_live_messages_come_between_stored_events(store: SingleJobStore, bus: MemoryEventBus) -> None:
     reading = asyncio.create_task(types(make_watcher(store, bus, poll_seconds=1000), after=1))
-    while not store.looks:
+    while not store.num_reads:
         await asyncio.sleep(0)
     bus.publish(job_topic("job_1"), {"type": "progress", "step": 1})
     store.become(JobStatus.FAILED)
@@ -110,16 +110,16 @@ async def test_live_messages_come_between_stored_events(store: OneJob, bus: Memo
     assert not bus.subscriptions
 
 
-async def test_events_end_when_the_job_is_deleted(store: OneJob, bus: MemoryEventBus) -> None:
+async def test_events_end_when_the_job_is_deleted(store: SingleJobStore, bus: MemoryEventBus) -> None:
     reading = asyncio.create_task(types(make_watcher(store, bus, poll_seconds=0.01)))
-    while store.looks < 2:
+    while store.num_reads < 2:
         await asyncio.sleep(0)
     store.job = None
     assert await reading == ["queued"]
 
 
-async def test_a_job_that_failed_once_and_was_queued_again_is_followed_on(
-    store: OneJob, bus: MemoryEventBus
+async def test_a_requeued_job_is_watched_until_its_last_final_status(
+    store: SingleJobStore, bus: MemoryEventBus
 ) -> None:
     for status in (JobStatus.FAILED, JobStatus.QUEUED, JobStatus.SUCCEEDED):
         store.become(status)
@@ -131,7 +131,7 @@ async def test_a_job_that_failed_once_and_was_queued_again_is_followed_on(
     ]
 
 
-async def test_a_wait_ends_in_time(store: OneJob, bus: MemoryEventBus) -> None:
+async def test_a_wait_ends_after_its_seconds(store: SingleJobStore, bus: MemoryEventBus) -> None:
     waiting = make_watcher(store, bus, poll_seconds=1000).final("job_1", 0.02)
     job = await asyncio.wait_for(waiting, HANG_SECONDS)
     assert job.status is JobStatus.QUEUED

@@ -1,4 +1,4 @@
-"""What errors become over HTTP."""
+"""Errors over HTTP."""
 
 import pytest
 
@@ -7,31 +7,31 @@ from diffuserve.api.problems import openai_error, problem_of
 from diffuserve.domain import errors
 from diffuserve.domain.errors import DiffuserveError, InvalidParams, LeaseLost, QueueFull, ServerUnavailable
 
-WORDS = "something went wrong"
+DETAIL = "something went wrong"
 
 
 @pytest.mark.parametrize(
     ("error", "status", "is_retryable"),
     [
-        (InvalidParams("width", 3, WORDS), 422, False),
-        (errors.ModelNotCapable("width", 3, WORDS), 422, False),
-        (errors.ImageTooLarge("size", 3, WORDS), 413, False),
-        (errors.IdempotencyMismatch(WORDS), 422, False),
-        (errors.Conflict(WORDS), 409, False),
-        (errors.NotFinished(WORDS), 409, False),
+        (InvalidParams("width", 3, DETAIL), 422, False),
+        (errors.ModelNotCapable("width", 3, DETAIL), 422, False),
+        (errors.ImageTooLarge("size", 3, DETAIL), 413, False),
+        (errors.IdempotencyMismatch(DETAIL), 422, False),
+        (errors.Conflict(DETAIL), 409, False),
+        (errors.NotFinished(DETAIL), 409, False),
         (LeaseLost("job_1"), 409, False),
-        (errors.UploadMissing(WORDS), 409, False),
-        (errors.JobNotFound(WORDS), 404, False),
-        (errors.ModelNotFound(WORDS), 404, False),
-        (errors.Unauthorized(WORDS), 401, False),
-        (errors.Forbidden(WORDS), 403, False),
-        (errors.BandNotAllowed(WORDS), 403, False),
-        (QueueFull(WORDS), 429, True),
-        (errors.RateLimited(WORDS), 429, True),
-        (errors.BacklogFull(WORDS), 503, True),
-        (errors.TooLarge(WORDS), 413, False),
-        (ServerUnavailable(WORDS), 503, True),
-        (errors.EngineClosed(WORDS), 500, False),
+        (errors.UploadMissing(DETAIL), 409, False),
+        (errors.JobNotFound(DETAIL), 404, False),
+        (errors.ModelNotFound(DETAIL), 404, False),
+        (errors.Unauthorized(DETAIL), 401, False),
+        (errors.Forbidden(DETAIL), 403, False),
+        (errors.BandNotAllowed(DETAIL), 403, False),
+        (QueueFull(DETAIL), 429, True),
+        (errors.RateLimited(DETAIL), 429, True),
+        (errors.BacklogFull(DETAIL), 503, True),
+        (errors.TooLarge(DETAIL), 413, False),
+        (ServerUnavailable(DETAIL), 503, True),
+        (errors.EngineClosed(DETAIL), 500, False),
     ],
 )
 def test_each_error_has_its_status(error: DiffuserveError, status: int, is_retryable: bool) -> None:
@@ -42,11 +42,11 @@ def test_each_error_has_its_status(error: DiffuserveError, status: int, is_retry
 
 
 @pytest.mark.parametrize(("seconds", "header"), [(0.2, "1"), (1.2, "2"), (None, "1")])
-def test_retry_after_is_in_whole_seconds_and_never_too_early(seconds: float | None, header: str) -> None:
-    assert problem_of(QueueFull(WORDS, retry_after=seconds)).headers["retry-after"] == header
+def test_retry_after_is_rounded_up_to_whole_seconds(seconds: float | None, header: str) -> None:
+    assert problem_of(QueueFull(DETAIL, retry_after=seconds)).headers["retry-after"] == header
 
 
-def test_other_exceptions_tell_nothing() -> None:
+def test_other_exceptions_reveal_nothing() -> None:
     problem = problem_of(RuntimeError("the password is 1234"))
     assert problem.status == 500
     assert "1234" not in problem.detail
@@ -55,13 +55,15 @@ def test_other_exceptions_tell_nothing() -> None:
 @pytest.mark.parametrize(
     ("error", "kind", "param"),
     [
-        (InvalidParams("size", 3, WORDS), "invalid_request_error", "size"),
-        (errors.Unauthorized(WORDS), "authentication_error", None),
-        (errors.Forbidden(WORDS), "permission_error", None),
-        (QueueFull(WORDS), "rate_limit_error", None),
-        (ServerUnavailable(WORDS), "server_error", None),
+        (InvalidParams("size", 3, DETAIL), "invalid_request_error", "size"),
+        (errors.Unauthorized(DETAIL), "authentication_error", None),
+        (errors.Forbidden(DETAIL), "permission_error", None),
+        (QueueFull(DETAIL), "rate_limit_error", None),
+        (ServerUnavailable(DETAIL), "server_error", None),
     ],
 )
-def test_openais_envelope_has_openais_kinds(error: DiffuserveError, kind: str, param: str | None) -> None:
+def test_openais_envelope_has_openais_error_types(
+    error: DiffuserveError, kind: str, param: str | None
+) -> None:
     expected = OpenAIError(message=str(error), type=kind, param=param, code=error.code)
     assert openai_error(problem_of(error)) == expected

@@ -1,4 +1,4 @@
-"""Words of workers that would spoil what they are stored with."""
+"""Messages of workers that the store must not receive."""
 
 import math
 from dataclasses import replace
@@ -37,7 +37,7 @@ def registration(spec: dict[str, Any], fit: dict[str, Any] | None = None) -> Reg
     return Registration(models=(ModelOffer(spec=spec, fit=fit),), report=REPORT)
 
 
-def test_a_sound_registration_passes_as_it_is() -> None:
+def test_a_valid_registration_is_returned_unchanged() -> None:
     sound = registration(SPEC | {"from_the_future": 1}, FIT)
     assert check_registration(sound) is sound
 
@@ -57,14 +57,14 @@ def test_a_sound_registration_passes_as_it_is() -> None:
         (SPEC | {"note": "\0"}, "body"),
     ],
 )
-def test_a_model_that_could_not_be_offered_is_refused(spec: dict[str, Any], field: str) -> None:
-    with pytest.raises(InvalidParams) as refused:
+def test_an_invalid_model_is_rejected(spec: dict[str, Any], field: str) -> None:
+    with pytest.raises(InvalidParams) as raised:
         check_registration(registration(spec))
-    assert refused.value.field == field
+    assert raised.value.field == field
 
 
 @pytest.mark.parametrize("fit", [{}, FIT | {"step": [0]}, FIT | {"decode": [math.nan, 0]}])
-def test_a_fit_that_cannot_price_a_job_is_refused(fit: dict[str, Any]) -> None:
+def test_a_fit_that_cannot_price_a_job_is_rejected(fit: dict[str, Any]) -> None:
     with pytest.raises(InvalidParams, match="fit"):
         check_registration(registration(SPEC, fit))
     with pytest.raises(InvalidParams, match="fits"):
@@ -79,7 +79,7 @@ def test_a_worker_cannot_report_itself_as_lost() -> None:
         check_registration(replace(registration(SPEC), report=lost))
 
 
-def test_numbers_that_no_column_holds_are_refused() -> None:
+def test_numbers_too_large_for_the_database_are_rejected() -> None:
     held = HeldLease(job_id="job_1", lease_token=1, step=2**60)
     with pytest.raises(InvalidParams):
         check_heartbeat(Heartbeat(report=REPORT, held=(held,)))
@@ -88,13 +88,13 @@ def test_numbers_that_no_column_holds_are_refused() -> None:
 
 
 @pytest.mark.parametrize("num_jobs", [0, -1])
-def test_a_claim_has_room_for_something(num_jobs: int) -> None:
+def test_a_claim_for_no_job_is_rejected(num_jobs: int) -> None:
     with pytest.raises(InvalidParams, match="num_jobs"):
         check_claim(Claim(claim_id="c", num_jobs=num_jobs))
 
 
 @pytest.mark.parametrize("seconds", [-1.0, math.inf, math.nan])
-def test_time_that_cannot_be_charged_is_refused(seconds: float) -> None:
+def test_device_seconds_that_cannot_be_charged_are_rejected(seconds: float) -> None:
     with pytest.raises(InvalidParams, match="actual_seconds"):
         check_completion(Completion(lease_token=1, result=JobResult(), actual_seconds=seconds))
     with pytest.raises(InvalidParams, match="actual_seconds"):
@@ -111,7 +111,7 @@ def test_time_that_cannot_be_charged_is_refused(seconds: float) -> None:
         ("0.png", "image/svg+xml", None),
     ],
 )
-def test_files_are_named_so_that_paths_and_headers_stay_what_they_are(
+def test_unsafe_names_and_types_of_files_are_rejected(
     name: str, content_type: str, field: str | None
 ) -> None:
     file = Artifact(name=name, content_type=content_type, size_bytes=1, sha256="", width=1, height=1)
@@ -119,6 +119,6 @@ def test_files_are_named_so_that_paths_and_headers_stay_what_they_are(
     if field is None:
         assert check_completion(completion) is completion
         return
-    with pytest.raises(InvalidParams) as refused:
+    with pytest.raises(InvalidParams) as raised:
         check_completion(completion)
-    assert refused.value.field == f"result.artifacts.0.{field}"
+    assert raised.value.field == f"result.artifacts.0.{field}"

@@ -1,4 +1,4 @@
-"""Requests that outlive a server's absence, and answers that refuse."""
+"""Retries of requests, and errors that responses become."""
 
 import asyncio
 import time
@@ -20,54 +20,56 @@ def transport(handler: Handler, patience_seconds: float = 5.0) -> HttpTransport:
     )
 
 
-def answers(*given: httpx.Response | Exception) -> Handler:
+def responses(*given: httpx.Response | Exception) -> Handler:
     remaining = iter(given)
 
     def handler(_request: httpx.Request) -> httpx.Response:
-        answer = next(remaining)
-        if isinstance(answer, Exception):
-            raise answer
-        return answer
+        response = next(remaining)
+        if isinstance(response, Exception):
+            raise response
+        return response
 
     return handler
 
 
 @pytest.mark.parametrize(
-    "trouble",
+    "failure",
     [
         httpx.ConnectError("refused"),
         httpx.ReadTimeout("too slow"),
-        httpx.RemoteProtocolError("cut off"),
+        httpx.RemoteProtocolError("disconnected"),
         httpx.Response(503),
         httpx.Response(502, text="<html>"),
         httpx.Response(503, headers={"retry-after": "Wed, 21 Oct 2026 07:28:00 GMT"}),
     ],
 )
-async def test_a_request_is_repeated_while_the_server_is_away(trouble: httpx.Response | Exception) -> None:
-    http = transport(answers(trouble, httpx.Response(200, text="here again")))
-    assert (await http.request("GET", "/v1/jobs")).text == "here again"
+async def test_a_request_is_retried_while_the_server_is_unavailable(
+    failure: httpx.Response | Exception,
+) -> None:
+    http = transport(responses(failure, httpx.Response(200, text="back")))
+    assert (await http.request("GET", "/v1/jobs")).text == "back"
     await http.close()
 
 
-async def test_a_pause_that_the_server_asks_for_is_made() -> None:
-    http = transport(answers(httpx.Response(503, headers={"retry-after": "0.4"}), httpx.Response(200)))
+async def test_a_retry_waits_as_long_as_the_server_asks() -> None:
+    http = transport(responses(httpx.Response(503, headers={"retry-after": "0.4"}), httpx.Response(200)))
     start = time.monotonic()
     await http.request("GET", "/v1/jobs")
     assert time.monotonic() - start >= 0.2
     await http.close()
 
 
-async def test_patience_ends_before_a_longer_pause_than_is_left() -> None:
+async def test_a_pause_longer_than_the_patience_left_ends_it_at_once() -> None:
     problem = {"code": "backlog_full", "detail": "too much work waits"}
     busy = httpx.Response(503, json=problem, headers={"retry-after": "600"})
-    http = transport(answers(busy), patience_seconds=1.0)
+    http = transport(responses(busy), patience_seconds=1.0)
     async with asyncio.timeout(HANG_SECONDS):
         with pytest.raises(ServerUnavailable, match=r"503: too much work waits$"):
             await http.request("POST", "/v1/jobs")
     await http.close()
 
 
-async def test_a_long_poll_may_be_held_open_for_longer() -> None:
+async def test_a_long_poll_has_a_longer_timeout() -> None:
     timeouts: list[float] = []
 
     def handler(request: httpx.Request) -> httpx.Response:
@@ -91,11 +93,11 @@ async def test_a_long_poll_may_be_held_open_for_longer() -> None:
         (400, {"code": "nix"}, ServerRefused, "400"),
     ],
 )
-async def test_a_refusal_is_raised_at_once(
+async def test_an_error_response_is_raised_without_a_retry(
     status: int, body: object, error: type[DiffuserveError], message: str
 ) -> None:
-    http = transport(answers(httpx.Response(status, json=body)))
-    with pytest.raises(error, match=message) as refused:
+    http = transport(responses(httpx.Response(status, json=body)))
+    with pytest.raises(error, match=message) as raised:
         await http.request("GET", "/v1/jobs")
-    assert type(refused.value) is error
+    assert type(raised.value) is error
     await http.close()

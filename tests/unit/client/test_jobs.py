@@ -1,4 +1,4 @@
-"""The client against a server that is played by a function."""
+"""The client against a server that a function simulates."""
 
 import asyncio
 import json
@@ -39,7 +39,7 @@ def problem(status: int, code: str, detail: str) -> httpx.Response:
     return httpx.Response(status, json=content, headers={"content-type": "application/problem+json"})
 
 
-async def test_a_submission_carries_what_is_set_and_an_idempotency_key() -> None:
+async def test_a_submission_has_the_fields_that_are_set_and_an_idempotency_key() -> None:
     seen: list[httpx.Request] = []
 
     def handler(request: httpx.Request) -> httpx.Response:
@@ -62,7 +62,7 @@ async def test_a_submission_carries_what_is_set_and_an_idempotency_key() -> None
     assert keys[0] != keys[1], "two submissions are two jobs"
 
 
-async def test_a_submission_whose_answer_got_lost_is_repeated_with_the_same_key() -> None:
+async def test_a_submission_whose_response_is_lost_is_retried_with_the_same_key() -> None:
     keys: list[str] = []
 
     def handler(request: httpx.Request) -> httpx.Response:
@@ -77,7 +77,7 @@ async def test_a_submission_whose_answer_got_lost_is_repeated_with_the_same_key(
     assert keys[0] == keys[1]
 
 
-async def test_a_server_that_is_away_is_said_to_be() -> None:
+async def test_an_unreachable_server_is_named_in_the_error() -> None:
     def handler(request: httpx.Request) -> httpx.Response:
         raise httpx.ConnectError("connection refused")
 
@@ -87,19 +87,21 @@ async def test_a_server_that_is_away_is_said_to_be() -> None:
 
 
 @pytest.mark.parametrize(
-    ("answer", "error"),
+    ("response", "error"),
     [
         (problem(404, "job_not_found", "no job j1"), JobNotFound),
         (problem(429, "queue_full", "100 jobs are queued"), QueueFull),
     ],
 )
-async def test_a_refusal_becomes_its_error(answer: httpx.Response, error: type[Exception]) -> None:
-    async with client(lambda _request: answer) as http:
+async def test_an_error_response_is_raised_as_the_error_of_its_code(
+    response: httpx.Response, error: type[Exception]
+) -> None:
+    async with client(lambda _request: response) as http:
         with pytest.raises(error, match=r"j1|queued"):
             await http.get("j1")
 
 
-async def test_waiting_asks_until_the_job_is_final() -> None:
+async def test_a_wait_polls_until_the_job_is_final() -> None:
     statuses = iter([JobStatus.QUEUED, JobStatus.RUNNING, JobStatus.SUCCEEDED])
 
     def handler(request: httpx.Request) -> httpx.Response:
@@ -111,7 +113,7 @@ async def test_waiting_asks_until_the_job_is_final() -> None:
     assert next(statuses, None) is None
 
 
-async def test_waiting_no_longer_than_was_said() -> None:
+async def test_a_wait_raises_after_its_timeout() -> None:
     async def never(_request: httpx.Request) -> httpx.Response:
         await asyncio.Event().wait()
         raise AssertionError("never answered")
@@ -121,7 +123,7 @@ async def test_waiting_no_longer_than_was_said() -> None:
             await http.wait("j1", timeout=0.05)
 
 
-async def test_listing_filters_and_pages() -> None:
+async def test_a_listing_has_filters_and_pages() -> None:
     page = JobPage(data=(make_job(),), has_more=True, next="j1")
 
     def handler(request: httpx.Request) -> httpx.Response:
@@ -147,22 +149,24 @@ async def test_events_end_with_the_final_one() -> None:
         assert await collect(http.events("j1")) == ["queued", "running", "progress", "succeeded"]
 
 
-async def test_a_broken_stream_of_events_is_taken_up_where_it_ended() -> None:
-    asked: list[str] = []
+async def test_a_broken_stream_of_events_resumes_where_it_ended() -> None:
+    last_event_ids: list[str] = []
 
     def handler(request: httpx.Request) -> httpx.Response:
-        asked.append(request.headers["last-event-id"])
-        if len(asked) == 2:
+        last_event_ids.append(request.headers["last-event-id"])
+        if len(last_event_ids) == 2:
             raise httpx.ConnectError("the server starts again")
-        content = server_sent(QUEUED, RUNNING, PROGRESS) if len(asked) == 1 else server_sent(SUCCEEDED)
+        content = (
+            server_sent(QUEUED, RUNNING, PROGRESS) if len(last_event_ids) == 1 else server_sent(SUCCEEDED)
+        )
         return httpx.Response(200, content=content, headers={"content-type": "text/event-stream"})
 
     async with client(handler) as http:
         assert await collect(http.events("j1")) == ["queued", "running", "progress", "succeeded"]
-    assert asked == ["0", "2", "2"]
+    assert last_event_ids == ["0", "2", "2"]
 
 
-async def test_events_of_a_server_that_stays_away_end_with_an_error() -> None:
+async def test_events_of_an_unreachable_server_end_with_an_error() -> None:
     def handler(request: httpx.Request) -> httpx.Response:
         raise httpx.ConnectError("connection refused")
 
@@ -171,7 +175,7 @@ async def test_events_of_a_server_that_stays_away_end_with_an_error() -> None:
             await collect(http.events("j1"))
 
 
-async def test_an_image_is_fetched_whole_or_not_at_all(tmp_path: Path) -> None:
+async def test_an_image_is_downloaded_whole_or_not_at_all(tmp_path: Path) -> None:
     async def broken() -> AsyncIterator[bytes]:
         yield b"half a "
         raise httpx.ReadError("connection reset")
@@ -189,7 +193,7 @@ async def test_an_image_is_fetched_whole_or_not_at_all(tmp_path: Path) -> None:
     assert (tmp_path / "star.png").read_bytes() == b"an image"
 
 
-async def test_an_image_that_is_not_there_is_no_file(tmp_path: Path) -> None:
+async def test_a_failed_download_leaves_no_file(tmp_path: Path) -> None:
     async with client(lambda _request: problem(404, "job_not_found", "no job j1")) as http:
         with pytest.raises(JobNotFound):
             await http.download("j1", 0, tmp_path / "star.png")

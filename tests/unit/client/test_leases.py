@@ -1,4 +1,4 @@
-"""Uploads: through the control plane, or straight to a bucket."""
+"""Uploads to the control plane, or directly to a bucket."""
 
 import base64
 import hashlib
@@ -18,31 +18,31 @@ STORED = StoredFile(name="0.png", size_bytes=8, sha256=hashlib.sha256(b"an image
 
 
 class Plane:
-    """A control plane, and a bucket that gives these answers in turn."""
+    """Control plane, and a bucket that gives these responses in turn."""
 
     def __init__(self, *bucket: httpx.Response | Exception, signs_urls: bool = True) -> None:
         self.bucket = iter(bucket)
         self.signs_urls = signs_urls
         self.is_lost = False
-        self.asked = 0
+        self.num_upload_urls = 0
         self.requests: list[httpx.Request] = []
 
     def __call__(self, request: httpx.Request) -> httpx.Response:
         self.requests.append(request)
         if request.url.host == "bucket":
-            answer = next(self.bucket)
-            if isinstance(answer, Exception):
-                raise answer
-            return answer
+            response = next(self.bucket)
+            if isinstance(response, Exception):
+                raise response
+            return response
         if request.url.path == "/v1/workers":
-            told = {"worker_id": "w", "lease_seconds": 30, "heartbeat_seconds": 10}
-            return httpx.Response(201, json=told | {"asks_for_upload_urls": self.signs_urls})
+            registered = {"worker_id": "w", "lease_seconds": 30, "heartbeat_seconds": 10}
+            return httpx.Response(201, json=registered | {"asks_for_upload_urls": self.signs_urls})
         if request.method == "PUT":
             return httpx.Response(201, content=orjson.dumps(STORED))
         if self.is_lost:
             return httpx.Response(409, json={"code": "lease_lost", "detail": "lost", "job_id": "job"})
-        self.asked += 1
-        return httpx.Response(200, json={"url": f"http://bucket/0.png?signature={self.asked}"})
+        self.num_upload_urls += 1
+        return httpx.Response(200, json={"url": f"http://bucket/0.png?signature={self.num_upload_urls}"})
 
     async def client(self) -> LeaseClient:
         transport = HttpTransport(
@@ -63,13 +63,13 @@ async def upload(plane: Plane) -> StoredFile:
     return await client.upload("job", 7, "0.png", b"an image")
 
 
-async def test_a_control_plane_without_a_bucket_is_not_asked_for_urls() -> None:
+async def test_no_upload_url_is_requested_without_a_bucket() -> None:
     plane = Plane(signs_urls=False)
     assert await upload(plane) == STORED
-    assert [one.method for one in plane.requests] == ["POST", "PUT"]
+    assert [request.method for request in plane.requests] == ["POST", "PUT"]
 
 
-async def test_a_bucket_gets_the_file_with_its_checksum_and_never_our_key() -> None:
+async def test_a_bucket_receives_the_file_and_its_checksum_but_no_api_key() -> None:
     plane = Plane(httpx.Response(200))
     assert await upload(plane) == STORED
     request = plane.requests[-1]
@@ -81,26 +81,28 @@ async def test_a_bucket_gets_the_file_with_its_checksum_and_never_our_key() -> N
 
 
 @pytest.mark.parametrize(
-    "trouble",
+    "failures",
     [
         (httpx.Response(500), httpx.Response(503)),
         (httpx.ReadTimeout("slow"),),
         (httpx.RemoteProtocolError("cut"), httpx.Response(500)),
     ],
 )
-async def test_trouble_on_the_way_is_outlived(trouble: tuple[httpx.Response | Exception, ...]) -> None:
-    plane = Plane(*trouble, httpx.Response(200))
+async def test_an_upload_is_retried_after_errors_of_the_bucket(
+    failures: tuple[httpx.Response | Exception, ...],
+) -> None:
+    plane = Plane(*failures, httpx.Response(200))
     assert await upload(plane) == STORED
-    assert plane.asked == 1
+    assert plane.num_upload_urls == 1
 
 
-async def test_a_url_that_is_too_old_is_asked_for_again() -> None:
+async def test_an_expired_upload_url_is_requested_again() -> None:
     plane = Plane(httpx.Response(403, text="<Error><Code>AccessDenied</Code></Error>"), httpx.Response(200))
     assert await upload(plane) == STORED
     assert plane.requests[-1].url.params["signature"] == "2"
 
 
-async def test_a_lost_lease_ends_it() -> None:
+async def test_a_lost_lease_ends_the_upload() -> None:
     plane = Plane()
     plane.is_lost = True
     with pytest.raises(LeaseLost):

@@ -1,4 +1,4 @@
-"""What clients are told of their quota."""
+"""Headers that tell clients their quota."""
 
 import pytest
 
@@ -17,7 +17,7 @@ from diffuserve.quotas.base import Allowance, Rate
         (10, 0.0, "q=10;w=1", "r=10;t=0"),
     ],
 )
-def test_the_headers_are_whole_numbers_that_promise_no_more_than_there_is(
+def test_the_headers_are_integers_and_never_overstate_the_quota(
     per_second: float, debt: float, policy: str, left: str
 ) -> None:
     headers = quota_headers(Allowance(Rate(per_second), True, debt))

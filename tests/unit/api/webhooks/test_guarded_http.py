@@ -1,4 +1,4 @@
-"""Which addresses may be called."""
+"""Addresses to which webhooks may be sent."""
 
 import ipaddress
 
@@ -10,7 +10,7 @@ from diffuserve.api.webhooks.guarded_http import AddressPolicy
 @pytest.mark.parametrize(
     "address", ["93.184.215.14", "2606:2800:21f:cb07:6820:80da:af6b:8b2c", "::ffff:8.8.8.8"]
 )
-def test_public_addresses_are_called(address: str) -> None:
+def test_public_addresses_are_allowed(address: str) -> None:
     assert AddressPolicy(()).allows(ipaddress.ip_address(address))
 
 
@@ -43,7 +43,7 @@ def test_public_addresses_are_called(address: str) -> None:
         "2001:0:7f00:1::",
     ],
 )
-def test_no_other_address_is(address: str) -> None:
+def test_private_and_special_addresses_are_forbidden(address: str) -> None:
     assert not AddressPolicy(()).allows(ipaddress.ip_address(address))
 
 
