@@ -109,7 +109,7 @@ class Problem:
 
 @dataclass(frozen=True, kw_only=True)
 class ProblemResource:
-    """RFC 9457 problem with fields of our own; some problems add further fields."""
+    """RFC 9457 problem with additional fields; some problems have more of them."""
 
     type: str
     title: str

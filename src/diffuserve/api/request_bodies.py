@@ -56,7 +56,7 @@ class GenerationInput(RequestBody):
     height: Pixels | None = None
     num_inference_steps: Steps | None = None
     guidance_scale: Guidance | None = None
-    seed: Seed | None = Field(default=None, description="Drawn at random if left out; retries keep it.")
+    seed: Seed | None = Field(default=None, description="Chosen at random if left out; retries keep it.")
     num_images: Annotated[int, Field(ge=1, le=MAX_IMAGES)] = 1
     num_frames: Annotated[int, Field(ge=1)] = 1
     max_sequence_length: Annotated[int, Field(ge=1, le=65_536)] | None = None

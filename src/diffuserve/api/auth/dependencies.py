@@ -13,7 +13,7 @@ from diffuserve.domain.tenant import Role
 
 
 class RequireRole(SecurityBase):
-    """Returns the caller, who must have one of `roles`.
+    """Dependency that returns the caller, who must have one of `roles`.
 
     One dependency does it all, because FastAPI resolves each of them for every request.
     """

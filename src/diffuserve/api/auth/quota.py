@@ -16,7 +16,7 @@ _POLICY = "requests"
 
 
 class RequireQuota(RequireRole):
-    """Authenticates the caller and takes a request of its quota. Raises `RateLimited` too.
+    """Dependency that also takes a request of the caller's quota, and raises `RateLimited`.
 
     The middleware adds the quota's headers, so that error responses carry them as well.
     """

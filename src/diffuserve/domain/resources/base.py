@@ -13,7 +13,7 @@ class Resource:
 
 @dataclass(frozen=True, kw_only=True)
 class Page(Resource):
-    """One page of a list, newest first."""
+    """Page of a list, newest first."""
 
     data: tuple[object, ...]
     has_more: bool

@@ -34,7 +34,7 @@ class ModelResource(Resource):
 
 @dataclass(frozen=True, kw_only=True)
 class ModelList(Resource):
-    """Every model that a worker has offered."""
+    """Models that workers have offered."""
 
     object: Literal["list"] = "list"
     data: tuple[ModelResource, ...]

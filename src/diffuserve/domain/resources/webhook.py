@@ -22,7 +22,7 @@ class WebhookEndpointResource(Resource):
 
 @dataclass(frozen=True, kw_only=True)
 class WebhookEndpointList(Resource):
-    """Every endpoint of the caller's tenant."""
+    """Endpoints of the caller's tenant."""
 
     data: tuple[WebhookEndpointResource, ...]
 

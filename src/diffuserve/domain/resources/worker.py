@@ -32,6 +32,6 @@ class WorkerResource(Resource):
 
 @dataclass(frozen=True, kw_only=True)
 class WorkerList(Resource):
-    """Every worker, lost ones included."""
+    """Workers, including lost ones."""
 
     data: tuple[WorkerResource, ...]

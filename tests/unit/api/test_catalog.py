@@ -1,0 +1,85 @@
+"""The choice of a model, and how often the store is read for it."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+from typing import cast
+
+import pytest
+
+from diffuserve.api.catalog import Catalog
+from diffuserve.domain.cost import CostFit
+from diffuserve.domain.errors import InvalidParams, ModelNotFound, ServerUnavailable
+from diffuserve.domain.tenant import FREE, PRO, Tenant
+from diffuserve.domain.worker import Worker
+from diffuserve.jobs.operations import ServedModel
+from diffuserve.jobs.store import JobStore
+from support.hand_worker import HAND_SPEC
+
+FIT = CostFit(encode=(0.0, 0.0), step=(0.0, 0.0, 0.0, 0.0), decode=(0.0, 0.0))
+
+
+@dataclass
+class Operations:
+    """Part of a job store that counts its reads."""
+
+    served: Mapping[str, ServedModel] = field(default_factory=dict)
+    num_reads: int = 0
+
+    @property
+    def operations(self) -> "Operations":
+        return self
+
+    async def models(self) -> Mapping[str, ServedModel]:
+        self.num_reads += 1
+        return self.served
+
+    async def workers(self) -> list[Worker]:
+        self.num_reads += 1
+        return []
+
+    async def tenant(self, tenant_id: str) -> Tenant:
+        self.num_reads += 1
+        return Tenant(tenant_id, PRO if tenant_id == "ada" else FREE)
+
+
+def serving(*names: str) -> Operations:
+    """Build operations that offer a model of each name."""
+    return Operations({name: ServedModel(replace(HAND_SPEC, name=name), FIT) for name in names})
+
+
+def catalog(operations: Operations, default_model: str | None = None) -> Catalog:
+    return Catalog(cast(JobStore, operations), default_model)
+
+
+async def test_a_model_is_chosen_by_name_then_by_default_then_as_the_only_one() -> None:
+    both = catalog(serving("a", "b"), default_model="b")
+    assert (await both.pick("a")).spec.name == "a"
+    assert (await both.pick(None)).spec.name == "b"
+    assert (await catalog(serving("a")).pick(None)).spec.name == "a"
+
+
+async def test_a_choice_among_several_models_needs_a_name() -> None:
+    with pytest.raises(InvalidParams, match="choose one of: a, b") as raised:
+        await catalog(serving("a", "b")).pick(None)
+    assert raised.value.field == "model"
+
+
+async def test_an_unknown_model_is_an_error_that_lists_the_others() -> None:
+    with pytest.raises(ModelNotFound, match="'c' is not served; choose one of: a, b"):
+        await catalog(serving("a", "b")).pick("c")
+
+
+async def test_a_server_without_models_is_unavailable() -> None:
+    with pytest.raises(ServerUnavailable, match="no worker has offered a model yet"):
+        await catalog(serving()).pick("a")
+
+
+async def test_the_store_is_read_once_for_several_submissions() -> None:
+    operations = serving("a")
+    cached = catalog(operations)
+    for _ in range(3):
+        await cached.pick("a")
+        assert await cached.workers() == []
+        assert await cached.plan("ada") == PRO
+    assert operations.num_reads == 3
+    assert await cached.plan("bob") == FREE
