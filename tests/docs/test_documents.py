@@ -122,6 +122,30 @@ def test_no_source_file_is_long() -> None:
     assert {name: length for name, length in lengths.items() if length > MAX_SOURCE_LINES} == {}
 
 
+def test_the_architecture_names_every_module() -> None:
+    """Compare the tables under "Modules" with the files of the package, folder by folder."""
+    page = (ROOT / "ARCHITECTURE.md").read_text(encoding="utf-8")
+    package = ROOT / "src" / "diffuserve"
+    named = {
+        f"{folder}/{module}.py".removeprefix("./")
+        for folder, row in re.findall(r"^\| `([\w/.]+)/` \|(.*)$", page, re.MULTILINE)
+        for module in re.findall(r"`(\w+)`", row)
+    }
+    modules = {
+        path.relative_to(package).as_posix()
+        for path in package.rglob("*.py")
+        if path.stem not in ("__init__", "__main__") and "migrations" not in path.parts
+    }
+    assert named == modules
+
+
+def test_the_architecture_lists_every_decision_and_invariant() -> None:
+    page = (ROOT / "ARCHITECTURE.md").read_text(encoding="utf-8")
+    decisions = {path.name for path in (ROOT / "docs" / "adr").glob("*.md")}
+    assert set(re.findall(r"\(docs/adr/([\w-]+\.md)\)", page)) == decisions
+    assert set(re.findall(r"\*\*(INV-\d)\*\*", page)) == {f"INV-{number}" for number in range(1, 9)}
+
+
 def test_tests_that_the_architecture_names_exist() -> None:
     named = set(re.findall(r"`(test_\w+)`", (ROOT / "ARCHITECTURE.md").read_text(encoding="utf-8")))
     tests = "".join(path.read_text(encoding="utf-8") for path in (ROOT / "tests").rglob("test_*.py"))
