@@ -1,4 +1,4 @@
-"""Seconds per image when so many equal jobs share each step, beside what the cost model expected.
+"""Seconds per image by the number of equal jobs that share a step, beside the cost model's prediction.
 
     python benchmarks/bench_batch.py                      # the frozen tiny model, 128 to 512 px
     python benchmarks/bench_batch.py --model /models/FLUX.1-schnell --sizes 1024 --device cuda
@@ -39,7 +39,7 @@ class Figure:
 
 @dataclass(frozen=True)
 class Source:
-    """What is loaded."""
+    """The model to load, its device and dtype."""
 
     model: str
     device: str
@@ -52,14 +52,16 @@ def main() -> None:
     figures: list[Figure] = []
     for side in arguments.sizes:
         figures += measure(source, side, arguments.num_images, arguments.rounds)
-    text = markdown_table("Seconds per image, by images that share a step", [_row(one) for one in figures])
+    text = markdown_table(
+        "Seconds per image, by images that share a step", [_row(figure) for figure in figures]
+    )
     print(text)
-    content = {"figures": [asdict(one) for one in figures]}
+    content = {"figures": [asdict(figure) for figure in figures]}
     write_report(RESULTS / f"batch_{arguments.label}", content, _TITLE + text, read_conditions(_PACKAGES))
 
 
 class BatchSide:
-    """An engine for one size of image, of which `batch` share a step; `None` leaves that to it."""
+    """An engine for a single size, `batch` of which share a step; with `None` it chooses."""
 
     def __init__(self, source: Source, side: int, batch: int | None) -> None:
         self._side = side
@@ -69,18 +71,18 @@ class BatchSide:
         self._engine = Engine(free.pipeline, EngineConfig(token_budget=budget))
 
     def draw(self, count: int, seed: int) -> float:
-        """Seconds an image. Prompts differ, so that none was encoded before."""
+        """Return the seconds per image. Prompts differ, so that no conditioning is cached."""
         requests = self._requests(count, seed)
         start = time.perf_counter()
         self._engine.generate(requests)
         return (time.perf_counter() - start) / count
 
     def chosen(self) -> int:
-        """Images that share a step, as the cost model has it by now."""
+        """Return the number of images that share a step by the cost model's current fit."""
         return max(1, self._engine.token_budget // self._load.step_tokens)
 
     def expected(self, batch: int) -> float:
-        """Seconds an image, by the cost model."""
+        """Return the seconds per image that the cost model predicts."""
         fit, loads = self._engine.cost_model.fit, [self._load] * batch
         steps = self._load.num_inference_steps * fit.step_seconds(loads)
         return (fit.encode_seconds(loads) + steps + fit.decode_seconds(loads)) / batch
@@ -90,7 +92,7 @@ class BatchSide:
 
 
 def measure(source: Source, side: int, num_images: int, rounds: int) -> list[Figure]:
-    """Each size in a process of its own that sleeps while the others draw."""
+    """Run each size in its own process, which sleeps while the others run."""
     engines = {batch: RemoteSide(partial(BatchSide, source, side, batch)) for batch in (*BATCHES, None)}
     times: dict[int | None, list[float]] = {batch: [] for batch in engines}
     for number in range(rounds + 1):
@@ -120,13 +122,13 @@ def measure(source: Source, side: int, num_images: int, rounds: int) -> list[Fig
 _TITLE = "# What sharing steps is worth\n\n"
 
 
-def _row(one: Figure) -> dict[str, str]:
+def _row(figure: Figure) -> dict[str, str]:
     return {
-        "image": f"{one.side} × {one.side}",
-        "share a step": f"{one.batch}" + (" (chosen)" if one.chosen else ""),
-        "s per image": f"**{one.seconds:.4f}**",
-        "by the cost model": f"{one.expected_seconds:.4f}",
-        "gain": f"{one.gain:.2f}×",
+        "image": f"{figure.side} × {figure.side}",
+        "share a step": f"{figure.batch}" + (" (chosen)" if figure.chosen else ""),
+        "s per image": f"**{figure.seconds:.4f}**",
+        "by the cost model": f"{figure.expected_seconds:.4f}",
+        "gain": f"{figure.gain:.2f}×",
     }
 
 

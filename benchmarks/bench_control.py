@@ -1,12 +1,12 @@
-"""The control plane's own figures: a pipeline that costs nothing, so that all that is left is ours.
+"""Throughput and latency of the control plane, with workers that compute nothing.
 
     python benchmarks/bench_control.py                 # all parts on both databases; about five minutes
     python benchmarks/bench_control.py --only jobs --num-jobs 1000
 
 Parts: `jobs` from submit to succeeded, through HTTP, with CPU by process; `peer`: procrastinate
 doing no-op jobs on the same PostgreSQL; `claims` with 100,000 jobs of 200 tenants in the queue;
-`pick-up`: how soon an idle worker has a job; `batches`: 50,000 items in one call, and what
-interactive jobs notice of it. Results go to `benchmarks/results/` as JSON and as tables. Nothing else
+`pick-up`: how soon an idle worker has a job; `batches`: 50,000 items in a call, and the
+latency of interactive jobs meanwhile. Results go to `benchmarks/results/` as JSON and as tables. Nothing else
 should run on the machine.
 """
 
@@ -85,7 +85,7 @@ def run_part(part: str, name: str, arguments: argparse.Namespace, figures: Figur
 
 @contextmanager
 def fresh(part: str, name: str) -> Iterator[tuple[Database, Path]]:
-    """Each measurement has a database and processes of its own."""
+    """Run all parts; each measurement has its own database and processes."""
     folder = Path(tempfile.mkdtemp(prefix=f"diffuserve-bench-{name}-"))
     folder.chmod(0o755)  # PostgreSQL runs as a user of its own where we are root
     print(f"{part} on {name}, logs in {folder}", flush=True)
@@ -97,90 +97,90 @@ def tables(figures: Figures) -> str:
     sections = [
         markdown_table(
             "Jobs, submit to succeeded (target: 200 jobs/s; server 4 ms)",
-            [_job_row(one) for one in figures.jobs],
+            [_job_row(row) for row in figures.jobs],
         ),
         markdown_table(
             f"procrastinate beside it: jobs that do nothing, no HTTP, {NUM_AT_ONCE} at a time",
-            [_peer_row(one) for one in figures.peer],
+            [_peer_row(row) for row in figures.peer],
         ),
         markdown_table(
             "From submit to an idle worker, HTTP both ways (target: median 30 ms)",
-            [_pick_up_row(one) for one in figures.pick_ups],
+            [_pick_up_row(row) for row in figures.pick_ups],
         ),
         markdown_table(
             f"Claims with jobs of {NUM_TENANTS} tenants in the queue (target: p99 20 ms)",
-            [_claim_row(one) for one in figures.claims],
+            [_claim_row(row) for row in figures.claims],
         ),
         markdown_table(
             "A batch taken in, and interactive jobs from submit to lease meanwhile (targets: 60 s, 100 ms)",
-            [_batch_row(one) for one in figures.batches],
+            [_batch_row(row) for row in figures.batches],
         ),
     ]
-    sections += [_plans_text(one) for one in figures.claims]
+    sections += [_plans_text(claims) for claims in figures.claims]
     return "\n\n".join(section for section in sections if section)
 
 
-def _job_row(one: JobFigures) -> dict[str, str]:
+def _job_row(jobs: JobFigures) -> dict[str, str]:
     return {
-        "database": one.database,
-        "agents": f"{one.num_agents}",
-        "connections": f"{one.num_connections}",
-        "jobs": f"{one.num_jobs}",
-        "jobs/s": f"**{one.jobs_per_second:.0f}**",
-        "p50 s": f"{one.median_seconds:.2f}",
-        "p99 s": f"{one.p99_seconds:.2f}",
-        **{f"{part}, CPU ms/job": f"{spent:.2f}" for part, spent in one.cpu_ms.items()},
+        "database": jobs.database,
+        "agents": f"{jobs.num_agents}",
+        "connections": f"{jobs.num_connections}",
+        "jobs": f"{jobs.num_jobs}",
+        "jobs/s": f"**{jobs.jobs_per_second:.0f}**",
+        "p50 s": f"{jobs.median_seconds:.2f}",
+        "p99 s": f"{jobs.p99_seconds:.2f}",
+        **{f"{part}, CPU ms/job": f"{spent:.2f}" for part, spent in jobs.cpu_ms.items()},
     }
 
 
-def _peer_row(one: PeerFigures) -> dict[str, str]:
+def _peer_row(peer: PeerFigures) -> dict[str, str]:
     return {
-        "jobs": f"{one.num_jobs}",
-        "jobs/s": f"**{one.jobs_per_second:.0f}**",
-        "worker, CPU ms/job": f"{one.worker_cpu_ms:.2f}",
-        "deferring, CPU ms/job": f"{one.load_cpu_ms:.2f}",
-        "PostgreSQL, CPU ms/job": f"{one.postgresql_cpu_ms:.2f}",
+        "jobs": f"{peer.num_jobs}",
+        "jobs/s": f"**{peer.jobs_per_second:.0f}**",
+        "worker, CPU ms/job": f"{peer.worker_cpu_ms:.2f}",
+        "deferring, CPU ms/job": f"{peer.load_cpu_ms:.2f}",
+        "PostgreSQL, CPU ms/job": f"{peer.postgresql_cpu_ms:.2f}",
     }
 
 
-def _pick_up_row(one: PickUpFigures) -> dict[str, str]:
+def _pick_up_row(pick_up: PickUpFigures) -> dict[str, str]:
     return {
-        "database": one.database,
-        "jobs": f"{one.num_jobs}",
-        "median ms": f"**{one.median_ms:.1f}**",
-        "p99 ms": f"{one.p99_ms:.1f}",
+        "database": pick_up.database,
+        "jobs": f"{pick_up.num_jobs}",
+        "median ms": f"**{pick_up.median_ms:.1f}**",
+        "p99 ms": f"{pick_up.p99_ms:.1f}",
     }
 
 
-def _batch_row(one: BatchFigures) -> dict[str, str]:
+def _batch_row(batch: BatchFigures) -> dict[str, str]:
     return {
-        "database": one.database,
-        "items": f"{one.num_items:,}",
-        "taken in, s": f"**{one.seconds:.1f}**",
-        "quiet, median ms": f"{one.quiet_median_ms:.1f}",
-        "quiet, p99 ms": f"{one.quiet_p99_ms:.1f}",
-        "meanwhile, median ms": f"{one.busy_median_ms:.1f}",
-        "meanwhile, p99 ms": f"{one.busy_p99_ms:.1f}",
-        "meanwhile, worst ms": f"**{one.busy_max_ms:.1f}**",
+        "database": batch.database,
+        "items": f"{batch.num_items:,}",
+        "taken in, s": f"**{batch.seconds:.1f}**",
+        "quiet, median ms": f"{batch.quiet_median_ms:.1f}",
+        "quiet, p99 ms": f"{batch.quiet_p99_ms:.1f}",
+        "meanwhile, median ms": f"{batch.busy_median_ms:.1f}",
+        "meanwhile, p99 ms": f"{batch.busy_p99_ms:.1f}",
+        "meanwhile, worst ms": f"**{batch.busy_max_ms:.1f}**",
     }
 
 
-def _claim_row(one: ClaimFigures) -> dict[str, str]:
+def _claim_row(claims: ClaimFigures) -> dict[str, str]:
     return {
-        "database": one.database,
-        "queued": f"{one.num_queued:,}",
-        "p50 ms": f"{one.p50_ms:.1f}",
-        "p99 ms": f"**{one.p99_ms:.1f}**",
-        f"p50 ms, {one.num_at_once} jobs": f"{one.batch_p50_ms:.1f}",
-        f"p99 ms, {one.num_at_once} jobs": f"{one.batch_p99_ms:.1f}",
-        "submits/s while filling": f"{one.submits_per_second:,.0f}",
+        "database": claims.database,
+        "queued": f"{claims.num_queued:,}",
+        "p50 ms": f"{claims.p50_ms:.1f}",
+        "p99 ms": f"**{claims.p99_ms:.1f}**",
+        f"p50 ms, {claims.num_at_once} jobs": f"{claims.batch_p50_ms:.1f}",
+        f"p99 ms, {claims.num_at_once} jobs": f"{claims.batch_p99_ms:.1f}",
+        "submits/s while filling": f"{claims.submits_per_second:,.0f}",
     }
 
 
-def _plans_text(one: ClaimFigures) -> str:
+def _plans_text(claims: ClaimFigures) -> str:
     return (
-        f"What one claim asks {one.database}, and how that goes about it:\n\n```\n"
-        + "\n".join(one.plans)
+        f"What claims claim asks {claims.database}, and how that goes about it:\n\n```\n"
+        + "\n".join(claims.plans)
         + "\n```"
     )
 

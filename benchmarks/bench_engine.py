@@ -33,7 +33,7 @@ Runs = dict[str, list[float]]
 
 @dataclass(frozen=True)
 class Figure:
-    """How many times better than the peer; `low` and `high` are the extremes of single rounds."""
+    """Ratio to the peer, above 1 if better; `low` and `high` are the extremes of single rounds."""
 
     scenario: str
     peer: str
@@ -136,7 +136,7 @@ SCENARIOS: dict[str, Callable[[RemoteSide, RemoteSide, int], Figure]] = {
 
 
 def alternate(rounds: int, sides: dict[str, Callable[[int], float]]) -> Runs:
-    """One unmeasured round, then `rounds` in which each side runs once, in turn."""
+    """Run an unmeasured round, then `rounds` in which each side runs once, in turn."""
     runs: Runs = {name: [] for name in sides}
     for seed in range(rounds + 1):
         for name, run in sides.items():
@@ -146,7 +146,7 @@ def alternate(rounds: int, sides: dict[str, Callable[[int], float]]) -> Runs:
 
 def compare(scenario: str, peer: str, measure: str, target: float, runs: Runs, against: str) -> Figure:
     theirs, ours = runs[against], runs["ours"]
-    ratios = [one / other for one, other in zip(theirs, ours, strict=True)]
+    ratios = [peer / own for peer, own in zip(theirs, ours, strict=True)]
     return Figure(
         scenario=scenario,
         peer=peer,

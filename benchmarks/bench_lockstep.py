@@ -1,4 +1,4 @@
-"""What several ranks cost and give: orders, agreement and beats in ms, and a step on 1, 2 and 4 ranks.
+"""Costs and gains of several ranks: commands, agreement and heartbeats in ms, and a step on 1, 2 and 4 ranks.
 
     python benchmarks/bench_lockstep.py
 
@@ -42,9 +42,9 @@ def main() -> None:
             for ranks in arguments.ranks
         }
     costs = [_median(found) for found in runs.values()]
-    text = markdown_table("Milliseconds a step, over Gloo", [_row(one, costs) for one in costs])
+    text = markdown_table("Milliseconds a step, over Gloo", [_row(row, costs) for row in costs])
     print(text)
-    content = {"costs": [asdict(one) for one in costs]}
+    content = {"costs": [asdict(row) for row in costs]}
     write_report(RESULTS / f"lockstep_{arguments.label}", content, _TITLE + text, read_conditions(("torch",)))
 
 
@@ -62,17 +62,17 @@ def _median(runs: list[Costs]) -> Costs:
     return Costs(**{name: statistics.median(found) for name, found in values.items()})
 
 
-def _row(one: Costs, costs: list[Costs]) -> dict[str, str]:
-    alone = next(other for other in costs if other.side == one.side and other.ranks == 1)
+def _row(row: Costs, costs: list[Costs]) -> dict[str, str]:
+    alone = next(other for other in costs if other.side == row.side and other.ranks == 1)
     return {
-        "image": f"{one.side} × {one.side}",
-        "ranks": f"{one.ranks:g}",
-        "order": f"{one.order_ms:.2f}",
-        "agreement": f"{one.agree_ms:.2f}",
-        "lockstep in all": f"**{one.own_ms:.2f}**",
-        "beat, on its own thread": f"{one.beat_ms:.2f}",
-        "whole step": f"{one.step_ms:.1f}",
-        "against one rank": f"{alone.step_ms / one.step_ms:.2f}×",
+        "image": f"{row.side} × {row.side}",
+        "ranks": f"{row.ranks:g}",
+        "order": f"{row.order_ms:.2f}",
+        "agreement": f"{row.agree_ms:.2f}",
+        "lockstep in all": f"**{row.own_ms:.2f}**",
+        "beat, on its own thread": f"{row.beat_ms:.2f}",
+        "whole step": f"{row.step_ms:.1f}",
+        "against one rank": f"{alone.step_ms / row.step_ms:.2f}×",
     }
 
 

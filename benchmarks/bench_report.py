@@ -1,4 +1,4 @@
-"""Where results go, and under which conditions they were measured."""
+"""Result files, and the conditions of a measurement."""
 
 import json
 import os
@@ -13,7 +13,7 @@ RESULTS = Path(__file__).parent / "results"
 
 
 def read_conditions(packages: Iterable[str]) -> dict[str, str]:
-    """Day, commit, machine and the versions of `packages`."""
+    """Return the date, the commit, the machine and the versions of `packages`."""
     return {
         "date": date.today().isoformat(),
         "commit": read_commit(),
@@ -24,7 +24,7 @@ def read_conditions(packages: Iterable[str]) -> dict[str, str]:
 
 
 def read_commit() -> str:
-    """The commit that is checked out; `+` says that files were changed since."""
+    """Return the checked-out commit, with `+` if files were changed since."""
     told = subprocess.run(
         ["git", "describe", "--always", "--dirty=+"], capture_output=True, text=True, check=False
     )
@@ -39,7 +39,7 @@ def read_cpu_name() -> str:
 
 
 def markdown_table(title: str, rows: Sequence[Mapping[str, str]]) -> str:
-    """With a column for every name in any of the rows; nothing without rows."""
+    """Return a table with a column for every key of any row; `''` without rows."""
     if not rows:
         return ""
     names = list(dict.fromkeys(name for row in rows for name in row))
@@ -49,7 +49,7 @@ def markdown_table(title: str, rows: Sequence[Mapping[str, str]]) -> str:
 
 
 def write_report(stem: Path, content: Mapping[str, object], text: str, conditions: Mapping[str, str]) -> None:
-    """`content` as JSON in `stem`_DATE.json, and `text` with the conditions beside it."""
+    """Write `content` to `stem`_DATE.json, and `text` with the conditions to `stem`_DATE.md."""
     stem.parent.mkdir(parents=True, exist_ok=True)
     path = stem.with_name(f"{stem.name}_{conditions['date']}")
     kept = {"conditions": conditions, **content}

@@ -1,4 +1,4 @@
-"""`diffuserve serve` beside the bare engine: what the whole way costs, from HTTP to the file.
+"""`diffuserve serve` beside the bare engine: the cost of everything from HTTP to the file.
 
     python benchmarks/bench_serve.py
     python benchmarks/bench_serve.py --rounds 2 --only large
@@ -38,7 +38,7 @@ _PACKAGES = ("torch", "fastapi", "uvicorn", "sqlalchemy")
 
 @dataclass(frozen=True, kw_only=True)
 class Scenario:
-    """`count` requests, `at_once` of them under way at a time."""
+    """A load of `count` requests, `at_once` of them at a time."""
 
     name: str
     side: int
@@ -50,13 +50,13 @@ class Scenario:
     def requests(self, seed: int) -> list[GenerationParams]:
         return [
             GenerationParams(
-                prompt=one.prompt,
+                prompt=params.prompt,
                 width=self.side,
                 height=self.side,
                 num_inference_steps=self.num_inference_steps,
-                seed=one.seed,
+                seed=params.seed,
             )
-            for one in workloads.equal(self.count, seed, self.side)
+            for params in workloads.equal(self.count, seed, self.side)
         ]
 
 
@@ -68,7 +68,7 @@ SCENARIOS = (
 
 @dataclass(frozen=True, kw_only=True)
 class Figure:
-    """Images a second on both sides; `ratio` is that of the medians, `low` and `high` of single rounds."""
+    """Images per second of both sides, and the ratio of medians; `low` and `high` are of single rounds."""
 
     scenario: Scenario
     rounds: int
@@ -82,9 +82,11 @@ class Figure:
 
 def main() -> None:
     arguments = parse_arguments()
-    scenarios = [one for one in SCENARIOS if arguments.only in (None, one.name)]
+    scenarios = [scenario for scenario in SCENARIOS if arguments.only in (None, scenario.name)]
     figures = asyncio.run(measure(scenarios, arguments.rounds))
-    text = markdown_table("Served beside the bare engine, images a second", [_row(one) for one in figures])
+    text = markdown_table(
+        "Served beside the bare engine, images a second", [_row(figure) for figure in figures]
+    )
     print(text)
     if arguments.only is None:
         content = {"figures": [asdict(figure) for figure in figures]}
@@ -101,7 +103,7 @@ async def measure(scenarios: Sequence[Scenario], rounds: int) -> list[Figure]:
 
 
 async def compare(scenario: Scenario, bare: Pipe, port: int, rounds: int) -> Figure:
-    """One unmeasured round, then each side in turn."""
+    """Run an unmeasured round, then each side in turn."""
 
     async def on_bare(requests: Sequence[GenerationParams]) -> None:
         await run_bare(bare, requests, scenario.at_once)
@@ -114,7 +116,7 @@ async def compare(scenario: Scenario, bare: Pipe, port: int, rounds: int) -> Fig
         for run, measured in speeds.items():
             measured.append(scenario.count / await _seconds(run, scenario.requests(seed)))
     theirs, ours = speeds[on_bare][1:], speeds[on_server][1:]
-    ratios = [one / other for one, other in zip(ours, theirs, strict=True)]
+    ratios = [own / peer for own, peer in zip(ours, theirs, strict=True)]
     return Figure(
         scenario=scenario,
         rounds=rounds,
@@ -130,7 +132,7 @@ async def compare(scenario: Scenario, bare: Pipe, port: int, rounds: int) -> Fig
 
 
 async def run_bare(pipe: Pipe, requests: Sequence[GenerationParams], at_once: int) -> None:
-    """A new request as soon as one is done; the pipe tells of each end."""
+    """Keep the number of requests in the engine; the pipe reports each that is finished."""
     loop, waiting = asyncio.get_running_loop(), iter(requests)
     for request in islice(waiting, at_once):
         pipe.send(request)
@@ -141,7 +143,7 @@ async def run_bare(pipe: Pipe, requests: Sequence[GenerationParams], at_once: in
 
 
 async def run_served(port: int, requests: Sequence[GenerationParams], at_once: int) -> None:
-    """A new request as soon as one is done; each waits for its own end."""
+    """Keep the number of requests at the server; each task waits for its own job."""
     waiting = iter(requests)
 
     async def work() -> None:
@@ -159,7 +161,7 @@ async def run_served(port: int, requests: Sequence[GenerationParams], at_once: i
 
 @contextmanager
 def bare_engine() -> Iterator[Pipe]:
-    """A process with nothing but an engine, which answers each request when its image is done."""
+    """A child process with nothing but an engine; it reports each request once its image is finished."""
     context = multiprocessing.get_context("spawn")
     pipe, there = context.Pipe()
     process = context.Process(target=_run_engine, args=(there,), daemon=True)
@@ -195,7 +197,7 @@ async def _answer(pipe: Pipe) -> None:
 
 @asynccontextmanager
 async def served(folder: Path) -> AsyncIterator[int]:
-    """The port of a server whose worker is ready."""
+    """Return the port of a server whose worker is ready."""
     port = free_port()
     command = [*DIFFUSERVE, "serve", "--port", str(port), "--data-dir", str(folder / "data")]
     command += ["--model", _MODEL, "--image-filter", "none"]  # the engine beside it has none either
@@ -247,7 +249,9 @@ def parse_arguments() -> argparse.Namespace:
     )
     parser.add_argument("--rounds", type=int, default=7, help="measured rounds a scenario (default 7)")
     parser.add_argument(
-        "--only", choices=[one.name for one in SCENARIOS], help="one scenario; writes no result file"
+        "--only",
+        choices=[scenario.name for scenario in SCENARIOS],
+        help="one scenario; writes no result file",
     )
     parser.add_argument("--label", default="cpu", help="names the machine in the result's file name")
     return parser.parse_args()

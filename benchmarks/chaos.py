@@ -4,11 +4,11 @@
     python benchmarks/chaos.py --database sqlite --jobs 50 --kills 8 --seconds 15
 
 Real processes: control planes, agents and engines are killed with `kill -9` every one to three
-seconds and started again; workers and control planes are frozen and woken. On PostgreSQL there are two
+seconds and started again; workers and control planes are suspended and continued. On PostgreSQL there are two
 control planes behind a load balancer, sharing one Valkey: now and then both are killed at once, and
 Valkey and PostgreSQL's postmaster are killed and started again. Clients submit all the while, under
 idempotency keys, and wait for each job or follow its events; each job names a webhook. At the end the
-database, the folder of results and what the webhooks told are compared. Results go to
+database, the folder of results and the received webhooks are compared. Results go to
 `benchmarks/results/` as JSON and as a table; the exit code is 1 if anything was lost or doubled.
 """
 
@@ -25,7 +25,7 @@ from bench_report import RESULTS
 from chaos_audit import Records, audit
 from chaos_clients import Clients
 from chaos_cluster import JOB_SECONDS, MAX_JOBS, Cluster
-from chaos_mischief import Mischief, Plan
+from chaos_faults import FaultInjector, Plan
 from chaos_report import Outcome, table, write_results
 from chaos_webhooks import audit_webhooks, listening, until_sent
 from control_database import POSTGRESQL, Database, open_database
@@ -46,7 +46,7 @@ def main() -> None:
     if len(outcomes) > 1:
         print(table(outcomes))
     write_results(outcomes, arguments.output)
-    failures = [f"{one.database}: {reason}" for one in outcomes for reason in one.shortfalls]
+    failures = [f"{outcome.database}: {reason}" for outcome in outcomes for reason in outcome.shortfalls]
     sys.exit("\n".join(failures) or 0)
 
 
@@ -61,7 +61,7 @@ def run_on(name: str, arguments: argparse.Namespace) -> Outcome:
 
 
 def valkey_beside(name: str) -> AbstractContextManager[ValkeyServer | None]:
-    """SQLite is for one control plane, which needs none."""
+    """Return a Valkey server for the replicas on PostgreSQL; SQLite has a single control plane."""
     return ValkeyServer() if name == POSTGRESQL else nullcontext()
 
 
@@ -84,13 +84,13 @@ def plan_for(name: str, arguments: argparse.Namespace) -> Plan:
 async def run_chaos(database: Database, cluster: Cluster, folder: Path, plan: Plan, num_jobs: int) -> Outcome:
     started = time.monotonic()
     records = Records(database.store_url)
-    mischief = Mischief(cluster, records, plan, database.restart)
+    injector = FaultInjector(cluster, records, plan, database.restart)
     try:
         await cluster.start()
         async with receiving() as receiver, listening(receiver, cluster.url) as log:
             clients = Clients(cluster.url, num_jobs, receiver.url)
-            wreck = asyncio.create_task(mischief.run())
-            await asyncio.gather(clients.run(until=wreck), wreck)
+            faults = asyncio.create_task(injector.run())
+            await asyncio.gather(clients.run(until=faults), faults)
             await until_finished(records)
             await until_sent(records, plan.webhook_grace_seconds)
             await cluster.read_fenced()
@@ -99,8 +99,8 @@ async def run_chaos(database: Database, cluster: Cluster, folder: Path, plan: Pl
     outcome = Outcome(
         database=database.name,
         plan=plan,
-        toll=mischief.toll,
-        verdict=await audit(records, folder / "data" / "artifacts", clients.told, mischief.toll.hurt),
+        toll=injector.toll,
+        verdict=await audit(records, folder / "data" / "artifacts", clients.told, injector.toll.hurt),
         webhooks=await audit_webhooks(records, log),
         followed=clients.followed,
         failed_starts=cluster.failed_starts,
@@ -122,7 +122,7 @@ def setup_of(cluster: Cluster) -> dict[str, object]:
 
 
 async def until_finished(records: Records) -> None:
-    """Every job final, or given up: the audit then says which are not."""
+    """Wait until every job is final, or time is over; the audit then reports the others."""
     deadline = time.monotonic() + _DRAIN_SECONDS
     while await records.num_unfinished() and time.monotonic() < deadline:
         await asyncio.sleep(0.2)

@@ -1,4 +1,4 @@
-"""What the database and the folder of results say once all is over."""
+"""The audit of the database and the results folder at the end of a chaos run."""
 
 import hashlib
 from collections import Counter
@@ -19,20 +19,20 @@ jobs, events, leases, workers = schema.jobs, schema.job_events, schema.leases, s
 
 @dataclass(frozen=True)
 class Holding:
-    """A lease that a worker held when it was hurt."""
+    """A lease that a worker held when it was killed or suspended."""
 
     job_id: str
     lease_token: int
 
 
 @dataclass(frozen=True, kw_only=True)
-class Verdict:
-    """Counts of one run. `lost` to `untrue` must be 0.
+class AuditCounts:
+    """Counts of a run. `lost` to `untrue` must be 0.
 
-    `lost`: accepted, and not in exactly one final status with one final event. `doubled`: published
-    more than once, or stored though nobody had it accepted. `damaged`: a result that is not, byte for
-    byte, in the folder of the last lease. `gaps`: event logs with holes. `untrue`: a status that a
-    client was told as final and that is another one now. `stuck`: leases and queued rows left over.
+    `lost`: accepted jobs without exactly one final status and one final event. `doubled`: jobs published
+    more than once, or stored but never accepted. `damaged`: results that differ from the files in the
+    folder of the last lease. `gaps`: event logs with gaps. `untrue`: jobs whose final status differs
+    from the one that their client received. `stuck`: leases and queued rows left over.
     """
 
     accepted: int
@@ -54,7 +54,7 @@ class Verdict:
 
 
 class Records:
-    """The database, read from outside."""
+    """Reads the database, without the job store."""
 
     def __init__(self, url: str) -> None:
         self._engine: AsyncEngine = create_async_engine(url, pool_pre_ping=True)
@@ -67,7 +67,7 @@ class Records:
             return (await connection.execute(statement)).all()
 
     async def held_by(self, worker_name: str) -> list[Holding]:
-        """The leases of the newest worker of that name: an earlier one is dead already."""
+        """Return the leases of the newest worker of that name; earlier ones are dead."""
         newest = (
             sa.select(workers.c.id)
             .where(workers.c.name == worker_name)
@@ -79,11 +79,11 @@ class Records:
         return [Holding(row.job_id, row.lease_token) for row in await self.rows(held)]
 
     async def live(self, held: Sequence[Holding]) -> list[Holding]:
-        """Those of the leases that are still in force."""
-        mine = leases.c.job_id.in_([one.job_id for one in held])
+        """Return those of the leases that are still valid."""
+        mine = leases.c.job_id.in_([lease.job_id for lease in held])
         rows = await self.rows(sa.select(leases.c.job_id, leases.c.lease_token).where(mine))
         now = {(row.job_id, row.lease_token) for row in rows}
-        return [one for one in held if (one.job_id, one.lease_token) in now]
+        return [lease for lease in held if (lease.job_id, lease.lease_token) in now]
 
     async def num_running(self) -> int:
         return len(await self.rows(sa.select(leases.c.job_id)))
@@ -95,14 +95,14 @@ class Records:
 
 async def audit(
     records: Records, artifacts: Path, told: Mapping[str, JobStatus | None], hurt: Sequence[Holding]
-) -> Verdict:
-    """`told`: the accepted jobs and, by job, the final status that its client was told."""
+) -> AuditCounts:
+    """Compare database and files with `told`, the final statuses that clients received, by job."""
     stored = {row.id: row for row in await records.rows(sa.select(jobs))}
     log = await _event_types(records)
     lost = [job_id for job_id in told if not _has_one_end(stored.get(job_id), log.get(job_id, []))]
     published_twice = [job_id for job_id, types in log.items() if types.count(JobStatus.SUCCEEDED) > 1]
     succeeded = [row for row in stored.values() if row.status == JobStatus.SUCCEEDED]
-    return Verdict(
+    return AuditCounts(
         accepted=len(told),
         statuses=dict(Counter(row.status for row in stored.values())),
         failed_by_code=dict(_error_codes(stored.values())),
@@ -115,19 +115,19 @@ async def audit(
             status is not None and job_id in stored and stored[job_id].status != status
             for job_id, status in told.items()
         ),
-        interrupted=sum(stored[one.job_id].lease_token > one.lease_token for one in hurt),
+        interrupted=sum(stored[lease.job_id].lease_token > lease.lease_token for lease in hurt),
         attempts=sum(row.attempt for row in stored.values()),
         orphan_folders=_num_orphans(artifacts, succeeded),
     )
 
 
 def _error_codes(rows: Iterable[sa.Row[Any]]) -> Counter[str]:
-    """Of failed jobs alone: one that succeeded may still tell of an earlier attempt's."""
+    """Count the errors of failed jobs; a succeeded job may still have an earlier attempt's error."""
     return Counter(orjson.loads(row.error)["code"] for row in rows if row.status == JobStatus.FAILED)
 
 
 def _has_one_end(row: sa.Row[Any] | None, types: Sequence[str]) -> bool:
-    ends = [one for one in types if one in FINAL_STATUSES]
+    ends = [status for status in types if status in FINAL_STATUSES]
     return row is not None and ends == [row.status] and types[-1] == row.status
 
 
@@ -150,7 +150,7 @@ async def _event_types(records: Records) -> dict[str, list[str]]:
 
 
 async def _num_gaps(records: Records) -> int:
-    """Logs whose numbers are not 1, 2, 3 … to the job's own count."""
+    """Count the event logs whose numbers are not 1, 2, 3 … up to the job's own count."""
     first, last, count = sa.func.min(events.c.seq), sa.func.max(events.c.seq), sa.func.count()
     counted = (
         sa.select(events.c.job_id, first.label("first"), last.label("last"), count.label("count"))
@@ -165,7 +165,7 @@ async def _num_gaps(records: Records) -> int:
 
 
 async def _num_left(records: Records) -> int:
-    """Empty lanes stay for a while; what counts is that they are empty."""
+    """Count leases and queued jobs that are left; empty lanes may remain for a while."""
     tables = (leases, schema.ready, schema.delayed)
     counts = [sa.select(sa.func.count()).select_from(table) for table in tables]
     counts.append(sa.select(sa.func.count()).where(schema.lanes.c.num_ready != 0))
@@ -173,6 +173,6 @@ async def _num_left(records: Records) -> int:
 
 
 def _num_orphans(artifacts: Path, succeeded: Sequence[sa.Row[Any]]) -> int:
-    """Folders of attempts that came to nothing; the reaper sweeps them when they are an hour old."""
+    """Count the folders of failed attempts; the reaper deletes them when they are an hour old."""
     wanted = {(row.id, str(row.lease_token)) for row in succeeded}
     return sum((folder.parent.name, folder.name) not in wanted for folder in artifacts.glob("*/*"))

@@ -1,4 +1,4 @@
-"""A load balancer in front of the control planes: plain TCP, for each connection the next in turn."""
+"""A round-robin TCP load balancer in front of the control planes."""
 
 import asyncio
 from collections.abc import Sequence
@@ -12,9 +12,9 @@ Streams = tuple[asyncio.StreamReader, asyncio.StreamWriter]
 
 
 class Balancer:
-    """A replica that refuses is passed over; where all refuse, the connection is closed.
+    """Skips a replica that refuses a connection; if all refuse, it closes the client's.
 
-    It makes no health checks: a frozen replica still gets its share of connections.
+    It makes no health checks: a suspended replica still gets its share of connections.
     """
 
     def __init__(self, ports: Sequence[int]) -> None:
@@ -51,15 +51,18 @@ class Balancer:
         return self._ports[self._turn :] + self._ports[: self._turn]
 
 
-async def _join(one: Streams, other: Streams) -> None:
-    """Until either side hangs up."""
-    ways = [asyncio.create_task(_copy(one[0], other[1])), asyncio.create_task(_copy(other[0], one[1]))]
+async def _join(client: Streams, replica: Streams) -> None:
+    """Copy both ways until either side closes."""
+    ways = [
+        asyncio.create_task(_copy(client[0], replica[1])),
+        asyncio.create_task(_copy(replica[0], client[1])),
+    ]
     try:
         await asyncio.wait(ways, return_when=asyncio.FIRST_COMPLETED)
     finally:
         for way in ways:
             way.cancel()
-        other[1].close()
+        replica[1].close()
 
 
 async def _copy(source: asyncio.StreamReader, sink: asyncio.StreamWriter) -> None:

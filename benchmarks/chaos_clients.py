@@ -1,4 +1,4 @@
-"""Clients of the chaos run: they submit, and wait for the end or follow what is told of it."""
+"""Clients of the chaos run, which submit jobs and wait for their end or follow their events."""
 
 import asyncio
 from contextlib import suppress
@@ -19,10 +19,10 @@ _PATIENCE_SECONDS = 120.0
 
 @dataclass
 class Followed:
-    """Jobs told by server-sent events.
+    """Jobs followed by server-sent events.
 
-    `gaps`: told with numbers other than 1, 2, 3 …, or not to the end. `resumed`: streams that broke
-    and were taken up again after their last event.
+    `gaps`: streams whose numbers are not 1, 2, 3 …, or that never end. `resumed`: streams that broke and
+    were continued after their last event.
     """
 
     jobs: int = 0
@@ -31,7 +31,7 @@ class Followed:
 
 
 class Clients:
-    """Submit a job, hear of its end, submit the next; `told` is what they were answered."""
+    """Clients that submit a job, wait for its end, and submit the next; `told` has the statuses by job."""
 
     def __init__(self, server: str, num_jobs: int, webhook_url: str) -> None:
         self.told: dict[str, JobStatus | None] = {}
@@ -41,7 +41,7 @@ class Clients:
         self._number = 0
 
     async def run(self, until: asyncio.Task[None]) -> None:
-        """For as long as the mischief lasts, and for the number of jobs at least."""
+        """Run while faults are injected, and for at least the number of jobs."""
         async with asyncio.TaskGroup() as group:
             for _ in range(_OUTSTANDING):
                 group.create_task(self._wait_for_jobs(until))
@@ -85,7 +85,7 @@ class Clients:
 
 
 class _CountingTransport(httpx.AsyncHTTPTransport):
-    """Counts the streams that go on after an event."""
+    """Counts the streams that continue after an event."""
 
     def __init__(self) -> None:
         super().__init__()

@@ -1,4 +1,4 @@
-"""Control planes, agents and engines as processes, and the ways to hurt them."""
+"""Control planes, agents and engines as processes, and the faults to inject into them."""
 
 import asyncio
 import random
@@ -24,9 +24,9 @@ _SERVING_SECONDS = 60.0
 
 @dataclass
 class FenceCounter:
-    """Refused writes as the control plane counts them, summed over the lives of one server.
+    """Refused writes by the control plane's metric, summed over the restarts of a server.
 
-    Read often: what a server counted after the last reading dies with it.
+    It is read often: a server's counts since the last reading are lost with it.
     """
 
     earlier: int = 0
@@ -41,7 +41,7 @@ class FenceCounter:
 
 
 class Server(Program):
-    """A control plane on a port that stays its own."""
+    """A control plane that keeps its port over restarts."""
 
     def __init__(self, name: str, folder: Path, database_url: str | None, settings: dict[str, str]) -> None:
         self.port = free_port()
@@ -65,14 +65,14 @@ class Server(Program):
 
 
 class Agent(Program):
-    """A worker's agent; its one child is the engine."""
+    """A worker's agent; its only child is the engine."""
 
     def __init__(self, name: str, server: str, seconds: float, folder: Path) -> None:
         command = null_agent_command(server, name, MAX_JOBS, seconds, files=1)
         super().__init__(name, command, {}, folder / f"{name}.log")
 
     def freeze_all(self) -> None:
-        """The engine as well."""
+        """Kill the agent and its engine."""
         self.freeze()
         _signal(self.children(), signal.SIGSTOP)
 
@@ -81,8 +81,10 @@ class Agent(Program):
         self.wake()
 
     async def wake_with_results(self) -> None:
-        """The engine first, for the length of a job: the agent then has results to deliver
-        before it can hear that their leases are lost."""
+        """Continue the engine first, for the length of a job.
+
+        The agent then has results to report before it learns that their leases are lost.
+        """
         _signal(self.children(), signal.SIGCONT)
         await asyncio.sleep(max(JOB_SECONDS))
         self.wake_all()
@@ -95,7 +97,7 @@ def _signal(processes: Iterable[psutil.Process], number: signal.Signals) -> None
 
 
 class Cluster:
-    """With a Valkey two replicas of the control plane share the work, else there is one.
+    """Two replicas of the control plane with a Valkey, else a single one.
 
     Clients and agents reach them at `url`, through the balancer.
     """
@@ -138,7 +140,7 @@ class Cluster:
         self._watch = asyncio.create_task(self._read_fenced_for_ever())
 
     async def serving(self, server: Server) -> None:
-        """Until it answers; started again where it ends, as it does while its database is away."""
+        """Wait until it responds; restart it if it ends, as it does while its database is unavailable."""
         async with httpx.AsyncClient(trust_env=False) as client, asyncio.timeout(_SERVING_SECONDS):
             while True:
                 with suppress(httpx.HTTPError):
@@ -160,7 +162,7 @@ class Cluster:
         self._balancer.stop()
 
     async def read_fenced(self) -> None:
-        """At the same time: one that is frozen must not keep the others waiting."""
+        """Read all at the same time: a suspended server must not delay the others."""
         async with httpx.AsyncClient(trust_env=False, timeout=2.0) as client:
             live = [server for server in self.servers if server.is_alive]
             await asyncio.gather(*(server.read_fenced(client) for server in live))
@@ -180,7 +182,7 @@ def _settings(valkey: ValkeyServer | None, lease_seconds: float) -> dict[str, st
 
 
 def kill_engine(agent: Agent) -> bool:
-    """`kill -9` the agent's engine; False when it has none at the moment."""
+    """Kill the agent's engine with SIGKILL; return `False` if it has none at the moment."""
     engines = agent.children()
     for engine in engines:
         with suppress(psutil.NoSuchProcess):
@@ -189,6 +191,6 @@ def kill_engine(agent: Agent) -> bool:
 
 
 async def restart_later(program: Program, dice: random.Random) -> None:
-    """As a supervisor does: a moment after the death."""
+    """Restart a process shortly after its end, as a supervisor does."""
     await asyncio.sleep(dice.uniform(0.1, 1.0))
     program.start()

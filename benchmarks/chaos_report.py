@@ -6,10 +6,10 @@ from pathlib import Path
 from typing import Any
 
 from bench_report import RESULTS, read_conditions, write_report
-from chaos_audit import Verdict
+from chaos_audit import AuditCounts
 from chaos_clients import Followed
-from chaos_mischief import Plan, Toll
-from chaos_webhooks import WebhookVerdict
+from chaos_faults import InjectedFaults, Plan
+from chaos_webhooks import WebhookCounts
 from diffuserve.jobs.webhooks.outbox import MAX_AT_ONCE_PER_ENDPOINT
 
 _TRY_AGAIN_SECONDS = 60.0  # when a webhook whose sender was killed comes due again
@@ -17,13 +17,13 @@ _TRY_AGAIN_SECONDS = 60.0  # when a webhook whose sender was killed comes due ag
 
 @dataclass(frozen=True, kw_only=True)
 class Outcome:
-    """One run on one database; `fenced_writes` as the control plane counted them."""
+    """A run on a database; `fenced_writes` is the control plane's count."""
 
     database: str
     plan: Plan
-    toll: Toll
-    verdict: Verdict
-    webhooks: WebhookVerdict
+    toll: InjectedFaults
+    verdict: AuditCounts
+    webhooks: WebhookCounts
     followed: Followed
     failed_starts: int
     fenced_writes: int
@@ -32,7 +32,7 @@ class Outcome:
 
     @property
     def shortfalls(self) -> list[str]:
-        """Why the run does not count as a proof; empty if it does."""
+        """Reasons why the run proves nothing; empty if it is valid."""
         return [reason for reason, holds in (self._promises | self._attempts).items() if not holds]
 
     @property
@@ -49,7 +49,7 @@ class Outcome:
 
     @property
     def _most_repeats(self) -> int:
-        """What was under way at one sender each time that it, or the database, was killed or frozen."""
+        """Webhooks in flight each time that their sender or the database was killed or suspended."""
         toll = self.toll
         hurt = toll.kills.get("server", 0) + toll.server_freezes + 2 * toll.database_restarts
         return MAX_AT_ONCE_PER_ENDPOINT * hurt

@@ -1,4 +1,4 @@
-"""What the receiver of webhooks was told, held against what became of the jobs."""
+"""The receiver of webhooks, and the comparison of its messages with the jobs."""
 
 import asyncio
 import time
@@ -31,12 +31,12 @@ class Message:
 
 
 @dataclass(frozen=True, kw_only=True)
-class WebhookVerdict:
-    """Final jobs by what was told of them; `missing` and `untrue` must be 0.
+class WebhookCounts:
+    """Counts of final jobs by their webhooks; `missing` and `untrue` must be 0.
 
-    `told`: at least once. `owed`: not yet, but it is in the outbox. `missing`: not, and nobody will.
-    `repeated`: messages that came again under their own id. `untrue`: messages with a false signature,
-    of an unknown job, with another status than the job's, or with a second id for one job.
+    `told`: received at least once. `owed`: still in the outbox. `missing`: neither received nor in the
+    outbox. `repeated`: messages received again with the same id. `untrue`: messages with a false
+    signature, of an unknown job, with another status than the job's, or with a second id for a job.
     """
 
     told: int
@@ -47,7 +47,7 @@ class WebhookVerdict:
 
 
 class WebhookLog:
-    """Messages in the order of their arrival, each verified when it comes."""
+    """Messages in the order of their arrival, verified on arrival."""
 
     def __init__(self, receiver: WebhookReceiver, secret: str) -> None:
         self.messages: list[Message] = []
@@ -56,7 +56,7 @@ class WebhookLog:
         self._num_read = 0
 
     async def listen(self) -> None:
-        """For ever."""
+        """Read messages until canceled."""
         while True:
             await self._receiver.arrived.wait()
             self._receiver.arrived.clear()
@@ -82,7 +82,7 @@ class WebhookLog:
 
 @asynccontextmanager
 async def listening(receiver: WebhookReceiver, server: str) -> AsyncGenerator[WebhookLog]:
-    """Within the block messages are verified with the secret that `server` gives."""
+    """Receive messages within the block, verified with the secret that `server` issues."""
     log = WebhookLog(receiver, await _secret(server))
     task = asyncio.create_task(log.listen())
     try:
@@ -98,19 +98,19 @@ async def _secret(server: str) -> str:
 
 
 async def until_sent(records: Records, grace_seconds: float) -> None:
-    """The outbox empty, or time over. A try whose sender was killed comes due after a minute."""
+    """Wait until the outbox is empty, or time is over; attempts of a killed sender are due after 1 min."""
     deadline = time.monotonic() + grace_seconds
     while await _owed(records) and time.monotonic() < deadline:
         await asyncio.sleep(_LOOK_SECONDS)
 
 
-async def audit_webhooks(records: Records, log: WebhookLog) -> WebhookVerdict:
+async def audit_webhooks(records: Records, log: WebhookLog) -> WebhookCounts:
     log.read()
     ended = sa.select(jobs.c.id, jobs.c.status).where(jobs.c.status.in_(FINAL_STATUSES))
     final = {row.id: str(row.status) for row in await records.rows(ended)}
     told = {message.job_id for message in log.messages}
     owed = await _owed(records) - told
-    return WebhookVerdict(
+    return WebhookCounts(
         told=len(final.keys() & told),
         owed=len(final.keys() & owed),
         missing=len(final.keys() - told - owed),
@@ -126,6 +126,6 @@ def _num_untrue(log: WebhookLog, final: Mapping[str, str]) -> int:
 
 
 async def _owed(records: Records) -> set[str]:
-    """Jobs whose message is still to be sent, or was not yet noted as sent."""
+    """Return the jobs whose message is not recorded as sent yet."""
     waiting = sa.select(deliveries.c.subject_id).where(deliveries.c.status == DeliveryStatus.PENDING)
     return {row.subject_id for row in await records.rows(waiting)}

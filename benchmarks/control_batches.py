@@ -1,4 +1,4 @@
-"""A batch of many items taken in, and what an interactive job notices of it."""
+"""Submission of a large batch, and the latency of interactive jobs meanwhile."""
 
 import asyncio
 import json
@@ -18,7 +18,7 @@ _NUM_QUIET = 60
 
 @dataclass(frozen=True, kw_only=True)
 class BatchFigures:
-    """`quiet` and `busy`: from the submit of an interactive job to its lease, without and with the batch."""
+    """Time from an interactive job's submission to its lease, without (`quiet`) and with a batch (`busy`)."""
 
     database: str
     num_items: int
@@ -32,7 +32,7 @@ class BatchFigures:
 
 
 async def measure_batch(database: Database, folder: Path, num_items: int) -> BatchFigures:
-    """One process is client and worker at once; the server is another."""
+    """Measure with this process as client and worker, and another as server."""
     async with (
         ControlPlane(database, folder, num_agents=0) as plane,
         Connection(plane.port) as sender,
@@ -74,7 +74,7 @@ async def _send_batch(connection: Connection, num_items: int) -> float:
 
 
 async def _interactive(connection: Connection, worker: str, number: int) -> float:
-    """Milliseconds from submit to lease; the job is ended, and a moment passes."""
+    """Return the milliseconds from submission to lease; complete the job, and pause."""
     job = {"model": "null", "priority": "interactive", "input": {"prompt": "a red circle"}}
     started = time.perf_counter()
     submitted = (await connection.post("/v1/jobs", job)).json()

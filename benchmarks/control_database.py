@@ -1,4 +1,4 @@
-"""The databases of the chaos run and the benchmarks: a SQLite file, or a real PostgreSQL of this machine."""
+"""The databases of the chaos run and the benchmarks: a SQLite file, or a local PostgreSQL server."""
 
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -13,9 +13,9 @@ NAMES = (SQLITE, POSTGRESQL)
 
 @dataclass(frozen=True, kw_only=True)
 class Database:
-    """`url` is what `diffuserve api` is told (nothing for SQLite), `store_url` what SQLAlchemy is told.
+    """A database: `url` for `diffuserve api` (empty for SQLite), `store_url` for SQLAlchemy.
 
-    `restart` kills the postmaster with `kill -9` and starts it again; a SQLite file has no process.
+    `restart` kills the postmaster with SIGKILL and starts it again; it does nothing for SQLite.
     """
 
     name: str
@@ -27,7 +27,7 @@ class Database:
 
 @contextmanager
 def open_database(name: str, folder: Path) -> Iterator[Database]:
-    """A fresh one, with its settings as in production: every commit reaches the disk."""
+    """Yield an empty database, durable as in production: every commit is synced to disk."""
     if name == SQLITE:
         data_dir = folder / "data"
         data_dir.mkdir(parents=True, exist_ok=True)

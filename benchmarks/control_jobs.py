@@ -1,4 +1,4 @@
-"""Jobs from submit to succeeded, through HTTP, real processes and an engine that does nothing."""
+"""Jobs from submission to success, over HTTP, with real processes and a null engine."""
 
 import asyncio
 import json
@@ -33,7 +33,7 @@ _DEADLINE_SECONDS = 300.0
 
 @dataclass(frozen=True)
 class Load:
-    """So many jobs, submitted on so many connections at a time."""
+    """A number of jobs, submitted over a number of connections."""
 
     num_jobs: int
     num_connections: int
@@ -41,7 +41,7 @@ class Load:
 
 @dataclass(frozen=True, kw_only=True)
 class JobFigures:
-    """From the first submit to the last job succeeded, by the database's clock; CPU in milliseconds a job."""
+    """Throughput from the first submission to the last success, and CPU milliseconds per job by process."""
 
     database: str
     num_jobs: int
@@ -56,7 +56,7 @@ class JobFigures:
 
 @dataclass(frozen=True, kw_only=True)
 class PickUpFigures:
-    """From the first byte of a submit to the lease in the hands of an idle worker, over HTTP both ways."""
+    """Milliseconds from a submission's first byte to the lease at an idle worker, both over HTTP."""
 
     database: str
     num_jobs: int
@@ -65,7 +65,7 @@ class PickUpFigures:
 
 
 class ControlPlane:
-    """One server and its null agents as processes; `folder` has their logs."""
+    """A server and its agents with null engines, as processes; `folder` has their logs."""
 
     def __init__(self, database: Database, folder: Path, num_agents: int) -> None:
         self.port = free_port()
@@ -97,7 +97,7 @@ class ControlPlane:
             await asyncio.to_thread(program.stop)
 
     def cpu(self) -> dict[str, float]:
-        """Seconds so far, by part; the load generator is this process."""
+        """Return the CPU seconds so far by part; the load generator is this process."""
         engines = [child.pid for agent in self.agents for child in agent.children()]
         used = {
             "server": cpu_seconds(self.server.pid),
@@ -110,7 +110,7 @@ class ControlPlane:
         return used
 
     def check(self) -> None:
-        """Raises when a process that was started has ended."""
+        """Raise an error if a process has ended."""
         for program in (self.server, *self.agents):
             if program.was_started and not program.is_alive:
                 raise RuntimeError(f"{program.name} ended; see its log")
@@ -164,7 +164,7 @@ async def measure_jobs(database: Database, folder: Path, load: Load, num_agents:
 
 
 async def measure_pick_up(database: Database, folder: Path, num_jobs: int) -> PickUpFigures:
-    """This process is the worker as well: it waits in a long-poll, as an idle agent does."""
+    """Measure with this process as worker too, which waits in a long poll as an idle agent does."""
     milliseconds = []
     async with (
         ControlPlane(database, folder, num_agents=0) as plane,
@@ -200,7 +200,7 @@ def _bodies(count: int) -> list[bytes]:
 
 
 async def _until_all_done(engine: AsyncEngine, plane: ControlPlane) -> None:
-    """Looks at two small tables: what is neither queued nor running has ended."""
+    """Wait until the two small tables of queued and running jobs are empty."""
     queued = sa.exists(sa.select(schema.ready.c.job_id))
     running = sa.exists(sa.select(schema.leases.c.job_id))
     async with asyncio.timeout(_DEADLINE_SECONDS):
@@ -213,7 +213,7 @@ async def _until_all_done(engine: AsyncEngine, plane: ControlPlane) -> None:
 
 
 async def _times(engine: AsyncEngine, num_jobs: int) -> tuple[list[float], float]:
-    """Of the last `num_jobs`: seconds from submit to success of each, and of all together."""
+    """Return the seconds from submission to success, of each of the last `num_jobs` and of all together."""
     jobs = schema.jobs
     newest = sa.select(jobs.c.status, jobs.c.created_at, jobs.c.finished_at).order_by(
         jobs.c.created_at.desc()

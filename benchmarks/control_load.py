@@ -1,4 +1,4 @@
-"""A cheap load generator: HTTP/1.1 over kept connections, written by hand.
+"""A cheap load generator: a minimal HTTP/1.1 client over persistent connections.
 
 A full HTTP client costs about as much as the server under test, on the same two cores.
 """
@@ -25,7 +25,7 @@ class Answer:
 
 
 class Connection:
-    """One request at a time, the connection stays open. Only answers with a Content-Length are read."""
+    """A connection that sends a request at a time. Responses must have a Content-Length."""
 
     def __init__(self, port: int) -> None:
         self._port = port
@@ -67,7 +67,7 @@ def post_request(path: str, body: bytes, headers: Sequence[str] = ()) -> bytes:
 
 
 async def submit_jobs(port: int, bodies: Sequence[bytes], num_connections: int) -> None:
-    """Each body once to `POST /v1/jobs`, on so many connections at a time."""
+    """Send each body once to `POST /v1/jobs`, over `num_connections` connections."""
     requests = iter([post_request("/v1/jobs", body) for body in bodies])
 
     async def submit_rest(connection: Connection) -> None:

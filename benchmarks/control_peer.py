@@ -1,7 +1,7 @@
-"""procrastinate doing jobs that do nothing, on the same PostgreSQL: a queue without HTTP.
+"""No-op jobs of procrastinate on the same PostgreSQL: a queue without HTTP.
 
-Its jobs are deferred here, one by one as ours are submitted, and run by a worker in a process of its
-own (`python control_peer.py URL`).
+This process defers the jobs singly, as ours are submitted; a worker in another process
+(`python control_peer.py URL`) runs them.
 """
 
 import asyncio
@@ -26,7 +26,7 @@ Defer = Callable[[str], Awaitable[int]]
 
 @dataclass(frozen=True, kw_only=True)
 class PeerFigures:
-    """From the first defer to the last job done; CPU in milliseconds a job."""
+    """Throughput from the first deferred job to the last finished one, and CPU milliseconds per job."""
 
     num_jobs: int
     jobs_per_second: float
@@ -93,7 +93,7 @@ async def _defer_all(defer: Defer, count: int) -> None:
 
 
 async def _until_done(url: str, count: int) -> None:
-    """Looks ten times a second, at an index."""
+    """Poll ten times a second, by an index."""
     connection = await psycopg.AsyncConnection.connect(url, autocommit=True)
     async with connection, asyncio.timeout(_DEADLINE_SECONDS):
         while True:

@@ -17,7 +17,7 @@ _UNBOUNDED = {"max_running": 1_000_000, "max_queued": 10_000_000, "highest_band"
 
 
 class Program:
-    """A command that may be killed and started again; what it prints is kept in one log file."""
+    """A command that can be killed and restarted; its output goes to a single log file."""
 
     def __init__(self, name: str, command: Sequence[str], environment: Mapping[str, str], log: Path) -> None:
         self.name = name
@@ -46,13 +46,13 @@ class Program:
         return self._process is not None and self._process.poll() is None
 
     def kill(self) -> None:
-        """`kill -9`, and wait until it is gone."""
+        """Kill the process with SIGKILL, and wait for its end."""
         assert self._process is not None
         self._process.kill()
         self._process.wait()
 
     def freeze(self) -> None:
-        """Connections stay open, and nothing answers."""
+        """Suspend the process: connections stay open, without responses."""
         assert self._process is not None
         self._process.send_signal(signal.SIGSTOP)
 
@@ -61,7 +61,7 @@ class Program:
         self._process.send_signal(signal.SIGCONT)
 
     def stop(self) -> None:
-        """SIGTERM, and `kill -9` where that takes too long."""
+        """Stop the process with SIGTERM, then with SIGKILL if that takes too long."""
         if self._process is None or self._process.poll() is not None:
             return
         self.wake()
@@ -72,7 +72,7 @@ class Program:
             self.kill()
 
     def children(self) -> list[psutil.Process]:
-        """Live descendants."""
+        """Return the running descendants."""
         if not self.is_alive:
             return []
         try:
@@ -82,7 +82,7 @@ class Program:
 
 
 def serving_environment(lease_seconds: float = 30.0, heartbeat_seconds: float = 10.0) -> dict[str, str]:
-    """Settings of a control plane whose one tenant is never held back by a plan."""
+    """Return settings of a control plane whose tenant has no limits."""
     return {
         "DIFFUSERVE_LEASE_SECONDS": str(lease_seconds),
         "DIFFUSERVE_HEARTBEAT_SECONDS": str(heartbeat_seconds),
@@ -98,7 +98,7 @@ def api_command(port: int, data_dir: Path, database_url: str | None) -> list[str
 
 
 def null_agent_command(server: str, name: str, max_jobs: int, seconds: float, files: int) -> list[str]:
-    """An agent whose engine takes `seconds` for a job and draws nothing."""
+    """Return the command of an agent with a null engine that takes `seconds` for a job."""
     engine = f"{sys.executable} -m diffuserve.testing.null_engine --seconds {seconds} --files {files}"
     options = ["--model", "null", "--name", name, "--max-jobs", str(max_jobs)]
     return [*DIFFUSERVE, "worker", "--server", server, *options, "--engine-command", engine]
@@ -111,7 +111,7 @@ def free_port() -> int:
 
 
 def cpu_seconds(pid: int, *, with_children: bool = False) -> float:
-    """User and system time of a process; with its children, live and gone."""
+    """Return user and system seconds of a process and its children, ended ones included."""
     process = psutil.Process(pid)
     children = process.children() if with_children else []
     live = sum(_cpu_of_child(child.pid) for child in children)

@@ -1,6 +1,6 @@
-"""The default image filter alone, in a process of its own: prints its costs as JSON.
+"""Costs of the default image filter alone, measured in this process and printed as JSON.
 
-Started by `bench_image_filter.py`. Times in seconds, medians where something is done again and again.
+Started by `bench_image_filter.py`. Times are in seconds, and medians where a step is repeated.
 """
 
 import json

@@ -1,4 +1,4 @@
-"""What one rank measures of its group; torchrun starts it for `bench_lockstep.py`."""
+"""The measurements of a rank in its group; torchrun starts it for `bench_lockstep.py`."""
 
 import argparse
 import json
@@ -25,7 +25,7 @@ _BLOCK = 30
 
 @dataclass(frozen=True, kw_only=True)
 class Costs:
-    """Milliseconds. `step_ms` is one whole step of one request, collectives included."""
+    """Costs in milliseconds. `step_ms` is a whole step of a single request, collectives included."""
 
     ranks: int
     side: int
@@ -36,7 +36,7 @@ class Costs:
 
     @property
     def own_ms(self) -> float:
-        """Of lockstep itself, a step: one order, two agreements."""
+        """Cost of lockstep in a step: a command and two agreements."""
         return self.order_ms + 2 * self.agree_ms
 
 
@@ -65,7 +65,7 @@ def main() -> None:
 
 
 def _milliseconds(call: Callable[[], object]) -> float:
-    """Median of blocks, after one that warms up."""
+    """Return the median over blocks of calls, after a warm-up block."""
     times = []
     for _ in range(1 + _ROUNDS // _BLOCK):
         start = time.perf_counter()
@@ -76,7 +76,7 @@ def _milliseconds(call: Callable[[], object]) -> float:
 
 
 def _beat(ranks: Ranks) -> Callable[[], object]:
-    """One rank's beat, and a look at all of them; on a thread of its own in a worker."""
+    """Return a rank's heartbeat with a check of all ranks, which a worker does on its own thread."""
     store, _, _ = next(rendezvous("env://"))
 
     def beat() -> None:

@@ -1,6 +1,6 @@
-"""The two sides of a comparison, each in a process of its own that sleeps while the other runs.
+"""The two sides of a comparison, each in its own process, which sleeps while the other runs.
 
-Two processes, because two libraries' thread pools in one would slow each other down.
+In a single process the thread pools of two libraries would slow each other down.
 """
 
 import asyncio
@@ -28,14 +28,14 @@ class StockSide:
         self._pipeline.set_progress_bar_config(disable=True)
 
     def run_all(self, requests: Sequence[GenerationParams], batch_size: int = 1) -> float:
-        """Seconds for all requests, `batch_size` equal ones a call."""
+        """Return the seconds for all requests, in calls of `batch_size` equal ones."""
         start = time.perf_counter()
         for i in range(0, len(requests), batch_size):
             self._call(requests[i : i + batch_size])
         return time.perf_counter() - start
 
     def run_arrivals(self, arrivals: Arrivals) -> Latencies:
-        """First come, first served: seconds from arrival to image."""
+        """Serve requests in the order of their arrival; return the seconds from arrival to image."""
         start = time.perf_counter()
         latencies = []
         for request, arrival in zip(arrivals.requests, arrivals.seconds, strict=True):
@@ -46,9 +46,9 @@ class StockSide:
 
     def _call(self, requests: Sequence[GenerationParams]) -> None:
         first = requests[0]
-        seeds = [one.seed or 0 for one in requests]
+        seeds = [request.seed or 0 for request in requests]
         self._pipeline(
-            [one.prompt for one in requests],
+            [request.prompt for request in requests],
             width=first.width,
             height=first.height,
             num_inference_steps=first.num_inference_steps,
@@ -69,13 +69,13 @@ class OurSide:
         self._engine = Engine.load(str(CHECKPOINT), device="cpu", dtype="bfloat16", config=config)
 
     def run_all(self, requests: Sequence[GenerationParams], batch_size: int = 0) -> float:
-        """Seconds for all requests, submitted at once; the engine batches as it sees fit."""
+        """Submit all requests at once; return the seconds until all are finished."""
         start = time.perf_counter()
         self._engine.generate(requests)
         return time.perf_counter() - start
 
     def run_arrivals(self, arrivals: Arrivals) -> Latencies:
-        """Seconds from arrival to image, each request submitted when it arrives."""
+        """Submit each request when it arrives; return the seconds from arrival to image."""
         return asyncio.run(self._submit_all(arrivals))
 
     async def _submit_all(self, arrivals: Arrivals) -> Latencies:
@@ -103,7 +103,7 @@ class DeterministicSide(OurSide):
 
 
 class RemoteSide:
-    """A side in a child process; calls block until it answers."""
+    """A side in a child process; calls block until it responds."""
 
     def __init__(self, side: Callable[[], object]) -> None:
         context = multiprocessing.get_context("spawn")

@@ -1,4 +1,4 @@
-"""What the benchmarks play: frozen request lists and arrival times, drawn from a seed."""
+"""Workloads of the benchmarks: request lists and arrival times, generated from a seed."""
 
 import random
 from dataclasses import dataclass
@@ -29,14 +29,14 @@ _SIZES = ("small", "medium", "large")
 
 @dataclass(frozen=True)
 class Arrivals:
-    """Requests and the second at which each arrives."""
+    """Requests with the second at which each arrives."""
 
     requests: tuple[GenerationParams, ...]
     seconds: tuple[float, ...]
 
 
 def mixed(count: int, seed: int) -> list[GenerationParams]:
-    """Sizes 64-192 px, steps 2-8: the same shapes for every seed, other prompts and noise."""
+    """Return requests of 64-192 px and 2-8 steps; the seed changes prompts and noise, but no shapes."""
     shapes, words = random.Random("shapes"), random.Random(seed)
     return [
         GenerationParams(
@@ -52,7 +52,7 @@ def mixed(count: int, seed: int) -> list[GenerationParams]:
 
 
 def equal(count: int, seed: int, side: int) -> list[GenerationParams]:
-    """Square images of one size, 4 steps."""
+    """Return requests for square images of a single size, in 4 steps."""
     words = random.Random(seed)
     return [
         GenerationParams(
@@ -68,7 +68,7 @@ def equal(count: int, seed: int, side: int) -> list[GenerationParams]:
 
 
 def poisson(count: int, seed: int, rate: float) -> Arrivals:
-    """The mixed requests, arriving at `rate` a second without memory of one another."""
+    """Return the mixed requests as a Poisson process with `rate` arrivals per second."""
     clock, times = random.Random(f"clock {seed}"), []
     now = 0.0
     for _ in range(count):
@@ -78,7 +78,7 @@ def poisson(count: int, seed: int, rate: float) -> Arrivals:
 
 
 def check_checkpoint() -> None:
-    """The figures are those of one checkpoint; refuse to measure another under its name."""
+    """Raise an error if the model is not the checkpoint that the published figures are for."""
     digest = sha256()
     for path in sorted(CHECKPOINT.rglob("*.safetensors"), key=lambda p: p.relative_to(CHECKPOINT).as_posix()):
         digest.update(path.read_bytes())
@@ -90,7 +90,7 @@ def check_checkpoint() -> None:
 
 
 def _prompt(words: random.Random) -> str:
-    """One of about 10,000, so that no side profits from having seen it."""
+    """Return a random prompt out of about 10,000, so that neither side has it cached."""
     background = words.choice(_COLOURS)
-    colour = words.choice([one for one in _COLOURS if one != background])
+    colour = words.choice([colour for colour in _COLOURS if colour != background])
     return f"a {words.choice(_SIZES)} {colour} {words.choice(_SHAPES)} on a {background} background"

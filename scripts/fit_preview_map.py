@@ -2,9 +2,9 @@
 
     python scripts/fit_preview_map.py FOLDER
 
-Draws images with the model, and solves for the map that turns each latent cell into the mean
-colour of the pixels that the decoder makes of it, by least squares. Writes it to the folder's
-`diffuserve.json` and prints how well it does.
+Generates images with the model, and fits by least squares the map from a latent cell to the mean
+colour of the pixels that the decoder makes of it. Writes the map to the folder's `diffuserve.json`, and
+prints its error.
 """
 
 import argparse
@@ -54,7 +54,7 @@ def main() -> None:
 
 
 def sample(pipeline: Pipeline) -> tuple[np.ndarray, np.ndarray]:
-    """Latent cells (n, channels) and the mean colours in -1…1 (n, 3) that the decoder gives them."""
+    """Return latent cells (n, channels), and the mean colours (n, 3) in -1…1 that the decoder gives them."""
     assert isinstance(pipeline, FluxPipeline)
     requests = [
         pipeline.spec.resolve(

@@ -1,4 +1,4 @@
-"""Killing, freezing and restarting, at random but from a seed."""
+"""Random faults from a seed: processes are killed, suspended and restarted."""
 
 import asyncio
 import random
@@ -23,7 +23,7 @@ Special = Callable[[], Coroutine[Any, Any, None]]
 
 @dataclass(frozen=True, kw_only=True)
 class Plan:
-    """At least `num_kills`, over at least `seconds`; the other numbers lie evenly among them.
+    """The faults of a run: at least `num_kills` over at least `seconds`, the others evenly among them.
 
     A blackout kills all control planes at once; `num_freezes` are of workers.
     """
@@ -41,8 +41,8 @@ class Plan:
 
 
 @dataclass
-class Toll:
-    """What was done. `hurt` are the leases held by an agent or engine when it was killed or frozen."""
+class InjectedFaults:
+    """The injected faults. `hurt` are the leases of an agent or engine when it was killed or suspended."""
 
     kills: dict[str, int] = field(default_factory=dict)
     running_when_killed: int = 0
@@ -63,27 +63,27 @@ class Toll:
         return sum(self.kills.values())
 
 
-class Mischief:
-    """Owns the dice; the processes are the cluster's, and the database is `restart_database`'s."""
+class FaultInjector:
+    """Injects faults into the cluster's processes; `restart_database` restarts the database."""
 
     def __init__(
         self, cluster: Cluster, records: Records, plan: Plan, restart_database: Callable[[], None] | None
     ) -> None:
-        self.toll = Toll()
+        self.toll = InjectedFaults()
         self._cluster, self._records, self._plan = cluster, records, plan
         self._restart_database = restart_database
-        self._dice = random.Random(plan.seed)
-        self._busy: set[str] = set()  # frozen, or dead and not yet up again
+        self._random = random.Random(plan.seed)
+        self._busy: set[str] = set()  # suspended, or killed and not restarted yet
         self._under_way = asyncio.TaskGroup()
 
     async def run(self) -> None:
-        """Returns when all that was hurt is up again."""
+        """Inject all faults, and return once every process runs again."""
         started, specials = time.monotonic(), self._specials()
         async with self._under_way:
             while (
                 self.toll.num_kills < self._plan.num_kills or time.monotonic() - started < self._plan.seconds
             ):
-                await asyncio.sleep(self._dice.uniform(*_KILL_PAUSE))
+                await asyncio.sleep(self._random.uniform(*_KILL_PAUSE))
                 share = self._share_done(started)
                 while specials and specials[0][0] <= share:
                     self._under_way.create_task(specials.pop(0)[1]())
@@ -92,7 +92,7 @@ class Mischief:
                 self._under_way.create_task(special())
 
     def _specials(self) -> list[tuple[float, Special]]:
-        """Each at its share of the run."""
+        """Return the faults other than kills, each with the share of the run at which it is due."""
         plan = self._plan
         wanted: list[tuple[int, float, Special]] = [
             (plan.num_server_freezes, 0.1, self._freeze_server),
@@ -110,14 +110,14 @@ class Mischief:
         return min(by_kills, by_time)
 
     async def _kill_one(self) -> None:
-        target = self._dice.choice(_TARGETS)
+        target = self._random.choice(_TARGETS)
         if target == "server":
             await self._kill_one_server()
         elif (agent := self._any_agent()) is not None:
             await self._kill_worker(agent, target)
 
     async def _kill_worker(self, agent: Agent, target: str) -> None:
-        """The agent, or its engine alone."""
+        """Kill an agent, or its engine alone."""
         self._busy.add(agent.name)  # a frozen engine would outlive its agent
         held = await self._held_by(agent)
         if target == "agent":
@@ -133,13 +133,13 @@ class Mischief:
         self.toll.hurt += held
 
     async def _kill_one_server(self) -> None:
-        """Never the last: where there is another one, it goes on."""
+        """Kill a server, but never the last: another replica keeps serving."""
         servers = self._unhurt_servers()
         if len(servers) == len(self._cluster.servers):
-            await self._kill_servers([self._dice.choice(servers)])
+            await self._kill_servers([self._random.choice(servers)])
 
     async def _kill_all_servers(self) -> None:
-        """At once."""
+        """Kill all servers at once."""
         await self._kill_servers(await self._servers_to_hurt(len(self._cluster.servers)))
         self.toll.blackouts += 1
 
@@ -154,11 +154,11 @@ class Mischief:
             self._start_again(victim)
 
     async def _freeze_server(self) -> None:
-        """SIGSTOP, whatever it was doing, and SIGCONT about a lease's time later."""
+        """Suspend a process with SIGSTOP, and continue it about a lease's duration later."""
         (victim,) = await self._servers_to_hurt(1)
         self._busy.add(victim.name)
         victim.freeze()
-        await asyncio.sleep(self._plan.lease_seconds * self._dice.uniform(*_SERVER_FROZEN))
+        await asyncio.sleep(self._plan.lease_seconds * self._random.uniform(*_SERVER_FROZEN))
         victim.wake()
         self._busy.discard(victim.name)
         self.toll.server_freezes += 1
@@ -166,13 +166,13 @@ class Mischief:
     async def _servers_to_hurt(self, count: int) -> list[Server]:
         while len(servers := self._unhurt_servers()) < count:
             await asyncio.sleep(0.05)
-        return self._dice.sample(servers, count)
+        return self._random.sample(servers, count)
 
     def _unhurt_servers(self) -> list[Server]:
-        return [one for one in self._cluster.servers if one.name not in self._busy]
+        return [server for server in self._cluster.servers if server.name not in self._busy]
 
     async def _freeze_agent(self) -> None:
-        """SIGSTOP agent and engine until their leases are lost, then wake both."""
+        """Suspend agent and engine until their leases are lost, then continue both."""
         agent = self._any_agent()
         if agent is None:
             return
@@ -187,10 +187,10 @@ class Mischief:
         self.toll.hurt += held
 
     async def _kill_valkey(self) -> None:
-        """Started here and not in a thread, as it dies with the thread that has started it."""
+        """Kill Valkey and restart it, on this thread: a child ends with the thread that started it."""
         assert self._cluster.valkey is not None
         self._cluster.valkey.kill()
-        await asyncio.sleep(self._dice.uniform(*_VALKEY_AWAY))
+        await asyncio.sleep(self._random.uniform(*_VALKEY_AWAY))
         self._cluster.valkey.start()
         self.toll.valkey_kills += 1
 
@@ -206,7 +206,7 @@ class Mischief:
         return held
 
     async def _until_lost(self, held: list[Holding]) -> None:
-        """Past the lease, and until none of them is held under its old token (the reaper may be down)."""
+        """Wait until the leases have expired and none is valid under its token (the reaper may be down)."""
         await asyncio.sleep(self._plan.lease_seconds)
         deadline = time.monotonic() + 10 * self._plan.lease_seconds
         while time.monotonic() < deadline:
@@ -218,14 +218,14 @@ class Mischief:
             await asyncio.sleep(0.1)
 
     def _any_agent(self) -> Agent | None:
-        agents = [one for one in self._cluster.agents if one.name not in self._busy and one.is_alive]
-        return self._dice.choice(agents) if agents else None
+        agents = [agent for agent in self._cluster.agents if agent.name not in self._busy and agent.is_alive]
+        return self._random.choice(agents) if agents else None
 
     def _start_again(self, program: Agent | Server) -> None:
         self._busy.add(program.name)
 
         async def start() -> None:
-            await restart_later(program, self._dice)
+            await restart_later(program, self._random)
             if isinstance(program, Server):
                 await self._cluster.serving(program)
             self._busy.discard(program.name)
