@@ -68,21 +68,21 @@ def s3() -> Iterator[S3Server]:
 
 @pytest.fixture(scope="session")
 def valkey() -> Iterator[ValkeyServer]:
-    """A real server; a test that hurts it has one of its own."""
+    """A real server, shared by tests that leave it running."""
     with ValkeyServer() as server:
         yield server
 
 
 @pytest.fixture
 def own_valkey() -> Iterator[ValkeyServer]:
-    """For a test that hurts it."""
+    """A server of its own for a test that kills or restarts it."""
     with ValkeyServer() as server:
         yield server
 
 
 @pytest.fixture
 async def elsewhere() -> AsyncIterator[ScriptedServer]:
-    """Somebody else's server, which may do anything."""
+    """A scripted server of a third party, which may respond in any way."""
     async with scripted() as server:
         yield server
 
@@ -94,7 +94,7 @@ def bucket(s3: S3Server) -> str:
 
 @pytest.fixture
 def proxy(s3: S3Server) -> Iterator[FaultyProxy]:
-    """Between the bucket and whoever speaks to it."""
+    """A faulty proxy between the bucket and its clients."""
     with FaultyProxy(s3.url) as proxy:
         yield proxy
 

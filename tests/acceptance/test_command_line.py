@@ -58,12 +58,12 @@ def test_several_images_of_one_prompt_are_numbered(tmp_path: Path) -> None:
     assert done.returncode == 0, done.stderr
     assert sorted(done.stdout.split()) == ["ring-1.webp", "ring-2.webp", "ring-3.webp", "ring-4.webp"]
     embedded = [read_parameters(tmp_path / name) for name in done.stdout.split()]
-    assert [one["seed"] for one in embedded] == [1, 2, 3, 4]
-    assert [one["prompt"] for one in embedded] == ["a ring", "a ring", "[/b] star", "[/b] star"]
+    assert [parameters["seed"] for parameters in embedded] == [1, 2, 3, 4]
+    assert [parameters["prompt"] for parameters in embedded] == ["a ring", "a ring", "[/b] star", "[/b] star"]
 
 
 def test_interrupting_keeps_what_is_done(tmp_path: Path) -> None:
-    """More than one step can hold: Ctrl-C comes when the first are saved and others still wait."""
+    """Send Ctrl-C when the first images are saved and other requests still wait."""
     prompts = [f"star {number}" for number in range(24)]
     process = subprocess.Popen(
         [*DIFFUSERVE, "generate", *prompts, "--size", "512x512", "--steps", "2", "--seed", "1"],

@@ -103,7 +103,7 @@ def show(server: Server, job_id: str) -> dict[str, object]:
 
 
 def test_serve_draws_what_is_submitted() -> None:
-    """With the bundled model itself; the other tests need no image worth looking at."""
+    """Run the bundled model itself; the other tests use the null engine."""
     with started("serve", "--device", "cpu") as server:
         server.wait_until_ready()
         done = submit(server, "a red circle", "--size", "64x64", "--steps", "2", "-o", "circle.webp")
@@ -148,7 +148,7 @@ def test_a_worker_that_is_killed_is_started_again() -> None:
         server.wait_until_ready()
         agent = psutil.Process(server.process.pid).children()[0]
         agent.kill()
-        block_until(lambda: agent.pid not in [one.pid for one in server.family()])
+        block_until(lambda: agent.pid not in [process.pid for process in server.family()])
         assert submit(server, "a star", "--wait").returncode == 0
         assert "the worker ended" in server.log
 
@@ -248,12 +248,12 @@ def test_with_keys_everybody_shows_one_and_serves_own_worker_has_one() -> None:
         assert "DIFFUSERVE_API_KEY" in refused.stderr
         assert "Traceback" not in refused.stderr
         assert submit(server, "a star", "--wait", "--key", key).returncode == 0
-        words = [word for one in server.family() for word in one.cmdline()]
+        words = [word for process in server.family() for word in process.cmdline()]
         assert not [word for word in words if "dfs_" in word], "secrets are not for everyone's eyes"
         assert server.stop() == 0
     keys = json.loads(run("keys", "list", "--json").stdout)
-    assert [bool(one["revoked_at"]) for one in keys if one["role"] == "worker"] == [True]
-    assert [bool(one["revoked_at"]) for one in keys if one["role"] == "tenant"] == [False]
+    assert [bool(key["revoked_at"]) for key in keys if key["role"] == "worker"] == [True]
+    assert [bool(key["revoked_at"]) for key in keys if key["role"] == "tenant"] == [False]
 
 
 def test_workers_elsewhere_connect_with_a_key_of_their_own() -> None:

@@ -26,7 +26,7 @@ STAR = {"input": {"prompt": "a star"}, "num_previews": 1}
 
 
 class Replica:
-    """One control plane."""
+    """A control plane process."""
 
     def __init__(self, folder: Path, settings: dict[str, str]) -> None:
         with (folder / f"api-{next(_NUMBERS)}.log").open("w", encoding="utf-8") as log:

@@ -39,7 +39,7 @@ def name_of(path: Path) -> str:
 
 
 def prose(path: Path) -> str:
-    """Without the blocks of code."""
+    """Return a document's text without its code blocks."""
     return FENCE.sub("", path.read_text(encoding="utf-8"))
 
 
@@ -58,7 +58,7 @@ def python_source(path: Path) -> str:
 
 @pytest.fixture
 def one_thread() -> Iterator[None]:
-    """One core an engine: on a busy machine, threads that share small operations mostly wait."""
+    """Use one core per engine: on a busy machine, threads that share small operations mostly wait."""
     before = torch.get_num_threads()
     torch.set_num_threads(1)
     yield
@@ -207,7 +207,7 @@ def test_every_error_code_is_documented_beside_its_class() -> None:
 
 
 def all_errors() -> Iterator[type[DiffuserveError]]:
-    """Of every module, the ones outside `domain` included."""
+    """Yield the error classes of every module, including those outside `domain`."""
     for module in walk_packages(diffuserve.__path__, "diffuserve."):
         if not module.name.endswith("__main__") and ".migrations" not in module.name:
             import_module(module.name)
@@ -220,17 +220,19 @@ def all_errors() -> Iterator[type[DiffuserveError]]:
 
 @cache
 def commands() -> dict[str, Any]:
-    """By the words that start them; groups and what is in them."""
+    """Return the commands and groups by the words that start them."""
     group: Any = typer.main.get_command(app)
     found = {"": group}
     for name, command in group.commands.items():
         found[name] = command
-        found |= {f"{name} {inner}": one for inner, one in getattr(command, "commands", {}).items()}
+        found |= {
+            f"{name} {inner}": subcommand for inner, subcommand in getattr(command, "commands", {}).items()
+        }
     return found
 
 
 def options(command: Any) -> set[str]:
-    flags = {flag for one in command.params for flag in one.opts if flag.startswith("-")}
+    flags = {flag for parameter in command.params for flag in parameter.opts if flag.startswith("-")}
     return flags - {"--help"}
 
 
@@ -255,8 +257,10 @@ def test_every_metric_is_documented() -> None:
     from diffuserve.telemetry.metrics import ControlMetrics
     from diffuserve.worker.metrics import WorkerMetrics
 
-    families = [family for one in (ControlMetrics(), WorkerMetrics()) for family in one.registry.collect()]
-    names = {one.name + ("_total" if one.type == "counter" else "") for one in families}
+    families = [
+        family for metrics in (ControlMetrics(), WorkerMetrics()) for family in metrics.registry.collect()
+    ]
+    names = {family.name + ("_total" if family.type == "counter" else "") for family in families}
     page = (REFERENCE / "metrics.md").read_text(encoding="utf-8")
     assert set(re.findall(r"^\| `(diffusion_\w+)` \|", page, re.MULTILINE)) == names
 
@@ -268,7 +272,7 @@ def test_every_plan_is_documented() -> None:
 
 @pytest.mark.parametrize("name", sorted(commands()))
 def test_every_command_and_option_is_documented(name: str) -> None:
-    """In its own section and nowhere else; an option that is gone must go from the page too."""
+    """Compare each command's section with its options; a removed option must leave the page too."""
     page = section("cli.md", f"`diffuserve {name}" if name else "Command line")
     documented = re.findall(r"^\| ((?:`-[^|]+`(?:, )?)+) \|", page, re.MULTILINE)
     flags = {flag for cell in documented for flag in re.findall(r"`(-[\w-]+)`", cell)}
@@ -276,7 +280,7 @@ def test_every_command_and_option_is_documented(name: str) -> None:
 
 
 def section(page: str, heading: str) -> str:
-    """From a heading that begins so to the next one."""
+    """Return the text from the heading that begins with `heading` to the next heading."""
     parts = re.split(r"^#+ ", (REFERENCE / page).read_text(encoding="utf-8"), flags=re.MULTILINE)
     found = [part for part in parts if re.match(re.escape(heading) + r"(?!\w| [a-z])", part)]
     assert found, f"{page} has no section {heading!r}"

@@ -1,4 +1,4 @@
-"""How far two images are apart."""
+"""Distance between images."""
 
 import numpy as np
 from PIL import Image

@@ -1,4 +1,4 @@
-"""What every unit test runs under."""
+"""Conditions of every unit test."""
 
 from collections.abc import Iterator
 
@@ -12,7 +12,7 @@ settings.load_profile("unit")
 
 @pytest.fixture(autouse=True, scope="module")
 def one_thread() -> Iterator[None]:
-    """One thread an operation, as deterministic mode has it.
+    """Run each operation on one thread, as in deterministic mode.
 
     These tensors are small: on a busy machine two threads mostly wait for one another.
     """

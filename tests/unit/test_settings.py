@@ -1,4 +1,4 @@
-"""What the environment may say, and what is made of it."""
+"""Settings from environment variables."""
 
 import json
 from pathlib import Path

@@ -20,14 +20,14 @@ def image(scene: Scene, seed: int = 0, side: int = 128) -> Pixels:
 
 def test_true_drawings_are_right() -> None:
     verdicts = [judge(image(scene, seed), scene) for seed, scene in enumerate(held_out(80))]
-    assert sum(one.everything for one in verdicts) >= 78
+    assert sum(assessment.everything for assessment in verdicts) >= 78
 
 
 @pytest.mark.parametrize("shape", SHAPES)
 def test_every_shape_is_told_from_the_others_even_when_small(shape: str) -> None:
     scene = Scene((Thing(shape, "blue", "small", "center"),))
     verdicts = [judge(image(scene, seed), scene) for seed in range(10)]
-    assert all(one.shape for one in verdicts)
+    assert all(assessment.shape for assessment in verdicts)
 
 
 @pytest.mark.parametrize("colour", [colour for colour in COLOURS if colour != "gray"])

@@ -1,4 +1,4 @@
-"""What the seed settles."""
+"""Properties of an image that the seed determines."""
 
 import torch
 from torch.testing import assert_close
@@ -25,17 +25,17 @@ def test_traits_of_any_noise_are_standard_normal_at_any_size() -> None:
 
 def test_seeds_move_an_object_within_what_its_words_mean() -> None:
     places = [place(LEFT, torch.randn(NUM_TRAITS)).things[0] for _ in range(500)]
-    assert max(one.x for one in places) < 0.36
-    assert max(one.x for one in places) - min(one.x for one in places) > 0.08
-    assert all(one.x - one.radius > 0 for one in places)
-    assert all(0.1 < one.radius < 0.13 for one in places)
+    assert max(thing.x for thing in places) < 0.36
+    assert max(thing.x for thing in places) - min(thing.x for thing in places) > 0.08
+    assert all(thing.x - thing.radius > 0 for thing in places)
+    assert all(0.1 < thing.radius < 0.13 for thing in places)
 
 
 def test_an_object_without_a_place_may_be_anywhere() -> None:
     scene = Scene((Thing("star", "red", "small"),))
     places = [place(scene, torch.randn(NUM_TRAITS), width=2.0).things[0] for _ in range(500)]
-    assert min(one.x for one in places) < 0.3
-    assert max(one.x for one in places) > 1.7
+    assert min(thing.x for thing in places) < 0.3
+    assert max(thing.x for thing in places) > 1.7
 
 
 def test_objects_stand_as_their_relation_says_and_apart() -> None:

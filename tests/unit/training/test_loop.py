@@ -22,14 +22,14 @@ def course(folder: Path, num_steps: int = 12) -> tuple[Course, nn.Linear]:
     return Course("toy", {"layer": layer}, optimizers, num_steps, warm_then_cosine, folder), layer
 
 
-def train(one: Course, layer: nn.Linear, stop_at: int | None = None) -> None:
+def train(course: Course, layer: nn.Linear, stop_at: int | None = None) -> None:
     def loss(step: int, chance: random.Random) -> tuple[Tensor, dict[str, float]]:
         if step == stop_at:
             os.kill(os.getpid(), signal.SIGTERM)
         values = torch.randn(8, 4) * chance.uniform(0.5, 2)
         return (layer(values) - values.flip(1)).square().mean(), {}
 
-    one.run(loss)
+    course.run(loss)
 
 
 @pytest.fixture(autouse=True)

@@ -56,4 +56,4 @@ def test_other_words_are_used_too() -> None:
     chance = random.Random(4)
     said = {caption(scene, chance) for _ in range(300)}
     assert len(said) > 100
-    assert any("violet rhombus in the lower right corner" in one for one in said)
+    assert any("violet rhombus in the lower right corner" in caption for caption in said)

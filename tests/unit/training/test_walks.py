@@ -36,7 +36,7 @@ def test_who_follows_the_lesson_arrives_at_the_image(latents: Latents) -> None:
 
 
 def test_from_anywhere_the_lesson_leads_to_the_image(latents: Latents) -> None:
-    """Also from where a network that is always wrong has led."""
+    """The walk also leads back from states reached by a network that is always wrong."""
     walks = Walks(latents, COUNT)
     for _ in range(10):
         walks.advance(torch.randn_like(walks.noisy))
