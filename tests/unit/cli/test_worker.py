@@ -1,0 +1,152 @@
+"""`diffuserve worker`: what its options make of a worker's configuration."""
+
+import os
+from collections.abc import Sequence
+
+import pytest
+
+from diffuserve.cli.worker import labels_of, nodes_of, read_key
+from diffuserve.domain.errors import InvalidParams
+from diffuserve.worker.config import Nodes, WorkerConfig
+from support.command import Invoke
+
+Started = list[WorkerConfig]
+
+
+@pytest.fixture
+def started(monkeypatch: pytest.MonkeyPatch) -> Started:
+    """The workers that the command would run."""
+    configs: Started = []
+
+    def run(config: WorkerConfig) -> int:
+        configs.append(config)
+        return 7
+
+    def run_replicas(replicas: Sequence[WorkerConfig]) -> int:
+        configs.extend(replicas)
+        return 7
+
+    monkeypatch.setattr("diffuserve.cli.wiring.worker.run", run)
+    monkeypatch.setattr("diffuserve.cli.wiring.worker.run_replicas", run_replicas)
+    return configs
+
+
+def test_options_become_the_configuration_of_the_worker(invoke: Invoke, started: Started) -> None:
+    arguments = ["--server", "http://10.0.0.1:8000", "--model", "m", "--device", "cuda:1"]
+    arguments += ["--name", "ada", "--label", "zone=a", "--label", "gpu=h200", "--price", "2.5", "--spot"]
+    arguments += ["--metrics-port", "9100", "--heartbeat-seconds", "2", "--max-jobs", "3"]
+    assert invoke("worker", *arguments).code == 7, "the exit code is the worker's"
+    [config] = started
+    assert (config.server, config.name, config.max_jobs) == ("http://10.0.0.1:8000", "ada", 3)
+    assert config.labels == {"zone": "a", "gpu": "h200"}
+    assert (config.price_per_hour, config.is_spot) == (2.5, True)
+    assert (config.metrics_port, config.heartbeat_seconds) == (9100, 2.0)
+    assert (config.engine_process.model, config.engine_process.device) == ("m", "cuda:1")
+
+
+def test_engine_options_reach_the_engine_process(invoke: Invoke, started: Started) -> None:
+    invoke("worker", "--token-budget", "512", "--deterministic", "--no-metadata", "--memory-fraction", "0.5")
+    [config] = started
+    assert config.engine_process.engine.token_budget == 512
+    assert config.engine_process.engine.deterministic
+    assert not config.engine_process.images.file_metadata
+    assert config.memory_fraction == 0.5
+    assert config.engine_process.to_json() in config.command
+
+
+def test_a_command_in_place_of_the_engine_is_split_as_a_shell_does(invoke: Invoke, started: Started) -> None:
+    invoke("worker", "--engine-command", "python -c 'print(1)'")
+    assert started[0].command == ("python", "-c", "print(1)")
+
+
+def test_the_key_comes_from_the_settings_or_the_pipe(
+    invoke: Invoke, started: Started, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("DIFFUSERVE_API_KEY", "from-environment")
+    invoke("worker")
+    invoke("worker", "--key", "from-option")
+    reader, writer = os.pipe()
+    os.write(writer, b"from-pipe\n")
+    invoke("worker", "--parent-fd", str(reader))
+    assert [config.api_key for config in started] == ["from-environment", "from-option", "from-pipe"]
+    assert started[-1].parent_fd == reader
+    os.close(reader)
+    os.close(writer)
+
+
+def test_several_gpus_are_one_worker(invoke: Invoke, started: Started) -> None:
+    invoke("worker", "--gpus", "4", "--collective-seconds", "20")
+    [config] = started
+    assert (config.gpus, config.has_ranks) == (4, True)
+    assert config.engine_process.collective_seconds == 20.0
+
+
+def test_replicas_have_a_device_a_name_and_a_port_each(invoke: Invoke, started: Started) -> None:
+    invoke("worker", "--replicas", "2", "--name", "pair", "--metrics-port", "9100", "--device", "cuda")
+    assert [config.engine_process.device for config in started] == ["cuda:0", "cuda:1"]
+    assert [config.name for config in started] == ["pair-0", "pair-1"]
+    assert [config.metrics_port for config in started] == [9100, 9101]
+    paths = {config.engine_process.engine.cost_fit_path for config in started}
+    assert len(paths) == 2, "each device has its own cost fit"
+
+
+def test_replicas_on_a_cpu_share_it(invoke: Invoke, started: Started) -> None:
+    invoke("worker", "--replicas", "2", "--device", "cpu")
+    assert [config.engine_process.device for config in started] == ["cpu", "cpu"]
+    assert [config.metrics_port for config in started] == [None, None]
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["--replicas", "2", "--gpus", "2"], "leave out --gpus and --nnodes"),
+        (["--gpus", "0"], "gpus=0"),
+        (["--image-filter", "nix"], "image_filter='nix'"),
+        (["--label", "zone"], "KEY=VALUE"),
+        (["--nnodes", "2", "--node-rank", "2"], "numbered 0 to 1"),
+        (["--nnodes", "2"], "--node-endpoint HOST:PORT"),
+        (["--memory-fraction", "0"], "memory_fraction=0"),
+        (["--price", "-1"], "--price"),
+        (["--server", "10.0.0.1"], "server='10.0.0.1'"),
+    ],
+)
+def test_bad_options_are_refused_before_anything_is_started(
+    arguments: list[str], message: str, invoke: Invoke, started: Started
+) -> None:
+    refused = invoke("worker", *arguments)
+    assert refused.code == 2
+    assert message in " ".join(refused.err.split())
+    assert started == []
+
+
+def test_several_machines_meet_at_the_first() -> None:
+    assert nodes_of(1, 0, None) is None
+    assert nodes_of(2, 1, "10.0.0.7:29500") == Nodes(2, 1, "10.0.0.7", 29_500)
+    assert nodes_of(2, 0, "[::1]:29500") == Nodes(2, 0, "[::1]", 29_500)
+
+
+@pytest.mark.parametrize(
+    "endpoint", [None, "", "host", "host:", ":29500", "host:port", "host:0", "host:65536"]
+)
+def test_an_endpoint_without_host_or_port_is_refused(endpoint: str | None) -> None:
+    with pytest.raises(InvalidParams, match="node_endpoint"):
+        nodes_of(2, 0, endpoint)
+
+
+@pytest.mark.parametrize(("written", "key"), [(b"s3cret\n", "s3cret"), (b"\n", None), (b"", None)])
+def test_the_key_is_the_first_line_of_the_pipe(written: bytes, key: str | None) -> None:
+    reader, writer = os.pipe()
+    os.write(writer, written)
+    if not written:
+        os.close(writer)
+    assert read_key(reader) == key
+
+
+def test_labels_are_parsed() -> None:
+    assert labels_of(["zone=a", "note=x=y", "empty="]) == {"zone": "a", "note": "x=y", "empty": ""}
+
+
+@pytest.mark.parametrize("word", ["zone", "=a", ""])
+def test_labels_without_key_or_value_are_refused(word: str) -> None:
+    with pytest.raises(InvalidParams, match="KEY=VALUE"):
+        labels_of([word])
