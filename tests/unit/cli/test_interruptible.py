@@ -1,4 +1,4 @@
-"""Open requests end with a proper answer when a server stops."""
+"""Open requests end with a complete response when a server stops."""
 
 import asyncio
 from typing import Any
@@ -20,10 +20,10 @@ async def stream(scope: Message, receive: Receive, send: Send) -> None:
     await asyncio.Event().wait()
 
 
-async def answer(scope: Message, receive: Receive, send: Send) -> None:
+async def respond(scope: Message, receive: Receive, send: Send) -> None:
     await send(START)
     await send({"type": "http.response.body", "body": b"all"})
-    await asyncio.Event().wait()  # work that goes on once the answer is out
+    await asyncio.Event().wait()  # work that continues after the response
 
 
 async def sent_when_cut(app: App) -> list[Message]:
@@ -47,7 +47,7 @@ async def _run(call: Any) -> None:
     await call
 
 
-async def test_a_wait_is_told_to_ask_again() -> None:
+async def test_a_long_poll_gets_503_and_retry_after() -> None:
     first, last = await sent_when_cut(hang)
     assert first["status"] == 503
     assert (b"retry-after", b"1") in first["headers"]
@@ -60,11 +60,11 @@ async def test_a_stream_ends_where_it_is() -> None:
     assert not sent[-1]["more_body"]
 
 
-async def test_an_answer_that_is_out_stays_as_it_is() -> None:
-    assert len(await sent_when_cut(answer)) == 2
+async def test_a_complete_response_is_left_alone() -> None:
+    assert len(await sent_when_cut(respond)) == 2
 
 
-async def test_a_request_that_is_canceled_otherwise_is_no_business_of_ours() -> None:
+async def test_a_request_canceled_by_its_client_gets_no_response() -> None:
     async def receive() -> Message:
         return {}
 

@@ -1,4 +1,4 @@
-"""The command line without a model: what it refuses and what it says."""
+"""The command line without a model: bad input, help and versions."""
 
 import subprocess
 import sys
@@ -6,10 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from diffuserve.cli.calibrate import sweep
-from diffuserve.cli.generate import parse_size
-from diffuserve.domain.model_spec import ModelSpec
-from diffuserve.settings import Settings, cost_fit_path
+from diffuserve.settings import Settings
 from support.command import run
 
 
@@ -100,7 +97,7 @@ def modules_of(*arguments: str) -> set[str]:
 @pytest.mark.parametrize(
     "command", [["submit", "a star"], ["jobs", "list"], ["jobs", "show", "x"], ["jobs", "cancel", "x"]]
 )
-def test_a_server_that_is_away_is_one_clear_line(
+def test_an_unavailable_server_is_one_clear_line(
     command: list[str], monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.setattr("diffuserve.cli.connect.PATIENCE_SECONDS", 0.1)
@@ -120,37 +117,8 @@ def test_a_server_that_is_away_is_one_clear_line(
         (["a star", "-o", "star.bmp"], "'.bmp'"),
     ],
 )
-def test_a_submission_that_cannot_be_is_refused_before_a_server_is_asked(
+def test_an_invalid_submission_is_refused_without_a_server(
     arguments: list[str], message: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert run(monkeypatch, "submit", *arguments, "--server", "http://127.0.0.1:1") == 2
     assert message in capsys.readouterr().err
-
-
-@pytest.mark.parametrize(
-    ("text", "size"), [("128x96", (128, 96)), (" 64 X 32 ", (64, 32)), (None, (None, None))]
-)
-def test_sizes_are_read(text: str | None, size: tuple[int | None, int | None]) -> None:
-    assert parse_size(text) == size
-
-
-def test_each_choice_of_model_and_dtype_has_a_cost_fit_of_its_own(tmp_path: Path) -> None:
-    choices = [("a/b", None, None), ("a/b", "cpu", None), ("a/b", None, "float32"), ("a", None, None)]
-    assert len({cost_fit_path(tmp_path, *choice) for choice in choices}) == len(choices)
-
-
-def test_calibration_stays_within_the_limits_of_the_model() -> None:
-    spec = ModelSpec(
-        name="m",
-        family="f",
-        width=128,
-        height=96,
-        num_inference_steps=4,
-        max_sequence_length=32,
-        longest_sequence_length=32,
-        max_size=160,
-    )
-    requests = sweep(spec)
-    assert requests
-    for request in requests:
-        spec.resolve(request, seed=0)

@@ -95,7 +95,7 @@ def defaults(tree: ast.Module) -> Iterator[tuple[str, Any]]:
 
 
 def test_command_line_arguments_carry_every_setting(monkeypatch: pytest.MonkeyPatch) -> None:
-    """What `serve` was given reaches its worker, whatever the environment of both says."""
+    """Options of `serve` reach its worker, even if the environment of both differs."""
     chosen = Settings.with_options(**CHOSEN)
     monkeypatch.setenv("DIFFUSERVE_MAX_JOBS", "99")
     received = parsed(arguments_for(chosen, *WORKER_OPTIONS), WORKER_OPTIONS)

@@ -1,4 +1,4 @@
-"""`diffuserve safety`, and what the other commands make of a verdict."""
+"""`diffuserve safety`, and the filters of `diffuserve generate`."""
 
 import asyncio
 import json
@@ -46,7 +46,7 @@ def image(tmp_path: Path) -> Path:
     return path
 
 
-def test_a_prompts_verdict_is_explained(
+def test_the_verdict_on_a_prompt_is_explained(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert run(monkeypatch, "safety", "check", "a bottle of 4cmec0la") == 1
@@ -58,7 +58,7 @@ def test_a_prompts_verdict_is_explained(
     assert capsys.readouterr().out.startswith("allow")
 
 
-def test_a_tenants_own_rules_are_asked_for_by_name(
+def test_the_rules_of_a_tenant_apply_to_it(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert run(monkeypatch, "safety", "check", "acmecola", "--tenant", "newsroom", "--json") == 0
@@ -67,7 +67,7 @@ def test_a_tenants_own_rules_are_asked_for_by_name(
     assert "house 7" in explained["filter"]["version"]
 
 
-def test_an_images_verdict_is_explained(
+def test_the_verdict_on_an_image_is_explained(
     image: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert run(monkeypatch, "safety", "check", str(image)) == 0
@@ -89,7 +89,7 @@ def test_an_images_verdict_is_explained(
         (["POLICY"], "is not an image"),
     ],
 )
-def test_what_cannot_be_asked_is_refused(
+def test_missing_filters_and_files_are_refused(
     arguments: list[str],
     message: str,
     image: Path,
@@ -98,11 +98,13 @@ def test_what_cannot_be_asked_is_refused(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
     named = {"IMAGE": str(image), "POLICY": str(policy)}
-    assert run(monkeypatch, "safety", "check", *(named.get(one, one) for one in arguments)) == 2
+    assert (
+        run(monkeypatch, "safety", "check", *(named.get(argument, argument) for argument in arguments)) == 2
+    )
     assert message in capsys.readouterr().err
 
 
-def test_a_policy_that_is_wrong_is_refused_with_its_place(
+def test_a_wrong_policy_is_refused_with_the_place_of_its_error(
     policy: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     policy.write_text(POLICY.replace("action: block", "action: forbid"), encoding="utf-8")
@@ -110,7 +112,7 @@ def test_a_policy_that_is_wrong_is_refused_with_its_place(
     assert "categories.brands.action='forbid'" in capsys.readouterr().err
 
 
-def test_generate_refuses_a_blocked_prompt_before_it_loads_anything(
+def test_generate_refuses_a_blocked_prompt_before_it_loads_a_model(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     words = ["a cat", "acmecola", "-o", str(tmp_path / "out"), "--model", "/nowhere"]
@@ -120,7 +122,7 @@ def test_generate_refuses_a_blocked_prompt_before_it_loads_anything(
     assert "nowhere" not in errors
 
 
-def test_generate_keeps_a_blocked_image_in(
+def test_generate_writes_no_blocked_image(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     folder = tmp_path / "out"
@@ -142,7 +144,7 @@ def test_the_audit_is_listed(
         filter="f 1",
         job_id="job_1",
     )
-    asyncio.run(_note(Settings(data_dir=tmp_path), entry))
+    asyncio.run(_record(Settings(data_dir=tmp_path), entry))
     assert run(monkeypatch, "safety", "audit", "--data-dir", str(tmp_path), "--json") == 0
     [listed] = json.loads(capsys.readouterr().out)
     assert (listed["tenant_id"], listed["stage"], listed["job_id"]) == ("studio", "image", "job_1")
@@ -150,14 +152,12 @@ def test_the_audit_is_listed(
     assert "studio" not in capsys.readouterr().out
 
 
-async def _note(settings: Settings, entry: AuditEntry) -> None:
+async def _record(settings: Settings, entry: AuditEntry) -> None:
     async with open_store(settings) as store:
         await store.audit.note(entry)
 
 
-async def test_a_server_says_what_judges_its_prompts(
-    tmp_path: Path, caplog: pytest.LogCaptureFixture
-) -> None:
+async def test_a_server_logs_its_prompt_filter(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     caplog.set_level(logging.INFO)
     async with open_prompts(Settings(prompt_filter="none")) as prompts:
         assert prompts.filter_info is None
@@ -170,7 +170,7 @@ async def test_a_server_says_what_judges_its_prompts(
         assert (await prompts.moderate("a cat")).action is not None
 
 
-def test_an_expander_that_cannot_be_asked_is_refused() -> None:
+def test_an_expander_with_a_malformed_key_is_refused() -> None:
     assert open_expander(Settings()) is None
     with pytest.raises(InvalidParams, match="expander_key"):
         open_expander(Settings(expander_url="http://127.0.0.1:1", expander_key="naïve"))

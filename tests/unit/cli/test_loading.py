@@ -1,0 +1,43 @@
+"""Loading an engine, the list of bundled models, and logging."""
+
+import io
+import logging
+
+import pytest
+from rich.console import Console
+
+from diffuserve.cli.loading import load_engine
+from diffuserve.cli.logs import quiet_libraries
+from diffuserve.domain.errors import ModelNotFound
+from diffuserve.engine.config import EngineConfig
+from diffuserve.worker.config import EngineProcessConfig
+from support.command import Invoke
+
+
+def test_the_engine_is_described_once_it_is_loaded() -> None:
+    screen = io.StringIO()
+    config = EngineProcessConfig(
+        device="cpu", dtype="float32", engine=EngineConfig(token_budget=512, deterministic=True)
+    )
+    with load_engine(config, Console(file=screen, width=200)) as engine:
+        assert engine.token_budget == 512
+        assert engine.config is config.engine
+    assert "model tiny-flux · device cpu · dtype float32" in screen.getvalue()
+    assert "deterministic true" in screen.getvalue()
+
+
+def test_an_unknown_model_is_refused() -> None:
+    with pytest.raises(ModelNotFound, match="no-such-model"):
+        load_engine(EngineProcessConfig(model="no-such-model"), Console(file=io.StringIO()))
+
+
+def test_models_lists_the_bundled_ones_and_shows_how_to_use_others(invoke: Invoke) -> None:
+    listed = invoke("models").out
+    assert "tiny-flux" in listed
+    assert "--model /models/FLUX.1-schnell" in " ".join(listed.split())
+
+
+def test_libraries_log_warnings_only() -> None:
+    quiet_libraries()
+    assert logging.getLogger("httpx").getEffectiveLevel() == logging.WARNING
+    assert logging.getLogger("uvicorn.error").getEffectiveLevel() == logging.WARNING
