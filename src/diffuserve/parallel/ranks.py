@@ -40,7 +40,7 @@ class GroupBroken(BaseException):
     """
 
 
-def join_ranks(plan: ParallelPlan | None, device: torch.device, collective_seconds: float = 120.0) -> "Ranks":
+def join_ranks(plan: ParallelPlan | None, device: torch.device, collective_seconds: float) -> "Ranks":
     """Join the group of the processes that torchrun has started.
 
     Without a plan all ranks share every sequence. A collective of the device's group that takes longer

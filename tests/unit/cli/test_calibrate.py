@@ -42,8 +42,9 @@ def test_calibration_measures_several_sizes_and_steps() -> None:
 
 def test_sizes_above_the_models_pixels_are_left_out() -> None:
     limited = replace(SPEC, max_pixels=128 * 96)
-    assert {request.width * request.height <= 128 * 96 for request in sweep(limited)} == {True}
     assert len(sweep(limited)) < len(sweep(SPEC))
+    for request in sweep(limited):
+        limited.resolve(request, seed=0)
 
 
 @pytest.fixture
