@@ -1,6 +1,7 @@
 """Path parameters. A malformed id cannot exist, so it is a 404 without a read of the database."""
 
 import re
+from collections.abc import Callable
 from typing import Annotated
 
 from fastapi import Path
@@ -13,6 +14,7 @@ from diffuserve.domain.errors import (
     EndpointNotFound,
     JobNotFound,
     LeaseLost,
+    NotFound,
     WorkerNotFound,
 )
 
@@ -22,39 +24,22 @@ _MAX_TOKEN = 2**31 - 1
 MAX_SEQ = 2**31 - 1
 
 
-def checked_job_id(value: str) -> str:
-    """Return the id. Raise `JobNotFound` if it is malformed."""
-    if not _ID.fullmatch(value):
-        raise JobNotFound(f"no job {value!r}")
-    return value
+def _id_check(error: type[NotFound], kind: str) -> Callable[[str], str]:
+    """Build a function that returns a well-formed id and raises `error` for a malformed one."""
+
+    def checked_id(value: str) -> str:
+        if not _ID.fullmatch(value):
+            raise error(f"no {kind} {value!r}")
+        return value
+
+    return checked_id
 
 
-def checked_worker_id(value: str) -> str:
-    """Return the id. Raise `WorkerNotFound` if it is malformed."""
-    if not _ID.fullmatch(value):
-        raise WorkerNotFound(f"no worker {value!r}")
-    return value
-
-
-def checked_batch_id(value: str) -> str:
-    """Return the id. Raise `BatchNotFound` if it is malformed."""
-    if not _ID.fullmatch(value):
-        raise BatchNotFound(f"no batch {value!r}")
-    return value
-
-
-def checked_endpoint_id(value: str) -> str:
-    """Return the id. Raise `EndpointNotFound` if it is malformed."""
-    if not _ID.fullmatch(value):
-        raise EndpointNotFound(f"no webhook {value!r}")
-    return value
-
-
-def checked_delivery_id(value: str) -> str:
-    """Return the id. Raise `DeliveryNotFound` if it is malformed."""
-    if not _ID.fullmatch(value):
-        raise DeliveryNotFound(f"no delivery {value!r}")
-    return value
+checked_job_id = _id_check(JobNotFound, "job")
+checked_worker_id = _id_check(WorkerNotFound, "worker")
+checked_batch_id = _id_check(BatchNotFound, "batch")
+checked_endpoint_id = _id_check(EndpointNotFound, "webhook")
+checked_delivery_id = _id_check(DeliveryNotFound, "delivery")
 
 
 def checked_file_name(value: str) -> str:

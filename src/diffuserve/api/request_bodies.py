@@ -12,6 +12,8 @@ from diffuserve.domain.params import (
     MAX_PROMPT_CHARACTERS,
     MAX_SEED,
     MAX_STEPS,
+    SIZE_MULTIPLE,
+    GenerationParams,
 )
 
 MAX_METADATA_BYTES = 16_384
@@ -31,8 +33,9 @@ def _check_metadata(metadata: dict[str, Any]) -> dict[str, Any]:
 
 Metadata = Annotated[dict[str, Any], AfterValidator(_check_metadata)]
 Prompt = Annotated[str, Field(min_length=1, max_length=MAX_PROMPT_CHARACTERS)]
+NegativePrompt = Annotated[str, Field(max_length=MAX_PROMPT_CHARACTERS)]
 Steps = Annotated[int, Field(ge=1, le=MAX_STEPS)]
-Pixels = Annotated[int, Field(ge=1, le=65_536, multiple_of=16)]
+Pixels = Annotated[int, Field(ge=1, le=65_536, multiple_of=SIZE_MULTIPLE)]
 Guidance = Annotated[float, Field(ge=0, le=MAX_GUIDANCE_SCALE, allow_inf_nan=False)]
 Seed = Annotated[int, Field(ge=0, le=MAX_SEED)]
 ModelName = Annotated[str, Field(min_length=1, max_length=200)]
@@ -51,14 +54,14 @@ class GenerationInput(RequestBody):
     """Parameters of the images. A field that is null or left out takes the model's default."""
 
     prompt: Prompt
-    negative_prompt: Annotated[str, Field(max_length=MAX_PROMPT_CHARACTERS)] = ""
+    negative_prompt: NegativePrompt = GenerationParams.negative_prompt
     width: Pixels | None = None
     height: Pixels | None = None
     num_inference_steps: Steps | None = None
     guidance_scale: Guidance | None = None
     seed: Seed | None = Field(default=None, description="Chosen at random if left out; retries keep it.")
-    num_images: Annotated[int, Field(ge=1, le=MAX_IMAGES)] = 1
-    num_frames: Annotated[int, Field(ge=1)] = 1
+    num_images: Annotated[int, Field(ge=1, le=MAX_IMAGES)] = GenerationParams.num_images
+    num_frames: Annotated[int, Field(ge=1)] = GenerationParams.num_frames
     max_sequence_length: Annotated[int, Field(ge=1, le=65_536)] | None = None
 
 

@@ -3,10 +3,9 @@
 from collections.abc import AsyncGenerator
 from contextlib import aclosing
 from dataclasses import dataclass, field
-from typing import Annotated, Literal
+from typing import Literal
 
 from fastapi import APIRouter, Response, WebSocket
-from pydantic import Field
 
 from diffuserve.api.auth.dependencies import BaseUrl, ClientCaller, base_url_of, websocket_caller
 from diffuserve.api.auth.quota import SubmittingCaller
@@ -15,6 +14,7 @@ from diffuserve.api.request_bodies import (
     GenerationInput,
     Guidance,
     ModelName,
+    NegativePrompt,
     NewJobBody,
     Pixels,
     Prompt,
@@ -27,7 +27,7 @@ from diffuserve.api.routes.events import send_all
 from diffuserve.api.services import Services, ServicesDep
 from diffuserve.api.submission import renamed_fields, submit
 from diffuserve.domain.job import Job, JobStatus
-from diffuserve.domain.params import MAX_PROMPT_CHARACTERS
+from diffuserve.domain.params import GenerationParams
 from diffuserve.domain.resources.base import Resource
 
 router = APIRouter(tags=["simple"])
@@ -49,7 +49,7 @@ class GenerateBody(RequestBody):
     """Parameters of an image. A field that is left out takes the model's default."""
 
     prompt: Prompt
-    negative_prompt: Annotated[str, Field(max_length=MAX_PROMPT_CHARACTERS)] = ""
+    negative_prompt: NegativePrompt = GenerationParams.negative_prompt
     width: Pixels | None = None
     height: Pixels | None = None
     steps: Steps | None = None
