@@ -1,4 +1,4 @@
-"""Both sides of an agent in one process: a control plane and engine processes that a test controls."""
+"""Fakes of both sides of an agent: a control plane and engine processes that a test controls."""
 
 import asyncio
 import hashlib

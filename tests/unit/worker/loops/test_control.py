@@ -48,7 +48,7 @@ async def test_a_cancel_of_a_job_that_is_not_held_is_polled_with_a_pause(tmp_pat
 
 @in_virtual_time
 async def test_a_lost_lease_brings_the_next_heartbeat_forward(tmp_path: Path) -> None:
-    """Only the response to a heartbeat drops leases, by the tokens that the heartbeat named."""
+    """The response to a heartbeat drops leases, by the tokens that the heartbeat named."""
     async with running_agent(tmp_path) as worker:
         await worker.take(make_lease())
         await eventually(lambda: len(worker.plane.heartbeats) > 0)

@@ -1,0 +1,70 @@
+"""Messages between agent and engine, as lines of JSON."""
+
+from typing import Any, get_args
+
+import orjson
+import pytest
+
+from diffuserve.worker import messages
+from diffuserve.worker.messages import (
+    AbortJob,
+    AddJob,
+    EngineHeartbeat,
+    EngineReady,
+    FilterVerdict,
+    FinishedFile,
+    FromEngine,
+    JobFailed,
+    JobFinished,
+    Message,
+    ModelAnnounced,
+    PreviewReady,
+    StepProgress,
+    StopEngine,
+    ToEngine,
+    decode,
+    encode,
+)
+
+EXAMPLES: dict[str, Message] = {
+    "hello": ModelAnnounced(spec={"name": "x"}, fit={"step": [1.0]}, num_gpus=2),
+    "ready": EngineReady(token_budget=1, image_filter={"name": "opennsfw", "thresholds": {"nsfw": 0.8}}),
+    "beat": EngineHeartbeat(num_moves=1, num_unfinished=2, last_step_seconds=0.5),
+    "moved": StepProgress(attempt="j", phase="denoise", step=1, total=4),
+    "previewed": PreviewReady(attempt="j", index=0, step=2, total=4, png="iVBO"),
+    "judged": FilterVerdict(attempt="j", stage="preview", action="allow", category="", seconds=0.01),
+    "done": JobFinished(
+        attempt="j",
+        files=(FinishedFile(path="/p", name="0.png", content_type="image/png", width=1, height=2),),
+        warnings=("w",),
+        safety={"image": {"filter": {"name": "opennsfw"}, "verdicts": []}},
+    ),
+    "failed": JobFailed(attempt="j", code="aborted", message="line\nbreak", retryable=True),
+    "add": AddJob(attempt="j", input={"prompt": "ü"}, folder="/f", is_alone=True),
+    "abort": AbortJob(attempt="j"),
+    "stop": StopEngine(),
+}
+
+
+@pytest.mark.parametrize("message", EXAMPLES.values(), ids=EXAMPLES.keys())
+def test_a_message_is_one_line_and_decodes_to_itself(message: Message) -> None:
+    line = encode(message)
+    assert line.endswith(b"\n")
+    assert line.count(b"\n") == 1
+    assert decode(line) == message
+
+
+@pytest.mark.parametrize(("kind", "message"), EXAMPLES.items())
+def test_a_message_keeps_its_name_on_the_wire(kind: str, message: Message) -> None:
+    assert orjson.loads(encode(message))["kind"] == kind
+
+
+def test_every_message_has_a_name_on_the_wire() -> None:
+    assert set(messages._KINDS.values()) == set(get_args(FromEngine)) | set(get_args(ToEngine))
+    assert set(EXAMPLES) == set(messages._KINDS)
+
+
+@pytest.mark.parametrize("values", [{"kind": "gossip"}, {}, {"kind": None}])
+def test_a_line_of_no_known_kind_is_refused(values: dict[str, Any]) -> None:
+    with pytest.raises(ValueError, match="not a message"):
+        decode(orjson.dumps(values))
