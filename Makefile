@@ -25,8 +25,8 @@ serve: $(READY) ## serve the bundled model on this machine
 	$(BIN)/diffuserve serve
 
 test: $(READY) ## run the tests, but the slow ones
-	$(BIN)/pytest -m "not slow and not alone" --numprocesses 2 --dist loadfile
-	$(BIN)/pytest -m "alone and not slow"
+	$(BIN)/pytest -m "not slow and not alone" --numprocesses 2 --dist worksteal
+	$(BIN)/pytest -m "alone and not slow" tests/acceptance tests/integration
 
 test-all: $(READY) ## run all tests
 	$(BIN)/pytest

@@ -33,7 +33,7 @@ from support.valkey import ValkeyServer
 from support.webhook_receiver import receiving
 
 _NUM_AGENTS = 3
-_DRAIN_SECONDS = 120.0
+_DRAIN_SECONDS = 300.0
 
 
 def main() -> None:

@@ -13,8 +13,8 @@ from diffuserve.domain.resources.job import JobResource
 
 _OUTSTANDING = 22  # jobs that waiting clients have under way at a time
 _NUM_FOLLOWERS = 2
-_LONGEST_SECONDS = 120.0  # from submit to the end of a job
-_PATIENCE_SECONDS = 120.0
+_LONGEST_SECONDS = 300.0  # from submit to the end of a job
+_PATIENCE_SECONDS = 300.0
 
 
 @dataclass

@@ -19,7 +19,7 @@ JOB_SECONDS = (0.3, 0.6, 1.0)
 MAX_JOBS = 3
 _FENCED = "diffusion_fenced_writes_total "
 _READ_EVERY = 0.3
-_SERVING_SECONDS = 60.0
+_SERVING_SECONDS = 180.0
 
 
 @dataclass

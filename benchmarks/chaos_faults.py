@@ -14,7 +14,7 @@ from chaos_cluster import Agent, Cluster, Server, kill_engine, restart_later
 
 _TARGETS = ("agent", "agent", "engine", "engine", "server")
 _KILL_PAUSE = (1.0, 3.0)
-_HOLDS_SOMETHING_SECONDS = 10.0
+_HOLDS_SOMETHING_SECONDS = 60.0
 _VALKEY_AWAY = (1.0, 5.0)
 _SERVER_FROZEN = (0.5, 1.5)  # in lease times
 
@@ -208,7 +208,7 @@ class FaultInjector:
     async def _until_lost(self, held: list[Holding]) -> None:
         """Wait until the leases have expired and none is valid under its token (the reaper may be down)."""
         await asyncio.sleep(self._plan.lease_seconds)
-        deadline = time.monotonic() + 10 * self._plan.lease_seconds
+        deadline = time.monotonic() + 60 * self._plan.lease_seconds
         while time.monotonic() < deadline:
             try:
                 if not await self._records.live(held):
