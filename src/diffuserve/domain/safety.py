@@ -7,7 +7,7 @@ from typing import Any
 
 
 class Action(StrEnum):
-    """The consequence of a finding, in order of severity. What is flagged passes, and its record says so."""
+    """The consequence of a finding, in order of severity. `FLAG` only records the finding."""
 
     ALLOW = "allow"
     FLAG = "flag"

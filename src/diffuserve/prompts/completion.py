@@ -46,10 +46,10 @@ def parse_completion(prompt: str, content: bytes) -> Expansion:
 
 
 def _parse_text(prompt: str, text: str, is_truncated: bool) -> Expansion:
-    answer = _strip_thoughts(text)
-    if answer is None:
+    final_text = _strip_thoughts(text)
+    if final_text is None:
         return _failed(prompt, "the response ended within the model's reasoning; allow more tokens")
-    expanded = clean(unwrap(answer[:_MAX_CONTENT_CHARACTERS]))
+    expanded = clean(unwrap(final_text[:_MAX_CONTENT_CHARACTERS]))
     if not expanded:
         return _failed(prompt, "the response is empty")
     if is_refusal(expanded):

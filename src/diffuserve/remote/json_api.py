@@ -89,7 +89,7 @@ class JsonApi:
             async with asyncio.timeout(self._config.timeout_seconds):
                 return await self._post_with_retry(content)
         except TimeoutError as error:
-            raise RequestTimedOut(f"did not answer within {self._config.timeout_seconds:g} s") from error
+            raise RequestTimedOut(f"did not respond within {self._config.timeout_seconds:g} s") from error
         except (httpx.HTTPError, httpx.StreamError, OSError) as error:
             raise RequestFailed(f"cannot be reached ({type(error).__name__})") from error
 
@@ -125,9 +125,9 @@ def _is_base_url(url: str) -> bool:
 
 def _check_head(response: httpx.Response) -> None:
     if response.is_redirect:
-        raise RequestFailed(f"answered {response.status_code}; redirects are not followed")
+        raise RequestFailed(f"responded with {response.status_code}; redirects are not followed")
     if not response.is_success:
-        raise RequestFailed(f"answered {response.status_code}")
+        raise RequestFailed(f"responded with {response.status_code}")
     encoding = response.headers.get("content-encoding", "identity")
     if encoding != "identity":
         raise RequestFailed("sent a compressed response, which was not accepted")

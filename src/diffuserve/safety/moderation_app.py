@@ -65,7 +65,7 @@ def create_moderation_app(
 
 
 class _RequestError(Exception):
-    """A request that is answered with an error `status`."""
+    """A request that gets an error response with `status`."""
 
     def __init__(self, status: int, message: str) -> None:
         super().__init__(message)

@@ -57,7 +57,7 @@ async def test_without_a_key_no_authorization_is_sent() -> None:
 @pytest.mark.parametrize(
     ("handler", "message"),
     [
-        (respond(b"secret", 500), "^answered 500$"),
+        (respond(b"secret", 500), "^responded with 500$"),
         (respond(b"", 307, {"location": "http://elsewhere"}), "redirects are not followed"),
         (respond(b"", headers={"content-encoding": "gzip"}), "compressed"),
         (respond(b"x" * 300_000), "more than 262,144 bytes"),
@@ -98,7 +98,7 @@ async def test_a_call_without_a_response_times_out() -> None:
             raise AssertionError("unreachable")
 
     api = JsonApi(replace(CONFIG, timeout_seconds=0.01), Silent())
-    with pytest.raises(RequestTimedOut, match=r"did not answer within 0\.01 s"):
+    with pytest.raises(RequestTimedOut, match=r"did not respond within 0\.01 s"):
         await api.post({})
     await api.close()
 
