@@ -11,7 +11,7 @@ from typing import Any, Literal, TypeVar
 from urllib.parse import urlsplit
 
 from platformdirs import user_cache_path
-from pydantic import Field, create_model, field_validator
+from pydantic import Field, ValidationError, create_model, field_validator
 from pydantic_settings import BaseSettings, SettingsConfigDict
 
 from diffuserve.api.config import ApiConfig
@@ -30,7 +30,7 @@ _BUSES = {"valkey": "redis", "valkeys": "rediss", "redis": "redis", "rediss": "r
 _BUS_URL = re.compile(
     r"(?P<scheme>\w+)://(?P<rest>([^@/]*@)?(\[[0-9a-fA-F:.]+\]|[^@/:?#]+)(:(?P<port>\d+))?(/\d*)?)"
 )
-_LAST_PORT = 65_535
+LAST_PORT = 65_535
 
 
 SettingsType = TypeVar("SettingsType", bound=BaseSettings)
@@ -86,7 +86,7 @@ class Settings(BaseSettings):
     )
 
     host: str = Field(default=LOOPBACK, description="Address to listen on.")
-    port: int = Field(default=8000, ge=0, le=_LAST_PORT, description="Port to listen on; 0 takes a free one.")
+    port: int = Field(default=8000, ge=0, le=LAST_PORT, description="Port to listen on; 0 takes a free one.")
     data_dir: Path = Field(
         default=Path("diffuserve-data"), description="Folder of the database and the files."
     )
@@ -189,9 +189,15 @@ class Settings(BaseSettings):
 
     @classmethod
     def with_options(cls, **options: object) -> "Settings":
-        """Return the options given on the command line; those that are `None` come from the environment."""
+        """Return the options given on the command line; those that are `None` come from the environment.
+
+        Raise `InvalidParams` for the first option or variable with a bad value.
+        """
         given: dict[str, Any] = {name: value for name, value in options.items() if value is not None}
-        return cls(**given)
+        try:
+            return cls(**given)
+        except ValidationError as error:
+            raise _invalid_setting(error) from error
 
     @field_validator("server", "public_api_url", "public_base_url", "expander_url")
     @classmethod
@@ -306,7 +312,7 @@ class Settings(BaseSettings):
         if self.valkey_url is None:
             return None
         match = _BUS_URL.fullmatch(self.valkey_url)
-        if match is None or match["scheme"] not in _BUSES or int(match["port"] or 0) > _LAST_PORT:
+        if match is None or match["scheme"] not in _BUSES or int(match["port"] or 0) > LAST_PORT:
             remedy = "must be valkey://HOST:PORT/NUMBER, or begin with valkeys, redis or rediss"
             raise InvalidParams("valkey_url", "…", remedy)  # it may hold a password
         return f"{_BUSES[match['scheme']]}://{match['rest']}"
@@ -316,3 +322,9 @@ def cost_fit_path(cache_dir: Path, model: str, device: str | None, dtype: str | 
     """Return the file of the cost model that was fitted for this model, device and dtype."""
     name = "-".join([model, device or "default", dtype or "default"])
     return cache_dir / "cost_fit" / f"{slug(name, limit=120)}.json"
+
+
+def _invalid_setting(error: ValidationError) -> InvalidParams:
+    first = error.errors()[0]
+    name, message = ".".join(map(str, first["loc"])), first["msg"]
+    return InvalidParams(name, first["input"], f"{message[:1].lower()}{message[1:]}")

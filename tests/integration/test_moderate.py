@@ -20,7 +20,8 @@ from diffuserve.cli import main as cli
 from diffuserve.cli.http_server import address_of, listen, serving
 from diffuserve.domain.errors import InvalidModel
 from diffuserve.safety.moderation import ModerationClassifier
-from diffuserve.safety.moderation_app import ModerationLimits, create_moderation_app
+from diffuserve.safety.moderation_app import create_moderation_app
+from diffuserve.safety.moderation_limits import ModerationLimits
 from diffuserve.safety.text_checkpoint import TextCheckpoint
 from support.text_classifiers import write_text_checkpoint
 from support.waiting import HANG_SECONDS, eventually

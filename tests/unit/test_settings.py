@@ -1,6 +1,8 @@
 """Settings from environment variables."""
 
 import json
+import pickle
+import re
 from pathlib import Path
 
 import pytest
@@ -12,7 +14,7 @@ from diffuserve.jobs.config import DEFAULT_RETENTION
 from diffuserve.settings import Settings
 
 
-def test_options_come_before_the_environment(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_options_override_the_environment(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("DIFFUSERVE_PORT", "9000")
     monkeypatch.setenv("DIFFUSERVE_HOST", "::1")
     settings = Settings.with_options(port=9001, host=None)
@@ -27,7 +29,7 @@ def test_options_come_before_the_environment(monkeypatch: pytest.MonkeyPatch) ->
         ("sqlite:////tmp/jobs.db", "sqlite:////tmp/jobs.db"),
     ],
 )
-def test_a_database_is_known_by_its_scheme(url: str, expected: str) -> None:
+def test_the_scheme_of_a_url_chooses_the_database(url: str, expected: str) -> None:
     assert Settings(database_url=url).store_url == expected
 
 
@@ -52,7 +54,7 @@ def test_another_database_is_refused_without_showing_its_password(url: str) -> N
         ("rediss://cache/0", "rediss://cache/0"),
     ],
 )
-def test_valkey_is_named_as_its_client_does(url: str | None, expected: str | None) -> None:
+def test_valkey_urls_are_translated_for_the_client_library(url: str | None, expected: str | None) -> None:
     assert Settings(valkey_url=url).bus_url == expected
 
 
@@ -87,14 +89,14 @@ def test_lease_and_heartbeat_are_checked_against_each_other(monkeypatch: pytest.
     assert Settings(heartbeat_seconds=5).store_config.lease_seconds == 20
 
 
-def test_a_plan_of_ones_own_stands_beside_those_that_ship(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_own_plans_are_added_to_the_bundled_ones(monkeypatch: pytest.MonkeyPatch) -> None:
     gold = {"weight": 32, "max_running": 128, "default_band": "standard", "highest_band": "interactive"}
     monkeypatch.setenv("DIFFUSERVE_PLANS", json.dumps({"gold": gold, "free": {"max_running": 1}}))
     plans = Settings().store_config.plans
     assert set(plans) == {"free", "standard", "pro", "gold"}
     assert (plans["gold"].name, plans["gold"].weight) == ("gold", 32)
     assert plans["gold"].allows(Band.INTERACTIVE)
-    assert plans["free"].max_running == 1, "one of the same name takes the place of ours"
+    assert plans["free"].max_running == 1, "a plan of the same name replaces the bundled one"
 
 
 @pytest.mark.parametrize(
@@ -112,18 +114,18 @@ def test_a_plan_of_ones_own_stands_beside_those_that_ship(monkeypatch: pytest.Mo
         "gold",
     ],
 )
-def test_a_plan_that_cannot_be_is_refused(plan: object) -> None:
+def test_an_invalid_plan_is_refused(plan: object) -> None:
     with pytest.raises(ValidationError, match="plan"):
         Settings(plans={"gold": plan})  # type: ignore[dict-item]
 
 
-def test_the_default_plan_must_be_one() -> None:
+def test_the_default_plan_must_exist() -> None:
     with pytest.raises(InvalidParams, match="known plans: free, standard, pro"):
         _ = Settings(default_plan="nix").store_config
 
 
 @pytest.mark.parametrize("url", ["localhost:8000", "ftp://host", "http://", "http://[::1", ""])
-def test_an_address_that_is_none_is_refused(url: str) -> None:
+def test_an_invalid_url_is_refused(url: str) -> None:
     with pytest.raises(ValidationError, match="server"):
         Settings(server=url)
 
@@ -139,10 +141,73 @@ def test_retention_is_for_final_statuses_and_positive(seconds: dict[str, float])
         Settings(retention_seconds=seconds)  # type: ignore[arg-type]
 
 
-def test_the_api_learns_what_concerns_it() -> None:
+def test_the_configuration_of_the_api_follows_from_settings() -> None:
     urls = {"public_api_url": "https://api.example.com", "public_base_url": "https://images.example.com"}
     config = Settings(**urls, default_model="m").api_config(auth=True)  # type: ignore[arg-type]
     assert config.auth
     assert config.public_api_url == "https://api.example.com"
     assert config.public_base_url == "https://images.example.com"
     assert config.default_model == "m"
+
+
+def test_the_worker_takes_its_server_and_key_from_the_settings() -> None:
+    settings = Settings.with_options(server="https://server", api_key="s3cret", drain_seconds=5)
+    worker = settings.worker
+    assert (worker.server, worker.api_key, worker.drain_seconds) == ("https://server", "s3cret", 5.0)
+    assert "s3cret" not in repr(worker)
+    assert worker.engine_process == settings.engine_process
+
+
+def test_the_fitted_cost_model_is_kept_for_each_device(tmp_path: Path) -> None:
+    paths = {
+        Settings.with_options(cache_dir=tmp_path, device=device).engine_process.engine.cost_fit_path
+        for device in (None, "cpu", "cuda:1")
+    }
+    assert len(paths) == 3
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"port": 65_536}, "port=65536: input should be less than or equal to 65535"),
+        ({"server": "nowhere"}, "server='nowhere': .*is not a URL"),
+        ({"max_jobs": 0, "gpus": 0}, "max_jobs=0|gpus=0"),
+        ({"plans": {"gold": {"weight": 0}}}, "plan"),
+    ],
+)
+def test_a_bad_value_is_one_line_that_names_the_setting(options: dict[str, object], message: str) -> None:
+    with pytest.raises(InvalidParams, match=message) as refused:
+        Settings.with_options(**options)
+    assert len(str(refused.value).splitlines()) == 1
+
+
+def test_a_bad_variable_is_one_line_that_names_the_setting(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("DIFFUSERVE_PORT", "many")
+    with pytest.raises(InvalidParams, match="port='many': input should be a valid integer"):
+        Settings.with_options()
+
+
+def test_settings_survive_pickling() -> None:
+    """Replicas of a worker are started by processes that receive their configuration pickled."""
+    settings = Settings.with_options(token_budget=512, image_rules={"nsfw": {"threshold": 0.5}})
+    assert pickle.loads(pickle.dumps(settings)) == settings
+    assert pickle.loads(pickle.dumps(settings.worker)) == settings.worker
+
+
+@pytest.mark.parametrize("name", sorted(Settings.model_fields))
+def test_documented_defaults_are_the_real_ones(name: str) -> None:
+    """A default in backquotes is literal; any other text describes what happens without the setting."""
+    page = (Path(__file__).parents[2] / "docs" / "reference" / "settings.md").read_text(encoding="utf-8")
+    row = re.search(rf"^\| `DIFFUSERVE_{name.upper()}` \| `{name}` \|([^|]*)\|", page, re.MULTILINE)
+    assert row is not None
+    default = Settings.model_fields[name].get_default(call_default_factory=True)
+    if literal := re.fullmatch(r" `(.*)` ", row[1]):
+        assert literal[1] == shown(default)
+    else:
+        assert default is None or not isinstance(default, bool | int | float | str), f"document {default!r}"
+
+
+def shown(default: object) -> str:
+    if isinstance(default, bool):
+        return str(default).lower()
+    return f"{default:.10g}" if isinstance(default, float) else str(default)

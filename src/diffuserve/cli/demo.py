@@ -93,7 +93,7 @@ def _settings(folder: Path) -> Settings:
     """Return settings of the demo's own server, which the environment does not change."""
     own = {"model": "tiny-flux", "host": LOOPBACK, "port": 0, "data_dir": folder, "drain_seconds": 1.0}
     unset = ("database_url", "artifacts_url", "public_api_url", "public_base_url", "default_model")
-    return Settings().model_copy(update={**own, **dict.fromkeys(unset)})
+    return Settings.with_options().model_copy(update={**own, **dict.fromkeys(unset)})
 
 
 async def _demo(settings: Settings, output: Path, console: Console, launch: "Launch") -> list[FinishedJob]:

@@ -1,11 +1,9 @@
 """The command line."""
 
 import sys
-from collections.abc import Mapping
-from typing import Annotated, Any
+from typing import Annotated
 
 import typer
-from pydantic import ValidationError
 
 from diffuserve.cli.exit_codes import BAD_INPUT, FAILED, INTERRUPTED
 from diffuserve.cli.lazy import MARKUP, LazyCommand, lazy_group
@@ -89,20 +87,12 @@ def main() -> None:
         app()
     except Unauthorized as error:
         _complain(f"{error} (with --key, or DIFFUSERVE_API_KEY)", BAD_INPUT)
-    except ValidationError as error:
-        _complain("; ".join(map(_setting_error, error.errors())), BAD_INPUT)
     except _REFUSALS as error:
         _complain(error, BAD_INPUT)
     except DiffuserveError as error:
         _complain(error, FAILED)
     except KeyboardInterrupt:
         sys.exit(INTERRUPTED)
-
-
-def _setting_error(error: Mapping[str, Any]) -> str:
-    """Name the setting, its value and the remedy, in the form of `InvalidParams`."""
-    setting, message = ".".join(map(str, error["loc"])), str(error["msg"])
-    return f"{setting}={error['input']!r}: {message[:1].lower()}{message[1:]}"
 
 
 def _complain(error: Exception | str, code: int) -> None:

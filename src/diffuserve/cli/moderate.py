@@ -7,16 +7,15 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from diffuserve.domain.errors import InvalidParams
+from diffuserve.safety.moderation_limits import ModerationLimits
+from diffuserve.settings import LAST_PORT, LOOPBACK
 
 if TYPE_CHECKING:
     from fastapi import FastAPI
 
     from diffuserve.safety.text_checkpoint import TextCheckpoint
 
-_HOST, _PORT = "127.0.0.1", 8_001
-_LAST_PORT = 65_535
-# As in `ModerationLimits`, which this file does not load before it is needed.
-_MAX_INPUTS, _MAX_CHARACTERS, _MAX_WAITING = 32, 16_000, 64
+_PORT = 8_001
 
 EXAMPLES = """
 Examples:
@@ -35,17 +34,23 @@ def moderate(  # noqa: PLR0913 (a command has as many arguments as options)
     folder: Annotated[
         Path, typer.Argument(metavar="FOLDER", help="A sequence classifier in transformers' format.")
     ],
-    host: Annotated[str, typer.Option(help="Address to listen on.")] = _HOST,
+    host: Annotated[str, typer.Option(help="Address to listen on.")] = LOOPBACK,
     port: Annotated[
-        int, typer.Option(min=0, max=_LAST_PORT, help="Port to listen on; 0 takes a free one.")
+        int, typer.Option(min=0, max=LAST_PORT, help="Port to listen on; 0 takes a free one.")
     ] = _PORT,
     harmless: Annotated[
         list[str] | None,
         typer.Option(metavar="LABEL", help="Label of harmless texts, which flags nothing; may be repeated."),
     ] = None,
-    max_inputs: Annotated[int, typer.Option(min=1, help="Texts in one request.")] = _MAX_INPUTS,
-    max_characters: Annotated[int, typer.Option(min=1, help="Characters in one request.")] = _MAX_CHARACTERS,
-    max_waiting: Annotated[int, typer.Option(min=1, help="Open requests at a time.")] = _MAX_WAITING,
+    max_inputs: Annotated[
+        int, typer.Option(min=1, help="Texts in one request.")
+    ] = ModerationLimits.max_inputs,
+    max_characters: Annotated[
+        int, typer.Option(min=1, help="Characters in one request.")
+    ] = ModerationLimits.max_characters,
+    max_waiting: Annotated[
+        int, typer.Option(min=1, help="Open requests at a time.")
+    ] = ModerationLimits.max_waiting,
 ) -> None:
     """Serve a text classifier from a folder, compatible with OpenAI's moderation API.
 
@@ -54,7 +59,7 @@ def moderate(  # noqa: PLR0913 (a command has as many arguments as options)
     """
     from diffuserve.cli.http_server import run
     from diffuserve.cli.logs import log_to_stderr
-    from diffuserve.safety.moderation_app import ModerationLimits, create_moderation_app
+    from diffuserve.safety.moderation_app import create_moderation_app
 
     log_to_stderr()
     scorer = _load(folder, harmless or [])

@@ -10,7 +10,7 @@ import typer
 
 from diffuserve.cli import options
 from diffuserve.domain.errors import InvalidParams
-from diffuserve.settings import Settings
+from diffuserve.settings import LAST_PORT, Settings
 from diffuserve.worker.config import Nodes
 
 EXAMPLES = """
@@ -94,7 +94,7 @@ def nodes_of(count: int, rank: int, endpoint: str | None) -> Nodes | None:
     if rank >= count:
         raise InvalidParams("node_rank", rank, f"{count} nodes are numbered 0 to {count - 1}")
     host, _, port = (endpoint or "").rpartition(":")
-    if not host or not port.isdecimal() or not 0 < int(port) < 65_536:
+    if not host or not port.isdecimal() or not 0 < int(port) <= LAST_PORT:
         raise InvalidParams("node_endpoint", endpoint, "several nodes meet at --node-endpoint HOST:PORT")
     return Nodes(count, rank, host, int(port))
 

@@ -162,7 +162,8 @@ class Client:
             async with self._http.stream(f"/v1/jobs/{job_id}/events", headers) as response:
                 await _raise_for_status(response)
                 async for message in EventSource(response).aiter_sse():
-                    yield decode(EventResource, message.data)
+                    if message.data:  # a ping of the server is an event without data
+                        yield decode(EventResource, message.data)
         except (httpx.TransportError, SSEError) as error:
             raise ServerUnavailable(f"{self.server} does not respond ({error!r})") from error
         raise ServerUnavailable(f"{self.server} closed the stream of events")

@@ -5,17 +5,16 @@ import logging
 import uuid
 from collections.abc import Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
 from typing import Any, Protocol
 
 import orjson
 from fastapi import FastAPI, Request, Response
 
+from diffuserve.safety.moderation_limits import ModerationLimits
+
 log = logging.getLogger(__name__)
 
 _FLAG_THRESHOLD = 0.5
-_BYTES_PER_CHARACTER = 12  # at most, in JSON: a surrogate pair as two escapes of six bytes
-_OVERHEAD_BYTES = 4_096
 
 
 class TextScorer(Protocol):
@@ -26,20 +25,6 @@ class TextScorer(Protocol):
     def scores(self, text: str) -> Mapping[str, float]:
         """Return a score in 0…1 for each label. Raise `ValueError` if the model gives none."""
         ...
-
-
-@dataclass(frozen=True)
-class ModerationLimits:
-    """Limits of a request's texts and characters, and of the number of concurrent requests."""
-
-    max_inputs: int = 32
-    max_characters: int = 16_000
-    max_waiting: int = 64
-
-    @property
-    def max_body_bytes(self) -> int:
-        """Largest request body, in bytes."""
-        return self.max_characters * _BYTES_PER_CHARACTER + _OVERHEAD_BYTES
 
 
 def create_moderation_app(

@@ -149,6 +149,16 @@ async def test_events_end_with_the_final_one() -> None:
         assert await collect(http.events("j1")) == ["queued", "running", "progress", "succeeded"]
 
 
+async def test_pings_between_events_are_skipped() -> None:
+    content = b": ping\r\n\r\n".join(server_sent(event) for event in (QUEUED, RUNNING, SUCCEEDED))
+
+    def handler(request: httpx.Request) -> httpx.Response:
+        return httpx.Response(200, content=content, headers={"content-type": "text/event-stream"})
+
+    async with client(handler) as http:
+        assert await collect(http.events("j1")) == ["queued", "running", "succeeded"]
+
+
 async def test_a_broken_stream_of_events_resumes_where_it_ended() -> None:
     last_event_ids: list[str] = []
 
