@@ -76,7 +76,7 @@ def parse_arguments() -> argparse.Namespace:
         "--write-checkpoint", type=Path, help="write the weights so far to this folder, and end"
     )
     parser.add_argument("--evaluate", type=int, metavar="SCENES", help="measure what there is, and end")
-    parser.add_argument("--vae-steps", type=int, default=8_000)
+    parser.add_argument("--vae-steps", type=int, default=6_000)
     parser.add_argument("--text-steps", type=int, default=1_200)
     parser.add_argument("--clips", type=int, default=12_000, help="that the denoiser learns from")
     parser.add_argument("--steps", type=int, default=10_000, help="of the denoiser")
