@@ -11,8 +11,10 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any
 
+from support.waiting import HANG_SECONDS
+
 _SETTINGS = {"shared_buffers": "'64MB'", "max_connections": "200", "log_min_messages": "fatal"}
-_STOP_SECONDS = 10.0
+_STOP_SECONDS = HANG_SECONDS
 
 
 class PostgresServer:

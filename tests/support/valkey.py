@@ -9,8 +9,9 @@ from pathlib import Path
 from types import TracebackType
 
 from diffuserve.worker.agent_link import die_with_parent
+from support.waiting import HANG_SECONDS
 
-_START_SECONDS = 10.0
+_START_SECONDS = HANG_SECONDS
 
 
 class ValkeyServer:

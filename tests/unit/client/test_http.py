@@ -1,7 +1,6 @@
 """Retries of requests, and errors that responses become."""
 
 import asyncio
-import time
 from collections.abc import Callable
 
 import httpx
@@ -9,6 +8,7 @@ import pytest
 
 from diffuserve.client.http import HttpTransport, RequestOptions
 from diffuserve.domain.errors import DiffuserveError, Forbidden, LeaseLost, ServerRefused, ServerUnavailable
+from support.virtual_time import in_virtual_time, now
 from support.waiting import HANG_SECONDS
 
 Handler = Callable[[httpx.Request], httpx.Response]
@@ -51,11 +51,11 @@ async def test_a_request_is_retried_while_the_server_is_unavailable(
     await http.close()
 
 
+@in_virtual_time
 async def test_a_retry_waits_as_long_as_the_server_asks() -> None:
     http = transport(responses(httpx.Response(503, headers={"retry-after": "0.4"}), httpx.Response(200)))
-    start = time.monotonic()
     await http.request("GET", "/v1/jobs")
-    assert time.monotonic() - start >= 0.2
+    assert 0.2 <= now() <= 0.4
     await http.close()
 
 

@@ -1,11 +1,10 @@
 """Patterns are what RE2 takes: no search is slower than linear in the text."""
 
-import time
-
 import pytest
 
 from diffuserve.safety.patterns import MAX_INSTRUCTIONS, PatternList, compile_pattern
 from diffuserve.safety.policy_file import load_policy
+from support.durations import MOST_GROWTH, growth
 
 
 @pytest.mark.parametrize(
@@ -51,11 +50,10 @@ def test_patterns_too_large_to_be_searched_as_one_are_searched_each() -> None:
     assert [match.pattern for match in PatternList(large).find_all("漢 59 cats")] == [large[59]]
 
 
-def test_patterns_that_take_re_exponential_time_take_little_here() -> None:
+def test_patterns_that_take_re_exponential_time_take_linear_time_here() -> None:
     pattern = compile_pattern("(?:a|aa)+b|(?:a*)*c")
-    before = time.process_time()
     assert pattern.search("a" * 100_000) is None
-    assert time.process_time() - before < 1.0
+    assert growth(pattern.search, "a" * 20_000) < MOST_GROWTH
 
 
 def test_the_shipped_patterns_are_far_from_the_limit() -> None:

@@ -309,7 +309,7 @@ def test_an_error_in_the_background_is_raised_where_the_result_is_asked_for() ->
         raise OSError("gone")
 
     with pytest.raises(OSError, match="gone"):
-        in_background(fail).result(5.0)
+        in_background(fail).result(HANG_SECONDS)
 
 
 def test_a_result_outside_a_job_passes_the_same_filter() -> None:
