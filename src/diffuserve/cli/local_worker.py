@@ -11,7 +11,6 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from diffuserve.backoff import Backoff, RestartPolicy, supervise
-from diffuserve.cli.exit_codes import BAD_INPUT
 from diffuserve.cli.options import WORKER_OPTIONS, arguments_for
 from diffuserve.cli.server import RunningServer
 from diffuserve.domain.errors import KeyNotFound, LeaseLost, ServerUnavailable
@@ -20,6 +19,7 @@ from diffuserve.domain.tenant import Role
 from diffuserve.domain.worker import Release, ReleaseCause, WorkerState
 from diffuserve.jobs.store import JobStore
 from diffuserve.settings import Settings
+from diffuserve.worker.exit_codes import CANNOT_START
 
 logger = logging.getLogger(__name__)
 
@@ -58,7 +58,7 @@ class LocalWorker:
         code = await supervise(
             self._run_once,
             _RESTARTS,
-            is_final=lambda code: code == BAD_INPUT,
+            is_final=lambda code: code == CANNOT_START,
             on_restart=_log_restart,
             stop=self._stopping,
         )

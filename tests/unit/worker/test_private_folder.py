@@ -1,4 +1,4 @@
-"""Folders of engines: gone with their owner, however it went."""
+"""An engine's folder is deleted with its owner, even if that was killed."""
 
 import os
 import tempfile
@@ -21,7 +21,7 @@ def grow_old(folder: Path) -> None:
     os.utime(folder, (then, then))
 
 
-def test_it_is_deleted_with_its_files() -> None:
+def test_a_folder_is_deleted_with_its_files() -> None:
     folder = PrivateFolder()
     (folder.path / "attempt").mkdir()
     (folder.path / "attempt" / "0.png").write_bytes(b"...")
@@ -30,7 +30,7 @@ def test_it_is_deleted_with_its_files() -> None:
     folder.delete()
 
 
-def test_what_a_killed_owner_left_is_swept_by_the_next(root: Path) -> None:
+def test_the_folder_of_a_killed_owner_is_deleted_by_the_next_owner(root: Path) -> None:
     left = root / "diffuserve-worker-left"
     left.mkdir()
     grow_old(left)
@@ -38,7 +38,7 @@ def test_what_a_killed_owner_left_is_swept_by_the_next(root: Path) -> None:
     assert not left.exists()
 
 
-def test_a_living_owners_is_not_swept() -> None:
+def test_the_folder_of_a_living_owner_is_kept() -> None:
     other = PrivateFolder()
     grow_old(other.path)
     PrivateFolder().delete()
@@ -46,7 +46,7 @@ def test_a_living_owners_is_not_swept() -> None:
     other.delete()
 
 
-def test_one_that_its_owner_may_be_about_to_lock_is_not_swept(root: Path) -> None:
+def test_a_young_folder_is_kept_as_its_owner_may_be_about_to_lock_it(root: Path) -> None:
     young = root / "diffuserve-worker-young"
     young.mkdir()
     PrivateFolder().delete()

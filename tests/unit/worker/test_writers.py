@@ -1,4 +1,4 @@
-"""A job's work in order, different jobs side by side."""
+"""Work of a job runs in order, that of different jobs side by side."""
 
 import threading
 from functools import partial
@@ -16,7 +16,7 @@ def test_work_of_one_key_runs_in_order() -> None:
     assert done == list(range(201))
 
 
-def test_other_keys_do_not_wait() -> None:
+def test_work_of_different_keys_runs_side_by_side() -> None:
     both = threading.Barrier(2, timeout=HANG_SECONDS)
     with OrderedWriters() as writers:
         writers.submit("a", partial(_meet, both))
@@ -24,7 +24,7 @@ def test_other_keys_do_not_wait() -> None:
     assert not both.broken
 
 
-def test_many_keys_of_much_work_come_to_an_end() -> None:
+def test_much_work_of_many_keys_ends_without_a_deadlock() -> None:
     done: list[tuple[str, int]] = []
     with OrderedWriters() as writers:
         for number in range(50):
@@ -34,7 +34,7 @@ def test_many_keys_of_much_work_come_to_an_end() -> None:
         assert [number for found, number in done if found == key] == list(range(50))
 
 
-def test_nothing_is_kept_of_what_has_ended() -> None:
+def test_keys_that_ended_are_forgotten() -> None:
     with OrderedWriters() as writers:
         for key in ("a", "b"):
             writers.submit(key, lambda: None)

@@ -1,0 +1,222 @@
+"""Ranks in lockstep, as threads of one process whose channels are queues."""
+
+import queue
+import threading
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from typing import Any, cast
+
+import numpy as np
+import pytest
+
+from diffuserve.domain.errors import RequestFailed
+from diffuserve.domain.params import GenerationParams
+from diffuserve.engine.config import EngineConfig
+from diffuserve.engine.engine import Engine
+from diffuserve.engine.outputs import GenerationResult
+from diffuserve.parallel.ranks import OtherRankFailed, Ranks
+from diffuserve.testing.fake_pipeline import FakePipeline
+from diffuserve.worker.lockstep import FollowerRank, LeadRunner
+from support.waiting import HANG_SECONDS
+
+NUM_RANKS = 3
+
+
+class ThreadGroup:
+    """The shared part of a channel: a barrier, and a queue between each two ranks."""
+
+    def __init__(self) -> None:
+        self.barrier = threading.Barrier(NUM_RANKS, timeout=HANG_SECONDS)
+        self.values: list[Any] = [None] * NUM_RANKS
+        self.queues = {
+            (sender, receiver): queue.Queue[Any]()
+            for sender in range(NUM_RANKS)
+            for receiver in range(NUM_RANKS)
+        }
+
+
+class ThreadChannel:
+    """A rank's end of a channel; behaves as `Channel` does over Gloo."""
+
+    def __init__(self, group: ThreadGroup, rank: int) -> None:
+        self._group, self._rank = group, rank
+
+    def gather(self, message: Any) -> list[Any]:
+        self._group.values[self._rank] = message
+        self._group.barrier.wait()
+        gathered = list(self._group.values)
+        self._group.barrier.wait()
+        return gathered
+
+    def broadcast(self, message: Any = None) -> Any:
+        return self.gather(message)[0]
+
+    def all_true(self, value: bool) -> bool:
+        return all(self.gather(value))
+
+    def send(self, message: Any, rank: int) -> None:
+        self._group.queues[self._rank, rank].put(message)
+
+    def receive(self, rank: int) -> Any:
+        return self._group.queues[rank, self._rank].get(timeout=HANG_SECONDS)
+
+
+class ThreadRanks(Ranks):
+    """The view of one rank; `agree` and `together` are the real ones."""
+
+    def __init__(self, rank: int, commands: ThreadGroup, images: ThreadGroup) -> None:
+        self.index, self.size = rank, NUM_RANKS
+        self.commands = cast(Any, ThreadChannel(commands, rank))
+        self.images = cast(Any, ThreadChannel(images, rank))
+
+
+@contextmanager
+def running_group(pipelines: Sequence[FakePipeline]) -> Iterator[Engine]:
+    """Run followers on threads, and yield the engine of rank 0."""
+    commands, images = ThreadGroup(), ThreadGroup()
+    ranks = [ThreadRanks(rank, commands, images) for rank in range(NUM_RANKS)]
+    for pipeline, own in zip(pipelines, ranks, strict=True):
+        pipeline.ranks = own
+    followers = [
+        threading.Thread(target=FollowerRank(pipelines[rank], ranks[rank]).run, daemon=True)
+        for rank in range(1, NUM_RANKS)
+    ]
+    for follower in followers:
+        follower.start()
+    config = EngineConfig(num_threads=1, token_budget=10_000)
+    with Engine(pipelines[0], config, LeadRunner(pipelines[0], ranks[0])) as engine:
+        yield engine
+    for follower in followers:
+        follower.join(HANG_SECONDS)
+        assert not follower.is_alive()
+
+
+@pytest.fixture
+def pipelines() -> list[FakePipeline]:
+    return [FakePipeline() for _ in range(NUM_RANKS)]
+
+
+def requests(*prompts: str) -> list[GenerationParams]:
+    return [
+        GenerationParams(prompt=prompt, width=32, height=32, seed=number, num_inference_steps=2 + number)
+        for number, prompt in enumerate(prompts)
+    ]
+
+
+def generate(engine: Engine, params: Sequence[GenerationParams]) -> list[GenerationResult | Exception]:
+    return list(engine.generate(params, return_exceptions=True))
+
+
+def pixels(outcome: GenerationResult | Exception) -> Any:
+    assert isinstance(outcome, GenerationResult), outcome
+    return np.asarray(outcome.images[0])
+
+
+def generate_alone(params: Sequence[GenerationParams]) -> list[GenerationResult | Exception]:
+    with Engine(FakePipeline(), EngineConfig(token_budget=10_000)) as engine:
+        return generate(engine, params)
+
+
+def test_ranks_generate_the_images_of_a_single_process(pipelines: list[FakePipeline]) -> None:
+    params = requests("red", "green", "blue", "white")
+    with running_group(pipelines) as engine:
+        together = generate(engine, params)
+    for ours, alone in zip(together, generate_alone(params), strict=True):
+        np.testing.assert_array_equal(pixels(ours), pixels(alone))
+
+
+def test_every_rank_steps_the_same_batches(pipelines: list[FakePipeline]) -> None:
+    with running_group(pipelines) as engine:
+        generate(engine, requests("red", "green", "blue"))
+    batches = [
+        [[params.prompt for params in batch] for batch in pipeline.denoised_batches] for pipeline in pipelines
+    ]
+    assert batches[0] == batches[1] == batches[2]
+
+
+def test_only_the_first_rank_encodes_prompts(pipelines: list[FakePipeline]) -> None:
+    with running_group(pipelines) as engine:
+        generate(engine, requests("red", "green"))
+    assert pipelines[0].encoded_batches
+    assert [pipeline.encoded_batches for pipeline in pipelines[1:]] == [[], []]
+
+
+def test_decoding_is_spread_over_the_ranks(pipelines: list[FakePipeline]) -> None:
+    decoded: list[set[str]] = [set() for _ in pipelines]
+
+    def noting(rank: int) -> Any:
+        return lambda params: decoded[rank].update(request.prompt for request in params)
+
+    for rank, pipeline in enumerate(pipelines):
+        pipeline.on_decode = noting(rank)
+    with running_group(pipelines) as engine:
+        generate(engine, requests(*"abcdef"))
+    assert [len(prompts) for prompts in decoded] == [2, 2, 2]
+    assert set.union(*decoded) == set("abcdef")
+
+
+def failing(prompt: str, error: Exception) -> Any:
+    def check(params: Sequence[GenerationParams]) -> None:
+        if any(request.prompt == prompt for request in params):
+            raise error
+
+    return check
+
+
+@pytest.mark.parametrize("rank", range(NUM_RANKS))
+def test_a_step_that_fails_on_any_rank_fails_its_request_alone(
+    pipelines: list[FakePipeline], rank: int
+) -> None:
+    pipelines[rank].on_denoise = failing("bad", RuntimeError("a bug"))
+    params = requests("red", "bad", "blue")
+    with running_group(pipelines) as engine:
+        red, bad, blue = generate(engine, params)
+        (again,) = generate(engine, requests("red"))
+    assert isinstance(bad, RequestFailed)
+    assert "a bug" in str(bad)
+    alone = generate_alone(params)
+    np.testing.assert_array_equal(pixels(red), pixels(alone[0]))
+    np.testing.assert_array_equal(pixels(blue), pixels(alone[2]))
+    np.testing.assert_array_equal(pixels(again), pixels(alone[0]))
+
+
+def test_an_image_that_fails_to_decode_on_another_rank_fails_its_request_alone(
+    pipelines: list[FakePipeline],
+) -> None:
+    for pipeline in pipelines:
+        pipeline.on_decode = failing("bad", ValueError("odd latents"))
+    with running_group(pipelines) as engine:
+        outcomes = generate(engine, requests("red", "bad", "blue"))
+    assert [isinstance(outcome, GenerationResult) for outcome in outcomes] == [True, False, True]
+    assert "odd latents" in str(outcomes[1])
+
+
+def test_an_aborted_request_leaves_every_rank(pipelines: list[FakePipeline]) -> None:
+    with running_group(pipelines) as engine:
+        request_id = engine.add(requests("red")[0])
+        engine.step()
+        engine.abort(request_id)
+        while engine.num_unfinished:
+            engine.step()
+        (outcome,) = generate(engine, requests("green"))
+    assert isinstance(outcome, GenerationResult)
+    last = [params.prompt for params in pipelines[-1].denoised_batches[-1]]
+    assert last == ["green"]
+
+
+def test_ranks_that_succeeded_learn_which_rank_failed() -> None:
+    commands, images = ThreadGroup(), ThreadGroup()
+    learned: list[str] = []
+
+    def agree(rank: int) -> None:
+        try:
+            ThreadRanks(rank, commands, images).agree(ValueError("odd") if rank == 1 else None)
+        except OtherRankFailed as failure:
+            learned.append(str(failure))
+
+    threads = [threading.Thread(target=agree, args=(rank,)) for rank in range(NUM_RANKS)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join(HANG_SECONDS)
+    assert learned == ["rank 1: ValueError: odd"] * 2
