@@ -63,16 +63,21 @@ def _check(
     settings: Settings, role: Role, tenant: str | None, plan: str | None, overrides: PlanOverrides
 ) -> None:
     """Raise `InvalidParams` for a combination of options that makes no key."""
-    if role is Role.TENANT and not (tenant or "").strip():
-        raise InvalidParams("tenant", tenant, "a tenant's key needs a name: --tenant NAME")
-    if role is not Role.TENANT and (tenant or plan or overrides != PlanOverrides()):
-        raise InvalidParams("role", role.value, "only a tenant's key has a tenant, a plan or caps")
+    _check_role(role, tenant, has_limits=plan is not None or overrides != PlanOverrides())
     plans = settings.store_config.plans
     if plan is not None and plan not in plans:
         raise InvalidParams("plan", plan, f"known plans: {', '.join(plans)}")
     for name, value in asdict(overrides).items():
         if value is not None and not value > 0:
             raise InvalidParams(name, value, "must be positive")
+
+
+def _check_role(role: Role, tenant: str | None, has_limits: bool) -> None:
+    """Raise `InvalidParams` unless a tenant is named for a tenant's key, and for no other."""
+    if role is Role.TENANT and not (tenant or "").strip():
+        raise InvalidParams("tenant", tenant, "a tenant's key needs a name: --tenant NAME")
+    if role is not Role.TENANT and (tenant or has_limits):
+        raise InvalidParams("role", role.value, "only a tenant's key has a tenant, a plan or caps")
 
 
 async def _create(

@@ -134,9 +134,7 @@ class Decoder:
         run = self._stages.run(Stage.DECODE, tasks, expected, after=requests[-1].mark)
         if run.share == 1.0 and len(groups) == 1:
             self._cost_model.observe_decode(workloads, run.seconds)
-        total = sum(workload.num_pixels for workload in workloads)
-        for request, workload in zip(requests, workloads, strict=True):
-            request.state.stopwatch.device_seconds += run.device_seconds * workload.num_pixels / total
+        _charge(requests, run.device_seconds)
         return [decoded for group in run.results for decoded in group]
 
     def _decode_group(self, group: list[_QueuedRequest]) -> list[Decoded]:
@@ -145,6 +143,14 @@ class Decoder:
         for state in states:
             state.latents = None
         return [Decoded(state, outcome) for state, outcome in zip(states, outcomes, strict=True)]
+
+
+def _charge(requests: list[_QueuedRequest], device_seconds: float) -> None:
+    """Split the time of a decode among its requests in proportion to their pixels."""
+    total = sum(request.state.workload.num_pixels for request in requests)
+    for request in requests:
+        share = request.state.workload.num_pixels / total
+        request.state.stopwatch.device_seconds += device_seconds * share
 
 
 def _size(params: GenerationParams) -> tuple[int | None, int | None, int]:
