@@ -53,7 +53,9 @@ class PromptProcessor:
         try:
             return expansion, await self.moderate(expansion.prompt, tenant_id)
         except DiffuserveError as error:
-            return Expansion(prompt, ExpansionOutcome.REFUSED, f"of the longer prompt: {error}"), PASSES
+            return Expansion(
+                prompt, ExpansionOutcome.REFUSED, f"the expanded prompt was rejected: {error}"
+            ), PASSES
 
     def record(self, original: str, verdict: Verdict, expansion: Expansion | None = None) -> PromptRecord:
         """Build the record that is stored with the job."""

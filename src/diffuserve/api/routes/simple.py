@@ -152,4 +152,8 @@ async def _flat_job(services: Services, job: Job, base_url: str) -> FlatJob:
 def _error(job: Job) -> str | None:
     if job.error is not None:
         return job.error.message
-    return "the job waited longer than it was allowed to" if job.status is JobStatus.EXPIRED else None
+    return (
+        "the job waited in the queue for longer than it was allowed to"
+        if job.status is JobStatus.EXPIRED
+        else None
+    )
