@@ -19,7 +19,7 @@ from diffuserve.jobs.command import Command
 from diffuserve.jobs.database import Transaction
 from diffuserve.jobs.due import sweep_due
 from diffuserve.jobs.fairness import Lane, TenantAccount, choose_lane
-from diffuserve.jobs.records import JobRecord, lease_of, record_of
+from diffuserve.jobs.records import BANDS, JobRecord, lease_of, record_of
 
 jobs, leases, ready, lanes, tenants = schema.jobs, schema.leases, schema.ready, schema.lanes, schema.tenants
 
@@ -40,7 +40,6 @@ _NEXT_JOBS = (
     .limit(sa.bindparam("block"))
 )
 _RUNNING = sa.select(leases.c.tenant_id, sa.func.count().label("num_running")).group_by(leases.c.tenant_id)
-_BANDS = {band.value: band for band in Band}
 _MAX_BLOCK = 64
 
 
@@ -222,7 +221,7 @@ def _open_lanes(transaction: Transaction) -> list[Lane]:
             vtime, *limits = row[len(_LANE_COLUMNS) :]
             tenant = Tenant(tenant_id, plan_of(*limits))
             account = accounts[tenant_id] = TenantAccount(tenant, vtime, num_running.get(tenant_id, 0))
-        open_lanes.append(Lane(key, _BANDS[band], account, model, *head))
+        open_lanes.append(Lane(key, BANDS[band], account, model, *head))
     return open_lanes
 
 

@@ -54,6 +54,7 @@ class EndAttempt(Command[JobStatus]):
 
     @property
     def key(self) -> LeaseKey:
+        """Attempt that the report is about."""
         return self.job_id, self.lease_token
 
     @classmethod
@@ -87,7 +88,7 @@ class CompleteJob(EndAttempt):
 
     def end(self, ended: "EndedAttempts", record: JobRecord) -> JobStatus:
         result, seconds = self.completion.result, self.actual_seconds
-        ended.audit(record, result.safety)
+        ended.note_findings(record, result.safety)
         return ended.finish(
             record, JobStatus.SUCCEEDED, result=dump(result), actual_seconds=seconds, error=None
         )
@@ -110,7 +111,7 @@ class FailJob(EndAttempt):
 
     def end(self, ended: "EndedAttempts", record: JobRecord) -> JobStatus:
         error = self.failure.error
-        ended.audit(record, error.safety)
+        ended.note_findings(record, error.safety)
         decision = after_failure(record, error, ended.transaction.config, random.random())
         return ended.follow(record, decision, error.code)
 
@@ -162,8 +163,8 @@ class EndedAttempts:
             correction = actual_seconds.get(lease.job_id, 0.0) - lease.charged
             self.ledger.charge(tenants[lease.tenant_id], correction)
 
-    def audit(self, record: JobRecord, safety: Mapping[str, Any]) -> None:
-        """Note what the image filter found, if it found anything."""
+    def note_findings(self, record: JobRecord, safety: Mapping[str, Any]) -> None:
+        """Note for the audit what the image filter found, if it found anything."""
         if (entry := audit.judged_images(record.id, record.tenant_id, safety)) is not None:
             self.audit_entries.append(entry)
 
