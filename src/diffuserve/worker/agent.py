@@ -9,12 +9,13 @@ from collections.abc import Mapping
 
 from diffuserve.client.leases import LeaseClient
 from diffuserve.domain.worker import WorkerState
+from diffuserve.worker.agent_state import AgentState
 from diffuserve.worker.capacity import ReadMemory, read_memory
 from diffuserve.worker.claim_gate import ClaimGate
 from diffuserve.worker.config import WorkerConfig
 from diffuserve.worker.engine_jobs import EngineJobs
 from diffuserve.worker.exit_codes import CANNOT_START
-from diffuserve.worker.held_jobs import AgentState, HeldJob
+from diffuserve.worker.held_job import HeldJob
 from diffuserve.worker.loops.claim import ClaimLoop
 from diffuserve.worker.loops.control import ControlLoop
 from diffuserve.worker.loops.drain import DrainLoop

@@ -1,8 +1,9 @@
 """Opens the way for claims while the worker has room for more jobs."""
 
+from diffuserve.worker.agent_state import AgentState
 from diffuserve.worker.capacity import NO_CAPACITY, Capacity, Memory, ReadMemory, free_capacity
 from diffuserve.worker.config import WorkerConfig
-from diffuserve.worker.held_jobs import AgentState, HeldJob
+from diffuserve.worker.held_job import HeldJob
 from diffuserve.worker.supervisor import EngineSupervisor
 
 

@@ -8,8 +8,9 @@ from typing import assert_never
 
 from diffuserve.domain.job import Phase
 from diffuserve.domain.worker import Heartbeat, Lease, ReleaseCause
+from diffuserve.worker.agent_state import AgentState
 from diffuserve.worker.claim_gate import ClaimGate
-from diffuserve.worker.held_jobs import AgentState, HeldJob
+from diffuserve.worker.held_job import HeldJob
 from diffuserve.worker.messages import (
     AbortJob,
     AddJob,

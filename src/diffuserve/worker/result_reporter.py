@@ -11,7 +11,7 @@ from diffuserve.client.leases import LeaseClient
 from diffuserve.domain.errors import DiffuserveError, LeaseLost, ServerUnavailable, UploadMissing
 from diffuserve.domain.job import Artifact, JobError, JobResult, Phase
 from diffuserve.domain.worker import Completion, Failure, ProgressReport, Release, ReleaseCause
-from diffuserve.worker.held_jobs import HeldJob
+from diffuserve.worker.held_job import HeldJob
 from diffuserve.worker.messages import FinishedFile, JobFailed, JobFinished, PreviewReady
 from diffuserve.worker.metrics import WorkerMetrics
 

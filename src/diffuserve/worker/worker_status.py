@@ -1,8 +1,8 @@
 """The worker's own view of its state, and the heartbeats that report it."""
 
 from diffuserve.domain.worker import Heartbeat, WorkerState
+from diffuserve.worker.agent_state import AgentState
 from diffuserve.worker.claim_gate import ClaimGate
-from diffuserve.worker.held_jobs import AgentState
 from diffuserve.worker.membership import Membership
 from diffuserve.worker.metrics import WorkerMetrics
 from diffuserve.worker.reports import worker_report

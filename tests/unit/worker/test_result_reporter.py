@@ -9,7 +9,7 @@ import pytest
 from diffuserve.domain.errors import InvalidParams, LeaseLost, ServerUnavailable, TooLarge, UploadMissing
 from diffuserve.domain.job import Phase
 from diffuserve.domain.worker import ReleaseCause
-from diffuserve.worker.held_jobs import HeldJob
+from diffuserve.worker.held_job import HeldJob
 from diffuserve.worker.messages import FinishedFile, JobFailed, JobFinished, PreviewReady
 from diffuserve.worker.metrics import WorkerMetrics
 from diffuserve.worker.result_reporter import ResultReporter

@@ -5,9 +5,9 @@ import asyncio
 from diffuserve.client.leases import LeaseClient
 from diffuserve.domain.errors import WorkerNotFound
 from diffuserve.domain.worker import Claim, Lease
+from diffuserve.worker.agent_state import AgentState
 from diffuserve.worker.claim_gate import ClaimGate
 from diffuserve.worker.engine_jobs import EngineJobs
-from diffuserve.worker.held_jobs import AgentState
 from diffuserve.worker.membership import Membership
 from diffuserve.worker.reports import new_claim
 

@@ -5,8 +5,8 @@ import asyncio
 from diffuserve.client.leases import LeaseClient
 from diffuserve.domain.errors import WorkerNotFound
 from diffuserve.domain.worker import ControlCommands
+from diffuserve.worker.agent_state import AgentState
 from diffuserve.worker.engine_jobs import EngineJobs
-from diffuserve.worker.held_jobs import AgentState
 from diffuserve.worker.membership import Membership
 
 _LONG_POLL_SECONDS = 25.0

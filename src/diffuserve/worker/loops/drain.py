@@ -5,8 +5,8 @@ import logging
 
 from diffuserve.client.leases import LeaseClient
 from diffuserve.domain.errors import DiffuserveError
+from diffuserve.worker.agent_state import AgentState
 from diffuserve.worker.engine_jobs import EngineJobs
-from diffuserve.worker.held_jobs import AgentState
 from diffuserve.worker.membership import Membership
 from diffuserve.worker.result_reporter import ResultReporter
 

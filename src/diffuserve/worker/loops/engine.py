@@ -3,8 +3,8 @@
 import asyncio
 import logging
 
+from diffuserve.worker.agent_state import AgentState
 from diffuserve.worker.exit_codes import CANNOT_START, ENGINE_LOST
-from diffuserve.worker.held_jobs import AgentState
 from diffuserve.worker.result_reporter import ResultReporter
 from diffuserve.worker.supervisor import EngineSupervisor
 

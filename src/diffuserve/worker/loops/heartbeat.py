@@ -5,8 +5,8 @@ import contextlib
 
 from diffuserve.client.leases import LeaseClient
 from diffuserve.domain.errors import WorkerNotFound
+from diffuserve.worker.agent_state import AgentState
 from diffuserve.worker.engine_jobs import EngineJobs
-from diffuserve.worker.held_jobs import AgentState
 from diffuserve.worker.loops.control import apply_commands
 from diffuserve.worker.membership import Membership
 from diffuserve.worker.worker_status import WorkerStatus

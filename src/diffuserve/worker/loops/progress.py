@@ -2,7 +2,7 @@
 
 import asyncio
 
-from diffuserve.worker.held_jobs import AgentState
+from diffuserve.worker.agent_state import AgentState
 from diffuserve.worker.result_reporter import ResultReporter
 
 _REPORT_SECONDS = 0.5

@@ -1,0 +1,41 @@
+"""A job that a worker holds."""
+
+import asyncio
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from diffuserve.domain.job import Phase
+from diffuserve.domain.worker import HeldLease, Lease
+
+
+@dataclass
+class HeldJob:
+    """A lease and the progress of its job. `is_in_engine` until the engine has finished or lost it."""
+
+    lease: Lease
+    folder: Path
+    is_in_engine: bool = True
+    is_canceling: bool = False
+    phase: Phase = Phase.ENCODE
+    step: int = 0
+    total: int = 0
+    has_unreported_progress: bool = False
+    since: float = field(default_factory=lambda: asyncio.get_running_loop().time())
+
+    @property
+    def attempt(self) -> str:
+        """The engine's name for this lease."""
+        return f"{self.lease.job_id}-{self.lease.lease_token}"
+
+    def advance(self, phase: Phase, step: int, total: int) -> None:
+        self.phase, self.step, self.total = phase, step, total
+        self.has_unreported_progress = True
+
+    def to_renew(self) -> HeldLease:
+        return HeldLease(
+            job_id=self.lease.job_id,
+            lease_token=self.lease.lease_token,
+            phase=self.phase,
+            step=self.step,
+            total=self.total,
+        )

@@ -1,0 +1,53 @@
+"""A node beside the first keeps its ranks running until it is stopped."""
+
+import os
+import signal
+import threading
+from pathlib import Path
+
+import pytest
+
+from diffuserve.backoff import Backoff, RestartPolicy
+from diffuserve.parallel.heartbeats import SILENCE_SECONDS
+from diffuserve.worker import main
+from diffuserve.worker.config import WorkerConfig
+from support.waiting import block_until
+
+AT_ONCE = RestartPolicy(Backoff(first_seconds=0.0, longest_seconds=0.0), healthy_seconds=60.0)
+
+
+def stop_when_started(ledger: Path, num_starts: int) -> None:
+    """Send this process SIGTERM once the ranks have started `num_starts` times."""
+
+    def stop() -> None:
+        block_until(lambda: ledger.exists() and len(ledger.read_text()) >= num_starts)
+        os.kill(os.getpid(), signal.SIGTERM)
+
+    threading.Thread(target=stop, daemon=True).start()
+
+
+def command(ledger: Path, then: str) -> tuple[str, ...]:
+    return ("/bin/sh", "-c", f"printf x >> {ledger}; {then}")
+
+
+def test_ranks_that_end_are_started_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr(main, "_NODE_RESTARTS", AT_ONCE)
+    ledger = tmp_path / "ledger"
+    stop_when_started(ledger, 3)
+    assert main.run_node(WorkerConfig(server="", engine_command=command(ledger, "exit 70"))) == 0
+    assert len(ledger.read_text()) >= 3
+    assert "the ranks of this node ended (exit code 70)" in caplog.text
+
+
+def test_a_stopped_node_terminates_its_ranks(tmp_path: Path) -> None:
+    ledger = tmp_path / "ledger"
+    stop_when_started(ledger, 1)
+    assert main.run_node(WorkerConfig(server="", engine_command=command(ledger, "exec sleep 3600"))) == 0
+    assert len(ledger.read_text()) == 1
+
+
+def test_a_pause_before_a_restart_outlasts_the_heartbeats_of_the_other_nodes() -> None:
+    backoff = main._NODE_RESTARTS.backoff
+    assert backoff.jittered(backoff.pause_seconds(1)) > SILENCE_SECONDS
