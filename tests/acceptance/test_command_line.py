@@ -26,7 +26,7 @@ def diffuserve(*arguments: str, cwd: Path) -> subprocess.CompletedProcess[str]:
     )
 
 
-def test_generate_writes_images_that_can_be_drawn_again(tmp_path: Path) -> None:
+def test_generate_writes_images_that_can_be_reproduced(tmp_path: Path) -> None:
     arguments = ["a red circle", "a BLUE star", "--size", "64x96", "--steps", "2", "--seed", "5", "--grid"]
     done = diffuserve("generate", *arguments, "-o", "images", cwd=tmp_path)
     assert done.returncode == 0, done.stderr
@@ -46,7 +46,7 @@ def test_generate_writes_images_that_can_be_drawn_again(tmp_path: Path) -> None:
     assert max(difference) <= 16, "bf16: the same image but for roundings"
 
 
-def test_a_cut_prompt_is_warned_about(tmp_path: Path) -> None:
+def test_a_truncated_prompt_is_warned_about(tmp_path: Path) -> None:
     done = diffuserve("generate", "a red star " * 30, "--size", "64x64", "--steps", "1", cwd=tmp_path)
     assert done.returncode == 0
     assert "warning" in done.stderr
@@ -62,7 +62,7 @@ def test_several_images_of_one_prompt_are_numbered(tmp_path: Path) -> None:
     assert [parameters["prompt"] for parameters in embedded] == ["a ring", "a ring", "[/b] star", "[/b] star"]
 
 
-def test_interrupting_keeps_what_is_done(tmp_path: Path) -> None:
+def test_ctrl_c_keeps_finished_images(tmp_path: Path) -> None:
     """Send Ctrl-C when the first images are saved and other requests still wait."""
     prompts = [f"star {number}" for number in range(24)]
     process = subprocess.Popen(
@@ -89,7 +89,7 @@ def test_models_lists_the_bundled_one(tmp_path: Path) -> None:
     assert "tiny-flux" in done.stdout
 
 
-def test_calibrate_keeps_a_fit_that_later_runs_start_from(tmp_path: Path) -> None:
+def test_calibrate_keeps_a_fit_for_later_runs(tmp_path: Path) -> None:
     done = diffuserve("calibrate", cwd=tmp_path)
     assert done.returncode == 0, done.stderr
     kept = list((tmp_path / "cache" / "cost_fit").glob("*.json"))

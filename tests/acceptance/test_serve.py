@@ -102,7 +102,7 @@ def show(server: Server, job_id: str) -> dict[str, object]:
     return shown
 
 
-def test_serve_draws_what_is_submitted() -> None:
+def test_serve_generates_submitted_images() -> None:
     """Run the bundled model itself; the other tests use the null engine."""
     with started("serve", "--device", "cpu") as server:
         server.wait_until_ready()
@@ -118,7 +118,7 @@ def test_serve_draws_what_is_submitted() -> None:
     assert "Traceback" not in server.log
 
 
-def test_a_killed_server_takes_its_worker_along_and_goes_on_where_it_was(
+def test_a_killed_server_ends_its_worker_and_continues_its_jobs_when_restarted(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setenv("DIFFUSERVE_LEASE_SECONDS", "3600")  # no lease runs out within this test
@@ -143,7 +143,7 @@ def is_alive(process: psutil.Process) -> bool:
         return False
 
 
-def test_a_worker_that_is_killed_is_started_again() -> None:
+def test_a_killed_worker_is_restarted() -> None:
     with started("serve", "--engine-command", NULL_ENGINE) as server:
         server.wait_until_ready()
         agent = psutil.Process(server.process.pid).children()[0]
@@ -171,7 +171,7 @@ def test_a_signal_stops_the_server_cleanly_even_with_open_requests(number: signa
 
 
 @pytest.mark.alone
-def test_the_control_plane_answers_soon_and_without_torch() -> None:
+def test_the_control_plane_starts_fast_and_without_torch() -> None:
     """Compare its start with that of a process that imports what it cannot do without, the least of three."""
     environment = {**os.environ, "PYTHONPATH": os.pathsep.join([str(blocked_imports()), *sys.path])}
     served, imported = [], []
@@ -231,7 +231,7 @@ def test_a_second_server_on_the_same_data_or_port_is_refused() -> None:
         assert "in use" in taken.stderr
 
 
-def test_without_keys_only_this_machine_is_served_unless_that_is_said() -> None:
+def test_without_keys_other_machines_are_served_only_with_no_auth() -> None:
     refused = run("api", "--host", "0.0.0.0")
     assert refused.returncode == 2
     assert "--no-auth" in refused.stderr
@@ -239,7 +239,7 @@ def test_without_keys_only_this_machine_is_served_unless_that_is_said() -> None:
         assert run("jobs", "list", "--server", server.address).returncode == 0
 
 
-def test_with_keys_everybody_shows_one_and_serves_own_worker_has_one() -> None:
+def test_with_keys_every_request_needs_one_even_of_the_servers_own_worker() -> None:
     key = run("keys", "create", "--tenant", "studio").stdout.strip()
     with started("serve", "--host", "0.0.0.0", "--engine-command", NULL_ENGINE) as server:
         server.wait_until_ready()
@@ -249,20 +249,20 @@ def test_with_keys_everybody_shows_one_and_serves_own_worker_has_one() -> None:
         assert "Traceback" not in refused.stderr
         assert submit(server, "a star", "--wait", "--key", key).returncode == 0
         words = [word for process in server.family() for word in process.cmdline()]
-        assert not [word for word in words if "dfs_" in word], "secrets are not for everyone's eyes"
+        assert not [word for word in words if "dfs_" in word], "secrets stay off command lines"
         assert server.stop() == 0
     keys = json.loads(run("keys", "list", "--json").stdout)
     assert [bool(key["revoked_at"]) for key in keys if key["role"] == "worker"] == [True]
     assert [bool(key["revoked_at"]) for key in keys if key["role"] == "tenant"] == [False]
 
 
-def test_workers_elsewhere_connect_with_a_key_of_their_own() -> None:
+def test_remote_workers_connect_with_a_worker_key() -> None:
     key = run("keys", "create", "--tenant", "studio").stdout.strip()
     own = run("keys", "create", "--role", "worker").stdout.strip()
     with started("api") as server:
         arguments = ["--server", server.address, "--engine-command", NULL_ENGINE, "--label", "zone=a"]
         refused = run("worker", *arguments, "--key", key)
-        assert refused.returncode == 2, "a tenant's key is none for a worker"
+        assert refused.returncode == 2, "a key of a tenant is not valid for a worker"
         environment = {**os.environ, "DIFFUSERVE_API_KEY": own}
         worker = subprocess.Popen([*DIFFUSERVE, "worker", *arguments], env=environment)
         try:
@@ -288,7 +288,7 @@ def test_a_job_can_be_watched_and_canceled() -> None:
         waiting.send_signal(signal.SIGINT)
         _, errors = waiting.communicate(timeout=HANG_SECONDS)
         assert waiting.returncode == 130
-        assert "jobs cancel" in errors, "the job goes on, and this is how to stop it"
+        assert "jobs cancel" in errors, "the job continues, and this cancels it"
         command = errors.split("`")[1].split()
         assert command[:3] == ["diffuserve", "jobs", "cancel"]
         job_id = command[3]
@@ -298,13 +298,13 @@ def test_a_job_can_be_watched_and_canceled() -> None:
         assert json.loads(shown)["status"] == "canceled"
 
 
-def test_a_model_that_is_not_there_ends_the_server_with_a_reason() -> None:
+def test_an_unknown_model_ends_the_server_with_its_error() -> None:
     done = run("serve", "--model", "no-such-model")
     assert done.returncode == 2
     assert "no-such-model" in done.stderr
 
 
-def test_the_demo_goes_the_whole_way() -> None:
+def test_the_demo_completes_all_its_jobs() -> None:
     done = run("demo", "-o", "demo")
     assert done.returncode == 0, done.stderr
     assert "12 of 12 jobs succeeded" in done.stderr
