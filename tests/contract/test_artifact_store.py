@@ -11,7 +11,7 @@ import httpx
 import pytest
 
 from diffuserve.domain.errors import ArtifactNotFound, InvalidParams, ServerUnavailable, TooLarge
-from diffuserve.storage.base import ArtifactStore, StoredFile
+from diffuserve.storage.base import ArtifactStore, UploadedFile
 from diffuserve.storage.local import LocalArtifactStore
 from diffuserve.storage.opening import open_artifacts
 from support.gcs import GcsServer
@@ -94,7 +94,7 @@ async def _stream(*chunks: bytes, error: BaseException | None = None) -> AsyncIt
         raise error
 
 
-async def _put(store: ArtifactStore, key: str, *chunks: bytes) -> StoredFile:
+async def _put(store: ArtifactStore, key: str, *chunks: bytes) -> UploadedFile:
     return await store.put(key, _stream(*chunks), max_bytes=1 << 24)
 
 
@@ -110,7 +110,7 @@ async def _content(store: ArtifactStore, key: str) -> bytes:
 async def test_a_stored_file_is_read_back(place: Place, chunks: list[bytes]) -> None:
     whole = b"".join(chunks)
     stored = await _put(place.store, KEY, *chunks)
-    assert stored == StoredFile(KEY, len(whole), hashlib.sha256(whole).hexdigest())
+    assert stored == UploadedFile(KEY, len(whole), hashlib.sha256(whole).hexdigest())
     assert await place.store.size(KEY) == len(whole)
     assert await _content(place.store, KEY) == whole
     assert place.files() == {KEY}

@@ -8,7 +8,7 @@ from contextlib import suppress
 import pytest
 
 from diffuserve.domain.errors import ArtifactNotFound, ServerUnavailable
-from diffuserve.storage.base import ArtifactStore, StoredFile
+from diffuserve.storage.base import ArtifactStore, UploadedFile
 from diffuserve.storage.opening import open_artifacts
 from support.faulty_proxy import CutRequest, CutResponse, Delay, Fault, FaultyProxy, Respond
 from support.s3 import S3Server, bucket_at
@@ -35,7 +35,7 @@ def store(proxy: FaultyProxy, bucket: str, monkeypatch: pytest.MonkeyPatch) -> A
     return open_artifacts(f"s3://{bucket}/results")
 
 
-async def _put(store: ArtifactStore, content: bytes = IMAGE) -> StoredFile:
+async def _put(store: ArtifactStore, content: bytes = IMAGE) -> UploadedFile:
     async def chunks() -> AsyncIterator[bytes]:
         yield content
 
@@ -68,7 +68,7 @@ async def test_temporary_faults_are_retried(
 ) -> None:
     proxy.fail_next(*faults)
     stored = await _put(store)
-    assert stored == StoredFile(KEY, len(IMAGE), hashlib.sha256(IMAGE).hexdigest())
+    assert stored == UploadedFile(KEY, len(IMAGE), hashlib.sha256(IMAGE).hexdigest())
     assert await _content(behind) == IMAGE
     proxy.fail_next(*faults)
     assert await _size(store) == len(IMAGE)

@@ -13,7 +13,7 @@ import pytest
 from PIL import Image
 
 from diffuserve.domain.job import Job, JobStatus
-from diffuserve.domain.safety import Stage
+from diffuserve.domain.safety import SafetyStage
 from diffuserve.events.base import job_topic
 from diffuserve.media.image_file import read_parameters
 from diffuserve.worker.agent import WorkerAgent
@@ -56,7 +56,7 @@ async def test_a_blocked_image_gets_no_file_and_no_url(plane: Plane, start: Star
     assert PROMPT not in job.error.message
     assert [verdict["action"] for verdict in job.error.safety["image"]["verdicts"]] == ["block"]
     [entry] = await plane.store.audit.newest()
-    assert (entry.stage, entry.category, entry.job_id) == (Stage.IMAGE, "nsfw", job.id)
+    assert (entry.stage, entry.category, entry.job_id) == (SafetyStage.IMAGE, "nsfw", job.id)
     assert entry.filter.startswith("opennsfw ")
     assert job.attempt == 1, "another try would end the same"
     assert job.result is None

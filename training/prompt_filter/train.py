@@ -32,7 +32,7 @@ Weights = NDArray[np.float32]
 
 @dataclass(frozen=True)
 class Table:
-    """All examples' buckets, concatenated; those of example i start at `starts[i]`."""
+    """Buckets of the examples, concatenated; those of example i start at `starts[i]`."""
 
     buckets: NDArray[np.int64]
     starts: NDArray[np.int64]

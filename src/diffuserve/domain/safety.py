@@ -128,7 +128,7 @@ class ImagesRecord:
             raise ValueError(f"not a record of images: {error}") from error
 
 
-class Stage(StrEnum):
+class SafetyStage(StrEnum):
     """The stage of a job at which a verdict is given."""
 
     PROMPT = "prompt"
@@ -144,7 +144,7 @@ class AuditEntry:
     """
 
     tenant_id: str
-    stage: Stage
+    stage: SafetyStage
     category: str
     action: Action
     filter: str

@@ -8,7 +8,7 @@ import sqlalchemy as sa
 
 from diffuserve.domain.job import NewJob
 from diffuserve.domain.prompt import prompt_hash
-from diffuserve.domain.safety import Action, AuditEntry, FilterInfo, ImagesRecord, Stage
+from diffuserve.domain.safety import Action, AuditEntry, FilterInfo, ImagesRecord, SafetyStage
 from diffuserve.jobs import schema
 from diffuserve.jobs.command import Command
 from diffuserve.jobs.database import Database, Transaction
@@ -52,7 +52,7 @@ def blocked_prompt(tenant_id: str, prompt: str, category: str, info: FilterInfo)
     """Return the entry for a prompt that `info`'s filter refused."""
     return AuditEntry(
         tenant_id=tenant_id,
-        stage=Stage.PROMPT,
+        stage=SafetyStage.PROMPT,
         category=category,
         action=Action.BLOCK,
         filter=str(info),
@@ -67,7 +67,7 @@ def flagged_prompt(job_id: str, new: NewJob) -> AuditEntry | None:
         return None
     return AuditEntry(
         tenant_id=new.tenant_id,
-        stage=Stage.PROMPT,
+        stage=SafetyStage.PROMPT,
         category=record.verdict.category,
         action=record.verdict.action,
         filter=str(record.filter),
@@ -83,7 +83,7 @@ def judged_images(job_id: str, tenant_id: str, safety: Mapping[str, Any]) -> Aud
         return None
     return AuditEntry(
         tenant_id=tenant_id,
-        stage=Stage.IMAGE,
+        stage=SafetyStage.IMAGE,
         category=record.strictest.category,
         action=record.strictest.action,
         filter=str(record.filter),
@@ -110,4 +110,4 @@ def _row(entry: AuditEntry, now: float) -> dict[str, Any]:
 def _entry_of(row: sa.Row[Any]) -> AuditEntry:
     values = row._asdict()
     del values["id"]
-    return AuditEntry(**values | {"stage": Stage(row.stage), "action": Action(row.action)})
+    return AuditEntry(**values | {"stage": SafetyStage(row.stage), "action": Action(row.action)})

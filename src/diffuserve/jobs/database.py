@@ -224,7 +224,7 @@ async def retry_while_unavailable(work: Callable[[bool], Awaitable[T]]) -> T:
         if not is_unavailable(error):
             raise
         log.error("database unavailable: %s", error)
-        raise ServerUnavailable("the database is away; try again later", retry_after=2) from error
+        raise ServerUnavailable("the database is unavailable; try again later", retry_after=2) from error
 
 
 def _pause(error: Exception) -> float | None:

@@ -32,7 +32,7 @@ class ServedModel:
 
 
 class Operations:
-    """The store as operators use it. Every method raises `ServerUnavailable` while the database is away."""
+    """The store as operators use it. Every method may raise `ServerUnavailable`."""
 
     def __init__(self, database: Database, writer: Writer, config: StoreConfig) -> None:
         self._database = database

@@ -28,7 +28,7 @@ class Reaper:
     artifacts: ArtifactStore
 
     async def run(self) -> None:
-        """Do rounds for ever. An error ends a round, not the reaper: without one, jobs would be lost."""
+        """Run rounds forever. An error ends a round, not the reaper: without one, jobs would be lost."""
         holder, num_rounds = secrets.token_hex(8), 0
         while True:
             try:

@@ -27,7 +27,7 @@ leases = schema.leases
 
 
 class WorkerLeases:
-    """The store as workers use it. Every method raises `ServerUnavailable` while the database is away."""
+    """The store as workers use it. Every method may raise `ServerUnavailable`."""
 
     def __init__(self, database: Database, writer: Writer) -> None:
         self._database = database

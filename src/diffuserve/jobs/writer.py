@@ -53,7 +53,7 @@ class Writer:
         self._task: asyncio.Task[None] | None = None
 
     def start(self) -> None:
-        self._task = asyncio.create_task(self._write_for_ever(), name="job-store-writer")
+        self._task = asyncio.create_task(self._write_forever(), name="job-store-writer")
 
     async def close(self) -> None:
         """Write all commands that wait, then stop."""
@@ -77,7 +77,7 @@ class Writer:
         self._arrived.set()
         return await waiting.outcome
 
-    async def _write_for_ever(self) -> None:
+    async def _write_forever(self) -> None:
         while True:
             await self._arrived.wait()
             batch = self._waiting[:_MAX_BATCH]

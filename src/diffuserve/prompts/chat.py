@@ -8,7 +8,7 @@ import httpx
 from diffuserve.domain.errors import InvalidParams
 from diffuserve.prompts.base import Expansion, ExpansionOutcome
 from diffuserve.prompts.completion import parse_completion
-from diffuserve.remote.json_api import JsonApi, JsonApiConfig, RequestFailed, RequestTimedOut
+from diffuserve.remote.json_api import JsonApi, JsonApiConfig, RemoteCallFailed, RemoteCallTimedOut
 
 DEFAULT_SYSTEM_PROMPT = (
     "You write prompts for a model that draws images. Rewrite what the user asks for as one paragraph of "
@@ -65,9 +65,9 @@ class ChatExpander:
         """Return the model's text within `timeout_seconds`, or the original prompt with the reason."""
         try:
             content = await self._api.post(self._body(prompt, seed))
-        except RequestTimedOut as error:
+        except RemoteCallTimedOut as error:
             return Expansion(prompt, ExpansionOutcome.TIMEOUT, f"the language model {error}")
-        except RequestFailed as error:
+        except RemoteCallFailed as error:
             return Expansion(prompt, ExpansionOutcome.ERROR, f"the language model {error}")
         return parse_completion(prompt, content)
 

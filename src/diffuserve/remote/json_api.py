@@ -15,11 +15,11 @@ _MAX_RESPONSE_BYTES = 256 << 10
 _MAX_PORT = 65_535
 
 
-class RequestFailed(Exception):
+class RemoteCallFailed(Exception):
     """The request got no valid response. Messages quote nothing from the server: it may echo the key."""
 
 
-class RequestTimedOut(RequestFailed):
+class RemoteCallTimedOut(RemoteCallFailed):
     """The response was not complete before the deadline."""
 
 
@@ -81,7 +81,7 @@ class JsonApi:
     async def post(self, body: Any) -> bytes:
         """Return the content of the response to `body`, at most 256 KiB.
 
-        Raise `RequestTimedOut` after `timeout_seconds`, and `RequestFailed` if the server cannot be reached,
+        Raise `RemoteCallTimedOut` after `timeout_seconds`, `RemoteCallFailed` if the server is unreachable,
         its status is no success, or the response is compressed or too long.
         """
         content = orjson.dumps(body)
@@ -89,9 +89,9 @@ class JsonApi:
             async with asyncio.timeout(self._config.timeout_seconds):
                 return await self._post_with_retry(content)
         except TimeoutError as error:
-            raise RequestTimedOut(f"did not respond within {self._config.timeout_seconds:g} s") from error
+            raise RemoteCallTimedOut(f"did not respond within {self._config.timeout_seconds:g} s") from error
         except (httpx.HTTPError, httpx.StreamError, OSError) as error:
-            raise RequestFailed(f"cannot be reached ({type(error).__name__})") from error
+            raise RemoteCallFailed(f"cannot be reached ({type(error).__name__})") from error
 
     async def close(self) -> None:
         """Close the connections."""
@@ -125,12 +125,12 @@ def _is_base_url(url: str) -> bool:
 
 def _check_head(response: httpx.Response) -> None:
     if response.is_redirect:
-        raise RequestFailed(f"responded with {response.status_code}; redirects are not followed")
+        raise RemoteCallFailed(f"responded with {response.status_code}; redirects are not followed")
     if not response.is_success:
-        raise RequestFailed(f"responded with {response.status_code}")
+        raise RemoteCallFailed(f"responded with {response.status_code}")
     encoding = response.headers.get("content-encoding", "identity")
     if encoding != "identity":
-        raise RequestFailed("sent a compressed response, which was not accepted")
+        raise RemoteCallFailed("sent a compressed response, which was not accepted")
 
 
 async def _read(response: httpx.Response) -> bytes:
@@ -138,5 +138,5 @@ async def _read(response: httpx.Response) -> bytes:
     async for chunk in response.aiter_raw():
         content += chunk
         if len(content) > _MAX_RESPONSE_BYTES:
-            raise RequestFailed(f"sent more than {_MAX_RESPONSE_BYTES:,} bytes")
+            raise RemoteCallFailed(f"sent more than {_MAX_RESPONSE_BYTES:,} bytes")
     return bytes(content)

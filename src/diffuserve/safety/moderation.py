@@ -8,7 +8,7 @@ import orjson
 
 from diffuserve.domain.errors import ModerationUnavailable
 from diffuserve.domain.safety import FilterInfo
-from diffuserve.remote.json_api import JsonApi, JsonApiConfig, RequestFailed
+from diffuserve.remote.json_api import JsonApi, JsonApiConfig, RemoteCallFailed
 from diffuserve.safety.categories import by_category
 
 DEFAULT_MODEL = "omni-moderation-latest"
@@ -44,7 +44,7 @@ class ModerationClassifier:
         """Return a score in 0…1 for each category. Raise `ModerationUnavailable` after `timeout_seconds`."""
         try:
             return by_category(_parse_scores(await self._api.post({"input": prompt, "model": self._model})))
-        except RequestFailed as error:
+        except RemoteCallFailed as error:
             raise ModerationUnavailable(
                 f"the moderation server {error}", retry_after=_RETRY_AFTER_SECONDS
             ) from error
@@ -55,14 +55,14 @@ class ModerationClassifier:
 
 
 def _parse_scores(content: bytes) -> dict[str, float]:
-    """Return the scores by the server's names. Raise `RequestFailed` if there are none or any is invalid."""
+    """Return the scores by the server's names. Raise `RemoteCallFailed` if any is missing or invalid."""
     try:
         scores = orjson.loads(content)["results"][0]["category_scores"]
         found = {name: min(max(float(score), 0.0), 1.0) for name, score in scores.items() if _is_score(score)}
     except (ValueError, LookupError, TypeError, AttributeError) as error:
-        raise RequestFailed("sent a response without scores") from error
+        raise RemoteCallFailed("sent a response without scores") from error
     if not found or len(found) < len(scores):
-        raise RequestFailed("sent scores outside 0…1, or none")
+        raise RemoteCallFailed("sent scores outside 0…1, or none")
     return found
 
 

@@ -13,7 +13,7 @@ def content_type_of(name: str) -> str:
 
 
 @dataclass(frozen=True)
-class StoredFile:
+class UploadedFile:
     """A complete file on durable storage."""
 
     key: str
@@ -31,7 +31,7 @@ class ArtifactStore(Protocol):
     signs_urls: bool
     """True if clients and workers access the store directly, by URLs that it signs."""
 
-    async def put(self, key: str, chunks: AsyncIterator[bytes], max_bytes: int) -> StoredFile:
+    async def put(self, key: str, chunks: AsyncIterator[bytes], max_bytes: int) -> UploadedFile:
         """Store a file, replacing an earlier one of that key. Raise `TooLarge` beyond `max_bytes`."""
         ...
 

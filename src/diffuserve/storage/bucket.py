@@ -11,7 +11,7 @@ from obstore.exceptions import BaseError
 from obstore.store import GCSStore, S3Store
 
 from diffuserve.domain.errors import ArtifactNotFound, ServerUnavailable, TooLarge
-from diffuserve.storage.base import StoredFile, content_type_of
+from diffuserve.storage.base import UploadedFile, content_type_of
 
 _PART_BYTES = 8 * 1024 * 1024  # larger files are uploaded in parts of this size
 
@@ -24,7 +24,7 @@ class BucketArtifactStore:
     def __init__(self, bucket: S3Store | GCSStore) -> None:
         self._bucket = bucket
 
-    async def put(self, key: str, chunks: AsyncIterator[bytes], max_bytes: int) -> StoredFile:
+    async def put(self, key: str, chunks: AsyncIterator[bytes], max_bytes: int) -> UploadedFile:
         """Upload a file in one request or in parts; the bucket verifies the checksum sent with each."""
         content = await _read(_checked(key), chunks, max_bytes)
         with _translated(key):
@@ -35,7 +35,7 @@ class BucketArtifactStore:
                 attributes={"Content-Type": content_type_of(key)},
                 chunk_size=_PART_BYTES,
             )
-        return StoredFile(key, len(content), hashlib.sha256(content).hexdigest())
+        return UploadedFile(key, len(content), hashlib.sha256(content).hexdigest())
 
     async def download_url(self, key: str, seconds: float) -> str | None:
         """Return a URL that serves the file by GET for `seconds`."""

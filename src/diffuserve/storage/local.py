@@ -12,7 +12,7 @@ from contextlib import suppress
 from pathlib import Path
 
 from diffuserve.domain.errors import ArtifactNotFound, TooLarge
-from diffuserve.storage.base import StoredFile
+from diffuserve.storage.base import UploadedFile
 
 _CHUNK = 1 << 18
 
@@ -27,7 +27,7 @@ class LocalArtifactStore:
         self._root = root.resolve()
         self._root.mkdir(parents=True, exist_ok=True)
 
-    async def put(self, key: str, chunks: AsyncIterator[bytes], max_bytes: int) -> StoredFile:
+    async def put(self, key: str, chunks: AsyncIterator[bytes], max_bytes: int) -> UploadedFile:
         """Store a file; it and its folder entries are on disk when this returns."""
         path = self._path(key)
         changed = self._make_folder(path.parent)
@@ -47,7 +47,7 @@ class LocalArtifactStore:
             partial.unlink(missing_ok=True)
         for folder in changed:
             await asyncio.to_thread(_sync_folder, folder)
-        return StoredFile(key, size, digest.hexdigest())
+        return UploadedFile(key, size, digest.hexdigest())
 
     async def download_url(self, key: str, seconds: float) -> str | None:
         """Return `None`: only the control plane has access."""

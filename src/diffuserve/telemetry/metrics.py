@@ -5,7 +5,7 @@ from collections.abc import Iterable, Mapping
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, generate_latest
 
 from diffuserve.domain.job import Band, JobStatus
-from diffuserve.domain.safety import Stage, Verdict
+from diffuserve.domain.safety import SafetyStage, Verdict
 from diffuserve.domain.worker import WorkerState
 
 # Seconds, from an image of a tiny model on a fast GPU to a long video.
@@ -136,8 +136,8 @@ class ControlMetrics:
 
     def observe_prompt_verdict(self, verdict: Verdict, seconds: float) -> None:
         """Count the verdict on a prompt, and record the duration of the check in seconds."""
-        self.verdicts.labels(Stage.PROMPT, verdict.category or "none", verdict.action).inc()
-        self.filter_seconds.labels(Stage.PROMPT).observe(seconds)
+        self.verdicts.labels(SafetyStage.PROMPT, verdict.category or "none", verdict.action).inc()
+        self.filter_seconds.labels(SafetyStage.PROMPT).observe(seconds)
 
     def count_final_job(self, status: JobStatus, model: str) -> None:
         """Count a job that reached a final status."""

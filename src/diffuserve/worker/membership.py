@@ -56,7 +56,7 @@ class Membership:
             self._is_announced.set()
 
     async def run(self) -> None:
-        """Register, as soon as the model is known, and keep trying while the control plane is away."""
+        """Register, as soon as the model is known, and keep trying while the control plane is unavailable."""
         await self._is_announced.wait()
         while not self.is_registered:
             try:

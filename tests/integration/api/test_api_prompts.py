@@ -14,7 +14,7 @@ from diffuserve.api.prompt_processor import NOT_OFFERED, PromptProcessor
 from diffuserve.client.codec import decode
 from diffuserve.domain.resources.job import JobResource
 from diffuserve.domain.resources.model import ModelList
-from diffuserve.domain.safety import Action, Stage
+from diffuserve.domain.safety import Action, SafetyStage
 from diffuserve.events.memory import MemoryEventBus
 from diffuserve.jobs.reaper import Reaper
 from diffuserve.jobs.store import JobStore
@@ -96,7 +96,7 @@ async def test_a_blocked_prompt_leaves_only_an_audit_entry_without_its_text(
     assert await store.operations.lanes() == []
 
     [entry] = await store.audit.newest()
-    assert (entry.stage, entry.category, entry.action) == (Stage.PROMPT, "brands", Action.BLOCK)
+    assert (entry.stage, entry.category, entry.action) == (SafetyStage.PROMPT, "brands", Action.BLOCK)
     assert entry.prompt_hash == hashlib.sha256(b"a bottle of AcmeCola").hexdigest()
     assert "house 7" in entry.filter
     assert "cola" not in repr(entry).lower()

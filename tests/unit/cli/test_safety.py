@@ -12,7 +12,7 @@ from PIL import Image
 from diffuserve.cli.wiring.control import open_store
 from diffuserve.cli.wiring.safety import open_expander, open_prompts
 from diffuserve.domain.errors import InvalidParams
-from diffuserve.domain.safety import Action, AuditEntry, Stage
+from diffuserve.domain.safety import Action, AuditEntry, SafetyStage
 from diffuserve.settings import Settings
 from support.command import run
 from support.text_classifiers import write_onnx_classifier
@@ -138,7 +138,7 @@ def test_the_audit_is_listed(
 ) -> None:
     entry = AuditEntry(
         tenant_id="studio",
-        stage=Stage.IMAGE,
+        stage=SafetyStage.IMAGE,
         category="nsfw",
         action=Action.BLOCK,
         filter="f 1",

@@ -8,7 +8,7 @@ import httpx
 import pytest
 
 from diffuserve.domain.errors import InvalidParams
-from diffuserve.remote.json_api import JsonApi, JsonApiConfig, RequestFailed, RequestTimedOut
+from diffuserve.remote.json_api import JsonApi, JsonApiConfig, RemoteCallFailed, RemoteCallTimedOut
 
 CONFIG = JsonApiConfig(url_setting="expander_url", url="http://host", path="/calls", key="secret")
 Handler = Callable[[httpx.Request], httpx.Response]
@@ -66,7 +66,7 @@ async def test_without_a_key_no_authorization_is_sent() -> None:
 async def test_invalid_responses_raise_an_error_that_does_not_quote_them(
     handler: Handler, message: str
 ) -> None:
-    with pytest.raises(RequestFailed, match=message) as error:
+    with pytest.raises(RemoteCallFailed, match=message) as error:
         await post(handler)
     assert "secret" not in str(error.value)
 
@@ -87,7 +87,7 @@ async def test_a_connection_that_breaks_twice_raises_an_error() -> None:
     def handler(request: httpx.Request) -> httpx.Response:
         raise httpx.ConnectError("refused")
 
-    with pytest.raises(RequestFailed, match=r"cannot be reached \(ConnectError\)"):
+    with pytest.raises(RemoteCallFailed, match=r"cannot be reached \(ConnectError\)"):
         await post(handler)
 
 
@@ -98,7 +98,7 @@ async def test_a_call_without_a_response_times_out() -> None:
             raise AssertionError("unreachable")
 
     api = JsonApi(replace(CONFIG, timeout_seconds=0.01), Silent())
-    with pytest.raises(RequestTimedOut, match=r"did not respond within 0\.01 s"):
+    with pytest.raises(RemoteCallTimedOut, match=r"did not respond within 0\.01 s"):
         await api.post({})
     await api.close()
 
