@@ -4,6 +4,7 @@ import asyncio
 import base64
 import secrets
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from typing import Any
 
 import httpx
@@ -110,10 +111,14 @@ class HandWorker:
         """Complete every job that can be claimed, with its previews, until the task is canceled."""
         while True:
             for lease in await self.claim(num_jobs=8, wait=5.0):
-                for index in range(lease.num_previews):
-                    await self.report(lease, index, lease.num_previews, PNG)
-                await self.complete(lease)
+                with suppress(httpx.HTTPStatusError):  # the lease may be lost meanwhile; the others go on
+                    await self._complete_with_previews(lease)
             await asyncio.sleep(0)
+
+    async def _complete_with_previews(self, lease: Lease) -> None:
+        for index in range(lease.num_previews):
+            await self.report(lease, index, lease.num_previews, PNG)
+        await self.complete(lease)
 
     async def _post(self, lease: Lease, what: str, body: Mapping[str, Any]) -> httpx.Response:
         token = {"lease_token": lease.lease_token}
