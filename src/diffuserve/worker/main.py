@@ -4,6 +4,7 @@ import asyncio
 import logging
 import os
 import signal
+from contextlib import suppress
 
 from diffuserve.backoff import Backoff, RestartPolicy, supervise
 from diffuserve.client.http import HttpTransport
@@ -80,6 +81,7 @@ async def _wait_or_terminate(process: asyncio.subprocess.Process, stop: asyncio.
     stopped = asyncio.ensure_future(stop.wait())
     await asyncio.wait({ended, stopped}, return_when=asyncio.FIRST_COMPLETED)
     stopped.cancel()
-    if not ended.done():
-        process.terminate()
+    with suppress(ProcessLookupError):  # it may have ended at the same moment, not yet seen by `ended`
+        if not ended.done():
+            process.terminate()
     return await ended
