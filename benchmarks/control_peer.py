@@ -1,4 +1,4 @@
-"""No-op jobs of procrastinate on the same PostgreSQL: a queue without HTTP.
+"""Empty jobs of procrastinate on the same PostgreSQL: a queue without HTTP.
 
 This process defers the jobs singly, as ours are submitted; a worker in another process
 (`python control_peer.py URL`) runs them.

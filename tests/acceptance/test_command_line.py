@@ -1,4 +1,4 @@
-"""Real processes, as a person starts them."""
+"""Commands that generate: real processes where that matters, else within the test's process."""
 
 import signal
 import subprocess
@@ -9,14 +9,21 @@ import pytest
 from PIL import Image
 
 from diffuserve.media.image_file import read_parameters
+from support.command import Invoke, invoker
 from support.waiting import HANG_SECONDS, block_until
 
 DIFFUSERVE = [sys.executable, "-m", "diffuserve"]
 
 
 @pytest.fixture(autouse=True)
-def _own_cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def _own_folders(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("DIFFUSERVE_CACHE_DIR", str(tmp_path / "cache"))
+
+
+@pytest.fixture
+def invoke(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Invoke:
+    return invoker(monkeypatch, capsys)
 
 
 def diffuserve(*arguments: str, cwd: Path) -> subprocess.CompletedProcess[str]:
@@ -26,7 +33,7 @@ def diffuserve(*arguments: str, cwd: Path) -> subprocess.CompletedProcess[str]:
     )
 
 
-def test_generate_writes_images_that_can_be_reproduced(tmp_path: Path) -> None:
+def test_generate_writes_images_that_can_be_reproduced(tmp_path: Path, invoke: Invoke) -> None:
     arguments = ["a red circle", "a BLUE star", "--size", "64x96", "--steps", "2", "--seed", "5", "--grid"]
     done = diffuserve("generate", *arguments, "-o", "images", cwd=tmp_path)
     assert done.returncode == 0, done.stderr
@@ -40,24 +47,24 @@ def test_generate_writes_images_that_can_be_reproduced(tmp_path: Path) -> None:
     assert embedded["prompt"] == "a BLUE star"
     assert (embedded["seed"], embedded["model"]) == (6, "tiny-flux")
     again = ["--size", "64x96", "--steps", "2", "--seed", str(embedded["seed"]), "-o", "again.png"]
-    assert diffuserve("generate", embedded["prompt"], *again, cwd=tmp_path).returncode == 0
+    assert invoke("generate", embedded["prompt"], *again).code == 0
     with Image.open(tmp_path / "again.png") as one, Image.open(paths[2]) as other:
         difference = [abs(a - b) for a, b in zip(one.tobytes(), other.tobytes(), strict=True)]
     assert max(difference) <= 16, "bf16: the same image but for roundings"
 
 
-def test_a_truncated_prompt_is_warned_about(tmp_path: Path) -> None:
-    done = diffuserve("generate", "a red star " * 30, "--size", "64x64", "--steps", "1", cwd=tmp_path)
-    assert done.returncode == 0
-    assert "warning" in done.stderr
+def test_a_truncated_prompt_is_warned_about(invoke: Invoke) -> None:
+    done = invoke("generate", "a red star " * 30, "--size", "64x64", "--steps", "1")
+    assert done.code == 0
+    assert "warning" in done.err
 
 
-def test_several_images_of_one_prompt_are_numbered(tmp_path: Path) -> None:
+def test_several_images_of_one_prompt_are_numbered(tmp_path: Path, invoke: Invoke) -> None:
     arguments = ["a ring", "[/b] star", "--size", "64x64", "--steps", "1", "--seed", "1", "--num-images", "2"]
-    done = diffuserve("generate", *arguments, "-o", "ring.webp", cwd=tmp_path)
-    assert done.returncode == 0, done.stderr
-    assert sorted(done.stdout.split()) == ["ring-1.webp", "ring-2.webp", "ring-3.webp", "ring-4.webp"]
-    embedded = [read_parameters(tmp_path / name) for name in done.stdout.split()]
+    done = invoke("generate", *arguments, "-o", "ring.webp")
+    assert done.code == 0, done.err
+    assert sorted(done.out.split()) == ["ring-1.webp", "ring-2.webp", "ring-3.webp", "ring-4.webp"]
+    embedded = [read_parameters(tmp_path / name) for name in done.out.split()]
     assert [parameters["seed"] for parameters in embedded] == [1, 2, 3, 4]
     assert [parameters["prompt"] for parameters in embedded] == ["a ring", "a ring", "[/b] star", "[/b] star"]
 
@@ -89,8 +96,8 @@ def test_models_lists_the_bundled_one(tmp_path: Path) -> None:
     assert "tiny-flux" in done.stdout
 
 
-def test_calibrate_keeps_a_fit_for_later_runs(tmp_path: Path) -> None:
-    done = diffuserve("calibrate", cwd=tmp_path)
-    assert done.returncode == 0, done.stderr
+def test_calibrate_keeps_a_fit_for_later_runs(tmp_path: Path, invoke: Invoke) -> None:
+    done = invoke("calibrate")
+    assert done.code == 0, done.err
     kept = list((tmp_path / "cache" / "cost_fit").glob("*.json"))
     assert len(kept) == 1

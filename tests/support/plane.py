@@ -40,7 +40,7 @@ class Plane:
 
     async def listen(self) -> None:
         app = create_app(self.store, self.artifacts, self.bus, ApiConfig(auth=False, poll_seconds=0.2))
-        config = uvicorn.Config(app, port=self.port, log_level="error", timeout_graceful_shutdown=0)
+        config = uvicorn.Config(app, port=self.port, log_config=None, timeout_graceful_shutdown=0)
         self.server = uvicorn.Server(config)
         self.serving = asyncio.create_task(self.server.serve())
         while not self.server.started:

@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from diffuserve.domain.job import Band
@@ -200,6 +200,7 @@ def test_lanes_of_models_that_are_not_served_change_nothing(lanes: list[Lane], m
     assert choose(*lanes, models=models, resident=["wan"]) is choose(*served, resident=["wan"])
 
 
+@settings(max_examples=20)  # each is a run of 300 choices
 @given(weights=st.lists(st.sampled_from([1.0, 2.0, 4.0]), min_size=2, max_size=4), data=st.data())
 def test_over_time_each_tenant_gets_its_share(weights: list[float], data: st.DataObject) -> None:
     accounts = [
