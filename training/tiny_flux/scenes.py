@@ -6,8 +6,9 @@ few numbers that belong to the seed; see `layout`.
 
 import hashlib
 import random
-from collections.abc import Sequence
 from dataclasses import dataclass
+
+from synonyms import Synonyms, article
 
 SHAPES = ("circle", "square", "triangle", "star", "heart", "ring", "cross", "diamond")
 COLOURS = {
@@ -157,17 +158,8 @@ def caption(scene: Scene, chance: random.Random | None = None) -> str:
     return f"{text}." if words.is_rare() else text
 
 
-class _Words:
-    """Choices among words that mean the same; the first of each without a `chance`."""
-
-    def __init__(self, chance: random.Random | None) -> None:
-        self._chance = chance
-
-    def pick(self, choices: Sequence[str]) -> str:
-        return self._chance.choice(choices) if self._chance else choices[0]
-
-    def is_rare(self) -> bool:
-        return self._chance is not None and self._chance.random() < 0.08
+class _Words(Synonyms):
+    """Words for the parts of a scene."""
 
     def thing(self, thing: Thing) -> str:
         words = [self.pick(_SIZE_WORDS[thing.size])] if thing.size else []
@@ -175,8 +167,7 @@ class _Words:
             words.append(self._noise())
         words.append(self.pick(_COLOUR_WORDS.get(thing.colour, (thing.colour,))))
         words.append(self.pick(_SHAPE_WORDS[thing.shape]))
-        article = "an" if words[0][0] in "aeiou" else "a"
-        return " ".join([article, *words, *([self.place(thing.place)] if thing.place else [])])
+        return " ".join([article(words[0]), *words, *([self.place(thing.place)] if thing.place else [])])
 
     def place(self, place: str) -> str:
         if place in _PLACE_WORDS:
@@ -188,8 +179,8 @@ class _Words:
 
     def background(self, colour: str) -> str:
         colour = self.pick(_COLOUR_WORDS.get(colour, (colour,)))
-        article = "an" if colour[0] in "aeiou" else "a"
-        forms = (f"on {article} {colour} background", f"on {colour}", f"against {article} {colour} backdrop")
+        a = article(colour)
+        forms = (f"on {a} {colour} background", f"on {colour}", f"against {a} {colour} backdrop")
         return self.pick((forms[0], forms[0], forms[0], *forms[1:]))
 
     def _noise(self) -> str:

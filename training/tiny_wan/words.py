@@ -9,6 +9,7 @@ from pathlib import Path
 from transformers import AutoTokenizer, PreTrainedTokenizerBase
 
 from motions import ClipScene, Direction, Motion, Speed, Thing
+from synonyms import Synonyms, article
 from text_encoders import BUNDLED
 
 NUM_TOKENS = 32
@@ -73,30 +74,21 @@ def clip_caption(scene: ClipScene, chance: random.Random | None = None) -> str:
     return f"{text}." if words.is_rare() else text
 
 
-class _Words:
-    """Choices among words that mean the same; the first of each without a `chance`."""
-
-    def __init__(self, chance: random.Random | None) -> None:
-        self._chance = chance
-
-    def pick(self, choices: Sequence[str]) -> str:
-        return self._chance.choice(choices) if self._chance else choices[0]
-
-    def is_rare(self) -> bool:
-        return self._chance is not None and self._chance.random() < 0.08
+class _Words(Synonyms):
+    """Words for the parts of a clip."""
 
     def thing(self, thing: Thing) -> str:
         words = [self.pick(_NOISE_WORDS)] if self.is_rare() else []
         words.append(self.colour(thing.colour))
         words.append(self.pick(_SHAPE_WORDS.get(thing.shape, (thing.shape,))))
-        return " ".join([_article(words[0]), *words])
+        return " ".join([article(words[0]), *words])
 
     def colour(self, colour: str) -> str:
         return self.pick(_COLOUR_WORDS.get(colour, (colour,)))
 
     def background(self, colour: str) -> str:
         word = self.colour(colour)
-        forms = (f"on {_article(word)} {word} background", f"on {word}")
+        forms = (f"on {article(word)} {word} background", f"on {word}")
         return self.pick((forms[0], forms[0], forms[1]))
 
     def action(self, scene: ClipScene) -> str:
@@ -109,10 +101,6 @@ class _Words:
             is_last = self._chance is not None and self._chance.random() < 0.5
             words.insert(len(words) if is_last else 1, self.pick(_SPEED_WORDS[scene.speed]))
         return " ".join(words)
-
-
-def _article(word: str) -> str:
-    return "an" if word[0] in "aeiou" else "a"
 
 
 def vocabulary() -> frozenset[str]:
