@@ -20,7 +20,7 @@ _TEMPLATES = {
     "third": ("{0} on a chair, {1}", "anime of a {1} {0}", "{1}, with {0}"),
     "fourth": ("{0} wearing a scarf, {1}", "{1} comic about a {0}", "in a garden: {0}, {1}"),
     "fifth": ("{1}, {0} beside a window", "sketch of {0}: {1}", "{0}, at the market, {1}"),
-    "second": ("{0}, {1}, painted", "a scene of {1} and {0}", "{1} {0}, studio image"),
+    "second": ("{0}, {1}, painted", "a scene of {1} and {0}", "{1} {0}, studio picture"),
 }
 _LEET = str.maketrans("aeio", "4310")
 _LOOKALIKES = str.maketrans("aeocp", "\u0430\u0435\u043e\u0441\u0440")

@@ -125,9 +125,9 @@ _RELATION_WORDS = {
     "next to": ("next to", "beside", "and"),
 }
 _BEGINNINGS = ("",) * 12 + (
-    "an image of ",
+    "a picture of ",
     "a drawing of ",
-    "an image of ",
+    "a picture of ",
     "draw ",
     "a photo of ",
     "show me ",
