@@ -127,7 +127,7 @@ _RELATION_WORDS = {
 _BEGINNINGS = ("",) * 12 + (
     "a picture of ",
     "a drawing of ",
-    "a picture of ",
+    "an image of ",
     "draw ",
     "a photo of ",
     "show me ",
