@@ -4,7 +4,7 @@ BIN := .venv/bin
 READY := .venv/.ready
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo serve test test-all check fmt chaos bench-engine bench-control bench-serve bench-batch bench-lockstep bench-image-filter clean
+.PHONY: help setup demo serve test test-all check fmt chaos bench-engine bench-control bench-serve bench-batch bench-lockstep bench-image-filter bench-followers clean
 
 help: ## list the targets
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 16
@@ -58,6 +58,9 @@ bench-lockstep: $(READY) ## what ranks cost and give; leave the machine alone
 
 bench-image-filter: $(READY) ## what the image filter costs, and how often harmless images alarm it; leave the machine alone
 	$(BIN)/python benchmarks/bench_image_filter.py
+
+bench-followers: $(READY) ## what clients that wait cost, beside an earlier version; leave the machine alone
+	$(BIN)/python benchmarks/bench_followers.py
 
 chaos: $(READY) ## kill -9 everything again and again: no accepted job may be lost or published twice
 	$(BIN)/python benchmarks/chaos.py

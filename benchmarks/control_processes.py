@@ -13,7 +13,12 @@ import psutil
 
 DIFFUSERVE = (sys.executable, "-m", "diffuserve")
 _STOP_SECONDS = 15.0
-_UNBOUNDED = {"max_running": 1_000_000, "max_queued": 10_000_000, "highest_band": "interactive"}
+_UNBOUNDED = {
+    "max_running": 1_000_000,
+    "max_queued": 10_000_000,
+    "highest_band": "interactive",
+    "max_waits": None,
+}
 
 
 class Program:

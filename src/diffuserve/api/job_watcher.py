@@ -1,70 +1,185 @@
-"""Watching a job: the loop behind server-sent events, WebSockets and every wait for a result."""
+"""Watching jobs: one look for all server-sent events, WebSockets and waits for a result of a process."""
 
 import asyncio
+import logging
 import math
-import random
-from collections.abc import AsyncGenerator, Mapping
-from contextlib import aclosing
-from typing import Any
+from collections.abc import AsyncGenerator, Collection, Iterator
+from contextlib import aclosing, contextmanager, suppress
 
+from diffuserve.api.job_feed import FanOut, JobFeed, Update
+from diffuserve.api.streamed_events import StreamedEvent
 from diffuserve.domain.errors import JobNotFound
-from diffuserve.domain.job import Job, JobEvent
+from diffuserve.domain.job import Job
 from diffuserve.events.base import EventBus, job_topic
 from diffuserve.jobs.store import JobStore
 
-Message = Mapping[str, Any]
+log = logging.getLogger(__name__)
 
 
 class JobWatcher:
-    """Reads a job when the bus announces a change, and every `poll_seconds`: the bus may lose messages."""
+    """Reads the jobs that are followed, each once for all its followers.
+
+    A job is read when the bus announces that it changed. The bus may lose messages, so every `poll_seconds`
+    one query compares the revisions of all followed jobs.
+    """
 
     def __init__(self, store: JobStore, bus: EventBus, poll_seconds: float) -> None:
         self._store = store
         self._bus = bus
         self._poll_seconds = poll_seconds
+        self._fan_out = FanOut()
+        self._feeds: dict[str, JobFeed] = {}
+        self._changed: set[str] = set()
+        self._has_work = asyncio.Event()
+        self._task: asyncio.Task[None] | None = None
 
-    async def watch(self, job_id: str, seconds: float = math.inf) -> AsyncGenerator[Job | Message]:
-        """Yield the job whenever it may have changed, and the live messages in between.
+    async def watch(self, job: Job, seconds: float = math.inf) -> AsyncGenerator[Update]:
+        """Yield the job, each new state of it, and the live events in between.
 
         End with the final job or after `seconds`. Raise `JobNotFound` once the job is deleted.
         """
-        loop = asyncio.get_running_loop()
-        end = loop.time() + seconds
-        # Subscribed before the first read, so that no change falls between the two.
-        with self._bus.subscribe(job_topic(job_id)) as subscription:
-            while True:
-                job = await self._store.jobs.get(job_id)
-                yield job
-                if job.status.is_final or loop.time() >= end:
-                    return
-                poll_at = min(loop.time() + self._poll_seconds * random.uniform(0.8, 1.2), end)
-                while message := await subscription.get(poll_at - loop.time()):
-                    if message["type"] == "changed":
-                        break
-                    yield message
+        if job.status.is_final:
+            yield job
+            return
+        end = asyncio.get_running_loop().time() + seconds
+        # Followed before the first update, so that no change falls between the two.
+        with self._followed(job) as feed:
+            place = feed.newest
+            first = feed.job if feed.job.version > job.version else job
+            yield first
+            if first.status.is_final:
+                return
+            async with aclosing(_updates(feed, place, end)) as updates:
+                async for update in updates:
+                    yield update
 
-    async def final(self, job_id: str, seconds: float = math.inf) -> Job:
+    async def final(self, job: Job, seconds: float = math.inf) -> Job:
         """Return the job once it is final, or in its current state after `seconds`. Raise `JobNotFound`."""
-        job: Job | None = None
-        async with aclosing(self.watch(job_id, seconds)) as updates:
+        async with aclosing(self.watch(job, seconds)) as updates:
             async for update in updates:
-                if isinstance(update, Job):
-                    job = update
-        assert job is not None
+                job = update if isinstance(update, Job) else job
         return job
 
-    async def events(self, job_id: str, after: int = 0) -> AsyncGenerator[JobEvent | Message]:
-        """Yield events after `after`, and live messages between them, until the job is final or deleted."""
-        version = -1
-        try:
-            async with aclosing(self.watch(job_id)) as updates:
-                async for update in updates:
-                    if not isinstance(update, Job):
-                        yield update
-                    elif update.version != version:
-                        version = update.version
-                        for event in await self._store.jobs.events_after(job_id, after):
-                            after = event.seq
-                            yield event
-        except JobNotFound:  # deleted while it was watched
+    async def events(self, job: Job, after: int = 0) -> AsyncGenerator[StreamedEvent]:
+        """Yield events after `after`, and live events between them, until the job is final or deleted."""
+        if job.status.is_final:
+            for event in await self._store.jobs.events_after(job.id, after):
+                yield StreamedEvent.stored(event)
             return
+        with suppress(JobNotFound), self._followed(job, reads_log=True) as feed:
+            async with aclosing(_log_and_updates(feed)) as updates:
+                async for update in updates:
+                    if isinstance(update, StreamedEvent):
+                        yield update
+                        continue
+                    # Read from the log and not from the updates, which a slow follower may have missed.
+                    while after < len(feed.log):
+                        after += 1
+                        yield feed.log[after - 1]
+
+    @contextmanager
+    def _followed(self, job: Job, *, reads_log: bool = False) -> Iterator[JobFeed]:
+        """Share the job's feed while the context is open; the job is read anew if that is needed."""
+        feed = self._feeds.get(job.id) or self._open(job)
+        feed.num_followers += 1
+        feed.wants_log |= reads_log
+        if job.version > feed.job.version or (reads_log and not feed.has_log):
+            feed.invalidate()
+        try:
+            yield feed
+        finally:
+            feed.num_followers -= 1
+            if not feed.num_followers:
+                self._close(feed)
+
+    def _open(self, job: Job) -> JobFeed:
+        feed = self._feeds[job.id] = JobFeed(job, self._fan_out, self._read_soon)
+        feed.resources.enter_context(self._bus.listen(job_topic(job.id), feed.hear))
+        feed.invalidate()  # it may have changed since the caller read it
+        return feed
+
+    def _close(self, feed: JobFeed) -> None:
+        feed.resources.close()
+        del self._feeds[feed.job.id]
+        self._has_work.set()  # which ends the task if no job is followed any more
+
+    def _read_soon(self, job_id: str) -> None:
+        self._changed.add(job_id)
+        self._has_work.set()
+        if self._task is None or self._task.done():
+            self._task = asyncio.create_task(self._look(), name="job-watcher")
+
+    async def _look(self) -> None:
+        """Read jobs as long as any is followed."""
+        clock = asyncio.get_running_loop().time
+        poll_at = clock() + self._poll_seconds
+        while self._feeds:
+            with suppress(TimeoutError):
+                async with asyncio.timeout_at(poll_at):
+                    await self._has_work.wait()
+            self._has_work.clear()
+            try:
+                if clock() >= poll_at:
+                    poll_at = clock() + self._poll_seconds
+                    self._changed |= await self._find_changed()
+                await self._read_changed()
+            except Exception as error:  # the followers wait on: what was not read is read at the next poll
+                log.warning("could not read the jobs that are followed: %s", error)
+                await asyncio.sleep(self._poll_seconds)
+
+    async def _find_changed(self) -> set[str]:
+        """Return the followed jobs that are not as they were read last, in one query for all of them."""
+        job_ids = list(self._feeds)
+        revisions = await self._store.jobs.revisions(job_ids)
+        return {
+            job_id
+            for job_id in job_ids
+            if (feed := self._feeds.get(job_id)) and feed.job.revision != revisions.get(job_id)
+        }
+
+    async def _read_changed(self) -> None:
+        job_ids = self._changed & self._feeds.keys()
+        self._changed.clear()
+        try:
+            jobs = await self._store.jobs.get_many(job_ids)
+            # The logs after the jobs, so that the log of a final job is whole.
+            logs = await self._store.jobs.logs(self._with_logs(job_ids))
+        except BaseException:
+            self._changed |= job_ids
+            raise
+        for job_id in job_ids & self._feeds.keys():
+            feed = self._feeds[job_id]
+            if job_id in jobs:
+                feed.update(jobs[job_id], logs.get(job_id, ()), is_stale=job_id in self._changed)
+            else:
+                feed.end()
+
+    def _with_logs(self, job_ids: Collection[str]) -> list[str]:
+        return [job_id for job_id in job_ids if (feed := self._feeds.get(job_id)) and feed.wants_log]
+
+
+async def _log_and_updates(feed: JobFeed) -> AsyncGenerator[Update]:
+    """Yield the job as it is if its log was read, then the updates; without a log the next one brings it."""
+    place = feed.newest
+    if feed.has_log:
+        yield feed.job
+        if feed.job.status.is_final:
+            return
+    async with aclosing(_updates(feed, place)) as updates:
+        async for update in updates:
+            yield update
+
+
+async def _updates(feed: JobFeed, place: int, end: float = math.inf) -> AsyncGenerator[Update]:
+    """Yield the feed's updates from `place` on, up to the final job or the time `end`."""
+    clock = asyncio.get_running_loop().time
+    while True:
+        updates, place = feed.since(place), feed.newest
+        for update in updates:
+            yield update
+            if isinstance(update, Job) and update.status.is_final:
+                return
+        if clock() >= end:
+            return
+        if not updates:
+            await feed.wait(end)

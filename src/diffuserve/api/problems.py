@@ -37,6 +37,7 @@ from diffuserve.domain.errors import (
     Refused,
     ServerUnavailable,
     TooLarge,
+    TooManyWaits,
     Unauthorized,
 )
 
@@ -57,6 +58,7 @@ _STATUSES: Sequence[tuple[type[DiffuserveError], int, bool]] = (
     (Unauthorized, 401, False),
     (QueueFull, 429, True),
     (RateLimited, 429, True),
+    (TooManyWaits, 429, True),
     (BacklogFull, 503, True),
     (TooLarge, 413, False),
     (Forbidden, 403, False),

@@ -15,6 +15,7 @@ from diffuserve.api.files.signing import UrlSigner
 from diffuserve.api.files.urls import FileUrls
 from diffuserve.api.job_metrics import JobMetrics
 from diffuserve.api.job_watcher import JobWatcher
+from diffuserve.api.open_waits import OpenWaits
 from diffuserve.api.prompt_processor import PromptProcessor
 from diffuserve.api.serializers import JobSerializer
 from diffuserve.api.webhooks.guarded_http import AddressPolicy
@@ -47,6 +48,7 @@ class Services:
     job_metrics: JobMetrics
     address_policy: AddressPolicy
     prompts: PromptProcessor
+    waits: OpenWaits
     batch_slots: asyncio.Semaphore
     background_tasks: BackgroundTasks
 
@@ -81,6 +83,7 @@ class Services:
             job_metrics=JobMetrics(store, metrics),
             address_policy=AddressPolicy(config.webhook_allowed_networks),
             prompts=replace(prompts or PromptProcessor(), on_verdict=metrics.observe_prompt_verdict),
+            waits=OpenWaits(),
             batch_slots=asyncio.Semaphore(_MAX_CONCURRENT_BATCHES),
             background_tasks=BackgroundTasks(),
         )

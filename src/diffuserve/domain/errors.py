@@ -27,6 +27,7 @@ DiffuserveError
 │   ├── BandNotAllowed       the plan does not include this band
 │   ├── QueueFull            the tenant has as many queued jobs as its plan allows
 │   ├── RateLimited          the tenant sends more requests per second than its plan allows
+│   ├── TooManyWaits         the tenant has as many streams and waits open as its plan allows
 │   ├── BacklogFull          more work is queued than the service accepts
 │   ├── PromptBlocked        the safety policy blocks this prompt
 │   └── TooLarge             a request body or a file over the limit
@@ -183,6 +184,10 @@ class QueueFull(Refused):
 
 class RateLimited(Refused):
     code = "rate_limited"
+
+
+class TooManyWaits(Refused):
+    code = "too_many_waits"
 
 
 class BacklogFull(Refused):

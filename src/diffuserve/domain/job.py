@@ -154,6 +154,15 @@ class NewJob:
     fingerprint: str = ""
 
 
+@dataclass(frozen=True)
+class Revision:
+    """Mark of a state of one job, of which no two have the same: its version, and its stored progress."""
+
+    version: int
+    phase: Phase | None
+    step: int | None
+
+
 @dataclass(frozen=True, kw_only=True)
 class Job:
     """A job as clients see it. Times are seconds since the epoch, by the store's clock.
@@ -191,6 +200,11 @@ class Job:
     actual_seconds: float | None = None
     result: JobResult | None = None
     error: JobError | None = None
+
+    @property
+    def revision(self) -> Revision:
+        """Revision of this state of the job."""
+        return Revision(self.version, self.phase, None if self.progress is None else self.progress.step)
 
 
 @dataclass(frozen=True)

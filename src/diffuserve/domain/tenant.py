@@ -13,7 +13,8 @@ class Plan:
 
     Tenants that wait at the same time share the device-seconds in proportion to their `weight`.
     `max_queued_seconds` bounds the predicted device-seconds of a tenant's queued jobs, and
-    `requests_per_second` its requests that make work; `None` means no limit. `default_band` is the band of
+    `requests_per_second` its requests that make work; `max_waits` bounds the streams and waits that it has
+    open at one control plane. `None` means no limit. `default_band` is the band of
     a job that names none, and `highest_band` the best one that a job may name.
     """
 
@@ -23,6 +24,7 @@ class Plan:
     max_queued: int = 1_000
     max_queued_seconds: float | None = None
     requests_per_second: float | None = None
+    max_waits: int | None = 1_000
     default_band: Band = Band.STANDARD
     highest_band: Band = Band.STANDARD
 
@@ -38,6 +40,7 @@ FREE = Plan(
     max_queued=100,
     max_queued_seconds=3_600,
     requests_per_second=10,
+    max_waits=100,
 )
 STANDARD = Plan(
     name="standard",
@@ -46,6 +49,7 @@ STANDARD = Plan(
     max_queued=1_000,
     max_queued_seconds=86_400,
     requests_per_second=100,
+    max_waits=2_000,
     highest_band=Band.INTERACTIVE,
 )
 PRO = Plan(
@@ -54,6 +58,7 @@ PRO = Plan(
     max_running=64,
     max_queued=100_000,
     requests_per_second=1_000,
+    max_waits=10_000,
     default_band=Band.INTERACTIVE,
     highest_band=Band.INTERACTIVE,
 )

@@ -3,7 +3,8 @@
 The database is authoritative. A message may be lost, so subscribers poll the database as well.
 """
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
+from contextlib import AbstractContextManager
 from types import TracebackType
 from typing import Any, Protocol, Self
 
@@ -60,6 +61,15 @@ class EventBus(Protocol):
 
     def subscribe(self, topic: str) -> Subscription:
         """Return a subscription, which receives messages from its `__enter__` on."""
+        ...
+
+    def listen(
+        self, topic: str, listener: Callable[[Mapping[str, Any]], None]
+    ) -> AbstractContextManager[object]:
+        """Call `listener` with each message on the topic while the context is open.
+
+        It is called within `publish`, so it neither waits nor raises.
+        """
         ...
 
     def is_watched(self, topic: str) -> bool:

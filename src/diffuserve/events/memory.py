@@ -1,8 +1,10 @@
 """The event bus of a single control plane: queues in memory."""
 
 import asyncio
+from abc import ABC, abstractmethod
 from collections import deque
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
+from contextlib import AbstractContextManager
 from types import TracebackType
 from typing import Any, Self
 
@@ -14,14 +16,12 @@ _MAX_MESSAGES = 256
 _MAX_JOBS = 10_000
 
 
-class MemorySubscription:
-    """A subscription used by a single task, on the event loop that publishes."""
+class _Receiver(ABC):
+    """Receives the messages of a topic while its context is open."""
 
     def __init__(self, bus: "MemoryEventBus", topic: str) -> None:
         self._bus = bus
         self._topic = topic
-        self._messages: deque[Mapping[str, Any]] = deque(maxlen=_MAX_MESSAGES)
-        self._arrived = asyncio.Event()
 
     def __enter__(self) -> Self:
         self._bus.subscriptions.setdefault(self._topic, set()).add(self)
@@ -37,6 +37,32 @@ class MemorySubscription:
         subscriptions.discard(self)
         if not subscriptions:
             del self._bus.subscriptions[self._topic]
+
+    @abstractmethod
+    def put(self, message: Mapping[str, Any]) -> None:
+        """Take a message, without waiting."""
+
+
+class _Listener(_Receiver):
+    """Hands each message to a function."""
+
+    def __init__(
+        self, bus: "MemoryEventBus", topic: str, listener: Callable[[Mapping[str, Any]], None]
+    ) -> None:
+        super().__init__(bus, topic)
+        self._listener = listener
+
+    def put(self, message: Mapping[str, Any]) -> None:
+        self._listener(message)
+
+
+class MemorySubscription(_Receiver):
+    """A subscription used by a single task, on the event loop that publishes."""
+
+    def __init__(self, bus: "MemoryEventBus", topic: str) -> None:
+        super().__init__(bus, topic)
+        self._messages: deque[Mapping[str, Any]] = deque(maxlen=_MAX_MESSAGES)
+        self._arrived = asyncio.Event()
 
     def put(self, message: Mapping[str, Any]) -> None:
         """Append a message, and wake the task that waits for one."""
@@ -62,7 +88,7 @@ class MemoryEventBus:
     num_dropped = 0
 
     def __init__(self) -> None:
-        self.subscriptions: dict[str, set[MemorySubscription]] = {}
+        self.subscriptions: dict[str, set[_Receiver]] = {}
         self._progress: FIFOCache[str, Mapping[str, Any]] = FIFOCache(_MAX_JOBS)
 
     def publish(self, topic: str, message: Mapping[str, Any]) -> None:
@@ -74,6 +100,12 @@ class MemoryEventBus:
     def subscribe(self, topic: str) -> MemorySubscription:
         """Return a subscription, which receives messages from its `__enter__` on."""
         return MemorySubscription(self, topic)
+
+    def listen(
+        self, topic: str, listener: Callable[[Mapping[str, Any]], None]
+    ) -> AbstractContextManager[object]:
+        """Call `listener` with each message on the topic while the context is open."""
+        return _Listener(self, topic, listener)
 
     def is_watched(self, topic: str) -> bool:
         """Return whether the topic has subscriptions."""

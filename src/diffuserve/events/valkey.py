@@ -8,8 +8,8 @@ import asyncio
 import logging
 import secrets
 import time
-from collections.abc import Mapping
-from contextlib import suppress
+from collections.abc import Callable, Mapping
+from contextlib import AbstractContextManager, suppress
 from types import TracebackType
 from typing import Any, Self
 from urllib.parse import urlsplit
@@ -98,10 +98,15 @@ class ValkeyEventBus:
 
     def subscribe(self, topic: str) -> Subscription:
         """Return a subscription, and announce the topic to other control planes."""
-        if self._is_connected and topic not in self._announced:
-            self._announced.add(topic)
-            self._send(topic, None)
+        self._announce(topic)
         return self._local.subscribe(topic)
+
+    def listen(
+        self, topic: str, listener: Callable[[Mapping[str, Any]], None]
+    ) -> AbstractContextManager[object]:
+        """Call `listener` with each message on the topic while the context is open; announce the topic."""
+        self._announce(topic)
+        return self._local.listen(topic, listener)
 
     def is_watched(self, topic: str) -> bool:
         """Return whether the topic has subscriptions at any control plane."""
@@ -110,6 +115,11 @@ class ValkeyEventBus:
     def latest_progress(self, job_id: str) -> Mapping[str, Any] | None:
         """Return the newest `progress` message of a running job; `None` once its status has changed."""
         return self._local.latest_progress(job_id)
+
+    def _announce(self, topic: str) -> None:
+        if self._is_connected and topic not in self._announced:
+            self._announced.add(topic)
+            self._send(topic, None)
 
     def _is_watched_elsewhere(self, topic: str) -> bool:
         return self._watched_elsewhere.get(topic, 0.0) > time.monotonic()

@@ -2,11 +2,12 @@
 
 import secrets
 import time
+from collections import defaultdict
 from collections.abc import Collection
 
 import sqlalchemy as sa
 
-from diffuserve.domain.job import Job, JobEvent, JobStatus, NewJob, QueueEstimate
+from diffuserve.domain.job import Job, JobEvent, JobStatus, NewJob, QueueEstimate, Revision
 from diffuserve.domain.worker import WorkerState
 from diffuserve.jobs import queries, schema
 from diffuserve.jobs.changes import event_of
@@ -42,6 +43,16 @@ class ClientJobs:
         """Return the job. Raise `JobNotFound` also for a job of another tenant."""
         return await queries.read_job(self._database, job_id, tenant_id)
 
+    async def get_many(self, job_ids: Collection[str]) -> dict[str, Job]:
+        """Return those of the jobs that exist, of whatever tenant, by id."""
+        rows = await queries.rows_of(self._database, queries.JOBS, jobs.c.id, job_ids)
+        return {row.id: queries.job_in(row) for row in rows}
+
+    async def revisions(self, job_ids: Collection[str]) -> dict[str, Revision]:
+        """Return the revisions of those of the jobs that exist, by id: much cheaper than the jobs."""
+        rows = await queries.rows_of(self._database, queries.REVISIONS, jobs.c.id, job_ids)
+        return {row.id: queries.revision_in(row) for row in rows}
+
     async def list_jobs(
         self,
         *,
@@ -63,6 +74,15 @@ class ClientJobs:
         if not queries.is_job_id(job_id):
             return []
         return [event_of(row) for row in await self._database.rows(queries.events_of(job_id, seq))]
+
+    async def logs(self, job_ids: Collection[str]) -> dict[str, list[JobEvent]]:
+        """Return the whole logs of the jobs, by id; an unknown job has none."""
+        events = schema.job_events
+        ordered = sa.select(events).order_by(events.c.job_id, events.c.seq)
+        logs: dict[str, list[JobEvent]] = defaultdict(list)
+        for row in await queries.rows_of(self._database, ordered, events.c.job_id, job_ids):
+            logs[row.job_id].append(event_of(row))
+        return dict(logs)
 
     async def estimate(self, job: Job) -> QueueEstimate | None:
         """Estimate how long a queued job waits; `None` for a job that is not queued."""

@@ -7,7 +7,7 @@ from typing import Any
 import sqlalchemy as sa
 
 from diffuserve.domain.errors import JobNotFound
-from diffuserve.domain.job import Job, JobStatus, Progress
+from diffuserve.domain.job import Job, JobStatus, Phase, Progress, Revision
 from diffuserve.jobs import schema
 from diffuserve.jobs.database import Database, Transaction
 from diffuserve.jobs.records import job_of, record_of
@@ -20,6 +20,13 @@ JOBS = (
     .where(sa.not_(jobs.c.is_erased))
 )
 
+REVISIONS = (
+    sa.select(jobs.c.id, jobs.c.version, leases.c.phase, leases.c.step, leases.c.total)
+    .join_from(jobs, leases, leases.c.job_id == jobs.c.id, isouter=True)
+    .where(sa.not_(jobs.c.is_erased))
+)
+
+_IDS_AT_ONCE = 500  # in one statement: a reader's thread is busy with it for some milliseconds
 _JOB_ID = re.compile(r"job_[0-9a-f]{1,40}")
 
 
@@ -42,6 +49,23 @@ def job_in(row: sa.Row[Any]) -> Job:
     """Return the job in a row of `JOBS`."""
     progress = Progress(row.step, row.total) if row.total else None
     return job_of(record_of(row), row.phase, progress)
+
+
+def revision_in(row: sa.Row[Any]) -> Revision:
+    """Return the revision in a row of `REVISIONS`; it equals the `revision` of the same row's job."""
+    return Revision(
+        row.version, None if row.phase is None else Phase(row.phase), row.step if row.total else None
+    )
+
+
+async def rows_of(
+    database: Database, statement: sa.Select[Any], column: sa.Column[str], ids: Collection[str]
+) -> list[sa.Row[Any]]:
+    """Return the rows in which `column` is one of `ids`, read some hundred ids at a time."""
+    wanted, rows = list(ids), list[sa.Row[Any]]()
+    for start in range(0, len(wanted), _IDS_AT_ONCE):
+        rows += await database.rows(statement.where(column.in_(wanted[start : start + _IDS_AT_ONCE])))
+    return rows
 
 
 async def read_job(database: Database, job_id: str, tenant_id: str | None = None) -> Job:

@@ -28,6 +28,7 @@ DETAIL = "something went wrong"
         (errors.BandNotAllowed(DETAIL), 403, False),
         (QueueFull(DETAIL), 429, True),
         (errors.RateLimited(DETAIL), 429, True),
+        (errors.TooManyWaits(DETAIL), 429, True),
         (errors.BacklogFull(DETAIL), 503, True),
         (errors.TooLarge(DETAIL), 413, False),
         (ServerUnavailable(DETAIL), 503, True),

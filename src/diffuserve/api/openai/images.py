@@ -55,12 +55,13 @@ class OpenAIImageSerializer:
     async def _events(self, job: Job) -> AsyncGenerator[ServerSentEvent]:
         """Yield previews and finished images; cancel the job if the client disconnects."""
         try:
-            async with aclosing(self._services.job_watcher.watch(job.id)) as updates:
+            async with aclosing(self._services.job_watcher.watch(job)) as updates:
                 async for update in updates:
                     if isinstance(update, Job):
                         job = update
-                    elif update["type"] == "preview":
-                        yield _server_sent(_partial_image(job, update["index"], update["b64"]))
+                    elif update.resource.type == "preview":
+                        preview = update.resource.data
+                        yield _server_sent(_partial_image(job, preview["index"], preview["b64"]))
             async for event in self._last_events(job):
                 yield event
         except DiffuserveError as error:

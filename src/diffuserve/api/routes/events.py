@@ -5,20 +5,18 @@ from collections.abc import AsyncGenerator
 from contextlib import aclosing
 from typing import Annotated
 
-import orjson
 from fastapi import APIRouter, Header, Query, WebSocket, WebSocketDisconnect
 from sse_starlette import EventSourceResponse, ServerSentEvent
 
-from diffuserve.api.auth.dependencies import ClientCaller, websocket_caller
+from diffuserve.api.auth.dependencies import websocket_caller
+from diffuserve.api.auth.waits import FollowingCaller, wait_slot
 from diffuserve.api.path_params import MAX_SEQ, JobId
-from diffuserve.api.serializers import event_resource, live_event_resource
 from diffuserve.api.services import Services, ServicesDep
-from diffuserve.domain.job import JobEvent
-from diffuserve.domain.resources.base import Resource
-from diffuserve.domain.resources.job import EventResource
+from diffuserve.domain.job import Job
 
 router = APIRouter(prefix="/v1/jobs", tags=["events"])
 
+_PING = ServerSentEvent(comment="ping", sep="\n")
 After = Annotated[int, Query(ge=0, le=MAX_SEQ, description="The `seq` of the last event received.")]
 
 
@@ -31,7 +29,7 @@ After = Annotated[int, Query(ge=0, le=MAX_SEQ, description="The `seq` of the las
 async def stream_events(
     job_id: JobId,
     services: ServicesDep,
-    caller: ClientCaller,
+    caller: FollowingCaller,
     after: After = 0,
     last_event_id: Annotated[str, Header(description="Sent by browsers when they reconnect.")] = "",
 ) -> EventSourceResponse:
@@ -40,11 +38,15 @@ async def stream_events(
     Stored events have ids, from which a client can resume; `progress` and `preview` have none and may be
     missed.
     """
-    await services.store.jobs.get(job_id, caller.scope)
+    job = await services.store.jobs.get(job_id, caller.scope)
     if last_event_id.isascii() and last_event_id.isdecimal():
         after = min(int(last_event_id[:10]), MAX_SEQ)
-    events = _server_sent_events(services, job_id, after)
-    return EventSourceResponse(events, ping=services.config.ping_seconds, sep="\n")
+    return EventSourceResponse(
+        _server_sent_events(services, job, after),
+        ping=services.config.ping_seconds,
+        ping_message_factory=lambda: _PING,
+        sep="\n",
+    )
 
 
 @router.websocket("/{job_id}/ws")
@@ -53,24 +55,15 @@ async def stream_events_by_websocket(
 ) -> None:
     """Send the same events as JSON messages; close with 1000 after the final one."""
     caller = await websocket_caller(websocket)
-    await services.store.jobs.get(job_id, caller.scope)
-    await send_all(websocket, job_events(services, job_id, after))
+    job = await services.store.jobs.get(job_id, caller.scope)
+    async with wait_slot(services, caller):
+        await send_all(websocket, _texts(services, job, after))
 
 
-async def job_events(services: Services, job_id: str, after: int) -> AsyncGenerator[EventResource]:
-    """Yield the job's events after `after`, stored and live, until the job is final."""
-    async with aclosing(services.job_watcher.events(job_id, after)) as events:
-        async for event in events:
-            if isinstance(event, JobEvent):
-                yield event_resource(event)
-            else:
-                yield live_event_resource(job_id, event)
-
-
-async def send_all(websocket: WebSocket, resources: AsyncGenerator[Resource]) -> None:
-    """Send every resource as JSON, until they end or the client disconnects."""
+async def send_all(websocket: WebSocket, texts: AsyncGenerator[str]) -> None:
+    """Send every text, until they end or the client disconnects."""
     await websocket.accept()
-    sending = asyncio.create_task(_send(websocket, resources))
+    sending = asyncio.create_task(_send(websocket, texts))
     disconnecting = asyncio.create_task(_wait_for_disconnect(websocket))
     try:
         await asyncio.wait({sending, disconnecting}, return_when=asyncio.FIRST_COMPLETED)
@@ -83,10 +76,10 @@ async def send_all(websocket: WebSocket, resources: AsyncGenerator[Resource]) ->
         await asyncio.gather(sending, disconnecting, return_exceptions=True)
 
 
-async def _send(websocket: WebSocket, resources: AsyncGenerator[Resource]) -> None:
+async def _send(websocket: WebSocket, texts: AsyncGenerator[str]) -> None:
     try:
-        async for resource in resources:
-            await websocket.send_text(orjson.dumps(resource).decode())
+        async for text in texts:
+            await websocket.send_text(text)
     except WebSocketDisconnect:
         return
 
@@ -97,11 +90,13 @@ async def _wait_for_disconnect(websocket: WebSocket) -> None:
         pass
 
 
-async def _server_sent_events(services: Services, job_id: str, after: int) -> AsyncGenerator[ServerSentEvent]:
-    async with aclosing(job_events(services, job_id, after)) as events:
+async def _server_sent_events(services: Services, job: Job, after: int) -> AsyncGenerator[bytes]:
+    async with aclosing(services.job_watcher.events(job, after)) as events:
         async for event in events:
-            yield ServerSentEvent(
-                orjson.dumps(event).decode(),
-                event=event.type,
-                id=None if event.seq is None else str(event.seq),
-            )
+            yield event.server_sent
+
+
+async def _texts(services: Services, job: Job, after: int) -> AsyncGenerator[str]:
+    async with aclosing(services.job_watcher.events(job, after)) as events:
+        async for event in events:
+            yield event.text

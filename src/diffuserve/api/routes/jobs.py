@@ -1,13 +1,14 @@
 """Jobs: submit, get, list, cancel, requeue, delete."""
 
 import re
-from contextlib import aclosing
+from contextlib import aclosing, nullcontext
 from typing import Annotated
 
 from fastapi import APIRouter, Header, Query, Response
 
 from diffuserve.api.auth.dependencies import BaseUrl, ClientCaller, OperatorCaller
 from diffuserve.api.auth.quota import SubmittingCaller
+from diffuserve.api.auth.waits import wait_slot
 from diffuserve.api.path_params import JobId, checked_job_id
 from diffuserve.api.request_bodies import NewJobBody
 from diffuserve.api.responses import json_response
@@ -43,15 +44,16 @@ async def submit_job(
     ] = None,
 ) -> Response:
     """Queue a job; with `Prefer: wait=SECONDS` wait for its end."""
-    with renamed_fields(lambda name: name if name in _TOP_FIELDS else f"input.{name}"):
-        job = await submit(services, caller, body, base_url, idempotency_key)
-    headers = {"location": f"{base_url}/v1/jobs/{job.id}"}
-    status = 202
-    if preferred := _PREFERRED_WAIT.search(prefer):
-        seconds = min(int(preferred[1]), int(services.config.longest_wait_seconds))
-        headers["preference-applied"] = f"wait={seconds}"
-        job = await services.job_watcher.final(job.id, seconds)
-        status = 200 if job.status.is_final else 202
+    seconds = _preferred_seconds(prefer, services.config.longest_wait_seconds)
+    async with wait_slot(services, caller) if seconds else nullcontext():  # refused before it is queued
+        with renamed_fields(lambda name: name if name in _TOP_FIELDS else f"input.{name}"):
+            job = await submit(services, caller, body, base_url, idempotency_key)
+        headers = {"location": f"{base_url}/v1/jobs/{job.id}"}
+        status = 202
+        if seconds is not None:
+            headers["preference-applied"] = f"wait={seconds}"
+            job = await services.job_watcher.final(job, seconds)
+            status = 200 if job.status.is_final else 202
     return json_response(await services.serializer.submitted_job(job, base_url), status, headers)
 
 
@@ -93,7 +95,8 @@ async def get_job(
     job = await services.store.jobs.get(job_id, caller.scope)
     seconds = min(wait, services.config.longest_wait_seconds)
     if seconds and not job.status.is_final:
-        job = await _wait_for_change(services, job, seconds, if_none_match)
+        async with wait_slot(services, caller):
+            job = await _wait_for_change(services, job, seconds, if_none_match)
     etag = services.serializer.etag(job)
     if etag == if_none_match:
         return Response(status_code=304, headers={"etag": etag})
@@ -135,9 +138,15 @@ async def delete_job(job_id: JobId, services: ServicesDep, caller: ClientCaller)
     return Response(status_code=204)
 
 
+def _preferred_seconds(prefer: str, longest: float) -> int | None:
+    """Return the seconds that a `Prefer` header asks to wait, as far as they are granted."""
+    preferred = _PREFERRED_WAIT.search(prefer)
+    return min(int(preferred[1]), int(longest)) if preferred else None
+
+
 async def _wait_for_change(services: Services, job: Job, seconds: float, known_etag: str | None) -> Job:
     """Return the job once it is final or has another tag than `known_etag`, at the latest after `seconds`."""
-    async with aclosing(services.job_watcher.watch(job.id, seconds)) as updates:
+    async with aclosing(services.job_watcher.watch(job, seconds)) as updates:
         async for update in updates:
             job = update if isinstance(update, Job) else job
             if known_etag is not None and services.serializer.etag(job) != known_etag:

@@ -8,7 +8,7 @@ from fastapi import APIRouter, Request, Response
 from pydantic import Field, field_validator
 
 from diffuserve.api.auth.dependencies import BaseUrl
-from diffuserve.api.auth.quota import SubmittingCaller
+from diffuserve.api.auth.waits import SubmittingFollower
 from diffuserve.api.openai.images import OpenAIImageSerializer, failure_problem
 from diffuserve.api.openai.resources import OPENAI_ERROR_RESPONSES, OpenAIImages
 from diffuserve.api.problems import openai_response
@@ -90,7 +90,7 @@ class ImagesBody(RequestBody):
     },
 )
 async def generate_images(
-    body: ImagesBody, request: Request, services: ServicesDep, caller: SubmittingCaller, base_url: BaseUrl
+    body: ImagesBody, request: Request, services: ServicesDep, caller: SubmittingFollower, base_url: BaseUrl
 ) -> Response:
     """Run a job of `n` images, which is canceled if the client disconnects."""
     with renamed_fields(lambda name: _FIELDS.get(name, name)):
@@ -108,7 +108,7 @@ async def generate_images(
 
 async def _final_unless_disconnected(request: Request, services: Services, job: Job) -> Job | None:
     """Return the job once it is final; cancel it and return `None` if the client disconnects first."""
-    ending = asyncio.create_task(services.job_watcher.final(job.id))
+    ending = asyncio.create_task(services.job_watcher.final(job))
     disconnecting = asyncio.create_task(_wait_for_disconnect(request))
     try:
         await asyncio.wait({ending, disconnecting}, return_when=asyncio.FIRST_COMPLETED)

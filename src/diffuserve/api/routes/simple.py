@@ -5,10 +5,12 @@ from contextlib import aclosing
 from dataclasses import dataclass, field
 from typing import Literal
 
+import orjson
 from fastapi import APIRouter, Response, WebSocket
 
 from diffuserve.api.auth.dependencies import BaseUrl, ClientCaller, base_url_of, websocket_caller
 from diffuserve.api.auth.quota import SubmittingCaller
+from diffuserve.api.auth.waits import wait_slot
 from diffuserve.api.path_params import JobId
 from diffuserve.api.request_bodies import (
     GenerationInput,
@@ -122,19 +124,20 @@ async def cancel_job(
 async def watch_job(websocket: WebSocket, job_id: JobId, services: ServicesDep) -> None:
     """Send the job as `GET /jobs/{job_id}` returns it, at every change; close with 1000 after the last."""
     caller = await websocket_caller(websocket)
-    await services.store.jobs.get(job_id, caller.scope)
-    await send_all(websocket, _changes(services, job_id, base_url_of(services, websocket)))
+    job = await services.store.jobs.get(job_id, caller.scope)
+    async with wait_slot(services, caller):
+        await send_all(websocket, _changes(services, job, base_url_of(services, websocket)))
 
 
-async def _changes(services: Services, job_id: str, base_url: str) -> AsyncGenerator[FlatJob]:
-    job, last = await services.store.jobs.get(job_id), None
-    async with aclosing(services.job_watcher.watch(job_id)) as updates:
+async def _changes(services: Services, job: Job, base_url: str) -> AsyncGenerator[str]:
+    last: FlatJob | None = None
+    async with aclosing(services.job_watcher.watch(job)) as updates:
         async for update in updates:
             job = update if isinstance(update, Job) else job
             flat = await _flat_job(services, job, base_url)
             if flat != last:
                 last = flat
-                yield flat
+                yield orjson.dumps(flat).decode()
 
 
 async def _flat_job(services: Services, job: Job, base_url: str) -> FlatJob:
