@@ -37,7 +37,7 @@ _START_SECONDS = 60.0
 _OPEN_SECONDS = 60.0
 _PROGRESS_SECONDS = 0.5
 _UNBOUNDED = {"max_running": 1_000_000, "max_queued": 1_000_000}
-_NEW_LIMITS = {"max_waits": None}
+_NEW_LIMITS = {"reads_per_second": None, "max_waits": None}
 _TITLE = "# Clients that wait"
 _ABOUT = (
     "Medians over the rounds; the sides take turns. `ms` are CPU milliseconds of the server per client and "

@@ -17,6 +17,7 @@ _UNBOUNDED = {
     "max_running": 1_000_000,
     "max_queued": 10_000_000,
     "highest_band": "interactive",
+    "reads_per_second": None,
     "max_waits": None,
 }
 

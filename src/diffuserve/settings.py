@@ -231,7 +231,13 @@ class Settings(BaseSettings):
         for plan in plans.values():
             if not plan.weight > 0 or plan.max_running < 1 or plan.max_queued < 1:
                 raise ValueError(f"plan {plan.name}: weight, max_running and max_queued must be positive")
-            for limit in (plan.max_queued_seconds, plan.requests_per_second, plan.max_waits):
+            limits = (
+                plan.max_queued_seconds,
+                plan.requests_per_second,
+                plan.reads_per_second,
+                plan.max_waits,
+            )
+            for limit in limits:
                 if limit is not None and not 0 < limit < math.inf:
                     raise ValueError(f"plan {plan.name}: a limit must be positive, or null for none")
             if not plan.allows(plan.default_band):

@@ -3,11 +3,9 @@
 from collections.abc import Mapping, Sequence
 from typing import Any, TypeVar, cast
 
-from cachetools import TTLCache
-
 from diffuserve.api.files.urls import FileUrls
 from diffuserve.domain.batch import Batch
-from diffuserve.domain.job import Artifact, Band, Job, JobEvent, JobStatus, QueueEstimate
+from diffuserve.domain.job import Artifact, Job, JobEvent, JobStatus, QueueEstimate
 from diffuserve.domain.model_spec import ModelSpec
 from diffuserve.domain.prompt import PromptRecord
 from diffuserve.domain.resources.base import Page
@@ -35,8 +33,6 @@ from diffuserve.domain.worker import Worker
 from diffuserve.events.base import EventBus
 from diffuserve.jobs.store import JobStore
 
-_ESTIMATE_SECONDS = 0.25
-_MAX_ESTIMATES = 10_000
 _DEFAULTS = ("width", "height", "num_inference_steps", "guidance_scale", "max_sequence_length")
 _LIMITS = (
     "min_size",
@@ -58,24 +54,10 @@ class JobSerializer:
         self._store = store
         self._bus = bus
         self._files = files
-        self._estimates: TTLCache[tuple[str, str, Band], QueueEstimate] = TTLCache(
-            _MAX_ESTIMATES, _ESTIMATE_SECONDS
-        )
 
     async def job(self, job: Job, base_url: str) -> JobResource:
         """Build the resource with the job's place in the queue."""
         return await self._resource(job, base_url, await self._store.jobs.estimate(job))
-
-    async def submitted_job(self, job: Job, base_url: str) -> JobResource:
-        """Build the resource of a job that was just submitted.
-
-        It stands at the end of its lane, so a recent estimate for that lane still holds.
-        """
-        lane = (job.tenant_id, job.model, job.band)
-        estimate = self._estimates.get(lane)
-        if estimate is None and (estimate := await self._store.jobs.estimate(job)) is not None:
-            self._estimates[lane] = estimate
-        return await self._resource(job, base_url, estimate if job.status is JobStatus.QUEUED else None)
 
     async def listed_job(self, job: Job, base_url: str) -> JobResource:
         """Build the resource without a place in the queue, whose estimate reads the whole queue."""

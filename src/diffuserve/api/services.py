@@ -38,6 +38,7 @@ class Services:
     artifacts: ArtifactStore
     bus: EventBus
     quotas: Quotas
+    read_quotas: Quotas
     metrics: ControlMetrics
     authenticator: Authenticator
     catalog: Catalog
@@ -73,6 +74,7 @@ class Services:
             artifacts=artifacts,
             bus=bus,
             quotas=quotas or LocalQuotas(),
+            read_quotas=LocalQuotas(),
             metrics=metrics,
             authenticator=Authenticator(store, is_open=not config.auth),
             catalog=Catalog(store, config.default_model),

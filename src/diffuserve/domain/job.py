@@ -168,7 +168,8 @@ class Job:
     """A job as clients see it. Times are seconds since the epoch, by the store's clock.
 
     `attempt` counts the leases granted on the job, and `lease_token` is that of the newest one. `version`
-    grows with every change. `phase` and `progress` are those of a running job, as of its last heartbeat.
+    grows with every change. `seq` is the job's place in its tenant's queue.
+    `phase` and `progress` are those of a running job, as of its last heartbeat.
     """
 
     id: str
@@ -185,6 +186,7 @@ class Job:
     lease_token: int
     version: int
     created_at: float
+    seq: int = 0
     num_previews: int = 0
     output_format: str = "png"
     batch_id: str | None = None

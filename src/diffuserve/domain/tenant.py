@@ -9,13 +9,13 @@ from diffuserve.domain.job import Band
 
 @dataclass(frozen=True, kw_only=True)
 class Plan:
-    """Limits and share of a tenant.
+    """Limits and share of a tenant; a limit that is `None` is none.
 
     Tenants that wait at the same time share the device-seconds in proportion to their `weight`.
-    `max_queued_seconds` bounds the predicted device-seconds of a tenant's queued jobs, and
-    `requests_per_second` its requests that make work; `max_waits` bounds the streams and waits that it has
-    open at one control plane. `None` means no limit. `default_band` is the band of
-    a job that names none, and `highest_band` the best one that a job may name.
+    `max_queued_seconds` bounds the predicted device-seconds of a tenant's queued jobs,
+    `requests_per_second` its requests that make work, and `reads_per_second` all others. `max_waits` bounds
+    the streams and waits that it has open at one control plane. `default_band` is the band of a job that
+    names none, and `highest_band` the best one that a job may name.
     """
 
     name: str
@@ -24,6 +24,7 @@ class Plan:
     max_queued: int = 1_000
     max_queued_seconds: float | None = None
     requests_per_second: float | None = None
+    reads_per_second: float | None = 300.0
     max_waits: int | None = 1_000
     default_band: Band = Band.STANDARD
     highest_band: Band = Band.STANDARD
@@ -40,6 +41,7 @@ FREE = Plan(
     max_queued=100,
     max_queued_seconds=3_600,
     requests_per_second=10,
+    reads_per_second=30,
     max_waits=100,
 )
 STANDARD = Plan(
@@ -49,6 +51,7 @@ STANDARD = Plan(
     max_queued=1_000,
     max_queued_seconds=86_400,
     requests_per_second=100,
+    reads_per_second=300,
     max_waits=2_000,
     highest_band=Band.INTERACTIVE,
 )
@@ -58,6 +61,7 @@ PRO = Plan(
     max_running=64,
     max_queued=100_000,
     requests_per_second=1_000,
+    reads_per_second=3_000,
     max_waits=10_000,
     default_band=Band.INTERACTIVE,
     highest_band=Band.INTERACTIVE,

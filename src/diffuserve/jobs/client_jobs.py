@@ -8,17 +8,16 @@ from collections.abc import Collection
 import sqlalchemy as sa
 
 from diffuserve.domain.job import Job, JobEvent, JobStatus, NewJob, QueueEstimate, Revision
-from diffuserve.domain.worker import WorkerState
 from diffuserve.jobs import queries, schema
 from diffuserve.jobs.changes import event_of
 from diffuserve.jobs.control import CancelJob, DeleteJob
 from diffuserve.jobs.database import Database
-from diffuserve.jobs.estimate import WorkAhead, estimate_wait
 from diffuserve.jobs.operations import Operations
+from diffuserve.jobs.outlook import Outlook
 from diffuserve.jobs.submit import SubmitJob
 from diffuserve.jobs.writer import Writer
 
-jobs, leases, ready, lanes = schema.jobs, schema.leases, schema.ready, schema.lanes
+jobs = schema.jobs
 
 
 class ClientJobs:
@@ -30,7 +29,7 @@ class ClientJobs:
     def __init__(self, database: Database, writer: Writer, operations: Operations) -> None:
         self._database = database
         self._writer = writer
-        self._operations = operations
+        self._outlook = Outlook(database, operations)
 
     async def submit(self, new: NewJob) -> Job:
         """Queue a job; return the earlier job for an idempotency key that was used with the same body.
@@ -85,13 +84,10 @@ class ClientJobs:
         return dict(logs)
 
     async def estimate(self, job: Job) -> QueueEstimate | None:
-        """Estimate how long a queued job waits; `None` for a job that is not queued."""
+        """Estimate how long a queued job waits, as of the last second; `None` for one that is not queued."""
         if job.status is not JobStatus.QUEUED:
             return None
-        sizes = await self._operations.lanes()
-        tenants = await self._operations.tenants({job.tenant_id} | {lane.tenant_id for lane in sizes})
-        weights = {tenant.id: tenant.plan.weight for tenant in tenants}
-        return estimate_wait(job, sizes, weights, await self._work_ahead(job))
+        return await self._outlook.estimate(job)
 
     async def cancel(self, job_id: str, tenant_id: str | None = None) -> Job:
         """Cancel a queued job at once, mark a running one `canceling`, and leave a final one as it is."""
@@ -104,25 +100,6 @@ class ClientJobs:
         The reaper removes its rows and files once it is final.
         """
         await self._writer.run(DeleteJob(queries.check_job_id(job_id), tenant_id))
-
-    async def _work_ahead(self, job: Job) -> WorkAhead:
-        """Return the work that goes before a queued job."""
-        seq = sa.select(jobs.c.seq).where(jobs.c.id == job.id).scalar_subquery()
-        own_lanes = sa.select(lanes.c.lane).where(
-            lanes.c.tenant_id == job.tenant_id, lanes.c.model == job.model
-        )
-        earlier = sa.select(
-            sa.func.count().label("num_jobs"), sa.func.sum(ready.c.cost_seconds).label("work_seconds")
-        ).where(ready.c.lane.in_(own_lanes), ready.c.seq < seq)
-        running = sa.select(sa.func.sum(leases.c.charged).label("seconds")).where(leases.c.model == job.model)
-        serving = [
-            worker
-            for worker in await self._operations.workers()
-            if worker.state is not WorkerState.LOST and job.model in worker.models
-        ]
-        (queued,) = await self._database.rows(earlier)
-        (leased,) = await self._database.rows(running)
-        return WorkAhead(queued.num_jobs, queued.work_seconds or 0.0, leased.seconds or 0.0, len(serving))
 
 
 def _new_job_id() -> str:

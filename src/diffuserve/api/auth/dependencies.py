@@ -34,16 +34,8 @@ class RequireRole(SecurityBase):
         return caller
 
 
-_require_client = RequireRole(Role.TENANT, Role.OPERATOR)
-ClientCaller = Annotated[Caller, Depends(_require_client)]
 OperatorCaller = Annotated[Caller, Depends(RequireRole(Role.OPERATOR))]
 WorkerCaller = Annotated[Caller, Depends(RequireRole(Role.WORKER))]
-
-
-async def websocket_caller(connection: HTTPConnection) -> Caller:
-    """Authenticate a WebSocket: browsers cannot set its headers, so the key may be in the query."""
-    secret = bearer_of(connection) or connection.query_params.get("access_token")
-    return await _require_client.caller(connection, secret)
 
 
 def bearer_of(connection: HTTPConnection) -> str | None:

@@ -1,18 +1,36 @@
-"""Rate limits: each call of a route that submits work counts against its tenant's plan."""
+"""Rate limits: each call of a client counts against its tenant's plan, as work or as a read.
+
+Requests that make work are counted by all control planes together, all others by each for itself: a count in
+memory costs a read next to nothing.
+"""
 
 import math
+from collections.abc import Callable
+from dataclasses import dataclass
 from typing import Annotated
 
-from fastapi import Depends, Request
+from fastapi import Depends
+from starlette.requests import HTTPConnection
 
 from diffuserve.api.auth.access import Caller
-from diffuserve.api.auth.dependencies import RequireRole
+from diffuserve.api.auth.dependencies import RequireRole, bearer_of
 from diffuserve.api.services import Services, services_of
 from diffuserve.domain.errors import RateLimited
-from diffuserve.domain.tenant import Role
-from diffuserve.quotas.base import Allowance, Rate
+from diffuserve.domain.tenant import Plan, Role
+from diffuserve.quotas.base import Allowance, Quotas, Rate
 
-_POLICY = "requests"
+
+@dataclass(frozen=True)
+class Policy:
+    """A limit of plans: its name in the headers, the field of the plan, and who counts."""
+
+    name: str
+    per_second: Callable[[Plan], float | None]
+    quotas: Callable[[Services], Quotas]
+
+
+REQUESTS = Policy("requests", lambda plan: plan.requests_per_second, lambda services: services.quotas)
+READS = Policy("reads", lambda plan: plan.reads_per_second, lambda services: services.read_quotas)
 
 
 class RequireQuota(RequireRole):
@@ -21,40 +39,54 @@ class RequireQuota(RequireRole):
     The middleware adds the quota's headers, so that error responses carry them as well.
     """
 
-    async def __call__(self, request: Request) -> Caller:
-        caller = await super().__call__(request)
-        allowance = await _take(services_of(request), caller.tenant_id)
+    def __init__(self, policy: Policy, *roles: Role) -> None:
+        super().__init__(*roles)
+        self._policy = policy
+
+    async def caller(self, connection: HTTPConnection, secret: str | None) -> Caller:
+        """Return the caller with this secret. Raise `Unauthorized`, `Forbidden` or `RateLimited`."""
+        caller = await super().caller(connection, secret)
+        allowance = await _take(services_of(connection), caller.tenant_id, self._policy)
         if allowance is not None:
-            request.state.quota_headers = quota_headers(allowance)
-            _check(caller.tenant_id, allowance)
+            connection.state.quota_headers = quota_headers(self._policy, allowance)
+            _check(caller.tenant_id, self._policy, allowance)
         return caller
 
 
-SubmittingCaller = Annotated[Caller, Depends(RequireQuota(Role.TENANT, Role.OPERATOR))]
+require_reader = RequireQuota(READS, Role.TENANT, Role.OPERATOR)
+require_submitter = RequireQuota(REQUESTS, Role.TENANT, Role.OPERATOR)
+ClientCaller = Annotated[Caller, Depends(require_reader)]
+SubmittingCaller = Annotated[Caller, Depends(require_submitter)]
 
 
-def quota_headers(allowance: Allowance) -> dict[str, str]:
+async def websocket_caller(connection: HTTPConnection) -> Caller:
+    """Authenticate a WebSocket: browsers cannot set its headers, so the key may be in the query."""
+    secret = bearer_of(connection) or connection.query_params.get("access_token")
+    return await require_reader.caller(connection, secret)
+
+
+def quota_headers(policy: Policy, allowance: Allowance) -> dict[str, str]:
     """Build the headers of draft-ietf-httpapi-ratelimit-headers; `t` is seconds until the quota is full."""
     rate = allowance.rate
     window = math.ceil(rate.burst_seconds)
     return {
-        "ratelimit-policy": f'"{_POLICY}";q={rate.burst};w={window}',
-        "ratelimit": f'"{_POLICY}";r={allowance.num_left};t={math.ceil(allowance.debt)}',
+        "ratelimit-policy": f'"{policy.name}";q={rate.burst};w={window}',
+        "ratelimit": f'"{policy.name}";r={allowance.num_left};t={math.ceil(allowance.debt)}',
     }
 
 
-async def _take(services: Services, tenant_id: str) -> Allowance | None:
+async def _take(services: Services, tenant_id: str, policy: Policy) -> Allowance | None:
     """Take a request of the tenant's quota; return `None` if its plan has no limit."""
-    plan = await services.catalog.plan(tenant_id)
-    if plan.requests_per_second is None:
+    per_second = policy.per_second(await services.catalog.plan(tenant_id))
+    if per_second is None:
         return None
-    return await services.quotas.take(tenant_id, Rate(plan.requests_per_second))
+    return await policy.quotas(services).take(tenant_id, Rate(per_second))
 
 
-def _check(tenant_id: str, allowance: Allowance) -> None:
+def _check(tenant_id: str, policy: Policy, allowance: Allowance) -> None:
     if not allowance.is_granted:
         raise RateLimited(
-            f"tenant {tenant_id!r} exceeds the {allowance.rate.per_second:g} requests per second "
+            f"tenant {tenant_id!r} exceeds the {allowance.rate.per_second:g} {policy.name} per second "
             f"of its plan; retry after {allowance.retry_after:.3g} s",
             retry_after=allowance.retry_after,
         )

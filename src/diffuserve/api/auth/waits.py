@@ -8,9 +8,8 @@ from fastapi import Depends
 
 from diffuserve.api.auth.access import Caller
 from diffuserve.api.auth.dependencies import RequireRole
-from diffuserve.api.auth.quota import RequireQuota
+from diffuserve.api.auth.quota import require_reader, require_submitter
 from diffuserve.api.services import Services, ServicesDep
-from diffuserve.domain.tenant import Role
 
 
 @asynccontextmanager
@@ -33,5 +32,5 @@ def _with_slot(require: RequireRole) -> Callable[..., AsyncIterator[Caller]]:
     return hold
 
 
-FollowingCaller = Annotated[Caller, Depends(_with_slot(RequireRole(Role.TENANT, Role.OPERATOR)))]
-SubmittingFollower = Annotated[Caller, Depends(_with_slot(RequireQuota(Role.TENANT, Role.OPERATOR)))]
+FollowingCaller = Annotated[Caller, Depends(_with_slot(require_reader))]
+SubmittingFollower = Annotated[Caller, Depends(_with_slot(require_submitter))]

@@ -7,8 +7,8 @@ import orjson
 from fastapi import APIRouter, Header, Query, Request, Response
 from fastapi.responses import StreamingResponse
 
-from diffuserve.api.auth.dependencies import BaseUrl, ClientCaller
-from diffuserve.api.auth.quota import SubmittingCaller
+from diffuserve.api.auth.dependencies import BaseUrl
+from diffuserve.api.auth.quota import ClientCaller, SubmittingCaller
 from diffuserve.api.batches import submission
 from diffuserve.api.batches.body_parser import OPENAPI_BODY, read_batch
 from diffuserve.api.batches.request_bodies import BatchQuery

@@ -8,7 +8,7 @@ from typing import Annotated
 from fastapi import APIRouter, Header, Query, WebSocket, WebSocketDisconnect
 from sse_starlette import EventSourceResponse, ServerSentEvent
 
-from diffuserve.api.auth.dependencies import websocket_caller
+from diffuserve.api.auth.quota import websocket_caller
 from diffuserve.api.auth.waits import FollowingCaller, wait_slot
 from diffuserve.api.path_params import MAX_SEQ, JobId
 from diffuserve.api.services import Services, ServicesDep

@@ -6,8 +6,8 @@ from typing import Annotated
 
 from fastapi import APIRouter, Header, Query, Response
 
-from diffuserve.api.auth.dependencies import BaseUrl, ClientCaller, OperatorCaller
-from diffuserve.api.auth.quota import SubmittingCaller
+from diffuserve.api.auth.dependencies import BaseUrl, OperatorCaller
+from diffuserve.api.auth.quota import ClientCaller, SubmittingCaller
 from diffuserve.api.auth.waits import wait_slot
 from diffuserve.api.path_params import JobId, checked_job_id
 from diffuserve.api.request_bodies import NewJobBody
@@ -54,7 +54,7 @@ async def submit_job(
             headers["preference-applied"] = f"wait={seconds}"
             job = await services.job_watcher.final(job, seconds)
             status = 200 if job.status.is_final else 202
-    return json_response(await services.serializer.submitted_job(job, base_url), status, headers)
+    return json_response(await services.serializer.job(job, base_url), status, headers)
 
 
 @router.get("", summary="List jobs, newest first", response_model=JobPage)

@@ -2,7 +2,7 @@
 
 from fastapi import APIRouter, Response
 
-from diffuserve.api.auth.dependencies import ClientCaller
+from diffuserve.api.auth.quota import ClientCaller
 from diffuserve.api.openai.resources import OPENAI_ERROR_RESPONSES
 from diffuserve.api.responses import json_response
 from diffuserve.api.serializers import filter_resource, model_resource, reported_filter

@@ -5,7 +5,7 @@ from typing import Annotated, Any
 from fastapi import APIRouter, Query
 from fastapi.responses import RedirectResponse, Response, StreamingResponse
 
-from diffuserve.api.auth.dependencies import ClientCaller
+from diffuserve.api.auth.quota import ClientCaller
 from diffuserve.api.path_params import FileName, JobId, checked_token
 from diffuserve.api.serializers import image_of
 from diffuserve.api.services import Services, ServicesDep

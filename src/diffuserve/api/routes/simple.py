@@ -8,8 +8,8 @@ from typing import Literal
 import orjson
 from fastapi import APIRouter, Response, WebSocket
 
-from diffuserve.api.auth.dependencies import BaseUrl, ClientCaller, base_url_of, websocket_caller
-from diffuserve.api.auth.quota import SubmittingCaller
+from diffuserve.api.auth.dependencies import BaseUrl, base_url_of
+from diffuserve.api.auth.quota import ClientCaller, SubmittingCaller, websocket_caller
 from diffuserve.api.auth.waits import wait_slot
 from diffuserve.api.path_params import JobId
 from diffuserve.api.request_bodies import (
@@ -94,7 +94,7 @@ async def generate(
     """Queue a job of one image."""
     with renamed_fields(lambda name: _FIELDS.get(name, name)):
         job = await submit(services, caller, body.job(), base_url)
-    queue = (await services.serializer.submitted_job(job, base_url)).queue
+    queue = (await services.serializer.job(job, base_url)).queue
     submitted = SubmittedFlatJob(
         job_id=job.id,
         status=_STATUSES[job.status],

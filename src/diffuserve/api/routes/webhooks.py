@@ -4,7 +4,7 @@ from typing import Annotated
 
 from fastapi import APIRouter, Query, Response
 
-from diffuserve.api.auth.dependencies import ClientCaller
+from diffuserve.api.auth.quota import ClientCaller
 from diffuserve.api.path_params import DeliveryId, EndpointId, checked_delivery_id
 from diffuserve.api.responses import json_response
 from diffuserve.api.serializers import delivery_resource, page_of, webhook_endpoint_resource
