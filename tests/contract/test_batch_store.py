@@ -222,6 +222,56 @@ async def test_a_batch_of_another_tenant_is_not_found(job_store: JobStore) -> No
     assert [kept.id for kept in await job_store.batches.list_batches(tenant_id="ada")] == [batch.id]
 
 
+async def counted(store: JobStore, batch: Batch) -> dict[JobStatus, int]:
+    """Return how many items the batch really has, by status."""
+    jobs = schema.jobs
+    rows = sa.select(jobs.c.status, sa.func.count().label("n")).where(jobs.c.batch_id == batch.id)
+    return {JobStatus(row.status): row.n for row in await store.database.rows(rows.group_by(jobs.c.status))}
+
+
+async def test_counts_follow_every_change_of_an_item(job_store: JobStore, clock: FakeClock) -> None:
+    worker, batch = await add_worker(job_store), await store_batch(job_store, 12)
+    other = await store_batch(job_store, 3)
+
+    async def check(expected: dict[JobStatus, int]) -> None:
+        assert (await job_store.batches.get(batch.id)).counts == expected == await counted(job_store, batch)
+
+    leases = await claim(job_store, worker, 8)
+    await check({JobStatus.QUEUED: 4, JobStatus.RUNNING: 8})
+    await complete(job_store, leases[0])
+    await complete(job_store, leases[0])  # its response was lost
+    await fail(job_store, leases[1], retryable=False)
+    await fail(job_store, leases[2])
+    await job_store.jobs.cancel(leases[3].job_id)
+    await check(
+        {
+            JobStatus.QUEUED: 5,
+            JobStatus.RUNNING: 4,
+            JobStatus.CANCELING: 1,
+            JobStatus.SUCCEEDED: 1,
+            JobStatus.FAILED: 1,
+        }
+    )
+    await job_store.operations.requeue(leases[1].job_id)
+    await complete(job_store, leases[3])
+    clock.advance(job_store.config.lease_seconds + 1)
+    await job_store.housekeeping.reap("here")
+    await check({JobStatus.QUEUED: 10, JobStatus.SUCCEEDED: 1, JobStatus.CANCELED: 1})
+    await job_store.batches.cancel(batch.id)
+    await job_store.batches.cancel_items(batch.id)
+    await check({JobStatus.SUCCEEDED: 1, JobStatus.CANCELED: 11})
+    assert (await job_store.batches.get(other.id)).counts == {JobStatus.QUEUED: 3}
+
+
+async def test_batches_are_listed_without_a_look_at_their_items(job_store: JobStore) -> None:
+    batches = [await store_batch(job_store, number) for number in (1, 2, 3)]
+    drop = sa.delete(schema.jobs)
+    await job_store.database.write(lambda transaction: transaction.execute(drop))
+    listed = await job_store.batches.list_batches()
+    assert [batch.counts for batch in listed] == [{JobStatus.QUEUED: number} for number in (3, 2, 1)]
+    assert [batch.id for batch in listed] == [batch.id for batch in reversed(batches)]
+
+
 async def test_a_batch_is_kept_and_deleted_as_a_whole(job_store: JobStore, clock: FakeClock) -> None:
     worker = await add_worker(job_store)
     batch = await store_batch(job_store, 2)

@@ -1,5 +1,8 @@
 """Taking jobs in, finding them again, and what clients do to them."""
 
+import asyncio
+from typing import Any
+
 import pytest
 
 from diffuserve.domain.errors import (
@@ -11,6 +14,7 @@ from diffuserve.domain.errors import (
 )
 from diffuserve.domain.job import Band, JobStatus
 from diffuserve.domain.tenant import PlanOverrides, Role
+from diffuserve.jobs import outlook
 from diffuserve.jobs.config import DAY, StoreConfig
 from diffuserve.jobs.store import JobStore
 from diffuserve.testing.fake_clock import FakeClock
@@ -163,6 +167,44 @@ async def test_the_estimate_is_a_range_that_grows_with_the_queue(job_store: JobS
     ahead = await job_store.jobs.estimate(better)
     assert ahead is not None
     assert ahead.ahead == 0
+
+
+async def test_all_who_ask_for_an_estimate_share_one_reading_of_the_queue(
+    job_store: JobStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Ask all at once: every place must be right, and the reads as few as for one."""
+    await add_worker(job_store)
+    jobs = [await job_store.jobs.submit(new_job("ada")) for _ in range(60)]
+    await job_store.jobs.submit(new_job("bob"))
+    await claim_one(job_store, await add_worker(job_store))
+    num_reads, read = 0, job_store.database.read
+
+    async def count(work: Any) -> Any:
+        nonlocal num_reads
+        num_reads += 1
+        return await read(work)
+
+    monkeypatch.setattr(job_store.database, "read", count)
+    await job_store.jobs.estimate(jobs[-1])
+    reads_of_one, num_reads = num_reads, 0
+    estimates = await asyncio.gather(*(job_store.jobs.estimate(job) for job in jobs[1:]))
+    assert reads_of_one <= 10
+    assert num_reads == 0
+    ahead = [estimate.ahead for estimate in estimates if estimate is not None]
+    assert ahead[0] in (0, 1)
+    assert ahead == sorted(ahead)
+    assert ahead[-1] - ahead[0] == 58
+
+
+async def test_places_in_a_long_queue_are_close(job_store: JobStore, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(outlook, "_MAX_PARTS", 10)
+    await add_worker(job_store)
+    jobs = [await job_store.jobs.submit(new_job("ada", cost_seconds=2.0)) for _ in range(85)]
+    estimates = [await job_store.jobs.estimate(job) for job in jobs]
+    for place, estimate in enumerate(estimates):
+        assert estimate is not None
+        assert place - 9 <= estimate.ahead <= place
+        assert estimate.eta_s_low == pytest.approx(2.0 * (estimate.ahead + 1))
 
 
 async def test_a_job_that_is_not_queued_has_no_estimate(job_store: JobStore) -> None:

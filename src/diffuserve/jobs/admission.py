@@ -12,6 +12,7 @@ from diffuserve.domain.job import NewJob
 from diffuserve.domain.safety import AuditEntry
 from diffuserve.domain.tenant import Plan, Tenant
 from diffuserve.jobs import audit, idempotency, queue, schema
+from diffuserve.jobs.batches import counts as batch_counts
 from diffuserve.jobs.changes import event_row
 from diffuserve.jobs.database import Transaction
 from diffuserve.jobs.idempotency import stamp_of
@@ -108,6 +109,7 @@ class Admission:
         idempotency.keep(transaction, self.key_rows)
         audit.keep(transaction, self.audit_entries)
         transaction.execute(_SAVE_ACCOUNT, [_account_row(account) for account in self.accounts.values()])
+        batch_counts.move(transaction, [(record.batch_id, None, record.status) for record in self.records])
         queue.put(transaction, self.records)
 
     def _backlog_full(self, cost_seconds: float) -> BacklogFull | None:

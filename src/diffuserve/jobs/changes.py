@@ -7,11 +7,12 @@ from typing import Any
 import orjson
 import sqlalchemy as sa
 
-from diffuserve.domain.job import JobEvent
+from diffuserve.domain.job import JobEvent, JobStatus
 from diffuserve.domain.webhook import WebhookEvent
 from diffuserve.events.base import job_topic
 from diffuserve.jobs import schema
 from diffuserve.jobs.batches import completion as batch_completion
+from diffuserve.jobs.batches import counts as batch_counts
 from diffuserve.jobs.database import Transaction
 from diffuserve.jobs.records import CHANGING_COLUMNS, JobRecord, dump, record_of
 from diffuserve.jobs.webhooks import outbox
@@ -28,10 +29,11 @@ _SAVE = (
 
 @dataclass(frozen=True)
 class Change:
-    """A job's new state, and the type and data of its entry in the job's log."""
+    """A job's new state and its status `before`, and the type and data of its entry in the job's log."""
 
     record: JobRecord
     event: str
+    before: JobStatus
     data: Mapping[str, Any] = field(default_factory=dict)
 
 
@@ -45,19 +47,21 @@ def load_records(transaction: Transaction, job_ids: Collection[str]) -> dict[str
 
 def save_changes(transaction: Transaction, changes: Iterable[Change]) -> None:
     """Write jobs back, append to their logs, and notify watchers, webhooks and batches."""
-    rows, events, ended = [], [], []
+    rows, events, ended, moves = [], [], [], []
     for change in changes:
         record, num_events = change.record, change.record.num_events + 1
         row = {f"new_{name}": getattr(record, name) for name in CHANGING_COLUMNS}
         counts = {"new_num_events": num_events, "new_version": record.version + 1}
         rows.append({"job_id": record.id, **row, **counts})
         events.append(event_row(record.id, num_events, change.event, transaction.now, change.data))
+        moves.append((record.batch_id, change.before, record.status))
         transaction.publish(job_topic(record.id), {"type": "changed"})
         if record.status.is_final and change.event == record.status:
             ended.append(record)
     if rows:
         transaction.execute(_SAVE, rows)
         transaction.execute(sa.insert(schema.job_events), events)
+    batch_counts.move(transaction, moves)
     _notify_of_ends(transaction, ended)
 
 

@@ -258,7 +258,8 @@ def _started(record: JobRecord, grant: _Grant, now: float) -> JobRecord:
 
 
 def _change_of(record: JobRecord) -> Change:
-    return Change(record, "running", {"attempt": record.attempt, "worker_id": record.worker_id})
+    details = {"attempt": record.attempt, "worker_id": record.worker_id}
+    return Change(record, "running", JobStatus.QUEUED, details)
 
 
 def _lease_row(transaction: Transaction, record: JobRecord, grant: _Grant) -> dict[str, Any]:

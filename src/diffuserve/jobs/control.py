@@ -80,7 +80,7 @@ class RequeueJob(Command[None]):
             for record in records.values()
             if record.status in _REQUEUEABLE and _is_visible(record, tenant_id=None)
         ]
-        _requeue(transaction, [_fresh(record) for record in requeueable])
+        _requeue(transaction, requeueable)
         return [
             _requeue_error(command.job_id, records.get(command.job_id), transaction.is_retry)
             for command in commands
@@ -94,7 +94,9 @@ def _cancel(transaction: Transaction, records: Collection[JobRecord]) -> None:
     _ask_workers_to_cancel(transaction, running)
     ended = [replace(record, status=JobStatus.CANCELED, finished_at=transaction.now) for record in queued]
     canceling = [replace(record, status=JobStatus.CANCELING) for record in running]
-    save_changes(transaction, [Change(record, record.status.value) for record in (*ended, *canceling)])
+    changes = [Change(record, record.status.value, JobStatus.QUEUED) for record in ended]
+    changes += [Change(record, record.status.value, JobStatus.RUNNING) for record in canceling]
+    save_changes(transaction, changes)
 
 
 def _ask_workers_to_cancel(transaction: Transaction, records: Collection[JobRecord]) -> None:
@@ -106,9 +108,14 @@ def _ask_workers_to_cancel(transaction: Transaction, records: Collection[JobReco
         transaction.publish(worker_topic(record.worker_id), {"type": "cancel", "job_id": record.id})
 
 
-def _requeue(transaction: Transaction, records: Collection[JobRecord]) -> None:
-    save_changes(transaction, [Change(record, "requeued", {"cause": "operator"}) for record in records])
-    queue.put(transaction, list(records))
+def _requeue(transaction: Transaction, ended: Collection[JobRecord]) -> None:
+    records = [_fresh(record) for record in ended]
+    changes = [
+        Change(fresh, "requeued", record.status, {"cause": "operator"})
+        for fresh, record in zip(records, ended, strict=True)
+    ]
+    save_changes(transaction, changes)
+    queue.put(transaction, records)
     ledger = queue.Ledger()
     for record in records:
         ledger.count_queued(record.tenant_id, 1)

@@ -44,4 +44,4 @@ def _expire(transaction: Transaction, job_ids: Collection[str]) -> None:
     records = list(load_records(transaction, job_ids).values())
     queue.leave(transaction, records)
     expired = [replace(record, status=JobStatus.EXPIRED, finished_at=transaction.now) for record in records]
-    save_changes(transaction, [Change(record, "expired") for record in expired])
+    save_changes(transaction, [Change(record, "expired", JobStatus.QUEUED) for record in expired])

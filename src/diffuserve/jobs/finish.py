@@ -171,7 +171,7 @@ class EndedAttempts:
     def finish(self, record: JobRecord, status: JobStatus, **values: Any) -> JobStatus:
         """Give the job its final status, with the columns `values`."""
         final = replace(record, status=status, finished_at=self.transaction.now, **values)
-        self.changes.append(Change(final, status.value))
+        self.changes.append(Change(final, status.value, record.status))
         return status
 
     def fail(self, record: JobRecord, error: JobError) -> JobStatus:
@@ -182,7 +182,7 @@ class EndedAttempts:
         """Put the job back at its old place in the queue, at once or after a pause."""
         queued = replace(record, status=JobStatus.QUEUED, worker_id=None)
         details = {"cause": cause, "in_seconds": round(pause_seconds, 3)}
-        self.changes.append(Change(queued, "requeued", details))
+        self.changes.append(Change(queued, "requeued", record.status, details))
         self.ledger.count_queued(record.tenant_id, 1)
         if pause_seconds > 0:
             self.delayed.append((record.id, self.transaction.now + pause_seconds))

@@ -8,6 +8,7 @@ from typing import Any, get_args, get_type_hints
 
 import sqlalchemy as sa
 
+from diffuserve.domain.job import JobStatus
 from diffuserve.jobs.records import JobRecord
 
 metadata = sa.MetaData()
@@ -94,6 +95,9 @@ idempotency_keys = sa.Table(
     sa.Index("idempotency_keys_by_age", "created_at"),
 )
 
+BATCH_COUNTS = {status: f"num_{status.value}" for status in JobStatus}
+"""Columns of `batches` by the status whose items they count."""
+
 # `num_stored` of `num_items` items have become jobs; `is_canceling` until each of them is canceled.
 batches = sa.Table(
     "batches",
@@ -108,6 +112,7 @@ batches = sa.Table(
     _double("finished_at", null=True),
     _flag("is_canceled"),
     _flag("is_canceling"),
+    *(_count(name) for name in BATCH_COUNTS.values()),
     sa.Index("batches_by_tenant", "tenant_id", "id"),
     sa.Index(
         "batches_to_cancel",

@@ -23,12 +23,27 @@ from support.valkey import ValkeyServer
 
 CAT = {"input": {"prompt": "a cat"}}
 FLAT_CAT = {"prompt": "a cat"}
+READS = (
+    ("GET", "/v1/jobs"),
+    ("GET", "/v1/jobs/job_1"),
+    ("GET", "/v1/jobs/job_1/events"),
+    ("GET", "/v1/jobs/job_1/result"),
+    ("POST", "/v1/jobs/job_1/cancel"),
+    ("DELETE", "/v1/jobs/job_1"),
+    ("GET", "/v1/batches"),
+    ("GET", "/v1/batches/batch_1"),
+    ("GET", "/v1/batches/batch_1/results"),
+    ("GET", "/v1/webhooks"),
+    ("GET", "/v1/models"),
+    ("GET", "/jobs/job_1"),
+)
 
 
 @pytest.fixture
 def store_config(request: pytest.FixtureRequest) -> StoreConfig:
     slow = Plan(name="slow", requests_per_second=getattr(request, "param", 2))
-    return StoreConfig(plans={"slow": slow, "endless": Plan(name="endless")}, default_plan="slow")
+    endless, sparing = Plan(name="endless"), Plan(name="sparing", reads_per_second=0.001)
+    return StoreConfig(plans={"slow": slow, "endless": endless, "sparing": sparing}, default_plan="slow")
 
 
 @dataclass
@@ -84,7 +99,7 @@ async def test_a_client_over_its_quota_gets_retry_after_and_is_accepted_then(
     assert (await http.post("/v1/jobs", json=CAT)).status_code == 202
 
 
-async def test_routes_that_submit_work_use_the_quota_and_reads_do_not(
+async def test_routes_that_submit_work_use_the_quota_of_requests_and_reads_do_not(
     http: httpx.AsyncClient, worker: HandWorker
 ) -> None:
     flat = await http.post("/generate", json=FLAT_CAT)
@@ -100,7 +115,25 @@ async def test_routes_that_submit_work_use_the_quota_and_reads_do_not(
     for _ in range(5):
         read = await http.get(f"/v1/jobs/{flat.json()['job_id']}")
         assert read.status_code == 200
-        assert "ratelimit" not in read.headers
+        assert read.headers["ratelimit-policy"].startswith('"reads";')
+
+
+async def test_every_read_counts_and_those_of_one_tenant_take_nothing_from_another(
+    store: JobStore, artifacts: LocalArtifactStore, bus: MemoryEventBus
+) -> None:
+    """Let each route have a tenant whose only read is taken already."""
+    app = create_app(store, artifacts, bus, ApiConfig())
+    keys = [await store.keys.create(Role.TENANT, tenant_id=f"t{n}", plan="sparing") for n in range(2)]
+    async with httpx.AsyncClient(transport=httpx.ASGITransport(app), base_url="http://api.test") as http:
+        mine, theirs = ({"authorization": f"Bearer {secret}"} for _, secret in keys)
+        first = await http.get("/v1/jobs", headers=mine)
+        assert (first.status_code, first.headers["ratelimit"]) == (200, '"reads";r=0;t=1000')
+        for method, path in READS:
+            refused = await http.request(method, path, headers=mine)
+            assert (refused.status_code, path) == (429, path)
+            assert int(refused.headers["retry-after"]) > 900
+        assert (await http.get("/v1/jobs", headers=theirs)).status_code == 200
+        assert (await http.get("/healthz")).status_code == 200
 
 
 async def test_each_tenant_has_its_own_quota_and_a_plan_may_have_none(

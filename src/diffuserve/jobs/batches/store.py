@@ -8,9 +8,10 @@ import sqlalchemy as sa
 
 from diffuserve.domain.batch import Batch, NewBatch
 from diffuserve.domain.errors import BatchNotFound
-from diffuserve.domain.job import FINAL_STATUSES, Job, JobStatus, NewJob
+from diffuserve.domain.job import FINAL_STATUSES, Job, NewJob
 from diffuserve.jobs import queries, schema
 from diffuserve.jobs.batches.cancellation import CancelBatch, CancelBatchItems
+from diffuserve.jobs.batches.counts import counts_in
 from diffuserve.jobs.batches.submission import AddBatchItems, OpenBatch, is_batch_id, new_batch_id
 from diffuserve.jobs.database import Database
 from diffuserve.jobs.writer import Writer
@@ -55,7 +56,7 @@ class BatchStore:
         rows = await self._database.rows(wanted) if is_batch_id(batch_id) else []
         if not rows or tenant_id not in (None, rows[0].tenant_id):
             raise BatchNotFound(f"no batch {batch_id}")
-        return (await self._with_counts(rows))[0]
+        return _batch_of(rows[0])
 
     async def list_batches(
         self, *, tenant_id: str | None = None, after: str | None = None, limit: int = 50
@@ -66,7 +67,7 @@ class BatchStore:
             page = page.where(batches.c.tenant_id == tenant_id)
         if after is not None:
             page = page.where(batches.c.id < after)
-        return await self._with_counts(await self._database.rows(page))
+        return [_batch_of(row) for row in await self._database.rows(page)]
 
     async def cancel(self, batch_id: str, tenant_id: str | None = None) -> Batch:
         """Accept no more items. `cancel_items`, or the reaper in its place, cancels those that are stored."""
@@ -86,19 +87,8 @@ class BatchStore:
             queries.job_in(row) for row in await self._database.rows(page.order_by(jobs.c.id).limit(limit))
         ]
 
-    async def _with_counts(self, rows: Sequence[sa.Row[Any]]) -> list[Batch]:
-        counts: dict[str, dict[JobStatus, int]] = {row.id: {} for row in rows}
-        counted = (
-            sa.select(jobs.c.batch_id, jobs.c.status, sa.func.count().label("num_jobs"))
-            .where(jobs.c.batch_id.in_(list(counts)))
-            .group_by(jobs.c.batch_id, jobs.c.status)
-        )
-        for row in await self._database.rows(counted):
-            counts[row.batch_id][JobStatus(row.status)] = row.num_jobs
-        return [_batch_of(row, counts[row.id]) for row in rows]
 
-
-def _batch_of(row: sa.Row[Any], counts: dict[JobStatus, int]) -> Batch:
+def _batch_of(row: sa.Row[Any]) -> Batch:
     return Batch(
         id=row.id,
         tenant_id=row.tenant_id,
@@ -108,5 +98,5 @@ def _batch_of(row: sa.Row[Any], counts: dict[JobStatus, int]) -> Batch:
         created_at=row.created_at,
         finished_at=row.finished_at,
         is_canceled=row.is_canceled,
-        counts=counts,
+        counts=counts_in(row),
     )
