@@ -19,6 +19,7 @@ from diffuserve.api.open_waits import OpenWaits
 from diffuserve.api.prompt_processor import PromptProcessor
 from diffuserve.api.serializers import JobSerializer
 from diffuserve.api.webhooks.guarded_http import AddressPolicy
+from diffuserve.api.worker_polls import WorkerPolls
 from diffuserve.events.base import EventBus
 from diffuserve.jobs.store import JobStore
 from diffuserve.quotas.base import Quotas
@@ -43,6 +44,7 @@ class Services:
     authenticator: Authenticator
     catalog: Catalog
     job_watcher: JobWatcher
+    worker_polls: WorkerPolls
     url_signer: UrlSigner
     file_urls: FileUrls
     serializer: JobSerializer
@@ -79,6 +81,7 @@ class Services:
             authenticator=Authenticator(store, is_open=not config.auth),
             catalog=Catalog(store, config.default_model),
             job_watcher=JobWatcher(store, bus, config.poll_seconds),
+            worker_polls=WorkerPolls(store, config.poll_seconds),
             url_signer=url_signer,
             file_urls=file_urls,
             serializer=JobSerializer(store, bus, file_urls),

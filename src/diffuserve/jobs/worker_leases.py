@@ -1,6 +1,7 @@
 """Workers and their leases: registration, heartbeats, claims and the ends of attempts."""
 
 import secrets
+from collections import defaultdict
 
 import sqlalchemy as sa
 
@@ -55,6 +56,26 @@ class WorkerLeases:
         canceling = sa.select(leases.c.job_id).where(leases.c.worker_id == worker_id, leases.c.is_canceling)
         cancel = tuple(row.job_id for row in await self._database.rows(canceling))
         return ControlCommands(cancel=cancel, drain=rows[0].is_draining)
+
+    async def all_control_commands(self) -> dict[str, ControlCommands]:
+        """Return the pending commands of every known worker, by its id."""
+        table = schema.workers
+        cancel: dict[str, list[str]] = defaultdict(list)
+        canceling = sa.select(leases.c.worker_id, leases.c.job_id).where(leases.c.is_canceling)
+        for row in await self._database.rows(canceling):
+            cancel[row.worker_id].append(row.job_id)
+        return {
+            row.id: ControlCommands(cancel=tuple(cancel[row.id]), drain=row.is_draining)
+            for row in await self._database.rows(sa.select(table.c.id, table.c.is_draining))
+        }
+
+    async def has_work(self) -> bool:
+        """Return whether any job is ready, or due to become so; not whether a certain worker may have it."""
+        lanes, delayed = schema.lanes, schema.delayed
+        is_ready = sa.exists(sa.select(lanes.c.lane).where(lanes.c.num_ready > 0))
+        is_due = sa.exists(sa.select(delayed.c.job_id).where(delayed.c.due_at <= await self._database.now()))
+        rows = await self._database.rows(sa.select(sa.or_(is_ready, is_due).label("has_work")))
+        return bool(rows[0].has_work)
 
     async def drain(self, worker_id: str) -> None:
         """Grant this worker no more jobs. Raise `WorkerNotFound`."""

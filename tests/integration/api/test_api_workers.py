@@ -1,7 +1,9 @@
 """The workers' routes."""
 
 import asyncio
+from collections import Counter
 from collections.abc import Callable
+from typing import Any
 
 import httpx
 import pytest
@@ -10,6 +12,7 @@ from fastapi import FastAPI
 from diffuserve.api.config import ApiConfig
 from diffuserve.events.base import QUEUE, worker_topic
 from diffuserve.events.memory import MemoryEventBus
+from diffuserve.jobs.store import JobStore
 from diffuserve.storage.local import LocalArtifactStore
 from support.hand_worker import PNG, HandWorker
 from support.waiting import HANG_SECONDS
@@ -66,6 +69,52 @@ async def test_a_waiting_claim_ends_with_the_next_job(
 
 async def test_a_claim_is_empty_after_its_wait(worker: HandWorker) -> None:
     assert await worker.claim(wait=0.1) == []
+
+
+async def test_idle_workers_share_their_polls(
+    make_app: Callable[[ApiConfig], FastAPI], store: JobStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Poll often, for as long as several polls take: each worker claims and asks for commands once."""
+    transport = httpx.ASGITransport(make_app(ApiConfig(poll_seconds=0.05)))
+    calls = Counter[str]()
+    for name in ("claim", "control_commands"):
+        monkeypatch.setattr(store.leases, name, _counted(calls, name, getattr(store.leases, name)))
+    async with httpx.AsyncClient(transport=transport, base_url="http://api.test") as http:
+        workers = [await HandWorker.register(http) for _ in range(10)]
+        claims = [worker.claim(wait=0.5) for worker in workers]
+        controls = [http.get(f"/v1/workers/{worker.id}/control", params={"wait": 0.5}) for worker in workers]
+        assert await asyncio.gather(*claims) == [[]] * 10
+        assert {response.text for response in await asyncio.gather(*controls)} == {
+            '{"cancel":[],"lost":[],"drain":false}'
+        }
+    assert calls == {"claim": 10, "control_commands": 10}
+
+
+def _counted(calls: Counter[str], name: str, call: Callable[..., Any]) -> Callable[..., Any]:
+    async def count(*arguments: Any) -> Any:
+        calls[name] += 1
+        return await call(*arguments)
+
+    return count
+
+
+async def test_polls_find_what_the_bus_has_lost(
+    make_app: Callable[[ApiConfig], FastAPI], bus: MemoryEventBus, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    transport = httpx.ASGITransport(make_app(ApiConfig(poll_seconds=0.05)))
+    async with httpx.AsyncClient(transport=transport, base_url="http://api.test") as http:
+        worker = await HandWorker.register(http)
+        claiming = asyncio.create_task(worker.claim(wait=20))
+        await watched(bus, QUEUE)
+        monkeypatch.setattr(bus, "publish", lambda topic, message: None)
+        job_id = await submit(http)
+        [lease] = await asyncio.wait_for(claiming, HANG_SECONDS)
+        assert lease.job_id == job_id
+        path = f"/v1/workers/{worker.id}/control"
+        waiting = asyncio.create_task(http.get(path, params={"wait": 20}, timeout=30))
+        await watched(bus, worker_topic(worker.id))
+        await http.post(f"/v1/jobs/{job_id}/cancel")
+        assert (await asyncio.wait_for(waiting, HANG_SECONDS)).json()["cancel"] == [job_id]
 
 
 async def test_the_same_claim_id_gets_the_same_leases(http: httpx.AsyncClient, worker: HandWorker) -> None:

@@ -101,14 +101,12 @@ async def _claim_until(
     end: float, services: Services, worker_id: str, claim: Claim, request: Request
 ) -> list[Lease]:
     """Claim until there are leases, the time is `end`, or the worker has disconnected."""
-    loop = asyncio.get_running_loop()
     # Subscribed before the first claim, so that a job which becomes ready meanwhile is not missed.
     with services.bus.subscribe(QUEUE) as hints:
         while True:
             leases = await _claim(services, worker_id, claim)
-            if leases or loop.time() >= end:
+            if leases or not await _is_worth_a_claim(services, hints, end):
                 return leases
-            await _wait_for_hint(hints, min(_poll_seconds(services), end - loop.time()))
             if await request.is_disconnected():
                 return []
 
@@ -121,11 +119,17 @@ async def _claim(services: Services, worker_id: str, claim: Claim) -> list[Lease
     return leases
 
 
-async def _wait_for_hint(hints: Subscription, seconds: float) -> None:
-    """Wait for a hint, and drop those that arrived with it: one claim answers them all."""
-    if await hints.get(seconds) is not None:
-        while await hints.get(0.0) is not None:
-            pass
+async def _is_worth_a_claim(services: Services, hints: Subscription, end: float) -> bool:
+    """Return true on a hint that jobs are ready, or on a look that finds some; false at the time `end`."""
+    clock = asyncio.get_running_loop().time
+    while clock() < end:
+        if await hints.get(min(_poll_seconds(services), end - clock())) is not None:
+            while await hints.get(0.0) is not None:  # one claim answers all hints that have arrived
+                pass
+            return True
+        if await services.worker_polls.has_work():
+            return True
+    return False
 
 
 async def _commands_until(
@@ -133,9 +137,11 @@ async def _commands_until(
 ) -> ControlCommands:
     """Return new commands, or none when the time is `end`."""
     loop = asyncio.get_running_loop()
+    look, ask = services.worker_polls.commands, services.store.leases.control_commands
+    read = ask
     with services.bus.subscribe(worker_topic(worker_id)) as messages:
         while True:
-            commands = await services.store.leases.control_commands(worker_id)
+            commands = await read(worker_id)
             cancel = tuple(job_id for job_id in commands.cancel if job_id not in known)
             new = ControlCommands(cancel=cancel, drain=commands.drain and not is_draining)
             if new or loop.time() >= end:
@@ -143,6 +149,8 @@ async def _commands_until(
             message = await messages.get(min(_poll_seconds(services), end - loop.time()))
             if message is not None and message["type"] == "lost":
                 return ControlCommands(lost=(message["job_id"],))
+            # Without a message it is a look for one that was lost, which all workers share.
+            read = look if message is None else ask
 
 
 def _poll_seconds(services: Services) -> float:

@@ -1,0 +1,36 @@
+"""Looks at the database on behalf of long polls of workers, shared by all that wait in this process."""
+
+from collections.abc import Mapping
+
+from diffuserve.domain.errors import WorkerNotFound
+from diffuserve.domain.worker import ControlCommands
+from diffuserve.jobs.shared_reads import SharedReads
+from diffuserve.jobs.store import JobStore
+
+
+class WorkerPolls:
+    """Finds what the bus has lost, with as many queries for many workers that wait as for a few."""
+
+    def __init__(self, store: JobStore, poll_seconds: float) -> None:
+        self._store = store
+        self._has_work: SharedReads[None, bool] = SharedReads(self._read_has_work, poll_seconds / 2)
+        self._commands: SharedReads[None, Mapping[str, ControlCommands]] = SharedReads(
+            self._read_commands, poll_seconds / 2
+        )
+
+    async def has_work(self) -> bool:
+        """Return whether a claim may find a job; a claim is a transaction, and most would find none."""
+        return await self._has_work.get(None)
+
+    async def commands(self, worker_id: str) -> ControlCommands:
+        """Return the worker's pending commands, as `WorkerLeases.control_commands` does."""
+        commands = (await self._commands.get(None)).get(worker_id)
+        if commands is None:
+            raise WorkerNotFound(f"no worker {worker_id}; register again")
+        return commands
+
+    async def _read_has_work(self, _key: None) -> bool:
+        return await self._store.leases.has_work()
+
+    async def _read_commands(self, _key: None) -> Mapping[str, ControlCommands]:
+        return await self._store.leases.all_control_commands()
