@@ -17,9 +17,8 @@ import json
 import os
 import statistics
 import subprocess
-import sys
 import tempfile
-from collections.abc import AsyncIterator, Iterator, Sequence
+from collections.abc import AsyncIterator, Iterator, Mapping, Sequence
 from contextlib import asynccontextmanager, contextmanager
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -37,7 +36,7 @@ _START_SECONDS = 60.0
 _OPEN_SECONDS = 60.0
 _PROGRESS_SECONDS = 0.5
 _UNBOUNDED = {"max_running": 1_000_000, "max_queued": 1_000_000}
-_NEW_LIMITS = {"reads_per_second": None, "max_waits": None}
+_NEW_LIMITS: Mapping[str, int | None] = {"reads_per_second": None, "max_waits": None}
 _TITLE = "# Clients that wait"
 _ABOUT = (
     "Medians over the rounds; the sides take turns. `ms` are CPU milliseconds of the server per client and "
@@ -51,7 +50,7 @@ class Side:
 
     name: str
     source: Path
-    plan: dict[str, int | None]
+    plan: Mapping[str, int | None]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -94,7 +93,7 @@ class Plane:
     pid: int
     keys: Keys
 
-    async def post(self, key: str, path: str, content: dict[str, object]) -> dict[str, object]:
+    async def post(self, key: str, path: str, content: Mapping[str, object]) -> dict[str, object]:
         async with Connection(self.port) as connection:
             answer = await connection.post(path, content, [f"Authorization: Bearer {key}"])
             assert answer.status < 300, answer.body
@@ -349,4 +348,4 @@ def parse_arguments() -> argparse.Namespace:
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    main()

@@ -5,6 +5,7 @@ import time
 from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
+from functools import partial
 
 from control_claims import percentile
 from control_load import Connection
@@ -59,9 +60,7 @@ async def follow(
 
     async def open_rest() -> None:
         for request in waiting:
-            _, follower = await loop.create_connection(
-                lambda request=request: Follower(request), "127.0.0.1", port
-            )
+            _, follower = await loop.create_connection(partial(Follower, request), "127.0.0.1", port)
             followers.append(follower)
             if awaits_head:
                 await follower.is_open

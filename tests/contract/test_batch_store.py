@@ -241,7 +241,7 @@ async def test_counts_follow_every_change_of_an_item(job_store: JobStore, clock:
     await complete(job_store, leases[0])
     await complete(job_store, leases[0])  # its response was lost
     await fail(job_store, leases[1], retryable=False)
-    await fail(job_store, leases[2])
+    await fail(job_store, leases[2], retryable=True)
     await job_store.jobs.cancel(leases[3].job_id)
     await check(
         {

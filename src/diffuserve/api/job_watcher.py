@@ -140,6 +140,8 @@ class JobWatcher:
     async def _read_changed(self) -> None:
         job_ids = self._changed & self._feeds.keys()
         self._changed.clear()
+        if not job_ids:
+            return
         try:
             jobs = await self._store.jobs.get_many(job_ids)
             # The logs after the jobs, so that the log of a final job is whole.

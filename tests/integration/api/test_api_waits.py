@@ -31,8 +31,14 @@ async def job_id(http: httpx.AsyncClient, worker: HandWorker) -> str:
 
 @pytest.fixture
 async def web(server: str, store: JobStore, job_id: str) -> AsyncGenerator[httpx.AsyncClient]:
-    """Yield a client of the job's tenant, for a server with keys."""
+    """Yield a client of the job's tenant, for a server that has noticed its first key."""
     _, key = await store.keys.create(Role.TENANT, tenant_id="default")
+    async with httpx.AsyncClient(base_url=server, timeout=HANG_SECONDS) as nobody:
+
+        async def is_refused() -> bool:
+            return (await nobody.get("/v1/jobs")).status_code == 401
+
+        await eventually(is_refused)
     headers = {"authorization": f"Bearer {key}"}
     async with httpx.AsyncClient(base_url=server, headers=headers, timeout=HANG_SECONDS) as web:
         yield web

@@ -2,7 +2,7 @@
 
 import pytest
 
-from diffuserve.api.auth.quota import quota_headers
+from diffuserve.api.auth.quota import REQUESTS, quota_headers
 from diffuserve.quotas.base import Allowance, Rate
 
 
@@ -20,5 +20,5 @@ from diffuserve.quotas.base import Allowance, Rate
 def test_the_headers_are_integers_and_never_overstate_the_quota(
     per_second: float, debt: float, policy: str, left: str
 ) -> None:
-    headers = quota_headers(Allowance(Rate(per_second), True, debt))
+    headers = quota_headers(REQUESTS, Allowance(Rate(per_second), True, debt))
     assert headers == {"ratelimit-policy": f'"requests";{policy}', "ratelimit": f'"requests";{left}'}
