@@ -1,17 +1,25 @@
 """A request's failure fails that request alone (INV-3)."""
 
 import gc
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 
 import pytest
 import torch
 from torch import Tensor
 
-from diffuserve.domain.errors import DiffuserveError, NumericalFailure, OutOfMemory, RequestFailed
+from diffuserve.domain.errors import (
+    DiffuserveError,
+    EngineClosed,
+    NumericalFailure,
+    OutOfMemory,
+    RequestFailed,
+)
 from diffuserve.domain.params import GenerationParams
+from diffuserve.engine import core
 from diffuserve.engine.config import EngineConfig
 from diffuserve.engine.engine import Engine
 from diffuserve.engine.outputs import GenerationResult
+from diffuserve.engine.stages import CpuStageExecutor, Stage, StageRun, T, Task
 from diffuserve.models.base import DenoiseInput, Pipeline
 from diffuserve.testing.fake_pipeline import FakePipeline
 from support.images import psnr
@@ -147,6 +155,62 @@ def test_flux_images_do_not_change_when_a_neighbour_fails(
     for outcome, alone in zip(outcomes, expected, strict=True):
         assert isinstance(outcome, GenerationResult)
         assert psnr(outcome.images[0], alone.images[0]) >= 50
+
+
+class BrokenLane(CpuStageExecutor):
+    """Stages whose device fails under the decodes."""
+
+    def run(
+        self,
+        stage: Stage,
+        tasks: Sequence[Task[T]],
+        expected_seconds: float | None = None,
+        after: object = None,
+    ) -> StageRun[T]:
+        run = super().run(stage, tasks, expected_seconds, after)
+        if stage is Stage.DECODE:
+            raise RuntimeError("the device failed")
+        return run
+
+
+@pytest.fixture
+def breaking_engine(fake: FakePipeline, monkeypatch: pytest.MonkeyPatch) -> Iterator[Engine]:
+    monkeypatch.setattr(core, "make_stage_executor", lambda *_: BrokenLane(2, allow_intra_op=False))
+    with Engine(fake) as engine:
+        yield engine
+
+
+def test_an_error_of_the_decode_lane_is_raised_by_the_step(breaking_engine: Engine) -> None:
+    for _ in range(2):  # it stays broken
+        with pytest.raises(RuntimeError, match="the device failed"):
+            breaking_engine.generate(make_batch(culprits=()))
+
+
+@pytest.mark.filterwarnings("ignore::pytest.PytestUnhandledThreadExceptionWarning")
+async def test_an_error_of_the_decode_lane_ends_the_driver(breaking_engine: Engine) -> None:
+    with pytest.raises(EngineClosed, match="the device failed"):
+        await breaking_engine.submit(make_batch(culprits=())[0])
+    assert breaking_engine._driver is not None
+    breaking_engine._driver.join()  # its own error is not a later test's
+
+
+@pytest.mark.parametrize("phase", ["on_encode", "on_denoise", "on_decode"])
+def test_a_fault_of_the_device_ends_the_engine(phase: str, fake: FakePipeline, fake_engine: Engine) -> None:
+    fault = torch.AcceleratorError("CUDA error: an illegal memory access was encountered")
+    setattr(fake, phase, raise_for_culprit(fault))
+    with pytest.raises(torch.AcceleratorError):
+        fake_engine.generate(make_batch())
+
+
+def test_a_failure_is_logged_with_its_place_and_without_the_prompt(
+    fake: FakePipeline, fake_engine: Engine, caplog: pytest.LogCaptureFixture
+) -> None:
+    fake.on_decode = raise_for_culprit(RuntimeError(f"cannot decode {CULPRIT}"))  # type: ignore[assignment]
+    fake_engine.generate(make_batch(), return_exceptions=True)
+    (record,) = caplog.records
+    assert "RuntimeError" in record.getMessage()
+    assert "in decode" in record.getMessage()
+    assert CULPRIT not in record.getMessage()
 
 
 def test_a_failure_keeps_no_tensors_alive(fake: FakePipeline, fake_engine: Engine) -> None:

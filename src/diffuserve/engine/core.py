@@ -1,5 +1,6 @@
 """The engine's step, on one thread: choose requests, run them, and pass on those that are denoised."""
 
+import logging
 import time
 from collections.abc import Callable, Sequence
 from functools import partial
@@ -16,7 +17,13 @@ from diffuserve.engine.config import EngineConfig
 from diffuserve.engine.cost_model import CostModel
 from diffuserve.engine.decoder import Decoded, Decoder
 from diffuserve.engine.memory import memory_budget
-from diffuserve.engine.model_runner import ModelRunner, StepResult, is_out_of_memory
+from diffuserve.engine.model_runner import (
+    ModelRunner,
+    StepResult,
+    fails_for_lack_of_room,
+    is_out_of_memory,
+    without_frames,
+)
 from diffuserve.engine.outputs import GenerationResult, StepOutput
 from diffuserve.engine.prompt_encoder import PromptEncoder
 from diffuserve.engine.request_state import RequestState
@@ -24,6 +31,8 @@ from diffuserve.engine.scheduler import StepLimits, StepScheduler
 from diffuserve.engine.sharding import balanced_shards
 from diffuserve.engine.stages import Stage, make_stage_executor
 from diffuserve.engine.stats import EngineStats
+
+log = logging.getLogger(__name__)
 
 _MIN_SHARD_TOKENS = 384  # smaller shards spend more on their own overhead than a second core gives
 _MIN_KNEE_TOKENS, _MAX_KNEE_TOKENS = 1_024, 65_536
@@ -48,6 +57,7 @@ class EngineCore:
         self._decoder = Decoder(self._runner, self._stages, self.cost_model, on_decoded)
         self._active: dict[str, RequestState] = {}
         self._decoding: dict[str, RequestState] = {}
+        self._decode_again: list[RequestState] = []  # a part of `_decoding`: they ran out of memory in it
 
     @property
     def token_budget(self) -> int:
@@ -65,15 +75,20 @@ class EngineCore:
     @property
     def num_decoding(self) -> int:
         """Number of requests that wait to be decoded or collected, or are being decoded."""
-        return self._decoder.outstanding
+        return self._decoder.outstanding + len(self._decode_again)
 
     def step(self, arrived: Sequence[RequestState], aborted: Sequence[str]) -> list[StepOutput]:
-        """Add requests, abort others, collect finished images, and run a denoising step if one is needed."""
+        """Add requests, abort others, collect finished images, and run a denoising step if one is needed.
+
+        Raise what no request is to blame for, such as an error of the stages: the engine is then broken.
+        """
         self._active |= {state.request_id: state for state in arrived}
         outputs = self._abort(aborted)
         outputs += [self._collect(decoded) for decoded in self._decoder.collect() if self._is_wanted(decoded)]
-        chosen = self._choose()
-        if chosen:
+        self._put_again()
+        chosen = [] if self._decodes_exclusively() else self._choose()
+        if chosen and self._may_start(chosen[0]):
+            self._count_skips(chosen)
             outputs += self._run(chosen)
         return outputs
 
@@ -98,6 +113,7 @@ class EngineCore:
             state = self._active.get(request_id) or self._decoding.get(request_id)
             if state is not None:
                 self._decoder.drop(request_id)
+                self._decode_again = [other for other in self._decode_again if other is not state]
                 outputs.append(self._fail(state, RequestAborted(request_id, "aborted")))
         return outputs
 
@@ -107,6 +123,9 @@ class EngineCore:
 
     def _collect(self, decoded: Decoded) -> StepOutput:
         state = decoded.state
+        if fails_for_lack_of_room(state, decoded.outcome):
+            self._decode_again.append(state)
+            return self._start_over(state)
         if isinstance(decoded.outcome, Exception):
             return self._fail(state, decoded.outcome)
         assert state.conditioning is not None
@@ -123,9 +142,30 @@ class EngineCore:
     def _choose(self) -> list[RequestState]:
         limits = StepLimits(self.token_budget, self.memory_budget)
         chosen = self._scheduler.select((state.candidate() for state in self._active.values()), limits)
-        for request_id in self._active.keys() - set(chosen):
-            self._active[request_id].skipped += 1
         return [self._active[request_id] for request_id in chosen]
+
+    def _count_skips(self, chosen: list[RequestState]) -> None:
+        for request_id in self._active.keys() - {state.request_id for state in chosen}:
+            self._active[request_id].skipped += 1
+
+    def _may_start(self, first: RequestState) -> bool:
+        """Return `False` for an exclusive request while others are decoded; it starts after them."""
+        return not (first.exclusive and self._decoder.outstanding)
+
+    def _decodes_exclusively(self) -> bool:
+        """Return whether a request has the device to itself for its decoding, or waits to have it."""
+        return any(state.exclusive for state in self._decoding.values())
+
+    def _put_again(self) -> None:
+        """Decode a request that ran out of memory once more, once no other is being decoded."""
+        if self._decode_again and not self._decoder.outstanding:
+            self._decoder.put(self._decode_again.pop(0))
+
+    def _start_over(self, state: RequestState) -> StepOutput:
+        """Have a request that ran out of memory beside others do the same work again, by itself."""
+        log.warning("request %s ran out of memory beside others; it is tried by itself", state.request_id)
+        state.exclusive = True
+        return StepOutput(state.request_id, state.step, state.num_steps)
 
     def _run(self, chosen: list[RequestState]) -> list[StepOutput]:
         self._stages.set_busy(Stage.DENOISE, True)
@@ -144,11 +184,15 @@ class EngineCore:
         if not unencoded:
             return []
         room = max(0, self._config.encode_batch_size - len(unencoded))
+        if chosen[0].exclusive:
+            room = 0
         waiting = [
-            state for state in self._active.values() if state.conditioning is None and state not in unencoded
+            state
+            for state in self._active.values()
+            if state.conditioning is None and not state.exclusive and state not in unencoded
         ]
         failures = self._prompts.encode(unencoded + waiting[:room])
-        return [self._fail(self._active[request_id], error) for request_id, error in failures.items()]
+        return [self._end(self._active[request_id], error) for request_id, error in failures.items()]
 
     def _denoise(self, states: list[RequestState]) -> list[StepOutput]:
         workloads = [state.workload for state in states]
@@ -176,7 +220,7 @@ class EngineCore:
     def _advance(self, state: RequestState, outcome: StepResult | Exception) -> StepOutput:
         """Count the step; pass the request on to the decoder after its last."""
         if isinstance(outcome, Exception):
-            return self._fail(state, outcome)
+            return self._end(state, outcome)
         state.latents = outcome.latents
         state.step += 1
         if state.is_denoised:
@@ -184,6 +228,12 @@ class EngineCore:
             self._decoding[state.request_id] = self._active.pop(state.request_id)
             self._decoder.put(state)
         return StepOutput(state.request_id, state.step, state.num_steps, outcome.preview)
+
+    def _end(self, state: RequestState, cause: Exception) -> StepOutput:
+        """Fail a request, unless it may succeed by itself: then it stays active."""
+        if fails_for_lack_of_room(state, cause):
+            return self._start_over(state)
+        return self._fail(state, cause)
 
     def _fail(self, state: RequestState, cause: Exception) -> StepOutput:
         self._forget(state)
@@ -205,5 +255,11 @@ def _as_failure(request_id: str, cause: Exception) -> DiffuserveError:
     elif isinstance(cause, FloatingPointError):
         kind = NumericalFailure
     error = kind(request_id, f"{type(cause).__name__}: {cause}")
-    error.__cause__ = cause.with_traceback(None)  # frames would keep the request's tensors alive
+    error.__cause__ = without_frames(cause)  # frames would keep the request's tensors alive
+    # The message may quote the prompt, so the log names only the kind and the places.
+    log.warning("request %s failed: %s", request_id, "\n".join([type(cause).__name__, *_notes(cause)]))
     return error
+
+
+def _notes(error: Exception) -> list[str]:
+    return list(getattr(error, "__notes__", ()))

@@ -8,7 +8,7 @@ from functools import partial
 
 from diffuserve.domain.params import GenerationParams
 from diffuserve.engine.cost_model import CostModel
-from diffuserve.engine.model_runner import ModelRunner
+from diffuserve.engine.model_runner import ModelRunner, fails_for_lack_of_room
 from diffuserve.engine.request_state import RequestState
 from diffuserve.engine.stages import Stage, StageExecutor
 from diffuserve.models.base import Frames
@@ -33,7 +33,8 @@ class _QueuedRequest:
 class Decoder:
     """A queue, a thread, and a list of decoded requests.
 
-    `on_decoded` is called from the thread whenever `collect` has something to return.
+    `on_decoded` is called from the thread whenever `collect` has something to return or to raise. A
+    request's own failure is its outcome; any other error ends the thread, and `collect` raises it.
     """
 
     def __init__(
@@ -48,6 +49,7 @@ class Decoder:
         self._waiting: deque[_QueuedRequest] = deque()
         self._done: deque[Decoded] = deque()
         self._outstanding = 0
+        self._fault: BaseException | None = None
         self._changed = threading.Condition()
         self._closed = False
         self._thread = threading.Thread(target=self._run, name="diffuserve-decoder", daemon=True)
@@ -66,8 +68,13 @@ class Decoder:
             self._changed.notify()
 
     def collect(self) -> list[Decoded]:
-        """Return the requests that were decoded since the last call; never block."""
+        """Return the requests that were decoded since the last call; never block.
+
+        Raise the error that ended the thread, if one did: what was put in will never be decoded.
+        """
         with self._changed:
+            if self._fault is not None:
+                raise self._fault
             done = list(self._done)
             self._done.clear()
             self._outstanding -= len(done)
@@ -92,6 +99,14 @@ class Decoder:
         self._thread.join()
 
     def _run(self) -> None:
+        try:
+            self._decode_until_closed()
+        except BaseException as error:  # or whoever waits for the images would wait forever
+            with self._changed:
+                self._fault = error
+            self._on_decoded()
+
+    def _decode_until_closed(self) -> None:
         while groups := self._next_groups():
             decoded = self._decode(groups)
             with self._changed:
@@ -140,8 +155,9 @@ class Decoder:
     def _decode_group(self, group: list[_QueuedRequest]) -> list[Decoded]:
         states = [request.state for request in group]
         outcomes = self._runner.decode(states)
-        for state in states:
-            state.latents = None
+        for state, outcome in zip(states, outcomes, strict=True):
+            if not fails_for_lack_of_room(state, outcome):
+                state.latents = None
         return [Decoded(state, outcome) for state, outcome in zip(states, outcomes, strict=True)]
 
 

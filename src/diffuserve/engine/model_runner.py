@@ -1,5 +1,6 @@
 """Runs the model on batches, and keeps one request's failure from its neighbours (INV-3)."""
 
+import traceback
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import TypeVar
@@ -93,17 +94,43 @@ def isolate(items: Sequence[Item], run: Callable[[Sequence[Item]], list[Value]])
     """Run a batch; if it fails, halve it until only the culprits fail.
 
     Smaller batches also need less memory, so a batch that ran out of it is tried down to single items.
+    A failure is kept without its frames, whose tensors would be missing where the neighbors are retried.
+    A fault of the device is no item's failure, and is raised.
     """
     if not items:
         return []
     try:
         return list(run(items))
     except Exception as error:
-        if len(items) == 1:
-            return [error]
+        if is_device_fault(error):
+            raise
+        failure = without_frames(error)
     _free_cached_memory()
+    if len(items) == 1:
+        return [failure]
     middle = len(items) // 2
     return isolate(items[:middle], run) + isolate(items[middle:], run)
+
+
+def without_frames(error: Exception) -> Exception:
+    """Return an exception that keeps no frame alive, nor do those that it came from.
+
+    The places where it was raised become a note: text, for logs.
+    """
+    places = "".join(traceback.format_tb(error.__traceback__)).rstrip()
+    seen: set[int] = set()
+    pending: list[BaseException | None] = [error]
+    while pending:
+        link = pending.pop()
+        if link is not None and id(link) not in seen:
+            seen.add(id(link))
+            traceback.clear_frames(link.__traceback__)  # an executor or a debugger may still hold them
+            link.__traceback__ = None
+            pending += [link.__cause__, link.__context__]
+    note = f"Raised at (most recent call last):\n{places}"
+    if places and note not in getattr(error, "__notes__", ()):
+        error.add_note(note)
+    return error
 
 
 def _free_cached_memory() -> None:
@@ -114,6 +141,19 @@ def _free_cached_memory() -> None:
 def is_out_of_memory(error: Exception) -> bool:
     """Return whether memory ran out.
 
-    CUDA has an exception of its own; the CPU's allocator raises a plain `RuntimeError`.
+    CUDA's allocator has an exception of its own; the CPU's raises a plain `RuntimeError`, and CUDA itself
+    its error for everything.
     """
+    if isinstance(error, torch.AcceleratorError):
+        return "out of memory" in str(error)
     return isinstance(error, MemoryError | torch.OutOfMemoryError) or "can't allocate memory" in str(error)
+
+
+def is_device_fault(error: Exception) -> bool:
+    """Return whether the device itself failed: after such an error every later call may fail too."""
+    return isinstance(error, torch.AcceleratorError) and not is_out_of_memory(error)
+
+
+def fails_for_lack_of_room(state: RequestState, outcome: object) -> bool:
+    """Return whether a request ran out of memory beside others, so that it may succeed by itself."""
+    return isinstance(outcome, Exception) and is_out_of_memory(outcome) and not state.exclusive

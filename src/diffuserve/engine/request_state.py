@@ -45,7 +45,8 @@ class RequestState:
     """Owned by the engine's stepping thread; after the last step by the decoder's.
 
     `step_bytes` is the predicted peak memory of the request's part of a step; `skipped` counts the
-    steps in which other requests went first; `latents` exist from the first step on.
+    steps in which other requests went first; `latents` exist from the first step on. A request that is
+    `exclusive` ran out of memory beside others, so nothing else runs on the device while it does.
     """
 
     request_id: str
@@ -57,6 +58,7 @@ class RequestState:
     arrival: int
     wants_preview: bool
     is_alone: bool = False
+    exclusive: bool = False
     conditioning: Conditioning | None = None
     latents: Tensor | None = None
     step: int = 0
@@ -79,7 +81,7 @@ class RequestState:
             skipped=self.skipped,
             tokens=self.workload.step_tokens,
             step_bytes=self.step_bytes,
-            is_alone=self.is_alone,
+            is_alone=self.is_alone or self.exclusive,
         )
 
     def denoise_input(self) -> DenoiseInput:

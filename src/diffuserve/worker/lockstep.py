@@ -84,7 +84,12 @@ class LeadRunner(ModelRunner):
         return isolate(states, agreed(self._ranks, self._step))
 
     def decode(self, states: Sequence[RequestState]) -> list[Outcome]:
-        """Spread the requests over the ranks, and return their images; on the decoder's thread."""
+        """Spread the requests over the ranks, and return their images; on the decoder's thread.
+
+        An exclusive request is decoded here: the other ranks may have given up its latents already.
+        """
+        if any(state.exclusive for state in states):
+            return super().decode(states)
         self._announce(states)
         rank_of = {state.request_id: self._next_decoder() for state in states}
         self._ranks.images.broadcast(DecodeCommand(rank_of))

@@ -1,5 +1,6 @@
 """A request's failure fails that request alone (INV-3)."""
 
+import weakref
 from collections.abc import Sequence
 from typing import Any
 
@@ -176,6 +177,8 @@ def test_latents_that_are_not_finite_fail_alone_before_they_are_decoded(poison: 
         (MemoryError(), True),
         (torch.OutOfMemoryError("CUDA out of memory"), True),
         (RuntimeError("[enforce fail at alloc_cpu.cpp] DefaultCPUAllocator: can't allocate memory"), True),
+        (torch.AcceleratorError("CUDA error: out of memory"), True),
+        (torch.AcceleratorError("CUDA error: an illegal memory access was encountered"), False),
         (RuntimeError("shapes do not match"), False),
         (ValueError("memory"), False),
     ],
@@ -188,3 +191,44 @@ def test_the_cpu_allocators_error_counts_as_out_of_memory() -> None:
     with pytest.raises(RuntimeError) as raised:
         torch.empty(2**52)
     assert is_out_of_memory(raised.value)
+
+
+class Held:
+    """Stands for a tensor in a frame."""
+
+
+def test_a_failure_keeps_nothing_alive_while_its_neighbors_are_retried() -> None:
+    held: list[weakref.ref[Held]] = []
+
+    def run(batch: Sequence[int]) -> list[int]:
+        assert [found for found in held if found() is not None] == []
+        tensor = Held()
+        held.append(weakref.ref(tensor))
+        try:
+            raise KeyError(tensor.__class__.__name__)
+        except KeyError as cause:
+            if 0 in batch or 1 in batch:
+                raise MemoryError from cause
+        return list(batch)
+
+    failures = isolate(range(4), run)
+    assert [isinstance(failure, MemoryError) for failure in failures] == [True, True, False, False]
+    assert len(held) == 1 + 3 + 1, "the batch, its first half down to single items, and its second half"
+
+
+def test_a_failure_says_where_it_was_raised() -> None:
+    def run(batch: Sequence[int]) -> list[int]:
+        raise CulpritError
+
+    (failure,) = isolate([1], run)
+    assert isinstance(failure, CulpritError)
+    assert failure.__traceback__ is None
+    assert "test_model_runner.py" in "".join(failure.__notes__)
+
+
+def test_a_fault_of_the_device_is_no_items_failure() -> None:
+    def run(batch: Sequence[int]) -> list[int]:
+        raise torch.AcceleratorError("CUDA error: an illegal memory access was encountered")
+
+    with pytest.raises(torch.AcceleratorError):
+        isolate([1, 2], run)

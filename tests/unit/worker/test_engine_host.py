@@ -8,6 +8,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, TypeVar, cast
+from unittest.mock import Mock
 
 import numpy as np
 import pytest
@@ -335,3 +336,15 @@ def drawn() -> GenerationResult:
     noise = Image.effect_noise((64, 64), 90).convert("RGB")
     params = GenerationParams(prompt="a star", seed=1)
     return GenerationResult("r", params, [[noise]], Timings(0.0, 0.0, 0.0, 0.0, 0.0, 0.0), warnings=("cut",))
+
+
+def test_an_error_of_the_decode_lane_ends_the_host(
+    fake: FakePipeline, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The process then ends with a traceback, and the agent's supervisor starts another."""
+    with Engine(fake, EngineConfig(token_budget=10_000, num_threads=1)) as engine:
+        monkeypatch.setattr(engine.cost_model, "expected_decode_seconds", Mock(side_effect=SystemError))
+        host = EngineHost(engine, cast(AgentLink, _Link()), NO_FILTER)
+        host.handle(job("star", tmp_path))
+        with pytest.raises(SystemError):
+            host.run()

@@ -1,0 +1,113 @@
+"""The decoder's queue and thread."""
+
+import threading
+from collections.abc import Sequence
+
+import pytest
+
+from diffuserve.domain.params import GenerationParams
+from diffuserve.engine.cost_model import CostModel
+from diffuserve.engine.decoder import Decoded, Decoder
+from diffuserve.engine.model_runner import ModelRunner
+from diffuserve.engine.request_state import RequestState
+from diffuserve.engine.stages import Stage, StageRun, T, Task
+from diffuserve.testing.fake_pipeline import FakePipeline
+from support.waiting import HANG_SECONDS
+
+
+class InlineExecutor:
+    """Runs tasks on the calling thread; `fault` is raised instead, as by a device that failed."""
+
+    def __init__(self, fault: BaseException | None = None) -> None:
+        self.fault = fault
+
+    def set_busy(self, stage: Stage, busy: bool) -> None:
+        pass
+
+    def num_core_slots(self, stage: Stage) -> int:
+        return 1
+
+    def run(
+        self,
+        stage: Stage,
+        tasks: Sequence[Task[T]],
+        expected_seconds: float | None = None,
+        after: object = None,
+    ) -> StageRun[T]:
+        if self.fault is not None:
+            raise self.fault
+        return StageRun([task() for task in tasks], seconds=1.0, share=1.0)
+
+    def mark(self) -> object:
+        return None
+
+    def close(self) -> None:
+        pass
+
+
+class DecoderUnderTest:
+    """A decoder over a fake pipeline, and an event that its thread sets."""
+
+    def __init__(self, pipeline: FakePipeline, executor: InlineExecutor) -> None:
+        self.pipeline = pipeline
+        self.announced = threading.Event()
+        cost_model = CostModel.start(pipeline.cost_prior(), None)
+        self.decoder = Decoder(ModelRunner(pipeline), executor, cost_model, self.announced.set)
+
+    def decode(self, state: RequestState) -> list[Decoded]:
+        self.decoder.put(state)
+        assert self.announced.wait(HANG_SECONDS), "the decoder's thread says nothing"
+        return self.decoder.collect()
+
+
+def make_state(pipeline: FakePipeline) -> RequestState:
+    params = pipeline.spec.resolve(GenerationParams(prompt="a", seed=1), seed=1)
+    return RequestState(
+        request_id="a",
+        params=params,
+        workload=pipeline.spec.workload(params),
+        step_bytes=0,
+        schedule=pipeline.schedule(params),
+        priority=0,
+        arrival=0,
+        wants_preview=False,
+        latents=pipeline.init_latents(params),
+    )
+
+
+@pytest.mark.parametrize("fault", [RuntimeError("cannot schedule new futures"), SystemExit(1)])
+def test_a_broken_executor_is_raised_to_whoever_collects(fault: BaseException) -> None:
+    pipeline = FakePipeline()
+    broken = DecoderUnderTest(pipeline, InlineExecutor(fault))
+    with pytest.raises(type(fault)):
+        broken.decode(make_state(pipeline))
+    with pytest.raises(type(fault)):
+        broken.decoder.collect()
+    broken.decoder.close()
+
+
+def test_a_requests_own_failure_is_its_outcome() -> None:
+    def fail(params: Sequence[GenerationParams]) -> None:
+        raise RuntimeError("boom")
+
+    pipeline = FakePipeline(on_decode=fail)
+    sound = DecoderUnderTest(pipeline, InlineExecutor())
+    (decoded,) = sound.decode(make_state(pipeline))
+    assert isinstance(decoded.outcome, RuntimeError)
+    assert decoded.state.latents is None
+    sound.decoder.close()
+
+
+@pytest.mark.parametrize("exclusive", [False, True])
+def test_only_a_request_that_may_be_decoded_again_keeps_its_latents(exclusive: bool) -> None:
+    def fail(params: Sequence[GenerationParams]) -> None:
+        raise MemoryError
+
+    pipeline = FakePipeline(on_decode=fail)
+    state = make_state(pipeline)
+    state.exclusive = exclusive
+    short = DecoderUnderTest(pipeline, InlineExecutor())
+    (decoded,) = short.decode(state)
+    assert isinstance(decoded.outcome, MemoryError)
+    assert (state.latents is None) is exclusive
+    short.decoder.close()
