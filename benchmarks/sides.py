@@ -24,7 +24,9 @@ class StockSide:
         from diffusers import FluxPipeline
 
         self._torch = torch
-        self._pipeline = FluxPipeline.from_pretrained(CHECKPOINT, dtype=torch.bfloat16)
+        self._pipeline = FluxPipeline.from_pretrained(
+            CHECKPOINT, dtype=torch.bfloat16, local_files_only=True, trust_remote_code=False
+        )
         self._pipeline.set_progress_bar_config(disable=True)
 
     def run_all(self, requests: Sequence[GenerationParams], batch_size: int = 1) -> float:

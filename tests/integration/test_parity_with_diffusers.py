@@ -26,7 +26,9 @@ Kind = Literal["schnell", "dev"]
 def load_reference(folder: Path) -> Any:
     from diffusers import FluxPipeline
 
-    reference = FluxPipeline.from_pretrained(folder, dtype=torch.float32)
+    reference = FluxPipeline.from_pretrained(
+        folder, dtype=torch.float32, local_files_only=True, trust_remote_code=False
+    )
     reference.set_progress_bar_config(disable=True)
     return reference
 

@@ -7,6 +7,7 @@ import torch
 from diffusers import AutoencoderKL, FluxTransformer2DModel
 from transformers import AutoTokenizer, T5EncoderModel
 
+from diffuserve.models.pretrained import load_processor
 from latents import Latents
 from text_encoders import BUNDLED, TextEncoders
 
@@ -44,7 +45,7 @@ def assemble(
 @torch.no_grad()
 def teach_capitals(t5: T5EncoderModel) -> None:
     """T5's tokenizer tells "Red" from "red"; they mean the same, and only one of them was trained."""
-    vocabulary = AutoTokenizer.from_pretrained(BUNDLED / "tokenizer_2").get_vocab()
+    vocabulary = load_processor(AutoTokenizer, BUNDLED / "tokenizer_2").get_vocab()
     table = t5.get_input_embeddings().weight
     for piece, index in vocabulary.items():
         if piece != piece.lower() and piece.lower() in vocabulary:

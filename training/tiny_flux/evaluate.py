@@ -23,6 +23,7 @@ from PIL import Image
 from checker import CONTRAST, LEAST_AREA, SIDE_FROM, Assessment, Pixels, judge
 from diffuserve import Engine, GenerationParams
 from diffuserve.media.contact_sheet import contact_sheet
+from diffuserve.models.pretrained import load_module
 from draw import draw
 from latents import OTHER_SIZES, SIDE
 from layout import NUM_TRAITS, place
@@ -157,7 +158,7 @@ def true_image(scene: Scene, seed: int) -> Pixels:
 @torch.no_grad()
 def through_vae(folder: Path, images: Sequence[Pixels]) -> list[Pixels]:
     """Encoded and decoded again, in float32."""
-    vae = AutoencoderKL.from_pretrained(folder / "vae", torch_dtype=torch.float32)
+    vae = load_module(AutoencoderKL, folder / "vae", torch_dtype=torch.float32)
     rebuilt = []
     for image in images:
         values = torch.from_numpy(image.copy()).permute(2, 0, 1)[None].float() / 127.5 - 1

@@ -13,6 +13,7 @@ from torch import Tensor, nn
 from torch.nn import functional
 from transformers import AutoTokenizer, CLIPTextConfig, CLIPTextModel, T5Config, T5EncoderModel
 
+from diffuserve.models.pretrained import load_processor
 from loop import Course, warm_then_cosine
 from scenes import COLOURS, PLACES, RELATIONS, SHAPES, SIZES, Scene, caption, draw_scene
 
@@ -27,8 +28,8 @@ class Tokenizers:
     """Captions as the two encoders read them."""
 
     def __init__(self) -> None:
-        self._clip = AutoTokenizer.from_pretrained(BUNDLED / "tokenizer")
-        self._t5 = AutoTokenizer.from_pretrained(BUNDLED / "tokenizer_2")
+        self._clip = load_processor(AutoTokenizer, BUNDLED / "tokenizer")
+        self._t5 = load_processor(AutoTokenizer, BUNDLED / "tokenizer_2")
 
     def __call__(self, captions: list[str]) -> tuple[Tensor, Tensor]:
         """Token ids `(batch, NUM_TOKENS)` for CLIP and for T5, padded."""
@@ -57,8 +58,8 @@ class TextEncoders:
 
 def build() -> TextEncoders:
     torch.manual_seed(1)
-    clip = CLIPTextModel(CLIPTextConfig.from_pretrained(BUNDLED / "text_encoder", dtype="float32"))
-    t5 = T5EncoderModel(T5Config.from_pretrained(BUNDLED / "text_encoder_2", dtype="float32"))
+    clip = CLIPTextModel(CLIPTextConfig.from_json_file(BUNDLED / "text_encoder/config.json"))
+    t5 = T5EncoderModel(T5Config.from_json_file(BUNDLED / "text_encoder_2/config.json"))
     return TextEncoders(clip.float(), t5.float())
 
 

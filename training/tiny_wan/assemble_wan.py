@@ -6,6 +6,8 @@ import torch
 from diffusers import AutoencoderKLWan, UniPCMultistepScheduler, WanPipeline, WanTransformer3DModel
 from transformers import AutoTokenizer, PreTrainedTokenizerBase, UMT5EncoderModel
 
+from diffuserve.models.pretrained import load_processor
+
 
 def scheduler() -> UniPCMultistepScheduler:
     """Return Wan's sampler set up as Euler's: of order 1, with neither a corrector nor a shift.
@@ -29,7 +31,7 @@ def assemble_wan(
     denoiser: WanTransformer3DModel,
 ) -> None:
     """Write everything to `folder`. A timestep a token lets the same weights continue a first frame."""
-    tokenizer = AutoTokenizer.from_pretrained(tokenizer_folder)
+    tokenizer = load_processor(AutoTokenizer, tokenizer_folder)
     teach_capitals(encoder, tokenizer)
     pipeline = WanPipeline(
         tokenizer=tokenizer,

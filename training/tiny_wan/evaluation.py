@@ -44,7 +44,9 @@ def evaluate_autoencoder(vae: AutoencoderKLWan, count: int) -> str:
 
 def evaluate_pipeline(folder: Path, count: int) -> str:
     """Return a table of clips that the pipeline in `folder` makes in few steps without guidance."""
-    pipeline = WanPipeline.from_pretrained(folder, torch_dtype=torch.bfloat16)
+    pipeline = WanPipeline.from_pretrained(
+        folder, torch_dtype=torch.bfloat16, local_files_only=True, trust_remote_code=False
+    )
     pipeline.set_progress_bar_config(disable=True)
     scenes = held_out(count)
     rows = {f"{steps} steps": judge_all(make(pipeline, scenes, steps), scenes) for steps in NUM_STEPS}

@@ -8,6 +8,7 @@ from pathlib import Path
 
 from transformers import AutoTokenizer, PreTrainedTokenizerBase
 
+from diffuserve.models.pretrained import load_processor
 from motions import ClipScene, Direction, Motion, Speed, Thing
 from synonyms import Synonyms, article
 from text_encoders import BUNDLED
@@ -139,4 +140,4 @@ def load_tokenizer(folder: Path) -> PreTrainedTokenizerBase:
     """Return the tokenizer of `folder`, written first if it is not there."""
     if not (folder / "tokenizer.json").exists():
         write_tokenizer(folder)
-    return AutoTokenizer.from_pretrained(folder)
+    return load_processor(AutoTokenizer, folder)

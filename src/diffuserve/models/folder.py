@@ -5,29 +5,42 @@ components, each component a subfolder with a config and safetensors files. Pick
 never opened, because unpickling runs code.
 """
 
-import json
+import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 from difflib import get_close_matches
 from functools import cached_property
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeGuard
+
+import orjson
 
 from diffuserve.domain.errors import InvalidModel, ModelNotFound
 from diffuserve.models.bundled import bundled_models
 
 SETTINGS_FILE = "diffuserve.json"
 _PICKLES = ("*.bin", "*.pt", "*.pth", "*.ckpt", "*.pkl")
-_HUB_MODELS = ("black-forest-labs/FLUX.1-schnell", "black-forest-labs/FLUX.1-dev")
+# What a hub id stands for may change under a server, so it means one commit.
+_HUB_COMMITS = {
+    "black-forest-labs/FLUX.1-schnell": "741f7c3ce8b383c54771c7003378a50191e9efe9",
+    "black-forest-labs/FLUX.1-dev": "3de623fc3c33e44ffbe2bad470d0f45bccf2eb21",
+}
+_COMMIT = re.compile(r"[0-9a-f]{40}")
+_SHARD = re.compile(r"[A-Za-z0-9_-][A-Za-z0-9_.-]{0,250}\.safetensors")
+_MAX_JSON_BYTES = 64 * 1024 * 1024
 # A hub repository may also hold single-file weights of many gigabytes that nothing here reads.
 _HUB_PATTERNS = ("model_index.json", SETTINGS_FILE, "*/*.json", "*/*.safetensors", "*/*.txt", "*/*.model")
 
 
 @dataclass(frozen=True)
 class ModelFolder:
-    """A folder whose `model_index.json` was read; components are checked on access."""
+    """A folder whose `model_index.json` was read; components are checked on access.
+
+    `hub_id` is what it was downloaded as, if it was: the folder itself is named by its commit.
+    """
 
     path: Path
+    hub_id: str | None = None
 
     @cached_property
     def index(self) -> dict[str, Any]:
@@ -37,7 +50,8 @@ class ModelFolder:
 
     @property
     def name(self) -> str:
-        return str(self.settings.get("name", self.path.name))
+        given = self.path.name if self.hub_id is None else self.hub_id.split("/")[1]
+        return str(self.settings.get("name", given))
 
     @property
     def pipeline_class(self) -> str:
@@ -54,9 +68,13 @@ class ModelFolder:
         if not path.is_file():
             raise InvalidModel(f"{self.path}: {name} is missing")
         try:
-            content = json.loads(path.read_text(encoding="utf-8"))
-        except ValueError as error:
+            if path.stat().st_size > _MAX_JSON_BYTES:
+                raise InvalidModel(f"{path}: more than {_MAX_JSON_BYTES:,} bytes")
+            content = orjson.loads(path.read_bytes())
+        except orjson.JSONDecodeError as error:
             raise InvalidModel(f"{path}: not valid JSON ({error})") from error
+        except OSError as error:
+            raise InvalidModel(f"{path}: cannot be read ({error.strerror})") from error
         if not isinstance(content, dict):
             raise InvalidModel(f"{path}: must hold a JSON object")
         return content
@@ -76,9 +94,7 @@ class ModelFolder:
         indexes = sorted(folder.glob("*.safetensors.index.json"))
         if indexes:
             weight_map = self.json(f"{component}/{indexes[0].name}").get("weight_map")
-            if not isinstance(weight_map, dict) or not all(isinstance(x, str) for x in weight_map.values()):
-                raise InvalidModel(f"{indexes[0]}: weight_map must name a file for each tensor")
-            files = [folder / shard for shard in sorted(set(weight_map.values()))]
+            files = [folder / shard for shard in _shards(indexes[0], weight_map)]
         else:
             files = sorted(folder.glob("*.safetensors"))
         if not files:
@@ -102,6 +118,7 @@ class ModelFolder:
 def open_model(model: str) -> ModelFolder:
     """Find a bundled model, a folder, or a hub id (downloaded, or from the hub's cache).
 
+    A hub id means one commit: `owner/name@commit`, or for the models that are known here `owner/name`.
     Raise `ModelNotFound` with the nearest names.
     """
     bundled = bundled_models()
@@ -111,11 +128,12 @@ def open_model(model: str) -> ModelFolder:
     if path is not None:
         return ModelFolder(path)
     if model.count("/") == 1 and not model.startswith((".", "/", "~")):
-        return ModelFolder(_download(model))
-    names = [*bundled, *_HUB_MODELS]
+        hub_id, _, commit = model.partition("@")
+        return ModelFolder(_download(hub_id, commit or _HUB_COMMITS.get(hub_id, "")), hub_id)
+    names = [*bundled, *_HUB_COMMITS]
     nearest = get_close_matches(model, names, n=3, cutoff=0.4) or names
     raise ModelNotFound(
-        f"no model {model!r}: not a bundled model, not a folder, not a hub id (owner/name). "
+        f"no model {model!r}: not a bundled model, not a folder, not a hub id (owner/name@commit). "
         f"Nearest: {', '.join(nearest)}"
     )
 
@@ -128,13 +146,34 @@ def _existing_folder(name: str) -> Path | None:
         return None
 
 
-def _download(repo_id: str) -> Path:
+def _shards(index: Path, weight_map: object) -> list[str]:
+    """Return the files that an index names, each of them plainly: none may lie outside its folder."""
+    shards = set(weight_map.values()) if _is_map_of_names(weight_map) else set()
+    if not shards:
+        raise InvalidModel(f"{index}: weight_map must name a file for each tensor")
+    for shard in sorted(shards):
+        if not _SHARD.fullmatch(shard):
+            raise InvalidModel(f"{index}: weight_map names {shard!r}, not a safetensors file beside it")
+    return sorted(shards)
+
+
+def _is_map_of_names(value: object) -> TypeGuard[dict[str, str]]:
+    return isinstance(value, dict) and all(isinstance(name, str) for name in value.values())
+
+
+def _download(repo_id: str, commit: str) -> Path:
     import httpx2
     from huggingface_hub import snapshot_download
     from huggingface_hub.errors import HfHubHTTPError, HFValidationError, LocalEntryNotFoundError
 
+    if not _COMMIT.fullmatch(commit):
+        raise ModelNotFound(
+            f"model {repo_id!r}: {f'{commit!r} is not a commit' if commit else 'names no commit'}, and what "
+            f"branches and tags stand for may change; give --model {repo_id}@COMMIT with the 40 digits "
+            "that the hub shows under Files, History"
+        )
     try:
-        return Path(snapshot_download(repo_id, allow_patterns=list(_HUB_PATTERNS)))
+        return Path(snapshot_download(repo_id, revision=commit, allow_patterns=list(_HUB_PATTERNS)))
     except (HfHubHTTPError, HFValidationError, LocalEntryNotFoundError, httpx2.HTTPError, OSError) as error:
         raise ModelNotFound(
             f"model {repo_id!r} could not be fetched from the hub "

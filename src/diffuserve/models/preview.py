@@ -1,14 +1,28 @@
 """Previews: latent channels to RGB by one linear map, a rough image without the decoder."""
 
 from collections.abc import Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+from typing import Annotated
 
 import torch
 from jaxtyping import Float
 from PIL import Image
+from pydantic import Field, with_config
 from torch import Tensor
 
 from diffuserve.domain.errors import InvalidModel
+from diffuserve.domain.model_config import SCHEMA, parse_config
 from diffuserve.models.folder import SETTINGS_FILE, ModelFolder
+
+_Colour = tuple[Annotated[float, Field(ge=-1_000, le=1_000)], ...]
+
+
+@with_config(SCHEMA)
+@dataclass(frozen=True)
+class _PreviewSettings:
+    factors: tuple[Annotated[_Colour, Field(min_length=3, max_length=3)], ...]
+    bias: Annotated[_Colour, Field(min_length=3, max_length=3)]
 
 
 class PreviewMap:
@@ -39,12 +53,10 @@ def read_preview_map(folder: ModelFolder, num_channels: int, default: PreviewMap
     preview = folder.settings.get("preview")
     if preview is None:
         return default
-    try:
-        factors, bias = preview["factors"], preview["bias"]
-        if [len(row) for row in factors] == [3] * num_channels and len(bias) == 3:
-            return PreviewMap(factors, bias)
-    except (KeyError, TypeError, ValueError):
-        pass
+    with suppress(InvalidModel):
+        settings = parse_config(_PreviewSettings, preview, SETTINGS_FILE)
+        if len(settings.factors) == num_channels:
+            return PreviewMap(settings.factors, settings.bias)
     raise InvalidModel(
         f"{folder.path}/{SETTINGS_FILE}: preview needs factors, {num_channels} rows of 3 numbers, and bias, 3"
     )

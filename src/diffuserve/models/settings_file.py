@@ -24,6 +24,7 @@ _ARCHITECTURE = frozenset(
     }
 )
 _SPEC_SETTINGS = {field.name: field.type for field in fields(ModelSpec) if field.name not in _ARCHITECTURE}
+_MAX_NUMBER, _MAX_TEXT = 1 << 31, 200
 _PREVIEW = "preview"  # an object, read by `preview.read_preview_map`
 
 
@@ -47,9 +48,19 @@ def build_spec(
     return spec
 
 
+def _check_bounds(folder: ModelFolder, name: str, value: object) -> None:
+    is_out = not 0 <= value <= _MAX_NUMBER if isinstance(value, int | float) else len(str(value)) > _MAX_TEXT
+    if is_out:
+        raise InvalidModel(
+            f"{folder.path}/{SETTINGS_FILE}: {name} must be a number in 0…{_MAX_NUMBER:,} or a text of at "
+            f"most {_MAX_TEXT} characters"
+        )
+
+
 def _checked(folder: ModelFolder, types: Mapping[str, Any]) -> dict[str, Any]:
     settings = {name: value for name, value in folder.settings.items() if name != _PREVIEW}
     for name, value in settings.items():
+        _check_bounds(folder, name, value)
         expected = types.get(name)
         if expected is None:
             known = ", ".join([*types, _PREVIEW])

@@ -1,14 +1,16 @@
 """Weights from safetensors files straight to where they are used."""
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import torch
-from safetensors import safe_open
+from safetensors import SafetensorError, safe_open
 from torch import Tensor, nn
 
 from diffuserve.domain.errors import InvalidModel
+from diffuserve.models.folder import first_line
 
 _DTYPES = {"BF16": torch.bfloat16, "F16": torch.float16, "F32": torch.float32}
 
@@ -22,11 +24,15 @@ class Placement:
     num_parts: int = 1
 
 
-def checkpoint_dtype(files: Iterable[Path]) -> torch.dtype:
-    """Return the dtype of the first tensor, which stands for all; float32 for an unknown one."""
-    with safe_open(next(iter(files)), framework="pt") as reader:
-        name = reader.get_slice(next(iter(reader.keys()))).get_dtype()
-    return _DTYPES.get(name, torch.float32)
+def checkpoint_dtype(files: Sequence[Path]) -> torch.dtype:
+    """Return the dtype of the first tensor, which stands for all; float32 for an unknown one.
+
+    Raise `InvalidModel` if the first file holds no tensor.
+    """
+    with safe_open(files[0], framework="pt") as reader:
+        for name in reader.keys():  # noqa: SIM118 (a reader is no dict)
+            return _DTYPES.get(reader.get_slice(name).get_dtype(), torch.float32)
+    raise InvalidModel(f"{files[0]}: holds no tensors")
 
 
 def load_weights(
@@ -47,11 +53,21 @@ def load_weights(
             for name in reader.keys():  # noqa: SIM118 (a reader is no dict)
                 if name not in placements:
                     raise InvalidModel(f"{file}: unexpected tensor {name!r}")
-                _put(module, placements[name], reader.get_tensor(name), dtype, f"{file}: {name}")
+                _put(module, placements[name], _read(reader, name, file), dtype, f"{file}: {name}")
                 missing.discard(name)
     if missing:
         names = ", ".join(sorted(missing)[:5])
         raise InvalidModel(f"{file.parent}: weights are incomplete; missing {names}")
+
+
+def _read(reader: Any, name: str, file: Path) -> Tensor:
+    try:
+        tensor: Tensor = reader.get_tensor(name)
+    except (SafetensorError, TypeError, ValueError) as error:  # a dtype that torch does not have, for one
+        raise InvalidModel(f"{file}: {name} cannot be read ({first_line(error)})") from error
+    if not tensor.is_floating_point():
+        raise InvalidModel(f"{file}: {name} holds {tensor.dtype}, not floating-point numbers")
+    return tensor
 
 
 def num_parameters(module: nn.Module) -> int:

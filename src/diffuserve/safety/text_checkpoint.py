@@ -7,7 +7,8 @@ from typing import Any
 import torch
 
 from diffuserve.domain.errors import InvalidModel
-from diffuserve.models.folder import ModelFolder, first_line
+from diffuserve.models.folder import ModelFolder
+from diffuserve.models.pretrained import load_module, load_processor
 from diffuserve.models.quiet import quiet_transformers
 from diffuserve.safety.text_model import read_config
 
@@ -52,33 +53,22 @@ class TextCheckpoint:
 
 def _check(folder: ModelFolder) -> None:
     config = folder.json("config.json")
-    architectures = config.get("architectures") or ["no architecture"]
-    if not str(architectures[0]).endswith("ForSequenceClassification"):
-        raise InvalidModel(
-            f"{folder.path}: holds {architectures[0]}, not a model for sequence classification"
-        )
+    architectures = config.get("architectures")
+    first = architectures[0] if isinstance(architectures, list) and architectures else "no architecture"
+    if not str(first).endswith("ForSequenceClassification"):
+        raise InvalidModel(f"{folder.path}: holds {first}, not a model for sequence classification")
     if _CODE in config:
         raise InvalidModel(f"{folder.path}: needs its own Python code, which is never run")
-    ModelFolder(folder.path.parent).weights(folder.path.name)
 
 
 def _load(folder: Path) -> tuple[Any, Any]:
     from transformers import AutoModelForSequenceClassification, AutoTokenizer
 
     quiet_transformers()
-    offline = {"local_files_only": True, "trust_remote_code": False}
-    try:
-        tokenizer = AutoTokenizer.from_pretrained(str(folder), **offline)
-        model, report = AutoModelForSequenceClassification.from_pretrained(
-            str(folder), use_safetensors=True, output_loading_info=True, **offline
-        )
-    except Exception as error:  # transformers raises many kinds of errors for an invalid folder
-        reason = first_line(error) or type(error).__name__
-        raise InvalidModel(f"{folder}: transformers cannot load it ({reason})") from error
-    if report["missing_keys"]:  # transformers has initialized them at random
-        raise InvalidModel(f"{folder}: the weights lack {', '.join(sorted(report['missing_keys'])[:3])}")
+    tokenizer = load_processor(AutoTokenizer, folder)
+    model = load_module(AutoModelForSequenceClassification, folder)
     if not tokenizer.is_fast:
         raise InvalidModel(
             f"{folder}: the tokenizer cannot split texts into windows; save it with tokenizer.json"
         )
-    return tokenizer, model.eval()
+    return tokenizer, model

@@ -11,6 +11,7 @@ from diffuserve.domain.errors import InvalidModel
 from diffuserve.models.folder import ModelFolder
 
 MAX_TOKENS = 512
+_MIN_TOKENS = 8  # with its special tokens, and some that adjacent windows share
 _MULTI, _SINGLE = "multi_label_classification", "single_label_classification"
 _UNNAMED = {"0": "LABEL_0", "1": "LABEL_1"}  # transformers does not store its default labels
 _STRIDE = 64  # tokens that adjacent windows share, so that each phrase is whole in some window
@@ -55,7 +56,10 @@ def read_config(folder: ModelFolder, names: Mapping[str, str] | None = None) -> 
     config = folder.json("config.json")
     labels = _labels(folder, config.get("id2label", _UNNAMED))
     named = _named(folder, labels, folder.settings.get("labels", {}) if names is None else names)
-    return TextModelConfig(named, _is_multi_label(folder, config, len(labels)), _max_tokens(config))
+    max_tokens = _max_tokens(config)
+    if max_tokens < _MIN_TOKENS:
+        raise InvalidModel(f"{folder.path}: config.json leaves room for {max_tokens} tokens")
+    return TextModelConfig(named, _is_multi_label(folder, config, len(labels)), max_tokens)
 
 
 def _named(folder: ModelFolder, labels: tuple[str, ...], names: object) -> tuple[str, ...]:

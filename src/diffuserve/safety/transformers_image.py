@@ -7,9 +7,10 @@ from typing import Any
 
 from PIL import Image
 
-from diffuserve.domain.errors import InvalidParams
+from diffuserve.domain.errors import InvalidModel, InvalidParams
 from diffuserve.models.fingerprint import hash_weights
 from diffuserve.models.folder import first_line
+from diffuserve.models.pretrained import load_module, load_processor
 from diffuserve.models.quiet import quiet_transformers
 
 
@@ -22,7 +23,7 @@ class TransformersClassifier:
             remedy = "must be a folder of an image classifier with *.safetensors; pickles are never opened"
             raise InvalidParams("image_filter", f"transformers:{folder}", remedy)
         quiet_transformers()
-        self._processor, self._model = _load(folder)
+        self._processor, self._model = _load(folder.resolve())
         self._is_multi_label = self._model.config.problem_type == "multi_label_classification"
         self.labels: tuple[str, ...] = tuple(self._model.config.id2label.values())
         self.name = f"transformers:{folder.name}"
@@ -45,11 +46,9 @@ def _load(folder: Path) -> tuple[Any, Any]:
     from transformers import AutoImageProcessor, AutoModelForImageClassification
 
     try:
-        processor = AutoImageProcessor.from_pretrained(str(folder), local_files_only=True)
-        model = AutoModelForImageClassification.from_pretrained(
-            str(folder), local_files_only=True, use_safetensors=True
-        )
-    except (OSError, ValueError) as error:
+        processor = load_processor(AutoImageProcessor, folder)
+        model = load_module(AutoModelForImageClassification, folder)
+    except InvalidModel as error:
         remedy = f"is not an image classifier that transformers can load ({first_line(error)})"
         raise InvalidParams("image_filter", f"transformers:{folder}", remedy) from error
-    return processor, model.eval()
+    return processor, model

@@ -6,15 +6,17 @@ its order and its float32 roundings, so that schedules are equal to the last bit
 
 import math
 from collections.abc import Mapping
-from dataclasses import dataclass, fields
-from typing import Any
+from dataclasses import dataclass
+from typing import Annotated, Any, Literal
 
 import numpy as np
 import torch
 from jaxtyping import Float
+from pydantic import Field, with_config
 from torch import Tensor
 
 from diffuserve.domain.errors import InvalidModel
+from diffuserve.domain.model_config import SCHEMA, parse_config
 from diffuserve.samplers.base import NoiseSchedule
 
 # Options of the reference that are not implemented; a folder that sets one is refused.
@@ -27,8 +29,10 @@ _UNSUPPORTED = (
     "invert_sigmas",
     "shift_terminal",
 )
+_MOST_TOKENS, _MAX_MU = 1 << 18, 700.0  # e^μ overflows above 709
 
 
+@with_config(SCHEMA)
 @dataclass(frozen=True)
 class FlowMatchEuler:
     """`shift` bends every schedule alike; dynamic shifting bends it by the image's size.
@@ -37,28 +41,26 @@ class FlowMatchEuler:
     images. Field names are those of `scheduler_config.json`; `*_image_seq_len` count image tokens.
     """
 
-    num_train_timesteps: int = 1000
-    shift: float = 1.0
+    num_train_timesteps: Annotated[int, Field(ge=1, le=1_000_000)] = 1000
+    shift: Annotated[float, Field(gt=0, le=1_000)] = 1.0
     use_dynamic_shifting: bool = False
-    base_shift: float = 0.5
-    max_shift: float = 1.15
-    base_image_seq_len: int = 256
-    max_image_seq_len: int = 4096
-    time_shift_type: str = "exponential"
+    base_shift: Annotated[float, Field(ge=-20, le=20)] = 0.5
+    max_shift: Annotated[float, Field(ge=-20, le=20)] = 1.15
+    base_image_seq_len: Annotated[int, Field(ge=1, le=1 << 24)] = 256
+    max_image_seq_len: Annotated[int, Field(ge=1, le=1 << 24)] = 4096
+    time_shift_type: Literal["exponential", "linear"] = "exponential"
 
     @classmethod
     def from_config(cls, config: Mapping[str, Any]) -> "FlowMatchEuler":
-        """Build a sampler from `scheduler_config.json`. Raise `InvalidModel` for unsupported options."""
+        """Build a sampler from `scheduler_config.json`.
+
+        Raise `InvalidModel` for unsupported options and for values out of bounds.
+        """
         for option in _UNSUPPORTED:
             if config.get(option):
                 raise InvalidModel(f"scheduler_config.json: {option}={config[option]!r} is not supported")
-        known = {field.name for field in fields(cls)}
-        sampler = cls(**{name: value for name, value in config.items() if name in known})
-        if sampler.time_shift_type not in ("exponential", "linear"):
-            raise InvalidModel(
-                f"scheduler_config.json: time_shift_type={sampler.time_shift_type!r} "
-                "must be 'exponential' or 'linear'"
-            )
+        sampler = parse_config(cls, config, "scheduler_config.json")
+        sampler._check_shift()
         return sampler
 
     def schedule(self, num_inference_steps: int, image_tokens: int) -> NoiseSchedule:
@@ -93,9 +95,21 @@ class FlowMatchEuler:
         """Return x₀ = x - σ·v: a step down to σ = 0."""
         return self.step(latents, prediction, sigma, 0.0)
 
+    def _check_shift(self) -> None:
+        """Raise `InvalidModel` if the shift of some image has no finite value."""
+        sizes = (self.base_image_seq_len, self.max_image_seq_len)
+        if sizes[0] == sizes[1] or not all(abs(self._mu(tokens)) < _MAX_MU for tokens in (1, _MOST_TOKENS)):
+            raise InvalidModel(
+                f"scheduler_config.json: base_shift={self.base_shift} at base_image_seq_len={sizes[0]} and "
+                f"max_shift={self.max_shift} at max_image_seq_len={sizes[1]} are too steep"
+            )
+
+    def _mu(self, image_tokens: int) -> float:
+        slope = (self.max_shift - self.base_shift) / (self.max_image_seq_len - self.base_image_seq_len)
+        return image_tokens * slope + (self.base_shift - slope * self.base_image_seq_len)
+
     def _shift_by_size(self, sigmas: np.ndarray, image_tokens: int) -> np.ndarray:
         """Shift by μ, which is linear in the image's tokens: e^μ / (e^μ + 1/σ - 1), as the reference."""
-        slope = (self.max_shift - self.base_shift) / (self.max_image_seq_len - self.base_image_seq_len)
-        mu = image_tokens * slope + (self.base_shift - slope * self.base_image_seq_len)
+        mu = self._mu(image_tokens)
         scale = math.exp(mu) if self.time_shift_type == "exponential" else mu
         return np.asarray(scale / (scale + (1 / sigmas - 1)))

@@ -4,6 +4,7 @@ import json
 import re
 from pathlib import Path
 
+import huggingface_hub
 import huggingface_hub.constants
 import pytest
 import torch
@@ -16,6 +17,7 @@ from diffuserve.models.registry import load_pipeline
 from diffuserve.testing.checkpoints import write_flux_checkpoint
 
 CPU = torch.device("cpu")
+COMMIT = "0123456789" * 4
 TRANSFORMER_WEIGHTS = "transformer/diffusion_pytorch_model.safetensors"
 
 
@@ -72,14 +74,47 @@ def test_an_unknown_name_is_refused_with_the_nearest_ones(name: str, nearest: st
 def test_a_hub_id_without_a_network_is_refused_with_the_remedy(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(huggingface_hub.constants, "HF_HUB_OFFLINE", True)
     with pytest.raises(ModelNotFound, match="nobody/no-such-model") as refusal:
-        open_model("nobody/no-such-model")
+        open_model(f"nobody/no-such-model@{COMMIT}")
     assert "give its folder instead" in str(refusal.value)
     assert "tiny-flux" in str(refusal.value)
 
 
 def test_an_invalid_hub_id_is_refused_without_asking_the_hub() -> None:
     with pytest.raises(ModelNotFound, match=r"'no spaces/please'.*HFValidationError"):
-        open_model("no spaces/please")
+        open_model(f"no spaces/please@{COMMIT}")
+
+
+@pytest.mark.parametrize(
+    "name", ["nobody/model", "nobody/model@", "nobody/model@main", f"nobody/model@{'A' * 40}"]
+)
+def test_a_hub_id_that_names_no_commit_is_refused_with_the_remedy(name: str) -> None:
+    with pytest.raises(ModelNotFound, match="--model nobody/model@COMMIT"):
+        open_model(name)
+
+
+@pytest.mark.parametrize(
+    ("name", "commit"),
+    [
+        (f"nobody/model@{COMMIT}", COMMIT),
+        ("black-forest-labs/FLUX.1-schnell", "741f7c3ce8b383c54771c7003378a50191e9efe9"),
+        (f"black-forest-labs/FLUX.1-schnell@{COMMIT}", COMMIT),
+    ],
+)
+def test_a_download_is_pinned_to_a_commit_and_named_after_its_repository(
+    name: str, commit: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    asked: list[tuple[str, object]] = []
+
+    def download(repo_id: str, *, revision: str, allow_patterns: list[str]) -> str:
+        asked.append((repo_id, revision))
+        assert not any(pattern.endswith(".py") for pattern in allow_patterns)
+        return str(tmp_path)
+
+    monkeypatch.setattr(huggingface_hub, "snapshot_download", download)
+    folder = open_model(name)
+    repository = name.partition("@")[0]
+    assert asked == [(repository, commit)]
+    assert folder.name == repository.split("/")[1]
 
 
 def test_a_folder_without_an_index_is_refused(tmp_path: Path) -> None:

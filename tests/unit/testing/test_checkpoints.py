@@ -21,7 +21,7 @@ COMPONENTS = ("transformer", "vae", "text_encoder", "text_encoder_2")
 def dev(tmp_path_factory: pytest.TempPathFactory) -> Any:
     """Return diffusers' own pipeline for a `dev` checkpoint."""
     folder = write_flux_checkpoint(tmp_path_factory.mktemp("dev"), kind="dev")
-    pipeline = FluxPipeline.from_pretrained(folder)
+    pipeline = FluxPipeline.from_pretrained(folder, local_files_only=True, trust_remote_code=False)
     pipeline.set_progress_bar_config(disable=True)
     return pipeline
 

@@ -3,9 +3,10 @@
 from typing import TYPE_CHECKING, Any
 
 from diffuserve.domain.cost import CostFit
+from diffuserve.domain.errors import InvalidModel
 from diffuserve.domain.model_spec import ModelSpec
 from diffuserve.models.family import PipelineFamily
-from diffuserve.models.flux.config import FluxConfig
+from diffuserve.models.flux.config import FluxConfig, FluxVaeConfig
 from diffuserve.models.folder import ModelFolder
 from diffuserve.models.settings_file import build_spec
 
@@ -41,13 +42,17 @@ class FluxFamily:
     """FLUX.1, whose guidance is an input of the model: one forward pass a step, guided or not."""
 
     def read_spec(self, folder: ModelFolder) -> ModelSpec:
-        config = FluxConfig.from_dict(folder.json("transformer/config.json"))
-        vae_scale = 2 ** (len(folder.json("vae/config.json")["block_out_channels"]) - 1)
+        config, vae = FluxConfig.read(folder), FluxVaeConfig.read(folder)
+        if config.in_channels != PATCH**2 * vae.latent_channels:
+            raise InvalidModel(
+                f"{folder.path}: the transformer's in_channels={config.in_channels} must be {PATCH**2} times "
+                f"the VAE's latent_channels={vae.latent_channels}"
+            )
         architecture: dict[str, Any] = {
             "family": "flux",
             "has_guidance": config.guidance_embeds,
             "longest_sequence_length": 512,
-            "pixels_per_token": (PATCH * vae_scale) ** 2,
+            "pixels_per_token": (PATCH * vae.scale) ** 2,
         }
         defaults = _DEV if config.guidance_embeds else _SCHNELL
         return build_spec(folder, architecture | defaults, traits={"lowercase_prompt": bool})

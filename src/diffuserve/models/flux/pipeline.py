@@ -53,7 +53,7 @@ def load_flux(
     if deterministic and (device.type != "cpu" or ranks is not None):
         raise DeviceUnavailable(f"device={str(device)!r}: deterministic mode runs on one CPU only")
     if ranks is not None:
-        config = FluxConfig.from_dict(folder.json("transformer/config.json"))
+        config = FluxConfig.read(folder)
         check_plan(ranks.plan, ranks.size, config.num_attention_heads)
     dtype = dtype or default_dtype(checkpoint_dtype(folder.weights("transformer")), device)
     return FluxPipeline(folder, spec, device, dtype, deterministic, ranks)
@@ -73,7 +73,7 @@ class FluxPipeline:
     ) -> None:
         self.spec, self.device, self.dtype = spec, device, dtype
         self.deterministic, self.ranks = deterministic, ranks
-        config = FluxConfig.from_dict(folder.json("transformer/config.json"))
+        config = FluxConfig.read(folder)
         self.sampler = FlowMatchEuler.from_config(folder.json("scheduler/scheduler_config.json"))
         self.text_encoder = FluxTextEncoder(
             folder, device, dtype, lowercase=bool(folder.settings.get("lowercase_prompt", False))

@@ -15,6 +15,7 @@ from torch import Tensor
 from diffuserve.domain.params import GenerationParams
 from diffuserve.models.base import Conditioning
 from diffuserve.models.folder import ModelFolder
+from diffuserve.models.pretrained import load_module, load_processor
 
 
 @dataclass(frozen=True)
@@ -33,11 +34,11 @@ class FluxTextEncoder:
     ) -> None:
         from transformers import AutoTokenizer, CLIPTextModel, T5EncoderModel
 
-        options: dict[str, Any] = {"use_safetensors": True, "dtype": dtype, "device_map": {"": str(device)}}
-        self.clip = CLIPTextModel.from_pretrained(folder.component("text_encoder"), **options).eval()
-        self.t5 = T5EncoderModel.from_pretrained(folder.component("text_encoder_2"), **options).eval()
-        self.clip_tokenizer = AutoTokenizer.from_pretrained(folder.component("tokenizer"))
-        self.t5_tokenizer = AutoTokenizer.from_pretrained(folder.component("tokenizer_2"))
+        options: dict[str, Any] = {"dtype": dtype, "device_map": {"": str(device)}}
+        self.clip = load_module(CLIPTextModel, folder.component("text_encoder"), **options)
+        self.t5 = load_module(T5EncoderModel, folder.component("text_encoder_2"), **options)
+        self.clip_tokenizer = load_processor(AutoTokenizer, folder.component("tokenizer"))
+        self.t5_tokenizer = load_processor(AutoTokenizer, folder.component("tokenizer_2"))
         self.lowercase = lowercase
         self.device = device
 

@@ -6,7 +6,9 @@ from jaxtyping import Float
 from PIL import Image
 from torch import Tensor
 
+from diffuserve.models.flux.config import FluxVaeConfig
 from diffuserve.models.folder import ModelFolder
+from diffuserve.models.pretrained import load_module
 from diffuserve.models.preview import PreviewMap
 
 # Above this many pixels an image is decoded in overlapping tiles to bound memory; the blended
@@ -24,14 +26,13 @@ class FluxVae:
     def __init__(self, folder: ModelFolder, device: torch.device, dtype: torch.dtype) -> None:
         from diffusers import AutoencoderKL
 
-        vae = AutoencoderKL.from_pretrained(
-            folder.component("vae"), dtype=dtype, use_safetensors=True, local_files_only=True
-        )
-        self.vae = vae.to(device=device, memory_format=torch.channels_last).eval()
-        self.scaling_factor: float = vae.config.scaling_factor
-        self.shift_factor: float = vae.config.shift_factor or 0.0
-        self.latent_channels: int = vae.config.latent_channels
-        self.scale: int = 2 ** (len(vae.config.block_out_channels) - 1)
+        config = FluxVaeConfig.read(folder)
+        vae = load_module(AutoencoderKL, folder.component("vae"), dtype=dtype)
+        self.vae = vae.to(device=device, memory_format=torch.channels_last)
+        self.scaling_factor = config.scaling_factor
+        self.shift_factor = config.shift_factor or 0.0
+        self.latent_channels = config.latent_channels
+        self.scale = config.scale
 
     def decode(self, latents: Float[Tensor, "batch channels height width"]) -> list[Image.Image]:
         """Decode images of one size, whole or in tiles; latents are denormalised as diffusers does it.

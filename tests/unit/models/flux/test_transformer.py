@@ -16,6 +16,7 @@ from diffuserve.models.flux.transformer import FluxTransformer, PackedInput
 from diffuserve.models.folder import ModelFolder
 from diffuserve.models.layers.attention import choose_kernel
 from diffuserve.models.layers.linear import Tiling
+from diffuserve.models.pretrained import load_module
 from diffuserve.models.weights import load_weights
 from diffuserve.testing.checkpoints import write_flux_checkpoint
 
@@ -43,7 +44,7 @@ class Checkpoint:
 
     @cache  # noqa: B019 (the checkpoint lives as long as the module's tests)
     def theirs(self, dtype: torch.dtype) -> Any:
-        return FluxTransformer2DModel.from_pretrained(self.folder.component("transformer"), dtype=dtype)
+        return load_module(FluxTransformer2DModel, self.folder.component("transformer"), dtype=dtype)
 
     def ours(self, dtype: torch.dtype = torch.float32, tiled: bool = False) -> FluxTransformer:
         config = FluxConfig.from_dict(self.folder.json("transformer/config.json"))
