@@ -30,7 +30,7 @@ def open_database(name: str, folder: Path) -> Iterator[Database]:
     """Yield an empty database, durable as in production: every commit is synced to disk."""
     if name == SQLITE:
         data_dir = folder / "data"
-        data_dir.mkdir(parents=True, exist_ok=True)
+        data_dir.mkdir(mode=0o700, parents=True, exist_ok=True)
         yield Database(name=name, url=None, store_url=f"sqlite+aiosqlite:///{data_dir / 'diffuserve.db'}")
         return
     server = PostgresServer(folder / "postgresql", fsync=True)

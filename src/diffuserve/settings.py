@@ -21,6 +21,7 @@ from diffuserve.domain.tenant import DEFAULT_PLANS, Plan
 from diffuserve.jobs.config import DEFAULT_RETENTION, StoreConfig
 from diffuserve.media.file_names import slug
 from diffuserve.options import configured, option_fields, option_of
+from diffuserve.private_files import Access
 from diffuserve.version import __version__
 from diffuserve.worker.config import EngineProcessConfig, WorkerConfig
 
@@ -89,6 +90,10 @@ class Settings(BaseSettings):
     port: int = Field(default=8000, ge=0, le=LAST_PORT, description="Port to listen on; 0 takes a free one.")
     data_dir: Path = Field(
         default=Path("diffuserve-data"), description="Folder of the database and the files."
+    )
+    data_access: Access = Field(
+        default=Access.OWNER,
+        description="Who may read the data folder: its owner, or its group too, such as a web server's.",
     )
     database_url: str | None = Field(
         default=None,
@@ -311,6 +316,13 @@ class Settings(BaseSettings):
             shown = scheme if found else "…"  # the rest may hold a password
             raise InvalidParams("database_url", shown, "must begin with postgresql:// or sqlite:///")
         return f"{_DATABASES[scheme]}://{rest}"
+
+    @property
+    def database_file(self) -> Path | None:
+        """File of the database; `None` if it is in none. Raise `InvalidParams`."""
+        scheme, _, path = self.store_url.partition(":///")
+        name = path.partition("?")[0]
+        return Path(name) if scheme == "sqlite" and name not in ("", ":memory:") else None
 
     @property
     def bus_url(self) -> str | None:

@@ -108,6 +108,9 @@ def test_serve_generates_submitted_images() -> None:
         server.wait_until_ready()
         done = submit(server, "a red circle", "--size", "64x64", "--steps", "2", "-o", "circle.webp")
         assert done.returncode == 0, done.stderr + server.log
+        kept = [Path("data"), *Path("data").rglob("*")]
+        assert [path for path in kept if path.stat().st_mode & 0o077] == []
+        assert any(path.suffix == ".webp" for path in kept)
         assert done.stdout.split() == ["circle.webp"]
         with Image.open("circle.webp") as image:
             assert (image.size, image.format) == ((64, 64), "WEBP")

@@ -5,6 +5,7 @@ from contextlib import ExitStack
 
 from diffuserve.cli import options
 from diffuserve.cli.data_folder import locked
+from diffuserve.private_files import private_umask
 from diffuserve.settings import Settings
 
 EXAMPLES = """
@@ -30,6 +31,7 @@ def api(settings: Settings, no_auth: options.NoAuth = False) -> None:
 
     log_to_stderr()
     with ExitStack() as stack:
+        stack.enter_context(private_umask(settings.data_access))
         if settings.database_url is None:
-            stack.enter_context(locked(settings.data_dir))
+            stack.enter_context(locked(settings.data_dir, settings.data_access))
         run(run_api(settings, no_auth))

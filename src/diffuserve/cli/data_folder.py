@@ -7,15 +7,18 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from diffuserve.domain.errors import InvalidParams
+from diffuserve.private_files import Access, make_private_folder
 
 
 @contextmanager
-def locked(folder: Path) -> Iterator[None]:
-    """Hold the folder until the block, or this process, ends. Raises `InvalidParams` if another holds it.
+def locked(folder: Path, access: Access = Access.OWNER) -> Iterator[None]:
+    """Hold the folder until the block, or this process, ends.
+
+    Raise `InvalidParams` if another server holds it, or if others than `access` allows can enter it.
 
     The kernel owns the lock, so a killed server leaves nothing to clean up.
     """
-    folder.mkdir(parents=True, exist_ok=True)
+    make_private_folder(folder, access)
     with (folder / "server.lock").open("a+", encoding="utf-8") as file:
         try:
             fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)

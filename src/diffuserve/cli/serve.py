@@ -9,6 +9,7 @@ from rich.console import Console
 
 from diffuserve.cli import options
 from diffuserve.cli.data_folder import locked
+from diffuserve.private_files import private_umask
 from diffuserve.settings import Settings
 from diffuserve.version import __version__
 
@@ -41,7 +42,7 @@ def serve(
     from diffuserve.cli.logs import log_to_stderr
 
     log_to_stderr()
-    with locked(settings.data_dir):
+    with private_umask(settings.data_access), locked(settings.data_dir, settings.data_access):
         code = run(_serve(settings, no_auth, Launch(engine_command)))
     raise typer.Exit(code)
 

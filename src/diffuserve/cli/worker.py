@@ -10,6 +10,7 @@ import typer
 
 from diffuserve.cli import options
 from diffuserve.domain.errors import InvalidParams
+from diffuserve.private_files import private_umask
 from diffuserve.settings import LAST_PORT, Settings
 from diffuserve.worker.config import Nodes
 
@@ -80,11 +81,15 @@ def worker(  # noqa: PLR0913 (a command has as many arguments as options)
         engine_command=tuple(shlex.split(engine_command or "")),
         parent_fd=parent_fd,
     )
-    if replicas == 1:
-        raise typer.Exit(run(config))
-    if config.has_ranks:
+    if replicas > 1 and config.has_ranks:
         raise InvalidParams("replicas", replicas, "replicas have one GPU each; leave out --gpus and --nnodes")
-    raise typer.Exit(run_replicas([replica(config, settings, number) for number in range(replicas)]))
+    with private_umask():
+        code = (
+            run(config)
+            if replicas == 1
+            else run_replicas([replica(config, settings, number) for number in range(replicas)])
+        )
+    raise typer.Exit(code)
 
 
 def nodes_of(count: int, rank: int, endpoint: str | None) -> Nodes | None:

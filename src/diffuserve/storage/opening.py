@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Any
 from urllib.parse import unquote, urlsplit
 
 from diffuserve.domain.errors import InvalidParams
+from diffuserve.private_files import Access, make_private_folder
 from diffuserve.storage.base import ArtifactStore
 from diffuserve.storage.local import LocalArtifactStore
 
@@ -22,15 +23,18 @@ RETRIES: "RetryConfig" = {
 }
 
 
-def open_artifacts(url: str) -> ArtifactStore:
+def open_artifacts(url: str, access: Access = Access.OWNER) -> ArtifactStore:
     """Open the store at `file:///folder`, `s3://bucket/prefix` or `gs://bucket/prefix`.
 
     Buckets take region, endpoint and credentials from the environment variables of their own tools
-    (`AWS_*`, `GOOGLE_*`). Raise `InvalidParams` for another URL or an invalid configuration.
+    (`AWS_*`, `GOOGLE_*`). Raise `InvalidParams` for another URL, an invalid configuration, or a folder that
+    others than `access` allows can enter.
     """
     parts = urlsplit(url)
     if parts.scheme == "file":
-        return LocalArtifactStore(Path(unquote(parts.path)))
+        folder = Path(unquote(parts.path)).resolve()
+        make_private_folder(folder, access, "artifacts_url")
+        return LocalArtifactStore(folder)
     if parts.scheme not in ("s3", "gs") or not parts.netloc:
         raise InvalidParams(
             "artifacts_url", url, "give file:///folder, s3://bucket/prefix or gs://bucket/prefix"

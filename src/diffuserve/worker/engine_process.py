@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from diffuserve.domain.errors import DiffuserveError
+from diffuserve.private_files import private_umask
 from diffuserve.worker.agent_link import AgentLink, die_with_parent
 from diffuserve.worker.config import EngineProcessConfig
 from diffuserve.worker.messages import EngineHeartbeat
@@ -27,14 +28,19 @@ def main() -> None:
     config = EngineProcessConfig.from_json(arguments.config)
     rank = os.environ.get("RANK")  # noqa: TID251 (set by torchrun, not by an operator)
     try:
-        if rank in (None, "0"):
-            serve_agent(config, arguments.socket, is_alone=rank is None)
-        else:
-            from diffuserve.worker.rank_process import follow
-
-            follow(config)
+        with private_umask():
+            _run(config, rank, arguments.socket)
     except DiffuserveError as error:
         sys.exit(f"error: {error}")
+
+
+def _run(config: EngineProcessConfig, rank: str | None, socket: Path) -> None:
+    if rank in (None, "0"):
+        serve_agent(config, socket, is_alone=rank is None)
+    else:
+        from diffuserve.worker.rank_process import follow
+
+        follow(config)
 
 
 def serve_agent(config: EngineProcessConfig, socket: Path, is_alone: bool) -> None:

@@ -14,6 +14,7 @@ from diffuserve.events.base import EventBus
 from diffuserve.events.memory import MemoryEventBus
 from diffuserve.jobs.reaper import Reaper
 from diffuserve.jobs.store import JobStore
+from diffuserve.private_files import make_private_file, make_private_folder
 from diffuserve.quotas.base import Quotas
 from diffuserve.quotas.local import LocalQuotas
 from diffuserve.settings import Settings
@@ -63,12 +64,11 @@ async def open_store(settings: Settings, bus: EventBus | None = None) -> AsyncIt
     """Yield the open job store, with its schema up to date.
 
     Without a `bus` its changes are not announced; they are found by polling. Raise `ServerUnavailable` if
-    the database cannot be opened.
+    the database cannot be opened, and `InvalidParams` if others can read it.
     """
-    if settings.database_url is None:
-        settings.data_dir.mkdir(parents=True, exist_ok=True)
     store = JobStore(settings.store_url, bus or MemoryEventBus(), settings.store_config)
     try:
+        _keep_database_private(settings)
         await store.open()
     except (OSError, SQLAlchemyError) as error:
         raise ServerUnavailable(f"cannot open the database: {_first_line(error)}") from error
@@ -78,12 +78,22 @@ async def open_store(settings: Settings, bus: EventBus | None = None) -> AsyncIt
         await store.close()
 
 
+def _keep_database_private(settings: Settings) -> None:
+    """Create SQLite's file, and the data folder where the file is in it, for nobody else to read."""
+    if settings.database_url is None:
+        make_private_folder(settings.data_dir, settings.data_access)
+    if (file := settings.database_file) is not None:
+        make_private_file(file, settings.data_access)
+
+
 @asynccontextmanager
 async def control_plane(settings: Settings, no_auth: bool = False) -> AsyncIterator[ControlPlane]:
     """Yield the application with an open store and running background tasks; the caller listens."""
     from diffuserve.api.app import create_app  # commands that only need the store start faster without it
 
-    artifacts = open_artifacts(settings.files_url)
+    if settings.artifacts_url is None:
+        make_private_folder(settings.data_dir, settings.data_access)
+    artifacts = open_artifacts(settings.files_url, settings.data_access)
     async with (
         open_bus(settings) as bus,
         open_quotas(settings) as quotas,

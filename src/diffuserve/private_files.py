@@ -1,0 +1,70 @@
+"""Folders and files that other users of the machine may not read: prompts, images, signing secrets."""
+
+import os
+import stat
+from collections.abc import Iterator
+from contextlib import contextmanager
+from enum import StrEnum
+from pathlib import Path
+
+from diffuserve.domain.errors import InvalidParams
+
+
+class Access(StrEnum):
+    """Who may read private files: their owner alone, or the folder's group too."""
+
+    OWNER = "owner"
+    GROUP = "group"
+
+    @property
+    def umask(self) -> int:
+        """Permissions that new files and folders do not get."""
+        return 0o077 if self is Access.OWNER else 0o027
+
+    @property
+    def refused(self) -> int:
+        """Permissions that an existing file or folder must not have."""
+        return 0o077 if self is Access.OWNER else 0o007
+
+
+@contextmanager
+def private_umask(access: Access = Access.OWNER) -> Iterator[None]:
+    """Keep what this process and its children create within the block from others."""
+    before = os.umask(access.umask)
+    try:
+        yield
+    finally:
+        os.umask(before)
+
+
+def make_private_folder(folder: Path, access: Access = Access.OWNER, setting: str = "data_dir") -> None:
+    """Create a folder and its parents, where need be. Raise `InvalidParams` if others may enter it."""
+    folder.parent.mkdir(parents=True, exist_ok=True)
+    folder.mkdir(mode=0o777 & ~access.umask, exist_ok=True)
+    _check(folder, access, setting)
+
+
+def make_private_file(file: Path, access: Access = Access.OWNER, setting: str = "data_dir") -> None:
+    """Create an empty file, where need be. Raise `InvalidParams` if others may read it.
+
+    SQLite gives the files beside its database the database's permissions.
+    """
+    os.close(os.open(file, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o666 & ~access.umask))
+    _check(file, access, setting)
+
+
+def _check(path: Path, access: Access, setting: str) -> None:
+    found = path.stat()
+    if found.st_uid not in (0, os.geteuid()) and os.geteuid() != 0:
+        raise InvalidParams(
+            setting, str(path), f"belongs to user {found.st_uid}, who can read it; give a folder of your own"
+        )
+    mode = stat.S_IMODE(found.st_mode)
+    if mode & access.refused:
+        classes = "go" if access is Access.OWNER else "o"
+        raise InvalidParams(
+            setting,
+            str(path),
+            f"other users of this machine can access it (mode {mode:04o}), and it holds prompts and secrets; "
+            f"run: chmod -R {classes}= {path}",
+        )
