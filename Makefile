@@ -31,11 +31,13 @@ test: $(READY) ## run the tests, but the slow ones
 test-all: $(READY) ## run all tests
 	$(BIN)/pytest
 
-check: $(READY) ## style, types and layers
+check: $(READY) ## style, types, layers, secrets and known vulnerabilities
 	$(BIN)/ruff check
 	$(BIN)/ruff format --check
 	$(BIN)/mypy
 	$(BIN)/lint-imports
+	$(BIN)/python scripts/scan_secrets.py
+	$(BIN)/python scripts/audit_dependencies.py
 
 fmt: $(READY) ## format the code
 	$(BIN)/ruff check --fix

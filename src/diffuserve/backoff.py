@@ -35,7 +35,7 @@ class Backoff:
         return min(self.first_seconds * 2.0**exponent, self.longest_seconds)
 
     def jittered(self, seconds: float) -> float:
-        return seconds * random.uniform(1.0 - self.jitter, 1.0)
+        return seconds * random.uniform(1.0 - self.jitter, 1.0)  # noqa: S311 (jitter is no secret)
 
 
 async def retry(

@@ -135,7 +135,7 @@ class Client:
             except ServerUnavailable:
                 if time.monotonic() - last_received > self._http.patience_seconds:
                     raise
-            await asyncio.sleep(random.uniform(0.2, 0.6))
+            await asyncio.sleep(random.uniform(0.2, 0.6))  # noqa: S311 (jitter is no secret)
 
     async def download(self, job_id: str, index: int, path: Path) -> None:
         """Write image `index` of a job that succeeded to `path`; after an error there is no file."""

@@ -112,7 +112,7 @@ class FailJob(EndAttempt):
     def end(self, ended: "EndedAttempts", record: JobRecord) -> JobStatus:
         error = self.failure.error
         ended.note_findings(record, error.safety)
-        decision = after_failure(record, error, ended.transaction.config, random.random())
+        decision = after_failure(record, error, ended.transaction.config, random.random())  # noqa: S311 (jitter is no secret)
         return ended.follow(record, decision, error.code)
 
 

@@ -72,7 +72,7 @@ class JsonApi:
             headers["authorization"] = f"Bearer {config.key}"
         self._client = httpx.AsyncClient(
             headers=headers,
-            timeout=None,  # `post` sets one deadline for the whole call instead
+            timeout=None,  # noqa: S113 (`post` sets one deadline for the whole call instead)
             cookies=CookieJar(DefaultCookiePolicy(allowed_domains=[])),  # no state between calls
             trust_env=False,  # a proxy that the environment names would see every prompt
             transport=transport,

@@ -155,4 +155,4 @@ async def _commands_until(
 
 def _poll_seconds(services: Services) -> float:
     """Return the poll interval with jitter, so that workers which started together do not poll together."""
-    return services.config.poll_seconds * random.uniform(0.8, 1.2)
+    return services.config.poll_seconds * random.uniform(0.8, 1.2)  # noqa: S311 (jitter is no secret)

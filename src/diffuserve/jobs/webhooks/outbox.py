@@ -249,7 +249,7 @@ def _next(
         return DeliveryStatus.DELIVERED, None
     if attempt.is_gone or num_attempts > len(pauses):
         return DeliveryStatus.FAILED, None
-    pause = pauses[num_attempts - 1] * (1 + _JITTER * random.random())
+    pause = pauses[num_attempts - 1] * (1 + _JITTER * random.random())  # noqa: S311 (jitter is no secret)
     return DeliveryStatus.PENDING, transaction.now + pause
 
 
