@@ -11,7 +11,7 @@ from diffuserve.domain.errors import InvalidParams
 
 
 class Access(StrEnum):
-    """Who may read private files: their owner alone, or the folder's group too."""
+    """The readers of private files: their owner alone, or the folder's group too."""
 
     OWNER = "owner"
     GROUP = "group"

@@ -1,4 +1,4 @@
-"""What a server keeps is for its own user to read."""
+"""A server keeps its data for its own user to read."""
 
 import os
 import sqlite3

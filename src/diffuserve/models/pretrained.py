@@ -1,4 +1,4 @@
-"""What diffusers and transformers load of a model folder. Nothing else calls their `from_pretrained`.
+"""Loads what diffusers and transformers read of a model folder: the only calls of `from_pretrained`.
 
 Left to themselves they ask on the terminal whether to run a folder's Python code, ask the hub for files
 that the folder lacks, open pickles, draw missing weights at random, and build what a config describes,

@@ -1,4 +1,4 @@
-"""Whatever a model folder holds, it is loaded or refused as invalid: no other error, no endless work."""
+"""A model folder of any content is loaded or refused as invalid: no other error, no endless work."""
 
 import json
 import shutil
