@@ -2,7 +2,11 @@
 
 from pathlib import Path
 
+import pytest
+
 from diffuserve.domain.job import JobStatus
+from diffuserve.domain.webhook import JOB_EVENTS, Attempt, Webhook
+from diffuserve.domain.worker import WorkerState
 from diffuserve.jobs.config import DAY
 from diffuserve.jobs.reaper import Reaper
 from diffuserve.jobs.store import JobStore
@@ -11,6 +15,7 @@ from diffuserve.testing.fake_clock import FakeClock
 from support.store_driver import (
     Time,
     add_worker,
+    claim,
     claim_one,
     complete,
     fail,
@@ -79,3 +84,69 @@ async def test_files_that_belong_to_no_job_are_deleted(job_store: JobStore, tmp_
     await Reaper(job_store.housekeeping, artifacts).sweep_orphans(-1.0)
     left = [str(path.relative_to(tmp_path / "files")) for path in (tmp_path / "files").glob("*/*")]
     assert left == [f"{job.id}/2"]
+
+
+async def test_a_clock_that_goes_back_stops_no_reaper(
+    job_store: JobStore, clock: FakeClock, caplog: pytest.LogCaptureFixture
+) -> None:
+    await job_store.housekeeping.reap("first")
+    clock.advance(-3_600.0)
+    assert await job_store.housekeeping.reap("second"), "the first may be dead; nothing else would tell"
+    assert "clock went back by 3600.0 s" in caplog.text
+    assert not await job_store.housekeeping.reap("first"), "one reaper works at a time"
+
+
+async def test_a_dead_workers_job_is_run_again_although_the_clock_went_back(
+    job_store: JobStore, clock: FakeClock
+) -> None:
+    time = Time(job_store, clock)
+    job, worker = await job_store.jobs.submit(new_job()), await add_worker(job_store)
+    await claim_one(job_store, worker)
+    await job_store.housekeeping.reap("reaper")
+    clock.advance(-3_600.0)
+    await time.pass_by(28.0)
+    assert (await job_store.jobs.get(job.id)).status is JobStatus.RUNNING, "it has a whole lease to be heard"
+    await time.pass_by(4.0)
+    assert (await job_store.jobs.get(job.id)).status is JobStatus.QUEUED
+    (listed,) = await job_store.operations.workers()
+    assert listed.state is WorkerState.LOST
+
+
+async def test_timeouts_and_retries_come_due_although_the_clock_went_back(
+    job_store: JobStore, clock: FakeClock
+) -> None:
+    time, worker = Time(job_store, clock), await add_worker(job_store)
+    late, failed = await job_store.jobs.submit(new_job(timeout=20.0)), await job_store.jobs.submit(new_job())
+    leases = await claim(job_store, worker, num_jobs=2)
+    await fail(job_store, leases[1], retryable=True)
+    await job_store.housekeeping.reap("reaper")
+    clock.advance(-3_600.0)
+    await job_store.housekeeping.reap("reaper")
+    await time.pass_by(18.0)
+    assert (await job_store.jobs.get(late.id)).status is JobStatus.RUNNING, "it has its whole timeout again"
+    await time.pass_by(4.0)
+    assert (await job_store.jobs.get(late.id)).status is JobStatus.FAILED
+    await time.pass_by(job_store.config.retry_cap_seconds)
+    (lease,) = await claim(job_store, worker, num_jobs=2)
+    assert lease.job_id == failed.id
+
+
+async def test_webhooks_are_sent_again_although_the_clock_went_back(
+    job_store: JobStore, clock: FakeClock
+) -> None:
+    webhook = Webhook("https://example.com/hook", JOB_EVENTS, "https://example.com")
+    worker = await add_worker(job_store)
+    for _ in range(2):
+        await job_store.jobs.submit(new_job(webhook=webhook))
+        await complete(job_store, await claim_one(job_store, worker))
+    taken, refused = await job_store.webhooks.take_due(2, frozenset())
+    await job_store.webhooks.record(Attempt(refused.delivery.id, 500))
+    await job_store.housekeeping.reap("reaper")
+    clock.advance(-3_600.0)
+    await job_store.housekeeping.reap("reaper")
+    clock.advance(8.0)
+    (retry,) = await job_store.webhooks.take_due(2, frozenset())
+    assert retry.delivery.id == refused.delivery.id
+    clock.advance(60.0)
+    again = {due.delivery.id for due in await job_store.webhooks.take_due(2, frozenset())}
+    assert taken.delivery.id in again, "its sender may have died"

@@ -6,8 +6,9 @@ the commit, so that the same plain statements are correct on both, and no row ne
 """
 
 import asyncio
-import logging
-from collections.abc import Awaitable, Callable, Iterator, Mapping
+import os
+import socket
+from collections.abc import Callable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import dataclass, field
@@ -15,17 +16,15 @@ from typing import TYPE_CHECKING, Any, Protocol, TypeVar
 
 import sqlalchemy as sa
 from sqlalchemy.exc import DBAPIError
-from sqlalchemy.exc import TimeoutError as PoolTimeout
 
-from diffuserve.backoff import Backoff, retry
-from diffuserve.domain.errors import InvalidParams, ServerUnavailable
+from diffuserve.domain.errors import InvalidParams
 from diffuserve.domain.job import JobStatus
 from diffuserve.jobs.config import StoreConfig
+from diffuserve.jobs.outages import retry_while_unavailable
 
 if TYPE_CHECKING:
     from sqlalchemy.dialects import postgresql, sqlite
-
-log = logging.getLogger(__name__)
+    from sqlalchemy.ext.asyncio import AsyncEngine
 
 T = TypeVar("T")
 Clock = Callable[[], float]
@@ -36,9 +35,14 @@ Ended = tuple[JobStatus, str]
 
 _LOCK = 0x64696666  # any number that no other program uses as an advisory lock in this database
 _BUSY_SECONDS = 10.0
-_AWAY = ("08", "57P", "53", "25006")  # SQLSTATEs: connection, shutdown, resources, read-only
-_PATIENCE_SECONDS = 10.0
-_BACKOFF = Backoff(first_seconds=0.05, longest_seconds=1.0, jitter=0.5)
+
+# A control plane that is frozen, or whose machine is gone, keeps the lock for as long as it may idle in a
+# transaction. The others wait a little longer for the lock, and a little longer still for any response.
+_IDLE_SECONDS = 5
+_LOCK_SECONDS = 8
+_COMMAND_SECONDS = 10.0
+_IDLE_IN_MIGRATION_SECONDS = 300  # a migration may compute between its statements
+_KEEPALIVE = {"idle": 5, "interval": 2, "count": 3}  # a peer that is gone is noticed after 11 seconds
 
 
 @dataclass
@@ -90,6 +94,10 @@ class Backend(Protocol):
         """Do `work` in a transaction under the lock, rolled back on any exception."""
         ...
 
+    async def migrate(self, work: Callable[[sa.Connection], T]) -> T:
+        """Do `work` as `write` does, however long it and the work of others before it take."""
+        ...
+
     async def read(self, work: Callable[[sa.Connection], T]) -> T: ...
 
     async def close(self) -> None: ...
@@ -112,6 +120,8 @@ class Sqlite:
     async def write(self, work: Callable[[sa.Connection], T]) -> T:
         return await asyncio.get_running_loop().run_in_executor(self._write_thread, _run, self._writer, work)
 
+    migrate = write
+
     async def read(self, work: Callable[[sa.Connection], T]) -> T:
         return await asyncio.get_running_loop().run_in_executor(self._read_threads, _run, self._reader, work)
 
@@ -127,30 +137,31 @@ class Postgresql:
     now = "SELECT extract(epoch from clock_timestamp())::float8"
 
     def __init__(self, url: sa.URL) -> None:
-        from sqlalchemy.ext.asyncio import create_async_engine  # SQLite starts faster without
-
-        self._engine = create_async_engine(
-            url.set(drivername="postgresql+asyncpg"),
+        limits = {"lock_timeout": f"{_LOCK_SECONDS}s"}
+        limits["idle_in_transaction_session_timeout"] = f"{_IDLE_SECONDS}s"
+        self._url = url
+        self._engine = _postgresql_engine(
+            url,
+            limits,
+            _COMMAND_SECONDS,
             pool_size=16,
             max_overflow=0,  # waiting for a connection costs less than opening one
             pool_timeout=10,
             pool_use_lifo=True,  # few connections stay in use, with their statements prepared
-            connect_args={"timeout": 5, "server_settings": {"application_name": "diffuserve", "jit": "off"}},
         )
 
         # A read is one statement: BEGIN and ROLLBACK around it would be two more round trips.
         self._reader = self._engine.execution_options(isolation_level="AUTOCOMMIT")
 
     async def write(self, work: Callable[[sa.Connection], T]) -> T:
-        def locked(connection: sa.Connection) -> T:
-            # A statement of its own, since a statement sees what was committed before it began: the next
-            # ones must see everything that was committed before the lock was granted.
-            connection.exec_driver_sql(f"SELECT pg_advisory_xact_lock({_LOCK})")
-            return work(connection)
-
         with _wrapped_errors():
-            async with self._engine.begin() as connection:
-                return await connection.run_sync(locked)
+            return await _write_locked(self._engine, work)
+
+    async def migrate(self, work: Callable[[sa.Connection], T]) -> T:
+        limits = {"idle_in_transaction_session_timeout": f"{_IDLE_IN_MIGRATION_SECONDS}s"}
+        engine = _postgresql_engine(self._url, limits, poolclass=sa.NullPool)
+        with _wrapped_errors():
+            return await _write_locked(engine, work)
 
     async def read(self, work: Callable[[sa.Connection], T]) -> T:
         with _wrapped_errors():
@@ -187,6 +198,10 @@ class Database:
 
         return await self._backend.write(run)
 
+    async def migrate(self, work: Callable[[sa.Connection], T]) -> T:
+        """Do `work` under the lock and commit, however long that takes."""
+        return await self._backend.migrate(work)
+
     async def read(self, work: Callable[[sa.Connection], T]) -> T:
         """Do `work` without the lock. Raise `ServerUnavailable` if the database stays unreachable."""
         return await retry_while_unavailable(lambda _: self._backend.read(work))
@@ -213,42 +228,6 @@ def _run(engine: sa.Engine, work: Callable[[sa.Connection], T]) -> T:
         return work(connection)
 
 
-async def retry_while_unavailable(work: Callable[[bool], Awaitable[T]]) -> T:
-    """Await `work(is_retry)` again while the database is unavailable, as it is during a restart.
-
-    Raise `ServerUnavailable` when that takes longer than ten seconds.
-    """
-    try:
-        return await retry(lambda attempt: work(attempt > 1), _pause, _BACKOFF, _PATIENCE_SECONDS)
-    except Exception as error:
-        if not is_unavailable(error):
-            raise
-        log.error("database unavailable: %s", error)
-        raise ServerUnavailable("the database is unavailable; try again later", retry_after=2) from error
-
-
-def _pause(error: Exception) -> float | None:
-    if not is_unavailable(error):
-        return None
-    log.warning("database unavailable (%s); retrying", type(error).__name__)
-    return 0.0
-
-
-def is_unavailable(error: BaseException) -> bool:
-    """Return whether the database is unreachable or busy, so that the same work may succeed later."""
-    if isinstance(error, OSError | PoolTimeout):
-        return True
-    if not isinstance(error, DBAPIError):
-        return False
-    state = getattr(error.orig, "sqlstate", None) or ""
-    message = str(error.orig)
-    return (
-        error.connection_invalidated
-        or state.startswith(_AWAY)
-        or any(text in message for text in ("database is locked", "connection is closed"))
-    )
-
-
 @contextmanager
 def _wrapped_errors() -> Iterator[None]:
     """Wrap the errors that asyncpg raises bare while it connects, as SQLAlchemy wraps the others."""
@@ -259,6 +238,51 @@ def _wrapped_errors() -> Iterator[None]:
     except (asyncpg.PostgresError, asyncpg.InterfaceError) as error:
         is_closed = isinstance(error, asyncpg.InterfaceError)
         raise DBAPIError(None, None, error, connection_invalidated=is_closed) from error
+
+
+def _postgresql_engine(
+    url: sa.URL, limits: Mapping[str, str], command_seconds: float | None = None, **pool: Any
+) -> "AsyncEngine":
+    """Return an engine whose sessions have these limits, and say in `pg_stat_activity` whose they are."""
+    import asyncpg
+    from sqlalchemy.ext.asyncio import create_async_engine  # SQLite starts faster without
+
+    class KeptAlive(asyncpg.Connection):
+        def __init__(self, protocol: Any, transport: asyncio.Transport, *rest: Any) -> None:
+            super().__init__(protocol, transport, *rest)
+            _keep_alive(transport.get_extra_info("socket"))
+
+    settings = {"application_name": f"diffuserve {os.getpid()}@{socket.gethostname()}", "jit": "off"}
+    settings |= {f"tcp_keepalives_{name}": str(value) for name, value in _KEEPALIVE.items()}
+    connect_args = {
+        "timeout": 5,
+        "command_timeout": command_seconds,
+        "connection_class": KeptAlive,
+        "server_settings": settings | {"tcp_user_timeout": f"{_COMMAND_SECONDS:g}s", **limits},
+    }
+    return create_async_engine(url.set(drivername="postgresql+asyncpg"), connect_args=connect_args, **pool)
+
+
+def _keep_alive(connection: socket.socket) -> None:
+    """Have the kernel find out that the server is gone; the server does the same, by `server_settings`."""
+    if connection.family == socket.AF_UNIX:
+        return
+    connection.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
+    names = {"idle": "TCP_KEEPIDLE", "interval": "TCP_KEEPINTVL", "count": "TCP_KEEPCNT"}
+    for name, option in names.items():
+        if hasattr(socket, option):  # macOS calls the first one otherwise
+            connection.setsockopt(socket.IPPROTO_TCP, getattr(socket, option), _KEEPALIVE[name])
+
+
+async def _write_locked(engine: "AsyncEngine", work: Callable[[sa.Connection], T]) -> T:
+    def locked(connection: sa.Connection) -> T:
+        # A statement of its own, since a statement sees what was committed before it began: the next
+        # ones must see everything that was committed before the lock was granted.
+        connection.exec_driver_sql(f"SELECT pg_advisory_xact_lock({_LOCK})")
+        return work(connection)
+
+    async with engine.begin() as connection:
+        return await connection.run_sync(locked)
 
 
 def _sqlite_engine(url: sa.URL, begin: str) -> sa.Engine:

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 import sqlalchemy as sa
 
 from diffuserve.domain.job import FINAL_STATUSES
-from diffuserve.jobs import audit, finish, idempotency, queue, schema
+from diffuserve.jobs import audit, clock_steps, finish, idempotency, queue, schema
 from diffuserve.jobs.batches import cancellation as batch_cancellation
 from diffuserve.jobs.command import SingleCommand
 from diffuserve.jobs.config import DAY
@@ -70,6 +70,8 @@ class Reap(SingleCommand[bool]):
         last_alive = _take_turn(transaction, self.holder)
         if last_alive is None:
             return False
+        if transaction.now < last_alive:
+            clock_steps.follow_back(transaction, last_alive - transaction.now)
         _extend_leases_after_outage(transaction, transaction.now - last_alive)
         sweep_due(transaction)
         _end_expired_leases(transaction)
@@ -143,7 +145,8 @@ def _stop_late_jobs(transaction: Transaction) -> None:
 def _take_turn(transaction: Transaction, holder: str) -> float | None:
     """Return the time of the last round if this reaper may do the next one, else `None`.
 
-    The turn passes to another reaper once the one that has it was silent for an outage.
+    The turn passes to another reaper once the one that has it was silent for an outage, or if its last
+    round lies ahead, as it does after the clock was set back.
     """
     now = transaction.now
     row = transaction.execute(sa.select(housekeeping).where(housekeeping.c.name == _NAME)).first()
@@ -151,7 +154,7 @@ def _take_turn(transaction: Transaction, holder: str) -> float | None:
         first = {"name": _NAME, "holder": holder, "last_alive": now}
         transaction.execute(sa.insert(housekeeping), first)
         return now
-    if row.holder != holder and now - row.last_alive <= _OUTAGE_SECONDS:
+    if row.holder != holder and 0 <= now - row.last_alive <= _OUTAGE_SECONDS:
         return None
     mine = sa.update(housekeeping).where(housekeeping.c.name == _NAME).values(holder=holder, last_alive=now)
     transaction.execute(mine)

@@ -27,7 +27,7 @@ async def migrate(database: Database) -> None:
     """
     if await database.read(_read_revision) == HEAD:
         return
-    await database.write(lambda transaction: _bring_up_to_date(transaction.connection))
+    await database.migrate(_bring_up_to_date)
 
 
 def _bring_up_to_date(connection: sa.Connection) -> None:

@@ -39,6 +39,10 @@ class Operations:
         self._writer = writer
         self._config = config
 
+    async def check_writer(self) -> None:
+        """Raise `ServerUnavailable` unless this process's writes are committed now."""
+        await self._writer.check()
+
     async def workers(self) -> list[Worker]:
         """Return all known workers, in the order of their registration."""
         table = schema.workers

@@ -7,16 +7,24 @@ together, which lets them share statements as well.
 
 import asyncio
 import contextlib
+import math
 from collections import defaultdict
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Generic
+from typing import Any, Generic, Self
+
+import sqlalchemy as sa
 
 from diffuserve.domain.errors import DiffuserveError, ServerUnavailable
 from diffuserve.events.base import EventBus
+from diffuserve.jobs import schema
 from diffuserve.jobs.command import Command, Outcome
-from diffuserve.jobs.database import Database, Ended, Transaction, retry_while_unavailable
+from diffuserve.jobs.database import Database, Ended, Transaction
+from diffuserve.jobs.outages import retry_while_unavailable
 
+_RECENT_SECONDS = 3.0  # the reaper of every control plane writes once a second
+_PROBE_SECONDS = 2.0
+_PROBE_BYTES = 16_384  # needs new pages, so that a full database refuses it
 _MAX_BATCH = 256  # bounds how long one transaction holds the write lock
 _MAX_WAITING = 20_000  # bounds memory while the database is slow
 
@@ -41,6 +49,18 @@ class _Waiting(Generic[Outcome]):
             self.outcome.set_exception(error)
 
 
+@dataclass(frozen=True)
+class ProbeWrite(Command[None]):
+    """Write some pages and free them again, to find out whether the database can be written."""
+
+    @classmethod
+    def apply_many(cls, transaction: Transaction, commands: Sequence[Self]) -> list[None]:
+        probe = {"name": "probe", "holder": "0" * _PROBE_BYTES, "last_alive": transaction.now}
+        transaction.execute(sa.insert(schema.housekeeping), probe)
+        transaction.execute(sa.delete(schema.housekeeping).where(schema.housekeeping.c.name == "probe"))
+        return [None] * len(commands)
+
+
 class Writer:
     """The only task of this process that writes to the database."""
 
@@ -51,6 +71,8 @@ class Writer:
         self._waiting: list[_Waiting[Any]] = []
         self._arrived = asyncio.Event()
         self._task: asyncio.Task[None] | None = None
+        self._committed_at = -math.inf
+        self._is_failing = False  # until a probe succeeds: smaller writes may succeed on a full disk
 
     def start(self) -> None:
         self._task = asyncio.create_task(self._write_forever(), name="job-store-writer")
@@ -77,6 +99,23 @@ class Writer:
         self._arrived.set()
         return await waiting.outcome
 
+    async def check(self) -> None:
+        """Raise `ServerUnavailable` unless writes are committed now.
+
+        A commit of the last seconds proves it; if there is none, or a write has failed since, a small write
+        has to.
+        """
+        is_recent = asyncio.get_running_loop().time() - self._committed_at <= _RECENT_SECONDS
+        if is_recent and not self._is_failing:
+            return
+        try:
+            async with asyncio.timeout(_PROBE_SECONDS):
+                await self.run(ProbeWrite())
+        except TimeoutError as error:
+            message = f"no write to the database was committed within {_PROBE_SECONDS:g} s"
+            raise ServerUnavailable(message, retry_after=1) from error
+        self._is_failing = False
+
     async def _write_forever(self) -> None:
         while True:
             await self._arrived.wait()
@@ -98,11 +137,13 @@ class Writer:
         except Exception as error:
             await self._after_error(batch, error)
             return
+        self._committed_at = asyncio.get_running_loop().time()
         self._publish(committed)
         for waiting, outcome in zip(batch, outcomes, strict=True):
             waiting.settle(outcome)
 
     async def _after_error(self, batch: list[_Waiting[Any]], error: Exception) -> None:
+        self._is_failing |= isinstance(error, ServerUnavailable)
         if len(batch) == 1 or isinstance(error, ServerUnavailable):
             for waiting in batch:
                 waiting.fail(error)

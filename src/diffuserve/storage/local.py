@@ -1,20 +1,26 @@
 """Finished files in a local folder."""
 
 import asyncio
+import errno
 import hashlib
+import logging
 import math
 import os
 import secrets
 import shutil
 import time
-from collections.abc import AsyncIterator
-from contextlib import suppress
+from collections.abc import AsyncIterator, Iterator
+from contextlib import contextmanager, suppress
 from pathlib import Path
+from typing import BinaryIO
 
-from diffuserve.domain.errors import ArtifactNotFound, TooLarge
+from diffuserve.domain.errors import ArtifactNotFound, ServerUnavailable, TooLarge
 from diffuserve.storage.base import UploadedFile
 
+log = logging.getLogger(__name__)
+
 _CHUNK = 1 << 18
+_UNWRITABLE = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EROFS, errno.EIO})
 
 
 class LocalArtifactStore:
@@ -28,8 +34,15 @@ class LocalArtifactStore:
         self._root.mkdir(parents=True, exist_ok=True)
 
     async def put(self, key: str, chunks: AsyncIterator[bytes], max_bytes: int) -> UploadedFile:
-        """Store a file; it and its folder entries are on disk when this returns."""
+        """Store a file; it and its folder entries are on disk when this returns.
+
+        Raise `ServerUnavailable` while the disk is full or cannot be written.
+        """
         path = self._path(key)
+        with _unavailable_if_unwritable(key):
+            return await self._put(key, path, chunks, max_bytes)
+
+    async def _put(self, key: str, path: Path, chunks: AsyncIterator[bytes], max_bytes: int) -> UploadedFile:
         changed = self._make_folder(path.parent)
         partial = path.with_name(f".{path.name}.{secrets.token_hex(4)}.partial")
         digest, size = hashlib.sha256(), 0
@@ -41,7 +54,7 @@ class LocalArtifactStore:
                         raise TooLarge(f"{key}: more than {max_bytes:,} bytes")
                     digest.update(chunk)
                     file.write(chunk)
-                await asyncio.to_thread(_sync, file.fileno())
+                await asyncio.to_thread(_sync, file)
             os.replace(partial, path)
         finally:
             partial.unlink(missing_ok=True)
@@ -105,6 +118,17 @@ class LocalArtifactStore:
         return path
 
 
+@contextmanager
+def _unavailable_if_unwritable(key: str) -> Iterator[None]:
+    try:
+        yield
+    except OSError as error:
+        if error.errno not in _UNWRITABLE:
+            raise
+        log.error("%s cannot be stored: %s", key, error.strerror)
+        raise ServerUnavailable(f"{key} cannot be stored: {error.strerror}", retry_after=2) from error
+
+
 def _changed_at(folder: Path) -> float:
     try:
         return folder.stat().st_mtime
@@ -112,8 +136,9 @@ def _changed_at(folder: Path) -> float:
         return math.inf
 
 
-def _sync(descriptor: int) -> None:
-    os.fsync(descriptor)
+def _sync(file: BinaryIO) -> None:
+    file.flush()  # what Python still buffers is not the kernel's to sync
+    os.fsync(file.fileno())
 
 
 def _sync_folder(folder: Path) -> None:

@@ -22,7 +22,8 @@ async def healthz() -> Response:
 
 @router.get("/readyz", summary="Check that jobs would run")
 async def readyz(services: ServicesDep) -> Response:
-    """Respond with 200 if a registered worker is not lost, else with 503."""
+    """Respond with 200 if writes are committed and a registered worker is not lost, else with 503."""
+    await services.store.operations.check_writer()
     workers = await services.store.operations.workers()
     if all(worker.state is WorkerState.LOST for worker in workers):
         raise ServerUnavailable("no worker has registered yet", retry_after=1.0)

@@ -1,0 +1,80 @@
+"""Outages of the database: which errors are its own and pass, and how long work is tried again meanwhile."""
+
+import logging
+import sqlite3
+from collections.abc import Awaitable, Callable
+from typing import TypeVar
+
+from sqlalchemy.exc import DBAPIError
+from sqlalchemy.exc import TimeoutError as PoolTimeout
+
+from diffuserve.backoff import Backoff, retry
+from diffuserve.domain.errors import ServerUnavailable
+
+log = logging.getLogger(__name__)
+
+T = TypeVar("T")
+
+# SQLSTATEs: connection, resources, shutdown; read-only, idle in a transaction for too long, a lock that was
+# not granted in time, and a statement that a timeout or an operator canceled.
+_AWAY = ("08", "53", "57P", "25006", "25P03", "55P03", "57014")
+_BUSY = frozenset({sqlite3.SQLITE_BUSY, sqlite3.SQLITE_LOCKED})
+# A full or broken disk. What was tried is not tried again: every other write would wait for it meanwhile.
+_UNWRITABLE = frozenset(
+    {sqlite3.SQLITE_FULL, sqlite3.SQLITE_IOERR, sqlite3.SQLITE_READONLY, sqlite3.SQLITE_CANTOPEN}
+)
+_PATIENCE_SECONDS = 10.0
+_BACKOFF = Backoff(first_seconds=0.05, longest_seconds=1.0, jitter=0.5)
+
+
+async def retry_while_unavailable(work: Callable[[bool], Awaitable[T]]) -> T:
+    """Await `work(is_retry)` again while the database is unavailable, as it is during a restart.
+
+    Raise `ServerUnavailable` when that takes longer than ten seconds, and at once if the disk is full.
+    """
+    try:
+        return await retry(lambda attempt: work(attempt > 1), _pause, _BACKOFF, _PATIENCE_SECONDS)
+    except Exception as error:
+        if not is_unavailable(error):
+            raise
+        log.error("database unavailable: %s", _reason(error))
+        raise _unavailable(error) from error
+
+
+def is_unavailable(error: BaseException) -> bool:
+    """Return whether the database is unreachable, busy or full, so that the same work may succeed later."""
+    if isinstance(error, OSError | PoolTimeout):  # `TimeoutError` is an `OSError`
+        return True
+    if not isinstance(error, DBAPIError):
+        return False
+    state = getattr(error.orig, "sqlstate", None) or ""
+    return (
+        error.connection_invalidated
+        or state.startswith(_AWAY)
+        or _sqlite_code(error) in _BUSY | _UNWRITABLE
+        or "connection is closed" in str(error.orig)
+    )
+
+
+def _pause(error: Exception) -> float | None:
+    if not is_unavailable(error) or _sqlite_code(error) in _UNWRITABLE:
+        return None
+    log.warning("database unavailable (%s); retrying", type(error).__name__)
+    return 0.0
+
+
+def _unavailable(error: Exception) -> ServerUnavailable:
+    if _sqlite_code(error) in _UNWRITABLE:
+        return ServerUnavailable(f"the database cannot be written: {_reason(error)}", retry_after=2)
+    return ServerUnavailable("the database is unavailable; try again later", retry_after=2)
+
+
+def _reason(error: Exception) -> str:
+    """Return the driver's message, without the statement and its values."""
+    return str(getattr(error, "orig", None) or error or type(error).__name__).splitlines()[0]
+
+
+def _sqlite_code(error: Exception) -> int | None:
+    """Return the primary result code of an error of SQLite."""
+    code = getattr(getattr(error, "orig", None), "sqlite_errorcode", None)
+    return None if code is None else code & 0xFF

@@ -1,0 +1,37 @@
+"""A control plane's writer that freezes in the middle of a transaction.
+
+Run as `python -m support.freezing_writer URL`; it prints `open` at first, and `written` once the write has
+succeeded after all.
+"""
+
+import asyncio
+import os
+import signal
+import sys
+
+import sqlalchemy as sa
+
+from diffuserve.jobs import database, schema
+from diffuserve.jobs.config import StoreConfig
+from diffuserve.jobs.outages import retry_while_unavailable
+
+IDLE_SECONDS = 1
+
+
+async def freeze(url: str) -> None:
+    database._IDLE_SECONDS = IDLE_SECONDS
+    opened = database.Database(url, StoreConfig())
+    print("open", flush=True)
+
+    def write(transaction: database.Transaction) -> None:
+        transaction.execute(sa.insert(schema.secrets), {"name": "frozen", "value": ""})
+        if not transaction.is_retry:
+            os.kill(os.getpid(), signal.SIGSTOP)
+        transaction.execute(sa.update(schema.secrets).values(value="woken"))
+
+    await retry_while_unavailable(lambda is_retry: opened.write(write, is_retry))
+    print("written", flush=True)
+
+
+if __name__ == "__main__":
+    asyncio.run(freeze(sys.argv[1]))
