@@ -4,7 +4,7 @@ BIN := .venv/bin
 READY := .venv/.ready
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo serve test test-all check fmt chaos bench-engine bench-control bench-serve bench-batch bench-lockstep bench-image-filter bench-followers clean
+.PHONY: help setup demo serve test test-all check fmt chaos chaos-long bench-engine bench-control bench-serve bench-batch bench-lockstep bench-image-filter bench-followers clean
 
 help: ## list the targets
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 16
@@ -66,6 +66,9 @@ bench-followers: $(READY) ## what clients that wait cost, beside an earlier vers
 
 chaos: $(READY) ## kill -9 everything again and again: no accepted job may be lost or published twice
 	$(BIN)/python benchmarks/chaos.py
+
+chaos-long: $(READY) ## the same for up to an hour: 10,000 jobs, 500 faults, full disks, a bad network and clock
+	$(BIN)/python benchmarks/chaos.py --long --hours 3
 
 clean: ## remove everything that was made
 	rm -rf .venv out dist build .mypy_cache .pytest_cache .ruff_cache .import_linter_cache .hypothesis

@@ -2,37 +2,58 @@
 
     python benchmarks/chaos.py                           # SQLite, then PostgreSQL; a few minutes each
     python benchmarks/chaos.py --database sqlite --jobs 50 --kills 8 --seconds 15
+    python benchmarks/chaos.py --long --hours 3          # 10,000 jobs, 500 faults and a bad network
 
 Real processes: control planes, agents and engines are killed with `kill -9` every one to three
 seconds and started again; workers and control planes are suspended and continued. On PostgreSQL there are two
-control planes behind a load balancer, sharing one Valkey: now and then both are killed at once, and
-Valkey and PostgreSQL's postmaster are killed and started again. Clients submit all the while, under
-idempotency keys, and wait for each job or follow its events; each job names a webhook. At the end the
-database, the folder of results and the received webhooks are compared. Results go to
-`benchmarks/results/` as JSON and as a table; the exit code is 1 if anything was lost or doubled.
+control planes behind a load balancer, sharing one Valkey: now and then both are killed at once, one is
+frozen in the middle of a transaction, and Valkey and PostgreSQL's postmaster are killed and started again.
+Disks are full for a while, and the database's clock is set back and ahead. Clients of three tenants submit
+all the while, under idempotency keys, and wait for each job or follow its events; each job names a webhook,
+and is asked for by the other tenants as well. At the end the database, the folder of results and the
+received webhooks are compared. Results go to `benchmarks/results/` as JSON and as a table, and the table to
+`docs/reliability.md`; the exit code is 1 if anything was lost, doubled or crossed.
 """
 
 import argparse
 import asyncio
+import random
 import sys
 import tempfile
 import time
+from collections.abc import Sequence
 from contextlib import AbstractContextManager, nullcontext
 from pathlib import Path
 
 import control_database
 from bench_report import RESULTS
 from chaos_audit import Records, audit
+from chaos_balancer import BadNetwork
 from chaos_clients import Clients
 from chaos_cluster import JOB_SECONDS, MAX_JOBS, Cluster
 from chaos_faults import FaultInjector, Plan
+from chaos_progress import print_progress
 from chaos_report import Outcome, table, write_results
+from chaos_tenants import NUM_TENANTS, Keys, issue_keys
 from chaos_webhooks import audit_webhooks, listening, until_sent
 from control_database import POSTGRESQL, Database, open_database
 from support.valkey import ValkeyServer
 from support.webhook_receiver import receiving
 
-_NUM_AGENTS = 3
+_LONG = {
+    "jobs": 5_200,
+    "kills": 220,
+    "seconds": 600.0,
+    "freezes": 12,
+    "server_freezes": 8,
+    "transaction_freezes": 15,
+    "blackouts": 6,
+    "valkey_kills": 8,
+    "database_restarts": 6,
+    "full_disks": 10,
+    "clock_steps": 10,
+}
+_LONG_JOBS, _LONG_FAULTS = 10_000, 500
 _DRAIN_SECONDS = 300.0
 
 
@@ -45,9 +66,20 @@ def main() -> None:
         print(f"{table(outcomes[-1:])}\n", flush=True)
     if len(outcomes) > 1:
         print(table(outcomes))
-    write_results(outcomes, arguments.output)
+    write_results(outcomes, arguments.output, "chaos-long" if arguments.long else "chaos")
     failures = [f"{outcome.database}: {reason}" for outcome in outcomes for reason in outcome.shortfalls]
+    if arguments.long:
+        failures += shortfalls_of_all(outcomes)
     sys.exit("\n".join(failures) or 0)
+
+
+def shortfalls_of_all(outcomes: Sequence[Outcome]) -> list[str]:
+    """Return what a long run promises of all databases together, and did not do."""
+    num_jobs = sum(outcome.verdict.accepted for outcome in outcomes)
+    num_faults = sum(outcome.toll.num_faults for outcome in outcomes)
+    few_jobs = [f"{num_jobs:,} jobs are fewer than {_LONG_JOBS:,}"] if num_jobs < _LONG_JOBS else []
+    few_faults = [f"{num_faults} faults are fewer than {_LONG_FAULTS}"] if num_faults < _LONG_FAULTS else []
+    return few_jobs + few_faults
 
 
 def run_on(name: str, arguments: argparse.Namespace) -> Outcome:
@@ -56,8 +88,11 @@ def run_on(name: str, arguments: argparse.Namespace) -> Outcome:
     print(f"{name}: logs in {folder}", flush=True)
     with open_database(name, folder) as database, valkey_beside(name) as valkey:
         plan = plan_for(name, arguments)
-        cluster = Cluster(folder, database.url, valkey, plan.lease_seconds, _NUM_AGENTS)
-        return asyncio.run(run_chaos(database, cluster, folder, plan, arguments.jobs))
+        asyncio.run(database.clock.install())
+        keys = asyncio.run(issue_keys(database.store_url))
+        network = BadNetwork(random.Random(plan.seed)) if plan.has_bad_network else None
+        cluster = Cluster(folder, database, valkey, plan.lease_seconds, keys.worker, network)
+        return asyncio.run(run_chaos(database, cluster, keys, folder, plan, arguments.jobs))
 
 
 def valkey_beside(name: str) -> AbstractContextManager[ValkeyServer | None]:
@@ -72,42 +107,58 @@ def plan_for(name: str, arguments: argparse.Namespace) -> Plan:
         seconds=arguments.seconds,
         num_freezes=arguments.freezes,
         num_server_freezes=arguments.server_freezes,
+        num_transaction_freezes=arguments.transaction_freezes if is_shared else 0,
         num_blackouts=arguments.blackouts if is_shared else 0,
         num_valkey_kills=arguments.valkey_kills if is_shared else 0,
         num_database_restarts=arguments.database_restarts if is_shared else 0,
+        num_full_disks=arguments.full_disks,
+        num_clock_steps=arguments.clock_steps,
+        has_bad_network=arguments.bad_network,
+        longest_seconds=3_600.0 * arguments.hours / (2 if arguments.database == "both" else 1),
         lease_seconds=arguments.lease_seconds,
         webhook_grace_seconds=arguments.webhook_grace,
         seed=arguments.seed,
     )
 
 
-async def run_chaos(database: Database, cluster: Cluster, folder: Path, plan: Plan, num_jobs: int) -> Outcome:
+async def run_chaos(
+    database: Database, cluster: Cluster, keys: Keys, folder: Path, plan: Plan, num_jobs: int
+) -> Outcome:
     started = time.monotonic()
     records = Records(database.store_url)
-    injector = FaultInjector(cluster, records, plan, database.restart)
     try:
         await cluster.start()
-        async with receiving() as receiver, listening(receiver, cluster.url) as log:
-            clients = Clients(cluster.url, num_jobs, receiver.url)
+        async with receiving() as receiver, listening(receiver, cluster.url, keys.tenants) as log:
+            deadline = started + plan.longest_seconds
+            clients = Clients(cluster.url, num_jobs, keys.tenants, receiver.url, deadline)
+            injector = FaultInjector(cluster, records, plan, database, clients.seconds_to_submit)
             faults = asyncio.create_task(injector.run())
+            progress = asyncio.create_task(print_progress(database.name, clients, injector, plan))
             await asyncio.gather(clients.run(until=faults), faults)
             await until_finished(records)
             await until_sent(records, plan.webhook_grace_seconds)
+            await clients.trespassers.read_lists(clients.owners)
             await cluster.read_fenced()
+            progress.cancel()
     finally:
         await cluster.stop()
     outcome = Outcome(
         database=database.name,
         plan=plan,
         toll=injector.toll,
-        verdict=await audit(records, folder / "data" / "artifacts", clients.told, injector.toll.hurt),
-        webhooks=await audit_webhooks(records, log),
+        verdict=await audit(
+            records, folder / "data" / "artifacts", clients.told, clients.owners, injector.toll.hurt
+        ),
+        webhooks=await audit_webhooks(records, log, clients.owners),
+        crossings=clients.trespassers.crossings,
+        network=cluster.network.chunks if cluster.network else None,
         followed=clients.followed,
         failed_starts=cluster.failed_starts,
         fenced_writes=cluster.fenced_writes,
         seconds=time.monotonic() - started,
         setup=setup_of(cluster),
     )
+    await clients.trespassers.close()
     await records.close()
     return outcome
 
@@ -116,6 +167,7 @@ def setup_of(cluster: Cluster) -> dict[str, object]:
     return {
         "agents": len(cluster.agents),
         "control planes": len(cluster.servers),
+        "tenants": NUM_TENANTS,
         "jobs at a time and agent": MAX_JOBS,
         "job seconds": JOB_SECONDS,
     }
@@ -132,15 +184,23 @@ def parse_arguments() -> argparse.Namespace:
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
+    parser.add_argument("--long", action="store_true", help="the defaults of `make chaos-long`")
+    parser.add_argument("--hours", type=float, default=24.0, help="inject nothing after so long (default 24)")
     parser.add_argument("--database", choices=[*control_database.NAMES, "both"], default="both")
     parser.add_argument("--jobs", type=int, default=300, help="at least so many (default 300)")
     parser.add_argument("--kills", type=int, default=36, help="at least so many (default 36)")
     parser.add_argument("--seconds", type=float, default=75.0, help="for at least so long (default 75)")
     parser.add_argument("--freezes", type=int, default=3, help="workers frozen past their lease (default 3)")
     parser.add_argument("--server-freezes", type=int, default=2, help="of a control plane (default 2)")
+    parser.add_argument(
+        "--transaction-freezes", type=int, default=3, help="of a control plane that has the lock (default 3)"
+    )
     parser.add_argument("--blackouts", type=int, default=2, help="both replicas killed at once (default 2)")
     parser.add_argument("--valkey-kills", type=int, default=3, help="and restarts (default 3)")
     parser.add_argument("--database-restarts", type=int, default=2, help="of PostgreSQL (default 2)")
+    parser.add_argument("--full-disks", type=int, default=2, help="of a control plane, for a while")
+    parser.add_argument("--clock-steps", type=int, default=2, help="of the database's clock (default 2)")
+    parser.add_argument("--bad-network", action="store_true", help="between agents and control planes")
     parser.add_argument("--lease-seconds", type=float, default=3.0, help="heartbeats: a third of it")
     parser.add_argument(
         "--webhook-grace", type=float, default=90.0, help="seconds for the last ones to come (default 90)"
@@ -148,6 +208,8 @@ def parse_arguments() -> argparse.Namespace:
     parser.add_argument("--seed", type=int, default=1, help="of what is hurt, and when (default 1)")
     parser.add_argument("--folder", type=Path, help="where logs and data go; by default a temporary folder")
     parser.add_argument("--output", type=Path, default=RESULTS, help="where the result files go")
+    if parser.parse_known_args()[0].long:
+        parser.set_defaults(**_LONG, bad_network=True)
     return parser.parse_args()
 
 

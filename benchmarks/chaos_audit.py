@@ -14,6 +14,10 @@ from sqlalchemy.ext.asyncio import AsyncEngine, create_async_engine
 from diffuserve.domain.job import FINAL_STATUSES, JobStatus
 from diffuserve.jobs import schema
 
+_IDLE_WITH_LOCK = sa.text(
+    "SELECT count(*) FROM pg_locks JOIN pg_stat_activity USING (pid) WHERE locktype = 'advisory' AND granted "
+    "AND state = 'idle in transaction' AND application_name LIKE :name"
+)
 jobs, events, leases, workers = schema.jobs, schema.job_events, schema.leases, schema.workers
 
 
@@ -27,12 +31,13 @@ class Holding:
 
 @dataclass(frozen=True, kw_only=True)
 class AuditCounts:
-    """Counts of a run. `lost` to `untrue` must be 0.
+    """Counts of a run. `lost` to `untrue`, and `crossed`, must be 0.
 
     `lost`: accepted jobs without exactly one final status and one final event. `doubled`: jobs published
     more than once, or stored but never accepted. `damaged`: results that differ from the files in the
     folder of the last lease. `gaps`: event logs with gaps. `untrue`: jobs whose final status differs
-    from the one that their client received. `stuck`: leases and queued rows left over.
+    from the one that their client received. `stuck`: leases and queued rows left over. `crossed`: jobs
+    stored for another tenant than the one that submitted them.
     """
 
     accepted: int
@@ -44,6 +49,7 @@ class AuditCounts:
     gaps: int
     stuck: int
     untrue: int
+    crossed: int
     interrupted: int
     attempts: int
     orphan_folders: int
@@ -88,15 +94,26 @@ class Records:
     async def num_running(self) -> int:
         return len(await self.rows(sa.select(leases.c.job_id)))
 
+    async def holds_lock(self, pid: int) -> bool:
+        """Return whether the process idles in a transaction of PostgreSQL that has the write lock."""
+        return bool((await self.rows(_IDLE_WITH_LOCK.bindparams(name=f"diffuserve {pid}@%")))[0][0])
+
+    async def num_accepted(self) -> int:
+        return int((await self.rows(sa.select(sa.func.count()).select_from(jobs)))[0][0])
+
     async def num_unfinished(self) -> int:
         unfinished = sa.select(sa.func.count()).where(jobs.c.status.not_in(FINAL_STATUSES))
         return int((await self.rows(unfinished))[0][0])
 
 
 async def audit(
-    records: Records, artifacts: Path, told: Mapping[str, JobStatus | None], hurt: Sequence[Holding]
+    records: Records,
+    artifacts: Path,
+    told: Mapping[str, JobStatus | None],
+    owners: Mapping[str, str],
+    hurt: Sequence[Holding],
 ) -> AuditCounts:
-    """Compare database and files with `told`, the final statuses that clients received, by job."""
+    """Compare database and files with the final statuses that clients received, and their tenants, by job."""
     stored = {row.id: row for row in await records.rows(sa.select(jobs))}
     log = await _event_types(records)
     lost = [job_id for job_id in told if not _has_one_end(stored.get(job_id), log.get(job_id, []))]
@@ -115,6 +132,7 @@ async def audit(
             status is not None and job_id in stored and stored[job_id].status != status
             for job_id, status in told.items()
         ),
+        crossed=sum(row.tenant_id != owners.get(row.id, row.tenant_id) for row in stored.values()),
         interrupted=sum(stored[lease.job_id].lease_token > lease.lease_token for lease in hurt),
         attempts=sum(row.attempt for row in stored.values()),
         orphan_folders=_num_orphans(artifacts, succeeded),

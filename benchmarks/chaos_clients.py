@@ -1,11 +1,16 @@
 """Clients of the chaos run, which submit jobs and wait for their end or follow their events."""
 
 import asyncio
+import itertools
+import time
+from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 
 import httpx
 
+from chaos_tenants import TenantKey, Trespassers
+from chaos_webhooks import webhook_url
 from diffuserve.client.jobs import Client
 from diffuserve.domain.job import JobStatus
 from diffuserve.domain.params import GenerationParams
@@ -31,35 +36,55 @@ class Followed:
 
 
 class Clients:
-    """Clients that submit a job, wait for its end, and submit the next; `told` has the statuses by job."""
+    """Clients of several tenants that submit a job, wait for its end, and submit the next.
 
-    def __init__(self, server: str, num_jobs: int, webhook_url: str) -> None:
+    `told` has the statuses by job, and `owners` the tenants.
+    """
+
+    def __init__(
+        self, server: str, num_jobs: int, tenants: Sequence[TenantKey], receiver_url: str, deadline: float
+    ) -> None:
         self.told: dict[str, JobStatus | None] = {}
+        self.owners: dict[str, str] = {}
         self.followed = Followed()
-        self._server, self._num_jobs = server, num_jobs
-        self._options = {"webhook": {"url": webhook_url}}
+        self.trespassers = Trespassers(server, tenants)
+        self._server, self._num_jobs, self._deadline = server, num_jobs, deadline
+        self._receiver_url = receiver_url
+        self._tenants = tenants
         self._number = 0
 
     async def run(self, until: asyncio.Task[None]) -> None:
         """Run while faults are injected, and for at least the number of jobs."""
+        tenants = itertools.cycle(self._tenants)
         async with asyncio.TaskGroup() as group:
             for _ in range(_OUTSTANDING):
-                group.create_task(self._wait_for_jobs(until))
+                group.create_task(self._wait_for_jobs(next(tenants), until))
             for _ in range(_NUM_FOLLOWERS):
-                group.create_task(self._follow_jobs(until))
+                group.create_task(self._follow_jobs(next(tenants), until))
 
-    async def _wait_for_jobs(self, until: asyncio.Task[None]) -> None:
-        async with Client(self._server, patience_seconds=_PATIENCE_SECONDS) as client:
+    async def seconds_to_submit(self, server: str) -> float:
+        """Submit a job to this server; return the seconds until it is accepted."""
+        tenant, started = self._tenants[0], time.monotonic()
+        async with Client(server, tenant.key, patience_seconds=_PATIENCE_SECONDS) as client:
+            await self._submit(client, tenant)
+        return time.monotonic() - started
+
+    async def _wait_for_jobs(self, tenant: TenantKey, until: asyncio.Task[None]) -> None:
+        async with Client(self._server, tenant.key, patience_seconds=_PATIENCE_SECONDS) as client:
             while self._goes_on(until):
-                job = await self._submit(client)
+                job = await self._submit(client, tenant)
                 with suppress(TimeoutError):  # the audit says what became of it
                     self.told[job.id] = (await client.wait(job.id, timeout=_LONGEST_SECONDS)).status
+                await self.trespassers.ask_for(job.id, tenant.name)
 
-    async def _follow_jobs(self, until: asyncio.Task[None]) -> None:
+    async def _follow_jobs(self, tenant: TenantKey, until: asyncio.Task[None]) -> None:
         counted = _CountingTransport()
-        async with Client(self._server, patience_seconds=_PATIENCE_SECONDS, transport=counted) as client:
+        patience = _PATIENCE_SECONDS
+        async with Client(self._server, tenant.key, patience_seconds=patience, transport=counted) as client:
             while self._goes_on(until):
-                await self._follow(client, await self._submit(client))
+                job = await self._submit(client, tenant)
+                await self.trespassers.ask_for(job.id, tenant.name)
+                await self._follow(client, job)
         self.followed.resumed += counted.num_resumed
 
     async def _follow(self, client: Client, job: JobResource) -> None:
@@ -74,13 +99,14 @@ class Clients:
         self.followed.gaps += not is_whole
 
     def _goes_on(self, until: asyncio.Task[None]) -> bool:
-        return not until.done() or self._number < self._num_jobs
+        return time.monotonic() < self._deadline and (not until.done() or self._number < self._num_jobs)
 
-    async def _submit(self, client: Client) -> JobResource:
+    async def _submit(self, client: Client, tenant: TenantKey) -> JobResource:
         self._number += 1
         params = GenerationParams(prompt=f"job {self._number}")
-        job = await client.submit(params, model="null", options=self._options)
-        self.told[job.id] = None
+        options = {"webhook": {"url": webhook_url(self._receiver_url, tenant)}}
+        job = await client.submit(params, model="null", options=options)
+        self.told[job.id], self.owners[job.id] = None, tenant.name
         return job
 
 

@@ -3,6 +3,7 @@
 import asyncio
 import random
 import signal
+import sys
 from collections.abc import Iterable
 from contextlib import suppress
 from dataclasses import dataclass
@@ -11,8 +12,17 @@ from pathlib import Path
 import httpx
 import psutil
 
-from chaos_balancer import Balancer
-from control_processes import Program, api_command, free_port, null_agent_command, serving_environment
+from chaos_balancer import BadNetwork, Balancer
+from chaos_clock import SqliteClock
+from control_database import Database
+from control_processes import (
+    DIFFUSERVE,
+    Program,
+    api_command,
+    free_port,
+    null_agent_command,
+    serving_environment,
+)
 from support.valkey import ValkeyServer
 
 JOB_SECONDS = (0.3, 0.6, 1.0)
@@ -20,6 +30,8 @@ MAX_JOBS = 3
 _FENCED = "diffusion_fenced_writes_total "
 _READ_EVERY = 0.3
 _SERVING_SECONDS = 180.0
+_NUM_AGENTS = 3
+_CLOCKED_API = Path(__file__).with_name("chaos_api.py")
 
 
 @dataclass
@@ -43,10 +55,12 @@ class FenceCounter:
 class Server(Program):
     """A control plane that keeps its port over restarts."""
 
-    def __init__(self, name: str, folder: Path, database_url: str | None, settings: dict[str, str]) -> None:
+    def __init__(self, name: str, folder: Path, database: Database, settings: dict[str, str]) -> None:
         self.port = free_port()
         self.fenced = FenceCounter()
-        command = api_command(self.port, folder / "data", database_url)
+        command = api_command(self.port, folder / "data", database.url)
+        if isinstance(database.clock, SqliteClock):
+            command[: len(DIFFUSERVE)] = [sys.executable, str(_CLOCKED_API), str(database.clock.file)]
         super().__init__(name, command, settings, folder / f"{name}.log")
 
     @property
@@ -56,6 +70,17 @@ class Server(Program):
     def kill(self) -> None:
         super().kill()
         self.fenced.server_died()
+
+    def fill_disk(self) -> None:
+        """Let no file of the process grow, or be written at all, as on a disk that is full."""
+        _, self._most_bytes = psutil.Process(self.pid).rlimit(psutil.RLIMIT_FSIZE)
+        self._limit_files(0)
+
+    def empty_disk(self) -> None:
+        self._limit_files(self._most_bytes)
+
+    def _limit_files(self, num_bytes: int) -> None:
+        psutil.Process(self.pid).rlimit(psutil.RLIMIT_FSIZE, (num_bytes, self._most_bytes))
 
     async def read_fenced(self, client: httpx.AsyncClient) -> None:
         with suppress(httpx.HTTPError):
@@ -67,9 +92,9 @@ class Server(Program):
 class Agent(Program):
     """A worker's agent; its only child is the engine."""
 
-    def __init__(self, name: str, server: str, seconds: float, folder: Path) -> None:
+    def __init__(self, name: str, server: str, key: str, seconds: float, folder: Path) -> None:
         command = null_agent_command(server, name, MAX_JOBS, seconds, files=1)
-        super().__init__(name, command, {}, folder / f"{name}.log")
+        super().__init__(name, command, {"DIFFUSERVE_API_KEY": key}, folder / f"{name}.log")
 
     def freeze_all(self) -> None:
         """Kill the agent and its engine."""
@@ -99,26 +124,29 @@ def _signal(processes: Iterable[psutil.Process], number: signal.Signals) -> None
 class Cluster:
     """Two replicas of the control plane with a Valkey, else a single one.
 
-    Clients and agents reach them at `url`, through the balancer.
+    Clients reach them at `url`, through the balancer, and agents through one of their own, over `network`.
     """
 
     def __init__(
         self,
         folder: Path,
-        database_url: str | None,
+        database: Database,
         valkey: ValkeyServer | None,
         lease_seconds: float,
-        num_agents: int,
+        worker_key: str,
+        network: BadNetwork | None,
     ) -> None:
-        self.valkey = valkey
+        self.valkey, self.network = valkey, network
         self.failed_starts = 0
         settings = _settings(valkey, lease_seconds)
         names = ["server-1", "server-2"] if valkey else ["server-1"]
-        self.servers = [Server(name, folder, database_url, settings) for name in names]
-        self._balancer = Balancer([server.port for server in self.servers])
+        self.servers = [Server(name, folder, database, settings) for name in names]
+        ports = [server.port for server in self.servers]
+        self._balancer, self._agents_balancer = Balancer(ports), Balancer(ports, network)
+        agents_url = self._agents_balancer.url
         self.agents = [
-            Agent(f"agent-{index + 1}", self.url, JOB_SECONDS[index % len(JOB_SECONDS)], folder)
-            for index in range(num_agents)
+            Agent(f"agent-{index + 1}", agents_url, worker_key, JOB_SECONDS[index % len(JOB_SECONDS)], folder)
+            for index in range(_NUM_AGENTS)
         ]
         self._watch: asyncio.Task[None] | None = None
 
@@ -132,6 +160,7 @@ class Cluster:
 
     async def start(self) -> None:
         await self._balancer.start()
+        await self._agents_balancer.start()
         for server in self.servers:
             server.start()
         await asyncio.gather(*(self.serving(server) for server in self.servers))
@@ -160,6 +189,7 @@ class Cluster:
         for program in (*self.agents, *self.servers):
             await asyncio.to_thread(program.stop)
         self._balancer.stop()
+        self._agents_balancer.stop()
 
     async def read_fenced(self) -> None:
         """Read all at the same time: a suspended server must not delay the others."""

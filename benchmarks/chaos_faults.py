@@ -3,7 +3,7 @@
 import asyncio
 import random
 import time
-from collections.abc import Callable, Coroutine, Sequence
+from collections.abc import Awaitable, Callable, Coroutine, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -11,6 +11,8 @@ from sqlalchemy.exc import SQLAlchemyError
 
 from chaos_audit import Holding, Records
 from chaos_cluster import Agent, Cluster, Server, kill_engine, restart_later
+from chaos_outages import ClockSteps, fill_disk, freeze_in_transaction
+from control_database import Database
 
 _TARGETS = ("agent", "agent", "engine", "engine", "server")
 _KILL_PAUSE = (1.0, 3.0)
@@ -25,16 +27,22 @@ Special = Callable[[], Coroutine[Any, Any, None]]
 class Plan:
     """The faults of a run: at least `num_kills` over at least `seconds`, the others evenly among them.
 
-    A blackout kills all control planes at once; `num_freezes` are of workers.
+    A blackout kills all control planes at once; `num_freezes` are of workers. After `longest_seconds` no
+    more faults are injected, and no more jobs submitted.
     """
 
     num_kills: int
     seconds: float
     num_freezes: int
     num_server_freezes: int
+    num_transaction_freezes: int
     num_blackouts: int
     num_valkey_kills: int
     num_database_restarts: int
+    num_full_disks: int
+    num_clock_steps: int
+    has_bad_network: bool
+    longest_seconds: float
     lease_seconds: float
     webhook_grace_seconds: float
     seed: int
@@ -42,7 +50,10 @@ class Plan:
 
 @dataclass
 class InjectedFaults:
-    """The injected faults. `hurt` are the leases of an agent or engine when it was killed or suspended."""
+    """The injected faults. `hurt` are the leases of an agent or engine when it was killed or suspended.
+
+    `transaction_freezes` are the seconds until another control plane wrote, for each freeze.
+    """
 
     kills: dict[str, int] = field(default_factory=dict)
     running_when_killed: int = 0
@@ -50,9 +61,12 @@ class InjectedFaults:
     freezes: int = 0
     running_when_frozen: int = 0
     server_freezes: int = 0
+    transaction_freezes: list[float] = field(default_factory=list)
     blackouts: int = 0
     valkey_kills: int = 0
     database_restarts: int = 0
+    full_disks: int = 0
+    clock_steps: int = 0
     hurt: list[Holding] = field(default_factory=list)
 
     def count_kill(self, target: str) -> None:
@@ -62,17 +76,34 @@ class InjectedFaults:
     def num_kills(self) -> int:
         return sum(self.kills.values())
 
+    @property
+    def num_faults(self) -> int:
+        """All faults, without those of the network. The kills of a blackout are counted one by one."""
+        freezes = self.freezes + self.server_freezes + len(self.transaction_freezes)
+        outages = self.valkey_kills + self.database_restarts + self.full_disks + self.clock_steps
+        return self.num_kills + freezes + outages
+
 
 class FaultInjector:
-    """Injects faults into the cluster's processes; `restart_database` restarts the database."""
+    """Injects faults into the cluster's processes and its database.
+
+    `write_to` has a control plane write; the time is taken that one needs while another one is frozen.
+    """
 
     def __init__(
-        self, cluster: Cluster, records: Records, plan: Plan, restart_database: Callable[[], None] | None
+        self,
+        cluster: Cluster,
+        records: Records,
+        plan: Plan,
+        database: Database,
+        write_to: Callable[[str], Awaitable[float]],
     ) -> None:
         self.toll = InjectedFaults()
         self._cluster, self._records, self._plan = cluster, records, plan
-        self._restart_database = restart_database
+        self._database, self._write_to = database, write_to
         self._random = random.Random(plan.seed)
+        self._clock = ClockSteps(database.clock, self._random)
+        self._is_database_hurt = asyncio.Lock()
         self._busy: set[str] = set()  # suspended, or killed and not restarted yet
         self._under_way = asyncio.TaskGroup()
 
@@ -80,9 +111,7 @@ class FaultInjector:
         """Inject all faults, and return once every process runs again."""
         started, specials = time.monotonic(), self._specials()
         async with self._under_way:
-            while (
-                self.toll.num_kills < self._plan.num_kills or time.monotonic() - started < self._plan.seconds
-            ):
+            while self._goes_on(time.monotonic() - started):
                 await asyncio.sleep(self._random.uniform(*_KILL_PAUSE))
                 share = self._share_done(started)
                 while specials and specials[0][0] <= share:
@@ -91,14 +120,21 @@ class FaultInjector:
             for _, special in specials:
                 self._under_way.create_task(special())
 
+    def _goes_on(self, seconds: float) -> bool:
+        is_done = self.toll.num_kills >= self._plan.num_kills and seconds >= self._plan.seconds
+        return seconds < self._plan.longest_seconds and not is_done
+
     def _specials(self) -> list[tuple[float, Special]]:
         """Return the faults other than kills, each with the share of the run at which it is due."""
         plan = self._plan
         wanted: list[tuple[int, float, Special]] = [
             (plan.num_server_freezes, 0.1, self._freeze_server),
+            (plan.num_transaction_freezes, 0.2, self._freeze_in_transaction),
             (plan.num_freezes, 0.3, self._freeze_agent),
+            (plan.num_full_disks, 0.4, self._fill_disk),
             (plan.num_valkey_kills, 0.45, self._kill_valkey),
             (plan.num_database_restarts, 0.6, self._kill_database),
+            (plan.num_clock_steps, 0.7, self._step_clock),
             (plan.num_blackouts, 0.8, self._kill_all_servers),
         ]
         specials = [((i + first) / count, special) for count, first, special in wanted for i in range(count)]
@@ -163,6 +199,32 @@ class FaultInjector:
         self._busy.discard(victim.name)
         self.toll.server_freezes += 1
 
+    async def _freeze_in_transaction(self) -> None:
+        """Suspend one control plane inside a transaction, and leave the others alone meanwhile."""
+        async with self._is_database_hurt:
+            victim, *others = servers = await self._servers_to_hurt(len(self._cluster.servers))
+            names = {server.name for server in servers}
+            self._busy |= names
+            seconds = await freeze_in_transaction(
+                victim, self._records, self._random, lambda: self._write_to(others[0].url)
+            )
+            self._busy -= names
+        if seconds is not None:
+            self.toll.transaction_freezes.append(seconds)
+
+    async def _fill_disk(self) -> None:
+        """Fill the disk of one control plane for a while."""
+        (victim,) = await self._servers_to_hurt(1)
+        self._busy.add(victim.name)
+        await fill_disk(victim, self._random)
+        self._busy.discard(victim.name)
+        self.toll.full_disks += 1
+
+    async def _step_clock(self) -> None:
+        async with self._is_database_hurt:
+            await self._clock.step()
+        self.toll.clock_steps += 1
+
     async def _servers_to_hurt(self, count: int) -> list[Server]:
         while len(servers := self._unhurt_servers()) < count:
             await asyncio.sleep(0.05)
@@ -195,8 +257,9 @@ class FaultInjector:
         self.toll.valkey_kills += 1
 
     async def _kill_database(self) -> None:
-        assert self._restart_database is not None
-        await asyncio.to_thread(self._restart_database)
+        assert self._database.restart is not None
+        async with self._is_database_hurt:
+            await asyncio.to_thread(self._database.restart)
         self.toll.database_restarts += 1
 
     async def _wait_for_work(self, agent: Agent) -> list[Holding]:

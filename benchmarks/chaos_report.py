@@ -1,5 +1,6 @@
-"""The chaos run's table and its result files."""
+"""The chaos run's table, its result files, and the table in the documents."""
 
+import re
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -7,11 +8,15 @@ from typing import Any
 
 from bench_report import RESULTS, read_conditions, write_report
 from chaos_audit import AuditCounts
+from chaos_balancer import Chunks
 from chaos_clients import Followed
 from chaos_faults import InjectedFaults, Plan
+from chaos_tenants import NUM_TENANTS, Crossings
 from chaos_webhooks import WebhookCounts
 from diffuserve.jobs.webhooks.outbox import MAX_AT_ONCE_PER_ENDPOINT
 
+DOCUMENT = Path(__file__).parents[1] / "docs" / "reliability.md"
+_GOES_ON_SECONDS = 10.0
 _TRY_AGAIN_SECONDS = 60.0  # when a webhook whose sender was killed comes due again
 
 
@@ -24,6 +29,8 @@ class Outcome:
     toll: InjectedFaults
     verdict: AuditCounts
     webhooks: WebhookCounts
+    crossings: Crossings
+    network: Chunks | None
     followed: Followed
     failed_starts: int
     fenced_writes: int
@@ -43,16 +50,28 @@ class Outcome:
             "a job was lost, doubled, damaged or left over": self.verdict.is_clean,
             "a webhook is missing": not webhooks.missing and not (is_grace_enough and webhooks.owed),
             "a webhook was untrue": not webhooks.untrue,
+            "a tenant reached another one's job": not self.num_crossings,
+            f"a frozen control plane held up the other for more than {_GOES_ON_SECONDS:g} s": max(
+                self.toll.transaction_freezes, default=0.0
+            )
+            <= _GOES_ON_SECONDS,
             f"more than {self._most_repeats} webhooks came again": webhooks.repeated <= self._most_repeats,
             "a follower missed an event": not followed.gaps,
         }
 
     @property
+    def num_crossings(self) -> int:
+        """Jobs that another tenant read, changed, listed, was told of, or was given."""
+        return self.crossings.crossed + self.webhooks.crossed + self.verdict.crossed
+
+    @property
     def _most_repeats(self) -> int:
         """Webhooks in flight each time that their sender or the database was killed or suspended."""
         toll = self.toll
-        hurt = toll.kills.get("server", 0) + toll.server_freezes + 2 * toll.database_restarts
-        return MAX_AT_ONCE_PER_ENDPOINT * hurt
+        frozen = toll.server_freezes + len(toll.transaction_freezes)
+        outages = 2 * toll.database_restarts + toll.full_disks + toll.clock_steps
+        hurt = toll.kills.get("server", 0) + frozen + outages
+        return NUM_TENANTS * MAX_AT_ONCE_PER_ENDPOINT * hurt
 
     @property
     def _attempts(self) -> dict[str, bool]:
@@ -62,6 +81,12 @@ class Outcome:
             "no write was fenced": self.fenced_writes > 0 or not plan.num_freezes,
             "no job was interrupted": self.verdict.interrupted > 0,
             "a freeze of a control plane is missing": toll.server_freezes >= plan.num_server_freezes,
+            "a freeze in a transaction is missing": (
+                len(toll.transaction_freezes) >= plan.num_transaction_freezes
+            ),
+            "a full disk is missing": toll.full_disks >= plan.num_full_disks,
+            "a step of the clock is missing": toll.clock_steps >= plan.num_clock_steps,
+            "no request for another tenant's job was refused": self.crossings.refused > 0,
             "a blackout is missing": toll.blackouts >= plan.num_blackouts,
             "a kill of Valkey is missing": toll.valkey_kills >= plan.num_valkey_kills,
             "a database restart is missing": toll.database_restarts >= plan.num_database_restarts,
@@ -88,6 +113,8 @@ def _verdict_rows(outcome: Outcome) -> dict[str, str]:
         "other statuses": f"{sum(others.values())}",
         "**lost**": f"**{verdict.lost}**",
         "**published twice**": f"**{verdict.doubled}**",
+        "requests for jobs of other tenants": f"{outcome.crossings.asked:,}",
+        "**jobs that reached another tenant**": f"**{outcome.num_crossings}**",
         "results damaged or missing": f"{verdict.damaged}",
         "event logs with gaps": f"{verdict.gaps}",
         "final statuses that changed": f"{verdict.untrue}",
@@ -107,10 +134,15 @@ def _toll_rows(outcome: Outcome) -> dict[str, str]:
     toll, verdict = outcome.toll, outcome.verdict
     kills = ", ".join(f"{count} {target}" for target, count in sorted(toll.kills.items()))
     return {
+        "faults in all": f"{toll.num_faults}",
         "kills": f"{toll.num_kills} ({kills})",
         "control planes killed": f"{toll.kills.get('server', 0)}",
         "all control planes killed at once": f"{toll.blackouts}",
         "control planes frozen for a while": f"{toll.server_freezes}",
+        "control planes frozen with the lock": _frozen(toll.transaction_freezes),
+        "disks full for a while": f"{toll.full_disks}",
+        "steps of the database's clock": f"{toll.clock_steps}",
+        "chunks cut or stalled between agents and control planes": _network(outcome.network),
         "Valkey killed and started again": f"{toll.valkey_kills}",
         "PostgreSQL killed and started again": f"{toll.database_restarts}",
         "starts of a control plane that failed": f"{outcome.failed_starts}",
@@ -125,6 +157,18 @@ def _toll_rows(outcome: Outcome) -> dict[str, str]:
     }
 
 
+def _frozen(seconds: Sequence[float]) -> str:
+    if not seconds:
+        return "0"
+    return f"{len(seconds)}; the other one went on after {max(seconds):.1f} s at most"
+
+
+def _network(network: Chunks | None) -> str:
+    if network is None:
+        return "0"
+    return f"{network.cut:,} and {network.stalled:,} of {network.sent:,}; all were late"
+
+
 def table(outcomes: Sequence[Outcome]) -> str:
     columns = [rows_of(outcome) for outcome in outcomes]
     lines = ["| | " + " | ".join(outcome.database for outcome in outcomes) + " |"]
@@ -133,8 +177,25 @@ def table(outcomes: Sequence[Outcome]) -> str:
     return "\n".join(lines)
 
 
-def write_results(outcomes: Sequence[Outcome], folder: Path = RESULTS) -> None:
+def write_results(outcomes: Sequence[Outcome], folder: Path, name: str) -> None:
+    """Write the result files; those of a run on all databases for `RESULTS` go into the document as well."""
     conditions = read_conditions(("sqlalchemy", "asyncpg", "aiosqlite", "uvicorn"))
     content = {"runs": [{**asdict(outcome), "shortfalls": outcome.shortfalls} for outcome in outcomes]}
-    text = f"# Jobs while processes are killed\n\n{table(outcomes)}"
-    write_report(folder / "chaos", content, text, conditions)
+    rows = table(outcomes)
+    text = f"# Jobs while processes are killed\n\n{rows}"
+    write_report(folder / name, content, text, conditions)
+    if folder == RESULTS and len(outcomes) > 1:
+        told = "; ".join(f"{key} {value}" for key, value in conditions.items())
+        result = f"[result](../benchmarks/results/{name}_{conditions['date']}.md)"
+        refresh(DOCUMENT, name, f"The last run ({result}):\n\n{rows}\n\nConditions: {told}.")
+
+
+def refresh(document: Path, name: str, text: str) -> None:
+    """Replace what is between the marks `name:start` and `name:end` of the document."""
+    start, end = f"<!-- {name}:start -->", f"<!-- {name}:end -->"
+    marked = re.compile(f"{re.escape(start)}.*{re.escape(end)}", re.DOTALL)
+    replaced = f"{start}\n{text}\n{end}"
+    new, count = marked.subn(lambda _match: replaced, document.read_text(encoding="utf-8"))
+    if count != 1:
+        raise ValueError(f"{document} has the marks {start} and {end} {count} times; it needs them once")
+    document.write_text(new, encoding="utf-8")

@@ -2,7 +2,7 @@
 
 import asyncio
 import time
-from collections.abc import AsyncGenerator, Mapping
+from collections.abc import AsyncGenerator, Mapping, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
 
@@ -12,6 +12,7 @@ from standardwebhooks import Webhook as Signature
 from standardwebhooks import WebhookVerificationError
 
 from chaos_audit import Records
+from chaos_tenants import TenantKey
 from diffuserve.domain.job import FINAL_STATUSES
 from diffuserve.domain.webhook import DeliveryStatus
 from diffuserve.jobs import schema
@@ -25,9 +26,12 @@ _LOOK_SECONDS = 0.5
 
 @dataclass(frozen=True)
 class Message:
+    """A message that `tenant` received."""
+
     webhook_id: str
     job_id: str
     status: str
+    tenant: str
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -37,6 +41,7 @@ class WebhookCounts:
     `told`: received at least once. `owed`: still in the outbox. `missing`: neither received nor in the
     outbox. `repeated`: messages received again with the same id. `untrue`: messages with a false
     signature, of an unknown job, with another status than the job's, or with a second id for a job.
+    `crossed`: messages of a job of another tenant than their receiver; it must be 0.
     """
 
     told: int
@@ -44,15 +49,17 @@ class WebhookCounts:
     missing: int
     repeated: int
     untrue: int
+    crossed: int
 
 
 class WebhookLog:
-    """Messages in the order of their arrival, verified on arrival."""
+    """Messages in the order of their arrival, verified on arrival with the secret of their tenant."""
 
-    def __init__(self, receiver: WebhookReceiver, secret: str) -> None:
+    def __init__(self, receiver: WebhookReceiver, secrets: Mapping[str, str]) -> None:
         self.messages: list[Message] = []
         self.num_forged = 0
-        self._receiver, self._signature = receiver, Signature(secret)
+        self._receiver = receiver
+        self._signatures = {tenant: Signature(secret) for tenant, secret in secrets.items()}
         self._num_read = 0
 
     async def listen(self) -> None:
@@ -69,21 +76,29 @@ class WebhookLog:
             self._note(received)
 
     def _note(self, received: ReceivedRequest) -> None:
+        tenant = received.path.partition("=")[2]
         try:
-            told = self._signature.verify(received.body, dict(received.headers))
+            told = self._signatures[tenant].verify(received.body, dict(received.headers))
         except WebhookVerificationError:
             self.num_forged += 1
             return
         job = told["data"]
         is_of_one_mind = told["type"] == f"job.{job['status']}"
         self.num_forged += not is_of_one_mind
-        self.messages.append(Message(received.headers["webhook-id"], job["id"], job["status"]))
+        self.messages.append(Message(received.headers["webhook-id"], job["id"], job["status"], tenant))
+
+
+def webhook_url(receiver_url: str, tenant: TenantKey) -> str:
+    """Return the tenant's own URL at the receiver."""
+    return f"{receiver_url}?tenant={tenant.name}"
 
 
 @asynccontextmanager
-async def listening(receiver: WebhookReceiver, server: str) -> AsyncGenerator[WebhookLog]:
-    """Receive messages within the block, verified with the secret that `server` issues."""
-    log = WebhookLog(receiver, await _secret(server))
+async def listening(
+    receiver: WebhookReceiver, server: str, tenants: Sequence[TenantKey]
+) -> AsyncGenerator[WebhookLog]:
+    """Receive messages within the block, verified with the secrets that `server` issues."""
+    log = WebhookLog(receiver, {tenant.name: await _secret(server, tenant.key) for tenant in tenants})
     task = asyncio.create_task(log.listen())
     try:
         yield log
@@ -91,9 +106,10 @@ async def listening(receiver: WebhookReceiver, server: str) -> AsyncGenerator[We
         task.cancel()
 
 
-async def _secret(server: str) -> str:
+async def _secret(server: str, key: str) -> str:
     async with httpx.AsyncClient(trust_env=False) as client:
-        answer = await client.get(f"{server}/v1/webhooks/secret")
+        headers = {"authorization": f"Bearer {key}"}
+        answer = await client.get(f"{server}/v1/webhooks/secret", headers=headers)
         return str(answer.raise_for_status().json()["secret"])
 
 
@@ -104,7 +120,7 @@ async def until_sent(records: Records, grace_seconds: float) -> None:
         await asyncio.sleep(_LOOK_SECONDS)
 
 
-async def audit_webhooks(records: Records, log: WebhookLog) -> WebhookCounts:
+async def audit_webhooks(records: Records, log: WebhookLog, owners: Mapping[str, str]) -> WebhookCounts:
     log.read()
     ended = sa.select(jobs.c.id, jobs.c.status).where(jobs.c.status.in_(FINAL_STATUSES))
     final = {row.id: str(row.status) for row in await records.rows(ended)}
@@ -116,6 +132,7 @@ async def audit_webhooks(records: Records, log: WebhookLog) -> WebhookCounts:
         missing=len(final.keys() - told - owed),
         repeated=len(log.messages) - len({message.webhook_id for message in log.messages}),
         untrue=log.num_forged + _num_untrue(log, final),
+        crossed=sum(owners.get(message.job_id) != message.tenant for message in log.messages),
     )
 
 

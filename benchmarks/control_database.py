@@ -5,6 +5,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
+from chaos_clock import Clock, PostgresqlClock, SqliteClock
 from support.postgres import PostgresServer
 
 SQLITE, POSTGRESQL = "sqlite", "postgresql"
@@ -15,12 +16,14 @@ NAMES = (SQLITE, POSTGRESQL)
 class Database:
     """A database: `url` for `diffuserve api` (empty for SQLite), `store_url` for SQLAlchemy.
 
-    `restart` kills the postmaster with SIGKILL and starts it again; it does nothing for SQLite.
+    `restart` kills the postmaster with SIGKILL and starts it again; it does nothing for SQLite. `clock` is
+    the database's own, which only control planes know that were started for it.
     """
 
     name: str
     url: str | None
     store_url: str
+    clock: Clock
     postmaster: Callable[[], int] | None = None
     restart: Callable[[], None] | None = None
 
@@ -31,7 +34,8 @@ def open_database(name: str, folder: Path) -> Iterator[Database]:
     if name == SQLITE:
         data_dir = folder / "data"
         data_dir.mkdir(mode=0o700, parents=True, exist_ok=True)
-        yield Database(name=name, url=None, store_url=f"sqlite+aiosqlite:///{data_dir / 'diffuserve.db'}")
+        store_url = f"sqlite+aiosqlite:///{data_dir / 'diffuserve.db'}"
+        yield Database(name=name, url=None, store_url=store_url, clock=SqliteClock(folder / "clock"))
         return
     server = PostgresServer(folder / "postgresql", fsync=True)
     server.start()
@@ -41,6 +45,7 @@ def open_database(name: str, folder: Path) -> Iterator[Database]:
             name=name,
             url=url,
             store_url=url.replace("postgresql://", "postgresql+asyncpg://", 1),
+            clock=PostgresqlClock(url),
             postmaster=lambda: server.pid,
             restart=server.restart,
         )
