@@ -15,18 +15,8 @@ SHORT = ["--jobs", "40", "--kills", "3", "--seconds", "4", "--freezes", "1", "--
 SHORT += ["--webhook-grace", "1"]  # one whose sender was killed comes after a minute, and is owed until then
 SHORT += ["--full-disks", "1", "--clock-steps", "1", "--bad-network"]
 ALONE = ["--server-freezes", "0"]
-TOGETHER = [
-    "--server-freezes",
-    "1",
-    "--transaction-freezes",
-    "1",
-    "--blackouts",
-    "1",
-    "--valkey-kills",
-    "1",
-    "--database-restarts",
-    "1",
-]
+TOGETHER = ["--server-freezes", "1", "--transaction-freezes", "1", "--blackouts", "1"]
+TOGETHER += ["--valkey-kills", "1", "--database-restarts", "1"]
 TOGETHER += ["--seed", "3"]  # it begins with one control plane
 
 

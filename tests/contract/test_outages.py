@@ -30,6 +30,8 @@ from support.postgres import PostgresServer
 from support.store_driver import new_job
 from support.waiting import HANG_SECONDS, block_until
 
+FREEZING_WRITER = Path(__file__).parents[1] / "support" / "freezing_writer.py"
+
 
 @dataclass(frozen=True)
 class Execute(SingleCommand[None]):
@@ -87,7 +89,7 @@ async def held_lock(url: str) -> AsyncGenerator[None]:
 @contextmanager
 def frozen_control_plane(url: str) -> Iterator["subprocess.Popen[str]"]:
     """Run a control plane's writer that freezes inside a transaction."""
-    command = [sys.executable, "-m", "support.freezing_writer", url]
+    command = [sys.executable, str(FREEZING_WRITER), url]
     process = subprocess.Popen(command, stdout=subprocess.PIPE, text=True)
     try:
         block_until(lambda: psutil.Process(process.pid).status() == psutil.STATUS_STOPPED)

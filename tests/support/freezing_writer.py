@@ -1,6 +1,6 @@
 """A control plane's writer that freezes in the middle of a transaction.
 
-Run as `python -m support.freezing_writer URL`; it prints `open` at first, and `written` once the write has
+Run as `python tests/support/freezing_writer.py URL`; it prints `open` at first, and `written` once the write has
 succeeded after all.
 """
 

@@ -247,7 +247,7 @@ def _postgresql_engine(
     import asyncpg
     from sqlalchemy.ext.asyncio import create_async_engine  # SQLite starts faster without
 
-    class KeptAlive(asyncpg.Connection):
+    class KeptAlive(asyncpg.Connection):  # type: ignore[misc]  # asyncpg is untyped
         def __init__(self, protocol: Any, transport: asyncio.Transport, *rest: Any) -> None:
             super().__init__(protocol, transport, *rest)
             _keep_alive(transport.get_extra_info("socket"))
