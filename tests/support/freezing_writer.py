@@ -1,7 +1,7 @@
 """A control plane's writer that freezes in the middle of a transaction.
 
-Run as `python tests/support/freezing_writer.py URL`; it prints `open` at first, and `written` once the write has
-succeeded after all.
+Run as `python tests/support/freezing_writer.py URL`; it prints `open` at first, and `written` once the write
+has succeeded after all.
 """
 
 import asyncio
