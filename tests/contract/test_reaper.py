@@ -106,7 +106,7 @@ async def test_a_dead_workers_job_is_run_again_although_the_clock_went_back(
     clock.advance(-3_600.0)
     await time.pass_by(28.0)
     assert (await job_store.jobs.get(job.id)).status is JobStatus.RUNNING, "it has a whole lease to be heard"
-    await time.pass_by(4.0)
+    await time.pass_by(6.0)
     assert (await job_store.jobs.get(job.id)).status is JobStatus.QUEUED
     (listed,) = await job_store.operations.workers()
     assert listed.state is WorkerState.LOST

@@ -71,7 +71,8 @@ def _unavailable(error: Exception) -> ServerUnavailable:
 
 def _reason(error: Exception) -> str:
     """Return the driver's message, without the statement and its values."""
-    return str(getattr(error, "orig", None) or error or type(error).__name__).splitlines()[0]
+    lines = str(getattr(error, "orig", None) or error).splitlines()
+    return lines[0] if lines else type(error).__name__
 
 
 def _sqlite_code(error: Exception) -> int | None:
