@@ -48,7 +48,7 @@ class Execute(SingleCommand[None]):
 
 @pytest.fixture
 def impatient(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Nothing is tried again, and a probe waits for a moment only."""
+    """Have the store try nothing again, and wait for a probe for a moment only."""
     monkeypatch.setattr(outages, "_PATIENCE_SECONDS", 0.0)
     monkeypatch.setattr(writer, "_PROBE_SECONDS", 0.2)
 
