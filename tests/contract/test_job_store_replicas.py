@@ -6,6 +6,7 @@ from typing import Any, TypeVar
 
 import pytest
 
+from diffuserve.domain.errors import JobNotFound
 from diffuserve.domain.job import JobStatus
 from diffuserve.domain.tenant import PlanOverrides, Role
 from diffuserve.domain.worker import Lease
@@ -208,3 +209,19 @@ async def test_cancel_requeue_and_delete_retried_after_a_lost_commit_succeed(
     lost_commit.times = 1
     await job_store.jobs.delete(job.id)
     assert await job_store.jobs.list_jobs() == []
+
+
+async def test_a_delete_retried_after_a_lost_commit_hides_no_job_of_another_tenant(
+    job_store: JobStore, lost_commit: LostCommit
+) -> None:
+    theirs = await job_store.jobs.submit(new_job("bob"))
+    mine = await job_store.jobs.submit(new_job("ada"))
+    lost_commit.times = 1
+    outcomes = await asyncio.gather(
+        job_store.jobs.delete(mine.id, "ada"),
+        job_store.jobs.delete(theirs.id, "ada"),
+        job_store.jobs.delete("job_that_never_was", "ada"),
+        return_exceptions=True,
+    )
+    assert [type(outcome) for outcome in outcomes] == [type(None), JobNotFound, JobNotFound]
+    assert [job.id for job in await job_store.jobs.list_jobs()] == [theirs.id]

@@ -52,11 +52,11 @@ class DeleteJob(Command[None]):
 
     @classmethod
     def apply_many(cls, transaction: Transaction, commands: Sequence[Self]) -> list[DiffuserveError | None]:
-        canceled = CancelJob.apply_many(
+        errors = CancelJob.apply_many(
             transaction, [CancelJob(command.job_id, command.tenant_id) for command in commands]
         )
-        # In a retry, jobs that the lost commit has hidden are not found any more, which is no error.
-        errors: list[DiffuserveError | None] = [None] * len(commands) if transaction.is_retry else canceled
+        if transaction.is_retry:
+            errors = _without_own(transaction, commands, errors)
         job_ids = [command.job_id for command, error in zip(commands, errors, strict=True) if error is None]
         if job_ids:
             transaction.execute(sa.update(jobs).where(jobs.c.id.in_(job_ids)).values(is_erased=True))
@@ -85,6 +85,17 @@ class RequeueJob(Command[None]):
             _requeue_error(command.job_id, records.get(command.job_id), transaction.is_retry)
             for command in commands
         ]
+
+
+def _without_own(
+    transaction: Transaction, commands: Sequence[DeleteJob], errors: Sequence[DiffuserveError | None]
+) -> list[DiffuserveError | None]:
+    """Return the errors without those of a tenant's own jobs, which the lost commit may have hidden."""
+    records = load_records(transaction, {command.job_id for command in commands})
+    return [
+        None if _belongs_to(records.get(command.job_id), command.tenant_id) else error
+        for command, error in zip(commands, errors, strict=True)
+    ]
 
 
 def _cancel(transaction: Transaction, records: Collection[JobRecord]) -> None:
@@ -153,7 +164,11 @@ def _requeue_error(job_id: str, record: JobRecord | None, is_retry: bool) -> Dif
 
 
 def _is_visible(record: JobRecord | None, tenant_id: str | None) -> bool:
-    return record is not None and not record.is_erased and tenant_id in (None, record.tenant_id)
+    return _belongs_to(record, tenant_id) and record is not None and not record.is_erased
+
+
+def _belongs_to(record: JobRecord | None, tenant_id: str | None) -> bool:
+    return record is not None and tenant_id in (None, record.tenant_id)
 
 
 def _not_found(job_id: str, records: Mapping[str, JobRecord], tenant_id: str | None) -> JobNotFound | None:
