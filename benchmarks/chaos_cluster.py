@@ -207,6 +207,7 @@ def _settings(valkey: ValkeyServer | None, lease_seconds: float) -> dict[str, st
     return {
         **serving_environment(lease_seconds, lease_seconds / 3),
         "DIFFUSERVE_WEBHOOK_ALLOWED_NETWORKS": '["127.0.0.0/8"]',
+        "DIFFUSERVE_WEBHOOK_ALLOWED_PORTS": '["1-65535"]',
         **({"DIFFUSERVE_VALKEY_URL": valkey.url} if valkey else {}),
     }
 

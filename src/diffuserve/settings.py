@@ -15,6 +15,7 @@ from pydantic import Field, ValidationError, create_model, field_validator
 from pydantic_settings import BaseSettings, SettingsConfigDict
 
 from diffuserve.api.config import ApiConfig
+from diffuserve.api.webhooks.address_policy import port_range
 from diffuserve.domain.errors import InvalidParams
 from diffuserve.domain.job import FINAL_STATUSES, JobStatus
 from diffuserve.domain.tenant import DEFAULT_PLANS, Plan
@@ -154,6 +155,10 @@ class Settings(BaseSettings):
         default=ApiConfig.webhook_allowed_networks,
         description="Networks that webhooks may reach beside public addresses: 10.0.0.0/8.",
     )
+    webhook_allowed_ports: tuple[str, ...] = Field(
+        default=ApiConfig.webhook_allowed_ports,
+        description="Ports that webhooks may reach, in place of 80 and 443: 8080 or 8000-8999.",
+    )
     webhook_timeout_seconds: float = Field(
         default=ApiConfig.webhook_timeout_seconds, gt=0, description="Timeout of a webhook's receiver."
     )
@@ -218,6 +223,19 @@ class Settings(BaseSettings):
         for network in networks:
             ipaddress.ip_network(network)
         return networks
+
+    @field_validator("webhook_allowed_ports", mode="before")
+    @classmethod
+    def _name_ports(cls, ports: Any) -> Any:
+        """Accept a port as a number too."""
+        return tuple(map(str, ports)) if isinstance(ports, list | tuple) else ports
+
+    @field_validator("webhook_allowed_ports")
+    @classmethod
+    def _check_ports(cls, ports: tuple[str, ...]) -> tuple[str, ...]:
+        for text in ports:
+            port_range(text)
+        return ports
 
     @field_validator("plans", mode="before")
     @classmethod
@@ -297,6 +315,7 @@ class Settings(BaseSettings):
             max_body_bytes=self.max_body_bytes,
             result_url_seconds=self.result_url_seconds,
             webhook_allowed_networks=self.webhook_allowed_networks,
+            webhook_allowed_ports=self.webhook_allowed_ports,
             webhook_timeout_seconds=self.webhook_timeout_seconds,
             version=__version__,
         )

@@ -130,6 +130,14 @@ def test_an_invalid_url_is_refused(url: str) -> None:
         Settings(server=url)
 
 
+def test_ports_of_webhooks_are_numbers_or_ranges(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("DIFFUSERVE_WEBHOOK_ALLOWED_PORTS", '[443, "8000-8999"]')
+    assert Settings().api_config(auth=True).webhook_allowed_ports == ("443", "8000-8999")
+    monkeypatch.setenv("DIFFUSERVE_WEBHOOK_ALLOWED_PORTS", "[70000]")
+    with pytest.raises(InvalidParams, match="ports are from 1 to 65535"):
+        Settings.with_options()
+
+
 def test_retention_is_set_by_status() -> None:
     kept = Settings(retention_seconds={JobStatus.FAILED: 60.0}).store_config.retention_seconds
     assert kept == {**DEFAULT_RETENTION, JobStatus.FAILED: 60.0}

@@ -2,6 +2,8 @@
 
 from dataclasses import dataclass
 
+from diffuserve.api.webhooks.address_policy import DEFAULT_PORTS
+
 MIB = 1 << 20
 
 
@@ -13,8 +15,8 @@ class ApiConfig:
     requests. `public_base_url` serves finished files to everyone; without it their URLs are signed.
     `auth=False` opens every route to everyone, whether there are keys or not. `max_file_bytes` limits a
     file that a worker uploads, `max_batch_bytes` a batch as JSON lines, `max_body_bytes` every other body.
-    Webhooks are sent to public addresses and to `webhook_allowed_networks`; after a rotation the old secret
-    signs for `webhook_overlap_seconds` more. `poll_seconds` is the interval of reads that do not wait for a
+    Webhooks are sent to public addresses and to `webhook_allowed_networks`, on `webhook_allowed_ports` only;
+    after a rotation the old secret signs for `webhook_overlap_seconds` more. `poll_seconds` is the interval of reads that do not wait for a
     message of the bus, which may be lost.
     """
 
@@ -30,6 +32,7 @@ class ApiConfig:
     webhook_timeout_seconds: float = 20.0
     webhook_overlap_seconds: float = 86_400.0
     webhook_allowed_networks: tuple[str, ...] = ()
+    webhook_allowed_ports: tuple[str, ...] = DEFAULT_PORTS
     longest_wait_seconds: float = 60.0
     longest_poll_seconds: float = 25.0
     poll_seconds: float = 1.0

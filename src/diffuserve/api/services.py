@@ -18,7 +18,7 @@ from diffuserve.api.job_watcher import JobWatcher
 from diffuserve.api.open_waits import OpenWaits
 from diffuserve.api.prompt_processor import PromptProcessor
 from diffuserve.api.serializers import JobSerializer
-from diffuserve.api.webhooks.guarded_http import AddressPolicy
+from diffuserve.api.webhooks.address_policy import AddressPolicy
 from diffuserve.api.worker_polls import WorkerPolls
 from diffuserve.events.base import EventBus
 from diffuserve.jobs.store import JobStore
@@ -86,7 +86,7 @@ class Services:
             file_urls=file_urls,
             serializer=JobSerializer(store, bus, file_urls),
             job_metrics=JobMetrics(store, metrics),
-            address_policy=AddressPolicy(config.webhook_allowed_networks),
+            address_policy=AddressPolicy(config.webhook_allowed_networks, config.webhook_allowed_ports),
             prompts=replace(prompts or PromptProcessor(), on_verdict=metrics.observe_prompt_verdict),
             waits=OpenWaits(),
             batch_slots=asyncio.Semaphore(_MAX_CONCURRENT_BATCHES),

@@ -12,7 +12,7 @@ from pydantic import BaseModel
 from diffuserve.api.auth.access import Caller
 from diffuserve.api.request_bodies import NewJobBody, WebhookBody
 from diffuserve.api.services import Services
-from diffuserve.api.webhooks.guarded_http import AddressPolicy
+from diffuserve.api.webhooks.address_policy import AddressPolicy
 from diffuserve.domain.errors import BandNotAllowed, InvalidParams, PromptBlocked
 from diffuserve.domain.job import Band, Job, NewJob
 from diffuserve.domain.params import GenerationParams

@@ -19,7 +19,8 @@ from fastapi import FastAPI
 from standardwebhooks import Webhook, WebhookVerificationError
 
 from diffuserve.api.config import ApiConfig
-from diffuserve.api.webhooks.guarded_http import AddressPolicy, GuardedHttpClient, Resolve
+from diffuserve.api.webhooks.address_policy import AddressPolicy
+from diffuserve.api.webhooks.guarded_http import GuardedHttpClient, Resolve
 from diffuserve.api.webhooks.sender import WebhookSender
 from diffuserve.jobs.config import StoreConfig
 from diffuserve.jobs.store import JobStore
@@ -29,6 +30,7 @@ from support.waiting import HANG_SECONDS
 from support.webhook_receiver import WebhookReceiver, receiving
 
 LOOPBACK = ("127.0.0.0/8",)
+ANY_PORT = ("1-65535",)
 _FAST_RETRIES = (0.05, 0.05, 0.05)
 
 
@@ -47,7 +49,10 @@ def timeout_seconds() -> float:
 def app(make_app: Callable[[ApiConfig], FastAPI], timeout_seconds: float) -> FastAPI:
     return make_app(
         ApiConfig(
-            poll_seconds=0.02, webhook_allowed_networks=LOOPBACK, webhook_timeout_seconds=timeout_seconds
+            poll_seconds=0.02,
+            webhook_allowed_networks=LOOPBACK,
+            webhook_allowed_ports=ANY_PORT,
+            webhook_timeout_seconds=timeout_seconds,
         )
     )
 
@@ -253,7 +258,12 @@ async def test_the_message_of_a_deleted_job_has_its_id_and_status(
     ("url", "message"),
     [
         ("http://169.254.169.254/latest/meta-data", "not a public address"),
-        ("http://[::1]:8000/", "not a public address"),
+        ("http://[::1]/", "not a public address"),
+        ("http://[64:ff9b:1::7f00:1]/", "not a public address"),
+        ("http://[::ffff:0:127.0.0.1]/", "not a public address"),
+        ("https://example.com:22/", "port 22 is not allowed; use 80, 443"),
+        ("https://example.com:0/", "port 0 is not allowed"),
+        ("http://8.8.8.8:6379/", "port 6379 is not allowed"),
         ("http://10.1.2.3/", "not a public address"),
         ("ftp://example.com/", "must be a URL"),
         ("https://user:secret@example.com/", "must not contain user names"),
@@ -285,7 +295,7 @@ async def test_a_name_that_resolves_to_a_private_address_receives_nothing(
     make_app: Callable[[ApiConfig], FastAPI], worker: HandWorker, receiver: WebhookReceiver
 ) -> None:
     """Resolve the name to a private address only when the request is sent."""
-    app = make_app(ApiConfig(poll_seconds=0.02))
+    app = make_app(ApiConfig(poll_seconds=0.02, webhook_allowed_ports=ANY_PORT))
     guarded = GuardedHttpClient(app.state.services.address_policy, resolve=always("127.0.0.1"))
     transport = httpx.ASGITransport(app)
     async with (
@@ -298,8 +308,23 @@ async def test_a_name_that_resolves_to_a_private_address_receives_nothing(
     assert receiver.received == []
 
 
+async def test_a_port_that_is_not_allowed_any_more_receives_nothing(
+    app: FastAPI,
+    make_app: Callable[[ApiConfig], FastAPI],
+    http: httpx.AsyncClient,
+    worker: HandWorker,
+    receiver: WebhookReceiver,
+) -> None:
+    await run_job(http, worker, receiver.url)
+    strict = make_app(ApiConfig(poll_seconds=0.02, webhook_allowed_networks=LOOPBACK))
+    async with sending(strict):
+        delivery = await wait_for_status(http, "failed")
+    assert delivery["last_error"] == f"port {receiver.port} is not allowed; allowed are 80, 443"
+    assert receiver.received == []
+
+
 async def test_a_name_with_a_private_address_among_several_is_rejected(receiver: WebhookReceiver) -> None:
-    guarded = GuardedHttpClient(AddressPolicy(()), resolve=always("93.184.215.14", "127.0.0.1"))
+    guarded = GuardedHttpClient(AddressPolicy((), ANY_PORT), resolve=always("93.184.215.14", "127.0.0.1"))
     with pytest.raises(ConnectionError, match=r"resolves to 127\.0\.0\.1"):
         await guarded.post(f"http://two.example:{receiver.port}/", {}, b"", 5.0)
     await guarded.close()
@@ -308,7 +333,8 @@ async def test_a_name_with_a_private_address_among_several_is_rejected(receiver:
 async def test_tls_verifies_the_name_although_the_address_is_pinned(tmp_path: Path) -> None:
     """Connect to a pinned address, and verify the certificate against the name."""
     server_side, client_side = certified("hooks.example", tmp_path)
-    guarded = GuardedHttpClient(AddressPolicy(LOOPBACK), resolve=always("127.0.0.1"), ssl_context=client_side)
+    policy = AddressPolicy(LOOPBACK, ANY_PORT)
+    guarded = GuardedHttpClient(policy, resolve=always("127.0.0.1"), ssl_context=client_side)
     async with receiving(server_side) as receiver:
         assert await guarded.post(f"https://hooks.example:{receiver.port}/", {}, b"{}", 5.0) == 204
         assert receiver.received[0].headers["host"] == f"hooks.example:{receiver.port}"

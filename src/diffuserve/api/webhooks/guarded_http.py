@@ -5,48 +5,22 @@ import ipaddress
 import socket
 import ssl
 from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
-from urllib.parse import urlsplit
+from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 
 import httpcore
 
-from diffuserve.domain.errors import InvalidParams
+from diffuserve.api.webhooks.address_policy import AddressPolicy
 
-Address = ipaddress.IPv4Address | ipaddress.IPv6Address
-Network = ipaddress.IPv4Network | ipaddress.IPv6Network
 Resolve = Callable[[str, int], Awaitable[Sequence[str]]]
 """Resolves a host name and a port to IP addresses."""
 
 _MAX_RESPONSE_BYTES = 65_536
-_MAX_URL_CHARACTERS = 2_000
-_MAX_CONNECTIONS = 128
+MAX_CONNECTIONS = 256
 
 
 class AddressNotAllowed(ConnectionError):
-    """Host name that resolves to an address which the policy forbids."""
-
-
-class AddressPolicy:
-    """Allows public addresses, and the networks that the operator names."""
-
-    def __init__(self, allowed_networks: Iterable[str]) -> None:
-        self._allowed: list[Network] = [ipaddress.ip_network(network) for network in allowed_networks]
-
-    def check(self, field: str, url: str) -> None:
-        """Raise `InvalidParams` for a malformed URL, or one whose host is a forbidden address."""
-        host = _host(field, url)
-        try:
-            address = ipaddress.ip_address(host)
-        except ValueError:
-            return  # a name, which is resolved and checked when a request is sent
-        if not self.allows(address):
-            raise InvalidParams(field, url, f"{address} is not a public address")
-
-    def allows(self, address: Address) -> bool:
-        """Return whether requests may be sent to the address."""
-        address = _unmapped(address)
-        if any(address.version == network.version and address in network for network in self._allowed):
-            return True
-        return address.is_global and not address.is_multicast and not _is_tunnel(address)
+    """Port that the policy forbids, or host name that resolves to an address which it forbids."""
 
 
 class GuardedHttpClient:
@@ -64,11 +38,12 @@ class GuardedHttpClient:
         resolve: Resolve | None = None,
         ssl_context: ssl.SSLContext | None = None,
     ) -> None:
+        self._resolver = ThreadedResolver(MAX_CONNECTIONS)
         self._pool = httpcore.AsyncConnectionPool(
             ssl_context=ssl_context,
-            max_connections=_MAX_CONNECTIONS,
+            max_connections=MAX_CONNECTIONS,
             keepalive_expiry=5.0,
-            network_backend=_GuardedBackend(policy, resolve or _resolve),
+            network_backend=_GuardedBackend(policy, resolve or self._resolver),
         )
 
     async def post(self, url: str, headers: Mapping[str, str], body: bytes, seconds: float) -> int:
@@ -90,7 +65,29 @@ class GuardedHttpClient:
 
     async def close(self) -> None:
         """Close every connection."""
+        self._resolver.close()
         await self._pool.aclose()
+
+
+class ThreadedResolver:
+    """Resolves names on threads of its own.
+
+    A name server that does not respond holds a thread for up to a minute, whatever the timeout of the
+    request. On the threads of the event loop it would hold up files and databases too.
+    """
+
+    def __init__(self, max_threads: int) -> None:
+        self._threads = ThreadPoolExecutor(max_threads, thread_name_prefix="webhook-resolver")
+
+    async def __call__(self, host: str, port: int) -> list[str]:
+        """Return the addresses of a host. Raise `OSError`."""
+        look_up = partial(socket.getaddrinfo, host, port, type=socket.SOCK_STREAM)
+        found = await asyncio.get_running_loop().run_in_executor(self._threads, look_up)
+        return [str(sockaddr[0]).partition("%")[0] for *_, sockaddr in found]
+
+    def close(self) -> None:
+        """Let idle threads end, and the others once their name server has responded."""
+        self._threads.shutdown(wait=False, cancel_futures=True)
 
 
 class _GuardedBackend(httpcore.AsyncNetworkBackend):
@@ -107,6 +104,8 @@ class _GuardedBackend(httpcore.AsyncNetworkBackend):
         local_address: str | None = None,
         socket_options: Iterable[httpcore.SOCKET_OPTION] | None = None,
     ) -> httpcore.AsyncNetworkStream:
+        if not self._policy.allows_port(port):
+            raise AddressNotAllowed(f"port {port} is not allowed; allowed are {self._policy.ports_shown}")
         addresses = await self._resolve(host, port)
         if not addresses:
             raise OSError(f"{host} has no address")
@@ -118,41 +117,3 @@ class _GuardedBackend(httpcore.AsyncNetworkBackend):
 
     async def sleep(self, seconds: float) -> None:
         await asyncio.sleep(seconds)
-
-
-async def _resolve(host: str, port: int) -> list[str]:
-    found = await asyncio.get_running_loop().getaddrinfo(host, port, type=socket.SOCK_STREAM)
-    return [str(sockaddr[0]).partition("%")[0] for *_, sockaddr in found]
-
-
-def _host(field: str, url: str) -> str:
-    """Return the URL's host. Raise `InvalidParams`."""
-    try:
-        parts = urlsplit(url)
-        host, _port = parts.hostname, parts.port
-    except ValueError:
-        host = None
-    if len(url) > _MAX_URL_CHARACTERS:
-        raise InvalidParams(field, url, f"at most {_MAX_URL_CHARACTERS:,} characters are allowed")
-    if host is None or parts.scheme not in ("http", "https") or not url.isascii() or not url.isprintable():
-        raise InvalidParams(field, url, "must be a URL such as https://example.com/hooks/diffuserve")
-    if parts.username is not None or parts.fragment or " " in url:
-        raise InvalidParams(field, url, "must not contain user names, fragments or spaces")
-    return host
-
-
-def _unmapped(address: Address) -> Address:
-    """Return the IPv4 address that an IPv4-mapped IPv6 address stands for; any other unchanged."""
-    if isinstance(address, ipaddress.IPv6Address) and address.ipv4_mapped is not None:
-        return address.ipv4_mapped
-    return address
-
-
-_NAT64 = ipaddress.ip_network("64:ff9b::/96")
-
-
-def _is_tunnel(address: Address) -> bool:
-    """Return whether the address embeds another one (6to4, Teredo, NAT64)."""
-    if isinstance(address, ipaddress.IPv4Address):
-        return False
-    return address.sixtofour is not None or address.teredo is not None or address in _NAT64

@@ -1,55 +1,40 @@
-"""Addresses to which webhooks may be sent."""
+"""Resolution of names for requests to clients' URLs."""
 
-import ipaddress
+import asyncio
+import socket
+import threading
+from typing import Any
 
 import pytest
 
-from diffuserve.api.webhooks.guarded_http import AddressPolicy
+from diffuserve.api.webhooks.guarded_http import ThreadedResolver
+from support.waiting import eventually
+
+_MORE_THAN_THE_LOOPS_OWN = 40  # threads; the event loop has at most 32
 
 
-@pytest.mark.parametrize(
-    "address", ["93.184.215.14", "2606:2800:21f:cb07:6820:80da:af6b:8b2c", "::ffff:8.8.8.8"]
-)
-def test_public_addresses_are_allowed(address: str) -> None:
-    assert AddressPolicy(()).allows(ipaddress.ip_address(address))
+async def test_silent_name_servers_hold_up_no_other_thread(monkeypatch: pytest.MonkeyPatch) -> None:
+    release, num_waiting = threading.Event(), 0
 
+    def look_up(host: str, port: int, **_options: Any) -> list[Any]:
+        nonlocal num_waiting
+        if host.startswith("silent"):
+            num_waiting += 1
+            release.wait()
+        return [(socket.AF_INET, socket.SOCK_STREAM, 6, "", ("192.0.2.1", port))]
 
-@pytest.mark.parametrize(
-    "address",
-    [
-        "127.0.0.1",
-        "127.8.8.8",
-        "0.0.0.0",
-        "10.0.0.1",
-        "172.16.0.1",
-        "192.168.1.1",
-        "169.254.169.254",
-        "100.64.0.1",
-        "192.0.2.1",
-        "198.18.0.1",
-        "224.0.0.1",
-        "240.0.0.1",
-        "255.255.255.255",
-        "::",
-        "::1",
-        "fe80::1",
-        "fc00::1",
-        "ff02::1",
-        "ff0e::1",
-        "::ffff:127.0.0.1",
-        "::ffff:10.0.0.1",
-        "64:ff9b::7f00:1",
-        "2002:7f00:1::",
-        "2001:0:7f00:1::",
-    ],
-)
-def test_private_and_special_addresses_are_forbidden(address: str) -> None:
-    assert not AddressPolicy(()).allows(ipaddress.ip_address(address))
-
-
-def test_the_operator_may_allow_networks() -> None:
-    policy = AddressPolicy(("10.0.0.0/8", "fd00::/8"))
-    assert policy.allows(ipaddress.ip_address("10.1.2.3"))
-    assert policy.allows(ipaddress.ip_address("::ffff:10.1.2.3"))
-    assert policy.allows(ipaddress.ip_address("fd00::1"))
-    assert not policy.allows(ipaddress.ip_address("192.168.1.1"))
+    monkeypatch.setattr(socket, "getaddrinfo", look_up)
+    resolver = ThreadedResolver(2 * _MORE_THAN_THE_LOOPS_OWN)
+    silent = [
+        asyncio.ensure_future(resolver(f"silent-{number}.example", 443))
+        for number in range(_MORE_THAN_THE_LOOPS_OWN)
+    ]
+    try:
+        await eventually(lambda: num_waiting == _MORE_THAN_THE_LOOPS_OWN)
+        assert await resolver("quick.example", 443) == ["192.0.2.1"]
+        assert await asyncio.to_thread(threading.active_count) > _MORE_THAN_THE_LOOPS_OWN
+        assert not any(look_up.done() for look_up in silent)
+    finally:
+        release.set()
+        await asyncio.gather(*silent)
+        resolver.close()
