@@ -13,7 +13,7 @@ from chaos_clients import Followed
 from chaos_faults import InjectedFaults, Plan
 from chaos_tenants import NUM_TENANTS, Crossings
 from chaos_webhooks import WebhookCounts
-from diffuserve.jobs.webhooks.outbox import MAX_AT_ONCE_PER_ENDPOINT
+from diffuserve.jobs.webhooks.turns import SendLimits
 
 DOCUMENT = Path(__file__).parents[1] / "docs" / "reliability.md"
 _GOES_ON_SECONDS = 10.0
@@ -71,7 +71,7 @@ class Outcome:
         frozen = toll.server_freezes + len(toll.transaction_freezes)
         outages = 2 * toll.database_restarts + toll.full_disks + toll.clock_steps
         hurt = toll.kills.get("server", 0) + frozen + outages
-        return NUM_TENANTS * MAX_AT_ONCE_PER_ENDPOINT * hurt
+        return NUM_TENANTS * SendLimits.per_endpoint * hurt
 
     @property
     def _attempts(self) -> dict[str, bool]:

@@ -1,6 +1,7 @@
 """The outbox: written with a job's end, sent to one sender at a time, and retried as the standard says."""
 
 import asyncio
+from collections.abc import Sequence
 from typing import Any
 
 import pytest
@@ -12,11 +13,14 @@ from diffuserve.domain.webhook import JOB_EVENTS, Attempt, Delivery, DueDelivery
 from diffuserve.jobs import schema
 from diffuserve.jobs.config import DAY, WEBHOOK_RETRY_SECONDS
 from diffuserve.jobs.store import JobStore
-from diffuserve.jobs.webhooks.outbox import MAX_AT_ONCE_PER_ENDPOINT
+from diffuserve.jobs.webhooks.due import find_due
+from diffuserve.jobs.webhooks.turns import Load, SendLimits
 from diffuserve.testing.fake_clock import FakeClock
 from support.store_driver import Time, add_worker, claim_one, complete, fail, new_job
 
 _URL = "https://hooks.example/diffuserve"
+_LEASE_SECONDS = 60.0
+_LIMITS = SendLimits(total=64)
 _HOUR = 3_600.0
 
 
@@ -28,8 +32,10 @@ async def submit(store: JobStore, tenant: str = "ada", url: str = _URL, **values
     return await store.jobs.submit(new_job(tenant, webhook=hook(url), **values))
 
 
-async def due(store: JobStore, limit: int = 64, *busy: str) -> list[DueDelivery]:
-    return await store.webhooks.take_due(limit, frozenset(busy))
+async def due(store: JobStore, in_flight: Sequence[DueDelivery] = ()) -> list[DueDelivery]:
+    """Take what a sender may start now."""
+    chosen = await store.webhooks.find_due([message.delivery for message in in_flight], _LIMITS)
+    return await store.webhooks.take([delivery.id for delivery in chosen], _LEASE_SECONDS)
 
 
 async def cancel_new_job(store: JobStore, url: str = _URL, tenant: str = "ada") -> Job:
@@ -104,9 +110,10 @@ async def test_a_tenant_has_one_endpoint_for_each_url(job_store: JobStore) -> No
 async def test_concurrent_senders_share_the_due_deliveries(job_store: JobStore) -> None:
     for number in range(12):
         await cancel_new_job(job_store, f"https://hooks.example/{number}")
-    taken = await asyncio.gather(*(due(job_store, 4) for _ in range(3)))
+    taken = await asyncio.gather(*(due(job_store) for _ in range(3)))
     ids = [message.delivery.id for messages in taken for message in messages]
     assert len(ids) == len(set(ids)) == 12
+    assert await due(job_store) == []
 
 
 async def test_an_attempt_whose_result_was_not_recorded_is_repeated(
@@ -114,7 +121,7 @@ async def test_an_attempt_whose_result_was_not_recorded_is_repeated(
 ) -> None:
     await cancel_new_job(job_store)
     [first] = await due(job_store)
-    clock.advance(59.0)
+    clock.advance(_LEASE_SECONDS - 1.0)
     assert await due(job_store) == []
     clock.advance(2.0)
     [again] = await due(job_store)
@@ -122,14 +129,50 @@ async def test_an_attempt_whose_result_was_not_recorded_is_repeated(
 
 
 async def test_a_busy_endpoint_does_not_block_the_others(job_store: JobStore) -> None:
-    for _ in range(MAX_AT_ONCE_PER_ENDPOINT + 3):
+    for _ in range(_LIMITS.per_endpoint + 3):
         await cancel_new_job(job_store)
     await cancel_new_job(job_store, "https://other.example/")
     first = await due(job_store)
-    assert [message.endpoint.url for message in first].count(_URL) == MAX_AT_ONCE_PER_ENDPOINT
+    assert [message.endpoint.url for message in first].count(_URL) == _LIMITS.per_endpoint
     assert first[-1].endpoint.url == "https://other.example/"
-    assert await due(job_store, 64, first[0].endpoint.id) == []
+    assert await due(job_store, first) == []
     assert len(await due(job_store)) == 3
+
+
+async def test_a_tenant_with_many_messages_hides_no_other(job_store: JobStore) -> None:
+    for number in range(_LIMITS.per_tenant + 5):
+        await cancel_new_job(job_store, f"https://h{number}.example/", tenant="eve")
+    first = await due(job_store)
+    assert len(first) == _LIMITS.per_tenant
+    assert await due(job_store, first) == []
+    await cancel_new_job(job_store, tenant="ada")
+    assert [message.endpoint.tenant_id for message in await due(job_store, first)] == ["ada"]
+    assert len(await due(job_store)) == 5
+
+
+async def test_a_full_host_leaves_the_other_hosts_of_a_tenant(job_store: JobStore) -> None:
+    for tenant in ("eve", "mallory"):
+        for number in range(_LIMITS.per_tenant):
+            await cancel_new_job(job_store, f"https://shared.example/{number}", tenant)
+    hanging = await due(job_store)
+    assert len(hanging) == _LIMITS.per_host
+    for number in range(_LIMITS.per_tenant + 1):
+        await cancel_new_job(job_store, f"https://shared.example:8443/{number}", "ada")
+    await cancel_new_job(job_store, "https://other.example/", "ada")
+    assert [message.endpoint.url for message in await due(job_store, hanging)] == ["https://other.example/"]
+
+
+@pytest.mark.parametrize("num_others", [0, 200])
+async def test_the_search_reads_few_rows_however_many_messages_wait(
+    job_store: JobStore, num_others: int
+) -> None:
+    """Count the deliveries that are handed over: a tenant's limit of each tenant, whatever waits behind."""
+    await cancel_new_job(job_store, tenant="ada")
+    urls = [f"https://h{number % 40}.example/{number}" for number in range(num_others)]
+    await asyncio.gather(*(cancel_new_job(job_store, url, tenant="eve") for url in urls))
+    load, now = Load((), _LIMITS), await job_store.database.now()
+    found = await job_store.database.read(lambda connection: find_due(connection, now, load, _LIMITS))
+    assert len(found) == 1 + min(num_others, _LIMITS.per_tenant)
 
 
 async def test_retries_follow_the_times_of_standard_webhooks(job_store: JobStore, clock: FakeClock) -> None:
@@ -230,6 +273,39 @@ async def test_signing_secrets_overlap_when_they_are_rotated(job_store: JobStore
     clock.advance(1.0)
     newest = await webhooks.rotate_secret("ada", 0.0)
     assert await webhooks.signing_secrets("ada") == [newest]
+
+
+async def test_endpoints_are_listed_by_page(job_store: JobStore) -> None:
+    for number in range(5):
+        await cancel_new_job(job_store, f"https://h{number}.example/")
+    await cancel_new_job(job_store, tenant="bob")
+    webhooks = job_store.webhooks
+    whole = await webhooks.endpoints("ada")
+    first = await webhooks.endpoints("ada", limit=3)
+    assert first + await webhooks.endpoints("ada", after=first[-1].id) == whole
+    assert len(whole) == 5
+    assert whole[0].id > whole[-1].id
+    assert len(await webhooks.endpoints()) == 6
+
+
+async def endpoint_urls(store: JobStore) -> list[str]:
+    await store.housekeeping.find_outdated(10)
+    return sorted(endpoint.url for endpoint in await store.webhooks.endpoints())
+
+
+async def test_endpoints_without_messages_are_forgotten(job_store: JobStore, clock: FakeClock) -> None:
+    for url in ("https://gone.example/", "https://quiet.example/", "https://used.example/"):
+        await cancel_new_job(job_store, url)
+    for message in await due(job_store):
+        is_gone = message.endpoint.url == "https://gone.example/"
+        await job_store.webhooks.record(Attempt(message.delivery.id, 410 if is_gone else 200))
+    clock.advance(6 * DAY)
+    assert len(await endpoint_urls(job_store)) == 3
+    await cancel_new_job(job_store, "https://used.example/")
+    clock.advance(2 * DAY)
+    assert await endpoint_urls(job_store) == ["https://gone.example/", "https://used.example/"]
+    clock.advance(23 * DAY)
+    assert await endpoint_urls(job_store) == [], "the message of the used one waited for two weeks"
 
 
 async def test_old_deliveries_are_deleted_unless_they_are_pending(

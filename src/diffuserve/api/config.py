@@ -16,8 +16,8 @@ class ApiConfig:
     `auth=False` opens every route to everyone, whether there are keys or not. `max_file_bytes` limits a
     file that a worker uploads, `max_batch_bytes` a batch as JSON lines, `max_body_bytes` every other body.
     Webhooks are sent to public addresses and to `webhook_allowed_networks`, on `webhook_allowed_ports` only;
-    after a rotation the old secret signs for `webhook_overlap_seconds` more. `poll_seconds` is the interval of reads that do not wait for a
-    message of the bus, which may be lost.
+    after a rotation the old secret signs for `webhook_overlap_seconds` more. `poll_seconds` is the interval
+    of reads that do not wait for a message of the bus, which may be lost.
     """
 
     public_api_url: str | None = None

@@ -2,6 +2,7 @@
 
 from dataclasses import dataclass
 from enum import StrEnum
+from urllib.parse import urlsplit
 
 
 class WebhookEvent(StrEnum):
@@ -53,17 +54,25 @@ class WebhookEndpoint:
     created_at: float
     disabled_at: float | None = None
 
+    @property
+    def host(self) -> str:
+        """Name or address in the URL, without the port, spelled in one way."""
+        return (urlsplit(self.url).hostname or "").rstrip(".")
+
 
 @dataclass(frozen=True, kw_only=True)
 class Delivery:
     """A message to an endpoint, with the state of its attempts. Times are seconds since the epoch.
 
-    `subject_id` is the id of the job or batch that it is about. `last_status` is the HTTP status of the
+    `tenant_id` and `host` are the endpoint's. `subject_id` is the id of the job or batch that it is about.
+    `last_status` is the HTTP status of the
     last attempt, and `last_error` says why there was no response.
     """
 
     id: str
     endpoint_id: str
+    tenant_id: str
+    host: str
     type: WebhookEvent
     subject_id: str
     base_url: str

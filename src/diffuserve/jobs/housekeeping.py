@@ -21,7 +21,6 @@ log = logging.getLogger(__name__)
 
 _OUTAGE_SECONDS = 5.0  # silence of the reaper that counts as an outage
 _WORKER_MEMORY_SECONDS = DAY
-_DELIVERY_MEMORY_SECONDS = 7 * DAY
 
 jobs, job_events, leases, housekeeping = schema.jobs, schema.job_events, schema.leases, schema.housekeeping
 _NAME = "reaper"
@@ -89,7 +88,7 @@ class FindOutdated(SingleCommand[list[str]]):
     def apply(self, transaction: Transaction) -> list[str]:
         forget_workers(transaction, _WORKER_MEMORY_SECONDS)
         queue.drop_empty_lanes(transaction)
-        outbox.forget(transaction, _DELIVERY_MEMORY_SECONDS)
+        outbox.forget(transaction)
         audit.forget(transaction)
         idempotency.forget(transaction)
         _forget_batches(transaction)

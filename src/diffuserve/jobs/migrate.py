@@ -44,15 +44,15 @@ def build(connection: sa.Connection) -> None:
     connection.execute(_VERSIONS.insert().values(version_num=HEAD))
 
 
-def upgrade(connection: sa.Connection) -> None:
-    """Run the migrations that the database lacks."""
+def upgrade(connection: sa.Connection, revision: str = "head") -> None:
+    """Run the migrations that the database lacks, up to a revision."""
     from alembic import command  # takes a while to import, and is seldom needed
     from alembic.config import Config
 
     config = Config()
     config.set_main_option("script_location", str(_FOLDER))
     config.attributes["connection"] = connection
-    command.upgrade(config, "head")
+    command.upgrade(config, revision)
 
 
 def _read_revision(connection: sa.Connection) -> str | None:

@@ -132,9 +132,11 @@ webhook_endpoints = sa.Table(
     _double("created_at"),
     _double("disabled_at", null=True),
     sa.Index("webhook_endpoints_by_url", "tenant_id", "url", unique=True),
+    sa.Index("webhook_endpoints_by_tenant", "tenant_id", "id"),
 )
 
 # The outbox: a row is written in the transaction of the change that it reports, and sent afterwards.
+# `tenant_id` and `host` are its endpoint's, so that what is due is found tenant by tenant in one index.
 webhook_deliveries = sa.Table(
     "webhook_deliveries",
     metadata,
@@ -150,10 +152,14 @@ webhook_deliveries = sa.Table(
     _double("last_attempt_at", null=True),
     sa.Column("last_status", sa.BigInteger),
     _text("last_error", null=True),
+    _text("tenant_id", server_default=""),
+    _text("host", server_default=""),
     sa.Index("webhook_deliveries_by_endpoint", "endpoint_id", "id"),
     sa.Index(
         "webhook_deliveries_due",
+        "tenant_id",
         "next_at",
+        "id",
         sqlite_where=sa.text("next_at IS NOT NULL"),
         postgresql_where=sa.text("next_at IS NOT NULL"),
     ),

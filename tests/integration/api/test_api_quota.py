@@ -80,6 +80,20 @@ async def replicas(
         yield clients
 
 
+async def test_redelivery_counts_against_the_quota(
+    http: httpx.AsyncClient, worker: HandWorker, quota_clock: Clock
+) -> None:
+    job = (await http.post("/v1/jobs", json=CAT | {"webhook": {"url": "https://hooks.example/"}})).json()
+    await http.post(f"/v1/jobs/{job['id']}/cancel")
+    [endpoint] = (await http.get("/v1/webhooks")).json()["data"]
+    path = f"/v1/webhooks/{endpoint['id']}/deliveries"
+    [delivery] = (await http.get(path)).json()["data"]
+    quota_clock.now += 10.0
+    responses = [await http.post(f"{path}/{delivery['id']}/redeliver") for _ in range(3)]
+    assert [response.status_code for response in responses] == [202, 202, 429]
+    assert responses[-1].json()["code"] == "rate_limited"
+
+
 async def test_a_client_over_its_quota_gets_retry_after_and_is_accepted_then(
     http: httpx.AsyncClient, worker: HandWorker, quota_clock: Clock
 ) -> None:

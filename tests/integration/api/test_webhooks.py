@@ -4,7 +4,6 @@ import asyncio
 import ssl
 from collections import deque
 from collections.abc import AsyncGenerator, Callable
-from contextlib import asynccontextmanager, suppress
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
@@ -21,13 +20,13 @@ from standardwebhooks import Webhook, WebhookVerificationError
 from diffuserve.api.config import ApiConfig
 from diffuserve.api.webhooks.address_policy import AddressPolicy
 from diffuserve.api.webhooks.guarded_http import GuardedHttpClient, Resolve
-from diffuserve.api.webhooks.sender import WebhookSender
 from diffuserve.jobs.config import StoreConfig
 from diffuserve.jobs.store import JobStore
 from support.hand_worker import PNG, HandWorker
 from support.http_request import ReceivedRequest
 from support.waiting import HANG_SECONDS
 from support.webhook_receiver import WebhookReceiver, receiving
+from support.webhook_sender import sending
 
 LOOPBACK = ("127.0.0.0/8",)
 ANY_PORT = ("1-65535",)
@@ -61,18 +60,6 @@ def app(make_app: Callable[[ApiConfig], FastAPI], timeout_seconds: float) -> Fas
 async def receiver() -> AsyncGenerator[WebhookReceiver]:
     async with receiving() as receiver:
         yield receiver
-
-
-@asynccontextmanager
-async def sending(app: FastAPI, http: GuardedHttpClient | None = None) -> AsyncGenerator[None]:
-    services = app.state.services
-    http = http or GuardedHttpClient(services.address_policy)
-    task = asyncio.create_task(WebhookSender(services, http).run())
-    yield
-    task.cancel()
-    with suppress(asyncio.CancelledError):
-        await task
-    await http.close()
 
 
 @pytest.fixture
@@ -341,6 +328,17 @@ async def test_tls_verifies_the_name_although_the_address_is_pinned(tmp_path: Pa
         with pytest.raises(Exception, match="CERTIFICATE_VERIFY_FAILED"):
             await guarded.post(f"https://other.example:{receiver.port}/", {}, b"{}", 5.0)
     await guarded.close()
+
+
+async def test_webhooks_are_listed_by_page(http: httpx.AsyncClient, worker: HandWorker) -> None:
+    urls = [f"https://h{number}.example/" for number in range(3)]
+    for url in urls:
+        await http.post(f"/v1/jobs/{(await submit(http, url))['id']}/cancel")
+    first = (await http.get("/v1/webhooks", params={"limit": 2})).json()
+    assert (len(first["data"]), first["has_more"]) == (2, True)
+    rest = (await http.get("/v1/webhooks", params={"limit": 2, "after": first["next"]})).json()
+    assert (len(rest["data"]), rest["has_more"], rest["next"]) == (1, False, None)
+    assert sorted(endpoint["url"] for endpoint in first["data"] + rest["data"]) == urls
 
 
 async def test_attempts_and_backlog_are_measured(

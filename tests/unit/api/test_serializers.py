@@ -44,7 +44,7 @@ from diffuserve.domain.resources.model import ModelList, ModelSafetyResource
 from diffuserve.domain.resources.webhook import (
     DeletedSubject,
     DeliveryPage,
-    WebhookEndpointList,
+    WebhookEndpointPage,
     WebhookMessage,
     WebhookSecretResource,
 )
@@ -138,6 +138,8 @@ ENDPOINT = WebhookEndpoint(
 DELIVERY = Delivery(
     id="msg_1",
     endpoint_id="end_1",
+    tenant_id="ada",
+    host="hooks.example",
     type=WebhookEvent.JOB_SUCCEEDED,
     subject_id="job_1",
     base_url=API,
@@ -218,7 +220,7 @@ async def all_resources(serializer: JobSerializer) -> list[Resource]:
         await serializer.batch_result(FAILED, API),
         event_resource(EVENT),
         live_event_resource("job_1", {"type": "progress", "step": 1}),
-        WebhookEndpointList(data=(webhook_endpoint_resource(ENDPOINT),)),
+        page_of(WebhookEndpointPage, [webhook_endpoint_resource(ENDPOINT)], has_more=True),
         WebhookSecretResource(secret="whsec_x"),
         ModelList(data=(model_resource(HAND_SPEC, safety),)),
         WorkerList(data=(worker_resource(WORKER),)),

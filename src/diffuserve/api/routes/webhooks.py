@@ -4,15 +4,15 @@ from typing import Annotated
 
 from fastapi import APIRouter, Query, Response
 
-from diffuserve.api.auth.quota import ClientCaller
-from diffuserve.api.path_params import DeliveryId, EndpointId, checked_delivery_id
+from diffuserve.api.auth.quota import ClientCaller, SubmittingCaller
+from diffuserve.api.path_params import DeliveryId, EndpointId, checked_delivery_id, checked_endpoint_id
 from diffuserve.api.responses import json_response
 from diffuserve.api.serializers import delivery_resource, page_of, webhook_endpoint_resource
 from diffuserve.api.services import ServicesDep
 from diffuserve.domain.resources.webhook import (
     DeliveryPage,
     DeliveryResource,
-    WebhookEndpointList,
+    WebhookEndpointPage,
     WebhookEndpointResource,
     WebhookSecretResource,
 )
@@ -20,11 +20,19 @@ from diffuserve.domain.resources.webhook import (
 router = APIRouter(prefix="/v1/webhooks", tags=["webhooks"])
 
 
-@router.get("", summary="List webhooks", response_model=WebhookEndpointList)
-async def list_endpoints(services: ServicesDep, caller: ClientCaller) -> Response:
-    """List every URL that a job or a batch has named."""
-    endpoints = await services.store.webhooks.endpoints(caller.scope)
-    return json_response(WebhookEndpointList(data=tuple(map(webhook_endpoint_resource, endpoints))))
+@router.get("", summary="List webhooks, newest first", response_model=WebhookEndpointPage)
+async def list_endpoints(
+    services: ServicesDep,
+    caller: ClientCaller,
+    after: Annotated[str | None, Query(description="The `next` of the previous page.")] = None,
+    limit: Annotated[int, Query(ge=1, le=200)] = 50,
+) -> Response:
+    """List the URLs to which messages were written; one that gets none for a week is forgotten."""
+    endpoints = await services.store.webhooks.endpoints(
+        caller.scope, after=None if after is None else checked_endpoint_id(after), limit=limit + 1
+    )
+    resources = [webhook_endpoint_resource(endpoint) for endpoint in endpoints[:limit]]
+    return json_response(page_of(WebhookEndpointPage, resources, has_more=len(endpoints) > limit))
 
 
 @router.get("/secret", summary="Get the signing secret", response_model=WebhookSecretResource)
@@ -76,8 +84,11 @@ async def list_deliveries(
     response_model=DeliveryResource,
 )
 async def redeliver(
-    endpoint_id: EndpointId, delivery_id: DeliveryId, services: ServicesDep, caller: ClientCaller
+    endpoint_id: EndpointId, delivery_id: DeliveryId, services: ServicesDep, caller: SubmittingCaller
 ) -> Response:
-    """Deliver a message again at once, with all its attempts and the same `webhook-id`."""
+    """Deliver a message again at once, with all its attempts and the same `webhook-id`.
+
+    Counts against the plan's request rate, since each call makes a request to the endpoint.
+    """
     delivery = await services.store.webhooks.redeliver(endpoint_id, delivery_id, caller.scope)
     return json_response(delivery_resource(delivery), 202)

@@ -61,7 +61,9 @@ _SPECIAL_IPV6 = tuple(
 class AddressPolicy:
     """Allows public addresses and the ports of the web, and what the operator names."""
 
-    def __init__(self, allowed_networks: Iterable[str] = (), allowed_ports: Iterable[str] = DEFAULT_PORTS) -> None:
+    def __init__(
+        self, allowed_networks: Iterable[str] = (), allowed_ports: Iterable[str] = DEFAULT_PORTS
+    ) -> None:
         """Allow networks beside public addresses, and ports such as `443` or `8000-8999`."""
         self._allowed: list[Network] = [ipaddress.ip_network(network) for network in allowed_networks]
         self._ports = [port_range(ports) for ports in allowed_ports]
@@ -106,7 +108,7 @@ def port_range(text: str) -> range:
         raise ValueError(f"{text!r} is not a port such as 8080, or a range such as 8000-8999")
     first, _, last = text.partition("-")
     ports = range(int(first), int(last or first) + 1)
-    if not ports or not 0 < ports.start or ports.stop > _LAST_PORT + 1:
+    if not ports or not ports.start > 0 or ports.stop > _LAST_PORT + 1:
         raise ValueError(f"{text!r}: ports are from 1 to {_LAST_PORT}, the smaller one first")
     return ports
 

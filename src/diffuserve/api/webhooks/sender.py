@@ -6,7 +6,6 @@ Delivery is at least once: an attempt whose outcome could not be stored is repea
 
 import asyncio
 import logging
-from collections import Counter
 from collections.abc import Coroutine
 from datetime import UTC, datetime
 from typing import Any
@@ -17,7 +16,7 @@ from standardwebhooks import Webhook as Signature
 
 from diffuserve.api.serializers import batch_resource
 from diffuserve.api.services import Services
-from diffuserve.api.webhooks.guarded_http import AddressNotAllowed, GuardedHttpClient
+from diffuserve.api.webhooks.guarded_http import MAX_CONNECTIONS, AddressNotAllowed, GuardedHttpClient
 from diffuserve.domain.errors import DiffuserveError, NotFound
 from diffuserve.domain.resources.batch import BatchResource
 from diffuserve.domain.resources.job import JobResource
@@ -25,11 +24,14 @@ from diffuserve.domain.resources.webhook import DeletedSubject, WebhookMessage
 from diffuserve.domain.timestamps import to_rfc3339
 from diffuserve.domain.webhook import Attempt, Delivery, DueDelivery, WebhookEvent
 from diffuserve.events.base import OUTBOX, Subscription
-from diffuserve.jobs.webhooks.outbox import MAX_AT_ONCE_PER_ENDPOINT
+from diffuserve.jobs.webhooks.turns import SendLimits
 
 log = logging.getLogger(__name__)
 
-_MAX_IN_FLIGHT = 64
+# Beyond the receiver's own timeout, for reading what is sent and for storing the outcome while the database
+# is slow. A sender that was killed delays its messages by both.
+_LEASE_MARGIN_SECONDS = 40.0
+_GATHER_SECONDS = 0.01  # in which events come together, to be looked at once
 _UNREACHABLE = (
     OSError,
     TimeoutError,
@@ -46,7 +48,8 @@ class WebhookSender:
     def __init__(self, services: Services, http: GuardedHttpClient) -> None:
         self._services = services
         self._http = http
-        self._num_in_flight: Counter[str] = Counter()  # by endpoint
+        self._limits = SendLimits(total=MAX_CONNECTIONS)
+        self._in_flight: dict[str, Delivery] = {}  # by id
         self._tasks: set[asyncio.Task[None]] = set()
         self._attempt_ended = asyncio.Event()
 
@@ -71,27 +74,31 @@ class WebhookSender:
         ]
         try:
             await asyncio.wait(waits, return_when=asyncio.FIRST_COMPLETED)
+            await asyncio.sleep(_GATHER_SECONDS)
         finally:
             for wait in waits:
                 wait.cancel()
 
     async def _start_due(self) -> bool:
         """Start the attempts that are due, within the limits; return whether there were any."""
-        room = _MAX_IN_FLIGHT - self._num_in_flight.total()
-        busy = frozenset(
-            endpoint_id
-            for endpoint_id, count in self._num_in_flight.items()
-            if count >= MAX_AT_ONCE_PER_ENDPOINT
-        )
+        webhooks = self._services.store.webhooks
         try:
-            due_deliveries = await self._services.store.webhooks.take_due(room, busy) if room > 0 else []
+            chosen = await webhooks.find_due(self._in_flight.values(), self._limits)
+            ids = [delivery.id for delivery in chosen]
+            due_deliveries = await webhooks.take(ids, self._lease_seconds) if ids else []
         except DiffuserveError as error:
             log.warning("the outbox cannot be read (%s); trying again", error)
             return False
         for due in due_deliveries:
-            self._num_in_flight[due.endpoint.id] += 1
+            self._in_flight[due.delivery.id] = due.delivery
             self._start(self._deliver(due))
-        return bool(due_deliveries)
+        # Another sender may have taken them first; there may be more behind them.
+        return bool(chosen)
+
+    @property
+    def _lease_seconds(self) -> float:
+        """Seconds for which no other sender gets a delivery: longer than any attempt may take."""
+        return self._services.config.webhook_timeout_seconds + _LEASE_MARGIN_SECONDS
 
     def _start(self, work: Coroutine[Any, Any, None]) -> None:
         task = asyncio.get_running_loop().create_task(work)
@@ -106,9 +113,7 @@ class WebhookSender:
         except Exception:  # it becomes due again; an error must not stop other deliveries
             log.exception("webhook %s could not be attempted", due.delivery.id)
         finally:
-            self._num_in_flight[due.endpoint.id] -= 1
-            if self._num_in_flight[due.endpoint.id] == 0:
-                del self._num_in_flight[due.endpoint.id]
+            del self._in_flight[due.delivery.id]
             self._attempt_ended.set()
 
     async def _attempt(self, due: DueDelivery) -> Attempt:

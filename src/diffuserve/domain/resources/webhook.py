@@ -21,8 +21,8 @@ class WebhookEndpointResource(Resource):
 
 
 @dataclass(frozen=True, kw_only=True)
-class WebhookEndpointList(Resource):
-    """Endpoints of the caller's tenant."""
+class WebhookEndpointPage(Page):
+    """Page of the caller's endpoints, newest first."""
 
     data: tuple[WebhookEndpointResource, ...]
 

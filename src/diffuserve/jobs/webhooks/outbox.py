@@ -7,9 +7,8 @@ Whichever control plane looks first sends them. Retry times follow Standard Webh
 import random
 import secrets
 import time
-from collections import Counter
 from collections.abc import Collection, Iterable, Sequence
-from dataclasses import dataclass, fields
+from dataclasses import dataclass
 from typing import Any, Self
 
 import sqlalchemy as sa
@@ -29,13 +28,14 @@ from diffuserve.jobs import schema
 from diffuserve.jobs.command import Command, SingleCommand
 from diffuserve.jobs.database import Transaction
 from diffuserve.jobs.records import load_webhook
+from diffuserve.jobs.webhooks.records import delivery_of, endpoint_of
 
 endpoints, deliveries = schema.webhook_endpoints, schema.webhook_deliveries
 
-MAX_AT_ONCE_PER_ENDPOINT = 8
-"""Deliveries of one endpoint that are sent at a time, so that one that hangs cannot block the others."""
-
-_ATTEMPT_SECONDS = 60.0  # after which an attempt whose result was not recorded is repeated
+_DAY = 86_400.0
+_MEMORY_SECONDS = 7 * _DAY  # of deliveries that have ended, and of endpoints that have none
+_DISABLED_MEMORY_SECONDS = 30 * _DAY
+_GIVE_UP_SECONDS = 14 * _DAY  # retries take three days; what waits longer has found no place to be sent
 _JITTER = 0.1
 _SAVED = ("status", "num_attempts", "next_at", "last_attempt_at", "last_status", "last_error")
 _SAVE = (
@@ -70,49 +70,40 @@ def write(transaction: Transaction, notices: Iterable[WebhookNotice]) -> None:
     transaction.publish(OUTBOX, {"type": "due"})
 
 
-def forget(transaction: Transaction, older_than_seconds: float) -> None:
-    """Delete ended deliveries that were written so long ago."""
-    oldest = transaction.now - older_than_seconds
-    old = sa.and_(deliveries.c.created_at <= oldest, deliveries.c.next_at.is_(None))
-    transaction.execute(sa.delete(deliveries).where(old))
-
-
-def endpoint_of(row: sa.Row[Any]) -> WebhookEndpoint:
-    """Return the endpoint in a row of `webhook_endpoints`."""
-    return WebhookEndpoint(**{field.name: getattr(row, field.name) for field in fields(WebhookEndpoint)})
-
-
-def delivery_of(row: sa.Row[Any]) -> Delivery:
-    """Return the delivery in a row of `webhook_deliveries`."""
-    values = {field.name: getattr(row, field.name) for field in fields(Delivery)}
-    values["type"], values["status"] = WebhookEvent(row.type), DeliveryStatus(row.status)
-    return Delivery(**values)
+def forget(transaction: Transaction) -> None:
+    """Delete deliveries that ended or were written long ago, and endpoints that have none left."""
+    ended = sa.and_(
+        deliveries.c.created_at <= transaction.now - _MEMORY_SECONDS, deliveries.c.next_at.is_(None)
+    )
+    given_up = deliveries.c.created_at <= transaction.now - _GIVE_UP_SECONDS
+    transaction.execute(sa.delete(deliveries).where(sa.or_(ended, given_up)))
+    has_deliveries = sa.exists().where(deliveries.c.endpoint_id == endpoints.c.id)
+    is_old = endpoints.c.created_at <= transaction.now - _MEMORY_SECONDS
+    # One that said 410 is remembered for longer: forgotten, it would get messages again.
+    is_enabled = sa.or_(
+        endpoints.c.disabled_at.is_(None),
+        endpoints.c.disabled_at <= transaction.now - _DISABLED_MEMORY_SECONDS,
+    )
+    transaction.execute(sa.delete(endpoints).where(is_old, is_enabled, ~has_deliveries))
 
 
 @dataclass(frozen=True)
-class TakeDueDeliveries(SingleCommand[list[DueDelivery]]):
-    """Return at most `limit` deliveries that are due, none of them for an endpoint that is `busy`.
+class TakeDeliveries(SingleCommand[list[DueDelivery]]):
+    """Return those of the deliveries that are still due; no other sender gets them for `lease_seconds`."""
 
-    No other sender gets them for `_ATTEMPT_SECONDS`.
-    """
-
-    limit: int
-    busy: frozenset[str] = frozenset()
+    delivery_ids: Collection[str]
+    lease_seconds: float
 
     def apply(self, transaction: Transaction) -> list[DueDelivery]:
-        due = sa.select(deliveries).where(deliveries.c.next_at <= transaction.now)
-        if self.busy:
-            due = due.where(deliveries.c.endpoint_id.not_in(sorted(self.busy)))
-        rows = transaction.rows(due.order_by(deliveries.c.next_at, deliveries.c.id).limit(self.limit))
-        taken = _few_per_endpoint([delivery_of(row) for row in rows])
-        if not taken:
-            return []
-        reserved = sa.update(deliveries).where(deliveries.c.id.in_([delivery.id for delivery in taken]))
-        transaction.execute(reserved.values(next_at=transaction.now + _ATTEMPT_SECONDS))
-        endpoint_ids = {delivery.endpoint_id for delivery in taken}
+        is_due = sa.and_(deliveries.c.id.in_(self.delivery_ids), deliveries.c.next_at <= transaction.now)
+        leased = sa.update(deliveries).where(is_due).values(next_at=transaction.now + self.lease_seconds)
+        rows = transaction.rows(leased.returning(*deliveries.c))
+        taken = {row.id: delivery_of(row) for row in rows}
+        endpoint_ids = {delivery.endpoint_id for delivery in taken.values()}
         found = transaction.rows(sa.select(endpoints).where(endpoints.c.id.in_(endpoint_ids)))
         known = {row.id: endpoint_of(row) for row in found}
-        return [DueDelivery(delivery, known[delivery.endpoint_id]) for delivery in taken]
+        in_order = [taken[delivery_id] for delivery_id in self.delivery_ids if delivery_id in taken]
+        return [DueDelivery(delivery, known[delivery.endpoint_id]) for delivery in in_order]
 
 
 @dataclass(frozen=True)
@@ -182,7 +173,7 @@ def _ensure_endpoints(
     """Return the endpoints of these tenants and URLs, storing those that are new."""
     rows = [
         {
-            "id": f"wh_{secrets.token_hex(10)}",
+            "id": _new_id("wh"),
             "tenant_id": tenant_id,
             "url": url,
             "created_at": transaction.now,
@@ -196,13 +187,20 @@ def _ensure_endpoints(
     return {(endpoint.tenant_id, endpoint.url): endpoint for endpoint in found}
 
 
+def _new_id(prefix: str) -> str:
+    """Return an id; later ones are greater."""
+    return f"{prefix}_{time.time_ns() // 1_000_000:012x}{secrets.token_hex(7)}"
+
+
 def _delivery_row(
     notice: WebhookNotice, webhook: Webhook, endpoint: WebhookEndpoint, now: float
 ) -> dict[str, Any]:
     is_disabled = endpoint.disabled_at is not None
     return {
-        "id": f"msg_{time.time_ns() // 1_000_000:012x}{secrets.token_hex(7)}",
+        "id": _new_id("msg"),
         "endpoint_id": endpoint.id,
+        "tenant_id": endpoint.tenant_id,
+        "host": endpoint.host,
         "type": notice.event,
         "subject_id": notice.subject_id,
         "base_url": webhook.base_url,
@@ -210,16 +208,6 @@ def _delivery_row(
         "created_at": now,
         "next_at": None if is_disabled else now,
     }
-
-
-def _few_per_endpoint(due: Iterable[Delivery]) -> list[Delivery]:
-    counts: Counter[str] = Counter()
-    chosen = []
-    for delivery in due:
-        counts[delivery.endpoint_id] += 1
-        if counts[delivery.endpoint_id] <= MAX_AT_ONCE_PER_ENDPOINT:
-            chosen.append(delivery)
-    return chosen
 
 
 def _after(delivery: Delivery, attempt: Attempt, transaction: Transaction) -> dict[str, Any]:

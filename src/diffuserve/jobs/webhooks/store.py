@@ -1,21 +1,24 @@
 """Webhooks as senders and tenants use them: endpoints, their deliveries, and signing secrets."""
 
+from collections.abc import Collection
+
 import sqlalchemy as sa
 
 from diffuserve.domain.errors import EndpointNotFound
 from diffuserve.domain.webhook import Attempt, Delivery, DueDelivery, WebhookEndpoint
 from diffuserve.jobs.database import Database
+from diffuserve.jobs.webhooks.due import find_due
 from diffuserve.jobs.webhooks.outbox import (
     EnableEndpoint,
     RecordAttempt,
     Redeliver,
-    TakeDueDeliveries,
+    TakeDeliveries,
     deliveries,
-    delivery_of,
-    endpoint_of,
     endpoints,
 )
+from diffuserve.jobs.webhooks.records import delivery_of, endpoint_of
 from diffuserve.jobs.webhooks.signing import EnsureSecret, RotateSecret, new_secret
+from diffuserve.jobs.webhooks.turns import Load, SendLimits, choose
 from diffuserve.jobs.writer import Writer
 
 
@@ -29,9 +32,18 @@ class WebhookStore:
         self._database = database
         self._writer = writer
 
-    async def take_due(self, limit: int, busy: frozenset[str]) -> list[DueDelivery]:
-        """Return deliveries to send now, of endpoints that are not `busy`; no other sender gets them."""
-        return await self._writer.run(TakeDueDeliveries(limit, busy))
+    async def find_due(self, in_flight: Collection[Delivery], limits: SendLimits) -> list[Delivery]:
+        """Return the deliveries to send next beside those that a sender has `in_flight`."""
+        load = Load(in_flight, limits)
+        if load.room <= 0:
+            return []
+        now = await self._database.now()
+        waiting = await self._database.read(lambda connection: find_due(connection, now, load, limits))
+        return choose(waiting, in_flight, limits)
+
+    async def take(self, delivery_ids: Collection[str], lease_seconds: float) -> list[DueDelivery]:
+        """Return those of the deliveries that are still due; no other sender gets them meanwhile."""
+        return await self._writer.run(TakeDeliveries(delivery_ids, lease_seconds))
 
     async def record(self, attempt: Attempt) -> None:
         """Store the result of an attempt. A response of 410 disables the endpoint."""
@@ -42,12 +54,16 @@ class WebhookStore:
         waiting = sa.select(sa.func.count()).where(deliveries.c.next_at.is_not(None))
         return int((await self._database.rows(waiting))[0][0])
 
-    async def endpoints(self, tenant_id: str | None = None) -> list[WebhookEndpoint]:
-        """Return the tenant's endpoints, oldest first."""
-        found = sa.select(endpoints).order_by(endpoints.c.created_at, endpoints.c.id)
+    async def endpoints(
+        self, tenant_id: str | None = None, *, after: str | None = None, limit: int = 50
+    ) -> list[WebhookEndpoint]:
+        """Return at most `limit` of the tenant's endpoints, newest first, older than the one `after`."""
+        page = sa.select(endpoints).order_by(endpoints.c.id.desc()).limit(limit)
         if tenant_id is not None:
-            found = found.where(endpoints.c.tenant_id == tenant_id)
-        return [endpoint_of(row) for row in await self._database.rows(found)]
+            page = page.where(endpoints.c.tenant_id == tenant_id)
+        if after is not None:
+            page = page.where(endpoints.c.id < after)
+        return [endpoint_of(row) for row in await self._database.rows(page)]
 
     async def deliveries(
         self, endpoint_id: str, tenant_id: str | None = None, *, after: str | None = None, limit: int = 50
@@ -56,13 +72,17 @@ class WebhookStore:
 
         Raise `EndpointNotFound`.
         """
-        if endpoint_id not in {endpoint.id for endpoint in await self.endpoints(tenant_id)}:
-            raise EndpointNotFound(f"no webhook {endpoint_id}")
+        await self._check_endpoint(endpoint_id, tenant_id)
         page = sa.select(deliveries).where(deliveries.c.endpoint_id == endpoint_id)
         if after is not None:
             page = page.where(deliveries.c.id < after)
         rows = await self._database.rows(page.order_by(deliveries.c.id.desc()).limit(limit))
         return [delivery_of(row) for row in rows]
+
+    async def _check_endpoint(self, endpoint_id: str, tenant_id: str | None) -> None:
+        found = await self._database.rows(sa.select(endpoints).where(endpoints.c.id == endpoint_id))
+        if not found or tenant_id not in (None, found[0].tenant_id):
+            raise EndpointNotFound(f"no webhook {endpoint_id}")
 
     async def redeliver(self, endpoint_id: str, delivery_id: str, tenant_id: str | None = None) -> Delivery:
         """Send a delivery again. Raise `DeliveryNotFound`, or `Conflict` if the endpoint is disabled."""

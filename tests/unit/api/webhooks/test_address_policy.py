@@ -84,8 +84,16 @@ POLICY = AddressPolicy()
 
 @pytest.mark.parametrize(
     "address",
-    ["93.184.215.14", "192.0.1.0", "198.17.255.255", "2606:2800:21f:cb07:6820:80da:af6b:8b2c"]
-    + ["2001:200::1", "2001:4860:4860::8888", "3ffe:ffff::1", "::ffff:8.8.8.8"],
+    [
+        "93.184.215.14",
+        "192.0.1.0",
+        "198.17.255.255",
+        "2606:2800:21f:cb07:6820:80da:af6b:8b2c",
+        "2001:200::1",
+        "2001:4860:4860::8888",
+        "3ffe:ffff::1",
+        "::ffff:8.8.8.8",
+    ],
 )
 def test_public_addresses_are_allowed(address: str) -> None:
     assert POLICY.allows(ipaddress.ip_address(address))
@@ -136,7 +144,11 @@ def test_other_ports_are_forbidden(port: int) -> None:
 
 def test_the_operator_names_ports_and_ranges() -> None:
     policy = AddressPolicy((), ("443", "8000-8999"))
-    assert [port for port in (80, 443, 7999, 8000, 8999, 9000) if policy.allows_port(port)] == [443, 8000, 8999]
+    assert [port for port in (80, 443, 7999, 8000, 8999, 9000) if policy.allows_port(port)] == [
+        443,
+        8000,
+        8999,
+    ]
     with pytest.raises(InvalidParams, match="use 443, 8000-8999"):
         policy.check("webhook.url", "http://h.example/")
 
