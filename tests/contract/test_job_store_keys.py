@@ -7,6 +7,7 @@ from diffuserve.domain.errors import KeyNotFound, Unauthorized
 from diffuserve.domain.tenant import DEFAULT_PLANS, PlanOverrides, Role
 from diffuserve.jobs import schema
 from diffuserve.jobs.store import JobStore
+from diffuserve.testing.fake_clock import FakeClock
 
 
 async def test_a_key_authenticates_until_it_is_revoked(job_store: JobStore) -> None:
@@ -49,5 +50,19 @@ async def test_revoking_an_unknown_key_is_an_error(job_store: JobStore) -> None:
         await job_store.keys.revoke("nobody")
 
 
-async def test_the_signing_secret_stays_the_same(job_store: JobStore) -> None:
-    assert await job_store.keys.signing_secret() == await job_store.keys.signing_secret()
+async def test_the_secret_of_urls_stays_the_same_until_it_is_rotated(
+    job_store: JobStore, clock: FakeClock
+) -> None:
+    [first] = await job_store.url_secrets.valid()
+    assert await job_store.url_secrets.valid() == [first]
+    clock.advance(1.0)
+    await job_store.url_secrets.rotate(overlap_seconds=100.0)
+    second, old = await job_store.url_secrets.valid()
+    assert old == first != second
+    clock.advance(50.0)
+    await job_store.url_secrets.rotate(overlap_seconds=100.0)
+    assert (await job_store.url_secrets.valid())[1:] == [second, first]
+    clock.advance(51.0)
+    assert (await job_store.url_secrets.valid())[1:] == [second], "a rotation prolongs no older secret"
+    await job_store.url_secrets.rotate(overlap_seconds=0.0)
+    assert len(await job_store.url_secrets.valid()) == 1, "a leaked secret is invalid at once"

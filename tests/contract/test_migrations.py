@@ -70,6 +70,26 @@ async def test_deliveries_get_the_tenant_and_the_host_of_their_endpoint(job_stor
     assert tuple(found) == ("ada", "hooks.example")
 
 
+async def test_secrets_keep_signing(job_store: JobStore) -> None:
+    def from_before(connection: sa.Connection) -> None:
+        drop_all(connection)
+        migrate.upgrade(connection, "0004")
+        for statement in _SECRETS_BEFORE:
+            connection.execute(statement)
+        migrate.upgrade(connection)
+
+    await job_store.database.write(lambda transaction: from_before(transaction.connection))
+    assert await job_store.url_secrets.valid() == [b"\xab\xcd"]
+    assert await job_store.webhooks.signing_secrets("ada") == ["whsec_new", "whsec_old"]
+
+
+_SECRETS_BEFORE = (
+    sa.text("INSERT INTO secrets (name, value) VALUES ('result-urls', 'abcd')"),
+    sa.text(
+        "INSERT INTO webhook_secrets (tenant_id, secret, created_at, expires_at) "
+        "VALUES ('ada', 'whsec_old', 1.0, 1e12), ('ada', 'whsec_new', 2.0, NULL)"
+    ),
+)
 _ENDPOINT_BEFORE = sa.text(
     "INSERT INTO webhook_endpoints (id, tenant_id, url, created_at) "
     "VALUES ('wh_1', 'ada', 'https://Hooks.example.:8443/x', 1.0)"

@@ -36,7 +36,8 @@ class StoreSecret(SingleCommand[str]):
     def apply(self, transaction: Transaction) -> str | DiffuserveError:
         if self.value == "refused":
             return Conflict("refused")
-        transaction.execute(sa.insert(schema.secrets), {"name": self.value, "value": self.value})
+        row = {"owner": self.value, "secret": self.value, "created_at": transaction.now}
+        transaction.execute(sa.insert(schema.signing_secrets), row)
         if self.value == "broken":
             raise ZeroDivisionError
         transaction.publish("stored", {"value": self.value})
@@ -53,7 +54,7 @@ async def writer(job_store: JobStore, bus: MemoryEventBus) -> AsyncIterator[Writ
 
 
 async def stored(job_store: JobStore) -> set[str]:
-    return {row.name for row in await job_store.database.rows(sa.select(schema.secrets))}
+    return {row.owner for row in await job_store.database.rows(sa.select(schema.signing_secrets))}
 
 
 async def test_waiting_commands_of_a_class_are_applied_together(writer: Writer) -> None:

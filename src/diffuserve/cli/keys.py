@@ -23,6 +23,8 @@ Examples:
   diffuserve keys create --role worker --database-url postgresql://diffuserve@db/diffuserve
 """
 
+_DAY = 86_400.0
+
 keys = typer.Typer(
     name="keys", help="API keys, directly in the server's database.", epilog=EXAMPLES, no_args_is_help=True
 )
@@ -110,6 +112,28 @@ async def _list(settings: Settings) -> list[ApiKey]:
 
     async with open_store(settings) as store:
         return await store.keys.list_keys()
+
+
+@keys.command("rotate-url-secret", epilog="Example:\n\n  diffuserve keys rotate-url-secret")
+@options.takes_settings("data_dir", "database_url")
+def rotate_url_secret(
+    settings: Settings,
+    overlap_seconds: Annotated[
+        float, typer.Option(min=0, help="Seconds that URLs signed before stay valid, at most; 0 for none.")
+    ] = _DAY,
+) -> None:
+    """Sign URLs of results with a new secret; running servers do so within seconds."""
+    asyncio.run(_rotate_url_secret(settings, overlap_seconds))
+    Console(stderr=True, highlight=False).print(
+        f"URLs have a new secret from now on; those signed before expire within {overlap_seconds:g} s"
+    )
+
+
+async def _rotate_url_secret(settings: Settings, overlap_seconds: float) -> None:
+    from diffuserve.cli.wiring.control import open_store
+
+    async with open_store(settings) as store:
+        await store.url_secrets.rotate(overlap_seconds)
 
 
 @keys.command(epilog="Example:\n\n  diffuserve keys revoke ID")

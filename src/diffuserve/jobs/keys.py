@@ -18,7 +18,6 @@ from diffuserve.jobs.writer import Writer
 
 api_keys = schema.api_keys
 _PREFIX = "dfs"
-_SIGNING = "result-urls"
 
 
 class KeyStore:
@@ -62,11 +61,6 @@ class KeyStore:
         """Return whether any key is valid."""
         valid = sa.select(api_keys.c.id).where(api_keys.c.revoked_at.is_(None)).limit(1)
         return bool(await self._database.rows(valid))
-
-    async def signing_secret(self) -> bytes:
-        """Return the secret that signs result URLs, made at the first call and shared by all replicas."""
-        kept = await self._writer.run(EnsureSigningSecret(secrets.token_hex(32)))
-        return bytes.fromhex(kept)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -133,20 +127,6 @@ class RevokeKey(SingleCommand[None]):
         statement = sa.update(api_keys).where(api_keys.c.id == self.key_id).values(revoked_at=revoked_at)
         known = transaction.rows(statement.returning(api_keys.c.id))
         return None if known else KeyNotFound(f"no key {self.key_id}")
-
-
-@dataclass(frozen=True)
-class EnsureSigningSecret(SingleCommand[str]):
-    """Store a secret, in hex, that signs result URLs, unless the database has one; return the one it has."""
-
-    offered: str
-
-    def apply(self, transaction: Transaction) -> str:
-        table = schema.secrets
-        insert = transaction.upsert(table).on_conflict_do_nothing()
-        transaction.execute(insert, {"name": _SIGNING, "value": self.offered})
-        (row,) = transaction.rows(sa.select(table.c.value).where(table.c.name == _SIGNING))
-        return str(row.value)
 
 
 def split_secret(shown: str) -> tuple[str, str]:

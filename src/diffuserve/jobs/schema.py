@@ -166,16 +166,6 @@ webhook_deliveries = sa.Table(
     postgresql_with=_HOT,
 )
 
-# Stored as they are, not as hashes: signatures are computed from them.
-webhook_secrets = sa.Table(
-    "webhook_secrets",
-    metadata,
-    _text("tenant_id", primary_key=True),
-    _text("secret", primary_key=True),
-    _double("created_at"),
-    _double("expires_at", null=True),
-)
-
 ready = sa.Table(
     "ready",
     metadata,
@@ -305,7 +295,15 @@ api_keys = sa.Table(
     _double("revoked_at", null=True),
 )
 
-secrets = sa.Table("secrets", metadata, _text("name", primary_key=True), _text("value"))
+# Stored as they are, not as hashes: signatures are computed from them.
+signing_secrets = sa.Table(
+    "signing_secrets",
+    metadata,
+    _text("owner", primary_key=True),
+    _text("secret", primary_key=True),
+    _double("created_at"),
+    _double("expires_at", null=True),
+)
 
 # Prompts and images that a filter flagged or blocked; the prompt itself is not stored.
 audit = sa.Table(

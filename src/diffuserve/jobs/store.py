@@ -13,6 +13,7 @@ from diffuserve.jobs.housekeeping import Housekeeping
 from diffuserve.jobs.keys import KeyStore
 from diffuserve.jobs.migrate import migrate
 from diffuserve.jobs.operations import Operations
+from diffuserve.jobs.signing_secrets import UrlSecrets
 from diffuserve.jobs.webhooks.store import WebhookStore
 from diffuserve.jobs.worker_leases import WorkerLeases
 from diffuserve.jobs.writer import Writer
@@ -22,7 +23,7 @@ class JobStore:
     """The store on one database with its single writer, and an interface for each kind of caller.
 
     `jobs` serves clients, `leases` workers, `operations` operators, `housekeeping` the reaper; `keys`,
-    `batches`, `webhooks` and `audit` are named for their tables.
+    `batches`, `webhooks` and `audit` are named for their tables, `url_secrets` for what they sign.
     """
 
     def __init__(self, url: str, bus: EventBus, config: StoreConfig, clock: Clock | None = None) -> None:
@@ -39,6 +40,7 @@ class JobStore:
         self.leases = WorkerLeases(self.database, self._writer)
         self.housekeeping = Housekeeping(self.database, self._writer)
         self.keys = KeyStore(self.database, self._writer)
+        self.url_secrets = UrlSecrets(self.database, self._writer)
         self.batches = BatchStore(self.database, self._writer)
         self.webhooks = WebhookStore(self.database, self._writer)
         self.audit = AuditStore(self.database, self._writer)

@@ -56,6 +56,26 @@ def test_a_list_shows_no_secret_and_a_revoked_key_is_refused(invoke: Invoke) -> 
         owner(secret)
 
 
+def url_secrets() -> list[bytes]:
+    async def read() -> list[bytes]:
+        async with open_store(Settings()) as store:
+            return await store.url_secrets.valid()
+
+    return asyncio.run(read())
+
+
+def test_the_secret_of_urls_rotates_with_an_overlap_or_without(invoke: Invoke) -> None:
+    [first] = url_secrets()
+    rotated = invoke("keys", "rotate-url-secret", "--overlap-seconds", "3600")
+    assert (rotated.code, rotated.out) == (0, "")
+    assert "3600 s" in rotated.err
+    second, overlapping = url_secrets()
+    assert overlapping == first != second
+    assert invoke("keys", "rotate-url-secret", "--overlap-seconds", "0").code == 0
+    assert not {first, second}.intersection(url_secrets())
+    assert invoke("keys", "rotate-url-secret", "--overlap-seconds", "-1").code == 2
+
+
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [

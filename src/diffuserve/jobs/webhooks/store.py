@@ -7,6 +7,7 @@ import sqlalchemy as sa
 from diffuserve.domain.errors import EndpointNotFound
 from diffuserve.domain.webhook import Attempt, Delivery, DueDelivery, WebhookEndpoint
 from diffuserve.jobs.database import Database
+from diffuserve.jobs.signing_secrets import WebhookSecrets
 from diffuserve.jobs.webhooks.due import find_due
 from diffuserve.jobs.webhooks.outbox import (
     EnableEndpoint,
@@ -17,7 +18,6 @@ from diffuserve.jobs.webhooks.outbox import (
     endpoints,
 )
 from diffuserve.jobs.webhooks.records import delivery_of, endpoint_of
-from diffuserve.jobs.webhooks.signing import EnsureSecret, RotateSecret, new_secret
 from diffuserve.jobs.webhooks.turns import Load, SendLimits, choose
 from diffuserve.jobs.writer import Writer
 
@@ -31,6 +31,7 @@ class WebhookStore:
     def __init__(self, database: Database, writer: Writer) -> None:
         self._database = database
         self._writer = writer
+        self._secrets = WebhookSecrets(database, writer)
 
     async def find_due(self, in_flight: Collection[Delivery], limits: SendLimits) -> list[Delivery]:
         """Return the deliveries to send next beside those that a sender has `in_flight`."""
@@ -98,8 +99,8 @@ class WebhookStore:
 
     async def signing_secrets(self, tenant_id: str) -> list[str]:
         """Return the tenant's valid signing secrets, newest first; the first is made at the first call."""
-        return await self._writer.run(EnsureSecret(tenant_id, new_secret()))
+        return await self._secrets.valid(tenant_id)
 
     async def rotate_secret(self, tenant_id: str, overlap_seconds: float) -> str:
         """Make a new signing secret and return it; older ones stay valid for `overlap_seconds`."""
-        return await self._writer.run(RotateSecret(tenant_id, new_secret(), overlap_seconds))
+        return await self._secrets.rotate(tenant_id, overlap_seconds)
