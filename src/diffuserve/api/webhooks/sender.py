@@ -89,6 +89,9 @@ class WebhookSender:
         except DiffuserveError as error:
             log.warning("the outbox cannot be read (%s); trying again", error)
             return False
+        except Exception:  # without a sender, messages would wait until the next start
+            log.exception("the outbox cannot be read; trying again")
+            return False
         for due in due_deliveries:
             self._in_flight[due.delivery.id] = due.delivery
             self._start(self._deliver(due))
