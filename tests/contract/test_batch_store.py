@@ -22,6 +22,7 @@ from diffuserve.domain.webhook import Webhook, WebhookEvent
 from diffuserve.jobs import schema
 from diffuserve.jobs.config import DAY, StoreConfig
 from diffuserve.jobs.store import JobStore
+from diffuserve.jobs.webhooks.turns import SendLimits
 from diffuserve.testing.fake_clock import FakeClock
 from support.store_driver import Time, add_worker, claim, claim_one, complete, fail, new_job
 
@@ -204,10 +205,8 @@ async def test_the_end_of_a_batch_is_reported_once(job_store: JobStore) -> None:
     webhook = Webhook("https://hooks.example/", (WebhookEvent.BATCH_COMPLETED,), "http://api.test")
     batch = await store_batch(job_store, 5, webhook=webhook)
     await finish(job_store, worker)
-    due = await job_store.webhooks.take_due(10, frozenset())
-    assert [(message.delivery.type.value, message.delivery.subject_id) for message in due] == [
-        ("batch.completed", batch.id)
-    ]
+    due = await job_store.webhooks.find_due((), SendLimits(total=10))
+    assert [(delivery.type.value, delivery.subject_id) for delivery in due] == [("batch.completed", batch.id)]
 
 
 async def test_a_batch_of_another_tenant_is_not_found(job_store: JobStore) -> None:

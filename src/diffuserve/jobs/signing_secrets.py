@@ -8,6 +8,7 @@ import base64
 import secrets
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from typing import Any
 
 import sqlalchemy as sa
 
@@ -116,7 +117,7 @@ def _owner(tenant_id: str) -> str:
     return f"webhooks/{tenant_id}"
 
 
-def _valid(owner: str, now: float) -> sa.Select[str]:
+def _valid(owner: str, now: float) -> sa.Select[Any]:
     """Select the owner's valid secrets, newest first."""
     is_valid = sa.or_(table.c.expires_at.is_(None), table.c.expires_at > now)
     newest_first = table.c.expires_at.is_(None).desc(), table.c.created_at.desc()

@@ -15,6 +15,7 @@ from diffuserve.domain.resources.batch import BatchPage, BatchResource, BatchRes
 from diffuserve.domain.tenant import Plan
 from diffuserve.jobs.config import StoreConfig
 from diffuserve.jobs.store import JobStore
+from diffuserve.jobs.webhooks.turns import SendLimits
 from support.hand_worker import PNG, HandWorker
 from support.waiting import HANG_SECONDS
 
@@ -240,5 +241,5 @@ async def test_the_end_of_a_batch_is_written_into_the_outbox(
     await send(http, [item(0)], webhook={"url": "https://hooks.example/"})
     [lease] = await worker.claim()
     await worker.complete(lease)
-    [due] = await store.webhooks.take_due(10, frozenset())
-    assert due.delivery.type == "batch.completed"
+    [due] = await store.webhooks.find_due((), SendLimits(total=10))
+    assert due.type == "batch.completed"

@@ -1,5 +1,7 @@
 """The search for deliveries that are due, without the write lock: other writes do not wait for it."""
 
+from typing import Any
+
 import sqlalchemy as sa
 
 from diffuserve.domain.webhook import Delivery
@@ -31,7 +33,7 @@ def find_due(connection: sa.Connection, now: float, load: Load, limits: SendLimi
     return found
 
 
-def _heads() -> sa.Select[str, float]:
+def _heads() -> sa.Select[Any]:
     """Select every tenant that has deliveries to send, and when its first is due.
 
     Jumps from tenant to tenant in the index, which takes as many steps as there are tenants, however
@@ -57,7 +59,7 @@ def _heads() -> sa.Select[str, float]:
 _HEADS = _heads()
 
 
-def _oldest(tenant_id: str, now: float, full: Full, limit: int) -> sa.Select[Delivery]:
+def _oldest(tenant_id: str, now: float, full: Full, limit: int) -> sa.Select[Any]:
     """Select the tenant's deliveries that became due first, past those of full endpoints and hosts."""
     by_time = (
         sa.select(deliveries)
