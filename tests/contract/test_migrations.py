@@ -60,7 +60,7 @@ def drop_all(connection: sa.Connection) -> None:
 async def test_deliveries_get_the_tenant_and_the_host_of_their_endpoint(job_store: JobStore) -> None:
     def from_before(connection: sa.Connection) -> Any:
         drop_all(connection)
-        migrate.upgrade(connection, "0003")
+        migrate.upgrade(connection, "0004")
         connection.execute(_ENDPOINT_BEFORE)
         connection.execute(_DELIVERY_BEFORE)
         migrate.upgrade(connection)
@@ -73,7 +73,7 @@ async def test_deliveries_get_the_tenant_and_the_host_of_their_endpoint(job_stor
 async def test_secrets_keep_signing(job_store: JobStore) -> None:
     def from_before(connection: sa.Connection) -> None:
         drop_all(connection)
-        migrate.upgrade(connection, "0004")
+        migrate.upgrade(connection, "0005")
         for statement in _SECRETS_BEFORE:
             connection.execute(statement)
         migrate.upgrade(connection)
