@@ -140,8 +140,8 @@ async def test_a_busy_endpoint_does_not_block_the_others(job_store: JobStore) ->
 
 
 async def test_a_tenant_with_many_messages_hides_no_other(job_store: JobStore) -> None:
-    for number in range(_LIMITS.per_tenant + 5):
-        await cancel_new_job(job_store, f"https://h{number}.example/", tenant="eve")
+    urls = [f"https://h{number}.example/" for number in range(_LIMITS.per_tenant + 5)]
+    await asyncio.gather(*(cancel_new_job(job_store, url, tenant="eve") for url in urls))
     first = await due(job_store)
     assert len(first) == _LIMITS.per_tenant
     assert await due(job_store, first) == []
@@ -152,12 +152,12 @@ async def test_a_tenant_with_many_messages_hides_no_other(job_store: JobStore) -
 
 async def test_a_full_host_leaves_the_other_hosts_of_a_tenant(job_store: JobStore) -> None:
     for tenant in ("eve", "mallory"):
-        for number in range(_LIMITS.per_tenant):
-            await cancel_new_job(job_store, f"https://shared.example/{number}", tenant)
+        urls = [f"https://shared.example/{number}" for number in range(_LIMITS.per_tenant)]
+        await asyncio.gather(*(cancel_new_job(job_store, url, tenant) for url in urls))
     hanging = await due(job_store)
     assert len(hanging) == _LIMITS.per_host
-    for number in range(_LIMITS.per_tenant + 1):
-        await cancel_new_job(job_store, f"https://shared.example:8443/{number}", "ada")
+    urls = [f"https://shared.example:8443/{number}" for number in range(_LIMITS.per_tenant + 1)]
+    await asyncio.gather(*(cancel_new_job(job_store, url, "ada") for url in urls))
     await cancel_new_job(job_store, "https://other.example/", "ada")
     assert [message.endpoint.url for message in await due(job_store, hanging)] == ["https://other.example/"]
 

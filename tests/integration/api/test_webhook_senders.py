@@ -1,5 +1,6 @@
 """Senders of webhooks under load: hanging receivers of one tenant, and other senders beside them."""
 
+import asyncio
 import shutil
 from collections import deque
 from collections.abc import AsyncGenerator, Callable
@@ -90,8 +91,8 @@ async def test_a_tenants_hanging_receivers_do_not_delay_another_tenant(
 ) -> None:
     async with sending(app):
         alone = await seconds_to(receiver, store, "ada")
-        for number in range(NUM_TARPITS):
-            await end_a_job(store, "eve", f"{tarpit.url}/{number}")
+        urls = [f"{tarpit.url}/{number}" for number in range(NUM_TARPITS)]
+        await asyncio.gather(*(end_a_job(store, "eve", url) for url in urls))
         await tarpit.wait_for(LIMITS.per_tenant)
         beside = await seconds_to(receiver, store, "ada")
     assert len(tarpit.received) == LIMITS.per_tenant, "the tenant has more in flight than its limit"
