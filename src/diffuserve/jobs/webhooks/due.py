@@ -23,8 +23,8 @@ def find_due(connection: sa.Connection, now: float, load: Load, limits: SendLimi
     full = load.full
     heads = [
         (load.tenants[row.tenant_id], row.due_at, row.tenant_id)
-        for row in connection.execute(_HEADS)
-        if row.due_at <= now and row.tenant_id not in full.tenants
+        for row in connection.execute(_DUE_TENANTS, {"now": now})
+        if row.tenant_id not in full.tenants
     ]
     found: list[Delivery] = []
     for num_in_flight, _due_at, tenant_id in sorted(heads)[:_MAX_TENANTS]:
@@ -33,8 +33,8 @@ def find_due(connection: sa.Connection, now: float, load: Load, limits: SendLimi
     return found
 
 
-def _heads() -> sa.Select[Any]:
-    """Select every tenant that has deliveries to send, and when its first is due.
+def _due_tenants() -> sa.Select[Any]:
+    """Select every tenant that has deliveries to send by `now`, and since when its first is due.
 
     Jumps from tenant to tenant in the index, which takes as many steps as there are tenants, however
     many deliveries each of them has.
@@ -51,12 +51,11 @@ def _heads() -> sa.Select[Any]:
     due_at = sa.select(sa.func.min(deliveries.c.next_at)).where(
         waiting, deliveries.c.tenant_id == tenants.c.tenant_id
     )
-    return sa.select(tenants.c.tenant_id, due_at.scalar_subquery().label("due_at")).where(
-        tenants.c.tenant_id.is_not(None)
-    )
+    heads = sa.select(tenants.c.tenant_id, due_at.scalar_subquery().label("due_at")).subquery()
+    return sa.select(heads).where(heads.c.due_at <= sa.bindparam("now"))
 
 
-_HEADS = _heads()
+_DUE_TENANTS = _due_tenants()
 
 
 def _oldest(tenant_id: str, now: float, full: Full, limit: int) -> sa.Select[Any]:
