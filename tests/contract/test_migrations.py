@@ -92,7 +92,7 @@ _SECRETS_BEFORE = (
 )
 _ENDPOINT_BEFORE = sa.text(
     "INSERT INTO webhook_endpoints (id, tenant_id, url, created_at) "
-    "VALUES ('wh_1', 'ada', 'https://Hooks.example.:8443/x', 1.0)"
+    "VALUES ('wh_1', 'ada', 'https://Hooks.example.\\:8443/x', 1.0)"
 )
 _DELIVERY_BEFORE = sa.text(
     "INSERT INTO webhook_deliveries"
