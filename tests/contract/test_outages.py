@@ -105,7 +105,9 @@ async def test_a_frozen_control_plane_loses_the_lock_and_the_other_one_goes_on(p
     with frozen_control_plane(postgresql_url) as process:
         async with asyncio.timeout(HANG_SECONDS):
             await store.jobs.submit(new_job())
-        assert not await store.database.rows(sa.select(schema.secrets)), "what it wrote is rolled back"
+        assert not await store.database.rows(sa.select(schema.signing_secrets)), (
+            "what it wrote is rolled back"
+        )
         process.send_signal(signal.SIGCONT)
         output, _ = await asyncio.to_thread(process.communicate, timeout=HANG_SECONDS)
     assert output.split() == ["open", "written"], "awake again, it has repeated its write"

@@ -5,11 +5,12 @@ from pathlib import Path
 import pytest
 
 from diffuserve.domain.job import JobStatus
-from diffuserve.domain.webhook import JOB_EVENTS, Attempt, Webhook
+from diffuserve.domain.webhook import JOB_EVENTS, Attempt, DueDelivery, Webhook
 from diffuserve.domain.worker import WorkerState
 from diffuserve.jobs.config import DAY
 from diffuserve.jobs.reaper import Reaper
 from diffuserve.jobs.store import JobStore
+from diffuserve.jobs.webhooks.turns import SendLimits
 from diffuserve.storage.local import LocalArtifactStore
 from diffuserve.testing.fake_clock import FakeClock
 from support.store_driver import (
@@ -131,6 +132,11 @@ async def test_timeouts_and_retries_come_due_although_the_clock_went_back(
     assert lease.job_id == failed.id
 
 
+async def take_due(store: JobStore) -> list[DueDelivery]:
+    chosen = await store.webhooks.find_due((), SendLimits(total=2))
+    return await store.webhooks.take([delivery.id for delivery in chosen], lease_seconds=60.0)
+
+
 async def test_webhooks_are_sent_again_although_the_clock_went_back(
     job_store: JobStore, clock: FakeClock
 ) -> None:
@@ -139,14 +145,14 @@ async def test_webhooks_are_sent_again_although_the_clock_went_back(
     for _ in range(2):
         await job_store.jobs.submit(new_job(webhook=webhook))
         await complete(job_store, await claim_one(job_store, worker))
-    taken, refused = await job_store.webhooks.take_due(2, frozenset())
+    taken, refused = await take_due(job_store)
     await job_store.webhooks.record(Attempt(refused.delivery.id, 500))
     await job_store.housekeeping.reap("reaper")
     clock.advance(-3_600.0)
     await job_store.housekeeping.reap("reaper")
     clock.advance(8.0)
-    (retry,) = await job_store.webhooks.take_due(2, frozenset())
+    (retry,) = await take_due(job_store)
     assert retry.delivery.id == refused.delivery.id
     clock.advance(60.0)
-    again = {due.delivery.id for due in await job_store.webhooks.take_due(2, frozenset())}
+    again = {due.delivery.id for due in await take_due(job_store)}
     assert taken.delivery.id in again, "its sender may have died"

@@ -24,10 +24,11 @@ async def freeze(url: str) -> None:
     print("open", flush=True)
 
     def write(transaction: database.Transaction) -> None:
-        transaction.execute(sa.insert(schema.secrets), {"name": "frozen", "value": ""})
+        row = {"owner": "frozen", "secret": "", "created_at": transaction.now}
+        transaction.execute(sa.insert(schema.signing_secrets), row)
         if not transaction.is_retry:
             os.kill(os.getpid(), signal.SIGSTOP)
-        transaction.execute(sa.update(schema.secrets).values(value="woken"))
+        transaction.execute(sa.update(schema.signing_secrets).values(secret="woken"))
 
     await retry_while_unavailable(lambda is_retry: opened.write(write, is_retry))
     print("written", flush=True)
