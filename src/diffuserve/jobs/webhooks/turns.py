@@ -9,7 +9,7 @@ from diffuserve.domain.webhook import Delivery
 
 @dataclass(frozen=True, kw_only=True)
 class SendLimits:
-    """How many deliveries one sender has in flight: in all, and to one tenant, host and endpoint.
+    """Limits of the deliveries that one sender has in flight: in all, and of a tenant, host and endpoint.
 
     A receiver that hangs keeps its place until the timeout. So an endpoint's limit leaves room for the
     other endpoints of its tenant, a tenant's limit for the other tenants, and a host's limit for the
@@ -68,7 +68,7 @@ class Load:
 
     @property
     def full(self) -> Full:
-        """What is at its limit, so that none of its deliveries can start."""
+        """Tenants, hosts and endpoints at their limits: none of their deliveries can start."""
         limits = self._limits
         return Full(
             _at_least(self.tenants, limits.per_tenant),

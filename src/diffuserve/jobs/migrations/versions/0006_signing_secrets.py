@@ -1,4 +1,4 @@
-"""One table for the secrets that sign: of webhooks as before, and of URLs, which now rotate too."""
+"""Moves the secrets that sign into one table: those of webhooks, and that of URLs, which now rotates too."""
 
 import sqlalchemy as sa
 from alembic import op
