@@ -63,7 +63,7 @@ class Records:
     """Reads the database, without the job store."""
 
     def __init__(self, url: str) -> None:
-        self._engine: AsyncEngine = create_async_engine(url, pool_pre_ping=True)
+        self._engine: AsyncEngine = create_async_engine(url, pool_pre_ping=True, hide_parameters=True)
 
     async def close(self) -> None:
         await self._engine.dispose()

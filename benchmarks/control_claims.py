@@ -140,7 +140,7 @@ async def _explain_claim(store: JobStore, worker_id: str, database: Database) ->
     """Return the plan of every query of one claim that reads lanes or ready jobs."""
     with _recorded_queries() as executed:
         await store.leases.claim(worker_id, Claim(claim_id="explained", num_jobs=1))
-    engine = create_async_engine(database.store_url)
+    engine = create_async_engine(database.store_url, hide_parameters=True)
     explain = "EXPLAIN QUERY PLAN" if database.name == SQLITE else "EXPLAIN"
     plans = []
     async with engine.connect() as connection:

@@ -139,7 +139,7 @@ class ControlPlane:
 
 async def measure_jobs(database: Database, folder: Path, load: Load, num_agents: int) -> JobFigures:
     num_jobs, num_connections = load.num_jobs, load.num_connections
-    engine = create_async_engine(database.store_url)
+    engine = create_async_engine(database.store_url, hide_parameters=True)
     async with ControlPlane(database, folder, num_agents) as plane:
         await submit_jobs(plane.port, _bodies(_WARM_UP), num_connections)  # caches are warm
         await _until_all_done(engine, plane)

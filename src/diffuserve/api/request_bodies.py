@@ -6,6 +6,7 @@ import orjson
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field
 
 from diffuserve.domain.job import Band
+from diffuserve.domain.json_text import has_null_character
 from diffuserve.domain.params import (
     MAX_GUIDANCE_SCALE,
     MAX_IMAGES,
@@ -21,24 +22,36 @@ MAX_JOB_SECONDS = 30 * 86_400.0
 MAX_PREVIEWS = 3
 
 
+def _check_text(text: str) -> str:
+    """Return the text. Raise `ValueError` for what PostgreSQL cannot store; pydantic refuses surrogates."""
+    if "\0" in text:
+        raise ValueError("must not contain the character U+0000")
+    return text
+
+
 def _check_metadata(metadata: dict[str, Any]) -> dict[str, Any]:
     try:
-        size = len(orjson.dumps(metadata))
+        text = orjson.dumps(metadata)
     except (TypeError, ValueError) as error:
         raise ValueError(f"cannot be stored as JSON: {error}") from error
+    if has_null_character(text):
+        raise ValueError("must not contain the character U+0000")
+    size = len(text)
     if size > MAX_METADATA_BYTES:
         raise ValueError(f"has {size:,} bytes as JSON; at most {MAX_METADATA_BYTES:,} are allowed")
     return metadata
 
 
 Metadata = Annotated[dict[str, Any], AfterValidator(_check_metadata)]
-Prompt = Annotated[str, Field(min_length=1, max_length=MAX_PROMPT_CHARACTERS)]
-NegativePrompt = Annotated[str, Field(max_length=MAX_PROMPT_CHARACTERS)]
+Storable = AfterValidator(_check_text)
+Prompt = Annotated[str, Field(min_length=1, max_length=MAX_PROMPT_CHARACTERS), Storable]
+NegativePrompt = Annotated[str, Field(max_length=MAX_PROMPT_CHARACTERS), Storable]
 Steps = Annotated[int, Field(ge=1, le=MAX_STEPS)]
 Pixels = Annotated[int, Field(ge=1, le=65_536, multiple_of=SIZE_MULTIPLE)]
+WebhookUrl = Annotated[str, Field(min_length=1, max_length=2_000), Storable]
 Guidance = Annotated[float, Field(ge=0, le=MAX_GUIDANCE_SCALE, allow_inf_nan=False)]
 Seed = Annotated[int, Field(ge=0, le=MAX_SEED)]
-ModelName = Annotated[str, Field(min_length=1, max_length=200)]
+ModelName = Annotated[str, Field(min_length=1, max_length=200), Storable]
 Seconds = Annotated[float, Field(gt=0, le=MAX_JOB_SECONDS, allow_inf_nan=False)]
 OutputFormat = Literal["png", "webp", "jpeg"]
 JobEventName = Literal["job.succeeded", "job.failed", "job.canceled", "job.expired"]
@@ -68,7 +81,7 @@ class GenerationInput(RequestBody):
 class WebhookBody(RequestBody):
     """Endpoint to notify when the job has ended, in a message signed after Standard Webhooks."""
 
-    url: Annotated[str, Field(min_length=1, max_length=2_000)]
+    url: WebhookUrl
     events: Annotated[list[JobEventName], Field(min_length=1)] | None = Field(
         default=None, description="Every final status if left out."
     )

@@ -15,6 +15,7 @@ from pydantic import TypeAdapter, ValidationError
 from diffuserve.api.path_params import FILE_NAME
 from diffuserve.domain.cost import CostFit
 from diffuserve.domain.errors import InvalidParams
+from diffuserve.domain.json_text import has_null_character
 from diffuserve.domain.model_spec import ModelSpec
 from diffuserve.domain.safety import ImagesRecord
 from diffuserve.domain.worker import (
@@ -65,6 +66,7 @@ def check_completion(completion: Completion) -> Completion:
 
     The name becomes part of a path, and the content type a header.
     """
+    check_text(completion)
     _check_seconds(completion.actual_seconds)
     _check_safety("result.safety", completion.result.safety)
     for number, artifact in enumerate(completion.result.artifacts):
@@ -78,6 +80,7 @@ def check_completion(completion: Completion) -> Completion:
 
 def check_failure(failure: Failure) -> Failure:
     """Return the failure. Raise `InvalidParams` for impossible device-seconds or an invalid verdict."""
+    check_text(failure)
     _check_seconds(failure.actual_seconds)
     _check_safety("error.safety", failure.error.safety)
     return failure
@@ -85,11 +88,16 @@ def check_failure(failure: Failure) -> Failure:
 
 def check_storable(message: Message) -> Message:
     """Return the message. Raise `InvalidParams` for integers above 2**53 and text that PostgreSQL rejects."""
+    return check_text(message, orjson.OPT_STRICT_INTEGER)
+
+
+def check_text(message: Message, option: int = 0) -> Message:
+    """Return the message. Raise `InvalidParams` for text that PostgreSQL rejects."""
     try:
-        text = orjson.dumps(message, option=orjson.OPT_STRICT_INTEGER)
+        text = orjson.dumps(message, option=option)
     except TypeError as error:
         raise InvalidParams("body", "…", f"cannot be stored as JSON: {error}") from error
-    if b"\\u0000" in text:
+    if has_null_character(text):
         raise InvalidParams("body", "\0", "text must not contain the character U+0000")
     return message
 

@@ -16,6 +16,7 @@ from fastapi import FastAPI
 from diffuserve.cli.exit_codes import INTERRUPTED
 from diffuserve.cli.interruptible import Interruptible
 from diffuserve.domain.errors import InvalidParams
+from diffuserve.telemetry.redaction import log_loop_error
 
 _GRACE_SECONDS = 1.0  # for open requests
 _LONGEST_SHUTDOWN_SECONDS = 5  # then connections are closed, even those of slow readers
@@ -85,6 +86,7 @@ def address_of(listener: socket.socket) -> str:
 @asynccontextmanager
 async def serving(app: FastAPI, listener: socket.socket) -> AsyncIterator[None]:
     """Serve the application within the block."""
+    asyncio.get_running_loop().set_exception_handler(log_loop_error)
     server = HttpServer(Interruptible(app))
     task = asyncio.create_task(server.serve(sockets=[listener]))
     try:

@@ -2,7 +2,8 @@
 
 import logging
 
-_CHATTY = ("httpx", "httpcore", "uvicorn", "alembic")
+# They would log URLs and headers, which hold keys and signatures.
+_CHATTY = ("httpx", "httpcore", "uvicorn", "websockets", "alembic")
 
 
 def log_to_stderr() -> None:

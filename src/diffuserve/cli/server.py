@@ -10,6 +10,7 @@ from diffuserve.cli.http_server import address_of, is_loopback, listen, serving,
 from diffuserve.cli.wiring.control import ControlPlane, control_plane
 from diffuserve.domain.errors import InvalidParams
 from diffuserve.settings import Settings
+from diffuserve.telemetry.redaction import redacted_logs
 
 
 @dataclass(frozen=True)
@@ -26,6 +27,13 @@ async def running_server(settings: Settings, no_auth: bool = False) -> AsyncIter
 
     Raise `InvalidParams` if other machines could reach it and there is no API key, but with `no_auth`.
     """
+    with redacted_logs():
+        async with _running_server(settings, no_auth) as server:
+            yield server
+
+
+@asynccontextmanager
+async def _running_server(settings: Settings, no_auth: bool) -> AsyncIterator[RunningServer]:
     async with control_plane(settings, no_auth) as plane:
         gc.freeze()  # imported modules stay: collecting them would delay the start and requests by 0.1 s
         gc.enable()

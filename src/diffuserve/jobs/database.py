@@ -260,7 +260,9 @@ def _postgresql_engine(
         "connection_class": KeptAlive,
         "server_settings": settings | {"tcp_user_timeout": f"{_COMMAND_SECONDS:g}s", **limits},
     }
-    return create_async_engine(url.set(drivername="postgresql+asyncpg"), connect_args=connect_args, **pool)
+    return create_async_engine(
+        url.set(drivername="postgresql+asyncpg"), hide_parameters=True, connect_args=connect_args, **pool
+    )
 
 
 def _keep_alive(connection: socket.socket) -> None:
@@ -286,7 +288,8 @@ async def _write_locked(engine: "AsyncEngine", work: Callable[[sa.Connection], T
 
 
 def _sqlite_engine(url: sa.URL, begin: str) -> sa.Engine:
-    engine = sa.create_engine(url, connect_args={"timeout": _BUSY_SECONDS, "check_same_thread": False})
+    arguments = {"timeout": _BUSY_SECONDS, "check_same_thread": False}
+    engine = sa.create_engine(url, hide_parameters=True, connect_args=arguments)
 
     @sa.event.listens_for(engine, "connect")
     def configure(connection: Any, _record: object) -> None:

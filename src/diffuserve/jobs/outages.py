@@ -10,6 +10,7 @@ from sqlalchemy.exc import TimeoutError as PoolTimeout
 
 from diffuserve.backoff import Backoff, retry
 from diffuserve.domain.errors import ServerUnavailable
+from diffuserve.telemetry.redaction import summary
 
 log = logging.getLogger(__name__)
 
@@ -37,7 +38,7 @@ async def retry_while_unavailable(work: Callable[[bool], Awaitable[T]]) -> T:
     except Exception as error:
         if not is_unavailable(error):
             raise
-        log.error("database unavailable: %s", _reason(error))
+        log.error("database unavailable: %s", summary(error))
         raise _unavailable(error) from error
 
 
@@ -59,7 +60,7 @@ def is_unavailable(error: BaseException) -> bool:
 def _pause(error: Exception) -> float | None:
     if not is_unavailable(error) or _sqlite_code(error) in _UNWRITABLE:
         return None
-    log.warning("database unavailable (%s); retrying", type(error).__name__)
+    log.warning("database unavailable (%s); retrying", summary(error))
     return 0.0
 
 

@@ -11,6 +11,8 @@ from diffuserve.api.request_bodies import (
     OutputFormat,
     RequestBody,
     Seconds,
+    Storable,
+    WebhookUrl,
 )
 from diffuserve.domain.job import Band
 
@@ -21,7 +23,7 @@ MAX_ITEMS = 50_000
 class BatchWebhookBody(RequestBody):
     """Endpoint to notify when the batch has ended, in a message signed after Standard Webhooks."""
 
-    url: Annotated[str, Field(min_length=1, max_length=2_000)]
+    url: WebhookUrl
 
 
 class BatchOptions(RequestBody):
@@ -41,7 +43,7 @@ class BatchOptions(RequestBody):
 class BatchItem(RequestBody):
     """Job of a batch. `custom_id` is unique within the batch."""
 
-    custom_id: Annotated[str, Field(min_length=1, max_length=64)]
+    custom_id: Annotated[str, Field(min_length=1, max_length=64), Storable]
     input: GenerationInput
     metadata: Metadata = Field(default_factory=dict, description="Returned unchanged.")
 
@@ -62,7 +64,7 @@ class BatchQuery(BaseModel):
     expires_in: Seconds | None = None
     timeout: Seconds | None = None
     output_format: OutputFormat = "png"
-    webhook_url: Annotated[str, Field(min_length=1, max_length=2_000)] | None = None
+    webhook_url: WebhookUrl | None = None
 
     def options(self) -> BatchOptions:
         """Return the options in the form that a JSON body gives them."""

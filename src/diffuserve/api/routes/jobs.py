@@ -10,7 +10,7 @@ from diffuserve.api.auth.dependencies import BaseUrl, OperatorCaller
 from diffuserve.api.auth.quota import ClientCaller, SubmittingCaller
 from diffuserve.api.auth.waits import wait_slot
 from diffuserve.api.path_params import JobId, checked_job_id
-from diffuserve.api.request_bodies import NewJobBody
+from diffuserve.api.request_bodies import NewJobBody, Storable
 from diffuserve.api.responses import json_response
 from diffuserve.api.serializers import page_of
 from diffuserve.api.services import Services, ServicesDep
@@ -39,7 +39,7 @@ async def submit_job(
     base_url: BaseUrl,
     prefer: Annotated[str, Header(description="`wait=SECONDS` delays the response, by 60 at most.")] = "",
     idempotency_key: Annotated[
-        str | None,
+        Annotated[str, Storable] | None,
         Header(min_length=1, max_length=255, description="The same key and body give the same job."),
     ] = None,
 ) -> Response:

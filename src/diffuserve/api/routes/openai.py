@@ -20,6 +20,7 @@ from diffuserve.api.request_bodies import (
     OutputFormat,
     Prompt,
     RequestBody,
+    Storable,
 )
 from diffuserve.api.responses import json_response
 from diffuserve.api.services import Services, ServicesDep
@@ -48,7 +49,7 @@ class ImagesBody(RequestBody):
     output_format: OutputFormat | None = "png"
     stream: bool | None = False
     partial_images: Annotated[int, Field(ge=0, le=MAX_PREVIEWS)] | None = 0
-    user: Annotated[str, Field(max_length=1_000)] | None = Field(
+    user: Annotated[str, Field(max_length=1_000), Storable] | None = Field(
         default=None, description="Stored in the job's metadata."
     )
     quality: Annotated[str, Field(max_length=20)] | None = None
