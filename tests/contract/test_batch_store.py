@@ -133,6 +133,60 @@ async def test_a_batch_needs_room_for_all_its_items(job_store: JobStore) -> None
         await job_store.jobs.submit(new_job("ada"))
 
 
+async def test_of_two_batches_at_once_past_the_limit_one_is_stored_whole(job_store: JobStore) -> None:
+    first = await job_store.batches.open(new_batch(1_200))
+    with pytest.raises(QueueFull, match="1,200 jobs queued"):
+        await job_store.batches.open(new_batch(1_200))
+    stored = await job_store.batches.add(first.id, 0, items(first, range(1_000)))
+    with pytest.raises(QueueFull):
+        await job_store.batches.find_room(new_batch(801))
+    assert await job_store.batches.find_room(new_batch(800)) is None
+    await job_store.jobs.submit(new_job("ada"))
+    assert await job_store.batches.add(first.id, stored, items(first, range(stored, 1_200))) == 1_200
+    [batch] = await job_store.batches.list_batches()
+    assert (batch.status, batch.counts) == ("running", {JobStatus.QUEUED: 1_200})
+
+
+async def test_batches_reserve_device_seconds_too(job_store: JobStore) -> None:
+    batch = await job_store.batches.open(new_batch(10, cost_seconds=4_000))
+    for tenant in ("ada", "bob"):
+        with pytest.raises(BacklogFull, match="4,000 device-seconds"):
+            await job_store.jobs.submit(new_job(tenant, cost_seconds=1_001))
+    await job_store.batches.add(batch.id, 0, items(batch, range(10)))
+    await job_store.jobs.submit(new_job("bob", cost_seconds=4_000))
+
+
+async def test_a_canceled_batch_gives_its_room_back(job_store: JobStore) -> None:
+    batch = await job_store.batches.open(new_batch(_PLAN.max_queued))
+    await job_store.batches.cancel(batch.id)
+    assert await job_store.batches.find_room(new_batch(_PLAN.max_queued)) is None
+
+
+async def test_a_batch_that_nobody_continues_is_canceled(job_store: JobStore, clock: FakeClock) -> None:
+    webhook = Webhook("https://hooks.example/", (WebhookEvent.BATCH_COMPLETED,), "http://api.test")
+    batch = await job_store.batches.open(new_batch(_PLAN.max_queued, webhook=webhook))
+    clock.advance(3_000.0)
+    await job_store.batches.add(batch.id, 0, items(batch, range(3)))
+    await Time(job_store, clock).pass_by(2.0)
+    assert (await job_store.batches.get(batch.id)).status == "accepting", "it has made progress"
+    clock.advance(3_600.0)
+    await Time(job_store, clock).pass_by(2.0)
+    ended = await job_store.batches.get(batch.id)
+    assert (ended.status, ended.counts) == ("canceled", {JobStatus.CANCELED: 3})
+    assert await job_store.batches.find_room(new_batch(_PLAN.max_queued)) is None
+    [message] = await job_store.webhooks.take_due(10, frozenset())
+    assert message.delivery.subject_id == batch.id
+
+
+async def test_a_key_that_was_used_finds_its_batch_whatever_the_room(job_store: JobStore) -> None:
+    new = new_batch(_PLAN.max_queued, idempotency_key="again", fingerprint="a")
+    assert await job_store.batches.find_room(new) is None
+    batch = await job_store.batches.open(new)
+    assert await job_store.batches.find_room(new) == batch
+    with pytest.raises(IdempotencyMismatch):
+        await job_store.batches.find_room(new_batch(1, idempotency_key="again", fingerprint="b"))
+
+
 async def test_tenants_share_fairly_between_the_items_of_batches(job_store: JobStore) -> None:
     worker = await add_worker(job_store)
     batch = await store_batch(job_store, 10)

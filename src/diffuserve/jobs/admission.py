@@ -30,18 +30,51 @@ _SAVE_ACCOUNT = (
 )
 
 
+def _select_work() -> sa.Select[Any]:
+    """Build the statement of `_work_by_tenant`: one for lanes and batches, since every submission runs it."""
+    lanes, batches = schema.lanes, schema.batches
+    ready = sa.select(
+        lanes.c.tenant_id, lanes.c.work_seconds.label("seconds"), sa.literal(0).label("num_reserved")
+    )
+    reserved = sa.select(batches.c.tenant_id, batches.c.reserved_seconds, batches.c.reserved_jobs)
+    parts = sa.union_all(ready, reserved.where(sa.text("reserved_jobs > 0"))).subquery()
+    sums = (sa.func.sum(parts.c[name]).label(name) for name in ("seconds", "num_reserved"))
+    return sa.select(parts.c.tenant_id, *sums).group_by(parts.c.tenant_id)
+
+
+_WORK = _select_work()
+
+
+@dataclass(frozen=True)
+class _Work:
+    """A tenant's work: predicted device-seconds, and the number of jobs of them that are not stored yet."""
+
+    seconds: float
+    num_reserved: int
+
+
+_IDLE = _Work(0.0, 0)
+
+
 @dataclass
 class Account:
     """A tenant's counters while one transaction admits jobs; owned by its `Admission`.
 
-    `queued_seconds` are the predicted device-seconds of its queued jobs.
+    `queued_seconds` are the predicted device-seconds of its queued jobs. They include the `num_reserved`
+    jobs for which its batches have reserved room.
     """
 
     tenant: Tenant
     next_seq: int
     num_queued: int
+    num_reserved: int
     queued_seconds: float
     vtime: float
+
+    @property
+    def num_taken(self) -> int:
+        """Number of places in the queue that are taken or reserved."""
+        return self.num_queued + self.num_reserved
 
 
 @dataclass
@@ -65,7 +98,7 @@ class Admission:
             transaction,
             _open_accounts(transaction, tenant_ids, work),
             {(row.band, row.model): row.vtime for row in floors},
-            sum(work.values()),
+            sum(tenant_work.seconds for tenant_work in work.values()),
         )
 
     def refusal(self, tenant_id: str, num_jobs: int, cost_seconds: float) -> DiffuserveError | None:
@@ -146,8 +179,8 @@ def _queue_full(account: Account, num_jobs: int, cost_seconds: float) -> QueueFu
 def _excess(account: Account, num_jobs: int, cost_seconds: float) -> str | None:
     """Describe the limit of the tenant's plan that `num_jobs` more jobs would exceed; `None` if none."""
     plan = account.tenant.plan
-    if account.num_queued + num_jobs > plan.max_queued:
-        return f"{account.num_queued:,} jobs queued, and its plan {plan.name!r} allows {plan.max_queued:,}"
+    if account.num_taken + num_jobs > plan.max_queued:
+        return f"{account.num_taken:,} jobs queued, and its plan {plan.name!r} allows {plan.max_queued:,}"
     limit = plan.max_queued_seconds
     if limit is not None and account.queued_seconds + cost_seconds > limit:
         return (
@@ -162,12 +195,11 @@ def _limits_of(plan: Plan) -> str:
     return f"{plan.max_queued:,} jobs" + ("" if seconds is None else f", {seconds:,.0f} device-seconds")
 
 
-def _work_by_tenant(transaction: Transaction) -> dict[str, float]:
-    """Return the predicted device-seconds of ready jobs, by tenant."""
-    lanes = schema.lanes
-    work = sa.select(lanes.c.tenant_id, sa.func.sum(lanes.c.work_seconds).label("seconds"))
-    rows = transaction.rows(work.group_by(lanes.c.tenant_id))
-    return {row.tenant_id: float(row.seconds) for row in rows}
+def _work_by_tenant(transaction: Transaction) -> dict[str, _Work]:
+    """Return the work of ready jobs, and of those for which batches have reserved room, by tenant."""
+    return {
+        row.tenant_id: _Work(float(row.seconds), int(row.num_reserved)) for row in transaction.rows(_WORK)
+    }
 
 
 def _account_row(account: Account) -> dict[str, Any]:
@@ -175,7 +207,7 @@ def _account_row(account: Account) -> dict[str, Any]:
 
 
 def _open_accounts(
-    transaction: Transaction, tenant_ids: Collection[str], work: Mapping[str, float]
+    transaction: Transaction, tenant_ids: Collection[str], work: Mapping[str, _Work]
 ) -> dict[str, Account]:
     """Return the accounts of the tenants; a tenant that is new gets a row."""
     statement = sa.select(tenants).where(tenants.c.id.in_(sorted(tenant_ids)))
@@ -189,7 +221,8 @@ def _open_accounts(
             tenant=queue.tenant_of(row, transaction.config),
             next_seq=row.next_seq,
             num_queued=row.num_queued,
-            queued_seconds=work.get(row.id, 0.0),
+            num_reserved=work.get(row.id, _IDLE).num_reserved,
+            queued_seconds=work.get(row.id, _IDLE).seconds,
             vtime=row.vtime,
         )
         for row in rows

@@ -30,6 +30,7 @@ class StoreConfig:
     - `max_transient_retries`, `max_worker_losses`: failed attempts by cause that are followed by another.
     - `retry_base_seconds`, `retry_cap_seconds`: first and longest pause of the backoff after a failure.
     - `max_backlog_seconds`: predicted device-seconds in the queue beyond which new work is refused.
+    - `batch_idle_seconds`: time after which a batch whose submission was interrupted is canceled.
     - `idempotency_seconds`: time for which an idempotency key is remembered.
     - `webhook_retry_seconds`: pauses after the first, second, … failed attempt to deliver.
     - `audit_seconds`: time for which verdicts of the filters are kept.
@@ -47,6 +48,7 @@ class StoreConfig:
     retry_base_seconds: float = 1.0
     retry_cap_seconds: float = 60.0
     max_backlog_seconds: float = 7 * DAY
+    batch_idle_seconds: float = 3_600.0
     idempotency_seconds: float = DAY
     webhook_retry_seconds: tuple[float, ...] = WEBHOOK_RETRY_SECONDS
     audit_seconds: float = 90 * DAY

@@ -74,6 +74,7 @@ class Reap(SingleCommand[bool]):
         _extend_leases_after_outage(transaction, transaction.now - last_alive)
         sweep_due(transaction)
         _end_expired_leases(transaction)
+        batch_cancellation.cancel_abandoned(transaction)
         batch_cancellation.resume(transaction)
         _stop_late_jobs(transaction)
         return True

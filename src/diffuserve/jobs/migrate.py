@@ -7,7 +7,7 @@ import sqlalchemy as sa
 from diffuserve.jobs.database import Database
 from diffuserve.jobs.schema import metadata
 
-HEAD = "0006"
+HEAD = "0007"
 """The newest migration. A database that has it needs neither the others nor Alembic."""
 
 # As Alembic makes it.

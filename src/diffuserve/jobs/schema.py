@@ -98,7 +98,8 @@ idempotency_keys = sa.Table(
 BATCH_COUNTS = {status: f"num_{status.value}" for status in JobStatus}
 """Columns of `batches` by the status whose items they count."""
 
-# `num_stored` of `num_items` items have become jobs; `is_canceling` until each of them is canceled.
+# `num_stored` of `num_items` items have become jobs, the last of them at `stored_at`; `reserved_*` is the
+# room in the queue that is kept for the others. `is_canceling` until each stored item is canceled.
 batches = sa.Table(
     "batches",
     metadata,
@@ -108,6 +109,9 @@ batches = sa.Table(
     _text("webhook", null=True),
     _count("num_items"),
     _count("num_stored"),
+    _count("reserved_jobs"),
+    sa.Column("reserved_seconds", sa.Double, nullable=False, server_default="0"),
+    _double("stored_at", null=True),
     _double("created_at"),
     _double("finished_at", null=True),
     _flag("is_canceled"),
@@ -119,6 +123,12 @@ batches = sa.Table(
         "id",
         sqlite_where=sa.text("is_canceling"),
         postgresql_where=sa.text("is_canceling"),
+    ),
+    sa.Index(
+        "batches_to_store",
+        "tenant_id",
+        sqlite_where=sa.text("reserved_jobs > 0"),
+        postgresql_where=sa.text("reserved_jobs > 0"),
     ),
 )
 

@@ -18,11 +18,12 @@ batches, jobs = schema.batches, schema.jobs
 _MAX_ITEMS = 100  # items that are canceled in one transaction: a short one does not hold up other writes
 _CHUNKS_PER_ROUND = 4
 _CANCELABLE = (JobStatus.QUEUED, JobStatus.RUNNING)
+_MARKED = {"is_canceled": True, "is_canceling": True, "reserved_jobs": 0, "reserved_seconds": 0.0}
 
 
 @dataclass(frozen=True)
 class CancelBatch(SingleCommand[None]):
-    """Accept no more items into a batch; `CancelBatchItems` cancels those that are stored.
+    """Accept no more items into a batch, and give its room back; `CancelBatchItems` cancels the stored ones.
 
     `tenant_id` is the batch's tenant, or `None` for any. The outcome is `BatchNotFound` for another
     tenant's. A batch that has ended stays as it is.
@@ -39,8 +40,7 @@ class CancelBatch(SingleCommand[None]):
         if not rows:
             return BatchNotFound(f"no batch {self.batch_id}")
         if rows[0].finished_at is None:
-            marked = sa.update(batches).where(is_named).values(is_canceled=True, is_canceling=True)
-            transaction.execute(marked)
+            transaction.execute(sa.update(batches).where(is_named).values(_MARKED))
         return None
 
 
@@ -52,6 +52,13 @@ class CancelBatchItems(SingleCommand[bool]):
 
     def apply(self, transaction: Transaction) -> bool:
         return _cancel_items(transaction, self.batch_id)
+
+
+def cancel_abandoned(transaction: Transaction) -> None:
+    """Mark the batches as canceled whose submission was interrupted, and not continued for long."""
+    until = transaction.now - transaction.config.batch_idle_seconds
+    is_abandoned = sa.and_(sa.text("reserved_jobs > 0"), batches.c.stored_at <= until)
+    transaction.execute(sa.update(batches).where(is_abandoned).values(_MARKED))
 
 
 def resume(transaction: Transaction) -> None:

@@ -12,7 +12,13 @@ from diffuserve.domain.job import FINAL_STATUSES, Job, NewJob
 from diffuserve.jobs import queries, schema
 from diffuserve.jobs.batches.cancellation import CancelBatch, CancelBatchItems
 from diffuserve.jobs.batches.counts import counts_in
-from diffuserve.jobs.batches.submission import AddBatchItems, OpenBatch, is_batch_id, new_batch_id
+from diffuserve.jobs.batches.submission import (
+    AddBatchItems,
+    FindRoom,
+    OpenBatch,
+    is_batch_id,
+    new_batch_id,
+)
 from diffuserve.jobs.database import Database
 from diffuserve.jobs.writer import Writer
 
@@ -33,11 +39,16 @@ class BatchStore:
         self._database = database
         self._writer = writer
 
-    async def open(self, new: NewBatch) -> Batch:
-        """Store a batch without items; return the earlier batch, with the items that it has, for an
-        idempotency key that was used with the same body.
+    async def find_room(self, new: NewBatch) -> Batch | None:
+        """Raise what `open` would raise, and store nothing; return the batch of a key that was used."""
+        earlier = await self._writer.run(FindRoom(new))
+        return None if earlier is None else await self.get(earlier)
 
-        Raise `TooLarge`, `QueueFull` or `BacklogFull` unless there is room for all items, and
+    async def open(self, new: NewBatch) -> Batch:
+        """Store a batch without items, and reserve room for them in the queue.
+
+        Return the earlier batch, with the items that it has, for an idempotency key that was used with the
+        same body. Raise `TooLarge`, `QueueFull` or `BacklogFull` unless there is room for all items, and
         `IdempotencyMismatch`.
         """
         return await self.get(await self._writer.run(OpenBatch(new_batch_id(), new)))
@@ -46,7 +57,7 @@ class BatchStore:
         """Store `items`, the first of which has number `start`; return how many the batch has then.
 
         If that is not `start + len(items)`, continue with the item of that number. Raise `Conflict` once
-        the batch is canceled, and `QueueFull` or `BacklogFull`.
+        the batch is canceled.
         """
         return await self._writer.run(AddBatchItems(batch_id, start, items))
 

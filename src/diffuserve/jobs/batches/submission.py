@@ -1,4 +1,5 @@
-"""Submitting batches: the batch first, then its items, some hundred in a transaction.
+"""Submitting batches: the batch first, which reserves room for its items, then the items, some hundred in
+a transaction.
 
 An item's id is computed from the batch's id and the item's number, and the batch knows how many items
 are stored. So a client or a control plane that was interrupted continues where it was, and stores no
@@ -30,29 +31,41 @@ _ID = re.compile(r"batch_([0-9a-f]{20})")
 
 
 @dataclass(frozen=True)
+class FindRoom(SingleCommand[str | None]):
+    """Look whether there is room in the queue for all items of a batch; store nothing.
+
+    The outcome is an earlier batch's id if the idempotency key was used with the same body, `None` if there
+    is room, and else the error with which `OpenBatch` would refuse the batch.
+    """
+
+    new: NewBatch
+
+    def apply(self, transaction: Transaction) -> str | DiffuserveError | None:
+        return _earlier(transaction, self.new) or _refusal(transaction, self.new)
+
+
+@dataclass(frozen=True)
 class OpenBatch(SingleCommand[str]):
     """Store a batch without items, under an id that the caller chose; the outcome is the batch's id.
 
     It is an earlier batch's id if the idempotency key was used with the same body, and an error unless
-    there is room in the queue for all items.
+    there is room in the queue for all items. The room is reserved for them.
     """
 
     batch_id: str
     new: NewBatch
 
     def apply(self, transaction: Transaction) -> str | DiffuserveError:
-        new, stamp = self.new, stamp_of(self.new)
-        earlier = UsedKeys(transaction, [] if stamp is None else [stamp]).find(stamp)
+        earlier = _earlier(transaction, self.new)
         if earlier is not None:
             return earlier
         if transaction.is_retry and _find(transaction, self.batch_id) is not None:
             return self.batch_id
-        admission = Admission.open(transaction, {new.tenant_id})
-        refusal = admission.refusal(new.tenant_id, new.num_items, new.cost_seconds)
+        refusal = _refusal(transaction, self.new)
         if refusal is not None:
             return refusal
         transaction.execute(sa.insert(batches), self._row(transaction.now))
-        if stamp is not None:
+        if (stamp := stamp_of(self.new)) is not None:
             idempotency.keep(transaction, [idempotency.row(stamp, self.batch_id, transaction.now)])
         return self.batch_id
 
@@ -63,6 +76,9 @@ class OpenBatch(SingleCommand[str]):
             "metadata": dump(self.new.metadata),
             "webhook": None if self.new.webhook is None else dump(self.new.webhook),
             "num_items": self.new.num_items,
+            "reserved_jobs": self.new.num_items,
+            "reserved_seconds": self.new.cost_seconds,
+            "stored_at": now,
             "created_at": now,
         }
 
@@ -72,7 +88,7 @@ class AddBatchItems(SingleCommand[int]):
     """Queue items of a batch from number `start` on; the outcome is how many the batch has then.
 
     Items that do not continue the stored ones are not stored. The outcome is `Conflict` once the batch
-    is canceled.
+    is canceled. No item is refused for want of room: the batch has reserved it.
     """
 
     batch_id: str
@@ -88,20 +104,22 @@ class AddBatchItems(SingleCommand[int]):
         # Another request with the same key has stored these items, or a commit whose result was lost.
         if row.num_stored != self.start:
             return int(row.num_stored)
-        return self._store(transaction, row.tenant_id)
+        return self._store(transaction, row)
 
-    def _store(self, transaction: Transaction, tenant_id: str) -> int | DiffuserveError:
-        admission = Admission.open(transaction, {tenant_id})
-        cost_seconds = sum(item.cost_seconds for item in self.items)
-        refusal = admission.refusal(tenant_id, len(self.items), cost_seconds)
-        if refusal is not None:
-            return refusal
+    def _store(self, transaction: Transaction, row: sa.Row[Any]) -> int:
+        admission = Admission.open(transaction, {row.tenant_id})
         for number, item in enumerate(self.items, self.start):
             admission.admit(item_id(self.batch_id, number), item)
         admission.save()
         num_stored = self.start + len(self.items)
-        batch = sa.update(batches).where(batches.c.id == self.batch_id)
-        transaction.execute(batch.values(num_stored=num_stored))
+        left = row.reserved_seconds - sum(item.cost_seconds for item in self.items)
+        values = {
+            "num_stored": num_stored,
+            "reserved_jobs": row.num_items - num_stored,
+            "reserved_seconds": max(0.0, left),  # prices may have changed since the batch was opened
+            "stored_at": transaction.now,
+        }
+        transaction.execute(sa.update(batches).where(batches.c.id == self.batch_id).values(values))
         return num_stored
 
 
@@ -118,6 +136,17 @@ def is_batch_id(text: str) -> bool:
 def item_id(batch_id: str, number: int) -> str:
     """Return the id of the job that is item `number`, from 0; ids sort in the order of the items."""
     return f"job_{batch_id.removeprefix('batch_')}{number:06x}"
+
+
+def _earlier(transaction: Transaction, new: NewBatch) -> str | DiffuserveError | None:
+    """Return the id of the batch that the idempotency key stands for; `None` for a new key, or without."""
+    stamp = stamp_of(new)
+    return UsedKeys(transaction, [] if stamp is None else [stamp]).find(stamp)
+
+
+def _refusal(transaction: Transaction, new: NewBatch) -> DiffuserveError | None:
+    admission = Admission.open(transaction, {new.tenant_id})
+    return admission.refusal(new.tenant_id, new.num_items, new.cost_seconds)
 
 
 def _find(transaction: Transaction, batch_id: str) -> sa.Row[Any] | None:
