@@ -3,6 +3,7 @@
 import dataclasses
 import ipaddress
 import math
+import os
 import re
 from collections.abc import Callable, Mapping
 from dataclasses import replace
@@ -129,6 +130,17 @@ class Settings(BaseSettings):
         default=ApiConfig.max_body_bytes, gt=0, description="Largest body of a client's request, in bytes."
     )
 
+    upload_seconds: float = Field(
+        default=ApiConfig.upload_seconds,
+        gt=0,
+        description="Seconds within which the body of a batch must arrive.",
+    )
+    min_upload_bytes_per_second: float = Field(
+        default=ApiConfig.min_upload_bytes_per_second,
+        gt=0,
+        description="Least rate at which the body of a batch must arrive after ten seconds.",
+    )
+
     lease_seconds: float = Field(
         default=StoreConfig.lease_seconds,
         gt=0,
@@ -173,6 +185,11 @@ class Settings(BaseSettings):
     )
     prompt_policy: Path | None = Field(
         default=None, description="File of the policy; by default the one that comes with diffuserve."
+    )
+    prompt_filter_processes: int = Field(
+        default_factory=lambda: max(1, min(4, (os.cpu_count() or 1) // 2)),
+        ge=0,
+        description="Processes that judge prompts; 0 judges within the server, which then responds late.",
     )
     prompt_filter_key: str | None = Field(
         default=None, repr=False, description="API key for the moderation API."
@@ -313,6 +330,8 @@ class Settings(BaseSettings):
             public_base_url=self.public_base_url,
             default_model=self.default_model,
             max_body_bytes=self.max_body_bytes,
+            upload_seconds=self.upload_seconds,
+            min_upload_bytes_per_second=self.min_upload_bytes_per_second,
             result_url_seconds=self.result_url_seconds,
             webhook_allowed_networks=self.webhook_allowed_networks,
             webhook_allowed_ports=self.webhook_allowed_ports,

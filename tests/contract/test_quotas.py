@@ -47,6 +47,13 @@ def patient(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(module, "_TIMEOUT_SECONDS", HANG_SECONDS)
 
 
+async def test_a_call_may_count_as_many(quotas: Quotas, name: str) -> None:
+    rate = Rate(10)
+    granted, refused = await quotas.take(name, rate, 1_000), await quotas.take(name, rate)
+    assert (granted.is_granted, refused.is_granted) == (True, False)
+    assert 60 < refused.retry_after < 100, "the time in which the others are paid, less a second's burst"
+
+
 @pytest.mark.usefixtures("patient")
 async def test_a_burst_is_granted_and_further_calls_after_retry_after(quotas: Quotas, name: str) -> None:
     rate, start = Rate(2), time.monotonic()

@@ -14,7 +14,9 @@ class ApiConfig:
     `public_api_url` is the URL by which clients reach this server, if it differs from that of their
     requests. `public_base_url` serves finished files to everyone; without it their URLs are signed.
     `auth=False` opens every route to everyone, whether there are keys or not. `max_file_bytes` limits a
-    file that a worker uploads, `max_batch_bytes` a batch as JSON lines, `max_body_bytes` every other body.
+    file that a worker uploads, `max_batch_bytes` a batch as JSON lines, `max_body_bytes` every other body,
+    `max_tenant_upload_bytes` all batches of a tenant that are not stored yet. The body of a batch must arrive
+    within `upload_seconds` and, after the first `upload_grace_seconds`, at `min_upload_bytes_per_second`.
     Webhooks are sent to public addresses and to `webhook_allowed_networks`, on `webhook_allowed_ports` only;
     after a rotation the old secret signs for `webhook_overlap_seconds` more. `poll_seconds` is the interval
     of reads that do not wait for a message of the bus, which may be lost.
@@ -27,6 +29,10 @@ class ApiConfig:
     max_body_bytes: int = MIB
     max_file_bytes: int = 64 * MIB
     max_batch_bytes: int = 64 * MIB
+    max_tenant_upload_bytes: int = 256 * MIB
+    upload_seconds: float = 600.0
+    upload_grace_seconds: float = 10.0
+    min_upload_bytes_per_second: float = 16_384.0
     result_url_seconds: float = 3_600.0
     upload_url_seconds: float = 300.0
     webhook_timeout_seconds: float = 20.0

@@ -39,6 +39,7 @@ from diffuserve.domain.errors import (
     TooLarge,
     TooManyWaits,
     Unauthorized,
+    UploadTooSlow,
 )
 
 log = logging.getLogger(__name__)
@@ -61,6 +62,7 @@ _STATUSES: Sequence[tuple[type[DiffuserveError], int, bool]] = (
     (TooManyWaits, 429, True),
     (BacklogFull, 503, True),
     (TooLarge, 413, False),
+    (UploadTooSlow, 408, True),
     (Forbidden, 403, False),
     (Refused, 403, False),
     (ServerUnavailable, 503, True),
@@ -106,6 +108,8 @@ class Problem:
             headers["retry-after"] = str(max(1, math.ceil(self.retry_after)))
         if self.status == 401:
             headers["www-authenticate"] = "Bearer"
+        if self.status == 408:
+            headers["connection"] = "close"  # nobody waits for the rest of the body
         return headers
 
 

@@ -1,7 +1,7 @@
 """Processing of a prompt before its job is stored: moderation, then expansion if the client asks for it."""
 
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from diffuserve.domain.errors import DiffuserveError, PromptBlocked
@@ -38,6 +38,16 @@ class PromptProcessor:
         if verdict.action is Action.BLOCK:
             raise PromptBlocked(verdict.category)
         return verdict
+
+    async def moderate_all(self, prompts: Sequence[str], tenant_id: str = "") -> list[Verdict]:
+        """Return the verdict on each prompt, whatever it is. Raise `ModerationUnavailable`."""
+        if self.prompt_filter is None:
+            return [PASSES] * len(prompts)
+        started_at = time.perf_counter()
+        verdicts = await self.prompt_filter.check_all(prompts, tenant_id)
+        for verdict in verdicts:
+            self.on_verdict(verdict, (time.perf_counter() - started_at) / len(prompts))
+        return verdicts
 
     async def expand(self, prompt: str, seed: int, tenant_id: str) -> tuple[Expansion, Verdict]:
         """Return the expanded prompt and the verdict on it.

@@ -1,6 +1,5 @@
 """Services that the routes share."""
 
-import asyncio
 from dataclasses import dataclass, replace
 from typing import Annotated
 
@@ -9,6 +8,7 @@ from starlette.requests import HTTPConnection
 
 from diffuserve.api.auth.access import Authenticator
 from diffuserve.api.background_tasks import BackgroundTasks
+from diffuserve.api.batches.upload import BatchUploads
 from diffuserve.api.catalog import Catalog
 from diffuserve.api.config import ApiConfig
 from diffuserve.api.files.signing import UrlSigner
@@ -26,8 +26,6 @@ from diffuserve.quotas.base import Quotas
 from diffuserve.quotas.local import LocalQuotas
 from diffuserve.storage.base import ArtifactStore
 from diffuserve.telemetry.metrics import ControlMetrics
-
-_MAX_CONCURRENT_BATCHES = 2  # submissions read at once: each may take tens of megabytes
 
 
 @dataclass(frozen=True)
@@ -52,7 +50,7 @@ class Services:
     address_policy: AddressPolicy
     prompts: PromptProcessor
     waits: OpenWaits
-    batch_slots: asyncio.Semaphore
+    batch_uploads: BatchUploads
     background_tasks: BackgroundTasks
 
     @classmethod
@@ -89,7 +87,7 @@ class Services:
             address_policy=AddressPolicy(config.webhook_allowed_networks, config.webhook_allowed_ports),
             prompts=replace(prompts or PromptProcessor(), on_verdict=metrics.observe_prompt_verdict),
             waits=OpenWaits(),
-            batch_slots=asyncio.Semaphore(_MAX_CONCURRENT_BATCHES),
+            batch_uploads=BatchUploads(config),
             background_tasks=BackgroundTasks(),
         )
 

@@ -84,10 +84,14 @@ async def moderate_prompt(services: Services, tenant_id: str, prompt: str) -> Ve
     try:
         return await services.prompts.moderate(prompt, tenant_id)
     except PromptBlocked as error:
-        assert services.prompts.filter_info is not None
-        entry = blocked_prompt(tenant_id, prompt, error.category, services.prompts.filter_info)
-        await services.store.audit.note(entry)
+        await note_blocked(services, tenant_id, prompt, error.category)
         raise
+
+
+async def note_blocked(services: Services, tenant_id: str, prompt: str, category: str) -> None:
+    """Add an audit entry for a prompt that the filter blocks."""
+    assert services.prompts.filter_info is not None
+    await services.store.audit.note(blocked_prompt(tenant_id, prompt, category, services.prompts.filter_info))
 
 
 def build_job(body: NewJobBody, tenant_id: str, served: ServedModel, plan: Plan) -> NewJob:

@@ -30,6 +30,7 @@ DiffuserveError
 │   ├── TooManyWaits         the tenant has as many streams and waits open as its plan allows
 │   ├── BacklogFull          more work is queued than the service accepts
 │   ├── PromptBlocked        the safety policy blocks this prompt
+│   ├── UploadTooSlow        the body of a batch does not arrive in time
 │   └── TooLarge             a request body or a file over the limit
 ├── ServerUnavailable        the control plane is unreachable, or unavailable now
 │   └── ModerationUnavailable  the prompt classifier is unreachable, and no prompt may skip it
@@ -202,6 +203,10 @@ class PromptBlocked(Refused):
     def __init__(self, category: str) -> None:
         super().__init__(f"the prompt is blocked by the policy of this server (category {category!r})")
         self.category = category
+
+
+class UploadTooSlow(Refused):
+    code = "upload_too_slow"
 
 
 class TooLarge(Refused):

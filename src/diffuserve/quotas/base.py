@@ -63,6 +63,9 @@ class Allowance:
 class Quotas(Protocol):
     """Rate limits by name. It raises nothing, and responds within a fraction of a second."""
 
-    async def take(self, name: str, rate: Rate) -> Allowance:
-        """Grant a call and count it, or refuse it and count nothing."""
+    async def take(self, name: str, rate: Rate, count: int = 1) -> Allowance:
+        """Grant a call and count it, or refuse it and count nothing.
+
+        A call may count as several: it is granted as soon as one would be, and the next one waits for longer.
+        """
         ...

@@ -18,12 +18,12 @@ class LocalQuotas:
         self._clock = clock
         self._paid_at: FIFOCache[str, float] = FIFOCache(_MAX_NAMES)
 
-    async def take(self, name: str, rate: Rate) -> Allowance:
-        """Grant a call and count it, or refuse it and count nothing."""
+    async def take(self, name: str, rate: Rate, count: int = 1) -> Allowance:
+        """Grant a call and count it `count` times, or refuse it and count nothing."""
         now = self._clock()
         debt = max(0.0, self._paid_at.get(name, now) - now)
         if debt > rate.max_debt:
             return Allowance(rate, False, debt)
-        debt += rate.interval
+        debt += count * rate.interval
         self._paid_at[name] = now + debt
         return Allowance(rate, True, debt)

@@ -22,14 +22,14 @@ _RETRY_SECONDS = 1.0
 
 # `LocalQuotas.take` in one round trip. The debt is returned as a string: Valkey would truncate the number.
 _TAKE = """
-local interval, max_debt = tonumber(ARGV[1]), tonumber(ARGV[2])
+local added, max_debt = tonumber(ARGV[1]), tonumber(ARGV[2])
 local clock = redis.call('TIME')
 local now = clock[1] + clock[2] / 1000000
 local debt = math.max(0, (tonumber(redis.call('GET', KEYS[1])) or 0) - now)
 if debt > max_debt then
   return {0, tostring(debt)}
 end
-debt = debt + interval
+debt = debt + added
 redis.call('SET', KEYS[1], string.format('%.6f', now + debt), 'PX', math.ceil(debt * 1000))
 return {1, tostring(debt)}
 """
@@ -61,22 +61,22 @@ class ValkeyQuotas:
     ) -> None:
         await self._client.aclose()
 
-    async def take(self, name: str, rate: Rate) -> Allowance:
-        """Grant a call and count it, or refuse it and count nothing; within a quarter of a second."""
+    async def take(self, name: str, rate: Rate, count: int = 1) -> Allowance:
+        """Grant a call and count it `count` times, or refuse it; within a quarter of a second."""
         if not self._is_due():
-            return await self._local.take(name, rate)
+            return await self._local.take(name, rate, count)
         try:
             async with asyncio.timeout(_TIMEOUT_SECONDS):
-                allowance = await self._take_shared(name, rate)
+                allowance = await self._take_shared(name, rate, count)
         except (RedisError, OSError) as error:
             self._set_down(True, str(error) or "timeout")
-            return await self._local.take(name, rate)
+            return await self._local.take(name, rate, count)
         self._set_down(False)
         return allowance
 
-    async def _take_shared(self, name: str, rate: Rate) -> Allowance:
+    async def _take_shared(self, name: str, rate: Rate, count: int) -> Allowance:
         is_granted, debt = await self._script(
-            keys=[f"diffuserve:quota:{name}"], args=[repr(rate.interval), repr(rate.max_debt)]
+            keys=[f"diffuserve:quota:{name}"], args=[repr(count * rate.interval), repr(rate.max_debt)]
         )
         return Allowance(rate, bool(is_granted), float(debt))
 

@@ -1,6 +1,6 @@
 """The interfaces of safety filters and classifiers."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Protocol
 
 from diffuserve.domain.safety import FilterInfo, Verdict
@@ -16,6 +16,10 @@ class PromptFilter(Protocol):
 
     async def check(self, prompt: str, tenant_id: str = "") -> Verdict:
         """Return the verdict by this tenant's policy. Raise `ModerationUnavailable` if none can be given."""
+        ...
+
+    async def check_all(self, prompts: Sequence[str], tenant_id: str = "") -> list[Verdict]:
+        """Return the verdict on each prompt. Raise `ModerationUnavailable` if one has none."""
         ...
 
     async def close(self) -> None:

@@ -1,7 +1,8 @@
 """The prompt filter: a policy's rules, and a classifier's scores by the policy's thresholds."""
 
-from collections.abc import Iterator, Mapping, Sequence
-from typing import Protocol, runtime_checkable
+import asyncio
+from collections.abc import Coroutine, Iterable, Iterator, Mapping, Sequence
+from typing import Any, Protocol, runtime_checkable
 
 from diffuserve.domain.errors import ModerationUnavailable
 from diffuserve.domain.safety import Action, FilterInfo, Finding, Verdict
@@ -44,18 +45,29 @@ class PolicyFilter:
 
         Raise `ModerationUnavailable` if the classifier is unavailable and the rules do not block the prompt.
         """
-        categories = [
-            category
-            for category in self._policy.categories_for(tenant_id)
-            if category.action is not Action.ALLOW
-        ]
-        by_rules = tuple(self._check_rules(prompt, categories))
-        return Verdict(by_rules + await self._check_scores(prompt, categories, Verdict(by_rules)))
+        by_rules = Verdict(tuple(self._check_rules(prompt, self._categories(tenant_id))))
+        return await self.add_scores(prompt, tenant_id, by_rules)
+
+    async def check_all(self, prompts: Sequence[str], tenant_id: str = "") -> list[Verdict]:
+        """Return the verdict on each prompt. Raise `ModerationUnavailable` as `check` does."""
+        return await in_parallel(self.check(prompt, tenant_id) for prompt in prompts)
+
+    async def add_scores(self, prompt: str, tenant_id: str, by_rules: Verdict) -> Verdict:
+        """Return the verdict by rules with the findings of scores. Raise `ModerationUnavailable`."""
+        categories = self._categories(tenant_id)
+        return Verdict(by_rules.findings + await self._check_scores(prompt, categories, by_rules))
 
     async def close(self) -> None:
         """Close the classifier."""
         if self._classifier:
             await self._classifier.close()
+
+    def _categories(self, tenant_id: str) -> Sequence[Category]:
+        return [
+            category
+            for category in self._policy.categories_for(tenant_id)
+            if category.action is not Action.ALLOW
+        ]
 
     def _check_rules(self, prompt: str, categories: Sequence[Category]) -> Iterator[Finding]:
         text = PreparedText(fold(prompt))
@@ -97,6 +109,16 @@ class PolicyFilter:
             )
             for category in exceeded
         )
+
+
+async def in_parallel(checks: Iterable[Coroutine[Any, Any, Verdict]]) -> list[Verdict]:
+    """Await all checks at once; cancel the others when one fails, and raise its error."""
+    tasks = [asyncio.ensure_future(check) for check in checks]
+    try:
+        return await asyncio.gather(*tasks)
+    finally:
+        for task in tasks:
+            task.cancel()
 
 
 def _is_exceeded(category: Category, scores: Mapping[str, float]) -> bool:

@@ -22,14 +22,19 @@ from diffuserve.quotas.base import Allowance, Quotas, Rate
 
 @dataclass(frozen=True)
 class Policy:
-    """A limit of plans: its name in the headers, the field of the plan, and who counts."""
+    """A limit of plans: its name, in the headers as well, the field of the plan, and who counts.
+
+    `account` is what follows the tenant's name where two policies count in the same place.
+    """
 
     name: str
     per_second: Callable[[Plan], float | None]
     quotas: Callable[[Services], Quotas]
+    account: str = ""
 
 
 REQUESTS = Policy("requests", lambda plan: plan.requests_per_second, lambda services: services.quotas)
+ITEMS = Policy("items of batches", REQUESTS.per_second, REQUESTS.quotas, "/items")
 READS = Policy("reads", lambda plan: plan.reads_per_second, lambda services: services.read_quotas)
 
 
@@ -65,6 +70,17 @@ async def websocket_caller(connection: HTTPConnection) -> Caller:
     return await require_reader.caller(connection, secret)
 
 
+async def charge_items(services: Services, tenant_id: str, num_items: int) -> None:
+    """Count items of a batch, at the rate at which the tenant may send requests.
+
+    They have an account of their own, so that a batch does not hold up its tenant's single requests. Raise
+    `RateLimited` until the items of earlier batches are paid.
+    """
+    allowance = await _take(services, tenant_id, ITEMS, num_items)
+    if allowance is not None:
+        _check(tenant_id, ITEMS, allowance)
+
+
 def quota_headers(policy: Policy, allowance: Allowance) -> dict[str, str]:
     """Build the headers of draft-ietf-httpapi-ratelimit-headers; `t` is seconds until the quota is full."""
     rate = allowance.rate
@@ -75,12 +91,12 @@ def quota_headers(policy: Policy, allowance: Allowance) -> dict[str, str]:
     }
 
 
-async def _take(services: Services, tenant_id: str, policy: Policy) -> Allowance | None:
-    """Take a request of the tenant's quota; return `None` if its plan has no limit."""
+async def _take(services: Services, tenant_id: str, policy: Policy, count: int = 1) -> Allowance | None:
+    """Take so many requests of the tenant's quota; return `None` if its plan has no limit."""
     per_second = policy.per_second(await services.catalog.plan(tenant_id))
     if per_second is None:
         return None
-    return await policy.quotas(services).take(tenant_id, Rate(per_second))
+    return await policy.quotas(services).take(tenant_id + policy.account, Rate(per_second), count)
 
 
 def _check(tenant_id: str, policy: Policy, allowance: Allowance) -> None:

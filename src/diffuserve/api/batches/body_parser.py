@@ -1,15 +1,15 @@
 """Parsing of a batch's body: JSON with a list of items, or JSON lines."""
 
-from collections.abc import Mapping, Sequence
+import asyncio
+from collections.abc import AsyncIterator, Iterator, Mapping, Sequence
+from contextlib import asynccontextmanager
 from dataclasses import dataclass
-from itertools import islice
-from typing import Any
+from typing import Any, overload
 
 import orjson
 from fastapi import Request
 from fastapi.exceptions import RequestValidationError
 from pydantic import ValidationError
-from starlette.exceptions import HTTPException
 
 from diffuserve.api.batches.request_bodies import (
     MAX_INLINE_ITEMS,
@@ -19,7 +19,8 @@ from diffuserve.api.batches.request_bodies import (
     BatchOptions,
     BatchQuery,
 )
-from diffuserve.api.config import ApiConfig
+from diffuserve.api.batches.upload import Body
+from diffuserve.api.services import Services
 
 Item = bytes | Mapping[str, Any]
 """A line of JSON, or a value of a JSON list."""
@@ -28,6 +29,7 @@ Location = tuple[str | int, ...]
 """Path to a value in a request, as pydantic gives it: `("body", "items", 3)`."""
 
 _JSON_LINES = ("application/jsonl", "application/x-ndjson")
+_MAX_LINE_BYTES = 262_144  # far more than a valid item has; parsing a long line would hold up everybody
 
 
 @dataclass(frozen=True)
@@ -46,18 +48,25 @@ class BatchRequest:
         return ("body", self.items_name, number)
 
 
-async def read_batch(request: Request, query: BatchQuery, config: ApiConfig) -> BatchRequest:
-    """Read the body and check the options.
+@asynccontextmanager
+async def received_batch(
+    request: Request, query: BatchQuery, services: Services, tenant_id: str
+) -> AsyncIterator[BatchRequest]:
+    """Receive the body, wait for one of the tenant's slots, check the options, and yield the request.
 
-    Raise `RequestValidationError`, and `HTTPException` 413 for a body over the limit of its content type.
+    Raise `RequestValidationError`, and what `BatchUploads.received` raises.
     """
     content_type = request.headers.get("content-type", "").partition(";")[0].strip().lower()
-    if content_type in _JSON_LINES:
-        body = await _read(request, config.max_batch_bytes)
-        return BatchRequest(query.options(), _split_lines(body), "lines")
-    if query.model_fields_set:
+    is_lines = content_type in _JSON_LINES
+    if not is_lines and query.model_fields_set:
         raise validation_error(("query",), "options belong in the body, unless it is JSON lines")
-    return _parse_json(await _read(request, config.max_body_bytes))
+    config, uploads = services.config, services.batch_uploads
+    max_bytes = config.max_batch_bytes if is_lines else config.max_body_bytes
+    async with uploads.received(request, tenant_id, max_bytes) as body, uploads.slot(tenant_id):
+        if is_lines:
+            yield BatchRequest(query.options(), await asyncio.to_thread(_split_lines, body), "lines")
+        else:
+            yield _parse_json(body[:])
 
 
 def validation_error(location: Location, message: str) -> RequestValidationError:
@@ -69,16 +78,6 @@ def nested_errors(location: Location, error: ValidationError) -> RequestValidati
     """Build the errors of a value whose fields pydantic has rejected."""
     errors = [field | {"loc": (*location, *field["loc"])} for field in error.errors(include_url=False)]
     return RequestValidationError(errors)
-
-
-async def _read(request: Request, max_bytes: int) -> bytes:
-    body = bytearray()
-    async for chunk in request.stream():
-        body += chunk
-        if len(body) > max_bytes:
-            hint = "more items fit when they are sent as JSON lines"
-            raise HTTPException(413, f"the body has more than {max_bytes:,} bytes; {hint}")
-    return bytes(body)
 
 
 def _parse_json(body: bytes) -> BatchRequest:
@@ -96,12 +95,50 @@ def _parse_json(body: bytes) -> BatchRequest:
     return BatchRequest(options, items, "items")
 
 
-def _split_lines(body: bytes) -> list[bytes]:
-    lines = (line for line in body.split(b"\n") if line.strip())
-    # One line above the limit is enough to see that there are too many.
-    items = list(islice(lines, MAX_ITEMS + 1))
-    _check_count(items, MAX_ITEMS, ("body",))
-    return items
+class _Lines(Sequence[bytes]):
+    """Lines of a body, read when they are asked for: a large body stays in its file."""
+
+    def __init__(self, body: Body, spans: Sequence[tuple[int, int]]) -> None:
+        self._body = body
+        self._spans = spans
+
+    def __len__(self) -> int:
+        return len(self._spans)
+
+    @overload
+    def __getitem__(self, index: int) -> bytes: ...
+    @overload
+    def __getitem__(self, index: slice) -> "_Lines": ...
+    def __getitem__(self, index: int | slice) -> "bytes | _Lines":
+        if isinstance(index, slice):
+            return _Lines(self._body, self._spans[index])
+        start, end = self._spans[index]
+        return self._body[start:end]
+
+
+def _split_lines(body: Body) -> Sequence[bytes]:
+    spans: list[tuple[int, int]] = []
+    # Blank lines count as well, else a body of nothing else would take long.
+    for number, (start, end) in enumerate(_line_spans(body)):
+        if len(spans) > MAX_ITEMS or number > 2 * MAX_ITEMS:
+            raise validation_error(("body",), f"has more than {MAX_ITEMS:,} items, or twice as many lines")
+        if end - start > _MAX_LINE_BYTES:
+            message = f"has {end - start:,} bytes; at most {_MAX_LINE_BYTES:,} are allowed"
+            raise validation_error(("body", "lines", len(spans)), message)
+        if body[start:end].strip():
+            spans.append((start, end))
+    _check_count(spans, MAX_ITEMS, ("body",))
+    return _Lines(body, spans)
+
+
+def _line_spans(body: Body) -> Iterator[tuple[int, int]]:
+    """Yield start and end of each line, without its line feed."""
+    start, length = 0, len(body)
+    while start < length:
+        found = body.find(b"\n", start)
+        end = length if found < 0 else found
+        yield start, end
+        start = end + 1
 
 
 def _check_count(items: Sequence[object], max_items: int, location: Location) -> None:

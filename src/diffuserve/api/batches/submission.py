@@ -1,85 +1,23 @@
-"""Submission of a batch: every item is checked before the first is stored."""
+"""Submission of a batch: every item is checked and judged before the first is stored."""
 
 import asyncio
 import hashlib
-from collections.abc import AsyncIterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
-from typing import Any
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
 
 import orjson
-from fastapi.exceptions import RequestValidationError
-from pydantic import ValidationError
 
-from diffuserve.api.batches.body_parser import BatchRequest, Item, nested_errors, validation_error
-from diffuserve.api.batches.request_bodies import BatchItem, BatchOptions
-from diffuserve.api.request_bodies import NewJobBody
+from diffuserve.api.auth.quota import charge_items
+from diffuserve.api.batches.body_parser import BatchRequest, Item
+from diffuserve.api.batches.item_parser import BatchItemParser
+from diffuserve.api.batches.judging import judge_items
+from diffuserve.api.batches.request_bodies import BatchOptions
 from diffuserve.api.services import Services
-from diffuserve.api.submission import build_job, moderate_prompt, with_prompt_record
+from diffuserve.api.submission import with_prompt_record
 from diffuserve.domain.batch import Batch, NewBatch
-from diffuserve.domain.errors import InvalidParams, PromptBlocked
-from diffuserve.domain.job import NewJob
-from diffuserve.domain.safety import PASSES, Action, Verdict
-from diffuserve.domain.tenant import Plan
+from diffuserve.domain.safety import PASSES, Verdict
 from diffuserve.domain.webhook import Webhook, WebhookEvent
 from diffuserve.jobs.batches.store import ITEMS_AT_ONCE
-from diffuserve.jobs.operations import ServedModel
-
-_MAX_SHOWN_ERRORS = 20
-_ITEMS_PER_TURN = 4  # parsed and moderated before other requests get the event loop
-
-
-@dataclass
-class _CheckedItems:
-    """Totals over the items checked so far: their price, flagged prompts, and who uses each `custom_id`."""
-
-    cost_seconds: float = 0.0
-    flagged: dict[int, Verdict] = field(default_factory=dict)
-    number_by_custom_id: dict[str, int] = field(default_factory=dict)
-
-    def add(self, request: BatchRequest, number: int, new: NewJob) -> None:
-        """Add an item. Raise `RequestValidationError` if an earlier item has the same `custom_id`."""
-        first = self.number_by_custom_id.setdefault(new.custom_id or "", number)
-        if first != number:
-            location = (*request.location(number), "custom_id")
-            raise validation_error(location, f"is also the custom_id of number {first}")
-        self.cost_seconds += new.cost_seconds
-
-
-@dataclass(frozen=True)
-class BatchItemParser:
-    """Parses the items of one batch into jobs."""
-
-    request: BatchRequest
-    served: ServedModel
-    plan: Plan
-    tenant_id: str
-
-    def parse(self, number: int, item: Item) -> NewJob:
-        """Build the job of an item. Raise `RequestValidationError`, which names the item."""
-        location = self.request.location(number)
-        try:
-            values = orjson.loads(item) if isinstance(item, bytes) else item
-            checked = BatchItem.model_validate(values)
-            new = build_job(self._job_body(checked), self.tenant_id, self.served, self.plan)
-        except orjson.JSONDecodeError as error:
-            raise validation_error(location, "is not JSON") from error
-        except ValidationError as error:
-            raise nested_errors(location, error) from error
-        except InvalidParams as error:
-            raise validation_error((*location, "input", error.field), error.remedy) from error
-        return replace(new, custom_id=checked.custom_id)
-
-    def _job_body(self, item: BatchItem) -> NewJobBody:
-        """Combine the item and the options, both of which pydantic has validated already."""
-        options = self.request.options
-        return NewJobBody.model_construct(
-            input=item.input,
-            priority=options.priority,
-            expires_in=options.expires_in,
-            timeout=options.timeout,
-            metadata=item.metadata,
-            output_format=options.output_format,
-        )
 
 
 async def submit_batch(
@@ -89,93 +27,64 @@ async def submit_batch(
     base_url: str,
     idempotency_key: str | None,
 ) -> Batch:
-    """Check all items, then store them in transactions of some hundred.
+    """Check all items, look for room in the queue, judge the prompts, and store the items.
 
-    Raise `RequestValidationError`, `ModelNotFound`, `BandNotAllowed`, and what the store raises.
+    Raise `RequestValidationError`, `ModelNotFound`, `BandNotAllowed`, `RateLimited`, `ModerationUnavailable`,
+    and what the store raises.
     """
     options, items = request.options, request.items
     served = await services.catalog.pick(options.model)
     plan = await services.catalog.plan(tenant_id)
     parser = BatchItemParser(request, served, plan, tenant_id)
-    webhook = _webhook(services, options, base_url)
-    checked = await _check_items(services, parser)
     new = NewBatch(
         tenant_id=tenant_id,
         num_items=len(items),
-        cost_seconds=checked.cost_seconds,
+        cost_seconds=await parser.check_all(),
         metadata=options.metadata,
-        webhook=webhook,
+        webhook=_webhook(services, options, base_url),
         idempotency_key=idempotency_key,
-        fingerprint=_fingerprint(options, items) if idempotency_key else "",
+        fingerprint=await asyncio.to_thread(_fingerprint, options, items) if idempotency_key else "",
     )
-    batch = await services.store.batches.open(new)
-    await _store_items(services, batch, parser, checked.flagged)
+    batch = await _store(services, parser, new)
     services.metrics.accepted.labels(served.spec.name, options.priority).inc(len(items))
     return await services.store.batches.get(batch.id)
 
 
-async def _check_items(services: Services, parser: BatchItemParser) -> _CheckedItems:
-    """Check every item. Raise `RequestValidationError` with the first errors, and `ModerationUnavailable`."""
-    checked, errors = _CheckedItems(), []
-    items = parser.request.items
-    for start in range(0, len(items), _ITEMS_PER_TURN):
-        turn = enumerate(items[start : start + _ITEMS_PER_TURN], start)
-        # A moderation service may be remote: the prompts of a turn are sent to it together.
-        found = await asyncio.gather(
-            *(_check_item(services, parser, checked, number, item) for number, item in turn)
-        )
-        errors += [error for item_errors in found for error in item_errors]
-        if len(errors) >= _MAX_SHOWN_ERRORS:
-            break
-        await asyncio.sleep(0)
-    if errors:
-        raise RequestValidationError(errors[:_MAX_SHOWN_ERRORS])
-    return checked
-
-
-async def _check_item(
-    services: Services, parser: BatchItemParser, checked: _CheckedItems, number: int, item: Item
-) -> Sequence[Any]:
-    """Parse and moderate an item; return its errors, `()` for a valid item."""
+async def _store(services: Services, parser: BatchItemParser, new: NewBatch) -> Batch:
+    """Judge and store the items, from where an interrupted submission with the same key stopped."""
+    batches = services.store.batches
+    earlier = await batches.find_room(new)
+    num_stored = 0 if earlier is None else earlier.num_stored
+    if earlier is not None and num_stored == new.num_items:
+        return earlier
+    await charge_items(services, new.tenant_id, new.num_items - num_stored)
+    flagged = await judge_items(services, parser, num_stored)
+    batch = await batches.open(new)
     try:
-        new = parser.parse(number, item)
-        checked.add(parser.request, number, new)
-        verdict = await moderate_prompt(services, new.tenant_id, str(new.input["prompt"]))
-    except RequestValidationError as error:
-        return error.errors()
-    except PromptBlocked as error:
-        location = (*parser.request.location(number), "input", "prompt")
-        message = f"is blocked by the policy of this server (category {error.category!r})"
-        return validation_error(location, message).errors()
-    if verdict.action is not Action.ALLOW:
-        checked.flagged[number] = verdict
-    return ()
+        await _store_items(services, batch, parser, flagged)
+    except Exception:
+        if not new.idempotency_key:  # nobody can continue it
+            services.background_tasks.start(_cancel(services, batch.id))
+        raise
+    return batch
 
 
 async def _store_items(
     services: Services, batch: Batch, parser: BatchItemParser, flagged: Mapping[int, Verdict]
 ) -> None:
-    """Store the items, continuing where an interrupted submission with the same key stopped."""
-
-    def job(number: int, item: Item) -> NewJob:
-        new = replace(parser.parse(number, item), batch_id=batch.id)
-        return with_prompt_record(services, new, flagged.get(number, PASSES))
-
-    items, num_stored = parser.request.items, batch.num_stored
-    while num_stored < len(items):
+    num_stored = batch.num_stored
+    while num_stored < batch.num_items:
+        end = min(num_stored + ITEMS_AT_ONCE, batch.num_items)
         chunk = [
-            job(number, item)
-            async for number, item in _in_turns(items[num_stored : num_stored + ITEMS_AT_ONCE], num_stored)
+            with_prompt_record(services, replace(new, batch_id=batch.id), flagged.get(number, PASSES))
+            async for number, new in parser.parse_in_turns(num_stored, end)
         ]
         num_stored = await services.store.batches.add(batch.id, num_stored, chunk)
 
 
-async def _in_turns(items: Sequence[Item], start: int) -> AsyncIterator[tuple[int, Item]]:
-    """Yield the items, numbered from `start`, and give way to other requests in between."""
-    for number, item in enumerate(items, start):
-        if number % _ITEMS_PER_TURN == 0:
-            await asyncio.sleep(0)
-        yield number, item
+async def _cancel(services: Services, batch_id: str) -> None:
+    await services.store.batches.cancel(batch_id)
+    await services.store.batches.cancel_items(batch_id)
 
 
 def _webhook(services: Services, options: BatchOptions, base_url: str) -> Webhook | None:

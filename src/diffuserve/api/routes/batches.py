@@ -6,13 +6,15 @@ from typing import Annotated, Any
 import orjson
 from fastapi import APIRouter, Header, Query, Request, Response
 from fastapi.responses import StreamingResponse
+from starlette.requests import ClientDisconnect
 
 from diffuserve.api.auth.dependencies import BaseUrl
 from diffuserve.api.auth.quota import ClientCaller, SubmittingCaller
 from diffuserve.api.batches import submission
-from diffuserve.api.batches.body_parser import OPENAPI_BODY, read_batch
+from diffuserve.api.batches.body_parser import OPENAPI_BODY, received_batch
 from diffuserve.api.batches.request_bodies import BatchQuery
 from diffuserve.api.path_params import BatchId, checked_batch_id
+from diffuserve.api.request_bodies import Storable
 from diffuserve.api.responses import json_response
 from diffuserve.api.serializers import batch_resource, page_of
 from diffuserve.api.services import Services, ServicesDep
@@ -36,7 +38,7 @@ async def submit_batch(
     base_url: BaseUrl,
     query: Annotated[BatchQuery, Query()],
     idempotency_key: Annotated[
-        str | None,
+        Annotated[str, Storable] | None,
         Header(min_length=1, max_length=255, description="The same key and body give the same batch."),
     ] = None,
 ) -> Response:
@@ -45,9 +47,12 @@ async def submit_batch(
     Every item is checked before the first is stored. An interrupted call continues where it stopped when
     it is repeated with its `Idempotency-Key`.
     """
-    async with services.batch_slots:
-        parsed = await read_batch(request, query, services.config)
-        batch = await submission.submit_batch(services, caller.tenant_id, parsed, base_url, idempotency_key)
+    tenant_id = caller.tenant_id
+    try:
+        async with received_batch(request, query, services, tenant_id) as received:
+            batch = await submission.submit_batch(services, tenant_id, received, base_url, idempotency_key)
+    except ClientDisconnect:
+        return Response(status_code=400)  # the client has disconnected and reads no response
     resource = batch_resource(batch, base_url)
     return json_response(resource, 202, {"location": resource.urls.self})
 

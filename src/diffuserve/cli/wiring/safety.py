@@ -24,7 +24,8 @@ _ONNX = "onnx:"
 @asynccontextmanager
 async def open_prompts(settings: Settings) -> AsyncIterator[PromptProcessor]:
     """Yield the processor of prompts. Raise `InvalidParams` or `InvalidModel`."""
-    processor = PromptProcessor(open_prompt_filter(settings), open_expander(settings))
+    prompt_filter = open_prompt_filter(settings, settings.prompt_filter_processes)
+    processor = PromptProcessor(prompt_filter, open_expander(settings))
     if processor.filter_info is None:
         log.warning("NO PROMPT FILTER: no prompt is checked")
     else:
@@ -35,16 +36,23 @@ async def open_prompts(settings: Settings) -> AsyncIterator[PromptProcessor]:
         await processor.close()
 
 
-def open_prompt_filter(settings: Settings) -> PromptFilter | None:
-    """Return the prompt filter; `None` for none. Raise `InvalidParams` or `InvalidModel`."""
+def open_prompt_filter(settings: Settings, num_processes: int = 0) -> PromptFilter | None:
+    """Return the prompt filter, which judges in so many other processes; `None` for none.
+
+    Raise `InvalidParams` or `InvalidModel`.
+    """
     if settings.prompt_filter == NO_FILTER:
         return None
     from diffuserve.safety.policy_file import load_policy
+    from diffuserve.safety.pooled import PooledFilter
     from diffuserve.safety.prompt import PolicyFilter
 
     is_open = settings.prompt_filter_down == "fail_open"
     policy = load_policy(settings.prompt_policy)
-    return PolicyFilter(policy, _classifier(settings, policy), is_open_when_down=is_open)
+    classifier = _classifier(settings, policy)
+    if not num_processes:
+        return PolicyFilter(policy, classifier, is_open_when_down=is_open)
+    return PooledFilter(policy, classifier, is_open_when_down=is_open, num_processes=num_processes)
 
 
 def _classifier(settings: Settings, policy: "Policy") -> TextClassifier | None:

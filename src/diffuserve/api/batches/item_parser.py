@@ -1,0 +1,93 @@
+"""Parsing of the items of a batch into jobs."""
+
+import asyncio
+from collections.abc import AsyncIterator
+from dataclasses import dataclass, replace
+
+import orjson
+from fastapi.exceptions import RequestValidationError
+from pydantic import ValidationError
+
+from diffuserve.api.batches.body_parser import BatchRequest, nested_errors, validation_error
+from diffuserve.api.batches.request_bodies import BatchItem
+from diffuserve.api.request_bodies import NewJobBody
+from diffuserve.api.submission import build_job
+from diffuserve.domain.errors import InvalidParams
+from diffuserve.domain.job import NewJob
+from diffuserve.domain.tenant import Plan
+from diffuserve.jobs.operations import ServedModel
+
+MAX_SHOWN_ERRORS = 20
+_ITEMS_PER_TURN = 4  # parsed before other requests get the event loop
+
+
+@dataclass(frozen=True)
+class BatchItemParser:
+    """Parses the items of one batch into jobs, anew each time: they would fill the memory."""
+
+    request: BatchRequest
+    served: ServedModel
+    plan: Plan
+    tenant_id: str
+
+    def parse(self, number: int) -> NewJob:
+        """Build the job of an item. Raise `RequestValidationError`, which names the item."""
+        location, item = self.request.location(number), self.request.items[number]
+        try:
+            values = orjson.loads(item) if isinstance(item, bytes) else item
+            checked = BatchItem.model_validate(values)
+            new = build_job(self._job_body(checked), self.tenant_id, self.served, self.plan)
+        except orjson.JSONDecodeError as error:
+            raise validation_error(location, "is not JSON") from error
+        except ValidationError as error:
+            raise nested_errors(location, error) from error
+        except InvalidParams as error:
+            raise validation_error((*location, "input", error.field), error.remedy) from error
+        return replace(new, custom_id=checked.custom_id)
+
+    async def parse_in_turns(self, start: int, end: int) -> AsyncIterator[tuple[int, NewJob]]:
+        """Yield the jobs of the items from `start` up to `end`, and give way to other requests in between."""
+        for number in range(start, end):
+            if number % _ITEMS_PER_TURN == 0:
+                await asyncio.sleep(0)
+            yield number, self.parse(number)
+
+    async def check_all(self) -> float:
+        """Check every item, and return the predicted device-seconds of all together.
+
+        Raise `RequestValidationError` with the first errors: invalid items, and equal custom ids.
+        """
+        errors, cost_seconds = [], 0.0
+        numbers: dict[str, int] = {}
+        for number in range(len(self.request.items)):
+            if number % _ITEMS_PER_TURN == 0:
+                await asyncio.sleep(0)
+            try:
+                new = self.parse(number)
+                self._check_custom_id(new, number, numbers)
+                cost_seconds += new.cost_seconds
+            except RequestValidationError as error:
+                errors += error.errors()
+            if len(errors) >= MAX_SHOWN_ERRORS:
+                break
+        if errors:
+            raise RequestValidationError(errors[:MAX_SHOWN_ERRORS])
+        return cost_seconds
+
+    def _check_custom_id(self, new: NewJob, number: int, numbers: dict[str, int]) -> None:
+        first = numbers.setdefault(new.custom_id or "", number)
+        if first != number:
+            location = (*self.request.location(number), "custom_id")
+            raise validation_error(location, f"is also the custom_id of number {first}")
+
+    def _job_body(self, item: BatchItem) -> NewJobBody:
+        """Combine the item and the options, both of which pydantic has validated already."""
+        options = self.request.options
+        return NewJobBody.model_construct(
+            input=item.input,
+            priority=options.priority,
+            expires_in=options.expires_in,
+            timeout=options.timeout,
+            metadata=item.metadata,
+            output_format=options.output_format,
+        )

@@ -1,0 +1,89 @@
+"""Judging of a batch's prompts: some at a time, so that other requests are judged in between."""
+
+import asyncio
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from fastapi.exceptions import RequestValidationError
+
+from diffuserve.api.batches.body_parser import validation_error
+from diffuserve.api.batches.item_parser import MAX_SHOWN_ERRORS, BatchItemParser
+from diffuserve.api.services import Services
+from diffuserve.api.submission import note_blocked
+from diffuserve.domain.safety import Action, Verdict
+
+_MAX_PROMPTS = 16
+_MAX_CHARACTERS = 4_000  # some hundredths of a second: so long another tenant's prompt may have to wait
+_NUM_CALLS = 4  # calls of the filter at once, so that several processes may share the work
+
+Prompts = list[tuple[int, str]]
+"""Prompts with the numbers of their items."""
+
+
+async def judge_items(services: Services, parser: BatchItemParser, start: int) -> Mapping[int, Verdict]:
+    """Judge the items from number `start` on; return the verdicts other than `allow`, by number.
+
+    Raise `RequestValidationError` with the first items that the filter blocks, and `ModerationUnavailable`.
+    """
+    if services.prompts.prompt_filter is None:
+        return {}
+    judging = _Judging(services, parser, _chunks(parser, start))
+    await judging.run()
+    if judging.errors:
+        first = sorted(judging.errors.items())[:MAX_SHOWN_ERRORS]
+        raise RequestValidationError([error for _, error in first])
+    return judging.flagged
+
+
+@dataclass
+class _Judging:
+    """Verdicts found so far, and the prompts that are left, which several tasks take from."""
+
+    services: Services
+    parser: BatchItemParser
+    chunks: Iterator[Prompts]
+    flagged: dict[int, Verdict] = field(default_factory=dict)
+    errors: dict[int, Any] = field(default_factory=dict)
+
+    async def run(self) -> None:
+        tasks = [asyncio.create_task(self._judge_chunks()) for _ in range(_NUM_CALLS)]
+        try:
+            await asyncio.gather(*tasks)
+        finally:
+            for task in tasks:
+                task.cancel()
+
+    async def _judge_chunks(self) -> None:
+        for chunk in self.chunks:
+            prompts = [prompt for _, prompt in chunk]
+            verdicts = await self.services.prompts.moderate_all(prompts, self.parser.tenant_id)
+            for (number, prompt), verdict in zip(chunk, verdicts, strict=True):
+                await self._note(number, prompt, verdict)
+            if len(self.errors) >= MAX_SHOWN_ERRORS:
+                return
+            await asyncio.sleep(0)
+
+    async def _note(self, number: int, prompt: str, verdict: Verdict) -> None:
+        if verdict.action is Action.BLOCK:
+            await note_blocked(self.services, self.parser.tenant_id, prompt, verdict.category)
+            location = (*self.parser.request.location(number), "input", "prompt")
+            message = f"is blocked by the policy of this server (category {verdict.category!r})"
+            [self.errors[number]] = validation_error(location, message).errors()
+        elif verdict.action is not Action.ALLOW:
+            self.flagged[number] = verdict
+
+
+def _chunks(parser: BatchItemParser, start: int) -> Iterator[Prompts]:
+    """Yield the prompts that go to the filter together."""
+    chunk: Prompts = []
+    num_characters = 0
+    for number in range(start, len(parser.request.items)):
+        prompt = str(parser.parse(number).input["prompt"])
+        if chunk and (len(chunk) == _MAX_PROMPTS or num_characters + len(prompt) > _MAX_CHARACTERS):
+            yield chunk
+            chunk, num_characters = [], 0
+        chunk.append((number, prompt))
+        num_characters += len(prompt)
+    if chunk:
+        yield chunk

@@ -1,0 +1,104 @@
+"""Processes that judge prompts, so that a server's event loop stays free.
+
+Folding and matching are plain Python, which holds the interpreter's lock: threads would not do.
+"""
+
+import asyncio
+import logging
+import multiprocessing
+import signal
+from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
+from multiprocessing.connection import Connection
+
+from diffuserve.domain.errors import ModerationUnavailable
+from diffuserve.domain.safety import Verdict
+from diffuserve.safety.base import TextClassifier
+from diffuserve.safety.policy import Policy
+from diffuserve.safety.prompt import PolicyFilter
+from diffuserve.safety.turns import TenantTurns
+
+log = logging.getLogger(__name__)
+
+_SPAWN = multiprocessing.get_context("spawn")  # a fork would copy threads' locks, and open connections
+_MAX_TRIES = 2
+_LONGEST_SECONDS = 60.0
+"""Seconds after which a process counts as stuck; most calls take a tenth of a second, the first one two."""
+
+
+class JudgePool:
+    """Judges prompts in `num_processes` processes. Each starts when it is first needed, and again if it dies.
+
+    A tenant's calls wait for the other tenants' in turn. `policy` and `classifier` are sent to the processes,
+    so that one which starts again judges as before, whatever has become of their files.
+    """
+
+    def __init__(self, policy: Policy, classifier: TextClassifier | None, num_processes: int) -> None:
+        self._arguments = (policy, classifier)
+        self._turns = TenantTurns(num_processes)
+        self._threads = ThreadPoolExecutor(num_processes, "judges")
+        self._idle: list[_Judge] = []
+
+    async def check(self, prompts: Sequence[str], tenant_id: str) -> list[Verdict]:
+        """Return the verdict on each prompt. Raise `ModerationUnavailable` if the process dies repeatedly."""
+        loop = asyncio.get_running_loop()
+        async with self._turns.turn(tenant_id):
+            return await loop.run_in_executor(self._threads, self._check, tuple(prompts), tenant_id)
+
+    async def close(self) -> None:
+        """End the processes."""
+        await asyncio.to_thread(self._threads.shutdown)
+        for judge in self._idle:
+            judge.end()
+
+    def _check(self, prompts: tuple[str, ...], tenant_id: str) -> list[Verdict]:
+        for _ in range(_MAX_TRIES):
+            judge = self._idle.pop() if self._idle else _Judge(*self._arguments)
+            try:
+                verdicts = judge.check(prompts, tenant_id)
+            except (EOFError, OSError) as error:
+                log.warning("a process that judges prompts is lost (%s)", type(error).__name__)
+                judge.end()
+            else:
+                self._idle.append(judge)
+                return verdicts
+        raise ModerationUnavailable("the process that judges prompts died; try again later", retry_after=1.0)
+
+
+class _Judge:
+    """A process with a filter of its own, which ends with the pipe to it."""
+
+    def __init__(self, policy: Policy, classifier: TextClassifier | None) -> None:
+        self._pipe, theirs = _SPAWN.Pipe()
+        self._process = _SPAWN.Process(
+            target=_judge_forever, args=(theirs, policy, classifier), name="diffuserve-judge", daemon=True
+        )
+        self._process.start()
+        theirs.close()
+
+    def check(self, prompts: tuple[str, ...], tenant_id: str) -> list[Verdict]:
+        """Return the verdict on each prompt. Raise `EOFError` or `OSError` if it is dead or stuck."""
+        self._pipe.send((prompts, tenant_id))
+        if not self._pipe.poll(_LONGEST_SECONDS):
+            raise TimeoutError(f"no verdict within {_LONGEST_SECONDS:g} s")
+        verdicts: list[Verdict] = self._pipe.recv()
+        return verdicts
+
+    def end(self) -> None:
+        self._pipe.close()
+        self._process.kill()
+        self._process.join()
+
+
+def _judge_forever(pipe: Connection, policy: Policy, classifier: TextClassifier | None) -> None:
+    """Judge what comes through the pipe until it is closed."""
+    # Ctrl-C goes to the whole group; the server finishes its requests first, and then closes the pipe.
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    prompt_filter = PolicyFilter(policy, classifier)
+    with asyncio.Runner() as runner:
+        while True:
+            try:
+                prompts, tenant_id = pipe.recv()
+            except EOFError:
+                return
+            pipe.send(runner.run(prompt_filter.check_all(prompts, tenant_id)))
