@@ -59,7 +59,7 @@ def of_batches(text: str) -> list[Any]:
         item(input={"prompt": text}),
         item(metadata={text: text}),
     ]
-    options = [
+    options: list[dict[str, Any]] = [
         {"model": text},
         {"metadata": {"a": text}},
         {"webhook": {"url": f"https://hooks.example/{text}"}},

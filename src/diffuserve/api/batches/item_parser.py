@@ -3,6 +3,7 @@
 import asyncio
 from collections.abc import AsyncIterator
 from dataclasses import dataclass, replace
+from typing import Any
 
 import orjson
 from fastapi.exceptions import RequestValidationError
@@ -57,8 +58,8 @@ class BatchItemParser:
 
         Raise `RequestValidationError` with the first errors: invalid items, and equal custom ids.
         """
-        errors, cost_seconds = [], 0.0
-        numbers: dict[str, int] = {}
+        errors: list[Any] = []
+        cost_seconds, numbers = 0.0, dict[str, int]()
         for number in range(len(self.request.items)):
             if number % _ITEMS_PER_TURN == 0:
                 await asyncio.sleep(0)
