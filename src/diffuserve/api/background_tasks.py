@@ -27,4 +27,4 @@ class BackgroundTasks:
     def _on_done(self, task: asyncio.Task[Any]) -> None:
         self._tasks.discard(task)
         if not task.cancelled() and (error := task.exception()) is not None:
-            log.warning("background task failed: %s", error, exc_info=error)
+            log.warning("background task failed", exc_info=error)

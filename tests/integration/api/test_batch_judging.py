@@ -1,4 +1,4 @@
-"""What a batch may cost: prompts are judged after a look at the queue, once, at the tenant's rate."""
+"""Prompts of a batch are judged after a look at the queue, once, and at the tenant's rate."""
 
 import asyncio
 from collections.abc import AsyncGenerator, Sequence

@@ -34,4 +34,4 @@ async def test_a_failure_is_logged_and_stops_no_other_task(caplog: pytest.LogCap
     tasks.start(succeed())
     await tasks.finish()
     assert done.is_set()
-    assert "background task failed: it broke" in caplog.text
+    assert "background task failed" in caplog.text

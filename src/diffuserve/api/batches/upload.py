@@ -23,7 +23,7 @@ _RETRY_SECONDS = 5.0
 
 
 class BatchUploads:
-    """What each tenant may take up with batches: bytes of bodies, and slots to process them in.
+    """Shares of each tenant: bytes of bodies that are under way, and slots in which they are processed.
 
     A tenant that uses up its own share slows only itself.
     """

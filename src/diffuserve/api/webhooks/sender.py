@@ -25,6 +25,7 @@ from diffuserve.domain.timestamps import to_rfc3339
 from diffuserve.domain.webhook import Attempt, Delivery, DueDelivery, WebhookEvent
 from diffuserve.events.base import OUTBOX, Subscription
 from diffuserve.jobs.webhooks.turns import SendLimits
+from diffuserve.telemetry.redaction import summary
 
 log = logging.getLogger(__name__)
 
@@ -128,9 +129,9 @@ class WebhookSender:
                 due.endpoint.url, headers, body, self._services.config.webhook_timeout_seconds
             )
         except _UNREACHABLE as error:
-            reason = _reason(error)
-            log.info("webhook %s to %s failed: %s", delivery.id, due.endpoint.id, reason)
-            return Attempt(delivery.id, None, reason)
+            # Its message may quote what the receiver sent, and that may quote the URL and the job.
+            log.info("webhook %s to %s failed: %s", delivery.id, due.endpoint.id, summary(error))
+            return Attempt(delivery.id, None, _reason(error))
         return Attempt(delivery.id, status, _status_reason(status))
 
     async def _headers(self, due: DueDelivery, body: bytes) -> dict[str, str]:
