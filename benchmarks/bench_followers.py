@@ -5,10 +5,12 @@
     python benchmarks/bench_followers.py --only after
 
 A server on SQLite, without workers, is one process; the clients are this one. `waits`: clients of
-`GET /v1/jobs/{id}?wait=60`, each for a job of its own; `streams`: the same by server-sent events; `crowd`:
-streams of one tenant on one queued job, while another tenant gets a job of its own fifty times a second;
-`live`: the same crowd once the job runs and reports progress twice a second. The CPU time of a server
-that has the prober alone is subtracted. Nothing else should run on the machine.
+`GET /v1/jobs/{id}?wait=60`, each for a job of its own; `streams`: the same by server-sent events;
+`workers`: idle ones, each in a claim and in a wait for control commands; `queued`: one GET after another,
+each of another job in a queue of 800; `crowd`: streams of one tenant on one queued job, while another
+tenant gets a job of its own fifty times a second; `live`: the same crowd once the job runs and reports
+progress twice a second. The CPU time of a server that has nobody, or the prober alone, is subtracted.
+Nothing else should run on the machine.
 """
 
 import argparse
@@ -25,7 +27,7 @@ from pathlib import Path
 
 from bench_report import RESULTS, markdown_table, read_conditions, write_report
 from control_jobs import REGISTRATION
-from control_load import Connection
+from control_load import Connection, post_request
 from control_processes import DIFFUSERVE, Program, api_command, cpu_seconds, free_port
 from follower_load import Follower, Prober, follow, get_request
 
@@ -36,11 +38,15 @@ _START_SECONDS = 60.0
 _OPEN_SECONDS = 60.0
 _PROGRESS_SECONDS = 0.5
 _UNBOUNDED = {"max_running": 1_000_000, "max_queued": 1_000_000}
+_NUM_QUEUED = 800
+_NUM_GETS = 400
+_NUM_WORKERS = 40
 _NEW_LIMITS: Mapping[str, int | None] = {"reads_per_second": None, "max_waits": None}
 _TITLE = "# Clients that wait"
 _ABOUT = (
-    "Medians over the rounds; the sides take turns. `ms` are CPU milliseconds of the server per client and "
-    "second; `core` is the part of one core that all followers together take. `GET` is of another tenant."
+    "Medians over the rounds; the sides take turns. `ms` are CPU milliseconds of the server per client or "
+    "worker and second, or per GET; `core` is the part of one core that all followers together take. In the "
+    "second table GET is another tenant's."
 )
 
 
@@ -71,6 +77,8 @@ class Round:
     side: str
     waits_ms: float
     streams_ms: float
+    workers_ms: float
+    queued_get_ms: float
     quiet_p99_ms: float
     crowd: Crowd
     live: Crowd
@@ -147,17 +155,49 @@ async def measure(side: Side, arguments: argparse.Namespace) -> Round:
         streams = [get_request(f"/v1/jobs/{job_id}/events", plane.keys.many) for job_id in job_ids]
         streams_rate = await followed_rate(plane, streams, seconds, awaits_head=True)
     async with served(side) as plane:
+        workers_idle = await cpu_rate(plane, seconds)
+        polls = await worker_polls(plane)
+        workers_rate = await followed_rate(plane, polls, seconds, awaits_head=False)
+        queued_get_ms = await measure_queued(plane)
+    async with served(side) as plane:
         quiet, crowd, live = await measure_crowd(plane, arguments.followers, seconds)
     figures = Round(
         side=side.name,
         waits_ms=1_000 * (waits_rate - idle) / len(waits),
         streams_ms=1_000 * (streams_rate - idle) / len(streams),
+        workers_ms=1_000 * (workers_rate - workers_idle) / _NUM_WORKERS,
+        queued_get_ms=queued_get_ms,
         quiet_p99_ms=quiet,
         crowd=crowd,
         live=live,
     )
     print(figures, flush=True)
     return figures
+
+
+async def worker_polls(plane: Plane) -> list[bytes]:
+    """Register workers; return for each the requests of the two long polls in which it is idle."""
+    requests, key = list[bytes](), plane.keys.worker
+    for number in range(_NUM_WORKERS):
+        worker_id = (await plane.post(key, "/v1/workers", REGISTRATION))["worker_id"]
+        body = json.dumps({"claim_id": f"idle-{number}", "num_jobs": 1}).encode()
+        path = f"/v1/workers/{worker_id}"
+        requests += [
+            post_request(f"{path}/claim?wait=25", body, [f"Authorization: Bearer {key}"]),
+            get_request(f"{path}/control?wait=25", key),
+        ]
+    return requests
+
+
+async def measure_queued(plane: Plane) -> float:
+    """Return the CPU milliseconds of a GET of a queued job."""
+    job_ids = [await plane.submit(plane.keys.many) for _ in range(_NUM_QUEUED)]
+    requests = [get_request(f"/v1/jobs/{job_id}", plane.keys.many) for job_id in job_ids[-_NUM_GETS:]]
+    async with Connection(plane.port) as connection:
+        before = cpu_seconds(plane.pid)
+        for request in requests:
+            assert (await connection.send(request)).status == 200
+        return 1_000 * (cpu_seconds(plane.pid) - before) / len(requests)
 
 
 async def followed_rate(
@@ -293,7 +333,8 @@ def tables(rounds: Sequence[Round], arguments: argparse.Namespace) -> str:
     sides = [name for name in (_BEFORE, _AFTER) if any(figures.side == name for figures in rounds)]
     of_side = {name: [figures for figures in rounds if figures.side == name] for name in sides}
     own = markdown_table(
-        f"{arguments.waits} clients, each waiting for its own job (target: 0.4 ms)",
+        f"{arguments.waits} clients, each waiting for its own job (target: 0.4 ms); idle workers; a GET of "
+        f"one of {_NUM_QUEUED} queued jobs",
         [_own_row(name, figures) for name, figures in of_side.items()],
     )
     crowd = markdown_table(
@@ -315,6 +356,8 @@ def _own_row(name: str, rounds: Sequence[Round]) -> dict[str, str]:
         "single rounds": f"{min(waits):.3f}-{max(waits):.3f} ({len(rounds)})",
         "streams, ms": f"**{statistics.median(streams):.3f}**",
         "single rounds of streams": f"{min(streams):.3f}-{max(streams):.3f}",
+        "idle worker, ms": f"**{statistics.median([row.workers_ms for row in rounds]):.3f}**",
+        "GET of a queued job, ms": f"**{statistics.median([row.queued_get_ms for row in rounds]):.2f}**",
     }
 
 
