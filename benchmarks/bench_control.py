@@ -179,7 +179,7 @@ def _claim_row(claims: ClaimFigures) -> dict[str, str]:
 
 def _plans_text(claims: ClaimFigures) -> str:
     return (
-        f"What claims claim asks {claims.database}, and how that goes about it:\n\n```\n"
+        f"What one claim asks {claims.database}, and how that goes about it:\n\n```\n"
         + "\n".join(claims.plans)
         + "\n```"
     )

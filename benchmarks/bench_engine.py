@@ -9,21 +9,14 @@ spread that of the rounds' own ratios. Prompts differ from round to round. Resul
 """
 
 import argparse
-import json
-import os
-import platform
 import statistics
-import subprocess
 from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass
-from datetime import date
-from importlib.metadata import version
-from pathlib import Path
 
 import workloads
+from bench_report import RESULTS, read_conditions, write_report
 from sides import DeterministicSide, OurSide, RemoteSide, StockSide
 
-RESULTS = Path(__file__).parent / "results"
 NUM_REQUESTS = 32
 NUM_ARRIVALS = 96
 LOAD = 0.7  # of stock's capacity
@@ -56,7 +49,7 @@ def main() -> None:
         if arguments.only in (None, name):
             figures.append(scenario(stock, ours, arguments.rounds))
             print(format_row(figures[-1]), flush=True)
-    conditions = read_conditions(ours)
+    conditions = conditions_of(ours)
     for side in (stock, ours):
         side.stop()
     if arguments.only is None:
@@ -165,39 +158,20 @@ def percentile_95(values: Sequence[float]) -> float:
     return statistics.quantiles(values, n=20)[-1]
 
 
-def read_conditions(ours: RemoteSide) -> dict[str, str]:
-    commit = subprocess.run(
-        ["git", "rev-parse", "--short", "HEAD"], capture_output=True, text=True, check=False
-    )
-    return {
-        "date": date.today().isoformat(),
-        "commit": commit.stdout.strip(),
-        "cpu": f"{read_cpu_name()}, {len(os.sched_getaffinity(0))} cores",
+def conditions_of(ours: RemoteSide) -> dict[str, str]:
+    return read_conditions(("torch", "diffusers", "transformers")) | {
         "checkpoint": workloads.CHECKPOINT.name,
         **{f"engine {name}": value for name, value in ours.describe().items() if name != "model"},
         "mean requests per step": f"{ours.mean_requests_per_step():.1f}",
-        **{name: version(name) for name in ("torch", "diffusers", "transformers")},
     }
 
 
-def read_cpu_name() -> str:
-    lines = Path("/proc/cpuinfo").read_text().splitlines()
-    return next(
-        (line.split(": ")[1] for line in lines if line.startswith("model name")), platform.processor()
-    )
-
-
 def write_results(figures: list[Figure], conditions: dict[str, str], label: str) -> None:
-    RESULTS.mkdir(exist_ok=True)
-    stem = RESULTS / f"engine_{label}_{conditions['date']}"
-    content = {"conditions": conditions, "figures": [asdict(figure) for figure in figures]}
-    stem.with_suffix(".json").write_text(json.dumps(content, indent=2) + "\n")
     header = "| scenario | beside | target | times better | single rounds | ours | theirs |"
     lines = ["# The engine beside stock diffusers", "", header, "|" + "---|" * 7]
     lines += [format_row(figure) for figure in figures]
-    lines += ["", "Conditions: " + "; ".join(f"{name} {value}" for name, value in conditions.items()) + "."]
-    stem.with_suffix(".md").write_text("\n".join(lines) + "\n")
-    print(f"wrote {stem}.json and .md")
+    content = {"figures": [asdict(figure) for figure in figures]}
+    write_report(RESULTS / f"engine_{label}", content, "\n".join(lines), conditions)
 
 
 def format_row(figure: Figure) -> str:

@@ -51,9 +51,9 @@ def markdown_table(title: str, rows: Sequence[Mapping[str, str]]) -> str:
 def write_report(stem: Path, content: Mapping[str, object], text: str, conditions: Mapping[str, str]) -> None:
     """Write `content` to `stem`_DATE.json, and `text` with the conditions to `stem`_DATE.md."""
     stem.parent.mkdir(parents=True, exist_ok=True)
-    path = stem.with_name(f"{stem.name}_{conditions['date']}")
+    path = f"{stem}_{conditions['date']}"
     kept = {"conditions": conditions, **content}
-    path.with_suffix(".json").write_text(json.dumps(kept, indent=2) + "\n")
+    Path(f"{path}.json").write_text(json.dumps(kept, indent=2) + "\n")
     told = "; ".join(f"{name} {value}" for name, value in conditions.items())
-    path.with_suffix(".md").write_text(f"{text}\n\nConditions: {told}.\n")
+    Path(f"{path}.md").write_text(f"{text}\n\nConditions: {told}.\n")
     print(f"wrote {path}.json and .md")

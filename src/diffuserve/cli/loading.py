@@ -14,9 +14,7 @@ def load_engine(config: EngineProcessConfig, console: Console) -> "Engine":
     """Load the model while a spinner turns; raise what `Engine.load` raises."""
     with console.status(f"loading {config.model}"):
         from diffuserve.engine.engine import Engine
-        from diffuserve.models.quiet import quiet_libraries
 
-        quiet_libraries()
         engine = Engine.load(config.model, device=config.device, dtype=config.dtype, config=config.engine)
     console.print(" · ".join(f"{name} {value}" for name, value in engine.describe().items()), style="dim")
     return engine

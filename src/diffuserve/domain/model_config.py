@@ -20,6 +20,8 @@ Depth = Annotated[int, Field(ge=0, le=512)]
 """A number of layers."""
 Width = Annotated[int, Field(ge=1, le=65_536)]
 """A number of channels, heads or tokens."""
+Vocabulary = Annotated[int, Field(ge=1, le=1 << 20)]
+"""A number of different tokens."""
 
 
 def parse_config(schema: type[Config], values: Mapping[str, Any], origin: str) -> Config:

@@ -85,6 +85,10 @@ class ModelFolder:
             raise InvalidModel(f"{self.path}: the folder {name}/ is missing")
         return self.path / name
 
+    def config(self, component: str) -> tuple[dict[str, Any], str]:
+        """Return a component's `config.json`, and its path for messages."""
+        return self.json(f"{component}/config.json"), f"{self.path}/{component}/config.json"
+
     def weights(self, component: str) -> list[Path]:
         """Return the component's safetensors files, each present and whole.
 

@@ -1,17 +1,8 @@
-"""Silence for the progress bars and notices of the libraries that load models."""
-
-
-def quiet_libraries() -> None:
-    """Silence diffusers and transformers."""
-    from diffusers.utils import logging
-
-    logging.set_verbosity_error()
-    logging.disable_progress_bar()
-    quiet_transformers()
+"""Silence for the progress bars and notices of the library that loads text encoders and classifiers."""
 
 
 def quiet_transformers() -> None:
-    """Silence transformers alone: importing diffusers takes seconds, and not every model needs it."""
+    """Silence transformers."""
     from transformers.utils import logging
 
     logging.set_verbosity_error()

@@ -17,11 +17,24 @@ _DTYPES = {"BF16": torch.bfloat16, "F16": torch.float16, "F32": torch.float32}
 
 @dataclass(frozen=True)
 class Placement:
-    """The place of a checkpoint's tensor: part `part` of `num_parts` equal row blocks of `parameter`."""
+    """The place of a checkpoint's tensor: part `part` of `num_parts` equal row blocks of `parameter`.
+
+    `dtype` is its own if it differs from that of the other tensors.
+    """
 
     parameter: str
     part: int = 0
     num_parts: int = 1
+    dtype: torch.dtype | None = None
+
+
+def tensor_names(files: Iterable[Path]) -> set[str]:
+    """Return the names of all tensors of a checkpoint."""
+    names: set[str] = set()
+    for file in files:
+        with safe_open(file, framework="pt") as reader:
+            names.update(reader.keys())
+    return names
 
 
 def checkpoint_dtype(files: Sequence[Path]) -> torch.dtype:
@@ -41,16 +54,20 @@ def load_weights(
     placements: Mapping[str, Placement],
     device: torch.device,
     dtype: torch.dtype,
+    ignored_prefixes: tuple[str, ...] = (),
 ) -> None:
     """Fill a module that was built on the meta device; `placements` are by the checkpoint's names.
 
-    Tensors are memory-mapped; where dtype and device already fit they stay so and cost no copy. Raise
-    `InvalidModel` for tensors that are missing, unexpected or of another shape.
+    Tensors whose names begin with one of `ignored_prefixes` belong to a part that is not loaded. The others
+    are memory-mapped; where dtype and device already fit they stay so and cost no copy. Raise `InvalidModel`
+    for tensors that are missing, unexpected or of another shape.
     """
     missing = set(placements)
     for file in files:
         with safe_open(file, framework="pt", device=str(device)) as reader:
             for name in reader.keys():  # noqa: SIM118 (a reader is no dict)
+                if name.startswith(ignored_prefixes):
+                    continue
                 if name not in placements:
                     raise InvalidModel(f"{file}: unexpected tensor {name!r}")
                 _put(module, placements[name], _read(reader, name, file), dtype, f"{file}: {name}")
@@ -70,6 +87,14 @@ def _read(reader: Any, name: str, file: Path) -> Tensor:
     return tensor
 
 
+def empty_embedding(num_embeddings: int, dim: int) -> nn.Embedding:
+    """Return an embedding to be filled by `load_weights`.
+
+    `nn.Embedding` draws its weights, which on the meta device imports torch's compiler: two seconds.
+    """
+    return nn.Embedding.from_pretrained(torch.empty(num_embeddings, dim))
+
+
 def num_parameters(module: nn.Module) -> int:
     """Return the number of scalars in the module's parameters."""
     return sum(parameter.numel() for parameter in module.parameters())
@@ -78,6 +103,7 @@ def num_parameters(module: nn.Module) -> int:
 def _put(module: nn.Module, placement: Placement, tensor: Tensor, dtype: torch.dtype, origin: str) -> None:
     owner_name, _, attribute = placement.parameter.rpartition(".")
     owner = module.get_submodule(owner_name)
+    dtype = placement.dtype or dtype
     target: nn.Parameter = getattr(owner, attribute)
     rows = target.shape[0] // placement.num_parts
     expected = (rows, *target.shape[1:])

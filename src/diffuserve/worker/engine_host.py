@@ -17,7 +17,6 @@ import torch
 from diffuserve.domain.params import GenerationParams
 from diffuserve.engine.engine import Engine
 from diffuserve.engine.outputs import GenerationResult, StepOutput
-from diffuserve.models.quiet import quiet_libraries
 from diffuserve.models.registry import read_offer
 from diffuserve.worker import device_memory
 from diffuserve.worker.agent_link import AgentLink
@@ -214,7 +213,6 @@ def announce_model(model: str, images: ImageOptions, link: AgentLink) -> Future[
 
 def load_host(config: EngineProcessConfig, link: AgentLink) -> EngineHost:
     """Announce the model, then load it and, meanwhile, the image filter."""
-    quiet_libraries()
     image_output = announce_model(config.model, config.images, link)
     engine = Engine.load(config.model, device=config.device, dtype=config.dtype, config=config.engine)
     return EngineHost(engine, link, image_output.result(), link.crash_record)

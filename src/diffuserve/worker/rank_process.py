@@ -10,7 +10,6 @@ import torch.distributed as dist
 from diffuserve.engine.engine import Engine
 from diffuserve.models.base import Pipeline
 from diffuserve.models.devices import choose_device, parse_dtype
-from diffuserve.models.quiet import quiet_libraries
 from diffuserve.models.registry import load_pipeline
 from diffuserve.parallel.plan import ParallelPlan
 from diffuserve.parallel.ranks import Ranks, join_ranks, leave_ranks, rank_heartbeats
@@ -45,7 +44,6 @@ def lead(config: EngineProcessConfig, link: AgentLink, on_host: Callable[[Engine
 @contextmanager
 def _member(config: EngineProcessConfig) -> Iterator[tuple[Pipeline, Ranks]]:
     """Yield the loaded pipeline in the group of ranks, which watch one another's heartbeats."""
-    quiet_libraries()
     device = _own_device(config.device)
     if device.type == "cpu":
         torch.set_num_threads(1)  # the machine's cores are shared by its ranks

@@ -1,4 +1,4 @@
-"""The shapes of a FLUX.1 checkpoint's transformer and VAE. Importing this file loads no torch."""
+"""The shape of a FLUX.1 checkpoint's transformer. Importing this file loads no torch."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -10,7 +10,7 @@ from diffuserve.domain.errors import InvalidModel
 from diffuserve.domain.model_config import SCHEMA, Depth, Width, parse_config
 from diffuserve.models.folder import ModelFolder
 
-_TRANSFORMER, _VAE = "transformer/config.json", "vae/config.json"
+_TRANSFORMER = "transformer/config.json"
 HeadDim = Annotated[int, Field(ge=2, le=512)]
 
 
@@ -51,27 +51,4 @@ class FluxConfig:
 
     @classmethod
     def read(cls, folder: ModelFolder) -> "FluxConfig":
-        return cls.from_dict(folder.json(_TRANSFORMER), f"{folder.path}/{_TRANSFORMER}")
-
-
-@with_config(SCHEMA)
-@dataclass(frozen=True)
-class FluxVaeConfig:
-    """The numbers of a checkpoint's `vae/config.json` that say how latents and pixels relate."""
-
-    block_out_channels: Annotated[
-        tuple[Annotated[int, Field(ge=1, le=8_192)], ...], Field(min_length=1, max_length=8)
-    ]
-    latent_channels: Width = 4
-    layers_per_block: Annotated[int, Field(ge=1, le=32)] = 1
-    scaling_factor: Annotated[float, Field(gt=0, le=1_000)] = 0.18215
-    shift_factor: Annotated[float, Field(ge=-1_000, le=1_000)] | None = None
-
-    @property
-    def scale(self) -> int:
-        """Pixels of an image, along one side, for each latent cell."""
-        return 2 ** (len(self.block_out_channels) - 1)
-
-    @classmethod
-    def read(cls, folder: ModelFolder) -> "FluxVaeConfig":
-        return parse_config(cls, folder.json(_VAE), f"{folder.path}/{_VAE}")
+        return cls.from_dict(*folder.config("transformer"))

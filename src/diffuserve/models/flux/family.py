@@ -6,8 +6,9 @@ from diffuserve.domain.cost import CostFit
 from diffuserve.domain.errors import InvalidModel
 from diffuserve.domain.model_spec import ModelSpec
 from diffuserve.models.family import PipelineFamily
-from diffuserve.models.flux.config import FluxConfig, FluxVaeConfig
+from diffuserve.models.flux.config import FluxConfig
 from diffuserve.models.folder import ModelFolder
+from diffuserve.models.layers.autoencoder_config import AutoencoderConfig
 from diffuserve.models.settings_file import build_spec
 
 if TYPE_CHECKING:
@@ -42,7 +43,7 @@ class FluxFamily:
     """FLUX.1, whose guidance is an input of the model: one forward pass a step, guided or not."""
 
     def read_spec(self, folder: ModelFolder) -> ModelSpec:
-        config, vae = FluxConfig.read(folder), FluxVaeConfig.read(folder)
+        config, vae = FluxConfig.read(folder), AutoencoderConfig.read(folder)
         if config.in_channels != PATCH**2 * vae.latent_channels:
             raise InvalidModel(
                 f"{folder.path}: the transformer's in_channels={config.in_channels} must be {PATCH**2} times "

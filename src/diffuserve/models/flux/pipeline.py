@@ -114,7 +114,7 @@ class FluxPipeline:
         # Four channel-wise products an attended pair; two thousand operations a decoded parameter-pixel.
         layers = self.transformer.config.num_layers + self.transformer.config.num_single_layers
         pair = 4 * self.transformer.config.dim * layers / rate
-        pixel = 2 * num_parameters(self.vae.vae.decoder) / rate / 16
+        pixel = 2 * num_parameters(self.vae.decoder) / rate / 16
         return CostFit((0.002, text_token), (0.002, step_token, pair, 0.0001), (0.001, pixel))
 
     def step_bytes(self, workload: Workload) -> int:

@@ -6,16 +6,17 @@ parameter (`max_sequence_length`) and not an implementation detail.
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
 
 import torch
-from jaxtyping import Float, Int
+from jaxtyping import Float
 from torch import Tensor
 
 from diffuserve.domain.params import GenerationParams
 from diffuserve.models.base import Conditioning
 from diffuserve.models.folder import ModelFolder
-from diffuserve.models.pretrained import load_module, load_processor
+from diffuserve.models.text.clip import ClipConfig, load_clip
+from diffuserve.models.text.t5 import T5Config, load_t5
+from diffuserve.models.text.tokenizer import PromptTokenizer
 
 
 @dataclass(frozen=True)
@@ -32,13 +33,14 @@ class FluxTextEncoder:
     def __init__(
         self, folder: ModelFolder, device: torch.device, dtype: torch.dtype, lowercase: bool
     ) -> None:
-        from transformers import AutoTokenizer, CLIPTextModel, T5EncoderModel
-
-        options: dict[str, Any] = {"dtype": dtype, "device_map": {"": str(device)}}
-        self.clip = load_module(CLIPTextModel, folder.component("text_encoder"), **options)
-        self.t5 = load_module(T5EncoderModel, folder.component("text_encoder_2"), **options)
-        self.clip_tokenizer = load_processor(AutoTokenizer, folder.component("tokenizer"))
-        self.t5_tokenizer = load_processor(AutoTokenizer, folder.component("tokenizer_2"))
+        clip_config = ClipConfig.read(folder, "text_encoder")
+        t5_config = T5Config.read(folder, "text_encoder_2")
+        self.clip = load_clip(clip_config, folder.weights("text_encoder"), device, dtype)
+        self.t5 = load_t5(t5_config, folder.weights("text_encoder_2"), device, dtype)
+        self.clip_tokenizer = PromptTokenizer.read(folder, "tokenizer")
+        # A folder may say that its tokenizer has no limit; the model has one.
+        self.clip_length = min(self.clip_tokenizer.max_length, clip_config.max_position_embeddings)
+        self.t5_tokenizer = PromptTokenizer.read(folder, "tokenizer_2")
         self.lowercase = lowercase
         self.device = device
 
@@ -48,32 +50,11 @@ class FluxTextEncoder:
         prompts = [wanted.prompt.lower() if self.lowercase else wanted.prompt for wanted in params]
         length = params[0].max_sequence_length
         assert length is not None
-        clip_ids, _ = self._tokenize(self.clip_tokenizer, prompts, self.clip_tokenizer.model_max_length)
-        t5_ids, warnings = self._tokenize(self.t5_tokenizer, prompts, length)
-        pooled = self.clip(clip_ids).pooler_output
-        sequences = self.t5(t5_ids).last_hidden_state
+        clip_tokens = self.clip_tokenizer.tokenize(prompts, self.clip_length)
+        t5_tokens = self.t5_tokenizer.tokenize(prompts, length)
+        pooled = self.clip(clip_tokens.ids.to(self.device)).pooled
+        sequences = self.t5(t5_tokens.ids.to(self.device))
         return [
             FluxConditioning(warning, sequence, vector)
-            for warning, sequence, vector in zip(warnings, sequences, pooled, strict=True)
+            for warning, sequence, vector in zip(t5_tokens.warnings, sequences, pooled, strict=True)
         ]
-
-    def _tokenize(
-        self, tokenizer: Any, prompts: list[str], length: int
-    ) -> tuple[Int[Tensor, "prompts tokens"], list[tuple[str, ...]]]:
-        """Return ids padded to `length`, and for each prompt a warning if it was cut."""
-        padded = tokenizer(
-            prompts, padding="max_length", max_length=length, truncation=True, return_tensors="pt"
-        )
-        full = padded.attention_mask.sum(dim=1) == length
-        warnings = [
-            _cut_warning(tokenizer, prompt, length) if is_full else ()
-            for prompt, is_full in zip(prompts, full.tolist(), strict=True)
-        ]
-        return padded.input_ids.to(self.device), warnings
-
-
-def _cut_warning(tokenizer: Any, prompt: str, length: int) -> tuple[str, ...]:
-    num_tokens = len(tokenizer(prompt, verbose=False).input_ids)
-    if num_tokens <= length:
-        return ()
-    return (f"the prompt has {num_tokens} tokens and the model reads {length}; the rest was cut off",)

@@ -1,4 +1,4 @@
-"""FLUX's image decoder, around diffusers' `AutoencoderKL`."""
+"""Images from FLUX's latents."""
 
 import torch
 from einops import rearrange
@@ -6,9 +6,9 @@ from jaxtyping import Float
 from PIL import Image
 from torch import Tensor
 
-from diffuserve.models.flux.config import FluxVaeConfig
 from diffuserve.models.folder import ModelFolder
-from diffuserve.models.pretrained import load_module
+from diffuserve.models.layers.autoencoder_config import AutoencoderConfig
+from diffuserve.models.layers.autoencoder_kl import load_decoder
 from diffuserve.models.preview import PreviewMap
 
 # Above this many pixels an image is decoded in overlapping tiles to bound memory; the blended
@@ -24,11 +24,8 @@ class FluxVae:
     """
 
     def __init__(self, folder: ModelFolder, device: torch.device, dtype: torch.dtype) -> None:
-        from diffusers import AutoencoderKL
-
-        config = FluxVaeConfig.read(folder)
-        vae = load_module(AutoencoderKL, folder.component("vae"), dtype=dtype)
-        self.vae = vae.to(device=device, memory_format=torch.channels_last)
+        config = AutoencoderConfig.read(folder)
+        self.decoder = load_decoder(config, folder.weights("vae"), device, dtype)
         self.scaling_factor = config.scaling_factor
         self.shift_factor = config.shift_factor or 0.0
         self.latent_channels = config.latent_channels
@@ -40,9 +37,9 @@ class FluxVae:
         Raise `FloatingPointError` if pixels are not finite.
         """
         height, width = (side * self.scale for side in latents.shape[-2:])
-        self.vae.use_tiling = height * width > TILE_ABOVE_PIXELS
         scaled = (latents / self.scaling_factor + self.shift_factor).to(memory_format=torch.channels_last)
-        pixels = self.vae.decode(scaled, return_dict=False)[0]
+        decode = self.decoder.decode_in_tiles if height * width > TILE_ABOVE_PIXELS else self.decoder
+        pixels = decode(scaled)
         if not pixels.isfinite().all():
             raise FloatingPointError("the decoder returned pixels that are not finite")
         return _to_images((pixels * 0.5 + 0.5).clamp(0, 1))

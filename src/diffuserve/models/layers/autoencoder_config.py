@@ -1,0 +1,43 @@
+"""The shape of an image autoencoder. Importing this file loads no torch."""
+
+from dataclasses import dataclass
+from typing import Annotated, Literal
+
+from pydantic import Field, with_config
+
+from diffuserve.domain.model_config import SCHEMA, Width, parse_config
+from diffuserve.models.folder import ModelFolder
+
+
+@with_config(SCHEMA)
+@dataclass(frozen=True)
+class AutoencoderConfig:
+    """The values of `vae/config.json` that shape the decoder and scale its latents, with diffusers' defaults.
+
+    `sample_size` is the side in pixels of the tiles into which large images are split.
+    """
+
+    block_out_channels: Annotated[
+        tuple[Annotated[int, Field(ge=1, le=8_192)], ...], Field(min_length=1, max_length=8)
+    ]
+    latent_channels: Width = 4
+    out_channels: Width = 3
+    layers_per_block: Annotated[int, Field(ge=1, le=32)] = 1
+    norm_num_groups: Width = 32
+    sample_size: Annotated[int, Field(ge=8, le=65_536)] = 32
+    scaling_factor: Annotated[float, Field(gt=0, le=1_000)] = 0.18215
+    shift_factor: Annotated[float, Field(ge=-1_000, le=1_000)] | None = None
+    act_fn: Literal["silu"] = "silu"
+    up_block_types: tuple[Literal["UpDecoderBlock2D"], ...] = ("UpDecoderBlock2D",)
+    mid_block_add_attention: bool = True
+    use_post_quant_conv: bool = True
+
+    @property
+    def scale(self) -> int:
+        """Pixels of an image, along one side, for each latent cell."""
+        return int(2 ** (len(self.block_out_channels) - 1))
+
+    @classmethod
+    def read(cls, folder: ModelFolder) -> "AutoencoderConfig":
+        """Read a folder's config. Raise `InvalidModel` for values out of bounds or another kind of decoder."""
+        return parse_config(cls, *folder.config("vae"))

@@ -1,0 +1,165 @@
+"""CLIP's text encoder (Radford et al. 2021, arXiv:2103.00020).
+
+The reference implementation is transformers' `CLIPTextModel`, whose operations and names of parameters are
+kept. Importing transformers for this one class would take longer than to load a small model.
+"""
+
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Annotated, Literal
+
+import torch
+from jaxtyping import Float, Int
+from pydantic import Field, with_config
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+from diffuserve.domain.errors import InvalidModel
+from diffuserve.domain.model_config import SCHEMA, Depth, Vocabulary, Width, parse_config
+from diffuserve.models.folder import ModelFolder
+from diffuserve.models.weights import Placement, empty_embedding, load_weights, tensor_names
+
+TokenIds = Int[Tensor, "prompts tokens"]
+States = Float[Tensor, "prompts tokens dim"]
+
+_MISNUMBERED_EOS = 2  # in configs that are older than the id; the end is then the highest id of a prompt
+_PREFIX = "text_model."
+_IGNORED = ("embeddings.position_ids", f"{_PREFIX}embeddings.position_ids")  # a buffer in older checkpoints
+
+
+def _quick_gelu(states: Tensor) -> Tensor:
+    return states * torch.sigmoid(1.702 * states)
+
+
+_ACTIVATIONS: dict[str, Callable[[Tensor], Tensor]] = {"quick_gelu": _quick_gelu, "gelu": F.gelu}
+
+
+@with_config(SCHEMA)
+@dataclass(frozen=True)
+class ClipConfig:
+    """The values of a text encoder's `config.json` that shape it, with transformers' defaults."""
+
+    vocab_size: Vocabulary = 49408
+    hidden_size: Width = 512
+    intermediate_size: Width = 2048
+    num_hidden_layers: Depth = 12
+    num_attention_heads: Width = 8
+    max_position_embeddings: Width = 77
+    hidden_act: Literal["quick_gelu", "gelu"] = "quick_gelu"
+    layer_norm_eps: Annotated[float, Field(ge=0, le=1)] = 1e-5
+    eos_token_id: int = 49407
+
+    @classmethod
+    def read(cls, folder: ModelFolder, component: str) -> "ClipConfig":
+        """Read a component's config. Raise `InvalidModel` for values out of bounds."""
+        config = parse_config(cls, *folder.config(component))
+        if config.hidden_size % config.num_attention_heads:
+            raise InvalidModel(
+                f"{folder.component(component)}: hidden_size={config.hidden_size} must be a multiple of "
+                f"num_attention_heads={config.num_attention_heads}"
+            )
+        return config
+
+
+@dataclass(frozen=True)
+class ClipOutput:
+    """States after the last layer, normalised, and the one at the end of each prompt."""
+
+    sequence: States
+    pooled: Float[Tensor, "prompts dim"]
+
+
+def load_clip(
+    config: ClipConfig, files: list[Path], device: torch.device, dtype: torch.dtype
+) -> "ClipTextEncoder":
+    """Load a checkpoint of `CLIPTextModel`, whose names may begin with `text_model.`."""
+    with torch.device("meta"):
+        encoder = ClipTextEncoder(config)
+    prefix = _PREFIX if any(name.startswith(_PREFIX) for name in tensor_names(files)) else ""
+    placements = {f"{prefix}{name}": Placement(name) for name, _ in encoder.named_parameters()}
+    load_weights(encoder, files, placements, device, dtype, ignored_prefixes=_IGNORED)
+    return encoder.eval()
+
+
+class ClipTextEncoder(nn.Module):
+    """A causal transformer over the tokens of a prompt."""
+
+    def __init__(self, config: ClipConfig) -> None:
+        super().__init__()
+        self._eos_token_id = config.eos_token_id
+        self.embeddings = _Embeddings(config)
+        self.encoder = _Layers(_Layer(config) for _ in range(config.num_hidden_layers))
+        self.final_layer_norm = nn.LayerNorm(config.hidden_size, config.layer_norm_eps)
+
+    def forward(self, ids: TokenIds) -> ClipOutput:
+        sequence = self.final_layer_norm(self.encoder(self.embeddings(ids)))
+        return ClipOutput(sequence, sequence[torch.arange(len(ids), device=ids.device), self._ends(ids)])
+
+    def _ends(self, ids: TokenIds) -> Int[Tensor, "prompts"]:
+        """Return the position of each prompt's end; the padding after it may have the same id."""
+        if self._eos_token_id == _MISNUMBERED_EOS:
+            return ids.argmax(dim=-1)
+        return (ids == self._eos_token_id).int().argmax(dim=-1)
+
+
+class _Embeddings(nn.Module):
+    def __init__(self, config: ClipConfig) -> None:
+        super().__init__()
+        self.token_embedding = empty_embedding(config.vocab_size, config.hidden_size)
+        self.position_embedding = empty_embedding(config.max_position_embeddings, config.hidden_size)
+
+    def forward(self, ids: TokenIds) -> States:
+        states: Tensor = self.token_embedding(ids) + self.position_embedding.weight[: ids.shape[1]]
+        return states
+
+
+class _Layers(nn.Module):
+    def __init__(self, layers: Iterable["_Layer"]) -> None:
+        super().__init__()
+        self.layers = nn.ModuleList(layers)
+
+    def forward(self, states: States) -> States:
+        for layer in self.layers:
+            states = layer(states)
+        return states
+
+
+class _Layer(nn.Module):
+    def __init__(self, config: ClipConfig) -> None:
+        super().__init__()
+        self.layer_norm1 = nn.LayerNorm(config.hidden_size, config.layer_norm_eps)
+        self.self_attn = _Attention(config.hidden_size, config.num_attention_heads)
+        self.layer_norm2 = nn.LayerNorm(config.hidden_size, config.layer_norm_eps)
+        self.mlp = _Mlp(config)
+
+    def forward(self, states: States) -> States:
+        states = states + self.self_attn(self.layer_norm1(states))
+        states = states + self.mlp(self.layer_norm2(states))
+        return states
+
+
+class _Attention(nn.Module):
+    def __init__(self, dim: int, num_heads: int) -> None:
+        super().__init__()
+        self._num_heads = num_heads
+        self.q_proj, self.k_proj, self.v_proj, self.out_proj = (nn.Linear(dim, dim) for _ in range(4))
+
+    def forward(self, states: States) -> States:
+        query, key, value = (
+            projection(states).unflatten(-1, (self._num_heads, -1)).transpose(1, 2)
+            for projection in (self.q_proj, self.k_proj, self.v_proj)
+        )
+        attended = F.scaled_dot_product_attention(query, key, value, is_causal=True)
+        return self.out_proj(attended.transpose(1, 2).flatten(2))  # type: ignore[no-any-return]
+
+
+class _Mlp(nn.Module):
+    def __init__(self, config: ClipConfig) -> None:
+        super().__init__()
+        self.fc1 = nn.Linear(config.hidden_size, config.intermediate_size)
+        self.fc2 = nn.Linear(config.intermediate_size, config.hidden_size)
+        self._activate = _ACTIVATIONS[config.hidden_act]
+
+    def forward(self, states: States) -> States:
+        return self.fc2(self._activate(self.fc1(states)))  # type: ignore[no-any-return]

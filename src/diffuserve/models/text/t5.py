@@ -1,0 +1,230 @@
+"""T5's encoder (Raffel et al. 2020, arXiv:1910.10683; gated activation: Shazeer 2020, arXiv:2002.05202).
+
+The reference implementation is transformers' `T5EncoderModel`, whose operations and names of parameters are
+kept. Importing transformers for this one class would take longer than to load a small model.
+"""
+
+import math
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Annotated, Literal
+
+import torch
+from jaxtyping import Float, Int
+from pydantic import Field, with_config
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+from diffuserve.domain.model_config import SCHEMA, Depth, Vocabulary, Width, parse_config
+from diffuserve.models.folder import ModelFolder
+from diffuserve.models.weights import Placement, empty_embedding, load_weights, tensor_names
+
+TokenIds = Int[Tensor, "prompts tokens"]
+States = Float[Tensor, "prompts tokens dim"]
+Bias = Float[Tensor, "1 heads tokens tokens"]
+
+_IGNORED = ("decoder.", "lm_head.")  # checkpoints of the whole of T5
+
+
+def _gelu(states: Tensor) -> Tensor:
+    """Return the approximation that T5 was trained with, rounded after each operation as the reference."""
+    inner = math.sqrt(2.0 / math.pi) * (states + 0.044715 * torch.pow(states, 3.0))
+    return 0.5 * states * (1.0 + torch.tanh(inner))
+
+
+_ACTIVATIONS: dict[str, Callable[[Tensor], Tensor]] = {"relu": F.relu, "gelu": _gelu}
+
+
+@with_config(SCHEMA)
+@dataclass(frozen=True)
+class T5Config:
+    """The values of a text encoder's `config.json` that shape it, with transformers' defaults."""
+
+    vocab_size: Vocabulary = 32128
+    d_model: Width = 512
+    d_kv: Width = 64
+    d_ff: Width = 2048
+    num_layers: Depth = 6
+    num_heads: Width = 8
+    relative_attention_num_buckets: Annotated[int, Field(ge=4, le=65_536)] = 32
+    relative_attention_max_distance: Width = 128
+    layer_norm_epsilon: Annotated[float, Field(ge=0, le=1)] = 1e-6
+    feed_forward_proj: Literal["relu", "gelu", "gated-relu", "gated-gelu"] = "relu"
+
+    @classmethod
+    def read(cls, folder: ModelFolder, component: str) -> "T5Config":
+        """Read a component's config. Raise `InvalidModel` for values out of bounds."""
+        return parse_config(cls, *folder.config(component))
+
+    @property
+    def is_gated(self) -> bool:
+        return self.feed_forward_proj.startswith("gated-")
+
+    @property
+    def activation(self) -> str:
+        return self.feed_forward_proj.removeprefix("gated-")
+
+
+def load_t5(config: T5Config, files: list[Path], device: torch.device, dtype: torch.dtype) -> "T5Encoder":
+    """Load a checkpoint of `T5EncoderModel`, or the encoder's part of one of the whole of T5.
+
+    In float16 the last product of each layer stays in float32, as in the reference: its results exceed
+    what float16 can hold.
+    """
+    with torch.device("meta"):
+        encoder = T5Encoder(config)
+    wide = torch.float32 if dtype == torch.float16 else dtype
+    placements = {
+        name: Placement(name, dtype=wide if name.endswith(".wo.weight") else None)
+        for name, _ in encoder.named_parameters()
+    }
+    ignored = _IGNORED
+    if "shared.weight" in tensor_names(files):  # some checkpoints repeat it under its other name
+        ignored = (*_IGNORED, "encoder.embed_tokens.")
+    else:
+        placements["encoder.embed_tokens.weight"] = placements.pop("shared.weight")
+    load_weights(encoder, files, placements, device, dtype, ignored_prefixes=ignored)
+    return encoder.eval()
+
+
+class T5Encoder(nn.Module):
+    """A transformer over all tokens of a prompt, padding among them."""
+
+    def __init__(self, config: T5Config) -> None:
+        super().__init__()
+        self.shared = empty_embedding(config.vocab_size, config.d_model)
+        self.encoder = _Stack(config)
+
+    def forward(self, ids: TokenIds) -> States:
+        return self.encoder(self.shared(ids))  # type: ignore[no-any-return]
+
+
+class _Stack(nn.Module):
+    def __init__(self, config: T5Config) -> None:
+        super().__init__()
+        self.block = nn.ModuleList(_Block(config, has_bias=i == 0) for i in range(config.num_layers))
+        self.final_layer_norm = _RmsNorm(config)
+
+    def forward(self, states: States) -> States:
+        bias = self.block[0].layer[0].SelfAttention.position_bias(states.shape[1])  # type: ignore[union-attr,operator,index]
+        for block in self.block:
+            states = block(states, bias)
+        return self.final_layer_norm(states)  # type: ignore[no-any-return]
+
+
+class _Block(nn.Module):
+    def __init__(self, config: T5Config, has_bias: bool) -> None:
+        super().__init__()
+        self.layer = nn.ModuleList([_AttentionLayer(config, has_bias), _FeedForwardLayer(config)])
+
+    def forward(self, states: States, bias: Bias) -> States:
+        attention, feed_forward = self.layer
+        return feed_forward(attention(states, bias))  # type: ignore[no-any-return]
+
+
+class _AttentionLayer(nn.Module):
+    def __init__(self, config: T5Config, has_bias: bool) -> None:
+        super().__init__()
+        self.SelfAttention = _Attention(config, has_bias)
+        self.layer_norm = _RmsNorm(config)
+
+    def forward(self, states: States, bias: Bias) -> States:
+        return states + self.SelfAttention(self.layer_norm(states), bias)  # type: ignore[no-any-return]
+
+
+class _FeedForwardLayer(nn.Module):
+    def __init__(self, config: T5Config) -> None:
+        super().__init__()
+        self.DenseReluDense = (_GatedFeedForward if config.is_gated else _FeedForward)(config)
+        self.layer_norm = _RmsNorm(config)
+
+    def forward(self, states: States) -> States:
+        return states + self.DenseReluDense(self.layer_norm(states))  # type: ignore[no-any-return]
+
+
+class _Attention(nn.Module):
+    """Attention whose scores are not scaled and carry a bias by the distance between tokens."""
+
+    def __init__(self, config: T5Config, has_bias: bool) -> None:
+        super().__init__()
+        inner = config.num_heads * config.d_kv
+        self._config = config
+        self.q, self.k, self.v = (nn.Linear(config.d_model, inner, bias=False) for _ in range(3))
+        self.o = nn.Linear(inner, config.d_model, bias=False)
+        if has_bias:  # of the first layer only; the others share it
+            self.relative_attention_bias = empty_embedding(
+                config.relative_attention_num_buckets, config.num_heads
+            )
+
+    def forward(self, states: States, bias: Bias) -> States:
+        query, key, value = (
+            projection(states).unflatten(-1, (-1, self._config.d_kv)).transpose(1, 2)
+            for projection in (self.q, self.k, self.v)
+        )
+        attended = F.scaled_dot_product_attention(query, key, value, attn_mask=bias, scale=1.0)
+        return self.o(attended.transpose(1, 2).flatten(2))  # type: ignore[no-any-return]
+
+    def position_bias(self, num_tokens: int) -> Bias:
+        """Return the bias of each pair of positions."""
+        positions = torch.arange(num_tokens, device=self.relative_attention_bias.weight.device)
+        config = self._config
+        buckets = distance_buckets(
+            positions[None, :] - positions[:, None],
+            config.relative_attention_num_buckets,
+            config.relative_attention_max_distance,
+        )
+        bias: Tensor = self.relative_attention_bias(buckets).permute(2, 0, 1)[None]
+        return bias.contiguous()
+
+
+def distance_buckets(
+    distances: Int[Tensor, "*shape"], num_buckets: int, max_distance: int
+) -> Int[Tensor, "*shape"]:
+    """Return the bucket of each distance: half of the buckets are for each sign.
+
+    Half of those hold one distance each; the others grow in proportion to it, up to `max_distance`, and the
+    last one holds all beyond.
+    """
+    per_sign = num_buckets // 2
+    num_exact = per_sign // 2
+    sizes = distances.abs()
+    growth = torch.log(sizes.float() / num_exact) / math.log(max_distance / num_exact)
+    large = (num_exact + (growth * (per_sign - num_exact)).long()).clamp(max=per_sign - 1)
+    return (distances > 0).long() * per_sign + torch.where(sizes < num_exact, sizes, large)
+
+
+class _RmsNorm(nn.Module):
+    """Root mean square norm (Zhang & Sennrich 2019, arXiv:1910.07467), computed in float32."""
+
+    def __init__(self, config: T5Config) -> None:
+        super().__init__()
+        self.weight = nn.Parameter(torch.ones(config.d_model))
+        self._epsilon = config.layer_norm_epsilon
+
+    def forward(self, states: States) -> States:
+        variance = states.float().square().mean(-1, keepdim=True)
+        return self.weight * (states * torch.rsqrt(variance + self._epsilon)).to(self.weight.dtype)
+
+
+class _FeedForward(nn.Module):
+    def __init__(self, config: T5Config) -> None:
+        super().__init__()
+        self.wi = nn.Linear(config.d_model, config.d_ff, bias=False)
+        self.wo = nn.Linear(config.d_ff, config.d_model, bias=False)
+        self._activate = _ACTIVATIONS[config.activation]
+
+    def forward(self, states: States) -> States:
+        return self.wo(self._activate(self.wi(states)).to(self.wo.weight.dtype))  # type: ignore[no-any-return]
+
+
+class _GatedFeedForward(nn.Module):
+    def __init__(self, config: T5Config) -> None:
+        super().__init__()
+        self.wi_0, self.wi_1 = (nn.Linear(config.d_model, config.d_ff, bias=False) for _ in range(2))
+        self.wo = nn.Linear(config.d_ff, config.d_model, bias=False)
+        self._activate = _ACTIVATIONS[config.activation]
+
+    def forward(self, states: States) -> States:
+        gated = self._activate(self.wi_0(states)) * self.wi_1(states)
+        return self.wo(gated.to(self.wo.weight.dtype))  # type: ignore[no-any-return]

@@ -1,0 +1,127 @@
+"""Tokenizers of text encoders, read from a model folder by the `tokenizers` library.
+
+Nothing in the folder is run: transformers' `AutoTokenizer` would import a class that a folder names.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Annotated
+
+import torch
+from jaxtyping import Int
+from pydantic import Field, with_config
+from tokenizers import Regex, Tokenizer, models, normalizers, pre_tokenizers, processors
+from torch import Tensor
+
+from diffuserve.domain.errors import InvalidModel
+from diffuserve.domain.model_config import SCHEMA, parse_config
+from diffuserve.models.folder import ModelFolder
+
+# CLIP's own splitting of text (Radford et al. 2021, `simple_tokenizer.py` of openai/CLIP).
+_CLIP_WORDS = r"<\|startoftext\|>|<\|endoftext\|>|'s|'t|'re|'ve|'m|'ll|'d|[\p{L}]+|[\p{N}]|[^\s\p{L}\p{N}]+"
+_CLIP_START, _CLIP_END = "<|startoftext|>", "<|endoftext|>"
+
+
+@with_config(SCHEMA)
+@dataclass(frozen=True)
+class _AddedToken:
+    content: str
+
+
+@with_config(SCHEMA)
+@dataclass(frozen=True)
+class _TokenizerConfig:
+    """The values of `tokenizer_config.json`; older ones wrap a token in its options."""
+
+    pad_token: str | _AddedToken
+    model_max_length: Annotated[int, Field(ge=1)]
+
+
+@dataclass(frozen=True)
+class PromptTokens:
+    """Ids of each prompt, padded to one length, and the warnings of those that were cut."""
+
+    ids: Int[Tensor, "prompts tokens"]
+    warnings: list[tuple[str, ...]]
+
+
+class PromptTokenizer:
+    """Turns prompts into ids of one length."""
+
+    def __init__(self, tokenizer: Tokenizer, pad_token: str, max_length: int) -> None:
+        self._tokenizer = tokenizer
+        self._pad_token = pad_token
+        self.max_length = max_length
+
+    @classmethod
+    def read(cls, folder: ModelFolder, component: str) -> "PromptTokenizer":
+        """Read `tokenizer.json`, or CLIP's `vocab.json` and `merges.txt`, of a folder's component.
+
+        Raise `InvalidModel` if neither is there and whole, or the padding token is unknown to it.
+        """
+        file = f"{component}/tokenizer_config.json"
+        config = parse_config(_TokenizerConfig, folder.json(file), f"{folder.path}/{file}")
+        tokenizer = _read_tokenizer(folder.component(component))
+        pad_token = config.pad_token if isinstance(config.pad_token, str) else config.pad_token.content
+        if tokenizer.token_to_id(pad_token) is None:
+            raise InvalidModel(f"{folder.path}/{file}: pad_token={pad_token!r} is not a token")
+        return cls(tokenizer, pad_token, config.model_max_length)
+
+    def tokenize(self, prompts: Sequence[str], length: int) -> PromptTokens:
+        """Return the ids of prompts, padded or cut to `length` tokens."""
+        pad_id = self._tokenizer.token_to_id(self._pad_token)
+        self._tokenizer.enable_padding(pad_id=pad_id, pad_token=self._pad_token, length=length)
+        self._tokenizer.enable_truncation(length)
+        encodings = self._tokenizer.encode_batch(list(prompts))
+        warnings = [
+            self._warn_of_cut(prompt, length) if encoding.overflowing else ()
+            for prompt, encoding in zip(prompts, encodings, strict=True)
+        ]
+        return PromptTokens(torch.tensor([encoding.ids for encoding in encodings]), warnings)
+
+    def _warn_of_cut(self, prompt: str, length: int) -> tuple[str, ...]:
+        self._tokenizer.no_padding()
+        self._tokenizer.no_truncation()
+        num_tokens = len(self._tokenizer.encode(prompt))
+        return (f"the prompt has {num_tokens} tokens and the model reads {length}; the rest was cut off",)
+
+
+def _read_tokenizer(folder: Path) -> Tokenizer:
+    try:
+        if (folder / "tokenizer.json").is_file():
+            return Tokenizer.from_file(str(folder / "tokenizer.json"))
+        if (folder / "vocab.json").is_file():
+            return _clip_tokenizer(folder)
+    except Exception as error:
+        raise InvalidModel(f"{folder}: the tokenizer cannot be read: {error}") from error
+    raise InvalidModel(f"{folder}: neither tokenizer.json nor vocab.json with merges.txt is there")
+
+
+def _clip_tokenizer(folder: Path) -> Tokenizer:
+    """Build CLIP's tokenizer. Reference implementation: transformers' `CLIPTokenizer`."""
+    byte_pairs = models.BPE.from_file(
+        str(folder / "vocab.json"),
+        str(folder / "merges.txt"),
+        continuing_subword_prefix="",
+        end_of_word_suffix="</w>",
+        unk_token=_CLIP_END,
+    )
+    tokenizer = Tokenizer(byte_pairs)
+    start, end = tokenizer.token_to_id(_CLIP_START), tokenizer.token_to_id(_CLIP_END)
+    if start is None or end is None:
+        raise InvalidModel(f"{folder}: vocab.json lacks {_CLIP_START} or {_CLIP_END}")
+    tokenizer.add_special_tokens([_CLIP_START, _CLIP_END])
+    tokenizer.normalizer = normalizers.Sequence(
+        [normalizers.NFC(), normalizers.Replace(Regex(r"\s+"), " "), normalizers.Lowercase()]
+    )
+    tokenizer.pre_tokenizer = pre_tokenizers.Sequence(
+        [
+            pre_tokenizers.Split(Regex(_CLIP_WORDS), behavior="removed", invert=True),
+            pre_tokenizers.ByteLevel(add_prefix_space=False),
+        ]
+    )
+    tokenizer.post_processor = processors.RobertaProcessing(
+        (_CLIP_END, end), (_CLIP_START, start), trim_offsets=False, add_prefix_space=False
+    )
+    return tokenizer
