@@ -39,5 +39,5 @@ class AutoencoderConfig:
 
     @classmethod
     def read(cls, folder: ModelFolder) -> "AutoencoderConfig":
-        """Read a folder's config. Raise `InvalidModel` for values out of bounds or another kind of decoder."""
+        """Read a folder's config. Raise `InvalidModel` for values out of bounds or another decoder."""
         return parse_config(cls, *folder.config("vae"))

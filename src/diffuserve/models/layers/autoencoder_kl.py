@@ -31,7 +31,8 @@ def load_decoder(
         decoder = ImageDecoder(config)
     placements = {name: Placement(name) for name, _ in decoder.named_parameters()}
     load_weights(decoder, files, placements, device, dtype, ignored_prefixes=_ENCODER_PREFIXES)
-    return decoder.to(memory_format=torch.channels_last).eval()
+    decoder.to(memory_format=torch.channels_last)  # type: ignore[call-overload]
+    return decoder.eval()
 
 
 class ImageDecoder(nn.Module):
@@ -116,7 +117,7 @@ class _MidBlock(nn.Module):
 
     def forward(self, features: Features) -> Features:
         first, second = self.resnets
-        return second(self._attend(first(features)))  # type: ignore[no-any-return]
+        return second(self._attend(first(features)))
 
     def _attend(self, features: Features) -> Features:
         for attention in self.attentions:
@@ -180,7 +181,7 @@ class _Attention(nn.Module):
         positions = self.group_norm(features.view(batch, channels, height * width)).transpose(1, 2)
         heads = [project(positions)[:, None] for project in (self.to_q, self.to_k, self.to_v)]
         attended = self.to_out[0](F.scaled_dot_product_attention(*heads)[:, 0])
-        return attended.transpose(1, 2).reshape(features.shape) + features  # type: ignore[no-any-return]
+        return attended.transpose(1, 2).reshape(features.shape) + features
 
 
 def _conv(width_before: int, width: int) -> nn.Conv2d:

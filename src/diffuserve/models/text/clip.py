@@ -151,7 +151,7 @@ class _Attention(nn.Module):
             for projection in (self.q_proj, self.k_proj, self.v_proj)
         )
         attended = F.scaled_dot_product_attention(query, key, value, is_causal=True)
-        return self.out_proj(attended.transpose(1, 2).flatten(2))  # type: ignore[no-any-return]
+        return self.out_proj(attended.transpose(1, 2).flatten(2))
 
 
 class _Mlp(nn.Module):
@@ -162,4 +162,4 @@ class _Mlp(nn.Module):
         self._activate = _ACTIVATIONS[config.hidden_act]
 
     def forward(self, states: States) -> States:
-        return self.fc2(self._activate(self.fc1(states)))  # type: ignore[no-any-return]
+        return self.fc2(self._activate(self.fc1(states)))

@@ -16,7 +16,7 @@ from pydantic import Field, with_config
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from diffuserve.domain.model_config import SCHEMA, Depth, Vocabulary, Width, parse_config
+from diffuserve.domain.model_config import SCHEMA, Vocabulary, Width, parse_config
 from diffuserve.models.folder import ModelFolder
 from diffuserve.models.weights import Placement, empty_embedding, load_weights, tensor_names
 
@@ -45,7 +45,7 @@ class T5Config:
     d_model: Width = 512
     d_kv: Width = 64
     d_ff: Width = 2048
-    num_layers: Depth = 6
+    num_layers: Annotated[int, Field(ge=1, le=512)] = 6
     num_heads: Width = 8
     relative_attention_num_buckets: Annotated[int, Field(ge=4, le=65_536)] = 32
     relative_attention_max_distance: Width = 128
@@ -79,7 +79,7 @@ def load_t5(config: T5Config, files: list[Path], device: torch.device, dtype: to
         name: Placement(name, dtype=wide if name.endswith(".wo.weight") else None)
         for name, _ in encoder.named_parameters()
     }
-    ignored = _IGNORED
+    ignored: tuple[str, ...] = _IGNORED
     if "shared.weight" in tensor_names(files):  # some checkpoints repeat it under its other name
         ignored = (*_IGNORED, "encoder.embed_tokens.")
     else:
@@ -97,7 +97,7 @@ class T5Encoder(nn.Module):
         self.encoder = _Stack(config)
 
     def forward(self, ids: TokenIds) -> States:
-        return self.encoder(self.shared(ids))  # type: ignore[no-any-return]
+        return self.encoder(self.shared(ids))
 
 
 class _Stack(nn.Module):
@@ -107,10 +107,10 @@ class _Stack(nn.Module):
         self.final_layer_norm = _RmsNorm(config)
 
     def forward(self, states: States) -> States:
-        bias = self.block[0].layer[0].SelfAttention.position_bias(states.shape[1])  # type: ignore[union-attr,operator,index]
+        bias = self.block[0].layer[0].SelfAttention.position_bias(states.shape[1])  # type: ignore[union-attr,index]
         for block in self.block:
             states = block(states, bias)
-        return self.final_layer_norm(states)  # type: ignore[no-any-return]
+        return self.final_layer_norm(states)
 
 
 class _Block(nn.Module):
@@ -120,7 +120,7 @@ class _Block(nn.Module):
 
     def forward(self, states: States, bias: Bias) -> States:
         attention, feed_forward = self.layer
-        return feed_forward(attention(states, bias))  # type: ignore[no-any-return]
+        return feed_forward(attention(states, bias))
 
 
 class _AttentionLayer(nn.Module):
@@ -130,7 +130,7 @@ class _AttentionLayer(nn.Module):
         self.layer_norm = _RmsNorm(config)
 
     def forward(self, states: States, bias: Bias) -> States:
-        return states + self.SelfAttention(self.layer_norm(states), bias)  # type: ignore[no-any-return]
+        return states + self.SelfAttention(self.layer_norm(states), bias)
 
 
 class _FeedForwardLayer(nn.Module):
@@ -140,7 +140,7 @@ class _FeedForwardLayer(nn.Module):
         self.layer_norm = _RmsNorm(config)
 
     def forward(self, states: States) -> States:
-        return states + self.DenseReluDense(self.layer_norm(states))  # type: ignore[no-any-return]
+        return states + self.DenseReluDense(self.layer_norm(states))
 
 
 class _Attention(nn.Module):
@@ -163,7 +163,7 @@ class _Attention(nn.Module):
             for projection in (self.q, self.k, self.v)
         )
         attended = F.scaled_dot_product_attention(query, key, value, attn_mask=bias, scale=1.0)
-        return self.o(attended.transpose(1, 2).flatten(2))  # type: ignore[no-any-return]
+        return self.o(attended.transpose(1, 2).flatten(2))
 
     def position_bias(self, num_tokens: int) -> Bias:
         """Return the bias of each pair of positions."""
@@ -215,7 +215,7 @@ class _FeedForward(nn.Module):
         self._activate = _ACTIVATIONS[config.activation]
 
     def forward(self, states: States) -> States:
-        return self.wo(self._activate(self.wi(states)).to(self.wo.weight.dtype))  # type: ignore[no-any-return]
+        return self.wo(self._activate(self.wi(states)).to(self.wo.weight.dtype))
 
 
 class _GatedFeedForward(nn.Module):
@@ -227,4 +227,4 @@ class _GatedFeedForward(nn.Module):
 
     def forward(self, states: States) -> States:
         gated = self._activate(self.wi_0(states)) * self.wi_1(states)
-        return self.wo(gated.to(self.wo.weight.dtype))  # type: ignore[no-any-return]
+        return self.wo(gated.to(self.wo.weight.dtype))
