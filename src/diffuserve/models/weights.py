@@ -92,7 +92,7 @@ def empty_embedding(num_embeddings: int, dim: int) -> nn.Embedding:
 
     `nn.Embedding` draws its weights, which on the meta device imports torch's compiler: two seconds.
     """
-    return nn.Embedding.from_pretrained(torch.empty(num_embeddings, dim))
+    return nn.Embedding(num_embeddings, dim, _weight=torch.empty(num_embeddings, dim))
 
 
 def num_parameters(module: nn.Module) -> int:
