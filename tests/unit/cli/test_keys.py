@@ -103,7 +103,7 @@ def test_upgrading_the_database_twice_does_no_harm(invoke: Invoke, tmp_path: Pat
 
 
 def test_an_unavailable_database_is_one_clear_line(invoke: Invoke, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("diffuserve.jobs.database._PATIENCE_SECONDS", 0.3)
+    monkeypatch.setattr("diffuserve.jobs.outages._PATIENCE_SECONDS", 0.3)
     failed = invoke("db", "upgrade", "--database-url", "postgresql://u:s3cret@127.0.0.1:1/jobs")
     assert failed.code == 1
     assert failed.err.startswith("error: the database is unavailable")
