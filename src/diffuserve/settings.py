@@ -16,7 +16,9 @@ from pydantic import Field, ValidationError, create_model, field_validator
 from pydantic_settings import BaseSettings, SettingsConfigDict
 
 from diffuserve.api.config import ApiConfig
+from diffuserve.api.connection_limits import ConnectionLimits
 from diffuserve.api.webhooks.address_policy import port_range
+from diffuserve.domain.addresses import is_loopback
 from diffuserve.domain.errors import InvalidParams
 from diffuserve.domain.job import FINAL_STATUSES, JobStatus
 from diffuserve.domain.tenant import DEFAULT_PLANS, Plan
@@ -66,12 +68,14 @@ def _setting(declared: dataclasses.Field[Any]) -> Any:
     return Field(description=option.help, gt=option.gt, ge=option.ge, le=option.le, **default)
 
 
+@_with_options_of(ConnectionLimits)
 @_with_options_of(WorkerConfig)
 class Settings(BaseSettings):
     """Defaults of the command line; each is set by `DIFFUSERVE_` and its name in capitals.
 
-    The options of a worker and its engine are declared in `WorkerConfig` and the dataclasses within it;
-    `worker` and `engine_process` give them in their own types.
+    The options of a worker and its engine are declared in `WorkerConfig` and the dataclasses within it, the
+    limits of connections in `ConnectionLimits`; `worker`, `engine_process` and `connection_limits` give them
+    in their own types.
     """
 
     model_config = SettingsConfigDict(env_prefix="DIFFUSERVE_", frozen=True)
@@ -86,6 +90,10 @@ class Settings(BaseSettings):
         default=None,
         repr=False,
         description="API key; better in DIFFUSERVE_API_KEY, which other users cannot see.",
+    )
+    api_key_file: Path | None = Field(
+        default=None,
+        description="File with a worker's API key, read again when the key is refused: to rotate it.",
     )
 
     host: str = Field(default=LOOPBACK, description="Address to listen on.")
@@ -116,9 +124,22 @@ class Settings(BaseSettings):
         default=None,
         description="Beginning of the URLs in responses; by default the address of the request.",
     )
+    allowed_hosts: tuple[str, ...] = Field(
+        default=(),
+        description="Names of this server, without ports, beside loopback, --host and the public URL; no "
+        "other is accepted while there are no API keys.",
+    )
     public_base_url: str | None = Field(
         default=None,
         description="URL at which everyone can fetch finished files; by default their URLs are signed.",
+    )
+    public_metrics: bool = Field(
+        default=ApiConfig.public_metrics,
+        description="Serve /metrics to everyone, not only to keys with the role monitor or operator.",
+    )
+    api_docs: bool | None = Field(
+        default=None,
+        description="Serve /docs and /openapi.json; by default on a server that listens on loopback.",
     )
     result_url_seconds: float = Field(
         default=ApiConfig.result_url_seconds, gt=0, description="Seconds that the URL of a result is valid."
@@ -234,7 +255,7 @@ class Settings(BaseSettings):
             raise ValueError(f"{url!r} is not a URL such as http://127.0.0.1:8000")
         return url
 
-    @field_validator("webhook_allowed_networks")
+    @field_validator("webhook_allowed_networks", "trusted_proxies", check_fields=False)
     @classmethod
     def _check_networks(cls, networks: tuple[str, ...]) -> tuple[str, ...]:
         for network in networks:
@@ -300,6 +321,7 @@ class Settings(BaseSettings):
             dict(self),
             server=self.server,
             api_key=self.api_key,
+            api_key_file=self.api_key_file,
             engine_process=self.engine_process,
         )
 
@@ -326,6 +348,9 @@ class Settings(BaseSettings):
     def api_config(self, *, auth: bool) -> ApiConfig:
         return ApiConfig(
             auth=auth,
+            own_hosts=(self.host, *self.allowed_hosts),
+            public_metrics=self.public_metrics,
+            api_docs=is_loopback(self.host) if self.api_docs is None else self.api_docs,
             public_api_url=self.public_api_url,
             public_base_url=self.public_base_url,
             default_model=self.default_model,
@@ -338,6 +363,11 @@ class Settings(BaseSettings):
             webhook_timeout_seconds=self.webhook_timeout_seconds,
             version=__version__,
         )
+
+    @property
+    def connection_limits(self) -> ConnectionLimits:
+        """Limits of the connections of a server."""
+        return configured(ConnectionLimits, dict(self))
 
     @property
     def files_url(self) -> str:

@@ -1,10 +1,12 @@
 """The REST API: routes over a job store, an artifact store and an event bus."""
 
+import asyncio
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 
 from fastapi import FastAPI
 
+from diffuserve.api.browser_guard import BrowserGuard, OwnAddresses
 from diffuserve.api.config import ApiConfig
 from diffuserve.api.middleware import RequestMiddleware
 from diffuserve.api.openapi import DocumentedApi
@@ -56,9 +58,12 @@ def create_app(
         version=config.version,
         description=_DESCRIPTION,
         responses=PROBLEM_RESPONSES,
+        openapi_url="/openapi.json" if config.api_docs else None,  # without it there is no /docs either
         lifespan=_lifespan,
     )
     app.state.services = services
+    own = OwnAddresses.of(config.own_hosts, config.public_api_url)
+    app.add_middleware(BrowserGuard, authenticator=services.authenticator, own=own)
     app.add_middleware(
         RequestMiddleware,
         metrics=services.metrics,
@@ -73,5 +78,8 @@ def create_app(
 
 @asynccontextmanager
 async def _lifespan(app: FastAPI) -> AsyncIterator[None]:
+    services: Services = app.state.services
+    watching = asyncio.create_task(services.revocations.run())
     yield
-    await app.state.services.background_tasks.finish()
+    watching.cancel()
+    await services.background_tasks.finish()

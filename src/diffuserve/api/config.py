@@ -13,10 +13,13 @@ class ApiConfig:
 
     `public_api_url` is the URL by which clients reach this server, if it differs from that of their
     requests. `public_base_url` serves finished files to everyone; without it their URLs are signed.
-    `auth=False` opens every route to everyone, whether there are keys or not. `max_file_bytes` limits a
-    file that a worker uploads, `max_batch_bytes` a batch as JSON lines, `max_body_bytes` every other body,
-    `max_tenant_upload_bytes` all batches of a tenant that are not stored yet. The body of a batch must arrive
-    within `upload_seconds` and, after the first `upload_grace_seconds`, at `min_upload_bytes_per_second`.
+    `auth=False` opens every route to everyone, whether there are keys or not; without it the server is open
+    until there is a key. While it is open only `own_hosts` and loopback are accepted as its names.
+    `public_metrics` opens `/metrics` to everyone, and `api_docs` serves `/docs` and `/openapi.json`.
+    `max_file_bytes` limits a file that a worker uploads, `max_batch_bytes` a batch as JSON lines,
+    `max_body_bytes` every other body, `max_tenant_upload_bytes` all batches of a tenant that are not stored
+    yet. The body of a batch must arrive within `upload_seconds` and, after the first `upload_grace_seconds`,
+    at `min_upload_bytes_per_second`.
     Webhooks are sent to public addresses and to `webhook_allowed_networks`, on `webhook_allowed_ports` only;
     after a rotation the old secret signs for `webhook_overlap_seconds` more. `poll_seconds` is the interval
     of reads that do not wait for a message of the bus, which may be lost.
@@ -25,6 +28,9 @@ class ApiConfig:
     public_api_url: str | None = None
     public_base_url: str | None = None
     auth: bool = True
+    own_hosts: tuple[str, ...] = ()
+    public_metrics: bool = False
+    api_docs: bool = True
     default_model: str | None = None
     max_body_bytes: int = MIB
     max_file_bytes: int = 64 * MIB

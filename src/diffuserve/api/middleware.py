@@ -8,7 +8,7 @@ from collections.abc import Collection
 
 from starlette.datastructures import Headers, MutableHeaders
 from starlette.exceptions import HTTPException
-from starlette.requests import HTTPConnection
+from starlette.requests import ClientDisconnect, HTTPConnection
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from diffuserve.api.problems import Problem, problem_of, problem_response
@@ -16,6 +16,7 @@ from diffuserve.telemetry.metrics import ControlMetrics
 
 log = logging.getLogger(__name__)
 
+CLIENT_CLOSED_REQUEST = 499  # nginx's status; the client does not see it
 _REQUEST_ID = re.compile(r"[A-Za-z0-9._-]{1,64}")
 
 
@@ -57,6 +58,8 @@ class RequestMiddleware:
                 await problem_response(problem, HTTPConnection(scope))(scope, receive, exchange.send)
             else:
                 await self._app(scope, exchange.receive, exchange.send)
+        except ClientDisconnect:
+            exchange.status = CLIENT_CLOSED_REQUEST  # a body that did not arrive; nobody reads a response
         except Exception as error:
             await exchange.fail(error)
         finally:

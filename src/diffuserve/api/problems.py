@@ -72,6 +72,7 @@ _HTTP_CODES: Mapping[int, str] = {
     404: "not_found",
     405: "method_not_allowed",
     413: TooLarge.code,
+    415: "unsupported_media_type",
 }
 _OPENAI_TYPES: Mapping[int, str] = {
     401: "authentication_error",

@@ -7,6 +7,7 @@ from fastapi import Depends
 from starlette.requests import HTTPConnection
 
 from diffuserve.api.auth.access import Authenticator
+from diffuserve.api.auth.revocation import RevocationWatch
 from diffuserve.api.background_tasks import BackgroundTasks
 from diffuserve.api.batches.upload import BatchUploads
 from diffuserve.api.catalog import Catalog
@@ -40,6 +41,7 @@ class Services:
     read_quotas: Quotas
     metrics: ControlMetrics
     authenticator: Authenticator
+    revocations: RevocationWatch
     catalog: Catalog
     job_watcher: JobWatcher
     worker_polls: WorkerPolls
@@ -68,6 +70,7 @@ class Services:
         store.on_ended(metrics.count_final_job)
         url_signer = UrlSigner(store, config.result_url_seconds)
         file_urls = FileUrls(artifacts, url_signer, config.public_base_url)
+        authenticator = Authenticator(store, without_keys=not config.auth)
         return cls(
             config=config,
             store=store,
@@ -76,7 +79,8 @@ class Services:
             quotas=quotas or LocalQuotas(),
             read_quotas=LocalQuotas(),
             metrics=metrics,
-            authenticator=Authenticator(store, is_open=not config.auth),
+            authenticator=authenticator,
+            revocations=RevocationWatch(authenticator),
             catalog=Catalog(store, config.default_model),
             job_watcher=JobWatcher(store, bus, config.poll_seconds),
             worker_polls=WorkerPolls(store, config.poll_seconds),

@@ -2,25 +2,34 @@
 
 import asyncio
 import ipaddress
+import logging
 import os
+import resource
 import signal
 import socket
 from collections.abc import AsyncIterator, Coroutine, Iterator
 from contextlib import asynccontextmanager, contextmanager
+from dataclasses import replace
 from typing import Any, TypeVar
 
 import uvicorn
 import uvloop
 from fastapi import FastAPI
 
+from diffuserve.api.connection_limits import ConnectionLimits
+from diffuserve.api.interruptible import Interruptible
 from diffuserve.cli.exit_codes import INTERRUPTED
-from diffuserve.cli.interruptible import Interruptible
+from diffuserve.cli.guarded_protocol import GuardedConfig
 from diffuserve.domain.errors import InvalidParams
 from diffuserve.telemetry.redaction import log_loop_error
 
 _GRACE_SECONDS = 1.0  # for open requests
 _LONGEST_SHUTDOWN_SECONDS = 5  # then connections are closed, even those of slow readers
 _BACKLOG = 2048
+_DEFAULT_LIMITS = ConnectionLimits()
+_OTHER_FILES = 512  # of the database, the finished files, webhooks and libraries
+
+log = logging.getLogger(__name__)
 
 T = TypeVar("T")
 
@@ -65,16 +74,6 @@ def listen(host: str, port: int) -> socket.socket:
     return listener
 
 
-def is_loopback(host: str) -> bool:
-    """Return whether only this machine can reach a server that listens on `host`."""
-    if host == "localhost":
-        return True
-    try:
-        return ipaddress.ip_address(host).is_loopback
-    except ValueError:
-        return False
-
-
 def address_of(listener: socket.socket) -> str:
     """Return the URL at which clients on this machine reach the listener."""
     host, port = listener.getsockname()[:2]
@@ -84,10 +83,12 @@ def address_of(listener: socket.socket) -> str:
 
 
 @asynccontextmanager
-async def serving(app: FastAPI, listener: socket.socket) -> AsyncIterator[None]:
+async def serving(
+    app: FastAPI, listener: socket.socket, limits: ConnectionLimits = _DEFAULT_LIMITS
+) -> AsyncIterator[None]:
     """Serve the application within the block."""
     asyncio.get_running_loop().set_exception_handler(log_loop_error)
-    server = HttpServer(Interruptible(app))
+    server = HttpServer(Interruptible(app), fitting(limits))
     task = asyncio.create_task(server.serve(sockets=[listener]))
     try:
         yield
@@ -96,13 +97,31 @@ async def serving(app: FastAPI, listener: socket.socket) -> AsyncIterator[None]:
         await task
 
 
+def fitting(limits: ConnectionLimits) -> ConnectionLimits:
+    """Let this process open as many files as the connections need; return limits that fit what it may."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    wanted = limits.max_connections + _OTHER_FILES
+    if soft != resource.RLIM_INFINITY and soft < wanted:
+        soft = wanted if hard == resource.RLIM_INFINITY else min(wanted, hard)
+        resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
+    if soft == resource.RLIM_INFINITY or soft >= wanted:
+        return limits
+    possible = max(soft - _OTHER_FILES, 1)
+    log.warning(
+        "max_connections=%d needs %d open files and this process may open %d; it accepts %d connections: "
+        "raise the limit with `ulimit -n`",
+        *(limits.max_connections, wanted, soft, possible),
+    )
+    return replace(limits, max_connections=possible)
+
+
 class HttpServer(uvicorn.Server):
     """Uvicorn, but that its owner handles signals and that long responses are cut short at the end."""
 
-    def __init__(self, app: Interruptible) -> None:
-        config = uvicorn.Config(
+    def __init__(self, app: Interruptible, limits: ConnectionLimits) -> None:
+        config = GuardedConfig(
             app,
-            http="httptools",
+            limits,
             log_config=None,
             access_log=False,
             server_header=False,

@@ -56,7 +56,8 @@ def create(  # noqa: PLR0913 (a command has as many arguments as options)
     typer.echo(json.dumps({**_as_dict(key), "secret": secret}) if as_json else secret)
     if is_first:
         Console(stderr=True).print(
-            "This is the first key. A server that runs without keys requires them once it is restarted.",
+            "This is the first key. A server that runs without keys requires them from now on, "
+            "but for one that was started with --no-auth.",
             style="yellow",
         )
 
@@ -88,7 +89,7 @@ async def _create(
     from diffuserve.cli.wiring.control import open_store
 
     async with open_store(settings) as store:
-        is_first = not await store.keys.has_valid_key()
+        is_first = not await store.keys.has_key()
         key, secret = await store.keys.create(role, tenant_id=tenant, plan=plan, overrides=overrides)
     return key, secret, is_first
 
@@ -112,6 +113,33 @@ async def _list(settings: Settings) -> list[ApiKey]:
 
     async with open_store(settings) as store:
         return await store.keys.list_keys()
+
+
+@keys.command(epilog="Example:\n\n  diffuserve keys rotate ID --overlap-seconds 3600")
+@options.takes_settings("data_dir", "database_url")
+def rotate(
+    settings: Settings,
+    key_id: Annotated[str, typer.Argument(metavar="ID", help="Id that `diffuserve keys list` shows.")],
+    overlap_seconds: Annotated[
+        float, typer.Option(min=0, help="Seconds that the old key stays valid beside the new one.")
+    ] = _DAY,
+    as_json: options.Json = False,
+) -> None:
+    """Replace a key by one for the same role and tenant, whose secret goes to stdout, once.
+
+    Both are valid for a while, so that the owner changes the key without a pause.
+    """
+    key, secret = asyncio.run(_rotate(settings, key_id, overlap_seconds))
+    typer.echo(json.dumps({**_as_dict(key), "secret": secret}) if as_json else secret)
+    told = f"{key_id} is valid for {overlap_seconds:g} s more, {key.id} from now on"
+    Console(stderr=True).print(told, markup=False, highlight=False)
+
+
+async def _rotate(settings: Settings, key_id: str, overlap_seconds: float) -> tuple[ApiKey, str]:
+    from diffuserve.cli.wiring.control import open_store
+
+    async with open_store(settings) as store:
+        return await store.keys.rotate(key_id, overlap_seconds)
 
 
 @keys.command("rotate-url-secret", epilog="Example:\n\n  diffuserve keys rotate-url-secret")
@@ -143,15 +171,24 @@ def revoke(
     key_id: Annotated[str, typer.Argument(metavar="ID", help="Id that `diffuserve keys list` shows.")],
 ) -> None:
     """Revoke a key; requests with it are refused from then on."""
-    asyncio.run(_revoke(settings, key_id))
-    Console(stderr=True).print(f"revoked {key_id}", markup=False, highlight=False)
+    is_last = asyncio.run(_revoke(settings, key_id))
+    console = Console(stderr=True, highlight=False)
+    console.print(f"revoked {key_id}", markup=False)
+    if is_last:
+        console.print(
+            "This was the last valid key. The server stays closed: it refuses every request until you create "
+            "another key with `diffuserve keys create`, unless it is started with --no-auth.",
+            style="yellow",
+        )
 
 
-async def _revoke(settings: Settings, key_id: str) -> None:
+async def _revoke(settings: Settings, key_id: str) -> bool:
+    """Revoke the key; return whether no valid one is left."""
     from diffuserve.cli.wiring.control import open_store
 
     async with open_store(settings) as store:
         await store.keys.revoke(key_id)
+        return not await store.keys.has_valid_key()
 
 
 def _as_dict(key: ApiKey) -> dict[str, str | None]:

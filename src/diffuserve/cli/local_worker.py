@@ -6,14 +6,14 @@ import os
 import socket
 import sys
 from collections.abc import AsyncIterator, Sequence
-from contextlib import AsyncExitStack, ExitStack, asynccontextmanager, suppress
+from contextlib import ExitStack, asynccontextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 
 from diffuserve.backoff import Backoff, RestartPolicy, supervise
 from diffuserve.cli.options import WORKER_OPTIONS, arguments_for
 from diffuserve.cli.server import RunningServer
-from diffuserve.domain.errors import KeyNotFound, LeaseLost, ServerUnavailable
+from diffuserve.domain.errors import LeaseLost, ServerUnavailable
 from diffuserve.domain.job import JobStatus
 from diffuserve.domain.tenant import Role
 from diffuserve.domain.worker import Release, ReleaseCause, WorkerState
@@ -114,21 +114,18 @@ async def local_worker(
 
     The task ends early, with an exit code, only if the worker cannot start at all.
     """
-    async with AsyncExitStack() as stack:
-        key = ""
-        if server.plane.has_auth:
-            key = await stack.enter_async_context(temporary_key(server.plane.store, settings.data_dir))
-        await release_jobs_of(server.plane.store, name_of(settings))
-        words = arguments(server.address, settings, launch.engine_command)
-        worker = LocalWorker(words, key, settings.worker.drain_seconds, launch.log)
-        task = asyncio.create_task(worker.run())
-        try:
-            yield task
-        finally:
-            await worker.stop()
-            task.cancel()
-            with suppress(asyncio.CancelledError):
-                await task
+    key = server.plane.authenticator.admit(Role.WORKER)
+    await release_jobs_of(server.plane.store, name_of(settings))
+    words = arguments(server.address, settings, launch.engine_command)
+    worker = LocalWorker(words, key, settings.worker.drain_seconds, launch.log)
+    task = asyncio.create_task(worker.run())
+    try:
+        yield task
+    finally:
+        await worker.stop()
+        task.cancel()
+        with suppress(asyncio.CancelledError):
+            await task
 
 
 def arguments(address: str, settings: Settings, engine_command: str | None) -> list[str]:
@@ -178,23 +175,3 @@ async def wait_until_ready(
 async def _has_new_worker(store: JobStore, known: set[str]) -> bool:
     workers = await store.operations.workers()
     return any(worker.id not in known and worker.state in _WORKING for worker in workers)
-
-
-@asynccontextmanager
-async def temporary_key(store: JobStore, folder: Path) -> AsyncIterator[str]:
-    """Yield the secret of a worker's API key, revoked at the end, or at the next start after a crash."""
-    note = folder / "worker-key"
-    if note.exists():
-        await _revoke(store, note)
-    key, secret = await store.keys.create(Role.WORKER)
-    note.write_text(f"{key.id}\n", encoding="utf-8")
-    try:
-        yield secret
-    finally:
-        await _revoke(store, note)
-
-
-async def _revoke(store: JobStore, note: Path) -> None:
-    with suppress(KeyNotFound):
-        await store.keys.revoke(note.read_text(encoding="utf-8").strip())
-    note.unlink()

@@ -21,7 +21,7 @@ from diffuserve.settings import Settings
 from diffuserve.worker.config import EngineProcessConfig, ImageOptions, WorkerConfig
 
 WORKER_OPTIONS = tuple(option_fields(WorkerConfig))
-_FLAGS = {"api_key": "--key", "file_metadata": "--metadata/--no-metadata"}
+_FLAGS = {"api_key": "--key", "api_key_file": "--key-file", "file_metadata": "--metadata/--no-metadata"}
 _PANELS = {
     **dict.fromkeys(WORKER_OPTIONS, "Worker"),
     **dict.fromkeys(option_fields(EngineProcessConfig), "Model and device"),

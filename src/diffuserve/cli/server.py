@@ -6,11 +6,16 @@ from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager, closing
 from dataclasses import dataclass
 
-from diffuserve.cli.http_server import address_of, is_loopback, listen, serving, stop_on_signals
+from diffuserve.cli.http_server import address_of, listen, serving, stop_on_signals
 from diffuserve.cli.wiring.control import ControlPlane, control_plane
+from diffuserve.domain.addresses import is_loopback
 from diffuserve.domain.errors import InvalidParams
+from diffuserve.domain.tenant import OPERATOR_TENANT
+from diffuserve.jobs.store import JobStore
 from diffuserve.settings import Settings
 from diffuserve.telemetry.redaction import redacted_logs
+
+log = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True)
@@ -45,14 +50,40 @@ async def _running_server(settings: Settings, no_auth: bool) -> AsyncIterator[Ru
                 "`diffuserve keys create`, or accept everyone with --no-auth",
             )
         with closing(listen(settings.host, settings.port)) as listener:
-            async with serving(plane.app, listener):
+            if not plane.has_auth:
+                warn_of_open_server(address_of(listener), no_auth)
+            await warn_of_shared_name(plane.store)
+            async with serving(plane.app, listener, settings.connection_limits):
                 yield RunningServer(plane, address_of(listener))
+
+
+def warn_of_open_server(address: str, no_auth: bool) -> None:
+    """Log that everyone may do everything, and how to change that."""
+    reason = "--no-auth was given" if no_auth else "there has never been an API key"
+    remedy = "start it without --no-auth" if no_auth else "create a key with `diffuserve keys create`"
+    log.warning(
+        "OPEN SERVER: %s, so everyone who reaches %s may submit, read, cancel and delete every job, "
+        "and act as a worker or an operator; to close it, %s",
+        reason,
+        address,
+        remedy,
+    )
+
+
+async def warn_of_shared_name(store: JobStore) -> None:
+    """Log that a tenant has the name of operators, which was free once."""
+    if await store.keys.has_tenant_key(OPERATOR_TENANT):
+        log.warning(
+            "a key was made for the tenant %r, which sees what operators submit; "
+            "make it one for another tenant with `diffuserve keys create`, and revoke the old one",
+            OPERATOR_TENANT,
+        )
 
 
 async def run_api(settings: Settings, no_auth: bool) -> None:
     """Serve a control plane until a signal stops it."""
     stop = stop_on_signals()
     async with running_server(settings, no_auth) as server:
-        logging.getLogger(__name__).info("listening on %s", server.address)
+        log.info("listening on %s", server.address)
         print(server.address, flush=True)
         await stop.wait()

@@ -29,7 +29,7 @@ Examples:
 """
 
 
-@options.takes_settings("server", "api_key", *options.WORKER_OPTIONS)
+@options.takes_settings("server", "api_key", "api_key_file", *options.WORKER_OPTIONS)
 def worker(  # noqa: PLR0913 (a command has as many arguments as options)
     settings: Settings,
     name: Annotated[str, typer.Option(help="Name of this worker; by default the host's name.")] = "",
@@ -71,6 +71,7 @@ def worker(  # noqa: PLR0913 (a command has as many arguments as options)
         start,
         engine_process=checked(start.engine_process),
         api_key=start.api_key if parent_fd is None else read_key(parent_fd),
+        api_key_file=start.api_key_file if parent_fd is None else None,
         name=name,
         labels=labels_of(label or ()),
         price_per_hour=price,

@@ -71,13 +71,16 @@ class HttpTransport:
         patience_seconds: float = 30.0,
         timeout_seconds: float = 30.0,
         transport: httpx.AsyncBaseTransport | None = None,
+        auth: httpx.Auth | None = None,
     ) -> None:
+        """Connect with `api_key`, or with what `auth` adds to each request to the server."""
         headers = {"authorization": f"Bearer {api_key}"} if api_key else {}
         self.server = server.rstrip("/")
         self.patience_seconds = patience_seconds
         self._client = httpx.AsyncClient(
             base_url=self.server,
             headers=headers,
+            auth=auth,
             timeout=httpx.Timeout(timeout_seconds, connect=5.0),
             transport=transport,
             trust_env=False,  # a proxy meant for the internet would see every key
@@ -99,7 +102,8 @@ class HttpTransport:
         )
         request.extensions["timeout"]["read"] += options.wait_seconds
         patience = options.patience_seconds
-        return await self._send_with_retries(request, self.patience_seconds if patience is None else patience)
+        seconds = self.patience_seconds if patience is None else patience
+        return await retry(lambda _attempt: self._send(request), _pause, _BACKOFF, seconds)
 
     async def put_external(
         self, url: str, content: bytes, headers: Mapping[str, str], patience_seconds: float
@@ -107,7 +111,9 @@ class HttpTransport:
         """Upload to another server, without the API key. Raise as `request` does."""
         timeout = {"timeout": self._client.timeout.as_dict()}
         request = httpx.Request("PUT", url, content=content, headers=headers, extensions=timeout)
-        await self._send_with_retries(request, patience_seconds)
+        await retry(
+            lambda _attempt: self._send(request, is_external=True), _pause, _BACKOFF, patience_seconds
+        )
 
     def stream(
         self, path: str, headers: Mapping[str, str] | None = None
@@ -117,13 +123,11 @@ class HttpTransport:
             "GET", path, headers=headers, timeout=_STREAM_TIMEOUT, follow_redirects=True
         )
 
-    async def _send_with_retries(self, request: httpx.Request, patience: float) -> httpx.Response:
-        return await retry(lambda _attempt: self._send(request), _pause, _BACKOFF, patience)
-
-    async def _send(self, request: httpx.Request) -> httpx.Response:
+    async def _send(self, request: httpx.Request, *, is_external: bool = False) -> httpx.Response:
         """Send the request once. Raise `ServerUnavailable` for a failure that a retry may help."""
         try:
-            response = await self._client.send(request)
+            auth = None if is_external else httpx.USE_CLIENT_DEFAULT
+            response = await self._client.send(request, auth=auth)
         except httpx.TransportError as error:
             raise ServerUnavailable(
                 f"{_server_of(request)} does not respond ({type(error).__name__}: {error})"

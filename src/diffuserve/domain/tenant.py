@@ -4,7 +4,14 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from enum import StrEnum
 
+from diffuserve.domain.errors import InvalidParams
 from diffuserve.domain.job import Band
+
+DEFAULT_TENANT = "default"
+"""Tenant of everyone on a server that requires no keys."""
+OPERATOR_TENANT = "operator"
+"""Tenant of the jobs that operators submit."""
+RESERVED_TENANTS = frozenset({DEFAULT_TENANT, OPERATOR_TENANT})
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -91,19 +98,33 @@ class Tenant:
     plan: Plan
 
 
+def check_tenant_name(name: str) -> None:
+    """Raise `InvalidParams` for a name that no tenant of a new key may have."""
+    if name.strip().casefold() in RESERVED_TENANTS:
+        raise InvalidParams(
+            "tenant",
+            name,
+            "is reserved for operators and for servers without keys; choose another name, and read the jobs "
+            "of this one with an operator's key",
+        )
+
+
 class Role(StrEnum):
-    """Rights of an API key: a tenant's own jobs, everything, or the routes of workers only."""
+    """Rights of an API key: a tenant's own jobs, everything, only the routes of workers, only the metrics."""
 
     TENANT = "tenant"
     OPERATOR = "operator"
     WORKER = "worker"
+    MONITOR = "monitor"
 
 
 @dataclass(frozen=True, kw_only=True)
 class ApiKey:
     """An API key without its secret, of which only a hash is stored. Times are seconds since the epoch.
 
-    Keys of operators and workers may have no `tenant_id`.
+    A key that was replaced has a `revoked_at` in the future, until which it is valid.
+
+    Only the keys of tenants have a `tenant_id`.
     """
 
     id: str

@@ -3,6 +3,7 @@
 import sys
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any
 
 from pydantic import TypeAdapter
@@ -82,6 +83,7 @@ _ENGINE_PROCESS = TypeAdapter(EngineProcessConfig)
 class WorkerConfig:
     """Configuration of a worker. Times are in seconds.
 
+    `api_key_file` holds the API key in place of `api_key`, and is read again when the key is refused.
     `heartbeat_seconds`: `None` takes the interval that the control plane asks for.
     `gpus` above 1, or several `nodes`: torchrun starts the engine process once per GPU.
     `engine_command` replaces the engine process, for tests.
@@ -91,6 +93,7 @@ class WorkerConfig:
     server: str
     engine_process: EngineProcessConfig = EngineProcessConfig()
     api_key: str | None = field(default=None, repr=False)
+    api_key_file: Path | None = None
     name: str = ""
     labels: Mapping[str, str] = field(default_factory=dict)
     price_per_hour: float | None = None

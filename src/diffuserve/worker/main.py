@@ -7,6 +7,7 @@ import signal
 from contextlib import suppress
 
 from diffuserve.backoff import Backoff, RestartPolicy, supervise
+from diffuserve.client.api_key import KeyFile
 from diffuserve.client.http import HttpTransport
 from diffuserve.client.leases import LeaseClient
 from diffuserve.worker.agent import WorkerAgent
@@ -32,7 +33,12 @@ def run_node(config: WorkerConfig) -> int:
 
 
 async def _run(config: WorkerConfig) -> int:
-    transport = HttpTransport(config.server, config.api_key, patience_seconds=_PATIENCE_SECONDS)
+    transport = HttpTransport(
+        config.server,
+        config.api_key if config.api_key_file is None else None,
+        patience_seconds=_PATIENCE_SECONDS,
+        auth=None if config.api_key_file is None else KeyFile(config.api_key_file),
+    )
     agent = WorkerAgent(config, LeaseClient(transport))
     _drain_on_signals(agent)
     if config.parent_fd is not None:

@@ -8,6 +8,7 @@ from fastapi import FastAPI
 
 from diffuserve.api.config import ApiConfig
 from diffuserve.domain.tenant import PlanOverrides, Role
+from diffuserve.jobs.keys import make_key
 from diffuserve.jobs.store import JobStore
 from support.hand_worker import HandWorker
 
@@ -56,8 +57,9 @@ async def test_a_request_without_a_valid_key_is_unauthorized(
             assert response.status_code == 401
             assert response.headers["www-authenticate"] == "Bearer"
             assert response.json()["code"] == "unauthorized"
-        for path in ("/healthz", "/metrics", "/openapi.json"):
+        for path in ("/healthz", "/docs", "/openapi.json"):
             assert (await http.get(path)).status_code == 200
+        assert (await http.get("/metrics")).status_code == 401
         assert (await http.get("/readyz")).json()["code"] == "server_unavailable"
 
 
@@ -100,6 +102,24 @@ async def test_operators_see_every_tenants_jobs_and_the_workers(connect: Connect
     assert [listed["id"] for listed in (await operator.get("/v1/jobs")).json()["data"]] == [job["id"]]
     [worker] = (await operator.get("/v1/workers")).json()["data"]
     assert (worker["id"], worker["models"]) == (hand.id, ["hand"])
+
+
+async def test_operators_have_an_identity_of_their_own(
+    connect: Connect, hand: HandWorker, make_app: MakeApp, store: JobStore
+) -> None:
+    """A key for the tenant `default`, made before the name was reserved, still works, and sees its own."""
+    old_key = make_key(Role.TENANT, "default", None, PlanOverrides())
+    await store.keys._writer.run(old_key)
+    operator, default = await connect(Role.OPERATOR), await connect(Role.TENANT, "ada")
+    default.headers["authorization"] = f"Bearer {old_key.shown}"
+    own = (await operator.post("/v1/jobs", json=CAT)).json()
+    theirs = (await default.post("/v1/jobs", json=CAT)).json()
+    assert (await store.jobs.get(own["id"])).tenant_id == "operator"
+    assert [job["id"] for job in (await default.get("/v1/jobs")).json()["data"]] == [theirs["id"]]
+    assert (await default.get(f"/v1/jobs/{own['id']}")).status_code == 404
+    assert (await operator.get(f"/v1/jobs/{theirs['id']}")).status_code == 200
+    path = "/v1/webhooks/secret"
+    assert (await default.get(path)).json() != (await operator.get(path)).json()
 
 
 async def test_each_role_is_forbidden_the_routes_of_the_others(connect: Connect, hand: HandWorker) -> None:

@@ -178,7 +178,7 @@ async def test_a_closed_websocket_ends_its_subscription(
 async def test_websockets_take_keys_from_the_header_or_the_query(
     server: str, web: httpx.AsyncClient, store: JobStore, job_id: str
 ) -> None:
-    _, theirs = await store.keys.create(Role.TENANT, tenant_id="default")
+    _, theirs = await store.keys.create(Role.OPERATOR)
     _, others = await store.keys.create(Role.TENANT, tenant_id="other")
     await requires_keys(web)
     url = server.replace("http", "ws") + f"/v1/jobs/{job_id}/ws"

@@ -144,7 +144,8 @@ async def test_an_invalid_line_is_named(
 async def test_an_invalid_body_is_rejected(
     http: httpx.AsyncClient, worker: HandWorker, body: bytes, field: str
 ) -> None:
-    response = await http.post("/v1/batches", content=body)
+    headers = {"content-type": "application/json"}
+    response = await http.post("/v1/batches", content=body, headers=headers)
     assert response.status_code == 422
     assert response.json()["errors"][0]["field"] == field
 

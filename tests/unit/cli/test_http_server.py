@@ -13,7 +13,8 @@ from fastapi.responses import StreamingResponse
 
 from diffuserve.cli import http_server
 from diffuserve.cli.exit_codes import INTERRUPTED
-from diffuserve.cli.http_server import address_of, is_loopback, listen, run, serving, stop_on_signals
+from diffuserve.cli.http_server import address_of, listen, run, serving, stop_on_signals
+from diffuserve.domain.addresses import is_loopback
 from diffuserve.domain.errors import InvalidParams
 
 

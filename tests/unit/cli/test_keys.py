@@ -56,6 +56,27 @@ def test_a_list_shows_no_secret_and_a_revoked_key_is_refused(invoke: Invoke) -> 
         owner(secret)
 
 
+def test_a_rotated_key_has_a_successor_beside_it(invoke: Invoke) -> None:
+    old_secret = invoke("keys", "create", "--tenant", "studio", "--plan", "pro").out
+    (old,) = json.loads(invoke("keys", "list", "--json").out)
+    rotated = invoke("keys", "rotate", old["id"], "--overlap-seconds", "3600")
+    assert rotated.code == 0
+    assert f"{old['id']} is valid for 3600 s more" in rotated.err
+    for secret in (old_secret, rotated.out):
+        key, tenant = owner(secret)
+        assert key.tenant_id == "studio"
+        assert tenant is not None
+        assert tenant.plan.name == "pro"
+    assert "stays closed" not in invoke("keys", "revoke", old["id"]).err
+    with pytest.raises(Unauthorized):
+        owner(old_secret)
+    new_id = owner(rotated.out)[0].id
+    last = json.loads(invoke("keys", "rotate", new_id, "--overlap-seconds", "0", "--json").out)
+    assert owner(last["secret"])[0].id == last["id"]
+    with pytest.raises(Unauthorized):
+        owner(rotated.out)
+
+
 def url_secrets() -> list[bytes]:
     async def read() -> list[bytes]:
         async with open_store(Settings()) as store:
@@ -76,6 +97,17 @@ def test_the_secret_of_urls_rotates_with_an_overlap_or_without(invoke: Invoke) -
     assert invoke("keys", "rotate-url-secret", "--overlap-seconds", "-1").code == 2
 
 
+def test_revoking_the_last_key_tells_that_the_server_stays_closed(invoke: Invoke) -> None:
+    for name in ("studio", "newsroom"):
+        assert invoke("keys", "create", "--tenant", name).code == 0
+    first, last = [key["id"] for key in json.loads(invoke("keys", "list", "--json").out)]
+    assert "stays closed" not in invoke("keys", "revoke", first).err
+    told = " ".join(invoke("keys", "revoke", last).err.split())
+    assert "The server stays closed" in told
+    assert "diffuserve keys create" in told
+    assert "first key" not in invoke("keys", "create", "--tenant", "studio").err
+
+
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
@@ -86,8 +118,13 @@ def test_the_secret_of_urls_rotates_with_an_overlap_or_without(invoke: Invoke) -
         (["create", "--tenant", "x", "--weight", "nan"], "weight=nan"),
         (["create", "--tenant", "x", "--max-running", "-1"], "max_running=-1"),
         (["create", "--role", "worker", "--tenant", "x"], "only a tenant's key"),
+        (["create", "--tenant", "operator"], "choose another name"),
+        (["create", "--tenant", "default"], "choose another name"),
         (["create", "--role", "nix"], "nix"),
         (["revoke", "nix"], "nix"),
+        (["rotate", "nix"], "nix"),
+        (["rotate", "nix", "--overlap-seconds", "-1"], "overlap-seconds"),
+        (["rotate", "nix", "--overlap-seconds", "nan"], "overlap_seconds=nan"),
     ],
 )
 def test_bad_options_are_one_clear_line(invoke: Invoke, arguments: list[str], message: str) -> None:

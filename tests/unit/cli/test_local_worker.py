@@ -11,6 +11,7 @@ from typing import Any, cast
 
 import pytest
 
+from diffuserve.api.auth.access import Authenticator
 from diffuserve.backoff import Backoff, RestartPolicy
 from diffuserve.cli import local_worker as module
 from diffuserve.cli.local_worker import (
@@ -20,7 +21,6 @@ from diffuserve.cli.local_worker import (
     local_worker,
     name_of,
     release_jobs_of,
-    temporary_key,
     wait_until_ready,
 )
 from diffuserve.cli.server import RunningServer
@@ -81,31 +81,6 @@ def test_local_worker_gets_the_settings_of_its_server_and_no_secret() -> None:
 def test_workers_of_other_data_folders_have_other_names(tmp_path: Path) -> None:
     names = {name_of(Settings(data_dir=tmp_path / folder)) for folder in ("a", "b", "b/../a")}
     assert len(names) == 2
-
-
-async def test_the_key_is_revoked_after_the_block(store: JobStore, tmp_path: Path) -> None:
-    async with temporary_key(store, tmp_path) as secret:
-        assert (await store.keys.authenticate(secret)).role is Role.WORKER
-    with pytest.raises(Unauthorized):
-        await store.keys.authenticate(secret)
-    assert not (tmp_path / "worker-key").exists()
-
-
-async def test_the_key_of_a_crashed_server_is_revoked_at_the_next_start(
-    store: JobStore, tmp_path: Path
-) -> None:
-    key, old_secret = await store.keys.create(Role.WORKER)
-    (tmp_path / "worker-key").write_text(f"{key.id}\n", encoding="utf-8")
-    async with temporary_key(store, tmp_path) as secret:
-        await store.keys.authenticate(secret)
-        with pytest.raises(Unauthorized):
-            await store.keys.authenticate(old_secret)
-
-
-async def test_a_note_of_an_unknown_key_is_ignored(store: JobStore, tmp_path: Path) -> None:
-    (tmp_path / "worker-key").write_text("nix\n", encoding="utf-8")
-    async with temporary_key(store, tmp_path) as secret:
-        await store.keys.authenticate(secret)
 
 
 async def test_jobs_of_the_last_worker_return_to_the_queue(store: JobStore) -> None:
@@ -201,12 +176,11 @@ class FakePlane:
     """A control plane, as far as a local worker needs one."""
 
     store: JobStore
-    has_auth: bool
+    authenticator: Authenticator
 
 
-@pytest.mark.parametrize("has_auth", [True, False])
-async def test_a_worker_has_a_key_only_if_its_server_requires_one(
-    has_auth: bool, store: JobStore, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+async def test_a_worker_has_a_key_of_its_servers_own_which_is_not_stored(
+    store: JobStore, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     keys: list[str] = []
 
@@ -217,12 +191,16 @@ async def test_a_worker_has_a_key_only_if_its_server_requires_one(
             self._command = [sys.executable, "-c", "import time; time.sleep(600)"]
 
     monkeypatch.setattr(module, "LocalWorker", Recorded)
-    server = RunningServer(cast(Any, FakePlane(store, has_auth)), "http://127.0.0.1:1")
+    authenticator = Authenticator(store, without_keys=False)
+    server = RunningServer(cast(Any, FakePlane(store, authenticator)), "http://127.0.0.1:1")
     async with local_worker(server, Settings(data_dir=tmp_path), Launch()) as task:
         assert not task.done()
-        assert (tmp_path / "worker-key").exists() is has_auth
-    assert [bool(key) for key in keys] == [has_auth]
-    assert await store.keys.has_valid_key() is False
+        assert await store.keys.list_keys() == [], "a stored key would close an open server"
+        await store.keys.create(Role.TENANT, tenant_id="ada")
+        [secret] = keys
+        assert (await authenticator.caller(secret)).roles == {Role.WORKER}
+    with pytest.raises(Unauthorized):
+        await Authenticator(store, without_keys=False).caller(secret)
 
 
 def test_the_pipe_of_the_key_is_closed_with_the_worker() -> None:

@@ -1,16 +1,19 @@
 """Authentication of API keys, and what their roles permit."""
 
 import hashlib
+import logging
+import secrets
 import time
 from dataclasses import dataclass
 
 from cachetools import TTLCache
 
 from diffuserve.domain.errors import Forbidden, Unauthorized
-from diffuserve.domain.tenant import ApiKey, Role
+from diffuserve.domain.tenant import DEFAULT_TENANT, OPERATOR_TENANT, ApiKey, Role
 from diffuserve.jobs.store import JobStore
 
-DEFAULT_TENANT = "default"
+log = logging.getLogger(__name__)
+
 _KEY_SECONDS = 5.0
 _MAX_KEYS = 10_000
 _HAS_KEYS_SECONDS = 0.5
@@ -18,10 +21,15 @@ _HAS_KEYS_SECONDS = 0.5
 
 @dataclass(frozen=True)
 class Caller:
-    """Authenticated client. Its jobs are submitted as `tenant_id`."""
+    """Authenticated client. Its jobs are submitted as `tenant_id`.
+
+    `key_id` is that of its key, `""` for a client of an open server, and `None` for a part of the server
+    itself.
+    """
 
     tenant_id: str
     roles: frozenset[Role]
+    key_id: str | None = None
 
     @property
     def scope(self) -> str | None:
@@ -35,8 +43,8 @@ class Caller:
             raise Forbidden(f"this route requires an API key with the role {wanted}")
 
 
-ANONYMOUS = Caller(DEFAULT_TENANT, frozenset(Role))
-"""Caller of a server without keys, which permits everything."""
+ANONYMOUS = Caller(DEFAULT_TENANT, frozenset(Role), "")
+"""Caller of an open server, which permits everything."""
 
 
 class Authenticator:
@@ -45,35 +53,70 @@ class Authenticator:
     A key is cached for a few seconds, so a revoked key works for that long.
     """
 
-    def __init__(self, store: JobStore, is_open: bool) -> None:
+    def __init__(self, store: JobStore, *, without_keys: bool) -> None:
+        """Authenticate by the keys of `store`; `without_keys` opens the server, even if there are any."""
         self._store = store
-        self._is_open = is_open
+        self._without_keys = without_keys
         self._has_keys = False
         self._next_check_at = 0.0
         self._keys: TTLCache[bytes, ApiKey] = TTLCache(_MAX_KEYS, _KEY_SECONDS)
+        self._own_callers: dict[bytes, Caller] = {}
+
+    async def is_open(self) -> bool:
+        """Return whether every request is permitted: by choice, or because there has never been a key."""
+        return self._without_keys or not await self._keys_exist()
 
     async def caller(self, secret: str | None) -> Caller:
-        """Return the caller whose key has this secret. Raise `Unauthorized`.
-
-        While the server has no keys every caller is `ANONYMOUS`.
-        """
-        if self._is_open or not await self._keys_exist():
+        """Return the caller with this key, `ANONYMOUS` on an open server. Raise `Unauthorized`."""
+        if await self.is_open():
             return ANONYMOUS
         if not secret:
             raise Unauthorized("missing API key; send Authorization: Bearer KEY")
-        key = await self._key(secret)
-        return Caller(key.tenant_id or DEFAULT_TENANT, frozenset({key.role}))
+        digest = _digest(secret)
+        if own := self._own_callers.get(digest):
+            return own
+        key = await self._key(secret, digest)
+        return Caller(tenant_of(key), frozenset({key.role}), key.id)
+
+    def admit(self, role: Role) -> str:
+        """Return a new secret with this role, for a part of the server itself.
+
+        It is valid as long as this process, and stored nowhere: a stored key would close an open server.
+        """
+        secret = secrets.token_urlsafe(32)
+        self._own_callers[_digest(secret)] = Caller(DEFAULT_TENANT, frozenset({role}))
+        return secret
+
+    async def invalid_among(self, key_ids: set[str]) -> set[str]:
+        """Return those `key_id`s of callers that would be refused now."""
+        if not key_ids or await self.is_open():
+            return set()
+        invalid = key_ids - await self._store.keys.valid_among(key_ids)
+        if invalid:
+            for digest in [digest for digest, key in self._keys.items() if key.id in invalid]:
+                del self._keys[digest]
+        return invalid
 
     async def _keys_exist(self) -> bool:
-        """Return whether the server has had a key: revoking the last one must not open it again."""
+        """Return whether there is a key or was one; asked of the store until there is."""
         if not self._has_keys and time.monotonic() >= self._next_check_at:
-            self._has_keys = await self._store.keys.has_valid_key()
+            self._has_keys = await self._store.keys.has_key()
+            if self._has_keys and self._next_check_at:
+                log.warning("the first API key was created: requests without a key are refused from now on")
             self._next_check_at = time.monotonic() + _HAS_KEYS_SECONDS
         return self._has_keys
 
-    async def _key(self, secret: str) -> ApiKey:
-        digest = hashlib.sha256(secret.encode()).digest()
+    async def _key(self, secret: str, digest: bytes) -> ApiKey:
         key = self._keys.get(digest)
         if key is None:
             key = self._keys[digest] = await self._store.keys.authenticate(secret)
         return key
+
+
+def tenant_of(key: ApiKey) -> str:
+    """Return the tenant as which the key's owner submits jobs."""
+    return OPERATOR_TENANT if key.role is Role.OPERATOR else key.tenant_id or DEFAULT_TENANT
+
+
+def _digest(secret: str) -> bytes:
+    return hashlib.sha256(secret.encode()).digest()

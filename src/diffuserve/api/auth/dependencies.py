@@ -29,13 +29,25 @@ class RequireRole(SecurityBase):
 
     async def caller(self, connection: HTTPConnection, secret: str | None) -> Caller:
         """Return the caller with this secret. Raise `Unauthorized` or `Forbidden`."""
-        caller = await services_of(connection).authenticator.caller(secret)
+        services = services_of(connection)
+        caller = await services.authenticator.caller(secret)
         caller.require(*self._roles)
+        services.revocations.add(connection, caller)
         return caller
 
 
 OperatorCaller = Annotated[Caller, Depends(RequireRole(Role.OPERATOR))]
+_require_monitor = RequireRole(Role.MONITOR, Role.OPERATOR)
 WorkerCaller = Annotated[Caller, Depends(RequireRole(Role.WORKER))]
+
+
+async def _check_metrics_reader(request: Request) -> None:
+    """Raise `Unauthorized` or `Forbidden` unless the caller may read the metrics."""
+    if not services_of(request).config.public_metrics:
+        await _require_monitor(request)
+
+
+MetricsReader = Depends(_check_metrics_reader)
 
 
 def bearer_of(connection: HTTPConnection) -> str | None:

@@ -20,6 +20,7 @@ from diffuserve.api.batches.request_bodies import (
     BatchQuery,
 )
 from diffuserve.api.batches.upload import Body
+from diffuserve.api.json_route import content_type_of, is_json, unsupported_media_type
 from diffuserve.api.services import Services
 
 Item = bytes | Mapping[str, Any]
@@ -54,10 +55,13 @@ async def received_batch(
 ) -> AsyncIterator[BatchRequest]:
     """Receive the body, wait for one of the tenant's slots, check the options, and yield the request.
 
-    Raise `RequestValidationError`, and what `BatchUploads.received` raises.
+    Raise `RequestValidationError`, what `BatchUploads.received` raises, and `HTTPException` 415 for another
+    content type than JSON and JSON lines.
     """
-    content_type = request.headers.get("content-type", "").partition(";")[0].strip().lower()
+    content_type = content_type_of(request)
     is_lines = content_type in _JSON_LINES
+    if not is_lines and not is_json(content_type):
+        raise unsupported_media_type(request, "application/json", _JSON_LINES[0])
     if not is_lines and query.model_fields_set:
         raise validation_error(("query",), "options belong in the body, unless it is JSON lines")
     config, uploads = services.config, services.batch_uploads

@@ -13,6 +13,7 @@ from diffuserve.api.auth.quota import ClientCaller, SubmittingCaller
 from diffuserve.api.batches import submission
 from diffuserve.api.batches.body_parser import OPENAPI_BODY, received_batch
 from diffuserve.api.batches.request_bodies import BatchQuery
+from diffuserve.api.json_route import JsonRoute
 from diffuserve.api.path_params import BatchId, checked_batch_id
 from diffuserve.api.request_bodies import Storable
 from diffuserve.api.responses import json_response
@@ -21,7 +22,7 @@ from diffuserve.api.services import Services, ServicesDep
 from diffuserve.domain.batch import BatchStatus
 from diffuserve.domain.resources.batch import BatchPage, BatchResource, BatchResult
 
-router = APIRouter(prefix="/v1/batches", tags=["batches"])
+router = APIRouter(prefix="/v1/batches", tags=["batches"], route_class=JsonRoute)
 
 _RESULTS_PER_READ = 200
 _LINES = {"schema": {"type": "string", "description": BatchResult.__doc__}}

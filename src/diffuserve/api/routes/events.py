@@ -10,11 +10,12 @@ from sse_starlette import EventSourceResponse, ServerSentEvent
 
 from diffuserve.api.auth.quota import websocket_caller
 from diffuserve.api.auth.waits import FollowingCaller, wait_slot
+from diffuserve.api.json_route import JsonRoute
 from diffuserve.api.path_params import MAX_SEQ, JobId
 from diffuserve.api.services import Services, ServicesDep
 from diffuserve.domain.job import Job
 
-router = APIRouter(prefix="/v1/jobs", tags=["events"])
+router = APIRouter(prefix="/v1/jobs", tags=["events"], route_class=JsonRoute)
 
 _PING = ServerSentEvent(comment="ping", sep="\n")
 After = Annotated[int, Query(ge=0, le=MAX_SEQ, description="The `seq` of the last event received.")]

@@ -9,6 +9,7 @@ from fastapi import APIRouter, Header, Query, Response
 from diffuserve.api.auth.dependencies import BaseUrl, OperatorCaller
 from diffuserve.api.auth.quota import ClientCaller, SubmittingCaller
 from diffuserve.api.auth.waits import wait_slot
+from diffuserve.api.json_route import JsonRoute
 from diffuserve.api.path_params import JobId, checked_job_id
 from diffuserve.api.request_bodies import NewJobBody, Storable
 from diffuserve.api.responses import json_response
@@ -18,7 +19,7 @@ from diffuserve.api.submission import renamed_fields, submit
 from diffuserve.domain.job import Job, JobStatus
 from diffuserve.domain.resources.job import JobPage, JobResource
 
-router = APIRouter(prefix="/v1/jobs", tags=["jobs"])
+router = APIRouter(prefix="/v1/jobs", tags=["jobs"], route_class=JsonRoute)
 
 Wait = Annotated[float, Query(ge=0, allow_inf_nan=False, description="Seconds to delay the response.")]
 _TOP_FIELDS = ("model", "webhook.url")

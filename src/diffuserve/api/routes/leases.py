@@ -8,6 +8,7 @@ from fastapi import APIRouter, Header, Request, Response
 from starlette.requests import ClientDisconnect
 
 from diffuserve.api.auth.dependencies import WorkerCaller
+from diffuserve.api.json_route import JsonRoute
 from diffuserve.api.path_params import FileName, JobId, checked_token
 from diffuserve.api.responses import json_response
 from diffuserve.api.services import Services, ServicesDep
@@ -26,7 +27,7 @@ from diffuserve.domain.worker import (
 from diffuserve.events.base import EventBus, job_topic
 from diffuserve.storage.base import ArtifactStore
 
-router = APIRouter(prefix="/v1/leases/{job_id}", tags=["leases"])
+router = APIRouter(prefix="/v1/leases/{job_id}", tags=["leases"], route_class=JsonRoute)
 
 _BINARY = {
     "requestBody": {

@@ -3,6 +3,7 @@
 from fastapi import APIRouter, Response
 
 from diffuserve.api.auth.quota import ClientCaller
+from diffuserve.api.json_route import JsonRoute
 from diffuserve.api.openai.resources import OPENAI_ERROR_RESPONSES
 from diffuserve.api.responses import json_response
 from diffuserve.api.serializers import filter_resource, model_resource, reported_filter
@@ -11,7 +12,7 @@ from diffuserve.domain.resources.model import ModelList, ModelSafetyResource
 from diffuserve.domain.resources.safety import FilterResource
 from diffuserve.domain.worker import WorkerState
 
-router = APIRouter(tags=["models"])
+router = APIRouter(tags=["models"], route_class=JsonRoute)
 
 
 @router.get("/v1/models", summary="List models", response_model=ModelList, responses=OPENAI_ERROR_RESPONSES)

@@ -9,6 +9,8 @@ from pydantic import Field, field_validator
 
 from diffuserve.api.auth.dependencies import BaseUrl
 from diffuserve.api.auth.waits import SubmittingFollower
+from diffuserve.api.json_route import JsonRoute
+from diffuserve.api.middleware import CLIENT_CLOSED_REQUEST
 from diffuserve.api.openai.images import OpenAIImageSerializer, failure_problem
 from diffuserve.api.openai.resources import OPENAI_ERROR_RESPONSES, OpenAIImages
 from diffuserve.api.problems import openai_response
@@ -27,11 +29,10 @@ from diffuserve.api.services import Services, ServicesDep
 from diffuserve.api.submission import renamed_fields, submit
 from diffuserve.domain.job import Job, JobStatus
 
-router = APIRouter(tags=["openai"])
+router = APIRouter(tags=["openai"], route_class=JsonRoute)
 
 _SIZE = re.compile(r"(\d{1,5})x(\d{1,5})")
 _FIELDS = {"width": "size", "height": "size", "num_images": "n"}
-_CLIENT_CLOSED_REQUEST = 499  # nginx's status; the client does not see it
 
 
 class ImagesBody(RequestBody):
@@ -101,7 +102,7 @@ async def generate_images(
         return serializer.stream(job)
     final = await _final_unless_disconnected(request, services, job)
     if final is None:
-        return Response(status_code=_CLIENT_CLOSED_REQUEST)
+        return Response(status_code=CLIENT_CLOSED_REQUEST)
     if final.status is not JobStatus.SUCCEEDED:
         return openai_response(failure_problem(final))
     return json_response(await serializer.images(final))

@@ -6,12 +6,14 @@ from fastapi import APIRouter, Response
 from fastapi.responses import PlainTextResponse
 from prometheus_client import CONTENT_TYPE_LATEST
 
+from diffuserve.api.auth.dependencies import MetricsReader
+from diffuserve.api.json_route import JsonRoute
 from diffuserve.api.responses import json_response
 from diffuserve.api.services import ServicesDep
 from diffuserve.domain.errors import ServerUnavailable
 from diffuserve.domain.worker import WorkerState
 
-router = APIRouter(tags=["operations"])
+router = APIRouter(tags=["operations"], route_class=JsonRoute)
 
 
 @router.get("/healthz", summary="Check that the process is alive")
@@ -30,9 +32,17 @@ async def readyz(services: ServicesDep) -> Response:
     return json_response({"status": "ready"})
 
 
-@router.get("/metrics", summary="Prometheus metrics", response_class=PlainTextResponse)
+@router.get(
+    "/metrics",
+    summary="Prometheus metrics",
+    response_class=PlainTextResponse,
+    dependencies=[MetricsReader],
+)
 async def metrics(services: ServicesDep) -> Response:
-    """Return the metrics. Queue sizes are read from the store, and are the same on every replica."""
+    """Return the metrics, to keys with the role monitor or operator.
+
+    Queue sizes are read from the store, and are the same on every replica.
+    """
     lanes = await services.store.operations.lanes()
     services.metrics.set_queue((lane.band, lane.num_ready, lane.work_seconds) for lane in lanes)
     workers = await services.store.operations.workers()

@@ -6,6 +6,7 @@ from fastapi import APIRouter, Query
 from fastapi.responses import RedirectResponse, Response, StreamingResponse
 
 from diffuserve.api.auth.quota import ClientCaller
+from diffuserve.api.json_route import JsonRoute
 from diffuserve.api.path_params import FileName, JobId, checked_token
 from diffuserve.api.serializers import image_of
 from diffuserve.api.services import Services, ServicesDep
@@ -13,7 +14,7 @@ from diffuserve.domain.errors import ArtifactNotFound, DiffuserveError, NotFinis
 from diffuserve.domain.job import Job
 from diffuserve.storage.base import content_type_of
 
-router = APIRouter(tags=["results"])
+router = APIRouter(tags=["results"], route_class=JsonRoute)
 
 _FILE: dict[int | str, dict[str, Any]] = {
     200: {"content": {"image/*": {"schema": {"type": "string", "format": "binary"}}}}

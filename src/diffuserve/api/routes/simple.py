@@ -11,6 +11,7 @@ from fastapi import APIRouter, Response, WebSocket
 from diffuserve.api.auth.dependencies import BaseUrl, base_url_of
 from diffuserve.api.auth.quota import ClientCaller, SubmittingCaller, websocket_caller
 from diffuserve.api.auth.waits import wait_slot
+from diffuserve.api.json_route import JsonRoute
 from diffuserve.api.path_params import JobId
 from diffuserve.api.request_bodies import (
     GenerationInput,
@@ -32,7 +33,7 @@ from diffuserve.domain.job import Job, JobStatus
 from diffuserve.domain.params import GenerationParams
 from diffuserve.domain.resources.base import Resource
 
-router = APIRouter(tags=["simple"])
+router = APIRouter(tags=["simple"], route_class=JsonRoute)
 
 FlatStatus = Literal["pending", "processing", "completed", "failed", "cancelled"]
 _STATUSES: dict[JobStatus, FlatStatus] = {

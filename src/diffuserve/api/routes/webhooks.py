@@ -5,6 +5,7 @@ from typing import Annotated
 from fastapi import APIRouter, Query, Response
 
 from diffuserve.api.auth.quota import ClientCaller, SubmittingCaller
+from diffuserve.api.json_route import JsonRoute
 from diffuserve.api.path_params import DeliveryId, EndpointId, checked_delivery_id, checked_endpoint_id
 from diffuserve.api.responses import json_response
 from diffuserve.api.serializers import delivery_resource, page_of, webhook_endpoint_resource
@@ -17,7 +18,7 @@ from diffuserve.domain.resources.webhook import (
     WebhookSecretResource,
 )
 
-router = APIRouter(prefix="/v1/webhooks", tags=["webhooks"])
+router = APIRouter(prefix="/v1/webhooks", tags=["webhooks"], route_class=JsonRoute)
 
 
 @router.get("", summary="List webhooks, newest first", response_model=WebhookEndpointPage)

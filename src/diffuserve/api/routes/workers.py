@@ -8,6 +8,7 @@ from typing import Annotated
 from fastapi import APIRouter, Query, Request, Response
 
 from diffuserve.api.auth.dependencies import OperatorCaller, WorkerCaller
+from diffuserve.api.json_route import JsonRoute
 from diffuserve.api.path_params import WorkerId
 from diffuserve.api.responses import json_response
 from diffuserve.api.serializers import worker_resource
@@ -25,7 +26,7 @@ from diffuserve.domain.worker import (
 )
 from diffuserve.events.base import QUEUE, Subscription, worker_topic
 
-router = APIRouter(prefix="/v1/workers", tags=["workers"])
+router = APIRouter(prefix="/v1/workers", tags=["workers"], route_class=JsonRoute)
 
 Wait = Annotated[
     float, Query(ge=0, allow_inf_nan=False, description="Seconds to delay the response, 25 at most.")

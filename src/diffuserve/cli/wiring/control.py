@@ -23,15 +23,17 @@ from diffuserve.storage.opening import open_artifacts
 if TYPE_CHECKING:
     from fastapi import FastAPI
 
+    from diffuserve.api.auth.access import Authenticator
     from diffuserve.api.services import Services
 
 
 @dataclass(frozen=True)
 class ControlPlane:
-    """A control plane at work. Without `has_auth` every request is allowed, as no API keys are required."""
+    """A control plane at work. Without `has_auth` every request is allowed until a first key is made."""
 
     app: "FastAPI"
     store: JobStore
+    authenticator: "Authenticator"
     has_auth: bool
 
 
@@ -100,11 +102,11 @@ async def control_plane(settings: Settings, no_auth: bool = False) -> AsyncItera
         open_prompts(settings) as prompts,
         open_store(settings, bus) as store,
     ):
-        has_auth = not no_auth and await store.keys.has_valid_key()
-        app = create_app(store, artifacts, bus, settings.api_config(auth=has_auth), quotas, prompts)
+        app = create_app(store, artifacts, bus, settings.api_config(auth=not no_auth), quotas, prompts)
         services: Services = app.state.services
         async with running(Reaper(store.housekeeping, artifacts).run()), sending(services):
-            yield ControlPlane(app, store, has_auth)
+            has_auth = not await services.authenticator.is_open()
+            yield ControlPlane(app, store, services.authenticator, has_auth)
 
 
 @asynccontextmanager

@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from diffuserve.cli.interruptible import App, Interruptible, Message, Receive, Send
+from diffuserve.api.interruptible import App, Interruptible, Message, Receive, Send
 
 START: Message = {"type": "http.response.start", "status": 200, "headers": []}
 
@@ -51,7 +51,7 @@ async def test_a_long_poll_gets_503_and_retry_after() -> None:
     first, last = await sent_when_cut(hang)
     assert first["status"] == 503
     assert (b"retry-after", b"1") in first["headers"]
-    assert not last["more_body"]
+    assert not last.get("more_body")
 
 
 async def test_a_stream_ends_where_it_is() -> None:
