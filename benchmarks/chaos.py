@@ -91,7 +91,7 @@ def run_on(name: str, arguments: argparse.Namespace) -> Outcome:
         asyncio.run(database.clock.install())
         keys = asyncio.run(issue_keys(database.store_url))
         network = BadNetwork(random.Random(plan.seed)) if plan.has_bad_network else None
-        cluster = Cluster(folder, database, valkey, plan.lease_seconds, keys.worker, network)
+        cluster = Cluster(folder, database, valkey, plan.lease_seconds, keys, network)
         return asyncio.run(run_chaos(database, cluster, keys, folder, plan, arguments.jobs))
 
 

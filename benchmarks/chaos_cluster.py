@@ -14,6 +14,7 @@ import psutil
 
 from chaos_balancer import BadNetwork, Balancer
 from chaos_clock import SqliteClock
+from chaos_tenants import Keys
 from control_database import Database
 from control_processes import (
     DIFFUSERVE,
@@ -84,7 +85,7 @@ class Server(Program):
 
     async def read_fenced(self, client: httpx.AsyncClient) -> None:
         with suppress(httpx.HTTPError):
-            answer = await client.get(f"{self.url}/metrics")
+            answer = (await client.get(f"{self.url}/metrics")).raise_for_status()
             counts = [line for line in answer.text.splitlines() if line.startswith(_FENCED)]
             self.fenced.latest = int(float(counts[0].removeprefix(_FENCED)))
 
@@ -133,19 +134,21 @@ class Cluster:
         database: Database,
         valkey: ValkeyServer | None,
         lease_seconds: float,
-        worker_key: str,
+        keys: Keys,
         network: BadNetwork | None,
     ) -> None:
-        self.valkey, self.network = valkey, network
+        self.valkey, self.network, self._keys = valkey, network, keys
         self.failed_starts = 0
         settings = _settings(valkey, lease_seconds)
         names = ["server-1", "server-2"] if valkey else ["server-1"]
         self.servers = [Server(name, folder, database, settings) for name in names]
         ports = [server.port for server in self.servers]
         self._balancer, self._agents_balancer = Balancer(ports), Balancer(ports, network)
-        agents_url = self._agents_balancer.url
+        url = self._agents_balancer.url
         self.agents = [
-            Agent(f"agent-{index + 1}", agents_url, worker_key, JOB_SECONDS[index % len(JOB_SECONDS)], folder)
+            Agent(
+                f"agent-{index + 1}", agents_url, keys.worker, JOB_SECONDS[index % len(JOB_SECONDS)], folder
+            )
             for index in range(_NUM_AGENTS)
         ]
         self._watch: asyncio.Task[None] | None = None
@@ -193,7 +196,8 @@ class Cluster:
 
     async def read_fenced(self) -> None:
         """Read all at the same time: a suspended server must not delay the others."""
-        async with httpx.AsyncClient(trust_env=False, timeout=2.0) as client:
+        headers = {"authorization": f"Bearer {self._keys.monitor}"}
+        async with httpx.AsyncClient(trust_env=False, timeout=2.0, headers=headers) as client:
             live = [server for server in self.servers if server.is_alive]
             await asyncio.gather(*(server.read_fenced(client) for server in live))
 

@@ -43,6 +43,7 @@ class Keys:
 
     tenants: Sequence[TenantKey]
     worker: str
+    monitor: str
 
 
 async def issue_keys(store_url: str) -> Keys:
@@ -51,8 +52,9 @@ async def issue_keys(store_url: str) -> Keys:
     await store.open()
     tenants = [TenantKey(name, (await store.keys.create(Role.TENANT, tenant_id=name))[1]) for name in _NAMES]
     _, worker = await store.keys.create(Role.WORKER)
+    _, monitor = await store.keys.create(Role.MONITOR)
     await store.close()
-    return Keys(tenants, worker)
+    return Keys(tenants, worker, monitor)
 
 
 @dataclass

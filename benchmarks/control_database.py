@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from chaos_clock import Clock, PostgresqlClock, SqliteClock
+from diffuserve.private_files import make_private_file
 from support.postgres import PostgresServer
 
 SQLITE, POSTGRESQL = "sqlite", "postgresql"
@@ -34,6 +35,7 @@ def open_database(name: str, folder: Path) -> Iterator[Database]:
     if name == SQLITE:
         data_dir = folder / "data"
         data_dir.mkdir(mode=0o700, parents=True, exist_ok=True)
+        make_private_file(data_dir / "diffuserve.db")
         store_url = f"sqlite+aiosqlite:///{data_dir / 'diffuserve.db'}"
         yield Database(name=name, url=None, store_url=store_url, clock=SqliteClock(folder / "clock"))
         return
