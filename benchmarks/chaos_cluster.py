@@ -146,9 +146,7 @@ class Cluster:
         self._balancer, self._agents_balancer = Balancer(ports), Balancer(ports, network)
         url = self._agents_balancer.url
         self.agents = [
-            Agent(
-                f"agent-{index + 1}", agents_url, keys.worker, JOB_SECONDS[index % len(JOB_SECONDS)], folder
-            )
+            Agent(f"agent-{index + 1}", url, keys.worker, JOB_SECONDS[index % len(JOB_SECONDS)], folder)
             for index in range(_NUM_AGENTS)
         ]
         self._watch: asyncio.Task[None] | None = None
