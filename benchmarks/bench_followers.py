@@ -207,6 +207,7 @@ async def followed_rate(
     assert len(followers) == len(requests), f"{len(followers)} of {len(requests)} are open"
     await asyncio.sleep(1.0)
     rate = await cpu_rate(plane, seconds)
+    assert awaits_head or not any(follower.head for follower in followers), "somebody had an answer"
     close(followers)
     await asyncio.sleep(1.0)
     return rate

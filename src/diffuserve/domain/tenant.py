@@ -69,7 +69,7 @@ PRO = Plan(
     max_queued=100_000,
     requests_per_second=1_000,
     reads_per_second=3_000,
-    max_waits=10_000,
+    max_waits=3_000,
     default_band=Band.INTERACTIVE,
     highest_band=Band.INTERACTIVE,
 )
