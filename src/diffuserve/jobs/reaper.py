@@ -8,6 +8,7 @@ import logging
 import secrets
 from dataclasses import dataclass
 
+from diffuserve.domain.errors import ServerUnavailable
 from diffuserve.jobs.housekeeping import Housekeeping
 from diffuserve.storage.base import ArtifactStore
 
@@ -35,6 +36,8 @@ class Reaper:
                 if await self.housekeeping.reap(holder):
                     await self._clean_up(num_rounds)
                     num_rounds += 1
+            except ServerUnavailable as error:
+                log.warning("no round of the reaper: %s", error)
             except Exception:
                 log.exception("a round of the reaper failed; the next one starts in %.0f s", _PERIOD_SECONDS)
             await asyncio.sleep(_PERIOD_SECONDS)
