@@ -21,7 +21,7 @@ from diffuserve.models.bundled import bundled_models
 SETTINGS_FILE = "diffuserve.json"
 _PICKLES = ("*.bin", "*.pt", "*.pth", "*.ckpt", "*.pkl")
 # What a hub id stands for may change under a server, so it means one commit.
-_HUB_COMMITS = {
+HUB_COMMITS = {
     "black-forest-labs/FLUX.1-schnell": "741f7c3ce8b383c54771c7003378a50191e9efe9",
     "black-forest-labs/FLUX.1-dev": "3de623fc3c33e44ffbe2bad470d0f45bccf2eb21",
 }
@@ -133,8 +133,8 @@ def open_model(model: str) -> ModelFolder:
         return ModelFolder(path)
     if model.count("/") == 1 and not model.startswith((".", "/", "~")):
         hub_id, _, commit = model.partition("@")
-        return ModelFolder(_download(hub_id, commit or _HUB_COMMITS.get(hub_id, "")), hub_id)
-    names = [*bundled, *_HUB_COMMITS]
+        return ModelFolder(_download(hub_id, commit or HUB_COMMITS.get(hub_id, "")), hub_id)
+    names = [*bundled, *HUB_COMMITS]
     nearest = get_close_matches(model, names, n=3, cutoff=0.4) or names
     raise ModelNotFound(
         f"no model {model!r}: not a bundled model, not a folder, not a hub id (owner/name@commit). "

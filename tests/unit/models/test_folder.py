@@ -12,7 +12,7 @@ from safetensors.torch import load_file, save_file
 
 from diffuserve.domain.errors import InvalidModel, ModelNotFound
 from diffuserve.models.bundled import bundled_models
-from diffuserve.models.folder import ModelFolder, open_model
+from diffuserve.models.folder import HUB_COMMITS, ModelFolder, open_model
 from diffuserve.models.registry import load_pipeline
 from diffuserve.testing.checkpoints import write_flux_checkpoint
 
@@ -96,7 +96,7 @@ def test_a_hub_id_that_names_no_commit_is_refused_with_the_remedy(name: str) -> 
     ("name", "commit"),
     [
         (f"nobody/model@{COMMIT}", COMMIT),
-        ("black-forest-labs/FLUX.1-schnell", "741f7c3ce8b383c54771c7003378a50191e9efe9"),
+        *HUB_COMMITS.items(),
         (f"black-forest-labs/FLUX.1-schnell@{COMMIT}", COMMIT),
     ],
 )
