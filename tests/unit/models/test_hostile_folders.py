@@ -16,6 +16,7 @@ from diffuserve.domain.errors import InvalidModel
 from diffuserve.models.folder import ModelFolder
 from diffuserve.models.registry import load_pipeline, read_offer
 from diffuserve.models.weights import Placement, checkpoint_dtype, load_weights
+from diffuserve.safety.text_model import read_config
 from diffuserve.testing.checkpoints import write_flux_checkpoint
 
 CPU = torch.device("cpu")
@@ -226,6 +227,28 @@ def test_no_value_of_a_config_breaks_the_reading_of_a_folder(
         tolerates(lambda: read_offer(str(sound)))
     finally:
         (sound / file).write_text(original)
+
+
+@settings(FUZZ, max_examples=100)
+@given(
+    config=st.fixed_dictionaries(
+        {},
+        optional={
+            "id2label": st.one_of(values, st.just({"0": "a", "1": "b"})),
+            "problem_type": values,
+            "max_position_embeddings": values,
+            "model_type": st.sampled_from(["roberta", "bert"]) | values,
+            "pad_token_id": values,
+        },
+    ),
+    labels=values,
+)
+def test_no_value_breaks_the_config_of_a_text_classifier(
+    tmp_path: Path, config: dict[str, Any], labels: object
+) -> None:
+    (tmp_path / "config.json").write_text(json.dumps(config))
+    (tmp_path / "diffuserve.json").write_text(json.dumps({"labels": labels}))
+    tolerates(lambda: read_config(ModelFolder(tmp_path)))
 
 
 @settings(FUZZ, max_examples=15)

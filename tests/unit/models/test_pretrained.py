@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 import torch
 from safetensors.torch import load_file, save_file
-from transformers import AutoModelForSequenceClassification, AutoTokenizer, CLIPTextModel
+from transformers import AutoImageProcessor, AutoModelForSequenceClassification, AutoTokenizer, CLIPTextModel
 
 from diffuserve.domain.errors import InvalidModel
 from diffuserve.models.bundled import bundled_models
@@ -71,6 +71,16 @@ def test_a_classifiers_code_is_not_run(model: Path, marker: Path) -> None:
     add_code(folder / "config.json", marker, kinds, model_type="own")
     with pytest.raises(InvalidModel):
         load_module(AutoModelForSequenceClassification, folder)
+    assert not marker.exists()
+
+
+def test_an_image_processors_code_is_not_run(tmp_path: Path, marker: Path) -> None:
+    config = tmp_path / "classifier" / "preprocessor_config.json"
+    config.parent.mkdir()
+    config.write_text("{}")
+    add_code(config, marker, {"AutoImageProcessor": "own.Own"}, image_processor_type="Own")
+    with pytest.raises(InvalidModel):
+        load_processor(AutoImageProcessor, config.parent)
     assert not marker.exists()
 
 
