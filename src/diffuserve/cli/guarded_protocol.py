@@ -22,6 +22,7 @@ _MAX_HEAD_BYTES = 65_536
 _MAX_REFUSED = 256  # connections that wait for their 503; more are closed without one
 _LINGER_SECONDS = 1.0  # to read what a refused client sends: closing at once could destroy the response
 _RETRY_SECONDS = 5
+_WARNING_SECONDS = 60.0
 
 
 class GuardedConfig(uvicorn.Config):
@@ -41,6 +42,17 @@ class GuardedConfig(uvicorn.Config):
         self.limits = limits
         self.connections = OpenConnections(limits)
         self.num_refused = 0
+        self._warn_at = 0.0
+
+    def warn_of_refusals(self, now: float) -> None:
+        """Log, once a minute at most, that connections are refused."""
+        if now >= self._warn_at:
+            self._warn_at = now + _WARNING_SECONDS
+            log.warning(
+                "%d connections are open, and more are refused with 503: see DIFFUSERVE_MAX_CONNECTIONS, "
+                "DIFFUSERVE_MAX_CONNECTIONS_PER_ADDRESS and DIFFUSERVE_TRUSTED_PROXIES",
+                len(self.connections),
+            )
 
 
 class _Part(Enum):
@@ -165,6 +177,7 @@ class GuardedHttp(HttpToolsProtocol):
     def _refuse(self) -> None:
         self._is_refused = True
         self._guard.num_refused += 1
+        self._guard.warn_of_refusals(self.loop.time())
         if self._guard.num_refused > _MAX_REFUSED:
             self.transport.abort()
 

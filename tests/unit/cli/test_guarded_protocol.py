@@ -247,7 +247,9 @@ async def test_a_client_that_does_not_read_is_disconnected(serve: Serve) -> None
             await server.has_stopped_sending.wait()
 
 
-async def test_connections_over_the_limit_get_503_and_retry_after(serve: Serve) -> None:
+async def test_connections_over_the_limit_get_503_and_retry_after(
+    serve: Serve, caplog: pytest.LogCaptureFixture
+) -> None:
     async with serve(max_connections=2) as server:
         _, first = await server.send(b"")
         await server.send(b"")
@@ -257,6 +259,7 @@ async def test_connections_over_the_limit_get_503_and_retry_after(serve: Serve) 
             assert refused.status_code == 503
             assert int(refused.headers["retry-after"]) >= 1
             assert (refused.json()["code"], refused.json()["retryable"]) == ("server_unavailable", True)
+        assert caplog.text.count("more are refused with 503") == 1, "an attack does not fill the log"
         first.close()
         await eventually(lambda: is_served(server))
 
