@@ -43,6 +43,7 @@ from support.webhook_receiver import receiving
 _LONG = {
     "jobs": 5_200,
     "kills": 220,
+    "kill_pause": 6.0,
     "seconds": 600.0,
     "freezes": 12,
     "server_freezes": 8,
@@ -104,6 +105,7 @@ def plan_for(name: str, arguments: argparse.Namespace) -> Plan:
     is_shared = name == POSTGRESQL
     return Plan(
         num_kills=arguments.kills,
+        kill_pause=arguments.kill_pause,
         seconds=arguments.seconds,
         num_freezes=arguments.freezes,
         num_server_freezes=arguments.server_freezes,
@@ -189,6 +191,7 @@ def parse_arguments() -> argparse.Namespace:
     parser.add_argument("--database", choices=[*control_database.NAMES, "both"], default="both")
     parser.add_argument("--jobs", type=int, default=300, help="at least so many (default 300)")
     parser.add_argument("--kills", type=int, default=36, help="at least so many (default 36)")
+    parser.add_argument("--kill-pause", type=float, default=2.0, help="mean seconds between kills")
     parser.add_argument("--seconds", type=float, default=75.0, help="for at least so long (default 75)")
     parser.add_argument("--freezes", type=int, default=3, help="workers frozen past their lease (default 3)")
     parser.add_argument("--server-freezes", type=int, default=2, help="of a control plane (default 2)")

@@ -15,7 +15,6 @@ from chaos_outages import ClockSteps, fill_disk, freeze_in_transaction
 from control_database import Database
 
 _TARGETS = ("agent", "agent", "engine", "engine", "server")
-_KILL_PAUSE = (1.0, 3.0)
 _HOLDS_SOMETHING_SECONDS = 60.0
 _VALKEY_AWAY = (1.0, 5.0)
 _SERVER_FROZEN = (0.5, 1.5)  # in lease times
@@ -27,11 +26,12 @@ Special = Callable[[], Coroutine[Any, Any, None]]
 class Plan:
     """The faults of a run: at least `num_kills` over at least `seconds`, the others evenly among them.
 
-    A blackout kills all control planes at once; `num_freezes` are of workers. After `longest_seconds` no
-    more faults are injected, and no more jobs submitted.
+    `kill_pause` is the mean time between kills. A blackout kills all control planes at once; `num_freezes`
+    are of workers. After `longest_seconds` no more faults are injected, and no more jobs submitted.
     """
 
     num_kills: int
+    kill_pause: float
     seconds: float
     num_freezes: int
     num_server_freezes: int
@@ -112,7 +112,7 @@ class FaultInjector:
         started, specials = time.monotonic(), self._specials()
         async with self._under_way:
             while self._goes_on(time.monotonic() - started):
-                await asyncio.sleep(self._random.uniform(*_KILL_PAUSE))
+                await asyncio.sleep(self._plan.kill_pause * self._random.uniform(0.5, 1.5))
                 share = self._share_done(started)
                 while specials and specials[0][0] <= share:
                     self._under_way.create_task(specials.pop(0)[1]())
