@@ -31,6 +31,8 @@ class SharedReads(Generic[Key, Value]):
         task = self._tasks.get(key)
         if task is None or _has_failed(task):
             task = self._tasks[key] = asyncio.ensure_future(self._read_now(key))
+        if task.done():
+            return task.result()
         return await asyncio.shield(task)  # a caller that is canceled takes the read from nobody else
 
     async def _read_now(self, key: Key) -> Value:
