@@ -110,6 +110,7 @@ def plan_for(name: str, arguments: argparse.Namespace) -> Plan:
         num_freezes=arguments.freezes,
         num_server_freezes=arguments.server_freezes,
         num_transaction_freezes=arguments.transaction_freezes if is_shared else 0,
+        goes_on_seconds=arguments.goes_on_seconds,
         num_blackouts=arguments.blackouts if is_shared else 0,
         num_valkey_kills=arguments.valkey_kills if is_shared else 0,
         num_database_restarts=arguments.database_restarts if is_shared else 0,
@@ -197,6 +198,9 @@ def parse_arguments() -> argparse.Namespace:
     parser.add_argument("--server-freezes", type=int, default=2, help="of a control plane (default 2)")
     parser.add_argument(
         "--transaction-freezes", type=int, default=3, help="of a control plane that has the lock (default 3)"
+    )
+    parser.add_argument(
+        "--goes-on-seconds", type=float, default=10.0, help="until another one must write (default 10)"
     )
     parser.add_argument("--blackouts", type=int, default=2, help="both replicas killed at once (default 2)")
     parser.add_argument("--valkey-kills", type=int, default=3, help="and restarts (default 3)")

@@ -28,6 +28,7 @@ class Plan:
 
     `kill_pause` is the mean time between kills. A blackout kills all control planes at once; `num_freezes`
     are of workers. After `longest_seconds` no more faults are injected, and no more jobs submitted.
+    While a control plane is frozen with the lock, another one must write within `goes_on_seconds`.
     """
 
     num_kills: int
@@ -36,6 +37,7 @@ class Plan:
     num_freezes: int
     num_server_freezes: int
     num_transaction_freezes: int
+    goes_on_seconds: float
     num_blackouts: int
     num_valkey_kills: int
     num_database_restarts: int

@@ -1,5 +1,6 @@
 """The short version of `make chaos`: real processes, `kill -9`, a frozen worker; on PostgreSQL two control
-planes behind a load balancer, of which one, then both, then Valkey and PostgreSQL are killed."""
+planes behind a load balancer, of which one is frozen with the lock, then both, then Valkey and PostgreSQL
+are killed. Disks are full for a while, and the clock is set back."""
 
 import json
 import subprocess
@@ -16,6 +17,7 @@ SHORT += ["--webhook-grace", "1"]  # one whose sender was killed comes after a m
 SHORT += ["--full-disks", "1", "--clock-steps", "1"]
 ALONE = ["--server-freezes", "0", "--bad-network"]
 TOGETHER = ["--server-freezes", "1", "--transaction-freezes", "1", "--blackouts", "1"]
+TOGETHER += ["--goes-on-seconds", "100"]  # the machine may be busy
 TOGETHER += ["--valkey-kills", "1", "--database-restarts", "1"]
 TOGETHER += ["--seed", "3"]  # it begins with one control plane
 
