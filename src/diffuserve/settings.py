@@ -2,7 +2,6 @@
 
 import dataclasses
 import ipaddress
-import math
 import os
 import re
 from collections.abc import Callable, Mapping
@@ -264,16 +263,13 @@ class Settings(BaseSettings):
 
     @field_validator("webhook_allowed_ports", mode="before")
     @classmethod
-    def _name_ports(cls, ports: Any) -> Any:
+    def _check_ports(cls, ports: Any) -> Any:
         """Accept a port as a number too."""
-        return tuple(map(str, ports)) if isinstance(ports, list | tuple) else ports
-
-    @field_validator("webhook_allowed_ports")
-    @classmethod
-    def _check_ports(cls, ports: tuple[str, ...]) -> tuple[str, ...]:
-        for text in ports:
+        if not isinstance(ports, list | tuple):
+            return ports
+        for text in (named := tuple(map(str, ports))):
             port_range(text)
-        return ports
+        return named
 
     @field_validator("plans", mode="before")
     @classmethod
@@ -290,19 +286,7 @@ class Settings(BaseSettings):
     @classmethod
     def _check_plans(cls, plans: Mapping[str, Plan]) -> Mapping[str, Plan]:
         for plan in plans.values():
-            if not plan.weight > 0 or plan.max_running < 1 or plan.max_queued < 1:
-                raise ValueError(f"plan {plan.name}: weight, max_running and max_queued must be positive")
-            limits = (
-                plan.max_queued_seconds,
-                plan.requests_per_second,
-                plan.reads_per_second,
-                plan.max_waits,
-            )
-            for limit in limits:
-                if limit is not None and not 0 < limit < math.inf:
-                    raise ValueError(f"plan {plan.name}: a limit must be positive, or null for none")
-            if not plan.allows(plan.default_band):
-                raise ValueError(f"plan {plan.name}: its default_band is above its highest_band")
+            plan.check()
         return plans
 
     @field_validator("retention_seconds")

@@ -282,7 +282,7 @@ def test_every_command_and_option_is_documented(name: str) -> None:
 def section(page: str, heading: str) -> str:
     """Return the text from the heading that begins with `heading` to the next heading."""
     parts = re.split(r"^#+ ", (REFERENCE / page).read_text(encoding="utf-8"), flags=re.MULTILINE)
-    found = [part for part in parts if re.match(re.escape(heading) + r"(?!\w| [a-z])", part)]
+    found = [part for part in parts if re.match(re.escape(heading) + r"(?![\w-]| [a-z])", part)]
     assert found, f"{page} has no section {heading!r}"
     return found[-1]
 

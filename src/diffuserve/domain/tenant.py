@@ -1,5 +1,6 @@
 """Tenants, the plans that limit them, and the API keys that identify them."""
 
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from enum import StrEnum
@@ -39,6 +40,17 @@ class Plan:
     def allows(self, band: Band) -> bool:
         """Return whether a job may name this band."""
         return band.rank >= self.highest_band.rank
+
+    def check(self) -> None:
+        """Raise `ValueError` for limits that let nothing through, or a default band above the highest."""
+        if not self.weight > 0 or self.max_running < 1 or self.max_queued < 1:
+            raise ValueError(f"plan {self.name}: weight, max_running and max_queued must be positive")
+        limits = (self.max_queued_seconds, self.requests_per_second, self.reads_per_second, self.max_waits)
+        for limit in limits:
+            if limit is not None and not 0 < limit < math.inf:
+                raise ValueError(f"plan {self.name}: a limit must be positive, or null for none")
+        if not self.allows(self.default_band):
+            raise ValueError(f"plan {self.name}: its default_band is above its highest_band")
 
 
 FREE = Plan(

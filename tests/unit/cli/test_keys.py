@@ -124,7 +124,7 @@ def test_revoking_the_last_key_tells_that_the_server_stays_closed(invoke: Invoke
         (["revoke", "nix"], "nix"),
         (["rotate", "nix"], "nix"),
         (["rotate", "nix", "--overlap-seconds", "-1"], "overlap-seconds"),
-        (["rotate", "nix", "--overlap-seconds", "nan"], "overlap_seconds=nan"),
+        (["rotate", "nix", "--overlap-seconds", "nan"], "overlap-seconds"),
     ],
 )
 def test_bad_options_are_one_clear_line(invoke: Invoke, arguments: list[str], message: str) -> None:
