@@ -72,8 +72,12 @@ class JobRecord:
 
     @property
     def lane(self) -> str:
-        """Key of the lane: jobs of one band, tenant and model are served in their order."""
-        return f"{self.band.rank}|{self.tenant_id}|{self.model}"
+        """Key of the lane: jobs of one band, tenant and model are served in their order.
+
+        No two lanes share a key: a bar in the tenant's name is escaped, and the model's name comes last.
+        """
+        tenant_id = self.tenant_id.replace("%", "%25").replace("|", "%7C")
+        return f"{self.band.rank}|{tenant_id}|{self.model}"
 
 
 JOB_COLUMNS = tuple(field.name for field in fields(JobRecord))

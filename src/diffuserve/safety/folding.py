@@ -7,8 +7,10 @@ rule matches if it matches any of them. All functions take time linear in the te
 
 import re
 import unicodedata
+from collections.abc import Mapping
 from dataclasses import dataclass
-from functools import lru_cache
+from functools import cache, lru_cache
+from pathlib import Path
 
 from confusable_homoglyphs.confusables import confusables_data
 
@@ -20,24 +22,46 @@ _MAX_EXPANSION = 4  # characters; some ligatures stand for up to eighteen, which
 _INVISIBLE = "\u115f\u1160\u3164\uffa0"  # letters by their category, but rendered as nothing
 _BLANK = "\u2800"  # a symbol by its category, but rendered as a space
 _DROPPED = {"Cc", "Cf", "Cs", "Mn", "Me"}
+_STRETCH = "\u0640"  # lengthens an Arabic word, and means nothing
+
+
+def _vowel_signs() -> str:
+    """Return the signs that are written with a letter in the scripts of South and Southeast Asia.
+
+    They are as much of a word as its letters are. Signs for tone and the like are left out: like accents,
+    people leave them out as well.
+    """
+    scripts = (*range(0x0900, 0x1100), *range(0x1780, 0x1800))
+    return "".join(
+        chr(code)
+        for code in scripts
+        if unicodedata.category(chr(code)) in {"Mn", "Mc"} and unicodedata.combining(chr(code)) in {0, 9}
+    )
+
+
+_SIGNS = _vowel_signs()
 _NAMED_LETTER = re.compile(
     r"(?:LATIN (?:SMALL |CAPITAL )?LETTER|LATIN LETTER SMALL CAPITAL|REGIONAL INDICATOR SYMBOL LETTER"
     r"|(?:CROSSED )?(?:NEGATIVE )?(?:CIRCLED|SQUARED) LATIN CAPITAL LETTER) ([A-Z])(?: WITH .*)?"
 )
 _SMALL_CYRILLIC = dict(zip("вкмнт", "bkmht", strict=True))  # the confusables list has only their capitals
+# Forms of a letter that differ from language to language, and are typed for one another.
+_ARABIC_FORMS = dict(zip("یىېےکڪہھەةۃں", "ييييككهههههن", strict=True))
+_LOOKALIKES = Path(__file__).with_name("lookalikes.tsv")
 _APOSTROPHES = str.maketrans(dict.fromkeys("'`\u2018\u2019\u02bc", ""))
 
 _PLAIN = re.compile(r"[a-z]{2,}(?: [a-z]{2,})*")
 # Possessive repeats: a long word that does not match is not scanned again from each of its letters.
-_TOKEN = re.compile(r"[^\W_]++(?:\*++[^\W_]++)*+")  # a star within a word stands for a letter
-_PIECE = re.compile(r"[\w@$!|€£]+")
+_LETTER = rf"[\w{_SIGNS}]"  # folded text has no underscore
+_TOKEN = re.compile(rf"{_LETTER}++(?:\*++{_LETTER}++)*+")  # a star within a word stands for a letter
+_PIECE = re.compile(rf"[\w{_SIGNS}@$!|€£]+")
 _MEASURE = re.compile(  # 4k, 85mm, 1st, 1360x768, 80s
     r"(?:\d+x)*\d+(?:x|k|p|d|s|m|mm|cm|km|in|ft|px|mp|fps|hz|gb|mb|g|kg|w|v|h|mph|am|pm|st|nd|rd|th|yo|bit)?"
 )
 _LEET = str.maketrans("0134578@$!|€£9", "oieastbasiielg")
 _LEET_WITH_L = str.maketrans("0134578@$!|€£9", "oleastbaslielg")
-_SPACED_LETTERS = re.compile(r"(?<!\w)[\w@$!](?:[^\w@$!]{1,3}[\w@$!]){2,}(?!\w)")
-_GLUED = re.compile(r"(?<![^\W_])[^\W_]++(?:[-.~*^+|=]{1,2}[^\W_]++)++")
+_SPACED_LETTERS = re.compile(rf"(?<!{_LETTER})[\w@$!](?:[^\w{_SIGNS}@$!]{{1,3}}[\w@$!]){{2,}}(?!{_LETTER})")
+_GLUED = re.compile(rf"(?<!{_LETTER}){_LETTER}++(?:[-.~*^+|=]{{1,2}}{_LETTER}++)++")
 
 
 @dataclass(frozen=True)
@@ -46,13 +70,15 @@ class Folded:
 
     `plain` keeps digits and word boundaries. `spelled` replaces digits and symbols within words by the
     letters they resemble, and joins spaced letters. `others` are less likely readings. `runs` are the spaced
-    letters, each run without its spaces; the word boundaries in a run are unknown.
+    letters, each run without its spaces; the word boundaries in a run are unknown. `disguised` are the tokens
+    of a text with characters that may stand for several Latin letters (`lookalikes`), which are kept.
     """
 
     plain: Tokens
     spelled: Tokens
     others: tuple[Tokens, ...] = ()
     runs: Tokens = ()
+    disguised: Tokens = ()
 
     @property
     def readings(self) -> tuple[Tokens, ...]:
@@ -79,7 +105,37 @@ def _fold(text: str) -> Folded:
     with_l, _ = _spell(characters, _LEET_WITH_L)
     glued = _GLUED.sub(lambda match: "".join(_letters(match[0])), spelled)
     others = (_tokens(with_l), _tokens(glued))
-    return Folded(_tokens(characters), _tokens(spelled), others, runs)
+    return Folded(_tokens(characters), _tokens(spelled), others, runs, _disguised(text))
+
+
+def _disguised(text: str) -> Tokens:
+    """Return the tokens of a text with foreign letters as they are; `()` if nothing may be in disguise."""
+    if text.isascii() or lookalikes().keys().isdisjoint(text):
+        return ()
+    return tuple(_disguised_token().findall("".join(map(_keep_foreign, text))))
+
+
+@lru_cache(_MAX_CACHED)
+def _keep_foreign(character: str) -> str:
+    """Return a character folded, but without a mark if it is a letter of another script than Latin."""
+    base = unicodedata.normalize("NFKD", character)[:1]
+    is_foreign = base in lookalikes() or (
+        base.isalpha() and not unicodedata.name(base, "").startswith("LATIN")
+    )
+    return base if is_foreign and not base.isascii() else _fold_character(character)
+
+
+@cache
+def _disguised_token() -> re.Pattern[str]:
+    return re.compile(rf"[\w{_SIGNS}{''.join(lookalikes())}]++")
+
+
+@cache
+def lookalikes() -> Mapping[str, tuple[str, ...]]:
+    """Return the letters that characters may stand for beside, or instead of, those that folding gives."""
+    lines = _LOOKALIKES.read_text(encoding="utf-8").splitlines()
+    rows = [line.split("\t") for line in lines if not line.startswith("#")]
+    return {row[0]: (*row[1:], _fold_character(row[0])) for row in rows}
 
 
 def fold_characters(text: str) -> str:
@@ -104,7 +160,9 @@ def _fold_character(character: str) -> str:
 def _fold_once(character: str) -> str:
     if character.isspace() or character == _BLANK:
         return " "
-    if character in _INVISIBLE or unicodedata.category(character) in _DROPPED:
+    if character in _SIGNS:
+        return character
+    if character in _INVISIBLE or character == _STRETCH or unicodedata.category(character) in _DROPPED:
         return ""
     if character.isascii():
         return "-" if character == "_" else character.lower()
@@ -122,6 +180,8 @@ def _latin(character: str) -> str:
         return named[1].lower()
     if character in _SMALL_CYRILLIC:
         return _SMALL_CYRILLIC[character]
+    if character in _ARABIC_FORMS:
+        return _ARABIC_FORMS[character]
     if not character.isalpha():
         return ""
     glyphs = (str(entry["c"]) for entry in confusables_data.get(character, ()))
@@ -133,7 +193,7 @@ def _tokens(characters: str) -> Tokens:
 
 
 def _letters(text: str) -> list[str]:
-    return re.findall(r"[^\W_]", text)
+    return re.findall(_LETTER, text)
 
 
 def _spell(characters: str, leet: dict[int, int]) -> tuple[str, Tokens]:
@@ -156,3 +216,8 @@ def _spell_piece(piece: str, leet: dict[int, int]) -> str:
     if core.isalpha() or not any(map(str.isalpha, core)) or _MEASURE.fullmatch(core):
         return piece
     return core.translate(leet)
+
+
+def fold_pattern(pattern: str) -> str:
+    """Return a regular expression with its letters folded; its syntax, which is ASCII, stays."""
+    return "".join(character if character.isascii() else _fold_character(character) for character in pattern)

@@ -11,10 +11,20 @@ MINORS = "sexual_minors"
 
 @dataclass(frozen=True)
 class WordList:
-    """Words or phrases (`terms`), and regular expressions for folded text (`patterns`)."""
+    """Words that a rule looks for.
+
+    `terms` are words or phrases, `stems` the beginnings of words, `fragments` letters anywhere, for scripts
+    without spaces, and `patterns` regular expressions for folded text.
+    """
 
     terms: tuple[str, ...] = ()
     patterns: tuple[str, ...] = ()
+    stems: tuple[str, ...] = ()
+    fragments: tuple[str, ...] = ()
+
+    def __bool__(self) -> bool:
+        """Return whether there is any word."""
+        return bool(self.terms or self.patterns or self.stems or self.fragments)
 
 
 @dataclass(frozen=True)
@@ -22,8 +32,10 @@ class Category:
     """A kind of content, the rules that recognize it, and the action that follows.
 
     A match within a match of `exceptions` does not count. Each of the `combinations` names word lists, or
-    categories for their words, and matches a prompt with a word of each. A classifier's score of at least
-    `threshold` (0…1) is a finding as well; without a threshold only rules apply.
+    categories for their words, and matches a prompt with a word of each. A name that ends with a star
+    stands for all lists that begin so; where two names of a combination do, the rest must agree. A
+    classifier's score of at least `threshold` (0…1) is a finding as well; without a threshold only rules
+    apply.
     """
 
     name: str
@@ -49,13 +61,17 @@ class Override:
 
 @dataclass(frozen=True)
 class Policy:
-    """Categories, word lists and tenants' overrides. The record of each verdict has `name` and `revision`."""
+    """Categories, word lists and tenants' overrides. The record of each verdict has `name` and `revision`.
+
+    `unreadable` is the action for a text that the rules cannot read.
+    """
 
     name: str
     revision: str
     categories: Mapping[str, Category]
     lists: Mapping[str, WordList] = field(default_factory=dict)
     tenants: Mapping[str, Mapping[str, Override]] = field(default_factory=dict)
+    unreadable: Action = Action.FLAG
 
     def categories_for(self, tenant_id: str) -> tuple[Category, ...]:
         """Return the categories in the policy's order, with this tenant's overrides."""

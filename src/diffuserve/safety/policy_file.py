@@ -10,31 +10,38 @@ import yaml
 
 from diffuserve.domain.errors import InvalidParams
 from diffuserve.domain.safety import Action
-from diffuserve.safety.folding import fold
+from diffuserve.safety.folding import fold, fold_pattern
 from diffuserve.safety.patterns import compile_pattern
 from diffuserve.safety.policy import MINORS, Category, Override, Policy, WordList
 
 DEFAULT_POLICY = Path(__file__).with_name("default_policy.yaml")
+OTHER_LANGUAGES = Path(__file__).with_name("other_languages.yaml")
+"""Word lists in other languages than English, and their rules, which the shipped policy includes."""
 VERSION = 1
 MAX_TERM_CHARACTERS = 100
 
 _ACTIONS = {str(action): action for action in (Action.ALLOW, Action.FLAG, Action.BLOCK)}
+_UNREADABLE = {"allow": Action.ALLOW, "flag": Action.FLAG, "refuse": Action.BLOCK}
+_WORD_KEYS = ("terms", "patterns", "stems", "fragments")
 _NAME = re.compile(r"[a-z][a-z0-9_]{0,63}")
 
 
 def load_policy(path: Path | None = None) -> Policy:
     """Read a policy file, by default the shipped one. Raise `InvalidParams` if it is invalid."""
-    path = path or DEFAULT_POLICY
+    if path is None:
+        return _policy_of(_shipped(), DEFAULT_POLICY.name)
     return parse_policy(_read(path), path.name)
 
 
 def parse_policy(text: str, file: str = "policy") -> Policy:
     """Parse a policy. `file` is its name in errors. Raise `InvalidParams` if it is invalid."""
     document = _parse(text, file)
-    if "extends" in document:
-        document = _extend(document, file)
+    return _policy_of(_extend(document, file) if "extends" in document else document, file)
+
+
+def _policy_of(document: dict[str, Any], file: str) -> Policy:
     top = _Node(file, "", document)
-    top.check_keys("version", "extends", "name", "revision", "lists", "categories", "tenants")
+    top.check_keys("version", "extends", "name", "revision", "unreadable", "lists", "categories", "tenants")
     if document.get("version") != VERSION:
         raise top.at("version").error(f"write version: {VERSION}")
     lists = {node.name: _word_list(node) for node in top.at("lists").children()}
@@ -44,7 +51,22 @@ def parse_policy(text: str, file: str = "policy") -> Policy:
     categories = {node.name: _category(node, named) for node in top.at("categories").children()}
     _require_minors(top, categories)
     tenants = {node.key: _overrides(node, categories) for node in top.at("tenants").children()}
-    return Policy(top.at("name").text(), top.at("revision").text(), categories, lists, tenants)
+    return Policy(
+        name=top.at("name").text(),
+        revision=top.at("revision").text(),
+        categories=categories,
+        lists=lists,
+        tenants=tenants,
+        unreadable=_unreadable(top.at("unreadable")),
+    )
+
+
+def _unreadable(node: "_Node") -> Action:
+    if node.value is None:
+        return Action.FLAG
+    if not isinstance(node.value, str) or node.value not in _UNREADABLE:
+        raise node.error(f"must be one of {', '.join(_UNREADABLE)}")
+    return _UNREADABLE[node.value]
 
 
 def _require_minors(top: "_Node", categories: Mapping[str, Category]) -> None:
@@ -56,16 +78,16 @@ def _require_minors(top: "_Node", categories: Mapping[str, Category]) -> None:
         )
     if minors.action is not Action.BLOCK:
         raise node.at("action").error("this category always blocks; write action: block")
-    if not (minors.combinations or minors.words.terms or minors.words.patterns):
+    if not (minors.combinations or minors.words):
         raise node.error("has no rule; take its combinations from the shipped policy with extends: default")
 
 
 def _category(node: "_Node", named: Sequence[str]) -> Category:
-    node.check_keys("action", "threshold", "terms", "patterns", "combinations", "exceptions")
+    node.check_keys("action", "threshold", *_WORD_KEYS, "combinations", "exceptions")
     return Category(
         name=node.name,
         action=node.at("action").action(),
-        words=WordList(node.at("terms").terms(), node.at("patterns").patterns()),
+        words=_words(node),
         combinations=tuple(_combination(item, named) for item in node.at("combinations").items()),
         exceptions=_word_list(node.at("exceptions")),
         threshold=node.at("threshold").threshold(),
@@ -77,17 +99,32 @@ def _combination(node: "_Node", named: Sequence[str]) -> tuple[str, ...]:
     if len(names) < 2:
         raise node.error("name two word lists or more; for one, write its words as terms")
     for item in node.items():
-        if item.text() not in named:
+        if not _is_named(item.text(), named):
             raise item.error(f"no such word list or category; there are {', '.join(named)}")
     return names
 
 
+def _is_named(wanted: str, named: Sequence[str]) -> bool:
+    if not wanted.endswith("*"):
+        return wanted in named
+    return any(name.startswith(wanted[:-1]) for name in named)
+
+
 def _word_list(node: "_Node") -> WordList:
-    """Parse a word list: either a list of terms, or a mapping with terms and patterns."""
+    """Parse a word list: either a list of terms, or a mapping with terms, stems, fragments and patterns."""
     if isinstance(node.value, list) or node.value is None:
         return WordList(node.terms())
-    node.check_keys("terms", "patterns")
-    return WordList(node.at("terms").terms(), node.at("patterns").patterns())
+    node.check_keys(*_WORD_KEYS)
+    return _words(node)
+
+
+def _words(node: "_Node") -> WordList:
+    return WordList(
+        terms=node.at("terms").terms(),
+        patterns=node.at("patterns").patterns(),
+        stems=tuple(item.stem() for item in node.at("stems").items()),
+        fragments=tuple(item.term() for item in node.at("fragments").items()),
+    )
 
 
 def _overrides(node: "_Node", categories: Mapping[str, Category]) -> dict[str, Override]:
@@ -186,17 +223,21 @@ class _Node:
             raise self.error("a term needs letters or digits")
         return term
 
+    def stem(self) -> str:
+        if len(fold(self.term()).plain) > 1:
+            raise self.error("a stem is the beginning of one word; write a phrase as a term")
+        return self.text()
+
     def patterns(self) -> tuple[str, ...]:
         return tuple(item.pattern() for item in self.items())
 
     def pattern(self) -> str:
+        pattern = fold_pattern(self.text())
         try:
-            compile_pattern(self.text())
-        except InvalidParams:  # raised by `text`, and a `ValueError` too
-            raise
+            compile_pattern(pattern)
         except ValueError as error:
             raise self.error(str(error)) from error
-        return self.text()
+        return pattern
 
 
 # libyaml's loader, if the wheel has it, is ten times as fast.
@@ -238,7 +279,13 @@ def _extend(document: dict[str, Any], file: str) -> dict[str, Any]:
         raise _Node(file, "extends", document["extends"]).error(
             "only the shipped policy can be extended: default"
         )
-    return _merge(_parse(_read(DEFAULT_POLICY), DEFAULT_POLICY.name), document)
+    return _merge(_shipped(), document)
+
+
+def _shipped() -> dict[str, Any]:
+    """Return the document of the shipped policy, which is spread over two files."""
+    parts = [_parse(_read(path), path.name) for path in (OTHER_LANGUAGES, DEFAULT_POLICY)]
+    return _merge(*parts)
 
 
 def _merge(base: dict[str, Any], own: dict[str, Any]) -> dict[str, Any]:

@@ -7,12 +7,14 @@ from typing import Any, Protocol, runtime_checkable
 from diffuserve.domain.errors import ModerationUnavailable
 from diffuserve.domain.safety import Action, FilterInfo, Finding, Verdict
 from diffuserve.safety.base import TextClassifier
-from diffuserve.safety.folding import fold
 from diffuserve.safety.policy import Category, Policy
-from diffuserve.safety.rules import PreparedText, Rules
+from diffuserve.safety.readability import readable_scripts, unreadable_part
+from diffuserve.safety.rules import Rules
 
 UNJUDGED = "unjudged"
 """The category of a finding that the classifier was unavailable."""
+UNREADABLE = "unreadable"
+"""The category of a finding that the rules cannot read the text."""
 
 
 @runtime_checkable
@@ -36,17 +38,19 @@ class PolicyFilter:
     ) -> None:
         self._policy = policy
         self._rules = Rules(policy)
+        self._readable = readable_scripts(policy)
         self._classifier = classifier
         self._is_open_when_down = is_open_when_down
         self.info = FilterInfo("policy", _version(policy, classifier), policy.thresholds)
 
     async def check(self, prompt: str, tenant_id: str = "") -> Verdict:
-        """Return the findings of rules, then those of scores, each in the policy's order.
+        """Return the findings of rules, that of a text they cannot read, then those of scores.
 
+        Those of rules and scores are in the policy's order.
         Raise `ModerationUnavailable` if the classifier is unavailable and the rules do not block the prompt.
         """
-        by_rules = Verdict(tuple(self._check_rules(prompt, self._categories(tenant_id))))
-        return await self.add_scores(prompt, tenant_id, by_rules)
+        by_rules = (*self._check_rules(prompt, self._categories(tenant_id)), *self._check_readability(prompt))
+        return await self.add_scores(prompt, tenant_id, Verdict(by_rules))
 
     async def check_all(self, prompts: Sequence[str], tenant_id: str = "") -> list[Verdict]:
         """Return the verdict on each prompt. Raise `ModerationUnavailable` as `check` does."""
@@ -70,10 +74,16 @@ class PolicyFilter:
         ]
 
     def _check_rules(self, prompt: str, categories: Sequence[Category]) -> Iterator[Finding]:
-        text = PreparedText(fold(prompt))
+        text = self._rules.prepare(prompt)
         for category in categories:
             if match := self._rules.match(text, category.name):
                 yield Finding(category.name, category.action, match.kind, detail=match.detail)
+
+    def _check_readability(self, prompt: str) -> Iterator[Finding]:
+        if self._policy.unreadable is Action.ALLOW:
+            return
+        if part := unreadable_part(prompt, self._readable):
+            yield Finding(UNREADABLE, self._policy.unreadable, "rules", detail=part)
 
     async def _check_scores(
         self, prompt: str, categories: Sequence[Category], by_rules: Verdict

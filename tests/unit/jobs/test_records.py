@@ -3,6 +3,8 @@
 from dataclasses import fields, replace
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from diffuserve.domain.job import Artifact, Band, Job, JobError, JobResult, JobStatus, NewJob, Phase, Progress
 from diffuserve.domain.prompt import PromptRecord
@@ -57,6 +59,16 @@ def test_the_table_has_a_column_for_each_field() -> None:
 def test_columns_that_change_and_columns_in_json_exist() -> None:
     assert set(CHANGING_COLUMNS) <= set(JOB_COLUMNS)
     assert set(JSON_COLUMNS) <= set(JOB_COLUMNS)
+
+
+@given(st.sampled_from(Band), st.text("ab|%7C5", min_size=1), st.text("ab|%7C5", min_size=1))
+def test_no_two_lanes_share_a_key(band: Band, tenant_id: str, model: str) -> None:
+    record = new_record(
+        replace(NEW, band=band, tenant_id=tenant_id, model=model), job_id="job_1", seq=5, now=1_000.0
+    )
+    rank, escaped, named = record.lane.split("|", 2)
+    read = escaped.replace("%7C", "|").replace("%25", "%")
+    assert (rank, read, named) == (str(band.rank), tenant_id, model)
 
 
 def test_a_new_job_is_queued_with_everything_that_was_submitted(record: JobRecord) -> None:

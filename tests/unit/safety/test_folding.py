@@ -1,11 +1,13 @@
 """Folding: hidden spellings of a word become the word."""
 
+import re
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from diffuserve.safety import folding
-from diffuserve.safety.folding import fold, fold_characters
+from diffuserve.safety.folding import fold, fold_characters, fold_pattern, lookalikes
 from support.durations import MOST_GROWTH, growth
 
 EVIL = {
@@ -66,6 +68,29 @@ def test_folding_accepts_any_text_and_is_idempotent(text: str) -> None:
 @given(st.text("abz ", max_size=30))
 def test_plain_words_are_folded_as_any_other_text(text: str) -> None:
     assert fold(text) == folding._fold(text)
+
+
+def test_vowel_signs_belong_to_the_word_and_accents_do_not() -> None:
+    assert fold("बच्चे की मूर्ति").plain == ("बच्चे", "की", "मूर्ति")
+    assert fold("ребёнок") == fold("ребенок")
+    assert fold("طـــفل").plain == fold("طفل").plain
+    assert fold("کودک").plain == fold("كودك").plain
+
+
+def test_lookalikes_are_single_characters_with_latin_letters() -> None:
+    for character, letters in lookalikes().items():
+        assert not character.isascii()
+        assert letters
+        assert all(re.fullmatch("[a-z]{1,2}", letter) for letter in letters[:-1]), character
+
+
+def test_a_text_with_lookalikes_is_kept_beside_what_folding_makes_of_it() -> None:
+    assert fold("a ηαked ₦ymph").disguised == ("a", "ηαked", "₦ymph")
+    assert fold("a naïve café").disguised == ()
+
+
+def test_the_letters_of_a_pattern_are_folded_and_its_syntax_stays() -> None:
+    assert fold_pattern(r"(?:^| )blå\pL{0,3}\b") == r"(?:^| )bla\pL{0,3}\b"
 
 
 def test_every_character_reaches_its_final_form() -> None:

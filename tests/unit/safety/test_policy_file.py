@@ -53,6 +53,9 @@ def test_a_small_policy_is_enough() -> None:
         (LEAST.replace("[child]", "['!!']"), "a term needs letters or digits"),
         (LEAST.replace("[child]", "child"), "must be a"),
         (LEAST.replace("revision: \"7\"", "revision: 7"), "revision=7: must be text"),
+        (LEAST.replace("[child]", "{stems: [a child]}"), "minors.stems[0]='a child': a stem is"),
+        (LEAST.replace("[[minors, sexual_words]]", "[['young_*', sexual_words]]"), "no such word list"),
+        (LEAST + "unreadable: block", "unreadable='block': must be one of allow, flag, refuse"),
         (LEAST + "extra: 1", "extra=1: no such key"),
         (LEAST + "name: twice", "'name' stands twice"),
         (LEAST + "tenants: {a: {violence: {action: allow}}}", "no such category"),
@@ -92,6 +95,23 @@ def test_a_refused_pattern_is_named_with_its_place() -> None:
     text = LEAST + "  rude: {action: flag, patterns: ['(?<!not )rude']}"
     with pytest.raises(InvalidParams, match=re.escape("p.yaml: categories.rude.patterns[0]='(?<!not )rude'")):
         parse_policy(text, "p.yaml")
+
+
+@pytest.mark.parametrize(
+    ("group", "word"), [(r"(rude)\\1", "no backreferences"), ("(?P<a>x)(?P=a)", "RE2 knows")]
+)
+def test_a_pattern_with_a_backreference_is_refused_when_the_policy_is_read(group: str, word: str) -> None:
+    text = LEAST + f'  rude: {{action: flag, patterns: ["{group}"]}}'
+    with pytest.raises(InvalidParams, match=rf"p\.yaml: categories\.rude\.patterns\[0\]=.*{word}"):
+        parse_policy(text, "p.yaml")
+
+
+@pytest.mark.parametrize(
+    ("option", "action"),
+    [("", Action.FLAG), ("unreadable: allow", Action.ALLOW), ("unreadable: refuse", Action.BLOCK)],
+)
+def test_a_policy_says_what_follows_for_text_that_it_cannot_read(option: str, action: Action) -> None:
+    assert parse_policy(LEAST + option).unreadable is action
 
 
 def test_every_policy_in_the_documentation_loads() -> None:
