@@ -51,7 +51,7 @@ class PreparedText:
         corrected: Sequence[Tokens] = (),
         transcribed: "PreparedText | None" = None,
     ) -> None:
-        """Only the strictest rules read `corrected` readings and, by itself, the `transcribed` text."""
+        """Index the readings; the strictest rules read `corrected` ones and the `transcribed` text as well."""
         self.runs = runs
         self.found: dict[tuple[_CategoryRules, WordMatcher], list[_Found]] = {}
         self.transcribed = transcribed
