@@ -51,7 +51,7 @@ class PreparedText:
         corrected: Sequence[Tokens] = (),
         transcribed: "PreparedText | None" = None,
     ) -> None:
-        """Index the readings; the strictest rules read `corrected` ones and the `transcribed` text as well."""
+        """Index the readings; `corrected` and `transcribed` ones are for the strictest rules."""
         self.runs = runs
         self.found: dict[tuple[_CategoryRules, WordMatcher], list[_Found]] = {}
         self.transcribed = transcribed
