@@ -1,5 +1,7 @@
 """API keys and tenants."""
 
+import math
+
 import pytest
 import sqlalchemy as sa
 
@@ -94,6 +96,13 @@ async def test_a_key_is_rotated_once(job_store: JobStore) -> None:
     with pytest.raises(KeyNotFound):
         await job_store.keys.rotate("nobody", overlap_seconds=60.0)
     assert len(await job_store.keys.list_keys()) == 2
+
+
+@pytest.mark.parametrize("seconds", [-1.0, math.nan, math.inf])
+async def test_an_overlap_is_a_finite_time(job_store: JobStore, seconds: float) -> None:
+    old, _ = await job_store.keys.create(Role.WORKER)
+    with pytest.raises(InvalidParams, match="overlap_seconds"):
+        await job_store.keys.rotate(old.id, overlap_seconds=seconds)
 
 
 async def test_a_rotation_that_is_applied_twice_makes_one_key(job_store: JobStore) -> None:

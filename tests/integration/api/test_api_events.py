@@ -129,7 +129,7 @@ async def test_a_stream_pings_while_nothing_happens(
         "method": "GET",
         "path": path,
         "query_string": b"",
-        "headers": [],
+        "headers": [(b"host", b"api.test")],
         "server": ("api.test", 80),
         "scheme": "http",
     }
