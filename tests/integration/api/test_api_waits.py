@@ -31,8 +31,8 @@ async def job_id(http: httpx.AsyncClient, worker: HandWorker) -> str:
 
 @pytest.fixture
 async def web(server: str, store: JobStore, job_id: str) -> AsyncGenerator[httpx.AsyncClient]:
-    """Yield a client of the job's tenant, for a server that has noticed its first key."""
-    _, key = await store.keys.create(Role.TENANT, tenant_id="default")
+    """Yield an operator's client, for a server that has noticed its first key."""
+    _, key = await store.keys.create(Role.OPERATOR)
     async with httpx.AsyncClient(base_url=server, timeout=HANG_SECONDS) as nobody:
 
         async def is_refused() -> bool:
