@@ -94,3 +94,19 @@ def test_a_secret_in_a_tracked_file_is_found(
     (tmp_path / scan.BASELINE).write_text(json.dumps(baseline))
     monkeypatch.setattr(scan, "ROOT", tmp_path)
     assert scan.main([]) == code
+
+
+def test_a_known_lookalike_may_move_to_another_line(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    subprocess.run(["git", "init", "-q", str(tmp_path)], check=True)
+    scan = load("scan_secrets")
+    monkeypatch.setattr(scan, "ROOT", tmp_path)
+    known = "AKIA" + "IOSFODNN7EXAMPLQ"
+    (tmp_path / "notes.txt").write_text(f"{known}\n")
+    baseline = json.loads((SCRIPTS.parent / scan.BASELINE).read_text("utf-8")) | {"results": {}}
+    (tmp_path / scan.BASELINE).write_text(json.dumps(baseline))
+    subprocess.run(["git", "add", "."], cwd=tmp_path, check=True)
+    assert scan.main(["--update"]) == 0
+    (tmp_path / "notes.txt").write_text(f"a line\n{known}\n")
+    before = (tmp_path / scan.BASELINE).read_text("utf-8")
+    assert scan.main([]) == 0
+    assert (tmp_path / scan.BASELINE).read_text("utf-8") == before
