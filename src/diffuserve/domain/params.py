@@ -65,7 +65,7 @@ def _check_text(field: str, value: object) -> None:
         raise InvalidParams(
             field, value, f"has {len(value):,} characters; at most {MAX_PROMPT_CHARACTERS:,} are allowed"
         )
-    if any("\ud800" <= character <= "\udfff" for character in value):
+    if not value.isascii() and any("\ud800" <= character <= "\udfff" for character in value):
         raise InvalidParams(field, value, "contains an unpaired surrogate; send valid Unicode")
 
 

@@ -39,10 +39,13 @@ class JudgePool:
         self._threads = ThreadPoolExecutor(num_processes, "judges")
         self._idle: list[_Judge] = []
 
-    async def check(self, prompts: Sequence[str], tenant_id: str) -> list[Verdict]:
-        """Return the verdict on each prompt. Raise `ModerationUnavailable` if the process dies repeatedly."""
+    async def check(self, prompts: Sequence[str], tenant_id: str, line: str = "") -> list[Verdict]:
+        """Return the verdict on each prompt. Raise `ModerationUnavailable` if the process dies repeatedly.
+
+        Calls of a tenant in different lines wait for each other in turn, as calls of different tenants do.
+        """
         loop = asyncio.get_running_loop()
-        async with self._turns.turn(tenant_id):
+        async with self._turns.turn(f"{tenant_id}/{line}"):
             return await loop.run_in_executor(self._threads, self._check, tuple(prompts), tenant_id)
 
     async def close(self) -> None:

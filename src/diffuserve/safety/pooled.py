@@ -46,20 +46,24 @@ class PooledFilter:
         """Return the verdict by this tenant's policy. Raise `ModerationUnavailable` if none can be given."""
         if len(prompt) <= MAX_INLINE_CHARACTERS:
             return await self._filter.check(prompt, tenant_id)
-        [verdict] = await self.check_all([prompt], tenant_id)
+        # A line of its own, so that it does not wait for a batch of the same tenant.
+        [verdict] = await self._check([prompt], tenant_id, "single")
         return verdict
 
     async def check_all(self, prompts: Sequence[str], tenant_id: str = "") -> list[Verdict]:
         """Return the verdict on each prompt. Raise `ModerationUnavailable` if one has none."""
-        verdicts = await self._pool.check(prompts, tenant_id)
+        return await self._check(prompts, tenant_id, "batch")
+
+    async def close(self) -> None:
+        """End the processes, and close the classifier."""
+        await self._pool.close()
+        await self._filter.close()
+
+    async def _check(self, prompts: Sequence[str], tenant_id: str, line: str) -> list[Verdict]:
+        verdicts = await self._pool.check(prompts, tenant_id, line)
         if not self._waits:
             return verdicts
         return await in_parallel(
             self._filter.add_scores(prompt, tenant_id, verdict)
             for prompt, verdict in zip(prompts, verdicts, strict=True)
         )
-
-    async def close(self) -> None:
-        """End the processes, and close the classifier."""
-        await self._pool.close()
-        await self._filter.close()
