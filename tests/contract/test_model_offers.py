@@ -1,17 +1,26 @@
 """The models that workers offer, and the fits that price their jobs."""
 
+from dataclasses import replace
+
+import pytest
+
 from diffuserve.domain.cost import CostFit
-from diffuserve.domain.worker import Heartbeat, ModelOffer, Registration
-from diffuserve.jobs.pricing import NEUTRAL_FIT
+from diffuserve.domain.errors import InvalidParams, LeaseLost, ModelConflict
+from diffuserve.domain.job import JobResult
+from diffuserve.domain.model_spec import ModelSpec
+from diffuserve.domain.params import GenerationParams
+from diffuserve.domain.worker import Completion, Heartbeat, ModelOffer, Registration, Release
+from diffuserve.jobs.pricing import NEUTRAL_FIT, predict
 from diffuserve.jobs.store import JobStore
-from support.store_driver import REPORT, SPEC
+from diffuserve.testing.fake_clock import FakeClock
+from support.store_driver import REPORT, SPEC, claim_one, new_job
 
 DEFAULT = CostFit((1.0, 0.0), (1.0, 0.0, 0.0, 0.0), (1.0, 0.0))
 MEASURED = CostFit((2.0, 0.0), (2.0, 0.0, 0.0, 0.0), (2.0, 0.0))
 
 
-async def offer(store: JobStore, fit: CostFit | None) -> str:
-    offered = ModelOffer(spec=SPEC.to_dict(), fit=None if fit is None else fit.to_dict())
+async def offer(store: JobStore, fit: CostFit | None, spec: ModelSpec = SPEC) -> str:
+    offered = ModelOffer(spec=spec.to_dict(), fit=None if fit is None else fit.to_dict())
     return await store.leases.register(Registration(models=(offered,), report=REPORT))
 
 
@@ -38,3 +47,80 @@ async def test_an_offered_default_never_replaces_a_measured_fit(job_store: JobSt
     assert await fit_of(job_store) == MEASURED
     await offer(job_store, DEFAULT)
     assert await fit_of(job_store) == MEASURED
+
+
+async def report(store: JobStore, worker: str, fit: CostFit, model: str = SPEC.name) -> None:
+    await store.leases.heartbeat(worker, Heartbeat(report=REPORT, fits={model: fit.to_dict()}))
+
+
+def price(fit: CostFit) -> float:
+    return predict(SPEC, fit, SPEC.resolve(GenerationParams(prompt="a star"), 0))[0]
+
+
+@pytest.mark.parametrize(
+    ("factor", "most"), [(1e9, 100.0), (1e-9, 0.01), (0.0, 0.01), (50.0, 50.0), (0.1, 0.1)]
+)
+async def test_a_measured_fit_is_bounded_by_the_default(
+    job_store: JobStore, factor: float, most: float
+) -> None:
+    worker = await offer(job_store, DEFAULT)
+    for _ in range(2):  # a second report gets no further than the first
+        await report(job_store, worker, DEFAULT.scaled(factor))
+        assert price(await fit_of(job_store)) == pytest.approx(most * price(DEFAULT))
+
+
+async def test_a_default_is_bounded_even_where_there_is_none_yet(job_store: JobStore) -> None:
+    await offer(job_store, None)
+    await offer(job_store, NEUTRAL_FIT.scaled(1e9))
+    assert price(await fit_of(job_store)) == pytest.approx(10_000 * price(NEUTRAL_FIT))
+
+
+async def test_a_fit_for_a_model_that_the_worker_did_not_register_is_refused(job_store: JobStore) -> None:
+    await offer(job_store, DEFAULT)
+    other = await offer(job_store, DEFAULT, replace(SPEC, name="other"))
+    with pytest.raises(InvalidParams, match="registered no such model"):
+        await report(job_store, other, MEASURED)
+    assert await fit_of(job_store) == DEFAULT
+
+
+async def test_another_spec_of_a_model_waits_until_no_live_worker_offers_the_old_one(
+    job_store: JobStore, clock: FakeClock
+) -> None:
+    old = await offer(job_store, DEFAULT)
+    await report(job_store, old, MEASURED)
+    larger = replace(SPEC, width=128)
+    with pytest.raises(ModelConflict, match=rf"'{SPEC.name}'.*another width \({old} is one\); drain them"):
+        await offer(job_store, DEFAULT, larger)
+    assert (await job_store.operations.models())[SPEC.name].spec == SPEC
+    await job_store.leases.drain(old)
+    await offer(job_store, DEFAULT, larger)
+    stored = (await job_store.operations.models())[SPEC.name]
+    assert (stored.spec, stored.fit) == (larger, DEFAULT)  # what was measured was another model
+    clock.advance(1_000)
+    await offer(job_store, DEFAULT, SPEC)  # that worker is lost
+
+
+async def test_the_same_spec_may_come_from_many_workers_and_versions(job_store: JobStore) -> None:
+    await offer(job_store, DEFAULT)
+    await offer(job_store, DEFAULT)
+    later = ModelOffer(spec=SPEC.to_dict() | {"from_a_later_version": 1})
+    await job_store.leases.register(Registration(models=(later,), report=REPORT))
+
+
+async def test_a_worker_reports_for_leases_of_its_own_key_alone(job_store: JobStore) -> None:
+    worker = await job_store.leases.register(
+        Registration(models=(ModelOffer(spec=SPEC.to_dict()),), report=REPORT), "key_a"
+    )
+    await job_store.jobs.submit(new_job())
+    lease = await claim_one(job_store, worker)
+    done = Completion(lease_token=lease.lease_token, result=JobResult(), actual_seconds=1.0)
+    with pytest.raises(LeaseLost):
+        await job_store.leases.check(lease.job_id, lease.lease_token, "key_b")
+    with pytest.raises(LeaseLost):
+        await job_store.leases.complete(lease.job_id, done, "key_b")
+    with pytest.raises(LeaseLost):
+        await job_store.leases.release(lease.job_id, Release(lease_token=lease.lease_token), "key_b")
+    for _ in range(2):
+        assert await job_store.leases.complete(lease.job_id, done, "key_a") == "succeeded"
+    with pytest.raises(LeaseLost):
+        await job_store.leases.complete(lease.job_id, done, "key_b")

@@ -39,8 +39,12 @@ def check_registration(registration: Registration) -> Registration:
     """Return the registration. Raise `InvalidParams` if a model of it is invalid."""
     check_storable(registration)
     _check_state(registration.report)
+    names: set[str] = set()
     for number, offer in enumerate(registration.models):
         _check_spec(f"models.{number}.spec", offer.spec)
+        if offer.spec["name"] in names:
+            raise InvalidParams(f"models.{number}.spec.name", offer.spec["name"], "is offered twice")
+        names.add(offer.spec["name"])
         if offer.fit is not None:
             _check_fit(f"models.{number}.fit", offer.fit)
     return registration

@@ -91,6 +91,17 @@ class CostFit:
         total = sum(weights)
         return [weight / total for weight in weights] if total else [1 / len(workloads)] * len(workloads)
 
+    def scaled(self, factor: float) -> "CostFit":
+        """Return the fit of a device that takes `factor` times as long."""
+        encode_constant, encode_token = (factor * seconds for seconds in self.encode)
+        constant, token, pair, sequence = (factor * seconds for seconds in self.step)
+        decode_constant, decode_pixel = (factor * seconds for seconds in self.decode)
+        return CostFit(
+            (encode_constant, encode_token),
+            (constant, token, pair, sequence),
+            (decode_constant, decode_pixel),
+        )
+
     def knee_tokens(self, overhead: float = 0.03) -> int:
         """Return the tokens in a step from which its constant part is below `overhead` of the token part.
 

@@ -17,6 +17,7 @@ DiffuserveError
 │   ├── EndpointNotFound
 │   └── DeliveryNotFound
 ├── Conflict                 the resource is not in a state that allows this
+│   ├── ModelConflict        live workers offer this model with another spec
 │   ├── LeaseLost            another worker may hold the job; drop all local work
 │   ├── NotFinished          the job has no result yet
 │   ├── UploadMissing        a job was completed without its files; upload them again
@@ -129,6 +130,12 @@ class Conflict(DiffuserveError):
     """The resource is not in a state that allows this."""
 
     code = "conflict"
+
+
+class ModelConflict(Conflict):
+    """Live workers offer the model with another spec; drain them first, or name the model differently."""
+
+    code = "model_conflict"
 
 
 class LeaseLost(Conflict):

@@ -15,7 +15,7 @@ import sqlalchemy as sa
 from diffuserve.domain.errors import DiffuserveError, LeaseLost
 from diffuserve.domain.job import JobError, JobStatus
 from diffuserve.domain.safety import AuditEntry
-from diffuserve.domain.worker import Completion, Failure, Release, ReleaseCause
+from diffuserve.domain.worker import Completion, Failure, Release, ReleaseCause, is_owned
 from diffuserve.events.base import QUEUE, worker_topic
 from diffuserve.jobs import audit, queue, schema
 from diffuserve.jobs.changes import Change, load_records, save_changes
@@ -33,10 +33,12 @@ class EndAttempt(Command[JobStatus]):
     """A worker's report of how its attempt at a job ended.
 
     The outcome is the job's new status, and the same status again if the report is repeated. It is
-    `LeaseLost` unless the lease token is that of the job's live lease.
+    `LeaseLost` unless the lease token is that of the job's live lease, and its worker registered with the
+    API key `key_id`.
     """
 
     job_id: str
+    key_id: str
 
     @property
     @abstractmethod
@@ -64,11 +66,19 @@ class EndAttempt(Command[JobStatus]):
         held = _held_leases(transaction, commands)
         first: dict[LeaseKey, Self] = {}  # a report that was sent twice at once ends its attempt once
         for command in commands:
-            if command.key in held:
+            if command.key in held and command._may_know(held):
                 first.setdefault(command.key, command)
         statuses = _end_held(transaction, [(held[key], command) for key, command in first.items()])
         statuses |= _ended_before(transaction, [command for command in commands if command.key not in held])
-        return [statuses.get(command.key) or LeaseLost(command.job_id) for command in commands]
+        return [
+            (statuses.get(command.key) if command._may_know(held) else None) or LeaseLost(command.job_id)
+            for command in commands
+        ]
+
+    def _may_know(self, held: Mapping[LeaseKey, sa.Row[Any]]) -> bool:
+        """Return false for a report on a lease that a worker with another API key holds."""
+        lease = held.get(self.key)
+        return lease is None or is_owned(lease.worker_id, self.key_id)
 
 
 @dataclass(frozen=True)
@@ -77,6 +87,7 @@ class CompleteJob(EndAttempt):
 
     job_id: str
     completion: Completion
+    key_id: str = ""
 
     @property
     def lease_token(self) -> int:
@@ -100,6 +111,7 @@ class FailJob(EndAttempt):
 
     job_id: str
     failure: Failure
+    key_id: str = ""
 
     @property
     def lease_token(self) -> int:
@@ -122,6 +134,7 @@ class ReleaseJob(EndAttempt):
 
     job_id: str
     release: Release
+    key_id: str = ""
 
     @property
     def lease_token(self) -> int:
@@ -306,9 +319,15 @@ def _ended_before(transaction: Transaction, commands: Collection[EndAttempt]) ->
     is back in the queue under the same token can have been put there only by that commit.
     """
     records = load_records(transaction, {command.job_id for command in commands})
+    by_owner = [records[command.job_id] for command in commands if _is_known_to(records, command)]
     return {
         (record.id, record.lease_token): record.status
-        for record in records.values()
+        for record in by_owner
         if (record.status.is_final and record.worker_id is not None)
         or (transaction.is_retry and not record.status.is_leased)
     }
+
+
+def _is_known_to(records: Mapping[str, JobRecord], command: EndAttempt) -> bool:
+    record = records.get(command.job_id)
+    return record is not None and (record.worker_id is None or is_owned(record.worker_id, command.key_id))

@@ -1,6 +1,5 @@
 """Workers and their leases: registration, heartbeats, claims and the ends of attempts."""
 
-import secrets
 from collections import defaultdict
 
 import sqlalchemy as sa
@@ -16,6 +15,8 @@ from diffuserve.domain.worker import (
     Lease,
     Registration,
     Release,
+    is_owned,
+    new_worker_id,
 )
 from diffuserve.jobs import schema
 from diffuserve.jobs.claim import ClaimJobs
@@ -34,9 +35,9 @@ class WorkerLeases:
         self._database = database
         self._writer = writer
 
-    async def register(self, registration: Registration) -> str:
-        """Register a worker and return its new id."""
-        worker_id = f"worker_{secrets.token_hex(8)}"
+    async def register(self, registration: Registration, key_id: str = "") -> str:
+        """Register a worker, with this API key, and return its new id. Raise `ModelConflict`."""
+        worker_id = new_worker_id(key_id)
         await self._writer.run(RegisterWorker(worker_id, registration))
         return worker_id
 
@@ -85,22 +86,23 @@ class WorkerLeases:
         """Lease the jobs that are due by fairness to this worker; `[]` if none is. Raise `WorkerNotFound`."""
         return await self._writer.run(ClaimJobs(worker_id, claim))
 
-    async def check(self, job_id: str, lease_token: int) -> None:
-        """Raise `LeaseLost` unless the lease is live."""
-        live = sa.select(leases.c.job_id).where(
+    async def check(self, job_id: str, lease_token: int, key_id: str = "") -> None:
+        """Raise `LeaseLost` unless the lease is live, and held by a worker with this API key."""
+        live = sa.select(leases.c.worker_id).where(
             leases.c.job_id == job_id, leases.c.lease_token == lease_token
         )
-        if not await self._database.rows(live):
+        rows = await self._database.rows(live)
+        if not rows or not is_owned(rows[0].worker_id, key_id):
             raise LeaseLost(job_id)
 
-    async def complete(self, job_id: str, completion: Completion) -> JobStatus:
+    async def complete(self, job_id: str, completion: Completion, key_id: str = "") -> JobStatus:
         """Finish the job and return its status, the same status again if repeated. Raise `LeaseLost`."""
-        return await self._writer.run(CompleteJob(job_id, completion))
+        return await self._writer.run(CompleteJob(job_id, completion, key_id))
 
-    async def fail(self, job_id: str, failure: Failure) -> JobStatus:
+    async def fail(self, job_id: str, failure: Failure, key_id: str = "") -> JobStatus:
         """End the attempt; return `failed`, or `queued` if another attempt follows. Raise `LeaseLost`."""
-        return await self._writer.run(FailJob(job_id, failure))
+        return await self._writer.run(FailJob(job_id, failure, key_id))
 
-    async def release(self, job_id: str, release: Release) -> JobStatus:
+    async def release(self, job_id: str, release: Release, key_id: str = "") -> JobStatus:
         """Hand the job back to the queue and return its status. Raise `LeaseLost`."""
-        return await self._writer.run(ReleaseJob(job_id, release))
+        return await self._writer.run(ReleaseJob(job_id, release, key_id))

@@ -7,11 +7,10 @@ from typing import Any, Self
 import orjson
 import sqlalchemy as sa
 
-from diffuserve.domain.errors import DiffuserveError, WorkerNotFound
+from diffuserve.domain.errors import DiffuserveError, InvalidParams, WorkerNotFound
 from diffuserve.domain.worker import (
     ControlCommands,
     Heartbeat,
-    ModelOffer,
     Registration,
     Worker,
     WorkerReport,
@@ -21,9 +20,10 @@ from diffuserve.events.base import worker_topic
 from diffuserve.jobs import schema
 from diffuserve.jobs.command import Command, SingleCommand
 from diffuserve.jobs.database import Transaction
+from diffuserve.jobs.offers import conflict_of, save_fits, store_offer
 from diffuserve.jobs.records import dump
 
-workers, models, leases = schema.workers, schema.models, schema.leases
+workers, leases = schema.workers, schema.leases
 
 _SAVE_REPORT = (
     sa.update(workers)
@@ -35,12 +35,6 @@ _RENEW_LEASE = (
     .where(leases.c.job_id == sa.bindparam("job"), leases.c.lease_token == sa.bindparam("token"))
     .values({name: sa.bindparam(f"new_{name}") for name in ("expires_at", "phase", "step", "total")})
 )
-_SAVE_FIT = (
-    sa.update(models)
-    .where(models.c.name == sa.bindparam("model"))
-    .values(fit=sa.bindparam("new_fit"), updated_at=sa.bindparam("now"))
-)
-
 
 LiveLeases = Mapping[tuple[str, str, int], sa.Row[Any]]
 """Rows of `leases` by worker, job and lease token."""
@@ -48,16 +42,22 @@ LiveLeases = Mapping[tuple[str, str, int], sa.Row[Any]]
 
 @dataclass(frozen=True)
 class RegisterWorker(SingleCommand[None]):
-    """Store a worker, under an id that the caller chose, and the models that it offers."""
+    """Store a worker, under an id that the caller chose, and the models that it offers.
+
+    The outcome is `ModelConflict` if live workers offer one of them with another spec.
+    """
 
     worker_id: str
     registration: Registration
 
-    def apply(self, transaction: Transaction) -> None:
+    def apply(self, transaction: Transaction) -> DiffuserveError | None:
+        if conflict := conflict_of(transaction, self.registration.models):
+            return conflict
         insert = transaction.upsert(workers).on_conflict_do_nothing()
         transaction.execute(insert, self._row(transaction.now))
         for offer in self.registration.models:
-            _store_offer(transaction, offer)
+            store_offer(transaction, offer)
+        return None
 
     def _row(self, now: float) -> dict[str, Any]:
         registration = self.registration
@@ -79,7 +79,8 @@ class RegisterWorker(SingleCommand[None]):
 class RecordHeartbeat(Command[ControlCommands]):
     """Store a worker's report and renew the leases that it names.
 
-    The outcome is the commands for the worker, or `WorkerNotFound`.
+    The outcome is the commands for the worker, or `WorkerNotFound`, or `InvalidParams` for the cost fit of a
+    model that the worker did not register.
     """
 
     worker_id: str
@@ -90,15 +91,25 @@ class RecordHeartbeat(Command[ControlCommands]):
         cls, transaction: Transaction, commands: Sequence[Self]
     ) -> list[ControlCommands | DiffuserveError]:
         worker_ids = sorted({command.worker_id for command in commands})
-        is_draining = _draining_by_worker(transaction, worker_ids)
+        known = _known_workers(transaction, worker_ids)
+        errors = [command._error(known.get(command.worker_id)) for command in commands]
         live = _live_leases(transaction, worker_ids)
-        _renew(transaction, [command for command in commands if command.worker_id in is_draining], live)
+        accepted = [command for command, error in zip(commands, errors, strict=True) if error is None]
+        _renew(transaction, accepted, live)
         return [
-            _control_commands(command, live, is_draining[command.worker_id])
-            if command.worker_id in is_draining
-            else WorkerNotFound(f"no worker {command.worker_id}; register again")
-            for command in commands
+            error or _control_commands(command, live, known[command.worker_id].is_draining)
+            for command, error in zip(commands, errors, strict=True)
         ]
+
+    def _error(self, worker: sa.Row[Any] | None) -> DiffuserveError | None:
+        """Return why the heartbeat is refused: nobody knows the worker, or it did not register a model."""
+        if worker is None:
+            return WorkerNotFound(f"no worker {self.worker_id}; register again")
+        if self.heartbeat.fits:
+            foreign = self.heartbeat.fits.keys() - set(orjson.loads(worker.models))
+            if foreign:
+                return InvalidParams("fits", min(foreign), "this worker registered no such model")
+        return None
 
 
 @dataclass(frozen=True)
@@ -151,24 +162,10 @@ def worker_of(row: sa.Row[Any], now: float, lease_seconds: float) -> Worker:
     )
 
 
-def _store_offer(transaction: Transaction, offer: ModelOffer) -> None:
-    """Store a model's spec. Its cost fit is a default, which never replaces one that a worker measured."""
-    insert = transaction.upsert(models)
-    replaced: dict[str, Any] = {name: insert.excluded[name] for name in ("spec", "updated_at")}
-    replaced["fit"] = sa.func.coalesce(models.c.fit, insert.excluded.fit)
-    row = {
-        "name": offer.spec["name"],
-        "spec": dump(offer.spec),
-        "fit": None if offer.fit is None else dump(offer.fit),
-        "updated_at": transaction.now,
-    }
-    transaction.execute(insert.on_conflict_do_update(index_elements=["name"], set_=replaced), row)
-
-
-def _draining_by_worker(transaction: Transaction, worker_ids: Collection[str]) -> dict[str, bool]:
-    """Return whether each of the workers is draining; unknown ones are left out."""
-    known = sa.select(workers.c.id, workers.c.is_draining).where(workers.c.id.in_(worker_ids))
-    return {row.id: row.is_draining for row in transaction.rows(known)}
+def _known_workers(transaction: Transaction, worker_ids: Collection[str]) -> dict[str, sa.Row[Any]]:
+    """Return those of the workers that are known, by id."""
+    columns = (workers.c.id, workers.c.is_draining, workers.c.models)
+    return {row.id: row for row in transaction.rows(sa.select(*columns).where(workers.c.id.in_(worker_ids)))}
 
 
 def _live_leases(transaction: Transaction, worker_ids: Collection[str]) -> LiveLeases:
@@ -181,11 +178,11 @@ def _renew(transaction: Transaction, commands: Sequence[RecordHeartbeat], live: 
     written = (
         (_SAVE_REPORT, [_report_row(command, transaction.now) for command in commands]),
         (_RENEW_LEASE, _lease_rows(transaction, commands, live)),
-        (_SAVE_FIT, [row for command in commands for row in _fit_rows(command, transaction.now)]),
     )
     for statement, rows in written:
         if rows:
             transaction.execute(statement, rows)
+    save_fits(transaction, [command.heartbeat.fits for command in commands])
 
 
 def _report_row(command: RecordHeartbeat, now: float) -> dict[str, Any]:
@@ -207,12 +204,6 @@ def _lease_rows(
         for command in commands
         for held in command.heartbeat.held
         if (command.worker_id, held.job_id, held.lease_token) in live
-    ]
-
-
-def _fit_rows(command: RecordHeartbeat, now: float) -> list[dict[str, Any]]:
-    return [
-        {"model": model, "new_fit": dump(fit), "now": now} for model, fit in command.heartbeat.fits.items()
     ]
 
 

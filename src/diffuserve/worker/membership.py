@@ -5,13 +5,15 @@ import logging
 from collections.abc import Callable
 
 from diffuserve.client.leases import LeaseClient
-from diffuserve.domain.errors import DiffuserveError, ServerUnavailable
+from diffuserve.domain.errors import DiffuserveError, ModelConflict, ServerUnavailable
 from diffuserve.domain.worker import Registered, Registration, check_times
 from diffuserve.worker.config import WorkerConfig
 from diffuserve.worker.messages import ModelAnnounced
 from diffuserve.worker.reports import new_registration
 
 log = logging.getLogger(__name__)
+
+_CONFLICT_PAUSE_SECONDS = 5.0
 
 
 class Membership:
@@ -56,7 +58,10 @@ class Membership:
             self._is_announced.set()
 
     async def run(self) -> None:
-        """Register, as soon as the model is known, and keep trying while the control plane is unavailable."""
+        """Register, as soon as the model is known, and keep trying while it cannot be.
+
+        The control plane may be unavailable, or other workers still offer an earlier form of the model.
+        """
         await self._is_announced.wait()
         while not self.is_registered:
             try:
@@ -64,6 +69,9 @@ class Membership:
                 check_times(registered.lease_seconds, self._config.heartbeat_seconds or 0.0)
             except ServerUnavailable as error:
                 log.warning("cannot register yet: %s", error)
+            except ModelConflict as error:  # the other workers may leave: this is how a model is upgraded
+                log.warning("cannot register yet: %s", error)
+                await asyncio.sleep(_CONFLICT_PAUSE_SECONDS)
             except DiffuserveError as error:  # most likely a wrong API key
                 log.error("this worker cannot join: %s", error)
                 self._on_refused()

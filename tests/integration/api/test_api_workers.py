@@ -10,6 +10,7 @@ import pytest
 from fastapi import FastAPI
 
 from diffuserve.api.config import ApiConfig
+from diffuserve.domain.tenant import Role
 from diffuserve.events.base import QUEUE, worker_topic
 from diffuserve.events.memory import MemoryEventBus
 from diffuserve.jobs.store import JobStore
@@ -259,3 +260,22 @@ async def test_the_result_of_an_unfinished_job_is_a_conflict(
     await http.post(f"/v1/jobs/{job_id}/cancel")
     never = await http.get(f"/v1/jobs/{job_id}/result")
     assert (never.status_code, never.json()["code"]) == (404, "artifact_not_found")
+
+
+async def test_a_worker_key_acts_for_its_own_workers_alone(
+    http: httpx.AsyncClient, worker: HandWorker, store: JobStore
+) -> None:
+    await submit(http)
+    (_, own), (_, foreign) = [await store.keys.create(Role.WORKER) for _ in range(2)]
+    http.headers["authorization"] = f"Bearer {own}"
+    mine = await HandWorker.register(http)
+    [lease] = await mine.claim()
+    http.headers["authorization"] = f"Bearer {foreign}"
+    stolen = [await mine.report(lease, 1, 4), await mine.upload(lease, "0.png"), await mine.fail(lease)]
+    assert {(response.status_code, response.json()["code"]) for response in stolen} == {(409, "lease_lost")}
+    claimed = await http.post(f"/v1/workers/{mine.id}/claim", json={"claim_id": "c", "num_jobs": 1})
+    drained = await http.post(f"/v1/workers/{mine.id}/drain")
+    for response in (claimed, drained):
+        assert (response.status_code, response.json()["code"]) == (404, "worker_not_found")
+    http.headers["authorization"] = f"Bearer {own}"
+    assert (await mine.complete(lease)).status_code == 200

@@ -73,6 +73,18 @@ async def test_registration_is_repeated_while_the_control_plane_is_away() -> Non
 
 
 @in_virtual_time
+async def test_registration_is_repeated_while_others_offer_the_model_in_another_form(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    registering = Registering()
+    registering.plane.registration_outcomes.extend([ModelConflict("drain them first")] * 2)
+    registering.membership.announce(ANNOUNCED)
+    await registering.membership.run()
+    assert (len(registering.plane.registrations), registering.num_refusals) == (3, 0)
+    assert "cannot register yet: drain them first" in caplog.text
+
+
+@in_virtual_time
 async def test_a_refused_worker_does_not_try_again(caplog: pytest.LogCaptureFixture) -> None:
     registering = Registering()
     registering.plane.registration_outcomes.append(Forbidden("not a worker's key"))

@@ -9,7 +9,9 @@ from starlette.requests import HTTPConnection
 
 from diffuserve.api.auth.access import Caller
 from diffuserve.api.services import Services, services_of
+from diffuserve.domain.errors import WorkerNotFound
 from diffuserve.domain.tenant import Role
+from diffuserve.domain.worker import is_owned
 
 
 class RequireRole(SecurityBase):
@@ -68,3 +70,15 @@ async def _base_url(request: Request) -> str:
 
 
 BaseUrl = Annotated[str, Depends(_base_url)]
+
+
+def key_of(caller: Caller) -> str:
+    """Return the id of the caller's key; `""` for the server's own worker, and for anybody on an open one."""
+    return caller.key_id or ""
+
+
+def checked_owner(worker_id: str, caller: Caller) -> str:
+    """Return the id of a worker. Raise `WorkerNotFound` if it registered with another key."""
+    if not is_owned(worker_id, key_of(caller)):
+        raise WorkerNotFound(f"no worker {worker_id} registered with this key; register again")
+    return worker_id

@@ -7,7 +7,7 @@ from typing import Annotated
 from fastapi import APIRouter, Header, Request, Response
 from starlette.requests import ClientDisconnect
 
-from diffuserve.api.auth.dependencies import WorkerCaller
+from diffuserve.api.auth.dependencies import WorkerCaller, key_of
 from diffuserve.api.json_route import JsonRoute
 from diffuserve.api.path_params import FileName, JobId, checked_token
 from diffuserve.api.responses import json_response
@@ -42,7 +42,7 @@ async def report_progress(
     job_id: JobId, body: ProgressReport, services: ServicesDep, caller: WorkerCaller
 ) -> Response:
     """Publish progress and previews to clients that watch the job; they are not stored."""
-    await services.store.leases.check(job_id, checked_token(job_id, body.lease_token))
+    await services.store.leases.check(job_id, checked_token(job_id, body.lease_token), key_of(caller))
     _publish(services.bus, job_id, body)
     return Response(status_code=204)
 
@@ -51,8 +51,8 @@ async def report_progress(
 async def complete(job_id: JobId, body: Completion, services: ServicesDep, caller: WorkerCaller) -> Response:
     """Complete a job, each of whose files must be stored. Safe to repeat with the same token."""
     checked_token(job_id, body.lease_token)
-    await _check_files(services, job_id, check_completion(body))
-    status = await services.store.leases.complete(job_id, body)
+    await _check_files(services, job_id, check_completion(body), key_of(caller))
+    status = await services.store.leases.complete(job_id, body, key_of(caller))
     await services.job_metrics.record_run_end(job_id, status, body.actual_seconds)
     return json_response(LeaseOutcome(job_id, status))
 
@@ -61,7 +61,7 @@ async def complete(job_id: JobId, body: Completion, services: ServicesDep, calle
 async def fail(job_id: JobId, body: Failure, services: ServicesDep, caller: WorkerCaller) -> Response:
     """Report an error, after which the job fails or is queued for another attempt."""
     checked_token(job_id, body.lease_token)
-    status = await services.store.leases.fail(job_id, check_failure(body))
+    status = await services.store.leases.fail(job_id, check_failure(body), key_of(caller))
     await services.job_metrics.record_run_end(job_id, status, body.actual_seconds)
     return json_response(LeaseOutcome(job_id, status))
 
@@ -70,7 +70,7 @@ async def fail(job_id: JobId, body: Failure, services: ServicesDep, caller: Work
 async def release(job_id: JobId, body: Release, services: ServicesDep, caller: WorkerCaller) -> Response:
     """Return a job to the queue without an outcome."""
     checked_token(job_id, body.lease_token)
-    status = await services.store.leases.release(job_id, body)
+    status = await services.store.leases.release(job_id, body, key_of(caller))
     await services.job_metrics.record_run_end(job_id, status)
     return json_response(LeaseOutcome(job_id, status))
 
@@ -91,7 +91,7 @@ async def put_file(
     lease_token: Annotated[int, Header()],
 ) -> Response:
     """Store the body as a file of the job; clients see it once the job is completed with the same token."""
-    await services.store.leases.check(job_id, checked_token(job_id, lease_token))
+    await services.store.leases.check(job_id, checked_token(job_id, lease_token), key_of(caller))
     key = f"{job_id}/{lease_token}/{name}"
     try:
         stored = await services.artifacts.put(key, request.stream(), services.config.max_file_bytes)
@@ -109,16 +109,16 @@ async def upload_url(
     lease_token: Annotated[int, Header()],
 ) -> Response:
     """Get a URL of the bucket that accepts the file by PUT for a while; null if this server stores files."""
-    await services.store.leases.check(job_id, checked_token(job_id, lease_token))
+    await services.store.leases.check(job_id, checked_token(job_id, lease_token), key_of(caller))
     key = f"{job_id}/{lease_token}/{name}"
     url = await services.artifacts.upload_url(key, services.config.upload_url_seconds)
     return json_response(UploadUrl(url=url))
 
 
-async def _check_files(services: Services, job_id: str, completion: Completion) -> None:
+async def _check_files(services: Services, job_id: str, completion: Completion, key_id: str) -> None:
     """Raise `UploadMissing` if a file of the result is not stored whole."""
     with suppress(LeaseLost):  # the store decides: the completion may be a repetition
-        await services.store.leases.check(job_id, completion.lease_token)
+        await services.store.leases.check(job_id, completion.lease_token, key_id)
         folder = f"{job_id}/{completion.lease_token}"
         artifacts = completion.result.artifacts
         await asyncio.gather(*(_check_file(services.artifacts, folder, artifact) for artifact in artifacts))

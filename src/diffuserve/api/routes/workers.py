@@ -7,7 +7,7 @@ from typing import Annotated
 
 from fastapi import APIRouter, Query, Request, Response
 
-from diffuserve.api.auth.dependencies import OperatorCaller, WorkerCaller
+from diffuserve.api.auth.dependencies import OperatorCaller, WorkerCaller, checked_owner, key_of
 from diffuserve.api.json_route import JsonRoute
 from diffuserve.api.path_params import WorkerId
 from diffuserve.api.responses import json_response
@@ -43,7 +43,7 @@ async def list_workers(services: ServicesDep, caller: OperatorCaller) -> Respons
 @router.post("", summary="Register a worker", status_code=201, response_model=Registered)
 async def register(body: Registration, services: ServicesDep, caller: WorkerCaller) -> Response:
     """Register a worker with the models that it offers."""
-    worker_id = await services.store.leases.register(check_registration(body))
+    worker_id = await services.store.leases.register(check_registration(body), key_of(caller))
     config = services.store.config
     registered = Registered(
         worker_id, config.lease_seconds, config.heartbeat_seconds, services.artifacts.signs_urls
@@ -61,6 +61,7 @@ async def claim(
     wait: Wait = 0.0,
 ) -> Response:
     """Lease jobs to the worker, as soon as there are any. The same `claim_id` gets the same leases again."""
+    checked_owner(worker_id, caller)
     end = asyncio.get_running_loop().time() + min(wait, services.config.longest_poll_seconds)
     leases = await _claim_until(end, services, worker_id, check_claim(body), request)
     return json_response(ClaimedLeases(leases=tuple(leases)))
@@ -71,13 +72,14 @@ async def heartbeat(
     worker_id: WorkerId, body: Heartbeat, services: ServicesDep, caller: WorkerCaller
 ) -> Response:
     """Renew the leases that the worker holds, and return its control commands."""
+    checked_owner(worker_id, caller)
     return json_response(await services.store.leases.heartbeat(worker_id, check_heartbeat(body)))
 
 
 @router.post("/{worker_id}/drain", summary="Give this worker no more jobs", status_code=204)
 async def drain(worker_id: WorkerId, services: ServicesDep, caller: WorkerCaller) -> Response:
     """Stop leasing jobs to the worker, which is about to leave."""
-    await services.store.leases.drain(worker_id)
+    await services.store.leases.drain(checked_owner(worker_id, caller))
     return Response(status_code=204)
 
 
@@ -93,6 +95,7 @@ async def control(
     draining: bool = False,
 ) -> Response:
     """Return commands that the worker does not know yet; an empty response when `wait` is over."""
+    checked_owner(worker_id, caller)
     end = asyncio.get_running_loop().time() + min(wait, services.config.longest_poll_seconds)
     commands = await _commands_until(end, services, worker_id, frozenset(known.split(",")), draining)
     return json_response(commands)

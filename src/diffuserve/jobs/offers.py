@@ -1,0 +1,117 @@
+"""The models that workers offer: their specs, which live workers agree on, and their cost fits."""
+
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from dataclasses import fields
+from typing import Any
+
+import orjson
+import sqlalchemy as sa
+
+from diffuserve.domain.cost import CostFit
+from diffuserve.domain.errors import ModelConflict
+from diffuserve.domain.model_spec import ModelSpec
+from diffuserve.domain.worker import ModelOffer
+from diffuserve.jobs import schema
+from diffuserve.jobs.database import Transaction
+from diffuserve.jobs.pricing import MOST_TIMES_NEUTRAL, NEUTRAL_FIT, bounded
+from diffuserve.jobs.records import dump
+
+workers, models = schema.workers, schema.models
+
+_SAVE_FIT = (
+    sa.update(models)
+    .where(models.c.name == sa.bindparam("model"))
+    .values(fit=sa.bindparam("new_fit"), updated_at=sa.bindparam("now"))
+)
+
+
+def conflict_of(transaction: Transaction, offers: Sequence[ModelOffer]) -> ModelConflict | None:
+    """Return an error if a live worker offers one of these models with another spec.
+
+    A worker is live until its leases would have expired, and while it does not drain. Without one the offer
+    is an upgrade of the model.
+    """
+    known = _rows(transaction, [offer.spec["name"] for offer in offers])
+    for offer in offers:
+        row = known.get(offer.spec["name"])
+        if row is not None and (differing := _differences(row.spec, offer.spec)):
+            holders = _live_workers(transaction, row.name)
+            if holders:
+                return _conflict(row.name, differing, holders)
+    return None
+
+
+def store_offer(transaction: Transaction, offer: ModelOffer) -> None:
+    """Store a model's spec. Its cost fit is a default, which never replaces one that a worker measured.
+
+    With another spec it is another model, of which nothing was measured.
+    """
+    spec = ModelSpec.from_dict(offer.spec)
+    row = _rows(transaction, [spec.name]).get(spec.name)
+    is_same = row is not None and not _differences(row.spec, offer.spec)
+    default = None if offer.fit is None else _stored_default(CostFit.from_dict(offer.fit), spec)
+    values = {
+        "name": spec.name,
+        "spec": dump(offer.spec),
+        "fit": row.fit if is_same and row is not None and row.fit else default,
+        "updated_at": transaction.now,
+    }
+    insert = transaction.upsert(models)
+    replaced = {name: insert.excluded[name] for name in ("spec", "fit", "updated_at")}
+    transaction.execute(insert.on_conflict_do_update(index_elements=["name"], set_=replaced), values)
+
+
+def save_fits(transaction: Transaction, fits: Iterable[Mapping[str, Mapping[str, Any]]]) -> None:
+    """Store what workers measured of their models, within bounds of the family's default."""
+    measured = {model: fit for by_model in fits for model, fit in by_model.items()}
+    rows = _rows(transaction, measured) if measured else {}
+    changed = [
+        {"model": model, "new_fit": stored, "now": transaction.now}
+        for model, row in rows.items()
+        if (stored := _stored_measurement(row, measured[model])) != row.fit
+    ]
+    if changed:
+        transaction.execute(_SAVE_FIT, changed)
+
+
+def _stored_default(fit: CostFit, spec: ModelSpec) -> str:
+    default = bounded(fit, NEUTRAL_FIT, spec, MOST_TIMES_NEUTRAL).to_dict()
+    return dump({**default, "prior": default})
+
+
+def _stored_measurement(row: sa.Row[Any], measured: Mapping[str, Any]) -> str:
+    """Return a measured fit as it is stored, with the default that bounds it.
+
+    A fit that an earlier version stored has none, and bounds the next one itself.
+    """
+    stored = orjson.loads(row.fit) if row.fit else NEUTRAL_FIT.to_dict()
+    prior = CostFit.from_dict(stored.get("prior", stored))
+    fit = bounded(CostFit.from_dict(measured), prior, ModelSpec.from_dict(orjson.loads(row.spec)))
+    return dump({**fit.to_dict(), "prior": prior.to_dict()})
+
+
+def _rows(transaction: Transaction, names: Collection[str]) -> dict[str, sa.Row[Any]]:
+    rows = transaction.rows(sa.select(models).where(models.c.name.in_(sorted(names))))
+    return {row.name: row for row in rows}
+
+
+def _differences(stored: str, offered: Mapping[str, Any]) -> list[str]:
+    """Return the fields in which two specs differ; those of other versions do not count."""
+    before, after = ModelSpec.from_dict(orjson.loads(stored)), ModelSpec.from_dict(offered)
+    names = (field.name for field in fields(ModelSpec))
+    return [name for name in names if getattr(before, name) != getattr(after, name)]
+
+
+def _live_workers(transaction: Transaction, model: str) -> list[str]:
+    since = transaction.now - transaction.config.lease_seconds
+    live = sa.select(workers.c.id, workers.c.models).where(
+        workers.c.heartbeat_at >= since, workers.c.is_draining.is_(False)
+    )
+    return sorted(row.id for row in transaction.rows(live) if model in orjson.loads(row.models))
+
+
+def _conflict(model: str, differing: Sequence[str], holders: Sequence[str]) -> ModelConflict:
+    return ModelConflict(
+        f"model {model!r} is offered by {len(holders)} live workers with another {', '.join(differing)} "
+        f"({holders[0]} is one); drain them first, or give this model another name"
+    )
