@@ -4,7 +4,7 @@ import asyncio
 
 import pytest
 
-from diffuserve.domain.errors import Forbidden, ServerUnavailable
+from diffuserve.domain.errors import Forbidden, ModelConflict, ServerUnavailable
 from diffuserve.domain.worker import WorkerState
 from diffuserve.worker.config import WorkerConfig
 from diffuserve.worker.membership import Membership
