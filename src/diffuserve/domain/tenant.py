@@ -12,6 +12,8 @@ DEFAULT_TENANT = "default"
 """Tenant of everyone on a server that requires no keys."""
 OPERATOR_TENANT = "operator"
 """Tenant of the jobs that operators submit."""
+KEY_ID_LENGTH = 12
+"""Characters of the id of a key that replaces no other; a successor's id begins with them."""
 RESERVED_TENANTS = frozenset({DEFAULT_TENANT, OPERATOR_TENANT})
 
 
@@ -108,6 +110,11 @@ class Tenant:
 
     id: str
     plan: Plan
+
+
+def family_of(key_id: str) -> str:
+    """Return what the id of a key has in common with those of its successors: its first characters."""
+    return key_id[:KEY_ID_LENGTH]
 
 
 def check_tenant_name(name: str) -> None:

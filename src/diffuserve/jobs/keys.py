@@ -12,7 +12,7 @@ from typing import Any
 import sqlalchemy as sa
 
 from diffuserve.domain.errors import Conflict, DiffuserveError, InvalidParams, KeyNotFound, Unauthorized
-from diffuserve.domain.tenant import ApiKey, PlanOverrides, Role, check_tenant_name
+from diffuserve.domain.tenant import ApiKey, PlanOverrides, Role, check_tenant_name, family_of
 from diffuserve.jobs import schema
 from diffuserve.jobs.command import SingleCommand
 from diffuserve.jobs.database import Database, Transaction
@@ -60,7 +60,10 @@ class KeyStore:
         if not 0 <= overlap_seconds < math.inf:
             raise InvalidParams("overlap_seconds", overlap_seconds, "must be a finite time, 0 or more")
         new = RotateKey(
-            id=_new_id(), secret=_new_secret(), replaced_id=key_id, overlap_seconds=overlap_seconds
+            id=f"{family_of(key_id)}{_new_id()}",
+            secret=_new_secret(),
+            replaced_id=key_id,
+            overlap_seconds=overlap_seconds,
         )
         return await self._writer.run(new), _shown(new.id, new.secret)
 

@@ -10,7 +10,7 @@ from starlette.requests import HTTPConnection
 from diffuserve.api.auth.access import Caller
 from diffuserve.api.services import Services, services_of
 from diffuserve.domain.errors import WorkerNotFound
-from diffuserve.domain.tenant import Role
+from diffuserve.domain.tenant import Role, family_of
 from diffuserve.domain.worker import is_owned
 
 
@@ -73,8 +73,11 @@ BaseUrl = Annotated[str, Depends(_base_url)]
 
 
 def key_of(caller: Caller) -> str:
-    """Return the id of the caller's key; `""` for the server's own worker, and for anybody on an open one."""
-    return caller.key_id or ""
+    """Return what the ids of the caller's key and its successors share.
+
+    It is `""` for the server's own worker, and for anybody on an open server.
+    """
+    return family_of(caller.key_id or "")
 
 
 def checked_owner(worker_id: str, caller: Caller) -> str:
