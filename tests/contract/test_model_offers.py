@@ -96,7 +96,7 @@ async def test_another_spec_of_a_model_waits_until_no_live_worker_offers_the_old
     await offer(job_store, DEFAULT, larger)
     stored = (await job_store.operations.models())[SPEC.name]
     assert (stored.spec, stored.fit) == (larger, DEFAULT)  # what was measured was another model
-    clock.advance(1_000)
+    clock.advance(1_000.0)
     await offer(job_store, DEFAULT, SPEC)  # that worker is lost
 
 

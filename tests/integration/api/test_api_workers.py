@@ -262,13 +262,14 @@ async def test_the_result_of_an_unfinished_job_is_a_conflict(
     assert (never.status_code, never.json()["code"]) == (404, "artifact_not_found")
 
 
-async def test_a_worker_key_acts_for_its_own_workers_alone(
-    http: httpx.AsyncClient, worker: HandWorker, store: JobStore
-) -> None:
-    await submit(http)
+async def test_a_worker_key_acts_for_its_own_workers_alone(http: httpx.AsyncClient, store: JobStore) -> None:
     (_, own), (_, foreign) = [await store.keys.create(Role.WORKER) for _ in range(2)]
+    _, tenant = await store.keys.create(Role.TENANT, tenant_id="ada")
     http.headers["authorization"] = f"Bearer {own}"
     mine = await HandWorker.register(http)
+    http.headers["authorization"] = f"Bearer {tenant}"
+    await submit(http)
+    http.headers["authorization"] = f"Bearer {own}"
     [lease] = await mine.claim()
     http.headers["authorization"] = f"Bearer {foreign}"
     stolen = [await mine.report(lease, 1, 4), await mine.upload(lease, "0.png"), await mine.fail(lease)]
