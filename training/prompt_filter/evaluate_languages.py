@@ -19,7 +19,11 @@ from training.prompt_filter.labelled import FOLDER, HELD_OUT, Labelled, labelled
 from diffuserve.domain.safety import Verdict
 from diffuserve.safety.policy import MINORS
 
-PROMPTS = FOLDER / "prompts_languages.yaml"
+# The second was written by somebody who had read neither the policy nor the first: nothing is tuned on it.
+PROMPTS = {
+    "languages": FOLDER / "prompts_languages.yaml",
+    "languages_held_out": FOLDER / "prompts_languages_second.yaml",
+}
 RESULTS = FOLDER / "results_languages.json"
 _SEED = 11
 _MIN_SWAPPED = 5
@@ -36,16 +40,16 @@ def main() -> None:
     )
     parser.add_argument("--misses", action="store_true", help="print what was judged wrongly; writes nothing")
     if parser.parse_args().misses:
-        print_misses(judge_all(filters()["both"], [*prompts_by_language(), *disguised_prompts()]))
+        print_misses(judge_all(filters()["both"], [*prompts_by_language("languages"), *disguised_prompts()]))
     else:
         write(measure(), RESULTS)
 
 
-def prompts_by_language() -> list[Labelled]:
-    """Return the labelled prompts; `hard` is the language."""
-    document = yaml.safe_load(PROMPTS.read_text(encoding="utf-8"))
+def prompts_by_language(kind: str) -> list[Labelled]:
+    """Return the labelled prompts of one set; `hard` is the language."""
+    document = yaml.safe_load(PROMPTS[kind].read_text(encoding="utf-8"))
     return [
-        Labelled(prompt, frozenset() if label == "safe" else frozenset({label}), language, "languages")
+        Labelled(prompt, frozenset() if label == "safe" else frozenset({label}), language, kind)
         for language, labels in document.items()
         for label, prompts in labels.items()
         for prompt in prompts
@@ -99,7 +103,7 @@ def _swapped(word: str, chance: random.Random) -> str:
 def measure() -> dict[str, Any]:
     """Return the figures of the rules alone and of the rules with the classifier."""
     used = {name: prompt_filter for name, prompt_filter in filters().items() if name != "classifier"}
-    sets = {"languages": prompts_by_language(), "disguises": disguised_prompts()}
+    sets = {kind: prompts_by_language(kind) for kind in PROMPTS} | {"disguises": disguised_prompts()}
     judged = {
         kind: {name: judge_all(filter_, prompts) for name, filter_ in used.items()}
         for kind, prompts in sets.items()
@@ -148,7 +152,12 @@ def as_markdown(results: Mapping[str, Any]) -> str:
         "# Other languages and disguises\n",
         f"{filter_['name']}, {filter_['version']}. Written by evaluate_languages.py.\n",
     ]
-    for title, kind in (("By language", "languages"), ("By disguise", "disguises")):
+    titles = {
+        "languages": "By language",
+        "languages_held_out": "By language, held out",
+        "disguises": "By disguise",
+    }
+    for kind, title in titles.items():
         parts.append(f"## {title}\n\n{table(results[kind])}")
     return "\n".join(parts)
 
