@@ -67,11 +67,13 @@ class PickUpFigures:
 class ControlPlane:
     """A server and its agents with null engines, as processes; `folder` has their logs."""
 
-    def __init__(self, database: Database, folder: Path, num_agents: int) -> None:
+    def __init__(
+        self, database: Database, folder: Path, num_agents: int, settings: Mapping[str, str] | None = None
+    ) -> None:
         self.port = free_port()
         self.database = database
         url = f"http://127.0.0.1:{self.port}"
-        environment = serving_environment()
+        environment = serving_environment() | dict(settings or {})
         command = api_command(self.port, folder / "data", database.url)
         self.server = Program("server", command, environment, folder / "server.log")
         self.agents = [
