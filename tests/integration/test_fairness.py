@@ -115,7 +115,13 @@ async def test_a_heavy_tenant_does_not_delay_a_light_one(
     assert beside > alone, "the heavy tenant is served as well"
 
 
-@pytest.mark.parametrize("models", [["m0"], ["m0", "m1", "m2", "m3"]], ids=["one-model", "four-models"])
+@pytest.mark.parametrize(
+    "models",
+    [
+        pytest.param(["m0"], id="one-model", marks=pytest.mark.slow),
+        pytest.param(["m0", "m1", "m2", "m3"], id="four-models"),
+    ],
+)
 async def test_tenants_share_device_seconds_by_weight(
     store: JobStore, clock: FakeClock, models: list[str]
 ) -> None:

@@ -102,16 +102,15 @@ def _swapped(word: str, chance: random.Random) -> str:
 
 def measure() -> dict[str, Any]:
     """Return the figures of the rules alone and of the rules with the classifier."""
+    kinds = (*PROMPTS, "disguises")
+    return {"filter": filters()["both"].info.to_dict()} | {kind: measure_kind(kind) for kind in kinds}
+
+
+def measure_kind(kind: str) -> dict[str, dict[str, dict[str, int]]]:
+    """Return the figures of one set of prompts."""
+    prompts = prompts_by_language(kind) if kind in PROMPTS else disguised_prompts()
     used = {name: prompt_filter for name, prompt_filter in filters().items() if name != "classifier"}
-    sets = {kind: prompts_by_language(kind) for kind in PROMPTS} | {"disguises": disguised_prompts()}
-    judged = {
-        kind: {name: judge_all(filter_, prompts) for name, filter_ in used.items()}
-        for kind, prompts in sets.items()
-    }
-    return {
-        "filter": filters()["both"].info.to_dict(),
-        **{kind: {name: by_kind(part) for name, part in parts.items()} for kind, parts in judged.items()},
-    }
+    return {name: by_kind(judge_all(prompt_filter, prompts)) for name, prompt_filter in used.items()}
 
 
 def by_kind(judged: Judged) -> dict[str, dict[str, int]]:

@@ -204,7 +204,7 @@ def test_a_config_of_gigabytes_is_not_read(folder: Path) -> None:
         read_offer(str(folder))
 
 
-@settings(FUZZ, max_examples=100)
+@settings(FUZZ, max_examples=60)
 @given(file=st.sampled_from(CONFIGS), data=st.data())
 def test_no_value_of_a_config_breaks_the_reading_of_a_folder(
     sound: Path, file: str, data: st.DataObject
@@ -229,7 +229,7 @@ def test_no_value_of_a_config_breaks_the_reading_of_a_folder(
         (sound / file).write_text(original)
 
 
-@settings(FUZZ, max_examples=100)
+@settings(FUZZ, max_examples=60)
 @given(
     config=st.fixed_dictionaries(
         {},
@@ -266,7 +266,7 @@ def test_no_value_of_a_config_breaks_the_loading_of_a_folder(
         (sound / file).write_text(original)
 
 
-@settings(FUZZ, max_examples=100)
+@settings(FUZZ, max_examples=60)
 @given(index=st.one_of(values, st.fixed_dictionaries({"weight_map": values})))
 def test_no_index_breaks_the_search_for_weights(tmp_path: Path, index: object) -> None:
     folder = tmp_path / "transformer"
@@ -287,7 +287,7 @@ headers = st.one_of(
 )
 
 
-@settings(FUZZ, max_examples=150)
+@settings(FUZZ, max_examples=80)
 @given(
     header=headers,
     length=st.none() | st.sampled_from([0, 1, 7, 2**31, 2**63, 2**64 - 1]),

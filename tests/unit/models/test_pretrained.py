@@ -24,7 +24,10 @@ SAFE = {"local_files_only": True, "trust_remote_code": False}
 CODE = """
 import pathlib
 pathlib.Path({marker!r}).touch()
-from transformers import PreTrainedTokenizerFast as Own
+from transformers import PreTrainedTokenizerFast
+
+class Own(PreTrainedTokenizerFast):  # transformers marks the class that it loads
+    pass
 """
 
 
