@@ -24,14 +24,19 @@ from pathlib import Path
 
 from bench_report import RESULTS, markdown_table, read_conditions, write_report
 from control_database import open_database
-from control_jobs import ControlPlane
+from control_jobs import REGISTRATION, ControlPlane
 from control_load import Connection, post_request
 from follower_load import Prober, get_request
 
 _TITLE = "# A server while it judges a batch"
-_QUIET_SECONDS = 20.0
+_QUIET_SECONDS = 10.0
 _PACKAGES = ("fastapi", "uvicorn", "google-re2", "numpy", "sqlalchemy")
-_WORDS = ("large", "red", "circle", "above", "two", "small", "green", "squares", "morning", "light", "sea")
+_SENTENCES = (
+    "A large red circle stands above two green squares.",
+    "The lighthouse on the cliff is seen at sunrise, in mist.",
+    "An old map of a harbour lies on a wooden table beside a lamp.",
+    "Snow covers the roofs of a village below the mountain.",
+)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -69,36 +74,44 @@ async def measure(
 ) -> list[Figures]:
     """Return the figures of a server before a batch and during it."""
     with open_database("sqlite", folder) as database:
-        async with (
-            ControlPlane(database, folder, num_agents=0, settings=settings) as plane,
-            Connection(plane.port) as sender,
-        ):
+        async with ControlPlane(database, folder, num_agents=0, settings=settings) as plane:
+            request = batch_request(arguments.num_items, arguments.num_characters)
+            async with Connection(plane.port) as connection:
+                await connection.post("/v1/workers", REGISTRATION)  # its model takes the batch
             quiet = Prober(plane.port, get_request("/healthz", key=""))
             await quiet.run(_QUIET_SECONDS)
             busy = Prober(plane.port, get_request("/healthz", key=""))
             probing = asyncio.create_task(busy.run(math.inf))
-            seconds = await send_batch(sender, arguments.num_items, arguments.num_characters)
+            seconds = await send_batch(plane.port, request)
             probing.cancel()
             with suppress(asyncio.CancelledError):
                 await probing
     return [_figures(f"quiet, before {case}", quiet, 0.0), _figures(case, busy, seconds)]
 
 
-async def send_batch(connection: Connection, num_items: int, num_characters: int) -> float:
-    """Return the seconds until a batch of prompts, no two alike, was accepted."""
+def batch_request(num_items: int, num_characters: int) -> bytes:
+    """Return the request of a batch of prompts, no two alike."""
     dice = random.Random(0)
-    lines = (json.dumps({"input": {"prompt": _prompt(dice, num_characters)}}) for _ in range(num_items))
-    body = "\n".join(lines).encode()
-    request = post_request("/v1/batches", body).replace(b"application/json", b"application/jsonl", 1)
+    items = (
+        {"custom_id": f"item-{number}", "input": {"prompt": _prompt(dice, num_characters)}}
+        for number in range(num_items)
+    )
+    request = post_request("/v1/batches", "\n".join(map(json.dumps, items)).encode())
+    return request.replace(b"application/json", b"application/jsonl", 1)
+
+
+async def send_batch(port: int, request: bytes) -> float:
+    """Return the seconds until a batch was accepted."""
     started = time.perf_counter()
-    answer = await connection.send(request)
+    async with Connection(port) as connection:
+        answer = await connection.send(request)
     if answer.status != 202:
         raise RuntimeError(f"the batch was answered {answer.status}: {answer.body[:500]!r}")
     return time.perf_counter() - started
 
 
 def _prompt(dice: random.Random, num_characters: int) -> str:
-    return " ".join(dice.choice(_WORDS) for _ in range(num_characters))[:num_characters]
+    return " ".join(dice.choice(_SENTENCES) for _ in range(num_characters // 40))[:num_characters]
 
 
 def _figures(case: str, prober: Prober, batch_seconds: float) -> Figures:
