@@ -13,6 +13,7 @@ from diffuserve.domain.tenant import Role
 from diffuserve.domain.worker import Claim, Completion, ModelOffer, Registration, WorkerReport, WorkerState
 from diffuserve.settings import Settings
 from support.hand_worker import HAND_SPEC
+from support.waiting import eventually
 
 OFFERS = (ModelOffer(spec=HAND_SPEC.to_dict()),)
 
@@ -23,6 +24,12 @@ async def test_a_workers_key_is_rotated_while_it_holds_a_job(tmp_path: Path) -> 
     async with running_server(settings) as server:
         store = server.plane.store
         old, secret = await store.keys.create(Role.WORKER)
+        async with httpx.AsyncClient(base_url=server.address, trust_env=False) as stranger:
+
+            async def is_closed() -> bool:
+                return (await stranger.get("/v1/jobs")).status_code == 401
+
+            await eventually(is_closed)  # until then a worker is registered as one without a key
         file.write_text(secret, encoding="utf-8")
         client = LeaseClient(HttpTransport(server.address, auth=KeyFile(file)))
         report = WorkerReport(state=WorkerState.READY)

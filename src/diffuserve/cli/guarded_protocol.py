@@ -20,7 +20,9 @@ log = logging.getLogger(__name__)
 
 _MAX_HEAD_BYTES = 65_536
 _MAX_REFUSED = 256  # connections that wait for their 503; more are closed without one
-_LINGER_SECONDS = 1.0  # to read what a refused client sends: closing at once could destroy the response
+_LINGER_SECONDS = (
+    1.0  # to read what a client sends that has its last response: closing at once could destroy the response
+)
 _RETRY_SECONDS = 5
 _WARNING_SECONDS = 60.0
 
@@ -61,7 +63,7 @@ class _Part(Enum):
     HEAD = auto()
     BODY = auto()
     NONE = auto()
-    NEVER = auto()  # the connection is a WebSocket now, or refused
+    NEVER = auto()  # the connection is a WebSocket now, or has had its last response
 
 
 class GuardedHttp(HttpToolsProtocol):
@@ -96,6 +98,8 @@ class GuardedHttp(HttpToolsProtocol):
         self._stop_write_deadline()
 
     def data_received(self, data: bytes) -> None:
+        if self._part is _Part.NEVER:
+            return
         if self._is_refused:
             self._answer_refused()
             return
@@ -170,9 +174,17 @@ class GuardedHttp(HttpToolsProtocol):
         has_begun = self._num_bytes > 0 or self._part is _Part.BODY
         is_answered = self._part is _Part.BODY and self.cycle.response_started
         if has_begun and not is_answered and (self._part is _Part.BODY or self._is_idle()):
-            self.transport.write(_response(status, status.name.lower(), detail))
+            self._respond_last(_response(status, status.name.lower(), detail))
+        else:
+            self._stop_waiting()
+            self.transport.close()
+
+    def _respond_last(self, response: bytes) -> None:
+        """Respond and close, but read on for a moment, so that the client gets the response."""
+        self._part = _Part.NEVER
+        self.transport.write(response)
         self._stop_waiting()
-        self.transport.close()
+        self._deadline = self.loop.call_later(_LINGER_SECONDS, self.transport.close)
 
     def _refuse(self) -> None:
         self._is_refused = True
@@ -182,16 +194,11 @@ class GuardedHttp(HttpToolsProtocol):
             self.transport.abort()
 
     def _answer_refused(self) -> None:
-        """Respond to the first request, and read on for a moment, so that the client gets the response."""
-        if self._part is _Part.NEVER:
-            return
-        self._part = _Part.NEVER
+        """Respond to the first request."""
         detail = f"too many connections; retry after {_RETRY_SECONDS} s"
-        self.transport.write(
+        self._respond_last(
             _response(HTTPStatus.SERVICE_UNAVAILABLE, ServerUnavailable.code, detail, _RETRY_SECONDS)
         )
-        self._stop_waiting()
-        self._deadline = self.loop.call_later(_LINGER_SECONDS, self.transport.close)
 
     def _is_idle(self) -> bool:
         """Return whether there is no request that awaits its response."""
