@@ -21,7 +21,7 @@ from support.waiting import HANG_SECONDS, block_until
 DIFFUSERVE = [sys.executable, "-m", "diffuserve"]
 NULL_ENGINE = f"{sys.executable} -m diffuserve.testing.null_engine"
 SLOW_ENGINE = f"{NULL_ENGINE} --seconds 3600"
-MOST_IMPORT_TIMES = 4.0
+MOST_IMPORT_TIMES = 6.0  # 3.2 on an idle machine of two cores, up to 4.6 beside six busy processes
 
 
 @pytest.fixture(autouse=True)
