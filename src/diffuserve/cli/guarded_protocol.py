@@ -20,9 +20,8 @@ log = logging.getLogger(__name__)
 
 _MAX_HEAD_BYTES = 65_536
 _MAX_REFUSED = 256  # connections that wait for their 503; more are closed without one
-_LINGER_SECONDS = (
-    1.0  # to read what a client sends that has its last response: closing at once could destroy the response
-)
+# To read on from a client that has its last response: closing at once could destroy the response.
+_LINGER_SECONDS = 1.0
 _RETRY_SECONDS = 5
 _WARNING_SECONDS = 60.0
 
@@ -35,9 +34,8 @@ class GuardedConfig(uvicorn.Config):
             app,
             http=GuardedHttp,
             ws=GuardedWebSocket,
-            timeout_keep_alive=cast(
-                int, limits.keep_alive_seconds
-            ),  # a timer's delay, which may be a fraction
+            # The delay of a timer, which may be a fraction.
+            timeout_keep_alive=cast(int, limits.keep_alive_seconds),
             forwarded_allow_ips=list(limits.trusted_proxies),
             **options,
         )

@@ -146,25 +146,28 @@ async def test_headers_that_do_not_end_are_408(serve: Serve, text: bytes) -> Non
         assert json.loads(body)["code"] == "request_timeout"
 
 
+async def rest_while_dripping(
+    reader: asyncio.StreamReader, writer: asyncio.StreamWriter, drop: bytes
+) -> bytes:
+    """Send `drop` again and again, until the server has closed the connection; return what it sent."""
+    ending = asyncio.create_task(rest(reader))
+    while not ending.done():
+        writer.write(drop)
+        await asyncio.sleep(SOON / 20)
+    return await ending
+
+
 async def test_headers_that_drip_are_408(serve: Serve) -> None:
     """Each byte renews nothing."""
     async with serve(header_seconds=SOON) as server:
         reader, writer = await server.send(b"GET / HTTP/1.1\r\nx: ")
-        ending = asyncio.create_task(rest(reader))
-        while not ending.done():
-            writer.write(b"y")
-            await asyncio.sleep(SOON / 20)
-        assert (await ending).startswith(b"HTTP/1.1 408")
+        assert (await rest_while_dripping(reader, writer, b"y")).startswith(b"HTTP/1.1 408")
 
 
 async def test_blank_lines_keep_no_connection_open(serve: Serve) -> None:
     async with serve(header_seconds=SOON, keep_alive_seconds=SOON) as server:
         reader, writer = await server.send(b"GET / HTTP/1.1\r\nhost: a\r\n\r\n")
-        ending = asyncio.create_task(rest(reader))
-        while not ending.done():
-            writer.write(b"\r\n")
-            await asyncio.sleep(SOON / 20)
-        assert (await ending).startswith(b"HTTP/1.1 200")
+        assert (await rest_while_dripping(reader, writer, b"\r\n")).startswith(b"HTTP/1.1 200")
 
 
 async def test_an_idle_connection_is_closed_after_its_response(serve: Serve) -> None:
@@ -194,11 +197,7 @@ async def test_a_body_that_does_not_end_is_408(serve: Serve, framing: bytes) -> 
 async def test_a_body_that_drips_is_408(serve: Serve) -> None:
     async with serve(body_seconds=SOON) as server:
         reader, writer = await server.send(b"POST / HTTP/1.1\r\nhost: a\r\ncontent-length: 999999\r\n\r\n")
-        ending = asyncio.create_task(rest(reader))
-        while not ending.done():
-            writer.write(b"y")
-            await asyncio.sleep(SOON / 20)
-        assert (await ending).startswith(b"HTTP/1.1 408")
+        assert (await rest_while_dripping(reader, writer, b"y")).startswith(b"HTTP/1.1 408")
 
 
 async def test_a_body_at_the_least_rate_may_take_long(serve: Serve) -> None:
