@@ -17,7 +17,8 @@ import torch
 from safetensors.torch import load_file, save_file
 
 from diffuserve.cli import main as cli
-from diffuserve.cli.http_server import address_of, listen, serving
+from diffuserve.cli.http_server import serving
+from diffuserve.cli.listening import address_of, listen
 from diffuserve.domain.errors import InvalidModel
 from diffuserve.safety.moderation import ModerationClassifier
 from diffuserve.safety.moderation_app import create_moderation_app

@@ -25,7 +25,7 @@ def api(settings: Settings, no_auth: options.NoAuth = False) -> None:
     Its address goes to stdout, on one line, once it accepts requests.
     """
     gc.disable()  # until it listens: what is imported and set up stays, and looking through it takes long
-    from diffuserve.cli.http_server import run
+    from diffuserve.cli.event_loop import run
     from diffuserve.cli.logs import log_to_stderr
     from diffuserve.cli.server import run_api
 

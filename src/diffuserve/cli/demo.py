@@ -67,7 +67,7 @@ def demo(
 
     The path of the contact sheet with all images goes to stdout.
     """
-    from diffuserve.cli.http_server import run
+    from diffuserve.cli.event_loop import run
     from diffuserve.cli.local_worker import Launch
     from diffuserve.cli.logs import quiet_libraries
 

@@ -1,85 +1,27 @@
 """HTTP server that shares its event loop with other tasks."""
 
 import asyncio
-import ipaddress
 import logging
-import os
 import resource
-import signal
 import socket
-from collections.abc import AsyncIterator, Coroutine, Iterator
+from collections.abc import AsyncIterator, Iterator
 from contextlib import asynccontextmanager, contextmanager
 from dataclasses import replace
-from typing import Any, TypeVar
 
 import uvicorn
-import uvloop
 from fastapi import FastAPI
 
 from diffuserve.api.connection_limits import ConnectionLimits
 from diffuserve.api.interruptible import Interruptible
-from diffuserve.cli.exit_codes import INTERRUPTED
 from diffuserve.cli.guarded_protocol import GuardedConfig
-from diffuserve.domain.errors import InvalidParams
 from diffuserve.telemetry.redaction import log_loop_error
 
 _GRACE_SECONDS = 1.0  # for open requests
 _LONGEST_SHUTDOWN_SECONDS = 5  # then connections are closed, even those of slow readers
-_BACKLOG = 2048
 _DEFAULT_LIMITS = ConnectionLimits()
 _OTHER_FILES = 512  # of the database, the finished files, webhooks and libraries
 
 log = logging.getLogger(__name__)
-
-T = TypeVar("T")
-
-
-def run(main: Coroutine[Any, Any, T]) -> T:
-    """Run a coroutine to its end in an event loop of uvloop; return its result."""
-    with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
-        return runner.run(main)
-
-
-def stop_on_signals() -> asyncio.Event:
-    """Return an event that SIGINT or SIGTERM sets.
-
-    A second signal ends the process at once, which loses no job either: leases expire.
-    """
-    stop, loop = asyncio.Event(), asyncio.get_running_loop()
-
-    def on_signal() -> None:
-        if stop.is_set():
-            os._exit(INTERRUPTED)
-        stop.set()
-
-    for number in (signal.SIGINT, signal.SIGTERM):
-        loop.add_signal_handler(number, on_signal)
-    return stop
-
-
-def listen(host: str, port: int) -> socket.socket:
-    """Return a listening socket. Raise `InvalidParams` if the address is taken or not of this machine."""
-    family = socket.AF_INET6 if ":" in host else socket.AF_INET
-    listener = socket.socket(family, socket.SOCK_STREAM)
-    listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-    try:
-        listener.bind((host, port))
-    except (OSError, OverflowError) as error:
-        listener.close()
-        reason = getattr(error, "strerror", None) or str(error)
-        raise InvalidParams(
-            "port", port, f"cannot listen on {host}: {reason.lower()}; --port 0 takes a free one"
-        ) from error
-    listener.listen(_BACKLOG)
-    return listener
-
-
-def address_of(listener: socket.socket) -> str:
-    """Return the URL at which clients on this machine reach the listener."""
-    host, port = listener.getsockname()[:2]
-    if ipaddress.ip_address(host).is_unspecified:
-        host = "::1" if ":" in host else "127.0.0.1"
-    return f"http://[{host}]:{port}" if ":" in host else f"http://{host}:{port}"
 
 
 @asynccontextmanager

@@ -57,7 +57,7 @@ def moderate(  # noqa: PLR0913 (a command has as many arguments as options)
     Weights are read from safetensors files alone. There are no API keys: everyone who reaches the address
     may send requests. Its address goes to stdout, on one line, once it accepts requests.
     """
-    from diffuserve.cli.http_server import run
+    from diffuserve.cli.event_loop import run
     from diffuserve.cli.logs import log_to_stderr
     from diffuserve.safety.moderation_app import create_moderation_app
 
@@ -84,11 +84,13 @@ def _load(folder: Path, harmless: list[str]) -> "TextCheckpoint":
 async def _serve(app: "FastAPI", host: str, port: int) -> None:
     from contextlib import closing
 
-    from diffuserve.cli.http_server import address_of, listen, serving, stop_on_signals
+    from diffuserve.cli.event_loop import stop_on_signals
+    from diffuserve.cli.http_server import serving
+    from diffuserve.cli.listening import address_of, description_of, listen
 
     stop = stop_on_signals()
     with closing(listen(host, port)) as listener:
         async with serving(app, listener):
-            logging.getLogger(__name__).info("listening on %s", address_of(listener))
+            logging.getLogger(__name__).info("listening on %s", description_of(listener))
             print(address_of(listener), flush=True)
             await stop.wait()

@@ -37,7 +37,7 @@ def serve(
     A server that is restarted on the same data folder continues its jobs, however it ended. Its address
     goes to stdout, on one line, once it accepts requests.
     """
-    from diffuserve.cli.http_server import run
+    from diffuserve.cli.event_loop import run
     from diffuserve.cli.local_worker import Launch
     from diffuserve.cli.logs import log_to_stderr
 
@@ -48,7 +48,7 @@ def serve(
 
 
 async def _serve(settings: Settings, no_auth: bool, launch: "Launch") -> int:
-    from diffuserve.cli.http_server import stop_on_signals
+    from diffuserve.cli.event_loop import stop_on_signals
     from diffuserve.cli.local_worker import local_worker, wait_until_ready
     from diffuserve.cli.server import running_server
 
@@ -57,7 +57,7 @@ async def _serve(settings: Settings, no_auth: bool, launch: "Launch") -> int:
         server = await stack.enter_async_context(running_server(settings, no_auth))
         known = {worker.id for worker in await server.plane.store.operations.workers()}
         console.print(
-            f"diffuserve {__version__} on {server.address} · data in {settings.data_dir}", markup=False
+            f"diffuserve {__version__} on {server.listens_on} · data in {settings.data_dir}", markup=False
         )
         print(server.address, flush=True)
         worker = await stack.enter_async_context(local_worker(server, settings, launch))

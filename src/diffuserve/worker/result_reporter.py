@@ -9,7 +9,7 @@ from typing import Any
 
 from diffuserve.client.leases import LeaseClient
 from diffuserve.domain.errors import DiffuserveError, LeaseLost, ServerUnavailable, UploadMissing
-from diffuserve.domain.job import Artifact, JobError, JobResult, Phase
+from diffuserve.domain.job import Artifact, JobError, JobResult, JobStatus, Phase
 from diffuserve.domain.worker import Completion, Failure, ProgressReport, Release, ReleaseCause
 from diffuserve.worker.held_job import HeldJob
 from diffuserve.worker.messages import FinishedFile, JobFailed, JobFinished, PreviewReady
@@ -159,9 +159,10 @@ class ResultReporter:
 
     async def _fail(self, job: HeldJob, error: JobError) -> str:
         self._last_previews.pop(job.attempt, None)
-        log.info("job %s failed: %s", job.lease.job_id, error.message)
         failure = Failure(lease_token=job.lease.lease_token, error=error)
-        return (await self._client.fail(job.lease.job_id, failure)).status
+        status = (await self._client.fail(job.lease.job_id, failure)).status
+        log.info("job %s %s", job.lease.job_id, _ending(status, error))
+        return status
 
     async def _release(self, job: HeldJob, release: Release, patience_seconds: float | None) -> str:
         self._last_previews.pop(job.attempt, None)
@@ -175,3 +176,13 @@ class ResultReporter:
             await self._client.report(job.lease.job_id, report)
         except DiffuserveError as error:  # the response to the next heartbeat says if the lease is lost
             log.debug("job %s: progress was not accepted (%s)", job.lease.job_id, error)
+
+
+def _ending(status: str, error: JobError) -> str:
+    """Say how a failed attempt ended its job: the engine reports a job that was canceled as aborted."""
+    match status:
+        case JobStatus.CANCELED:
+            return "canceled"
+        case JobStatus.QUEUED:
+            return f"failed, and is tried again: {error.message}"
+    return f"{status}: {error.message}"

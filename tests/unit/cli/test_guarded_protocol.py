@@ -15,7 +15,8 @@ from fastapi import FastAPI, Request, WebSocket
 from fastapi.responses import StreamingResponse
 
 from diffuserve.api.connection_limits import ConnectionLimits
-from diffuserve.cli.http_server import address_of, fitting, listen, serving
+from diffuserve.cli.http_server import fitting, serving
+from diffuserve.cli.listening import address_of, listen
 from support.waiting import HANG_SECONDS, eventually
 
 SOON = 0.1

@@ -3,12 +3,13 @@
 import asyncio
 from pathlib import Path
 from typing import Any
+from unittest.mock import AsyncMock
 
 import pytest
 
 from diffuserve.domain.errors import InvalidParams, LeaseLost, ServerUnavailable, TooLarge, UploadMissing
-from diffuserve.domain.job import Phase
-from diffuserve.domain.worker import ReleaseCause
+from diffuserve.domain.job import JobStatus, Phase
+from diffuserve.domain.worker import LeaseOutcome, ReleaseCause
 from diffuserve.worker.held_job import HeldJob
 from diffuserve.worker.messages import FinishedFile, JobFailed, JobFinished, PreviewReady
 from diffuserve.worker.metrics import WorkerMetrics
@@ -133,6 +134,27 @@ async def test_a_failed_job_is_reported_with_its_error(tmp_path: Path) -> None:
     ((job_id, failure),) = reporting.plane.failures
     assert (job_id, failure.error.code, failure.error.safety) == ("j1", "output_blocked", record)
     assert reporting.num_jobs("failed") == 1
+
+
+@pytest.mark.parametrize(
+    ("status", "logged"),
+    [
+        (JobStatus.FAILED, "job j1 failed: aborted"),
+        (JobStatus.CANCELED, "job j1 canceled"),
+        (JobStatus.QUEUED, "job j1 failed, and is tried again: aborted"),
+    ],
+)
+@in_virtual_time
+async def test_the_log_says_how_a_failed_attempt_ended_its_job(
+    tmp_path: Path, status: JobStatus, logged: str, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    reporting = Reporting(tmp_path)
+    outcome = LeaseOutcome(job_id="j1", status=status)
+    monkeypatch.setattr(reporting.plane, "fail", AsyncMock(return_value=outcome))
+    with caplog.at_level("INFO"):
+        reporting.reporter.failed(reporting.job, JobFailed(attempt="j1-1", code="aborted", message="aborted"))
+        await reporting.reporter.all_reported()
+    assert [record.getMessage() for record in caplog.records] == [logged]
 
 
 @in_virtual_time
