@@ -23,6 +23,7 @@ from diffuserve.jobs import schema
 from diffuserve.media.image_file import read_parameters
 from diffuserve.worker.agent import WorkerAgent
 from diffuserve.worker.capacity import Memory
+from diffuserve.worker.exit_codes import CANNOT_START
 from diffuserve.worker.loops import control as control_loop
 from diffuserve.worker.loops import engine as engine_loop
 from diffuserve.worker.messages import JobFailed
@@ -379,3 +380,13 @@ async def test_replicas_are_workers_of_their_own_that_end_together(plane: Plane)
         both.send_signal(signal.SIGTERM)
         code = await asyncio.to_thread(both.wait, HANG_SECONDS)
     assert code == 0
+
+
+async def test_an_engine_that_cannot_use_its_device_says_so_and_ends_the_worker_without_a_crash(
+    start: Start, capfd: pytest.CaptureFixture[str]
+) -> None:
+    agent: Any = start(engine_command=(), device="cuda:99")
+    assert await agent.over == CANNOT_START
+    assert "cuda:99" in agent._engine.refusal
+    assert agent._engine.num_deaths == 0, "it was not started again"
+    assert "terminate called" not in capfd.readouterr().err

@@ -20,7 +20,7 @@ from diffuserve.domain.params import GenerationParams
 from diffuserve.engine.config import DEFAULT_MODEL, EngineConfig
 from diffuserve.engine.core import EngineCore
 from diffuserve.engine.cost_model import CostModel
-from diffuserve.engine.model_runner import ModelRunner
+from diffuserve.engine.model_runner import ModelRunner, enough_memory
 from diffuserve.engine.outputs import GenerationResult, StepOutput
 from diffuserve.engine.request_state import RequestState
 from diffuserve.engine.stats import EngineStats
@@ -76,7 +76,7 @@ class Engine:
         chosen = choose_device(device)
         if chosen.type == "cpu":
             keep_freed_memory()
-        with one_thread():
+        with one_thread(), enough_memory(model, chosen):
             pipeline = load_pipeline(model, chosen, parse_dtype(dtype), config.deterministic)
         return cls(pipeline, config)
 

@@ -1,7 +1,8 @@
 """Runs the model on batches, and keeps one request's failure from its neighbours (INV-3)."""
 
 import traceback
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import TypeVar
 
@@ -9,9 +10,11 @@ import torch
 from PIL.Image import Image
 from torch import Tensor
 
+from diffuserve.domain.errors import DeviceUnavailable
 from diffuserve.domain.params import GenerationParams
 from diffuserve.engine.request_state import RequestState
 from diffuserve.models.base import Conditioning, Frames, Pipeline
+from diffuserve.models.folder import first_line
 
 Item = TypeVar("Item")
 Value = TypeVar("Value")
@@ -147,6 +150,20 @@ def is_out_of_memory(error: Exception) -> bool:
     if isinstance(error, torch.AcceleratorError):
         return "out of memory" in str(error)
     return isinstance(error, MemoryError | torch.OutOfMemoryError) or "can't allocate memory" in str(error)
+
+
+@contextmanager
+def enough_memory(model: str, device: object) -> Iterator[None]:
+    """Raise `DeviceUnavailable` in place of an allocator's error: the device has no room for the model."""
+    try:
+        yield
+    except Exception as error:
+        if not is_out_of_memory(error):
+            raise
+        raise DeviceUnavailable(
+            f"device={str(device)!r}: not enough memory for {model} ({first_line(error)}); free some, or give "
+            "another --device, a --dtype of fewer bytes, or a smaller model"
+        ) from error
 
 
 def is_device_fault(error: Exception) -> bool:

@@ -141,6 +141,7 @@ def main() -> None:
     parser.add_argument("--files", type=int, default=0)
     parser.add_argument("--ledger", type=Path)
     parser.add_argument("--load-seconds", type=float, default=0.0)
+    parser.add_argument("--refuse")
     args, _ = parser.parse_known_args()  # options of the real engine process are ignored
     die_with_parent()
     link = AgentLink(args.socket)
@@ -149,6 +150,8 @@ def main() -> None:
     link.send_every(1.0, engine.heartbeat)
     link.send(ModelAnnounced(spec=NULL_SPEC.to_dict(), fit=NULL_FIT.to_dict()))
     time.sleep(args.load_seconds)
+    if args.refuse:
+        link.refuse(args.refuse)
     link.send(EngineReady(token_budget=_TOKEN_BUDGET))
     engine.run()
 

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import NoReturn
 
 from diffuserve.worker.crash_record import CrashRecord
-from diffuserve.worker.messages import FromEngine, ToEngine, decode, encode
+from diffuserve.worker.messages import EngineRefused, FromEngine, ToEngine, decode, encode
 
 _PR_SET_PDEATHSIG = 1  # of linux/prctl.h
 
@@ -34,6 +34,14 @@ class AgentLink:
                 self._socket.sendall(encode(message))
             except OSError:
                 _exit_at_once()
+
+    def refuse(self, reason: str) -> NoReturn:
+        """Tell the agent why this engine cannot start, and exit.
+
+        It exits at once: threads of libraries may still run, and would abort a process that ends in order.
+        """
+        self.send(EngineRefused(reason=reason))
+        _exit_at_once()
 
     def listen(self, on_message: Callable[[ToEngine], None]) -> None:
         """Pass every message to `on_message`, on a thread of its own."""

@@ -7,8 +7,9 @@ is gone. Where torchrun has started several of them, only rank 0 is connected to
 import argparse
 import os
 import sys
+import traceback
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NoReturn
 
 from diffuserve.domain.errors import DiffuserveError
 from diffuserve.private_files import private_umask
@@ -31,21 +32,36 @@ def main() -> None:
         with private_umask():
             _run(config, rank, arguments.socket)
     except DiffuserveError as error:
-        sys.exit(f"error: {error}")
+        print(f"error: {error}", file=sys.stderr)
+        _exit(1)
+    except BaseException:
+        traceback.print_exc()
+        _exit(1)
+    _exit(0)
+
+
+def _exit(code: int) -> NoReturn:
+    """Exit at once: threads of libraries may still run, and would abort a process that ends in order."""
+    sys.stdout.flush()
+    sys.stderr.flush()
+    os._exit(code)
 
 
 def _run(config: EngineProcessConfig, rank: str | None, socket: Path) -> None:
     if rank in (None, "0"):
-        serve_agent(config, socket, is_alone=rank is None)
+        link = AgentLink(socket)
+        try:
+            serve_agent(config, link, is_alone=rank is None)
+        except DiffuserveError as error:
+            link.refuse(str(error))
     else:
         from diffuserve.worker.rank_process import follow
 
         follow(config)
 
 
-def serve_agent(config: EngineProcessConfig, socket: Path, is_alone: bool) -> None:
-    """Run the engine for the agent that listens on `socket`, until the agent stops it."""
-    link = AgentLink(socket)
+def serve_agent(config: EngineProcessConfig, link: AgentLink, is_alone: bool) -> None:
+    """Run the engine for the agent at the other end of `link`, until the agent stops it."""
     host: EngineHost | None = None  # set once the model is loaded; the agent sends nothing before that
 
     def on_host(loaded: "EngineHost") -> None:

@@ -1,10 +1,10 @@
 """The protocol between the agent and its engine process: one JSON object a line, over a Unix socket.
 
 The engine process connects, sends `ModelAnnounced` as soon as it has read the model's spec,
-`EngineReady` once the weights are loaded, and `EngineHeartbeat` every second from a thread of its own.
-The end of the stream means that the other process has ended. An `attempt` is the agent's name for one
-lease on a job: a job may be leased again while its last attempt is still being dropped, and messages
-about the two must not be confused.
+`EngineReady` once the weights are loaded, or `EngineRefused` if they cannot be, and `EngineHeartbeat` every
+second from a thread of its own. The end of the stream means that the other process has ended. An `attempt`
+is the agent's name for one lease on a job: a job may be leased again while its last attempt is still being
+dropped, and messages about the two must not be confused.
 """
 
 from collections.abc import Mapping
@@ -20,6 +20,13 @@ class ModelAnnounced:
 
     spec: Mapping[str, Any]
     fit: Mapping[str, Any] | None = None
+
+
+@dataclass(frozen=True, kw_only=True)
+class EngineRefused:
+    """The engine cannot serve this model here, and would not the next time either; the process ends."""
+
+    reason: str
     num_gpus: int = 0
 
 
@@ -162,13 +169,14 @@ class StopEngine:
 JobMessage: TypeAlias = StepProgress | PreviewReady | FilterVerdict | JobFinished | JobFailed
 """The messages of an engine about one job."""
 
-FromEngine: TypeAlias = ModelAnnounced | EngineReady | EngineHeartbeat | JobMessage
+FromEngine: TypeAlias = ModelAnnounced | EngineReady | EngineRefused | EngineHeartbeat | JobMessage| EngineReady | EngineHeartbeat | JobMessage
 ToEngine: TypeAlias = AddJob | AbortJob | StopEngine
 Message: TypeAlias = FromEngine | ToEngine
 
 _KINDS: Mapping[str, type[Message]] = {
     "hello": ModelAnnounced,
     "ready": EngineReady,
+    "refused": EngineRefused,
     "beat": EngineHeartbeat,
     "moved": StepProgress,
     "previewed": PreviewReady,

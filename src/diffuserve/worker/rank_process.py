@@ -8,6 +8,7 @@ import torch
 import torch.distributed as dist
 
 from diffuserve.engine.engine import Engine
+from diffuserve.engine.model_runner import enough_memory
 from diffuserve.models.base import Pipeline
 from diffuserve.models.devices import choose_device, parse_dtype
 from diffuserve.models.registry import load_pipeline
@@ -49,9 +50,10 @@ def _member(config: EngineProcessConfig) -> Iterator[tuple[Pipeline, Ranks]]:
         torch.set_num_threads(1)  # the machine's cores are shared by its ranks
     plan = None if config.parallel is None else ParallelPlan.parse(config.parallel)
     ranks = join_ranks(plan, device, config.collective_seconds)
-    pipeline = load_pipeline(
-        config.model, device, parse_dtype(config.dtype), config.engine.deterministic, ranks
-    )
+    with enough_memory(config.model, device):
+        pipeline = load_pipeline(
+            config.model, device, parse_dtype(config.dtype), config.engine.deterministic, ranks
+        )
     heartbeats = rank_heartbeats(ranks)
     heartbeats.start()
     yield pipeline, ranks

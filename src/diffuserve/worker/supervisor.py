@@ -7,10 +7,12 @@ from typing import Any, assert_never
 
 from diffuserve.backoff import Backoff, RestartPolicy, supervise
 from diffuserve.worker.config import WorkerConfig
+from diffuserve.worker.exit_codes import describe
 from diffuserve.worker.engine_link import EngineExited, EngineLink
 from diffuserve.worker.messages import (
     EngineHeartbeat,
     EngineReady,
+    EngineRefused,
     FilterVerdict,
     FromEngine,
     JobFailed,
@@ -26,6 +28,7 @@ log = logging.getLogger(__name__)
 
 _BACKOFF = Backoff(first_seconds=0.5, longest_seconds=30.0)
 _HEALTHY_SECONDS = 60.0
+_MOST_DEATHS_WHILE_LOADING = 3  # such as by the kernel, when memory runs out; a later one may fit in
 
 
 class EngineSupervisor:
@@ -35,7 +38,7 @@ class EngineSupervisor:
     job, and `on_change` when an engine becomes ready, sends a heartbeat, gets stuck, or, with `None` for
     `link`, has died. `token_budget` is that of a ready engine, else `None`; `image_filter` describes the
     filter of the last engine that was ready; `suspects` are the attempts that the last engine to die was
-    working on.
+    working on; `refusal` is why the last engine did not start, by its own words.
     """
 
     def __init__(
@@ -57,6 +60,7 @@ class EngineSupervisor:
         self.last_heartbeat: EngineHeartbeat | None = None
         self.suspects: frozenset[str] = frozenset()
         self.num_deaths = 0
+        self.refusal: str | None = None
         self.is_stalled = False
         self.was_ever_ready = False
 
@@ -82,8 +86,18 @@ class EngineSupervisor:
         return code
 
     def cannot_start(self, code: int) -> bool:
-        """Return whether the engine exited by itself, not by a signal, before any engine was ready."""
-        return not self.was_ever_ready and code >= 0
+        """Return whether it is of no use to start another engine.
+
+        None was ever ready, and the last one refused or exited by itself, or several were killed.
+        """
+        if self.was_ever_ready:
+            return False
+        exited = code >= 0 or self.refusal is not None
+        return exited or self.num_deaths + 1 >= _MOST_DEATHS_WHILE_LOADING
+
+    def reason(self, code: int) -> str:
+        """Say why the last engine ended, as it said itself or as its exit code tells."""
+        return self.refusal or describe(code)
 
     async def stop(self) -> None:
         """Let the engine save its cost fit and end; it is not started again."""
@@ -112,10 +126,11 @@ class EngineSupervisor:
 
     def _engine_died(self, code: int, pause_seconds: float) -> None:
         self.num_deaths += 1
-        log.warning("the engine died (exit code %d); it starts again in %.1f s", code, pause_seconds)
+        log.warning("the engine died (%s); it starts again in %.1f s", self.reason(code), pause_seconds)
 
     async def _run_once(self) -> int:
         """Run one engine from its start to its death, and return its exit code."""
+        self.refusal = None
         try:
             self.link = await EngineLink.start(self._config.command)
         except EngineExited as error:
@@ -138,6 +153,8 @@ class EngineSupervisor:
             case EngineReady():
                 self._become_ready(message, now)
                 self._on_change()
+            case EngineRefused():
+                self.refusal = message.reason
             case EngineHeartbeat():
                 self.last_heartbeat, self._pulse = message, self._pulse.after_heartbeat(message, now)
                 self._on_change()

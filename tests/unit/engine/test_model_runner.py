@@ -9,8 +9,9 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
+from diffuserve.domain.errors import DeviceUnavailable
 from diffuserve.domain.params import GenerationParams
-from diffuserve.engine.model_runner import ModelRunner, StepResult, is_out_of_memory, isolate
+from diffuserve.engine.model_runner import ModelRunner, StepResult, enough_memory, is_out_of_memory, isolate
 from diffuserve.engine.request_state import RequestState
 from diffuserve.testing.fake_pipeline import FakePipeline
 
@@ -232,3 +233,17 @@ def test_a_fault_of_the_device_is_no_items_failure() -> None:
 
     with pytest.raises(torch.AcceleratorError):
         isolate([1, 2], run)
+
+
+@pytest.mark.parametrize("error", [MemoryError(), torch.OutOfMemoryError("CUDA out of memory. Tried …\nmore")])
+def test_a_device_without_room_for_the_model_is_refused_with_a_remedy(error: Exception) -> None:
+    with (
+        pytest.raises(DeviceUnavailable, match="device='cuda:0': not enough memory for big .*--dtype"),
+        enough_memory("big", torch.device("cuda:0")),
+    ):
+        raise error
+
+
+def test_other_errors_of_loading_are_not_taken_for_a_lack_of_memory() -> None:
+    with pytest.raises(RuntimeError, match="odd"), enough_memory("big", "cpu"):
+        raise RuntimeError("odd")

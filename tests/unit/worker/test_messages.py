@@ -11,6 +11,7 @@ from diffuserve.worker.messages import (
     AddJob,
     EngineHeartbeat,
     EngineReady,
+    EngineRefused,
     FilterVerdict,
     FinishedFile,
     FromEngine,
@@ -29,6 +30,7 @@ from diffuserve.worker.messages import (
 EXAMPLES: dict[str, Message] = {
     "hello": ModelAnnounced(spec={"name": "x"}, fit={"step": [1.0]}, num_gpus=2),
     "ready": EngineReady(token_budget=1, image_filter={"name": "opennsfw", "thresholds": {"nsfw": 0.8}}),
+    "refused": EngineRefused(reason="no room"),
     "beat": EngineHeartbeat(num_moves=1, num_unfinished=2, last_step_seconds=0.5),
     "moved": StepProgress(attempt="j", phase="denoise", step=1, total=4),
     "previewed": PreviewReady(attempt="j", index=0, step=2, total=4, png="iVBO"),

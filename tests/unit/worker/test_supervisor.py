@@ -13,7 +13,7 @@ import pytest
 
 from diffuserve.worker import supervisor
 from diffuserve.worker.config import WorkerConfig
-from diffuserve.worker.messages import EngineReady, JobMessage, ModelAnnounced, StepProgress
+from diffuserve.worker.messages import EngineReady, EngineRefused, JobMessage, ModelAnnounced, StepProgress
 from diffuserve.worker.supervisor import EngineSupervisor
 from support.virtual_time import in_virtual_time, now
 from support.waiting import eventually
@@ -110,6 +110,42 @@ async def test_an_engine_that_was_killed_while_it_loaded_is_restarted(tmp_path: 
     async with supervising(tmp_path) as supervised:
         (await supervised.engines.next()).die(-9)
         await supervised.engines.next(2)
+
+
+@in_virtual_time
+@pytest.mark.parametrize("exit_code", [1, -6])
+async def test_an_engine_that_refuses_is_not_restarted_however_it_ends(
+    tmp_path: Path, exit_code: int
+) -> None:
+    async with supervising(tmp_path) as supervised:
+        engine = await supervised.engines.next()
+        engine.say(EngineRefused(reason="device='cuda': none here"))
+        engine.die(exit_code)
+        assert await supervised.exit_code == exit_code
+        assert supervised.supervisor.cannot_start(exit_code)
+        assert supervised.supervisor.reason(exit_code) == "device='cuda': none here"
+        assert len(supervised.engines.started) == 1
+
+
+@in_virtual_time
+async def test_an_engine_that_is_killed_each_time_it_loads_is_given_up(tmp_path: Path) -> None:
+    async with supervising(tmp_path) as supervised:
+        for number in range(1, 4):
+            (await supervised.engines.next(number)).die(-9)
+        assert await supervised.exit_code == -9
+        assert "killed by SIGKILL" in supervised.supervisor.reason(-9)
+
+
+@in_virtual_time
+async def test_a_refusal_ends_no_worker_whose_engine_was_ready_before(tmp_path: Path) -> None:
+    async with supervising(tmp_path) as supervised:
+        first = await supervised.engines.next()
+        first.become_ready()
+        first.die(-9)
+        second = await supervised.engines.next(2)
+        second.say(EngineRefused(reason="the memory of the first is not free yet"))
+        second.die(1)
+        await supervised.engines.next(3)
 
 
 @in_virtual_time

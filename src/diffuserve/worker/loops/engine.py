@@ -22,13 +22,13 @@ class EngineLoop:
     async def run(self) -> None:
         """Supervise the engine; after too many deaths report what it held before the agent ends.
 
-        An engine that exits by itself before any was ready will not start the next time either.
+        An engine that cannot start now will not start the next time either.
         """
         code = await self._engine.run()
         if self._state.is_over:
             return
         if self._engine.cannot_start(code):
-            log.error("the engine could not start (exit code %d); see its message above", code)
+            log.error("the engine cannot start: %s", self._engine.reason(code))
             self._state.end(CANNOT_START)
             return
         reported = asyncio.create_task(self._reporter.all_reported())

@@ -6,7 +6,7 @@ import pytest
 
 from diffuserve.domain.errors import Forbidden
 from diffuserve.domain.worker import ReleaseCause, WorkerState
-from diffuserve.worker.messages import JobFinished
+from diffuserve.worker.messages import EngineRefused, JobFinished
 from support.virtual_time import in_virtual_time, now
 from support.waiting import eventually
 from support.worker_fakes import make_lease, running_agent
@@ -62,6 +62,18 @@ async def test_an_engine_that_exits_before_it_was_ready_ends_the_agent(tmp_path:
         (await worker.engines.next()).die(3)
         assert await worker.exit_code == 2
         assert len(worker.engines.started) == 1
+
+
+@in_virtual_time
+async def test_an_engine_that_refuses_ends_the_agent_with_its_reason(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    async with running_agent(tmp_path, is_ready=False) as worker:
+        engine = await worker.engines.next()
+        engine.say(EngineRefused(reason="no room for the model"))
+        engine.die(-6)
+        assert await worker.exit_code == 2
+        assert "the engine cannot start: no room for the model" in caplog.text
 
 
 @in_virtual_time
