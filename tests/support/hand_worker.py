@@ -52,6 +52,11 @@ class HandWorker:
         )
         return cls(http, response.raise_for_status().json()["worker_id"])
 
+    async def beat(self, state: str, **values: Any) -> httpx.Response:
+        """Send a heartbeat with this report and without leases."""
+        body = {"report": {"state": state, **values}}
+        return await self._http.post(f"/v1/workers/{self.id}/heartbeat", json=body)
+
     async def claim(self, num_jobs: int = 1, wait: float = 0.0, claim_id: str | None = None) -> list[Lease]:
         response = await self._http.post(
             f"/v1/workers/{self.id}/claim",

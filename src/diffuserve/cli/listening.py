@@ -31,7 +31,8 @@ def accept(listener: socket.socket) -> None:
     try:
         listener.listen(_BACKLOG)
     except OSError as error:
-        raise _refusal(*listener.getsockname()[:2], error) from error
+        host, port = listener.getsockname()[:2]
+        raise _refusal(host, port, error) from error
 
 
 def listen(host: str, port: int) -> socket.socket:

@@ -56,11 +56,29 @@ class ModelOffer:
 
 
 @dataclass(frozen=True, kw_only=True)
+class LoadProgress:
+    """How far a worker is that loads its model: the phase, and while it reads the weights how many bytes."""
+
+    phase: str
+    bytes_read: int = 0
+    bytes_total: int = 0
+
+    def __str__(self) -> str:
+        if not self.bytes_total:
+            return self.phase
+        share = min(self.bytes_read / self.bytes_total, 1.0)
+        unit, name = (1e9, "GB") if self.bytes_total >= 1e9 else (1e6, "MB")
+        return (
+            f"{self.phase} {self.bytes_read / unit:.1f} of {self.bytes_total / unit:.1f} {name}, {share:.0%}"
+        )
+
+
+@dataclass(frozen=True, kw_only=True)
 class WorkerReport:
     """Condition of a worker, sent with every heartbeat. `timestamp` is in seconds by the worker's clock.
 
     `image_filter` is the `FilterInfo` of the filter that checks its images, as a dict; `None` without a
-    filter, and until the engine is ready.
+    filter, and until the engine is ready. `loading` is the progress of an engine that is not ready yet.
     """
 
     state: WorkerState
@@ -73,6 +91,7 @@ class WorkerReport:
     last_step_seconds: float | None = None
     num_running: int = 0
     image_filter: Mapping[str, Any] | None = None
+    loading: LoadProgress | None = None
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -161,8 +161,8 @@ def enough_memory(model: str, device: object) -> Iterator[None]:
         if not is_out_of_memory(error):
             raise
         raise DeviceUnavailable(
-            f"device={str(device)!r}: not enough memory for {model} ({first_line(error)}); free some, or give "
-            "another --device, a --dtype of fewer bytes, or a smaller model"
+            f"device={str(device)!r}: not enough memory for {model} ({first_line(error)}); free some, or "
+            "give another --device, a --dtype of fewer bytes, or a smaller model"
         ) from error
 
 

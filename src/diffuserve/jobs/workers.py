@@ -11,6 +11,7 @@ from diffuserve.domain.errors import DiffuserveError, InvalidParams, WorkerNotFo
 from diffuserve.domain.worker import (
     ControlCommands,
     Heartbeat,
+    LoadProgress,
     Registration,
     Worker,
     WorkerReport,
@@ -144,6 +145,8 @@ def worker_of(row: sa.Row[Any], now: float, lease_seconds: float) -> Worker:
     values = orjson.loads(row.report)
     values["state"] = WorkerState(values["state"])
     values["resident_models"] = tuple(values["resident_models"])
+    loading = values.get("loading")
+    values["loading"] = None if loading is None else LoadProgress(**loading)
     report = WorkerReport(**values)
     is_lost = now - row.heartbeat_at > lease_seconds
     return Worker(

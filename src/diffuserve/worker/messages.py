@@ -20,13 +20,6 @@ class ModelAnnounced:
 
     spec: Mapping[str, Any]
     fit: Mapping[str, Any] | None = None
-
-
-@dataclass(frozen=True, kw_only=True)
-class EngineRefused:
-    """The engine cannot serve this model here, and would not the next time either; the process ends."""
-
-    reason: str
     num_gpus: int = 0
 
 
@@ -41,6 +34,13 @@ class EngineReady:
     token_budget: int
     description: Mapping[str, str] = field(default_factory=dict)
     image_filter: Mapping[str, Any] | None = None
+
+
+@dataclass(frozen=True, kw_only=True)
+class EngineRefused:
+    """The engine cannot serve this model here, and would not the next time either; the process ends."""
+
+    reason: str
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -169,7 +169,7 @@ class StopEngine:
 JobMessage: TypeAlias = StepProgress | PreviewReady | FilterVerdict | JobFinished | JobFailed
 """The messages of an engine about one job."""
 
-FromEngine: TypeAlias = ModelAnnounced | EngineReady | EngineRefused | EngineHeartbeat | JobMessage| EngineReady | EngineHeartbeat | JobMessage
+FromEngine: TypeAlias = ModelAnnounced | EngineReady | EngineRefused | EngineHeartbeat | JobMessage
 ToEngine: TypeAlias = AddJob | AbortJob | StopEngine
 Message: TypeAlias = FromEngine | ToEngine
 

@@ -7,8 +7,8 @@ from typing import Any, assert_never
 
 from diffuserve.backoff import Backoff, RestartPolicy, supervise
 from diffuserve.worker.config import WorkerConfig
-from diffuserve.worker.exit_codes import describe
 from diffuserve.worker.engine_link import EngineExited, EngineLink
+from diffuserve.worker.exit_codes import describe
 from diffuserve.worker.messages import (
     EngineHeartbeat,
     EngineReady,

@@ -99,11 +99,24 @@ async def test_an_uncaught_exception_reveals_only_the_request_id(
     assert "KeyError" in caplog.text
 
 
-async def test_the_server_is_ready_once_a_worker_has_registered(http: httpx.AsyncClient) -> None:
+async def test_the_server_is_ready_while_a_worker_takes_jobs(http: httpx.AsyncClient) -> None:
     before = await http.get("/readyz")
     assert (before.status_code, before.json()["code"]) == (503, "server_unavailable")
-    await HandWorker.register(http)
-    assert (await http.get("/readyz")).status_code == 200
+    assert "no worker has registered" in before.json()["detail"]
+    worker = await HandWorker.register(http)
+    for state, status in (("initializing", 503), ("ready", 200), ("occupied", 200), ("draining", 503)):
+        await worker.beat(state)
+        assert (await http.get("/readyz")).status_code == status, state
+        assert (await http.get("/healthz")).status_code == 200
+
+
+async def test_a_server_whose_worker_loads_its_model_says_how_far_it_is(http: httpx.AsyncClient) -> None:
+    worker = await HandWorker.register(http)
+    await worker.beat("initializing", loading={"phase": "weights", "bytes_read": 1, "bytes_total": 4})
+    not_ready = await http.get("/readyz")
+    assert not_ready.status_code == 503
+    assert "loading the model" in not_ready.json()["detail"]
+    assert "25%" in not_ready.json()["detail"]
 
 
 async def test_metrics_count_what_happened(http: httpx.AsyncClient, worker: HandWorker) -> None:

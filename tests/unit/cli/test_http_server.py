@@ -12,10 +12,10 @@ from fastapi import FastAPI
 from fastapi.responses import StreamingResponse
 
 from diffuserve.cli import http_server
+from diffuserve.cli.event_loop import run, stop_on_signals
 from diffuserve.cli.exit_codes import INTERRUPTED
 from diffuserve.cli.http_server import serving
 from diffuserve.cli.listening import address_of, listen
-from diffuserve.cli.event_loop import run, stop_on_signals
 from diffuserve.domain.addresses import is_loopback
 from diffuserve.domain.errors import InvalidParams
 

@@ -39,7 +39,9 @@ def test_a_server_on_every_address_says_so_and_names_urls_that_work() -> None:
     with listen("0.0.0.0", 0) as listener:
         port = listener.getsockname()[1]
         description = description_of(listener)
-        assert description.startswith(f"0.0.0.0:{port} (every address): http://127.0.0.1:{port} on this machine")
+        assert description.startswith(
+            f"0.0.0.0:{port} (every address): http://127.0.0.1:{port} on this machine"
+        )
         for url in (word for word in description.split() if word.startswith("http://")):
             with socket.create_connection((url.removeprefix("http://").split(":")[0], port)):
                 pass

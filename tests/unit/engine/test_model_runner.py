@@ -235,10 +235,12 @@ def test_a_fault_of_the_device_is_no_items_failure() -> None:
         isolate([1, 2], run)
 
 
-@pytest.mark.parametrize("error", [MemoryError(), torch.OutOfMemoryError("CUDA out of memory. Tried …\nmore")])
+@pytest.mark.parametrize(
+    "error", [MemoryError(), torch.OutOfMemoryError("CUDA out of memory. Tried …\nmore")]
+)
 def test_a_device_without_room_for_the_model_is_refused_with_a_remedy(error: Exception) -> None:
     with (
-        pytest.raises(DeviceUnavailable, match="device='cuda:0': not enough memory for big .*--dtype"),
+        pytest.raises(DeviceUnavailable, match=r"device='cuda:0': not enough memory for big .*--dtype"),
         enough_memory("big", torch.device("cuda:0")),
     ):
         raise error

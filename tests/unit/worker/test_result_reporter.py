@@ -146,7 +146,11 @@ async def test_a_failed_job_is_reported_with_its_error(tmp_path: Path) -> None:
 )
 @in_virtual_time
 async def test_the_log_says_how_a_failed_attempt_ended_its_job(
-    tmp_path: Path, status: JobStatus, logged: str, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+    tmp_path: Path,
+    status: JobStatus,
+    logged: str,
+    monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
 ) -> None:
     reporting = Reporting(tmp_path)
     outcome = LeaseOutcome(job_id="j1", status=status)

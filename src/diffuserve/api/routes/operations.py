@@ -11,7 +11,7 @@ from diffuserve.api.json_route import JsonRoute
 from diffuserve.api.responses import json_response
 from diffuserve.api.services import ServicesDep
 from diffuserve.domain.errors import ServerUnavailable
-from diffuserve.domain.worker import WorkerState
+from diffuserve.domain.readiness import why_not_ready
 
 router = APIRouter(tags=["operations"], route_class=JsonRoute)
 
@@ -24,11 +24,11 @@ async def healthz() -> Response:
 
 @router.get("/readyz", summary="Check that jobs would run")
 async def readyz(services: ServicesDep) -> Response:
-    """Respond with 200 if writes are committed and a registered worker is not lost, else with 503."""
+    """Respond with 200 if writes are committed and a worker is ready or occupied, else with 503 and why."""
     await services.store.operations.check_writer()
-    workers = await services.store.operations.workers()
-    if all(worker.state is WorkerState.LOST for worker in workers):
-        raise ServerUnavailable("no worker has registered yet", retry_after=1.0)
+    reason = why_not_ready(await services.store.operations.workers())
+    if reason is not None:
+        raise ServerUnavailable(reason, retry_after=1.0)
     return json_response({"status": "ready"})
 
 
