@@ -57,7 +57,7 @@ class ModelOffer:
 
 @dataclass(frozen=True, kw_only=True)
 class LoadProgress:
-    """How far a worker is that loads its model: the phase, and while it reads the weights how many bytes."""
+    """Progress of a worker that loads its model: the phase, and the bytes of the weights read so far."""
 
     phase: str
     bytes_read: int = 0

@@ -1,4 +1,4 @@
-"""Whether a worker would run a job now, and why not."""
+"""Readiness is decided by what the workers report, and a reason is given where there is none."""
 
 from dataclasses import replace
 
