@@ -161,12 +161,25 @@ async def test_the_estimate_is_a_range_that_grows_with_the_queue(job_store: JobS
     assert soon is not None
     assert later is not None
     assert soon.ahead < later.ahead <= 11
+    assert soon.eta_s_low is not None
+    assert soon.eta_s_high is not None
+    assert later.eta_s_low is not None
     assert 2.0 <= soon.eta_s_low <= soon.eta_s_high
     assert later.eta_s_low > soon.eta_s_low
     better = await job_store.jobs.submit(new_job("cid", band=Band.INTERACTIVE, cost_seconds=2.0))
     ahead = await job_store.jobs.estimate(better)
     assert ahead is not None
     assert ahead.ahead == 0
+
+
+async def test_the_estimate_has_no_time_while_no_worker_takes_jobs(job_store: JobStore) -> None:
+    worker = await add_worker(job_store)
+    job = await job_store.jobs.submit(new_job("ada"))
+    await job_store.leases.drain(worker)
+    estimate = await job_store.jobs.estimate(job)
+    assert estimate is not None
+    assert (estimate.eta_s_low, estimate.eta_s_high) == (None, None)
+    assert str(estimate.reason).startswith("no worker serves")
 
 
 async def test_all_who_ask_for_an_estimate_share_one_reading_of_the_queue(

@@ -78,7 +78,8 @@ class GcsServer:
                 service_account_key=json.dumps(account),
                 client_options={"allow_http": True},
                 retry_config={"max_retries": 1},
-            )
+            ),
+            f"gs://{bucket}/{prefix}",
         )
 
 
@@ -126,12 +127,14 @@ class _XmlApi(BaseHTTPRequestHandler):
         content = self.rfile.read(int(self.headers.get("content-length", 0)))
         content_type = self.headers.get("content-type", "application/octet-stream")
         name = json.dumps({"name": key}).encode()
-        httpx.post(  # multipart, since the emulator rejects an empty file otherwise
+        stored = httpx.post(  # multipart, since the emulator rejects an empty file otherwise
             f"{self.media}/upload/storage/v1/b/{bucket}/o?uploadType=multipart",
             headers={"content-type": "multipart/related; boundary=part"},
             content=_in_parts(("application/json", name), (content_type, content)),
-        ).raise_for_status()
-        self._respond(200, {"etag": '"put"'})
+        )
+        if stored.status_code == 404:
+            return self._respond(404, {}, b"<Error><Code>NoSuchBucket</Code></Error>")
+        self._respond(stored.raise_for_status().status_code, {"etag": '"put"'})
 
     def do_DELETE(self) -> None:
         bucket, key = self._split_path()

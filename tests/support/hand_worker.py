@@ -57,6 +57,9 @@ class HandWorker:
         body = {"report": {"state": state, **values}}
         return await self._http.post(f"/v1/workers/{self.id}/heartbeat", json=body)
 
+    async def deregister(self) -> httpx.Response:
+        return await self._http.delete(f"/v1/workers/{self.id}")
+
     async def claim(self, num_jobs: int = 1, wait: float = 0.0, claim_id: str | None = None) -> list[Lease]:
         response = await self._http.post(
             f"/v1/workers/{self.id}/claim",

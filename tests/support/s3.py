@@ -68,5 +68,6 @@ def bucket_at(
             checksum_algorithm="SHA256",
             client_options={"allow_http": True, "read_timeout": timedelta(seconds=seconds)},
             retry_config={"max_retries": max_retries},
-        )
+        ),
+        f"s3://{bucket}/{prefix or ''}".rstrip("/"),
     )

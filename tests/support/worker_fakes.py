@@ -70,6 +70,7 @@ class FakeControlPlane:
     completions: list[tuple[str, Completion]] = field(default_factory=list)
     failures: list[tuple[str, Failure]] = field(default_factory=list)
     releases: list[tuple[str, Release]] = field(default_factory=list)
+    deregistered: list[str] = field(default_factory=list)
     num_drains: int = 0
     is_closed: bool = False
     leases: asyncio.Queue[Sequence[Lease] | Exception] = field(default_factory=asyncio.Queue)
@@ -105,6 +106,9 @@ class FakeControlPlane:
 
     async def drain(self, worker_id: str) -> None:
         self.num_drains += 1
+
+    async def deregister(self, worker_id: str) -> None:
+        self.deregistered.append(worker_id)
 
     async def report(self, job_id: str, report: ProgressReport) -> None:
         self.reports.append((job_id, report))

@@ -36,6 +36,7 @@ from diffuserve.domain.errors import (
     RateLimited,
     Refused,
     ServerUnavailable,
+    StorageRefused,
     TooLarge,
     TooManyWaits,
     Unauthorized,
@@ -65,6 +66,7 @@ _STATUSES: Sequence[tuple[type[DiffuserveError], int, bool]] = (
     (UploadTooSlow, 408, True),
     (Forbidden, 403, False),
     (Refused, 403, False),
+    (StorageRefused, 503, False),
     (ServerUnavailable, 503, True),
 )
 _HTTP_CODES: Mapping[int, str] = {

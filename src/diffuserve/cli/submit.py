@@ -113,6 +113,10 @@ async def _submit(submission: Submission, submitted: list[str]) -> int:
     submitted.append(job.id)
     if submission.is_waited_for:
         return await _await_images(submission, job.id)
+    if job.queue is not None and job.queue.reason:
+        from diffuserve.cli.watch import warn  # it imports progress bars
+
+        warn(Console(stderr=True), job)
     typer.echo(encode(job) if submission.as_json else job.id)
     return 0
 

@@ -14,7 +14,7 @@ from rich.progress import BarColumn, Progress, TaskID, TextColumn, TimeElapsedCo
 from diffuserve.client.jobs import Client
 from diffuserve.domain.errors import ServerUnavailable
 from diffuserve.domain.job import JobStatus, Phase
-from diffuserve.domain.resources.job import JobResource, ProgressResource
+from diffuserve.domain.resources.job import JobResource, ProgressResource, QueueResource
 
 Show = Callable[[JobResource], None]
 
@@ -59,8 +59,10 @@ class JobBars:
 
     def __init__(self, console: Console) -> None:
         columns = (TextColumn("{task.description}"), BarColumn(), TextColumn("{task.fields[state]}"))
+        self._console = console
         self._progress = Progress(*columns, TimeElapsedColumn(), console=console)
         self._bars: dict[str, TaskID] = {}
+        self._reasons: set[tuple[str, str]] = set()
 
     def __enter__(self) -> Self:
         self._progress.start()
@@ -77,6 +79,7 @@ class JobBars:
     def show(self, job: JobResource) -> None:
         if job.id not in self._bars:
             self._bars[job.id] = self._progress.add_task(_title(job.final_prompt), total=None, state="")
+        self._warn(job)
         bar = self._bars[job.id]
         step, total = (job.progress.step, job.progress.total) if job.progress else (0, None)
         if job.status is JobStatus.SUCCEEDED:
@@ -85,6 +88,25 @@ class JobBars:
         if job.status.is_final:
             self._progress.stop_task(bar)
 
+    def _warn(self, job: JobResource) -> None:
+        """Say once why a job cannot run: without a terminal there are no bars to tell it."""
+        reason = reason_to_wait(job)
+        if reason and (job.id, reason) not in self._reasons:
+            self._reasons.add((job.id, reason))
+            warn(self._console, job)
+
+
+def reason_to_wait(job: JobResource) -> str | None:
+    """Return why nobody knows when a queued job will run, `None` for any other job."""
+    return job.queue.reason if job.queue is not None else None
+
+
+def warn(console: Console, job: JobResource) -> None:
+    """Print why a queued job does not run, if there is a reason."""
+    if reason := reason_to_wait(job):
+        text = f"job {job.id}: {reason}; it waits in the queue until one does"
+        console.print(text, style="yellow", markup=False, highlight=False, soft_wrap=True)
+
 
 def state_of(job: JobResource) -> str:
     """Describe the state of a job in a few words."""
@@ -92,12 +114,19 @@ def state_of(job: JobResource) -> str:
         if job.queue is None:
             return "queued"
         place = f"{job.queue.ahead} ahead" if job.queue.ahead else "next"
-        return f"queued, {place}, {_seconds(job.queue.eta_s_low)}–{_seconds(job.queue.eta_s_high)} s"
+        return f"queued, {place}, {_time_left(job.queue)}"
     if job.status is not JobStatus.RUNNING:
         return str(job.status)
     if job.phase is Phase.DENOISE and job.progress and job.progress.total:
         return f"step {job.progress.step}/{job.progress.total}"
     return str(job.phase or job.status)
+
+
+def _time_left(queue: QueueResource) -> str:
+    """Return the seconds until the job is likely to end, or why nobody knows."""
+    if queue.eta_s_low is None or queue.eta_s_high is None:
+        return queue.reason or "for an unknown time"
+    return f"{_seconds(queue.eta_s_low)}–{_seconds(queue.eta_s_high)} s"
 
 
 def _seconds(value: float) -> str:

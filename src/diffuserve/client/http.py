@@ -1,5 +1,6 @@
 """HTTP requests to the control plane, retried while it is unavailable."""
 
+import re
 from collections.abc import Mapping
 from contextlib import AbstractAsyncContextManager
 from dataclasses import dataclass
@@ -8,6 +9,7 @@ from typing import Any
 import httpx
 
 from diffuserve.backoff import Backoff, retry
+from diffuserve.client.outages import OutageLog
 from diffuserve.domain.errors import (
     BacklogFull,
     BandNotAllowed,
@@ -25,6 +27,7 @@ from diffuserve.domain.errors import (
     RateLimited,
     ServerRefused,
     ServerUnavailable,
+    StorageRefused,
     TooLarge,
     TooManyWaits,
     Unauthorized,
@@ -36,6 +39,7 @@ _RETRIED_STATUSES = frozenset({408, 425, 500, 502, 503, 504})
 _BACKOFF = Backoff(first_seconds=0.1, longest_seconds=5.0, jitter=0.5)
 _STREAM_TIMEOUT = httpx.Timeout(30.0, connect=5.0)
 _MAX_DETAIL_CHARACTERS = 200
+_BUCKET_ERROR = re.compile(r"<Code>([^<]+)</Code>.*?<Message>([^<]+)</Message>", re.DOTALL)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -64,7 +68,7 @@ class HttpTransport:
     route is safe to repeat. An error response is raised as the `DiffuserveError` with its `code`.
     """
 
-    def __init__(
+    def __init__(  # noqa: PLR0913 (each has a default of its own)
         self,
         server: str,
         api_key: str | None = None,
@@ -73,11 +77,16 @@ class HttpTransport:
         timeout_seconds: float = 30.0,
         transport: httpx.AsyncBaseTransport | None = None,
         auth: httpx.Auth | None = None,
+        outages: OutageLog | None = None,
     ) -> None:
-        """Connect with `api_key`, or with what `auth` adds to each request to the server."""
+        """Connect with `api_key`, or with what `auth` adds to each request to the server.
+
+        `outages` is told of every attempt to reach the server.
+        """
         headers = {"authorization": f"Bearer {api_key}"} if api_key else {}
         self.server = server.rstrip("/")
         self.patience_seconds = patience_seconds
+        self._outages = outages
         self._client = httpx.AsyncClient(
             base_url=self.server,
             headers=headers,
@@ -112,9 +121,7 @@ class HttpTransport:
         """Upload to another server, without the API key. Raise as `request` does."""
         timeout = {"timeout": self._client.timeout.as_dict()}
         request = httpx.Request("PUT", url, content=content, headers=headers, extensions=timeout)
-        await retry(
-            lambda _attempt: self._send(request, is_external=True), _pause, _BACKOFF, patience_seconds
-        )
+        await retry(lambda _attempt: self._send_once(request, auth=None), _pause, _BACKOFF, patience_seconds)
 
     def stream(
         self, path: str, headers: Mapping[str, str] | None = None
@@ -124,16 +131,25 @@ class HttpTransport:
             "GET", path, headers=headers, timeout=_STREAM_TIMEOUT, follow_redirects=True
         )
 
-    async def _send(self, request: httpx.Request, *, is_external: bool = False) -> httpx.Response:
+    async def _send(self, request: httpx.Request) -> httpx.Response:
+        """Send a request to the server once, and note whether it is there."""
+        try:
+            response = await self._send_once(request, httpx.USE_CLIENT_DEFAULT)
+        except DiffuserveError as error:
+            if self._outages is not None:
+                self._outages.note(error)
+            raise
+        if self._outages is not None:
+            self._outages.note(None)
+        return response
+
+    async def _send_once(self, request: httpx.Request, auth: Any) -> httpx.Response:
         """Send the request once. Raise `ServerUnavailable` for a failure that a retry may help."""
         try:
-            auth = None if is_external else httpx.USE_CLIENT_DEFAULT
             response = await self._client.send(request, auth=auth)
         except httpx.TransportError as error:
-            raise ServerUnavailable(
-                f"{_server_of(request)} does not respond ({type(error).__name__}: {error})"
-            ) from error
-        if response.status_code in _RETRIED_STATUSES:
+            raise ServerUnavailable(f"{_server_of(request)} does not respond ({_reason(error)})") from error
+        if response.status_code in _RETRIED_STATUSES and _code_of(response) != StorageRefused.code:
             raise ServerUnavailable(
                 f"{_server_of(request)} responded with {response.status_code}: {_detail(response)}",
                 retry_after=_retry_after(response),
@@ -174,6 +190,7 @@ _ERRORS: Mapping[str, type[DiffuserveError]] = {
         NotFound,
         QueueFull,
         RateLimited,
+        StorageRefused,
         TooLarge,
         TooManyWaits,
         Unauthorized,
@@ -185,7 +202,19 @@ _ERRORS: Mapping[str, type[DiffuserveError]] = {
 
 def _pause(error: Exception) -> float | None:
     """Return the shortest pause before a retry, `None` for an error that no retry helps."""
-    return error.retry_after if isinstance(error, ServerUnavailable) else None
+    if isinstance(error, StorageRefused) or not isinstance(error, ServerUnavailable):
+        return None
+    return error.retry_after
+
+
+def _reason(error: httpx.TransportError) -> str:
+    """Return what the system said, such as `Connection refused`, or else the library."""
+    root: BaseException = error
+    while (cause := root.__cause__ or root.__context__) is not None:
+        root = cause
+    if isinstance(root, OSError) and root.strerror:
+        return root.strerror
+    return ": ".join(part for part in (type(error).__name__, str(error)) if part)
 
 
 def _server_of(request: httpx.Request) -> str:
@@ -193,12 +222,21 @@ def _server_of(request: httpx.Request) -> str:
     return f"{request.url.scheme}://{request.url.netloc.decode()}"
 
 
+def _code_of(response: httpx.Response) -> str:
+    """Return the code of a problem, or nothing for any other body."""
+    try:
+        return str(response.json()["code"])
+    except (ValueError, KeyError, TypeError):
+        return ""
+
+
 def _detail(response: httpx.Response) -> str:
-    """Return the detail of a problem, or the beginning of any other body."""
+    """Return the detail of a problem, the error of a bucket, or the beginning of any other body."""
     try:
         return str(response.json()["detail"])
     except (ValueError, KeyError, TypeError):
-        return response.text[:_MAX_DETAIL_CHARACTERS]
+        bucket_error = _BUCKET_ERROR.search(response.text)
+        return ": ".join(bucket_error.groups()) if bucket_error else response.text[:_MAX_DETAIL_CHARACTERS]
 
 
 def _retry_after(response: httpx.Response) -> float:

@@ -4,7 +4,6 @@ import asyncio
 import base64
 import hashlib
 import logging
-import time
 from collections.abc import Collection, Mapping
 from typing import Any
 from urllib.parse import quote
@@ -13,7 +12,7 @@ import orjson
 
 from diffuserve.client.codec import decode
 from diffuserve.client.http import HttpTransport, RequestOptions
-from diffuserve.domain.errors import ServerRefused, ServerUnavailable
+from diffuserve.domain.errors import ServerRefused, ServerUnavailable, UploadFailed, WorkerNotFound
 from diffuserve.domain.worker import (
     Claim,
     ClaimedLeases,
@@ -35,8 +34,11 @@ from diffuserve.storage.base import content_type_of
 log = logging.getLogger(__name__)
 
 _BUCKET_PATIENCE_SECONDS = 60.0  # for one upload URL
+_BUCKET_OUTAGE_SECONDS = 600.0  # then the job is left to another attempt
+_MOST_REFUSALS = 3  # of one file, each with a new URL: one may have expired
 _UPLOAD_PAUSE = 1.0  # before the next upload URL is requested
 _DRAIN_PATIENCE_SECONDS = 2.0
+_UNKNOWN_WORKER = "/v1/workers/worker_unknown/control"
 _JSON = {"content-type": "application/json"}
 
 
@@ -50,6 +52,22 @@ class LeaseClient:
     async def close(self) -> None:
         """Close every connection."""
         await self._transport.close()
+
+    async def check(self) -> None:
+        """Raise unless the server is a control plane that accepts this worker's key.
+
+        `ServerUnavailable` says that it cannot be asked now.
+        """
+        options = RequestOptions(params={"wait": 0}, patience_seconds=0.0)
+        try:
+            response = await self._transport.request("GET", _UNKNOWN_WORKER, options)
+        except WorkerNotFound:
+            return  # the key was accepted before the id was looked up
+        except ServerRefused as error:
+            raise ServerRefused(f"{self._transport.server} is no diffuserve server: {error}") from error
+        target = response.headers.get("location")
+        found = f"redirects to {target}" if target else f"responded with {response.status_code}"
+        raise ServerRefused(f"{self._transport.server} is no diffuserve server: it {found}")
 
     async def register(self, registration: Registration) -> Registered:
         """Register a worker and return its id."""
@@ -84,15 +102,22 @@ class LeaseClient:
         path = f"/v1/workers/{worker_id}/drain"
         await self._post(path, {}, patience_seconds=_DRAIN_PATIENCE_SECONDS)
 
+    async def deregister(self, worker_id: str) -> None:
+        """Have the control plane forget the worker, which ends."""
+        await self._transport.request("DELETE", f"/v1/workers/{worker_id}")
+
     async def report(self, job_id: str, report: ProgressReport) -> None:
         """Send progress once, without retries: the next report replaces it. Raise `LeaseLost`."""
         await self._post(f"/v1/leases/{job_id}/events", report, patience_seconds=0.0)
 
     async def upload(self, job_id: str, lease_token: int, name: str, content: bytes) -> StoredFile:
-        """Upload a file to the control plane or to its bucket. Raise `LeaseLost` and `TooLarge`."""
+        """Upload a file to the control plane or to its bucket.
+
+        Raise `LeaseLost`, `TooLarge`, and `UploadFailed` if the bucket refuses it or stays away.
+        """
         path = f"/v1/leases/{job_id}/files/{quote(name)}"
         token = {"lease-token": str(lease_token)}
-        deadline = time.monotonic() + self._transport.patience_seconds
+        patience = _BucketPatience(name)
         while True:
             url = await self._upload_url(path, token)
             if url is None:
@@ -101,9 +126,8 @@ class LeaseClient:
                 return decode(StoredFile, stored.content)
             try:
                 return await self._upload_to_bucket(url, name, content)
-            except (ServerUnavailable, ServerRefused) as error:  # unreachable, or the URL has expired
-                if time.monotonic() > deadline:
-                    raise ServerUnavailable(str(error)) from error
+            except (ServerUnavailable, ServerRefused) as error:
+                patience.bear(error)
                 log.warning("job %s: uploading %s again after: %s", job_id, name, error)
                 await asyncio.sleep(_UPLOAD_PAUSE)
 
@@ -140,3 +164,21 @@ class LeaseClient:
     async def _post(self, path: str, body: object, **options: Any) -> bytes:
         request = RequestOptions(content=orjson.dumps(body), headers=_JSON, **options)
         return (await self._transport.request("POST", path, request)).content
+
+
+class _BucketPatience:
+    """Says how long a bucket is tried that does not accept a file."""
+
+    def __init__(self, name: str) -> None:
+        self._name = name
+        self._num_refusals = 0
+        self._failing_since: float | None = None
+
+    def bear(self, error: ServerUnavailable | ServerRefused) -> None:
+        """Note a failure. Raise `UploadFailed` after too many refusals, or too long an outage."""
+        self._num_refusals += isinstance(error, ServerRefused)
+        now = asyncio.get_running_loop().time()
+        self._failing_since = self._failing_since or now
+        outage_seconds = now - self._failing_since
+        if self._num_refusals >= _MOST_REFUSALS or outage_seconds >= _BUCKET_OUTAGE_SECONDS:
+            raise UploadFailed(f"{self._name} could not be uploaded: {error}") from error

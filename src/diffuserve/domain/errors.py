@@ -34,8 +34,10 @@ DiffuserveError
 │   ├── UploadTooSlow        the body of a batch does not arrive in time
 │   └── TooLarge             a request body or a file over the limit
 ├── ServerUnavailable        the control plane is unreachable, or unavailable now
+│   ├── StorageRefused       no such bucket, or its credentials do not allow it
 │   └── ModerationUnavailable  the prompt classifier is unreachable, and no prompt may skip it
 ├── ServerRefused            an error response that no other class stands for
+├── UploadFailed             a bucket did not accept a finished file within the retries
 └── RequestFailed            one request failed; its neighbours did not
     ├── RequestAborted
     ├── NumericalFailure     NaN or infinity in the latents
@@ -230,6 +232,19 @@ class ServerUnavailable(DiffuserveError):
         self.retry_after = retry_after
 
 
+class StorageRefused(ServerUnavailable):
+    """The artifact store refuses access, which no retry changes: its operator has to act.
+
+    `is_missing`: there is no such bucket; otherwise its credentials or their permissions do not suffice.
+    """
+
+    code = "storage_refused"
+
+    def __init__(self, message: str, *, is_missing: bool = False) -> None:
+        super().__init__(message)
+        self.is_missing = is_missing
+
+
 class ModerationUnavailable(ServerUnavailable):
     """The prompt classifier is unreachable, and the settings let no prompt skip it."""
 
@@ -240,6 +255,12 @@ class ServerRefused(DiffuserveError):
     """An error response of the control plane that no other class stands for."""
 
     code = "server_refused"
+
+
+class UploadFailed(DiffuserveError):
+    """A bucket did not accept a finished file within the worker's retries."""
+
+    code = "upload_failed"
 
 
 class RequestFailed(DiffuserveError):

@@ -225,9 +225,10 @@ class QueueEstimate:
     """Prediction for a queued job.
 
     `ahead` jobs are likely to start before it, and it is likely to finish in `eta_s_low` to `eta_s_high`
-    seconds from now.
+    seconds from now. Both are `None` if that cannot be foretold, for the `reason`.
     """
 
     ahead: int
-    eta_s_low: float
-    eta_s_high: float
+    eta_s_low: float | None
+    eta_s_high: float | None
+    reason: str | None = None

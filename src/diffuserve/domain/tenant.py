@@ -129,7 +129,7 @@ def check_tenant_name(name: str) -> None:
 
 
 class Role(StrEnum):
-    """Rights of an API key: a tenant's own jobs, everything, only the routes of workers, only the metrics."""
+    """Rights of a key: own jobs; all jobs and the workers; only the routes of workers; only the metrics."""
 
     TENANT = "tenant"
     OPERATOR = "operator"

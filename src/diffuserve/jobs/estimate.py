@@ -35,7 +35,7 @@ class WorkAhead:
 def estimate_wait(
     job: Job, lanes: Sequence[LaneSize], weights: Mapping[str, float], ahead: WorkAhead
 ) -> QueueEstimate:
-    """Return how long the job is likely to wait and run.
+    """Return how long the job is likely to wait and run; no time if no worker serves its model.
 
     The low end counts its tenant's own work and the fair share of the other tenants in that time; the
     high end counts all queued work of its model, and doubts the predictions.
@@ -47,10 +47,12 @@ def estimate_wait(
     fair_work = sum(share * lane.work_seconds for share, lane in shares)
     fair_jobs = sum(share * lane.num_ready for share, lane in shares)
     all_work = ahead.running_seconds + own_work + sum(lane.work_seconds for lane in others)
-    num_workers = max(ahead.num_workers, 1)
-    low = job.cost_seconds + (ahead.work_seconds + fair_work) / num_workers
-    high = job.cost_seconds + _DOUBT * all_work / num_workers
-    return QueueEstimate(ahead.num_jobs + round(fair_jobs), round(low, 3), round(max(low, high), 3))
+    num_ahead = ahead.num_jobs + round(fair_jobs)
+    if ahead.num_workers == 0:
+        return QueueEstimate(num_ahead, None, None, f"no worker serves {job.model} at present")
+    low = job.cost_seconds + (ahead.work_seconds + fair_work) / ahead.num_workers
+    high = job.cost_seconds + _DOUBT * all_work / ahead.num_workers
+    return QueueEstimate(num_ahead, round(low, 3), round(max(low, high), 3))
 
 
 def _share(lane: LaneSize, job: Job, own_work: float, weights: Mapping[str, float]) -> float:

@@ -9,7 +9,7 @@ from typing import Any
 import sqlalchemy as sa
 
 from diffuserve.domain.job import Job, QueueEstimate
-from diffuserve.domain.worker import Worker, WorkerState
+from diffuserve.domain.worker import Worker
 from diffuserve.jobs import schema
 from diffuserve.jobs.database import Database
 from diffuserve.jobs.estimate import LaneSize, WorkAhead, estimate_wait
@@ -112,4 +112,4 @@ def _own_queue(weight: float, width: int, rows: Collection[sa.Row[Any]]) -> OwnQ
 
 
 def _num_serving(workers: Iterable[Worker], model: str) -> int:
-    return sum(worker.state is not WorkerState.LOST and model in worker.models for worker in workers)
+    return sum(worker.takes_jobs and model in worker.models for worker in workers)

@@ -22,7 +22,7 @@ from diffuserve.jobs import schema
 from diffuserve.jobs.claim import ClaimJobs
 from diffuserve.jobs.database import Database
 from diffuserve.jobs.finish import CompleteJob, FailJob, ReleaseJob
-from diffuserve.jobs.workers import DrainWorker, RecordHeartbeat, RegisterWorker
+from diffuserve.jobs.workers import DeregisterWorker, DrainWorker, RecordHeartbeat, RegisterWorker
 from diffuserve.jobs.writer import Writer
 
 leases = schema.leases
@@ -81,6 +81,10 @@ class WorkerLeases:
     async def drain(self, worker_id: str) -> None:
         """Grant this worker no more jobs. Raise `WorkerNotFound`."""
         await self._writer.run(DrainWorker(worker_id))
+
+    async def deregister(self, worker_id: str) -> None:
+        """Forget this worker, which has ended. Leases that it still holds expire."""
+        await self._writer.run(DeregisterWorker(worker_id))
 
     async def claim(self, worker_id: str, claim: Claim) -> list[Lease]:
         """Lease the jobs that are due by fairness to this worker; `[]` if none is. Raise `WorkerNotFound`."""

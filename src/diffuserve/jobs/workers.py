@@ -132,6 +132,16 @@ class DrainWorker(Command[None]):
         ]
 
 
+@dataclass(frozen=True)
+class DeregisterWorker(SingleCommand[None]):
+    """Delete a worker that has ended, if it is known."""
+
+    worker_id: str
+
+    def apply(self, transaction: Transaction) -> None:
+        transaction.execute(sa.delete(workers).where(workers.c.id == self.worker_id))
+
+
 def forget_workers(transaction: Transaction, silent_for: float) -> None:
     """Delete workers whose last heartbeat is older than `silent_for` seconds."""
     transaction.execute(sa.delete(workers).where(workers.c.heartbeat_at < transaction.now - silent_for))

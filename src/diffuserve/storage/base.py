@@ -24,9 +24,12 @@ class UploadedFile:
 class ArtifactStore(Protocol):
     """Finished files by key. Writes are atomic.
 
-    Every method raises `ServerUnavailable` if the store is unavailable after its retries, and
-    `ArtifactNotFound` for an invalid key.
+    Every method raises `ServerUnavailable` if the store is unavailable after its retries, `StorageRefused`,
+    which is one too, if it has no such bucket or refuses access, and `ArtifactNotFound` for an invalid key.
     """
+
+    place: str
+    """Where the files are, for the messages of operators; it holds no secret."""
 
     signs_urls: bool
     """True if clients and workers access the store directly, by URLs that it signs."""

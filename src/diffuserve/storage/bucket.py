@@ -1,6 +1,7 @@
 """Finished files in a bucket of S3, of an S3-compatible store, or of Google Cloud Storage."""
 
 import hashlib
+import re
 from collections.abc import AsyncIterator, Iterator
 from contextlib import contextmanager
 from datetime import UTC, datetime, timedelta
@@ -10,10 +11,20 @@ import obstore
 from obstore.exceptions import BaseError
 from obstore.store import GCSStore, S3Store
 
-from diffuserve.domain.errors import ArtifactNotFound, ServerUnavailable, TooLarge
+from diffuserve.domain.errors import (
+    ArtifactNotFound,
+    DiffuserveError,
+    ServerUnavailable,
+    StorageRefused,
+    TooLarge,
+)
 from diffuserve.storage.base import UploadedFile, content_type_of
 
 _PART_BYTES = 8 * 1024 * 1024  # larger files are uploaded in parts of this size
+_NO_BUCKET = "NoSuchBucket"
+_CODE = re.compile(r"<Code>(\w+)</Code>")
+_STATUS = re.compile(r"status code: (\d{3})")
+_SERVER = re.compile(r"performing [A-Z]+ (https?://[^/\s]+)")
 
 
 class BucketArtifactStore:
@@ -21,13 +32,15 @@ class BucketArtifactStore:
 
     signs_urls = True
 
-    def __init__(self, bucket: S3Store | GCSStore) -> None:
+    def __init__(self, bucket: S3Store | GCSStore, place: str) -> None:
+        """Store files in `bucket`; `place` is its URL."""
         self._bucket = bucket
+        self.place = place
 
     async def put(self, key: str, chunks: AsyncIterator[bytes], max_bytes: int) -> UploadedFile:
         """Upload a file in one request or in parts; the bucket verifies the checksum sent with each."""
         content = await _read(_checked(key), chunks, max_bytes)
-        with _translated(key):
+        with _translated():
             await obstore.put_async(
                 self._bucket,
                 key,
@@ -63,14 +76,15 @@ class BucketArtifactStore:
 
     async def delete(self, prefix: str) -> None:
         """Delete every object under the folder `prefix`, which need not exist."""
-        with _translated(prefix):
+        with _translated():
             async for batch in obstore.list(self._bucket, f"{_checked(prefix)}/"):
-                await obstore.delete_async(self._bucket, [entry["path"] for entry in batch])
+                with _translated(prefix):  # another may have deleted an object meanwhile
+                    await obstore.delete_async(self._bucket, [entry["path"] for entry in batch])
 
     async def attempts(self, older_than_seconds: float) -> list[tuple[str, int]]:
         """Return `(job_id, lease_token)` of the folders that were not changed for `older_than_seconds`."""
         newest: dict[tuple[str, int], datetime] = {}
-        with _translated(""):
+        with _translated():
             async for batch in obstore.list(self._bucket):
                 for entry in batch:
                     folder, changed_at = _folder_of(entry["path"]), entry["last_modified"]
@@ -104,12 +118,31 @@ def _checked(key: str) -> str:
 
 
 @contextmanager
-def _translated(key: str) -> Iterator[None]:
-    """Raise the package's own errors in place of the bucket's."""
+def _translated(key: str | None = None) -> Iterator[None]:
+    """Raise the package's own errors in place of the bucket's.
+
+    Without the `key` of an object to be read, nothing but the bucket can be missing.
+    """
     try:
         yield
-    except FileNotFoundError as error:
-        raise ArtifactNotFound(f"no file {key}") from error
-    except BaseError as error:
-        reason = str(error).splitlines()[0]
-        raise ServerUnavailable(f"the artifact store is unavailable: {reason}") from error
+    except (FileNotFoundError, BaseError) as error:
+        raise _error_of(error, key) from error
+
+
+def _error_of(error: Exception, key: str | None) -> DiffuserveError:
+    """Return the package's own error. Some errors of the library tell the response in their text alone."""
+    text = str(error)
+    code = _found(_CODE, text)
+    if key is not None and isinstance(error, FileNotFoundError) and code != _NO_BUCKET:
+        return ArtifactNotFound(f"no file {key}")
+    status, store = _found(_STATUS, text), f"the artifact store {_found(_SERVER, text)}".strip()
+    if status == "404":
+        return StorageRefused(f"{store} has no such bucket", is_missing=True)
+    if status in ("401", "403"):
+        return StorageRefused(f"{store} refuses access ({code or status})")
+    return ServerUnavailable(f"the artifact store is unavailable: {text.splitlines()[0]}")
+
+
+def _found(pattern: re.Pattern[str], text: str) -> str:
+    match = pattern.search(text)
+    return match[1] if match else ""

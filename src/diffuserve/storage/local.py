@@ -14,13 +14,14 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import BinaryIO
 
-from diffuserve.domain.errors import ArtifactNotFound, ServerUnavailable, TooLarge
+from diffuserve.domain.errors import ArtifactNotFound, ServerUnavailable, StorageRefused, TooLarge
 from diffuserve.storage.base import UploadedFile
 
 log = logging.getLogger(__name__)
 
 _CHUNK = 1 << 18
-_UNWRITABLE = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EROFS, errno.EIO})
+_UNWRITABLE = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO})
+_FORBIDDEN = frozenset({errno.EACCES, errno.EPERM, errno.EROFS})
 
 
 class LocalArtifactStore:
@@ -32,11 +33,12 @@ class LocalArtifactStore:
         """Create `root` and its parents if need be."""
         self._root = root.resolve()
         self._root.mkdir(parents=True, exist_ok=True)
+        self.place = str(self._root)
 
     async def put(self, key: str, chunks: AsyncIterator[bytes], max_bytes: int) -> UploadedFile:
         """Store a file; it and its folder entries are on disk when this returns.
 
-        Raise `ServerUnavailable` while the disk is full or cannot be written.
+        Raise `ServerUnavailable` while the disk is full or fails, `StorageRefused` without permission.
         """
         path = self._path(key)
         with _unavailable_if_unwritable(key):
@@ -123,9 +125,11 @@ def _unavailable_if_unwritable(key: str) -> Iterator[None]:
     try:
         yield
     except OSError as error:
-        if error.errno not in _UNWRITABLE:
+        if error.errno not in _UNWRITABLE | _FORBIDDEN:
             raise
         log.error("%s cannot be stored: %s", key, error.strerror)
+        if error.errno in _FORBIDDEN:
+            raise StorageRefused(f"{key} cannot be stored: {error.strerror}") from error
         raise ServerUnavailable(f"{key} cannot be stored: {error.strerror}", retry_after=2) from error
 
 

@@ -49,19 +49,18 @@ def _open_bucket(scheme: str, name: str, prefix: str | None) -> ArtifactStore:
 
     from diffuserve.storage.bucket import BucketArtifactStore
 
+    place = f"{scheme}://{name}/{prefix or ''}".rstrip("/")
     try:
         if scheme == "gs":
-            return BucketArtifactStore(
-                GCSStore(name, prefix=prefix, config=TIME_LIMITS, retry_config=RETRIES)
-            )
-        return BucketArtifactStore(
-            S3Store(
-                name,
-                prefix=prefix,
-                config=TIME_LIMITS,
-                checksum_algorithm="SHA256",
-                retry_config=RETRIES,
-            )
+            gcs = GCSStore(name, prefix=prefix, config=TIME_LIMITS, retry_config=RETRIES)
+            return BucketArtifactStore(gcs, place)
+        s3 = S3Store(
+            name,
+            prefix=prefix,
+            config=TIME_LIMITS,
+            checksum_algorithm="SHA256",
+            retry_config=RETRIES,
         )
+        return BucketArtifactStore(s3, place)
     except BaseError as error:
         raise InvalidParams("artifacts_url", f"{scheme}://{name}", str(error).splitlines()[0]) from error

@@ -67,7 +67,10 @@ class WorkerAgent:
             self.metrics.serve(self.config.metrics_port)
         tasks = [asyncio.create_task(run_forever(loop)) for loop in self._loops()]
         try:
-            return await self._state.exit_code
+            exit_code = await self._state.exit_code
+            if exit_code == 0:
+                await self._membership.leave()
+            return exit_code
         finally:
             await self._engine.stop()
             for task in tasks:

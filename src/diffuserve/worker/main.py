@@ -10,8 +10,11 @@ from diffuserve.backoff import Backoff, RestartPolicy, supervise
 from diffuserve.client.api_key import KeyFile
 from diffuserve.client.http import HttpTransport
 from diffuserve.client.leases import LeaseClient
+from diffuserve.client.outages import OutageLog
+from diffuserve.domain.errors import Forbidden, ServerRefused, ServerUnavailable, Unauthorized
 from diffuserve.worker.agent import WorkerAgent
 from diffuserve.worker.config import WorkerConfig
+from diffuserve.worker.membership import with_key_remedy
 
 log = logging.getLogger(__name__)
 
@@ -38,12 +41,29 @@ async def _run(config: WorkerConfig) -> int:
         config.api_key if config.api_key_file is None else None,
         patience_seconds=_PATIENCE_SECONDS,
         auth=None if config.api_key_file is None else KeyFile(config.api_key_file),
+        outages=OutageLog(config.server),
     )
-    agent = WorkerAgent(config, LeaseClient(transport))
+    client = LeaseClient(transport)
+    if config.parent_fd is None:  # a server's own worker has its address and its key from that server
+        await _check(client)
+    agent = WorkerAgent(config, client)
     _drain_on_signals(agent)
     if config.parent_fd is not None:
         asyncio.get_running_loop().add_reader(config.parent_fd, _exit_with_parent, config.parent_fd)
     return await agent.run()
+
+
+async def _check(client: LeaseClient) -> None:
+    """Raise `Forbidden` or `ServerRefused` if the server will not accept this worker."""
+    try:
+        await client.check()
+    except ServerUnavailable:
+        return  # the log of outages tells of it; the model loads meanwhile
+    except (Unauthorized, Forbidden) as error:
+        raise Forbidden(with_key_remedy(error)) from error
+    except ServerRefused as error:
+        remedy = "give the control plane's URL with --server or DIFFUSERVE_SERVER"
+        raise ServerRefused(f"{error}; {remedy}") from error
 
 
 def _drain_on_signals(agent: WorkerAgent) -> None:

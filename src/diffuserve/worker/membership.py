@@ -5,7 +5,13 @@ import logging
 from collections.abc import Callable
 
 from diffuserve.client.leases import LeaseClient
-from diffuserve.domain.errors import DiffuserveError, ModelConflict, ServerUnavailable
+from diffuserve.domain.errors import (
+    DiffuserveError,
+    Forbidden,
+    ModelConflict,
+    ServerUnavailable,
+    Unauthorized,
+)
 from diffuserve.domain.worker import Registered, Registration, check_times
 from diffuserve.worker.config import WorkerConfig
 from diffuserve.worker.messages import ModelAnnounced
@@ -14,6 +20,11 @@ from diffuserve.worker.reports import new_registration
 log = logging.getLogger(__name__)
 
 _CONFLICT_PAUSE_SECONDS = 5.0
+_LEAVE_SECONDS = 1.0  # nothing is lost without it but a clean list of workers
+_KEY_REMEDY = (
+    "give a worker's key with --key-file, --key or DIFFUSERVE_API_KEY; "
+    "`diffuserve keys create --role worker` makes one"
+)
 
 
 class Membership:
@@ -30,6 +41,7 @@ class Membership:
         self._is_announced = asyncio.Event()
         self._registered: Registered | None = None
         self._is_registered = asyncio.Event()
+        self._has_left = False
 
     @property
     def registration(self) -> Registration:
@@ -68,12 +80,12 @@ class Membership:
                 registered = await self._client.register(self.registration)
                 check_times(registered.lease_seconds, self._config.heartbeat_seconds or 0.0)
             except ServerUnavailable as error:
-                log.warning("cannot register yet: %s", error)
+                log.debug("cannot register yet: %s", error)  # the log of outages tells of it
             except ModelConflict as error:  # the other workers may leave: this is how a model is upgraded
                 log.warning("cannot register yet: %s", error)
                 await asyncio.sleep(_CONFLICT_PAUSE_SECONDS)
             except DiffuserveError as error:  # most likely a wrong API key
-                log.error("this worker cannot join: %s", error)
+                log.error("this worker cannot join: %s", with_key_remedy(error))
                 self._on_refused()
                 return
             else:
@@ -92,8 +104,26 @@ class Membership:
 
         Held leases stay valid by their tokens.
         """
+        if self._has_left:
+            return
         if self._registered is None or self._registered.worker_id != worker_id or not self.is_registered:
             return  # another loop has already begun to
         log.warning("the control plane does not know this worker any more; registering again")
         self._is_registered.clear()
         await self.run()
+
+    async def leave(self) -> None:
+        """Deregister the worker, if it is registered, and do not register it again."""
+        self._has_left = True
+        if not self.is_registered:
+            return
+        try:
+            async with asyncio.timeout(_LEAVE_SECONDS):
+                await self._client.deregister(await self.worker_id())
+        except (TimeoutError, DiffuserveError) as error:
+            log.warning("the control plane was not told that this worker ends: %r", error)
+
+
+def with_key_remedy(error: DiffuserveError) -> str:
+    """Return the message of an error, and how to give another key if that is the remedy."""
+    return f"{error}; {_KEY_REMEDY}" if isinstance(error, Unauthorized | Forbidden) else str(error)

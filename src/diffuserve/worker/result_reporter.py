@@ -8,7 +8,14 @@ from pathlib import Path
 from typing import Any
 
 from diffuserve.client.leases import LeaseClient
-from diffuserve.domain.errors import DiffuserveError, LeaseLost, ServerUnavailable, UploadMissing
+from diffuserve.domain.errors import (
+    DiffuserveError,
+    LeaseLost,
+    ServerUnavailable,
+    StorageRefused,
+    UploadFailed,
+    UploadMissing,
+)
 from diffuserve.domain.job import Artifact, JobError, JobResult, JobStatus, Phase
 from diffuserve.domain.worker import Completion, Failure, ProgressReport, Release, ReleaseCause
 from diffuserve.worker.held_job import HeldJob
@@ -110,10 +117,15 @@ class ResultReporter:
             await asyncio.wait({preview})
         try:
             return await self._deliver(job, finished)
+        except StorageRefused as error:
+            return await self._fail_upload(job, error)
         except (LeaseLost, ServerUnavailable):
             raise
         except (OSError, DiffuserveError) as error:
-            return await self._fail(job, JobError("upload_failed", str(error), retryable=True))
+            return await self._fail_upload(job, error)
+
+    async def _fail_upload(self, job: HeldJob, error: Exception) -> str:
+        return await self._fail(job, JobError(UploadFailed.code, str(error), retryable=True))
 
     async def _deliver(self, job: HeldJob, finished: JobFinished) -> str:
         """Upload and complete, and again where files did not arrive: here they need not be made anew."""

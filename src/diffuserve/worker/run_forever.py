@@ -5,7 +5,7 @@ from collections.abc import Awaitable, Callable
 from typing import TypeAlias
 
 from diffuserve.backoff import Backoff, RestartPolicy, supervise
-from diffuserve.domain.errors import DiffuserveError
+from diffuserve.domain.errors import DiffuserveError, ServerUnavailable
 
 log = logging.getLogger(__name__)
 
@@ -20,6 +20,8 @@ async def run_forever(loop: Loop) -> None:
     async def has_returned() -> bool:
         try:
             await loop()
+        except ServerUnavailable as error:
+            log.debug("%s", error)  # the log of outages tells of it, and not every few seconds
         except DiffuserveError as error:
             log.warning("%s", error)
         except Exception:

@@ -95,6 +95,28 @@ async def test_a_job_of_another_tenant_does_not_exist(connect: Connect, hand: Ha
     assert (await ada.get(f"{path}/result")).status_code == 200
 
 
+async def test_operators_drain_workers_and_tenants_do_not(connect: Connect, hand: HandWorker) -> None:
+    ada, operator = await connect(Role.TENANT, "ada"), await connect(Role.OPERATOR)
+    path = f"/v1/workers/{hand.id}/drain"
+    assert (await ada.post(path)).json()["code"] == "forbidden"
+    assert (await operator.post(path)).status_code == 204
+    [worker] = (await operator.get("/v1/workers")).json()["data"]
+    assert worker["is_draining"]
+    assert (await operator.post("/v1/workers/worker_0/drain")).json()["code"] == "worker_not_found"
+
+
+async def test_a_worker_that_deregisters_is_gone_and_no_other_may_do_so_for_it(
+    connect: Connect, hand: HandWorker
+) -> None:
+    operator, other = await connect(Role.OPERATOR), await connect(Role.WORKER)
+    path = f"/v1/workers/{hand.id}"
+    assert (await other.delete(path)).json()["code"] == "worker_not_found"
+    assert len((await operator.get("/v1/workers")).json()["data"]) == 1
+    for _repetition in range(2):
+        assert (await hand.deregister()).status_code == 204
+    assert (await operator.get("/v1/workers")).json()["data"] == []
+
+
 async def test_operators_see_every_tenants_jobs_and_the_workers(connect: Connect, hand: HandWorker) -> None:
     ada, operator = await connect(Role.TENANT, "ada"), await connect(Role.OPERATOR)
     job = (await ada.post("/v1/jobs", json=CAT)).json()

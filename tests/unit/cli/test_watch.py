@@ -33,6 +33,10 @@ JOB = make_job(
         (JOB, "queued"),
         (replace(JOB, queue=QueueResource(3, 4.2, 9.6)), "queued, 3 ahead, 4–10 s"),
         (replace(JOB, queue=QueueResource(0, 0.22, 0.61)), "queued, next, 0.2–0.6 s"),
+        (
+            replace(JOB, queue=QueueResource(0, None, None, "no worker is there")),
+            "queued, next, no worker is there",
+        ),
         (replace(JOB, status=JobStatus.RUNNING), "running"),
         (replace(JOB, status=JobStatus.RUNNING, phase=Phase.ENCODE), "encode"),
         (
@@ -123,3 +127,13 @@ class UntilShown(httpx.AsyncByteStream):
         while len(self._shown) < self._num_shown - 1:
             await asyncio.sleep(0)
         yield server_sent(make_event("succeeded", 2))
+
+
+def test_a_job_that_no_worker_can_run_is_warned_of_once() -> None:
+    output = io.StringIO()
+    stuck = replace(JOB, queue=QueueResource(0, None, None, "no worker serves tiny at present"))
+    with JobBars(Console(file=output, width=40)) as bars:
+        bars.show(stuck)
+        bars.show(stuck)
+        bars.show(replace(JOB, status=JobStatus.RUNNING))
+    assert output.getvalue().count("no worker serves tiny at present; it waits") == 1

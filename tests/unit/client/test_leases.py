@@ -10,8 +10,9 @@ import pytest
 from diffuserve.client import leases
 from diffuserve.client.http import HttpTransport
 from diffuserve.client.leases import LeaseClient
-from diffuserve.domain.errors import LeaseLost
+from diffuserve.domain.errors import LeaseLost, UploadFailed
 from diffuserve.domain.worker import Registration, StoredFile, WorkerReport, WorkerState
+from support.virtual_time import in_virtual_time, now
 
 REGISTRATION = Registration(models=(), report=WorkerReport(state=WorkerState.READY))
 STORED = StoredFile(name="0.png", size_bytes=8, sha256=hashlib.sha256(b"an image").hexdigest())
@@ -107,3 +108,21 @@ async def test_a_lost_lease_ends_the_upload() -> None:
     plane.is_lost = True
     with pytest.raises(LeaseLost):
         await upload(plane)
+
+
+NO_BUCKET = "<?xml?><Error><Code>NoSuchBucket</Code><Message>The bucket does not exist</Message></Error>"
+
+
+async def test_an_upload_that_the_bucket_refuses_fails_after_three_urls() -> None:
+    plane = Plane(*[httpx.Response(404, text=NO_BUCKET)] * 3, httpx.Response(200))
+    with pytest.raises(UploadFailed, match=r"0\.png .*404: NoSuchBucket: The bucket does not exist$"):
+        await upload(plane)
+    assert plane.num_upload_urls == 3
+
+
+@in_virtual_time
+async def test_an_upload_to_a_bucket_that_stays_away_fails_in_bounded_time() -> None:
+    plane = Plane(*[httpx.ConnectError("refused")] * 10_000)
+    with pytest.raises(UploadFailed, match="bucket does not respond"):
+        await upload(plane)
+    assert leases._BUCKET_OUTAGE_SECONDS <= now() <= 2 * leases._BUCKET_OUTAGE_SECONDS

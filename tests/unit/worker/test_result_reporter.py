@@ -7,7 +7,15 @@ from unittest.mock import AsyncMock
 
 import pytest
 
-from diffuserve.domain.errors import InvalidParams, LeaseLost, ServerUnavailable, TooLarge, UploadMissing
+from diffuserve.domain.errors import (
+    InvalidParams,
+    LeaseLost,
+    ServerUnavailable,
+    StorageRefused,
+    TooLarge,
+    UploadFailed,
+    UploadMissing,
+)
 from diffuserve.domain.job import JobStatus, Phase
 from diffuserve.domain.worker import LeaseOutcome, ReleaseCause
 from diffuserve.worker.held_job import HeldJob
@@ -75,7 +83,10 @@ async def test_a_job_fails_retryably_after_three_uploads(tmp_path: Path) -> None
 
 
 @in_virtual_time
-@pytest.mark.parametrize("error", [TooLarge("the file is too large"), InvalidParams("name", "x", "no")])
+@pytest.mark.parametrize(
+    "error",
+    [TooLarge("too large"), InvalidParams("name", "x", "no"), StorageRefused("no"), UploadFailed("no")],
+)
 async def test_an_upload_that_is_refused_fails_the_job_retryably(tmp_path: Path, error: Exception) -> None:
     reporting = Reporting(tmp_path)
     reporting.plane.upload_outcomes.append(error)

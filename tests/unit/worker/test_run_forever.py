@@ -4,7 +4,7 @@ import asyncio
 
 import pytest
 
-from diffuserve.domain.errors import ServerUnavailable
+from diffuserve.domain.errors import Conflict, ServerUnavailable
 from diffuserve.worker.run_forever import run_forever
 from support.virtual_time import in_virtual_time, now
 
@@ -52,11 +52,11 @@ async def test_backoff_begins_anew_after_a_healthy_time() -> None:
 async def test_an_expected_error_is_a_warning_and_a_bug_is_logged_with_its_traceback(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
-    await run_forever(failing(ServerUnavailable("the server is unavailable"), RuntimeError("a bug")))
+    await run_forever(failing(Conflict("not now"), ServerUnavailable("away"), RuntimeError("a bug")))
     expected, bug = (record for record in caplog.records if record.name.endswith("run_forever"))
     assert (expected.levelname, expected.getMessage(), expected.exc_info) == (
         "WARNING",
-        "the server is unavailable",
+        "not now",
         None,
     )
     assert (bug.levelname, bug.exc_info is not None) == ("ERROR", True)

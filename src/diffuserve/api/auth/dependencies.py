@@ -41,6 +41,7 @@ class RequireRole(SecurityBase):
 OperatorCaller = Annotated[Caller, Depends(RequireRole(Role.OPERATOR))]
 _require_monitor = RequireRole(Role.MONITOR, Role.OPERATOR)
 WorkerCaller = Annotated[Caller, Depends(RequireRole(Role.WORKER))]
+WorkerOrOperatorCaller = Annotated[Caller, Depends(RequireRole(Role.WORKER, Role.OPERATOR))]
 
 
 async def _check_metrics_reader(request: Request) -> None:
@@ -85,3 +86,8 @@ def checked_owner(worker_id: str, caller: Caller) -> str:
     if not is_owned(worker_id, key_of(caller)):
         raise WorkerNotFound(f"no worker {worker_id} registered with this key; register again")
     return worker_id
+
+
+def checked_owner_or_operator(worker_id: str, caller: Caller) -> str:
+    """Return the id of a worker. Raise `WorkerNotFound` as `checked_owner` does, but not to operators."""
+    return worker_id if Role.OPERATOR in caller.roles else checked_owner(worker_id, caller)

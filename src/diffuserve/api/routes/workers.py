@@ -7,7 +7,14 @@ from typing import Annotated
 
 from fastapi import APIRouter, Query, Request, Response
 
-from diffuserve.api.auth.dependencies import OperatorCaller, WorkerCaller, checked_owner, key_of
+from diffuserve.api.auth.dependencies import (
+    OperatorCaller,
+    WorkerCaller,
+    WorkerOrOperatorCaller,
+    checked_owner,
+    checked_owner_or_operator,
+    key_of,
+)
 from diffuserve.api.json_route import JsonRoute
 from diffuserve.api.path_params import WorkerId
 from diffuserve.api.responses import json_response
@@ -77,9 +84,16 @@ async def heartbeat(
 
 
 @router.post("/{worker_id}/drain", summary="Give this worker no more jobs", status_code=204)
-async def drain(worker_id: WorkerId, services: ServicesDep, caller: WorkerCaller) -> Response:
-    """Stop leasing jobs to the worker, which is about to leave."""
-    await services.store.leases.drain(checked_owner(worker_id, caller))
+async def drain(worker_id: WorkerId, services: ServicesDep, caller: WorkerOrOperatorCaller) -> Response:
+    """Stop leasing jobs to the worker, which finishes those that it holds and ends. For operators too."""
+    await services.store.leases.drain(checked_owner_or_operator(worker_id, caller))
+    return Response(status_code=204)
+
+
+@router.delete("/{worker_id}", summary="Deregister a worker", status_code=204)
+async def deregister(worker_id: WorkerId, services: ServicesDep, caller: WorkerCaller) -> Response:
+    """Forget the worker, which has ended. Leases that it still holds expire."""
+    await services.store.leases.deregister(checked_owner(worker_id, caller))
     return Response(status_code=204)
 
 

@@ -1,14 +1,15 @@
 """Assembly of the control plane; beside `safety.py` the only place that names a backend."""
 
-import asyncio
-from collections.abc import AsyncIterator, Coroutine
-from contextlib import asynccontextmanager, suppress
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from sqlalchemy.exc import SQLAlchemyError
 
+from diffuserve.cli.wiring.background import running
 from diffuserve.cli.wiring.safety import open_prompts
+from diffuserve.cli.wiring.storage import open_storage
 from diffuserve.domain.errors import ServerUnavailable
 from diffuserve.events.base import EventBus
 from diffuserve.events.memory import MemoryEventBus
@@ -18,7 +19,6 @@ from diffuserve.private_files import make_private_file, make_private_folder
 from diffuserve.quotas.base import Quotas
 from diffuserve.quotas.local import LocalQuotas
 from diffuserve.settings import Settings
-from diffuserve.storage.opening import open_artifacts
 
 if TYPE_CHECKING:
     from fastapi import FastAPI
@@ -93,10 +93,8 @@ async def control_plane(settings: Settings, no_auth: bool = False) -> AsyncItera
     """Yield the application with an open store and running background tasks; the caller listens."""
     from diffuserve.api.app import create_app  # commands that only need the store start faster without it
 
-    if settings.artifacts_url is None:
-        make_private_folder(settings.data_dir, settings.data_access)
-    artifacts = open_artifacts(settings.files_url, settings.data_access)
     async with (
+        open_storage(settings) as artifacts,
         open_bus(settings) as bus,
         open_quotas(settings) as quotas,
         open_prompts(settings) as prompts,
@@ -119,18 +117,6 @@ async def sending(services: "Services") -> AsyncIterator[None]:
     async with running(WebhookSender(services, http).run()):
         yield
     await http.close()
-
-
-@asynccontextmanager
-async def running(work: Coroutine[Any, Any, None]) -> AsyncIterator[None]:
-    """Run `work` within the block; cancel it afterwards."""
-    task = asyncio.create_task(work)
-    try:
-        yield
-    finally:
-        task.cancel()
-        with suppress(asyncio.CancelledError):
-            await task
 
 
 def _first_line(error: Exception) -> str:

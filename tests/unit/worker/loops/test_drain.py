@@ -1,5 +1,6 @@
 """A drain finishes what fits, hands back the rest, and ends the agent."""
 
+import asyncio
 from pathlib import Path
 
 import pytest
@@ -20,6 +21,7 @@ async def test_an_idle_worker_drains_at_once(tmp_path: Path) -> None:
         assert worker.plane.num_drains == 1
         assert worker.plane.is_closed
         assert worker.engines.started[0].was_stopped, "so that it saves its cost fit"
+        assert worker.plane.deregistered == ["w1"]
 
 
 @in_virtual_time
@@ -70,6 +72,7 @@ async def test_a_drain_before_registration_is_not_announced(tmp_path: Path) -> N
         worker.agent.drain()
         assert await worker.exit_code == 0
         assert worker.plane.num_drains == 0
+        assert worker.plane.deregistered == []
 
 
 @in_virtual_time
@@ -81,5 +84,39 @@ async def test_a_drain_ends_while_the_control_plane_is_away(
 
     async with running_agent(tmp_path) as worker:
         monkeypatch.setattr(worker.plane, "drain", fail)
+        monkeypatch.setattr(worker.plane, "deregister", fail)
         worker.agent.drain()
         assert await worker.exit_code == 0
+
+
+@in_virtual_time
+async def test_a_worker_that_has_left_does_not_register_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A heartbeat may be under way while the worker leaves, and be told that nobody knows it."""
+    async with running_agent(tmp_path) as worker:
+        deregister = worker.plane.deregister
+
+        async def slow_deregister(worker_id: str) -> None:
+            await deregister(worker_id)
+            await worker.agent._membership.renew(worker_id)
+
+        monkeypatch.setattr(worker.plane, "deregister", slow_deregister)
+        worker.agent.drain()
+        assert await worker.exit_code == 0
+        assert (worker.plane.deregistered, len(worker.plane.registrations)) == (["w1"], 1)
+
+
+@in_virtual_time
+async def test_a_control_plane_that_hangs_does_not_hold_up_the_end(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def hang(_worker_id: str) -> None:
+        await asyncio.sleep(3_600)
+
+    async with running_agent(tmp_path) as worker:
+        monkeypatch.setattr(worker.plane, "deregister", hang)
+        start = now()
+        worker.agent.drain()
+        assert await worker.exit_code == 0
+        assert now() - start < 10.0
