@@ -29,6 +29,9 @@ def calibrate(settings: Settings) -> None:
 
     This is never necessary: the cost model is ready at once and learns from live requests.
     """
+    from diffuserve.cli.preflight import check_requests
+
+    check_requests(settings.engine_process, ())
     console = Console(stderr=True)
     with load_engine(settings.engine_process, console) as engine:
         table = Table("size", "steps", "measured s", "predicted s", box=None, header_style="bold")

@@ -17,6 +17,8 @@ from rich.markup import escape
 from rich.table import Table
 
 from diffuserve.cli import options
+from diffuserve.cli.destination import Destination
+from diffuserve.domain.errors import InvalidParams
 from diffuserve.domain.job import JobStatus
 from diffuserve.domain.params import GenerationParams
 from diffuserve.domain.tenant import Role
@@ -67,6 +69,8 @@ def demo(
 
     The path of the contact sheet with all images goes to stdout.
     """
+    _check(output, engine_command)
+
     from diffuserve.cli.event_loop import run
     from diffuserve.cli.local_worker import Launch
     from diffuserve.cli.logs import quiet_libraries
@@ -87,6 +91,17 @@ def demo(
     if succeeded:
         typer.echo(f"look at {save_sheet(succeeded, output)}")
     raise typer.Exit(0 if len(succeeded) == len(SCENES) else 1)
+
+
+def _check(output: Path, engine_command: str | None) -> None:
+    """Raise `InvalidParams`, or as `check_server` does, before anything is written or started."""
+    from diffuserve.cli.preflight import check_server
+
+    destination = Destination.parse(output)
+    if destination.stem is not None:
+        raise InvalidParams("output", str(output), "is the name of an image; give a folder")
+    destination.check()
+    check_server(_settings(output), engine_command)
 
 
 def _settings(folder: Path) -> Settings:

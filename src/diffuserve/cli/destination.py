@@ -1,5 +1,6 @@
 """Paths of image files that commands write."""
 
+import tempfile
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -7,6 +8,7 @@ from typing import Any
 
 import typer
 
+from diffuserve.domain.errors import InvalidParams
 from diffuserve.media.file_names import slug
 from diffuserve.media.image_file import SUFFIXES, read_parameters
 
@@ -28,6 +30,19 @@ class Destination:
             known = ", ".join(SUFFIXES)
             raise typer.BadParameter(f"{output}: unknown image format {output.suffix!r}; known: {known}")
         return cls(output, None, ".png")
+
+    def check(self) -> None:
+        """Raise `InvalidParams` if no image can be written here. Leave nothing behind."""
+        named = None if self.stem is None else self.folder / f"{self.stem}{self.suffix}"
+        if named is not None and named.is_dir():
+            raise InvalidParams("output", str(named), "is a folder; give another name for the image")
+        parent = next(folder for folder in (self.folder, *self.folder.absolute().parents) if folder.exists())
+        try:
+            with tempfile.TemporaryFile(dir=parent):
+                pass
+        except OSError as error:
+            remedy = f"cannot be written to {parent} ({error.strerror}); give another folder with -o"
+            raise InvalidParams("output", str(named or self.folder), remedy) from error
 
     def path(self, parameters: Mapping[str, Any], number: int | None) -> Path:
         """Return the path for the image of these parameters; `number` counts several of a named file.

@@ -1,7 +1,6 @@
 """`diffuserve generate`: images from prompts, without a server."""
 
 import asyncio
-import re
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -32,16 +31,6 @@ Examples:
 """
 
 
-def parse_size(text: str | None) -> tuple[int | None, int | None]:
-    """Return width and height of `128x96`, in pixels. Raise `typer.BadParameter`."""
-    if text is None:
-        return None, None
-    match = re.fullmatch(r"(-?\d+)\s*[xX×]\s*(-?\d+)", text.strip())
-    if match is None:
-        raise typer.BadParameter(f"{text!r} is not WIDTHxHEIGHT; for example --size 128x96")
-    return int(match[1]), int(match[2])
-
-
 @options.takes_settings(
     *("model", "device", "dtype", "deterministic", "prompt_filter", "image_filter", "file_metadata")
 )
@@ -62,7 +51,7 @@ def generate(  # noqa: PLR0913 (a command has as many arguments as options)
     grid: Annotated[bool, typer.Option("--grid", help="Also write a contact sheet of all images.")] = False,
 ) -> None:
     """Generate images from prompts, all of them together."""
-    width, height = parse_size(size)
+    width, height = options.parse_size(size)
     requests = [
         GenerationParams(
             prompt=prompt,
@@ -94,18 +83,20 @@ async def screen(settings: Settings, requests: Sequence[GenerationParams]) -> li
 def generate_images(
     requests: Sequence[GenerationParams], settings: Settings, output: Path, grid: bool
 ) -> int:
-    """Check the prompts, generate, check the images, save and report; return the exit code."""
-    from diffuserve.cli.output import ImageWriter
+    """Check everything, generate, check the images, save and report; return the exit code."""
+    from diffuserve.cli.preflight import check_requests
+
+    destination, config = Destination.parse(output), settings.engine_process
+    destination.check()
+    check_requests(config, requests)
+    requests = asyncio.run(screen(settings, requests))
+
+    from diffuserve.cli.output import ImageWriter  # torch is imported from here on
     from diffuserve.cli.run import run_requests
-    from diffuserve.cli.wiring.worker import checked
     from diffuserve.worker.image_output import open_image_output
 
     console = Console(stderr=True)
-    destination, config = Destination.parse(output), checked(settings.engine_process)
-    requests = asyncio.run(screen(settings, requests))
     with load_engine(config, console) as engine:
-        for request in requests:
-            engine.spec.resolve(request, seed=0)  # refuse all before starting any
         num_images = sum(request.num_images for request in requests)
         writer = ImageWriter(destination, open_image_output(config.model, config.images), num_images)
         run = run_requests(engine, requests, console, writer.save)

@@ -7,6 +7,7 @@ only command that has them.
 
 import inspect
 import json
+import re
 from collections.abc import Callable, Mapping
 from functools import wraps
 from types import UnionType
@@ -43,6 +44,16 @@ Guidance = Annotated[
     typer.Option(help="Guidance scale, 0 to 20, if the model has one; by default the model's."),
 ]
 Json = Annotated[bool, typer.Option("--json", help="Print JSON.")]
+
+
+def parse_size(text: str | None) -> tuple[int | None, int | None]:
+    """Return width and height of `128x96`, in pixels. Raise `typer.BadParameter`."""
+    if text is None:
+        return None, None
+    match = re.fullmatch(r"(-?\d+)\s*[xX×]\s*(-?\d+)", text.strip())
+    if match is None:
+        raise typer.BadParameter(f"{text!r} is not WIDTHxHEIGHT; for example --size 128x96")
+    return int(match[1]), int(match[2])
 
 
 def takes_settings(*names: str) -> Callable[[Callable[..., None]], Callable[..., None]]:

@@ -37,6 +37,10 @@ def serve(
     A server that is restarted on the same data folder continues its jobs, however it ended. Its address
     goes to stdout, on one line, once it accepts requests.
     """
+    from diffuserve.cli.preflight import check_server
+
+    check_server(settings, engine_command)
+
     from diffuserve.cli.event_loop import run
     from diffuserve.cli.local_worker import Launch
     from diffuserve.cli.logs import log_to_stderr

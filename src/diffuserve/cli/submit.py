@@ -11,7 +11,6 @@ from rich.console import Console
 from diffuserve.cli import options
 from diffuserve.cli.destination import Destination
 from diffuserve.cli.exit_codes import FAILED, INTERRUPTED
-from diffuserve.cli.generate import parse_size
 from diffuserve.domain.job import Band, JobStatus
 from diffuserve.domain.params import GenerationParams
 from diffuserve.settings import Settings
@@ -71,7 +70,7 @@ def submit(  # noqa: PLR0913 (a command has as many arguments as options)
     """
     if size is not None and (width or height):
         raise typer.BadParameter("give --size, or --width and --height")
-    sized_width, sized_height = parse_size(size)
+    sized_width, sized_height = options.parse_size(size)
     params = GenerationParams(
         prompt=prompt,
         width=width or sized_width,
@@ -82,6 +81,8 @@ def submit(  # noqa: PLR0913 (a command has as many arguments as options)
         num_images=num_images,
     )
     destination = None if output is None else Destination.parse(output)
+    if destination is not None:
+        destination.check()
     is_waited_for = wait or output is not None
     submission = Submission(params, model, priority, settings, is_waited_for, destination, as_json, expand)
     raise typer.Exit(_run(submission))

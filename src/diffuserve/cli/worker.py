@@ -62,11 +62,16 @@ def worker(  # noqa: PLR0913 (a command has as many arguments as options)
     SIGTERM or Ctrl-C drains it: it claims no new jobs, finishes those that it can in time, and hands back
     the rest.
     """
+    start = settings.worker
+    if engine_command is None and parent_fd is None:  # `serve` has checked what it gives its worker
+        from diffuserve.cli.preflight import check_worker
+
+        check_worker(start.engine_process, start.gpus, replicas)
+
     from diffuserve.cli.logs import log_to_stderr
     from diffuserve.cli.wiring.worker import checked, replica, run, run_replicas
 
     log_to_stderr()
-    start = settings.worker
     config = dataclasses.replace(
         start,
         engine_process=checked(start.engine_process),

@@ -14,12 +14,13 @@ from types import TracebackType
 from typing import Literal, overload
 
 from diffuserve.domain.cost import CostEstimate
-from diffuserve.domain.errors import DiffuserveError, EngineClosed, InvalidParams
+from diffuserve.domain.errors import DiffuserveError, EngineClosed
 from diffuserve.domain.model_spec import ModelSpec
 from diffuserve.domain.params import GenerationParams
 from diffuserve.engine.config import DEFAULT_MODEL, EngineConfig
 from diffuserve.engine.core import EngineCore
 from diffuserve.engine.cost_model import CostModel
+from diffuserve.engine.memory import check_memory
 from diffuserve.engine.model_runner import ModelRunner, enough_memory
 from diffuserve.engine.outputs import GenerationResult, StepOutput
 from diffuserve.engine.request_state import RequestState
@@ -213,11 +214,8 @@ class Engine:
 
     def _resolve(self, params: GenerationParams) -> GenerationParams:
         resolved = self.spec.resolve(params, secrets.randbelow(_RANDOM_SEEDS))
-        needed, budget = self.pipeline.step_bytes(self.spec.workload(resolved)), self._core.memory_budget
-        if needed > budget:
-            size = f"{resolved.num_images} × {resolved.width}x{resolved.height}"
-            room = f"about {needed >> 20:,} MiB a step, and {budget >> 20:,} MiB are free"
-            raise InvalidParams("size", size, f"would take {room}; ask for fewer or smaller images")
+        needed = self.pipeline.step_bytes(self.spec.workload(resolved))
+        check_memory(resolved, needed, self._core.memory_budget)
         return resolved
 
     def _enqueue(

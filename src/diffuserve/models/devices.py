@@ -8,8 +8,7 @@ from contextlib import contextmanager
 import torch
 
 from diffuserve.domain.errors import DeviceUnavailable
-
-_DTYPES = {"bfloat16": torch.bfloat16, "float16": torch.float16, "float32": torch.float32}
+from diffuserve.models.hardware import check_cuda_index, check_dtype, parse_device
 
 
 def choose_device(name: str | None) -> torch.device:
@@ -19,31 +18,20 @@ def choose_device(name: str | None) -> torch.device:
     """
     if name is None:
         return torch.device("cuda:0" if torch.cuda.is_available() else "cpu")
-    try:
-        device = torch.device(name)
-    except RuntimeError as error:
-        raise DeviceUnavailable(f"device={name!r}: not a device; try 'cpu' or 'cuda'") from error
-    if device.type == "cpu":
+    kind, index = parse_device(name)
+    if kind == "cpu":
         return torch.device("cpu")
-    if device.type != "cuda":
-        raise DeviceUnavailable(f"device={name!r}: only 'cpu' and 'cuda' are served")
     if not torch.cuda.is_available():
         raise DeviceUnavailable(f"device={name!r}: this machine or this torch build has no CUDA; try 'cpu'")
-    index = device.index or 0
-    if index >= torch.cuda.device_count():
-        raise DeviceUnavailable(
-            f"device={name!r}: this machine has {torch.cuda.device_count()} CUDA device(s)"
-        )
+    check_cuda_index(name, index, torch.cuda.device_count())
     return torch.device("cuda", index)
 
 
 def parse_dtype(name: str | None) -> torch.dtype | None:
     """Return the dtype of this name; `None` stays `None`. Raise `DeviceUnavailable` for an unknown one."""
-    if name is None:
-        return None
-    if name not in _DTYPES:
-        raise DeviceUnavailable(f"dtype={name!r}: must be one of {', '.join(_DTYPES)}")
-    return _DTYPES[name]
+    check_dtype(name)
+    dtype: torch.dtype | None = None if name is None else getattr(torch, name)
+    return dtype
 
 
 def dtype_name(dtype: torch.dtype) -> str:

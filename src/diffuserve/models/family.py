@@ -6,7 +6,7 @@ through this protocol and the `Pipeline` that it loads; no module outside the fa
 
 from typing import TYPE_CHECKING, Protocol, runtime_checkable
 
-from diffuserve.domain.cost import CostFit
+from diffuserve.domain.cost import CostFit, Workload
 from diffuserve.domain.model_spec import ModelSpec
 from diffuserve.models.folder import ModelFolder
 
@@ -21,11 +21,19 @@ if TYPE_CHECKING:
 class PipelineFamily(Protocol):
     """An architecture: it reads its folders' configs, prices their requests and loads their weights.
 
-    All methods but `load` read configs alone and import no torch.
+    All methods but `load` read configs and headers alone and import no torch.
     """
 
     def read_spec(self, folder: ModelFolder) -> ModelSpec:
         """Return the abilities and defaults of a model. Raise `InvalidModel` for a wrong config."""
+        ...
+
+    def check_files(self, folder: ModelFolder) -> None:
+        """Raise `InvalidModel` if a file that `load` reads is missing or broken, as far as headers tell."""
+        ...
+
+    def least_step_bytes(self, folder: ModelFolder, workload: Workload) -> int:
+        """Return what a step of a request takes at least, whatever the dtype: see `Pipeline.step_bytes`."""
         ...
 
     def default_fit(self, spec: ModelSpec) -> CostFit:
@@ -40,7 +48,7 @@ class PipelineFamily(Protocol):
         deterministic: bool,
         ranks: "Ranks | None",
     ) -> "Pipeline":
-        """Check the whole folder, then load it onto `device`.
+        """Check the files, then load them onto `device`.
 
         `dtype=None` means the family's choice for the checkpoint and the device. Each of `ranks` loads
         the same model. Raise `InvalidModel` before any weight is read, `DeviceUnavailable` or

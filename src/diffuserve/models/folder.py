@@ -8,7 +8,6 @@ never opened, because unpickling runs code.
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass
-from difflib import get_close_matches
 from functools import cached_property
 from pathlib import Path
 from typing import Any, TypeGuard
@@ -16,6 +15,7 @@ from typing import Any, TypeGuard
 import orjson
 
 from diffuserve.domain.errors import InvalidModel, ModelNotFound
+from diffuserve.domain.nearest import did_you_mean, nearest
 from diffuserve.models.bundled import bundled_models
 
 SETTINGS_FILE = "diffuserve.json"
@@ -125,6 +125,18 @@ def open_model(model: str) -> ModelFolder:
     A hub id means one commit: `owner/name@commit`, or for the models that are known here `owner/name`.
     Raise `ModelNotFound` with the nearest names.
     """
+    local = find_local_model(model)
+    if local is not None:
+        return local
+    hub_id, _, commit = model.partition("@")
+    return ModelFolder(_download(hub_id, commit or HUB_COMMITS[hub_id]), hub_id)
+
+
+def find_local_model(model: str) -> ModelFolder | None:
+    """Return a bundled model or a folder; `None` for a hub id, which is checked and not downloaded.
+
+    Raise `ModelNotFound` with the nearest names.
+    """
     bundled = bundled_models()
     if model in bundled:
         return ModelFolder(bundled[model])
@@ -132,14 +144,32 @@ def open_model(model: str) -> ModelFolder:
     if path is not None:
         return ModelFolder(path)
     if model.count("/") == 1 and not model.startswith((".", "/", "~")):
-        hub_id, _, commit = model.partition("@")
-        return ModelFolder(_download(hub_id, commit or HUB_COMMITS.get(hub_id, "")), hub_id)
-    names = [*bundled, *HUB_COMMITS]
-    nearest = get_close_matches(model, names, n=3, cutoff=0.4) or names
+        _check_hub_id(model)
+        return None
     raise ModelNotFound(
-        f"no model {model!r}: not a bundled model, not a folder, not a hub id (owner/name@commit). "
-        f"Nearest: {', '.join(nearest)}"
+        f"no model {model!r}: not a bundled model, not a folder, not a hub id (owner/name@commit)"
+        f"{_hint(model, (*bundled, *HUB_COMMITS))}"
     )
+
+
+def _hint(model: str, known: Sequence[str]) -> str:
+    """Return the known name that `model` may stand for, with its owner or without; else all of them."""
+    forms = {form: name for name in known for form in (name, name.rpartition("/")[2])}
+    found = nearest(model, forms)
+    return f"; known: {', '.join(known)}" if found is None else f"; did you mean {forms[found]!r}?"
+
+
+def _check_hub_id(model: str) -> None:
+    """Raise `ModelNotFound` unless a hub id names a commit, or its commit is known here."""
+    hub_id, _, given = model.partition("@")
+    commit = given or HUB_COMMITS.get(hub_id, "")
+    if not _COMMIT.fullmatch(commit):
+        reason = f"{commit!r} is not a commit" if commit else "names no commit"
+        raise ModelNotFound(
+            f"model {hub_id!r}: {reason}, and what branches and tags stand for may change; give "
+            f"--model {hub_id}@COMMIT with the 40 digits that the hub shows under Files, History"
+            f"{did_you_mean(hub_id, HUB_COMMITS)}"
+        )
 
 
 def _existing_folder(name: str) -> Path | None:
@@ -170,12 +200,6 @@ def _download(repo_id: str, commit: str) -> Path:
     from huggingface_hub import snapshot_download
     from huggingface_hub.errors import HfHubHTTPError, HFValidationError, LocalEntryNotFoundError
 
-    if not _COMMIT.fullmatch(commit):
-        raise ModelNotFound(
-            f"model {repo_id!r}: {f'{commit!r} is not a commit' if commit else 'names no commit'}, and what "
-            f"branches and tags stand for may change; give --model {repo_id}@COMMIT with the 40 digits "
-            "that the hub shows under Files, History"
-        )
     try:
         return Path(snapshot_download(repo_id, revision=commit, allow_patterns=list(_HUB_PATTERNS)))
     except (HfHubHTTPError, HFValidationError, LocalEntryNotFoundError, httpx2.HTTPError, OSError) as error:
@@ -193,7 +217,7 @@ def _check_whole(file: Path) -> None:
     if not file.is_file():
         raise InvalidModel(f"{file.parent.parent}: {file.parent.name}/{file.name} is missing")
     try:
-        with safe_open(file, framework="pt"):
+        with safe_open(file, framework="numpy"):  # torch, with "pt", would be imported
             pass  # opening checks the header against the file's length
     except (SafetensorError, OSError) as error:
         raise InvalidModel(f"{file}: truncated or not a safetensors file ({first_line(error)})") from error

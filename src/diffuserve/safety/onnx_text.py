@@ -37,9 +37,7 @@ class OnnxTextClassifier:
         self._config = read_config(ModelFolder(folder), labels)
         self.categories = frozenset(map(category_of, self._config.labels))
         tokenizers = _import_libraries(folder)
-        for name in _FILES:
-            if not (folder / name).is_file():
-                raise InvalidModel(f"{folder}: {name} is missing")
+        check_text_classifier(folder)
         self._tokenizer = self._load_tokenizer(tokenizers, folder / "tokenizer.json")
         self._session = _load_session(folder / "model.onnx")
         self._inputs = _inputs(self._session, folder)
@@ -76,6 +74,13 @@ class OnnxTextClassifier:
         given = dict(zip(_INPUTS, values, strict=True))
         feed = {name: np.asarray([given[name]], dtype) for name, dtype in self._inputs.items()}
         return np.asarray(self._session.run(None, feed)[0])[0]
+
+
+def check_text_classifier(folder: Path) -> None:
+    """Raise `InvalidModel` if a file of the folder is missing."""
+    for name in _FILES:
+        if not (folder / name).is_file():
+            raise InvalidModel(f"{folder}: {name} is missing")
 
 
 def _import_libraries(folder: Path) -> Any:

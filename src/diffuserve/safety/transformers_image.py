@@ -19,9 +19,7 @@ class TransformersClassifier:
 
     def __init__(self, folder: Path) -> None:
         """Load the folder. Raise `InvalidParams` if it holds no classifier, or only pickled weights."""
-        if not any(folder.glob("*.safetensors")):
-            remedy = "must be a folder of an image classifier with *.safetensors; pickles are never opened"
-            raise InvalidParams("image_filter", f"transformers:{folder}", remedy)
+        check_classifier_folder(folder)
         quiet_transformers()
         self._processor, self._model = _load(folder.resolve())
         self._is_multi_label = self._model.config.problem_type == "multi_label_classification"
@@ -40,6 +38,13 @@ class TransformersClassifier:
             logits = self._model(**pixels).logits[0].float()
             probabilities = logits.sigmoid() if self._is_multi_label else logits.softmax(dim=0)
             return dict(zip(self.labels, probabilities.tolist(), strict=True))
+
+
+def check_classifier_folder(folder: Path) -> None:
+    """Raise `InvalidParams` for a folder without safetensors."""
+    if not any(folder.glob("*.safetensors")):
+        remedy = "must be a folder of an image classifier with *.safetensors; pickles are never opened"
+        raise InvalidParams("image_filter", f"transformers:{folder}", remedy)
 
 
 def _load(folder: Path) -> tuple[Any, Any]:

@@ -2,7 +2,7 @@
 
 from typing import TYPE_CHECKING
 
-from diffuserve.domain.cost import CostFit
+from diffuserve.domain.cost import CostFit, Workload
 from diffuserve.domain.model_spec import ModelSpec
 from diffuserve.models.family import PipelineFamily
 from diffuserve.models.folder import ModelFolder
@@ -38,6 +38,12 @@ class FakeFamily:
 
     def read_spec(self, folder: ModelFolder) -> ModelSpec:
         return build_spec(folder, _DEFAULTS)
+
+    def check_files(self, folder: ModelFolder) -> None:
+        """Do nothing: there are no weights."""
+
+    def least_step_bytes(self, folder: ModelFolder, workload: Workload) -> int:
+        return workload.step_tokens
 
     def default_fit(self, spec: ModelSpec) -> CostFit:
         return _FIT

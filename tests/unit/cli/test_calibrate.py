@@ -55,6 +55,7 @@ def loaded(fake: FakePipeline, monkeypatch: pytest.MonkeyPatch) -> list[EnginePr
         configs.append(config)
         return Engine(fake, config.engine)
 
+    monkeypatch.setattr("diffuserve.cli.preflight.check_requests", lambda *_: None)
     monkeypatch.setattr(module, "load_engine", load)
     monkeypatch.setattr(module, "_ROUNDS", 1)
     return configs

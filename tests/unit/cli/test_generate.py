@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 from rich.console import Console
 
-from diffuserve.cli.generate import parse_size
+from diffuserve.cli.options import parse_size
 from diffuserve.domain.params import GenerationParams
 from diffuserve.engine.config import EngineConfig
 from diffuserve.engine.engine import Engine
@@ -15,7 +15,7 @@ from diffuserve.testing.fake_pipeline import FakePipeline
 from diffuserve.worker.config import EngineProcessConfig
 from support.command import Invoke
 
-SMALL = ("--size", "32x16", "--steps", "2", "--seed", "5")
+SMALL = ("--size", "32x32", "--steps", "2", "--seed", "5")
 
 
 @pytest.fixture(autouse=True)

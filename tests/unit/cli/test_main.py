@@ -25,7 +25,7 @@ from support.command import run
         (["a star", "--num-images", "10000"], "num_images=10000"),
         ([" "], "prompt=' '"),
         (["x" * 2001], "2,001 characters"),
-        (["a star", "--model", "tiny-fluxx"], "Nearest: tiny-flux"),
+        (["a star", "--model", "tiny-fluxx"], "did you mean 'tiny-flux'?"),
         (["a star", "--model", "/"], "model_index.json"),
         (["a star", "--device", "cuda:99"], "cuda:99"),
         (["a star", "--dtype", "int3"], "int3"),

@@ -115,11 +115,13 @@ def test_a_wrong_policy_is_refused_with_the_place_of_its_error(
 def test_generate_refuses_a_blocked_prompt_before_it_loads_a_model(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    words = ["a cat", "acmecola", "-o", str(tmp_path / "out"), "--model", "/nowhere"]
-    assert run(monkeypatch, "generate", *words) == 2
-    errors = capsys.readouterr().err
-    assert "category 'brands'" in errors
-    assert "nowhere" not in errors
+    def load_engine(*_: object) -> None:
+        raise AssertionError("no model may be loaded")
+
+    monkeypatch.setattr("diffuserve.cli.generate.load_engine", load_engine)
+    assert run(monkeypatch, "generate", "a cat", "acmecola", "-o", str(tmp_path / "out")) == 2
+    assert "category 'brands'" in capsys.readouterr().err
+    assert not (tmp_path / "out").exists()
 
 
 def test_generate_writes_no_blocked_image(

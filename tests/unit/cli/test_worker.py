@@ -26,6 +26,7 @@ def started(monkeypatch: pytest.MonkeyPatch) -> Started:
         configs.extend(replicas)
         return 7
 
+    monkeypatch.setattr("diffuserve.cli.preflight.check_worker", lambda *_: None)
     monkeypatch.setattr("diffuserve.cli.wiring.worker.run", run)
     monkeypatch.setattr("diffuserve.cli.wiring.worker.run_replicas", run_replicas)
     return configs

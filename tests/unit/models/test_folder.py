@@ -56,9 +56,9 @@ def test_a_folder_in_the_home_directory_is_found(tmp_path: Path, monkeypatch: py
 @pytest.mark.parametrize(
     ("name", "nearest"),
     [
-        ("tiny-fux", "Nearest: tiny-flux"),
-        ("FLUX.1-schnel", "Nearest: black-forest-labs/FLUX.1-schnell"),
-        ("zzz", "tiny-flux, black-forest-labs/FLUX.1-schnell, black-forest-labs/FLUX.1-dev"),
+        ("tiny-fux", "did you mean 'tiny-flux'?"),
+        ("FLUX.1-schnel", "did you mean 'black-forest-labs/FLUX.1-schnell'?"),
+        ("zzz", "known: tiny-flux, black-forest-labs/FLUX.1-schnell, black-forest-labs/FLUX.1-dev"),
         ("/no/such/folder", "not a folder"),
         ("./no/such", "not a folder"),
         ("~nobody-of-that-name/flux", "not a folder"),

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 
 from diffuserve.api.prompt_processor import PromptProcessor
 from diffuserve.domain.errors import InvalidParams
+from diffuserve.domain.nearest import did_you_mean
 from diffuserve.prompts.base import PromptExpander
 from diffuserve.safety.base import ImageFilter, PromptFilter, TextClassifier
 from diffuserve.settings import Settings
@@ -19,6 +20,8 @@ log = logging.getLogger(__name__)
 
 NO_FILTER = "none"
 _ONNX = "onnx:"
+_BUILT_IN = ("embedded", "policy")
+_URLS = ("http://", "https://")
 
 
 @asynccontextmanager
@@ -41,6 +44,7 @@ def open_prompt_filter(settings: Settings, num_processes: int = 0) -> PromptFilt
 
     Raise `InvalidParams` or `InvalidModel`.
     """
+    check_prompt_filter(settings)
     if settings.prompt_filter == NO_FILTER:
         return None
     from diffuserve.safety.policy_file import load_policy
@@ -53,6 +57,25 @@ def open_prompt_filter(settings: Settings, num_processes: int = 0) -> PromptFilt
     if not num_processes:
         return PolicyFilter(policy, classifier, is_open_when_down=is_open)
     return PooledFilter(policy, classifier, is_open_when_down=is_open, num_processes=num_processes)
+
+
+def check_prompt_filter(settings: Settings) -> None:
+    """Check what can be told of the prompt filter without loading it: its name, its folder, its policy.
+
+    Raise `InvalidParams` or `InvalidModel`.
+    """
+    name, policy = settings.prompt_filter, settings.prompt_policy
+    if name == NO_FILTER:
+        return
+    if policy is not None and not policy.is_file():
+        raise InvalidParams("prompt_policy", str(policy), "is no file; give one, or leave it out")
+    if name.startswith(_ONNX):
+        from diffuserve.safety.onnx_text import check_text_classifier
+
+        check_text_classifier(Path(name.removeprefix(_ONNX)).expanduser())
+    elif name not in _BUILT_IN and not name.startswith(_URLS):
+        remedy = "must be embedded, policy, onnx:/folder, the URL of a moderation API, or none"
+        raise InvalidParams("prompt_filter", name, f"{remedy}{did_you_mean(name, (*_BUILT_IN, NO_FILTER))}")
 
 
 def _classifier(settings: Settings, policy: "Policy") -> TextClassifier | None:
@@ -72,9 +95,6 @@ def _classifier(settings: Settings, policy: "Policy") -> TextClassifier | None:
             names = ", ".join(sorted(ignored))
             log.warning("scores for %s have no effect: the policy lacks these categories", names)
         return onnx
-    if not name.startswith(("http://", "https://")):
-        remedy = "must be embedded, policy, onnx:/folder, the URL of a moderation API, or none"
-        raise InvalidParams("prompt_filter", name, remedy)
     from diffuserve.safety.moderation import ModerationClassifier
 
     seconds = settings.prompt_filter_timeout_seconds

@@ -6,6 +6,7 @@ from typing import Annotated, Any
 
 from pydantic import Field, with_config
 
+from diffuserve.domain.cost import Workload
 from diffuserve.domain.errors import InvalidModel
 from diffuserve.domain.model_config import SCHEMA, Depth, Width, parse_config
 from diffuserve.models.folder import ModelFolder
@@ -33,6 +34,10 @@ class FluxConfig:
     def dim(self) -> int:
         """Width of the residual stream."""
         return self.num_attention_heads * self.attention_head_dim
+
+    def step_bytes(self, workload: Workload, item_bytes: int) -> int:
+        """Predict the bytes of residual streams, factors, q, k, v, one block's feed-forward, and its sums."""
+        return workload.step_tokens * self.dim * item_bytes * 32
 
     @classmethod
     def from_dict(cls, values: Mapping[str, Any], origin: str = _TRANSFORMER) -> "FluxConfig":

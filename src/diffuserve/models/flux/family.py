@@ -2,7 +2,7 @@
 
 from typing import TYPE_CHECKING, Any
 
-from diffuserve.domain.cost import CostFit
+from diffuserve.domain.cost import CostFit, Workload
 from diffuserve.domain.errors import InvalidModel
 from diffuserve.domain.model_spec import ModelSpec
 from diffuserve.models.family import PipelineFamily
@@ -24,6 +24,7 @@ _FILES = (
     "tokenizer/tokenizer_config.json",
     "tokenizer_2/tokenizer_config.json",
 )
+_SMALLEST_ITEM = 2  # bytes of a number in bf16 or fp16
 PATCH = 2  # a token is a 2×2 patch of the latent image
 
 # FLUX.1-schnell in bf16 on a large GPU, from its operations: 24 TFLOP a step of 1,280 tokens at about
@@ -58,6 +59,12 @@ class FluxFamily:
         defaults = _DEV if config.guidance_embeds else _SCHNELL
         return build_spec(folder, architecture | defaults, traits={"lowercase_prompt": bool})
 
+    def check_files(self, folder: ModelFolder) -> None:
+        folder.require(_COMPONENTS, _FILES)
+
+    def least_step_bytes(self, folder: ModelFolder, workload: Workload) -> int:
+        return FluxConfig.read(folder).step_bytes(workload, _SMALLEST_ITEM)
+
     def default_fit(self, spec: ModelSpec) -> CostFit:
         return _DEFAULT_FIT
 
@@ -71,7 +78,7 @@ class FluxFamily:
     ) -> "Pipeline":
         from diffuserve.models.flux.pipeline import load_flux
 
-        folder.require(_COMPONENTS, _FILES)
+        self.check_files(folder)
         return load_flux(folder, self.read_spec(folder), device, dtype, deterministic, ranks)
 
 

@@ -118,9 +118,7 @@ class FluxPipeline:
         return CostFit((0.002, text_token), (0.002, step_token, pair, 0.0001), (0.001, pixel))
 
     def step_bytes(self, workload: Workload) -> int:
-        """Predict the bytes of residual streams, factors, q, k, v, one block's feed-forward, and its sums."""
-        width = self.transformer.config.dim * self.dtype.itemsize
-        return workload.step_tokens * width * 32
+        return self.transformer.config.step_bytes(workload, self.dtype.itemsize)
 
     def conditioning_key(self, params: GenerationParams) -> Hashable:
         return (params.prompt, params.max_sequence_length)

@@ -1,0 +1,70 @@
+"""Refusals before anything starts: no torch is imported, no port opened, no folder made.
+
+What is checked here would be refused by the engine as well, but after the seconds that torch takes.
+"""
+
+from collections.abc import Sequence
+from importlib.util import find_spec
+
+from diffuserve.cli.wiring.safety import check_prompt_filter
+from diffuserve.domain.errors import InvalidParams
+from diffuserve.domain.params import GenerationParams
+from diffuserve.engine.memory import check_memory, cpu_memory_budget
+from diffuserve.models.folder import find_local_model
+from diffuserve.models.hardware import check_device, check_dtype, check_num_gpus, is_cpu
+from diffuserve.models.registry import check_model
+from diffuserve.safety.image_filters import check_image_filter
+from diffuserve.settings import Settings
+from diffuserve.worker.config import EngineProcessConfig
+
+_PACKAGES = ("torch", "tokenizers", "jaxtyping", "einops")
+
+
+def check_requests(config: EngineProcessConfig, requests: Sequence[GenerationParams]) -> None:
+    """Check an engine of this process, its model, which is downloaded if need be, and its requests.
+
+    Raise `InvalidParams`, `ModelNotFound`, `InvalidModel` or `DeviceUnavailable`.
+    """
+    _check_engine(config)
+    model, budget = check_model(config.model), _memory_budget(config)
+    for request in requests:
+        resolved = model.spec.resolve(request, seed=0)
+        if budget is not None:
+            check_memory(resolved, model.least_step_bytes(resolved), budget)
+
+
+def check_worker(config: EngineProcessConfig, num_gpus: int, num_replicas: int = 1) -> None:
+    """Check what the engine processes of a worker, or of its replicas, are to load.
+
+    Raise as `check_requests` does. A model of the hub is downloaded, and then checked, by those processes.
+    """
+    _check_engine(config)
+    check_num_gpus(config.device, num_gpus)
+    if num_replicas > 1 and config.device != "cpu":
+        check_device(f"cuda:{num_replicas - 1}")  # they are on cuda:0, cuda:1, …
+    if find_local_model(config.model) is not None:
+        check_model(config.model)
+
+
+def check_server(settings: Settings, engine_command: str | None = None) -> None:
+    """Check a server with a worker of its own, whose engine `engine_command` may replace. Raise as above."""
+    if engine_command is None:
+        check_worker(settings.engine_process, settings.worker.gpus)
+    check_prompt_filter(settings)
+
+
+def _check_engine(config: EngineProcessConfig) -> None:
+    for package in _PACKAGES:
+        if find_spec(package) is None:
+            remedy = f"is run by {package}, which is not installed; pip install 'diffuserve[engine]'"
+            raise InvalidParams("model", config.model, remedy)
+    check_image_filter(config.images.image_filter, config.images.image_rules)
+    check_device(config.device)
+    check_dtype(config.dtype)
+
+
+def _memory_budget(config: EngineProcessConfig) -> int | None:
+    """Return the bytes that a step may take; `None` on a GPU, whose memory torch alone can tell."""
+    if config.engine.memory_budget_bytes is not None:
+        return config.engine.memory_budget_bytes
+    return cpu_memory_budget() if is_cpu(config.device) else None
