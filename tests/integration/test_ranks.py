@@ -161,3 +161,19 @@ def test_parts_are_gathered_in_the_order_of_ranks(run: Run, num_ranks: int) -> N
         return torch.equal(ranks.sequence.gather(whole[2 * ranks.index :][:2]), whole)
 
     assert run(program) == [True] * num_ranks
+
+
+def test_a_rank_that_has_gone_breaks_the_group_and_fails_no_request(run: Run, num_ranks: int) -> None:
+    """The error is no `Exception`, which would count as the failure of the requests in the step."""
+
+    def program(ranks: Ranks) -> str:
+        if ranks.index == ranks.size - 1:
+            dist.destroy_process_group()
+            return "gone"
+        try:
+            ranks.agree()
+        except GroupBroken:
+            return "broken"
+        return "agreed"
+
+    assert run(program) == ["broken"] * (num_ranks - 1) + ["gone"]

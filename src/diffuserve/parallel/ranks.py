@@ -34,7 +34,7 @@ class OtherRankFailed(Exception):
 
 
 class GroupBroken(BaseException):
-    """The rank failed among collectives, where others may wait for it forever: the process must end.
+    """A collective failed, or the rank among collectives, so others may wait forever: the process must end.
 
     Not an `Exception`, so that no handler takes it for one request's failure.
     """
@@ -160,7 +160,10 @@ class Ranks:
 
 
 class Channel:
-    """Small messages between ranks, over a group on the CPU. Used by one thread of each rank."""
+    """Small messages between ranks, over a group on the CPU. Used by one thread of each rank.
+
+    Methods raise `GroupBroken` if another rank has gone: no request is to blame for that.
+    """
 
     def __init__(self, group: dist.ProcessGroup) -> None:
         self._group = group
@@ -168,27 +171,41 @@ class Channel:
     def broadcast(self, message: Any = None) -> Any:
         """Return rank 0's message on every rank; the argument counts on rank 0 only."""
         carrier = [message]
-        dist.broadcast_object_list(carrier, src=0, group=self._group, device=torch.device("cpu"))
+        with _collective():
+            dist.broadcast_object_list(carrier, src=0, group=self._group, device=torch.device("cpu"))
         return carrier[0]
 
     def all_true(self, value: bool) -> bool:
         """Return whether `value` is true on every rank."""
         flag = torch.tensor([int(value)], dtype=torch.int32)
-        dist.all_reduce(flag, dist.ReduceOp.MIN, group=self._group)
+        with _collective():
+            dist.all_reduce(flag, dist.ReduceOp.MIN, group=self._group)
         return bool(flag.item())
 
     def gather(self, message: Any) -> list[Any]:
         """Return the messages of all ranks, in the order of ranks, on every rank."""
         messages = [None] * dist.get_world_size(self._group)
-        dist.all_gather_object(messages, message, self._group)
+        with _collective():
+            dist.all_gather_object(messages, message, self._group)
         return messages
 
     def send(self, message: Any, rank: int) -> None:
         """Send `message` to `rank`, which must `receive` it."""
-        dist.send_object_list([message], rank, group=self._group, device=torch.device("cpu"))
+        with _collective():
+            dist.send_object_list([message], rank, group=self._group, device=torch.device("cpu"))
 
     def receive(self, rank: int) -> Any:
         """Wait for a message that `rank` sends, and return it."""
         carrier = [None]
-        dist.recv_object_list(carrier, rank, group=self._group, device=torch.device("cpu"))
+        with _collective():
+            dist.recv_object_list(carrier, rank, group=self._group, device=torch.device("cpu"))
         return carrier[0]
+
+
+@contextmanager
+def _collective() -> Iterator[None]:
+    """Enclose a call that all ranks make; its errors become `GroupBroken`."""
+    try:
+        yield
+    except Exception as error:
+        raise GroupBroken(f"a collective failed: {error}") from error
