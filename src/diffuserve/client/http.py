@@ -1,5 +1,6 @@
 """HTTP requests to the control plane, retried while it is unavailable."""
 
+import os
 import re
 from collections.abc import Mapping
 from contextlib import AbstractAsyncContextManager
@@ -150,10 +151,7 @@ class HttpTransport:
         except httpx.TransportError as error:
             raise ServerUnavailable(f"{_server_of(request)} does not respond ({_reason(error)})") from error
         if response.status_code in _RETRIED_STATUSES and _code_of(response) != StorageRefused.code:
-            raise ServerUnavailable(
-                f"{_server_of(request)} responded with {response.status_code}: {_detail(response)}",
-                retry_after=_retry_after(response),
-            )
+            raise ServerUnavailable(_refusal(response), retry_after=_retry_after(response))
         if response.is_error:
             raise error_from(response)
         return response
@@ -165,9 +163,7 @@ def error_from(response: httpx.Response) -> DiffuserveError:
         problem = response.json()
         code, detail = str(problem["code"]), str(problem["detail"])
     except (ValueError, KeyError, TypeError):
-        return ServerRefused(
-            f"{_server_of(response.request)} responded with {response.status_code}: {_detail(response)}"
-        )
+        return ServerRefused(_refusal(response))
     if code == LeaseLost.code:
         return LeaseLost(str(problem.get("job_id", "?")))
     if code in _ERRORS:
@@ -212,6 +208,8 @@ def _reason(error: httpx.TransportError) -> str:
     root: BaseException = error
     while (cause := root.__cause__ or root.__context__) is not None:
         root = cause
+    if isinstance(root, ConnectionError) and root.errno:
+        return os.strerror(root.errno)  # asyncio has another text, without the reason
     if isinstance(root, OSError) and root.strerror:
         return root.strerror
     return ": ".join(part for part in (type(error).__name__, str(error)) if part)
@@ -230,13 +228,22 @@ def _code_of(response: httpx.Response) -> str:
         return ""
 
 
+def _refusal(response: httpx.Response) -> str:
+    """Say which server responded with what."""
+    told = f"{_server_of(response.request)} responded with {response.status_code}"
+    return ": ".join(part for part in (told, _detail(response)) if part)
+
+
 def _detail(response: httpx.Response) -> str:
-    """Return the detail of a problem, the error of a bucket, or the beginning of any other body."""
+    """Return the detail of a problem, the error of a bucket, or the beginning of any other body on a line."""
     try:
         return str(response.json()["detail"])
     except (ValueError, KeyError, TypeError):
         bucket_error = _BUCKET_ERROR.search(response.text)
-        return ": ".join(bucket_error.groups()) if bucket_error else response.text[:_MAX_DETAIL_CHARACTERS]
+    if bucket_error:
+        return ": ".join(bucket_error.groups())
+    is_page = "html" in response.headers.get("content-type", "")
+    return "a web page" if is_page else " ".join(response.text.split())[:_MAX_DETAIL_CHARACTERS]
 
 
 def _retry_after(response: httpx.Response) -> float:

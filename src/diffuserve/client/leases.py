@@ -64,10 +64,10 @@ class LeaseClient:
         except WorkerNotFound:
             return  # the key was accepted before the id was looked up
         except ServerRefused as error:
-            raise ServerRefused(f"{self._transport.server} is no diffuserve server: {error}") from error
+            raise ServerRefused(f"no diffuserve server: {error}") from error
         target = response.headers.get("location")
         found = f"redirects to {target}" if target else f"responded with {response.status_code}"
-        raise ServerRefused(f"{self._transport.server} is no diffuserve server: it {found}")
+        raise ServerRefused(f"no diffuserve server: {self._transport.server} {found}")
 
     async def register(self, registration: Registration) -> Registered:
         """Register a worker and return its id."""

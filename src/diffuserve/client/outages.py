@@ -55,9 +55,9 @@ class OutageLog:
 
     def _announce(self, reason: str, now: float, since: float) -> None:
         if now == since:
-            log.warning("%s is away: %s; trying again until it is back", self._server, reason)
+            log.warning("%s; trying again until it is back", reason)
         else:
-            log.warning("%s is still away after %s: %s", self._server, _spelled(now - since), reason)
+            log.warning("%s; still so after %s", reason, _spelled(now - since))
         self._is_announced = True
         self._num_logged += 1
         self._next_at = now + _REMINDERS.pause_seconds(self._num_logged)

@@ -11,7 +11,13 @@ from diffuserve.client.api_key import KeyFile
 from diffuserve.client.http import HttpTransport
 from diffuserve.client.leases import LeaseClient
 from diffuserve.client.outages import OutageLog
-from diffuserve.domain.errors import Forbidden, ServerRefused, ServerUnavailable, Unauthorized
+from diffuserve.domain.errors import (
+    DiffuserveError,
+    Forbidden,
+    ServerRefused,
+    ServerUnavailable,
+    Unauthorized,
+)
 from diffuserve.worker.agent import WorkerAgent
 from diffuserve.worker.config import WorkerConfig
 from diffuserve.worker.membership import with_key_remedy
@@ -35,7 +41,16 @@ def run_node(config: WorkerConfig) -> int:
     return asyncio.run(_run_node(config))
 
 
-async def _run(config: WorkerConfig) -> int:
+def check_server(config: WorkerConfig) -> None:
+    """Raise `Forbidden` or `ServerRefused` if the server will not accept a worker of this configuration."""
+
+    async def check() -> None:
+        await (await _checked_client(config)).close()
+
+    asyncio.run(check())
+
+
+def _client(config: WorkerConfig) -> LeaseClient:
     transport = HttpTransport(
         config.server,
         config.api_key if config.api_key_file is None else None,
@@ -43,9 +58,22 @@ async def _run(config: WorkerConfig) -> int:
         auth=None if config.api_key_file is None else KeyFile(config.api_key_file),
         outages=OutageLog(config.server),
     )
-    client = LeaseClient(transport)
-    if config.parent_fd is None:  # a server's own worker has its address and its key from that server
+    return LeaseClient(transport)
+
+
+async def _checked_client(config: WorkerConfig) -> LeaseClient:
+    client = _client(config)
+    try:
         await _check(client)
+    except DiffuserveError:
+        await client.close()
+        raise
+    return client
+
+
+async def _run(config: WorkerConfig) -> int:
+    is_of_server = config.parent_fd is not None  # then it has its address and its key from that server
+    client = _client(config) if is_of_server else await _checked_client(config)
     agent = WorkerAgent(config, client)
     _drain_on_signals(agent)
     if config.parent_fd is not None:

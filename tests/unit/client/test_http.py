@@ -7,7 +7,14 @@ import httpx
 import pytest
 
 from diffuserve.client.http import HttpTransport, RequestOptions
-from diffuserve.domain.errors import DiffuserveError, Forbidden, LeaseLost, ServerRefused, ServerUnavailable
+from diffuserve.domain.errors import (
+    DiffuserveError,
+    Forbidden,
+    LeaseLost,
+    ServerRefused,
+    ServerUnavailable,
+    StorageRefused,
+)
 from support.virtual_time import in_virtual_time, now
 from support.waiting import HANG_SECONDS
 
@@ -100,4 +107,28 @@ async def test_an_error_response_is_raised_without_a_retry(
     with pytest.raises(error, match=message) as raised:
         await http.request("GET", "/v1/jobs")
     assert type(raised.value) is error
+    await http.close()
+
+
+async def test_an_unreachable_server_is_named_with_what_the_system_said() -> None:
+    http = HttpTransport("http://127.0.0.1:9", patience_seconds=0.0)
+    told = r"^http://127\.0\.0\.1:9 does not respond \(Connection refused\)$"
+    with pytest.raises(ServerUnavailable, match=told):
+        await http.request("GET", "/v1/jobs")
+    await http.close()
+
+
+async def test_a_refused_store_is_not_tried_again() -> None:
+    problem = {"code": "storage_refused", "detail": "no such bucket"}
+    http = transport(responses(httpx.Response(503, json=problem)))
+    with pytest.raises(StorageRefused, match="no such bucket"):
+        await http.request("PUT", "/v1/leases/job/files/0.png")
+    await http.close()
+
+
+async def test_a_web_page_is_not_repeated_in_an_error() -> None:
+    page = httpx.Response(404, html="<html>\n<title>Nothing here</title>")
+    http = transport(responses(page))
+    with pytest.raises(ServerRefused, match=r"^http://server responded with 404: a web page$"):
+        await http.request("GET", "/v1/jobs")
     await http.close()

@@ -14,7 +14,7 @@ from diffuserve.safety.image_filters import check_image_filter_name
 from diffuserve.settings import Settings
 from diffuserve.worker.agent_link import die_with_parent
 from diffuserve.worker.config import EngineProcessConfig, WorkerConfig
-from diffuserve.worker.main import run_node, run_worker
+from diffuserve.worker.main import check_server, run_node, run_worker
 
 
 def run(config: WorkerConfig) -> int:
@@ -47,7 +47,11 @@ def replica(config: WorkerConfig, settings: Settings, number: int) -> WorkerConf
 
 
 def run_replicas(replicas: Sequence[WorkerConfig]) -> int:
-    """Run each worker in a child process until all have ended; return the worst of their exit codes."""
+    """Run each worker in a child process until all have ended; return the worst of their exit codes.
+
+    Raise `Forbidden` or `ServerRefused`, before any starts, if the server will not accept them.
+    """
+    check_server(replicas[0])
     context = multiprocessing.get_context("spawn")
     workers = [context.Process(target=_run_replica, args=(config,), name=config.name) for config in replicas]
 
