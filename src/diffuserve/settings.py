@@ -16,6 +16,8 @@ from pydantic_settings import BaseSettings, SettingsConfigDict
 
 from diffuserve.api.config import ApiConfig
 from diffuserve.api.connection_limits import ConnectionLimits
+from diffuserve.api.origins import check_origin
+from diffuserve.api.source_commit import source_commit
 from diffuserve.api.webhooks.address_policy import port_range
 from diffuserve.domain.addresses import is_loopback
 from diffuserve.domain.errors import InvalidParams
@@ -68,13 +70,14 @@ def _setting(declared: dataclasses.Field[Any]) -> Any:
 
 
 @_with_options_of(ConnectionLimits)
+@_with_options_of(ApiConfig)
 @_with_options_of(WorkerConfig)
 class Settings(BaseSettings):
     """Defaults of the command line; each is set by `DIFFUSERVE_` and its name in capitals.
 
-    The options of a worker and its engine are declared in `WorkerConfig` and the dataclasses within it, the
-    limits of connections in `ConnectionLimits`; `worker`, `engine_process` and `connection_limits` give them
-    in their own types.
+    The options of a worker and its engine are declared in `WorkerConfig` and the dataclasses within it, those
+    of the API in `ApiConfig`, the limits of connections in `ConnectionLimits`; `worker`, `engine_process`,
+    `api_config` and `connection_limits` give them in their own types.
     """
 
     model_config = SettingsConfigDict(env_prefix="DIFFUSERVE_", frozen=True)
@@ -119,46 +122,14 @@ class Settings(BaseSettings):
         description="Place of finished files: s3://bucket/prefix, gs://bucket/prefix or file:///folder; "
         "by default the data folder.",
     )
-    public_api_url: str | None = Field(
-        default=None,
-        description="Beginning of the URLs in responses; by default the address of the request.",
-    )
     allowed_hosts: tuple[str, ...] = Field(
         default=(),
         description="Names of this server, without ports, beside loopback, --host and the public URL; no "
         "other is accepted while there are no API keys.",
     )
-    public_base_url: str | None = Field(
-        default=None,
-        description="URL at which everyone can fetch finished files; by default their URLs are signed.",
-    )
-    public_metrics: bool = Field(
-        default=ApiConfig.public_metrics,
-        description="Serve /metrics to everyone, not only to keys with the role monitor or operator.",
-    )
     api_docs: bool | None = Field(
         default=None,
         description="Serve /docs and /openapi.json; by default on a server that listens on loopback.",
-    )
-    result_url_seconds: float = Field(
-        default=ApiConfig.result_url_seconds, gt=0, description="Seconds that the URL of a result is valid."
-    )
-    default_model: str | None = Field(
-        default=None, description="Model of a job that names none; by default the only one served."
-    )
-    max_body_bytes: int = Field(
-        default=ApiConfig.max_body_bytes, gt=0, description="Largest body of a client's request, in bytes."
-    )
-
-    upload_seconds: float = Field(
-        default=ApiConfig.upload_seconds,
-        gt=0,
-        description="Seconds within which the body of a batch must arrive.",
-    )
-    min_upload_bytes_per_second: float = Field(
-        default=ApiConfig.min_upload_bytes_per_second,
-        gt=0,
-        description="Least rate at which the body of a batch must arrive after ten seconds.",
     )
 
     lease_seconds: float = Field(
@@ -182,17 +153,6 @@ class Settings(BaseSettings):
     )
     plans: Mapping[str, Plan] = Field(
         default_factory=dict, description="Plans beside free, standard and pro, or in their place, by name."
-    )
-    webhook_allowed_networks: tuple[str, ...] = Field(
-        default=ApiConfig.webhook_allowed_networks,
-        description="Networks that webhooks may reach beside public addresses: 10.0.0.0/8.",
-    )
-    webhook_allowed_ports: tuple[str, ...] = Field(
-        default=ApiConfig.webhook_allowed_ports,
-        description="Ports that webhooks may reach, in place of 80 and 443: 8080 or 8000-8999.",
-    )
-    webhook_timeout_seconds: float = Field(
-        default=ApiConfig.webhook_timeout_seconds, gt=0, description="Timeout of a webhook's receiver."
     )
     default_plan: str = Field(
         default=StoreConfig.default_plan, description="Plan of a tenant that has none of its own."
@@ -246,7 +206,7 @@ class Settings(BaseSettings):
         except ValidationError as error:
             raise _invalid_setting(error) from error
 
-    @field_validator("server", "public_api_url", "public_base_url", "expander_url")
+    @field_validator("server", "public_api_url", "public_base_url", "expander_url", check_fields=False)
     @classmethod
     def _check_url(cls, url: str | None) -> str | None:
         parts = urlsplit("http://unset" if url is None else url)
@@ -261,7 +221,14 @@ class Settings(BaseSettings):
             ipaddress.ip_network(network)
         return networks
 
-    @field_validator("webhook_allowed_ports", mode="before")
+    @field_validator("allowed_origins", check_fields=False)
+    @classmethod
+    def _check_origins(cls, origins: tuple[str, ...]) -> tuple[str, ...]:
+        for origin in origins:
+            check_origin(origin)
+        return origins
+
+    @field_validator("webhook_allowed_ports", mode="before", check_fields=False)
     @classmethod
     def _check_ports(cls, ports: Any) -> Any:
         """Accept a port as a number too."""
@@ -330,22 +297,14 @@ class Settings(BaseSettings):
         )
 
     def api_config(self, *, auth: bool) -> ApiConfig:
-        return ApiConfig(
+        return configured(
+            ApiConfig,
+            dict(self),
             auth=auth,
             own_hosts=(self.host, *self.allowed_hosts),
-            public_metrics=self.public_metrics,
             api_docs=is_loopback(self.host) if self.api_docs is None else self.api_docs,
-            public_api_url=self.public_api_url,
-            public_base_url=self.public_base_url,
-            default_model=self.default_model,
-            max_body_bytes=self.max_body_bytes,
-            upload_seconds=self.upload_seconds,
-            min_upload_bytes_per_second=self.min_upload_bytes_per_second,
-            result_url_seconds=self.result_url_seconds,
-            webhook_allowed_networks=self.webhook_allowed_networks,
-            webhook_allowed_ports=self.webhook_allowed_ports,
-            webhook_timeout_seconds=self.webhook_timeout_seconds,
             version=__version__,
+            commit=source_commit(),
         )
 
     @property

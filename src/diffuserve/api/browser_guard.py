@@ -47,18 +47,21 @@ class BrowserGuard:
 class OwnAddresses:
     """Names and addresses of this server beside those of loopback.
 
-    `hosts` are names and addresses without a port, `origins` are those of pages as `host:port`.
+    `hosts` are names and addresses without a port, `origins` are those of pages as `host:port`. `allowed`
+    are whole origins of other sites whose pages may do what the server's own may.
     """
 
     hosts: frozenset[str]
     origins: frozenset[str]
+    allowed: frozenset[bytes] = frozenset()
 
     @classmethod
-    def of(cls, hosts: Iterable[str], public_url: str | None) -> "OwnAddresses":
-        """Return what is in the configuration: `hosts`, and the URL by which clients reach the server."""
+    def of(cls, hosts: Iterable[str], public_url: str | None, allowed: Iterable[str] = ()) -> "OwnAddresses":
+        """Return what is configured: `hosts`, the URL by which clients reach the server, and other sites."""
         public = urlsplit(public_url or "")
         names = {*map(str.lower, hosts), public.hostname or ""} - {""}
-        return cls(frozenset(names), frozenset({public.netloc.lower()} - {""}))
+        origins = frozenset({public.netloc.lower()} - {""})
+        return cls(frozenset(names), origins, frozenset(map(str.encode, allowed)))
 
     def objection(self, scope: Scope) -> str | None:
         """Return why the page of another site may have sent this request, `None` if none can have."""
@@ -71,7 +74,10 @@ class OwnAddresses:
             )
         is_change = scope["type"] == "websocket" or scope["method"] not in _SAFE_METHODS
         if is_change and len(sent) > 1 and (sender := self._other_site(sent, host)):
-            return f"{sender} is another site, and this server is open to everyone; {_REMEDY}"
+            return (
+                f"{sender} is another site, and this server is open to everyone; {_REMEDY}, "
+                "or name the site in DIFFUSERVE_ALLOWED_ORIGINS"
+            )
         return None
 
     def _is_own(self, host: str, scope: Scope) -> bool:
@@ -81,7 +87,9 @@ class OwnAddresses:
         return is_local or name in self.hosts or (name != "" and name == server[0])
 
     def _other_site(self, sent: Sequence[tuple[bytes, bytes]], host: str) -> str | None:
-        """Return the header that names the other site which sent the request, if one did."""
+        """Return the header that names the other site which sent the request, if one did that may not."""
+        if any(name == b"origin" and value in self.allowed for name, value in sent):
+            return None
         for name, value in sent:
             text = value.decode("latin-1")
             if name == b"origin" and _origin_host(text) not in {host.lower(), *self.origins}:

@@ -3,7 +3,9 @@
 from dataclasses import dataclass
 
 from diffuserve.api.webhooks.address_policy import DEFAULT_PORTS
+from diffuserve.options import option
 
+API_VERSION = "v1"
 MIB = 1 << 20
 
 
@@ -11,42 +13,59 @@ MIB = 1 << 20
 class ApiConfig:
     """Limits and timing of the API; every `_seconds` field is a duration in seconds.
 
-    `public_api_url` is the URL by which clients reach this server, if it differs from that of their
-    requests. `public_base_url` serves finished files to everyone; without it their URLs are signed.
     `auth=False` opens every route to everyone, whether there are keys or not; without it the server is open
     until there is a key. While it is open only `own_hosts` and loopback are accepted as its names.
-    `public_metrics` opens `/metrics` to everyone, and `api_docs` serves `/docs` and `/openapi.json`.
+    `api_docs` serves `/docs` and `/openapi.json`.
     `max_file_bytes` limits a file that a worker uploads, `max_batch_bytes` a batch as JSON lines,
     `max_body_bytes` every other body, `max_tenant_upload_bytes` all batches of a tenant that are not stored
     yet. The body of a batch must arrive within `upload_seconds` and, after the first `upload_grace_seconds`,
     at `min_upload_bytes_per_second`.
     Webhooks are sent to public addresses and to `webhook_allowed_networks`, on `webhook_allowed_ports` only;
     after a rotation the old secret signs for `webhook_overlap_seconds` more. `poll_seconds` is the interval
-    of reads that do not wait for a message of the bus, which may be lost.
+    of reads that do not wait for a message of the bus, which may be lost. `commit` is that of the source
+    code, where it is known.
     """
 
-    public_api_url: str | None = None
-    public_base_url: str | None = None
+    public_api_url: str | None = option(
+        None, "Beginning of the URLs in responses; by default the address of the request."
+    )
+    public_base_url: str | None = option(
+        None, "URL at which everyone can fetch finished files; by default their URLs are signed."
+    )
     auth: bool = True
     own_hosts: tuple[str, ...] = ()
-    public_metrics: bool = False
+    allowed_origins: tuple[str, ...] = option(
+        (), "Web pages of other sites that may use this server (CORS): https://app.example.com."
+    )
+    public_metrics: bool = option(
+        False, "Serve /metrics to everyone, not only to keys with the role monitor or operator."
+    )
     api_docs: bool = True
-    default_model: str | None = None
-    max_body_bytes: int = MIB
+    default_model: str | None = option(
+        None, "Model of a job that names none; by default the only one served."
+    )
+    max_body_bytes: int = option(MIB, "Largest body of a client's request, in bytes.", gt=0)
     max_file_bytes: int = 64 * MIB
     max_batch_bytes: int = 64 * MIB
     max_tenant_upload_bytes: int = 256 * MIB
-    upload_seconds: float = 600.0
+    upload_seconds: float = option(600.0, "Seconds within which the body of a batch must arrive.", gt=0)
     upload_grace_seconds: float = 10.0
-    min_upload_bytes_per_second: float = 16_384.0
-    result_url_seconds: float = 3_600.0
+    min_upload_bytes_per_second: float = option(
+        16_384.0, "Least rate at which the body of a batch must arrive after ten seconds.", gt=0
+    )
+    result_url_seconds: float = option(3_600.0, "Seconds that the URL of a result is valid.", gt=0)
     upload_url_seconds: float = 300.0
-    webhook_timeout_seconds: float = 20.0
+    webhook_timeout_seconds: float = option(20.0, "Timeout of a webhook's receiver.", gt=0)
     webhook_overlap_seconds: float = 86_400.0
-    webhook_allowed_networks: tuple[str, ...] = ()
-    webhook_allowed_ports: tuple[str, ...] = DEFAULT_PORTS
+    webhook_allowed_networks: tuple[str, ...] = option(
+        (), "Networks that webhooks may reach beside public addresses: 10.0.0.0/8."
+    )
+    webhook_allowed_ports: tuple[str, ...] = option(
+        DEFAULT_PORTS, "Ports that webhooks may reach, in place of 80 and 443: 8080 or 8000-8999."
+    )
     longest_wait_seconds: float = 60.0
     longest_poll_seconds: float = 25.0
     poll_seconds: float = 1.0
     ping_seconds: float = 15.0
     version: str = "0"
+    commit: str | None = None

@@ -7,6 +7,7 @@ from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager, closing
 from dataclasses import dataclass
 
+from diffuserve.api.origins import EVERY_ORIGIN
 from diffuserve.cli.event_loop import stop_on_signals
 from diffuserve.cli.http_server import serving
 from diffuserve.cli.listening import accept, address_of, bind, description_of
@@ -57,12 +58,24 @@ async def _running_server(
                 "other machines could reach the server, and there is no API key yet; create one with "
                 "`diffuserve keys create`, or accept everyone with --no-auth",
             )
+        check_origins(plane)
         accept(listener)
         if not plane.has_auth:
             warn_of_open_server(description_of(listener), no_auth)
         await warn_of_shared_name(plane.store)
         async with serving(plane.app, listener, settings.connection_limits):
             yield RunningServer(plane, address_of(listener), description_of(listener))
+
+
+def check_origins(plane: ControlPlane) -> None:
+    """Raise `InvalidParams` if the pages of every site could use a server that requires no keys."""
+    if not plane.has_auth and EVERY_ORIGIN in plane.app.state.services.config.allowed_origins:
+        raise InvalidParams(
+            "allowed_origins",
+            EVERY_ORIGIN,
+            "every page that a browser shows could use this server, which requires no key; name the origins, "
+            "or create a key with `diffuserve keys create`",
+        )
 
 
 def warn_of_open_server(address: str, no_auth: bool) -> None:

@@ -50,6 +50,17 @@ async def test_a_server_with_keys_requires_them(settings: Settings) -> None:
         assert (await http.get(f"{server.address}/v1/jobs")).status_code == 200
 
 
+async def test_every_origin_is_allowed_only_where_keys_are_required(settings: Settings) -> None:
+    open_to_all = settings.model_copy(update={"allowed_origins": ("*",)})
+    with pytest.raises(InvalidParams, match="allowed_origins='\\*': every page"):
+        async with running_server(open_to_all):
+            pass
+    async with open_store(settings) as store:
+        await store.keys.create(Role.OPERATOR)
+    async with running_server(open_to_all) as server:
+        assert server.plane.has_auth
+
+
 async def test_a_first_key_is_enforced_within_a_second(
     settings: Settings, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
