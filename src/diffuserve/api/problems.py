@@ -6,10 +6,11 @@ request's id.
 
 import logging
 import math
+import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from http import HTTPStatus
-from typing import Any
+from typing import Any, cast
 
 from fastapi import FastAPI, Response, WebSocket
 from fastapi.exceptions import RequestValidationError, WebSocketRequestValidationError
@@ -18,6 +19,7 @@ from starlette.exceptions import HTTPException
 from starlette.requests import HTTPConnection
 from starlette.websockets import WebSocketState
 
+from diffuserve.api.field_errors import FieldError, described, field_error
 from diffuserve.api.openai.resources import OpenAIError, OpenAIErrorEnvelope
 from diffuserve.api.responses import json_response
 from diffuserve.domain.errors import (
@@ -46,7 +48,7 @@ from diffuserve.domain.errors import (
 log = logging.getLogger(__name__)
 
 _INTERNAL_ERROR = 1011  # close code of RFC 6455
-OPENAI_PATHS = frozenset({"/v1/images/generations", "/v1/models"})
+_OPENAI_PATH = re.compile(r"/v1/(images|models)(/.*)?")
 
 # Error class, status, whether a retry may help. The first match counts, so subclasses precede their bases.
 _STATUSES: Sequence[tuple[type[DiffuserveError], int, bool]] = (
@@ -84,14 +86,6 @@ _OPENAI_TYPES: Mapping[int, str] = {
 
 
 @dataclass(frozen=True, kw_only=True)
-class FieldError:
-    """Error of one value; `field` is its path in the body, or the name of a parameter or header."""
-
-    field: str
-    message: str
-
-
-@dataclass(frozen=True, kw_only=True)
 class Problem:
     """Error response before it is written; `retry_after` in seconds."""
 
@@ -102,6 +96,7 @@ class Problem:
     retry_after: float | None = None
     errors: tuple[FieldError, ...] = ()
     extra: Mapping[str, str] = field(default_factory=dict)
+    allow: str | None = None  # the methods of a path, which 405 names
 
     @property
     def headers(self) -> dict[str, str]:
@@ -113,6 +108,8 @@ class Problem:
             headers["www-authenticate"] = "Bearer"
         if self.status == 408:
             headers["connection"] = "close"  # nobody waits for the rest of the body
+        if self.allow is not None:
+            headers["allow"] = self.allow
         return headers
 
 
@@ -150,7 +147,8 @@ def problem_of(error: Exception) -> Problem:
         return _problem_of_invalid(error)
     if isinstance(error, HTTPException):
         code = _HTTP_CODES.get(error.status_code, "http_error")
-        return Problem(status=error.status_code, code=code, detail=str(error.detail))
+        allow = (error.headers or {}).get("Allow")
+        return Problem(status=error.status_code, code=code, detail=str(error.detail), allow=allow)
     return Problem(
         status=500,
         code="internal_error",
@@ -162,7 +160,7 @@ def problem_of(error: Exception) -> Problem:
 def problem_response(problem: Problem, connection: HTTPConnection) -> Response:
     """Build the error response, in OpenAI's format on OpenAI's paths."""
     path = connection.url.path
-    if path in OPENAI_PATHS:
+    if is_openai_path(path):
         return openai_response(problem)
     resource = ProblemResource(
         type=f"urn:diffuserve:problem:{problem.code}",
@@ -179,24 +177,45 @@ def problem_response(problem: Problem, connection: HTTPConnection) -> Response:
     return json_response(content, problem.status, problem.headers, "application/problem+json")
 
 
+def is_openai_path(path: str) -> bool:
+    """Return whether errors at this path have OpenAI's format, whether there is a route or not."""
+    return _OPENAI_PATH.fullmatch(path) is not None
+
+
 def add_problem_handlers(app: FastAPI) -> None:
     """Handle every error that routes raise on purpose; the middleware handles all others."""
     kinds = (DiffuserveError, RequestValidationError, WebSocketRequestValidationError, HTTPException)
     for kind in kinds:
-        app.add_exception_handler(kind, _on_error)
+        app.add_exception_handler(kind, cast(Any, _on_error))  # typed for requests or WebSockets, not both
 
 
-async def _on_error(connection: HTTPConnection, error: Exception) -> Response:
-    """Return the error response. Starlette sends it to a request; a WebSocket is closed here."""
+async def _on_error(connection: HTTPConnection, error: Exception) -> Response | None:
+    """Return the error response, which Starlette sends. A WebSocket is refused or closed here."""
     if isinstance(error, LeaseLost):
         connection.app.state.services.metrics.fenced_writes.inc()
-    problem = problem_of(error)
+    problem = problem_of(_routed(error, connection) if isinstance(error, HTTPException) else error)
     if problem.status == 500:
         log.error("request %s failed", connection.state.request_id, exc_info=error)
     response = problem_response(problem, connection)
-    if isinstance(connection, WebSocket):
-        await _close_websocket(connection, response, problem)
-    return response
+    if not isinstance(connection, WebSocket):
+        return response
+    await _close_websocket(connection, response, problem)
+    return None  # Starlette would send a response once more
+
+
+def _routed(error: HTTPException, connection: HTTPConnection) -> HTTPException:
+    """Return the error; one of Starlette's router is told in words that help."""
+    if error.detail != HTTPStatus(error.status_code).phrase:
+        return error
+    path, method = connection.url.path, connection.scope.get("method", "WebSocket")
+    told = error.detail
+    if error.status_code == 405:
+        told = f"{method} is not possible at {path}; it takes {(error.headers or {}).get('Allow')}"
+    elif error.status_code == 404 and path.startswith("/v1/images"):
+        told = f"{path} is not implemented; images are generated by POST /v1/images/generations"
+    elif error.status_code == 404:
+        told = f"there is nothing at {path}; GET / tells what this server offers"
+    return HTTPException(error.status_code, told, error.headers)
 
 
 async def _close_websocket(websocket: WebSocket, response: Response, problem: Problem) -> None:
@@ -236,18 +255,9 @@ def _field_errors(error: DiffuserveError) -> tuple[FieldError, ...]:
 
 
 def _problem_of_invalid(error: RequestValidationError | WebSocketRequestValidationError) -> Problem:
-    errors = tuple(map(_field_error, error.errors()))
-    detail = "; ".join(f"{error.field}: {error.message}" for error in errors)
-    return Problem(status=422, code=InvalidParams.code, detail=detail, errors=errors)
-
-
-def _field_error(error: Mapping[str, Any]) -> FieldError:
-    """Convert pydantic's error: `("body", "input", "width")` becomes `input.width`."""
-    if error["type"] == "json_invalid":
-        return FieldError(field="body", message="is not JSON")
-    part, *path = error["loc"]
-    message = str(error["msg"]).removeprefix("Value error, ")
-    return FieldError(field=".".join(map(str, path)) or str(part), message=message)
+    errors = error.errors()
+    detail = "; ".join(map(described, errors))
+    return Problem(status=422, code=InvalidParams.code, detail=detail, errors=tuple(map(field_error, errors)))
 
 
 def openai_response(problem: Problem) -> Response:

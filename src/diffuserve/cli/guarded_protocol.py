@@ -231,6 +231,12 @@ class GuardedWebSocket(WebSocketsSansIOProtocol):
         self._guard.connections.release(self.transport)
         self._stop_write_deadline()
 
+    async def send(self, message: Any) -> None:
+        """Send a message. A refusal by an HTTP response ends the handshake; uvicorn would log an error."""
+        await super().send(message)
+        if self.initial_response is not None and self.close_sent:
+            self.handshake_complete = True
+
     def pause_writing(self) -> None:
         """Give the client some time to read what the buffer holds."""
         super().pause_writing()

@@ -2,12 +2,17 @@
 
 import asyncio
 import json
+import logging
+from contextlib import closing
 from typing import Any
 
 import httpx
 import pytest
 import websockets
+from fastapi import FastAPI
 
+from diffuserve.cli.http_server import address_of, listen
+from diffuserve.cli.http_server import serving as own_serving
 from support.hand_worker import PNG, HandWorker
 from support.waiting import HANG_SECONDS
 
@@ -111,4 +116,20 @@ async def test_a_websocket_sends_each_change_and_closes_after_the_last(
         ("completed", 1.0),
     ]
     assert socket.close_code == 1000
+    assert sent[-1]["image_url"].startswith(f"{server}/files/")
     assert (await http.get(sent[-1]["image_url"].replace(server, ""))).content == PNG
+
+
+@pytest.mark.parametrize("path", ["/ws/jobs/nix", "/v1/jobs/nix/ws"])
+async def test_a_websocket_for_an_unknown_job_is_refused_without_a_word_in_the_log(
+    app: FastAPI, path: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    with closing(listen("127.0.0.1", 0)) as listener:
+        async with own_serving(app, listener):
+            with pytest.raises(websockets.InvalidStatus) as refused:
+                await websockets.connect(address_of(listener).replace("http", "ws") + path)
+    problem = json.loads(refused.value.response.body or b"")
+    assert (refused.value.response.status_code, problem["code"]) == (404, "job_not_found")
+    assert "nix" in problem["detail"]
+    told = [record.message for record in caplog.records if record.levelno >= logging.WARNING]
+    assert told == []

@@ -115,7 +115,7 @@ async def test_every_invalid_item_is_named_and_no_item_is_stored(
     ("body", "field", "message"),
     [
         (b'{"custom_id": "a", "input": {"prompt": "a cat"}}\n{oops\n', "lines.1", "is not JSON"),
-        (b"[1]\n", "lines.0", "valid dictionary"),
+        (b"[1]\n", "lines.0", "must be a JSON object"),
         (b"\n\n", "body", "has no items"),
     ],
 )

@@ -13,6 +13,8 @@ from diffuserve.domain.errors import WorkerNotFound
 from diffuserve.domain.tenant import Role, family_of
 from diffuserve.domain.worker import is_owned
 
+_HTTP_SCHEMES = {"ws": "http", "wss": "https"}  # a URL in a message over a WebSocket is for a browser
+
 
 class RequireRole(SecurityBase):
     """Dependency that returns the caller, who must have one of `roles`.
@@ -63,7 +65,9 @@ def base_url_of(services: Services, connection: HTTPConnection) -> str:
     """Return the base of the absolute URLs in a response, without a final slash."""
     if services.config.public_api_url:
         return services.config.public_api_url.rstrip("/")
-    return str(connection.base_url).rstrip("/")
+    base = connection.base_url
+    scheme = _HTTP_SCHEMES.get(base.scheme, base.scheme)
+    return str(base.replace(scheme=scheme)).rstrip("/")
 
 
 async def _base_url(request: Request) -> str:

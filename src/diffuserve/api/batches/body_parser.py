@@ -9,7 +9,7 @@ from typing import Any, overload
 import orjson
 from fastapi import Request
 from fastapi.exceptions import RequestValidationError
-from pydantic import ValidationError
+from pydantic import BaseModel, ValidationError
 
 from diffuserve.api.batches.request_bodies import (
     MAX_INLINE_ITEMS,
@@ -20,6 +20,7 @@ from diffuserve.api.batches.request_bodies import (
     BatchQuery,
 )
 from diffuserve.api.batches.upload import Body
+from diffuserve.api.field_errors import not_json, with_suggestions
 from diffuserve.api.json_route import content_type_of, is_json, unsupported_media_type
 from diffuserve.api.services import Services
 
@@ -73,28 +74,30 @@ async def received_batch(
             yield _parse_json(body[:])
 
 
-def validation_error(location: Location, message: str) -> RequestValidationError:
-    """Build the error of one value in the request."""
-    return RequestValidationError([{"type": "value_error", "loc": location, "msg": message}])
+def validation_error(location: Location, message: str, **value: object) -> RequestValidationError:
+    """Build the error of one value in the request, which may be given as `input`."""
+    return RequestValidationError([{"type": "value_error", "loc": location, "msg": message, **value}])
 
 
-def nested_errors(location: Location, error: ValidationError) -> RequestValidationError:
-    """Build the errors of a value whose fields pydantic has rejected."""
-    errors = [field | {"loc": (*location, *field["loc"])} for field in error.errors(include_url=False)]
-    return RequestValidationError(errors)
+def nested_errors(
+    location: Location, error: ValidationError, model: type[BaseModel]
+) -> RequestValidationError:
+    """Build the errors of a value whose fields pydantic has rejected; `model` is what it should be."""
+    errors = with_suggestions(error.errors(include_url=False), model, depth=0)
+    return RequestValidationError([field | {"loc": (*location, *field["loc"])} for field in errors])
 
 
 def _parse_json(body: bytes) -> BatchRequest:
     try:
         values = orjson.loads(body)
     except orjson.JSONDecodeError as error:
-        raise validation_error(("body",), "is not JSON") from error
+        raise validation_error(("body",), not_json(error)) from error
     if not isinstance(values, dict) or not isinstance(items := values.pop("items", None), list):
         raise validation_error(("body", "items"), "must be a list of items")
     try:
         options = BatchOptions.model_validate(values)
     except ValidationError as error:
-        raise nested_errors(("body",), error) from error
+        raise nested_errors(("body",), error, BatchBody) from error
     _check_count(items, MAX_INLINE_ITEMS, ("body", "items"))
     return BatchRequest(options, items, "items")
 

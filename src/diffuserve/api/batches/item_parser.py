@@ -11,6 +11,7 @@ from pydantic import ValidationError
 
 from diffuserve.api.batches.body_parser import BatchRequest, nested_errors, validation_error
 from diffuserve.api.batches.request_bodies import BatchItem
+from diffuserve.api.field_errors import not_json
 from diffuserve.api.request_bodies import NewJobBody
 from diffuserve.api.submission import build_job
 from diffuserve.domain.errors import InvalidParams
@@ -39,11 +40,12 @@ class BatchItemParser:
             checked = BatchItem.model_validate(values)
             new = build_job(self._job_body(checked), self.tenant_id, self.served, self.plan)
         except orjson.JSONDecodeError as error:
-            raise validation_error(location, "is not JSON") from error
+            raise validation_error(location, not_json(error)) from error
         except ValidationError as error:
-            raise nested_errors(location, error) from error
+            raise nested_errors(location, error, BatchItem) from error
         except InvalidParams as error:
-            raise validation_error((*location, "input", error.field), error.remedy) from error
+            place = (*location, "input", error.field)
+            raise validation_error(place, error.remedy, input=error.value) from error
         return replace(new, custom_id=checked.custom_id)
 
     async def parse_in_turns(self, start: int, end: int) -> AsyncIterator[tuple[int, NewJob]]:

@@ -1,0 +1,116 @@
+"""Errors of values in a request are told as on the command line."""
+
+from typing import Any
+
+import pytest
+from pydantic import BaseModel, ValidationError
+
+from diffuserve.api.batches.request_bodies import BatchBody
+from diffuserve.api.field_errors import described, with_suggestions
+from diffuserve.api.request_bodies import NewJobBody
+from diffuserve.api.routes.openai import ImagesBody
+from diffuserve.api.routes.simple import GenerateBody
+from diffuserve.domain.errors import InvalidParams
+from diffuserve.domain.params import GenerationParams
+
+
+def told(model: type[BaseModel], values: Any) -> list[str]:
+    """Return what a client is told of a body that this model refuses."""
+    with pytest.raises(ValidationError) as refused:
+        model.model_validate(values)
+    errors = [{**error, "loc": ("body", *error["loc"])} for error in refused.value.errors()]
+    return [described(error) for error in with_suggestions(errors, model)]
+
+
+@pytest.mark.parametrize(
+    "wrong",
+    [
+        {"prompt": ""},
+        {"prompt": "x" * 2_001},
+        {"prompt": 7},
+        {"width": 100},
+        {"width": 0},
+        {"height": "tall"},
+        {"num_inference_steps": 0},
+        {"num_inference_steps": 101},
+        {"num_inference_steps": True},
+        {"num_inference_steps": 4.5},
+        {"guidance_scale": 21},
+        {"seed": -1},
+        {"seed": 2**63},
+        {"num_images": 17},
+        {"max_sequence_length": 0},
+    ],
+    ids=str,
+)
+def test_a_parameter_is_refused_in_the_words_of_the_library(wrong: dict[str, Any]) -> None:
+    values = {"prompt": "a cat"} | wrong
+    with pytest.raises(InvalidParams) as refused:
+        GenerationParams(**values)
+    assert told(NewJobBody, {"input": values}) == [f"input.{refused.value}"]
+
+
+@pytest.mark.parametrize(
+    ("field", "meant"),
+    [
+        ("steps", "num_inference_steps"),
+        ("num_inference_step", "num_inference_steps"),
+        ("n", "num_images"),
+        ("cfg_scale", "guidance_scale"),
+        ("guidance", "guidance_scale"),
+        ("negative", "negative_prompt"),
+        ("sed", "seed"),
+        ("size", "width"),
+        ("expand_prompt", "expand_prompt outside of input"),
+    ],
+)
+def test_an_unknown_field_of_the_input_names_the_one_that_is_meant(field: str, meant: str) -> None:
+    [error] = told(NewJobBody, {"input": {"prompt": "a cat", field: 1}})
+    assert error == f"input.{field}: is not a field of this request; did you mean {meant}?"
+
+
+@pytest.mark.parametrize(
+    ("model", "values", "field", "meant"),
+    [
+        (NewJobBody, {"input": {"prompt": "a"}, "priorty": "batch"}, "priorty", "priority"),
+        (NewJobBody, {"input": {"prompt": "a"}, "steps": 4}, "steps", "input.num_inference_steps"),
+        (NewJobBody, {"prompt": "a"}, "prompt", "input.prompt"),
+        (BatchBody, {"items": [], "webhook_url": "x"}, "webhook_url", "webhook"),
+        (BatchBody, {"items": [{"prompt": "a"}]}, "items.0.prompt", "items.input.prompt"),
+        (GenerateBody, {"prompt": "a", "num_inference_steps": 4}, "num_inference_steps", "steps"),
+        (ImagesBody, {"prompt": "a", "steps": 4}, "steps", "num_inference_steps"),
+        (ImagesBody, {"prompt": "a", "num_images": 2}, "num_images", "n"),
+    ],
+)
+def test_every_body_knows_its_own_fields(model: type[BaseModel], values: Any, field: str, meant: str) -> None:
+    expected = f"{field}: is not a field of this request; did you mean {meant}?"
+    assert expected in told(model, values)
+
+
+def test_an_unknown_field_like_no_other_names_those_that_there_are() -> None:
+    [error] = told(GenerateBody, {"prompt": "a", "zzz": 1})
+    assert error == (
+        "zzz: is not a field of this request; it takes prompt, negative_prompt, width, height, steps, "
+        "guidance_scale, seed, model"
+    )
+
+
+@pytest.mark.parametrize(
+    ("change", "error"),
+    [
+        ({"input": []}, "input: must be a JSON object"),
+        ({"input": {}}, "input.prompt: is required"),
+        ({"input": {"prompt": "a\0"}}, "input.prompt='a\\x00': must not contain the character U+0000"),
+        ({"expand_prompt": "yes"}, "expand_prompt='yes': must be true or false"),
+        ({"priority": "urgent"}, "priority='urgent': must be 'interactive', 'standard' or 'batch'"),
+        ({"num_previews": 4}, "num_previews=4: must be less than or equal to 3"),
+        ({"output_format": "gif"}, "output_format='gif': must be 'png', 'webp' or 'jpeg'"),
+        ({"metadata": []}, "metadata: must be a JSON object"),
+    ],
+)
+def test_other_values_are_told_with_their_remedy(change: Any, error: str) -> None:
+    assert told(NewJobBody, {"input": {"prompt": "a"}} | change) == [error]
+
+
+def test_a_missing_object_is_required() -> None:
+    assert told(NewJobBody, {}) == ["input: is required"]
