@@ -4,13 +4,16 @@ import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
-from diffuserve.domain.errors import DiffuserveError, PromptBlocked
+from diffuserve.domain.errors import DiffuserveError, InvalidParams, PromptBlocked
 from diffuserve.domain.prompt import PromptRecord
 from diffuserve.domain.safety import PASSES, Action, FilterInfo, Verdict
 from diffuserve.prompts.base import Expansion, ExpansionOutcome, PromptExpander
 from diffuserve.safety.base import PromptFilter
 
-NOT_OFFERED = "this server expands no prompts"
+NOT_OFFERED = (
+    "this server has no language model that expands prompts; leave it out, or let the server's operator set "
+    "DIFFUSERVE_EXPANDER_URL"
+)
 
 
 def _ignore(_verdict: Verdict, _seconds: float) -> None: ...
@@ -49,14 +52,18 @@ class PromptProcessor:
             self.on_verdict(verdict, (time.perf_counter() - started_at) / len(prompts))
         return verdicts
 
+    def check_offered(self, expand: bool) -> None:
+        """Raise `InvalidParams` if a client asks for an expansion, and nothing here expands prompts."""
+        if expand and self.expander is None:
+            raise InvalidParams("expand_prompt", expand, NOT_OFFERED)
+
     async def expand(self, prompt: str, seed: int, tenant_id: str) -> tuple[Expansion, Verdict]:
         """Return the expanded prompt and the verdict on it.
 
         If the expansion fails, or the filter blocks it, return the original prompt and a verdict without
         findings.
         """
-        if self.expander is None:
-            return Expansion(prompt, ExpansionOutcome.ERROR, NOT_OFFERED), PASSES
+        assert self.expander is not None, "`check_offered` has refused the request"
         expansion = await self.expander.expand(prompt, seed)
         if expansion.outcome is not ExpansionOutcome.EXPANDED:
             return expansion, PASSES

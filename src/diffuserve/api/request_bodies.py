@@ -102,6 +102,6 @@ class NewJobBody(RequestBody):
     output_format: OutputFormat = "png"
     webhook: WebhookBody | None = None
     expand_prompt: bool = Field(
-        default=False, description="Expand the prompt with a language model, if this server has one."
+        default=False, description="Expand the prompt with a language model; refused if this server has none."
     )
     num_previews: Annotated[int, Field(ge=0, le=MAX_PREVIEWS)] = 0

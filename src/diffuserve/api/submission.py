@@ -40,6 +40,7 @@ async def submit(
 
     Raise what `build_job`, `process_prompt` and `JobStore.submit` raise, and `ModelNotFound`.
     """
+    services.prompts.check_offered(body.expand_prompt)
     served = await services.catalog.pick(body.model)
     plan = await services.catalog.plan(caller.tenant_id)
     new = build_job(body, caller.tenant_id, served, plan)

@@ -329,8 +329,14 @@ class TestExpansion:
         assert job["prompt"]["reason"]
 
 
-async def test_expansion_fails_with_a_reason_on_a_server_without_an_expander(
+async def test_expansion_is_refused_by_a_server_without_an_expander(
     http: httpx.AsyncClient, worker: HandWorker
 ) -> None:
-    job = (await submit(http, "a cat", expand_prompt=True)).json()
-    assert (job["prompt"]["expansion"], job["prompt"]["reason"]) == ("error", NOT_OFFERED)
+    refused = await submit(http, "a cat", expand_prompt=True)
+    by_openai = await http.post("/v1/images/generations", json={"prompt": "a cat", "expand_prompt": True})
+    assert (refused.status_code, by_openai.status_code) == (422, 400)
+    assert refused.json()["errors"] == [{"field": "expand_prompt", "message": NOT_OFFERED}]
+    assert by_openai.json()["error"]["param"] == "expand_prompt"
+    assert by_openai.json()["error"]["message"] == f"expand_prompt=True: {NOT_OFFERED}"
+    assert (await http.get("/v1/jobs")).json()["data"] == []
+    assert (await submit(http, "a cat", expand_prompt=False)).status_code == 202
