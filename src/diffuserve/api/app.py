@@ -8,13 +8,16 @@ from fastapi import FastAPI
 
 from diffuserve.api.browser_guard import BrowserGuard, OwnAddresses
 from diffuserve.api.config import ApiConfig
+from diffuserve.api.cors import allow_origins
 from diffuserve.api.middleware import RequestMiddleware
 from diffuserve.api.openapi import DocumentedApi
+from diffuserve.api.pages.documents import add_documents
 from diffuserve.api.problems import PROBLEM_RESPONSES, add_problem_handlers
 from diffuserve.api.prompt_processor import PromptProcessor
 from diffuserve.api.routes import (
     batches,
     events,
+    home,
     jobs,
     leases,
     models,
@@ -36,7 +39,20 @@ _DESCRIPTION = """Generate images as durable jobs.
 Submit to `/v1/jobs`, then follow the `urls` of the response. `/v1/images/generations` and `/v1/models`
 follow OpenAI's API, `/generate` is a flat API for scripts. Errors are problems after RFC 9457.
 """
-_ROUTES = (jobs, batches, events, results, webhooks, models, openai, simple, operations, workers, leases)
+_ROUTES = (
+    home,
+    jobs,
+    batches,
+    events,
+    results,
+    webhooks,
+    models,
+    openai,
+    simple,
+    operations,
+    workers,
+    leases,
+)
 
 
 def create_app(
@@ -58,12 +74,15 @@ def create_app(
         version=config.version,
         description=_DESCRIPTION,
         responses=PROBLEM_RESPONSES,
-        openapi_url="/openapi.json" if config.api_docs else None,  # without it there is no /docs either
+        openapi_url="/openapi.json" if config.api_docs else None,
+        docs_url=None,  # FastAPI's own pages load scripts from a CDN
+        redoc_url=None,
         lifespan=_lifespan,
     )
     app.state.services = services
-    own = OwnAddresses.of(config.own_hosts, config.public_api_url)
+    own = OwnAddresses.of(config.own_hosts, config.public_api_url, config.allowed_origins)
     app.add_middleware(BrowserGuard, authenticator=services.authenticator, own=own)
+    allow_origins(app, config.allowed_origins)
     app.add_middleware(
         RequestMiddleware,
         metrics=services.metrics,
@@ -73,6 +92,8 @@ def create_app(
     add_problem_handlers(app)
     for routes in _ROUTES:
         app.include_router(routes.router)
+    if config.api_docs:
+        add_documents(app)
     return app
 
 

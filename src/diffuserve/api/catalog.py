@@ -49,9 +49,15 @@ class Catalog:
         if not models:
             raise ServerUnavailable("no worker has offered a model yet", retry_after=1.0)
         wanted = name or self._default_model or _only(models)
-        if wanted not in models:
-            raise ModelNotFound(f"model {wanted!r} is not served; choose one of: {_listed(models)}")
-        return models[wanted]
+        return await self.model(wanted)
+
+    async def model(self, name: str) -> ServedModel:
+        """Return the model called `name`. Raise `ModelNotFound`."""
+        models = await self.models()
+        if name not in models:
+            known = f"choose one of: {_listed(models)}" if models else "no worker has offered a model yet"
+            raise ModelNotFound(f"model {name!r} is not served; {known}")
+        return models[name]
 
     async def plan(self, tenant_id: str) -> Plan:
         """Return the tenant's plan."""

@@ -11,6 +11,7 @@ from starlette.exceptions import HTTPException
 from starlette.requests import ClientDisconnect, HTTPConnection
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
+from diffuserve.api.head_requests import send_headers_alone
 from diffuserve.api.problems import Problem, problem_of, problem_response
 from diffuserve.telemetry.metrics import ControlMetrics
 
@@ -56,6 +57,8 @@ class RequestMiddleware:
         try:
             if problem := _declared_too_large(headers, max_bytes):
                 await problem_response(problem, HTTPConnection(scope))(scope, receive, exchange.send)
+            elif scope["method"] == "HEAD":
+                await send_headers_alone(self._app, scope, exchange.receive, exchange.send)
             else:
                 await self._app(scope, exchange.receive, exchange.send)
         except ClientDisconnect:

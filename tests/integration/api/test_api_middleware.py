@@ -13,6 +13,7 @@ from diffuserve.api.config import ApiConfig
 from diffuserve.domain.errors import ServerUnavailable
 from diffuserve.jobs.store import JobStore
 from support.hand_worker import HandWorker
+from support.waiting import HANG_SECONDS
 
 CAT = {"input": {"prompt": "a cat"}}
 
@@ -60,8 +61,83 @@ async def test_a_body_that_is_not_a_json_object_is_422(http: httpx.AsyncClient, 
     assert response.headers["content-type"] == "application/problem+json"
 
 
+@pytest.mark.parametrize(
+    ("content", "detail"),
+    [
+        (b"", "body: is empty; send JSON"),
+        (b"{", "body: is not JSON: expecting property name enclosed in double quotes (line 1, column 2)"),
+        (b'{"input":\n {"prompt" "a"}}', "body: is not JSON: expecting ':' delimiter (line 2, column 12)"),
+        (b"[]", "body: must be a JSON object"),
+        (b'{"input": "\xff"}', "the body is not UTF-8: invalid start byte at byte 11"),
+        (b"[" * 100_000, "the body is nested too deeply"),
+    ],
+    ids=["empty", "cut", "broken", "list", "bytes", "deep"],
+)
+async def test_a_body_that_is_not_json_is_told_where(
+    http: httpx.AsyncClient, content: bytes, detail: str
+) -> None:
+    response = await http.post("/v1/jobs", content=content, headers={"content-type": "application/json"})
+    assert response.json()["detail"] == detail
+
+
+@pytest.mark.parametrize(
+    ("content_type", "told"),
+    [
+        (None, "the request has no Content-Type"),
+        (
+            "application/x-www-form-urlencoded",
+            "content type 'application/x-www-form-urlencoded' is not read here",
+        ),
+    ],
+)
+async def test_a_body_that_is_not_sent_as_json_is_told_how_to_send_it(
+    http: httpx.AsyncClient, content_type: str | None, told: str
+) -> None:
+    headers = {"content-type": content_type} if content_type else {}
+    response = await http.post("/v1/jobs", content=b"{}", headers=headers)
+    remedy = "send Content-Type: application/json (curl: -H 'content-type: application/json')"
+    assert (response.status_code, response.json()["detail"]) == (415, f"{told}; {remedy}")
+
+
+async def test_a_wrong_value_is_told_with_its_field_and_its_remedy(http: httpx.AsyncClient) -> None:
+    response = await http.post("/v1/jobs", json={"input": {"prompt": "a", "width": 100, "steps": 4}})
+    assert response.json()["detail"] == (
+        "input.width=100: must be a multiple of 16 pixels; try 96 or 112; "
+        "input.steps: is not a field of this request; did you mean num_inference_steps?"
+    )
+
+
+async def test_head_has_the_headers_of_get_and_no_body(http: httpx.AsyncClient, worker: HandWorker) -> None:
+    job = (await http.post("/v1/jobs", json=CAT)).json()
+    [lease] = await worker.claim()
+    await worker.complete(lease)
+    done = (await http.get(job["urls"]["self"])).json()
+    paths = ("/healthz", "/v1/jobs", "/v1/models", "/metrics", "/docs", job["urls"]["result"])
+    for path in (*paths, done["result"]["artifacts"][0]["url"], "/v1/jobs/nix"):
+        got, head = await http.get(path), await http.head(path)
+        assert (head.status_code, head.content) == (got.status_code, b""), path
+        assert head.headers["content-type"] == got.headers["content-type"], path
+        if path != "/metrics":  # it counts these requests
+            assert int(head.headers["content-length"]) == len(got.content), path
+    counted = 'diffusion_http_request_duration_seconds_count{method="HEAD",route="/healthz",status="200"} 1.0'
+    assert counted in (await http.get("/metrics")).text
+
+
+async def test_head_of_a_stream_of_events_ends_at_once(
+    http: httpx.AsyncClient, server: str, worker: HandWorker
+) -> None:
+    job = (await http.post("/v1/jobs", json=CAT)).json()
+    async with asyncio.timeout(HANG_SECONDS), httpx.AsyncClient(base_url=server) as web:
+        for _ in range(2):
+            response = await web.head(f"/v1/jobs/{job['id']}/events")
+            assert response.headers["content-type"].startswith("text/event-stream")
+            assert response.content == b""
+
+
 async def test_unknown_paths_and_methods_are_problems_too(http: httpx.AsyncClient) -> None:
     nowhere, wrong = await http.get("/nowhere"), await http.put("/v1/jobs")
+    assert "/nowhere" in nowhere.json()["detail"]
+    assert wrong.headers["allow"] in wrong.json()["detail"]
     assert (nowhere.status_code, nowhere.json()["code"]) == (404, "not_found")
     assert (wrong.status_code, wrong.json()["code"]) == (405, "method_not_allowed")
 

@@ -3,6 +3,7 @@
 import asyncio
 import base64
 from collections.abc import AsyncGenerator
+from dataclasses import replace
 from typing import Any
 
 import httpx
@@ -12,7 +13,7 @@ from openai import AsyncOpenAI, OpenAI
 
 from diffuserve.domain.tenant import Role
 from diffuserve.jobs.store import JobStore
-from support.hand_worker import PNG, HandWorker
+from support.hand_worker import HAND_SPEC, PNG, HandWorker
 from support.waiting import HANG_SECONDS
 
 
@@ -68,6 +69,73 @@ async def test_images_are_returned_as_base64(
     assert job["result"]["artifacts"][0]["content_type"] == "image/webp"
 
 
+async def test_parameters_that_openai_lacks_are_taken_as_extra_body(
+    client: AsyncOpenAI, worker: HandWorker, http: httpx.AsyncClient
+) -> None:
+    guided = replace(HAND_SPEC, name="guided", has_guidance=True, has_negative_prompt=True)
+    guide = await HandWorker.register(http, [guided])
+    extra = {"seed": 7, "num_inference_steps": 3, "guidance_scale": 2.5, "negative_prompt": "a dog"}
+    request = asyncio.create_task(client.images.generate(prompt="a cat", model="guided", extra_body=extra))
+    [lease] = await guide.claim(wait=10)
+    await guide.complete(lease)
+    response = await request
+    assert response.data is not None
+    assert lease.input.items() >= extra.items()
+
+
+async def test_a_model_is_retrieved_by_its_id(
+    client: AsyncOpenAI, worker: HandWorker, http: httpx.AsyncClient
+) -> None:
+    hub_id = "black-forest-labs/FLUX.1-schnell"
+    await HandWorker.register(http, [replace(HAND_SPEC, name=hub_id)])
+    for name in ("hand", hub_id):
+        model = await client.models.retrieve(name)
+        assert (model.id, model.object, model.owned_by) == (name, "model", "diffuserve")
+        listed = [listed for listed in (await client.models.list()).data if listed.id == name]
+        assert listed == [model]
+        assert (await http.get(f"/v1/models/{name}")).json()["id"] == name
+    with pytest.raises(openai.NotFoundError, match="'nix' is not served; choose one of: ") as raised:
+        await client.models.retrieve("nix")
+    assert raised.value.code == "model_not_found"
+
+
+async def test_a_server_without_models_says_so(client: AsyncOpenAI) -> None:
+    assert (await client.models.list()).data == []
+    with pytest.raises(openai.NotFoundError, match="no worker has offered a model yet"):
+        await client.models.retrieve("hand")
+
+
+@pytest.mark.parametrize(
+    ("method", "path", "status", "code"),
+    [
+        ("POST", "/v1/images/edits", 404, "not_found"),
+        ("POST", "/v1/images/variations", 404, "not_found"),
+        ("GET", "/v1/images/some/thing", 404, "not_found"),
+        ("GET", "/v1/images", 404, "not_found"),
+        ("GET", "/v1/images/generations", 405, "method_not_allowed"),
+        ("DELETE", "/v1/models/hand", 405, "method_not_allowed"),
+        ("POST", "/v1/models", 405, "method_not_allowed"),
+    ],
+)
+async def test_what_is_not_implemented_is_told_in_openais_envelope(
+    http: httpx.AsyncClient, method: str, path: str, status: int, code: str
+) -> None:
+    response = await http.request(method, path)
+    error = response.json()["error"]
+    assert (response.status_code, error["code"], error["type"]) == (status, code, "invalid_request_error")
+    assert path in error["message"]
+    if status == 405:
+        assert response.headers["allow"] in error["message"]
+    elif path.startswith("/v1/images"):
+        assert "POST /v1/images/generations" in error["message"]
+
+
+async def test_the_client_understands_that_edits_are_not_implemented(client: AsyncOpenAI) -> None:
+    with pytest.raises(openai.NotFoundError) as raised:
+        await client.images.edit(image=PNG, prompt="a cat")
+    assert (raised.value.code, raised.value.type) == ("not_found", "invalid_request_error")
+
+
 async def test_images_are_returned_as_urls_that_need_no_key(
     client: AsyncOpenAI, busy_worker: HandWorker
 ) -> None:
@@ -115,6 +183,9 @@ async def test_bad_input_is_a_bad_request_that_names_its_parameter(
         ({"prompt": "a", "output_format": "gif"}, "output_format"),
         ({"prompt": "a", "background": "transparent"}, "background"),
         ({"prompt": "a", "extra_body": {"nonsense": 1}}, "nonsense"),
+        ({"prompt": "a", "extra_body": {"num_inference_steps": 101}}, "num_inference_steps"),
+        ({"prompt": "a", "extra_body": {"guidance_scale": 3.5}}, "guidance_scale"),
+        ({"prompt": "a", "extra_body": {"seed": -1}}, "seed"),
     ]
     for arguments, param in bad:
         with pytest.raises(openai.BadRequestError) as raised:

@@ -1,5 +1,8 @@
 """Access to the metrics and to the API's own documents."""
 
+import base64
+import hashlib
+import re
 from collections.abc import Awaitable, Callable
 
 import httpx
@@ -13,7 +16,7 @@ from diffuserve.settings import Settings
 
 MakeApp = Callable[[ApiConfig], FastAPI]
 Statuses = Callable[..., Awaitable[list[int]]]
-DOCUMENTS = ("/docs", "/redoc", "/openapi.json")
+DOCUMENTS = ("/docs", "/docs/assets/swagger-ui-bundle.js", "/openapi.json")
 
 
 @pytest.fixture
@@ -52,6 +55,31 @@ async def test_an_open_server_shows_its_metrics(statuses: Statuses) -> None:
 async def test_documents_can_be_switched_off(statuses: Statuses) -> None:
     assert await statuses(ApiConfig(), None, *DOCUMENTS) == [200] * 3
     assert await statuses(ApiConfig(api_docs=False), None, *DOCUMENTS) == [404] * 3
+
+
+async def test_the_page_of_the_documents_loads_nothing_from_elsewhere(http: httpx.AsyncClient) -> None:
+    page = await http.get("/docs")
+    assert "//" not in page.text
+    linked = re.findall(r'(?:src|href)="([^"]+)"', page.text)
+    assets = [link for link in linked if not link.startswith("data:")]
+    assert len(assets) == 2
+    for asset in assets:
+        response = await http.get(f"/{asset}")
+        assert response.status_code == 200
+        assert len(response.content) > 100_000
+        again = await http.get(f"/{asset}", headers={"if-none-match": response.headers["etag"]})
+        assert again.status_code == 304
+    policy = page.headers["content-security-policy"]
+    assert "http" not in policy
+    assert "default-src 'none'" in policy
+    [script] = re.findall(r"<script>(.*?)</script>", page.text, re.DOTALL)
+    digest = base64.b64encode(hashlib.sha256(script.encode()).digest()).decode()
+    assert f"'sha256-{digest}'" in policy
+
+
+async def test_redoc_leads_to_the_documents(http: httpx.AsyncClient) -> None:
+    response = await http.get("/redoc", follow_redirects=True)
+    assert (response.status_code, response.url.path) == (200, "/docs")
 
 
 @pytest.mark.parametrize(

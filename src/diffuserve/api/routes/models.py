@@ -1,6 +1,8 @@
 """Served models, in OpenAI's format with further fields."""
 
-from fastapi import APIRouter, Response
+from typing import Annotated
+
+from fastapi import APIRouter, Path, Response
 
 from diffuserve.api.auth.quota import ClientCaller
 from diffuserve.api.json_route import JsonRoute
@@ -8,7 +10,7 @@ from diffuserve.api.openai.resources import OPENAI_ERROR_RESPONSES
 from diffuserve.api.responses import json_response
 from diffuserve.api.serializers import filter_resource, model_resource, reported_filter
 from diffuserve.api.services import Services, ServicesDep
-from diffuserve.domain.resources.model import ModelList, ModelSafetyResource
+from diffuserve.domain.resources.model import ModelList, ModelResource, ModelSafetyResource
 from diffuserve.domain.resources.safety import FilterResource
 from diffuserve.domain.worker import WorkerState
 
@@ -23,6 +25,22 @@ async def list_models(services: ServicesDep, caller: ClientCaller) -> Response:
         model_resource(served.spec, await _safety(services, name)) for name, served in models.items()
     ]
     return json_response(ModelList(data=tuple(resources)))
+
+
+@router.get(
+    "/v1/models/{model:path}",
+    summary="Get a model",
+    response_model=ModelResource,
+    responses=OPENAI_ERROR_RESPONSES,
+)
+async def get_model(
+    model: Annotated[str, Path(description="Id of the model, which may contain slashes.")],
+    services: ServicesDep,
+    caller: ClientCaller,
+) -> Response:
+    """Get a model that workers have offered."""
+    served = await services.catalog.model(model)
+    return json_response(model_resource(served.spec, await _safety(services, model)))
 
 
 async def _safety(services: Services, model: str) -> ModelSafetyResource:

@@ -17,11 +17,15 @@ from diffuserve.api.problems import openai_response
 from diffuserve.api.request_bodies import (
     MAX_PREVIEWS,
     GenerationInput,
+    Guidance,
     ModelName,
+    NegativePrompt,
     NewJobBody,
     OutputFormat,
     Prompt,
     RequestBody,
+    Seed,
+    Steps,
     Storable,
 )
 from diffuserve.api.responses import json_response
@@ -39,7 +43,8 @@ class ImagesBody(RequestBody):
     """`POST /v1/images/generations` of the OpenAI API.
 
     `quality`, `style`, `moderation` and `output_compression` are accepted and ignored: the models offer no
-    such choice. A transparent background is rejected.
+    such choice. A transparent background is rejected. OpenAI's own API lacks the last five fields; its client
+    sends them as `extra_body`.
     """
 
     prompt: Prompt
@@ -58,6 +63,11 @@ class ImagesBody(RequestBody):
     moderation: Annotated[str, Field(max_length=20)] | None = None
     output_compression: Annotated[int, Field(ge=0, le=100)] | None = None
     background: Literal["auto", "opaque"] | None = None
+    negative_prompt: NegativePrompt | None = None
+    seed: Seed | None = None
+    num_inference_steps: Steps | None = None
+    guidance_scale: Guidance | None = None
+    expand_prompt: bool | None = False
 
     @field_validator("size")
     @classmethod
@@ -71,7 +81,14 @@ class ImagesBody(RequestBody):
         match = _SIZE.fullmatch(self.size or "auto")
         width, height = (int(match[1]), int(match[2])) if match else (None, None)
         generation = GenerationInput.model_construct(
-            prompt=self.prompt, width=width, height=height, num_images=self.n or 1
+            prompt=self.prompt,
+            negative_prompt=self.negative_prompt or "",
+            width=width,
+            height=height,
+            num_inference_steps=self.num_inference_steps,
+            guidance_scale=self.guidance_scale,
+            seed=self.seed,
+            num_images=self.n or 1,
         )
         return NewJobBody.model_construct(
             model=self.model,
@@ -79,6 +96,7 @@ class ImagesBody(RequestBody):
             metadata={"user": self.user} if self.user else {},
             output_format=self.output_format or "png",
             num_previews=(self.partial_images or 0) if self.stream else 0,
+            expand_prompt=bool(self.expand_prompt),
         )
 
 

@@ -1,0 +1,133 @@
+"""The server's root: a page for people, and the same for programs."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Annotated, Literal
+
+from fastapi import APIRouter, Header, Request, Response
+from fastapi.responses import HTMLResponse
+
+from diffuserve.api.auth.dependencies import BaseUrl, RequireRole
+from diffuserve.api.config import API_VERSION
+from diffuserve.api.json_route import JsonRoute
+from diffuserve.api.pages.home import HEADERS, HomePage
+from diffuserve.api.responses import json_response
+from diffuserve.api.services import Services, ServicesDep
+from diffuserve.domain.errors import Forbidden, Unauthorized
+from diffuserve.domain.model_spec import ModelSpec
+from diffuserve.domain.resources.base import Resource
+from diffuserve.domain.tenant import Role
+from diffuserve.domain.worker import WorkerState
+
+router = APIRouter(tags=["operations"], route_class=JsonRoute)
+
+_require_client = RequireRole(Role.TENANT, Role.OPERATOR)
+_WORKING = frozenset({WorkerState.READY, WorkerState.OCCUPIED})
+
+
+@dataclass(frozen=True, kw_only=True)
+class VersionResource(Resource):
+    """Versions of the server."""
+
+    version: str
+    api_version: str = field(metadata={"description": "Beginning of the paths of the API."})
+    commit: str | None = field(metadata={"description": "Commit of the source code, where it is known."})
+
+
+@dataclass(frozen=True, kw_only=True)
+class ServerResource(Resource):
+    """What this server is, and where its parts are."""
+
+    name: Literal["diffuserve"] = "diffuserve"
+    version: str
+    api_version: str
+    status: Literal["ready", "not_ready"] = field(
+        metadata={"description": "`ready` while a worker runs jobs, or would."}
+    )
+    requires_key: bool
+    models: tuple[str, ...] | None = field(
+        metadata={"description": "Ids of the models; null without the API key that shows them."}
+    )
+    urls: dict[str, str | None]
+
+
+@router.get("/version", summary="Get the version of the server", response_model=VersionResource)
+async def get_version(services: ServicesDep) -> Response:
+    """Get the version of the server and of its API. Needs no key."""
+    config = services.config
+    return json_response(
+        VersionResource(version=config.version, api_version=API_VERSION, commit=config.commit)
+    )
+
+
+@router.get(
+    "/",
+    summary="See what this server is",
+    response_model=ServerResource,
+    responses={200: {"content": {"text/html": {}}}},
+)
+async def get_home(
+    request: Request,
+    services: ServicesDep,
+    base_url: BaseUrl,
+    accept: Annotated[str, Header(description="`text/html` for a page, else JSON.")] = "",
+) -> Response:
+    """See what this server is, whether it is ready, and how to use it. Needs no key."""
+    workers = await services.catalog.workers()
+    page = HomePage(
+        base_url=base_url,
+        version=services.config.version,
+        is_ready=any(worker.state in _WORKING for worker in workers),
+        needs_key=not await services.authenticator.is_open(),
+        has_docs=services.config.api_docs,
+        models=await _visible_models(services, request),
+    )
+    if prefers_html(accept):
+        return HTMLResponse(page.html(), headers=HEADERS)
+    return json_response(_as_resource(page), headers={"vary": HEADERS["vary"]})
+
+
+def prefers_html(accept: str) -> bool:
+    """Return whether an `Accept` header prefers HTML to JSON, as browsers do; `*/*` prefers neither."""
+    weights = dict(map(_weight, accept.split(",")))
+    return weights.get("text/html", 0.0) > weights.get("application/json", 0.0)
+
+
+def _weight(media_range: str) -> tuple[str, float]:
+    name, *parameters = media_range.lower().replace(" ", "").split(";")
+    for parameter in parameters:
+        if parameter.startswith("q="):
+            try:
+                return name, float(parameter[2:])
+            except ValueError:
+                return name, 0.0
+    return name, 1.0
+
+
+async def _visible_models(services: Services, request: Request) -> Sequence[ModelSpec] | None:
+    """Return the models, `None` if the caller may not list them."""
+    try:
+        await _require_client(request)
+    except (Unauthorized, Forbidden):
+        return None
+    return [served.spec for served in (await services.catalog.models()).values()]
+
+
+def _as_resource(page: HomePage) -> ServerResource:
+    base = page.base_url
+    return ServerResource(
+        version=page.version,
+        api_version=API_VERSION,
+        status="ready" if page.is_ready else "not_ready",
+        requires_key=page.needs_key,
+        models=None if page.models is None else tuple(spec.name for spec in page.models),
+        urls={
+            "jobs": f"{base}/v1/jobs",
+            "models": f"{base}/v1/models",
+            "images": f"{base}/v1/images/generations",
+            "version": f"{base}/version",
+            "ready": f"{base}/readyz",
+            "docs": f"{base}/docs" if page.has_docs else None,
+            "openapi": f"{base}/openapi.json" if page.has_docs else None,
+        },
+    )
