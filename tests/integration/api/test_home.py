@@ -32,6 +32,7 @@ async def test_a_program_learns_what_the_server_is(make_app: MakeApp) -> None:
         before: dict[str, Any] = (await http.get("/")).json()
         assert (before["name"], before["version"], before["api_version"]) == ("diffuserve", "1.2.3", "v1")
         assert (before["status"], before["requires_key"], before["models"]) == ("not_ready", False, [])
+        assert "no worker has registered yet" in before["reason"]
         assert before["urls"]["jobs"] == "http://127.0.0.1:8000/v1/jobs"
         assert before["urls"]["docs"] == "http://127.0.0.1:8000/docs"
         version = {"version": "1.2.3", "api_version": "v1", "commit": "abc"}
@@ -39,7 +40,7 @@ async def test_a_program_learns_what_the_server_is(make_app: MakeApp) -> None:
     async with client_of(make_app(ApiConfig(api_docs=False))) as http:
         await HandWorker.register(http)
         after = (await http.get("/")).json()
-        assert (after["status"], after["models"]) == ("ready", ["hand"])
+        assert (after["status"], after["reason"], after["models"]) == ("ready", None, ["hand"])
         assert (after["urls"]["docs"], after["urls"]["openapi"]) == (None, None)
 
 
@@ -65,7 +66,7 @@ async def test_a_person_sees_a_page_that_needs_nothing_from_elsewhere(
 
 async def test_the_page_says_that_no_worker_is_ready_and_looks_again(http: httpx.AsyncClient) -> None:
     page = (await http.get("/", headers={"accept": BROWSER})).text
-    assert "Not ready" in page
+    assert "Jobs wait: no worker has registered yet" in page
     assert 'http-equiv="refresh"' in page
 
 

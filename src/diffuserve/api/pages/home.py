@@ -30,11 +30,15 @@ _TABLE = "<table><tr><th>id</th><th>size</th><th>steps</th></tr>{rows}</table>"
 
 @dataclass(frozen=True, kw_only=True)
 class HomePage:
-    """What the page tells; `models` are `None` for someone without the API key that shows them."""
+    """What the page tells.
+
+    `not_ready` is why no worker would run a job now, `None` if one would. `models` are `None` for someone
+    without the API key that shows them.
+    """
 
     base_url: str
     version: str
-    is_ready: bool
+    not_ready: str | None
     needs_key: bool
     has_docs: bool
     models: Sequence[ModelSpec] | None
@@ -44,9 +48,9 @@ class HomePage:
         base = escape(self.base_url)
         return _PAGE.substitute(
             style=_STYLE,
-            refresh="" if self.is_ready else _REFRESH,
+            refresh="" if self.not_ready is None else _REFRESH,
             version=escape(self.version),
-            state="Ready." if self.is_ready else "Not ready: no worker has loaded its model yet. Jobs wait.",
+            state="Ready." if self.not_ready is None else escape(f"Jobs wait: {self.not_ready}."),
             models=self._models(),
             base=base,
             key=" -H 'authorization: Bearer KEY'" if self.needs_key else "",

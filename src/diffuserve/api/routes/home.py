@@ -15,14 +15,13 @@ from diffuserve.api.responses import json_response
 from diffuserve.api.services import Services, ServicesDep
 from diffuserve.domain.errors import Forbidden, Unauthorized
 from diffuserve.domain.model_spec import ModelSpec
+from diffuserve.domain.readiness import why_not_ready
 from diffuserve.domain.resources.base import Resource
 from diffuserve.domain.tenant import Role
-from diffuserve.domain.worker import WorkerState
 
 router = APIRouter(tags=["operations"], route_class=JsonRoute)
 
 _require_client = RequireRole(Role.TENANT, Role.OPERATOR)
-_WORKING = frozenset({WorkerState.READY, WorkerState.OCCUPIED})
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -44,6 +43,7 @@ class ServerResource(Resource):
     status: Literal["ready", "not_ready"] = field(
         metadata={"description": "`ready` while a worker runs jobs, or would."}
     )
+    reason: str | None = field(metadata={"description": "Why it is not ready."})
     requires_key: bool
     models: tuple[str, ...] | None = field(
         metadata={"description": "Ids of the models; null without the API key that shows them."}
@@ -73,11 +73,10 @@ async def get_home(
     accept: Annotated[str, Header(description="`text/html` for a page, else JSON.")] = "",
 ) -> Response:
     """See what this server is, whether it is ready, and how to use it. Needs no key."""
-    workers = await services.catalog.workers()
     page = HomePage(
         base_url=base_url,
         version=services.config.version,
-        is_ready=any(worker.state in _WORKING for worker in workers),
+        not_ready=why_not_ready(await services.catalog.workers()),
         needs_key=not await services.authenticator.is_open(),
         has_docs=services.config.api_docs,
         models=await _visible_models(services, request),
@@ -118,7 +117,8 @@ def _as_resource(page: HomePage) -> ServerResource:
     return ServerResource(
         version=page.version,
         api_version=API_VERSION,
-        status="ready" if page.is_ready else "not_ready",
+        status="ready" if page.not_ready is None else "not_ready",
+        reason=page.not_ready,
         requires_key=page.needs_key,
         models=None if page.models is None else tuple(spec.name for spec in page.models),
         urls={
