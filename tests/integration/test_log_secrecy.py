@@ -72,7 +72,7 @@ async def running(
 ) -> AsyncGenerator[Running]:
     if database_url.startswith("sqlite"):
         (tmp_path / "jobs.db").chmod(0o600)
-    settings = Settings(
+    settings = Settings.with_options(
         port=0,
         data_dir=tmp_path / "data",
         database_url=database_url,

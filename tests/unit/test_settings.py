@@ -151,7 +151,7 @@ def test_retention_is_for_final_statuses_and_positive(seconds: dict[str, float])
 
 def test_the_configuration_of_the_api_follows_from_settings() -> None:
     urls = {"public_api_url": "https://api.example.com", "public_base_url": "https://images.example.com"}
-    config = Settings(**urls, default_model="m").api_config(auth=True)  # type: ignore[arg-type]
+    config = Settings.with_options(**urls, default_model="m").api_config(auth=True)
     assert config.auth
     assert config.public_api_url == "https://api.example.com"
     assert config.public_base_url == "https://images.example.com"
