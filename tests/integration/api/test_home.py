@@ -1,4 +1,4 @@
-"""What the server tells of itself at its root, to people and to programs."""
+"""The root of the server tells people and programs what it is."""
 
 import base64
 import hashlib

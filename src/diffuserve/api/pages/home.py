@@ -30,7 +30,7 @@ _TABLE = "<table><tr><th>id</th><th>size</th><th>steps</th></tr>{rows}</table>"
 
 @dataclass(frozen=True, kw_only=True)
 class HomePage:
-    """What the page tells.
+    """Content of the page.
 
     `not_ready` is why no worker would run a job now, `None` if one would. `models` are `None` for someone
     without the API key that shows them.

@@ -35,7 +35,7 @@ class VersionResource(Resource):
 
 @dataclass(frozen=True, kw_only=True)
 class ServerResource(Resource):
-    """What this server is, and where its parts are."""
+    """Description of the server and of its parts."""
 
     name: Literal["diffuserve"] = "diffuserve"
     version: str
