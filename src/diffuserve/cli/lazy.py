@@ -6,7 +6,7 @@ from importlib import import_module
 from typing import Any, Final
 
 import typer
-from typer.core import TyperGroup
+from typer.core import TyperCommand, TyperGroup
 
 MARKUP: Final = "markdown"
 
@@ -15,17 +15,29 @@ MARKUP: Final = "markdown"
 class LazyCommand:
     """A function of `module` that is a command, or a `typer.Typer` of it with commands of its own.
 
-    The module's `EXAMPLES` end the help of a function.
+    The overview shows `summary` under the heading `panel`, which needs no import. `attribute` is the name in
+    the module where it is not that of the command. The module's `EXAMPLES` end the help of a function.
     """
 
-    module: str
     name: str
+    module: str
+    summary: str
+    panel: str = ""
+    attribute: str = ""
     needs_arguments: bool = False
+    hidden: bool = False
+
+    @property
+    def outline(self) -> TyperCommand:
+        """The command as the overview and the completion of shells show it."""
+        return TyperCommand(
+            self.name, short_help=self.summary, hidden=self.hidden, rich_help_panel=self.panel or None
+        )
 
     def load(self) -> Any:
         """Import the module and return the command as Typer's own kind of object."""
         module = import_module(self.module)
-        target: typer.Typer | Callable[..., None] = getattr(module, self.name)
+        target: typer.Typer | Callable[..., None] = getattr(module, self.attribute or self.name)
         holder = typer.Typer(rich_markup_mode=MARKUP)
         if isinstance(target, typer.Typer):
             holder.add_typer(target)
@@ -62,6 +74,7 @@ class _Loaded(MutableMapping[str, Any]):
 
 def lazy_group(*commands: LazyCommand) -> type[TyperGroup]:
     """Return a group with these commands, for `typer.Typer(cls=...)`."""
+    outlines = {command.name: command.outline for command in commands}
 
     class LazyGroup(TyperGroup):
         def __init__(self, **options: Any) -> None:
@@ -70,5 +83,14 @@ def lazy_group(*commands: LazyCommand) -> type[TyperGroup]:
 
         def list_commands(self, ctx: Any) -> list[str]:
             return list(self.commands)
+
+        def get_command(self, ctx: Any, cmd_name: str) -> Any:
+            """Return the outline of a command, which is all that the overview and completion ask for."""
+            return outlines.get(cmd_name)
+
+        def resolve_command(self, ctx: Any, args: list[str]) -> Any:
+            """Return the command itself, which is about to run or to be asked for its options."""
+            name, outline, rest = super().resolve_command(ctx, args)
+            return name, outline and self.commands[str(name)], rest
 
     return LazyGroup

@@ -5,13 +5,15 @@ from typing import Annotated
 
 import typer
 
+from diffuserve.cli.commands import COMMANDS
 from diffuserve.cli.exit_codes import BAD_INPUT, FAILED, INTERRUPTED
-from diffuserve.cli.lazy import MARKUP, LazyCommand, lazy_group
+from diffuserve.cli.lazy import MARKUP, lazy_group
 from diffuserve.domain.errors import (
     BandNotAllowed,
     DeviceUnavailable,
     DiffuserveError,
     Forbidden,
+    HubUnavailable,
     InvalidModel,
     InvalidParams,
     ModelNotFound,
@@ -51,24 +53,10 @@ app = typer.Typer(
     help="Serve diffusion models with step-level continuous batching.",
     epilog=_FIRST_STEPS,
     no_args_is_help=True,
-    add_completion=False,
+    add_completion=True,
     rich_markup_mode=MARKUP,
     pretty_exceptions_enable=False,
-    cls=lazy_group(
-        LazyCommand("diffuserve.cli.serve", "serve"),
-        LazyCommand("diffuserve.cli.submit", "submit", needs_arguments=True),
-        LazyCommand("diffuserve.cli.jobs", "jobs"),
-        LazyCommand("diffuserve.cli.generate", "generate", needs_arguments=True),
-        LazyCommand("diffuserve.cli.models", "models"),
-        LazyCommand("diffuserve.cli.calibrate", "calibrate"),
-        LazyCommand("diffuserve.cli.demo", "demo"),
-        LazyCommand("diffuserve.cli.api", "api"),
-        LazyCommand("diffuserve.cli.worker", "worker"),
-        LazyCommand("diffuserve.cli.moderate", "moderate", needs_arguments=True),
-        LazyCommand("diffuserve.cli.keys", "keys"),
-        LazyCommand("diffuserve.cli.safety", "safety"),
-        LazyCommand("diffuserve.cli.db", "db"),
-    ),
+    cls=lazy_group(*COMMANDS),
 )
 
 
@@ -87,6 +75,8 @@ def main() -> None:
         app()
     except Unauthorized as error:
         _complain(f"{error} (with --key, or DIFFUSERVE_API_KEY)", BAD_INPUT)
+    except HubUnavailable as error:
+        _complain(error, FAILED)
     except _REFUSALS as error:
         _complain(error, BAD_INPUT)
     except DiffuserveError as error:

@@ -1,32 +1,92 @@
-"""`diffuserve models`: the bundled models."""
+"""`diffuserve list` and `diffuserve rm`: the models on this machine."""
 
-from pathlib import Path
+import json
+import sys
+from collections.abc import Sequence
+from dataclasses import asdict
+from typing import Annotated
 
+import typer
 from rich.console import Console
 from rich.table import Table
 
-from diffuserve.models.bundled import bundled_models
-from diffuserve.models.folder import ModelFolder
+from diffuserve.cli import options
+from diffuserve.cli.results import results
+from diffuserve.cli.sizes import human_bytes
+from diffuserve.domain.errors import InvalidParams
+from diffuserve.models.installed import InstalledModel, installed_models, plan_removal
+from diffuserve.models.names import ALIASES
+
+EXAMPLES = """
+Examples:
+
+  diffuserve list
+
+  diffuserve list --json
+
+  diffuserve rm flux-schnell
+"""
+
+ModelName = Annotated[
+    str,
+    typer.Argument(metavar="MODEL", help="Short name such as flux-schnell, or hub id.", show_default=False),
+]
 
 
-def models() -> None:
-    """List the bundled models, and show how to use others."""
-    console = Console()
-    table = Table("name", "pipeline", "size", "steps", "on disk", "folder", box=None, header_style="bold")
-    for name, path in bundled_models().items():
-        folder = ModelFolder(path)
-        settings = folder.settings
-        size = f"{settings.get('width', '?')}x{settings.get('height', '?')}"
-        steps = str(settings.get("num_inference_steps", "?"))
-        table.add_row(name, folder.pipeline_class, size, steps, f"{_megabytes(path):.1f} MB", str(path))
-    console.print(table)
-    console.print(
-        "\nAny FLUX.1 folder in diffusers' format works as well, and hub ids such as "
-        "black-forest-labs/FLUX.1-schnell:\n  diffuserve generate PROMPT --model /models/FLUX.1-schnell",
-        highlight=False,
-        markup=False,
-    )
+def list_models(as_json: options.Json = False) -> None:
+    """List the models on this machine: those that ship with diffuserve, and those that were pulled.
+
+    Names are what `--model` takes. A folder in diffusers' format works as well, wherever it is.
+    """
+    found = installed_models()
+    if as_json:
+        typer.echo(json.dumps([{**asdict(model), "path": str(model.path)} for model in found], indent=2))
+        return
+    results().print(_table(found))
+    console = Console(stderr=True, highlight=False, soft_wrap=True)
+    for model in found:
+        if model.problem:
+            console.print(f"{model.name}: {model.problem}", style="yellow", markup=False)
+    short = ", ".join(f"{name} is {hub_id}" for name, hub_id in ALIASES.items())
+    console.print(f"`diffuserve pull NAME` fetches one more: {short}", style="dim", markup=False)
 
 
-def _megabytes(path: Path) -> float:
-    return sum(file.stat().st_size for file in path.rglob("*") if file.is_file()) / 1e6
+def rm(
+    model: ModelName,
+    yes: Annotated[bool, typer.Option("--yes", "-y", help="Remove it without asking.")] = False,
+) -> None:
+    """Remove a model that was pulled, and free its space. The bundled model stays.
+
+    A short name or hub id removes every commit of it on this machine, owner/name@COMMIT that one alone.
+    """
+    removal = plan_removal(model)
+    console = Console(stderr=True, highlight=False, soft_wrap=True)
+    size = human_bytes(removal.num_bytes)
+    if not yes:
+        if not sys.stdin.isatty():
+            raise InvalidParams("yes", yes, f"nobody can be asked here; give --yes to remove {removal.model}")
+        if not typer.confirm(f"Remove {removal.model} ({size})?", err=True):
+            raise typer.Exit(1)
+    removal.carry_out()
+    console.print(f"removed {removal.model}, {size} freed", markup=False)
+
+
+def _table(found: Sequence[InstalledModel]) -> Table:
+    table = Table(box=None, header_style="bold")
+    for name in ("name", "family", "dtype", "size", "image", "steps", "source", "path"):
+        table.add_column(name, no_wrap=True, justify="right" if name in ("size", "steps") else "left")
+    for model in found:
+        image = f"{model.width}x{model.height}" if model.width else ""
+        steps = str(model.num_inference_steps or "")
+        size = human_bytes(model.num_bytes)
+        table.add_row(
+            model.name,
+            model.family or "?",
+            model.dtype,
+            size,
+            image,
+            steps,
+            model.source,
+            str(model.path),
+        )
+    return table

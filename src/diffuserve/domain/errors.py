@@ -5,6 +5,7 @@ DiffuserveError
 │   ├── ModelNotCapable      the model cannot honour a parameter that others can
 │   └── ImageTooLarge        more pixels than the model generates
 ├── ModelNotFound            no such bundled model, folder or hub id
+│   └── HubUnavailable       a model is not on this machine, and the hub cannot be reached
 ├── InvalidModel             a model folder that is incomplete, truncated or of another kind
 ├── DeviceUnavailable        the requested device is not on this machine
 ├── EngineClosed             the engine was closed before the request finished
@@ -80,6 +81,12 @@ class ImageTooLarge(InvalidParams):
 
 class ModelNotFound(DiffuserveError, ValueError):
     code = "model_not_found"
+
+
+class HubUnavailable(ModelNotFound):
+    """A model could not be downloaded; trying again may help, and continues what was begun."""
+
+    code = "hub_unavailable"
 
 
 class InvalidModel(DiffuserveError, ValueError):

@@ -14,22 +14,17 @@ from typing import Any, TypeGuard
 
 import orjson
 
-from diffuserve.domain.errors import InvalidModel, ModelNotFound
+from diffuserve.domain.errors import HubUnavailable, InvalidModel, ModelNotFound
 from diffuserve.domain.nearest import did_you_mean, nearest
+from diffuserve.models import hub
 from diffuserve.models.bundled import bundled_models
+from diffuserve.models.names import ALIASES, HUB_COMMITS, full_name, is_hub_id
 
 SETTINGS_FILE = "diffuserve.json"
 _PICKLES = ("*.bin", "*.pt", "*.pth", "*.ckpt", "*.pkl")
-# What a hub id stands for may change under a server, so it means one commit.
-HUB_COMMITS = {
-    "black-forest-labs/FLUX.1-schnell": "741f7c3ce8b383c54771c7003378a50191e9efe9",
-    "black-forest-labs/FLUX.1-dev": "3de623fc3c33e44ffbe2bad470d0f45bccf2eb21",
-}
 _COMMIT = re.compile(r"[0-9a-f]{40}")
 _SHARD = re.compile(r"[A-Za-z0-9_-][A-Za-z0-9_.-]{0,250}\.safetensors")
 _MAX_JSON_BYTES = 64 * 1024 * 1024
-# A hub repository may also hold single-file weights of many gigabytes that nothing here reads.
-_HUB_PATTERNS = ("model_index.json", SETTINGS_FILE, "*/*.json", "*/*.safetensors", "*/*.txt", "*/*.model")
 
 
 @dataclass(frozen=True)
@@ -120,20 +115,20 @@ class ModelFolder:
 
 
 def open_model(model: str) -> ModelFolder:
-    """Find a bundled model, a folder, or a hub id (downloaded, or from the hub's cache).
+    """Find a bundled model, a folder, a short name or a hub id (downloaded, or from the hub's cache).
 
-    A hub id means one commit: `owner/name@commit`, or for the models that are known here `owner/name`.
-    Raise `ModelNotFound` with the nearest names.
+    A hub id means one commit: `owner/name@commit`; `owner/name` alone is a model that is known here, or the
+    only commit of it on this machine. Raise `ModelNotFound` with the nearest names.
     """
     local = find_local_model(model)
     if local is not None:
         return local
-    hub_id, _, commit = model.partition("@")
-    return ModelFolder(_download(hub_id, commit or HUB_COMMITS[hub_id]), hub_id)
+    hub_id, commit = _commit_of(full_name(model))
+    return ModelFolder(_fetch(hub_id, commit), hub_id)
 
 
 def find_local_model(model: str) -> ModelFolder | None:
-    """Return a bundled model or a folder; `None` for a hub id, which is checked and not downloaded.
+    """Return a model on this machine; `None` for a hub id that is checked and not downloaded yet.
 
     Raise `ModelNotFound` with the nearest names.
     """
@@ -143,12 +138,14 @@ def find_local_model(model: str) -> ModelFolder | None:
     path = _existing_folder(model)
     if path is not None:
         return ModelFolder(path)
-    if model.count("/") == 1 and not model.startswith((".", "/", "~")):
-        _check_hub_id(model)
-        return None
+    name = full_name(model)
+    if is_hub_id(name):
+        hub_id, commit = _commit_of(name)
+        cached = hub.cached_folder(hub_id, commit)
+        return None if cached is None else ModelFolder(cached, hub_id)
     raise ModelNotFound(
         f"no model {model!r}: not a bundled model, not a folder, not a hub id (owner/name@commit)"
-        f"{_hint(model, (*bundled, *HUB_COMMITS))}"
+        f"{_hint(model, (*bundled, *ALIASES, *HUB_COMMITS))}"
     )
 
 
@@ -159,17 +156,29 @@ def _hint(model: str, known: Sequence[str]) -> str:
     return f"; known: {', '.join(known)}" if found is None else f"; did you mean {forms[found]!r}?"
 
 
-def _check_hub_id(model: str) -> None:
-    """Raise `ModelNotFound` unless a hub id names a commit, or its commit is known here."""
+def _commit_of(model: str) -> tuple[str, str]:
+    """Return a hub id and the commit that it means. Raise `ModelNotFound` if it means none."""
     hub_id, _, given = model.partition("@")
-    commit = given or HUB_COMMITS.get(hub_id, "")
+    commit = given or HUB_COMMITS.get(hub_id) or _only_commit_here(hub_id)
     if not _COMMIT.fullmatch(commit):
-        reason = f"{commit!r} is not a commit" if commit else "names no commit"
-        raise ModelNotFound(
-            f"model {hub_id!r}: {reason}, and what branches and tags stand for may change; give "
-            f"--model {hub_id}@COMMIT with the 40 digits that the hub shows under Files, History"
-            f"{did_you_mean(hub_id, HUB_COMMITS)}"
-        )
+        raise ModelNotFound(_explain_commit(hub_id, f"{commit!r} is not a commit"))
+    return hub_id, commit
+
+
+def _only_commit_here(hub_id: str) -> str:
+    commits = hub.cached_commits(hub_id)
+    if len(commits) == 1:
+        return commits[0]
+    found = f"{len(commits)} commits are on this machine ({', '.join(commits)})"
+    raise ModelNotFound(_explain_commit(hub_id, found if commits else "names no commit"))
+
+
+def _explain_commit(hub_id: str, problem: str) -> str:
+    return (
+        f"model {hub_id!r}: {problem}, and what branches and tags stand for may change; give "
+        f"--model {hub_id}@COMMIT with the 40 digits that the hub shows under Files, History, or fetch it "
+        f"with `diffuserve pull {hub_id}`{did_you_mean(hub_id, HUB_COMMITS)}"
+    )
 
 
 def _existing_folder(name: str) -> Path | None:
@@ -195,20 +204,15 @@ def _is_map_of_names(value: object) -> TypeGuard[dict[str, str]]:
     return isinstance(value, dict) and all(isinstance(name, str) for name in value.values())
 
 
-def _download(repo_id: str, commit: str) -> Path:
-    import httpx2
-    from huggingface_hub import snapshot_download
-    from huggingface_hub.errors import HfHubHTTPError, HFValidationError, LocalEntryNotFoundError
-
+def _fetch(hub_id: str, commit: str) -> Path:
+    """Download what is missing of a model; return its folder. Raise `ModelNotFound`."""
     try:
-        return Path(snapshot_download(repo_id, revision=commit, allow_patterns=list(_HUB_PATTERNS)))
-    except (HfHubHTTPError, HFValidationError, LocalEntryNotFoundError, httpx2.HTTPError, OSError) as error:
-        raise ModelNotFound(
-            f"model {repo_id!r} could not be fetched from the hub "
-            f"({type(error).__name__}: {first_line(error)}). "
-            "Without a network, download it elsewhere and give its folder instead, "
-            "for example --model /models/FLUX.1-schnell; the bundled model tiny-flux needs none"
-        ) from error
+        return hub.fetch_all(hub.plan_download(hub_id, commit))
+    except HubUnavailable:
+        folder = hub.snapshot_folder(hub_id, commit)
+        if folder.is_dir() and hub.missing_files(hub_id, commit) is None:
+            return folder  # another tool has fetched it; what it lacks is named when it is loaded
+        raise
 
 
 def _check_whole(file: Path) -> None:

@@ -4,15 +4,16 @@ import json
 import re
 from pathlib import Path
 
-import huggingface_hub
 import huggingface_hub.constants
 import pytest
 import torch
 from safetensors.torch import load_file, save_file
 
 from diffuserve.domain.errors import InvalidModel, ModelNotFound
+from diffuserve.models import hub
 from diffuserve.models.bundled import bundled_models
-from diffuserve.models.folder import HUB_COMMITS, ModelFolder, open_model
+from diffuserve.models.folder import ModelFolder, open_model
+from diffuserve.models.names import ALIASES, HUB_COMMITS, full_name
 from diffuserve.models.registry import load_pipeline
 from diffuserve.testing.checkpoints import write_flux_checkpoint
 
@@ -58,7 +59,8 @@ def test_a_folder_in_the_home_directory_is_found(tmp_path: Path, monkeypatch: py
     [
         ("tiny-fux", "did you mean 'tiny-flux'?"),
         ("FLUX.1-schnel", "did you mean 'black-forest-labs/FLUX.1-schnell'?"),
-        ("zzz", "known: tiny-flux, black-forest-labs/FLUX.1-schnell, black-forest-labs/FLUX.1-dev"),
+        ("flux-schnel", "did you mean 'flux-schnell'?"),
+        ("zzz", "known: tiny-flux, flux-schnell, flux-dev, black-forest-labs/FLUX.1-schnell"),
         ("/no/such/folder", "not a folder"),
         ("./no/such", "not a folder"),
         ("~nobody-of-that-name/flux", "not a folder"),
@@ -97,24 +99,31 @@ def test_a_hub_id_that_names_no_commit_is_refused_with_the_remedy(name: str) -> 
     [
         (f"nobody/model@{COMMIT}", COMMIT),
         *HUB_COMMITS.items(),
+        *((alias, HUB_COMMITS[repository]) for alias, repository in ALIASES.items()),
+        (f"flux-dev@{COMMIT}", COMMIT),
         (f"black-forest-labs/FLUX.1-schnell@{COMMIT}", COMMIT),
     ],
 )
 def test_a_download_is_pinned_to_a_commit_and_named_after_its_repository(
     name: str, commit: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    asked: list[tuple[str, object]] = []
+    asked: list[tuple[str, str]] = []
 
-    def download(repo_id: str, *, revision: str, allow_patterns: list[str]) -> str:
+    def plan(repo_id: str, revision: str) -> hub.Download:
         asked.append((repo_id, revision))
-        assert not any(pattern.endswith(".py") for pattern in allow_patterns)
-        return str(tmp_path)
+        return hub.Download(repo_id, revision, (), 0)
 
-    monkeypatch.setattr(huggingface_hub, "snapshot_download", download)
+    monkeypatch.setattr(huggingface_hub.constants, "HF_HUB_CACHE", str(tmp_path))
+    monkeypatch.setattr(hub, "plan_download", plan)
+    monkeypatch.setattr(hub, "fetch_all", lambda download: tmp_path)
     folder = open_model(name)
-    repository = name.partition("@")[0]
+    repository = full_name(name).partition("@")[0]
     assert asked == [(repository, commit)]
     assert folder.name == repository.split("/")[1]
+
+
+def test_no_code_of_a_repository_is_downloaded() -> None:
+    assert not any(pattern.endswith(".py") for pattern in hub.PATTERNS)
 
 
 def test_a_folder_without_an_index_is_refused(tmp_path: Path) -> None:

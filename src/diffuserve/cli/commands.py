@@ -1,0 +1,78 @@
+"""The commands as `diffuserve --help` shows them: under a heading each, with a line of its own."""
+
+from collections.abc import Mapping
+from dataclasses import replace
+from typing import Final
+
+from diffuserve.cli.lazy import LazyCommand
+
+_PANELS: Final[Mapping[str, tuple[LazyCommand, ...]]] = {
+    "First steps": (
+        LazyCommand(
+            "generate",
+            "diffuserve.cli.generate",
+            "Generate images on this machine, without a server.",
+            needs_arguments=True,
+        ),
+        LazyCommand(
+            "serve", "diffuserve.cli.serve", "Serve a model on this machine: API, queue and one worker."
+        ),
+        LazyCommand(
+            "submit",
+            "diffuserve.cli.submit",
+            "Submit a job to a server, and fetch its images.",
+            needs_arguments=True,
+        ),
+        LazyCommand("demo", "diffuserve.cli.demo", "Start a server and run a dozen jobs of two tenants."),
+    ),
+    "Models": (
+        LazyCommand(
+            "list",
+            "diffuserve.cli.models",
+            "List the models on this machine.",
+            attribute="list_models",
+        ),
+        LazyCommand(
+            "models",
+            "diffuserve.cli.models",
+            "List the models on this machine; the same as `list`.",
+            attribute="list_models",
+            hidden=True,
+        ),
+        LazyCommand(
+            "pull",
+            "diffuserve.cli.pull",
+            "Download a model from the hub, once.",
+            needs_arguments=True,
+        ),
+        LazyCommand(
+            "rm",
+            "diffuserve.cli.models",
+            "Remove a model that was pulled, and free its space.",
+            needs_arguments=True,
+        ),
+        LazyCommand("calibrate", "diffuserve.cli.calibrate", "Measure a model, to predict its costs."),
+    ),
+    "Jobs and workers": (LazyCommand("jobs", "diffuserve.cli.jobs", "List, show and cancel jobs."),),
+    "Serve": (
+        LazyCommand(
+            "api", "diffuserve.cli.api", "Run the control plane alone: API and queue, without a GPU."
+        ),
+        LazyCommand("worker", "diffuserve.cli.worker", "Generate images for a control plane elsewhere."),
+        LazyCommand(
+            "moderate",
+            "diffuserve.cli.moderate",
+            "Serve a classifier of prompts, compatible with OpenAI's moderation API.",
+            needs_arguments=True,
+        ),
+    ),
+    "Operate": (
+        LazyCommand("keys", "diffuserve.cli.keys", "Create, list, rotate and revoke API keys."),
+        LazyCommand("safety", "diffuserve.cli.safety", "Explain verdicts of the filters, and audit them."),
+        LazyCommand("db", "diffuserve.cli.db", "Bring the server's database up to date."),
+    ),
+}
+
+COMMANDS: Final = tuple(
+    replace(command, panel=panel) for panel, commands in _PANELS.items() for command in commands
+)

@@ -1,0 +1,146 @@
+"""The models on this machine: those that ship with the package, and those in the hub's cache."""
+
+import shutil
+from collections import Counter
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+from diffuserve.domain.errors import InvalidModel, ModelNotFound
+from diffuserve.models import hub
+from diffuserve.models.bundled import bundled_models
+from diffuserve.models.names import HUB_COMMITS, full_name, is_hub_id
+from diffuserve.models.registry import read_spec
+
+_DTYPES = {"BF16": "bfloat16", "F16": "float16", "F32": "float32"}
+
+
+@dataclass(frozen=True, kw_only=True)
+class InstalledModel:
+    """A model on this machine. `problem` says why it cannot be served, and is empty where it can.
+
+    `name` is what `--model` takes. `width`, `height` and `num_inference_steps` are the model's defaults.
+    """
+
+    name: str
+    source: str
+    path: Path
+    num_bytes: int
+    family: str = ""
+    dtype: str = ""
+    width: int = 0
+    height: int = 0
+    num_inference_steps: int = 0
+    problem: str = ""
+
+
+def installed_models() -> list[InstalledModel]:
+    """Return the bundled models, then those that were downloaded, whole or in part."""
+    bundled = [_described(name, "bundled", path) for name, path in bundled_models().items()]
+    return [*bundled, *_downloaded()]
+
+
+@dataclass(frozen=True)
+class Removal:
+    """What of a model would be removed, and the bytes that this frees."""
+
+    model: str
+    paths: tuple[Path, ...]
+    num_bytes: int
+
+    def carry_out(self) -> None:
+        """Remove the folders and files."""
+        for path in self.paths:
+            if path.is_dir():
+                shutil.rmtree(path)
+            else:
+                path.unlink(missing_ok=True)
+
+
+def plan_removal(model: str) -> Removal:
+    """Return what belongs to a downloaded model alone. Raise `ModelNotFound` if it was not downloaded."""
+    name = full_name(model)
+    if model in bundled_models():
+        raise ModelNotFound(f"model {model!r} is part of the package and cannot be removed by itself")
+    if not is_hub_id(name):
+        raise ModelNotFound(f"model {model!r} was not downloaded by diffuserve; remove its folder yourself")
+    repo_id, _, commit = name.partition("@")
+    folder = hub.snapshot_folder(repo_id, commit) if commit else hub.repo_folder(repo_id)
+    if not folder.is_dir():
+        raise ModelNotFound(f"model {model!r} is not on this machine; `diffuserve list` shows those that are")
+    if not commit or len(_snapshots(hub.repo_folder(repo_id))) == 1:
+        repo = hub.repo_folder(repo_id)
+        return Removal(repo_id, (repo,), _size_of(repo))
+    own = _files_of_one_commit(repo_id, folder)
+    return Removal(f"{repo_id}@{commit}", (folder, *own), sum(path.stat().st_size for path in own))
+
+
+def _downloaded() -> Iterator[InstalledModel]:
+    try:
+        cache = hub.cache_folder()
+    except ImportError:  # the base install has no hub library, and serves no model
+        return
+    for repo in sorted(cache.glob("models--*--*")):
+        repo_id = repo.name.removeprefix("models--").replace("--", "/")
+        snapshots = [path for path in _snapshots(repo) if (path / "model_index.json").is_file()]
+        whole = [path.name for path in snapshots if not hub.missing_files(repo_id, path.name)]
+        for path in snapshots:
+            is_known = whole == [path.name] or HUB_COMMITS.get(repo_id) == path.name
+            name = repo_id if is_known or len(snapshots) == 1 else f"{repo_id}@{path.name}"
+            yield _described(name, "hub", path, is_whole=path.name in whole)
+
+
+def _described(name: str, source: str, path: Path, is_whole: bool = True) -> InstalledModel:
+    model = InstalledModel(
+        name=name, source=source, path=path, num_bytes=_size_of(path), dtype=_dtype_of(path)
+    )
+    if not is_whole:
+        return replace(model, problem=f"incomplete: `diffuserve pull {name}` continues")
+    try:
+        spec = read_spec(str(path))
+    except InvalidModel as error:
+        return replace(model, problem=str(error))
+    return replace(
+        model,
+        family=spec.family,
+        width=spec.width,
+        height=spec.height,
+        num_inference_steps=spec.num_inference_steps,
+    )
+
+
+def _snapshots(repo: Path) -> list[Path]:
+    folder = repo / "snapshots"
+    return sorted(path for path in folder.iterdir() if path.is_dir()) if folder.is_dir() else []
+
+
+def _size_of(folder: Path) -> int:
+    """Return the bytes of the files in a folder; two names of one file count once."""
+    files = {path.resolve() for path in folder.rglob("*") if path.is_file()}
+    return sum(file.stat().st_size for file in files)
+
+
+def _files_of_one_commit(repo_id: str, snapshot: Path) -> list[Path]:
+    """Return the files that no other commit of the repository uses."""
+    uses = Counter(
+        file
+        for folder in _snapshots(hub.repo_folder(repo_id))
+        for file in {path.resolve() for path in folder.rglob("*") if path.is_file()}
+    )
+    own = {path.resolve() for path in snapshot.rglob("*") if path.is_file()}
+    return sorted(file for file in own if uses[file] == 1)
+
+
+def _dtype_of(folder: Path) -> str:
+    """Return the dtype of the largest file's first tensor, which stands for all; empty if unknown."""
+    from safetensors import SafetensorError, safe_open
+
+    files = sorted(folder.glob("*/*.safetensors"), key=lambda file: file.stat().st_size)
+    try:
+        with safe_open(files[-1], framework="np") as reader:
+            for name in reader.keys():  # noqa: SIM118 (a reader is no dict)
+                dtype = str(reader.get_slice(name).get_dtype())
+                return _DTYPES.get(dtype, dtype)
+    except (IndexError, SafetensorError, OSError):
+        pass
+    return ""
