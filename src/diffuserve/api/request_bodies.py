@@ -5,7 +5,7 @@ from typing import Annotated, Any, Literal
 import orjson
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field
 
-from diffuserve.domain.job import Band
+from diffuserve.domain.job import MAX_PREVIEWS, Band
 from diffuserve.domain.json_text import has_null_character
 from diffuserve.domain.params import (
     MAX_GUIDANCE_SCALE,
@@ -19,7 +19,6 @@ from diffuserve.domain.params import (
 
 MAX_METADATA_BYTES = 16_384
 MAX_JOB_SECONDS = 30 * 86_400.0
-MAX_PREVIEWS = 3
 
 
 def _check_text(text: str) -> str:

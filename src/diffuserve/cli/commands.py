@@ -53,7 +53,11 @@ _PANELS: Final[Mapping[str, tuple[LazyCommand, ...]]] = {
         ),
         LazyCommand("calibrate", "diffuserve.cli.calibrate", "Measure a model, to predict its costs."),
     ),
-    "Jobs and workers": (LazyCommand("jobs", "diffuserve.cli.jobs", "List, show and cancel jobs."),),
+    "Jobs and workers": (
+        LazyCommand("jobs", "diffuserve.cli.jobs", "List, show and cancel jobs."),
+        LazyCommand("ps", "diffuserve.cli.ps", "Show what a server runs: workers, models, jobs."),
+        LazyCommand("top", "diffuserve.cli.top", "Watch workers, queue, throughput and jobs, live."),
+    ),
     "Serve": (
         LazyCommand(
             "api", "diffuserve.cli.api", "Run the control plane alone: API and queue, without a GPU."

@@ -49,6 +49,7 @@ def generate(  # noqa: PLR0913 (a command has as many arguments as options)
     ] = None,
     output: Annotated[Path, typer.Option("-o", "--output", help="An image file, or a folder.")] = Path("out"),
     grid: Annotated[bool, typer.Option("--grid", help="Also write a contact sheet of all images.")] = False,
+    open_: options.Open = False,
 ) -> None:
     """Generate images from prompts, all of them together."""
     width, height = options.parse_size(size)
@@ -65,7 +66,7 @@ def generate(  # noqa: PLR0913 (a command has as many arguments as options)
         )
         for i, prompt in enumerate(prompts)
     ]
-    raise typer.Exit(generate_images(requests, settings, output, grid))
+    raise typer.Exit(generate_images(requests, settings, output, grid, open_))
 
 
 async def screen(settings: Settings, requests: Sequence[GenerationParams]) -> list[GenerationParams]:
@@ -81,7 +82,11 @@ async def screen(settings: Settings, requests: Sequence[GenerationParams]) -> li
 
 
 def generate_images(
-    requests: Sequence[GenerationParams], settings: Settings, output: Path, grid: bool
+    requests: Sequence[GenerationParams],
+    settings: Settings,
+    output: Path,
+    grid: bool,
+    is_opened: bool = False,
 ) -> int:
     """Check everything, generate, check the images, save and report; return the exit code."""
     from diffuserve.cli.preflight import check_requests
@@ -93,6 +98,7 @@ def generate_images(
 
     from diffuserve.cli.output import ImageWriter  # torch is imported from here on
     from diffuserve.cli.run import run_requests
+    from diffuserve.cli.viewer import open_images
     from diffuserve.worker.image_output import open_image_output
 
     console = Console(stderr=True)
@@ -100,16 +106,17 @@ def generate_images(
         num_images = sum(request.num_images for request in requests)
         writer = ImageWriter(destination, open_image_output(config.model, config.images), num_images)
         run = run_requests(engine, requests, console, writer.save)
-    _print_paths(run, writer, grid)
+    paths = _written(run, writer, grid)
+    typer.echo("\n".join(map(str, paths)), nl=bool(paths))
+    if is_opened:
+        open_images(paths[:1] if grid else paths, console)
     return _report(run, len(requests), console)
 
 
-def _print_paths(run: "Run", writer: "ImageWriter", grid: bool) -> None:
-    if grid and run.finished:
-        typer.echo(writer.save_sheet(run.finished))
-    for index in sorted(writer.paths):
-        for path in writer.paths[index]:
-            typer.echo(path)
+def _written(run: "Run", writer: "ImageWriter", grid: bool) -> list[Path]:
+    """Return the paths of all files: first the contact sheet, which is written here."""
+    sheet = [writer.save_sheet(run.finished)] if grid and run.finished else []
+    return sheet + [path for index in sorted(writer.paths) for path in writer.paths[index]]
 
 
 def _report(run: "Run", num_requests: int, console: Console) -> int:

@@ -43,6 +43,7 @@ Guidance = Annotated[
     float | None,
     typer.Option(help="Guidance scale, 0 to 20, if the model has one; by default the model's."),
 ]
+Open = Annotated[bool, typer.Option("--open", help="Open the images with this machine's viewer.")]
 Json = Annotated[bool, typer.Option("--json", help="Print JSON.")]
 
 

@@ -3,7 +3,7 @@
 import asyncio
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 from rich.console import Console
@@ -11,9 +11,15 @@ from rich.console import Console
 from diffuserve.cli import options
 from diffuserve.cli.destination import Destination
 from diffuserve.cli.exit_codes import FAILED, INTERRUPTED
-from diffuserve.domain.job import Band, JobStatus
+from diffuserve.domain.job import MAX_PREVIEWS, Band, JobStatus
 from diffuserve.domain.params import GenerationParams
+from diffuserve.models.names import ALIASES
 from diffuserve.settings import Settings
+
+if TYPE_CHECKING:
+    from diffuserve.cli.previews import Previews
+    from diffuserve.client.jobs import Client
+    from diffuserve.domain.resources.job import JobResource
 
 EXAMPLES = """
 Examples:
@@ -21,6 +27,8 @@ Examples:
   diffuserve submit "a red circle on a white background" -o circle.png
 
   diffuserve submit "a lighthouse" --size 192x128 --steps 8 --priority batch
+
+  diffuserve submit "a lighthouse" -o lighthouse.png --preview --open
 
   diffuserve submit "a blue star" --wait --json --server https://images.example.com
 """
@@ -38,6 +46,8 @@ class Submission:
     destination: Destination | None
     as_json: bool
     expand: bool = False
+    has_previews: bool = False
+    is_opened: bool = False
 
 
 @options.takes_settings("server", "api_key")
@@ -62,6 +72,13 @@ def submit(  # noqa: PLR0913 (a command has as many arguments as options)
         bool, typer.Option("--expand", help="Have a language model expand the prompt first.")
     ] = False,
     priority: Annotated[Band | None, typer.Option(help="By default the plan's.")] = None,
+    preview: Annotated[
+        bool,
+        typer.Option(
+            "--preview", help="Show previews in a file beside the output, and in a terminal that can."
+        ),
+    ] = False,
+    open_: options.Open = False,
     as_json: options.Json = False,
 ) -> None:
     """Submit a job. Its id goes to stdout; with -o, the paths of its images.
@@ -80,11 +97,23 @@ def submit(  # noqa: PLR0913 (a command has as many arguments as options)
         seed=seed,
         num_images=num_images,
     )
+    if output is None and open_:
+        output = Path("out")
     destination = None if output is None else Destination.parse(output)
     if destination is not None:
         destination.check()
-    is_waited_for = wait or output is not None
-    submission = Submission(params, model, priority, settings, is_waited_for, destination, as_json, expand)
+    submission = Submission(
+        params,
+        model,
+        priority,
+        settings,
+        is_waited_for=wait or preview or output is not None,
+        destination=destination,
+        as_json=as_json,
+        expand=expand,
+        has_previews=preview,
+        is_opened=open_,
+    )
     raise typer.Exit(_run(submission))
 
 
@@ -106,10 +135,13 @@ async def _submit(submission: Submission, submitted: list[str]) -> int:
     from diffuserve.cli.connect import connect
     from diffuserve.client.codec import encode
 
+    wanted: dict[str, Any] = {"expand_prompt": True} if submission.expand else {}
+    if submission.has_previews:
+        wanted["num_previews"] = MAX_PREVIEWS
     async with connect(submission.settings) as client:
-        options = {"expand_prompt": True} if submission.expand else {}
+        model = await served_name(client, submission.model)
         job = await client.submit(
-            submission.params, model=submission.model, priority=submission.priority, options=options
+            submission.params, model=model, priority=submission.priority, options=wanted
         )
     submitted.append(job.id)
     if submission.is_waited_for:
@@ -122,16 +154,27 @@ async def _submit(submission: Submission, submitted: list[str]) -> int:
     return 0
 
 
+async def served_name(client: "Client", model: str | None) -> str | None:
+    """Return the server's name of a model; a short name is also understood where the server has another."""
+    hub_id = None if model is None else ALIASES.get(model)
+    if hub_id is None or any(served.id == model for served in await client.models()):
+        return model
+    return hub_id.partition("/")[2]
+
+
 async def _await_images(submission: Submission, job_id: str) -> int:
     from diffuserve.cli.connect import WAITING_PATIENCE_SECONDS, connect
     from diffuserve.cli.fetch import fetch_images
+    from diffuserve.cli.viewer import open_images
     from diffuserve.cli.watch import JobBars, follow
     from diffuserve.client.codec import encode
 
     console = Console(stderr=True)
     async with connect(submission.settings, patience_seconds=WAITING_PATIENCE_SECONDS) as client:
         with JobBars(console) as bars:
-            job = await follow(client, await client.get(job_id), bars.show)
+            job = await client.get(job_id)
+            previews = _previews_of(submission, job, console)
+            job = await follow(client, job, bars.show, previews and previews.show)
         paths = []
         if submission.destination and job.status is JobStatus.SUCCEEDED:
             paths = await fetch_images(client, job, submission.destination)
@@ -139,6 +182,8 @@ async def _await_images(submission: Submission, job_id: str) -> int:
         typer.echo(encode(job))
     else:
         typer.echo("\n".join(map(str, paths)) if paths else job.id)
+    if submission.is_opened and paths:
+        open_images(paths, console)
     for warning in job.result.warnings if job.result else ():
         console.print(f"warning: {warning}", style="yellow", markup=False)
     if job.status is JobStatus.SUCCEEDED:
@@ -146,3 +191,11 @@ async def _await_images(submission: Submission, job_id: str) -> int:
     reason = f": {job.error.message} ({job.error.code})" if job.error else ""
     console.print(f"job {job.id} {job.status}{reason}", style="red", markup=False, highlight=False)
     return FAILED
+
+
+def _previews_of(submission: Submission, job: "JobResource", console: Console) -> "Previews | None":
+    if not submission.has_previews:
+        return None
+    from diffuserve.cli.previews import Previews, preview_path
+
+    return Previews(job, preview_path(submission.destination, job.id), console)

@@ -17,11 +17,14 @@ from diffuserve.domain.job import JobStatus, Phase
 from diffuserve.domain.resources.job import JobResource, ProgressResource, QueueResource
 
 Show = Callable[[JobResource], None]
+ShowPreview = Callable[[Mapping[str, Any]], None]
 
 _QUEUE_PERIOD_SECONDS = 1.0  # a queued job has no events, but its place in the queue changes
 
 
-async def follow(client: Client, job: JobResource, show: Show) -> JobResource:
+async def follow(
+    client: Client, job: JobResource, show: Show, show_preview: ShowPreview | None = None
+) -> JobResource:
     """Show each change of a job until its status is final; return the job in that state."""
     show(job)
     queue = asyncio.create_task(_follow_queue(client, job.id, show))
@@ -30,6 +33,8 @@ async def follow(client: Client, job: JobResource, show: Show) -> JobResource:
             async for event in events:
                 if event.type == "progress":
                     show(advanced(job, event.data))
+                elif event.type == "preview" and show_preview is not None:
+                    show_preview(event.data)
     finally:
         queue.cancel()
         with suppress(asyncio.CancelledError):

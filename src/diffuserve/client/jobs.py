@@ -7,6 +7,7 @@ import secrets
 import time
 from collections.abc import AsyncGenerator, Mapping, Sequence
 from contextlib import aclosing
+from email.utils import parsedate_to_datetime
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
@@ -21,6 +22,7 @@ from diffuserve.domain.job import IMAGE_GENERATE, Band, JobStatus
 from diffuserve.domain.params import GenerationParams
 from diffuserve.domain.resources.job import EventResource, JobPage, JobResource
 from diffuserve.domain.resources.model import ModelList, ModelResource
+from diffuserve.domain.resources.worker import WorkerList, WorkerResource
 
 _LONG_POLL_SECONDS = 25.0  # below the usual limits of proxies
 
@@ -100,6 +102,19 @@ class Client:
     async def models(self) -> Sequence[ModelResource]:
         """Return the served models."""
         return decode(ModelList, (await self._http.request("GET", "/v1/models")).content).data
+
+    async def workers(self) -> Sequence[WorkerResource]:
+        """Return the workers, for operators. Raise `Forbidden`."""
+        return decode(WorkerList, (await self._http.request("GET", "/v1/workers")).content).data
+
+    async def metrics(self) -> str:
+        """Return the metrics in the text format of Prometheus, for operators. Raise `Forbidden`."""
+        return (await self._http.request("GET", "/metrics")).text
+
+    async def server_time(self) -> float:
+        """Return the server's clock, in whole seconds since the epoch."""
+        response = await self._http.request("GET", "/healthz")
+        return parsedate_to_datetime(response.headers["date"]).timestamp()
 
     async def is_ready(self) -> bool:
         """Return whether a worker has registered."""

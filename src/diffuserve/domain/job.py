@@ -9,6 +9,8 @@ from diffuserve.domain.prompt import PromptRecord
 from diffuserve.domain.webhook import Webhook
 
 IMAGE_GENERATE = "image.generate"
+MAX_PREVIEWS = 3
+"""Previews that a job may ask for."""
 
 
 class JobStatus(StrEnum):

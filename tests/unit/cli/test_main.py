@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 
+from diffuserve.cli.commands import COMMANDS
 from diffuserve.settings import Settings
 from support.command import run
 
@@ -63,7 +64,7 @@ def test_the_version_is_printed(monkeypatch: pytest.MonkeyPatch, capsys: pytest.
     "command",
     [
         [],
-        *(["generate"], ["models"], ["calibrate"], ["demo"]),
+        *(["generate"], ["list"], ["models"], ["pull"], ["rm"], ["calibrate"], ["demo"], ["ps"], ["top"]),
         *(["serve"], ["api"], ["worker"], ["submit"]),
         *(["jobs"], ["jobs", "list"], ["jobs", "show"], ["jobs", "cancel"]),
         *(["keys"], ["keys", "create"], ["keys", "list"], ["keys", "revoke"]),
@@ -77,8 +78,45 @@ def test_every_command_has_help(
     assert "Usage" in capsys.readouterr().out
 
 
-def test_help_needs_no_torch() -> None:
-    assert not {"torch", "fastapi", "sqlalchemy"} & modules_of("--help")
+def test_help_imports_no_command() -> None:
+    modules = modules_of("--help")
+    commands = {command.module for command in COMMANDS}
+    assert not {"torch", "fastapi", "sqlalchemy", "pydantic", "httpx", *commands} & modules
+
+
+def test_help_groups_the_commands(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert run(monkeypatch, "--help") == 0
+    shown = capsys.readouterr().out
+    headings = [line.strip("╭─╮ ") for line in shown.splitlines() if line.startswith("╭")]
+    assert headings == ["Options", "First steps", "Models", "Jobs and workers", "Serve", "Operate"]
+    for command in COMMANDS:
+        is_shown = any(line.startswith(f"│ {command.name} ") for line in shown.splitlines())
+        assert is_shown is not command.hidden
+
+
+@pytest.mark.parametrize(
+    ("words", "completions"),
+    [("diffuserve pu", ["pull"]), ("diffuserve jobs ca", ["cancel"]), ("diffuserve top --on", ["--once"])],
+)
+def test_shells_complete_commands_and_options(
+    words: str, completions: list[str], monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setenv("_DIFFUSERVE_COMPLETE", "complete_bash")
+    monkeypatch.setenv("COMP_WORDS", words)
+    monkeypatch.setenv("COMP_CWORD", str(len(words.split()) - 1))
+    assert run(monkeypatch) == 0
+    assert capsys.readouterr().out.split() == completions
+
+
+@pytest.mark.parametrize("shell", ["bash", "zsh", "fish"])
+def test_completion_is_installed_by_a_script(
+    shell: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr("shellingham.detect_shell", lambda: (shell, f"/bin/{shell}"))
+    assert run(monkeypatch, "--show-completion") == 0
+    assert f"_DIFFUSERVE_COMPLETE=complete_{shell}" in capsys.readouterr().out
 
 
 def test_a_command_is_imported_without_the_others() -> None:
@@ -95,7 +133,8 @@ def modules_of(*arguments: str) -> set[str]:
 
 
 @pytest.mark.parametrize(
-    "command", [["submit", "a star"], ["jobs", "list"], ["jobs", "show", "x"], ["jobs", "cancel", "x"]]
+    "command",
+    [["submit", "a star"], ["ps"], ["top"], ["jobs", "list"], ["jobs", "show", "x"], ["jobs", "cancel", "x"]],
 )
 def test_an_unavailable_server_is_one_clear_line(
     command: list[str], monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]

@@ -15,7 +15,6 @@ from diffuserve.api.openai.images import OpenAIImageSerializer, failure_problem
 from diffuserve.api.openai.resources import OPENAI_ERROR_RESPONSES, OpenAIImages
 from diffuserve.api.problems import openai_response
 from diffuserve.api.request_bodies import (
-    MAX_PREVIEWS,
     GenerationInput,
     Guidance,
     ModelName,
@@ -31,7 +30,7 @@ from diffuserve.api.request_bodies import (
 from diffuserve.api.responses import json_response
 from diffuserve.api.services import Services, ServicesDep
 from diffuserve.api.submission import renamed_fields, submit
-from diffuserve.domain.job import Job, JobStatus
+from diffuserve.domain.job import MAX_PREVIEWS, Job, JobStatus
 
 router = APIRouter(tags=["openai"], route_class=JsonRoute)
 

@@ -1,0 +1,43 @@
+"""Previews of a job that is being generated: in a file beside the output, and in the terminal."""
+
+import base64
+import io
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from PIL import Image
+from rich.console import Console
+
+from diffuserve.cli.destination import Destination
+from diffuserve.cli.inline_images import show_image
+from diffuserve.domain.resources.job import JobResource
+
+
+def preview_path(destination: Destination | None, job_id: str) -> Path:
+    """Return the file for the previews of a job: beside its image, or else named after its id."""
+    if destination is None:
+        return Path(f"{job_id}-preview.png")
+    return destination.folder / f"{destination.stem or job_id}-preview.png"
+
+
+class Previews:
+    """Writer of the previews of one job: each replaces the one before in its file."""
+
+    def __init__(self, job: JobResource, path: Path, console: Console) -> None:
+        self._size = int(job.input["width"]), int(job.input["height"])
+        self._path = path
+        self._console = console
+        self._num_shown = 0
+
+    def show(self, event: Mapping[str, Any]) -> None:
+        """Write a preview, and show it where the terminal can."""
+        with Image.open(io.BytesIO(base64.b64decode(event["b64"]))) as opened:
+            preview = opened.convert("RGB").resize(self._size, Image.Resampling.BICUBIC)
+        self._num_shown += 1
+        self._path.parent.mkdir(parents=True, exist_ok=True)
+        unfinished = self._path.with_name(f".{self._path.name}.part")
+        preview.save(unfinished, "PNG")
+        unfinished.replace(self._path)  # a viewer that follows the file never reads half of one
+        show_image(self._console, preview)
+        self._console.print(f"preview {self._num_shown}: {self._path}", markup=False, highlight=False)

@@ -1,0 +1,50 @@
+"""`diffuserve ps`: what a server runs."""
+
+import asyncio
+from typing import TYPE_CHECKING
+
+import typer
+from rich.console import Console
+
+from diffuserve.cli import options
+from diffuserve.cli.results import results
+from diffuserve.settings import Settings
+
+if TYPE_CHECKING:
+    from diffuserve.cli.server_view import ServerView
+
+EXAMPLES = """
+Examples:
+
+  diffuserve ps
+
+  diffuserve ps --server https://images.example.com --json
+"""
+
+
+@options.takes_settings("server", "api_key")
+def ps(settings: Settings, as_json: options.Json = False) -> None:
+    """Show what a server runs: its workers, its models, and the jobs that run now.
+
+    Workers are shown to operators; with another key, or while there are none, the jobs of its tenant are.
+    """
+    from diffuserve.cli.server_tables import view_of
+    from diffuserve.client.codec import encode
+
+    view = asyncio.run(_read(settings))
+    if as_json:
+        typer.echo(encode(view))
+        return
+    results().print(view_of(view))
+    if view.refusal:
+        Console(stderr=True, highlight=False, soft_wrap=True).print(
+            view.refusal, style="yellow", markup=False
+        )
+
+
+async def _read(settings: Settings) -> "ServerView":
+    from diffuserve.cli.connect import connect
+    from diffuserve.cli.server_view import read_view
+
+    async with connect(settings) as client:
+        return await read_view(client)

@@ -1,0 +1,68 @@
+"""Previews of a job that is followed, and the viewer of finished images."""
+
+import base64
+import io
+from pathlib import Path
+
+import httpx
+import pytest
+from PIL import Image
+from rich.console import Console
+
+from diffuserve.cli.destination import Destination
+from diffuserve.cli.previews import Previews, preview_path
+from diffuserve.cli.viewer import open_images
+from diffuserve.cli.watch import follow
+from diffuserve.client.codec import encode
+from diffuserve.client.jobs import Client
+from support.resources import make_event, make_job, server_sent
+
+JOB = make_job(input={"prompt": "a star", "width": 64, "height": 32})
+
+
+def preview_of(color: str) -> str:
+    """Return a small image as the server sends it."""
+    file = io.BytesIO()
+    Image.new("RGB", (8, 4), color).save(file, "PNG")
+    return base64.b64encode(file.getvalue()).decode()
+
+
+@pytest.mark.parametrize(
+    ("output", "path"),
+    [(None, "j1-preview.png"), ("a/star.webp", "a/star-preview.png"), ("folder", "folder/j1-preview.png")],
+)
+def test_previews_are_beside_the_output(output: str | None, path: str) -> None:
+    destination = None if output is None else Destination.parse(Path(output))
+    assert preview_path(destination, "j1") == Path(path)
+
+
+async def test_each_preview_replaces_the_one_before(tmp_path: Path) -> None:
+    stream = server_sent(
+        make_event("running", 1),
+        make_event("preview", index=0, b64=preview_of("red")),
+        make_event("preview", index=1, b64=preview_of("blue")),
+        make_event("succeeded", 2),
+    )
+
+    def handler(request: httpx.Request) -> httpx.Response:
+        if request.url.path.endswith("/events"):
+            return httpx.Response(200, content=stream, headers={"content-type": "text/event-stream"})
+        return httpx.Response(200, content=encode(JOB))
+
+    path, screen = tmp_path / "new" / "star-preview.png", io.StringIO()
+    previews = Previews(JOB, path, Console(file=screen, width=500))
+    async with Client("http://server", transport=httpx.MockTransport(handler)) as client:
+        await follow(client, JOB, lambda job: None, previews.show)
+    with Image.open(path) as image:
+        assert (image.size, image.getpixel((5, 5))) == ((64, 32), (0, 0, 255))
+    assert [file.name for file in path.parent.iterdir()] == [path.name]
+    assert screen.getvalue().splitlines() == [f"preview 1: {path}", f"preview 2: {path}"]
+
+
+def test_a_machine_without_a_viewer_says_where_the_image_is(monkeypatch: pytest.MonkeyPatch) -> None:
+    opened: list[str] = []
+    monkeypatch.setattr("typer.launch", lambda path: opened.append(path) or 1)
+    screen = io.StringIO()
+    open_images([Path("out/a.png"), Path("out/b.png")], Console(file=screen, width=500))
+    assert opened == ["out/a.png"]
+    assert "no program to open out/a.png" in screen.getvalue()
