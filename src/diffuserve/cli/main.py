@@ -72,7 +72,7 @@ def root(
 def main() -> None:
     """Run a command; bad input is one line on stderr and exit code 2."""
     try:
-        app()
+        app(prog_name="diffuserve")  # under that name shells complete it, however it was started
     except Unauthorized as error:
         _complain(f"{error} (with --key, or DIFFUSERVE_API_KEY)", BAD_INPUT)
     except HubUnavailable as error:
