@@ -7,8 +7,7 @@ from dataclasses import dataclass
 from PIL.Image import Image, Resampling
 from rich.color import Color
 from rich.console import Console, ConsoleOptions, RenderableType, RenderResult
-from rich.control import ControlType
-from rich.segment import Segment
+from rich.segment import ControlType, Segment
 from rich.style import Style
 
 from diffuserve.cli.terminal import Graphics, TerminalVariables, graphics_of

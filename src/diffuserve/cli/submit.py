@@ -174,7 +174,8 @@ async def _await_images(submission: Submission, job_id: str) -> int:
         with JobBars(console) as bars:
             job = await client.get(job_id)
             previews = _previews_of(submission, job, console)
-            job = await follow(client, job, bars.show, previews and previews.show)
+            show_preview = None if previews is None else previews.show
+            job = await follow(client, job, bars.show, show_preview)
         paths = []
         if submission.destination and job.status is JobStatus.SUCCEEDED:
             paths = await fetch_images(client, job, submission.destination)

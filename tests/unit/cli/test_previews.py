@@ -61,7 +61,12 @@ async def test_each_preview_replaces_the_one_before(tmp_path: Path) -> None:
 
 def test_a_machine_without_a_viewer_says_where_the_image_is(monkeypatch: pytest.MonkeyPatch) -> None:
     opened: list[str] = []
-    monkeypatch.setattr("typer.launch", lambda path: opened.append(path) or 1)
+
+    def launch(path: str) -> int:
+        opened.append(path)
+        return 1
+
+    monkeypatch.setattr("typer.launch", launch)
     screen = io.StringIO()
     open_images([Path("out/a.png"), Path("out/b.png")], Console(file=screen, width=500))
     assert opened == ["out/a.png"]

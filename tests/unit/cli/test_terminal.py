@@ -16,7 +16,7 @@ IMAGE = Image.new("RGB", (64, 32), (200, 10, 30))
 
 def variables(**given: str) -> TerminalVariables:
     unset = dict.fromkeys(TerminalVariables.model_fields, "")
-    return TerminalVariables(**{**unset, **given})  # type: ignore[arg-type]
+    return TerminalVariables(**{**unset, **given})
 
 
 @pytest.mark.parametrize(
