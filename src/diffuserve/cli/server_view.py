@@ -1,4 +1,4 @@
-"""What a server does at one moment, as far as the API key may see it."""
+"""View of a server at one moment, as far as the API key may see it."""
 
 from collections import Counter
 from collections.abc import Mapping, Sequence

@@ -1,4 +1,4 @@
-"""What a terminal says of itself: whether it shows images, and how."""
+"""Graphics of terminals: whether they show images, and how, by what they say of themselves."""
 
 from enum import StrEnum
 

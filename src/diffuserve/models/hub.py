@@ -233,7 +233,7 @@ def _fetch_part(download: Download, file: HubFile, part: Path, bar: "_Bar") -> N
 
 
 class _Bar:
-    """What the hub's library takes for a progress bar."""
+    """Stand-in for a progress bar of the hub's library."""
 
     def __init__(self, report: Report, stop: threading.Event) -> None:
         self._report = report

@@ -42,7 +42,7 @@ def installed_models() -> list[InstalledModel]:
 
 @dataclass(frozen=True)
 class Removal:
-    """What of a model would be removed, and the bytes that this frees."""
+    """Removal of a model: its paths, and the bytes that this frees."""
 
     model: str
     paths: tuple[Path, ...]
