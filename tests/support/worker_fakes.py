@@ -163,8 +163,8 @@ class FakeEngine:
         self._messages.put_nowait(message)
 
     def become_ready(self, token_budget: int = TOKEN_BUDGET) -> None:
-        self.say(ModelAnnounced(spec={"name": "m"}, num_gpus=1))
-        self.say(EngineReady(token_budget=token_budget))
+        self.say(ModelAnnounced(spec={"name": "m"}))
+        self.say(EngineReady(token_budget=token_budget, num_gpus=1))
 
     def beat(self, num_moves: int = 0, **values: Any) -> None:
         self.say(EngineHeartbeat(num_moves=num_moves, num_unfinished=0, **values))

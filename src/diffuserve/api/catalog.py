@@ -5,6 +5,7 @@ from collections.abc import Mapping, Sequence
 from cachetools import TTLCache
 
 from diffuserve.domain.errors import InvalidParams, ModelNotFound, ServerUnavailable
+from diffuserve.domain.readiness import ModelStatus, status_of
 from diffuserve.domain.tenant import Plan
 from diffuserve.domain.worker import Worker
 from diffuserve.jobs.operations import ServedModel
@@ -25,6 +26,11 @@ class Catalog:
         self._workers: TTLCache[None, Sequence[Worker]] = TTLCache(1, _MODELS_SECONDS)
         self._plans: TTLCache[str, Plan] = TTLCache(_MAX_PLANS, _PLAN_SECONDS)
 
+    def prefer(self, model: str) -> None:
+        """Let jobs that name no model be for this one, unless the configuration names another."""
+        self._default_model = self._default_model or model
+        self._models.clear()
+
     async def models(self) -> Mapping[str, ServedModel]:
         """Return the served models by name."""
         models = self._models.get(None)
@@ -38,6 +44,10 @@ class Catalog:
         if workers is None:
             workers = self._workers[None] = await self._store.operations.workers()
         return workers
+
+    async def status(self, model: str) -> ModelStatus:
+        """Return the readiness of a model."""
+        return status_of(model, await self.workers(), self._store.operations.expected)
 
     async def pick(self, name: str | None) -> ServedModel:
         """Return the model called `name`; without a name the default model, or else the only one.

@@ -8,6 +8,7 @@ from diffuserve.domain.batch import Batch
 from diffuserve.domain.job import Artifact, Job, JobEvent, JobStatus, QueueEstimate
 from diffuserve.domain.model_spec import ModelSpec
 from diffuserve.domain.prompt import PromptRecord
+from diffuserve.domain.readiness import ModelStatus
 from diffuserve.domain.resources.base import Page
 from diffuserve.domain.resources.batch import BatchResource, BatchResult, BatchUrls
 from diffuserve.domain.resources.job import (
@@ -197,12 +198,13 @@ def worker_resource(worker: Worker) -> WorkerResource:
     )
 
 
-def model_resource(spec: ModelSpec, safety: ModelSafetyResource) -> ModelResource:
+def model_resource(spec: ModelSpec, status: ModelStatus, safety: ModelSafetyResource) -> ModelResource:
     """Build a model's resource. `created` is 0: the time at which a model was made is not known."""
     return ModelResource(
         id=spec.name,
         created=0,
         owned_by="diffuserve",
+        status=status,
         family=spec.family,
         defaults={name: getattr(spec, name) for name in _DEFAULTS},
         limits={name: getattr(spec, name) for name in _LIMITS},

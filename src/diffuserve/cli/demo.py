@@ -113,8 +113,7 @@ def _settings(folder: Path) -> Settings:
 
 async def _demo(settings: Settings, output: Path, console: Console, launch: "Launch") -> list[FinishedJob]:
     """Start a server with an API key for each tenant, run all jobs, and stop it."""
-    from diffuserve.cli.local_worker import local_worker, wait_until_ready
-    from diffuserve.cli.server import running_server
+    from diffuserve.cli.local_worker import server_with_worker, wait_until_ready
     from diffuserve.cli.wiring.control import open_store
     from diffuserve.client.jobs import Client
 
@@ -122,9 +121,9 @@ async def _demo(settings: Settings, output: Path, console: Console, launch: "Lau
         keys = {name: (await store.keys.create(Role.TENANT, tenant_id=name))[1] for name in TENANTS}
     async with AsyncExitStack() as stack:
         with console.status("starting a server and its worker"):
-            server = await stack.enter_async_context(running_server(settings))
-            worker = await stack.enter_async_context(local_worker(server, settings, launch))
-            await wait_until_ready(worker, server.plane.store, set(), _START_SECONDS)
+            running = await stack.enter_async_context(server_with_worker(settings, False, launch))
+            server = running.server
+            await wait_until_ready(running.worker, server.plane.store, running.known, _START_SECONDS)
         console.print(f"serving on {server.address}", style="dim", highlight=False)
         clients = {
             name: await stack.enter_async_context(Client(server.address, key)) for name, key in keys.items()

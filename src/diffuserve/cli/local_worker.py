@@ -5,21 +5,26 @@ import logging
 import os
 import socket
 import sys
-from collections.abc import AsyncIterator, Sequence
-from contextlib import ExitStack, asynccontextmanager, suppress
+from collections.abc import AsyncIterator, Callable, Collection, Sequence
+from contextlib import ExitStack, asynccontextmanager, closing, suppress
 from dataclasses import dataclass
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from diffuserve.backoff import Backoff, RestartPolicy, supervise
+from diffuserve.cli.listening import address_of, bind
 from diffuserve.cli.options import WORKER_OPTIONS, arguments_for
-from diffuserve.cli.server import RunningServer
 from diffuserve.domain.errors import LeaseLost, ServerUnavailable
 from diffuserve.domain.job import JobStatus
+from diffuserve.domain.readiness import is_ready
 from diffuserve.domain.tenant import Role
-from diffuserve.domain.worker import Release, ReleaseCause, WorkerState
-from diffuserve.jobs.store import JobStore
+from diffuserve.domain.worker import LoadProgress, Release, ReleaseCause, Worker
 from diffuserve.settings import Settings
 from diffuserve.worker.exit_codes import CANNOT_START
+
+if TYPE_CHECKING:
+    from diffuserve.cli.server import RunningServer
+    from diffuserve.jobs.store import JobStore
 
 logger = logging.getLogger(__name__)
 
@@ -27,7 +32,6 @@ _RESTARTS = RestartPolicy(Backoff(first_seconds=0.5, longest_seconds=30.0), heal
 _STOP_MARGIN = 15.0  # for the last uploads
 _LOOK_SECONDS = 0.2
 _MANY = 1_000  # more than any worker holds
-_WORKING = (WorkerState.READY, WorkerState.OCCUPIED)
 
 
 @dataclass(frozen=True)
@@ -41,17 +45,25 @@ class Launch:
 class LocalWorker:
     """Runs an agent in a child process and restarts it with backoff when it dies.
 
-    The agent reads its API key from a pipe and ends when the pipe is closed, so it never outlives this
-    process. It has a session of its own, so that Ctrl-C reaches the server alone.
+    The agent starts its engine at once, and waits with everything else for the API key that it gets through
+    a pipe once the server admits it. It ends when the pipe is closed, so it never outlives this process. It
+    has a session of its own, so that Ctrl-C reaches the server alone.
     """
 
-    def __init__(self, arguments: Sequence[str], key: str, drain_seconds: float, log: Path | None) -> None:
+    def __init__(self, arguments: Sequence[str], drain_seconds: float, log: Path | None) -> None:
         self._command = [sys.executable, "-m", "diffuserve", "worker", *arguments]
-        self._key = key
+        self._key = ""
+        self._admitted = asyncio.Event()
         self._log = log
         self._drain_seconds = drain_seconds
         self._process: asyncio.subprocess.Process | None = None
         self._stopping = asyncio.Event()
+        self.has_started = asyncio.Event()
+
+    def admit(self, key: str) -> None:
+        """Let the worker, and those that take its place, use the server with this key."""
+        self._key = key
+        self._admitted.set()
 
     async def run(self) -> int:
         """Keep a worker running. Return 0 once it was stopped, or the exit code of one that cannot start."""
@@ -88,7 +100,6 @@ class LocalWorker:
         reader, writer = os.pipe()
         with ExitStack() as stack:
             stack.callback(os.close, writer)
-            os.write(writer, f"{self._key}\n".encode())
             self._process = await asyncio.create_subprocess_exec(
                 *self._command,
                 *("--parent-fd", str(reader)),
@@ -99,28 +110,62 @@ class LocalWorker:
                 start_new_session=True,
             )
             os.close(reader)
+            self.has_started.set()
+            stack.callback(asyncio.create_task(self._send_key(writer)).cancel)
             return await self._process.wait()
+
+    async def _send_key(self, writer: int) -> None:
+        await self._admitted.wait()
+        with suppress(BrokenPipeError):  # it has ended meanwhile
+            os.write(writer, f"{self._key}\n".encode())
 
 
 def _log_restart(code: int, pause_seconds: float) -> None:
     logger.warning("the worker ended with code %d; starting another in %.1f s", code, pause_seconds)
 
 
+@dataclass(frozen=True)
+class ServerWithWorker:
+    """A running server and the task of its worker, which ends early only if the worker cannot start at all.
+
+    `known` are the ids of the workers that had registered before.
+    """
+
+    server: "RunningServer"
+    worker: asyncio.Task[int]
+    known: frozenset[str]
+
+
+@asynccontextmanager
+async def server_with_worker(
+    settings: Settings, no_auth: bool, launch: Launch
+) -> AsyncIterator[ServerWithWorker]:
+    """Run a server and a worker within the block. The engine starts to load before the server does."""
+    with closing(bind(settings.host, settings.port)) as listener:
+        async with local_worker(address_of(listener), settings, launch) as (worker, task):
+            from diffuserve.cli.server import running_server  # takes a second, in which the engine starts
+
+            async with running_server(settings, no_auth, listener) as server:
+                known = frozenset(worker.id for worker in await server.plane.store.operations.workers())
+                await release_jobs_of(server.plane.store, name_of(settings))
+                worker.admit(server.plane.authenticator.admit(Role.WORKER))
+                try:
+                    yield ServerWithWorker(server, task, known)
+                finally:
+                    await worker.stop()  # before the server, to which it hands back its jobs
+
+
 @asynccontextmanager
 async def local_worker(
-    server: RunningServer, settings: Settings, launch: Launch
-) -> AsyncIterator[asyncio.Task[int]]:
-    """Run a worker of this server within the block.
-
-    The task ends early, with an exit code, only if the worker cannot start at all.
-    """
-    key = server.plane.authenticator.admit(Role.WORKER)
-    await release_jobs_of(server.plane.store, name_of(settings))
-    words = arguments(server.address, settings, launch.engine_command)
-    worker = LocalWorker(words, key, settings.worker.drain_seconds, launch.log)
+    address: str, settings: Settings, launch: Launch
+) -> AsyncIterator[tuple[LocalWorker, asyncio.Task[int]]]:
+    """Run a worker of the server at `address` within the block, once it is started."""
+    words = arguments(address, settings, launch.engine_command)
+    worker = LocalWorker(words, settings.worker.drain_seconds, launch.log)
     task = asyncio.create_task(worker.run())
     try:
-        yield task
+        await worker.has_started.wait()
+        yield worker, task
     finally:
         await worker.stop()
         task.cancel()
@@ -141,7 +186,7 @@ def name_of(settings: Settings) -> str:
     return f"serve:{socket.gethostname()}:{settings.data_dir.resolve()}"
 
 
-async def release_jobs_of(store: JobStore, name: str) -> None:
+async def release_jobs_of(store: "JobStore", name: str) -> None:
     """Release the jobs that are leased to an earlier worker of that name.
 
     It died with its server, so there is no need to wait until its leases expire.
@@ -156,22 +201,27 @@ async def release_jobs_of(store: JobStore, name: str) -> None:
 
 
 async def wait_until_ready(
-    worker: asyncio.Task[int], store: JobStore, known: set[str], timeout: float | None = None
+    worker: asyncio.Task[int],
+    store: "JobStore",
+    known: Collection[str],
+    timeout: float | None = None,
+    on_look: Callable[[LoadProgress | None], None] = lambda _progress: None,
 ) -> None:
     """Wait until a worker that is not among the `known` ids is ready.
 
-    Raise `ServerUnavailable` after `timeout` seconds, or if the worker ends.
+    Its progress is passed to `on_look` at every look. Raise `ServerUnavailable` after `timeout` seconds, or
+    if the worker ends.
     """
     try:
         async with asyncio.timeout(timeout):
-            while not await _has_new_worker(store, known):
+            while not any(map(is_ready, new := await _new_workers(store, known))):
                 if worker.done():
                     raise ServerUnavailable("the worker could not start; see its log")
+                on_look(new[-1].report.loading if new else None)
                 await asyncio.sleep(_LOOK_SECONDS)
     except TimeoutError:
         raise ServerUnavailable(f"no worker was ready after {timeout:g} s") from None
 
 
-async def _has_new_worker(store: JobStore, known: set[str]) -> bool:
-    workers = await store.operations.workers()
-    return any(worker.id not in known and worker.state in _WORKING for worker in workers)
+async def _new_workers(store: "JobStore", known: Collection[str]) -> list[Worker]:
+    return [worker for worker in await store.operations.workers() if worker.id not in known]

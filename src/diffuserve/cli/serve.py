@@ -1,7 +1,7 @@
 """`diffuserve serve`: the control plane and one worker, on this machine."""
 
 import asyncio
-from contextlib import AsyncExitStack
+import time
 from typing import TYPE_CHECKING
 
 import typer
@@ -9,12 +9,13 @@ from rich.console import Console
 
 from diffuserve.cli import options
 from diffuserve.cli.data_folder import locked
+from diffuserve.domain.errors import ServerUnavailable
 from diffuserve.private_files import private_umask
 from diffuserve.settings import Settings
 from diffuserve.version import __version__
 
 if TYPE_CHECKING:
-    from diffuserve.cli.local_worker import Launch
+    from diffuserve.cli.local_worker import Launch, ServerWithWorker
     from diffuserve.cli.server import RunningServer
 
 EXAMPLES = """
@@ -53,33 +54,55 @@ def serve(
 
 async def _serve(settings: Settings, no_auth: bool, launch: "Launch") -> int:
     from diffuserve.cli.event_loop import stop_on_signals
-    from diffuserve.cli.local_worker import local_worker, wait_until_ready
-    from diffuserve.cli.server import running_server
+    from diffuserve.cli.local_worker import server_with_worker
+    from diffuserve.models.registry import read_local_offer
 
     console, stop = Console(stderr=True, highlight=False, soft_wrap=True), stop_on_signals()
-    async with AsyncExitStack() as stack:
-        server = await stack.enter_async_context(running_server(settings, no_auth))
-        known = {worker.id for worker in await server.plane.store.operations.workers()}
-        console.print(
-            f"diffuserve {__version__} on {server.listens_on} · data in {settings.data_dir}", markup=False
-        )
-        print(server.address, flush=True)
-        worker = await stack.enter_async_context(local_worker(server, settings, launch))
-        ready = asyncio.create_task(wait_until_ready(worker, server.plane.store, known))
-        ready.add_done_callback(lambda task: _invite(task, server, settings.engine_process.model, console))
-        stack.callback(ready.cancel)
+    offer = None if launch.engine_command else read_local_offer(settings.engine_process.model)
+    async with server_with_worker(settings, no_auth, launch) as running:
+        if offer is not None:
+            await running.server.plane.expect(offer)
+        address = running.server.listens_on
+        console.print(f"diffuserve {__version__} on {address} · data in {settings.data_dir}", markup=False)
+        print(running.server.address, flush=True)
+        loading = asyncio.create_task(_show_loading(running, settings.engine_process.model, console))
         stopping = asyncio.create_task(stop.wait())
-        await asyncio.wait([stopping, worker], return_when=asyncio.FIRST_COMPLETED)
+        await asyncio.wait([stopping, running.worker], return_when=asyncio.FIRST_COMPLETED)
+        loading.cancel()
         if not stop.is_set():
-            return worker.result()
+            await _lament(running, settings, console)
+            return running.worker.result()
         console.print("finishing running jobs; a second Ctrl-C stops at once, and loses no job either")
         return 0
 
 
-def _invite(ready: asyncio.Task[None], server: "RunningServer", model: str, console: Console) -> None:
-    if not ready.cancelled() and ready.exception() is None:
-        console.print(f"{model} is ready. Try, from another terminal:", markup=False)
-        console.print(_invitation(server), markup=False)
+async def _show_loading(running: "ServerWithWorker", model: str, console: Console) -> None:
+    """Show how far the model is loaded; once it is, say how to use the server."""
+    import psutil
+
+    from diffuserve.cli.load_display import LoadDisplay
+    from diffuserve.cli.local_worker import wait_until_ready
+
+    server = running.server
+    display = LoadDisplay(console, model, time.time() - psutil.Process().create_time())
+    try:
+        await wait_until_ready(running.worker, server.plane.store, running.known, on_look=display.show)
+    except ServerUnavailable:
+        return  # whoever waits for the worker tells of its end
+    finally:
+        display.end()
+    ready = f"{model} is ready at {server.address} after {display.seconds:.1f} s. Try, from another terminal:"
+    console.print(ready, markup=False)
+    console.print(_invitation(server), markup=False)
+
+
+async def _lament(running: "ServerWithWorker", settings: Settings, console: Console) -> None:
+    """Say that the server ends because its worker cannot start, and what becomes of queued jobs."""
+    lanes = await running.server.plane.store.operations.lanes()
+    message = f"error: {settings.engine_process.model} cannot be served, for the reason above"
+    if num_queued := sum(lane.num_ready for lane in lanes):
+        message += f"; {num_queued} queued jobs wait in {settings.data_dir} for the next server on it"
+    console.print(message, style="red", markup=False)
 
 
 def _invitation(server: "RunningServer") -> str:

@@ -109,7 +109,7 @@ def reason_to_wait(job: JobResource) -> str | None:
 def warn(console: Console, job: JobResource) -> None:
     """Print why a queued job does not run, if there is a reason."""
     if reason := reason_to_wait(job):
-        text = f"job {job.id}: {reason}; it waits in the queue until one does"
+        text = f"job {job.id}: {reason}; it waits in the queue"
         console.print(text, style="yellow", markup=False, highlight=False, soft_wrap=True)
 
 

@@ -1,7 +1,6 @@
 """`diffuserve worker`: a worker of a control plane on another machine."""
 
 import dataclasses
-import os
 import shlex
 from collections.abc import Sequence
 from typing import Annotated
@@ -75,7 +74,7 @@ def worker(  # noqa: PLR0913 (a command has as many arguments as options)
     config = dataclasses.replace(
         start,
         engine_process=checked(start.engine_process),
-        api_key=start.api_key if parent_fd is None else read_key(parent_fd),
+        api_key=start.api_key if parent_fd is None else None,
         api_key_file=start.api_key_file if parent_fd is None else None,
         name=name,
         labels=labels_of(label or ()),
@@ -108,14 +107,6 @@ def nodes_of(count: int, rank: int, endpoint: str | None) -> Nodes | None:
     if not host or not port.isdecimal() or not 0 < int(port) <= LAST_PORT:
         raise InvalidParams("node_endpoint", endpoint, "several nodes meet at --node-endpoint HOST:PORT")
     return Nodes(count, rank, host, int(port))
-
-
-def read_key(parent_fd: int) -> str | None:
-    """Return the API key from the pipe of a server, which stays open as long as the server lives."""
-    line = b""
-    while not line.endswith(b"\n") and (byte := os.read(parent_fd, 1)):
-        line += byte
-    return line.decode().strip() or None
 
 
 def labels_of(words: Sequence[str]) -> dict[str, str]:

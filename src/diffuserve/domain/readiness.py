@@ -1,12 +1,12 @@
 """Readiness of workers: whether one of them would run a job now, and if not, why."""
 
 from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from enum import StrEnum
 
 from diffuserve.domain.worker import Worker, WorkerState
 
-_TAKES_JOBS = (WorkerState.READY, WorkerState.OCCUPIED)
+_READY_STATES = (WorkerState.READY, WorkerState.OCCUPIED)
 _REASONS = (
     (WorkerState.INITIALIZING, "loading the model"),
     (WorkerState.STALLED, "stuck, and being restarted"),
@@ -23,23 +23,27 @@ class ModelStatus(StrEnum):
     UNAVAILABLE = "unavailable"
 
 
-def takes_jobs(worker: Worker) -> bool:
+def is_ready(worker: Worker) -> bool:
     """Return whether a worker claims jobs, or would once it has room."""
-    return worker.state in _TAKES_JOBS and not worker.is_draining
+    return worker.state in _READY_STATES and not worker.is_draining
 
 
-def status_of(model: str, workers: Iterable[Worker]) -> ModelStatus:
-    """Return the readiness of a model by the workers that offer it."""
+def status_of(model: str, workers: Iterable[Worker], expected: Collection[str] = ()) -> ModelStatus:
+    """Return the readiness of a model by the workers that offer it.
+
+    Workers that will offer the `expected` models have been started, and have not registered yet.
+    """
     offering = [worker for worker in workers if model in worker.models]
-    if any(map(takes_jobs, offering)):
+    if any(map(is_ready, offering)):
         return ModelStatus.READY
     is_loading = any(worker.state is WorkerState.INITIALIZING for worker in offering)
-    return ModelStatus.LOADING if is_loading else ModelStatus.UNAVAILABLE
+    is_expected = model in expected and all(worker.state is WorkerState.LOST for worker in offering)
+    return ModelStatus.LOADING if is_loading or is_expected else ModelStatus.UNAVAILABLE
 
 
 def why_not_ready(workers: Sequence[Worker]) -> str | None:
     """Return why no worker would run a job now, `None` if one would."""
-    if any(map(takes_jobs, workers)):
+    if any(map(is_ready, workers)):
         return None
     if not workers:
         return "no worker has registered yet; `diffuserve worker` starts one"

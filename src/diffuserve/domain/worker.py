@@ -150,11 +150,6 @@ class Worker:
     is_spot: bool = False
     num_leases: int = 0
 
-    @property
-    def takes_jobs(self) -> bool:
-        """True if jobs are leased to it, now or once its model is loaded."""
-        return not self.is_draining and self.state not in (WorkerState.DRAINING, WorkerState.LOST)
-
 
 @dataclass(frozen=True, kw_only=True)
 class Claim:

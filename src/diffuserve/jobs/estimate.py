@@ -4,6 +4,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from diffuserve.domain.job import Band, Job, QueueEstimate
+from diffuserve.domain.readiness import ModelStatus
 
 _DOUBT = 1.5  # factor by which predictions of device-seconds are often wrong
 
@@ -23,19 +24,21 @@ class LaneSize:
 class WorkAhead:
     """Work that precedes a queued job: earlier jobs of its tenant, and what the workers are running.
 
-    `num_workers` serve the job's model. Seconds are predicted device-seconds.
+    `num_workers` are ready to run jobs of its model, whose readiness is `status`. Seconds are predicted
+    device-seconds.
     """
 
     num_jobs: int
     work_seconds: float
     running_seconds: float
     num_workers: int
+    status: ModelStatus = ModelStatus.READY
 
 
 def estimate_wait(
     job: Job, lanes: Sequence[LaneSize], weights: Mapping[str, float], ahead: WorkAhead
 ) -> QueueEstimate:
-    """Return how long the job is likely to wait and run; no time if no worker serves its model.
+    """Return how long the job is likely to wait and run; no time while no worker is ready for its model.
 
     The low end counts its tenant's own work and the fair share of the other tenants in that time; the
     high end counts all queued work of its model, and doubts the predictions.
@@ -49,7 +52,9 @@ def estimate_wait(
     all_work = ahead.running_seconds + own_work + sum(lane.work_seconds for lane in others)
     num_ahead = ahead.num_jobs + round(fair_jobs)
     if ahead.num_workers == 0:
-        return QueueEstimate(num_ahead, None, None, f"no worker serves {job.model} at present")
+        is_loading = ahead.status is ModelStatus.LOADING
+        reason = f"{job.model} is being loaded" if is_loading else f"no worker serves {job.model} at present"
+        return QueueEstimate(num_ahead, None, None, reason)
     low = job.cost_seconds + (ahead.work_seconds + fair_work) / ahead.num_workers
     high = job.cost_seconds + _DOUBT * all_work / ahead.num_workers
     return QueueEstimate(num_ahead, round(low, 3), round(max(low, high), 3))

@@ -1,17 +1,18 @@
 """The models that workers offer: their specs, which live workers agree on, and their cost fits."""
 
 from collections.abc import Collection, Iterable, Mapping, Sequence
-from dataclasses import fields
+from dataclasses import dataclass, fields
 from typing import Any
 
 import orjson
 import sqlalchemy as sa
 
 from diffuserve.domain.cost import CostFit
-from diffuserve.domain.errors import ModelConflict
+from diffuserve.domain.errors import DiffuserveError, ModelConflict
 from diffuserve.domain.model_spec import ModelSpec
 from diffuserve.domain.worker import ModelOffer
 from diffuserve.jobs import schema
+from diffuserve.jobs.command import SingleCommand
 from diffuserve.jobs.database import Transaction
 from diffuserve.jobs.pricing import MOST_TIMES_NEUTRAL, NEUTRAL_FIT, bounded
 from diffuserve.jobs.records import dump
@@ -23,6 +24,22 @@ _SAVE_FIT = (
     .where(models.c.name == sa.bindparam("model"))
     .values(fit=sa.bindparam("new_fit"), updated_at=sa.bindparam("now"))
 )
+
+
+@dataclass(frozen=True)
+class OfferModel(SingleCommand[None]):
+    """Store a model that a worker is about to offer, so that jobs for it are accepted meanwhile.
+
+    The outcome is `ModelConflict` if live workers offer it with another spec.
+    """
+
+    offer: ModelOffer
+
+    def apply(self, transaction: Transaction) -> DiffuserveError | None:
+        if conflict := conflict_of(transaction, [self.offer]):
+            return conflict
+        store_offer(transaction, self.offer)
+        return None
 
 
 def conflict_of(transaction: Transaction, offers: Sequence[ModelOffer]) -> ModelConflict | None:

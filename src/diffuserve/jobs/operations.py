@@ -11,12 +11,13 @@ from diffuserve.domain.cost import CostFit
 from diffuserve.domain.job import Band, Job
 from diffuserve.domain.model_spec import ModelSpec
 from diffuserve.domain.tenant import Tenant
-from diffuserve.domain.worker import Worker
+from diffuserve.domain.worker import ModelOffer, Worker
 from diffuserve.jobs import queries, queue, schema, workers
 from diffuserve.jobs.config import StoreConfig
 from diffuserve.jobs.control import RequeueJob
 from diffuserve.jobs.database import Database
 from diffuserve.jobs.estimate import LaneSize
+from diffuserve.jobs.offers import OfferModel
 from diffuserve.jobs.pricing import NEUTRAL_FIT
 from diffuserve.jobs.writer import Writer
 
@@ -38,6 +39,7 @@ class Operations:
         self._database = database
         self._writer = writer
         self._config = config
+        self.expected: frozenset[str] = frozenset()
 
     async def check_writer(self) -> None:
         """Raise `ServerUnavailable` unless this process's writes are committed now."""
@@ -57,6 +59,11 @@ class Operations:
         """Return models by name, also those whose workers are gone."""
         rows = await self._database.rows(sa.select(schema.models).order_by(schema.models.c.name))
         return {row.name: _served(row) for row in rows}
+
+    async def expect(self, offer: ModelOffer) -> None:
+        """Accept jobs for a model whose worker was started and has not registered. Raise `ModelConflict`."""
+        self.expected |= {str(offer.spec["name"])}
+        await self._writer.run(OfferModel(offer))
 
     async def lanes(self) -> list[LaneSize]:
         """Return the lanes that have ready jobs."""

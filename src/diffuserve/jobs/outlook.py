@@ -9,6 +9,7 @@ from typing import Any
 import sqlalchemy as sa
 
 from diffuserve.domain.job import Job, QueueEstimate
+from diffuserve.domain.readiness import is_ready, status_of
 from diffuserve.domain.worker import Worker
 from diffuserve.jobs import schema
 from diffuserve.jobs.database import Database
@@ -70,7 +71,9 @@ class Outlook:
         own = await self._own.get((job.tenant_id, job.model))
         num_jobs, work_seconds = own.before(job.seq)
         running_seconds = queue.running_seconds.get(job.model, 0.0)
-        ahead = WorkAhead(num_jobs, work_seconds, running_seconds, _num_serving(queue.workers, job.model))
+        status = status_of(job.model, queue.workers, self._operations.expected)
+        num_ready = sum(is_ready(worker) and job.model in worker.models for worker in queue.workers)
+        ahead = WorkAhead(num_jobs, work_seconds, running_seconds, num_ready, status)
         weights = {**queue.weights, job.tenant_id: own.weight}
         return estimate_wait(job, queue.lanes, weights, ahead)
 
@@ -109,7 +112,3 @@ def _own_queue(weight: float, width: int, rows: Collection[sa.Row[Any]]) -> OwnQ
         num_jobs=list(accumulate((row.num_jobs for row in rows), initial=0)),
         work_seconds=list(accumulate((row.work_seconds for row in rows), initial=0.0)),
     )
-
-
-def _num_serving(workers: Iterable[Worker], model: str) -> int:
-    return sum(worker.takes_jobs and model in worker.models for worker in workers)

@@ -102,6 +102,10 @@ class ModelFolder:
             _check_whole(file)
         return files
 
+    def num_weight_bytes(self) -> int:
+        """Return the size of all safetensors files of the components."""
+        return sum(file.stat().st_size for file in self.path.glob("*/*.safetensors"))
+
     def require(self, components: Sequence[str], files: Sequence[str]) -> None:
         """Check all components and files of a pipeline, so that a wrong folder is refused early.
 

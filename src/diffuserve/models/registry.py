@@ -12,8 +12,9 @@ from diffuserve.domain.cost import CostFit
 from diffuserve.domain.errors import InvalidModel
 from diffuserve.domain.model_spec import ModelSpec
 from diffuserve.domain.params import GenerationParams
+from diffuserve.domain.worker import ModelOffer
 from diffuserve.models.family import PipelineFamily
-from diffuserve.models.folder import ModelFolder, open_model
+from diffuserve.models.folder import ModelFolder, find_local_model, open_model
 
 if TYPE_CHECKING:
     import torch
@@ -72,6 +73,14 @@ def check_model(model: str) -> CheckedModel:
     folder, family = _open(model)
     family.check_files(folder)
     return CheckedModel(family.read_spec(folder), folder, family)
+
+
+def read_local_offer(model: str) -> ModelOffer | None:
+    """Return what a worker will offer; `None` for a model of the hub, which it has to download first."""
+    if find_local_model(model) is None:
+        return None
+    spec, fit = read_offer(model)
+    return ModelOffer(spec=spec.to_dict(), fit=fit.to_dict())
 
 
 def known_families() -> dict[str, EntryPoint]:

@@ -1,6 +1,8 @@
 """Weights from safetensors files straight to where they are used."""
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from contextvars import ContextVar
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -12,6 +14,7 @@ from torch import Tensor, nn
 from diffuserve.domain.errors import InvalidModel
 from diffuserve.models.folder import first_line
 
+_on_read: ContextVar[Callable[[int], None] | None] = ContextVar("on_read", default=None)
 _DTYPES = {"BF16": torch.bfloat16, "F16": torch.float16, "F32": torch.float32}
 
 
@@ -26,6 +29,16 @@ class Placement:
     part: int = 0
     num_parts: int = 1
     dtype: torch.dtype | None = None
+
+
+@contextmanager
+def observed_reading(on_read: Callable[[int], None]) -> Iterator[None]:
+    """Have `on_read` called with the bytes of each tensor that this thread reads within the block."""
+    token = _on_read.set(on_read)
+    try:
+        yield
+    finally:
+        _on_read.reset(token)
 
 
 def tensor_names(files: Iterable[Path]) -> set[str]:
@@ -70,7 +83,10 @@ def load_weights(
                     continue
                 if name not in placements:
                     raise InvalidModel(f"{file}: unexpected tensor {name!r}")
-                _put(module, placements[name], _read(reader, name, file), dtype, f"{file}: {name}")
+                tensor = _read(reader, name, file)
+                _put(module, placements[name], tensor, dtype, f"{file}: {name}")
+                if (on_read := _on_read.get()) is not None:
+                    on_read(tensor.nbytes)
                 missing.discard(name)
     if missing:
         names = ", ".join(sorted(missing)[:5])

@@ -68,7 +68,7 @@ class WorkerAgent:
         tasks = [asyncio.create_task(run_forever(loop)) for loop in self._loops()]
         try:
             exit_code = await self._state.exit_code
-            if exit_code == 0:
+            if exit_code in (0, CANNOT_START):
                 await self._membership.leave()
             return exit_code
         finally:

@@ -87,7 +87,8 @@ class WorkerConfig:
     `heartbeat_seconds`: `None` takes the interval that the control plane asks for.
     `gpus` above 1, or several `nodes`: torchrun starts the engine process once per GPU.
     `engine_command` replaces the engine process, for tests.
-    `parent_fd` is a pipe; when it is closed the worker ends, because its parent is dead.
+    `parent_fd` is a pipe from the server that started the worker: it sends the API key, and the worker ends
+    when it is closed.
     """
 
     server: str

@@ -17,23 +17,23 @@ import torch
 from diffuserve.domain.params import GenerationParams
 from diffuserve.engine.engine import Engine
 from diffuserve.engine.outputs import GenerationResult, StepOutput
-from diffuserve.models.registry import read_offer
 from diffuserve.worker import device_memory
 from diffuserve.worker.agent_link import AgentLink
-from diffuserve.worker.config import EngineProcessConfig, ImageOptions
+from diffuserve.worker.config import EngineProcessConfig
 from diffuserve.worker.crash_record import CrashRecord
 from diffuserve.worker.image_output import ImageOutput, in_background, open_image_output
 from diffuserve.worker.job_output import EngineRequest, JobOutput, job_failure, preview_steps
+from diffuserve.worker.load_reporter import LoadReporter
 from diffuserve.worker.messages import (
     AbortJob,
     AddJob,
     EngineHeartbeat,
     EngineReady,
-    ModelAnnounced,
     StepProgress,
     StopEngine,
     ToEngine,
 )
+from diffuserve.worker.warm_up import warm_up
 from diffuserve.worker.writers import OrderedWriters
 
 
@@ -153,6 +153,7 @@ class EngineHost:
         image_filter = self._images.image_filter
         return EngineReady(
             token_budget=self._engine.token_budget,
+            num_gpus=torch.cuda.device_count(),
             description={**self._engine.describe(), "image_filter": self._images.describe()},
             image_filter=None if image_filter is None else image_filter.info.to_dict(),
         )
@@ -204,15 +205,21 @@ class EngineHost:
         self._moves.count += 1
 
 
-def announce_model(model: str, images: ImageOptions, link: AgentLink) -> Future[ImageOutput]:
-    """Send the model's spec and cost fit to the agent, and load the image filter beside the model."""
-    spec, fit = read_offer(model)
-    link.send(ModelAnnounced(spec=spec.to_dict(), fit=fit.to_dict(), num_gpus=torch.cuda.device_count()))
-    return in_background(partial(open_image_output, model, images))
-
-
 def load_host(config: EngineProcessConfig, link: AgentLink) -> EngineHost:
-    """Announce the model, then load it and, meanwhile, the image filter."""
-    image_output = announce_model(config.model, config.images, link)
-    engine = Engine.load(config.model, device=config.device, dtype=config.dtype, config=config.engine)
-    return EngineHost(engine, link, image_output.result(), link.crash_record)
+    """Load the model and, meanwhile, the image filter; then warm them up."""
+    loading = LoadReporter(link)
+    image_output = in_background(partial(open_image_output, config.model, config.images))
+    with loading.reading_weights(config.model):
+        engine = Engine.load(config.model, device=config.device, dtype=config.dtype, config=config.engine)
+    return warm_host(engine, image_output, link, loading)
+
+
+def warm_host(
+    engine: Engine, image_output: Future[ImageOutput], link: AgentLink, loading: LoadReporter
+) -> EngineHost:
+    """Return the host of an engine that has drawn its first image."""
+    loading.begin("image filter")
+    images = image_output.result()
+    loading.begin("warm-up")
+    warm_up(engine, images)
+    return EngineHost(engine, link, images, link.crash_record)

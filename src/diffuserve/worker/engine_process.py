@@ -12,10 +12,11 @@ from pathlib import Path
 from typing import TYPE_CHECKING, NoReturn
 
 from diffuserve.domain.errors import DiffuserveError
+from diffuserve.models.registry import read_offer
 from diffuserve.private_files import private_umask
 from diffuserve.worker.agent_link import AgentLink, die_with_parent
 from diffuserve.worker.config import EngineProcessConfig
-from diffuserve.worker.messages import EngineHeartbeat
+from diffuserve.worker.messages import EngineHeartbeat, ModelAnnounced
 
 if TYPE_CHECKING:
     from diffuserve.worker.engine_host import EngineHost
@@ -71,6 +72,8 @@ def serve_agent(config: EngineProcessConfig, link: AgentLink, is_alone: bool) ->
     link.listen(lambda message: host.handle(message) if host else None)
     loading = EngineHeartbeat(num_moves=0, num_unfinished=0)
     link.send_every(_HEARTBEAT_SECONDS, lambda: host.heartbeat() if host else loading)
+    spec, fit = read_offer(config.model)  # before torch is imported: jobs are accepted from here on
+    link.send(ModelAnnounced(spec=spec.to_dict(), fit=fit.to_dict()))
     if is_alone:
         from diffuserve.worker.engine_host import load_host
 

@@ -6,6 +6,8 @@ import os
 import signal
 from contextlib import suppress
 
+import httpx
+
 from diffuserve.backoff import Backoff, RestartPolicy, supervise
 from diffuserve.client.api_key import KeyFile
 from diffuserve.client.http import HttpTransport
@@ -21,6 +23,7 @@ from diffuserve.domain.errors import (
 from diffuserve.worker.agent import WorkerAgent
 from diffuserve.worker.config import WorkerConfig
 from diffuserve.worker.membership import with_key_remedy
+from diffuserve.worker.parent import Parent
 
 log = logging.getLogger(__name__)
 
@@ -51,11 +54,12 @@ def check_server(config: WorkerConfig) -> None:
 
 
 def _client(config: WorkerConfig) -> LeaseClient:
+    auth = _auth(config)
     transport = HttpTransport(
         config.server,
-        config.api_key if config.api_key_file is None else None,
+        config.api_key if auth is None else None,
         patience_seconds=_PATIENCE_SECONDS,
-        auth=None if config.api_key_file is None else KeyFile(config.api_key_file),
+        auth=auth,
         outages=OutageLog(config.server),
     )
     return LeaseClient(transport)
@@ -76,9 +80,14 @@ async def _run(config: WorkerConfig) -> int:
     client = _client(config) if is_of_server else await _checked_client(config)
     agent = WorkerAgent(config, client)
     _drain_on_signals(agent)
-    if config.parent_fd is not None:
-        asyncio.get_running_loop().add_reader(config.parent_fd, _exit_with_parent, config.parent_fd)
     return await agent.run()
+
+
+def _auth(config: WorkerConfig) -> httpx.Auth | None:
+    """Return what adds a key to requests that the configuration does not hold itself."""
+    if config.parent_fd is not None:
+        return Parent(config.parent_fd)
+    return None if config.api_key_file is None else KeyFile(config.api_key_file)
 
 
 async def _check(client: LeaseClient) -> None:
@@ -104,11 +113,6 @@ def _drain_on_signals(agent: WorkerAgent) -> None:
 
     loop.add_signal_handler(signal.SIGTERM, agent.drain)
     loop.add_signal_handler(signal.SIGINT, interrupt)
-
-
-def _exit_with_parent(descriptor: int) -> None:
-    if not os.read(descriptor, 1):
-        os._exit(1)  # the engine process sees the end of its connection, and exits too
 
 
 async def _run_node(config: WorkerConfig) -> int:

@@ -1,10 +1,10 @@
 """The protocol between the agent and its engine process: one JSON object a line, over a Unix socket.
 
-The engine process connects, sends `ModelAnnounced` as soon as it has read the model's spec,
-`EngineReady` once the weights are loaded, or `EngineRefused` if they cannot be, and `EngineHeartbeat` every
-second from a thread of its own. The end of the stream means that the other process has ended. An `attempt`
-is the agent's name for one lease on a job: a job may be leased again while its last attempt is still being
-dropped, and messages about the two must not be confused.
+The engine process connects, sends `ModelAnnounced` as soon as it has read the model's spec, `EngineLoading`
+while it loads, then `EngineReady` or, if it cannot serve the model, `EngineRefused`; and `EngineHeartbeat`
+every second from a thread of its own. The end of the stream means that the other process has ended. An
+`attempt` is the agent's name for one lease on a job: a job may be leased again while its last attempt is
+still being dropped, and messages about the two must not be confused.
 """
 
 from collections.abc import Mapping
@@ -20,7 +20,15 @@ class ModelAnnounced:
 
     spec: Mapping[str, Any]
     fit: Mapping[str, Any] | None = None
-    num_gpus: int = 0
+
+
+@dataclass(frozen=True, kw_only=True)
+class EngineLoading:
+    """The engine is in this phase of its start; while it reads the weights, the bytes are those so far."""
+
+    phase: str
+    bytes_read: int = 0
+    bytes_total: int = 0
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -32,6 +40,7 @@ class EngineReady:
     """
 
     token_budget: int
+    num_gpus: int = 0
     description: Mapping[str, str] = field(default_factory=dict)
     image_filter: Mapping[str, Any] | None = None
 
@@ -169,12 +178,15 @@ class StopEngine:
 JobMessage: TypeAlias = StepProgress | PreviewReady | FilterVerdict | JobFinished | JobFailed
 """The messages of an engine about one job."""
 
-FromEngine: TypeAlias = ModelAnnounced | EngineReady | EngineRefused | EngineHeartbeat | JobMessage
+FromEngine: TypeAlias = (
+    ModelAnnounced | EngineLoading | EngineReady | EngineRefused | EngineHeartbeat | JobMessage
+)
 ToEngine: TypeAlias = AddJob | AbortJob | StopEngine
 Message: TypeAlias = FromEngine | ToEngine
 
 _KINDS: Mapping[str, type[Message]] = {
     "hello": ModelAnnounced,
+    "loading": EngineLoading,
     "ready": EngineReady,
     "refused": EngineRefused,
     "beat": EngineHeartbeat,

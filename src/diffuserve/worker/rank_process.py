@@ -1,8 +1,9 @@
 """Engine process of one rank, where torchrun starts several for a worker of several GPUs."""
 
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from dataclasses import replace
+from functools import partial
 
 import torch
 import torch.distributed as dist
@@ -16,7 +17,9 @@ from diffuserve.parallel.plan import ParallelPlan
 from diffuserve.parallel.ranks import Ranks, join_ranks, leave_ranks, rank_heartbeats
 from diffuserve.worker.agent_link import AgentLink
 from diffuserve.worker.config import EngineProcessConfig
-from diffuserve.worker.engine_host import EngineHost, announce_model
+from diffuserve.worker.engine_host import EngineHost, warm_host
+from diffuserve.worker.image_output import in_background, open_image_output
+from diffuserve.worker.load_reporter import LoadReporter
 from diffuserve.worker.lockstep import FollowerRank, LeadRunner
 
 
@@ -32,12 +35,15 @@ def lead(config: EngineProcessConfig, link: AgentLink, on_host: Callable[[Engine
     `on_host` receives the host that handles the agent's messages from then on. Only this rank handles
     images.
     """
-    image_output = announce_model(config.model, config.images, link)
-    with _member(config) as (pipeline, ranks):
+    loading = LoadReporter(link)
+    image_output = in_background(partial(open_image_output, config.model, config.images))
+    with ExitStack() as stack:
+        with loading.reading_weights(config.model):
+            pipeline, ranks = stack.enter_context(_member(config))
         # One thread steps: ranks must enter collectives in the same order.
         engine_config = replace(config.engine, num_threads=1)
         engine = Engine(pipeline, engine_config, LeadRunner(pipeline, ranks))
-        host = EngineHost(engine, link, image_output.result(), link.crash_record)
+        host = warm_host(engine, image_output, link, loading)
         on_host(host)
         host.run()
 

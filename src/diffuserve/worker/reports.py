@@ -19,7 +19,6 @@ def new_registration(config: WorkerConfig, announced: ModelAnnounced) -> Registr
         report=WorkerReport(
             state=WorkerState.INITIALIZING,
             timestamp=time.time(),
-            num_gpus=announced.num_gpus,
             num_cpus=os.cpu_count() or 1,
         ),
         name=config.name,
@@ -42,7 +41,6 @@ def worker_report(
     return WorkerReport(
         state=state,
         timestamp=time.time(),
-        num_gpus=registration.report.num_gpus,
         num_cpus=registration.report.num_cpus,
         memory_bytes=memory.used,
         memory_limit_bytes=memory.limit,

@@ -6,11 +6,13 @@ from collections.abc import Callable, Mapping
 from typing import Any, assert_never
 
 from diffuserve.backoff import Backoff, RestartPolicy, supervise
+from diffuserve.domain.worker import LoadProgress
 from diffuserve.worker.config import WorkerConfig
 from diffuserve.worker.engine_link import EngineExited, EngineLink
 from diffuserve.worker.exit_codes import describe
 from diffuserve.worker.messages import (
     EngineHeartbeat,
+    EngineLoading,
     EngineReady,
     EngineRefused,
     FilterVerdict,
@@ -38,7 +40,8 @@ class EngineSupervisor:
     job, and `on_change` when an engine becomes ready, sends a heartbeat, gets stuck, or, with `None` for
     `link`, has died. `token_budget` is that of a ready engine, else `None`; `image_filter` describes the
     filter of the last engine that was ready; `suspects` are the attempts that the last engine to die was
-    working on; `refusal` is why the last engine did not start, by its own words.
+    working on; `loading` is the progress of an engine that is not ready yet; `refusal` is why the last engine
+    did not start, in its own words.
     """
 
     def __init__(
@@ -56,6 +59,8 @@ class EngineSupervisor:
         self._stopping = asyncio.Event()
         self.link: EngineLink | None = None
         self.token_budget: int | None = None
+        self.loading: LoadProgress | None = None
+        self.num_gpus = 0
         self.image_filter: Mapping[str, Any] | None = None
         self.last_heartbeat: EngineHeartbeat | None = None
         self.suspects: frozenset[str] = frozenset()
@@ -130,7 +135,7 @@ class EngineSupervisor:
 
     async def _run_once(self) -> int:
         """Run one engine from its start to its death, and return its exit code."""
-        self.refusal = None
+        self.refusal, self.loading = None, LoadProgress(phase="starting")
         try:
             self.link = await EngineLink.start(self._config.command)
         except EngineExited as error:
@@ -150,6 +155,9 @@ class EngineSupervisor:
         match message:
             case ModelAnnounced():
                 self._on_announced(message)
+            case EngineLoading():
+                self.loading = LoadProgress(**vars(message))
+                self._on_change()
             case EngineReady():
                 self._become_ready(message, now)
                 self._on_change()
@@ -168,6 +176,6 @@ class EngineSupervisor:
         log.info("ready: %s", " · ".join(f"{name} {value}" for name, value in ready.description.items()))
         if ready.image_filter is None:
             log.warning("NO IMAGE FILTER: every image that this worker generates is published unchecked")
-        self.image_filter = ready.image_filter
+        self.image_filter, self.num_gpus, self.loading = ready.image_filter, ready.num_gpus, None
         self.token_budget, self._pulse = ready.token_budget, Pulse(now, now)
         self.is_stalled, self.was_ever_ready = False, True

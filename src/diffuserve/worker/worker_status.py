@@ -1,6 +1,8 @@
 """The worker's own view of its state, and the heartbeats that report it."""
 
-from diffuserve.domain.worker import Heartbeat, WorkerState
+from dataclasses import replace
+
+from diffuserve.domain.worker import Heartbeat, LoadProgress, WorkerState
 from diffuserve.worker.agent_state import AgentState
 from diffuserve.worker.claim_gate import ClaimGate
 from diffuserve.worker.membership import Membership
@@ -24,6 +26,7 @@ class WorkerStatus:
     ) -> None:
         self._state, self._engine, self._membership = state, engine, membership
         self._gate, self._metrics = gate, metrics
+        self._reported_loading: LoadProgress | None = None
 
     @property
     def worker_state(self) -> WorkerState:
@@ -36,9 +39,10 @@ class WorkerStatus:
         return WorkerState.OCCUPIED if self._state.held else WorkerState.READY
 
     def request_heartbeat_if_changed(self) -> None:
-        """Have a changed state reported at once, unless it changed between ready and occupied only."""
+        """Have a change reported at once: progress of loading, or of the state but for ready and occupied."""
         current, reported = self.worker_state, self._state.reported_state
-        if current is not reported and {current, reported} != _USUAL_STATES:
+        has_changed = current is not reported and {current, reported} != _USUAL_STATES
+        if has_changed or self._engine.loading != self._reported_loading:
             self._state.heartbeat_due.set()
 
     def heartbeat(self) -> Heartbeat:
@@ -61,4 +65,6 @@ class WorkerStatus:
             len(self._state.held),
             engine.image_filter,
         )
-        return Heartbeat(report=report, held=held, fits=fits)
+        self._reported_loading = engine.loading
+        loaded = replace(report, num_gpus=engine.num_gpus, loading=engine.loading)
+        return Heartbeat(report=loaded, held=held, fits=fits)

@@ -5,7 +5,6 @@ import os
 import socket
 import sys
 from collections.abc import AsyncIterator
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, cast
 
@@ -18,12 +17,11 @@ from diffuserve.cli.local_worker import (
     Launch,
     LocalWorker,
     arguments,
-    local_worker,
     name_of,
     release_jobs_of,
+    server_with_worker,
     wait_until_ready,
 )
-from diffuserve.cli.server import RunningServer
 from diffuserve.cli.wiring.control import open_store
 from diffuserve.domain.errors import ServerUnavailable, Unauthorized
 from diffuserve.domain.job import JobStatus
@@ -51,7 +49,8 @@ def restart_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def program(code: str, *, drain_seconds: float = 30.0, log: Path | None = None) -> LocalWorker:
     """A worker whose process runs this program; its last argument is the pipe's descriptor."""
-    worker = LocalWorker((), "s3cret", drain_seconds, log)
+    worker = LocalWorker((), drain_seconds, log)
+    worker.admit("s3cret")
     worker._command = [sys.executable, "-c", READ_KEY + code]
     return worker
 
@@ -171,36 +170,44 @@ async def test_a_worker_that_does_not_drain_in_time_is_killed(
     assert worker._process.returncode == -9
 
 
-@dataclass(frozen=True)
-class FakePlane:
-    """A control plane, as far as a local worker needs one."""
-
-    store: JobStore
-    authenticator: Authenticator
+async def test_the_worker_starts_before_its_server_and_gets_the_key_later(tmp_path: Path) -> None:
+    started, log = tmp_path / "started", tmp_path / "worker.log"
+    worker = LocalWorker((), 0.0, log)
+    touch = f"import os, sys; open({str(started)!r}, 'w'); line = os.read(int(sys.argv[-1]), 99); "
+    worker._command = [sys.executable, "-c", touch + "sys.stderr.write(line.decode()); sys.exit(2)"]
+    running = asyncio.create_task(worker.run())
+    await eventually(started.exists)
+    assert not running.done()
+    worker.admit("s3cret")
+    assert await running == 2
+    assert log.read_text(encoding="utf-8") == "s3cret\n"
 
 
 async def test_a_worker_has_a_key_of_its_servers_own_which_is_not_stored(
-    store: JobStore, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     keys: list[str] = []
 
     class Recorded(LocalWorker):
-        def __init__(self, words: Any, key: str, *rest: Any) -> None:
-            super().__init__(words, key, *rest)
-            keys.append(key)
+        def __init__(self, *arguments: Any) -> None:
+            super().__init__(*arguments)
             self._command = [sys.executable, "-c", "import time; time.sleep(600)"]
 
+        def admit(self, key: str) -> None:
+            super().admit(key)
+            keys.append(key)
+
     monkeypatch.setattr(module, "LocalWorker", Recorded)
-    authenticator = Authenticator(store, without_keys=False)
-    server = RunningServer(cast(Any, FakePlane(store, authenticator)), "http://127.0.0.1:1")
-    async with local_worker(server, Settings(data_dir=tmp_path), Launch()) as task:
-        assert not task.done()
-        assert await store.keys.list_keys() == [], "a stored key would close an open server"
-        await store.keys.create(Role.TENANT, tenant_id="ada")
+    settings = Settings(data_dir=tmp_path, port=0, prompt_filter="none")
+    async with server_with_worker(settings, False, Launch()) as running:
+        plane = running.server.plane
+        assert not running.worker.done()
+        assert await plane.store.keys.list_keys() == [], "a stored key would close an open server"
+        await plane.store.keys.create(Role.TENANT, tenant_id="ada")
         [secret] = keys
-        assert (await authenticator.caller(secret)).roles == {Role.WORKER}
-    with pytest.raises(Unauthorized):
-        await Authenticator(store, without_keys=False).caller(secret)
+        assert (await plane.authenticator.caller(secret)).roles == {Role.WORKER}
+        with pytest.raises(Unauthorized):
+            await Authenticator(plane.store, without_keys=False).caller(secret)
 
 
 def test_the_pipe_of_the_key_is_closed_with_the_worker() -> None:

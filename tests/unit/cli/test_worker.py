@@ -5,7 +5,7 @@ from collections.abc import Sequence
 
 import pytest
 
-from diffuserve.cli.worker import labels_of, nodes_of, read_key
+from diffuserve.cli.worker import labels_of, nodes_of
 from diffuserve.domain.errors import InvalidParams
 from diffuserve.worker.config import Nodes, WorkerConfig
 from support.command import Invoke
@@ -132,15 +132,6 @@ def test_several_machines_meet_at_the_first() -> None:
 def test_an_endpoint_without_host_or_port_is_refused(endpoint: str | None) -> None:
     with pytest.raises(InvalidParams, match="node_endpoint"):
         nodes_of(2, 0, endpoint)
-
-
-@pytest.mark.parametrize(("written", "key"), [(b"s3cret\n", "s3cret"), (b"\n", None), (b"", None)])
-def test_the_key_is_the_first_line_of_the_pipe(written: bytes, key: str | None) -> None:
-    reader, writer = os.pipe()
-    os.write(writer, written)
-    if not written:
-        os.close(writer)
-    assert read_key(reader) == key
 
 
 def test_labels_are_parsed() -> None:

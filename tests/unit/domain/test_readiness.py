@@ -75,6 +75,14 @@ def test_the_status_of_a_model_is_that_of_its_best_worker(
     assert status_of("other", [make_worker(state) for state in states]) is ModelStatus.UNAVAILABLE
 
 
+def test_a_model_whose_worker_was_started_is_loading_until_that_has_registered() -> None:
+    assert status_of("m", [], {"m"}) is ModelStatus.LOADING
+    assert status_of("m", [make_worker(WorkerState.LOST)], {"m"}) is ModelStatus.LOADING
+    assert status_of("m", [make_worker(WorkerState.READY)], {"m"}) is ModelStatus.READY
+    assert status_of("m", [make_worker(WorkerState.DRAINING)], {"m"}) is ModelStatus.UNAVAILABLE
+    assert status_of("other", [], {"m"}) is ModelStatus.UNAVAILABLE
+
+
 @pytest.mark.parametrize(
     ("progress", "words"),
     [

@@ -10,6 +10,7 @@ from diffuserve.worker.messages import (
     AbortJob,
     AddJob,
     EngineHeartbeat,
+    EngineLoading,
     EngineReady,
     EngineRefused,
     FilterVerdict,
@@ -28,8 +29,11 @@ from diffuserve.worker.messages import (
 )
 
 EXAMPLES: dict[str, Message] = {
-    "hello": ModelAnnounced(spec={"name": "x"}, fit={"step": [1.0]}, num_gpus=2),
-    "ready": EngineReady(token_budget=1, image_filter={"name": "opennsfw", "thresholds": {"nsfw": 0.8}}),
+    "hello": ModelAnnounced(spec={"name": "x"}, fit={"step": [1.0]}),
+    "loading": EngineLoading(phase="weights", bytes_read=1, bytes_total=2),
+    "ready": EngineReady(
+        token_budget=1, num_gpus=2, image_filter={"name": "opennsfw", "thresholds": {"nsfw": 0.8}}
+    ),
     "refused": EngineRefused(reason="no room"),
     "beat": EngineHeartbeat(num_moves=1, num_unfinished=2, last_step_seconds=0.5),
     "moved": StepProgress(attempt="j", phase="denoise", step=1, total=4),

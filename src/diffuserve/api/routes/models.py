@@ -19,10 +19,11 @@ router = APIRouter(tags=["models"], route_class=JsonRoute)
 
 @router.get("/v1/models", summary="List models", response_model=ModelList, responses=OPENAI_ERROR_RESPONSES)
 async def list_models(services: ServicesDep, caller: ClientCaller) -> Response:
-    """List the models that workers have offered."""
+    """List the models that workers have offered, and whether they are ready, loading or unavailable."""
     models = await services.catalog.models()
     resources = [
-        model_resource(served.spec, await _safety(services, name)) for name, served in models.items()
+        model_resource(served.spec, await services.catalog.status(name), await _safety(services, name))
+        for name, served in models.items()
     ]
     return json_response(ModelList(data=tuple(resources)))
 

@@ -1,5 +1,6 @@
 """Assembly of the control plane; beside `safety.py` the only place that names a backend."""
 
+import logging
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
@@ -10,7 +11,8 @@ from sqlalchemy.exc import SQLAlchemyError
 from diffuserve.cli.wiring.background import running
 from diffuserve.cli.wiring.safety import open_prompts
 from diffuserve.cli.wiring.storage import open_storage
-from diffuserve.domain.errors import ServerUnavailable
+from diffuserve.domain.errors import ModelConflict, ServerUnavailable
+from diffuserve.domain.worker import ModelOffer
 from diffuserve.events.base import EventBus
 from diffuserve.events.memory import MemoryEventBus
 from diffuserve.jobs.reaper import Reaper
@@ -19,6 +21,8 @@ from diffuserve.private_files import make_private_file, make_private_folder
 from diffuserve.quotas.base import Quotas
 from diffuserve.quotas.local import LocalQuotas
 from diffuserve.settings import Settings
+
+log = logging.getLogger(__name__)
 
 if TYPE_CHECKING:
     from fastapi import FastAPI
@@ -35,6 +39,15 @@ class ControlPlane:
     store: JobStore
     authenticator: "Authenticator"
     has_auth: bool
+
+    async def expect(self, offer: ModelOffer) -> None:
+        """Accept jobs for a model that a worker of this server is loading."""
+        services: Services = self.app.state.services
+        services.catalog.prefer(str(offer.spec["name"]))
+        try:
+            await self.store.operations.expect(offer)
+        except ModelConflict as error:  # jobs are for the other form of the model until the worker can join
+            log.warning("%s", error)
 
 
 @asynccontextmanager

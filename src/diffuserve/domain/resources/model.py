@@ -4,6 +4,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
+from diffuserve.domain.readiness import ModelStatus
 from diffuserve.domain.resources.base import Resource
 from diffuserve.domain.resources.safety import FilterResource
 
@@ -26,6 +27,12 @@ class ModelResource(Resource):
     object: Literal["model"] = "model"
     created: int
     owned_by: str
+    status: ModelStatus = field(
+        metadata={
+            "description": "`ready`: jobs run; `loading`: they run once a worker has loaded the model; "
+            "`unavailable`: they wait for a worker."
+        }
+    )
     family: str
     defaults: Mapping[str, Any]
     limits: Mapping[str, Any]

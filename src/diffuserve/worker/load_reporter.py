@@ -1,0 +1,44 @@
+"""Reports of an engine process about its loading."""
+
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+from diffuserve.models.folder import open_model
+from diffuserve.models.weights import observed_reading
+from diffuserve.worker.agent_link import AgentLink
+from diffuserve.worker.messages import EngineLoading
+
+_REPORT_SECONDS = 1.0
+
+
+class LoadReporter:
+    """Tells the agent which phase begins and, once a second, how much of the weights is read."""
+
+    def __init__(self, link: AgentLink) -> None:
+        self._link = link
+        self._reported_at = 0.0
+        self._progress = EngineLoading(phase="starting")
+
+    def begin(self, phase: str, bytes_total: int = 0) -> None:
+        """Report that a phase begins."""
+        self._send(EngineLoading(phase=phase, bytes_total=bytes_total))
+
+    @contextmanager
+    def reading_weights(self, model: str) -> Iterator[None]:
+        """Report the bytes of the weights that are read within the block, on this thread."""
+        self.begin("weights", open_model(model).num_weight_bytes())
+        with observed_reading(self._add):
+            yield
+
+    def _add(self, num_bytes: int) -> None:
+        before = self._progress
+        self._progress = EngineLoading(
+            phase=before.phase, bytes_read=before.bytes_read + num_bytes, bytes_total=before.bytes_total
+        )
+        if time.monotonic() - self._reported_at >= _REPORT_SECONDS:
+            self._send(self._progress)
+
+    def _send(self, progress: EngineLoading) -> None:
+        self._progress, self._reported_at = progress, time.monotonic()
+        self._link.send(progress)
