@@ -124,3 +124,22 @@ async def test_a_worker_reports_for_leases_of_its_own_key_alone(job_store: JobSt
         assert await job_store.leases.complete(lease.job_id, done, "key_a") == "succeeded"
     with pytest.raises(LeaseLost):
         await job_store.leases.complete(lease.job_id, done, "key_b")
+
+
+async def test_jobs_for_a_model_are_accepted_before_its_worker_has_registered(job_store: JobStore) -> None:
+    offered = ModelOffer(spec=SPEC.to_dict(), fit=DEFAULT.to_dict())
+    await job_store.operations.expect(offered)
+    assert await fit_of(job_store) == DEFAULT
+    job = await job_store.jobs.submit(new_job())
+    estimate = await job_store.jobs.estimate(job)
+    assert estimate is not None
+    assert (estimate.eta_s_low, estimate.reason) == (None, f"{SPEC.name} is being loaded")
+    await offer(job_store, DEFAULT)
+
+
+async def test_an_expected_model_changes_none_that_live_workers_offer(job_store: JobStore) -> None:
+    await offer(job_store, DEFAULT)
+    other = replace(SPEC, num_inference_steps=SPEC.num_inference_steps + 1)
+    with pytest.raises(ModelConflict, match="num_inference_steps"):
+        await job_store.operations.expect(ModelOffer(spec=other.to_dict()))
+    assert (await job_store.operations.models())[SPEC.name].spec == SPEC

@@ -1,7 +1,7 @@
 """State of the queue as estimates of waits need it, read once a second for all who ask."""
 
 from bisect import bisect_left
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import accumulate
 from typing import Any

@@ -236,3 +236,15 @@ async def test_metrics_never_name_a_job_or_a_tenant(http: httpx.AsyncClient, wor
     assert "free" not in text
     names = set(re.findall(r'(\w+)="', text))
     assert names <= {"status", "model", "band", "steps", "outcome", "state", "method", "route", "le"}
+
+
+async def test_a_model_says_whether_it_is_ready(http: httpx.AsyncClient, app: FastAPI) -> None:
+    async def status() -> str:
+        app.state.services.catalog._workers.clear()
+        [model] = (await http.get("/v1/models")).json()["data"]
+        return str(model["status"])
+
+    worker = await HandWorker.register(http)
+    for state, expected in (("initializing", "loading"), ("occupied", "ready"), ("draining", "unavailable")):
+        await worker.beat(state)
+        assert await status() == expected

@@ -7,6 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from diffuserve.domain.job import Band, Job, JobStatus, QueueEstimate
+from diffuserve.domain.readiness import ModelStatus
 from diffuserve.jobs.estimate import LaneSize, WorkAhead, estimate_wait
 
 JOB = Job(
@@ -159,3 +160,9 @@ def test_more_work_ahead_never_makes_the_wait_shorter(
         assert times(worse)[0] >= times(less)[0] - rounding
         least = more[index] / num_workers
         assert times(worse)[1] >= times(less)[1] + least - rounding
+
+
+def test_while_a_model_is_loaded_the_estimate_says_so() -> None:
+    ahead = replace(NO_WORK, num_workers=0, status=ModelStatus.LOADING)
+    estimate = estimate_wait(JOB, [], {}, ahead)
+    assert (estimate.eta_s_high, estimate.reason) == (None, "tiny is being loaded")

@@ -10,7 +10,7 @@ from torch import Tensor, nn
 
 from diffuserve.domain.errors import InvalidModel
 from diffuserve.models.layers.linear import Linear
-from diffuserve.models.weights import Placement, checkpoint_dtype, load_weights
+from diffuserve.models.weights import Placement, checkpoint_dtype, load_weights, observed_reading
 
 CPU = torch.device("cpu")
 PLACEMENTS = {
@@ -124,3 +124,12 @@ def test_loaded_weights_need_no_gradient(tmp_path: Path) -> None:
         module = Attention()
     load_weights(module, write(tmp_path, make_tensors()), PLACEMENTS, CPU, torch.float32)
     assert not any(parameter.requires_grad for parameter in module.parameters())
+
+
+def test_reading_can_be_followed(tmp_path: Path) -> None:
+    sizes: list[int] = []
+    with observed_reading(sizes.append):
+        load(write(tmp_path, make_tensors()))
+    assert sum(sizes) == sum(tensor.nbytes for tensor in make_tensors().values())
+    load(write(tmp_path, make_tensors()))
+    assert len(sizes) == len(make_tensors()), "not after the block"
