@@ -37,6 +37,7 @@ from diffuserve.domain.job import (
     QueueEstimate,
 )
 from diffuserve.domain.prompt import PromptRecord
+from diffuserve.domain.readiness import ModelStatus
 from diffuserve.domain.resources.base import Resource
 from diffuserve.domain.resources.batch import BatchPage
 from diffuserve.domain.resources.job import JobPage
@@ -222,7 +223,7 @@ async def all_resources(serializer: JobSerializer) -> list[Resource]:
         live_event_resource("job_1", {"type": "progress", "step": 1}),
         page_of(WebhookEndpointPage, [webhook_endpoint_resource(ENDPOINT)], has_more=True),
         WebhookSecretResource(secret="whsec_x"),
-        ModelList(data=(model_resource(HAND_SPEC, safety),)),
+        ModelList(data=(model_resource(HAND_SPEC, ModelStatus.READY, safety),)),
         WorkerList(data=(worker_resource(WORKER),)),
         ClaimedLeases(leases=(LEASE,)),
         StoredFile(name="0.png", size_bytes=3, sha256="ab"),
