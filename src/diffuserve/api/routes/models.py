@@ -13,6 +13,7 @@ from diffuserve.api.services import Services, ServicesDep
 from diffuserve.domain.resources.model import ModelList, ModelResource, ModelSafetyResource
 from diffuserve.domain.resources.safety import FilterResource
 from diffuserve.domain.worker import WorkerState
+from diffuserve.jobs.operations import ServedModel
 
 router = APIRouter(tags=["models"], route_class=JsonRoute)
 
@@ -21,10 +22,7 @@ router = APIRouter(tags=["models"], route_class=JsonRoute)
 async def list_models(services: ServicesDep, caller: ClientCaller) -> Response:
     """List the models that workers have offered, and whether they are ready, loading or unavailable."""
     models = await services.catalog.models()
-    resources = [
-        model_resource(served.spec, await services.catalog.status(name), await _safety(services, name))
-        for name, served in models.items()
-    ]
+    resources = [await _resource(services, name, served) for name, served in models.items()]
     return json_response(ModelList(data=tuple(resources)))
 
 
@@ -41,7 +39,11 @@ async def get_model(
 ) -> Response:
     """Get a model that workers have offered."""
     served = await services.catalog.model(model)
-    return json_response(model_resource(served.spec, await _safety(services, model)))
+    return json_response(await _resource(services, model, served))
+
+
+async def _resource(services: Services, name: str, served: ServedModel) -> ModelResource:
+    return model_resource(served.spec, await services.catalog.status(name), await _safety(services, name))
 
 
 async def _safety(services: Services, model: str) -> ModelSafetyResource:
