@@ -1,4 +1,4 @@
-"""One image before the first job, so that nobody waits for what a process does only once."""
+"""Warm-up of an engine before its first job, so that nobody waits for what a process does only once."""
 
 import logging
 from dataclasses import replace
