@@ -18,6 +18,7 @@ from diffuserve.jobs.store import JobStore
 from diffuserve.testing.fake_clock import FakeClock
 from diffuserve.testing.fake_pipeline import FakePipeline
 from support.faulty_proxy import FaultyProxy
+from support.log_state import restored_logging
 from support.postgres import PostgresServer
 from support.s3 import S3Server
 from support.scripted_server import ScriptedServer, scripted
@@ -27,6 +28,13 @@ _DATABASE_NUMBERS = itertools.count()
 
 # A shell starts what runs in its background deaf to Ctrl-C, and children would inherit that.
 signal.signal(signal.SIGINT, signal.default_int_handler)
+
+
+@pytest.fixture(autouse=True)
+def _restored_logging() -> Iterator[None]:
+    """Undo what a test, or a command that it runs, configures."""
+    with restored_logging():
+        yield
 
 
 @pytest.fixture(scope="session")

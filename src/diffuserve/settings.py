@@ -3,7 +3,6 @@
 import dataclasses
 import ipaddress
 import os
-import re
 from collections.abc import Callable, Mapping
 from dataclasses import replace
 from pathlib import Path
@@ -20,6 +19,7 @@ from diffuserve.api.origins import check_origin
 from diffuserve.api.source_commit import source_commit
 from diffuserve.api.webhooks.address_policy import port_range
 from diffuserve.domain.addresses import is_loopback
+from diffuserve.domain.backend_urls import LAST_PORT, checked_bus_url, checked_database_url
 from diffuserve.domain.errors import InvalidParams
 from diffuserve.domain.job import FINAL_STATUSES, JobStatus
 from diffuserve.domain.tenant import DEFAULT_PLANS, Plan
@@ -27,17 +27,11 @@ from diffuserve.jobs.config import DEFAULT_RETENTION, StoreConfig
 from diffuserve.media.file_names import slug
 from diffuserve.options import configured, option_fields, option_of
 from diffuserve.private_files import Access
+from diffuserve.telemetry.log_config import LogConfig
 from diffuserve.version import __version__
 from diffuserve.worker.config import EngineProcessConfig, WorkerConfig
 
 LOOPBACK = "127.0.0.1"
-_DATABASES = {"postgres": "postgresql", "postgresql": "postgresql", "sqlite": "sqlite"}
-_BUSES = {"valkey": "redis", "valkeys": "rediss", "redis": "redis", "rediss": "rediss"}
-_BUS_URL = re.compile(
-    r"(?P<scheme>\w+)://(?P<rest>([^@/]*@)?(\[[0-9a-fA-F:.]+\]|[^@/:?#]+)(:(?P<port>\d+))?(/\d*)?)"
-)
-LAST_PORT = 65_535
-
 
 SettingsType = TypeVar("SettingsType", bound=BaseSettings)
 
@@ -308,6 +302,11 @@ class Settings(BaseSettings):
         )
 
     @property
+    def logs(self) -> LogConfig:
+        """Configuration of the log, the same for every process."""
+        return configured(LogConfig, dict(self))
+
+    @property
     def connection_limits(self) -> ConnectionLimits:
         """Limits of the connections of a server."""
         return configured(ConnectionLimits, dict(self))
@@ -322,11 +321,7 @@ class Settings(BaseSettings):
         """URL of the database; by default SQLite in the data folder. Raise `InvalidParams`."""
         if self.database_url is None:
             return f"sqlite:///{self.data_dir.resolve() / 'diffuserve.db'}"
-        scheme, found, rest = self.database_url.partition("://")
-        if not found or scheme not in _DATABASES:
-            shown = scheme if found else "…"  # the rest may hold a password
-            raise InvalidParams("database_url", shown, "must begin with postgresql:// or sqlite:///")
-        return f"{_DATABASES[scheme]}://{rest}"
+        return checked_database_url(self.database_url)
 
     @property
     def database_file(self) -> Path | None:
@@ -338,13 +333,7 @@ class Settings(BaseSettings):
     @property
     def bus_url(self) -> str | None:
         """URL of Valkey in the form of its client library; `None` without Valkey. Raise `InvalidParams`."""
-        if self.valkey_url is None:
-            return None
-        match = _BUS_URL.fullmatch(self.valkey_url)
-        if match is None or match["scheme"] not in _BUSES or int(match["port"] or 0) > LAST_PORT:
-            remedy = "must be valkey://HOST:PORT/NUMBER, or begin with valkeys, redis or rediss"
-            raise InvalidParams("valkey_url", "…", remedy)  # it may hold a password
-        return f"{_BUSES[match['scheme']]}://{match['rest']}"
+        return None if self.valkey_url is None else checked_bus_url(self.valkey_url)
 
 
 def cost_fit_path(cache_dir: Path, model: str, device: str | None, dtype: str | None) -> Path:

@@ -9,13 +9,26 @@ import pytest
 import sqlalchemy as sa
 
 from diffuserve.domain.errors import Conflict, DiffuserveError
-from diffuserve.domain.job import JobStatus
+from diffuserve.domain.job import EndedJob, JobStatus
 from diffuserve.events.memory import MemoryEventBus
 from diffuserve.jobs import schema
 from diffuserve.jobs.command import Command, SingleCommand
 from diffuserve.jobs.database import Transaction
 from diffuserve.jobs.store import JobStore
 from diffuserve.jobs.writer import Writer
+
+
+def ended_job(name: str) -> EndedJob:
+    return EndedJob(
+        id=name,
+        tenant_id="ada",
+        model="m",
+        status=JobStatus.SUCCEEDED,
+        input={},
+        created_at=0.0,
+        started_at=None,
+        finished_at=0.0,
+    )
 
 
 @dataclass(frozen=True)
@@ -41,7 +54,7 @@ class StoreSecret(SingleCommand[str]):
         if self.value == "broken":
             raise ZeroDivisionError
         transaction.publish("stored", {"value": self.value})
-        transaction.ended.append((JobStatus.SUCCEEDED, self.value))
+        transaction.ended.append(ended_job(self.value))
         return self.value
 
 
@@ -99,14 +112,14 @@ async def test_a_command_is_applied_even_if_its_caller_is_canceled(
 async def test_messages_and_ends_are_published_only_after_the_commit(
     writer: Writer, bus: MemoryEventBus
 ) -> None:
-    ended: list[tuple[JobStatus, str]] = []
+    ended: list[EndedJob] = []
     writer.on_ended = ended.append
     with bus.subscribe("stored") as messages:
         with pytest.raises(ZeroDivisionError):
             await writer.run(StoreSecret("broken"))
         await writer.run(StoreSecret("a"))
         assert await messages.get(1.0) == {"value": "a"}
-    assert ended == [(JobStatus.SUCCEEDED, "a")]
+    assert ended == [ended_job("a")]
 
 
 async def test_close_writes_the_commands_that_wait(job_store: JobStore, bus: MemoryEventBus) -> None:

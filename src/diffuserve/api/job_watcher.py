@@ -12,6 +12,7 @@ from diffuserve.domain.errors import JobNotFound
 from diffuserve.domain.job import Job
 from diffuserve.events.base import EventBus, job_topic
 from diffuserve.jobs.store import JobStore
+from diffuserve.telemetry.log_fields import once_a_minute
 
 log = logging.getLogger(__name__)
 
@@ -124,7 +125,7 @@ class JobWatcher:
                     self._changed |= await self._find_changed()
                 await self._read_changed()
             except Exception as error:  # the followers wait on: what was not read is read at the next poll
-                log.warning("could not read the jobs that are followed: %s", error)
+                log.warning("could not read the jobs that are followed: %s", error, extra=once_a_minute())
                 await asyncio.sleep(self._poll_seconds)
 
     async def _find_changed(self) -> set[str]:

@@ -13,6 +13,7 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from diffuserve.api.head_requests import send_headers_alone
 from diffuserve.api.problems import Problem, problem_of, problem_response
+from diffuserve.telemetry import log_context
 from diffuserve.telemetry.metrics import ControlMetrics
 
 log = logging.getLogger(__name__)
@@ -44,7 +45,9 @@ class RequestMiddleware:
             await self._app(scope, receive, send)
             return
         headers = Headers(scope=scope)
-        scope.setdefault("state", {})["request_id"] = _request_id(headers.get("x-request-id"))
+        request_id = _request_id(headers.get("x-request-id"))
+        scope.setdefault("state", {})["request_id"] = request_id
+        log_context.bind(request_id=request_id)  # the task serves this request alone
         if scope["type"] == "http":
             await self._http(scope, headers, receive, send)
         else:

@@ -44,6 +44,7 @@ from diffuserve.domain.errors import (
     Unauthorized,
     UploadTooSlow,
 )
+from diffuserve.telemetry.log_fields import once_a_minute
 
 log = logging.getLogger(__name__)
 
@@ -196,6 +197,9 @@ async def _on_error(connection: HTTPConnection, error: Exception) -> Response | 
     problem = problem_of(_routed(error, connection) if isinstance(error, HTTPException) else error)
     if problem.status == 500:
         log.error("request %s failed", connection.state.request_id, exc_info=error)
+    if isinstance(error, Unauthorized):
+        client = connection.client.host if connection.client else None
+        log.warning("API key refused", extra=once_a_minute(reason=str(error), client=client))
     response = problem_response(problem, connection)
     if not isinstance(connection, WebSocket):
         return response

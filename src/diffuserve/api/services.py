@@ -14,6 +14,7 @@ from diffuserve.api.catalog import Catalog
 from diffuserve.api.config import ApiConfig
 from diffuserve.api.files.signing import UrlSigner
 from diffuserve.api.files.urls import FileUrls
+from diffuserve.api.job_log import JobLog
 from diffuserve.api.job_metrics import JobMetrics
 from diffuserve.api.job_watcher import JobWatcher
 from diffuserve.api.open_waits import OpenWaits
@@ -49,6 +50,7 @@ class Services:
     file_urls: FileUrls
     serializer: JobSerializer
     job_metrics: JobMetrics
+    job_log: JobLog
     address_policy: AddressPolicy
     prompts: PromptProcessor
     waits: OpenWaits
@@ -67,7 +69,8 @@ class Services:
     ) -> "Services":
         """Build every service from the backends; the defaults are as in `create_app`."""
         metrics = ControlMetrics()
-        store.on_ended(metrics.count_final_job)
+        job_log = JobLog(store.operations)
+        store.on_ended(metrics.count_final_job, job_log.note)
         url_signer = UrlSigner(store, config.result_url_seconds)
         file_urls = FileUrls(artifacts, url_signer, config.public_base_url)
         authenticator = Authenticator(store, without_keys=not config.auth)
@@ -88,6 +91,7 @@ class Services:
             file_urls=file_urls,
             serializer=JobSerializer(store, bus, file_urls),
             job_metrics=JobMetrics(store, metrics),
+            job_log=job_log,
             address_policy=AddressPolicy(config.webhook_allowed_networks, config.webhook_allowed_ports),
             prompts=replace(prompts or PromptProcessor(), on_verdict=metrics.observe_prompt_verdict),
             waits=OpenWaits(),

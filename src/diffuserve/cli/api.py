@@ -17,7 +17,9 @@ Examples:
 """
 
 
-@options.takes_settings("host", "port", "data_dir", "database_url", "valkey_url", "prompt_filter")
+@options.takes_settings(
+    *("host", "port", "data_dir", "database_url", "valkey_url", "prompt_filter"), *options.LOG_OPTIONS
+)
 def api(settings: Settings, no_auth: options.NoAuth = False) -> None:
     """Run the control plane: jobs, API and queue. Needs no GPU and no torch.
 
@@ -26,10 +28,10 @@ def api(settings: Settings, no_auth: options.NoAuth = False) -> None:
     """
     gc.disable()  # until it listens: what is imported and set up stays, and looking through it takes long
     from diffuserve.cli.event_loop import run
-    from diffuserve.cli.logs import log_to_stderr
     from diffuserve.cli.server import run_api
+    from diffuserve.telemetry.logs import configure_logs
 
-    log_to_stderr()
+    configure_logs(settings.logs)
     with ExitStack() as stack:
         stack.enter_context(private_umask(settings.data_access))
         if settings.database_url is None:

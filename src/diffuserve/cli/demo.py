@@ -2,7 +2,6 @@
 
 import asyncio
 import itertools
-import logging
 import tempfile
 import time
 from collections.abc import Sequence
@@ -24,6 +23,7 @@ from diffuserve.domain.params import GenerationParams
 from diffuserve.domain.tenant import Role
 from diffuserve.domain.timestamps import from_rfc3339
 from diffuserve.settings import LOOPBACK, Settings
+from diffuserve.telemetry.log_config import LogConfig
 
 if TYPE_CHECKING:
     from diffuserve.cli.local_worker import Launch
@@ -73,13 +73,13 @@ def demo(
 
     from diffuserve.cli.event_loop import run
     from diffuserve.cli.local_worker import Launch
-    from diffuserve.cli.logs import quiet_libraries
+    from diffuserve.telemetry.logs import configure_logs
 
     console, start = Console(stderr=True), time.perf_counter()
     output.mkdir(parents=True, exist_ok=True)
     log = output / "server.log"
-    logging.basicConfig(filename=log, filemode="w", level=logging.INFO, force=True)
-    quiet_libraries()
+    log.write_bytes(b"")
+    configure_logs(LogConfig(), log.open("a", encoding="utf-8"))
     with tempfile.TemporaryDirectory(dir=output, prefix="data-") as folder:
         finished = run(_demo(_settings(Path(folder)), output, console, Launch(engine_command, log)))
     print_table(console, finished)

@@ -6,9 +6,11 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from diffuserve.cli import options
+from diffuserve.domain.backend_urls import LAST_PORT
 from diffuserve.domain.errors import InvalidParams
 from diffuserve.safety.moderation_limits import ModerationLimits
-from diffuserve.settings import LAST_PORT, LOOPBACK
+from diffuserve.settings import LOOPBACK, Settings
 
 if TYPE_CHECKING:
     from fastapi import FastAPI
@@ -30,7 +32,9 @@ Examples:
 """
 
 
+@options.takes_settings(*options.LOG_OPTIONS)
 def moderate(  # noqa: PLR0913 (a command has as many arguments as options)
+    settings: Settings,
     folder: Annotated[
         Path, typer.Argument(metavar="FOLDER", help="A sequence classifier in transformers' format.")
     ],
@@ -58,10 +62,10 @@ def moderate(  # noqa: PLR0913 (a command has as many arguments as options)
     may send requests. Its address goes to stdout, on one line, once it accepts requests.
     """
     from diffuserve.cli.event_loop import run
-    from diffuserve.cli.logs import log_to_stderr
     from diffuserve.safety.moderation_app import create_moderation_app
+    from diffuserve.telemetry.logs import configure_logs
 
-    log_to_stderr()
+    configure_logs(settings.logs)
     scorer = _load(folder, harmless or [])
     limits = ModerationLimits(max_inputs, max_characters, max_waiting)
     run(_serve(create_moderation_app(scorer, limits, harmless or []), host, port))

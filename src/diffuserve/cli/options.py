@@ -19,15 +19,18 @@ from pydantic.fields import FieldInfo
 from diffuserve.engine.config import EngineConfig
 from diffuserve.options import option_fields
 from diffuserve.settings import Settings
+from diffuserve.telemetry.log_config import LogConfig
 from diffuserve.worker.config import EngineProcessConfig, ImageOptions, WorkerConfig
 
 WORKER_OPTIONS = tuple(option_fields(WorkerConfig))
+LOG_OPTIONS = tuple(option_fields(LogConfig))
 _FLAGS = {"api_key": "--key", "api_key_file": "--key-file", "file_metadata": "--metadata/--no-metadata"}
 _PANELS = {
     **dict.fromkeys(WORKER_OPTIONS, "Worker"),
     **dict.fromkeys(option_fields(EngineProcessConfig), "Model and device"),
     **dict.fromkeys(option_fields(EngineConfig), "Engine"),
     **dict.fromkeys(option_fields(ImageOptions), "Images"),
+    **dict.fromkeys(LOG_OPTIONS, "Log"),
 }
 
 NoAuth = Annotated[
@@ -114,6 +117,7 @@ def _parameter(name: str, field: FieldInfo) -> inspect.Parameter:
         metavar="JSON" if is_mapping else None,
         rich_help_panel=_PANELS.get(name),
         show_default=False,
+        case_sensitive=False,
     )
     return inspect.Parameter(
         name, inspect.Parameter.KEYWORD_ONLY, default=None, annotation=Annotated[kind | None, option]

@@ -44,9 +44,9 @@ def serve(
 
     from diffuserve.cli.event_loop import run
     from diffuserve.cli.local_worker import Launch
-    from diffuserve.cli.logs import log_to_stderr
+    from diffuserve.telemetry.logs import configure_logs
 
-    log_to_stderr()
+    configure_logs(settings.logs)
     with private_umask(settings.data_access), locked(settings.data_dir, settings.data_access):
         code = run(_serve(settings, no_auth, Launch(engine_command)))
     raise typer.Exit(code)

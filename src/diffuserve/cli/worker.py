@@ -8,9 +8,10 @@ from typing import Annotated
 import typer
 
 from diffuserve.cli import options
+from diffuserve.domain.backend_urls import LAST_PORT
 from diffuserve.domain.errors import InvalidParams
 from diffuserve.private_files import private_umask
-from diffuserve.settings import LAST_PORT, Settings
+from diffuserve.settings import Settings
 from diffuserve.worker.config import Nodes
 
 EXAMPLES = """
@@ -67,10 +68,10 @@ def worker(  # noqa: PLR0913 (a command has as many arguments as options)
 
         check_worker(start.engine_process, start.gpus, replicas)
 
-    from diffuserve.cli.logs import log_to_stderr
     from diffuserve.cli.wiring.worker import checked, replica, run, run_replicas
+    from diffuserve.telemetry.logs import configure_logs
 
-    log_to_stderr()
+    configure_logs(settings.logs)
     config = dataclasses.replace(
         start,
         engine_process=checked(start.engine_process),

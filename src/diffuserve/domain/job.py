@@ -156,6 +156,21 @@ class NewJob:
     fingerprint: str = ""
 
 
+@dataclass(frozen=True, kw_only=True)
+class EndedJob:
+    """A job that has just become final, for the metrics and the log. `input` holds its prompt too."""
+
+    id: str
+    tenant_id: str
+    model: str
+    status: JobStatus
+    input: Mapping[str, Any]
+    created_at: float
+    started_at: float | None
+    finished_at: float
+    error_code: str | None = None
+
+
 @dataclass(frozen=True)
 class Revision:
     """Mark of a state of one job, of which no two have the same: its version, and its stored progress."""

@@ -78,7 +78,9 @@ class WorkerReport:
     """Condition of a worker, sent with every heartbeat. `timestamp` is in seconds by the worker's clock.
 
     `image_filter` is the `FilterInfo` of the filter that checks its images, as a dict; `None` without a
-    filter, and until the engine is ready. `loading` is the progress of an engine that is not ready yet.
+    filter, and until the engine is ready. `mean_batch` is how many requests shared a denoising step, on
+    average since the last report; `None` if there was no step. `loading` is the progress of an engine that is
+    not ready yet.
     """
 
     state: WorkerState
@@ -90,6 +92,7 @@ class WorkerReport:
     resident_models: tuple[str, ...] = ()
     last_step_seconds: float | None = None
     num_running: int = 0
+    mean_batch: float | None = None
     image_filter: Mapping[str, Any] | None = None
     loading: LoadProgress | None = None
 

@@ -14,7 +14,7 @@ from diffuserve.jobs import schema
 from diffuserve.jobs.batches import completion as batch_completion
 from diffuserve.jobs.batches import counts as batch_counts
 from diffuserve.jobs.database import Transaction
-from diffuserve.jobs.records import CHANGING_COLUMNS, JobRecord, dump, record_of
+from diffuserve.jobs.records import CHANGING_COLUMNS, JobRecord, dump, ended_of, record_of
 from diffuserve.jobs.webhooks import outbox
 from diffuserve.jobs.webhooks.outbox import WebhookNotice
 
@@ -88,7 +88,7 @@ def _notify_of_ends(transaction: Transaction, ended: Sequence[JobRecord]) -> Non
 
     The jobs must be saved already: whether a batch is over is read from the table.
     """
-    transaction.ended += [(record.status, record.model) for record in ended]
+    transaction.ended += [ended_of(record, transaction.now) for record in ended]
     notices = [
         WebhookNotice(record.tenant_id, record.webhook, WebhookEvent.of_job(record.status), record.id)
         for record in ended

@@ -18,7 +18,7 @@ import sqlalchemy as sa
 from sqlalchemy.exc import DBAPIError
 
 from diffuserve.domain.errors import InvalidParams
-from diffuserve.domain.job import JobStatus
+from diffuserve.domain.job import EndedJob
 from diffuserve.jobs.config import StoreConfig
 from diffuserve.jobs.outages import retry_while_unavailable
 
@@ -30,8 +30,6 @@ T = TypeVar("T")
 Clock = Callable[[], float]
 Message = tuple[str, Mapping[str, Any]]
 """A topic of the event bus, and what is published on it."""
-Ended = tuple[JobStatus, str]
-"""Status and model of a job that became final."""
 
 _LOCK = 0x64696666  # any number that no other program uses as an advisory lock in this database
 _BUSY_SECONDS = 10.0
@@ -49,8 +47,8 @@ _KEEPALIVE = {"idle": 5, "interval": 2, "count": 3}  # a peer that is gone is no
 class Transaction:
     """A transaction under the write lock. `now` is the store's clock at its beginning.
 
-    `messages` are published, and `ended` is counted, once it is committed. `is_retry` is true if the same
-    commands were tried before and the connection was lost: they may have been committed then.
+    `messages` are published, and the store's listeners told of `ended`, once it is committed. `is_retry` is
+    true if the same commands were tried before and the connection was lost: they may be committed already.
     """
 
     connection: sa.Connection
@@ -58,7 +56,7 @@ class Transaction:
     config: StoreConfig
     is_retry: bool = False
     messages: list[Message] = field(default_factory=list)
-    ended: list[Ended] = field(default_factory=list)
+    ended: list[EndedJob] = field(default_factory=list)
 
     def publish(self, topic: str, message: Mapping[str, Any]) -> None:
         """Publish a message on the event bus once the transaction is committed."""

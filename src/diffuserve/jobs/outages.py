@@ -10,6 +10,7 @@ from sqlalchemy.exc import TimeoutError as PoolTimeout
 
 from diffuserve.backoff import Backoff, retry
 from diffuserve.domain.errors import ServerUnavailable
+from diffuserve.telemetry.log_fields import once_a_minute
 from diffuserve.telemetry.redaction import summary
 
 log = logging.getLogger(__name__)
@@ -38,7 +39,7 @@ async def retry_while_unavailable(work: Callable[[bool], Awaitable[T]]) -> T:
     except Exception as error:
         if not is_unavailable(error):
             raise
-        log.error("database unavailable: %s", summary(error))
+        _log(error)
         raise _unavailable(error) from error
 
 
@@ -60,8 +61,17 @@ def is_unavailable(error: BaseException) -> bool:
 def _pause(error: Exception) -> float | None:
     if not is_unavailable(error) or _sqlite_code(error) in _UNWRITABLE:
         return None
-    log.warning("database unavailable (%s); retrying", summary(error))
+    log.warning("database unavailable (%s); retrying", summary(error), extra=once_a_minute())
     return 0.0
+
+
+def _log(error: Exception) -> None:
+    if _sqlite_code(error) in _UNWRITABLE:
+        log.error(
+            "the database cannot be written (%s); is its disk full?", summary(error), extra=once_a_minute()
+        )
+    else:
+        log.error("database unavailable: %s", summary(error), extra=once_a_minute())
 
 
 def _unavailable(error: Exception) -> ServerUnavailable:

@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from diffuserve.domain.errors import ServerUnavailable
 from diffuserve.jobs.housekeeping import Housekeeping
 from diffuserve.storage.base import ArtifactStore
+from diffuserve.telemetry.log_fields import once_a_minute
 
 log = logging.getLogger(__name__)
 
@@ -37,7 +38,7 @@ class Reaper:
                     await self._clean_up(num_rounds)
                     num_rounds += 1
             except ServerUnavailable as error:
-                log.warning("no round of the reaper: %s", error)
+                log.warning("no round of the reaper: %s", error, extra=once_a_minute())
             except Exception:
                 log.exception("a round of the reaper failed; the next one starts in %.0f s", _PERIOD_SECONDS)
             await asyncio.sleep(_PERIOD_SECONDS)

@@ -13,6 +13,7 @@ import sqlalchemy as sa
 from diffuserve.domain.job import (
     Artifact,
     Band,
+    EndedJob,
     Job,
     JobError,
     JobResult,
@@ -191,6 +192,21 @@ def record_of(row: sa.Row[Any]) -> JobRecord:
 def job_of(record: JobRecord, phase: str | None = None, progress: Progress | None = None) -> Job:
     """Return the job as clients see it; `phase` and `progress` come from its lease."""
     return Job(**_decoded(record, _SHOWN), phase=None if phase is None else Phase(phase), progress=progress)
+
+
+def ended_of(record: JobRecord, now: float) -> EndedJob:
+    """Return the job, which has become final `now`."""
+    return EndedJob(
+        id=record.id,
+        tenant_id=record.tenant_id,
+        model=record.model,
+        status=record.status,
+        input=orjson.loads(record.input),
+        created_at=record.created_at,
+        started_at=record.started_at,
+        finished_at=record.finished_at or now,
+        error_code=None if record.error is None else orjson.loads(record.error)["code"],
+    )
 
 
 def lease_of(record: JobRecord, lease_seconds: float) -> Lease:

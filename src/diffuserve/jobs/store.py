@@ -2,7 +2,7 @@
 
 from collections.abc import Callable
 
-from diffuserve.domain.job import JobStatus
+from diffuserve.domain.job import EndedJob
 from diffuserve.events.base import EventBus
 from diffuserve.jobs.audit import AuditStore
 from diffuserve.jobs.batches.store import BatchStore
@@ -45,9 +45,14 @@ class JobStore:
         self.webhooks = WebhookStore(self.database, self._writer)
         self.audit = AuditStore(self.database, self._writer)
 
-    def on_ended(self, listener: Callable[[JobStatus, str], None]) -> None:
-        """Call `listener` with the status and model of every job that becomes final through this process."""
-        self._writer.on_ended = lambda ended: listener(*ended)
+    def on_ended(self, *listeners: Callable[[EndedJob], None]) -> None:
+        """Call each of `listeners` with every job that becomes final through this process."""
+
+        def tell(job: EndedJob) -> None:
+            for listener in listeners:
+                listener(job)
+
+        self._writer.on_ended = tell
 
     async def open(self) -> None:
         """Bring the schema up to date and start the writer."""

@@ -16,10 +16,11 @@ from typing import Any, Generic, Self
 import sqlalchemy as sa
 
 from diffuserve.domain.errors import DiffuserveError, ServerUnavailable
+from diffuserve.domain.job import EndedJob
 from diffuserve.events.base import EventBus
 from diffuserve.jobs import schema
 from diffuserve.jobs.command import Command, Outcome
-from diffuserve.jobs.database import Database, Ended, Transaction
+from diffuserve.jobs.database import Database, Transaction
 from diffuserve.jobs.outages import retry_while_unavailable
 
 _RECENT_SECONDS = 3.0  # the reaper of every control plane writes once a second
@@ -67,7 +68,7 @@ class Writer:
     def __init__(self, database: Database, bus: EventBus) -> None:
         self._database = database
         self._bus = bus
-        self.on_ended: Callable[[Ended], None] = lambda _ended: None
+        self.on_ended: Callable[[EndedJob], None] = lambda _ended: None
         self._waiting: list[_Waiting[Any]] = []
         self._arrived = asyncio.Event()
         self._task: asyncio.Task[None] | None = None

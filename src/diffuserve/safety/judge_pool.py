@@ -17,6 +17,8 @@ from diffuserve.safety.base import TextClassifier
 from diffuserve.safety.policy import Policy
 from diffuserve.safety.prompt import PolicyFilter
 from diffuserve.safety.turns import TenantTurns
+from diffuserve.telemetry.log_config import LogConfig
+from diffuserve.telemetry.logs import configure_logs
 
 log = logging.getLogger(__name__)
 
@@ -33,8 +35,14 @@ class JudgePool:
     so that one which starts again judges as before, whatever has become of their files.
     """
 
-    def __init__(self, policy: Policy, classifier: TextClassifier | None, num_processes: int) -> None:
-        self._arguments = (policy, classifier)
+    def __init__(
+        self,
+        policy: Policy,
+        classifier: TextClassifier | None,
+        num_processes: int,
+        logs: LogConfig = LogConfig(),
+    ) -> None:
+        self._arguments = (policy, classifier, logs)
         self._turns = TenantTurns(num_processes)
         self._threads = ThreadPoolExecutor(num_processes, "judges")
         self._idle: list[_Judge] = []
@@ -71,10 +79,13 @@ class JudgePool:
 class _Judge:
     """A process with a filter of its own, which ends with the pipe to it."""
 
-    def __init__(self, policy: Policy, classifier: TextClassifier | None) -> None:
+    def __init__(self, policy: Policy, classifier: TextClassifier | None, logs: LogConfig) -> None:
         self._pipe, theirs = _SPAWN.Pipe()
         self._process = _SPAWN.Process(
-            target=_judge_forever, args=(theirs, policy, classifier), name="diffuserve-judge", daemon=True
+            target=_judge_forever,
+            args=(theirs, policy, classifier, logs),
+            name="diffuserve-judge",
+            daemon=True,
         )
         self._process.start()
         theirs.close()
@@ -93,10 +104,13 @@ class _Judge:
         self._process.join()
 
 
-def _judge_forever(pipe: Connection, policy: Policy, classifier: TextClassifier | None) -> None:
+def _judge_forever(
+    pipe: Connection, policy: Policy, classifier: TextClassifier | None, logs: LogConfig
+) -> None:
     """Judge what comes through the pipe until it is closed."""
     # Ctrl-C goes to the whole group; the server finishes its requests first, and then closes the pipe.
     signal.signal(signal.SIGINT, signal.SIG_IGN)
+    configure_logs(logs)
     prompt_filter = PolicyFilter(policy, classifier)
     with asyncio.Runner() as runner:
         while True:

@@ -8,6 +8,7 @@ from diffuserve.safety.base import TextClassifier
 from diffuserve.safety.judge_pool import JudgePool
 from diffuserve.safety.policy import Policy
 from diffuserve.safety.prompt import PolicyFilter, in_parallel
+from diffuserve.telemetry.log_config import LogConfig
 
 MAX_INLINE_CHARACTERS = 200
 """A prompt of at most this length is judged at once, which takes less time than a call of another process."""
@@ -35,11 +36,12 @@ class PooledFilter:
         *,
         is_open_when_down: bool = False,
         num_processes: int = 1,
+        logs: LogConfig = LogConfig(),
     ) -> None:
         is_local = isinstance(classifier, LocalClassifier)
         self._filter = PolicyFilter(policy, classifier, is_open_when_down=is_open_when_down)
         self._waits = classifier is not None and not is_local
-        self._pool = JudgePool(policy, classifier if is_local else None, num_processes)
+        self._pool = JudgePool(policy, classifier if is_local else None, num_processes, logs)
         self.info = self._filter.info
 
     async def check(self, prompt: str, tenant_id: str = "") -> Verdict:

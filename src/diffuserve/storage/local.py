@@ -16,6 +16,7 @@ from typing import BinaryIO
 
 from diffuserve.domain.errors import ArtifactNotFound, ServerUnavailable, StorageRefused, TooLarge
 from diffuserve.storage.base import UploadedFile
+from diffuserve.telemetry.log_fields import once_a_minute
 
 log = logging.getLogger(__name__)
 
@@ -127,7 +128,7 @@ def _unavailable_if_unwritable(key: str) -> Iterator[None]:
     except OSError as error:
         if error.errno not in _UNWRITABLE | _FORBIDDEN:
             raise
-        log.error("%s cannot be stored: %s", key, error.strerror)
+        log.error("%s cannot be stored: %s", key, error.strerror, extra=once_a_minute())
         if error.errno in _FORBIDDEN:
             raise StorageRefused(f"{key} cannot be stored: {error.strerror}") from error
         raise ServerUnavailable(f"{key} cannot be stored: {error.strerror}", retry_after=2) from error

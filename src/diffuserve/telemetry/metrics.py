@@ -4,7 +4,7 @@ from collections.abc import Iterable, Mapping
 
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, generate_latest
 
-from diffuserve.domain.job import Band, JobStatus
+from diffuserve.domain.job import Band, EndedJob
 from diffuserve.domain.safety import SafetyStage, Verdict
 from diffuserve.domain.worker import WorkerState
 
@@ -139,9 +139,9 @@ class ControlMetrics:
         self.verdicts.labels(SafetyStage.PROMPT, verdict.category or "none", verdict.action).inc()
         self.filter_seconds.labels(SafetyStage.PROMPT).observe(seconds)
 
-    def count_final_job(self, status: JobStatus, model: str) -> None:
+    def count_final_job(self, job: EndedJob) -> None:
         """Count a job that reached a final status."""
-        self.requests.labels(status, model).inc()
+        self.requests.labels(job.status, job.model).inc()
 
     def text(self) -> bytes:
         """Return all metrics in the text format of Prometheus."""

@@ -10,6 +10,7 @@ from pydantic import TypeAdapter
 
 from diffuserve.engine.config import DEFAULT_MODEL, EngineConfig
 from diffuserve.options import option
+from diffuserve.telemetry.log_config import LogConfig
 
 
 @dataclass(frozen=True)
@@ -60,6 +61,7 @@ class EngineProcessConfig:
     dtype: str | None = option(None, "bfloat16, float16 or float32; by default the checkpoint's.")
     engine: EngineConfig = field(default_factory=EngineConfig)
     images: ImageOptions = ImageOptions()
+    logs: LogConfig = LogConfig()
     parallel: str | None = option(
         None, "How several GPUs share a request: sequence=N; by default all share every sequence."
     )

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, NoReturn
 from diffuserve.domain.errors import DiffuserveError
 from diffuserve.models.registry import read_offer
 from diffuserve.private_files import private_umask
+from diffuserve.telemetry.logs import configure_logs
 from diffuserve.worker.agent_link import AgentLink, die_with_parent
 from diffuserve.worker.config import EngineProcessConfig
 from diffuserve.worker.messages import EngineHeartbeat, ModelAnnounced
@@ -28,6 +29,7 @@ def main() -> None:
     arguments = parse_arguments()
     die_with_parent()
     config = EngineProcessConfig.from_json(arguments.config)
+    configure_logs(config.logs)
     rank = os.environ.get("RANK")  # noqa: TID251 (set by torchrun, not by an operator)
     try:
         with private_umask():

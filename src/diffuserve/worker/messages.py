@@ -70,6 +70,17 @@ class EngineHeartbeat:
     num_request_steps: int = 0
     fit: Mapping[str, Any] | None = None
 
+    def mean_batch_since(self, before: "EngineHeartbeat | None") -> float | None:
+        """Return the mean number of requests in a step since an earlier heartbeat; `None` without a step.
+
+        An engine that was started anew meanwhile counts from 0 again.
+        """
+        num_steps, num_request_steps = self.num_steps, self.num_request_steps
+        if before is not None and before.num_steps <= num_steps:
+            num_steps -= before.num_steps
+            num_request_steps -= before.num_request_steps
+        return num_request_steps / num_steps if num_steps else None
+
 
 @dataclass(frozen=True, kw_only=True)
 class StepProgress:

@@ -55,7 +55,7 @@ class WorkerMetrics:
             buckets=_FILTER_SECONDS,
             registry=self.registry,
         )
-        self._num_steps, self._num_request_steps = 0, 0
+        self._last_heartbeat: EngineHeartbeat | None = None
 
     def serve(self, port: int) -> None:
         start_http_server(port, registry=self.registry)
@@ -79,11 +79,9 @@ class WorkerMetrics:
 
     def engine_heartbeat(self, heartbeat: EngineHeartbeat) -> None:
         """Observe the mean batch size since the last heartbeat, and the last step's time."""
-        steps = heartbeat.num_steps - self._num_steps
-        request_steps = heartbeat.num_request_steps - self._num_request_steps
-        self._num_steps, self._num_request_steps = heartbeat.num_steps, heartbeat.num_request_steps
-        if steps > 0:
-            self._batch_size.observe(request_steps / steps)
+        if (mean_batch := heartbeat.mean_batch_since(self._last_heartbeat)) is not None:
+            self._batch_size.observe(mean_batch)
+        self._last_heartbeat = heartbeat
         if heartbeat.last_step_seconds is not None:
             self._step_seconds.set(heartbeat.last_step_seconds)
 

@@ -6,6 +6,7 @@ from diffuserve.domain.worker import Heartbeat, LoadProgress, WorkerState
 from diffuserve.worker.agent_state import AgentState
 from diffuserve.worker.claim_gate import ClaimGate
 from diffuserve.worker.membership import Membership
+from diffuserve.worker.messages import EngineHeartbeat
 from diffuserve.worker.metrics import WorkerMetrics
 from diffuserve.worker.reports import worker_report
 from diffuserve.worker.supervisor import EngineSupervisor
@@ -27,6 +28,7 @@ class WorkerStatus:
         self._state, self._engine, self._membership = state, engine, membership
         self._gate, self._metrics = gate, metrics
         self._reported_loading: LoadProgress | None = None
+        self._last_reported: EngineHeartbeat | None = None
 
     @property
     def worker_state(self) -> WorkerState:
@@ -66,5 +68,7 @@ class WorkerStatus:
             engine.image_filter,
         )
         self._reported_loading = engine.loading
-        loaded = replace(report, num_gpus=engine.num_gpus, loading=engine.loading)
+        mean_batch = None if latest is None else latest.mean_batch_since(self._last_reported)
+        self._last_reported = latest
+        loaded = replace(report, num_gpus=engine.num_gpus, loading=engine.loading, mean_batch=mean_batch)
         return Heartbeat(report=loaded, held=held, fits=fits)

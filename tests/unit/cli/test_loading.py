@@ -1,13 +1,11 @@
-"""Loading an engine, the list of bundled models, and logging."""
+"""Loading an engine, and the list of bundled models."""
 
 import io
-import logging
 
 import pytest
 from rich.console import Console
 
 from diffuserve.cli.loading import load_engine
-from diffuserve.cli.logs import quiet_libraries
 from diffuserve.domain.errors import ModelNotFound
 from diffuserve.engine.config import EngineConfig
 from diffuserve.worker.config import EngineProcessConfig
@@ -35,9 +33,3 @@ def test_models_lists_the_bundled_ones_and_shows_how_to_use_others(invoke: Invok
     listed = invoke("models").out
     assert "tiny-flux" in listed
     assert "--model /models/FLUX.1-schnell" in " ".join(listed.split())
-
-
-def test_libraries_log_warnings_only() -> None:
-    quiet_libraries()
-    assert logging.getLogger("httpx").getEffectiveLevel() == logging.WARNING
-    assert logging.getLogger("uvicorn.error").getEffectiveLevel() == logging.WARNING

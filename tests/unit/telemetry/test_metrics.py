@@ -1,9 +1,20 @@
 """The metrics of the control plane."""
 
-from diffuserve.domain.job import Band, JobStatus
+from diffuserve.domain.job import Band, EndedJob, JobStatus
 from diffuserve.domain.safety import Action, Finding, Verdict
 from diffuserve.domain.worker import WorkerState
 from diffuserve.telemetry.metrics import ControlMetrics
+
+ENDED = EndedJob(
+    id="job_1",
+    tenant_id="ada",
+    model="m",
+    status=JobStatus.SUCCEEDED,
+    input={},
+    created_at=0.0,
+    started_at=1.0,
+    finished_at=2.0,
+)
 
 
 def lines(metrics: ControlMetrics) -> set[str]:
@@ -12,7 +23,7 @@ def lines(metrics: ControlMetrics) -> set[str]:
 
 def test_apps_do_not_share_counters() -> None:
     first, second = ControlMetrics(), ControlMetrics()
-    first.count_final_job(JobStatus.SUCCEEDED, "m")
+    first.count_final_job(ENDED)
     counted = 'diffusion_requests_total{model="m",status="succeeded"} 1.0'
     assert counted in lines(first)
     assert counted not in lines(second)

@@ -10,6 +10,7 @@ from diffuserve.api.auth.access import Authenticator, Caller
 from diffuserve.api.interruptible import OpenRequest, open_request
 from diffuserve.api.problems import problem_of, problem_response
 from diffuserve.domain.errors import ServerUnavailable, Unauthorized
+from diffuserve.telemetry.log_fields import once_a_minute
 
 log = logging.getLogger(__name__)
 
@@ -36,7 +37,7 @@ class RevocationWatch:
             try:
                 await self.end_revoked()
             except ServerUnavailable as error:
-                log.warning("cannot see which keys were revoked: %s", error)
+                log.warning("cannot see which keys were revoked: %s", error, extra=once_a_minute())
 
     async def end_revoked(self) -> None:
         """End every open request whose key is not valid any more."""

@@ -25,6 +25,7 @@ from diffuserve.domain.timestamps import to_rfc3339
 from diffuserve.domain.webhook import Attempt, Delivery, DueDelivery, WebhookEvent
 from diffuserve.events.base import OUTBOX, Subscription
 from diffuserve.jobs.webhooks.turns import SendLimits
+from diffuserve.telemetry.log_fields import once_a_minute
 from diffuserve.telemetry.redaction import summary
 
 log = logging.getLogger(__name__)
@@ -88,7 +89,7 @@ class WebhookSender:
             ids = [delivery.id for delivery in chosen]
             due_deliveries = await webhooks.take(ids, self._lease_seconds) if ids else []
         except DiffuserveError as error:
-            log.warning("the outbox cannot be read (%s); trying again", error)
+            log.warning("the outbox cannot be read (%s); trying again", error, extra=once_a_minute())
             return False
         except Exception:  # without a sender, messages would wait until the next start
             log.exception("the outbox cannot be read; trying again")

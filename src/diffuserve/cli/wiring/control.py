@@ -115,7 +115,8 @@ async def control_plane(settings: Settings, no_auth: bool = False) -> AsyncItera
     ):
         app = create_app(store, artifacts, bus, settings.api_config(auth=not no_auth), quotas, prompts)
         services: Services = app.state.services
-        async with running(Reaper(store.housekeeping, artifacts).run()), sending(services):
+        reaper = Reaper(store.housekeeping, artifacts)
+        async with running(reaper.run()), running(services.job_log.run()), sending(services):
             has_auth = not await services.authenticator.is_open()
             yield ControlPlane(app, store, services.authenticator, has_auth)
 

@@ -56,7 +56,13 @@ def open_prompt_filter(settings: Settings, num_processes: int = 0) -> PromptFilt
     classifier = _classifier(settings, policy)
     if not num_processes:
         return PolicyFilter(policy, classifier, is_open_when_down=is_open)
-    return PooledFilter(policy, classifier, is_open_when_down=is_open, num_processes=num_processes)
+    return PooledFilter(
+        policy,
+        classifier,
+        is_open_when_down=is_open,
+        num_processes=num_processes,
+        logs=settings.logs,
+    )
 
 
 def check_prompt_filter(settings: Settings) -> None:

@@ -12,6 +12,7 @@ from types import FrameType
 from diffuserve.parallel.plan import ParallelPlan
 from diffuserve.safety.image_filters import check_image_filter_name
 from diffuserve.settings import Settings
+from diffuserve.telemetry.logs import configure_logs
 from diffuserve.worker.agent_link import die_with_parent
 from diffuserve.worker.config import EngineProcessConfig, WorkerConfig
 from diffuserve.worker.main import check_server, run_node, run_worker
@@ -70,9 +71,7 @@ def run_replicas(replicas: Sequence[WorkerConfig]) -> int:
 
 
 def _run_replica(config: WorkerConfig) -> None:
-    from diffuserve.cli.logs import log_to_stderr
-
     os.setpgrp()  # the parent forwards Ctrl-C once; the terminal must not send it a second time
     die_with_parent()
-    log_to_stderr()
+    configure_logs(config.engine_process.logs)
     sys.exit(run(config))

@@ -102,6 +102,16 @@ async def test_a_heartbeat_reports_the_measured_cost_fit(tmp_path: Path) -> None
 
 
 @in_virtual_time
+async def test_a_heartbeat_reports_the_mean_batch_since_the_last_one(tmp_path: Path) -> None:
+    async with running_agent(tmp_path) as worker:
+        engine = worker.engines.started[0]
+        for num_steps, num_request_steps, mean_batch in ((10, 20, 2.0), (14, 40, 5.0), (14, 40, None)):
+            engine.beat(num_steps=num_steps, num_request_steps=num_request_steps)
+            await next_heartbeat(worker)
+            assert worker.plane.heartbeats[-1].report.mean_batch == mean_batch
+
+
+@in_virtual_time
 async def test_a_lost_lease_is_dropped_and_no_outcome_is_reported(tmp_path: Path) -> None:
     async with running_agent(tmp_path) as worker:
         engine = await worker.take(make_lease())
