@@ -1,4 +1,4 @@
-"""What the log says about jobs and requests."""
+"""The log about jobs and requests."""
 
 import logging
 from collections.abc import Callable
