@@ -12,7 +12,7 @@ from structlog.contextvars import get_contextvars
 from diffuserve.api import job_log, problems
 from diffuserve.api.config import ApiConfig
 from diffuserve.api.job_log import JobLog
-from diffuserve.cli.wiring.control import running
+from diffuserve.cli.wiring.background import running
 from diffuserve.domain.job import EndedJob, JobStatus
 from diffuserve.domain.tenant import Role
 from diffuserve.jobs.store import JobStore
