@@ -344,5 +344,5 @@ def cost_fit_path(cache_dir: Path, model: str, device: str | None, dtype: str | 
 
 def _invalid_setting(error: ValidationError) -> InvalidParams:
     first = error.errors()[0]
-    name, message = ".".join(map(str, first["loc"])), first["msg"]
+    name, message = ".".join(map(str, first["loc"])), first["msg"].removeprefix("Value error, ")
     return InvalidParams(name, first["input"], f"{message[:1].lower()}{message[1:]}")

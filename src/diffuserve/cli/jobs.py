@@ -5,11 +5,12 @@ from datetime import UTC, datetime
 from typing import Annotated
 
 import typer
-from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
+from rich.text import Text
 
 from diffuserve.cli import options
+from diffuserve.cli.results import results
 from diffuserve.client.codec import encode
 from diffuserve.domain.job import JobStatus
 from diffuserve.domain.resources.job import JobPage, JobResource
@@ -53,7 +54,7 @@ def list_jobs(
     for job in page.data:
         age, prompt = _age(from_rfc3339(job.created_at)), escape(_line(job.final_prompt))
         table.add_row(job.id, job.status, job.model, age, prompt)
-    Console().print(table)
+    results().print(table)
 
 
 async def _list(settings: Settings, statuses: list[JobStatus], limit: int) -> JobPage:
@@ -71,13 +72,12 @@ def show(settings: Settings, job_id: JobId, as_json: options.Json = False) -> No
     if as_json:
         typer.echo(encode(job))
         return
-    table = Table(box=None, show_header=False)
-    table.add_column(style="bold")
-    table.add_column(overflow="fold")
-    for name, value in _description(job).items():
-        if value:
-            table.add_row(name, escape(value))
-    Console().print(table)
+    console, described = results(), _description(job)
+    width = max(map(len, described))
+    for name, value in described.items():
+        for number, line in enumerate(value.splitlines()):
+            label = Text(f"{'' if number else name:<{width}}  ", style="bold")
+            console.print(label, line, sep="", markup=False, soft_wrap=True)  # so that URLs stay whole
 
 
 async def _show(settings: Settings, job_id: str) -> JobResource:

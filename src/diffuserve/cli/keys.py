@@ -2,17 +2,18 @@
 
 import asyncio
 import json
-from dataclasses import asdict
+from dataclasses import asdict, fields
 from datetime import UTC, datetime
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 from rich.console import Console
 from rich.table import Table
 
 from diffuserve.cli import options
+from diffuserve.cli.results import results
 from diffuserve.domain.errors import InvalidParams
-from diffuserve.domain.tenant import ApiKey, PlanOverrides, Role
+from diffuserve.domain.tenant import ApiKey, Plan, PlanOverrides, Role
 from diffuserve.settings import Settings
 
 EXAMPLES = """
@@ -97,22 +98,47 @@ async def _create(
 @keys.command("list")
 @options.takes_settings("data_dir", "database_url")
 def list_keys(settings: Settings, as_json: options.Json = False) -> None:
-    """List the keys, without their secrets."""
-    found = asyncio.run(_list(settings))
+    """List the keys, without their secrets, and the plans of their tenants."""
+    listed = asyncio.run(_list(settings))
     if as_json:
-        typer.echo(json.dumps([_as_dict(key) for key in found], indent=2))
+        typer.echo(json.dumps([_listed_as_dict(key, plan, settings) for key, plan in listed], indent=2))
         return
-    table = Table("id", "role", "tenant", "created", "revoked", box=None, header_style="bold")
-    for key in found:
-        table.add_row(key.id, key.role, key.tenant_id or "", _time(key.created_at), _time(key.revoked_at))
-    Console().print(table)
+    table = Table("id", "role", "tenant", "plan", "created", "revoked", box=None, header_style="bold")
+    for key, plan in listed:
+        times = _time(key.created_at), _time(key.revoked_at)
+        table.add_row(key.id, key.role, key.tenant_id or "", _plan_text(plan, settings), *times)
+    results().print(table)
 
 
-async def _list(settings: Settings) -> list[ApiKey]:
+async def _list(settings: Settings) -> list[tuple[ApiKey, Plan | None]]:
+    """Return the keys, each with its tenant's plan if it has a tenant."""
     from diffuserve.cli.wiring.control import open_store
 
     async with open_store(settings) as store:
-        return await store.keys.list_keys()
+        keys = await store.keys.list_keys()
+        tenants = await store.operations.tenants({key.tenant_id for key in keys if key.tenant_id})
+    plans = {tenant.id: tenant.plan for tenant in tenants}
+    return [(key, plans.get(key.tenant_id or "")) for key in keys]
+
+
+def _plan_text(plan: Plan | None, settings: Settings) -> str:
+    """Return the name of a plan, with the tenant's own limits, such as `pro (max_running 3)`."""
+    if plan is None:
+        return ""
+    own = ", ".join(f"{name} {value:g}" for name, value in _own_limits(plan, settings).items())
+    return f"{plan.name} ({own})" if own else plan.name
+
+
+def _own_limits(plan: Plan, settings: Settings) -> dict[str, float]:
+    """Return the limits of a tenant that differ from those of its plan."""
+    usual = settings.store_config.plan(plan.name)
+    names = [declared.name for declared in fields(PlanOverrides)]
+    return {name: getattr(plan, name) for name in names if getattr(plan, name) != getattr(usual, name)}
+
+
+def _listed_as_dict(key: ApiKey, plan: Plan | None, settings: Settings) -> dict[str, Any]:
+    plan_name, overrides = (plan.name, _own_limits(plan, settings)) if plan else (None, {})
+    return {**_as_dict(key), "plan": plan_name, "overrides": overrides}
 
 
 @keys.command(epilog="Example:\n\n  diffuserve keys rotate ID --overlap-seconds 3600")

@@ -12,6 +12,7 @@ from rich.console import Console
 from rich.table import Table
 
 from diffuserve.cli import options
+from diffuserve.cli.results import results
 from diffuserve.domain.errors import InvalidParams
 from diffuserve.domain.safety import Action, AuditEntry, FilterInfo, Verdict
 from diffuserve.settings import Settings
@@ -74,7 +75,7 @@ def audit(
     table = Table(*columns, box=None, header_style="bold")
     for entry in entries:
         table.add_row(*_row(entry))
-    Console().print(table)
+    results().print(table)
 
 
 async def _judge_prompt(settings: Settings, prompt: str, tenant: str) -> tuple[FilterInfo, Verdict]:

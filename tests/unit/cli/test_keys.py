@@ -56,6 +56,22 @@ def test_a_list_shows_no_secret_and_a_revoked_key_is_refused(invoke: Invoke) -> 
         owner(secret)
 
 
+def test_a_list_shows_each_tenants_plan_and_its_own_limits(invoke: Invoke) -> None:
+    invoke("keys", "create", "--tenant", "studio", "--plan", "pro", "--max-running", "3")
+    invoke("keys", "create", "--tenant", "newsroom")
+    invoke("keys", "create", "--role", "worker")
+    listed = json.loads(invoke("keys", "list", "--json").out)
+    assert [(key["tenant"], key["plan"], key["overrides"]) for key in listed] == [
+        ("studio", "pro", {"max_running": 3}),
+        ("newsroom", "standard", {}),
+        (None, None, {}),
+    ]
+    header, *rows = invoke("keys", "list").out.splitlines()
+    assert header.split() == ["id", "role", "tenant", "plan", "created", "revoked"]
+    assert "pro (max_running 3)" in rows[0]
+    assert "standard" in rows[1]
+
+
 def test_a_rotated_key_has_a_successor_beside_it(invoke: Invoke) -> None:
     old_secret = invoke("keys", "create", "--tenant", "studio", "--plan", "pro").out
     (old,) = json.loads(invoke("keys", "list", "--json").out)
