@@ -9,8 +9,7 @@ from typing import Any
 import typer
 
 from diffuserve.domain.errors import InvalidParams
-from diffuserve.media.file_names import slug
-from diffuserve.media.image_file import SUFFIXES, read_parameters
+from diffuserve.media.file_names import FORMATS, slug
 
 
 @dataclass(frozen=True)
@@ -24,10 +23,10 @@ class Destination:
     @classmethod
     def parse(cls, output: Path) -> "Destination":
         """Take `output` for a file if it has the suffix of an image format, else for a folder."""
-        if output.suffix.lower() in SUFFIXES:
+        if output.suffix.lower() in FORMATS:
             return cls(output.parent, output.stem, output.suffix)
         if output.suffix and not output.is_dir():
-            known = ", ".join(SUFFIXES)
+            known = ", ".join(FORMATS)
             raise typer.BadParameter(f"{output}: unknown image format {output.suffix!r}; known: {known}")
         return cls(output, None, ".png")
 
@@ -59,6 +58,8 @@ class Destination:
 
 def _free(path: Path, parameters: Mapping[str, Any]) -> Path:
     """Return `path`, numbered if a different image is there."""
+    from diffuserve.media.image_file import read_parameters  # Pillow is needed only where an image is
+
     candidate, number = path, 2
     while candidate.exists() and read_parameters(candidate) != parameters:
         candidate, number = path.with_stem(f"{path.stem}-{number}"), number + 1

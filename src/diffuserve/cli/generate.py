@@ -2,6 +2,8 @@
 
 import asyncio
 from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import ExitStack
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -12,7 +14,7 @@ from rich.console import Console
 from diffuserve.cli import options
 from diffuserve.cli.destination import Destination
 from diffuserve.cli.exit_codes import FAILED, INTERRUPTED
-from diffuserve.cli.loading import load_engine
+from diffuserve.cli.loading import load_engine, uncollected
 from diffuserve.domain.params import GenerationParams
 from diffuserve.settings import Settings
 
@@ -75,7 +77,8 @@ async def screen(settings: Settings, requests: Sequence[GenerationParams]) -> li
     from diffuserve.prompts.cleaning import clean
 
     cleaned = [replace(request, prompt=clean(request.prompt)) for request in requests]
-    async with open_prompts(settings) as prompts:
+    own = settings.model_copy(update={"prompt_filter_processes": 0})  # nothing else waits for this one
+    async with open_prompts(own) as prompts:
         for request in cleaned:
             await prompts.moderate(request.prompt)
     return cleaned
@@ -89,28 +92,40 @@ def generate_images(
     is_opened: bool = False,
 ) -> int:
     """Check everything, generate, check the images, save and report; return the exit code."""
-    from diffuserve.cli.preflight import check_requests
+    destination, config, console = Destination.parse(output), settings.engine_process, Console(stderr=True)
+    with ExitStack() as stack:
+        with uncollected():
+            requests = check(requests, settings, destination)
 
-    destination, config = Destination.parse(output), settings.engine_process
-    destination.check()
-    check_requests(config, requests)
-    requests = asyncio.run(screen(settings, requests))
+            from diffuserve.cli.output import ImageWriter
+            from diffuserve.worker.image_output import open_image_output
 
-    from diffuserve.cli.output import ImageWriter  # torch is imported from here on
-    from diffuserve.cli.run import run_requests
-    from diffuserve.cli.viewer import open_images
-    from diffuserve.worker.image_output import open_image_output
+            beside = stack.enter_context(ThreadPoolExecutor(1))  # the image filter, while the model loads
+            image_output = beside.submit(open_image_output, config.model, config.images)
+            engine = stack.enter_context(load_engine(config, console))
 
-    console = Console(stderr=True)
-    with load_engine(config, console) as engine:
+            from diffuserve.cli.run import run_requests  # it imports torch, and the engine already has
         num_images = sum(request.num_images for request in requests)
-        writer = ImageWriter(destination, open_image_output(config.model, config.images), num_images)
+        writer = ImageWriter(destination, image_output.result(), num_images)
         run = run_requests(engine, requests, console, writer.save)
     paths = _written(run, writer, grid)
     typer.echo("\n".join(map(str, paths)), nl=bool(paths))
     if is_opened:
+        from diffuserve.cli.viewer import open_images
+
         open_images(paths[:1] if grid else paths, console)
     return _report(run, len(requests), console)
+
+
+def check(
+    requests: Sequence[GenerationParams], settings: Settings, destination: Destination
+) -> list[GenerationParams]:
+    """Return the requests with cleaned prompts. Raise what would go wrong, before torch is imported."""
+    from diffuserve.cli.preflight import check_requests
+
+    destination.check()
+    check_requests(settings.engine_process, requests)
+    return asyncio.run(screen(settings, requests))
 
 
 def _written(run: "Run", writer: "ImageWriter", grid: bool) -> list[Path]:

@@ -1,5 +1,8 @@
 """Loading the engine of the commands that generate images in their own process."""
 
+import gc
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
 from rich.console import Console
@@ -8,6 +11,17 @@ from diffuserve.worker.config import EngineProcessConfig
 
 if TYPE_CHECKING:
     from diffuserve.engine.engine import Engine
+
+
+@contextmanager
+def uncollected() -> Iterator[None]:
+    """Keep the garbage collector away from what is imported and loaded within the block, and stays."""
+    gc.disable()
+    try:
+        yield
+    finally:
+        gc.freeze()
+        gc.enable()
 
 
 def load_engine(config: EngineProcessConfig, console: Console) -> "Engine":

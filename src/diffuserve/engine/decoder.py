@@ -11,7 +11,7 @@ from diffuserve.engine.cost_model import CostModel
 from diffuserve.engine.model_runner import ModelRunner, fails_for_lack_of_room
 from diffuserve.engine.request_state import RequestState
 from diffuserve.engine.stages import Stage, StageExecutor
-from diffuserve.models.base import Frames
+from diffuserve.models.frames import Frames
 
 
 @dataclass(frozen=True)

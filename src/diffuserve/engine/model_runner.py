@@ -13,8 +13,9 @@ from torch import Tensor
 from diffuserve.domain.errors import DeviceUnavailable
 from diffuserve.domain.params import GenerationParams
 from diffuserve.engine.request_state import RequestState
-from diffuserve.models.base import Conditioning, Frames, Pipeline
+from diffuserve.models.base import Conditioning, Pipeline
 from diffuserve.models.folder import first_line
+from diffuserve.models.frames import Frames
 
 Item = TypeVar("Item")
 Value = TypeVar("Value")

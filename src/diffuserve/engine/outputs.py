@@ -6,7 +6,7 @@ from PIL.Image import Image
 
 from diffuserve.domain.errors import DiffuserveError
 from diffuserve.domain.params import GenerationParams
-from diffuserve.models.base import Frames
+from diffuserve.models.frames import Frames
 
 
 @dataclass(frozen=True)

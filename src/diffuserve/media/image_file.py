@@ -9,10 +9,10 @@ from typing import Any
 from PIL import ExifTags, Image
 from PIL.PngImagePlugin import PngInfo
 
+from diffuserve.media.file_names import FORMATS
 from diffuserve.media.xmp import read_packet, write_packet
 from diffuserve.version import __version__
 
-SUFFIXES = (".png", ".webp", ".jpg", ".jpeg")
 _KEY = "diffuserve"  # name of the PNG text chunk; other formats carry the same JSON in XMP and in EXIF
 _TOOL = f"diffuserve {__version__}"
 
@@ -25,13 +25,13 @@ _MAX_EXIF_BYTES = 65_533
 def save_image(
     image: Image.Image, path: Path, parameters: Mapping[str, Any], quality: int = 95, method: int = 4
 ) -> None:
-    """Write `image` atomically in the format of the path's suffix, one of `SUFFIXES`.
+    """Write `image` atomically in the format of the path's suffix, one of `FORMATS`.
 
     Without `parameters` the file carries nothing but the image. `quality` (JPEG and WebP) is in 0…100;
     `method` (WebP) in 0…6, where larger means smaller files and more time.
     """
     partial = path.with_name(f".{path.name}.partial")
-    image_format = Image.registered_extensions()[path.suffix.lower()]
+    image_format = FORMATS[path.suffix.lower()]
     options: dict[str, Any] = {"quality": quality, "method": method}
     if image_format == "PNG":
         options = {"compress_level": _PNG_COMPRESS_LEVEL}

@@ -15,9 +15,8 @@ from torch import Tensor
 from diffuserve.domain.cost import CostFit, Workload
 from diffuserve.domain.model_spec import ModelSpec
 from diffuserve.domain.params import GenerationParams
+from diffuserve.models.frames import Frames
 from diffuserve.samplers.base import NoiseSchedule, Sampler
-
-Frames = list[Image]  # one image is a list of one frame
 
 
 @dataclass(frozen=True)

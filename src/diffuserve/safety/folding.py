@@ -17,6 +17,7 @@ from confusable_homoglyphs.confusables import confusables_data
 Tokens = tuple[str, ...]
 
 _MAX_CACHED = 16_384  # characters; a prompt has a few dozen different ones
+_MAX_TERMS = 16_384  # a policy has some thousand
 _MAX_ROUNDS = 8  # no character needs more than three to reach its final form
 _MAX_EXPANSION = 4  # characters; some ligatures stand for up to eighteen, which no hidden word needs
 _INVISIBLE = "\u115f\u1160\u3164\uffa0"  # letters by their category, but rendered as nothing
@@ -97,6 +98,12 @@ def fold(text: str) -> Folded:
         tokens = tuple(text.split(" "))
         return Folded(tokens, tokens, (tokens, tokens))
     return _fold(text)
+
+
+@lru_cache(_MAX_TERMS)
+def fold_term(term: str) -> Folded:
+    """Return `fold` of a word of a policy, which is checked, and then compiled for several lists."""
+    return fold(term)
 
 
 def _fold(text: str) -> Folded:

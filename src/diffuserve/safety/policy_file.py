@@ -10,7 +10,7 @@ import yaml
 
 from diffuserve.domain.errors import InvalidParams
 from diffuserve.domain.safety import Action
-from diffuserve.safety.folding import fold, fold_pattern
+from diffuserve.safety.folding import fold_pattern, fold_term
 from diffuserve.safety.patterns import compile_pattern
 from diffuserve.safety.policy import MINORS, Category, Override, Policy, WordList
 
@@ -219,12 +219,12 @@ class _Node:
         term = self.text()
         if len(term) > MAX_TERM_CHARACTERS:
             raise self.error(f"a term has at most {MAX_TERM_CHARACTERS} characters")
-        if not fold(term).plain:
+        if not fold_term(term).plain:
             raise self.error("a term needs letters or digits")
         return term
 
     def stem(self) -> str:
-        if len(fold(self.term()).plain) > 1:
+        if len(fold_term(self.term()).plain) > 1:
             raise self.error("a stem is the beginning of one word; write a phrase as a term")
         return self.text()
 

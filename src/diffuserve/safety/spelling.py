@@ -20,7 +20,8 @@ class Spelling:
         self._known = frozenset(known) - self._words
         spelled = {form for word in self._words for form in (word, f"{word}s")}
         swapped = {form: word for word in sorted(spelled) for form in _swapped(word)}
-        self._swapped = {form: word for form, word in swapped.items() if form not in spelled | self._known}
+        as_they_should_be = spelled | self._known
+        self._swapped = {form: word for form, word in swapped.items() if form not in as_they_should_be}
         self._starts = {word[:length] for word in self._words for length in range(len(word) + 1)}
 
     def corrected(self, folded: Folded) -> list[Tokens]:

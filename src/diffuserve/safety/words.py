@@ -9,12 +9,13 @@ from functools import lru_cache
 
 import re2
 
-from diffuserve.safety.folding import Folded, Tokens, fold, fold_characters
+from diffuserve.safety.folding import Folded, Tokens, fold_characters, fold_term
 from diffuserve.safety.patterns import PatternList
 from diffuserve.safety.policy import WordList
 
 _MIN_MASKED = 4  # letters; a shorter word with a masked letter is ambiguous
 _MIN_IN_RUN = 4
+_STAR = "*"
 _REPEATED = re.compile(r"(.)\1+")
 _STRETCHED = re.compile(r"(.)\1\1")
 _VOWELS = "aeiou"
@@ -48,18 +49,19 @@ class WordMatcher:
     def __init__(self, words: Mapping[str, WordList]) -> None:
         """`words` are the lists of a family by language, or a single one by the empty name."""
         terms, stems = _owners(words, "terms"), _owners(words, "stems")
-        folded = {term: fold(term) for term in terms}
-        self._phrases = _by_key(phrase for term in terms for phrase in _phrases(term, folded[term]))
-        self._stems = _Stems((_joined(stem), stem) for stem in stems)
+        self._phrases = _by_key(phrase for term in terms for phrase in _phrases(term, fold_term(term)))
+        self._masked = _MaskedPhrases(terms)
+        joined = {word: "".join(fold_term(word).plain) for word in (*terms, *stems)}
+        self._stems = _Stems((joined[stem], stem) for stem in stems)
         compact = [
-            (_joined(word), kind, word) for kind, of in (("term", terms), ("stem", stems)) for word in of
+            (joined[word], kind, word) for kind, of in (("term", terms), ("stem", stems)) for word in of
         ]
         self._compact = [found for found in compact if len(found[0]) >= _MIN_IN_RUN]
         fragments, patterns = _owners(words, "fragments"), _owners(words, "patterns")
         self._fragments = {re2.escape(fold_characters(fragment)): fragment for fragment in fragments}
         self._patterns = PatternList([*self._fragments, *patterns])
         kinds = {"term": terms, "stem": stems, "fragment": fragments, "pattern": patterns}
-        self.words = frozenset(token for term in terms for token in folded[term].plain)
+        self.words = frozenset(token for term in terms for token in fold_term(term).plain)
         self._languages = {(kind, word): spoken for kind, of in kinds.items() for word, spoken in of.items()}
 
     def spans(self, reading: "Reading") -> Iterator[Span]:
@@ -87,9 +89,11 @@ class WordMatcher:
 
     def _phrase_spans(self, reading: "Reading") -> Iterator[Span]:
         # Sorted by place in the text: the order of a set differs from process to process.
-        for key in sorted(reading.positions.keys() & self._phrases.keys(), key=reading.first_of):
+        found = {key: self._phrases[key] for key in reading.positions.keys() & self._phrases.keys()}
+        found |= self._masked.find(reading)
+        for key in sorted(found, key=reading.first_of):
             for position in reading.positions[key]:
-                for phrase in self._phrases[key]:
+                for phrase in found[key]:
                     if phrase.fits(reading.words[position : position + len(phrase.words)]):
                         start, end = reading.span(position, len(phrase.words))
                         yield start, end, self._match("term", phrase.term, reading.text[start:end])
@@ -116,8 +120,34 @@ def _owners(words: Mapping[str, WordList], kind: str) -> dict[str, Languages]:
     return {word: frozenset(languages) for word, languages in owners.items()}
 
 
-def _joined(word: str) -> str:
-    return "".join(fold(word).plain)
+class _MaskedPhrases:
+    """Phrases with letters masked by stars. Few texts have stars, so they are formed as they are needed."""
+
+    def __init__(self, terms: Iterable[str]) -> None:
+        self._terms: dict[str, list[str]] = defaultdict(list)
+        for term in terms:
+            folded = fold_term(term)
+            for first in {tokens[0][0] for tokens in (folded.plain, folded.spelled) if tokens}:
+                self._terms[first].append(term)
+        self._phrases: dict[str, dict[str, list[_Phrase]]] = {}
+
+    def find(self, reading: "Reading") -> dict[str, list["_Phrase"]]:
+        """Return all phrases by the key of their first word, for the keys of a reading that have stars."""
+        if _STAR not in reading.text:
+            return {}
+        keys = (key for key in reading.positions if _STAR in key)
+        return {key: phrases for key in keys if (phrases := self._by_key(key[0]).get(key))}
+
+    def _by_key(self, first: str) -> Mapping[str, list["_Phrase"]]:
+        """Return the phrases whose first word begins so: its first letter is never masked."""
+        if first not in self._phrases:
+            phrases = (
+                phrase
+                for term in self._terms.get(first, ())
+                for phrase in (*_phrases(term, fold_term(term)), *_masked_phrases(term, fold_term(term)))
+            )
+            self._phrases[first] = _by_key(phrases)
+        return self._phrases[first]
 
 
 class _Stems:
@@ -211,11 +241,16 @@ def _by_key(phrases: Iterable[_Phrase]) -> dict[str, list[_Phrase]]:
 
 
 def _phrases(term: str, folded: Folded) -> Iterable[_Phrase]:
-    """Yield the forms of a term: as it is, with digits as letters, and with letters masked by stars."""
+    """Yield the forms of a term: as it is, and with digits as letters."""
     tokens = folded.plain
     yield _Phrase(term, tuple(map(_word, tokens)))
     if folded.spelled != tokens and sum(map(str.isalpha, term)) >= _MIN_MASKED:
         yield _Phrase(term, tuple(map(_word, folded.spelled)))
+
+
+def _masked_phrases(term: str, folded: Folded) -> Iterable[_Phrase]:
+    """Yield the forms of a term with letters masked by stars."""
+    tokens = folded.plain
     if len(tokens) == 1 and len(tokens[0]) >= _MIN_MASKED:
         for masked in _masked(tokens[0]):
             yield _Phrase(term, (_word(masked),))
@@ -223,8 +258,8 @@ def _phrases(term: str, folded: Folded) -> Iterable[_Phrase]:
 
 def _masked(word: str) -> set[str]:
     inner = range(1, len(word) - 1)
-    forms = {word[:i] + "*" + word[i + 1 :] for i in inner}
-    vowels = "".join("*" if i in inner and letter in _VOWELS else letter for i, letter in enumerate(word))
+    forms = {word[:i] + _STAR + word[i + 1 :] for i in inner}
+    vowels = "".join(_STAR if i in inner and letter in _VOWELS else letter for i, letter in enumerate(word))
     return (forms | {vowels}) - {word}
 
 

@@ -18,7 +18,8 @@ from torch import Tensor
 from diffuserve.domain.cost import CostFit, Workload
 from diffuserve.domain.model_spec import ModelSpec
 from diffuserve.domain.params import GenerationParams
-from diffuserve.models.base import Conditioning, DenoiseInput, Frames
+from diffuserve.models.base import Conditioning, DenoiseInput
+from diffuserve.models.frames import Frames
 from diffuserve.parallel.ranks import Ranks
 from diffuserve.samplers.base import NoiseSchedule
 from diffuserve.samplers.flow_match_euler import FlowMatchEuler

@@ -17,7 +17,7 @@ from diffuserve.domain.errors import (
 )
 from diffuserve.domain.safety import Action, Verdict
 from diffuserve.engine.outputs import GenerationResult, StepOutput
-from diffuserve.models.base import Frames
+from diffuserve.models.frames import Frames
 from diffuserve.worker.agent_link import AgentLink
 from diffuserve.worker.image_output import ImageOutput, allowed, passed
 from diffuserve.worker.messages import (

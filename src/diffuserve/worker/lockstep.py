@@ -26,7 +26,8 @@ from torch import Tensor
 from diffuserve.domain.params import GenerationParams
 from diffuserve.engine.model_runner import ModelRunner, StepResult, is_out_of_memory, isolate
 from diffuserve.engine.request_state import RequestState
-from diffuserve.models.base import Conditioning, Frames, Pipeline
+from diffuserve.models.base import Conditioning, Pipeline
+from diffuserve.models.frames import Frames
 from diffuserve.parallel.heartbeats import BROKEN_GROUP
 from diffuserve.parallel.ranks import OtherRankFailed, Ranks
 

@@ -10,7 +10,7 @@ from pydantic_core import PydanticUndefined
 from diffuserve.api.request_bodies import GenerationInput, JobEventName, NewJobBody, OutputFormat
 from diffuserve.domain.params import GenerationParams
 from diffuserve.domain.webhook import JOB_EVENTS
-from diffuserve.media.image_file import SUFFIXES
+from diffuserve.media.file_names import FORMATS
 
 
 def test_a_generation_input_has_the_fields_and_defaults_of_the_parameters() -> None:
@@ -26,7 +26,7 @@ def test_webhooks_may_name_every_event_of_a_job() -> None:
 
 
 def test_each_output_format_is_one_that_image_files_have() -> None:
-    assert {f".{name}" for name in get_args(OutputFormat)} <= set(SUFFIXES)
+    assert {f".{name}" for name in get_args(OutputFormat)} <= set(FORMATS)
 
 
 @pytest.mark.parametrize(

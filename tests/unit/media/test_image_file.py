@@ -3,14 +3,15 @@ from pathlib import Path
 import pytest
 from PIL import ExifTags, Image, PngImagePlugin
 
-from diffuserve.media.image_file import SUFFIXES, read_parameters, save_image
+from diffuserve.media.file_names import FORMATS
+from diffuserve.media.image_file import read_parameters, save_image
 
 PARAMETERS = {"prompt": "ein roter Kreis über 🟦", "seed": 2**62, "width": 128, "model_hash": "ab12"}
 LOSSY = (".webp", ".jpg", ".jpeg")
 IMAGE = Image.new("RGB", (32, 16), "red")
 
 
-@pytest.mark.parametrize("suffix", SUFFIXES)
+@pytest.mark.parametrize("suffix", FORMATS)
 def test_every_format_carries_the_parameters(suffix: str, tmp_path: Path) -> None:
     path = tmp_path / f"image{suffix}"
     save_image(IMAGE, path, PARAMETERS)
@@ -20,7 +21,7 @@ def test_every_format_carries_the_parameters(suffix: str, tmp_path: Path) -> Non
 
 
 @pytest.mark.parametrize("prompt", ["a star", "<b>&amp;</b> ]]> \"'", "tab\tline\n\x07", "🟦", "\ufffe"])
-@pytest.mark.parametrize("suffix", SUFFIXES)
+@pytest.mark.parametrize("suffix", FORMATS)
 def test_prompts_of_any_script_and_of_full_length_are_read_back(
     suffix: str, prompt: str, tmp_path: Path
 ) -> None:
@@ -52,7 +53,7 @@ def test_parameters_are_read_from_either_xmp_or_exif(suffix: str, tmp_path: Path
             assert read_parameters(other) == PARAMETERS
 
 
-@pytest.mark.parametrize("suffix", SUFFIXES)
+@pytest.mark.parametrize("suffix", FORMATS)
 def test_a_file_without_parameters_has_no_metadata(suffix: str, tmp_path: Path) -> None:
     path = tmp_path / f"image{suffix}"
     save_image(IMAGE, path, {})

@@ -11,7 +11,7 @@ from diffuserve.domain.cost import CostFit, Workload
 from diffuserve.domain.errors import DeviceUnavailable, InvalidModel
 from diffuserve.domain.model_spec import ModelSpec
 from diffuserve.domain.params import GenerationParams
-from diffuserve.models.base import Conditioning, DenoiseInput, Frames
+from diffuserve.models.base import Conditioning, DenoiseInput
 from diffuserve.models.batches import run_in_groups, split_by_counts
 from diffuserve.models.devices import default_dtype, dtype_name, flops_per_second
 from diffuserve.models.flux.config import FluxConfig
@@ -22,6 +22,7 @@ from diffuserve.models.flux.text import FluxConditioning, FluxTextEncoder
 from diffuserve.models.flux.transformer import FluxTransformer, PackedInput
 from diffuserve.models.flux.vae import FLUX_PREVIEW, FluxVae, pack_latents, unpack_latents
 from diffuserve.models.folder import ModelFolder
+from diffuserve.models.frames import Frames
 from diffuserve.models.layers.attention import choose_kernel
 from diffuserve.models.layers.linear import Tiling
 from diffuserve.models.preview import read_preview_map
