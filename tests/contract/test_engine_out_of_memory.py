@@ -14,7 +14,8 @@ from diffuserve.domain.params import GenerationParams
 from diffuserve.engine.config import EngineConfig
 from diffuserve.engine.engine import Engine
 from diffuserve.engine.outputs import GenerationResult
-from diffuserve.models.base import DenoiseInput, Frames
+from diffuserve.models.base import DenoiseInput
+from diffuserve.models.frames import Frames
 from diffuserve.testing.fake_pipeline import FakePipeline
 from support.waiting import HANG_SECONDS
 
