@@ -4,7 +4,7 @@ BIN := .venv/bin
 READY := .venv/.ready
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo serve test test-all check fmt chaos chaos-long bench-engine bench-control bench-serve bench-batch bench-lockstep bench-image-filter bench-followers bench-judging clean
+.PHONY: help setup demo serve test test-all check docs wheel fmt chaos chaos-long bench-engine bench-control bench-serve bench-batch bench-lockstep bench-image-filter bench-followers bench-judging clean
 
 help: ## list the targets
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 16
@@ -16,6 +16,7 @@ $(READY): pyproject.toml constraints.txt
 	$(PYTHON) -m venv .venv
 	$(BIN)/pip install --quiet --constraint constraints.txt torch
 	$(BIN)/pip install --quiet --constraint constraints.txt --editable '.[dev]'
+	$(BIN)/python -m compileall -q -j 0 src $$($(BIN)/python -c 'import sysconfig; print(sysconfig.get_path("purelib"))')
 	@touch $@
 
 demo: $(READY) ## start a server and have it draw a dozen images into out/demo
@@ -31,13 +32,20 @@ test: $(READY) ## run the tests, but the slow ones
 test-all: $(READY) ## run all tests
 	$(BIN)/pytest
 
-check: $(READY) ## style, types, layers, secrets and known vulnerabilities
+check: $(READY) ## style, types, layers, secrets, known vulnerabilities and the documents' links
 	$(BIN)/ruff check
 	$(BIN)/ruff format --check
 	$(BIN)/mypy
 	$(BIN)/lint-imports
 	$(BIN)/python scripts/scan_secrets.py
 	$(BIN)/python scripts/audit_dependencies.py
+	$(BIN)/python scripts/build_site.py
+
+docs: $(READY) ## build the documents into a site that can be searched: out/site/index.html
+	$(BIN)/python scripts/build_site.py
+
+wheel: $(READY) ## build the package into dist
+	$(BIN)/python -m build
 
 fmt: $(READY) ## format the code
 	$(BIN)/ruff check --fix

@@ -22,6 +22,8 @@ from diffuserve.domain.params import GenerationParams
 from diffuserve.domain.tenant import DEFAULT_PLANS, Plan
 from diffuserve.engine.config import EngineConfig
 from diffuserve.engine.outputs import GenerationResult, StepOutput, Timings
+from diffuserve.models.bundled import bundled_models
+from diffuserve.models.registry import known_families
 from diffuserve.settings import Settings
 
 ROOT = Path(__file__).parents[2]
@@ -65,7 +67,8 @@ def one_thread() -> Iterator[None]:
     torch.set_num_threads(before)
 
 
-WITH_PYTHON = [path for path in DOCUMENTS if python_source(path).strip()]
+WITH_SERVER = [ROOT / "docs" / "tutorial-http.md"]  # test_http_tutorial.py runs it
+WITH_PYTHON = [path for path in DOCUMENTS if python_source(path).strip() and path not in WITH_SERVER]
 
 
 @pytest.mark.usefixtures("one_thread")
@@ -80,7 +83,7 @@ def test_blocks_are_closed_and_marked(path: Path) -> None:
     text = path.read_text(encoding="utf-8")
     assert len(re.findall(r"^```", text, re.MULTILINE)) == 2 * len(FENCE.findall(text))
     kinds = {block["info"].strip() for block in FENCE.finditer(text)}
-    assert kinds <= {"", "bash", "json", "python", "python no-run", "text", "yaml"}
+    assert kinds <= {"", "bash", "bash no-run", "json", "python", "python no-run", "text", "yaml"}
     for block in FENCE.finditer(text):
         if block["info"].strip() == "json":
             json.loads(block["body"])
@@ -263,6 +266,13 @@ def test_every_metric_is_documented() -> None:
     names = {family.name + ("_total" if family.type == "counter" else "") for family in families}
     page = (REFERENCE / "metrics.md").read_text(encoding="utf-8")
     assert set(re.findall(r"^\| `(diffusion_\w+)` \|", page, re.MULTILINE)) == names
+
+
+def test_every_family_and_bundled_model_has_its_capabilities() -> None:
+    page = (REFERENCE / "capabilities.md").read_text(encoding="utf-8")
+    names = {entry.name for entry in known_families().values() if entry.module.startswith("diffuserve.")}
+    assert {name for name in names if f"`{name}`" not in page} == set()
+    assert {name for name in bundled_models() if f"| {name}" not in page} == set()
 
 
 def test_every_plan_is_documented() -> None:

@@ -77,7 +77,7 @@ def _load(folder: Path, harmless: list[str]) -> "TextCheckpoint":
 
         scorer = TextCheckpoint(folder)
     except ImportError as error:
-        remedy = f"needs the package {error.name}: pip install 'diffuserve[engine]'"
+        remedy = f"needs the package {error.name}: pip install 'diffuserve[transformers]'"
         raise InvalidParams("folder", str(folder), remedy) from error
     for label in harmless:
         if label not in scorer.labels:

@@ -4,6 +4,7 @@ from pathlib import Path
 
 import sqlalchemy as sa
 
+from diffuserve.domain.errors import InvalidParams
 from diffuserve.jobs.database import Database
 from diffuserve.jobs.schema import metadata
 
@@ -23,10 +24,19 @@ _FOLDER = Path(__file__).with_name("migrations")
 async def migrate(database: Database) -> None:
     """Build the schema, or run the migrations that are missing.
 
-    Both happen under the write lock, so that replicas may start together.
+    Both happen under the write lock, so that replicas may start together. Raise `InvalidParams` if a newer
+    version has migrated the database.
     """
-    if await database.read(_read_revision) == HEAD:
+    revision = await database.read(_read_revision)
+    if revision == HEAD:
         return
+    if revision is not None and revision > HEAD:
+        raise InvalidParams(
+            "schema",
+            revision,
+            f"a newer version has brought the database up to date, and this one knows {HEAD}; start the "
+            "newer version, or restore a backup from before the upgrade",
+        )
     await database.migrate(_bring_up_to_date)
 
 

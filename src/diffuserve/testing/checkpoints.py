@@ -39,7 +39,10 @@ def write_flux_checkpoint(  # noqa: PLR0913 (a checkpoint has that many options)
     `shift` override the kind's own schedule. With `num_shards` above 1 the transformer and the T5
     encoder are split into at least that many files with an index. The tokenizers are those of the
     bundled tiny-flux, with its vocabulary. Equal arguments write equal weights.
+
+    Raise `ImportError` with the remedy unless diffusers and transformers are installed.
     """
+    _require_libraries()
     is_dev = kind == "dev"
     with torch.random.fork_rng(devices=[]):  # the constructors draw from the global generator
         components = {
@@ -60,6 +63,15 @@ def write_flux_checkpoint(  # noqa: PLR0913 (a checkpoint has that many options)
     )
     _copy_tokenizers(folder)
     return folder
+
+
+def _require_libraries() -> None:
+    try:
+        import diffusers  # noqa: F401
+        import transformers  # noqa: F401
+    except ImportError as error:
+        remedy = "pip install 'diffuserve[checkpoints]'"
+        raise ImportError(f"{error.name} is not installed; {remedy}", name=error.name) from error
 
 
 def redraw_weights(module: nn.Module, generator: torch.Generator) -> None:

@@ -1,6 +1,7 @@
 """`diffuserve moderate`: its options, without the classifier."""
 
 import inspect
+import sys
 from pathlib import Path
 
 import pytest
@@ -30,3 +31,12 @@ def test_a_folder_without_a_classifier_is_refused(invoke: Invoke, tmp_path: Path
     assert refused.code == 2
     assert str(tmp_path) in refused.err.replace("\n", "")
     assert "Traceback" not in refused.err
+
+
+def test_without_transformers_the_extra_is_named(
+    invoke: Invoke, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setitem(sys.modules, "diffuserve.safety.text_checkpoint", None)
+    refused = invoke("moderate", str(tmp_path))
+    assert refused.code == 2
+    assert "pip install 'diffuserve[transformers]'" in " ".join(refused.err.split())

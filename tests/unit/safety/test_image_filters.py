@@ -85,6 +85,14 @@ def test_a_missing_package_is_named_with_the_remedy(monkeypatch: pytest.MonkeyPa
     _refused(lambda: open_image_filter("opennsfw"), "image_filter", "pip install 'diffuserve[engine]'")
 
 
+def test_an_image_classifier_names_the_extra_that_it_needs(
+    classifier: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setitem(sys.modules, "transformers.utils", None)
+    remedy = "pip install 'diffuserve[transformers]'"
+    _refused(lambda: open_image_filter(f"transformers:{classifier}"), "image_filter", remedy)
+
+
 def test_a_transformers_classifier_in_a_folder_is_a_filter(classifier: Path) -> None:
     rules = {"nsfw": {"threshold": 0.0, "action": "blur"}}
     image_filter = open_image_filter(f"transformers:{classifier}", rules)

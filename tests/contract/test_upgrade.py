@@ -1,0 +1,78 @@
+"""A database of an older version is brought up to date, and its jobs run; a newer one is refused."""
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import pytest
+import sqlalchemy as sa
+from alembic.script import ScriptDirectory
+
+from diffuserve.domain.errors import InvalidParams
+from diffuserve.domain.job import JobStatus
+from diffuserve.events.memory import MemoryEventBus
+from diffuserve.jobs import migrate
+from diffuserve.jobs.config import StoreConfig
+from diffuserve.jobs.store import JobStore
+from diffuserve.testing.fake_clock import FakeClock
+from support.store_driver import add_worker, claim, claim_one, complete, new_job, send_heartbeat
+
+OLDER = [script.revision for script in ScriptDirectory(str(migrate._FOLDER)).walk_revisions()][1:]
+Rows = Mapping[str, Sequence[Mapping[str, Any]]]
+
+
+@pytest.mark.parametrize("revision", [OLDER[0], OLDER[-1]])
+async def test_an_upgrade_loses_no_job_whichever_worker_runs_it(
+    job_store: JobStore, revision: str, database_url: str, clock: FakeClock
+) -> None:
+    """Hold one job on an old worker throughout; the others go to it and to a newer one afterwards."""
+    jobs = [await job_store.jobs.submit(new_job()) for _ in range(3)]
+    old_worker = await add_worker(job_store)
+    held = await claim_one(job_store, old_worker)
+    await job_store.database.write(lambda transaction: go_back(transaction.connection, revision))
+    store = JobStore(database_url, MemoryEventBus(), StoreConfig(), clock)
+    await store.open()
+    await send_heartbeat(store, old_worker, held)
+    await complete(store, held)
+    new_worker = await add_worker(store)
+    for worker in (old_worker, new_worker):
+        [lease] = await claim(store, worker)
+        await complete(store, lease)
+    assert [(await store.jobs.get(job.id)).status for job in jobs] == [JobStatus.SUCCEEDED] * 3
+    await store.close()
+
+
+async def test_a_database_of_a_newer_version_is_refused(job_store: JobStore, database_url: str) -> None:
+    newer = sa.text("UPDATE alembic_version SET version_num = '9999'")
+    await job_store.database.write(lambda transaction: transaction.execute(newer))
+    store = JobStore(database_url, MemoryEventBus(), StoreConfig())
+    with pytest.raises(InvalidParams, match=f"9999.*{migrate.HEAD}.*backup"):
+        await store.open()
+    await store.database.close()
+
+
+def go_back(connection: sa.Connection, revision: str) -> None:
+    """Rebuild the database as it was at `revision`, with the rows and columns that it had then."""
+    rows = read_all(connection)
+    drop_all(connection)
+    migrate.upgrade(connection, revision)
+    for table in reflected(connection).sorted_tables:
+        if table.name != "alembic_version" and rows.get(table.name):
+            known = [{column: row[column] for column in row if column in table.c} for row in rows[table.name]]
+            connection.execute(table.insert(), known)
+
+
+def read_all(connection: sa.Connection) -> Rows:
+    return {
+        table.name: [dict(row._mapping) for row in connection.execute(sa.select(table))]
+        for table in reflected(connection).sorted_tables
+    }
+
+
+def drop_all(connection: sa.Connection) -> None:
+    reflected(connection).drop_all(connection)
+
+
+def reflected(connection: sa.Connection) -> sa.MetaData:
+    tables = sa.MetaData()
+    tables.reflect(connection)
+    return tables
