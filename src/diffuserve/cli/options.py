@@ -16,25 +16,24 @@ from typing import Annotated, Any, Union, get_args, get_origin
 import typer
 from pydantic.fields import FieldInfo
 
-from diffuserve.engine.config import EngineConfig
+from diffuserve.cli.panels import PANELS, SAFETY, place_of
 from diffuserve.options import option_fields
 from diffuserve.settings import Settings
 from diffuserve.telemetry.log_config import LogConfig
-from diffuserve.worker.config import EngineProcessConfig, ImageOptions, WorkerConfig
+from diffuserve.worker.config import WorkerConfig
 
 WORKER_OPTIONS = tuple(option_fields(WorkerConfig))
 LOG_OPTIONS = tuple(option_fields(LogConfig))
+_CHOSEN = "; by default "  # in a description: what is chosen where nothing is given
 _FLAGS = {"api_key": "--key", "api_key_file": "--key-file", "file_metadata": "--metadata/--no-metadata"}
-_PANELS = {
-    **dict.fromkeys(WORKER_OPTIONS, "Worker"),
-    **dict.fromkeys(option_fields(EngineProcessConfig), "Model and device"),
-    **dict.fromkeys(option_fields(EngineConfig), "Engine"),
-    **dict.fromkeys(option_fields(ImageOptions), "Images"),
-    **dict.fromkeys(LOG_OPTIONS, "Log"),
-}
 
 NoAuth = Annotated[
-    bool, typer.Option("--no-auth", help="Accept requests without an API key, even if keys exist.")
+    bool,
+    typer.Option(
+        "--no-auth",
+        help="Accept requests without an API key, even if keys exist. [default: off]",
+        rich_help_panel=SAFETY,
+    ),
 ]
 EngineCommand = Annotated[str | None, typer.Option(hidden=True, help="Start this as the engine instead.")]
 Size = Annotated[
@@ -65,7 +64,7 @@ def takes_settings(*names: str) -> Callable[[Callable[..., None]], Callable[...,
 
     The command receives, as its first argument, the settings with what was given on the command line.
     """
-    options = [_parameter(name, Settings.model_fields[name]) for name in names]
+    options = [_parameter(name, Settings.model_fields[name]) for name in sorted(names, key=place_of)]
 
     def decorate(command: Callable[..., None]) -> Callable[..., None]:
         @wraps(command)
@@ -73,8 +72,9 @@ def takes_settings(*names: str) -> Callable[[Callable[..., None]], Callable[...,
             given = {name: arguments.pop(name) for name in names}
             command(Settings.with_options(**given), **arguments)
 
-        own = list(inspect.signature(command).parameters.values())[1:]
-        _set_signature(run, [*own, *options])
+        [_settings, *own] = inspect.signature(command).parameters.values()
+        named = [parameter.replace(kind=inspect.Parameter.KEYWORD_ONLY) for parameter in own]
+        _set_signature(run, [*options, *named])  # panels appear in the order of their first options
         return run
 
     return decorate
@@ -112,10 +112,10 @@ def _parameter(name: str, field: FieldInfo) -> inspect.Parameter:
     is_mapping = kind is dict
     option = typer.Option(
         flag_of(name),
-        help=f"{field.description}{_shown_default(field)}",
+        help=_help(field),
         parser=json.loads if is_mapping else None,
         metavar="JSON" if is_mapping else None,
-        rich_help_panel=_PANELS.get(name),
+        rich_help_panel=PANELS.get(name),
         show_default=False,
         case_sensitive=False,
     )
@@ -132,11 +132,18 @@ def _type_of(field: FieldInfo) -> Any:
     return dict if get_origin(annotation) is Mapping else annotation
 
 
-def _shown_default(field: FieldInfo) -> str:
-    """Say the default, unless the description does."""
-    default = field.get_default(call_default_factory=True)
-    if default in (None, {}, ()) or "by default" in str(field.description):
-        return ""
+def _help(field: FieldInfo) -> str:
+    """Return the description with the default at its end, also where the default is chosen at run time."""
+    text, is_chosen, chosen = str(field.description).partition(_CHOSEN)
+    if is_chosen:
+        return f"{text}. [default: {chosen.rstrip('.')}]"
+    return f"{text} [default: {_words(field.get_default(call_default_factory=True))}]"
+
+
+def _words(default: Any) -> str:
+    """Return a default as a person would write it."""
+    if default in (None, {}, ()):
+        return "none"
     if isinstance(default, bool):
-        return f" [default: {'on' if default else 'off'}]"
-    return f" [default: {default:g}]" if isinstance(default, float) else f" [default: {default}]"
+        return "on" if default else "off"
+    return f"{default:g}" if isinstance(default, float) else str(default)

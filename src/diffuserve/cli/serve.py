@@ -24,6 +24,8 @@ Examples:
   diffuserve serve
 
   diffuserve serve --model black-forest-labs/FLUX.1-schnell --device cuda:0 --port 9000
+
+  diffuserve serve --model /models/FLUX.1-dev --data-dir /var/lib/diffuserve --host 0.0.0.0
 """
 
 

@@ -8,6 +8,7 @@ from typing import Annotated
 import typer
 
 from diffuserve.cli import options
+from diffuserve.cli.panels import FLEET, MANY_GPUS, RELIABILITY
 from diffuserve.domain.backend_urls import LAST_PORT
 from diffuserve.domain.errors import InvalidParams
 from diffuserve.private_files import private_umask
@@ -32,27 +33,68 @@ Examples:
 @options.takes_settings("server", "api_key", "api_key_file", *options.WORKER_OPTIONS)
 def worker(  # noqa: PLR0913 (a command has as many arguments as options)
     settings: Settings,
-    name: Annotated[str, typer.Option(help="Name of this worker; by default the host's name.")] = "",
+    name: Annotated[
+        str,
+        typer.Option(
+            help="Name of this worker. [default: the host's name]", rich_help_panel=FLEET, show_default=False
+        ),
+    ] = "",
     label: Annotated[
-        list[str] | None, typer.Option(metavar="KEY=VALUE", help="Label shown to operators; may be repeated.")
+        list[str] | None,
+        typer.Option(
+            metavar="KEY=VALUE",
+            help="Label shown to operators; may be repeated. [default: none]",
+            rich_help_panel=FLEET,
+        ),
     ] = None,
     price: Annotated[
-        float | None, typer.Option(min=0, help="Price per hour, in a currency of your choice.")
+        float | None,
+        typer.Option(
+            min=0,
+            help="Price per hour, in a currency of your choice. [default: none]",
+            rich_help_panel=FLEET,
+        ),
     ] = None,
     spot: Annotated[
-        bool, typer.Option("--spot", help="The machine may be taken away at short notice.")
+        bool,
+        typer.Option(
+            "--spot",
+            help="The machine may be taken away at short notice. [default: off]",
+            rich_help_panel=FLEET,
+        ),
     ] = False,
-    metrics_port: Annotated[int | None, typer.Option(help="Serve Prometheus metrics on this port.")] = None,
+    metrics_port: Annotated[
+        int | None,
+        typer.Option(help="Serve Prometheus metrics on this port. [default: none]", rich_help_panel=FLEET),
+    ] = None,
     heartbeat_seconds: Annotated[
-        float | None, typer.Option(help="Seconds between heartbeats; by default the control plane's.")
+        float | None,
+        typer.Option(
+            help="Seconds between heartbeats. [default: the control plane's]", rich_help_panel=RELIABILITY
+        ),
     ] = None,
     replicas: Annotated[
-        int, typer.Option(min=1, help="Workers of one GPU each to start, on cuda:0, cuda:1, …")
+        int,
+        typer.Option(
+            min=1,
+            help="Workers of one GPU each to start, on cuda:0, cuda:1, …",
+            rich_help_panel=MANY_GPUS,
+        ),
     ] = 1,
-    nnodes: Annotated[int, typer.Option(min=1, help="Machines that form one worker.")] = 1,
-    node_rank: Annotated[int, typer.Option(min=0, help="Rank of this machine; rank 0 has the agent.")] = 0,
+    nnodes: Annotated[
+        int, typer.Option(min=1, help="Machines that form one worker.", rich_help_panel=MANY_GPUS)
+    ] = 1,
+    node_rank: Annotated[
+        int,
+        typer.Option(min=0, help="Rank of this machine; rank 0 has the agent.", rich_help_panel=MANY_GPUS),
+    ] = 0,
     node_endpoint: Annotated[
-        str | None, typer.Option(metavar="HOST:PORT", help="Address of rank 0 at which the machines meet.")
+        str | None,
+        typer.Option(
+            metavar="HOST:PORT",
+            help="Address of rank 0 at which the machines meet. [default: none]",
+            rich_help_panel=MANY_GPUS,
+        ),
     ] = None,
     parent_fd: Annotated[int | None, typer.Option(hidden=True, help="End when this pipe is closed.")] = None,
     engine_command: options.EngineCommand = None,

@@ -152,15 +152,36 @@ def test_rules_that_are_not_json_are_refused() -> None:
         ("collective_seconds", "[default: 120]"),
         ("deterministic", "[default: off]"),
         ("file_metadata", "[default: on]"),
+        ("data_dir", "[default: diffuserve-data]"),
+        ("api_key", "[default: none]"),
+        ("database_url", "postgresql://USER@HOST/NAME. [default: SQLite in the data folder]"),
+        ("image_rules", "[default: the filter's own]"),
+        ("device", "cpu or cuda[:n]. [default: CUDA where there is a GPU]"),
     ],
 )
 def test_help_shows_the_default_of_a_setting(name: str, shown: str) -> None:
     assert shown in help_of(name)
 
 
-@pytest.mark.parametrize("name", ["api_key", "database_url", "image_rules"])
-def test_help_shows_no_default_where_there_is_none_or_the_text_says_it(name: str) -> None:
-    assert "[default" not in help_of(name)
+@pytest.mark.parametrize("command", ["serve", "worker", "api"])
+def test_every_option_of_a_server_has_a_panel_and_shows_its_default(command: str) -> None:
+    group: Any = typer.main.get_command(app)
+    for parameter in group.commands[command].params:
+        if parameter.hidden or parameter.name == "help":
+            continue
+        assert parameter.rich_help_panel, parameter.name
+        is_shown = "[default: " in parameter.help or (
+            parameter.show_default and parameter.default is not None
+        )
+        assert is_shown, parameter.name
+        assert "by default" not in parameter.help, parameter.name
+
+
+def test_the_panels_of_a_server_come_in_the_order_of_their_use() -> None:
+    group: Any = typer.main.get_command(app)
+    panels = [parameter.rich_help_panel for parameter in group.commands["serve"].params]
+    order = list(dict.fromkeys(panel for panel in panels if panel))
+    assert order == ["Model", "Listening", "Storage", "Safety", "Engine", "Many GPUs", "Reliability", "Log"]
 
 
 def help_of(name: str) -> str:
