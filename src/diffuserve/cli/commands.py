@@ -23,6 +23,11 @@ _PANELS: Final[Mapping[str, tuple[LazyCommand, ...]]] = {
             "Submit a job to a server, and fetch its images.",
             needs_arguments=True,
         ),
+        LazyCommand(
+            "doctor",
+            "diffuserve.cli.doctor.command",
+            "Check this machine and its settings, and say what to do.",
+        ),
         LazyCommand("demo", "diffuserve.cli.demo", "Start a server and run a dozen jobs of two tenants."),
     ),
     "Models": (

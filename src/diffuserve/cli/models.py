@@ -11,6 +11,7 @@ from rich.console import Console
 from rich.table import Table
 
 from diffuserve.cli import options
+from diffuserve.cli.completion import model_names
 from diffuserve.cli.results import results
 from diffuserve.cli.sizes import human_bytes
 from diffuserve.domain.errors import InvalidParams
@@ -29,7 +30,12 @@ Examples:
 
 ModelName = Annotated[
     str,
-    typer.Argument(metavar="MODEL", help="Short name such as flux-schnell, or hub id.", show_default=False),
+    typer.Argument(
+        metavar="MODEL",
+        help="Short name such as flux-schnell, or hub id.",
+        show_default=False,
+        autocompletion=model_names,
+    ),
 ]
 
 

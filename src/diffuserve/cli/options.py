@@ -16,12 +16,14 @@ from typing import Annotated, Any, Union, get_args, get_origin
 import typer
 from pydantic.fields import FieldInfo
 
+from diffuserve.cli.completion import model_names
 from diffuserve.cli.panels import PANELS, SAFETY, place_of
 from diffuserve.options import option_fields
 from diffuserve.settings import Settings
 from diffuserve.telemetry.log_config import LogConfig
 from diffuserve.worker.config import WorkerConfig
 
+_COMPLETIONS = {"model": model_names}
 WORKER_OPTIONS = tuple(option_fields(WorkerConfig))
 LOG_OPTIONS = tuple(option_fields(LogConfig))
 _CHOSEN = "; by default "  # in a description: what is chosen where nothing is given
@@ -115,6 +117,7 @@ def _parameter(name: str, field: FieldInfo) -> inspect.Parameter:
         help=_help(field),
         parser=json.loads if is_mapping else None,
         metavar="JSON" if is_mapping else None,
+        autocompletion=_COMPLETIONS.get(name),
         rich_help_panel=PANELS.get(name),
         show_default=False,
         case_sensitive=False,

@@ -1,11 +1,26 @@
 """The console of a command's results, on stdout."""
 
+import io
+import re
+import sys
+
 from rich.console import Console
 
 _WIDE = 10_000  # columns: nothing is wrapped
+_PADDING = re.compile(r" +(?=\n)")
 
 
 def results() -> Console:
-    """Return a console for stdout; what is piped is neither wrapped nor coloured."""
+    """Return a console for stdout; what is piped is neither wrapped nor coloured nor padded."""
     console = Console(highlight=False)
-    return console if console.is_terminal else Console(highlight=False, width=_WIDE)
+    return console if console.is_terminal else Console(highlight=False, width=_WIDE, file=_Unpadded())
+
+
+class _Unpadded(io.StringIO):
+    """Stdout without the blanks that end the lines of a table."""
+
+    def write(self, text: str) -> int:
+        return sys.stdout.write(_PADDING.sub("", text))
+
+    def flush(self) -> None:
+        sys.stdout.flush()

@@ -1,18 +1,20 @@
 """Tables of a server's workers and running jobs."""
 
-from rich.console import Group, RenderableType
+from rich.console import Group, JustifyMethod, RenderableType
 from rich.markup import escape
 from rich.table import Table
 from rich.text import Text
 
 from diffuserve.cli.server_view import ServerView, count_states
 from diffuserve.cli.sizes import human_bytes
+from diffuserve.domain.job import Phase
 from diffuserve.domain.resources.job import JobResource
 from diffuserve.domain.resources.worker import WorkerResource
 from diffuserve.domain.timestamps import from_rfc3339
 from diffuserve.domain.worker import WorkerState
 
 _BAR = 10  # characters
+_SHRINKING = ("worker", "models", "prompt")  # on a narrow screen
 _COLORS = {WorkerState.LOST: "red", WorkerState.STALLED: "red", WorkerState.DRAINING: "yellow"}
 
 
@@ -45,7 +47,8 @@ def workers_table(view: ServerView) -> Table:
     """Return a row for each worker."""
     table = Table(box=None, header_style="bold", pad_edge=False)
     for name in ("worker", "state", "jobs", "models", "device", "memory", "step", "heartbeat"):
-        table.add_column(name, no_wrap=True, justify="right" if name in ("jobs", "step") else "left")
+        justify: JustifyMethod = "right" if name in ("jobs", "step") else "left"
+        table.add_column(name, no_wrap=name not in _SHRINKING, overflow="fold", justify=justify)
     for worker in view.workers or ():
         heartbeat = f"{_age(view.now, worker.heartbeat_at)} ago"
         table.add_row(
@@ -65,7 +68,7 @@ def jobs_table(view: ServerView) -> Table:
     """Return a row for each running job, with its progress by the worker's last heartbeat."""
     table = Table(box=None, header_style="bold", pad_edge=False)
     for name in ("job", "model", "progress", "running", "prompt"):
-        table.add_column(name, no_wrap=True)
+        table.add_column(name, no_wrap=name not in _SHRINKING, overflow="fold")
     for job in view.jobs:
         age = _age(view.now, job.started_at) if job.started_at else ""
         table.add_row(job.id, escape(job.model), _progress(job), age, escape(_line(job.final_prompt)))
@@ -74,8 +77,9 @@ def jobs_table(view: ServerView) -> Table:
 
 def _progress(job: JobResource) -> str:
     done = round(_BAR * min(max(job.progress.fraction, 0.0), 1.0))
-    step = f" {job.progress.step}/{job.progress.total}" if job.progress.total else ""
-    return f"{'█' * done}{'░' * (_BAR - done)} {job.phase or job.status}{step}"
+    is_denoising = job.phase is Phase.DENOISE and job.progress.total
+    step = f"{job.progress.step}/{job.progress.total}" if is_denoising else f"{job.phase or job.status}"
+    return f"{'█' * done}{'░' * (_BAR - done)} {step}"
 
 
 def _device(worker: WorkerResource) -> str:
@@ -87,7 +91,7 @@ def _memory(worker: WorkerResource) -> str:
     report = worker.report
     if not report.memory_limit_bytes:
         return ""
-    return f"{human_bytes(report.memory_bytes)} of {human_bytes(report.memory_limit_bytes)}"
+    return f"{report.memory_bytes / 1e9:.1f} of {human_bytes(report.memory_limit_bytes)}"
 
 
 def _milliseconds(seconds: float | None) -> str:

@@ -116,10 +116,14 @@ class Client:
         response = await self._http.request("GET", "/healthz")
         return parsedate_to_datetime(response.headers["date"]).timestamp()
 
+    async def check_ready(self) -> None:
+        """Raise `ServerUnavailable`, which says why, unless a worker takes jobs."""
+        await self._http.request("GET", "/readyz", RequestOptions(patience_seconds=0.0))
+
     async def is_ready(self) -> bool:
         """Return whether a worker has registered."""
         try:
-            await self._http.request("GET", "/readyz", RequestOptions(patience_seconds=0.0))
+            await self.check_ready()
         except ServerUnavailable:
             return False
         return True

@@ -204,6 +204,13 @@ class Database:
         """Do `work` without the lock. Raise `ServerUnavailable` if the database stays unreachable."""
         return await retry_while_unavailable(lambda _: self._backend.read(work))
 
+    async def look(self, work: Callable[[sa.Connection], T]) -> tuple[T, float]:
+        """Do `work` without the lock, once; return its result and the store's time.
+
+        Errors of the connection are the caller's to handle.
+        """
+        return await self._backend.read(lambda connection: (work(connection), self._now(connection)))
+
     async def rows(self, statement: sa.Executable) -> list[sa.Row[Any]]:
         """Return all rows of a statement. Raise `ServerUnavailable` as `read` does."""
         return await self.read(lambda connection: list(connection.execute(statement).all()))

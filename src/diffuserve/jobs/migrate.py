@@ -27,7 +27,7 @@ async def migrate(database: Database) -> None:
     Both happen under the write lock, so that replicas may start together. Raise `InvalidParams` if a newer
     version has migrated the database.
     """
-    revision = await database.read(_read_revision)
+    revision = await database.read(read_revision)
     if revision == HEAD:
         return
     if revision is not None and revision > HEAD:
@@ -65,7 +65,8 @@ def upgrade(connection: sa.Connection, revision: str = "head") -> None:
     command.upgrade(config, revision)
 
 
-def _read_revision(connection: sa.Connection) -> str | None:
+def read_revision(connection: sa.Connection) -> str | None:
+    """Return the newest migration that a database has; `None` for one without tables."""
     if not sa.inspect(connection).has_table(_VERSIONS.name):
         return None
     return connection.execute(sa.select(_VERSIONS.c.version_num)).scalar()

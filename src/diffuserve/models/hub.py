@@ -133,6 +133,15 @@ def cached_commits(repo_id: str) -> list[str]:
     return [commit for commit in commits if cached_folder(repo_id, commit)]
 
 
+def cached_repositories() -> list[str]:
+    """Return the ids of the repositories in the hub's cache; none without the hub's library."""
+    try:
+        folders = sorted(cache_folder().glob("models--*--*"))
+    except ImportError:  # the base install, which serves no model
+        return []
+    return [folder.name.removeprefix("models--").replace("--", "/") for folder in folders]
+
+
 def cache_folder() -> Path:
     """Return the folder of the hub's cache, which `HF_HOME` or `HF_HUB_CACHE` may move."""
     from huggingface_hub import constants

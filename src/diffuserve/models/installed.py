@@ -26,8 +26,8 @@ class InstalledModel:
     source: str
     path: Path
     num_bytes: int
+    dtype: str
     family: str = ""
-    dtype: str = ""
     width: int = 0
     height: int = 0
     num_inference_steps: int = 0
@@ -76,13 +76,10 @@ def plan_removal(model: str) -> Removal:
 
 
 def _downloaded() -> Iterator[InstalledModel]:
-    try:
-        cache = hub.cache_folder()
-    except ImportError:  # the base install has no hub library, and serves no model
-        return
-    for repo in sorted(cache.glob("models--*--*")):
-        repo_id = repo.name.removeprefix("models--").replace("--", "/")
-        snapshots = [path for path in _snapshots(repo) if (path / "model_index.json").is_file()]
+    for repo_id in hub.cached_repositories():
+        snapshots = [
+            path for path in _snapshots(hub.repo_folder(repo_id)) if (path / "model_index.json").is_file()
+        ]
         whole = [path.name for path in snapshots if not hub.missing_files(repo_id, path.name)]
         for path in snapshots:
             is_known = whole == [path.name] or HUB_COMMITS.get(repo_id) == path.name

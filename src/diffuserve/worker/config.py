@@ -56,7 +56,7 @@ class EngineProcessConfig:
     receive the same value.
     """
 
-    model: str = option(DEFAULT_MODEL, "Bundled model, folder or hub id.")
+    model: str = option(DEFAULT_MODEL, "Bundled model, short name such as flux-schnell, folder or hub id.")
     device: str | None = option(None, "cpu or cuda[:n]; by default CUDA where there is a GPU.")
     dtype: str | None = option(None, "bfloat16, float16 or float32; by default the checkpoint's.")
     engine: EngineConfig = field(default_factory=EngineConfig)

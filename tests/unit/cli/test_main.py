@@ -64,7 +64,18 @@ def test_the_version_is_printed(monkeypatch: pytest.MonkeyPatch, capsys: pytest.
     "command",
     [
         [],
-        *(["generate"], ["list"], ["models"], ["pull"], ["rm"], ["calibrate"], ["demo"], ["ps"], ["top"]),
+        *(
+            ["generate"],
+            ["list"],
+            ["models"],
+            ["pull"],
+            ["rm"],
+            ["calibrate"],
+            ["demo"],
+            ["ps"],
+            ["top"],
+            ["doctor"],
+        ),
         *(["serve"], ["api"], ["worker"], ["submit"]),
         *(["jobs"], ["jobs", "list"], ["jobs", "show"], ["jobs", "cancel"]),
         *(["keys"], ["keys", "create"], ["keys", "list"], ["keys", "revoke"]),
@@ -98,7 +109,12 @@ def test_help_groups_the_commands(
 
 @pytest.mark.parametrize(
     ("words", "completions"),
-    [("diffuserve pu", ["pull"]), ("diffuserve jobs ca", ["cancel"]), ("diffuserve top --on", ["--once"])],
+    [
+        ("diffuserve pu", ["pull"]),
+        ("diffuserve jobs ca", ["cancel"]),
+        ("diffuserve top --on", ["--once"]),
+        ("diffuserve generate x --model fl", ["flux-schnell", "flux-dev"]),
+    ],
 )
 def test_shells_complete_commands_and_options(
     words: str, completions: list[str], monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]

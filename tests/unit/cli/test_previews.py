@@ -2,6 +2,7 @@
 
 import base64
 import io
+import sys
 from pathlib import Path
 
 import httpx
@@ -59,15 +60,25 @@ async def test_each_preview_replaces_the_one_before(tmp_path: Path) -> None:
     assert screen.getvalue().splitlines() == [f"preview 1: {path}", f"preview 2: {path}"]
 
 
-def test_a_machine_without_a_viewer_says_where_the_image_is(monkeypatch: pytest.MonkeyPatch) -> None:
-    opened: list[str] = []
+def viewer(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, code: int) -> Path:
+    """Put a viewer on the path that notes what it opens and ends with `code`; return its notes."""
+    notes, program = tmp_path / "opened", tmp_path / ("open" if sys.platform == "darwin" else "xdg-open")
+    program.write_text(f'#!/bin/sh\necho "$1" >> {notes}\necho noise >&2\nexit {code}\n')
+    program.chmod(0o755)
+    monkeypatch.setenv("PATH", str(tmp_path), prepend=":")
+    return notes
 
-    def launch(path: str) -> int:
-        opened.append(path)
-        return 1
 
-    monkeypatch.setattr("typer.launch", launch)
-    screen = io.StringIO()
+def test_every_image_is_opened(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    notes, screen = viewer(tmp_path, monkeypatch, 0), io.StringIO()
+    open_images([Path("out/a.png"), Path("out/b.png")], Console(file=screen))
+    assert (notes.read_text().split(), screen.getvalue()) == (["out/a.png", "out/b.png"], "")
+
+
+def test_a_machine_without_a_viewer_says_where_the_image_is(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    notes, screen = viewer(tmp_path, monkeypatch, 3), io.StringIO()
     open_images([Path("out/a.png"), Path("out/b.png")], Console(file=screen, width=500))
-    assert opened == ["out/a.png"]
+    assert notes.read_text().split() == ["out/a.png"]
     assert "no program to open out/a.png" in screen.getvalue()

@@ -78,16 +78,20 @@ def test_an_open_server_shows_workers_jobs_and_queue(invoke: Invoke, server: Ser
         assert "\x1b" not in outcome.out
 
 
-def test_a_tenant_is_told_what_it_does_not_see(invoke: Invoke, server: ServerThread) -> None:
-    _, secret = server.call(server.store.keys.create(Role.TENANT, tenant_id="studio"))
-    outcome = invoke("ps", "--key", secret)
-    while "workers:" in outcome.out:  # an open server notices its first key within a second
+def test_a_tenant_is_told_what_it_does_not_see(
+    invoke: Invoke, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    settings = Settings(data_dir=tmp_path / "server", port=0, prompt_filter="none")
+    with ServerThread(settings, has_worker=False) as server:
+        monkeypatch.setenv("DIFFUSERVE_SERVER", server.address)
+        _, secret = server.call(server.store.keys.create(Role.TENANT, tenant_id="studio"))
         outcome = invoke("ps", "--key", secret)
-    assert outcome.code == 0
-    assert "workers:" not in outcome.out
-    assert "the API key is no operator's" in outcome.err
-    assert "the API key is no operator's" in invoke("top", "--key", secret).out
-    assert invoke("top", "--key", "dsk_wrong").code == 2
+        while "workers:" in outcome.out:  # an open server notices its first key within a second
+            outcome = invoke("ps", "--key", secret)
+        assert outcome.code == 0
+        assert "the API key is no operator's" in outcome.err
+        assert "the API key is no operator's" in invoke("top", "--key", secret).out
+        assert invoke("top", "--key", "dsk_wrong").code == 2
 
 
 def test_a_look_at_a_server_that_is_away_keeps_the_last_view(server: ServerThread) -> None:

@@ -1,0 +1,11 @@
+"""Values that shells complete."""
+
+from diffuserve.models import hub
+from diffuserve.models.bundled import bundled_models
+from diffuserve.models.names import ALIASES, HUB_COMMITS
+
+
+def model_names(incomplete: str) -> list[str]:
+    """Return the names of models that begin so: bundled, well-known and downloaded ones."""
+    known = dict.fromkeys((*bundled_models(), *ALIASES, *HUB_COMMITS, *hub.cached_repositories()))
+    return [name for name in known if name.startswith(incomplete)]

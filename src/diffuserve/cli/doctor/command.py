@@ -1,0 +1,84 @@
+"""`diffuserve doctor`: the fitness of this machine, and what to do about it."""
+
+import asyncio
+from collections.abc import Sequence
+
+import orjson
+import typer
+from rich.table import Table
+from rich.text import Text
+
+from diffuserve.cli import options
+from diffuserve.cli.doctor.checks import check_all
+from diffuserve.cli.doctor.facts import Facts
+from diffuserve.cli.doctor.findings import Finding, Outcome
+from diffuserve.cli.environment import unknown_variables
+from diffuserve.cli.exit_codes import FAILED
+from diffuserve.cli.results import results
+from diffuserve.settings import Settings
+
+EXAMPLES = """
+Examples:
+
+  diffuserve doctor
+
+  diffuserve doctor --model flux-schnell --device cuda
+
+  diffuserve doctor --server https://images.example.com --json
+"""
+
+_COLORS = {Outcome.OK: "green", Outcome.WARNING: "yellow", Outcome.FAILED: "red"}
+
+
+@options.takes_settings(
+    *("server", "api_key", "model", "device", "dtype", "host", "port"),
+    *("data_dir", "database_url", "valkey_url"),
+)
+def doctor(settings: Settings, as_json: options.Json = False) -> None:
+    """Check this machine, its settings and its services, and say what to do about what is wrong.
+
+    It looks at what `serve` would use with the same options, and leaves nothing behind. With --server it
+    also asks that server, with the key. The exit code is 1 if a check failed.
+    """
+    findings = check_all(asyncio.run(gather(settings)))
+    if as_json:
+        typer.echo(orjson.dumps(findings, option=orjson.OPT_INDENT_2).decode())
+    else:
+        results().print(_table(findings))
+    raise typer.Exit(FAILED if any(finding.outcome is Outcome.FAILED for finding in findings) else 0)
+
+
+async def gather(settings: Settings) -> Facts:
+    """Look at everything; what takes long is looked at together."""
+    from diffuserve.cli.doctor import machine, services
+
+    engine = settings.engine_process
+    torch, database, bucket, valkey, server = await asyncio.gather(
+        asyncio.to_thread(machine.torch_facts, engine.device, engine.dtype),
+        services.database_facts(settings),
+        services.bucket_facts(settings),
+        services.valkey_facts(settings),
+        services.server_facts(settings),
+    )
+    return Facts(
+        machine=machine.machine_facts(),
+        torch=torch,
+        disk=machine.disk_facts(settings.data_dir),
+        database=database,
+        port=machine.port_facts(settings.host, settings.port),
+        model=machine.model_facts(engine.model),
+        wanted_device=engine.device,
+        bucket=bucket,
+        valkey=valkey,
+        server=server,
+        unknown_variables=unknown_variables(),
+    )
+
+
+def _table(findings: Sequence[Finding]) -> Table:
+    table = Table(box=None, show_header=False, pad_edge=False)
+    for finding in findings:
+        outcome = Text(finding.outcome.value, style=_COLORS[finding.outcome])
+        told = f"{finding.detail}\n→ {finding.remedy}" if finding.remedy else finding.detail
+        table.add_row(outcome, Text(finding.check, style="bold"), Text(told))
+    return table

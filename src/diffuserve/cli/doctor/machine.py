@@ -1,0 +1,151 @@
+"""Facts of this machine: everything here looks, and leaves nothing behind."""
+
+import json
+import os
+import resource
+import shutil
+import socket
+import subprocess
+import sys
+import tempfile
+import time
+from importlib.util import find_spec
+from pathlib import Path
+
+import psutil
+
+from diffuserve.cli.doctor.facts import DiskFacts, MachineFacts, ModelFacts, PortFacts, TorchFacts
+from diffuserve.domain.errors import InvalidModel, ModelNotFound
+from diffuserve.models.folder import find_local_model
+from diffuserve.models.hardware import count_cuda_devices
+from diffuserve.models.registry import check_model
+
+_PROBE_SECONDS = 120.0  # torch's import on a busy machine with a cold disk
+_SMI_SECONDS = 20.0
+_WRITTEN_BYTES = 32 * 1024 * 1024
+_NUM_SYNCS = 5
+_CGROUP_LIMIT = Path("/sys/fs/cgroup/memory.max")
+
+
+def machine_facts() -> MachineFacts:
+    """Return the facts of Python, memory and GPUs."""
+    memory, limit = psutil.virtual_memory(), _container_limit()
+    return MachineFacts(
+        python=(sys.version_info.major, sys.version_info.minor, sys.version_info.micro),
+        num_cpus=len(psutil.Process().cpu_affinity()) if sys.platform == "linux" else os.cpu_count() or 1,
+        memory_free_bytes=min(memory.available, limit or memory.available),
+        memory_bytes=min(memory.total, limit or memory.total),
+        max_open_files=resource.getrlimit(resource.RLIMIT_NOFILE)[0],
+        gpus=_gpus(),
+        num_driver_devices=count_cuda_devices(),
+    )
+
+
+def torch_facts(device: str | None, dtype: str | None) -> TorchFacts:
+    """Import torch in another process, so that one that crashes is a finding too."""
+    if find_spec("torch") is None:
+        return TorchFacts(is_installed=False)
+    command = [sys.executable, "-m", "diffuserve.cli.doctor.torch_probe", device or "", dtype or ""]
+    try:
+        ended = subprocess.run(command, capture_output=True, text=True, timeout=_PROBE_SECONDS)  # noqa: S603
+    except subprocess.TimeoutExpired:
+        return TorchFacts(problem=f"it took more than {_PROBE_SECONDS:.0f} s")
+    if ended.returncode != 0:
+        said = ended.stderr.strip().splitlines() or [f"it ended with code {ended.returncode}"]
+        return TorchFacts(problem=said[-1])
+    return TorchFacts(**json.loads(ended.stdout.splitlines()[-1]))
+
+
+def disk_facts(folder: Path) -> DiskFacts:
+    """Write to the disk of a folder, which need not exist yet."""
+    existing = next(place for place in (folder, *folder.absolute().parents) if place.exists())
+    try:
+        speed, sync = _measured(existing)
+    except OSError as error:
+        return DiskFacts(folder=str(folder), problem=f"{existing} cannot be written ({error.strerror})")
+    return DiskFacts(
+        folder=str(folder),
+        free_bytes=shutil.disk_usage(existing).free,
+        bytes_per_second=speed,
+        sync_seconds=sync,
+    )
+
+
+def port_facts(host: str, port: int) -> PortFacts:
+    """Try to listen as a server would."""
+    address = f"{host}:{port}"
+    try:
+        family, kind, protocol, _, place = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0]
+        with socket.socket(family, kind, protocol) as listener:
+            listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+            listener.bind(place)
+    except OSError as error:
+        is_ours = _answers_as_diffuserve(f"http://{address}")
+        return PortFacts(address=address, problem=str(error.strerror or error), is_held_by_diffuserve=is_ours)
+    return PortFacts(address=address)
+
+
+def model_facts(model: str) -> ModelFacts:
+    """Check a model's files; a model of the hub that is not here is not asked for."""
+    try:
+        found = find_local_model(model)
+        if found is None:
+            return ModelFacts(name=model, is_here=False)
+        check_model(str(found.path))
+    except (InvalidModel, ModelNotFound) as error:
+        return ModelFacts(name=model, problem=str(error))
+    weights = sum(file.stat().st_size for file in found.path.glob("*/*.safetensors"))
+    return ModelFacts(name=model, num_bytes=weights)
+
+
+def _measured(folder: Path) -> tuple[float, float]:
+    """Return the bytes per second of a large file, and the median seconds of a small write that is synced."""
+    content = os.urandom(1024 * 1024)
+    with tempfile.TemporaryFile(dir=folder, buffering=0) as file:
+        start = time.perf_counter()
+        for _ in range(_WRITTEN_BYTES // len(content)):
+            file.write(content)
+        os.fsync(file.fileno())
+        seconds = time.perf_counter() - start
+        syncs = sorted(_sync_seconds(file.fileno()) for _ in range(_NUM_SYNCS))
+    return _WRITTEN_BYTES / seconds, syncs[_NUM_SYNCS // 2]
+
+
+def _sync_seconds(file: int) -> float:
+    start = time.perf_counter()
+    os.write(file, b"x" * 4096)
+    os.fsync(file)
+    return time.perf_counter() - start
+
+
+def _gpus() -> tuple[str, ...]:
+    """Return the GPUs as nvidia-smi names them, with their drivers; none without it."""
+    smi = shutil.which("nvidia-smi")
+    if smi is None:
+        return ()
+    command = [smi, "--query-gpu=name,driver_version", "--format=csv,noheader"]
+    try:
+        ended = subprocess.run(command, capture_output=True, text=True, timeout=_SMI_SECONDS)  # noqa: S603
+    except (OSError, subprocess.TimeoutExpired):
+        return ()
+    lines = ended.stdout.splitlines() if ended.returncode == 0 else []
+    return tuple(line.replace(", ", ", driver ") for line in lines)
+
+
+def _container_limit() -> int | None:
+    """Return the bytes that the container may use; `None` without a limit."""
+    try:
+        text = _CGROUP_LIMIT.read_text(encoding="ascii").strip()
+    except OSError:
+        return None
+    return int(text) if text.isdecimal() else None
+
+
+def _answers_as_diffuserve(url: str) -> bool:
+    import httpx
+
+    try:
+        response = httpx.get(f"{url}/healthz", timeout=2.0, trust_env=False)
+        return bool(response.json() == {"status": "ok"})
+    except (httpx.HTTPError, ValueError):
+        return False

@@ -1,0 +1,50 @@
+"""Facts of torch on this machine, as JSON: run in a process of its own, which may crash."""
+
+import json
+import sys
+from typing import Any
+
+
+def main() -> None:
+    """Print the facts of torch for the device and the dtype on the command line, which may be empty."""
+    print(json.dumps(facts_of_torch(*sys.argv[1:3])))
+
+
+def facts_of_torch(device_name: str = "", dtype_name: str = "") -> dict[str, Any]:
+    """Return the fields of `TorchFacts`. Raise whatever the import of torch raises."""
+    import torch
+
+    from diffuserve.domain.errors import DeviceUnavailable
+    from diffuserve.models.devices import choose_device, default_dtype, parse_dtype
+    from diffuserve.models.devices import dtype_name as name_of
+
+    facts: dict[str, Any] = {"version": torch.__version__, "cuda": torch.version.cuda}
+    try:
+        device = choose_device(device_name or None)
+        dtype = parse_dtype(dtype_name or None) or default_dtype(torch.bfloat16, device)
+    except DeviceUnavailable as error:
+        return facts | {"used_device": device_name, "device_problem": str(error)}
+    facts |= {"used_device": str(device), "used_dtype": name_of(dtype), **_kernel(device, dtype)}
+    if device.type == "cuda":
+        free, total = torch.cuda.mem_get_info(device)
+        facts |= {"gpu_free_bytes": free, "gpu_total_bytes": total}
+    return facts
+
+
+def _kernel(device: Any, dtype: Any) -> dict[str, str]:
+    """Return the attention kernel that would be used, and why it fails on two short sequences, if it does."""
+    import torch
+
+    from diffuserve.models.layers.attention import Segments, choose_kernel
+
+    kernel = choose_kernel(device, dtype)
+    try:
+        qkv = torch.ones(12, 3, 2, 64, device=device, dtype=dtype)
+        kernel(qkv, Segments.of((8, 4), device)).sum().item()
+    except Exception as error:  # of a driver or a kernel, of any kind
+        return {"kernel": kernel.name, "kernel_problem": str(error).partition("\n")[0]}
+    return {"kernel": kernel.name}
+
+
+if __name__ == "__main__":
+    main()
