@@ -9,6 +9,7 @@ from PIL import Image
 from diffuserve.domain.params import GenerationParams
 from diffuserve.engine.engine import Engine
 from diffuserve.models.base import DenoiseInput
+from support.latents import first_latents
 
 PARAMS = GenerationParams(prompt="a large blue star on a yellow background", num_inference_steps=4, seed=3)
 
@@ -43,11 +44,13 @@ def test_previews_converge_to_the_image(tiny_engine: Engine) -> None:
 def test_a_preview_costs_less_than_two_percent_of_a_step(tiny_engine: Engine) -> None:
     pipeline = tiny_engine.pipeline
     params = pipeline.spec.resolve(PARAMS, seed=0)
-    latents = pipeline.init_latents(params)
+    latents = first_latents(pipeline, params)
+    at = pipeline.schedule(params).at(1)
     request = DenoiseInput(params, pipeline.encode([params])[0], latents, timestep=500.0)
     prediction = pipeline.denoise([request])[0]
     step = quickest_seconds(lambda: pipeline.denoise([request]))
     preview = quickest_seconds(
-        lambda: pipeline.preview(pipeline.sampler.predict_x0(latents, prediction, 0.5), params), times=200
+        lambda: pipeline.preview(pipeline.sampler(params).predict_x0(latents, prediction, at), params),
+        times=200,
     )
     assert preview < 0.02 * step, f"{preview * 1e6:.0f} of {step * 1e6:.0f} microseconds"

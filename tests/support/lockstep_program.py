@@ -95,7 +95,7 @@ def inject(faulty: Any, where: str) -> None:
             raise InjectedError(f"told to fail in {where}")
 
     if where == "start":
-        faulty.init_latents = _after(lambda params: fail([params]), faulty.init_latents)
+        faulty.init_latents = _after(lambda params, *_: fail([params]), faulty.init_latents)
     elif where == "denoise":
         faulty.denoise = _after(lambda batch: fail([request.params for request in batch]), faulty.denoise)
     else:

@@ -221,8 +221,7 @@ class EngineCore:
         """Count the step; pass the request on to the decoder after its last."""
         if isinstance(outcome, Exception):
             return self._end(state, outcome)
-        state.latents = outcome.latents
-        state.step += 1
+        state.advance(outcome.latents, outcome.memory)
         if state.is_denoised:
             state.stopwatch.denoised = time.perf_counter()
             self._decoding[state.request_id] = self._active.pop(state.request_id)

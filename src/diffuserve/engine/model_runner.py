@@ -16,6 +16,7 @@ from diffuserve.engine.request_state import RequestState
 from diffuserve.models.base import Conditioning, Pipeline
 from diffuserve.models.folder import first_line
 from diffuserve.models.frames import Frames
+from diffuserve.samplers.base import Memory
 
 Item = TypeVar("Item")
 Value = TypeVar("Value")
@@ -23,9 +24,10 @@ Value = TypeVar("Value")
 
 @dataclass(frozen=True)
 class StepResult:
-    """A request's latents after one step, and its preview if it asked for previews."""
+    """A request's latents and its sampler's memory after a step, and its preview if it asked for previews."""
 
     latents: Tensor
+    memory: Memory
     preview: Image | None
 
 
@@ -67,24 +69,37 @@ class ModelRunner:
 
     def _step(self, states: Sequence[RequestState]) -> list[StepResult]:
         for state in states:
-            if state.latents is None:
-                state.latents = self.pipeline.init_latents(state.params)
+            self._draw(state)
         predictions = self.pipeline.denoise([state.denoise_input() for state in states])
         return [
             self._advance(state, prediction) for state, prediction in zip(states, predictions, strict=True)
         ]
 
     @torch.inference_mode()
+    def _draw(self, state: RequestState) -> None:
+        """Draw a request's first latents and the noise of its step, unless an earlier try has done so."""
+        if state.latents is None:
+            assert state.conditioning is not None
+            generators = image_generators(state.params)
+            state.latents = self.pipeline.init_latents(state.params, state.conditioning, generators)
+            state.generators = generators
+        sampler = self.pipeline.sampler(state.params)
+        if state.noise is None and sampler.draws_noise(state.schedule_step):
+            shape = (1, *state.latents.shape[1:])
+            drawn = [torch.randn(shape, generator=generator) for generator in state.generators]
+            state.noise = torch.cat(drawn).to(state.latents.device)
+
+    @torch.inference_mode()
     def _advance(self, state: RequestState, prediction: Tensor) -> StepResult:
         """Move latents one step along the request's own schedule, and make its preview if it wants one."""
         assert state.latents is not None
-        sampler = self.pipeline.sampler
-        sigma, next_sigma = state.schedule.sigmas[state.step : state.step + 2]
+        sampler, at = self.pipeline.sampler(state.params), state.schedule_step
         preview = None
         if state.wants_preview:
-            finished = sampler.predict_x0(state.latents, prediction, sigma)
+            finished = sampler.predict_x0(state.latents, prediction, at)
             preview = self.pipeline.preview(finished, state.params)
-        return StepResult(sampler.step(state.latents, prediction, sigma, next_sigma), preview)
+        latents, memory = sampler.step(state.latents, prediction, at, state.memory, state.noise)
+        return StepResult(latents, memory, preview)
 
     def _decode_finite(self, states: Sequence[RequestState]) -> list[list[Frames]]:
         latents = [state.latents for state in states if state.latents is not None]
@@ -92,6 +107,12 @@ class ModelRunner:
         if not all(bool(tensor.isfinite().all()) for tensor in latents):
             raise FloatingPointError("the latents are not finite")
         return self.pipeline.decode(latents, [state.params for state in states])
+
+
+def image_generators(params: GenerationParams) -> list[torch.Generator]:
+    """Return a generator for each image: image `i` is drawn as a request with `seed + i` alone."""
+    assert params.seed is not None
+    return [torch.Generator("cpu").manual_seed(params.seed + i) for i in range(params.num_images)]
 
 
 def isolate(items: Sequence[Item], run: Callable[[Sequence[Item]], list[Value]]) -> list[Value | Exception]:

@@ -1,8 +1,10 @@
 """The state of one request while it runs."""
 
 import time
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 
+import torch
 from torch import Tensor
 
 from diffuserve.domain.cost import Workload
@@ -10,7 +12,7 @@ from diffuserve.domain.params import GenerationParams
 from diffuserve.engine.outputs import Timings
 from diffuserve.engine.scheduler import Candidate
 from diffuserve.models.base import Conditioning, DenoiseInput
-from diffuserve.samplers.base import NoiseSchedule
+from diffuserve.samplers.base import Memory, NoiseSchedule, ScheduleStep
 
 
 @dataclass
@@ -45,8 +47,11 @@ class RequestState:
     """Owned by the engine's stepping thread; after the last step by the decoder's.
 
     `step_bytes` is the predicted peak memory of the request's part of a step; `skipped` counts the
-    steps in which other requests went first; `latents` exist from the first step on. A request that is
-    `exclusive` ran out of memory beside others, so nothing else runs on the device while it does.
+    steps in which other requests went first; `latents` exist from the first step on, and `generators`, one
+    for each image, with them. `memory` is what the sampler remembers of earlier steps; `noise` was drawn
+    for the present step, and is kept until it is done, so that a step that is tried again draws nothing
+    anew. A request that is `exclusive` ran out of memory beside others, so nothing else runs on the device
+    while it does.
     """
 
     request_id: str
@@ -60,7 +65,10 @@ class RequestState:
     is_alone: bool = False
     exclusive: bool = False
     conditioning: Conditioning | None = None
+    generators: Sequence[torch.Generator] = ()
     latents: Tensor | None = None
+    memory: Memory = ()
+    noise: Tensor | None = None
     step: int = 0
     skipped: int = 0
     stopwatch: Stopwatch = field(default_factory=Stopwatch)
@@ -72,6 +80,16 @@ class RequestState:
     @property
     def is_denoised(self) -> bool:
         return self.step == self.num_steps
+
+    @property
+    def schedule_step(self) -> ScheduleStep:
+        """Return the step that comes next."""
+        return self.schedule.at(self.schedule.start + self.step)
+
+    def advance(self, latents: Tensor, memory: Memory) -> None:
+        """Take over what a step has made."""
+        self.latents, self.memory, self.noise = latents, memory, None
+        self.step += 1
 
     def candidate(self) -> Candidate:
         return Candidate(
@@ -87,4 +105,5 @@ class RequestState:
     def denoise_input(self) -> DenoiseInput:
         assert self.conditioning is not None
         assert self.latents is not None
-        return DenoiseInput(self.params, self.conditioning, self.latents, self.schedule.timesteps[self.step])
+        at = self.schedule_step
+        return DenoiseInput(self.params, self.conditioning, self.latents, at.timestep, at.input_scale)

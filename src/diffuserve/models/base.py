@@ -34,12 +34,14 @@ class DenoiseInput:
     """A request's part of a shared denoising step.
 
     The first axis of `latents` counts images; `timestep` is on the scale of the schedule's `timesteps`.
+    Families whose sampler scales the model's input multiply the latents by `input_scale`.
     """
 
     params: GenerationParams
     conditioning: Conditioning
     latents: Tensor
     timestep: float
+    input_scale: float = 1.0
 
 
 @runtime_checkable
@@ -53,8 +55,6 @@ class Pipeline(Protocol):
 
     @property
     def spec(self) -> ModelSpec: ...
-    @property
-    def sampler(self) -> Sampler: ...
     @property
     def device(self) -> torch.device: ...
     @property
@@ -80,8 +80,18 @@ class Pipeline(Protocol):
         """Encode prompts, together where they fit together; results in order."""
         ...
 
-    def init_latents(self, params: GenerationParams) -> Tensor:
-        """Return pure noise for a request's seeds, images along the first axis."""
+    def init_latents(
+        self, params: GenerationParams, conditioning: Conditioning, generators: Sequence[torch.Generator]
+    ) -> Tensor:
+        """Return the latents before the first step, images along the first axis.
+
+        Each image draws from its own generator, on the CPU and in the order in which diffusers draws;
+        samplers draw their noise from the same generators later.
+        """
+        ...
+
+    def sampler(self, params: GenerationParams) -> Sampler:
+        """Return the sampler of a request."""
         ...
 
     def schedule(self, params: GenerationParams) -> NoiseSchedule:

@@ -17,7 +17,7 @@ from torch import Tensor
 
 from diffuserve.domain.errors import InvalidModel
 from diffuserve.domain.model_config import SCHEMA, parse_config
-from diffuserve.samplers.base import NoiseSchedule
+from diffuserve.samplers.base import Memory, NoiseSchedule, ScheduleStep
 
 # Options of the reference that are not implemented; a folder that sets one is refused.
 _UNSUPPORTED = (
@@ -29,25 +29,20 @@ _UNSUPPORTED = (
     "invert_sigmas",
     "shift_terminal",
 )
-_MOST_TOKENS, _MAX_MU = 1 << 18, 700.0  # e^μ overflows above 709
 
 
 @with_config(SCHEMA)
 @dataclass(frozen=True)
 class FlowMatchEuler:
-    """`shift` bends every schedule alike; dynamic shifting bends it by the image's size.
+    """`shift` bends every schedule alike; dynamic shifting bends each by a μ that the family computes.
 
     The shift is that of Esser et al. 2024 (arXiv:2403.03206, section 5.3.2): more noise for larger
-    images. Field names are those of `scheduler_config.json`; `*_image_seq_len` count image tokens.
+    images. Field names are those of `scheduler_config.json`.
     """
 
     num_train_timesteps: Annotated[int, Field(ge=1, le=1_000_000)] = 1000
     shift: Annotated[float, Field(gt=0, le=1_000)] = 1.0
     use_dynamic_shifting: bool = False
-    base_shift: Annotated[float, Field(ge=-20, le=20)] = 0.5
-    max_shift: Annotated[float, Field(ge=-20, le=20)] = 1.15
-    base_image_seq_len: Annotated[int, Field(ge=1, le=1 << 24)] = 256
-    max_image_seq_len: Annotated[int, Field(ge=1, le=1 << 24)] = 4096
     time_shift_type: Literal["exponential", "linear"] = "exponential"
 
     @classmethod
@@ -59,57 +54,59 @@ class FlowMatchEuler:
         for option in _UNSUPPORTED:
             if config.get(option):
                 raise InvalidModel(f"scheduler_config.json: {option}={config[option]!r} is not supported")
-        sampler = parse_config(cls, config, "scheduler_config.json")
-        sampler._check_shift()
-        return sampler
+        return parse_config(cls, config, "scheduler_config.json")
 
-    def schedule(self, num_inference_steps: int, image_tokens: int) -> NoiseSchedule:
+    def schedule(self, num_inference_steps: int, mu: float | None = None) -> NoiseSchedule:
         """Return noise levels from 1 down to 0, shifted as configured; timesteps are 1000·σ."""
         sigmas = np.linspace(1.0, 1 / num_inference_steps, num_inference_steps).astype(np.float32)
         if self.use_dynamic_shifting:
-            sigmas = self._shift_by_size(sigmas, image_tokens)
+            assert mu is not None
+            scale = math.exp(mu) if self.time_shift_type == "exponential" else mu
+            shifted = scale / (scale + (1 / sigmas - 1))
         else:
-            sigmas = self.shift * sigmas / (1 + (self.shift - 1) * sigmas)
-        sigmas = sigmas.astype(np.float32)
+            shifted = self.shift * sigmas / (1 + (self.shift - 1) * sigmas)
+        sigmas = shifted.astype(np.float32)
         timesteps = sigmas * np.float32(self.num_train_timesteps)
         return NoiseSchedule((*map(float, sigmas), 0.0), tuple(map(float, timesteps)))
+
+    def draws_noise(self, at: ScheduleStep) -> bool:
+        return False
 
     def step(
         self,
         latents: Float[Tensor, "*shape"],
         prediction: Float[Tensor, "*shape"],
-        sigma: float,
-        next_sigma: float,
-    ) -> Float[Tensor, "*shape"]:
-        """Return x + (σ' - σ)·v, computed in float32, in the prediction's dtype.
-
-        As in the reference, σ' - σ and its product with v are rounded to the prediction's dtype before
-        they are added; `torch.add(…, alpha=…)` would fuse them.
-        """
-        delta = torch.tensor(np.float32(next_sigma) - np.float32(sigma)).to(prediction.dtype)
-        return (latents.float() + delta * prediction).to(prediction.dtype)
+        at: ScheduleStep,
+        memory: Memory,
+        noise: Float[Tensor, "*shape"] | None,
+    ) -> tuple[Float[Tensor, "*shape"], Memory]:
+        """Return x + (σ' - σ)·v, computed in float32, in the prediction's dtype."""
+        return _move(latents, prediction, at.sigma, at.next_sigma), ()
 
     def predict_x0(
-        self, latents: Float[Tensor, "*shape"], prediction: Float[Tensor, "*shape"], sigma: float
+        self, latents: Float[Tensor, "*shape"], prediction: Float[Tensor, "*shape"], at: ScheduleStep
     ) -> Float[Tensor, "*shape"]:
         """Return x₀ = x - σ·v: a step down to σ = 0."""
-        return self.step(latents, prediction, sigma, 0.0)
+        return _move(latents, prediction, at.sigma, 0.0)
 
-    def _check_shift(self) -> None:
-        """Raise `InvalidModel` if the shift of some image has no finite value."""
-        sizes = (self.base_image_seq_len, self.max_image_seq_len)
-        if sizes[0] == sizes[1] or not all(abs(self._mu(tokens)) < _MAX_MU for tokens in (1, _MOST_TOKENS)):
-            raise InvalidModel(
-                f"scheduler_config.json: base_shift={self.base_shift} at base_image_seq_len={sizes[0]} and "
-                f"max_shift={self.max_shift} at max_image_seq_len={sizes[1]} are too steep"
-            )
+    def add_noise(
+        self, clean: Float[Tensor, "*shape"], noise: Float[Tensor, "*shape"], at: ScheduleStep
+    ) -> Float[Tensor, "*shape"]:
+        """Return σ·ε + (1 - σ)·x₀, with σ in the latents' dtype."""
+        return mix(clean, noise, at.sigma)
 
-    def _mu(self, image_tokens: int) -> float:
-        slope = (self.max_shift - self.base_shift) / (self.max_image_seq_len - self.base_image_seq_len)
-        return image_tokens * slope + (self.base_shift - slope * self.base_image_seq_len)
 
-    def _shift_by_size(self, sigmas: np.ndarray, image_tokens: int) -> np.ndarray:
-        """Shift by μ, which is linear in the image's tokens: e^μ / (e^μ + 1/σ - 1), as the reference."""
-        mu = self._mu(image_tokens)
-        scale = math.exp(mu) if self.time_shift_type == "exponential" else mu
-        return np.asarray(scale / (scale + (1 / sigmas - 1)))
+def mix(clean: Tensor, noise: Tensor, sigma: float) -> Tensor:
+    """Return the point of a rectified flow between clean latents and noise, with σ in their dtype."""
+    level = torch.tensor(sigma).to(clean.dtype)
+    return level * noise + (1.0 - level) * clean
+
+
+def _move(latents: Tensor, prediction: Tensor, sigma: float, next_sigma: float) -> Tensor:
+    """Return x + (σ' - σ)·v.
+
+    As in the reference, σ' - σ and its product with v are rounded to the prediction's dtype before
+    they are added; `torch.add(…, alpha=…)` would fuse them.
+    """
+    delta = torch.tensor(np.float32(next_sigma) - np.float32(sigma)).to(prediction.dtype)
+    return (latents.float() + delta * prediction).to(prediction.dtype)

@@ -21,7 +21,7 @@ from diffuserve.domain.params import GenerationParams
 from diffuserve.models.base import Conditioning, DenoiseInput
 from diffuserve.models.frames import Frames
 from diffuserve.parallel.ranks import Ranks
-from diffuserve.samplers.base import NoiseSchedule
+from diffuserve.samplers.base import NoiseSchedule, Sampler
 from diffuserve.samplers.flow_match_euler import FlowMatchEuler
 
 _CHANNELS = 3
@@ -70,7 +70,7 @@ class FakePipeline:
     bytes_per_token: int = 1024
     max_decode_pixels: int = 4 * 64 * 64 * 16
     device: torch.device = field(default_factory=lambda: torch.device("cpu"))
-    sampler: FlowMatchEuler = field(default_factory=FlowMatchEuler)
+    solver: Sampler = field(default_factory=FlowMatchEuler)
     denoised_batches: list[list[GenerationParams]] = field(default_factory=list)
     encoded_batches: list[list[GenerationParams]] = field(default_factory=list)
     _lock: threading.Lock = field(default_factory=threading.Lock)
@@ -93,16 +93,18 @@ class FakePipeline:
         self.on_encode(params)
         return [FakeConditioning((), colour_of(p.prompt), colour_of(p.negative_prompt)) for p in params]
 
-    def init_latents(self, params: GenerationParams) -> Tensor:
-        assert params.seed is not None
-        seeds = range(params.seed, params.seed + params.num_images)
-        generators = [torch.Generator().manual_seed(seed) for seed in seeds]
+    def init_latents(
+        self, params: GenerationParams, conditioning: Conditioning, generators: Sequence[torch.Generator]
+    ) -> Tensor:
         return torch.stack(
             [torch.randn(_CHANNELS, *self._grid(params), generator=generator) for generator in generators]
         )
 
     def schedule(self, params: GenerationParams) -> NoiseSchedule:
-        return self.sampler.schedule(params.num_inference_steps or 0, image_tokens=1)
+        return self.sampler(params).schedule(params.num_inference_steps or 0)
+
+    def sampler(self, params: GenerationParams) -> Sampler:
+        return self.solver
 
     def denoise(self, batch: Sequence[DenoiseInput]) -> list[Tensor]:
         with self._lock:

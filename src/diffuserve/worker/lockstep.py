@@ -157,8 +157,7 @@ class FollowerRank:
                 self._advance(state, outcome)
 
     def _advance(self, state: RequestState, result: StepResult) -> None:
-        state.latents = result.latents
-        state.step += 1
+        state.advance(result.latents, result.memory)
         if state.is_denoised:
             with self._changed:
                 self._denoised[state.request_id] = self._states.pop(state.request_id)

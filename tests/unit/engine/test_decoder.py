@@ -12,6 +12,7 @@ from diffuserve.engine.model_runner import ModelRunner
 from diffuserve.engine.request_state import RequestState
 from diffuserve.engine.stages import Stage, StageRun, T, Task
 from diffuserve.testing.fake_pipeline import FakePipeline
+from support.latents import first_latents
 from support.waiting import HANG_SECONDS
 
 
@@ -71,7 +72,7 @@ def make_state(pipeline: FakePipeline) -> RequestState:
         priority=0,
         arrival=0,
         wants_preview=False,
-        latents=pipeline.init_latents(params),
+        latents=first_latents(pipeline, params),
     )
 
 

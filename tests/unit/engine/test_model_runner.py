@@ -14,6 +14,7 @@ from diffuserve.domain.params import GenerationParams
 from diffuserve.engine.model_runner import ModelRunner, StepResult, enough_memory, is_out_of_memory, isolate
 from diffuserve.engine.request_state import RequestState
 from diffuserve.testing.fake_pipeline import FakePipeline
+from support.latents import first_latents
 
 
 class CulpritError(Exception):
@@ -137,13 +138,14 @@ def test_a_step_moves_latents_along_the_requests_own_schedule_and_leaves_the_sta
     pipeline = FakePipeline()
     state = make_state(pipeline, "a")
     outcome = ModelRunner(pipeline).step([state])[0]
-    noise = pipeline.init_latents(state.params)
+    noise = first_latents(pipeline, state.params)
     assert isinstance(outcome, StepResult)
     assert state.step == 0
     assert state.latents is not None
     assert torch.equal(state.latents, noise)
     prediction = pipeline.denoise([state.denoise_input()])[0]
-    assert torch.equal(outcome.latents, pipeline.sampler.step(noise, prediction, *state.schedule.sigmas[:2]))
+    moved, _ = pipeline.solver.step(noise, prediction, state.schedule.at(0), (), None)
+    assert torch.equal(outcome.latents, moved)
 
 
 def test_only_requests_that_want_previews_get_them() -> None:
@@ -164,7 +166,7 @@ def test_latents_that_are_not_finite_fail_alone_before_they_are_decoded(poison: 
     pipeline.on_decode = lambda params: decoded.extend(wanted.prompt for wanted in params)
     states = [make_state(pipeline, prompt) for prompt in ("a", "bad", "b")]
     for state in states:
-        state.latents = pipeline.init_latents(state.params)
+        state.latents = first_latents(pipeline, state.params)
         if state.request_id == "bad":
             state.latents[0, 0, 0, 3, 3] = poison
     outcomes = ModelRunner(pipeline).decode(states)

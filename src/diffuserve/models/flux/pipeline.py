@@ -18,6 +18,7 @@ from diffuserve.models.flux.config import FluxConfig
 from diffuserve.models.flux.family import PATCH
 from diffuserve.models.flux.packing import PackedLayout, SequenceShape, pack_layout
 from diffuserve.models.flux.sharding import Shard, shard_layout, ulysses
+from diffuserve.models.flux.shift import SizeShift
 from diffuserve.models.flux.text import FluxConditioning, FluxTextEncoder
 from diffuserve.models.flux.transformer import FluxTransformer, PackedInput
 from diffuserve.models.flux.vae import FLUX_PREVIEW, FluxVae, pack_latents, unpack_latents
@@ -29,7 +30,7 @@ from diffuserve.models.preview import read_preview_map
 from diffuserve.models.weights import checkpoint_dtype, load_weights, num_parameters
 from diffuserve.parallel.plan import check_plan
 from diffuserve.parallel.ranks import Ranks
-from diffuserve.samplers.base import NoiseSchedule
+from diffuserve.samplers.base import NoiseSchedule, Sampler
 from diffuserve.samplers.flow_match_euler import FlowMatchEuler
 
 # Tiles of products over tokens, and of products with one row for each sequence.
@@ -75,7 +76,8 @@ class FluxPipeline:
         self.spec, self.device, self.dtype = spec, device, dtype
         self.deterministic, self.ranks = deterministic, ranks
         config = FluxConfig.read(folder)
-        self.sampler = FlowMatchEuler.from_config(folder.json("scheduler/scheduler_config.json"))
+        scheduler = folder.json("scheduler/scheduler_config.json")
+        self._sampler, self._shift = FlowMatchEuler.from_config(scheduler), SizeShift.from_config(scheduler)
         self.text_encoder = FluxTextEncoder(
             folder, device, dtype, lowercase=bool(folder.settings.get("lowercase_prompt", False))
         )
@@ -131,23 +133,24 @@ class FluxPipeline:
         return run_in_groups(params, lambda wanted: wanted.max_sequence_length, self.text_encoder.encode)
 
     @torch.inference_mode()
-    def init_latents(self, params: GenerationParams) -> Tensor:
-        """Draw noise on the CPU, with a generator for each image, as diffusers does with CPU generators.
+    def init_latents(
+        self, params: GenerationParams, conditioning: Conditioning, generators: Sequence[torch.Generator]
+    ) -> Tensor:
+        """Draw noise on the CPU, as diffusers does with CPU generators.
 
         The result is packed: (num_images, tokens, 4 · latent channels).
         """
-        assert params.seed is not None
         shape = self._shape(params)
         size = (1, self.vae.latent_channels, PATCH * shape.rows, PATCH * shape.columns)
-        noise = [
-            torch.randn(size, generator=torch.Generator("cpu").manual_seed(params.seed + i), dtype=self.dtype)
-            for i in range(params.num_images)
-        ]
+        noise = [torch.randn(size, generator=generator, dtype=self.dtype) for generator in generators]
         return pack_latents(torch.cat(noise)).to(self.device)
 
     def schedule(self, params: GenerationParams) -> NoiseSchedule:
         assert params.num_inference_steps is not None
-        return self.sampler.schedule(params.num_inference_steps, self._shape(params).image)
+        return self._sampler.schedule(params.num_inference_steps, self._shift.mu(self._shape(params).image))
+
+    def sampler(self, params: GenerationParams) -> Sampler:
+        return self._sampler
 
     @torch.inference_mode()
     def denoise(self, batch: Sequence[DenoiseInput]) -> list[Tensor]:

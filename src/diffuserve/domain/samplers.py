@@ -1,0 +1,30 @@
+"""The names of samplers that requests may ask for, and how often each calls the model."""
+
+from collections.abc import Callable, Mapping
+
+DIFFUSION_SAMPLERS = (
+    "ddim",
+    "dpmpp_2m",
+    "dpmpp_2m_karras",
+    "dpmpp_2m_sde",
+    "dpmpp_2m_sde_karras",
+    "euler",
+    "euler_ancestral",
+    "euler_karras",
+    "lcm",
+    "pndm",
+    "unipc",
+)
+"""Samplers of models that were trained to remove noise, such as Stable Diffusion."""
+FLOW_SAMPLERS = ("flow_match_euler", "flow_match_heun")
+"""Samplers of models that were trained on rectified flows, such as FLUX.1."""
+
+_EVALUATIONS: Mapping[str, Callable[[int], int]] = {
+    "flow_match_heun": lambda steps: 2 * steps - 1,
+    "pndm": lambda steps: steps + (steps > 1),
+}
+
+
+def num_evaluations(sampler: str | None, num_inference_steps: int) -> int:
+    """Return how often a sampler calls the model in a number of steps; mostly once in each."""
+    return _EVALUATIONS.get(sampler or "", lambda steps: steps)(num_inference_steps)

@@ -1,0 +1,12 @@
+"""Latents before the first step, as the engine's runner draws them."""
+
+from torch import Tensor
+
+from diffuserve.domain.params import GenerationParams
+from diffuserve.engine.model_runner import image_generators
+from diffuserve.models.base import Pipeline
+
+
+def first_latents(pipeline: Pipeline, params: GenerationParams) -> Tensor:
+    """Return the noise of a request whose defaults are filled in."""
+    return pipeline.init_latents(params, pipeline.encode([params])[0], image_generators(params))
