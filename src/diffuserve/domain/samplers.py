@@ -27,4 +27,5 @@ _EVALUATIONS: Mapping[str, Callable[[int], int]] = {
 
 def num_evaluations(sampler: str | None, num_inference_steps: int) -> int:
     """Return how often a sampler calls the model in a number of steps; mostly once in each."""
-    return _EVALUATIONS.get(sampler or "", lambda steps: steps)(num_inference_steps)
+    evaluations = _EVALUATIONS.get(sampler or "")
+    return num_inference_steps if evaluations is None else evaluations(num_inference_steps)
