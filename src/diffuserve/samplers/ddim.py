@@ -19,7 +19,7 @@ from diffuserve.samplers.diffusion import DiffusionNoise, Spacing, floats
 @with_config(SCHEMA)
 @dataclass(frozen=True)
 class VariancePreserving(DiffusionNoise):
-    """What samplers share that go by ᾱ of whole timesteps: x = √ᾱ·x₀ + √(1-ᾱ)·ε."""
+    """Base of the samplers that go by ᾱ of whole timesteps: x = √ᾱ·x₀ + √(1-ᾱ)·ε."""
 
     set_alpha_to_one: bool = True
 

@@ -1,4 +1,4 @@
-"""What samplers of diffusion models share: the noise of training, spacings of timesteps, predictions.
+"""Base of the samplers of diffusion models: the noise of training, spacings of timesteps, predictions.
 
 Ho et al. 2020 (arXiv:2006.11239) add noise in T small amounts β₁…β_T; ᾱ_t, the product of 1 - β, says how
 much of the image is left at timestep t, and σ_t = √((1 - ᾱ_t) / ᾱ_t) how much noise there is for a unit of
@@ -53,7 +53,7 @@ class DiffusionNoise:
     unsupported: ClassVar[tuple[str, ...]] = ()
     """Options of the reference that are not implemented; a config that sets one is refused."""
     prediction_types: ClassVar[tuple[PredictionType, ...]] = ("epsilon", "sample", "v_prediction")
-    """What the model may predict."""
+    """Predictions of the model that the sampler takes."""
 
     @classmethod
     def from_config(cls: type[Built], config: Mapping[str, Any]) -> Built:

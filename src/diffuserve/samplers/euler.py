@@ -34,7 +34,7 @@ Sigma = Annotated[float, Field(gt=0, lt=1e6)]
 @with_config(SCHEMA)
 @dataclass(frozen=True)
 class _SigmaScaled(DiffusionNoise):
-    """What both have in common: latents that grow with σ."""
+    """Base of both: latents that grow with σ."""
 
     def predict_x0(
         self, latents: Float[Tensor, "*shape"], prediction: Float[Tensor, "*shape"], at: ScheduleStep

@@ -1,4 +1,4 @@
-"""What the exponential integrators DPM-Solver++ and UniPC share: spaced levels and half log-SNRs.
+"""Base of the exponential integrators DPM-Solver++ and UniPC: spaced levels and half log-SNRs.
 
 Both solve in λ = log(α/σ) (Lu et al. 2022, arXiv:2206.00927), where x = αx₀ + σε. Levels of a schedule are
 σ/α, except with `use_flow_sigmas`, where α = 1 - σ.

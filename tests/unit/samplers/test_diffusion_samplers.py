@@ -234,7 +234,7 @@ def test_every_name_of_a_request_has_a_sampler_and_tells_its_evaluations(name: s
 
 @pytest.mark.parametrize("name", DIFFUSION_SAMPLERS)
 def test_requests_at_other_steps_do_not_disturb_one_another(name: str) -> None:
-    """One sampler serves requests of 3 and of 7 steps in turn, as it would each alone."""
+    """Requests of 3 and of 7 steps in turn, with one sampler, end as each does alone."""
     sampler = named_sampler(name, STABLE_DIFFUSION)
     alone = [list(itertools.islice(walk(sampler, steps), 99)) for steps in (3, 7)]
     mixed: list[list[Tensor]] = [[], []]
