@@ -1,4 +1,4 @@
-"""`diffuserve jobs`: listing, showing and canceling jobs."""
+"""`diffuserve jobs`: listing, showing, canceling and requeuing jobs."""
 
 import asyncio
 from datetime import UTC, datetime
@@ -25,6 +25,8 @@ Examples:
   diffuserve jobs show ID --json
 
   diffuserve jobs cancel ID
+
+  diffuserve jobs requeue ID
 """
 
 jobs = typer.Typer(name="jobs", help="Jobs on a server.", epilog=EXAMPLES, no_args_is_help=True)
@@ -52,8 +54,8 @@ def list_jobs(
         table.add_column(name, no_wrap=True)
     table.add_column("prompt")  # shrinks first on a narrow screen
     for job in page.data:
-        age, prompt = _age(from_rfc3339(job.created_at)), escape(_line(job.final_prompt))
-        table.add_row(job.id, job.status, job.model, age, prompt)
+        made, prompt = age(from_rfc3339(job.created_at)), escape(_line(job.final_prompt))
+        table.add_row(job.id, job.status, job.model, made, prompt)
     results().print(table)
 
 
@@ -89,10 +91,10 @@ async def _show(settings: Settings, job_id: str) -> JobResource:
 
 @jobs.command()
 @options.takes_settings("server", "api_key")
-def cancel(settings: Settings, job_id: JobId) -> None:
+def cancel(settings: Settings, job_id: JobId, as_json: options.Json = False) -> None:
     """Cancel a job; a running job stops after its current step."""
     job = asyncio.run(_cancel(settings, job_id))
-    typer.echo(f"{job.id} {job.status}")
+    typer.echo(encode(job) if as_json else f"{job.id} {job.status}")
 
 
 async def _cancel(settings: Settings, job_id: str) -> JobResource:
@@ -100,6 +102,25 @@ async def _cancel(settings: Settings, job_id: str) -> JobResource:
 
     async with connect(settings) as client:
         return await client.cancel(job_id)
+
+
+@jobs.command(epilog=EXAMPLES)
+@options.takes_settings("server", "api_key")
+def requeue(
+    settings: Settings,
+    job_ids: Annotated[list[str], typer.Argument(metavar="ID…", help="Ids of one job or several.")],
+    as_json: options.Json = False,
+) -> None:
+    """Queue jobs again that failed, expired or were canceled, with fresh attempts; for operators."""
+    for job in asyncio.run(_requeue(settings, job_ids)):
+        typer.echo(encode(job) if as_json else f"{job.id} {job.status}")
+
+
+async def _requeue(settings: Settings, job_ids: list[str]) -> list[JobResource]:
+    from diffuserve.cli.connect import connect
+
+    async with connect(settings) as client:
+        return [await client.requeue(job_id) for job_id in job_ids]
 
 
 def _origin(job: JobResource) -> str:
@@ -138,7 +159,8 @@ def _line(prompt: str, limit: int = 40) -> str:
     return line if len(line) <= limit else f"{line[: limit - 1]}…"
 
 
-def _age(moment: datetime) -> str:
+def age(moment: datetime) -> str:
+    """Spell the time since a moment by its largest unit."""
     seconds = (datetime.now(UTC) - moment).total_seconds()
     for unit, length in (("d", 86_400), ("h", 3_600), ("min", 60)):
         if seconds >= length:

@@ -14,8 +14,11 @@ from diffuserve.client.outages import OutageLog
 from diffuserve.domain.errors import (
     BacklogFull,
     BandNotAllowed,
+    BatchNotFound,
     Conflict,
+    DeliveryNotFound,
     DiffuserveError,
+    EndpointNotFound,
     Forbidden,
     IdempotencyMismatch,
     JobNotFound,
@@ -176,7 +179,10 @@ _ERRORS: Mapping[str, type[DiffuserveError]] = {
     for error in (
         BandNotAllowed,
         BacklogFull,
+        BatchNotFound,
         Conflict,
+        DeliveryNotFound,
+        EndpointNotFound,
         Forbidden,
         IdempotencyMismatch,
         JobNotFound,

@@ -15,8 +15,10 @@ from typing import Any, Self
 import httpx
 from httpx_sse import EventSource, SSEError
 
+from diffuserve.client.batches import BatchClient
 from diffuserve.client.codec import decode
 from diffuserve.client.http import NO_OPTIONS, HttpTransport, RequestOptions, error_from
+from diffuserve.client.webhooks import WebhookClient
 from diffuserve.domain.errors import ServerUnavailable
 from diffuserve.domain.job import IMAGE_GENERATE, Band, JobStatus
 from diffuserve.domain.params import GenerationParams
@@ -42,6 +44,8 @@ class Client:
         transport: httpx.AsyncBaseTransport | None = None,
     ) -> None:
         self._http = HttpTransport(server, api_key, patience_seconds=patience_seconds, transport=transport)
+        self.batches = BatchClient(self._http)
+        self.webhooks = WebhookClient(self._http)
 
     @property
     def server(self) -> str:
@@ -99,6 +103,10 @@ class Client:
         """Cancel a queued job at once; a running one becomes `canceling`, and a final one is unchanged."""
         return await self._job("POST", f"/v1/jobs/{job_id}/cancel")
 
+    async def requeue(self, job_id: str) -> JobResource:
+        """Queue a job that failed, expired or was canceled again; for operators. Raise `Conflict`."""
+        return await self._job("POST", f"/v1/jobs/{job_id}/requeue")
+
     async def models(self) -> Sequence[ModelResource]:
         """Return the served models."""
         return decode(ModelList, (await self._http.request("GET", "/v1/models")).content).data
@@ -106,6 +114,10 @@ class Client:
     async def workers(self) -> Sequence[WorkerResource]:
         """Return the workers, for operators. Raise `Forbidden`."""
         return decode(WorkerList, (await self._http.request("GET", "/v1/workers")).content).data
+
+    async def drain_worker(self, worker_id: str) -> None:
+        """Have a worker finish its jobs and end, for operators. Raise `Forbidden` or `WorkerNotFound`."""
+        await self._http.request("POST", f"/v1/workers/{worker_id}/drain")
 
     async def metrics(self) -> str:
         """Return the metrics in the text format of Prometheus, for operators. Raise `Forbidden`."""

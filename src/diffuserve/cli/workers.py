@@ -1,0 +1,130 @@
+"""`diffuserve workers`: listing and draining the workers of a server."""
+
+import asyncio
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+from rich.markup import escape
+from rich.table import Table
+
+from diffuserve.cli import options
+from diffuserve.cli.jobs import age
+from diffuserve.cli.results import results
+from diffuserve.client.codec import encode
+from diffuserve.domain.errors import InvalidParams, WorkerNotFound
+from diffuserve.domain.resources.worker import WorkerList, WorkerResource
+from diffuserve.domain.timestamps import from_rfc3339
+from diffuserve.settings import Settings
+
+if TYPE_CHECKING:
+    from diffuserve.client.jobs import Client
+
+EXAMPLES = """
+Examples:
+
+  diffuserve workers list
+
+  diffuserve workers drain gpu-7 --wait
+
+  diffuserve workers list --json --server https://images.example.com
+"""
+
+_LOOK_SECONDS = 0.5
+
+workers = typer.Typer(
+    name="workers", help="Workers of a server, for operators.", epilog=EXAMPLES, no_args_is_help=True
+)
+
+
+@workers.command("list", epilog=EXAMPLES)
+@options.takes_settings("server", "api_key")
+def list_workers(settings: Settings, as_json: options.Json = False) -> None:
+    """List the workers with their state, models and jobs."""
+    found = asyncio.run(_list(settings))
+    if as_json:
+        typer.echo(encode(WorkerList(data=tuple(found))))
+        return
+    table = Table(box=None, header_style="bold")
+    for name in ("id", "name", "state", "models", "jobs", "heartbeat", "labels"):
+        table.add_column(name, no_wrap=True)
+    for worker in found:
+        table.add_row(
+            worker.id,
+            escape(worker.name),
+            state_of(worker),
+            escape(", ".join(worker.models)),
+            str(worker.num_leases),
+            f"{age(from_rfc3339(worker.heartbeat_at))} ago",
+            escape(", ".join(f"{key}={value}" for key, value in worker.labels.items())),
+        )
+    results().print(table)
+    if not found:
+        typer.echo("no worker is registered: jobs wait until one is", err=True)
+
+
+async def _list(settings: Settings) -> Sequence[WorkerResource]:
+    from diffuserve.cli.connect import connect
+
+    async with connect(settings) as client:
+        return await client.workers()
+
+
+@workers.command(epilog=EXAMPLES)
+@options.takes_settings("server", "api_key")
+def drain(
+    settings: Settings,
+    worker: Annotated[str, typer.Argument(metavar="WORKER", help="Id or name of the worker.")],
+    wait: Annotated[bool, typer.Option("--wait", help="Wait until it has ended.")] = False,
+    as_json: options.Json = False,
+) -> None:
+    """Give a worker no more jobs: it finishes those that it holds, deregisters and ends."""
+    drained = asyncio.run(_drain(settings, worker, wait))
+    if as_json:
+        typer.echo(encode(drained))
+    else:
+        outcome = "ended" if wait else f"drains, {drained.num_leases} jobs left"
+        typer.echo(f"{drained.id} {outcome}")
+
+
+async def _drain(settings: Settings, wanted: str, is_waited_for: bool) -> WorkerResource:
+    from diffuserve.cli.connect import WAITING_PATIENCE_SECONDS, connect
+
+    patience = WAITING_PATIENCE_SECONDS if is_waited_for else None
+    async with connect(settings, patience_seconds=patience) as client:
+        worker = named(wanted, await client.workers())
+        await client.drain_worker(worker.id)
+        if is_waited_for:
+            return await _until_gone(client, worker)
+        return next((found for found in await client.workers() if found.id == worker.id), worker)
+
+
+async def _until_gone(client: "Client", worker: WorkerResource) -> WorkerResource:
+    """Wait until the worker is not in the list any more, or lost; return it as it was last."""
+    from diffuserve.cli.waiting import Waiting
+
+    with Waiting() as waiting:
+        while True:
+            left = [found for found in await client.workers() if found.id == worker.id]
+            if not left or left[0].state == "lost":
+                return left[0] if left else worker
+            worker = left[0]
+            waiting.show(f"{worker.name or worker.id} drains: {worker.num_leases} jobs left")
+            await asyncio.sleep(_LOOK_SECONDS)
+
+
+def named(wanted: str, found: Sequence[WorkerResource]) -> WorkerResource:
+    """Return the worker with this id, or the only one with this name. Raise `WorkerNotFound`."""
+    matches = [worker for worker in found if worker.id == wanted]
+    matches = matches or [worker for worker in found if worker.name == wanted]
+    if len(matches) == 1:
+        return matches[0]
+    if matches:
+        ids = ", ".join(worker.id for worker in matches)
+        raise InvalidParams("worker", wanted, f"{len(matches)} workers have this name; give an id: {ids}")
+    raise WorkerNotFound(f"no worker {wanted!r}; `diffuserve workers list` shows ids and names")
+
+
+def state_of(worker: WorkerResource) -> str:
+    """Describe the state of a worker; a drain that it has not heard of yet counts."""
+    return "draining" if worker.is_draining and worker.state != "lost" else str(worker.state)

@@ -1,0 +1,66 @@
+"""Client for the batches of a server."""
+
+import secrets
+from collections.abc import AsyncIterator, Mapping
+
+import httpx
+
+from diffuserve.client.codec import decode
+from diffuserve.client.http import HttpTransport, RequestOptions, error_from
+from diffuserve.domain.errors import ServerUnavailable
+from diffuserve.domain.resources.batch import BatchPage, BatchResource
+
+_SUBMISSION_SECONDS = 600.0  # the server checks and judges every item before it responds
+_JSON, _JSON_LINES = "application/json", "application/jsonl"
+
+
+class BatchClient:
+    """Submits batches, follows them and reads their results. Every method may raise `ServerUnavailable`."""
+
+    def __init__(self, http: HttpTransport) -> None:
+        self._http = http
+
+    async def submit_lines(self, lines: bytes, options: Mapping[str, str]) -> BatchResource:
+        """Submit a batch as JSON lines; `options` are the query's: `model`, `priority`, `webhook_url` …"""
+        return await self._submit(lines, _JSON_LINES, options)
+
+    async def submit_json(self, body: bytes) -> BatchResource:
+        """Submit a batch as a JSON body, which holds the options too."""
+        return await self._submit(body, _JSON, {})
+
+    async def get(self, batch_id: str) -> BatchResource:
+        """Return the batch. Raise `BatchNotFound`."""
+        return await self._batch("GET", f"/v1/batches/{batch_id}")
+
+    async def page(self, limit: int) -> BatchPage:
+        """Return the newest batches."""
+        options = RequestOptions(params={"limit": limit})
+        return decode(BatchPage, (await self._http.request("GET", "/v1/batches", options)).content)
+
+    async def cancel(self, batch_id: str) -> BatchResource:
+        """Cancel every item, as single jobs are canceled. Raise `BatchNotFound`."""
+        return await self._batch("POST", f"/v1/batches/{batch_id}/cancel")
+
+    async def results(self, batch_id: str) -> AsyncIterator[str]:
+        """Yield a line of JSON for every item that has ended, in the items' order. Raise `BatchNotFound`."""
+        try:
+            async with self._http.stream(f"/v1/batches/{batch_id}/results") as response:
+                if response.is_error:
+                    await response.aread()
+                    raise error_from(response)
+                async for line in response.aiter_lines():
+                    yield line
+        except httpx.TransportError as error:
+            raise ServerUnavailable(f"{self._http.server} does not respond ({error!r})") from error
+
+    async def _submit(self, body: bytes, content_type: str, options: Mapping[str, str]) -> BatchResource:
+        """Submit a body under an idempotency key: what a retry repeats makes no second batch."""
+        headers = {"content-type": content_type, "idempotency-key": secrets.token_hex(16)}
+        request = RequestOptions(
+            content=body, params=options, headers=headers, wait_seconds=_SUBMISSION_SECONDS
+        )
+        return await self._batch("POST", "/v1/batches", request)
+
+    async def _batch(self, method: str, path: str, options: RequestOptions | None = None) -> BatchResource:
+        response = await self._http.request(method, path, options or RequestOptions())
+        return decode(BatchResource, response.content)
