@@ -120,7 +120,9 @@ def list_batches(
     if as_json:
         typer.echo(encode(page))
         return
-    table = Table("id", "status", "items", "ended", "failed", "age", box=None, header_style="bold")
+    table = Table(
+        "id", "status", "items", "ended", "failed", "age", box=None, header_style="bold", pad_edge=False
+    )
     for batch in page.data:
         num_failed = str(batch.counts.get(JobStatus.FAILED, 0))
         made = age(from_rfc3339(batch.created_at))

@@ -60,7 +60,9 @@ _PANELS: Final[Mapping[str, tuple[LazyCommand, ...]]] = {
     ),
     "Jobs and workers": (
         LazyCommand("jobs", "diffuserve.cli.jobs", "List, show, cancel and requeue jobs."),
-        LazyCommand("batches", "diffuserve.cli.batches", "Submit thousands of jobs at once, and follow them."),
+        LazyCommand(
+            "batches", "diffuserve.cli.batches", "Submit thousands of jobs at once, and follow them."
+        ),
         LazyCommand("workers", "diffuserve.cli.workers", "List and drain workers."),
         LazyCommand("webhooks", "diffuserve.cli.webhooks", "Try out webhooks, and send messages again."),
         LazyCommand("ps", "diffuserve.cli.ps", "Show what a server runs: workers, models, jobs."),

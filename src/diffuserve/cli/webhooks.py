@@ -68,7 +68,7 @@ def list_webhooks(settings: Settings, limit: Limit = 20, as_json: options.Json =
     if as_json:
         typer.echo(encode(page))
         return
-    table = Table("id", "state", "age", "url", box=None, header_style="bold")
+    table = Table("id", "state", "age", "url", box=None, header_style="bold", pad_edge=False)
     for endpoint in page.data:
         state = "disabled" if endpoint.is_disabled else "enabled"
         table.add_row(endpoint.id, state, age(from_rfc3339(endpoint.created_at)), escape(endpoint.url))
@@ -87,7 +87,9 @@ def deliveries(
     if as_json:
         typer.echo(encode(page))
         return
-    table = Table("id", "status", "type", "about", "attempts", "outcome", box=None, header_style="bold")
+    table = Table(
+        "id", "status", "type", "about", "attempts", "outcome", box=None, header_style="bold", pad_edge=False
+    )
     for delivery in page.data:
         attempts = str(delivery.num_attempts)
         row = (delivery.id, delivery.status, delivery.type, delivery.subject_id, attempts)

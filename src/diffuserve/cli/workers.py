@@ -45,7 +45,7 @@ def list_workers(settings: Settings, as_json: options.Json = False) -> None:
     if as_json:
         typer.echo(encode(WorkerList(data=tuple(found))))
         return
-    table = Table(box=None, header_style="bold")
+    table = Table(box=None, header_style="bold", pad_edge=False)
     for name in ("id", "name", "state", "models", "jobs", "heartbeat", "labels"):
         table.add_column(name, no_wrap=True)
     for worker in found:
