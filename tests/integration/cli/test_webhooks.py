@@ -46,7 +46,7 @@ def receiver() -> Iterator[Receiver]:
 @pytest.fixture(scope="module")
 def sender(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ServerThread]:
     """A server that may reach receivers on this machine."""
-    settings = Settings(
+    settings = Settings.with_options(
         data_dir=tmp_path_factory.mktemp("sender"),
         port=0,
         prompt_filter="none",
