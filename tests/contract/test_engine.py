@@ -7,14 +7,22 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+import torch
 from PIL import Image
 
-from diffuserve.domain.errors import EngineClosed, InvalidParams, ModelNotCapable, RequestAborted
+from diffuserve.domain.errors import (
+    EngineClosed,
+    InvalidParams,
+    ModelNotCapable,
+    ModelNotFound,
+    RequestAborted,
+)
 from diffuserve.domain.params import GenerationParams
 from diffuserve.engine.config import EngineConfig
 from diffuserve.engine.engine import Engine
-from diffuserve.engine.outputs import StepOutput
+from diffuserve.engine.outputs import GenerationResult, StepOutput
 from diffuserve.models.base import Pipeline
+from diffuserve.models.bundled import bundled_models
 from diffuserve.testing.fake_pipeline import FakePipeline
 from support.images import psnr
 from support.waiting import HANG_SECONDS
@@ -313,6 +321,32 @@ def test_the_cost_fit_is_kept_between_runs(tmp_path: Path) -> None:
     path = tmp_path / "fits" / "fake.json"
     with Engine(FakePipeline(), EngineConfig(cost_fit_path=path)) as engine:
         engine.generate(MIXED)
-        learnt = engine.cost_model.fit
+        workloads = [engine.spec.workload(engine.spec.resolve(MIXED[0], seed=0))]
+        for _ in range(256):  # quiet steps, however busy this machine is
+            engine.cost_model.observe_step(workloads, 1e-3)
+        learnt = engine.cost_model.settled_fit
     with Engine(FakePipeline(), EngineConfig(cost_fit_path=path)) as engine:
         assert engine.cost_model.fit == learnt
+
+
+def test_a_prompt_or_a_request_by_itself_gives_one_result(engine: Engine) -> None:
+    wanted = GenerationParams(prompt="a red circle", seed=5)
+    one = engine.generate(wanted)
+    assert isinstance(one, GenerationResult)
+    assert one.seed == 5
+    assert engine.generate("a red circle").params.prompt == "a red circle"
+
+
+def test_a_list_gives_a_list_of_requests_or_prompts(engine: Engine) -> None:
+    mixed = engine.generate(["a red circle", GenerationParams(prompt="a star", seed=3)])
+    assert [result.params.prompt for result in mixed] == ["a red circle", "a star"]
+    assert engine.generate([]) == []
+
+
+def test_a_path_is_a_models_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(bundled_models()["tiny-flux"].parent)
+    with Engine.load(Path("tiny-flux"), device="cpu", dtype=torch.float32) as engine:
+        assert engine.spec.name == "tiny-flux"
+        assert engine.describe()["dtype"] == "float32"
+    with pytest.raises(ModelNotFound, match="not a folder"):
+        Engine.load(tmp_path / "tiny-flux")

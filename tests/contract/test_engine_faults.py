@@ -103,6 +103,13 @@ def test_a_batch_too_large_for_the_memory_is_halved_until_it_fits(phase: str, fa
     assert len(results) == 8
 
 
+def test_a_lone_request_that_fails_is_returned_if_asked_for(fake: FakePipeline, fake_engine: Engine) -> None:
+    fake.on_denoise = raise_for_culprit(RuntimeError("boom"))  # type: ignore[assignment]
+    assert isinstance(fake_engine.generate(CULPRIT, return_exceptions=True), RequestFailed)
+    with pytest.raises(RequestFailed, match="boom"):
+        fake_engine.generate(CULPRIT)
+
+
 def test_generate_raises_the_failure_after_the_others_are_done(
     fake: FakePipeline, fake_engine: Engine
 ) -> None:

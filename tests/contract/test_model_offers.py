@@ -69,6 +69,13 @@ async def test_a_measured_fit_is_bounded_by_the_default(
         assert price(await fit_of(job_store)) == pytest.approx(most * price(DEFAULT))
 
 
+async def test_a_fit_of_a_busy_time_is_replaced_by_the_next_report(job_store: JobStore) -> None:
+    worker = await offer(job_store, DEFAULT)
+    await report(job_store, worker, MEASURED.scaled(28.0))
+    await report(job_store, worker, MEASURED)
+    assert await fit_of(job_store) == MEASURED
+
+
 async def test_a_default_is_bounded_even_where_there_is_none_yet(job_store: JobStore) -> None:
     await offer(job_store, None)
     await offer(job_store, NEUTRAL_FIT.scaled(1e9))

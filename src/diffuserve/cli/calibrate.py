@@ -44,7 +44,10 @@ def calibrate(settings: Settings) -> None:
                     size, steps = f"{request.width}x{request.height}", str(request.num_inference_steps)
                     table.add_row(size, steps, f"{measured:.3f}", f"{predicted:.3f}")
     console.print(table)
-    typer.echo(f"kept in {engine.config.cost_fit_path}")
+    if engine.cost_model.has_settled:
+        typer.echo(f"kept in {engine.config.cost_fit_path}")
+    else:
+        console.print("not kept: other programs disturbed the steps; run it again when the machine is quiet")
 
 
 def sweep(spec: "ModelSpec") -> list[GenerationParams]:

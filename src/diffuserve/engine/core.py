@@ -64,7 +64,7 @@ class EngineCore:
         """Tokens that may share a step: as configured, else the cost model's knee for every core slot."""
         if self._config.token_budget is not None:
             return self._config.token_budget
-        knee = min(max(self.cost_model.fit.knee_tokens(), _MIN_KNEE_TOKENS), _MAX_KNEE_TOKENS)
+        knee = min(max(self.cost_model.knee_tokens(), _MIN_KNEE_TOKENS), _MAX_KNEE_TOKENS)
         return knee * self._stages.num_core_slots(Stage.DENOISE)
 
     @property
@@ -207,7 +207,8 @@ class EngineCore:
         shares = self.cost_model.fit.step_shares(workloads)
         for state, share in zip(states, shares, strict=True):
             state.stopwatch.device_seconds += run.device_seconds * share
-        if run.share == 1.0:  # the heaviest shard is what the others waited for
+        if run.share == 1.0 and not _any_failed(run.results):
+            # The heaviest shard is what the others waited for.
             heaviest = max(shards, key=lambda shard: sum(state.workload.step_tokens for state in shard))
             self.cost_model.observe_step([state.workload for state in heaviest], run.seconds)
         self.stats.count_step(len(states), run.seconds)
@@ -243,6 +244,11 @@ class EngineCore:
         self._active.pop(state.request_id, None)
         self._decoding.pop(state.request_id, None)
         self._runner.forget(state.request_id)
+
+
+def _any_failed(shards: Sequence[Sequence[StepResult | Exception]]) -> bool:
+    """Return whether a request failed: such a step may have been cut short, or done in parts."""
+    return any(isinstance(outcome, Exception) for outcomes in shards for outcome in outcomes)
 
 
 def _as_failure(request_id: str, cause: Exception) -> DiffuserveError:

@@ -2,7 +2,6 @@
 
 import json
 from collections.abc import Sequence
-from dataclasses import replace
 from pathlib import Path
 
 from diffuserve.domain.cost import (
@@ -10,91 +9,55 @@ from diffuserve.domain.cost import (
     CostFit,
     Workload,
     decode_features,
-    dot,
     encode_features,
     step_features,
 )
+from diffuserve.engine.robust_fit import RobustFit
 
-_FORGET = 0.995  # weight kept by the past at each observation: a memory of about 200
-_PRIOR_WEIGHT = 0.02  # of one observation; enough to settle what the data leave open
-_OUTLIER = 4.0  # times the prediction; a stalled machine says nothing about the model
-_TRUSTED_AFTER = 16  # observations before outliers are cut
 _YOUNG = 10.0  # times the prediction; the prior may be that far off
-_REFIT_EVERY = 8
-_SWEEPS = 60
-
-
-class OnlineFit:
-    """Non-negative least squares on relative errors, over a sliding past.
-
-    Minimises Σ wᵢ (c·xᵢ / yᵢ - 1)² plus a faint pull to the prior, by coordinate descent on the
-    normal equations: a few coefficients, so a refit takes a fraction of a millisecond.
-    """
-
-    def __init__(self, prior: Sequence[float], scale: Sequence[float] | None = None) -> None:
-        """Start at `prior`. `scale` widens how far a coefficient may stray beyond the prior's own size."""
-        size = len(prior)
-        self.coefficients = list(prior)
-        self.num_observations = 0
-        self._prior = list(prior)
-        self._scale = [max(*pair, 1e-12) for pair in zip(prior, scale or prior, strict=True)]
-        self._squares = [[0.0] * size for _ in range(size)]
-        self._targets = [0.0] * size
-
-    @property
-    def is_trusted(self) -> bool:
-        """True once enough was observed to tell an outlier from a bad prior."""
-        return self.num_observations >= _TRUSTED_AFTER
-
-    def observe(self, features: Sequence[float], seconds: float) -> None:
-        """Take in a measurement; one that is not positive is ignored."""
-        if seconds <= 0:
-            return
-        unit = seconds
-        if self.is_trusted and (expected := dot(self.coefficients, features)) > 0:
-            unit = expected  # and not what was measured: a step cut short would count too much
-            seconds = min(max(seconds, expected / _OUTLIER), expected * _OUTLIER)
-        scaled = [feature / unit for feature in features]
-        for i, left in enumerate(scaled):
-            self._targets[i] = _FORGET * self._targets[i] + left * seconds / unit
-            for j, right in enumerate(scaled):
-                self._squares[i][j] = _FORGET * self._squares[i][j] + left * right
-        self.num_observations += 1
-        if self.num_observations % _REFIT_EVERY == 0 or self.num_observations < _REFIT_EVERY:
-            self.refit()
-
-    def refit(self) -> None:
-        """Update the coefficients, by coordinate descent clipped at zero."""
-        for _ in range(_SWEEPS):
-            for i, (prior, scale) in enumerate(zip(self._prior, self._scale, strict=True)):
-                row, pull = self._squares[i], _PRIOR_WEIGHT / scale**2
-                rest = sum(row[j] * c for j, c in enumerate(self.coefficients) if j != i)
-                value = (self._targets[i] - rest + pull * prior) / (row[i] + pull)
-                self.coefficients[i] = max(value, 0.0)
+_MOST_KNEE_CHANGE = 8.0  # times the prior's knee; measurements of one size alone leave it open
 
 
 class CostModel:
     """Owned by the engine. It observes steps that had the device to themselves, and predicts all."""
 
     def __init__(self, prior: CostFit, kept: CostFit | None = None) -> None:
-        """Start at the `kept` fit, else at `prior`.
-
-        A coefficient that was kept as 0 may stray as far as the prior's.
-        """
-        self.fit = kept or prior
-        self._encode = OnlineFit(self.fit.encode, prior.encode)
-        self._step = OnlineFit(self.fit.step, prior.step)
-        self._decode = OnlineFit(self.fit.decode, prior.decode)
+        """Start at the `kept` fit, as far as the prior bounds it, else at `prior`."""
+        self._prior = prior
+        self._encode = RobustFit(prior.encode, None if kept is None else kept.encode)
+        self._step = RobustFit(prior.step, None if kept is None else kept.step)
+        self._decode = RobustFit(prior.decode, None if kept is None else kept.decode)
 
     @classmethod
     def start(cls, prior: CostFit, path: Path | None) -> "CostModel":
         """Return a model that starts at the fit that an earlier run kept at `path`, else at the prior."""
         return cls(prior, load_fit(path) if path is not None else None)
 
+    @property
+    def fit(self) -> CostFit:
+        """The coefficients that predict best now."""
+        return _cost_fit(self._encode.coefficients, self._step.coefficients, self._decode.coefficients)
+
+    @property
+    def settled_fit(self) -> CostFit:
+        """The fit for other programs and later runs, which no noise of the moment changes."""
+        return _cost_fit(self._encode.settled, self._step.settled, self._decode.settled)
+
+    @property
+    def has_settled(self) -> bool:
+        """True once steps were measured that are worth keeping: few of them were disturbed."""
+        return self._step.has_settled
+
     def save(self, path: Path) -> None:
-        """Write the fit for the next run; write nothing before a step was observed."""
-        if self._step.num_observations:
-            save_fit(path, self.fit)
+        """Write the settled fit for the next run; write nothing before it has settled."""
+        if self.has_settled:
+            save_fit(path, self.settled_fit)
+
+    def knee_tokens(self) -> int:
+        """Return the fit's knee, near that of the prior."""
+        prior = self._prior.knee_tokens()
+        low, high = int(prior / _MOST_KNEE_CHANGE), int(prior * _MOST_KNEE_CHANGE)
+        return min(max(self.fit.knee_tokens(), low), high)
 
     def expected_step_seconds(self, workloads: Sequence[Workload]) -> float:
         """Return the seconds that a step should take at most; generous while the fit is young."""
@@ -108,18 +71,21 @@ class CostModel:
 
     def observe_encode(self, workloads: Sequence[Workload], seconds: float) -> None:
         self._encode.observe(encode_features(workloads), seconds)
-        constant, per_token = self._encode.coefficients
-        self.fit = replace(self.fit, encode=(constant, per_token))
 
     def observe_step(self, workloads: Sequence[Workload], seconds: float) -> None:
         self._step.observe(step_features(workloads), seconds)
-        constant, token, pair, sequence = self._step.coefficients
-        self.fit = replace(self.fit, step=(constant, token, pair, sequence))
 
     def observe_decode(self, workloads: Sequence[Workload], seconds: float) -> None:
         self._decode.observe(decode_features(workloads), seconds)
-        constant, per_pixel = self._decode.coefficients
-        self.fit = replace(self.fit, decode=(constant, per_pixel))
+
+
+def _cost_fit(encode: Sequence[float], step: Sequence[float], decode: Sequence[float]) -> CostFit:
+    encode_constant, encode_token = encode
+    constant, token, pair, sequence = step
+    decode_constant, decode_pixel = decode
+    return CostFit(
+        (encode_constant, encode_token), (constant, token, pair, sequence), (decode_constant, decode_pixel)
+    )
 
 
 def load_fit(path: Path) -> CostFit | None:

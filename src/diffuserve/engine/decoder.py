@@ -147,10 +147,12 @@ class Decoder:
         workloads = [request.state.workload for request in requests]
         expected = self._cost_model.expected_decode_seconds(workloads)
         run = self._stages.run(Stage.DECODE, tasks, expected, after=requests[-1].mark)
-        if run.share == 1.0 and len(groups) == 1:
+        decoded = [each for group in run.results for each in group]
+        has_failed = any(isinstance(each.outcome, Exception) for each in decoded)
+        if run.share == 1.0 and len(groups) == 1 and not has_failed:
             self._cost_model.observe_decode(workloads, run.seconds)
         _charge(requests, run.device_seconds)
-        return [decoded for group in run.results for decoded in group]
+        return decoded
 
     def _decode_group(self, group: list[_QueuedRequest]) -> list[Decoded]:
         states = [request.state for request in group]

@@ -10,8 +10,9 @@ import threading
 import uuid
 from collections.abc import Mapping, Sequence
 from concurrent.futures import Future
+from pathlib import Path
 from types import TracebackType
-from typing import Literal, overload
+from typing import TYPE_CHECKING, Literal, overload
 
 from diffuserve.domain.cost import CostEstimate
 from diffuserve.domain.errors import DiffuserveError, EngineClosed
@@ -28,6 +29,12 @@ from diffuserve.engine.stats import EngineStats
 from diffuserve.models.base import Pipeline
 from diffuserve.models.devices import choose_device, keep_freed_memory, one_thread, parse_dtype
 from diffuserve.models.registry import load_pipeline
+
+if TYPE_CHECKING:
+    import torch
+
+Request = str | GenerationParams
+"""A request, or its prompt alone."""
 
 _RANDOM_SEEDS = 2**32
 
@@ -61,24 +68,26 @@ class Engine:
     @classmethod
     def load(
         cls,
-        model: str = DEFAULT_MODEL,
+        model: str | Path = DEFAULT_MODEL,
         *,
         device: str | None = None,
-        dtype: str | None = None,
+        dtype: "str | torch.dtype | None" = None,
         config: EngineConfig | None = None,
     ) -> "Engine":
-        """Load a bundled model, a diffusers folder or a hub id.
+        """Load a bundled model, a diffusers folder or a hub id; a `Path` is always a folder.
 
         `device` is "cpu" or "cuda[:n]" (default: CUDA if there is a device). `dtype` is "bfloat16",
-        "float16" or "float32"; by default the checkpoint's, but on a CPU bf16 only where it has the
-        instructions, and else float32. Raises `ModelNotFound`, `InvalidModel`, `DeviceUnavailable`.
+        "float16" or "float32", for short "bf16", "fp16" or "fp32", or torch's own; by default the
+        checkpoint's, but on a CPU bf16 only where it has the instructions, and else float32. Raises
+        `ModelNotFound`, `InvalidModel`, `DeviceUnavailable`.
         """
         config = config or EngineConfig()
         chosen = choose_device(device)
         if chosen.type == "cpu":
             keep_freed_memory()
-        with one_thread(), enough_memory(model, chosen):
-            pipeline = load_pipeline(model, chosen, parse_dtype(dtype), config.deterministic)
+        name = str(model.expanduser().absolute()) if isinstance(model, Path) else model
+        with one_thread(), enough_memory(name, chosen):
+            pipeline = load_pipeline(name, chosen, parse_dtype(dtype), config.deterministic)
         return cls(pipeline, config)
 
     @property
@@ -148,33 +157,31 @@ class Engine:
             return outputs
         return self._step()
 
+    # A string is also a sequence of strings, for type checkers; the first match counts.
     @overload
-    def generate(self, params: Sequence[GenerationParams]) -> list[GenerationResult]: ...
+    def generate(self, params: Request) -> GenerationResult: ...  # type: ignore[overload-overlap]
+    @overload
+    def generate(  # type: ignore[overload-overlap]
+        self, params: Request, return_exceptions: Literal[True]
+    ) -> GenerationResult | DiffuserveError: ...
+    @overload
+    def generate(self, params: Sequence[Request]) -> list[GenerationResult]: ...
     @overload
     def generate(
-        self, params: Sequence[GenerationParams], return_exceptions: Literal[True]
+        self, params: Sequence[Request], return_exceptions: Literal[True]
     ) -> list[GenerationResult | DiffuserveError]: ...
     def generate(
-        self, params: Sequence[GenerationParams], return_exceptions: bool = False
-    ) -> Sequence[GenerationResult | DiffuserveError]:
-        """Generate all requests together; results in order.
+        self, params: Request | Sequence[Request], return_exceptions: bool = False
+    ) -> GenerationResult | DiffuserveError | Sequence[GenerationResult | DiffuserveError]:
+        """Generate requests together: a result for one request, a list in order for several.
 
-        A request that fails does not touch the others. Its exception is raised once all are done,
-        or takes its place in the list with `return_exceptions`.
+        A string is a prompt, and everything else the model's default. A request that fails does not
+        touch the others. Its exception is raised once all are done, or takes its place in the list with
+        `return_exceptions`.
         """
-        resolved = [self._resolve(wanted) for wanted in params]  # refuse all before starting any
-        requests = [self._enqueue(wanted) for wanted in resolved]
-        try:
-            self._run_until_done(dict(requests))
-        except BaseException:
-            for request_id, _ in requests:
-                self.abort(request_id)
-            raise
-        outcomes = [_outcome(future) for _, future in requests]
-        failure = next((outcome for outcome in outcomes if isinstance(outcome, DiffuserveError)), None)
-        if failure is not None and not return_exceptions:
-            raise failure
-        return outcomes
+        if isinstance(params, str | GenerationParams):
+            return self._generate([params], return_exceptions)[0]
+        return self._generate(params, return_exceptions)
 
     async def submit(
         self, params: GenerationParams, *, priority: int = 0, preview: bool = False
@@ -211,6 +218,23 @@ class Engine:
         trace: TracebackType | None,
     ) -> None:
         self.close()
+
+    def _generate(
+        self, wanted: Sequence[Request], return_exceptions: bool
+    ) -> list[GenerationResult | DiffuserveError]:
+        resolved = [self._resolve(_params(request)) for request in wanted]  # refuse all before starting any
+        requests = [self._enqueue(params) for params in resolved]
+        try:
+            self._run_until_done(dict(requests))
+        except BaseException:
+            for request_id, _ in requests:
+                self.abort(request_id)
+            raise
+        outcomes = [_outcome(future) for _, future in requests]
+        failure = next((outcome for outcome in outcomes if isinstance(outcome, DiffuserveError)), None)
+        if failure is not None and not return_exceptions:
+            raise failure
+        return outcomes
 
     def _resolve(self, params: GenerationParams) -> GenerationParams:
         resolved = self.spec.resolve(params, secrets.randbelow(_RANDOM_SEEDS))
@@ -315,6 +339,10 @@ class Engine:
         except BaseException as error:
             self._fail_all(f"the engine broke down ({type(error).__name__}: {error})")
             raise
+
+
+def _params(request: Request) -> GenerationParams:
+    return GenerationParams(prompt=request) if isinstance(request, str) else request
 
 
 def _outcome(future: Future[GenerationResult]) -> GenerationResult | DiffuserveError:

@@ -46,7 +46,7 @@ class PromptEncoder:
             state.stopwatch.start()
         params = [state.params for state in states]
         run = self._stages.run(Stage.DENOISE, [lambda: self._runner.encode(params)])
-        if run.share == 1.0:
+        if run.share == 1.0 and not any(isinstance(outcome, Exception) for outcome in run.results[0]):
             self._cost_model.observe_encode([state.workload for state in states], run.seconds)
         for state in states:
             state.stopwatch.encode_seconds = run.seconds

@@ -7,6 +7,7 @@ from contextlib import contextmanager
 
 import torch
 
+from diffuserve.domain.dtypes import find_dtype
 from diffuserve.domain.errors import DeviceUnavailable
 from diffuserve.models.hardware import check_cuda_index, check_dtype, parse_device
 
@@ -27,11 +28,13 @@ def choose_device(name: str | None) -> torch.device:
     return torch.device("cuda", index)
 
 
-def parse_dtype(name: str | None) -> torch.dtype | None:
+def parse_dtype(dtype: str | torch.dtype | None) -> torch.dtype | None:
     """Return the dtype of this name; `None` stays `None`. Raise `DeviceUnavailable` for an unknown one."""
-    check_dtype(name)
-    dtype: torch.dtype | None = None if name is None else getattr(torch, name)
-    return dtype
+    if dtype is None:
+        return None
+    check_dtype(str(dtype))
+    parsed: torch.dtype = getattr(torch, str(find_dtype(str(dtype))))
+    return parsed
 
 
 def dtype_name(dtype: torch.dtype) -> str:

@@ -18,6 +18,14 @@ from diffuserve.domain.errors import HubUnavailable, InvalidModel, ModelNotFound
 from diffuserve.domain.nearest import did_you_mean, nearest
 from diffuserve.models import hub
 from diffuserve.models.bundled import bundled_models
+from diffuserve.models.model_paths import (
+    INDEX_FILE,
+    existing,
+    explain_file,
+    explain_folder,
+    explain_missing,
+    looks_like_a_path,
+)
 from diffuserve.models.names import ALIASES, HUB_COMMITS, full_name, is_hub_id
 
 SETTINGS_FILE = "diffuserve.json"
@@ -39,9 +47,9 @@ class ModelFolder:
 
     @cached_property
     def index(self) -> dict[str, Any]:
-        if not (self.path / "model_index.json").is_file():
-            raise InvalidModel(f"{self.path}: no model_index.json; is this a folder in diffusers' format?")
-        return self.json("model_index.json")
+        if not (self.path / INDEX_FILE).is_file():
+            raise InvalidModel(explain_folder(self.path))
+        return self.json(INDEX_FILE)
 
     @property
     def name(self) -> str:
@@ -122,7 +130,8 @@ def open_model(model: str) -> ModelFolder:
     """Find a bundled model, a folder, a short name or a hub id (downloaded, or from the hub's cache).
 
     A hub id means one commit: `owner/name@commit`; `owner/name` alone is a model that is known here, or the
-    only commit of it on this machine. Raise `ModelNotFound` with the nearest names.
+    only commit of it on this machine. Raise `ModelNotFound` with the nearest names or folders,
+    `InvalidModel` for a file.
     """
     local = find_local_model(model)
     if local is not None:
@@ -139,18 +148,28 @@ def find_local_model(model: str) -> ModelFolder | None:
     bundled = bundled_models()
     if model in bundled:
         return ModelFolder(bundled[model])
-    path = _existing_folder(model)
-    if path is not None:
+    path = existing(model)
+    if path is not None and path.is_dir():
         return ModelFolder(path)
+    if path is not None:
+        raise InvalidModel(explain_file(path))
     name = full_name(model)
+    if looks_like_a_path(name) and not _is_known_hub_id(name):
+        raise ModelNotFound(explain_missing(model))
     if is_hub_id(name):
         hub_id, commit = _commit_of(name)
         cached = hub.cached_folder(hub_id, commit)
         return None if cached is None else ModelFolder(cached, hub_id)
     raise ModelNotFound(
-        f"no model {model!r}: not a bundled model, not a folder, not a hub id (owner/name@commit)"
+        f"no model {model[:200]!r}: not a bundled model, not a folder, not a hub id (owner/name@commit)"
         f"{_hint(model, (*bundled, *ALIASES, *HUB_COMMITS))}"
     )
+
+
+def _is_known_hub_id(name: str) -> bool:
+    """Return whether a hub id means a model that is known here, or is on this machine."""
+    hub_id = name.partition("@")[0]
+    return is_hub_id(name) and (hub_id in HUB_COMMITS or bool(hub.cached_commits(hub_id)))
 
 
 def _hint(model: str, known: Sequence[str]) -> str:
@@ -183,14 +202,6 @@ def _explain_commit(hub_id: str, problem: str) -> str:
         f"--model {hub_id}@COMMIT with the 40 digits that the hub shows under Files, History, or fetch it "
         f"with `diffuserve pull {hub_id}`{did_you_mean(hub_id, HUB_COMMITS)}"
     )
-
-
-def _existing_folder(name: str) -> Path | None:
-    try:
-        path = Path(name).expanduser()
-        return path if path.is_dir() else None
-    except (OSError, RuntimeError):  # too long for a path; the home directory of an unknown user
-        return None
 
 
 def _shards(index: Path, weight_map: object) -> list[str]:

@@ -10,18 +10,18 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import Literal
 
+from diffuserve.domain.dtypes import DTYPES, find_dtype
 from diffuserve.domain.errors import DeviceUnavailable
 from diffuserve.domain.nearest import did_you_mean
 
-DTYPES = ("bfloat16", "float16", "float32")
 _DEVICE = re.compile(r"(cpu|cuda)(?::(\d{1,4}))?")
 _DRIVER = "libcuda.so.1"
 
 
 def check_dtype(name: str | None) -> None:
     """Raise `DeviceUnavailable` for a dtype of another name; `None` is the model's own."""
-    if name is not None and name not in DTYPES:
-        known = ", ".join(DTYPES)
+    if name is not None and find_dtype(name) is None:
+        known = f"{', '.join(DTYPES)}, or for short bf16, fp16, fp32"
         raise DeviceUnavailable(f"dtype={name!r}: must be one of {known}{did_you_mean(name, DTYPES)}")
 
 

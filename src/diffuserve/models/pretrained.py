@@ -56,6 +56,7 @@ def _guarded(kind: Any, folder: Path, load: Callable[[], T]) -> T:
     """Call `load`; the libraries raise many kinds of errors for an invalid folder."""
     import torch
 
+    _quiet_transformers()
     try:
         return load()
     except (MemoryError, torch.OutOfMemoryError):
@@ -63,6 +64,14 @@ def _guarded(kind: Any, folder: Path, load: Callable[[], T]) -> T:
     except Exception as error:
         reason = first_line(error) or type(error).__name__
         raise InvalidModel(f"{folder}: {kind.__name__} cannot load it ({reason})") from error
+
+
+def _quiet_transformers() -> None:
+    """Silence the progress bars and notices of transformers, which are about its inner parts."""
+    from transformers.utils import logging
+
+    logging.set_verbosity_error()
+    logging.disable_progress_bar()
 
 
 def _check_numbers(folder: Path, values: object, name: str = _CONFIG) -> None:

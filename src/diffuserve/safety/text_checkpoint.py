@@ -9,7 +9,6 @@ import torch
 from diffuserve.domain.errors import InvalidModel
 from diffuserve.models.folder import ModelFolder
 from diffuserve.models.pretrained import load_module, load_processor
-from diffuserve.models.quiet import quiet_transformers
 from diffuserve.safety.text_model import read_config
 
 _CODE = "auto_map"
@@ -64,7 +63,6 @@ def _check(folder: ModelFolder) -> None:
 def _load(folder: Path) -> tuple[Any, Any]:
     from transformers import AutoModelForSequenceClassification, AutoTokenizer
 
-    quiet_transformers()
     tokenizer = load_processor(AutoTokenizer, folder)
     model = load_module(AutoModelForSequenceClassification, folder)
     if not tokenizer.is_fast:

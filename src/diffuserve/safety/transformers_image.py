@@ -11,7 +11,6 @@ from diffuserve.domain.errors import InvalidModel, InvalidParams
 from diffuserve.models.fingerprint import hash_weights
 from diffuserve.models.folder import first_line
 from diffuserve.models.pretrained import load_module, load_processor
-from diffuserve.models.quiet import quiet_transformers
 
 
 class TransformersClassifier:
@@ -20,7 +19,6 @@ class TransformersClassifier:
     def __init__(self, folder: Path) -> None:
         """Load the folder. Raise `InvalidParams` if it holds no classifier, or only pickled weights."""
         check_classifier_folder(folder)
-        quiet_transformers()
         self._processor, self._model = _load(folder.resolve())
         self._is_multi_label = self._model.config.problem_type == "multi_label_classification"
         self.labels: tuple[str, ...] = tuple(self._model.config.id2label.values())

@@ -4,13 +4,19 @@ import sys
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any
 
-from pydantic import TypeAdapter
+from pydantic import AfterValidator, TypeAdapter
 
+from diffuserve.domain.dtypes import find_dtype
 from diffuserve.engine.config import DEFAULT_MODEL, EngineConfig
 from diffuserve.options import option
 from diffuserve.telemetry.log_config import LogConfig
+
+
+def _canonical_dtype(name: str | None) -> str | None:
+    """Return torch's name of a dtype, so that it has one cost fit however it is given."""
+    return None if name is None else find_dtype(name) or name
 
 
 @dataclass(frozen=True)
@@ -58,7 +64,9 @@ class EngineProcessConfig:
 
     model: str = option(DEFAULT_MODEL, "Bundled model, short name such as flux-schnell, folder or hub id.")
     device: str | None = option(None, "cpu or cuda[:n]; by default CUDA where there is a GPU.")
-    dtype: str | None = option(None, "bfloat16, float16 or float32; by default the checkpoint's.")
+    dtype: Annotated[str | None, AfterValidator(_canonical_dtype)] = option(
+        None, "bfloat16, float16 or float32, for short bf16, fp16 or fp32; by default the checkpoint's."
+    )
     engine: EngineConfig = field(default_factory=EngineConfig)
     images: ImageOptions = ImageOptions()
     logs: LogConfig = LogConfig()

@@ -146,7 +146,7 @@ class EngineHost:
             longest_step_seconds=self._moves.longest_step_seconds,
             num_steps=stats.num_steps,
             num_request_steps=stats.num_request_steps,
-            fit=self._engine.cost_model.fit.to_dict(),
+            fit=self._engine.cost_model.settled_fit.to_dict(),
         )
 
     def _ready(self) -> EngineReady:

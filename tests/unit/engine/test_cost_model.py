@@ -8,7 +8,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from diffuserve.domain.cost import CostFit, Workload, dot, step_features
-from diffuserve.engine.cost_model import CostModel, OnlineFit, load_fit, save_fit
+from diffuserve.engine.cost_model import CostModel, load_fit, save_fit
+from diffuserve.engine.robust_fit import RobustFit
 
 TRUTH = CostFit(encode=(0.003, 2e-5), step=(0.004, 2e-5, 4e-9, 2e-4), decode=(0.002, 6e-8))
 PRIOR = CostFit(encode=(0.001, 1e-5), step=(0.002, 6e-5, 1e-9, 1e-4), decode=(0.001, 2e-7))
@@ -124,7 +125,7 @@ def test_a_measurement_that_is_not_positive_is_ignored() -> None:
 def test_no_coefficient_is_ever_negative_or_unbounded(
     observations: list[tuple[tuple[float, float, float], float]],
 ) -> None:
-    fit = OnlineFit((1e-3, 1e-6, 1e-9))
+    fit = RobustFit((1e-3, 1e-6, 1e-9))
     for features, seconds in observations:
         fit.observe(features, seconds)
         assert all(0 <= coefficient < float("inf") for coefficient in fit.coefficients)
@@ -182,7 +183,7 @@ def test_a_model_without_observations_saves_nothing(tmp_path: Path) -> None:
 
 
 def test_a_perfect_prior_is_kept_by_steps_that_agree_with_it() -> None:
-    fit = OnlineFit(TRUTH.step)
+    fit = RobustFit(TRUTH.step)
     for workloads in make_batches(100, seed=1):
         features = step_features(workloads)
         fit.observe(features, dot(TRUTH.step, features))

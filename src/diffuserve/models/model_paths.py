@@ -1,0 +1,100 @@
+"""Messages about a path that is no model folder: they say what it is, and what to give instead."""
+
+from collections.abc import Iterator
+from difflib import get_close_matches
+from itertools import islice
+from pathlib import Path
+
+INDEX_FILE = "model_index.json"
+_CONVERT = (
+    "convert it once with diffusers, FluxPipeline.from_single_file(FILE).save_pretrained(FOLDER), "
+    "and give --model FOLDER"
+)
+_PICKLED = "pickled weights, which can run code and are never opened"
+_SINGLE_FILES = {
+    ".safetensors": f"a single file of weights; a model here is a folder in diffusers' format: {_CONVERT}",
+    ".gguf": "quantized weights for other programs, which are not served; give --model with the original "
+    "model's folder in diffusers' format",
+    ".ckpt": f"{_PICKLED}; {_CONVERT}",
+    ".bin": f"{_PICKLED}; give --model with a folder that has safetensors files",
+    ".pt": f"{_PICKLED}; give --model with a folder that has safetensors files",
+    ".pth": f"{_PICKLED}; give --model with a folder that has safetensors files",
+    ".pkl": f"{_PICKLED}; give --model with a folder that has safetensors files",
+}
+_MOST_ENTRIES = 2_000  # of a folder that are looked at
+_MOST_SHOWN = 5
+
+
+def existing(name: str) -> Path | None:
+    """Return the file or folder of this name, `~` expanded; `None` if there is none."""
+    try:
+        path = Path(name).expanduser()
+        return path if path.exists() else None
+    except (OSError, RuntimeError):  # too long for a path; the home directory of an unknown user
+        return None
+
+
+def looks_like_a_path(name: str) -> bool:
+    """Return whether a name means a place on this machine, and neither a bundled model nor a hub id.
+
+    `models/flux` could be a hub id; where there is a folder `models`, it is a path.
+    """
+    if name.startswith((".", "/", "~")) or name.count("/") > 1 or "\\" in name:
+        return True
+    if Path(name).suffix.lower() in _SINGLE_FILES:
+        return True
+    first, slash, _ = name.partition("/")
+    return bool(slash) and "@" not in name and existing(first) is not None
+
+
+def explain_file(path: Path) -> str:
+    """Return what a file is that was given as a model, and what to give."""
+    if model := next((parent for parent in islice(path.parents, 2) if _is_model(parent)), None):
+        return f"{path}: a file of a model; give the model's folder, --model {model}"
+    kind = _SINGLE_FILES.get(path.suffix.lower(), "a file; a model is a folder in diffusers' format")
+    return f"{path}: {kind}"
+
+
+def explain_missing(name: str) -> str:
+    """Return the existing folders nearest to a path that does not exist."""
+    try:
+        path = Path(name).expanduser()
+        nearest = next(parent for parent in path.parents if parent.is_dir())
+    except (OSError, RuntimeError, StopIteration):
+        return f"no model {name[:200]!r}: not a folder"
+    missing = path.parts[len(nearest.parts)] if nearest != Path() else path.parts[0]
+    matches = get_close_matches(missing, [entry.name for entry in _entries(nearest)], n=3, cutoff=0.6)
+    shown = f"no model {name!r}: not a folder"
+    if matches:
+        return f"{shown}; did you mean {' or '.join(str(nearest / match) for match in matches)}?"
+    models = [entry.name for entry in _entries(nearest) if _is_model(entry)][:_MOST_SHOWN]
+    holds = f"which has the models {', '.join(models)}" if models else "which has no model of a similar name"
+    return f"{shown}; the nearest folder that exists is {nearest.absolute()}, {holds}"
+
+
+def explain_folder(path: Path) -> str:
+    """Return why a folder without an index is no model, and where there is one."""
+    if _is_model(path.parent):
+        return f"{path}: a part of a model; give the model's folder, --model {path.parent}"
+    found = [entry for entry in _entries(path) if _is_model(entry)]
+    found += [entry.parent for entry in islice(path.glob(f"snapshots/*/{INDEX_FILE}"), _MOST_SHOWN)]
+    if found:
+        given = " or ".join(f"--model {entry}" for entry in found[:_MOST_SHOWN])
+        return f"{path}: no {INDEX_FILE}; did you mean {given}?"
+    reason = f"{path}: no {INDEX_FILE}; is this a folder in diffusers' format?"
+    singles = [entry for entry in _entries(path) if entry.suffix.lower() in _SINGLE_FILES]
+    return f"{reason} {singles[0].name} is {_SINGLE_FILES[singles[0].suffix.lower()]}" if singles else reason
+
+
+def _is_model(path: Path) -> bool:
+    return (path / INDEX_FILE).is_file()
+
+
+def _entries(folder: Path) -> list[Path]:
+    def found() -> Iterator[Path]:
+        try:
+            yield from folder.iterdir()
+        except OSError:
+            return
+
+    return sorted(islice(found(), _MOST_ENTRIES))
