@@ -1,7 +1,8 @@
 """Ending of requests that would go on for long: when the server stops, or their key is revoked."""
 
 import asyncio
-from collections.abc import Awaitable, Callable, MutableMapping
+from collections.abc import Awaitable, Callable, Iterator, MutableMapping
+from contextlib import contextmanager
 from typing import Any
 
 from starlette.responses import Response
@@ -40,13 +41,13 @@ class Interruptible:
             self._requests.discard(request)
             request.forget()
 
-    def cut(self) -> None:
+    def cut(self, *, only_idle: bool = False) -> None:
         """End every open request: a stream where it is, a long poll with 503 and `retry-after`.
 
-        WebSockets are left to the server, which closes them.
+        `only_idle` ends those alone that wait for news. WebSockets are left to the server, which closes them.
         """
         for request in list(self._requests):
-            if request.scope["type"] == "http":
+            if request.scope["type"] == "http" and (request.is_idle or not only_idle):
                 request.end(Response(status_code=503, headers={"retry-after": "1"}))
 
 
@@ -56,6 +57,7 @@ class OpenRequest:
     def __init__(self, task: asyncio.Task[Any], scope: Message, receive: Receive, send: Send) -> None:
         self.scope = scope
         self.last_response: Response | None = None
+        self.is_idle = False
         self._task = task
         self._receive = receive
         self._send = send
@@ -93,6 +95,20 @@ class OpenRequest:
             await self._send({"type": "websocket.close", "code": _POLICY_VIOLATION, "reason": ""})
         elif not self._is_complete:
             await self._send({"type": "http.response.body", "body": b"", "more_body": False})
+
+
+@contextmanager
+def idle(scope: Message) -> Iterator[None]:
+    """Let a stopping server end the request of this scope at once within the block: it waits for news."""
+    request = open_request(scope)
+    if request is None:
+        yield
+        return
+    request.is_idle = True
+    try:
+        yield
+    finally:
+        request.is_idle = False
 
 
 def open_request(scope: Message) -> OpenRequest | None:

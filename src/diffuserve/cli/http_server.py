@@ -78,6 +78,7 @@ class HttpServer(uvicorn.Server):
         yield
 
     async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
+        self._app.cut(only_idle=True)
         cut = asyncio.get_running_loop().call_later(_GRACE_SECONDS, self._app.cut)
         await super().shutdown(sockets)
         cut.cancel()

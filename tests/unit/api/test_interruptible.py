@@ -1,11 +1,12 @@
 """Open requests end with a complete response when a server stops."""
 
 import asyncio
+from contextlib import nullcontext
 from typing import Any
 
 import pytest
 
-from diffuserve.api.interruptible import App, Interruptible, Message, Receive, Send
+from diffuserve.api.interruptible import App, Interruptible, Message, Receive, Send, idle
 
 START: Message = {"type": "http.response.start", "status": 200, "headers": []}
 
@@ -76,3 +77,36 @@ async def test_a_request_canceled_by_its_client_gets_no_response() -> None:
     request.cancel()
     with pytest.raises(asyncio.CancelledError):
         await request
+
+
+async def test_requests_that_wait_for_news_are_ended_first() -> None:
+    """Open two requests, of which one is idle."""
+    responses: dict[str, int] = {}
+
+    async def wait(scope: Message, _receive: Receive, _send: Send) -> None:
+        with idle(scope) if scope["path"] == "/idle" else nullcontext():
+            await asyncio.Event().wait()
+
+    async def receive() -> Message:
+        return {}
+
+    async def open_path(interruptible: Interruptible, path: str) -> None:
+        async def send(message: Message) -> None:
+            responses.setdefault(path, message.get("status", 0))
+
+        await interruptible({"type": "http", "path": path}, receive, send)
+
+    interruptible = Interruptible(wait)
+    requests = {path: asyncio.create_task(open_path(interruptible, path)) for path in ("/idle", "/busy")}
+    await asyncio.sleep(0)
+    interruptible.cut(only_idle=True)
+    await requests["/idle"]
+    assert responses == {"/idle": 503}
+    interruptible.cut()
+    await requests["/busy"]
+    assert responses == {"/idle": 503, "/busy": 503}
+
+
+async def test_without_a_server_that_ends_requests_waiting_is_as_usual() -> None:
+    with idle({}):
+        pass

@@ -8,9 +8,10 @@ from collections.abc import AsyncIterator
 
 import httpx
 import pytest
-from fastapi import FastAPI
+from fastapi import FastAPI, Request
 from fastapi.responses import StreamingResponse
 
+from diffuserve.api.interruptible import idle
 from diffuserve.cli import http_server
 from diffuserve.cli.event_loop import run, stop_on_signals
 from diffuserve.cli.exit_codes import INTERRUPTED
@@ -18,6 +19,7 @@ from diffuserve.cli.http_server import serving
 from diffuserve.cli.listening import address_of, listen
 from diffuserve.domain.addresses import is_loopback
 from diffuserve.domain.errors import InvalidParams
+from support.waiting import HANG_SECONDS
 
 
 def test_a_port_in_use_is_refused_with_a_remedy() -> None:
@@ -106,6 +108,25 @@ async def test_an_open_stream_is_ended_when_the_server_stops(monkeypatch: pytest
             reading = asyncio.create_task(read(address_of(listener), started))
             await started.wait()
     assert await reading == b"first"
+
+
+async def test_a_request_that_waits_for_news_does_not_delay_the_end(monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in ("_GRACE_SECONDS", "_LONGEST_SHUTDOWN_SECONDS"):
+        monkeypatch.setattr(http_server, name, 1_000_000)
+    app, started = FastAPI(), asyncio.Event()
+
+    @app.get("/")
+    async def poll(request: Request) -> None:
+        with idle(request.scope):
+            started.set()
+            await asyncio.Event().wait()
+
+    with listen("127.0.0.1", 0) as listener:
+        async with httpx.AsyncClient(base_url=address_of(listener), trust_env=False) as http:
+            async with serving(app, listener):
+                polling = asyncio.create_task(http.get("/", timeout=HANG_SECONDS))
+                await started.wait()
+            assert (await polling).status_code == 503
 
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])

@@ -15,6 +15,7 @@ from diffuserve.api.auth.dependencies import (
     checked_owner_or_operator,
     key_of,
 )
+from diffuserve.api.interruptible import idle
 from diffuserve.api.json_route import JsonRoute
 from diffuserve.api.path_params import WorkerId
 from diffuserve.api.responses import json_response
@@ -98,8 +99,9 @@ async def deregister(worker_id: WorkerId, services: ServicesDep, caller: WorkerC
 
 
 @router.get("/{worker_id}/control", summary="Wait for control commands", response_model=ControlCommands)
-async def control(
+async def control(  # noqa: PLR0913 (a route has as many arguments as parameters)
     worker_id: WorkerId,
+    request: Request,
     services: ServicesDep,
     caller: WorkerCaller,
     wait: Wait = 25.0,
@@ -111,7 +113,8 @@ async def control(
     """Return commands that the worker does not know yet; an empty response when `wait` is over."""
     checked_owner(worker_id, caller)
     end = asyncio.get_running_loop().time() + min(wait, services.config.longest_poll_seconds)
-    commands = await _commands_until(end, services, worker_id, frozenset(known.split(",")), draining)
+    with idle(request.scope):
+        commands = await _commands_until(end, services, worker_id, frozenset(known.split(",")), draining)
     return json_response(commands)
 
 
@@ -123,8 +126,12 @@ async def _claim_until(
     with services.bus.subscribe(QUEUE) as hints:
         while True:
             leases = await _claim(services, worker_id, claim)
-            if leases or not await _is_worth_a_claim(services, hints, end):
+            if leases:
                 return leases
+            with idle(request.scope):
+                is_worth_another = await _is_worth_a_claim(services, hints, end)
+            if not is_worth_another:
+                return []
             if await request.is_disconnected():
                 return []
 
