@@ -25,7 +25,7 @@ HOME = "README.md"
 SECTIONS: Mapping[str, tuple[str, ...]] = {
     "Tutorials": ("docs/tutorial*.md",),
     "How-to": ("docs/how-to/*.md",),
-    "Reference": ("docs/reference/*.md", "docs/glossary.md"),
+    "Reference": ("docs/reference/*.md", "docs/troubleshooting.md", "docs/glossary.md"),
     "Explanation": ("docs/explanation/*.md", "docs/reliability.md", "ARCHITECTURE.md"),
     "Recipes": ("docs/recipes/*.md",),
     "Decisions": ("docs/adr/*.md",),
