@@ -40,7 +40,6 @@ Submit to `/v1/jobs`, then follow the `urls` of the response. `/v1/images/genera
 follow OpenAI's API, `/generate` is a flat API for scripts. Errors are problems after RFC 9457.
 """
 _ROUTES = (
-    home,
     jobs,
     batches,
     events,
@@ -49,6 +48,7 @@ _ROUTES = (
     models,
     openai,
     simple,
+    home,
     operations,
     workers,
     leases,

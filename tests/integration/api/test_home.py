@@ -66,7 +66,7 @@ async def test_a_person_sees_a_page_that_needs_nothing_from_elsewhere(
 
 async def test_the_page_says_that_no_worker_is_ready_and_looks_again(http: httpx.AsyncClient) -> None:
     page = (await http.get("/", headers={"accept": BROWSER})).text
-    assert "Jobs wait: no worker has registered yet" in page
+    assert "Jobs wait: no worker has registered yet; <code>diffuserve worker</code>" in page
     assert 'http-equiv="refresh"' in page
 
 

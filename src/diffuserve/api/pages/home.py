@@ -2,6 +2,7 @@
 
 import base64
 import hashlib
+import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 from html import escape
@@ -50,7 +51,7 @@ class HomePage:
             style=_STYLE,
             refresh="" if self.not_ready is None else _REFRESH,
             version=escape(self.version),
-            state="Ready." if self.not_ready is None else escape(f"Jobs wait: {self.not_ready}."),
+            state="Ready." if self.not_ready is None else _marked(f"Jobs wait: {self.not_ready}."),
             models=self._models(),
             base=base,
             key=" -H 'authorization: Bearer KEY'" if self.needs_key else "",
@@ -71,3 +72,8 @@ class HomePage:
             for spec in self.models
         ]
         return _TABLE.format(rows="".join(rows))
+
+
+def _marked(text: str) -> str:
+    """Return a text as HTML, in which words between backticks are code."""
+    return re.sub(r"`([^`]*)`", r"<code>\1</code>", escape(text))
