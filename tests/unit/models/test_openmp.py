@@ -1,0 +1,62 @@
+"""The choice of how torch's threads wait, before torch is imported."""
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from diffuserve.models.openmp import spin_briefly
+
+# A process that tells how threads are to wait at the moment at which it imports torch, and ends.
+_WATCH = """
+import json, os, sys
+def watch(event, arguments):
+    if event == "import" and arguments[0] == "torch":
+        print(json.dumps(os.environ.get("GOMP_SPINCOUNT")), flush=True)
+        os._exit(0)
+sys.addaudithook(watch)
+"""
+_GENERATE = """
+from diffuserve.cli.main import main
+sys.argv = ["diffuserve", "generate", "a star"]
+main()
+"""
+_ENGINE = """
+from unittest.mock import MagicMock
+from diffuserve.worker import engine_process
+from diffuserve.worker.config import EngineProcessConfig
+engine_process.AgentLink = MagicMock()
+sys.argv = ["engine", "--config", EngineProcessConfig().to_json(), "--socket", "none"]
+engine_process.main()
+"""
+
+
+@pytest.fixture
+def environment(monkeypatch: pytest.MonkeyPatch) -> dict[str, str]:
+    """An environment in which nobody has chosen how threads wait."""
+    without = {name: value for name, value in os.environ.items() if name != "GOMP_SPINCOUNT"}
+    monkeypatch.setattr(os, "environ", without)
+    return without
+
+
+def test_threads_spin_briefly_unless_the_operator_chose_otherwise(environment: dict[str, str]) -> None:
+    spin_briefly()
+    assert environment["GOMP_SPINCOUNT"] == "10000"
+    environment["GOMP_SPINCOUNT"] = "7"
+    spin_briefly()
+    assert environment.pop("GOMP_SPINCOUNT") == "7"
+    environment["OMP_WAIT_POLICY"] = "active"
+    spin_briefly()
+    assert "GOMP_SPINCOUNT" not in environment
+
+
+@pytest.mark.parametrize("program", [_GENERATE, _ENGINE])
+def test_it_is_chosen_before_torch_is_imported(
+    program: str, environment: dict[str, str], tmp_path: Path
+) -> None:
+    command = [sys.executable, "-c", _WATCH + program]
+    told = subprocess.run(command, cwd=tmp_path, env=environment, capture_output=True, text=True, check=False)
+    assert json.loads(told.stdout) == "10000", told.stderr
