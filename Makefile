@@ -4,7 +4,7 @@ BIN := .venv/bin
 READY := .venv/.ready
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo serve test test-all check docs wheel fmt chaos chaos-long bench-engine bench-control bench-serve bench-batch bench-lockstep bench-image-filter bench-followers bench-judging clean
+.PHONY: help setup demo serve test test-all check docs wheel fmt chaos chaos-long bench-engine bench-control bench-serve bench-batch bench-lockstep bench-image-filter bench-followers bench-judging bench-start clean
 
 help: ## list the targets
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 16
@@ -74,6 +74,9 @@ bench-followers: $(READY) ## what clients that wait cost, beside an earlier vers
 
 bench-judging: $(READY) ## latency while the prompts of a large batch are judged; leave the machine alone
 	$(BIN)/python benchmarks/bench_judging.py
+
+bench-start: $(READY) ## CPU seconds of short commands, beside an earlier version
+	$(BIN)/python benchmarks/bench_start.py
 
 chaos: $(READY) ## kill -9 everything again and again: no accepted job may be lost or published twice
 	$(BIN)/python benchmarks/chaos.py
