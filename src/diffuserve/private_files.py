@@ -38,19 +38,40 @@ def private_umask(access: Access = Access.OWNER) -> Iterator[None]:
 
 
 def make_private_folder(folder: Path, access: Access = Access.OWNER, setting: str = "data_dir") -> None:
-    """Create a folder and its parents, where need be. Raise `InvalidParams` if others may enter it."""
-    folder.parent.mkdir(parents=True, exist_ok=True)
-    folder.mkdir(mode=0o777 & ~access.umask, exist_ok=True)
+    """Create a folder and its parents, where need be.
+
+    Raise `InvalidParams` if that is not possible, or if others may enter it.
+    """
+    with refused_if_unusable(folder, setting):
+        folder.parent.mkdir(parents=True, exist_ok=True)
+        folder.mkdir(mode=0o777 & ~access.umask, exist_ok=True)
     _check(folder, access, setting)
 
 
 def make_private_file(file: Path, access: Access = Access.OWNER, setting: str = "data_dir") -> None:
-    """Create an empty file, where need be. Raise `InvalidParams` if others may read it.
+    """Create an empty file, where need be.
+
+    Raise `InvalidParams` if that is not possible, or if others may read it.
 
     SQLite gives the files beside its database the database's permissions.
     """
-    os.close(os.open(file, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o666 & ~access.umask))
+    with refused_if_unusable(file, setting):
+        os.close(os.open(file, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o666 & ~access.umask))
     _check(file, access, setting)
+
+
+@contextmanager
+def refused_if_unusable(path: Path, setting: str = "data_dir") -> Iterator[None]:
+    """Raise `InvalidParams`, which names the setting, for an error of the block: it cannot use `path`."""
+    try:
+        yield
+    except (FileExistsError, NotADirectoryError) as error:
+        remedy = f"{error.filename or path} is a file, and a folder is needed; give another one"
+        raise InvalidParams(setting, str(path), remedy) from error
+    except OSError as error:
+        reason = (error.strerror or str(error)).lower()
+        remedy = f"cannot be used: {reason}; give a folder in which user {os.geteuid()} may create files"
+        raise InvalidParams(setting, str(path), remedy) from error
 
 
 def _check(path: Path, access: Access, setting: str) -> None:

@@ -11,7 +11,7 @@ from urllib.parse import urlsplit
 
 from platformdirs import user_cache_path
 from pydantic import Field, ValidationError, create_model, field_validator
-from pydantic_settings import BaseSettings, SettingsConfigDict
+from pydantic_settings import BaseSettings, SettingsConfigDict, SettingsError
 
 from diffuserve.api.config import ApiConfig
 from diffuserve.api.connection_limits import ConnectionLimits
@@ -20,13 +20,13 @@ from diffuserve.api.source_commit import source_commit
 from diffuserve.api.webhooks.address_policy import port_range
 from diffuserve.domain.addresses import is_loopback
 from diffuserve.domain.backend_urls import LAST_PORT, checked_bus_url, checked_database_url
-from diffuserve.domain.errors import InvalidParams
 from diffuserve.domain.job import FINAL_STATUSES, JobStatus
 from diffuserve.domain.tenant import DEFAULT_PLANS, Plan
 from diffuserve.jobs.config import DEFAULT_RETENTION, StoreConfig
 from diffuserve.media.file_names import slug
 from diffuserve.options import configured, option_fields, option_of
 from diffuserve.private_files import Access
+from diffuserve.setting_errors import PREFIX, invalid_setting, not_json
 from diffuserve.telemetry.log_config import LogConfig
 from diffuserve.version import __version__
 from diffuserve.worker.config import EngineProcessConfig, WorkerConfig
@@ -74,7 +74,7 @@ class Settings(BaseSettings):
     `api_config` and `connection_limits` give them in their own types.
     """
 
-    model_config = SettingsConfigDict(env_prefix="DIFFUSERVE_", frozen=True)
+    model_config = SettingsConfigDict(env_prefix=PREFIX, frozen=True)
 
     cache_dir: Path = Field(
         default_factory=lambda: user_cache_path("diffuserve"),
@@ -198,7 +198,9 @@ class Settings(BaseSettings):
         try:
             return cls(**given)
         except ValidationError as error:
-            raise _invalid_setting(error) from error
+            raise invalid_setting(error, cls.model_fields, given) from error
+        except SettingsError as error:
+            raise not_json(error) from error
 
     @field_validator("server", "public_api_url", "public_base_url", "expander_url", check_fields=False)
     @classmethod
@@ -340,9 +342,3 @@ def cost_fit_path(cache_dir: Path, model: str, device: str | None, dtype: str | 
     """Return the file of the cost model that was fitted for this model, device and dtype."""
     name = "-".join([model, device or "default", dtype or "default"])
     return cache_dir / "cost_fit" / f"{slug(name, limit=120)}.json"
-
-
-def _invalid_setting(error: ValidationError) -> InvalidParams:
-    first = error.errors()[0]
-    name, message = ".".join(map(str, first["loc"])), first["msg"].removeprefix("Value error, ")
-    return InvalidParams(name, first["input"], f"{message[:1].lower()}{message[1:]}")

@@ -24,6 +24,18 @@ def _careless_umask() -> Iterator[None]:
     os.umask(before)
 
 
+def test_a_file_in_the_place_of_a_folder_is_refused(tmp_path: Path) -> None:
+    (tmp_path / "file").touch()
+    for folder in (tmp_path / "file", tmp_path / "file" / "data"):
+        with pytest.raises(InvalidParams, match="file is a file, and a folder is needed"):
+            locked(folder).__enter__()
+
+
+def test_a_folder_that_cannot_be_made_is_refused() -> None:
+    with pytest.raises(InvalidParams, match=f"cannot be used.*user {os.geteuid()} may create files"):
+        locked(Path("/proc/no/folder")).__enter__()
+
+
 def mode(path: Path) -> int:
     return stat.S_IMODE(path.stat().st_mode)
 

@@ -12,6 +12,7 @@ from diffuserve.domain.errors import InvalidParams
 from diffuserve.domain.job import Band, JobStatus
 from diffuserve.jobs.config import DEFAULT_RETENTION
 from diffuserve.settings import Settings
+from diffuserve.telemetry.log_config import LogLevel
 
 
 def test_options_override_the_environment(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -177,7 +178,7 @@ def test_the_fitted_cost_model_is_kept_for_each_device(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        ({"port": 65_536}, "port=65536: input should be less than or equal to 65535"),
+        ({"port": 65_536}, "port=65536: must be a whole number from 0 to 65535"),
         ({"server": "nowhere"}, "server='nowhere': .*is not a URL"),
         ({"max_jobs": 0, "gpus": 0}, "max_jobs=0|gpus=0"),
         ({"plans": {"gold": {"weight": 0}}}, "plan"),
@@ -191,8 +192,36 @@ def test_a_bad_value_is_one_line_that_names_the_setting(options: dict[str, objec
 
 def test_a_bad_variable_is_one_line_that_names_the_setting(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("DIFFUSERVE_PORT", "many")
-    with pytest.raises(InvalidParams, match="port='many': input should be a valid integer"):
+    with pytest.raises(InvalidParams, match="DIFFUSERVE_PORT='many': must be a whole number from 0 to 65535"):
         Settings.with_options()
+
+
+@pytest.mark.parametrize(
+    ("name", "value", "expected"),
+    [
+        ("PORT", "70000", "must be a whole number from 0 to 65535"),
+        ("MAX_JOBS", "0", "must be a whole number of at least 1"),
+        ("LEASE_SECONDS", "soon", "must be a number above 0"),
+        ("FILE_METADATA", "perhaps", "must be true or false"),
+        ("LOG_LEVEL", "loud", "must be debug, info, warning or error"),
+        ("PROMPT_FILTER_DOWN", "x", "must be fail_closed or fail_open"),
+        ("PLANS", "gold", "must be JSON"),
+        ("SERVER", "nowhere", "'nowhere' is not a URL"),
+    ],
+)
+def test_a_bad_variable_is_named_with_its_value_and_what_is_valid(
+    name: str, value: str, expected: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv(f"DIFFUSERVE_{name}", value)
+    with pytest.raises(InvalidParams) as refused:
+        Settings.with_options()
+    assert str(refused.value).startswith(f"DIFFUSERVE_{name}='{value}': ")
+    assert expected in str(refused.value)
+
+
+def test_words_of_the_log_may_be_capitals(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("DIFFUSERVE_LOG_LEVEL", "DEBUG")
+    assert Settings().logs.log_level is LogLevel.DEBUG
 
 
 def test_settings_survive_pickling() -> None:

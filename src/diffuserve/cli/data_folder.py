@@ -7,19 +7,22 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from diffuserve.domain.errors import InvalidParams
-from diffuserve.private_files import Access, make_private_folder
+from diffuserve.private_files import Access, make_private_folder, refused_if_unusable
 
 
 @contextmanager
 def locked(folder: Path, access: Access = Access.OWNER) -> Iterator[None]:
     """Hold the folder until the block, or this process, ends.
 
-    Raise `InvalidParams` if another server holds it, or if others than `access` allows can enter it.
+    Raise `InvalidParams` if another server holds it, if this user cannot use it, or if others than `access`
+    allows can enter it.
 
     The kernel owns the lock, so a killed server leaves nothing to clean up.
     """
     make_private_folder(folder, access)
-    with (folder / "server.lock").open("a+", encoding="utf-8") as file:
+    with refused_if_unusable(folder):
+        lock = (folder / "server.lock").open("a+", encoding="utf-8")
+    with lock as file:
         try:
             fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:

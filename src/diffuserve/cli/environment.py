@@ -4,9 +4,8 @@ import os
 from collections.abc import Iterable, Mapping
 
 from diffuserve.domain.nearest import nearest
+from diffuserve.setting_errors import PREFIX, variable_of
 from diffuserve.settings import Settings
-
-_PREFIX = "DIFFUSERVE_"
 
 
 def unknown_variables() -> Mapping[str, str | None]:
@@ -16,6 +15,6 @@ def unknown_variables() -> Mapping[str, str | None]:
 
 def unknown_among(names: Iterable[str]) -> Mapping[str, str | None]:
     """Return those of the names that begin as settings do and are none, with the nearest setting."""
-    known = [f"{_PREFIX}{name.upper()}" for name in Settings.model_fields]
-    suspects = sorted(name for name in names if name.upper().startswith(_PREFIX))
+    known = list(map(variable_of, Settings.model_fields))
+    suspects = sorted(name for name in names if name.upper().startswith(PREFIX))
     return {name: nearest(name, known) for name in suspects if name.upper() not in known}

@@ -23,6 +23,7 @@ from diffuserve.domain.errors import (
     TooLarge,
     Unauthorized,
 )
+from diffuserve.telemetry.repeats import limit_repeats
 from diffuserve.version import __version__
 
 _REFUSALS = (
@@ -62,15 +63,32 @@ app = typer.Typer(
 
 @app.callback(invoke_without_command=True)
 def root(
+    context: typer.Context,
     version: Annotated[bool, typer.Option("--version", help="Print the version and exit.")] = False,
 ) -> None:
     if version:
         typer.echo(f"diffuserve {__version__}")
         raise typer.Exit
+    if not _is_started_by_us(context):
+        _warn_of_unknown_variables()
+
+
+def _is_started_by_us(context: typer.Context) -> bool:
+    """Return whether this is the worker of a server, which has warned already."""
+    return any(word.startswith("--parent-fd") for word in context.args)
+
+
+def _warn_of_unknown_variables() -> None:
+    from diffuserve.cli.environment import unknown_variables
+
+    for name, meant in unknown_variables().items():
+        guess = f"; did you mean {meant}?" if meant else ""
+        typer.echo(f"warning: {name} is not a setting of diffuserve and has no effect{guess}", err=True)
 
 
 def main() -> None:
     """Run a command; bad input is one line on stderr and exit code 2."""
+    limit_repeats()
     try:
         app(prog_name="diffuserve")  # under that name shells complete it, however it was started
     except Unauthorized as error:

@@ -9,6 +9,12 @@ from diffuserve.telemetry.log_fields import FIELDS, IS_REPEATED
 _SECONDS = 60.0
 
 
+def limit_repeats() -> None:
+    """Hold repeated lines back in processes that configure no log, where the last resort prints them."""
+    if logging.lastResort is not None and not logging.lastResort.filters:
+        logging.lastResort.addFilter(RepeatFilter(logging.lastResort))
+
+
 @dataclass
 class _Held:
     """Lines that were held back since the last one was logged: their number, and the newest."""

@@ -2,6 +2,7 @@
 
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, start_http_server
 
+from diffuserve.domain.errors import InvalidParams
 from diffuserve.domain.worker import WorkerState
 from diffuserve.worker.messages import EngineHeartbeat, FilterVerdict
 
@@ -58,7 +59,13 @@ class WorkerMetrics:
         self._last_heartbeat: EngineHeartbeat | None = None
 
     def serve(self, port: int) -> None:
-        start_http_server(port, registry=self.registry)
+        """Serve the metrics over HTTP. Raise `InvalidParams` if the port cannot be used."""
+        try:
+            start_http_server(port, registry=self.registry)
+        except (OSError, OverflowError) as error:
+            reason = getattr(error, "strerror", None) or str(error)
+            remedy = f"cannot listen on it: {reason.lower()}; give another --metrics-port, or leave it out"
+            raise InvalidParams("metrics_port", port, remedy) from error
 
     def job_ended(self, status: str) -> None:
         self._jobs.labels(status).inc()

@@ -159,6 +159,6 @@ def test_an_unavailable_database_is_one_clear_line(invoke: Invoke, monkeypatch: 
     monkeypatch.setattr("diffuserve.jobs.outages._PATIENCE_SECONDS", 0.3)
     failed = invoke("db", "upgrade", "--database-url", "postgresql://u:s3cret@127.0.0.1:1/jobs")
     assert failed.code == 1
-    assert failed.err.startswith("error: the database is unavailable")
+    assert failed.err.startswith("error: cannot open the database")
     assert len(failed.err.splitlines()) == 1
     assert "s3cret" not in failed.err

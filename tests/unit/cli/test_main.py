@@ -50,6 +50,25 @@ def test_a_bad_setting_is_explained(
     assert "no-such-model" in capsys.readouterr().err
 
 
+def test_an_unknown_variable_is_warned_of_once_on_stderr(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setenv("DIFFUSERVE_PROT", "8001")
+    assert run(monkeypatch, "list") == 0
+    shown = capsys.readouterr()
+    assert shown.err.count("DIFFUSERVE_PROT is not a setting") == 1
+    assert "did you mean DIFFUSERVE_PORT?" in shown.err
+    assert "DIFFUSERVE_PROT" not in shown.out
+
+
+def test_the_worker_of_a_server_does_not_repeat_the_warning(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setenv("DIFFUSERVE_PROT", "8001")
+    assert run(monkeypatch, "worker", "--parent-fd", "many") == 2
+    assert "DIFFUSERVE_PROT" not in capsys.readouterr().err
+
+
 def test_settings_come_from_the_environment(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setenv("DIFFUSERVE_CACHE_DIR", str(tmp_path))
     assert Settings().cache_dir == tmp_path

@@ -1,6 +1,8 @@
 """Lines that are logged once a minute, with a count."""
 
 import logging
+import subprocess
+import sys
 from collections.abc import Iterator
 
 import pytest
@@ -72,6 +74,18 @@ def test_other_lines_are_not_held_back(log: logging.Logger, handler: Collector) 
     assert [message for message, _ in handler.lines] == [
         "refused 1", "refused differently", "refused 2", "refused 3",
     ]  # fmt: skip
+
+
+def test_processes_without_a_log_hold_repeats_back_too() -> None:
+    code = (
+        "import logging\n"
+        "from diffuserve.telemetry.log_fields import once_a_minute\n"
+        "from diffuserve.telemetry.repeats import limit_repeats\n"
+        "limit_repeats()\n"
+        "for _ in range(9): logging.getLogger('a').warning('again', extra=once_a_minute())\n"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stderr == "again\n"
 
 
 def test_the_minute_ends_by_itself(handler: Collector) -> None:

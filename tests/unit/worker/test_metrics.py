@@ -1,8 +1,11 @@
 """The metrics of a worker."""
 
+import socket
+
 import pytest
 from prometheus_client import generate_latest
 
+from diffuserve.domain.errors import InvalidParams
 from diffuserve.domain.worker import WorkerState
 from diffuserve.worker.messages import EngineHeartbeat, FilterVerdict
 from diffuserve.worker.metrics import WorkerMetrics
@@ -25,6 +28,14 @@ def heartbeat(num_steps: int, num_request_steps: int, **values: float) -> Engine
         num_request_steps=num_request_steps,
         last_step_seconds=values.get("last_step_seconds"),
     )
+
+
+def test_a_port_that_is_taken_is_refused(metrics: WorkerMetrics) -> None:
+    with socket.socket() as other:
+        other.bind(("0.0.0.0", 0))
+        other.listen()
+        with pytest.raises(InvalidParams, match="metrics_port=.*give another --metrics-port"):
+            metrics.serve(other.getsockname()[1])
 
 
 def test_the_batch_size_is_the_mean_since_the_last_heartbeat(metrics: WorkerMetrics) -> None:

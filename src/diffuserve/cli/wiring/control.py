@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 from sqlalchemy.exc import SQLAlchemyError
 
 from diffuserve.cli.wiring.background import running
+from diffuserve.cli.wiring.database_errors import cannot_open
 from diffuserve.cli.wiring.safety import open_prompts
 from diffuserve.cli.wiring.storage import open_storage
 from diffuserve.domain.errors import ModelConflict, ServerUnavailable
@@ -85,8 +86,9 @@ async def open_store(settings: Settings, bus: EventBus | None = None) -> AsyncIt
     try:
         _keep_database_private(settings)
         await store.open()
-    except (OSError, SQLAlchemyError) as error:
-        raise ServerUnavailable(f"cannot open the database: {_first_line(error)}") from error
+    except (OSError, ServerUnavailable, SQLAlchemyError) as error:
+        await store.database.close()
+        raise cannot_open(settings.store_url, error) from error
     try:
         yield store
     finally:
@@ -131,8 +133,3 @@ async def sending(services: "Services") -> AsyncIterator[None]:
     async with running(WebhookSender(services, http).run()):
         yield
     await http.close()
-
-
-def _first_line(error: Exception) -> str:
-    """Return the message of the driver, without the statement and the advice that SQLAlchemy adds."""
-    return str(getattr(error, "orig", None) or error).splitlines()[0]

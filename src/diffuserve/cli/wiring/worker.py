@@ -9,6 +9,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 from types import FrameType
 
+from diffuserve.domain.errors import DiffuserveError
 from diffuserve.parallel.plan import ParallelPlan
 from diffuserve.safety.image_filters import check_image_filter_name
 from diffuserve.settings import Settings
@@ -74,4 +75,8 @@ def _run_replica(config: WorkerConfig) -> None:
     os.setpgrp()  # the parent forwards Ctrl-C once; the terminal must not send it a second time
     die_with_parent()
     configure_logs(config.engine_process.logs)
-    sys.exit(run(config))
+    try:
+        code = run(config)
+    except DiffuserveError as error:
+        sys.exit(f"error: {config.name}: {error}")
+    sys.exit(code)
