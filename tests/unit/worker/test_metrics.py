@@ -34,7 +34,7 @@ def test_a_port_that_is_taken_is_refused(metrics: WorkerMetrics) -> None:
     with socket.socket() as other:
         other.bind(("0.0.0.0", 0))
         other.listen()
-        with pytest.raises(InvalidParams, match="metrics_port=.*give another --metrics-port"):
+        with pytest.raises(InvalidParams, match=r"metrics_port=.*give another --metrics-port"):
             metrics.serve(other.getsockname()[1])
 
 
