@@ -63,19 +63,18 @@ app = typer.Typer(
 
 @app.callback(invoke_without_command=True)
 def root(
-    context: typer.Context,
     version: Annotated[bool, typer.Option("--version", help="Print the version and exit.")] = False,
 ) -> None:
     if version:
         typer.echo(f"diffuserve {__version__}")
         raise typer.Exit
-    if not _is_started_by_us(context):
+    if not _is_worker_of_a_server():
         _warn_of_unknown_variables()
 
 
-def _is_started_by_us(context: typer.Context) -> bool:
-    """Return whether this is the worker of a server, which has warned already."""
-    return any(word.startswith("--parent-fd") for word in context.args)
+def _is_worker_of_a_server() -> bool:
+    """Return whether a server started this process, and has warned already."""
+    return any(word.startswith("--parent-fd") for word in sys.argv)
 
 
 def _warn_of_unknown_variables() -> None:
