@@ -25,7 +25,7 @@ def summary(error: BaseException) -> str:
         return f"{name} (SQLSTATE {state})"
     if code := getattr(source, "sqlite_errorname", None):
         return f"{name} ({code})"
-    if isinstance(source, OSError) and (source.errno or 0) > 0:  # those of name resolution are negative
+    if isinstance(source, OSError) and source.errno is not None and source.errno > 0:
         return f"{name} ({source.errno}, {os.strerror(source.errno)})"
     return name
 
