@@ -5,6 +5,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from obstore.exceptions import GenericError
 
 from diffuserve.backoff import Backoff
 from diffuserve.cli.wiring import storage
@@ -12,6 +13,7 @@ from diffuserve.cli.wiring.storage import open_storage
 from diffuserve.domain.errors import InvalidParams, ServerUnavailable, StorageRefused
 from diffuserve.settings import Settings
 from diffuserve.storage import opening
+from diffuserve.storage.bucket import _error_of
 from diffuserve.storage.local import LocalArtifactStore
 from diffuserve.storage.probe import probe
 from support.faulty_proxy import Delay, FaultyProxy, Respond
@@ -121,3 +123,11 @@ async def test_a_server_starts_without_a_bucket_that_is_away_and_says_when_it_is
         await eventually(lambda: " s still: " in caplog.text)
         proxy.always = None
         await eventually(lambda: "works again after" in caplog.text)
+
+
+@pytest.mark.parametrize(("status", "is_final"), [("404", True), ("", False)])
+def test_a_machine_without_credentials_is_told_so(status: str, is_final: bool) -> None:
+    text = "Generic S3 error: Error performing PUT http://169.254.169.254/latest/api/token in 2 s"
+    error = _error_of(GenericError(f"{text} - status code: {status}" if status else text), None)
+    assert "there are no credentials in the environment" in str(error)
+    assert isinstance(error, StorageRefused) is is_final

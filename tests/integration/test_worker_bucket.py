@@ -4,6 +4,7 @@ import hashlib
 import subprocess
 import sys
 from collections.abc import AsyncGenerator, Callable
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -12,7 +13,10 @@ import httpx
 import psutil
 import pytest
 
+from diffuserve.client import leases
 from diffuserve.domain.job import JobStatus
+from diffuserve.jobs import finish
+from diffuserve.jobs.retries import RetryDecision, after_failure
 from diffuserve.storage.bucket import BucketArtifactStore
 from diffuserve.worker import result_reporter
 from diffuserve.worker.agent import WorkerAgent
@@ -120,3 +124,22 @@ async def test_an_image_that_is_missing_is_uploaded_again_and_generated_again_af
     assert (loss.num_left, job.attempt) == (0, num_runs)
     assert ledger.read_text().split() == [f"{job.id}-{number + 1}" for number in range(num_runs)]
     assert await plane.artifacts.size(f"{job.id}/{job.lease_token}/0.png") > 0
+
+
+@pytest.mark.usefixtures("no_pause")
+async def test_a_job_whose_bucket_vanished_fails_with_the_buckets_reason(
+    plane: Plane, start: Start, ledger: Path, s3: S3Server, bucket: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(leases, "_UPLOAD_PAUSE", 0.0)
+    monkeypatch.setattr(finish, "after_failure", partial(_without_pause, after_failure))
+    start("--files", "1", "--ledger", str(ledger))
+    s3.client.delete_bucket(Bucket=bucket)
+    job = await until(plane, await plane.submit(), JobStatus.FAILED)
+    assert job.error is not None
+    assert (job.error.code, job.attempt) == ("upload_failed", 4)
+    assert "NoSuchBucket" in job.error.message
+    assert len(ledger.read_text().split()) == 4, "each attempt drew the image once"
+
+
+def _without_pause(decide: Callable[..., RetryDecision], *arguments: Any) -> RetryDecision:
+    return replace(decide(*arguments), pause_seconds=0.0)

@@ -186,11 +186,12 @@ async def _await_images(submission: Submission, job_id: str) -> int:
     if submission.is_opened and paths:
         open_images(paths, console)
     for warning in job.result.warnings if job.result else ():
-        console.print(f"warning: {warning}", style="yellow", markup=False)
+        console.print(f"warning: {warning}", style="yellow", markup=False, soft_wrap=True)
     if job.status is JobStatus.SUCCEEDED:
         return 0
     reason = f": {job.error.message} ({job.error.code})" if job.error else ""
-    console.print(f"job {job.id} {job.status}{reason}", style="red", markup=False, highlight=False)
+    text = f"job {job.id} {job.status}{reason}"
+    console.print(text, style="red", markup=False, highlight=False, soft_wrap=True)
     return FAILED
 
 

@@ -15,6 +15,7 @@ from diffuserve.client.codec import encode
 from diffuserve.domain.errors import InvalidParams, WorkerNotFound
 from diffuserve.domain.resources.worker import WorkerList, WorkerResource
 from diffuserve.domain.timestamps import from_rfc3339
+from diffuserve.domain.worker import WorkerState
 from diffuserve.settings import Settings
 
 if TYPE_CHECKING:
@@ -105,11 +106,13 @@ async def _until_gone(client: "Client", worker: WorkerResource) -> WorkerResourc
 
     with Waiting() as waiting:
         while True:
-            left = [found for found in await client.workers() if found.id == worker.id]
-            if not left or left[0].state == "lost":
-                return left[0] if left else worker
-            worker = left[0]
             waiting.show(f"{worker.name or worker.id} drains: {worker.num_leases} jobs left")
+            left = [found for found in await client.workers() if found.id == worker.id]
+            if not left:
+                return worker
+            worker = left[0]
+            if worker.state is WorkerState.LOST:
+                return worker
             await asyncio.sleep(_LOOK_SECONDS)
 
 
@@ -127,4 +130,5 @@ def named(wanted: str, found: Sequence[WorkerResource]) -> WorkerResource:
 
 def state_of(worker: WorkerResource) -> str:
     """Describe the state of a worker; a drain that it has not heard of yet counts."""
-    return "draining" if worker.is_draining and worker.state != "lost" else str(worker.state)
+    is_told = worker.is_draining and worker.state is not WorkerState.LOST
+    return str(WorkerState.DRAINING if is_told else worker.state)

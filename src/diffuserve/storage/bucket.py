@@ -22,6 +22,7 @@ from diffuserve.storage.base import UploadedFile, content_type_of
 
 _PART_BYTES = 8 * 1024 * 1024  # larger files are uploaded in parts of this size
 _NO_BUCKET = "NoSuchBucket"
+_METADATA_SERVICE = "http://169.254.169.254"  # of a cloud's machine, asked where nothing else gives a key
 _CODE = re.compile(r"<Code>(\w+)</Code>")
 _STATUS = re.compile(r"status code: (\d{3})")
 _SERVER = re.compile(r"performing [A-Z]+ (https?://[^/\s]+)")
@@ -135,12 +136,24 @@ def _error_of(error: Exception, key: str | None) -> DiffuserveError:
     code = _found(_CODE, text)
     if key is not None and isinstance(error, FileNotFoundError) and code != _NO_BUCKET:
         return ArtifactNotFound(f"no file {key}")
-    status, store = _found(_STATUS, text), f"the artifact store {_found(_SERVER, text)}".strip()
+    status, server = _found(_STATUS, text), _found(_SERVER, text)
+    if server == _METADATA_SERVICE:
+        return _without_credentials(status)
     if status == "404":
-        return StorageRefused(f"{store} has no such bucket", is_missing=True)
+        return StorageRefused(f"the artifact store {server} has no such bucket", is_missing=True)
     if status in ("401", "403"):
-        return StorageRefused(f"{store} refuses access ({code or status})")
+        return StorageRefused(f"the artifact store {server} refuses access ({code or status})")
     return ServerUnavailable(f"the artifact store is unavailable: {text.splitlines()[0]}")
+
+
+def _without_credentials(status: str) -> ServerUnavailable:
+    """Return the error of a machine that has no credentials, or whose cloud does not give them now."""
+    told = (
+        "the artifact store is unavailable: there are no credentials in the environment, and the machine's "
+    )
+    if status.startswith("4"):
+        return StorageRefused(f"{told}metadata service gives none ({status})")
+    return ServerUnavailable(f"{told}metadata service does not respond")
 
 
 def _found(pattern: re.Pattern[str], text: str) -> str:
