@@ -309,12 +309,23 @@ def test_flux_refuses_parameters_that_it_cannot_honour(tiny_engine: Engine) -> N
 def test_a_prompt_longer_than_the_model_reads_is_cut_with_a_warning(tiny_engine: Engine) -> None:
     long, short = tiny_engine.generate(
         [
-            GenerationParams(prompt="a red circle " * 30, width=64, height=64, num_inference_steps=1),
-            GenerationParams(prompt="a red circle", width=64, height=64, num_inference_steps=1),
+            GenerationParams(prompt="a red circle " * 30, width=96, height=96, num_inference_steps=1),
+            GenerationParams(prompt="a red circle", width=96, height=96, num_inference_steps=1),
         ]
     )
     assert "reads 32" in long.warnings[0]
     assert short.warnings == ()
+
+
+@pytest.mark.parametrize("side", [64, 96, 256, 272])
+def test_a_size_that_the_model_has_not_learned_is_drawn_with_a_warning(
+    side: int, tiny_engine: Engine
+) -> None:
+    result = tiny_engine.generate(
+        GenerationParams(prompt="a red circle", width=side, height=128, num_inference_steps=1)
+    )
+    expected = () if side in (96, 256) else (tiny_engine.spec.size_warnings(result.params)[0],)
+    assert result.warnings == expected
 
 
 def test_the_cost_fit_is_kept_between_runs(tmp_path: Path) -> None:

@@ -114,6 +114,13 @@ async def test_the_same_spec_may_come_from_many_workers_and_versions(job_store: 
     await job_store.leases.register(Registration(models=(later,), report=REPORT))
 
 
+async def test_a_version_that_describes_a_model_further_works_beside_others(job_store: JobStore) -> None:
+    await offer(job_store, DEFAULT)
+    described = replace(SPEC, learned_min_size=96, learned_max_size=256)
+    await offer(job_store, DEFAULT, described)
+    assert (await job_store.operations.models())[SPEC.name].spec == described
+
+
 async def test_a_worker_reports_for_leases_of_its_own_key_alone(job_store: JobStore) -> None:
     worker = await job_store.leases.register(
         Registration(models=(ModelOffer(spec=SPEC.to_dict()),), report=REPORT), "key_a"

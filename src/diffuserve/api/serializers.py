@@ -23,7 +23,7 @@ from diffuserve.domain.resources.job import (
     ResultResource,
     images_among,
 )
-from diffuserve.domain.resources.model import ModelResource, ModelSafetyResource
+from diffuserve.domain.resources.model import LearnedSizes, ModelResource, ModelSafetyResource
 from diffuserve.domain.resources.safety import FilterResource, FindingResource, VerdictResource
 from diffuserve.domain.resources.webhook import DeliveryResource, WebhookEndpointResource
 from diffuserve.domain.resources.worker import WorkerReportResource, WorkerResource
@@ -208,7 +208,16 @@ def model_resource(spec: ModelSpec, status: ModelStatus, safety: ModelSafetyReso
         family=spec.family,
         defaults={name: getattr(spec, name) for name in _DEFAULTS},
         limits={name: getattr(spec, name) for name in _LIMITS},
+        learned_sizes=_learned_sizes(spec),
         safety=safety,
+    )
+
+
+def _learned_sizes(spec: ModelSpec) -> LearnedSizes | None:
+    return (
+        LearnedSizes(min=spec.learned_min_size, max=spec.learned_max_size)
+        if spec.states_learned_sizes
+        else None
     )
 
 

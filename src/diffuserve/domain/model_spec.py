@@ -22,6 +22,9 @@ class ModelSpec:
     latent frame stands for `pixels_per_token` pixels. `has_joint_attention`: the prompt's tokens stand in
     the image's sequence; otherwise the model reads them by cross-attention and they count for nothing
     in a step.
+
+    `learned_min_size` to `learned_max_size` are the sides of the images that the model was trained on; 0 if
+    its folder does not say. Others are drawn as well, with a warning.
     """
 
     name: str
@@ -43,6 +46,8 @@ class ModelSpec:
     temporal_stride: int = 1
     pixels_per_token: int = 256
     has_joint_attention: bool = True
+    learned_min_size: int = 0
+    learned_max_size: int = 0
 
     def to_dict(self) -> dict[str, Any]:
         return asdict(self)
@@ -84,6 +89,22 @@ class ModelSpec:
             text_tokens=text * num_passes,
             num_pixels=params.num_images * image * self.pixels_per_token,
             num_inference_steps=params.num_inference_steps or 0,
+        )
+
+    @property
+    def states_learned_sizes(self) -> bool:
+        """True if the model's folder says which sizes it was trained on."""
+        return self.learned_max_size > 0
+
+    def size_warnings(self, params: GenerationParams) -> tuple[str, ...]:
+        """Return a warning if a request, whose defaults are filled in, has a size that was not learned."""
+        low, high = self.learned_min_size, self.learned_max_size
+        sides = (params.width or 0, params.height or 0)
+        if not self.states_learned_sizes or all(low <= side <= high for side in sides):
+            return ()
+        return (
+            f"{self.name} has learned images of {low} to {high} pixels a side; at {sides[0]}x{sides[1]} it "
+            f"may draw something else, or nothing. Its own size is {self.width}x{self.height}",
         )
 
     def resolve(self, params: GenerationParams, seed: int) -> GenerationParams:

@@ -134,7 +134,7 @@ class EngineCore:
             params=state.params,
             frames=decoded.outcome,
             timings=state.stopwatch.timings(),
-            warnings=state.conditioning.warnings,
+            warnings=(*state.conditioning.warnings, *self._runner.pipeline.spec.size_warnings(state.params)),
         )
         self._forget(state)
         return StepOutput(state.request_id, state.step, state.num_steps, finished=True, result=result)

@@ -18,6 +18,7 @@ from diffuserve.jobs.pricing import MOST_TIMES_NEUTRAL, NEUTRAL_FIT, bounded
 from diffuserve.jobs.records import dump
 
 workers, models = schema.workers, schema.models
+_DESCRIPTIONS = ("learned_min_size", "learned_max_size")
 
 _SAVE_FIT = (
     sa.update(models)
@@ -113,9 +114,12 @@ def _rows(transaction: Transaction, names: Collection[str]) -> dict[str, sa.Row[
 
 
 def _differences(stored: str, offered: Mapping[str, Any]) -> list[str]:
-    """Return the fields in which two specs differ; those of other versions do not count."""
+    """Return the fields in which two specs differ; those of other versions do not count.
+
+    Nor do those that only describe a model: versions that know them work beside others.
+    """
     before, after = ModelSpec.from_dict(orjson.loads(stored)), ModelSpec.from_dict(offered)
-    names = (field.name for field in fields(ModelSpec))
+    names = (field.name for field in fields(ModelSpec) if field.name not in _DESCRIPTIONS)
     return [name for name in names if getattr(before, name) != getattr(after, name)]
 
 

@@ -65,6 +65,7 @@ from diffuserve.events.memory import MemoryEventBus
 from diffuserve.jobs.store import JobStore
 from support.hand_worker import HAND_SPEC
 
+LEARNED_SPEC = replace(HAND_SPEC, learned_min_size=96, learned_max_size=256)
 API = "https://api.test"
 FILTER = FilterInfo("policy", "house 7", {"gambling": 0.5})
 VERDICT = Verdict((Finding("spoilers", Action.FLAG, "term", 0.75, detail="quotes the prompt"),))
@@ -223,7 +224,7 @@ async def all_resources(serializer: JobSerializer) -> list[Resource]:
         live_event_resource("job_1", {"type": "progress", "step": 1}),
         page_of(WebhookEndpointPage, [webhook_endpoint_resource(ENDPOINT)], has_more=True),
         WebhookSecretResource(secret="whsec_x"),
-        ModelList(data=(model_resource(HAND_SPEC, ModelStatus.READY, safety),)),
+        ModelList(data=(model_resource(LEARNED_SPEC, ModelStatus.READY, safety),)),
         WorkerList(data=(worker_resource(WORKER),)),
         ClaimedLeases(leases=(LEASE,)),
         StoredFile(name="0.png", size_bytes=3, sha256="ab"),

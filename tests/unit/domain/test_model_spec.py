@@ -46,6 +46,25 @@ def test_missing_parameters_get_the_models_defaults() -> None:
     )
 
 
+LEARNED = replace(SPEC, learned_min_size=96, learned_max_size=256)
+
+
+@pytest.mark.parametrize("size", [(96, 96), (256, 96), (128, 256)])
+def test_sizes_that_a_model_has_learned_give_no_warning(size: tuple[int, int]) -> None:
+    assert LEARNED.size_warnings(resolve(LEARNED, width=size[0], height=size[1])) == ()
+
+
+@pytest.mark.parametrize("size", [(80, 96), (96, 272), (64, 64), (512, 128)])
+def test_other_sizes_give_a_warning_with_those_that_it_has_learned(size: tuple[int, int]) -> None:
+    [warning] = LEARNED.size_warnings(resolve(LEARNED, width=size[0], height=size[1]))
+    assert "small has learned images of 96 to 256 pixels a side" in warning
+    assert f"at {size[0]}x{size[1]}" in warning
+
+
+def test_a_model_that_states_no_sizes_gives_no_warning() -> None:
+    assert SPEC.size_warnings(resolve(width=512, height=32)) == ()
+
+
 def test_given_parameters_are_kept() -> None:
     asked = GenerationParams(
         prompt="a star",

@@ -20,6 +20,14 @@ class ModelSafetyResource(Resource):
 
 
 @dataclass(frozen=True, kw_only=True)
+class LearnedSizes(Resource):
+    """Shortest and longest side, in pixels, of the images that a model was trained on."""
+
+    min: int
+    max: int
+
+
+@dataclass(frozen=True, kw_only=True)
 class ModelResource(Resource):
     """Model with its defaults and limits."""
 
@@ -36,6 +44,12 @@ class ModelResource(Resource):
     family: str
     defaults: Mapping[str, Any]
     limits: Mapping[str, Any]
+    learned_sizes: LearnedSizes | None = field(
+        metadata={
+            "description": "Null where the model does not say. Images of other sizes have a warning in "
+            "their result."
+        }
+    )
     safety: ModelSafetyResource
 
 
