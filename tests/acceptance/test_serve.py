@@ -105,9 +105,14 @@ def show(server: Server, job_id: str) -> dict[str, object]:
 def test_serve_generates_submitted_images() -> None:
     """Run the bundled model itself; the other tests use the null engine."""
     with started("serve", "--device", "cpu") as server:
-        server.wait_until_ready()
+        [model] = httpx.get(f"{server.address}/v1/models", trust_env=False).json()["data"]
+        assert (model["id"], model["status"]) == ("tiny-flux", "loading"), "known before anything is loaded"
+        assert get(f"{server.address}/readyz") == 503
         done = submit(server, "a red circle", "--size", "64x64", "--steps", "2", "-o", "circle.webp")
         assert done.returncode == 0, done.stderr + server.log
+        assert "loading tiny-flux … starting" in server.log
+        block_until(lambda: "tiny-flux is ready at " in server.log)
+        assert get(f"{server.address}/readyz") == 200
         kept = [Path("data"), *Path("data").rglob("*")]
         assert [path for path in kept if path.stat().st_mode & 0o077] == []
         assert any(path.suffix == ".webp" for path in kept)
@@ -304,6 +309,21 @@ def test_an_unknown_model_ends_the_server_with_its_error() -> None:
     done = run("serve", "--model", "no-such-model")
     assert done.returncode == 2
     assert "no-such-model" in done.stderr
+
+
+def test_a_server_whose_model_cannot_be_loaded_ends_with_the_reason_and_keeps_its_jobs() -> None:
+    refusing = f"{NULL_ENGINE} --refuse no-room --load-seconds"
+    with started("serve", "--engine-command", f"{refusing} 0") as server:
+        assert server.process.wait(HANG_SECONDS) == 2
+        assert "the engine cannot start: no-room" in server.log
+        assert "cannot be served, for the reason above" in server.log
+        assert "starting another" not in server.log
+    with started("serve", "--engine-command", f"{NULL_ENGINE} --load-seconds 3600") as server:
+        block_until(lambda: submit(server, "a star").returncode == 0)
+        assert server.stop() == 0
+    with started("serve", "--engine-command", f"{refusing} 0") as server:
+        assert server.process.wait(HANG_SECONDS) == 2
+        assert "1 queued job waits in " in server.log
 
 
 def test_the_demo_completes_all_its_jobs() -> None:

@@ -1,6 +1,7 @@
 """`diffuserve serve`: the control plane and one worker, on this machine."""
 
 import asyncio
+import gc
 import time
 from typing import TYPE_CHECKING
 
@@ -38,12 +39,13 @@ def serve(
     """Serve a model on this machine: API, queue and one worker.
 
     A server that is restarted on the same data folder continues its jobs, however it ended. Its address
-    goes to stdout, on one line, once it accepts requests.
+    goes to stdout, on one line, once it accepts requests: jobs wait in the queue while the model loads.
     """
     from diffuserve.cli.preflight import check_server
 
     check_server(settings, engine_command)
 
+    gc.disable()  # until it listens: what is imported and set up stays, and looking through it takes long
     from diffuserve.cli.event_loop import run
     from diffuserve.cli.local_worker import Launch
     from diffuserve.telemetry.logs import configure_logs
@@ -103,7 +105,8 @@ async def _lament(running: "ServerWithWorker", settings: Settings, console: Cons
     lanes = await running.server.plane.store.operations.lanes()
     message = f"error: {settings.engine_process.model} cannot be served, for the reason above"
     if num_queued := sum(lane.num_ready for lane in lanes):
-        message += f"; {num_queued} queued jobs wait in {settings.data_dir} for the next server on it"
+        jobs = "1 queued job waits" if num_queued == 1 else f"{num_queued} queued jobs wait"
+        message += f"; {jobs} in {settings.data_dir} for the next server on it"
     console.print(message, style="red", markup=False)
 
 

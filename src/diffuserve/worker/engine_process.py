@@ -5,9 +5,12 @@ is gone. Where torchrun has started several of them, only rank 0 is connected to
 """
 
 import argparse
+import gc
 import os
 import sys
 import traceback
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, NoReturn
 
@@ -79,15 +82,28 @@ def serve_agent(config: EngineProcessConfig, link: AgentLink, is_alone: bool) ->
     spec, fit = read_offer(config.model)  # before torch is imported: jobs are accepted from here on
     link.send(ModelAnnounced(spec=spec.to_dict(), fit=fit.to_dict()))
     if is_alone:
-        from diffuserve.worker.engine_host import load_host
+        with _without_collections():
+            from diffuserve.worker.engine_host import load_host
 
-        on_host(load_host(config, link))
+            on_host(load_host(config, link))
         assert host is not None
         host.run()
     else:
-        from diffuserve.worker.rank_process import lead
+        with _without_collections():
+            from diffuserve.worker.rank_process import lead
 
         lead(config, link, on_host)
+
+
+@contextmanager
+def _without_collections() -> Iterator[None]:
+    """Collect no garbage within the block, which creates what stays: looking through it takes long."""
+    gc.disable()
+    try:
+        yield
+    finally:
+        gc.freeze()
+        gc.enable()
 
 
 def parse_arguments() -> argparse.Namespace:
