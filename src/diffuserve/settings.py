@@ -24,6 +24,7 @@ from diffuserve.domain.job import FINAL_STATUSES, JobStatus
 from diffuserve.domain.tenant import DEFAULT_PLANS, Plan
 from diffuserve.jobs.config import DEFAULT_RETENTION, StoreConfig
 from diffuserve.media.file_names import slug
+from diffuserve.models.names import full_name
 from diffuserve.options import configured, option_fields, option_of
 from diffuserve.private_files import Access
 from diffuserve.setting_errors import PREFIX, invalid_setting, not_json
@@ -276,7 +277,7 @@ class Settings(BaseSettings):
     def engine_process(self) -> EngineProcessConfig:
         """Configuration of an engine, whose fitted cost model is kept in the cache folder."""
         config = configured(EngineProcessConfig, dict(self))
-        path = cost_fit_path(self.cache_dir, config.model, config.device, config.dtype)
+        path = cost_fit_path(self.cache_dir, full_name(config.model), config.device, config.dtype)
         return replace(config, engine=replace(config.engine, cost_fit_path=path))
 
     @property

@@ -250,3 +250,11 @@ def shown(default: object) -> str:
     if isinstance(default, bool):
         return str(default).lower()
     return f"{default:.10g}" if isinstance(default, float) else str(default)
+
+
+def test_a_model_has_one_cost_fit_whatever_its_name() -> None:
+    short, full = (
+        Settings.with_options(model=name).engine_process.engine.cost_fit_path
+        for name in ("flux-dev", "black-forest-labs/FLUX.1-dev")
+    )
+    assert short == full

@@ -54,7 +54,7 @@ def list_models(as_json: options.Json = False) -> None:
         if model.problem:
             console.print(f"{model.name}: {model.problem}", style="yellow", markup=False)
     short = ", ".join(f"{name} is {hub_id}" for name, hub_id in ALIASES.items())
-    console.print(f"`diffuserve pull NAME` fetches one more: {short}", style="dim", markup=False)
+    console.print(f"`diffuserve pull NAME` downloads another; {short}", style="dim", markup=False)
 
 
 def rm(
@@ -78,7 +78,7 @@ def rm(
 
 
 def _table(found: Sequence[InstalledModel]) -> Table:
-    table = Table(box=None, header_style="bold")
+    table = Table(box=None, header_style="bold", pad_edge=False)
     for name in ("name", "family", "dtype", "size", "image", "steps", "source", "path"):
         table.add_column(name, no_wrap=True, justify="right" if name in ("size", "steps") else "left")
     for model in found:

@@ -25,7 +25,10 @@ def check_requests(config: EngineProcessConfig, requests: Sequence[GenerationPar
 
     Raise `InvalidParams`, `ModelNotFound`, `InvalidModel` or `DeviceUnavailable`.
     """
+    from diffuserve.cli.pull import pull_if_missing  # servers start faster without its progress bars
+
     _check_engine(config)
+    pull_if_missing(config.model)
     model, budget = check_model(config.model), _memory_budget(config)
     for request in requests:
         resolved = model.spec.resolve(request, seed=0)

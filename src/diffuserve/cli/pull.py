@@ -23,6 +23,7 @@ from diffuserve.cli.sizes import human_bytes
 from diffuserve.domain.errors import InvalidParams, ModelNotFound
 from diffuserve.models import hub
 from diffuserve.models.bundled import bundled_models
+from diffuserve.models.folder import find_local_model
 from diffuserve.models.names import HUB_COMMITS, full_name, is_hub_id
 from diffuserve.models.registry import read_spec
 
@@ -65,6 +66,13 @@ def pull(
         markup=False,
     )
     typer.echo(folder)
+
+
+def pull_if_missing(model: str) -> None:
+    """Download a model of the hub that is not on this machine, with progress. Raise `ModelNotFound`."""
+    if find_local_model(model) is None:
+        repo_id, revision = _repository(model, None)
+        _download(repo_id, revision, Console(stderr=True, highlight=False, soft_wrap=True))
 
 
 def _repository(model: str, revision: str | None) -> tuple[str, str]:

@@ -222,7 +222,8 @@ def _is_map_of_names(value: object) -> TypeGuard[dict[str, str]]:
 def _fetch(hub_id: str, commit: str) -> Path:
     """Download what is missing of a model; return its folder. Raise `ModelNotFound`."""
     try:
-        return hub.fetch_all(hub.plan_download(hub_id, commit))
+        download = hub.plan_download(hub_id, commit)
+        return hub.fetch_all(download, hub.LoggedProgress(download))
     except HubUnavailable:
         folder = hub.snapshot_folder(hub_id, commit)
         if folder.is_dir() and hub.missing_files(hub_id, commit) is None:

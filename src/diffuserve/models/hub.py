@@ -7,7 +7,9 @@ SHA-256 that the hub names.
 
 import errno
 import hashlib
+import logging
 import threading
+import time
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor, as_completed
 from contextlib import contextmanager
@@ -19,9 +21,12 @@ from typing import Any
 
 from diffuserve.domain.errors import DiffuserveError, HubUnavailable, ModelNotFound
 
+log = logging.getLogger(__name__)
+
 # A repository may also hold single-file weights of many gigabytes that nothing here reads.
 PATTERNS = ("model_index.json", "diffuserve.json", "*/*.json", "*/*.safetensors", "*/*.txt", "*/*.model")
 _CONNECTIONS = 4
+_LOG_SECONDS = 10.0
 _WITHOUT_NETWORK = (
     "Without a network, download the model elsewhere and give its folder instead, for example "
     "--model /models/FLUX.1-schnell; the bundled model tiny-flux needs none"
@@ -54,6 +59,27 @@ class Download:
     def num_bytes(self) -> int:
         """Size of all files together."""
         return sum(file.num_bytes for file in self.files)
+
+
+class LoggedProgress:
+    """Report of a download in the log, from time to time. Several threads may call it."""
+
+    def __init__(self, download: Download) -> None:
+        self._download = download
+        self._num_bytes = download.num_bytes - download.missing_bytes
+        self._lock = threading.Lock()
+        self._log(time.monotonic())
+
+    def __call__(self, num_bytes: int) -> None:
+        with self._lock:
+            self._num_bytes += num_bytes
+            if (now := time.monotonic()) - self._logged_at >= _LOG_SECONDS:
+                self._log(now)
+
+    def _log(self, now: float) -> None:
+        self._logged_at = now
+        done, total = self._num_bytes / 1e9, self._download.num_bytes / 1e9
+        log.info("downloading %s: %.1f of %.1f GB", self._download.repo_id, done, total)
 
 
 class _Stopped(Exception):
@@ -137,14 +163,23 @@ def cached_repositories() -> list[str]:
     """Return the ids of the repositories in the hub's cache; none without the hub's library."""
     try:
         folders = sorted(cache_folder().glob("models--*--*"))
-    except ImportError:  # the base install, which serves no model
+    except ModelNotFound:
         return []
     return [folder.name.removeprefix("models--").replace("--", "/") for folder in folders]
 
 
 def cache_folder() -> Path:
-    """Return the folder of the hub's cache, which `HF_HOME` or `HF_HUB_CACHE` may move."""
-    from huggingface_hub import constants
+    """Return the folder of the hub's cache, which `HF_HOME` or `HF_HUB_CACHE` may move.
+
+    Raise `ModelNotFound` where the hub's library is not installed, as in the base install.
+    """
+    try:
+        from huggingface_hub import constants
+    except ImportError as error:
+        remedy = "pip install 'diffuserve[engine]'"
+        raise ModelNotFound(
+            f"models of the hub need huggingface_hub, which is not installed; {remedy}"
+        ) from error
 
     return Path(constants.HF_HUB_CACHE).expanduser()
 

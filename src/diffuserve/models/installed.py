@@ -1,5 +1,6 @@
 """The models on this machine: those that ship with the package, and those in the hub's cache."""
 
+import os
 import shutil
 from collections import Counter
 from collections.abc import Iterator
@@ -65,11 +66,10 @@ def plan_removal(model: str) -> Removal:
     if not is_hub_id(name):
         raise ModelNotFound(f"model {model!r} was not downloaded by diffuserve; remove its folder yourself")
     repo_id, _, commit = name.partition("@")
-    folder = hub.snapshot_folder(repo_id, commit) if commit else hub.repo_folder(repo_id)
-    if not folder.is_dir():
+    repo, folder = hub.repo_folder(repo_id), hub.snapshot_folder(repo_id, commit)
+    if not repo.is_dir() or (commit and folder not in _snapshots(repo)):
         raise ModelNotFound(f"model {model!r} is not on this machine; `diffuserve list` shows those that are")
-    if not commit or len(_snapshots(hub.repo_folder(repo_id))) == 1:
-        repo = hub.repo_folder(repo_id)
+    if not commit or len(_snapshots(repo)) == 1:
         return Removal(repo_id, (repo,), _size_of(repo))
     own = _files_of_one_commit(repo_id, folder)
     return Removal(f"{repo_id}@{commit}", (folder, *own), sum(path.stat().st_size for path in own))
@@ -119,13 +119,15 @@ def _size_of(folder: Path) -> int:
 
 def _files_of_one_commit(repo_id: str, snapshot: Path) -> list[Path]:
     """Return the files that no other commit of the repository uses."""
-    uses = Counter(
-        file
-        for folder in _snapshots(hub.repo_folder(repo_id))
-        for file in {path.resolve() for path in folder.rglob("*") if path.is_file()}
-    )
-    own = {path.resolve() for path in snapshot.rglob("*") if path.is_file()}
-    return sorted(file for file in own if uses[file] == 1)
+    folders = {folder: _blobs_of(folder) for folder in _snapshots(hub.repo_folder(repo_id))}
+    uses = Counter(blob for blobs in folders.values() for blob in blobs)
+    return sorted(blob for blob in folders[snapshot] if uses[blob] == 1)
+
+
+def _blobs_of(snapshot: Path) -> set[Path]:
+    """Return what the links of a snapshot point to: no further, since other repositories may share that."""
+    links = (path for path in snapshot.rglob("*") if path.is_symlink())
+    return {Path(os.path.normpath(path.parent / path.readlink())) for path in links}
 
 
 def _dtype_of(folder: Path) -> str:

@@ -154,6 +154,12 @@ def test_completion_is_installed_by_a_script(
     assert f"_DIFFUSERVE_COMPLETE=complete_{shell}" in capsys.readouterr().out
 
 
+def test_a_base_install_has_what_commands_without_an_engine_import() -> None:
+    names = ("list", "pull", "rm", "ps", "top", "doctor", "submit", "jobs")
+    code = f"from diffuserve.cli.commands import COMMANDS; [c.load() for c in COMMANDS if c.name in {names}]"
+    assert not {"torch", "huggingface_hub", "transformers", "einops"} & modules_after(code)
+
+
 def test_a_command_is_imported_without_the_others() -> None:
     modules = modules_of("api", "--help")
     assert "diffuserve.cli.api" in modules
@@ -162,8 +168,12 @@ def test_a_command_is_imported_without_the_others() -> None:
 
 def modules_of(*arguments: str) -> set[str]:
     """Return the names of the modules that a command imports."""
-    code = f"import sys; from diffuserve.cli.main import app; app({arguments!r}, standalone_mode=False)"
-    command = [sys.executable, "-c", f"{code}; print(*sys.modules, file=sys.stderr)"]
+    return modules_after(f"from diffuserve.cli.main import app; app({arguments!r}, standalone_mode=False)")
+
+
+def modules_after(code: str) -> set[str]:
+    """Return the names of the modules that are imported once this code has run."""
+    command = [sys.executable, "-c", f"import sys; {code}; print(*sys.modules, file=sys.stderr)"]
     return set(subprocess.run(command, capture_output=True, text=True, check=True).stderr.split())
 
 

@@ -7,6 +7,7 @@ from pathlib import Path
 import huggingface_hub.constants
 import pytest
 
+from diffuserve.cli.pull import pull_if_missing
 from diffuserve.models.bundled import bundled_models
 from support.command import Invoke
 from support.fake_hub import FakeHub, fake_hub, use_hub
@@ -50,6 +51,14 @@ def test_a_model_is_pulled_listed_and_removed(invoke: Invoke, served: FakeHub, t
     assert (removed.code, removed.out) == (0, "")
     assert "kB freed" in removed.err
     assert list((tmp_path / "hub").glob("models--*")) == []
+
+
+def test_generate_pulls_a_model_that_is_missing(served: FakeHub, capsys: pytest.CaptureFixture[str]) -> None:
+    pull_if_missing(f"{REPO}@{COMMIT}")
+    assert f"{REPO} at {COMMIT}:" in capsys.readouterr().err
+    num_requests = len(served.requests)
+    pull_if_missing(REPO)
+    assert len(served.requests) == num_requests
 
 
 def test_a_second_pull_asks_the_hub_for_nothing_but_the_commit(invoke: Invoke, served: FakeHub) -> None:
@@ -104,6 +113,7 @@ def test_a_pull_without_space_is_refused_before_it_begins(
         (["rm", "tiny-flux", "--yes"], "is part of the package"),
         (["rm", "/models/mine", "--yes"], "remove its folder yourself"),
         (["rm", "nobody/nothing", "--yes"], "is not on this machine"),
+        (["rm", "nobody/nothing@..", "--yes"], "is not on this machine"),
     ],
 )
 def test_what_cannot_be_done_is_said(

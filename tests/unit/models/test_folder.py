@@ -115,7 +115,7 @@ def test_a_download_is_pinned_to_a_commit_and_named_after_its_repository(
 
     monkeypatch.setattr(huggingface_hub.constants, "HF_HUB_CACHE", str(tmp_path))
     monkeypatch.setattr(hub, "plan_download", plan)
-    monkeypatch.setattr(hub, "fetch_all", lambda download: tmp_path)
+    monkeypatch.setattr(hub, "fetch_all", lambda download, report: tmp_path)
     folder = open_model(name)
     repository = full_name(name).partition("@")[0]
     assert asked == [(repository, commit)]

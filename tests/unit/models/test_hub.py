@@ -1,5 +1,6 @@
 """Downloads from the hub: what is fetched, what continues, and what is said when it cannot be had."""
 
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -53,6 +54,15 @@ def test_progress_counts_every_byte_of_the_large_files_once(served: FakeHub) -> 
     assert sum(arrived) == sum(file.num_bytes for file in download.files if file.sha256)
     assert download.missing_bytes == download.num_bytes
     assert hub.plan_download(REPO, COMMIT).missing_bytes == 0
+
+
+def test_a_download_without_a_terminal_is_logged(
+    served: FakeHub, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr(hub, "_LOG_SECONDS", 0.0)
+    with caplog.at_level("INFO", logger="diffuserve.models.hub"):
+        open_model(f"{REPO}@{COMMIT}")
+    assert caplog.messages == [f"downloading {REPO}: 0.0 of 0.0 GB"] * 2
 
 
 def test_a_download_that_was_stopped_continues_where_it_was(served: FakeHub) -> None:
@@ -111,6 +121,13 @@ def test_a_hub_that_cannot_be_reached_is_told_apart(served: FakeHub, monkeypatch
     with pytest.raises(
         HubUnavailable, match=r"could not be fetched from http://127\.0\.0\.1:1 .*HF_ENDPOINT"
     ):
+        open_model(f"{REPO}@{COMMIT}")
+
+
+def test_a_missing_library_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "huggingface_hub", None)
+    assert hub.cached_repositories() == []
+    with pytest.raises(ModelNotFound, match=r"pip install 'diffuserve\[engine\]'"):
         open_model(f"{REPO}@{COMMIT}")
 
 

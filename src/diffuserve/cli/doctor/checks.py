@@ -88,7 +88,9 @@ def check_attention(facts: Facts) -> Finding | None:
         remedy = f"this build of torch does not fit the GPU; install another, as {_TORCH_PAGE} shows"
         return failed("attention", f"{torch.kernel} fails: {torch.kernel_problem}", remedy)
     if torch.used_device != "cpu" and torch.kernel != "varlen-flash":
-        remedy = "FlashAttention needs torch 2.10, bfloat16 or float16, and compute capability 8.0 (Ampere)"
+        remedy = (
+            "FlashAttention needs a recent torch, bfloat16 or float16, and compute capability 8.0 (Ampere)"
+        )
         return warning("attention", f"{torch.kernel}: slower than FlashAttention", remedy)
     return ok("attention", torch.kernel)
 
