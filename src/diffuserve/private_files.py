@@ -49,14 +49,11 @@ def make_private_folder(folder: Path, access: Access = Access.OWNER, setting: st
 
 
 def make_private_file(file: Path, access: Access = Access.OWNER, setting: str = "data_dir") -> None:
-    """Create an empty file, where need be.
-
-    Raise `InvalidParams` if that is not possible, or if others may read it.
+    """Create an empty file, where need be. Raise `InvalidParams` if others may read it, and `OSError`.
 
     SQLite gives the files beside its database the database's permissions.
     """
-    with refused_if_unusable(file, setting):
-        os.close(os.open(file, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o666 & ~access.umask))
+    os.close(os.open(file, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o666 & ~access.umask))
     _check(file, access, setting)
 
 
