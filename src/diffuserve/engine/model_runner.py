@@ -18,6 +18,8 @@ from diffuserve.models.folder import first_line
 from diffuserve.models.frames import Frames
 from diffuserve.samplers.base import Memory
 
+_NOISE_SHOWN = 0.5  # in a preview; so much leaves the prediction legible
+
 Item = TypeVar("Item")
 Value = TypeVar("Value")
 
@@ -94,11 +96,11 @@ class ModelRunner:
         """Move latents one step along the request's own schedule, and make its preview if it wants one."""
         assert state.latents is not None
         sampler, at = self.pipeline.sampler(state.params), state.schedule_step
+        latents, memory = sampler.step(state.latents, prediction, at, state.memory, state.noise)
         preview = None
         if state.wants_preview:
             finished = sampler.predict_x0(state.latents, prediction, at)
-            preview = self.pipeline.preview(finished, state.params)
-        latents, memory = sampler.step(state.latents, prediction, at, state.memory, state.noise)
+            preview = self.pipeline.preview(_emerging(finished, latents), state.params)
         return StepResult(latents, memory, preview)
 
     def _decode_finite(self, states: Sequence[RequestState]) -> list[list[Frames]]:
@@ -113,6 +115,17 @@ def image_generators(params: GenerationParams) -> list[torch.Generator]:
     """Return a generator for each image: image `i` is drawn as a request with `seed + i` alone."""
     assert params.seed is not None
     return [torch.Generator("cpu").manual_seed(params.seed + i) for i in range(params.num_images)]
+
+
+def _emerging(finished: Tensor, latents: Tensor) -> Tensor:
+    """Return the finished latents that a step predicts, with a part of the noise that is still in `latents`.
+
+    A good model predicts nearly the whole image in its first step, so that predictions look alike; the
+    noise that dissolves shows how far the request is. It is limited to the scale of finished latents, which
+    are about standard normal, whatever the scale of the sampler.
+    """
+    noise = (latents - finished)[:1].float()
+    return finished[:1] + _NOISE_SHOWN * noise / noise.std().clamp(min=1.0)
 
 
 def isolate(items: Sequence[Item], run: Callable[[Sequence[Item]], list[Value]]) -> list[Value | Exception]:
