@@ -29,7 +29,8 @@ from diffuserve.domain.worker import (
 )
 
 _SPEC = TypeAdapter(ModelSpec)
-_COUNTS = tuple(field.name for field in fields(ModelSpec) if field.type is int)
+# The least value of each whole number: 0 where that is the default, and stands for what is not known.
+_COUNTS = {field.name: 0 if field.default == 0 else 1 for field in fields(ModelSpec) if field.type is int}
 _MAX_NAME = 200
 _CONTENT_TYPE = re.compile(r"[a-z]+/[a-z0-9.+-]+")
 Message = TypeVar("Message")
@@ -134,9 +135,9 @@ def _check_spec(field: str, values: Mapping[str, Any]) -> None:
         raise InvalidParams(path, first["input"], first["msg"]) from error
     if not 0 < len(spec.name) <= _MAX_NAME or not spec.name.isprintable():
         raise InvalidParams(f"{field}.name", spec.name, f"must have 1…{_MAX_NAME} printable characters")
-    for name in _COUNTS:
-        if getattr(spec, name) < 1:
-            raise InvalidParams(f"{field}.{name}", getattr(spec, name), "must be at least 1")
+    for name, least in _COUNTS.items():
+        if getattr(spec, name) < least:
+            raise InvalidParams(f"{field}.{name}", getattr(spec, name), f"must be at least {least}")
 
 
 def _check_fit(field: str, values: Mapping[str, Any]) -> None:

@@ -52,6 +52,7 @@ def test_a_valid_registration_is_returned_unchanged() -> None:
         (SPEC | {"name": "a" * 201}, "models.0.spec.name"),
         (SPEC | {"width": "64"}, "models.0.spec.width"),
         (SPEC | {"pixels_per_token": 0}, "models.0.spec.pixels_per_token"),
+        (SPEC | {"learned_min_size": -1}, "models.0.spec.learned_min_size"),
         (SPEC | {"has_guidance": 1}, "models.0.spec.has_guidance"),
         (SPEC | {"width": 2**64}, "body"),
         (SPEC | {"note": "\0"}, "body"),
