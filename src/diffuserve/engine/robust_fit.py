@@ -43,11 +43,12 @@ class RobustFit:
     """
 
     def __init__(self, prior: Sequence[float], kept: Sequence[float] | None = None) -> None:
-        """Start at `kept`, else at `prior`."""
+        """Start at `kept`, else at `prior`. A kept fit above the bounds was learned from noise alone."""
         self.num_observations = 0
         self._scale = np.maximum(np.array(prior, dtype=float), _TINY_SECONDS)
         self._low, self._high = self._scale * (1 / _MOST_TIMES_PRIOR), self._scale * _MOST_TIMES_PRIOR
-        self._kept = None if kept is None else np.clip(np.array(kept), self._low, self._high)
+        is_possible = kept is not None and bool((np.array(kept) <= self._high).all())
+        self._kept = np.clip(np.array(kept), self._low, self._high) if is_possible else None
         self._floor = self._scale if self._kept is None else self._kept
         self._features: Rows = np.empty((_WINDOW, len(prior)))
         self._seconds: Values = np.empty(_WINDOW)
