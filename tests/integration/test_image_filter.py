@@ -120,11 +120,11 @@ async def test_a_worker_without_a_filter_logs_a_warning(
 
 
 async def test_a_worker_ends_if_its_filter_cannot_be_loaded(
-    plane: Plane, start: Start, capfd: pytest.CaptureFixture[str]
+    plane: Plane, start: Start, caplog: pytest.LogCaptureFixture
 ) -> None:
     agent = start(**REAL, images=ImageOptions(image_filter="transformers:/nowhere"))
     await eventually(agent.over.done)  # type: ignore[attr-defined]
     assert agent.over.result() == 2  # type: ignore[attr-defined]
-    assert "image_filter='transformers:/nowhere'" in capfd.readouterr().err
+    assert "image_filter='transformers:/nowhere'" in caplog.text
     job = await plane.submit(model="tiny-flux", input=STAR)
     assert await plane.status(job) is JobStatus.QUEUED, "never unfiltered"

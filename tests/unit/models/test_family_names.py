@@ -14,7 +14,7 @@ PACKAGE = Path(diffuserve.__file__).parent
 ALLOWED = (PACKAGE / "models", PACKAGE / "testing" / "checkpoints.py")
 MODULES = sorted(path for path in PACKAGE.rglob("*.py") if not any(path.is_relative_to(at) for at in ALLOWED))
 # Names of checkpoints, which defaults and examples may use.
-CHECKPOINTS = re.compile(r"tiny-flux|FLUX\.1[\w-]*")
+CHECKPOINTS = re.compile(r"tiny-flux|FLUX\.1[\w-]*|flux-(schnell|dev)")
 FAMILY = re.compile("flux", re.IGNORECASE)
 
 
