@@ -1,0 +1,137 @@
+"""The shape of a Stable Diffusion UNet. Importing this file loads no torch."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Annotated, Any, Literal, TypeVar
+
+from pydantic import Field, with_config
+
+from diffuserve.domain.errors import InvalidModel
+from diffuserve.domain.model_config import SCHEMA, Depth, Width, parse_config
+from diffuserve.models.folder import ModelFolder
+
+Value = TypeVar("Value")
+PerLevel = tuple[Value, ...]
+DownBlock = Literal["DownBlock2D", "CrossAttnDownBlock2D"]
+UpBlock = Literal["UpBlock2D", "CrossAttnUpBlock2D"]
+
+# Options of the reference that no Stable Diffusion checkpoint sets: their only supported values.
+_FIXED: Mapping[str, Any] = {
+    "act_fn": "silu",
+    "attention_type": "default",
+    "center_input_sample": False,
+    "class_embed_type": None,
+    "conv_in_kernel": 3,
+    "conv_out_kernel": 3,
+    "cross_attention_norm": None,
+    "downsample_padding": 1,
+    "dual_cross_attention": False,
+    "encoder_hid_dim_type": None,
+    "flip_sin_to_cos": True,
+    "freq_shift": 0,
+    "mid_block_only_cross_attention": None,
+    "mid_block_scale_factor": 1,
+    "mid_block_type": "UNetMidBlock2DCrossAttn",
+    "num_attention_heads": None,
+    "num_class_embeds": None,
+    "only_cross_attention": False,
+    "resnet_out_scale_factor": 1.0,
+    "resnet_skip_time_act": False,
+    "resnet_time_scale_shift": "default",
+    "reverse_transformer_layers_per_block": None,
+    "time_embedding_act_fn": None,
+    "time_embedding_type": "positional",
+    "timestep_post_act": None,
+}
+
+
+@with_config(SCHEMA)
+@dataclass(frozen=True)
+class UNetConfig:
+    """The values of `unet/config.json` that shape the network, with diffusers' names and defaults.
+
+    `attention_head_dim` counts heads, as the reference has it. What is given for each level may be given
+    once for all.
+    """
+
+    in_channels: Width = 4
+    out_channels: Width = 4
+    down_block_types: PerLevel[DownBlock] = (*("CrossAttnDownBlock2D",) * 3, "DownBlock2D")
+    up_block_types: PerLevel[UpBlock] = ("UpBlock2D", *("CrossAttnUpBlock2D",) * 3)
+    block_out_channels: Annotated[PerLevel[Width], Field(min_length=1, max_length=8)] = (320, 640, 1280, 1280)
+    layers_per_block: Depth | PerLevel[Depth] = 2
+    transformer_layers_per_block: Depth | PerLevel[Depth] = 1
+    attention_head_dim: Width | PerLevel[Width] = 8
+    cross_attention_dim: Width = 1280
+    norm_num_groups: Width = 32
+    norm_eps: Annotated[float, Field(ge=0, le=1)] = 1e-5
+    use_linear_projection: bool = False
+    addition_embed_type: Literal["text_time"] | None = None
+    addition_time_embed_dim: Width | None = None
+    projection_class_embeddings_input_dim: Width | None = None
+    time_cond_proj_dim: Width | None = None
+    time_embedding_dim: Width | None = None
+
+    @classmethod
+    def read(cls, folder: ModelFolder) -> "UNetConfig":
+        """Read a folder's config. Raise `InvalidModel` for another network or values out of bounds."""
+        return cls.from_dict(*folder.config("unet"))
+
+    @classmethod
+    def from_dict(cls, values: Mapping[str, Any], origin: str = "unet/config.json") -> "UNetConfig":
+        """Build a config from diffusers' own. Raise `InvalidModel`, which names `origin`."""
+        for option, supported in _FIXED.items():
+            if values.get(option, supported) != supported:
+                raise InvalidModel(f"{origin}: {option}={values[option]!r} is not supported")
+        config = parse_config(cls, values, origin)
+        config._check_levels(origin)
+        return config
+
+    @property
+    def num_levels(self) -> int:
+        return len(self.block_out_channels)
+
+    @property
+    def time_dim(self) -> int:
+        """Width of the embedding of timesteps."""
+        return self.time_embedding_dim or 4 * self.block_out_channels[0]
+
+    @property
+    def layers(self) -> PerLevel[int]:
+        """Return the residual blocks of each level."""
+        return self._per_level(self.layers_per_block)
+
+    @property
+    def transformer_layers(self) -> PerLevel[int]:
+        """Return the transformer blocks of each attention, by level."""
+        return self._per_level(self.transformer_layers_per_block)
+
+    @property
+    def heads(self) -> PerLevel[int]:
+        """Return the attention heads of each level."""
+        return self._per_level(self.attention_head_dim)
+
+    def _per_level(self, value: int | PerLevel[int]) -> PerLevel[int]:
+        return (value,) * self.num_levels if isinstance(value, int) else value
+
+    def _check_levels(self, origin: str) -> None:
+        counts = {
+            "down_block_types": len(self.down_block_types),
+            "up_block_types": len(self.up_block_types),
+            "layers_per_block": len(self.layers),
+            "transformer_layers_per_block": len(self.transformer_layers),
+            "attention_head_dim": len(self.heads),
+        }
+        for name, count in counts.items():
+            if count != self.num_levels:
+                raise InvalidModel(
+                    f"{origin}: {name} has {count} levels, block_out_channels {self.num_levels}"
+                )
+        for width, heads in zip(self.block_out_channels, self.heads, strict=True):
+            if width % heads or width % self.norm_num_groups:
+                raise InvalidModel(
+                    f"{origin}: block_out_channels={width} must be a multiple of attention_head_dim={heads} "
+                    f"and of norm_num_groups={self.norm_num_groups}"
+                )
+        if (self.addition_embed_type is None) != (self.addition_time_embed_dim is None):
+            raise InvalidModel(f"{origin}: addition_embed_type='text_time' needs addition_time_embed_dim")

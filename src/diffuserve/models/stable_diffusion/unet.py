@@ -1,0 +1,323 @@
+"""The UNet of Stable Diffusion 1, 2 and XL (Rombach et al. 2022, arXiv:2112.10752; Podell et al. 2023,
+arXiv:2307.01952).
+
+The reference implementation is diffusers' `UNet2DConditionModel`, whose operations keep their order here, and
+whose parameters their names. Convolutions and group norms work on whole images, so requests of one size share
+a batch; rows do not depend on one another.
+"""
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import torch
+from jaxtyping import Float
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+from diffuserve.models.layers.timestep import timestep_embedding
+from diffuserve.models.stable_diffusion.config import UNetConfig
+from diffuserve.models.weights import Placement, load_weights
+
+Features = Float[Tensor, "rows channels height width"]
+Tokens = Float[Tensor, "rows positions dim"]
+Text = Float[Tensor, "rows tokens text_dim"]
+
+_TRANSFORMER_EPSILON = 1e-6  # of the group norm before a transformer
+_FEED_FORWARD_RATIO = 4
+
+
+@dataclass(frozen=True)
+class UNetInput:
+    """A batch of latents of one size, each row with its own timestep and conditioning.
+
+    SDXL adds a pooled prompt and `sizes`, the six numbers of the original and the target size; models
+    distilled with guidance add its embedding.
+    """
+
+    latents: Features
+    timesteps: Float[Tensor, "rows"]
+    text: Text
+    pooled: Float[Tensor, "rows pooled_width"] | None = None
+    sizes: Float[Tensor, "rows numbers"] | None = None
+    guidance: Float[Tensor, "rows guidance_width"] | None = None
+
+
+def load_unet(config: UNetConfig, files: list[Path], device: torch.device, dtype: torch.dtype) -> "UNet":
+    """Load a checkpoint of `UNet2DConditionModel`, channels-last."""
+    with torch.device("meta"):
+        unet = UNet(config)
+    placements = {name: Placement(name) for name, _ in unet.named_parameters()}
+    load_weights(unet, files, placements, device, dtype)
+    unet.to(memory_format=torch.channels_last)  # type: ignore[call-overload]
+    return unet.eval()
+
+
+class UNet(nn.Module):
+    """Predicts noise, velocity or clean latents, as the checkpoint was trained to."""
+
+    def __init__(self, config: UNetConfig) -> None:
+        super().__init__()
+        self.config = config
+        widths = config.block_out_channels
+        self.conv_in = nn.Conv2d(config.in_channels, widths[0], 3, padding=1)
+        self.time_embedding = _TimestepEmbedding(widths[0], config.time_dim, config.time_cond_proj_dim)
+        if config.addition_embed_type is not None:
+            assert config.projection_class_embeddings_input_dim is not None
+            added = config.projection_class_embeddings_input_dim
+            self.add_embedding = _TimestepEmbedding(added, config.time_dim)
+        self.down_blocks = nn.ModuleList(_DownBlock(config, level) for level in range(config.num_levels))
+        self.mid_block = _MidBlock(config)
+        self.up_blocks = nn.ModuleList(
+            _UpBlock(config, level) for level in reversed(range(config.num_levels))
+        )
+        self.conv_norm_out = nn.GroupNorm(config.norm_num_groups, widths[0], config.norm_eps)
+        self.conv_out = nn.Conv2d(widths[0], config.out_channels, 3, padding=1)
+
+    def forward(self, batch: UNetInput) -> Features:
+        """Return the prediction for each row, of `out_channels` channels."""
+        time = self._embed_time(batch)
+        features = self.conv_in(batch.latents.to(memory_format=torch.channels_last))
+        skips: list[Tensor] = [features]
+        for block in self.down_blocks:
+            features = block(features, time, batch.text, skips)
+        features = self.mid_block(features, time, batch.text)
+        for block in self.up_blocks:
+            features = block(features, time, batch.text, skips)
+        return self.conv_out(F.silu(self.conv_norm_out(features)))
+
+    def _embed_time(self, batch: UNetInput) -> Float[Tensor, "rows time"]:
+        dtype = batch.latents.dtype
+        time = timestep_embedding(batch.timesteps, self.config.block_out_channels[0]).to(dtype)
+        embedded: Tensor = self.time_embedding(time, batch.guidance)
+        if self.config.addition_embed_type is None:
+            return embedded
+        assert batch.pooled is not None
+        assert batch.sizes is not None
+        assert self.config.addition_time_embed_dim is not None
+        sizes = timestep_embedding(batch.sizes.flatten(), self.config.addition_time_embed_dim)
+        added = torch.cat([batch.pooled, sizes.view(len(batch.sizes), -1).to(dtype)], dim=-1)
+        return embedded + self.add_embedding(added)
+
+
+class _TimestepEmbedding(nn.Module):
+    def __init__(self, width_before: int, width: int, guidance_width: int | None = None) -> None:
+        super().__init__()
+        self.linear_1, self.linear_2 = nn.Linear(width_before, width), nn.Linear(width, width)
+        self.cond_proj = None
+        if guidance_width is not None:
+            self.cond_proj = nn.Linear(guidance_width, width_before, bias=False)
+
+    def forward(self, values: Tensor, guidance: Tensor | None = None) -> Tensor:
+        if guidance is not None and self.cond_proj is not None:
+            values = values + self.cond_proj(guidance)
+        embedded: Tensor = self.linear_2(F.silu(self.linear_1(values)))
+        return embedded
+
+
+class _DownBlock(nn.Module):
+    """Residual blocks, each with attention where the level has it; all but the last level halve the size."""
+
+    def __init__(self, config: UNetConfig, level: int) -> None:
+        super().__init__()
+        width, count = config.block_out_channels[level], config.layers[level]
+        width_before = config.block_out_channels[max(level - 1, 0)]
+        has_attention = config.down_block_types[level] == "CrossAttnDownBlock2D"
+        self.resnets = nn.ModuleList(
+            _ResidualBlock(config, before, width) for before in (width_before, *[width] * (count - 1))
+        )
+        self.attentions = _attentions(config, level, count if has_attention else 0)
+        is_last = level == config.num_levels - 1
+        self.downsamplers = nn.ModuleList([] if is_last else [_Downsampler(width)])
+
+    def forward(self, features: Tensor, time: Tensor, text: Text, skips: list[Tensor]) -> Tensor:
+        """Return the features of the next level; append those of every stage to `skips`."""
+        for resnet, attention in _pairs(self.resnets, self.attentions):
+            features = attention(resnet(features, time), text)
+            skips.append(features)
+        for downsampler in self.downsamplers:
+            features = downsampler(features)
+            skips.append(features)
+        return features
+
+
+class _MidBlock(nn.Module):
+    def __init__(self, config: UNetConfig) -> None:
+        super().__init__()
+        width = config.block_out_channels[-1]
+        self.resnets = nn.ModuleList(_ResidualBlock(config, width, width) for _ in range(2))
+        self.attentions = _attentions(config, config.num_levels - 1, 1)
+
+    def forward(self, features: Tensor, time: Tensor, text: Text) -> Tensor:
+        first, second = self.resnets
+        features = second(self.attentions[0](first(features, time), text), time)
+        return features
+
+
+class _UpBlock(nn.Module):
+    """Residual blocks over features and skips; all but the first level return to the size of the next one."""
+
+    def __init__(self, config: UNetConfig, level: int) -> None:
+        super().__init__()
+        widths, count = config.block_out_channels, config.layers[level] + 1
+        width, width_below = widths[level], widths[min(level + 1, config.num_levels - 1)]
+        before = (width_below, *[width] * (count - 1))
+        skipped = (*[width] * (count - 1), widths[max(level - 1, 0)])
+        place = config.num_levels - 1 - level
+        has_attention = config.up_block_types[place] == "CrossAttnUpBlock2D"
+        self.resnets = nn.ModuleList(
+            _ResidualBlock(config, sum(pair), width) for pair in zip(before, skipped, strict=True)
+        )
+        self.attentions = _attentions(config, level, count if has_attention else 0)
+        self.upsamplers = nn.ModuleList([_Upsampler(width)] if level > 0 else [])
+
+    def forward(self, features: Tensor, time: Tensor, text: Text, skips: list[Tensor]) -> Tensor:
+        """Return the features of the level above; take as many of `skips` as there are residual blocks."""
+        for resnet, attention in _pairs(self.resnets, self.attentions):
+            features = torch.cat([features, skips.pop()], dim=1)
+            features = attention(resnet(features, time), text)
+        for upsampler in self.upsamplers:
+            features = upsampler(features, skips[-1].shape[-2:])
+        return features
+
+
+class _Downsampler(nn.Module):
+    def __init__(self, width: int) -> None:
+        super().__init__()
+        self.conv = nn.Conv2d(width, width, 3, stride=2, padding=1)
+
+    def forward(self, features: Tensor) -> Tensor:
+        halved: Tensor = self.conv(features)
+        return halved
+
+
+class _Upsampler(nn.Module):
+    def __init__(self, width: int) -> None:
+        super().__init__()
+        self.conv = nn.Conv2d(width, width, 3, padding=1)
+
+    def forward(self, features: Tensor, size: Sequence[int]) -> Tensor:
+        """Return features of `size`, which is not twice the present one where a side was odd."""
+        grown: Tensor = self.conv(F.interpolate(features, size=list(size), mode="nearest"))
+        return grown
+
+
+class _ResidualBlock(nn.Module):
+    def __init__(self, config: UNetConfig, width_before: int, width: int) -> None:
+        super().__init__()
+        groups, epsilon = config.norm_num_groups, config.norm_eps
+        self.norm1 = nn.GroupNorm(groups, width_before, epsilon)
+        self.conv1 = nn.Conv2d(width_before, width, 3, padding=1)
+        self.time_emb_proj = nn.Linear(config.time_dim, width)
+        self.norm2 = nn.GroupNorm(groups, width, epsilon)
+        self.conv2 = nn.Conv2d(width, width, 3, padding=1)
+        self.conv_shortcut = nn.Conv2d(width_before, width, 1) if width_before != width else nn.Identity()
+
+    def forward(self, features: Tensor, time: Tensor) -> Tensor:
+        hidden = self.conv1(F.silu(self.norm1(features)))
+        hidden = hidden + self.time_emb_proj(F.silu(time))[:, :, None, None]
+        hidden = self.conv2(F.silu(self.norm2(hidden)))
+        summed: Tensor = self.conv_shortcut(features) + hidden
+        return summed
+
+
+class _SpatialTransformer(nn.Module):
+    """Transformer blocks over the positions of an image, which also attend to the prompt's tokens."""
+
+    def __init__(self, config: UNetConfig, level: int) -> None:
+        super().__init__()
+        width, heads = config.block_out_channels[level], config.heads[level]
+        self._is_linear = config.use_linear_projection
+        self.norm = nn.GroupNorm(config.norm_num_groups, width, _TRANSFORMER_EPSILON)
+        self.proj_in, self.proj_out = (
+            nn.Linear(width, width) if self._is_linear else nn.Conv2d(width, width, 1) for _ in range(2)
+        )
+        self.transformer_blocks = nn.ModuleList(
+            _TransformerBlock(width, heads, config.cross_attention_dim)
+            for _ in range(config.transformer_layers[level])
+        )
+
+    def forward(self, features: Features, text: Text) -> Features:
+        height, width = features.shape[-2:]
+        tokens = self._project(self.proj_in, self.norm(features))
+        for block in self.transformer_blocks:
+            tokens = block(tokens, text)
+        if self._is_linear:
+            tokens = self.proj_out(tokens)
+        hidden = tokens.transpose(1, 2).unflatten(2, (height, width))
+        return (hidden if self._is_linear else self.proj_out(hidden)) + features
+
+    def _project(self, projection: nn.Module, features: Features) -> Tokens:
+        if self._is_linear:
+            return projection(features.flatten(2).transpose(1, 2))
+        return projection(features).flatten(2).transpose(1, 2)
+
+
+class _TransformerBlock(nn.Module):
+    def __init__(self, width: int, heads: int, text_width: int) -> None:
+        super().__init__()
+        self.norm1, self.norm2, self.norm3 = (nn.LayerNorm(width) for _ in range(3))
+        self.attn1 = _Attention(width, width, heads)
+        self.attn2 = _Attention(width, text_width, heads)
+        self.ff = _FeedForward(width)
+
+    def forward(self, tokens: Tokens, text: Text) -> Tokens:
+        normed = self.norm1(tokens)
+        tokens = tokens + self.attn1(normed, normed)
+        tokens = tokens + self.attn2(self.norm2(tokens), text)
+        tokens = tokens + self.ff(self.norm3(tokens))
+        return tokens
+
+
+class _Attention(nn.Module):
+    def __init__(self, width: int, source_width: int, heads: int) -> None:
+        super().__init__()
+        self._heads = heads
+        self.to_q = nn.Linear(width, width, bias=False)
+        self.to_k, self.to_v = (nn.Linear(source_width, width, bias=False) for _ in range(2))
+        self.to_out = nn.ModuleList([nn.Linear(width, width)])
+
+    def forward(self, tokens: Tokens, source: Float[Tensor, "rows sources source_dim"]) -> Tokens:
+        query, key, value = (
+            states.unflatten(-1, (self._heads, -1)).transpose(1, 2)
+            for states in (self.to_q(tokens), self.to_k(source), self.to_v(source))
+        )
+        attended = F.scaled_dot_product_attention(query, key, value)
+        return self.to_out[0](attended.transpose(1, 2).flatten(2))
+
+
+class _FeedForward(nn.Module):
+    """A feed-forward layer gated by GELU (Shazeer 2020, arXiv:2002.05202)."""
+
+    def __init__(self, width: int) -> None:
+        super().__init__()
+        inner = _FEED_FORWARD_RATIO * width
+        self.net = nn.ModuleList([_GatedGelu(width, inner), nn.Identity(), nn.Linear(inner, width)])
+
+    def forward(self, tokens: Tokens) -> Tokens:
+        gated, _, projection = self.net
+        return projection(gated(tokens))
+
+
+class _GatedGelu(nn.Module):
+    def __init__(self, width: int, inner: int) -> None:
+        super().__init__()
+        self.proj = nn.Linear(width, 2 * inner)
+
+    def forward(self, tokens: Tokens) -> Float[Tensor, "rows positions inner"]:
+        hidden, gate = self.proj(tokens).chunk(2, dim=-1)
+        return hidden * F.gelu(gate)
+
+
+class _NoAttention(nn.Module):
+    def forward(self, features: Features, text: Text) -> Features:
+        return features
+
+
+def _attentions(config: UNetConfig, level: int, count: int) -> nn.ModuleList:
+    return nn.ModuleList(_SpatialTransformer(config, level) for _ in range(count))
+
+
+def _pairs(resnets: nn.ModuleList, attentions: nn.ModuleList) -> Iterator[tuple[nn.Module, nn.Module]]:
+    """Yield each residual block with its attention, which changes nothing where the level has none."""
+    return zip(resnets, attentions or [_NoAttention()] * len(resnets), strict=True)
