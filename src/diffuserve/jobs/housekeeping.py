@@ -16,6 +16,7 @@ from diffuserve.jobs.due import MAX_SWEPT, sweep_due
 from diffuserve.jobs.webhooks import outbox
 from diffuserve.jobs.workers import forget_workers
 from diffuserve.jobs.writer import Writer
+from diffuserve.telemetry.log_fields import once_a_minute
 
 log = logging.getLogger(__name__)
 
@@ -124,7 +125,8 @@ def _extend_leases_after_outage(transaction: Transaction, silent_seconds: float)
         return
     extra = min(silent_seconds, transaction.config.lease_seconds)
     transaction.execute(sa.update(leases).values(expires_at=leases.c.expires_at + extra))
-    log.warning("no reaper ran for %.0f s; leases are extended by %.0f s", silent_seconds, extra)
+    message = "no reaper ran for %.0f s; leases are extended by %.0f s"
+    log.warning(message, silent_seconds, extra, extra=once_a_minute())
 
 
 def _end_expired_leases(transaction: Transaction) -> None:
