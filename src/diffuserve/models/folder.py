@@ -6,7 +6,7 @@ never opened, because unpickling runs code.
 """
 
 import re
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
@@ -137,7 +137,16 @@ def open_model(model: str) -> ModelFolder:
     if local is not None:
         return local
     hub_id, commit = _commit_of(full_name(model))
-    return ModelFolder(_fetch(hub_id, commit), hub_id)
+    return ModelFolder(_fetch(hub_id, commit, _fetch_all), hub_id)
+
+
+def open_configs(model: str) -> ModelFolder:
+    """Find a model as `open_model` does; of one that the hub has yet to send, fetch the configs alone."""
+    local = find_local_model(model)
+    if local is not None:
+        return local
+    hub_id, commit = _commit_of(full_name(model))
+    return ModelFolder(_fetch(hub_id, commit, hub.fetch_configs), hub_id)
 
 
 def find_local_model(model: str) -> ModelFolder | None:
@@ -219,11 +228,14 @@ def _is_map_of_names(value: object) -> TypeGuard[dict[str, str]]:
     return isinstance(value, dict) and all(isinstance(name, str) for name in value.values())
 
 
-def _fetch(hub_id: str, commit: str) -> Path:
-    """Download what is missing of a model; return its folder. Raise `ModelNotFound`."""
+def _fetch_all(download: hub.Download) -> Path:
+    return hub.fetch_all(download, hub.LoggedProgress(download))
+
+
+def _fetch(hub_id: str, commit: str, fetch: Callable[[hub.Download], Path]) -> Path:
+    """Download what is missing of a model, by `fetch`; return its folder. Raise `ModelNotFound`."""
     try:
-        download = hub.plan_download(hub_id, commit)
-        return hub.fetch_all(download, hub.LoggedProgress(download))
+        return fetch(hub.plan_download(hub_id, commit))
     except HubUnavailable:
         folder = hub.snapshot_folder(hub_id, commit)
         if folder.is_dir() and hub.missing_files(hub_id, commit) is None:

@@ -14,7 +14,7 @@ from diffuserve.domain.model_spec import ModelSpec
 from diffuserve.domain.params import GenerationParams
 from diffuserve.domain.worker import ModelOffer
 from diffuserve.models.family import PipelineFamily
-from diffuserve.models.folder import ModelFolder, find_local_model, open_model
+from diffuserve.models.folder import ModelFolder, find_local_model, open_configs, open_model
 
 if TYPE_CHECKING:
     import torch
@@ -49,8 +49,9 @@ def read_spec(model: str) -> ModelSpec:
 
 
 def read_offer(model: str) -> tuple[ModelSpec, CostFit]:
-    """Return a model's spec and its family's default cost fit. Raise as `load_pipeline`."""
-    folder, family = _open(model)
+    """Return a model's spec and its family's default cost fit, by its configs. Raise as `load_pipeline`."""
+    folder = open_configs(model)
+    family = load_family(_find_family(folder))
     spec = family.read_spec(folder)
     return spec, family.default_fit(spec)
 
@@ -76,7 +77,7 @@ def check_model(model: str) -> CheckedModel:
 
 
 def read_local_offer(model: str) -> ModelOffer | None:
-    """Return what a worker will offer; `None` for a model of the hub, which it has to download first."""
+    """Return what a worker will offer; `None` for a model of the hub that is not on this machine."""
     if find_local_model(model) is None:
         return None
     spec, fit = read_offer(model)

@@ -5,12 +5,14 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from threading import Thread
 
+import httpx
 import pytest
 
 from diffuserve.domain.tenant import Role
 from diffuserve.settings import Settings
 from support.command import Invoke
 from support.server_thread import ServerThread
+from support.waiting import block_until
 
 
 @pytest.fixture(scope="module")
@@ -19,6 +21,8 @@ def closed(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ServerThread]:
     settings = Settings(data_dir=tmp_path_factory.mktemp("closed"), port=0, prompt_filter="none")
     with ServerThread(settings, has_worker=False) as server:
         server.call(server.store.keys.create(Role.OPERATOR))
+        # The first key is enforced within a second.
+        block_until(lambda: httpx.get(f"{server.address}/v1/jobs").status_code == 401)
         yield server
 
 
@@ -30,7 +34,7 @@ def started(tmp_path: Path) -> Path:
 
 def refused(invoke: Invoke, started: Path, *arguments: str) -> str:
     """Return what a worker says that ends at once."""
-    run = invoke("worker", "--engine-command", f"touch {started}", *arguments)
+    run = invoke("worker", "--engine-command", f"sh -c 'touch {started}'", *arguments)
     assert run.code == 2
     assert not started.exists()
     [told] = [line for line in run.err.splitlines() if "diffuserve.api" not in line]  # the server logs too

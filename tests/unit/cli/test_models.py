@@ -9,6 +9,7 @@ import pytest
 
 from diffuserve.cli.pull import pull_if_missing
 from diffuserve.models.bundled import bundled_models
+from diffuserve.models.registry import read_offer
 from support.command import Invoke
 from support.fake_hub import FakeHub, fake_hub, use_hub
 
@@ -51,6 +52,12 @@ def test_a_model_is_pulled_listed_and_removed(invoke: Invoke, served: FakeHub, t
     assert (removed.code, removed.out) == (0, "")
     assert "kB freed" in removed.err
     assert list((tmp_path / "hub").glob("models--*")) == []
+
+
+def test_the_abilities_of_a_model_are_known_before_its_weights_arrive(served: FakeHub) -> None:
+    spec, _ = read_offer(f"{REPO}@{COMMIT}")
+    assert spec.family == "flux"
+    assert WEIGHTS not in served.fetched()
 
 
 def test_generate_pulls_a_model_that_is_missing(served: FakeHub, capsys: pytest.CaptureFixture[str]) -> None:
