@@ -5,6 +5,7 @@ from collections.abc import Callable
 from itertools import pairwise
 
 import numpy as np
+import pytest
 from PIL import Image
 
 from diffuserve.domain.params import GenerationParams
@@ -45,6 +46,7 @@ def test_previews_converge_to_the_image(tiny_engine: Engine) -> None:
     assert np.corrcoef(np.asarray(previews[-1], dtype=float).ravel(), small.ravel())[0, 1] > 0.8
 
 
+@pytest.mark.alone
 def test_a_preview_costs_less_than_two_percent_of_a_step(tiny_engine: Engine) -> None:
     pipeline = tiny_engine.pipeline
     params = pipeline.spec.resolve(PARAMS, seed=0)
