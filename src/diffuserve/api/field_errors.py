@@ -3,7 +3,6 @@
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, fields
-from difflib import get_close_matches
 from json import JSONDecodeError
 from typing import Any, get_args
 
@@ -11,6 +10,7 @@ from fastapi.exceptions import RequestValidationError
 from pydantic import BaseModel
 
 from diffuserve.domain.errors import InvalidParams
+from diffuserve.domain.nearest import nearest
 from diffuserve.domain.params import GenerationParams
 
 _PARAMETERS = frozenset(field.name for field in fields(GenerationParams))
@@ -131,8 +131,7 @@ def _meant(name: str, here: Sequence[str], parent: str, paths: Sequence[str]) ->
         path = elsewhere[wanted]
         return path if "." in path else f"{path} outside of {parent}"
     words = set(name.split("_"))
-    close = get_close_matches(name, here, n=1) or [field for field in here if words & set(field.split("_"))]
-    return close[0] if close else None
+    return nearest(name, here) or next((field for field in here if words & set(field.split("_"))), None)
 
 
 def _fields_at(model: type[BaseModel], parents: Sequence[str]) -> list[str]:

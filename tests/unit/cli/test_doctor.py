@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 
 from diffuserve.cli.doctor import checks, machine
+from diffuserve.cli.doctor.check_result import CheckResult, Outcome
 from diffuserve.cli.doctor.checks import check_all
 from diffuserve.cli.doctor.facts import (
     DatabaseFacts,
@@ -23,7 +24,6 @@ from diffuserve.cli.doctor.facts import (
     ServerFacts,
     TorchFacts,
 )
-from diffuserve.cli.doctor.findings import Finding, Outcome
 from diffuserve.cli.doctor.services import bucket_facts, database_facts, server_facts, valkey_facts
 from diffuserve.cli.doctor.torch_probe import facts_of_torch
 from diffuserve.cli.environment import unknown_among
@@ -57,7 +57,7 @@ HEALTHY = Facts(
     valkey=PlaceFacts(place="cache:6379"),
     server=ServerFacts(url="http://plane:8000", ahead_seconds=-0.3),
 )  # fmt: skip
-Check = Callable[[Facts], Finding | None]
+Check = Callable[[Facts], CheckResult | None]
 
 
 def test_all_is_well_with_a_healthy_machine() -> None:

@@ -21,7 +21,7 @@ from diffuserve.quotas.base import Allowance, Quotas, Rate
 
 
 @dataclass(frozen=True)
-class Policy:
+class QuotaPolicy:
     """A limit of plans: its name, in the headers as well, the field of the plan, and who counts.
 
     `account` is what follows the tenant's name where two policies count in the same place.
@@ -33,9 +33,9 @@ class Policy:
     account: str = ""
 
 
-REQUESTS = Policy("requests", lambda plan: plan.requests_per_second, lambda services: services.quotas)
-ITEMS = Policy("items of batches", REQUESTS.per_second, REQUESTS.quotas, "/items")
-READS = Policy("reads", lambda plan: plan.reads_per_second, lambda services: services.read_quotas)
+REQUESTS = QuotaPolicy("requests", lambda plan: plan.requests_per_second, lambda services: services.quotas)
+ITEMS = QuotaPolicy("items of batches", REQUESTS.per_second, REQUESTS.quotas, "/items")
+READS = QuotaPolicy("reads", lambda plan: plan.reads_per_second, lambda services: services.read_quotas)
 
 
 class RequireQuota(RequireRole):
@@ -44,7 +44,7 @@ class RequireQuota(RequireRole):
     The middleware adds the quota's headers, so that error responses carry them as well.
     """
 
-    def __init__(self, policy: Policy, *roles: Role) -> None:
+    def __init__(self, policy: QuotaPolicy, *roles: Role) -> None:
         super().__init__(*roles)
         self._policy = policy
 
@@ -81,7 +81,7 @@ async def charge_items(services: Services, tenant_id: str, num_items: int) -> No
         _check(tenant_id, ITEMS, allowance)
 
 
-def quota_headers(policy: Policy, allowance: Allowance) -> dict[str, str]:
+def quota_headers(policy: QuotaPolicy, allowance: Allowance) -> dict[str, str]:
     """Build the headers of draft-ietf-httpapi-ratelimit-headers; `t` is seconds until the quota is full."""
     rate = allowance.rate
     window = math.ceil(rate.burst_seconds)
@@ -91,7 +91,7 @@ def quota_headers(policy: Policy, allowance: Allowance) -> dict[str, str]:
     }
 
 
-async def _take(services: Services, tenant_id: str, policy: Policy, count: int = 1) -> Allowance | None:
+async def _take(services: Services, tenant_id: str, policy: QuotaPolicy, count: int = 1) -> Allowance | None:
     """Take so many requests of the tenant's quota; return `None` if its plan has no limit."""
     per_second = policy.per_second(await services.catalog.plan(tenant_id))
     if per_second is None:
@@ -99,7 +99,7 @@ async def _take(services: Services, tenant_id: str, policy: Policy, count: int =
     return await policy.quotas(services).take(tenant_id + policy.account, Rate(per_second), count)
 
 
-def _check(tenant_id: str, policy: Policy, allowance: Allowance) -> None:
+def _check(tenant_id: str, policy: QuotaPolicy, allowance: Allowance) -> None:
     if not allowance.is_granted:
         raise RateLimited(
             f"tenant {tenant_id!r} exceeds the {allowance.rate.per_second:g} {policy.name} per second "

@@ -1,10 +1,10 @@
-"""The checks of `diffuserve doctor`: from facts to findings, without effects."""
+"""The checks of `diffuserve doctor`: from facts to their results, without effects."""
 
 from collections.abc import Callable
 from typing import Final
 
+from diffuserve.cli.doctor.check_result import CheckResult, failed, ok, warning
 from diffuserve.cli.doctor.facts import Facts
-from diffuserve.cli.doctor.findings import Finding, failed, ok, warning
 from diffuserve.cli.sizes import human_bytes
 
 _ENGINE: Final = "pip install 'diffuserve[engine]'"
@@ -16,20 +16,20 @@ _SKEW_SECONDS, _BAD_SKEW_SECONDS = 2.0, 60.0  # buckets refuse requests that are
 _MIN_OPEN_FILES = 4_096  # connections that a server accepts, by default
 
 
-def check_all(facts: Facts) -> list[Finding]:
-    """Return the findings of all checks that apply."""
-    findings = (check(facts) for check in CHECKS)
-    return [finding for finding in findings if finding is not None]
+def check_all(facts: Facts) -> list[CheckResult]:
+    """Return the results of all checks that apply."""
+    checked = (check(facts) for check in CHECKS)
+    return [result for result in checked if result is not None]
 
 
-def check_python(facts: Facts) -> Finding:
+def check_python(facts: Facts) -> CheckResult:
     version = ".".join(map(str, facts.machine.python))
     if facts.machine.python[:2] < _OLDEST_PYTHON:
         return failed("python", version, "install Python 3.11 or later")
     return ok("python", version)
 
 
-def check_torch(facts: Facts) -> Finding:
+def check_torch(facts: Facts) -> CheckResult:
     torch = facts.torch
     if not torch.is_installed:
         return warning(
@@ -42,7 +42,7 @@ def check_torch(facts: Facts) -> Finding:
     return ok("torch", f"{torch.version}, built for {f'CUDA {torch.cuda}' if torch.cuda else 'CPUs'}")
 
 
-def check_device(facts: Facts) -> Finding | None:
+def check_device(facts: Facts) -> CheckResult | None:
     torch, gpus = facts.torch, "; ".join(facts.machine.gpus)
     if not _has_torch(facts):
         return None
@@ -65,7 +65,7 @@ def _gpu_remedy(facts: Facts) -> str:
     )
 
 
-def check_gpu_memory(facts: Facts) -> Finding | None:
+def check_gpu_memory(facts: Facts) -> CheckResult | None:
     free, total = facts.torch.gpu_free_bytes, facts.torch.gpu_total_bytes
     if not total:
         return None
@@ -80,7 +80,7 @@ def check_gpu_memory(facts: Facts) -> Finding | None:
     return ok("gpu memory", detail)
 
 
-def check_attention(facts: Facts) -> Finding | None:
+def check_attention(facts: Facts) -> CheckResult | None:
     torch = facts.torch
     if not _has_torch(facts) or torch.device_problem:
         return None
@@ -95,7 +95,7 @@ def check_attention(facts: Facts) -> Finding | None:
     return ok("attention", torch.kernel)
 
 
-def check_memory(facts: Facts) -> Finding:
+def check_memory(facts: Facts) -> CheckResult:
     free, total = facts.machine.memory_free_bytes, facts.machine.memory_bytes
     detail, size = f"{human_bytes(free)} of {human_bytes(total)} free", facts.model.num_bytes
     if free < size and facts.torch.used_device == "cpu":
@@ -106,7 +106,7 @@ def check_memory(facts: Facts) -> Finding:
     return ok("memory", detail)
 
 
-def check_open_files(facts: Facts) -> Finding:
+def check_open_files(facts: Facts) -> CheckResult:
     limit = facts.machine.max_open_files
     if limit < _MIN_OPEN_FILES:
         remedy = f"a busy server needs more: `ulimit -n {16 * _MIN_OPEN_FILES}`, or LimitNOFILE= of systemd"
@@ -114,7 +114,7 @@ def check_open_files(facts: Facts) -> Finding:
     return ok("open files", f"at most {limit}")
 
 
-def check_disk(facts: Facts) -> Finding:
+def check_disk(facts: Facts) -> CheckResult:
     disk = facts.disk
     if disk.problem:
         return failed("data folder", disk.problem, "give a folder that you may write, with --data-dir")
@@ -131,7 +131,7 @@ def check_disk(facts: Facts) -> Finding:
     return ok("data folder", detail)
 
 
-def check_database(facts: Facts) -> Finding:
+def check_database(facts: Facts) -> CheckResult:
     database = facts.database
     if database.problem:
         return failed("database", database.problem, "check DIFFUSERVE_DATABASE_URL, and that the server runs")
@@ -148,7 +148,7 @@ def check_database(facts: Facts) -> Finding:
     return ok("database", f"{database.place}: schema {database.revision}")
 
 
-def check_bucket(facts: Facts) -> Finding | None:
+def check_bucket(facts: Facts) -> CheckResult | None:
     if facts.bucket is None:
         return None
     if facts.bucket.problem:
@@ -156,7 +156,7 @@ def check_bucket(facts: Facts) -> Finding | None:
     return ok("artifact store", f"{facts.bucket.place}: a file was stored, found and deleted")
 
 
-def check_valkey(facts: Facts) -> Finding | None:
+def check_valkey(facts: Facts) -> CheckResult | None:
     if facts.valkey is None:
         return None
     if facts.valkey.problem:
@@ -167,7 +167,7 @@ def check_valkey(facts: Facts) -> Finding | None:
     return ok("valkey", f"{facts.valkey.place} responds")
 
 
-def check_port(facts: Facts) -> Finding:
+def check_port(facts: Facts) -> CheckResult:
     port = facts.port
     if port.is_held_by_diffuserve:
         return warning(
@@ -178,7 +178,7 @@ def check_port(facts: Facts) -> Finding:
     return ok("port", f"{port.address} is free")
 
 
-def check_model(facts: Facts) -> Finding:
+def check_model(facts: Facts) -> CheckResult:
     model = facts.model
     if model.problem:
         return failed(
@@ -189,7 +189,7 @@ def check_model(facts: Facts) -> Finding:
     return ok("model", f"{model.name}: all files are there, {human_bytes(model.num_bytes)}")
 
 
-def check_settings(facts: Facts) -> Finding:
+def check_settings(facts: Facts) -> CheckResult:
     unknown = facts.unknown_variables
     if not unknown:
         return ok("settings", "every DIFFUSERVE_* variable is a setting")
@@ -197,7 +197,7 @@ def check_settings(facts: Facts) -> Finding:
     return warning("settings", f"no settings: {', '.join(hints)}", "docs/reference/settings.md lists all")
 
 
-def check_clock(facts: Facts) -> Finding | None:
+def check_clock(facts: Facts) -> CheckResult | None:
     leads = {
         "the database": facts.database.ahead_seconds,
         "the server": facts.server.ahead_seconds if facts.server and not facts.server.problem else None,
@@ -213,7 +213,7 @@ def check_clock(facts: Facts) -> Finding | None:
     return warning("clock", detail, remedy) if abs(seconds) > _SKEW_SECONDS else ok("clock", detail)
 
 
-def check_server(facts: Facts) -> Finding | None:
+def check_server(facts: Facts) -> CheckResult | None:
     server = facts.server
     if server is None:
         return None
@@ -232,7 +232,7 @@ def _has_torch(facts: Facts) -> bool:
     return facts.torch.is_installed and not facts.torch.problem
 
 
-CHECKS: Final[tuple[Callable[[Facts], Finding | None], ...]] = (
+CHECKS: Final[tuple[Callable[[Facts], CheckResult | None], ...]] = (
     check_python,
     check_torch,
     check_device,

@@ -9,9 +9,9 @@ from rich.table import Table
 from rich.text import Text
 
 from diffuserve.cli import options
+from diffuserve.cli.doctor.check_result import CheckResult, Outcome
 from diffuserve.cli.doctor.checks import check_all
 from diffuserve.cli.doctor.facts import Facts
-from diffuserve.cli.doctor.findings import Finding, Outcome
 from diffuserve.cli.environment import unknown_variables
 from diffuserve.cli.exit_codes import FAILED
 from diffuserve.cli.results import results
@@ -40,12 +40,12 @@ def doctor(settings: Settings, as_json: options.Json = False) -> None:
     It looks at what `serve` would use with the same options, and leaves nothing behind. With --server it
     also asks that server, with the key. The exit code is 1 if a check failed.
     """
-    findings = check_all(asyncio.run(gather(settings)))
+    checked = check_all(asyncio.run(gather(settings)))
     if as_json:
-        typer.echo(orjson.dumps(findings, option=orjson.OPT_INDENT_2).decode())
+        typer.echo(orjson.dumps(checked, option=orjson.OPT_INDENT_2).decode())
     else:
-        results().print(_table(findings))
-    raise typer.Exit(FAILED if any(finding.outcome is Outcome.FAILED for finding in findings) else 0)
+        results().print(_table(checked))
+    raise typer.Exit(FAILED if any(result.outcome is Outcome.FAILED for result in checked) else 0)
 
 
 async def gather(settings: Settings) -> Facts:
@@ -75,10 +75,10 @@ async def gather(settings: Settings) -> Facts:
     )
 
 
-def _table(findings: Sequence[Finding]) -> Table:
+def _table(checked: Sequence[CheckResult]) -> Table:
     table = Table(box=None, show_header=False, pad_edge=False)
-    for finding in findings:
-        outcome = Text(finding.outcome.value, style=_COLORS[finding.outcome])
-        told = f"{finding.detail}\n→ {finding.remedy}" if finding.remedy else finding.detail
-        table.add_row(outcome, Text(finding.check, style="bold"), Text(told))
+    for result in checked:
+        outcome = Text(result.outcome.value, style=_COLORS[result.outcome])
+        told = f"{result.detail}\n→ {result.remedy}" if result.remedy else result.detail
+        table.add_row(outcome, Text(result.check, style="bold"), Text(told))
     return table
