@@ -8,8 +8,11 @@ steps is a `Memory`: the request keeps it and hands it back.
 from dataclasses import dataclass, replace
 from typing import Protocol, runtime_checkable
 
+from jaxtyping import Float
 from torch import Tensor
 
+Latents = Float[Tensor, "*shape"]
+"""A tensor of latents, or of a prediction or noise for them: all that enter a call have one shape."""
 Memory = tuple[Tensor, ...]
 """Tensors that a sampler keeps of a request's earlier steps; what each one is, its step tells."""
 

@@ -7,12 +7,11 @@ from dataclasses import dataclass
 from typing import Annotated, ClassVar
 
 import torch
-from jaxtyping import Float
 from pydantic import Field, with_config
 from torch import Tensor
 
 from diffuserve.domain.model_config import SCHEMA
-from diffuserve.samplers.base import Memory, NoiseSchedule, ScheduleStep
+from diffuserve.samplers.base import Latents, Memory, NoiseSchedule, ScheduleStep
 from diffuserve.samplers.diffusion import DiffusionNoise, Spacing, floats
 
 
@@ -26,15 +25,11 @@ class VariancePreserving(DiffusionNoise):
     def draws_noise(self, at: ScheduleStep) -> bool:
         return False
 
-    def predict_x0(
-        self, latents: Float[Tensor, "*shape"], prediction: Float[Tensor, "*shape"], at: ScheduleStep
-    ) -> Float[Tensor, "*shape"]:
+    def predict_x0(self, latents: Latents, prediction: Latents, at: ScheduleStep) -> Latents:
         alpha_bar = self.alpha_bar(at.timestep)
         return self.x0(latents, prediction, alpha_bar**0.5, (1 - alpha_bar) ** 0.5)
 
-    def add_noise(
-        self, clean: Float[Tensor, "*shape"], noise: Float[Tensor, "*shape"], at: ScheduleStep
-    ) -> Float[Tensor, "*shape"]:
+    def add_noise(self, clean: Latents, noise: Latents, at: ScheduleStep) -> Latents:
         alpha_bar = self.alpha_bar(at.timestep).to(clean.dtype)
         return alpha_bar**0.5 * clean + (1 - alpha_bar) ** 0.5 * noise
 
@@ -75,13 +70,8 @@ class Ddim(VariancePreserving):
         return self.schedule_at(timesteps, timesteps[-1] - self.num_train_timesteps // num_inference_steps)
 
     def step(
-        self,
-        latents: Float[Tensor, "*shape"],
-        prediction: Float[Tensor, "*shape"],
-        at: ScheduleStep,
-        memory: Memory,
-        noise: Float[Tensor, "*shape"] | None,
-    ) -> tuple[Float[Tensor, "*shape"], Memory]:
+        self, latents: Latents, prediction: Latents, at: ScheduleStep, memory: Memory, noise: Latents | None
+    ) -> tuple[Latents, Memory]:
         """Return √ᾱ'·x₀ + √(1-ᾱ')·ε."""
         distance = self.num_train_timesteps // len(at.schedule.timesteps)
         alpha_bar, next_alpha_bar = self.alpha_bar(at.timestep), self.alpha_bar(at.timestep - distance)

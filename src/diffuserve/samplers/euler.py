@@ -10,14 +10,13 @@ from typing import Annotated, Any, ClassVar
 
 import numpy as np
 import torch
-from jaxtyping import Float
 from numpy.typing import NDArray
 from pydantic import Field, with_config
 from torch import Tensor
 
 from diffuserve.domain.errors import InvalidModel
 from diffuserve.domain.model_config import SCHEMA
-from diffuserve.samplers.base import Memory, NoiseSchedule, ScheduleStep
+from diffuserve.samplers.base import Latents, Memory, NoiseSchedule, ScheduleStep
 from diffuserve.samplers.diffusion import (
     DiffusionNoise,
     Doubles,
@@ -36,15 +35,17 @@ Sigma = Annotated[float, Field(gt=0, lt=1e6)]
 class _SigmaScaled(DiffusionNoise):
     """Base of both: latents that grow with σ."""
 
-    def predict_x0(
-        self, latents: Float[Tensor, "*shape"], prediction: Float[Tensor, "*shape"], at: ScheduleStep
-    ) -> Float[Tensor, "*shape"]:
+    def predict_x0(self, latents: Latents, prediction: Latents, at: ScheduleStep) -> Latents:
         return self._x0(latents.float(), prediction, torch.tensor(at.sigma)).to(prediction.dtype)
 
-    def add_noise(
-        self, clean: Float[Tensor, "*shape"], noise: Float[Tensor, "*shape"], at: ScheduleStep
-    ) -> Float[Tensor, "*shape"]:
+    def add_noise(self, clean: Latents, noise: Latents, at: ScheduleStep) -> Latents:
         return clean + noise * torch.tensor(at.sigma).to(clean.dtype)
+
+    def _move(self, latents: Latents, prediction: Latents, sigma: Tensor, target: Tensor) -> Latents:
+        """Return x + (σ' - σ)·(x - x₀)/σ, in float32, with `target` for σ'."""
+        latents = latents.float()
+        derivative = (latents - self._x0(latents, prediction, sigma)) / sigma
+        return latents + derivative * (target - sigma)
 
     def _x0(self, latents: Tensor, prediction: Tensor, sigma: Tensor) -> Tensor:
         if self.prediction_type == "epsilon":
@@ -104,18 +105,11 @@ class Euler(_SigmaScaled):
         return False
 
     def step(
-        self,
-        latents: Float[Tensor, "*shape"],
-        prediction: Float[Tensor, "*shape"],
-        at: ScheduleStep,
-        memory: Memory,
-        noise: Float[Tensor, "*shape"] | None,
-    ) -> tuple[Float[Tensor, "*shape"], Memory]:
+        self, latents: Latents, prediction: Latents, at: ScheduleStep, memory: Memory, noise: Latents | None
+    ) -> tuple[Latents, Memory]:
         """Return x + (σ' - σ)·(x - x₀)/σ, computed in float32."""
         sigma, next_sigma = torch.tensor([at.sigma, at.next_sigma])
-        latents = latents.float()
-        derivative = (latents - self._x0(latents, prediction, sigma)) / sigma
-        return (latents + derivative * (next_sigma - sigma)).to(prediction.dtype), ()
+        return self._move(latents, prediction, sigma, next_sigma).to(prediction.dtype), ()
 
 
 @with_config(SCHEMA)
@@ -138,20 +132,13 @@ class EulerAncestral(_SigmaScaled):
         return at.next_sigma > 0
 
     def step(
-        self,
-        latents: Float[Tensor, "*shape"],
-        prediction: Float[Tensor, "*shape"],
-        at: ScheduleStep,
-        memory: Memory,
-        noise: Float[Tensor, "*shape"] | None,
-    ) -> tuple[Float[Tensor, "*shape"], Memory]:
+        self, latents: Latents, prediction: Latents, at: ScheduleStep, memory: Memory, noise: Latents | None
+    ) -> tuple[Latents, Memory]:
         """Return a step down to σ_down and noise of σ_up, where σ_down² + σ_up² = σ'²."""
         sigma, next_sigma = torch.tensor([at.sigma, at.next_sigma])
         sigma_up = (next_sigma**2 * (sigma**2 - next_sigma**2) / sigma**2) ** 0.5
         sigma_down = (next_sigma**2 - sigma_up**2) ** 0.5
-        latents = latents.float()
-        derivative = (latents - self._x0(latents, prediction, sigma)) / sigma
-        latents = latents + derivative * (sigma_down - sigma)
+        moved = self._move(latents, prediction, sigma, sigma_down)
         if noise is not None:
-            latents = latents + noise.to(prediction.dtype) * sigma_up
-        return latents.to(prediction.dtype), ()
+            moved = moved + noise.to(prediction.dtype) * sigma_up
+        return moved.to(prediction.dtype), ()

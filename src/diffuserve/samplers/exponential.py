@@ -11,13 +11,12 @@ from typing import Annotated, Any, ClassVar, NamedTuple
 
 import numpy as np
 import torch
-from jaxtyping import Float
 from pydantic import Field, with_config
 from torch import Tensor
 
 from diffuserve.domain.errors import InvalidModel
 from diffuserve.domain.model_config import SCHEMA
-from diffuserve.samplers.base import NoiseSchedule, ScheduleStep
+from diffuserve.samplers.base import Latents, NoiseSchedule, ScheduleStep
 from diffuserve.samplers.diffusion import (
     DiffusionNoise,
     Doubles,
@@ -80,17 +79,13 @@ class ExponentialSolver(DiffusionNoise, ABC):
         levels = np.concatenate([sigmas, [self._last_sigma(sigmas)]]).astype(np.float32)
         return NoiseSchedule(floats(levels), floats(timesteps.astype(np.int64)))
 
-    def predict_x0(
-        self, latents: Float[Tensor, "*shape"], prediction: Float[Tensor, "*shape"], at: ScheduleStep
-    ) -> Float[Tensor, "*shape"]:
+    def predict_x0(self, latents: Latents, prediction: Latents, at: ScheduleStep) -> Latents:
         level = self.level(at.sigma)
         if self.prediction_type == "flow_prediction":
             return latents - torch.tensor(at.sigma) * prediction
         return self.x0(latents, prediction, level.alpha, level.sigma)
 
-    def add_noise(
-        self, clean: Float[Tensor, "*shape"], noise: Float[Tensor, "*shape"], at: ScheduleStep
-    ) -> Float[Tensor, "*shape"]:
+    def add_noise(self, clean: Latents, noise: Latents, at: ScheduleStep) -> Latents:
         sigma = torch.tensor(at.sigma).to(clean.dtype)
         alpha, sigma = self._alpha_sigma(sigma)
         return alpha * clean + sigma * noise

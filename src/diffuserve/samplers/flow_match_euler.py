@@ -11,13 +11,12 @@ from typing import Annotated, Any, Literal
 
 import numpy as np
 import torch
-from jaxtyping import Float
 from pydantic import Field, with_config
 from torch import Tensor
 
 from diffuserve.domain.errors import InvalidModel
 from diffuserve.domain.model_config import SCHEMA, parse_config
-from diffuserve.samplers.base import Memory, NoiseSchedule, ScheduleStep
+from diffuserve.samplers.base import Latents, Memory, NoiseSchedule, ScheduleStep
 
 # Options of the reference that are not implemented; a folder that sets one is refused.
 _UNSUPPORTED = (
@@ -73,25 +72,16 @@ class FlowMatchEuler:
         return False
 
     def step(
-        self,
-        latents: Float[Tensor, "*shape"],
-        prediction: Float[Tensor, "*shape"],
-        at: ScheduleStep,
-        memory: Memory,
-        noise: Float[Tensor, "*shape"] | None,
-    ) -> tuple[Float[Tensor, "*shape"], Memory]:
+        self, latents: Latents, prediction: Latents, at: ScheduleStep, memory: Memory, noise: Latents | None
+    ) -> tuple[Latents, Memory]:
         """Return x + (σ' - σ)·v, computed in float32, in the prediction's dtype."""
         return _move(latents, prediction, at.sigma, at.next_sigma), ()
 
-    def predict_x0(
-        self, latents: Float[Tensor, "*shape"], prediction: Float[Tensor, "*shape"], at: ScheduleStep
-    ) -> Float[Tensor, "*shape"]:
+    def predict_x0(self, latents: Latents, prediction: Latents, at: ScheduleStep) -> Latents:
         """Return x₀ = x - σ·v: a step down to σ = 0."""
         return _move(latents, prediction, at.sigma, 0.0)
 
-    def add_noise(
-        self, clean: Float[Tensor, "*shape"], noise: Float[Tensor, "*shape"], at: ScheduleStep
-    ) -> Float[Tensor, "*shape"]:
+    def add_noise(self, clean: Latents, noise: Latents, at: ScheduleStep) -> Latents:
         """Return σ·ε + (1 - σ)·x₀, with σ in the latents' dtype."""
         return mix(clean, noise, at.sigma)
 

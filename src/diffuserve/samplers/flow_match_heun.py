@@ -10,12 +10,10 @@ from typing import Annotated, Any
 
 import numpy as np
 import torch
-from jaxtyping import Float
 from pydantic import Field, with_config
-from torch import Tensor
 
 from diffuserve.domain.model_config import SCHEMA, parse_config
-from diffuserve.samplers.base import Memory, NoiseSchedule, ScheduleStep
+from diffuserve.samplers.base import Latents, Memory, NoiseSchedule, ScheduleStep
 from diffuserve.samplers.diffusion import floats
 from diffuserve.samplers.flow_match_euler import mix
 
@@ -47,13 +45,8 @@ class FlowMatchHeun:
         return False
 
     def step(
-        self,
-        latents: Float[Tensor, "*shape"],
-        prediction: Float[Tensor, "*shape"],
-        at: ScheduleStep,
-        memory: Memory,
-        noise: Float[Tensor, "*shape"] | None,
-    ) -> tuple[Float[Tensor, "*shape"], Memory]:
+        self, latents: Latents, prediction: Latents, at: ScheduleStep, memory: Memory, noise: Latents | None
+    ) -> tuple[Latents, Memory]:
         """Return an Euler step, and after it the same step by the mean of both slopes."""
         latents, slope = latents.float(), prediction
         if not memory:
@@ -63,14 +56,10 @@ class FlowMatchHeun:
         length = torch.tensor(at.sigma) - torch.tensor(at.schedule.sigmas[at.index - 1])
         return (start + 0.5 * (first_slope + slope) * length).to(prediction.dtype), ()
 
-    def predict_x0(
-        self, latents: Float[Tensor, "*shape"], prediction: Float[Tensor, "*shape"], at: ScheduleStep
-    ) -> Float[Tensor, "*shape"]:
+    def predict_x0(self, latents: Latents, prediction: Latents, at: ScheduleStep) -> Latents:
         return (latents.float() - prediction * torch.tensor(at.sigma)).to(prediction.dtype)
 
-    def add_noise(
-        self, clean: Float[Tensor, "*shape"], noise: Float[Tensor, "*shape"], at: ScheduleStep
-    ) -> Float[Tensor, "*shape"]:
+    def add_noise(self, clean: Latents, noise: Latents, at: ScheduleStep) -> Latents:
         return mix(clean, noise, at.sigma)
 
     def _shifted(self, sigmas: Any) -> Any:

@@ -8,13 +8,11 @@ from dataclasses import dataclass
 from typing import Annotated, ClassVar, Literal
 
 import numpy as np
-from jaxtyping import Float
 from pydantic import Field, with_config
-from torch import Tensor
 
 from diffuserve.domain.errors import InvalidParams
 from diffuserve.domain.model_config import SCHEMA
-from diffuserve.samplers.base import Memory, NoiseSchedule, ScheduleStep
+from diffuserve.samplers.base import Latents, Memory, NoiseSchedule, ScheduleStep
 from diffuserve.samplers.ddim import VariancePreserving
 
 _SIGMA_DATA = 0.5
@@ -51,13 +49,8 @@ class Lcm(VariancePreserving):
         return not at.is_last
 
     def step(
-        self,
-        latents: Float[Tensor, "*shape"],
-        prediction: Float[Tensor, "*shape"],
-        at: ScheduleStep,
-        memory: Memory,
-        noise: Float[Tensor, "*shape"] | None,
-    ) -> tuple[Float[Tensor, "*shape"], Memory]:
+        self, latents: Latents, prediction: Latents, at: ScheduleStep, memory: Memory, noise: Latents | None
+    ) -> tuple[Latents, Memory]:
         """Return the consistency function's image, with the next level's noise unless it is the last."""
         scaled = at.timestep * self.timestep_scaling
         skip = _SIGMA_DATA**2 / (scaled**2 + _SIGMA_DATA**2)

@@ -8,13 +8,12 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
-from jaxtyping import Float
 from pydantic import with_config
 from torch import Tensor
 
 from diffuserve.domain.errors import InvalidModel
 from diffuserve.domain.model_config import SCHEMA
-from diffuserve.samplers.base import Memory, NoiseSchedule, ScheduleStep
+from diffuserve.samplers.base import Latents, Memory, NoiseSchedule, ScheduleStep
 from diffuserve.samplers.ddim import VariancePreserving
 from diffuserve.samplers.diffusion import PredictionType, Spacing
 
@@ -46,13 +45,8 @@ class Pndm(VariancePreserving):
         return self.schedule_at(evaluated, evaluated[-1] - self._distance(len(evaluated)))
 
     def step(
-        self,
-        latents: Float[Tensor, "*shape"],
-        prediction: Float[Tensor, "*shape"],
-        at: ScheduleStep,
-        memory: Memory,
-        noise: Float[Tensor, "*shape"] | None,
-    ) -> tuple[Float[Tensor, "*shape"], Memory]:
+        self, latents: Latents, prediction: Latents, at: ScheduleStep, memory: Memory, noise: Latents | None
+    ) -> tuple[Latents, Memory]:
         """Return the latents of the next timestep, by a combination of up to four predictions."""
         distance = self._distance(len(at.schedule.timesteps))
         if at.taken == 1:  # the first step once more, by the mean of its slopes at both ends

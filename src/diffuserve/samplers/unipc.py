@@ -9,13 +9,12 @@ from typing import Any, Literal
 
 import numpy as np
 import torch
-from jaxtyping import Float
 from pydantic import with_config
 from torch import Tensor
 
 from diffuserve.domain.errors import InvalidModel
 from diffuserve.domain.model_config import SCHEMA
-from diffuserve.samplers.base import Memory, ScheduleStep
+from diffuserve.samplers.base import Latents, Memory, ScheduleStep
 from diffuserve.samplers.diffusion import Doubles
 from diffuserve.samplers.exponential import ExponentialSolver
 
@@ -48,13 +47,8 @@ class UniPC(ExponentialSolver):
         return False
 
     def step(
-        self,
-        latents: Float[Tensor, "*shape"],
-        prediction: Float[Tensor, "*shape"],
-        at: ScheduleStep,
-        memory: Memory,
-        noise: Float[Tensor, "*shape"] | None,
-    ) -> tuple[Float[Tensor, "*shape"], Memory]:
+        self, latents: Latents, prediction: Latents, at: ScheduleStep, memory: Memory, noise: Latents | None
+    ) -> tuple[Latents, Memory]:
         """Return the predicted latents of the next level, from the corrected ones of this level."""
         x0 = self.predict_x0(latents, prediction, at)
         if memory and at.index - 1 not in self.disable_corrector:
