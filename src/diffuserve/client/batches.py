@@ -3,11 +3,8 @@
 import secrets
 from collections.abc import AsyncIterator, Mapping
 
-import httpx
-
 from diffuserve.client.codec import decode
-from diffuserve.client.http import HttpTransport, RequestOptions, error_from
-from diffuserve.domain.errors import ServerUnavailable
+from diffuserve.client.http import HttpTransport, RequestOptions
 from diffuserve.domain.resources.batch import BatchPage, BatchResource
 
 _SUBMISSION_SECONDS = 600.0  # the server checks and judges every item before it responds
@@ -43,15 +40,9 @@ class BatchClient:
 
     async def results(self, batch_id: str) -> AsyncIterator[str]:
         """Yield a line of JSON for every item that has ended, in the items' order. Raise `BatchNotFound`."""
-        try:
-            async with self._http.stream(f"/v1/batches/{batch_id}/results") as response:
-                if response.is_error:
-                    await response.aread()
-                    raise error_from(response)
-                async for line in response.aiter_lines():
-                    yield line
-        except httpx.TransportError as error:
-            raise ServerUnavailable(f"{self._http.server} does not respond ({error!r})") from error
+        async with self._http.stream(f"/v1/batches/{batch_id}/results") as response:
+            async for line in response.aiter_lines():
+                yield line
 
     async def _submit(self, body: bytes, content_type: str, options: Mapping[str, str]) -> BatchResource:
         """Submit a body under an idempotency key: what a retry repeats makes no second batch."""

@@ -2,8 +2,8 @@
 
 import os
 import re
-from collections.abc import Mapping
-from contextlib import AbstractAsyncContextManager
+from collections.abc import AsyncIterator, Mapping
+from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from typing import Any
 
@@ -127,13 +127,21 @@ class HttpTransport:
         request = httpx.Request("PUT", url, content=content, headers=headers, extensions=timeout)
         await retry(lambda _attempt: self._send_once(request, auth=None), _pause, _BACKOFF, patience_seconds)
 
-    def stream(
+    @asynccontextmanager
+    async def stream(
         self, path: str, headers: Mapping[str, str] | None = None
-    ) -> AbstractAsyncContextManager[httpx.Response]:
-        """Open a response of unknown length, such as events or a file; it is not retried."""
-        return self._client.stream(
-            "GET", path, headers=headers, timeout=_STREAM_TIMEOUT, follow_redirects=True
-        )
+    ) -> AsyncIterator[httpx.Response]:
+        """Open a response of unknown length, such as events or a file; it is not retried.
+
+        Raise `ServerUnavailable`, also when the connection breaks within the block, or the response's error.
+        """
+        options: dict[str, Any] = {"timeout": _STREAM_TIMEOUT, "follow_redirects": True}
+        try:
+            async with self._client.stream("GET", path, headers=headers, **options) as response:
+                await _raise_for_status(response)
+                yield response
+        except httpx.TransportError as error:
+            raise ServerUnavailable(f"{self.server} does not respond ({error!r})") from error
 
     async def _send(self, request: httpx.Request) -> httpx.Response:
         """Send a request to the server once, and note whether it is there."""
@@ -158,6 +166,15 @@ class HttpTransport:
         if response.is_error:
             raise error_from(response)
         return response
+
+
+async def _raise_for_status(response: httpx.Response) -> None:
+    if not response.is_error:
+        return
+    await response.aread()
+    if response.is_server_error:
+        raise ServerUnavailable(f"{response.request.url} responded with {response.status_code}")
+    raise error_from(response)
 
 
 def error_from(response: httpx.Response) -> DiffuserveError:

@@ -17,7 +17,7 @@ from httpx_sse import EventSource, SSEError
 
 from diffuserve.client.batches import BatchClient
 from diffuserve.client.codec import decode
-from diffuserve.client.http import NO_OPTIONS, HttpTransport, RequestOptions, error_from
+from diffuserve.client.http import NO_OPTIONS, HttpTransport, RequestOptions
 from diffuserve.client.webhooks import WebhookClient
 from diffuserve.domain.errors import ServerUnavailable
 from diffuserve.domain.job import IMAGE_GENERATE, Band, JobStatus
@@ -173,13 +173,10 @@ class Client:
         partial = path.with_name(f".{path.name}.{secrets.token_hex(4)}.partial")
         try:
             async with self._http.stream(f"/v1/jobs/{job_id}/result?index={index}") as response:
-                await _raise_for_status(response)
                 with partial.open("wb") as file:
                     async for chunk in response.aiter_bytes():
                         file.write(chunk)
             os.replace(partial, path)
-        except httpx.TransportError as error:
-            raise ServerUnavailable(f"{self.server} does not respond ({error})") from error
         finally:
             partial.unlink(missing_ok=True)
 
@@ -191,19 +188,9 @@ class Client:
         headers = {"accept": "text/event-stream", "last-event-id": str(after)}
         try:
             async with self._http.stream(f"/v1/jobs/{job_id}/events", headers) as response:
-                await _raise_for_status(response)
                 async for message in EventSource(response).aiter_sse():
                     if message.data:  # a ping of the server is an event without data
                         yield decode(EventResource, message.data)
-        except (httpx.TransportError, SSEError) as error:
+        except SSEError as error:
             raise ServerUnavailable(f"{self.server} does not respond ({error!r})") from error
         raise ServerUnavailable(f"{self.server} closed the stream of events")
-
-
-async def _raise_for_status(response: httpx.Response) -> None:
-    if not response.is_error:
-        return
-    await response.aread()
-    if response.is_server_error:
-        raise ServerUnavailable(f"{response.request.url} responded with {response.status_code}")
-    raise error_from(response)
