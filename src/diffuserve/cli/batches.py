@@ -11,13 +11,14 @@ import typer
 from rich.table import Table
 
 from diffuserve.cli import options
+from diffuserve.cli.ask import ask
 from diffuserve.cli.exit_codes import FAILED, INTERRUPTED
 from diffuserve.cli.jobs import age
 from diffuserve.cli.results import results
 from diffuserve.client.codec import encode
 from diffuserve.domain.errors import InvalidParams
 from diffuserve.domain.job import FINAL_STATUSES, Band, JobStatus
-from diffuserve.domain.resources.batch import BatchPage, BatchResource
+from diffuserve.domain.resources.batch import BatchResource
 from diffuserve.domain.timestamps import from_rfc3339
 from diffuserve.settings import Settings
 
@@ -116,7 +117,7 @@ def list_batches(
     as_json: options.Json = False,
 ) -> None:
     """List batches, newest first."""
-    page: BatchPage = asyncio.run(_with(settings, lambda client: client.batches.page(limit)))
+    page = ask(settings, lambda client: client.batches.page(limit))
     if as_json:
         typer.echo(encode(page))
         return
@@ -136,7 +137,7 @@ def list_batches(
 @options.takes_settings("server", "api_key")
 def cancel(settings: Settings, batch_id: BatchId, as_json: options.Json = False) -> None:
     """Cancel every item of a batch; running ones stop after their current step."""
-    batch: BatchResource = asyncio.run(_with(settings, lambda client: client.batches.cancel(batch_id)))
+    batch = ask(settings, lambda client: client.batches.cancel(batch_id))
     typer.echo(encode(batch) if as_json else f"{batch.id} {batch.status}")
 
 
@@ -150,7 +151,7 @@ def write_results(
     ] = None,
 ) -> None:
     """Write a line of JSON for every item that has ended, in the items' order, with URLs of its images."""
-    asyncio.run(_with(settings, lambda client: _write(client, batch_id, output)))
+    ask(settings, lambda client: _write(client, batch_id, output))
 
 
 async def _write(client: "Client", batch_id: str, output: Path | None) -> None:
@@ -215,13 +216,6 @@ async def _find_and_wait(
                 await asyncio.sleep(_LOOK_SECONDS)
                 batch = await client.batches.get(batch.id)
     return batch
-
-
-async def _with(settings: Settings, work: Callable[["Client"], Coroutine[Any, Any, Any]]) -> Any:
-    from diffuserve.cli.connect import connect
-
-    async with connect(settings) as client:
-        return await work(client)
 
 
 def summary(batch: BatchResource) -> str:

@@ -1,8 +1,7 @@
 """`diffuserve jobs`: listing, showing, canceling and requeuing jobs."""
 
-import asyncio
 from datetime import UTC, datetime
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 from rich.markup import escape
@@ -10,12 +9,16 @@ from rich.table import Table
 from rich.text import Text
 
 from diffuserve.cli import options
+from diffuserve.cli.ask import ask
 from diffuserve.cli.results import results
 from diffuserve.client.codec import encode
 from diffuserve.domain.job import JobStatus
-from diffuserve.domain.resources.job import JobPage, JobResource
+from diffuserve.domain.resources.job import JobResource
 from diffuserve.domain.timestamps import from_rfc3339
 from diffuserve.settings import Settings
+
+if TYPE_CHECKING:
+    from diffuserve.client.jobs import Client
 
 EXAMPLES = """
 Examples:
@@ -45,7 +48,7 @@ def list_jobs(
     as_json: options.Json = False,
 ) -> None:
     """List jobs, newest first."""
-    page = asyncio.run(_list(settings, status or [], limit))
+    page = ask(settings, lambda client: client.list_jobs(status or [], limit=limit))
     if as_json:
         typer.echo(encode(page))
         return
@@ -59,18 +62,11 @@ def list_jobs(
     results().print(table)
 
 
-async def _list(settings: Settings, statuses: list[JobStatus], limit: int) -> JobPage:
-    from diffuserve.cli.connect import connect
-
-    async with connect(settings) as client:
-        return await client.list_jobs(statuses, limit=limit)
-
-
 @jobs.command()
 @options.takes_settings("server", "api_key")
 def show(settings: Settings, job_id: JobId, as_json: options.Json = False) -> None:
     """Show one job."""
-    job = asyncio.run(_show(settings, job_id))
+    job = ask(settings, lambda client: client.get(job_id))
     if as_json:
         typer.echo(encode(job))
         return
@@ -82,26 +78,12 @@ def show(settings: Settings, job_id: JobId, as_json: options.Json = False) -> No
             console.print(label, line, sep="", markup=False, soft_wrap=True)  # so that URLs stay whole
 
 
-async def _show(settings: Settings, job_id: str) -> JobResource:
-    from diffuserve.cli.connect import connect
-
-    async with connect(settings) as client:
-        return await client.get(job_id)
-
-
 @jobs.command()
 @options.takes_settings("server", "api_key")
 def cancel(settings: Settings, job_id: JobId, as_json: options.Json = False) -> None:
     """Cancel a job; a running job stops after its current step."""
-    job = asyncio.run(_cancel(settings, job_id))
+    job = ask(settings, lambda client: client.cancel(job_id))
     typer.echo(encode(job) if as_json else f"{job.id} {job.status}")
-
-
-async def _cancel(settings: Settings, job_id: str) -> JobResource:
-    from diffuserve.cli.connect import connect
-
-    async with connect(settings) as client:
-        return await client.cancel(job_id)
 
 
 @jobs.command(epilog=EXAMPLES)
@@ -112,15 +94,12 @@ def requeue(
     as_json: options.Json = False,
 ) -> None:
     """Queue jobs again that failed, expired or were canceled, with fresh attempts; for operators."""
-    for job in asyncio.run(_requeue(settings, job_ids)):
+    for job in ask(settings, lambda client: _requeue(client, job_ids)):
         typer.echo(encode(job) if as_json else f"{job.id} {job.status}")
 
 
-async def _requeue(settings: Settings, job_ids: list[str]) -> list[JobResource]:
-    from diffuserve.cli.connect import connect
-
-    async with connect(settings) as client:
-        return [await client.requeue(job_id) for job_id in job_ids]
+async def _requeue(client: "Client", job_ids: list[str]) -> list[JobResource]:
+    return [await client.requeue(job_id) for job_id in job_ids]
 
 
 def _origin(job: JobResource) -> str:

@@ -1,17 +1,12 @@
 """`diffuserve ps`: what a server runs."""
 
-import asyncio
-from typing import TYPE_CHECKING
-
 import typer
 from rich.console import Console
 
 from diffuserve.cli import options
+from diffuserve.cli.ask import ask
 from diffuserve.cli.results import results
 from diffuserve.settings import Settings
-
-if TYPE_CHECKING:
-    from diffuserve.cli.server_view import ServerView
 
 EXAMPLES = """
 Examples:
@@ -29,9 +24,10 @@ def ps(settings: Settings, as_json: options.Json = False) -> None:
     Workers are shown to operators; with another key, or while there are none, the jobs of its tenant are.
     """
     from diffuserve.cli.server_tables import view_of
+    from diffuserve.cli.server_view import read_view
     from diffuserve.client.codec import encode
 
-    view = asyncio.run(_read(settings))
+    view = ask(settings, read_view)
     if as_json:
         typer.echo(encode(view))
         return
@@ -40,11 +36,3 @@ def ps(settings: Settings, as_json: options.Json = False) -> None:
         Console(stderr=True, highlight=False, soft_wrap=True).print(
             view.refusal, style="yellow", markup=False
         )
-
-
-async def _read(settings: Settings) -> "ServerView":
-    from diffuserve.cli.connect import connect
-    from diffuserve.cli.server_view import read_view
-
-    async with connect(settings) as client:
-        return await read_view(client)

@@ -9,6 +9,7 @@ from rich.console import Console, Group, RenderableType
 from rich.text import Text
 
 from diffuserve.cli import options
+from diffuserve.cli.ask import ask
 from diffuserve.cli.results import results
 from diffuserve.domain.errors import ServerUnavailable
 from diffuserve.settings import Settings
@@ -41,10 +42,11 @@ def top(
 
     It goes on while the server restarts, and ends with Ctrl-C. Workers and queue are shown to operators.
     """
+    from diffuserve.cli.server_view import read_view
     from diffuserve.client.codec import encode
 
     if once or as_json or not Console().is_terminal:
-        view = asyncio.run(_look_once(settings))
+        view = ask(settings, read_view)
         if as_json:
             typer.echo(encode(view))
         else:
@@ -52,14 +54,6 @@ def top(
         return
     with suppress(KeyboardInterrupt):  # the way to end it
         asyncio.run(_watch(settings, interval))
-
-
-async def _look_once(settings: Settings) -> "ServerView":
-    from diffuserve.cli.connect import connect
-    from diffuserve.cli.server_view import read_view
-
-    async with connect(settings) as client:
-        return await read_view(client)
 
 
 async def _watch(settings: Settings, interval: float) -> None:

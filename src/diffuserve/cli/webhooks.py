@@ -2,14 +2,14 @@
 
 import asyncio
 import time
-from collections.abc import Callable, Coroutine
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 from rich.markup import escape
 from rich.table import Table
 
 from diffuserve.cli import options
+from diffuserve.cli.ask import ask
 from diffuserve.cli.exit_codes import FAILED
 from diffuserve.cli.jobs import age
 from diffuserve.cli.results import results
@@ -17,9 +17,7 @@ from diffuserve.client.codec import encode
 from diffuserve.domain.errors import ServerUnavailable
 from diffuserve.domain.params import GenerationParams
 from diffuserve.domain.resources.webhook import (
-    DeliveryPage,
     DeliveryResource,
-    WebhookEndpointPage,
     WebhookSecretResource,
 )
 from diffuserve.domain.timestamps import from_rfc3339
@@ -64,7 +62,7 @@ def list_webhooks(settings: Settings, limit: Limit = 20, as_json: options.Json =
     A URL is known once a job or a batch has named it as its webhook; one without messages for a week is
     forgotten.
     """
-    page: WebhookEndpointPage = asyncio.run(_with(settings, lambda client: client.webhooks.endpoints(limit)))
+    page = ask(settings, lambda client: client.webhooks.endpoints(limit))
     if as_json:
         typer.echo(encode(page))
         return
@@ -81,9 +79,7 @@ def deliveries(
     settings: Settings, endpoint_id: EndpointId, limit: Limit = 20, as_json: options.Json = False
 ) -> None:
     """List the messages to a URL, newest first, with the outcome of the latest attempt."""
-    page: DeliveryPage = asyncio.run(
-        _with(settings, lambda client: client.webhooks.deliveries(endpoint_id, limit))
-    )
+    page = ask(settings, lambda client: client.webhooks.deliveries(endpoint_id, limit))
     if as_json:
         typer.echo(encode(page))
         return
@@ -108,9 +104,7 @@ def redeliver(
     as_json: options.Json = False,
 ) -> None:
     """Send a message again at once, with all its attempts."""
-    delivery: DeliveryResource = asyncio.run(
-        _with(settings, lambda client: client.webhooks.redeliver(endpoint_id, delivery_id))
-    )
+    delivery = ask(settings, lambda client: client.webhooks.redeliver(endpoint_id, delivery_id))
     typer.echo(encode(delivery) if as_json else f"{delivery.id} {delivery.status}")
 
 
@@ -118,7 +112,7 @@ def redeliver(
 @options.takes_settings("server", "api_key")
 def enable(settings: Settings, endpoint_id: EndpointId, as_json: options.Json = False) -> None:
     """Send messages again to a URL that was disabled because it responded with 410."""
-    endpoint = asyncio.run(_with(settings, lambda client: client.webhooks.enable(endpoint_id)))
+    endpoint = ask(settings, lambda client: client.webhooks.enable(endpoint_id))
     typer.echo(encode(endpoint) if as_json else f"{endpoint.id} enabled")
 
 
@@ -132,7 +126,7 @@ def secret(
     as_json: options.Json = False,
 ) -> None:
     """Print the secret with which any library for Standard Webhooks verifies messages."""
-    found = asyncio.run(_with(settings, lambda client: _secret(client, rotate)))
+    found = ask(settings, lambda client: _secret(client, rotate))
     typer.echo(encode(found) if as_json else found.secret)
 
 
@@ -152,7 +146,7 @@ def try_out(
     It is about a job that is submitted for this and canceled at once. The exit code is 1 if the first attempt
     fails; further ones follow.
     """
-    delivery = asyncio.run(_with(settings, lambda client: _try_out(client, url)))
+    delivery = ask(settings, lambda client: _try_out(client, url))
     typer.echo(encode(delivery) if as_json else f"{delivery.id} {delivery.status}: {outcome_of(delivery)}")
     raise typer.Exit(0 if delivery.status is DeliveryStatus.DELIVERED else FAILED)
 
@@ -178,13 +172,6 @@ async def _delivery_about(client: "Client", url: str, job_id: str) -> DeliveryRe
                 if delivery.subject_id == job_id:
                     return delivery
     return None
-
-
-async def _with(settings: Settings, work: Callable[["Client"], Coroutine[Any, Any, Any]]) -> Any:
-    from diffuserve.cli.connect import connect
-
-    async with connect(settings) as client:
-        return await work(client)
 
 
 def outcome_of(delivery: DeliveryResource) -> str:

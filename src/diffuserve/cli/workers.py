@@ -9,6 +9,7 @@ from rich.markup import escape
 from rich.table import Table
 
 from diffuserve.cli import options
+from diffuserve.cli.ask import ask
 from diffuserve.cli.jobs import age
 from diffuserve.cli.results import results
 from diffuserve.client.codec import encode
@@ -42,7 +43,7 @@ workers = typer.Typer(
 @options.takes_settings("server", "api_key")
 def list_workers(settings: Settings, as_json: options.Json = False) -> None:
     """List the workers with their state, models and jobs."""
-    found = asyncio.run(_list(settings))
+    found = ask(settings, lambda client: client.workers())
     if as_json:
         typer.echo(encode(WorkerList(data=tuple(found))))
         return
@@ -64,13 +65,6 @@ def list_workers(settings: Settings, as_json: options.Json = False) -> None:
         typer.echo("no worker is registered: jobs wait until one is", err=True)
 
 
-async def _list(settings: Settings) -> Sequence[WorkerResource]:
-    from diffuserve.cli.connect import connect
-
-    async with connect(settings) as client:
-        return await client.workers()
-
-
 @workers.command(epilog=EXAMPLES)
 @options.takes_settings("server", "api_key")
 def drain(
@@ -80,7 +74,10 @@ def drain(
     as_json: options.Json = False,
 ) -> None:
     """Give a worker no more jobs: it finishes those that it holds, deregisters and ends."""
-    drained = asyncio.run(_drain(settings, worker, wait))
+    from diffuserve.cli.connect import WAITING_PATIENCE_SECONDS
+
+    patience = WAITING_PATIENCE_SECONDS if wait else None
+    drained = ask(settings, lambda client: _drain(client, worker, wait), patience_seconds=patience)
     if as_json:
         typer.echo(encode(drained))
     else:
@@ -88,16 +85,12 @@ def drain(
         typer.echo(f"{drained.id} {outcome}")
 
 
-async def _drain(settings: Settings, wanted: str, is_waited_for: bool) -> WorkerResource:
-    from diffuserve.cli.connect import WAITING_PATIENCE_SECONDS, connect
-
-    patience = WAITING_PATIENCE_SECONDS if is_waited_for else None
-    async with connect(settings, patience_seconds=patience) as client:
-        worker = named(wanted, await client.workers())
-        await client.drain_worker(worker.id)
-        if is_waited_for:
-            return await _until_gone(client, worker)
-        return next((found for found in await client.workers() if found.id == worker.id), worker)
+async def _drain(client: "Client", wanted: str, is_waited_for: bool) -> WorkerResource:
+    worker = named(wanted, await client.workers())
+    await client.drain_worker(worker.id)
+    if is_waited_for:
+        return await _until_gone(client, worker)
+    return next((found for found in await client.workers() if found.id == worker.id), worker)
 
 
 async def _until_gone(client: "Client", worker: WorkerResource) -> WorkerResource:
