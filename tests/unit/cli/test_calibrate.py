@@ -81,7 +81,8 @@ def test_measured_times_stand_beside_predicted_ones(invoke: Invoke, loaded: obje
     rows = invoke("calibrate").err.splitlines()
     [heading] = [row for row in rows if "predicted s" in row]
     table = rows[rows.index(heading) + 1 :]
-    assert len([row for row in table if row.strip()]) == len(sweep(FAKE_SPEC))
+    measured = [row for row in table if row.strip() and not row.startswith("not kept")]  # on a busy machine
+    assert len(measured) == len(sweep(FAKE_SPEC))
 
 
 @pytest.mark.parametrize("choice", [("a/b", "cpu", None), ("a/b", None, "float32"), ("a", None, None)])
