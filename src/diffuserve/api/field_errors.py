@@ -13,6 +13,9 @@ from diffuserve.domain.errors import InvalidParams
 from diffuserve.domain.nearest import nearest
 from diffuserve.domain.params import GenerationParams
 
+MAX_SHOWN_ERRORS = 20
+"""Errors of one body that are told; to explain thousands would keep other requests waiting."""
+
 _PARAMETERS = frozenset(field.name for field in fields(GenerationParams))
 # Names that other tools, and the other dialects of this API, give to a parameter.
 _OTHER_NAMES = {
@@ -76,7 +79,7 @@ def not_json(error: JSONDecodeError) -> str:
 
 
 def with_suggestions(errors: Sequence[Any], body: type[BaseModel], depth: int = 1) -> list[Any]:
-    """Return the errors; those of unknown fields say which field of `body` may be meant.
+    """Return the first errors; those of unknown fields say which field of `body` may be meant.
 
     `depth` is the number of steps in an error's location before the names of the body's own fields.
     """
@@ -84,7 +87,7 @@ def with_suggestions(errors: Sequence[Any], body: type[BaseModel], depth: int = 
         {**error, "msg": _suggestion(error["loc"][depth:], body)}
         if error["type"] == "extra_forbidden"
         else error
-        for error in errors
+        for error in errors[:MAX_SHOWN_ERRORS]
     ]
 
 

@@ -39,7 +39,7 @@ Message = TypeVar("Message")
 def check_registration(registration: Registration) -> Registration:
     """Return the registration. Raise `InvalidParams` if a model of it is invalid."""
     check_storable(registration)
-    _check_state(registration.report)
+    _check_report(registration.report)
     names: set[str] = set()
     for number, offer in enumerate(registration.models):
         _check_spec(f"models.{number}.spec", offer.spec)
@@ -52,8 +52,8 @@ def check_registration(registration: Registration) -> Registration:
 
 
 def check_heartbeat(heartbeat: Heartbeat) -> Heartbeat:
-    """Return the heartbeat. Raise `InvalidParams` for an impossible state or an invalid fit."""
-    _check_state(heartbeat.report)
+    """Return the heartbeat. Raise `InvalidParams` for an impossible report or an invalid fit."""
+    _check_report(heartbeat.report)
     for model, fit in heartbeat.fits.items():
         _check_fit(f"fits.{model}", fit)
     return check_storable(heartbeat)
@@ -121,9 +121,13 @@ def _check_seconds(seconds: float) -> None:
         raise InvalidParams("actual_seconds", seconds, "must be finite and not negative")
 
 
-def _check_state(report: WorkerReport) -> None:
+def _check_report(report: WorkerReport) -> None:
+    """Raise `InvalidParams` for what no worker reports of itself; `/` and `/readyz` show its phase to all."""
     if report.state is WorkerState.LOST:
         raise InvalidParams("report.state", report.state, "a worker cannot report itself as lost")
+    phase = "" if report.loading is None else report.loading.phase
+    if len(phase) > _MAX_NAME or not phase.isprintable():
+        raise InvalidParams("report.loading.phase", phase, f"has at most {_MAX_NAME} printable characters")
 
 
 def _check_spec(field: str, values: Mapping[str, Any]) -> None:

@@ -8,6 +8,7 @@ SHA-256 that the hub names.
 import errno
 import hashlib
 import logging
+import re
 import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
@@ -32,6 +33,7 @@ _WITHOUT_NETWORK = (
     "--model /models/FLUX.1-schnell; the bundled model tiny-flux needs none"
 )
 _MAX_CHARACTERS = 200
+_SHA256 = re.compile("[0-9a-f]{64}")
 
 Report = Callable[[int], None]
 """Receives the number of bytes that have arrived since it was last called; negative if some were lost."""
@@ -199,7 +201,11 @@ def _is_read(path: str) -> bool:
 
 
 def _hub_file(entry: Any) -> HubFile:
-    return HubFile(entry.path, entry.size, None if entry.lfs is None else entry.lfs.sha256)
+    """Raise `HubUnavailable` if what should be a SHA-256 is none: it names a file on this machine."""
+    sha256 = None if entry.lfs is None else str(entry.lfs.sha256)
+    if sha256 is not None and not _SHA256.fullmatch(sha256):
+        raise HubUnavailable(f"the hub names {sha256[:_MAX_CHARACTERS]!r} as the SHA-256 of {entry.path}")
+    return HubFile(entry.path, entry.size, sha256)
 
 
 def _blob(repo_id: str, file: HubFile) -> Path:

@@ -6,7 +6,7 @@ import pytest
 from pydantic import BaseModel, ValidationError
 
 from diffuserve.api.batches.request_bodies import BatchBody
-from diffuserve.api.field_errors import described, with_suggestions
+from diffuserve.api.field_errors import MAX_SHOWN_ERRORS, described, with_suggestions
 from diffuserve.api.request_bodies import NewJobBody
 from diffuserve.api.routes.openai import ImagesBody
 from diffuserve.api.routes.simple import GenerateBody
@@ -85,6 +85,11 @@ def test_an_unknown_field_of_the_input_names_the_one_that_is_meant(field: str, m
 def test_every_body_knows_its_own_fields(model: type[BaseModel], values: Any, field: str, meant: str) -> None:
     expected = f"{field}: is not a field of this request; did you mean {meant}?"
     assert expected in told(model, values)
+
+
+def test_of_thousands_of_unknown_fields_the_first_are_told() -> None:
+    errors = told(NewJobBody, {"input": {"prompt": "a"}, **{f"field_{number}": 1 for number in range(5_000)}})
+    assert len(errors) == MAX_SHOWN_ERRORS
 
 
 def test_an_unknown_field_like_no_other_names_those_that_there_are() -> None:

@@ -21,6 +21,7 @@ from diffuserve.domain.worker import (
     Failure,
     Heartbeat,
     HeldLease,
+    LoadProgress,
     ModelOffer,
     Registration,
     WorkerReport,
@@ -78,6 +79,15 @@ def test_a_worker_cannot_report_itself_as_lost() -> None:
         check_heartbeat(Heartbeat(report=lost))
     with pytest.raises(InvalidParams, match="cannot report itself as lost"):
         check_registration(replace(registration(SPEC), report=lost))
+
+
+@pytest.mark.parametrize("phase", ["x" * 201, "weights\n"])
+def test_a_phase_that_no_page_can_show_is_rejected(phase: str) -> None:
+    loading = WorkerReport(state=WorkerState.INITIALIZING, loading=LoadProgress(phase=phase))
+    with pytest.raises(InvalidParams, match="printable"):
+        check_heartbeat(Heartbeat(report=loading))
+    with pytest.raises(InvalidParams, match="printable"):
+        check_registration(replace(registration(SPEC), report=loading))
 
 
 def test_numbers_too_large_for_the_database_are_rejected() -> None:

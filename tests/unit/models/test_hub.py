@@ -46,6 +46,14 @@ def test_a_model_is_downloaded_once_and_opened_without_the_hub(served: FakeHub) 
     assert len(served.requests) == num_requests
 
 
+def test_a_digest_that_would_name_another_file_is_refused(
+    served: FakeHub, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("support.fake_hub.sha256", lambda _content: "../../../../escaped")
+    with pytest.raises(HubUnavailable, match="SHA-256"):
+        hub.plan_download(REPO, COMMIT)
+
+
 def test_progress_counts_every_byte_of_the_large_files_once(served: FakeHub) -> None:
     download = hub.plan_download(REPO, COMMIT)
     arrived: list[int] = []

@@ -11,7 +11,7 @@ from pydantic import ValidationError
 
 from diffuserve.api.batches.body_parser import BatchRequest, nested_errors, validation_error
 from diffuserve.api.batches.request_bodies import BatchItem
-from diffuserve.api.field_errors import not_json
+from diffuserve.api.field_errors import MAX_SHOWN_ERRORS, not_json
 from diffuserve.api.request_bodies import NewJobBody
 from diffuserve.api.submission import build_job
 from diffuserve.domain.errors import InvalidParams
@@ -19,7 +19,6 @@ from diffuserve.domain.job import NewJob
 from diffuserve.domain.tenant import Plan
 from diffuserve.jobs.operations import ServedModel
 
-MAX_SHOWN_ERRORS = 20
 _ITEMS_PER_TURN = 4  # parsed before other requests get the event loop
 
 
