@@ -15,6 +15,12 @@ from stamina.instrumentation import set_on_retry_hooks
 set_on_retry_hooks(())
 
 T = TypeVar("T")
+_chance = random.Random()  # noqa: S311 (jitter is no secret); not the program's own, whose state it may use
+
+
+def jitter(low: float, high: float) -> float:
+    """Return a number between two by chance, so that those that begin together do not go on together."""
+    return _chance.uniform(low, high)
 
 
 @dataclass(frozen=True)
@@ -35,7 +41,7 @@ class Backoff:
         return min(self.first_seconds * 2.0**exponent, self.longest_seconds)
 
     def jittered(self, seconds: float) -> float:
-        return seconds * random.uniform(1.0 - self.jitter, 1.0)  # noqa: S311 (jitter is no secret)
+        return seconds * jitter(1.0 - self.jitter, 1.0)
 
 
 async def retry(

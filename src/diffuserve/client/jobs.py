@@ -2,7 +2,6 @@
 
 import asyncio
 import os
-import random
 import secrets
 import time
 from collections.abc import AsyncGenerator, Mapping, Sequence
@@ -15,6 +14,7 @@ from typing import Any, Self
 import httpx
 from httpx_sse import EventSource, SSEError
 
+from diffuserve.backoff import jitter
 from diffuserve.client.batches import BatchClient
 from diffuserve.client.codec import decode
 from diffuserve.client.http import NO_OPTIONS, HttpTransport, RequestOptions
@@ -166,7 +166,7 @@ class Client:
             except ServerUnavailable:
                 if time.monotonic() - last_received > self._http.patience_seconds:
                     raise
-            await asyncio.sleep(random.uniform(0.2, 0.6))  # noqa: S311 (jitter is no secret)
+            await asyncio.sleep(jitter(0.2, 0.6))
 
     async def download(self, job_id: str, index: int, path: Path) -> None:
         """Write image `index` of a job that succeeded to `path`; after an error there is no file."""

@@ -4,7 +4,6 @@ Each end takes a lease away, from a worker that proved to hold it or because its
 the job either final or back in the queue, with the tenant's account settled.
 """
 
-import random
 from abc import abstractmethod
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -12,6 +11,7 @@ from typing import Any, Self, assert_never
 
 import sqlalchemy as sa
 
+from diffuserve.backoff import jitter
 from diffuserve.domain.errors import DiffuserveError, LeaseLost
 from diffuserve.domain.job import JobError, JobStatus
 from diffuserve.domain.safety import AuditEntry
@@ -124,7 +124,7 @@ class FailJob(EndAttempt):
     def end(self, ended: "EndedAttempts", record: JobRecord) -> JobStatus:
         error = self.failure.error
         ended.note_findings(record, error.safety)
-        decision = after_failure(record, error, ended.transaction.config, random.random())  # noqa: S311 (jitter is no secret)
+        decision = after_failure(record, error, ended.transaction.config, jitter(0.0, 1.0))
         return ended.follow(record, decision, error.code)
 
 

@@ -23,6 +23,13 @@ SOON = 0.1
 LATE = 600.0
 
 
+class KeepingReader(asyncio.StreamReader):
+    """Reader that keeps what has arrived when the connection is reset."""
+
+    def set_exception(self, exc: BaseException) -> None:
+        self.feed_eof()
+
+
 @dataclass
 class Server:
     """A server of the test's own, and what its routes have seen."""
@@ -36,7 +43,10 @@ class Server:
 
     async def send(self, text: bytes) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
         """Open a connection, and send the beginning of a request."""
-        reader, writer = await asyncio.open_connection("127.0.0.1", self.port)
+        loop, reader = asyncio.get_running_loop(), KeepingReader()
+        protocol = asyncio.StreamReaderProtocol(reader)
+        transport, _ = await loop.create_connection(lambda: protocol, "127.0.0.1", self.port)
+        writer = asyncio.StreamWriter(transport, protocol, reader, loop)
         self.connections.append(writer)  # to stay open
         writer.write(text)
         return reader, writer

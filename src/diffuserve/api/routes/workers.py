@@ -1,7 +1,6 @@
 """Workers: registration, claims, heartbeats and control commands; and the operators' listing."""
 
 import asyncio
-import random
 import time
 from typing import Annotated
 
@@ -22,6 +21,7 @@ from diffuserve.api.responses import json_response
 from diffuserve.api.serializers import worker_resource
 from diffuserve.api.services import Services, ServicesDep
 from diffuserve.api.worker_validation import check_claim, check_heartbeat, check_registration
+from diffuserve.backoff import jitter
 from diffuserve.domain.resources.worker import WorkerList
 from diffuserve.domain.worker import (
     Claim,
@@ -180,4 +180,4 @@ async def _commands_until(
 
 def _poll_seconds(services: Services) -> float:
     """Return the poll interval with jitter, so that workers which started together do not poll together."""
-    return services.config.poll_seconds * random.uniform(0.8, 1.2)  # noqa: S311 (jitter is no secret)
+    return services.config.poll_seconds * jitter(0.8, 1.2)

@@ -4,7 +4,6 @@ Whichever control plane looks first sends them. Retry times follow Standard Webh
 (https://www.standardwebhooks.com).
 """
 
-import random
 import secrets
 import time
 from collections.abc import Collection, Iterable, Sequence
@@ -13,6 +12,7 @@ from typing import Any, Self
 
 import sqlalchemy as sa
 
+from diffuserve.backoff import jitter
 from diffuserve.domain.errors import Conflict, DeliveryNotFound, DiffuserveError, EndpointNotFound
 from diffuserve.domain.webhook import (
     Attempt,
@@ -237,7 +237,7 @@ def _next(
         return DeliveryStatus.DELIVERED, None
     if attempt.is_gone or num_attempts > len(pauses):
         return DeliveryStatus.FAILED, None
-    pause = pauses[num_attempts - 1] * (1 + _JITTER * random.random())  # noqa: S311 (jitter is no secret)
+    pause = pauses[num_attempts - 1] * jitter(1, 1 + _JITTER)
     return DeliveryStatus.PENDING, transaction.now + pause
 
 
