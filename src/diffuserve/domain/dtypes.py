@@ -1,6 +1,8 @@
 """The names of the dtypes that models are loaded in."""
 
-DTYPES = ("bfloat16", "float16", "float32")
+SAFETENSORS_DTYPES = {"BF16": "bfloat16", "F16": "float16", "F32": "float32"}
+"""Names of dtypes by what safetensors calls them."""
+DTYPES = tuple(SAFETENSORS_DTYPES.values())
 _SHORT_NAMES = {
     "bf16": "bfloat16",
     "fp16": "float16",

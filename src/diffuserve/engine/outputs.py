@@ -1,11 +1,13 @@
 """The values that the engine returns."""
 
 from dataclasses import dataclass
+from functools import cached_property
 
 from PIL.Image import Image
 
 from diffuserve.domain.errors import DiffuserveError
 from diffuserve.domain.params import GenerationParams
+from diffuserve.media.preview import enlarged
 from diffuserve.models.frames import Frames
 
 
@@ -51,12 +53,18 @@ class StepOutput:
     """A request's progress after `Engine.step`.
 
     While it runs, `step` of `num_steps` are done; when `finished`, either `result` or `error` is set.
+    `latent_preview` has one pixel for each latent cell, if the request asked for previews.
     """
 
     request_id: str
     step: int
     num_steps: int
-    preview: Image | None = None
+    latent_preview: Image | None = None
     finished: bool = False
     result: GenerationResult | None = None
     error: DiffuserveError | None = None
+
+    @cached_property
+    def preview(self) -> Image | None:
+        """The preview, enlarged to be looked at; by whoever reads it, so that no step waits for that."""
+        return enlarged(self.latent_preview) if self.latent_preview is not None else None

@@ -7,13 +7,12 @@ from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from pathlib import Path
 
+from diffuserve.domain.dtypes import SAFETENSORS_DTYPES
 from diffuserve.domain.errors import InvalidModel, ModelNotFound
 from diffuserve.models import hub
 from diffuserve.models.bundled import bundled_models
 from diffuserve.models.names import HUB_COMMITS, full_name, is_hub_id
 from diffuserve.models.registry import read_spec
-
-_DTYPES = {"BF16": "bfloat16", "F16": "float16", "F32": "float32"}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -139,7 +138,7 @@ def _dtype_of(folder: Path) -> str:
         with safe_open(files[-1], framework="np") as reader:
             for name in reader.keys():  # noqa: SIM118 (a reader is no dict)
                 dtype = str(reader.get_slice(name).get_dtype())
-                return _DTYPES.get(dtype, dtype)
+                return SAFETENSORS_DTYPES.get(dtype, dtype)
     except (IndexError, SafetensorError, OSError):
         pass
     return ""

@@ -15,8 +15,6 @@ from diffuserve.domain.errors import InvalidModel
 from diffuserve.domain.model_config import SCHEMA, parse_config
 from diffuserve.models.folder import SETTINGS_FILE, ModelFolder
 
-_LONGER_SIDE = 128  # of a preview in pixels, at least
-
 _Colour = tuple[Annotated[float, Field(ge=-1_000, le=1_000)], ...]
 
 
@@ -45,14 +43,6 @@ class PreviewMap:
         levels = torch.addmm(self.bias, tokens.float().cpu(), self.weight).clamp_(0, 255).to(torch.uint8)
         cells = levels.view(rows, -1, 2, 2, 3).transpose(1, 2)
         return Image.fromarray(cells.reshape(2 * rows, -1, 3).numpy())
-
-
-def enlarged(image: Image.Image) -> Image.Image:
-    """Return a preview that is large enough for people to look at; the steps between its cells are smooth."""
-    factor = -(-_LONGER_SIDE // max(image.size))
-    if factor == 1:
-        return image
-    return image.resize((factor * image.width, factor * image.height), Image.Resampling.BICUBIC)
 
 
 def read_preview_map(folder: ModelFolder, num_channels: int, default: PreviewMap) -> PreviewMap:

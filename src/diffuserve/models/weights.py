@@ -11,11 +11,12 @@ import torch
 from safetensors import SafetensorError, safe_open
 from torch import Tensor, nn
 
+from diffuserve.domain.dtypes import SAFETENSORS_DTYPES
 from diffuserve.domain.errors import InvalidModel
 from diffuserve.models.folder import first_line
 
 _on_read: ContextVar[Callable[[int], None] | None] = ContextVar("on_read", default=None)
-_DTYPES = {"BF16": torch.bfloat16, "F16": torch.float16, "F32": torch.float32}
+_DTYPES: dict[str, torch.dtype] = {code: getattr(torch, name) for code, name in SAFETENSORS_DTYPES.items()}
 
 
 @dataclass(frozen=True)

@@ -196,8 +196,8 @@ class EngineHost:
         step, total = output.step, output.num_steps
         phase = "decode" if step >= total else "denoise"
         self._link.send(StepProgress(attempt=request.job.attempt, phase=phase, step=step, total=total))
-        if output.preview is not None and step in request.preview_steps:
-            writers.submit(output.request_id, partial(self._output.preview, request, output, output.preview))
+        if output.latent_preview is not None and step in request.preview_steps:
+            writers.submit(output.request_id, partial(self._output.preview, request, output))
 
     def _finish(self, result: GenerationResult) -> None:
         """Write a result's files; on a writer's thread."""

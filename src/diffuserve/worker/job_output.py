@@ -48,9 +48,10 @@ class JobOutput:
     link: AgentLink
     images: ImageOutput
 
-    def preview(self, request: EngineRequest, output: StepOutput, preview: Image) -> None:
+    def preview(self, request: EngineRequest, output: StepOutput) -> None:
         """Report a preview, if the filter allows it."""
-        attempt = request.job.attempt
+        attempt, preview = request.job.attempt, output.preview
+        assert preview is not None
         try:
             verdict = self._judge(attempt, "preview", [preview])
         except Exception:  # the finished image meets the same filter, and that failure is reported

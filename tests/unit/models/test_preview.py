@@ -6,11 +6,10 @@ from typing import Any
 
 import pytest
 import torch
-from PIL import Image
 
 from diffuserve.domain.errors import InvalidModel
 from diffuserve.models.folder import ModelFolder
-from diffuserve.models.preview import PreviewMap, enlarged, read_preview_map
+from diffuserve.models.preview import PreviewMap, read_preview_map
 
 IDENTITY = [[1.0, 0.0, 0.0], [0.0, 1.0, 0.0], [0.0, 0.0, 1.0]]
 DEFAULT = PreviewMap(IDENTITY, [0.0, 0.0, 0.0])
@@ -30,16 +29,6 @@ def test_a_pixel_stands_for_a_latent_cell() -> None:
     assert image.getpixel((0, 0)) == (255, 127, 127)
     assert image.getpixel((3, 1)) == (127, 0, 127)
     assert image.getpixel((1, 0)) == (127, 127, 127)
-
-
-@pytest.mark.parametrize(
-    ("size", "enlarged_size"),
-    [((16, 16), (128, 128)), ((24, 16), (144, 96)), ((128, 96), (128, 96)), ((170, 96), (170, 96))],
-)
-def test_a_small_preview_is_enlarged_by_a_whole_factor(
-    size: tuple[int, int], enlarged_size: tuple[int, int]
-) -> None:
-    assert enlarged(Image.new("RGB", size)).size == enlarged_size
 
 
 def test_values_beyond_the_range_are_clipped() -> None:

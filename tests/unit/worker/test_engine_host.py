@@ -245,7 +245,7 @@ def test_steps_go_on_while_the_filter_checks_a_preview(fake: FakePipeline, tmp_p
 def test_previews_pass_the_same_filter(
     fake: FakePipeline, tmp_path: Path, action: Action, num_shown: int
 ) -> None:
-    previews_only = _Filter(lambda image: action if image.width < 32 else Action.ALLOW)
+    previews_only = _Filter(lambda image: action if image.width == 128 else Action.ALLOW)
     shown = serve(fake, ImageOutput(previews_only, "fake"), [job("a", tmp_path, num_previews=2)]).all(
         PreviewReady
     )

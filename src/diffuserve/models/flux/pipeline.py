@@ -26,7 +26,7 @@ from diffuserve.models.folder import ModelFolder
 from diffuserve.models.frames import Frames
 from diffuserve.models.layers.attention import choose_kernel
 from diffuserve.models.layers.linear import Tiling
-from diffuserve.models.preview import enlarged, read_preview_map
+from diffuserve.models.preview import read_preview_map
 from diffuserve.models.weights import checkpoint_dtype, load_weights, num_parameters
 from diffuserve.parallel.plan import check_plan
 from diffuserve.parallel.ranks import Ranks
@@ -178,7 +178,7 @@ class FluxPipeline:
 
     @torch.inference_mode()
     def preview(self, latents: Tensor, params: GenerationParams) -> Image.Image:
-        return enlarged(self.preview_map.draw(latents[0], self._shape(params).rows))
+        return self.preview_map.draw(latents[0], self._shape(params).rows)
 
     def _velocity(self, packed: PackedInput, shapes: tuple[SequenceShape, ...]) -> Tensor:
         """Return the velocity of every image token, on every rank."""
