@@ -34,7 +34,7 @@ def test_estimates_are_within_30_percent_of_exclusive_device_seconds() -> None:
         for _ in range(40):
             request = make_request(unseen)
             predicted = engine.estimate(request).seconds
-            twin = GenerationParams(**{**request.to_dict(), "prompt": f"request {unseen.random()}"})  # type: ignore[arg-type]
+            twin = GenerationParams(**{**request.to_dict(), "prompt": f"request {unseen.random()}"})
             actual, again = (
                 engine.generate([params])[0].timings.device_seconds for params in (request, twin)
             )

@@ -70,7 +70,7 @@ def count_tensors() -> int:
 def test_memory_is_flat_over_two_thousand_requests_with_aborts_and_failures(tiny_engine: Engine) -> None:
     faulty: Pipeline = SometimesFaulty(tiny_engine.pipeline)  # type: ignore[assignment]
     draw = random.Random(0)
-    with Engine(faulty, EngineConfig(prompt_cache_size=64, num_threads=1)) as engine:
+    with Engine(faulty, EngineConfig(prompt_cache_bytes=4 * MEBIBYTE, num_threads=1)) as engine:
         run_requests(engine, draw, 1000)  # allocators and oneDNN's cache of kernels reach their size
         before, tensors_before = resident_bytes(), count_tensors()
         run_requests(engine, draw, 2000)

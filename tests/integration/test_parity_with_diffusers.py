@@ -98,7 +98,7 @@ def test_the_images_of_the_reference_differ_from_one_another(kind: Kind, tmp_pat
     """Rule out that parity on random weights holds because all images are grey."""
     reference = load_reference(write_flux_checkpoint(tmp_path, kind=kind, seed=5))
     first, second = make_mixed_batch(kind, seed=1)[:2]
-    same_size = GenerationParams(**{**second.to_dict(), "width": first.width, "height": first.height})  # type: ignore[arg-type]
+    same_size = GenerationParams(**{**second.to_dict(), "width": first.width, "height": first.height})
     images = [draw_with_reference(reference, params)[0] for params in (first, same_size)]
     assert psnr(*images) < 25
     assert np.asarray(images[0]).std() > 10

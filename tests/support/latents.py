@@ -9,4 +9,4 @@ from diffuserve.models.base import Pipeline
 
 def first_latents(pipeline: Pipeline, params: GenerationParams) -> Tensor:
     """Return the noise of a request whose defaults are filled in."""
-    return pipeline.init_latents(params, pipeline.encode([params])[0], image_generators(params))
+    return pipeline.init_latents(params, pipeline.encode([params])[0], image_generators(params)).latents

@@ -13,7 +13,6 @@ from diffuserve.domain.params import (
     MAX_PROMPT_CHARACTERS,
     MAX_SEED,
     MAX_STEPS,
-    SIZE_MULTIPLE,
     GenerationParams,
 )
 
@@ -46,7 +45,7 @@ Storable = AfterValidator(_check_text)
 Prompt = Annotated[str, Field(min_length=1, max_length=MAX_PROMPT_CHARACTERS), Storable]
 NegativePrompt = Annotated[str, Field(max_length=MAX_PROMPT_CHARACTERS), Storable]
 Steps = Annotated[int, Field(ge=1, le=MAX_STEPS)]
-Pixels = Annotated[int, Field(ge=1, le=65_536, multiple_of=SIZE_MULTIPLE)]
+Pixels = Annotated[int, Field(ge=1, le=65_536)]
 WebhookUrl = Annotated[str, Field(min_length=1, max_length=2_000), Storable]
 Guidance = Annotated[float, Field(ge=0, le=MAX_GUIDANCE_SCALE, allow_inf_nan=False)]
 Seed = Annotated[int, Field(ge=0, le=MAX_SEED)]
@@ -66,7 +65,7 @@ class GenerationInput(RequestBody):
     """Parameters of the images. A field that is null or left out takes the model's default."""
 
     prompt: Prompt
-    negative_prompt: NegativePrompt = GenerationParams.negative_prompt
+    negative_prompt: NegativePrompt | None = None
     width: Pixels | None = None
     height: Pixels | None = None
     num_inference_steps: Steps | None = None

@@ -102,7 +102,8 @@ def build_job(body: NewJobBody, tenant_id: str, served: ServedModel, plan: Plan)
     field names of `GenerationParams`, and `BandNotAllowed`.
     """
     values = body.input.model_dump()
-    cleaned = {name: clean(values[name]) for name in ("prompt", "negative_prompt")}
+    prompts = {name: values[name] for name in ("prompt", "negative_prompt")}
+    cleaned = {name: clean(text) for name, text in prompts.items() if text is not None}
     params = GenerationParams(**values | cleaned)
     resolved = served.spec.resolve(params, seed=secrets.randbelow(_NUM_SEEDS))
     cost_seconds, step_tokens = predict(served.spec, served.fit, resolved)

@@ -21,7 +21,8 @@ class Workload:
 
     `num_sequences` counts images times guidance passes; `sequence_tokens` is the length of each, with
     the prompt's tokens where the model attends to both jointly. `text_tokens` counts the tokens that
-    the text encoders read, `num_pixels` those that the VAE decodes, of all images and latent frames.
+    the text encoders read, `num_pixels` those that the VAE decodes, of all images and latent frames, and
+    `input_pixels` those that it encodes.
     """
 
     num_sequences: int
@@ -29,12 +30,16 @@ class Workload:
     text_tokens: int
     num_pixels: int
     num_inference_steps: int
+    input_pixels: int = 0
 
     @property
     def step_tokens(self) -> int:
         """Packed tokens of one denoising step."""
         return self.num_sequences * self.sequence_tokens
 
+
+ENCODED_PIXEL = 0.5
+"""Cost of encoding a pixel, in decoded pixels: an image autoencoder's encoder has half the operations."""
 
 StepFeatures = tuple[float, float, float, float]
 LinearFeatures = tuple[float, float]
@@ -69,7 +74,9 @@ class CostFit:
     decode: LinearFeatures
 
     def encode_seconds(self, workloads: Sequence[Workload]) -> float:
-        return dot(self.encode, encode_features(workloads))
+        """Predict the seconds in which text encoders read the prompts and the VAE the input images."""
+        input_pixels = sum(workload.input_pixels for workload in workloads)
+        return dot(self.encode, encode_features(workloads)) + ENCODED_PIXEL * self.decode[1] * input_pixels
 
     def step_seconds(self, workloads: Iterable[Workload]) -> float:
         return dot(self.step, step_features(workloads))

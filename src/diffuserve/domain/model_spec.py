@@ -1,12 +1,15 @@
 """The abilities of a model, its defaults, and the size of its requests."""
 
+import math
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, fields, replace
 from typing import Any
 
 from diffuserve.domain.cost import Workload
 from diffuserve.domain.errors import ImageTooLarge, InvalidParams, ModelNotCapable
+from diffuserve.domain.input_image import InputImage
 from diffuserve.domain.params import GenerationParams
+from diffuserve.domain.samplers import num_evaluations
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -22,6 +25,15 @@ class ModelSpec:
     latent frame stands for `pixels_per_token` pixels. `has_joint_attention`: the prompt's tokens stand in
     the image's sequence; otherwise the model reads them by cross-attention and they count for nothing
     in a step.
+
+    `size_multiple` divides both sides of an image. `sampler` is the name of the checkpoint's own sampler, ""
+    if it has no name, and `samplers` are those that a request may ask for.
+
+    `max_input_images`: images that a request may bring, `min_input_images` those that it must. The image is
+    where the drawing starts if `has_strength`, with the default `strength`, or `mask_strength` where there is
+    a mask (`has_mask`; `needs_mask` for models that do nothing else). Otherwise images are references of at
+    most `max_reference_pixels` each, whose tokens stand in the sequence. `strength_rounds_up`: the steps
+    taken are `num_inference_steps * strength` rounded up, not down.
 
     `learned_min_size` to `learned_max_size` are the sides of the images that the model was trained on; 0 if
     its folder does not say. Others are drawn as well, with a warning.
@@ -46,6 +58,18 @@ class ModelSpec:
     temporal_stride: int = 1
     pixels_per_token: int = 256
     has_joint_attention: bool = True
+    size_multiple: int = 16
+    sampler: str = ""
+    samplers: tuple[str, ...] = ()
+    min_input_images: int = 0
+    max_input_images: int = 0
+    has_mask: bool = False
+    needs_mask: bool = False
+    has_strength: bool = False
+    strength: float = 0.8
+    mask_strength: float = 1.0
+    strength_rounds_up: bool = False
+    max_reference_pixels: int = 0
     learned_min_size: int = 0
     learned_max_size: int = 0
 
@@ -60,6 +84,8 @@ class ModelSpec:
         without a default is missing.
         """
         known = {field.name: values[field.name] for field in fields(cls) if field.name in values}
+        if "samplers" in known:
+            known["samplers"] = tuple(known["samplers"])
         try:
             return cls(**known)
         except TypeError as error:
@@ -79,17 +105,49 @@ class ModelSpec:
         assert params.height is not None
         return self.latent_frames(params) * -(-params.width * params.height // self.pixels_per_token)
 
+    def reference_tokens(self, params: GenerationParams) -> int:
+        """Return the tokens of the images that stand in a request's sequence as references."""
+        if self.has_strength:
+            return 0
+        sizes = [image.num_pixels for image in params.images if isinstance(image, InputImage)]
+        return sum(-(-min(size, self.max_reference_pixels) // self.pixels_per_token) for size in sizes)
+
+    def num_steps(self, params: GenerationParams) -> int:
+        """Return how often the model is called for a request whose defaults are filled in.
+
+        Solvers may call it more than once in a step, and a request with `strength` skips its first steps.
+        """
+        asked = params.num_inference_steps or 0
+        steps = num_evaluations(params.sampler or self.sampler, asked)
+        return steps - self.first_step(params, steps) if params.strength is not None else steps
+
+    def first_step(self, params: GenerationParams, num_steps: int) -> int:
+        """Return the step, of `num_steps` in its schedule, with which a request begins."""
+        if params.strength is None:
+            return 0
+        if self.strength_rounds_up:
+            return int(max(num_steps - min(num_steps * params.strength, num_steps), 0))
+        return num_steps - min(int(num_steps * params.strength), num_steps)
+
     def workload(self, params: GenerationParams) -> Workload:
         """Return the size of a request whose defaults are filled in."""
         num_passes = self.num_passes(params)
         text, image = params.max_sequence_length or 0, self.image_tokens(params)
+        sequence = image + self.reference_tokens(params)
         return Workload(
             num_sequences=params.num_images * num_passes,
-            sequence_tokens=text + image if self.has_joint_attention else image,
+            sequence_tokens=text + sequence if self.has_joint_attention else sequence,
             text_tokens=text * num_passes,
             num_pixels=params.num_images * image * self.pixels_per_token,
-            num_inference_steps=params.num_inference_steps or 0,
+            num_inference_steps=self.num_steps(params),
+            input_pixels=self._input_pixels(params, image * self.pixels_per_token),
         )
+
+    def _input_pixels(self, params: GenerationParams, target: int) -> int:
+        """Return the pixels that the VAE encodes; an image to start from is resized to the `target`."""
+        if not self.has_strength:
+            return self.reference_tokens(params) * self.pixels_per_token
+        return target * (len(params.images) + (params.mask is not None))
 
     @property
     def states_learned_sizes(self) -> bool:
@@ -112,20 +170,47 @@ class ModelSpec:
 
         Raise `InvalidParams` or `ModelNotCapable` if the model cannot do what is asked.
         """
+        width, height = self._size(params)
         resolved = replace(
             params,
-            width=self.width if params.width is None else params.width,
-            height=self.height if params.height is None else params.height,
+            width=width,
+            height=height,
             num_inference_steps=params.num_inference_steps or self.num_inference_steps,
             guidance_scale=self.guidance_scale if params.guidance_scale is None else params.guidance_scale,
             max_sequence_length=params.max_sequence_length or self.max_sequence_length,
             seed=seed if params.seed is None else params.seed,
+            strength=self._strength(params),
         )
         self._check_size(resolved)
         self._check_limits(resolved)
         self._check_abilities(resolved)
+        self._check_sampler(resolved)
         self._check_frames(resolved)
+        self._check_images(resolved)
         return resolved
+
+    def _size(self, params: GenerationParams) -> tuple[int, int]:
+        """Return width and height: as asked, else those of the input image as far as the model can."""
+        first = next((image for image in params.images if isinstance(image, InputImage)), None)
+        if params.width is None and params.height is None and first is not None:
+            return self._size_like(first)
+        return params.width or self.width, params.height or self.height
+
+    def _size_like(self, image: InputImage) -> tuple[int, int]:
+        """Return the size nearest to an image's that the model generates, of about its proportions."""
+        scale = min(1.0, math.sqrt(self.max_pixels / image.num_pixels))
+        lowest = -(-self.min_size // self.size_multiple) * self.size_multiple
+        sides = (
+            int(scale * side) // self.size_multiple * self.size_multiple
+            for side in (image.width, image.height)
+        )
+        width, height = (min(max(side, lowest), self.max_size) for side in sides)
+        return width, height
+
+    def _strength(self, params: GenerationParams) -> float | None:
+        if params.strength is not None or not params.images or not self.has_strength:
+            return params.strength
+        return self.strength if params.mask is None else self.mask_strength
 
     def _check_size(self, params: GenerationParams) -> None:
         assert params.width is not None
@@ -135,10 +220,22 @@ class ModelSpec:
                 raise InvalidParams(
                     field, value, f"{self.name} generates {self.min_size}…{self.max_size} pixels a side"
                 )
+            self._check_multiple(field, value)
         if params.width * params.height > self.max_pixels:
             size = f"{params.width}x{params.height}"
             raise ImageTooLarge(
                 "size", size, f"{self.name} generates at most {self.max_pixels:,} pixels an image"
+            )
+
+    def _check_multiple(self, field: str, value: int) -> None:
+        if value % self.size_multiple:
+            lower = value // self.size_multiple * self.size_multiple
+            sides = [
+                side for side in (lower, lower + self.size_multiple) if self.min_size <= side <= self.max_size
+            ]
+            nearest = " or ".join(map(str, sides))
+            raise InvalidParams(
+                field, value, f"must be a multiple of {self.size_multiple} pixels; try {nearest}"
             )
 
     def _check_limits(self, params: GenerationParams) -> None:
@@ -168,6 +265,15 @@ class ModelSpec:
                 f"{self.name} has no guidance; leave it out or give 0",
             )
 
+    def _check_sampler(self, params: GenerationParams) -> None:
+        if params.sampler is not None and params.sampler not in self.samplers:
+            known = (
+                f"it has {', '.join(self.samplers)}"
+                if self.samplers
+                else "it has its own alone; leave it out"
+            )
+            raise ModelNotCapable("sampler", params.sampler, f"{self.name} cannot use it; {known}")
+
     def _check_frames(self, params: GenerationParams) -> None:
         """Refuse numbers of frames that are too large, or between two numbers of latent frames."""
         frames, stride = params.num_frames, self.temporal_stride
@@ -185,4 +291,34 @@ class ModelSpec:
                 "num_frames",
                 frames,
                 f"{self.name} generates a multiple of {stride} frames, plus 1; try {nearest}",
+            )
+
+    def _check_images(self, params: GenerationParams) -> None:
+        """Refuse input images that the model cannot use, or the lack of one that it needs."""
+        count = len(params.images)
+        if count > self.max_input_images:
+            ability = f"takes at most {self.max_input_images}" if self.max_input_images else "takes no image"
+            raise ModelNotCapable("image", count, f"{self.name} {ability}")
+        if count < self.min_input_images:
+            raise InvalidParams("image", count or None, f"{self.name} needs an image to work on; give image")
+        if params.mask is not None and not self.has_mask:
+            raise ModelNotCapable("mask", "an image", f"{self.name} fills nothing in; leave mask out")
+        if params.mask is None and self.needs_mask:
+            raise InvalidParams("mask", None, f"{self.name} fills in where a mask is white; give mask")
+        self._check_strength(params)
+
+    def _check_strength(self, params: GenerationParams) -> None:
+        if params.strength is None:
+            return
+        if not self.has_strength:
+            raise ModelNotCapable(
+                "strength", params.strength, f"{self.name} takes images as references; leave strength out"
+            )
+        if self.num_steps(params) < 1:
+            least = math.ceil(1000 / (params.num_inference_steps or 1)) / 1000
+            raise InvalidParams(
+                "strength",
+                params.strength,
+                f"leaves none of {params.num_inference_steps} steps; give at least {least:g}, or more "
+                "num_inference_steps",
             )

@@ -18,6 +18,7 @@ DIFFUSION_SAMPLERS = (
 """Samplers of models that were trained to remove noise, such as Stable Diffusion."""
 FLOW_SAMPLERS = ("flow_match_euler", "flow_match_heun")
 """Samplers of models that were trained on rectified flows, such as FLUX.1."""
+SAMPLERS = (*DIFFUSION_SAMPLERS, *FLOW_SAMPLERS)
 
 _EVALUATIONS: Mapping[str, Callable[[int], int]] = {
     "flow_match_heun": lambda steps: 2 * steps - 1,

@@ -30,7 +30,9 @@ class EngineConfig:
     ageing_steps: int = option(
         16, "Steps after which a request that was passed over rises by one priority.", ge=1
     )
-    prompt_cache_size: int = option(256, "Prompts whose conditioning is kept; 0 keeps none.", ge=0)
+    prompt_cache_bytes: int = option(
+        256 * 1024 * 1024, "Bytes of conditioning, of recent prompts and input images, that are kept.", ge=0
+    )
     encode_batch_size: int = option(16, "Prompts encoded together.", ge=1)
     num_threads: int | None = option(
         None, "CPU cores that the engine uses; by default torch's number of threads.", ge=1

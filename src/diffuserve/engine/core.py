@@ -53,7 +53,7 @@ class EngineCore:
         self._scheduler = StepScheduler(config.ageing_steps)
         self._stages = make_stage_executor(pipeline.device, config.num_threads, config.deterministic)
         self._runner = runner
-        self._prompts = PromptEncoder(self._runner, self._stages, self.cost_model, config.prompt_cache_size)
+        self._prompts = PromptEncoder(self._runner, self._stages, self.cost_model, config.prompt_cache_bytes)
         self._decoder = Decoder(self._runner, self._stages, self.cost_model, on_decoded)
         self._active: dict[str, RequestState] = {}
         self._decoding: dict[str, RequestState] = {}

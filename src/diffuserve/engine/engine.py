@@ -10,6 +10,7 @@ import threading
 import uuid
 from collections.abc import Mapping, Sequence
 from concurrent.futures import Future
+from dataclasses import replace
 from pathlib import Path
 from types import TracebackType
 from typing import TYPE_CHECKING, Literal, overload
@@ -26,6 +27,7 @@ from diffuserve.engine.model_runner import ModelRunner, enough_memory
 from diffuserve.engine.outputs import GenerationResult, StepOutput
 from diffuserve.engine.request_state import RequestState
 from diffuserve.engine.stats import EngineStats
+from diffuserve.media.input_image import load_input
 from diffuserve.models.base import Pipeline
 from diffuserve.models.devices import choose_device, keep_freed_memory, one_thread, parse_dtype
 from diffuserve.models.registry import load_pipeline
@@ -121,7 +123,7 @@ class Engine:
 
         Raise `InvalidParams` if the model cannot do what is asked.
         """
-        resolved = self.spec.resolve(params, seed=0)
+        resolved = self.spec.resolve(_with_pixels(params), seed=0)
         return self.cost_model.estimate(self.spec.workload(resolved))
 
     def add(
@@ -237,7 +239,7 @@ class Engine:
         return outcomes
 
     def _resolve(self, params: GenerationParams) -> GenerationParams:
-        resolved = self.spec.resolve(params, secrets.randbelow(_RANDOM_SEEDS))
+        resolved = self.spec.resolve(_with_pixels(params), secrets.randbelow(_RANDOM_SEEDS))
         needed = self.pipeline.step_bytes(self.spec.workload(resolved))
         check_memory(resolved, needed, self._core.memory_budget)
         return resolved
@@ -343,6 +345,15 @@ class Engine:
 
 def _params(request: Request) -> GenerationParams:
     return GenerationParams(prompt=request) if isinstance(request, str) else request
+
+
+def _with_pixels(params: GenerationParams) -> GenerationParams:
+    """Return the parameters with the pixels of their images, which are read from their files."""
+    if not params.images:
+        return params
+    images = tuple(load_input("image", image) for image in params.images)
+    mask = None if params.mask is None else load_input("mask", params.mask, "L")
+    return replace(params, image=images, mask=mask)
 
 
 def _outcome(future: Future[GenerationResult]) -> GenerationResult | DiffuserveError:

@@ -83,8 +83,8 @@ class ModelRunner:
         if state.latents is None:
             assert state.conditioning is not None
             generators = image_generators(state.params)
-            state.latents = self.pipeline.init_latents(state.params, state.conditioning, generators)
-            state.generators = generators
+            initial = self.pipeline.init_latents(state.params, state.conditioning, generators)
+            state.latents, state.guides, state.generators = initial.latents, initial.guides, generators
         sampler = self.pipeline.sampler(state.params)
         if state.noise is None and sampler.draws_noise(state.schedule_step):
             shape = (1, *state.latents.shape[1:])
@@ -97,6 +97,7 @@ class ModelRunner:
         assert state.latents is not None
         sampler, at = self.pipeline.sampler(state.params), state.schedule_step
         latents, memory = sampler.step(state.latents, prediction, at, state.memory, state.noise)
+        latents = self.pipeline.restore(latents, state.denoise_input(), at)
         preview = None
         if state.wants_preview:
             finished = sampler.predict_x0(state.latents, prediction, at)

@@ -12,13 +12,15 @@ from diffuserve.models.base import Conditioning
 
 
 class PromptEncoder:
-    """Encodes prompts, and keeps the conditioning of the `cache_size` most recently used ones."""
+    """Encodes prompts and input images, and keeps `cache_bytes` of the most recently used conditioning."""
 
     def __init__(
-        self, runner: ModelRunner, stages: StageExecutor, cost_model: CostModel, cache_size: int
+        self, runner: ModelRunner, stages: StageExecutor, cost_model: CostModel, cache_bytes: int
     ) -> None:
         self._runner, self._stages, self._cost_model = runner, stages, cost_model
-        self._cache: LRUCache[Hashable, Conditioning] = LRUCache(cache_size)
+        self._cache: LRUCache[Hashable, Conditioning] = LRUCache(
+            cache_bytes, getsizeof=lambda conditioning: conditioning.num_bytes
+        )
 
     def encode(self, states: Sequence[RequestState]) -> dict[str, Exception]:
         """Set the conditioning of each request; return the failures by request id."""
@@ -46,14 +48,17 @@ class PromptEncoder:
             state.stopwatch.start()
         params = [state.params for state in states]
         run = self._stages.run(Stage.DENOISE, [lambda: self._runner.encode(params)])
-        if run.share == 1.0 and not any(isinstance(outcome, Exception) for outcome in run.results[0]):
-            self._cost_model.observe_encode([state.workload for state in states], run.seconds)
+        workloads = [state.workload for state in states]
+        has_inputs = any(workload.input_pixels for workload in workloads)
+        failed = any(isinstance(outcome, Exception) for outcome in run.results[0])
+        if run.share == 1.0 and not failed and not has_inputs:
+            self._cost_model.observe_encode(workloads, run.seconds)
         for state in states:
             state.stopwatch.encode_seconds = run.seconds
             state.stopwatch.device_seconds += run.device_seconds / len(states)
         outcomes = dict(zip(missing, run.results[0], strict=True))
         for key, outcome in outcomes.items():
-            if not isinstance(outcome, Exception) and self._cache.maxsize:
+            if not isinstance(outcome, Exception) and outcome.num_bytes <= self._cache.maxsize:
                 self._cache[key] = outcome
         return outcomes
 

@@ -48,10 +48,10 @@ class RequestState:
 
     `step_bytes` is the predicted peak memory of the request's part of a step; `skipped` counts the
     steps in which other requests went first; `latents` exist from the first step on, and `generators`, one
-    for each image, with them. `memory` is what the sampler remembers of earlier steps; `noise` was drawn
-    for the present step, and is kept until it is done, so that a step that is tried again draws nothing
-    anew. A request that is `exclusive` ran out of memory beside others, so nothing else runs on the device
-    while it does.
+    for each image, with them, and `guides` as in `InitialLatents`. `memory` is what the sampler remembers
+    of earlier steps; `noise` was drawn for the present step, and is kept until it is done, so that a step
+    that is tried again draws nothing anew. A request that is `exclusive` ran out of memory beside others,
+    so nothing else runs on the device while it does.
     """
 
     request_id: str
@@ -67,6 +67,7 @@ class RequestState:
     conditioning: Conditioning | None = None
     generators: Sequence[torch.Generator] = ()
     latents: Tensor | None = None
+    guides: tuple[Tensor, ...] = ()
     memory: Memory = ()
     noise: Tensor | None = None
     step: int = 0
@@ -106,4 +107,6 @@ class RequestState:
         assert self.conditioning is not None
         assert self.latents is not None
         at = self.schedule_step
-        return DenoiseInput(self.params, self.conditioning, self.latents, at.timestep, at.input_scale)
+        return DenoiseInput(
+            self.params, self.conditioning, self.latents, at.timestep, at.input_scale, self.guides
+        )

@@ -5,7 +5,7 @@ A `Pipeline` holds weights and no request's progress: the state of a request liv
 """
 
 from collections.abc import Hashable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from typing import Protocol, runtime_checkable
 
 import torch
@@ -16,17 +16,36 @@ from diffuserve.domain.cost import CostFit, Workload
 from diffuserve.domain.model_spec import ModelSpec
 from diffuserve.domain.params import GenerationParams
 from diffuserve.models.frames import Frames
-from diffuserve.samplers.base import NoiseSchedule, Sampler
+from diffuserve.samplers.base import NoiseSchedule, Sampler, ScheduleStep
 
 
 @dataclass(frozen=True)
 class Conditioning:
-    """The output of the text encoders for a request; families add their tensors.
+    """The output of the encoders for a request's prompts and images; families add their tensors.
 
-    `warnings` are for the client: what was changed on the way, such as a prompt that was cut.
+    It is the same whatever the seed. `warnings` are for the client: what was changed on the way, such as a
+    prompt that was cut.
     """
 
     warnings: tuple[str, ...]
+
+    @property
+    def num_bytes(self) -> int:
+        """Size of the tensors."""
+        values = (getattr(self, field.name) for field in fields(self))
+        return sum(value.nbytes for value in values if isinstance(value, Tensor))
+
+
+@dataclass(frozen=True)
+class InitialLatents:
+    """Latents before the first step, images along the first axis, and what guides each step of them.
+
+    `guides` belong to the request as long as it lives: tensors that were drawn with its latents or are the
+    same for all its steps, such as a mask, the latents of a masked image, or the first noise.
+    """
+
+    latents: Tensor
+    guides: tuple[Tensor, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -42,6 +61,7 @@ class DenoiseInput:
     latents: Tensor
     timestep: float
     input_scale: float = 1.0
+    guides: tuple[Tensor, ...] = ()
 
 
 @runtime_checkable
@@ -73,17 +93,24 @@ class Pipeline(Protocol):
         ...
 
     def conditioning_key(self, params: GenerationParams) -> Hashable:
-        """Return the prompt cache's key: requests with equal keys have equal conditioning."""
+        """Return the prompt cache's key: requests with equal keys have equal conditioning.
+
+        It covers everything that `encode` reads: prompts, lengths, and input images with the size to which
+        they are brought.
+        """
         ...
 
     def encode(self, params: Sequence[GenerationParams]) -> list[Conditioning]:
-        """Encode prompts, together where they fit together; results in order."""
+        """Encode prompts and input images, together where they fit together; results in order.
+
+        It draws nothing: of an input image's latents the distribution is kept, and `init_latents` draws.
+        """
         ...
 
     def init_latents(
         self, params: GenerationParams, conditioning: Conditioning, generators: Sequence[torch.Generator]
-    ) -> Tensor:
-        """Return the latents before the first step, images along the first axis.
+    ) -> InitialLatents:
+        """Return the latents before the first step, of the size that the request asks for.
 
         Each image draws from its own generator, on the CPU and in the order in which diffusers draws;
         samplers draw their noise from the same generators later.
@@ -95,7 +122,7 @@ class Pipeline(Protocol):
         ...
 
     def schedule(self, params: GenerationParams) -> NoiseSchedule:
-        """Return the noise levels of a request's steps."""
+        """Return the noise levels of a request's steps, begun where its `strength` says."""
         ...
 
     def denoise(self, batch: Sequence[DenoiseInput]) -> list[Tensor]:
@@ -103,6 +130,14 @@ class Pipeline(Protocol):
 
         Requests may differ in everything. Each prediction depends on its own request alone (INV-1).
         Guided requests are predicted with guidance applied.
+        """
+        ...
+
+    def restore(self, latents: Tensor, request: DenoiseInput, at: ScheduleStep) -> Tensor:
+        """Return the latents after a step, with what the request keeps of its input image put back.
+
+        `request` is the input of the step `at`, `latents` stand at its next noise level. Families that put
+        nothing back return `latents`.
         """
         ...
 

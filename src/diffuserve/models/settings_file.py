@@ -21,6 +21,15 @@ _ARCHITECTURE = frozenset(
         "temporal_stride",
         "pixels_per_token",
         "has_joint_attention",
+        "size_multiple",
+        "sampler",
+        "samplers",
+        "min_input_images",
+        "max_input_images",
+        "has_mask",
+        "needs_mask",
+        "has_strength",
+        "strength_rounds_up",
     }
 )
 _SPEC_SETTINGS = {field.name: field.type for field in fields(ModelSpec) if field.name not in _ARCHITECTURE}

@@ -18,10 +18,10 @@ from torch import Tensor
 from diffuserve.domain.cost import CostFit, Workload
 from diffuserve.domain.model_spec import ModelSpec
 from diffuserve.domain.params import GenerationParams
-from diffuserve.models.base import Conditioning, DenoiseInput
+from diffuserve.models.base import Conditioning, DenoiseInput, InitialLatents
 from diffuserve.models.frames import Frames
 from diffuserve.parallel.ranks import Ranks
-from diffuserve.samplers.base import NoiseSchedule, Sampler
+from diffuserve.samplers.base import NoiseSchedule, Sampler, ScheduleStep
 from diffuserve.samplers.flow_match_euler import FlowMatchEuler
 
 _CHANNELS = 3
@@ -85,20 +85,19 @@ class FakePipeline:
         return workload.step_tokens * self.bytes_per_token
 
     def conditioning_key(self, params: GenerationParams) -> Hashable:
-        return (params.prompt, params.negative_prompt)
+        return (params.prompt, params.negative_prompt or "")
 
     def encode(self, params: Sequence[GenerationParams]) -> list[Conditioning]:
         with self._lock:
             self.encoded_batches.append(list(params))
         self.on_encode(params)
-        return [FakeConditioning((), colour_of(p.prompt), colour_of(p.negative_prompt)) for p in params]
+        return [FakeConditioning((), colour_of(p.prompt), colour_of(p.negative_prompt or "")) for p in params]
 
     def init_latents(
         self, params: GenerationParams, conditioning: Conditioning, generators: Sequence[torch.Generator]
-    ) -> Tensor:
-        return torch.stack(
-            [torch.randn(_CHANNELS, *self._grid(params), generator=generator) for generator in generators]
-        )
+    ) -> InitialLatents:
+        shape = (_CHANNELS, *self._grid(params))
+        return InitialLatents(torch.stack([torch.randn(shape, generator=drawn) for drawn in generators]))
 
     def schedule(self, params: GenerationParams) -> NoiseSchedule:
         return self.sampler(params).schedule(params.num_inference_steps or 0)
@@ -121,6 +120,9 @@ class FakePipeline:
         positive, *rest = [_velocity_to(colour, request) for colour in colours]
         scale = request.params.guidance_scale or 0.0
         return rest[0] + scale * (positive - rest[0]) if rest else positive
+
+    def restore(self, latents: Tensor, request: DenoiseInput, at: ScheduleStep) -> Tensor:
+        return latents
 
     def decode(self, latents: Sequence[Tensor], params: Sequence[GenerationParams]) -> list[list[Frames]]:
         assert len({tuple(tensor.shape[2:]) for tensor in latents}) == 1, "a decode group has one size"

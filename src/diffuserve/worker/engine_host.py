@@ -160,7 +160,7 @@ class EngineHost:
 
     def _add(self, job: AddJob) -> None:
         try:
-            params = self._engine.spec.resolve(GenerationParams(**job.input), seed=0)
+            params = self._engine.spec.resolve(GenerationParams.from_dict(job.input), seed=0)
             steps = preview_steps(params.num_inference_steps or 1, job.num_previews)
             with self._requests.lock:  # the first output may come before `add` has returned
                 request_id = self._engine.add(

@@ -38,7 +38,7 @@ class OpenAIImageSerializer:
 
     async def images(self, job: Job) -> OpenAIImages:
         """Build the response for a job that succeeded."""
-        params = GenerationParams(**job.input)
+        params = GenerationParams.from_dict(job.input)
         return OpenAIImages(
             created=int(job.finished_at or job.created_at),
             background="opaque",
@@ -99,7 +99,7 @@ class OpenAIImageSerializer:
     async def _usage(self, job: Job, num_images: int) -> OpenAIUsage:
         """Count the prompt's tokens once, and the image tokens of each image."""
         served = await self._services.catalog.pick(job.model)
-        params = GenerationParams(**job.input)
+        params = GenerationParams.from_dict(job.input)
         text_tokens = params.max_sequence_length or 0
         image_tokens = num_images * served.spec.image_tokens(params)
         return OpenAIUsage(

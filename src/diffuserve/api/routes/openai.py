@@ -81,7 +81,7 @@ class ImagesBody(RequestBody):
         width, height = (int(match[1]), int(match[2])) if match else (None, None)
         generation = GenerationInput.model_construct(
             prompt=self.prompt,
-            negative_prompt=self.negative_prompt or "",
+            negative_prompt=self.negative_prompt,
             width=width,
             height=height,
             num_inference_steps=self.num_inference_steps,

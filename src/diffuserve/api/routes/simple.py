@@ -30,7 +30,6 @@ from diffuserve.api.routes.events import send_all
 from diffuserve.api.services import Services, ServicesDep
 from diffuserve.api.submission import renamed_fields, submit
 from diffuserve.domain.job import Job, JobStatus
-from diffuserve.domain.params import GenerationParams
 from diffuserve.domain.resources.base import Resource
 
 router = APIRouter(tags=["simple"], route_class=JsonRoute)
@@ -52,7 +51,7 @@ class GenerateBody(RequestBody):
     """Parameters of an image. A field that is left out takes the model's default."""
 
     prompt: Prompt
-    negative_prompt: NegativePrompt = GenerationParams.negative_prompt
+    negative_prompt: NegativePrompt | None = None
     width: Pixels | None = None
     height: Pixels | None = None
     steps: Steps | None = None

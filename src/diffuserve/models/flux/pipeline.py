@@ -11,7 +11,7 @@ from diffuserve.domain.cost import CostFit, Workload
 from diffuserve.domain.errors import DeviceUnavailable, InvalidModel
 from diffuserve.domain.model_spec import ModelSpec
 from diffuserve.domain.params import GenerationParams
-from diffuserve.models.base import Conditioning, DenoiseInput
+from diffuserve.models.base import Conditioning, DenoiseInput, InitialLatents
 from diffuserve.models.batches import run_in_groups, split_by_counts
 from diffuserve.models.devices import default_dtype, dtype_name, flops_per_second
 from diffuserve.models.flux.config import FluxConfig
@@ -30,7 +30,7 @@ from diffuserve.models.preview import read_preview_map
 from diffuserve.models.weights import checkpoint_dtype, load_weights, num_parameters
 from diffuserve.parallel.plan import check_plan
 from diffuserve.parallel.ranks import Ranks
-from diffuserve.samplers.base import NoiseSchedule, Sampler
+from diffuserve.samplers.base import NoiseSchedule, Sampler, ScheduleStep
 from diffuserve.samplers.flow_match_euler import FlowMatchEuler
 
 # Tiles of products over tokens, and of products with one row for each sequence.
@@ -135,7 +135,7 @@ class FluxPipeline:
     @torch.inference_mode()
     def init_latents(
         self, params: GenerationParams, conditioning: Conditioning, generators: Sequence[torch.Generator]
-    ) -> Tensor:
+    ) -> InitialLatents:
         """Draw noise on the CPU, as diffusers does with CPU generators.
 
         The result is packed: (num_images, tokens, 4 · latent channels).
@@ -143,7 +143,7 @@ class FluxPipeline:
         shape = self._shape(params)
         size = (1, self.vae.latent_channels, PATCH * shape.rows, PATCH * shape.columns)
         noise = [torch.randn(size, generator=generator, dtype=self.dtype) for generator in generators]
-        return pack_latents(torch.cat(noise)).to(self.device)
+        return InitialLatents(pack_latents(torch.cat(noise)).to(self.device))
 
     def schedule(self, params: GenerationParams) -> NoiseSchedule:
         assert params.num_inference_steps is not None
@@ -166,6 +166,9 @@ class FluxPipeline:
         parts = zip(order, ordered, velocity.split(sizes), strict=True)
         predictions = {index: part.view(request.latents.shape) for index, request, part in parts}
         return [predictions[i] for i in range(len(batch))]
+
+    def restore(self, latents: Tensor, request: DenoiseInput, at: ScheduleStep) -> Tensor:
+        return latents
 
     @torch.inference_mode()
     def decode(self, latents: Sequence[Tensor], params: Sequence[GenerationParams]) -> list[list[Frames]]:

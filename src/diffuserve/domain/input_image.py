@@ -1,0 +1,37 @@
+"""Images that requests bring along."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any, Literal
+
+
+@dataclass(frozen=True)
+class InputImage:
+    """An image whose size is known. Its `id` is an uploaded file's, or a hash of the pixels.
+
+    `pixels` are rows of bytes from the top, three for each pixel in `RGB` and one in `L`; `None` where the
+    size alone matters, as on the control plane. Images with one id are equal.
+    """
+
+    id: str
+    width: int
+    height: int
+    mode: Literal["RGB", "L"] = "RGB"
+    pixels: bytes | None = field(default=None, repr=False, compare=False)
+
+    @property
+    def num_pixels(self) -> int:
+        return self.width * self.height
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return what names the image, without its pixels, ready for JSON."""
+        return {"id": self.id, "width": self.width, "height": self.height, "mode": self.mode}
+
+    @classmethod
+    def from_dict(cls, values: Mapping[str, Any]) -> "InputImage":
+        """Build an image, without pixels, from what `to_dict` returned."""
+        return cls(values["id"], values["width"], values["height"], values.get("mode", "RGB"))
+
+
+ImageInput = InputImage | str
+"""An image, or a name that leads to one: a path for the engine, a file's id or a URL for the server."""
