@@ -55,7 +55,7 @@ def field_error(error: Mapping[str, Any]) -> FieldError:
 
 
 def described(error: Mapping[str, Any]) -> str:
-    """Return pydantic's error in one line, such as `input.width=100: must be a multiple of 16 pixels`."""
+    """Return pydantic's error in one line, such as `input.width=0: must be in 1…65536`."""
     told, value = field_error(error), error.get("input", _NO_VALUE)
     if error["type"] in _WITHOUT_VALUE or not isinstance(value, str | int | float | None):
         return f"{told.field}: {told.message}"

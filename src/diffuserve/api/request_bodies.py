@@ -12,6 +12,7 @@ from diffuserve.domain.params import (
     MAX_IMAGES,
     MAX_PROMPT_CHARACTERS,
     MAX_SEED,
+    MAX_SIDE,
     MAX_STEPS,
     GenerationParams,
 )
@@ -45,7 +46,7 @@ Storable = AfterValidator(_check_text)
 Prompt = Annotated[str, Field(min_length=1, max_length=MAX_PROMPT_CHARACTERS), Storable]
 NegativePrompt = Annotated[str, Field(max_length=MAX_PROMPT_CHARACTERS), Storable]
 Steps = Annotated[int, Field(ge=1, le=MAX_STEPS)]
-Pixels = Annotated[int, Field(ge=1, le=65_536)]
+Pixels = Annotated[int, Field(ge=1, le=MAX_SIDE)]
 WebhookUrl = Annotated[str, Field(min_length=1, max_length=2_000), Storable]
 Guidance = Annotated[float, Field(ge=0, le=MAX_GUIDANCE_SCALE, allow_inf_nan=False)]
 Seed = Annotated[int, Field(ge=0, le=MAX_SEED)]

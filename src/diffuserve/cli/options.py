@@ -38,9 +38,7 @@ NoAuth = Annotated[
     ),
 ]
 EngineCommand = Annotated[str | None, typer.Option(hidden=True, help="Start this as the engine instead.")]
-Size = Annotated[
-    str | None, typer.Option(metavar="WxH", help="Size in pixels, multiples of 16; by default the model's.")
-]
+Size = Annotated[str | None, typer.Option(metavar="WxH", help="Size in pixels; by default the model's.")]
 Steps = Annotated[int | None, typer.Option(help="Denoising steps, 1 to 100; by default the model's.")]
 NumImages = Annotated[int, typer.Option(help="Images of each prompt.")]
 Guidance = Annotated[

@@ -16,6 +16,7 @@ MAX_GUIDANCE_SCALE = 20.0
 MAX_SEED = 2**63 - 1
 MAX_IMAGES = 16
 MAX_INPUT_IMAGES = 16
+MAX_SIDE = 65_536
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -46,7 +47,7 @@ class GenerationParams:
     num_frames: int = 1
     max_sequence_length: int | None = None
     sampler: str | None = None
-    image: ImageInput | Sequence[ImageInput] | None = None
+    image: ImageInput | tuple[ImageInput, ...] | list[ImageInput] | None = None
     mask: ImageInput | None = None
     strength: float | None = None
 
@@ -56,8 +57,8 @@ class GenerationParams:
             raise InvalidParams("prompt", self.prompt, "must not be empty; describe the image")
         if self.negative_prompt is not None:
             _check_text("negative_prompt", self.negative_prompt)
-        _check_integer("width", self.width, 1, None)
-        _check_integer("height", self.height, 1, None)
+        _check_integer("width", self.width, 1, MAX_SIDE)
+        _check_integer("height", self.height, 1, MAX_SIDE)
         _check_integer("num_inference_steps", self.num_inference_steps, 1, MAX_STEPS)
         _check_guidance(self.guidance_scale)
         _check_count("num_images", self.num_images, MAX_IMAGES)
@@ -79,7 +80,7 @@ class GenerationParams:
         """The input images in order."""
         if self.image is None:
             return ()
-        return (self.image,) if isinstance(self.image, InputImage | str) else tuple(self.image)
+        return tuple(self.image) if isinstance(self.image, tuple | list) else (self.image,)
 
     def to_dict(self) -> dict[str, Any]:
         """Return the parameters that are set, ready for JSON; input images are named, not included."""
@@ -136,8 +137,9 @@ def _check_sampler(value: object) -> None:
 
 
 def _check_images(images: Sequence[object], mask: object) -> None:
-    for field, value in (*(("image", image) for image in images), ("mask", mask)):
-        if value is not None and (not isinstance(value, InputImage | str) or value == ""):
+    masks = () if mask is None else (mask,)
+    for field, value in (*(("image", image) for image in images), *(("mask", mask) for mask in masks)):
+        if not isinstance(value, InputImage | str) or value == "":
             raise InvalidParams(field, value, "must name an image")
     if len(images) > MAX_INPUT_IMAGES:
         raise InvalidParams("image", len(images), f"at most {MAX_INPUT_IMAGES} images are allowed")

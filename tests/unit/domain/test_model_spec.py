@@ -8,6 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from diffuserve.domain.errors import InvalidParams, ModelNotCapable
+from diffuserve.domain.input_image import InputImage
 from diffuserve.domain.model_spec import ModelSpec
 from diffuserve.domain.params import GenerationParams
 
@@ -193,3 +194,101 @@ def test_a_spec_of_another_version_still_loads() -> None:
     assert ModelSpec.from_dict(stored) == SPEC
     with pytest.raises(ValueError, match="not a model spec"):
         ModelSpec.from_dict({"name": "half"})
+
+
+@pytest.mark.parametrize(
+    ("size_multiple", "size", "proposed"), [(16, 100, "96 or 112"), (8, 100, "96 or 104")]
+)
+def test_a_size_between_two_multiples_is_refused_with_both(
+    size_multiple: int, size: int, proposed: str
+) -> None:
+    with pytest.raises(
+        InvalidParams, match=f"^width={size}: must be a multiple of {size_multiple} .*{proposed}$"
+    ):
+        resolve(replace(SPEC, size_multiple=size_multiple), width=size)
+
+
+@given(st.integers(32, 512).filter(lambda size: size % 16 != 0))
+def test_the_sizes_that_a_refusal_proposes_are_accepted(size: int) -> None:
+    with pytest.raises(InvalidParams) as refusal:
+        resolve(height=size)
+    for proposed in refusal.value.remedy.split("try ")[1].split(" or "):
+        assert resolve(height=int(proposed)).height == int(proposed)
+
+
+def image(width: int = 128, height: int = 96) -> InputImage:
+    return InputImage("i", width, height)
+
+
+PAINTER = replace(SPEC, max_input_images=1, has_mask=True, has_strength=True)
+EDITOR = replace(SPEC, max_input_images=2, max_reference_pixels=64 * 64)
+
+
+@pytest.mark.parametrize(
+    ("spec", "values", "field", "remedy"),
+    [
+        (SPEC, {"image": image()}, "image", "takes no image"),
+        (PAINTER, {"image": (image(), image())}, "image", "at most 1"),
+        (replace(PAINTER, min_input_images=1), {}, "image", "give image"),
+        (replace(PAINTER, needs_mask=True), {"image": image()}, "mask", "give mask"),
+        (EDITOR, {"image": image(), "mask": image()}, "mask", "leave mask out"),
+        (EDITOR, {"image": image(), "strength": 0.5}, "strength", "leave strength out"),
+        (PAINTER, {"image": image(), "strength": 0.2}, "strength", "give at least 0.25"),
+        (SPEC, {"sampler": "euler"}, "sampler", "its own alone"),
+        (replace(SPEC, samplers=("ddim", "lcm")), {"sampler": "euler"}, "sampler", "ddim, lcm"),
+    ],
+)
+def test_images_and_samplers_that_a_model_cannot_use_are_refused(
+    spec: ModelSpec, values: dict[str, Any], field: str, remedy: str
+) -> None:
+    with pytest.raises(InvalidParams, match=f"^{field}=.*{remedy}"):
+        resolve(spec, **values)
+
+
+def test_without_a_size_the_image_is_as_large_as_the_one_it_starts_from() -> None:
+    resolved = resolve(PAINTER, image=image(200, 100))
+    assert (resolved.width, resolved.height) == (192, 96)
+    assert resolve(PAINTER, image=image(200, 100), width=64).height == SPEC.height
+
+
+@given(st.integers(1, 9_999), st.integers(1, 9_999))
+def test_any_image_has_a_size_that_the_model_generates(width: int, height: int) -> None:
+    resolve(PAINTER, image=image(width, height))
+
+
+@pytest.mark.parametrize(
+    ("strength", "rounds_up", "steps"),
+    [(1.0, False, 28), (0.6, False, 16), (0.6, True, 17), (0.5, False, 14), (0.5, True, 14)],
+)
+def test_strength_skips_the_first_steps(strength: float, rounds_up: bool, steps: int) -> None:
+    spec = replace(PAINTER, strength_rounds_up=rounds_up)
+    resolved = resolve(spec, image=image(), strength=strength, num_inference_steps=28)
+    assert spec.num_steps(resolved) == spec.workload(resolved).num_inference_steps == steps
+
+
+def test_the_default_strength_depends_on_a_mask() -> None:
+    assert resolve(PAINTER, image=image()).strength == PAINTER.strength
+    assert resolve(PAINTER, image=image(), mask=image()).strength == PAINTER.mask_strength
+    assert resolve(PAINTER).strength is resolve(EDITOR, image=image()).strength is None
+
+
+def test_references_stand_in_the_sequence_up_to_a_size() -> None:
+    plain, small, large = (
+        EDITOR.workload(resolve(EDITOR, width=128, height=96, image=images))
+        for images in ((), image(32, 32), (image(400, 400), image(64, 32)))
+    )
+    assert small.sequence_tokens - plain.sequence_tokens == 4
+    assert large.sequence_tokens - plain.sequence_tokens == 16 + 8
+    assert (plain.input_pixels, large.input_pixels) == (0, 24 * 256)
+
+
+def test_an_image_and_its_mask_are_encoded_in_the_size_that_is_drawn() -> None:
+    spec = replace(PAINTER, pixels_per_token=256)
+    masked = spec.workload(resolve(spec, image=image(999, 999), mask=image(), width=64, height=64))
+    assert masked.input_pixels == 2 * 64 * 64
+    assert masked.sequence_tokens == spec.workload(resolve(spec, width=64, height=64)).sequence_tokens
+
+
+def test_a_solver_that_calls_the_model_twice_counts_twice() -> None:
+    spec = replace(SPEC, samplers=("flow_match_heun",))
+    assert spec.workload(resolve(spec, sampler="flow_match_heun")).num_inference_steps == 7

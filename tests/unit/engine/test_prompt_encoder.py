@@ -10,15 +10,19 @@ from diffuserve.engine.request_state import RequestState
 from diffuserve.engine.stages import make_stage_executor
 from diffuserve.testing.fake_pipeline import FakePipeline
 
+_CONDITIONING_BYTES = 24  # two colours in float32
+
 
 class Encoder:
-    """A prompt encoder over a fake pipeline that counts."""
+    """A prompt encoder over a fake pipeline that counts; it has room for some prompts' conditioning."""
 
-    def __init__(self, cache_size: int) -> None:
+    def __init__(self, num_kept: int) -> None:
         self.pipeline = FakePipeline()
         stages = make_stage_executor(torch.device("cpu"), 1, deterministic=True)
         cost_model = CostModel(self.pipeline.cost_prior())
-        self.encoder = PromptEncoder(ModelRunner(self.pipeline), stages, cost_model, cache_size)
+        self.encoder = PromptEncoder(
+            ModelRunner(self.pipeline), stages, cost_model, num_kept * _CONDITIONING_BYTES
+        )
 
     def encode(self, *prompts: str) -> list[str]:
         """Encode a batch; return the prompts that the text encoders had to read for it."""
@@ -61,7 +65,7 @@ def test_the_least_recently_used_prompt_is_forgotten_first() -> None:
     assert encoder.encode("b") == ["b"]
 
 
-def test_a_cache_of_size_zero_keeps_nothing() -> None:
+def test_a_cache_without_room_keeps_nothing() -> None:
     encoder = Encoder(0)
     assert encoder.encode("a star") == encoder.encode("a star") == ["a star"]
 
