@@ -31,9 +31,14 @@ class Conditioning:
 
     @property
     def num_bytes(self) -> int:
-        """Size of the tensors."""
-        values = (getattr(self, field.name) for field in fields(self))
-        return sum(value.nbytes for value in values if isinstance(value, Tensor))
+        """Size of the tensors, and of what else says its own size."""
+        return sum(_num_bytes(getattr(self, field.name)) for field in fields(self))
+
+
+def _num_bytes(value: object) -> int:
+    if isinstance(value, tuple):
+        return sum(map(_num_bytes, value))
+    return int(getattr(value, "nbytes", 0))
 
 
 @dataclass(frozen=True)

@@ -1,6 +1,7 @@
-"""The image decoder beside diffusers' `AutoencoderKL`, on random weights and latents."""
+"""The image encoder and decoder beside diffusers' `AutoencoderKL`, on random weights and latents."""
 
 import json
+import math
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -14,6 +15,7 @@ from torch import Tensor
 from diffuserve.domain.errors import InvalidModel
 from diffuserve.models.folder import ModelFolder
 from diffuserve.models.layers.autoencoder_config import AutoencoderConfig
+from diffuserve.models.layers.autoencoder_encoder import ImageEncoder, LatentDistribution, load_encoder
 from diffuserve.models.layers.autoencoder_kl import ImageDecoder, load_decoder
 
 CPU = torch.device("cpu")
@@ -27,7 +29,12 @@ FLUX: dict[str, Any] = {
     "use_quant_conv": False,
     "use_post_quant_conv": False,
 }
-STABLE_DIFFUSION = FLUX | {"latent_channels": 4, "layers_per_block": 2, "use_post_quant_conv": True}
+STABLE_DIFFUSION = FLUX | {
+    "latent_channels": 4,
+    "layers_per_block": 2,
+    "use_quant_conv": True,
+    "use_post_quant_conv": True,
+}
 WITHOUT_ATTENTION = FLUX | {"mid_block_add_attention": False, "block_out_channels": (8, 16, 24)}
 
 
@@ -40,10 +47,20 @@ def make_reference(config: dict[str, Any], dtype: torch.dtype = torch.float32) -
 
 
 def load(reference: AutoencoderKL, folder: Path, dtype: torch.dtype = torch.float32) -> ImageDecoder:
+    return load_decoder(config_of(reference.config, folder), [save(reference, folder)], CPU, dtype)
+
+
+def load_its_encoder(
+    reference: AutoencoderKL, folder: Path, dtype: torch.dtype = torch.float32
+) -> ImageEncoder:
+    return load_encoder(config_of(reference.config, folder), [save(reference, folder)], CPU, dtype)
+
+
+def save(reference: AutoencoderKL, folder: Path) -> Path:
     file = folder / "vae" / "diffusion_pytorch_model.safetensors"
     file.parent.mkdir(exist_ok=True)
     save_file({name: tensor.contiguous() for name, tensor in reference.state_dict().items()}, file)
-    return load_decoder(config_of(reference.config, folder), [file], CPU, dtype)
+    return file
 
 
 def config_of(values: Mapping[str, Any], folder: Path) -> AutoencoderConfig:
@@ -56,6 +73,11 @@ def latents_of(config: dict[str, Any], rows: int, columns: int, dtype: torch.dty
     generator = torch.Generator().manual_seed(1)
     latents = torch.randn(2, config["latent_channels"], rows, columns, generator=generator)
     return latents.to(dtype=dtype, memory_format=torch.channels_last)
+
+
+def pixels_of(height: int, width: int, dtype: torch.dtype) -> Tensor:
+    pixels = torch.rand(2, 3, height, width, generator=torch.Generator().manual_seed(2)) * 2 - 1
+    return pixels.to(dtype=dtype, memory_format=torch.channels_last)
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
@@ -77,6 +99,49 @@ def test_a_decode_in_tiles_is_equal_to_the_references(rows: int, columns: int, t
     assert torch.equal(decoder.decode_in_tiles(latents), reference.tiled_decode(latents).sample)
 
 
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+@pytest.mark.parametrize("config", [FLUX, STABLE_DIFFUSION, WITHOUT_ATTENTION])
+@torch.inference_mode()
+def test_encoded_images_have_the_references_moments(
+    config: dict[str, Any], dtype: torch.dtype, tmp_path: Path
+) -> None:
+    reference = make_reference(config, dtype)
+    pixels = pixels_of(24, 40, dtype)
+    found, wanted = load_its_encoder(reference, tmp_path, dtype)(pixels), reference.encode(pixels).latent_dist
+    assert torch.equal(found.mean, wanted.mean)
+    assert torch.equal(found.std, wanted.std)
+    assert torch.equal(found.mode(), wanted.mode())
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+@torch.inference_mode()
+def test_latents_are_drawn_as_the_reference_draws_them(dtype: torch.dtype, tmp_path: Path) -> None:
+    reference, pixels = make_reference(FLUX, dtype), pixels_of(24, 40, dtype)[:1]
+    found, wanted = load_its_encoder(reference, tmp_path, dtype)(pixels), reference.encode(pixels).latent_dist
+    ours, theirs = torch.Generator().manual_seed(3), torch.Generator().manual_seed(3)
+    assert torch.equal(found.sample(ours), wanted.sample(theirs))
+    assert torch.equal(found.sample(ours), wanted.sample(theirs))  # the next draws agree as well
+
+
+def test_the_spread_of_latents_is_bounded() -> None:
+    encoder = ImageEncoder(AutoencoderConfig(block_out_channels=(4,), norm_num_groups=4))
+    torch.nn.init.constant_(dict(encoder.named_parameters())["quant_conv.bias"], 1e6)
+    spread = encoder(torch.zeros(1, 3, 8, 8)).std
+    torch.testing.assert_close(spread, torch.full_like(spread, math.exp(10)))
+
+
+def test_a_distribution_knows_its_size() -> None:
+    assert LatentDistribution(torch.zeros(1, 4, 2, 2), torch.ones(1, 4, 2, 2)).nbytes == 2 * 16 * 4
+
+
+def test_the_encoder_loads_its_own_part_alone(tmp_path: Path) -> None:
+    reference = make_reference(STABLE_DIFFUSION)
+    names = set(load_its_encoder(reference, tmp_path).state_dict())
+    assert names == {
+        name for name in reference.state_dict() if name.split(".")[0] in ("encoder", "quant_conv")
+    }
+
+
 def test_the_encoder_of_a_checkpoint_is_not_loaded(tmp_path: Path) -> None:
     reference = make_reference(STABLE_DIFFUSION)
     names = set(load(reference, tmp_path).state_dict())
@@ -93,8 +158,13 @@ def test_a_tensor_of_another_shape_is_refused_by_name(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("name", "value"), [("act_fn", "relu"), ("up_block_types", ["AttnUpDecoderBlock2D", "UpDecoderBlock2D"])]
+    ("name", "value"),
+    [
+        ("act_fn", "relu"),
+        ("up_block_types", ["AttnUpDecoderBlock2D", "UpDecoderBlock2D"]),
+        ("down_block_types", ["AttnDownEncoderBlock2D", "DownEncoderBlock2D"]),
+    ],
 )
-def test_other_decoders_are_refused(name: str, value: Any, tmp_path: Path) -> None:
+def test_other_autoencoders_are_refused(name: str, value: Any, tmp_path: Path) -> None:
     with pytest.raises(InvalidModel, match=name):
         config_of(FLUX | {name: value}, tmp_path)

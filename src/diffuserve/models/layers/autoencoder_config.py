@@ -12,15 +12,17 @@ from diffuserve.models.folder import ModelFolder
 @with_config(SCHEMA)
 @dataclass(frozen=True)
 class AutoencoderConfig:
-    """The values of `vae/config.json` that shape the decoder and scale its latents, with diffusers' defaults.
+    """The values of `vae/config.json` that shape the autoencoder and scale latents, with diffusers' defaults.
 
-    `sample_size` is the side in pixels of the tiles into which large images are split.
+    `sample_size` is the side in pixels of the tiles into which large images are split. `force_upcast`: the
+    network overflows in float16, so pipelines that say so run it in float32.
     """
 
     block_out_channels: Annotated[
         tuple[Annotated[int, Field(ge=1, le=8_192)], ...], Field(min_length=1, max_length=8)
     ]
     latent_channels: Width = 4
+    in_channels: Literal[3] = 3
     out_channels: Width = 3
     layers_per_block: Annotated[int, Field(ge=1, le=32)] = 1
     norm_num_groups: Width = 32
@@ -28,9 +30,12 @@ class AutoencoderConfig:
     scaling_factor: Annotated[float, Field(gt=0, le=1_000)] = 0.18215
     shift_factor: Annotated[float, Field(ge=-1_000, le=1_000)] | None = None
     act_fn: Literal["silu"] = "silu"
+    down_block_types: tuple[Literal["DownEncoderBlock2D"], ...] = ("DownEncoderBlock2D",)
     up_block_types: tuple[Literal["UpDecoderBlock2D"], ...] = ("UpDecoderBlock2D",)
     mid_block_add_attention: bool = True
+    use_quant_conv: bool = True
     use_post_quant_conv: bool = True
+    force_upcast: bool = True
 
     @property
     def scale(self) -> int:
@@ -39,5 +44,5 @@ class AutoencoderConfig:
 
     @classmethod
     def read(cls, folder: ModelFolder) -> "AutoencoderConfig":
-        """Read a folder's config. Raise `InvalidModel` for values out of bounds or another decoder."""
+        """Read a folder's config. Raise `InvalidModel` for values out of bounds or other blocks."""
         return parse_config(cls, *folder.config("vae"))

@@ -12,13 +12,17 @@ from jaxtyping import Float
 from torch import Tensor, nn
 from torch.nn import functional as F
 
+from diffuserve.models.layers.autoencoder_blocks import (
+    EPSILON,
+    Features,
+    MidBlock,
+    Pixels,
+    ResidualBlock,
+    conv,
+)
 from diffuserve.models.layers.autoencoder_config import AutoencoderConfig
 from diffuserve.models.weights import Placement, load_weights
 
-Features = Float[Tensor, "batch channels height width"]
-Pixels = Float[Tensor, "batch colors pixel_rows pixel_columns"]
-
-_EPSILON = 1e-6
 _TILE_OVERLAP = 0.25  # of a tile's side
 _ENCODER_PREFIXES = ("encoder.", "quant_conv.")
 
@@ -90,39 +94,21 @@ class _Decoder(nn.Module):
         super().__init__()
         groups = config.norm_num_groups
         widths = config.block_out_channels[::-1]
-        self.conv_in = _conv(config.latent_channels, widths[0])
-        self.mid_block = _MidBlock(widths[0], groups, config.mid_block_add_attention)
+        self.conv_in = conv(config.latent_channels, widths[0])
+        self.mid_block = MidBlock(widths[0], groups, config.mid_block_add_attention)
         self.up_blocks = nn.Sequential(
             *(
                 _UpBlock(before, width, config.layers_per_block + 1, groups, is_last=index == len(widths) - 1)
                 for index, (before, width) in enumerate(zip((widths[0], *widths), widths, strict=False))
             )
         )
-        self.conv_norm_out = nn.GroupNorm(groups, widths[-1], eps=_EPSILON)
-        self.conv_out = _conv(widths[-1], config.out_channels)
+        self.conv_norm_out = nn.GroupNorm(groups, widths[-1], eps=EPSILON)
+        self.conv_out = conv(widths[-1], config.out_channels)
 
     def forward(self, latents: Features) -> Pixels:
         features = self.up_blocks(self.mid_block(self.conv_in(latents)))
         pixels: Tensor = self.conv_out(F.silu(self.conv_norm_out(features)))
         return pixels
-
-
-class _MidBlock(nn.Module):
-    """Two residual blocks, with attention between them if the checkpoint has it."""
-
-    def __init__(self, width: int, groups: int, has_attention: bool) -> None:
-        super().__init__()
-        self.resnets = nn.ModuleList(_ResidualBlock(width, width, groups) for _ in range(2))
-        self.attentions = nn.ModuleList([_Attention(width, groups)] if has_attention else [])
-
-    def forward(self, features: Features) -> Features:
-        first, second = self.resnets
-        return second(self._attend(first(features)))
-
-    def _attend(self, features: Features) -> Features:
-        for attention in self.attentions:
-            features = attention(features)
-        return features
 
 
 class _UpBlock(nn.Module):
@@ -131,7 +117,7 @@ class _UpBlock(nn.Module):
     def __init__(self, width_before: int, width: int, num_layers: int, groups: int, is_last: bool) -> None:
         super().__init__()
         widths = (width_before, *[width] * (num_layers - 1))
-        self.resnets = nn.Sequential(*(_ResidualBlock(before, width, groups) for before in widths))
+        self.resnets = nn.Sequential(*(ResidualBlock(before, width, groups) for before in widths))
         self.upsamplers = nn.Sequential(*([] if is_last else [_Upsampler(width)]))
 
     def forward(self, features: Features) -> Float[Tensor, "batch channels2 height2 width2"]:
@@ -142,47 +128,10 @@ class _UpBlock(nn.Module):
 class _Upsampler(nn.Module):
     def __init__(self, width: int) -> None:
         super().__init__()
-        self.conv = _conv(width, width)
+        self.conv = conv(width, width)
 
     def forward(self, features: Features) -> Float[Tensor, "batch channels height2 width2"]:
         if 2 * features.numel() > 2**31:  # the channels-last kernel counts elements in 32 bits
             features = features.contiguous()
         features = self.conv(F.interpolate(features, scale_factor=2.0, mode="nearest"))
         return features
-
-
-class _ResidualBlock(nn.Module):
-    def __init__(self, width_before: int, width: int, groups: int) -> None:
-        super().__init__()
-        self.norm1 = nn.GroupNorm(groups, width_before, eps=_EPSILON)
-        self.conv1 = _conv(width_before, width)
-        self.norm2 = nn.GroupNorm(groups, width, eps=_EPSILON)
-        self.conv2 = _conv(width, width)
-        self.conv_shortcut = nn.Conv2d(width_before, width, 1) if width_before != width else nn.Identity()
-
-    def forward(self, features: Features) -> Float[Tensor, "batch channels2 height width"]:
-        hidden = self.conv1(F.silu(self.norm1(features)))
-        hidden = self.conv2(F.silu(self.norm2(hidden)))
-        features = self.conv_shortcut(features) + hidden
-        return features
-
-
-class _Attention(nn.Module):
-    """Self-attention of all positions with a single head."""
-
-    def __init__(self, width: int, groups: int) -> None:
-        super().__init__()
-        self.group_norm = nn.GroupNorm(groups, width, eps=_EPSILON)
-        self.to_q, self.to_k, self.to_v = (nn.Linear(width, width) for _ in range(3))
-        self.to_out = nn.ModuleList([nn.Linear(width, width)])
-
-    def forward(self, features: Features) -> Features:
-        batch, channels, height, width = features.shape
-        positions = self.group_norm(features.view(batch, channels, height * width)).transpose(1, 2)
-        heads = [project(positions)[:, None] for project in (self.to_q, self.to_k, self.to_v)]
-        attended = self.to_out[0](F.scaled_dot_product_attention(*heads)[:, 0])
-        return attended.transpose(1, 2).reshape(features.shape) + features
-
-
-def _conv(width_before: int, width: int) -> nn.Conv2d:
-    return nn.Conv2d(width_before, width, 3, padding=1)

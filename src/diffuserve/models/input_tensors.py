@@ -1,0 +1,51 @@
+"""Images that requests bring along, as tensors of the size that is generated.
+
+Reference: diffusers' `VaeImageProcessor`. Images are stretched to the size by Lanczos's filter; steps and
+their order are the reference's, so that tensors are equal to the last bit.
+"""
+
+import numpy as np
+import torch
+from jaxtyping import Float
+from numpy.typing import NDArray
+from PIL import Image
+from torch import Tensor
+from torch.nn import functional as F
+
+from diffuserve.domain.input_image import InputImage
+
+Pixels = Float[Tensor, "1 3 height width"]
+Mask = Float[Tensor, "1 1 height width"]
+
+_THRESHOLD = 0.5  # from this level on a mask says "change"
+
+
+def image_tensor(image: InputImage, width: int, height: int) -> Pixels:
+    """Return an image's colors in -1…1, in float32."""
+    levels = _levels(image, "RGB", width, height).transpose(2, 0, 1)
+    return 2.0 * torch.from_numpy(levels.copy())[None] - 1.0
+
+
+def mask_tensor(mask: InputImage, width: int, height: int) -> Mask:
+    """Return a mask that is 1 where the image is to change and else 0, in float32."""
+    levels = torch.from_numpy(_levels(mask, "L", width, height))
+    return (levels >= _THRESHOLD).float()[None, None]
+
+
+def masked_image(pixels: Pixels, mask: Mask) -> Pixels:
+    """Return an image that is gray, 0, where it is to change."""
+    return pixels * (mask < _THRESHOLD)
+
+
+def latent_mask(mask: Mask, scale: int) -> Float[Tensor, "1 1 rows columns"]:
+    """Return a mask of latents; each takes the value of the first of its `scale` × `scale` pixels."""
+    height, width = mask.shape[-2:]
+    return F.interpolate(mask, size=(height // scale, width // scale))
+
+
+def _levels(image: InputImage, mode: str, width: int, height: int) -> NDArray[np.float32]:
+    """Return an image of another size, as levels in 0…1."""
+    assert image.pixels is not None
+    opened = Image.frombytes(image.mode, (image.width, image.height), image.pixels)
+    resized = opened.resize((width, height), Image.Resampling.LANCZOS).convert(mode)
+    return np.asarray(resized).astype(np.float32) / np.float32(255.0)
