@@ -17,7 +17,7 @@ import torch
 from diffuserve import Engine, GenerationParams
 from diffuserve.models.base import Pipeline
 from diffuserve.models.flux.pipeline import FluxPipeline
-from diffuserve.models.flux.vae import unpack_latents
+from diffuserve.models.flux.latents import unpack_latents
 
 COLOURS = (
     "red",

@@ -5,7 +5,7 @@ import pytest
 
 from diffuserve.domain.params import GenerationParams
 from diffuserve.engine.engine import Engine
-from diffuserve.models.flux import vae
+from diffuserve.models.layers import image_vae
 from support.images import psnr
 
 
@@ -14,7 +14,7 @@ def test_a_tiled_decode_is_close_to_a_whole_decode(
 ) -> None:
     params = GenerationParams(prompt="a red circle", width=256, height=256, num_inference_steps=2, seed=1)
     whole = np.asarray(tiny_engine.generate([params])[0].images[0], dtype=float)
-    monkeypatch.setattr(vae, "TILE_ABOVE_PIXELS", 128 * 128)
+    monkeypatch.setattr(image_vae, "TILE_ABOVE_PIXELS", 128 * 128)
     tiled = np.asarray(tiny_engine.generate([params])[0].images[0], dtype=float)
     assert not np.array_equal(whole, tiled), "the decode ran in tiles"
     # Each tile is normalised by its own mean and deviation. Another prompt's image differs by some 130.

@@ -26,23 +26,21 @@ class _PreviewSettings:
 
 
 class PreviewMap:
-    """A linear map from packed tokens, 2×2 latent cells each, to pixels.
+    """A linear map from latent cells to pixels.
 
     One small product, since a preview may cost no more than 2 % of a step. `factors` has a row of red,
     green, blue for each latent channel, `bias` one number for each colour; colours span -1…1.
     """
 
     def __init__(self, factors: Sequence[Sequence[float]], bias: Sequence[float]) -> None:
-        colours = torch.tensor(factors)
-        levels = torch.kron(colours, torch.eye(4)).view(-1, 3, 4).transpose(1, 2)
-        self.weight = (levels * 127.5).reshape(-1, 12)
-        self.bias = (torch.tensor(bias).repeat(4) + 1) * 127.5
+        self.weight = torch.tensor(factors) * 127.5
+        self.bias = (torch.tensor(bias) + 1) * 127.5
 
-    def draw(self, tokens: Float[Tensor, "tokens channels"], rows: int) -> Image.Image:
-        """Return an RGB image of one pixel for each latent cell; `rows` counts rows of tokens."""
-        levels = torch.addmm(self.bias, tokens.float().cpu(), self.weight).clamp_(0, 255).to(torch.uint8)
-        cells = levels.view(rows, -1, 2, 2, 3).transpose(1, 2)
-        return Image.fromarray(cells.reshape(2 * rows, -1, 3).numpy())
+    def draw(self, latents: Float[Tensor, "channels rows columns"]) -> Image.Image:
+        """Return an RGB image of one pixel for each latent cell."""
+        cells = latents.float().cpu().flatten(1).T
+        levels = torch.addmm(self.bias, cells, self.weight).clamp_(0, 255).to(torch.uint8)
+        return Image.fromarray(levels.view(*latents.shape[1:], 3).numpy())
 
 
 def read_preview_map(folder: ModelFolder, num_channels: int, default: PreviewMap) -> PreviewMap:

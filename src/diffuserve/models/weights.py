@@ -73,7 +73,8 @@ def load_weights(
     """Fill a module that was built on the meta device; `placements` are by the checkpoint's names.
 
     Tensors whose names begin with one of `ignored_prefixes` belong to a part that is not loaded. The others
-    are memory-mapped; where dtype and device already fit they stay so and cost no copy. Raise `InvalidModel`
+    are memory-mapped; where dtype and device already fit they stay so and cost no copy. Convolutions of one
+    pixel fit linear layers. Raise `InvalidModel`
     for tensors that are missing, unexpected or of another shape.
     """
     missing = set(placements)
@@ -124,6 +125,8 @@ def _put(module: nn.Module, placement: Placement, tensor: Tensor, dtype: torch.d
     target: nn.Parameter = getattr(owner, attribute)
     rows = target.shape[0] // placement.num_parts
     expected = (rows, *target.shape[1:])
+    if tensor.ndim == 4 and tuple(tensor.shape) == (*expected, 1, 1):
+        tensor = tensor[..., 0, 0]  # a convolution of one pixel, which a linear layer is too
     if tuple(tensor.shape) != expected:
         raise InvalidModel(f"{origin} has shape {tuple(tensor.shape)}, expected {expected}")
     if placement.num_parts == 1:

@@ -150,6 +150,26 @@ def test_the_encoder_of_a_checkpoint_is_not_loaded(tmp_path: Path) -> None:
     }
 
 
+@pytest.mark.parametrize("is_convolution", [False, True])
+@torch.inference_mode()
+def test_older_names_and_shapes_of_attention_are_read(is_convolution: bool, tmp_path: Path) -> None:
+    reference = make_reference(STABLE_DIFFUSION)
+    older = {"to_q": "query", "to_k": "key", "to_v": "value", "to_out.0": "proj_attn"}
+    tensors = {}
+    for name, tensor in reference.state_dict().items():
+        for new, old in older.items():
+            if f".{new}.weight" in name and is_convolution:
+                tensor = tensor[..., None, None]
+            name = name.replace(f".{new}.", f".{old}.")
+        tensors[name] = tensor.contiguous()
+    assert "decoder.mid_block.attentions.0.query.weight" in tensors
+    save_file(tensors, tmp_path / "old.safetensors")
+    config = config_of(reference.config, tmp_path)
+    decoder = load_decoder(config, [tmp_path / "old.safetensors"], CPU, torch.float32)
+    latents = latents_of(STABLE_DIFFUSION, 6, 10)
+    assert torch.equal(decoder(latents), reference.decode(latents).sample)
+
+
 def test_a_tensor_of_another_shape_is_refused_by_name(tmp_path: Path) -> None:
     reference = make_reference(FLUX)
     reference.decoder.conv_in = torch.nn.Conv2d(16, 24, 3)

@@ -23,8 +23,7 @@ def folder_with(tmp_path: Path, preview: Any) -> ModelFolder:
 def test_a_pixel_stands_for_a_latent_cell() -> None:
     latents = torch.zeros(3, 2, 4)  # channels, rows and columns of cells
     latents[0, 0, 0], latents[1, 1, 3] = 1.0, -1.0
-    tokens = latents.view(3, 1, 2, 2, 2).permute(1, 3, 0, 2, 4).reshape(2, 12)
-    image = DEFAULT.draw(tokens, rows=1)
+    image = DEFAULT.draw(latents)
     assert image.size == (4, 2)
     assert image.getpixel((0, 0)) == (255, 127, 127)
     assert image.getpixel((3, 1)) == (127, 0, 127)
@@ -32,7 +31,7 @@ def test_a_pixel_stands_for_a_latent_cell() -> None:
 
 
 def test_values_beyond_the_range_are_clipped() -> None:
-    image = DEFAULT.draw(torch.full((1, 12), 5.0), rows=1)
+    image = DEFAULT.draw(torch.full((3, 2, 2), 5.0))
     assert image.getpixel((0, 0)) == (255, 255, 255)
 
 
@@ -42,7 +41,7 @@ def test_without_settings_the_familys_map_is_used(tmp_path: Path) -> None:
 
 def test_a_settings_file_has_a_map_of_its_own(tmp_path: Path) -> None:
     folder = folder_with(tmp_path, {"factors": IDENTITY, "bias": [1.0, 1.0, 1.0]})
-    image = read_preview_map(folder, 3, DEFAULT).draw(torch.zeros(1, 12), rows=1)
+    image = read_preview_map(folder, 3, DEFAULT).draw(torch.zeros(3, 2, 2))
     assert image.getpixel((0, 0)) == (255, 255, 255)
 
 

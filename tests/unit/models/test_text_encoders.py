@@ -12,7 +12,8 @@ from torch import Tensor, nn
 
 from diffuserve.domain.errors import InvalidModel
 from diffuserve.models.folder import ModelFolder
-from diffuserve.models.text.clip import ClipConfig, ClipTextEncoder, load_clip
+from diffuserve.models.text.clip import ClipTextEncoder, load_clip
+from diffuserve.models.text.clip_config import ClipConfig
 from diffuserve.models.text.t5 import T5Config, T5Encoder, load_t5
 
 CPU = torch.device("cpu")
@@ -95,6 +96,23 @@ def test_clip_is_equal_to_the_reference(changes: dict[str, Any], dtype: torch.dt
     expected = reference(prompts(12))
     assert torch.equal(output.sequence, expected.last_hidden_state)
     assert torch.equal(output.pooled, expected.pooler_output)
+
+
+@pytest.mark.parametrize("prefix", ["", "text_model."])
+@torch.inference_mode()
+def test_clip_with_a_projection_is_equal_to_the_reference(prefix: str, tmp_path: Path) -> None:
+    """Names of either form: the projection stands beside the text model."""
+    config = transformers.CLIPTextConfig(**CLIP | {"hidden_act": "gelu", "projection_dim": 24})
+    reference = randomize(transformers.CLIPTextModelWithProjection(config), torch.float32)
+    tensors = {
+        name if name.startswith("text_projection.") else prefix + name.removeprefix("text_model."): tensor
+        for name, tensor in reference.state_dict().items()
+    }
+    read = ClipConfig.read(folder_with(config.to_dict(), tmp_path), "text_encoder")
+    output = load_clip(read, save(tensors, tmp_path), CPU, torch.float32, has_projection=True)(prompts(12))
+    expected = reference(prompts(12), output_hidden_states=True)
+    assert torch.equal(output.pooled, expected.text_embeds)
+    assert torch.equal(output.penultimate, expected.hidden_states[-2])
 
 
 def test_names_of_older_clip_checkpoints_are_read(tmp_path: Path) -> None:

@@ -63,6 +63,9 @@ def test_a_cut_prompt_is_warned_of(folder: Path) -> None:
     *_, (warning,) = tokenizer.tokenize(PROMPTS, 20).warnings
     assert warning == "the prompt has 92 tokens and the model reads 20; the rest was cut off"
     assert tokenizer.tokenize(["a red circle"], 20).warnings == [()]
+    cut = tokenizer.tokenize(PROMPTS, 20, padded_length=30, subject="the negative prompt")
+    assert cut.ids.shape[1] == 30
+    assert cut.warnings[-1][0].startswith("the negative prompt has")
     full = tokenizer.tokenize(["a red circle"], 5)
     assert full.warnings == [()], "exactly as long as the model reads"
 

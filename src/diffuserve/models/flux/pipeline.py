@@ -16,15 +16,16 @@ from diffuserve.models.batches import run_in_groups, split_by_counts
 from diffuserve.models.devices import default_dtype, dtype_name, flops_per_second
 from diffuserve.models.flux.config import FluxConfig
 from diffuserve.models.flux.family import PATCH
+from diffuserve.models.flux.latents import FLUX_PREVIEW, pack_latents, unpack_latents
 from diffuserve.models.flux.packing import PackedLayout, SequenceShape, pack_layout
 from diffuserve.models.flux.sharding import Shard, shard_layout, ulysses
 from diffuserve.models.flux.shift import SizeShift
 from diffuserve.models.flux.text import FluxConditioning, FluxTextEncoder
 from diffuserve.models.flux.transformer import FluxTransformer, PackedInput
-from diffuserve.models.flux.vae import FLUX_PREVIEW, FluxVae, pack_latents, unpack_latents
 from diffuserve.models.folder import ModelFolder
 from diffuserve.models.frames import Frames
 from diffuserve.models.layers.attention import choose_kernel
+from diffuserve.models.layers.image_vae import ImageVae, max_decode_pixels
 from diffuserve.models.layers.linear import Tiling
 from diffuserve.models.preview import read_preview_map
 from diffuserve.models.weights import checkpoint_dtype, load_weights, num_parameters
@@ -81,7 +82,7 @@ class FluxPipeline:
         self.text_encoder = FluxTextEncoder(
             folder, device, dtype, lowercase=bool(folder.settings.get("lowercase_prompt", False))
         )
-        self.vae = FluxVae(folder, device, dtype)
+        self.vae = ImageVae(folder, device, dtype)
         self.preview_map = read_preview_map(folder, self.vae.latent_channels, FLUX_PREVIEW)
         kernel = choose_kernel(device, dtype)
         self.attention = kernel if ranks is None else ulysses(kernel, ranks.sequence)
@@ -91,14 +92,7 @@ class FluxPipeline:
 
     @property
     def max_decode_pixels(self) -> int:
-        """Pixels of one decode group.
-
-        Groups of two at 128 px were the fastest on CPUs, where each new size of group also means new
-        kernels; on GPUs four at 1024 px fill the device.
-        """
-        if self.deterministic:
-            return 0
-        return 4 * 1024 * 1024 if self.device.type == "cuda" else 2 * 128 * 128
+        return max_decode_pixels(self.device, self.deterministic)
 
     def describe(self) -> Mapping[str, str]:
         return {
@@ -181,7 +175,7 @@ class FluxPipeline:
 
     @torch.inference_mode()
     def preview(self, latents: Tensor, params: GenerationParams) -> Image.Image:
-        return self.preview_map.draw(latents[0], self._shape(params).rows)
+        return self.preview_map.draw(unpack_latents(latents[:1], self._shape(params).rows)[0])
 
     def _velocity(self, packed: PackedInput, shapes: tuple[SequenceShape, ...]) -> Tensor:
         """Return the velocity of every image token, on every rank."""

@@ -14,7 +14,8 @@ from torch import Tensor
 from diffuserve.domain.params import GenerationParams
 from diffuserve.models.base import Conditioning
 from diffuserve.models.folder import ModelFolder
-from diffuserve.models.text.clip import ClipConfig, load_clip
+from diffuserve.models.text.clip import load_clip
+from diffuserve.models.text.clip_config import ClipConfig
 from diffuserve.models.text.t5 import T5Config, load_t5
 from diffuserve.models.text.tokenizer import PromptTokenizer
 

@@ -4,14 +4,33 @@ The reference implementation is diffusers': operations keep its order, so that r
 bit, and parameters keep the names of its checkpoints.
 """
 
+from collections.abc import Iterable
+from pathlib import Path
+
 from jaxtyping import Float
 from torch import Tensor, nn
 from torch.nn import functional as F
+
+from diffuserve.models.weights import Placement, tensor_names
 
 Features = Float[Tensor, "batch channels height width"]
 Pixels = Float[Tensor, "batch colors pixel_rows pixel_columns"]
 
 EPSILON = 1e-6
+_OLD_NAMES = {".to_q.": ".query.", ".to_k.": ".key.", ".to_v.": ".value.", ".to_out.0.": ".proj_attn."}
+
+
+def placements(module: nn.Module, files: Iterable[Path]) -> dict[str, Placement]:
+    """Return the parameters of a module by a checkpoint's names: those of attention have older ones."""
+    is_old = any(".query." in name for name in tensor_names(files))
+    parameters = [name for name, _ in module.named_parameters()]
+    return {_old_name(name) if is_old else name: Placement(name) for name in parameters}
+
+
+def _old_name(parameter: str) -> str:
+    for name, old_name in _OLD_NAMES.items():
+        parameter = parameter.replace(name, old_name)
+    return parameter
 
 
 class ResidualBlock(nn.Module):

@@ -18,9 +18,10 @@ from diffuserve.models.layers.autoencoder_blocks import (
     Pixels,
     ResidualBlock,
     conv,
+    placements,
 )
 from diffuserve.models.layers.autoencoder_config import AutoencoderConfig
-from diffuserve.models.weights import Placement, load_weights
+from diffuserve.models.weights import load_weights
 
 _DECODER_PREFIXES = ("decoder.", "post_quant_conv.")
 _LOG_VARIANCE = (-30.0, 20.0)  # smallest and largest
@@ -56,8 +57,7 @@ def load_encoder(
     """Load the encoder's part of a checkpoint of `AutoencoderKL`, channels-last."""
     with torch.device("meta"):
         encoder = ImageEncoder(config)
-    placements = {name: Placement(name) for name, _ in encoder.named_parameters()}
-    load_weights(encoder, files, placements, device, dtype, ignored_prefixes=_DECODER_PREFIXES)
+    load_weights(encoder, files, placements(encoder, files), device, dtype, ignored_prefixes=_DECODER_PREFIXES)
     encoder.to(memory_format=torch.channels_last)  # type: ignore[call-overload]
     return encoder.eval()
 

@@ -19,9 +19,10 @@ from diffuserve.models.layers.autoencoder_blocks import (
     Pixels,
     ResidualBlock,
     conv,
+    placements,
 )
 from diffuserve.models.layers.autoencoder_config import AutoencoderConfig
-from diffuserve.models.weights import Placement, load_weights
+from diffuserve.models.weights import load_weights
 
 _TILE_OVERLAP = 0.25  # of a tile's side
 _ENCODER_PREFIXES = ("encoder.", "quant_conv.")
@@ -33,8 +34,7 @@ def load_decoder(
     """Load the decoder's part of a checkpoint of `AutoencoderKL`, channels-last."""
     with torch.device("meta"):
         decoder = ImageDecoder(config)
-    placements = {name: Placement(name) for name, _ in decoder.named_parameters()}
-    load_weights(decoder, files, placements, device, dtype, ignored_prefixes=_ENCODER_PREFIXES)
+    load_weights(decoder, files, placements(decoder, files), device, dtype, ignored_prefixes=_ENCODER_PREFIXES)
     decoder.to(memory_format=torch.channels_last)  # type: ignore[call-overload]
     return decoder.eval()
 

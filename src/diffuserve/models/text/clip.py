@@ -7,17 +7,13 @@ kept. Importing transformers for this one class would take longer than to load a
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated, Literal
 
 import torch
 from jaxtyping import Float, Int
-from pydantic import Field, with_config
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from diffuserve.domain.errors import InvalidModel
-from diffuserve.domain.model_config import SCHEMA, Depth, Vocabulary, Width, parse_config
-from diffuserve.models.folder import ModelFolder
+from diffuserve.models.text.clip_config import ClipConfig
 from diffuserve.models.weights import Placement, empty_embedding, load_weights, tensor_names
 
 TokenIds = Int[Tensor, "prompts tokens"]
@@ -25,6 +21,7 @@ States = Float[Tensor, "prompts tokens dim"]
 
 _MISNUMBERED_EOS = 2  # in configs that are older than the id; the end is then the highest id of a prompt
 _PREFIX = "text_model."
+_PROJECTION = "text_projection."  # stands beside the text model
 _IGNORED = ("embeddings.position_ids", f"{_PREFIX}embeddings.position_ids")  # a buffer in older checkpoints
 
 
@@ -35,49 +32,36 @@ def _quick_gelu(states: Tensor) -> Tensor:
 _ACTIVATIONS: dict[str, Callable[[Tensor], Tensor]] = {"quick_gelu": _quick_gelu, "gelu": F.gelu}
 
 
-@with_config(SCHEMA)
-@dataclass(frozen=True)
-class ClipConfig:
-    """The values of a text encoder's `config.json` that shape it, with transformers' defaults."""
-
-    vocab_size: Vocabulary = 49408
-    hidden_size: Width = 512
-    intermediate_size: Width = 2048
-    num_hidden_layers: Depth = 12
-    num_attention_heads: Width = 8
-    max_position_embeddings: Width = 77
-    hidden_act: Literal["quick_gelu", "gelu"] = "quick_gelu"
-    layer_norm_eps: Annotated[float, Field(ge=0, le=1)] = 1e-5
-    eos_token_id: int = 49407
-
-    @classmethod
-    def read(cls, folder: ModelFolder, component: str) -> "ClipConfig":
-        """Read a component's config. Raise `InvalidModel` for values out of bounds."""
-        config = parse_config(cls, *folder.config(component))
-        if config.hidden_size % config.num_attention_heads:
-            raise InvalidModel(
-                f"{folder.component(component)}: hidden_size={config.hidden_size} must be a multiple of "
-                f"num_attention_heads={config.num_attention_heads}"
-            )
-        return config
-
-
 @dataclass(frozen=True)
 class ClipOutput:
-    """States after the last layer, normalised, and the one at the end of each prompt."""
+    """States after the last layer, normalised, and the one at the end of each prompt, projected if it is.
+
+    `penultimate` are the states before the last layer, as they are.
+    """
 
     sequence: States
-    pooled: Float[Tensor, "prompts dim"]
+    pooled: Float[Tensor, "prompts pooled_dim"]
+    penultimate: States
 
 
 def load_clip(
-    config: ClipConfig, files: list[Path], device: torch.device, dtype: torch.dtype
+    config: ClipConfig,
+    files: list[Path],
+    device: torch.device,
+    dtype: torch.dtype,
+    has_projection: bool = False,
 ) -> "ClipTextEncoder":
-    """Load a checkpoint of `CLIPTextModel`, whose names may begin with `text_model.`."""
+    """Load a checkpoint of `CLIPTextModel`, whose names may begin with `text_model.`.
+
+    With `has_projection`, of `CLIPTextModelWithProjection`.
+    """
     with torch.device("meta"):
-        encoder = ClipTextEncoder(config)
+        encoder = ClipTextEncoder(config, has_projection)
     prefix = _PREFIX if any(name.startswith(_PREFIX) for name in tensor_names(files)) else ""
-    placements = {f"{prefix}{name}": Placement(name) for name, _ in encoder.named_parameters()}
+    placements = {
+        name if name.startswith(_PROJECTION) else f"{prefix}{name}": Placement(name)
+        for name, _ in encoder.named_parameters()
+    }
     load_weights(encoder, files, placements, device, dtype, ignored_prefixes=_IGNORED)
     return encoder.eval()
 
@@ -85,16 +69,21 @@ def load_clip(
 class ClipTextEncoder(nn.Module):
     """A causal transformer over the tokens of a prompt."""
 
-    def __init__(self, config: ClipConfig) -> None:
+    def __init__(self, config: ClipConfig, has_projection: bool = False) -> None:
         super().__init__()
         self._eos_token_id = config.eos_token_id
         self.embeddings = _Embeddings(config)
         self.encoder = _Layers(_Layer(config) for _ in range(config.num_hidden_layers))
         self.final_layer_norm = nn.LayerNorm(config.hidden_size, config.layer_norm_eps)
+        self.text_projection: nn.Module = nn.Identity()
+        if has_projection:
+            self.text_projection = nn.Linear(config.hidden_size, config.projection_dim, bias=False)
 
     def forward(self, ids: TokenIds) -> ClipOutput:
-        sequence = self.final_layer_norm(self.encoder(self.embeddings(ids)))
-        return ClipOutput(sequence, sequence[torch.arange(len(ids), device=ids.device), self._ends(ids)])
+        penultimate, last = self.encoder(self.embeddings(ids))
+        sequence = self.final_layer_norm(last)
+        ends = sequence[torch.arange(len(ids), device=ids.device), self._ends(ids)]
+        return ClipOutput(sequence, self.text_projection(ends), penultimate)
 
     def _ends(self, ids: TokenIds) -> Int[Tensor, "prompts"]:
         """Return the position of each prompt's end; the padding after it may have the same id."""
@@ -119,10 +108,12 @@ class _Layers(nn.Module):
         super().__init__()
         self.layers = nn.ModuleList(layers)
 
-    def forward(self, states: States) -> States:
+    def forward(self, states: States) -> tuple[States, States]:
+        """Return the states before and after the last layer."""
+        penultimate = states
         for layer in self.layers:
-            states = layer(states)
-        return states
+            penultimate, states = states, layer(states)
+        return penultimate, states
 
 
 class _Layer(nn.Module):

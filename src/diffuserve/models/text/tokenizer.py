@@ -68,23 +68,34 @@ class PromptTokenizer:
             raise InvalidModel(f"{folder.path}/{file}: pad_token={pad_token!r} is not a token")
         return cls(tokenizer, pad_token, config.model_max_length)
 
-    def tokenize(self, prompts: Sequence[str], length: int) -> PromptTokens:
-        """Return the ids of prompts, padded or cut to `length` tokens."""
+    def tokenize(
+        self,
+        prompts: Sequence[str],
+        length: int,
+        padded_length: int | None = None,
+        subject: str = "the prompt",
+    ) -> PromptTokens:
+        """Return the ids of prompts, cut to `length` tokens and padded to it, or to `padded_length`.
+
+        Warnings call a prompt `subject`.
+        """
         pad_id = self._tokenizer.token_to_id(self._pad_token)
-        self._tokenizer.enable_padding(pad_id=pad_id, pad_token=self._pad_token, length=length)
+        self._tokenizer.enable_padding(
+            pad_id=pad_id, pad_token=self._pad_token, length=padded_length or length
+        )
         self._tokenizer.enable_truncation(length)
         encodings = self._tokenizer.encode_batch(list(prompts))
         warnings = [
-            self._warn_of_cut(prompt, length) if encoding.overflowing else ()
+            self._warn_of_cut(subject, prompt, length) if encoding.overflowing else ()
             for prompt, encoding in zip(prompts, encodings, strict=True)
         ]
         return PromptTokens(torch.tensor([encoding.ids for encoding in encodings]), warnings)
 
-    def _warn_of_cut(self, prompt: str, length: int) -> tuple[str, ...]:
+    def _warn_of_cut(self, subject: str, prompt: str, length: int) -> tuple[str, ...]:
         self._tokenizer.no_padding()
         self._tokenizer.no_truncation()
         num_tokens = len(self._tokenizer.encode(prompt))
-        return (f"the prompt has {num_tokens} tokens and the model reads {length}; the rest was cut off",)
+        return (f"{subject} has {num_tokens} tokens and the model reads {length}; the rest was cut off",)
 
 
 def _read_tokenizer(folder: Path) -> Tokenizer:
