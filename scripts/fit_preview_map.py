@@ -16,8 +16,8 @@ import torch
 
 from diffuserve import Engine, GenerationParams
 from diffuserve.models.base import Pipeline
-from diffuserve.models.flux.pipeline import FluxPipeline
 from diffuserve.models.flux.latents import unpack_latents
+from diffuserve.models.flux.pipeline import FluxPipeline
 
 COLOURS = (
     "red",

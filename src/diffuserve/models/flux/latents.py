@@ -6,6 +6,7 @@ from torch import Tensor
 
 from diffuserve.models.preview import PreviewMap
 
+
 def unpack_latents(
     tokens: Float[Tensor, "batch tokens channels"], rows: int
 ) -> Float[Tensor, "batch latent_channels height width"]:

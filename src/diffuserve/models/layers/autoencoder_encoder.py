@@ -57,7 +57,9 @@ def load_encoder(
     """Load the encoder's part of a checkpoint of `AutoencoderKL`, channels-last."""
     with torch.device("meta"):
         encoder = ImageEncoder(config)
-    load_weights(encoder, files, placements(encoder, files), device, dtype, ignored_prefixes=_DECODER_PREFIXES)
+    load_weights(
+        encoder, files, placements(encoder, files), device, dtype, ignored_prefixes=_DECODER_PREFIXES
+    )
     encoder.to(memory_format=torch.channels_last)  # type: ignore[call-overload]
     return encoder.eval()
 

@@ -34,7 +34,9 @@ def load_decoder(
     """Load the decoder's part of a checkpoint of `AutoencoderKL`, channels-last."""
     with torch.device("meta"):
         decoder = ImageDecoder(config)
-    load_weights(decoder, files, placements(decoder, files), device, dtype, ignored_prefixes=_ENCODER_PREFIXES)
+    load_weights(
+        decoder, files, placements(decoder, files), device, dtype, ignored_prefixes=_ENCODER_PREFIXES
+    )
     decoder.to(memory_format=torch.channels_last)  # type: ignore[call-overload]
     return decoder.eval()
 
