@@ -58,7 +58,7 @@ class FakeControlPlane:
     """Takes the place of `LeaseClient`: keeps requests, and responds as the test has scripted.
 
     `leases` and `commands` are what the long polls return; an exception among them is raised. The other
-    deques hold the next outcomes; empty, every request succeeds.
+    deques hold the next outcomes; empty, every request succeeds. Images of jobs arrive once `may_fetch`.
     """
 
     registrations: list[Registration] = field(default_factory=list)
@@ -80,6 +80,9 @@ class FakeControlPlane:
     report_outcomes: deque[Exception | None] = field(default_factory=deque)
     upload_outcomes: deque[Exception | None] = field(default_factory=deque)
     final_outcomes: deque[Exception | None] = field(default_factory=deque)
+    fetches: list[str] = field(default_factory=list)
+    fetch_outcomes: deque[Exception | None] = field(default_factory=deque)
+    may_fetch: asyncio.Event = field(default_factory=asyncio.Event)
 
     async def register(self, registration: Registration) -> Registered:
         self.registrations.append(registration)
@@ -118,6 +121,14 @@ class FakeControlPlane:
         self.uploads.append((job_id, name))
         _raise_next(self.upload_outcomes)
         return StoredFile(name=name, size_bytes=len(content), sha256=hashlib.sha256(content).hexdigest())
+
+    async def fetch_inputs(self, job_id: str, lease_token: int, folder: Path) -> dict[str, Path]:
+        self.fetches.append(f"{job_id}-{lease_token}")
+        path = folder / "input-0"
+        path.write_bytes(b"half an image")
+        await self.may_fetch.wait()
+        _raise_next(self.fetch_outcomes)
+        return {"file_1": path}
 
     async def complete(self, job_id: str, completion: Completion) -> LeaseOutcome:
         self.completions.append((job_id, completion))

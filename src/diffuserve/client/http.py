@@ -3,7 +3,7 @@
 import os
 import re
 from collections.abc import AsyncIterator, Mapping
-from contextlib import asynccontextmanager
+from contextlib import aclosing, asynccontextmanager
 from dataclasses import dataclass
 from typing import Any
 
@@ -12,6 +12,7 @@ import httpx
 from diffuserve.backoff import Backoff, retry
 from diffuserve.client.outages import OutageLog
 from diffuserve.domain.errors import (
+    ArtifactNotFound,
     BacklogFull,
     BandNotAllowed,
     BatchNotFound,
@@ -43,6 +44,7 @@ _RETRIED_STATUSES = frozenset({408, 425, 500, 502, 503, 504})
 _BACKOFF = Backoff(first_seconds=0.1, longest_seconds=5.0, jitter=0.5)
 _STREAM_TIMEOUT = httpx.Timeout(30.0, connect=5.0)
 _MAX_DETAIL_CHARACTERS = 200
+_NO_BUCKET = "NoSuchBucket"
 _BUCKET_ERROR = re.compile(r"<Code>([^<]+)</Code>.*?<Message>([^<]+)</Message>", re.DOTALL)
 
 
@@ -143,6 +145,19 @@ class HttpTransport:
         except httpx.TransportError as error:
             raise ServerUnavailable(f"{self.server} does not respond ({error!r})") from error
 
+    @asynccontextmanager
+    async def stream_external(self, url: str) -> AsyncIterator[httpx.Response]:
+        """Open a file on another server, without the API key. Raise as `stream` does, or `ArtifactNotFound`."""
+        request = httpx.Request("GET", url, extensions={"timeout": _STREAM_TIMEOUT.as_dict()})
+        try:
+            response = await self._client.send(request, auth=None, stream=True)
+            async with aclosing(response):
+                await _raise_if_missing(response)
+                await _raise_for_status(response)
+                yield response
+        except httpx.TransportError as error:
+            raise ServerUnavailable(f"{_server_of(request)} does not respond ({_reason(error)})") from error
+
     async def _send(self, request: httpx.Request) -> httpx.Response:
         """Send a request to the server once, and note whether it is there."""
         try:
@@ -168,12 +183,20 @@ class HttpTransport:
         return response
 
 
+async def _raise_if_missing(response: httpx.Response) -> None:
+    """Raise `ArtifactNotFound` if a bucket lacks the file, and not if it is the bucket that is missing."""
+    if response.status_code == httpx.codes.NOT_FOUND:
+        await response.aread()
+        if _NO_BUCKET not in response.text:
+            raise ArtifactNotFound(f"{_server_of(response.request)} has no such file")
+
+
 async def _raise_for_status(response: httpx.Response) -> None:
     if not response.is_error:
         return
     await response.aread()
-    if response.is_server_error:
-        raise ServerUnavailable(f"{response.request.url} responded with {response.status_code}")
+    if response.is_server_error and _code_of(response) != StorageRefused.code:
+        raise ServerUnavailable(_refusal(response))
     raise error_from(response)
 
 
@@ -194,6 +217,7 @@ def error_from(response: httpx.Response) -> DiffuserveError:
 _ERRORS: Mapping[str, type[DiffuserveError]] = {
     error.code: error
     for error in (
+        ArtifactNotFound,
         BandNotAllowed,
         BacklogFull,
         BatchNotFound,

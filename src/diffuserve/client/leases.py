@@ -5,6 +5,7 @@ import base64
 import hashlib
 import logging
 from collections.abc import Collection, Mapping
+from pathlib import Path
 from typing import Any
 from urllib.parse import quote
 
@@ -12,6 +13,7 @@ import orjson
 
 from diffuserve.client.codec import decode
 from diffuserve.client.http import HttpTransport, RequestOptions
+from diffuserve.client.input_files import InputDownloads
 from diffuserve.domain.errors import ServerRefused, ServerUnavailable, UploadFailed, WorkerNotFound
 from diffuserve.domain.worker import (
     Claim,
@@ -130,6 +132,13 @@ class LeaseClient:
                 patience.bear(error)
                 log.warning("job %s: uploading %s again after: %s", job_id, name, error)
                 await asyncio.sleep(_UPLOAD_PAUSE)
+
+    async def fetch_inputs(self, job_id: str, lease_token: int, folder: Path) -> dict[str, Path]:
+        """Download the files that a job reads into `folder`, and return their paths by their ids.
+
+        Raise `LeaseLost`, `NotFound` for a file that is gone, and `DownloadFailed`.
+        """
+        return await InputDownloads(self._transport, job_id, lease_token).fetch(folder)
 
     async def complete(self, job_id: str, completion: Completion) -> LeaseOutcome:
         """Complete a job. Raise `LeaseLost`, and `UploadMissing` if files must be uploaded again."""

@@ -39,6 +39,7 @@ DiffuserveError
 │   └── ModerationUnavailable  the prompt classifier is unreachable, and no prompt may skip it
 ├── ServerRefused            an error response that no other class stands for
 ├── UploadFailed             a bucket did not accept a finished file within the retries
+├── DownloadFailed           an input image did not arrive within the retries
 └── RequestFailed            one request failed; its neighbours did not
     ├── RequestAborted
     ├── NumericalFailure     NaN or infinity in the latents
@@ -268,6 +269,12 @@ class UploadFailed(DiffuserveError):
     """A bucket did not accept a finished file within the worker's retries."""
 
     code = "upload_failed"
+
+
+class DownloadFailed(DiffuserveError):
+    """An image that a job reads did not reach its worker within the retries."""
+
+    code = "download_failed"
 
 
 class RequestFailed(DiffuserveError):

@@ -35,3 +35,10 @@ class InputImage:
 
 ImageInput = InputImage | str
 """An image, or a name that leads to one: a path for the engine, a file's id or a URL for the server."""
+
+
+def input_ids(values: Mapping[str, Any]) -> tuple[str, ...]:
+    """Return the ids of the images in the `input` of a job, each once."""
+    images = values.get("image") or ()
+    named = (*([images] if isinstance(images, Mapping) else images), values.get("mask"))
+    return tuple(dict.fromkeys(image["id"] for image in named if isinstance(image, Mapping)))

@@ -1,8 +1,8 @@
 """The parameters of a request. Names and meanings are diffusers'."""
 
 import math
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, fields
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, fields, replace
 from typing import Any
 
 from diffuserve.domain.errors import InvalidParams
@@ -81,6 +81,17 @@ class GenerationParams:
         if self.image is None:
             return ()
         return tuple(self.image) if isinstance(self.image, tuple | list) else (self.image,)
+
+    def with_images(self, convert: Callable[[str, ImageInput], ImageInput]) -> "GenerationParams":
+        """Return the parameters with `convert(field, image)` in place of each image and of the mask."""
+        if not self.images:
+            return self
+        images = tuple(convert("image", image) for image in self.images)
+        return replace(
+            self,
+            image=images[0] if isinstance(self.image, InputImage | str) else images,
+            mask=None if self.mask is None else convert("mask", self.mask),
+        )
 
     def to_dict(self) -> dict[str, Any]:
         """Return the parameters that are set, ready for JSON; input images are named, not included."""

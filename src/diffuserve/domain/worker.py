@@ -302,3 +302,23 @@ class UploadUrl(Resource):
     """URL of the bucket that accepts a file by PUT; `None` if the control plane takes files itself."""
 
     url: str | None
+
+
+@dataclass(frozen=True, kw_only=True)
+class LeasedFile(Resource):
+    """File that a leased job reads; `sha256` in hexadecimal.
+
+    `url` serves it for a while; if it is `None`, the control plane does by the same lease.
+    """
+
+    id: str
+    size_bytes: int
+    sha256: str
+    url: str | None = None
+
+
+@dataclass(frozen=True, kw_only=True)
+class LeasedFiles(Resource):
+    """Files that a leased job reads, each once."""
+
+    files: tuple[LeasedFile, ...]

@@ -10,7 +10,6 @@ import threading
 import uuid
 from collections.abc import Mapping, Sequence
 from concurrent.futures import Future
-from dataclasses import replace
 from pathlib import Path
 from types import TracebackType
 from typing import TYPE_CHECKING, Literal, overload
@@ -349,11 +348,7 @@ def _params(request: Request) -> GenerationParams:
 
 def _with_pixels(params: GenerationParams) -> GenerationParams:
     """Return the parameters with the pixels of their images, which are read from their files."""
-    if not params.images:
-        return params
-    images = tuple(load_input("image", image) for image in params.images)
-    mask = None if params.mask is None else load_input("mask", params.mask, "L")
-    return replace(params, image=images, mask=mask)
+    return params.with_images(load_input)
 
 
 def _outcome(future: Future[GenerationResult]) -> GenerationResult | DiffuserveError:

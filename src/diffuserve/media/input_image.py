@@ -28,15 +28,20 @@ _SEVERAL_VIEWS = "MPO"  # Pillow's name for photos in which a phone stores more 
 _warnings_lock = threading.Lock()  # filters of warnings belong to the whole process
 
 
-def load_input(field: str, value: ImageInput, mode: Mode = "RGB") -> InputImage:
-    """Return an image with its pixels; a string is the path of a file.
+def load_input(field: str, value: ImageInput) -> InputImage:
+    """Return an image with its pixels, in `mode_of` the field; a string is the path of a file.
 
     Raise `InvalidParams`, which names `field`, for a file that cannot be read or is no image.
     """
     if isinstance(value, InputImage):
         return _checked(field, value)
     with _regular_file(field, value) as file:
-        return read_image(field, file, mode, name=value)
+        return read_image(field, file, mode_of(field), name=value)
+
+
+def mode_of(field: str) -> Mode:
+    """Return the mode of the images in a field of the parameters."""
+    return "L" if field == "mask" else "RGB"
 
 
 def read_image(field: str, file: IO[bytes], mode: Mode = "RGB", name: str = "the file") -> InputImage:

@@ -44,11 +44,11 @@ class WorkerAgent:
             on_announced=self._membership.announce,
             on_job=lambda message: self._jobs.handle(message),
             on_change=self._engine_changed,
-            is_occupied=lambda: bool(state.jobs_in_engine),
+            is_occupied=lambda: state.has_engine_work,
         )
         self._gate = ClaimGate(config, state, self._engine, memory)
         self._reporter = ResultReporter(client, self.metrics, self._gate.forget)
-        self._jobs = EngineJobs(state, self._engine, self._gate, self._reporter, self.metrics)
+        self._jobs = EngineJobs(client, state, self._engine, self._gate, self._reporter, self.metrics)
         self._status = WorkerStatus(state, self._engine, self._membership, self._gate, self.metrics)
         self._claims = ClaimLoop(client, self._membership, state, self._gate, self._jobs)
 

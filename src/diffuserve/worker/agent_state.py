@@ -35,6 +35,11 @@ class AgentState:
     def jobs_in_engine(self) -> list[HeldJob]:
         return [job for job in self.held.values() if job.is_in_engine]
 
+    @property
+    def has_engine_work(self) -> bool:
+        """True if a job has all its images, and so is the engine's to work on."""
+        return any(job.fetching is None for job in self.jobs_in_engine)
+
     def job_in_engine(self, attempt: str) -> HeldJob | None:
         """Return the job of `attempt`, or `None` if that attempt's lease was lost."""
         job = self.held.get(attempt.rpartition("-")[0])

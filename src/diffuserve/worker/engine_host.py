@@ -14,7 +14,6 @@ from typing import assert_never
 
 import torch
 
-from diffuserve.domain.params import GenerationParams
 from diffuserve.engine.engine import Engine
 from diffuserve.engine.outputs import GenerationResult, StepOutput
 from diffuserve.worker import device_memory
@@ -22,6 +21,7 @@ from diffuserve.worker.agent_link import AgentLink
 from diffuserve.worker.config import EngineProcessConfig
 from diffuserve.worker.crash_record import CrashRecord
 from diffuserve.worker.image_output import ImageOutput, in_background, open_image_output
+from diffuserve.worker.job_input import job_params
 from diffuserve.worker.job_output import EngineRequest, JobOutput, job_failure, preview_steps
 from diffuserve.worker.load_reporter import LoadReporter
 from diffuserve.worker.messages import (
@@ -160,7 +160,7 @@ class EngineHost:
 
     def _add(self, job: AddJob) -> None:
         try:
-            params = self._engine.spec.resolve(GenerationParams.from_dict(job.input), seed=0)
+            params = self._engine.spec.resolve(job_params(job), seed=0)
             steps = preview_steps(params.num_inference_steps or 1, job.num_previews)
             with self._requests.lock:  # the first output may come before `add` has returned
                 request_id = self._engine.add(

@@ -2,15 +2,19 @@
 
 import asyncio
 import logging
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import assert_never
 
+from diffuserve.client.leases import LeaseClient
+from diffuserve.domain.errors import LeaseLost, RequestAborted
+from diffuserve.domain.input_image import input_ids
 from diffuserve.domain.job import Phase
 from diffuserve.domain.worker import Heartbeat, Lease, ReleaseCause
 from diffuserve.worker.agent_state import AgentState
 from diffuserve.worker.claim_gate import ClaimGate
 from diffuserve.worker.held_job import HeldJob
+from diffuserve.worker.input_fetcher import Fetched, InputFetcher, fetch_failure
 from diffuserve.worker.messages import (
     AbortJob,
     AddJob,
@@ -31,10 +35,14 @@ _NO_FOLDER = Path("/nonexistent")  # of jobs that never reach an engine
 
 
 class EngineJobs:
-    """Adds jobs to the engine, follows them there, and takes them out: finished, canceled or lost."""
+    """Adds jobs to the engine, follows them there, and takes them out: finished, canceled or lost.
+
+    A job that reads images is added once they are fetched.
+    """
 
     def __init__(
         self,
+        client: LeaseClient,
         state: AgentState,
         engine: EngineSupervisor,
         gate: ClaimGate,
@@ -43,9 +51,13 @@ class EngineJobs:
     ) -> None:
         self._state, self._engine, self._gate = state, engine, gate
         self._reporter, self._metrics = reporter, metrics
+        self._fetcher = InputFetcher(client, self._fetched)
 
     def add(self, lease: Lease) -> None:
-        """Hand a leased job to the engine, or straight back while there is none or the worker drains."""
+        """Hand a leased job, with its images, to the engine.
+
+        While there is none, or the worker drains, the job is handed straight back.
+        """
         link = self._engine.link
         if link is None or not self._engine.is_ready or self._state.is_draining:
             job = HeldJob(lease, folder=_NO_FOLDER, is_in_engine=False)
@@ -55,20 +67,11 @@ class EngineJobs:
         self.drop(lease.job_id)  # of an earlier lease whose loss is not known here yet
         job = HeldJob(lease, _NO_FOLDER)
         job.folder = link.job_folder(job.attempt)
-        if not self._state.jobs_in_engine:
-            self._engine.got_work()
-        self._state.held[lease.job_id] = job
-        link.send(
-            AddJob(
-                attempt=job.attempt,
-                input=lease.input,
-                folder=str(job.folder),
-                priority=-lease.band.rank,
-                is_alone=lease.is_suspect,
-                num_previews=lease.num_previews,
-                output_format=lease.output_format,
-            )
-        )
+        if input_ids(lease.input):
+            self._fetcher.start(job)
+            self._state.held[lease.job_id] = job
+        else:
+            self._enter_engine(job, {})
 
     def handle(self, message: JobMessage) -> None:
         """Follow a message of the engine; one about a lost lease only removes its files."""
@@ -92,8 +95,12 @@ class EngineJobs:
 
     def cancel(self, job_id: str) -> None:
         job = self._state.held.get(job_id)
-        if job is not None and not job.is_canceling:
-            job.is_canceling = True
+        if job is None or job.is_canceling:
+            return
+        job.is_canceling = True
+        if self._fetcher.stop(job):
+            self._leave(job, JobFailed(attempt=job.attempt, code=RequestAborted.code, message="aborted"))
+        else:
             self._abort(job)
 
     def drop_lost(self, lost: Sequence[str], heartbeat: Heartbeat) -> None:
@@ -113,13 +120,13 @@ class EngineJobs:
         if job is not None and job.is_in_engine:
             log.warning("job %s: the lease is lost; its work is dropped", job_id)
             self._metrics.lease_lost()
-            self._abort(job)
+            self._stop(job)
             self._gate.forget(job)
 
     def release_unfinished(self, patience_seconds: float) -> None:
         """Abort what is still in the engine and hand it back, as at the end of a drain."""
         for job in self._state.jobs_in_engine:
-            self._abort(job)
+            self._stop(job)
             job.is_in_engine = False
             self._reporter.release(job, ReleaseCause.DRAIN, patience_seconds=patience_seconds)
 
@@ -127,15 +134,53 @@ class EngineJobs:
         """Hand back what was inside an engine that died; jobs that had left it are still delivered.
 
         Where the crash record tells which jobs the engine was working on, its death counts against those
-        alone, and the others are released as bystanders.
+        alone, and the others are released as bystanders; so are those that had not entered it yet.
         """
         inside = self._state.jobs_in_engine
         suspects = [job for job in inside if job.attempt in self._engine.suspects]
         for job in inside:
             job.is_in_engine = False
-            is_bystander = bool(suspects) and job not in suspects
+            was_outside = self._fetcher.stop(job)
+            is_bystander = was_outside or (bool(suspects) and job not in suspects)
             cause = ReleaseCause.BYSTANDER if is_bystander else ReleaseCause.WORKER_LOST
             self._reporter.release(job, cause, is_suspect=job in suspects)
+
+    def _enter_engine(self, job: HeldJob, files: Mapping[str, Path]) -> None:
+        """Hand a job to the engine, which lives as long as the job's folder does."""
+        assert self._engine.link is not None
+        if not self._state.has_engine_work:
+            self._engine.got_work()
+        lease = job.lease
+        self._state.held[lease.job_id] = job
+        self._engine.link.send(
+            AddJob(
+                attempt=job.attempt,
+                input=lease.input,
+                folder=str(job.folder),
+                priority=-lease.band.rank,
+                is_alone=lease.is_suspect,
+                num_previews=lease.num_previews,
+                output_format=lease.output_format,
+                files={file_id: str(path) for file_id, path in files.items()},
+            )
+        )
+
+    def _fetched(self, job: HeldJob, fetched: Fetched) -> None:
+        """Go on with a job whose images are here, or end it without them."""
+        if isinstance(fetched, LeaseLost):
+            self.drop(job.lease.job_id)
+        elif isinstance(fetched, Exception):
+            self._leave(job, fetch_failure(job.attempt, fetched))
+        else:
+            job.advance(Phase.ENCODE, 0, 0)
+            self._enter_engine(job, fetched)
+
+    def _stop(self, job: HeldJob) -> None:
+        """Stop the work on a job; what the engine has is dropped with its folder once it lets go of it."""
+        if not self._fetcher.stop(job):
+            self._abort(job)
+        elif self._engine.link is not None:
+            self._engine.link.drop_folder(job.attempt)
 
     def _abort(self, job: HeldJob) -> None:
         if self._engine.link is not None:

@@ -10,7 +10,10 @@ from diffuserve.domain.worker import HeldLease, Lease
 
 @dataclass
 class HeldJob:
-    """A lease and the progress of its job. `is_in_engine` until the engine has finished or lost it."""
+    """A lease and the progress of its job. `is_in_engine` until the engine has finished or lost it.
+
+    A job that reads images counts as in the engine already while it is `fetching` them.
+    """
 
     lease: Lease
     folder: Path
@@ -21,6 +24,7 @@ class HeldJob:
     total: int = 0
     has_unreported_progress: bool = False
     since: float = field(default_factory=lambda: asyncio.get_running_loop().time())
+    fetching: asyncio.Task[None] | None = None
 
     @property
     def attempt(self) -> str:

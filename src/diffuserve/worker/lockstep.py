@@ -237,12 +237,15 @@ def _joining(state: RequestState) -> JoiningRequest:
 
 def _on(conditioning: Conditioning, device: torch.device) -> Conditioning:
     """Return the conditioning with all of its tensors on `device`."""
-    tensors: dict[str, Any] = {
-        field.name: value.to(device)
-        for field in fields(conditioning)
-        if isinstance(value := getattr(conditioning, field.name), Tensor)
-    }
-    return replace(conditioning, **tensors)
+    moved = {field.name: _moved(getattr(conditioning, field.name), device) for field in fields(conditioning)}
+    return replace(conditioning, **moved)
+
+
+def _moved(value: Any, device: torch.device) -> Any:
+    """Return a tensor, or each of a tuple's, on `device`, and any other value as it is."""
+    if isinstance(value, tuple):
+        return tuple(_moved(item, device) for item in value)
+    return value.to(device) if isinstance(value, Tensor) else value
 
 
 def _portable(outcome: Outcome) -> Outcome:

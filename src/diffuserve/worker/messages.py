@@ -162,7 +162,8 @@ class JobFailed:
 class AddJob:
     """Generate a job's images into `folder`.
 
-    Jobs of a larger `priority` step first; one that `is_alone` shares no step with others.
+    Jobs of a larger `priority` step first; one that `is_alone` shares no step with others. `files` are the
+    paths of the images that it reads, by their ids.
     """
 
     attempt: str
@@ -172,6 +173,7 @@ class AddJob:
     is_alone: bool = False
     num_previews: int = 0
     output_format: str = "png"
+    files: Mapping[str, str] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -1,0 +1,108 @@
+"""Downloads of the files that leased jobs read."""
+
+import hashlib
+from contextlib import AbstractAsyncContextManager
+from dataclasses import dataclass
+from pathlib import Path
+from urllib.parse import quote
+
+import httpx
+
+from diffuserve.backoff import Backoff, retry
+from diffuserve.client.codec import decode
+from diffuserve.client.http import HttpTransport, RequestOptions
+from diffuserve.domain.errors import (
+    ArtifactNotFound,
+    DownloadFailed,
+    ServerRefused,
+    ServerUnavailable,
+    StorageRefused,
+)
+from diffuserve.domain.worker import LeasedFile, LeasedFiles
+
+_BACKOFF = Backoff(first_seconds=0.5, longest_seconds=15.0, jitter=0.5)
+_PATIENCE_SECONDS = 600.0  # with one file of a store that is away; then the job is left to another attempt
+_MOST_REFUSALS = 3  # of one file, each with a new URL: one may have expired
+
+
+@dataclass(frozen=True)
+class InputDownloads:
+    """Downloads the files of one lease, from the control plane or from the bucket that it names."""
+
+    transport: HttpTransport
+    job_id: str
+    lease_token: int
+
+    async def fetch(self, folder: Path) -> dict[str, Path]:
+        """Write the files into `folder`, and return their paths by their ids.
+
+        Raise `LeaseLost`, `NotFound` for a file that is gone, and `DownloadFailed`.
+        """
+        paths = {}
+        for number, file in enumerate(await self._files()):
+            paths[file.id] = folder / f"input-{number}"
+            await self._patiently(file, paths[file.id])
+        return paths
+
+    async def _patiently(self, file: LeasedFile, path: Path) -> None:
+        """Download a file; where that may help, again with a new URL."""
+
+        async def attempt(number: int) -> None:
+            await self._download(file if number == 1 else await self._anew(file), path)
+
+        try:
+            await retry(attempt, _Patience().pause, _BACKOFF, _PATIENCE_SECONDS)
+        except (ServerUnavailable, ServerRefused) as error:
+            raise DownloadFailed(f"{file.id} could not be fetched: {error}") from error
+
+    async def _files(self) -> tuple[LeasedFile, ...]:
+        """Return what the job reads, and from where."""
+        path = f"/v1/leases/{self.job_id}/inputs"
+        response = await self.transport.request("GET", path, RequestOptions(headers=self._token))
+        return decode(LeasedFiles, response.content).files
+
+    async def _anew(self, file: LeasedFile) -> LeasedFile:
+        """Return the file with a new URL."""
+        for found in await self._files():
+            if found.id == file.id:
+                return found
+        raise ArtifactNotFound(f"{file.id} is gone")
+
+    async def _download(self, file: LeasedFile, path: Path) -> None:
+        """Write the file. Raise `ServerRefused` if it is not what was announced."""
+        digest, size = hashlib.sha256(), 0
+        async with self._open(file) as response:
+            with path.open("wb") as out:
+                async for chunk in response.aiter_bytes():
+                    size += len(chunk)
+                    if size > file.size_bytes:
+                        break
+                    digest.update(chunk)
+                    out.write(chunk)
+        if size != file.size_bytes or digest.hexdigest() != file.sha256:
+            raise ServerRefused(f"it is not the file of {file.size_bytes:,} bytes that was uploaded")
+
+    def _open(self, file: LeasedFile) -> AbstractAsyncContextManager[httpx.Response]:
+        if file.url is not None:
+            return self.transport.stream_external(file.url)
+        return self.transport.stream(f"/v1/leases/{self.job_id}/inputs/{quote(file.id)}", self._token)
+
+    @property
+    def _token(self) -> dict[str, str]:
+        return {"lease-token": str(self.lease_token)}
+
+
+@dataclass
+class _Patience:
+    """Says whether a file is tried once more."""
+
+    num_refusals: int = 0
+
+    def pause(self, error: Exception) -> float | None:
+        """Return the shortest pause before the next try, `None` if there is to be none."""
+        if isinstance(error, StorageRefused):
+            return None
+        if isinstance(error, ServerUnavailable):
+            return error.retry_after
+        self.num_refusals += isinstance(error, ServerRefused)
+        return 0.0 if isinstance(error, ServerRefused) and self.num_refusals < _MOST_REFUSALS else None

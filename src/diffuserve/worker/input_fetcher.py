@@ -1,0 +1,60 @@
+"""Fetches the images that jobs read, before the engine gets the jobs."""
+
+import asyncio
+import logging
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import TypeAlias
+
+from diffuserve.client.leases import LeaseClient
+from diffuserve.domain.errors import DiffuserveError, DownloadFailed, NotFound
+from diffuserve.domain.job import Phase
+from diffuserve.worker.held_job import HeldJob
+from diffuserve.worker.messages import JobFailed
+
+log = logging.getLogger(__name__)
+
+Fetched: TypeAlias = Mapping[str, Path] | Exception
+"""The files of a job by their ids, or the reason why they are not here."""
+
+
+class InputFetcher:
+    """Fetches each job's files in a task of its own, so that no job waits for another's."""
+
+    def __init__(self, client: LeaseClient, on_end: Callable[[HeldJob, Fetched], None]) -> None:
+        """Call `on_end` with each job whose files are here or cannot be had, unless it was stopped."""
+        self._client = client
+        self._on_end = on_end
+
+    def start(self, job: HeldJob) -> None:
+        """Begin to fetch a job's files into its folder."""
+        job.advance(Phase.LOAD, 0, 0)
+        job.fetching = asyncio.create_task(self._fetch(job))
+
+    def stop(self, job: HeldJob) -> bool:
+        """Fetch no more for this job; return whether it was still being fetched for."""
+        fetching, job.fetching = job.fetching, None
+        if fetching is not None:
+            fetching.cancel()
+        return fetching is not None
+
+    async def _fetch(self, job: HeldJob) -> None:
+        fetched: Fetched
+        try:
+            fetched = await self._client.fetch_inputs(job.lease.job_id, job.lease.lease_token, job.folder)
+        except Exception as error:  # at the border of a job: it fails alone
+            fetched = error
+        self._on_end(job, fetched)
+        job.fetching = None
+
+
+def fetch_failure(attempt: str, error: Exception) -> JobFailed:
+    """Build the report of a job without its files; a file that is gone stays so, whoever asks."""
+    if isinstance(error, NotFound):
+        return JobFailed(attempt=attempt, code=error.code, message=str(error))
+    if isinstance(error, DiffuserveError):
+        return JobFailed(attempt=attempt, code=error.code, message=str(error), retryable=True)
+    log.error("the input images of an attempt cannot be fetched", exc_info=error)
+    reason = error.strerror if isinstance(error, OSError) else type(error).__name__  # it may name a folder
+    message = f"an input image could not be fetched: {reason}"
+    return JobFailed(attempt=attempt, code=DownloadFailed.code, message=message, retryable=True)
