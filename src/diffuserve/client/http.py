@@ -147,7 +147,7 @@ class HttpTransport:
 
     @asynccontextmanager
     async def stream_external(self, url: str) -> AsyncIterator[httpx.Response]:
-        """Open a file on another server, without the API key. Raise as `stream` does, or `ArtifactNotFound`."""
+        """Open a file on another server, without the API key. Raise as `stream`, or `ArtifactNotFound`."""
         request = httpx.Request("GET", url, extensions={"timeout": _STREAM_TIMEOUT.as_dict()})
         try:
             response = await self._client.send(request, auth=None, stream=True)

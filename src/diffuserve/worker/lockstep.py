@@ -17,7 +17,7 @@ import os
 import threading
 from collections import deque
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, fields, replace
+from dataclasses import dataclass, fields, is_dataclass, replace
 from typing import Any, TypeVar
 
 import torch
@@ -237,15 +237,20 @@ def _joining(state: RequestState) -> JoiningRequest:
 
 def _on(conditioning: Conditioning, device: torch.device) -> Conditioning:
     """Return the conditioning with all of its tensors on `device`."""
-    moved = {field.name: _moved(getattr(conditioning, field.name), device) for field in fields(conditioning)}
-    return replace(conditioning, **moved)
+    moved: Conditioning = _moved(conditioning, device)
+    return moved
 
 
 def _moved(value: Any, device: torch.device) -> Any:
-    """Return a tensor, or each of a tuple's, on `device`, and any other value as it is."""
+    """Return a value with the tensors in it, in tuples and dataclasses too, on `device`."""
+    if isinstance(value, Tensor):
+        return value.to(device)
     if isinstance(value, tuple):
         return tuple(_moved(item, device) for item in value)
-    return value.to(device) if isinstance(value, Tensor) else value
+    if is_dataclass(value) and not isinstance(value, type):
+        own = {field.name: _moved(getattr(value, field.name), device) for field in fields(value)}
+        return replace(value, **own)
+    return value
 
 
 def _portable(outcome: Outcome) -> Outcome:

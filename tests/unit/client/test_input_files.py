@@ -1,7 +1,7 @@
 """Downloads of the images that jobs read, from the control plane or from a bucket."""
 
 import hashlib
-from collections.abc import Callable
+from collections.abc import AsyncIterator, Callable
 from pathlib import Path
 
 import httpx
@@ -99,7 +99,9 @@ async def test_a_download_that_fails_at_first_is_repeated_with_a_new_url(
     plane = Plane(*failures, respond())
     paths = await plane.fetch(tmp_path)
     assert paths["file_1"].read_bytes() == CONTENT
-    signatures = [request.url.params["signature"] for request in plane.requests if request.url.host == "bucket"]
+    signatures = [
+        request.url.params["signature"] for request in plane.requests if request.url.host == "bucket"
+    ]
     assert signatures == [str(number) for number in range(1, len(failures) + 2)]
 
 
@@ -115,9 +117,9 @@ async def test_a_file_that_is_never_what_was_announced_fails_after_three_tries(
 
 
 async def test_no_more_is_written_than_was_announced(tmp_path: Path) -> None:
-    sent = []
+    sent: list[None] = []
 
-    async def endless() -> object:
+    async def endless() -> AsyncIterator[bytes]:
         while True:
             sent.append(None)
             yield b"x" * 100_000
