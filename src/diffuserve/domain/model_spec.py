@@ -9,7 +9,7 @@ from diffuserve.domain.cost import Workload
 from diffuserve.domain.errors import ImageTooLarge, InvalidParams, ModelNotCapable
 from diffuserve.domain.input_image import InputImage
 from diffuserve.domain.params import GenerationParams
-from diffuserve.domain.samplers import num_evaluations
+from diffuserve.domain.samplers import evaluations_before, num_evaluations
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -118,16 +118,21 @@ class ModelSpec:
         Solvers may call it more than once in a step, and a request with `strength` skips its first steps.
         """
         asked = params.num_inference_steps or 0
-        steps = num_evaluations(params.sampler or self.sampler, asked)
-        return steps - self.first_step(params, steps) if params.strength is not None else steps
+        return num_evaluations(params.sampler or self.sampler, asked) - self.first_step(params)
 
-    def first_step(self, params: GenerationParams, num_steps: int) -> int:
-        """Return the step, of `num_steps` in its schedule, with which a request begins."""
+    def first_step(self, params: GenerationParams) -> int:
+        """Return the call of the model, counted from 0, with which a request's schedule begins."""
         if params.strength is None:
             return 0
-        if self.strength_rounds_up:
-            return int(max(num_steps - min(num_steps * params.strength, num_steps), 0))
-        return num_steps - min(int(num_steps * params.strength), num_steps)
+        skipped = (params.num_inference_steps or 0) - self._steps_taken(params)
+        return evaluations_before(params.sampler or self.sampler, skipped)
+
+    def _steps_taken(self, params: GenerationParams) -> int:
+        """Return how many of its steps a request takes with its `strength`."""
+        assert params.strength is not None
+        asked = params.num_inference_steps or 0
+        taken = min(asked * params.strength, asked)
+        return asked - int(asked - taken) if self.strength_rounds_up else int(taken)
 
     def workload(self, params: GenerationParams) -> Workload:
         """Return the size of a request whose defaults are filled in."""
@@ -171,15 +176,16 @@ class ModelSpec:
         Raise `InvalidParams` or `ModelNotCapable` if the model cannot do what is asked.
         """
         width, height = self._size(params)
+        num_steps = params.num_inference_steps or self.num_inference_steps
         resolved = replace(
             params,
             width=width,
             height=height,
-            num_inference_steps=params.num_inference_steps or self.num_inference_steps,
+            num_inference_steps=num_steps,
             guidance_scale=self.guidance_scale if params.guidance_scale is None else params.guidance_scale,
             max_sequence_length=params.max_sequence_length or self.max_sequence_length,
             seed=seed if params.seed is None else params.seed,
-            strength=self._strength(params),
+            strength=self._strength(params, num_steps),
         )
         self._check_size(resolved)
         self._check_limits(resolved)
@@ -192,25 +198,39 @@ class ModelSpec:
     def _size(self, params: GenerationParams) -> tuple[int, int]:
         """Return width and height: as asked, else those of the input image as far as the model can."""
         first = next((image for image in params.images if isinstance(image, InputImage)), None)
-        if params.width is None and params.height is None and first is not None:
-            return self._size_like(first)
-        return params.width or self.width, params.height or self.height
+        width, height = params.width, params.height
+        if first is None or (width and height):
+            return width or self.width, height or self.height
+        if width:
+            return width, self._side(width * first.height / first.width)
+        if height:
+            return self._side(height * first.width / first.height), height
+        return self._size_like(first)
 
     def _size_like(self, image: InputImage) -> tuple[int, int]:
         """Return the size nearest to an image's that the model generates, of about its proportions."""
         scale = min(1.0, math.sqrt(self.max_pixels / image.num_pixels))
-        lowest = -(-self.min_size // self.size_multiple) * self.size_multiple
-        sides = (
-            int(scale * side) // self.size_multiple * self.size_multiple
-            for side in (image.width, image.height)
-        )
-        width, height = (min(max(side, lowest), self.max_size) for side in sides)
+        scale = max(scale, self._smallest_side / min(image.width, image.height))
+        width, height = self._side(scale * image.width), self._side(scale * image.height)
+        if width * height > self.max_pixels:  # far from square, and enlarged for the shorter side
+            longest = self._side(self.max_pixels / min(width, height))
+            width, height = min(width, longest), min(height, longest)
         return width, height
 
-    def _strength(self, params: GenerationParams) -> float | None:
+    @property
+    def _smallest_side(self) -> int:
+        return -(-self.min_size // self.size_multiple) * self.size_multiple
+
+    def _side(self, pixels: float) -> int:
+        """Return the nearest side, not longer where possible, that the model generates."""
+        side = int(pixels) // self.size_multiple * self.size_multiple
+        return min(max(side, self._smallest_side), self.max_size // self.size_multiple * self.size_multiple)
+
+    def _strength(self, params: GenerationParams, num_steps: int) -> float | None:
+        """Return the strength asked for, else the default, or what leaves one of few steps."""
         if params.strength is not None or not params.images or not self.has_strength:
             return params.strength
-        return self.strength if params.mask is None else self.mask_strength
+        return max(self.strength if params.mask is None else self.mask_strength, _least_strength(num_steps))
 
     def _check_size(self, params: GenerationParams) -> None:
         assert params.width is not None
@@ -305,6 +325,7 @@ class ModelSpec:
             raise ModelNotCapable("mask", "an image", f"{self.name} fills nothing in; leave mask out")
         if params.mask is None and self.needs_mask:
             raise InvalidParams("mask", None, f"{self.name} fills in where a mask is white; give mask")
+        _check_mask_fits(params)
         self._check_strength(params)
 
     def _check_strength(self, params: GenerationParams) -> None:
@@ -314,11 +335,30 @@ class ModelSpec:
             raise ModelNotCapable(
                 "strength", params.strength, f"{self.name} takes images as references; leave strength out"
             )
-        if self.num_steps(params) < 1:
-            least = math.ceil(1000 / (params.num_inference_steps or 1)) / 1000
+        if self._steps_taken(params) < 1:
             raise InvalidParams(
                 "strength",
                 params.strength,
-                f"leaves none of {params.num_inference_steps} steps; give at least {least:g}, or more "
-                "num_inference_steps",
+                f"leaves none of {params.num_inference_steps} steps; give at least "
+                f"{_least_strength(params.num_inference_steps or 1):g}, or more num_inference_steps",
             )
+
+
+def _least_strength(num_steps: int) -> float:
+    """Return a strength, of few digits, that leaves one step."""
+    return math.ceil(1000 / num_steps) / 1000
+
+
+def _check_mask_fits(params: GenerationParams) -> None:
+    """Refuse a mask of other proportions than the image: it would be stretched over other parts of it."""
+    image, mask = params.images[0] if params.images else None, params.mask
+    if not isinstance(image, InputImage) or not isinstance(mask, InputImage):
+        return
+    if abs(mask.height - mask.width * image.height / image.width) > 1 and (
+        abs(mask.width - mask.height * image.width / image.height) > 1
+    ):
+        raise InvalidParams(
+            "mask",
+            f"{mask.width}x{mask.height}",
+            f"does not fit the image of {image.width}x{image.height}; send a mask of the same size",
+        )

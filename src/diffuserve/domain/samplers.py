@@ -24,9 +24,15 @@ _EVALUATIONS: Mapping[str, Callable[[int], int]] = {
     "flow_match_heun": lambda steps: 2 * steps - 1,
     "pndm": lambda steps: steps + (steps > 1),
 }
+_CALLS_PER_SKIPPED_STEP: Mapping[str, int] = {"flow_match_heun": 2}
 
 
 def num_evaluations(sampler: str | None, num_inference_steps: int) -> int:
     """Return how often a sampler calls the model in a number of steps; mostly once in each."""
     evaluations = _EVALUATIONS.get(sampler or "")
     return num_inference_steps if evaluations is None else evaluations(num_inference_steps)
+
+
+def evaluations_before(sampler: str | None, num_skipped: int) -> int:
+    """Return how many of a sampler's calls belong to the first steps, which an image to start from skips."""
+    return _CALLS_PER_SKIPPED_STEP.get(sampler or "", 1) * num_skipped

@@ -234,6 +234,7 @@ EDITOR = replace(SPEC, max_input_images=2, max_reference_pixels=64 * 64)
         (EDITOR, {"image": image(), "mask": image()}, "mask", "leave mask out"),
         (EDITOR, {"image": image(), "strength": 0.5}, "strength", "leave strength out"),
         (PAINTER, {"image": image(), "strength": 0.2}, "strength", "give at least 0.25"),
+        (PAINTER, {"image": image(), "mask": image(64, 64)}, "mask", "does not fit the image of 128x96"),
         (SPEC, {"sampler": "euler"}, "sampler", "its own alone"),
         (replace(SPEC, samplers=("ddim", "lcm")), {"sampler": "euler"}, "sampler", "ddim, lcm"),
     ],
@@ -248,7 +249,21 @@ def test_images_and_samplers_that_a_model_cannot_use_are_refused(
 def test_without_a_size_the_image_is_as_large_as_the_one_it_starts_from() -> None:
     resolved = resolve(PAINTER, image=image(200, 100))
     assert (resolved.width, resolved.height) == (192, 96)
-    assert resolve(PAINTER, image=image(200, 100), width=64).height == SPEC.height
+
+
+@pytest.mark.parametrize(
+    ("asked", "size"),
+    [({"width": 64}, (64, 32)), ({"height": 64}, (128, 64)), ({"width": 64, "height": 64}, (64, 64))],
+)
+def test_a_side_that_is_not_asked_for_follows_the_image(asked: dict[str, int], size: tuple[int, int]) -> None:
+    resolved = resolve(PAINTER, image=image(200, 100), **asked)
+    assert (resolved.width, resolved.height) == size
+
+
+def test_a_small_image_keeps_its_proportions() -> None:
+    spec = replace(PAINTER, min_size=128, max_size=512, max_pixels=512 * 512)
+    assert resolve(spec, image=image(64, 32)).width == 256
+    assert resolve(spec, image=image(20, 2000)).height == 512
 
 
 @given(st.integers(1, 9_999), st.integers(1, 9_999))
@@ -272,6 +287,26 @@ def test_the_default_strength_depends_on_a_mask() -> None:
     assert resolve(PAINTER).strength is resolve(EDITOR, image=image()).strength is None
 
 
+def test_a_default_strength_leaves_a_step() -> None:
+    spec = replace(PAINTER, strength=0.3)
+    assert spec.num_steps(resolve(spec, image=image(), num_inference_steps=2)) == 1
+    assert resolve(spec, image=image(), num_inference_steps=20).strength == 0.3
+
+
+@pytest.mark.parametrize("size", [(128, 96), (256, 192), (64, 48), (127, 96), (43, 32)])
+def test_a_mask_of_the_images_proportions_fits(size: tuple[int, int]) -> None:
+    assert resolve(PAINTER, image=image(), mask=image(*size)).mask == image(*size)
+
+
+@pytest.mark.parametrize(
+    ("sampler", "start", "steps"), [("pndm", 2, 3), ("flow_match_heun", 4, 3), ("", 2, 2)]
+)
+def test_solvers_that_call_more_often_begin_where_a_step_does(sampler: str, start: int, steps: int) -> None:
+    spec = replace(PAINTER, sampler=sampler)
+    resolved = resolve(spec, image=image(), strength=0.5, num_inference_steps=4)
+    assert (spec.first_step(resolved), spec.num_steps(resolved)) == (start, steps)
+
+
 def test_references_stand_in_the_sequence_up_to_a_size() -> None:
     plain, small, large = (
         EDITOR.workload(resolve(EDITOR, width=128, height=96, image=images))
@@ -284,7 +319,7 @@ def test_references_stand_in_the_sequence_up_to_a_size() -> None:
 
 def test_an_image_and_its_mask_are_encoded_in_the_size_that_is_drawn() -> None:
     spec = replace(PAINTER, pixels_per_token=256)
-    masked = spec.workload(resolve(spec, image=image(999, 999), mask=image(), width=64, height=64))
+    masked = spec.workload(resolve(spec, image=image(999, 999), mask=image(99, 99), width=64, height=64))
     assert masked.input_pixels == 2 * 64 * 64
     assert masked.sequence_tokens == spec.workload(resolve(spec, width=64, height=64)).sequence_tokens
 
