@@ -26,6 +26,12 @@ _OTHER_NAMES = {
     "cfg": "guidance_scale",
     "cfg_scale": "guidance_scale",
     "size": "width",
+    "init_image": "image",
+    "image_url": "image",
+    "mask_image": "mask",
+    "denoising_strength": "strength",
+    "scheduler": "sampler",
+    "sampler_name": "sampler",
 }
 _MESSAGES = {
     "missing": "is required",

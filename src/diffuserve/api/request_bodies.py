@@ -3,22 +3,26 @@
 from typing import Annotated, Any, Literal
 
 import orjson
-from pydantic import AfterValidator, BaseModel, ConfigDict, Field
+from pydantic import AfterValidator, BaseModel, ConfigDict, Field, PlainValidator
 
 from diffuserve.domain.job import MAX_PREVIEWS, Band
 from diffuserve.domain.json_text import has_null_character
 from diffuserve.domain.params import (
     MAX_GUIDANCE_SCALE,
     MAX_IMAGES,
+    MAX_INPUT_IMAGES,
     MAX_PROMPT_CHARACTERS,
     MAX_SEED,
     MAX_SIDE,
     MAX_STEPS,
     GenerationParams,
 )
+from diffuserve.domain.samplers import SAMPLERS
 
 MAX_METADATA_BYTES = 16_384
 MAX_JOB_SECONDS = 30 * 86_400.0
+MAX_IMAGE_NAME_CHARACTERS = 2_048
+"""Characters of a file's id or a URL; a data URL is limited by the size of the body and of its image."""
 
 
 def _check_text(text: str) -> str:
@@ -41,6 +45,26 @@ def _check_metadata(metadata: dict[str, Any]) -> dict[str, Any]:
     return metadata
 
 
+def _check_image(name: object) -> str:
+    """Return the name of an input image. Raise `ValueError`, which does not repeat it, for what is none."""
+    if not isinstance(name, str) or not name:
+        raise ValueError("must be a string: the id of an uploaded file, a data: URL, or an https: URL")
+    if len(name) > MAX_IMAGE_NAME_CHARACTERS and name[:5].lower() != "data:":
+        limit = f"{len(name):,} characters; at most {MAX_IMAGE_NAME_CHARACTERS:,} are allowed"
+        raise ValueError(f"has {limit}, unless it is a data: URL")
+    if not name.isascii():
+        raise ValueError("must be ASCII; encode other characters as in a URL")
+    return _check_text(name)
+
+
+def _check_images(names: object) -> str | list[str]:
+    if not isinstance(names, list):
+        return _check_image(names)
+    if not 1 <= len(names) <= MAX_INPUT_IMAGES:
+        raise ValueError(f"has {len(names):,} images; give 1 to {MAX_INPUT_IMAGES}")
+    return [_check_image(name) for name in names]
+
+
 Metadata = Annotated[dict[str, Any], AfterValidator(_check_metadata)]
 Storable = AfterValidator(_check_text)
 Prompt = Annotated[str, Field(min_length=1, max_length=MAX_PROMPT_CHARACTERS), Storable]
@@ -51,6 +75,13 @@ WebhookUrl = Annotated[str, Field(min_length=1, max_length=2_000), Storable]
 Guidance = Annotated[float, Field(ge=0, le=MAX_GUIDANCE_SCALE, allow_inf_nan=False)]
 Seed = Annotated[int, Field(ge=0, le=MAX_SEED)]
 ModelName = Annotated[str, Field(min_length=1, max_length=200), Storable]
+Sampler = Annotated[str, Field(max_length=100, json_schema_extra={"enum": list(SAMPLERS)}), Storable]
+_ImageSchema = Annotated[str, Field(min_length=1)]
+_ImageListSchema = Annotated[list[_ImageSchema], Field(min_length=1, max_length=MAX_INPUT_IMAGES)]
+_AnyImageSchema = _ImageSchema | _ImageListSchema
+ImageName = Annotated[str, PlainValidator(_check_image, json_schema_input_type=_ImageSchema)]
+ImageNames = Annotated[str | list[str], PlainValidator(_check_images, json_schema_input_type=_AnyImageSchema)]
+Strength = Annotated[float, Field(gt=0, le=1, allow_inf_nan=False)]
 Seconds = Annotated[float, Field(gt=0, le=MAX_JOB_SECONDS, allow_inf_nan=False)]
 OutputFormat = Literal["png", "webp", "jpeg"]
 JobEventName = Literal["job.succeeded", "job.failed", "job.canceled", "job.expired"]
@@ -66,7 +97,10 @@ class GenerationInput(RequestBody):
     """Parameters of the images. A field that is null or left out takes the model's default."""
 
     prompt: Prompt
-    negative_prompt: NegativePrompt | None = None
+    negative_prompt: NegativePrompt | None = Field(
+        default=None,
+        description="What the image should not show. To some models null and an empty text differ.",
+    )
     width: Pixels | None = None
     height: Pixels | None = None
     num_inference_steps: Steps | None = None
@@ -75,6 +109,21 @@ class GenerationInput(RequestBody):
     num_images: Annotated[int, Field(ge=1, le=MAX_IMAGES)] = GenerationParams.num_images
     num_frames: Annotated[int, Field(ge=1)] = GenerationParams.num_frames
     max_sequence_length: Annotated[int, Field(ge=1, le=65_536)] | None = None
+    sampler: Sampler | None = Field(default=None, description="One of the model's `limits.samplers`.")
+    image: ImageNames | None = Field(
+        default=None,
+        description="Image to start from, to fill in, or to edit: the id of an uploaded file, a `data:` URL "
+        "or an `https:` URL. Models that take several references take a list. Without a size the result has "
+        "the image's.",
+    )
+    mask: ImageName | None = Field(
+        default=None,
+        description="Image of the same size as `image`, white where it is filled in; named as `image` is.",
+    )
+    strength: Strength | None = Field(
+        default=None,
+        description="Part of the steps that `image` goes through, above 0; 1 keeps nothing of it.",
+    )
 
 
 class WebhookBody(RequestBody):

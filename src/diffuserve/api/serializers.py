@@ -34,16 +34,33 @@ from diffuserve.domain.worker import Worker
 from diffuserve.events.base import EventBus
 from diffuserve.jobs.store import JobStore
 
-_DEFAULTS = ("width", "height", "num_inference_steps", "guidance_scale", "max_sequence_length")
+_DEFAULTS = (
+    "width",
+    "height",
+    "num_inference_steps",
+    "guidance_scale",
+    "max_sequence_length",
+    "sampler",
+    "strength",
+    "mask_strength",
+)
 _LIMITS = (
     "min_size",
     "max_size",
     "max_pixels",
+    "size_multiple",
     "max_images",
     "max_frames",
     "longest_sequence_length",
     "has_guidance",
     "has_negative_prompt",
+    "samplers",
+    "min_input_images",
+    "max_input_images",
+    "max_reference_pixels",
+    "has_mask",
+    "needs_mask",
+    "has_strength",
 )
 AnyPage = TypeVar("AnyPage", bound=Page)
 
@@ -206,11 +223,21 @@ def model_resource(spec: ModelSpec, status: ModelStatus, safety: ModelSafetyReso
         owned_by="diffuserve",
         status=status,
         family=spec.family,
-        defaults={name: getattr(spec, name) for name in _DEFAULTS},
-        limits={name: getattr(spec, name) for name in _LIMITS},
+        defaults=_defaults(spec),
+        limits={name: getattr(spec, name) for name in _LIMITS} | {"samplers": list(spec.samplers)},
         learned_sizes=_learned_sizes(spec),
         safety=safety,
     )
+
+
+def _defaults(spec: ModelSpec) -> dict[str, Any]:
+    """Return what a request has that leaves a field out; null for what means nothing to the model."""
+    values = {name: getattr(spec, name) for name in _DEFAULTS}
+    if not spec.has_strength:
+        values["strength"] = None
+    if not (spec.has_strength and spec.has_mask):
+        values["mask_strength"] = None
+    return values | {"sampler": spec.sampler or None}
 
 
 def _learned_sizes(spec: ModelSpec) -> LearnedSizes | None:

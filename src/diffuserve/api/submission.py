@@ -2,7 +2,7 @@
 
 import hashlib
 import secrets
-from collections.abc import Callable, Iterator
+from collections.abc import Awaitable, Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import replace
 
@@ -10,7 +10,8 @@ import orjson
 from pydantic import BaseModel
 
 from diffuserve.api.auth.access import Caller
-from diffuserve.api.request_bodies import NewJobBody, WebhookBody
+from diffuserve.api.files.inputs import resolve_inputs
+from diffuserve.api.request_bodies import GenerationInput, NewJobBody, WebhookBody
 from diffuserve.api.services import Services
 from diffuserve.api.webhooks.address_policy import AddressPolicy
 from diffuserve.domain.errors import BandNotAllowed, InvalidParams, PromptBlocked
@@ -28,6 +29,9 @@ from diffuserve.prompts.cleaning import clean
 
 _NUM_SEEDS = 2**32
 
+InputResolver = Callable[[Services, str, GenerationParams], Awaitable[GenerationParams]]
+"""Returns a tenant's parameters with images in place of what named them."""
+
 
 async def submit(
     services: Services,
@@ -35,19 +39,26 @@ async def submit(
     body: NewJobBody,
     base_url: str,
     idempotency_key: str | None = None,
+    resolve: InputResolver = resolve_inputs,
 ) -> Job:
     """Check, price and store a job, and process its prompt.
 
-    Raise what `build_job`, `process_prompt` and `JobStore.submit` raise, and `ModelNotFound`.
+    Everything that can be refused without looking at input images is refused before they are. Raise what
+    `build_job`, `resolve_inputs`, `process_prompt` and `JobStore.submit` raise, and `ModelNotFound`.
     """
     services.prompts.check_offered(body.expand_prompt)
     served = await services.catalog.pick(body.model)
     plan = await services.catalog.plan(caller.tenant_id)
-    new = build_job(body, caller.tenant_id, served, plan)
+    webhook = build_webhook(services.address_policy, body.webhook, base_url)
+    params = requested_params(body.input)
+    new = build_job(body, params, caller.tenant_id, served, plan)
+    if params.images:
+        params = await resolve(services, caller.tenant_id, params)
+        new = build_job(body, params, caller.tenant_id, served, plan)
     new = await process_prompt(services, new, body.expand_prompt)
     new = replace(
         new,
-        webhook=build_webhook(services.address_policy, body.webhook, base_url),
+        webhook=webhook,
         idempotency_key=idempotency_key,
         fingerprint=fingerprint(body) if idempotency_key else "",
     )
@@ -95,16 +106,22 @@ async def note_blocked(services: Services, tenant_id: str, prompt: str, category
     await services.store.audit.note(blocked_prompt(tenant_id, prompt, category, services.prompts.filter_info))
 
 
-def build_job(body: NewJobBody, tenant_id: str, served: ServedModel, plan: Plan) -> NewJob:
-    """Build the job that `body` asks for, with every default filled in, and its price.
+def requested_params(requested: GenerationInput) -> GenerationParams:
+    """Return the parameters, with clean prompts and named images. Raise `InvalidParams`."""
+    values = requested.model_dump()
+    prompts = {name: values[name] for name in ("prompt", "negative_prompt")}
+    cleaned = {name: clean(text) for name, text in prompts.items() if text is not None}
+    return GenerationParams(**values | cleaned)
+
+
+def build_job(
+    body: NewJobBody, params: GenerationParams, tenant_id: str, served: ServedModel, plan: Plan
+) -> NewJob:
+    """Build the job that `body` asks for with `params`, every default filled in, and its price.
 
     The seed is chosen here, so that a retry generates the same image. Raise `InvalidParams` with the
     field names of `GenerationParams`, and `BandNotAllowed`.
     """
-    values = body.input.model_dump()
-    prompts = {name: values[name] for name in ("prompt", "negative_prompt")}
-    cleaned = {name: clean(text) for name, text in prompts.items() if text is not None}
-    params = GenerationParams(**values | cleaned)
     resolved = served.spec.resolve(params, seed=secrets.randbelow(_NUM_SEEDS))
     cost_seconds, step_tokens = predict(served.spec, served.fit, resolved)
     return NewJob(

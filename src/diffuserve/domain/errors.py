@@ -310,5 +310,7 @@ class OutOfMemory(RequestFailed):
 
 
 def _shorten(value: object, limit: int = 60) -> str:
+    if isinstance(value, str) and value[:5].lower() == "data:":
+        value = f"{value.partition(',')[0]},…"  # what it is, and nothing of the content
     text = repr(value)
     return text if len(text) <= limit else f"{text[: limit - 1]}…"

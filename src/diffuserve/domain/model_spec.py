@@ -317,7 +317,11 @@ class ModelSpec:
         """Refuse input images that the model cannot use, or the lack of one that it needs."""
         count = len(params.images)
         if count > self.max_input_images:
-            ability = f"takes at most {self.max_input_images}" if self.max_input_images else "takes no image"
+            ability = (
+                f"takes at most {self.max_input_images}; leave the others out"
+                if self.max_input_images
+                else "takes no image; leave it out"
+            )
             raise ModelNotCapable("image", count, f"{self.name} {ability}")
         if count < self.min_input_images:
             raise InvalidParams("image", count or None, f"{self.name} needs an image to work on; give image")

@@ -40,6 +40,8 @@ def told(model: type[BaseModel], values: Any) -> list[str]:
         {"seed": 2**63},
         {"num_images": 17},
         {"max_sequence_length": 0},
+        {"image": "cat.png", "strength": 0},
+        {"image": "cat.png", "strength": 1.5},
     ],
     ids=str,
 )
@@ -61,6 +63,10 @@ def test_a_parameter_is_refused_in_the_words_of_the_library(wrong: dict[str, Any
         ("negative", "negative_prompt"),
         ("sed", "seed"),
         ("size", "width"),
+        ("init_image", "image"),
+        ("mask_image", "mask"),
+        ("denoising_strength", "strength"),
+        ("scheduler", "sampler"),
         ("expand_prompt", "expand_prompt outside of input"),
     ],
 )
@@ -96,7 +102,7 @@ def test_an_unknown_field_like_no_other_names_those_that_there_are() -> None:
     [error] = told(GenerateBody, {"prompt": "a", "zzz": 1})
     assert error == (
         "zzz: is not a field of this request; it takes prompt, negative_prompt, width, height, steps, "
-        "guidance_scale, seed, model"
+        "guidance_scale, seed, sampler, image, mask, strength, model"
     )
 
 
@@ -115,6 +121,43 @@ def test_an_unknown_field_like_no_other_names_those_that_there_are() -> None:
 )
 def test_other_values_are_told_with_their_remedy(change: Any, error: str) -> None:
     assert told(NewJobBody, {"input": {"prompt": "a"}} | change) == [error]
+
+
+DATA_URL = "data:image/png;base64," + "QUJD" * 1_000
+
+
+@pytest.mark.parametrize(
+    ("change", "error"),
+    [
+        (
+            {"image": 7},
+            "image=7: must be a string: the id of an uploaded file, a data: URL, or an https: URL",
+        ),
+        ({"image": []}, "image: has 0 images; give 1 to 16"),
+        ({"image": ["a"] * 17}, "image: has 17 images; give 1 to 16"),
+        (
+            {"image": ["a", ""]},
+            "image: must be a string: the id of an uploaded file, a data: URL, or an https: URL",
+        ),
+        ({"image": "a\0"}, "image='a\\x00': must not contain the character U+0000"),
+        ({"mask": "\udc00"}, "mask='\\udc00': must be ASCII; encode other characters as in a URL"),
+        (
+            {"mask": DATA_URL + "é"},
+            "mask='data:image/png;base64,…': must be ASCII; encode other characters as in a URL",
+        ),
+        ({"image": [DATA_URL, "é"]}, "image: must be ASCII; encode other characters as in a URL"),
+        ({"strength": DATA_URL}, "strength='data:image/png;base64,…': must be a number"),
+    ],
+)
+def test_an_input_image_is_refused_without_its_content(change: Any, error: str) -> None:
+    assert told(NewJobBody, {"input": {"prompt": "a"} | change}) == [f"input.{error}"]
+
+
+def test_the_name_of_an_image_is_short_unless_it_is_a_data_url() -> None:
+    [error] = told(NewJobBody, {"input": {"prompt": "a", "image": "https://a.test/" + "x" * 5_000}})
+    assert "has 5,015 characters; at most 2,048 are allowed, unless it is a data: URL" in error
+    assert len(error) < 200
+    NewJobBody.model_validate({"input": {"prompt": "a", "image": [DATA_URL, "file-1"], "mask": DATA_URL}})
 
 
 def test_a_missing_object_is_required() -> None:

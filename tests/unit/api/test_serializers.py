@@ -1,7 +1,7 @@
 """Resources survive the wire: the client reads back what the API has written."""
 
 from collections.abc import Iterator
-from dataclasses import replace
+from dataclasses import fields, replace
 from typing import Any, cast
 
 import orjson
@@ -36,6 +36,7 @@ from diffuserve.domain.job import (
     Progress,
     QueueEstimate,
 )
+from diffuserve.domain.model_spec import ModelSpec
 from diffuserve.domain.prompt import PromptRecord
 from diffuserve.domain.readiness import ModelStatus
 from diffuserve.domain.resources.base import Resource
@@ -331,3 +332,32 @@ def _leaves(kind: type[Resource]) -> Iterator[type[Resource]]:
             yield from _leaves(derived)
         else:
             yield derived
+
+
+def test_a_model_tells_each_ability_and_default_once() -> None:
+    told = model_resource(HAND_SPEC, ModelStatus.READY, ModelSafetyResource(prompt=None, image=()))
+    shown = [*told.defaults, *told.limits]
+    internal = {
+        "name",
+        "family",
+        "guidance_passes",
+        "temporal_stride",
+        "pixels_per_token",
+        "has_joint_attention",
+        "strength_rounds_up",
+        "learned_min_size",
+        "learned_max_size",
+    }
+    assert len(shown) == len(set(shown))
+    assert set(shown) == {field.name for field in fields(ModelSpec)} - internal
+
+
+def test_a_model_without_a_choice_has_no_default_for_it() -> None:
+    def defaults(**abilities: Any) -> list[Any]:
+        spec = replace(HAND_SPEC, **abilities)
+        told = model_resource(spec, ModelStatus.READY, ModelSafetyResource(prompt=None, image=()))
+        return [told.defaults[name] for name in ("sampler", "strength", "mask_strength")]
+
+    assert defaults() == [None, None, None]
+    assert defaults(sampler="euler", has_strength=True) == ["euler", 0.8, None]
+    assert defaults(has_strength=True, has_mask=True, strength=0.6) == [None, 0.6, 1.0]

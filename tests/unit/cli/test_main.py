@@ -194,7 +194,7 @@ def test_an_unavailable_server_is_one_clear_line(
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        (["a star", "--size", "100x128"], "width=100"),
+        (["a star", "--size", "0x128"], "width=0"),
         (["a star", "--size", "64x64", "--width", "64"], "--width"),
         (["a star", "--steps", "101"], "num_inference_steps=101"),
         (["a star", "--priority", "urgent"], "urgent"),

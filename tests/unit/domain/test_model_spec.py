@@ -227,8 +227,8 @@ EDITOR = replace(SPEC, max_input_images=2, max_reference_pixels=64 * 64)
 @pytest.mark.parametrize(
     ("spec", "values", "field", "remedy"),
     [
-        (SPEC, {"image": image()}, "image", "takes no image"),
-        (PAINTER, {"image": (image(), image())}, "image", "at most 1"),
+        (SPEC, {"image": image()}, "image", "takes no image; leave it out"),
+        (PAINTER, {"image": (image(), image())}, "image", "at most 1; leave the others out"),
         (replace(PAINTER, min_input_images=1), {}, "image", "give image"),
         (replace(PAINTER, needs_mask=True), {"image": image()}, "mask", "give mask"),
         (EDITOR, {"image": image(), "mask": image()}, "mask", "leave mask out"),

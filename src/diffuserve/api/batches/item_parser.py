@@ -13,7 +13,7 @@ from diffuserve.api.batches.body_parser import BatchRequest, nested_errors, vali
 from diffuserve.api.batches.request_bodies import BatchItem
 from diffuserve.api.field_errors import MAX_SHOWN_ERRORS, not_json
 from diffuserve.api.request_bodies import NewJobBody
-from diffuserve.api.submission import build_job
+from diffuserve.api.submission import build_job, requested_params
 from diffuserve.domain.errors import InvalidParams
 from diffuserve.domain.job import NewJob
 from diffuserve.domain.tenant import Plan
@@ -37,7 +37,10 @@ class BatchItemParser:
         try:
             values = orjson.loads(item) if isinstance(item, bytes) else item
             checked = BatchItem.model_validate(values)
-            new = build_job(self._job_body(checked), self.tenant_id, self.served, self.plan)
+            params = requested_params(checked.input)
+            if params.images:
+                raise InvalidParams("image", len(params.images), "items of a batch take no images")
+            new = build_job(self._job_body(checked), params, self.tenant_id, self.served, self.plan)
         except orjson.JSONDecodeError as error:
             raise validation_error(location, not_json(error)) from error
         except ValidationError as error:

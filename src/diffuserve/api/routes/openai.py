@@ -23,6 +23,7 @@ from diffuserve.api.request_bodies import (
     OutputFormat,
     Prompt,
     RequestBody,
+    Sampler,
     Seed,
     Steps,
     Storable,
@@ -42,7 +43,7 @@ class ImagesBody(RequestBody):
     """`POST /v1/images/generations` of the OpenAI API.
 
     `quality`, `style`, `moderation` and `output_compression` are accepted and ignored: the models offer no
-    such choice. A transparent background is rejected. OpenAI's own API lacks the last five fields; its client
+    such choice. A transparent background is rejected. OpenAI's own API lacks the last six fields; its client
     sends them as `extra_body`.
     """
 
@@ -66,6 +67,7 @@ class ImagesBody(RequestBody):
     seed: Seed | None = None
     num_inference_steps: Steps | None = None
     guidance_scale: Guidance | None = None
+    sampler: Sampler | None = None
     expand_prompt: bool | None = False
 
     @field_validator("size")
@@ -87,6 +89,7 @@ class ImagesBody(RequestBody):
             num_inference_steps=self.num_inference_steps,
             guidance_scale=self.guidance_scale,
             seed=self.seed,
+            sampler=self.sampler,
             num_images=self.n or 1,
         )
         return NewJobBody.model_construct(

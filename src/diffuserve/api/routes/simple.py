@@ -16,14 +16,18 @@ from diffuserve.api.path_params import JobId
 from diffuserve.api.request_bodies import (
     GenerationInput,
     Guidance,
+    ImageName,
+    ImageNames,
     ModelName,
     NegativePrompt,
     NewJobBody,
     Pixels,
     Prompt,
     RequestBody,
+    Sampler,
     Seed,
     Steps,
+    Strength,
 )
 from diffuserve.api.responses import json_response
 from diffuserve.api.routes.events import send_all
@@ -57,6 +61,10 @@ class GenerateBody(RequestBody):
     steps: Steps | None = None
     guidance_scale: Guidance | None = None
     seed: Seed | None = None
+    sampler: Sampler | None = None
+    image: ImageNames | None = None
+    mask: ImageName | None = None
+    strength: Strength | None = None
     model: ModelName | None = None
 
     def job(self) -> NewJobBody:

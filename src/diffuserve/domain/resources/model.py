@@ -42,8 +42,18 @@ class ModelResource(Resource):
         }
     )
     family: str
-    defaults: Mapping[str, Any]
-    limits: Mapping[str, Any]
+    defaults: Mapping[str, Any] = field(
+        metadata={
+            "description": "What a request has that leaves a field out: `strength` with an image, "
+            "`mask_strength` with a mask too. Null where the model has no such choice."
+        }
+    )
+    limits: Mapping[str, Any] = field(
+        metadata={
+            "description": "What a request may ask for. Sides are multiples of `size_multiple`, `samplers` "
+            "the values of `sampler`; `image` takes `min_input_images` to `max_input_images`."
+        }
+    )
     learned_sizes: LearnedSizes | None = field(
         metadata={
             "description": "Null where the model does not say. Images of other sizes have a warning in "
