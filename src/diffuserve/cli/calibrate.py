@@ -9,11 +9,11 @@ from rich.table import Table
 
 from diffuserve.cli import options
 from diffuserve.cli.loading import load_engine
-from diffuserve.domain.params import GenerationParams
 from diffuserve.settings import Settings
 
 if TYPE_CHECKING:
     from diffuserve.domain.model_spec import ModelSpec
+    from diffuserve.domain.params import GenerationParams
 
 _SCALES = (0.5, 0.75, 1.0, 1.5)  # of the model's own side
 _STEPS = (1, 2, 4)
@@ -50,7 +50,7 @@ def calibrate(settings: Settings) -> None:
         console.print("not kept: other programs disturbed the steps; run it again when the machine is quiet")
 
 
-def sweep(spec: "ModelSpec") -> list[GenerationParams]:
+def sweep(spec: "ModelSpec") -> "list[GenerationParams]":
     """Return requests around the model's own size, within its limits."""
 
     def side(pixels: int, scale: float) -> int:
@@ -59,7 +59,7 @@ def sweep(spec: "ModelSpec") -> list[GenerationParams]:
 
     sizes = [(side(spec.width, scale), side(spec.height, scale)) for scale in _SCALES]
     return [
-        GenerationParams(prompt=f"calibration {width}", width=width, height=height, num_inference_steps=steps)
+        spec.simple_request(f"calibration {width}", width=width, height=height, num_inference_steps=steps)
         for width, height in sizes
         if width * height <= spec.max_pixels
         for steps in _STEPS

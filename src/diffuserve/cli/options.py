@@ -43,7 +43,7 @@ Steps = Annotated[int | None, typer.Option(help="Denoising steps, 1 to 100; by d
 NumImages = Annotated[int, typer.Option(help="Images of each prompt.")]
 Guidance = Annotated[
     float | None,
-    typer.Option(help="Guidance scale, 0 to 20, if the model has one; by default the model's."),
+    typer.Option(help="Guidance scale, 0 to 100, if the model has one; by default the model's."),
 ]
 Open = Annotated[bool, typer.Option("--open", help="Open the images with this machine's viewer.")]
 Json = Annotated[bool, typer.Option("--json", help="Print JSON.")]

@@ -1,5 +1,6 @@
 """Images that requests bring along."""
 
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, Literal
@@ -31,6 +32,21 @@ class InputImage:
     def from_dict(cls, values: Mapping[str, Any]) -> "InputImage":
         """Build an image, without pixels, from what `to_dict` returned."""
         return cls(values["id"], values["width"], values["height"], values.get("mode", "RGB"))
+
+    @classmethod
+    def blank(cls, width: int, height: int, mode: Literal["RGB", "L"] = "RGB") -> "InputImage":
+        """Return a white image, for requests whose content does not matter."""
+        num_bytes = width * height * len(mode)
+        return cls(f"blank {mode} {width}x{height}", width, height, mode, b"\xff" * num_bytes)
+
+    def fitted(self, most_pixels: int, multiple: int) -> tuple[int, int]:
+        """Return the nearest smaller size, of about the same proportions and in multiples, or this one."""
+        scale = min(1.0, math.sqrt(most_pixels / self.num_pixels))
+        short, long = sorted(int(scale * side) // multiple for side in (self.width, self.height))
+        short = max(short, 1)
+        long = max(min(long, most_pixels // (short * multiple**2)), 1)
+        sides = (short * multiple, long * multiple)
+        return sides if self.width <= self.height else sides[::-1]
 
 
 ImageInput = InputImage | str

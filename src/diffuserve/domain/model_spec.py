@@ -31,9 +31,9 @@ class ModelSpec:
 
     `max_input_images`: images that a request may bring, `min_input_images` those that it must. The image is
     where the drawing starts if `has_strength`, with the default `strength`, or `mask_strength` where there is
-    a mask (`has_mask`; `needs_mask` for models that do nothing else). Otherwise images are references of at
-    most `max_reference_pixels` each, whose tokens stand in the sequence. `strength_rounds_up`: the steps
-    taken are `num_inference_steps * strength` rounded up, not down.
+    a mask (`has_mask`; `needs_mask` for models that do nothing else). Otherwise images are references, shrunk
+    to at most `max_reference_pixels` each, whose tokens stand in the sequence. `strength_rounds_up`: the
+    steps taken are `num_inference_steps * strength` rounded up, not down.
 
     `learned_min_size` to `learned_max_size` are the sides of the images that the model was trained on; 0 if
     its folder does not say. Others are drawn as well, with a warning.
@@ -109,8 +109,12 @@ class ModelSpec:
         """Return the tokens of the images that stand in a request's sequence as references."""
         if self.has_strength:
             return 0
-        sizes = [image.num_pixels for image in params.images if isinstance(image, InputImage)]
-        return sum(-(-min(size, self.max_reference_pixels) // self.pixels_per_token) for size in sizes)
+        sizes = [self.reference_size(image) for image in params.images if isinstance(image, InputImage)]
+        return sum(-(-width * height // self.pixels_per_token) for width, height in sizes)
+
+    def reference_size(self, image: InputImage) -> tuple[int, int]:
+        """Return the width and height to which a reference is resized."""
+        return image.fitted(self.max_reference_pixels, self.size_multiple)
 
     def num_steps(self, params: GenerationParams) -> int:
         """Return how often the model is called for a request whose defaults are filled in.
@@ -170,6 +174,16 @@ class ModelSpec:
             f"may draw something else, or nothing. Its own size is {self.width}x{self.height}",
         )
 
+    def simple_request(self, prompt: str, **values: Any) -> GenerationParams:
+        """Return a request that the model can do, in any number of steps; images that it needs are blank."""
+        if self.min_input_images:
+            values["image"] = (InputImage.blank(self.width, self.height),) * self.min_input_images
+        if self.min_input_images and self.has_strength:
+            values["strength"] = 1.0
+        if self.needs_mask:
+            values["mask"] = InputImage.blank(self.width, self.height, "L")
+        return GenerationParams(prompt=prompt, **values)
+
     def resolve(self, params: GenerationParams, seed: int) -> GenerationParams:
         """Return the parameters with every default filled in, `seed` included.
 
@@ -208,8 +222,12 @@ class ModelSpec:
         return self._size_like(first)
 
     def _size_like(self, image: InputImage) -> tuple[int, int]:
-        """Return the size nearest to an image's that the model generates, of about its proportions."""
-        scale = min(1.0, math.sqrt(self.max_pixels / image.num_pixels))
+        """Return the size nearest to an image's that the model generates, of about its proportions.
+
+        Of a reference it is the size to which the reference is resized.
+        """
+        most = min(self.max_pixels, self.max_reference_pixels or self.max_pixels)
+        scale = min(1.0, math.sqrt(most / image.num_pixels))
         scale = max(scale, self._smallest_side / min(image.width, image.height))
         width, height = self._side(scale * image.width), self._side(scale * image.height)
         if width * height > self.max_pixels:  # far from square, and enlarged for the shorter side

@@ -12,7 +12,7 @@ from diffuserve.domain.samplers import SAMPLERS
 
 MAX_PROMPT_CHARACTERS = 2_000
 MAX_STEPS = 100
-MAX_GUIDANCE_SCALE = 20.0
+MAX_GUIDANCE_SCALE = 100.0
 MAX_SEED = 2**63 - 1
 MAX_IMAGES = 16
 MAX_INPUT_IMAGES = 16
@@ -24,7 +24,7 @@ class GenerationParams:
     """A request for images. `None` stands for the model's own default.
 
     `width` and `height` are in pixels, positive multiples of the model's `size_multiple`;
-    `num_inference_steps` lies in 1…100, `guidance_scale` in 0…20, `seed` in 0…2⁶³-1. Image `i` of
+    `num_inference_steps` lies in 1…100, `guidance_scale` in 0…100, `seed` in 0…2⁶³-1. Image `i` of
     `num_images` is generated with seed `seed + i`. Without a seed the engine draws a random one and reports
     it. No negative prompt and an empty one are different things to some models. `sampler` is one of
     `diffuserve.domain.samplers`.

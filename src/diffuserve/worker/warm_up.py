@@ -4,7 +4,6 @@ import logging
 from dataclasses import replace
 
 from diffuserve.domain.errors import DiffuserveError
-from diffuserve.domain.params import GenerationParams
 from diffuserve.engine.engine import Engine
 from diffuserve.worker.image_output import ImageOutput
 
@@ -18,7 +17,7 @@ def warm_up(engine: Engine, images: ImageOutput) -> None:
 
     Threads are started, kernels chosen and buffers allocated by then.
     """
-    params = GenerationParams(prompt="warm-up", num_inference_steps=1, seed=0)
+    params = engine.spec.simple_request("warm-up", num_inference_steps=1, seed=0)
     try:
         if engine.estimate(params).seconds > _LONGEST_SECONDS:
             params = replace(params, width=engine.spec.min_size, height=engine.spec.min_size)

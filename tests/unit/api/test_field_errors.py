@@ -35,7 +35,7 @@ def told(model: type[BaseModel], values: Any) -> list[str]:
         {"num_inference_steps": 101},
         {"num_inference_steps": True},
         {"num_inference_steps": 4.5},
-        {"guidance_scale": 21},
+        {"guidance_scale": 101},
         {"seed": -1},
         {"seed": 2**63},
         {"num_images": 17},

@@ -21,7 +21,7 @@ from support.command import run
         (["a star", "--steps", "101"], "num_inference_steps=101"),
         (["a star", "--seed", "-1"], "seed=-1"),
         (["a star", "--guidance", "nan"], "guidance_scale=nan"),
-        (["a star", "--guidance", "21"], "guidance_scale=21"),
+        (["a star", "--guidance", "101"], "guidance_scale=101"),
         (["a star", "--num-images", "0"], "num_images=0"),
         (["a star", "--num-images", "10000"], "num_images=10000"),
         ([" "], "prompt=' '"),

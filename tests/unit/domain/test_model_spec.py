@@ -327,3 +327,27 @@ def test_an_image_and_its_mask_are_encoded_in_the_size_that_is_drawn() -> None:
 def test_a_solver_that_calls_the_model_twice_counts_twice() -> None:
     spec = replace(SPEC, samplers=("flow_match_heun",))
     assert spec.workload(resolve(spec, sampler="flow_match_heun")).num_inference_steps == 7
+
+
+REFERENCES = replace(
+    SPEC, max_input_images=2, max_reference_pixels=128 * 128, max_size=1024, max_pixels=1024 * 1024
+)
+
+
+def test_references_are_brought_to_whole_multiples_of_at_most_the_models_pixels() -> None:
+    sizes = [REFERENCES.reference_size(image(*size)) for size in [(100, 60), (300, 100), (5, 4_000)]]
+    assert sizes == [(96, 48), (208, 64), (16, 1024)]
+
+
+def test_without_a_size_the_image_is_as_large_as_the_reference() -> None:
+    resolved = resolve(REFERENCES, image=image(4_000, 3_000))
+    assert (resolved.width, resolved.height) == REFERENCES.reference_size(image(4_000, 3_000))
+
+
+@pytest.mark.parametrize("needs_mask", [False, True])
+def test_a_simple_request_brings_what_the_model_needs(needs_mask: bool) -> None:
+    spec = replace(PAINTER, min_input_images=1, needs_mask=needs_mask)
+    params = spec.resolve(spec.simple_request("a star", num_inference_steps=1), seed=0)
+    assert (params.mask is not None) == needs_mask
+    assert all(isinstance(image, InputImage) and image.pixels is not None for image in params.images)
+    assert spec.num_steps(params) == 1
