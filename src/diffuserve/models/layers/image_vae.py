@@ -1,4 +1,4 @@
-"""Images from the latents of an image autoencoder, which families share."""
+"""Images from the latents of an image autoencoder, and back, which families share."""
 
 import torch
 from einops import rearrange
@@ -8,6 +8,7 @@ from torch import Tensor
 
 from diffuserve.models.folder import ModelFolder
 from diffuserve.models.layers.autoencoder_config import AutoencoderConfig
+from diffuserve.models.layers.autoencoder_encoder import LatentDistribution, load_encoder
 from diffuserve.models.layers.autoencoder_kl import load_decoder
 
 # Above this many pixels an image is decoded in overlapping tiles to bound memory; the blended
@@ -16,20 +17,37 @@ TILE_ABOVE_PIXELS = 2048 * 2048
 
 
 class ImageVae:
-    """Decodes latents to images.
+    """Decodes latents to images, and encodes images.
 
     Convolutions run channels-last: on CPUs that is 1.4-1.7 times faster in bf16 and 1.3 times in float32
     than the default layout, and groups above four gain nothing.
     """
 
-    def __init__(self, folder: ModelFolder, device: torch.device, dtype: torch.dtype) -> None:
-        config = AutoencoderConfig.read(folder)
-        self.decoder = load_decoder(config, folder.weights("vae"), device, dtype)
-        self.dtype = dtype
+    def __init__(
+        self,
+        folder: ModelFolder,
+        device: torch.device,
+        dtype: torch.dtype,
+        encoder_dtype: torch.dtype | None = None,
+    ) -> None:
+        config, files = AutoencoderConfig.read(folder), folder.weights("vae")
+        self.device, self.dtype, self.encoder_dtype = device, dtype, encoder_dtype or dtype
+        self.decoder = load_decoder(config, files, device, dtype)
+        self.encoder = load_encoder(config, files, device, self.encoder_dtype)
         self.scaling_factor = config.scaling_factor
         self.shift_factor = config.shift_factor or 0.0
         self.latent_channels = config.latent_channels
         self.scale = config.scale
+
+    def encode(self, pixels: Float[Tensor, "1 3 pixel_rows pixel_columns"]) -> LatentDistribution:
+        """Return the latents of one image in -1…1, not normalised yet."""
+        return self.encoder(pixels.to(self.device, self.encoder_dtype))
+
+    def normalise(
+        self, latents: Float[Tensor, "batch channels height width"]
+    ) -> Float[Tensor, "batch channels height width"]:
+        """Return encoded latents on the scale on which models are trained."""
+        return (latents - self.shift_factor) * self.scaling_factor
 
     def decode(self, latents: Float[Tensor, "batch channels height width"]) -> list[Image.Image]:
         """Decode images of one size, whole or in tiles; latents are denormalised as diffusers does it.
