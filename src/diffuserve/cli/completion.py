@@ -1,5 +1,6 @@
 """Values that shells complete."""
 
+from diffuserve.domain.samplers import SAMPLERS
 from diffuserve.models import hub
 from diffuserve.models.bundled import bundled_models
 from diffuserve.models.names import ALIASES, HUB_COMMITS
@@ -9,3 +10,8 @@ def model_names(incomplete: str) -> list[str]:
     """Return the names of models that begin so: bundled, well-known and downloaded ones."""
     known = dict.fromkeys((*bundled_models(), *ALIASES, *HUB_COMMITS, *hub.cached_repositories()))
     return [name for name in known if name.startswith(incomplete)]
+
+
+def sampler_names(incomplete: str) -> list[str]:
+    """Return the names of samplers that begin so."""
+    return [name for name in SAMPLERS if name.startswith(incomplete)]

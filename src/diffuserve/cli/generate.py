@@ -14,6 +14,7 @@ from rich.console import Console
 from diffuserve.cli import options
 from diffuserve.cli.destination import Destination
 from diffuserve.cli.exit_codes import FAILED, INTERRUPTED
+from diffuserve.cli.input_images import image_input, read_images
 from diffuserve.cli.loading import load_engine, uncollected
 from diffuserve.domain.params import GenerationParams
 from diffuserve.settings import Settings
@@ -28,6 +29,10 @@ Examples:
   diffuserve generate "a red circle on a white background"
 
   diffuserve generate "a blue star" "a green ring" --size 192x128 --steps 8 --seed 7 --grid
+
+  diffuserve generate "a lighthouse in snow" --image lighthouse.png --strength 0.6
+
+  diffuserve generate "a red boat" --image harbor.png --mask boat-mask.png --negative-prompt "people"
 
   diffuserve generate "a lighthouse" --model black-forest-labs/FLUX.1-schnell -o lighthouse.png
 """
@@ -46,6 +51,11 @@ def generate(  # noqa: PLR0913 (a command has as many arguments as options)
     ] = None,
     num_images: options.NumImages = 1,
     guidance: options.Guidance = None,
+    negative_prompt: options.NegativePrompt = None,
+    sampler: options.Sampler = None,
+    images: options.Images = None,
+    mask: options.Mask = None,
+    strength: options.Strength = None,
     max_sequence_length: Annotated[
         int | None, typer.Option(help="Prompt tokens that the model reads, as it was trained.")
     ] = None,
@@ -58,6 +68,7 @@ def generate(  # noqa: PLR0913 (a command has as many arguments as options)
     requests = [
         GenerationParams(
             prompt=prompt,
+            negative_prompt=negative_prompt,
             width=width,
             height=height,
             num_inference_steps=steps,
@@ -65,6 +76,10 @@ def generate(  # noqa: PLR0913 (a command has as many arguments as options)
             seed=None if seed is None else seed + i * num_images,
             num_images=num_images,
             max_sequence_length=max_sequence_length,
+            sampler=sampler,
+            image=image_input(images),
+            mask=mask,
+            strength=strength,
         )
         for i, prompt in enumerate(prompts)
     ]
@@ -74,14 +89,22 @@ def generate(  # noqa: PLR0913 (a command has as many arguments as options)
 async def screen(settings: Settings, requests: Sequence[GenerationParams]) -> list[GenerationParams]:
     """Return the requests with cleaned prompts, as a control plane does. Raise `PromptBlocked`."""
     from diffuserve.cli.wiring.safety import open_prompts
-    from diffuserve.prompts.cleaning import clean
 
-    cleaned = [replace(request, prompt=clean(request.prompt)) for request in requests]
+    cleaned = [_cleaned(request) for request in requests]
     own = settings.model_copy(update={"prompt_filter_processes": 0})  # nothing else waits for this one
     async with open_prompts(own) as prompts:
         for request in cleaned:
             await prompts.moderate(request.prompt)
     return cleaned
+
+
+def _cleaned(request: GenerationParams) -> GenerationParams:
+    from diffuserve.prompts.cleaning import clean
+
+    unwanted = request.negative_prompt
+    return replace(
+        request, prompt=clean(request.prompt), negative_prompt=None if unwanted is None else clean(unwanted)
+    )
 
 
 def generate_images(
@@ -124,6 +147,7 @@ def check(
     from diffuserve.cli.preflight import check_requests
 
     destination.check()
+    requests = read_images(requests)
     check_requests(settings.engine_process, requests)
     return asyncio.run(screen(settings, requests))
 

@@ -16,8 +16,8 @@ from typing import Annotated, Any, Union, get_args, get_origin
 import typer
 from pydantic.fields import FieldInfo
 
-from diffuserve.cli.completion import model_names
-from diffuserve.cli.panels import PANELS, SAFETY, place_of
+from diffuserve.cli.completion import model_names, sampler_names
+from diffuserve.cli.panels import INPUT_IMAGES, PANELS, SAFETY, place_of
 from diffuserve.options import option_fields
 from diffuserve.settings import Settings
 from diffuserve.telemetry.log_config import LogConfig
@@ -44,6 +44,42 @@ NumImages = Annotated[int, typer.Option(help="Images of each prompt.")]
 Guidance = Annotated[
     float | None,
     typer.Option(help="Guidance scale, 0 to 100, if the model has one; by default the model's."),
+]
+NegativePrompt = Annotated[
+    str | None,
+    typer.Option(metavar="TEXT", help="What the images shall not show, if the model has guidance."),
+]
+Sampler = Annotated[
+    str | None,
+    typer.Option(
+        metavar="NAME",
+        help="How noise is removed, such as euler or dpmpp_2m; by default the model's own way.",
+        autocompletion=sampler_names,
+    ),
+]
+Images = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--image",
+        metavar="PATH|URL|ID",
+        help="Image to start from, to fill in or to edit; repeat it for models that take several.",
+        rich_help_panel=INPUT_IMAGES,
+    ),
+]
+Mask = Annotated[
+    str | None,
+    typer.Option(
+        metavar="PATH|URL|ID",
+        help="Fill the image in where this one is white, and keep it where it is black.",
+        rich_help_panel=INPUT_IMAGES,
+    ),
+]
+Strength = Annotated[
+    float | None,
+    typer.Option(
+        help="How far to go from the image, above 0 up to 1, which keeps nothing; by default the model's.",
+        rich_help_panel=INPUT_IMAGES,
+    ),
 ]
 Open = Annotated[bool, typer.Option("--open", help="Open the images with this machine's viewer.")]
 Json = Annotated[bool, typer.Option("--json", help="Print JSON.")]

@@ -11,6 +11,7 @@ from rich.console import Console
 from diffuserve.cli import options
 from diffuserve.cli.destination import Destination
 from diffuserve.cli.exit_codes import FAILED, INTERRUPTED
+from diffuserve.cli.input_images import check_images, image_input
 from diffuserve.domain.job import MAX_PREVIEWS, Band, JobStatus
 from diffuserve.domain.params import GenerationParams
 from diffuserve.models.names import ALIASES
@@ -29,6 +30,8 @@ Examples:
   diffuserve submit "a lighthouse" --size 192x128 --steps 8 --priority batch
 
   diffuserve submit "a lighthouse" -o lighthouse.png --preview --open
+
+  diffuserve submit "a lighthouse in snow" --image lighthouse.png --strength 0.6 -o snow.png
 
   diffuserve submit "a blue star" --wait --json --server https://images.example.com
 """
@@ -68,6 +71,11 @@ def submit(  # noqa: PLR0913 (a command has as many arguments as options)
     ] = None,
     num_images: options.NumImages = 1,
     guidance: options.Guidance = None,
+    negative_prompt: options.NegativePrompt = None,
+    sampler: options.Sampler = None,
+    images: options.Images = None,
+    mask: options.Mask = None,
+    strength: options.Strength = None,
     expand: Annotated[
         bool, typer.Option("--expand", help="Have a language model expand the prompt first.")
     ] = False,
@@ -90,13 +98,19 @@ def submit(  # noqa: PLR0913 (a command has as many arguments as options)
     sized_width, sized_height = options.parse_size(size)
     params = GenerationParams(
         prompt=prompt,
+        negative_prompt=negative_prompt,
         width=width or sized_width,
         height=height or sized_height,
         num_inference_steps=steps,
         guidance_scale=guidance,
         seed=seed,
         num_images=num_images,
+        sampler=sampler,
+        image=image_input(images),
+        mask=mask,
+        strength=strength,
     )
+    check_images(params)
     if output is None and open_:
         output = Path("out")
     destination = None if output is None else Destination.parse(output)
