@@ -12,10 +12,11 @@ from diffuserve.domain.params import GenerationParams
 
 _URL = re.compile(r"https?://", re.IGNORECASE)
 _DATA_URL = re.compile(r"data:", re.IGNORECASE)
+_FILE_ID = re.compile(r"file-[0-9a-f]{26}")
 _DOWNLOAD_SECONDS = 30.0
 
 
-def image_input(values: Sequence[str] | None) -> ImageInput | Sequence[ImageInput] | None:
+def image_input(values: Sequence[str] | None) -> str | tuple[ImageInput, ...] | None:
     """Return the images of an option that may be repeated as the parameters of a request hold them."""
     if not values:
         return None
@@ -46,9 +47,7 @@ def check_images(params: GenerationParams) -> None:
 
 def is_local(value: str) -> bool:
     """Return whether a value is the path of a file, and not a URL or the id of an uploaded image."""
-    from diffuserve.domain.input_file import is_file_id
-
-    return not is_url(value) and (Path(value).exists() or not is_file_id(value))
+    return not is_url(value) and (Path(value).exists() or not _FILE_ID.fullmatch(value))
 
 
 def _read(field: str, value: ImageInput) -> InputImage:

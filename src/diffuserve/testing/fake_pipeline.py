@@ -1,8 +1,9 @@
 """A pipeline unlike the built-in ones, for tests of the engine's contract.
 
 Latents have five dimensions (images, channels, frames, rows, columns), nothing is packed, and guidance
-is classifier-free: two passes a step. It computes in closed form, so tests know every pixel, and tests
-can make it fail for chosen prompts.
+is classifier-free: two passes a step. It computes in closed form, so tests know every pixel: the color of
+the prompt or, of a request with input images, their mean moved to that color by `strength`; what a mask
+keeps is the mean itself. Tests can make it fail for chosen prompts.
 """
 
 import hashlib
@@ -16,8 +17,10 @@ from PIL import Image
 from torch import Tensor
 
 from diffuserve.domain.cost import CostFit, Workload
+from diffuserve.domain.input_image import InputImage
 from diffuserve.domain.model_spec import ModelSpec
 from diffuserve.domain.params import GenerationParams
+from diffuserve.media.input_image import as_image
 from diffuserve.models.base import Conditioning, DenoiseInput, InitialLatents
 from diffuserve.models.frames import Frames
 from diffuserve.parallel.ranks import Ranks
@@ -42,15 +45,23 @@ FAKE_SPEC = ModelSpec(
     max_frames=16,
     pixels_per_token=_SCALE**2,
     has_joint_attention=False,
+    max_input_images=2,
+    has_mask=True,
+    has_strength=True,
 )
 
 
 @dataclass(frozen=True)
 class FakeConditioning(Conditioning):
-    """The colours of the prompt and of the negative prompt, each (channels, 1, 1, 1)."""
+    """The colours of the prompt and of the negative prompt, each (channels, 1, 1, 1).
+
+    With input images also their mean, (channels, 1, rows, columns), and what a mask changes of it, in 0…1.
+    """
 
     positive: Tensor
     negative: Tensor
+    image: Tensor | None = None
+    mask: Tensor | None = None
 
 
 @dataclass
@@ -85,22 +96,40 @@ class FakePipeline:
         return workload.step_tokens * self.bytes_per_token
 
     def conditioning_key(self, params: GenerationParams) -> Hashable:
-        return (params.prompt, params.negative_prompt or "")
+        images = (*(image.id for image in _images(params)), params.mask and _mask(params).id)
+        return (params.prompt, params.negative_prompt or "", images, params.width, params.height)
 
     def encode(self, params: Sequence[GenerationParams]) -> list[Conditioning]:
         with self._lock:
             self.encoded_batches.append(list(params))
         self.on_encode(params)
-        return [FakeConditioning((), colour_of(p.prompt), colour_of(p.negative_prompt or "")) for p in params]
+        return [self._encode(request) for request in params]
+
+    def _encode(self, params: GenerationParams) -> FakeConditioning:
+        _, rows, columns = self._grid(params)
+        images = [_levels(image, rows, columns) * 2 - 1 for image in _images(params)]
+        return FakeConditioning(
+            (),
+            colour_of(params.prompt),
+            colour_of(params.negative_prompt or ""),
+            image=torch.stack(images).mean(0) if images else None,
+            mask=None if params.mask is None else _levels(_mask(params), rows, columns),
+        )
 
     def init_latents(
         self, params: GenerationParams, conditioning: Conditioning, generators: Sequence[torch.Generator]
     ) -> InitialLatents:
+        assert isinstance(conditioning, FakeConditioning)
         shape = (_CHANNELS, *self._grid(params))
-        return InitialLatents(torch.stack([torch.randn(shape, generator=drawn) for drawn in generators]))
+        noise = torch.stack([torch.randn(shape, generator=drawn) for drawn in generators])
+        if conditioning.image is None:
+            return InitialLatents(noise)
+        start = self.schedule(params).at(self.spec.first_step(params))
+        return InitialLatents(_noised(conditioning.image, noise, start.sigma), (noise,))
 
     def schedule(self, params: GenerationParams) -> NoiseSchedule:
-        return self.sampler(params).schedule(params.num_inference_steps or 0)
+        schedule = self.sampler(params).schedule(params.num_inference_steps or 0)
+        return schedule.starting_at(self.spec.first_step(params))
 
     def sampler(self, params: GenerationParams) -> Sampler:
         return self.solver
@@ -117,12 +146,17 @@ class FakePipeline:
         conditioning = request.conditioning
         assert isinstance(conditioning, FakeConditioning)
         colours = (conditioning.positive, conditioning.negative)[: self.spec.num_passes(request.params)]
-        positive, *rest = [_velocity_to(colour, request) for colour in colours]
+        positive, *rest = [_velocity_to(_goal(colour, request), request) for colour in colours]
         scale = request.params.guidance_scale or 0.0
         return rest[0] + scale * (positive - rest[0]) if rest else positive
 
     def restore(self, latents: Tensor, request: DenoiseInput, at: ScheduleStep) -> Tensor:
-        return latents
+        conditioning = request.conditioning
+        assert isinstance(conditioning, FakeConditioning)
+        if conditioning.image is None or conditioning.mask is None:
+            return latents
+        kept = _noised(conditioning.image, request.guides[0], at.next_sigma)
+        return conditioning.mask * latents + (1 - conditioning.mask) * kept
 
     def decode(self, latents: Sequence[Tensor], params: Sequence[GenerationParams]) -> list[list[Frames]]:
         assert len({tuple(tensor.shape[2:]) for tensor in latents}) == 1, "a decode group has one size"
@@ -144,6 +178,36 @@ def colour_of(prompt: str) -> Tensor:
     """Return the colour that a prompt stands for, in -1…1, as (channels, 1, 1, 1)."""
     digest = hashlib.sha256(prompt.encode()).digest()[:_CHANNELS]
     return torch.tensor([level / 127.5 - 1 for level in digest]).view(_CHANNELS, 1, 1, 1)
+
+
+def _goal(colour: Tensor, request: DenoiseInput) -> Tensor:
+    """Return where a request's latents go: to the colour or, from an image, as far as its strength says."""
+    conditioning, strength = request.conditioning, request.params.strength
+    assert isinstance(conditioning, FakeConditioning)
+    if conditioning.image is None or strength is None:
+        return colour
+    return conditioning.image + strength * (colour - conditioning.image)
+
+
+def _noised(image: Tensor, noise: Tensor, sigma: float) -> Tensor:
+    """Return what a rectified flow has made of an image at a noise level."""
+    return (1 - sigma) * image + sigma * noise
+
+
+def _images(params: GenerationParams) -> list[InputImage]:
+    return [image for image in params.images if isinstance(image, InputImage)]
+
+
+def _mask(params: GenerationParams) -> InputImage:
+    assert isinstance(params.mask, InputImage)
+    return params.mask
+
+
+def _levels(image: InputImage, rows: int, columns: int) -> Tensor:
+    """Return an image's levels in 0…1 on the grid of latents, as (channels, 1, rows, columns)."""
+    small = as_image(image).resize((columns, rows), Image.Resampling.BOX)
+    levels = torch.frombuffer(bytearray(small.tobytes()), dtype=torch.uint8).float() / 255
+    return levels.view(rows, columns, -1).permute(2, 0, 1).unsqueeze(1)
 
 
 def _velocity_to(colour: Tensor, request: DenoiseInput) -> Tensor:

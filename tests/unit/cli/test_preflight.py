@@ -52,6 +52,10 @@ _REQUEST_REFUSALS = (
     (("--steps", "101"), "num_inference_steps=101", "must be in 1…100"),
     (("--guidance", "3.5"), "guidance_scale=3.5", "tiny-flux has no guidance"),
     (("--max-sequence-length", "512"), "max_sequence_length=512", "at most 128 tokens"),
+    (("--image", "no-such.png"), "image='no-such.png'", "give the path of an image file"),
+    (("--image", "a-file"), "image='a-file'", "is no image"),
+    (("--strength", "0.5"), "strength=0.5", "needs an image to start from"),
+    (("--sampler", "flow_match_eulr"), "sampler='flow_match_eulr'", "did you mean 'flow_match_euler'?"),
     (("-o", "a-file/images"), "output='a-file/images'", "give another folder with -o"),
     (("-o", "a-folder.png"), "output='a-folder.png'", "is a folder"),
 )
