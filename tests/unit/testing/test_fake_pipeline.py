@@ -13,12 +13,12 @@ GRAY = input_image(Image.new("RGB", (48, 32), (100, 150, 200)))
 DARK = input_image(Image.new("RGB", (48, 32), (50, 50, 50)))
 
 
-def drawn(engine: Engine, **values: object) -> np.ndarray:  # type: ignore[type-arg]
+def drawn(engine: Engine, **values: object) -> np.ndarray:
     params = GenerationParams.from_dict({"prompt": "a star", "guidance_scale": 1.0, "seed": 3, **values})
     return np.asarray(engine.generate(params).images[0]).astype(float)
 
 
-def colour(prompt: str) -> np.ndarray:  # type: ignore[type-arg]
+def colour(prompt: str) -> np.ndarray:
     return (colour_of(prompt).flatten().numpy() + 1) * 127.5
 
 
