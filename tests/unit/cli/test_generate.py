@@ -129,7 +129,7 @@ def test_prompts_are_cleaned_as_a_control_plane_does(invoke: Invoke) -> None:
 
 @dataclass(frozen=True)
 class FakeModel:
-    """What is known of the fake model before it is loaded."""
+    """The fake model before it is loaded."""
 
     spec: ModelSpec = FAKE_SPEC
 
