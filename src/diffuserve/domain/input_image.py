@@ -39,6 +39,13 @@ class InputImage:
         num_bytes = width * height * len(mode)
         return cls(f"blank {mode} {width}x{height}", width, height, mode, b"\xff" * num_bytes)
 
+    def fits(self, width: int, height: int, slack: int = 1) -> bool:
+        """Return whether a size has the image's proportions, up to `slack` pixels of one side."""
+        return (
+            abs(height - width * self.height / self.width) <= slack
+            or abs(width - height * self.width / self.height) <= slack
+        )
+
     def fitted(self, most_pixels: int, multiple: int) -> tuple[int, int]:
         """Return the nearest smaller size, of about the same proportions and in multiples, or this one."""
         scale = min(1.0, math.sqrt(most_pixels / self.num_pixels))

@@ -164,15 +164,22 @@ class ModelSpec:
         return self.learned_max_size > 0
 
     def size_warnings(self, params: GenerationParams) -> tuple[str, ...]:
-        """Return a warning if a request, whose defaults are filled in, has a size that was not learned."""
+        """Return warnings of a request, whose defaults are filled in: of its size and of its images'."""
         low, high = self.learned_min_size, self.learned_max_size
-        sides = (params.width or 0, params.height or 0)
-        if not self.states_learned_sizes or all(low <= side <= high for side in sides):
-            return ()
-        return (
-            f"{self.name} has learned images of {low} to {high} pixels a side; at {sides[0]}x{sides[1]} it "
-            f"may draw something else, or nothing. Its own size is {self.width}x{self.height}",
-        )
+        width, height = params.width or 0, params.height or 0
+        warnings = [
+            f"the image of {image.width}x{image.height} is stretched to {width}x{height}; leave out width or "
+            "height to keep its proportions"
+            for image in params.images
+            if isinstance(image, InputImage) and self.has_strength
+            if not image.fits(width, height, self.size_multiple)
+        ]
+        if self.states_learned_sizes and not all(low <= side <= high for side in (width, height)):
+            warnings.append(
+                f"{self.name} has learned images of {low} to {high} pixels a side; at {width}x{height} it "
+                f"may draw something else, or nothing. Its own size is {self.width}x{self.height}"
+            )
+        return tuple(warnings)
 
     def simple_request(self, prompt: str, **values: Any) -> GenerationParams:
         """Return a request that the model can do, in any number of steps; images that it needs are blank."""
@@ -376,9 +383,7 @@ def _check_mask_fits(params: GenerationParams) -> None:
     image, mask = params.images[0] if params.images else None, params.mask
     if not isinstance(image, InputImage) or not isinstance(mask, InputImage):
         return
-    if abs(mask.height - mask.width * image.height / image.width) > 1 and (
-        abs(mask.width - mask.height * image.width / image.height) > 1
-    ):
+    if not image.fits(mask.width, mask.height):
         raise InvalidParams(
             "mask",
             f"{mask.width}x{mask.height}",

@@ -6,9 +6,7 @@ from types import MappingProxyType
 from typing import Any
 
 from diffuserve.domain.errors import InvalidModel, InvalidParams
-from diffuserve.domain.input_image import InputImage
 from diffuserve.domain.model_spec import ModelSpec
-from diffuserve.domain.params import GenerationParams
 from diffuserve.models.folder import SETTINGS_FILE, ModelFolder
 
 # Fields of a spec that the architecture decides, and no settings file may change.
@@ -52,22 +50,10 @@ def build_spec(
     own = {name: value for name, value in settings.items() if name in _SPEC_SETTINGS}
     try:
         spec = ModelSpec(**{"name": folder.name, **defaults, **own})
-        spec.resolve(_defaults_alone(spec), seed=0)
+        spec.resolve(spec.simple_request("the defaults", width=spec.width, height=spec.height), seed=0)
     except InvalidParams as error:
         raise InvalidModel(f"{folder.path}/{SETTINGS_FILE}: the default {error}") from error
     return spec
-
-
-def _defaults_alone(spec: ModelSpec) -> GenerationParams:
-    """Return the shortest request that a model takes, with images where it needs some."""
-    image = InputImage("", spec.width, spec.height)
-    return GenerationParams(
-        prompt="the defaults",
-        width=spec.width,
-        height=spec.height,
-        image=(image,) * max(spec.min_input_images, spec.needs_mask),
-        mask=image if spec.needs_mask else None,
-    )
 
 
 def _check_bounds(folder: ModelFolder, name: str, value: object) -> None:

@@ -260,6 +260,16 @@ def test_a_side_that_is_not_asked_for_follows_the_image(asked: dict[str, int], s
     assert (resolved.width, resolved.height) == size
 
 
+def test_a_stretched_image_is_warned_of() -> None:
+    def warnings(**values: Any) -> tuple[str, ...]:
+        return PAINTER.size_warnings(resolve(PAINTER, **values))
+
+    assert warnings(image=image(200, 100)) == warnings(image=image(200, 100), width=64) == ()
+    assert warnings(image=image(207, 199)) == warnings(image=image(333, 97)) == ()
+    (warning,) = warnings(image=image(200, 100), width=64, height=64)
+    assert warning.startswith("the image of 200x100 is stretched to 64x64; leave out width or height")
+
+
 def test_a_small_image_keeps_its_proportions() -> None:
     spec = replace(PAINTER, min_size=128, max_size=512, max_pixels=512 * 512)
     assert resolve(spec, image=image(64, 32)).width == 256
