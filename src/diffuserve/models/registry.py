@@ -23,7 +23,19 @@ if TYPE_CHECKING:
     from diffuserve.parallel.ranks import Ranks
 
 ENTRY_POINT_GROUP = "diffuserve.families"
-_BUILT_IN = (EntryPoint("FluxPipeline", "diffuserve.models.flux.family:FLUX", ENTRY_POINT_GROUP),)
+_FLUX = "diffuserve.models.flux.family:FLUX"
+_STABLE_DIFFUSION = "diffuserve.models.stable_diffusion.family:STABLE_DIFFUSION"
+_PIPELINES = {
+    "FluxPipeline": _FLUX,
+    "LatentConsistencyModelPipeline": _STABLE_DIFFUSION,
+    "StableDiffusionImg2ImgPipeline": _STABLE_DIFFUSION,
+    "StableDiffusionInpaintPipeline": _STABLE_DIFFUSION,
+    "StableDiffusionPipeline": _STABLE_DIFFUSION,
+    "StableDiffusionXLImg2ImgPipeline": _STABLE_DIFFUSION,
+    "StableDiffusionXLInpaintPipeline": _STABLE_DIFFUSION,
+    "StableDiffusionXLPipeline": _STABLE_DIFFUSION,
+}
+_BUILT_IN = tuple(EntryPoint(name, value, ENTRY_POINT_GROUP) for name, value in _PIPELINES.items())
 
 
 def load_pipeline(

@@ -26,12 +26,17 @@ class ParallelPlan:
         return cls(sequence=int(match[1]))
 
 
-def check_plan(plan: ParallelPlan, num_ranks: int, num_heads: int) -> None:
-    """Raise `InvalidParams` if the group or the model's `num_heads` attention heads do not fit the plan."""
+def check_group(plan: ParallelPlan, num_ranks: int) -> None:
+    """Raise `InvalidParams` if the group does not fit the plan."""
     if plan.sequence != num_ranks:
         raise InvalidParams(
             "parallel", str(plan), f"needs {plan.sequence} ranks, but the group has {num_ranks}"
         )
+
+
+def check_plan(plan: ParallelPlan, num_ranks: int, num_heads: int) -> None:
+    """Raise `InvalidParams` if the group or the model's `num_heads` attention heads do not fit the plan."""
+    check_group(plan, num_ranks)
     if num_heads % plan.sequence:
         fitting = [n for n in range(1, num_heads + 1) if num_heads % n == 0]
         raise InvalidParams(

@@ -42,7 +42,7 @@ def write_flux_checkpoint(  # noqa: PLR0913 (a checkpoint has that many options)
 
     Raise `ImportError` with the remedy unless diffusers and transformers are installed.
     """
-    _require_libraries()
+    require_libraries()
     is_dev = kind == "dev"
     with torch.random.fork_rng(devices=[]):  # the constructors draw from the global generator
         components = {
@@ -55,7 +55,7 @@ def write_flux_checkpoint(  # noqa: PLR0913 (a checkpoint has that many options)
     for name, module in components.items():
         redraw_weights(module, generator)
         nn.Module.to(module, dtype)  # diffusers' own `to` warns about modules kept in float32: none here
-        _save(module, folder / name, num_shards if name in ("transformer", "text_encoder_2") else 1)
+        save_module(module, folder / name, num_shards if name in ("transformer", "text_encoder_2") else 1)
     _save_scheduler(
         folder / "scheduler",
         shift=(3.0 if is_dev else 1.0) if shift is None else shift,
@@ -65,7 +65,8 @@ def write_flux_checkpoint(  # noqa: PLR0913 (a checkpoint has that many options)
     return folder
 
 
-def _require_libraries() -> None:
+def require_libraries() -> None:
+    """Raise `ImportError` with the remedy unless diffusers and transformers are installed."""
     try:
         import diffusers  # noqa: F401
         import transformers  # noqa: F401
@@ -94,7 +95,7 @@ def _draw(name: str, parameter: Tensor, generator: torch.Generator) -> Tensor:
 def _transformer(guidance_embeds: bool) -> nn.Module:
     from diffusers import FluxTransformer2DModel
 
-    return _module(
+    return as_module(
         FluxTransformer2DModel(
             in_channels=4 * _LATENT_CHANNELS,
             num_layers=2,
@@ -112,7 +113,7 @@ def _transformer(guidance_embeds: bool) -> nn.Module:
 def _vae() -> nn.Module:
     from diffusers import AutoencoderKL
 
-    return _module(
+    return as_module(
         AutoencoderKL(
             block_out_channels=(8, 8, 16, 16),
             down_block_types=("DownEncoderBlock2D",) * 4,
@@ -133,7 +134,7 @@ def _vae() -> nn.Module:
 def _clip() -> nn.Module:
     from transformers import CLIPTextConfig, CLIPTextModel
 
-    tokens = _bundled_config("text_encoder", "vocab_size", "bos_token_id", "eos_token_id", "pad_token_id")
+    tokens = bundled_config("text_encoder", "vocab_size", "bos_token_id", "eos_token_id", "pad_token_id")
     config = CLIPTextConfig(
         hidden_size=_POOLED_DIM,
         projection_dim=_POOLED_DIM,
@@ -143,13 +144,13 @@ def _clip() -> nn.Module:
         max_position_embeddings=32,
         **tokens,
     )
-    return _module(CLIPTextModel(config))
+    return as_module(CLIPTextModel(config))
 
 
 def _t5() -> nn.Module:
     from transformers import T5Config, T5EncoderModel
 
-    tokens = _bundled_config("text_encoder_2", "vocab_size", "eos_token_id", "pad_token_id")
+    tokens = bundled_config("text_encoder_2", "vocab_size", "eos_token_id", "pad_token_id")
     config = T5Config(
         d_model=_TEXT_DIM,
         d_kv=8,
@@ -159,21 +160,23 @@ def _t5() -> nn.Module:
         feed_forward_proj="gated-gelu",
         **tokens,
     )
-    return _module(T5EncoderModel(config))
+    return as_module(T5EncoderModel(config))
 
 
-def _module(model: Any) -> nn.Module:
+def as_module(model: Any) -> nn.Module:
+    """Return a model of another library as the module that it is, ready for inference."""
     assert isinstance(model, nn.Module)
     return model.eval()
 
 
-def _bundled_config(component: str, *names: str) -> dict[str, Any]:
+def bundled_config(component: str, *names: str) -> dict[str, Any]:
     """Return the values that a tokenizer fixes in its encoder's config."""
     config = json.loads((bundled_models()["tiny-flux"] / component / "config.json").read_text("utf-8"))
     return {name: config[name] for name in names}
 
 
-def _save(model: Any, folder: Path, num_shards: int) -> None:
+def save_module(model: Any, folder: Path, num_shards: int = 1) -> None:
+    """Save a model in at least `num_shards` files, readable for all."""
     num_bytes = sum(parameter.nbytes for parameter in model.parameters())
     model.save_pretrained(folder, safe_serialization=True, max_shard_size=num_bytes // num_shards)
     for file in folder.iterdir():

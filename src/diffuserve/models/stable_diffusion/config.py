@@ -6,6 +6,7 @@ from typing import Annotated, Any, Literal, TypeVar
 
 from pydantic import Field, with_config
 
+from diffuserve.domain.cost import Workload
 from diffuserve.domain.errors import InvalidModel
 from diffuserve.domain.model_config import SCHEMA, Depth, Width, parse_config
 from diffuserve.models.folder import ModelFolder
@@ -14,6 +15,10 @@ Value = TypeVar("Value")
 PerLevel = tuple[Value, ...]
 DownBlock = Literal["DownBlock2D", "CrossAttnDownBlock2D"]
 UpBlock = Literal["UpBlock2D", "CrossAttnUpBlock2D"]
+
+# Values for each channel that are held at once: of a residual block that joins features and a skip, and of
+# a transformer's gated feed-forward.
+_RESIDUAL_VALUES, _TRANSFORMER_VALUES = 3, 19
 
 # Options of the reference that no Stable Diffusion checkpoint sets: their only supported values.
 _FIXED: Mapping[str, Any] = {
@@ -54,6 +59,7 @@ class UNetConfig:
     once for all.
     """
 
+    sample_size: Width | tuple[Width, Width] | None = None
     in_channels: Width = 4
     out_channels: Width = 4
     down_block_types: PerLevel[DownBlock] = (*("CrossAttnDownBlock2D",) * 3, "DownBlock2D")
@@ -111,6 +117,44 @@ class UNetConfig:
         """Return the attention heads of each level."""
         return self._per_level(self.attention_head_dim)
 
+    @property
+    def is_xl(self) -> bool:
+        """True for SDXL's way of conditioning: two text encoders, and a pooled prompt beside sizes."""
+        return self.addition_embed_type is not None
+
+    @property
+    def pair_operations(self) -> float:
+        """Return the operations of self-attention for each pair of latent cells: four a channel."""
+        last = self.num_levels - 1
+        up = [kind == "CrossAttnUpBlock2D" for kind in reversed(self.up_block_types)]
+        down = [kind == "CrossAttnDownBlock2D" for kind in self.down_block_types]
+        attentions = [
+            self.layers[level] * down[level] + (self.layers[level] + 1) * up[level] + (level == last)
+            for level in range(self.num_levels)
+        ]
+        return sum(
+            4 * count * depth * width / 16**level
+            for level, (count, depth, width) in enumerate(
+                zip(attentions, self.transformer_layers, self.block_out_channels, strict=True)
+            )
+        )
+
+    def step_bytes(self, workload: Workload, item_bytes: int) -> int:
+        """Predict the bytes of the skips of all levels, and of the widest block's values between them."""
+        widths, last = self.block_out_channels, self.num_levels - 1
+        skips, widest = float(widths[0]), 0.0
+        for level, (width, layers) in enumerate(zip(widths, self.layers, strict=True)):
+            cells = 0.25**level  # for each latent cell
+            skips += cells * width * (layers + (0.25 if level < last else 0))
+            joined = width + max(widths[min(level + 1, last)], width)
+            widest = max(widest, cells * (_RESIDUAL_VALUES * joined + 2 * width))
+            if self._has_attention(level):
+                widest = max(widest, cells * _TRANSFORMER_VALUES * width)
+        return int(workload.step_tokens * (skips + widest) * item_bytes)
+
+    def _has_attention(self, level: int) -> bool:
+        return self.down_block_types[level] == "CrossAttnDownBlock2D"
+
     def _per_level(self, value: int | PerLevel[int]) -> PerLevel[int]:
         return (value,) * self.num_levels if isinstance(value, int) else value
 
@@ -133,5 +177,6 @@ class UNetConfig:
                     f"{origin}: block_out_channels={width} must be a multiple of attention_head_dim={heads} "
                     f"and of norm_num_groups={self.norm_num_groups}"
                 )
-        if (self.addition_embed_type is None) != (self.addition_time_embed_dim is None):
-            raise InvalidModel(f"{origin}: addition_embed_type='text_time' needs addition_time_embed_dim")
+        for name in ("addition_time_embed_dim", "projection_class_embeddings_input_dim"):
+            if self.is_xl != (getattr(self, name) is not None):
+                raise InvalidModel(f"{origin}: addition_embed_type='text_time' needs {name}, and only it")

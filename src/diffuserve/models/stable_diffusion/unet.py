@@ -7,7 +7,7 @@ a batch; rows do not depend on one another.
 """
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, fields, replace
 from pathlib import Path
 
 import torch
@@ -17,7 +17,7 @@ from torch.nn import functional as F
 
 from diffuserve.models.layers.timestep import timestep_embedding
 from diffuserve.models.stable_diffusion.config import UNetConfig
-from diffuserve.models.weights import Placement, load_weights
+from diffuserve.models.weights import Placement, load_weights, num_parameters
 
 Features = Float[Tensor, "rows channels height width"]
 Tokens = Float[Tensor, "rows positions dim"]
@@ -41,6 +41,15 @@ class UNetInput:
     pooled: Float[Tensor, "rows pooled_width"] | None = None
     sizes: Float[Tensor, "rows numbers"] | None = None
     guidance: Float[Tensor, "rows guidance_width"] | None = None
+
+    def __len__(self) -> int:
+        return len(self.latents)
+
+    def take(self, rows: Tensor) -> "UNetInput":
+        """Return some rows."""
+        values = {field.name: getattr(self, field.name) for field in fields(self)}
+        taken = {name: value[rows] for name, value in values.items() if value is not None}
+        return replace(self, **taken)
 
 
 def load_unet(config: UNetConfig, files: list[Path], device: torch.device, dtype: torch.dtype) -> "UNet":
@@ -85,6 +94,14 @@ class UNet(nn.Module):
         for block in self.up_blocks:
             features = block(features, time, batch.text, skips)
         return self.conv_out(F.silu(self.conv_norm_out(features)))
+
+    @property
+    def cell_operations(self) -> float:
+        """Return the operations for each latent cell, without attention: two a parameter that sees it."""
+        from_top, last = range(self.config.num_levels), self.config.num_levels - 1
+        blocks = [*zip(from_top, self.down_blocks, strict=True), (last, self.mid_block)]
+        blocks += zip(reversed(from_top), self.up_blocks, strict=True)
+        return sum(2 * num_parameters(block) / 4**level for level, block in blocks)
 
     def _embed_time(self, batch: UNetInput) -> Float[Tensor, "rows time"]:
         dtype = batch.latents.dtype

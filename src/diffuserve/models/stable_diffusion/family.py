@@ -1,0 +1,150 @@
+"""Stable Diffusion 1, 2 and XL as a family. Importing this file loads no torch."""
+
+from typing import TYPE_CHECKING, Any
+
+from diffuserve.domain.cost import CostFit, Workload
+from diffuserve.domain.errors import InvalidModel
+from diffuserve.domain.model_spec import ModelSpec
+from diffuserve.models.family import PipelineFamily
+from diffuserve.models.folder import ModelFolder
+from diffuserve.models.layers.autoencoder_config import AutoencoderConfig
+from diffuserve.models.settings_file import build_spec
+from diffuserve.models.stable_diffusion.config import UNetConfig
+from diffuserve.models.stable_diffusion.scheduler import (
+    default_steps,
+    own_sampler,
+    samplers,
+    scheduler_config,
+)
+from diffuserve.models.text.clip_config import ClipConfig
+
+if TYPE_CHECKING:
+    import torch
+
+    from diffuserve.models.base import Pipeline
+    from diffuserve.parallel.ranks import Ranks
+
+SIZES = 6  # numbers of an image's original size, crop and target size, which SDXL reads
+_SMALLEST_ITEM = 2  # bytes of a number in bf16 or fp16
+_SAMPLE_SIZES = {True: 128, False: 64}  # of latents, where the UNet's config tells none
+
+# In fp16 on a large GPU, from their operations at about 400 TFLOP/s, of 1,024² (SDXL) and 512² pixels.
+# Only ratios between jobs matter until the first worker sends its own fit.
+_XL_FIT = CostFit((2e-3, 1e-5), (5e-3, 9e-7, 7e-12, 1e-4), (5e-3, 2.5e-8))
+_FIT = CostFit((2e-3, 2e-6), (5e-3, 4e-7, 1.8e-11, 1e-4), (5e-3, 2.5e-8))
+_XL, _OLDER = "stable-diffusion-xl", "stable-diffusion"
+
+
+class StableDiffusionFamily:
+    """Stable Diffusion 1, 2 and XL, guided by two passes, or by an input where they were distilled so."""
+
+    def read_spec(self, folder: ModelFolder) -> ModelSpec:
+        config, vae = UNetConfig.read(folder), AutoencoderConfig.read(folder)
+        encoders = [ClipConfig.read(folder, name) for name in text_encoders(folder, config)]
+        _check_channels(folder, config, vae)
+        _check_widths(folder, config, encoders)
+        scheduler = scheduler_config(folder, config)
+        has_passes = config.time_cond_proj_dim is None
+        tokens = min(encoder.max_position_embeddings for encoder in encoders)
+        architecture: dict[str, Any] = {
+            "family": _XL if config.is_xl else _OLDER,
+            "has_guidance": True,
+            "guidance_passes": 2 if has_passes else 1,
+            "has_negative_prompt": has_passes,
+            "has_joint_attention": False,
+            "max_sequence_length": tokens,
+            "longest_sequence_length": tokens,
+            "pixels_per_token": vae.scale**2,
+            "size_multiple": vae.scale,
+            "sampler": own_sampler(scheduler),
+            "samplers": samplers(scheduler),
+        }
+        return build_spec(
+            folder, architecture | _sizes(folder, config, vae) | default_steps(scheduler, config)
+        )
+
+    def check_files(self, folder: ModelFolder) -> None:
+        encoders = text_encoders(folder, UNetConfig.read(folder))
+        components = ("unet", "vae", *encoders)
+        tokenizers = [name.replace("text_encoder", "tokenizer") for name in encoders]
+        folder.require(
+            components,
+            (
+                *(f"{component}/config.json" for component in components),
+                "scheduler/scheduler_config.json",
+                *(f"{tokenizer}/tokenizer_config.json" for tokenizer in tokenizers),
+            ),
+        )
+
+    def least_step_bytes(self, folder: ModelFolder, workload: Workload) -> int:
+        return UNetConfig.read(folder).step_bytes(workload, _SMALLEST_ITEM)
+
+    def default_fit(self, spec: ModelSpec) -> CostFit:
+        return _XL_FIT if spec.family == _XL else _FIT
+
+    def load(
+        self,
+        folder: ModelFolder,
+        device: "torch.device",
+        dtype: "torch.dtype | None",
+        deterministic: bool,
+        ranks: "Ranks | None",
+    ) -> "Pipeline":
+        from diffuserve.models.stable_diffusion.pipeline import load_stable_diffusion
+
+        self.check_files(folder)
+        return load_stable_diffusion(folder, self.read_spec(folder), device, dtype, deterministic, ranks)
+
+
+STABLE_DIFFUSION: PipelineFamily = StableDiffusionFamily()
+
+
+def text_encoders(folder: ModelFolder, config: UNetConfig) -> tuple[str, ...]:
+    """Return the components that read prompts, in the order in which their states stand side by side."""
+    if not config.is_xl:
+        return ("text_encoder",)
+    has_first = folder.index.get("text_encoder", [""]) not in (None, [None, None])
+    return ("text_encoder", "text_encoder_2") if has_first else ("text_encoder_2",)
+
+
+def _sizes(folder: ModelFolder, config: UNetConfig, vae: AutoencoderConfig) -> dict[str, int]:
+    """Return the checkpoint's own size, and limits of half and twice of it."""
+    sample_size = config.sample_size or _SAMPLE_SIZES[config.is_xl]
+    rows, columns = (sample_size, sample_size) if isinstance(sample_size, int) else sample_size
+    height, width = rows * vae.scale, columns * vae.scale
+    return {
+        "width": width,
+        "height": height,
+        "min_size": max(min(width, height) // 2, vae.scale),
+        "max_size": 2 * max(width, height),
+        "max_pixels": 4 * width * height,
+    }
+
+
+def _check_channels(folder: ModelFolder, config: UNetConfig, vae: AutoencoderConfig) -> None:
+    channels = {"in_channels": config.in_channels, "out_channels": config.out_channels}
+    for name, count in channels.items():
+        if count != vae.latent_channels:
+            raise InvalidModel(
+                f"{folder.path}: the UNet's {name}={count} must be the VAE's "
+                f"latent_channels={vae.latent_channels}"
+            )
+
+
+def _check_widths(folder: ModelFolder, config: UNetConfig, encoders: list[ClipConfig]) -> None:
+    """Raise `InvalidModel` unless the text encoders' outputs have the widths that the UNet takes."""
+    states = sum(encoder.hidden_size for encoder in encoders)
+    if config.cross_attention_dim != states:
+        raise InvalidModel(
+            f"{folder.path}: the UNet's cross_attention_dim={config.cross_attention_dim} must be the text "
+            f"encoders' hidden_size, {states} in all"
+        )
+    if config.addition_time_embed_dim is None:
+        return
+    added = encoders[-1].projection_dim + SIZES * config.addition_time_embed_dim
+    if config.projection_class_embeddings_input_dim != added:
+        raise InvalidModel(
+            f"{folder.path}: the UNet's projection_class_embeddings_input_dim="
+            f"{config.projection_class_embeddings_input_dim} must be {added}: the last text encoder's "
+            f"projection_dim and {SIZES} times addition_time_embed_dim"
+        )

@@ -1,0 +1,190 @@
+"""Stable Diffusion 1, 2 and XL behind the engine's `Pipeline` contract."""
+
+import functools
+from collections import defaultdict
+from collections.abc import Hashable, Mapping, Sequence
+
+import torch
+from PIL import Image
+from torch import Tensor
+
+from diffuserve.domain.cost import CostFit, Workload
+from diffuserve.domain.errors import DeviceUnavailable
+from diffuserve.domain.model_spec import ModelSpec
+from diffuserve.domain.params import GenerationParams
+from diffuserve.models.base import Conditioning, DenoiseInput, InitialLatents
+from diffuserve.models.batches import split_by_counts
+from diffuserve.models.devices import default_dtype, dtype_name, flops_per_second
+from diffuserve.models.folder import ModelFolder
+from diffuserve.models.frames import Frames
+from diffuserve.models.layers.autoencoder_config import AutoencoderConfig
+from diffuserve.models.layers.image_vae import ImageVae, max_decode_pixels
+from diffuserve.models.preview import read_preview_map
+from diffuserve.models.stable_diffusion.config import UNetConfig
+from diffuserve.models.stable_diffusion.previews import PREVIEW, XL_PREVIEW
+from diffuserve.models.stable_diffusion.rows import make_rows, part_of, split_rows
+from diffuserve.models.stable_diffusion.scheduler import scheduler_config
+from diffuserve.models.stable_diffusion.text import TextConditioner
+from diffuserve.models.stable_diffusion.unet import UNetInput, load_unet
+from diffuserve.models.weights import checkpoint_dtype, num_parameters
+from diffuserve.parallel.plan import check_group
+from diffuserve.parallel.ranks import Ranks
+from diffuserve.samplers.base import NoiseSchedule, Sampler, ScheduleStep
+from diffuserve.samplers.registry import checkpoint_sampler, named_sampler
+
+
+def load_stable_diffusion(
+    folder: ModelFolder,
+    spec: ModelSpec,
+    device: torch.device,
+    dtype: torch.dtype | None,
+    deterministic: bool,
+    ranks: Ranks | None = None,
+) -> "StableDiffusionPipeline":
+    """Load a folder that has all of its files.
+
+    The default dtype is the checkpoint's; fp16 on a GPU where that is float32, and float32 on a CPU without
+    bf16 instructions.
+    """
+    if deterministic and (device.type != "cpu" or ranks is not None):
+        raise DeviceUnavailable(f"device={str(device)!r}: deterministic mode runs on one CPU only")
+    if ranks is not None:
+        check_group(ranks.plan, ranks.size)
+    dtype = dtype or _default_dtype(folder, device)
+    return StableDiffusionPipeline(folder, spec, device, dtype, deterministic, ranks)
+
+
+class StableDiffusionPipeline:
+    """A loaded Stable Diffusion checkpoint."""
+
+    def __init__(
+        self,
+        folder: ModelFolder,
+        spec: ModelSpec,
+        device: torch.device,
+        dtype: torch.dtype,
+        deterministic: bool,
+        ranks: Ranks | None,
+    ) -> None:
+        self.spec, self.device, self.dtype = spec, device, dtype
+        self.deterministic, self.ranks = deterministic, ranks
+        config = UNetConfig.read(folder)
+        scheduler = scheduler_config(folder, config)
+        self._sampler = checkpoint_sampler(scheduler)
+        self._named_sampler = functools.cache(lambda name: named_sampler(name, scheduler))
+        self.text = TextConditioner(folder, spec, device, dtype)
+        self.vae = ImageVae(folder, device, _vae_dtype(folder, config, dtype))
+        default_map = XL_PREVIEW if config.is_xl else PREVIEW
+        self.preview_map = read_preview_map(folder, self.vae.latent_channels, default_map)
+        self.unet = load_unet(config, folder.weights("unet"), device, dtype)
+
+    @property
+    def max_decode_pixels(self) -> int:
+        return max_decode_pixels(self.device, self.deterministic)
+
+    def describe(self) -> Mapping[str, str]:
+        return {
+            "model": self.spec.name,
+            "device": str(self.device),
+            "dtype": dtype_name(self.dtype),
+            "vae dtype": dtype_name(self.vae.dtype),
+            "attention": "sdpa",
+            "deterministic": str(self.deterministic).lower(),
+            **({} if self.ranks is None else {"parallel": str(self.ranks.plan)}),
+        }
+
+    def cost_prior(self) -> CostFit:
+        rate = flops_per_second(self.device, self.dtype)
+        text_token = 2 * self.text.num_parameters / rate
+        cell, pair = self.unet.cell_operations / rate, self.unet.config.pair_operations / rate
+        # Two thousand operations a decoded parameter-pixel.
+        pixel = 2 * num_parameters(self.vae.decoder) / rate / 16
+        return CostFit((0.002, text_token), (0.002, cell, pair, 0.0001), (0.001, pixel))
+
+    def step_bytes(self, workload: Workload) -> int:
+        return self.unet.config.step_bytes(workload, self.dtype.itemsize)
+
+    def conditioning_key(self, params: GenerationParams) -> Hashable:
+        return self.text.key(params)
+
+    @torch.inference_mode()
+    def encode(self, params: Sequence[GenerationParams]) -> list[Conditioning]:
+        return [*self.text.encode(params, one_by_one=self.deterministic)]
+
+    @torch.inference_mode()
+    def init_latents(
+        self, params: GenerationParams, conditioning: Conditioning, generators: Sequence[torch.Generator]
+    ) -> InitialLatents:
+        """Draw noise on the CPU, as diffusers does with CPU generators."""
+        shape = (1, self.vae.latent_channels, *self._size(params))
+        noise = [torch.randn(shape, generator=generator, dtype=self.dtype) for generator in generators]
+        return InitialLatents((torch.cat(noise) * self.schedule(params).init_scale).to(self.device))
+
+    def sampler(self, params: GenerationParams) -> Sampler:
+        return self._sampler if params.sampler is None else self._named_sampler(params.sampler)
+
+    def schedule(self, params: GenerationParams) -> NoiseSchedule:
+        assert params.num_inference_steps is not None
+        return self.sampler(params).schedule(params.num_inference_steps)
+
+    @torch.inference_mode()
+    def denoise(self, batch: Sequence[DenoiseInput]) -> list[Tensor]:
+        """Return each request's prediction, guided; requests of one size share a forward pass."""
+        groups = self._groups(batch)
+        predicted = self._predict([make_rows(group, self.unet.config) for group in groups.values()])
+        predictions: dict[int, Tensor] = {}
+        for (indices, group), rows in zip(groups.items(), predicted, strict=True):
+            predictions |= zip(indices, split_rows(rows, group), strict=True)
+        return [predictions[index] for index in range(len(batch))]
+
+    def restore(self, latents: Tensor, request: DenoiseInput, at: ScheduleStep) -> Tensor:
+        return latents
+
+    @torch.inference_mode()
+    def decode(self, latents: Sequence[Tensor], params: Sequence[GenerationParams]) -> list[list[Frames]]:
+        stacked = torch.cat(list(latents))
+        pixels = stacked.shape[-2] * stacked.shape[-1] * self.vae.scale**2
+        group = max(1, self.max_decode_pixels // pixels)
+        frames = [[image] for part in stacked.split(group) for image in self.vae.decode(part)]
+        return split_by_counts(frames, [wanted.num_images for wanted in params])
+
+    @torch.inference_mode()
+    def preview(self, latents: Tensor, params: GenerationParams) -> Image.Image:
+        return self.preview_map.draw(latents[0])
+
+    def _groups(self, batch: Sequence[DenoiseInput]) -> dict[tuple[int, ...], list[DenoiseInput]]:
+        """Return the requests that run together, by their places in the batch: of one size, or each alone."""
+        places = defaultdict[Hashable, list[int]](list)
+        for index, request in enumerate(batch):
+            places[index if self.deterministic else request.latents.shape[-2:]].append(index)
+        return {tuple(indices): [batch[index] for index in indices] for indices in places.values()}
+
+    def _predict(self, groups: Sequence[UNetInput]) -> list[Tensor]:
+        """Return the UNet's rows of each group, on every rank; each rank computes a part of them."""
+        ranks = self.ranks
+        if ranks is None:
+            return [self.unet(rows) for rows in groups]
+        parts = [self.unet(part_of(rows, ranks)) for rows in groups]
+        with ranks.together():
+            return [
+                ranks.sequence.gather(part)[: len(rows)] for part, rows in zip(parts, groups, strict=True)
+            ]
+
+    def _size(self, params: GenerationParams) -> tuple[int, int]:
+        """Return rows and columns of latents."""
+        assert params.height is not None
+        assert params.width is not None
+        return params.height // self.vae.scale, params.width // self.vae.scale
+
+
+def _default_dtype(folder: ModelFolder, device: torch.device) -> torch.dtype:
+    stored = checkpoint_dtype(folder.weights("unet"))
+    if device.type == "cuda" and stored == torch.float32:
+        return torch.float16
+    return default_dtype(stored, device)
+
+
+def _vae_dtype(folder: ModelFolder, config: UNetConfig, dtype: torch.dtype) -> torch.dtype:
+    """Return float32 for SDXL's VAE in fp16, where it overflows, unless its config says that it does not."""
+    overflows = config.is_xl and dtype == torch.float16 and AutoencoderConfig.read(folder).force_upcast
+    return torch.float32 if overflows else dtype

@@ -1,0 +1,99 @@
+"""Rows of the UNet's input: one for each image of a request, two with guidance by two passes.
+
+Requests of one size share a batch of rows, whatever their steps, prompts, guidance and samplers.
+"""
+
+from collections.abc import Sequence
+
+import torch
+from jaxtyping import Float
+from torch import Tensor
+
+from diffuserve.models.base import Conditioning, DenoiseInput
+from diffuserve.models.stable_diffusion.config import UNetConfig
+from diffuserve.models.stable_diffusion.text import StableDiffusionConditioning
+from diffuserve.models.stable_diffusion.unet import UNetInput
+from diffuserve.parallel.ranks import Ranks
+
+
+def make_rows(requests: Sequence[DenoiseInput], config: UNetConfig) -> UNetInput:
+    """Return the rows of requests of one size, in their order: of each first those steered away from."""
+    parts = [_rows_of(request, config) for request in requests]
+    return UNetInput(
+        latents=torch.cat([part.latents for part in parts]),
+        timesteps=torch.cat([part.timesteps for part in parts]),
+        text=torch.cat([part.text for part in parts]),
+        pooled=_cat([part.pooled for part in parts]),
+        sizes=_cat([part.sizes for part in parts]),
+        guidance=_cat([part.guidance for part in parts]),
+    )
+
+
+def split_rows(predicted: Tensor, requests: Sequence[DenoiseInput]) -> list[Tensor]:
+    """Return each request's prediction, guided: u + g·(c - u) (arXiv:2207.12598, equation 6)."""
+    counts = [len(request.latents) * len(_passes(request)) for request in requests]
+    predictions = []
+    for request, rows in zip(requests, predicted.split(counts), strict=True):
+        *away, towards = rows.chunk(len(_passes(request)))
+        scale = request.params.guidance_scale or 0.0
+        predictions.append(away[0] + scale * (towards - away[0]) if away else towards)
+    return predictions
+
+
+def part_of(rows: UNetInput, ranks: Ranks) -> UNetInput:
+    """Return a rank's rows, equally many on each; past the end the last one is repeated."""
+    share = -(-len(rows) // ranks.sequence.size)
+    first = ranks.sequence.index * share
+    return rows.take(torch.arange(first, first + share).clamp(max=len(rows) - 1))
+
+
+def _rows_of(request: DenoiseInput, config: UNetConfig) -> UNetInput:
+    passes = _passes(request)
+    count, dtype, device = len(request.latents), request.latents.dtype, request.latents.device
+    rows = len(passes) * count
+    return UNetInput(
+        latents=(request.latents * request.input_scale).repeat(len(passes), 1, 1, 1),
+        timesteps=torch.full((rows,), request.timestep, device=device),
+        text=torch.cat([states.expand(count, -1, -1) for states, _ in passes]),
+        pooled=_cat([None if pooled is None else pooled.expand(count, -1) for _, pooled in passes]),
+        sizes=_sizes(request).to(device, dtype).expand(rows, -1) if config.is_xl else None,
+        guidance=_guidance(request, config.time_cond_proj_dim, rows),
+    )
+
+
+def _passes(request: DenoiseInput) -> list[tuple[Tensor, Tensor | None]]:
+    """Return the conditioning of each pass: what a guided request is steered away from, then its prompt's."""
+    found = _conditioning(request.conditioning)
+    prompt = (found.states, found.pooled)
+    if found.negative_states is None:
+        return [prompt]
+    return [(found.negative_states, found.negative_pooled), prompt]
+
+
+def _sizes(request: DenoiseInput) -> Float[Tensor, "six"]:
+    """Return height and width of the original, the crop's corner, and height and width of the target."""
+    assert request.params.height is not None
+    assert request.params.width is not None
+    size = (request.params.height, request.params.width)
+    return torch.tensor([*size, 0.0, 0.0, *size])
+
+
+def _guidance(request: DenoiseInput, width: int | None, rows: int) -> Float[Tensor, "rows width"] | None:
+    """Return the embedding of the scale that distilled models read: sines first, then cosines."""
+    if width is None:
+        return None
+    half = width // 2
+    exponents = torch.arange(half, dtype=torch.float32) * -(torch.log(torch.tensor(10_000.0)) / (half - 1))
+    angles = torch.tensor((request.params.guidance_scale or 0.0) - 1) * 1000.0 * exponents.exp()
+    embedded = torch.cat([angles.sin(), angles.cos(), torch.zeros(width % 2)])
+    return embedded.to(request.latents.device, request.latents.dtype).expand(rows, -1)
+
+
+def _cat(parts: Sequence[Tensor | None]) -> Tensor | None:
+    present = [part for part in parts if part is not None]
+    return torch.cat(present) if present else None
+
+
+def _conditioning(conditioning: Conditioning) -> StableDiffusionConditioning:
+    assert isinstance(conditioning, StableDiffusionConditioning)
+    return conditioning

@@ -1,0 +1,165 @@
+"""Stable Diffusion's text conditioning: the states of one CLIP, or of SDXL's two side by side.
+
+Reference: `encode_prompt` of diffusers' `StableDiffusionPipeline` and `StableDiffusionXLPipeline`.
+"""
+
+from collections.abc import Hashable, Sequence
+from dataclasses import dataclass
+
+import torch
+from jaxtyping import Float, Int
+from torch import Tensor
+
+from diffuserve.domain.model_spec import ModelSpec
+from diffuserve.domain.params import GenerationParams
+from diffuserve.models.base import Conditioning
+from diffuserve.models.batches import run_in_groups
+from diffuserve.models.folder import ModelFolder
+from diffuserve.models.stable_diffusion.config import UNetConfig
+from diffuserve.models.stable_diffusion.family import text_encoders
+from diffuserve.models.text.clip import load_clip
+from diffuserve.models.text.clip_config import ClipConfig
+from diffuserve.models.text.tokenizer import PromptTokenizer
+from diffuserve.models.weights import num_parameters
+
+_UNUSED = "negative_prompt changes nothing without guidance; give a guidance_scale above 1"
+
+
+@dataclass(frozen=True)
+class EncodedText:
+    """The states of a text's tokens, and its pooled vector where the model reads one."""
+
+    states: Float[Tensor, "tokens dim"]
+    pooled: Float[Tensor, "pooled_dim"] | None
+    warnings: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True)
+class StableDiffusionConditioning(Conditioning):
+    """The encoded prompt, and with guidance by two passes what is steered away from.
+
+    Every tensor is a field of its own, as they are counted and sent to other ranks by field.
+    """
+
+    states: Float[Tensor, "tokens dim"]
+    pooled: Float[Tensor, "pooled_dim"] | None = None
+    negative_states: Float[Tensor, "tokens dim"] | None = None
+    negative_pooled: Float[Tensor, "pooled_dim"] | None = None
+
+
+@dataclass(frozen=True)
+class _Text:
+    """A text to encode, cut to `length` tokens; warnings call it `subject`."""
+
+    words: str
+    length: int
+    subject: str
+
+
+class TextConditioner:
+    """The CLIPs and tokenizers of a checkpoint.
+
+    Texts are always padded to the same number of tokens; `max_sequence_length` only cuts them.
+    """
+
+    def __init__(
+        self, folder: ModelFolder, spec: ModelSpec, device: torch.device, dtype: torch.dtype
+    ) -> None:
+        config = UNetConfig.read(folder)
+        names = text_encoders(folder, config)
+        self._spec, self._device, self._is_xl = spec, device, config.is_xl
+        self._zeros_for_none = config.is_xl and bool(folder.index.get("force_zeros_for_empty_prompt", True))
+        self.tokenizers = [
+            PromptTokenizer.read(folder, name.replace("text_encoder", "tokenizer")) for name in names
+        ]
+        self.encoders = [
+            load_clip(
+                ClipConfig.read(folder, name),
+                folder.weights(name),
+                device,
+                dtype,
+                has_projection=config.is_xl and name == names[-1],
+            )
+            for name in names
+        ]
+        # A folder may say that its tokenizer has no limit; the model has one.
+        limits = [tokenizer.max_length for tokenizer in self.tokenizers]
+        self._length = min(*limits, spec.longest_sequence_length)
+
+    @property
+    def num_parameters(self) -> int:
+        return sum(num_parameters(encoder) for encoder in self.encoders)
+
+    def key(self, params: GenerationParams) -> Hashable:
+        """Return what the conditioning depends on."""
+        is_unused = bool(params.negative_prompt) and not self._is_guided(params)
+        return (self._prompt(params), self._negative(params), self._is_guided(params), is_unused)
+
+    def encode(
+        self, params: Sequence[GenerationParams], one_by_one: bool
+    ) -> list[StableDiffusionConditioning]:
+        """Encode all texts of some requests together, equal ones once; or each alone."""
+        wanted = [text for each in params for text in (self._prompt(each), self._negative(each))]
+        texts = list(dict.fromkeys(text for text in wanted if text is not None))
+        groups = [[text] for text in texts] if one_by_one else [texts]
+        encoded = [found for group in groups for found in self._encode(group)]
+        found = dict(zip(texts, encoded, strict=True))
+        return [self._conditioning(each, found) for each in params]
+
+    def _conditioning(
+        self, params: GenerationParams, found: dict[_Text, EncodedText]
+    ) -> StableDiffusionConditioning:
+        prompt, negative = found[self._prompt(params)], self._negative(params)
+        if not self._is_guided(params):
+            unused = (_UNUSED,) if params.negative_prompt else ()
+            return StableDiffusionConditioning(prompt.warnings + unused, prompt.states, prompt.pooled)
+        away = _zeros_like(prompt) if negative is None else found[negative]
+        return StableDiffusionConditioning(
+            prompt.warnings + away.warnings, prompt.states, prompt.pooled, away.states, away.pooled
+        )
+
+    def _is_guided(self, params: GenerationParams) -> bool:
+        return self._spec.num_passes(params) > 1
+
+    def _prompt(self, params: GenerationParams) -> _Text:
+        return _Text(params.prompt, self._cut(params), "the prompt")
+
+    def _negative(self, params: GenerationParams) -> _Text | None:
+        """Return the text to steer away from; `None` without guidance, and where it is zeros."""
+        is_zeros = params.negative_prompt is None and self._zeros_for_none
+        if is_zeros or not self._is_guided(params):
+            return None
+        return _Text(params.negative_prompt or "", self._cut(params), "the negative prompt")
+
+    def _cut(self, params: GenerationParams) -> int:
+        return min(params.max_sequence_length or self._length, self._length)
+
+    def _encode(self, texts: Sequence[_Text]) -> list[EncodedText]:
+        tokens = [self._tokenize(tokenizer, texts) for tokenizer in self.tokenizers]
+        outputs = [
+            encoder(torch.stack([ids for ids, _ in found]).to(self._device))
+            for encoder, found in zip(self.encoders, tokens, strict=True)
+        ]
+        warnings = [warned for _, warned in tokens[0]]
+        if not self._is_xl:
+            pairs = zip(outputs[0].sequence, warnings, strict=True)
+            return [EncodedText(states, None, warned) for states, warned in pairs]
+        states = torch.cat([output.penultimate for output in outputs], dim=-1)
+        return list(map(EncodedText, states, outputs[-1].pooled, warnings))
+
+    def _tokenize(
+        self, tokenizer: PromptTokenizer, texts: Sequence[_Text]
+    ) -> list[tuple[Int[Tensor, "tokens"], tuple[str, ...]]]:
+        """Return the ids and warnings of each text."""
+
+        def run(group: Sequence[_Text]) -> list[tuple[Tensor, tuple[str, ...]]]:
+            words, (length, subject) = [text.words for text in group], (group[0].length, group[0].subject)
+            tokens = tokenizer.tokenize(words, length, self._length, subject)
+            return list(zip(tokens.ids, tokens.warnings, strict=True))
+
+        return run_in_groups(texts, lambda text: (text.length, text.subject), run)
+
+
+def _zeros_like(text: EncodedText) -> EncodedText:
+    pooled = None if text.pooled is None else torch.zeros_like(text.pooled)
+    return EncodedText(torch.zeros_like(text.states), pooled)

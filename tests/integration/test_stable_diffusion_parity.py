@@ -1,0 +1,207 @@
+"""Requests of a mixed batch get the images of diffusers' own Stable Diffusion pipelines (INV-2)."""
+
+import random
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any
+
+import diffusers
+import numpy as np
+import pytest
+import torch
+from PIL.Image import Image
+
+from diffuserve.domain.params import GenerationParams
+from diffuserve.domain.samplers import DIFFUSION_SAMPLERS
+from diffuserve.engine.config import EngineConfig
+from diffuserve.engine.engine import Engine
+from diffuserve.testing.unet_checkpoints import Kind, write_unet_checkpoint
+from support.images import psnr
+
+pytestmark = pytest.mark.filterwarnings("ignore:__array__ implementation:DeprecationWarning")
+
+MIN_PSNR = 50.0  # decibel, float32 on a CPU
+PROMPTS = ("a red circle", "a small yellow star at the top left on a blue background", "ring " * 40, "x")
+KINDS: tuple[Kind, ...] = ("xl", "sd", "lcm", "lcm-xl")
+
+_EVEN = {"use_karras_sigmas": False}
+_SDE = {"algorithm_type": "sde-dpmsolver++"}
+REFERENCE_SAMPLERS: Mapping[str, tuple[str, Mapping[str, Any]]] = {
+    "ddim": ("DDIMScheduler", {}),
+    "dpmpp_2m": ("DPMSolverMultistepScheduler", _EVEN),
+    "dpmpp_2m_karras": ("DPMSolverMultistepScheduler", {"use_karras_sigmas": True}),
+    "dpmpp_2m_sde": ("DPMSolverMultistepScheduler", _EVEN | _SDE),
+    "dpmpp_2m_sde_karras": ("DPMSolverMultistepScheduler", {"use_karras_sigmas": True, **_SDE}),
+    "euler": ("EulerDiscreteScheduler", _EVEN),
+    "euler_ancestral": ("EulerAncestralDiscreteScheduler", {}),
+    "euler_karras": ("EulerDiscreteScheduler", {"use_karras_sigmas": True}),
+    "lcm": ("LCMScheduler", {}),
+    "pndm": ("PNDMScheduler", {"skip_prk_steps": True}),
+    "unipc": ("UniPCMultistepScheduler", _EVEN),
+}
+
+Checkpoints = Callable[..., Path]
+
+
+@pytest.fixture(scope="module")
+def checkpoint(tmp_path_factory: pytest.TempPathFactory) -> Checkpoints:
+    """Return a function that writes each checkpoint once."""
+    written: dict[str, Path] = {}
+
+    def write(kind: Kind, **options: Any) -> Path:
+        key = repr((kind, options))
+        if key not in written:
+            written[key] = write_unet_checkpoint(
+                tmp_path_factory.mktemp("model") / kind, kind=kind, seed=5, **options
+            )
+        return written[key]
+
+    return write
+
+
+def load(folder: Path, **config: Any) -> Engine:
+    config = {"token_budget": 100_000} | config
+    return Engine.load(str(folder), device="cpu", dtype="float32", config=EngineConfig(**config))
+
+
+def load_reference(folder: Path) -> Any:
+    reference = diffusers.DiffusionPipeline.from_pretrained(
+        folder, dtype=torch.float32, local_files_only=True, trust_remote_code=False
+    )
+    reference.set_progress_bar_config(disable=True)
+    return reference
+
+
+def draw_with_reference(reference: Any, params: GenerationParams) -> list[Image]:
+    """Call the reference once for each image, as if it had been asked for alone."""
+    assert params.seed is not None
+    own = reference.scheduler
+    if params.sampler is not None:
+        name, options = REFERENCE_SAMPLERS[params.sampler]
+        reference.scheduler = getattr(diffusers, name).from_config(own.config, **options)
+    images = [
+        reference(
+            params.prompt,
+            negative_prompt=params.negative_prompt,
+            width=params.width,
+            height=params.height,
+            num_inference_steps=params.num_inference_steps,
+            guidance_scale=params.guidance_scale,
+            generator=torch.Generator("cpu").manual_seed(params.seed + index),
+        ).images[0]
+        for index in range(params.num_images)
+    ]
+    reference.scheduler = own
+    return images
+
+
+def make_mixed_batch(kind: Kind, seed: int, size: int = 8) -> list[GenerationParams]:
+    """Requests that differ in everything that may differ; steps 1-8 all occur."""
+    draw = random.Random(seed)
+    is_distilled = kind.startswith("lcm")
+    return [
+        GenerationParams(
+            prompt=draw.choice(PROMPTS),
+            negative_prompt=None if is_distilled else draw.choice([None, "", "blurry", "a blue ring"]),
+            width=8 * draw.randint(4, 16),
+            height=8 * draw.randint(4, 16),
+            num_inference_steps=1 + i % 8,
+            guidance_scale=draw.choice([1.0, 5.0]),
+            seed=draw.randrange(2**40),
+            num_images=draw.choice([1, 1, 2, 3]),
+            sampler=None if is_distilled else draw.choice([None, *DIFFUSION_SAMPLERS]),
+        )
+        for i in range(size)
+    ]
+
+
+def assert_parity(engine: Engine, folder: Path, batch: list[GenerationParams]) -> None:
+    """Compare each image of a batch with the reference's."""
+    reference = load_reference(folder)
+    for params, result in zip(batch, engine.generate(batch), strict=True):
+        for ours, theirs in zip(result.images, draw_with_reference(reference, params), strict=True):
+            assert psnr(ours, theirs) >= MIN_PSNR, params
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_a_mixed_batch_equals_diffusers(kind: Kind, checkpoint: Checkpoints) -> None:
+    folder = checkpoint(kind)
+    with load(folder) as engine:
+        assert_parity(engine, folder, make_mixed_batch(kind, seed=1))
+        assert engine.stats.mean_requests_per_step > 1, "requests shared steps"
+
+
+@pytest.mark.parametrize("kind", ["xl", "sd"])
+def test_every_sampler_in_one_batch_equals_diffusers(kind: Kind, checkpoint: Checkpoints) -> None:
+    """Requests of one size, so that all of them share their forward passes."""
+    folder = checkpoint(kind)
+    batch = [
+        GenerationParams(
+            prompt="a red circle",
+            negative_prompt="blurry",
+            num_inference_steps=3 + index % 2,
+            guidance_scale=5.0,
+            seed=index,
+            num_images=1 + (index == 3),
+            sampler=sampler,
+        )
+        for index, sampler in enumerate(DIFFUSION_SAMPLERS)
+    ]
+    with load(folder) as engine:
+        assert_parity(engine, folder, batch)
+
+
+@pytest.mark.parametrize("kind", ["xl", "sd"])
+def test_no_negative_prompt_and_an_empty_one_mean_what_they_mean_to_diffusers(
+    kind: Kind, checkpoint: Checkpoints
+) -> None:
+    folder = checkpoint(kind)
+    batch = [
+        GenerationParams(
+            prompt="a star", negative_prompt=negative, num_inference_steps=2, guidance_scale=5.0, seed=3
+        )
+        for negative in (None, "", "blurry")
+    ]
+    with load(folder) as engine:
+        assert_parity(engine, folder, batch)
+        none, empty, text = (result.images[0] for result in engine.generate(batch))
+    assert (psnr(none, empty) < 40) == (kind == "xl"), "SD 1 has the empty prompt in any case"
+    assert psnr(empty, text) < 40
+
+
+OTHERS: Mapping[str, tuple[Kind, dict[str, Any]]] = {
+    "trailing": (
+        "xl",
+        {"_class_name": "EulerAncestralDiscreteScheduler", "timestep_spacing": "trailing", "steps_offset": 0},
+    ),
+    "velocity": ("sd", {"_class_name": "DDIMScheduler", "prediction_type": "v_prediction"}),
+    "clean": ("xl", {"prediction_type": "sample", "timestep_spacing": "trailing"}),
+    "outdated": ("sd", {"steps_offset": 0, "clip_sample": True, "_class_name": "DDIMScheduler"}),
+}
+
+
+@pytest.mark.filterwarnings("ignore:The configuration file of this scheduler:FutureWarning")
+@pytest.mark.parametrize("name", OTHERS)
+def test_other_schedulers_of_checkpoints_equal_diffusers(name: str, checkpoint: Checkpoints) -> None:
+    kind, scheduler = OTHERS[name]
+    folder = checkpoint(kind, scheduler=scheduler)
+    batch = [
+        GenerationParams(
+            prompt="a star", num_inference_steps=steps, guidance_scale=guidance, seed=3, sampler=sampler
+        )
+        for steps, guidance, sampler in ((1, 0.0, None), (4, 5.0, None), (3, 1.0, "dpmpp_2m_karras"))
+    ]
+    with load(folder) as engine:
+        assert_parity(engine, folder, batch)
+
+
+def test_the_images_of_the_reference_differ_from_one_another(checkpoint: Checkpoints) -> None:
+    """Rule out that parity on random weights holds because all images are gray."""
+    reference = load_reference(checkpoint("xl"))
+    draw: dict[str, Any] = {"num_inference_steps": 3, "guidance_scale": 5.0, "width": 64, "height": 64}
+    images = [
+        draw_with_reference(reference, GenerationParams(prompt=prompt, seed=seed, **draw))[0]
+        for prompt, seed in (("a star", 1), ("a red circle", 1), ("a star", 2))
+    ]
+    assert max(psnr(images[0], other) for other in images[1:]) < 30
+    assert np.asarray(images[0]).std() > 10
