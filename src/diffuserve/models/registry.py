@@ -26,6 +26,10 @@ ENTRY_POINT_GROUP = "diffuserve.families"
 _FLUX = "diffuserve.models.flux.family:FLUX"
 _STABLE_DIFFUSION = "diffuserve.models.stable_diffusion.family:STABLE_DIFFUSION"
 _PIPELINES = {
+    "FluxFillPipeline": _FLUX,
+    "FluxImg2ImgPipeline": _FLUX,
+    "FluxInpaintPipeline": _FLUX,
+    "FluxKontextPipeline": _FLUX,
     "FluxPipeline": _FLUX,
     "LatentConsistencyModelPipeline": _STABLE_DIFFUSION,
     "StableDiffusionImg2ImgPipeline": _STABLE_DIFFUSION,

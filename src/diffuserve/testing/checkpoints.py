@@ -19,14 +19,19 @@ from diffuserve.models.bundled import bundled_models
 _HEADS, _HEAD_DIM, _ROPE_AXES = 4, 16, (4, 6, 6)
 _TEXT_DIM, _POOLED_DIM = 32, 24
 _LATENT_CHANNELS = 16
+_MASK_CHANNELS = 16 * 16  # the pixels of a token
 _WEIGHT_GAIN, _BIAS_SPREAD, _NORM_SPREAD = 1.0, 0.1, 0.2
 _READABLE = 0o644  # save_pretrained leaves weights that only their owner may read
+
+
+FluxKind = Literal["schnell", "dev", "kontext", "fill"]
+_CLASSES = {"kontext": "FluxKontextPipeline", "fill": "FluxFillPipeline"}
 
 
 def write_flux_checkpoint(  # noqa: PLR0913 (a checkpoint has that many options)
     folder: Path,
     *,
-    kind: Literal["schnell", "dev"] = "schnell",
+    kind: FluxKind = "schnell",
     dtype: torch.dtype = torch.float32,
     seed: int = 0,
     num_shards: int = 1,
@@ -35,18 +40,19 @@ def write_flux_checkpoint(  # noqa: PLR0913 (a checkpoint has that many options)
 ) -> Path:
     """Write a random FLUX.1 checkpoint into `folder` and return it.
 
-    `dev` has embedded guidance and a schedule that shifts with the size; `use_dynamic_shifting` and
-    `shift` override the kind's own schedule. With `num_shards` above 1 the transformer and the T5
+    All kinds but `schnell` have embedded guidance and a schedule that shifts with the size; `kontext` edits
+    references, and `fill` reads a masked image. `use_dynamic_shifting` and `shift` override the kind's own
+    schedule. With `num_shards` above 1 the transformer and the T5
     encoder are split into at least that many files with an index. The tokenizers are those of the
     bundled tiny-flux, with its vocabulary. Equal arguments write equal weights.
 
     Raise `ImportError` with the remedy unless diffusers and transformers are installed.
     """
     require_libraries()
-    is_dev = kind == "dev"
+    is_dev = kind != "schnell"
     with torch.random.fork_rng(devices=[]):  # the constructors draw from the global generator
         components = {
-            "transformer": _transformer(guidance_embeds=is_dev),
+            "transformer": _transformer(guidance_embeds=is_dev, fills_in=kind == "fill"),
             "vae": _vae(),
             "text_encoder": _clip(),
             "text_encoder_2": _t5(),
@@ -62,6 +68,7 @@ def write_flux_checkpoint(  # noqa: PLR0913 (a checkpoint has that many options)
         use_dynamic_shifting=is_dev if use_dynamic_shifting is None else use_dynamic_shifting,
     )
     _copy_tokenizers(folder)
+    _write_index(folder, _CLASSES.get(kind, "FluxPipeline"))
     return folder
 
 
@@ -92,12 +99,14 @@ def _draw(name: str, parameter: Tensor, generator: torch.Generator) -> Tensor:
     return noise * _BIAS_SPREAD
 
 
-def _transformer(guidance_embeds: bool) -> nn.Module:
+def _transformer(guidance_embeds: bool, fills_in: bool) -> nn.Module:
     from diffusers import FluxTransformer2DModel
 
+    channels = 4 * _LATENT_CHANNELS
     return as_module(
         FluxTransformer2DModel(
-            in_channels=4 * _LATENT_CHANNELS,
+            in_channels=2 * channels + _MASK_CHANNELS if fills_in else channels,
+            out_channels=channels,
             num_layers=2,
             num_single_layers=2,
             attention_head_dim=_HEAD_DIM,
@@ -197,8 +206,15 @@ def _save_scheduler(folder: Path, shift: float, use_dynamic_shifting: bool) -> N
 
 
 def _copy_tokenizers(folder: Path) -> None:
-    """Copy the bundled model's tokenizers, and its index, which names the same classes."""
+    """Copy the bundled model's tokenizers."""
     bundled = bundled_models()["tiny-flux"]
     for name in ("tokenizer", "tokenizer_2"):
         shutil.copytree(bundled / name, folder / name, dirs_exist_ok=True)
-    shutil.copy(bundled / "model_index.json", folder / "model_index.json")
+
+
+def _write_index(folder: Path, class_name: str) -> None:
+    """Write the bundled model's index, which names the same classes of components, for another pipeline."""
+    index = json.loads((bundled_models()["tiny-flux"] / "model_index.json").read_text("utf-8"))
+    present = {name: value for name, value in index.items() if value != [None, None]}
+    text = json.dumps(present | {"_class_name": class_name}, indent=2)
+    (folder / "model_index.json").write_text(text + "\n", "utf-8")

@@ -134,7 +134,7 @@ def test_an_unknown_pipeline_class_is_refused_with_the_known_ones(checkpoint: Pa
     (checkpoint / "model_index.json").write_text('{"_class_name": "StableDiffusionPipeline"}')
     message = refusal_of(checkpoint)
     assert "'StableDiffusionPipeline'" in message
-    assert "known: FluxPipeline" in message
+    assert "FluxPipeline" in message.partition("known: ")[2]
 
 
 @pytest.mark.parametrize("component", ["transformer", "vae", "text_encoder", "text_encoder_2"])

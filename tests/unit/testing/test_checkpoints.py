@@ -2,7 +2,7 @@
 
 import json
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any
 
 import pytest
 import torch
@@ -11,9 +11,9 @@ from safetensors import safe_open
 from safetensors.torch import load_file
 from torch import Tensor
 
-from diffuserve.testing.checkpoints import write_flux_checkpoint
+from diffuserve.testing.checkpoints import FluxKind, write_flux_checkpoint
 
-KINDS: tuple[Literal["schnell", "dev"], ...] = ("schnell", "dev")
+KINDS: tuple[FluxKind, ...] = ("schnell", "dev", "kontext", "fill")
 COMPONENTS = ("transformer", "vae", "text_encoder", "text_encoder_2")
 
 
@@ -79,7 +79,7 @@ def test_the_schedule_can_be_chosen(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_no_tensor_is_constant(tmp_path: Path, kind: Literal["schnell", "dev"]) -> None:
+def test_no_tensor_is_constant(tmp_path: Path, kind: FluxKind) -> None:
     write_flux_checkpoint(tmp_path, kind=kind)
     for component in COMPONENTS:
         tensors = tensors_of(tmp_path, component)

@@ -21,6 +21,7 @@ class FluxConfig:
     """The numbers of a checkpoint's `transformer/config.json` that shape the network."""
 
     in_channels: Width = 64
+    out_channels: Width | None = None
     num_layers: Depth = 19
     num_single_layers: Depth = 38
     attention_head_dim: HeadDim = 128
@@ -34,6 +35,11 @@ class FluxConfig:
     def dim(self) -> int:
         """Width of the residual stream."""
         return self.num_attention_heads * self.attention_head_dim
+
+    @property
+    def num_outputs(self) -> int:
+        """Channels of a predicted token, where they are those of a latent token."""
+        return self.out_channels or self.in_channels
 
     def step_bytes(self, workload: Workload, item_bytes: int) -> int:
         """Predict the bytes of residual streams, factors, q, k, v, one block's feed-forward, and its sums."""

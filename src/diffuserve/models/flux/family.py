@@ -1,10 +1,12 @@
-"""FLUX.1 (schnell and dev) as a family. Importing this file loads no torch."""
+"""FLUX.1 (schnell, dev, Kontext and Fill) as a family. Importing this file loads no torch."""
 
+from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
 from diffuserve.domain.cost import CostFit, Workload
 from diffuserve.domain.errors import InvalidModel
 from diffuserve.domain.model_spec import ModelSpec
+from diffuserve.domain.samplers import FLOW_SAMPLERS
 from diffuserve.models.family import PipelineFamily
 from diffuserve.models.flux.config import FluxConfig
 from diffuserve.models.folder import ModelFolder
@@ -38,26 +40,42 @@ _DEV = {
     "max_sequence_length": 512,
 }
 _SCHNELL = {"width": 1360, "height": 768, "num_inference_steps": 4, "max_sequence_length": 256}
+_FILL = {**_DEV, "num_inference_steps": 50, "guidance_scale": 30.0}
+_STARTS = {"max_input_images": 1, "has_mask": True, "has_strength": True, "strength_rounds_up": True}
+_IMAGES: Mapping[str, dict[str, Any]] = {
+    "FluxFillPipeline": {**_STARTS, "min_input_images": 1, "needs_mask": True, "strength": 1.0},
+    "FluxKontextPipeline": {"max_input_images": 4, "max_reference_pixels": 1024 * 1024},
+}
+_ANY_IMAGE = {**_STARTS, "strength": 0.6}
+_SCHEDULERS = {
+    "FlowMatchEulerDiscreteScheduler": "flow_match_euler",
+    "FlowMatchHeunDiscreteScheduler": "flow_match_heun",
+}
 
 
 class FluxFamily:
-    """FLUX.1, whose guidance is an input of the model: one forward pass a step, guided or not."""
+    """FLUX.1, whose guidance is an input of the model: one forward pass a step, guided or not.
+
+    Folders of every class but Fill's and Kontext's hold the same parts: they draw from a prompt, from an
+    image, and within a mask.
+    """
 
     def read_spec(self, folder: ModelFolder) -> ModelSpec:
         config, vae = FluxConfig.read(folder), AutoencoderConfig.read(folder)
-        if config.in_channels != PATCH**2 * vae.latent_channels:
-            raise InvalidModel(
-                f"{folder.path}: the transformer's in_channels={config.in_channels} must be {PATCH**2} times "
-                f"the VAE's latent_channels={vae.latent_channels}"
-            )
+        _check_channels(folder, config, vae)
+        pixels = PATCH * vae.scale
         architecture: dict[str, Any] = {
             "family": "flux",
             "has_guidance": config.guidance_embeds,
             "longest_sequence_length": 512,
-            "pixels_per_token": (PATCH * vae.scale) ** 2,
+            "pixels_per_token": pixels**2,
+            "size_multiple": pixels,
+            "sampler": _checkpoint_sampler(folder),
+            "samplers": FLOW_SAMPLERS,
         }
-        defaults = _DEV if config.guidance_embeds else _SCHNELL
-        return build_spec(folder, architecture | defaults, traits={"lowercase_prompt": bool})
+        images = _IMAGES.get(folder.pipeline_class, _ANY_IMAGE)
+        defaults = architecture | images | _defaults(folder, config)
+        return build_spec(folder, defaults, traits={"lowercase_prompt": bool})
 
     def check_files(self, folder: ModelFolder) -> None:
         folder.require(_COMPONENTS, _FILES)
@@ -80,6 +98,40 @@ class FluxFamily:
 
         self.check_files(folder)
         return load_flux(folder, self.read_spec(folder), device, dtype, deterministic, ranks)
+
+
+def fills_in(folder: ModelFolder) -> bool:
+    """Return whether a model reads a masked image beside the latents."""
+    return folder.pipeline_class == "FluxFillPipeline"
+
+
+def _defaults(folder: ModelFolder, config: FluxConfig) -> dict[str, Any]:
+    if not config.guidance_embeds:
+        return _SCHNELL
+    return _FILL if fills_in(folder) else _DEV
+
+
+def _check_channels(folder: ModelFolder, config: FluxConfig, vae: AutoencoderConfig) -> None:
+    """Raise `InvalidModel` unless transformer and VAE fit each other and the folder's class."""
+    latent = PATCH**2 * vae.latent_channels
+    masked = latent + (PATCH * vae.scale) ** 2  # the masked image's latents, and the mask's pixels
+    expected = (latent + masked if fills_in(folder) else latent, latent)
+    if (config.in_channels, config.num_outputs) != expected:
+        raise InvalidModel(
+            f"{folder.path}: the transformer's in_channels={config.in_channels} and out_channels="
+            f"{config.num_outputs} must be {expected[0]} and {expected[1]} for {folder.pipeline_class} with "
+            f"the VAE's latent_channels={vae.latent_channels}"
+        )
+
+
+def _checkpoint_sampler(folder: ModelFolder) -> str:
+    name = folder.json("scheduler/scheduler_config.json").get("_class_name")
+    if name not in _SCHEDULERS:
+        raise InvalidModel(
+            f"{folder.path}/scheduler/scheduler_config.json: _class_name={name!r} is not supported; FLUX.1 "
+            f"has {' and '.join(_SCHEDULERS)}"
+        )
+    return _SCHEDULERS[name]
 
 
 FLUX: PipelineFamily = FluxFamily()

@@ -1,6 +1,7 @@
 """The layout of a batch's tokens in packed rows.
 
-Each image is a sequence: its text tokens, then its image tokens. Three packed rows hold them:
+Each image is a sequence: its text tokens, then its image tokens, then those of its references, which count
+as image tokens too. Three packed rows hold them:
 
     text   t₁ t₂ t₃ …              the double-stream blocks' text side
     image  i₁ i₂ i₃ …              the double-stream blocks' image side
@@ -12,7 +13,7 @@ from dataclasses import dataclass
 from functools import lru_cache
 
 import torch
-from jaxtyping import Complex64, Int
+from jaxtyping import Complex64, Float, Int
 from torch import Tensor
 
 from diffuserve.models.layers.attention import Segments
@@ -20,20 +21,33 @@ from diffuserve.models.layers.rotary import rotations
 
 
 @dataclass(frozen=True)
-class SequenceShape:
-    """The tokens of an image: `text` of them for the prompt, then a grid of `rows` × `columns`."""
+class Grid:
+    """The tokens of an image that is generated, or of a reference."""
 
-    text: int
     rows: int
     columns: int
 
     @property
-    def image(self) -> int:
+    def tokens(self) -> int:
         return self.rows * self.columns
+
+
+@dataclass(frozen=True)
+class SequenceShape:
+    """The tokens of a sequence: `text` of them for the prompt, then the image, then its references."""
+
+    text: int
+    image: Grid
+    references: tuple[Grid, ...] = ()
+
+    @property
+    def image_tokens(self) -> int:
+        """Tokens of the image and of its references."""
+        return self.image.tokens + sum(reference.tokens for reference in self.references)
 
     @property
     def tokens(self) -> int:
-        return self.text + self.image
+        return self.text + self.image_tokens
 
 
 @dataclass(frozen=True)
@@ -73,8 +87,34 @@ def pack_layout(
 
 @lru_cache(maxsize=256)
 def _rotation(shape: SequenceShape, axes_dims: tuple[int, ...]) -> Complex64[Tensor, "tokens half"]:
-    """Return a sequence's rotations: text at (0, 0, 0), which turns nothing, images at (0, row, column)."""
-    positions = torch.zeros(shape.tokens, 3)
-    grid = torch.cartesian_prod(torch.arange(shape.rows), torch.arange(shape.columns))
-    positions[shape.text :, 1:] = grid.view(-1, 2).float()
-    return rotations(positions, axes_dims)
+    """Return a sequence's rotations.
+
+    Text stands at (0, 0, 0), which turns nothing, the image at (0, row, column), references at (1, row,
+    column), side by side.
+    """
+    places = [(0, 0, 0), *((1, *corner) for corner in reference_corners(shape.references))]
+    grids = [
+        _positions(grid, place) for grid, place in zip((shape.image, *shape.references), places, strict=True)
+    ]
+    return rotations(torch.cat([torch.zeros(shape.text, 3), *grids]), axes_dims)
+
+
+def _positions(grid: Grid, place: tuple[int, int, int]) -> Float[Tensor, "tokens 3"]:
+    """Return the positions of a grid whose first token stands at `place`."""
+    ranges = (torch.arange(1), torch.arange(grid.rows), torch.arange(grid.columns))
+    return (torch.cartesian_prod(*ranges) + torch.tensor(place)).float()
+
+
+def reference_corners(references: Sequence[Grid]) -> list[tuple[int, int]]:
+    """Return the row and column at which each reference begins, so that none overlaps another.
+
+    Each is put below the others or to their right, whichever keeps the whole nearer to a square: models were
+    trained with a single reference, and know positions of about its extent.
+    """
+    corners = []
+    rows = columns = 0
+    for grid in references:
+        top, left = (0, columns) if rows + grid.rows > columns + grid.columns else (rows, 0)
+        corners.append((top, left))
+        rows, columns = max(rows, top + grid.rows), max(columns, left + grid.columns)
+    return corners

@@ -1,4 +1,4 @@
-"""FLUX.1 (schnell and dev) behind the engine's `Pipeline` contract."""
+"""FLUX.1 (schnell, dev, Kontext and Fill) behind the engine's `Pipeline` contract."""
 
 import functools
 from collections.abc import Hashable, Mapping, Sequence
@@ -9,6 +9,7 @@ from torch import Tensor
 
 from diffuserve.domain.cost import CostFit, Workload
 from diffuserve.domain.errors import DeviceUnavailable, InvalidModel
+from diffuserve.domain.input_image import InputImage
 from diffuserve.domain.model_spec import ModelSpec
 from diffuserve.domain.params import GenerationParams
 from diffuserve.models.base import Conditioning, DenoiseInput, InitialLatents
@@ -16,8 +17,9 @@ from diffuserve.models.batches import run_in_groups, split_by_counts
 from diffuserve.models.devices import default_dtype, dtype_name, flops_per_second
 from diffuserve.models.flux.config import FluxConfig
 from diffuserve.models.flux.family import PATCH
-from diffuserve.models.flux.latents import FLUX_PREVIEW, pack_latents, unpack_latents
-from diffuserve.models.flux.packing import PackedLayout, SequenceShape, pack_layout
+from diffuserve.models.flux.images import FluxImages
+from diffuserve.models.flux.latents import FLUX_PREVIEW, unpack_latents
+from diffuserve.models.flux.packing import Grid, PackedLayout, SequenceShape, pack_layout
 from diffuserve.models.flux.sharding import Shard, shard_layout, ulysses
 from diffuserve.models.flux.shift import SizeShift
 from diffuserve.models.flux.text import FluxConditioning, FluxTextEncoder
@@ -32,7 +34,7 @@ from diffuserve.models.weights import checkpoint_dtype, load_weights, num_parame
 from diffuserve.parallel.plan import check_plan
 from diffuserve.parallel.ranks import Ranks
 from diffuserve.samplers.base import NoiseSchedule, Sampler, ScheduleStep
-from diffuserve.samplers.flow_match_euler import FlowMatchEuler
+from diffuserve.samplers.registry import named_sampler
 
 # Tiles of products over tokens, and of products with one row for each sequence.
 _CPU_TILINGS = (Tiling(rows=512, tail_rows=64), Tiling(rows=32, tail_rows=8))
@@ -78,11 +80,13 @@ class FluxPipeline:
         self.deterministic, self.ranks = deterministic, ranks
         config = FluxConfig.read(folder)
         scheduler = folder.json("scheduler/scheduler_config.json")
-        self._sampler, self._shift = FlowMatchEuler.from_config(scheduler), SizeShift.from_config(scheduler)
+        self._samplers = {name: named_sampler(name, scheduler) for name in spec.samplers}
+        self._shift = SizeShift.from_config(scheduler)
         self.text_encoder = FluxTextEncoder(
             folder, device, dtype, lowercase=bool(folder.settings.get("lowercase_prompt", False))
         )
         self.vae = ImageVae(folder, device, dtype)
+        self.images = FluxImages(folder, spec, device, dtype)
         self.preview_map = read_preview_map(folder, self.vae.latent_channels, FLUX_PREVIEW)
         kernel = choose_kernel(device, dtype)
         self.attention = kernel if ranks is None else ulysses(kernel, ranks.sequence)
@@ -118,13 +122,20 @@ class FluxPipeline:
         return self.transformer.config.step_bytes(workload, self.dtype.itemsize)
 
     def conditioning_key(self, params: GenerationParams) -> Hashable:
-        return (params.prompt, params.max_sequence_length)
+        text = (params.prompt, params.max_sequence_length)
+        if not params.images:
+            return text
+        if not self.spec.has_strength:
+            return (*text, params.images)
+        return (*text, params.images, params.mask, params.width, params.height)
 
     @torch.inference_mode()
     def encode(self, params: Sequence[GenerationParams]) -> list[Conditioning]:
         if self.deterministic:
-            return [self.text_encoder.encode([wanted])[0] for wanted in params]
-        return run_in_groups(params, lambda wanted: wanted.max_sequence_length, self.text_encoder.encode)
+            texts = [self.text_encoder.encode([wanted])[0] for wanted in params]
+        else:
+            texts = run_in_groups(params, lambda wanted: wanted.max_sequence_length, self.text_encoder.encode)
+        return [self.images.encode(text, wanted) for text, wanted in zip(texts, params, strict=True)]
 
     @torch.inference_mode()
     def init_latents(
@@ -134,17 +145,19 @@ class FluxPipeline:
 
         The result is packed: (num_images, tokens, 4 · latent channels).
         """
-        shape = self._shape(params)
-        size = (1, self.vae.latent_channels, PATCH * shape.rows, PATCH * shape.columns)
-        noise = [torch.randn(size, generator=generator, dtype=self.dtype) for generator in generators]
-        return InitialLatents(pack_latents(torch.cat(noise)).to(self.device))
+        grid, schedule = self._shape(params).image, self.schedule(params)
+        size = (1, self.vae.latent_channels, PATCH * grid.rows, PATCH * grid.columns)
+        first = schedule.at(schedule.start)
+        return self.images.begin(size, _flux(conditioning), generators, self.sampler(params), first)
 
     def schedule(self, params: GenerationParams) -> NoiseSchedule:
         assert params.num_inference_steps is not None
-        return self._sampler.schedule(params.num_inference_steps, self._shift.mu(self._shape(params).image))
+        mu = self._shift.mu(self._shape(params).image.tokens)
+        schedule = self.sampler(params).schedule(params.num_inference_steps, mu)
+        return schedule.starting_at(self.spec.first_step(params))
 
     def sampler(self, params: GenerationParams) -> Sampler:
-        return self._sampler
+        return self._samplers[params.sampler or self.spec.sampler]
 
     @torch.inference_mode()
     def denoise(self, batch: Sequence[DenoiseInput]) -> list[Tensor]:
@@ -156,17 +169,17 @@ class FluxPipeline:
             self._shape(request.params) for request in ordered for _ in range(request.params.num_images)
         )
         velocity = self._velocity(self._pack(ordered, self._layout(shapes)), shapes)
-        sizes = [request.latents.shape[0] * request.latents.shape[1] for request in ordered]
+        sizes = [len(request.latents) * self._shape(request.params).image_tokens for request in ordered]
         parts = zip(order, ordered, velocity.split(sizes), strict=True)
-        predictions = {index: part.view(request.latents.shape) for index, request, part in parts}
+        predictions = {index: _of_image(part, request.latents) for index, request, part in parts}
         return [predictions[i] for i in range(len(batch))]
 
     def restore(self, latents: Tensor, request: DenoiseInput, at: ScheduleStep) -> Tensor:
-        return latents
+        return self.images.restore(latents, request, self.sampler(request.params), at)
 
     @torch.inference_mode()
     def decode(self, latents: Sequence[Tensor], params: Sequence[GenerationParams]) -> list[list[Frames]]:
-        rows = self._shape(params[0]).rows
+        rows = self._shape(params[0]).image.rows
         unpacked = unpack_latents(torch.cat(list(latents)), rows)
         pixels = unpacked.shape[-2] * unpacked.shape[-1] * self.vae.scale**2
         group = max(1, self.max_decode_pixels // pixels)
@@ -175,7 +188,7 @@ class FluxPipeline:
 
     @torch.inference_mode()
     def preview(self, latents: Tensor, params: GenerationParams) -> Image.Image:
-        return self.preview_map.draw(unpack_latents(latents[:1], self._shape(params).rows)[0])
+        return self.preview_map.draw(unpack_latents(latents[:1], self._shape(params).image.rows)[0])
 
     def _velocity(self, packed: PackedInput, shapes: tuple[SequenceShape, ...]) -> Tensor:
         """Return the velocity of every image token, on every rank."""
@@ -195,13 +208,23 @@ class FluxPipeline:
         timesteps = torch.tensor([request.timestep for request, _ in images])
         guidance = torch.tensor([float(request.params.guidance_scale or 0.0) for request, _ in images])
         return PackedInput(
-            image=torch.cat([request.latents.flatten(0, 1) for request in batch]),
+            image=torch.cat([self._tokens(request) for request in batch]),
             text=torch.cat([conditioning.sequence for _, conditioning in images]),
             pooled=torch.stack([conditioning.pooled for _, conditioning in images]),
             timestep=timesteps.to(self.device),
             guidance=guidance.to(self.device) if self.transformer.config.guidance_embeds else None,
             layout=layout,
         )
+
+    def _tokens(self, request: DenoiseInput) -> Tensor:
+        """Return the tokens of a request's images: each with what guides it, and its references after it."""
+        tokens = request.latents
+        if self.images.fills_in:
+            tokens = torch.cat([tokens, *request.guides], dim=-1)
+        references = _flux(request.conditioning).references
+        if references is not None:
+            tokens = torch.cat([tokens, references.expand(len(tokens), -1, -1)], dim=1)
+        return tokens.flatten(0, 1)
 
     def _make_layout(self, shapes: tuple[SequenceShape, ...]) -> PackedLayout:
         return pack_layout(shapes, self.transformer.config.axes_dims_rope, self.device)
@@ -214,12 +237,21 @@ class FluxPipeline:
         assert params.max_sequence_length is not None
         assert params.height is not None
         assert params.width is not None
-        pixels = PATCH * self.vae.scale
-        return SequenceShape(params.max_sequence_length, params.height // pixels, params.width // pixels)
+        images = [image for image in params.images if isinstance(image, InputImage)]
+        references = () if self.spec.has_strength else map(self.spec.reference_size, images)
+        return SequenceShape(
+            params.max_sequence_length,
+            self._grid(params.width, params.height),
+            tuple(self._grid(*size) for size in references),
+        )
 
-    def _sort_key(self, params: GenerationParams) -> tuple[int, int, int]:
+    def _grid(self, width: int, height: int) -> Grid:
+        pixels = PATCH * self.vae.scale
+        return Grid(height // pixels, width // pixels)
+
+    def _sort_key(self, params: GenerationParams) -> tuple[int, int, int, int]:
         shape = self._shape(params)
-        return (shape.tokens, shape.text, shape.rows)
+        return (shape.tokens, shape.text, shape.image_tokens, shape.image.rows)
 
     def _load_transformer(self, folder: ModelFolder, config: FluxConfig) -> FluxTransformer:
         with torch.device("meta"):
@@ -234,6 +266,11 @@ class FluxPipeline:
                 f"{folder.path}: deterministic mode needs a width in multiples of {_VECTOR}, not {config.dim}"
             )
         return transformer.eval()
+
+
+def _of_image(part: Tensor, latents: Tensor) -> Tensor:
+    """Return a request's part of the velocities without those of its references, shaped as its latents."""
+    return part.view(len(latents), -1, latents.shape[-1])[:, : latents.shape[1]]
 
 
 def _flux(conditioning: Conditioning) -> FluxConditioning:

@@ -22,10 +22,18 @@ from diffuserve.models.text.tokenizer import PromptTokenizer
 
 @dataclass(frozen=True)
 class FluxConditioning(Conditioning):
-    """T5's output for each token, and CLIP's pooled vector."""
+    """T5's output for each token, CLIP's pooled vector, and the images of the request as far as it has some.
+
+    `references` are packed, one after another. Of an `image` to start from, and of the `masked` image, there
+    are mean and deviation of the latents; the `mask` is packed.
+    """
 
     sequence: Float[Tensor, "tokens dim"]
     pooled: Float[Tensor, "pooled_dim"]
+    references: Float[Tensor, "reference_tokens channels"] | None = None
+    image: Float[Tensor, "2 latent_channels height width"] | None = None
+    masked: Float[Tensor, "2 latent_channels height width"] | None = None
+    mask: Float[Tensor, "image_tokens mask_channels"] | None = None
 
 
 class FluxTextEncoder:

@@ -60,9 +60,9 @@ class FluxTransformer(nn.Module):
             _SingleBlock(config, attention) for _ in range(config.num_single_layers)
         )
         self.norm_out = _Modulation(dim, ("scale", "shift"))
-        self.proj_out = Linear(dim, config.in_channels)
+        self.proj_out = Linear(dim, config.num_outputs)
 
-    def forward(self, packed: PackedInput) -> Float[Tensor, "image channels"]:
+    def forward(self, packed: PackedInput) -> Float[Tensor, "image outputs"]:
         layout = packed.layout
         condition = F.silu(self.time_text_embed(packed))
         image, text = self.x_embedder(packed.image), self.context_embedder(packed.text)

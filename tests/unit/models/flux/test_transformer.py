@@ -11,7 +11,7 @@ from diffusers import FluxTransformer2DModel
 from torch import Tensor
 
 from diffuserve.models.flux.config import FluxConfig
-from diffuserve.models.flux.packing import SequenceShape, pack_layout
+from diffuserve.models.flux.packing import Grid, SequenceShape, pack_layout, reference_corners
 from diffuserve.models.flux.transformer import FluxTransformer, PackedInput
 from diffuserve.models.folder import ModelFolder
 from diffuserve.models.layers.attention import choose_kernel
@@ -70,7 +70,7 @@ def make_image(
     dtype: torch.dtype = torch.float32,
 ) -> Image:
     generator = torch.Generator().manual_seed(seed)
-    image = torch.randn(shape.image, 64, generator=generator)
+    image = torch.randn(shape.image_tokens, 64, generator=generator)
     text = torch.randn(shape.text, 32, generator=generator)
     pooled = torch.randn(24, generator=generator)
     return Image(shape, timestep, guidance, image.to(dtype), text.to(dtype), pooled.to(dtype))
@@ -79,13 +79,15 @@ def make_image(
 def make_mixed(dtype: torch.dtype = torch.float32) -> list[Image]:
     """Return images of different size, text length, step and guidance, some neighbours of equal length."""
     return [
-        make_image(0, SequenceShape(32, 4, 4), 1_000.0, 3.5, dtype),
-        make_image(1, SequenceShape(32, 4, 4), 750.0, 1.0, dtype),
-        make_image(2, SequenceShape(32, 6, 4), 250.0, 7.0, dtype),
-        make_image(3, SequenceShape(32, 4, 6), 333.3, 0.0, dtype),
-        make_image(4, SequenceShape(16, 3, 9), 12.5, 20.0, dtype),
-        make_image(5, SequenceShape(32, 4, 4), 750.0, 1.0, dtype),
-        make_image(6, SequenceShape(1, 1, 1), 1.0, 2.0, dtype),
+        make_image(0, SequenceShape(32, Grid(4, 4)), 1_000.0, 3.5, dtype),
+        make_image(1, SequenceShape(32, Grid(4, 4)), 750.0, 1.0, dtype),
+        make_image(2, SequenceShape(32, Grid(6, 4)), 250.0, 7.0, dtype),
+        make_image(3, SequenceShape(32, Grid(4, 6)), 333.3, 0.0, dtype),
+        make_image(4, SequenceShape(16, Grid(3, 9)), 12.5, 20.0, dtype),
+        make_image(5, SequenceShape(32, Grid(4, 4)), 750.0, 1.0, dtype),
+        make_image(6, SequenceShape(1, Grid(1, 1)), 1.0, 2.0, dtype),
+        make_image(7, SequenceShape(32, Grid(4, 4), (Grid(2, 6),)), 600.0, 2.5, dtype),
+        make_image(8, SequenceShape(8, Grid(2, 2), (Grid(4, 3), Grid(2, 5), Grid(1, 1))), 90.0, 3.5, dtype),
     ]
 
 
@@ -101,14 +103,15 @@ def predict(model: FluxTransformer, images: list[Image]) -> list[Tensor]:
     )
     with torch.inference_mode():
         velocity: Tensor = model(packed)
-    return list(velocity.split([sequence.shape.image for sequence in images]))
+    return list(velocity.split([sequence.shape.image_tokens for sequence in images]))
 
 
 def predict_by_reference(model: Any, image: Image) -> Tensor:
     """Call diffusers' transformer as its FluxPipeline does."""
     shape = image.shape
-    rows, columns = torch.meshgrid(torch.arange(shape.rows), torch.arange(shape.columns), indexing="ij")
-    image_ids = torch.stack([torch.zeros_like(rows), rows, columns], dim=-1).view(-1, 3)
+    corners = reference_corners(shape.references)
+    ids = [_ids(shape.image, 0, 0, 0)]
+    ids += [_ids(grid, 1, *corner) for grid, corner in zip(shape.references, corners, strict=True)]
     guidance = torch.tensor([image.guidance]) if model.config.guidance_embeds else None
     with torch.inference_mode():
         velocity: Tensor = model(
@@ -117,11 +120,18 @@ def predict_by_reference(model: Any, image: Image) -> Tensor:
             pooled_projections=image.pooled[None],
             timestep=torch.tensor([image.timestep]).to(image.image.dtype) / 1000,
             guidance=guidance,
-            img_ids=image_ids.to(image.image.dtype),
+            img_ids=torch.cat(ids).to(image.image.dtype),
             txt_ids=torch.zeros(shape.text, 3, dtype=image.image.dtype),
             return_dict=False,
         )[0][0]
     return velocity
+
+
+def _ids(grid: Grid, first: int, top: int, left: int) -> Tensor:
+    rows, columns = torch.meshgrid(
+        top + torch.arange(grid.rows), left + torch.arange(grid.columns), indexing="ij"
+    )
+    return torch.stack([torch.full_like(rows, first), rows, columns], dim=-1).view(-1, 3)
 
 
 def distance(left: Tensor, right: Tensor) -> float:
@@ -148,13 +158,14 @@ def test_in_bf16_the_error_is_no_larger_than_the_references(checkpoint: Checkpoi
 
 def test_every_input_of_an_image_changes_its_prediction(checkpoint: Checkpoint) -> None:
     model = checkpoint.ours()
-    image, other = (make_image(seed, SequenceShape(16, 4, 6)) for seed in (0, 1))
+    image, other = (make_image(seed, SequenceShape(16, Grid(4, 6))) for seed in (0, 1))
     changed = {
         "image": replace(image, image=other.image),
         "text": replace(image, text=other.text),
         "pooled": replace(image, pooled=other.pooled),
         "timestep": replace(image, timestep=250.0),
-        "place": replace(image, shape=SequenceShape(16, 6, 4)),
+        "place": replace(image, shape=SequenceShape(16, Grid(6, 4))),
+        "reference": replace(image, shape=SequenceShape(16, Grid(2, 6), (Grid(2, 6),))),
         "guidance": replace(image, guidance=7.0),
     }
     before = predict(model, [image])[0]
