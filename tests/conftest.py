@@ -9,14 +9,18 @@ from collections.abc import AsyncIterator, Iterator
 from pathlib import Path
 
 import pytest
+import torch
 
 from diffuserve.engine.config import EngineConfig
 from diffuserve.engine.engine import Engine
 from diffuserve.events.memory import MemoryEventBus
 from diffuserve.jobs.config import StoreConfig
 from diffuserve.jobs.store import JobStore
+from diffuserve.models.base import Pipeline
+from diffuserve.models.registry import load_pipeline
 from diffuserve.testing.fake_clock import FakeClock
 from diffuserve.testing.fake_pipeline import FakePipeline
+from diffuserve.testing.unet_checkpoints import write_unet_checkpoint
 from support.faulty_proxy import FaultyProxy
 from support.log_state import restored_logging
 from support.postgres import PostgresServer
@@ -42,6 +46,13 @@ def tiny_engine() -> Iterator[Engine]:
     """The bundled model in float32, loaded once."""
     with Engine.load("tiny-flux", device="cpu", dtype="float32") as engine:
         yield engine
+
+
+@pytest.fixture(scope="session")
+def small_unet(tmp_path_factory: pytest.TempPathFactory) -> Pipeline:
+    """A random checkpoint of SDXL's layout in float32, loaded once."""
+    folder = write_unet_checkpoint(tmp_path_factory.mktemp("model") / "small-unet", seed=5)
+    return load_pipeline(str(folder), torch.device("cpu"), torch.float32)
 
 
 @pytest.fixture

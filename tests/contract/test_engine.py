@@ -1,4 +1,4 @@
-"""The engine's contract, run on FLUX and on a pipeline that is nothing like it."""
+"""The engine's contract, run on every family and on a pipeline that is nothing like them."""
 
 import asyncio
 import threading
@@ -35,13 +35,21 @@ MIXED = [
 ]
 
 
-@pytest.fixture(params=["flux", "fake"])
+@pytest.fixture(params=["flux", "stable diffusion", "fake"])
 def engine(request: pytest.FixtureRequest) -> Iterator[Engine]:
-    pipeline: Pipeline = (
-        request.getfixturevalue("tiny_engine").pipeline if request.param == "flux" else FakePipeline()
-    )
-    with Engine(pipeline) as engine:
+    with Engine(pipeline_of(request)) as engine:
         yield engine
+
+
+def pipeline_of(request: pytest.FixtureRequest) -> Pipeline:
+    if request.param == "fake":
+        return FakePipeline()
+    pipeline: Pipeline = (
+        request.getfixturevalue("tiny_engine").pipeline
+        if request.param == "flux"
+        else request.getfixturevalue("small_unet")
+    )
+    return pipeline
 
 
 def drain(engine: Engine) -> list[StepOutput]:

@@ -128,7 +128,7 @@ def test_the_engine_continues_after_every_request_of_a_batch_failed(
     assert len(fake_engine.generate(make_batch(culprits=()))) == 8
 
 
-class FaultyFlux:
+class FaultyPipeline:
     """A real pipeline whose prediction for the culprit's prompt is broken."""
 
     def __init__(self, pipeline: Pipeline, fault: str) -> None:
@@ -150,14 +150,17 @@ class FaultyFlux:
 
 
 @pytest.mark.parametrize(("fault", "kind"), [("raise", RequestFailed), ("nan", NumericalFailure)])
-def test_flux_images_do_not_change_when_a_neighbour_fails(
-    fault: str, kind: type[DiffuserveError], tiny_engine: Engine
+@pytest.mark.parametrize("family", ["flux", "stable diffusion"])
+def test_images_do_not_change_when_a_neighbour_fails(
+    family: str, fault: str, kind: type[DiffuserveError], tiny_engine: Engine, small_unet: Pipeline
 ) -> None:
+    healthy = tiny_engine.pipeline if family == "flux" else small_unet
     batch = make_batch()
-    faulty: Pipeline = FaultyFlux(tiny_engine.pipeline, fault)  # type: ignore[assignment]
+    faulty: Pipeline = FaultyPipeline(healthy, fault)  # type: ignore[assignment]
     with Engine(faulty) as engine:
         outcomes = engine.generate(batch, return_exceptions=True)
-    expected = tiny_engine.generate([params for params in batch if params.prompt != CULPRIT])
+    with Engine(healthy) as engine:
+        expected = engine.generate([params for params in batch if params.prompt != CULPRIT])
     assert type(outcomes.pop(3)) is kind
     for outcome, alone in zip(outcomes, expected, strict=True):
         assert isinstance(outcome, GenerationResult)

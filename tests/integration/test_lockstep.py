@@ -10,11 +10,18 @@ import pytest
 from PIL import Image
 
 from diffuserve.testing.checkpoints import write_flux_checkpoint
+from diffuserve.testing.unet_checkpoints import write_unet_checkpoint
 from support.images import psnr
 from support.lockstep_program import generate, load, mixed_requests, write
 from support.waiting import HANG_SECONDS
 
 _FAULTS = ("start", "denoise", "decode")
+
+
+@pytest.fixture(scope="module")
+def unet_checkpoint(tmp_path_factory: pytest.TempPathFactory) -> str:
+    """Rows of requests with and without guidance are shared among the ranks."""
+    return str(write_unet_checkpoint(tmp_path_factory.mktemp("model") / "unet"))
 
 
 @pytest.fixture(scope="module")
@@ -80,6 +87,10 @@ def check_faults(num_ranks: int, model: str, plan: str, folders: tuple[Path, Pat
 
 def test_two_ranks_generate_the_images_of_one_process(checkpoint: str, folders: tuple[Path, Path]) -> None:
     check_same_images(2, checkpoint, "sequence=2", folders)
+
+
+def test_two_ranks_share_the_rows_of_a_unet(unet_checkpoint: str, folders: tuple[Path, Path]) -> None:
+    check_same_images(2, unet_checkpoint, "sequence=2", folders)
 
 
 def test_a_failure_on_a_single_rank_fails_a_single_request(folders: tuple[Path, Path]) -> None:

@@ -97,7 +97,8 @@ class FakePipeline:
 
     def conditioning_key(self, params: GenerationParams) -> Hashable:
         images = (*(image.id for image in _images(params)), params.mask and _mask(params).id)
-        return (params.prompt, params.negative_prompt or "", images, params.width, params.height)
+        size = (params.width, params.height) if params.images else None
+        return (params.prompt, params.negative_prompt or "", images, size)
 
     def encode(self, params: Sequence[GenerationParams]) -> list[Conditioning]:
         with self._lock:
