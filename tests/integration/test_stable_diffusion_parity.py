@@ -5,40 +5,22 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
-import diffusers
 import numpy as np
 import pytest
-import torch
 from PIL.Image import Image
 
 from diffuserve.domain.params import GenerationParams
 from diffuserve.domain.samplers import DIFFUSION_SAMPLERS
-from diffuserve.engine.config import EngineConfig
 from diffuserve.engine.engine import Engine
 from diffuserve.testing.unet_checkpoints import Kind, write_unet_checkpoint
 from support.images import psnr
+from support.unet_reference import draw_with, load, load_reference
 
 pytestmark = pytest.mark.filterwarnings("ignore:__array__ implementation:DeprecationWarning")
 
 MIN_PSNR = 50.0  # decibel, float32 on a CPU
 PROMPTS = ("a red circle", "a small yellow star at the top left on a blue background", "ring " * 40, "x")
 KINDS: tuple[Kind, ...] = ("xl", "sd", "lcm", "lcm-xl")
-
-_EVEN = {"use_karras_sigmas": False}
-_SDE = {"algorithm_type": "sde-dpmsolver++"}
-REFERENCE_SAMPLERS: Mapping[str, tuple[str, Mapping[str, Any]]] = {
-    "ddim": ("DDIMScheduler", {}),
-    "dpmpp_2m": ("DPMSolverMultistepScheduler", _EVEN),
-    "dpmpp_2m_karras": ("DPMSolverMultistepScheduler", {"use_karras_sigmas": True}),
-    "dpmpp_2m_sde": ("DPMSolverMultistepScheduler", _EVEN | _SDE),
-    "dpmpp_2m_sde_karras": ("DPMSolverMultistepScheduler", {"use_karras_sigmas": True, **_SDE}),
-    "euler": ("EulerDiscreteScheduler", _EVEN),
-    "euler_ancestral": ("EulerAncestralDiscreteScheduler", {}),
-    "euler_karras": ("EulerDiscreteScheduler", {"use_karras_sigmas": True}),
-    "lcm": ("LCMScheduler", {}),
-    "pndm": ("PNDMScheduler", {"skip_prk_steps": True}),
-    "unipc": ("UniPCMultistepScheduler", _EVEN),
-}
 
 Checkpoints = Callable[..., Path]
 
@@ -59,40 +41,8 @@ def checkpoint(tmp_path_factory: pytest.TempPathFactory) -> Checkpoints:
     return write
 
 
-def load(folder: Path, **config: Any) -> Engine:
-    config = {"token_budget": 100_000} | config
-    return Engine.load(str(folder), device="cpu", dtype="float32", config=EngineConfig(**config))
-
-
-def load_reference(folder: Path) -> Any:
-    reference = diffusers.DiffusionPipeline.from_pretrained(
-        folder, dtype=torch.float32, local_files_only=True, trust_remote_code=False
-    )
-    reference.set_progress_bar_config(disable=True)
-    return reference
-
-
 def draw_with_reference(reference: Any, params: GenerationParams) -> list[Image]:
-    """Call the reference once for each image, as if it had been asked for alone."""
-    assert params.seed is not None
-    own = reference.scheduler
-    if params.sampler is not None:
-        name, options = REFERENCE_SAMPLERS[params.sampler]
-        reference.scheduler = getattr(diffusers, name).from_config(own.config, **options)
-    images = [
-        reference(
-            params.prompt,
-            negative_prompt=params.negative_prompt,
-            width=params.width,
-            height=params.height,
-            num_inference_steps=params.num_inference_steps,
-            guidance_scale=params.guidance_scale,
-            generator=torch.Generator("cpu").manual_seed(params.seed + index),
-        ).images[0]
-        for index in range(params.num_images)
-    ]
-    reference.scheduler = own
-    return images
+    return draw_with(reference, params, width=params.width, height=params.height)
 
 
 def make_mixed_batch(kind: Kind, seed: int, size: int = 8) -> list[GenerationParams]:

@@ -6,6 +6,7 @@ As in `checkpoints`, images show noise, but every tensor of the architecture tak
 import json
 import shutil
 from collections.abc import Mapping
+from importlib.metadata import version
 from pathlib import Path
 from typing import Any, Literal
 
@@ -21,7 +22,7 @@ from diffuserve.testing.checkpoints import (
     save_module,
 )
 
-Kind = Literal["xl", "sd", "lcm", "lcm-xl"]
+Kind = Literal["xl", "sd", "lcm", "lcm-xl", "refiner-xl"]
 
 _TEXT_DIM, _PROJECTION_DIM, _TIME_DIM = 32, 24, 8
 _SIZES = 6  # numbers of an image's sizes, which the XL layout reads
@@ -31,9 +32,11 @@ _SCHEDULERS: Mapping[str, dict[str, Any]] = {
     "sd": {"_class_name": "PNDMScheduler", "skip_prk_steps": True, "steps_offset": 1, "clip_sample": False},
     "lcm": {"_class_name": "LCMScheduler", "original_inference_steps": 50, "steps_offset": 1},
 }
+_TEXT_ENCODERS: Mapping[str, tuple[str, ...]] = {"refiner-xl": ("text_encoder_2",)}
 _PIPELINES = {
     "xl": "StableDiffusionXLPipeline",
     "lcm-xl": "StableDiffusionXLPipeline",
+    "refiner-xl": "StableDiffusionXLImg2ImgPipeline",
     "sd": "StableDiffusionPipeline",
     "lcm": "StableDiffusionPipeline",
 }
@@ -51,7 +54,8 @@ def write_unet_checkpoint(
     """Write a random Stable Diffusion checkpoint into `folder` and return it.
 
     `xl` has SDXL's two text encoders and layout, `sd` those of Stable Diffusion 1; `lcm` and `lcm-xl` are
-    these distilled with guidance as an input. `scheduler` overrides values of the kind's
+    these distilled with guidance as an input, and `refiner-xl` has SDXL's second text encoder alone. With
+    `in_channels=9` a checkpoint fills in. `scheduler` overrides values of the kind's
     `scheduler_config.json`, and further options those of the UNet. It draws 64×64 pixels by default. The
     tokenizers are the bundled tiny-flux's. Equal arguments write equal weights.
 
@@ -59,9 +63,9 @@ def write_unet_checkpoint(
     """
     require_libraries()
     is_xl = kind.endswith("xl")
-    names = ("text_encoder", "text_encoder_2") if is_xl else ("text_encoder",)
+    names = _TEXT_ENCODERS.get(kind, ("text_encoder", "text_encoder_2") if is_xl else ("text_encoder",))
     with torch.random.fork_rng(devices=[]):  # the constructors draw from the global generator
-        components = {"unet": _unet(is_xl, kind.startswith("lcm"), unet), "vae": _vae(is_xl)}
+        components = {"unet": _unet(kind, unet), "vae": _vae(is_xl)}
         components |= {name: _clip(has_projection=name == "text_encoder_2") for name in names}
     generator = torch.Generator().manual_seed(seed)
     for name, module in components.items():
@@ -71,15 +75,17 @@ def write_unet_checkpoint(
     for name in names:
         tokenizer = name.replace("text_encoder", "tokenizer")
         shutil.copytree(bundled_models()["tiny-flux"] / "tokenizer", folder / tokenizer, dirs_exist_ok=True)
-    own = _SCHEDULERS["lcm" if kind.startswith("lcm") else kind]
+    own = _SCHEDULERS["lcm" if kind.startswith("lcm") else "xl" if is_xl else "sd"]
     _write_json(folder / "scheduler" / "scheduler_config.json", _NOISE | own | dict(scheduler or {}))
     _write_index(folder, kind, scheduler or own)
     return folder
 
 
-def _unet(is_xl: bool, is_distilled: bool, options: Mapping[str, Any]) -> nn.Module:
+def _unet(kind: Kind, options: Mapping[str, Any]) -> nn.Module:
     from diffusers import UNet2DConditionModel
 
+    is_xl, is_refiner = kind.endswith("xl"), kind.startswith("refiner")
+    num_sizes = _SIZES - is_refiner  # and a score in place of two of them
     layout: dict[str, Any] = {
         "down_block_types": ("CrossAttnDownBlock2D", "DownBlock2D"),
         "up_block_types": ("UpBlock2D", "CrossAttnUpBlock2D"),
@@ -92,10 +98,10 @@ def _unet(is_xl: bool, is_distilled: bool, options: Mapping[str, Any]) -> nn.Mod
         "attention_head_dim": (2, 4),
         "transformer_layers_per_block": (1, 2),
         "use_linear_projection": True,
-        "cross_attention_dim": 2 * _TEXT_DIM,
+        "cross_attention_dim": _TEXT_DIM if is_refiner else 2 * _TEXT_DIM,
         "addition_embed_type": "text_time",
         "addition_time_embed_dim": _TIME_DIM,
-        "projection_class_embeddings_input_dim": _PROJECTION_DIM + _SIZES * _TIME_DIM,
+        "projection_class_embeddings_input_dim": _PROJECTION_DIM + num_sizes * _TIME_DIM,
     }
     return as_module(
         UNet2DConditionModel(
@@ -104,7 +110,7 @@ def _unet(is_xl: bool, is_distilled: bool, options: Mapping[str, Any]) -> nn.Mod
                 "layers_per_block": 1,
                 "norm_num_groups": 8,
                 "sample_size": 8,
-                "time_cond_proj_dim": 12 if is_distilled else None,
+                "time_cond_proj_dim": 12 if kind.startswith("lcm") else None,
                 **(xl if is_xl else layout),
                 **options,
             }
@@ -149,6 +155,7 @@ def _clip(has_projection: bool) -> nn.Module:
 def _write_index(folder: Path, kind: Kind, scheduler: Mapping[str, Any]) -> None:
     index: dict[str, Any] = {
         "_class_name": _PIPELINES[kind],
+        "_diffusers_version": version("diffusers"),
         "scheduler": ["diffusers", scheduler.get("_class_name", _SCHEDULERS["xl"]["_class_name"])],
         "text_encoder": ["transformers", "CLIPTextModel"],
         "tokenizer": ["transformers", "CLIPTokenizer"],
@@ -163,7 +170,14 @@ def _write_index(folder: Path, kind: Kind, scheduler: Mapping[str, Any]) -> None
             "tokenizer_2": ["transformers", "CLIPTokenizer"],
             "force_zeros_for_empty_prompt": True,
         }
-    else:
+    if kind == "refiner-xl":
+        index |= {
+            "text_encoder": [None, None],
+            "tokenizer": [None, None],
+            "force_zeros_for_empty_prompt": False,
+            "requires_aesthetics_score": True,
+        }
+    if not kind.endswith("xl"):
         index |= {"safety_checker": [None, None], "requires_safety_checker": False}
     _write_json(folder / "model_index.json", index)
 

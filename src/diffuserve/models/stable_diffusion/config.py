@@ -123,6 +123,17 @@ class UNetConfig:
         return self.addition_embed_type is not None
 
     @property
+    def reads_mask(self) -> bool:
+        """True for inpainting models: a mask and the masked image's latents are further channels."""
+        return self.in_channels == 2 * self.out_channels + 1
+
+    def num_sizes(self, pooled_width: int) -> int:
+        """Return how many numbers of an image's sizes the model reads, beside a pooled prompt."""
+        if self.addition_time_embed_dim is None or self.projection_class_embeddings_input_dim is None:
+            return 0
+        return (self.projection_class_embeddings_input_dim - pooled_width) // self.addition_time_embed_dim
+
+    @property
     def pair_operations(self) -> float:
         """Return the operations of self-attention for each pair of latent cells: four a channel."""
         last = self.num_levels - 1

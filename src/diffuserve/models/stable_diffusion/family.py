@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from diffuserve.models.base import Pipeline
     from diffuserve.parallel.ranks import Ranks
 
-SIZES = 6  # numbers of an image's original size, crop and target size, which SDXL reads
+SIZES = 6  # numbers of an image's original size, crop and target size, which SDXL reads; refiners 5
 _SMALLEST_ITEM = 2  # bytes of a number in bf16 or fp16
 _SAMPLE_SIZES = {True: 128, False: 64}  # of latents, where the UNet's config tells none
 
@@ -32,6 +32,7 @@ _SAMPLE_SIZES = {True: 128, False: 64}  # of latents, where the UNet's config te
 # Only ratios between jobs matter until the first worker sends its own fit.
 _XL_FIT = CostFit((2e-3, 1e-5), (5e-3, 9e-7, 7e-12, 1e-4), (5e-3, 2.5e-8))
 _FIT = CostFit((2e-3, 2e-6), (5e-3, 4e-7, 1.8e-11, 1e-4), (5e-3, 2.5e-8))
+_XL_STRENGTHS, _STRENGTHS = (0.3, 0.9999), (0.8, 1.0)  # without a mask, and with one
 _XL, _OLDER = "stable-diffusion-xl", "stable-diffusion"
 
 
@@ -58,6 +59,7 @@ class StableDiffusionFamily:
             "size_multiple": vae.scale,
             "sampler": own_sampler(scheduler),
             "samplers": samplers(scheduler),
+            **_images(folder, config),
         }
         return build_spec(
             folder, architecture | _sizes(folder, config, vae) | default_steps(scheduler, config)
@@ -121,13 +123,39 @@ def _sizes(folder: ModelFolder, config: UNetConfig, vae: AutoencoderConfig) -> d
     }
 
 
+def _images(folder: ModelFolder, config: UNetConfig) -> dict[str, Any]:
+    """Return what requests may do with images: start from one, or fill it in; some models do nothing else.
+
+    The defaults of `strength` are those of diffusers' pipelines.
+    """
+    strength, mask_strength = _XL_STRENGTHS if config.is_xl else _STRENGTHS
+    return {
+        "max_input_images": 1,
+        "min_input_images": int(config.reads_mask or _is_refiner(folder)),
+        "has_mask": True,
+        "needs_mask": config.reads_mask,
+        "has_strength": True,
+        "strength": strength,
+        "mask_strength": mask_strength,
+    }
+
+
+def _is_refiner(folder: ModelFolder) -> bool:
+    """Return whether a model refines images of another; it reads how beautiful they are to be."""
+    return bool(folder.index.get("requires_aesthetics_score"))
+
+
 def _check_channels(folder: ModelFolder, config: UNetConfig, vae: AutoencoderConfig) -> None:
-    channels = {"in_channels": config.in_channels, "out_channels": config.out_channels}
-    for name, count in channels.items():
-        if count != vae.latent_channels:
+    latent = vae.latent_channels
+    channels = {
+        "in_channels": (config.in_channels, (latent, 2 * latent + 1)),  # with a mask and a masked image
+        "out_channels": (config.out_channels, (latent,)),
+    }
+    for name, (count, allowed) in channels.items():
+        if count not in allowed:
             raise InvalidModel(
-                f"{folder.path}: the UNet's {name}={count} must be the VAE's "
-                f"latent_channels={vae.latent_channels}"
+                f"{folder.path}: the UNet's {name}={count} must be {' or '.join(map(str, allowed))}, as the "
+                f"VAE's latent_channels={latent}"
             )
 
 
@@ -141,10 +169,11 @@ def _check_widths(folder: ModelFolder, config: UNetConfig, encoders: list[ClipCo
         )
     if config.addition_time_embed_dim is None:
         return
-    added = encoders[-1].projection_dim + SIZES * config.addition_time_embed_dim
+    sizes = SIZES - _is_refiner(folder)
+    added = encoders[-1].projection_dim + sizes * config.addition_time_embed_dim
     if config.projection_class_embeddings_input_dim != added:
         raise InvalidModel(
             f"{folder.path}: the UNet's projection_class_embeddings_input_dim="
             f"{config.projection_class_embeddings_input_dim} must be {added}: the last text encoder's "
-            f"projection_dim and {SIZES} times addition_time_embed_dim"
+            f"projection_dim and {sizes} times addition_time_embed_dim"
         )

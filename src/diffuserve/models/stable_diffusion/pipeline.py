@@ -3,6 +3,7 @@
 import functools
 from collections import defaultdict
 from collections.abc import Hashable, Mapping, Sequence
+from dataclasses import replace
 
 import torch
 from PIL import Image
@@ -21,10 +22,11 @@ from diffuserve.models.layers.autoencoder_config import AutoencoderConfig
 from diffuserve.models.layers.image_vae import ImageVae, max_decode_pixels
 from diffuserve.models.preview import read_preview_map
 from diffuserve.models.stable_diffusion.config import UNetConfig
+from diffuserve.models.stable_diffusion.images import ImageConditioner, restore_kept
 from diffuserve.models.stable_diffusion.previews import PREVIEW, XL_PREVIEW
 from diffuserve.models.stable_diffusion.rows import make_rows, part_of, split_rows
 from diffuserve.models.stable_diffusion.scheduler import scheduler_config
-from diffuserve.models.stable_diffusion.text import TextConditioner
+from diffuserve.models.stable_diffusion.text import StableDiffusionConditioning, TextConditioner
 from diffuserve.models.stable_diffusion.unet import UNetInput, load_unet
 from diffuserve.models.weights import checkpoint_dtype, num_parameters
 from diffuserve.parallel.plan import check_group
@@ -73,7 +75,10 @@ class StableDiffusionPipeline:
         self._sampler = checkpoint_sampler(scheduler)
         self._named_sampler = functools.cache(lambda name: named_sampler(name, scheduler))
         self.text = TextConditioner(folder, spec, device, dtype)
-        self.vae = ImageVae(folder, device, _vae_dtype(folder, config, dtype))
+        self.vae = ImageVae(
+            folder, device, _vae_dtype(folder, config, dtype), _encoder_dtype(folder, config, dtype)
+        )
+        self.images = ImageConditioner(self.vae, dtype, config.reads_mask)
         default_map = XL_PREVIEW if config.is_xl else PREVIEW
         self.preview_map = read_preview_map(folder, self.vae.latent_channels, default_map)
         self.unet = load_unet(config, folder.weights("unet"), device, dtype)
@@ -105,27 +110,30 @@ class StableDiffusionPipeline:
         return self.unet.config.step_bytes(workload, self.dtype.itemsize)
 
     def conditioning_key(self, params: GenerationParams) -> Hashable:
-        return self.text.key(params)
+        return (self.text.key(params), self.images.key(params))
 
     @torch.inference_mode()
     def encode(self, params: Sequence[GenerationParams]) -> list[Conditioning]:
-        return [*self.text.encode(params, one_by_one=self.deterministic)]
+        texts = self.text.encode(params, one_by_one=self.deterministic)
+        pairs = zip(texts, self.images.encode(params), strict=True)
+        return [replace(text, image=image) for text, image in pairs]
 
     @torch.inference_mode()
     def init_latents(
         self, params: GenerationParams, conditioning: Conditioning, generators: Sequence[torch.Generator]
     ) -> InitialLatents:
-        """Draw noise on the CPU, as diffusers does with CPU generators."""
-        shape = (1, self.vae.latent_channels, *self._size(params))
-        noise = [torch.randn(shape, generator=generator, dtype=self.dtype) for generator in generators]
-        return InitialLatents((torch.cat(noise) * self.schedule(params).init_scale).to(self.device))
+        """Draw on the CPU, as diffusers does with CPU generators."""
+        assert isinstance(conditioning, StableDiffusionConditioning)
+        sampler, schedule = self.sampler(params), self.schedule(params)
+        return self.images.draw(params, conditioning.image, generators, sampler, schedule)
 
     def sampler(self, params: GenerationParams) -> Sampler:
         return self._sampler if params.sampler is None else self._named_sampler(params.sampler)
 
     def schedule(self, params: GenerationParams) -> NoiseSchedule:
         assert params.num_inference_steps is not None
-        return self.sampler(params).schedule(params.num_inference_steps)
+        schedule = self.sampler(params).schedule(params.num_inference_steps)
+        return schedule.starting_at(self.spec.first_step(params))
 
     @torch.inference_mode()
     def denoise(self, batch: Sequence[DenoiseInput]) -> list[Tensor]:
@@ -138,7 +146,9 @@ class StableDiffusionPipeline:
         return [predictions[index] for index in range(len(batch))]
 
     def restore(self, latents: Tensor, request: DenoiseInput, at: ScheduleStep) -> Tensor:
-        return latents
+        if self.unet.config.reads_mask or not request.guides:
+            return latents
+        return restore_kept(latents, request, self.sampler(request.params), at)
 
     @torch.inference_mode()
     def decode(self, latents: Sequence[Tensor], params: Sequence[GenerationParams]) -> list[list[Frames]]:
@@ -170,12 +180,6 @@ class StableDiffusionPipeline:
                 ranks.sequence.gather(part)[: len(rows)] for part, rows in zip(parts, groups, strict=True)
             ]
 
-    def _size(self, params: GenerationParams) -> tuple[int, int]:
-        """Return rows and columns of latents."""
-        assert params.height is not None
-        assert params.width is not None
-        return params.height // self.vae.scale, params.width // self.vae.scale
-
 
 def _default_dtype(folder: ModelFolder, device: torch.device) -> torch.dtype:
     stored = checkpoint_dtype(folder.weights("unet"))
@@ -188,3 +192,8 @@ def _vae_dtype(folder: ModelFolder, config: UNetConfig, dtype: torch.dtype) -> t
     """Return float32 for SDXL's VAE in fp16, where it overflows, unless its config says that it does not."""
     overflows = config.is_xl and dtype == torch.float16 and AutoencoderConfig.read(folder).force_upcast
     return torch.float32 if overflows else dtype
+
+
+def _encoder_dtype(folder: ModelFolder, config: UNetConfig, dtype: torch.dtype) -> torch.dtype:
+    """Return float32 for SDXL's VAE wherever its config asks for it, as diffusers' pipelines encode."""
+    return torch.float32 if config.is_xl and AutoencoderConfig.read(folder).force_upcast else dtype

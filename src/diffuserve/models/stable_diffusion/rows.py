@@ -11,9 +11,12 @@ from torch import Tensor
 
 from diffuserve.models.base import Conditioning, DenoiseInput
 from diffuserve.models.stable_diffusion.config import UNetConfig
+from diffuserve.models.stable_diffusion.family import SIZES
 from diffuserve.models.stable_diffusion.text import StableDiffusionConditioning
 from diffuserve.models.stable_diffusion.unet import UNetInput
 from diffuserve.parallel.ranks import Ranks
+
+_BEAUTY = (2.5, 6.0)  # the reference's defaults: of what is steered away from, and of the prompt's image
 
 
 def make_rows(requests: Sequence[DenoiseInput], config: UNetConfig) -> UNetInput:
@@ -52,11 +55,11 @@ def _rows_of(request: DenoiseInput, config: UNetConfig) -> UNetInput:
     count, dtype, device = len(request.latents), request.latents.dtype, request.latents.device
     rows = len(passes) * count
     return UNetInput(
-        latents=(request.latents * request.input_scale).repeat(len(passes), 1, 1, 1),
+        latents=_inputs(request, config).repeat(len(passes), 1, 1, 1),
         timesteps=torch.full((rows,), request.timestep, device=device),
         text=torch.cat([states.expand(count, -1, -1) for states, _ in passes]),
         pooled=_cat([None if pooled is None else pooled.expand(count, -1) for _, pooled in passes]),
-        sizes=_sizes(request).to(device, dtype).expand(rows, -1) if config.is_xl else None,
+        sizes=_sizes(request, config).to(device, dtype).repeat_interleave(count, 0) if config.is_xl else None,
         guidance=_guidance(request, config.time_cond_proj_dim, rows),
     )
 
@@ -70,12 +73,26 @@ def _passes(request: DenoiseInput) -> list[tuple[Tensor, Tensor | None]]:
     return [(found.negative_states, found.negative_pooled), prompt]
 
 
-def _sizes(request: DenoiseInput) -> Float[Tensor, "six"]:
-    """Return height and width of the original, the crop's corner, and height and width of the target."""
+def _inputs(request: DenoiseInput, config: UNetConfig) -> Tensor:
+    """Return latents as the model reads them, with what else it reads as further channels."""
+    scaled = request.latents * request.input_scale
+    return torch.cat([scaled, *request.guides], dim=1) if config.reads_mask else scaled
+
+
+def _sizes(request: DenoiseInput, config: UNetConfig) -> Float[Tensor, "passes numbers"]:
+    """Return height and width of the original and the crop's corner for each pass, and a third pair.
+
+    That is the target's height and width; refiners read one number in its place, how beautiful the image is.
+    """
     assert request.params.height is not None
     assert request.params.width is not None
-    size = (request.params.height, request.params.width)
-    return torch.tensor([*size, 0.0, 0.0, *size])
+    size = (float(request.params.height), float(request.params.width))
+    passes = _passes(request)
+    pooled = passes[-1][1]
+    assert pooled is not None
+    if config.num_sizes(pooled.shape[-1]) == SIZES:
+        return torch.tensor([[*size, 0.0, 0.0, *size]] * len(passes))
+    return torch.tensor([[*size, 0.0, 0.0, score] for score in _BEAUTY[-len(passes) :]])
 
 
 def _guidance(request: DenoiseInput, width: int | None, rows: int) -> Float[Tensor, "rows width"] | None:

@@ -17,6 +17,7 @@ from diffuserve.models.batches import run_in_groups
 from diffuserve.models.folder import ModelFolder
 from diffuserve.models.stable_diffusion.config import UNetConfig
 from diffuserve.models.stable_diffusion.family import text_encoders
+from diffuserve.models.stable_diffusion.images import EncodedImage
 from diffuserve.models.text.clip import load_clip
 from diffuserve.models.text.clip_config import ClipConfig
 from diffuserve.models.text.tokenizer import PromptTokenizer
@@ -36,15 +37,16 @@ class EncodedText:
 
 @dataclass(frozen=True)
 class StableDiffusionConditioning(Conditioning):
-    """The encoded prompt, and with guidance by two passes what is steered away from.
+    """The encoded prompt, with guidance by two passes what is steered away from, and the encoded image.
 
-    Every tensor is a field of its own, as they are counted and sent to other ranks by field.
+    Every tensor is a field, its own or a dataclass's: they are counted and sent to other ranks by field.
     """
 
     states: Float[Tensor, "tokens dim"]
     pooled: Float[Tensor, "pooled_dim"] | None = None
     negative_states: Float[Tensor, "tokens dim"] | None = None
     negative_pooled: Float[Tensor, "pooled_dim"] | None = None
+    image: EncodedImage | None = None
 
 
 @dataclass(frozen=True)
