@@ -25,7 +25,7 @@ Latents = Float[Tensor, "images channels rows columns"]
 
 @dataclass(frozen=True)
 class EncodedImage:
-    """What the VAE makes of a request's image, its mask in the size of latents, and the masked image.
+    """A request's image as the VAE encodes it, its mask in the size of latents, and the masked image.
 
     `None` stands for what the request does not need.
     """
