@@ -166,6 +166,11 @@ class Settings(BaseSettings):
         ge=0,
         description="Processes that judge prompts; 0 judges within the server, which then responds late.",
     )
+    image_intake_processes: int = Field(
+        default_factory=lambda: max(1, min(2, (os.cpu_count() or 1) // 4)),
+        ge=1,
+        description="Processes that read and judge the images of requests, each with up to 2 GiB of memory.",
+    )
     prompt_filter_key: str | None = Field(
         default=None, repr=False, description="API key for the moderation API."
     )
@@ -211,7 +216,9 @@ class Settings(BaseSettings):
             raise ValueError(f"{url!r} is not a URL such as http://127.0.0.1:8000")
         return url
 
-    @field_validator("webhook_allowed_networks", "trusted_proxies", check_fields=False)
+    @field_validator(
+        "webhook_allowed_networks", "input_url_allowed_networks", "trusted_proxies", check_fields=False
+    )
     @classmethod
     def _check_networks(cls, networks: tuple[str, ...]) -> tuple[str, ...]:
         for network in networks:
@@ -225,7 +232,7 @@ class Settings(BaseSettings):
             check_origin(origin)
         return origins
 
-    @field_validator("webhook_allowed_ports", mode="before", check_fields=False)
+    @field_validator("webhook_allowed_ports", "input_url_allowed_ports", mode="before", check_fields=False)
     @classmethod
     def _check_ports(cls, ports: Any) -> Any:
         """Accept a port as a number too."""

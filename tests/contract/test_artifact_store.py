@@ -11,7 +11,7 @@ import httpx
 import pytest
 
 from diffuserve.domain.errors import ArtifactNotFound, InvalidParams, ServerUnavailable, TooLarge
-from diffuserve.storage.base import ArtifactStore, UploadedFile
+from diffuserve.storage.base import INPUTS, ArtifactStore, UploadedFile, input_folder, input_key
 from diffuserve.storage.local import LocalArtifactStore
 from diffuserve.storage.opening import open_artifacts
 from support.gcs import GcsServer
@@ -229,6 +229,18 @@ async def test_a_deleted_attempt_is_no_longer_listed(place: Place) -> None:
     await store.delete("ada/1")
     await asyncio.sleep(place.tick)
     assert await store.attempts(0.05) == [("ada", 2)]
+
+
+async def test_uploaded_images_are_listed_apart_from_attempts(place: Place) -> None:
+    store = place.store
+    for key in (input_key("file-0a"), input_key("file-0b"), f"{INPUTS}/12/image.png", "ada/1/a"):
+        await _put(store, key, b"old")
+    await asyncio.sleep(place.tick)
+    assert sorted(await store.inputs(0.05)) == ["12", "file-0a", "file-0b"]
+    assert await store.attempts(0.05) == [("ada", 1)]
+    assert await store.inputs(3600) == []
+    await store.delete(input_folder("file-0a"))
+    assert place.files() == {input_key("file-0b"), f"{INPUTS}/12/image.png", "ada/1/a"}
 
 
 @pytest.mark.parametrize("key", OUTSIDE)

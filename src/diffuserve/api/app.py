@@ -17,6 +17,7 @@ from diffuserve.api.prompt_processor import PromptProcessor
 from diffuserve.api.routes import (
     batches,
     events,
+    files,
     home,
     jobs,
     leases,
@@ -32,6 +33,7 @@ from diffuserve.api.services import Services
 from diffuserve.events.base import EventBus
 from diffuserve.jobs.store import JobStore
 from diffuserve.quotas.base import Quotas
+from diffuserve.safety.intake_pool import IntakePool
 from diffuserve.storage.base import ArtifactStore
 
 _DESCRIPTION = """Generate images as durable jobs.
@@ -44,6 +46,7 @@ _ROUTES = (
     batches,
     events,
     results,
+    files,
     webhooks,
     models,
     openai,
@@ -55,20 +58,21 @@ _ROUTES = (
 )
 
 
-def create_app(
+def create_app(  # noqa: PLR0913 (what an application is made of)
     store: JobStore,
     artifacts: ArtifactStore,
     bus: EventBus,
     config: ApiConfig,
     quotas: Quotas | None = None,
     prompts: PromptProcessor | None = None,
+    images: IntakePool | None = None,
 ) -> FastAPI:
     """Build the application. The caller opens and closes what it passes in.
 
     Without `quotas` this process counts requests by itself; without `prompts` every prompt is accepted
-    unchanged.
+    unchanged, and without `images` every image is accepted that can be read.
     """
-    services = Services.build(store, artifacts, bus, config, quotas, prompts)
+    services = Services.build(store, artifacts, bus, config, quotas, prompts, images)
     app = DocumentedApi(
         title="diffuserve",
         version=config.version,
@@ -87,7 +91,7 @@ def create_app(
         RequestMiddleware,
         metrics=services.metrics,
         max_body_bytes=config.max_body_bytes,
-        unbounded_paths=frozenset({batches.router.prefix}),
+        unbounded_paths=frozenset({batches.router.prefix, files.router.prefix}),
     )
     add_problem_handlers(app)
     for routes in _ROUTES:
@@ -104,3 +108,4 @@ async def _lifespan(app: FastAPI) -> AsyncIterator[None]:
     yield
     watching.cancel()
     await services.background_tasks.finish()
+    await services.image_fetcher.close()

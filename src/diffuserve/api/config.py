@@ -18,8 +18,9 @@ class ApiConfig:
     `api_docs` serves `/docs` and `/openapi.json`.
     `max_file_bytes` limits a file that a worker uploads, `max_batch_bytes` a batch as JSON lines,
     `max_body_bytes` every other body, `max_tenant_upload_bytes` all batches of a tenant that are not stored
-    yet. The body of a batch must arrive within `upload_seconds` and, after the first `upload_grace_seconds`,
-    at `min_upload_bytes_per_second`.
+    yet. The body of a batch or of an uploaded image must arrive within `upload_seconds` and, after the first
+    `upload_grace_seconds`, at `min_upload_bytes_per_second`. An image that a request names by its URL must
+    arrive within `input_url_seconds`.
     Webhooks are sent to public addresses and to `webhook_allowed_networks`, on `webhook_allowed_ports` only;
     after a rotation the old secret signs for `webhook_overlap_seconds` more. `poll_seconds` is the interval
     of reads that do not wait for a message of the bus, which may be lost. `commit` is that of the source
@@ -46,6 +47,19 @@ class ApiConfig:
     )
     max_body_bytes: int = option(MIB, "Largest body of a client's request, in bytes.", gt=0)
     max_file_bytes: int = 64 * MIB
+    max_input_file_bytes: int = option(
+        20 * MIB, "Largest image that a request may bring, in bytes of its file.", gt=0
+    )
+    input_file_retention_seconds: float = option(
+        86_400.0, "Seconds that an uploaded image is kept, and longer while a job needs it.", gt=0
+    )
+    input_url_allowed_networks: tuple[str, ...] = option(
+        (), "Networks beside public addresses from which the images of requests may be fetched: 10.0.0.0/8."
+    )
+    input_url_allowed_ports: tuple[str, ...] = option(
+        ("443",), "Ports from which the images of requests may be fetched: 443 or 8000-8999."
+    )
+    input_url_seconds: float = 20.0
     max_batch_bytes: int = 64 * MIB
     max_tenant_upload_bytes: int = 256 * MIB
     upload_seconds: float = option(600.0, "Seconds within which the body of a batch must arrive.", gt=0)

@@ -12,6 +12,7 @@ from diffuserve.domain.errors import (
     BatchNotFound,
     DeliveryNotFound,
     EndpointNotFound,
+    FileNotKnown,
     JobNotFound,
     LeaseLost,
     NotFound,
@@ -40,6 +41,7 @@ checked_worker_id = _id_check(WorkerNotFound, "worker")
 checked_batch_id = _id_check(BatchNotFound, "batch")
 checked_endpoint_id = _id_check(EndpointNotFound, "webhook")
 checked_delivery_id = _id_check(DeliveryNotFound, "delivery")
+checked_file_id = _id_check(FileNotKnown, "file")
 
 
 def checked_file_name(value: str) -> str:
@@ -63,4 +65,5 @@ EndpointId = Annotated[str, AfterValidator(checked_endpoint_id), Path(descriptio
 DeliveryId = Annotated[
     str, AfterValidator(checked_delivery_id), Path(description="Id of the delivery, its `webhook-id`.")
 ]
+FileId = Annotated[str, AfterValidator(checked_file_id), Path(description="Id of the file.")]
 FileName = Annotated[str, AfterValidator(checked_file_name), Path(description="Name of the file.")]

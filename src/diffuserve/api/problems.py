@@ -26,8 +26,10 @@ from diffuserve.domain.errors import (
     BacklogFull,
     Conflict,
     DiffuserveError,
+    FilesFull,
     Forbidden,
     IdempotencyMismatch,
+    ImageBlocked,
     ImageTooLarge,
     InvalidParams,
     LeaseLost,
@@ -56,12 +58,14 @@ _STATUSES: Sequence[tuple[type[DiffuserveError], int, bool]] = (
     (ImageTooLarge, 413, False),
     (InvalidParams, 422, False),
     (PromptBlocked, 422, False),
+    (ImageBlocked, 422, False),
     (IdempotencyMismatch, 422, False),
     (Conflict, 409, False),
     (ModelNotFound, 404, False),
     (NotFound, 404, False),
     (Unauthorized, 401, False),
     (QueueFull, 429, True),
+    (FilesFull, 429, False),
     (RateLimited, 429, True),
     (TooManyWaits, 429, True),
     (BacklogFull, 503, True),
@@ -249,10 +253,12 @@ def _problem_of_known(error: DiffuserveError) -> Problem:
 def _extra(error: DiffuserveError) -> dict[str, str]:
     if isinstance(error, LeaseLost):
         return {"job_id": error.job_id}
-    return {"category": error.category} if isinstance(error, PromptBlocked) else {}
+    return {"category": error.category} if isinstance(error, PromptBlocked | ImageBlocked) else {}
 
 
 def _field_errors(error: DiffuserveError) -> tuple[FieldError, ...]:
+    if isinstance(error, ImageBlocked):
+        return (FieldError(field=error.field, message="is blocked by the policy of this server"),)
     if not isinstance(error, InvalidParams):
         return ()
     return (FieldError(field=error.field, message=error.remedy),)

@@ -5,12 +5,14 @@ from typing import Any, TypeVar, cast
 
 from diffuserve.api.files.urls import FileUrls
 from diffuserve.domain.batch import Batch
+from diffuserve.domain.input_file import CONTENT_TYPE, InputFile
 from diffuserve.domain.job import Artifact, Job, JobEvent, JobStatus, QueueEstimate
 from diffuserve.domain.model_spec import ModelSpec
 from diffuserve.domain.prompt import PromptRecord
 from diffuserve.domain.readiness import ModelStatus
 from diffuserve.domain.resources.base import Page
 from diffuserve.domain.resources.batch import BatchResource, BatchResult, BatchUrls
+from diffuserve.domain.resources.file import FileResource
 from diffuserve.domain.resources.job import (
     ArtifactResource,
     ErrorResource,
@@ -245,6 +247,22 @@ def _learned_sizes(spec: ModelSpec) -> LearnedSizes | None:
         LearnedSizes(min=spec.learned_min_size, max=spec.learned_max_size)
         if spec.states_learned_sizes
         else None
+    )
+
+
+def file_resource(file: InputFile) -> FileResource:
+    """Build an uploaded image's resource."""
+    return FileResource(
+        id=file.id,
+        filename=file.filename,
+        content_type=CONTENT_TYPE,
+        bytes=file.size_bytes,
+        width=file.width,
+        height=file.height,
+        sha256=file.sha256,
+        verdict=None if file.verdict is None else _verdict(file.verdict),
+        created_at=to_rfc3339(file.created_at),
+        expires_at=to_rfc3339(file.expires_at),
     )
 
 

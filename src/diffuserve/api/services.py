@@ -12,6 +12,8 @@ from diffuserve.api.background_tasks import BackgroundTasks
 from diffuserve.api.batches.upload import BatchUploads
 from diffuserve.api.catalog import Catalog
 from diffuserve.api.config import ApiConfig
+from diffuserve.api.files.fetch import ImageFetcher
+from diffuserve.api.files.intake import FileIntake
 from diffuserve.api.files.signing import UrlSigner
 from diffuserve.api.files.urls import FileUrls
 from diffuserve.api.job_log import JobLog
@@ -26,6 +28,7 @@ from diffuserve.events.base import EventBus
 from diffuserve.jobs.store import JobStore
 from diffuserve.quotas.base import Quotas
 from diffuserve.quotas.local import LocalQuotas
+from diffuserve.safety.intake_pool import IntakePool
 from diffuserve.storage.base import ArtifactStore
 from diffuserve.telemetry.metrics import ControlMetrics
 
@@ -55,10 +58,12 @@ class Services:
     prompts: PromptProcessor
     waits: OpenWaits
     batch_uploads: BatchUploads
+    file_intake: FileIntake
+    image_fetcher: ImageFetcher
     background_tasks: BackgroundTasks
 
     @classmethod
-    def build(
+    def build(  # noqa: PLR0913 (what an application is made of)
         cls,
         store: JobStore,
         artifacts: ArtifactStore,
@@ -66,6 +71,7 @@ class Services:
         config: ApiConfig,
         quotas: Quotas | None = None,
         prompts: PromptProcessor | None = None,
+        images: IntakePool | None = None,
     ) -> "Services":
         """Build every service from the backends; the defaults are as in `create_app`."""
         metrics = ControlMetrics()
@@ -73,6 +79,8 @@ class Services:
         store.on_ended(metrics.count_final_job, job_log.note)
         url_signer = UrlSigner(store, config.result_url_seconds)
         file_urls = FileUrls(artifacts, url_signer, config.public_base_url)
+        catalog = Catalog(store, config.default_model)
+        pool = images or IntakePool()
         authenticator = Authenticator(store, without_keys=not config.auth)
         return cls(
             config=config,
@@ -84,7 +92,7 @@ class Services:
             metrics=metrics,
             authenticator=authenticator,
             revocations=RevocationWatch(authenticator),
-            catalog=Catalog(store, config.default_model),
+            catalog=catalog,
             job_watcher=JobWatcher(store, bus, config.poll_seconds),
             worker_polls=WorkerPolls(store, config.poll_seconds),
             url_signer=url_signer,
@@ -96,6 +104,8 @@ class Services:
             prompts=replace(prompts or PromptProcessor(), on_verdict=metrics.observe_prompt_verdict),
             waits=OpenWaits(),
             batch_uploads=BatchUploads(config),
+            file_intake=FileIntake.build(pool, store, artifacts, catalog, config, metrics),
+            image_fetcher=ImageFetcher(config),
             background_tasks=BackgroundTasks(),
         )
 

@@ -22,6 +22,7 @@ from diffuserve.domain.safety import Verdict
 from diffuserve.domain.tenant import Plan
 from diffuserve.domain.webhook import JOB_EVENTS, Webhook, WebhookEvent
 from diffuserve.jobs.audit import blocked_prompt
+from diffuserve.jobs.idempotency import Stamp
 from diffuserve.jobs.operations import ServedModel
 from diffuserve.jobs.pricing import predict
 from diffuserve.prompts.base import Expansion
@@ -52,7 +53,11 @@ async def submit(
     webhook = build_webhook(services.address_policy, body.webhook, base_url)
     params = requested_params(body.input)
     new = build_job(body, params, caller.tenant_id, served, plan)
+    stamp = Stamp(caller.tenant_id, idempotency_key, fingerprint(body)) if idempotency_key else None
     if params.images:
+        earlier = await services.store.jobs.find_room(caller.tenant_id, stamp)
+        if earlier is not None:
+            return earlier
         params = await resolve(services, caller.tenant_id, params)
         new = build_job(body, params, caller.tenant_id, served, plan)
     new = await process_prompt(services, new, body.expand_prompt)
@@ -60,7 +65,7 @@ async def submit(
         new,
         webhook=webhook,
         idempotency_key=idempotency_key,
-        fingerprint=fingerprint(body) if idempotency_key else "",
+        fingerprint=stamp.fingerprint if stamp else "",
     )
     job = await services.store.jobs.submit(new)
     services.job_metrics.record_accepted(job)

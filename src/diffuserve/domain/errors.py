@@ -15,6 +15,7 @@ DiffuserveError
 │   ├── KeyNotFound
 │   ├── ArtifactNotFound
 │   ├── BatchNotFound
+│   ├── FileNotKnown         no such uploaded image, or it has expired
 │   ├── EndpointNotFound
 │   └── DeliveryNotFound
 ├── Conflict                 the resource is not in a state that allows this
@@ -22,6 +23,7 @@ DiffuserveError
 │   ├── LeaseLost            another worker may hold the job; drop all local work
 │   ├── NotFinished          the job has no result yet
 │   ├── UploadMissing        a job was completed without its files; upload them again
+│   ├── FileInUse            a job that has not ended needs this image
 │   └── IdempotencyMismatch  the key was used with another body
 ├── Refused                  allowed to other callers, or later
 │   ├── Unauthorized         no API key, or an unknown one
@@ -32,6 +34,8 @@ DiffuserveError
 │   ├── TooManyWaits         the tenant has as many streams and waits open as its plan allows
 │   ├── BacklogFull          more work is queued than the service accepts
 │   ├── PromptBlocked        the safety policy blocks this prompt
+│   ├── ImageBlocked         the image filter blocks an image that a request brings
+│   ├── FilesFull            the tenant has as many uploaded images as its plan allows
 │   ├── UploadTooSlow        the body of a batch does not arrive in time
 │   └── TooLarge             a request body or a file over the limit
 ├── ServerUnavailable        the control plane is unreachable, or unavailable now
@@ -128,6 +132,12 @@ class BatchNotFound(NotFound):
     code = "batch_not_found"
 
 
+class FileNotKnown(NotFound):
+    """The uploaded image does not exist, or has expired; upload it again."""
+
+    code = "file_not_found"
+
+
 class EndpointNotFound(NotFound):
     code = "endpoint_not_found"
 
@@ -168,6 +178,12 @@ class UploadMissing(Conflict):
     """A job was completed with a file that is not stored as declared; upload it again."""
 
     code = "upload_missing"
+
+
+class FileInUse(Conflict):
+    """A job that has not ended needs this image; cancel it first, or wait."""
+
+    code = "file_in_use"
 
 
 class IdempotencyMismatch(Conflict):
@@ -220,6 +236,25 @@ class PromptBlocked(Refused):
     def __init__(self, category: str) -> None:
         super().__init__(f"the prompt is blocked by the policy of this server (category {category!r})")
         self.category = category
+
+
+class ImageBlocked(Refused):
+    """The image filter blocks an image that a request brings; `category` names what it was found to show."""
+
+    code = "image_blocked"
+
+    def __init__(self, field: str, category: str) -> None:
+        super().__init__(
+            f"{field}: the image is blocked by the policy of this server (category {category!r})"
+        )
+        self.field = field
+        self.category = category
+
+
+class FilesFull(Refused):
+    """The tenant has as many uploaded images, or bytes of them, as its plan allows; delete some."""
+
+    code = "files_full"
 
 
 class UploadTooSlow(Refused):

@@ -129,9 +129,10 @@ class ImagesRecord:
 
 
 class SafetyStage(StrEnum):
-    """The stage of a job at which a verdict is given."""
+    """The stage of a job at which a verdict is given: on its prompt, the images it brings, and its own."""
 
     PROMPT = "prompt"
+    INPUT = "input"
     IMAGE = "image"
 
 

@@ -12,6 +12,7 @@ DEFAULT_TENANT = "default"
 """Tenant of everyone on a server that requires no keys."""
 OPERATOR_TENANT = "operator"
 """Tenant of the jobs that operators submit."""
+GIB = 1 << 30
 KEY_ID_LENGTH = 12
 """Characters of the id of a key that replaces no other; a successor's id begins with them."""
 RESERVED_TENANTS = frozenset({DEFAULT_TENANT, OPERATOR_TENANT})
@@ -24,7 +25,8 @@ class Plan:
     Tenants that wait at the same time share the device-seconds in proportion to their `weight`.
     `max_queued_seconds` bounds the predicted device-seconds of a tenant's queued jobs,
     `requests_per_second` its requests that make work, and `reads_per_second` all others. `max_waits` bounds
-    the streams and waits that it has open at one control plane. `default_band` is the band of a job that
+    the streams and waits that it has open at one control plane, `max_files` the images that it has uploaded,
+    and `max_files_bytes` all of them together. `default_band` is the band of a job that
     names none, and `highest_band` the best one that a job may name.
     """
 
@@ -36,6 +38,8 @@ class Plan:
     requests_per_second: float | None = None
     reads_per_second: float | None = 300.0
     max_waits: int | None = 1_000
+    max_files: int | None = 1_000
+    max_files_bytes: int | None = 5 * GIB
     default_band: Band = Band.STANDARD
     highest_band: Band = Band.STANDARD
 
@@ -48,7 +52,7 @@ class Plan:
         if not self.weight > 0 or self.max_running < 1 or self.max_queued < 1:
             raise ValueError(f"plan {self.name}: weight, max_running and max_queued must be positive")
         limits = (self.max_queued_seconds, self.requests_per_second, self.reads_per_second, self.max_waits)
-        for limit in limits:
+        for limit in (*limits, self.max_files, self.max_files_bytes):
             if limit is not None and not 0 < limit < math.inf:
                 raise ValueError(f"plan {self.name}: a limit must be positive, or null for none")
         if not self.allows(self.default_band):
@@ -64,6 +68,8 @@ FREE = Plan(
     requests_per_second=10,
     reads_per_second=30,
     max_waits=100,
+    max_files=100,
+    max_files_bytes=GIB,
 )
 STANDARD = Plan(
     name="standard",
@@ -84,6 +90,8 @@ PRO = Plan(
     requests_per_second=1_000,
     reads_per_second=3_000,
     max_waits=3_000,
+    max_files=10_000,
+    max_files_bytes=50 * GIB,
     default_band=Band.INTERACTIVE,
     highest_band=Band.INTERACTIVE,
 )

@@ -15,6 +15,7 @@ from diffuserve.jobs import audit, idempotency, queue, schema
 from diffuserve.jobs.batches import counts as batch_counts
 from diffuserve.jobs.changes import event_row
 from diffuserve.jobs.database import Transaction
+from diffuserve.jobs.files import links
 from diffuserve.jobs.idempotency import stamp_of
 from diffuserve.jobs.records import JobRecord, new_record
 
@@ -87,6 +88,7 @@ class Admission:
     backlog_seconds: float
     records: list[JobRecord] = field(default_factory=list)
     key_rows: list[dict[str, Any]] = field(default_factory=list)
+    link_rows: list[dict[str, Any]] = field(default_factory=list)
     audit_entries: list[AuditEntry] = field(default_factory=list)
 
     @classmethod
@@ -124,6 +126,7 @@ class Admission:
         account.queued_seconds += new.cost_seconds
         self.backlog_seconds += new.cost_seconds
         self.records.append(new_record(new, job_id=job_id, seq=account.next_seq, now=transaction.now))
+        self.link_rows += links.link_rows(job_id, new)
         if (stamp := stamp_of(new)) is not None:
             self.key_rows.append(idempotency.row(stamp, job_id, transaction.now))
         if (entry := audit.flagged_prompt(job_id, new)) is not None:
@@ -140,6 +143,7 @@ class Admission:
         ]
         transaction.execute(sa.insert(schema.job_events), events)
         idempotency.keep(transaction, self.key_rows)
+        links.link(transaction, self.link_rows)
         audit.keep(transaction, self.audit_entries)
         transaction.execute(_SAVE_ACCOUNT, [_account_row(account) for account in self.accounts.values()])
         batch_counts.move(transaction, [(record.batch_id, None, record.status) for record in self.records])

@@ -8,7 +8,7 @@ import sqlalchemy as sa
 
 from diffuserve.domain.job import NewJob
 from diffuserve.domain.prompt import prompt_hash
-from diffuserve.domain.safety import Action, AuditEntry, FilterInfo, ImagesRecord, SafetyStage
+from diffuserve.domain.safety import Action, AuditEntry, FilterInfo, ImagesRecord, SafetyStage, Verdict
 from diffuserve.jobs import schema
 from diffuserve.jobs.command import Command
 from diffuserve.jobs.database import Database, Transaction
@@ -73,6 +73,17 @@ def flagged_prompt(job_id: str, new: NewJob) -> AuditEntry | None:
         filter=str(record.filter),
         prompt_hash=prompt_hash(str(new.input["prompt"])),
         job_id=job_id,
+    )
+
+
+def judged_input(tenant_id: str, verdict: Verdict, info: FilterInfo) -> AuditEntry:
+    """Return the entry for an image that a request brings, which `info`'s filter found something in."""
+    return AuditEntry(
+        tenant_id=tenant_id,
+        stage=SafetyStage.INPUT,
+        category=verdict.category,
+        action=verdict.action,
+        filter=str(info),
     )
 
 

@@ -12,9 +12,10 @@ from diffuserve.jobs import queries, schema
 from diffuserve.jobs.changes import event_of
 from diffuserve.jobs.control import CancelJob, DeleteJob
 from diffuserve.jobs.database import Database
+from diffuserve.jobs.idempotency import Stamp
 from diffuserve.jobs.operations import Operations
 from diffuserve.jobs.outlook import Outlook
-from diffuserve.jobs.submit import SubmitJob
+from diffuserve.jobs.submit import FindJobRoom, SubmitJob
 from diffuserve.jobs.writer import Writer
 
 jobs = schema.jobs
@@ -34,9 +35,17 @@ class ClientJobs:
     async def submit(self, new: NewJob) -> Job:
         """Queue a job; return the earlier job for an idempotency key that was used with the same body.
 
-        Raise `QueueFull`, `BacklogFull`, `TooLarge` or `IdempotencyMismatch`.
+        Raise `QueueFull`, `BacklogFull`, `TooLarge`, `IdempotencyMismatch`, or `FileNotKnown` for an image
+        that was deleted meanwhile.
         """
         return await self._writer.run(SubmitJob(_new_job_id(), new))
+
+    async def find_room(self, tenant_id: str, stamp: Stamp | None) -> Job | None:
+        """Return the earlier job of a stamp, `None` if there is none and the tenant may queue a job.
+
+        This comes before what is costly to prepare for a job. Raise as `submit` does.
+        """
+        return await self._writer.run(FindJobRoom(tenant_id, stamp))
 
     async def get(self, job_id: str, tenant_id: str | None = None) -> Job:
         """Return the job. Raise `JobNotFound` also for a job of another tenant."""

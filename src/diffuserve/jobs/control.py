@@ -14,6 +14,7 @@ from diffuserve.jobs.batches import completion as batch_completion
 from diffuserve.jobs.changes import Change, load_records, save_changes
 from diffuserve.jobs.command import Command
 from diffuserve.jobs.database import Transaction
+from diffuserve.jobs.files.links import jobs_without_files
 from diffuserve.jobs.records import JobRecord
 
 jobs, leases = schema.jobs, schema.leases
@@ -67,7 +68,7 @@ class DeleteJob(Command[None]):
 class RequeueJob(Command[None]):
     """Queue a job that failed, expired or was canceled at its old place, with all its attempts.
 
-    The outcome is `Conflict` for a job in another state.
+    The outcome is `Conflict` for a job in another state, or one that names an image which is gone.
     """
 
     job_id: str
@@ -75,14 +76,19 @@ class RequeueJob(Command[None]):
     @classmethod
     def apply_many(cls, transaction: Transaction, commands: Sequence[Self]) -> list[DiffuserveError | None]:
         records = load_records(transaction, {command.job_id for command in commands})
+        incomplete = jobs_without_files(transaction, records.keys())
         requeueable = [
             record
             for record in records.values()
-            if record.status in _REQUEUEABLE and _is_visible(record, tenant_id=None)
+            if record.status in _REQUEUEABLE
+            and record.id not in incomplete
+            and _is_visible(record, tenant_id=None)
         ]
         _requeue(transaction, requeueable)
         return [
-            _requeue_error(command.job_id, records.get(command.job_id), transaction.is_retry)
+            _incomplete_error(command.job_id)
+            if command.job_id in incomplete
+            else _requeue_error(command.job_id, records.get(command.job_id), transaction.is_retry)
             for command in commands
         ]
 
@@ -148,6 +154,10 @@ def _fresh(record: JobRecord) -> JobRecord:
         actual_seconds=None,
         error=None,
     )
+
+
+def _incomplete_error(job_id: str) -> Conflict:
+    return Conflict(f"job {job_id} names an image that was deleted; upload it again, and submit a new job")
 
 
 def _requeue_error(job_id: str, record: JobRecord | None, is_retry: bool) -> DiffuserveError | None:

@@ -13,6 +13,9 @@ from diffuserve.jobs.command import SingleCommand
 from diffuserve.jobs.config import DAY
 from diffuserve.jobs.database import Database, Transaction
 from diffuserve.jobs.due import MAX_SWEPT, sweep_due
+from diffuserve.jobs.files.commands import ForgetExpired
+from diffuserve.jobs.files.links import unlink
+from diffuserve.jobs.queries import rows_of
 from diffuserve.jobs.webhooks import outbox
 from diffuserve.jobs.workers import forget_workers
 from diffuserve.jobs.writer import Writer
@@ -48,6 +51,16 @@ class Housekeeping:
     async def forget(self, job_ids: Collection[str]) -> list[str]:
         """Delete those of the jobs that are still outdated, and return their ids."""
         return await self._writer.run(ForgetJobs(job_ids))
+
+    async def forget_files(self) -> list[str]:
+        """Forget some uploaded images that have expired and that no job needs; return their ids."""
+        return await self._writer.run(ForgetExpired())
+
+    async def known_files(self, file_ids: Collection[str]) -> set[str]:
+        """Return those of the uploaded images that exist."""
+        files = schema.files
+        rows = await rows_of(self._database, sa.select(files.c.id), files.c.id, file_ids)
+        return {row.id for row in rows}
 
     async def tokens_of(self, job_ids: Collection[str]) -> dict[str, int]:
         """Return the newest lease token of every job that exists; only files of that attempt count."""
@@ -112,6 +125,7 @@ class ForgetJobs(SingleCommand[list[str]]):
         job_ids = [row.id for row in transaction.rows(wanted)]
         if job_ids:
             transaction.execute(sa.delete(job_events).where(job_events.c.job_id.in_(job_ids)))
+            unlink(transaction, job_ids)
             transaction.execute(sa.delete(jobs).where(jobs.c.id.in_(job_ids)))
         return job_ids
 

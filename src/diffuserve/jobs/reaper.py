@@ -10,7 +10,7 @@ from dataclasses import dataclass
 
 from diffuserve.domain.errors import ServerUnavailable
 from diffuserve.jobs.housekeeping import Housekeeping
-from diffuserve.storage.base import ArtifactStore
+from diffuserve.storage.base import ArtifactStore, input_folder
 from diffuserve.telemetry.log_fields import once_a_minute
 
 log = logging.getLogger(__name__)
@@ -46,8 +46,10 @@ class Reaper:
     async def _clean_up(self, num_rounds: int) -> None:
         if num_rounds % _FORGET_EVERY == 0:
             await self.forget_outdated()
+            await self.forget_files()
         if num_rounds % _SWEEP_EVERY == _SWEEP_EVERY - 1:
             await self.sweep_orphans(_ORPHAN_AGE_SECONDS)
+            await self.sweep_inputs(_ORPHAN_AGE_SECONDS)
 
     async def forget_outdated(self) -> None:
         """Delete outdated jobs, rows first: files that a crash leaves behind are swept as orphans."""
@@ -64,3 +66,17 @@ class Reaper:
         for job_id, token in attempts:
             if tokens.get(job_id) != token:
                 await self.artifacts.delete(f"{job_id}/{token}")
+
+    async def forget_files(self) -> None:
+        """Delete uploaded images that have expired, rows first as above."""
+        while expired := await self.housekeeping.forget_files():
+            for file_id in expired:
+                await self.artifacts.delete(input_folder(file_id))
+
+    async def sweep_inputs(self, older_than_seconds: float) -> None:
+        """Delete uploaded images that are not entered: their upload or their deletion was interrupted."""
+        stored = await self.artifacts.inputs(older_than_seconds)
+        known = await self.housekeeping.known_files(stored)
+        for file_id in stored:
+            if file_id not in known:
+                await self.artifacts.delete(input_folder(file_id))

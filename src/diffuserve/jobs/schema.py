@@ -95,6 +95,34 @@ idempotency_keys = sa.Table(
     sa.Index("idempotency_keys_by_age", "created_at"),
 )
 
+# Uploaded images. Each is stored once for a tenant, however often it is uploaded.
+files = sa.Table(
+    "files",
+    metadata,
+    _text("id", primary_key=True),
+    _text("tenant_id"),
+    _text("filename"),
+    sa.Column("size_bytes", sa.BigInteger, nullable=False),
+    sa.Column("width", sa.BigInteger, nullable=False),
+    sa.Column("height", sa.BigInteger, nullable=False),
+    _text("sha256"),
+    _text("verdict", null=True),
+    _double("created_at"),
+    _double("expires_at"),
+    sa.Index("files_by_tenant", "tenant_id", "id", "size_bytes"),  # a tenant's total is read from it alone
+    sa.Index("files_by_content", "tenant_id", "sha256", unique=True),
+    sa.Index("files_by_expiry", "expires_at"),
+)
+
+# Which jobs name which images. A row outlives its file, and tells then that the job cannot run again.
+job_files = sa.Table(
+    "job_files",
+    metadata,
+    _text("job_id", primary_key=True),
+    _text("file_id", primary_key=True),
+    sa.Index("job_files_by_file", "file_id"),
+)
+
 BATCH_COUNTS = {status: f"num_{status.value}" for status in JobStatus}
 """Columns of `batches` by the status whose items they count."""
 

@@ -9,6 +9,7 @@ from diffuserve.jobs.batches.store import BatchStore
 from diffuserve.jobs.client_jobs import ClientJobs
 from diffuserve.jobs.config import StoreConfig
 from diffuserve.jobs.database import Clock, Database
+from diffuserve.jobs.files.store import FileStore
 from diffuserve.jobs.housekeeping import Housekeeping
 from diffuserve.jobs.keys import KeyStore
 from diffuserve.jobs.migrate import migrate
@@ -23,7 +24,7 @@ class JobStore:
     """The store on one database with its single writer, and an interface for each kind of caller.
 
     `jobs` serves clients, `leases` workers, `operations` operators, `housekeeping` the reaper; `keys`,
-    `batches`, `webhooks` and `audit` are named for their tables, `url_secrets` for what they sign.
+    `batches`, `files`, `webhooks` and `audit` are named for their tables, `url_secrets` for what they sign.
     """
 
     def __init__(self, url: str, bus: EventBus, config: StoreConfig, clock: Clock | None = None) -> None:
@@ -42,6 +43,7 @@ class JobStore:
         self.keys = KeyStore(self.database, self._writer)
         self.url_secrets = UrlSecrets(self.database, self._writer)
         self.batches = BatchStore(self.database, self._writer)
+        self.files = FileStore(self.database, self._writer)
         self.webhooks = WebhookStore(self.database, self._writer)
         self.audit = AuditStore(self.database, self._writer)
 

@@ -10,9 +10,10 @@ from diffuserve.domain.errors import DiffuserveError, JobNotFound
 from diffuserve.domain.job import Job, NewJob
 from diffuserve.jobs import queries, schema
 from diffuserve.jobs.admission import Admission
-from diffuserve.jobs.command import Command
+from diffuserve.jobs.command import Command, SingleCommand
 from diffuserve.jobs.database import Transaction
-from diffuserve.jobs.idempotency import UsedKeys, stamp_of
+from diffuserve.jobs.files.links import NamedFiles
+from diffuserve.jobs.idempotency import Stamp, UsedKeys, stamp_of
 from diffuserve.jobs.records import job_of
 
 
@@ -31,14 +32,39 @@ class SubmitJob(Command[Job]):
         stamps = [stamp for command in commands if (stamp := stamp_of(command.new)) is not None]
         used_keys = UsedKeys(transaction, stamps)
         stored = _already_stored(transaction, commands) if transaction.is_retry else frozenset()
+        named_files = NamedFiles(transaction, [command.new for command in commands])
         admission = Admission.open(transaction, {command.new.tenant_id for command in commands})
-        job_ids = [_admit(admission, used_keys, stored, command) for command in commands]
+        job_ids = [_admit(admission, used_keys, named_files, stored, command) for command in commands]
         admission.save()
         return _with_jobs(transaction, job_ids, {record.id: job_of(record) for record in admission.records})
 
 
+@dataclass(frozen=True)
+class FindJobRoom(SingleCommand[Job | None]):
+    """Look whether there is room in the queue for one more job; store nothing.
+
+    The outcome is an earlier job if the idempotency key was used with the same body, `None` if there is
+    room, and else the error with which `SubmitJob` would refuse the job.
+    """
+
+    tenant_id: str
+    stamp: Stamp | None
+
+    def apply(self, transaction: Transaction) -> Job | DiffuserveError | None:
+        earlier = UsedKeys(transaction, [] if self.stamp is None else [self.stamp]).find(self.stamp)
+        if isinstance(earlier, str):
+            return _find(queries.find_jobs(transaction, {earlier}), earlier)
+        if earlier is not None:
+            return earlier
+        return Admission.open(transaction, {self.tenant_id}).refusal(self.tenant_id, 1, 0.0)
+
+
 def _admit(
-    admission: Admission, used_keys: UsedKeys, stored: Collection[str], command: SubmitJob
+    admission: Admission,
+    used_keys: UsedKeys,
+    named_files: NamedFiles,
+    stored: Collection[str],
+    command: SubmitJob,
 ) -> str | DiffuserveError:
     """Return the id of the job that the submission stands for, or the error that refuses it."""
     new, stamp = command.new, stamp_of(command.new)
@@ -47,7 +73,7 @@ def _admit(
     earlier = used_keys.find(stamp)
     if earlier is not None:
         return earlier
-    refusal = admission.refusal(new.tenant_id, 1, new.cost_seconds)
+    refusal = named_files.refusal(new) or admission.refusal(new.tenant_id, 1, new.cost_seconds)
     if refusal is not None:
         return refusal
     admission.admit(command.job_id, new)

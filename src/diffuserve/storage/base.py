@@ -1,10 +1,27 @@
-"""The interface of artifact stores, which hold finished files under `{job_id}/{lease_token}/{name}`."""
+"""The interface of artifact stores.
+
+They hold finished files under `{job_id}/{lease_token}/{name}`, and uploaded images under `input_key`.
+"""
 
 from collections.abc import AsyncIterator
 from dataclasses import dataclass
 from typing import Protocol
 
 _CONTENT_TYPES = {"png": "image/png", "webp": "image/webp", "jpeg": "image/jpeg", "jpg": "image/jpeg"}
+
+
+INPUTS = "inputs"
+"""Folder of uploaded images; no job has this id."""
+
+
+def input_folder(file_id: str) -> str:
+    """Return the folder of an uploaded image, which holds nothing else."""
+    return f"{INPUTS}/{file_id}"
+
+
+def input_key(file_id: str) -> str:
+    """Return the key of an uploaded image."""
+    return f"{input_folder(file_id)}/image.png"
 
 
 def content_type_of(name: str) -> str:
@@ -60,4 +77,8 @@ class ArtifactStore(Protocol):
 
     async def attempts(self, older_than_seconds: float) -> list[tuple[str, int]]:
         """Return `(job_id, lease_token)` of the folders that were not changed for `older_than_seconds`."""
+        ...
+
+    async def inputs(self, older_than_seconds: float) -> list[str]:
+        """Return the ids of the uploaded images whose folders were not changed for `older_than_seconds`."""
         ...

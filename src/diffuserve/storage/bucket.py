@@ -2,10 +2,10 @@
 
 import hashlib
 import re
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator, Callable, Hashable, Iterator
 from contextlib import contextmanager
 from datetime import UTC, datetime, timedelta
-from typing import Literal
+from typing import Literal, TypeVar
 
 import obstore
 from obstore.exceptions import BaseError
@@ -18,7 +18,9 @@ from diffuserve.domain.errors import (
     StorageRefused,
     TooLarge,
 )
-from diffuserve.storage.base import UploadedFile, content_type_of
+from diffuserve.storage.base import INPUTS, UploadedFile, content_type_of
+
+Folder = TypeVar("Folder", bound=Hashable)
 
 _PART_BYTES = 8 * 1024 * 1024  # larger files are uploaded in parts of this size
 _NO_BUCKET = "NoSuchBucket"
@@ -84,22 +86,36 @@ class BucketArtifactStore:
 
     async def attempts(self, older_than_seconds: float) -> list[tuple[str, int]]:
         """Return `(job_id, lease_token)` of the folders that were not changed for `older_than_seconds`."""
-        newest: dict[tuple[str, int], datetime] = {}
+        return await self._old_folders(None, _attempt_of, older_than_seconds)
+
+    async def inputs(self, older_than_seconds: float) -> list[str]:
+        """Return the ids of the uploaded images whose folders were not changed for `older_than_seconds`."""
+        return await self._old_folders(f"{INPUTS}/", _input_of, older_than_seconds)
+
+    async def _old_folders(
+        self, prefix: str | None, folder_of: Callable[[str], Folder | None], older_than_seconds: float
+    ) -> list[Folder]:
+        newest: dict[Folder, datetime] = {}
         with _translated():
-            async for batch in obstore.list(self._bucket):
+            async for batch in obstore.list(self._bucket, prefix):
                 for entry in batch:
-                    folder, changed_at = _folder_of(entry["path"]), entry["last_modified"]
+                    folder, changed_at = folder_of(entry["path"]), entry["last_modified"]
                     if folder is not None:
                         newest[folder] = max(newest.get(folder, changed_at), changed_at)
         changed_before = datetime.now(UTC) - timedelta(seconds=older_than_seconds)
         return [folder for folder, changed_at in newest.items() if changed_at < changed_before]
 
 
-def _folder_of(key: str) -> tuple[str, int] | None:
+def _attempt_of(key: str) -> tuple[str, int] | None:
     """Return `(job_id, lease_token)` of a file's key; `None` for a file of another origin."""
     job_id, _, rest = key.partition("/")
     token = rest.partition("/")[0]
-    return (job_id, int(token)) if token.isdecimal() else None
+    return (job_id, int(token)) if job_id != INPUTS and token.isdecimal() else None
+
+
+def _input_of(key: str) -> str | None:
+    """Return the id of an uploaded image from its file's key."""
+    return key.removeprefix(f"{INPUTS}/").partition("/")[0] or None
 
 
 async def _read(key: str, chunks: AsyncIterator[bytes], max_bytes: int) -> bytes:

@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import BinaryIO
 
 from diffuserve.domain.errors import ArtifactNotFound, ServerUnavailable, StorageRefused, TooLarge
-from diffuserve.storage.base import UploadedFile
+from diffuserve.storage.base import INPUTS, UploadedFile
 from diffuserve.telemetry.log_fields import once_a_minute
 
 log = logging.getLogger(__name__)
@@ -99,8 +99,18 @@ class LocalArtifactStore:
         return [
             (folder.parent.name, int(folder.name))
             for folder in self._root.glob("*/*")
-            if folder.name.isdecimal() and _changed_at(folder) < changed_before
+            if folder.name.isdecimal()
+            and folder.parent.name != INPUTS
+            and _changed_at(folder) < changed_before
         ]
+
+    async def inputs(self, older_than_seconds: float) -> list[str]:
+        """Return the ids of the uploaded images whose folders were not changed for `older_than_seconds`."""
+        return await asyncio.to_thread(self._inputs, time.time() - older_than_seconds)
+
+    def _inputs(self, changed_before: float) -> list[str]:
+        folders = (self._root / INPUTS).glob("*")
+        return [folder.name for folder in folders if _changed_at(folder) < changed_before]
 
     def _make_folder(self, folder: Path) -> list[Path]:
         """Create the folder; return those to sync after a new file in it, innermost first."""

@@ -93,6 +93,21 @@ class ControlMetrics:
             buckets=CALL_BUCKETS,
             registry=registry,
         )
+        self.input_files = Counter(
+            "diffusion_input_files",
+            "Images that requests brought, by outcome: stored, or the code of the error.",
+            ["outcome"],
+            registry=registry,
+        )
+        self.input_bytes = Counter(
+            "diffusion_input_file_bytes", "Bytes of the images that requests brought.", registry=registry
+        )
+        self.intake_seconds = Histogram(
+            "diffusion_input_file_seconds",
+            "Time from the last byte of an image that is stored to the end, waiting in turn included.",
+            buckets=CALL_BUCKETS,
+            registry=registry,
+        )
         self.http_seconds = Histogram(
             "diffusion_http_request_duration_seconds",
             "Time from a request's first byte to its response's last, waiting in long polls included.",
@@ -138,6 +153,10 @@ class ControlMetrics:
         """Count the verdict on a prompt, and record the duration of the check in seconds."""
         self.verdicts.labels(SafetyStage.PROMPT, verdict.category or "none", verdict.action).inc()
         self.filter_seconds.labels(SafetyStage.PROMPT).observe(seconds)
+
+    def count_input_verdict(self, verdict: Verdict) -> None:
+        """Count the verdict on an image that a request brings."""
+        self.verdicts.labels(SafetyStage.INPUT, verdict.category or "none", verdict.action).inc()
 
     def count_final_job(self, job: EndedJob) -> None:
         """Count a job that reached a final status."""

@@ -1,19 +1,13 @@
 """Webhooks, from a job's end to a receiver that verifies them, fails, hangs and redirects."""
 
 import asyncio
-import ssl
 from collections import deque
 from collections.abc import AsyncGenerator, Callable
-from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
 
 import httpx
 import pytest
-from cryptography import x509
-from cryptography.hazmat.primitives import hashes, serialization
-from cryptography.hazmat.primitives.asymmetric import ec
-from cryptography.x509.oid import NameOID
 from fastapi import FastAPI
 from standardwebhooks import Webhook, WebhookVerificationError
 
@@ -22,6 +16,7 @@ from diffuserve.api.webhooks.address_policy import AddressPolicy
 from diffuserve.api.webhooks.guarded_http import GuardedHttpClient, Resolve
 from diffuserve.jobs.config import StoreConfig
 from diffuserve.jobs.store import JobStore
+from support.certificates import certified
 from support.hand_worker import PNG, HandWorker
 from support.http_request import ReceivedRequest
 from support.waiting import HANG_SECONDS
@@ -358,29 +353,3 @@ def always(*addresses: str) -> Resolve:
         return list(addresses)
 
     return resolve
-
-
-def certified(name: str, folder: Path) -> tuple[ssl.SSLContext, ssl.SSLContext]:
-    """Build a server's context with a certificate for `name`, and a client's that trusts it."""
-    key = ec.generate_private_key(ec.SECP256R1())
-    subject = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, name)])
-    now = datetime.now(UTC)
-    certificate = (
-        x509.CertificateBuilder()
-        .subject_name(subject)
-        .issuer_name(subject)
-        .public_key(key.public_key())
-        .serial_number(x509.random_serial_number())
-        .not_valid_before(now - timedelta(days=1))
-        .not_valid_after(now + timedelta(days=1))
-        .add_extension(x509.SubjectAlternativeName([x509.DNSName(name)]), critical=False)
-        .sign(key, hashes.SHA256())
-    )
-    path = folder / "server.pem"
-    secret = key.private_bytes(
-        serialization.Encoding.PEM, serialization.PrivateFormat.PKCS8, serialization.NoEncryption()
-    )
-    path.write_bytes(secret + certificate.public_bytes(serialization.Encoding.PEM))
-    server_side = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH)
-    server_side.load_cert_chain(path)
-    return server_side, ssl.create_default_context(cafile=str(path))

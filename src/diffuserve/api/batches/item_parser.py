@@ -1,8 +1,9 @@
 """Parsing of the items of a batch into jobs."""
 
 import asyncio
-from collections.abc import AsyncIterator
-from dataclasses import dataclass, replace
+import hashlib
+from collections.abc import AsyncIterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import orjson
@@ -15,6 +16,8 @@ from diffuserve.api.field_errors import MAX_SHOWN_ERRORS, not_json
 from diffuserve.api.request_bodies import NewJobBody
 from diffuserve.api.submission import build_job, requested_params
 from diffuserve.domain.errors import InvalidParams
+from diffuserve.domain.input_file import InputFile, mode_of
+from diffuserve.domain.input_image import ImageInput
 from diffuserve.domain.job import NewJob
 from diffuserve.domain.tenant import Plan
 from diffuserve.jobs.operations import ServedModel
@@ -23,13 +26,32 @@ _ITEMS_PER_TURN = 4  # parsed before other requests get the event loop
 
 
 @dataclass(frozen=True)
+class CheckedItems:
+    """Items that were found valid: their predicted device-seconds, and which of them name images."""
+
+    cost_seconds: float
+    with_images: Sequence[int]
+
+
+def input_key(field: str, name: str) -> tuple[str, str]:
+    """Return what stands for an image that items name: a digest, if it comes with its name."""
+    is_data = name[:5].lower() == "data:"
+    return field, hashlib.sha256(name.encode()).hexdigest() if is_data else name
+
+
+@dataclass(frozen=True)
 class BatchItemParser:
-    """Parses the items of one batch into jobs, anew each time: they would fill the memory."""
+    """Parses the items of one batch into jobs, anew each time: they would fill the memory.
+
+    `inputs` are the files that items name, by `input_key`, once they are known; until then jobs have the
+    names in their place.
+    """
 
     request: BatchRequest
     served: ServedModel
     plan: Plan
     tenant_id: str
+    inputs: Mapping[tuple[str, str], InputFile] = field(default_factory=dict)
 
     def parse(self, number: int) -> NewJob:
         """Build the job of an item. Raise `RequestValidationError`, which names the item."""
@@ -38,8 +60,7 @@ class BatchItemParser:
             values = orjson.loads(item) if isinstance(item, bytes) else item
             checked = BatchItem.model_validate(values)
             params = requested_params(checked.input)
-            if params.images:
-                raise InvalidParams("image", len(params.images), "items of a batch take no images")
+            params = params.with_images(self._known)
             new = build_job(self._job_body(checked), params, self.tenant_id, self.served, self.plan)
         except orjson.JSONDecodeError as error:
             raise validation_error(location, not_json(error)) from error
@@ -57,13 +78,13 @@ class BatchItemParser:
                 await asyncio.sleep(0)
             yield number, self.parse(number)
 
-    async def check_all(self) -> float:
-        """Check every item, and return the predicted device-seconds of all together.
+    async def check_all(self) -> CheckedItems:
+        """Check every item, and return what they are in all.
 
         Raise `RequestValidationError` with the first errors: invalid items, and equal custom ids.
         """
         errors: list[Any] = []
-        cost_seconds, numbers = 0.0, dict[str, int]()
+        cost_seconds, numbers, with_images = 0.0, dict[str, int](), list[int]()
         for number in range(len(self.request.items)):
             if number % _ITEMS_PER_TURN == 0:
                 await asyncio.sleep(0)
@@ -71,13 +92,19 @@ class BatchItemParser:
                 new = self.parse(number)
                 self._check_custom_id(new, number, numbers)
                 cost_seconds += new.cost_seconds
+                with_images += [number] if "image" in new.input else []
             except RequestValidationError as error:
                 errors += error.errors()
             if len(errors) >= MAX_SHOWN_ERRORS:
                 break
         if errors:
             raise RequestValidationError(errors[:MAX_SHOWN_ERRORS])
-        return cost_seconds
+        return CheckedItems(cost_seconds, with_images)
+
+    def _known(self, field: str, image: ImageInput) -> ImageInput:
+        """Return the file that an item names, as its job does; the name itself if it is not known yet."""
+        known = self.inputs.get(input_key(field, image)) if isinstance(image, str) else None
+        return image if known is None else known.as_input(mode_of(field))
 
     def _check_custom_id(self, new: NewJob, number: int, numbers: dict[str, int]) -> None:
         first = numbers.setdefault(new.custom_id or "", number)

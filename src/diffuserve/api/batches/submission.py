@@ -9,6 +9,7 @@ import orjson
 
 from diffuserve.api.auth.quota import charge_items
 from diffuserve.api.batches.body_parser import BatchRequest, Item
+from diffuserve.api.batches.inputs import with_inputs
 from diffuserve.api.batches.item_parser import BatchItemParser
 from diffuserve.api.batches.judging import judge_items
 from diffuserve.api.batches.request_bodies import BatchOptions
@@ -36,10 +37,15 @@ async def submit_batch(
     served = await services.catalog.pick(options.model)
     plan = await services.catalog.plan(tenant_id)
     parser = BatchItemParser(request, served, plan, tenant_id)
+    checked = await parser.check_all()
+    if checked.with_images:
+        await services.store.jobs.find_room(tenant_id, None)  # before images are decoded
+        parser = await with_inputs(services, parser, checked.with_images)
+        checked = await parser.check_all()
     new = NewBatch(
         tenant_id=tenant_id,
         num_items=len(items),
-        cost_seconds=await parser.check_all(),
+        cost_seconds=checked.cost_seconds,
         metadata=options.metadata,
         webhook=_webhook(services, options, base_url),
         idempotency_key=idempotency_key,

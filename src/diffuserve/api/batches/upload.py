@@ -1,4 +1,4 @@
-"""Bodies of batches, received as a whole before anything else is done: a slow client holds up nobody."""
+"""Bodies of batches and forms, received whole before anything else is done: a slow client holds up nobody."""
 
 import asyncio
 import mmap
@@ -20,6 +20,7 @@ Body = bytes | mmap.mmap
 _MAX_IN_MEMORY = 65_536  # bytes
 _SLOTS_PER_TENANT = 2
 _RETRY_SECONDS = 5.0
+_BATCH_REMEDY = "more items fit when they are sent as JSON lines"
 
 
 class BatchUploads:
@@ -39,15 +40,17 @@ class BatchUploads:
         return self._slots.setdefault(tenant_id, asyncio.Semaphore(_SLOTS_PER_TENANT))
 
     @asynccontextmanager
-    async def received(self, request: Request, tenant_id: str, max_bytes: int) -> AsyncIterator[Body]:
+    async def received(
+        self, request: Request, tenant_id: str, max_bytes: int, remedy: str = _BATCH_REMEDY
+    ) -> AsyncIterator[Body]:
         """Receive the body, and hold it within the block: in memory, or in a file that nobody else can open.
 
-        Raise `HTTPException` 413 for more than `max_bytes`, `UploadTooSlow`, and `RateLimited` if the tenant
-        has too many bytes of other bodies here.
+        Raise `HTTPException` 413 for more than `max_bytes`, with the remedy, `UploadTooSlow`, and
+        `RateLimited` if the tenant has too many bytes of other bodies here.
         """
         with self._account(tenant_id) as account, SpooledTemporaryFile(_MAX_IN_MEMORY) as file:
             async for chunk in _in_time(request, self._config):
-                account.add(len(chunk), max_bytes)
+                account.add(len(chunk), max_bytes, remedy)
                 if account.num_bytes > _MAX_IN_MEMORY:
                     await asyncio.to_thread(file.write, chunk)
                 else:
@@ -78,15 +81,14 @@ class _Account:
         self._tenant_id = tenant_id
         self._max_total = max_total
 
-    def add(self, num_bytes: int, max_bytes: int) -> None:
+    def add(self, num_bytes: int, max_bytes: int, remedy: str) -> None:
         self.num_bytes += num_bytes
         self._totals[self._tenant_id] += num_bytes
         if self.num_bytes > max_bytes:
-            hint = "more items fit when they are sent as JSON lines"
-            raise HTTPException(413, f"the body has more than {max_bytes:,} bytes; {hint}")
+            raise HTTPException(413, f"the body has more than {max_bytes:,} bytes; {remedy}")
         if self._totals[self._tenant_id] > self._max_total:
             raise RateLimited(
-                f"tenant {self._tenant_id!r} has {self._max_total:,} bytes of batches under way; retry when "
+                f"tenant {self._tenant_id!r} has {self._max_total:,} bytes of uploads under way; retry when "
                 "one of them is stored",
                 retry_after=_RETRY_SECONDS,
             )
@@ -117,5 +119,5 @@ def _too_slow(num_bytes: int, config: ApiConfig) -> UploadTooSlow:
     return UploadTooSlow(
         f"only {num_bytes:,} bytes of the body have arrived; send at least "
         f"{config.min_upload_bytes_per_second:,.0f} bytes per second, and all within "
-        f"{config.upload_seconds:g} s: a smaller batch, perhaps"
+        f"{config.upload_seconds:g} s: a smaller one, perhaps"
     )

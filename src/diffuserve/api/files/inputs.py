@@ -1,13 +1,91 @@
 """Images that requests name: the ids of uploaded files, data URLs and https URLs."""
 
+import binascii
+from base64 import b64decode
+from collections.abc import Mapping
+from dataclasses import replace
+from urllib.parse import urlsplit
+
+from diffuserve.api.files.intake import Received
 from diffuserve.api.services import Services
 from diffuserve.domain.errors import InvalidParams
+from diffuserve.domain.input_file import InputFile, mode_of
+from diffuserve.domain.input_image import ImageInput, InputImage
 from diffuserve.domain.params import GenerationParams
+from diffuserve.jobs.files.store import is_file_id
+
+_WAYS = "give the id of an uploaded file, a data: URL, or an https: URL"
+_EXAMPLE = "data:image/png;base64,iVBORw0KGgo…"
 
 
 async def resolve_inputs(services: Services, tenant_id: str, params: GenerationParams) -> GenerationParams:
     """Return a tenant's parameters with an `InputImage`, without pixels, in place of each image's name.
 
-    Raise `InvalidParams` for a name that leads to no image of the tenant.
+    Files are looked up first, so that nothing is fetched for a request that names a missing one. Raise
+    `InvalidParams`, which names the field, for a name that leads to no image of the tenant, and what
+    `FileIntake.add` raises.
     """
-    raise InvalidParams("image", len(params.images), "this server takes no images yet")
+    names = [image for image in (*params.images, params.mask) if isinstance(image, str)]
+    files = await known_files(services, tenant_id, params, names)
+
+    async def resolved(field: str, image: ImageInput) -> InputImage:
+        if isinstance(image, InputImage):
+            return image
+        if image not in files:
+            files[image] = await bring_in(services, tenant_id, field, image)
+        return files[image].as_input(mode_of(field))
+
+    images = tuple([await resolved("image", image) for image in params.images])
+    mask = None if params.mask is None else await resolved("mask", params.mask)
+    return replace(params, image=images[0] if len(images) == 1 else images, mask=mask)
+
+
+async def known_files(
+    services: Services, tenant_id: str, params: GenerationParams, names: list[str]
+) -> dict[str, InputFile]:
+    """Return the files that are named by their ids. Raise `InvalidParams` for one that the tenant lacks."""
+    files = await services.store.files.get_many([name for name in names if is_file_id(name)], tenant_id)
+    check_names(params, files)
+    return files
+
+
+def check_names(params: GenerationParams, files: Mapping[str, InputFile]) -> None:
+    """Raise `InvalidParams` for an image that is named in no way known, or by the id of an unknown file."""
+    for field, image in (*(("image", image) for image in params.images), ("mask", params.mask)):
+        if not isinstance(image, str) or image in files:
+            continue
+        scheme = image.partition(":")[0].lower()
+        if scheme not in ("data", "https"):
+            raise InvalidParams(field, image, no_such_image(image))
+
+
+async def bring_in(services: Services, tenant_id: str, field: str, name: str) -> InputFile:
+    """Return the tenant's file of an image that comes with a URL."""
+    mode = mode_of(field)
+    if name[:5].lower() == "data:":
+        received = Received(field, "data:", decoded(field, name), mode)
+    else:
+        data = await services.image_fetcher.fetch(tenant_id, field, name)
+        received = Received(field, urlsplit(name).path or "image", data, mode)
+    return await services.file_intake.add(tenant_id, received)
+
+
+def decoded(field: str, url: str) -> bytes:
+    """Return the bytes in a data URL. Raise `InvalidParams`."""
+    head, comma, content = url[5:].partition(",")
+    kind, *options = head.lower().split(";")
+    if not comma or not kind.startswith("image/") or options[-1:] != ["base64"]:
+        raise InvalidParams(field, f"data:{head}", f"must be an image in base64, such as {_EXAMPLE}")
+    try:
+        return b64decode(content, validate=True)
+    except binascii.Error as error:
+        raise InvalidParams(field, f"data:{head}", f"is not base64 ({error}); encode it again") from error
+
+
+def no_such_image(name: str) -> str:
+    """Return why a name, which is no URL of an image, leads to none."""
+    if is_file_id(name):
+        return "is no file of yours; it may have expired: upload it again with POST /v1/files"
+    if name.lower().startswith("http:"):
+        return "must be an https URL; or upload the image with POST /v1/files, and name its id"
+    return f"names no image; {_WAYS}"

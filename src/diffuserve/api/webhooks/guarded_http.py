@@ -6,6 +6,7 @@ import socket
 import ssl
 from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
 from functools import partial
 
 import httpcore
@@ -15,6 +16,7 @@ from diffuserve.api.webhooks.address_policy import AddressPolicy
 Resolve = Callable[[str, int], Awaitable[Sequence[str]]]
 """Resolves a host name and a port to IP addresses."""
 
+_HTTP_ERRORS = (httpcore.NetworkError, httpcore.ProtocolError, httpcore.TimeoutException)
 _MAX_RESPONSE_BYTES = 65_536
 MAX_CONNECTIONS = 256
 
@@ -23,8 +25,21 @@ class AddressNotAllowed(ConnectionError):
     """Port that the policy forbids, or host name that resolves to an address which it forbids."""
 
 
+@dataclass(frozen=True)
+class Fetched:
+    """A response: its status, its headers by their names in lower case, and its body."""
+
+    status: int
+    headers: Mapping[str, str]
+    body: bytes
+
+
+class ResponseTooLarge(ConnectionError):
+    """Response with more bytes than are wanted."""
+
+
 class GuardedHttpClient:
-    """Sends POST requests to clients' own servers; redirects are not followed.
+    """Sends requests to clients' own servers; redirects are not followed.
 
     A name is resolved once, its addresses are checked, and the connection goes to the address that was
     checked, so DNS rebinding gains nothing. Proxies of the environment are not used, because they would
@@ -62,6 +77,33 @@ class GuardedHttpClient:
                     if num_bytes > _MAX_RESPONSE_BYTES:
                         break
                 return response.status
+
+    async def get(self, url: str, headers: Mapping[str, str], max_bytes: int, seconds: float) -> Fetched:
+        """Return the response; its body only if the status is 200.
+
+        Raise `AddressNotAllowed`, `ResponseTooLarge`, `TimeoutError` after `seconds` in all, or another
+        `OSError`.
+        """
+        try:
+            async with (
+                asyncio.timeout(seconds),
+                self._pool.stream("GET", url, headers=list(headers.items())) as response,
+            ):
+                found = {
+                    name.decode("latin-1").lower(): text.decode("latin-1") for name, text in response.headers
+                }
+                length = found.get("content-length", "")
+                if response.status == 200 and length.isdecimal() and int(length) > max_bytes:
+                    raise ResponseTooLarge(f"{int(length):,} bytes")
+                body = bytearray()
+                if response.status == 200:
+                    async for chunk in response.aiter_stream():
+                        body += chunk
+                        if len(body) > max_bytes:
+                            raise ResponseTooLarge(f"more than {max_bytes:,} bytes")
+                return Fetched(response.status, found, bytes(body))
+        except _HTTP_ERRORS as error:
+            raise ConnectionError(str(error) or type(error).__name__) from error
 
     async def close(self) -> None:
         """Close every connection."""

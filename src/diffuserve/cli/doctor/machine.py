@@ -94,7 +94,8 @@ def model_facts(model: str) -> ModelFacts:
         check_model(str(found.path))
     except (InvalidModel, ModelNotFound) as error:
         return ModelFacts(name=model, problem=str(error))
-    return ModelFacts(name=model, num_bytes=found.num_weight_bytes())
+    weights = sum(file.stat().st_size for file in found.path.glob("*/*.safetensors"))
+    return ModelFacts(name=model, num_bytes=weights)
 
 
 def _measured(folder: Path) -> tuple[float, float]:

@@ -10,7 +10,7 @@ from sqlalchemy.exc import SQLAlchemyError
 
 from diffuserve.cli.wiring.background import running
 from diffuserve.cli.wiring.database_errors import cannot_open
-from diffuserve.cli.wiring.safety import open_prompts
+from diffuserve.cli.wiring.safety import open_intake, open_prompts
 from diffuserve.cli.wiring.storage import open_storage
 from diffuserve.domain.errors import ModelConflict, ServerUnavailable
 from diffuserve.domain.worker import ModelOffer
@@ -113,9 +113,11 @@ async def control_plane(settings: Settings, no_auth: bool = False) -> AsyncItera
         open_bus(settings) as bus,
         open_quotas(settings) as quotas,
         open_prompts(settings) as prompts,
+        open_intake(settings) as images,
         open_store(settings, bus) as store,
     ):
-        app = create_app(store, artifacts, bus, settings.api_config(auth=not no_auth), quotas, prompts)
+        config = settings.api_config(auth=not no_auth)
+        app = create_app(store, artifacts, bus, config, quotas, prompts, images)
         services: Services = app.state.services
         reaper = Reaper(store.housekeeping, artifacts)
         async with running(reaper.run()), running(services.job_log.run()), sending(services):

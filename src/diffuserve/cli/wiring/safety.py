@@ -3,6 +3,7 @@
 import logging
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -11,6 +12,7 @@ from diffuserve.domain.errors import InvalidParams
 from diffuserve.domain.nearest import did_you_mean
 from diffuserve.prompts.base import PromptExpander
 from diffuserve.safety.base import ImageFilter, PromptFilter, TextClassifier
+from diffuserve.safety.intake_pool import IntakePool
 from diffuserve.settings import Settings
 
 if TYPE_CHECKING:
@@ -130,3 +132,37 @@ def choose_image_filter(settings: Settings) -> ImageFilter | None:
 
     images = settings.engine_process.images
     return open_image_filter(images.image_filter, images.image_rules)
+
+
+@asynccontextmanager
+async def open_intake(settings: Settings) -> AsyncIterator[IntakePool]:
+    """Yield what reads and judges the images that requests bring, by the workers' image filter.
+
+    Raise `InvalidParams` for a filter of no known name. One that is not installed here lets the server start,
+    which then refuses images, since nothing would judge them.
+    """
+    from diffuserve.safety.image_filters import NO_IMAGE_FILTER, check_image_filter_name, open_image_filter
+
+    images = settings.engine_process.images
+    if check_image_filter_name(images.image_filter) == NO_IMAGE_FILTER:
+        log.warning("NO IMAGE FILTER: no image that a request brings is checked")
+    opener = partial(open_image_filter, images.image_filter, images.image_rules)
+    num_processes, objection = settings.image_intake_processes, _objection_to_images(settings)
+    pool = IntakePool(opener, num_processes, settings.logs, objection=objection)
+    try:
+        yield pool
+    finally:
+        await pool.close()
+
+
+def _objection_to_images(settings: Settings) -> str:
+    """Return why no image can be judged, "" if images can be, or need not."""
+    from diffuserve.safety.image_filters import check_image_filter
+
+    images = settings.engine_process.images
+    try:
+        check_image_filter(images.image_filter, images.image_rules)
+    except InvalidParams as error:
+        log.warning("requests cannot bring images, since none would be judged: %s", error)
+        return str(error)
+    return ""

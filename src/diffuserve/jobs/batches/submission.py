@@ -22,6 +22,7 @@ from diffuserve.jobs import idempotency, schema
 from diffuserve.jobs.admission import Admission
 from diffuserve.jobs.command import SingleCommand
 from diffuserve.jobs.database import Transaction
+from diffuserve.jobs.files.links import NamedFiles
 from diffuserve.jobs.idempotency import UsedKeys, stamp_of
 from diffuserve.jobs.records import dump
 
@@ -88,7 +89,8 @@ class AddBatchItems(SingleCommand[int]):
     """Queue items of a batch from number `start` on; the outcome is how many the batch has then.
 
     Items that do not continue the stored ones are not stored. The outcome is `Conflict` once the batch
-    is canceled. No item is refused for want of room: the batch has reserved it.
+    is canceled, and `FileNotKnown` if an image is gone that an item names. No item is refused for want of
+    room: the batch has reserved it.
     """
 
     batch_id: str
@@ -104,7 +106,9 @@ class AddBatchItems(SingleCommand[int]):
         # Another request with the same key has stored these items, or a commit whose result was lost.
         if row.num_stored != self.start:
             return int(row.num_stored)
-        return self._store(transaction, row)
+        named_files = NamedFiles(transaction, self.items)
+        refusal = next((error for item in self.items if (error := named_files.refusal(item))), None)
+        return refusal or self._store(transaction, row)
 
     def _store(self, transaction: Transaction, row: sa.Row[Any]) -> int:
         admission = Admission.open(transaction, {row.tenant_id})

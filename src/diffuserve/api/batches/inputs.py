@@ -1,0 +1,65 @@
+"""Images that the items of a batch name: files by their ids, and data URLs."""
+
+import asyncio
+from collections.abc import Collection, Iterator, Mapping
+from dataclasses import replace
+from typing import Any
+
+from diffuserve.api.batches.body_parser import validation_error
+from diffuserve.api.batches.item_parser import BatchItemParser, input_key
+from diffuserve.api.files.inputs import bring_in, no_such_image
+from diffuserve.api.services import Services
+from diffuserve.domain.errors import InvalidParams
+from diffuserve.domain.input_file import InputFile
+from diffuserve.jobs.files.store import is_file_id
+
+_MAX_DATA_URLS = 100
+_FETCHED = "items of a batch name no https URLs; upload the image with POST /v1/files, and name its id"
+_TOO_MANY = f"more than {_MAX_DATA_URLS} images come as data URLs; upload them with POST /v1/files"
+
+
+async def with_inputs(
+    services: Services, parser: BatchItemParser, numbers: Collection[int]
+) -> BatchItemParser:
+    """Return the parser with the files that the items of these numbers name.
+
+    Raise `RequestValidationError`, which names the item, and what `FileIntake.add` raises.
+    """
+    tenant_id = parser.tenant_id
+    ids = {name for number in numbers for _, name in _names(parser, number) if is_file_id(name)}
+    found = await services.store.files.get_many(ids, tenant_id)
+    files: dict[tuple[str, str], InputFile] = {}
+    num_brought = 0
+    for number in numbers:
+        await asyncio.sleep(0)
+        for field, name in _names(parser, number):
+            key = input_key(field, name)
+            if key in files:
+                continue
+            location = (*parser.request.location(number), "input", field)
+            try:
+                num_brought += name not in found
+                files[key] = found.get(name) or await _brought(services, tenant_id, field, name, num_brought)
+            except InvalidParams as error:
+                raise validation_error(location, error.remedy) from error
+    return replace(parser, inputs=files)
+
+
+async def _brought(services: Services, tenant_id: str, field: str, name: str, num_brought: int) -> InputFile:
+    if name[:6].lower() == "https:":
+        raise InvalidParams(field, name, _FETCHED)
+    if name[:5].lower() != "data:":
+        raise InvalidParams(field, name, no_such_image(name))
+    if num_brought > _MAX_DATA_URLS:
+        raise InvalidParams(field, "data:", _TOO_MANY)
+    return await bring_in(services, tenant_id, field, name)
+
+
+def _names(parser: BatchItemParser, number: int) -> Iterator[tuple[str, str]]:
+    """Yield field and name of each image that an item names."""
+    values: Mapping[str, Any] = parser.parse(number).input
+    image = values.get("image") or ()
+    for name in [image] if isinstance(image, str) else image:
+        yield "image", name
+    if (mask := values.get("mask")) is not None:
+        yield "mask", mask

@@ -1,0 +1,149 @@
+"""Intake of the images that requests bring: each is read and judged in another process, and stored."""
+
+import hashlib
+import time
+from collections.abc import AsyncIterator, Iterator
+from contextlib import asynccontextmanager, contextmanager
+from dataclasses import dataclass
+
+from diffuserve.api.catalog import Catalog
+from diffuserve.api.config import ApiConfig
+from diffuserve.domain.errors import DiffuserveError, ImageBlocked, InvalidParams, TooLarge
+from diffuserve.domain.input_file import InputFile, NewFile
+from diffuserve.domain.safety import Action
+from diffuserve.jobs.audit import judged_input
+from diffuserve.jobs.files.store import new_file_id
+from diffuserve.jobs.store import JobStore
+from diffuserve.safety.intake_pool import IntakePool, Mode, ReadImage, UnreadableImage
+from diffuserve.safety.turns import TenantTurns
+from diffuserve.storage.base import ArtifactStore, input_folder, input_key
+from diffuserve.telemetry.metrics import ControlMetrics
+
+_AT_ONCE = 4  # images whose decoded files are held in memory
+_MAX_STORED_BYTES = 1 << 30  # far above what the pixels of any image take
+_CHUNK_BYTES = 1 << 18
+
+
+@dataclass(frozen=True)
+class Received:
+    """A file as a client sends it: which field of the request brings it, its name there, and its bytes."""
+
+    field: str
+    name: str
+    data: bytes
+    mode: Mode = "RGB"
+
+
+@dataclass(frozen=True)
+class FileIntake:
+    """Turns what clients send into files of their tenants. The same pixels are one file of a tenant."""
+
+    pool: IntakePool
+    store: JobStore
+    artifacts: ArtifactStore
+    catalog: Catalog
+    config: ApiConfig
+    metrics: ControlMetrics
+    turns: TenantTurns
+
+    async def add(self, tenant_id: str, received: Received) -> InputFile:
+        """Return the tenant's file of an image.
+
+        Raise `InvalidParams` for what is no image, `ImageBlocked` after adding an audit entry, `FilesFull`,
+        `TooLarge`, and `ServerUnavailable`.
+        """
+        self.check_size(received.field, received.name, len(received.data))
+        self.metrics.input_bytes.inc(len(received.data))
+        with self._counted():
+            async with self.turns.turn(tenant_id):
+                image = await self._read(tenant_id, received)
+                await self._check_verdict(tenant_id, received, image)
+                return await self._store(tenant_id, received, image)
+
+    def check_size(self, field: str, name: str, num_bytes: int) -> None:
+        """Raise `TooLarge` for a file of too many bytes, `InvalidParams` for one of none."""
+        most = self.config.max_input_file_bytes
+        if num_bytes > most:
+            raise TooLarge(f"{field}: the image has more than {most:,} bytes; send a smaller one, or a JPEG")
+        if not num_bytes:
+            raise InvalidParams(field, name, "is empty; send an image")
+
+    @classmethod
+    def build(
+        cls,
+        pool: IntakePool,
+        store: JobStore,
+        artifacts: ArtifactStore,
+        catalog: Catalog,
+        config: ApiConfig,
+        metrics: ControlMetrics,
+    ) -> "FileIntake":
+        """Build the intake of an application."""
+        return cls(pool, store, artifacts, catalog, config, metrics, TenantTurns(_AT_ONCE))
+
+    @contextmanager
+    def _counted(self) -> Iterator[None]:
+        started_at = time.perf_counter()
+        try:
+            yield
+        except DiffuserveError as error:
+            self.metrics.input_files.labels(error.code).inc()
+            raise
+        self.metrics.intake_seconds.observe(time.perf_counter() - started_at)
+        self.metrics.input_files.labels("stored").inc()
+
+    async def _read(self, tenant_id: str, received: Received) -> ReadImage:
+        try:
+            return await self.pool.read(received.data, tenant_id, received.mode)
+        except UnreadableImage as error:
+            raise InvalidParams(received.field, received.name, str(error)) from error
+
+    async def _check_verdict(self, tenant_id: str, received: Received, image: ReadImage) -> None:
+        if image.verdict is None or image.filter is None:
+            return
+        self.metrics.count_input_verdict(image.verdict)
+        if image.verdict.action is Action.ALLOW:
+            return
+        await self.store.audit.note(judged_input(tenant_id, image.verdict, image.filter))
+        if image.verdict.action is Action.BLOCK:
+            raise ImageBlocked(received.field, image.verdict.category)
+
+    async def _store(self, tenant_id: str, received: Received, image: ReadImage) -> InputFile:
+        new = NewFile(
+            id=new_file_id(),
+            tenant_id=tenant_id,
+            filename=file_name(received.name),
+            size_bytes=len(image.file),
+            width=image.width,
+            height=image.height,
+            sha256=hashlib.sha256(image.file).hexdigest(),
+            verdict=image.verdict,
+        )
+        seconds = self.config.input_file_retention_seconds
+        known = await self.store.files.keep(new, seconds)
+        if known is not None:
+            return known
+        async with self._put(new, image.file):
+            return await self.store.files.add(new, seconds, await self.catalog.plan(tenant_id))
+
+    @asynccontextmanager
+    async def _put(self, new: NewFile, content: bytes) -> AsyncIterator[None]:
+        """Store the file, and delete it again if entering it within the block fails."""
+        await self.artifacts.put(input_key(new.id), _chunks(content), _MAX_STORED_BYTES)
+        try:
+            yield
+        except DiffuserveError:
+            await self.artifacts.delete(input_folder(new.id))
+            raise
+
+
+def file_name(name: str) -> str:
+    """Return what is stored of a client's name for a file: its last part, as far as it can be shown."""
+    last = name.replace("\\", "/").rpartition("/")[2]
+    shown = "".join(character for character in last if character.isprintable())
+    return shown[:200].encode("utf-8", "ignore").decode() or "image"
+
+
+async def _chunks(content: bytes) -> AsyncIterator[bytes]:
+    for start in range(0, len(content), _CHUNK_BYTES):
+        yield content[start : start + _CHUNK_BYTES]

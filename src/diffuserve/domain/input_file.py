@@ -1,0 +1,46 @@
+"""Images that tenants upload for their jobs, as the control plane keeps them."""
+
+from dataclasses import dataclass
+from typing import Literal
+
+from diffuserve.domain.input_image import InputImage
+from diffuserve.domain.safety import Verdict
+
+Mode = Literal["RGB", "L"]
+CONTENT_TYPE = "image/png"
+"""Type of every stored file: what is uploaded is decoded, and its pixels alone are stored."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class NewFile:
+    """An image that was decoded, judged and stored as a file, before it is entered.
+
+    `filename` is the client's own name for it, `sha256` that of the stored file, in hexadecimal. `verdict` is
+    the image filter's, `None` without a filter.
+    """
+
+    id: str
+    tenant_id: str
+    filename: str
+    size_bytes: int
+    width: int
+    height: int
+    sha256: str
+    verdict: Verdict | None = None
+
+
+@dataclass(frozen=True, kw_only=True)
+class InputFile(NewFile):
+    """An uploaded image. Times are seconds since the epoch."""
+
+    created_at: float
+    expires_at: float
+
+    def as_input(self, mode: Mode = "RGB") -> InputImage:
+        """Return the image, without its pixels, as the parameters of a job name it."""
+        return InputImage(self.id, self.width, self.height, mode)
+
+
+def mode_of(field: str) -> Mode:
+    """Return the mode of the images in a field of the parameters."""
+    return "L" if field == "mask" else "RGB"

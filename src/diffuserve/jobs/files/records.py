@@ -1,0 +1,21 @@
+"""Rows of uploaded images."""
+
+from typing import Any
+
+import orjson
+import sqlalchemy as sa
+
+from diffuserve.domain.input_file import InputFile
+from diffuserve.domain.safety import Verdict
+
+
+def file_of(row: sa.Row[Any]) -> InputFile:
+    """Return the image in a row of `files`."""
+    values = row._asdict()
+    verdict = values.pop("verdict")
+    return InputFile(**values, verdict=None if verdict is None else Verdict.from_dict(orjson.loads(verdict)))
+
+
+def dump_verdict(verdict: Verdict | None) -> str | None:
+    """Encode a verdict, without details, as JSON text."""
+    return None if verdict is None else orjson.dumps(verdict.to_dict()).decode()

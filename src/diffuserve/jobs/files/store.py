@@ -1,0 +1,90 @@
+"""Uploaded images as tenants, workers and the reaper use them."""
+
+import re
+import secrets
+import time
+from collections.abc import Collection
+
+import sqlalchemy as sa
+
+from diffuserve.domain.errors import FileNotKnown
+from diffuserve.domain.input_file import InputFile, NewFile
+from diffuserve.domain.tenant import Plan
+from diffuserve.jobs import queries
+from diffuserve.jobs.database import Database
+from diffuserve.jobs.files.commands import AddFile, DeleteFile, KeepFile, files, job_files
+from diffuserve.jobs.files.records import file_of
+from diffuserve.jobs.writer import Writer
+
+_ID = re.compile(r"file-[0-9a-f]{26}")
+
+
+class FileStore:
+    """Images of tenants. Every method that takes a `tenant_id` accepts `None`, which matches every tenant.
+
+    Every method raises `ServerUnavailable` while the database is unreachable.
+    """
+
+    def __init__(self, database: Database, writer: Writer) -> None:
+        self._database = database
+        self._writer = writer
+
+    async def keep(self, new: NewFile, seconds: float) -> InputFile | None:
+        """Return the tenant's file of this `sha256`, kept for `seconds` more; `None` if it has none."""
+        return await self._writer.run(KeepFile(new, seconds))
+
+    async def add(self, new: NewFile, seconds: float, plan: Plan) -> InputFile:
+        """Enter a file that is stored already; return the tenant's file of this `sha256`.
+
+        Raise `FilesFull` or `TooLarge`.
+        """
+        return await self._writer.run(AddFile(new, seconds, plan))
+
+    async def get(self, file_id: str, tenant_id: str | None = None) -> InputFile:
+        """Return the file. Raise `FileNotKnown` also for a file of another tenant."""
+        found = await self.get_many([file_id], tenant_id)
+        if not found:
+            raise FileNotKnown(f"no file {file_id!r}")
+        return found[file_id]
+
+    async def get_many(self, file_ids: Collection[str], tenant_id: str | None = None) -> dict[str, InputFile]:
+        """Return those of the files that exist, by id."""
+        wanted = {file_id for file_id in file_ids if is_file_id(file_id)}
+        statement = sa.select(files)
+        if tenant_id is not None:
+            statement = statement.where(files.c.tenant_id == tenant_id)
+        rows = await queries.rows_of(self._database, statement, files.c.id, wanted)
+        return {row.id: file_of(row) for row in rows}
+
+    async def of_job(self, job_id: str) -> list[InputFile]:
+        """Return the files that a job names, those that are gone left out."""
+        named = sa.select(files).join(job_files, job_files.c.file_id == files.c.id)
+        rows = await self._database.rows(named.where(job_files.c.job_id == job_id).order_by(files.c.id))
+        return [file_of(row) for row in rows]
+
+    async def list_files(
+        self, *, tenant_id: str | None = None, after: str | None = None, limit: int = 50
+    ) -> list[InputFile]:
+        """Return at most `limit` files, newest first, that are older than the file `after`."""
+        page = sa.select(files).order_by(files.c.id.desc()).limit(limit)
+        if tenant_id is not None:
+            page = page.where(files.c.tenant_id == tenant_id)
+        if after is not None:
+            page = page.where(files.c.id < after)
+        return [file_of(row) for row in await self._database.rows(page)]
+
+    async def delete(self, file_id: str, tenant_id: str | None = None) -> None:
+        """Forget a file. Raise `FileNotKnown`, or `FileInUse` while a job that has not ended needs it."""
+        if not is_file_id(file_id):
+            raise FileNotKnown(f"no file {file_id!r}")
+        await self._writer.run(DeleteFile(file_id, tenant_id))
+
+
+def new_file_id() -> str:
+    """Return an id that sorts by time: milliseconds since the epoch, then random digits."""
+    return f"file-{time.time_ns() // 1_000_000:012x}{secrets.token_hex(7)}"
+
+
+def is_file_id(text: str) -> bool:
+    """Return whether a file could have this id."""
+    return _ID.fullmatch(text) is not None

@@ -1,0 +1,322 @@
+"""Jobs name the images that they read: files, data URLs and https URLs."""
+
+import asyncio
+import time
+from base64 import b64encode
+from collections.abc import AsyncIterator, Iterator
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import httpx
+import orjson
+import pytest
+import sqlalchemy as sa
+from fastapi import FastAPI
+
+from diffuserve.api.app import create_app
+from diffuserve.api.config import ApiConfig
+from diffuserve.api.files.fetch import ImageFetcher
+from diffuserve.domain.tenant import Plan, Role
+from diffuserve.events.memory import MemoryEventBus
+from diffuserve.jobs import schema
+from diffuserve.jobs.config import StoreConfig
+from diffuserve.jobs.store import JobStore
+from diffuserve.safety.intake_pool import IntakePool
+from diffuserve.storage.local import LocalArtifactStore
+from support.certificates import certified
+from support.hand_worker import HAND_SPEC, HandWorker
+from support.image_files import BLUE, HTML, RED, image_in, png, turned_jpeg
+from support.image_server import ImageServer, Page, serving_images
+
+SPEC = replace(HAND_SPEC, size_multiple=8, min_size=8, max_input_images=2, has_mask=True, has_strength=True)
+TEXT_ONLY = replace(HAND_SPEC, name="text-only")
+MAX_BYTES = 100_000
+HTML_PAGE = Page(HTML, {"content-type": "text/html"})
+
+
+@pytest.fixture(scope="module")
+def pool() -> Iterator[IntakePool]:
+    pool = IntakePool()
+    yield pool
+    asyncio.run(pool.close())
+
+
+@pytest.fixture
+async def images(app: FastAPI, tmp_path: Path) -> AsyncIterator[ImageServer]:
+    """Serve images at `images.example`, which resolves to this machine, as `inside.example` does."""
+    server_side, client_side = certified("images.example", tmp_path)
+
+    async def resolve(host: str, _port: int) -> list[str]:
+        return ["10.0.0.7"] if host == "inside.example" else ["127.0.0.1"]
+
+    services = app.state.services
+    async with serving_images(server_side) as server:
+        config = replace(
+            services.config,
+            input_url_allowed_networks=("127.0.0.0/8",),
+            input_url_allowed_ports=(str(server.port),),
+        )
+        fetcher = ImageFetcher(config, resolve=resolve, ssl_context=client_side)
+        app.state.services = replace(services, image_fetcher=fetcher)
+        server.pages["/a.png"] = Page(png())
+        yield server
+        await fetcher.close()
+
+
+@pytest.fixture
+def app(store: JobStore, artifacts: LocalArtifactStore, bus: MemoryEventBus, pool: IntakePool) -> FastAPI:
+    config = ApiConfig(max_input_file_bytes=MAX_BYTES, input_url_seconds=0.5)
+    return create_app(store, artifacts, bus, config, images=pool)
+
+
+@pytest.fixture
+async def worker(http: httpx.AsyncClient) -> HandWorker:
+    return await HandWorker.register(http, [SPEC, TEXT_ONLY])
+
+
+async def upload(http: httpx.AsyncClient, data: bytes, **options: Any) -> str:
+    response = await http.post("/v1/files", files={"file": ("a.png", data)}, **options)
+    return str(response.raise_for_status().json()["id"])
+
+
+async def submit(http: httpx.AsyncClient, **values: Any) -> httpx.Response:
+    body = {"model": values.pop("model", "hand"), "input": {"prompt": "a star", **values.pop("input")}}
+    return await http.post("/v1/jobs", json=body, **values)
+
+
+async def submitted(http: httpx.AsyncClient, **values: Any) -> dict[str, Any]:
+    response = await submit(http, input=values)
+    assert response.status_code == 202, response.text
+    job: dict[str, Any] = response.json()
+    return job
+
+
+def data_url(data: bytes) -> str:
+    return f"data:image/png;base64,{b64encode(data).decode()}"
+
+
+async def files_of(http: httpx.AsyncClient) -> list[dict[str, Any]]:
+    files: list[dict[str, Any]] = (await http.get("/v1/files")).json()["data"]
+    return files
+
+
+async def test_a_job_names_uploaded_files(http: httpx.AsyncClient, worker: HandWorker) -> None:
+    image, mask = await upload(http, png()), await upload(http, png(color=(9, 9, 9)))
+    job = await submitted(http, image=image, mask=mask, strength=0.5)
+    assert job["input"]["image"] == {"id": image, "width": 64, "height": 48, "mode": "RGB"}
+    assert job["input"]["mask"] == {"id": mask, "width": 64, "height": 48, "mode": "L"}
+    assert (job["input"]["width"], job["input"]["height"]) == (64, 48)
+    assert (await http.delete(f"/v1/files/{image}")).json()["code"] == "file_in_use"
+    (lease,) = await worker.claim()
+    assert lease.input["image"]["id"] == image
+    await worker.complete(lease)
+    assert (await http.delete(f"/v1/files/{image}")).status_code == 204
+
+
+async def test_several_images_stay_a_list(http: httpx.AsyncClient, worker: HandWorker) -> None:
+    ids = [await upload(http, png(color=color)) for color in (RED, BLUE)]
+    job = await submitted(http, image=ids)
+    assert [image["id"] for image in job["input"]["image"]] == ids
+
+
+async def test_a_data_url_becomes_a_file(http: httpx.AsyncClient, worker: HandWorker) -> None:
+    jobs = [await submitted(http, image=data_url(turned_jpeg())) for _ in range(2)]
+    [file] = await files_of(http)
+    assert [job["input"]["image"] for job in jobs] == [
+        {"id": file["id"], "width": 48, "height": 64, "mode": "RGB"}
+    ] * 2
+    await submitted(http, image=file["id"], mask=data_url(png(48, 64, (255, 255, 255))))
+    mask = (await http.get(f"/v1/files/{(await files_of(http))[0]['id']}/content")).content
+    assert (image_in(mask).mode, image_in(mask).size) == ("L", (48, 64))
+
+
+async def test_an_image_is_fetched_by_its_url(
+    http: httpx.AsyncClient, worker: HandWorker, images: ImageServer
+) -> None:
+    images.pages["/moved"] = Page(status=302, headers={"location": "/a.png"})
+    jobs = [await submitted(http, image=images.url(path)) for path in ("/a.png", "/moved")]
+    [file] = await files_of(http)
+    assert {job["input"]["image"]["id"] for job in jobs} == {file["id"]}
+    assert file["filename"] == "a.png"
+    assert "authorization" not in images.received[0].headers
+
+
+@pytest.mark.parametrize(
+    ("url", "page", "status", "message"),
+    [
+        ("http://images.example:{port}/x", None, 422, "must be an https URL"),
+        ("https://10.0.0.7:{port}/x", None, 422, "not a public address"),
+        ("https://inside.example:{port}/x", None, 422, "not a public address"),
+        ("https://images.example:9/x", None, 422, "port 9 is not allowed"),
+        ("https://user@images.example:{port}/x", None, 422, "user names"),
+        ("https://images.example:{port}/x", Page(status=404), 422, "status 404"),
+        ("https://images.example:{port}/x", HTML_PAGE, 422, "text/html"),
+        ("https://images.example:{port}/x", Page(HTML), 422, "is no image"),
+        ("https://images.example:{port}/x", Page(bytes(MAX_BYTES + 1)), 413, "more than 100,000 bytes"),
+        ("https://images.example:{port}/x", Page(png(), is_whole=False), 422, "within 0.5 s"),
+        ("https://images.example:{port}/x", Page(status=302, headers={"location": "/x"}), 422, "3 times"),
+        (
+            "https://images.example:{port}/x",
+            Page(status=302, headers={"location": "http://images.example/a.png"}),
+            422,
+            "what it redirects to",
+        ),
+        (
+            "https://images.example:{port}/x",
+            Page(status=307, headers={"location": "https://169.254.169.254/latest"}),
+            422,
+            "not allowed",
+        ),
+        (
+            "https://images.example:{port}/x",
+            Page(status=301, headers={"location": "https://inside.example:{port}/"}),
+            422,
+            "not a public address",
+        ),
+    ],
+    ids=[
+        *("http", "private", "name of private", "port", "user", "missing", "HTML", "HTML as image", "huge"),
+        *("slow", "circle", "redirect to http", "redirect to metadata", "redirect to private"),
+    ],
+)
+async def test_a_url_that_leads_to_no_image_is_refused(
+    http: httpx.AsyncClient,
+    worker: HandWorker,
+    images: ImageServer,
+    url: str,
+    page: Page | None,
+    status: int,
+    message: str,
+) -> None:
+    if page is not None:
+        moved = {name: text.replace("{port}", str(images.port)) for name, text in page.headers.items()}
+        images.pages["/x"] = replace(page, headers=moved)
+    response = await submit(http, input={"image": url.replace("{port}", str(images.port))})
+    assert (response.status_code, message in response.json()["detail"]) == (status, True), response.text
+    assert "image" in response.json()["detail"]
+    if status == 422:
+        assert [error["field"] for error in response.json()["errors"]] == ["input.image"]
+    assert await files_of(http) == []
+    assert (await http.get("/v1/jobs")).json()["data"] == []
+
+
+@pytest.mark.parametrize(
+    ("image", "message"),
+    [
+        ("file-0194f2c1a2b34c5d6e7f8091a2", "is no file of yours"),
+        ("photo.png", "names no image"),
+        ("data:text/plain;base64,aGk=", "must be an image in base64"),
+        ("data:image/png,hello", "must be an image in base64"),
+        ("data:image/png;base64,????", "is not base64"),
+        (data_url(b""), "is empty"),
+        (data_url(HTML), "is no image"),
+        (data_url(png()[:60]), "broken"),
+    ],
+    ids=["unknown", "path", "text", "no base64", "bad base64", "empty", "HTML", "truncated"],
+)
+async def test_a_name_that_leads_to_no_image_is_refused(
+    http: httpx.AsyncClient, worker: HandWorker, image: str, message: str
+) -> None:
+    response = await submit(http, input={"image": image})
+    [error] = response.json()["errors"]
+    assert (response.status_code, error["field"]) == (422, "input.image")
+    assert message in error["message"]
+    assert len(response.text) < 1_000, "the image is not sent back"
+
+
+async def test_files_of_others_and_expired_ones_are_unknown(
+    http: httpx.AsyncClient, app: FastAPI, store: JobStore
+) -> None:
+    keys = [await store.keys.create(Role.TENANT, tenant_id=name) for name in ("ada", "bob")]
+    keys.append(await store.keys.create(Role.WORKER))
+    ada, bob, machine = ({"authorization": f"Bearer {secret}"} for _, secret in keys)
+    transport = httpx.ASGITransport(app)
+    async with httpx.AsyncClient(transport=transport, base_url="http://api.test", headers=machine) as own:
+        await HandWorker.register(own, [SPEC])
+    file = await upload(http, png(), headers=ada)
+    assert (await submit(http, input={"image": file}, headers=bob)).status_code == 422
+    past = sa.update(schema.files).values(expires_at=time.time() - 1)
+    await store.database.write(lambda transaction: transaction.execute(past))
+    await store.housekeeping.forget_files()
+    refused = await submit(http, input={"image": file}, headers=ada)
+    assert (refused.status_code, "expired" in refused.json()["detail"]) == (422, True)
+
+
+async def test_a_repeated_key_fetches_nothing(
+    http: httpx.AsyncClient, worker: HandWorker, images: ImageServer
+) -> None:
+    named, headers = {"image": images.url("/a.png")}, {"idempotency-key": "once"}
+    first = (await submit(http, input=named, headers=headers)).json()
+    del images.pages["/a.png"]
+    again = (await submit(http, input=named, headers=headers)).json()
+    assert again["id"] == first["id"]
+    other = await submit(http, input={"image": images.url("/b.png")}, headers=headers)
+    assert other.json()["code"] == "idempotency_mismatch"
+    assert len(images.received) == 1
+
+
+@pytest.mark.parametrize(
+    "store_config",
+    [StoreConfig(plans={"one": Plan(name="one", max_queued=1)}, default_plan="one")],
+    ids=["one job"],
+)
+async def test_what_can_be_refused_at_once_fetches_nothing(
+    http: httpx.AsyncClient, worker: HandWorker, images: ImageServer
+) -> None:
+    url = images.url("/a.png")
+    for values, message in (
+        ({"model": "text-only", "input": {"image": url}}, "takes no image"),
+        ({"input": {"image": [url] * 3}}, "at most 2"),
+        ({"input": {"image": url, "strength": 0.01}}, "leaves none"),
+        ({"input": {"image": url, "width": 12}}, "multiple of 8"),
+        ({"input": {"image": url, "mask": "file-0194f2c1a2b34c5d6e7f8091a2"}}, "no file of yours"),
+    ):
+        response = await submit(http, **values)
+        assert response.status_code == 422
+        assert message in response.json()["detail"]
+    assert (await submit(http, input={})).status_code == 202
+    full = await submit(http, input={"image": url})
+    assert full.json()["code"] == "queue_full"
+    assert images.received == []
+
+
+async def test_items_of_a_batch_name_images(http: httpx.AsyncClient, worker: HandWorker) -> None:
+    file = await upload(http, png())
+    named: list[dict[str, Any]] = [{"image": file}, {"image": data_url(png(color=BLUE)), "mask": file}, {}]
+    items = [
+        {"custom_id": str(number), "input": {"prompt": "a star", **images}}
+        for number, images in enumerate(named)
+    ]
+    headers = {"content-type": "application/jsonl"}
+    lines = b"\n".join(map(orjson.dumps, items))
+    response = await http.post("/v1/batches", content=lines, headers=headers, params={"model": "hand"})
+    assert response.status_code == 202, response.text
+    jobs = {job["custom_id"]: job["input"] for job in (await http.get("/v1/jobs")).json()["data"]}
+    assert jobs["0"]["image"]["id"] == jobs["1"]["mask"]["id"] == file
+    assert (jobs["0"]["image"]["mode"], jobs["1"]["mask"]["mode"]) == ("RGB", "L")
+    assert jobs["1"]["image"]["id"] in {found["id"] for found in await files_of(http)} - {file}
+    assert (jobs["0"]["height"], "image" in jobs["2"]) == (48, False)
+    assert (await http.delete(f"/v1/files/{file}")).status_code == 409
+
+
+@pytest.mark.parametrize(
+    ("image", "message"),
+    [
+        ("file-0194f2c1a2b34c5d6e7f8091a2", "is no file of yours"),
+        ("https://images.example/a.png", "upload the image"),
+        (data_url(HTML), "is no image"),
+    ],
+    ids=["unknown", "https", "HTML"],
+)
+async def test_an_item_whose_image_cannot_be_used_is_named(
+    http: httpx.AsyncClient, worker: HandWorker, image: str, message: str
+) -> None:
+    items = [
+        {"custom_id": "0", "input": {"prompt": "a star"}},
+        {"custom_id": "1", "input": {"prompt": "a star", "image": image}},
+    ]
+    response = await http.post("/v1/batches", json={"model": "hand", "items": items})
+    [error] = response.json()["errors"]
+    assert (response.status_code, error["field"]) == (422, "items.1.input.image")
+    assert message in error["message"]
