@@ -53,7 +53,7 @@ class Assessment:
 
 def judge(image: Pixels, scene: Scene) -> Assessment:
     """An image `(height, width, 3)` compared with the caption. `place` is the relation, if there is one."""
-    ground = np.median(_border(image), axis=0)
+    ground = border_colour(image)
     background = nearest_colour(ground) == (scene.background or "white")
     seen = find_things(image, ground)
     if len(seen) != len(scene.things):
@@ -81,9 +81,11 @@ def nearest_colour(rgb: NDArray[np.float64]) -> str:
     return min(COLOURS, key=lambda name: float(np.square(rgb - np.array(COLOURS[name])).sum()))
 
 
-def _border(image: Pixels) -> Pixels:
+def border_colour(image: Pixels) -> NDArray[np.float64]:
+    """Return the colour that most of the image's border has: the background's."""
     rows, columns = image[[0, 1, -2, -1]].reshape(-1, 3), image[:, [0, 1, -2, -1]].reshape(-1, 3)
-    return np.concatenate([rows, columns])
+    colour: NDArray[np.float64] = np.median(np.concatenate([rows, columns]), axis=0)
+    return colour
 
 
 def _look(image: Pixels, part: Mask) -> Seen:

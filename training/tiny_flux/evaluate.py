@@ -170,7 +170,13 @@ def through_vae(folder: Path, images: Sequence[Pixels]) -> list[Pixels]:
 def difference(engine: Engine, scenes: Sequence[Scene]) -> float:
     """Mean difference of 255 between two seeds of the same prompt; other seeds for each."""
     pairs = [drawn(engine, [scene, scene], PLAIN, seed) for seed, scene in enumerate(scenes, 2)]
-    return round(float(np.mean([np.abs(a.astype(float) - b).mean() for a, b in pairs])), 2)
+    return difference_of([first for first, _ in pairs], [second for _, second in pairs])
+
+
+def difference_of(some: Sequence[Pixels], others: Sequence[Pixels]) -> float:
+    """Mean difference of 255 between images in pairs."""
+    differences = [np.abs(a.astype(float) - b).mean() for a, b in zip(some, others, strict=True)]
+    return round(float(np.mean(differences)), 2)
 
 
 def decibels(truth: Sequence[Pixels], rebuilt: Sequence[Pixels]) -> float:

@@ -148,26 +148,40 @@ _NOISE_WORDS = (
 
 def caption(scene: Scene, chance: random.Random | None = None) -> str:
     """The scene in words: the plain ones, or with a `chance` any that mean the same."""
-    words = _Words(chance)
-    first, *others = [words.thing(thing) for thing in scene.things]
-    relation = [words.pick(_RELATION_WORDS[scene.relation])] if scene.relation else []
-    parts = [words.pick(_BEGINNINGS) + first, *relation, *others]
-    if scene.background is not None:
-        parts.append(words.background(scene.background))
-    text = " ".join(parts)
-    return f"{text}." if words.is_rare() else text
+    words = Words(chance)
+    return words.sentence([words.thing(thing) for thing in scene.things], scene.relation, scene.background)
 
 
-class _Words(Synonyms):
+class Words(Synonyms):
     """Words for the parts of a scene."""
 
+    def sentence(self, things: list[str], relation: str | None, background: str | None) -> str:
+        """Return the caption of these objects, each in words already."""
+        first, *others = things
+        related = [self.pick(_RELATION_WORDS[relation])] if relation else []
+        parts = [self.pick(_BEGINNINGS) + first, *related, *others]
+        if background is not None:
+            parts.append(self.background(background))
+        text = " ".join(parts)
+        return f"{text}." if self.is_rare() else text
+
     def thing(self, thing: Thing) -> str:
-        words = [self.pick(_SIZE_WORDS[thing.size])] if thing.size else []
-        if self.is_rare():
-            words.append(self._noise())
-        words.append(self.pick(_COLOUR_WORDS.get(thing.colour, (thing.colour,))))
-        words.append(self.pick(_SHAPE_WORDS[thing.shape]))
-        return " ".join([article(words[0]), *words, *([self.place(thing.place)] if thing.place else [])])
+        words = [*self.before_colour(thing.size), self.colour(thing.colour), self.shape(thing.shape)]
+        return self.noun_phrase(words, thing.place)
+
+    def before_colour(self, size: str | None) -> list[str]:
+        """Return what stands before an object's colour."""
+        words = [self.pick(_SIZE_WORDS[size])] if size else []
+        return [*words, self._noise()] if self.is_rare() else words
+
+    def noun_phrase(self, words: list[str], place: str | None) -> str:
+        return " ".join([article(words[0]), *words, *([self.place(place)] if place else [])])
+
+    def colour(self, colour: str) -> str:
+        return self.pick(_COLOUR_WORDS.get(colour, (colour,)))
+
+    def shape(self, shape: str) -> str:
+        return self.pick(_SHAPE_WORDS[shape])
 
     def place(self, place: str) -> str:
         if place in _PLACE_WORDS:
@@ -178,7 +192,7 @@ class _Words(Synonyms):
         return self.pick((plain, plain, f"in the {place} corner", f"in the {other} {column} corner"))
 
     def background(self, colour: str) -> str:
-        colour = self.pick(_COLOUR_WORDS.get(colour, (colour,)))
+        colour = self.colour(colour)
         a = article(colour)
         forms = (f"on {a} {colour} background", f"on {colour}", f"against {a} {colour} backdrop")
         return self.pick((forms[0], forms[0], forms[0], *forms[1:]))
