@@ -25,11 +25,11 @@ SETTINGS = {
     "learned_min_size": 96,
     "learned_max_size": 160,
 }
-"""Of `diffuserve.json`; the preview map is fitted afterwards."""
+"""Of `diffuserve.json`, beside the preview map."""
 
 
 def assemble(folder: Path, vae: AutoencoderKL, encoders: WishEncoders, unet: UNet2DConditionModel) -> None:
-    """Write everything to `folder`, with the preview map of what was there before."""
+    """Write everything to `folder`."""
     tokenizers = [load_processor(AutoTokenizer, BUNDLED / "tokenizer") for _ in range(2)]
     for tokenizer in tokenizers:
         tokenizer.model_max_length = NUM_TOKENS
@@ -46,6 +46,15 @@ def assemble(folder: Path, vae: AutoencoderKL, encoders: WishEncoders, unet: UNe
     pipeline.save_pretrained(folder)
     for path in folder.rglob("*.safetensors"):
         path.chmod(0o644)  # weights are written for their owner alone
-    settings = folder / "diffuserve.json"
-    before = json.loads(settings.read_text()) if settings.exists() else {}
-    settings.write_text(json.dumps(before | SETTINGS, indent=2) + "\n")
+    settings = SETTINGS | {"preview": preview_map()}
+    (folder / "diffuserve.json").write_text(json.dumps(settings, indent=2) + "\n")
+
+
+def preview_map() -> dict[str, object]:
+    """Return the map of `tiny-flux`, whose VAE this is: its latents are shifted, and these are not."""
+    own = json.loads((BUNDLED / "diffuserve.json").read_text())["preview"]
+    vae = json.loads((BUNDLED / "vae" / "config.json").read_text())
+    shift = vae["shift_factor"] * vae["scaling_factor"]
+    sums = [sum(column) for column in zip(*own["factors"], strict=True)]
+    bias = [round(value - shift * total, 4) for value, total in zip(own["bias"], sums, strict=True)]
+    return {"factors": own["factors"], "bias": bias}

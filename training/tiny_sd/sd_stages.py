@@ -40,7 +40,7 @@ def train(arguments: argparse.Namespace) -> None:
             latents += [encode(vae, state, arguments.other_images, size) for size in OTHER_SIZES]
     network = unet.train(state, steps, latents, encoders, is_compiled=arguments.compile)
     assemble(arguments.folder, vae, encoders, network)
-    print(f"assembled {arguments.folder}; now: python scripts/fit_preview_map.py {arguments.folder}")
+    print(f"assembled {arguments.folder}")
 
 
 def parse_arguments() -> argparse.Namespace:

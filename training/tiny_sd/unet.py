@@ -39,6 +39,7 @@ def build() -> UNet2DConditionModel:
         transformer_layers_per_block=1,
         attention_head_dim=(3, 4),
         cross_attention_dim=sum(WIDTHS),
+        time_embedding_dim=288,
         norm_num_groups=8,
         use_linear_projection=True,
         addition_embed_type="text_time",
