@@ -67,7 +67,7 @@ def any_words(index: int, chance: random.Random) -> Wish | None:
 
 
 def any_scenes(num_scenes: int, count: int, chance: random.Random) -> Tensor:
-    """Return numbers of scenes `(count,)`, of which few have two objects: shapes are learned on single ones."""
+    """Return numbers of scenes `(count,)`, few with two objects: shapes are learned on single ones."""
     found: list[int] = []
     while len(found) < count:
         index = chance.randrange(num_scenes)
