@@ -21,14 +21,14 @@ class KernelMuon(torch.optim.Optimizer):
         for group in self.param_groups:
             for value in group["params"]:
                 if value.grad is not None:
-                    self._update(value, group)
+                    self._update(value, value.grad, group)
 
-    def _update(self, value: Tensor, group: dict[str, float]) -> None:
+    def _update(self, value: Tensor, gradient: Tensor, group: dict[str, float]) -> None:
         state = self.state[value]
         if not state:
             state["momentum"] = torch.zeros_like(value)
-        state["momentum"].lerp_(value.grad, 1 - group["momentum"])
-        direction = value.grad.lerp(state["momentum"], group["momentum"])
+        state["momentum"].lerp_(gradient, 1 - group["momentum"])
+        direction = gradient.lerp(state["momentum"], group["momentum"])
         rows, columns = len(value), value[0].numel()
         update = orthogonal(direction.reshape(rows, columns)).reshape(value.shape)
         value.mul_(1 - group["lr"] * group["weight_decay"])
@@ -39,7 +39,7 @@ def orthogonal(matrix: Tensor) -> Tensor:
     """Return nearly the closest matrix whose singular values are equal, by five Newton-Schulz steps."""
     a, b, c = _COEFFICIENTS
     is_tall = matrix.shape[0] > matrix.shape[1]
-    x = (matrix.mT if is_tall else matrix).bfloat16()
+    x: Tensor = (matrix.mT if is_tall else matrix).bfloat16()
     x = x / (x.norm() + 1e-7)
     for _ in range(5):
         gram = x @ x.mT

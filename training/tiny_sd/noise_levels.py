@@ -58,4 +58,5 @@ def weights(levels: Tensor, at_most: float = 5.0) -> Tensor:
     it leads to, and below it less, where the eye sees nothing ("min-SNR", Hang et al. 2023).
     """
     ratio = 1 / (1 - ALPHAS[levels])  # 1 + SNR
-    return ratio.clamp(max=at_most) / ratio
+    weight: Tensor = ratio.clamp(max=at_most) / ratio
+    return weight

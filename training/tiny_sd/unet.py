@@ -142,7 +142,8 @@ def compiled(unet: UNet2DConditionModel, num_sizes: int, is_compiled: bool) -> C
         noisy: Tensor, levels: Tensor, states: Tensor, pooled: Tensor, size: tuple[int, int]
     ) -> Tensor:
         added = {"text_embeds": pooled, "time_ids": six_numbers(size, len(noisy))}
-        return forward(noisy, levels, states, added_cond_kwargs=added, return_dict=False)[0]
+        velocity: Tensor = forward(noisy, levels, states, added_cond_kwargs=added, return_dict=False)[0]
+        return velocity
 
     return predict
 

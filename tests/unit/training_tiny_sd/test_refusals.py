@@ -12,8 +12,9 @@ from scenes import COLOURS
 
 def drawing(*things: tuple[str, str]) -> Pixels:
     placed = [
-        Placed(shape, 0.25 + 0.5 * number, 0.5, 0.2, tuple(map(float, COLOURS[colour])))
+        Placed(shape, 0.25 + 0.5 * number, 0.5, 0.2, (float(red), float(green), float(blue)))
         for number, (shape, colour) in enumerate(things)
+        for red, green, blue in [COLOURS[colour]]
     ]
     image = draw(Layout(tuple(placed), (255.0, 255.0, 255.0)), 128, 128)
     pixels: Pixels = ((image + 1) * 127.5).round().to(torch.uint8).permute(1, 2, 0).numpy()
