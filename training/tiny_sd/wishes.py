@@ -42,7 +42,7 @@ class Wanted:
 
 @dataclass(frozen=True)
 class Wish:
-    """What words say, and the words. `relation` is `None` if there is one object."""
+    """A request in words, and what they say. `relation` is `None` if there is one object."""
 
     words: str
     things: tuple[Wanted, ...] = ()

@@ -1,4 +1,4 @@
-"""What is learned at which noise."""
+"""Noise levels of training are those of the sampler, and count by the image that they lead to."""
 
 import random
 

@@ -1,4 +1,4 @@
-"""What is counted as refused, and as asked for."""
+"""Images count as refused or as asked for by what is seen on them."""
 
 import numpy as np
 import torch
