@@ -27,6 +27,7 @@ from diffuserve.models.model_paths import (
     looks_like_a_path,
 )
 from diffuserve.models.names import ALIASES, HUB_COMMITS, full_name, is_hub_id
+from diffuserve.models.variants import one_variant
 
 SETTINGS_FILE = "diffuserve.json"
 _PICKLES = ("*.bin", "*.pt", "*.pth", "*.ckpt", "*.pkl")
@@ -93,17 +94,20 @@ class ModelFolder:
         return self.json(f"{component}/config.json"), f"{self.path}/{component}/config.json"
 
     def weights(self, component: str) -> list[Path]:
-        """Return the component's safetensors files, each present and whole.
+        """Return the component's safetensors files, each present and whole, of one variant.
 
         Raise `InvalidModel` with the file's name if one is missing, truncated or a pickle.
         """
         folder = self.component(component)
-        indexes = sorted(folder.glob("*.safetensors.index.json"))
+        # The plain index has the fewest dots: others name a variant.
+        indexes = sorted(
+            folder.glob("*.safetensors.index.json"), key=lambda path: (path.name.count("."), path.name)
+        )
         if indexes:
             weight_map = self.json(f"{component}/{indexes[0].name}").get("weight_map")
             files = [folder / shard for shard in _shards(indexes[0], weight_map)]
         else:
-            files = sorted(folder.glob("*.safetensors"))
+            files = _weights(folder, "*.safetensors")
         if not files:
             raise InvalidModel(_explain_missing_weights(folder))
         for file in files:
@@ -111,8 +115,8 @@ class ModelFolder:
         return files
 
     def num_weight_bytes(self) -> int:
-        """Return the size of all safetensors files of the components."""
-        return sum(file.stat().st_size for file in self.path.glob("*/*.safetensors"))
+        """Return the size of the safetensors files of all subfolders, of one variant each."""
+        return sum(file.stat().st_size for file in _weights(self.path, "*/*.safetensors"))
 
     def require(self, components: Sequence[str], files: Sequence[str]) -> None:
         """Check all components and files of a pipeline, so that a wrong folder is refused early.
@@ -211,6 +215,11 @@ def _explain_commit(hub_id: str, problem: str) -> str:
         f"--model {hub_id}@COMMIT with the 40 digits that the hub shows under Files, History, or fetch it "
         f"with `diffuserve pull {hub_id}`{did_you_mean(hub_id, HUB_COMMITS)}"
     )
+
+
+def _weights(folder: Path, pattern: str) -> list[Path]:
+    found = (path.relative_to(folder).as_posix() for path in folder.glob(pattern))
+    return [folder / name for name in one_variant(found)]
 
 
 def _shards(index: Path, weight_map: object) -> list[str]:

@@ -14,7 +14,7 @@ from diffuserve.models import hub
 from diffuserve.models.bundled import bundled_models
 from diffuserve.models.folder import ModelFolder, open_model
 from diffuserve.models.names import ALIASES, HUB_COMMITS, full_name
-from diffuserve.models.registry import load_pipeline
+from diffuserve.models.registry import check_model, load_pipeline
 from diffuserve.testing.checkpoints import write_flux_checkpoint
 
 CPU = torch.device("cpu")
@@ -131,9 +131,9 @@ def test_a_folder_without_an_index_is_refused(tmp_path: Path) -> None:
 
 
 def test_an_unknown_pipeline_class_is_refused_with_the_known_ones(checkpoint: Path) -> None:
-    (checkpoint / "model_index.json").write_text('{"_class_name": "StableDiffusionPipeline"}')
+    (checkpoint / "model_index.json").write_text('{"_class_name": "KandinskyPipeline"}')
     message = refusal_of(checkpoint)
-    assert "'StableDiffusionPipeline'" in message
+    assert "'KandinskyPipeline'" in message
     assert "FluxPipeline" in message.partition("known: ")[2]
 
 
@@ -200,6 +200,21 @@ def test_pickled_weights_are_never_opened(checkpoint: Path, pickle: str) -> None
 def test_a_pickle_beside_safetensors_is_ignored(checkpoint: Path) -> None:
     (checkpoint / "transformer" / "diffusion_pytorch_model.bin").write_bytes(b"not even a pickle")
     assert ModelFolder(checkpoint).weights("transformer") == [checkpoint / TRANSFORMER_WEIGHTS]
+
+
+@pytest.mark.parametrize("variant", ["fp16", "non_ema"])
+def test_the_plain_weights_are_read_of_several_variants(variant: str, checkpoint: Path) -> None:
+    weights = next((checkpoint / "vae").glob("*.safetensors"))
+    (checkpoint / "vae" / f"{weights.stem}.{variant}.safetensors").write_bytes(b"unread")
+    assert ModelFolder(checkpoint).weights("vae") == [weights]
+
+
+def test_weights_in_half_precision_alone_are_read(checkpoint: Path) -> None:
+    weights = next((checkpoint / "vae").glob("*.safetensors"))
+    half = weights.rename(checkpoint / "vae" / f"{weights.stem}.fp16.safetensors")
+    (checkpoint / "vae" / f"{weights.stem}.non_ema.safetensors").write_bytes(b"unread")
+    assert ModelFolder(checkpoint).weights("vae") == [half]
+    check_model(str(checkpoint))
 
 
 def test_a_shard_that_the_index_names_and_the_folder_lacks_is_named(tmp_path: Path) -> None:

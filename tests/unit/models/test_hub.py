@@ -22,6 +22,8 @@ def served(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[FakeHub]
     """Serve a repository with files that nothing reads beside the others; the cache is empty."""
     files = {"model_index.json": b"{}", "vae/config.json": b"{}", WEIGHTS: bytes(range(250)) * 20}
     unread = {"flux1.safetensors": b"x" * LARGE_BYTES, "transformer/model.bin": b"x", "pipeline.py": b"x"}
+    unread |= {WEIGHTS.replace(".safetensors", ".fp16.safetensors"): b"x" * LARGE_BYTES}
+    unread |= {"safety_checker/model.safetensors": b"x" * LARGE_BYTES}
     with fake_hub(FakeHub(REPO, COMMIT, files | unread)) as served:
         use_hub(served, tmp_path / "hub", monkeypatch)
         yield served
@@ -31,7 +33,9 @@ def test_a_pulled_model_is_whole_and_holds_only_what_is_read(served: FakeHub) ->
     folder = hub.fetch_all(hub.plan_download(REPO, COMMIT))
     fetched = {path.relative_to(folder).as_posix() for path in folder.rglob("*") if path.is_file()}
     read = {path for path in served.files if "/" in path or path.endswith(".json")}
-    assert fetched == read - {"transformer/model.bin"}
+    assert fetched == {path for path in read if "fp16" not in path and "safety" not in path} - {
+        "transformer/model.bin"
+    }
     assert all((folder / path).read_bytes() == served.files[path] for path in fetched)
     assert hub.cached_folder(REPO, COMMIT) == folder
 

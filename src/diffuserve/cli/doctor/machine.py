@@ -94,8 +94,7 @@ def model_facts(model: str) -> ModelFacts:
         check_model(str(found.path))
     except (InvalidModel, ModelNotFound) as error:
         return ModelFacts(name=model, problem=str(error))
-    weights = sum(file.stat().st_size for file in found.path.glob("*/*.safetensors"))
-    return ModelFacts(name=model, num_bytes=weights)
+    return ModelFacts(name=model, num_bytes=found.num_weight_bytes())
 
 
 def _measured(folder: Path) -> tuple[float, float]:
