@@ -122,13 +122,15 @@ class FakeControlPlane:
         _raise_next(self.upload_outcomes)
         return StoredFile(name=name, size_bytes=len(content), sha256=hashlib.sha256(content).hexdigest())
 
-    async def fetch_inputs(self, job_id: str, lease_token: int, folder: Path) -> dict[str, Path]:
+    async def fetch_inputs(
+        self, job_id: str, lease_token: int, file_ids: Sequence[str], folder: Path
+    ) -> dict[str, Path]:
         self.fetches.append(f"{job_id}-{lease_token}")
         path = folder / "input-0"
         path.write_bytes(b"half an image")
         await self.may_fetch.wait()
         _raise_next(self.fetch_outcomes)
-        return {"file_1": path}
+        return dict.fromkeys(file_ids, path)
 
     async def complete(self, job_id: str, completion: Completion) -> LeaseOutcome:
         self.completions.append((job_id, completion))

@@ -63,6 +63,7 @@ _PANELS: Final[Mapping[str, tuple[LazyCommand, ...]]] = {
         LazyCommand(
             "batches", "diffuserve.cli.batches", "Submit thousands of jobs at once, and follow them."
         ),
+        LazyCommand("files", "diffuserve.cli.files", "Upload images for jobs, list and delete them."),
         LazyCommand("workers", "diffuserve.cli.workers", "List and drain workers."),
         LazyCommand("webhooks", "diffuserve.cli.webhooks", "Try out webhooks, and send messages again."),
         LazyCommand("ps", "diffuserve.cli.ps", "Show what a server runs: workers, models, jobs."),

@@ -1,16 +1,16 @@
 """`diffuserve jobs`: listing, showing, canceling and requeuing jobs."""
 
+from collections.abc import Mapping
 from datetime import UTC, datetime
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 from rich.markup import escape
 from rich.table import Table
-from rich.text import Text
 
 from diffuserve.cli import options
 from diffuserve.cli.ask import ask
-from diffuserve.cli.results import results
+from diffuserve.cli.results import print_facts, results
 from diffuserve.client.codec import encode
 from diffuserve.domain.job import JobStatus
 from diffuserve.domain.resources.job import JobResource
@@ -70,12 +70,7 @@ def show(settings: Settings, job_id: JobId, as_json: options.Json = False) -> No
     if as_json:
         typer.echo(encode(job))
         return
-    console, described = results(), _description(job)
-    width = max(map(len, described))
-    for name, value in described.items():
-        for number, line in enumerate(value.splitlines()):
-            label = Text(f"{'' if number else name:<{width}}  ", style="bold")
-            console.print(label, line, sep="", markup=False, soft_wrap=True)  # so that URLs stay whole
+    print_facts(_description(job))
 
 
 @jobs.command()
@@ -122,7 +117,9 @@ def _description(job: JobResource) -> dict[str, str]:
         "model": job.model,
         "prompt": job.final_prompt,
         "from": _origin(job),
-        "input": ", ".join(f"{name} {value}" for name, value in job.input.items() if name != "prompt"),
+        "input": ", ".join(
+            f"{name} {_named(value)}" for name, value in job.input.items() if name != "prompt"
+        ),
         "priority": str(job.priority),
         "attempt": str(job.attempt),
         "created": _time(from_rfc3339(job.created_at)),
@@ -131,6 +128,13 @@ def _description(job: JobResource) -> dict[str, str]:
         "images": "\n".join(f"{image.width}x{image.height} {image.url}" for image in images),
         "warnings": "\n".join(job.result.warnings) if job.result else "",
     }
+
+
+def _named(value: Any) -> str:
+    """Return a parameter's value in words; images are named by their ids."""
+    if isinstance(value, list):
+        return " and ".join(map(_named, value))
+    return str(value["id"]) if isinstance(value, Mapping) and "id" in value else str(value)
 
 
 def _line(prompt: str, limit: int = 40) -> str:

@@ -3,8 +3,10 @@
 import io
 import re
 import sys
+from collections.abc import Mapping
 
 from rich.console import Console
+from rich.text import Text
 
 _WIDE = 10_000  # columns: nothing is wrapped
 _PADDING = re.compile(r" +(?=\n)")
@@ -24,3 +26,12 @@ class _Unpadded(io.StringIO):
 
     def flush(self) -> None:
         sys.stdout.flush()
+
+
+def print_facts(facts: Mapping[str, str]) -> None:
+    """Print what is known of one thing: a name and its value a line, further lines of it below."""
+    console, width = results(), max(map(len, facts))
+    for name, value in facts.items():
+        for number, line in enumerate(value.splitlines()):
+            label = Text(f"{'' if number else name:<{width}}  ", style="bold")
+            console.print(label, line, sep="", markup=False, soft_wrap=True)  # so that URLs stay whole

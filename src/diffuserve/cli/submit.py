@@ -154,9 +154,8 @@ async def _submit(submission: Submission, submitted: list[str]) -> int:
         wanted["num_previews"] = MAX_PREVIEWS
     async with connect(submission.settings) as client:
         model = await served_name(client, submission.model)
-        job = await client.submit(
-            submission.params, model=model, priority=submission.priority, options=wanted
-        )
+        params = await _uploaded(client, submission.params)
+        job = await client.submit(params, model=model, priority=submission.priority, options=wanted)
     submitted.append(job.id)
     if submission.is_waited_for:
         return await _await_images(submission, job.id)
@@ -166,6 +165,15 @@ async def _submit(submission: Submission, submitted: list[str]) -> int:
         warn(Console(stderr=True), job)
     typer.echo(encode(job) if submission.as_json else job.id)
     return 0
+
+
+async def _uploaded(client: "Client", params: GenerationParams) -> GenerationParams:
+    """Return the parameters of a job, whose local images are on the server now."""
+    if not params.images:
+        return params
+    from diffuserve.cli.uploads import with_uploads  # it imports progress bars
+
+    return await with_uploads(client, params, Console(stderr=True))
 
 
 async def served_name(client: "Client", model: str | None) -> str | None:

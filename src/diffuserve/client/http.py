@@ -2,7 +2,7 @@
 
 import os
 import re
-from collections.abc import AsyncIterator, Mapping
+from collections.abc import AsyncIterable, AsyncIterator, Mapping
 from contextlib import aclosing, asynccontextmanager
 from dataclasses import dataclass
 from typing import Any
@@ -20,6 +20,9 @@ from diffuserve.domain.errors import (
     DeliveryNotFound,
     DiffuserveError,
     EndpointNotFound,
+    FileInUse,
+    FileNotKnown,
+    FilesFull,
     Forbidden,
     IdempotencyMismatch,
     JobNotFound,
@@ -57,7 +60,7 @@ class RequestOptions:
     """
 
     json: Any = None
-    content: bytes | None = None
+    content: bytes | AsyncIterable[bytes] | None = None
     params: Mapping[str, Any] | None = None
     headers: Mapping[str, str] | None = None
     wait_seconds: float = 0.0
@@ -224,6 +227,9 @@ _ERRORS: Mapping[str, type[DiffuserveError]] = {
         Conflict,
         DeliveryNotFound,
         EndpointNotFound,
+        FileInUse,
+        FileNotKnown,
+        FilesFull,
         Forbidden,
         IdempotencyMismatch,
         JobNotFound,

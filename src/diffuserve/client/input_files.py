@@ -1,6 +1,7 @@
 """Downloads of the files that leased jobs read."""
 
 import hashlib
+from collections.abc import Sequence
 from contextlib import AbstractAsyncContextManager
 from dataclasses import dataclass
 from pathlib import Path
@@ -12,8 +13,8 @@ from diffuserve.backoff import Backoff, retry
 from diffuserve.client.codec import decode
 from diffuserve.client.http import HttpTransport, RequestOptions
 from diffuserve.domain.errors import (
-    ArtifactNotFound,
     DownloadFailed,
+    FileNotKnown,
     ServerRefused,
     ServerUnavailable,
     StorageRefused,
@@ -33,22 +34,22 @@ class InputDownloads:
     job_id: str
     lease_token: int
 
-    async def fetch(self, folder: Path) -> dict[str, Path]:
+    async def fetch(self, file_ids: Sequence[str], folder: Path) -> dict[str, Path]:
         """Write the files into `folder`, and return their paths by their ids.
 
         Raise `LeaseLost`, `NotFound` for a file that is gone, and `DownloadFailed`.
         """
-        paths = {}
-        for number, file in enumerate(await self._files()):
-            paths[file.id] = folder / f"input-{number}"
-            await self._patiently(file, paths[file.id])
+        files = await self._files()
+        paths = {file_id: folder / f"input-{number}" for number, file_id in enumerate(file_ids)}
+        for file_id, path in paths.items():
+            await self._patiently(_file_of(files, file_id), path)
         return paths
 
     async def _patiently(self, file: LeasedFile, path: Path) -> None:
         """Download a file; where that may help, again with a new URL."""
 
         async def attempt(number: int) -> None:
-            await self._download(file if number == 1 else await self._anew(file), path)
+            await self._download(file if number == 1 else _file_of(await self._files(), file.id), path)
 
         try:
             await retry(attempt, _Patience().pause, _BACKOFF, _PATIENCE_SECONDS)
@@ -60,13 +61,6 @@ class InputDownloads:
         path = f"/v1/leases/{self.job_id}/inputs"
         response = await self.transport.request("GET", path, RequestOptions(headers=self._token))
         return decode(LeasedFiles, response.content).files
-
-    async def _anew(self, file: LeasedFile) -> LeasedFile:
-        """Return the file with a new URL."""
-        for found in await self._files():
-            if found.id == file.id:
-                return found
-        raise ArtifactNotFound(f"{file.id} is gone")
 
     async def _download(self, file: LeasedFile, path: Path) -> None:
         """Write the file. Raise `ServerRefused` if it is not what was announced."""
@@ -90,6 +84,13 @@ class InputDownloads:
     @property
     def _token(self) -> dict[str, str]:
         return {"lease-token": str(self.lease_token)}
+
+
+def _file_of(files: Sequence[LeasedFile], file_id: str) -> LeasedFile:
+    for file in files:
+        if file.id == file_id:
+            return file
+    raise FileNotKnown(f"file {file_id} was deleted or has expired; upload it again")
 
 
 @dataclass

@@ -17,6 +17,7 @@ from httpx_sse import EventSource, SSEError
 from diffuserve.backoff import jitter
 from diffuserve.client.batches import BatchClient
 from diffuserve.client.codec import decode
+from diffuserve.client.files import FileClient
 from diffuserve.client.http import NO_OPTIONS, HttpTransport, RequestOptions
 from diffuserve.client.webhooks import WebhookClient
 from diffuserve.domain.errors import ServerUnavailable
@@ -45,6 +46,7 @@ class Client:
     ) -> None:
         self._http = HttpTransport(server, api_key, patience_seconds=patience_seconds, transport=transport)
         self.batches = BatchClient(self._http)
+        self.files = FileClient(self._http)
         self.webhooks = WebhookClient(self._http)
 
     @property

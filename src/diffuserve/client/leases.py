@@ -4,7 +4,7 @@ import asyncio
 import base64
 import hashlib
 import logging
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 from urllib.parse import quote
@@ -133,12 +133,14 @@ class LeaseClient:
                 log.warning("job %s: uploading %s again after: %s", job_id, name, error)
                 await asyncio.sleep(_UPLOAD_PAUSE)
 
-    async def fetch_inputs(self, job_id: str, lease_token: int, folder: Path) -> dict[str, Path]:
-        """Download the files that a job reads into `folder`, and return their paths by their ids.
+    async def fetch_inputs(
+        self, job_id: str, lease_token: int, file_ids: Sequence[str], folder: Path
+    ) -> dict[str, Path]:
+        """Download files that a job reads into `folder`, and return their paths by their ids.
 
         Raise `LeaseLost`, `NotFound` for a file that is gone, and `DownloadFailed`.
         """
-        return await InputDownloads(self._transport, job_id, lease_token).fetch(folder)
+        return await InputDownloads(self._transport, job_id, lease_token).fetch(file_ids, folder)
 
     async def complete(self, job_id: str, completion: Completion) -> LeaseOutcome:
         """Complete a job. Raise `LeaseLost`, and `UploadMissing` if files must be uploaded again."""

@@ -8,6 +8,7 @@ from typing import TypeAlias
 
 from diffuserve.client.leases import LeaseClient
 from diffuserve.domain.errors import DiffuserveError, DownloadFailed, NotFound
+from diffuserve.domain.input_image import input_ids
 from diffuserve.domain.job import Phase
 from diffuserve.worker.held_job import HeldJob
 from diffuserve.worker.messages import JobFailed
@@ -41,7 +42,9 @@ class InputFetcher:
     async def _fetch(self, job: HeldJob) -> None:
         fetched: Fetched
         try:
-            fetched = await self._client.fetch_inputs(job.lease.job_id, job.lease.lease_token, job.folder)
+            fetched = await self._client.fetch_inputs(
+                job.lease.job_id, job.lease.lease_token, input_ids(job.lease.input), job.folder
+            )
         except Exception as error:  # at the border of a job: it fails alone
             fetched = error
         self._on_end(job, fetched)

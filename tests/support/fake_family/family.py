@@ -29,6 +29,9 @@ _DEFAULTS = {
     "temporal_stride": 4,
     "pixels_per_token": 64,
     "has_joint_attention": False,
+    "max_input_images": 2,
+    "has_mask": True,
+    "has_strength": True,
 }
 _FIT = CostFit((1e-3, 1e-5), (1e-3, 1e-5, 0.0, 0.0), (1e-3, 1e-8))
 

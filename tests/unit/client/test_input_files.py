@@ -54,7 +54,7 @@ class Plane:
         transport = HttpTransport(
             "http://plane", "dfs_secret", patience_seconds=30.0, transport=httpx.MockTransport(self)
         )
-        return await LeaseClient(transport).fetch_inputs("job", 7, folder)
+        return await LeaseClient(transport).fetch_inputs("job", 7, ["file_1"], folder)
 
 
 def respond(status: int = 200, content: bytes | str = CONTENT) -> httpx.Response:

@@ -5,19 +5,23 @@ from contextlib import suppress
 from typing import Annotated
 
 from fastapi import APIRouter, Header, Request, Response
+from fastapi.responses import StreamingResponse
 from starlette.requests import ClientDisconnect
 
 from diffuserve.api.auth.dependencies import WorkerCaller, key_of
 from diffuserve.api.json_route import JsonRoute
-from diffuserve.api.path_params import FileName, JobId, checked_token
+from diffuserve.api.path_params import FileId, FileName, JobId, checked_token
 from diffuserve.api.responses import json_response
 from diffuserve.api.services import Services, ServicesDep
 from diffuserve.api.worker_validation import check_completion, check_failure
-from diffuserve.domain.errors import ArtifactNotFound, LeaseLost, UploadMissing
+from diffuserve.domain.errors import ArtifactNotFound, FileNotKnown, LeaseLost, UploadMissing
+from diffuserve.domain.input_file import CONTENT_TYPE, InputFile
 from diffuserve.domain.job import Artifact, Progress
 from diffuserve.domain.worker import (
     Completion,
     Failure,
+    LeasedFile,
+    LeasedFiles,
     LeaseOutcome,
     ProgressReport,
     Release,
@@ -25,7 +29,7 @@ from diffuserve.domain.worker import (
     UploadUrl,
 )
 from diffuserve.events.base import EventBus, job_topic
-from diffuserve.storage.base import ArtifactStore
+from diffuserve.storage.base import ArtifactStore, input_key
 
 router = APIRouter(prefix="/v1/leases/{job_id}", tags=["leases"], route_class=JsonRoute)
 
@@ -113,6 +117,44 @@ async def upload_url(
     key = f"{job_id}/{lease_token}/{name}"
     url = await services.artifacts.upload_url(key, services.config.upload_url_seconds)
     return json_response(UploadUrl(url=url))
+
+
+@router.get("/inputs", summary="List the images that a job reads", response_model=LeasedFiles)
+async def list_inputs(
+    job_id: JobId, services: ServicesDep, caller: WorkerCaller, lease_token: Annotated[int, Header()]
+) -> Response:
+    """List the images that the job reads and that are still stored, with URLs of the bucket that has them."""
+    await services.store.leases.check(job_id, checked_token(job_id, lease_token), key_of(caller))
+    files = await services.store.files.of_job(job_id)
+    leased = await asyncio.gather(*(_leased(services, file) for file in files))
+    return json_response(LeasedFiles(files=tuple(leased)))
+
+
+@router.get(
+    "/inputs/{file_id}",
+    summary="Fetch an image that a job reads",
+    response_class=StreamingResponse,
+    responses={200: {"content": {CONTENT_TYPE: {"schema": {"type": "string", "format": "binary"}}}}},
+)
+async def get_input(
+    job_id: JobId,
+    file_id: FileId,
+    services: ServicesDep,
+    caller: WorkerCaller,
+    lease_token: Annotated[int, Header()],
+) -> Response:
+    """Fetch an image from a server that stores files itself."""
+    await services.store.leases.check(job_id, checked_token(job_id, lease_token), key_of(caller))
+    if file_id not in {file.id for file in await services.store.files.of_job(job_id)}:
+        raise FileNotKnown(f"job {job_id} reads no file {file_id}")
+    key = input_key(file_id)
+    headers = {"content-length": str(await services.artifacts.size(key))}
+    return StreamingResponse(services.artifacts.read(key), headers=headers, media_type=CONTENT_TYPE)
+
+
+async def _leased(services: Services, file: InputFile) -> LeasedFile:
+    url = await services.artifacts.download_url(input_key(file.id), services.config.upload_url_seconds)
+    return LeasedFile(id=file.id, size_bytes=file.size_bytes, sha256=file.sha256, url=url)
 
 
 async def _check_files(services: Services, job_id: str, completion: Completion, key_id: str) -> None:

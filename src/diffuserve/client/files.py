@@ -1,0 +1,73 @@
+"""Client for the uploaded images of a server."""
+
+from collections.abc import AsyncIterator, Callable
+from dataclasses import dataclass
+from pathlib import Path
+from urllib.parse import quote
+
+from diffuserve.client.codec import decode
+from diffuserve.client.http import HttpTransport, RequestOptions
+from diffuserve.domain.resources.file import FilePage, FileResource
+from diffuserve.storage.base import content_type_of
+
+_CHUNK = 256 * 1024
+_READING_SECONDS = 120.0  # the server reads and judges an image before it responds
+_IMAGE = "image/png"  # of files whose names tell nothing; the server looks at what they hold
+
+
+class FileClient:
+    """Uploads images and lists them. Every method may raise `ServerUnavailable`."""
+
+    def __init__(self, http: HttpTransport) -> None:
+        self._http = http
+
+    async def upload(self, path: Path, on_sent: Callable[[int], None] = lambda _bytes: None) -> FileResource:
+        """Upload an image; the same one again is the same file. Raise `InvalidParams` or `TooLarge`.
+
+        `on_sent` is called with the bytes that are on their way so far, which a retry sends anew.
+        """
+        content_type = content_type_of(path.name)
+        headers = {
+            "content-type": content_type if content_type.startswith("image/") else _IMAGE,
+            "content-length": str(path.stat().st_size),
+        }
+        options = RequestOptions(
+            content=_Content(path, on_sent),
+            headers=headers,
+            params={"filename": path.name},
+            wait_seconds=_READING_SECONDS,
+        )
+        return decode(FileResource, (await self._http.request("POST", "/v1/files", options)).content)
+
+    async def get(self, file_id: str) -> FileResource:
+        """Return what is known of a file. Raise `FileNotKnown`."""
+        return decode(FileResource, (await self._http.request("GET", self._path(file_id))).content)
+
+    async def page(self, limit: int) -> FilePage:
+        """Return the newest files."""
+        options = RequestOptions(params={"limit": limit})
+        return decode(FilePage, (await self._http.request("GET", "/v1/files", options)).content)
+
+    async def delete(self, file_id: str) -> None:
+        """Delete a file. Raise `FileNotKnown`, and `FileInUse` while a job needs it."""
+        await self._http.request("DELETE", self._path(file_id))
+
+    @staticmethod
+    def _path(file_id: str) -> str:
+        return f"/v1/files/{quote(file_id, safe='')}"
+
+
+@dataclass(frozen=True)
+class _Content:
+    """The content of a file, which can be sent again: each iteration begins anew."""
+
+    path: Path
+    on_sent: Callable[[int], None]
+
+    async def __aiter__(self) -> AsyncIterator[bytes]:
+        sent = 0
+        with self.path.open("rb") as file:
+            while chunk := file.read(_CHUNK):
+                yield chunk
+                sent += len(chunk)
+                self.on_sent(sent)

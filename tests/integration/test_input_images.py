@@ -1,0 +1,261 @@
+"""Jobs that read images, from the upload to the result, with real agents and engine processes."""
+
+import asyncio
+import hashlib
+import io
+import os
+import subprocess
+import sys
+from collections.abc import AsyncIterator, Callable
+from dataclasses import replace
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import httpx
+import numpy as np
+import pytest
+import sqlalchemy as sa
+from PIL import Image
+
+from diffuserve.domain.input_file import InputFile, NewFile
+from diffuserve.domain.job import Job, JobStatus, Phase
+from diffuserve.domain.tenant import Plan
+from diffuserve.jobs import schema
+from diffuserve.jobs.files.store import new_file_id
+from diffuserve.media.image_file import read_parameters
+from diffuserve.storage.base import input_folder, input_key
+from diffuserve.storage.bucket import BucketArtifactStore
+from diffuserve.storage.local import LocalArtifactStore
+from diffuserve.testing.fake_pipeline import colour_of
+from diffuserve.worker.agent import WorkerAgent
+from diffuserve.worker.config import ImageOptions
+from support.fake_family.install import install_fake_family, write_fake_model
+from support.hand_worker import HAND_SPEC, HandWorker
+from support.plane import NULL_ENGINE, Plane, until
+from support.s3 import S3Server
+from support.waiting import HANG_SECONDS, eventually
+
+Start = Callable[..., WorkerAgent]
+BLUE = (40, 90, 200)
+
+
+class GatedStore(LocalArtifactStore):
+    """A store that hands out no file until its gate is opened; it counts who asks."""
+
+    def __init__(self, root: Path) -> None:
+        super().__init__(root)
+        self.gate = asyncio.Event()
+        self.num_readers = 0
+
+    async def read(self, key: str) -> AsyncIterator[bytes]:
+        self.num_readers += 1
+        await self.gate.wait()
+        async for chunk in super().read(key):
+            yield chunk
+
+
+@pytest.fixture
+def artifacts(tmp_path: Path) -> GatedStore:
+    return GatedStore(tmp_path / "artifacts")
+
+
+def png(color: Any = BLUE, size: tuple[int, int] = (64, 48), mode: str = "RGB") -> bytes:
+    buffer = io.BytesIO()
+    Image.new(mode, size, color).save(buffer, "PNG")
+    return buffer.getvalue()
+
+
+async def stored_image(plane: Plane, content: bytes) -> InputFile:
+    """Store an image as an upload does."""
+    new = NewFile(
+        id=new_file_id(),
+        tenant_id="ada",
+        filename="photo.png",
+        size_bytes=len(content),
+        width=64,
+        height=48,
+        sha256=hashlib.sha256(content).hexdigest(),
+    )
+
+    async def chunks() -> AsyncIterator[bytes]:
+        yield content
+
+    await plane.artifacts.put(input_key(new.id), chunks(), 1_000_000)
+    return await plane.store.files.add(new, 3_600.0, Plan(name="pro"))
+
+
+async def job_with(plane: Plane, file: InputFile) -> Job:
+    """Submit a job that starts from an image."""
+    image = file.as_input().to_dict()
+    return await plane.submit(input={"prompt": "a star", "seed": 1, "image": image})
+
+
+def private_files() -> set[Path]:
+    """Return the files that agents of this machine keep."""
+    return set(Path(os.environ["TMPDIR"]).glob("diffuserve-worker-*/*/*"))
+
+
+@pytest.fixture(autouse=True)
+def own_temporary_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    folder = tmp_path / "tmp"
+    folder.mkdir()
+    monkeypatch.setenv("TMPDIR", str(folder))
+    monkeypatch.setattr("tempfile.tempdir", str(folder))
+
+
+async def test_a_job_reads_its_images_and_leaves_nothing_behind(
+    plane: Plane, start: Start, artifacts: GatedStore, tmp_path: Path
+) -> None:
+    agent = start("--files", "1")
+    job = await job_with(plane, await stored_image(plane, png()))
+    await eventually(lambda: artifacts.num_readers == 1)
+    assert agent.held[job.id].phase is Phase.LOAD
+    artifacts.gate.set()
+    done = await until(plane, job, JobStatus.SUCCEEDED)
+    await eventually(lambda: not agent.held)
+    assert private_files() == set()
+    assert done.result is not None
+    assert done.result.input == job.input, "images are named, and neither pixels nor paths are told"
+    assert done.attempt == 1
+
+
+@pytest.mark.parametrize(
+    ("lose", "code"),
+    [
+        (lambda plane, file: plane.artifacts.delete(input_folder(file.id)), "artifact_not_found"),
+        (lambda plane, file: forget(plane, file), "file_not_found"),
+    ],
+)
+async def test_a_job_whose_image_is_gone_fails_alone_and_at_once(
+    plane: Plane, start: Start, artifacts: GatedStore, lose: Callable[..., Any], code: str
+) -> None:
+    artifacts.gate.set()
+    file = await stored_image(plane, png())
+    lost = await job_with(plane, file)
+    kept = await job_with(plane, await stored_image(plane, png("red")))
+    await lose(plane, file)
+    start()
+    failed = await until(plane, lost, JobStatus.FAILED)
+    assert failed.error is not None
+    assert (failed.error.code, failed.attempt) == (code, 1)
+    await until(plane, kept, JobStatus.SUCCEEDED)
+
+
+async def forget(plane: Plane, file: InputFile) -> None:
+    """Delete a file's row, whoever needs it."""
+    statement = sa.delete(schema.files).where(schema.files.c.id == file.id)
+    await plane.store.database.write(lambda transaction: transaction.execute(statement))
+
+
+async def test_a_job_that_fetches_its_image_can_be_canceled(
+    plane: Plane, start: Start, artifacts: GatedStore
+) -> None:
+    agent = start(heartbeat_seconds=1_000.0)  # so no heartbeat tells it
+    job = await job_with(plane, await stored_image(plane, png()))
+    await eventually(lambda: artifacts.num_readers == 1)
+    await plane.store.jobs.cancel(job.id)
+    await until(plane, job, JobStatus.CANCELED)
+    await eventually(lambda: not agent.held)
+    assert private_files() == set()
+
+
+async def test_a_killed_agent_loses_no_job_and_its_files_are_swept(
+    plane: Plane, start: Start, artifacts: GatedStore
+) -> None:
+    command = [sys.executable, "-m", "diffuserve", "worker", "--server", plane.url]
+    engine = " ".join(NULL_ENGINE)
+    job = await job_with(plane, await stored_image(plane, png()))
+    with subprocess.Popen([*command, "--engine-command", engine], stderr=subprocess.DEVNULL) as process:
+        try:
+            await eventually(lambda: artifacts.num_readers == 1)
+        finally:
+            process.kill()
+    (left,) = Path(os.environ["TMPDIR"]).glob("diffuserve-worker-*")
+    os.utime(left, (0, 0))
+    await plane.expire(job)
+    artifacts.gate.set()
+    start()
+    done = await until(plane, job, JobStatus.SUCCEEDED)
+    assert done.attempt == 2
+    assert not left.exists()
+
+
+async def test_an_image_of_another_lease_is_not_served(plane: Plane, artifacts: GatedStore) -> None:
+    artifacts.gate.set()
+    file, other = await stored_image(plane, png()), await stored_image(plane, png("red"))
+    job = await job_with(plane, file)
+    async with httpx.AsyncClient(base_url=plane.url) as http:
+        worker = await HandWorker.register(http, [replace(HAND_SPEC, name="null")])
+        (lease,) = await worker.claim()
+        path, token = f"/v1/leases/{job.id}/inputs", {"lease-token": str(lease.lease_token)}
+        listed = (await http.get(path, headers=token)).json()["files"]
+        assert [(entry["id"], entry["sha256"], entry["url"]) for entry in listed] == [
+            (file.id, file.sha256, None)
+        ]
+        assert (await http.get(f"{path}/{file.id}", headers=token)).content == png()
+        refusals = [
+            await http.get(f"{path}/{other.id}", headers=token),
+            await http.get(f"{path}/{file.id}", headers={"lease-token": "7"}),
+            await http.get(path, headers={"lease-token": "7"}),
+        ]
+    assert [(found.status_code, found.json()["code"]) for found in refusals] == [
+        (404, "file_not_found"),
+        (409, "lease_lost"),
+        (409, "lease_lost"),
+    ]
+
+
+class TestPixels:
+    """The fake family in an engine process of its own, whose pixels are known, and images in a bucket."""
+
+    @pytest.fixture
+    def artifacts(self, s3: S3Server, bucket: str) -> BucketArtifactStore:
+        return s3.store(bucket, "results")
+
+    async def test_the_engine_sees_the_uploaded_pixels(
+        self, plane: Plane, start: Start, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        monkeypatch.syspath_prepend(str(install_fake_family(tmp_path / "site")))
+        monkeypatch.setenv("PYTHONPATH", os.pathsep.join(sys.path))
+        model = str(write_fake_model(tmp_path / "clouds"))
+        agent = start(engine_command=(), model=model, device="cpu", images=ImageOptions(image_filter="none"))
+        await eventually(partial(is_offered, plane))
+        async with httpx.AsyncClient(base_url=plane.url, timeout=HANG_SECONDS) as http:
+            image, mask = [await uploaded(http, content) for content in (png(), half_mask())]
+            wanted = {"prompt": "a star", "image": image, "mask": mask, "strength": 0.5, "seed": 3}
+            body = {"model": "clouds", "input": wanted | {"guidance_scale": 1.0}}
+            job = (await http.post("/v1/jobs", json=body)).raise_for_status().json()
+            done = (await http.get(job["urls"]["self"], params={"wait": 30})).json()
+            assert done["status"] == "succeeded", done["error"]
+            content = (await http.get(f"/v1/jobs/{job['id']}/result", follow_redirects=True)).content
+        pixels = np.asarray(Image.open(io.BytesIO(content))).astype(float)
+        drawn = (np.array(BLUE) + (colour_of("a star").flatten().numpy() + 1) * 127.5) / 2
+        assert np.abs(pixels[:, :32] - drawn).max() <= 1
+        assert np.abs(pixels[:, 32:] - BLUE).max() <= 1
+        named = {"id": image, "width": 64, "height": 48, "mode": "RGB"}
+        assert done["input"]["image"] == done["result"]["input"]["image"] == named
+        assert done["result"]["input"]["mask"] == {**named, "id": mask, "mode": "L"}
+        (tmp_path / "result.png").write_bytes(content)
+        assert read_parameters(tmp_path / "result.png")["image"] == named
+        assert str(tmp_path).encode() not in content
+        await eventually(lambda: not agent.held)
+        assert private_files() == set()
+
+
+async def is_offered(plane: Plane) -> bool:
+    return "clouds" in await plane.store.operations.models()
+
+
+async def uploaded(http: httpx.AsyncClient, content: bytes) -> str:
+    response = await http.post("/v1/files", files={"file": ("photo.png", content)})
+    return str(response.raise_for_status().json()["id"])
+
+
+def half_mask() -> bytes:
+    """Return a mask whose left half is white."""
+    mask = Image.new("L", (64, 48))
+    mask.paste(255, (0, 0, 32, 48))
+    buffer = io.BytesIO()
+    mask.save(buffer, "PNG")
+    return buffer.getvalue()
