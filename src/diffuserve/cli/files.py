@@ -56,11 +56,10 @@ def upload(
     for path in paths:
         load_input("image", str(path))
     uploaded = ask(settings, lambda client: _upload(client, paths))
-    typer.echo(
-        encode(FilePage(data=tuple(uploaded), has_more=False, next=None))
-        if as_json
-        else "\n".join(file.id for file in uploaded)
-    )
+    if as_json:
+        typer.echo(encode(FilePage(data=tuple(uploaded), has_more=False, next=None)))
+    else:
+        typer.echo("\n".join(file.id for file in uploaded))
 
 
 async def _upload(client: "Client", paths: list[Path]) -> list[FileResource]:

@@ -1,19 +1,23 @@
 """Ranks in lockstep, as threads of one process whose channels are queues."""
 
+import pickle
 import queue
 import threading
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from dataclasses import replace
 from typing import Any, cast
 
 import numpy as np
 import pytest
+from PIL import Image
 
 from diffuserve.domain.errors import RequestFailed
 from diffuserve.domain.params import GenerationParams
 from diffuserve.engine.config import EngineConfig
 from diffuserve.engine.engine import Engine
 from diffuserve.engine.outputs import GenerationResult
+from diffuserve.media.input_image import input_image
 from diffuserve.parallel.ranks import OtherRankFailed, Ranks
 from diffuserve.testing.fake_pipeline import FakePipeline
 from diffuserve.worker.lockstep import FollowerRank, LeadRunner
@@ -220,3 +224,26 @@ def test_ranks_that_succeeded_learn_which_rank_failed() -> None:
     for thread in threads:
         thread.join(HANG_SECONDS)
     assert learned == ["rank 1: ValueError: odd"] * 2
+
+
+def test_input_images_reach_the_other_ranks_once(
+    pipelines: list[FakePipeline], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    image = input_image(Image.effect_noise((64, 64), 90))
+    params = replace(requests("a star")[0], image=image, strength=0.9, num_inference_steps=8, num_images=2)
+    sizes: list[int] = []
+    broadcast = ThreadChannel.broadcast
+
+    def measured(channel: ThreadChannel, message: Any = None) -> Any:
+        if message is not None:
+            sizes.append(len(pickle.dumps(message)))
+        return broadcast(channel, message)
+
+    monkeypatch.setattr(ThreadChannel, "broadcast", measured)
+    with running_group(pipelines) as engine:
+        (together,) = generate(engine, [params])
+    (alone,) = generate_alone([params])
+    assert np.array_equal(pixels(together), pixels(alone))
+    num_pixels = len(image.pixels or b"")
+    assert [size > num_pixels for size in sizes] == [True, *[False] * (len(sizes) - 1)]
+    assert len(sizes) > 7
