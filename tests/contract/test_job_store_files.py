@@ -14,12 +14,11 @@ from diffuserve.domain.errors import (
     IdempotencyMismatch,
     TooLarge,
 )
-from diffuserve.domain.input_file import InputFile, NewFile
+from diffuserve.domain.input_file import InputFile, NewFile, is_file_id, new_file_id
 from diffuserve.domain.job import Job, JobStatus
 from diffuserve.domain.safety import Action, Finding, Verdict
 from diffuserve.domain.tenant import Plan
 from diffuserve.jobs.config import DAY
-from diffuserve.jobs.files.store import is_file_id, new_file_id
 from diffuserve.jobs.idempotency import Stamp
 from diffuserve.jobs.reaper import Reaper
 from diffuserve.jobs.store import JobStore

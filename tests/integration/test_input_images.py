@@ -18,11 +18,10 @@ import pytest
 import sqlalchemy as sa
 from PIL import Image
 
-from diffuserve.domain.input_file import InputFile, NewFile
+from diffuserve.domain.input_file import InputFile, NewFile, new_file_id
 from diffuserve.domain.job import Job, JobStatus, Phase
 from diffuserve.domain.tenant import Plan
 from diffuserve.jobs import schema
-from diffuserve.jobs.files.store import new_file_id
 from diffuserve.media.image_file import read_parameters
 from diffuserve.storage.base import input_folder, input_key
 from diffuserve.storage.bucket import BucketArtifactStore

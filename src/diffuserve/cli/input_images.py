@@ -7,12 +7,12 @@ from functools import cache
 from pathlib import Path
 
 from diffuserve.domain.errors import InvalidParams
+from diffuserve.domain.input_file import is_file_id
 from diffuserve.domain.input_image import ImageInput, InputImage
 from diffuserve.domain.params import GenerationParams
 
 _URL = re.compile(r"https?://", re.IGNORECASE)
 _DATA_URL = re.compile(r"data:", re.IGNORECASE)
-_FILE_ID = re.compile(r"file-[0-9a-f]{26}")
 _DOWNLOAD_SECONDS = 30.0
 
 
@@ -47,7 +47,7 @@ def check_images(params: GenerationParams) -> None:
 
 def is_local(value: str) -> bool:
     """Return whether a value is the path of a file, and not a URL or the id of an uploaded image."""
-    return not is_url(value) and (Path(value).exists() or not _FILE_ID.fullmatch(value))
+    return not is_url(value) and (Path(value).exists() or not is_file_id(value))
 
 
 def _read(field: str, value: ImageInput) -> InputImage:

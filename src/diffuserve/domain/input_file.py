@@ -1,5 +1,8 @@
 """Images that tenants upload for their jobs, as the control plane keeps them."""
 
+import re
+import secrets
+import time
 from dataclasses import dataclass
 from typing import Literal
 
@@ -7,6 +10,8 @@ from diffuserve.domain.input_image import InputImage
 from diffuserve.domain.safety import Verdict
 
 Mode = Literal["RGB", "L"]
+_ID = re.compile(r"file-[0-9a-f]{26}")
+
 CONTENT_TYPE = "image/png"
 """Type of every stored file: what is uploaded is decoded, and its pixels alone are stored."""
 
@@ -44,3 +49,13 @@ class InputFile(NewFile):
 def mode_of(field: str) -> Mode:
     """Return the mode of the images in a field of the parameters."""
     return "L" if field == "mask" else "RGB"
+
+
+def new_file_id() -> str:
+    """Return an id that sorts by time: milliseconds since the epoch, then random digits."""
+    return f"file-{time.time_ns() // 1_000_000:012x}{secrets.token_hex(7)}"
+
+
+def is_file_id(text: str) -> bool:
+    """Return whether a file could have this id."""
+    return _ID.fullmatch(text) is not None

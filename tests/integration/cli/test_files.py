@@ -81,12 +81,12 @@ def test_json_of_an_upload_is_a_page_of_files(invoke: Invoke) -> None:
 
 @pytest.mark.parametrize("path", ["missing.png", "notes.txt"])
 def test_what_is_no_image_is_refused_before_anything_is_sent(invoke: Invoke, path: str) -> None:
-    before = invoke("files", "list").out
+    before = invoke("files", "list", "--json").out
     for command in (("files", "upload", "a.png", path), ("submit", "a star", "--image", path)):
         done = invoke(*command)
         assert (done.code, done.out) == (2, "")
         assert f"image='{path}'" in done.err
-    assert invoke("files", "list").out == before
+    assert invoke("files", "list", "--json").out == before
 
 
 def test_submit_uploads_images_and_names_their_ids(invoke: Invoke, server: ServerThread) -> None:

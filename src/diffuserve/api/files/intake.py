@@ -9,10 +9,9 @@ from dataclasses import dataclass
 from diffuserve.api.catalog import Catalog
 from diffuserve.api.config import ApiConfig
 from diffuserve.domain.errors import DiffuserveError, ImageBlocked, InvalidParams, TooLarge
-from diffuserve.domain.input_file import InputFile, NewFile
+from diffuserve.domain.input_file import InputFile, NewFile, new_file_id
 from diffuserve.domain.safety import Action
 from diffuserve.jobs.audit import judged_input
-from diffuserve.jobs.files.store import new_file_id
 from diffuserve.jobs.store import JobStore
 from diffuserve.safety.intake_pool import IntakePool, Mode, ReadImage, UnreadableImage
 from diffuserve.safety.turns import TenantTurns

@@ -1,22 +1,17 @@
 """Uploaded images as tenants, workers and the reaper use them."""
 
-import re
-import secrets
-import time
 from collections.abc import Collection
 
 import sqlalchemy as sa
 
 from diffuserve.domain.errors import FileNotKnown
-from diffuserve.domain.input_file import InputFile, NewFile
+from diffuserve.domain.input_file import InputFile, NewFile, is_file_id
 from diffuserve.domain.tenant import Plan
 from diffuserve.jobs import queries
 from diffuserve.jobs.database import Database
 from diffuserve.jobs.files.commands import AddFile, DeleteFile, KeepFile, files, job_files
 from diffuserve.jobs.files.records import file_of
 from diffuserve.jobs.writer import Writer
-
-_ID = re.compile(r"file-[0-9a-f]{26}")
 
 
 class FileStore:
@@ -78,13 +73,3 @@ class FileStore:
         if not is_file_id(file_id):
             raise FileNotKnown(f"no file {file_id!r}")
         await self._writer.run(DeleteFile(file_id, tenant_id))
-
-
-def new_file_id() -> str:
-    """Return an id that sorts by time: milliseconds since the epoch, then random digits."""
-    return f"file-{time.time_ns() // 1_000_000:012x}{secrets.token_hex(7)}"
-
-
-def is_file_id(text: str) -> bool:
-    """Return whether a file could have this id."""
-    return _ID.fullmatch(text) is not None
