@@ -26,8 +26,14 @@ def unet_checkpoint(tmp_path_factory: pytest.TempPathFactory) -> str:
 
 @pytest.fixture(scope="module")
 def checkpoint(tmp_path_factory: pytest.TempPathFactory) -> str:
-    """Four attention heads, guidance embedded."""
+    """Four attention heads, guidance embedded; some requests start from an image, one within a mask."""
     return str(write_flux_checkpoint(tmp_path_factory.mktemp("model") / "flux", kind="dev"))
+
+
+@pytest.fixture(scope="module")
+def editor(tmp_path_factory: pytest.TempPathFactory) -> str:
+    """References stand in the packed row that the ranks share."""
+    return str(write_flux_checkpoint(tmp_path_factory.mktemp("model") / "kontext", kind="kontext"))
 
 
 def run_ranks(num_ranks: int, folder: Path, *options: str) -> list[str | None]:
@@ -87,6 +93,10 @@ def check_faults(num_ranks: int, model: str, plan: str, folders: tuple[Path, Pat
 
 def test_two_ranks_generate_the_images_of_one_process(checkpoint: str, folders: tuple[Path, Path]) -> None:
     check_same_images(2, checkpoint, "sequence=2", folders)
+
+
+def test_two_ranks_share_the_tokens_of_references(editor: str, folders: tuple[Path, Path]) -> None:
+    check_same_images(2, editor, "sequence=2", folders)
 
 
 def test_two_ranks_share_the_rows_of_a_unet(unet_checkpoint: str, folders: tuple[Path, Path]) -> None:

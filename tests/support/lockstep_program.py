@@ -10,11 +10,14 @@ raises for the request whose prompt is WHERE, there: at the `start` (before it d
 import argparse
 import json
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import torch
 
+from diffuserve.domain.input_image import InputImage
+from diffuserve.domain.model_spec import ModelSpec
 from diffuserve.domain.params import GenerationParams
 from diffuserve.engine.config import EngineConfig
 from diffuserve.engine.engine import Engine
@@ -56,6 +59,24 @@ def mixed_requests(is_fake: bool) -> list[GenerationParams]:
     ]
 
 
+def with_images(requests: Sequence[GenerationParams], spec: ModelSpec) -> list[GenerationParams]:
+    """Give some requests images, and a mask, as far as the model takes any."""
+    if not spec.max_input_images:
+        return list(requests)
+    image, mask = striped(80, 48, "RGB"), striped(80, 48, "L") if spec.has_mask else None
+    given: dict[int, dict[str, Any]] = {
+        0: {"image": image},
+        2: {"image": image, "mask": mask},
+        4: {"image": image},
+    }
+    return [replace(params, **given.get(number, {})) for number, params in enumerate(requests)]
+
+
+def striped(width: int, height: int, mode: Any) -> InputImage:
+    pixels = b"".join(bytes([32 * (row % 8)]) * (width * len(mode)) for row in range(height))
+    return InputImage(f"{mode} stripes", width, height, mode, pixels)
+
+
 def main() -> None:
     arguments = parse_arguments()
     torch.set_num_threads(1)
@@ -81,7 +102,7 @@ def load(model: str, ranks: Ranks | None) -> Pipeline:
 def generate(pipeline: Pipeline, ranks: Ranks | None, is_fake: bool) -> list[GenerationResult | Exception]:
     runner = None if ranks is None else LeadRunner(pipeline, ranks)
     with Engine(pipeline, EngineConfig(num_threads=1), runner) as engine:
-        requests = mixed_requests(is_fake)
+        requests = with_images(mixed_requests(is_fake), pipeline.spec)
         first = engine.generate(requests, return_exceptions=True)
         again = engine.generate(requests[:1], return_exceptions=True)  # the group goes on
         return [*first, *again]
