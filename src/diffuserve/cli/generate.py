@@ -53,8 +53,8 @@ def generate(  # noqa: PLR0913 (a command has as many arguments as options)
     guidance: options.Guidance = None,
     negative_prompt: options.NegativePrompt = None,
     sampler: options.Sampler = None,
-    images: options.Images = None,
-    mask: options.Mask = None,
+    images: Annotated[list[str] | None, options.image_option(options.LOCAL_IMAGE)] = None,
+    mask: Annotated[str | None, options.mask_option(options.LOCAL_IMAGE)] = None,
     strength: options.Strength = None,
     max_sequence_length: Annotated[
         int | None, typer.Option(help="Prompt tokens that the model reads, as it was trained.")

@@ -57,23 +57,28 @@ Sampler = Annotated[
         autocompletion=sampler_names,
     ),
 ]
-Images = Annotated[
-    list[str] | None,
-    typer.Option(
+LOCAL_IMAGE, SERVED_IMAGE = "PATH|URL", "PATH|URL|ID"
+
+
+def image_option(metavar: str) -> Any:
+    """Return the option that names input images, in one of the ways that `metavar` lists."""
+    return typer.Option(
         "--image",
-        metavar="PATH|URL|ID",
+        metavar=metavar,
         help="Image to start from, to fill in or to edit; repeat it for models that take several.",
         rich_help_panel=INPUT_IMAGES,
-    ),
-]
-Mask = Annotated[
-    str | None,
-    typer.Option(
-        metavar="PATH|URL|ID",
+    )
+
+
+def mask_option(metavar: str) -> Any:
+    """Return the option that names a mask, in one of the ways that `metavar` lists."""
+    return typer.Option(
+        metavar=metavar,
         help="Fill the image in where this one is white, and keep it where it is black.",
         rich_help_panel=INPUT_IMAGES,
-    ),
-]
+    )
+
+
 Strength = Annotated[
     float | None,
     typer.Option(

@@ -73,8 +73,8 @@ def submit(  # noqa: PLR0913 (a command has as many arguments as options)
     guidance: options.Guidance = None,
     negative_prompt: options.NegativePrompt = None,
     sampler: options.Sampler = None,
-    images: options.Images = None,
-    mask: options.Mask = None,
+    images: Annotated[list[str] | None, options.image_option(options.SERVED_IMAGE)] = None,
+    mask: Annotated[str | None, options.mask_option(options.SERVED_IMAGE)] = None,
     strength: options.Strength = None,
     expand: Annotated[
         bool, typer.Option("--expand", help="Have a language model expand the prompt first.")
