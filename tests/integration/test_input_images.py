@@ -16,7 +16,7 @@ import httpx
 import numpy as np
 import pytest
 import sqlalchemy as sa
-from PIL import Image
+from PIL import Image, ImageDraw
 
 from diffuserve.domain.input_file import InputFile, NewFile, new_file_id
 from diffuserve.domain.job import Job, JobStatus, Phase
@@ -242,8 +242,31 @@ class TestPixels:
         assert private_files() == set()
 
 
-async def is_offered(plane: Plane) -> bool:
-    return "clouds" in await plane.store.operations.models()
+@pytest.mark.slow
+async def test_an_uploaded_circle_is_recolored_by_the_bundled_model(
+    plane: Plane, start: Start, artifacts: GatedStore
+) -> None:
+    artifacts.gate.set()
+    start(engine_command=(), model="tiny-flux", device="cpu", images=ImageOptions(image_filter="none"))
+    circle = Image.new("RGB", (128, 128), "white")
+    ImageDraw.Draw(circle).ellipse((28, 28, 100, 100), fill=(224, 44, 52))
+    buffer = io.BytesIO()
+    circle.save(buffer, "PNG")
+    await eventually(partial(is_offered, plane, "tiny-flux"))
+    async with httpx.AsyncClient(base_url=plane.url, timeout=HANG_SECONDS) as http:
+        image = await uploaded(http, buffer.getvalue())
+        wanted = {"prompt": "a large blue circle on a white background", "seed": 3, "strength": 0.8}
+        job = (await http.post("/v1/jobs", json={"input": wanted | {"image": image}})).json()
+        await until(plane, await plane.store.jobs.get(job["id"]), JobStatus.SUCCEEDED)
+        content = (await http.get(f"/v1/jobs/{job['id']}/result")).content
+    drawn = np.asarray(Image.open(io.BytesIO(content)).convert("RGB")).astype(int)
+    red, _, blue = drawn[64, 64]
+    assert blue > red + 80, "the circle is blue"
+    assert drawn[4, 4].min() > 200, "and stands on white"
+
+
+async def is_offered(plane: Plane, model: str = "clouds") -> bool:
+    return model in await plane.store.operations.models()
 
 
 async def uploaded(http: httpx.AsyncClient, content: bytes) -> str:
