@@ -14,7 +14,10 @@ from PIL import Image
 from diffuserve.domain.errors import InvalidParams
 from diffuserve.domain.input_image import InputImage
 from diffuserve.domain.params import GenerationParams
+from diffuserve.engine.engine import Engine
+from diffuserve.engine.model_runner import ModelRunner
 from diffuserve.media.input_image import as_image, input_image
+from diffuserve.models.base import Conditioning
 from diffuserve.testing.unet_checkpoints import Kind, write_unet_checkpoint
 from support.images import psnr
 from support.unet_reference import draw_with, load, load_reference
@@ -154,6 +157,12 @@ def test_every_sampler_fills_in_as_diffusers_does(kind: Kind, checkpoint: Checkp
     assert_parity(checkpoint(kind), kind, batch)
 
 
+def test_distilled_models_take_images_as_diffusers_has_it(checkpoint: Checkpoints) -> None:
+    plain = make_batch(("start", "fill"), seed=4, size=4)
+    batch = [replace(params, negative_prompt=None, sampler=None) for params in plain]
+    assert_parity(checkpoint("lcm-xl"), "lcm-xl", batch)
+
+
 EDIT = GenerationParams(
     prompt="a star",
     image=photo(64, 64),
@@ -174,6 +183,50 @@ def test_where_a_mask_is_black_the_prompt_changes_nothing(checkpoint: Checkpoint
     assert psnr(drawn, drawn_otherwise) < 40
 
 
+@pytest.mark.parametrize("channels", [4, 9])
+@pytest.mark.parametrize("kind", ["xl", "sd"])
+def test_edits_in_half_precision_are_nearly_the_same(
+    kind: Kind, channels: int, checkpoint: Checkpoints
+) -> None:
+    folder = checkpoint(kind, in_channels=channels)
+    requests = [replace(EDIT, strength=strength) for strength in (0.5, 1.0)]
+    with (
+        load(folder) as precise,
+        Engine.load(str(folder), device="cpu", dtype="bfloat16") as rough,
+    ):
+        pairs = zip(precise.generate(requests), rough.generate(requests), strict=True)
+        assert all(psnr(ours.images[1], theirs.images[1]) > 25 for ours, theirs in pairs)
+
+
+def test_edits_have_previews_and_can_be_canceled(checkpoint: Checkpoints) -> None:
+    with load(checkpoint("xl")) as engine:
+        kept, canceled = engine.add(EDIT, preview=True), engine.add(EDIT)
+        first = engine.step()
+        assert engine.abort(canceled)
+        later = [output for _ in range(EDIT.num_inference_steps or 0) for output in engine.step()]
+    assert any(output.preview for output in first if output.request_id == kept)
+    finished = {output.request_id: output for output in later if output.finished}
+    assert finished[kept].result is not None
+    assert finished[canceled].result is None
+
+
+def test_equal_images_are_encoded_once(checkpoint: Checkpoints, monkeypatch: pytest.MonkeyPatch) -> None:
+    encoded: list[torch.Size] = []
+    with load(checkpoint("xl")) as engine:
+        vae: Any = engine.pipeline.vae  # type: ignore[attr-defined]
+        encode = vae.encode
+
+        def count(pixels: torch.Tensor) -> Any:
+            encoded.append(pixels.shape)
+            return encode(pixels)
+
+        monkeypatch.setattr(vae, "encode", count)
+        others = ({"seed": 5}, {"prompt": "a ring"}, {"width": 96})
+        engine.generate([EDIT, *(replace(EDIT, **other) for other in others)])
+        engine.generate(GenerationParams(prompt="a star", num_inference_steps=1, seed=1))
+    assert encoded == [(1, 3, 64, 64), (1, 3, 96, 96)]
+
+
 def test_a_seed_decides_alone_among_neighbours(checkpoint: Checkpoints) -> None:
     second = replace(EDIT, seed=2, num_images=1)
     neighbour = GenerationParams(prompt="a ring", num_inference_steps=3, guidance_scale=5.0, seed=9)
@@ -191,10 +244,21 @@ def test_edits_are_bit_equal_in_deterministic_mode(kind: Kind, checkpoint: Check
     assert together == alone
 
 
-def test_a_bad_image_fails_alone(checkpoint: Checkpoints) -> None:
-    good = GenerationParams(prompt="a star", num_inference_steps=2, seed=1)
+def test_a_torn_image_is_refused(checkpoint: Checkpoints) -> None:
     torn = replace(EDIT, image=replace(photo(64, 64), pixels=b"\0" * 7))
+    with (
+        load(checkpoint("xl")) as engine,
+        pytest.raises(InvalidParams, match=r"image=.*needs 12,288 bytes of pixels, not 7"),
+    ):
+        engine.add(torn)
+
+
+def test_an_image_that_cannot_be_encoded_fails_alone(checkpoint: Checkpoints) -> None:
+    torn = replace(EDIT, image=InputImage("torn", 64, 64, "RGB", b"\0" * 7))
     with load(checkpoint("xl")) as engine:
-        with pytest.raises(InvalidParams, match=r"image=.*needs 12,288 bytes of pixels, not 7"):
-            engine.add(torn)
-        assert len(engine.generate(good).images) == 1
+        requests = [engine.spec.resolve(params, seed=1) for params in (EDIT, torn, replace(EDIT, mask=None))]
+        before, failed, after = ModelRunner(engine.pipeline).encode(requests)
+    assert isinstance(failed, ValueError)
+    assert isinstance(before, Conditioning)
+    assert isinstance(after, Conditioning)
+    assert before.num_bytes > after.num_bytes > 0
