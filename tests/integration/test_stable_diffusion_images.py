@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 import pytest
 from PIL import Image
+from torch import Tensor
 
 from diffuserve.domain.errors import InvalidParams
 from diffuserve.domain.input_image import InputImage
@@ -211,13 +212,13 @@ def test_edits_have_previews_and_can_be_canceled(checkpoint: Checkpoints) -> Non
 
 
 def test_equal_images_are_encoded_once(checkpoint: Checkpoints, monkeypatch: pytest.MonkeyPatch) -> None:
-    encoded: list[torch.Size] = []
+    encoded: list[tuple[int, ...]] = []
     with load(checkpoint("xl")) as engine:
         vae: Any = engine.pipeline.vae  # type: ignore[attr-defined]
         encode = vae.encode
 
-        def count(pixels: torch.Tensor) -> Any:
-            encoded.append(pixels.shape)
+        def count(pixels: Tensor) -> Any:
+            encoded.append(tuple(pixels.shape))
             return encode(pixels)
 
         monkeypatch.setattr(vae, "encode", count)
