@@ -142,6 +142,11 @@ def test_the_document_names_every_route_of_the_api() -> None:
         "GET /v1/batches/{batch_id}",
         "POST /v1/batches/{batch_id}/cancel",
         "GET /v1/batches/{batch_id}/results",
+        "POST /v1/files",
+        "GET /v1/files",
+        "GET /v1/files/{file_id}",
+        "GET /v1/files/{file_id}/content",
+        "DELETE /v1/files/{file_id}",
         "GET /v1/webhooks",
         "GET /v1/webhooks/secret",
         "POST /v1/webhooks/secret/rotate",
@@ -173,6 +178,8 @@ def test_the_document_names_every_route_of_the_api() -> None:
         "POST /v1/leases/{job_id}/release",
         "PUT /v1/leases/{job_id}/files/{name}",
         "POST /v1/leases/{job_id}/files/{name}/upload-url",
+        "GET /v1/leases/{job_id}/inputs",
+        "GET /v1/leases/{job_id}/inputs/{file_id}",
     }
 
 

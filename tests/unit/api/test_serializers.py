@@ -13,6 +13,7 @@ from diffuserve.api.serializers import (
     batch_resource,
     delivery_resource,
     event_resource,
+    file_resource,
     filter_resource,
     image_of,
     live_event_resource,
@@ -24,6 +25,7 @@ from diffuserve.api.serializers import (
 )
 from diffuserve.client.codec import decode
 from diffuserve.domain.batch import Batch
+from diffuserve.domain.input_file import InputFile
 from diffuserve.domain.job import (
     Artifact,
     Band,
@@ -41,6 +43,7 @@ from diffuserve.domain.prompt import PromptRecord
 from diffuserve.domain.readiness import ModelStatus
 from diffuserve.domain.resources.base import Resource
 from diffuserve.domain.resources.batch import BatchPage
+from diffuserve.domain.resources.file import FilePage
 from diffuserve.domain.resources.job import JobPage
 from diffuserve.domain.resources.model import ModelList, ModelSafetyResource
 from diffuserve.domain.resources.webhook import (
@@ -56,6 +59,8 @@ from diffuserve.domain.webhook import Delivery, DeliveryStatus, WebhookEndpoint,
 from diffuserve.domain.worker import (
     ClaimedLeases,
     Lease,
+    LeasedFile,
+    LeasedFiles,
     StoredFile,
     UploadUrl,
     Worker,
@@ -201,6 +206,20 @@ def serializer() -> JobSerializer:
     return JobSerializer(cast(JobStore, Estimates()), MemoryEventBus(), cast(FileUrls, PlainUrls()))
 
 
+FILE = InputFile(
+    id="file-0",
+    tenant_id="ada",
+    filename="a.png",
+    size_bytes=3,
+    width=64,
+    height=48,
+    sha256="ab",
+    verdict=Verdict((Finding("nsfw", Action.BLUR, "a filter", 0.5),)),
+    created_at=1.0,
+    expires_at=2.0,
+)
+
+
 async def all_resources(serializer: JobSerializer) -> list[Resource]:
     """Return at least one resource of every kind that the API writes."""
     jobs = [await serializer.job(job, API) for job in (QUEUED, RUNNING, SUCCEEDED, FAILED)]
@@ -230,6 +249,8 @@ async def all_resources(serializer: JobSerializer) -> list[Resource]:
         ClaimedLeases(leases=(LEASE,)),
         StoredFile(name="0.png", size_bytes=3, sha256="ab"),
         UploadUrl(url=None),
+        LeasedFiles(files=(LeasedFile(id="file-0", size_bytes=3, sha256="ab"),)),
+        page_of(FilePage, [file_resource(FILE)], has_more=False),
         deleted,
     ]
 
