@@ -91,7 +91,7 @@ def create_app(  # noqa: PLR0913 (what an application is made of)
         RequestMiddleware,
         metrics=services.metrics,
         max_body_bytes=config.max_body_bytes,
-        unbounded_paths=frozenset({batches.router.prefix, files.router.prefix}),
+        unbounded_paths=frozenset({batches.router.prefix, files.router.prefix, *openai.UPLOADS}),
     )
     add_problem_handlers(app)
     for routes in _ROUTES:

@@ -40,6 +40,9 @@ _MESSAGES = {
     "int_type": "must be a whole number",
     "float_type": "must be a number",
     "list_type": "must be a JSON list",
+    "int_parsing": "must be a whole number",
+    "float_parsing": "must be a number",
+    "bool_parsing": "must be true or false",
 } | dict.fromkeys(("dict_type", "model_type", "model_attributes_type"), "must be a JSON object")
 _WITHOUT_VALUE = frozenset({"missing", "extra_forbidden", "json_invalid"})
 _NO_VALUE = object()
@@ -65,7 +68,7 @@ def described(error: Mapping[str, Any]) -> str:
     told, value = field_error(error), error.get("input", _NO_VALUE)
     if error["type"] in _WITHOUT_VALUE or not isinstance(value, str | int | float | None):
         return f"{told.field}: {told.message}"
-    return str(InvalidParams(told.field, value, told.message))
+    return str(InvalidParams(told.field, _value(error), told.message))
 
 
 def explained(error: RequestValidationError, body: type[BaseModel] | None) -> RequestValidationError:
@@ -106,7 +109,15 @@ def _message(error: Mapping[str, Any]) -> str:
     told = _SUBJECT.sub("must ", message)
     if told == message:  # one of our own
         return message
-    return _domain_remedy(str(error["loc"][-1]), error.get("input")) or told
+    return _domain_remedy(str(error["loc"][-1]), _value(error)) or told
+
+
+def _value(error: Mapping[str, Any]) -> Any:
+    """Return the value at fault; in forms, what is out of bounds is a number's text."""
+    value = error.get("input")
+    if isinstance(value, str) and error["type"].startswith(("greater_than", "less_than")):
+        return int(value) if value.lstrip("+-").isdecimal() else float(value)
+    return value
 
 
 def _domain_remedy(name: str, value: Any) -> str | None:

@@ -129,4 +129,5 @@ def _declared_too_large(headers: Headers, max_bytes: int | None) -> Problem | No
 
 
 def _body_too_large(max_bytes: int) -> HTTPException:
-    return HTTPException(413, f"the body has more than {max_bytes:,} bytes")
+    remedy = "send less; images are uploaded with POST /v1/files, and named by their ids"
+    return HTTPException(413, f"the body has more than {max_bytes:,} bytes; {remedy}")

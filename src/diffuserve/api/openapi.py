@@ -4,6 +4,7 @@ from collections.abc import Iterator
 from typing import Any
 
 from fastapi import FastAPI
+from pydantic import BaseModel
 
 from diffuserve.domain.resources.base import Resource
 
@@ -38,3 +39,21 @@ def resource_types(root: type[Resource] = Resource) -> Iterator[type[Resource]]:
     for resource in root.__subclasses__():
         yield resource
         yield from resource_types(resource)
+
+
+def inlined_schema(model: type[BaseModel]) -> dict[str, Any]:
+    """Return a model's schema, with every reference replaced by what it refers to."""
+    schema = model.model_json_schema()
+    definitions = schema.pop("$defs", {})
+
+    def inlined(part: Any) -> Any:
+        if isinstance(part, list):
+            return [inlined(element) for element in part]
+        if not isinstance(part, dict):
+            return part
+        if "$ref" in part:
+            return inlined(definitions[part["$ref"].rpartition("/")[2]])
+        return {name: inlined(value) for name, value in part.items()}
+
+    whole: dict[str, Any] = inlined(schema)
+    return whole

@@ -14,7 +14,7 @@ from diffuserve.api.files.inputs import resolve_inputs
 from diffuserve.api.request_bodies import GenerationInput, NewJobBody, WebhookBody
 from diffuserve.api.services import Services
 from diffuserve.api.webhooks.address_policy import AddressPolicy
-from diffuserve.domain.errors import BandNotAllowed, InvalidParams, PromptBlocked
+from diffuserve.domain.errors import BandNotAllowed, ImageBlocked, InvalidParams, PromptBlocked
 from diffuserve.domain.job import Band, Job, NewJob
 from diffuserve.domain.params import GenerationParams
 from diffuserve.domain.prompt import PromptRecord
@@ -157,11 +157,13 @@ def build_webhook(policy: AddressPolicy, body: WebhookBody | None, base_url: str
 
 @contextmanager
 def renamed_fields(rename: Callable[[str], str]) -> Iterator[None]:
-    """Rename the field of an `InvalidParams` raised in the block to what the client's own body calls it."""
+    """Rename the field of an error raised in the block to what the client's own body calls it."""
     try:
         yield
     except InvalidParams as error:
         raise type(error)(rename(error.field), error.value, error.remedy) from error
+    except ImageBlocked as error:
+        raise ImageBlocked(rename(error.field), error.category) from error
 
 
 def fingerprint(body: BaseModel) -> str:

@@ -55,11 +55,13 @@ def read_image(field: str, file: IO[bytes], mode: Mode = "RGB", name: str = "the
 
 
 def read_transparency(field: str, file: IO[bytes], name: str = "the file") -> InputImage:
-    """Return a mask that is white where an image file is transparent.
+    """Return a mask that is white where an image file is transparent; one without transparency, as it is.
 
-    Raise `InvalidParams` as `read_image` does, and for an image that is opaque everywhere.
+    Raise `InvalidParams` as `read_image` does, and for a file that has transparency but is opaque everywhere.
     """
     with _opened(field, file, name) as image:
+        if not image.has_transparency_data:
+            return input_image(image, "L")
         mask = ImageChops.invert(image.convert("RGBA").getchannel("A"))
     if mask.getbbox() is None:
         raise InvalidParams(field, name, "is opaque everywhere; make transparent what is to change")

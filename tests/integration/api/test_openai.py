@@ -108,8 +108,8 @@ async def test_a_server_without_models_says_so(client: AsyncOpenAI) -> None:
 @pytest.mark.parametrize(
     ("method", "path", "status", "code"),
     [
-        ("POST", "/v1/images/edits", 404, "not_found"),
-        ("POST", "/v1/images/variations", 404, "not_found"),
+        ("POST", "/v1/images/upscales", 404, "not_found"),
+        ("GET", "/v1/images/edits", 405, "method_not_allowed"),
         ("GET", "/v1/images/some/thing", 404, "not_found"),
         ("GET", "/v1/images", 404, "not_found"),
         ("GET", "/v1/images/generations", 405, "method_not_allowed"),
@@ -128,12 +128,6 @@ async def test_what_is_not_implemented_is_told_in_openais_envelope(
         assert response.headers["allow"] in error["message"]
     elif path.startswith("/v1/images"):
         assert "POST /v1/images/generations" in error["message"]
-
-
-async def test_the_client_understands_that_edits_are_not_implemented(client: AsyncOpenAI) -> None:
-    with pytest.raises(openai.NotFoundError) as raised:
-        await client.images.edit(image=PNG, prompt="a cat")
-    assert (raised.value.code, raised.value.type) == ("not_found", "invalid_request_error")
 
 
 async def test_images_are_returned_as_urls_that_need_no_key(

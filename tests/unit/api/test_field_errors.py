@@ -7,8 +7,8 @@ from pydantic import BaseModel, ValidationError
 
 from diffuserve.api.batches.request_bodies import BatchBody
 from diffuserve.api.field_errors import MAX_SHOWN_ERRORS, described, with_suggestions
+from diffuserve.api.openai.request_bodies import ImagesBody
 from diffuserve.api.request_bodies import NewJobBody
-from diffuserve.api.routes.openai import ImagesBody
 from diffuserve.api.routes.simple import GenerateBody
 from diffuserve.domain.errors import InvalidParams
 from diffuserve.domain.params import GenerationParams

@@ -230,10 +230,15 @@ def test_a_mask_is_white_where_an_image_is_transparent() -> None:
     assert colors(mask) == [(level,) for level in (0, 255, 0, 0, 0, 0, 128, 0)]
 
 
-@pytest.mark.parametrize("mode", ["RGB", "RGBA", "L"])
-def test_a_mask_without_transparency_is_refused(mode: str) -> None:
+def test_a_mask_that_is_opaque_everywhere_is_refused() -> None:
     with pytest.raises(InvalidParams, match=r"mask='cut.png': is opaque everywhere; make transparent"):
-        read_transparency("mask", file_of(two_colors(mode)), "cut.png")
+        read_transparency("mask", file_of(two_colors("RGBA")), "cut.png")
+
+
+@pytest.mark.parametrize("mode", ["RGB", "L"])
+def test_a_mask_that_cannot_be_transparent_is_taken_as_it_is(mode: str) -> None:
+    content = file_of(two_colors(mode)).getvalue()
+    assert read_transparency("mask", io.BytesIO(content)) == read_image("mask", io.BytesIO(content), "L")
 
 
 def test_a_file_is_read_by_its_path(tmp_path: Path) -> None:

@@ -22,6 +22,7 @@ from diffuserve.api.batches.request_bodies import (
 from diffuserve.api.batches.upload import Body
 from diffuserve.api.field_errors import not_json, with_suggestions
 from diffuserve.api.json_route import content_type_of, is_json, unsupported_media_type
+from diffuserve.api.openapi import inlined_schema
 from diffuserve.api.services import Services
 
 Item = bytes | Mapping[str, Any]
@@ -155,30 +156,12 @@ def _check_count(items: Sequence[object], max_items: int, location: Location) ->
         raise validation_error(location, f"has more than {max_items:,} items")
 
 
-def _body_schema() -> dict[str, Any]:
-    """Build the schema of a body in JSON, with every reference replaced by what it refers to."""
-    schema = BatchBody.model_json_schema()
-    definitions = schema.pop("$defs")
-
-    def inlined(part: Any) -> Any:
-        if isinstance(part, list):
-            return [inlined(element) for element in part]
-        if not isinstance(part, dict):
-            return part
-        if "$ref" in part:
-            return inlined(definitions[part["$ref"].rpartition("/")[2]])
-        return {name: inlined(value) for name, value in part.items()}
-
-    inline: dict[str, Any] = inlined(schema)
-    return inline
-
-
 # The route reads the raw body, so FastAPI cannot derive this part of the document.
 OPENAPI_BODY = {
     "requestBody": {
         "required": True,
         "content": {
-            "application/json": {"schema": _body_schema()},
+            "application/json": {"schema": inlined_schema(BatchBody)},
             _JSON_LINES[0]: {"schema": {"type": "string", "description": BatchItem.__doc__}},
         },
     }

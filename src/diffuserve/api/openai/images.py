@@ -28,47 +28,52 @@ _FAILURE_STATUSES = {JobStatus.FAILED: 500, JobStatus.CANCELED: 409, JobStatus.E
 _INPUT_ERRORS = frozenset({InvalidParams.code, ModelNotCapable.code, OutputBlocked.code})
 
 
+GENERATION, EDIT = "image_generation", "image_edit"
+"""What the types of a stream's events begin with."""
+
+
 class OpenAIImageSerializer:
-    """Builds responses from a job. `as_url` gives signed URLs instead of inline images, except in streams."""
+    """Builds responses from a job, and streams whose events begin with `kind`."""
 
-    def __init__(self, services: Services, base_url: str, as_url: bool) -> None:
-        self._services = services
+    def __init__(self, services: Services, base_url: str, kind: str) -> None:
+        self.services = services
         self._base_url = base_url
-        self._as_url = as_url
+        self._kind = kind
 
-    async def images(self, job: Job) -> OpenAIImages:
-        """Build the response for a job that succeeded."""
+    async def images(self, job: Job, as_url: bool) -> OpenAIImages:
+        """Build the response for a job that succeeded, with signed URLs or inline images."""
         params = GenerationParams.from_dict(job.input)
         return OpenAIImages(
             created=int(job.finished_at or job.created_at),
             background="opaque",
             output_format=job.output_format,
             size=_size(job),
-            data=tuple([await self._image(job, artifact) for artifact in _images(job)]),
+            data=tuple([await self._image(job, artifact, as_url) for artifact in _images(job)]),
             usage=await self._usage(job, params.num_images),
         )
 
     def stream(self, job: Job) -> EventSourceResponse:
         """Build a response that follows the job until it ends."""
-        return EventSourceResponse(self._events(job), ping=self._services.config.ping_seconds, sep="\n")
+        return EventSourceResponse(self._events(job), ping=self.services.config.ping_seconds, sep="\n")
 
     async def _events(self, job: Job) -> AsyncGenerator[ServerSentEvent]:
         """Yield previews and finished images; cancel the job if the client disconnects."""
         try:
-            async with aclosing(self._services.job_watcher.watch(job)) as updates:
+            async with aclosing(self.services.job_watcher.watch(job)) as updates:
                 async for update in updates:
                     if isinstance(update, Job):
                         job = update
                     elif update.resource.type == "preview":
                         preview = update.resource.data
-                        yield _server_sent(_partial_image(job, preview["index"], preview["b64"]))
-            async for event in self._last_events(job):
-                yield event
+                        event = _partial_image(job, preview["index"], preview["b64"], self._kind)
+                        yield _server_sent(event)
+            async for last in self._last_events(job):
+                yield last
         except DiffuserveError as error:
             yield _server_sent(ErrorEvent(error=openai_error(problem_of(error))))
         finally:
             if not job.status.is_final:
-                self._services.background_tasks.start(self._services.store.jobs.cancel(job.id))
+                self.services.background_tasks.start(self.services.store.jobs.cancel(job.id))
 
     async def _last_events(self, job: Job) -> AsyncGenerator[ServerSentEvent]:
         if job.status is not JobStatus.SUCCEEDED:
@@ -79,34 +84,35 @@ class OpenAIImageSerializer:
             yield _server_sent(
                 CompletedImageEvent(
                     **_common_fields(job),
-                    type="image_generation.completed",
+                    type=f"{self._kind}.completed",
                     b64_json=await self._base64(job, artifact),
                     output_format=job.output_format,
                     usage=usage,
                 )
             )
 
-    async def _image(self, job: Job, artifact: Artifact) -> OpenAIImage:
-        if self._as_url:
-            return {"url": await self._services.serializer.artifact_url(job, artifact, self._base_url)}
+    async def _image(self, job: Job, artifact: Artifact, as_url: bool) -> OpenAIImage:
+        if as_url:
+            return {"url": await self.services.serializer.artifact_url(job, artifact, self._base_url)}
         return {"b64_json": await self._base64(job, artifact)}
 
     async def _base64(self, job: Job, artifact: Artifact) -> str:
         key = f"{job.id}/{job.lease_token}/{artifact.name}"
-        content = b"".join([chunk async for chunk in self._services.artifacts.read(key)])
+        content = b"".join([chunk async for chunk in self.services.artifacts.read(key)])
         return base64.b64encode(content).decode()
 
     async def _usage(self, job: Job, num_images: int) -> OpenAIUsage:
-        """Count the prompt's tokens once, and the image tokens of each image."""
-        served = await self._services.catalog.pick(job.model)
+        """Count the tokens of the prompt and of the input images once, and those of each image."""
+        spec = (await self.services.catalog.pick(job.model)).spec
         params = GenerationParams.from_dict(job.input)
         text_tokens = params.max_sequence_length or 0
-        image_tokens = num_images * served.spec.image_tokens(params)
+        input_tokens = spec.workload(params).input_pixels // spec.pixels_per_token
+        image_tokens = num_images * spec.image_tokens(params)
         return OpenAIUsage(
-            input_tokens=text_tokens,
-            input_tokens_details={"image_tokens": 0, "text_tokens": text_tokens},
+            input_tokens=text_tokens + input_tokens,
+            input_tokens_details={"image_tokens": input_tokens, "text_tokens": text_tokens},
             output_tokens=image_tokens,
-            total_tokens=text_tokens + image_tokens,
+            total_tokens=text_tokens + input_tokens + image_tokens,
         )
 
 
@@ -138,11 +144,11 @@ def _common_fields(job: Job) -> dict[str, Any]:
     }
 
 
-def _partial_image(job: Job, index: int, image: str) -> PartialImageEvent:
+def _partial_image(job: Job, index: int, image: str, kind: str) -> PartialImageEvent:
     """Build a preview's event; previews are PNG whatever the format of the finished image."""
     return PartialImageEvent(
         **_common_fields(job),
-        type="image_generation.partial_image",
+        type=f"{kind}.partial_image",
         b64_json=image,
         output_format="png",
         partial_image_index=index,

@@ -1,131 +1,164 @@
 """OpenAI's image API: one request that waits for its images, or streams them."""
 
 import asyncio
-import re
-from typing import Annotated, Literal
+from collections.abc import Mapping
+from typing import Any
 
 from fastapi import APIRouter, Request, Response
-from pydantic import Field, field_validator
+from starlette.requests import ClientDisconnect
 
+from diffuserve.api.auth.access import Caller
 from diffuserve.api.auth.dependencies import BaseUrl
 from diffuserve.api.auth.waits import SubmittingFollower
-from diffuserve.api.json_route import JsonRoute
+from diffuserve.api.files.forms import FORM
+from diffuserve.api.files.inputs import resolve_inputs
+from diffuserve.api.json_route import JsonRoute, content_type_of, is_json
 from diffuserve.api.middleware import CLIENT_CLOSED_REQUEST
-from diffuserve.api.openai.images import OpenAIImageSerializer, failure_problem
-from diffuserve.api.openai.resources import OPENAI_ERROR_RESPONSES, OpenAIImages
-from diffuserve.api.problems import openai_response
-from diffuserve.api.request_bodies import (
-    GenerationInput,
-    Guidance,
-    ModelName,
-    NegativePrompt,
-    NewJobBody,
-    OutputFormat,
-    Prompt,
-    RequestBody,
-    Sampler,
-    Seed,
-    Steps,
-    Storable,
+from diffuserve.api.openai.images import EDIT, GENERATION, OpenAIImageSerializer, failure_problem
+from diffuserve.api.openai.request_bodies import (
+    EditBody,
+    EditFields,
+    ImageOptions,
+    ImagesBody,
+    VariationFields,
 )
+from diffuserve.api.openai.resources import OPENAI_ERROR_RESPONSES, OpenAIImages
+from diffuserve.api.openai.schemas import edit_schema, variation_schema
+from diffuserve.api.openai.uploads import fields_of, json_fields, received_body, received_form
+from diffuserve.api.problems import openai_response
+from diffuserve.api.request_bodies import NewJobBody
 from diffuserve.api.responses import json_response
 from diffuserve.api.services import Services, ServicesDep
-from diffuserve.api.submission import renamed_fields, submit
-from diffuserve.domain.job import MAX_PREVIEWS, Job, JobStatus
+from diffuserve.api.submission import InputResolver, renamed_fields, submit
+from diffuserve.domain.job import Job, JobStatus
 
 router = APIRouter(tags=["openai"], route_class=JsonRoute)
 
-_SIZE = re.compile(r"(\d{1,5})x(\d{1,5})")
+EDITS, VARIATIONS = "/v1/images/edits", "/v1/images/variations"
+UPLOADS = frozenset({EDITS, VARIATIONS})
+"""Paths whose bodies bring images, and are limited by their routes."""
+
 _FIELDS = {"width": "size", "height": "size", "num_images": "n"}
-
-
-class ImagesBody(RequestBody):
-    """`POST /v1/images/generations` of the OpenAI API.
-
-    `quality`, `style`, `moderation` and `output_compression` are accepted and ignored: the models offer no
-    such choice. A transparent background is rejected. OpenAI's own API lacks the last six fields; its client
-    sends them as `extra_body`.
-    """
-
-    prompt: Prompt
-    model: ModelName | None = None
-    n: Annotated[int, Field(ge=1, le=10)] | None = 1
-    size: str | None = Field(default="auto", description="`WIDTHxHEIGHT`, or `auto` for the model's default.")
-    response_format: Literal["b64_json", "url"] | None = "b64_json"
-    output_format: OutputFormat | None = "png"
-    stream: bool | None = False
-    partial_images: Annotated[int, Field(ge=0, le=MAX_PREVIEWS)] | None = 0
-    user: Annotated[str, Field(max_length=1_000), Storable] | None = Field(
-        default=None, description="Stored in the job's metadata."
-    )
-    quality: Annotated[str, Field(max_length=20)] | None = None
-    style: Annotated[str, Field(max_length=20)] | None = None
-    moderation: Annotated[str, Field(max_length=20)] | None = None
-    output_compression: Annotated[int, Field(ge=0, le=100)] | None = None
-    background: Literal["auto", "opaque"] | None = None
-    negative_prompt: NegativePrompt | None = None
-    seed: Seed | None = None
-    num_inference_steps: Steps | None = None
-    guidance_scale: Guidance | None = None
-    sampler: Sampler | None = None
-    expand_prompt: bool | None = False
-
-    @field_validator("size")
-    @classmethod
-    def _check_size(cls, size: str | None) -> str | None:
-        if size not in (None, "auto") and not _SIZE.fullmatch(size):
-            raise ValueError("must be WIDTHxHEIGHT in pixels, such as 1024x1024, or auto")
-        return size
-
-    def job(self) -> NewJobBody:
-        """Build the body of the equivalent job."""
-        match = _SIZE.fullmatch(self.size or "auto")
-        width, height = (int(match[1]), int(match[2])) if match else (None, None)
-        generation = GenerationInput.model_construct(
-            prompt=self.prompt,
-            negative_prompt=self.negative_prompt,
-            width=width,
-            height=height,
-            num_inference_steps=self.num_inference_steps,
-            guidance_scale=self.guidance_scale,
-            seed=self.seed,
-            sampler=self.sampler,
-            num_images=self.n or 1,
-        )
-        return NewJobBody.model_construct(
-            model=self.model,
-            input=generation,
-            metadata={"user": self.user} if self.user else {},
-            output_format=self.output_format or "png",
-            num_previews=(self.partial_images or 0) if self.stream else 0,
-            expand_prompt=bool(self.expand_prompt),
-        )
+_RESPONSES: Mapping[int | str, dict[str, Any]] = {
+    **OPENAI_ERROR_RESPONSES,
+    200: {"content": {"text/event-stream": {}}},
+}
 
 
 @router.post(
     "/v1/images/generations",
     summary="Generate images, and wait for them",
     response_model=OpenAIImages,
-    responses={
-        **OPENAI_ERROR_RESPONSES,
-        200: {"content": {"text/event-stream": {}}},
-    },
+    responses=dict(_RESPONSES),
 )
 async def generate_images(
     body: ImagesBody, request: Request, services: ServicesDep, caller: SubmittingFollower, base_url: BaseUrl
 ) -> Response:
     """Run a job of `n` images, which is canceled if the client disconnects."""
-    with renamed_fields(lambda name: _FIELDS.get(name, name)):
-        job = await submit(services, caller, body.job(), base_url)
-    serializer = OpenAIImageSerializer(services, base_url, as_url=body.response_format == "url")
-    if body.stream:
+    job = await _submit(services, caller, body.job(), base_url)
+    return await _response(request, OpenAIImageSerializer(services, base_url, GENERATION), job, body)
+
+
+@router.post(
+    EDITS,
+    summary="Edit images, and wait for the result",
+    response_model=OpenAIImages,
+    responses=dict(_RESPONSES),
+    openapi_extra=edit_schema(),
+)
+async def edit_images(
+    request: Request, services: ServicesDep, caller: SubmittingFollower, base_url: BaseUrl
+) -> Response:
+    """Run a job on the images of a form, or on those that JSON names.
+
+    The job starts from the image and changes up to `strength` of it, fills in where the `mask` is transparent
+    (or white, if it has no transparency), or follows the prompt as an instruction: as the model can.
+    """
+    submit_body = _submit_named if is_json(content_type_of(request)) else _submit_edit
+    try:
+        job, options = await submit_body(request, services, caller, base_url)
+    except ClientDisconnect:
+        return Response(status_code=400)  # the client has disconnected and reads no response
+    return await _response(request, OpenAIImageSerializer(services, base_url, EDIT), job, options)
+
+
+@router.post(
+    VARIATIONS,
+    summary="Vary an image, and wait for the result",
+    response_model=OpenAIImages,
+    responses=dict(_RESPONSES),
+    openapi_extra=variation_schema(),
+)
+async def vary_image(
+    request: Request, services: ServicesDep, caller: SubmittingFollower, base_url: BaseUrl
+) -> Response:
+    """Run a job of `n` images on the image of a form.
+
+    OpenAI's route has no prompt, and these models need one: without the extra fields `prompt` and `strength`
+    the job has a prompt that says nothing of what the image shows, and changes 0.6 of it.
+    """
+    try:
+        job, options = await _submit_variation(request, services, caller, base_url)
+    except ClientDisconnect:
+        return Response(status_code=400)  # the client has disconnected and reads no response
+    return await _response(request, OpenAIImageSerializer(services, base_url, EDIT), job, options)
+
+
+async def _submit_named(
+    request: Request, services: Services, caller: Caller, base_url: str
+) -> tuple[Job, ImageOptions]:
+    """Submit the job of an edit in JSON, whose images have URLs or ids."""
+    async with received_body(request, services, caller.tenant_id, services.config.max_body_bytes) as body:
+        options = json_fields(body, EditBody)
+        return await _submit(services, caller, options.job(), base_url, name="images"), options
+
+
+async def _submit_edit(
+    request: Request, services: Services, caller: Caller, base_url: str
+) -> tuple[Job, ImageOptions]:
+    """Submit the job of an edit in a form; nothing keeps its images in memory once it is stored."""
+    async with received_form(request, services, caller.tenant_id, FORM, "application/json") as form:
+        options, uploads = fields_of(form, EditFields)
+        new = options.job_on(uploads.names, uploads.mask_name)
+        return await _submit(services, caller, new, base_url, uploads.resolve), options
+
+
+async def _submit_variation(
+    request: Request, services: Services, caller: Caller, base_url: str
+) -> tuple[Job, ImageOptions]:
+    """Submit the job of a variation; nothing keeps its image in memory once it is stored."""
+    async with received_form(request, services, caller.tenant_id, FORM) as form:
+        options, uploads = fields_of(form, VariationFields)
+        spec = (await services.catalog.pick(options.model)).spec
+        new = options.job_on(uploads.names, spec.has_strength)
+        return await _submit(services, caller, new, base_url, uploads.resolve), options
+
+
+async def _submit(
+    services: Services,
+    caller: Caller,
+    body: NewJobBody,
+    base_url: str,
+    resolve: InputResolver = resolve_inputs,
+    name: str = "image",
+) -> Job:
+    fields = _FIELDS | {"image": name}
+    with renamed_fields(lambda field: fields.get(field, field)):
+        return await submit(services, caller, body, base_url, resolve=resolve)
+
+
+async def _response(
+    request: Request, serializer: OpenAIImageSerializer, job: Job, options: ImageOptions
+) -> Response:
+    if options.stream:
         return serializer.stream(job)
+    services = serializer.services
     final = await _final_unless_disconnected(request, services, job)
     if final is None:
         return Response(status_code=CLIENT_CLOSED_REQUEST)
     if final.status is not JobStatus.SUCCEEDED:
         return openai_response(failure_problem(final))
-    return json_response(await serializer.images(final))
+    return json_response(await serializer.images(final, as_url=options.response_format == "url"))
 
 
 async def _final_unless_disconnected(request: Request, services: Services, job: Job) -> Job | None:

@@ -1,0 +1,163 @@
+"""Bodies of OpenAI's image API, as JSON or as the texts of a form, and the jobs that they ask for."""
+
+import re
+from collections.abc import Sequence
+from typing import Annotated, Any, Literal, Self
+
+from pydantic import Field, field_validator, model_validator
+
+from diffuserve.api.request_bodies import (
+    GenerationInput,
+    Guidance,
+    ImageName,
+    ModelName,
+    NegativePrompt,
+    NewJobBody,
+    OutputFormat,
+    Prompt,
+    RequestBody,
+    Sampler,
+    Seed,
+    Steps,
+    Storable,
+    Strength,
+)
+from diffuserve.domain.job import MAX_PREVIEWS
+from diffuserve.domain.params import MAX_INPUT_IMAGES
+
+VARIATION_PROMPT = "an image like this one"
+VARIATION_STRENGTH = 0.6
+
+_SIZE = re.compile(r"(\d{1,5})x(\d{1,5})")
+_PARAMETERS = (
+    "negative_prompt",
+    "seed",
+    "num_inference_steps",
+    "guidance_scale",
+    "sampler",
+)
+_Word = Annotated[str, Field(max_length=20)]
+
+
+class ImageOptions(RequestBody):
+    """What every request of OpenAI's image API may say.
+
+    `quality`, `style`, `moderation` and `output_compression` are accepted and ignored: the models offer no
+    such choice. A transparent background is rejected. OpenAI's own API lacks the last six fields; its client
+    sends them as `extra_body`.
+    """
+
+    model: ModelName | None = None
+    n: Annotated[int, Field(ge=1, le=10)] | None = 1
+    size: str | None = Field(default="auto", description="`WIDTHxHEIGHT`, or `auto` for the model's default.")
+    response_format: Literal["b64_json", "url"] | None = "b64_json"
+    output_format: OutputFormat | None = "png"
+    stream: bool | None = False
+    partial_images: Annotated[int, Field(ge=0, le=MAX_PREVIEWS)] | None = 0
+    user: Annotated[str, Field(max_length=1_000), Storable] | None = Field(
+        default=None, description="Stored in the job's metadata."
+    )
+    quality: _Word | None = None
+    style: _Word | None = None
+    moderation: _Word | None = None
+    output_compression: Annotated[int, Field(ge=0, le=100)] | None = None
+    background: Literal["auto", "opaque"] | None = None
+    negative_prompt: NegativePrompt | None = None
+    seed: Seed | None = None
+    num_inference_steps: Steps | None = None
+    guidance_scale: Guidance | None = None
+    sampler: Sampler | None = None
+    expand_prompt: bool | None = False
+
+    @field_validator("size")
+    @classmethod
+    def _check_size(cls, size: str | None) -> str | None:
+        if size not in (None, "auto") and not _SIZE.fullmatch(size):
+            raise ValueError("must be WIDTHxHEIGHT in pixels, such as 1024x1024, or auto")
+        return size
+
+    def _job(self, prompt: str, **values: Any) -> NewJobBody:
+        match = _SIZE.fullmatch(self.size or "auto")
+        width, height = (int(match[1]), int(match[2])) if match else (None, None)
+        own = {name: getattr(self, name) for name in _PARAMETERS}
+        generation = GenerationInput.model_construct(
+            prompt=prompt, width=width, height=height, num_images=self.n or 1, **own, **values
+        )
+        return NewJobBody.model_construct(
+            model=self.model,
+            input=generation,
+            metadata={"user": self.user} if self.user else {},
+            output_format=self.output_format or "png",
+            num_previews=(self.partial_images or 0) if self.stream else 0,
+            expand_prompt=bool(self.expand_prompt),
+        )
+
+
+class ImagesBody(ImageOptions):
+    """`POST /v1/images/generations` of the OpenAI API."""
+
+    prompt: Prompt
+
+    def job(self) -> NewJobBody:
+        """Build the body of the equivalent job."""
+        return self._job(self.prompt)
+
+
+class EditFields(ImageOptions):
+    """Fields of `POST /v1/images/edits` beside its images.
+
+    `input_fidelity` is accepted and ignored; `strength` says how much may change.
+    """
+
+    prompt: Prompt
+    strength: Strength | None = None
+    input_fidelity: _Word | None = None
+
+    def job_on(self, images: Sequence[str], mask: str | None) -> NewJobBody:
+        """Build the body of the equivalent job on these images."""
+        return self._job(self.prompt, image=_one_or_all(images), mask=mask, strength=self.strength)
+
+
+class VariationFields(ImageOptions):
+    """Fields of `POST /v1/images/variations` beside its image; OpenAI's own have neither of the last two."""
+
+    prompt: Prompt = VARIATION_PROMPT
+    strength: Strength | None = None
+
+    def job_on(self, images: Sequence[str], starts_from_image: bool) -> NewJobBody:
+        """Build the body of the equivalent job; a model that takes references has no strength."""
+        usual = VARIATION_STRENGTH if starts_from_image else None
+        return self._job(self.prompt, image=_one_or_all(images), strength=self.strength or usual)
+
+
+def _one_or_all(images: Sequence[str]) -> str | list[str]:
+    return images[0] if len(images) == 1 else list(images)
+
+
+class NamedImage(RequestBody):
+    """Image by its URL or by the id of an uploaded file."""
+
+    image_url: ImageName | None = Field(default=None, description="A `data:` or an `https:` URL.")
+    file_id: ImageName | None = Field(default=None, description="Id of an image from `POST /v1/files`.")
+
+    @model_validator(mode="after")
+    def _check(self) -> Self:
+        if (self.image_url is None) == (self.file_id is None):
+            raise ValueError("must have either image_url or file_id")
+        return self
+
+    @property
+    def name(self) -> str:
+        """What names the image."""
+        return self.image_url or self.file_id or ""
+
+
+class EditBody(EditFields):
+    """`POST /v1/images/edits` of the OpenAI API as JSON."""
+
+    images: Annotated[list[NamedImage], Field(min_length=1, max_length=MAX_INPUT_IMAGES)]
+    mask: NamedImage | None = None
+
+    def job(self) -> NewJobBody:
+        """Build the body of the equivalent job."""
+        return self.job_on([image.name for image in self.images], self.mask.name if self.mask else None)

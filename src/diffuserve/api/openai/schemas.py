@@ -1,0 +1,41 @@
+"""OpenAPI schemas of bodies that are forms or JSON, which FastAPI cannot derive from a route."""
+
+from collections.abc import Mapping
+from typing import Any
+
+from pydantic import BaseModel
+
+from diffuserve.api.files.forms import FORM
+from diffuserve.api.openai.request_bodies import EditBody, EditFields, VariationFields
+from diffuserve.api.openapi import inlined_schema
+from diffuserve.domain.params import MAX_INPUT_IMAGES
+
+_FILE = {"type": "string", "format": "binary"}
+_IMAGE = _FILE | {"description": "PNG, JPEG or WebP."}
+_IMAGES = {"type": "array", "items": _FILE, "maxItems": MAX_INPUT_IMAGES}
+_MASK = _FILE | {
+    "description": "As large as the image; transparent, or white if it is opaque, where it changes."
+}
+
+
+def edit_schema() -> dict[str, Any]:
+    """Return the description of an edit's body."""
+    files = {"image": _IMAGE, "image[]": _IMAGES, "mask": _MASK}
+    return _body({FORM: _form(EditFields, files), "application/json": inlined_schema(EditBody)})
+
+
+def variation_schema() -> dict[str, Any]:
+    """Return the description of a variation's body."""
+    return _body({FORM: _form(VariationFields, {"image": _IMAGE}, "image")})
+
+
+def _form(model: type[BaseModel], files: Mapping[str, Any], *required: str) -> dict[str, Any]:
+    schema = inlined_schema(model)
+    schema["properties"] = {**files, **schema["properties"]}
+    schema["required"] = [*required, *schema.get("required", ())]
+    return schema
+
+
+def _body(schemas: Mapping[str, Any]) -> dict[str, Any]:
+    content = {content_type: {"schema": schema} for content_type, schema in schemas.items()}
+    return {"requestBody": {"required": True, "content": content}}

@@ -1,0 +1,131 @@
+"""Forms that bring images to OpenAI's API, and what becomes of their files."""
+
+import asyncio
+from collections.abc import AsyncIterator, Mapping, Sequence
+from contextlib import asynccontextmanager
+from dataclasses import dataclass, replace
+from typing import TypeVar
+
+import orjson
+from fastapi import Request
+from pydantic import ValidationError
+
+from diffuserve.api.batches.body_parser import nested_errors, validation_error
+from diffuserve.api.batches.upload import Body
+from diffuserve.api.field_errors import not_json
+from diffuserve.api.files.forms import FORM, MAX_FORM_BYTES, Form, FormFile, parse_form
+from diffuserve.api.files.intake import Received
+from diffuserve.api.json_route import content_type_of, unsupported_media_type
+from diffuserve.api.request_bodies import RequestBody
+from diffuserve.api.services import Services
+from diffuserve.domain.input_image import ImageInput
+from diffuserve.domain.params import MAX_INPUT_IMAGES, GenerationParams
+
+_IMAGES_AT_ONCE = 4  # of the largest size, in one form; smaller ones may be more
+_FILE_FIELDS = ("image", "image[]", "mask")
+_MAY_BE_EMPTY = ("prompt", "negative_prompt")  # otherwise the client sends null as an empty text
+
+AnyBody = TypeVar("AnyBody", bound=RequestBody)
+
+
+@dataclass(frozen=True)
+class UploadedImages:
+    """Images of a form and their mask. They are read and stored only once their job is possible."""
+
+    images: Sequence[FormFile]
+    mask: FormFile | None = None
+
+    @property
+    def names(self) -> list[str]:
+        """What stands for the images until they are stored."""
+        return [file.name or "image" for file in self.images]
+
+    @property
+    def mask_name(self) -> str | None:
+        """What stands for the mask until it is stored."""
+        return None if self.mask is None else self.mask.name or "mask"
+
+    async def resolve(self, services: Services, tenant_id: str, params: GenerationParams) -> GenerationParams:
+        """Return the parameters with the images, which are stored; raise what `FileIntake.add` raises.
+
+        A mask is changed where it is transparent; one that cannot be, where it is white.
+        """
+        intake = services.file_intake
+        for file in (*self.images, *([self.mask] if self.mask else [])):
+            intake.check_size(file.field.removesuffix("[]"), file.name, len(file.content))
+        images: list[ImageInput] = []
+        for image in self.images:
+            stored = await intake.add(tenant_id, Received("image", image.name, image.content))
+            images.append(stored.as_input())
+        mask: ImageInput | None = None
+        if self.mask is not None:
+            masking = Received("mask", self.mask.name, self.mask.content, "alpha")
+            mask = (await intake.add(tenant_id, masking)).as_input("L")
+        return replace(params, image=images[0] if len(images) == 1 else images, mask=mask)
+
+
+@asynccontextmanager
+async def received_body(
+    request: Request, services: Services, tenant_id: str, max_bytes: int
+) -> AsyncIterator[Body]:
+    """Receive a body in bounded time and memory, and hold it within the block."""
+    remedy = "send smaller images, or upload them with POST /v1/files"
+    async with services.batch_uploads.received(request, tenant_id, max_bytes, remedy) as body:
+        yield body
+
+
+@asynccontextmanager
+async def received_form(
+    request: Request, services: Services, tenant_id: str, *content_types: str
+) -> AsyncIterator[Form]:
+    """Receive a form, and hold it within the block. Raise `HTTPException` 415 for none of `content_types`."""
+    if content_type_of(request) != FORM:
+        raise unsupported_media_type(request, *content_types)
+    max_bytes = _IMAGES_AT_ONCE * services.config.max_input_file_bytes + MAX_FORM_BYTES
+    async with received_body(request, services, tenant_id, max_bytes) as body:
+        yield await asyncio.to_thread(parse_form, request, body)
+
+
+def fields_of(form: Form, model: type[AnyBody]) -> tuple[AnyBody, UploadedImages]:
+    """Return the texts of a form as `model`, and its images. Raise `RequestValidationError`."""
+    try:
+        fields = model.model_validate_strings(_texts(form))
+    except ValidationError as error:
+        raise nested_errors(("body",), error, model) from error
+    return fields, _images(form)
+
+
+def json_fields(body: Body, model: type[AnyBody]) -> AnyBody:
+    """Return JSON as `model`. Raise `RequestValidationError`."""
+    try:
+        return model.model_validate(orjson.loads(body[:]))
+    except orjson.JSONDecodeError as error:
+        raise validation_error(("body",), not_json(error)) from error
+    except ValidationError as error:
+        raise nested_errors(("body",), error, model) from error
+
+
+def _texts(form: Form) -> Mapping[str, str]:
+    for name, texts in form.texts.items():
+        if name in _FILE_FIELDS:
+            remedy = "must be a file; name images by their ids or URLs in JSON, as `images`"
+            raise validation_error(("body", name.removesuffix("[]")), remedy)
+        if len(texts) > 1:
+            raise validation_error(("body", name), f"was sent {len(texts)} times; send it once")
+    return {name: texts[0] for name, texts in form.texts.items() if texts[0] or name in _MAY_BE_EMPTY}
+
+
+def _images(form: Form) -> UploadedImages:
+    for file in form.files:
+        if file.field not in _FILE_FIELDS:
+            raise validation_error(("body", file.field), "is no file of this form; it takes image and mask")
+    images = [file for file in form.files if file.field != "mask"]
+    masks = [file for file in form.files if file.field == "mask"]
+    if masks and not images:
+        raise validation_error(("body", "mask"), "needs the image that it belongs to; give image")
+    if not 1 <= len(images) <= MAX_INPUT_IMAGES:
+        times = f"is sent {len(images)} times; send it 1 to {MAX_INPUT_IMAGES} times"
+        raise validation_error(("body", "image"), times)
+    if len(masks) > 1:
+        raise validation_error(("body", "mask"), f"is sent {len(masks)} times; send it once")
+    return UploadedImages(images, masks[0] if masks else None)
