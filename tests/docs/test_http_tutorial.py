@@ -10,6 +10,7 @@ import pytest
 
 from diffuserve.settings import Settings
 from support.diffuserve_process import is_ready, serving
+from support.painting import PAINTER
 from support.server_thread import ServerThread
 from support.waiting import HANG_SECONDS, block_until
 
@@ -35,7 +36,7 @@ def address(
     monkeypatch.setenv("DIFFUSERVE_WEBHOOK_ALLOWED_NETWORKS", '["127.0.0.0/8"]')
     monkeypatch.setenv("DIFFUSERVE_WEBHOOK_ALLOWED_PORTS", f"[{receiver_port}]")
     if request.param == "by hand":
-        with ServerThread(Settings(port=0)) as server:
+        with ServerThread(Settings(port=0), spec=PAINTER) as server:
             block_until(lambda: is_ready(server.address))
             yield server.address
         return

@@ -10,9 +10,10 @@ from typing import Any, Self, TypeVar
 import httpx
 
 from diffuserve.cli.server import running_server
+from diffuserve.domain.model_spec import ModelSpec
 from diffuserve.jobs.store import JobStore
 from diffuserve.settings import Settings
-from support.hand_worker import HandWorker
+from support.hand_worker import HAND_SPEC, HandWorker
 from support.waiting import HANG_SECONDS
 
 T = TypeVar("T")
@@ -25,8 +26,9 @@ class ServerThread:
     leaves those with the prompt `wait` running.
     """
 
-    def __init__(self, settings: Settings, *, has_worker: bool = True) -> None:
+    def __init__(self, settings: Settings, *, has_worker: bool = True, spec: ModelSpec = HAND_SPEC) -> None:
         self._settings = settings
+        self._spec = spec
         self._has_worker = has_worker
         self._is_up = threading.Event()
         self._thread = threading.Thread(target=asyncio.run, args=(self._serve(),), daemon=True)
@@ -62,7 +64,7 @@ class ServerThread:
             self._server = await stack.enter_async_context(running_server(self._settings))
             http = httpx.AsyncClient(base_url=self.address, trust_env=False)
             await stack.enter_async_context(http)
-            work = asyncio.create_task(_work(http) if self._has_worker else asyncio.sleep(0))
+            work = asyncio.create_task(_work(http, self._spec) if self._has_worker else asyncio.sleep(0))
             self._is_up.set()
             await self._stop.wait()
             work.cancel()
@@ -70,8 +72,8 @@ class ServerThread:
                 await work
 
 
-async def _work(http: httpx.AsyncClient) -> None:
-    worker = await HandWorker.register(http)
+async def _work(http: httpx.AsyncClient, spec: ModelSpec) -> None:
+    worker = await HandWorker.register(http, [spec])
     while True:
         for lease in await worker.claim(num_jobs=8, wait=5.0):
             await worker.report(lease, 1, 4)

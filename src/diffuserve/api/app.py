@@ -38,7 +38,7 @@ from diffuserve.storage.base import ArtifactStore
 
 _DESCRIPTION = """Generate images as durable jobs.
 
-Submit to `/v1/jobs`, then follow the `urls` of the response. `/v1/images/generations` and `/v1/models`
+Submit to `/v1/jobs`, then follow the `urls` of the response. `/v1/images`, `/v1/files` and `/v1/models`
 follow OpenAI's API, `/generate` is a flat API for scripts. Errors are problems after RFC 9457.
 """
 _ROUTES = (
