@@ -29,7 +29,7 @@ _INPUT_ERRORS = frozenset({InvalidParams.code, ModelNotCapable.code, OutputBlock
 
 
 GENERATION, EDIT = "image_generation", "image_edit"
-"""What the types of a stream's events begin with."""
+"""Beginnings of the types of a stream's events."""
 
 
 class OpenAIImageSerializer:

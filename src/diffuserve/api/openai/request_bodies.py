@@ -40,7 +40,7 @@ _Word = Annotated[str, Field(max_length=20)]
 
 
 class ImageOptions(RequestBody):
-    """What every request of OpenAI's image API may say.
+    """Options of every request of OpenAI's image API.
 
     `quality`, `style`, `moderation` and `output_compression` are accepted and ignored: the models offer no
     such choice. A transparent background is rejected. OpenAI's own API lacks the last six fields; its client
@@ -148,7 +148,7 @@ class NamedImage(RequestBody):
 
     @property
     def name(self) -> str:
-        """What names the image."""
+        """Name of the image, whichever way it is given."""
         return self.image_url or self.file_id or ""
 
 

@@ -37,12 +37,12 @@ class UploadedImages:
 
     @property
     def names(self) -> list[str]:
-        """What stands for the images until they are stored."""
+        """Names that stand for the images until they are stored."""
         return [file.name or "image" for file in self.images]
 
     @property
     def mask_name(self) -> str | None:
-        """What stands for the mask until it is stored."""
+        """Name that stands for the mask until it is stored."""
         return None if self.mask is None else self.mask.name or "mask"
 
     async def resolve(self, services: Services, tenant_id: str, params: GenerationParams) -> GenerationParams:
