@@ -59,13 +59,13 @@ def checkpoint_sampler(config: Mapping[str, Any]) -> Sampler:
 
     Raise `InvalidModel` for a class or an option that is not supported.
     """
-    name = config.get("_class_name")
+    name = str(config.get("_class_name"))
     if name not in _CLASSES:
         raise InvalidModel(
             f"scheduler_config.json: _class_name={name!r} is not supported; supported are "
             f"{', '.join(sorted(_CLASSES))}"
         )
-    return _CLASSES[str(name)].from_config(config)
+    return _CLASSES[name].from_config(config)
 
 
 def named_sampler(name: str, config: Mapping[str, Any]) -> Sampler:

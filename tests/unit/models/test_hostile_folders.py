@@ -18,6 +18,7 @@ from diffuserve.models.registry import load_pipeline, read_offer
 from diffuserve.models.weights import Placement, checkpoint_dtype, load_weights
 from diffuserve.safety.text_model import read_config
 from diffuserve.testing.checkpoints import write_flux_checkpoint
+from diffuserve.testing.unet_checkpoints import write_unet_checkpoint
 
 CPU = torch.device("cpu")
 CONFIGS = (
@@ -25,6 +26,15 @@ CONFIGS = (
     "diffuserve.json",
     "transformer/config.json",
     "vae/config.json",
+    "scheduler/scheduler_config.json",
+)
+UNET_CONFIGS = (
+    "model_index.json",
+    "diffuserve.json",
+    "unet/config.json",
+    "vae/config.json",
+    "text_encoder/config.json",
+    "text_encoder_2/config.json",
     "scheduler/scheduler_config.json",
 )
 LOADED = (
@@ -204,11 +214,31 @@ def test_a_config_of_gigabytes_is_not_read(folder: Path) -> None:
         read_offer(str(folder))
 
 
+@pytest.fixture(scope="module")
+def sound_unet(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = write_unet_checkpoint(tmp_path_factory.mktemp("sound") / "unet")
+    (folder / "diffuserve.json").write_text(json.dumps({"name": "unet"}))
+    return folder
+
+
 @settings(FUZZ, max_examples=60)
 @given(file=st.sampled_from(CONFIGS), data=st.data())
 def test_no_value_of_a_config_breaks_the_reading_of_a_folder(
     sound: Path, file: str, data: st.DataObject
 ) -> None:
+    check_reading(sound, file, data)
+
+
+@settings(FUZZ, max_examples=60)
+@given(file=st.sampled_from(UNET_CONFIGS), data=st.data())
+def test_no_value_of_a_config_breaks_the_reading_of_a_folder_with_a_unet(
+    sound_unet: Path, file: str, data: st.DataObject
+) -> None:
+    check_reading(sound_unet, file, data)
+
+
+def check_reading(sound: Path, file: str, data: st.DataObject) -> None:
+    """Change some values of a config, and read the folder."""
     original = (sound / file).read_text("utf-8")
     content = json.loads(original)
     known = [
@@ -219,6 +249,8 @@ def test_no_value_of_a_config_breaks_the_reading_of_a_folder(
         "longest_sequence_length",
         "guidance_scale",
         "preview",
+        "algorithm_type",
+        "prediction_type",
     ]
     for name in data.draw(st.lists(st.sampled_from(known), min_size=1, max_size=3)):
         content[name] = data.draw(values)

@@ -125,7 +125,7 @@ def _check_channels(folder: ModelFolder, config: FluxConfig, vae: AutoencoderCon
 
 
 def _checkpoint_sampler(folder: ModelFolder) -> str:
-    name = folder.json("scheduler/scheduler_config.json").get("_class_name")
+    name = str(folder.json("scheduler/scheduler_config.json").get("_class_name"))
     if name not in _SCHEDULERS:
         raise InvalidModel(
             f"{folder.path}/scheduler/scheduler_config.json: _class_name={name!r} is not supported; FLUX.1 "

@@ -41,7 +41,7 @@ def own_sampler(scheduler: Mapping[str, Any]) -> str:
         is_named = is_second_order and not is_karras and scheduler.get("solver_type", "bh2") == "bh2"
         return "unipc" if is_named else ""
     if kind == "DPMSolverMultistepScheduler":
-        name = _DPM_SOLVER.get(scheduler.get("algorithm_type", "dpmsolver++"), "")
+        name = _DPM_SOLVER.get(str(scheduler.get("algorithm_type", "dpmsolver++")), "")
         is_named = name and is_second_order and scheduler.get("solver_type", "midpoint") == "midpoint"
         return (f"{name}_karras" if is_karras else name) if is_named else ""
     return _PLAIN.get(kind, "")

@@ -183,7 +183,7 @@ def test_memory_and_price_of_sdxl_are_near_what_was_counted(tmp_path: Path) -> N
             SDXL | {"projection_class_embeddings_input_dim": None},
             "needs projection_class_embeddings_input_dim",
         ),
-        (SD15 | {"out_channels": 8}, "out_channels=8 must be the VAE's latent_channels=4"),
+        (SD15 | {"out_channels": 8}, "out_channels=8 must be 4, as the VAE's latent_channels=4"),
     ],
 )
 def test_parts_that_do_not_fit_together_are_refused(unet: dict[str, Any], words: str, tmp_path: Path) -> None:
