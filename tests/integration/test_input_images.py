@@ -18,6 +18,8 @@ import pytest
 import sqlalchemy as sa
 from PIL import Image, ImageDraw
 
+from diffuserve.backoff import Backoff
+from diffuserve.client import input_files
 from diffuserve.domain.input_file import InputFile, NewFile, new_file_id
 from diffuserve.domain.job import Job, JobStatus, Phase
 from diffuserve.domain.tenant import Plan
@@ -30,9 +32,10 @@ from diffuserve.testing.fake_pipeline import colour_of
 from diffuserve.worker.agent import WorkerAgent
 from diffuserve.worker.config import ImageOptions
 from support.fake_family.install import install_fake_family, write_fake_model
+from support.faulty_proxy import CutResponse, FaultyProxy, Respond
 from support.hand_worker import HAND_SPEC, HandWorker
 from support.plane import NULL_ENGINE, Plane, until
-from support.s3 import S3Server
+from support.s3 import S3Server, bucket_at
 from support.waiting import HANG_SECONDS, eventually
 
 Start = Callable[..., WorkerAgent]
@@ -203,6 +206,46 @@ async def test_an_image_of_another_lease_is_not_served(plane: Plane, artifacts: 
         (409, "lease_lost"),
         (409, "lease_lost"),
     ]
+
+
+class TestBucketFaults:
+    """Images in a bucket that fails at times."""
+
+    @pytest.fixture
+    def artifacts(self, proxy: FaultyProxy, bucket: str) -> BucketArtifactStore:
+        return bucket_at(proxy.url, bucket, "results")
+
+    async def test_a_bucket_that_fails_is_asked_again_within_the_attempt(
+        self, plane: Plane, start: Start, proxy: FaultyProxy, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        monkeypatch.setattr(input_files, "_BACKOFF", Backoff(0.01, 0.01))
+        job = await job_with(plane, await stored_image(plane, noise_png()))
+        faults = (Respond(500), CutResponse(), Respond(403), CutResponse())
+        proxy.fail_next(*faults)
+        start()
+        done = await until(plane, job, JobStatus.SUCCEEDED)
+        assert done.attempt == 1
+        downloads = [path for method, path in proxy.requests if method == "GET" and "/inputs/" in path]
+        assert len(downloads) == len(faults) + 1
+
+    async def test_a_bucket_that_refuses_fails_the_attempt_and_not_the_job(
+        self, plane: Plane, start: Start, proxy: FaultyProxy, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        monkeypatch.setattr(input_files, "_BACKOFF", Backoff(0.01, 0.01))
+        job = await job_with(plane, await stored_image(plane, noise_png()))
+        proxy.fail_next(*[Respond(403)] * 3)
+        start()
+        done = await until(plane, job, JobStatus.SUCCEEDED)
+        assert done.attempt == 2
+        events = await plane.store.jobs.events_after(job.id)
+        assert "download_failed" in str([event.data for event in events])
+
+
+def noise_png() -> bytes:
+    """Return an image whose file is large enough to be cut in half."""
+    buffer = io.BytesIO()
+    Image.effect_noise((64, 48), 90).save(buffer, "PNG")
+    return buffer.getvalue()
 
 
 class TestPixels:
