@@ -13,6 +13,7 @@ from diffuserve.client.leases import LeaseClient
 from diffuserve.domain.worker import Lease, ModelOffer, Registration, WorkerReport, WorkerState
 from diffuserve.storage.base import ArtifactStore
 from support.hand_worker import HAND_SPEC, PNG, HandWorker
+from support.image_files import image_in, png
 from support.s3 import S3Server, bucket_at
 
 CAT = {"input": {"prompt": "a cat"}}
@@ -51,6 +52,18 @@ async def test_the_result_route_redirects_to_the_bucket(
     response = await http.get(f"/v1/jobs/{job['id']}/result")
     assert response.status_code == 307
     assert response.headers["location"].startswith(s3.url)
+
+
+async def test_an_uploaded_image_is_in_the_bucket(http: httpx.AsyncClient, s3: S3Server, bucket: str) -> None:
+    uploaded = await http.post("/v1/files", files={"file": ("a.png", png())})
+    file = uploaded.raise_for_status().json()
+    redirect = await http.get(f"/v1/files/{file['id']}/content")
+    assert (redirect.status_code, redirect.headers["location"].startswith(s3.url)) == (307, True)
+    async with httpx.AsyncClient() as anonymous:
+        content = (await anonymous.get(redirect.headers["location"])).content
+    assert (len(content), image_in(content).size) == (file["bytes"], (64, 48))
+    assert (await http.delete(f"/v1/files/{file['id']}")).status_code == 204
+    assert s3.client.list_objects_v2(Bucket=bucket)["KeyCount"] == 0
 
 
 async def test_a_cdn_in_front_of_the_prefix_serves_the_public_urls(

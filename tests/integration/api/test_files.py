@@ -26,7 +26,7 @@ from diffuserve.jobs.store import JobStore
 from diffuserve.safety.intake_pool import IntakePool
 from diffuserve.storage.local import LocalArtifactStore
 from support import image_files
-from support.color_filter import ColorFilter
+from support.color_filter import ColorFilter, GreedyFilter
 from support.image_files import BLUE, RED, file_of, image_in, png
 from support.waiting import HANG_SECONDS, eventually
 
@@ -355,6 +355,17 @@ async def test_the_image_filter_judges_uploads(
     assert len(stored(tmp_path)) == 2
     entries = {(entry.stage, entry.category, entry.action) for entry in await store.audit.newest()}
     assert entries == {("input", "red", "block"), ("input", "blue", "blur")}
+    await pool.close()
+
+
+async def test_memory_is_limited_in_the_process_that_reads_images(
+    filtered: Callable[[IntakePool], httpx.AsyncClient],
+) -> None:
+    pool = IntakePool(GreedyFilter)
+    async with filtered(pool) as http:
+        refused = await upload(http, png())
+    assert refused.status_code == 422
+    assert "too much memory" in refused.json()["detail"]
     await pool.close()
 
 

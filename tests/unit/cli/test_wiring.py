@@ -10,14 +10,16 @@ import pytest
 from diffuserve.cli.wiring import worker as wiring
 from diffuserve.cli.wiring.background import running
 from diffuserve.cli.wiring.control import control_plane, open_bus, open_quotas, open_store
-from diffuserve.cli.wiring.safety import choose_image_filter, open_prompt_filter
+from diffuserve.cli.wiring.safety import choose_image_filter, open_intake, open_prompt_filter
 from diffuserve.cli.wiring.worker import checked, replica, run
 from diffuserve.domain.errors import InvalidParams, ServerUnavailable
 from diffuserve.domain.tenant import Role
 from diffuserve.events.memory import MemoryEventBus
 from diffuserve.quotas.local import LocalQuotas
+from diffuserve.safety.intake_pool import UnreadableImage
 from diffuserve.settings import Settings
 from diffuserve.worker.config import EngineProcessConfig, ImageOptions, Nodes, WorkerConfig
+from support.image_files import png
 
 
 @pytest.fixture
@@ -114,3 +116,25 @@ def test_a_replica_keeps_all_but_device_name_and_port(tmp_path: Path) -> None:
     assert (second.name, second.metrics_port, second.engine_process.device) == ("pair-1", 9101, "cuda:1")
     assert (second.labels, second.engine_process.model) == ({"zone": "a"}, "m")
     assert second.engine_process.engine.token_budget == 512
+
+
+async def test_a_filter_that_cannot_judge_lets_the_server_start_and_refuses_images(
+    settings: Settings, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    missing = settings.model_copy(update={"image_filter": f"transformers:{tmp_path}"})
+    async with open_intake(missing) as pool:
+        with pytest.raises(UnreadableImage, match="image classifier"):
+            await pool.read(b"", "ada")
+    assert "requests cannot bring images" in caplog.text
+    with pytest.raises(InvalidParams, match="opensfw"):
+        async with open_intake(settings.model_copy(update={"image_filter": "opensfw"})):
+            raise AssertionError("it must not open")
+
+
+async def test_images_that_nothing_judges_are_told_of(
+    settings: Settings, caplog: pytest.LogCaptureFixture
+) -> None:
+    async with open_intake(settings.model_copy(update={"image_filter": "none"})) as pool:
+        read = await pool.read(png(), "ada")
+    assert (read.width, read.height, read.verdict) == (64, 48, None)
+    assert "NO IMAGE FILTER" in caplog.text
