@@ -301,3 +301,15 @@ def test_requests_with_images_have_previews_and_can_be_aborted(
             engine(kind).abort(aborted)
         assert not any(output.error and output.request_id == chosen for output in outputs)
     assert len(previews) >= 2
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_half_precision_stays_close_to_float32(
+    kind: FluxKind, engine: Callable[[FluxKind], Engine], folder: Folder
+) -> None:
+    batch = BATCHES[kind](2)[:6]
+    exact = engine(kind).generate(batch)
+    with Engine.load(str(folder(kind)), device="cpu", dtype="bfloat16") as rounded:
+        found = rounded.generate(batch)
+    pairs = zip(exact, found, strict=True)
+    assert min(psnr(ours.images[0], other.images[0]) for ours, other in pairs) > 15

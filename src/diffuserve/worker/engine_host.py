@@ -161,12 +161,13 @@ class EngineHost:
     def _add(self, job: AddJob) -> None:
         try:
             params = self._engine.spec.resolve(job_params(job), seed=0)
-            steps = preview_steps(params.num_inference_steps or 1, job.num_previews)
+            num_steps = self._engine.spec.num_steps(params)
+            steps = preview_steps(num_steps, job.num_previews)
             with self._requests.lock:  # the first output may come before `add` has returned
                 request_id = self._engine.add(
                     params, priority=job.priority, preview=bool(steps), alone=job.is_alone
                 )
-                self._requests.put(request_id, EngineRequest(job, steps))
+                self._requests.put(request_id, EngineRequest(job, num_steps, steps))
         except Exception as error:  # at the border of a job: it fails alone
             self._link.send(job_failure(job.attempt, error))
 

@@ -35,9 +35,10 @@ _FINAL_ERRORS = (ValueError, NumericalFailure, OutOfMemory, OutputBlocked, Reque
 
 @dataclass(frozen=True)
 class EngineRequest:
-    """A job inside the engine, and the steps after which it shows a preview."""
+    """A job inside the engine, the steps that it takes, and those after which it shows a preview."""
 
     job: AddJob
+    num_steps: int
     preview_steps: Sequence[int] = ()
 
 
@@ -70,7 +71,7 @@ class JobOutput:
 
     def finish(self, request: EngineRequest, result: GenerationResult) -> None:
         """Filter and write the images, and report the job finished or failed."""
-        job, steps = request.job, result.params.num_inference_steps or 0
+        job, steps = request.job, request.num_steps
         verdicts: list[Verdict] = []
         try:
             self.link.send(StepProgress(attempt=job.attempt, phase="filter", step=steps, total=steps))

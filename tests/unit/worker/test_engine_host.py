@@ -348,3 +348,20 @@ def test_an_error_of_the_decode_lane_ends_the_host(
         host.handle(job("star", tmp_path))
         with pytest.raises(SystemError):
             host.run()
+
+
+def test_a_job_that_skips_steps_reports_those_that_it_takes(fake: FakePipeline, tmp_path: Path) -> None:
+    """Count what is left of the schedule, for previews too."""
+    Image.new("RGB", (32, 32), "red").save(tmp_path / "red.png")
+    params = {
+        "image": {"id": "file-red", "width": 32, "height": 32},
+        "strength": 0.5,
+        "num_inference_steps": 8,
+    }
+    files = {"file-red": str(tmp_path / "red.png")}
+    link = serve(fake, NO_FILTER, [job("edited", tmp_path, params=params, num_previews=3, files=files)])
+    assert [(report.step, report.total) for report in link.all(StepProgress)] == [
+        *((step, 4) for step in (1, 2, 3, 4)),
+        (4, 4),  # shown to the filter
+    ]
+    assert [preview.step for preview in link.all(PreviewReady)] == [1, 2, 3]
