@@ -1,5 +1,6 @@
 """Stable Diffusion 1, 2 and XL as a family. Importing this file loads no torch."""
 
+import re
 from typing import TYPE_CHECKING, Any
 
 from diffuserve.domain.cost import CostFit, Workload
@@ -26,6 +27,7 @@ if TYPE_CHECKING:
 
 SIZES = 6  # numbers of an image's original size, crop and target size, which SDXL reads; refiners 5
 _SMALLEST_ITEM = 2  # bytes of a number in bf16 or fp16
+_MISTAKEN_VERSIONS = re.compile(r"0\.[0-8]\.")  # of diffusers, which corrects them since
 _SAMPLE_SIZES = {True: 128, False: 64}  # of latents, where the UNet's config tells none
 
 # In fp16 on a large GPU, from their operations at about 400 TFLOP/s, of 1,024² (SDXL) and 512² pixels.
@@ -111,7 +113,7 @@ def text_encoders(folder: ModelFolder, config: UNetConfig) -> tuple[str, ...]:
 
 def _sizes(folder: ModelFolder, config: UNetConfig, vae: AutoencoderConfig) -> dict[str, int]:
     """Return the checkpoint's own size, and limits of half and twice of it."""
-    sample_size = config.sample_size or _SAMPLE_SIZES[config.is_xl]
+    sample_size = _sample_size(folder, config)
     rows, columns = (sample_size, sample_size) if isinstance(sample_size, int) else sample_size
     height, width = rows * vae.scale, columns * vae.scale
     return {
@@ -121,6 +123,14 @@ def _sizes(folder: ModelFolder, config: UNetConfig, vae: AutoencoderConfig) -> d
         "max_size": 2 * max(width, height),
         "max_pixels": 4 * width * height,
     }
+
+
+def _sample_size(folder: ModelFolder, config: UNetConfig) -> int | tuple[int, int]:
+    """Return the size of latents; the first versions of diffusers wrote a smaller one than they meant."""
+    size, usual = config.sample_size or _SAMPLE_SIZES[config.is_xl], _SAMPLE_SIZES[False]
+    written_by = str(folder.config("unet")[0].get("_diffusers_version"))
+    is_mistaken = isinstance(size, int) and size < usual and _MISTAKEN_VERSIONS.match(written_by)
+    return usual if is_mistaken and not config.is_xl else size
 
 
 def _images(folder: ModelFolder, config: UNetConfig) -> dict[str, Any]:

@@ -104,6 +104,15 @@ def test_distilled_checkpoints_take_few_steps(
     assert (spec.num_inference_steps, spec.guidance_scale, spec.guidance_passes) == expected
 
 
+@pytest.mark.parametrize(
+    ("version", "side"), [("0.2.2", 512), ("0.8.1", 512), ("0.9.0", 256), ("0.42.1", 256)]
+)
+def test_sizes_that_old_versions_of_diffusers_wrote_are_corrected(
+    version: str, side: int, tmp_path: Path
+) -> None:
+    assert spec_of(tmp_path, SD15 | {"sample_size": 32, "_diffusers_version": version}, PNDM).width == side
+
+
 def test_settings_override_defaults(tmp_path: Path) -> None:
     spec = spec_of(tmp_path, SDXL, EULER, width=512, num_inference_steps=8, guidance_scale=2.0, min_size=256)
     assert (spec.width, spec.num_inference_steps, spec.guidance_scale, spec.min_size) == (512, 8, 2.0, 256)
