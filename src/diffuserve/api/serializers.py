@@ -261,8 +261,8 @@ def file_resource(file: InputFile) -> FileResource:
         height=file.height,
         sha256=file.sha256,
         verdict=None if file.verdict is None else _verdict(file.verdict),
-        created_at=to_rfc3339(file.created_at),
-        expires_at=to_rfc3339(file.expires_at),
+        created_at=int(file.created_at),
+        expires_at=int(file.expires_at),
     )
 
 

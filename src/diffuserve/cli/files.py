@@ -1,5 +1,6 @@
 """`diffuserve files`: images that a server keeps for jobs."""
 
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -15,7 +16,7 @@ from diffuserve.cli.results import print_facts, results
 from diffuserve.cli.sizes import human_bytes
 from diffuserve.client.codec import encode
 from diffuserve.domain.resources.file import FilePage, FileResource
-from diffuserve.domain.timestamps import from_rfc3339
+from diffuserve.domain.timestamps import to_rfc3339
 from diffuserve.settings import Settings
 
 if TYPE_CHECKING:
@@ -82,7 +83,7 @@ def list_files(
         return
     table = Table("id", "size", "bytes", "age", "name", box=None, header_style="bold", pad_edge=False)
     for file in page.data:
-        size, made = f"{file.width}x{file.height}", age(from_rfc3339(file.created_at))
+        size, made = f"{file.width}x{file.height}", age(datetime.fromtimestamp(file.created_at, UTC))
         table.add_row(file.id, size, human_bytes(file.bytes), made, escape(file.filename))
     results().print(table)
 
@@ -121,6 +122,6 @@ def _facts(file: FileResource) -> dict[str, str]:
         "size": f"{file.width}x{file.height}",
         "bytes": f"{file.bytes:,}",
         "sha256": file.sha256,
-        "created": file.created_at,
-        "expires": file.expires_at,
+        "created": to_rfc3339(file.created_at),
+        "expires": to_rfc3339(file.expires_at),
     }

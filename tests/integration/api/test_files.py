@@ -13,7 +13,7 @@ import httpx
 import orjson
 import pytest
 from fastapi import FastAPI
-from openai import AsyncOpenAI
+from openai import AsyncOpenAI, NotFoundError
 from PIL import Image
 
 from diffuserve.api.app import create_app
@@ -131,13 +131,16 @@ async def test_a_file_of_the_largest_size_is_stored(http: httpx.AsyncClient) -> 
     assert (await uploaded(http, padded))["width"] == 64
 
 
-async def test_the_same_image_is_one_file_of_its_tenant(http: httpx.AsyncClient, tmp_path: Path) -> None:
+async def test_the_same_image_is_one_file_of_its_tenant(
+    http: httpx.AsyncClient, tmp_path: Path, store: JobStore
+) -> None:
     first = await uploaded(http, png())
+    expires_at = (await store.files.get(first["id"])).expires_at
     again = await uploaded(
         http, file_of(Image.new("RGB", (64, 48), RED), "WEBP", lossless=True), "other.webp"
     )
     assert again["id"] == first["id"]
-    assert again["expires_at"] > first["expires_at"]
+    assert (await store.files.get(first["id"])).expires_at > expires_at
     other = await uploaded(http, png(color=BLUE))
     listed = (await http.get("/v1/files")).json()["data"]
     assert [file["id"] for file in listed] == [other["id"], first["id"]]
@@ -160,11 +163,24 @@ async def test_an_image_may_be_sent_as_it_is(http: httpx.AsyncClient) -> None:
     assert (too_large.status_code, too_large.json()["code"]) == (413, "too_large")
 
 
-async def test_openais_client_uploads(server: str) -> None:
+async def test_openais_client_uploads_lists_and_deletes(server: str) -> None:
     async with AsyncOpenAI(base_url=f"{server}/v1", api_key="none", max_retries=0) as client:
-        file = await client.files.create(file=("photo.png", png()), purpose="vision")
-        assert (file.filename, file.id[:5]) == ("photo.png", "file-")
+        files = [
+            await client.files.create(file=("photo.png", png(64, height)), purpose="vision")
+            for height in (48, 49, 50)
+        ]
+        file = files[0]
+        assert (file.filename, file.id[:5], file.purpose) == ("photo.png", "file-", "vision")
+        type(file).model_validate(file.model_dump(), strict=True)
         assert image_in((await client.files.content(file.id)).content).size == (64, 48)
+        assert (await client.files.retrieve(file.id)).id == file.id
+        listed = [listed.id async for listed in client.files.list(limit=2)]
+        assert listed == [file.id for file in reversed(files)]
+        deleted = await client.files.delete(file.id)
+        assert (deleted.id, deleted.deleted, deleted.object) == (file.id, True, "file")
+        with pytest.raises(NotFoundError) as raised:
+            await client.files.retrieve(file.id)
+        assert raised.value.code == "file_not_found"
 
 
 FORM = {"content-type": "multipart/form-data; boundary=b"}
@@ -244,7 +260,7 @@ async def test_files_of_another_tenant_do_not_exist(store: JobStore, http: httpx
         assert (response.status_code, response.json()["code"]) == (404, "file_not_found")
     assert (await http.get("/v1/files", headers=bob)).json()["data"] == []
     assert (await upload(http, png(), headers=bob)).json()["id"] != file["id"]
-    assert (await http.delete(f"/v1/files/{file['id']}", headers=ada)).status_code == 204
+    assert (await http.delete(f"/v1/files/{file['id']}", headers=ada)).status_code == 200
     assert (await http.get(f"/v1/files/{file['id']}", headers=ada)).status_code == 404
 
 

@@ -43,7 +43,7 @@ from diffuserve.domain.prompt import PromptRecord
 from diffuserve.domain.readiness import ModelStatus
 from diffuserve.domain.resources.base import Resource
 from diffuserve.domain.resources.batch import BatchPage
-from diffuserve.domain.resources.file import FilePage
+from diffuserve.domain.resources.file import DeletedFile, FilePage
 from diffuserve.domain.resources.job import JobPage
 from diffuserve.domain.resources.model import ModelList, ModelSafetyResource
 from diffuserve.domain.resources.webhook import (
@@ -251,6 +251,7 @@ async def all_resources(serializer: JobSerializer) -> list[Resource]:
         UploadUrl(url=None),
         LeasedFiles(files=(LeasedFile(id="file-0", size_bytes=3, sha256="ab"),)),
         page_of(FilePage, [file_resource(FILE)], has_more=False),
+        DeletedFile(id=FILE.id),
         deleted,
     ]
 

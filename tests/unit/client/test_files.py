@@ -20,8 +20,8 @@ FILE = {
     "height": 2,
     "sha256": "ab",
     "verdict": None,
-    "created_at": "2026-01-01T00:00:00Z",
-    "expires_at": "2026-01-02T00:00:00Z",
+    "created_at": 1767225600,
+    "expires_at": 1767312000,
 }
 
 

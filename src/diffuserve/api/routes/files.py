@@ -17,7 +17,7 @@ from diffuserve.api.serializers import file_resource, page_of
 from diffuserve.api.services import Services, ServicesDep
 from diffuserve.domain.errors import InvalidParams
 from diffuserve.domain.input_file import CONTENT_TYPE
-from diffuserve.domain.resources.file import FilePage, FileResource
+from diffuserve.domain.resources.file import DeletedFile, FilePage, FileResource
 from diffuserve.storage.base import input_folder, input_key
 
 router = APIRouter(prefix="/v1/files", tags=["files"], route_class=JsonRoute)
@@ -112,12 +112,12 @@ async def get_content(file_id: FileId, services: ServicesDep, caller: ClientCall
     return StreamingResponse(services.artifacts.read(key), headers=headers, media_type=CONTENT_TYPE)
 
 
-@router.delete("/{file_id}", summary="Delete a file", status_code=204)
+@router.delete("/{file_id}", summary="Delete a file", response_model=DeletedFile)
 async def delete_file(file_id: FileId, services: ServicesDep, caller: ClientCaller) -> Response:
     """Delete an uploaded image; one that an unfinished job needs is refused with 409."""
     await services.store.files.delete(file_id, caller.scope)
     await services.artifacts.delete(input_folder(file_id))
-    return Response(status_code=204)
+    return json_response(DeletedFile(id=file_id))
 
 
 async def _receive(request: Request, services: Services, tenant_id: str, filename: str) -> Received:

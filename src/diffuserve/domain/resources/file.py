@@ -1,6 +1,7 @@
-"""Uploaded images, as the API writes them. Times are RFC 3339 strings."""
+"""Uploaded images, as the API writes them: OpenAI's fields, with times in Unix seconds, and our own."""
 
 from dataclasses import dataclass, field
+from typing import Literal
 
 from diffuserve.domain.resources.base import Page, Resource
 from diffuserve.domain.resources.safety import VerdictResource
@@ -11,6 +12,9 @@ class FileResource(Resource):
     """Uploaded image, which jobs name by its id."""
 
     id: str
+    object: Literal["file"] = "file"
+    purpose: Literal["vision"] = "vision"
+    status: Literal["processed"] = "processed"
     filename: str = field(metadata={"description": "The client's own name for it."})
     content_type: str = field(metadata={"description": "Of the stored file, which holds pixels alone."})
     bytes: int = field(metadata={"description": "Size of the stored file."})
@@ -20,8 +24,17 @@ class FileResource(Resource):
     verdict: VerdictResource | None = field(
         metadata={"description": "The image filter's; null without one. A blurred image is stored blurred."}
     )
-    created_at: str
-    expires_at: str = field(metadata={"description": "It stays for longer while a job needs it."})
+    created_at: int
+    expires_at: int = field(metadata={"description": "It stays for longer while a job needs it."})
+
+
+@dataclass(frozen=True, kw_only=True)
+class DeletedFile(Resource):
+    """Answer to the deletion of a file."""
+
+    id: str
+    object: Literal["file"] = "file"
+    deleted: Literal[True] = True
 
 
 @dataclass(frozen=True, kw_only=True)
