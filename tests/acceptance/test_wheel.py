@@ -36,7 +36,8 @@ def test_a_wheel_holds_every_file_of_the_package_and_nothing_else(wheel: Path) -
     tracked = {f"diffuserve/{name}" for name in listed.stdout.splitlines()}
     held = {name for name in zipfile.ZipFile(wheel).namelist() if ".dist-info/" not in name}
     assert held == tracked
-    assert {"diffuserve/models/bundled/tiny-flux/model_index.json", "diffuserve/py.typed"} <= held
+    indexes = {f"diffuserve/models/bundled/{name}/model_index.json" for name in ("tiny-flux", "tiny-sd")}
+    assert indexes | {"diffuserve/py.typed"} <= held
 
 
 @pytest.fixture(scope="module")

@@ -21,7 +21,7 @@ Loss = Callable[[int, random.Random], tuple[Tensor, dict[str, float]]]
 
 
 class Stopped(Exception):
-    """WebhookNotice to stop; everything is saved."""
+    """Training was told to stop; everything is saved."""
 
 
 @dataclass

@@ -23,6 +23,8 @@ from checker import Pixels, Seen, border_colour, find_things
 from diffuserve import Engine, GenerationParams
 from diffuserve.media.contact_sheet import contact_sheet
 from evaluate import AXES, difference_of, held_out, rates, through_vae, true_image
+from evaluate_edits import Way as EditWay
+from evaluate_edits import edited, figures_of, recolour
 from noise_levels import NUM_STEPS
 from scenes import COLOURS, SHAPES, Scene, caption
 from sd_folder import GUIDANCE
@@ -30,6 +32,7 @@ from wishes import USUAL
 
 SIDE = 128
 _BATCH = 16
+_OTHER_PROMPTS = 100  # that other ways than the default one are measured on
 
 
 @dataclass(frozen=True)
@@ -72,6 +75,7 @@ COLOUR_OF_A_SHAPE = tuple(Refusal(f"a {shape}", colour, colour=colour) for shape
 SHAPE_OF_A_COLOUR = tuple(
     Refusal(f"something {colour}", shape, shape=shape) for shape, colour in USUAL.items()
 )
+EDITS = (EditWay(1.0, 8), EditWay(0.75, 8), EditWay(0.75, 8, is_masked=False))
 EXAMPLES = (COLOUR_OF_A_SHAPE[4], COLOUR_OF_A_SHAPE[3], SHAPE_OF_A_COLOUR[4], SHAPE_OF_A_COLOUR[0])
 
 
@@ -84,6 +88,9 @@ def main() -> None:
             "the usual colour of a shape": refusal_rates(engine, COLOUR_OF_A_SHAPE, arguments.seeds),
             "the usual shape of a colour": refusal_rates(engine, SHAPE_OF_A_COLOUR, arguments.seeds),
         }
+        edits = [recolour(scene, seed) for seed, scene in enumerate(scenes[: 2 * arguments.edits : 2])]
+        figures["edits"] = {str(way): figures_of(edited(engine, edits, way), edits) for way in EDITS}
+        figures["num_edits"] = len(edits)
         text = report(figures)
         print(text)
         if arguments.write:
@@ -102,8 +109,9 @@ def measure(folder: Path, engine: Engine, scenes: Sequence[Scene], ways: Sequenc
     }
     prompts = [caption(scene) for scene in scenes]
     for way in ways:
-        print(f"drawing {len(scenes)} images: {way}", flush=True)
-        rows[str(way)] = rates(drawn(engine, prompts, way), scenes)
+        count = len(scenes) if way == PLAIN else min(len(scenes), _OTHER_PROMPTS)
+        print(f"drawing {count} images: {way}", flush=True)
+        rows[f"{way}, {count} prompts"] = rates(drawn(engine, prompts[:count], way), scenes[:count])
     pairs = [drawn(engine, prompts[:60], PLAIN, first_seed=seed) for seed in (1, 2)]
     return {"num_prompts": len(scenes), "rows": rows, "difference": difference_of(*pairs)}
 
@@ -178,6 +186,11 @@ def report(figures: dict[str, object]) -> str:
     ]
     head = ["says no to", "percent of images", "one object", "asked for and there", "refused and yet there"]
     parts.append(f"## Negative prompts\n\n{_table(head, lines)}\n")
+    edits = figures["edits"]
+    assert isinstance(edits, dict)
+    lines = [[way, *(f"{value:.1f}" for value in row.values())] for way, row in edits.items()]
+    head = [f"{figures['num_edits']} single objects recoloured", *next(iter(edits.values()))]
+    parts.append(f"## Edits\n\n{_table(head, lines)}\n\n`kept` is the mean PSNR outside the mask, in dB.\n")
     parts.append(f"Two seeds of a prompt differ by {figures['difference']} of 255 in the mean.\n")
     return "\n".join(parts)
 
@@ -206,6 +219,7 @@ def parse_arguments() -> argparse.Namespace:
     parser.add_argument("folder", type=Path)
     parser.add_argument("--count", type=int, default=400, help="prompts, half of them with two objects")
     parser.add_argument("--seeds", type=int, default=20, help="images of each negative prompt")
+    parser.add_argument("--edits", type=int, default=100, help="single objects that are given another colour")
     parser.add_argument("--quick", action="store_true", help="at the default steps and guidance alone")
     parser.add_argument("--write", type=Path, metavar="FOLDER", help="keep table and contact sheet there")
     return parser.parse_args()

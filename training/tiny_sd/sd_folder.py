@@ -12,7 +12,7 @@ from noise_levels import NUM_STEPS, scheduler
 from text_encoders import BUNDLED
 from wish_encoders import NUM_TOKENS, WishEncoders
 
-GUIDANCE = 3.0
+GUIDANCE = 2.0
 SETTINGS = {
     "name": "tiny-sd",
     "width": 128,
@@ -22,8 +22,8 @@ SETTINGS = {
     "min_size": 32,
     "max_size": 1024,
     "max_pixels": 1024 * 1024,
-    "learned_min_size": 96,
-    "learned_max_size": 160,
+    "learned_min_size": 128,
+    "learned_max_size": 128,
 }
 """Of `diffuserve.json`, beside the preview map."""
 

@@ -53,7 +53,7 @@ def parse_arguments() -> argparse.Namespace:
     parser.add_argument("--images", type=int, default=12_000, help="that the UNet learns from")
     parser.add_argument("--other-images", type=int, default=0, help="of each other size")
     parser.add_argument("--text-steps", type=int, default=800)
-    parser.add_argument("--steps", type=int, default=2_400, help="of the UNet")
+    parser.add_argument("--steps", type=int, default=6_000, help="of the UNet")
     parser.add_argument("--threads", type=int, default=2)
     parser.add_argument("--compile", action="store_true", help="compile the UNet: minutes, then faster steps")
     parser.add_argument("--assemble-only", action="store_true", help="train the UNet no further")
