@@ -1,6 +1,7 @@
 """Downloads of the files that leased jobs read."""
 
 import hashlib
+import logging
 from collections.abc import Sequence
 from contextlib import AbstractAsyncContextManager
 from dataclasses import dataclass
@@ -20,6 +21,9 @@ from diffuserve.domain.errors import (
     StorageRefused,
 )
 from diffuserve.domain.worker import LeasedFile, LeasedFiles
+from diffuserve.telemetry.log_fields import once_a_minute
+
+log = logging.getLogger(__name__)
 
 _BACKOFF = Backoff(first_seconds=0.5, longest_seconds=15.0, jitter=0.5)
 _PATIENCE_SECONDS = 600.0  # with one file of a store that is away; then the job is left to another attempt
@@ -49,7 +53,14 @@ class InputDownloads:
         """Download a file; where that may help, again with a new URL."""
 
         async def attempt(number: int) -> None:
-            await self._download(file if number == 1 else _file_of(await self._files(), file.id), path)
+            found = file if number == 1 else _file_of(await self._files(), file.id)
+            try:
+                await self._download(found, path)
+            except (ServerUnavailable, ServerRefused) as error:
+                log.warning(
+                    "job %s: %s did not arrive: %s", self.job_id, file.id, error, extra=once_a_minute()
+                )
+                raise
 
         try:
             await retry(attempt, _Patience().pause, _BACKOFF, _PATIENCE_SECONDS)
