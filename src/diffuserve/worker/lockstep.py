@@ -23,6 +23,7 @@ from typing import Any, TypeVar
 import torch
 from torch import Tensor
 
+from diffuserve.domain.input_image import ImageInput, InputImage
 from diffuserve.domain.params import GenerationParams
 from diffuserve.engine.model_runner import ModelRunner, StepResult, is_out_of_memory, isolate
 from diffuserve.engine.request_state import RequestState
@@ -231,8 +232,15 @@ def agreed(
 
 
 def _joining(state: RequestState) -> JoiningRequest:
+    """Return what the other ranks need of a request: of its images, which are encoded here, the sizes."""
     assert state.conditioning is not None
-    return JoiningRequest(state.request_id, state.params, _on(state.conditioning, torch.device("cpu")))
+    params = state.params.with_images(lambda _field, image: _without_pixels(image))
+    return JoiningRequest(state.request_id, params, _on(state.conditioning, torch.device("cpu")))
+
+
+def _without_pixels(image: ImageInput) -> InputImage:
+    assert isinstance(image, InputImage)
+    return replace(image, pixels=None)
 
 
 def _on(conditioning: Conditioning, device: torch.device) -> Conditioning:
