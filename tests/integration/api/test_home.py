@@ -34,6 +34,7 @@ async def test_a_program_learns_what_the_server_is(make_app: MakeApp) -> None:
         assert (before["status"], before["requires_key"], before["models"]) == ("not_ready", False, [])
         assert "no worker has registered yet" in before["reason"]
         assert before["urls"]["jobs"] == "http://127.0.0.1:8000/v1/jobs"
+        assert before["urls"]["edits"] == "http://127.0.0.1:8000/v1/images/edits"
         assert before["urls"]["docs"] == "http://127.0.0.1:8000/docs"
         version = {"version": "1.2.3", "api_version": "v1", "commit": "abc"}
         assert (await http.get("/version")).json() == version

@@ -125,6 +125,8 @@ def _as_resource(page: HomePage) -> ServerResource:
             "jobs": f"{base}/v1/jobs",
             "models": f"{base}/v1/models",
             "images": f"{base}/v1/images/generations",
+            "edits": f"{base}/v1/images/edits",
+            "files": f"{base}/v1/files",
             "version": f"{base}/version",
             "ready": f"{base}/readyz",
             "docs": f"{base}/docs" if page.has_docs else None,
