@@ -9,7 +9,7 @@ from diffuserve.domain.cost import Workload
 from diffuserve.domain.errors import ImageTooLarge, InvalidParams, ModelNotCapable
 from diffuserve.domain.input_image import InputImage
 from diffuserve.domain.params import GenerationParams
-from diffuserve.domain.samplers import evaluations_before, num_evaluations
+from diffuserve.domain.samplers import MOST_STEPS, evaluations_before, num_evaluations
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -318,6 +318,9 @@ class ModelSpec:
                 else "it has its own alone; leave it out"
             )
             raise ModelNotCapable("sampler", params.sampler, f"{self.name} cannot use it; {known}")
+        name, steps = params.sampler or self.sampler, params.num_inference_steps or 0
+        if steps > MOST_STEPS.get(name, steps):
+            raise InvalidParams("num_inference_steps", steps, f"{name} takes at most {MOST_STEPS[name]}")
 
     def _check_frames(self, params: GenerationParams) -> None:
         """Refuse numbers of frames that are too large, or between two numbers of latent frames."""

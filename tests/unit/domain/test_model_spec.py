@@ -237,6 +237,12 @@ EDITOR = replace(SPEC, max_input_images=2, max_reference_pixels=64 * 64)
         (PAINTER, {"image": image(), "mask": image(64, 64)}, "mask", "does not fit the image of 128x96"),
         (SPEC, {"sampler": "euler"}, "sampler", "its own alone"),
         (replace(SPEC, samplers=("ddim", "lcm")), {"sampler": "euler"}, "sampler", "ddim, lcm"),
+        (
+            replace(SPEC, samplers=("ddim", "lcm")),
+            {"sampler": "lcm", "num_inference_steps": 51},
+            "num_inference_steps",
+            "lcm takes at most 50",
+        ),
     ],
 )
 def test_images_and_samplers_that_a_model_cannot_use_are_refused(
