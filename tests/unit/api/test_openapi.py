@@ -1,6 +1,7 @@
 """The OpenAPI document derives from the dataclasses that the API writes."""
 
 from dataclasses import fields
+from inspect import cleandoc
 from pathlib import Path
 from typing import Any
 
@@ -48,7 +49,7 @@ def test_each_schema_has_the_fields_of_its_dataclass_and_no_others(schemas: dict
 
 def test_each_description_is_that_of_its_dataclass(schemas: dict[str, Any]) -> None:
     for name, resource in documented(schemas).items():
-        assert schemas[name]["description"] == (resource.__doc__ or "").strip()
+        assert schemas[name]["description"] == cleandoc(resource.__doc__ or "")
         for field in fields(resource):  # type: ignore[arg-type]
             described = field.metadata.get("description")
             assert schemas[name]["properties"][field.name].get("description", described) == described
