@@ -37,6 +37,4 @@ def num_evaluations(sampler: str | None, num_inference_steps: int) -> int:
 
 def evaluations_before(sampler: str | None, num_skipped: int) -> int:
     """Return how many of a sampler's calls belong to the first steps, which an image to start from skips."""
-    return MOST_STEPS: Mapping[str, int] = {"lcm": 50}
-"""Steps of samplers that take fewer than others: a consistency model skips between those of its teacher."""
-_CALLS_PER_SKIPPED_STEP.get(sampler or "", 1) * num_skipped
+    return _CALLS_PER_SKIPPED_STEP.get(sampler or "", 1) * num_skipped
