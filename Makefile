@@ -4,7 +4,7 @@ BIN := .venv/bin
 READY := .venv/.ready
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo serve test test-all check docs wheel fmt chaos chaos-long bench-engine bench-control bench-serve bench-batch bench-lockstep bench-image-filter bench-followers bench-judging bench-start clean
+.PHONY: help setup demo serve test test-all check docs wheel fmt chaos chaos-long bench-engine bench-unet bench-control bench-serve bench-batch bench-lockstep bench-image-filter bench-followers bench-judging bench-start clean
 
 help: ## list the targets
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 16
@@ -55,6 +55,9 @@ fmt: $(READY) ## format the code
 
 bench-engine: $(READY) ## the engine beside stock diffusers; leave the machine alone meanwhile
 	$(BIN)/python benchmarks/bench_engine.py
+
+bench-unet: $(READY) ## a UNet of SDXL's layout beside stock diffusers; leave the machine alone meanwhile
+	$(BIN)/python benchmarks/bench_unet.py
 
 bench-control: $(READY) ## jobs per second and claim latency, beside procrastinate; leave the machine alone
 	$(BIN)/python benchmarks/bench_control.py
