@@ -60,7 +60,10 @@ def test_a_folder_in_the_home_directory_is_found(tmp_path: Path, monkeypatch: py
         ("tiny-fux", "did you mean 'tiny-flux'?"),
         ("FLUX.1-schnel", "did you mean 'black-forest-labs/FLUX.1-schnell'?"),
         ("flux-schnel", "did you mean 'flux-schnell'?"),
-        ("zzz", "known: tiny-flux, tiny-sd, flux-schnell, flux-dev, sdxl, sdxl-turbo, sd-1.5, black-forest-labs/FLUX"),
+        (
+            "zzz",
+            "known: tiny-flux, tiny-sd, flux-schnell, flux-dev, sdxl, sdxl-turbo, sd-1.5, black-forest-labs/FLUX",
+        ),
         ("/no/such/folder", "not a folder"),
         ("./no/such", "not a folder"),
         ("~nobody-of-that-name/flux", "not a folder"),
