@@ -37,12 +37,13 @@ def paths_of(app: FastAPI) -> list[tuple[str, str]]:
 
 
 def json_paths_of(app: FastAPI) -> list[tuple[str, str]]:
-    """Return method and path of every operation whose body is JSON."""
+    """Return method and path of every operation whose body is JSON alone."""
     return [
         (method, path)
         for path, methods in app.openapi()["paths"].items()
         for method, operation in methods.items()
-        if "application/json" in operation.get("requestBody", {}).get("content", {})
+        if "application/json" in (kinds := operation.get("requestBody", {}).get("content", {}))
+        and "multipart/form-data" not in kinds
     ]
 
 
