@@ -39,7 +39,11 @@ class StockSide:
 
         self._torch = torch
         self._pipeline = StableDiffusionXLPipeline.from_pretrained(
-            CHECKPOINT, torch_dtype=torch.bfloat16, local_files_only=True, add_watermarker=False
+            CHECKPOINT,
+            torch_dtype=torch.bfloat16,
+            local_files_only=True,
+            trust_remote_code=False,
+            add_watermarker=False,
         )
         self._pipeline.set_progress_bar_config(disable=True)
 

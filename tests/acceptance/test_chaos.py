@@ -22,7 +22,7 @@ TOGETHER += ["--valkey-kills", "1", "--database-restarts", "1"]
 TOGETHER += ["--seed", "3"]  # it begins with one control plane
 
 
-@pytest.mark.parametrize("database", ["sqlite", "postgresql"])
+@pytest.mark.parametrize("database", ["sqlite", pytest.param("postgresql", marks=pytest.mark.slow)])
 def test_nothing_accepted_is_lost_or_published_twice(database: str, tmp_path: Path) -> None:
     output = tmp_path / "results"
     command = [sys.executable, str(CHAOS), "--database", database, "--output", str(output), *SHORT]

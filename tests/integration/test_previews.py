@@ -1,9 +1,10 @@
 """Previews look like the image and cost a small part of a step."""
 
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from itertools import pairwise
 
+import jaxtyping
 import numpy as np
 import pytest
 from PIL import Image
@@ -46,7 +47,16 @@ def test_previews_converge_to_the_image(tiny_engine: Engine) -> None:
     assert np.corrcoef(np.asarray(previews[-1], dtype=float).ravel(), small.ravel())[0, 1] > 0.8
 
 
+@pytest.fixture
+def without_shape_checks() -> Iterator[None]:
+    """Have tests' checks of tensors' shapes cost nothing, as they are not made outside of tests."""
+    jaxtyping.config.update("jaxtyping_disable", True)
+    yield
+    jaxtyping.config.update("jaxtyping_disable", False)
+
+
 @pytest.mark.alone
+@pytest.mark.usefixtures("without_shape_checks")
 def test_a_preview_costs_less_than_two_percent_of_a_step(tiny_engine: Engine) -> None:
     pipeline = tiny_engine.pipeline
     params = pipeline.spec.resolve(PARAMS, seed=0)
