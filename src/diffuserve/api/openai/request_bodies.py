@@ -39,7 +39,7 @@ _PARAMETERS = (
 _Word = Annotated[str, Field(max_length=20)]
 
 
-class ImageOptions(RequestBody):
+class CommonImageFields(RequestBody):
     """Options of every request of OpenAI's image API.
 
     `quality`, `style`, `moderation` and `output_compression` are accepted and ignored: the models offer no
@@ -93,7 +93,7 @@ class ImageOptions(RequestBody):
         )
 
 
-class ImagesBody(ImageOptions):
+class ImagesBody(CommonImageFields):
     """`POST /v1/images/generations` of the OpenAI API."""
 
     prompt: Prompt
@@ -103,7 +103,7 @@ class ImagesBody(ImageOptions):
         return self._job(self.prompt)
 
 
-class EditFields(ImageOptions):
+class EditFields(CommonImageFields):
     """Fields of `POST /v1/images/edits` beside its images.
 
     `input_fidelity` is accepted and ignored; `strength` says how much may change.
@@ -118,7 +118,7 @@ class EditFields(ImageOptions):
         return self._job(self.prompt, image=_one_or_all(images), mask=mask, strength=self.strength)
 
 
-class VariationFields(ImageOptions):
+class VariationFields(CommonImageFields):
     """Fields of `POST /v1/images/variations` beside its image; OpenAI's own have neither of the last two."""
 
     prompt: Prompt = VARIATION_PROMPT

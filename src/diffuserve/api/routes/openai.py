@@ -16,9 +16,9 @@ from diffuserve.api.json_route import JsonRoute, content_type_of, is_json
 from diffuserve.api.middleware import CLIENT_CLOSED_REQUEST
 from diffuserve.api.openai.images import EDIT, GENERATION, OpenAIImageSerializer, failure_problem
 from diffuserve.api.openai.request_bodies import (
+    CommonImageFields,
     EditBody,
     EditFields,
-    ImageOptions,
     ImagesBody,
     VariationFields,
 )
@@ -106,7 +106,7 @@ async def vary_image(
 
 async def _submit_named(
     request: Request, services: Services, caller: Caller, base_url: str
-) -> tuple[Job, ImageOptions]:
+) -> tuple[Job, CommonImageFields]:
     """Submit the job of an edit in JSON, whose images have URLs or ids."""
     async with received_body(request, services, caller.tenant_id, services.config.max_body_bytes) as body:
         options = json_fields(body, EditBody)
@@ -115,7 +115,7 @@ async def _submit_named(
 
 async def _submit_edit(
     request: Request, services: Services, caller: Caller, base_url: str
-) -> tuple[Job, ImageOptions]:
+) -> tuple[Job, CommonImageFields]:
     """Submit the job of an edit in a form; nothing keeps its images in memory once it is stored."""
     async with received_form(request, services, caller.tenant_id, FORM, "application/json") as form:
         options, uploads = fields_of(form, EditFields)
@@ -125,7 +125,7 @@ async def _submit_edit(
 
 async def _submit_variation(
     request: Request, services: Services, caller: Caller, base_url: str
-) -> tuple[Job, ImageOptions]:
+) -> tuple[Job, CommonImageFields]:
     """Submit the job of a variation; nothing keeps its image in memory once it is stored."""
     async with received_form(request, services, caller.tenant_id, FORM) as form:
         options, uploads = fields_of(form, VariationFields)
@@ -148,7 +148,7 @@ async def _submit(
 
 
 async def _response(
-    request: Request, serializer: OpenAIImageSerializer, job: Job, options: ImageOptions
+    request: Request, serializer: OpenAIImageSerializer, job: Job, options: CommonImageFields
 ) -> Response:
     if options.stream:
         return serializer.stream(job)
