@@ -16,7 +16,7 @@ from diffuserve.api.responses import json_response
 from diffuserve.api.serializers import file_resource, page_of
 from diffuserve.api.services import Services, ServicesDep
 from diffuserve.domain.errors import InvalidParams
-from diffuserve.domain.input_file import CONTENT_TYPE
+from diffuserve.domain.input_file import CONTENT_TYPE, InputFile
 from diffuserve.domain.resources.file import DeletedFile, FilePage, FileResource
 from diffuserve.storage.base import input_folder, input_key
 
@@ -63,10 +63,9 @@ async def upload_file(
     if content_type != FORM and content_type not in _IMAGE_TYPES:
         raise unsupported_media_type(request, FORM, *_IMAGE_TYPES)
     try:
-        received = await _receive(request, services, caller.tenant_id, filename)
+        file = await _take_in(request, services, caller.tenant_id, filename)
     except ClientDisconnect:
         return Response(status_code=400)  # the client has disconnected and reads no response
-    file = await services.file_intake.add(caller.tenant_id, received)
     return json_response(file_resource(file), 201)
 
 
@@ -120,15 +119,20 @@ async def delete_file(file_id: FileId, services: ServicesDep, caller: ClientCall
     return json_response(DeletedFile(id=file_id))
 
 
-async def _receive(request: Request, services: Services, tenant_id: str, filename: str) -> Received:
-    """Receive the body in bounded time and memory, and return the image in it."""
+async def _take_in(request: Request, services: Services, tenant_id: str, filename: str) -> InputFile:
+    """Receive the body in bounded time and memory, and store the image in it.
+
+    The body counts as under way until then, so that images which wait for their turn are bounded too.
+    """
     most = services.config.max_input_file_bytes
     is_form = content_type_of(request) == FORM
     limit = most + MAX_FORM_BYTES if is_form else most
     async with services.batch_uploads.received(request, tenant_id, limit, "send a smaller image") as body:
-        if not is_form:
-            return Received(_FIELD, filename, body[:])
-        return _image_of(await asyncio.to_thread(parse_form, request, body))
+        if is_form:
+            received = _image_of(await asyncio.to_thread(parse_form, request, body))
+        else:
+            received = Received(_FIELD, filename, body[:])
+        return await services.file_intake.add(tenant_id, received)
 
 
 def _image_of(form: Form) -> Received:
