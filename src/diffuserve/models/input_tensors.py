@@ -13,6 +13,7 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from diffuserve.domain.input_image import InputImage
+from diffuserve.samplers.base import Sampler, ScheduleStep
 
 Pixels = Float[Tensor, "1 3 height width"]
 Mask = Float[Tensor, "1 1 height width"]
@@ -41,6 +42,18 @@ def latent_mask(mask: Mask, scale: int) -> Float[Tensor, "1 1 rows columns"]:
     """Return a mask of latents; each takes the value of the first of its `scale` × `scale` pixels."""
     height, width = mask.shape[-2:]
     return F.interpolate(mask, size=(height // scale, width // scale))
+
+
+def put_back(
+    latents: Float[Tensor, "*shape"], guides: tuple[Tensor, ...], sampler: Sampler, at: ScheduleStep
+) -> Float[Tensor, "*shape"]:
+    """Return latents after a step with what a mask keeps of an image put back, as noisy as they are.
+
+    `guides` are the image's latents, the request's first noise, and the mask, 1 where the image changes.
+    """
+    clean, noise, mask = guides
+    known = clean if at.is_last else sampler.add_noise(clean, noise, at.schedule.at(at.index + 1))
+    return (1 - mask) * known + mask * latents
 
 
 def _levels(image: InputImage, mode: str, width: int, height: int) -> NDArray[np.float32]:

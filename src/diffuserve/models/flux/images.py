@@ -22,21 +22,25 @@ from diffuserve.models.flux.family import fills_in
 from diffuserve.models.flux.latents import pack_latents
 from diffuserve.models.flux.text import FluxConditioning
 from diffuserve.models.folder import ModelFolder
-from diffuserve.models.input_tensors import Mask, image_tensor, latent_mask, mask_tensor, masked_image
-from diffuserve.models.layers.autoencoder_config import AutoencoderConfig
-from diffuserve.models.layers.autoencoder_encoder import LatentDistribution, load_encoder
+from diffuserve.models.input_tensors import (
+    Mask,
+    image_tensor,
+    latent_mask,
+    mask_tensor,
+    masked_image,
+    put_back,
+)
+from diffuserve.models.layers.autoencoder_encoder import LatentDistribution
+from diffuserve.models.layers.image_vae import ImageVae
 from diffuserve.samplers.base import Sampler, ScheduleStep
 
 
 class FluxImages:
     """Encodes images, and draws the latents that begin with them. `fills_in`: the model is Fill."""
 
-    def __init__(
-        self, folder: ModelFolder, spec: ModelSpec, device: torch.device, dtype: torch.dtype
-    ) -> None:
-        self.spec, self.device, self.dtype, self.fills_in = spec, device, dtype, fills_in(folder)
-        self.vae = AutoencoderConfig.read(folder)
-        self.encoder = load_encoder(self.vae, folder.weights("vae"), device, dtype)
+    def __init__(self, folder: ModelFolder, spec: ModelSpec, vae: ImageVae, dtype: torch.dtype) -> None:
+        self.spec, self.vae, self.device, self.dtype = spec, vae, vae.device, dtype
+        self.fills_in = fills_in(folder)
 
     def encode(self, text: FluxConditioning, params: GenerationParams) -> FluxConditioning:
         """Return the conditioning of a request: that of its prompt, with what depends on its images."""
@@ -82,9 +86,7 @@ class FluxImages:
         """Put back what a mask keeps, as noisy as the latents are after the step."""
         if self.fills_in or not request.guides:
             return latents
-        clean, noise, mask = request.guides
-        known = clean if at.is_last else sampler.add_noise(clean, noise, at.schedule.at(at.index + 1))
-        return (1 - mask) * known + mask * latents
+        return put_back(latents, request.guides, sampler, at)
 
     def _draw(
         self, size: Sequence[int], conditioning: FluxConditioning, generator: torch.Generator
@@ -101,26 +103,18 @@ class FluxImages:
         if moments is None:
             return torch.empty(0)
         mean, std = moments.unsqueeze(1)
-        return self._normalise(LatentDistribution(mean, std).sample(generator))
+        return self.vae.normalise(LatentDistribution(mean, std).sample(generator))
 
     def _packed(self, latents: Sequence[Tensor]) -> Tensor:
         return pack_latents(torch.cat(list(latents))).to(self.device)
 
     def _reference(self, image: InputImage) -> Float[Tensor, "tokens channels"]:
-        likeliest = self._encode(image_tensor(image, *self.spec.reference_size(image))).mode()
-        return pack_latents(self._normalise(likeliest))[0]
+        likeliest = self.vae.encode(image_tensor(image, *self.spec.reference_size(image))).mode()
+        return pack_latents(self.vae.normalise(likeliest))[0]
 
     def _moments(self, pixels: Tensor) -> Float[Tensor, "2 latent_channels height width"]:
-        encoded = self._encode(pixels)
+        encoded = self.vae.encode(pixels)
         return torch.cat([encoded.mean, encoded.std])
-
-    def _encode(self, pixels: Tensor) -> LatentDistribution:
-        encoded: LatentDistribution = self.encoder(pixels.to(self.device, self.dtype))
-        return encoded
-
-    def _normalise(self, latents: Tensor) -> Tensor:
-        """Return an image's latents on the scale of the noise."""
-        return (latents - (self.vae.shift_factor or 0.0)) * self.vae.scaling_factor
 
     def _packed_mask(self, mask: Mask) -> Float[Tensor, "tokens mask_channels"]:
         """Return the mask of each latent value; for Fill, which reads it, of each pixel."""

@@ -86,7 +86,7 @@ class FluxPipeline:
             folder, device, dtype, lowercase=bool(folder.settings.get("lowercase_prompt", False))
         )
         self.vae = ImageVae(folder, device, dtype)
-        self.images = FluxImages(folder, spec, device, dtype)
+        self.images = FluxImages(folder, spec, self.vae, dtype)
         self.preview_map = read_preview_map(folder, self.vae.latent_channels, FLUX_PREVIEW)
         kernel = choose_kernel(device, dtype)
         self.attention = kernel if ranks is None else ulysses(kernel, ranks.sequence)

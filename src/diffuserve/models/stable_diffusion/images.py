@@ -14,11 +14,11 @@ from torch import Tensor
 
 from diffuserve.domain.input_image import InputImage
 from diffuserve.domain.params import GenerationParams
-from diffuserve.models.base import DenoiseInput, InitialLatents
+from diffuserve.models.base import InitialLatents
 from diffuserve.models.input_tensors import image_tensor, latent_mask, mask_tensor, masked_image
 from diffuserve.models.layers.autoencoder_encoder import LatentDistribution
 from diffuserve.models.layers.image_vae import ImageVae
-from diffuserve.samplers.base import NoiseSchedule, Sampler, ScheduleStep
+from diffuserve.samplers.base import NoiseSchedule, Sampler
 
 Latents = Float[Tensor, "images channels rows columns"]
 
@@ -121,7 +121,7 @@ class ImageConditioner:
             return latents, torch.cat([encoded.mask, masked], dim=1)
         assert clean is not None
         self._noise(params, generator)  # the reference draws the masked image's latents, and leaves them
-        return latents, encoded.mask, clean, noise
+        return latents, clean, noise, encoded.mask
 
     def _sample(self, distribution: LatentDistribution | None, generator: torch.Generator) -> Latents | None:
         if distribution is None:
@@ -134,13 +134,6 @@ class ImageConditioner:
         size = (params.height // self._vae.scale, params.width // self._vae.scale)
         noise = torch.randn((1, self._vae.latent_channels, *size), generator=generator)
         return noise.to(self._vae.device, self._dtype)
-
-
-def restore_kept(latents: Tensor, request: DenoiseInput, sampler: Sampler, at: ScheduleStep) -> Tensor:
-    """Return latents with what the request's mask keeps of its image put back, noised to their level."""
-    mask, clean, noise = request.guides
-    known = clean if at.is_last else sampler.add_noise(clean, noise, at.schedule.at(at.index + 1))
-    return (1 - mask) * known + mask * latents
 
 
 def _is_drawn_anew(params: GenerationParams) -> bool:

@@ -18,11 +18,12 @@ from diffuserve.models.batches import split_by_counts
 from diffuserve.models.devices import default_dtype, dtype_name, flops_per_second
 from diffuserve.models.folder import ModelFolder
 from diffuserve.models.frames import Frames
+from diffuserve.models.input_tensors import put_back
 from diffuserve.models.layers.autoencoder_config import AutoencoderConfig
 from diffuserve.models.layers.image_vae import ImageVae, max_decode_pixels
 from diffuserve.models.preview import read_preview_map
 from diffuserve.models.stable_diffusion.config import UNetConfig
-from diffuserve.models.stable_diffusion.images import ImageConditioner, restore_kept
+from diffuserve.models.stable_diffusion.images import ImageConditioner
 from diffuserve.models.stable_diffusion.previews import PREVIEW, XL_PREVIEW
 from diffuserve.models.stable_diffusion.rows import make_rows, part_of, split_rows
 from diffuserve.models.stable_diffusion.scheduler import scheduler_config
@@ -148,7 +149,7 @@ class StableDiffusionPipeline:
     def restore(self, latents: Tensor, request: DenoiseInput, at: ScheduleStep) -> Tensor:
         if self.unet.config.reads_mask or not request.guides:
             return latents
-        return restore_kept(latents, request, self.sampler(request.params), at)
+        return put_back(latents, request.guides, self.sampler(request.params), at)
 
     @torch.inference_mode()
     def decode(self, latents: Sequence[Tensor], params: Sequence[GenerationParams]) -> list[list[Frames]]:
