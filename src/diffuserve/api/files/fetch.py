@@ -1,6 +1,8 @@
 """Images that requests name by their URLs, fetched from the public internet."""
 
 import ssl
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
 from urllib.parse import urljoin, urlsplit
 
 from diffuserve.api.config import ApiConfig
@@ -46,10 +48,14 @@ class ImageFetcher:
         self._max_bytes = config.max_input_file_bytes
         self._seconds = config.input_url_seconds
 
-    async def fetch(self, tenant_id: str, field: str, url: str) -> bytes:
-        """Return the file at a URL. Raise `InvalidParams`, which names `field`, or `TooLarge`."""
+    @asynccontextmanager
+    async def fetched(self, tenant_id: str, field: str, url: str) -> AsyncIterator[bytes]:
+        """Fetch the file at a URL, and hold the turn within the block: so many are in memory at most.
+
+        Raise `InvalidParams`, which names `field`, or `TooLarge`.
+        """
         async with self._turns.turn(tenant_id):
-            return await self._follow(field, url)
+            yield await self._follow(field, url)
 
     async def close(self) -> None:
         """Close every connection."""

@@ -62,11 +62,10 @@ async def bring_in(services: Services, tenant_id: str, field: str, name: str) ->
     """Return the tenant's file of an image that comes with a URL."""
     mode = mode_of(field)
     if name[:5].lower() == "data:":
-        received = Received(field, "data:", decoded(field, name), mode)
-    else:
-        data = await services.image_fetcher.fetch(tenant_id, field, name)
+        return await services.file_intake.add(tenant_id, Received(field, "data:", decoded(field, name), mode))
+    async with services.image_fetcher.fetched(tenant_id, field, name) as data:
         received = Received(field, urlsplit(name).path or "image", data, mode)
-    return await services.file_intake.add(tenant_id, received)
+        return await services.file_intake.add(tenant_id, received)
 
 
 def decoded(field: str, url: str) -> bytes:
