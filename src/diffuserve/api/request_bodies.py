@@ -8,6 +8,7 @@ from pydantic import AfterValidator, BaseModel, ConfigDict, Field, PlainValidato
 from diffuserve.domain.job import MAX_PREVIEWS, Band
 from diffuserve.domain.json_text import has_null_character
 from diffuserve.domain.params import (
+    MAX_FPS,
     MAX_GUIDANCE_SCALE,
     MAX_IMAGES,
     MAX_INPUT_IMAGES,
@@ -107,7 +108,12 @@ class GenerationInput(RequestBody):
     guidance_scale: Guidance | None = None
     seed: Seed | None = Field(default=None, description="Chosen at random if left out; retries keep it.")
     num_images: Annotated[int, Field(ge=1, le=MAX_IMAGES)] = GenerationParams.num_images
-    num_frames: Annotated[int, Field(ge=1)] = GenerationParams.num_frames
+    num_frames: Annotated[int, Field(ge=1)] | None = Field(
+        default=None, description="Frames of a clip; 1 is an image."
+    )
+    fps: Annotated[int, Field(ge=1, le=MAX_FPS)] | None = Field(
+        default=None, description="Frames a second at which a clip is shown."
+    )
     max_sequence_length: Annotated[int, Field(ge=1, le=65_536)] | None = None
     sampler: Sampler | None = Field(default=None, description="One of the model's `limits.samplers`.")
     image: ImageNames | None = Field(

@@ -39,6 +39,8 @@ from diffuserve.jobs.store import JobStore
 _DEFAULTS = (
     "width",
     "height",
+    "num_frames",
+    "fps",
     "num_inference_steps",
     "guidance_scale",
     "max_sequence_length",
@@ -53,6 +55,7 @@ _LIMITS = (
     "size_multiple",
     "max_images",
     "max_frames",
+    "temporal_stride",
     "longest_sequence_length",
     "has_guidance",
     "has_negative_prompt",
@@ -63,6 +66,7 @@ _LIMITS = (
     "has_mask",
     "needs_mask",
     "has_strength",
+    "has_first_frame",
 )
 AnyPage = TypeVar("AnyPage", bound=Page)
 
@@ -237,6 +241,8 @@ def _defaults(spec: ModelSpec) -> dict[str, Any]:
     values = {name: getattr(spec, name) for name in _DEFAULTS}
     if not spec.has_strength:
         values["strength"] = None
+    if not spec.is_video:
+        values["fps"] = None
     if not (spec.has_strength and spec.has_mask):
         values["mask_strength"] = None
     return values | {"sampler": spec.sampler or None}

@@ -9,6 +9,7 @@ from diffuserve.domain.prompt import PromptRecord
 from diffuserve.domain.webhook import Webhook
 
 IMAGE_GENERATE = "image.generate"
+VIDEO_GENERATE = "video.generate"
 MAX_PREVIEWS = 3
 """Previews that a job may ask for."""
 
@@ -83,9 +84,11 @@ class Progress:
 
 @dataclass(frozen=True, kw_only=True)
 class Artifact:
-    """A finished file of a job. `name` is unique within the job; `index` counts its images from 0.
+    """A finished file of a job. `name` is unique within the job; `index` counts its images or clips from 0.
 
-    `width` and `height` are in pixels, `sha256` is in hex, and `seed` is that of the image.
+    `width` and `height` are in pixels, `sha256` is in hex, and `seed` is that of the image. `num_frames` and
+    `fps`, frames a second, are those of what moves. Roles: `image` or `video` for what was asked for,
+    `thumbnail`, and `poster` and `sprites` of a clip.
     """
 
     name: str
@@ -97,6 +100,8 @@ class Artifact:
     index: int = 0
     role: str = "image"
     seed: int | None = None
+    num_frames: int | None = None
+    fps: int | None = None
 
 
 @dataclass(frozen=True, kw_only=True)

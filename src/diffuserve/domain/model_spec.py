@@ -6,10 +6,10 @@ from dataclasses import asdict, dataclass, fields, replace
 from typing import Any
 
 from diffuserve.domain.cost import Workload
-from diffuserve.domain.errors import ImageTooLarge, InvalidParams, ModelNotCapable
 from diffuserve.domain.input_image import InputImage
+from diffuserve.domain.model_limits import check_request, least_strength
 from diffuserve.domain.params import GenerationParams
-from diffuserve.domain.samplers import MOST_STEPS, evaluations_before, num_evaluations
+from diffuserve.domain.samplers import evaluations_before, num_evaluations
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -21,8 +21,9 @@ class ModelSpec:
     Salimans 2022, arXiv:2207.12598), 1 where the scale is an input of the model. `max_pixels` bounds
     width × height of one image.
 
-    A video of `num_frames` is `(num_frames - 1) / temporal_stride + 1` latent frames, and each token of a
-    latent frame stands for `pixels_per_token` pixels. `has_joint_attention`: the prompt's tokens stand in
+    A clip of `num_frames`, at most `max_frames`, is `(num_frames - 1) / temporal_stride + 1` latent frames,
+    and each token of a latent frame stands for `pixels_per_token` pixels. It is shown at `fps` frames a
+    second. `has_joint_attention`: the prompt's tokens stand in
     the image's sequence; otherwise the model reads them by cross-attention and they count for nothing
     in a step.
 
@@ -31,7 +32,8 @@ class ModelSpec:
 
     `max_input_images`: images that a request may bring, `min_input_images` those that it must. The image is
     where the drawing starts if `has_strength`, with the default `strength`, or `mask_strength` where there is
-    a mask (`has_mask`; `needs_mask` for models that do nothing else). Otherwise images are references, shrunk
+    a mask (`has_mask`; `needs_mask` for models that do nothing else). It is the first frame of the clip if
+    `has_first_frame`. Otherwise images are references, shrunk
     to at most `max_reference_pixels` each, whose tokens stand in the sequence. `strength_rounds_up`: the
     steps taken are `num_inference_steps * strength` rounded up, not down.
 
@@ -54,7 +56,9 @@ class ModelSpec:
     max_size: int = 4096
     max_pixels: int = 4 * 1024 * 1024
     max_images: int = 16
+    num_frames: int = 1
     max_frames: int = 1
+    fps: int = 16
     temporal_stride: int = 1
     pixels_per_token: int = 256
     has_joint_attention: bool = True
@@ -65,6 +69,7 @@ class ModelSpec:
     max_input_images: int = 0
     has_mask: bool = False
     needs_mask: bool = False
+    has_first_frame: bool = False
     has_strength: bool = False
     strength: float = 0.8
     mask_strength: float = 1.0
@@ -97,7 +102,12 @@ class ModelSpec:
 
     def latent_frames(self, params: GenerationParams) -> int:
         """Return the frames of a request's latents; 1 for an image."""
-        return -(-(params.num_frames - 1) // self.temporal_stride) + 1
+        return -(-((params.num_frames or 1) - 1) // self.temporal_stride) + 1
+
+    def frames_in(self, seconds: float, fps: int | None = None) -> int:
+        """Return the number of frames, among those that the model generates, nearest to a duration."""
+        num_strides = round((seconds * (fps or self.fps) - 1) / self.temporal_stride)
+        return max(num_strides, 0) * self.temporal_stride + 1
 
     def image_tokens(self, params: GenerationParams) -> int:
         """Return the tokens of one image or video, of all its latent frames, without its prompt."""
@@ -107,7 +117,7 @@ class ModelSpec:
 
     def reference_tokens(self, params: GenerationParams) -> int:
         """Return the tokens of the images that stand in a request's sequence as references."""
-        if self.has_strength:
+        if self.has_strength or self.has_first_frame:
             return 0
         sizes = [self.reference_size(image) for image in params.images if isinstance(image, InputImage)]
         return sum(-(-width * height // self.pixels_per_token) for width, height in sizes)
@@ -128,10 +138,10 @@ class ModelSpec:
         """Return the call of the model, counted from 0, with which a request's schedule begins."""
         if params.strength is None:
             return 0
-        skipped = (params.num_inference_steps or 0) - self._steps_taken(params)
+        skipped = (params.num_inference_steps or 0) - self.steps_taken(params)
         return evaluations_before(params.sampler or self.sampler, skipped)
 
-    def _steps_taken(self, params: GenerationParams) -> int:
+    def steps_taken(self, params: GenerationParams) -> int:
         """Return how many of its steps a request takes with its `strength`."""
         assert params.strength is not None
         asked = params.num_inference_steps or 0
@@ -154,9 +164,16 @@ class ModelSpec:
 
     def _input_pixels(self, params: GenerationParams, target: int) -> int:
         """Return the pixels that the VAE encodes; an image to start from is resized to the `target`."""
+        if self.has_first_frame:
+            return len(params.images) * target // self.latent_frames(params)
         if not self.has_strength:
             return self.reference_tokens(params) * self.pixels_per_token
         return target * (len(params.images) + (params.mask is not None))
+
+    @property
+    def is_video(self) -> bool:
+        """True if the model generates clips."""
+        return self.max_frames > 1
 
     @property
     def states_learned_sizes(self) -> bool:
@@ -171,7 +188,7 @@ class ModelSpec:
             f"the image of {image.width}x{image.height} is stretched to {width}x{height}; leave out width or "
             "height to keep its proportions"
             for image in params.images
-            if isinstance(image, InputImage) and self.has_strength
+            if isinstance(image, InputImage) and (self.has_strength or self.has_first_frame)
             if not image.fits(width, height, self.size_multiple)
         ]
         if self.states_learned_sizes and not all(low <= side <= high for side in (width, height)):
@@ -197,23 +214,21 @@ class ModelSpec:
         Raise `InvalidParams` or `ModelNotCapable` if the model cannot do what is asked.
         """
         width, height = self._size(params)
+        num_frames = params.num_frames or self.num_frames
         num_steps = params.num_inference_steps or self.num_inference_steps
         resolved = replace(
             params,
             width=width,
             height=height,
+            num_frames=num_frames,
+            fps=params.fps or (self.fps if num_frames > 1 else None),
             num_inference_steps=num_steps,
             guidance_scale=self.guidance_scale if params.guidance_scale is None else params.guidance_scale,
             max_sequence_length=params.max_sequence_length or self.max_sequence_length,
             seed=seed if params.seed is None else params.seed,
             strength=self._strength(params, num_steps),
         )
-        self._check_size(resolved)
-        self._check_limits(resolved)
-        self._check_abilities(resolved)
-        self._check_sampler(resolved)
-        self._check_frames(resolved)
-        self._check_images(resolved)
+        check_request(self, resolved)
         return resolved
 
     def _size(self, params: GenerationParams) -> tuple[int, int]:
@@ -255,140 +270,4 @@ class ModelSpec:
         """Return the strength asked for, else the default, or what leaves one of few steps."""
         if params.strength is not None or not params.images or not self.has_strength:
             return params.strength
-        return max(self.strength if params.mask is None else self.mask_strength, _least_strength(num_steps))
-
-    def _check_size(self, params: GenerationParams) -> None:
-        assert params.width is not None
-        assert params.height is not None
-        for field, value in (("width", params.width), ("height", params.height)):
-            if not self.min_size <= value <= self.max_size:
-                raise InvalidParams(
-                    field, value, f"{self.name} generates {self.min_size}…{self.max_size} pixels a side"
-                )
-            self._check_multiple(field, value)
-        if params.width * params.height > self.max_pixels:
-            size = f"{params.width}x{params.height}"
-            raise ImageTooLarge(
-                "size", size, f"{self.name} generates at most {self.max_pixels:,} pixels an image"
-            )
-
-    def _check_multiple(self, field: str, value: int) -> None:
-        if value % self.size_multiple:
-            lower = value // self.size_multiple * self.size_multiple
-            sides = [
-                side for side in (lower, lower + self.size_multiple) if self.min_size <= side <= self.max_size
-            ]
-            nearest = " or ".join(map(str, sides))
-            raise InvalidParams(
-                field, value, f"must be a multiple of {self.size_multiple} pixels; try {nearest}"
-            )
-
-    def _check_limits(self, params: GenerationParams) -> None:
-        assert params.max_sequence_length is not None
-        if params.num_images > self.max_images:
-            raise InvalidParams(
-                "num_images", params.num_images, f"{self.name} generates at most {self.max_images} a request"
-            )
-        if params.max_sequence_length > self.longest_sequence_length:
-            raise InvalidParams(
-                "max_sequence_length",
-                params.max_sequence_length,
-                f"{self.name} reads at most {self.longest_sequence_length} tokens",
-            )
-
-    def _check_abilities(self, params: GenerationParams) -> None:
-        if params.negative_prompt and not self.has_negative_prompt:
-            raise ModelNotCapable(
-                "negative_prompt",
-                params.negative_prompt,
-                f"{self.name} has no negative prompt; describe the wanted image instead",
-            )
-        if params.guidance_scale not in (0, 1) and not self.has_guidance:
-            raise ModelNotCapable(
-                "guidance_scale",
-                params.guidance_scale,
-                f"{self.name} has no guidance; leave it out or give 0",
-            )
-
-    def _check_sampler(self, params: GenerationParams) -> None:
-        if params.sampler is not None and params.sampler not in self.samplers:
-            known = (
-                f"it has {', '.join(self.samplers)}"
-                if self.samplers
-                else "it has its own alone; leave it out"
-            )
-            raise ModelNotCapable("sampler", params.sampler, f"{self.name} cannot use it; {known}")
-        name, steps = params.sampler or self.sampler, params.num_inference_steps or 0
-        if steps > MOST_STEPS.get(name, steps):
-            raise InvalidParams("num_inference_steps", steps, f"{name} takes at most {MOST_STEPS[name]}")
-
-    def _check_frames(self, params: GenerationParams) -> None:
-        """Refuse numbers of frames that are too large, or between two numbers of latent frames."""
-        frames, stride = params.num_frames, self.temporal_stride
-        if frames > self.max_frames:
-            ability = (
-                "generates single images"
-                if self.max_frames == 1
-                else f"generates at most {self.max_frames} frames"
-            )
-            raise ModelNotCapable("num_frames", frames, f"{self.name} {ability}")
-        if (frames - 1) % stride:
-            lower = (frames - 1) // stride * stride + 1
-            nearest = f"{lower} or {lower + stride}" if lower + stride <= self.max_frames else f"{lower}"
-            raise ModelNotCapable(
-                "num_frames",
-                frames,
-                f"{self.name} generates a multiple of {stride} frames, plus 1; try {nearest}",
-            )
-
-    def _check_images(self, params: GenerationParams) -> None:
-        """Refuse input images that the model cannot use, or the lack of one that it needs."""
-        count = len(params.images)
-        if count > self.max_input_images:
-            ability = (
-                f"takes at most {self.max_input_images}; leave the others out"
-                if self.max_input_images
-                else "takes no image; leave it out"
-            )
-            raise ModelNotCapable("image", count, f"{self.name} {ability}")
-        if count < self.min_input_images:
-            raise InvalidParams("image", count or None, f"{self.name} needs an image to work on; give image")
-        if params.mask is not None and not self.has_mask:
-            raise ModelNotCapable("mask", "an image", f"{self.name} fills nothing in; leave mask out")
-        if params.mask is None and self.needs_mask:
-            raise InvalidParams("mask", None, f"{self.name} fills in where a mask is white; give mask")
-        _check_mask_fits(params)
-        self._check_strength(params)
-
-    def _check_strength(self, params: GenerationParams) -> None:
-        if params.strength is None:
-            return
-        if not self.has_strength:
-            raise ModelNotCapable(
-                "strength", params.strength, f"{self.name} takes images as references; leave strength out"
-            )
-        if self._steps_taken(params) < 1:
-            raise InvalidParams(
-                "strength",
-                params.strength,
-                f"leaves none of {params.num_inference_steps} steps; give at least "
-                f"{_least_strength(params.num_inference_steps or 1):g}, or more num_inference_steps",
-            )
-
-
-def _least_strength(num_steps: int) -> float:
-    """Return a strength, of few digits, that leaves one step."""
-    return math.ceil(1000 / num_steps) / 1000
-
-
-def _check_mask_fits(params: GenerationParams) -> None:
-    """Refuse a mask of other proportions than the image: it would be stretched over other parts of it."""
-    image, mask = params.images[0] if params.images else None, params.mask
-    if not isinstance(image, InputImage) or not isinstance(mask, InputImage):
-        return
-    if not image.fits(mask.width, mask.height):
-        raise InvalidParams(
-            "mask",
-            f"{mask.width}x{mask.height}",
-            f"does not fit the image of {image.width}x{image.height}; send a mask of the same size",
-        )
+        return max(self.strength if params.mask is None else self.mask_strength, least_strength(num_steps))

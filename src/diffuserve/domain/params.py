@@ -15,19 +15,22 @@ MAX_STEPS = 100
 MAX_GUIDANCE_SCALE = 100.0
 MAX_SEED = 2**63 - 1
 MAX_IMAGES = 16
+MAX_FPS = 120
 MAX_INPUT_IMAGES = 16
 MAX_SIDE = 65_536
 
 
 @dataclass(frozen=True, kw_only=True)
 class GenerationParams:
-    """A request for images. `None` stands for the model's own default.
+    """A request for images or clips. `None` stands for the model's own default.
 
     `width` and `height` are in pixels, positive multiples of the model's `size_multiple`;
     `num_inference_steps` lies in 1…100, `guidance_scale` in 0…100, `seed` in 0…2⁶³-1. Image `i` of
     `num_images` is generated with seed `seed + i`. Without a seed the engine draws a random one and reports
     it. No negative prompt and an empty one are different things to some models. `sampler` is one of
     `diffuserve.domain.samplers`.
+
+    A clip has `num_frames` frames, shown at `fps` in 1…120 a second; 1 frame is an image.
 
     `image` is the image to start from, to fill in where `mask` is white, or to edit; models that take
     several as references take a sequence. `strength` in 0…1, without 0, is the part of the steps that an
@@ -44,7 +47,8 @@ class GenerationParams:
     guidance_scale: float | None = None
     seed: int | None = None
     num_images: int = 1
-    num_frames: int = 1
+    num_frames: int | None = None
+    fps: int | None = None
     max_sequence_length: int | None = None
     sampler: str | None = None
     image: ImageInput | tuple[ImageInput, ...] | list[ImageInput] | None = None
@@ -62,7 +66,8 @@ class GenerationParams:
         _check_integer("num_inference_steps", self.num_inference_steps, 1, MAX_STEPS)
         _check_guidance(self.guidance_scale)
         _check_count("num_images", self.num_images, MAX_IMAGES)
-        _check_count("num_frames", self.num_frames, None)
+        _check_integer("num_frames", self.num_frames, 1, None)
+        _check_integer("fps", self.fps, 1, MAX_FPS)
         _check_integer("max_sequence_length", self.max_sequence_length, 1, None)
         _check_integer("seed", self.seed, 0, MAX_SEED)
         if self.seed is not None and self.seed + self.num_images - 1 > MAX_SEED:

@@ -171,5 +171,5 @@ def _charge(requests: list[_QueuedRequest], device_seconds: float) -> None:
         request.state.stopwatch.device_seconds += device_seconds * share
 
 
-def _size(params: GenerationParams) -> tuple[int | None, int | None, int]:
+def _size(params: GenerationParams) -> tuple[int | None, int | None, int | None]:
     return (params.width, params.height, params.num_frames)

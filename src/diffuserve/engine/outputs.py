@@ -49,17 +49,29 @@ class GenerationResult:
 
 
 @dataclass(frozen=True)
+class FrameChunk:
+    """Neighboring frames of the clip `index` of a request, the first of them being number `start`."""
+
+    index: int
+    start: int
+    frames: Frames
+    is_last: bool
+
+
+@dataclass(frozen=True)
 class StepOutput:
     """A request's progress after `Engine.step`.
 
     While it runs, `step` of `num_steps` are done; when `finished`, either `result` or `error` is set.
-    `latent_preview` has one pixel for each latent cell, if the request asked for previews.
+    `latent_preview` has one pixel for each latent cell, if the request asked for previews. `chunk` has
+    frames that were just decoded, if the request asked for them as they come.
     """
 
     request_id: str
     step: int
     num_steps: int
     latent_preview: Image | None = None
+    chunk: FrameChunk | None = None
     finished: bool = False
     result: GenerationResult | None = None
     error: DiffuserveError | None = None

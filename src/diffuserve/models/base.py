@@ -4,7 +4,7 @@ A `Pipeline` holds weights and no request's progress: the state of a request liv
 `RequestState`, so requests at different steps can share one forward pass.
 """
 
-from collections.abc import Hashable, Mapping, Sequence
+from collections.abc import Hashable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, fields
 from typing import Protocol, runtime_checkable
 
@@ -152,4 +152,18 @@ class Pipeline(Protocol):
 
     def preview(self, latents: Tensor, params: GenerationParams) -> Image:
         """Return a small, cheap RGB image of unfinished latents (the request's first image)."""
+        ...
+
+
+@runtime_checkable
+class VideoPipeline(Pipeline, Protocol):
+    """A loaded model that generates clips too: more than one frame of a request are decoded in chunks."""
+
+    def decode_chunks(self, latents: Tensor, params: GenerationParams) -> Iterator[Frames]:
+        """Yield the frames of one clip in order, some at a time.
+
+        `latents` are those of a single clip, with a first axis of length 1. Each `next` does a chunk's work,
+        and in between the device may work on other requests. Together the chunks equal the clip decoded
+        as a whole, to the bit. What the iterator keeps from chunk to chunk goes when it is closed.
+        """
         ...

@@ -27,6 +27,7 @@ _ARCHITECTURE = frozenset(
         "max_input_images",
         "has_mask",
         "needs_mask",
+        "has_first_frame",
         "has_strength",
         "strength_rounds_up",
     }

@@ -8,7 +8,7 @@ keeps is the mean itself. Tests can make it fail for chosen prompts.
 
 import hashlib
 import threading
-from collections.abc import Callable, Hashable, Mapping, Sequence
+from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
 from contextlib import nullcontext
 from dataclasses import dataclass, field
 
@@ -43,6 +43,7 @@ FAKE_SPEC = ModelSpec(
     guidance_passes=2,
     has_negative_prompt=True,
     max_frames=16,
+    fps=8,
     pixels_per_token=_SCALE**2,
     has_joint_attention=False,
     max_input_images=2,
@@ -163,6 +164,14 @@ class FakePipeline:
         assert len({tuple(tensor.shape[2:]) for tensor in latents}) == 1, "a decode group has one size"
         self.on_decode(params)
         return [[_frames(image, self.spec.temporal_stride) for image in images] for images in latents]
+
+    def decode_chunks(self, latents: Tensor, params: GenerationParams) -> Iterator[Frames]:
+        """Yield the frames of each latent frame by itself; `on_decode` is called before each."""
+        stride = self.spec.temporal_stride
+        for index, cells in enumerate(latents[0].unbind(1)):
+            self.on_decode([params])
+            frames = _frames(cells.unsqueeze(1), stride)
+            yield frames * stride if index else frames
 
     def preview(self, latents: Tensor, params: GenerationParams) -> Image.Image:
         _, rows, columns = self._grid(params)

@@ -129,6 +129,8 @@ class FinishedFile:
     index: int = 0
     role: str = "image"
     seed: int | None = None
+    num_frames: int | None = None
+    fps: int | None = None
 
 
 @dataclass(frozen=True, kw_only=True)

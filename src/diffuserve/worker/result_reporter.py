@@ -167,6 +167,8 @@ class ResultReporter:
             index=file.index,
             role=file.role,
             seed=file.seed,
+            num_frames=file.num_frames,
+            fps=file.fps,
         )
 
     async def _fail(self, job: HeldJob, error: JobError) -> str:

@@ -363,7 +363,6 @@ def test_a_model_tells_each_ability_and_default_once() -> None:
         "name",
         "family",
         "guidance_passes",
-        "temporal_stride",
         "pixels_per_token",
         "has_joint_attention",
         "strength_rounds_up",

@@ -43,6 +43,7 @@ def test_missing_parameters_get_the_models_defaults() -> None:
         num_inference_steps=4,
         guidance_scale=0.0,
         max_sequence_length=32,
+        num_frames=1,
         seed=7,
     )
 
@@ -78,6 +79,7 @@ def test_given_parameters_are_kept() -> None:
         seed=0,
         num_images=4,
         num_frames=81,
+        fps=24,
     )
     assert CAPABLE.resolve(asked, seed=7) == asked
 
@@ -92,7 +94,7 @@ def test_given_parameters_are_kept() -> None:
             "guidance_scale": st.none() | st.floats(0, 20),
             "seed": st.none() | st.integers(0, 1_000),
             "num_images": st.integers(1, 4),
-            "num_frames": st.integers(1, 81),
+            "num_frames": st.none() | st.integers(1, 81),
             "max_sequence_length": st.none() | st.integers(1, 64),
             "negative_prompt": st.text(st.characters(codec="utf-8"), max_size=5),
         },
@@ -367,3 +369,32 @@ def test_a_simple_request_brings_what_the_model_needs(needs_mask: bool) -> None:
     assert (params.mask is not None) == needs_mask
     assert all(isinstance(image, InputImage) and image.pixels is not None for image in params.images)
     assert spec.num_steps(params) == 1
+
+
+CLIPS = replace(SPEC, max_frames=81, temporal_stride=4, num_frames=17, fps=24, name="clips")
+
+
+def test_a_clip_has_the_models_length_and_rate() -> None:
+    resolved = resolve(CLIPS)
+    assert (resolved.num_frames, resolved.fps) == (17, 24)
+
+
+def test_a_single_frame_of_a_model_of_clips_has_no_rate() -> None:
+    assert resolve(CLIPS, num_frames=1).fps is None
+    with pytest.raises(InvalidParams, match=r"^fps=12.*leave it out"):
+        resolve(CLIPS, num_frames=1, fps=12)
+
+
+@pytest.mark.parametrize(("seconds", "fps", "num_frames"), [(1.0, None, 25), (0.01, None, 1), (2.0, 16, 33)])
+def test_seconds_become_the_nearest_number_of_frames(
+    seconds: float, fps: int | None, num_frames: int
+) -> None:
+    assert CLIPS.frames_in(seconds, fps) == num_frames
+
+
+def test_a_first_frame_is_encoded_once_however_long_the_clip() -> None:
+    spec = replace(CLIPS, has_first_frame=True, max_input_images=1)
+    resolved = resolve(spec, image=InputImage.blank(128, 96))
+    workload = spec.workload(resolved)
+    assert workload.input_pixels == 128 * 96
+    assert workload.sequence_tokens == CLIPS.workload(resolve(CLIPS, width=128, height=96)).sequence_tokens

@@ -36,7 +36,6 @@ def test_images_have_the_pixels_of_their_files_and_keep_their_ids(tmp_path: Path
     assert (mask.id, mask.mode, len(mask.pixels or b"")) == ("file-1", "L", 8)
     assert params.to_dict() == {"prompt": "a star", "image": NAMED, "mask": {**NAMED, "mode": "L"}} | {
         "num_images": 1,
-        "num_frames": 1,
     }
 
 
