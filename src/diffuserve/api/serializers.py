@@ -6,7 +6,15 @@ from typing import Any, TypeVar, cast
 from diffuserve.api.files.urls import FileUrls
 from diffuserve.domain.batch import Batch
 from diffuserve.domain.input_file import CONTENT_TYPE, InputFile
-from diffuserve.domain.job import Artifact, Job, JobEvent, JobStatus, QueueEstimate
+from diffuserve.domain.job import (
+    VIDEO_GENERATE,
+    Artifact,
+    Job,
+    JobEvent,
+    JobStatus,
+    Progress,
+    QueueEstimate,
+)
 from diffuserve.domain.model_spec import ModelSpec
 from diffuserve.domain.prompt import PromptRecord
 from diffuserve.domain.readiness import ModelStatus
@@ -91,7 +99,8 @@ class JobSerializer:
         """Return a tag that changes with the job and its progress, and before the URLs in it expire."""
         live = self._bus.latest_progress(job.id) or {}
         files = self._files.tag() if job.result else ""
-        return f'W/"{job.version}-{live.get("phase", "")}-{live.get("step", "")}-{files}"'
+        place = "-".join(str(live.get(name, "")) for name in ("phase", "step", "frames"))
+        return f'W/"{job.version}-{place}-{files}"'
 
     async def batch_result(self, job: Job, base_url: str) -> BatchResult:
         """Build the line of a batch's results for an item that has ended."""
@@ -295,15 +304,28 @@ def image_of(job: Job, index: int) -> Artifact | None:
 
 
 def _progress(job: Job, live: Mapping[str, Any]) -> ProgressResource:
-    total = int(job.input.get("num_inference_steps") or 0)
+    total, num_frames = int(job.input.get("num_inference_steps") or 0), _num_frames(job)
     if job.status is JobStatus.SUCCEEDED:
-        return ProgressResource(step=total, total=total, fraction=1.0)
+        return ProgressResource(
+            step=total, total=total, fraction=1.0, frames=num_frames, num_frames=num_frames
+        )
     if live and job.status.is_leased:
-        return ProgressResource(step=live["step"], total=live["total"], fraction=live["fraction"])
-    if job.progress is not None:
-        stored = job.progress
-        return ProgressResource(step=stored.step, total=stored.total, fraction=stored.fraction)
-    return ProgressResource(step=0, total=total, fraction=0.0)
+        step, total, fraction = live["step"], live["total"], live["fraction"]
+        frames = min(live.get("frames", 0), num_frames)
+        return ProgressResource(
+            step=step, total=total, fraction=fraction, frames=frames, num_frames=num_frames
+        )
+    stored = job.progress or Progress(0, total)
+    return ProgressResource(
+        step=stored.step, total=stored.total, fraction=stored.fraction, num_frames=num_frames
+    )
+
+
+def _num_frames(job: Job) -> int:
+    """Return the frames of all clips that a job asks for; 0 for images."""
+    if job.kind != VIDEO_GENERATE:
+        return 0
+    return int(job.input.get("num_frames") or 0) * int(job.input.get("num_images") or 1)
 
 
 def _prompt(record: PromptRecord) -> PromptResource:

@@ -47,7 +47,11 @@ async def follow(
 def advanced(job: JobResource, event: Mapping[str, Any]) -> JobResource:
     """Return the job after a `progress` event."""
     progress = ProgressResource(
-        step=event.get("step", 0), total=event.get("total", 0), fraction=event.get("fraction", 0.0)
+        step=event.get("step", 0),
+        total=event.get("total", 0),
+        fraction=event.get("fraction", 0.0),
+        frames=event.get("frames", 0),
+        num_frames=event.get("num_frames", 0),
     )
     return replace(job, status=JobStatus.RUNNING, queue=None, phase=Phase(event["phase"]), progress=progress)
 
@@ -86,10 +90,10 @@ class JobBars:
             self._bars[job.id] = self._progress.add_task(_title(job.final_prompt), total=None, state="")
         self._warn(job)
         bar = self._bars[job.id]
-        step, total = (job.progress.step, job.progress.total) if job.progress else (0, None)
+        done, total = _advance_of(job)
         if job.status is JobStatus.SUCCEEDED:
-            step, total = (total, total) if total else (1, 1)
-        self._progress.update(bar, completed=step, total=total, state=state_of(job))
+            done, total = (total, total) if total else (1, 1)
+        self._progress.update(bar, completed=done, total=total, state=state_of(job))
         if job.status.is_final:
             self._progress.stop_task(bar)
 
@@ -99,6 +103,13 @@ class JobBars:
         if reason and (job.id, reason) not in self._reasons:
             self._reasons.add((job.id, reason))
             warn(self._console, job)
+
+
+def _advance_of(job: JobResource) -> tuple[int, int | None]:
+    """Return what is done and all that is to do: denoising steps, then the frames of clips."""
+    if not job.progress:
+        return 0, None
+    return job.progress.step + job.progress.frames, job.progress.total + job.progress.num_frames
 
 
 def reason_to_wait(job: JobResource) -> str | None:
@@ -124,6 +135,8 @@ def state_of(job: JobResource) -> str:
         return str(job.status)
     if job.phase is Phase.DENOISE and job.progress and job.progress.total:
         return f"step {job.progress.step}/{job.progress.total}"
+    if job.phase is Phase.DECODE and job.progress and job.progress.num_frames:
+        return f"decoding {job.progress.frames}/{job.progress.num_frames} frames"
     return str(job.phase or job.status)
 
 

@@ -235,12 +235,17 @@ class ControlCommands:
 
 @dataclass(frozen=True, kw_only=True)
 class ProgressReport:
-    """Progress of a running job, for clients that watch it. `preview` is a PNG in base64."""
+    """Progress of a running job, for clients that watch it. `preview` is a PNG in base64.
+
+    `step` of `total` are denoising steps in every phase; of clips `frames` of `num_frames` are decoded.
+    """
 
     lease_token: int
     phase: Phase
     step: int = 0
     total: int = 0
+    frames: int = 0
+    num_frames: int = 0
     preview: str | None = None
     preview_index: int | None = None
 

@@ -85,7 +85,8 @@ class EngineJobs:
             return
         match message:
             case StepProgress():
-                job.advance(Phase(message.phase), message.step, message.total)
+                phase, frames = Phase(message.phase), (message.frames, message.num_frames)
+                job.advance(phase, message.step, message.total, *frames)
             case PreviewReady():
                 self._reporter.preview(job, message)
             case JobFinished() | JobFailed():

@@ -22,6 +22,8 @@ class HeldJob:
     phase: Phase = Phase.ENCODE
     step: int = 0
     total: int = 0
+    frames: int = 0
+    num_frames: int = 0
     has_unreported_progress: bool = False
     since: float = field(default_factory=lambda: asyncio.get_running_loop().time())
     fetching: asyncio.Task[None] | None = None
@@ -31,8 +33,11 @@ class HeldJob:
         """The engine's name for this lease."""
         return f"{self.lease.job_id}-{self.lease.lease_token}"
 
-    def advance(self, phase: Phase, step: int, total: int) -> None:
+    def advance(self, phase: Phase, step: int, total: int, frames: int = 0, num_frames: int = 0) -> None:
+        """Note the denoising steps that are done, and the decoded frames where there are any."""
         self.phase, self.step, self.total = phase, step, total
+        if num_frames:
+            self.frames, self.num_frames = frames, num_frames
         self.has_unreported_progress = True
 
     def to_renew(self) -> HeldLease:

@@ -84,12 +84,18 @@ class EngineHeartbeat:
 
 @dataclass(frozen=True, kw_only=True)
 class StepProgress:
-    """A job entered a phase, or finished a denoising step."""
+    """A job entered a phase, finished a denoising step, or had frames of its clips decoded.
+
+    `step` of `total` are denoising steps in every phase; `frames` of `num_frames`, of all clips of the job
+    together, are decoded: 0 of 0 for images.
+    """
 
     attempt: str
     phase: str
     step: int = 0
     total: int = 0
+    frames: int = 0
+    num_frames: int = 0
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -79,7 +79,12 @@ class ResultReporter:
     def progress(self, job: HeldJob) -> None:
         job.has_unreported_progress = False
         report = ProgressReport(
-            lease_token=job.lease.lease_token, phase=job.phase, step=job.step, total=job.total
+            lease_token=job.lease.lease_token,
+            phase=job.phase,
+            step=job.step,
+            total=job.total,
+            frames=job.frames,
+            num_frames=job.num_frames,
         )
         self._start(self._report(job, report, None))
 

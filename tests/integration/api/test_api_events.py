@@ -88,7 +88,8 @@ async def test_a_stream_has_every_event_of_a_job(
     ]
     assert all(set(event) == {"job_id", "seq", "type", "data", "created_at"} for event in events)
     assert {event["job_id"] for event in events} == {job_id}
-    assert events[2]["data"] == {"phase": "denoise", "step": 1, "total": 4, "fraction": 0.25}
+    steps = {"phase": "denoise", "step": 1, "total": 4, "fraction": 0.25}
+    assert events[2]["data"] == steps | {"frames": 0, "num_frames": 0}
     assert events[3]["data"] == {"index": 2, "b64": base64.b64encode(PNG).decode()}
 
 

@@ -46,7 +46,8 @@ async def test_a_job_is_submitted_run_and_fetched(http: httpx.AsyncClient, worke
     await worker.report(lease, 1, 4)
     running = (await http.get(job["urls"]["self"])).json()
     assert (running["status"], running["phase"], running["attempt"]) == ("running", "denoise", 1)
-    assert running["progress"] == {"step": 1, "total": 4, "fraction": 0.25}
+    steps = {"step": 1, "total": 4, "fraction": 0.25}
+    assert running["progress"] == steps | {"frames": 0, "num_frames": 0}
     assert running["queue"] is None
 
     assert (await worker.complete(lease)).json() == {"job_id": job["id"], "status": "succeeded"}

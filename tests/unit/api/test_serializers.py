@@ -44,7 +44,7 @@ from diffuserve.domain.readiness import ModelStatus
 from diffuserve.domain.resources.base import Resource
 from diffuserve.domain.resources.batch import BatchPage
 from diffuserve.domain.resources.file import DeletedFile, FilePage
-from diffuserve.domain.resources.job import JobPage
+from diffuserve.domain.resources.job import JobPage, ProgressResource
 from diffuserve.domain.resources.model import ModelList, ModelSafetyResource
 from diffuserve.domain.resources.webhook import (
     DeletedSubject,
@@ -302,6 +302,22 @@ async def test_live_progress_replaces_the_stored_one(serializer: JobSerializer) 
     stored, current = serializer.etag(QUEUED), await serializer.job(RUNNING, API)
     assert (current.phase, current.progress.step) == (Phase.DECODE, 4)
     assert "decode" in stored
+
+
+async def test_a_clip_tells_its_decoded_frames_beside_its_steps() -> None:
+    bus = MemoryEventBus()
+    live = {"type": "progress", "phase": "decode", "step": 4, "total": 4, "fraction": 1.0, "frames": 5}
+    serializer = JobSerializer(cast(JobStore, Estimates()), bus, cast(FileUrls, PlainUrls()))
+    asked = {"num_inference_steps": 4, "num_frames": 17, "num_images": 2}
+    clip = replace(RUNNING, kind="video.generate", input=asked, progress=None)
+    waiting, before = (await serializer.job(clip, API)).progress, serializer.etag(clip)
+    bus.publish("job:job_1", live)
+    current, done = await serializer.job(clip, API), replace(clip, status=JobStatus.SUCCEEDED)
+    assert (waiting.step, waiting.total, waiting.frames, waiting.num_frames) == (0, 4, 0, 34)
+    assert current.progress == ProgressResource(step=4, total=4, fraction=1.0, frames=5, num_frames=34)
+    assert (await serializer.job(done, API)).progress.frames == 34
+    bus.publish("job:job_1", live | {"frames": 9})
+    assert len({before, serializer.etag(clip), serializer.etag(replace(clip, version=99))}) == 3
 
 
 def test_an_image_is_found_by_its_index_and_a_thumbnail_is_none() -> None:

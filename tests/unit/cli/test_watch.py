@@ -48,6 +48,15 @@ JOB = make_job(
             ),
             "step 3/8",
         ),
+        (
+            replace(
+                JOB,
+                status=JobStatus.RUNNING,
+                phase=Phase.DECODE,
+                progress=ProgressResource(step=8, total=8, fraction=1.0, frames=5, num_frames=17),
+            ),
+            "decoding 5/17 frames",
+        ),
         (replace(JOB, status=JobStatus.CANCELING, phase=Phase.DENOISE), "canceling"),
         (replace(JOB, status=JobStatus.FAILED), "failed"),
     ],

@@ -190,5 +190,7 @@ def _publish(bus: EventBus, job_id: str, report: ProgressReport) -> None:
             "step": report.step,
             "total": report.total,
             "fraction": progress.fraction,
+            "frames": report.frames,
+            "num_frames": report.num_frames,
         },
     )

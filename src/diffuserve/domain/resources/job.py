@@ -22,11 +22,18 @@ AnyArtifact = TypeVar("AnyArtifact", bound=Artifact)
 
 @dataclass(frozen=True, kw_only=True)
 class ProgressResource(Resource):
-    """Denoising steps done, and all of them."""
+    """Denoising steps done, and all of them, in every phase; and the same of frames.
+
+    Clients of older servers read no frames.
+    """
 
     step: int
     total: int
-    fraction: float = field(metadata={"description": "In 0…1."})
+    fraction: float = field(metadata={"description": "Part of the steps that is done, in 0…1."})
+    frames: int = field(default=0, metadata={"description": "Frames of clips that are decoded."})
+    num_frames: int = field(
+        default=0, metadata={"description": "Frames of all clips of the job; 0 for images."}
+    )
 
 
 @dataclass(frozen=True, kw_only=True)
