@@ -36,7 +36,7 @@ def save_image(
     if image_format == "PNG":
         options = {"compress_level": _PNG_COMPRESS_LEVEL}
     if parameters:
-        options |= _png_text(parameters) if image_format == "PNG" else _exif_and_xmp(parameters)
+        options |= _png_text(parameters) if image_format == "PNG" else exif_and_xmp(parameters)
     image.save(partial, format=image_format, **options)
     os.replace(partial, path)
 
@@ -47,7 +47,7 @@ def _png_text(parameters: Mapping[str, Any]) -> dict[str, Any]:
     return {"pnginfo": info}
 
 
-def _exif_and_xmp(parameters: Mapping[str, Any]) -> dict[str, Any]:
+def exif_and_xmp(parameters: Mapping[str, Any]) -> dict[str, Any]:
     """Return options for both, since few programs read both. The longest prompts fit into XMP alone."""
     exif = Image.Exif()
     exif[ExifTags.Base.Software] = _TOOL
@@ -70,9 +70,10 @@ def read_parameters(path: Path) -> dict[str, Any]:
 
 def _texts(image: Image.Image) -> Iterator[str | None]:
     """Yield the texts of all places that may hold parameters, the most complete first."""
-    packet = image.info.get("xmp")
+    packet, comment = image.info.get("xmp"), image.info.get("comment")
     yield image.info.get(_KEY)
     yield read_packet(packet) if isinstance(packet, bytes) else None
+    yield comment.decode(errors="replace") if isinstance(comment, bytes) else None  # of a GIF
     yield image.getexif().get(ExifTags.Base.ImageDescription)
 
 

@@ -5,9 +5,13 @@ They hold finished files under `{job_id}/{lease_token}/{name}`, and uploaded ima
 
 from collections.abc import AsyncIterator
 from dataclasses import dataclass
+from pathlib import PurePosixPath
 from typing import Protocol
 
-_CONTENT_TYPES = {"png": "image/png", "webp": "image/webp", "jpeg": "image/jpeg", "jpg": "image/jpeg"}
+from diffuserve.media.video_file import VIDEO_FORMATS
+
+_IMAGES = {".png": "image/png", ".webp": "image/webp", ".jpeg": "image/jpeg", ".jpg": "image/jpeg"}
+_CONTENT_TYPES = _IMAGES | {known.suffix: known.media_type for known in VIDEO_FORMATS.values()}
 
 
 INPUTS = "inputs"
@@ -26,7 +30,7 @@ def input_key(file_id: str) -> str:
 
 def content_type_of(name: str) -> str:
     """Return the media type of the file name's suffix."""
-    return _CONTENT_TYPES.get(name.rpartition(".")[2].lower(), "application/octet-stream")
+    return _CONTENT_TYPES.get(PurePosixPath(name).suffix.lower(), "application/octet-stream")
 
 
 @dataclass(frozen=True)
