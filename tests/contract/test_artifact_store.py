@@ -116,6 +116,16 @@ async def test_a_stored_file_is_read_back(place: Place, chunks: list[bytes]) -> 
     assert place.files() == {KEY}
 
 
+@pytest.mark.parametrize(
+    "part", [range(1), range(5, 6), range(250_000, 300_000), range(299_999, 300_000), range(300_000)], ids=str
+)
+async def test_a_part_of_a_file_is_read(store: ArtifactStore, part: range) -> None:
+    whole = bytes(range(250)) * 1_200
+    await _put(store, KEY, whole)
+    chunks = [chunk async for chunk in store.read(KEY, part)]
+    assert b"".join(chunks) == whole[part.start : part.stop]
+
+
 async def test_a_second_put_replaces_the_first(place: Place) -> None:
     await _put(place.store, KEY, b"a long first file")
     await _put(place.store, KEY, b"second")

@@ -51,10 +51,10 @@ class GatedStore(LocalArtifactStore):
         self.gate = asyncio.Event()
         self.num_readers = 0
 
-    async def read(self, key: str) -> AsyncIterator[bytes]:
+    async def read(self, key: str, part: range | None = None) -> AsyncIterator[bytes]:
         self.num_readers += 1
         await self.gate.wait()
-        async for chunk in super().read(key):
+        async for chunk in super().read(key, part):
             yield chunk
 
 

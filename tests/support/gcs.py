@@ -112,7 +112,7 @@ class _XmlApi(BaseHTTPRequestHandler):
         headers = self._metadata(bucket, key)
         if headers is not None:
             content = httpx.get(f"{self.media}/{bucket}/{quote(key, safe='')}").content
-            self._respond(200, headers, content)
+            self._respond_with_range(headers, content)
 
     def do_HEAD(self) -> None:
         headers = self._metadata(*self._split_path())
@@ -171,6 +171,16 @@ class _XmlApi(BaseHTTPRequestHandler):
             for item in items
         )
         return f"<ListBucketResult>{rows}</ListBucketResult>".encode()
+
+    def _respond_with_range(self, headers: dict[str, str], content: bytes) -> None:
+        """Respond with the range `bytes=START-LAST` that is asked for, or with all."""
+        asked = self.headers.get("range", "").removeprefix("bytes=")
+        if not asked:
+            return self._respond(200, headers, content)
+        start, last = map(int, asked.split("-"))
+        part = content[start : last + 1]
+        span = f"bytes {start}-{start + len(part) - 1}/{len(content)}"
+        self._respond(206, headers | {"content-range": span}, part)
 
     def _respond(self, status: int, headers: dict[str, str], content: bytes = b"") -> None:
         self.send_response(status)

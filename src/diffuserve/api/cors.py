@@ -7,6 +7,9 @@ from starlette.middleware.cors import CORSMiddleware
 
 _METHODS = ("GET", "HEAD", "POST", "DELETE")  # those of clients; workers alone use PUT
 _EXPOSED = (
+    "accept-ranges",
+    "content-disposition",
+    "content-range",
     "etag",
     "location",
     "preference-applied",

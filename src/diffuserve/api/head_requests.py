@@ -20,7 +20,8 @@ async def send_headers_alone(app: ASGIApp, scope: Scope, receive: Receive, send:
             is_sent.set_result(None)
             await loop.create_future()  # until it is canceled
 
-    as_get = {**scope, "method": "GET"}
+    headers = [(name, value) for name, value in scope["headers"] if name != b"range"]  # which is GET's alone
+    as_get = {**scope, "method": "GET", "headers": headers}
     working = asyncio.ensure_future(app(as_get, receive, send_headers))
     try:
         await asyncio.wait({working, is_sent}, return_when=asyncio.FIRST_COMPLETED)

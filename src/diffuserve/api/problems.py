@@ -37,6 +37,7 @@ from diffuserve.domain.errors import (
     NotFound,
     PromptBlocked,
     QueueFull,
+    RangeNotSatisfiable,
     RateLimited,
     Refused,
     ServerUnavailable,
@@ -71,6 +72,7 @@ _STATUSES: Sequence[tuple[type[DiffuserveError], int, bool]] = (
     (BacklogFull, 503, True),
     (TooLarge, 413, False),
     (UploadTooSlow, 408, True),
+    (RangeNotSatisfiable, 416, False),
     (Forbidden, 403, False),
     (Refused, 403, False),
     (StorageRefused, 503, False),
@@ -102,6 +104,7 @@ class Problem:
     errors: tuple[FieldError, ...] = ()
     extra: Mapping[str, str] = field(default_factory=dict)
     allow: str | None = None  # the methods of a path, which 405 names
+    size: int | None = None  # of a file in bytes, which 416 names
 
     @property
     def headers(self) -> dict[str, str]:
@@ -115,6 +118,8 @@ class Problem:
             headers["connection"] = "close"  # nobody waits for the rest of the body
         if self.allow is not None:
             headers["allow"] = self.allow
+        if self.size is not None:
+            headers["content-range"] = f"bytes */{self.size}"
         return headers
 
 
@@ -250,6 +255,7 @@ def _problem_of_known(error: DiffuserveError) -> Problem:
         retry_after=(retry_after or 1.0) if is_retryable else retry_after,
         errors=_field_errors(error),
         extra=_extra(error),
+        size=error.size if isinstance(error, RangeNotSatisfiable) else None,
     )
 
 

@@ -115,7 +115,7 @@ class JobSerializer:
 
     async def artifact_url(self, job: Job, artifact: Artifact, base_url: str) -> str:
         """Return a URL that opens the file without a key."""
-        return await self._files.url(job.id, job.lease_token, artifact.name, base_url)
+        return await self._files.url(job.id, job.lease_token, artifact.name, base_url, artifact.sha256)
 
     async def _resource(self, job: Job, base_url: str, estimate: QueueEstimate | None) -> JobResource:
         live = (self._bus.latest_progress(job.id) if job.status.is_leased else None) or {}

@@ -18,6 +18,7 @@ DiffuserveError
 │   ├── FileNotKnown         no such uploaded image, or it has expired
 │   ├── EndpointNotFound
 │   └── DeliveryNotFound
+├── RangeNotSatisfiable      a file ends before the range that was asked for
 ├── Conflict                 the resource is not in a state that allows this
 │   ├── ModelConflict        live workers offer this model with another spec
 │   ├── LeaseLost            another worker may hold the job; drop all local work
@@ -126,6 +127,16 @@ class KeyNotFound(NotFound):
 
 class ArtifactNotFound(NotFound):
     code = "artifact_not_found"
+
+
+class RangeNotSatisfiable(DiffuserveError):
+    """The file has no byte in the range that was asked for; `size` is its own, in bytes."""
+
+    code = "range_not_satisfiable"
+
+    def __init__(self, asked: str, size: int) -> None:
+        super().__init__(f"range {asked!r} begins behind the end of the file, which has {size:,} bytes")
+        self.size = size
 
 
 class BatchNotFound(NotFound):

@@ -71,8 +71,11 @@ class ArtifactStore(Protocol):
         """Return the size in bytes. Raise `ArtifactNotFound` if there is no such file."""
         ...
 
-    def read(self, key: str) -> AsyncIterator[bytes]:
-        """Yield the content in chunks. Raise `ArtifactNotFound` if there is no such file."""
+    def read(self, key: str, part: range | None = None) -> AsyncIterator[bytes]:
+        """Yield the content in chunks, or the bytes of it at the places in `part`, which is not empty.
+
+        Raise `ArtifactNotFound` if there is no such file.
+        """
         ...
 
     async def delete(self, prefix: str) -> None:

@@ -5,7 +5,7 @@ import re
 from collections.abc import AsyncIterator, Callable, Hashable, Iterator
 from contextlib import contextmanager
 from datetime import UTC, datetime, timedelta
-from typing import Literal, TypeVar
+from typing import TYPE_CHECKING, Literal, TypeVar
 
 import obstore
 from obstore.exceptions import BaseError
@@ -19,6 +19,9 @@ from diffuserve.domain.errors import (
     TooLarge,
 )
 from diffuserve.storage.base import INPUTS, UploadedFile, content_type_of
+
+if TYPE_CHECKING:
+    from obstore import GetOptions
 
 Folder = TypeVar("Folder", bound=Hashable)
 
@@ -70,10 +73,11 @@ class BucketArtifactStore:
         with _translated(key):
             return int((await obstore.head_async(self._bucket, _checked(key)))["size"])
 
-    async def read(self, key: str) -> AsyncIterator[bytes]:
-        """Yield the content in chunks. Raise `ArtifactNotFound` if there is no such file."""
+    async def read(self, key: str, part: range | None = None) -> AsyncIterator[bytes]:
+        """Yield the content, or a part of it. Raise `ArtifactNotFound` if there is no such file."""
+        options: GetOptions = {} if part is None else {"range": (part.start, part.stop)}
         with _translated(key):
-            content = await obstore.get_async(self._bucket, _checked(key))
+            content = await obstore.get_async(self._bucket, _checked(key), options=options)
             async for chunk in content:
                 yield bytes(chunk)
 

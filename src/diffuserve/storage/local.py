@@ -8,6 +8,7 @@ import math
 import os
 import secrets
 import shutil
+import sys
 import time
 from collections.abc import AsyncIterator, Iterator
 from contextlib import contextmanager, suppress
@@ -77,10 +78,13 @@ class LocalArtifactStore:
         """Return the size in bytes. Raise `ArtifactNotFound` if there is no such file."""
         return self._existing(key).stat().st_size
 
-    async def read(self, key: str) -> AsyncIterator[bytes]:
-        """Yield the content in chunks. Raise `ArtifactNotFound` if there is no such file."""
+    async def read(self, key: str, part: range | None = None) -> AsyncIterator[bytes]:
+        """Yield the content, or a part of it. Raise `ArtifactNotFound` if there is no such file."""
         with self._existing(key).open("rb") as file:
-            while chunk := await asyncio.to_thread(file.read, _CHUNK):
+            file.seek(part.start if part else 0)
+            left = len(part) if part is not None else sys.maxsize
+            while chunk := await asyncio.to_thread(file.read, min(_CHUNK, left)):
+                left -= len(chunk)
                 yield chunk
 
     async def delete(self, prefix: str) -> None:

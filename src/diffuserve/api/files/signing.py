@@ -32,16 +32,22 @@ class UrlSigner:
         self._read_at = 0.0
         self._reading = asyncio.Lock()
 
-    async def path(self, job_id: str, lease_token: int, name: str) -> str:
-        """Return path and query of a URL that opens the file from now on."""
+    async def path(self, job_id: str, lease_token: int, name: str, sha256: str = "") -> str:
+        """Return path and query of a URL that opens the file from now on.
+
+        It says which `sha256` the content has, so that it is served with that tag without a database.
+        """
         expires = int(time.time() + self.valid_seconds)
         newest = (await self._valid_secrets(_CACHE_SECONDS))[0]
-        signature = _signature(newest, _message(job_id, lease_token, name, expires))
-        return f"/files/{job_id}/{lease_token}/{quote(name)}?expires={expires}&signature={signature}"
+        signature = _signature(newest, _message(job_id, lease_token, name, expires, sha256))
+        query = f"expires={expires}&signature={signature}" + (f"&sha256={sha256}" if sha256 else "")
+        return f"/files/{job_id}/{lease_token}/{quote(name)}?{query}"
 
-    async def check(self, job_id: str, lease_token: int, name: str, expires: int, signature: str) -> None:
+    async def check(
+        self, job_id: str, lease_token: int, name: str, expires: int, signature: str, sha256: str = ""
+    ) -> None:
         """Raise `Forbidden` if the signature is invalid or the URL has expired."""
-        message = _message(job_id, lease_token, name, expires)
+        message = _message(job_id, lease_token, name, expires, sha256)
         if not await self._is_valid(message, signature):
             raise Forbidden("invalid signature; get the job for a valid URL")
         if expires < time.time():
@@ -73,8 +79,8 @@ class UrlSigner:
         self._read_at = monotonic()
 
 
-def _message(job_id: str, lease_token: int, name: str, expires: int) -> str:
-    return f"{job_id}/{lease_token}/{name}?{expires}"
+def _message(job_id: str, lease_token: int, name: str, expires: int, sha256: str) -> str:
+    return f"{job_id}/{lease_token}/{name}?{expires}" + (f"&{sha256}" if sha256 else "")
 
 
 def _is_signed(message: str, signature: str, secrets: Sequence[bytes]) -> bool:

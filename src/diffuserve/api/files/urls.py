@@ -19,10 +19,10 @@ class FileUrls:
         self._signer = signer
         self._public_base_url = public_base_url and public_base_url.rstrip("/")
 
-    async def url(self, job_id: str, lease_token: int, name: str, base_url: str) -> str:
+    async def url(self, job_id: str, lease_token: int, name: str, base_url: str, sha256: str = "") -> str:
         """Return a URL of the file; `base_url` is this server's own."""
         external = await self.external_url(job_id, lease_token, name)
-        return external or base_url + await self._signer.path(job_id, lease_token, name)
+        return external or base_url + await self._signer.path(job_id, lease_token, name, sha256)
 
     async def external_url(self, job_id: str, lease_token: int, name: str) -> str | None:
         """Return the file's URL on another server, `None` if this server serves it."""

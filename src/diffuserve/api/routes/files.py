@@ -1,7 +1,7 @@
 """Uploaded images: upload, get, list, download, delete."""
 
 import asyncio
-from typing import Annotated, Any
+from typing import Annotated
 
 from fastapi import APIRouter, Query, Request, Response
 from fastapi.responses import RedirectResponse, StreamingResponse
@@ -10,6 +10,7 @@ from starlette.requests import ClientDisconnect
 from diffuserve.api.auth.quota import ClientCaller, SubmittingCaller
 from diffuserve.api.files.forms import FORM, MAX_FORM_BYTES, Form, parse_form
 from diffuserve.api.files.intake import Received
+from diffuserve.api.files.serving import Part, StoredContent, file_responses, serve
 from diffuserve.api.json_route import JsonRoute, content_type_of, unsupported_media_type
 from diffuserve.api.path_params import FileId, checked_file_id
 from diffuserve.api.responses import json_response
@@ -38,10 +39,6 @@ _OPENAPI_BODY = {
         "required": True,
         "content": {FORM: {"schema": _FORM_SCHEMA}} | {kind: {"schema": _BINARY} for kind in _IMAGE_TYPES},
     }
-}
-_CONTENT: dict[int | str, dict[str, Any]] = {
-    200: {"content": {CONTENT_TYPE: {"schema": _BINARY}}},
-    307: {"description": "The file is in a bucket; its URL needs no key."},
 }
 
 
@@ -94,21 +91,16 @@ async def get_file(file_id: FileId, services: ServicesDep, caller: ClientCaller)
     "/{file_id}/content",
     summary="Fetch an uploaded image",
     response_class=StreamingResponse,
-    responses=_CONTENT,
+    responses=file_responses(CONTENT_TYPE),
 )
-async def get_content(file_id: FileId, services: ServicesDep, caller: ClientCaller) -> Response:
+async def get_content(file_id: FileId, services: ServicesDep, caller: ClientCaller, part: Part) -> Response:
     """Fetch the stored image, or be redirected to where it is stored."""
     file = await services.store.files.get(file_id, caller.scope)
     key = input_key(file.id)
     url = await services.artifacts.download_url(key, services.config.result_url_seconds)
     if url is not None:
         return RedirectResponse(url)
-    headers = {
-        "content-length": str(await services.artifacts.size(key)),
-        "cache-control": "private, max-age=86400, immutable",
-        "x-content-type-options": "nosniff",
-    }
-    return StreamingResponse(services.artifacts.read(key), headers=headers, media_type=CONTENT_TYPE)
+    return await serve(services.artifacts, StoredContent(key, f"{file.id}.png", file.sha256), part)
 
 
 @router.delete("/{file_id}", summary="Delete a file", response_model=DeletedFile)

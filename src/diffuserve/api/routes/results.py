@@ -1,24 +1,32 @@
 """Finished files: by job and API key, or by a signed URL."""
 
-from typing import Annotated, Any
+from dataclasses import dataclass
+from typing import Annotated
 
-from fastapi import APIRouter, Query
+from fastapi import APIRouter, Depends, Query
 from fastapi.responses import RedirectResponse, Response, StreamingResponse
 
 from diffuserve.api.auth.quota import ClientCaller
+from diffuserve.api.files.serving import Part, PartRequest, StoredContent, file_responses, serve
 from diffuserve.api.json_route import JsonRoute
 from diffuserve.api.path_params import FileName, JobId, checked_token
 from diffuserve.api.serializers import image_of
 from diffuserve.api.services import Services, ServicesDep
 from diffuserve.domain.errors import ArtifactNotFound, DiffuserveError, NotFinished
-from diffuserve.domain.job import Job
-from diffuserve.storage.base import content_type_of
+from diffuserve.domain.job import Artifact, Job
 
 router = APIRouter(tags=["results"], route_class=JsonRoute)
 
-_FILE: dict[int | str, dict[str, Any]] = {
-    200: {"content": {"image/*": {"schema": {"type": "string", "format": "binary"}}}}
-}
+_FILE = file_responses("image/*", "video/*")
+
+
+@dataclass(frozen=True)
+class Signed:
+    """Query of a signed URL."""
+
+    expires: Annotated[int, Query(description="Seconds since the epoch.")]
+    signature: str
+    sha256: Annotated[str, Query(description="Of the content, its `ETag`.")] = ""
 
 
 @router.get(
@@ -31,6 +39,7 @@ async def get_result(
     job_id: JobId,
     services: ServicesDep,
     caller: ClientCaller,
+    part: Part,
     index: Annotated[int, Query(ge=0, description="Which of the job's images.")] = 0,
 ) -> Response:
     """Fetch the file, or be redirected to where it is stored."""
@@ -38,10 +47,7 @@ async def get_result(
     artifact = image_of(job, index)
     if artifact is None:
         raise _no_image(job, index)
-    external_url = await services.file_urls.external_url(job.id, job.lease_token, artifact.name)
-    if external_url is not None:
-        return RedirectResponse(external_url)
-    return await _file(services, f"{job.id}/{job.lease_token}/{artifact.name}")
+    return await artifact_response(services, job, artifact, part)
 
 
 @router.get(
@@ -55,24 +61,27 @@ async def get_signed_file(
     lease_token: int,
     name: FileName,
     services: ServicesDep,
-    expires: Annotated[int, Query(description="Seconds since the epoch.")],
-    signature: str,
-) -> StreamingResponse:
+    signed: Annotated[Signed, Depends()],
+    part: Part,
+) -> Response:
     """Fetch a file without an API key: the signature authorizes the request."""
     checked_token(job_id, lease_token)
-    await services.url_signer.check(job_id, lease_token, name, expires, signature)
-    return await _file(services, f"{job_id}/{lease_token}/{name}")
+    await services.url_signer.check(job_id, lease_token, name, **vars(signed))
+    content = _content_of(job_id, lease_token, name, signed.sha256)
+    return await serve(services.artifacts, content, part)
 
 
-async def _file(services: Services, key: str) -> StreamingResponse:
-    """Build the response. Raise `ArtifactNotFound` before it begins."""
-    size = await services.artifacts.size(key)
-    headers = {
-        "content-length": str(size),
-        "cache-control": "private, max-age=86400, immutable",
-        "x-content-type-options": "nosniff",
-    }
-    return StreamingResponse(services.artifacts.read(key), headers=headers, media_type=content_type_of(key))
+async def artifact_response(services: Services, job: Job, artifact: Artifact, part: PartRequest) -> Response:
+    """Build the response with a file of a finished job, or that redirects to where it is stored."""
+    external_url = await services.file_urls.external_url(job.id, job.lease_token, artifact.name)
+    if external_url is not None:
+        return RedirectResponse(external_url)
+    content = _content_of(job.id, job.lease_token, artifact.name, artifact.sha256)
+    return await serve(services.artifacts, content, part)
+
+
+def _content_of(job_id: str, lease_token: int, name: str, sha256: str) -> StoredContent:
+    return StoredContent(f"{job_id}/{lease_token}/{name}", f"{job_id}-{name}", sha256)
 
 
 def _no_image(job: Job, index: int) -> DiffuserveError:
