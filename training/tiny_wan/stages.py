@@ -48,7 +48,7 @@ def train(arguments: argparse.Namespace) -> None:
     tokenizer = load_tokenizer(state / "tokenizer")
     encoder = caption_encoder.train(state, arguments.text_steps, tokenizer).requires_grad_(False)
     latents = encode_all(vae, state, arguments.clips)
-    denoiser = video_denoiser.train(state, arguments.steps, latents, encoder, tokenizer)
+    denoiser = video_denoiser.train(state, arguments.steps, latents, encoder, tokenizer, not arguments.eager)
     assemble_wan(arguments.folder, state / "tokenizer", vae, encoder, denoiser)
     print(f"assembled {arguments.folder}")
 

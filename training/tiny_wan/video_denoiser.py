@@ -12,6 +12,7 @@ from caption_encoder import TEXT_DIM, encode
 from clip_latents import ClipLatents, scene_of
 from clip_walks import ClipWalks, levels_of
 from loop import Course, warm_then_linear
+from quick_forward import make_forward
 from video_autoencoder import LATENT_CHANNELS
 from words import clip_caption
 
@@ -60,27 +61,23 @@ def train(
     latents: ClipLatents,
     encoder: UMT5EncoderModel,
     tokenizer: PreTrainedTokenizerBase,
+    is_compiled: bool = True,
 ) -> WanTransformer3DModel:
     """Train for `num_steps` in all, or go on from `folder`; return the averaged weights."""
     denoiser = build()
     course = Course(NAME, {"denoiser": denoiser}, _optimizers(denoiser), num_steps, warm_then_linear, folder)
     walks = ClipWalks(latents, _BATCH)
+    forward = make_forward(denoiser, is_compiled)
 
     def loss(_step: int, chance: random.Random) -> tuple[Tensor, dict[str, float]]:
         captions = [clip_caption(scene_of(index), chance) for index in walks.index.tolist()]
         with torch.no_grad():
             text, _ = encode(encoder, tokenizer, captions)
-        with torch.autocast("cpu", torch.bfloat16):
-            (velocity,) = denoiser(
-                hidden_states=walks.noisy,
-                timestep=timesteps(walks),
-                encoder_hidden_states=text,
-                return_dict=False,
-            )
-        squares = (velocity.float() - walks.velocity).square().mean(1, keepdim=True)
+        velocity = forward(walks.noisy, *timesteps(walks), text)
+        squares = (velocity - walks.velocity).square().mean(1, keepdim=True)
         weighted = weights(walks) * squares
         figures = _figures(squares.detach(), walks)
-        walks.advance(velocity.detach().float())
+        walks.advance(velocity.detach())
         return weighted.mean(), figures
 
     course.run(loss)
@@ -88,14 +85,13 @@ def train(
     return denoiser
 
 
-def timesteps(walks: ClipWalks) -> Tensor:
-    """Return a timestep a token `(batch, tokens)`, cut to whole numbers as in Wan's sampler.
+def timesteps(walks: ClipWalks) -> tuple[Tensor, Tensor]:
+    """Return the timesteps `(batch,)` of first latent frames and of the others, 0 for given frames.
 
-    The tokens of a given first frame have 0.
+    They are cut to whole numbers as in Wan's sampler.
     """
-    rows, columns = (length // 2 for length in walks.clean.shape[3:])
     whole = (levels_of(walks.step, walks.num_steps) * 1000).floor().clamp_max(999).float()
-    return (whole[:, None, None, None, None] * walks.is_learned).expand(-1, 1, -1, rows, columns).flatten(1)
+    return whole * ~walks.is_given, whole
 
 
 def weights(walks: ClipWalks) -> Tensor:
