@@ -23,13 +23,15 @@ _DTYPES: dict[str, torch.dtype] = {code: getattr(torch, name) for code, name in 
 class Placement:
     """The place of a checkpoint's tensor: part `part` of `num_parts` equal row blocks of `parameter`.
 
-    `dtype` is its own if it differs from that of the other tensors.
+    `dtype` is its own if it differs from that of the other tensors. A convolution whose kernel sees each
+    input once fits a linear layer over flattened patches; `patch` are the sides of its kernel.
     """
 
     parameter: str
     part: int = 0
     num_parts: int = 1
     dtype: torch.dtype | None = None
+    patch: tuple[int, ...] = (1, 1)
 
 
 @contextmanager
@@ -73,8 +75,7 @@ def load_weights(
     """Fill a module that was built on the meta device; `placements` are by the checkpoint's names.
 
     Tensors whose names begin with one of `ignored_prefixes` belong to a part that is not loaded. The others
-    are memory-mapped; where dtype and device already fit they stay so and cost no copy. Convolutions of one
-    pixel fit linear layers. Raise `InvalidModel`
+    are memory-mapped; where dtype and device already fit they stay so and cost no copy. Raise `InvalidModel`
     for tensors that are missing, unexpected or of another shape.
     """
     missing = set(placements)
@@ -125,8 +126,8 @@ def _put(module: nn.Module, placement: Placement, tensor: Tensor, dtype: torch.d
     target: nn.Parameter = getattr(owner, attribute)
     rows = target.shape[0] // placement.num_parts
     expected = (rows, *target.shape[1:])
-    if tensor.ndim == 4 and tuple(tensor.shape) == (*expected, 1, 1):
-        tensor = tensor[..., 0, 0]  # a convolution of one pixel, which a linear layer is too
+    if len(expected) == 2 and tuple(tensor.shape[2:]) == placement.patch:
+        tensor = tensor.flatten(1)
     if tuple(tensor.shape) != expected:
         raise InvalidModel(f"{origin} has shape {tuple(tensor.shape)}, expected {expected}")
     if placement.num_parts == 1:

@@ -10,14 +10,17 @@ from torch import Tensor
 
 from diffuserve.models.layers.attention import (
     AttentionKernel,
-    Segments,
     choose_kernel,
     grouped_bmm,
+    grouped_bmm_across,
     grouped_sdpa,
+    grouped_sdpa_across,
 )
+from diffuserve.models.layers.segments import Segments
 
 CPU = torch.device("cpu")
 KERNELS = {"grouped-sdpa": grouped_sdpa, "grouped-bmm": grouped_bmm}
+ACROSS = {"grouped-sdpa": grouped_sdpa_across, "grouped-bmm": grouped_bmm_across}
 # Neighbours of equal length are one run, so lengths are drawn from few values.
 LENGTHS = st.lists(st.sampled_from([1, 2, 7, 32, 48, 65]), min_size=1, max_size=8).map(tuple)
 
@@ -118,7 +121,7 @@ def test_cu_seqlens_are_the_running_sum_of_the_lengths_as_int32() -> None:
 )
 def test_the_kernel_for_a_cpu_depends_on_the_dtype(dtype: torch.dtype, name: str) -> None:
     kernel = choose_kernel(CPU, dtype)
-    assert kernel == AttentionKernel(name, KERNELS[name])
+    assert kernel == AttentionKernel(name, KERNELS[name], ACROSS[name])
     qkv = make_qkv((7, 7)).to(dtype)
     torch.testing.assert_close(
         kernel(qkv, Segments.of((7, 7), CPU)).double(), reference(qkv, (7, 7)), rtol=0, atol=0.02

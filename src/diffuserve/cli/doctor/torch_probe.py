@@ -35,7 +35,8 @@ def _kernel(device: Any, dtype: Any) -> dict[str, str]:
     """Return the attention kernel that would be used, and why it fails on two short sequences, if it does."""
     import torch
 
-    from diffuserve.models.layers.attention import Segments, choose_kernel
+    from diffuserve.models.layers.attention import choose_kernel
+    from diffuserve.models.layers.segments import Segments
 
     kernel = choose_kernel(device, dtype)
     try:

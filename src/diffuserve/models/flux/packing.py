@@ -16,8 +16,8 @@ import torch
 from jaxtyping import Complex64, Float, Int
 from torch import Tensor
 
-from diffuserve.models.layers.attention import Segments
 from diffuserve.models.layers.rotary import rotations
+from diffuserve.models.layers.segments import Segments
 
 
 @dataclass(frozen=True)

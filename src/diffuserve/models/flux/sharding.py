@@ -18,7 +18,8 @@ from torch import Tensor
 
 from diffuserve.models.flux.packing import PackedLayout
 from diffuserve.models.flux.transformer import PackedInput
-from diffuserve.models.layers.attention import AttentionKernel, Segments
+from diffuserve.models.layers.attention import AttentionKernel
+from diffuserve.models.layers.segments import Segments
 from diffuserve.parallel.ranks import SequenceRanks
 
 
@@ -80,7 +81,7 @@ def ulysses(kernel: AttentionKernel, ranks: SequenceRanks) -> AttentionKernel:
         spread = attended.new_zeros(rows.shape[0], *attended.shape[1:])
         return ranks.gather_heads(spread.index_copy_(0, segments.order, attended))
 
-    return AttentionKernel(f"{kernel.name} over {ranks.size} ranks", attend)
+    return AttentionKernel(f"{kernel.name} over {ranks.size} ranks", attend, kernel.attend_across)
 
 
 def _part(count: int, size: int, rank: int) -> Tensor:

@@ -19,6 +19,7 @@ from torch import Tensor, nn
 from diffuserve.models.flux.config import FluxConfig
 from diffuserve.models.flux.packing import PackedLayout
 from diffuserve.models.layers.attention import AttentionKernel
+from diffuserve.models.layers.feed_forward import FeedForward
 from diffuserve.models.layers.linear import Linear, Tiling, set_tiling
 from diffuserve.models.layers.rotary import rotate_
 from diffuserve.models.layers.timestep import timestep_embedding
@@ -173,27 +174,6 @@ class _HeadNorm(nn.Module):
         self.weight = nn.Parameter(torch.empty(dim), requires_grad=False)
 
 
-class _FeedForward(nn.Module):
-    """Submodule names follow the checkpoints': `net.0.proj`, `net.2`."""
-
-    def __init__(self, dim: int) -> None:
-        super().__init__()
-        self.net = nn.ModuleList([_Projection(dim, 4 * dim), nn.Identity(), Linear(4 * dim, dim)])
-
-    def forward(self, x: Float[Tensor, "tokens d"]) -> Float[Tensor, "tokens d"]:
-        widen, _, narrow = self.net
-        return narrow(widen(x))
-
-
-class _Projection(nn.Module):
-    def __init__(self, in_features: int, out_features: int) -> None:
-        super().__init__()
-        self.proj = Linear(in_features, out_features, gelu=True)
-
-    def forward(self, x: Float[Tensor, "tokens in"]) -> Float[Tensor, "tokens out"]:
-        return self.proj(x)
-
-
 class _JointAttention(nn.Module):
     """Queries, keys and values for image and text with weights of their own."""
 
@@ -218,7 +198,7 @@ class _DoubleBlock(nn.Module):
         self.norm1 = _Modulation(config.dim, 2 * _FACTORS)
         self.norm1_context = _Modulation(config.dim, 2 * _FACTORS)
         self.attn = _JointAttention(config)
-        self.ff, self.ff_context = _FeedForward(config.dim), _FeedForward(config.dim)
+        self.ff, self.ff_context = (FeedForward(config.dim, 4 * config.dim) for _ in range(2))
 
     def forward(
         self,
@@ -286,7 +266,7 @@ def _pair(factors: tuple[Float[Tensor, "tokens d"], ...]) -> tuple[_Mod, _Mod]:
 
 
 def _feed_forward(
-    x: Float[Tensor, "tokens d"], mod: _Mod, feed_forward: _FeedForward
+    x: Float[Tensor, "tokens d"], mod: _Mod, feed_forward: FeedForward
 ) -> Float[Tensor, "tokens d"]:
     return torch.addcmul(x, mod.gate, feed_forward(_normalise(x, mod.scale, mod.shift)))
 

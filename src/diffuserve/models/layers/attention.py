@@ -1,4 +1,4 @@
-"""Attention over packed sequences: tokens of many sequences in one row, attention within each.
+"""Attention over packed rows: tokens of many sequences in one row, attention within each.
 
 Three kernels compute the same thing:
 
@@ -6,48 +6,28 @@ Three kernels compute the same thing:
 * `grouped-sdpa`: one dense SDPA call for each run of neighbouring sequences of equal length.
 * `grouped-bmm`: the same runs with two plain batched products and a float32 softmax. On CPUs in
   bf16 the fused kernel is about twice as slow as this at the lengths that matter (48–1,000).
+
+Each does self-attention, of queries, keys and values that one product made, and cross-attention, whose keys
+and values stand in a row of their own.
 """
 
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
-from itertools import groupby
 
 import torch
 import torch.nn.functional as F
-from jaxtyping import Float, Int
+from jaxtyping import Float
 from torch import Tensor
+
+from diffuserve.models.layers.segments import CrossSegments, PaddedRun, Segments
 
 # Scores of one product stay below this many elements, so that they fit the cache (but one head's
 # never are split).
 _MAX_SCORES = 2**18
 
-
-@dataclass(frozen=True)
-class Segments:
-    """The sequences of a packed row: their lengths, and their cumulative lengths from 0.
-
-    `cu_seqlens` is named and typed (int32) as FlashAttention's varlen kernels want it.
-    """
-
-    lengths: tuple[int, ...]
-    cu_seqlens: Int[Tensor, "sequences_plus_one"]
-
-    @classmethod
-    def of(cls, lengths: tuple[int, ...], device: torch.device) -> "Segments":
-        """Build the segments of sequences with these lengths, in tokens."""
-        cu_seqlens = torch.tensor((0, *lengths), dtype=torch.int32).cumsum(0, dtype=torch.int32)
-        return cls(lengths, cu_seqlens.to(device))
-
-    def runs(self) -> Iterator[tuple[int, int, int]]:
-        """Yield neighbouring sequences of equal length, as (first token, number of sequences, length)."""
-        start = 0
-        for length, run in groupby(self.lengths):
-            count = len(list(run))
-            yield start, count, length
-            start += count * length
-
-
 QKV = Float[Tensor, "tokens 3 heads dim"]
+Query = Float[Tensor, "tokens heads dim"]
+KeyValue = Float[Tensor, "keys 2 heads dim"]
 Attended = Float[Tensor, "tokens heads dim"]
 
 
@@ -55,39 +35,53 @@ Attended = Float[Tensor, "tokens heads dim"]
 class AttentionKernel:
     """Attention within each sequence, and the name it is reported under.
 
-    Called with q, k, v of shape (tokens, 3, heads, dim); returns (tokens, heads, dim).
+    Called with q, k, v of shape (tokens, 3, heads, dim); returns (tokens, heads, dim). `cross` takes q of
+    shape (tokens, heads, dim) and k, v of shape (keys, 2, heads, dim), and returns the same.
     """
 
     name: str
     attend: Callable[[Tensor, Segments], Tensor]
+    attend_across: Callable[[Tensor, Tensor, CrossSegments], Tensor]
 
     def __call__(self, qkv: QKV, segments: Segments) -> Attended:
         return self.attend(qkv, segments)
+
+    def cross(self, query: Query, key_value: KeyValue, segments: CrossSegments) -> Attended:
+        return self.attend_across(query, key_value, segments)
 
 
 def choose_kernel(device: torch.device, dtype: torch.dtype) -> AttentionKernel:
     """Return the fastest kernel that runs on this device with this dtype."""
     if device.type == "cuda" and dtype in (torch.bfloat16, torch.float16) and _has_varlen(device):
-        return AttentionKernel("varlen-flash", varlen_flash)
+        return AttentionKernel("varlen-flash", varlen_flash, varlen_flash_across)
     if device.type == "cpu" and dtype == torch.bfloat16:
-        return AttentionKernel("grouped-bmm", grouped_bmm)
-    return AttentionKernel("grouped-sdpa", grouped_sdpa)
+        return AttentionKernel("grouped-bmm", grouped_bmm, grouped_bmm_across)
+    return AttentionKernel("grouped-sdpa", grouped_sdpa, grouped_sdpa_across)
 
 
 def varlen_flash(qkv: QKV, segments: Segments) -> Attended:
     """Attend in one FlashAttention call over all sequences (Dao 2023, arXiv:2307.08691)."""
-    from torch.nn.attention.varlen import varlen_attn
-
     query, key, value = (x.contiguous() for x in qkv.unbind(1))
-    longest = max(segments.lengths)
-    attended = varlen_attn(query, key, value, segments.cu_seqlens, segments.cu_seqlens, longest, longest)
-    assert isinstance(attended, Tensor)
-    return attended
+    return _varlen(query, key, value, segments, segments)
+
+
+def varlen_flash_across(query: Query, key_value: KeyValue, segments: CrossSegments) -> Attended:
+    """Attend in one FlashAttention call, to as many copies of the padding as each sequence has.
+
+    The call adds nothing to scores, and beside the queries' attention to one another the copies cost little.
+    """
+    key, value = (x.index_select(0, segments.places) for x in key_value.unbind(1))
+    return _varlen(query.contiguous(), key, value, segments.queries, segments.keys)
 
 
 def grouped_sdpa(qkv: QKV, segments: Segments) -> Attended:
     """Attend in one dense SDPA call for each run of sequences."""
     return _by_run(qkv, segments.runs(), _sdpa)
+
+
+def grouped_sdpa_across(query: Query, key_value: KeyValue, segments: CrossSegments) -> Attended:
+    """Attend in one dense SDPA call for each run of sequences."""
+    return _by_padded_run(query, key_value, segments.runs, _sdpa)
 
 
 def grouped_bmm(qkv: QKV, segments: Segments) -> Attended:
@@ -102,32 +96,72 @@ def grouped_bmm(qkv: QKV, segments: Segments) -> Attended:
     return _by_run(qkv, runs, _bmm)
 
 
-def _by_run(qkv: Tensor, runs: Iterable[tuple[int, int, int]], attend: Callable[[Tensor], Tensor]) -> Tensor:
+def grouped_bmm_across(query: Query, key_value: KeyValue, segments: CrossSegments) -> Attended:
+    """Attend in two batched products for each run of sequences, in parts that fit the cache."""
+    return _by_padded_run(query, key_value, segments.runs, _bmm)
+
+
+# Each head of each sequence is one entry of a batch: queries, keys, values, and what is added to scores.
+Batch = Float[Tensor, "batch queries dim"]
+BatchKeys = Float[Tensor, "batch keys dim"]
+Bias = Float[Tensor, "batch 1 keys"]
+_Attend = Callable[[Tensor, Tensor, Tensor, Tensor | None], Tensor]
+
+
+def _by_run(qkv: Tensor, runs: Iterable[tuple[int, int, int]], attend: _Attend) -> Tensor:
     num_heads, dim = qkv.shape[2:]
     outputs = []
     for start, count, length in runs:
         run = qkv[start : start + count * length].view(count, length, 3, num_heads, dim)
-        heads = run.permute(2, 0, 3, 1, 4).reshape(3, count * num_heads, length, dim)
-        attended = attend(heads).view(count, num_heads, length, dim)
-        outputs.append(attended.transpose(1, 2).reshape(count * length, num_heads, dim))
+        query, key, value = run.permute(2, 0, 3, 1, 4).reshape(3, count * num_heads, length, dim)
+        outputs.append(_to_row(attend(query, key, value, None), count))
     return outputs[0] if len(outputs) == 1 else torch.cat(outputs)
 
 
-def _sdpa(qkv: Float[Tensor, "3 batch tokens dim"]) -> Float[Tensor, "batch tokens dim"]:
-    query, key, value = qkv.unsqueeze(1)
-    return F.scaled_dot_product_attention(query, key, value).squeeze(0)
-
-
-def _bmm(qkv: Float[Tensor, "3 batch tokens dim"]) -> Float[Tensor, "batch tokens dim"]:
-    num_tokens = qkv.shape[2]
-    chunk = max(1, _MAX_SCORES // num_tokens**2)
-    query, key, value = qkv.contiguous()
-    query = query * query.shape[-1] ** -0.5
+def _by_padded_run(query: Tensor, key_value: Tensor, runs: Iterable[PaddedRun], attend: _Attend) -> Tensor:
+    num_heads, dim = query.shape[1:]
     outputs = []
-    for q, k, v in zip(query.split(chunk), key.split(chunk), value.split(chunk), strict=True):
-        scores = torch.bmm(q, k.transpose(1, 2))
-        outputs.append(torch.bmm(torch.softmax(scores, dim=-1, dtype=torch.float32).to(v.dtype), v))
+    for run in runs:
+        queries = query[run.start : run.start + run.count * run.length]
+        queries = queries.view(run.count, run.length, num_heads, dim).transpose(1, 2)
+        rows = key_value.index_select(0, run.keys.flatten()).view(run.count, -1, 2, num_heads, dim)
+        key, value = rows.permute(2, 0, 3, 1, 4).reshape(2, run.count * num_heads, -1, dim)
+        bias = None if run.bias is None else run.bias.repeat_interleave(num_heads, 0)[:, None]
+        attended = attend(queries.reshape(-1, run.length, dim), key, value, bias)
+        outputs.append(_to_row(attended, run.count))
     return outputs[0] if len(outputs) == 1 else torch.cat(outputs)
+
+
+def _to_row(attended: Batch, count: int) -> Attended:
+    """Put the heads of `count` sequences side by side, and the sequences one after another."""
+    heads = attended.view(count, -1, *attended.shape[1:])
+    return heads.transpose(1, 2).reshape(-1, heads.shape[1], heads.shape[-1])
+
+
+def _sdpa(query: Batch, key: BatchKeys, value: BatchKeys, bias: Bias | None) -> Batch:
+    mask = None if bias is None else bias[None]
+    return F.scaled_dot_product_attention(query[None], key[None], value[None], attn_mask=mask).squeeze(0)
+
+
+def _bmm(query: Batch, key: BatchKeys, value: BatchKeys, bias: Bias | None) -> Batch:
+    chunk = max(1, _MAX_SCORES // (query.shape[1] * key.shape[1]))
+    parts = [x.split(chunk) for x in (query * query.shape[-1] ** -0.5, key.contiguous(), value.contiguous())]
+    biases = [None] * len(parts[0]) if bias is None else bias.split(chunk)
+    outputs = []
+    for q, k, v, b in zip(*parts, biases, strict=True):
+        scores = torch.bmm(q, k.transpose(1, 2))
+        weights = torch.softmax(scores if b is None else scores + b, dim=-1, dtype=torch.float32)
+        outputs.append(torch.bmm(weights.to(v.dtype), v))
+    return outputs[0] if len(outputs) == 1 else torch.cat(outputs)
+
+
+def _varlen(query: Tensor, key: Tensor, value: Tensor, queries: Segments, keys: Segments) -> Tensor:
+    from torch.nn.attention.varlen import varlen_attn
+
+    longest = max(queries.lengths), max(keys.lengths)
+    attended = varlen_attn(query, key, value, queries.cu_seqlens, keys.cu_seqlens, *longest)
+    assert isinstance(attended, Tensor)
+    return attended
 
 
 def _has_varlen(device: torch.device) -> bool:

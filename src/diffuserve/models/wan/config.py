@@ -1,0 +1,85 @@
+"""The shape of a Wan checkpoint's transformer. Importing this file loads no torch."""
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Annotated, Any, Literal
+
+from pydantic import Field, with_config
+
+from diffuserve.domain.cost import Workload
+from diffuserve.domain.errors import InvalidModel
+from diffuserve.domain.model_config import SCHEMA, Depth, Width, parse_config
+from diffuserve.models.folder import ModelFolder
+
+_TRANSFORMER = "transformer/config.json"
+Patch = Annotated[int, Field(ge=1, le=16)]
+
+
+@with_config(SCHEMA)
+@dataclass(frozen=True)
+class WanTransformerConfig:
+    """The values of `transformer/config.json` that shape the network, with diffusers' names and defaults.
+
+    Models that are conditioned on an image by CLIP have an `image_dim`, and `added_kv_proj_dim` is then the
+    width of the residual stream.
+    """
+
+    patch_size: tuple[Literal[1], Patch, Patch] = (1, 2, 2)
+    num_attention_heads: Annotated[int, Field(ge=1, le=512)] = 40
+    attention_head_dim: Annotated[int, Field(ge=6, le=512, multiple_of=2)] = 128
+    in_channels: Width = 16
+    out_channels: Width | None = 16
+    text_dim: Width = 4096
+    freq_dim: Annotated[int, Field(ge=2, le=65_536, multiple_of=2)] = 256
+    ffn_dim: Width = 13824
+    num_layers: Depth = 40
+    cross_attn_norm: Literal[True] = True
+    qk_norm: Literal["rms_norm_across_heads"] = "rms_norm_across_heads"
+    eps: Annotated[float, Field(gt=0, le=1)] = 1e-6
+    image_dim: Width | None = None
+    added_kv_proj_dim: Width | None = None
+    rope_max_seq_len: Width = 1024
+    pos_embed_seq_len: None = None  # models with a last frame beside the first: none is served
+
+    @property
+    def dim(self) -> int:
+        """Width of the residual stream."""
+        return self.num_attention_heads * self.attention_head_dim
+
+    @property
+    def num_outputs(self) -> int:
+        """Channels of the predicted latents."""
+        return self.out_channels or self.in_channels
+
+    @property
+    def patch_cells(self) -> int:
+        """Latent cells of a token."""
+        return math.prod(self.patch_size)
+
+    @property
+    def axes_dims(self) -> tuple[int, int, int]:
+        """Rotary channels of time, rows and columns."""
+        side = 2 * (self.attention_head_dim // 6)
+        return (self.attention_head_dim - 2 * side, side, side)
+
+    @classmethod
+    def from_dict(cls, values: Mapping[str, Any], origin: str = _TRANSFORMER) -> "WanTransformerConfig":
+        """Build a config from diffusers' own. Raise `InvalidModel`, which names `origin` and the value."""
+        config = parse_config(cls, values, origin)
+        expected = None if config.image_dim is None else config.dim
+        if config.added_kv_proj_dim != expected:
+            raise InvalidModel(
+                f"{origin}: added_kv_proj_dim={config.added_kv_proj_dim} must be {expected} where image_dim="
+                f"{config.image_dim} and the residual stream has {config.dim} channels"
+            )
+        return config
+
+    @classmethod
+    def read(cls, folder: ModelFolder, component: str = "transformer") -> "WanTransformerConfig":
+        """Read the config of one of a folder's transformers."""
+        return cls.from_dict(*folder.config(component))
+
+    def step_bytes(self, workload: Workload, item_bytes: int) -> int:
+        """Predict the bytes of the residual stream, its norms, q, k, v, and one block's feed-forward."""
+        return workload.step_tokens * (self.dim * (12 * item_bytes + 16) + self.ffn_dim * 2 * item_bytes)

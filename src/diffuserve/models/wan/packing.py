@@ -1,0 +1,131 @@
+"""The layout of a batch's tokens in a packed row.
+
+Each clip is a sequence, and so is each of its guidance passes: its tokens, frame by frame and row by row.
+Prompts stand in a row of their own, without their padding, and so do the embeddings of images:
+
+    tokens  c₁ c₂ c₃ …        text  p₁ p₂ p₃ … (padding)        image  e₁ e₂ e₃ …
+
+Timesteps act through factor rows. A sequence has one, or two if its first latent frame is given: then that
+frame's tokens stand at a timestep of their own.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import lru_cache
+
+import torch
+from einops import rearrange
+from jaxtyping import Complex64, Float
+from torch import Tensor
+
+from diffuserve.models.layers.rotary import rotations
+from diffuserve.models.layers.segments import CrossSegments, Segments
+from diffuserve.models.wan.config import WanTransformerConfig
+
+
+@dataclass(frozen=True)
+class SequenceShape:
+    """The tokens of a sequence: `frames` latent frames of `rows` × `columns`, and what it attends to.
+
+    `text` counts the tokens of the prompt and `padding` the zeros after them, `image` the embeddings of an
+    image. `has_first_frame`: the first latent frame has a factor row of its own, before that of the others.
+    """
+
+    frames: int
+    rows: int
+    columns: int
+    text: int
+    padding: int = 0
+    image: int = 0
+    has_first_frame: bool = False
+
+    @property
+    def tokens(self) -> int:
+        return self.frames * self.rows * self.columns
+
+    @property
+    def factor_rows(self) -> tuple[int, ...]:
+        """The tokens of each of the sequence's factor rows."""
+        if not self.has_first_frame:
+            return (self.tokens,)
+        first = self.rows * self.columns
+        return (first, self.tokens - first)
+
+
+@dataclass(frozen=True)
+class PackedLayout:
+    """Which tokens belong together: sequences for attention, and tokens with equal factors.
+
+    `text` and `image` are the keys of cross-attention; `image` is `None` for models without it.
+    """
+
+    segments: Segments
+    factors: Segments
+    text: CrossSegments
+    image: CrossSegments | None
+    rotation: Complex64[Tensor, "tokens half"]
+
+
+class Layouts:
+    """Builds the layouts of batches for one model, and keeps the last few."""
+
+    def __init__(self, config: WanTransformerConfig, device: torch.device) -> None:
+        self._config, self._device = config, device
+        self.layout_of = lru_cache(maxsize=8)(self._layout_of)
+
+    def _layout_of(self, shapes: tuple[SequenceShape, ...]) -> PackedLayout:
+        return pack_layout(shapes, self._config, self._device)
+
+
+def pack_layout(
+    shapes: Sequence[SequenceShape], config: WanTransformerConfig, device: torch.device
+) -> PackedLayout:
+    """Build the layout of sequences in this order."""
+    lengths = tuple(shape.tokens for shape in shapes)
+    text, padding = [shape.text for shape in shapes], [shape.padding for shape in shapes]
+    images = [shape.image for shape in shapes]
+    has_images = config.image_dim is not None
+    return PackedLayout(
+        segments=Segments.of(lengths, device),
+        factors=Segments.of(tuple(count for shape in shapes for count in shape.factor_rows), device),
+        text=CrossSegments.of(lengths, text, padding, device),
+        image=CrossSegments.of(lengths, images, [0] * len(shapes), device) if has_images else None,
+        rotation=torch.cat([_rotation(shape, config.axes_dims) for shape in shapes]).to(device),
+    )
+
+
+def _rotation(shape: SequenceShape, axes_dims: tuple[int, int, int]) -> Complex64[Tensor, "tokens half"]:
+    """Return a sequence's rotations: frames, rows and columns are counted from 0."""
+    sides = (shape.frames, shape.rows, shape.columns)
+    axes = []
+    for axis, (side, dim) in enumerate(zip(sides, axes_dims, strict=True)):
+        turned = rotations(torch.arange(side, dtype=torch.float32)[:, None], (dim,))
+        place = [side if index == axis else 1 for index in range(3)]
+        axes.append(turned.view(*place, -1).expand(*sides, -1))
+    return torch.cat(axes, dim=-1).flatten(0, 2)
+
+
+def patchify(
+    latents: Float[Tensor, "1 channels frames height width"], patch_size: tuple[int, int, int]
+) -> Float[Tensor, "tokens inputs"]:
+    """Return the tokens of a clip's latents."""
+    frames, rows, columns = patch_size
+    pattern = "1 c (f pf) (h ph) (w pw) -> (f h w) (c pf ph pw)"
+    return rearrange(latents, pattern, pf=frames, ph=rows, pw=columns)
+
+
+def unpatchify(
+    tokens: Float[Tensor, "tokens outputs"], shape: SequenceShape, patch_size: tuple[int, int, int]
+) -> Float[Tensor, "1 channels frames height width"]:
+    """Return the latents that predicted tokens stand for; their channels have another order than inputs."""
+    frames, rows, columns = patch_size
+    return rearrange(
+        tokens,
+        "(f h w) (pf ph pw c) -> 1 c (f pf) (h ph) (w pw)",
+        f=shape.frames,
+        h=shape.rows,
+        w=shape.columns,
+        pf=frames,
+        ph=rows,
+        pw=columns,
+    )
