@@ -21,8 +21,8 @@ class Workload:
 
     `num_sequences` counts images times guidance passes; `sequence_tokens` is the length of each, with
     the prompt's tokens where the model attends to both jointly. `text_tokens` counts the tokens that
-    the text encoders read, `num_pixels` those that the VAE decodes, of all images and latent frames, and
-    `input_pixels` those that it encodes.
+    the text encoders read, `num_pixels` those that the VAE decodes, of all images and latent frames, in
+    `num_chunks` pieces one after another, and `input_pixels` those that it encodes.
     """
 
     num_sequences: int
@@ -31,6 +31,7 @@ class Workload:
     num_pixels: int
     num_inference_steps: int
     input_pixels: int = 0
+    num_chunks: int = 1
 
     @property
     def step_tokens(self) -> int:
@@ -40,6 +41,12 @@ class Workload:
 
 ENCODED_PIXEL = 0.5
 """Cost of encoding a pixel, in decoded pixels: an image autoencoder's encoder has half the operations."""
+
+FIRST_LATENT_FRAME = 1 / 3
+"""Cost of decoding the first latent frame of a clip, in others: it stands for one frame, they for several.
+
+Counted in Wan's decoder, which works on four frames at a time in its last layers alone.
+"""
 
 StepFeatures = tuple[float, float, float, float]
 LinearFeatures = tuple[float, float]
@@ -61,8 +68,9 @@ def encode_features(workloads: Sequence[Workload]) -> LinearFeatures:
 
 
 def decode_features(workloads: Sequence[Workload]) -> LinearFeatures:
-    """Return the factors of a decode group's cost: 1, pixels."""
-    return (1.0, float(sum(workload.num_pixels for workload in workloads)))
+    """Return the factors of a decode group's cost: calls of the decoder one after another, pixels."""
+    num_calls = max(workload.num_chunks for workload in workloads)
+    return (float(num_calls), float(sum(workload.num_pixels for workload in workloads)))
 
 
 @dataclass(frozen=True)

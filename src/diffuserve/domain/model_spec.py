@@ -5,7 +5,7 @@ from collections.abc import Mapping
 from dataclasses import asdict, dataclass, fields, replace
 from typing import Any
 
-from diffuserve.domain.cost import Workload
+from diffuserve.domain.cost import FIRST_LATENT_FRAME, Workload
 from diffuserve.domain.input_image import InputImage
 from diffuserve.domain.model_limits import check_request, least_strength
 from diffuserve.domain.params import GenerationParams
@@ -157,10 +157,29 @@ class ModelSpec:
             num_sequences=params.num_images * num_passes,
             sequence_tokens=text + sequence if self.has_joint_attention else sequence,
             text_tokens=text * num_passes,
-            num_pixels=params.num_images * image * self.pixels_per_token,
+            num_pixels=params.num_images * self._decoded_pixels(params, 0, params.num_frames or 1),
             num_inference_steps=self.num_steps(params),
             input_pixels=self._input_pixels(params, image * self.pixels_per_token),
+            num_chunks=self._num_chunks(params),
         )
+
+    def chunk_workload(self, params: GenerationParams, start: int, stop: int) -> Workload:
+        """Return the size of decoding the frames from `start` up to `stop` of a clip, as one piece."""
+        return replace(
+            self.workload(params), num_pixels=self._decoded_pixels(params, start, stop), num_chunks=1
+        )
+
+    def _num_chunks(self, params: GenerationParams) -> int:
+        """Return the pieces in which a request is decoded: images all at once, clips by latent frames."""
+        latent_frames = self.latent_frames(params)
+        return params.num_images * latent_frames if latent_frames > 1 else 1
+
+    def _decoded_pixels(self, params: GenerationParams, start: int, stop: int) -> int:
+        """Return the pixels of the latent frames of some frames, counted as the decoder's work."""
+        pixels = self.image_tokens(params) // self.latent_frames(params) * self.pixels_per_token
+        num_later = -(-(stop - max(start, 1)) // self.temporal_stride)
+        first = FIRST_LATENT_FRAME if self.temporal_stride > 1 else 1
+        return round(pixels * (num_later + (first if start == 0 else 0)))
 
     def _input_pixels(self, params: GenerationParams, target: int) -> int:
         """Return the pixels that the VAE encodes; an image to start from is resized to the `target`."""

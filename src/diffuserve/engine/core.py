@@ -5,6 +5,8 @@ import time
 from collections.abc import Callable, Sequence
 from functools import partial
 
+from torch import Tensor
+
 from diffuserve.domain.errors import (
     DiffuserveError,
     EngineClosed,
@@ -21,16 +23,18 @@ from diffuserve.engine.model_runner import (
     ModelRunner,
     StepResult,
     fails_for_lack_of_room,
+    finite,
     is_out_of_memory,
     without_frames,
 )
-from diffuserve.engine.outputs import GenerationResult, StepOutput
+from diffuserve.engine.outputs import FrameChunk, GenerationResult, StepOutput
 from diffuserve.engine.prompt_encoder import PromptEncoder
 from diffuserve.engine.request_state import RequestState
 from diffuserve.engine.scheduler import StepLimits, StepScheduler
 from diffuserve.engine.sharding import balanced_shards
 from diffuserve.engine.stages import Stage, make_stage_executor
 from diffuserve.engine.stats import EngineStats
+from diffuserve.models.frames import Frames
 
 log = logging.getLogger(__name__)
 
@@ -82,7 +86,8 @@ class EngineCore:
 
         Raise what no request is to blame for, such as an error of the stages: the engine is then broken.
         """
-        self._active |= {state.request_id: state for state in arrived}
+        for state in arrived:
+            self._accept(state)
         outputs = self._abort(aborted)
         outputs += [self._collect(decoded) for decoded in self._decoder.collect() if self._is_wanted(decoded)]
         self._put_again()
@@ -91,6 +96,14 @@ class EngineCore:
             self._count_skips(chosen)
             outputs += self._run(chosen)
         return outputs
+
+    def hold_frames(self, request_id: str) -> None:
+        """Count a chunk as not yet consumed; safe from any thread."""
+        self._decoder.hold(request_id)
+
+    def release_frames(self, request_id: str) -> None:
+        """Count a chunk as consumed; safe from any thread."""
+        self._decoder.release(request_id)
 
     def fail_all(self, reason: str) -> list[StepOutput]:
         """Fail every request in progress with `EngineClosed`."""
@@ -107,6 +120,13 @@ class EngineCore:
         if self._config.cost_fit_path is not None:
             self.cost_model.save(self._config.cost_fit_path)
 
+    def _accept(self, state: RequestState) -> None:
+        if state.decode_only:
+            self._decoding[state.request_id] = state
+            self._decoder.put(state)
+        else:
+            self._active[state.request_id] = state
+
     def _abort(self, request_ids: Sequence[str]) -> list[StepOutput]:
         outputs = []
         for request_id in request_ids:
@@ -118,26 +138,32 @@ class EngineCore:
         return outputs
 
     def _is_wanted(self, decoded: Decoded) -> bool:
-        """Return `False` for a request that was aborted while it was being decoded."""
+        """Return `False` for a request that was aborted while it was being decoded, or has failed."""
         return decoded.state.request_id in self._decoding
 
     def _collect(self, decoded: Decoded) -> StepOutput:
         state = decoded.state
+        if isinstance(decoded.outcome, FrameChunk):
+            return _frames_output(state, decoded.outcome)
         if fails_for_lack_of_room(state, decoded.outcome):
             self._decode_again.append(state)
             return self._start_over(state)
         if isinstance(decoded.outcome, Exception):
             return self._fail(state, decoded.outcome)
-        assert state.conditioning is not None
+        return self._finish(state, decoded.outcome)
+
+    def _finish(self, state: RequestState, frames: list[Frames], latents: Tensor | None = None) -> StepOutput:
+        encoded = () if state.conditioning is None else state.conditioning.warnings
         result = GenerationResult(
             request_id=state.request_id,
             params=state.params,
-            frames=decoded.outcome,
+            frames=frames,
             timings=state.stopwatch.timings(),
-            warnings=(*state.conditioning.warnings, *self._runner.pipeline.spec.size_warnings(state.params)),
+            warnings=(*encoded, *self._runner.pipeline.spec.size_warnings(state.params)),
+            latents=latents,
         )
         self._forget(state)
-        return StepOutput(state.request_id, state.step, state.num_steps, finished=True, result=result)
+        return state.output(state.num_decoded, finished=True, result=result)
 
     def _choose(self) -> list[RequestState]:
         limits = StepLimits(self.token_budget, self.memory_budget)
@@ -165,7 +191,7 @@ class EngineCore:
         """Have a request that ran out of memory beside others do the same work again, by itself."""
         log.warning("request %s ran out of memory beside others; it is tried by itself", state.request_id)
         state.exclusive = True
-        return StepOutput(state.request_id, state.step, state.num_steps)
+        return state.output(state.num_decoded)
 
     def _run(self, chosen: list[RequestState]) -> list[StepOutput]:
         self._stages.set_busy(Stage.DENOISE, True)
@@ -225,9 +251,19 @@ class EngineCore:
         state.advance(outcome.latents, outcome.memory)
         if state.is_denoised:
             state.stopwatch.denoised = time.perf_counter()
+            if state.wishes.until_denoised:
+                return self._hand_over(state)
             self._decoding[state.request_id] = self._active.pop(state.request_id)
             self._decoder.put(state)
-        return StepOutput(state.request_id, state.step, state.num_steps, outcome.preview)
+        return state.output(latent_preview=outcome.preview)
+
+    def _hand_over(self, state: RequestState) -> StepOutput:
+        """End a request with its latents."""
+        assert state.latents is not None
+        try:
+            return self._finish(state, [], finite(state.latents).cpu())
+        except FloatingPointError as error:
+            return self._fail(state, error)
 
     def _end(self, state: RequestState, cause: Exception) -> StepOutput:
         """Fail a request, unless it may succeed by itself: then it stays active."""
@@ -238,12 +274,17 @@ class EngineCore:
     def _fail(self, state: RequestState, cause: Exception) -> StepOutput:
         self._forget(state)
         error = _as_failure(state.request_id, cause)
-        return StepOutput(state.request_id, state.step, state.num_steps, finished=True, error=error)
+        return state.output(state.num_decoded, finished=True, error=error)
 
     def _forget(self, state: RequestState) -> None:
         self._active.pop(state.request_id, None)
         self._decoding.pop(state.request_id, None)
         self._runner.forget(state.request_id)
+
+
+def _frames_output(state: RequestState, chunk: FrameChunk) -> StepOutput:
+    num_decoded = chunk.index * state.clip_frames + chunk.start + len(chunk.frames)
+    return state.output(num_decoded, chunk=chunk if state.wishes.stream_frames else None)
 
 
 def _any_failed(shards: Sequence[Sequence[StepResult | Exception]]) -> bool:

@@ -1,4 +1,9 @@
-"""Decoding on a thread of its own, so that it never delays the next denoising step."""
+"""Decoding on a thread of its own, so that it never delays the next denoising step.
+
+Images of one size are decoded together. Clips are decoded chunk by chunk: each chunk is a turn, clips take
+turns with one another, and images that wait have every second turn, so that no image waits for more than
+one chunk, however many clips there are.
+"""
 
 import threading
 from collections import deque
@@ -6,32 +11,43 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
 
+from diffuserve.domain.cost import Workload
 from diffuserve.domain.params import GenerationParams
+from diffuserve.engine.clip_decoding import ClipDecoding
 from diffuserve.engine.cost_model import CostModel
 from diffuserve.engine.model_runner import ModelRunner, fails_for_lack_of_room
+from diffuserve.engine.outputs import FrameChunk
 from diffuserve.engine.request_state import RequestState
 from diffuserve.engine.stages import Stage, StageExecutor
 from diffuserve.models.frames import Frames
 
+MOST_UNCONSUMED = 4
+"""Chunks of a request that wait to be consumed while its next one is not decoded."""
+
 
 @dataclass(frozen=True)
 class Decoded:
-    """A request that left the decoder, with its images or the exception that it failed with."""
+    """What a request has of the decoder: its next frames, or its end, with all of them or an exception."""
 
     state: RequestState
-    outcome: list[Frames] | Exception
+    outcome: FrameChunk | list[Frames] | Exception
+
+    @property
+    def is_final(self) -> bool:
+        return not isinstance(self.outcome, FrameChunk)
 
 
 @dataclass(frozen=True)
-class _QueuedRequest:
+class _Queued:
     """A request that waits; `mark` identifies the device work that makes its latents."""
 
     state: RequestState
     mark: object
+    clip: ClipDecoding | None = None
 
 
 class Decoder:
-    """A queue, a thread, and a list of decoded requests.
+    """Two queues, a thread, and a list of what was decoded.
 
     `on_decoded` is called from the thread whenever `collect` has something to return or to raise. A
     request's own failure is its outcome; any other error ends the thread, and `collect` raises it.
@@ -46,29 +62,37 @@ class Decoder:
     ) -> None:
         self._runner, self._stages, self._cost_model = runner, stages, cost_model
         self._on_decoded = on_decoded
-        self._waiting: deque[_QueuedRequest] = deque()
+        self._changed = threading.Condition()  # guards all that follows
+        self._images: deque[_Queued] = deque()
+        self._clips: deque[_Queued] = deque()
+        self._image_is_next = False
+        self._running: list[_Queued] = []
+        self._dropped: set[str] = set()  # of the running ones
+        self._unconsumed: dict[str, int] = {}
         self._done: deque[Decoded] = deque()
         self._outstanding = 0
         self._fault: BaseException | None = None
-        self._changed = threading.Condition()
         self._closed = False
         self._thread = threading.Thread(target=self._run, name="diffuserve-decoder", daemon=True)
         self._thread.start()
 
     @property
     def outstanding(self) -> int:
-        """Number of requests put in and not yet collected."""
+        """Number of requests put in and not yet collected to their end."""
         return self._outstanding
 
     def put(self, state: RequestState) -> None:
         with self._changed:
-            self._stages.set_busy(Stage.DECODE, True)
-            self._waiting.append(_QueuedRequest(state, self._stages.mark()))
+            clip = ClipDecoding(state) if self._runner.decodes_in_chunks(state) else None
+            queue = self._images if clip is None else self._clips
+            queue.append(_Queued(state, self._stages.mark(), clip))
+            if state.wishes.stream_frames:
+                self._unconsumed[state.request_id] = 0
             self._outstanding += 1
-            self._changed.notify()
+            self._note_work()
 
     def collect(self) -> list[Decoded]:
-        """Return the requests that were decoded since the last call; never block.
+        """Return what was decoded since the last call; never block. Whoever collects a chunk consumes it.
 
         Raise the error that ended the thread, if one did: what was put in will never be decoded.
         """
@@ -77,24 +101,43 @@ class Decoder:
                 raise self._fault
             done = list(self._done)
             self._done.clear()
-            self._outstanding -= len(done)
+            self._outstanding -= sum(decoded.is_final for decoded in done)
+            for decoded in done:
+                if not decoded.is_final:
+                    self._count_unconsumed(decoded.state.request_id, -1)
+            self._note_work()
             return done
 
-    def drop(self, request_id: str) -> bool:
-        """Remove a request that waits; `False` if its decoding has begun, and it will be collected."""
+    def hold(self, request_id: str) -> None:
+        """Count a chunk of the request as not yet consumed; it does nothing for one that has ended."""
         with self._changed:
-            for request in self._waiting:
-                if request.state.request_id == request_id:
-                    self._waiting.remove(request)
-                    self._outstanding -= 1
-                    return True
-            return False
+            self._count_unconsumed(request_id, +1)
+
+    def release(self, request_id: str) -> None:
+        """Count a chunk of the request as consumed."""
+        with self._changed:
+            self._count_unconsumed(request_id, -1)
+            self._note_work()
+
+    def drop(self, request_id: str) -> None:
+        """Forget a request; a group of images that is being decoded will be collected nevertheless."""
+        with self._changed:
+            for queue in (self._images, self._clips):
+                for request in queue:
+                    if request.state.request_id == request_id:
+                        queue.remove(request)
+                        self._end_dropped(request)
+                        return
+            self._dropped |= {request_id} & {request.state.request_id for request in self._running}
 
     def close(self) -> None:
-        """Drop the requests that wait, and stop the thread after those that it decodes."""
+        """Drop the requests that wait, and stop the thread after what it decodes."""
         with self._changed:
             self._closed = True
-            self._waiting.clear()
+            for request in self._clips:
+                _close(request)
+            self._images.clear()
+            self._clips.clear()
             self._changed.notify()
         self._thread.join()
 
@@ -110,27 +153,47 @@ class Decoder:
         while groups := self._next_groups():
             decoded = self._decode(groups)
             with self._changed:
-                self._done.extend(decoded)
-                self._stages.set_busy(Stage.DECODE, bool(self._waiting))
+                self._take_back(decoded)
             del groups, decoded  # or the last images would live until the next request
             self._on_decoded()
 
-    def _next_groups(self) -> list[list[_QueuedRequest]]:
+    def _next_groups(self) -> list[list[_Queued]]:
         """Wait for work, and return a group for each core slot of the stage; `[]` once closed."""
         with self._changed:
-            self._changed.wait_for(lambda: self._waiting or self._closed)
+            self._changed.wait_for(lambda: self._has_work() or self._closed)
             if self._closed:
                 return []
             groups = [self._take_group()]
-            while self._waiting and len(groups) < self._stages.num_core_slots(Stage.DECODE):
+            while self._has_work() and len(groups) < self._stages.num_core_slots(Stage.DECODE):
                 groups.append(self._take_group())
+            self._running = [request for group in groups for request in group]
             return groups
 
-    def _take_group(self) -> list[_QueuedRequest]:
+    def _has_work(self) -> bool:
+        return bool(self._images) or self._next_clip() is not None
+
+    def _next_clip(self) -> _Queued | None:
+        """Return the clip whose turn it is, among those whose chunks are consumed."""
+        for request in self._clips:
+            if self._unconsumed.get(request.state.request_id, 0) < MOST_UNCONSUMED:
+                return request
+        return None
+
+    def _take_group(self) -> list[_Queued]:
+        """Remove and return what takes the next turn: a clip for a chunk, or a group of images."""
+        clip = self._next_clip()
+        if clip is None or (self._images and self._image_is_next):
+            self._image_is_next = False
+            return self._take_images()
+        self._image_is_next = True
+        self._clips.remove(clip)
+        return [clip]
+
+    def _take_images(self) -> list[_Queued]:
         """Remove and return the request that waited longest, and others of its size that fit with it."""
-        group: list[_QueuedRequest] = []
+        group: list[_Queued] = []
         pixels = 0
-        for request in self._waiting:
+        for request in self._images:
             if group and _size(request.state.params) != _size(group[0].state.params):
                 continue
             pixels += request.state.workload.num_pixels
@@ -138,37 +201,104 @@ class Decoder:
                 break
             group.append(request)
         for request in group:
-            self._waiting.remove(request)
+            self._images.remove(request)
         return group
 
-    def _decode(self, groups: list[list[_QueuedRequest]]) -> list[Decoded]:
+    def _decode(self, groups: list[list[_Queued]]) -> list[Decoded]:
+        for request in self._running:
+            request.state.stopwatch.begin_decoding()
         tasks = [partial(self._decode_group, group) for group in groups]
-        requests = [request for group in groups for request in group]
-        workloads = [request.state.workload for request in requests]
-        expected = self._cost_model.expected_decode_seconds(workloads)
-        run = self._stages.run(Stage.DECODE, tasks, expected, after=requests[-1].mark)
+        expected = self._cost_model.expected_decode_seconds(
+            [self._workload(request) for request in self._running]
+        )
+        run = self._stages.run(Stage.DECODE, tasks, expected, after=self._running[-1].mark)
         decoded = [each for group in run.results for each in group]
+        workloads = [self._workload(*pair) for pair in zip(self._running, decoded, strict=True)]
         has_failed = any(isinstance(each.outcome, Exception) for each in decoded)
-        if run.share == 1.0 and len(groups) == 1 and not has_failed:
+        tried_again = any(request.state.exclusive for request in self._running)
+        if run.share == 1.0 and len(groups) == 1 and not has_failed and not tried_again:
             self._cost_model.observe_decode(workloads, run.seconds)
-        _charge(requests, run.device_seconds)
+        _charge(self._running, workloads, run.device_seconds)
         return decoded
 
-    def _decode_group(self, group: list[_QueuedRequest]) -> list[Decoded]:
+    def _workload(self, request: _Queued, decoded: Decoded | None = None) -> Workload:
+        """Return the size of the request's turn: of all of its images, or of what was or will be decoded."""
+        if request.clip is None:
+            return request.state.workload
+        spec, params = self._runner.pipeline.spec, request.state.params
+        if decoded is not None and isinstance(decoded.outcome, FrameChunk):
+            start, count = decoded.outcome.start, len(decoded.outcome.frames)
+        else:
+            start, count = request.clip.start, spec.temporal_stride if request.clip.start else 1
+        return spec.chunk_workload(params, start, start + count)
+
+    def _decode_group(self, group: list[_Queued]) -> list[Decoded]:
+        clip = group[0].clip
+        if clip is not None:
+            return [Decoded(clip.state, self._runner.decode_chunk(clip))]
         states = [request.state for request in group]
         outcomes = self._runner.decode(states)
-        for state, outcome in zip(states, outcomes, strict=True):
-            if not fails_for_lack_of_room(state, outcome):
-                state.latents = None
         return [Decoded(state, outcome) for state, outcome in zip(states, outcomes, strict=True)]
 
+    def _take_back(self, decoded: list[Decoded]) -> None:
+        """Pass on what was decoded, and put clips that go on at the end of their queue."""
+        for request, outcome in zip(self._running, decoded, strict=True):
+            if request.clip is not None and request.state.request_id in self._dropped:
+                self._end_dropped(request)
+            elif isinstance(outcome.outcome, FrameChunk):
+                self._pass_on(request, outcome)
+            else:
+                self._end(request, outcome)
+        self._running, self._dropped = [], set()
+        self._stages.set_busy(Stage.DECODE, self._has_work())
 
-def _charge(requests: list[_QueuedRequest], device_seconds: float) -> None:
-    """Split the time of a decode among its requests in proportion to their pixels."""
-    total = sum(request.state.workload.num_pixels for request in requests)
-    for request in requests:
-        share = request.state.workload.num_pixels / total
-        request.state.stopwatch.device_seconds += device_seconds * share
+    def _pass_on(self, request: _Queued, decoded: Decoded) -> None:
+        """Pass on a chunk, and after the last one the end of its request."""
+        state, clip, chunk = request.state, request.clip, decoded.outcome
+        assert clip is not None
+        assert isinstance(chunk, FrameChunk)
+        self._done.append(decoded)
+        self._count_unconsumed(state.request_id, +1)
+        if not state.wishes.stream_frames:
+            state.keep(chunk)
+        if clip.is_done:
+            self._end(request, Decoded(state, state.frames))
+        else:
+            self._clips.append(request)
+
+    def _end(self, request: _Queued, decoded: Decoded) -> None:
+        """Pass on the end of a request, and free what it has on the device, unless it is tried again."""
+        _close(request)
+        if not fails_for_lack_of_room(request.state, decoded.outcome):
+            request.state.latents = None
+        self._unconsumed.pop(request.state.request_id, None)
+        self._done.append(decoded)
+
+    def _end_dropped(self, request: _Queued) -> None:
+        _close(request)
+        self._unconsumed.pop(request.state.request_id, None)
+        self._outstanding -= 1
+
+    def _count_unconsumed(self, request_id: str, change: int) -> None:
+        if request_id in self._unconsumed:
+            self._unconsumed[request_id] = max(0, self._unconsumed[request_id] + change)
+
+    def _note_work(self) -> None:
+        if self._has_work():
+            self._stages.set_busy(Stage.DECODE, True)
+            self._changed.notify()
+
+
+def _close(request: _Queued) -> None:
+    if request.clip is not None:
+        request.clip.close()
+
+
+def _charge(requests: list[_Queued], workloads: list[Workload], device_seconds: float) -> None:
+    """Split the time of a turn among its requests in proportion to their pixels."""
+    total = sum(workload.num_pixels for workload in workloads)
+    for request, workload in zip(requests, workloads, strict=True):
+        request.state.stopwatch.device_seconds += device_seconds * workload.num_pixels / total
 
 
 def _size(params: GenerationParams) -> tuple[int | None, int | None, int | None]:

@@ -22,9 +22,9 @@ from diffuserve.engine.config import DEFAULT_MODEL, EngineConfig
 from diffuserve.engine.core import EngineCore
 from diffuserve.engine.cost_model import CostModel
 from diffuserve.engine.memory import check_memory
-from diffuserve.engine.model_runner import ModelRunner, enough_memory
+from diffuserve.engine.model_runner import ModelRunner, enough_memory, finished_latents
 from diffuserve.engine.outputs import GenerationResult, StepOutput
-from diffuserve.engine.request_state import RequestState
+from diffuserve.engine.request_state import RequestState, Wishes
 from diffuserve.engine.stats import EngineStats
 from diffuserve.media.input_image import load_input
 from diffuserve.models.base import Pipeline
@@ -37,6 +37,7 @@ if TYPE_CHECKING:
 Request = str | GenerationParams
 """A request, or its prompt alone."""
 
+_NO_WISHES = Wishes()
 _RANDOM_SEEDS = 2**32
 
 
@@ -125,17 +126,49 @@ class Engine:
         resolved = self.spec.resolve(_with_pixels(params), seed=0)
         return self.cost_model.estimate(self.spec.workload(resolved))
 
-    def add(
-        self, params: GenerationParams, *, priority: int = 0, preview: bool = False, alone: bool = False
+    def add(  # noqa: PLR0913 (each has a default of its own)
+        self,
+        params: GenerationParams,
+        *,
+        priority: int = 0,
+        preview: bool = False,
+        alone: bool = False,
+        stream_frames: bool = False,
+        until_denoised: bool = False,
+        latents: "torch.Tensor | None" = None,
     ) -> str:
         """Queue a request and return its id; larger `priority` goes first. Safe from any thread.
 
-        A request that is `alone` shares no step with others.
+        A request that is `alone` shares no step with others. With `stream_frames` the frames of clips come
+        as `StepOutput.chunk` before the request is finished, and its result has none.
+
+        A request `until_denoised` ends after its last step, with the latents in its result. One with such
+        `latents`, of this engine or of another with the same model, is only decoded.
 
         Raise `InvalidParams` before any work if the model cannot do what is asked, and `EngineClosed`.
         """
-        request_id, _ = self._enqueue(params, priority, preview, alone)
+        wishes = Wishes(
+            priority=priority,
+            preview=preview,
+            alone=alone,
+            stream_frames=stream_frames,
+            until_denoised=until_denoised,
+        )
+        request_id, _ = self._enqueue(params, wishes, latents)
         return request_id
+
+    def hold_frames(self, request_id: str) -> None:
+        """Keep back the frames of a request: a chunk of it is not consumed yet. Safe from any thread.
+
+        A chunk counts as consumed once `step` has returned it. Whoever hands it to another thread calls
+        this before the next `step`, and `release_frames` when that thread is done with it: a clip that has a
+        few chunks that nobody has consumed waits with its next one, while other requests go on.
+        """
+        self._core.hold_frames(request_id)
+
+    def release_frames(self, request_id: str) -> None:
+        """Take back one `hold_frames`; it does nothing for a request that has ended. Safe from any thread."""
+        self._core.release_frames(request_id)
 
     def abort(self, request_id: str) -> bool:
         """Stop a request before its next step; `False` if it is unknown or finished."""
@@ -188,7 +221,7 @@ class Engine:
         self, params: GenerationParams, *, priority: int = 0, preview: bool = False
     ) -> GenerationResult:
         """Generate one request from asyncio; cancelling the task aborts it."""
-        request_id, future = self._enqueue(params, priority, preview)
+        request_id, future = self._enqueue(params, Wishes(priority=priority, preview=preview))
         self._start_driver()
         try:
             return await asyncio.wrap_future(future)
@@ -244,10 +277,15 @@ class Engine:
         return resolved
 
     def _enqueue(
-        self, params: GenerationParams, priority: int = 0, preview: bool = False, alone: bool = False
+        self,
+        params: GenerationParams,
+        wishes: Wishes = _NO_WISHES,
+        latents: "torch.Tensor | None" = None,
     ) -> tuple[str, Future[GenerationResult]]:
         resolved = self._resolve(params)
-        workload = self.spec.workload(resolved)
+        if latents is not None:
+            latents = finished_latents(self.pipeline, resolved, latents)
+        workload, schedule = self.spec.workload(resolved), self.pipeline.schedule(resolved)
         with self._wakeup:
             if self._closed:
                 raise EngineClosed("the engine is closed")
@@ -257,11 +295,12 @@ class Engine:
                 params=resolved,
                 workload=workload,
                 step_bytes=self.pipeline.step_bytes(workload),
-                schedule=self.pipeline.schedule(resolved),
-                priority=priority,
+                schedule=schedule,
                 arrival=self._arrivals,
-                wants_preview=preview,
-                is_alone=alone,
+                wishes=wishes,
+                decode_only=latents is not None,
+                latents=latents,
+                step=0 if latents is None else schedule.num_steps,
             )
             self._inbox.append(state)
             future = self._unfinished[state.request_id] = Future()
@@ -313,7 +352,7 @@ class Engine:
         outputs = self._core.fail_all(reason)
         for state in arrived:
             error = EngineClosed(f"request {state.request_id}: {reason}")
-            outputs.append(StepOutput(state.request_id, 0, state.num_steps, finished=True, error=error))
+            outputs.append(state.output(finished=True, error=error))
         self._settle(outputs)
 
     def _run_until_done(self, requests: Mapping[str, Future[GenerationResult]]) -> None:

@@ -10,10 +10,12 @@ import torch
 from PIL.Image import Image
 from torch import Tensor
 
-from diffuserve.domain.errors import DeviceUnavailable
+from diffuserve.domain.errors import DeviceUnavailable, InvalidParams
 from diffuserve.domain.params import GenerationParams
+from diffuserve.engine.clip_decoding import ClipDecoding
+from diffuserve.engine.outputs import FrameChunk
 from diffuserve.engine.request_state import RequestState
-from diffuserve.models.base import Conditioning, Pipeline
+from diffuserve.models.base import Conditioning, Pipeline, VideoPipeline
 from diffuserve.models.folder import first_line
 from diffuserve.models.frames import Frames
 from diffuserve.samplers.base import Memory
@@ -66,6 +68,15 @@ class ModelRunner:
         self._announce(states)
         return isolate(states, self._decode_finite)
 
+    def decodes_in_chunks(self, state: RequestState) -> bool:
+        """Return whether `decode_chunk` decodes the request, and not `decode`: its images are clips."""
+        return state.clip_frames > 1 and isinstance(self.pipeline, VideoPipeline)
+
+    def decode_chunk(self, clip: ClipDecoding) -> FrameChunk | Exception:
+        """Return the next frames of the clips of a denoised request."""
+        self._announce([clip.state])
+        return isolate([clip], self._decode_chunks)[0]
+
     def _announce(self, states: Sequence[RequestState]) -> None:
         self.on_work([state.request_id for state in states])
 
@@ -99,17 +110,38 @@ class ModelRunner:
         latents, memory = sampler.step(state.latents, prediction, at, state.memory, state.noise)
         latents = self.pipeline.restore(latents, state.denoise_input(), at)
         preview = None
-        if state.wants_preview:
+        if state.wishes.preview:
             finished = sampler.predict_x0(state.latents, prediction, at)
             preview = self.pipeline.preview(_emerging(finished, latents), state.params)
         return StepResult(latents, memory, preview)
 
     def _decode_finite(self, states: Sequence[RequestState]) -> list[list[Frames]]:
-        latents = [state.latents for state in states if state.latents is not None]
         # Checked here and not between steps: off the denoising thread, and NaN never heals.
-        if not all(bool(tensor.isfinite().all()) for tensor in latents):
-            raise FloatingPointError("the latents are not finite")
+        latents = [finite(state.latents) for state in states if state.latents is not None]
         return self.pipeline.decode(latents, [state.params for state in states])
+
+    def _decode_chunks(self, clips: Sequence[ClipDecoding]) -> list[FrameChunk]:
+        assert isinstance(self.pipeline, VideoPipeline)
+        for clip in clips:
+            if clip.state.num_decoded == 0 and clip.state.latents is not None:
+                finite(clip.state.latents)
+        return [clip.next_chunk(self.pipeline) for clip in clips]
+
+
+def finished_latents(pipeline: Pipeline, params: GenerationParams, latents: Tensor) -> Tensor:
+    """Return latents on the pipeline's device. Raise `InvalidParams` if they are not those of the request."""
+    shape, wanted = tuple(latents.shape), pipeline.latents_shape(params)
+    if shape != wanted or not latents.is_floating_point():
+        found = f"{str(latents.dtype).removeprefix('torch.')} {shape}"
+        raise InvalidParams("latents", found, f"must be floating-point numbers of the shape {wanted}")
+    return latents.to(pipeline.device)
+
+
+def finite(latents: Tensor) -> Tensor:
+    """Return the latents. Raise `FloatingPointError` if a number among them is not finite."""
+    if not bool(latents.isfinite().all()):
+        raise FloatingPointError("the latents are not finite")
+    return latents
 
 
 def image_generators(params: GenerationParams) -> list[torch.Generator]:

@@ -1,7 +1,8 @@
 """The values that the engine returns."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cached_property
+from typing import TYPE_CHECKING
 
 from PIL.Image import Image
 
@@ -9,6 +10,9 @@ from diffuserve.domain.errors import DiffuserveError
 from diffuserve.domain.params import GenerationParams
 from diffuserve.media.preview import enlarged
 from diffuserve.models.frames import Frames
+
+if TYPE_CHECKING:
+    from torch import Tensor
 
 
 @dataclass(frozen=True)
@@ -29,13 +33,18 @@ class Timings:
 
 @dataclass(frozen=True)
 class GenerationResult:
-    """A finished request. `params` has every default filled in; `frames[i]` belongs to seed `seed + i`."""
+    """A finished request. `params` has every default filled in; `frames[i]` belongs to seed `seed + i`.
+
+    `frames` is empty if they were passed on as they came, and if the request ended before its decoding: then
+    `latents` are its finished latents on the CPU, images along the first axis.
+    """
 
     request_id: str
     params: GenerationParams
     frames: list[Frames]
     timings: Timings
     warnings: tuple[str, ...] = ()
+    latents: "Tensor | None" = field(default=None, repr=False, compare=False)
 
     @property
     def images(self) -> list[Image]:
@@ -62,7 +71,8 @@ class FrameChunk:
 class StepOutput:
     """A request's progress after `Engine.step`.
 
-    While it runs, `step` of `num_steps` are done; when `finished`, either `result` or `error` is set.
+    While it runs, `step` of `num_steps` are done, and then, of clips, `num_decoded` of all their `num_frames`
+    decoded; when `finished`, either `result` or `error` is set.
     `latent_preview` has one pixel for each latent cell, if the request asked for previews. `chunk` has
     frames that were just decoded, if the request asked for them as they come.
     """
@@ -70,6 +80,8 @@ class StepOutput:
     request_id: str
     step: int
     num_steps: int
+    num_decoded: int = 0
+    num_frames: int = 0
     latent_preview: Image | None = None
     chunk: FrameChunk | None = None
     finished: bool = False

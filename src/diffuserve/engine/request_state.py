@@ -3,15 +3,17 @@
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from typing import Any
 
 import torch
 from torch import Tensor
 
 from diffuserve.domain.cost import Workload
 from diffuserve.domain.params import GenerationParams
-from diffuserve.engine.outputs import Timings
+from diffuserve.engine.outputs import FrameChunk, StepOutput, Timings
 from diffuserve.engine.scheduler import Candidate
 from diffuserve.models.base import Conditioning, DenoiseInput
+from diffuserve.models.frames import Frames
 from diffuserve.samplers.base import Memory, NoiseSchedule, ScheduleStep
 
 
@@ -29,6 +31,11 @@ class Stopwatch:
         """Record the first work on the request; later calls change nothing."""
         self.started = self.started or time.perf_counter()
 
+    def begin_decoding(self) -> None:
+        """Record the first work on a request that came with finished latents; for others nothing."""
+        self.start()
+        self.denoised = self.denoised or self.started
+
     def timings(self) -> Timings:
         """Return the request's timings, with now as the end of its decoding."""
         now = time.perf_counter()
@@ -42,6 +49,21 @@ class Stopwatch:
         )
 
 
+@dataclass(frozen=True, kw_only=True)
+class Wishes:
+    """What the caller wants of a request beside its images.
+
+    A request that is `alone` shares no step with others. With `stream_frames` the frames of clips are passed
+    on as they are decoded. A request `until_denoised` ends after its last step, with its latents.
+    """
+
+    priority: int = 0
+    preview: bool = False
+    alone: bool = False
+    stream_frames: bool = False
+    until_denoised: bool = False
+
+
 @dataclass
 class RequestState:
     """Owned by the engine's stepping thread; after the last step by the decoder's.
@@ -51,7 +73,9 @@ class RequestState:
     for each image, with them, and `guides` as in `InitialLatents`. `memory` is what the sampler remembers
     of earlier steps; `noise` was drawn for the present step, and is kept until it is done, so that a step
     that is tried again draws nothing anew. A request that is `exclusive` ran out of memory beside others,
-    so nothing else runs on the device while it does.
+    so nothing else runs on the device while it does. One that is `decode_only` came with finished latents.
+    `num_decoded` counts the frames of clips that were decoded, and `frames` has them unless they are passed
+    on as they come.
     """
 
     request_id: str
@@ -59,10 +83,9 @@ class RequestState:
     workload: Workload
     step_bytes: int
     schedule: NoiseSchedule
-    priority: int
     arrival: int
-    wants_preview: bool
-    is_alone: bool = False
+    wishes: Wishes = Wishes()
+    decode_only: bool = False
     exclusive: bool = False
     conditioning: Conditioning | None = None
     generators: Sequence[torch.Generator] = ()
@@ -72,6 +95,8 @@ class RequestState:
     noise: Tensor | None = None
     step: int = 0
     skipped: int = 0
+    num_decoded: int = 0
+    frames: list[Frames] = field(default_factory=list)
     stopwatch: Stopwatch = field(default_factory=Stopwatch)
 
     @property
@@ -83,6 +108,16 @@ class RequestState:
         return self.step == self.num_steps
 
     @property
+    def clip_frames(self) -> int:
+        """Frames of each of its clips; 1 for images."""
+        return self.params.num_frames or 1
+
+    @property
+    def num_frames(self) -> int:
+        """Frames of all of its clips together."""
+        return self.params.num_images * self.clip_frames
+
+    @property
     def schedule_step(self) -> ScheduleStep:
         """Return the step that comes next."""
         return self.schedule.at(self.schedule.start + self.step)
@@ -92,15 +127,21 @@ class RequestState:
         self.latents, self.memory, self.noise = latents, memory, None
         self.step += 1
 
+    def keep(self, chunk: FrameChunk) -> None:
+        """Collect the frames of a clip."""
+        if chunk.start == 0:
+            self.frames.append([])
+        self.frames[chunk.index] += chunk.frames
+
     def candidate(self) -> Candidate:
         return Candidate(
             request_id=self.request_id,
-            priority=self.priority,
+            priority=self.wishes.priority,
             arrival=self.arrival,
             skipped=self.skipped,
             tokens=self.workload.step_tokens,
             step_bytes=self.step_bytes,
-            is_alone=self.is_alone or self.exclusive,
+            is_alone=self.wishes.alone or self.exclusive,
         )
 
     def denoise_input(self) -> DenoiseInput:
@@ -110,3 +151,7 @@ class RequestState:
         return DenoiseInput(
             self.params, self.conditioning, self.latents, at.timestep, at.input_scale, self.guides
         )
+
+    def output(self, num_decoded: int = 0, **values: Any) -> StepOutput:
+        """Return an output about the request at its present step."""
+        return StepOutput(self.request_id, self.step, self.num_steps, num_decoded, self.num_frames, **values)

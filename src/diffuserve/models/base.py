@@ -122,6 +122,10 @@ class Pipeline(Protocol):
         """
         ...
 
+    def latents_shape(self, params: GenerationParams) -> tuple[int, ...]:
+        """Return the shape of a request's latents, images along the first axis."""
+        ...
+
     def sampler(self, params: GenerationParams) -> Sampler:
         """Return the sampler of a request."""
         ...

@@ -129,6 +129,9 @@ class FakePipeline:
         start = self.schedule(params).at(self.spec.first_step(params))
         return InitialLatents(_noised(conditioning.image, noise, start.sigma), (noise,))
 
+    def latents_shape(self, params: GenerationParams) -> tuple[int, ...]:
+        return (params.num_images, _CHANNELS, *self._grid(params))
+
     def schedule(self, params: GenerationParams) -> NoiseSchedule:
         schedule = self.sampler(params).schedule(params.num_inference_steps or 0)
         return schedule.starting_at(self.spec.first_step(params))

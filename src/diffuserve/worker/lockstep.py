@@ -9,7 +9,9 @@ There is no barrier. Ranks agree twice in a step, by an all-reduced flag: before
 forward pass, since a rank that fails earlier would leave the others waiting in them, and at the end, so
 that a step that failed on one rank counts on none. A batch that failed is halved on all ranks alike.
 
-Decoding is spread by request. It has a group of its own, as it runs beside the next steps.
+Images are decoded by all ranks, each some requests. That has a group of its own, as it runs beside the next
+steps. Clips are decoded by rank 0 alone, whose caller gets the chunks as they come; the other ranks forget
+them with the requests.
 """
 
 import logging
@@ -88,9 +90,10 @@ class LeadRunner(ModelRunner):
     def decode(self, states: Sequence[RequestState]) -> list[Outcome]:
         """Spread the requests over the ranks, and return their images; on the decoder's thread.
 
-        An exclusive request is decoded here: the other ranks may have given up its latents already.
+        An exclusive request is decoded here: the other ranks may have given up its latents already. They
+        never had those of a request that came with its latents.
         """
-        if any(state.exclusive for state in states):
+        if any(state.exclusive or state.decode_only for state in states):
             return super().decode(states)
         self._announce(states)
         rank_of = {state.request_id: self._next_decoder() for state in states}
@@ -180,9 +183,7 @@ class FollowerRank:
             workload=self._pipeline.spec.workload(params),
             step_bytes=0,
             schedule=self._pipeline.schedule(params),
-            priority=0,
             arrival=0,
-            wants_preview=False,
             conditioning=_on(joining.conditioning, self._pipeline.device),
         )
 

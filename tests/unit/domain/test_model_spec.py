@@ -173,7 +173,20 @@ def test_only_guidance_above_one_takes_more_passes(scale: float, passes: int) ->
 def test_a_video_counts_latent_frames() -> None:
     workload = VIDEO.workload(resolve(VIDEO, width=64, height=96, num_frames=17, guidance_scale=0.0))
     assert workload.sequence_tokens == 32 + 5 * 24
-    assert workload.num_pixels == 5 * 64 * 96
+    assert workload.num_pixels == 64 * 96 // 3 + 4 * 64 * 96, "the first latent frame is one frame"
+    assert workload.num_chunks == 5
+
+
+@pytest.mark.parametrize("num_images", [1, 3])
+@pytest.mark.parametrize("num_frames", [1, 5, 17])
+def test_the_chunks_of_clips_are_their_whole_size(num_frames: int, num_images: int) -> None:
+    params = resolve(VIDEO, width=64, height=96, num_frames=num_frames, num_images=num_images)
+    ends = range(1, num_frames + 1, 4)
+    chunks = [VIDEO.chunk_workload(params, max(0, end - 4), end) for end in ends]
+    whole = VIDEO.workload(params)
+    assert whole.num_pixels == num_images * sum(chunk.num_pixels for chunk in chunks)
+    assert whole.num_chunks == (num_images * len(chunks) if num_frames > 1 else 1)
+    assert {chunk.num_chunks for chunk in chunks} == {1}
 
 
 def test_a_prompt_that_is_read_by_cross_attention_takes_no_tokens_of_a_step() -> None:

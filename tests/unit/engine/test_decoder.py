@@ -69,9 +69,7 @@ def make_state(pipeline: FakePipeline) -> RequestState:
         workload=pipeline.spec.workload(params),
         step_bytes=0,
         schedule=pipeline.schedule(params),
-        priority=0,
         arrival=0,
-        wants_preview=False,
         latents=first_latents(pipeline, params),
     )
 

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from diffuserve.domain.errors import DeviceUnavailable
 from diffuserve.domain.params import GenerationParams
 from diffuserve.engine.model_runner import ModelRunner, StepResult, enough_memory, is_out_of_memory, isolate
-from diffuserve.engine.request_state import RequestState
+from diffuserve.engine.request_state import RequestState, Wishes
 from diffuserve.testing.fake_pipeline import FakePipeline
 from support.latents import first_latents
 
@@ -33,9 +33,8 @@ def make_state(pipeline: FakePipeline, prompt: str, wants_preview: bool = False)
         workload=pipeline.spec.workload(params),
         step_bytes=0,
         schedule=pipeline.schedule(params),
-        priority=0,
         arrival=0,
-        wants_preview=wants_preview,
+        wishes=Wishes(preview=wants_preview),
         conditioning=pipeline.encode([params])[0],
     )
 

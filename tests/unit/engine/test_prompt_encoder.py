@@ -41,9 +41,7 @@ class Encoder:
             workload=self.pipeline.spec.workload(params),
             step_bytes=0,
             schedule=self.pipeline.schedule(params),
-            priority=0,
             arrival=number,
-            wants_preview=False,
         )
 
 

@@ -150,6 +150,10 @@ class FluxPipeline:
         first = schedule.at(schedule.start)
         return self.images.begin(size, _flux(conditioning), generators, self.sampler(params), first)
 
+    def latents_shape(self, params: GenerationParams) -> tuple[int, ...]:
+        channels = PATCH * PATCH * self.vae.latent_channels
+        return (params.num_images, self._shape(params).image.tokens, channels)
+
     def schedule(self, params: GenerationParams) -> NoiseSchedule:
         assert params.num_inference_steps is not None
         mu = self._shift.mu(self._shape(params).image.tokens)

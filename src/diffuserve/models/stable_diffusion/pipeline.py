@@ -128,6 +128,12 @@ class StableDiffusionPipeline:
         sampler, schedule = self.sampler(params), self.schedule(params)
         return self.images.draw(params, conditioning.image, generators, sampler, schedule)
 
+    def latents_shape(self, params: GenerationParams) -> tuple[int, ...]:
+        assert params.height is not None
+        assert params.width is not None
+        size = (params.height // self.vae.scale, params.width // self.vae.scale)
+        return (params.num_images, self.vae.latent_channels, *size)
+
     def sampler(self, params: GenerationParams) -> Sampler:
         return self._sampler if params.sampler is None else self._named_sampler(params.sampler)
 

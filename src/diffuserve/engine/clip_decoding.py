@@ -1,0 +1,70 @@
+"""The decoding of one request's clips, some frames at a time."""
+
+from collections.abc import Iterator
+
+import torch
+
+from diffuserve.engine.outputs import FrameChunk
+from diffuserve.engine.request_state import RequestState
+from diffuserve.models.base import VideoPipeline
+from diffuserve.models.frames import Frames
+
+
+class ClipDecoding:
+    """Decodes the clips of a request, one after another.
+
+    The frames that were passed on are counted in the request's state, so that a new object goes on where
+    one ended that failed: it decodes the clip again from its start, and passes on what is new.
+    """
+
+    def __init__(self, state: RequestState) -> None:
+        self.state = state
+        self._chunks: Iterator[Frames] | None = None
+        self._position = 0  # of the frame of the clip that the iterator yields next
+
+    @property
+    def is_done(self) -> bool:
+        return self.state.num_decoded == self.state.num_frames
+
+    @property
+    def start(self) -> int:
+        """Number, within its clip, of the frame that is passed on next."""
+        return self.state.num_decoded % self.state.clip_frames
+
+    def next_chunk(self, pipeline: VideoPipeline) -> FrameChunk:
+        """Decode until there are frames that were not passed on, and return them."""
+        length = self.state.clip_frames
+        index, start = divmod(self.state.num_decoded, length)
+        if self._chunks is None:
+            self._chunks, self._position = _clip_chunks(pipeline, self.state, index), 0
+        fresh: Frames = []
+        while not fresh:
+            frames = self._next_frames()
+            fresh = frames[max(0, start - self._position) :]
+            self._position += len(frames)
+        chunk = FrameChunk(index, start, fresh, is_last=self._position == length)
+        self.state.num_decoded += len(fresh)
+        if chunk.is_last:
+            self.close()
+        return chunk
+
+    def close(self) -> None:
+        """Free what the pipeline keeps between the chunks of a clip."""
+        close = getattr(self._chunks, "close", None)  # generators have it
+        self._chunks = None
+        if close is not None:
+            close()
+
+    def _next_frames(self) -> Frames:
+        assert self._chunks is not None
+        with torch.inference_mode():  # of this thread: each chunk may be decoded on another
+            frames = next(self._chunks, None)
+        if not frames or self._position + len(frames) > self.state.clip_frames:
+            count = self._position + len(frames or [])
+            raise RuntimeError(f"the decoder made {count} frames of a clip of {self.state.clip_frames}")
+        return frames
+
+
+def _clip_chunks(pipeline: VideoPipeline, state: RequestState, index: int) -> Iterator[Frames]:
+    assert state.latents is not None
+    return pipeline.decode_chunks(state.latents[index : index + 1], state.params)
