@@ -255,7 +255,7 @@ def test_latents_that_are_not_finite_fail_alone(
 def test_a_clip_that_does_not_fit_beside_others_is_decoded_again_by_itself(
     pipeline: WatchedPipeline, engine: Engine, stream_frames: bool
 ) -> None:
-    """Its frames come once each, though it ran out of memory in its third chunk."""
+    """Each of its frames comes once, though it ran out of memory in its third chunk."""
     turns: list[str] = []
 
     def refuse(params: Sequence[GenerationParams]) -> None:

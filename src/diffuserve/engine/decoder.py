@@ -27,7 +27,7 @@ MOST_UNCONSUMED = 4
 
 @dataclass(frozen=True)
 class Decoded:
-    """What a request has of the decoder: its next frames, or its end, with all of them or an exception."""
+    """The next frames of a request, or its end with all of them or an exception."""
 
     state: RequestState
     outcome: FrameChunk | list[Frames] | Exception

@@ -51,7 +51,7 @@ class Stopwatch:
 
 @dataclass(frozen=True, kw_only=True)
 class Wishes:
-    """What the caller wants of a request beside its images.
+    """The ways in which a caller wants a request to be served.
 
     A request that is `alone` shares no step with others. With `stream_frames` the frames of clips are passed
     on as they are decoded. A request `until_denoised` ends after its last step, with its latents.
