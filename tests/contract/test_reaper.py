@@ -4,6 +4,7 @@ from pathlib import Path
 
 import pytest
 
+from diffuserve.domain.errors import ArtifactNotFound
 from diffuserve.domain.job import JobStatus
 from diffuserve.domain.webhook import JOB_EVENTS, Attempt, DueDelivery, Webhook
 from diffuserve.domain.worker import WorkerState
@@ -11,6 +12,7 @@ from diffuserve.jobs.config import DAY
 from diffuserve.jobs.reaper import Reaper
 from diffuserve.jobs.store import JobStore
 from diffuserve.jobs.webhooks.turns import SendLimits
+from diffuserve.storage.live_parts import live_key
 from diffuserve.storage.local import LocalArtifactStore
 from diffuserve.testing.fake_clock import FakeClock
 from support.store_driver import (
@@ -156,3 +158,28 @@ async def test_webhooks_are_sent_again_although_the_clock_went_back(
     clock.advance(60.0)
     again = {due.delivery.id for due in await take_due(job_store)}
     assert taken.delivery.id in again, "its sender may have died"
+
+
+async def test_the_parts_of_a_clip_linger_until_slow_readers_had_the_rest(
+    job_store: JobStore, clock: FakeClock, tmp_path: Path
+) -> None:
+    artifacts = LocalArtifactStore(tmp_path / "files")
+    reaper = Reaper(job_store.housekeeping, artifacts)
+    for _ in range(2):
+        await job_store.jobs.submit(new_job(live=True))
+    ended, other = await claim(job_store, await add_worker(job_store), num_jobs=2)
+    keys = [live_key(lease.job_id, lease.lease_token, 0) for lease in (ended, other)]
+    kept = f"{ended.job_id}/{ended.lease_token}/0.mp4"
+    for key in (*keys, kept):
+        path = tmp_path / "files" / key
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_bytes(b"part")
+    await complete(job_store, ended)
+    clock.advance(59.0)
+    await reaper.forget_live_parts(60.0)
+    assert await artifacts.size(keys[0]) == 4, "the job ended a short while ago"
+    clock.advance(2.0)
+    await reaper.forget_live_parts(60.0)
+    with pytest.raises(ArtifactNotFound):
+        await artifacts.size(keys[0])
+    assert [await artifacts.size(key) for key in (keys[1], kept)] == [4, 4]

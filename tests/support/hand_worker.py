@@ -90,6 +90,17 @@ class HandWorker:
         path = f"/v1/leases/{lease.job_id}/files/{name}"
         return await self._http.put(path, content=content, headers=headers)
 
+    async def upload_part(self, lease: Lease, number: int, content: bytes) -> httpx.Response:
+        """Store a part of a clip that is being drawn."""
+        headers = {"lease-token": str(lease.lease_token)}
+        path = f"/v1/leases/{lease.job_id}/live/{number}"
+        return await self._http.put(path, content=content, headers=headers)
+
+    async def drop_parts(self, lease: Lease) -> httpx.Response:
+        """Take back what was stored of the clip."""
+        headers = {"lease-token": str(lease.lease_token)}
+        return await self._http.delete(f"/v1/leases/{lease.job_id}/live", headers=headers)
+
     async def complete(self, lease: Lease) -> httpx.Response:
         """Upload the images that the job asks for, and complete it."""
         artifacts = [await self.generate(lease, index) for index in range(lease.input["num_images"])]

@@ -159,3 +159,4 @@ class NewJobBody(RequestBody):
         default=False, description="Expand the prompt with a language model; refused if this server has none."
     )
     num_previews: Annotated[int, Field(ge=0, le=MAX_PREVIEWS)] = 0
+    live: bool = Field(default=False, description="Store the first clip in parts while it is decoded.")

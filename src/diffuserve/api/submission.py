@@ -15,7 +15,7 @@ from diffuserve.api.request_bodies import GenerationInput, NewJobBody, WebhookBo
 from diffuserve.api.services import Services
 from diffuserve.api.webhooks.address_policy import AddressPolicy
 from diffuserve.domain.errors import BandNotAllowed, ImageBlocked, InvalidParams, PromptBlocked
-from diffuserve.domain.job import Band, Job, NewJob
+from diffuserve.domain.job import VIDEO_GENERATE, Band, Job, NewJob
 from diffuserve.domain.params import GenerationParams
 from diffuserve.domain.prompt import PromptRecord
 from diffuserve.domain.safety import Verdict
@@ -119,6 +119,14 @@ def requested_params(requested: GenerationInput) -> GenerationParams:
     return GenerationParams(**values | cleaned)
 
 
+def _checked_live(body: NewJobBody) -> bool:
+    """Return whether the job is live. Raise `InvalidParams` if it has nothing to be watched."""
+    if body.live and body.kind != VIDEO_GENERATE:
+        remedy = f'is for clips; leave it out, or ask for the kind "{VIDEO_GENERATE}"'
+        raise InvalidParams("live", True, remedy)
+    return body.live
+
+
 def build_job(
     body: NewJobBody, params: GenerationParams, tenant_id: str, served: ServedModel, plan: Plan
 ) -> NewJob:
@@ -141,6 +149,7 @@ def build_job(
         timeout=body.timeout,
         metadata=body.metadata,
         num_previews=body.num_previews,
+        live=_checked_live(body),
         output_format=body.output_format,
         prompt=PromptRecord(original=body.input.prompt),
     )

@@ -137,8 +137,9 @@ class NewJob:
 
     `cost_seconds` are the predicted device-seconds, `step_tokens` the packed tokens of one denoising
     step. `expires_in` bounds the wait in the queue and `timeout` one attempt, both in seconds. The worker
-    sends `num_previews` previews while the job runs. An item of a batch has the `custom_id` that its
-    client gave it. `fingerprint` is a hash of the body that came with `idempotency_key`.
+    sends `num_previews` previews while the job runs, and the first clip in parts if it is `live`. An item of
+    a batch has the `custom_id` that its client gave it. `fingerprint` is a hash of the body that came with
+    `idempotency_key`.
     """
 
     tenant_id: str
@@ -152,6 +153,7 @@ class NewJob:
     timeout: float | None = None
     metadata: Mapping[str, Any] = field(default_factory=dict)
     num_previews: int = 0
+    live: bool = False
     output_format: str = "png"
     batch_id: str | None = None
     custom_id: str | None = None
@@ -210,6 +212,7 @@ class Job:
     created_at: float
     seq: int = 0
     num_previews: int = 0
+    live: bool = False
     output_format: str = "png"
     batch_id: str | None = None
     custom_id: str | None = None

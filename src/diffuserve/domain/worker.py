@@ -174,7 +174,7 @@ class Lease:
     """Right to run a job for `lease_seconds`, proven by `lease_token` in every write.
 
     A job `is_suspect` if an engine died while running it; such a job runs alone. `timeout` is in seconds,
-    `cost_seconds` are the predicted device-seconds.
+    `cost_seconds` are the predicted device-seconds. Of a `live` job the first clip is stored in parts too.
     """
 
     job_id: str
@@ -190,6 +190,7 @@ class Lease:
     cost_seconds: float = 0.0
     timeout: float | None = None
     num_previews: int = 0
+    live: bool = False
     output_format: str = "png"
 
 

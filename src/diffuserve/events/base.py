@@ -16,7 +16,10 @@ OUTBOX = "outbox"
 
 
 def job_topic(job_id: str) -> str:
-    """Return a job's topic. Messages: `{"type": "changed"}` and `{"type": "progress" | "preview", …}`."""
+    """Return a job's topic.
+
+    Messages: `{"type": "changed"}` and `{"type": "progress" | "preview" | "live", …}`.
+    """
     return f"job:{job_id}"
 
 

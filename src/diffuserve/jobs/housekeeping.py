@@ -62,6 +62,13 @@ class Housekeeping:
         rows = await rows_of(self._database, sa.select(files.c.id), files.c.id, file_ids)
         return {row.id for row in rows}
 
+    async def ended_live(self, since: float, seconds: float) -> tuple[list[tuple[str, int]], float]:
+        """Return live jobs, with their lease tokens, that ended at least `seconds` ago, but after `since`.
+
+        The second value is `since` for the next call.
+        """
+        return await self._writer.run(FindEndedLive(since, seconds))
+
     async def tokens_of(self, job_ids: Collection[str]) -> dict[str, int]:
         """Return the newest lease token of every job that exists; only files of that attempt count."""
         found: dict[str, int] = {}
@@ -128,6 +135,24 @@ class ForgetJobs(SingleCommand[list[str]]):
             unlink(transaction, job_ids)
             transaction.execute(sa.delete(jobs).where(jobs.c.id.in_(job_ids)))
         return job_ids
+
+
+@dataclass(frozen=True)
+class FindEndedLive(SingleCommand[tuple[list[tuple[str, int]], float]]):
+    """Find the live jobs that ended after `since`, and at least `seconds` ago."""
+
+    since: float
+    seconds: float
+
+    def apply(self, transaction: Transaction) -> tuple[list[tuple[str, int]], float]:
+        until = transaction.now - self.seconds
+        wanted = sa.select(jobs.c.id, jobs.c.lease_token).where(
+            jobs.c.status.in_(sorted(FINAL_STATUSES)),
+            jobs.c.finished_at > self.since,
+            jobs.c.finished_at <= until,
+            jobs.c.live,
+        )
+        return [(row.id, row.lease_token) for row in transaction.rows(wanted)], until
 
 
 def _extend_leases_after_outage(transaction: Transaction, silent_seconds: float) -> None:

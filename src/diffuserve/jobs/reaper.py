@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from diffuserve.domain.errors import ServerUnavailable
 from diffuserve.jobs.housekeeping import Housekeeping
 from diffuserve.storage.base import ArtifactStore, input_folder
+from diffuserve.storage.live_parts import LINGER_SECONDS, live_folder
 from diffuserve.telemetry.log_fields import once_a_minute
 
 log = logging.getLogger(__name__)
@@ -28,6 +29,7 @@ class Reaper:
 
     housekeeping: Housekeeping
     artifacts: ArtifactStore
+    _live_since: float = 0.0
 
     async def run(self) -> None:
         """Run rounds forever. An error ends a round, not the reaper: without one, jobs would be lost."""
@@ -47,6 +49,7 @@ class Reaper:
         if num_rounds % _FORGET_EVERY == 0:
             await self.forget_outdated()
             await self.forget_files()
+            await self.forget_live_parts(LINGER_SECONDS)
         if num_rounds % _SWEEP_EVERY == _SWEEP_EVERY - 1:
             await self.sweep_orphans(_ORPHAN_AGE_SECONDS)
             await self.sweep_inputs(_ORPHAN_AGE_SECONDS)
@@ -58,6 +61,12 @@ class Reaper:
                 await self.artifacts.delete(job_id)
             if len(outdated) < _FORGET_AT_ONCE:
                 return
+
+    async def forget_live_parts(self, linger_seconds: float) -> None:
+        """Delete the parts of the clips whose jobs ended so long ago."""
+        ended, self._live_since = await self.housekeeping.ended_live(self._live_since, linger_seconds)
+        for job_id, token in ended:
+            await self.artifacts.delete(live_folder(job_id, token))
 
     async def sweep_orphans(self, older_than_seconds: float) -> None:
         """Delete the files of lost attempts and of jobs that no longer exist."""

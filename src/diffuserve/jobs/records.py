@@ -46,6 +46,7 @@ class JobRecord:
     metadata: str
     output_format: str
     num_previews: int
+    live: bool = False
     cost_seconds: float
     step_tokens: int
     timeout: float | None

@@ -161,6 +161,7 @@ class EngineJobs:
                 priority=-lease.band.rank,
                 is_alone=lease.is_suspect,
                 num_previews=lease.num_previews,
+                live=lease.live,
                 output_format=lease.output_format,
                 files={file_id: str(path) for file_id, path in files.items()},
             )

@@ -170,8 +170,8 @@ class JobFailed:
 class AddJob:
     """Generate a job's images into `folder`.
 
-    Jobs of a larger `priority` step first; one that `is_alone` shares no step with others. `files` are the
-    paths of the images that it reads, by their ids.
+    Jobs of a larger `priority` step first; one that `is_alone` shares no step with others. Of a `live` one
+    the first clip comes in parts as well. `files` are the paths of the images that it reads, by their ids.
     """
 
     attempt: str
@@ -180,6 +180,7 @@ class AddJob:
     priority: int = 0
     is_alone: bool = False
     num_previews: int = 0
+    live: bool = False
     output_format: str = "png"
     files: Mapping[str, str] = field(default_factory=dict)
 

@@ -180,6 +180,8 @@ def test_the_document_names_every_route_of_the_api() -> None:
         "POST /v1/leases/{job_id}/release",
         "PUT /v1/leases/{job_id}/files/{name}",
         "POST /v1/leases/{job_id}/files/{name}/upload-url",
+        "PUT /v1/leases/{job_id}/live/{number}",
+        "DELETE /v1/leases/{job_id}/live",
         "GET /v1/leases/{job_id}/inputs",
         "GET /v1/leases/{job_id}/inputs/{file_id}",
     }

@@ -36,6 +36,7 @@ NEW = NewJob(
     timeout=30.0,
     metadata={"order": 4},
     num_previews=2,
+    live=True,
     output_format="webp",
     batch_id="batch_1",
     custom_id="item-1",
@@ -119,5 +120,6 @@ def test_a_lease_carries_what_a_worker_needs(record: JobRecord) -> None:
         cost_seconds=2.5,
         timeout=30.0,
         num_previews=2,
+        live=True,
         output_format="webp",
     )

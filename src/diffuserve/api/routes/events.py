@@ -36,8 +36,8 @@ async def stream_events(
 ) -> EventSourceResponse:
     """Stream the job's events until its final one.
 
-    Stored events have ids, from which a client can resume; `progress` and `preview` have none and may be
-    missed.
+    Stored events have ids, from which a client can resume; `progress`, `preview` and `live` have none and
+    may be missed.
     """
     job = await services.store.jobs.get(job_id, caller.scope)
     if last_event_id.isascii() and last_event_id.isdecimal():

@@ -2,9 +2,10 @@
 
 import asyncio
 from contextlib import suppress
+from pathlib import PurePosixPath
 from typing import Annotated
 
-from fastapi import APIRouter, Header, Request, Response
+from fastapi import APIRouter, Header, Path, Request, Response
 from fastapi.responses import StreamingResponse
 from starlette.requests import ClientDisconnect
 
@@ -30,6 +31,7 @@ from diffuserve.domain.worker import (
 )
 from diffuserve.events.base import EventBus, job_topic
 from diffuserve.storage.base import ArtifactStore, input_key
+from diffuserve.storage.live_parts import MAX_PARTS, live_folder, live_key
 
 router = APIRouter(prefix="/v1/leases/{job_id}", tags=["leases"], route_class=JsonRoute)
 
@@ -117,6 +119,43 @@ async def upload_url(
     key = f"{job_id}/{lease_token}/{name}"
     url = await services.artifacts.upload_url(key, services.config.upload_url_seconds)
     return json_response(UploadUrl(url=url))
+
+
+@router.put(
+    "/live/{number}",
+    summary="Store a part of a clip that is being drawn",
+    status_code=201,
+    response_model=StoredFile,
+    openapi_extra=_BINARY,
+)
+async def put_live_part(
+    job_id: JobId,
+    number: Annotated[int, Path(ge=0, lt=MAX_PARTS, description="Parts are numbered from 0.")],
+    request: Request,
+    services: ServicesDep,
+    caller: WorkerCaller,
+    lease_token: Annotated[int, Header()],
+) -> Response:
+    """Store the body as the next part of the job's first clip, which clients may fetch from now on."""
+    await services.store.leases.check(job_id, checked_token(job_id, lease_token), key_of(caller))
+    key = live_key(job_id, lease_token, number)
+    try:
+        stored = await services.artifacts.put(key, request.stream(), services.config.max_file_bytes)
+    except ClientDisconnect:
+        return Response(status_code=400)
+    services.bus.publish(job_topic(job_id), {"type": "live", "num_parts": number + 1})
+    name = PurePosixPath(key).name
+    return json_response(StoredFile(name=name, size_bytes=stored.size_bytes, sha256=stored.sha256), 201)
+
+
+@router.delete("/live", summary="Take back the parts of a clip", status_code=204)
+async def drop_live_parts(
+    job_id: JobId, services: ServicesDep, caller: WorkerCaller, lease_token: Annotated[int, Header()]
+) -> Response:
+    """Delete what was stored of the clip: a frame is not to be shown, or the attempt ends without it."""
+    await services.store.leases.check(job_id, checked_token(job_id, lease_token), key_of(caller))
+    await services.artifacts.delete(live_folder(job_id, lease_token))
+    return Response(status_code=204)
 
 
 @router.get("/inputs", summary="List the images that a job reads", response_model=LeasedFiles)
