@@ -1,4 +1,4 @@
-"""Where the parts of a clip lie that can be watched while the rest is still being drawn.
+"""Parts of a clip that can be watched while the rest is still being drawn, and where they lie.
 
 A job that was submitted with `live` has its first clip stored in parts as it is decoded, beside its files,
 numbered from 0 without gaps. Laid end to end they are one fragmented MP4 (H.264): part 0 begins with the
