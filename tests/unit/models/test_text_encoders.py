@@ -1,5 +1,6 @@
 """CLIP's and T5's encoders beside transformers', on random weights and ids."""
 
+import dataclasses
 import json
 from pathlib import Path
 from typing import Any
@@ -14,7 +15,7 @@ from diffuserve.domain.errors import InvalidModel
 from diffuserve.models.folder import ModelFolder
 from diffuserve.models.text.clip import ClipTextEncoder, load_clip
 from diffuserve.models.text.clip_config import ClipConfig
-from diffuserve.models.text.t5 import T5Config, T5Encoder, load_t5
+from diffuserve.models.text.t5 import T5Config, T5Encoder, Umt5Config, load_t5
 
 CPU = torch.device("cpu")
 VOCAB = 50
@@ -135,6 +136,46 @@ def test_t5_is_equal_to_the_reference(projection: str, dtype: torch.dtype, tmp_p
                 module.float()
     encoder = t5_like(reference, tmp_path, dtype)
     assert torch.equal(encoder(prompts(40)), reference(prompts(40)).last_hidden_state)
+
+
+def umt5_reference(dtype: torch.dtype = torch.float32) -> Any:
+    reference = randomize(transformers.UMT5EncoderModel(transformers.UMT5Config(**T5)), dtype)
+    if dtype == torch.float16:  # `from_pretrained` keeps these so
+        for name, module in reference.named_modules():
+            if name.endswith(".wo"):
+                module.float()
+    return reference
+
+
+def umt5_like(reference: Any, folder: Path, dtype: torch.dtype = torch.float32) -> T5Encoder:
+    tensors = {name: tensor for name, tensor in reference.state_dict().items() if "embed_tokens" not in name}
+    config = Umt5Config.read(folder_with(reference.config.to_dict(), folder), "text_encoder")
+    return load_t5(config, save(tensors, folder), CPU, dtype)
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float16])
+@torch.inference_mode()
+def test_umt5_with_a_mask_is_equal_to_the_reference(dtype: torch.dtype, tmp_path: Path) -> None:
+    reference, ids = umt5_reference(dtype), prompts(40)
+    mask = torch.arange(40)[None] < torch.tensor([[4], [8], [40]])
+    found = umt5_like(reference, tmp_path, dtype)(ids, mask)
+    wanted = reference(ids, mask.long()).last_hidden_state
+    assert torch.equal(found[mask], wanted[mask])
+
+
+@torch.inference_mode()
+def test_umt5_without_padding_agrees_with_a_mask(tmp_path: Path) -> None:
+    encoder, ids = umt5_like(umt5_reference(), tmp_path), prompts(40)
+    padded = encoder(ids[:1], torch.arange(40)[None] < 4)[:, :4]
+    torch.testing.assert_close(encoder(ids[:1, :4]), padded, atol=1e-5, rtol=1e-5)
+    assert not torch.allclose(encoder(ids[:1])[:, :4], padded, atol=1e-2), "padding counts without a mask"
+
+
+def test_umt5_has_defaults_of_its_own(tmp_path: Path) -> None:
+    read = Umt5Config.read(folder_with({}, tmp_path), "text_encoder")
+    wanted = transformers.UMT5Config()
+    for field in dataclasses.fields(read):
+        assert getattr(read, field.name) == getattr(wanted, field.name), field.name
 
 
 def test_t5_checkpoints_may_name_their_embedding_otherwise(tmp_path: Path) -> None:

@@ -70,6 +70,22 @@ def test_a_cut_prompt_is_warned_of(folder: Path) -> None:
     assert full.warnings == [()], "exactly as long as the model reads"
 
 
+def test_the_mask_leaves_padding_out(folder: Path) -> None:
+    tokens = read(folder, "tokenizer_2").tokenize(["a red circle", "a"], 20)
+    reference = transformers.AutoTokenizer.from_pretrained(
+        folder / "tokenizer_2", trust_remote_code=False, local_files_only=True
+    )
+    wanted = reference(["a red circle", "a"], padding="max_length", max_length=20).attention_mask
+    assert tokens.mask.tolist() == [list(map(bool, row)) for row in wanted]
+    assert tokens.mask.sum(1).tolist() != [20, 20]
+
+
+def test_a_sentencepiece_model_alone_is_refused_with_the_remedy(folder: Path) -> None:
+    (folder / "tokenizer" / "tokenizer.json").rename(folder / "tokenizer" / "spiece.model")
+    with pytest.raises(InvalidModel, match=r"only spiece\.model is there; write tokenizer\.json"):
+        read(folder)
+
+
 @pytest.mark.parametrize(
     ("file", "content", "message"),
     [

@@ -1,7 +1,10 @@
-"""T5's encoder (Raffel et al. 2020, arXiv:1910.10683; gated activation: Shazeer 2020, arXiv:2002.05202).
+"""The encoders of T5 and UMT5.
 
-The reference implementation is transformers' `T5EncoderModel`, whose operations and names of parameters are
-kept. Importing transformers for this one class would take longer than to load a small model.
+Raffel et al. 2020 (arXiv:1910.10683); gated activation: Shazeer 2020 (arXiv:2002.05202); UMT5: Chung et al.
+2023 (arXiv:2304.09151).
+
+The reference implementations are transformers' `T5EncoderModel` and `UMT5EncoderModel`, whose operations and
+names of parameters are kept. Importing transformers would take longer than to load a small model.
 """
 
 import math
@@ -11,7 +14,7 @@ from pathlib import Path
 from typing import Annotated, Literal
 
 import torch
-from jaxtyping import Float, Int
+from jaxtyping import Bool, Float, Int
 from pydantic import Field, with_config
 from torch import Tensor, nn
 from torch.nn import functional as F
@@ -22,7 +25,9 @@ from diffuserve.models.weights import Placement, empty_embedding, load_weights, 
 
 TokenIds = Int[Tensor, "prompts tokens"]
 States = Float[Tensor, "prompts tokens dim"]
-Bias = Float[Tensor, "1 heads tokens tokens"]
+Mask = Bool[Tensor, "prompts tokens"]
+Buckets = Int[Tensor, "tokens tokens"]
+Bias = Float[Tensor, "_prompts heads tokens tokens"]
 
 _IGNORED = ("decoder.", "lm_head.")  # checkpoints of the whole of T5
 
@@ -58,6 +63,11 @@ class T5Config:
         return parse_config(cls, *folder.config(component))
 
     @property
+    def has_shared_bias(self) -> bool:
+        """Return whether all layers add the bias of the first one."""
+        return True
+
+    @property
     def is_gated(self) -> bool:
         return self.feed_forward_proj.startswith("gated-")
 
@@ -66,8 +76,24 @@ class T5Config:
         return self.feed_forward_proj.removeprefix("gated-")
 
 
+@with_config(SCHEMA)
+@dataclass(frozen=True)
+class Umt5Config(T5Config):
+    """The same values of UMT5, where each layer has a bias of its own."""
+
+    vocab_size: Vocabulary = 250112
+    d_ff: Width = 1024
+    num_layers: Annotated[int, Field(ge=1, le=512)] = 8
+    num_heads: Width = 6
+    feed_forward_proj: Literal["relu", "gelu", "gated-relu", "gated-gelu"] = "gated-gelu"
+
+    @property
+    def has_shared_bias(self) -> bool:
+        return False
+
+
 def load_t5(config: T5Config, files: list[Path], device: torch.device, dtype: torch.dtype) -> "T5Encoder":
-    """Load a checkpoint of `T5EncoderModel`, or the encoder's part of one of the whole of T5.
+    """Load a checkpoint of `T5EncoderModel` or `UMT5EncoderModel`, or the encoder's part of the whole model.
 
     In float16 the last product of each layer stays in float32, as in the reference: its results exceed
     what float16 can hold.
@@ -89,26 +115,30 @@ def load_t5(config: T5Config, files: list[Path], device: torch.device, dtype: to
 
 
 class T5Encoder(nn.Module):
-    """A transformer over all tokens of a prompt, padding among them."""
+    """A transformer over all tokens of a prompt, or those that a mask keeps: padding is a token otherwise."""
 
     def __init__(self, config: T5Config) -> None:
         super().__init__()
         self.shared = empty_embedding(config.vocab_size, config.d_model)
         self.encoder = _Stack(config)
 
-    def forward(self, ids: TokenIds) -> States:
-        return self.encoder(self.shared(ids))
+    def forward(self, ids: TokenIds, mask: Mask | None = None) -> States:
+        return self.encoder(self.shared(ids), mask)
 
 
 class _Stack(nn.Module):
     def __init__(self, config: T5Config) -> None:
         super().__init__()
-        self.block = nn.ModuleList(_Block(config, has_bias=i == 0) for i in range(config.num_layers))
+        self._config = config
+        self._num_biases = 1 if config.has_shared_bias else config.num_layers
+        self.block = nn.ModuleList(_Block(config, i < self._num_biases) for i in range(config.num_layers))
         self.final_layer_norm = _RmsNorm(config)
 
-    def forward(self, states: States) -> States:
-        bias = self.block[0].layer[0].SelfAttention.position_bias(states.shape[1])  # type: ignore[union-attr,index]
-        for block in self.block:
+    def forward(self, states: States, mask: Mask | None) -> States:
+        buckets = position_buckets(self._config, states.shape[1], states.device)
+        for index, block in enumerate(self.block):
+            if index < self._num_biases:
+                bias = block.layer[0].SelfAttention.position_bias(buckets, mask)  # type: ignore[union-attr,index]
             states = block(states, bias)
         return self.final_layer_norm(states)
 
@@ -152,7 +182,7 @@ class _Attention(nn.Module):
         self._config = config
         self.q, self.k, self.v = (nn.Linear(config.d_model, inner, bias=False) for _ in range(3))
         self.o = nn.Linear(inner, config.d_model, bias=False)
-        if has_bias:  # of the first layer only; the others share it
+        if has_bias:
             self.relative_attention_bias = empty_embedding(
                 config.relative_attention_num_buckets, config.num_heads
             )
@@ -165,17 +195,22 @@ class _Attention(nn.Module):
         attended = F.scaled_dot_product_attention(query, key, value, attn_mask=bias, scale=1.0)
         return self.o(attended.transpose(1, 2).flatten(2))
 
-    def position_bias(self, num_tokens: int) -> Bias:
-        """Return the bias of each pair of positions."""
-        positions = torch.arange(num_tokens, device=self.relative_attention_bias.weight.device)
-        config = self._config
-        buckets = distance_buckets(
-            positions[None, :] - positions[:, None],
-            config.relative_attention_num_buckets,
-            config.relative_attention_max_distance,
-        )
+    def position_bias(self, buckets: Buckets, mask: Mask | None) -> Bias:
+        """Return the bias of each pair of positions, so low that nothing attends where `mask` is false."""
         bias: Tensor = self.relative_attention_bias(buckets).permute(2, 0, 1)[None]
+        if mask is not None:
+            bias = bias.masked_fill(~mask[:, None, None, :], torch.finfo(bias.dtype).min)
         return bias.contiguous()
+
+
+def position_buckets(config: T5Config, num_tokens: int, device: torch.device) -> Buckets:
+    """Return the bucket of the distance of each pair of positions."""
+    positions = torch.arange(num_tokens, device=device)
+    return distance_buckets(
+        positions[None, :] - positions[:, None],
+        config.relative_attention_num_buckets,
+        config.relative_attention_max_distance,
+    )
 
 
 def distance_buckets(

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Annotated
 
 import torch
-from jaxtyping import Int
+from jaxtyping import Bool, Int
 from pydantic import Field, with_config
 from tokenizers import Regex, Tokenizer, models, normalizers, pre_tokenizers, processors
 from torch import Tensor
@@ -40,10 +40,14 @@ class _TokenizerConfig:
 
 @dataclass(frozen=True)
 class PromptTokens:
-    """Ids of each prompt, padded to one length, and the warnings of those that were cut."""
+    """Ids of each prompt, padded to one length, and the warnings of those that were cut.
+
+    `mask` is false where there is padding.
+    """
 
     ids: Int[Tensor, "prompts tokens"]
     warnings: list[tuple[str, ...]]
+    mask: Bool[Tensor, "prompts tokens"]
 
 
 class PromptTokenizer:
@@ -89,7 +93,9 @@ class PromptTokenizer:
             self._warn_of_cut(subject, prompt, length) if encoding.overflowing else ()
             for prompt, encoding in zip(prompts, encodings, strict=True)
         ]
-        return PromptTokens(torch.tensor([encoding.ids for encoding in encodings]), warnings)
+        ids = torch.tensor([encoding.ids for encoding in encodings])
+        mask = torch.tensor([encoding.attention_mask for encoding in encodings], dtype=torch.bool)
+        return PromptTokens(ids, warnings, mask)
 
     def _warn_of_cut(self, subject: str, prompt: str, length: int) -> tuple[str, ...]:
         self._tokenizer.no_padding()
@@ -106,7 +112,16 @@ def _read_tokenizer(folder: Path) -> Tokenizer:
             return _clip_tokenizer(folder)
     except Exception as error:
         raise InvalidModel(f"{folder}: the tokenizer cannot be read: {error}") from error
-    raise InvalidModel(f"{folder}: neither tokenizer.json nor vocab.json with merges.txt is there")
+    raise InvalidModel(f"{folder}: {_explain_missing(folder)}")
+
+
+def _explain_missing(folder: Path) -> str:
+    if (folder / "spiece.model").is_file():
+        return (
+            "of the tokenizer only spiece.model is there; write tokenizer.json beside it, as "
+            "save_pretrained of transformers' AutoTokenizer does"
+        )
+    return "neither tokenizer.json nor vocab.json with merges.txt is there"
 
 
 def _clip_tokenizer(folder: Path) -> Tokenizer:
