@@ -67,7 +67,7 @@ async def test_any_number_of_jobs_may_expire_at_once(job_store: JobStore, clock:
 async def test_lease_tokens_of_any_number_of_jobs_can_be_read(job_store: JobStore) -> None:
     job = await job_store.jobs.submit(new_job())
     names = [f"job_{i}" for i in range(_MORE_THAN_ONE_STATEMENT_TAKES)]
-    assert await job_store.housekeeping.tokens_of([*names, job.id]) == {job.id: 0}
+    assert await job_store.housekeeping.tokens_of([*names, job.id]) == {job.id: frozenset({0})}
 
 
 async def test_a_job_that_is_requeued_just_before_it_would_be_deleted_is_kept(

@@ -18,28 +18,36 @@ from hypothesis import HealthCheck, Phase, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule, run_state_machine_as_test
 
-from diffuserve.domain.errors import DiffuserveError, JobNotFound, LeaseLost, QueueFull
+from diffuserve.domain.errors import (
+    DiffuserveError,
+    JobNotFound,
+    LatentsUnusable,
+    LeaseLost,
+    QueueFull,
+)
 from diffuserve.domain.job import Band, JobStatus
 from diffuserve.domain.tenant import Plan
-from diffuserve.domain.worker import Lease, ReleaseCause
+from diffuserve.domain.worker import Lease, ReleaseCause, Role, Until
 from diffuserve.events.memory import MemoryEventBus
 from diffuserve.jobs import schema
 from diffuserve.jobs.config import StoreConfig
 from diffuserve.jobs.store import JobStore
 from diffuserve.testing.fake_clock import FakeClock
 from support.postgres import PostgresServer
-from support.store_driver import add_worker, claim, complete, fail, new_job, release, send_heartbeat
+from support.store_driver import add_worker, claim, fail, finish, new_job, release, send_heartbeat
 
 T = TypeVar("T")
 _MODELS = ("red", "blue")
 _TENANTS = ("ada", "bob", "cid")
 _MAX_RUNNING, _MAX_QUEUED = 3, 6
+_DENOISES, _DECODES = 2, 3  # workers of these roles
 _NUMBERS = itertools.count()
 _LEGAL = {
     "queued": {"running", "canceled", "expired"},
-    "running": {"succeeded", "failed", "canceled", "canceling", "requeued"},
+    "running": {"succeeded", "failed", "canceled", "canceling", "requeued", "denoised"},
     "canceling": {"canceled"},
     "requeued": {"running", "canceled", "expired"},
+    "denoised": {"running", "canceled"},
     "failed": {"requeued"},
     "canceled": {"requeued"},
     "expired": {"requeued"},
@@ -60,7 +68,12 @@ class JobStoreMachine(RuleBasedStateMachine):
         config = StoreConfig(plans={"small": plan}, default_plan="small")
         self.store = JobStore(self.url, MemoryEventBus(), config, self.clock)
         self.do(self.store.open())
-        self.workers = [self.do(add_worker(self.store, *_MODELS)), self.do(add_worker(self.store, "red"))]
+        self.workers = [
+            self.do(add_worker(self.store, *_MODELS)),
+            self.do(add_worker(self.store, "red")),
+            self.do(add_worker(self.store, *_MODELS, role=Role.DENOISE)),
+            self.do(add_worker(self.store, *_MODELS, role=Role.DECODE)),
+        ]
         self.accepted: set[str] = set()
         self.deleted: set[str] = set()
         self.leases: list[Lease] = []
@@ -80,18 +93,32 @@ class JobStoreMachine(RuleBasedStateMachine):
         self, tenant: str, model: str, band: Band, cost: float, expires_in: float | None, key: str | None
     ) -> None:
         new = new_job(
-            tenant, model=model, band=band, cost_seconds=cost, expires_in=expires_in, idempotency_key=key
+            tenant,
+            model=model,
+            band=band,
+            cost_seconds=cost,
+            decode_seconds=cost / 2,
+            expires_in=expires_in,
+            idempotency_key=key,
         )
         try:
             self.accepted.add(self.do(self.store.jobs.submit(new)).id)
         except (QueueFull, JobNotFound):  # the key's job was deleted
             return
 
-    @rule(index=st.integers(0, 1), num_jobs=st.integers(1, 4))
+    @rule(index=st.integers(0, 3), num_jobs=st.integers(1, 4))
     def claim(self, index: int, num_jobs: int) -> None:
-        self.leases += self.do(claim(self.store, self.workers[index], num_jobs))
+        leases = self.do(claim(self.store, self.workers[index], num_jobs))
+        if index == _DENOISES:
+            assert all(lease.until is Until.LATENTS and lease.latents is None for lease in leases)
+        if index == _DECODES:
+            assert all(lease.until is Until.FILES and lease.latents is not None for lease in leases)
+        self.leases += leases
 
-    @rule(choice=st.integers(0, 99), how=st.sampled_from(["complete", "broken", "bad", "drain", "lost"]))
+    @rule(
+        choice=st.integers(0, 99),
+        how=st.sampled_from(["finish", "finish", "unusable", "broken", "bad", "drain", "lost"]),
+    )
     def end_attempt(self, choice: int, how: str) -> None:
         """Report the end of an attempt, under a live lease or under a lost one, which must change nothing."""
         if not self.leases:
@@ -100,7 +127,8 @@ class JobStoreMachine(RuleBasedStateMachine):
         before = self.rows(schema.jobs)
         live = {(row.job_id, row.lease_token) for row in self.rows(schema.leases)}
         reports = {
-            "complete": lambda: complete(self.store, lease, seconds=3.0),
+            "finish": lambda: finish(self.store, lease, seconds=3.0),
+            "unusable": lambda: fail(self.store, lease, retryable=False, code=LatentsUnusable.code),
             "broken": lambda: fail(self.store, lease, retryable=True),
             "bad": lambda: fail(self.store, lease, retryable=False),
             "drain": lambda: release(self.store, lease),
@@ -114,7 +142,7 @@ class JobStoreMachine(RuleBasedStateMachine):
         if not is_live:
             assert self.rows(schema.jobs) == before
 
-    @rule(index=st.integers(0, 1))
+    @rule(index=st.integers(0, 3))
     def heartbeat(self, index: int) -> None:
         mine = {row.job_id for row in self.rows(schema.leases) if row.worker_id == self.workers[index]}
         held = [lease for lease in self.leases if lease.job_id in mine]
@@ -171,6 +199,7 @@ class JobStoreMachine(RuleBasedStateMachine):
             job.id for job in jobs.values() if JobStatus(job.status).is_leased
         }
         assert all(jobs[row.job_id].lease_token == row.lease_token for row in leases)
+        assert not any(row.latents for row in jobs.values() if JobStatus(row.status).is_final)
         assert max(Counter(row.tenant_id for row in leases).values(), default=0) <= _MAX_RUNNING
 
     @invariant()
@@ -197,7 +226,7 @@ class JobStoreMachine(RuleBasedStateMachine):
             self.pass_by(2.0)
             for worker in self.workers:
                 for lease in self.do(claim(self.store, worker, 4)):
-                    self.do(complete(self.store, lease))
+                    self.do(finish(self.store, lease))
             if all(JobStatus(row.status).is_final for row in self.rows(schema.jobs)):
                 break
         jobs = {row.id: JobStatus(row.status) for row in self.rows(schema.jobs)}
@@ -208,6 +237,7 @@ class JobStoreMachine(RuleBasedStateMachine):
             kinds = [event.type for event in self.do(self.store.jobs.events_after(job_id))]
             assert kinds[-1] == status
             assert kinds.count("succeeded") <= 1
+            assert kinds.count("denoised") <= 2 + kinds.count("requeued")
         self.do(self.store.close())
         self.loop.close()
 

@@ -54,7 +54,7 @@ async def report(store: JobStore, worker: str, fit: CostFit, model: str = SPEC.n
 
 
 def price(fit: CostFit) -> float:
-    return predict(SPEC, fit, SPEC.resolve(GenerationParams(prompt="a star"), 0))[0]
+    return predict(SPEC, fit, SPEC.resolve(GenerationParams(prompt="a star"), 0)).cost_seconds
 
 
 @pytest.mark.parametrize(

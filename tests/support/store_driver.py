@@ -11,6 +11,7 @@ from diffuserve.domain.worker import (
     Completion,
     ControlCommands,
     Failure,
+    HandOver,
     Heartbeat,
     HeldLease,
     Lease,
@@ -18,6 +19,7 @@ from diffuserve.domain.worker import (
     Registration,
     Release,
     ReleaseCause,
+    Until,
     WorkerReport,
     WorkerState,
 )
@@ -42,10 +44,10 @@ def new_job(tenant: str = "ada", **values: Any) -> NewJob:
     return NewJob(tenant_id=tenant, **(defaults | {"step_tokens": 32} | values))
 
 
-async def add_worker(store: JobStore, *models: str) -> str:
+async def add_worker(store: JobStore, *models: str, **values: Any) -> str:
     specs = [SPEC.to_dict() | {"name": name} for name in models or ("tiny",)]
     offers = tuple(ModelOffer(spec=spec) for spec in specs)
-    return await store.leases.register(Registration(models=offers, report=REPORT))
+    return await store.leases.register(Registration(models=offers, report=REPORT, **values))
 
 
 async def claim(store: JobStore, worker: str, num_jobs: int = 1, **values: Any) -> list[Lease]:
@@ -61,6 +63,19 @@ async def claim_one(store: JobStore, worker: str) -> Lease:
 async def complete(store: JobStore, lease: Lease, seconds: float = 1.0) -> str:
     completion = Completion(lease_token=lease.lease_token, result=JobResult(), actual_seconds=seconds)
     return await store.leases.complete(lease.job_id, completion)
+
+
+async def hand_over(store: JobStore, lease: Lease, seconds: float = 1.0) -> str:
+    report = HandOver(
+        lease_token=lease.lease_token, size_bytes=8, sha256="aa", weights="bb", actual_seconds=seconds
+    )
+    return await store.leases.hand_over(lease.job_id, report)
+
+
+async def finish(store: JobStore, lease: Lease, seconds: float = 1.0) -> str:
+    """End an attempt as its lease asks for: with the latents, or with the files."""
+    end = hand_over if lease.until is Until.LATENTS else complete
+    return await end(store, lease, seconds)
 
 
 async def fail(store: JobStore, lease: Lease, retryable: bool, code: str = "broken") -> str:

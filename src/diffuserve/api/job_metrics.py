@@ -21,6 +21,7 @@ class _Run:
     model: str
     steps: int
     started_at: float
+    is_whole: bool = True  # not only its decoding
 
 
 class JobMetrics:
@@ -45,20 +46,25 @@ class JobMetrics:
             if accepted_at is not None:
                 self._metrics.queue_seconds.observe(now - accepted_at)
             steps = int(lease.input.get("num_inference_steps") or 0)
-            self._runs[lease.job_id] = _Run(lease.model, steps, now)
+            self._runs[lease.job_id] = _Run(lease.model, steps, now, lease.latents is None)
 
-    async def record_run_end(self, job_id: str, status: JobStatus, device_seconds: float = 0.0) -> None:
-        """Observe an attempt that its worker has ended, which left the job in `status`."""
+    async def record_run_end(
+        self, job_id: str, status: JobStatus, device_seconds: float = 0.0, useful: JobStatus | None = None
+    ) -> None:
+        """Observe an attempt that its worker has ended, which left the job in `status`.
+
+        Its device-seconds were of use if the job succeeded, or is in the status `useful`.
+        """
         with suppress(DiffuserveError):  # the outcome is stored already; its metrics are not worth an error
             run = self._runs.pop(job_id, None) or await self._stored_run(job_id)
-            self._observe(run, status, device_seconds)
+            self._observe(run, status, device_seconds, status in (JobStatus.SUCCEEDED, useful))
 
-    def _observe(self, run: _Run, status: JobStatus, device_seconds: float) -> None:
+    def _observe(self, run: _Run, status: JobStatus, device_seconds: float, is_useful: bool) -> None:
         metrics, seconds = self._metrics, time.monotonic() - run.started_at
         metrics.run_seconds.observe(seconds)
-        outcome = "useful" if status is JobStatus.SUCCEEDED else "wasted"
+        outcome = "useful" if is_useful else "wasted"
         metrics.device_seconds.labels(run.model, outcome).inc(max(device_seconds, 0.0))
-        if status is JobStatus.SUCCEEDED:
+        if status is JobStatus.SUCCEEDED and run.is_whole:
             metrics.generation_seconds.labels(run.model, str(run.steps)).observe(seconds)
 
     async def _stored_run(self, job_id: str) -> _Run:

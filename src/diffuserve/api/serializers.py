@@ -12,6 +12,7 @@ from diffuserve.domain.job import (
     Job,
     JobEvent,
     JobStatus,
+    Phase,
     Progress,
     QueueEstimate,
 )
@@ -79,6 +80,11 @@ _LIMITS = (
 AnyPage = TypeVar("AnyPage", bound=Page)
 
 
+def _waiting_phase(job: Job) -> Phase | None:
+    """Return the phase of a queued job whose latents are finished."""
+    return Phase.DECODE if job.is_denoised and job.status is JobStatus.QUEUED else None
+
+
 class JobSerializer:
     """Adds to a stored job its live progress, its place in the queue, and URLs that open its files."""
 
@@ -124,7 +130,7 @@ class JobSerializer:
             kind=job.kind,
             model=job.model,
             status=job.status,
-            phase=live.get("phase") or job.phase,
+            phase=live.get("phase") or job.phase or _waiting_phase(job),
             progress=_progress(job, live),
             queue=None if estimate is None else QueueResource(**vars(estimate)),
             input=job.input,

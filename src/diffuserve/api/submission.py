@@ -136,14 +136,16 @@ def build_job(
     field names of `GenerationParams`, and `BandNotAllowed`.
     """
     resolved = served.spec.resolve(params, seed=secrets.randbelow(_NUM_SEEDS))
-    cost_seconds, step_tokens = predict(served.spec, served.fit, resolved)
+    price = predict(served.spec, served.fit, resolved)
     return NewJob(
         tenant_id=tenant_id,
         kind=body.kind,
         model=served.spec.name,
         input=resolved.to_dict(),
-        cost_seconds=cost_seconds,
-        step_tokens=step_tokens,
+        cost_seconds=price.cost_seconds,
+        decode_seconds=price.decode_seconds,
+        step_tokens=price.step_tokens,
+        latent_bytes=price.latent_bytes,
         band=_band(body.priority, plan),
         expires_in=body.expires_in,
         timeout=body.timeout,

@@ -19,9 +19,11 @@ from diffuserve.domain.json_text import has_null_character
 from diffuserve.domain.model_spec import ModelSpec
 from diffuserve.domain.safety import ImagesRecord
 from diffuserve.domain.worker import (
+    LATENTS_NAME,
     Claim,
     Completion,
     Failure,
+    HandOver,
     Heartbeat,
     Registration,
     WorkerReport,
@@ -32,6 +34,7 @@ _SPEC = TypeAdapter(ModelSpec)
 # The least value of each whole number: 0 where that is the default, and stands for what is not known.
 _COUNTS = {field.name: 0 if field.default == 0 else 1 for field in fields(ModelSpec) if field.type is int}
 _MAX_NAME = 200
+_SHA256 = re.compile(r"[0-9a-f]{64}")
 _CONTENT_TYPE = re.compile(r"[a-z]+/[a-z0-9.+-]+")
 Message = TypeVar("Message")
 
@@ -76,11 +79,23 @@ def check_completion(completion: Completion) -> Completion:
     _check_safety("result.safety", completion.result.safety)
     for number, artifact in enumerate(completion.result.artifacts):
         field = f"result.artifacts.{number}"
-        if not FILE_NAME.fullmatch(artifact.name):
+        if not FILE_NAME.fullmatch(artifact.name) or artifact.name == LATENTS_NAME:
             raise InvalidParams(f"{field}.name", artifact.name, "is not the name of a file")
         if not _CONTENT_TYPE.fullmatch(artifact.content_type):
             raise InvalidParams(f"{field}.content_type", artifact.content_type, "is not a content type")
     return completion
+
+
+def check_hand_over(report: HandOver) -> HandOver:
+    """Return the report of finished latents. Raise `InvalidParams` for impossible sizes or seconds."""
+    check_storable(report)
+    _check_seconds(report.actual_seconds)
+    if report.size_bytes < 1:
+        raise InvalidParams("size_bytes", report.size_bytes, "must be at least 1")
+    for name in ("sha256", "weights"):
+        if not _SHA256.fullmatch(getattr(report, name)):
+            raise InvalidParams(name, getattr(report, name), "is not a sha256 in hexadecimal")
+    return report
 
 
 def check_failure(failure: Failure) -> Failure:

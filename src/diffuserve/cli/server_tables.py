@@ -46,7 +46,7 @@ def totals(view: ServerView) -> str:
 def workers_table(view: ServerView) -> Table:
     """Return a row for each worker."""
     table = Table(box=None, header_style="bold", pad_edge=False)
-    for name in ("worker", "state", "jobs", "models", "device", "memory", "step", "heartbeat"):
+    for name in ("worker", "state", "role", "jobs", "models", "device", "memory", "step", "heartbeat"):
         justify: JustifyMethod = "right" if name in ("jobs", "step") else "left"
         table.add_column(name, no_wrap=name not in _SHRINKING, overflow="fold", justify=justify)
     for worker in view.workers or ():
@@ -54,6 +54,7 @@ def workers_table(view: ServerView) -> Table:
         table.add_row(
             escape(worker.name or worker.id),
             Text(str(worker.state), style=_COLORS.get(worker.state, "green")),
+            str(worker.role),
             str(worker.num_leases),
             escape(", ".join(worker.models)),
             _device(worker),

@@ -48,13 +48,14 @@ def list_workers(settings: Settings, as_json: options.Json = False) -> None:
         typer.echo(encode(WorkerList(data=tuple(found))))
         return
     table = Table(box=None, header_style="bold", pad_edge=False)
-    for name in ("id", "name", "state", "models", "jobs", "heartbeat", "labels"):
+    for name in ("id", "name", "state", "role", "models", "jobs", "heartbeat", "labels"):
         table.add_column(name, no_wrap=True)
     for worker in found:
         table.add_row(
             worker.id,
             escape(worker.name),
             state_of(worker),
+            str(worker.role),
             escape(", ".join(worker.models)),
             str(worker.num_leases),
             f"{age(from_rfc3339(worker.heartbeat_at))} ago",

@@ -20,7 +20,7 @@ from diffuserve.domain.errors import (
     ServerUnavailable,
     StorageRefused,
 )
-from diffuserve.domain.worker import LeasedFile, LeasedFiles
+from diffuserve.domain.worker import LATENTS_ID, LeasedFile, LeasedFiles
 from diffuserve.telemetry.log_fields import once_a_minute
 
 log = logging.getLogger(__name__)
@@ -90,7 +90,8 @@ class InputDownloads:
     def _open(self, file: LeasedFile) -> AbstractAsyncContextManager[httpx.Response]:
         if file.url is not None:
             return self.transport.stream_external(file.url)
-        return self.transport.stream(f"/v1/leases/{self.job_id}/inputs/{quote(file.id)}", self._token)
+        path = LATENTS_ID if file.id == LATENTS_ID else f"inputs/{quote(file.id)}"
+        return self.transport.stream(f"/v1/leases/{self.job_id}/{path}", self._token)
 
     @property
     def _token(self) -> dict[str, str]:

@@ -21,6 +21,7 @@ from diffuserve.domain.worker import (
     Completion,
     ControlCommands,
     Failure,
+    HandOver,
     Heartbeat,
     Lease,
     LeaseOutcome,
@@ -145,6 +146,10 @@ class LeaseClient:
     async def complete(self, job_id: str, completion: Completion) -> LeaseOutcome:
         """Complete a job. Raise `LeaseLost`, and `UploadMissing` if files must be uploaded again."""
         return decode(LeaseOutcome, await self._post(f"/v1/leases/{job_id}/complete", completion))
+
+    async def hand_over(self, job_id: str, report: HandOver) -> LeaseOutcome:
+        """Report finished latents. Raise `LeaseLost`, and `UploadMissing` if they must be uploaded again."""
+        return decode(LeaseOutcome, await self._post(f"/v1/leases/{job_id}/hand-over", report))
 
     async def fail(self, job_id: str, failure: Failure) -> LeaseOutcome:
         """Report a failed attempt. Raise `LeaseLost`."""

@@ -323,6 +323,12 @@ class DownloadFailed(DiffuserveError):
     code = "download_failed"
 
 
+class LatentsUnusable(DiffuserveError):
+    """The finished latents of a job are gone, damaged or of other weights; it is denoised once more."""
+
+    code = "latents_unusable"
+
+
 class RequestFailed(DiffuserveError):
     """A request failed while it ran; its neighbours did not."""
 

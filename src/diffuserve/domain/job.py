@@ -135,7 +135,8 @@ class JobError:
 class NewJob:
     """A job that is checked and priced, and not yet stored.
 
-    `cost_seconds` are the predicted device-seconds, `step_tokens` the packed tokens of one denoising
+    `cost_seconds` are the predicted device-seconds, `decode_seconds` those of them that decoding takes,
+    `latent_bytes` the predicted size of the latents, and `step_tokens` the packed tokens of one denoising
     step. `expires_in` bounds the wait in the queue and `timeout` one attempt, both in seconds. The worker
     sends `num_previews` previews while the job runs, and the first clip in parts if it is `live`. An item of
     a batch has the `custom_id` that its client gave it. `fingerprint` is a hash of the body that came with
@@ -147,6 +148,8 @@ class NewJob:
     input: Mapping[str, Any]
     cost_seconds: float
     step_tokens: int = 0
+    decode_seconds: float = 0.0
+    latent_bytes: int = 0
     kind: str = IMAGE_GENERATE
     band: Band = Band.STANDARD
     expires_in: float | None = None
@@ -192,8 +195,10 @@ class Job:
     """A job as clients see it. Times are seconds since the epoch, by the store's clock.
 
     `attempt` counts the leases granted on the job, and `lease_token` is that of the newest one. `version`
-    grows with every change. `seq` is the job's place in its tenant's queue.
-    `phase` and `progress` are those of a running job, as of its last heartbeat.
+    grows with every change. `seq` is the job's place in its tenant's queue. `decode_seconds` are those of
+    `cost_seconds` that decoding takes.
+    `phase` and `progress` are those of a running job, as of its last heartbeat. A job that `is_denoised` has
+    its latents, and waits to be decoded or is being so.
     """
 
     id: str
@@ -210,6 +215,8 @@ class Job:
     lease_token: int
     version: int
     created_at: float
+    decode_seconds: float = 0.0
+    is_denoised: bool = False
     seq: int = 0
     num_previews: int = 0
     live: bool = False
@@ -227,6 +234,11 @@ class Job:
     actual_seconds: float | None = None
     result: JobResult | None = None
     error: JobError | None = None
+
+    @property
+    def work_seconds(self) -> float:
+        """Predicted device-seconds of what is still to be done."""
+        return self.decode_seconds if self.is_denoised else self.cost_seconds
 
     @property
     def revision(self) -> Revision:

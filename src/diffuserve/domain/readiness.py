@@ -29,11 +29,11 @@ def is_ready(worker: Worker) -> bool:
 
 
 def status_of(model: str, workers: Iterable[Worker], expected: Collection[str] = ()) -> ModelStatus:
-    """Return the readiness of a model by the workers that offer it.
+    """Return the readiness of a model by the workers that offer it and start jobs: not those that decode.
 
     Workers that will offer the `expected` models have been started, and have not registered yet.
     """
-    offering = [worker for worker in workers if model in worker.models]
+    offering = [worker for worker in workers if model in worker.models and worker.role.denoises]
     if any(map(is_ready, offering)):
         return ModelStatus.READY
     is_loading = any(worker.state is WorkerState.INITIALIZING for worker in offering)
@@ -43,6 +43,7 @@ def status_of(model: str, workers: Iterable[Worker], expected: Collection[str] =
 
 def why_not_ready(workers: Sequence[Worker]) -> str | None:
     """Return why no worker would run a job now, `None` if one would."""
+    workers = [worker for worker in workers if worker.role.denoises]
     if any(map(is_ready, workers)):
         return None
     if not workers:

@@ -36,6 +36,24 @@ def _mark_of(key_id: str) -> str:
     return hashlib.sha256(key_id.encode()).hexdigest()[:8]
 
 
+class Role(StrEnum):
+    """Part of the work that a worker does: all of it, up to finished latents, or from them on."""
+
+    ALL = "all"
+    DENOISE = "denoise"
+    DECODE = "decode"
+
+    @property
+    def denoises(self) -> bool:
+        """True if workers of this role start jobs."""
+        return self is not Role.DECODE
+
+    @property
+    def decodes(self) -> bool:
+        """True if workers of this role start from finished latents."""
+        return self is not Role.DENOISE
+
+
 class WorkerState(StrEnum):
     """State of a worker, by its own report; `LOST` is set by the control plane alone."""
 
@@ -110,6 +128,7 @@ class Registration:
     labels: Mapping[str, str] = field(default_factory=dict)
     price_per_hour: float | None = None
     is_spot: bool = False
+    role: Role = Role.ALL
 
 
 @dataclass(frozen=True)
@@ -152,6 +171,7 @@ class Worker:
     price_per_hour: float | None = None
     is_spot: bool = False
     num_leases: int = 0
+    role: Role = Role.ALL
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -169,9 +189,38 @@ class Claim:
     resident_models: tuple[str, ...] = ()
 
 
+class Until(StrEnum):
+    """End of a leased job: finished latents, which another worker decodes, or files."""
+
+    LATENTS = "latents"
+    FILES = "files"
+
+
+LATENTS_NAME = "latents.safetensors"
+"""File of a job's finished latents; no result may have a file of this name."""
+LATENTS_ID = "latents"
+"""Id of a job's finished latents among the files that its lease reads."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class StoredLatents:
+    """Finished latents of a job, stored under the token of the lease that uploaded them.
+
+    `weights` is the hash of the weights that they come from, `seconds` are the device-seconds that they took.
+    """
+
+    lease_token: int
+    size_bytes: int
+    sha256: str
+    weights: str
+    seconds: float = 0.0
+
+
 @dataclass(frozen=True, kw_only=True)
 class Lease:
     """Right to run a job for `lease_seconds`, proven by `lease_token` in every write.
+
+    The job runs `until` its latents or its files are there. With `latents` it starts from them.
 
     A job `is_suspect` if an engine died while running it; such a job runs alone. `timeout` is in seconds,
     `cost_seconds` are the predicted device-seconds. Of a `live` job the first clip is stored in parts too.
@@ -192,6 +241,8 @@ class Lease:
     num_previews: int = 0
     live: bool = False
     output_format: str = "png"
+    until: Until = Until.FILES
+    latents: StoredLatents | None = None
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -257,6 +308,20 @@ class Completion:
 
     lease_token: int
     result: JobResult
+    actual_seconds: float
+
+
+@dataclass(frozen=True, kw_only=True)
+class HandOver:
+    """End of a job's first phase: its latents are stored, in `actual_seconds` device-seconds.
+
+    `sha256`, in hexadecimal, is that of their file, `weights` the hash of the weights that they come from.
+    """
+
+    lease_token: int
+    size_bytes: int
+    sha256: str
+    weights: str
     actual_seconds: float
 
 

@@ -2,7 +2,7 @@
 
 import functools
 from collections import defaultdict, deque
-from collections.abc import Collection, Iterable, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, Self
 
@@ -12,19 +12,20 @@ import sqlalchemy as sa
 from diffuserve.domain.errors import DiffuserveError, WorkerNotFound
 from diffuserve.domain.job import Band, JobStatus
 from diffuserve.domain.tenant import Tenant
-from diffuserve.domain.worker import Claim, Lease
+from diffuserve.domain.worker import Claim, Lease, Role, Until
 from diffuserve.jobs import queue, schema
 from diffuserve.jobs.changes import Change, load_records, save_changes
 from diffuserve.jobs.command import Command
 from diffuserve.jobs.database import Transaction
+from diffuserve.jobs.decode_pool import ModelPool, read_pools
 from diffuserve.jobs.due import sweep_due
 from diffuserve.jobs.fairness import Lane, TenantAccount, choose_lane
 from diffuserve.jobs.records import BANDS, JobRecord, lease_of, record_of
 
 jobs, leases, ready, lanes, tenants = schema.jobs, schema.leases, schema.ready, schema.lanes, schema.tenants
+workers = schema.workers
 
-
-_LANE_COLUMNS = ("lane", "band", "tenant_id", "model", "head_seq", "head_at", "head_since")
+_LANE_COLUMNS = ("lane", "band", "tenant_id", "model", "head_seq", "head_at", "head_since", "is_decode")
 _ACCOUNT_COLUMNS = ("vtime", "plan", "weight", "max_running", "max_queued")
 _OPEN_LANES = (
     sa.select(*(lanes.c[name] for name in _LANE_COLUMNS), *(tenants.c[name] for name in _ACCOUNT_COLUMNS))
@@ -63,26 +64,49 @@ class ClaimJobs(Command[list[Lease]]):
         cls, transaction: Transaction, commands: Sequence[Self]
     ) -> list[list[Lease] | DiffuserveError]:
         sweep_due(transaction)
-        models = _served_models(transaction, {command.worker_id for command in commands})
+        claimers = _claimers(transaction, {command.worker_id for command in commands})
         granted = _granted_before(transaction, commands)
         new = _first_of_each(
-            command for command in commands if command.worker_id in models and command.key not in granted
+            command for command in commands if command.worker_id in claimers and command.key not in granted
         )
         if new:
-            granted |= _grant(transaction, new, models)
+            granted |= _grant(transaction, new, claimers)
         return [
             granted.get(command.key, [])
-            if command.worker_id in models
+            if command.worker_id in claimers
             else WorkerNotFound(f"no worker {command.worker_id}; register again")
             for command in commands
         ]
 
 
-def _served_models(transaction: Transaction, worker_ids: Collection[str]) -> dict[str, frozenset[str]]:
-    """Return the models of each known worker; a draining one serves none."""
-    workers = schema.workers
-    rows = transaction.rows(sa.select(workers).where(workers.c.id.in_(sorted(worker_ids))))
-    return {row.id: frozenset(() if row.is_draining else orjson.loads(row.models)) for row in rows}
+@dataclass(frozen=True)
+class _Claimer:
+    """A worker that claims: its models, none if it drains, its role, and its price per hour.
+
+    It `has_decoders` if there are workers that only decode, whose queues are worth a look.
+    """
+
+    models: frozenset[str]
+    role: Role
+    price: float | None
+    has_decoders: bool
+
+
+def _claimers(transaction: Transaction, worker_ids: Collection[str]) -> dict[str, _Claimer]:
+    """Return those of the workers that are known; one statement finds those that only decode as well."""
+    wanted = sa.or_(workers.c.id.in_(sorted(worker_ids)), workers.c.role == Role.DECODE)
+    rows = transaction.rows(sa.select(workers).where(wanted))
+    has_decoders = any(row.role == Role.DECODE for row in rows)
+    return {
+        row.id: _Claimer(
+            frozenset(() if row.is_draining else orjson.loads(row.models)),
+            Role(row.role),
+            row.price_per_hour,
+            has_decoders,
+        )
+        for row in rows
+        if row.id in worker_ids
+    }
 
 
 def _granted_before(
@@ -90,13 +114,13 @@ def _granted_before(
 ) -> dict[tuple[str, str], list[Lease]]:
     """Return the live leases of claims whose response was lost, by the claim's key."""
     rows = transaction.rows(
-        sa.select(jobs, leases.c.worker_id.label("holder"), leases.c.claim_id)
+        sa.select(jobs, leases.c.worker_id.label("holder"), leases.c.claim_id, leases.c.until)
         .join_from(leases, jobs, jobs.c.id == leases.c.job_id)
         .where(leases.c.claim_id.in_({command.claim.claim_id for command in commands}))
     )
     granted: dict[tuple[str, str], list[Lease]] = defaultdict(list)
     for row in rows:
-        lease = lease_of(record_of(row), transaction.config.lease_seconds)
+        lease = lease_of(record_of(row), transaction.config.lease_seconds, Until(row.until))
         granted[row.holder, row.claim_id].append(lease)
     return dict(granted)
 
@@ -110,14 +134,13 @@ def _first_of_each(commands: Iterable[ClaimJobs]) -> list[ClaimJobs]:
 
 
 def _grant(
-    transaction: Transaction, commands: Sequence[ClaimJobs], models: dict[str, frozenset[str]]
+    transaction: Transaction, commands: Sequence[ClaimJobs], claimers: dict[str, _Claimer]
 ) -> dict[tuple[str, str], list[Lease]]:
     """Choose jobs for the claims in turn, lease them, and return the leases by the claim's key."""
     most = max(command.claim.num_jobs for command in commands)
     claim_round = ClaimRound(transaction, _open_lanes(transaction), block=min(most, _MAX_BLOCK) + 1)
     for command in commands:
-        served, wanted = models[command.worker_id], command.claim.models
-        claim_round.serve(command, served & frozenset(wanted) if wanted else served)
+        claim_round.serve(command, claimers[command.worker_id])
     return _save(claim_round)
 
 
@@ -127,8 +150,10 @@ class _Grant:
 
     job_id: str
     command: ClaimJobs
+    claimer: _Claimer
     tenant: Tenant
     cost_seconds: float
+    until: Until = Until.FILES
 
 
 @dataclass
@@ -146,43 +171,45 @@ class ClaimRound:
     grants: list[_Grant] = field(default_factory=list)
     floors: dict[tuple[Band, str], float] = field(default_factory=dict)
 
-    def serve(self, command: ClaimJobs, models: frozenset[str]) -> None:
-        """Choose jobs of these models for a claim until its room is full.
+    def serve(self, command: ClaimJobs, claimer: _Claimer) -> None:
+        """Choose jobs for a claim until its room is full.
 
         A claim's first job is granted even if it exceeds `num_tokens`: no worker could run it otherwise.
         """
         claim, num_granted, num_tokens = command.claim, 0, 0
+        models = claimer.models & frozenset(claim.models) if claim.models else claimer.models
         while num_granted < claim.num_jobs:
-            chosen = self._choose(models, claim.resident_models)
+            chosen = self._choose(models, claim.resident_models, claimer.role)
             if chosen is None:
                 return
             lane, head = chosen
             num_tokens += head.step_tokens
             if num_granted and claim.num_tokens is not None and num_tokens > claim.num_tokens:
                 return
-            self._grant(lane, head, command)
+            self._grant(lane, head, command, claimer)
             self._advance(lane)
             num_granted += 1
 
     def _choose(
-        self, models: frozenset[str], resident_models: Collection[str]
+        self, models: frozenset[str], resident_models: Collection[str], role: Role
     ) -> tuple[Lane, sa.Row[Any]] | None:
         """Return the lane that is served next, with its first job; `None` if no lane may be served."""
         now, config = self.transaction.now, self.transaction.config
-        while (lane := choose_lane(self.lanes, models, resident_models, now, config)) is not None:
+        while (lane := choose_lane(self.lanes, models, resident_models, now, config, role)) is not None:
             if heads := self._heads_of(lane):
                 return lane, heads[0]
             # All its jobs are late: they wait for a sweep, and the lane has nothing to lease.
             self.lanes.remove(lane)
         return None
 
-    def _grant(self, lane: Lane, head: sa.Row[Any], command: ClaimJobs) -> None:
+    def _grant(self, lane: Lane, head: sa.Row[Any], command: ClaimJobs, claimer: _Claimer) -> None:
         # In start-time fair queueing the system's virtual time is the start tag of the job in service:
         # the account's time before the charge. Tenants that were idle resume from this floor.
         group = (lane.band, lane.model)
         self.floors[group] = max(self.floors.get(group, 0.0), lane.account.vtime)
         lane.account.charge(head.cost_seconds)
-        self.grants.append(_Grant(head.job_id, command, lane.account.tenant, head.cost_seconds))
+        tenant = lane.account.tenant
+        self.grants.append(_Grant(head.job_id, command, claimer, tenant, head.cost_seconds))
 
     def _advance(self, lane: Lane) -> None:
         """Move the lane on to its next job, or drop it after its last."""
@@ -235,14 +262,46 @@ def _save(claim_round: ClaimRound) -> dict[tuple[str, str], list[Lease]]:
     running = [_started(queued[grant.job_id], grant, transaction.now) for grant in grants]
     queue.take(transaction, job_ids)
     save_changes(transaction, [_change_of(record) for record in running])
+    grants = _with_ends(transaction, grants, running)
     rows = [_lease_row(transaction, record, grant) for record, grant in zip(running, grants, strict=True)]
     transaction.execute(sa.insert(leases), rows)
     _charge(transaction, grants)
     _raise_floors(transaction, claim_round.floors)
     granted: dict[tuple[str, str], list[Lease]] = defaultdict(list)
     for record, grant in zip(running, grants, strict=True):
-        granted[grant.command.key].append(lease_of(record, transaction.config.lease_seconds))
+        lease = lease_of(record, transaction.config.lease_seconds, grant.until)
+        granted[grant.command.key].append(lease)
     return dict(granted)
+
+
+def _with_ends(
+    transaction: Transaction, grants: Sequence[_Grant], records: Sequence[JobRecord]
+) -> list[_Grant]:
+    """Return the grants with what each is to end with, charged for no more than that."""
+    read = functools.cache(functools.partial(read_pools, transaction))
+    ended = []
+    for grant, record in zip(grants, records, strict=True):
+        if _ends_with_latents(grant, record, read):
+            seconds = max(record.cost_seconds - record.decode_seconds, 0.0)
+            ended.append(replace(grant, until=Until.LATENTS, cost_seconds=seconds))
+        else:
+            ended.append(grant)
+    return ended
+
+
+def _ends_with_latents(grant: _Grant, record: JobRecord, read: Callable[[], Mapping[str, ModelPool]]) -> bool:
+    """Choose the end of a lease; one whose latents were unusable once is not handed over again by choice."""
+    if record.is_denoised or not grant.claimer.role.denoises:
+        return False
+    if grant.claimer.role is Role.DENOISE:
+        return True
+    if record.num_latents_lost or not grant.claimer.has_decoders:
+        return False
+    pool = read()[record.model]
+    if not pool.hands_over(record, grant.claimer.price):
+        return False
+    pool.decode_seconds += record.decode_seconds
+    return True
 
 
 def _started(record: JobRecord, grant: _Grant, now: float) -> JobRecord:
@@ -270,6 +329,7 @@ def _lease_row(transaction: Transaction, record: JobRecord, grant: _Grant) -> di
         "model": record.model,
         "worker_id": grant.command.worker_id,
         "claim_id": grant.command.claim.claim_id,
+        "until": grant.until,
         "charged": grant.cost_seconds,
         "expires_at": transaction.now + transaction.config.lease_seconds,
         "stop_at": None if record.timeout is None else transaction.now + record.timeout,

@@ -153,6 +153,8 @@ def _fresh(record: JobRecord) -> JobRecord:
         finished_at=None,
         actual_seconds=None,
         error=None,
+        latents=None,
+        num_latents_lost=0,
     )
 
 

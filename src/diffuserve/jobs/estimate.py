@@ -11,21 +11,22 @@ _DOUBT = 1.5  # factor by which predictions of device-seconds are often wrong
 
 @dataclass(frozen=True)
 class LaneSize:
-    """Number and predicted device-seconds of the ready jobs of one tenant, band and model."""
+    """Number and predicted device-seconds of the ready jobs of one tenant, band, model and phase."""
 
     band: Band
     tenant_id: str
     model: str
     num_ready: int
     work_seconds: float
+    is_decode: bool = False
 
 
 @dataclass(frozen=True)
 class WorkAhead:
     """Work that precedes a queued job: earlier jobs of its tenant, and what the workers are running.
 
-    `num_workers` are ready to run jobs of its model, whose readiness is `status`. Seconds are predicted
-    device-seconds.
+    `num_workers` are ready for the phase of its model that it waits for, whose readiness is `status`. Seconds
+    are predicted device-seconds.
     """
 
     num_jobs: int
@@ -43,8 +44,9 @@ def estimate_wait(
     The low end counts its tenant's own work and the fair share of the other tenants in that time; the
     high end counts all queued work of its model, and doubts the predictions.
     """
-    own_work = ahead.work_seconds + job.cost_seconds
-    others = [lane for lane in lanes if lane.model == job.model and lane.tenant_id != job.tenant_id]
+    own_work = ahead.work_seconds + job.work_seconds
+    rivals = [lane for lane in lanes if lane.model == job.model and lane.is_decode == job.is_denoised]
+    others = [lane for lane in rivals if lane.tenant_id != job.tenant_id]
     rivals = [lane for lane in others if lane.band.rank <= job.band.rank]
     shares = [(_share(lane, job, own_work, weights), lane) for lane in rivals]
     fair_work = sum(share * lane.work_seconds for share, lane in shares)
@@ -52,12 +54,21 @@ def estimate_wait(
     all_work = ahead.running_seconds + own_work + sum(lane.work_seconds for lane in others)
     num_ahead = ahead.num_jobs + round(fair_jobs)
     if ahead.num_workers == 0:
-        is_loading = ahead.status is ModelStatus.LOADING
-        reason = f"{job.model} is being loaded" if is_loading else f"no worker serves {job.model} at present"
-        return QueueEstimate(num_ahead, None, None, reason)
-    low = job.cost_seconds + (ahead.work_seconds + fair_work) / ahead.num_workers
-    high = job.cost_seconds + _DOUBT * all_work / ahead.num_workers
+        return QueueEstimate(num_ahead, None, None, _reason(job, ahead.status))
+    low = job.work_seconds + (ahead.work_seconds + fair_work) / ahead.num_workers
+    high = job.work_seconds + _DOUBT * all_work / ahead.num_workers
     return QueueEstimate(num_ahead, round(low, 3), round(max(low, high), 3))
+
+
+def _reason(job: Job, status: ModelStatus) -> str:
+    """Say why nothing can be foretold: no worker is ready for what the job waits for."""
+    if job.is_denoised:
+        return (
+            f"its latents are finished, and no worker of role decode or all serves {job.model} at present: "
+            "start one with `diffuserve worker --role decode`"
+        )
+    is_loading = status is ModelStatus.LOADING
+    return f"{job.model} is being loaded" if is_loading else f"no worker serves {job.model} at present"
 
 
 def _share(lane: LaneSize, job: Job, own_work: float, weights: Mapping[str, float]) -> float:

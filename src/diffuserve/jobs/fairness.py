@@ -12,6 +12,7 @@ from dataclasses import dataclass
 
 from diffuserve.domain.job import Band
 from diffuserve.domain.tenant import Tenant
+from diffuserve.domain.worker import Role
 from diffuserve.jobs.config import StoreConfig
 
 _Order = tuple[float, str, int]
@@ -39,10 +40,10 @@ class TenantAccount:
 
 @dataclass
 class Lane:
-    """The ready jobs of one band, tenant and model, of which a choice needs only the first: the head.
+    """The ready jobs of one band, tenant, model and phase, of which a choice needs only the first: the head.
 
-    `head_seq` is the head's place in its tenant's queue, `head_at` the time of its submission, and
-    `head_since` the time at which it became the head.
+    Jobs of a lane that `is_decode` start from finished latents. `head_seq` is the head's place in its
+    tenant's queue, `head_at` the time of its submission, and `head_since` when it became the head.
     """
 
     key: str
@@ -52,6 +53,7 @@ class Lane:
     head_seq: int
     head_at: float
     head_since: float
+    is_decode: bool = False
 
 
 def choose_lane(
@@ -60,12 +62,13 @@ def choose_lane(
     resident_models: Iterable[str],
     now: float,
     config: StoreConfig,
+    role: Role = Role.ALL,
 ) -> Lane | None:
     """Return the lane whose head a worker that serves `models` gets; `None` if no tenant may start a job.
 
-    `resident_models` are those that the worker has in memory.
+    `resident_models` are those that the worker has in memory, and `role` says which phases it does.
     """
-    contenders = _contenders(lanes, models, now, config)
+    contenders = _contenders(lanes, models, role, now, config)
     if not contenders:
         return None
     fairest = min(contenders, key=_order)
@@ -80,12 +83,13 @@ def choose_lane(
 
 
 def _contenders(
-    lanes: Sequence[Lane], models: Collection[str], now: float, config: StoreConfig
+    lanes: Sequence[Lane], models: Collection[str], role: Role, now: float, config: StoreConfig
 ) -> Sequence[Lane]:
     """Return the lanes of the best rank among those that may be served."""
     by_rank: dict[int, list[Lane]] = {}
+    phases = tuple(is_decode for is_decode in (False, True) if (role.decodes if is_decode else role.denoises))
     for lane in lanes:
-        if lane.model in models and lane.account.may_start:
+        if lane.model in models and lane.is_decode in phases and lane.account.may_start:
             by_rank.setdefault(_rank(lane, now, config), []).append(lane)
     return by_rank[min(by_rank)] if by_rank else ()
 

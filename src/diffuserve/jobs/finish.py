@@ -12,17 +12,25 @@ from typing import Any, Self, assert_never
 import sqlalchemy as sa
 
 from diffuserve.backoff import jitter
-from diffuserve.domain.errors import DiffuserveError, LeaseLost
+from diffuserve.domain.errors import DiffuserveError, LatentsUnusable, LeaseLost
 from diffuserve.domain.job import JobError, JobStatus
 from diffuserve.domain.safety import AuditEntry
-from diffuserve.domain.worker import Completion, Failure, Release, ReleaseCause, is_owned
+from diffuserve.domain.worker import (
+    Completion,
+    Failure,
+    HandOver,
+    Release,
+    ReleaseCause,
+    StoredLatents,
+    is_owned,
+)
 from diffuserve.events.base import QUEUE, worker_topic
 from diffuserve.jobs import audit, queue, schema
 from diffuserve.jobs.changes import Change, load_records, save_changes
 from diffuserve.jobs.command import Command
 from diffuserve.jobs.database import Transaction
 from diffuserve.jobs.records import JobRecord, dump
-from diffuserve.jobs.retries import RetryDecision, after_failure, after_loss
+from diffuserve.jobs.retries import RetryDecision, after_failure, after_loss, may_start_anew
 
 leases = schema.leases
 LeaseKey = tuple[str, int]
@@ -58,6 +66,10 @@ class EndAttempt(Command[JobStatus]):
     def key(self) -> LeaseKey:
         """Attempt that the report is about."""
         return self.job_id, self.lease_token
+
+    def is_repeated(self, record: JobRecord) -> bool:
+        """Return whether the job shows that this report was followed before, whatever came after it."""
+        return False
 
     @classmethod
     def apply_many(
@@ -98,11 +110,42 @@ class CompleteJob(EndAttempt):
         return self.completion.actual_seconds
 
     def end(self, ended: "EndedAttempts", record: JobRecord) -> JobStatus:
-        result, seconds = self.completion.result, self.actual_seconds
+        result, seconds = self.completion.result, record.denoised_seconds + self.actual_seconds
         ended.note_findings(record, result.safety)
         return ended.finish(
             record, JobStatus.SUCCEEDED, result=dump(result), actual_seconds=seconds, error=None
         )
+
+
+@dataclass(frozen=True)
+class HandOverJob(EndAttempt):
+    """End the first phase of a job: its latents are stored, and another worker may decode them."""
+
+    job_id: str
+    hand_over: HandOver
+    key_id: str = ""
+
+    @property
+    def lease_token(self) -> int:
+        return self.hand_over.lease_token
+
+    @property
+    def actual_seconds(self) -> float:
+        return self.hand_over.actual_seconds
+
+    def end(self, ended: "EndedAttempts", record: JobRecord) -> JobStatus:
+        report = self.hand_over
+        latents = StoredLatents(
+            lease_token=report.lease_token,
+            size_bytes=report.size_bytes,
+            sha256=report.sha256,
+            weights=report.weights,
+            seconds=report.actual_seconds,
+        )
+        return ended.requeue_denoised(replace(record, latents=dump(latents)), report.actual_seconds)
+
+    def is_repeated(self, record: JobRecord) -> bool:
+        return record.latents_token == self.lease_token
 
 
 @dataclass(frozen=True)
@@ -124,6 +167,8 @@ class FailJob(EndAttempt):
     def end(self, ended: "EndedAttempts", record: JobRecord) -> JobStatus:
         error = self.failure.error
         ended.note_findings(record, error.safety)
+        if error.code == LatentsUnusable.code and may_start_anew(record):
+            return ended.start_anew(record, error.code)
         decision = after_failure(record, error, ended.transaction.config, jitter(0.0, 1.0))
         return ended.follow(record, decision, error.code)
 
@@ -182,8 +227,8 @@ class EndedAttempts:
             self.audit_entries.append(entry)
 
     def finish(self, record: JobRecord, status: JobStatus, **values: Any) -> JobStatus:
-        """Give the job its final status, with the columns `values`."""
-        final = replace(record, status=status, finished_at=self.transaction.now, **values)
+        """Give the job its final status, with the columns `values`; its latents are swept as orphans."""
+        final = replace(record, status=status, finished_at=self.transaction.now, latents=None, **values)
         self.changes.append(Change(final, status.value, record.status))
         return status
 
@@ -202,6 +247,19 @@ class EndedAttempts:
         else:
             self.requeued.append(queued)
         return JobStatus.QUEUED
+
+    def requeue_denoised(self, record: JobRecord, seconds: float) -> JobStatus:
+        """Put a job whose latents are finished at its old place in the queue, to be decoded."""
+        queued = replace(record, status=JobStatus.QUEUED, worker_id=None)
+        self.changes.append(Change(queued, "denoised", record.status, {"seconds": round(seconds, 3)}))
+        self.ledger.count_queued(record.tenant_id, 1)
+        self.requeued.append(queued)
+        return JobStatus.QUEUED
+
+    def start_anew(self, record: JobRecord, cause: str) -> JobStatus:
+        """Queue a job without its latents, which are unusable."""
+        without = replace(record, latents=None, num_latents_lost=record.num_latents_lost + 1)
+        return self.requeue(without, cause)
 
     def follow(self, record: JobRecord, decision: RetryDecision, cause: str) -> JobStatus:
         """Fail or requeue the job as was decided."""
@@ -299,7 +357,8 @@ def _end_held(
 def _end(ended: EndedAttempts, lease: sa.Row[Any], command: EndAttempt, record: JobRecord) -> JobStatus:
     if lease.is_canceling:
         # The client was already shown `canceling`, so the job ends canceled even if it was completed.
-        return ended.finish(record, JobStatus.CANCELED, actual_seconds=command.actual_seconds or None)
+        seconds = record.denoised_seconds + command.actual_seconds
+        return ended.finish(record, JobStatus.CANCELED, actual_seconds=seconds or None)
     return command.end(ended, record)
 
 
@@ -319,8 +378,14 @@ def _ended_before(transaction: Transaction, commands: Collection[EndAttempt]) ->
     is back in the queue under the same token can have been put there only by that commit.
     """
     records = load_records(transaction, {command.job_id for command in commands})
-    by_owner = [records[command.job_id] for command in commands if _is_known_to(records, command)]
-    return {
+    known = [command for command in commands if _is_known_to(records, command)]
+    by_owner = [records[command.job_id] for command in known]
+    repeated = {
+        command.key: records[command.job_id].status
+        for command in known
+        if command.is_repeated(records[command.job_id])
+    }
+    return repeated | {
         (record.id, record.lease_token): record.status
         for record in by_owner
         if (record.status.is_final and record.worker_id is not None)

@@ -3,7 +3,9 @@
 import logging
 from collections.abc import Collection
 from dataclasses import dataclass
+from typing import Any
 
+import orjson
 import sqlalchemy as sa
 
 from diffuserve.domain.job import FINAL_STATUSES
@@ -69,15 +71,23 @@ class Housekeeping:
         """
         return await self._writer.run(FindEndedLive(since, seconds))
 
-    async def tokens_of(self, job_ids: Collection[str]) -> dict[str, int]:
-        """Return the newest lease token of every job that exists; only files of that attempt count."""
-        found: dict[str, int] = {}
+    async def tokens_of(self, job_ids: Collection[str]) -> dict[str, frozenset[int]]:
+        """Return the lease tokens whose files count, of every job that exists.
+
+        They are the newest one, and that under which its latents were stored while they are needed.
+        """
+        found: dict[str, frozenset[int]] = {}
         wanted_ids = sorted(job_ids)
         for start in range(0, len(wanted_ids), MAX_SWEPT):
             chunk = wanted_ids[start : start + MAX_SWEPT]
-            wanted = sa.select(jobs.c.id, jobs.c.lease_token).where(jobs.c.id.in_(chunk))
-            found |= {row.id: row.lease_token for row in await self._database.rows(wanted)}
+            wanted = sa.select(jobs.c.id, jobs.c.lease_token, jobs.c.latents).where(jobs.c.id.in_(chunk))
+            found |= {row.id: _tokens_in(row) for row in await self._database.rows(wanted)}
         return found
+
+
+def _tokens_in(row: sa.Row[Any]) -> frozenset[int]:
+    newest = {row.lease_token}
+    return frozenset(newest if row.latents is None else newest | {orjson.loads(row.latents)["lease_token"]})
 
 
 @dataclass(frozen=True)

@@ -10,14 +10,15 @@ import sqlalchemy as sa
 from diffuserve.domain.cost import CostFit
 from diffuserve.domain.errors import DiffuserveError, ModelConflict
 from diffuserve.domain.model_spec import ModelSpec
-from diffuserve.domain.worker import ModelOffer
+from diffuserve.domain.worker import ModelOffer, Role
 from diffuserve.jobs import schema
 from diffuserve.jobs.command import SingleCommand
 from diffuserve.jobs.database import Transaction
-from diffuserve.jobs.pricing import MOST_TIMES_NEUTRAL, NEUTRAL_FIT, bounded
+from diffuserve.jobs.pricing import MOST_TIMES_DEFAULT, MOST_TIMES_NEUTRAL, NEUTRAL_FIT, bounded
 from diffuserve.jobs.records import dump
 
 workers, models = schema.workers, schema.models
+_SLOWNESS = "decode_slowness"  # beside the coefficients of a fit
 _DESCRIPTIONS = ("learned_min_size", "learned_max_size")
 
 _SAVE_FIT = (
@@ -79,17 +80,28 @@ def store_offer(transaction: Transaction, offer: ModelOffer) -> None:
     transaction.execute(insert.on_conflict_do_update(index_elements=["name"], set_=replaced), values)
 
 
-def save_fits(transaction: Transaction, fits: Iterable[Mapping[str, Mapping[str, Any]]]) -> None:
-    """Store what workers measured of their models, within bounds of the family's default."""
-    measured = {model: fit for by_model in fits for model, fit in by_model.items()}
-    rows = _rows(transaction, measured) if measured else {}
+def save_fits(transaction: Transaction, fits: Iterable[tuple[Role, Mapping[str, Mapping[str, Any]]]]) -> None:
+    """Store what workers of these roles measured of their models, within bounds of the family's default."""
+    measured = [(model, role, fit) for role, by_model in fits for model, fit in by_model.items()]
+    rows = _rows(transaction, {model for model, _, _ in measured}) if measured else {}
+    stored = {name: row.fit for name, row in rows.items()}
+    for model, role, fit in measured:
+        if model in rows:
+            spec = ModelSpec.from_dict(orjson.loads(rows[model].spec))
+            stored[model] = dump(_with_measurement(_loaded(stored[model]), spec, role, fit))
     changed = [
-        {"model": model, "new_fit": stored, "now": transaction.now}
-        for model, row in rows.items()
-        if (stored := _stored_measurement(row, measured[model])) != row.fit
+        {"model": model, "new_fit": fit, "now": transaction.now}
+        for model, fit in stored.items()
+        if fit != rows[model].fit
     ]
     if changed:
         transaction.execute(_SAVE_FIT, changed)
+
+
+def decode_slowness(transaction: Transaction, names: Collection[str]) -> dict[str, float]:
+    """Return how many times as long decode workers take to decode as the model's fit says, where known."""
+    known = _rows(transaction, names)
+    return {name: slowness for name, row in known.items() if (slowness := _loaded(row.fit).get(_SLOWNESS))}
 
 
 def _stored_default(fit: CostFit, spec: ModelSpec) -> str:
@@ -97,15 +109,34 @@ def _stored_default(fit: CostFit, spec: ModelSpec) -> str:
     return dump({**default, "prior": default})
 
 
-def _stored_measurement(row: sa.Row[Any], measured: Mapping[str, Any]) -> str:
-    """Return a measured fit as it is stored, with the default that bounds it.
+def _with_measurement(
+    stored: Mapping[str, Any], spec: ModelSpec, role: Role, measured: Mapping[str, Any]
+) -> dict[str, Any]:
+    """Return a model's stored fit with what a worker of this role measured.
 
-    A fit that an earlier version stored has none, and bounds the next one itself.
+    Of one that only decodes, it keeps how slow that is: jobs are priced by the workers that denoise. A fit
+    holds the default that bounds it; one that an earlier version stored has none, and bounds the next one.
     """
-    stored = orjson.loads(row.fit) if row.fit else NEUTRAL_FIT.to_dict()
+    if role is Role.DECODE:
+        return {**stored, _SLOWNESS: _slowness(CostFit.from_dict(measured), CostFit.from_dict(stored))}
+    if role is Role.DENOISE:  # it knows nothing of decoding
+        measured = {**measured, "decode": stored["decode"]}
     prior = CostFit.from_dict(stored.get("prior", stored))
-    fit = bounded(CostFit.from_dict(measured), prior, ModelSpec.from_dict(orjson.loads(row.spec)))
-    return dump({**fit.to_dict(), "prior": prior.to_dict()})
+    fit = bounded(CostFit.from_dict(measured), prior, spec)
+    return {**stored, **fit.to_dict(), "prior": prior.to_dict()}
+
+
+def _loaded(text: str | None) -> dict[str, Any]:
+    stored: dict[str, Any] = orjson.loads(text) if text else NEUTRAL_FIT.to_dict()
+    return stored
+
+
+def _slowness(there: CostFit, here: CostFit) -> float:
+    """Return how many times as long a pixel takes to decode there, within bounds."""
+    pixel_there, pixel_here = there.decode[1], here.decode[1]
+    if pixel_there <= 0 or pixel_here <= 0:
+        return 1.0
+    return min(max(pixel_there / pixel_here, 1 / MOST_TIMES_DEFAULT), MOST_TIMES_DEFAULT)
 
 
 def _rows(transaction: Transaction, names: Collection[str]) -> dict[str, sa.Row[Any]]:

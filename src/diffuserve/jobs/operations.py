@@ -68,7 +68,7 @@ class Operations:
     async def lanes(self) -> list[LaneSize]:
         """Return the lanes that have ready jobs."""
         return [
-            LaneSize(Band(row.band), row.tenant_id, row.model, row.num_ready, row.work_seconds)
+            LaneSize(Band(row.band), row.tenant_id, row.model, row.num_ready, row.work_seconds, row.is_decode)
             for row in await self._database.rows(sa.select(lanes).where(lanes.c.num_ready > 0))
         ]
 

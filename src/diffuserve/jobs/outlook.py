@@ -23,7 +23,8 @@ OUTLOOK_SECONDS = 1.0
 """Age that an estimate may have: it is a range at best, and reading the queue takes milliseconds."""
 _MAX_PARTS = 1_000
 
-_TenantAndModel = tuple[str, str]
+_OwnLanes = tuple[str, str, bool]
+"""A tenant, a model, and whether its latents are finished."""
 
 
 @dataclass(frozen=True)
@@ -38,7 +39,7 @@ class QueueState:
 
 @dataclass(frozen=True)
 class OwnQueue:
-    """Ready jobs of one tenant for one model, in parts of `width` places, and the tenant's weight.
+    """Ready jobs of one tenant for one model and phase, in parts of `width` places, and the tenant's weight.
 
     A part has one place unless the queue is long. `parts` are the numbers of those that are not empty;
     `num_jobs[i]` and `work_seconds[i]` are those of the first `i` parts together.
@@ -63,16 +64,18 @@ class Outlook:
         self._database = database
         self._operations = operations
         self._queue: SharedReads[None, QueueState] = SharedReads(self._read_queue, OUTLOOK_SECONDS)
-        self._own: SharedReads[_TenantAndModel, OwnQueue] = SharedReads(self._read_own, OUTLOOK_SECONDS)
+        self._own: SharedReads[_OwnLanes, OwnQueue] = SharedReads(self._read_own, OUTLOOK_SECONDS)
 
     async def estimate(self, job: Job) -> QueueEstimate:
         """Estimate how long a queued job waits."""
         queue = await self._queue.get(None)
-        own = await self._own.get((job.tenant_id, job.model))
+        own = await self._own.get((job.tenant_id, job.model, job.is_denoised))
         num_jobs, work_seconds = own.before(job.seq)
         running_seconds = queue.running_seconds.get(job.model, 0.0)
         status = status_of(job.model, queue.workers, self._operations.expected)
-        num_ready = sum(is_ready(worker) and job.model in worker.models for worker in queue.workers)
+        num_ready = sum(
+            is_ready(worker) and job.model in worker.models and _does(worker, job) for worker in queue.workers
+        )
         ahead = WorkAhead(num_jobs, work_seconds, running_seconds, num_ready, status)
         weights = {**queue.weights, job.tenant_id: own.weight}
         return estimate_wait(job, queue.lanes, weights, ahead)
@@ -89,9 +92,11 @@ class Outlook:
             workers=await self._operations.workers(),
         )
 
-    async def _read_own(self, key: _TenantAndModel) -> OwnQueue:
-        tenant_id, model = key
-        is_own = sa.and_(lanes.c.tenant_id == tenant_id, lanes.c.model == model)
+    async def _read_own(self, key: _OwnLanes) -> OwnQueue:
+        tenant_id, model, is_denoised = key
+        is_own = sa.and_(
+            lanes.c.tenant_id == tenant_id, lanes.c.model == model, lanes.c.is_decode == is_denoised
+        )
         own_lanes = await self._database.rows(sa.select(lanes.c.lane, lanes.c.num_ready).where(is_own))
         width = sum(row.num_ready for row in own_lanes) // _MAX_PARTS + 1
         part = (ready.c.seq // sa.literal_column(str(width))).label("part")
@@ -102,6 +107,11 @@ class Outlook:
         rows = await self._database.rows(sums.where(in_own).group_by("part").order_by("part"))
         tenant = await self._operations.tenant(tenant_id)
         return _own_queue(tenant.plan.weight, width, rows)
+
+
+def _does(worker: Worker, job: Job) -> bool:
+    """Return whether the worker's role includes the phase that the job waits for."""
+    return worker.role.decodes if job.is_denoised else worker.role.denoises
 
 
 def _own_queue(weight: float, width: int, rows: Collection[sa.Row[Any]]) -> OwnQueue:

@@ -1,6 +1,7 @@
 """The price of a job: its predicted device-seconds, and the tokens that it adds to a step."""
 
 import math
+from dataclasses import dataclass
 
 from diffuserve.domain.cost import CostFit, Workload
 from diffuserve.domain.model_spec import ModelSpec
@@ -41,7 +42,26 @@ def _default_workload(spec: ModelSpec) -> Workload:
     )
 
 
-def predict(spec: ModelSpec, fit: CostFit, params: GenerationParams) -> tuple[float, int]:
-    """Return device-seconds and packed tokens a step of a request whose defaults are filled in."""
+@dataclass(frozen=True)
+class Price:
+    """Predicted device-seconds of a request, those of them that decoding takes, and tokens and bytes.
+
+    `step_tokens` are the packed tokens of a step, `latent_bytes` those of the finished latents.
+    """
+
+    cost_seconds: float
+    decode_seconds: float
+    step_tokens: int
+    latent_bytes: int
+
+
+def predict(spec: ModelSpec, fit: CostFit, params: GenerationParams) -> Price:
+    """Return the price of a request whose defaults are filled in."""
     workload = spec.workload(params)
-    return fit.estimate(workload).seconds, workload.step_tokens
+    estimate = fit.estimate(workload)
+    return Price(
+        cost_seconds=estimate.seconds,
+        decode_seconds=estimate.decode_seconds,
+        step_tokens=workload.step_tokens,
+        latent_bytes=workload.latent_bytes,
+    )

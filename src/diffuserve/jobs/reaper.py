@@ -73,7 +73,7 @@ class Reaper:
         attempts = await self.artifacts.attempts(older_than_seconds)
         tokens = await self.housekeeping.tokens_of({job_id for job_id, _ in attempts})
         for job_id, token in attempts:
-            if tokens.get(job_id) != token:
+            if token not in tokens.get(job_id, ()):
                 await self.artifacts.delete(f"{job_id}/{token}")
 
     async def forget_files(self) -> None:

@@ -24,7 +24,7 @@ from diffuserve.domain.job import (
 )
 from diffuserve.domain.prompt import PromptRecord
 from diffuserve.domain.webhook import Webhook, WebhookEvent
-from diffuserve.domain.worker import Lease
+from diffuserve.domain.worker import Lease, StoredLatents, Until
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -32,7 +32,8 @@ class JobRecord:
     """A row of the table `jobs`: every field is a column of the same name.
 
     `seq` is the job's place in its tenant's queue. `num_transient` and `num_worker_lost` count the
-    attempts that failed by cause, `num_events` the entries of the job's log. The columns of
+    attempts that failed by cause, `num_events` the entries of the job's log. A job with `latents` is in its
+    decode phase; `num_latents_lost` counts how often they turned out to be unusable. The columns of
     `JSON_COLUMNS` hold JSON as text, as the database stores it.
     """
 
@@ -67,6 +68,10 @@ class JobRecord:
     error: str | None = None
     is_erased: bool = False
     is_suspect: bool = False
+    decode_seconds: float = 0.0
+    latent_bytes: int = 0
+    latents: str | None = None
+    num_latents_lost: int = 0
     webhook: str | None
     batch_id: str | None
     custom_id: str | None
@@ -74,12 +79,32 @@ class JobRecord:
 
     @property
     def lane(self) -> str:
-        """Key of the lane: jobs of one band, tenant and model are served in their order.
+        """Key of the lane: jobs of one band, tenant, model and phase are served in their order.
 
         No two lanes share a key: a bar in the tenant's name is escaped, and the model's name comes last.
         """
         tenant_id = self.tenant_id.replace("%", "%25").replace("|", "%7C")
-        return f"{self.band.rank}|{tenant_id}|{self.model}"
+        return f"{self.band.rank}{'d' if self.is_denoised else ''}|{tenant_id}|{self.model}"
+
+    @property
+    def is_denoised(self) -> bool:
+        """True if the job's latents are finished, and it waits to be decoded or is being so."""
+        return self.latents is not None
+
+    @property
+    def work_seconds(self) -> float:
+        """Predicted device-seconds of what is still to be done."""
+        return self.decode_seconds if self.is_denoised else self.cost_seconds
+
+    @property
+    def denoised_seconds(self) -> float:
+        """Device-seconds that its latents took, 0 while there are none."""
+        return 0.0 if self.latents is None else float(orjson.loads(self.latents)["seconds"])
+
+    @property
+    def latents_token(self) -> int | None:
+        """Token of the lease that uploaded its latents, `None` while there are none."""
+        return None if self.latents is None else int(orjson.loads(self.latents)["lease_token"])
 
 
 JOB_COLUMNS = tuple(field.name for field in fields(JobRecord))
@@ -99,6 +124,8 @@ CHANGING_COLUMNS = (
     "error",
     "is_erased",
     "is_suspect",
+    "latents",
+    "num_latents_lost",
 )
 """Columns that a change of a job's state writes; the others stay as they were submitted."""
 
@@ -134,6 +161,10 @@ def _load_error(text: str) -> JobError:
     return JobError(**orjson.loads(text))
 
 
+def _load_latents(text: str) -> StoredLatents:
+    return StoredLatents(**orjson.loads(text))
+
+
 @dataclass(frozen=True)
 class JsonColumn:
     """A pair of functions that decode a column from JSON text, and encode it."""
@@ -149,6 +180,7 @@ JSON_COLUMNS: Mapping[str, JsonColumn] = {
     "prompt": JsonColumn(_load_prompt, _dump_prompt),
     "result": JsonColumn(_load_result),
     "error": JsonColumn(_load_error),
+    "latents": JsonColumn(_load_latents),
 }
 
 BANDS = {band.value: band for band in Band}
@@ -192,7 +224,12 @@ def record_of(row: sa.Row[Any]) -> JobRecord:
 
 def job_of(record: JobRecord, phase: str | None = None, progress: Progress | None = None) -> Job:
     """Return the job as clients see it; `phase` and `progress` come from its lease."""
-    return Job(**_decoded(record, _SHOWN), phase=None if phase is None else Phase(phase), progress=progress)
+    return Job(
+        **_decoded(record, _SHOWN),
+        is_denoised=record.is_denoised,
+        phase=None if phase is None else Phase(phase),
+        progress=progress,
+    )
 
 
 def ended_of(record: JobRecord, now: float) -> EndedJob:
@@ -210,9 +247,9 @@ def ended_of(record: JobRecord, now: float) -> EndedJob:
     )
 
 
-def lease_of(record: JobRecord, lease_seconds: float) -> Lease:
+def lease_of(record: JobRecord, lease_seconds: float, until: Until = Until.FILES) -> Lease:
     """Return the lease under which a worker runs the job from now on."""
-    return Lease(**_decoded(record, _LEASED), job_id=record.id, lease_seconds=lease_seconds)
+    return Lease(**_decoded(record, _LEASED), job_id=record.id, lease_seconds=lease_seconds, until=until)
 
 
 def _encoded(name: str, value: Any) -> Any:

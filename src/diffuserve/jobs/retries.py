@@ -6,6 +6,8 @@ from diffuserve.domain.job import JobError
 from diffuserve.jobs.config import StoreConfig
 from diffuserve.jobs.records import JobRecord
 
+_MOST_LATENTS_LOST = 1
+
 
 @dataclass(frozen=True)
 class RetryDecision:
@@ -40,3 +42,8 @@ def after_loss(record: JobRecord, config: StoreConfig) -> RetryDecision:
         return RetryDecision(record.num_transient, losses)
     message = f"{losses} workers were lost while they ran this job; it may be the cause"
     return RetryDecision(record.num_transient, losses, JobError("worker_lost", message))
+
+
+def may_start_anew(record: JobRecord) -> bool:
+    """Return whether a job whose latents are unusable is denoised once more: only the first time."""
+    return record.is_denoised and record.num_latents_lost < _MOST_LATENTS_LOST

@@ -3,6 +3,7 @@
 Times are seconds since the epoch. JSON is stored as text, since no query searches inside it.
 """
 
+from dataclasses import fields
 from types import NoneType
 from typing import Any, get_args, get_type_hints
 
@@ -21,8 +22,8 @@ def _text(name: str, *, null: bool = False, **options: object) -> sa.Column[str]
     return sa.Column(name, sa.Text, nullable=null, **options)  # type: ignore[arg-type]
 
 
-def _double(name: str, *, null: bool = False) -> sa.Column[float]:
-    return sa.Column(name, sa.Double, nullable=null)
+def _double(name: str, *, null: bool = False, default: str | None = None) -> sa.Column[float]:
+    return sa.Column(name, sa.Double, nullable=null, server_default=default)
 
 
 def _count(name: str) -> sa.Column[int]:
@@ -35,10 +36,11 @@ def _flag(name: str) -> sa.Column[bool]:
 
 def _columns_of(record: type) -> list[sa.Column[Any]]:
     """Declare a column for each field of a record: `id` is the key, and `X | None` may be null."""
-    return [_column_of(name, hint) for name, hint in get_type_hints(record).items()]
+    defaults = {field.name: field.default for field in fields(record)}
+    return [_column_of(name, hint, defaults[name]) for name, hint in get_type_hints(record).items()]
 
 
-def _column_of(name: str, hint: Any) -> sa.Column[Any]:
+def _column_of(name: str, hint: Any, default: object) -> sa.Column[Any]:
     kinds = set(get_args(hint) or (hint,))
     null = NoneType in kinds
     (kind,) = kinds - {NoneType}
@@ -47,7 +49,7 @@ def _column_of(name: str, hint: Any) -> sa.Column[Any]:
     if issubclass(kind, int):
         return _count(name)
     if issubclass(kind, float):
-        return _double(name, null=null)
+        return _double(name, null=null, default="0" if default == 0.0 else None)
     return _text(name, null=null, primary_key=name == "id")
 
 
@@ -233,8 +235,8 @@ delayed = sa.Table(
     postgresql_with=_HOT,
 )
 
-# One row for each band × tenant × model that has ready jobs, so that a choice reads O(lanes) rows, not
-# O(jobs). `head_*` describe its first job: `head_at` its submission, `head_since` when it became the first.
+# One row for each band × tenant × model × phase that has ready jobs, so that a choice reads O(lanes) rows,
+# not O(jobs). `head_*` describe its first job: `head_at` its submission, `head_since` when it became so.
 lanes = sa.Table(
     "lanes",
     metadata,
@@ -242,6 +244,7 @@ lanes = sa.Table(
     _text("band"),
     _text("tenant_id"),
     _text("model"),
+    _flag("is_decode"),
     sa.Column("num_ready", sa.BigInteger, nullable=False),
     _double("work_seconds"),
     sa.Column("head_seq", sa.BigInteger, nullable=False),
@@ -261,6 +264,7 @@ leases = sa.Table(
     _text("model"),
     _text("worker_id"),
     _text("claim_id"),
+    _text("until", server_default="files"),
     _double("charged"),
     _double("expires_at"),
     _double("stop_at", null=True),
@@ -310,6 +314,7 @@ workers = sa.Table(
     _flag("is_draining"),
     _flag("is_spot"),
     _double("price_per_hour", null=True),
+    _text("role", server_default="all"),
     postgresql_with=_HOT,
 )
 

@@ -11,17 +11,20 @@ from diffuserve.domain.worker import (
     Completion,
     ControlCommands,
     Failure,
+    HandOver,
     Heartbeat,
     Lease,
     Registration,
     Release,
+    StoredLatents,
     is_owned,
     new_worker_id,
 )
 from diffuserve.jobs import schema
 from diffuserve.jobs.claim import ClaimJobs
 from diffuserve.jobs.database import Database
-from diffuserve.jobs.finish import CompleteJob, FailJob, ReleaseJob
+from diffuserve.jobs.finish import CompleteJob, FailJob, HandOverJob, ReleaseJob
+from diffuserve.jobs.records import JSON_COLUMNS
 from diffuserve.jobs.workers import DeregisterWorker, DrainWorker, RecordHeartbeat, RegisterWorker
 from diffuserve.jobs.writer import Writer
 
@@ -102,6 +105,16 @@ class WorkerLeases:
     async def complete(self, job_id: str, completion: Completion, key_id: str = "") -> JobStatus:
         """Finish the job and return its status, the same status again if repeated. Raise `LeaseLost`."""
         return await self._writer.run(CompleteJob(job_id, completion, key_id))
+
+    async def hand_over(self, job_id: str, hand_over: HandOver, key_id: str = "") -> JobStatus:
+        """Queue the job to be decoded; return its status, also if repeated. Raise `LeaseLost`."""
+        return await self._writer.run(HandOverJob(job_id, hand_over, key_id))
+
+    async def latents_of(self, job_id: str) -> StoredLatents | None:
+        """Return the finished latents of a job, `None` while there are none."""
+        rows = await self._database.rows(sa.select(schema.jobs.c.latents).where(schema.jobs.c.id == job_id))
+        stored = rows[0].latents if rows else None
+        return None if stored is None else JSON_COLUMNS["latents"].load(stored)
 
     async def fail(self, job_id: str, failure: Failure, key_id: str = "") -> JobStatus:
         """End the attempt; return `failed`, or `queued` if another attempt follows. Raise `LeaseLost`."""

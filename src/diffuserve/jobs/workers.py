@@ -13,6 +13,7 @@ from diffuserve.domain.worker import (
     Heartbeat,
     LoadProgress,
     Registration,
+    Role,
     Worker,
     WorkerReport,
     WorkerState,
@@ -73,6 +74,7 @@ class RegisterWorker(SingleCommand[None]):
             "is_draining": False,
             "is_spot": registration.is_spot,
             "price_per_hour": registration.price_per_hour,
+            "role": registration.role,
         }
 
 
@@ -97,6 +99,9 @@ class RecordHeartbeat(Command[ControlCommands]):
         live = _live_leases(transaction, worker_ids)
         accepted = [command for command, error in zip(commands, errors, strict=True) if error is None]
         _renew(transaction, accepted, live)
+        roles = {worker_id: Role(row.role) for worker_id, row in known.items()}
+        fits = [(roles[command.worker_id], command.heartbeat.fits) for command in accepted]
+        save_fits(transaction, fits)
         return [
             error or _control_commands(command, live, known[command.worker_id].is_draining)
             for command, error in zip(commands, errors, strict=True)
@@ -171,13 +176,14 @@ def worker_of(row: sa.Row[Any], now: float, lease_seconds: float) -> Worker:
         is_draining=row.is_draining,
         price_per_hour=row.price_per_hour,
         is_spot=row.is_spot,
+        role=Role(row.role),
         num_leases=row.num_leases,
     )
 
 
 def _known_workers(transaction: Transaction, worker_ids: Collection[str]) -> dict[str, sa.Row[Any]]:
     """Return those of the workers that are known, by id."""
-    columns = (workers.c.id, workers.c.is_draining, workers.c.models)
+    columns = (workers.c.id, workers.c.is_draining, workers.c.models, workers.c.role)
     return {row.id: row for row in transaction.rows(sa.select(*columns).where(workers.c.id.in_(worker_ids)))}
 
 
@@ -187,7 +193,7 @@ def _live_leases(transaction: Transaction, worker_ids: Collection[str]) -> LiveL
 
 
 def _renew(transaction: Transaction, commands: Sequence[RecordHeartbeat], live: LiveLeases) -> None:
-    """Write the workers' reports, their leases' new ends, and the cost fits that they measured."""
+    """Write the workers' reports and their leases' new ends."""
     written = (
         (_SAVE_REPORT, [_report_row(command, transaction.now) for command in commands]),
         (_RENEW_LEASE, _lease_rows(transaction, commands, live)),
@@ -195,7 +201,6 @@ def _renew(transaction: Transaction, commands: Sequence[RecordHeartbeat], live: 
     for statement, rows in written:
         if rows:
             transaction.execute(statement, rows)
-    save_fits(transaction, [command.heartbeat.fits for command in commands])
 
 
 def _report_row(command: RecordHeartbeat, now: float) -> dict[str, Any]:

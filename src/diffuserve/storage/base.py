@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from pathlib import PurePosixPath
 from typing import Protocol
 
+from diffuserve.domain.worker import LATENTS_NAME
 from diffuserve.media.video_file import VIDEO_FORMATS
 
 _IMAGES = {".png": "image/png", ".webp": "image/webp", ".jpeg": "image/jpeg", ".jpg": "image/jpeg"}
@@ -26,6 +27,11 @@ def input_folder(file_id: str) -> str:
 def input_key(file_id: str) -> str:
     """Return the key of an uploaded image."""
     return f"{input_folder(file_id)}/image.png"
+
+
+def latents_key(job_id: str, lease_token: int) -> str:
+    """Return the key of a job's finished latents, which no client gets a URL of."""
+    return f"{job_id}/{lease_token}/{LATENTS_NAME}"
 
 
 def content_type_of(name: str) -> str:

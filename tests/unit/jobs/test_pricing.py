@@ -47,26 +47,32 @@ def params(num_images: int = 1) -> GenerationParams:
 
 
 def test_the_price_is_by_the_fit_that_is_given_and_has_every_phase() -> None:
-    seconds, _ = predict(SPEC, FIT, params())
+    seconds = predict(SPEC, FIT, params()).cost_seconds
     assert seconds == pytest.approx(1.0 + 4 * 10.0 + 100.0)
 
 
 @pytest.mark.parametrize("num_images", [1, 3])
 def test_a_steps_tokens_are_those_of_all_images_with_their_text(num_images: int) -> None:
     image = 128 * 96 // SPEC.pixels_per_token
-    assert predict(SPEC, FIT, params(num_images))[1] == num_images * (32 + image)
+    assert predict(SPEC, FIT, params(num_images)).step_tokens == num_images * (32 + image)
 
 
 def test_guidance_by_two_passes_doubles_the_price_of_a_step_and_its_tokens() -> None:
     fit = CostFit(encode=(0.0, 0.0), step=(0.0, 1.0, 0.0, 0.0), decode=(0.0, 0.0))
     plain, guided = (predict(GUIDED, fit, replace(params(), guidance_scale=scale)) for scale in (1.0, 5.0))
-    assert guided == (2 * plain[0], 2 * plain[1])
+    assert guided.cost_seconds == 2 * plain.cost_seconds
+    assert guided.step_tokens == 2 * plain.step_tokens
     assert predict(SPEC, fit, replace(params(), guidance_scale=5.0)) == predict(SPEC, fit, params())
 
 
 def test_a_video_is_priced_by_its_latent_frames() -> None:
-    image, video = (predict(GUIDED, FIT, replace(params(), num_frames=frames))[1] for frames in (1, 17))
-    assert video == 5 * image
+    image, video = (predict(GUIDED, FIT, replace(params(), num_frames=frames)) for frames in (1, 17))
+    assert video.step_tokens == 5 * image.step_tokens
+    assert video.latent_bytes == 5 * image.latent_bytes
+
+
+def test_the_part_of_decoding_is_known() -> None:
+    assert predict(SPEC, FIT, params()).decode_seconds == pytest.approx(100.0)
 
 
 @given(
@@ -78,6 +84,6 @@ def test_a_video_is_priced_by_its_latent_frames() -> None:
 def test_more_of_anything_costs_more(wanted: GenerationParams, more: str) -> None:
     amount = 16 if more in ("width", "height") else 1
     larger = replace(wanted, **{more: getattr(wanted, more) + amount})
-    (price, tokens), (higher, more_tokens) = (predict(SPEC, NEUTRAL_FIT, each) for each in (wanted, larger))
-    assert 0 < price < higher
-    assert (more_tokens > tokens) is (more != "num_inference_steps")
+    price, higher = (predict(SPEC, NEUTRAL_FIT, each) for each in (wanted, larger))
+    assert 0 < price.cost_seconds < higher.cost_seconds
+    assert (higher.step_tokens > price.step_tokens) is (more != "num_inference_steps")

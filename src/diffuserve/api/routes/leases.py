@@ -2,6 +2,7 @@
 
 import asyncio
 from contextlib import suppress
+from dataclasses import dataclass, replace
 from pathlib import PurePosixPath
 from typing import Annotated
 
@@ -14,31 +15,36 @@ from diffuserve.api.json_route import JsonRoute
 from diffuserve.api.path_params import FileId, FileName, JobId, checked_token
 from diffuserve.api.responses import json_response
 from diffuserve.api.services import Services, ServicesDep
-from diffuserve.api.worker_validation import check_completion, check_failure
+from diffuserve.api.worker_validation import check_completion, check_failure, check_hand_over
 from diffuserve.domain.errors import ArtifactNotFound, FileNotKnown, LeaseLost, UploadMissing
 from diffuserve.domain.input_file import CONTENT_TYPE, InputFile
-from diffuserve.domain.job import Artifact, Progress
+from diffuserve.domain.job import JobStatus, Progress
 from diffuserve.domain.worker import (
+    LATENTS_ID,
+    LATENTS_NAME,
     Completion,
     Failure,
+    HandOver,
     LeasedFile,
     LeasedFiles,
     LeaseOutcome,
     ProgressReport,
     Release,
     StoredFile,
+    StoredLatents,
     UploadUrl,
 )
 from diffuserve.events.base import EventBus, job_topic
-from diffuserve.storage.base import ArtifactStore, input_key
+from diffuserve.storage.base import ArtifactStore, input_key, latents_key
 from diffuserve.storage.live_parts import MAX_PARTS, live_folder, live_key
 
 router = APIRouter(prefix="/v1/leases/{job_id}", tags=["leases"], route_class=JsonRoute)
 
+_ANY_TYPE = "application/octet-stream"
 _BINARY = {
     "requestBody": {
         "required": True,
-        "content": {"application/octet-stream": {"schema": {"type": "string", "format": "binary"}}},
+        "content": {_ANY_TYPE: {"schema": {"type": "string", "format": "binary"}}},
     }
 }
 
@@ -60,6 +66,16 @@ async def complete(job_id: JobId, body: Completion, services: ServicesDep, calle
     await _check_files(services, job_id, check_completion(body), key_of(caller))
     status = await services.store.leases.complete(job_id, body, key_of(caller))
     await services.job_metrics.record_run_end(job_id, status, body.actual_seconds)
+    return json_response(LeaseOutcome(job_id, status))
+
+
+@router.post("/hand-over", summary="End the first phase of a job", response_model=LeaseOutcome)
+async def hand_over(job_id: JobId, body: HandOver, services: ServicesDep, caller: WorkerCaller) -> Response:
+    """Queue a job to be decoded; its finished latents must be stored. Safe to repeat with the same token."""
+    checked_token(job_id, body.lease_token)
+    await _check_latents(services, job_id, check_hand_over(body), key_of(caller))
+    status = await services.store.leases.hand_over(job_id, body, key_of(caller))
+    await services.job_metrics.record_run_end(job_id, status, body.actual_seconds, useful=JobStatus.QUEUED)
     return json_response(LeaseOutcome(job_id, status))
 
 
@@ -162,9 +178,15 @@ async def drop_live_parts(
 async def list_inputs(
     job_id: JobId, services: ServicesDep, caller: WorkerCaller, lease_token: Annotated[int, Header()]
 ) -> Response:
-    """List the images that the job reads and that are still stored, with URLs of the bucket that has them."""
+    """List the images that the job reads and that are still stored, with URLs of the bucket that has them.
+
+    If the job starts from finished latents, they are among the files.
+    """
     await services.store.leases.check(job_id, checked_token(job_id, lease_token), key_of(caller))
-    files = await services.store.files.of_job(job_id)
+    files = [_input(file) for file in await services.store.files.of_job(job_id)]
+    latents = await services.store.leases.latents_of(job_id)
+    if latents is not None:
+        files.append(_latents(job_id, latents))
     leased = await asyncio.gather(*(_leased(services, file) for file in files))
     return json_response(LeasedFiles(files=tuple(leased)))
 
@@ -186,14 +208,52 @@ async def get_input(
     await services.store.leases.check(job_id, checked_token(job_id, lease_token), key_of(caller))
     if file_id not in {file.id for file in await services.store.files.of_job(job_id)}:
         raise FileNotKnown(f"job {job_id} reads no file {file_id}")
-    key = input_key(file_id)
-    headers = {"content-length": str(await services.artifacts.size(key))}
-    return StreamingResponse(services.artifacts.read(key), headers=headers, media_type=CONTENT_TYPE)
+    return await _content(services.artifacts, input_key(file_id), CONTENT_TYPE)
 
 
-async def _leased(services: Services, file: InputFile) -> LeasedFile:
-    url = await services.artifacts.download_url(input_key(file.id), services.config.upload_url_seconds)
-    return LeasedFile(id=file.id, size_bytes=file.size_bytes, sha256=file.sha256, url=url)
+@router.get(
+    "/latents",
+    summary="Fetch the finished latents that a job starts from",
+    response_class=StreamingResponse,
+    responses={200: {"content": {_ANY_TYPE: {"schema": {"type": "string", "format": "binary"}}}}},
+)
+async def get_latents(
+    job_id: JobId, services: ServicesDep, caller: WorkerCaller, lease_token: Annotated[int, Header()]
+) -> Response:
+    """Fetch the finished latents from a server that stores files itself. Only workers can read them."""
+    await services.store.leases.check(job_id, checked_token(job_id, lease_token), key_of(caller))
+    latents = await services.store.leases.latents_of(job_id)
+    if latents is None:
+        raise FileNotKnown(f"job {job_id} has no finished latents")
+    return await _content(services.artifacts, latents_key(job_id, latents.lease_token), _ANY_TYPE)
+
+
+async def _content(store: ArtifactStore, key: str, media_type: str) -> Response:
+    headers = {"content-length": str(await store.size(key))}
+    return StreamingResponse(store.read(key), headers=headers, media_type=media_type)
+
+
+@dataclass(frozen=True)
+class _Readable:
+    """A file that a leased job reads, and its key in the store."""
+
+    file: LeasedFile
+    key: str
+
+
+def _input(file: InputFile) -> _Readable:
+    leased = LeasedFile(id=file.id, size_bytes=file.size_bytes, sha256=file.sha256)
+    return _Readable(leased, input_key(file.id))
+
+
+def _latents(job_id: str, latents: StoredLatents) -> _Readable:
+    leased = LeasedFile(id=LATENTS_ID, size_bytes=latents.size_bytes, sha256=latents.sha256)
+    return _Readable(leased, latents_key(job_id, latents.lease_token))
+
+
+async def _leased(services: Services, readable: _Readable) -> LeasedFile:
+    url = await services.artifacts.download_url(readable.key, services.config.upload_url_seconds)
+    return replace(readable.file, url=url)
 
 
 async def _check_files(services: Services, job_id: str, completion: Completion, key_id: str) -> None:
@@ -201,19 +261,30 @@ async def _check_files(services: Services, job_id: str, completion: Completion, 
     with suppress(LeaseLost):  # the store decides: the completion may be a repetition
         await services.store.leases.check(job_id, completion.lease_token, key_id)
         folder = f"{job_id}/{completion.lease_token}"
-        artifacts = completion.result.artifacts
-        await asyncio.gather(*(_check_file(services.artifacts, folder, artifact) for artifact in artifacts))
-
-
-async def _check_file(store: ArtifactStore, folder: str, artifact: Artifact) -> None:
-    try:
-        size = await store.size(f"{folder}/{artifact.name}")
-    except ArtifactNotFound as error:
-        raise UploadMissing(f"{artifact.name} is not stored; upload it again") from error
-    if size != artifact.size_bytes:
-        raise UploadMissing(
-            f"{artifact.name} has {size:,} bytes instead of {artifact.size_bytes:,}; upload it again"
+        await asyncio.gather(
+            *(
+                _check_file(services.artifacts, folder, artifact.name, artifact.size_bytes)
+                for artifact in completion.result.artifacts
+            )
         )
+
+
+async def _check_latents(services: Services, job_id: str, report: HandOver, key_id: str) -> None:
+    """Raise `UploadMissing` if the latents are not stored whole."""
+    with suppress(LeaseLost):  # the store decides: the report may be a repetition
+        await services.store.leases.check(job_id, report.lease_token, key_id)
+        await _check_file(
+            services.artifacts, f"{job_id}/{report.lease_token}", LATENTS_NAME, report.size_bytes
+        )
+
+
+async def _check_file(store: ArtifactStore, folder: str, name: str, size_bytes: int) -> None:
+    try:
+        size = await store.size(f"{folder}/{name}")
+    except ArtifactNotFound as error:
+        raise UploadMissing(f"{name} is not stored; upload it again") from error
+    if size != size_bytes:
+        raise UploadMissing(f"{name} has {size:,} bytes instead of {size_bytes:,}; upload it again")
 
 
 def _publish(bus: EventBus, job_id: str, report: ProgressReport) -> None:
