@@ -1,4 +1,4 @@
-"""What a transaction that grants leases knows of decode workers; it asks only if there are any."""
+"""Decode workers as a transaction that grants leases sees them; it looks only if there are any."""
 
 from collections import defaultdict
 from collections.abc import Sequence
