@@ -1,7 +1,5 @@
 """Ranks exchange and agree, in forked processes over Gloo."""
 
-import multiprocessing
-import os
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -10,11 +8,9 @@ import pytest
 import torch
 import torch.distributed as dist
 
-from diffuserve.parallel.plan import ParallelPlan
 from diffuserve.parallel.ranks import GroupBroken, OtherRankFailed, Ranks
-from support.waiting import HANG_SECONDS
+from support.forked_ranks import Program, run_on_ranks
 
-Program = Callable[[Ranks], Any]
 Run = Callable[[Program], list[Any]]
 
 
@@ -26,41 +22,7 @@ def num_ranks(request: pytest.FixtureRequest) -> int:
 @pytest.fixture
 def run(num_ranks: int, tmp_path: Path) -> Run:
     """Runs a program on every rank, and returns their results in the order of ranks."""
-
-    def run(program: Program) -> list[Any]:
-        fork = multiprocessing.get_context("fork")  # the program need not be importable, and torch is loaded
-        results = [fork.Pipe(duplex=False) for _ in range(num_ranks)]
-        processes = [
-            fork.Process(target=_be_rank, args=(rank, num_ranks, tmp_path / "store", program, sender))
-            for rank, (_, sender) in enumerate(results)
-        ]
-        for process in processes:
-            process.start()
-        try:
-            assert all(receiver.poll(HANG_SECONDS) for receiver, _ in results)
-            received = [receiver.recv() for receiver, _ in results]
-        finally:
-            for process in processes:
-                process.kill()
-                process.join()
-        for result in received:
-            if isinstance(result, BaseException):
-                raise result
-        return received
-
-    return run
-
-
-def _be_rank(rank: int, size: int, store: Path, program: Program, sender: Any) -> None:
-    torch.set_num_threads(1)
-    dist.init_process_group("gloo", init_method=f"file://{store}", rank=rank, world_size=size)
-    try:
-        sender.send(program(Ranks(ParallelPlan(sequence=size))))
-        dist.barrier()  # none leaves while another still receives
-    except BaseException as error:
-        sender.send(error)
-    finally:
-        os._exit(0)
+    return lambda program: run_on_ranks(program, num_ranks, tmp_path / "store")
 
 
 def test_the_first_rank_leads(run: Run, num_ranks: int) -> None:

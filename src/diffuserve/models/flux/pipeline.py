@@ -8,7 +8,7 @@ from PIL import Image
 from torch import Tensor
 
 from diffuserve.domain.cost import CostFit, Workload
-from diffuserve.domain.errors import DeviceUnavailable, InvalidModel
+from diffuserve.domain.errors import DeviceUnavailable
 from diffuserve.domain.input_image import InputImage
 from diffuserve.domain.model_spec import ModelSpec
 from diffuserve.domain.params import GenerationParams
@@ -20,7 +20,7 @@ from diffuserve.models.flux.family import PATCH
 from diffuserve.models.flux.images import FluxImages
 from diffuserve.models.flux.latents import FLUX_PREVIEW, unpack_latents
 from diffuserve.models.flux.packing import Grid, PackedLayout, SequenceShape, pack_layout
-from diffuserve.models.flux.sharding import Shard, shard_layout, ulysses
+from diffuserve.models.flux.sharding import Shard, shard_layout
 from diffuserve.models.flux.shift import SizeShift
 from diffuserve.models.flux.text import FluxConditioning, FluxTextEncoder
 from diffuserve.models.flux.transformer import FluxTransformer, PackedInput
@@ -28,19 +28,14 @@ from diffuserve.models.folder import ModelFolder
 from diffuserve.models.frames import Frames
 from diffuserve.models.layers.attention import choose_kernel
 from diffuserve.models.layers.image_vae import ImageVae, max_decode_pixels
-from diffuserve.models.layers.linear import Tiling
+from diffuserve.models.layers.linear import check_deterministic_width, cpu_tilings
+from diffuserve.models.layers.sequence_parallel import ulysses
 from diffuserve.models.preview import read_preview_map
 from diffuserve.models.weights import checkpoint_dtype, load_weights, num_parameters
 from diffuserve.parallel.plan import check_plan
 from diffuserve.parallel.ranks import Ranks
 from diffuserve.samplers.base import NoiseSchedule, Sampler, ScheduleStep
 from diffuserve.samplers.registry import named_sampler
-
-# Tiles of products over tokens, and of products with one row for each sequence.
-_CPU_TILINGS = (Tiling(rows=512, tail_rows=64), Tiling(rows=32, tail_rows=8))
-_DETERMINISTIC_TILINGS = (Tiling(rows=256, tail_rows=256), Tiling(rows=16, tail_rows=16))
-
-_VECTOR = 32  # kernels treat what is left over a multiple of their vectors differently
 
 
 def load_flux(
@@ -263,12 +258,9 @@ class FluxPipeline:
         files = folder.weights("transformer")
         load_weights(transformer, files, transformer.placements(), self.device, self.dtype)
         if self.device.type == "cpu":
-            tilings = _DETERMINISTIC_TILINGS if self.deterministic else _CPU_TILINGS
-            transformer.set_tiling(*tilings)
-        if self.deterministic and config.dim % _VECTOR:
-            raise InvalidModel(
-                f"{folder.path}: deterministic mode needs a width in multiples of {_VECTOR}, not {config.dim}"
-            )
+            transformer.set_tiling(*cpu_tilings(self.deterministic))
+        if self.deterministic:
+            check_deterministic_width(config.dim, folder.path)
         return transformer.eval()
 
 

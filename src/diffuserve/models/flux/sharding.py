@@ -7,27 +7,17 @@ transformer runs on a part as on a whole. A rank's joint row is its text, then i
 
 For attention all ranks' rows are concatenated, and `order` gives the place in them of each token of the
 true joint row. The last rank's rows are padded with copies of the last token, which are never read.
-The exchange of heads is DeepSpeed Ulysses (Jacobs et al. 2023, arXiv:2309.14509).
 """
 
 from dataclasses import dataclass, replace
 
 import torch
-from jaxtyping import Float, Int
+from jaxtyping import Int
 from torch import Tensor
 
 from diffuserve.models.flux.packing import PackedLayout
 from diffuserve.models.flux.transformer import PackedInput
-from diffuserve.models.layers.attention import AttentionKernel
-from diffuserve.models.layers.segments import Segments
-from diffuserve.parallel.ranks import SequenceRanks
-
-
-@dataclass(frozen=True)
-class ShardedSegments(Segments):
-    """The true sequences, and the places of their tokens in the concatenated rows of all ranks."""
-
-    order: Int[Tensor, "joint"]
+from diffuserve.models.layers.sequence_parallel import ShardedSegments, part_of, part_size
 
 
 @dataclass(frozen=True)
@@ -48,10 +38,10 @@ class Shard:
 def shard_layout(layout: PackedLayout, rank: int, size: int) -> Shard:
     """Return the part of rank `rank` of `size`."""
     num_text, num_image = len(layout.text_at), len(layout.image_at)
-    text_part, image_part = -(-num_text // size), -(-num_image // size)
+    text_part, image_part = part_size(num_text, size), part_size(num_image, size)
     device = layout.text_at.device
-    text = _part(num_text, text_part, rank).to(device)
-    image = _part(num_image, image_part, rank).to(device)
+    text = part_of(num_text, text_part, rank).to(device)
+    image = part_of(num_image, image_part, rank).to(device)
     text_rotation = layout.joint_rotation[layout.text_at[text]]
     order = torch.empty(num_text + num_image, dtype=torch.long, device=device)
     order[layout.text_at] = _places(num_text, text_part, text_part + image_part, 0).to(device)
@@ -67,26 +57,6 @@ def shard_layout(layout: PackedLayout, rank: int, size: int) -> Shard:
         joint_rotation=torch.cat([text_rotation, layout.image_rotation[image]]),
     )
     return Shard(text, image, local)
-
-
-def ulysses(kernel: AttentionKernel, ranks: SequenceRanks) -> AttentionKernel:
-    """Return `kernel` over the tokens of all ranks, each of which computes some of the heads."""
-
-    def attend(
-        qkv: Float[Tensor, "local 3 heads dim"], segments: Segments
-    ) -> Float[Tensor, "local heads dim"]:
-        assert isinstance(segments, ShardedSegments)
-        rows = ranks.scatter_heads(qkv)
-        attended = kernel(rows.index_select(0, segments.order), segments)
-        spread = attended.new_zeros(rows.shape[0], *attended.shape[1:])
-        return ranks.gather_heads(spread.index_copy_(0, segments.order, attended))
-
-    return AttentionKernel(f"{kernel.name} over {ranks.size} ranks", attend, kernel.attend_across)
-
-
-def _part(count: int, size: int, rank: int) -> Tensor:
-    """Return the indices of a rank's tokens; past the end, the last token is repeated."""
-    return torch.arange(rank * size, (rank + 1) * size).clamp(max=count - 1)
 
 
 def _places(count: int, part: int, row: int, offset: int) -> Tensor:

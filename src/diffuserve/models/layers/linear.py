@@ -7,6 +7,8 @@ import torch.nn.functional as F
 from jaxtyping import Float
 from torch import Tensor, nn
 
+from diffuserve.domain.errors import InvalidModel
+
 
 @dataclass(frozen=True)
 class Tiling:
@@ -24,6 +26,25 @@ class Tiling:
     def padding(self, num_rows: int) -> int:
         """Return the rows to add so that the last tile has an allowed size."""
         return -(num_rows % self.rows) % self.tail_rows
+
+
+_CPU_TILINGS = (Tiling(rows=512, tail_rows=64), Tiling(rows=32, tail_rows=8))
+_DETERMINISTIC_TILINGS = (Tiling(rows=256, tail_rows=256), Tiling(rows=16, tail_rows=16))
+
+_VECTOR = 32  # kernels treat what is left over a multiple of their vectors differently
+
+
+def cpu_tilings(deterministic: bool) -> tuple[Tiling, Tiling]:
+    """Return the tiles of products over tokens, and of products with one row for each sequence."""
+    return _DETERMINISTIC_TILINGS if deterministic else _CPU_TILINGS
+
+
+def check_deterministic_width(width: int, origin: object) -> None:
+    """Raise `InvalidModel`, which names `origin`, for a width with which rows depend on their neighbours."""
+    if width % _VECTOR:
+        raise InvalidModel(
+            f"{origin}: deterministic mode needs a width in multiples of {_VECTOR}, not {width}"
+        )
 
 
 class Linear(nn.Module):

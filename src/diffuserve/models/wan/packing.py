@@ -82,16 +82,29 @@ def pack_layout(
 ) -> PackedLayout:
     """Build the layout of sequences in this order."""
     lengths = tuple(shape.tokens for shape in shapes)
-    text, padding = [shape.text for shape in shapes], [shape.padding for shape in shapes]
-    images = [shape.image for shape in shapes]
-    has_images = config.image_dim is not None
+    factor_rows = tuple(count for shape in shapes for count in shape.factor_rows)
     return PackedLayout(
         segments=Segments.of(lengths, device),
-        factors=Segments.of(tuple(count for shape in shapes for count in shape.factor_rows), device),
-        text=CrossSegments.of(lengths, text, padding, device),
-        image=CrossSegments.of(lengths, images, [0] * len(shapes), device) if has_images else None,
+        factors=Segments.of(factor_rows, device),
+        text=text_segments(shapes, lengths, device),
+        image=None if config.image_dim is None else image_segments(shapes, lengths, device),
         rotation=torch.cat([_rotation(shape, config.axes_dims) for shape in shapes]).to(device),
     )
+
+
+def text_segments(
+    shapes: Sequence[SequenceShape], queries: Sequence[int], device: torch.device
+) -> CrossSegments:
+    """Return the prompts' keys for sequences that have these numbers of `queries`."""
+    text, padding = [shape.text for shape in shapes], [shape.padding for shape in shapes]
+    return CrossSegments.of(queries, text, padding, device)
+
+
+def image_segments(
+    shapes: Sequence[SequenceShape], queries: Sequence[int], device: torch.device
+) -> CrossSegments:
+    """Return the images' keys for sequences that have these numbers of `queries`."""
+    return CrossSegments.of(queries, [shape.image for shape in shapes], [0] * len(shapes), device)
 
 
 def _rotation(shape: SequenceShape, axes_dims: tuple[int, int, int]) -> Complex64[Tensor, "tokens half"]:

@@ -22,7 +22,13 @@ from torch import Tensor, nn
 from diffuserve.models.folder import ModelFolder
 from diffuserve.models.layers.attention import AttentionKernel
 from diffuserve.models.layers.feed_forward import FeedForward
-from diffuserve.models.layers.linear import Linear, Tiling, set_tiling
+from diffuserve.models.layers.linear import (
+    Linear,
+    Tiling,
+    check_deterministic_width,
+    cpu_tilings,
+    set_tiling,
+)
 from diffuserve.models.layers.rotary import rotate_
 from diffuserve.models.layers.segments import Segments
 from diffuserve.models.layers.timestep import timestep_embedding
@@ -55,11 +61,17 @@ def load_transformer(
     attention: AttentionKernel,
     device: torch.device,
     dtype: torch.dtype,
+    deterministic: bool = False,
 ) -> "WanTransformer":
     """Load one of a folder's transformers. Raise `InvalidModel` for one that does not fit its config."""
+    config = WanTransformerConfig.read(folder, component)
+    if deterministic:
+        check_deterministic_width(config.dim, folder.path / component)
     with torch.device("meta"):
-        transformer = WanTransformer(WanTransformerConfig.read(folder, component), attention)
+        transformer = WanTransformer(config, attention)
     transformer.load(folder, component, device, dtype)
+    if device.type == "cpu":
+        transformer.set_tiling(*cpu_tilings(deterministic))
     return transformer.eval()
 
 
