@@ -4,7 +4,9 @@ from collections.abc import Mapping, Sequence
 
 from cachetools import TTLCache
 
+from diffuserve.domain.clips import check_makes_clips
 from diffuserve.domain.errors import InvalidParams, ModelNotFound, ServerUnavailable
+from diffuserve.domain.job import IMAGE_GENERATE, VIDEO_GENERATE
 from diffuserve.domain.readiness import ModelStatus, status_of
 from diffuserve.domain.tenant import Plan
 from diffuserve.domain.worker import Worker
@@ -49,17 +51,29 @@ class Catalog:
         """Return the readiness of a model."""
         return status_of(model, await self.workers(), self._store.operations.expected)
 
-    async def pick(self, name: str | None) -> ServedModel:
+    async def pick(self, name: str | None, kind: str = IMAGE_GENERATE) -> ServedModel:
         """Return the model called `name`; without a name the default model, or else the only one.
 
-        Raise `ModelNotFound`, `InvalidParams` if several models are served and none is the default, and
-        `ServerUnavailable` while no worker has offered any model.
+        Clips without a model's name are for the only model that makes them, unless the default one does.
+        Raise `ModelNotFound`, `ModelNotCapable` if the model makes no clips, `InvalidParams` if several
+        models are served and none is the default, and `ServerUnavailable` while no worker has offered any.
         """
         models = await self.models()
         if not models:
             raise ServerUnavailable("no worker has offered a model yet", retry_after=1.0)
-        wanted = name or self._default_model or _only(models)
-        return await self.model(wanted)
+        if kind != VIDEO_GENERATE:
+            return await self.model(name or self._default_model or _only(models))
+        makers = {maker: served for maker, served in models.items() if served.spec.is_video}
+        wanted = name or self._default_maker(models, makers)
+        served = await self.model(wanted)
+        check_makes_clips(served.spec, makers)
+        return served
+
+    def _default_maker(self, models: Mapping[str, ServedModel], makers: Mapping[str, ServedModel]) -> str:
+        """Return the model for clips that name none; one that makes none if there is no other."""
+        if self._default_model in makers or not makers:
+            return self._default_model or next(iter(models))
+        return _only(makers)
 
     async def model(self, name: str) -> ServedModel:
         """Return the model called `name`. Raise `ModelNotFound`."""

@@ -32,6 +32,12 @@ _OTHER_NAMES = {
     "denoising_strength": "strength",
     "scheduler": "sampler",
     "sampler_name": "sampler",
+    "frames": "num_frames",
+    "video_length": "num_frames",
+    "duration": "seconds",
+    "num_seconds": "seconds",
+    "frame_rate": "fps",
+    "framerate": "fps",
 }
 _MESSAGES = {
     "missing": "is required",

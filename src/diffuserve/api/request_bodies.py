@@ -5,6 +5,7 @@ from typing import Annotated, Any, Literal
 import orjson
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field, PlainValidator
 
+from diffuserve.api.file_formats import FILE_FORMAT, FileFormat
 from diffuserve.domain.job import MAX_PREVIEWS, Band
 from diffuserve.domain.json_text import has_null_character
 from diffuserve.domain.params import (
@@ -74,6 +75,8 @@ Steps = Annotated[int, Field(ge=1, le=MAX_STEPS)]
 Pixels = Annotated[int, Field(ge=1, le=MAX_SIDE)]
 WebhookUrl = Annotated[str, Field(min_length=1, max_length=2_000), Storable]
 Guidance = Annotated[float, Field(ge=0, le=MAX_GUIDANCE_SCALE, allow_inf_nan=False)]
+NumFrames = Annotated[int, Field(ge=1)]
+FramesPerSecond = Annotated[int, Field(ge=1, le=MAX_FPS)]
 Seed = Annotated[int, Field(ge=0, le=MAX_SEED)]
 ModelName = Annotated[str, Field(min_length=1, max_length=200), Storable]
 Sampler = Annotated[str, Field(max_length=100, json_schema_extra={"enum": list(SAMPLERS)}), Storable]
@@ -84,7 +87,8 @@ ImageName = Annotated[str, PlainValidator(_check_image, json_schema_input_type=_
 ImageNames = Annotated[str | list[str], PlainValidator(_check_images, json_schema_input_type=_AnyImageSchema)]
 Strength = Annotated[float, Field(gt=0, le=1, allow_inf_nan=False)]
 Seconds = Annotated[float, Field(gt=0, le=MAX_JOB_SECONDS, allow_inf_nan=False)]
-OutputFormat = Literal["png", "webp", "jpeg"]
+ClipSeconds = Annotated[float, Field(gt=0, allow_inf_nan=False)]
+Kind = Literal["image.generate", "video.generate"]
 JobEventName = Literal["job.succeeded", "job.failed", "job.canceled", "job.expired"]
 
 
@@ -95,7 +99,7 @@ class RequestBody(BaseModel):
 
 
 class GenerationInput(RequestBody):
-    """Parameters of the images. A field that is null or left out takes the model's default."""
+    """Parameters of the images or clips. A field that is null or left out takes the model's default."""
 
     prompt: Prompt
     negative_prompt: NegativePrompt | None = Field(
@@ -108,19 +112,21 @@ class GenerationInput(RequestBody):
     guidance_scale: Guidance | None = None
     seed: Seed | None = Field(default=None, description="Chosen at random if left out; retries keep it.")
     num_images: Annotated[int, Field(ge=1, le=MAX_IMAGES)] = GenerationParams.num_images
-    num_frames: Annotated[int, Field(ge=1)] | None = Field(
-        default=None, description="Frames of a clip; 1 is an image."
+    num_frames: NumFrames | None = Field(
+        default=None,
+        description="Frames of a clip, in the steps that the model can: see `limits.temporal_stride`.",
     )
-    fps: Annotated[int, Field(ge=1, le=MAX_FPS)] | None = Field(
-        default=None, description="Frames a second at which a clip is shown."
+    seconds: ClipSeconds | None = Field(
+        default=None, description="Length of a clip, instead of `num_frames`: the nearest that the model can."
     )
+    fps: FramesPerSecond | None = Field(default=None, description="Frames a second at which a clip is shown.")
     max_sequence_length: Annotated[int, Field(ge=1, le=65_536)] | None = None
     sampler: Sampler | None = Field(default=None, description="One of the model's `limits.samplers`.")
     image: ImageNames | None = Field(
         default=None,
-        description="Image to start from, to fill in, or to edit: the id of an uploaded file, a `data:` URL "
-        "or an `https:` URL. Models that take several references take a list. Without a size the result has "
-        "the image's.",
+        description="Image to start from, to fill in, or to edit, or the first frame of a clip: the id of an "
+        "uploaded file, a `data:` URL or an `https:` URL. Models that take several references take a list. "
+        "Without a size the result has the image's.",
     )
     mask: ImageName | None = Field(
         default=None,
@@ -144,7 +150,7 @@ class WebhookBody(RequestBody):
 class NewJobBody(RequestBody):
     """Job to submit."""
 
-    kind: Literal["image.generate"] = "image.generate"
+    kind: Kind = "image.generate"
     model: ModelName | None = Field(default=None, description="The server's default if left out.")
     input: GenerationInput
     priority: Annotated[Band, Field(strict=False)] | None = Field(
@@ -153,7 +159,7 @@ class NewJobBody(RequestBody):
     expires_in: Seconds | None = Field(default=None, description="Longest wait in the queue, in seconds.")
     timeout: Seconds | None = Field(default=None, description="Longest run of one attempt, in seconds.")
     metadata: Metadata = Field(default_factory=dict, description="Returned unchanged; at most 16 KB as JSON.")
-    output_format: OutputFormat = "png"
+    output_format: FileFormat | None = FILE_FORMAT
     webhook: WebhookBody | None = None
     expand_prompt: bool = Field(
         default=False, description="Expand the prompt with a language model; refused if this server has none."

@@ -32,7 +32,7 @@ from diffuserve.domain.resources.job import (
     PromptResource,
     QueueResource,
     ResultResource,
-    images_among,
+    outputs_among,
 )
 from diffuserve.domain.resources.model import LearnedSizes, ModelResource, ModelSafetyResource
 from diffuserve.domain.resources.safety import FilterResource, FindingResource, VerdictResource
@@ -244,6 +244,8 @@ def model_resource(spec: ModelSpec, status: ModelStatus, safety: ModelSafetyReso
         owned_by="diffuserve",
         status=status,
         family=spec.family,
+        input_modalities=("text", "image") if spec.max_input_images else ("text",),
+        output_modalities=("image", "video") if spec.is_video else ("image",),
         defaults=_defaults(spec),
         limits={name: getattr(spec, name) for name in _LIMITS} | {"samplers": list(spec.samplers)},
         learned_sizes=_learned_sizes(spec),
@@ -303,10 +305,10 @@ def reported_filter(values: Mapping[str, Any] | None) -> FilterResource | None:
     )
 
 
-def image_of(job: Job, index: int) -> Artifact | None:
-    """Return image `index` of a finished job, `None` if it has no such image."""
+def output_of(job: Job, index: int) -> Artifact | None:
+    """Return image or clip `index` of a finished job, `None` if it has no such one."""
     artifacts = job.result.artifacts if job.result else ()
-    return next((image for image in images_among(artifacts) if image.index == index), None)
+    return next((output for output in outputs_among(artifacts) if output.index == index), None)
 
 
 def _progress(job: Job, live: Mapping[str, Any]) -> ProgressResource:

@@ -10,12 +10,15 @@ import orjson
 from pydantic import BaseModel
 
 from diffuserve.api.auth.access import Caller
+from diffuserve.api.file_formats import file_format
 from diffuserve.api.files.inputs import resolve_inputs
 from diffuserve.api.request_bodies import GenerationInput, NewJobBody, WebhookBody
 from diffuserve.api.services import Services
 from diffuserve.api.webhooks.address_policy import AddressPolicy
+from diffuserve.domain.clips import with_frames
 from diffuserve.domain.errors import BandNotAllowed, ImageBlocked, InvalidParams, PromptBlocked
 from diffuserve.domain.job import VIDEO_GENERATE, Band, Job, NewJob
+from diffuserve.domain.model_spec import ModelSpec
 from diffuserve.domain.params import GenerationParams
 from diffuserve.domain.prompt import PromptRecord
 from diffuserve.domain.safety import Verdict
@@ -48,10 +51,10 @@ async def submit(
     `build_job`, `resolve_inputs`, `process_prompt` and `JobStore.submit` raise, and `ModelNotFound`.
     """
     services.prompts.check_offered(body.expand_prompt)
-    served = await services.catalog.pick(body.model)
+    served = await services.catalog.pick(body.model, body.kind)
     plan = await services.catalog.plan(caller.tenant_id)
     webhook = build_webhook(services.address_policy, body.webhook, base_url)
-    params = requested_params(body.input)
+    params = requested_params(body.kind, body.input, served.spec)
     new = build_job(body, params, caller.tenant_id, served, plan)
     stamp = Stamp(caller.tenant_id, idempotency_key, fingerprint(body)) if idempotency_key else None
     if params.images:
@@ -111,12 +114,15 @@ async def note_blocked(services: Services, tenant_id: str, prompt: str, category
     await services.store.audit.note(blocked_prompt(tenant_id, prompt, category, services.prompts.filter_info))
 
 
-def requested_params(requested: GenerationInput) -> GenerationParams:
-    """Return the parameters, with clean prompts and named images. Raise `InvalidParams`."""
-    values = requested.model_dump()
+def requested_params(kind: str, requested: GenerationInput, spec: ModelSpec) -> GenerationParams:
+    """Return the parameters, with clean prompts, named images and the number of frames of a job of this kind.
+
+    Raise `InvalidParams`.
+    """
+    values = requested.model_dump(exclude={"seconds"})
     prompts = {name: values[name] for name in ("prompt", "negative_prompt")}
     cleaned = {name: clean(text) for name, text in prompts.items() if text is not None}
-    return GenerationParams(**values | cleaned)
+    return with_frames(kind, spec, GenerationParams(**values | cleaned), requested.seconds)
 
 
 def _checked_live(body: NewJobBody) -> bool:
@@ -152,7 +158,7 @@ def build_job(
         metadata=body.metadata,
         num_previews=body.num_previews,
         live=_checked_live(body),
-        output_format=body.output_format,
+        output_format=file_format(body.kind, body.output_format, resolved),
         prompt=PromptRecord(original=body.input.prompt),
     )
 

@@ -36,6 +36,7 @@ async def test_a_script_gets_its_image(http: httpx.AsyncClient, worker: HandWork
         "status": "pending",
         "progress": 0.0,
         "image_url": None,
+        "video_url": None,
         "error": None,
     }
     [lease] = await worker.claim()

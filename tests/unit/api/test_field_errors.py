@@ -102,7 +102,8 @@ def test_an_unknown_field_like_no_other_names_those_that_there_are() -> None:
     [error] = told(GenerateBody, {"prompt": "a", "zzz": 1})
     assert error == (
         "zzz: is not a field of this request; it takes prompt, negative_prompt, width, height, steps, "
-        "guidance_scale, seed, sampler, image, mask, strength, model"
+        "guidance_scale, seed, sampler, image, mask, strength, kind, num_frames, seconds, fps, "
+        "output_format, model"
     )
 
 
@@ -115,7 +116,7 @@ def test_an_unknown_field_like_no_other_names_those_that_there_are() -> None:
         ({"expand_prompt": "yes"}, "expand_prompt='yes': must be true or false"),
         ({"priority": "urgent"}, "priority='urgent': must be 'interactive', 'standard' or 'batch'"),
         ({"num_previews": 4}, "num_previews=4: must be less than or equal to 3"),
-        ({"output_format": "gif"}, "output_format='gif': must be 'png', 'webp' or 'jpeg'"),
+        ({"output_format": "avi"}, "output_format='avi': must be one of png, webp, jpeg, mp4, webm, gif"),
         ({"metadata": []}, "metadata: must be a JSON object"),
     ],
 )

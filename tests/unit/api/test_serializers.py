@@ -15,9 +15,9 @@ from diffuserve.api.serializers import (
     event_resource,
     file_resource,
     filter_resource,
-    image_of,
     live_event_resource,
     model_resource,
+    output_of,
     page_of,
     reported_filter,
     webhook_endpoint_resource,
@@ -321,9 +321,9 @@ async def test_a_clip_tells_its_decoded_frames_beside_its_steps() -> None:
 
 
 def test_an_image_is_found_by_its_index_and_a_thumbnail_is_none() -> None:
-    assert image_of(SUCCEEDED, 0) == IMAGE
-    assert image_of(SUCCEEDED, 1) is None
-    assert image_of(QUEUED, 0) is None
+    assert output_of(SUCCEEDED, 0) == IMAGE
+    assert output_of(SUCCEEDED, 1) is None
+    assert output_of(QUEUED, 0) is None
 
 
 def _extended(value: Any) -> Any:

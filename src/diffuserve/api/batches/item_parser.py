@@ -59,7 +59,7 @@ class BatchItemParser:
         try:
             values = orjson.loads(item) if isinstance(item, bytes) else item
             checked = BatchItem.model_validate(values)
-            params = requested_params(checked.input)
+            params = requested_params(self.request.options.kind, checked.input, self.served.spec)
             params = params.with_images(self._known)
             new = build_job(self._job_body(checked), params, self.tenant_id, self.served, self.plan)
         except orjson.JSONDecodeError as error:
@@ -67,7 +67,8 @@ class BatchItemParser:
         except ValidationError as error:
             raise nested_errors(location, error, BatchItem) from error
         except InvalidParams as error:
-            place = (*location, "input", error.field)
+            is_option = error.field == "output_format"  # which this item does not suit
+            place = (*location, *([] if is_option else ["input"]), error.field)
             raise validation_error(place, error.remedy, input=error.value) from error
         return replace(new, custom_id=checked.custom_id)
 
@@ -116,6 +117,7 @@ class BatchItemParser:
         """Combine the item and the options, both of which pydantic has validated already."""
         options = self.request.options
         return NewJobBody.model_construct(
+            kind=options.kind,
             input=item.input,
             priority=options.priority,
             expires_in=options.expires_in,

@@ -4,11 +4,12 @@ from typing import Annotated
 
 from pydantic import BaseModel, ConfigDict, Field
 
+from diffuserve.api.file_formats import FILE_FORMAT, FileFormat
 from diffuserve.api.request_bodies import (
     GenerationInput,
+    Kind,
     Metadata,
     ModelName,
-    OutputFormat,
     RequestBody,
     Seconds,
     Storable,
@@ -29,11 +30,12 @@ class BatchWebhookBody(RequestBody):
 class BatchOptions(RequestBody):
     """Options of every item of a batch."""
 
+    kind: Kind = "image.generate"
     model: ModelName | None = Field(default=None, description="The server's default if left out.")
     priority: Annotated[Band, Field(strict=False)] = Band.BATCH
     expires_in: Seconds | None = Field(default=None, description="Longest wait in the queue, in seconds.")
     timeout: Seconds | None = Field(default=None, description="Longest run of an attempt, in seconds.")
-    output_format: OutputFormat = "png"
+    output_format: FileFormat | None = FILE_FORMAT
     metadata: Metadata = Field(
         default_factory=dict, description="Of the batch itself; at most 16 KB as JSON."
     )
@@ -59,11 +61,12 @@ class BatchQuery(BaseModel):
 
     model_config = ConfigDict(extra="forbid")
 
+    kind: Kind = "image.generate"
     model: ModelName | None = None
     priority: Band = Band.BATCH
     expires_in: Seconds | None = None
     timeout: Seconds | None = None
-    output_format: OutputFormat = "png"
+    output_format: FileFormat | None = FILE_FORMAT
     webhook_url: WebhookUrl | None = None
 
     def options(self) -> BatchOptions:

@@ -13,6 +13,7 @@ from diffuserve.api.batches.inputs import with_inputs
 from diffuserve.api.batches.item_parser import BatchItemParser
 from diffuserve.api.batches.judging import judge_items
 from diffuserve.api.batches.request_bodies import BatchOptions
+from diffuserve.api.file_formats import check_format_fits
 from diffuserve.api.services import Services
 from diffuserve.api.submission import with_prompt_record
 from diffuserve.domain.batch import Batch, NewBatch
@@ -34,7 +35,9 @@ async def submit_batch(
     and what the store raises.
     """
     options, items = request.options, request.items
-    served = await services.catalog.pick(options.model)
+    served = await services.catalog.pick(options.model, options.kind)
+    if options.output_format is not None:
+        check_format_fits(options.kind, options.output_format)
     plan = await services.catalog.plan(tenant_id)
     parser = BatchItemParser(request, served, plan, tenant_id)
     checked = await parser.check_all()

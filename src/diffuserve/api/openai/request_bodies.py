@@ -6,6 +6,7 @@ from typing import Annotated, Any, Literal, Self
 
 from pydantic import Field, field_validator, model_validator
 
+from diffuserve.api.file_formats import ImageFormat
 from diffuserve.api.request_bodies import (
     GenerationInput,
     Guidance,
@@ -13,7 +14,6 @@ from diffuserve.api.request_bodies import (
     ModelName,
     NegativePrompt,
     NewJobBody,
-    OutputFormat,
     Prompt,
     RequestBody,
     Sampler,
@@ -51,7 +51,7 @@ class CommonImageFields(RequestBody):
     n: Annotated[int, Field(ge=1, le=10)] | None = 1
     size: str | None = Field(default="auto", description="`WIDTHxHEIGHT`, or `auto` for the model's default.")
     response_format: Literal["b64_json", "url"] | None = "b64_json"
-    output_format: OutputFormat | None = "png"
+    output_format: ImageFormat | None = "png"
     stream: bool | None = False
     partial_images: Annotated[int, Field(ge=0, le=MAX_PREVIEWS)] | None = 0
     user: Annotated[str, Field(max_length=1_000), Storable] | None = Field(

@@ -10,7 +10,7 @@ from diffuserve.api.auth.quota import ClientCaller
 from diffuserve.api.files.serving import Part, PartRequest, StoredContent, file_responses, serve
 from diffuserve.api.json_route import JsonRoute
 from diffuserve.api.path_params import FileName, JobId, checked_token
-from diffuserve.api.serializers import image_of
+from diffuserve.api.serializers import output_of
 from diffuserve.api.services import Services, ServicesDep
 from diffuserve.domain.errors import ArtifactNotFound, DiffuserveError, NotFinished
 from diffuserve.domain.job import Artifact, Job
@@ -31,7 +31,7 @@ class Signed:
 
 @router.get(
     "/v1/jobs/{job_id}/result",
-    summary="Fetch an image",
+    summary="Fetch an image or a clip",
     response_class=StreamingResponse,
     responses={**_FILE, 409: {"description": "`not_finished`: the job is not final yet."}},
 )
@@ -40,11 +40,11 @@ async def get_result(
     services: ServicesDep,
     caller: ClientCaller,
     part: Part,
-    index: Annotated[int, Query(ge=0, description="Which of the job's images.")] = 0,
+    index: Annotated[int, Query(ge=0, description="Which of the job's images or clips.")] = 0,
 ) -> Response:
     """Fetch the file, or be redirected to where it is stored."""
     job = await services.store.jobs.get(job_id, caller.scope)
-    artifact = image_of(job, index)
+    artifact = output_of(job, index)
     if artifact is None:
         raise _no_image(job, index)
     return await artifact_response(services, job, artifact, part)
@@ -89,4 +89,4 @@ def _no_image(job: Job, index: int) -> DiffuserveError:
         return NotFinished(f"job {job.id} is {job.status}; wait until it has succeeded")
     if job.result is None:
         return ArtifactNotFound(f"job {job.id} is {job.status} and has no result")
-    return ArtifactNotFound(f"job {job.id} has no image {index}")
+    return ArtifactNotFound(f"job {job.id} has no file {index}")

@@ -7,20 +7,26 @@ from typing import Literal
 
 import orjson
 from fastapi import APIRouter, Response, WebSocket
+from pydantic import Field
 
 from diffuserve.api.auth.dependencies import BaseUrl, base_url_of
 from diffuserve.api.auth.quota import ClientCaller, SubmittingCaller, websocket_caller
 from diffuserve.api.auth.waits import wait_slot
+from diffuserve.api.file_formats import FILE_FORMAT, FileFormat
 from diffuserve.api.json_route import JsonRoute
 from diffuserve.api.path_params import JobId
 from diffuserve.api.request_bodies import (
+    ClipSeconds,
+    FramesPerSecond,
     GenerationInput,
     Guidance,
     ImageName,
     ImageNames,
+    Kind,
     ModelName,
     NegativePrompt,
     NewJobBody,
+    NumFrames,
     Pixels,
     Prompt,
     RequestBody,
@@ -52,7 +58,7 @@ _FIELDS = {"num_inference_steps": "steps"}
 
 
 class GenerateBody(RequestBody):
-    """Parameters of an image. A field that is left out takes the model's default."""
+    """Parameters of an image or a clip. A field that is left out takes the model's default."""
 
     prompt: Prompt
     negative_prompt: NegativePrompt | None = None
@@ -65,13 +71,29 @@ class GenerateBody(RequestBody):
     image: ImageNames | None = None
     mask: ImageName | None = None
     strength: Strength | None = None
+    kind: Kind | None = Field(
+        default=None, description="By default a clip where a length is given, and else an image."
+    )
+    num_frames: NumFrames | None = None
+    seconds: ClipSeconds | None = None
+    fps: FramesPerSecond | None = None
+    output_format: FileFormat | None = FILE_FORMAT
     model: ModelName | None = None
 
     def job(self) -> NewJobBody:
         """Build the body of the equivalent job."""
-        values = self.model_dump(exclude={"model", "steps"})
+        values = self.model_dump(exclude={"kind", "model", "output_format", "steps"})
         generation = GenerationInput.model_construct(**values, num_inference_steps=self.steps)
-        return NewJobBody.model_construct(model=self.model, input=generation)
+        return NewJobBody.model_construct(
+            kind=self.kind or self._usual_kind(),
+            model=self.model,
+            input=generation,
+            output_format=self.output_format,
+        )
+
+    def _usual_kind(self) -> Kind:
+        has_length = self.seconds is not None or (self.num_frames or 1) > 1
+        return "video.generate" if has_length else "image.generate"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -91,15 +113,18 @@ class FlatJob(Resource):
     job_id: str
     status: FlatStatus
     progress: float = field(metadata={"description": "In 0…1."})
-    image_url: str | None
+    image_url: str | None = field(metadata={"description": "Of a clip its poster, the first frame."})
+    video_url: str | None
     error: str | None
 
 
-@router.post("/generate", summary="Generate an image", status_code=202, response_model=SubmittedFlatJob)
+@router.post(
+    "/generate", summary="Generate an image or a clip", status_code=202, response_model=SubmittedFlatJob
+)
 async def generate(
     body: GenerateBody, services: ServicesDep, caller: SubmittingCaller, base_url: BaseUrl
 ) -> Response:
-    """Queue a job of one image."""
+    """Queue a job of one image or clip."""
     with renamed_fields(lambda name: _FIELDS.get(name, name)):
         job = await submit(services, caller, body.job(), base_url)
     queue = (await services.serializer.job(job, base_url)).queue
@@ -114,7 +139,7 @@ async def generate(
 
 @router.get("/jobs/{job_id}", summary="Get a job, flat", response_model=FlatJob)
 async def get_job(job_id: JobId, services: ServicesDep, caller: ClientCaller, base_url: BaseUrl) -> Response:
-    """Get the status, the progress and the image of a job."""
+    """Get the status, the progress and the image or clip of a job."""
     job = await services.store.jobs.get(job_id, caller.scope)
     return json_response(await _flat_job(services, job, base_url))
 
@@ -150,12 +175,14 @@ async def _changes(services: Services, job: Job, base_url: str) -> AsyncGenerato
 
 async def _flat_job(services: Services, job: Job, base_url: str) -> FlatJob:
     resource = await services.serializer.listed_job(job, base_url)
-    images = resource.result.images if resource.result else []
+    artifacts = resource.result.artifacts if resource.result else ()
+    files = {artifact.role: artifact.url for artifact in artifacts if artifact.index == 0}
     return FlatJob(
         job_id=job.id,
         status=_STATUSES[job.status],
         progress=resource.progress.fraction,
-        image_url=images[0].url if images else None,
+        image_url=files.get("image") or files.get("poster"),
+        video_url=files.get("video"),
         error=_error(job),
     )
 

@@ -66,11 +66,36 @@ class ResultResource(JobResult, Resource):
         """The images in order, without thumbnails."""
         return images_among(self.artifacts)
 
+    @property
+    def videos(self) -> list[ArtifactResource]:
+        """The clips in order, without their posters and sprite sheets."""
+        return videos_among(self.artifacts)
+
+    @property
+    def outputs(self) -> list[ArtifactResource]:
+        """What the job asked for, in order: its images or its clips."""
+        return outputs_among(self.artifacts)
+
 
 def images_among(artifacts: Iterable[AnyArtifact]) -> list[AnyArtifact]:
     """Return the images in order, without thumbnails."""
-    images = (artifact for artifact in artifacts if artifact.role == "image")
-    return sorted(images, key=lambda image: image.index)
+    return _of_role("image", artifacts)
+
+
+def videos_among(artifacts: Iterable[AnyArtifact]) -> list[AnyArtifact]:
+    """Return the clips in order, without their posters and sprite sheets."""
+    return _of_role("video", artifacts)
+
+
+def outputs_among(artifacts: Iterable[AnyArtifact]) -> list[AnyArtifact]:
+    """Return what a job asked for, in order: its images or its clips."""
+    artifacts = list(artifacts)
+    return videos_among(artifacts) or images_among(artifacts)
+
+
+def _of_role(role: str, artifacts: Iterable[AnyArtifact]) -> list[AnyArtifact]:
+    chosen = (artifact for artifact in artifacts if artifact.role == role)
+    return sorted(chosen, key=lambda artifact: artifact.index)
 
 
 @dataclass(frozen=True, kw_only=True)

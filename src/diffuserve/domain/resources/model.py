@@ -42,6 +42,12 @@ class ModelResource(Resource):
         }
     )
     family: str
+    input_modalities: tuple[str, ...] = field(
+        metadata={"description": "What a request may bring: `text`, its prompt, and `image`."}
+    )
+    output_modalities: tuple[str, ...] = field(
+        metadata={"description": "What the model makes: `image` and, by the kind of the job, `video`."}
+    )
     defaults: Mapping[str, Any] = field(
         metadata={
             "description": "What a request has that leaves a field out: `strength` with an image, "

@@ -1,0 +1,45 @@
+"""A model of clips, and the files of a clip as a worker stores them."""
+
+from collections.abc import Mapping
+from dataclasses import replace
+from typing import Any
+
+from diffuserve.domain.worker import Lease
+from diffuserve.media.video_file import VIDEO_FORMATS
+from support.hand_worker import HAND_SPEC, HandWorker
+
+CLIPS = replace(
+    HAND_SPEC,
+    name="clips",
+    num_frames=17,
+    max_frames=81,
+    temporal_stride=4,
+    fps=16,
+    max_input_images=1,
+    has_first_frame=True,
+)
+"""Generates 4k+1 frames, and takes an image as the first of them."""
+
+MP4 = b"\0\0\0\x18ftypisom, and frames"
+
+
+async def complete_clip(worker: HandWorker, lease: Lease) -> None:
+    """Store a clip, its poster and its sprite sheet for each that the job asks for, and complete it."""
+    artifacts = [
+        await _stored(worker, lease, index, role)
+        for index in range(lease.input["num_images"])
+        for role in ("poster", "sprites", "video")
+    ]
+    (await worker.finish(lease, artifacts)).raise_for_status()
+
+
+async def _stored(worker: HandWorker, lease: Lease, index: int, role: str) -> Mapping[str, Any]:
+    suffix = lease.output_format if role == "video" else "webp"
+    name = f"{index}.{suffix}" if role == "video" else f"{index}-{role}.webp"
+    stored: dict[str, Any] = (await worker.upload(lease, name, MP4)).raise_for_status().json()
+    asked = lease.input
+    shape = {"width": asked["width"], "height": asked["height"], "index": index, "role": role}
+    if role == "video":
+        shape |= {"num_frames": asked["num_frames"], "fps": asked["fps"], "seed": asked["seed"] + index}
+    media_type = VIDEO_FORMATS[suffix].media_type
+    return stored | shape | {"content_type": media_type}
