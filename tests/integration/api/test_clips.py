@@ -1,9 +1,10 @@
 """Clips over the native API, the flat one and batches; what cannot be a clip is refused in clear words."""
 
+import dataclasses
 import json
 import math
 from collections.abc import Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from typing import Any
 
 import httpx
@@ -193,8 +194,8 @@ class Bad:
 
     field: str
     remedy: str
-    values: Mapping[str, Any] = field(default_factory=dict)
-    options: Mapping[str, Any] = field(default_factory=dict)
+    values: Mapping[str, Any] = dataclasses.field(default_factory=dict)
+    options: Mapping[str, Any] = dataclasses.field(default_factory=dict)
     code: str = "invalid_params"
 
     @property

@@ -27,7 +27,8 @@ from diffuserve.events.memory import MemoryEventBus
 from diffuserve.jobs.config import StoreConfig
 from diffuserve.jobs.store import JobStore
 from diffuserve.storage.local import LocalArtifactStore
-from support.hand_worker import HandWorker
+from support.clips import CLIPS
+from support.hand_worker import HAND_SPEC, HandWorker
 from support.waiting import HANG_SECONDS
 
 MODES = (schemathesis.GenerationMode.POSITIVE, schemathesis.GenerationMode.NEGATIVE)
@@ -45,7 +46,9 @@ BOUNDED = settings(
     database=None,
     suppress_health_check=list(HealthCheck),
 )
-SHORT = ApiConfig(longest_wait_seconds=0.05, longest_poll_seconds=0.05, poll_seconds=0.05)
+SHORT = ApiConfig(
+    longest_wait_seconds=0.05, longest_poll_seconds=0.05, poll_seconds=0.05, default_model=HAND_SPEC.name
+)
 
 
 @dataclass
@@ -76,7 +79,7 @@ class LiveApi:
         await store.close()
 
     async def _serve_jobs(self, http: httpx.AsyncClient) -> None:
-        worker, target = await HandWorker.register(http), await HandWorker.register(http)
+        worker, target = await HandWorker.register(http, (HAND_SPEC, CLIPS)), await HandWorker.register(http)
         webhook = {"url": "https://hooks.example/"}
         job = (await http.post("/v1/jobs", json={"input": {"prompt": "a cat"}, "webhook": webhook})).json()
         item = {"custom_id": "a", "input": {"prompt": "a cat"}}
