@@ -73,7 +73,7 @@ class ResultResource(JobResult, Resource):
 
     @property
     def outputs(self) -> list[ArtifactResource]:
-        """What the job asked for, in order: its images or its clips."""
+        """The images or the clips that the job asked for, in order."""
         return outputs_among(self.artifacts)
 
 
