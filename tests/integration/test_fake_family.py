@@ -74,7 +74,7 @@ def test_the_memory_budget_counts_both_passes(model: str) -> None:
     enough = EngineConfig(memory_budget_bytes=pipeline.step_bytes(spec.workload(plain)))
     with Engine(pipeline, enough) as engine:
         engine.generate([plain])
-        with pytest.raises(ValueError, match="ask for fewer or smaller images"):
+        with pytest.raises(ValueError, match="try 32x32"):
             engine.add(replace(plain, guidance_scale=5.0))
 
 

@@ -22,7 +22,7 @@ from diffuserve.domain.params import GenerationParams
 from diffuserve.engine.config import EngineConfig
 from diffuserve.engine.engine import Engine
 from diffuserve.engine.outputs import GenerationResult
-from diffuserve.models.base import Pipeline
+from diffuserve.models.base import Pipeline, VideoPipeline
 from diffuserve.models.registry import load_pipeline
 from diffuserve.parallel.plan import ParallelPlan
 from diffuserve.parallel.ranks import Ranks, join_ranks, leave_ranks
@@ -35,7 +35,10 @@ class InjectedError(Exception):
 
 
 def mixed_requests(is_fake: bool) -> list[GenerationParams]:
-    """Sizes, step counts and numbers of images that differ; faults pick some by their prompts."""
+    """Sizes, step counts and numbers of images that differ; faults pick some by their prompts.
+
+    The fake family draws some of them as clips.
+    """
     shapes = {
         "a red circle": (64, 64, 2, 1),
         "start": (96, 48, 4, 2),
@@ -54,6 +57,7 @@ def mixed_requests(is_fake: bool) -> list[GenerationParams]:
             seed=number,
             max_sequence_length=16,
             guidance_scale=3.0 if is_fake else None,
+            num_frames=1 + 4 * (number % 3) if is_fake else None,
         )
         for number, (prompt, (width, height, steps, images)) in enumerate(shapes.items())
     ]
@@ -121,6 +125,9 @@ def inject(faulty: Any, where: str) -> None:
         faulty.denoise = _after(lambda batch: fail([request.params for request in batch]), faulty.denoise)
     else:
         faulty.decode = _after(lambda _latents, params: fail(params), faulty.decode)
+        if isinstance(faulty, VideoPipeline):
+            chunks = _after(lambda _latents, params: fail([params]), faulty.decode_chunks)
+            faulty.decode_chunks = chunks  # type: ignore[method-assign]
 
 
 def _after(check: Callable[..., None], run: Callable[..., Any]) -> Callable[..., Any]:
@@ -136,8 +143,9 @@ def write(folder: Path, outcomes: Sequence[GenerationResult | Exception]) -> Non
     for number, outcome in enumerate(outcomes):
         told.append(str(outcome) if isinstance(outcome, Exception) else None)
         if isinstance(outcome, GenerationResult):
-            for index, image in enumerate(outcome.images):
-                image.save(folder / f"{number}-{index}.png")
+            for index, frames in enumerate(outcome.frames):
+                for frame, image in enumerate(frames):
+                    image.save(folder / f"{number}-{index}-{frame}.png")
     (folder / "errors.json").write_text(json.dumps(told))
 
 

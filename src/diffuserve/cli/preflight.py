@@ -33,7 +33,7 @@ def check_requests(config: EngineProcessConfig, requests: Sequence[GenerationPar
     for request in requests:
         resolved = model.spec.resolve(request, seed=0)
         if budget is not None:
-            check_memory(resolved, model.least_step_bytes(resolved), budget)
+            check_memory(model.spec, resolved, model.least_bytes, budget)
 
 
 def check_worker(config: EngineProcessConfig, num_gpus: int, num_replicas: int = 1) -> None:

@@ -26,6 +26,7 @@ class Previews:
 
     def __init__(self, job: JobResource, path: Path, console: Console) -> None:
         self._size = int(job.input["width"]), int(job.input["height"])
+        self._is_strip = int(job.input.get("num_frames") or 1) > 1
         self._path = path
         self._console = console
         self._num_shown = 0
@@ -33,7 +34,7 @@ class Previews:
     def show(self, event: Mapping[str, Any]) -> None:
         """Write a preview, and show it where the terminal can."""
         with Image.open(io.BytesIO(base64.b64decode(event["b64"]))) as opened:
-            preview = opened.convert("RGB").resize(self._size, Image.Resampling.BICUBIC)
+            preview = opened.convert("RGB").resize(self._size_of(opened), Image.Resampling.BICUBIC)
         self._num_shown += 1
         self._path.parent.mkdir(parents=True, exist_ok=True)
         unfinished = self._path.with_name(f".{self._path.name}.part")
@@ -41,3 +42,10 @@ class Previews:
         unfinished.replace(self._path)  # a viewer that follows the file never reads half of one
         show_image(self._console, preview)
         self._console.print(f"preview {self._num_shown}: {self._path}", markup=False, highlight=False)
+
+    def _size_of(self, preview: Image.Image) -> tuple[int, int]:
+        """Return the size in which a preview is shown: the image's, or of a strip of frames their height."""
+        if not self._is_strip:
+            return self._size
+        height = self._size[1]
+        return round(preview.width * height / preview.height), height

@@ -17,14 +17,20 @@ class ClipDecoding:
     one ended that failed: it decodes the clip again from its start, and passes on what is new.
     """
 
-    def __init__(self, state: RequestState) -> None:
-        self.state = state
+    def __init__(self, state: RequestState, num_bytes: int) -> None:
+        """Begin nothing yet; `num_bytes` are predicted from the first chunk on."""
+        self.state, self.num_bytes = state, num_bytes
         self._chunks: Iterator[Frames] | None = None
         self._position = 0  # of the frame of the clip that the iterator yields next
 
     @property
     def is_done(self) -> bool:
         return self.state.num_decoded == self.state.num_frames
+
+    @property
+    def is_open(self) -> bool:
+        """True between the first chunk of a clip and its last: it holds memory."""
+        return self._chunks is not None
 
     @property
     def start(self) -> int:

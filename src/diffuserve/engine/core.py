@@ -58,7 +58,7 @@ class EngineCore:
         self._stages = make_stage_executor(pipeline.device, config.num_threads, config.deterministic)
         self._runner = runner
         self._prompts = PromptEncoder(self._runner, self._stages, self.cost_model, config.prompt_cache_bytes)
-        self._decoder = Decoder(self._runner, self._stages, self.cost_model, on_decoded)
+        self._decoder = Decoder(self._runner, self._stages, self.cost_model, self.memory_budget, on_decoded)
         self._active: dict[str, RequestState] = {}
         self._decoding: dict[str, RequestState] = {}
         self._decode_again: list[RequestState] = []  # a part of `_decoding`: they ran out of memory in it
@@ -166,7 +166,7 @@ class EngineCore:
         return state.output(state.num_decoded, finished=True, result=result)
 
     def _choose(self) -> list[RequestState]:
-        limits = StepLimits(self.token_budget, self.memory_budget)
+        limits = StepLimits(self.token_budget, self.memory_budget - self._decoder.clip_bytes)
         chosen = self._scheduler.select((state.candidate() for state in self._active.values()), limits)
         return [self._active[request_id] for request_id in chosen]
 

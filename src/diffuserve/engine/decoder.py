@@ -13,6 +13,7 @@ from functools import partial
 
 from diffuserve.domain.cost import Workload
 from diffuserve.domain.params import GenerationParams
+from diffuserve.engine.admission import decode_bytes
 from diffuserve.engine.clip_decoding import ClipDecoding
 from diffuserve.engine.cost_model import CostModel
 from diffuserve.engine.model_runner import ModelRunner, fails_for_lack_of_room
@@ -58,9 +59,11 @@ class Decoder:
         runner: ModelRunner,
         stages: StageExecutor,
         cost_model: CostModel,
+        memory_budget: int,
         on_decoded: Callable[[], None],
     ) -> None:
         self._runner, self._stages, self._cost_model = runner, stages, cost_model
+        self._memory_budget = memory_budget
         self._on_decoded = on_decoded
         self._changed = threading.Condition()  # guards all that follows
         self._images: deque[_Queued] = deque()
@@ -83,13 +86,19 @@ class Decoder:
 
     def put(self, state: RequestState) -> None:
         with self._changed:
-            clip = ClipDecoding(state) if self._runner.decodes_in_chunks(state) else None
+            clip = self._clip_of(state)
             queue = self._images if clip is None else self._clips
             queue.append(_Queued(state, self._stages.mark(), clip))
             if state.wishes.stream_frames:
                 self._unconsumed[state.request_id] = 0
             self._outstanding += 1
             self._note_work()
+
+    @property
+    def clip_bytes(self) -> int:
+        """Bytes that the clips hold that are being decoded."""
+        with self._changed:
+            return self._clip_bytes()
 
     def collect(self) -> list[Decoded]:
         """Return what was decoded since the last call; never block. Whoever collects a chunk consumes it.
@@ -163,21 +172,38 @@ class Decoder:
             self._changed.wait_for(lambda: self._has_work() or self._closed)
             if self._closed:
                 return []
-            groups = [self._take_group()]
-            while self._has_work() and len(groups) < self._stages.num_core_slots(Stage.DECODE):
+            groups: list[list[_Queued]] = []
+            while self._has_work() and len(groups) < max(1, self._stages.num_core_slots(Stage.DECODE)):
                 groups.append(self._take_group())
-            self._running = [request for group in groups for request in group]
+                self._running += groups[-1]
             return groups
 
     def _has_work(self) -> bool:
         return bool(self._images) or self._next_clip() is not None
 
     def _next_clip(self) -> _Queued | None:
-        """Return the clip whose turn it is, among those whose chunks are consumed."""
+        """Return the clip whose turn it is, of those whose chunks are consumed and that fit."""
+        held = self._clip_bytes()
         for request in self._clips:
-            if self._unconsumed.get(request.state.request_id, 0) < MOST_UNCONSUMED:
+            is_consumed = self._unconsumed.get(request.state.request_id, 0) < MOST_UNCONSUMED
+            if is_consumed and self._fits(request.clip, held):
                 return request
         return None
+
+    def _fits(self, clip: ClipDecoding | None, held: int) -> bool:
+        """Return whether a clip may take its turn beside those that hold memory; one alone always may."""
+        assert clip is not None
+        return clip.is_open or not held or held + clip.num_bytes <= self._memory_budget
+
+    def _clip_bytes(self) -> int:
+        running = (request.clip for request in self._running)
+        opened = (request.clip for request in self._clips if request.clip and request.clip.is_open)
+        return sum(clip.num_bytes for clip in (*running, *opened) if clip is not None)
+
+    def _clip_of(self, state: RequestState) -> ClipDecoding | None:
+        if not self._runner.decodes_in_chunks(state):
+            return None
+        return ClipDecoding(state, decode_bytes(self._runner.pipeline, state.params))
 
     def _take_group(self) -> list[_Queued]:
         """Remove and return what takes the next turn: a clip for a chunk, or a group of images."""

@@ -18,15 +18,14 @@ from diffuserve.domain.cost import CostEstimate
 from diffuserve.domain.errors import DiffuserveError, EngineClosed
 from diffuserve.domain.model_spec import ModelSpec
 from diffuserve.domain.params import GenerationParams
+from diffuserve.engine.admission import admitted, finished_latents, with_pixels
 from diffuserve.engine.config import DEFAULT_MODEL, EngineConfig
 from diffuserve.engine.core import EngineCore
 from diffuserve.engine.cost_model import CostModel
-from diffuserve.engine.memory import check_memory
-from diffuserve.engine.model_runner import ModelRunner, enough_memory, finished_latents
+from diffuserve.engine.model_runner import ModelRunner, enough_memory
 from diffuserve.engine.outputs import GenerationResult, StepOutput
-from diffuserve.engine.request_state import RequestState, Wishes
+from diffuserve.engine.request_state import NO_WISHES, RequestState, Wishes
 from diffuserve.engine.stats import EngineStats
-from diffuserve.media.input_image import load_input
 from diffuserve.models.base import Pipeline
 from diffuserve.models.devices import choose_device, keep_freed_memory, one_thread, parse_dtype
 from diffuserve.models.registry import load_pipeline
@@ -37,7 +36,6 @@ if TYPE_CHECKING:
 Request = str | GenerationParams
 """A request, or its prompt alone."""
 
-_NO_WISHES = Wishes()
 _RANDOM_SEEDS = 2**32
 
 
@@ -123,7 +121,7 @@ class Engine:
 
         Raise `InvalidParams` if the model cannot do what is asked.
         """
-        resolved = self.spec.resolve(_with_pixels(params), seed=0)
+        resolved = self.spec.resolve(with_pixels(params), seed=0)
         return self.cost_model.estimate(self.spec.workload(resolved))
 
     def add(  # noqa: PLR0913 (each has a default of its own)
@@ -270,19 +268,19 @@ class Engine:
             raise failure
         return outcomes
 
-    def _resolve(self, params: GenerationParams) -> GenerationParams:
-        resolved = self.spec.resolve(_with_pixels(params), secrets.randbelow(_RANDOM_SEEDS))
-        needed = self.pipeline.step_bytes(self.spec.workload(resolved))
-        check_memory(resolved, needed, self._core.memory_budget)
-        return resolved
+    def _resolve(
+        self, params: GenerationParams, wishes: Wishes = NO_WISHES, decode_only: bool = False
+    ) -> GenerationParams:
+        seed = secrets.randbelow(_RANDOM_SEEDS)
+        return admitted(self.pipeline, params, seed, self._core.memory_budget, wishes, decode_only)
 
     def _enqueue(
         self,
         params: GenerationParams,
-        wishes: Wishes = _NO_WISHES,
+        wishes: Wishes = NO_WISHES,
         latents: "torch.Tensor | None" = None,
     ) -> tuple[str, Future[GenerationResult]]:
-        resolved = self._resolve(params)
+        resolved = self._resolve(params, wishes, latents is not None)
         if latents is not None:
             latents = finished_latents(self.pipeline, resolved, latents)
         workload, schedule = self.spec.workload(resolved), self.pipeline.schedule(resolved)
@@ -383,11 +381,6 @@ class Engine:
 
 def _params(request: Request) -> GenerationParams:
     return GenerationParams(prompt=request) if isinstance(request, str) else request
-
-
-def _with_pixels(params: GenerationParams) -> GenerationParams:
-    """Return the parameters with the pixels of their images, which are read from their files."""
-    return params.with_images(load_input)
 
 
 def _outcome(future: Future[GenerationResult]) -> GenerationResult | DiffuserveError:

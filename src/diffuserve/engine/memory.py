@@ -1,13 +1,20 @@
-"""The memory budget of a denoising step."""
+"""The memory budget of a denoising step, and the requests that are too large for it."""
 
 import os
+from bisect import bisect_right
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from diffuserve.domain.errors import InvalidParams
+from diffuserve.domain.model_spec import ModelSpec
 from diffuserve.domain.params import GenerationParams
 
 if TYPE_CHECKING:
     import torch
+
+NeededBytes = Callable[[GenerationParams], int]
+"""The bytes that a request, whose defaults are filled in, takes in its largest phase."""
 
 
 def memory_budget(device: "torch.device", configured_bytes: int | None) -> int:
@@ -30,9 +37,54 @@ def cpu_memory_budget() -> int:
     return os.sysconf("SC_AVPHYS_PAGES") * os.sysconf("SC_PAGE_SIZE") // 2
 
 
-def check_memory(params: GenerationParams, needed: int, budget: int) -> None:
-    """Raise `InvalidParams` if a step of a request needs more bytes than the budget has."""
-    if needed > budget:
-        size = f"{params.num_images} × {params.width}x{params.height}"
-        room = f"about {needed >> 20:,} MiB a step, and {budget >> 20:,} MiB are free"
-        raise InvalidParams("size", size, f"would take {room}; ask for fewer or smaller images")
+def check_memory(spec: ModelSpec, params: GenerationParams, needed: NeededBytes, budget: int) -> None:
+    """Raise `InvalidParams`, with the nearest that fits, if a request needs more than the budget."""
+    num_bytes = needed(params)
+    if num_bytes <= budget:
+        return
+    frames = f" × {params.num_frames} frames" if (params.num_frames or 1) > 1 else ""
+    size = f"{params.num_images} × {params.width}x{params.height}{frames}"
+    room = f"about {num_bytes >> 20:,} MiB at once, and {budget >> 20:,} MiB are free"
+    advice = " or ".join(_nearest(spec, params, needed, budget))
+    remedy = f"try {advice}" if advice else "free some memory, or use a smaller model"
+    raise InvalidParams("size", size, f"would take {room}; {remedy}")
+
+
+def _nearest(spec: ModelSpec, params: GenerationParams, needed: NeededBytes, budget: int) -> Iterator[str]:
+    """Yield the largest that fit of requests with fewer frames, with fewer images, and of a smaller size."""
+    if shorter := _largest_fit(_shorter(spec, params), needed, budget):
+        yield f"num_frames={shorter.num_frames}"
+    fewer = [replace(params, num_images=count) for count in range(1, params.num_images)]
+    if fewest := _largest_fit(fewer, needed, budget):
+        yield f"num_images={fewest.num_images}"
+    if smaller := _largest_fit(_smaller(spec, params), needed, budget):
+        yield f"{smaller.width}x{smaller.height}"
+
+
+def _shorter(spec: ModelSpec, params: GenerationParams) -> list[GenerationParams]:
+    """Return the shorter clips that the model generates, the shortest first."""
+    counts = range(1 + spec.temporal_stride, params.num_frames or 1, spec.temporal_stride)
+    return [replace(params, num_frames=count) for count in counts]
+
+
+def _smaller(spec: ModelSpec, params: GenerationParams) -> list[GenerationParams]:
+    """Return the request in smaller sizes of about its proportions, the smallest first."""
+    assert params.width is not None
+    assert params.height is not None
+    longer, shorter = max(params.width, params.height), min(params.width, params.height)
+    step = spec.size_multiple
+    least = -(-spec.min_size // step) * step
+    smaller = []
+    for side in range(least, longer, step):
+        other = max(least, round(side * shorter / longer / step) * step)
+        width, height = (side, other) if params.width >= params.height else (other, side)
+        smaller.append(replace(params, width=width, height=height))
+    return smaller
+
+
+def _largest_fit(
+    requests: Sequence[GenerationParams], needed: NeededBytes, budget: int
+) -> GenerationParams | None:
+    """Return the last of the requests, which grow, that fits."""
+    count = bisect_right(requests, budget, key=needed)
+    return requests[count - 1] if count else None

@@ -10,7 +10,7 @@ import torch
 from PIL.Image import Image
 from torch import Tensor
 
-from diffuserve.domain.errors import DeviceUnavailable, InvalidParams
+from diffuserve.domain.errors import DeviceUnavailable
 from diffuserve.domain.params import GenerationParams
 from diffuserve.engine.clip_decoding import ClipDecoding
 from diffuserve.engine.outputs import FrameChunk
@@ -46,6 +46,9 @@ class ModelRunner:
     num_decoders = 1
 
     def __init__(self, pipeline: Pipeline) -> None:
+        """Raise `TypeError` for a model of clips that cannot be decoded in chunks."""
+        if pipeline.spec.is_video and not isinstance(pipeline, VideoPipeline):
+            raise TypeError(f"{type(pipeline).__name__} generates clips and is no VideoPipeline")
         self.pipeline = pipeline
         self.on_work: Callable[[Sequence[str]], None] = lambda _request_ids: None
 
@@ -70,7 +73,7 @@ class ModelRunner:
 
     def decodes_in_chunks(self, state: RequestState) -> bool:
         """Return whether `decode_chunk` decodes the request, and not `decode`: its images are clips."""
-        return state.clip_frames > 1 and isinstance(self.pipeline, VideoPipeline)
+        return state.clip_frames > 1
 
     def decode_chunk(self, clip: ClipDecoding) -> FrameChunk | Exception:
         """Return the next frames of the clips of a denoised request."""
@@ -126,15 +129,6 @@ class ModelRunner:
             if clip.state.num_decoded == 0 and clip.state.latents is not None:
                 finite(clip.state.latents)
         return [clip.next_chunk(self.pipeline) for clip in clips]
-
-
-def finished_latents(pipeline: Pipeline, params: GenerationParams, latents: Tensor) -> Tensor:
-    """Return latents on the pipeline's device. Raise `InvalidParams` if they are not those of the request."""
-    shape, wanted = tuple(latents.shape), pipeline.latents_shape(params)
-    if shape != wanted or not latents.is_floating_point():
-        found = f"{str(latents.dtype).removeprefix('torch.')} {shape}"
-        raise InvalidParams("latents", found, f"must be floating-point numbers of the shape {wanted}")
-    return latents.to(pipeline.device)
 
 
 def finite(latents: Tensor) -> Tensor:

@@ -64,6 +64,9 @@ class Wishes:
     until_denoised: bool = False
 
 
+NO_WISHES = Wishes()
+
+
 @dataclass
 class RequestState:
     """Owned by the engine's stepping thread; after the last step by the decoder's.
@@ -84,7 +87,7 @@ class RequestState:
     step_bytes: int
     schedule: NoiseSchedule
     arrival: int
-    wishes: Wishes = Wishes()
+    wishes: Wishes = NO_WISHES
     decode_only: bool = False
     exclusive: bool = False
     conditioning: Conditioning | None = None

@@ -3,11 +3,17 @@
 from PIL.Image import Image, Resampling
 
 _LONGER_SIDE = 128  # in pixels, at least
+_LONGEST_SIDE = 1_024  # that an enlarged preview has
 
 
 def enlarged(image: Image) -> Image:
-    """Return a preview of at least 128 pixels along its longer side; steps between its cells are smooth."""
-    factor = -(-_LONGER_SIDE // max(image.size))
+    """Return a preview of at least 128 pixels along its longer side; steps between its cells are smooth.
+
+    A strip, of the frames of a clip side by side, is at least 64 pixels high as far as 1,024 pixels are wide
+    enough for that.
+    """
+    shorter, longer = sorted(image.size)
+    factor = min(-(-_LONGER_SIDE // min(longer, 2 * shorter)), max(1, _LONGEST_SIDE // longer))
     if factor == 1:
         return image
     return image.resize((factor * image.width, factor * image.height), Resampling.BICUBIC)

@@ -155,7 +155,10 @@ class Pipeline(Protocol):
         ...
 
     def preview(self, latents: Tensor, params: GenerationParams) -> Image:
-        """Return a small, cheap RGB image of unfinished latents (the request's first image)."""
+        """Return a small, cheap RGB image of unfinished latents (the request's first image).
+
+        A clip's is a strip: frames of it side by side, in order and evenly spaced.
+        """
         ...
 
 
@@ -170,4 +173,8 @@ class VideoPipeline(Pipeline, Protocol):
         and in between the device may work on other requests. Together the chunks equal the clip decoded
         as a whole, to the bit. What the iterator keeps from chunk to chunk goes when it is closed.
         """
+        ...
+
+    def decode_bytes(self, params: GenerationParams) -> int:
+        """Predict the peak memory, in bytes, of decoding one clip: a chunk, and what is kept between two."""
         ...

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Protocol, runtime_checkable
 
 from diffuserve.domain.cost import CostFit, Workload
 from diffuserve.domain.model_spec import ModelSpec
+from diffuserve.domain.params import GenerationParams
 from diffuserve.models.folder import ModelFolder
 
 if TYPE_CHECKING:
@@ -54,4 +55,13 @@ class PipelineFamily(Protocol):
         the same model. Raise `InvalidModel` before any weight is read, `DeviceUnavailable` or
         `InvalidParams` for a device or a plan that the model cannot use.
         """
+        ...
+
+
+@runtime_checkable
+class VideoFamily(PipelineFamily, Protocol):
+    """An architecture that generates clips."""
+
+    def least_decode_bytes(self, folder: ModelFolder, params: GenerationParams) -> int:
+        """Return the bytes that decoding a clip takes at least: see `VideoPipeline.decode_bytes`."""
         ...

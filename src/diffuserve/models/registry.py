@@ -13,7 +13,7 @@ from diffuserve.domain.errors import InvalidModel
 from diffuserve.domain.model_spec import ModelSpec
 from diffuserve.domain.params import GenerationParams
 from diffuserve.domain.worker import ModelOffer
-from diffuserve.models.family import PipelineFamily
+from diffuserve.models.family import PipelineFamily, VideoFamily
 from diffuserve.models.folder import ModelFolder, find_local_model, open_configs, open_model
 
 if TYPE_CHECKING:
@@ -80,9 +80,12 @@ class CheckedModel:
     folder: ModelFolder
     family: PipelineFamily
 
-    def least_step_bytes(self, params: GenerationParams) -> int:
-        """Return what a step of a request, whose defaults are filled in, takes at least."""
-        return self.family.least_step_bytes(self.folder, self.spec.workload(params))
+    def least_bytes(self, params: GenerationParams) -> int:
+        """Return what a request, whose defaults are filled in, takes at least: a step, or decoding a clip."""
+        step = self.family.least_step_bytes(self.folder, self.spec.workload(params))
+        if (params.num_frames or 1) == 1 or not isinstance(self.family, VideoFamily):
+            return step
+        return max(step, self.family.least_decode_bytes(self.folder, params))
 
 
 def check_model(model: str) -> CheckedModel:

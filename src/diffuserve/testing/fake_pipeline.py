@@ -80,6 +80,7 @@ class FakePipeline:
     poison: Callable[[GenerationParams, Tensor], Tensor] = lambda _, prediction: prediction
     ranks: Ranks | None = None
     bytes_per_token: int = 1024
+    bytes_per_decoded_pixel: int = 16
     max_decode_pixels: int = 4 * 64 * 64 * 16
     device: torch.device = field(default_factory=lambda: torch.device("cpu"))
     solver: Sampler = field(default_factory=FlowMatchEuler)
@@ -176,9 +177,16 @@ class FakePipeline:
             frames = _frames(cells.unsqueeze(1), stride)
             yield frames * stride if index else frames
 
+    def decode_bytes(self, params: GenerationParams) -> int:
+        assert params.height is not None
+        assert params.width is not None
+        return params.height * params.width * self.bytes_per_decoded_pixel
+
     def preview(self, latents: Tensor, params: GenerationParams) -> Image.Image:
-        _, rows, columns = self._grid(params)
-        return _frames(latents[0], self.spec.temporal_stride)[0].resize((columns, rows))
+        """Return the latent frames side by side."""
+        num_frames, rows, columns = self._grid(params)
+        strip = latents[0].permute(0, 2, 1, 3).reshape(_CHANNELS, 1, rows, num_frames * columns)
+        return _frames(strip, 1)[0].resize((num_frames * columns, rows))
 
     def _grid(self, params: GenerationParams) -> tuple[int, int, int]:
         """Return latent frames, rows and columns."""

@@ -4,6 +4,7 @@ from typing import TYPE_CHECKING
 
 from diffuserve.domain.cost import CostFit, Workload
 from diffuserve.domain.model_spec import ModelSpec
+from diffuserve.domain.params import GenerationParams
 from diffuserve.models.family import PipelineFamily
 from diffuserve.models.folder import ModelFolder
 from diffuserve.models.settings_file import build_spec
@@ -47,6 +48,11 @@ class FakeFamily:
 
     def least_step_bytes(self, folder: ModelFolder, workload: Workload) -> int:
         return workload.step_tokens
+
+    def least_decode_bytes(self, folder: ModelFolder, params: GenerationParams) -> int:
+        assert params.height is not None
+        assert params.width is not None
+        return params.height * params.width
 
     def default_fit(self, spec: ModelSpec) -> CostFit:
         return _FIT

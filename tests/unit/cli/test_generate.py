@@ -133,7 +133,7 @@ class FakeModel:
 
     spec: ModelSpec = FAKE_SPEC
 
-    def least_step_bytes(self, _params: GenerationParams) -> int:
+    def least_bytes(self, _params: GenerationParams) -> int:
         return 1
 
 

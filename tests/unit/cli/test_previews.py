@@ -21,10 +21,10 @@ from support.resources import make_event, make_job, server_sent
 JOB = make_job(input={"prompt": "a star", "width": 64, "height": 32})
 
 
-def preview_of(color: str) -> str:
+def preview_of(color: str, width: int = 8) -> str:
     """Return a small image as the server sends it."""
     file = io.BytesIO()
-    Image.new("RGB", (8, 4), color).save(file, "PNG")
+    Image.new("RGB", (width, 4), color).save(file, "PNG")
     return base64.b64encode(file.getvalue()).decode()
 
 
@@ -35,6 +35,14 @@ def preview_of(color: str) -> str:
 def test_previews_are_beside_the_output(output: str | None, path: str) -> None:
     destination = None if output is None else Destination.parse(Path(output))
     assert preview_path(destination, "j1") == Path(path)
+
+
+def test_a_strip_of_frames_keeps_its_proportions(tmp_path: Path) -> None:
+    clip = make_job(input={"prompt": "a star", "width": 64, "height": 32, "num_frames": 9})
+    path = tmp_path / "clip-preview.png"
+    Previews(clip, path, Console(file=io.StringIO())).show({"b64": preview_of("red", width=24)})
+    with Image.open(path) as image:
+        assert image.size == (192, 32)
 
 
 async def test_each_preview_replaces_the_one_before(tmp_path: Path) -> None:

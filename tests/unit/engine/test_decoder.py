@@ -53,7 +53,7 @@ class DecoderUnderTest:
         self.pipeline = pipeline
         self.announced = threading.Event()
         cost_model = CostModel.start(pipeline.cost_prior(), None)
-        self.decoder = Decoder(ModelRunner(pipeline), executor, cost_model, self.announced.set)
+        self.decoder = Decoder(ModelRunner(pipeline), executor, cost_model, 2**30, self.announced.set)
 
     def decode(self, state: RequestState) -> list[Decoded]:
         self.decoder.put(state)

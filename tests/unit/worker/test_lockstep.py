@@ -3,13 +3,14 @@
 import pickle
 import queue
 import threading
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
 from typing import Any, cast
 
 import numpy as np
 import pytest
+import torch
 from PIL import Image
 
 from diffuserve.domain.errors import RequestFailed
@@ -157,6 +158,72 @@ def test_decoding_is_spread_over_the_ranks(pipelines: list[FakePipeline]) -> Non
         generate(engine, requests(*"abcdef"))
     assert [len(prompts) for prompts in decoded] == [2, 2, 2]
     assert set.union(*decoded) == set("abcdef")
+
+
+def denoised(engine: Engine, params: GenerationParams) -> GenerationResult:
+    """Return the result of a request that is not decoded."""
+    engine.add(params, until_denoised=True)
+    return finished(engine)
+
+
+def finished(engine: Engine) -> GenerationResult:
+    outputs = engine.step()
+    while not outputs[-1].finished:
+        outputs = engine.step()
+    result = outputs[-1].result
+    assert result is not None
+    return result
+
+
+def test_clips_are_decoded_by_the_first_rank_and_forgotten_by_the_others(
+    pipelines: list[FakePipeline], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    followers: list[FollowerRank] = []
+    monkeypatch.setattr(FollowerRank, "run", _after(followers.append, FollowerRank.run))
+    clips = [replace(params, num_frames=9, num_images=2) for params in requests("red", "green")]
+    params = [*clips, *requests("blue")]
+    decoded: list[list[str]] = [[] for _ in pipelines]
+    for pipeline, prompts in zip(pipelines, decoded, strict=True):
+        pipeline.on_decode = noting(prompts)
+    with running_group(pipelines) as engine:
+        together = generate(engine, params)
+        generate(engine, requests("white"))
+        held = [follower._states.keys() | follower._denoised.keys() for follower in followers]
+    for ours, alone in zip(together, generate_alone(params), strict=True):
+        np.testing.assert_array_equal(all_pixels(ours), all_pixels(alone))
+    assert [prompts.count("red") for prompts in decoded] == [18, 0, 0]
+    assert held == [set(), set()]
+
+
+@pytest.mark.parametrize("num_frames", [1, 9])
+def test_ranks_denoise_what_another_engine_decodes(pipelines: list[FakePipeline], num_frames: int) -> None:
+    params = replace(requests("red")[0], num_frames=num_frames)
+    with running_group(pipelines) as engine, Engine(FakePipeline()) as other:
+        ours, theirs = denoised(engine, params), denoised(other, params)
+        assert ours.latents is not None
+        assert theirs.latents is not None
+        assert torch.equal(ours.latents, theirs.latents)
+        engine.add(params, latents=theirs.latents)
+        decoded = finished(engine)
+    np.testing.assert_array_equal(all_pixels(decoded), all_pixels(generate_alone([params])[0]))
+    assert pipelines[1].encoded_batches == []
+
+
+def noting(prompts: list[str]) -> Callable[[Sequence[GenerationParams]], None]:
+    return lambda params: prompts.extend(request.prompt for request in params)
+
+
+def _after(note: Callable[[Any], None], run: Callable[[Any], None]) -> Callable[[Any], None]:
+    def noted(self: Any) -> None:
+        note(self)
+        run(self)
+
+    return noted
+
+
+def all_pixels(outcome: GenerationResult | Exception) -> Any:
+    assert isinstance(outcome, GenerationResult), outcome
+    return np.asarray(outcome.frames)
 
 
 def failing(prompt: str, error: Exception) -> Any:

@@ -1,0 +1,55 @@
+"""The way of a request into the engine: what it needs is checked before any work."""
+
+from torch import Tensor
+
+from diffuserve.domain.errors import InvalidParams
+from diffuserve.domain.params import GenerationParams
+from diffuserve.engine.memory import check_memory
+from diffuserve.engine.request_state import NO_WISHES, Wishes
+from diffuserve.media.input_image import load_input
+from diffuserve.models.base import Pipeline, VideoPipeline
+
+
+def admitted(
+    pipeline: Pipeline,
+    params: GenerationParams,
+    seed: int,
+    memory_budget: int,
+    wishes: Wishes = NO_WISHES,
+    decode_only: bool = False,
+) -> GenerationParams:
+    """Return the parameters with every default filled in, and the pixels of their images.
+
+    Raise `InvalidParams` if the model cannot do what is asked, or a phase of it needs more memory than there
+    is.
+    """
+
+    def needed(params: GenerationParams) -> int:
+        step = 0 if decode_only else pipeline.step_bytes(pipeline.spec.workload(params))
+        return step if wishes.until_denoised else max(step, decode_bytes(pipeline, params))
+
+    resolved = pipeline.spec.resolve(with_pixels(params), seed)
+    check_memory(pipeline.spec, resolved, needed, memory_budget)
+    return resolved
+
+
+def decode_bytes(pipeline: Pipeline, params: GenerationParams) -> int:
+    """Return the bytes in which a clip is decoded; of images, which are decoded in small groups, 0."""
+    if (params.num_frames or 1) == 1:
+        return 0
+    assert isinstance(pipeline, VideoPipeline)
+    return pipeline.decode_bytes(params)
+
+
+def with_pixels(params: GenerationParams) -> GenerationParams:
+    """Return the parameters with the pixels of their images, which are read from their files."""
+    return params.with_images(load_input)
+
+
+def finished_latents(pipeline: Pipeline, params: GenerationParams, latents: Tensor) -> Tensor:
+    """Return latents on the pipeline's device. Raise `InvalidParams` if they are not those of the request."""
+    shape, wanted = tuple(latents.shape), pipeline.latents_shape(params)
+    if shape != wanted or not latents.is_floating_point():
+        found = f"{str(latents.dtype).removeprefix('torch.')} {shape}"
+        raise InvalidParams("latents", found, f"must be floating-point numbers of the shape {wanted}")
+    return latents.to(pipeline.device)
