@@ -17,6 +17,7 @@ from diffuserve.domain.worker import (
     Completion,
     ControlCommands,
     Failure,
+    HandOver,
     Heartbeat,
     Lease,
     LeaseOutcome,
@@ -68,6 +69,7 @@ class FakeControlPlane:
     reports: list[tuple[str, ProgressReport]] = field(default_factory=list)
     uploads: list[tuple[str, str]] = field(default_factory=list)
     completions: list[tuple[str, Completion]] = field(default_factory=list)
+    handed_over: list[tuple[str, HandOver]] = field(default_factory=list)
     failures: list[tuple[str, Failure]] = field(default_factory=list)
     releases: list[tuple[str, Release]] = field(default_factory=list)
     deregistered: list[str] = field(default_factory=list)
@@ -135,6 +137,10 @@ class FakeControlPlane:
     async def complete(self, job_id: str, completion: Completion) -> LeaseOutcome:
         self.completions.append((job_id, completion))
         return self._final(job_id, JobStatus.SUCCEEDED)
+
+    async def hand_over(self, job_id: str, report: HandOver) -> LeaseOutcome:
+        self.handed_over.append((job_id, report))
+        return self._final(job_id, JobStatus.QUEUED)
 
     async def fail(self, job_id: str, failure: Failure) -> LeaseOutcome:
         self.failures.append((job_id, failure))

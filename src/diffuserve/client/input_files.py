@@ -16,6 +16,8 @@ from diffuserve.client.http import HttpTransport, RequestOptions
 from diffuserve.domain.errors import (
     DownloadFailed,
     FileNotKnown,
+    LatentsUnusable,
+    NotFound,
     ServerRefused,
     ServerUnavailable,
     StorageRefused,
@@ -41,13 +43,20 @@ class InputDownloads:
     async def fetch(self, file_ids: Sequence[str], folder: Path) -> dict[str, Path]:
         """Write the files into `folder`, and return their paths by their ids.
 
-        Raise `LeaseLost`, `NotFound` for a file that is gone, and `DownloadFailed`.
+        Raise `LeaseLost`, `NotFound` for a file that is gone, `DownloadFailed`, and `LatentsUnusable` for
+        finished latents that are gone or are not those that were stored.
         """
         files = await self._files()
         paths = {file_id: folder / f"input-{number}" for number, file_id in enumerate(file_ids)}
         for file_id, path in paths.items():
-            await self._patiently(_file_of(files, file_id), path)
+            await self._fetch_one(files, file_id, path)
         return paths
+
+    async def _fetch_one(self, files: Sequence[LeasedFile], file_id: str, path: Path) -> None:
+        try:
+            await self._patiently(_file_of(files, file_id), path)
+        except NotFound as error:
+            raise (_unusable(error) if file_id == LATENTS_ID else error) from error
 
     async def _patiently(self, file: LeasedFile, path: Path) -> None:
         """Download a file; where that may help, again with a new URL."""
@@ -65,6 +74,8 @@ class InputDownloads:
         try:
             await retry(attempt, _Patience().pause, _BACKOFF, _PATIENCE_SECONDS)
         except (ServerUnavailable, ServerRefused) as error:
+            if file.id == LATENTS_ID and isinstance(error, ServerRefused):
+                raise _unusable(error) from error
             raise DownloadFailed(f"{file.id} could not be fetched: {error}") from error
 
     async def _files(self) -> tuple[LeasedFile, ...]:
@@ -96,6 +107,10 @@ class InputDownloads:
     @property
     def _token(self) -> dict[str, str]:
         return {"lease-token": str(self.lease_token)}
+
+
+def _unusable(error: Exception) -> LatentsUnusable:
+    return LatentsUnusable(f"the finished latents are not to be had: {error}")
 
 
 def _file_of(files: Sequence[LeasedFile], file_id: str) -> LeasedFile:

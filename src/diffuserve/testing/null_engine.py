@@ -14,6 +14,7 @@ from pathlib import Path
 
 from diffuserve.domain.cost import CostFit
 from diffuserve.domain.model_spec import ModelSpec
+from diffuserve.domain.worker import LATENTS_ID, LATENTS_NAME, Until
 from diffuserve.worker.agent_link import AgentLink, die_with_parent
 from diffuserve.worker.messages import (
     AbortJob,
@@ -21,6 +22,7 @@ from diffuserve.worker.messages import (
     EngineHeartbeat,
     EngineReady,
     FinishedFile,
+    JobDenoised,
     JobFailed,
     JobFinished,
     ModelAnnounced,
@@ -49,7 +51,7 @@ _PNG = base64.b64decode(
 class NullEngine:
     """Runs all jobs at once, each for `seconds`.
 
-    `ledger` is a file that gets a line for each time that a job was run.
+    `ledger` is a file that gets a line for each time that a job was run. Latents are pretended.
     """
 
     link: AgentLink
@@ -113,9 +115,10 @@ class NullEngine:
         if self.seconds > 0 and self._timers.pop(job.attempt, None) is None:
             return
         self._num_moves += 1
-        if self.ledger is not None:
-            with self.ledger.open("a", encoding="utf-8") as file:
-                file.write(f"{job.attempt}\n")
+        self._note(job)
+        if job.until == Until.LATENTS:
+            self._hand_over(job)
+            return
         files = (_write(job),) if self.writes_files else ()
         self.link.send(
             JobFinished(
@@ -126,6 +129,22 @@ class NullEngine:
                 actual_seconds=self.seconds,
             )
         )
+
+    def _note(self, job: AddJob) -> None:
+        """Write a line into the ledger: the attempt, and its phase if it is only one of them."""
+        phases = {(True, False): " denoise", (False, True): " decode"}
+        phase = phases.get((job.until == Until.LATENTS, LATENTS_ID in job.files), "")
+        if self.ledger is not None:
+            with self.ledger.open("a", encoding="utf-8") as file:
+                file.write(f"{job.attempt}{phase}\n")
+
+    def _hand_over(self, job: AddJob) -> None:
+        path = Path(job.folder) / LATENTS_NAME
+        path.write_bytes(b"pretended latents")
+        denoised = JobDenoised(
+            attempt=job.attempt, path=str(path), weights="0" * 64, actual_seconds=self.seconds
+        )
+        self.link.send(denoised)
 
 
 def _write(job: AddJob) -> FinishedFile:

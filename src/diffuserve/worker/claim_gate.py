@@ -34,7 +34,7 @@ class ClaimGate:
         if budget is None or self._engine.is_stalled or self._is_memory_short():
             return NO_CAPACITY
         tokens = [job.lease.step_tokens for job in self._state.jobs_in_engine]
-        return free_capacity(self._config.max_jobs, budget, tokens, len(self._state.held) - len(tokens))
+        return free_capacity(self._config.most_jobs, budget, tokens, len(self._state.held) - len(tokens))
 
     def memory(self) -> Memory:
         """Return the device's memory if it has its own, else this machine's."""

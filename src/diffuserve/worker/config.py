@@ -9,9 +9,12 @@ from typing import Annotated, Any
 from pydantic import AfterValidator, TypeAdapter
 
 from diffuserve.domain.dtypes import find_dtype
+from diffuserve.domain.worker import Role
 from diffuserve.engine.config import DEFAULT_MODEL, EngineConfig
 from diffuserve.options import option
 from diffuserve.telemetry.log_config import LogConfig
+
+_DECODES_AT_ONCE = 2
 
 
 def _canonical_dtype(name: str | None) -> str | None:
@@ -115,6 +118,10 @@ class WorkerConfig:
     engine_command: tuple[str, ...] = ()
     parent_fd: int | None = None
     gpus: int = option(1, "GPUs that generate each image together.", ge=1)
+    role: Role = option(
+        Role.ALL,
+        "Part of a job that a worker does: all, denoise up to finished latents, or decode from them.",
+    )
     max_jobs: int = option(32, "Jobs inside the engine at a time.", ge=1)
     memory_fraction: float = option(
         0.95, "Share of the memory limit above which a worker claims no job.", gt=0, le=1
@@ -129,6 +136,11 @@ class WorkerConfig:
         None, "Restarts in a row before a worker gives up on its engine; by default no limit.", ge=0
     )
     drain_seconds: float = option(30.0, "Seconds that a stopping worker may take to finish its jobs.", ge=0)
+
+    @property
+    def most_jobs(self) -> int:
+        """Jobs inside the engine at a time. A worker that decodes has one in work, and the next one."""
+        return min(self.max_jobs, _DECODES_AT_ONCE) if self.role is Role.DECODE else self.max_jobs
 
     @property
     def command(self) -> tuple[str, ...]:

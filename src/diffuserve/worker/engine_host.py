@@ -14,12 +14,14 @@ from typing import assert_never
 
 import torch
 
+from diffuserve.domain.worker import Until
 from diffuserve.engine.engine import Engine
 from diffuserve.engine.outputs import GenerationResult, StepOutput
 from diffuserve.worker import device_memory
 from diffuserve.worker.agent_link import AgentLink
 from diffuserve.worker.config import EngineProcessConfig
 from diffuserve.worker.crash_record import CrashRecord
+from diffuserve.worker.handover import Handover
 from diffuserve.worker.image_output import ImageOutput, in_background, open_image_output
 from diffuserve.worker.job_input import job_params
 from diffuserve.worker.job_output import EngineRequest, JobOutput, job_failure, preview_steps
@@ -100,6 +102,7 @@ class EngineHost:
         self._engine, self._link, self._images = engine, link, images
         self._crash_record = crash_record
         self._output = JobOutput(link, images)
+        self._handover = Handover(engine.spec.name, images.weights_hash)
         self._requests = _Requests()
         self._moves = _Moves()
         self._wake = threading.Event()
@@ -163,11 +166,17 @@ class EngineHost:
             params = self._engine.spec.resolve(job_params(job), seed=0)
             num_steps = self._engine.spec.num_steps(params)
             steps = preview_steps(num_steps, job.num_previews)
+            given = self._handover.given(job, params)
             with self._requests.lock:  # the first output may come before `add` has returned
                 request_id = self._engine.add(
-                    params, priority=job.priority, preview=bool(steps), alone=job.is_alone
+                    params,
+                    priority=job.priority,
+                    preview=bool(steps),
+                    alone=job.is_alone,
+                    until_denoised=job.until == Until.LATENTS,
+                    latents=given.tensor,
                 )
-                self._requests.put(request_id, EngineRequest(job, num_steps, steps))
+                self._requests.put(request_id, EngineRequest(job, num_steps, steps, given.timings))
         except Exception as error:  # at the border of a job: it fails alone
             self._link.send(job_failure(job.attempt, error))
 
@@ -201,9 +210,19 @@ class EngineHost:
             writers.submit(output.request_id, partial(self._output.preview, request, output))
 
     def _finish(self, result: GenerationResult) -> None:
-        """Write a result's files; on a writer's thread."""
-        self._output.finish(self._requests.pop(result.request_id), result)
+        """Write a result's files, or its latents; on a writer's thread."""
+        request = self._requests.pop(result.request_id)
+        if request.job.until == Until.LATENTS:
+            self._hand_over(request.job, result)
+        else:
+            self._output.finish(request, result)
         self._moves.count += 1
+
+    def _hand_over(self, job: AddJob, result: GenerationResult) -> None:
+        try:
+            self._link.send(self._handover.write(job, result))
+        except Exception as error:  # at the border of a job: it fails alone
+            self._link.send(job_failure(job.attempt, error))
 
 
 def load_host(config: EngineProcessConfig, link: AgentLink) -> EngineHost:

@@ -8,17 +8,17 @@ from typing import assert_never
 
 from diffuserve.client.leases import LeaseClient
 from diffuserve.domain.errors import LeaseLost, RequestAborted
-from diffuserve.domain.input_image import input_ids
 from diffuserve.domain.job import Phase
 from diffuserve.domain.worker import Heartbeat, Lease, ReleaseCause
 from diffuserve.worker.agent_state import AgentState
 from diffuserve.worker.claim_gate import ClaimGate
 from diffuserve.worker.held_job import HeldJob
-from diffuserve.worker.input_fetcher import Fetched, InputFetcher, fetch_failure
+from diffuserve.worker.input_fetcher import Fetched, InputFetcher, fetch_failure, files_of
 from diffuserve.worker.messages import (
     AbortJob,
     AddJob,
     FilterVerdict,
+    JobDenoised,
     JobFailed,
     JobFinished,
     JobMessage,
@@ -67,7 +67,7 @@ class EngineJobs:
         self.drop(lease.job_id)  # of an earlier lease whose loss is not known here yet
         job = HeldJob(lease, _NO_FOLDER)
         job.folder = link.job_folder(job.attempt)
-        if input_ids(lease.input):
+        if files_of(lease):
             self._fetcher.start(job)
             self._state.held[lease.job_id] = job
         else:
@@ -80,7 +80,7 @@ class EngineJobs:
             return
         job = self._state.job_in_engine(message.attempt)
         if job is None:
-            if isinstance(message, JobFinished | JobFailed) and self._engine.link is not None:
+            if isinstance(message, JobFinished | JobDenoised | JobFailed) and self._engine.link is not None:
                 self._engine.link.drop_folder(message.attempt)
             return
         match message:
@@ -89,7 +89,7 @@ class EngineJobs:
                 job.advance(phase, message.step, message.total, *frames)
             case PreviewReady():
                 self._reporter.preview(job, message)
-            case JobFinished() | JobFailed():
+            case JobFinished() | JobDenoised() | JobFailed():
                 self._leave(job, message)
             case _:
                 assert_never(message)
@@ -164,6 +164,7 @@ class EngineJobs:
                 live=lease.live,
                 output_format=lease.output_format,
                 files={file_id: str(path) for file_id, path in files.items()},
+                until=lease.until,
             )
         )
 
@@ -188,7 +189,7 @@ class EngineJobs:
         if self._engine.link is not None:
             self._engine.link.send(AbortJob(attempt=job.attempt))
 
-    def _leave(self, job: HeldJob, message: JobFinished | JobFailed) -> None:
+    def _leave(self, job: HeldJob, message: JobFinished | JobDenoised | JobFailed) -> None:
         job.is_in_engine = False
         if isinstance(message, JobFailed):
             self._reporter.failed(job, message)

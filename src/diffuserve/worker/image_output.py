@@ -5,7 +5,7 @@ import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import Future
 from dataclasses import dataclass, replace
-from functools import partial
+from functools import cache, partial
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -49,6 +49,7 @@ class ImageOutput:
     model: str
     model_hash: "Future[str | None] | None" = None
     has_metadata: bool = True
+    folder: Path = Path()
 
     def describe(self) -> str:
         """Return the filter's name, version and thresholds, for people to read."""
@@ -96,6 +97,11 @@ class ImageOutput:
             return {}
         return {"image": ImagesRecord(self.image_filter.info, tuple(verdicts)).to_dict()}
 
+    def weights_hash(self) -> str:
+        """Return the hash of the model's weights, which is computed unless it has been. Raise `OSError`."""
+        known = None if self.model_hash is None else self.model_hash.result()
+        return known or _hash_of(self.folder)
+
     def origin(self, result: GenerationResult, index: int) -> Mapping[str, Any]:
         """Return the provenance that the file of image `index` carries; empty without metadata."""
         if not self.has_metadata:
@@ -142,7 +148,7 @@ def open_image_output(model: str, options: ImageOptions) -> ImageOutput:
     image_filter = open_image_filter(options.image_filter, options.image_rules)
     folder = open_model(model)
     model_hash = in_background(partial(_hash, folder.path)) if options.file_metadata else None
-    return ImageOutput(image_filter, folder.name, model_hash, options.file_metadata)
+    return ImageOutput(image_filter, folder.name, model_hash, options.file_metadata, folder.path)
 
 
 def in_background(work: Callable[[], T]) -> "Future[T]":
@@ -157,6 +163,11 @@ def in_background(work: Callable[[], T]) -> "Future[T]":
 
     threading.Thread(target=run, name="diffuserve-background", daemon=True).start()
     return future
+
+
+@cache
+def _hash_of(folder: Path) -> str:
+    return hash_weights(folder)
 
 
 def _hash(folder: Path) -> str | None:

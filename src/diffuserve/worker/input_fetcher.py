@@ -1,4 +1,4 @@
-"""Fetches the images that jobs read, before the engine gets the jobs."""
+"""Fetches the files that jobs read, before the engine gets the jobs."""
 
 import asyncio
 import logging
@@ -7,9 +7,10 @@ from pathlib import Path
 from typing import TypeAlias
 
 from diffuserve.client.leases import LeaseClient
-from diffuserve.domain.errors import DiffuserveError, DownloadFailed, NotFound
+from diffuserve.domain.errors import DiffuserveError, DownloadFailed, LatentsUnusable, NotFound
 from diffuserve.domain.input_image import input_ids
 from diffuserve.domain.job import Phase
+from diffuserve.domain.worker import LATENTS_ID, Lease
 from diffuserve.worker.held_job import HeldJob
 from diffuserve.worker.messages import JobFailed
 
@@ -43,7 +44,7 @@ class InputFetcher:
         fetched: Fetched
         try:
             fetched = await self._client.fetch_inputs(
-                job.lease.job_id, job.lease.lease_token, input_ids(job.lease.input), job.folder
+                job.lease.job_id, job.lease.lease_token, files_of(job.lease), job.folder
             )
         except Exception as error:  # at the border of a job: it fails alone
             fetched = error
@@ -51,9 +52,14 @@ class InputFetcher:
         job.fetching = None
 
 
+def files_of(lease: Lease) -> tuple[str, ...]:
+    """Return the ids of the files that a job reads: its images, and the latents that it starts from."""
+    return (*input_ids(lease.input), *(() if lease.latents is None else (LATENTS_ID,)))
+
+
 def fetch_failure(attempt: str, error: Exception) -> JobFailed:
     """Build the report of a job without its files; a file that is gone stays so, whoever asks."""
-    if isinstance(error, NotFound):
+    if isinstance(error, NotFound | LatentsUnusable):
         return JobFailed(attempt=attempt, code=error.code, message=str(error))
     if isinstance(error, DiffuserveError):
         return JobFailed(attempt=attempt, code=error.code, message=str(error), retryable=True)

@@ -2,14 +2,15 @@
 
 import base64
 import io
-from collections.abc import Sequence
-from dataclasses import asdict, dataclass, replace
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 
 from PIL.Image import Image
 
 from diffuserve.domain.errors import (
     DiffuserveError,
+    LatentsUnusable,
     NumericalFailure,
     OutOfMemory,
     OutputBlocked,
@@ -19,6 +20,7 @@ from diffuserve.domain.safety import Action, Verdict
 from diffuserve.engine.outputs import GenerationResult, StepOutput
 from diffuserve.models.frames import Frames
 from diffuserve.worker.agent_link import AgentLink
+from diffuserve.worker.handover import added_up
 from diffuserve.worker.image_output import ImageOutput, allowed, passed
 from diffuserve.worker.messages import (
     AddJob,
@@ -30,16 +32,20 @@ from diffuserve.worker.messages import (
 )
 
 # Another attempt would fail in the same way.
-_FINAL_ERRORS = (ValueError, NumericalFailure, OutOfMemory, OutputBlocked, RequestAborted)
+_FINAL_ERRORS = (ValueError, LatentsUnusable, NumericalFailure, OutOfMemory, OutputBlocked, RequestAborted)
 
 
 @dataclass(frozen=True)
 class EngineRequest:
-    """A job inside the engine, the steps that it takes, and those after which it shows a preview."""
+    """A job inside the engine, the steps that it takes, and those after which it shows a preview.
+
+    `earlier` are the seconds of its first phase, if another worker did that.
+    """
 
     job: AddJob
     num_steps: int
     preview_steps: Sequence[int] = ()
+    earlier: Mapping[str, float] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)
@@ -87,7 +93,7 @@ class JobOutput:
                 attempt=job.attempt,
                 files=files,
                 input=result.params.to_dict(),
-                timings=asdict(result.timings),
+                timings=added_up(asdict(result.timings), request.earlier),
                 actual_seconds=result.timings.device_seconds,
                 warnings=shown.warnings,
                 safety=self.images.record(verdicts),

@@ -156,6 +156,16 @@ class JobFinished:
 
 
 @dataclass(frozen=True, kw_only=True)
+class JobDenoised:
+    """A job's finished latents are in the file at `path`, from weights of the hash `weights`."""
+
+    attempt: str
+    path: str
+    weights: str
+    actual_seconds: float = 0.0
+
+
+@dataclass(frozen=True, kw_only=True)
 class JobFailed:
     """A job ended without files. `retryable` if another attempt may succeed."""
 
@@ -171,7 +181,8 @@ class AddJob:
     """Generate a job's images into `folder`.
 
     Jobs of a larger `priority` step first; one that `is_alone` shares no step with others. Of a `live` one
-    the first clip comes in parts as well. `files` are the paths of the images that it reads, by their ids.
+    the first clip comes in parts as well. `files` are the paths of the images that it reads, by their ids;
+    of finished latents, `LATENTS_ID`, it is only decoded. With `until` "latents" it is not decoded.
     """
 
     attempt: str
@@ -183,6 +194,7 @@ class AddJob:
     live: bool = False
     output_format: str = "png"
     files: Mapping[str, str] = field(default_factory=dict)
+    until: str = "files"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -197,7 +209,7 @@ class StopEngine:
     """Save the cost fit, and exit."""
 
 
-JobMessage: TypeAlias = StepProgress | PreviewReady | FilterVerdict | JobFinished | JobFailed
+JobMessage: TypeAlias = StepProgress | PreviewReady | FilterVerdict | JobFinished | JobDenoised | JobFailed
 """The messages of an engine about one job."""
 
 FromEngine: TypeAlias = (
@@ -216,6 +228,7 @@ _KINDS: Mapping[str, type[Message]] = {
     "previewed": PreviewReady,
     "judged": FilterVerdict,
     "done": JobFinished,
+    "denoised": JobDenoised,
     "failed": JobFailed,
     "add": AddJob,
     "abort": AbortJob,

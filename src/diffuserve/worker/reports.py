@@ -25,6 +25,7 @@ def new_registration(config: WorkerConfig, announced: ModelAnnounced) -> Registr
         labels=dict(config.labels),
         price_per_hour=config.price_per_hour,
         is_spot=config.is_spot,
+        role=config.role,
     )
 
 

@@ -3,7 +3,7 @@
 import asyncio
 import logging
 import shutil
-from collections.abc import Callable, Coroutine, Sequence
+from collections.abc import Callable, Coroutine
 from pathlib import Path
 from typing import Any
 
@@ -17,9 +17,18 @@ from diffuserve.domain.errors import (
     UploadMissing,
 )
 from diffuserve.domain.job import Artifact, JobError, JobResult, JobStatus, Phase
-from diffuserve.domain.worker import Completion, Failure, ProgressReport, Release, ReleaseCause
+from diffuserve.domain.worker import (
+    LATENTS_NAME,
+    Completion,
+    Failure,
+    HandOver,
+    ProgressReport,
+    Release,
+    ReleaseCause,
+    StoredFile,
+)
 from diffuserve.worker.held_job import HeldJob
-from diffuserve.worker.messages import FinishedFile, JobFailed, JobFinished, PreviewReady
+from diffuserve.worker.messages import FinishedFile, JobDenoised, JobFailed, JobFinished, PreviewReady
 from diffuserve.worker.metrics import WorkerMetrics
 
 log = logging.getLogger(__name__)
@@ -44,8 +53,8 @@ class ResultReporter:
         self._tasks: set[asyncio.Task[None]] = set()
         self._last_previews: dict[str, asyncio.Task[None]] = {}
 
-    def finished(self, job: HeldJob, finished: JobFinished) -> None:
-        """Upload a job's files and complete it."""
+    def finished(self, job: HeldJob, finished: JobFinished | JobDenoised) -> None:
+        """Upload a job's files and complete it, or its latents and hand it over."""
         self._start(self._report_outcome(job, self._complete(job, finished)))
 
     def failed(self, job: HeldJob, failed: JobFailed) -> None:
@@ -117,7 +126,7 @@ class ResultReporter:
         self._forget(job)
         shutil.rmtree(job.folder, ignore_errors=True)
 
-    async def _complete(self, job: HeldJob, finished: JobFinished) -> str:
+    async def _complete(self, job: HeldJob, finished: JobFinished | JobDenoised) -> str:
         if (preview := self._last_previews.pop(job.attempt, None)) is not None:
             await asyncio.wait({preview})
         try:
@@ -132,12 +141,13 @@ class ResultReporter:
     async def _fail_upload(self, job: HeldJob, error: Exception) -> str:
         return await self._fail(job, JobError(UploadFailed.code, str(error), retryable=True))
 
-    async def _deliver(self, job: HeldJob, finished: JobFinished) -> str:
-        """Upload and complete, and again where files did not arrive: here they need not be made anew."""
+    async def _deliver(self, job: HeldJob, finished: JobFinished | JobDenoised) -> str:
+        """Upload and report, and again where files did not arrive: here they need not be made anew."""
         for num_left in reversed(range(_NUM_UPLOADS)):
-            artifacts = await asyncio.gather(*(self._upload(job, file) for file in finished.files))
             try:
-                return await self._publish(job, finished, artifacts)
+                if isinstance(finished, JobDenoised):
+                    return await self._hand_over(job, finished)
+                return await self._publish(job, finished)
             except UploadMissing as error:
                 if num_left == 0:
                     raise
@@ -145,7 +155,19 @@ class ResultReporter:
             await asyncio.sleep(_UPLOAD_PAUSE_SECONDS)
         raise AssertionError("unreachable: the last upload returns or raises")
 
-    async def _publish(self, job: HeldJob, finished: JobFinished, artifacts: Sequence[Artifact]) -> str:
+    async def _hand_over(self, job: HeldJob, denoised: JobDenoised) -> str:
+        stored = await self._send(job, Path(denoised.path), LATENTS_NAME)
+        report = HandOver(
+            lease_token=job.lease.lease_token,
+            size_bytes=stored.size_bytes,
+            sha256=stored.sha256,
+            weights=denoised.weights,
+            actual_seconds=denoised.actual_seconds,
+        )
+        return (await self._client.hand_over(job.lease.job_id, report)).status
+
+    async def _publish(self, job: HeldJob, finished: JobFinished) -> str:
+        artifacts = await asyncio.gather(*(self._upload(job, file) for file in finished.files))
         result = JobResult(
             artifacts=tuple(artifacts),
             input=finished.input,
@@ -158,10 +180,12 @@ class ResultReporter:
         )
         return (await self._client.complete(job.lease.job_id, completion)).status
 
-    async def _upload(self, job: HeldJob, file: FinishedFile) -> Artifact:
+    async def _send(self, job: HeldJob, path: Path, name: str) -> StoredFile:
         job.advance(Phase.UPLOAD, job.step, job.total)
-        content = Path(file.path).read_bytes()
-        stored = await self._client.upload(job.lease.job_id, job.lease.lease_token, file.name, content)
+        return await self._client.upload(job.lease.job_id, job.lease.lease_token, name, path.read_bytes())
+
+    async def _upload(self, job: HeldJob, file: FinishedFile) -> Artifact:
+        stored = await self._send(job, Path(file.path), file.name)
         return Artifact(
             name=file.name,
             content_type=file.content_type,

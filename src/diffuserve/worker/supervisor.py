@@ -17,6 +17,7 @@ from diffuserve.worker.messages import (
     EngineRefused,
     FilterVerdict,
     FromEngine,
+    JobDenoised,
     JobFailed,
     JobFinished,
     JobMessage,
@@ -166,7 +167,14 @@ class EngineSupervisor:
             case EngineHeartbeat():
                 self.last_heartbeat, self._pulse = message, self._pulse.after_heartbeat(message, now)
                 self._on_change()
-            case StepProgress() | PreviewReady() | FilterVerdict() | JobFinished() | JobFailed():
+            case (
+                StepProgress()
+                | PreviewReady()
+                | FilterVerdict()
+                | JobFinished()
+                | JobDenoised()
+                | JobFailed()
+            ):
                 self._pulse = self._pulse.after_progress(now)
                 self._on_job(message)
             case _:
