@@ -265,10 +265,13 @@ class ModelSpec:
     def _size_like(self, image: InputImage) -> tuple[int, int]:
         """Return the size nearest to an image's that the model generates, of about its proportions.
 
-        Of a reference it is the size to which the reference is resized.
+        Of a reference it is the size to which the reference is resized. A clip has about as many pixels as
+        the default, whatever the size of its first frame.
         """
         most = min(self.max_pixels, self.max_reference_pixels or self.max_pixels)
         scale = min(1.0, math.sqrt(most / image.num_pixels))
+        if self.has_first_frame:
+            scale = math.sqrt(self.width * self.height / image.num_pixels)
         scale = max(scale, self._smallest_side / min(image.width, image.height))
         width, height = self._side(scale * image.width), self._side(scale * image.height)
         if width * height > self.max_pixels:  # far from square, and enlarged for the shorter side

@@ -25,6 +25,7 @@ if TYPE_CHECKING:
 ENTRY_POINT_GROUP = "diffuserve.families"
 _FLUX = "diffuserve.models.flux.family:FLUX"
 _STABLE_DIFFUSION = "diffuserve.models.stable_diffusion.family:STABLE_DIFFUSION"
+_WAN = "diffuserve.models.wan.family:WAN"
 _PIPELINES = {
     "FluxFillPipeline": _FLUX,
     "FluxImg2ImgPipeline": _FLUX,
@@ -38,6 +39,8 @@ _PIPELINES = {
     "StableDiffusionXLImg2ImgPipeline": _STABLE_DIFFUSION,
     "StableDiffusionXLInpaintPipeline": _STABLE_DIFFUSION,
     "StableDiffusionXLPipeline": _STABLE_DIFFUSION,
+    "WanImageToVideoPipeline": _WAN,
+    "WanPipeline": _WAN,
 }
 _BUILT_IN = tuple(EntryPoint(name, value, ENTRY_POINT_GROUP) for name, value in _PIPELINES.items())
 

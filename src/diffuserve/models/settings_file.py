@@ -16,7 +16,6 @@ _ARCHITECTURE = frozenset(
         "has_guidance",
         "guidance_passes",
         "has_negative_prompt",
-        "max_frames",
         "temporal_stride",
         "pixels_per_token",
         "has_joint_attention",
@@ -33,6 +32,7 @@ _ARCHITECTURE = frozenset(
     }
 )
 _SPEC_SETTINGS = {field.name: field.type for field in fields(ModelSpec) if field.name not in _ARCHITECTURE}
+_CLIP_LIMIT = "max_frames"  # a setting of models that generate clips alone
 _MAX_NUMBER, _MAX_TEXT = 1 << 31, 200
 _PREVIEW = "preview"  # an object, read by `preview.read_preview_map`
 
@@ -47,7 +47,9 @@ def build_spec(
     `traits` are further settings that the family reads by itself, with their types. Raise `InvalidModel`
     for a setting that is unknown or of a wrong type, and for defaults outside the spec's own limits.
     """
-    settings = _checked(folder, {**_SPEC_SETTINGS, **traits})
+    is_video = defaults.get("max_frames", 1) > 1
+    known = {name: kind for name, kind in _SPEC_SETTINGS.items() if is_video or name != _CLIP_LIMIT}
+    settings = _checked(folder, {**known, **traits})
     own = {name: value for name, value in settings.items() if name in _SPEC_SETTINGS}
     try:
         spec = ModelSpec(**{"name": folder.name, **defaults, **own})

@@ -11,6 +11,7 @@ from typing import Annotated, Any, Literal
 
 import numpy as np
 import torch
+from jaxtyping import Float32
 from pydantic import Field, with_config
 from torch import Tensor
 
@@ -84,6 +85,32 @@ class FlowMatchEuler:
     def add_noise(self, clean: Latents, noise: Latents, at: ScheduleStep) -> Latents:
         """Return σ·ε + (1 - σ)·x₀, with σ in the latents' dtype."""
         return mix(clean, noise, at.sigma)
+
+
+@with_config(SCHEMA)
+@dataclass(frozen=True)
+class FlowMatchEulerBetweenEnds(FlowMatchEuler):
+    """The same steps over the levels that the reference takes if its pipeline gives it none.
+
+    They are spaced evenly between the ends of training's levels, which are shifted already, and then
+    shifted again: a schedule with a shift above 1 ends with one long step.
+    """
+
+    def schedule(self, num_inference_steps: int, mu: float | None = None) -> NoiseSchedule:
+        sigmas = levels_between_ends(self.shift, self.num_train_timesteps, num_inference_steps)
+        timesteps = sigmas * self.num_train_timesteps
+        return NoiseSchedule((*map(float, sigmas), 0.0), tuple(map(float, timesteps)))
+
+
+def levels_between_ends(shift: float, num_train_timesteps: int, count: int) -> Float32[Tensor, "count"]:
+    """Return falling levels between the ends of a shifted schedule, shifted once more."""
+
+    def shifted(sigmas: Any) -> Any:
+        return shift * sigmas / (1 + (shift - 1) * sigmas)
+
+    high, low = shifted(torch.tensor([1.0, 1 / num_train_timesteps])).tolist()
+    timesteps = np.linspace(high * num_train_timesteps, low * num_train_timesteps, count)
+    return torch.from_numpy(shifted(timesteps / num_train_timesteps)).float()
 
 
 def mix(clean: Tensor, noise: Tensor, sigma: float) -> Tensor:

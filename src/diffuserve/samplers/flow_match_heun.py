@@ -8,14 +8,13 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Annotated, Any
 
-import numpy as np
 import torch
 from pydantic import Field, with_config
 
 from diffuserve.domain.model_config import SCHEMA, parse_config
 from diffuserve.samplers.base import Latents, Memory, NoiseSchedule, ScheduleStep
 from diffuserve.samplers.diffusion import floats
-from diffuserve.samplers.flow_match_euler import mix
+from diffuserve.samplers.flow_match_euler import levels_between_ends, mix
 
 
 @with_config(SCHEMA)
@@ -34,10 +33,7 @@ class FlowMatchHeun:
     def schedule(self, num_inference_steps: int, mu: float | None = None) -> NoiseSchedule:
         """Return the levels of every evaluation. As in the reference, the shift is applied twice."""
         total = self.num_train_timesteps
-        ends = torch.tensor([1.0, 1 / total])
-        high, low = self._shifted(ends).tolist()
-        timesteps = np.linspace(high * total, low * total, num_inference_steps)
-        sigmas = torch.from_numpy(self._shifted(timesteps / total)).float()
+        sigmas = levels_between_ends(self.shift, total, num_inference_steps)
         levels = torch.cat([sigmas[:1], sigmas[1:].repeat_interleave(2)])
         return NoiseSchedule((*floats(levels), 0.0), floats(levels * total))
 
@@ -61,6 +57,3 @@ class FlowMatchHeun:
 
     def add_noise(self, clean: Latents, noise: Latents, at: ScheduleStep) -> Latents:
         return mix(clean, noise, at.sigma)
-
-    def _shifted(self, sigmas: Any) -> Any:
-        return self.shift * sigmas / (1 + (self.shift - 1) * sigmas)

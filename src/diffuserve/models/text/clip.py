@@ -1,10 +1,10 @@
-"""CLIP's text encoder (Radford et al. 2021, arXiv:2103.00020).
+"""CLIP's text encoder, and the layers of both of its encoders (Radford et al. 2021, arXiv:2103.00020).
 
 The reference implementation is transformers' `CLIPTextModel`, whose operations and names of parameters are
 kept. Importing transformers for this one class would take longer than to load a small model.
 """
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -13,7 +13,7 @@ from jaxtyping import Float, Int
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from diffuserve.models.text.clip_config import ClipConfig
+from diffuserve.models.text.clip_config import ClipConfig, ClipLayersConfig
 from diffuserve.models.weights import Placement, empty_embedding, load_weights, tensor_names
 
 TokenIds = Int[Tensor, "prompts tokens"]
@@ -73,7 +73,7 @@ class ClipTextEncoder(nn.Module):
         super().__init__()
         self._eos_token_id = config.eos_token_id
         self.embeddings = _Embeddings(config)
-        self.encoder = _Layers(_Layer(config) for _ in range(config.num_hidden_layers))
+        self.encoder = ClipLayers(config, is_causal=True)
         self.final_layer_norm = nn.LayerNorm(config.hidden_size, config.layer_norm_eps)
         self.text_projection: nn.Module = nn.Identity()
         if has_projection:
@@ -103,10 +103,12 @@ class _Embeddings(nn.Module):
         return states
 
 
-class _Layers(nn.Module):
-    def __init__(self, layers: Iterable["_Layer"]) -> None:
+class ClipLayers(nn.Module):
+    """The layers of an encoder; in causal ones a token attends to those before it alone."""
+
+    def __init__(self, config: ClipLayersConfig, is_causal: bool) -> None:
         super().__init__()
-        self.layers = nn.ModuleList(layers)
+        self.layers = nn.ModuleList(_Layer(config, is_causal) for _ in range(config.num_hidden_layers))
 
     def forward(self, states: States) -> tuple[States, States]:
         """Return the states before and after the last layer."""
@@ -117,10 +119,10 @@ class _Layers(nn.Module):
 
 
 class _Layer(nn.Module):
-    def __init__(self, config: ClipConfig) -> None:
+    def __init__(self, config: ClipLayersConfig, is_causal: bool) -> None:
         super().__init__()
         self.layer_norm1 = nn.LayerNorm(config.hidden_size, config.layer_norm_eps)
-        self.self_attn = _Attention(config.hidden_size, config.num_attention_heads)
+        self.self_attn = _Attention(config.hidden_size, config.num_attention_heads, is_causal)
         self.layer_norm2 = nn.LayerNorm(config.hidden_size, config.layer_norm_eps)
         self.mlp = _Mlp(config)
 
@@ -131,9 +133,9 @@ class _Layer(nn.Module):
 
 
 class _Attention(nn.Module):
-    def __init__(self, dim: int, num_heads: int) -> None:
+    def __init__(self, dim: int, num_heads: int, is_causal: bool) -> None:
         super().__init__()
-        self._num_heads = num_heads
+        self._num_heads, self._is_causal = num_heads, is_causal
         self.q_proj, self.k_proj, self.v_proj, self.out_proj = (nn.Linear(dim, dim) for _ in range(4))
 
     def forward(self, states: States) -> States:
@@ -141,12 +143,12 @@ class _Attention(nn.Module):
             projection(states).unflatten(-1, (self._num_heads, -1)).transpose(1, 2)
             for projection in (self.q_proj, self.k_proj, self.v_proj)
         )
-        attended = F.scaled_dot_product_attention(query, key, value, is_causal=True)
+        attended = F.scaled_dot_product_attention(query, key, value, is_causal=self._is_causal)
         return self.out_proj(attended.transpose(1, 2).flatten(2))
 
 
 class _Mlp(nn.Module):
-    def __init__(self, config: ClipConfig) -> None:
+    def __init__(self, config: ClipLayersConfig) -> None:
         super().__init__()
         self.fc1 = nn.Linear(config.hidden_size, config.intermediate_size)
         self.fc2 = nn.Linear(config.intermediate_size, config.hidden_size)

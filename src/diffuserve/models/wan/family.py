@@ -1,0 +1,124 @@
+"""Wan 2.1 and 2.2 as a family. Importing this file loads no torch."""
+
+from typing import TYPE_CHECKING, Any
+
+from diffuserve.domain.cost import CostFit, Workload
+from diffuserve.domain.errors import InvalidModel
+from diffuserve.domain.model_spec import ModelSpec
+from diffuserve.models.family import PipelineFamily
+from diffuserve.models.folder import ModelFolder
+from diffuserve.models.settings_file import build_spec
+from diffuserve.models.wan.checkpoint import WanCheckpoint
+from diffuserve.models.wan.config import WanTransformerConfig
+from diffuserve.models.wan.scheduler import SAMPLERS, own_sampler, scheduler_config
+from diffuserve.models.wan.vae_config import TEMPORAL_SCALE
+
+if TYPE_CHECKING:
+    import torch
+
+    from diffuserve.models.base import Pipeline
+    from diffuserve.parallel.ranks import Ranks
+
+TEXT_TOKENS = 512  # of a prompt, with its padding, to which models attend
+_SMALLEST_ITEM = 2  # bytes of a number in bf16 or fp16
+_COARSE_SCALE = 16  # pixels of a latent cell's side in the autoencoder of Wan 2.2's 5B
+TRAITS: dict[str, type] = {"guidance_scale_2": float, "vae_dtype": str}
+"""Settings of a folder's `diffuserve.json` beside those of the spec: `guidance_scale_2` is the default of the
+second transformer, `vae_dtype` that of the autoencoder."""
+
+# In bf16 on a large GPU, from their operations at about 400 TFLOP/s, the autoencoder's in float32 at a
+# fifth of that. Only ratios between jobs matter until the first worker sends its own fit.
+_FIT = CostFit((2e-3, 3e-5), (2e-3, 7e-6, 4.6e-10, 1e-4), (5e-3, 4e-7))
+_COARSE_FIT = CostFit((2e-3, 3e-5), (2e-3, 2.5e-5, 9e-10, 1e-4), (5e-3, 9e-7))
+
+_DEFAULTS = {
+    "width": 832,
+    "height": 480,
+    "num_frames": 81,
+    "fps": 16,
+    "num_inference_steps": 50,
+    "guidance_scale": 5.0,
+}
+_COARSE_DEFAULTS = {**_DEFAULTS, "width": 1280, "height": 704, "num_frames": 121, "fps": 24}
+_MAX_SIDE = 1920
+_MAX_PIXELS = 1920 * 1088
+
+
+class WanFamily:
+    """Wan 2.1 and 2.2, which draw clips and single images from a prompt, from an image, or from either."""
+
+    def read_spec(self, folder: ModelFolder) -> ModelSpec:
+        checkpoint, scheduler = WanCheckpoint.read(folder), scheduler_config(folder)
+        rows, columns = checkpoint.patch_sides
+        if rows != columns:
+            raise InvalidModel(f"{folder.path}/transformer/config.json: patch_size must be square")
+        architecture: dict[str, Any] = {
+            "family": "wan",
+            "has_guidance": True,
+            "guidance_passes": 2,
+            "has_negative_prompt": True,
+            "has_joint_attention": False,
+            "max_sequence_length": TEXT_TOKENS,
+            "longest_sequence_length": TEXT_TOKENS,
+            "temporal_stride": TEMPORAL_SCALE,
+            "pixels_per_token": rows * columns,
+            "size_multiple": rows,
+            "sampler": own_sampler(scheduler),
+            "samplers": SAMPLERS,
+            **_images(checkpoint),
+        }
+        return build_spec(folder, architecture | _sizes(checkpoint), traits=TRAITS)
+
+    def check_files(self, folder: ModelFolder) -> None:
+        checkpoint = WanCheckpoint.read(folder)
+        files = ("scheduler/scheduler_config.json", "tokenizer/tokenizer_config.json")
+        configs = [f"{component}/config.json" for component in checkpoint.components]
+        folder.require(checkpoint.components, (*configs, *files))
+
+    def least_step_bytes(self, folder: ModelFolder, workload: Workload) -> int:
+        return WanTransformerConfig.read(folder).step_bytes(workload, _SMALLEST_ITEM)
+
+    def default_fit(self, spec: ModelSpec) -> CostFit:
+        return _COARSE_FIT if spec.size_multiple > _COARSE_SCALE else _FIT
+
+    def load(
+        self,
+        folder: ModelFolder,
+        device: "torch.device",
+        dtype: "torch.dtype | None",
+        deterministic: bool,
+        ranks: "Ranks | None",
+    ) -> "Pipeline":
+        from diffuserve.models.wan.pipeline import load_wan
+
+        self.check_files(folder)
+        return load_wan(folder, self.read_spec(folder), device, dtype, deterministic, ranks)
+
+
+WAN: PipelineFamily = WanFamily()
+
+
+def _images(checkpoint: WanCheckpoint) -> dict[str, Any]:
+    """Return what requests may do with an image: it is the first frame, and some models need one."""
+    takes_image = checkpoint.reads_clip or checkpoint.expand_timesteps
+    return {
+        "max_input_images": int(takes_image),
+        "min_input_images": int(checkpoint.reads_clip),
+        "has_first_frame": takes_image,
+    }
+
+
+def _sizes(checkpoint: WanCheckpoint) -> dict[str, Any]:
+    """Return the defaults and the limits of a checkpoint's clips, which its settings file may change.
+
+    Models draw clips up to about twice as long as those that they have learned.
+    """
+    defaults = _COARSE_DEFAULTS if checkpoint.vae.scale >= _COARSE_SCALE else _DEFAULTS
+    side, positions = checkpoint.patch_sides[0], checkpoint.transformer.rope_max_seq_len
+    return {
+        **defaults,
+        "min_size": side,
+        "max_size": min(_MAX_SIDE, positions * side),
+        "max_pixels": _MAX_PIXELS,
+        "max_frames": min(2 * defaults["num_frames"] - 1, (positions - 1) * TEMPORAL_SCALE + 1),
+    }

@@ -1,0 +1,84 @@
+"""A clip's first frame, which a request may bring.
+
+Reference: diffusers' `WanImageToVideoPipeline`. Models that expand timesteps have the image's latents in the
+place of the first latent frame, at timestep 0; the others read as further channels of each token a mask and
+the latents of a clip of the image and gray frames. Wan 2.1 also attends to CLIP's embeddings of the image.
+"""
+
+from collections.abc import Hashable, Sequence
+from dataclasses import dataclass
+
+import torch
+from jaxtyping import Float
+from torch import Tensor
+
+from diffuserve.domain.input_image import InputImage
+from diffuserve.domain.params import GenerationParams
+from diffuserve.models.input_tensors import image_tensor
+from diffuserve.models.wan.clip_vision import ClipImageEncoder
+from diffuserve.models.wan.vae_config import TEMPORAL_SCALE
+from diffuserve.models.wan.video_vae import VideoVae
+
+Latents = Float[Tensor, "clips channels latent_frames height width"]
+
+
+@dataclass(frozen=True)
+class FirstFrame:
+    """An encoded image: the latents of the first frame, or the channels that stand beside a clip's latents.
+
+    `embeddings` are CLIP's.
+    """
+
+    latents: Float[Tensor, "1 channels latent_frames height width"]
+    embeddings: Float[Tensor, "image_tokens image_dim"] | None = None
+
+    @property
+    def nbytes(self) -> int:
+        return self.latents.nbytes + (0 if self.embeddings is None else self.embeddings.nbytes)
+
+
+class FirstFrames:
+    """Encodes images. `reads_clip`: they become further channels of each token."""
+
+    def __init__(self, vae: VideoVae, image_encoder: ClipImageEncoder | None, reads_clip: bool) -> None:
+        self.vae, self.image_encoder, self.reads_clip = vae, image_encoder, reads_clip
+
+    def key(self, params: GenerationParams) -> Hashable:
+        """Return what the encoded image depends on; `None` for a request without one."""
+        if not params.images:
+            return None
+        num_frames = params.num_frames if self.reads_clip else 1
+        return (params.images, params.width, params.height, num_frames)
+
+    def encode(self, params: Sequence[GenerationParams]) -> list[FirstFrame | None]:
+        """Encode images one by one, equal ones once; `None` stands for requests without one."""
+        encoded: dict[Hashable, FirstFrame | None] = {None: None}
+        for wanted in params:
+            key = self.key(wanted)
+            if key not in encoded:
+                encoded[key] = self._encode(wanted)
+        return [encoded[self.key(wanted)] for wanted in params]
+
+    def _encode(self, params: GenerationParams) -> FirstFrame:
+        (image,) = params.images
+        assert isinstance(image, InputImage)
+        assert params.width is not None
+        assert params.height is not None
+        pixels = image_tensor(image, params.width, params.height)
+        if not self.reads_clip:
+            return FirstFrame(self.vae.encode_image(pixels))
+        clip = self.vae.encode_clip(pixels, params.num_frames or 1)
+        embeddings = None if self.image_encoder is None else self.image_encoder.encode(image)
+        return FirstFrame(torch.cat([_given_frames(clip), clip], dim=1), embeddings)
+
+
+def put_first_frame(latents: Latents, first: Float[Tensor, "1 channels 1 height width"]) -> Latents:
+    """Return latents with the first latent frame of each clip replaced."""
+    return torch.cat([first.expand(len(latents), -1, -1, -1, -1), latents[:, :, 1:]], dim=2)
+
+
+def _given_frames(clip: Latents) -> Float[Tensor, "clips frames latent_frames height width"]:
+    """Return a mask with a channel for each frame of a latent frame: 1 for the frame that is given."""
+    mask = clip.new_zeros(1, TEMPORAL_SCALE, *clip.shape[2:])
+    mask[:, :, 0] = 1
+    return mask

@@ -1,0 +1,95 @@
+"""The sequences of a forward pass: each clip of each request, once for every text that guides it."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from diffuserve.models.base import DenoiseInput
+from diffuserve.models.wan.config import WanTransformerConfig
+from diffuserve.models.wan.images import FirstFrame
+from diffuserve.models.wan.packing import PackedLayout, SequenceShape, patchify
+from diffuserve.models.wan.text import WanConditioning
+from diffuserve.models.wan.transformer import PackedWanInput
+
+_CLEAN = 0.0  # the timestep of a frame that is given
+
+
+@dataclass(frozen=True)
+class Pass:
+    """A clip, of those of a request, beside one of its texts."""
+
+    request: DenoiseInput
+    clip: int
+    text: Tensor
+
+    @property
+    def first_frame(self) -> FirstFrame | None:
+        return wan(self.request).first_frame
+
+    def latents(self, config: WanTransformerConfig) -> Tensor:
+        """Return what the model sees of the clip: its latents, and the channels that stand beside them."""
+        latents = self.request.latents[self.clip : self.clip + 1]
+        if self.first_frame is None or latents.shape[1] == config.in_channels:
+            return latents
+        return torch.cat([latents, self.first_frame.latents], dim=1)
+
+    def timesteps(self, shape: SequenceShape) -> list[float]:
+        """Return the timestep of each factor row."""
+        return [_CLEAN, self.request.timestep] if shape.has_first_frame else [self.request.timestep]
+
+    def shape(self, config: WanTransformerConfig) -> SequenceShape:
+        """Return the tokens of the sequence, and of what they attend to."""
+        _, channels, frames, height, width = self.request.latents.shape
+        _, patch_rows, patch_columns = config.patch_size
+        length, image = self.request.params.max_sequence_length, self.first_frame
+        assert length is not None
+        return SequenceShape(
+            frames=frames,
+            rows=height // patch_rows,
+            columns=width // patch_columns,
+            text=len(self.text),
+            padding=length - len(self.text),
+            image=0 if image is None or image.embeddings is None else len(image.embeddings),
+            has_first_frame=image is not None and channels == config.in_channels,
+        )
+
+
+def passes_of(request: DenoiseInput) -> list[Pass]:
+    """Return the passes of a request: each clip beside the prompt, then beside the negative prompt."""
+    clips = range(request.params.num_images)
+    return [Pass(request, clip, text) for clip in clips for text in wan(request).texts]
+
+
+def pack(
+    passes: Sequence[Pass],
+    shapes: Sequence[SequenceShape],
+    layout: PackedLayout,
+    config: WanTransformerConfig,
+) -> PackedWanInput:
+    """Lay out passes, in the order of the layout's sequences."""
+    pairs = list(zip(passes, shapes, strict=True))
+    tokens = torch.cat([patchify(each.latents(config), config.patch_size) for each in passes])
+    timesteps = [timestep for each, shape in pairs for timestep in each.timesteps(shape)]
+    images = [each.first_frame.embeddings for each in passes if each.first_frame is not None]
+    embeddings = [image for image in images if image is not None]
+    return PackedWanInput(
+        tokens=tokens,
+        timestep=torch.tensor(timesteps, device=tokens.device),
+        text=torch.cat([each.text for each in passes]),
+        layout=layout,
+        image=torch.cat(embeddings) if embeddings else None,
+    )
+
+
+def guided(velocities: Sequence[Tensor], scale: float) -> Tensor:
+    """Return the velocity of a clip by those of its passes: classifier-free guidance in their own dtype."""
+    prompt, *negative = velocities
+    return negative[0] + scale * (prompt - negative[0]) if negative else prompt
+
+
+def wan(request: DenoiseInput) -> WanConditioning:
+    """Return a request's conditioning."""
+    assert isinstance(request.conditioning, WanConditioning)
+    return request.conditioning

@@ -1,0 +1,285 @@
+"""Wan 2.1 and 2.2 behind the engine's `VideoPipeline` contract."""
+
+import functools
+from collections.abc import Hashable, Iterator, Mapping, Sequence
+from dataclasses import replace
+
+import torch
+from PIL import Image
+from torch import Tensor
+
+from diffuserve.domain.cost import CostFit, Workload
+from diffuserve.domain.errors import DeviceUnavailable
+from diffuserve.domain.model_spec import ModelSpec
+from diffuserve.domain.params import GenerationParams
+from diffuserve.models.base import Conditioning, DenoiseInput, InitialLatents
+from diffuserve.models.batches import run_in_groups, split_by_counts
+from diffuserve.models.devices import default_dtype, dtype_name, flops_per_second
+from diffuserve.models.folder import ModelFolder
+from diffuserve.models.frames import Frames
+from diffuserve.models.layers.attention import choose_kernel
+from diffuserve.models.layers.image_vae import max_decode_pixels
+from diffuserve.models.layers.linear import cpu_tilings
+from diffuserve.models.layers.sequence_parallel import ulysses
+from diffuserve.models.wan.checkpoint import WanCheckpoint
+from diffuserve.models.wan.clip_vision import ClipImageEncoder
+from diffuserve.models.wan.config import WanTransformerConfig
+from diffuserve.models.wan.images import FirstFrames, put_first_frame
+from diffuserve.models.wan.packing import Layouts, SequenceShape, unpatchify
+from diffuserve.models.wan.passes import Pass, guided, pack, passes_of, wan
+from diffuserve.models.wan.previews import draw_strip, preview_map
+from diffuserve.models.wan.scheduler import EULER, flow_config, own_sampler, scheduler_config
+from diffuserve.models.wan.sharding import Shard, shard_layout
+from diffuserve.models.wan.text import WanConditioning, WanTextEncoder
+from diffuserve.models.wan.transformer import PackedWanInput, WanTransformer, load_transformer
+from diffuserve.models.wan.video_vae import VideoVae, vae_dtype
+from diffuserve.models.weights import checkpoint_dtype, num_parameters
+from diffuserve.parallel.plan import check_plan
+from diffuserve.parallel.ranks import Ranks
+from diffuserve.samplers.base import NoiseSchedule, Sampler, ScheduleStep
+from diffuserve.samplers.flow_match_euler import FlowMatchEulerBetweenEnds
+from diffuserve.samplers.registry import checkpoint_sampler, named_sampler
+
+
+def load_wan(
+    folder: ModelFolder,
+    spec: ModelSpec,
+    device: torch.device,
+    dtype: torch.dtype | None,
+    deterministic: bool,
+    ranks: Ranks | None = None,
+) -> "WanPipeline":
+    """Load a folder that has all of its files.
+
+    The default dtype is the checkpoint's; bf16 on a GPU where that is float32, and float32 on a CPU without
+    bf16 instructions.
+    """
+    if deterministic and (device.type != "cpu" or ranks is not None):
+        raise DeviceUnavailable(f"device={str(device)!r}: deterministic mode runs on one CPU only")
+    if ranks is not None:
+        check_plan(ranks.plan, ranks.size, WanTransformerConfig.read(folder).num_attention_heads)
+    dtype = dtype or _default_dtype(folder, device)
+    return WanPipeline(folder, spec, device, dtype, deterministic, ranks)
+
+
+class WanPipeline:
+    """A loaded Wan checkpoint."""
+
+    def __init__(
+        self,
+        folder: ModelFolder,
+        spec: ModelSpec,
+        device: torch.device,
+        dtype: torch.dtype,
+        deterministic: bool,
+        ranks: Ranks | None,
+    ) -> None:
+        self.checkpoint = checkpoint = WanCheckpoint.read(folder)
+        self.spec, self.device, self.dtype = spec, device, dtype
+        self.deterministic, self.ranks = deterministic, ranks
+        scheduler = scheduler_config(folder)
+        self._own_sampler = _own_sampler(scheduler)
+        self._named_sampler = functools.cache(
+            lambda name: (
+                self._own_sampler
+                if name == own_sampler(scheduler)
+                else named_sampler(name, flow_config(scheduler, name))
+            )
+        )
+        self._num_timesteps = scheduler.get("num_train_timesteps", 1000)
+        self._second_guidance = _second_guidance(folder, spec)
+        self.text = WanTextEncoder(folder, spec, device, dtype)
+        self.vae = VideoVae(folder, device, vae_dtype(folder))
+        image_encoder = ClipImageEncoder(folder, device, dtype) if checkpoint.has_image_encoder else None
+        self.images = FirstFrames(self.vae, image_encoder, checkpoint.reads_clip)
+        self.preview_map = preview_map(folder, checkpoint.vae.z_dim)
+        kernel = choose_kernel(device, dtype)
+        self.attention = kernel if ranks is None else ulysses(kernel, ranks.sequence)
+        self.experts = [self._load_expert(folder, component) for component in checkpoint.experts]
+        self._layouts = Layouts(checkpoint.transformer, device)
+        self._shard = functools.lru_cache(maxsize=8)(self._make_shard)
+
+    @property
+    def max_decode_pixels(self) -> int:
+        return max_decode_pixels(self.device, self.deterministic)
+
+    def describe(self) -> Mapping[str, str]:
+        return {
+            "model": self.spec.name,
+            "device": str(self.device),
+            "dtype": dtype_name(self.dtype),
+            "vae dtype": dtype_name(self.vae.dtype),
+            "attention": self.attention.name,
+            "deterministic": str(self.deterministic).lower(),
+            **({} if self.ranks is None else {"parallel": str(self.ranks.plan)}),
+        }
+
+    def cost_prior(self) -> CostFit:
+        config, vae = self.checkpoint.transformer, self.checkpoint.vae
+        rate = flops_per_second(self.device, self.dtype)
+        token = 2 * num_parameters(self.experts[0]) / rate
+        text_token = 2 * num_parameters(self.text.model) / rate
+        pair = 4 * config.dim * config.num_layers / rate
+        # Of the autoencoder's operations, 2 a parameter, each layer does a sixteenth at full size on average;
+        # a latent frame is four frames.
+        decode_rate = flops_per_second(self.device, self.vae.dtype)
+        pixel = 2 * num_parameters(self.vae.decoder) * 4 / 16 / vae.patch**2 / decode_rate
+        return CostFit((0.002, text_token), (0.002, token, pair, 0.0001), (0.001, pixel))
+
+    def step_bytes(self, workload: Workload) -> int:
+        return self.checkpoint.transformer.step_bytes(workload, self.dtype.itemsize)
+
+    def conditioning_key(self, params: GenerationParams) -> Hashable:
+        return (self.text.key(params), self.images.key(params))
+
+    @torch.inference_mode()
+    def encode(self, params: Sequence[GenerationParams]) -> list[Conditioning]:
+        texts = self.text.encode(params, one_by_one=self.deterministic)
+        pairs = zip(texts, self.images.encode(params), strict=True)
+        return [replace(text, first_frame=image) for text, image in pairs]
+
+    @torch.inference_mode()
+    def init_latents(
+        self, params: GenerationParams, conditioning: Conditioning, generators: Sequence[torch.Generator]
+    ) -> InitialLatents:
+        """Draw noise on the CPU in float32, as diffusers does with CPU generators, whatever the dtype."""
+        assert isinstance(conditioning, WanConditioning)
+        _, *size = self.latents_shape(params)
+        noise = torch.cat([torch.randn(1, *size, generator=generator) for generator in generators])
+        return InitialLatents(self._with_first_frame(noise.to(self.device), conditioning))
+
+    def latents_shape(self, params: GenerationParams) -> tuple[int, ...]:
+        assert params.height is not None
+        assert params.width is not None
+        config = self.vae.config
+        size = (self.spec.latent_frames(params), params.height // config.scale, params.width // config.scale)
+        return (params.num_images, config.z_dim, *size)
+
+    def sampler(self, params: GenerationParams) -> Sampler:
+        return self._own_sampler if params.sampler is None else self._named_sampler(params.sampler)
+
+    def schedule(self, params: GenerationParams) -> NoiseSchedule:
+        assert params.num_inference_steps is not None
+        return self.sampler(params).schedule(params.num_inference_steps)
+
+    @torch.inference_mode()
+    def denoise(self, batch: Sequence[DenoiseInput]) -> list[Tensor]:
+        """Return each request's velocity, guided, in float32; requests of one expert share a forward pass."""
+        return run_in_groups(batch, self._expert_of, self._predict)
+
+    def restore(self, latents: Tensor, request: DenoiseInput, at: ScheduleStep) -> Tensor:
+        return self._with_first_frame(latents, wan(request))
+
+    @torch.inference_mode()
+    def decode(self, latents: Sequence[Tensor], params: Sequence[GenerationParams]) -> list[list[Frames]]:
+        stacked = torch.cat(list(latents))
+        if stacked.shape[2] > 1:
+            clips = [self.decode_chunks(clip, params[0]) for clip in stacked.split(1)]
+            frames = [[frame for chunk in clip for frame in chunk] for clip in clips]
+        else:
+            pixels = stacked.shape[-2] * stacked.shape[-1] * self.vae.config.scale**2
+            group = max(1, self.max_decode_pixels // pixels)
+            frames = [[image] for part in stacked.split(group) for image in self.vae.decode_first(part)]
+        return split_by_counts(frames, [wanted.num_images for wanted in params])
+
+    def decode_chunks(self, latents: Tensor, params: GenerationParams) -> Iterator[Frames]:
+        return self.vae.decode_chunks(latents)
+
+    @torch.inference_mode()
+    def preview(self, latents: Tensor, params: GenerationParams) -> Image.Image:
+        return draw_strip(self.preview_map, latents[0])
+
+    def _expert_of(self, request: DenoiseInput) -> int:
+        """Return which transformer a request's step needs: the second one where there is less noise."""
+        boundary = self.checkpoint.boundary_ratio
+        return int(boundary is not None and request.timestep < boundary * self._num_timesteps)
+
+    def _predict(self, batch: Sequence[DenoiseInput]) -> list[Tensor]:
+        """Return the velocities of requests of one expert."""
+        expert = self._expert_of(batch[0])
+        passes = [each for request in batch for each in passes_of(request)]
+        velocities = iter(self._velocities(expert, passes))
+        return [self._guided(expert, request, velocities) for request in batch]
+
+    def _guided(self, expert: int, request: DenoiseInput, velocities: Iterator[Tensor]) -> Tensor:
+        """Return a request's velocity by those of its passes, which come next."""
+        scale = (request.params.guidance_scale or 0.0) * (self._second_guidance if expert else 1.0)
+        num_passes = len(wan(request).texts)
+        clips = [
+            guided([next(velocities) for _ in range(num_passes)], scale)
+            for _ in range(request.params.num_images)
+        ]
+        velocity = torch.cat(clips).float()
+        if wan(request).first_frame is not None and not self.checkpoint.reads_clip:
+            velocity[:, :, 0] = 0.0  # of a frame that is given, and stays
+        return velocity
+
+    def _velocities(self, expert: int, passes: Sequence[Pass]) -> list[Tensor]:
+        """Return the velocity of each pass: in one forward pass, or each alone in deterministic mode."""
+        if self.deterministic:
+            return [self._forward(expert, [each])[0] for each in passes]
+        # Neighbors of equal length share one dense attention call, so equal shapes stand together.
+        shapes = [each.shape(self.checkpoint.transformer) for each in passes]
+        order = sorted(range(len(passes)), key=lambda index: _sort_key(shapes[index]))
+        ordered = self._forward(expert, [passes[index] for index in order])
+        velocities = dict(zip(order, ordered, strict=True))
+        return [velocities[index] for index in range(len(passes))]
+
+    def _forward(self, expert: int, passes: Sequence[Pass]) -> list[Tensor]:
+        config = self.checkpoint.transformer
+        shapes = tuple(each.shape(config) for each in passes)
+        packed = pack(passes, shapes, self._layouts.layout_of(shapes), config)
+        outputs = self._run(expert, packed, shapes).split([shape.tokens for shape in shapes])
+        return [
+            unpatchify(tokens, shape, config.patch_size)
+            for tokens, shape in zip(outputs, shapes, strict=True)
+        ]
+
+    def _run(self, expert: int, packed: PackedWanInput, shapes: tuple[SequenceShape, ...]) -> Tensor:
+        """Return the transformer's output for every token, on every rank."""
+        if self.ranks is None:
+            return self.experts[expert](packed)
+        part = self._shard(shapes).of(packed)
+        with self.ranks.together():
+            return self.ranks.sequence.gather(self.experts[expert](part))[: len(packed.tokens)]
+
+    def _make_shard(self, shapes: tuple[SequenceShape, ...]) -> Shard:
+        assert self.ranks is not None
+        sequence = self.ranks.sequence
+        return shard_layout(shapes, self._layouts.layout_of(shapes), sequence.index, sequence.size)
+
+    def _with_first_frame(self, latents: Tensor, conditioning: WanConditioning) -> Tensor:
+        """Return latents with the first frame that a request brings, where the model has it among them."""
+        if conditioning.first_frame is None or self.checkpoint.reads_clip:
+            return latents
+        return put_first_frame(latents, conditioning.first_frame.latents)
+
+    def _load_expert(self, folder: ModelFolder, component: str) -> WanTransformer:
+        transformer = load_transformer(folder, component, self.attention, self.device, self.dtype)
+        if self.device.type == "cpu":
+            transformer.set_tiling(*cpu_tilings(deterministic=False))  # in that mode sequences run alone
+        return transformer
+
+
+def _sort_key(shape: SequenceShape) -> tuple[int, ...]:
+    return (shape.tokens, shape.text + shape.padding, shape.text, shape.frames, shape.rows)
+
+
+def _default_dtype(folder: ModelFolder, device: torch.device) -> torch.dtype:
+    stored = checkpoint_dtype(folder.weights("transformer"))
+    if device.type == "cuda" and stored == torch.float32:
+        return torch.bfloat16
+    return default_dtype(stored, device)
+
+
+def _own_sampler(scheduler: Mapping[str, object]) -> Sampler:
+    """Return the checkpoint's sampler. The reference gives Euler's scheduler no levels of its own."""
+    if scheduler.get("_class_name") == EULER:
+        return FlowMatchEulerBetweenEnds.from_config(scheduler)
+    return checkpoint_sampler(scheduler)
+
+
+def _second_guidance(folder: ModelFolder, spec: ModelSpec) -> float:
+    """Return the guidance of the second transformer, as a multiple of a request's."""
+    own = folder.settings.get("guidance_scale_2")
+    return 1.0 if own is None or not spec.guidance_scale else float(own) / spec.guidance_scale

@@ -1,0 +1,112 @@
+"""Wan's prompts: cleaned as the reference cleans them, and encoded by UMT5.
+
+Models attend to the padding too, which is set to zero after the encoder: a constant key. Conditioning
+holds the tokens without it.
+"""
+
+import html
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import ftfy
+import torch
+from jaxtyping import Float
+from torch import Tensor
+
+from diffuserve.domain.model_spec import ModelSpec
+from diffuserve.domain.params import GenerationParams
+from diffuserve.models.base import Conditioning
+from diffuserve.models.batches import run_in_groups
+from diffuserve.models.folder import ModelFolder
+from diffuserve.models.text.t5 import Umt5Config, load_t5
+from diffuserve.models.text.tokenizer import PromptTokenizer
+from diffuserve.models.wan.images import FirstFrame
+
+_SPACES = re.compile(r"\s+")
+
+
+@dataclass(frozen=True)
+class Text:
+    """A text to encode: cut to `length` tokens, and called `subject` in the warning of it."""
+
+    content: str
+    length: int
+    subject: str
+
+
+@dataclass(frozen=True)
+class EncodedText:
+    """UMT5's states of a text's tokens, without padding."""
+
+    states: Float[Tensor, "tokens dim"]
+    warnings: tuple[str, ...]
+
+
+@dataclass(frozen=True)
+class WanConditioning(Conditioning):
+    """The states of the prompt, of the negative prompt if the request is guided, and the first frame."""
+
+    prompt: Float[Tensor, "tokens dim"]
+    negative: Float[Tensor, "negative_tokens dim"] | None = None
+    first_frame: FirstFrame | None = None
+
+    @property
+    def texts(self) -> tuple[Tensor, ...]:
+        """Return the states that each pass of a step reads: the prompt's, then the negative prompt's."""
+        return (self.prompt,) if self.negative is None else (self.prompt, self.negative)
+
+
+class WanTextEncoder:
+    """UMT5 with its tokenizer."""
+
+    def __init__(
+        self, folder: ModelFolder, spec: ModelSpec, device: torch.device, dtype: torch.dtype
+    ) -> None:
+        config = Umt5Config.read(folder, "text_encoder")
+        self.model = load_t5(config, folder.weights("text_encoder"), device, dtype)
+        self.tokenizer = PromptTokenizer.read(folder, "tokenizer")
+        self.spec, self.device = spec, device
+
+    def key(self, params: GenerationParams) -> tuple[Text, ...]:
+        """Return the texts of a request: its prompt and, if it is guided, its negative prompt."""
+        assert params.max_sequence_length is not None
+        prompt = Text(params.prompt, params.max_sequence_length, "the prompt")
+        if self.spec.num_passes(params) == 1:
+            return (prompt,)
+        negative = params.negative_prompt or ""
+        return (prompt, Text(negative, params.max_sequence_length, "the negative prompt"))
+
+    def encode(self, params: Sequence[GenerationParams], one_by_one: bool) -> list[WanConditioning]:
+        """Encode the texts of requests, equal ones once; together unless `one_by_one`."""
+        keys = [self.key(wanted) for wanted in params]
+        texts = list(dict.fromkeys(text for key in keys for text in key))
+        if one_by_one:
+            encoded = [self._encode([text])[0] for text in texts]
+        else:
+            encoded = run_in_groups(texts, lambda text: (text.length, text.subject), self._encode)
+        found = dict(zip(texts, encoded, strict=True))
+        return [_conditioning([found[text] for text in key]) for key in keys]
+
+    def _encode(self, texts: Sequence[Text]) -> list[EncodedText]:
+        """Encode texts of one length and subject together, padded to the longest among them."""
+        cleaned = [clean(text.content) for text in texts]
+        tokens = self.tokenizer.tokenize(cleaned, texts[0].length, subject=texts[0].subject)
+        counts = tokens.mask.sum(dim=1)
+        longest = int(counts.max())
+        ids, mask = (part[:, :longest].to(self.device) for part in (tokens.ids, tokens.mask))
+        states = self.model(ids, mask)
+        parts = zip(states, counts.tolist(), tokens.warnings, strict=True)
+        return [EncodedText(each[:count].clone(), warnings) for each, count, warnings in parts]
+
+
+def clean(prompt: str) -> str:
+    """Return a prompt as models were trained to read it: mended, unescaped twice, on one line."""
+    unescaped = html.unescape(html.unescape(ftfy.fix_text(prompt)))
+    return _SPACES.sub(" ", unescaped).strip()
+
+
+def _conditioning(texts: Sequence[EncodedText]) -> WanConditioning:
+    warnings = tuple(warning for text in texts for warning in text.warnings)
+    prompt, *negative = (text.states for text in texts)
+    return WanConditioning(warnings, prompt, negative[0] if negative else None)
