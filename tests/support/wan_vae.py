@@ -49,7 +49,7 @@ def make_wan_vae(config: dict[str, Any], dtype: torch.dtype = torch.float32) -> 
             torch.nn.init.normal_(parameter, std=1.0 / (parameter.numel() / parameter.shape[0]) ** 0.5)
     with torch.no_grad():
         reference.decoder.conv_out.weight.mul_(0.5)
-    return reference.to(dtype).eval()
+    return reference.to(dtype=dtype).eval()
 
 
 def save_wan_vae(reference: AutoencoderKLWan, folder: Path) -> ModelFolder:

@@ -14,14 +14,12 @@ from jaxtyping import Float
 from torch import Tensor, nn
 from torch.nn import functional as F
 
+from diffuserve.models.wan.vae_config import MAX_STACKED, TAPS
 from diffuserve.models.weights import Placement, load_weights
 
 Features = Float[Tensor, "_frames _channels _height _width"]  # of changing sizes
 FrameCache = dict[nn.Module, Tensor]
 """The last two frames that each convolution over time has seen of a clip; empty before the first chunk."""
-
-_TAPS = 3  # frames that a convolution over time sees
-_MAX_STACKED = 1 << 24  # elements: enough to fill a call, and not what bounds memory
 
 
 class CausalConv(nn.Module):
@@ -33,7 +31,7 @@ class CausalConv(nn.Module):
 
     def __init__(self, width_before: int, width: int, kernel: int = 3, stride: int = 1) -> None:
         super().__init__()
-        self.weight = nn.Parameter(torch.empty(width, width_before, _TAPS, kernel, kernel))
+        self.weight = nn.Parameter(torch.empty(width, width_before, TAPS, kernel, kernel))
         self.bias = nn.Parameter(torch.empty(width))
         self._stride, self._padding = stride, kernel // 2
 
@@ -59,16 +57,20 @@ class CausalConv(nn.Module):
 
     def over_time(self, frames: Features) -> Features:
         """Convolve each frame but the first two, or each `stride`-th, with the two before it."""
-        count = (frames.shape[0] - _TAPS) // self._stride + 1
-        at_once = max(1, _MAX_STACKED // (_TAPS * frames[0].numel()))
-        chunks = [
-            self._stacked(frames, start, min(start + at_once, count)) for start in range(0, count, at_once)
-        ]
-        return chunks[0] if len(chunks) == 1 else torch.cat(chunks)
+        count = (frames.shape[0] - TAPS) // self._stride + 1
+        at_once = max(1, MAX_STACKED // (TAPS * frames[0].numel()))
+        if at_once >= count:
+            return self._stacked(frames, 0, count)
+        width, size = self.weight.shape[0], frames.shape[2:]
+        result = frames.new_empty(count, *size, width).permute(0, 3, 1, 2)
+        for start in range(0, count, at_once):
+            stop = min(start + at_once, count)
+            result[start:stop] = self._stacked(frames, start, stop)
+        return result
 
     def _stacked(self, frames: Features, start: int, stop: int) -> Features:
         stride = self._stride
-        taps = [frames[tap + start * stride : tap + (stop - 1) * stride + 1 : stride] for tap in range(_TAPS)]
+        taps = [frames[tap + start * stride : tap + (stop - 1) * stride + 1 : stride] for tap in range(TAPS)]
         return F.conv2d(torch.cat(taps, dim=1), self.weight, self.bias, padding=self._padding)
 
 

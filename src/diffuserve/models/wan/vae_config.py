@@ -12,6 +12,10 @@ from diffuserve.models.folder import ModelFolder
 
 TEMPORAL_SCALE = 4
 """Frames for each latent frame after the first, which stands for one frame alone."""
+TAPS = 3
+"""Frames that a convolution over time sees: one, and the two before it."""
+MAX_STACKED = 1 << 24
+"""Scalars that a convolution over time copies at once, or those of one frame: enough to fill a core."""
 _Channel = Annotated[float, Field(ge=-1_000, le=1_000)]
 _Stages = Field(min_length=1, max_length=8)
 

@@ -123,8 +123,9 @@ def _copies(frames: Features, width: int, times: int) -> Features:
     Where channels become fewer, those of one group are spread over space and time.
     """
     repeats = width * times * 4 // frames.shape[1]
-    copies = frames.repeat_interleave(repeats, dim=1)
-    return rearrange(copies, "t (c ft fh fw) h w -> (t ft) c (h fh) (w fw)", ft=times, fh=2, fw=2)
+    copies = frames.permute(0, 2, 3, 1).repeat_interleave(repeats, dim=3)
+    spread = rearrange(copies, "t h w (c ft fh fw) -> (t ft) (h fh) (w fw) c", ft=times, fh=2, fw=2)
+    return spread.permute(0, 3, 1, 2)
 
 
 class _Upsampler(nn.Module):
