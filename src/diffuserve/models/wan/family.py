@@ -5,18 +5,20 @@ from typing import TYPE_CHECKING, Any
 from diffuserve.domain.cost import CostFit, Workload
 from diffuserve.domain.errors import InvalidModel
 from diffuserve.domain.model_spec import ModelSpec
-from diffuserve.models.family import PipelineFamily
+from diffuserve.domain.params import GenerationParams
+from diffuserve.models.family import VideoFamily
 from diffuserve.models.folder import ModelFolder
 from diffuserve.models.settings_file import build_spec
 from diffuserve.models.wan.checkpoint import WanCheckpoint
 from diffuserve.models.wan.config import WanTransformerConfig
 from diffuserve.models.wan.scheduler import SAMPLERS, own_sampler, scheduler_config
-from diffuserve.models.wan.vae_config import TEMPORAL_SCALE
+from diffuserve.models.wan.vae_config import TEMPORAL_SCALE, VideoVaeConfig
+from diffuserve.models.wan.vae_cost import decode_bytes
 
 if TYPE_CHECKING:
     import torch
 
-    from diffuserve.models.base import Pipeline
+    from diffuserve.models.base import VideoPipeline
     from diffuserve.parallel.ranks import Ranks
 
 TEXT_TOKENS = 512  # of a prompt, with its padding, to which models attend
@@ -78,6 +80,11 @@ class WanFamily:
     def least_step_bytes(self, folder: ModelFolder, workload: Workload) -> int:
         return WanTransformerConfig.read(folder).step_bytes(workload, _SMALLEST_ITEM)
 
+    def least_decode_bytes(self, folder: ModelFolder, params: GenerationParams) -> int:
+        assert params.height is not None
+        assert params.width is not None
+        return decode_bytes(VideoVaeConfig.read(folder), params.width, params.height, _SMALLEST_ITEM)
+
     def default_fit(self, spec: ModelSpec) -> CostFit:
         return _COARSE_FIT if spec.size_multiple > _COARSE_SCALE else _FIT
 
@@ -88,14 +95,14 @@ class WanFamily:
         dtype: "torch.dtype | None",
         deterministic: bool,
         ranks: "Ranks | None",
-    ) -> "Pipeline":
+    ) -> "VideoPipeline":
         from diffuserve.models.wan.pipeline import load_wan
 
         self.check_files(folder)
         return load_wan(folder, self.read_spec(folder), device, dtype, deterministic, ranks)
 
 
-WAN: PipelineFamily = WanFamily()
+WAN: VideoFamily = WanFamily()
 
 
 def _images(checkpoint: WanCheckpoint) -> dict[str, Any]:

@@ -32,6 +32,7 @@ from diffuserve.models.wan.scheduler import EULER, flow_config, own_sampler, sch
 from diffuserve.models.wan.sharding import Shard, shard_layout
 from diffuserve.models.wan.text import WanConditioning, WanTextEncoder
 from diffuserve.models.wan.transformer import PackedWanInput, WanTransformer, load_transformer
+from diffuserve.models.wan.vae_cost import decode_bytes
 from diffuserve.models.wan.video_vae import VideoVae, vae_dtype
 from diffuserve.models.weights import checkpoint_dtype, num_parameters
 from diffuserve.parallel.plan import check_plan
@@ -184,6 +185,11 @@ class WanPipeline:
 
     def decode_chunks(self, latents: Tensor, params: GenerationParams) -> Iterator[Frames]:
         return self.vae.decode_chunks(latents)
+
+    def decode_bytes(self, params: GenerationParams) -> int:
+        assert params.height is not None
+        assert params.width is not None
+        return decode_bytes(self.vae.config, params.width, params.height, self.vae.dtype.itemsize)
 
     @torch.inference_mode()
     def preview(self, latents: Tensor, params: GenerationParams) -> Image.Image:
