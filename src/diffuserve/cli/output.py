@@ -31,7 +31,7 @@ class ImageWriter:
         """Write the images; return the result with those that passed. Raise `OutputBlocked` before that."""
         passed = self._image_output.screened(result)
         for i, image in enumerate(passed.images):
-            origin = self._image_output.origin(passed, i)
+            origin = self._image_output.origin(passed.params, i)
             path = self._destination.path(origin or _named_after(passed, i), next(self._numbers))
             save_image(image, path, origin)
             self.paths.setdefault(index, []).append(path)

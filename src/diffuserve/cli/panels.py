@@ -24,7 +24,7 @@ _OPTIONS: Mapping[str, tuple[str, ...]] = {
     MODEL: ("model", "device", "dtype"),
     LISTENING: ("host", "port"),
     STORAGE: ("data_dir", "database_url", "valkey_url", "file_metadata"),
-    SAFETY: ("prompt_filter", "image_filter", "image_rules"),
+    SAFETY: ("prompt_filter", "image_filter", "image_rules", "filter_frames_every"),
     ENGINE: ("role", "max_jobs", *option_fields(EngineConfig), "memory_fraction"),
     MANY_GPUS: ("gpus", "parallel", "collective_seconds"),
     RELIABILITY: ("drain_seconds", "stall_seconds", "silence_seconds", "engine_restarts"),

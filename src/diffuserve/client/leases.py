@@ -40,6 +40,7 @@ _BUCKET_PATIENCE_SECONDS = 60.0  # for one upload URL
 _BUCKET_OUTAGE_SECONDS = 600.0  # then the job is left to another attempt
 _MOST_REFUSALS = 3  # of one file, each with a new URL: one may have expired
 _UPLOAD_PAUSE = 1.0  # before the next upload URL is requested
+_LIVE_PATIENCE_SECONDS = 10.0  # for a part of a clip, which is shown now or never
 _DRAIN_PATIENCE_SECONDS = 2.0
 _UNKNOWN_WORKER = "/v1/workers/worker_unknown/control"
 _JSON = {"content-type": "application/json"}
@@ -134,6 +135,16 @@ class LeaseClient:
                 log.warning("job %s: uploading %s again after: %s", job_id, name, error)
                 await asyncio.sleep(_UPLOAD_PAUSE)
 
+    async def put_live_part(self, job_id: str, lease_token: int, number: int, content: bytes) -> None:
+        """Store a part of a clip that is being drawn. Raise `LeaseLost`."""
+        path = f"/v1/leases/{job_id}/live/{number}"
+        await self._transport.request("PUT", path, _live_options(lease_token, content=content))
+
+    async def drop_live_parts(self, job_id: str, lease_token: int) -> None:
+        """Delete the parts of a clip. Raise `LeaseLost`."""
+        path = f"/v1/leases/{job_id}/live"
+        await self._transport.request("DELETE", path, _live_options(lease_token))
+
     async def fetch_inputs(
         self, job_id: str, lease_token: int, file_ids: Sequence[str], folder: Path
     ) -> dict[str, Path]:
@@ -180,6 +191,11 @@ class LeaseClient:
     async def _post(self, path: str, body: object, **options: Any) -> bytes:
         request = RequestOptions(content=orjson.dumps(body), headers=_JSON, **options)
         return (await self._transport.request("POST", path, request)).content
+
+
+def _live_options(lease_token: int, content: bytes | None = None) -> RequestOptions:
+    headers = {"lease-token": str(lease_token)}
+    return RequestOptions(content=content, headers=headers, patience_seconds=_LIVE_PATIENCE_SECONDS)
 
 
 class _BucketPatience:

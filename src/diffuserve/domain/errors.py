@@ -49,6 +49,7 @@ DiffuserveError
     ├── RequestAborted
     ├── NumericalFailure     NaN or infinity in the latents
     ├── OutputBlocked        the image filter blocks an image
+    ├── OutputNotWritten     the files cannot be written: a full disk, or an encoder that fails
     └── OutOfMemory          too large even when run alone
 """
 
@@ -355,6 +356,12 @@ class OutputBlocked(RequestFailed):
     def __init__(self, request_id: str, reason: str, category: str = "") -> None:
         super().__init__(request_id, reason)
         self.category = category
+
+
+class OutputNotWritten(RequestFailed):
+    """The files of a finished request cannot be written; another worker may have room for them."""
+
+    code = "output_not_written"
 
 
 class OutOfMemory(RequestFailed):

@@ -37,8 +37,11 @@ def save_image(
         options = {"compress_level": _PNG_COMPRESS_LEVEL}
     if parameters:
         options |= _png_text(parameters) if image_format == "PNG" else exif_and_xmp(parameters)
-    image.save(partial, format=image_format, **options)
-    os.replace(partial, path)
+    try:
+        image.save(partial, format=image_format, **options)
+        os.replace(partial, path)
+    finally:
+        partial.unlink(missing_ok=True)  # of a file that could not be written
 
 
 def _png_text(parameters: Mapping[str, Any]) -> dict[str, Any]:

@@ -12,7 +12,6 @@ from diffuserve.domain.safety import Action, FilterInfo, Finding, Verdict
 from diffuserve.safety.base import ImageFilter
 
 ACTIONS = (Action.ALLOW, Action.BLUR, Action.BLOCK)
-MAX_FRAMES = 8
 _MAX_CELLS, _MIN_CELL_PIXELS = 12, 8  # of the grid that replaces a blurred image
 _EXAMPLE = '{"nsfw": {"threshold": 0.8, "action": "block"}}'
 
@@ -85,19 +84,25 @@ def _parse_rule(label: str, rule: object, labels: Sequence[str]) -> ImageRule:
     return ImageRule(float(threshold), Action(action))
 
 
-def check_frames(image_filter: ImageFilter, frames: Sequence[Image.Image]) -> Verdict:
-    """Return the verdict on an image or a video.
-
-    At most `MAX_FRAMES` frames are checked, evenly spaced, the first and the last among them.
-    """
-    verdicts = [image_filter.check(frame) for frame in _sample(frames)]
-    return Verdict(tuple(finding for verdict in verdicts for finding in verdict.findings))
+def check_frames(image_filter: ImageFilter, frames: Sequence[Image.Image], every: int = 1) -> Verdict:
+    """Return the verdict on an image, or on those frames of a clip that `is_judged` chooses."""
+    judged = [frame for index, frame in enumerate(frames) if is_judged(index, len(frames), every)]
+    return merged([image_filter.check(frame) for frame in judged])
 
 
-def _sample(frames: Sequence[Image.Image]) -> list[Image.Image]:
-    if len(frames) <= MAX_FRAMES:
-        return list(frames)
-    return [frames[i * (len(frames) - 1) // (MAX_FRAMES - 1)] for i in range(MAX_FRAMES)]
+def is_judged(index: int, num_frames: int, every: int) -> bool:
+    """Return whether a frame of a clip is judged: the first, the last, and every n-th between are."""
+    return index % every == 0 or index == num_frames - 1
+
+
+def merged(verdicts: Sequence[Verdict]) -> Verdict:
+    """Return the verdict on all frames of a clip: each finding once, with its highest score."""
+    highest: dict[tuple[str, Action, str], Finding] = {}
+    for finding in (finding for verdict in verdicts for finding in verdict.findings):
+        key = (finding.category, finding.action, finding.source)
+        known = highest.get(key, finding)
+        highest[key] = max(known, finding, key=lambda found: found.score)
+    return Verdict(tuple(highest.values()))
 
 
 def blur(image: Image.Image) -> Image.Image:
@@ -105,8 +110,17 @@ def blur(image: Image.Image) -> Image.Image:
 
     A blur by a kernel could be undone in part by deconvolution; this cannot.
     """
+    return from_cells(cells_of(image), image.size)
+
+
+def cells_of(image: Image.Image) -> Image.Image:
+    """Return what a blurred image keeps of it: a small image of mean colours."""
     longer = max(image.size)
     num_cells = min(_MAX_CELLS, longer // _MIN_CELL_PIXELS)
     width, height = (max(round(side * num_cells / longer), 1) for side in image.size)
-    cells = image.convert("RGB").resize((width, height), Image.Resampling.BOX)
-    return cells.resize(image.size, Image.Resampling.BICUBIC)
+    return image.convert("RGB").resize((width, height), Image.Resampling.BOX)
+
+
+def from_cells(cells: Image.Image, size: tuple[int, int]) -> Image.Image:
+    """Return the blurred image of this size of which `cells` were kept."""
+    return cells.resize(size, Image.Resampling.BICUBIC)

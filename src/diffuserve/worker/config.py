@@ -54,6 +54,9 @@ class ImageOptions:
         help='Rules of the image filter, by label: {"nsfw": {"threshold": 0.8, "action": "block"}}; '
         "by default the filter's own.",
     )
+    filter_frames_every: int = option(
+        1, "Of clips the filter judges the first frame, the last, and every so many between.", ge=1, le=16
+    )
     file_metadata: bool = option(True, "Write the parameters of an image into its file.")
 
 

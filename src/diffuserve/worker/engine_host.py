@@ -14,6 +14,7 @@ from typing import assert_never
 
 import torch
 
+from diffuserve.domain.errors import DiffuserveError
 from diffuserve.domain.worker import Until
 from diffuserve.engine.engine import Engine
 from diffuserve.engine.outputs import GenerationResult, StepOutput
@@ -175,8 +176,11 @@ class EngineHost:
                     alone=job.is_alone,
                     until_denoised=job.until == Until.LATENTS,
                     latents=given.tensor,
+                    stream_frames=True,
                 )
-                self._requests.put(request_id, EngineRequest(job, num_steps, steps, given.timings))
+                clips = self._output.clips_of(request_id, job, params)
+                request = EngineRequest(job, num_steps, steps, given.timings, clips)
+                self._requests.put(request_id, request)
         except Exception as error:  # at the border of a job: it fails alone
             self._link.send(job_failure(job.attempt, error))
 
@@ -193,21 +197,48 @@ class EngineHost:
     def _report(self, output: StepOutput, writers: OrderedWriters) -> None:
         """Report an output; images go by way of the writers, a job's previews before its result."""
         if output.result is not None:
-            writers.finish(output.request_id, partial(self._finish, output.result))
+            writers.submit(output.request_id, partial(self._finish, output.result))
         elif output.error is not None:
-            writers.forget(output.request_id)
-            attempt = self._requests.pop(output.request_id).job.attempt
-            self._link.send(job_failure(attempt, output.error))
+            self._report_error(output.request_id, output.error, writers)
         else:
             self._report_step(output, writers)
+
+    def _report_error(self, request_id: str, error: DiffuserveError, writers: OrderedWriters) -> None:
+        """Report the end of a request without a result; that of a clip after what is written of it."""
+        request = self._requests.pop(request_id)
+        if request.clips is None:
+            self._link.send(job_failure(request.job.attempt, error))
+        else:
+            writers.submit(request_id, partial(self._output.fail_clips, request.job, request.clips, error))
 
     def _report_step(self, output: StepOutput, writers: OrderedWriters) -> None:
         request = self._requests.get(output.request_id)
         step, total = output.step, output.num_steps
         phase = "decode" if step >= total else "denoise"
-        self._link.send(StepProgress(attempt=request.job.attempt, phase=phase, step=step, total=total))
+        self._link.send(
+            StepProgress(
+                attempt=request.job.attempt,
+                phase=phase,
+                step=step,
+                total=total,
+                frames=output.num_decoded,
+                num_frames=output.num_frames,
+            )
+        )
+        if output.chunk is not None:
+            self._engine.hold_frames(output.request_id)  # until they are written
+            writers.submit(output.request_id, partial(self._write_frames, request, output))
         if output.latent_preview is not None and step in request.preview_steps:
             writers.submit(output.request_id, partial(self._output.preview, request, output))
+
+    def _write_frames(self, request: EngineRequest, output: StepOutput) -> None:
+        """Filter and write frames of a clip; on a writer's thread. If they cannot be, the request ends."""
+        assert request.clips is not None
+        assert output.chunk is not None
+        if not self._output.add_frames(request.job, request.clips, output.chunk):
+            self._engine.abort(output.request_id)
+        self._engine.release_frames(output.request_id)
+        self._moves.count += 1
 
     def _finish(self, result: GenerationResult) -> None:
         """Write a result's files, or its latents; on a writer's thread."""

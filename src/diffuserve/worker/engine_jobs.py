@@ -22,6 +22,8 @@ from diffuserve.worker.messages import (
     JobFailed,
     JobFinished,
     JobMessage,
+    LiveDropped,
+    LivePart,
     PreviewReady,
     StepProgress,
 )
@@ -89,6 +91,10 @@ class EngineJobs:
                 job.advance(phase, message.step, message.total, *frames)
             case PreviewReady():
                 self._reporter.preview(job, message)
+            case LivePart():
+                self._reporter.live.part(job, message)
+            case LiveDropped():
+                self._reporter.live.drop(job)
             case JobFinished() | JobDenoised() | JobFailed():
                 self._leave(job, message)
             case _:

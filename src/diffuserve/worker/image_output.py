@@ -12,6 +12,7 @@ from typing import Any, TypeVar
 from PIL.Image import Image
 
 from diffuserve.domain.errors import OutputBlocked, RequestFailed
+from diffuserve.domain.params import GenerationParams
 from diffuserve.domain.safety import PASSES, Action, ImagesRecord, Verdict
 from diffuserve.engine.outputs import GenerationResult
 from diffuserve.media.image_file import save_image
@@ -22,6 +23,7 @@ from diffuserve.safety.base import ImageFilter
 from diffuserve.safety.image import blur, check_frames
 from diffuserve.safety.image_filters import open_image_filter
 from diffuserve.storage.base import content_type_of
+from diffuserve.worker.clip_screen import Judgement
 from diffuserve.worker.config import ImageOptions
 from diffuserve.worker.messages import FinishedFile
 
@@ -30,19 +32,12 @@ T = TypeVar("T")
 
 
 @dataclass(frozen=True)
-class Judgement:
-    """The image filter's verdict on one image, and the seconds that it took."""
-
-    verdict: Verdict
-    seconds: float
-
-
-@dataclass(frozen=True)
 class ImageOutput:
     """Filters and writes images; every image that leaves the engine passes it. Safe from any thread.
 
     `model_hash` may still be computed when images are first written, which then waits for it; without a
-    future, or if its result is `None`, files name no hash.
+    future, or if its result is `None`, files name no hash. Of clips the filter judges the first and the last
+    frame, and one in `frames_every` between.
     """
 
     image_filter: ImageFilter | None
@@ -50,6 +45,7 @@ class ImageOutput:
     model_hash: "Future[str | None] | None" = None
     has_metadata: bool = True
     folder: Path = Path()
+    frames_every: int = 1
 
     def describe(self) -> str:
         """Return the filter's name, version and thresholds, for people to read."""
@@ -65,7 +61,7 @@ class ImageOutput:
             return Judgement(PASSES, 0.0)
         start = time.perf_counter()
         try:
-            verdict = check_frames(self.image_filter, frames)
+            verdict = check_frames(self.image_filter, frames, self.frames_every)
         except Exception as error:  # of any kind: another worker's filter may work
             name, reason = self.image_filter.info.name, f"{type(error).__name__}: {error}"
             raise RuntimeError(f"the image filter {name} failed ({reason})") from error
@@ -87,9 +83,9 @@ class ImageOutput:
         files = []
         for index, image in enumerate(result.images):
             path = folder / f"{index}.{output_format}"
-            save_image(image, path, self.origin(result, index))
+            save_image(image, path, self.origin(result.params, index))
             files.append(_file(path, image, index, result.seed + index))
-        return (*files, self._thumbnail(result.images[0], folder, self.origin(result, 0)))
+        return (*files, self.thumbnail(result.images[0], folder, self.origin(result.params, 0)))
 
     def record(self, verdicts: Sequence[Verdict]) -> dict[str, Any]:
         """Return the filter's record for the result of a job; empty without a filter."""
@@ -102,14 +98,15 @@ class ImageOutput:
         known = None if self.model_hash is None else self.model_hash.result()
         return known or _hash_of(self.folder)
 
-    def origin(self, result: GenerationResult, index: int) -> Mapping[str, Any]:
-        """Return the provenance that the file of image `index` carries; empty without metadata."""
+    def origin(self, params: GenerationParams, index: int) -> Mapping[str, Any]:
+        """Return the provenance that the file of image or clip `index` carries; empty without metadata."""
         if not self.has_metadata:
             return {}
         model_hash = None if self.model_hash is None else self.model_hash.result()
-        return provenance(result.params.to_dict(), index, self.model, model_hash)
+        return provenance(params.to_dict(), index, self.model, model_hash)
 
-    def _thumbnail(self, image: Image, folder: Path, origin: Mapping[str, Any]) -> FinishedFile:
+    def thumbnail(self, image: Image, folder: Path, origin: Mapping[str, Any]) -> FinishedFile:
+        """Write a small copy of an image that passed the filter."""
         small = image.copy()
         small.thumbnail((THUMBNAIL_PIXELS, THUMBNAIL_PIXELS))
         path = folder / "thumbnail.webp"
@@ -128,7 +125,8 @@ def passed(result: GenerationResult, verdicts: Sequence[Verdict]) -> GenerationR
             raise OutputBlocked(result.request_id, reason, verdict.category)
     pairs = zip(result.frames, verdicts, strict=True)
     frames = [[allowed(frame, verdict) for frame in shown] for shown, verdict in pairs]
-    return replace(result, frames=frames, warnings=(*result.warnings, *_warnings(verdicts)))
+    noun = "clip" if (result.params.num_frames or 1) > 1 else "image"
+    return replace(result, frames=frames, warnings=(*result.warnings, *blur_warnings(verdicts, noun)))
 
 
 def allowed(image: Image, verdict: Verdict) -> Image:
@@ -137,10 +135,11 @@ def allowed(image: Image, verdict: Verdict) -> Image:
     return blur(image) if verdict.action is Action.BLUR else image
 
 
-def _warnings(verdicts: Sequence[Verdict]) -> Iterator[str]:
+def blur_warnings(verdicts: Sequence[Verdict], noun: str) -> Iterator[str]:
+    """Yield a warning for each image or clip, as the `noun` says, that is blurred."""
     for index, verdict in enumerate(verdicts):
         if verdict.action is Action.BLUR:
-            yield f"image {index} was blurred by the image filter (category {verdict.category!r})"
+            yield f"{noun} {index} was blurred by the image filter (category {verdict.category!r})"
 
 
 def open_image_output(model: str, options: ImageOptions) -> ImageOutput:
@@ -148,7 +147,8 @@ def open_image_output(model: str, options: ImageOptions) -> ImageOutput:
     image_filter = open_image_filter(options.image_filter, options.image_rules)
     folder = open_model(model)
     model_hash = in_background(partial(_hash, folder.path)) if options.file_metadata else None
-    return ImageOutput(image_filter, folder.name, model_hash, options.file_metadata, folder.path)
+    every = options.filter_frames_every
+    return ImageOutput(image_filter, folder.name, model_hash, options.file_metadata, folder.path, every)
 
 
 def in_background(work: Callable[[], T]) -> "Future[T]":

@@ -4,6 +4,7 @@ import base64
 import io
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
+from functools import partial
 from pathlib import Path
 
 from PIL.Image import Image
@@ -16,17 +17,24 @@ from diffuserve.domain.errors import (
     OutputBlocked,
     RequestAborted,
 )
+from diffuserve.domain.params import GenerationParams
 from diffuserve.domain.safety import Action, Verdict
-from diffuserve.engine.outputs import GenerationResult, StepOutput
+from diffuserve.domain.worker import Until
+from diffuserve.engine.outputs import FrameChunk, GenerationResult, StepOutput
 from diffuserve.models.frames import Frames
 from diffuserve.worker.agent_link import AgentLink
+from diffuserve.worker.clip_screen import Judgement
+from diffuserve.worker.clips_output import ClipsOutput, LiveListener, is_clip, writing
 from diffuserve.worker.handover import added_up
-from diffuserve.worker.image_output import ImageOutput, allowed, passed
+from diffuserve.worker.image_output import ImageOutput, allowed, blur_warnings, passed
 from diffuserve.worker.messages import (
     AddJob,
     FilterVerdict,
+    FinishedFile,
     JobFailed,
     JobFinished,
+    LiveDropped,
+    LivePart,
     PreviewReady,
     StepProgress,
 )
@@ -39,18 +47,20 @@ _FINAL_ERRORS = (ValueError, LatentsUnusable, NumericalFailure, OutOfMemory, Out
 class EngineRequest:
     """A job inside the engine, the steps that it takes, and those after which it shows a preview.
 
-    `earlier` are the seconds of its first phase, if another worker did that.
+    `earlier` are the seconds of its first phase, if another worker did that. `clips` is the way of its frames
+    if it makes clips.
     """
 
     job: AddJob
     num_steps: int
     preview_steps: Sequence[int] = ()
     earlier: Mapping[str, float] = field(default_factory=dict)
+    clips: ClipsOutput | None = None
 
 
 @dataclass(frozen=True)
 class JobOutput:
-    """Filters, writes and reports the images of requests."""
+    """Filters, writes and reports the images and clips of requests."""
 
     link: AgentLink
     images: ImageOutput
@@ -75,7 +85,85 @@ class JobOutput:
             )
         )
 
+    def clips_of(self, request_id: str, job: AddJob, params: GenerationParams) -> ClipsOutput | None:
+        """Return the way of a request's frames; `None` if it makes images."""
+        if job.until == Until.LATENTS or not is_clip(params, job.output_format):
+            return None
+        live = LiveListener(partial(self._show_part, job.attempt), partial(self._drop_live, job.attempt))
+        return ClipsOutput(self.images, request_id, job, params, live if job.live else None)
+
+    def add_frames(self, job: AddJob, clips: ClipsOutput, chunk: FrameChunk) -> bool:
+        """Filter and write frames of a clip, unless it failed before; return whether it goes on."""
+        if clips.failure is not None:
+            return False
+        try:
+            clips.add(chunk)
+        except Exception as error:  # at the border of a job: it fails alone, once the engine lets go of it
+            clips.failure = error
+            clips.abandon()
+        if (chunk.is_last and clips.failure is None) or isinstance(clips.failure, OutputBlocked):
+            self._report_judgement(job.attempt, "video", clips.take_judgement())
+        return clips.failure is None
+
+    def fail_clips(self, job: AddJob, clips: ClipsOutput, error: Exception) -> None:
+        """Report that a request failed, for its own reason if it has one, and remove what was written."""
+        clips.abandon()
+        failure = job_failure(job.attempt, clips.failure or error)
+        self.link.send(replace(failure, safety=self.images.record(clips.verdicts)))
+
     def finish(self, request: EngineRequest, result: GenerationResult) -> None:
+        """Filter and write what is not written yet, and report the job finished or failed."""
+        if request.clips is None:
+            self._finish_images(request, result)
+        else:
+            self._finish_clips(request, request.clips, result)
+
+    def _finish_clips(self, request: EngineRequest, clips: ClipsOutput, result: GenerationResult) -> None:
+        job = request.job
+        for index, frames in enumerate(result.frames):  # of those that were not passed on as they came
+            self.add_frames(job, clips, FrameChunk(index, 0, frames, is_last=True))
+        try:
+            files = () if clips.failure else clips.finish()
+        except Exception as error:  # at the border of a job: it fails alone
+            clips.failure = error
+        if clips.failure is not None:
+            self.fail_clips(job, clips, clips.failure)
+            return
+        times = {
+            "filter_seconds": sum(judgement.seconds for judgement in clips.judgements),
+            "video_encode_seconds": clips.encode_seconds,
+        }
+        warnings = (*result.warnings, *blur_warnings(clips.verdicts, "clip"))
+        self._report_finished(request, result, files, warnings, clips.verdicts, times)
+
+    def _report_finished(
+        self,
+        request: EngineRequest,
+        result: GenerationResult,
+        files: tuple[FinishedFile, ...],
+        warnings: tuple[str, ...],
+        verdicts: Sequence[Verdict],
+        times: Mapping[str, float],
+    ) -> None:
+        self.link.send(
+            JobFinished(
+                attempt=request.job.attempt,
+                files=files,
+                input=result.params.to_dict(),
+                timings={**added_up(asdict(result.timings), request.earlier), **times},
+                actual_seconds=result.timings.device_seconds,
+                warnings=warnings,
+                safety=self.images.record(verdicts),
+            )
+        )
+
+    def _show_part(self, attempt: str, number: int, path: Path) -> None:
+        self.link.send(LivePart(attempt=attempt, number=number, path=str(path)))
+
+    def _drop_live(self, attempt: str) -> None:
+        self.link.send(LiveDropped(attempt=attempt))
+
+    def _finish_images(self, request: EngineRequest, result: GenerationResult) -> None:
         """Filter and write the images, and report the job finished or failed."""
         job, steps = request.job, request.num_steps
         verdicts: list[Verdict] = []
@@ -83,27 +171,22 @@ class JobOutput:
             self.link.send(StepProgress(attempt=job.attempt, phase="filter", step=steps, total=steps))
             verdicts += [self._judge(job.attempt, "image", frames) for frames in result.frames]
             shown = passed(result, verdicts)
-            files = self.images.write(shown, Path(job.folder), job.output_format)
+            with writing(result.request_id):
+                files = self.images.write(shown, Path(job.folder), job.output_format)
         except Exception as error:  # at the border of a job: it fails alone
             failure = job_failure(job.attempt, error)
             self.link.send(replace(failure, safety=self.images.record(verdicts)))
             return
-        self.link.send(
-            JobFinished(
-                attempt=job.attempt,
-                files=files,
-                input=result.params.to_dict(),
-                timings=added_up(asdict(result.timings), request.earlier),
-                actual_seconds=result.timings.device_seconds,
-                warnings=shown.warnings,
-                safety=self.images.record(verdicts),
-            )
-        )
+        self._report_finished(request, result, files, shown.warnings, verdicts, {})
 
     def _judge(self, attempt: str, stage: str, frames: Frames) -> Verdict:
         """Return the filter's verdict, and report it to the agent, which counts it."""
         judged = self.images.judge(frames)
-        if self.images.image_filter is not None:
+        self._report_judgement(attempt, stage, judged)
+        return judged.verdict
+
+    def _report_judgement(self, attempt: str, stage: str, judged: Judgement | None) -> None:
+        if judged is not None and self.images.image_filter is not None:
             self.link.send(
                 FilterVerdict(
                     attempt=attempt,
@@ -113,7 +196,6 @@ class JobOutput:
                     seconds=judged.seconds,
                 )
             )
-        return judged.verdict
 
 
 def job_failure(attempt: str, error: Exception) -> JobFailed:

@@ -110,8 +110,24 @@ class PreviewReady:
 
 
 @dataclass(frozen=True, kw_only=True)
+class LivePart:
+    """The next part of a live job's first clip is a file at `path`, which the agent deletes once uploaded."""
+
+    attempt: str
+    number: int
+    path: str
+
+
+@dataclass(frozen=True, kw_only=True)
+class LiveDropped:
+    """No part of a live job's clip may be shown any more, nor those that were."""
+
+    attempt: str
+
+
+@dataclass(frozen=True, kw_only=True)
 class FilterVerdict:
-    """The image filter checked an image; `stage` is "image" or "preview".
+    """The image filter checked an image or all of a clip; `stage` is "image", "video" or "preview".
 
     `category` is that of the finding that decided, "" if there was none.
     """
@@ -209,7 +225,16 @@ class StopEngine:
     """Save the cost fit, and exit."""
 
 
-JobMessage: TypeAlias = StepProgress | PreviewReady | FilterVerdict | JobFinished | JobDenoised | JobFailed
+JobMessage: TypeAlias = (
+    StepProgress
+    | PreviewReady
+    | LivePart
+    | LiveDropped
+    | FilterVerdict
+    | JobFinished
+    | JobDenoised
+    | JobFailed
+)
 """The messages of an engine about one job."""
 
 FromEngine: TypeAlias = (
@@ -226,6 +251,8 @@ _KINDS: Mapping[str, type[Message]] = {
     "beat": EngineHeartbeat,
     "moved": StepProgress,
     "previewed": PreviewReady,
+    "live": LivePart,
+    "dropped": LiveDropped,
     "judged": FilterVerdict,
     "done": JobFinished,
     "denoised": JobDenoised,

@@ -7,7 +7,7 @@ from diffuserve.domain.worker import WorkerState
 from diffuserve.worker.messages import EngineHeartbeat, FilterVerdict
 
 _SECONDS = (0.1, 0.3, 0.5, 0.8, 1.0, 1.5, 2.0, 2.5, 5.0, 10.0, 20.0, 40.0, 80.0, 160.0, 640.0, 2560.0)
-_FILTER_SECONDS = (0.005, 0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1.0, 2.0, 5.0)
+_FILTER_SECONDS = (0.005, 0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1.0, 2.0, 5.0, 10.0, 30.0)
 
 
 class WorkerMetrics:
@@ -45,13 +45,13 @@ class WorkerMetrics:
         )
         self._verdicts = Counter(
             "diffusion_safety_verdicts",
-            "Images and previews that the filter saw.",
+            "Images, clips and previews that the filter saw.",
             ["stage", "category", "action"],
             registry=self.registry,
         )
         self._filter_seconds = Histogram(
             "diffusion_safety_filter_seconds",
-            "The filter's look at one image.",
+            "The filter's look at one image, or at all frames of a clip.",
             ["stage"],
             buckets=_FILTER_SECONDS,
             registry=self.registry,

@@ -28,6 +28,7 @@ from diffuserve.domain.worker import (
     StoredFile,
 )
 from diffuserve.worker.held_job import HeldJob
+from diffuserve.worker.live_reporter import LiveReporter
 from diffuserve.worker.messages import FinishedFile, JobDenoised, JobFailed, JobFinished, PreviewReady
 from diffuserve.worker.metrics import WorkerMetrics
 
@@ -51,6 +52,7 @@ class ResultReporter:
         self._metrics = metrics
         self._forget = forget
         self._tasks: set[asyncio.Task[None]] = set()
+        self.live = LiveReporter(client, self._start)
         self._last_previews: dict[str, asyncio.Task[None]] = {}
 
     def finished(self, job: HeldJob, finished: JobFinished | JobDenoised) -> None:
@@ -129,6 +131,7 @@ class ResultReporter:
     async def _complete(self, job: HeldJob, finished: JobFinished | JobDenoised) -> str:
         if (preview := self._last_previews.pop(job.attempt, None)) is not None:
             await asyncio.wait({preview})
+        await self.live.finish(job)
         try:
             return await self._deliver(job, finished)
         except StorageRefused as error:
@@ -202,6 +205,7 @@ class ResultReporter:
 
     async def _fail(self, job: HeldJob, error: JobError) -> str:
         self._last_previews.pop(job.attempt, None)
+        await self.live.take_back(job)
         failure = Failure(lease_token=job.lease.lease_token, error=error)
         status = (await self._client.fail(job.lease.job_id, failure)).status
         log.info("job %s %s", job.lease.job_id, _ending(status, error))
@@ -209,6 +213,7 @@ class ResultReporter:
 
     async def _release(self, job: HeldJob, release: Release, patience_seconds: float | None) -> str:
         self._last_previews.pop(job.attempt, None)
+        await self.live.take_back(job)
         return (await self._client.release(job.lease.job_id, release, patience_seconds)).status
 
     async def _report(self, job: HeldJob, report: ProgressReport, after: asyncio.Task[None] | None) -> None:

@@ -3,7 +3,7 @@
 import asyncio
 import logging
 from collections.abc import Callable, Mapping
-from typing import Any, assert_never
+from typing import Any
 
 from diffuserve.backoff import Backoff, RestartPolicy, supervise
 from diffuserve.domain.worker import LoadProgress
@@ -15,15 +15,9 @@ from diffuserve.worker.messages import (
     EngineLoading,
     EngineReady,
     EngineRefused,
-    FilterVerdict,
     FromEngine,
-    JobDenoised,
-    JobFailed,
-    JobFinished,
     JobMessage,
     ModelAnnounced,
-    PreviewReady,
-    StepProgress,
 )
 from diffuserve.worker.watchdog import Pulse, stall_reason
 
@@ -167,18 +161,9 @@ class EngineSupervisor:
             case EngineHeartbeat():
                 self.last_heartbeat, self._pulse = message, self._pulse.after_heartbeat(message, now)
                 self._on_change()
-            case (
-                StepProgress()
-                | PreviewReady()
-                | FilterVerdict()
-                | JobFinished()
-                | JobDenoised()
-                | JobFailed()
-            ):
+            case _:
                 self._pulse = self._pulse.after_progress(now)
                 self._on_job(message)
-            case _:
-                assert_never(message)
 
     def _become_ready(self, ready: EngineReady, now: float) -> None:
         log.info("ready: %s", " · ".join(f"{name} {value}" for name, value in ready.description.items()))

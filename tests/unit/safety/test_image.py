@@ -1,6 +1,6 @@
 """Image rules, sampling of frames, and blurring."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 
 import numpy as np
 import pytest
@@ -11,11 +11,11 @@ from PIL import Image
 from diffuserve.domain.errors import InvalidParams
 from diffuserve.domain.safety import Action, FilterInfo, Finding, Verdict
 from diffuserve.safety.image import (
-    MAX_FRAMES,
     ImageRule,
     ScoredImageFilter,
     blur,
     check_frames,
+    merged,
     parse_rules,
 )
 
@@ -95,14 +95,37 @@ def test_an_invalid_rule_is_refused_with_the_remedy(rules: Mapping[str, object],
 
 
 @pytest.mark.parametrize(
-    ("num_frames", "seen"),
-    [(1, [1]), (3, [1, 2, 3]), (8, [1, 2, 3, 4, 5, 6, 7, 8]), (15, [1, 3, 5, 7, 9, 11, 13, 15])],
+    ("num_frames", "every", "seen"),
+    [
+        (1, 1, [1]),
+        (5, 1, [1, 2, 3, 4, 5]),
+        (5, 2, [1, 3, 5]),
+        (6, 2, [1, 3, 5, 6]),
+        (17, 16, [1, 17]),
+        (17, 7, [1, 8, 15, 17]),
+        (2, 16, [1, 2]),
+    ],
 )
-def test_a_video_is_checked_by_evenly_spaced_frames(num_frames: int, seen: Sequence[int]) -> None:
+def test_the_first_frame_the_last_and_every_nth_between_are_checked(
+    num_frames: int, every: int, seen: list[int]
+) -> None:
     frames = [Image.new("RGB", (width, 1)) for width in range(1, num_frames + 1)]
-    verdict = check_frames(_Seen(), frames)
+    verdict = check_frames(_Seen(), frames, every)
     assert [int(finding.category) for finding in verdict.findings] == seen
-    assert len(seen) <= MAX_FRAMES
+
+
+def test_every_frame_is_checked_unless_told_otherwise() -> None:
+    frames = [Image.new("RGB", (width, 1)) for width in range(1, 82)]
+    assert len(check_frames(_Seen(), frames).findings) == 81
+
+
+def test_the_verdict_on_a_clip_has_each_finding_once_with_its_highest_score() -> None:
+    scores = [("nsfw", Action.BLUR, 0.6), ("gore", Action.ALLOW, 0.2), ("nsfw", Action.BLUR, 0.7)]
+    verdicts = [Verdict((Finding(category, action, "s", score),)) for category, action, score in scores]
+    assert merged([*verdicts, Verdict()]).findings == (
+        Finding("nsfw", Action.BLUR, "s", 0.7),
+        Finding("gore", Action.ALLOW, "s", 0.2),
+    )
 
 
 @pytest.mark.parametrize("size", [(64, 64), (1024, 768), (16, 2048), (16, 16), (1, 1)])

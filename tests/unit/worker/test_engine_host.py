@@ -4,10 +4,8 @@ import base64
 import hashlib
 import io
 import threading
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, TypeVar, cast
+from typing import Any, cast
 from unittest.mock import Mock
 
 import numpy as np
@@ -16,7 +14,7 @@ from PIL import Image
 
 from diffuserve.domain.errors import OutputBlocked, RequestFailed
 from diffuserve.domain.params import GenerationParams
-from diffuserve.domain.safety import Action, FilterInfo, Finding, Verdict
+from diffuserve.domain.safety import Action
 from diffuserve.engine.config import EngineConfig
 from diffuserve.engine.engine import Engine
 from diffuserve.engine.outputs import GenerationResult, Timings
@@ -32,70 +30,12 @@ from diffuserve.worker.messages import (
     FilterVerdict,
     JobFailed,
     JobFinished,
-    Message,
     PreviewReady,
     StepProgress,
     StopEngine,
 )
+from support.hosted_engine import NO_FILTER, KeptLink, ScriptedFilter, job, serve
 from support.waiting import HANG_SECONDS
-
-M = TypeVar("M", bound=Message)
-NO_FILTER = ImageOutput(None, "fake")
-
-
-@dataclass
-class _Link:
-    """Stands for the connection to the agent: keeps the messages that are sent."""
-
-    sent: list[Message] = field(default_factory=list)
-    news: threading.Condition = field(default_factory=threading.Condition)
-
-    def send(self, message: Message) -> None:
-        with self.news:
-            self.sent.append(message)
-            self.news.notify_all()
-
-    def all(self, kind: type[M]) -> list[M]:
-        return [message for message in self.sent if isinstance(message, kind)]
-
-    def wait_for(self, check: Callable[[], bool]) -> None:
-        with self.news:
-            assert self.news.wait_for(check, HANG_SECONDS), self.sent
-
-
-@dataclass
-class _Filter:
-    """Judges images by `find`, and notes the threads that called it."""
-
-    find: Callable[[Image.Image], Action]
-    info: FilterInfo = field(default_factory=lambda: FilterInfo("test", "1", {"nsfw": 0.5}))
-    threads: set[str] = field(default_factory=set)
-
-    def check(self, image: Image.Image) -> Verdict:
-        self.threads.add(threading.current_thread().name)
-        action = self.find(image)
-        return Verdict(() if action is Action.ALLOW else (Finding("nsfw", action, "test", 0.9),))
-
-
-def serve(fake: FakePipeline, images: ImageOutput, jobs: Sequence[AddJob]) -> _Link:
-    """Run a host until every job is finished or failed."""
-    link = _Link()
-    with Engine(fake, EngineConfig(token_budget=10_000)) as engine:
-        host = EngineHost(engine, cast(AgentLink, link), images)
-        running = threading.Thread(target=host.run)
-        running.start()
-        for job in jobs:
-            host.handle(job)
-        link.wait_for(lambda: len(link.all(JobFinished)) + len(link.all(JobFailed)) == len(jobs))
-        host.handle(StopEngine())
-        running.join(HANG_SECONDS)
-    return link
-
-
-def job(prompt: str, folder: Path, **values: Any) -> AddJob:
-    params = {"prompt": prompt, "width": 32, "height": 32, "seed": 1, **values.pop("params", {})}
-    (folder / prompt).mkdir(exist_ok=True)
-    return AddJob(attempt=prompt, input=params, folder=str(folder / prompt), **values)
 
 
 def digest(image: Image.Image) -> str:
@@ -110,7 +50,7 @@ def test_jobs_of_a_higher_band_step_first_in_the_engine(fake: FakePipeline, tmp_
 
     fake.on_denoise = cast(Any, note)
     with Engine(fake, EngineConfig(token_budget=1)) as engine:  # one request a step
-        host = EngineHost(engine, cast(AgentLink, _Link()), NO_FILTER)
+        host = EngineHost(engine, cast(AgentLink, KeptLink()), NO_FILTER)
         for number, (prompt, priority) in enumerate([("batch", -2), ("standard", -1), ("interactive", 0)]):
             params = {"prompt": prompt, "width": 32, "height": 32, "seed": number}
             host.handle(AddJob(attempt=prompt, input=params, folder=str(tmp_path), priority=priority))
@@ -129,7 +69,7 @@ def test_a_blocked_image_fails_its_own_job_alone(fake: FakePipeline, tmp_path: P
     for path in (tmp_path / "harmless").iterdir():
         path.unlink()
 
-    flagging = _Filter(lambda image: Action.BLOCK if digest(image) == known else Action.ALLOW)
+    flagging = ScriptedFilter(lambda image: Action.BLOCK if digest(image) == known else Action.ALLOW)
     jobs = [job(prompt, tmp_path) for prompt in ("harmless", "another", "a third")]
     link = serve(fake, ImageOutput(flagging, "fake"), jobs)
     (failed,) = link.all(JobFailed)
@@ -143,7 +83,7 @@ def test_a_blocked_image_fails_its_own_job_alone(fake: FakePipeline, tmp_path: P
 
 def test_a_blocked_image_blocks_all_images_of_its_request(fake: FakePipeline, tmp_path: Path) -> None:
     actions = iter([Action.ALLOW, Action.ALLOW, Action.BLOCK, Action.ALLOW])
-    flagging = _Filter(lambda _: next(actions))
+    flagging = ScriptedFilter(lambda _: next(actions))
     link = serve(fake, ImageOutput(flagging, "fake"), [job("four", tmp_path, params={"num_images": 4})])
     assert [failed.code for failed in link.all(JobFailed)] == ["output_blocked"]
     assert list((tmp_path / "four").iterdir()) == []
@@ -154,7 +94,7 @@ def test_a_blurred_image_is_written_blurred_with_a_warning(fake: FakePipeline, t
     fake.poison = lambda params, prediction: prediction * 0.3  # leaves noise, so that there is detail
     size = {"width": 128, "height": 128}
     plain = serve(fake, NO_FILTER, [job("plain", tmp_path, params=size)])
-    blur = _Filter(lambda _: Action.BLUR)
+    blur = ScriptedFilter(lambda _: Action.BLUR)
     link = serve(fake, ImageOutput(blur, "fake"), [job("blur", tmp_path, params=size)])
     (done,) = link.all(JobFinished)
     assert done.warnings == ("image 0 was blurred by the image filter (category 'nsfw')",)
@@ -181,7 +121,7 @@ def test_a_failing_filter_lets_no_image_pass_and_the_job_is_retryable(
     def fail(_image: Image.Image) -> Action:
         raise ValueError("the weights are gone")
 
-    link = serve(fake, ImageOutput(_Filter(fail), "fake"), [job("star", tmp_path, num_previews=2)])
+    link = serve(fake, ImageOutput(ScriptedFilter(fail), "fake"), [job("star", tmp_path, num_previews=2)])
     (failed,) = link.all(JobFailed)
     assert (failed.code, failed.retryable) == ("internal_error", True)
     assert "the image filter test failed (ValueError: the weights are gone)" in failed.message
@@ -201,7 +141,7 @@ def test_messages_about_a_job_stay_in_order_when_the_filter_is_slow(
         return Action.ALLOW
 
     jobs = [job(prompt, tmp_path, num_previews=3) for prompt in ("first", "second", "third")]
-    link = serve(fake, ImageOutput(_Filter(slow_at_first), "fake"), jobs)
+    link = serve(fake, ImageOutput(ScriptedFilter(slow_at_first), "fake"), jobs)
     for attempt in ("first", "second", "third"):
         messages = [message for message in link.sent if getattr(message, "attempt", None) == attempt]
         reported = [
@@ -225,9 +165,9 @@ def test_steps_go_on_while_the_filter_checks_a_preview(fake: FakePipeline, tmp_p
         assert released.wait(HANG_SECONDS)
         return Action.ALLOW
 
-    link = _Link()
+    link = KeptLink()
     with Engine(fake, EngineConfig(token_budget=10_000)) as engine:
-        host = EngineHost(engine, cast(AgentLink, link), ImageOutput(_Filter(hold), "fake"))
+        host = EngineHost(engine, cast(AgentLink, link), ImageOutput(ScriptedFilter(hold), "fake"))
         running = threading.Thread(target=host.run)
         running.start()
         host.handle(job("star", tmp_path, num_previews=3))
@@ -245,7 +185,7 @@ def test_steps_go_on_while_the_filter_checks_a_preview(fake: FakePipeline, tmp_p
 def test_previews_pass_the_same_filter(
     fake: FakePipeline, tmp_path: Path, action: Action, num_shown: int
 ) -> None:
-    previews_only = _Filter(lambda image: action if image.width == 128 else Action.ALLOW)
+    previews_only = ScriptedFilter(lambda image: action if image.width == 128 else Action.ALLOW)
     shown = serve(fake, ImageOutput(previews_only, "fake"), [job("a", tmp_path, num_previews=2)]).all(
         PreviewReady
     )
@@ -262,7 +202,7 @@ def decoded(preview: PreviewReady) -> Image.Image:
 
 
 def test_a_ready_engine_names_its_filter(fake: FakePipeline, tmp_path: Path) -> None:
-    (ready,) = serve(fake, ImageOutput(_Filter(lambda _: Action.ALLOW), "fake"), []).all(EngineReady)
+    (ready,) = serve(fake, ImageOutput(ScriptedFilter(lambda _: Action.ALLOW), "fake"), []).all(EngineReady)
     assert ready.image_filter == {"name": "test", "version": "1", "thresholds": {"nsfw": 0.5}}
     assert ready.description["image_filter"] == "test 1 (nsfw from 0.5)"
     (bare,) = serve(fake, NO_FILTER, []).all(EngineReady)
@@ -316,12 +256,12 @@ def test_an_error_in_the_background_is_raised_where_the_result_is_asked_for() ->
 def test_a_result_outside_a_job_passes_the_same_filter() -> None:
     """The command line runs an engine without an agent."""
     result = drawn()
-    blur = ImageOutput(_Filter(lambda _: Action.BLUR), "fake").screened(result)
+    blur = ImageOutput(ScriptedFilter(lambda _: Action.BLUR), "fake").screened(result)
     assert blur.images[0].tobytes() != result.images[0].tobytes()
     assert blur.warnings == ("cut", "image 0 was blurred by the image filter (category 'nsfw')")
-    assert ImageOutput(_Filter(lambda _: Action.ALLOW), "fake").screened(result) == result
+    assert ImageOutput(ScriptedFilter(lambda _: Action.ALLOW), "fake").screened(result) == result
     with pytest.raises(OutputBlocked, match="'nsfw'"):
-        ImageOutput(_Filter(lambda _: Action.BLOCK), "fake").screened(result)
+        ImageOutput(ScriptedFilter(lambda _: Action.BLOCK), "fake").screened(result)
 
 
 def test_a_failing_filter_fails_a_result_outside_a_job() -> None:
@@ -329,7 +269,7 @@ def test_a_failing_filter_fails_a_result_outside_a_job() -> None:
         raise OSError("gone")
 
     with pytest.raises(RequestFailed, match="the image filter test failed"):
-        ImageOutput(_Filter(fail), "fake").screened(drawn())
+        ImageOutput(ScriptedFilter(fail), "fake").screened(drawn())
 
 
 def drawn() -> GenerationResult:
@@ -344,7 +284,7 @@ def test_an_error_of_the_decode_lane_ends_the_host(
     """The process then ends with a traceback, and the agent's supervisor starts another."""
     with Engine(fake, EngineConfig(token_budget=10_000, num_threads=1)) as engine:
         monkeypatch.setattr(engine.cost_model, "expected_decode_seconds", Mock(side_effect=SystemError))
-        host = EngineHost(engine, cast(AgentLink, _Link()), NO_FILTER)
+        host = EngineHost(engine, cast(AgentLink, KeptLink()), NO_FILTER)
         host.handle(job("star", tmp_path))
         with pytest.raises(SystemError):
             host.run()

@@ -18,6 +18,8 @@ from diffuserve.worker.messages import (
     FromEngine,
     JobFailed,
     JobFinished,
+    LiveDropped,
+    LivePart,
     Message,
     ModelAnnounced,
     PreviewReady,
@@ -38,6 +40,8 @@ EXAMPLES: dict[str, Message] = {
     "beat": EngineHeartbeat(num_moves=1, num_unfinished=2, last_step_seconds=0.5),
     "moved": StepProgress(attempt="j", phase="denoise", step=1, total=4),
     "previewed": PreviewReady(attempt="j", index=0, step=2, total=4, png="iVBO"),
+    "live": LivePart(attempt="j", number=3, path="/f/live-0003.m4s"),
+    "dropped": LiveDropped(attempt="j"),
     "judged": FilterVerdict(attempt="j", stage="preview", action="allow", category="", seconds=0.01),
     "done": JobFinished(
         attempt="j",
