@@ -120,7 +120,7 @@ class LivePart:
 
 @dataclass(frozen=True, kw_only=True)
 class LiveDropped:
-    """No part of a live job's clip may be shown any more, nor those that were."""
+    """A live job's clip may not be shown any more, nor the parts of it that were."""
 
     attempt: str
 
