@@ -15,8 +15,10 @@ from diffuserve.models.layers.attention import (
     grouped_bmm_across,
     grouped_sdpa,
     grouped_sdpa_across,
+    varlen_flash,
+    varlen_flash_across,
 )
-from diffuserve.models.layers.segments import Segments
+from diffuserve.models.layers.segments import CrossSegments, Segments
 
 CPU = torch.device("cpu")
 KERNELS = {"grouped-sdpa": grouped_sdpa, "grouped-bmm": grouped_bmm}
@@ -126,3 +128,120 @@ def test_the_kernel_for_a_cpu_depends_on_the_dtype(dtype: torch.dtype, name: str
     torch.testing.assert_close(
         kernel(qkv, Segments.of((7, 7), CPU)).double(), reference(qkv, (7, 7)), rtol=0, atol=0.02
     )
+
+
+CROSS_TOLERANCE = 3e-5  # hundreds of equal terms round alike
+# Sequences with numbers of queries, keys, and times that the padding is attended to.
+CROSS = st.lists(
+    st.tuples(
+        st.sampled_from([0, 1, 7, 48, 200]),
+        st.sampled_from([1, 2, 31, 32, 70]),
+        st.sampled_from([0, 1, 33, 480]),
+    ),
+    min_size=1,
+    max_size=6,
+).filter(lambda sequences: any(queries for queries, _, _ in sequences))
+
+
+def make_cross(
+    sequences: list[tuple[int, int, int]], heads: int = 2, dim: int = 16
+) -> tuple[Tensor, Tensor, CrossSegments]:
+    generator = torch.Generator().manual_seed(0)
+    queries, keys, padding = zip(*sequences, strict=True)
+    query = torch.randn(sum(queries), heads, dim, generator=generator)
+    key_value = torch.randn(sum(keys) + 1, 2, heads, dim, generator=generator)
+    return query, key_value, CrossSegments.of(queries, keys, padding, CPU)
+
+
+def cross_reference(query: Tensor, key_value: Tensor, sequences: list[tuple[int, int, int]]) -> Tensor:
+    """Attend to the keys of each sequence, and to as many copies of the last key as it was padded with."""
+    outputs = []
+    rows = key_value[:-1].double().split([keys for _, keys, _ in sequences])
+    clips = query.double().split([queries for queries, _, _ in sequences])
+    for own, (_, _, padding), clip in zip(rows, sequences, clips, strict=True):
+        copies = key_value[-1:].double().expand(padding, -1, -1, -1)
+        key, value = (part.transpose(0, 1) for part in torch.cat([own, copies]).unbind(1))
+        scores = clip.transpose(0, 1) @ key.transpose(1, 2) / math.sqrt(query.shape[-1])
+        outputs.append((scores.softmax(dim=-1) @ value).transpose(0, 1))
+    return torch.cat(outputs)
+
+
+@pytest.mark.parametrize("kernel", ACROSS)
+@settings(max_examples=30)
+@given(sequences=CROSS)
+@example(sequences=[(48, 5, 507), (48, 9, 503), (48, 32, 0), (48, 32, 480)])
+@example(sequences=[(7, 1, 0), (0, 2, 33), (7, 1, 1)])
+def test_each_sequence_attends_to_its_keys_and_to_all_of_its_padding(
+    kernel: str, sequences: list[tuple[int, int, int]]
+) -> None:
+    query, key_value, segments = make_cross(sequences)
+    attended = ACROSS[kernel](query, key_value, segments)
+    expected = cross_reference(query, key_value, sequences)
+    torch.testing.assert_close(attended.double(), expected, rtol=0, atol=CROSS_TOLERANCE)
+
+
+@pytest.mark.parametrize("kernel", ACROSS)
+def test_cross_attention_in_bf16_stays_within_its_precision(kernel: str) -> None:
+    sequences = [(48, 5, 507), (200, 9, 503), (48, 31, 1)]
+    query, key_value, segments = make_cross(sequences)
+    attended = ACROSS[kernel](query.bfloat16(), key_value.bfloat16(), segments)
+    assert attended.dtype == torch.bfloat16
+    expected = cross_reference(query.bfloat16(), key_value.bfloat16(), sequences)
+    torch.testing.assert_close(attended.double(), expected, rtol=0, atol=0.02)
+
+
+def test_neighbours_with_prompts_of_about_one_length_share_a_call() -> None:
+    runs = CrossSegments.of([48, 48, 48, 48, 7], [5, 20, 40, 32, 32], [100, 90, 100, 0, 0], CPU).runs
+    assert [(run.start, run.count, run.length, run.keys.shape[1]) for run in runs] == [
+        (0, 2, 48, 32),
+        (96, 1, 48, 64),
+        (144, 1, 48, 32),
+        (192, 1, 7, 32),
+    ]
+    assert [run.bias is None for run in runs] == [False, False, True, True]
+
+
+def test_the_varlen_kernel_gets_every_key_as_often_as_it_counts(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The call that only CUDA has is replaced by one that attends by cumulative lengths."""
+
+    def varlen_attn(
+        query: Tensor, key: Tensor, value: Tensor, cu_q: Tensor, cu_k: Tensor, max_q: int, max_k: int
+    ) -> Tensor:
+        assert cu_q.dtype == cu_k.dtype == torch.int32
+        assert all(part.is_contiguous() for part in (query, key, value))
+        assert (max_q, max_k) == (int(cu_q.diff().max()), int(cu_k.diff().max()))
+        outputs = []
+        for index in range(len(cu_q) - 1):
+            keys = slice(cu_k[index], cu_k[index + 1])
+            q, k, v = query[cu_q[index] : cu_q[index + 1]], key[keys], value[keys]
+            scores = torch.einsum("qhd,khd->hqk", q, k) / math.sqrt(q.shape[-1])
+            outputs.append(torch.einsum("hqk,khd->qhd", scores.softmax(-1), v))
+        return torch.cat(outputs)
+
+    monkeypatch.setattr("torch.nn.attention.varlen.varlen_attn", varlen_attn)
+    sequences = [(48, 5, 507), (0, 3, 4), (7, 9, 0), (48, 32, 1)]
+    query, key_value, segments = make_cross(sequences)
+    attended = varlen_flash_across(query, key_value, segments)
+    expected = cross_reference(query, key_value, sequences)
+    torch.testing.assert_close(attended.double(), expected, rtol=0, atol=CROSS_TOLERANCE)
+    qkv = make_qkv((7, 48))
+    together = varlen_flash(qkv, Segments.of((7, 48), CPU))
+    torch.testing.assert_close(together.double(), reference(qkv, (7, 48)), rtol=0, atol=2e-6)
+
+
+def test_a_view_of_a_run_reads_and_writes_the_row() -> None:
+    row = torch.arange(12.0)[:, None]
+    segments = Segments.of((2, 2, 0, 5, 3), CPU)
+    for which, part in segments.views(row):
+        part += 100.0 * torch.arange(5)[which, None, None]
+    assert row.flatten().tolist() == [0, 1, 102, 103, 304, 305, 306, 307, 308, 409, 410, 411]
+
+
+@pytest.mark.parametrize(
+    ("start", "stop", "lengths"),
+    [(0, 7, (5, 2)), (0, 5, (5, 0)), (4, 6, (1, 1)), (5, 9, (0, 2)), (8, 9, (0, 0))],
+)
+def test_a_part_of_a_row_has_some_tokens_of_each_sequence(
+    start: int, stop: int, lengths: tuple[int, ...]
+) -> None:
+    assert Segments.of((5, 2), CPU).part(start, stop) == lengths

@@ -64,11 +64,18 @@ class Linear(nn.Module):
     def forward(self, x: Float[Tensor, "rows in"]) -> Float[Tensor, "rows out"]:
         if self.tiling is None:
             return self._product(x)
-        num_rows = x.shape[0]
-        padding = self.tiling.padding(num_rows)
-        padded = F.pad(x, (0, 0, 0, padding)) if padding else x
-        tiles = [self._product(tile) for tile in padded.split(self.tiling.rows)]
-        return (tiles[0] if len(tiles) == 1 else torch.cat(tiles))[:num_rows]
+        result = x.new_empty(x.shape[0], self.weight.shape[0])
+        for tile, part in zip(x.split(self.tiling.rows), result.split(self.tiling.rows), strict=True):
+            self._fill(part, tile, self.tiling.padding(len(tile)))
+        return result
+
+    def _fill(self, result: Float[Tensor, "rows out"], tile: Float[Tensor, "rows in"], padding: int) -> None:
+        if padding:
+            result.copy_(self._product(F.pad(tile, (0, 0, 0, padding)))[: len(tile)])
+        elif self.gelu:
+            result.copy_(self._product(tile))
+        else:
+            torch.addmm(self.bias, tile, self.weight.t(), out=result)
 
     def _product(self, x: Tensor) -> Tensor:
         if not self.gelu:

@@ -27,8 +27,8 @@ def rotations(
 
 
 def rotate_(
-    x: Float32[Tensor, "tokens heads dim"], rotation: Complex64[Tensor, "tokens half"]
-) -> Float32[Tensor, "tokens heads dim"]:
+    x: Float32[Tensor, "*tokens heads dim"], rotation: Complex64[Tensor, "*tokens half"]
+) -> Float32[Tensor, "*tokens heads dim"]:
     """Turn each head of each token, in place."""
     torch.view_as_complex(x.unflatten(-1, (-1, 2))).mul_(rotation.unsqueeze(-2))
     return x

@@ -13,6 +13,7 @@ from diffuserve.domain.model_config import SCHEMA, Depth, Width, parse_config
 from diffuserve.models.folder import ModelFolder
 
 _TRANSFORMER = "transformer/config.json"
+_PROMPT_TOKENS = 512
 Patch = Annotated[int, Field(ge=1, le=16)]
 
 
@@ -80,6 +81,35 @@ class WanTransformerConfig:
         """Read the config of one of a folder's transformers."""
         return cls.from_dict(*folder.config(component))
 
+    @property
+    def num_parameters(self) -> int:
+        """The scalars of the transformer's weights."""
+        dim, outputs = self.dim, self.num_outputs * self.patch_cells
+        self_attention = 4 * (dim * dim + dim) + 2 * dim
+        block = 2 * self_attention + 2 * dim * self.ffn_dim + self.ffn_dim + dim + 2 * dim + 6 * dim
+        embedders = (self.freq_dim + dim + 2) * dim + (dim + 1) * 6 * dim + (self.text_dim + dim + 2) * dim
+        ends = (self.in_channels * self.patch_cells + 1) * dim + (dim + 1) * outputs + 2 * dim
+        return self.num_layers * (block + self._image_block) + embedders + ends + self._image_embedder
+
+    @property
+    def token_operations(self) -> int:
+        """Operations for each token of a pass: two a parameter, and attention to a prompt of 512 tokens."""
+        return 2 * self.num_parameters + self.pair_operations * _PROMPT_TOKENS
+
+    @property
+    def pair_operations(self) -> int:
+        """Operations of self-attention for each pair of tokens: four a channel."""
+        return 4 * self.dim * self.num_layers
+
     def step_bytes(self, workload: Workload, item_bytes: int) -> int:
         """Predict the bytes of the residual stream, its norms, q, k, v, and one block's feed-forward."""
-        return workload.step_tokens * (self.dim * (12 * item_bytes + 16) + self.ffn_dim * 2 * item_bytes)
+        return workload.step_tokens * (self.dim * (8 * item_bytes + 20) + self.ffn_dim * 2 * item_bytes)
+
+    @property
+    def _image_block(self) -> int:
+        return 0 if self.image_dim is None else 2 * (self.dim * self.dim + self.dim) + self.dim
+
+    @property
+    def _image_embedder(self) -> int:
+        width = self.image_dim
+        return 0 if width is None else 2 * width + (width + 1) * (width + self.dim) + 2 * self.dim

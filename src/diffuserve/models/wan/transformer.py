@@ -2,8 +2,8 @@
 
 Wan Team 2025 (arXiv:2503.20314). The reference implementation is diffusers' `WanTransformer3DModel`, whose
 tensor names the checkpoints use. Here the tokens of all requests run in one row (see `packing`), and each is
-modulated by its own request's timestep. As in the reference, norms, factors and residual sums are in float32
-whatever the model's dtype.
+modulated by its own request's timestep. Norms, factors and residual sums are in float32 whatever the model's
+dtype, as in the reference, and so is the residual stream between them, which the reference rounds.
 
 Keys and values of prompts are computed in each step though no step changes them: without padding they are a
 hundredth of a step's work, and much memory if they were kept.
@@ -98,11 +98,11 @@ class WanTransformer(nn.Module):
         layout = packed.layout
         vector, factors = self.condition_embedder.factors(packed.timestep, self.dtype)
         context = self.condition_embedder.context(packed, self.dtype)
-        x = self.patch_embedding(packed.tokens.to(self.dtype))
+        x = self.patch_embedding(packed.tokens.to(self.dtype)).float()
         for block in self.blocks:
             x = block(x, factors, context, layout)
         shift, scale = (self.scale_shift_table + vector[:, None]).unbind(1)
-        return self.proj_out(_modulate(x, shift, scale, layout.factors, self.config.eps))
+        return self.proj_out(_modulate(x, shift, scale, layout.factors, self.config.eps).to(self.dtype))
 
     def load(self, folder: ModelFolder, component: str, device: torch.device, dtype: torch.dtype) -> None:
         """Fill this module, built on the meta device, from a folder's files."""
@@ -231,9 +231,12 @@ class _SelfAttention(nn.Module):
 
     def forward(self, x: Float[Tensor, "tokens d"], layout: PackedLayout) -> Float[Tensor, "tokens d"]:
         qkv = self.to_qkv(x).unflatten(-1, (3, -1))
-        query_key = _normalise(qkv[:, :2], (self.norm_q, self.norm_k), self.eps)
         heads = (self.num_heads, -1)
-        rotate_(query_key.unflatten(-1, heads).flatten(1, 2), layout.rotation)
+        query_key = qkv[:, :2].float()
+        inverse = _inverse_rms(query_key, self.eps)
+        query_key.mul_(torch.stack([self.norm_q.weight, self.norm_k.weight]))
+        # The norm's division is part of the rotation, whose factors are far fewer.
+        rotate_(query_key.unflatten(-1, heads), layout.rotation[:, None] * inverse)
         _put_back(qkv[:, :2], query_key)
         return self.to_out[0](self.attention(qkv.unflatten(-1, heads), layout.segments).flatten(1))
 
@@ -256,9 +259,8 @@ class _CrossAttention(nn.Module):
     def forward(
         self, x: Float[Tensor, "tokens d"], context: _Context, layout: PackedLayout
     ) -> Float[Tensor, "tokens d"]:
-        query = self.to_q(x)[:, None]
-        _put_back(query, _normalise(query, (self.norm_q,), self.eps))
-        query = query.unflatten(-1, (self.num_heads, -1)).squeeze(1)
+        query = _normalise(self.to_q(x), self.norm_q, self.eps).to(x.dtype)
+        query = query.unflatten(-1, (self.num_heads, -1))
         text = self._key_value(self.to_kv, self.norm_k, context.text)
         attended = self.attention.cross(query, text, layout.text)
         if layout.image is not None:
@@ -271,7 +273,7 @@ class _CrossAttention(nn.Module):
         self, to_key_value: Linear, norm: _RootMeanSquareNorm, states: Float[Tensor, "keys d"]
     ) -> Float[Tensor, "keys 2 heads dim"]:
         key_value = to_key_value(states).unflatten(-1, (2, -1))
-        _put_back(key_value[:, :1], _normalise(key_value[:, :1], (norm,), self.eps))
+        _put_back(key_value[:, 0], _normalise(key_value[:, 0], norm, self.eps))
         return key_value.unflatten(-1, (self.num_heads, -1))
 
 
@@ -287,18 +289,19 @@ class _Block(nn.Module):
 
     def forward(
         self,
-        x: Float[Tensor, "tokens d"],
+        x: Float32[Tensor, "tokens d"],
         factors: Float[Tensor, "rows factors d"],
         context: _Context,
         layout: PackedLayout,
-    ) -> Float[Tensor, "tokens d"]:
+    ) -> Float32[Tensor, "tokens d"]:
         """Return the residual stream after this block: `x`, changed in place."""
-        rows = layout.factors
+        rows, dtype = layout.factors, factors.dtype
         shift, scale, gate, ff_shift, ff_scale, ff_gate = (self.scale_shift_table + factors).unbind(1)
-        attended = self.attn1(_modulate(x, shift, scale, rows, self.eps), layout)
+        attended = self.attn1(_modulate(x, shift, scale, rows, self.eps).to(dtype), layout)
         _add_gated_(x, attended, gate, rows)
-        x.add_(self.attn2(self.norm2(x), context, layout))
-        _add_gated_(x, self.ffn(_modulate(x, ff_shift, ff_scale, rows, self.eps)), ff_gate, rows)
+        x.add_(self.attn2(self.norm2(x).to(dtype), context, layout))
+        widened = self.ffn(_modulate(x, ff_shift, ff_scale, rows, self.eps).to(dtype))
+        _add_gated_(x, widened, ff_gate, rows)
         return x
 
 
@@ -307,45 +310,48 @@ def _parameter(*shape: int) -> nn.Parameter:
 
 
 def _modulate(
-    x: Float[Tensor, "tokens d"],
+    x: Float32[Tensor, "tokens d"],
     shift: Float32[Tensor, "rows d"],
     scale: Float32[Tensor, "rows d"],
     rows: Segments,
     eps: float,
-) -> Float[Tensor, "tokens d"]:
+) -> Float32[Tensor, "tokens d"]:
     """Return (1 + scale)·LayerNorm(x) + shift with each token's factors; the norm has no weights of its own.
 
     Factors are broadcast over the tokens of their row and never repeated in memory.
     """
-    normed = F.layer_norm(x.float(), x.shape[-1:], eps=eps)
+    normed = F.layer_norm(x, x.shape[-1:], eps=eps)
     scale = 1 + scale
     for which, part in rows.views(normed):
         torch.addcmul(shift[which, None], part, scale[which, None], out=part)
-    return normed.to(x.dtype)
+    return normed
 
 
 def _add_gated_(
-    x: Float[Tensor, "tokens d"],
+    x: Float32[Tensor, "tokens d"],
     change: Float[Tensor, "tokens d"],
     gate: Float32[Tensor, "rows d"],
     rows: Segments,
 ) -> None:
-    """Add gate·change to `x` in place; the sum is in float32."""
+    """Add gate·change to `x` in place."""
     for (which, part), (_, added) in zip(rows.views(x), rows.views(change), strict=True):
         torch.addcmul(part, added, gate[which, None], out=part)
 
 
 def _normalise(
-    x: Float[Tensor, "tokens parts d"], norms: tuple[_RootMeanSquareNorm, ...], eps: float
-) -> Float32[Tensor, "tokens parts d"]:
+    x: Float[Tensor, "tokens d"], norm: _RootMeanSquareNorm, eps: float
+) -> Float32[Tensor, "tokens d"]:
     """Divide by the RMS over all heads (Zhang & Sennrich 2019, arXiv:1910.07467), in float32.
 
     What is in float32 already is changed in place.
     """
     wide = x.float()
-    mean_square = wide.square().mean(dim=-1, keepdim=True)
-    weight = torch.stack([norm.weight for norm in norms])
-    return wide.mul_(torch.rsqrt(mean_square + eps)).mul_(weight)
+    return wide.mul_(_inverse_rms(wide, eps)).mul_(norm.weight)
+
+
+def _inverse_rms(x: Float32[Tensor, "*rows d"], eps: float) -> Float32[Tensor, "*rows 1"]:
+    norm = torch.linalg.vector_norm(x, dim=-1, keepdim=True)
+    return norm.square_().div_(x.shape[-1]).add_(eps).rsqrt_()
 
 
 def _put_back(target: Tensor, values: Tensor) -> None:
