@@ -52,10 +52,13 @@ class ModelPool:
         if not self.decode_prices or not self.num_denoising:
             return False
         decoding = Decoding(record.decode_seconds, record.decode_seconds * self.slowness, record.latent_bytes)
+        # What waits to be decoded now is done, or partly, by the time that this job's latents are there.
+        backlog_seconds = self.decode_seconds * self.slowness / len(self.decode_prices)
+        denoise_seconds = record.cost_seconds - record.decode_seconds
         around = Surroundings(
             waiting_jobs=self.waiting_jobs / self.num_denoising,
             waiting_seconds=self.waiting_seconds / self.num_denoising,
-            decode_wait_seconds=self.decode_seconds * self.slowness / len(self.decode_prices),
+            decode_wait_seconds=max(backlog_seconds - denoise_seconds, 0.0),
             price_ratio=_price_ratio(self.decode_prices, price),
         )
         return hands_over(decoding, around)
