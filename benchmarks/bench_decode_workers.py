@@ -49,7 +49,7 @@ class Fleet:
     def worker(self, role: str, number: int) -> "subprocess.Popen[bytes]":
         """Start a worker in a process group of its own."""
         words = ["worker", "--server", self.url, "--model", self.model, "--role", role, "--device", "cpu"]
-        words += ["--image-filter", "none", "--name", f"{role}-{number}"]
+        words += ["--image-filter", "none", "--deterministic", "--name", f"{role}-{number}"]
         return subprocess.Popen(
             [sys.executable, "-m", "diffuserve", *words],
             env=self.environment,
