@@ -1,4 +1,4 @@
-"""When it pays to decode elsewhere: a simulated fleet with the product's own policy, over load and prices.
+"""Simulate a fleet that may decode elsewhere, with the product's own policy, over load and prices.
 
     python benchmarks/simulate_decode_workers.py --plot docs/images/decode-workers.svg
 
