@@ -2,22 +2,24 @@
 
     python scripts/fit_preview_map.py FOLDER
 
-Generates images with the model, and fits by least squares the map from a latent cell to the mean
-colour of the pixels that the decoder makes of it. Writes the map to the folder's `diffuserve.json`, and
-prints its error.
+Generates images or clips with the model, and fits by least squares the map from a latent cell to the mean
+colour of the pixels that the decoder makes of it; in clips, of all frames that it stands for. Writes the map
+to the folder's `diffuserve.json`, and prints its error.
 """
 
 import argparse
 import json
+from collections.abc import Iterator
 from pathlib import Path
 
 import numpy as np
 import torch
 
 from diffuserve import Engine, GenerationParams
-from diffuserve.models.base import Pipeline
+from diffuserve.models.base import Pipeline, VideoPipeline
 from diffuserve.models.flux.latents import unpack_latents
 from diffuserve.models.flux.pipeline import FluxPipeline
+from diffuserve.models.frames import Frames
 
 COLOURS = (
     "red",
@@ -42,7 +44,7 @@ def main() -> None:
     parser.add_argument("folder", type=Path)
     folder: Path = parser.parse_args().folder
     with Engine.load(str(folder), device="cpu", dtype="float32") as engine:
-        latents, colours = sample(engine.pipeline)
+        latents, colours = sample(engine)
     design = np.hstack([latents, np.ones((len(latents), 1))])
     solution, *_ = np.linalg.lstsq(design, colours, rcond=None)
     explained = 1 - ((design @ solution - colours) ** 2).sum() / ((colours - colours.mean(0)) ** 2).sum()
@@ -53,35 +55,46 @@ def main() -> None:
     print(f"wrote {path}; the map explains {explained:.1%} of the colours' variance")
 
 
-def sample(pipeline: Pipeline) -> tuple[np.ndarray, np.ndarray]:
+def sample(engine: Engine) -> tuple[np.ndarray, np.ndarray]:
     """Return latent cells (n, channels), and the mean colours (n, 3) in -1…1 that the decoder gives them."""
-    assert isinstance(pipeline, FluxPipeline)
-    requests = [
-        pipeline.spec.resolve(
-            GenerationParams(prompt=f"a large {colour} circle on a {background} background", seed=7), seed=0
-        )
-        for colour in COLOURS
-        for background in COLOURS
-        if colour != background
-    ]
-    latents, colours = [], []
-    with Engine(pipeline) as engine:
-        finished: dict[str, torch.Tensor] = {}
-        decode = pipeline.decode
+    cells, colours = [], []
+    for params, latents in finished_latents(engine):
+        for cell_rows, frames in decoded(engine.pipeline, latents, params):
+            height, width = cell_rows.shape[1:]
+            scale = frames[0].height // height
+            pixels = np.mean([np.asarray(frame, dtype=np.float64) for frame in frames], axis=0) / 127.5 - 1
+            cells.append(cell_rows.float().flatten(1).T.numpy())
+            squares = pixels.reshape(height, scale, width, scale, 3)
+            colours.append(squares.mean(axis=(1, 3)).reshape(-1, 3))
+    return np.concatenate(cells), np.concatenate(colours)
 
-        def keep_latents(batch, params):  # type: ignore[no-untyped-def]
-            finished.update({request.prompt: tokens for request, tokens in zip(params, batch, strict=True)})
-            return decode(batch, params)
 
-        pipeline.decode = keep_latents  # type: ignore[method-assign]
-        for result in engine.generate(requests):
-            rows = result.images[0].height // 16
-            cells = unpack_latents(finished[result.params.prompt], rows)[0]
-            latents.append(cells.flatten(1).T.numpy())
-            pixels = np.asarray(result.images[0], dtype=np.float64) / 127.5 - 1
-            height, width = cells.shape[1:]
-            colours.append(pixels.reshape(height, 8, width, 8, 3).mean(axis=(1, 3)).reshape(-1, 3))
-    return np.concatenate(latents), np.concatenate(colours)
+def finished_latents(engine: Engine) -> Iterator[tuple[GenerationParams, torch.Tensor]]:
+    """Draw circles of each colour before each other one, without decoding them."""
+    for colour in COLOURS:
+        for background in COLOURS:
+            if colour != background:
+                prompt = f"a large {colour} circle on a {background} background"
+                engine.add(GenerationParams(prompt=prompt, seed=7), until_denoised=True)
+    while outputs := engine.step():
+        for output in outputs:
+            if output.error is not None:
+                raise output.error
+            if output.result is not None and output.result.latents is not None:
+                yield output.result.params, output.result.latents
+
+
+def decoded(
+    pipeline: Pipeline, latents: torch.Tensor, params: GenerationParams
+) -> Iterator[tuple[torch.Tensor, Frames]]:
+    """Yield the cells (channels, rows, columns) of each latent frame, and the frames that it becomes."""
+    if isinstance(pipeline, VideoPipeline) and latents.ndim == 5:
+        yield from zip(latents[0].unbind(1), pipeline.decode_chunks(latents, params), strict=True)
+        return
+    [[frames]] = pipeline.decode([latents], [params])
+    if isinstance(pipeline, FluxPipeline):
+        latents = unpack_latents(latents, frames[0].height // 16)
+    yield latents[0], frames
 
 
 if __name__ == "__main__":

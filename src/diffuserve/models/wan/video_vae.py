@@ -18,8 +18,6 @@ from diffuserve.models.wan.video_encoder import load_encoder
 Latents = Float[Tensor, "clips channels latent_frames height width"]
 Image4d = Float[Tensor, "1 3 pixel_rows pixel_columns"]
 
-VAE_TRAITS: dict[str, type] = {"vae_dtype": str}
-"""Settings of a folder's `diffuserve.json` that `vae_dtype` reads."""
 _DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16, "float16": torch.float16}
 
 
