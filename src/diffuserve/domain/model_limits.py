@@ -38,9 +38,17 @@ def _check_size(spec: "ModelSpec", params: GenerationParams) -> None:
         _check_multiple(spec, field, value)
     if params.width * params.height > spec.max_pixels:
         size = f"{params.width}x{params.height}"
-        raise ImageTooLarge(
-            "size", size, f"{spec.name} generates at most {spec.max_pixels:,} pixels an image"
-        )
+        limit = f"{spec.name} generates at most {spec.max_pixels:,} pixels an image"
+        raise ImageTooLarge("size", size, f"{limit}; try {_largest_like(spec, params.width, params.height)}")
+
+
+def _largest_like(spec: "ModelSpec", width: int, height: int) -> str:
+    """Return the largest size of about the same proportions that the model generates."""
+    step = spec.size_multiple
+    scale = math.sqrt(spec.max_pixels / (width * height))
+    shorter = max(-(-spec.min_size // step), int(min(width, height) * scale) // step) * step
+    longer = min(int(max(width, height) * scale), spec.max_pixels // shorter) // step * step
+    return f"{longer}x{shorter}" if width >= height else f"{shorter}x{longer}"
 
 
 def _check_multiple(spec: "ModelSpec", field: str, value: int) -> None:

@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from diffuserve.domain.errors import InvalidParams, ModelNotCapable
+from diffuserve.domain.errors import ImageTooLarge, InvalidParams, ModelNotCapable
 from diffuserve.domain.input_image import InputImage
 from diffuserve.domain.model_spec import ModelSpec
 from diffuserve.domain.params import GenerationParams
@@ -411,3 +411,17 @@ def test_a_first_frame_is_encoded_once_however_long_the_clip() -> None:
     workload = spec.workload(resolved)
     assert workload.input_pixels == 128 * 96
     assert workload.sequence_tokens == CLIPS.workload(resolve(CLIPS, width=128, height=96)).sequence_tokens
+
+
+@pytest.mark.parametrize(
+    ("size", "nearest"),
+    [((512, 512), "256x256"), ((512, 256), "352x176"), ((272, 256), "256x240"), ((160, 512), "128x448")],
+)
+def test_an_image_of_too_many_pixels_is_refused_with_the_nearest_size(
+    size: tuple[int, int], nearest: str
+) -> None:
+    spec = replace(SPEC, min_size=16, max_size=512, max_pixels=256 * 256, size_multiple=16)
+    with pytest.raises(ImageTooLarge, match=f"at most 65,536 pixels an image; try {nearest}$"):
+        resolve(spec, width=size[0], height=size[1])
+    width, height = map(int, nearest.split("x"))
+    assert resolve(spec, width=width, height=height).width == width
