@@ -6,19 +6,26 @@ from collections import defaultdict
 from collections.abc import AsyncGenerator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
+from random import Random
+from typing import Any
 
 import pytest
 
+from diffuserve.domain.cost import CostFit
 from diffuserve.domain.job import JobResult
+from diffuserve.domain.params import GenerationParams
 from diffuserve.domain.tenant import Plan, Role
 from diffuserve.domain.worker import Claim, Completion, Lease
 from diffuserve.events.memory import MemoryEventBus
 from diffuserve.jobs.config import StoreConfig
+from diffuserve.jobs.pricing import predict
 from diffuserve.jobs.store import JobStore
 from diffuserve.testing.fake_clock import FakeClock
+from support.clips import CLIPS
 from support.store_driver import add_worker, new_job
 
 _HOURS = 3_600.0
+_FIT = CostFit(encode=(0.01, 0.0), step=(0.0, 1e-3, 1e-5, 0.0), decode=(0.0, 1e-6))
 
 
 @dataclass
@@ -113,6 +120,44 @@ async def test_a_heavy_tenant_does_not_delay_a_light_one(
     await alone_store.close()
     assert beside <= 2 * alone + cost
     assert beside > alone, "the heavy tenant is served as well"
+
+
+async def _image_waits(store: JobStore, clock: FakeClock, images: Sequence[float]) -> list[float]:
+    simulation = Simulation(store, clock, [await add_worker(store)])
+    await simulation.run(_HOURS)
+    assert len(simulation.waits["light"]) == len(images)
+    return simulation.waits["light"]
+
+
+@pytest.mark.parametrize("seed", range(3))
+async def test_a_flood_of_clips_delays_each_image_by_the_work_before_it_and_one_clip(
+    tmp_path: Path, clock: FakeClock, store: JobStore, seed: int
+) -> None:
+    """The bound of fair queueing, in predicted device-seconds: a clip that runs is not interrupted."""
+    random = Random(seed)
+    clips = [_price(num_frames=random.choice((17, 49, 81))) for _ in range(60)]
+    images = [_price(num_frames=1, num_inference_steps=random.randint(1, 8)) for _ in range(20)]
+    assert min(clips) > max(images)
+    await _submit(store, "flood", clips, ["tiny"])
+    clock.advance(1.0)
+    await _submit(store, "light", images, ["tiny"])
+    beside = await _image_waits(store, clock, images)
+
+    alone_clock = FakeClock()
+    alone_store = JobStore(f"sqlite:///{tmp_path}/alone.db", MemoryEventBus(), store.config, alone_clock)
+    await alone_store.open()
+    await _submit(alone_store, "light", images, ["tiny"])
+    alone = await _image_waits(alone_store, alone_clock, images)
+    await alone_store.close()
+    for waited, wait_alone in zip(beside, alone, strict=True):
+        assert waited <= 2 * wait_alone + max(clips)
+    assert max(beside) >= min(clips), "the flood is served as well"
+
+
+def _price(**values: Any) -> float:
+    """Return the predicted device-seconds of a request for a model of clips."""
+    params = CLIPS.resolve(GenerationParams(prompt="a ball", **values), seed=0)
+    return predict(CLIPS, _FIT, params).cost_seconds
 
 
 @pytest.mark.parametrize(

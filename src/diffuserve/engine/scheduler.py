@@ -31,7 +31,10 @@ class StepLimits:
 
 @dataclass(frozen=True)
 class StepScheduler:
-    """Fills a step by priority, then arrival.
+    """Fills a step by priority, then arrival; what exceeds a step's tokens by itself goes after the others.
+
+    Such a request, a long clip, shares no step. So the few steps of small requests, which arrive while it
+    is drawn, go between its own, and it waits for them until ageing puts it first.
 
     The first request in that order always goes, alone if it must, whatever its size; after it goes
     every request that still fits, so none waits behind a request that does not fit. A request rises by
@@ -44,7 +47,7 @@ class StepScheduler:
         """Return the ids of the requests that take the next step, in order of precedence."""
         chosen: list[str] = []
         tokens = step_bytes = 0
-        for candidate in sorted(candidates, key=self._precedence):
+        for candidate in sorted(candidates, key=lambda each: self._precedence(each, limits)):
             if candidate.is_alone and not chosen:
                 return [candidate.request_id]
             if candidate.is_alone:
@@ -59,5 +62,6 @@ class StepScheduler:
                 step_bytes += candidate.step_bytes
         return chosen
 
-    def _precedence(self, candidate: Candidate) -> tuple[int, int]:
-        return (-(candidate.priority + candidate.skipped // self.ageing_steps), candidate.arrival)
+    def _precedence(self, candidate: Candidate, limits: StepLimits) -> tuple[int, bool, int]:
+        aged = candidate.priority + candidate.skipped // self.ageing_steps
+        return (-aged, candidate.tokens > limits.tokens, candidate.arrival)

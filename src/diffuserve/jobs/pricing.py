@@ -32,7 +32,9 @@ def bounded(fit: CostFit, prior: CostFit, spec: ModelSpec, most: float = MOST_TI
 
 
 def _default_workload(spec: ModelSpec) -> Workload:
-    num_pixels, num_text = spec.width * spec.height, spec.max_sequence_length
+    clip = GenerationParams(prompt="a clip", num_frames=spec.num_frames)
+    num_pixels = spec.latent_frames(clip) * spec.width * spec.height
+    num_text = spec.max_sequence_length
     return Workload(
         num_sequences=1,
         sequence_tokens=-(-num_pixels // spec.pixels_per_token) + num_text,

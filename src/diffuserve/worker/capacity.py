@@ -40,11 +40,12 @@ def free_capacity(
 ) -> Capacity:
     """Return one step's worth beyond the running step, so that the engine never waits for the network.
 
+    A job that is larger than a step's worth counts as one: while it has its turns, others may join it.
     `tokens_in_engine` are the step tokens of each job in the engine. `num_finishing` jobs have left it
     and are being uploaded; at most four times `max_jobs` may pile up in all. Without a free token no job
     may be claimed either, since a claim always returns at least one job.
     """
-    tokens = 2 * token_budget - sum(tokens_in_engine)
+    tokens = 2 * token_budget - sum(min(held, token_budget) for held in tokens_in_engine)
     jobs = min(max_jobs - len(tokens_in_engine), 4 * max_jobs - len(tokens_in_engine) - num_finishing)
     return Capacity(jobs, tokens) if jobs > 0 and tokens > 0 else NO_CAPACITY
 

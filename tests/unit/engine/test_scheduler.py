@@ -99,9 +99,15 @@ def test_the_chosen_come_in_order_of_precedence(backlog: list[Candidate], limits
     assert chosen == [request_id for request_id in order if request_id in chosen]
 
 
-def test_a_head_that_fills_the_step_alone_goes_alone() -> None:
-    backlog = [make_candidate("huge", 1, tokens=5_000), make_candidate("small", 2)]
+def test_what_exceeds_a_step_goes_alone() -> None:
+    backlog = [make_candidate("huge", 1, tokens=5_000), make_candidate("other", 2, tokens=5_000)]
     assert SCHEDULER.select(backlog, StepLimits(1_000, 1_000)) == ["huge"]
+
+
+@pytest.mark.parametrize(("skipped", "first"), [(0, "small"), (15, "small"), (16, "huge")])
+def test_what_exceeds_a_step_lets_small_requests_go_first_until_it_has_aged(skipped: int, first: str) -> None:
+    backlog = [make_candidate("huge", 1, tokens=5_000, skipped=skipped), make_candidate("small", 2)]
+    assert SCHEDULER.select(backlog, StepLimits(1_000, 1_000)) == [first]
 
 
 def test_no_request_waits_behind_one_that_does_not_fit() -> None:

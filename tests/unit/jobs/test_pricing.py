@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from diffuserve.domain.cost import CostFit
 from diffuserve.domain.model_spec import ModelSpec
 from diffuserve.domain.params import GenerationParams
-from diffuserve.jobs.pricing import NEUTRAL_FIT, predict
+from diffuserve.jobs.pricing import NEUTRAL_FIT, bounded, predict
 
 SPEC = ModelSpec(
     name="small",
@@ -69,6 +69,14 @@ def test_a_video_is_priced_by_its_latent_frames() -> None:
     image, video = (predict(GUIDED, FIT, replace(params(), num_frames=frames)) for frames in (1, 17))
     assert video.step_tokens == 5 * image.step_tokens
     assert video.latent_bytes == 5 * image.latent_bytes
+
+
+def test_a_fit_is_bounded_by_the_price_of_the_models_own_clip_and_not_of_one_frame() -> None:
+    clips = replace(SPEC, num_frames=17, max_frames=17, temporal_stride=4)
+    prior = CostFit((0.0, 0.0), (0.0, 0.0, 1.0, 0.0), (0.0, 0.0))
+    cheaper = CostFit((0.0, 0.0), (0.0, 1.0, 0.0, 0.0), (0.0, 0.0))  # by the tokens of a sequence
+    times = [bounded(cheaper, prior, spec, most=2.0).step[1] for spec in (SPEC, clips)]
+    assert times[1] / times[0] == pytest.approx((5 * 48 + 32) / (48 + 32)), "latent frames, and the text"
 
 
 def test_the_part_of_decoding_is_known() -> None:

@@ -20,7 +20,9 @@ from diffuserve.worker.capacity import NO_CAPACITY, Capacity, Memory, free_capac
         ([60] * 4, 0, NO_CAPACITY),
         ([], 15, Capacity(1, 200)),
         ([], 16, NO_CAPACITY),
-        ([150, 60], 0, NO_CAPACITY),
+        ([150, 60], 0, Capacity(2, 40)),
+        ([900], 0, Capacity(3, 100)),
+        ([900, 900], 0, NO_CAPACITY),
     ],
 )
 def test_capacity_is_a_step_beyond_the_running_step(
@@ -41,7 +43,8 @@ def test_capacity_has_both_jobs_and_tokens_or_neither(
     free = free_capacity(max_jobs, budget, tokens, num_finishing)
     assert free == NO_CAPACITY or (free.num_jobs > 0 and free.num_tokens > 0)
     assert free.num_jobs + len(tokens) <= max(max_jobs, len(tokens))
-    assert sum(tokens) + free.num_tokens <= max(2 * budget, sum(tokens))
+    held = sum(min(each, budget) for each in tokens)
+    assert held + free.num_tokens <= max(2 * budget, held)
 
 
 def test_memory_is_short_from_its_fraction_on() -> None:
