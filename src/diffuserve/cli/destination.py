@@ -1,20 +1,24 @@
-"""Paths of image files that commands write."""
+"""Paths of the files of images and clips that commands write."""
 
 import tempfile
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
 import typer
 
 from diffuserve.domain.errors import InvalidParams
+from diffuserve.domain.job import VIDEO_GENERATE
 from diffuserve.media.file_names import FORMATS, slug
+from diffuserve.media.video_file import DEFAULT_VIDEO_FORMAT, VIDEO_FORMATS
+
+VIDEO_SUFFIXES = tuple(known.suffix for known in VIDEO_FORMATS.values())
 
 
 @dataclass(frozen=True)
 class Destination:
-    """Destination of images: a folder, or a file name, after which several images are numbered."""
+    """Destination of images or clips: a folder, or a file name, after which several of them are numbered."""
 
     folder: Path
     stem: str | None
@@ -22,13 +26,19 @@ class Destination:
 
     @classmethod
     def parse(cls, output: Path) -> "Destination":
-        """Take `output` for a file if it has the suffix of an image format, else for a folder."""
-        if output.suffix.lower() in FORMATS:
+        """Take `output` for a file if it has the suffix of an image or a clip, else for a folder."""
+        if output.suffix.lower() in (*FORMATS, *VIDEO_SUFFIXES) and not output.is_dir():
             return cls(output.parent, output.stem, output.suffix)
         if output.suffix and not output.is_dir():
-            known = ", ".join(FORMATS)
-            raise typer.BadParameter(f"{output}: unknown image format {output.suffix!r}; known: {known}")
+            clips = ", ".join(suffix for suffix in VIDEO_SUFFIXES if suffix not in FORMATS)
+            known = f"{', '.join(FORMATS)}; of clips {clips}"
+            raise typer.BadParameter(f"{output}: unknown format {output.suffix!r}; known: {known}")
         return cls(output, None, ".png")
+
+    def of_kind(self, kind: str) -> "Destination":
+        """Return the destination for images or for clips; those in a folder are of the default format."""
+        is_clips_folder = self.stem is None and kind == VIDEO_GENERATE
+        return replace(self, suffix=f".{DEFAULT_VIDEO_FORMAT}") if is_clips_folder else self
 
     def check(self) -> None:
         """Raise `InvalidParams` if no image can be written here. Leave nothing behind."""

@@ -1,4 +1,4 @@
-"""Download of the images of a job that succeeded."""
+"""Download of the images or clips of a job that succeeded."""
 
 import os
 import tempfile
@@ -11,13 +11,16 @@ from diffuserve.cli.destination import Destination
 from diffuserve.client.jobs import Client
 from diffuserve.domain.resources.job import ArtifactResource, JobResource
 from diffuserve.media.image_file import read_parameters, save_image
+from diffuserve.media.video_file import VIDEO_FORMATS
 
-_SUFFIXES = {"image/png": (".png",), "image/webp": (".webp",), "image/jpeg": (".jpg", ".jpeg")}
+_SUFFIXES = {"image/png": (".png",), "image/webp": (".webp",), "image/jpeg": (".jpg", ".jpeg")} | {
+    known.media_type: (known.suffix,) for known in VIDEO_FORMATS.values()
+}
 
 
 async def fetch_images(client: Client, job: JobResource, destination: Destination) -> list[Path]:
-    """Download a job's images; return their paths, in order."""
-    images = job.result.images if job.result else []
+    """Download a job's images or clips; return their paths, in order."""
+    images = job.result.outputs if job.result else []
     destination.folder.mkdir(parents=True, exist_ok=True)
     paths = []
     with tempfile.TemporaryDirectory(dir=destination.folder, prefix=".fetch-") as folder:
@@ -26,6 +29,8 @@ async def fetch_images(client: Client, job: JobResource, destination: Destinatio
             await client.download(job.id, image.index, fetched)
             parameters = read_parameters(fetched) or _parameters(job, image)
             path = destination.path(parameters, number if len(images) > 1 else None)
+            if image.role == "video":  # is not converted: it keeps the suffix of what it is
+                path = path.with_suffix(_SUFFIXES.get(image.content_type, (path.suffix,))[0])
             _place(fetched, image, path, parameters)
             paths.append(path)
     return paths
@@ -38,7 +43,7 @@ def _parameters(job: JobResource, image: ArtifactResource) -> dict[str, Any]:
 
 
 def _place(fetched: Path, image: ArtifactResource, path: Path, parameters: dict[str, Any]) -> None:
-    """Move the file to `path`, or convert it if the suffix asks for another format."""
+    """Move the file to `path`, or convert an image if the suffix asks for another format."""
     if path.suffix.lower() in _SUFFIXES.get(image.content_type, (path.suffix.lower(),)):
         os.replace(fetched, path)
         return

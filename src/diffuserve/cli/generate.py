@@ -1,9 +1,9 @@
-"""`diffuserve generate`: images from prompts, without a server."""
+"""`diffuserve generate`: images and clips from prompts, without a server."""
 
 import asyncio
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import ExitStack
+from contextlib import ExitStack, closing
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -12,6 +12,7 @@ import typer
 from rich.console import Console
 
 from diffuserve.cli import options
+from diffuserve.cli.clips import NO_CLIP, ClipOptions, check_file, kind_for, with_lengths
 from diffuserve.cli.destination import Destination
 from diffuserve.cli.exit_codes import FAILED, INTERRUPTED
 from diffuserve.cli.input_images import image_input, read_images
@@ -35,6 +36,10 @@ Examples:
   diffuserve generate "a red boat" --image harbor.png --mask boat-mask.png --negative-prompt "people"
 
   diffuserve generate "a lighthouse" --model black-forest-labs/FLUX.1-schnell -o lighthouse.png
+
+  diffuserve generate "a red ball falls" --model my-wan --frames 17 -o ball.mp4
+
+  diffuserve generate "it bounces" --model my-wan --image ball.png --seconds 2 -o bounce.webm
 """
 
 
@@ -56,14 +61,22 @@ def generate(  # noqa: PLR0913 (a command has as many arguments as options)
     images: Annotated[list[str] | None, options.image_option(options.LOCAL_IMAGE)] = None,
     mask: Annotated[str | None, options.mask_option(options.LOCAL_IMAGE)] = None,
     strength: options.Strength = None,
+    frames: options.Frames = None,
+    seconds: options.ClipSeconds = None,
+    fps: options.FramesPerSecond = None,
     max_sequence_length: Annotated[
         int | None, typer.Option(help="Prompt tokens that the model reads, as it was trained.")
     ] = None,
-    output: Annotated[Path, typer.Option("-o", "--output", help="An image file, or a folder.")] = Path("out"),
-    grid: Annotated[bool, typer.Option("--grid", help="Also write a contact sheet of all images.")] = False,
+    output: Annotated[
+        Path, typer.Option("-o", "--output", help="A file of an image or a clip, or a folder.")
+    ] = Path("out"),
+    grid: Annotated[
+        bool, typer.Option("--grid", help="Also write a contact sheet of all images, and of clips' posters.")
+    ] = False,
     open_: options.Open = False,
 ) -> None:
-    """Generate images from prompts, all of them together."""
+    """Generate images, or clips, from prompts, all of them together."""
+    clip = ClipOptions(frames, seconds, fps)
     width, height = options.parse_size(size)
     requests = [
         GenerationParams(
@@ -75,6 +88,8 @@ def generate(  # noqa: PLR0913 (a command has as many arguments as options)
             guidance_scale=guidance,
             seed=None if seed is None else seed + i * num_images,
             num_images=num_images,
+            num_frames=frames,
+            fps=fps,
             max_sequence_length=max_sequence_length,
             sampler=sampler,
             image=image_input(images),
@@ -83,7 +98,7 @@ def generate(  # noqa: PLR0913 (a command has as many arguments as options)
         )
         for i, prompt in enumerate(prompts)
     ]
-    raise typer.Exit(generate_images(requests, settings, output, grid, open_))
+    raise typer.Exit(generate_images(requests, settings, output, grid, open_, clip))
 
 
 async def screen(settings: Settings, requests: Sequence[GenerationParams]) -> list[GenerationParams]:
@@ -113,12 +128,13 @@ def generate_images(
     output: Path,
     grid: bool,
     is_opened: bool = False,
+    clip: ClipOptions = NO_CLIP,
 ) -> int:
     """Check everything, generate, check the images, save and report; return the exit code."""
-    destination, config, console = Destination.parse(output), settings.engine_process, Console(stderr=True)
+    config, console = settings.engine_process, Console(stderr=True)
     with ExitStack() as stack:
         with uncollected():
-            requests = check(requests, settings, destination)
+            requests, destination = check(requests, settings, output, clip)
 
             from diffuserve.cli.output import ImageWriter
             from diffuserve.worker.image_output import open_image_output
@@ -129,8 +145,10 @@ def generate_images(
 
             from diffuserve.cli.run import run_requests  # it imports torch, and the engine already has
         num_images = sum(request.num_images for request in requests)
-        writer = ImageWriter(destination, image_output.result(), num_images)
-        run = run_requests(engine, requests, console, writer.save)
+        writer = stack.enter_context(
+            closing(ImageWriter(destination, image_output.result(), num_images, console))
+        )
+        run = run_requests(engine, requests, console, writer.save, writer.add_frames)
     paths = _written(run, writer, grid)
     typer.echo("\n".join(map(str, paths)), nl=bool(paths))
     if is_opened:
@@ -141,15 +159,25 @@ def generate_images(
 
 
 def check(
-    requests: Sequence[GenerationParams], settings: Settings, destination: Destination
-) -> list[GenerationParams]:
-    """Return the requests with cleaned prompts. Raise what would go wrong, before torch is imported."""
-    from diffuserve.cli.preflight import check_requests
+    requests: Sequence[GenerationParams], settings: Settings, output: Path, clip: ClipOptions = NO_CLIP
+) -> tuple[list[GenerationParams], Destination]:
+    """Return the requests with cleaned prompts and lengths, and where their files go.
 
+    Raise what would go wrong, before torch is imported.
+    """
+    from diffuserve.cli.preflight import check_requests, model_spec
+
+    destination, asked = Destination.parse(output), clip.kind(output)
     destination.check()
     requests = read_images(requests)
+    spec = model_spec(settings.engine_process)
+    kind = kind_for(spec, asked)
+    destination = destination.of_kind(kind)
+    requests = with_lengths(requests, spec, kind, clip, output)
     check_requests(settings.engine_process, requests)
-    return asyncio.run(screen(settings, requests))
+    for request in requests:
+        check_file(spec.resolve(request, seed=0), destination)
+    return asyncio.run(screen(settings, requests)), destination
 
 
 def _written(run: "Run", writer: "ImageWriter", grid: bool) -> list[Path]:

@@ -109,7 +109,7 @@ def _origin(job: JobResource) -> str:
 def _description(job: JobResource) -> dict[str, str]:
     from diffuserve.cli.watch import state_of
 
-    images = job.result.images if job.result else []
+    images = job.result.outputs if job.result else []
     return {
         "id": job.id,
         "status": state_of(job),

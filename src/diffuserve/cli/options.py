@@ -17,7 +17,7 @@ import typer
 from pydantic.fields import FieldInfo
 
 from diffuserve.cli.completion import model_names, sampler_names
-from diffuserve.cli.panels import INPUT_IMAGES, PANELS, SAFETY, place_of
+from diffuserve.cli.panels import CLIPS, INPUT_IMAGES, PANELS, SAFETY, place_of
 from diffuserve.options import option_fields
 from diffuserve.settings import Settings
 from diffuserve.telemetry.log_config import LogConfig
@@ -40,7 +40,7 @@ NoAuth = Annotated[
 EngineCommand = Annotated[str | None, typer.Option(hidden=True, help="Start this as the engine instead.")]
 Size = Annotated[str | None, typer.Option(metavar="WxH", help="Size in pixels; by default the model's.")]
 Steps = Annotated[int | None, typer.Option(help="Denoising steps, 1 to 100; by default the model's.")]
-NumImages = Annotated[int, typer.Option(help="Images of each prompt.")]
+NumImages = Annotated[int, typer.Option("-n", "--num-images", help="Images or clips of each prompt.")]
 Guidance = Annotated[
     float | None,
     typer.Option(help="Guidance scale, 0 to 100, if the model has one; by default the model's."),
@@ -65,7 +65,8 @@ def image_option(metavar: str) -> Any:
     return typer.Option(
         "--image",
         metavar=metavar,
-        help="Image to start from, to fill in or to edit; repeat it for models that take several.",
+        help="Image to start from, to fill in or to edit, or the first frame of a clip; repeat it for models "
+        "that take several.",
         rich_help_panel=INPUT_IMAGES,
     )
 
@@ -86,7 +87,31 @@ Strength = Annotated[
         rich_help_panel=INPUT_IMAGES,
     ),
 ]
-Open = Annotated[bool, typer.Option("--open", help="Open the images with this machine's viewer.")]
+Frames = Annotated[
+    int | None,
+    typer.Option(
+        "--frames",
+        help="Make a clip of so many frames; by default the model's, where -o names a clip.",
+        rich_help_panel=CLIPS,
+    ),
+]
+ClipSeconds = Annotated[
+    float | None,
+    typer.Option(
+        "--seconds",
+        help="Make a clip about so long, instead of --frames: the nearest that the model can.",
+        rich_help_panel=CLIPS,
+    ),
+]
+FramesPerSecond = Annotated[
+    int | None,
+    typer.Option(
+        "--fps",
+        help="Frames of a clip shown in a second, 1 to 120; by default the model's.",
+        rich_help_panel=CLIPS,
+    ),
+]
+Open = Annotated[bool, typer.Option("--open", help="Open the images or clips with this machine's viewer.")]
 Json = Annotated[bool, typer.Option("--json", help="Print JSON.")]
 
 

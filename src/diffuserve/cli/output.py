@@ -10,25 +10,55 @@ from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
 
+from diffuserve.cli.clip_writer import ClipWriter
 from diffuserve.cli.destination import Destination
-from diffuserve.engine.outputs import GenerationResult
+from diffuserve.domain.params import GenerationParams
+from diffuserve.engine.outputs import FrameChunk, GenerationResult
 from diffuserve.media.contact_sheet import contact_sheet
 from diffuserve.media.image_file import save_image
 from diffuserve.worker.image_output import ImageOutput
 
 
 class ImageWriter:
-    """Writer of the images that pass the image filter. Used by one thread."""
+    """Writer of the images and clips that pass the image filter. Used by one thread."""
 
-    def __init__(self, destination: Destination, image_output: ImageOutput, num_images: int) -> None:
+    def __init__(
+        self,
+        destination: Destination,
+        image_output: ImageOutput,
+        num_images: int,
+        console: Console | None = None,
+    ) -> None:
         self._destination = destination
         self._image_output = image_output
+        self._clips = ClipWriter(
+            destination.folder,
+            image_output,
+            destination.suffix.lower().removeprefix("."),
+            console or Console(stderr=True),
+        )
         self._numbers = itertools.count(1) if num_images > 1 else itertools.repeat(None)
         self.paths: dict[int, list[Path]] = {}
         destination.folder.mkdir(parents=True, exist_ok=True)
 
+    def add_frames(self, index: int, params: GenerationParams, chunk: FrameChunk) -> None:
+        """Write the next frames of the clips of request `index`."""
+        self._clips.add(index, params, chunk)
+
+    def close(self) -> None:
+        """Remove what is left of clips that were not finished."""
+        self._clips.close()
+
     def save(self, index: int, result: GenerationResult) -> GenerationResult:
-        """Write the images; return the result with those that passed. Raise `OutputBlocked` before that."""
+        """Write the images; return the result with those that passed. Raise `OutputBlocked` before that.
+
+        Clips are complete then, and only take their names.
+        """
+        if result.params.num_frames != 1:
+            self.paths[index] = self._clips.finish(
+                index, lambda named: self._destination.path(named, next(self._numbers))
+            )
+            return result
         passed = self._image_output.screened(result)
         for i, image in enumerate(passed.images):
             origin = self._image_output.origin(passed.params, i)
@@ -46,6 +76,7 @@ class ImageWriter:
             for result in results
             for image in result.images
         ]
+        images += self._clips.captioned_posters()
         save_image(contact_sheet(images), path, {})
         return path
 
@@ -68,6 +99,7 @@ def print_timings(console: Console, results: Sequence[GenerationResult]) -> None
             timings.decode_seconds,
             timings.total_seconds,
         )
-        size, steps = f"{params.width}x{params.height}", str(params.num_inference_steps)
+        frames = f"x{params.num_frames}" if params.num_frames != 1 else ""
+        size, steps = f"{params.width}x{params.height}{frames}", str(params.num_inference_steps)
         table.add_row(escape(params.prompt), size, steps, *(f"{value:.2f}" for value in seconds))
     console.print(table)

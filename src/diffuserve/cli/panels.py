@@ -10,6 +10,7 @@ from diffuserve.telemetry.log_config import LogConfig
 SERVER: Final = "Server"
 MODEL: Final = "Model"
 INPUT_IMAGES: Final = "Images to start from or to edit"
+CLIPS: Final = "Clips"
 LISTENING: Final = "Listening"
 STORAGE: Final = "Storage"
 SAFETY: Final = "Safety"

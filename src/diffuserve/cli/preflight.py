@@ -8,6 +8,7 @@ from importlib.util import find_spec
 
 from diffuserve.cli.wiring.safety import check_prompt_filter
 from diffuserve.domain.errors import InvalidParams
+from diffuserve.domain.model_spec import ModelSpec
 from diffuserve.domain.params import GenerationParams
 from diffuserve.engine.memory import check_memory, cpu_memory_budget
 from diffuserve.models.folder import find_local_model
@@ -18,6 +19,15 @@ from diffuserve.settings import Settings
 from diffuserve.worker.config import EngineProcessConfig
 
 _PACKAGES = ("torch", "tokenizers", "jaxtyping", "einops")
+
+
+def model_spec(config: EngineProcessConfig) -> ModelSpec:
+    """Return the abilities of a model, which is downloaded if need be. Raise as `check_requests`."""
+    from diffuserve.cli.pull import pull_if_missing  # servers start faster without its progress bars
+
+    _check_engine(config)
+    pull_if_missing(config.model)
+    return check_model(config.model).spec
 
 
 def check_requests(config: EngineProcessConfig, requests: Sequence[GenerationParams]) -> None:

@@ -1,4 +1,4 @@
-"""`diffuserve submit`: a job for a server, and its images."""
+"""`diffuserve submit`: a job for a server, and its images or clips."""
 
 import asyncio
 from dataclasses import dataclass
@@ -9,10 +9,11 @@ import typer
 from rich.console import Console
 
 from diffuserve.cli import options
+from diffuserve.cli.clips import ClipOptions
 from diffuserve.cli.destination import Destination
 from diffuserve.cli.exit_codes import FAILED, INTERRUPTED
 from diffuserve.cli.input_images import check_images, image_input
-from diffuserve.domain.job import MAX_PREVIEWS, Band, JobStatus
+from diffuserve.domain.job import IMAGE_GENERATE, MAX_PREVIEWS, VIDEO_GENERATE, Band, JobStatus
 from diffuserve.domain.params import GenerationParams
 from diffuserve.models.names import ALIASES
 from diffuserve.settings import Settings
@@ -33,6 +34,8 @@ Examples:
 
   diffuserve submit "a lighthouse in snow" --image lighthouse.png --strength 0.6 -o snow.png
 
+  diffuserve submit "a red ball falls" --seconds 2 -o ball.mp4
+
   diffuserve submit "a blue star" --wait --json --server https://images.example.com
 """
 
@@ -51,6 +54,8 @@ class Submission:
     expand: bool = False
     has_previews: bool = False
     is_opened: bool = False
+    kind: str = IMAGE_GENERATE
+    seconds: float | None = None
 
 
 @options.takes_settings("server", "api_key")
@@ -59,7 +64,8 @@ def submit(  # noqa: PLR0913 (a command has as many arguments as options)
     prompt: Annotated[str, typer.Argument(metavar="PROMPT", help="Description of the image.")],
     wait: Annotated[bool, typer.Option("--wait", help="Wait until the job is done.")] = False,
     output: Annotated[
-        Path | None, typer.Option("-o", "--output", help="An image file, or a folder; waits for it.")
+        Path | None,
+        typer.Option("-o", "--output", help="A file of an image or a clip, or a folder; waits for it."),
     ] = None,
     model: Annotated[str | None, typer.Option(help="Model that the server has.")] = None,
     size: options.Size = None,
@@ -76,6 +82,9 @@ def submit(  # noqa: PLR0913 (a command has as many arguments as options)
     images: Annotated[list[str] | None, options.image_option(options.SERVED_IMAGE)] = None,
     mask: Annotated[str | None, options.mask_option(options.SERVED_IMAGE)] = None,
     strength: options.Strength = None,
+    frames: options.Frames = None,
+    seconds: options.ClipSeconds = None,
+    fps: options.FramesPerSecond = None,
     expand: Annotated[
         bool, typer.Option("--expand", help="Have a language model expand the prompt first.")
     ] = False,
@@ -105,6 +114,8 @@ def submit(  # noqa: PLR0913 (a command has as many arguments as options)
         guidance_scale=guidance,
         seed=seed,
         num_images=num_images,
+        num_frames=frames,
+        fps=fps,
         sampler=sampler,
         image=image_input(images),
         mask=mask,
@@ -113,7 +124,8 @@ def submit(  # noqa: PLR0913 (a command has as many arguments as options)
     check_images(params)
     if output is None and open_:
         output = Path("out")
-    destination = None if output is None else Destination.parse(output)
+    kind = ClipOptions(frames, seconds, fps).kind(output) or IMAGE_GENERATE
+    destination = None if output is None else Destination.parse(output).of_kind(kind)
     if destination is not None:
         destination.check()
     submission = Submission(
@@ -127,6 +139,8 @@ def submit(  # noqa: PLR0913 (a command has as many arguments as options)
         expand=expand,
         has_previews=preview,
         is_opened=open_,
+        kind=kind,
+        seconds=seconds,
     )
     raise typer.Exit(_run(submission))
 
@@ -150,12 +164,21 @@ async def _submit(submission: Submission, submitted: list[str]) -> int:
     from diffuserve.client.codec import encode
 
     wanted: dict[str, Any] = {"expand_prompt": True} if submission.expand else {}
+    if submission.kind == VIDEO_GENERATE and submission.destination is not None:
+        wanted["output_format"] = submission.destination.suffix.lower().removeprefix(".")
     if submission.has_previews:
         wanted["num_previews"] = MAX_PREVIEWS
     async with connect(submission.settings) as client:
         model = await served_name(client, submission.model)
         params = await _uploaded(client, submission.params)
-        job = await client.submit(params, model=model, priority=submission.priority, options=wanted)
+        job = await client.submit(
+            params,
+            model=model,
+            priority=submission.priority,
+            options=wanted,
+            kind=submission.kind,
+            seconds=submission.seconds,
+        )
     submitted.append(job.id)
     if submission.is_waited_for:
         return await _await_images(submission, job.id)

@@ -65,7 +65,7 @@ class Client:
     ) -> None:
         await self._http.close()
 
-    async def submit(
+    async def submit(  # noqa: PLR0913 (each has a default of its own)
         self,
         params: GenerationParams,
         *,
@@ -73,16 +73,19 @@ class Client:
         priority: Band | None = None,
         options: Mapping[str, Any] | None = None,
         idempotency_key: str | None = None,
+        kind: str = IMAGE_GENERATE,
+        seconds: float | None = None,
     ) -> JobResource:
-        """Submit a job. `options` are further fields of the body: `expires_in`, `timeout`, `metadata`.
+        """Submit a job, of the kind `video.generate` with a length in `seconds`, if any.
 
+        `options` are further fields of the body: `expires_in`, `timeout`, `metadata`.
         Every submission has an idempotency key, so a retry whose first response got lost makes no second
         job.
         """
         chosen = {"model": model, "priority": priority}
         body = {
-            "kind": IMAGE_GENERATE,
-            "input": params.to_dict(),
+            "kind": kind,
+            "input": params.to_dict() | ({} if seconds is None else {"seconds": seconds}),
             **{name: value for name, value in chosen.items() if value is not None},
             **(options or {}),
         }
@@ -171,7 +174,7 @@ class Client:
             await asyncio.sleep(jitter(0.2, 0.6))
 
     async def download(self, job_id: str, index: int, path: Path) -> None:
-        """Write image `index` of a job that succeeded to `path`; after an error there is no file."""
+        """Write image or clip `index` of a job that succeeded to `path`; after an error there is no file."""
         partial = path.with_name(f".{path.name}.{secrets.token_hex(4)}.partial")
         try:
             async with self._http.stream(f"/v1/jobs/{job_id}/result?index={index}") as response:

@@ -43,7 +43,7 @@ def test_an_existing_folder_may_have_a_dot_in_its_name(tmp_path: Path) -> None:
 
 
 def test_an_unknown_image_format_is_refused(tmp_path: Path) -> None:
-    with pytest.raises(typer.BadParameter, match=r"unknown image format '\.tiff'; known: \.png"):
+    with pytest.raises(typer.BadParameter, match=r"unknown format '\.tiff'; known: \.png"):
         Destination.parse(tmp_path / "star.tiff")
 
 
