@@ -3,22 +3,26 @@
 It has what no built-in family has: guidance by two passes, frames, and prompts read by cross-attention.
 """
 
+import io
 import os
 import sys
-from collections.abc import Callable
+from collections.abc import AsyncIterator, Callable, Mapping
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import av
 import httpx
 import pytest
 
 from diffuserve.domain.errors import ModelNotCapable
-from diffuserve.domain.job import Job, JobStatus
+from diffuserve.domain.job import VIDEO_GENERATE, Job, JobStatus
 from diffuserve.domain.params import GenerationParams
 from diffuserve.engine.config import EngineConfig
 from diffuserve.engine.engine import Engine
+from diffuserve.events.base import job_topic
 from diffuserve.models.registry import read_offer
+from diffuserve.storage.live_parts import live_key
 from diffuserve.testing.fake_pipeline import FakePipeline
 from diffuserve.worker.agent import WorkerAgent
 from diffuserve.worker.config import ImageOptions
@@ -100,7 +104,39 @@ async def test_a_worker_offers_and_serves_it_and_the_control_plane_prices_it(
     for job in (plain, guided, short):
         done = await until(plane, job, JobStatus.SUCCEEDED)
         assert done.result is not None
-        assert [artifact.role for artifact in done.result.artifacts].count("image") == 1
+        role = "image" if job is short else "video"
+        assert [artifact.role for artifact in done.result.artifacts].count(role) == 1
+
+
+async def test_a_worker_stores_clips_with_their_parts_which_are_swept_later(
+    plane: Plane, start: Start, model: str
+) -> None:
+    start(engine_command=(), model=model, device="cpu", images=ImageOptions(image_filter="none"))
+    job = await plane.submit(
+        model="clouds",
+        kind=VIDEO_GENERATE,
+        input=CLIP | {"seed": 1, "fps": 8, "guidance_scale": 1.0},
+        output_format="mp4",
+        live=True,
+    )
+    with plane.bus.subscribe(job_topic(job.id)) as news:
+        done = await until(plane, job, JobStatus.SUCCEEDED)
+        messages = [message async for message in _heard(news)]
+    assert done.result is not None
+    video, *others = done.result.artifacts
+    assert (video.role, video.num_frames, video.content_type) == ("video", CLIP["num_frames"], "video/mp4")
+    assert {artifact.role for artifact in others} == {"poster", "sprites", "thumbnail"}
+    announced = [message["num_parts"] for message in messages if message["type"] == "live"]
+    assert announced == list(range(1, len(announced) + 1))
+    keys = [live_key(job.id, done.lease_token, number) for number in range(len(announced))]
+    parts = [b"".join([chunk async for chunk in plane.artifacts.read(key)]) for key in keys]
+    with av.open(io.BytesIO(b"".join(parts)), "r") as container:
+        assert len(list(container.decode(video=0))) == CLIP["num_frames"]
+
+
+async def _heard(news: Any) -> AsyncIterator[Mapping[str, Any]]:
+    while (message := await news.get(0.1)) is not None:
+        yield message
 
 
 async def _is_offered(plane: Plane) -> bool:
@@ -109,5 +145,7 @@ async def _is_offered(plane: Plane) -> bool:
 
 async def _submit(plane: Plane, values: dict[str, Any]) -> Job:
     async with httpx.AsyncClient(base_url=plane.url) as client:
-        response = await client.post("/v1/jobs", json={"model": "clouds", "input": values})
+        kind = "image.generate" if values["num_frames"] == 1 else VIDEO_GENERATE
+        body = {"model": "clouds", "kind": kind, "input": values}
+        response = await client.post("/v1/jobs", json=body)
     return await plane.store.jobs.get(response.raise_for_status().json()["id"])

@@ -5,6 +5,7 @@ import io
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from functools import partial
+from itertools import pairwise
 from pathlib import Path
 
 from PIL.Image import Image
@@ -70,7 +71,7 @@ class JobOutput:
         attempt, preview = request.job.attempt, output.preview
         assert preview is not None
         try:
-            verdict = self._judge(attempt, "preview", [preview])
+            verdict = self._judge(attempt, "preview", _cells_of(preview, request.clips))
         except Exception:  # the finished image meets the same filter, and that failure is reported
             return
         if verdict.action is Action.BLOCK:
@@ -210,6 +211,16 @@ def preview_steps(num_steps: int, num_previews: int) -> list[int]:
     """Return evenly spaced steps for previews, never the last step: the image itself follows that."""
     wanted = (round(i * num_steps / (num_previews + 1)) for i in range(1, num_previews + 1))
     return sorted({step for step in wanted if 0 < step < num_steps})
+
+
+def _cells_of(preview: Image, clips: ClipsOutput | None) -> Frames:
+    """Return a preview as the filter judges it: the frames of a strip one by one."""
+    if clips is None:
+        return [preview]
+    height, width = clips.params.height or 1, clips.params.width or 1
+    num_cells = max(1, round(preview.width * height / (preview.height * width)))
+    edges = [number * preview.width // num_cells for number in range(num_cells + 1)]
+    return [preview.crop((left, 0, right, preview.height)) for left, right in pairwise(edges)]
 
 
 def _png(image: Image) -> str:

@@ -30,6 +30,7 @@ from diffuserve.worker.messages import (
     JobFinished,
     LiveDropped,
     LivePart,
+    PreviewReady,
     StepProgress,
     StopEngine,
 )
@@ -302,6 +303,22 @@ def test_an_aborted_clip_leaves_nothing(fake: FakePipeline, tmp_path: Path) -> N
     assert (failed.code, failed.retryable) == ("aborted", False)
     assert [name for name in left(tmp_path / "star") if not name.startswith("live")] == []
     assert link.all(LiveDropped)
+
+
+def test_each_frame_of_a_strip_is_judged_by_itself(fake: FakePipeline, tmp_path: Path) -> None:
+    sizes: list[tuple[int, int]] = []
+
+    def look(image: Image.Image) -> Action:
+        sizes.append(image.size)
+        return Action.BLOCK if image.size != (64, 96) and len(sizes) == 3 else Action.ALLOW
+
+    jobs = [clip("star", tmp_path, num_previews=1)]
+    link = serve(fake, filtered(ScriptedFilter(look)), jobs)
+    strip = sizes[: len(sizes) - NUM_FRAMES]
+    assert len(strip) == 4, "latent frames"
+    assert all(abs(height / width - 96 / 64) < 0.1 for width, height in strip)
+    assert link.all(PreviewReady) == []
+    assert len(link.all(JobFinished)) == 1
 
 
 def test_a_slow_filter_keeps_back_the_decoding_of_its_clip_alone(fake: FakePipeline, tmp_path: Path) -> None:
