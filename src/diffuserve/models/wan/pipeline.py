@@ -32,7 +32,7 @@ from diffuserve.models.wan.scheduler import EULER, flow_config, own_sampler, sch
 from diffuserve.models.wan.sharding import Shard, shard_layout
 from diffuserve.models.wan.text import WanConditioning, WanTextEncoder
 from diffuserve.models.wan.transformer import PackedWanInput, WanTransformer, load_transformer
-from diffuserve.models.wan.vae_cost import decode_bytes
+from diffuserve.models.wan.vae_cost import decode_bytes, decode_operations
 from diffuserve.models.wan.video_vae import VideoVae, vae_dtype
 from diffuserve.models.weights import checkpoint_dtype, num_parameters
 from diffuserve.parallel.plan import check_plan
@@ -121,10 +121,9 @@ class WanPipeline:
         token = 2 * num_parameters(self.experts[0]) / rate
         text_token = 2 * num_parameters(self.text.model) / rate
         pair = 4 * config.dim * config.num_layers / rate
-        # Of the autoencoder's operations, 2 a parameter, each layer does a sixteenth at full size on average;
-        # a latent frame is four frames.
-        decode_rate = flops_per_second(self.device, self.vae.dtype)
-        pixel = 2 * num_parameters(self.vae.decoder) * 4 / 16 / vae.patch**2 / decode_rate
+        width, height = self.spec.width, self.spec.height
+        shorter, longer = (decode_operations(vae, width, height, frames) for frames in (5, 9))
+        pixel = (longer - shorter) / (width * height) / flops_per_second(self.device, self.vae.dtype)
         return CostFit((0.002, text_token), (0.002, token, pair, 0.0001), (0.001, pixel))
 
     def step_bytes(self, workload: Workload) -> int:
