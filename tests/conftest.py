@@ -21,6 +21,7 @@ from diffuserve.models.registry import load_pipeline
 from diffuserve.testing.fake_clock import FakeClock
 from diffuserve.testing.fake_pipeline import FakePipeline
 from diffuserve.testing.unet_checkpoints import write_unet_checkpoint
+from diffuserve.testing.wan_checkpoints import write_wan_checkpoint
 from support.faulty_proxy import FaultyProxy
 from support.log_state import restored_logging
 from support.postgres import PostgresServer
@@ -52,6 +53,16 @@ def tiny_engine() -> Iterator[Engine]:
 def small_unet(tmp_path_factory: pytest.TempPathFactory) -> Pipeline:
     """A random checkpoint of SDXL's layout in float32, loaded once."""
     folder = write_unet_checkpoint(tmp_path_factory.mktemp("model") / "small-unet", seed=5)
+    return load_pipeline(str(folder), torch.device("cpu"), torch.float32)
+
+
+@pytest.fixture(scope="session")
+def small_wan(tmp_path_factory: pytest.TempPathFactory) -> Pipeline:
+    """A random checkpoint of Wan's layout in float32, which draws single images by default, loaded once."""
+    folder = write_wan_checkpoint(tmp_path_factory.mktemp("model") / "small-wan", kind="tiny", seed=5)
+    (folder / "diffuserve.json").write_text(
+        '{"num_frames": 1, "width": 64, "height": 64, "num_inference_steps": 2}'
+    )
     return load_pipeline(str(folder), torch.device("cpu"), torch.float32)
 
 

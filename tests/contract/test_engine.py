@@ -35,7 +35,7 @@ MIXED = [
 ]
 
 
-@pytest.fixture(params=["flux", "stable diffusion", "fake"])
+@pytest.fixture(params=["flux", "stable diffusion", "wan", "fake"])
 def engine(request: pytest.FixtureRequest) -> Iterator[Engine]:
     with Engine(pipeline_of(request)) as engine:
         yield engine
@@ -44,11 +44,11 @@ def engine(request: pytest.FixtureRequest) -> Iterator[Engine]:
 def pipeline_of(request: pytest.FixtureRequest) -> Pipeline:
     if request.param == "fake":
         return FakePipeline()
-    pipeline: Pipeline = (
-        request.getfixturevalue("tiny_engine").pipeline
-        if request.param == "flux"
-        else request.getfixturevalue("small_unet")
-    )
+    if request.param == "flux":
+        engine: Engine = request.getfixturevalue("tiny_engine")
+        return engine.pipeline
+    small = {"stable diffusion": "small_unet", "wan": "small_wan"}
+    pipeline: Pipeline = request.getfixturevalue(small[request.param])
     return pipeline
 
 

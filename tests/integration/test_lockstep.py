@@ -11,6 +11,7 @@ from PIL import Image
 
 from diffuserve.testing.checkpoints import write_flux_checkpoint
 from diffuserve.testing.unet_checkpoints import write_unet_checkpoint
+from diffuserve.testing.wan_checkpoints import write_wan_checkpoint
 from support.images import psnr
 from support.lockstep_program import generate, load, mixed_requests, write
 from support.waiting import HANG_SECONDS
@@ -22,6 +23,14 @@ _FAULTS = ("start", "denoise", "decode")
 def unet_checkpoint(tmp_path_factory: pytest.TempPathFactory) -> str:
     """Rows of requests with and without guidance are shared among the ranks."""
     return str(write_unet_checkpoint(tmp_path_factory.mktemp("model") / "unet"))
+
+
+@pytest.fixture(scope="module")
+def wan_checkpoint(tmp_path_factory: pytest.TempPathFactory) -> str:
+    """Clips and images, some from a first frame: guided, and by two factor rows."""
+    folder = write_wan_checkpoint(tmp_path_factory.mktemp("model") / "wan", kind="tiny")
+    (folder / "diffuserve.json").write_text('{"num_frames": 5, "guidance_scale": 3.0}')
+    return str(folder)
 
 
 @pytest.fixture(scope="module")
@@ -102,6 +111,10 @@ def test_two_ranks_share_the_tokens_of_references(editor: str, folders: tuple[Pa
 
 def test_two_ranks_share_the_rows_of_a_unet(unet_checkpoint: str, folders: tuple[Path, Path]) -> None:
     check_same_images(2, unet_checkpoint, "sequence=2", folders)
+
+
+def test_two_ranks_share_the_tokens_of_clips(wan_checkpoint: str, folders: tuple[Path, Path]) -> None:
+    check_same_images(2, wan_checkpoint, "sequence=2", folders)
 
 
 def test_a_failure_on_a_single_rank_fails_a_single_request(folders: tuple[Path, Path]) -> None:

@@ -203,7 +203,7 @@ def test_latents_are_in_float32_whatever_the_dtype(tmp_path: Path, monkeypatch: 
 
 
 def test_each_expert_gets_the_requests_of_its_noise_levels_alone(tmp_path: Path) -> None:
-    """Their guidance scales may differ: that of the second is in proportion."""
+    """Requests of both experts share the engine's step, and each expert its own pass."""
     folder = write_wan_checkpoint(tmp_path / "model", kind="a14b", seed=5)
     (folder / "diffuserve.json").write_text('{"guidance_scale": 4.0, "guidance_scale_2": 1.0}')
     calls: list[tuple[int, list[float]]] = []

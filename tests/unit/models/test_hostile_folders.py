@@ -19,6 +19,7 @@ from diffuserve.models.weights import Placement, checkpoint_dtype, load_weights
 from diffuserve.safety.text_model import read_config
 from diffuserve.testing.checkpoints import write_flux_checkpoint
 from diffuserve.testing.unet_checkpoints import write_unet_checkpoint
+from diffuserve.testing.wan_checkpoints import write_wan_checkpoint
 
 CPU = torch.device("cpu")
 CONFIGS = (
@@ -35,6 +36,16 @@ UNET_CONFIGS = (
     "vae/config.json",
     "text_encoder/config.json",
     "text_encoder_2/config.json",
+    "scheduler/scheduler_config.json",
+)
+WAN_CONFIGS = (
+    "model_index.json",
+    "diffuserve.json",
+    "transformer/config.json",
+    "vae/config.json",
+    "text_encoder/config.json",
+    "image_encoder/config.json",
+    "image_processor/preprocessor_config.json",
     "scheduler/scheduler_config.json",
 )
 LOADED = (
@@ -237,6 +248,21 @@ def test_no_value_of_a_config_breaks_the_reading_of_a_folder_with_a_unet(
     check_reading(sound_unet, file, data)
 
 
+@pytest.fixture(scope="module")
+def sound_wan(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = write_wan_checkpoint(tmp_path_factory.mktemp("sound") / "wan", kind="i2v")
+    (folder / "diffuserve.json").write_text(json.dumps({"name": "wan", "vae_dtype": "float32"}))
+    return folder
+
+
+@settings(FUZZ, max_examples=60)
+@given(file=st.sampled_from(WAN_CONFIGS), data=st.data())
+def test_no_value_of_a_config_breaks_the_reading_of_a_folder_of_clips(
+    sound_wan: Path, file: str, data: st.DataObject
+) -> None:
+    check_reading(sound_wan, file, data)
+
+
 def check_reading(sound: Path, file: str, data: st.DataObject) -> None:
     """Change some values of a config, and read the folder."""
     original = (sound / file).read_text("utf-8")
@@ -251,6 +277,8 @@ def check_reading(sound: Path, file: str, data: st.DataObject) -> None:
         "preview",
         "algorithm_type",
         "prediction_type",
+        "max_frames",
+        "boundary_ratio",
     ]
     for name in data.draw(st.lists(st.sampled_from(known), min_size=1, max_size=3)):
         content[name] = data.draw(values)

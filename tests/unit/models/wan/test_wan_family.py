@@ -1,4 +1,4 @@
-"""What Wan's folders say, and which are refused; no weight is read for it."""
+"""Wan's folders say what they draw, and are refused where they do not fit; no weight is read for it."""
 
 import json
 import shutil
