@@ -21,8 +21,10 @@ from diffuserve.api.routes import (
     home,
     jobs,
     leases,
+    live,
     models,
     openai,
+    openai_videos,
     operations,
     results,
     simple,
@@ -38,18 +40,20 @@ from diffuserve.storage.base import ArtifactStore
 
 _DESCRIPTION = """Generate images as durable jobs.
 
-Submit to `/v1/jobs`, then follow the `urls` of the response. `/v1/images`, `/v1/files` and `/v1/models`
-follow OpenAI's API, `/generate` is a flat API for scripts. Errors are problems after RFC 9457.
+Submit to `/v1/jobs`, then follow the `urls` of the response. `/v1/images`, `/v1/videos`, `/v1/files` and
+`/v1/models` follow OpenAI's API, `/generate` is a flat API for scripts. Errors are problems after RFC 9457.
 """
 _ROUTES = (
     jobs,
     batches,
     events,
     results,
+    live,
     files,
     webhooks,
     models,
     openai,
+    openai_videos,
     simple,
     home,
     operations,
@@ -91,7 +95,9 @@ def create_app(  # noqa: PLR0913 (what an application is made of)
         RequestMiddleware,
         metrics=services.metrics,
         max_body_bytes=config.max_body_bytes,
-        unbounded_paths=frozenset({batches.router.prefix, files.router.prefix, *openai.UPLOADS}),
+        unbounded_paths=frozenset(
+            {batches.router.prefix, files.router.prefix, *openai.UPLOADS, *openai_videos.UPLOADS}
+        ),
     )
     add_problem_handlers(app)
     for routes in _ROUTES:

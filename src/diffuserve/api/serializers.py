@@ -139,7 +139,7 @@ class JobSerializer:
             error=_error(job),
             attempt=job.attempt,
             priority=job.band,
-            urls=_job_urls(job.id, base_url),
+            urls=_job_urls(job, base_url),
             created_at=to_rfc3339(job.created_at),
             started_at=to_rfc3339(job.started_at),
             finished_at=to_rfc3339(job.finished_at),
@@ -360,6 +360,12 @@ def _error(job: Job) -> ErrorResource | None:
     return None if job.error is None else ErrorResource(**vars(job.error))
 
 
-def _job_urls(job_id: str, base_url: str) -> JobUrls:
-    url = f"{base_url}/v1/jobs/{job_id}"
-    return JobUrls(self=url, cancel=f"{url}/cancel", events=f"{url}/events", result=f"{url}/result")
+def _job_urls(job: Job, base_url: str) -> JobUrls:
+    url = f"{base_url}/v1/jobs/{job.id}"
+    return JobUrls(
+        self=url,
+        cancel=f"{url}/cancel",
+        events=f"{url}/events",
+        result=f"{url}/result",
+        live=f"{url}/live" if job.live else None,
+    )

@@ -11,6 +11,8 @@ from diffuserve.domain.model_limits import check_request, least_strength
 from diffuserve.domain.params import GenerationParams
 from diffuserve.domain.samplers import evaluations_before, num_evaluations
 
+_ROUNDING = 1e-6  # pixels by which a side may be off that was computed
+
 
 @dataclass(frozen=True, kw_only=True)
 class ModelSpec:
@@ -263,17 +265,20 @@ class ModelSpec:
         return self._size_like(first)
 
     def _size_like(self, image: InputImage) -> tuple[int, int]:
-        """Return the size nearest to an image's that the model generates, of about its proportions.
+        """Return the size nearest to an image's; of a reference it is the size to which that is resized.
 
-        Of a reference it is the size to which the reference is resized. A clip has about as many pixels as
-        the default, whatever the size of its first frame.
+        A clip has about as many pixels as the default, whatever the size of its first frame.
         """
+        default = self.width * self.height
+        scale = math.sqrt(default / image.num_pixels) if self.has_first_frame else 1.0
+        return self.nearest_size(scale * image.width, scale * image.height)
+
+    def nearest_size(self, width: float, height: float) -> tuple[int, int]:
+        """Return the nearest size that the model generates, not larger where possible, and in proportion."""
         most = min(self.max_pixels, self.max_reference_pixels or self.max_pixels)
-        scale = min(1.0, math.sqrt(most / image.num_pixels))
-        if self.has_first_frame:
-            scale = math.sqrt(self.width * self.height / image.num_pixels)
-        scale = max(scale, self._smallest_side / min(image.width, image.height))
-        width, height = self._side(scale * image.width), self._side(scale * image.height)
+        scale = min(1.0, math.sqrt(most / (width * height)))
+        scale = max(scale, self._smallest_side / min(width, height))
+        width, height = self._side(scale * width), self._side(scale * height)
         if width * height > self.max_pixels:  # far from square, and enlarged for the shorter side
             longest = self._side(self.max_pixels / min(width, height))
             width, height = min(width, longest), min(height, longest)
@@ -285,7 +290,7 @@ class ModelSpec:
 
     def _side(self, pixels: float) -> int:
         """Return the nearest side, not longer where possible, that the model generates."""
-        side = int(pixels) // self.size_multiple * self.size_multiple
+        side = int(pixels + _ROUNDING) // self.size_multiple * self.size_multiple
         return min(max(side, self._smallest_side), self.max_size // self.size_multiple * self.size_multiple)
 
     def _strength(self, params: GenerationParams, num_steps: int) -> float | None:

@@ -66,15 +66,18 @@ class ClientJobs:
         *,
         tenant_id: str | None = None,
         statuses: Collection[JobStatus] = (),
+        kind: str | None = None,
         after: str | None = None,
         limit: int = 50,
+        oldest_first: bool = False,
     ) -> list[Job]:
         """Return at most `limit` jobs, newest first, that are older than the job `after`.
 
-        Raise `JobNotFound` if `after` is not a job id.
+        With `oldest_first` they are those that are newer than it, in the other order. Raise `JobNotFound` if
+        `after` is not a job id.
         """
         after = None if after is None else queries.check_job_id(after)
-        page = queries.page_of_jobs(tenant_id, statuses, after, limit)
+        page = queries.page_of_jobs(tenant_id, statuses, kind, after, oldest_first).limit(limit)
         return [queries.job_in(row) for row in await self._database.rows(page)]
 
     async def events_after(self, job_id: str, seq: int = 0) -> list[JobEvent]:

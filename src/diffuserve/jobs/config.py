@@ -4,7 +4,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from diffuserve.domain.errors import InvalidParams
-from diffuserve.domain.job import JobStatus
+from diffuserve.domain.job import Job, JobStatus
 from diffuserve.domain.tenant import DEFAULT_PLANS, Plan
 from diffuserve.domain.worker import check_times
 
@@ -60,6 +60,13 @@ class StoreConfig:
         check_times(self.lease_seconds, self.heartbeat_seconds)
         if self.default_plan not in self.plans:
             raise InvalidParams("default_plan", self.default_plan, f"known plans: {', '.join(self.plans)}")
+
+    def kept_until(self, job: Job) -> float | None:
+        """Return when a job and its files are deleted at the earliest; `None` until the job is final."""
+        if job.finished_at is None or not job.status.is_final:
+            return None
+        longest = max(self.retention_seconds.values())
+        return job.finished_at + (longest if job.batch_id else self.retention_seconds[job.status])
 
     def plan(self, name: str) -> Plan:
         """Return the plan of that name, or the default plan if the settings no longer define it."""

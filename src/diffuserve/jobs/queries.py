@@ -84,16 +84,22 @@ def find_jobs(transaction: Transaction, job_ids: Collection[str]) -> dict[str, J
 
 
 def page_of_jobs(
-    tenant_id: str | None, statuses: Collection[JobStatus], after: str | None, limit: int
+    tenant_id: str | None,
+    statuses: Collection[JobStatus],
+    kind: str | None,
+    after: str | None,
+    oldest_first: bool,
 ) -> sa.Select[Any]:
-    """Select newest first: ids sort by the time of their making."""
-    statement = JOBS.order_by(jobs.c.id.desc()).limit(limit)
+    """Select newest first, or oldest first: ids sort by the time of their making."""
+    statement = JOBS.order_by(jobs.c.id.asc() if oldest_first else jobs.c.id.desc())
+    if kind is not None:  # as text of the statement, so that an index on one kind can be used
+        statement = statement.where(jobs.c.kind == sa.literal(kind, literal_execute=True))
     if tenant_id is not None:
         statement = statement.where(jobs.c.tenant_id == tenant_id)
     if statuses:
         statement = statement.where(jobs.c.status.in_(list(statuses)))
     if after is not None:
-        statement = statement.where(jobs.c.id < after)
+        statement = statement.where(jobs.c.id > after if oldest_first else jobs.c.id < after)
     return statement
 
 

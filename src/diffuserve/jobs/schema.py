@@ -9,7 +9,7 @@ from typing import Any, get_args, get_type_hints
 
 import sqlalchemy as sa
 
-from diffuserve.domain.job import JobStatus
+from diffuserve.domain.job import VIDEO_GENERATE, JobStatus
 from diffuserve.jobs.records import JobRecord
 
 metadata = sa.MetaData()
@@ -53,11 +53,14 @@ def _column_of(name: str, hint: Any, default: object) -> sa.Column[Any]:
     return _text(name, null=null, primary_key=name == "id")
 
 
+_IS_CLIP = sa.text(f"kind = '{VIDEO_GENERATE}'")
+
 jobs = sa.Table(
     "jobs",
     metadata,
     *_columns_of(JobRecord),
     sa.Index("jobs_by_tenant", "tenant_id", "id"),
+    sa.Index("clips_by_tenant", "tenant_id", "id", sqlite_where=_IS_CLIP, postgresql_where=_IS_CLIP),
     sa.Index(
         "jobs_by_batch",
         "batch_id",

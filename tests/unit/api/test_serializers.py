@@ -194,7 +194,7 @@ class Estimates:
 class PlainUrls:
     """URLs that name a file and never change."""
 
-    async def url(self, job_id: str, lease_token: int, name: str, base_url: str) -> str:
+    async def url(self, job_id: str, lease_token: int, name: str, base_url: str, sha256: str = "") -> str:
         return f"{base_url}/files/{job_id}/{lease_token}/{name}"
 
     def tag(self) -> str:

@@ -4,7 +4,7 @@ import re
 from collections.abc import Sequence
 from typing import Annotated, Any, Literal, Self
 
-from pydantic import Field, field_validator, model_validator
+from pydantic import AfterValidator, Field, model_validator
 
 from diffuserve.api.file_formats import ImageFormat
 from diffuserve.api.request_bodies import (
@@ -39,6 +39,22 @@ _PARAMETERS = (
 _Word = Annotated[str, Field(max_length=20)]
 
 
+def check_size(size: str) -> str:
+    """Return the text. Raise `ValueError` if it is no size."""
+    if size != "auto" and not _SIZE.fullmatch(size):
+        raise ValueError("must be WIDTHxHEIGHT in pixels, such as 1024x1024, or auto")
+    return size
+
+
+def sides_of(size: str | None) -> tuple[int, int] | tuple[None, None]:
+    """Return the width and height of a size, or none for the model's own."""
+    match = _SIZE.fullmatch(size or "auto")
+    return (int(match[1]), int(match[2])) if match else (None, None)
+
+
+_Size = Annotated[str, AfterValidator(check_size)]
+
+
 class CommonImageFields(RequestBody):
     """Options of every request of OpenAI's image API.
 
@@ -49,7 +65,9 @@ class CommonImageFields(RequestBody):
 
     model: ModelName | None = None
     n: Annotated[int, Field(ge=1, le=10)] | None = 1
-    size: str | None = Field(default="auto", description="`WIDTHxHEIGHT`, or `auto` for the model's default.")
+    size: _Size | None = Field(
+        default="auto", description="`WIDTHxHEIGHT`, or `auto` for the model's default."
+    )
     response_format: Literal["b64_json", "url"] | None = "b64_json"
     output_format: ImageFormat | None = "png"
     stream: bool | None = False
@@ -69,16 +87,8 @@ class CommonImageFields(RequestBody):
     sampler: Sampler | None = None
     expand_prompt: bool | None = False
 
-    @field_validator("size")
-    @classmethod
-    def _check_size(cls, size: str | None) -> str | None:
-        if size not in (None, "auto") and not _SIZE.fullmatch(size):
-            raise ValueError("must be WIDTHxHEIGHT in pixels, such as 1024x1024, or auto")
-        return size
-
     def _job(self, prompt: str, **values: Any) -> NewJobBody:
-        match = _SIZE.fullmatch(self.size or "auto")
-        width, height = (int(match[1]), int(match[2])) if match else (None, None)
+        width, height = sides_of(self.size)
         own = {name: getattr(self, name) for name in _PARAMETERS}
         generation = GenerationInput.model_construct(
             prompt=prompt, width=width, height=height, num_images=self.n or 1, **own, **values

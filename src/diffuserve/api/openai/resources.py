@@ -1,6 +1,9 @@
-"""Responses of OpenAI's image API. See https://platform.openai.com/docs/api-reference/images."""
+"""Responses of OpenAI's image and video APIs.
 
-from dataclasses import dataclass
+See https://platform.openai.com/docs/api-reference/images and …/videos.
+"""
+
+from dataclasses import dataclass, field
 from typing import Any, Literal
 
 from pydantic import ConfigDict, with_config
@@ -89,6 +92,53 @@ class ErrorEvent:
 
     type: Literal["error"] = "error"
     error: OpenAIError
+
+
+@dataclass(frozen=True, kw_only=True)
+class OpenAIVideoError(Resource):
+    """Reason why a clip was not finished."""
+
+    code: str
+    message: str
+
+
+@dataclass(frozen=True, kw_only=True)
+class OpenAIVideo(Resource):
+    """Clip that is generated or being generated; times are seconds since 1970."""
+
+    id: str = field(metadata={"description": "`video_x` is the job `job_x`."})
+    object: Literal["video"] = "video"
+    model: str
+    status: str = field(metadata={"description": "`queued`, `in_progress`, `completed` or `failed`."})
+    progress: int = field(metadata={"description": "In 0…100; 100 once it is completed."})
+    created_at: int
+    completed_at: int | None
+    expires_at: int | None = field(metadata={"description": "Null until it has ended."})
+    prompt: str | None = field(metadata={"description": "As the client wrote it."})
+    seconds: str = field(metadata={"description": 'Length of the clip, such as `"4"`.'})
+    size: str
+    remixed_from_video_id: str | None
+    error: OpenAIVideoError | None
+
+
+@dataclass(frozen=True, kw_only=True)
+class OpenAIVideoPage(Resource):
+    """Page of the caller's clips."""
+
+    object: Literal["list"] = "list"
+    data: tuple[OpenAIVideo, ...]
+    first_id: str | None
+    last_id: str | None = field(metadata={"description": "The `after` of the next page."})
+    has_more: bool
+
+
+@dataclass(frozen=True, kw_only=True)
+class DeletedOpenAIVideo(Resource):
+    """Answer to the deletion of a clip."""
+
+    id: str
+    object: Literal["video.deleted"] = "video.deleted"
+    deleted: Literal[True] = True
 
 
 OPENAI_ERROR_RESPONSES: dict[int | str, dict[str, Any]] = {

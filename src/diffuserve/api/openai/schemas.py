@@ -7,6 +7,7 @@ from pydantic import BaseModel
 
 from diffuserve.api.files.forms import FORM
 from diffuserve.api.openai.request_bodies import EditBody, EditFields, VariationFields
+from diffuserve.api.openai.video_bodies import VideoBody, VideoFields
 from diffuserve.api.openapi import inlined_schema
 from diffuserve.domain.params import MAX_INPUT_IMAGES
 
@@ -27,6 +28,12 @@ def edit_schema() -> dict[str, Any]:
 def variation_schema() -> dict[str, Any]:
     """Return the description of a variation's body."""
     return _body({FORM: _form(VariationFields, {"image": _IMAGE}, "image")})
+
+
+def video_schema() -> dict[str, Any]:
+    """Return the description of a clip's body."""
+    form = _form(VideoFields, {"input_reference": _IMAGE | {"description": "First frame of the clip."}})
+    return _body({FORM: form, "application/json": inlined_schema(VideoBody)})
 
 
 def _form(model: type[BaseModel], files: Mapping[str, Any], *required: str) -> dict[str, Any]:

@@ -1,10 +1,10 @@
 """Forms that bring images to OpenAI's API, and what becomes of their files."""
 
 import asyncio
-from collections.abc import AsyncIterator, Mapping, Sequence
+from collections.abc import AsyncIterator, Collection, Mapping, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, replace
-from typing import TypeVar
+from typing import Any, TypeVar
 
 import orjson
 from fastapi import Request
@@ -16,6 +16,7 @@ from diffuserve.api.field_errors import not_json
 from diffuserve.api.files.forms import FORM, MAX_FORM_BYTES, Form, FormFile, parse_form
 from diffuserve.api.files.intake import Received
 from diffuserve.api.json_route import content_type_of, unsupported_media_type
+from diffuserve.api.openai.video_bodies import VideoBody
 from diffuserve.api.request_bodies import RequestBody
 from diffuserve.api.services import Services
 from diffuserve.domain.input_image import ImageInput
@@ -23,6 +24,7 @@ from diffuserve.domain.params import MAX_INPUT_IMAGES, GenerationParams
 
 _IMAGES_AT_ONCE = 4  # of the largest size, in one form; smaller ones may be more
 _FILE_FIELDS = ("image", "image[]", "mask")
+_REFERENCE, _NAMES = "input_reference", ("file_id", "image_url")
 _MAY_BE_EMPTY = ("prompt", "negative_prompt")  # otherwise the client sends null as an empty text
 
 AnyBody = TypeVar("AnyBody", bound=RequestBody)
@@ -89,10 +91,33 @@ async def received_form(
 def fields_of(form: Form, model: type[AnyBody]) -> tuple[AnyBody, UploadedImages]:
     """Return the texts of a form as `model`, and its images. Raise `RequestValidationError`."""
     try:
-        fields = model.model_validate_strings(_texts(form))
+        fields = model.model_validate_strings(_texts(form, _FILE_FIELDS))
     except ValidationError as error:
         raise nested_errors(("body",), error, model) from error
     return fields, _images(form)
+
+
+def video_fields_of(form: Form) -> tuple[VideoBody, UploadedImages | None]:
+    """Return the texts of a form for a clip, and the image in it, if any. Raise `RequestValidationError`.
+
+    OpenAI's client sends the parts of a named image as `input_reference[file_id]`.
+    """
+    values = dict[str, Any](_texts(form, (_REFERENCE,)))
+    named = {name: values.pop(key) for name in _NAMES if (key := f"{_REFERENCE}[{name}]") in values}
+    try:
+        body = VideoBody.model_validate_strings(values | ({_REFERENCE: named} if named else {}))
+    except ValidationError as error:
+        raise nested_errors(("body",), error, VideoBody) from error
+    return body, _reference(form, bool(named))
+
+
+def _reference(form: Form, is_named: bool) -> UploadedImages | None:
+    for file in form.files:
+        if file.field != _REFERENCE:
+            raise validation_error(("body", file.field), f"is no file of this form; it takes {_REFERENCE}")
+    if len(form.files) + is_named > 1:
+        raise validation_error(("body", _REFERENCE), "is sent more than once; send one image")
+    return UploadedImages(form.files) if form.files else None
 
 
 def json_fields(body: Body, model: type[AnyBody]) -> AnyBody:
@@ -105,10 +130,10 @@ def json_fields(body: Body, model: type[AnyBody]) -> AnyBody:
         raise nested_errors(("body",), error, model) from error
 
 
-def _texts(form: Form) -> Mapping[str, str]:
+def _texts(form: Form, file_fields: Collection[str]) -> Mapping[str, str]:
     for name, texts in form.texts.items():
-        if name in _FILE_FIELDS:
-            remedy = "must be a file; name images by their ids or URLs in JSON, as `images`"
+        if name in file_fields:
+            remedy = "must be a file; images are named by their ids or URLs in JSON"
             raise validation_error(("body", name.removesuffix("[]")), remedy)
         if len(texts) > 1:
             raise validation_error(("body", name), f"was sent {len(texts)} times; send it once")

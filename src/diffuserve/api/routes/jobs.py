@@ -9,6 +9,7 @@ from fastapi import APIRouter, Header, Query, Response
 from diffuserve.api.auth.dependencies import BaseUrl, OperatorCaller
 from diffuserve.api.auth.quota import ClientCaller, SubmittingCaller
 from diffuserve.api.auth.waits import wait_slot
+from diffuserve.api.job_files import delete_with_files
 from diffuserve.api.json_route import JsonRoute
 from diffuserve.api.path_params import JobId, checked_job_id
 from diffuserve.api.request_bodies import NewJobBody, Storable
@@ -133,9 +134,7 @@ async def requeue_job(
 async def delete_job(job_id: JobId, services: ServicesDep, caller: ClientCaller) -> Response:
     """Delete a job. A job that is not final is canceled first, and deleted once it is final."""
     job = await services.store.jobs.get(job_id, caller.scope)
-    await services.store.jobs.delete(job_id, caller.scope)
-    if job.status.is_final:
-        await services.artifacts.delete(job_id)
+    await delete_with_files(services, job, caller)
     return Response(status_code=204)
 
 

@@ -4,16 +4,17 @@ from dataclasses import dataclass
 from typing import Annotated
 
 from fastapi import APIRouter, Depends, Query
-from fastapi.responses import RedirectResponse, Response, StreamingResponse
+from fastapi.responses import Response, StreamingResponse
 
 from diffuserve.api.auth.quota import ClientCaller
-from diffuserve.api.files.serving import Part, PartRequest, StoredContent, file_responses, serve
+from diffuserve.api.files.serving import Part, file_responses, serve
+from diffuserve.api.job_files import artifact_response, content_of
 from diffuserve.api.json_route import JsonRoute
 from diffuserve.api.path_params import FileName, JobId, checked_token
 from diffuserve.api.serializers import output_of
-from diffuserve.api.services import Services, ServicesDep
+from diffuserve.api.services import ServicesDep
 from diffuserve.domain.errors import ArtifactNotFound, DiffuserveError, NotFinished
-from diffuserve.domain.job import Artifact, Job
+from diffuserve.domain.job import Job
 
 router = APIRouter(tags=["results"], route_class=JsonRoute)
 
@@ -67,21 +68,8 @@ async def get_signed_file(
     """Fetch a file without an API key: the signature authorizes the request."""
     checked_token(job_id, lease_token)
     await services.url_signer.check(job_id, lease_token, name, **vars(signed))
-    content = _content_of(job_id, lease_token, name, signed.sha256)
+    content = content_of(job_id, lease_token, name, signed.sha256)
     return await serve(services.artifacts, content, part)
-
-
-async def artifact_response(services: Services, job: Job, artifact: Artifact, part: PartRequest) -> Response:
-    """Build the response with a file of a finished job, or that redirects to where it is stored."""
-    external_url = await services.file_urls.external_url(job.id, job.lease_token, artifact.name)
-    if external_url is not None:
-        return RedirectResponse(external_url)
-    content = _content_of(job.id, job.lease_token, artifact.name, artifact.sha256)
-    return await serve(services.artifacts, content, part)
-
-
-def _content_of(job_id: str, lease_token: int, name: str, sha256: str) -> StoredContent:
-    return StoredContent(f"{job_id}/{lease_token}/{name}", f"{job_id}-{name}", sha256)
 
 
 def _no_image(job: Job, index: int) -> DiffuserveError:

@@ -115,6 +115,9 @@ class JobUrls(Resource):
     cancel: str
     events: str
     result: str
+    live: str | None = field(
+        default=None, metadata={"description": "Null unless the job was submitted with `live`."}
+    )
 
 
 @dataclass(frozen=True, kw_only=True)

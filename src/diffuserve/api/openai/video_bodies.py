@@ -1,0 +1,133 @@
+"""Bodies of OpenAI's video API, as JSON or as the texts of a form, and the jobs that they ask for."""
+
+import re
+from collections.abc import Mapping, Sequence
+from typing import Annotated, Any
+
+from pydantic import AfterValidator, Field, PlainValidator
+
+from diffuserve.api.file_formats import FILE_FORMAT, FileFormat
+from diffuserve.api.openai.request_bodies import NamedImage, check_size, sides_of
+from diffuserve.api.openai.video_ids import video_id_of
+from diffuserve.api.request_bodies import (
+    FramesPerSecond,
+    GenerationInput,
+    Guidance,
+    ModelName,
+    NegativePrompt,
+    NewJobBody,
+    Prompt,
+    RequestBody,
+    Sampler,
+    Seed,
+    Steps,
+)
+from diffuserve.domain.input_image import ImageInput, InputImage
+from diffuserve.domain.job import VIDEO_GENERATE, Job
+from diffuserve.domain.params import GenerationParams
+
+REMIXED_FROM = "remixed_from_video_id"
+"""Key of a remix's metadata, which holds the id of its original."""
+
+_NUMBER = re.compile(r"[0-9]{1,6}(\.[0-9]{1,6})?")
+_PARAMETERS = (
+    "negative_prompt",
+    "seconds",
+    "fps",
+    "seed",
+    "num_inference_steps",
+    "guidance_scale",
+    "sampler",
+)
+
+
+def _check_seconds(value: object) -> float:
+    """Return a duration, which OpenAI's client sends as text."""
+    is_number = isinstance(value, int | float) and not isinstance(value, bool)
+    text = str(value) if isinstance(value, str) or is_number else ""
+    if not _NUMBER.fullmatch(text) or float(text) <= 0:
+        raise ValueError('must be a number of seconds above 0, such as "4"')
+    return float(text)
+
+
+VideoSeconds = Annotated[float, PlainValidator(_check_seconds, json_schema_input_type=str | float)]
+VideoSize = Annotated[str, AfterValidator(check_size)]
+
+
+class VideoFields(RequestBody):
+    """Options of a clip. OpenAI's own API lacks the last nine; its client sends them as `extra_body`."""
+
+    prompt: Prompt
+    model: ModelName | None = Field(
+        default=None, description="The server's default if left out, or else the only one that makes clips."
+    )
+    seconds: VideoSeconds | None = Field(
+        default=None,
+        description='A number or its text, such as `"4"`: the nearest length that the model can.',
+    )
+    size: VideoSize | None = Field(
+        default="auto", description="`WIDTHxHEIGHT`, or `auto` for the model's default or the image's size."
+    )
+    fps: FramesPerSecond | None = None
+    negative_prompt: NegativePrompt | None = None
+    seed: Seed | None = None
+    num_inference_steps: Steps | None = None
+    guidance_scale: Guidance | None = None
+    sampler: Sampler | None = None
+    expand_prompt: bool | None = False
+    output_format: FileFormat | None = FILE_FORMAT
+    live: bool | None = Field(
+        default=False, description="Let the clip be watched while it is drawn: `GET /v1/jobs/{job_id}/live`."
+    )
+
+    def job_on(self, image: str | None) -> NewJobBody:
+        """Build the body of the equivalent job, whose first frame is `image` if there is one."""
+        width, height = sides_of(self.size)
+        own = {name: getattr(self, name) for name in _PARAMETERS}
+        return NewJobBody.model_construct(
+            kind=VIDEO_GENERATE,
+            model=self.model,
+            input=GenerationInput.model_construct(
+                prompt=self.prompt, width=width, height=height, image=image, **own
+            ),
+            output_format=self.output_format,
+            expand_prompt=bool(self.expand_prompt),
+            live=bool(self.live),
+        )
+
+
+class VideoBody(VideoFields):
+    """`POST /v1/videos` of the OpenAI API, in JSON or in a form without a file."""
+
+    input_reference: NamedImage | None = Field(default=None, description="First frame of the clip.")
+
+    def job(self) -> NewJobBody:
+        """Build the body of the equivalent job."""
+        return self.job_on(self.input_reference.name if self.input_reference else None)
+
+
+class RemixBody(RequestBody):
+    """`POST /v1/videos/{video_id}/remix` of the OpenAI API."""
+
+    prompt: Prompt
+
+    def job(self, original: Job) -> NewJobBody:
+        """Build the body of a job that differs from the original in its prompt alone.
+
+        It keeps the seed, and so the noise that the clip is drawn from.
+        """
+        params = GenerationParams.from_dict(original.input)
+        values: Mapping[str, Any] = vars(params) | {"prompt": self.prompt, "image": _names(params.images)}
+        return NewJobBody.model_construct(
+            kind=original.kind,
+            model=original.model,
+            input=GenerationInput.model_construct(**values),
+            output_format=original.output_format,
+            metadata={REMIXED_FROM: video_id_of(original.id)},
+            live=original.live,
+        )
+
+
+def _names(images: Sequence[ImageInput]) -> str | list[str] | None:
+    names = [image.id if isinstance(image, InputImage) else image for image in images]
+    return names[0] if len(names) == 1 else (names or None)
