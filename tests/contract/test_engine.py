@@ -248,7 +248,7 @@ def test_a_request_larger_than_the_budget_runs_alone(fake: FakePipeline) -> None
 def test_a_request_that_cannot_fit_the_memory_is_refused_before_any_work() -> None:
     with (
         Engine(FakePipeline(), EngineConfig(memory_budget_bytes=1024)) as engine,
-        pytest.raises(InvalidParams, match="fewer or smaller"),
+        pytest.raises(InvalidParams, match="free some memory, or use a smaller model"),
     ):
         engine.add(MIXED[0])
 
