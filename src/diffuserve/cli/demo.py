@@ -1,11 +1,10 @@
-"""`diffuserve demo`: a server, two tenants, a dozen jobs, and a contact sheet of their images."""
+"""`diffuserve demo`: a server, two tenants, jobs for each bundled model, and a sheet of their images."""
 
 import asyncio
-import itertools
 import tempfile
 import time
-from collections.abc import Sequence
-from contextlib import AsyncExitStack
+from collections.abc import AsyncIterator, Sequence
+from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -16,6 +15,7 @@ from rich.markup import escape
 from rich.table import Table
 
 from diffuserve.cli import options
+from diffuserve.cli.demo_scenes import SCENES
 from diffuserve.cli.destination import Destination
 from diffuserve.domain.errors import InvalidParams
 from diffuserve.domain.job import JobStatus
@@ -26,29 +26,14 @@ from diffuserve.settings import LOOPBACK, Settings
 from diffuserve.telemetry.log_config import LogConfig
 
 if TYPE_CHECKING:
-    from diffuserve.cli.local_worker import Launch
-    from diffuserve.cli.watch import JobBars
+    from diffuserve.cli.local_worker import Launch, ServerWithWorker
     from diffuserve.client.jobs import Client
     from diffuserve.domain.resources.job import JobResource
 
 EXAMPLES = "Example:\n\n  diffuserve demo -o out/demo"
 
-# Prompt, width, height, steps.
-SCENES = (
-    ("a large red circle on a white background", 128, 128, 6),
-    ("a large blue star on a yellow background", 128, 128, 8),
-    ("a green triangle on a black background", 112, 112, 4),
-    ("a small yellow circle at the top left on a blue background", 128, 128, 6),
-    ("a large purple ring on a white background", 128, 128, 5),
-    ("a large pink heart on a white background", 144, 144, 4),
-    ("an orange square on a cyan background", 96, 96, 2),
-    ("a cyan diamond on a purple background", 128, 128, 3),
-    ("a green square left of a pink ring on a white background", 128, 112, 8),
-    ("a large white cross on a red background", 112, 112, 4),
-    ("a large brown square on a pink background", 96, 96, 2),
-    ("a large black star on an orange background", 192, 128, 4),
-)
 TENANTS = ("studio", "newsroom")  # they take turns
+_FIRST_MODEL = next(iter(SCENES))
 _START_SECONDS = 120.0
 
 
@@ -56,6 +41,7 @@ _START_SECONDS = 120.0
 class FinishedJob:
     """A job of the demo in its final state; `path` is the file of its image, if there is one."""
 
+    number: int
     tenant: str
     job: "JobResource"
     path: Path | None
@@ -65,7 +51,7 @@ def demo(
     output: Annotated[Path, typer.Option("-o", "--output", help="Folder for the images.")] = Path("out/demo"),
     engine_command: options.EngineCommand = None,
 ) -> None:
-    """Start a server, submit a dozen jobs of two tenants over HTTP, and show their results.
+    """Start a server, submit jobs of two tenants over HTTP to each bundled model, and show their results.
 
     The path of the contact sheet with all images goes to stdout.
     """
@@ -90,7 +76,7 @@ def demo(
     )
     if succeeded:
         typer.echo(f"look at {save_sheet(succeeded, output)}")
-    raise typer.Exit(0 if len(succeeded) == len(SCENES) else 1)
+    raise typer.Exit(0 if len(succeeded) == len(finished) else 1)
 
 
 def _check(output: Path, engine_command: str | None) -> None:
@@ -106,13 +92,13 @@ def _check(output: Path, engine_command: str | None) -> None:
 
 def _settings(folder: Path) -> Settings:
     """Return settings of the demo's own server, which the environment does not change."""
-    own = {"model": "tiny-flux", "host": LOOPBACK, "port": 0, "data_dir": folder, "drain_seconds": 1.0}
+    own = {"model": _FIRST_MODEL, "host": LOOPBACK, "port": 0, "data_dir": folder, "drain_seconds": 1.0}
     unset = ("database_url", "artifacts_url", "public_api_url", "public_base_url", "default_model")
     return Settings.with_options().model_copy(update={**own, **dict.fromkeys(unset)})
 
 
 async def _demo(settings: Settings, output: Path, console: Console, launch: "Launch") -> list[FinishedJob]:
-    """Start a server with an API key for each tenant, run all jobs, and stop it."""
+    """Start a server with an API key for each tenant, run the jobs of each model in turn, and stop it."""
     from diffuserve.cli.local_worker import server_with_worker, wait_until_ready
     from diffuserve.cli.wiring.control import open_store
     from diffuserve.client.jobs import Client
@@ -122,45 +108,61 @@ async def _demo(settings: Settings, output: Path, console: Console, launch: "Lau
     async with AsyncExitStack() as stack:
         with console.status("starting a server and its worker"):
             running = await stack.enter_async_context(server_with_worker(settings, False, launch))
-            server = running.server
-            await wait_until_ready(running.worker, server.plane.store, running.known, _START_SECONDS)
-        console.print(f"serving on {server.address}", style="dim", highlight=False)
-        clients = {
-            name: await stack.enter_async_context(Client(server.address, key)) for name, key in keys.items()
-        }
-        return await _run_scenes(clients, output, console)
+            await wait_until_ready(running.worker, running.server.plane.store, running.known, _START_SECONDS)
+        address = running.server.address
+        console.print(f"serving on {address}", style="dim", highlight=False)
+        clients = [await stack.enter_async_context(Client(address, key)) for key in keys.values()]
+        finished: list[FinishedJob] = []
+        for model in SCENES:
+            async with _worker_of(model, settings, running, launch, console):
+                finished += await _run_scenes(model, finished, clients, output, console)
+        return finished
 
 
-async def _run_scenes(clients: "dict[str, Client]", output: Path, console: Console) -> list[FinishedJob]:
-    """Run every scene as a job, all at the same time; the tenants take turns."""
-    from diffuserve.cli.watch import JobBars
+@asynccontextmanager
+async def _worker_of(
+    model: str, settings: Settings, running: "ServerWithWorker", launch: "Launch", console: Console
+) -> AsyncIterator[None]:
+    """Run a worker of a model within the block, unless the server has started with it."""
+    from diffuserve.cli.local_worker import local_worker, wait_until_ready
 
-    tenants = itertools.cycle(clients)
-    with JobBars(console) as bars:
-        jobs = [
-            _run_scene(tenant, clients[tenant], params, output / f"{number:02}.png", bars)
-            for number, (tenant, params) in enumerate(zip(tenants, scenes(), strict=False), 1)
-        ]
-        return await asyncio.gather(*jobs)
-
-
-async def _run_scene(
-    tenant: str, client: "Client", params: GenerationParams, path: Path, bars: "JobBars"
-) -> FinishedJob:
-    from diffuserve.cli.watch import follow
-
-    job = await follow(client, await client.submit(params), bars.show)
-    if job.status is not JobStatus.SUCCEEDED:
-        return FinishedJob(tenant, job, None)
-    await client.download(job.id, 0, path)
-    return FinishedJob(tenant, job, path)
+    if model == _FIRST_MODEL:
+        yield
+        return
+    plane = running.server.plane
+    known = {worker.id for worker in await plane.store.operations.workers()}
+    own = settings.model_copy(update={"model": model})
+    async with local_worker(running.server.address, own, launch) as (worker, task):
+        with console.status(f"starting a worker of {model}"):
+            worker.admit(plane.authenticator.admit(Role.WORKER))
+            await wait_until_ready(task, plane.store, known, _START_SECONDS)
+        yield
 
 
-def scenes() -> list[GenerationParams]:
-    return [
-        GenerationParams(prompt=prompt, width=width, height=height, num_inference_steps=steps, seed=7 + i)
-        for i, (prompt, width, height, steps) in enumerate(SCENES)
+async def _run_scenes(
+    model: str, before: Sequence[FinishedJob], clients: "Sequence[Client]", output: Path, console: Console
+) -> list[FinishedJob]:
+    """Run the scenes of a model as jobs, all at the same time; the tenants take turns."""
+    from diffuserve.cli.uploads import with_uploads
+    from diffuserve.cli.watch import JobBars, follow
+
+    images = {result.number: result.path for result in before if result.path is not None}
+    requests = [
+        (number, await with_uploads(clients[number % 2], scene.params(number, images), console))
+        for number, scene in enumerate(SCENES[model], len(before))
     ]
+
+    async def run(number: int, params: GenerationParams, bars: JobBars) -> FinishedJob:
+        tenant, client = TENANTS[number % 2], clients[number % 2]
+        job = await follow(client, await client.submit(params, model=model), bars.show)
+        if job.status is not JobStatus.SUCCEEDED:
+            return FinishedJob(number, tenant, job, None)
+        path = output / f"{number + 1:02}.png"
+        await client.download(job.id, 0, path)
+        return FinishedJob(number, tenant, job, path)
+
+    with JobBars(console) as bars:
+        return await asyncio.gather(*(run(number, params, bars) for number, params in requests))
 
 
 def print_table(console: Console, finished: Sequence[FinishedJob]) -> None:

@@ -7,7 +7,8 @@ from pathlib import Path
 from PIL import Image
 from rich.console import Console
 
-from diffuserve.cli.demo import SCENES, TENANTS, FinishedJob, print_table, save_sheet, scenes
+from diffuserve.cli.demo import TENANTS, FinishedJob, print_table, save_sheet
+from diffuserve.cli.demo_scenes import SCENES
 from diffuserve.domain.job import JobStatus
 from diffuserve.domain.resources.job import ErrorResource
 from diffuserve.media.image_file import save_image
@@ -20,10 +21,22 @@ JOB = make_job(
 
 
 def test_two_tenants_submit_a_dozen_jobs_of_mixed_sizes_and_steps() -> None:
-    assert len(scenes()) == len(SCENES) == 12
-    assert len({(scene.width, scene.height) for scene in scenes()}) >= 4
-    assert len({scene.num_inference_steps for scene in scenes()}) >= 4
+    scenes = SCENES["tiny-flux"]
+    assert len(scenes) == 12
+    assert len({(scene.width, scene.height) for scene in scenes}) >= 4
+    assert len({scene.num_inference_steps for scene in scenes}) >= 4
     assert len(set(TENANTS)) == 2
+
+
+def test_an_edit_starts_from_the_image_of_a_scene_before_it(tmp_path: Path) -> None:
+    numbered = list(enumerate(scene for scenes in SCENES.values() for scene in scenes))
+    edits = [(number, scene) for number, scene in numbered if scene.edits is not None]
+    assert edits
+    for number, scene in edits:
+        assert scene.edits is not None
+        assert scene.edits < number
+        params = scene.params(number, {scene.edits: tmp_path / "before.png"})
+        assert params.image == str(tmp_path / "before.png")
 
 
 def test_the_report_shows_how_long_each_job_waited_and_ran(tmp_path: Path) -> None:
@@ -33,8 +46,8 @@ def test_the_report_shows_how_long_each_job_waited_and_ran(tmp_path: Path) -> No
     expired = replace(JOB, status=JobStatus.EXPIRED, finished_at=finished)
     screen = io.StringIO()
     finished_jobs = [
-        FinishedJob("studio", ended, tmp_path / "01.png"),
-        FinishedJob("newsroom", expired, None),
+        FinishedJob(0, "studio", ended, tmp_path / "01.png"),
+        FinishedJob(1, "newsroom", expired, None),
     ]
     print_table(Console(file=screen, width=120), finished_jobs)
     rows = [line.split() for line in screen.getvalue().splitlines()]
@@ -50,5 +63,5 @@ def test_the_report_names_the_jobs_that_failed() -> None:
     error = ErrorResource("boom", "it broke", safety={})
     failed = replace(JOB, status=JobStatus.FAILED, error=error)
     screen = io.StringIO()
-    print_table(Console(file=screen, width=120), [FinishedJob("studio", failed, None)])
+    print_table(Console(file=screen, width=120), [FinishedJob(0, "studio", failed, None)])
     assert screen.getvalue().splitlines()[-1] == "'a [red] star' failed: it broke"

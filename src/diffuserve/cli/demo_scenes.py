@@ -1,0 +1,59 @@
+"""What the demo draws, model by model."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from diffuserve.domain.params import GenerationParams
+
+_FIRST_SEED = 7
+
+
+@dataclass(frozen=True)
+class Scene:
+    """A job of the demo. `edits` is the number of an earlier scene whose image it starts from."""
+
+    prompt: str
+    width: int = 128
+    height: int = 128
+    num_inference_steps: int | None = None
+    negative_prompt: str | None = None
+    edits: int | None = None
+    strength: float | None = None
+
+    def params(self, number: int, images: Mapping[int, Path]) -> GenerationParams:
+        """Return the request of scene `number`; `images` are the files of earlier scenes by theirs."""
+        return GenerationParams(
+            prompt=self.prompt,
+            negative_prompt=self.negative_prompt,
+            width=self.width,
+            height=self.height,
+            num_inference_steps=self.num_inference_steps,
+            seed=_FIRST_SEED + number,
+            image=None if self.edits is None else str(images[self.edits]),
+            strength=self.strength,
+        )
+
+
+SCENES: Mapping[str, Sequence[Scene]] = {
+    "tiny-flux": (
+        Scene("a large red circle on a white background", 128, 128, 6),
+        Scene("a large blue star on a yellow background", 128, 128, 8),
+        Scene("a green triangle on a black background", 112, 112, 4),
+        Scene("a small yellow circle at the top left on a blue background", 128, 128, 6),
+        Scene("a large purple ring on a white background", 128, 128, 5),
+        Scene("a large pink heart on a white background", 144, 144, 4),
+        Scene("an orange square on a cyan background", 96, 96, 2),
+        Scene("a cyan diamond on a purple background", 128, 128, 3),
+        Scene("a green square left of a pink ring on a white background", 128, 112, 8),
+        Scene("a large white cross on a red background", 112, 112, 4),
+        Scene("a large brown square on a pink background", 96, 96, 2),
+        Scene("a large black star on an orange background", 192, 128, 4),
+    ),
+    "tiny-sd": (
+        Scene("a large heart on a white background"),
+        Scene("a large heart on a white background", negative_prompt="red"),
+        Scene("a large green circle on a white background", edits=0, strength=0.8),
+    ),
+}
+"""By model; scenes are counted from 0, across the models. Jobs of one model run together."""
