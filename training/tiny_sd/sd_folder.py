@@ -46,8 +46,16 @@ def assemble(folder: Path, vae: AutoencoderKL, encoders: WishEncoders, unet: UNe
     pipeline.save_pretrained(folder)
     for path in folder.rglob("*.safetensors"):
         path.chmod(0o644)  # weights are written for their owner alone
+    _forget_place(folder / "vae" / "config.json")
     settings = SETTINGS | {"preview": preview_map()}
     (folder / "diffuserve.json").write_text(json.dumps(settings, indent=2) + "\n")
+
+
+def _forget_place(config: Path) -> None:
+    """Take the path that a part was read from out of its config."""
+    values = json.loads(config.read_text())
+    values.pop("_name_or_path", None)
+    config.write_text(json.dumps(values, indent=2) + "\n")
 
 
 def preview_map() -> dict[str, object]:
