@@ -28,7 +28,9 @@ _PANELS: Final[Mapping[str, tuple[LazyCommand, ...]]] = {
             "diffuserve.cli.doctor.command",
             "Check this machine and its settings, and say what to do.",
         ),
-        LazyCommand("demo", "diffuserve.cli.demo", "Start a server and run jobs of two tenants on each bundled model."),
+        LazyCommand(
+            "demo", "diffuserve.cli.demo", "Start a server and run jobs of two tenants on each bundled model."
+        ),
     ),
     "Models": (
         LazyCommand(

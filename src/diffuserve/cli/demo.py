@@ -180,7 +180,7 @@ def print_table(console: Console, finished: Sequence[FinishedJob]) -> None:
             _seconds(job.started_at, job.finished_at),
             _seconds(job.created_at, job.finished_at),
         )
-        table.add_row(escape(job.final_prompt), result.tenant, _size(job), steps, *times)
+        table.add_row(escape(_wish(job)), result.tenant, _size(job), steps, *times)
     console.print(table)
     for result in finished:
         job = result.job
@@ -197,13 +197,19 @@ def save_sheet(finished: Sequence[FinishedJob], folder: Path) -> Path:
     from diffuserve.media.image_file import save_image
 
     images = [
-        (Image.open(result.path), f"{result.job.final_prompt} ({_size(result.job)})")
+        (Image.open(result.path), f"{_wish(result.job)} ({_size(result.job)})")
         for result in finished
         if result.path is not None
     ]
     path = folder / "contact_sheet.png"
     save_image(contact_sheet(images), path, {})
     return path
+
+
+def _wish(job: "JobResource") -> str:
+    """Return the prompt with what else was asked for."""
+    negative, image = job.input.get("negative_prompt"), job.input.get("image")
+    return job.final_prompt + (f", not {negative}" if negative else "") + (", from an image" if image else "")
 
 
 def _size(job: "JobResource") -> str:

@@ -11,13 +11,18 @@ _FIRST_SEED = 7
 
 @dataclass(frozen=True)
 class Scene:
-    """A job of the demo. `edits` is the number of an earlier scene whose image it starts from."""
+    """A job of the demo. `edits` is the number of an earlier scene whose image it starts from.
+
+    Without a `seed` each scene has one of its own.
+    """
 
     prompt: str
     width: int = 128
     height: int = 128
     num_inference_steps: int | None = None
     negative_prompt: str | None = None
+    guidance_scale: float | None = None
+    seed: int | None = None
     edits: int | None = None
     strength: float | None = None
 
@@ -29,7 +34,8 @@ class Scene:
             width=self.width,
             height=self.height,
             num_inference_steps=self.num_inference_steps,
-            seed=_FIRST_SEED + number,
+            guidance_scale=self.guidance_scale,
+            seed=_FIRST_SEED + number if self.seed is None else self.seed,
             image=None if self.edits is None else str(images[self.edits]),
             strength=self.strength,
         )
@@ -51,8 +57,8 @@ SCENES: Mapping[str, Sequence[Scene]] = {
         Scene("a large black star on an orange background", 192, 128, 4),
     ),
     "tiny-sd": (
-        Scene("a large heart on a white background"),
-        Scene("a large heart on a white background", negative_prompt="red"),
+        Scene("a large heart on a white background", seed=4),
+        Scene("a large heart on a white background", negative_prompt="red", guidance_scale=4.0, seed=4),
         Scene("a large green circle on a white background", edits=0, strength=0.8),
     ),
 }
