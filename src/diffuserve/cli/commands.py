@@ -29,7 +29,7 @@ _PANELS: Final[Mapping[str, tuple[LazyCommand, ...]]] = {
             "Check this machine and its settings, and say what to do.",
         ),
         LazyCommand(
-            "demo", "diffuserve.cli.demo", "Start a server and run jobs of two tenants on each bundled model."
+            "demo", "diffuserve.cli.demo", "Start a server and run jobs on each bundled model."
         ),
     ),
     "Models": (
