@@ -28,9 +28,7 @@ _PANELS: Final[Mapping[str, tuple[LazyCommand, ...]]] = {
             "diffuserve.cli.doctor.command",
             "Check this machine and its settings, and say what to do.",
         ),
-        LazyCommand(
-            "demo", "diffuserve.cli.demo", "Start a server and run jobs on each bundled model."
-        ),
+        LazyCommand("demo", "diffuserve.cli.demo", "Start a server and run jobs on each bundled model."),
     ),
     "Models": (
         LazyCommand(

@@ -1,4 +1,4 @@
-"""What the demo draws, model by model."""
+"""The scenes of the demo, model by model."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
