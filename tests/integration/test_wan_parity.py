@@ -143,7 +143,7 @@ def test_eulers_sampler_takes_the_checkpoints_steps_where_they_are_eulers(checkp
     """The timesteps differ by less than one: a checkpoint's UniPC cuts them to whole ones."""
     with load(checkpoint("tiny")) as engine:
         own, named = engine.generate([SHORT, replace(SHORT, sampler="flow_match_euler")])
-    assert min(psnr(*pair) for pair in zip(own.frames[0], named.frames[0], strict=True)) > 40
+    assert min(psnr(*pair) for pair in zip(own.frames[0], named.frames[0], strict=True)) > 35
 
 
 def test_clips_of_the_reference_differ_from_one_another(checkpoint: Checkpoints) -> None:
