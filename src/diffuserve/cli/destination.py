@@ -27,7 +27,7 @@ class Destination:
     @classmethod
     def parse(cls, output: Path) -> "Destination":
         """Take `output` for a file if it has the suffix of an image or a clip, else for a folder."""
-        if output.suffix.lower() in (*FORMATS, *VIDEO_SUFFIXES) and not output.is_dir():
+        if output.suffix.lower() in (*FORMATS, *VIDEO_SUFFIXES):
             return cls(output.parent, output.stem, output.suffix)
         if output.suffix and not output.is_dir():
             clips = ", ".join(suffix for suffix in VIDEO_SUFFIXES if suffix not in FORMATS)
