@@ -27,7 +27,7 @@ from diffuserve.domain.errors import (
 )
 from diffuserve.domain.job import Band, JobStatus
 from diffuserve.domain.tenant import Plan
-from diffuserve.domain.worker import Lease, ReleaseCause, Role, Until
+from diffuserve.domain.worker import Lease, ReleaseCause, Until, WorkerRole
 from diffuserve.events.memory import MemoryEventBus
 from diffuserve.jobs import schema
 from diffuserve.jobs.config import StoreConfig
@@ -71,8 +71,8 @@ class JobStoreMachine(RuleBasedStateMachine):
         self.workers = [
             self.do(add_worker(self.store, *_MODELS)),
             self.do(add_worker(self.store, "red")),
-            self.do(add_worker(self.store, *_MODELS, role=Role.DENOISE)),
-            self.do(add_worker(self.store, *_MODELS, role=Role.DECODE)),
+            self.do(add_worker(self.store, *_MODELS, role=WorkerRole.DENOISE)),
+            self.do(add_worker(self.store, *_MODELS, role=WorkerRole.DECODE)),
         ]
         self.accepted: set[str] = set()
         self.deleted: set[str] = set()

@@ -4,7 +4,7 @@ import pytest
 
 from diffuserve.domain.errors import LatentsUnusable, LeaseLost
 from diffuserve.domain.job import Band, JobStatus
-from diffuserve.domain.worker import Lease, Role, Until
+from diffuserve.domain.worker import Lease, Until, WorkerRole
 from diffuserve.jobs import schema
 from diffuserve.jobs.store import JobStore
 from diffuserve.testing.fake_clock import FakeClock
@@ -27,7 +27,7 @@ from support.store_driver import (
 async def denoised(store: JobStore, seconds: float = 6.0) -> Lease:
     """Submit a job, have its first phase done, and return the lease of that."""
     await store.jobs.submit(new_job(cost_seconds=10.0, decode_seconds=4.0))
-    lease = await claim_one(store, await add_worker(store, role=Role.DENOISE))
+    lease = await claim_one(store, await add_worker(store, role=WorkerRole.DENOISE))
     await hand_over(store, lease, seconds)
     return lease
 
@@ -40,10 +40,10 @@ async def charged(store: JobStore, tenant: str = "ada") -> float:
 
 async def test_a_job_is_denoised_by_one_worker_and_decoded_by_another(job_store: JobStore) -> None:
     job = await job_store.jobs.submit(new_job(cost_seconds=10.0, decode_seconds=4.0))
-    first = await claim_one(job_store, await add_worker(job_store, role=Role.DENOISE))
+    first = await claim_one(job_store, await add_worker(job_store, role=WorkerRole.DENOISE))
     assert (first.until, first.latents) == (Until.LATENTS, None)
     assert await hand_over(job_store, first, seconds=6.5) is JobStatus.QUEUED
-    second = await claim_one(job_store, await add_worker(job_store, role=Role.DECODE))
+    second = await claim_one(job_store, await add_worker(job_store, role=WorkerRole.DECODE))
     assert second.until is Until.FILES
     assert second.latents is not None
     assert second.latents.lease_token == first.lease_token
@@ -56,9 +56,9 @@ async def test_a_job_is_denoised_by_one_worker_and_decoded_by_another(job_store:
 
 async def test_a_worker_gets_no_phase_that_its_role_does_not_do(job_store: JobStore) -> None:
     await denoised(job_store)
-    assert await claim(job_store, await add_worker(job_store, role=Role.DENOISE)) == []
+    assert await claim(job_store, await add_worker(job_store, role=WorkerRole.DENOISE)) == []
     await job_store.jobs.submit(new_job("bob"))
-    (lease,) = await claim(job_store, await add_worker(job_store, role=Role.DECODE), 4)
+    (lease,) = await claim(job_store, await add_worker(job_store, role=WorkerRole.DECODE), 4)
     assert lease.latents is not None
 
 
@@ -70,11 +70,11 @@ async def test_a_worker_of_every_role_decodes_what_others_denoised(job_store: Jo
 
 async def test_each_phase_is_charged_for_its_part(job_store: JobStore) -> None:
     await job_store.jobs.submit(new_job(cost_seconds=10.0, decode_seconds=4.0))
-    lease = await claim_one(job_store, await add_worker(job_store, role=Role.DENOISE))
+    lease = await claim_one(job_store, await add_worker(job_store, role=WorkerRole.DENOISE))
     assert await charged(job_store) == pytest.approx(6.0)
     await hand_over(job_store, lease, seconds=7.0)
     assert await charged(job_store) == pytest.approx(7.0)
-    second = await claim_one(job_store, await add_worker(job_store, role=Role.DECODE))
+    second = await claim_one(job_store, await add_worker(job_store, role=WorkerRole.DECODE))
     assert await charged(job_store) == pytest.approx(11.0)
     await complete(job_store, second, seconds=3.0)
     assert await charged(job_store) == pytest.approx(10.0)
@@ -84,7 +84,7 @@ async def test_a_decode_that_was_lost_starts_from_the_latents_again(
     job_store: JobStore, clock: FakeClock
 ) -> None:
     first = await denoised(job_store)
-    decoder = await add_worker(job_store, role=Role.DECODE)
+    decoder = await add_worker(job_store, role=WorkerRole.DECODE)
     lost = await claim_one(job_store, decoder)
     await Time(job_store, clock).pass_by(40.0)
     again = await claim_one(job_store, decoder)
@@ -98,7 +98,9 @@ async def test_a_decode_that_was_lost_starts_from_the_latents_again(
 @pytest.mark.parametrize("retryable", [True, False])
 async def test_unusable_latents_are_made_anew_once(job_store: JobStore, retryable: bool) -> None:
     job_id = (await denoised(job_store)).job_id
-    decoder, denoiser = [await add_worker(job_store, role=role) for role in (Role.DECODE, Role.DENOISE)]
+    decoder, denoiser = [
+        await add_worker(job_store, role=role) for role in (WorkerRole.DECODE, WorkerRole.DENOISE)
+    ]
     lease = await claim_one(job_store, decoder)
     assert await fail(job_store, lease, retryable, LatentsUnusable.code) == JobStatus.QUEUED
     assert await claim(job_store, decoder) == []
@@ -113,13 +115,13 @@ async def test_unusable_latents_are_made_anew_once(job_store: JobStore, retryabl
 async def test_a_handover_that_is_repeated_has_the_same_outcome(job_store: JobStore) -> None:
     lease = await denoised(job_store)
     assert await hand_over(job_store, lease) is JobStatus.QUEUED
-    await claim_one(job_store, await add_worker(job_store, role=Role.DECODE))
+    await claim_one(job_store, await add_worker(job_store, role=WorkerRole.DECODE))
     assert await hand_over(job_store, lease) is JobStatus.RUNNING
 
 
 async def test_a_stale_token_hands_nothing_over(job_store: JobStore) -> None:
     await job_store.jobs.submit(new_job())
-    denoiser = await add_worker(job_store, role=Role.DENOISE)
+    denoiser = await add_worker(job_store, role=WorkerRole.DENOISE)
     stale = await claim_one(job_store, denoiser)
     await release(job_store, stale)
     await claim_one(job_store, denoiser)
@@ -129,7 +131,7 @@ async def test_a_stale_token_hands_nothing_over(job_store: JobStore) -> None:
 
 async def test_a_canceled_job_is_not_handed_over(job_store: JobStore) -> None:
     job = await job_store.jobs.submit(new_job())
-    lease = await claim_one(job_store, await add_worker(job_store, role=Role.DENOISE))
+    lease = await claim_one(job_store, await add_worker(job_store, role=WorkerRole.DENOISE))
     await job_store.jobs.cancel(job.id)
     assert await hand_over(job_store, lease) == JobStatus.CANCELED
 
@@ -137,7 +139,7 @@ async def test_a_canceled_job_is_not_handed_over(job_store: JobStore) -> None:
 async def test_latents_are_kept_while_they_are_needed_and_no_longer(job_store: JobStore) -> None:
     first = await denoised(job_store)
     tokens = job_store.housekeeping.tokens_of
-    second = await claim_one(job_store, await add_worker(job_store, role=Role.DECODE))
+    second = await claim_one(job_store, await add_worker(job_store, role=WorkerRole.DECODE))
     assert await tokens([first.job_id]) == {first.job_id: {first.lease_token, second.lease_token}}
     await complete(job_store, second)
     assert await tokens([first.job_id]) == {first.job_id: {second.lease_token}}
@@ -168,7 +170,7 @@ async def test_without_a_worker_that_decodes_the_estimate_says_what_is_missing(j
 
 async def test_with_a_worker_that_decodes_the_estimate_counts_that_phase_alone(job_store: JobStore) -> None:
     lease = await denoised(job_store)
-    await add_worker(job_store, role=Role.DECODE)
+    await add_worker(job_store, role=WorkerRole.DECODE)
     estimate = await job_store.jobs.estimate(await job_store.jobs.get(lease.job_id))
     assert estimate is not None
     assert estimate.eta_s_low == pytest.approx(4.0)
@@ -179,7 +181,7 @@ async def test_work_is_handed_over_where_a_queue_waits_for_this_worker(job_store
     await job_store.jobs.submit(new_job("ada", cost_seconds=20.0, decode_seconds=10.0))
     lease = await claim_one(job_store, alone)
     assert lease.until is Until.FILES, "no worker only decodes"
-    await add_worker(job_store, role=Role.DECODE)
+    await add_worker(job_store, role=WorkerRole.DECODE)
     await job_store.jobs.submit(new_job("ada", cost_seconds=20.0, decode_seconds=10.0))
     assert (await claim_one(job_store, waited_for)).until is Until.FILES, "nothing waits"
     for _ in range(8):
@@ -193,7 +195,7 @@ async def test_work_is_handed_over_where_a_queue_waits_for_this_worker(job_store
 
 async def test_what_was_handed_over_before_counts_as_waiting_to_be_decoded(job_store: JobStore) -> None:
     everything = await add_worker(job_store)
-    await add_worker(job_store, role=Role.DECODE)
+    await add_worker(job_store, role=WorkerRole.DECODE)
     for _ in range(12):
         await job_store.jobs.submit(new_job(cost_seconds=11.0, decode_seconds=10.0))
     leases = await claim(job_store, everything, 8)
@@ -207,14 +209,14 @@ async def test_a_decode_worker_must_be_worth_its_price(
     job_store: JobStore, price: float, until: Until
 ) -> None:
     everything = await add_worker(job_store, price_per_hour=1.0)
-    await add_worker(job_store, role=Role.DECODE, price_per_hour=price)
+    await add_worker(job_store, role=WorkerRole.DECODE, price_per_hour=price)
     for _ in range(8):
         await job_store.jobs.submit(new_job(cost_seconds=20.0, decode_seconds=10.0))
     assert (await claim_one(job_store, everything)).until is until
 
 
 async def test_a_decode_worker_that_is_lost_gets_nothing(job_store: JobStore, clock: FakeClock) -> None:
-    await add_worker(job_store, role=Role.DECODE)
+    await add_worker(job_store, role=WorkerRole.DECODE)
     for _ in range(8):
         await job_store.jobs.submit(new_job(cost_seconds=20.0, decode_seconds=10.0))
     await Time(job_store, clock).pass_by(100.0)
@@ -223,7 +225,9 @@ async def test_a_decode_worker_that_is_lost_gets_nothing(job_store: JobStore, cl
 
 
 async def test_both_phases_of_all_jobs_end_whatever_is_lost(job_store: JobStore, clock: FakeClock) -> None:
-    denoiser, decoder = [await add_worker(job_store, role=role) for role in (Role.DENOISE, Role.DECODE)]
+    denoiser, decoder = [
+        await add_worker(job_store, role=role) for role in (WorkerRole.DENOISE, WorkerRole.DECODE)
+    ]
     jobs = [await job_store.jobs.submit(new_job(name)) for name in ("ada", "bob", "cid")]
     lost = await claim(job_store, denoiser, 3)
     for lease in lost[:2]:

@@ -13,7 +13,7 @@ import pytest
 
 from diffuserve.domain.errors import ArtifactNotFound, LatentsUnusable
 from diffuserve.domain.job import Job, JobStatus
-from diffuserve.domain.worker import LATENTS_NAME, Role
+from diffuserve.domain.worker import LATENTS_NAME, WorkerRole
 from diffuserve.storage.base import latents_key
 from diffuserve.worker.agent import WorkerAgent
 from diffuserve.worker.config import ImageOptions
@@ -61,7 +61,7 @@ async def denoised(plane: Plane, job: Job) -> Job:
 async def test_a_job_goes_through_two_workers_and_nobody_gets_its_latents(
     plane: Plane, start: Start, ledger: Path
 ) -> None:
-    start(*null_options(ledger), role=Role.DENOISE)
+    start(*null_options(ledger), role=WorkerRole.DENOISE)
     job = await denoised(plane, await plane.submit())
     async with httpx.AsyncClient(base_url=plane.url) as client:
         waiting = (await client.get(f"/v1/jobs/{job.id}")).json()
@@ -69,7 +69,7 @@ async def test_a_job_goes_through_two_workers_and_nobody_gets_its_latents(
         assert "--role decode" in waiting["queue"]["reason"]
         latents = latents_key(job.id, job.lease_token)
         assert await plane.artifacts.size(latents) > 0
-        start(*null_options(ledger), role=Role.DECODE)
+        start(*null_options(ledger), role=WorkerRole.DECODE)
         done = await until(plane, job, JobStatus.SUCCEEDED)
         shown = (await client.get(f"/v1/jobs/{job.id}")).text
         assert LATENTS_NAME not in shown
@@ -87,16 +87,16 @@ async def test_a_dead_engine_costs_at_most_the_phase_that_it_was_in(
     plane: Plane, start: Start, ledger: Path
 ) -> None:
     """The engines take so long that only those which are started later finish anything."""
-    slow = start(*null_options(ledger, SLOW), role=Role.DENOISE, engine_restarts=0)
+    slow = start(*null_options(ledger, SLOW), role=WorkerRole.DENOISE, engine_restarts=0)
     job = await plane.submit()
     await until(plane, job, JobStatus.RUNNING)
     os.kill(await engine_pid(slow), signal.SIGKILL)
-    start(*null_options(ledger), role=Role.DENOISE)
+    start(*null_options(ledger), role=WorkerRole.DENOISE)
     await denoised(plane, job)
-    slow = start(*null_options(ledger, SLOW), role=Role.DECODE, engine_restarts=0)
+    slow = start(*null_options(ledger, SLOW), role=WorkerRole.DECODE, engine_restarts=0)
     await until(plane, job, JobStatus.RUNNING)
     os.kill(await engine_pid(slow), signal.SIGKILL)
-    start(*null_options(ledger), role=Role.DECODE)
+    start(*null_options(ledger), role=WorkerRole.DECODE)
     await until(plane, job, JobStatus.SUCCEEDED)
     assert phases_done(ledger) == {"denoise": 1, "decode": 1}
     log = await event_types(plane, job)
@@ -106,12 +106,12 @@ async def test_a_dead_engine_costs_at_most_the_phase_that_it_was_in(
 async def test_a_frozen_worker_that_comes_back_changes_nothing(
     plane: Plane, start: Start, ledger: Path
 ) -> None:
-    start(*null_options(ledger), role=Role.DENOISE)
+    start(*null_options(ledger), role=WorkerRole.DENOISE)
     job = await denoised(plane, await plane.submit())
-    late = start(*null_options(ledger, "1.0"), role=Role.DECODE)
+    late = start(*null_options(ledger, "1.0"), role=WorkerRole.DECODE)
     await until(plane, job, JobStatus.RUNNING)
     await plane.expire(job)
-    start(*null_options(ledger), role=Role.DECODE)
+    start(*null_options(ledger), role=WorkerRole.DECODE)
     done = await until(plane, job, JobStatus.SUCCEEDED)
     await eventually(lambda: not late.held)
     assert (await plane.store.jobs.get(job.id)).version == done.version
@@ -120,11 +120,11 @@ async def test_a_frozen_worker_that_comes_back_changes_nothing(
 
 @pytest.mark.parametrize("how", ["gone", "damaged"])
 async def test_unusable_latents_are_drawn_anew(plane: Plane, start: Start, ledger: Path, how: str) -> None:
-    start(*null_options(ledger), role=Role.DENOISE)
+    start(*null_options(ledger), role=WorkerRole.DENOISE)
     job = await denoised(plane, await plane.submit())
     path = plane.folder / "artifacts" / latents_key(job.id, job.lease_token)
     path.unlink() if how == "gone" else path.write_bytes(b"x" * path.stat().st_size)
-    start(*null_options(ledger), role=Role.DECODE)
+    start(*null_options(ledger), role=WorkerRole.DECODE)
     await until(plane, job, JobStatus.SUCCEEDED)
     log = await plane.store.jobs.events_after(job.id)
     assert [event.data["cause"] for event in log if event.type == "requeued"] == [LatentsUnusable.code]
@@ -135,11 +135,11 @@ async def test_latents_of_a_job_that_ended_are_swept(plane: Plane, start: Start,
     from diffuserve.jobs.reaper import Reaper
 
     reaper = Reaper(plane.store.housekeeping, plane.artifacts)
-    start(*null_options(ledger), role=Role.DENOISE)
+    start(*null_options(ledger), role=WorkerRole.DENOISE)
     job = await denoised(plane, await plane.submit())
     await reaper.sweep_orphans(older_than_seconds=0.0)
     assert await plane.artifacts.size(latents_key(job.id, job.lease_token)) > 0
-    start(*null_options(ledger), role=Role.DECODE)
+    start(*null_options(ledger), role=WorkerRole.DECODE)
     done = await until(plane, job, JobStatus.SUCCEEDED)
     await reaper.sweep_orphans(older_than_seconds=0.0)
     with pytest.raises(ArtifactNotFound):
@@ -163,7 +163,7 @@ async def test_two_workers_that_denoise_and_one_that_decodes_draw_what_one_of_al
         for seed in range(4)
     ]
 
-    def start_role(role: Role) -> WorkerAgent:
+    def start_role(role: WorkerRole) -> WorkerAgent:
         return start(
             engine_command=(), model=model, device="cpu", images=ImageOptions(image_filter="none"), role=role
         )
@@ -172,11 +172,11 @@ async def test_two_workers_that_denoise_and_one_that_decodes_draw_what_one_of_al
         jobs = [await plane.submit(model="clouds", input=values) for values in inputs]
         return [await until(plane, job, JobStatus.SUCCEEDED) for job in jobs]
 
-    everything = start_role(Role.ALL)
+    everything = start_role(WorkerRole.ALL)
     whole = await draw()
     everything.drain()
     await everything.over  # type: ignore[attr-defined]
-    for role in (Role.DENOISE, Role.DENOISE, Role.DECODE):
+    for role in (WorkerRole.DENOISE, WorkerRole.DENOISE, WorkerRole.DECODE):
         start_role(role)
     parted = await draw()
     assert [hashes(job) for job in parted] == [hashes(job) for job in whole]

@@ -36,7 +36,7 @@ def _mark_of(key_id: str) -> str:
     return hashlib.sha256(key_id.encode()).hexdigest()[:8]
 
 
-class Role(StrEnum):
+class WorkerRole(StrEnum):
     """Part of the work that a worker does: all of it, up to finished latents, or from them on."""
 
     ALL = "all"
@@ -46,12 +46,12 @@ class Role(StrEnum):
     @property
     def denoises(self) -> bool:
         """True if workers of this role start jobs."""
-        return self is not Role.DECODE
+        return self is not WorkerRole.DECODE
 
     @property
     def decodes(self) -> bool:
         """True if workers of this role start from finished latents."""
-        return self is not Role.DENOISE
+        return self is not WorkerRole.DENOISE
 
 
 class WorkerState(StrEnum):
@@ -128,7 +128,7 @@ class Registration:
     labels: Mapping[str, str] = field(default_factory=dict)
     price_per_hour: float | None = None
     is_spot: bool = False
-    role: Role = Role.ALL
+    role: WorkerRole = WorkerRole.ALL
 
 
 @dataclass(frozen=True)
@@ -171,7 +171,7 @@ class Worker:
     price_per_hour: float | None = None
     is_spot: bool = False
     num_leases: int = 0
-    role: Role = Role.ALL
+    role: WorkerRole = WorkerRole.ALL
 
 
 @dataclass(frozen=True, kw_only=True)

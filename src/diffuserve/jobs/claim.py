@@ -12,7 +12,7 @@ import sqlalchemy as sa
 from diffuserve.domain.errors import DiffuserveError, WorkerNotFound
 from diffuserve.domain.job import Band, JobStatus
 from diffuserve.domain.tenant import Tenant
-from diffuserve.domain.worker import Claim, Lease, Role, Until
+from diffuserve.domain.worker import Claim, Lease, Until, WorkerRole
 from diffuserve.jobs import queue, schema
 from diffuserve.jobs.changes import Change, load_records, save_changes
 from diffuserve.jobs.command import Command
@@ -87,20 +87,20 @@ class _Claimer:
     """
 
     models: frozenset[str]
-    role: Role
+    role: WorkerRole
     price: float | None
     has_decoders: bool
 
 
 def _claimers(transaction: Transaction, worker_ids: Collection[str]) -> dict[str, _Claimer]:
     """Return those of the workers that are known; one statement finds those that only decode as well."""
-    wanted = sa.or_(workers.c.id.in_(sorted(worker_ids)), workers.c.role == Role.DECODE)
+    wanted = sa.or_(workers.c.id.in_(sorted(worker_ids)), workers.c.role == WorkerRole.DECODE)
     rows = transaction.rows(sa.select(workers).where(wanted))
-    has_decoders = any(row.role == Role.DECODE for row in rows)
+    has_decoders = any(row.role == WorkerRole.DECODE for row in rows)
     return {
         row.id: _Claimer(
             frozenset(() if row.is_draining else orjson.loads(row.models)),
-            Role(row.role),
+            WorkerRole(row.role),
             row.price_per_hour,
             has_decoders,
         )
@@ -191,7 +191,7 @@ class ClaimRound:
             num_granted += 1
 
     def _choose(
-        self, models: frozenset[str], resident_models: Collection[str], role: Role
+        self, models: frozenset[str], resident_models: Collection[str], role: WorkerRole
     ) -> tuple[Lane, sa.Row[Any]] | None:
         """Return the lane that is served next, with its first job; `None` if no lane may be served."""
         now, config = self.transaction.now, self.transaction.config
@@ -293,7 +293,7 @@ def _ends_with_latents(grant: _Grant, record: JobRecord, read: Callable[[], Mapp
     """Choose the end of a lease; one whose latents were unusable once is not handed over again by choice."""
     if record.is_denoised or not grant.claimer.role.denoises:
         return False
-    if grant.claimer.role is Role.DENOISE:
+    if grant.claimer.role is WorkerRole.DENOISE:
         return True
     if record.num_latents_lost or not grant.claimer.has_decoders:
         return False

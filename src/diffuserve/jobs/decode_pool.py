@@ -8,7 +8,7 @@ from typing import Any
 import orjson
 import sqlalchemy as sa
 
-from diffuserve.domain.worker import Role
+from diffuserve.domain.worker import WorkerRole
 from diffuserve.jobs import schema
 from diffuserve.jobs.database import Transaction
 from diffuserve.jobs.handover import Decoding, Surroundings, hands_over
@@ -82,8 +82,8 @@ def read_pools(transaction: Transaction) -> dict[str, ModelPool]:
 
 
 def _add_worker(pool: ModelPool, row: sa.Row[Any]) -> None:
-    pool.num_denoising += Role(row.role).denoises
-    if row.role == Role.DECODE:
+    pool.num_denoising += WorkerRole(row.role).denoises
+    if row.role == WorkerRole.DECODE:
         pool.decode_prices.append(row.price_per_hour)
 
 

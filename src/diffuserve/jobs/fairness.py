@@ -12,7 +12,7 @@ from dataclasses import dataclass
 
 from diffuserve.domain.job import Band
 from diffuserve.domain.tenant import Tenant
-from diffuserve.domain.worker import Role
+from diffuserve.domain.worker import WorkerRole
 from diffuserve.jobs.config import StoreConfig
 
 _Order = tuple[float, str, int]
@@ -62,7 +62,7 @@ def choose_lane(
     resident_models: Iterable[str],
     now: float,
     config: StoreConfig,
-    role: Role = Role.ALL,
+    role: WorkerRole = WorkerRole.ALL,
 ) -> Lane | None:
     """Return the lane whose head a worker that serves `models` gets; `None` if no tenant may start a job.
 
@@ -83,7 +83,7 @@ def choose_lane(
 
 
 def _contenders(
-    lanes: Sequence[Lane], models: Collection[str], role: Role, now: float, config: StoreConfig
+    lanes: Sequence[Lane], models: Collection[str], role: WorkerRole, now: float, config: StoreConfig
 ) -> Sequence[Lane]:
     """Return the lanes of the best rank among those that may be served."""
     by_rank: dict[int, list[Lane]] = {}

@@ -10,7 +10,7 @@ import sqlalchemy as sa
 from diffuserve.domain.cost import CostFit
 from diffuserve.domain.errors import DiffuserveError, ModelConflict
 from diffuserve.domain.model_spec import ModelSpec
-from diffuserve.domain.worker import ModelOffer, Role
+from diffuserve.domain.worker import ModelOffer, WorkerRole
 from diffuserve.jobs import schema
 from diffuserve.jobs.command import SingleCommand
 from diffuserve.jobs.database import Transaction
@@ -80,7 +80,9 @@ def store_offer(transaction: Transaction, offer: ModelOffer) -> None:
     transaction.execute(insert.on_conflict_do_update(index_elements=["name"], set_=replaced), values)
 
 
-def save_fits(transaction: Transaction, fits: Iterable[tuple[Role, Mapping[str, Mapping[str, Any]]]]) -> None:
+def save_fits(
+    transaction: Transaction, fits: Iterable[tuple[WorkerRole, Mapping[str, Mapping[str, Any]]]]
+) -> None:
     """Store what workers of these roles measured of their models, within bounds of the family's default."""
     measured = [(model, role, fit) for role, by_model in fits for model, fit in by_model.items()]
     rows = _rows(transaction, {model for model, _, _ in measured}) if measured else {}
@@ -110,16 +112,16 @@ def _stored_default(fit: CostFit, spec: ModelSpec) -> str:
 
 
 def _with_measurement(
-    stored: Mapping[str, Any], spec: ModelSpec, role: Role, measured: Mapping[str, Any]
+    stored: Mapping[str, Any], spec: ModelSpec, role: WorkerRole, measured: Mapping[str, Any]
 ) -> dict[str, Any]:
     """Return a model's stored fit with what a worker of this role measured.
 
     Of one that only decodes, it keeps how slow that is: jobs are priced by the workers that denoise. A fit
     holds the default that bounds it; one that an earlier version stored has none, and bounds the next one.
     """
-    if role is Role.DECODE:
+    if role is WorkerRole.DECODE:
         return {**stored, _SLOWNESS: _slowness(CostFit.from_dict(measured), CostFit.from_dict(stored))}
-    if role is Role.DENOISE:  # it knows nothing of decoding
+    if role is WorkerRole.DENOISE:  # it knows nothing of decoding
         measured = {**measured, "decode": stored["decode"]}
     prior = CostFit.from_dict(stored.get("prior", stored))
     fit = bounded(CostFit.from_dict(measured), prior, spec)

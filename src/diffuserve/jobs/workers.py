@@ -13,9 +13,9 @@ from diffuserve.domain.worker import (
     Heartbeat,
     LoadProgress,
     Registration,
-    Role,
     Worker,
     WorkerReport,
+    WorkerRole,
     WorkerState,
 )
 from diffuserve.events.base import worker_topic
@@ -99,7 +99,7 @@ class RecordHeartbeat(Command[ControlCommands]):
         live = _live_leases(transaction, worker_ids)
         accepted = [command for command, error in zip(commands, errors, strict=True) if error is None]
         _renew(transaction, accepted, live)
-        roles = {worker_id: Role(row.role) for worker_id, row in known.items()}
+        roles = {worker_id: WorkerRole(row.role) for worker_id, row in known.items()}
         fits = [(roles[command.worker_id], command.heartbeat.fits) for command in accepted]
         save_fits(transaction, fits)
         return [
@@ -176,7 +176,7 @@ def worker_of(row: sa.Row[Any], now: float, lease_seconds: float) -> Worker:
         is_draining=row.is_draining,
         price_per_hour=row.price_per_hour,
         is_spot=row.is_spot,
-        role=Role(row.role),
+        role=WorkerRole(row.role),
         num_leases=row.num_leases,
     )
 

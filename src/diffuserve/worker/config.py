@@ -9,7 +9,7 @@ from typing import Annotated, Any
 from pydantic import AfterValidator, TypeAdapter
 
 from diffuserve.domain.dtypes import find_dtype
-from diffuserve.domain.worker import Role
+from diffuserve.domain.worker import WorkerRole
 from diffuserve.engine.config import DEFAULT_MODEL, EngineConfig
 from diffuserve.options import option
 from diffuserve.telemetry.log_config import LogConfig
@@ -121,8 +121,8 @@ class WorkerConfig:
     engine_command: tuple[str, ...] = ()
     parent_fd: int | None = None
     gpus: int = option(1, "GPUs that generate each image together.", ge=1)
-    role: Role = option(
-        Role.ALL,
+    role: WorkerRole = option(
+        WorkerRole.ALL,
         "Part of a job that a worker does: all, denoise up to finished latents, or decode from them.",
     )
     max_jobs: int = option(32, "Jobs inside the engine at a time.", ge=1)
@@ -143,7 +143,7 @@ class WorkerConfig:
     @property
     def most_jobs(self) -> int:
         """Jobs inside the engine at a time. A worker that decodes has one in work, and the next one."""
-        return min(self.max_jobs, _DECODES_AT_ONCE) if self.role is Role.DECODE else self.max_jobs
+        return min(self.max_jobs, _DECODES_AT_ONCE) if self.role is WorkerRole.DECODE else self.max_jobs
 
     @property
     def command(self) -> tuple[str, ...]:

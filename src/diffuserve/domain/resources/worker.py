@@ -4,7 +4,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from diffuserve.domain.resources.base import Resource
-from diffuserve.domain.worker import Role, WorkerReport, WorkerState
+from diffuserve.domain.worker import WorkerReport, WorkerRole, WorkerState
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -28,7 +28,7 @@ class WorkerResource(Resource):
     price_per_hour: float | None
     is_spot: bool
     num_leases: int
-    role: Role = Role.ALL
+    role: WorkerRole = WorkerRole.ALL
 
 
 @dataclass(frozen=True, kw_only=True)
