@@ -45,6 +45,7 @@ DiffuserveError
 ├── ServerRefused            an error response that no other class stands for
 ├── UploadFailed             a bucket did not accept a finished file within the retries
 ├── DownloadFailed           an input image did not arrive within the retries
+├── LatentsUnusable          the finished latents of a job are gone or damaged; it is denoised once more
 └── RequestFailed            one request failed; its neighbours did not
     ├── RequestAborted
     ├── NumericalFailure     NaN or infinity in the latents
