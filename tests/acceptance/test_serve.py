@@ -329,7 +329,7 @@ def test_a_server_whose_model_cannot_be_loaded_ends_with_the_reason_and_keeps_it
 def test_the_demo_completes_all_its_jobs() -> None:
     done = run("demo", "-o", "demo")
     assert done.returncode == 0, done.stderr
-    assert "12 of 12 jobs succeeded" in done.stderr
-    assert len(list(Path("demo").glob("??.png"))) == 12
+    assert "15 of 15 jobs succeeded" in done.stderr
+    assert len(list(Path("demo").glob("??.png"))) == 15
     assert Path("demo/contact_sheet.png").stat().st_size > 10_000
     assert not list(Path("demo").glob("data-*"))

@@ -38,14 +38,6 @@ class Workload:
         """Packed tokens of one denoising step."""
         return self.num_sequences * self.sequence_tokens
 
-    @property
-    def latent_bytes(self) -> int:
-        """Bytes of its finished latents, at most: 16 channels of float32 for 8x8 pixels of each frame.
-
-        So it is in FLUX.1 and Wan 2.1; other models have fewer, or in two bytes each.
-        """
-        return self.num_pixels
-
 
 ENCODED_PIXEL = 0.5
 """Cost of encoding a pixel, in decoded pixels: an image autoencoder's encoder has half the operations."""

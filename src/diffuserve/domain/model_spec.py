@@ -165,6 +165,13 @@ class ModelSpec:
             num_chunks=self._num_chunks(params),
         )
 
+    def latent_bytes(self, params: GenerationParams) -> int:
+        """Return the bytes of finished latents, at most: 16 channels of float32 for 8×8 pixels of a frame.
+
+        So it is in FLUX.1 and Wan 2.1; other models have fewer, or in two bytes each.
+        """
+        return params.num_images * self.image_tokens(params) * self.pixels_per_token
+
     def chunk_workload(self, params: GenerationParams, start: int, stop: int) -> Workload:
         """Return the size of decoding the frames from `start` up to `stop` of a clip, as one piece."""
         return replace(

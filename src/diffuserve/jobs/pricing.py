@@ -65,5 +65,5 @@ def predict(spec: ModelSpec, fit: CostFit, params: GenerationParams) -> Price:
         cost_seconds=estimate.seconds,
         decode_seconds=estimate.decode_seconds,
         step_tokens=workload.step_tokens,
-        latent_bytes=workload.latent_bytes,
+        latent_bytes=spec.latent_bytes(params),
     )

@@ -53,7 +53,7 @@ async def test_a_submission_has_the_fields_that_are_set_and_an_idempotency_key()
     body = json.loads(seen[0].content)
     assert body == {
         "kind": "image.generate",
-        "input": {"prompt": "a star", "width": 64, "height": 64, "seed": 3, "num_images": 1, "num_frames": 1},
+        "input": {"prompt": "a star", "width": 64, "height": 64, "seed": 3, "num_images": 1},
         "priority": "batch",
         "metadata": {"n": 1},
     }
