@@ -13,7 +13,7 @@ from diffuserve.models.folder import ModelFolder
 from diffuserve.models.layers.attention import AttentionKernel, choose_kernel
 from diffuserve.models.pretrained import load_module
 from diffuserve.models.wan.config import WanTransformerConfig
-from diffuserve.models.wan.packing import SequenceShape, pack_layout, patchify, unpatchify
+from diffuserve.models.wan.packing import ClipShape, pack_layout, patchify, unpatchify
 from diffuserve.models.wan.transformer import PackedWanInput, WanTransformer, load_transformer
 from diffuserve.testing.checkpoints import redraw_weights, save_module
 
@@ -38,9 +38,9 @@ class Clip:
     padding: int
 
     @property
-    def shape(self) -> SequenceShape:
+    def shape(self) -> ClipShape:
         _, _, frames, height, width = self.latents.shape
-        return SequenceShape(
+        return ClipShape(
             frames=frames,
             rows=height // 2,
             columns=width // 2,

@@ -41,11 +41,22 @@ def dtype_name(dtype: torch.dtype) -> str:
     return str(dtype).removeprefix("torch.")
 
 
-def default_dtype(checkpoint: torch.dtype, device: torch.device) -> torch.dtype:
-    """Return the checkpoint's dtype; on a CPU float32, unless it is bf16 and has instructions there."""
+def default_dtype(
+    checkpoint: torch.dtype, device: torch.device, half: torch.dtype = torch.float32
+) -> torch.dtype:
+    """Return the checkpoint's dtype, but `half` in place of float32 on a GPU.
+
+    On a CPU it is float32, unless the checkpoint's is bf16 and has instructions there.
+    """
     if device.type == "cuda":
-        return checkpoint
+        return half if checkpoint == torch.float32 else checkpoint
     return checkpoint if checkpoint == torch.bfloat16 and cpu_has_bf16() else torch.float32
+
+
+def check_deterministic(device: torch.device, has_ranks: bool) -> None:
+    """Raise `DeviceUnavailable` where no pipeline has a deterministic mode."""
+    if device.type != "cpu" or has_ranks:
+        raise DeviceUnavailable(f"device={str(device)!r}: deterministic mode runs on one CPU only")
 
 
 def cpu_has_bf16() -> bool:

@@ -114,12 +114,8 @@ async def put_file(
 ) -> Response:
     """Store the body as a file of the job; clients see it once the job is completed with the same token."""
     await services.store.leases.check(job_id, checked_token(job_id, lease_token), key_of(caller))
-    key = f"{job_id}/{lease_token}/{name}"
-    try:
-        stored = await services.artifacts.put(key, request.stream(), services.config.max_file_bytes)
-    except ClientDisconnect:
-        return Response(status_code=400)  # the worker has disconnected and reads no response
-    return json_response(StoredFile(name=name, size_bytes=stored.size_bytes, sha256=stored.sha256), 201)
+    stored = await _store_body(services, request, f"{job_id}/{lease_token}/{name}")
+    return Response(status_code=400) if stored is None else json_response(stored, 201)
 
 
 @router.post("/files/{name}/upload-url", summary="Get a URL to upload a file", response_model=UploadUrl)
@@ -154,14 +150,11 @@ async def put_live_part(
 ) -> Response:
     """Store the body as the next part of the job's first clip, which clients may fetch from now on."""
     await services.store.leases.check(job_id, checked_token(job_id, lease_token), key_of(caller))
-    key = live_key(job_id, lease_token, number)
-    try:
-        stored = await services.artifacts.put(key, request.stream(), services.config.max_file_bytes)
-    except ClientDisconnect:
-        return Response(status_code=400)
+    stored = await _store_body(services, request, live_key(job_id, lease_token, number))
+    if stored is None:
+        return Response(status_code=400)  # which nobody reads
     services.bus.publish(job_topic(job_id), {"type": "live", "num_parts": number + 1})
-    name = PurePosixPath(key).name
-    return json_response(StoredFile(name=name, size_bytes=stored.size_bytes, sha256=stored.sha256), 201)
+    return json_response(stored, 201)
 
 
 @router.delete("/live", summary="Take back the parts of a clip", status_code=204)
@@ -226,6 +219,16 @@ async def get_latents(
     if latents is None:
         raise FileNotKnown(f"job {job_id} has no finished latents")
     return await _content(services.artifacts, latents_key(job_id, latents.lease_token), _ANY_TYPE)
+
+
+async def _store_body(services: Services, request: Request, key: str) -> StoredFile | None:
+    """Store a request's body under a key; return `None` if the worker has disconnected meanwhile."""
+    try:
+        stored = await services.artifacts.put(key, request.stream(), services.config.max_file_bytes)
+    except ClientDisconnect:
+        return None
+    name = PurePosixPath(key).name
+    return StoredFile(name=name, size_bytes=stored.size_bytes, sha256=stored.sha256)
 
 
 async def _content(store: ArtifactStore, key: str, media_type: str) -> Response:

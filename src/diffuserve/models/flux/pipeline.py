@@ -8,13 +8,12 @@ from PIL import Image
 from torch import Tensor
 
 from diffuserve.domain.cost import CostFit, Workload
-from diffuserve.domain.errors import DeviceUnavailable
 from diffuserve.domain.input_image import InputImage
 from diffuserve.domain.model_spec import ModelSpec
 from diffuserve.domain.params import GenerationParams
 from diffuserve.models.base import Conditioning, DenoiseInput, InitialLatents
 from diffuserve.models.batches import run_in_groups, split_by_counts
-from diffuserve.models.devices import default_dtype, dtype_name, flops_per_second
+from diffuserve.models.devices import check_deterministic, default_dtype, dtype_name, flops_per_second
 from diffuserve.models.flux.config import FluxConfig
 from diffuserve.models.flux.family import PATCH
 from diffuserve.models.flux.images import FluxImages
@@ -50,8 +49,8 @@ def load_flux(
 
     The default dtype is the checkpoint's; on a CPU without bf16 instructions it is float32.
     """
-    if deterministic and (device.type != "cpu" or ranks is not None):
-        raise DeviceUnavailable(f"device={str(device)!r}: deterministic mode runs on one CPU only")
+    if deterministic:
+        check_deterministic(device, ranks is not None)
     if ranks is not None:
         config = FluxConfig.read(folder)
         check_plan(ranks.plan, ranks.size, config.num_attention_heads)

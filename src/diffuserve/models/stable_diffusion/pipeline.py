@@ -10,12 +10,11 @@ from PIL import Image
 from torch import Tensor
 
 from diffuserve.domain.cost import CostFit, Workload
-from diffuserve.domain.errors import DeviceUnavailable
 from diffuserve.domain.model_spec import ModelSpec
 from diffuserve.domain.params import GenerationParams
 from diffuserve.models.base import Conditioning, DenoiseInput, InitialLatents
 from diffuserve.models.batches import split_by_counts
-from diffuserve.models.devices import default_dtype, dtype_name, flops_per_second
+from diffuserve.models.devices import check_deterministic, default_dtype, dtype_name, flops_per_second
 from diffuserve.models.folder import ModelFolder
 from diffuserve.models.frames import Frames
 from diffuserve.models.input_tensors import put_back
@@ -49,11 +48,11 @@ def load_stable_diffusion(
     The default dtype is the checkpoint's; fp16 on a GPU where that is float32, and float32 on a CPU without
     bf16 instructions.
     """
-    if deterministic and (device.type != "cpu" or ranks is not None):
-        raise DeviceUnavailable(f"device={str(device)!r}: deterministic mode runs on one CPU only")
+    if deterministic:
+        check_deterministic(device, ranks is not None)
     if ranks is not None:
         check_group(ranks.plan, ranks.size)
-    dtype = dtype or _default_dtype(folder, device)
+    dtype = dtype or default_dtype(checkpoint_dtype(folder.weights("unet")), device, half=torch.float16)
     return StableDiffusionPipeline(folder, spec, device, dtype, deterministic, ranks)
 
 
@@ -186,13 +185,6 @@ class StableDiffusionPipeline:
             return [
                 ranks.sequence.gather(part)[: len(rows)] for part, rows in zip(parts, groups, strict=True)
             ]
-
-
-def _default_dtype(folder: ModelFolder, device: torch.device) -> torch.dtype:
-    stored = checkpoint_dtype(folder.weights("unet"))
-    if device.type == "cuda" and stored == torch.float32:
-        return torch.float16
-    return default_dtype(stored, device)
 
 
 def _vae_dtype(folder: ModelFolder, config: UNetConfig, dtype: torch.dtype) -> torch.dtype:

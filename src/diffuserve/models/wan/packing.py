@@ -24,7 +24,7 @@ from diffuserve.models.wan.config import WanTransformerConfig
 
 
 @dataclass(frozen=True)
-class SequenceShape:
+class ClipShape:
     """The tokens of a sequence: `frames` latent frames of `rows` × `columns`, and what it attends to.
 
     `text` counts the tokens of the prompt and `padding` the zeros after them, `image` the embeddings of an
@@ -53,7 +53,7 @@ class SequenceShape:
 
 
 @dataclass(frozen=True)
-class PackedLayout:
+class ClipLayout:
     """Which tokens belong together: sequences for attention, and tokens with equal factors.
 
     `text` and `image` are the keys of cross-attention; `image` is `None` for models without it.
@@ -73,17 +73,17 @@ class Layouts:
         self._config, self._device = config, device
         self.layout_of = lru_cache(maxsize=8)(self._layout_of)
 
-    def _layout_of(self, shapes: tuple[SequenceShape, ...]) -> PackedLayout:
+    def _layout_of(self, shapes: tuple[ClipShape, ...]) -> ClipLayout:
         return pack_layout(shapes, self._config, self._device)
 
 
 def pack_layout(
-    shapes: Sequence[SequenceShape], config: WanTransformerConfig, device: torch.device
-) -> PackedLayout:
+    shapes: Sequence[ClipShape], config: WanTransformerConfig, device: torch.device
+) -> ClipLayout:
     """Build the layout of sequences in this order."""
     lengths = tuple(shape.tokens for shape in shapes)
     factor_rows = tuple(count for shape in shapes for count in shape.factor_rows)
-    return PackedLayout(
+    return ClipLayout(
         segments=Segments.of(lengths, device),
         factors=Segments.of(factor_rows, device),
         text=text_segments(shapes, lengths, device),
@@ -92,22 +92,20 @@ def pack_layout(
     )
 
 
-def text_segments(
-    shapes: Sequence[SequenceShape], queries: Sequence[int], device: torch.device
-) -> CrossSegments:
+def text_segments(shapes: Sequence[ClipShape], queries: Sequence[int], device: torch.device) -> CrossSegments:
     """Return the prompts' keys for sequences that have these numbers of `queries`."""
     text, padding = [shape.text for shape in shapes], [shape.padding for shape in shapes]
     return CrossSegments.of(queries, text, padding, device)
 
 
 def image_segments(
-    shapes: Sequence[SequenceShape], queries: Sequence[int], device: torch.device
+    shapes: Sequence[ClipShape], queries: Sequence[int], device: torch.device
 ) -> CrossSegments:
     """Return the images' keys for sequences that have these numbers of `queries`."""
     return CrossSegments.of(queries, [shape.image for shape in shapes], [0] * len(shapes), device)
 
 
-def _rotation(shape: SequenceShape, axes_dims: tuple[int, int, int]) -> Complex64[Tensor, "tokens half"]:
+def _rotation(shape: ClipShape, axes_dims: tuple[int, int, int]) -> Complex64[Tensor, "tokens half"]:
     """Return a sequence's rotations: frames, rows and columns are counted from 0."""
     sides = (shape.frames, shape.rows, shape.columns)
     axes = []
@@ -128,7 +126,7 @@ def patchify(
 
 
 def unpatchify(
-    tokens: Float[Tensor, "tokens outputs"], shape: SequenceShape, patch_size: tuple[int, int, int]
+    tokens: Float[Tensor, "tokens outputs"], shape: ClipShape, patch_size: tuple[int, int, int]
 ) -> Float[Tensor, "1 channels frames height width"]:
     """Return the latents that predicted tokens stand for; their channels have another order than inputs."""
     frames, rows, columns = patch_size

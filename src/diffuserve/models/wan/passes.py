@@ -9,7 +9,7 @@ from torch import Tensor
 from diffuserve.models.base import DenoiseInput
 from diffuserve.models.wan.config import WanTransformerConfig
 from diffuserve.models.wan.images import FirstFrame
-from diffuserve.models.wan.packing import PackedLayout, SequenceShape, patchify
+from diffuserve.models.wan.packing import ClipLayout, ClipShape, patchify
 from diffuserve.models.wan.text import WanConditioning
 from diffuserve.models.wan.transformer import PackedWanInput
 
@@ -35,17 +35,17 @@ class Pass:
             return latents
         return torch.cat([latents, self.first_frame.latents], dim=1)
 
-    def timesteps(self, shape: SequenceShape) -> list[float]:
+    def timesteps(self, shape: ClipShape) -> list[float]:
         """Return the timestep of each factor row."""
         return [_CLEAN, self.request.timestep] if shape.has_first_frame else [self.request.timestep]
 
-    def shape(self, config: WanTransformerConfig) -> SequenceShape:
+    def shape(self, config: WanTransformerConfig) -> ClipShape:
         """Return the tokens of the sequence, and of what they attend to."""
         _, channels, frames, height, width = self.request.latents.shape
         _, patch_rows, patch_columns = config.patch_size
         length, image = self.request.params.max_sequence_length, self.first_frame
         assert length is not None
-        return SequenceShape(
+        return ClipShape(
             frames=frames,
             rows=height // patch_rows,
             columns=width // patch_columns,
@@ -64,8 +64,8 @@ def passes_of(request: DenoiseInput) -> list[Pass]:
 
 def pack(
     passes: Sequence[Pass],
-    shapes: Sequence[SequenceShape],
-    layout: PackedLayout,
+    shapes: Sequence[ClipShape],
+    layout: ClipLayout,
     config: WanTransformerConfig,
 ) -> PackedWanInput:
     """Lay out passes, in the order of the layout's sequences."""

@@ -9,12 +9,11 @@ from PIL import Image
 from torch import Tensor
 
 from diffuserve.domain.cost import CostFit, Workload
-from diffuserve.domain.errors import DeviceUnavailable
 from diffuserve.domain.model_spec import ModelSpec
 from diffuserve.domain.params import GenerationParams
 from diffuserve.models.base import Conditioning, DenoiseInput, InitialLatents
 from diffuserve.models.batches import run_in_groups, split_by_counts
-from diffuserve.models.devices import default_dtype, dtype_name, flops_per_second
+from diffuserve.models.devices import check_deterministic, default_dtype, dtype_name, flops_per_second
 from diffuserve.models.folder import ModelFolder
 from diffuserve.models.frames import Frames
 from diffuserve.models.layers.attention import choose_kernel
@@ -25,11 +24,11 @@ from diffuserve.models.wan.checkpoint import WanCheckpoint
 from diffuserve.models.wan.clip_vision import ClipImageEncoder
 from diffuserve.models.wan.config import WanTransformerConfig
 from diffuserve.models.wan.images import FirstFrames, put_first_frame
-from diffuserve.models.wan.packing import Layouts, SequenceShape, unpatchify
+from diffuserve.models.wan.packing import ClipShape, Layouts, unpatchify
 from diffuserve.models.wan.passes import Pass, guided, pack, passes_of, wan
 from diffuserve.models.wan.previews import draw_strip, preview_map
 from diffuserve.models.wan.scheduler import EULER, flow_config, own_sampler, scheduler_config
-from diffuserve.models.wan.sharding import Shard, shard_layout
+from diffuserve.models.wan.sharding import ClipShard, shard_layout
 from diffuserve.models.wan.text import WanConditioning, WanTextEncoder
 from diffuserve.models.wan.transformer import PackedWanInput, WanTransformer, load_transformer
 from diffuserve.models.wan.vae_cost import decode_bytes, decode_operations
@@ -55,11 +54,12 @@ def load_wan(
     The default dtype is the checkpoint's; bf16 on a GPU where that is float32, and float32 on a CPU without
     bf16 instructions.
     """
-    if deterministic and (device.type != "cpu" or ranks is not None):
-        raise DeviceUnavailable(f"device={str(device)!r}: deterministic mode runs on one CPU only")
+    if deterministic:
+        check_deterministic(device, ranks is not None)
     if ranks is not None:
         check_plan(ranks.plan, ranks.size, WanTransformerConfig.read(folder).num_attention_heads)
-    dtype = dtype or _default_dtype(folder, device)
+    stored = checkpoint_dtype(folder.weights("transformer"))
+    dtype = dtype or default_dtype(stored, device, half=torch.bfloat16)
     return WanPipeline(folder, spec, device, dtype, deterministic, ranks)
 
 
@@ -240,7 +240,7 @@ class WanPipeline:
             for tokens, shape in zip(outputs, shapes, strict=True)
         ]
 
-    def _run(self, expert: int, packed: PackedWanInput, shapes: tuple[SequenceShape, ...]) -> Tensor:
+    def _run(self, expert: int, packed: PackedWanInput, shapes: tuple[ClipShape, ...]) -> Tensor:
         """Return the transformer's output for every token, on every rank."""
         if self.ranks is None:
             return self.experts[expert](packed)
@@ -248,7 +248,7 @@ class WanPipeline:
         with self.ranks.together():
             return self.ranks.sequence.gather(self.experts[expert](part))[: len(packed.tokens)]
 
-    def _make_shard(self, shapes: tuple[SequenceShape, ...]) -> Shard:
+    def _make_shard(self, shapes: tuple[ClipShape, ...]) -> ClipShard:
         assert self.ranks is not None
         sequence = self.ranks.sequence
         return shard_layout(shapes, self._layouts.layout_of(shapes), sequence.index, sequence.size)
@@ -266,15 +266,8 @@ class WanPipeline:
         return transformer
 
 
-def _sort_key(shape: SequenceShape) -> tuple[int, ...]:
+def _sort_key(shape: ClipShape) -> tuple[int, ...]:
     return (shape.tokens, shape.text + shape.padding, shape.text, shape.frames, shape.rows)
-
-
-def _default_dtype(folder: ModelFolder, device: torch.device) -> torch.dtype:
-    stored = checkpoint_dtype(folder.weights("transformer"))
-    if device.type == "cuda" and stored == torch.float32:
-        return torch.bfloat16
-    return default_dtype(stored, device)
 
 
 def _own_sampler(scheduler: Mapping[str, object]) -> Sampler:

@@ -13,23 +13,23 @@ from torch import Tensor
 
 from diffuserve.models.layers.segments import Segments
 from diffuserve.models.layers.sequence_parallel import ShardedSegments, part_of, part_size
-from diffuserve.models.wan.packing import PackedLayout, SequenceShape, image_segments, text_segments
+from diffuserve.models.wan.packing import ClipLayout, ClipShape, image_segments, text_segments
 from diffuserve.models.wan.transformer import PackedWanInput
 
 
 @dataclass(frozen=True)
-class Shard:
+class ClipShard:
     """A rank's part: indices of its tokens in the packed row, and their layout."""
 
     tokens: Int[Tensor, "local"]
-    layout: PackedLayout
+    layout: ClipLayout
 
     def of(self, packed: PackedWanInput) -> PackedWanInput:
         """Return this rank's part of a packed batch."""
         return replace(packed, tokens=packed.tokens[self.tokens], layout=self.layout)
 
 
-def shard_layout(shapes: Sequence[SequenceShape], layout: PackedLayout, rank: int, size: int) -> Shard:
+def shard_layout(shapes: Sequence[ClipShape], layout: ClipLayout, rank: int, size: int) -> ClipShard:
     """Return the part of rank `rank` of `size`, of the `layout` of sequences with these shapes."""
     device = layout.rotation.device
     count = sum(layout.segments.lengths)
@@ -37,14 +37,14 @@ def shard_layout(shapes: Sequence[SequenceShape], layout: PackedLayout, rank: in
     tokens = part_of(count, part, rank).to(device)
     lengths = _local_lengths(layout.segments, rank, part)
     sequences = layout.segments
-    local = PackedLayout(
+    local = ClipLayout(
         segments=ShardedSegments(sequences.lengths, sequences.cu_seqlens, torch.arange(count, device=device)),
         factors=Segments.of(_local_lengths(layout.factors, rank, part), device),
         text=text_segments(shapes, lengths, device),
         image=None if layout.image is None else image_segments(shapes, lengths, device),
         rotation=layout.rotation[tokens],
     )
-    return Shard(tokens, local)
+    return ClipShard(tokens, local)
 
 
 def _local_lengths(segments: Segments, rank: int, part: int) -> tuple[int, ...]:

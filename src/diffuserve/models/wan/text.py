@@ -36,7 +36,7 @@ class Text:
 
 
 @dataclass(frozen=True)
-class EncodedText:
+class EncodedPrompt:
     """UMT5's states of a text's tokens, without padding."""
 
     states: Float[Tensor, "tokens dim"]
@@ -88,7 +88,7 @@ class WanTextEncoder:
         found = dict(zip(texts, encoded, strict=True))
         return [_conditioning([found[text] for text in key]) for key in keys]
 
-    def _encode(self, texts: Sequence[Text]) -> list[EncodedText]:
+    def _encode(self, texts: Sequence[Text]) -> list[EncodedPrompt]:
         """Encode texts of one length and subject together, padded to the longest among them."""
         cleaned = [clean(text.content) for text in texts]
         tokens = self.tokenizer.tokenize(cleaned, texts[0].length, subject=texts[0].subject)
@@ -97,7 +97,7 @@ class WanTextEncoder:
         ids, mask = (part[:, :longest].to(self.device) for part in (tokens.ids, tokens.mask))
         states = self.model(ids, mask)
         parts = zip(states, counts.tolist(), tokens.warnings, strict=True)
-        return [EncodedText(each[:count].clone(), warnings) for each, count, warnings in parts]
+        return [EncodedPrompt(each[:count].clone(), warnings) for each, count, warnings in parts]
 
 
 def clean(prompt: str) -> str:
@@ -106,7 +106,7 @@ def clean(prompt: str) -> str:
     return _SPACES.sub(" ", unescaped).strip()
 
 
-def _conditioning(texts: Sequence[EncodedText]) -> WanConditioning:
+def _conditioning(texts: Sequence[EncodedPrompt]) -> WanConditioning:
     warnings = tuple(warning for text in texts for warning in text.warnings)
     prompt, *negative = (text.states for text in texts)
     return WanConditioning(warnings, prompt, negative[0] if negative else None)

@@ -33,7 +33,7 @@ from diffuserve.models.layers.rotary import rotate_
 from diffuserve.models.layers.segments import Segments
 from diffuserve.models.layers.timestep import timestep_embedding
 from diffuserve.models.wan.config import WanTransformerConfig
-from diffuserve.models.wan.packing import PackedLayout
+from diffuserve.models.wan.packing import ClipLayout
 from diffuserve.models.weights import Placement, load_weights
 
 _NUM_FACTORS = 6  # shift, scale and gate of the attention, and of the feed-forward
@@ -51,7 +51,7 @@ class PackedWanInput:
     tokens: Float[Tensor, "tokens inputs"]
     timestep: Float[Tensor, "rows"]
     text: Float[Tensor, "text text_dim"]
-    layout: PackedLayout
+    layout: ClipLayout
     image: Float[Tensor, "image image_dim"] | None = None
 
 
@@ -229,7 +229,7 @@ class _SelfAttention(nn.Module):
         self.norm_q, self.norm_k = _RootMeanSquareNorm(dim), _RootMeanSquareNorm(dim)
         self.to_out = nn.ModuleList([Linear(dim, dim)])
 
-    def forward(self, x: Float[Tensor, "tokens d"], layout: PackedLayout) -> Float[Tensor, "tokens d"]:
+    def forward(self, x: Float[Tensor, "tokens d"], layout: ClipLayout) -> Float[Tensor, "tokens d"]:
         qkv = self.to_qkv(x).unflatten(-1, (3, -1))
         heads = (self.num_heads, -1)
         query_key = qkv[:, :2].float()
@@ -257,7 +257,7 @@ class _CrossAttention(nn.Module):
         self.to_out = nn.ModuleList([Linear(dim, dim)])
 
     def forward(
-        self, x: Float[Tensor, "tokens d"], context: _Context, layout: PackedLayout
+        self, x: Float[Tensor, "tokens d"], context: _Context, layout: ClipLayout
     ) -> Float[Tensor, "tokens d"]:
         query = _normalise(self.to_q(x), self.norm_q, self.eps).to(x.dtype)
         query = query.unflatten(-1, (self.num_heads, -1))
@@ -292,7 +292,7 @@ class _Block(nn.Module):
         x: Float32[Tensor, "tokens d"],
         factors: Float[Tensor, "rows factors d"],
         context: _Context,
-        layout: PackedLayout,
+        layout: ClipLayout,
     ) -> Float32[Tensor, "tokens d"]:
         """Return the residual stream after this block: `x`, changed in place."""
         rows, dtype = layout.factors, factors.dtype

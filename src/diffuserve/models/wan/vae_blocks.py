@@ -105,7 +105,7 @@ class RmsNorm(nn.Module):
         return normalized.mul_(math.sqrt(frames.shape[1])).mul_(self.gamma.view(-1, 1, 1))
 
 
-class ResidualBlock(nn.Module):
+class VideoResidualBlock(nn.Module):
     """Two convolutions over time beside a shortcut."""
 
     def __init__(self, width_before: int, width: int) -> None:
@@ -122,12 +122,12 @@ class ResidualBlock(nn.Module):
         return hidden.add_(self.conv_shortcut(frames))
 
 
-class MidBlock(nn.Module):
+class VideoMidBlock(nn.Module):
     """Two residual blocks with attention between them."""
 
     def __init__(self, width: int) -> None:
         super().__init__()
-        self.resnets = nn.ModuleList(ResidualBlock(width, width) for _ in range(2))
+        self.resnets = nn.ModuleList(VideoResidualBlock(width, width) for _ in range(2))
         self.attentions = nn.ModuleList([_Attention(width)])
 
     def forward(self, frames: Features, cache: FrameCache | None) -> Features:

@@ -12,10 +12,10 @@ from diffuserve.models.wan.vae_blocks import (
     CausalConv,
     Features,
     FrameCache,
-    MidBlock,
     PointConv,
-    ResidualBlock,
     RmsNorm,
+    VideoMidBlock,
+    VideoResidualBlock,
     load_part,
 )
 from diffuserve.models.wan.vae_config import VideoVaeConfig
@@ -59,7 +59,7 @@ class _Decoder(nn.Module):
         super().__init__()
         widths = config.decoder_widths
         self.conv_in = CausalConv(config.z_dim, widths[0])
-        self.mid_block = MidBlock(widths[0])
+        self.mid_block = VideoMidBlock(widths[0])
         block = _ResidualUpBlock if config.is_residual else _UpBlock
         self.up_blocks = nn.ModuleList(
             block(config, stage, widths[stage], widths[stage + 1]) for stage in range(len(config.dim_mult))
@@ -82,7 +82,7 @@ class _UpBlock(nn.Module):
         super().__init__()
         before = width_before // 2 if stage else width_before
         widths = (before, *[width] * config.num_res_blocks)
-        self.resnets = nn.ModuleList(ResidualBlock(width_in, width) for width_in in widths)
+        self.resnets = nn.ModuleList(VideoResidualBlock(width_in, width) for width_in in widths)
         doubles = config.temporal_upsample[stage : stage + 1]
         self.upsamplers = nn.ModuleList(_Upsampler(width, width // 2, is_temporal) for is_temporal in doubles)
 
@@ -101,7 +101,7 @@ class _ResidualUpBlock(nn.Module):
         super().__init__()
         self._width = width
         widths = (width_before, *[width] * config.num_res_blocks)
-        self.resnets = nn.ModuleList(ResidualBlock(before, width) for before in widths)
+        self.resnets = nn.ModuleList(VideoResidualBlock(before, width) for before in widths)
         self._doubles = config.temporal_upsample[stage : stage + 1]
         if self._doubles:
             self.upsampler = _Upsampler(width, width, self._doubles[0])

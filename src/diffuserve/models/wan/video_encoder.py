@@ -11,10 +11,10 @@ from diffuserve.models.wan.vae_blocks import (
     CausalConv,
     Features,
     FrameCache,
-    MidBlock,
     PointConv,
-    ResidualBlock,
     RmsNorm,
+    VideoMidBlock,
+    VideoResidualBlock,
     load_part,
 )
 from diffuserve.models.wan.vae_config import VideoVaeConfig
@@ -60,7 +60,7 @@ class _Encoder(nn.Module):
         widths = config.encoder_widths
         self.conv_in = CausalConv(config.in_channels, widths[0])
         self.down_blocks = nn.ModuleList(_residual_blocks(config) if config.is_residual else _blocks(config))
-        self.mid_block = MidBlock(widths[-1])
+        self.mid_block = VideoMidBlock(widths[-1])
         self.norm_out = RmsNorm(widths[-1])
         self.conv_out = CausalConv(widths[-1], 2 * config.z_dim)
 
@@ -77,7 +77,9 @@ def _blocks(config: VideoVaeConfig) -> list[nn.Module]:
     widths, blocks = config.encoder_widths, list[nn.Module]()
     for stage in range(len(config.dim_mult)):
         before, width = widths[stage : stage + 2]
-        blocks += [ResidualBlock(each, width) for each in (before, *[width] * (config.num_res_blocks - 1))]
+        blocks += [
+            VideoResidualBlock(each, width) for each in (before, *[width] * (config.num_res_blocks - 1))
+        ]
         blocks += [_Downsampler(width, halves) for halves in config.temperal_downsample[stage : stage + 1]]
     return blocks
 
@@ -96,7 +98,7 @@ class _ResidualDownBlock(nn.Module):
         super().__init__()
         self._width = width
         widths = (width_before, *[width] * (config.num_res_blocks - 1))
-        self.resnets = nn.ModuleList(ResidualBlock(before, width) for before in widths)
+        self.resnets = nn.ModuleList(VideoResidualBlock(before, width) for before in widths)
         halves = config.temperal_downsample[stage : stage + 1]
         self._space, self._time = (2, 1 + halves[0]) if halves else (1, 1)
         self.downsampler = _Downsampler(width, halves[0]) if halves else None

@@ -9,7 +9,7 @@ from torch import Tensor
 from diffuserve.models.layers.attention import choose_kernel
 from diffuserve.models.layers.sequence_parallel import ulysses
 from diffuserve.models.wan.config import WanTransformerConfig
-from diffuserve.models.wan.packing import SequenceShape, pack_layout
+from diffuserve.models.wan.packing import ClipShape, pack_layout
 from diffuserve.models.wan.sharding import shard_layout
 from diffuserve.models.wan.transformer import WanTransformer
 from diffuserve.parallel.ranks import Ranks
@@ -54,9 +54,9 @@ def test_several_ranks_predict_what_one_does(kind: str, num_ranks: int, tmp_path
 def test_each_token_belongs_to_one_rank_with_its_factors_and_prompt(num_ranks: int) -> None:
     config = WanTransformerConfig(num_attention_heads=2, attention_head_dim=12)
     shapes = [
-        SequenceShape(3, 2, 2, text=5, padding=3, has_first_frame=True),
-        SequenceShape(1, 1, 1, text=2, padding=6),
-        SequenceShape(2, 3, 2, text=8, has_first_frame=True),
+        ClipShape(3, 2, 2, text=5, padding=3, has_first_frame=True),
+        ClipShape(1, 1, 1, text=2, padding=6),
+        ClipShape(2, 3, 2, text=8, has_first_frame=True),
     ]
     layout = pack_layout(shapes, config, CPU)
     shards = [shard_layout(shapes, layout, rank, num_ranks) for rank in range(num_ranks)]

@@ -10,7 +10,7 @@ from safetensors.torch import load_file, save_file
 from torch import Tensor, nn
 
 from diffuserve.domain.errors import InvalidModel
-from diffuserve.models.wan.packing import SequenceShape, patchify, unpatchify
+from diffuserve.models.wan.packing import ClipShape, patchify, unpatchify
 from support.wan_clips import (
     CHECKPOINTS,
     Checkpoint,
@@ -125,7 +125,7 @@ def test_a_place_in_time_rows_and_columns_changes_a_prediction(text_to_video: Ch
     assert min(distance(moved, predictions[0]) for moved in predictions[1:]) > 0.003
 
 
-def as_latents(tokens: Tensor, shape: SequenceShape) -> Tensor:
+def as_latents(tokens: Tensor, shape: ClipShape) -> Tensor:
     """Return the latents whose patches are `tokens`."""
     patches = tokens.unflatten(-1, (-1, 4)).transpose(1, 2).flatten(1)  # in the order of predictions
     return unpatchify(patches, shape, (1, 2, 2))
@@ -187,6 +187,6 @@ def test_patches_are_read_and_written_as_the_reference_has_them() -> None:
     weight = torch.randn(5, 3, 1, 2, 2)
     convolved = nn.functional.conv3d(latents, weight, stride=(1, 2, 2)).flatten(2)[0].T
     torch.testing.assert_close(tokens @ weight.flatten(1).T, convolved)
-    shape = SequenceShape(2, 2, 3, 1)
+    shape = ClipShape(2, 2, 3, 1)
     by_place = tokens.unflatten(-1, (3, 4)).transpose(1, 2).flatten(1)
     assert torch.equal(unpatchify(by_place, shape, (1, 2, 2)), latents)
