@@ -37,6 +37,7 @@ from diffuserve.jobs.store import JobStore
 from diffuserve.quotas.base import Quotas
 from diffuserve.safety.intake_pool import IntakePool
 from diffuserve.storage.base import ArtifactStore
+from diffuserve.web.pages import add_pages
 
 _DESCRIPTION = """Generate images as durable jobs.
 
@@ -102,6 +103,7 @@ def create_app(  # noqa: PLR0913 (what an application is made of)
     add_problem_handlers(app)
     for routes in _ROUTES:
         app.include_router(routes.router)
+    add_pages(app)
     if config.api_docs:
         add_documents(app)
     return app

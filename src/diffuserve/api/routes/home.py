@@ -5,7 +5,6 @@ from dataclasses import dataclass, field
 from typing import Annotated, Literal
 
 from fastapi import APIRouter, Header, Request, Response
-from fastapi.responses import HTMLResponse
 
 from diffuserve.api.auth.dependencies import BaseUrl, RequireRole
 from diffuserve.api.config import API_VERSION
@@ -18,6 +17,7 @@ from diffuserve.domain.model_spec import ModelSpec
 from diffuserve.domain.readiness import why_not_ready
 from diffuserve.domain.resources.base import Resource
 from diffuserve.domain.tenant import Role
+from diffuserve.web.pages import index_page
 
 router = APIRouter(tags=["operations"], route_class=JsonRoute)
 
@@ -82,7 +82,7 @@ async def get_home(
         models=await _visible_models(services, request),
     )
     if prefers_html(accept):
-        return HTMLResponse(page.html(), headers=HEADERS)
+        return index_page(request)
     return json_response(_as_resource(page), headers={"vary": HEADERS["vary"]})
 
 

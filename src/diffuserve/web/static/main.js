@@ -1,0 +1,9 @@
+// Entry of the page: the frame around the views, and the view of the current path.
+import { html, render } from "./vendor/ui.js";
+import { Frame } from "./components/frame.js";
+import { startRouter } from "./router.js";
+import { loadSession } from "./session.js";
+
+startRouter();
+loadSession();
+render(html`<${Frame} />`, document.getElementById("page"));

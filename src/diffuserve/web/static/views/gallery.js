@@ -1,0 +1,5 @@
+import { html } from "../vendor/ui.js";
+
+export default function Gallery() {
+  return html`<h1>Gallery</h1>`;
+}
