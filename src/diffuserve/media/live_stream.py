@@ -6,7 +6,7 @@ import av
 from av.video.stream import VideoStream
 from PIL.Image import Image
 
-from diffuserve.media.video_writer import video_frame, video_stream
+from diffuserve.media.video_writer import H264, video_frame, video_stream
 
 # Each frame is a fragment, which is written as soon as it is encoded, and refers to no later one.
 _CONTAINER = {"movflags": "frag_every_frame+empty_moov+default_base_moof", "flush_packets": "1"}
@@ -27,7 +27,7 @@ class LiveStream:
         """Encode the next frames, and return the bytes that are new."""
         for frame in frames:
             if self._stream is None:
-                self._stream = video_stream(self._container, "libx264", _CODEC, frame.size, self._fps)
+                self._stream = video_stream(self._container, H264, _CODEC, frame.size, self._fps)
             self._container.mux(self._stream.encode(video_frame(frame, self._num_frames, self._stream)))
             self._num_frames += 1
         return self._sink.take()

@@ -19,13 +19,13 @@ from PIL.Image import Image
 from diffuserve.media.animation import AnimationEncoder
 from diffuserve.media.image_file import read_parameters
 from diffuserve.media.video_file import VIDEO_FORMATS, check_clip
+from diffuserve.media.x264 import THREADS, codec_options, cpu_flags
 
 _PARAMETERS = "comment"  # the metadata that MP4 and WebM both have, and that most programs show
-_THREADS = 2
-"""A fixed number: with another one x264 writes other bytes, and equal clips shall be equal files."""
+H264 = "libx264"
 _CODECS: Mapping[str, tuple[str, Mapping[str, str]]] = {
-    "mp4": ("libx264", {"crf": "17", "preset": "fast"}),
-    "webm": ("libsvtav1", {"crf": "27", "preset": "8", "svtav1-params": f"lp={_THREADS}"}),
+    "mp4": (H264, {"crf": "17", "preset": "fast"}),
+    "webm": ("libsvtav1", {"crf": "27", "preset": "8", "svtav1-params": f"lp={THREADS}"}),
 }
 _CONTAINERS: Mapping[str, Mapping[str, str]] = {
     "mp4": {"movflags": "+faststart"},
@@ -155,12 +155,13 @@ def video_stream(
     container: OutputContainer, codec: str, options: Mapping[str, str], size: tuple[int, int], fps: int
 ) -> VideoStream:
     """Return a new stream of frames of this size, in the colors of BT.709, as screens expect them."""
-    stream = container.add_stream(codec, rate=fps, options=dict(options))
+    own = codec_options(cpu_flags()) if codec == H264 else {}
+    stream = container.add_stream(codec, rate=fps, options={**options, **own})
     assert isinstance(stream, VideoStream)
     stream.width, stream.height = (side + side % 2 for side in size)
     stream.pix_fmt = "yuv420p"
     context = stream.codec_context
-    context.thread_count = _THREADS
+    context.thread_count = THREADS
     context.color_range = ColorRange.MPEG
     context.colorspace = Colorspace.ITU709
     context.color_primaries = ColorPrimaries.BT709

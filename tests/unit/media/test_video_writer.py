@@ -140,13 +140,6 @@ def test_odd_sides_repeat_their_last_row_and_column(name: str, tmp_path: Path) -
     assert psnr(shown[0].crop((97, 0, 98, 71)), frames[0].crop((96, 0, 97, 71))) >= 30
 
 
-@pytest.mark.parametrize("name", ["mp4", "webm"])
-def test_equal_clips_are_equal_files(name: str, tmp_path: Path) -> None:
-    for copy in ("a", "b"):
-        save_video(moving_square(9), tmp_path / f"{copy}.{name}", FPS, PARAMETERS)
-    assert (tmp_path / f"a.{name}").read_bytes() == (tmp_path / f"b.{name}").read_bytes()
-
-
 @pytest.mark.parametrize("name", VIDEO_FORMATS)
 def test_a_clip_that_is_given_up_leaves_nothing(name: str, tmp_path: Path) -> None:
     with pytest.raises(KeyError), VideoWriter(tmp_path / f"clip.{name}", FPS, {}) as writer:  # noqa: PT012
