@@ -4,7 +4,7 @@ BIN := .venv/bin
 READY := .venv/.ready
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo serve test test-all check docs wheel fmt chaos chaos-long bench-engine bench-unet bench-control bench-serve bench-batch bench-lockstep bench-image-filter bench-followers bench-judging bench-start bench-decode-workers clean
+.PHONY: help setup demo serve test test-all check docs wheel fmt chaos chaos-long bench-engine bench-unet bench-video bench-control bench-serve bench-batch bench-lockstep bench-image-filter bench-followers bench-judging bench-start bench-decode-workers clean
 
 help: ## list the targets
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 16
@@ -82,6 +82,9 @@ bench-judging: $(READY) ## latency while the prompts of a large batch are judged
 
 bench-start: $(READY) ## CPU seconds of short commands, beside an earlier version
 	$(BIN)/python benchmarks/bench_start.py
+
+bench-video: $(READY) ## clips and images of a Wan model beside stock diffusers, and images beside a flood of clips; leave the machine alone
+	$(BIN)/python benchmarks/bench_video.py
 
 bench-decode-workers: $(READY) ## device-seconds with and without decode workers, and kill -9 of both
 	$(BIN)/python benchmarks/bench_decode_workers.py --kill

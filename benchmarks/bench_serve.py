@@ -204,13 +204,13 @@ async def served(folder: Path) -> AsyncIterator[int]:
     server = Program("serve", command, serving_environment(), folder / "serve.log")
     server.start()
     try:
-        await _until_ready(server, port)
+        await until_ready(server, port)
         yield port
     finally:
         await asyncio.to_thread(server.stop)
 
 
-async def _until_ready(server: Program, port: int) -> None:
+async def until_ready(server: Program, port: int) -> None:
     async with asyncio.timeout(_START_SECONDS):
         while True:
             try:

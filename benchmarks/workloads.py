@@ -40,7 +40,7 @@ def mixed(count: int, seed: int) -> list[GenerationParams]:
     shapes, words = random.Random("shapes"), random.Random(seed)
     return [
         GenerationParams(
-            prompt=_prompt(words),
+            prompt=prompt(words),
             width=16 * shapes.randint(4, 12),
             height=16 * shapes.randint(4, 12),
             num_inference_steps=shapes.randint(2, 8),
@@ -56,7 +56,7 @@ def equal(count: int, seed: int, side: int) -> list[GenerationParams]:
     words = random.Random(seed)
     return [
         GenerationParams(
-            prompt=_prompt(words),
+            prompt=prompt(words),
             width=side,
             height=side,
             num_inference_steps=4,
@@ -89,7 +89,7 @@ def check_checkpoint() -> None:
         )
 
 
-def _prompt(words: random.Random) -> str:
+def prompt(words: random.Random) -> str:
     """Return a random prompt out of about 10,000, so that neither side has it cached."""
     background = words.choice(_COLOURS)
     colour = words.choice([colour for colour in _COLOURS if colour != background])

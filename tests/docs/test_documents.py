@@ -107,6 +107,16 @@ def anchors(path: Path) -> set[str]:
     return {re.sub(r"[^\w\- ]", "", heading.lower()).replace(" ", "-") for heading in headings}
 
 
+@pytest.mark.parametrize("path", sorted((ROOT / "benchmarks").glob("bench_*.py")), ids=name_of)
+def test_every_benchmark_has_a_target_and_a_row(path: Path) -> None:
+    if "__main__" not in path.read_text(encoding="utf-8"):
+        return  # a module that benchmarks share
+    makefile = (ROOT / "Makefile").read_text(encoding="utf-8")
+    found = re.search(rf"^([\w-]+):.*\n\t.*{path.stem}\.py", makefile, re.MULTILINE)
+    assert found is not None, f"no target of the Makefile runs {name_of(path)}"
+    assert f"| `make {found[1]}` |" in (ROOT / "benchmarks" / "README.md").read_text(encoding="utf-8")
+
+
 @pytest.mark.parametrize("path", DOCUMENTS, ids=name_of)
 def test_documents_speak_of_the_project_alone(path: Path) -> None:
     found = FORBIDDEN.search(path.read_text(encoding="utf-8"))

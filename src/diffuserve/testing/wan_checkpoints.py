@@ -73,7 +73,7 @@ _VAES: Mapping[str, dict[str, Any]] = {
 }
 
 
-def write_wan_checkpoint(
+def write_wan_checkpoint(  # noqa: PLR0913 (a checkpoint has that many options)
     folder: Path,
     *,
     kind: WanKind = "t2v",
@@ -81,6 +81,7 @@ def write_wan_checkpoint(
     dtype: torch.dtype = torch.float32,
     seed: int = 0,
     num_shards: int = 1,
+    vae: Mapping[str, Any] | None = None,
     **transformer: Any,
 ) -> Path:
     """Write a random Wan checkpoint into `folder` and return it.
@@ -88,14 +89,15 @@ def write_wan_checkpoint(
     `t2v` has the layout of Wan 2.1, and `i2v` that of its image-to-video, with an image encoder; `ti2v` is
     Wan 2.2 5B's, which takes text alone or with an image; `a14b` and `a14b-i2v` have two transformers, and
     `tiny` is a smaller `ti2v` whose sampler is of the first order. `scheduler` overrides values of the
-    kind's `scheduler_config.json`, and further options those of the transformers. The tokenizer is
-    the bundled tiny-flux's. Equal arguments write equal weights.
+    kind's `scheduler_config.json`, `vae` those of its autoencoder, and further options those of the
+    transformers; the text encoder has their `text_dim`. The tokenizer is the bundled tiny-flux's. Equal
+    arguments write equal weights.
 
     Raise `ImportError` with the remedy unless diffusers and transformers are installed.
     """
     require_libraries()
     with torch.random.fork_rng(devices=[]):  # the constructors draw from the global generator
-        components = _components(kind, transformer, seed)
+        components = _components(kind, transformer, vae or {}, seed)
     generator = torch.Generator().manual_seed(seed)
     for name, module in components.items():
         _redraw(module, generator)
@@ -109,11 +111,16 @@ def write_wan_checkpoint(
     return folder
 
 
-def _components(kind: WanKind, transformer: Mapping[str, Any], seed: int) -> dict[str, nn.Module]:
-    layout = _VAES["tiny" if kind == "tiny" else "2.2" if kind == "ti2v" else "2.1"]
-    vae = _vae(layout, seed)
+def _components(
+    kind: WanKind, transformer: Mapping[str, Any], vae: Mapping[str, Any], seed: int
+) -> dict[str, nn.Module]:
+    layout = _VAES["tiny" if kind == "tiny" else "2.2" if kind == "ti2v" else "2.1"] | dict(vae)
     channels = layout.get("z_dim", 16)
-    drawn = {"transformer": _transformer(kind, channels, transformer), "vae": vae, "text_encoder": _umt5()}
+    drawn = {
+        "transformer": _transformer(kind, channels, transformer),
+        "vae": _vae(layout, seed),
+        "text_encoder": _umt5(transformer.get("text_dim", _TEXT_DIM)),
+    }
     if kind.startswith("a14b"):
         drawn["transformer_2"] = _transformer(kind, channels, transformer)
     if kind == "i2v":
@@ -159,14 +166,14 @@ def _vae(layout: Mapping[str, Any], seed: int) -> nn.Module:
     )
 
 
-def _umt5() -> nn.Module:
+def _umt5(width: int) -> nn.Module:
     from transformers import UMT5Config, UMT5EncoderModel
 
     tokens = bundled_config("text_encoder_2", "vocab_size", "eos_token_id", "pad_token_id")
     config = UMT5Config(
-        d_model=_TEXT_DIM,
+        d_model=width,
         d_kv=8,
-        d_ff=2 * _TEXT_DIM,
+        d_ff=2 * width,
         num_layers=2,
         num_heads=2,
         feed_forward_proj="gated-gelu",
