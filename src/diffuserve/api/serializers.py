@@ -7,6 +7,7 @@ from diffuserve.api.files.urls import FileUrls
 from diffuserve.domain.batch import Batch
 from diffuserve.domain.input_file import CONTENT_TYPE, InputFile
 from diffuserve.domain.job import (
+    MAX_PREVIEWS,
     VIDEO_GENERATE,
     Artifact,
     Job,
@@ -17,6 +18,13 @@ from diffuserve.domain.job import (
     QueueEstimate,
 )
 from diffuserve.domain.model_spec import ModelSpec
+from diffuserve.domain.params import (
+    MAX_FPS,
+    MAX_GUIDANCE_SCALE,
+    MAX_PROMPT_CHARACTERS,
+    MAX_SEED,
+    MAX_STEPS,
+)
 from diffuserve.domain.prompt import PromptRecord
 from diffuserve.domain.readiness import ModelStatus
 from diffuserve.domain.resources.base import Page
@@ -77,6 +85,14 @@ _LIMITS = (
     "has_strength",
     "has_first_frame",
 )
+_LIMITS_OF_ALL = {
+    "max_prompt_characters": MAX_PROMPT_CHARACTERS,
+    "max_num_inference_steps": MAX_STEPS,
+    "max_guidance_scale": MAX_GUIDANCE_SCALE,
+    "max_fps": MAX_FPS,
+    "max_seed": MAX_SEED,
+    "max_previews": MAX_PREVIEWS,
+}
 AnyPage = TypeVar("AnyPage", bound=Page)
 
 
@@ -247,8 +263,11 @@ def model_resource(spec: ModelSpec, status: ModelStatus, safety: ModelSafetyReso
         input_modalities=("text", "image") if spec.max_input_images else ("text",),
         output_modalities=("image", "video") if spec.is_video else ("image",),
         defaults=_defaults(spec),
-        limits={name: getattr(spec, name) for name in _LIMITS} | {"samplers": list(spec.samplers)},
+        limits={name: getattr(spec, name) for name in _LIMITS}
+        | {"samplers": list(spec.samplers)}
+        | _LIMITS_OF_ALL,
         learned_sizes=_learned_sizes(spec),
+        example_prompt=spec.example_prompt or None,
         safety=safety,
     )
 

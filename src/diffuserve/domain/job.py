@@ -261,11 +261,13 @@ class JobEvent:
 class QueueEstimate:
     """Prediction for a queued job.
 
-    `ahead` jobs are likely to start before it, and it is likely to finish in `eta_s_low` to `eta_s_high`
-    seconds from now. Both are `None` if that cannot be foretold, for the `reason`.
+    `ahead` jobs are likely to start before it, `ahead_high` at most of those that are queued now, and it is
+    likely to finish in `eta_s_low` to `eta_s_high` seconds from now. The times are `None` if they cannot be
+    foretold, for the `reason`; `ahead_high` is so in what older servers send.
     """
 
     ahead: int
     eta_s_low: float | None
     eta_s_high: float | None
     reason: str | None = None
+    ahead_high: int | None = None

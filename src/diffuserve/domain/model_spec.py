@@ -40,7 +40,8 @@ class ModelSpec:
     steps taken are `num_inference_steps * strength` rounded up, not down.
 
     `learned_min_size` to `learned_max_size` are the sides of the images that the model was trained on; 0 if
-    its folder does not say. Others are drawn as well, with a warning.
+    its folder does not say. Others are drawn as well, with a warning. `example_prompt` is one that it draws
+    well, "" if its folder names none.
     """
 
     name: str
@@ -79,6 +80,7 @@ class ModelSpec:
     max_reference_pixels: int = 0
     learned_min_size: int = 0
     learned_max_size: int = 0
+    example_prompt: str = ""
 
     def to_dict(self) -> dict[str, Any]:
         return asdict(self)

@@ -53,11 +53,12 @@ def estimate_wait(
     fair_jobs = sum(share * lane.num_ready for share, lane in shares)
     all_work = ahead.running_seconds + own_work + sum(lane.work_seconds for lane in others)
     num_ahead = ahead.num_jobs + round(fair_jobs)
+    most_ahead = ahead.num_jobs + sum(lane.num_ready for lane in others)
     if ahead.num_workers == 0:
-        return QueueEstimate(num_ahead, None, None, _reason(job, ahead.status))
+        return QueueEstimate(num_ahead, None, None, _reason(job, ahead.status), most_ahead)
     low = job.work_seconds + (ahead.work_seconds + fair_work) / ahead.num_workers
     high = job.work_seconds + _DOUBT * all_work / ahead.num_workers
-    return QueueEstimate(num_ahead, round(low, 3), round(max(low, high), 3))
+    return QueueEstimate(num_ahead, round(low, 3), round(max(low, high), 3), ahead_high=most_ahead)
 
 
 def _reason(job: Job, status: ModelStatus) -> str:

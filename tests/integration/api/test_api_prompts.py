@@ -265,6 +265,7 @@ class TestExpansion:
         job = (await submit(http, "a cat", expand_prompt=True)).json()
         assert job["input"]["prompt"] == "a fluffy cat in the sun"
         assert (job["prompt"]["original"], job["prompt"]["expansion"]) == ("a cat", "expanded")
+        assert (await http.get("/")).json()["expands_prompts"] is True
         plain = (await submit(http, "a cat")).json()
         assert (plain["input"]["prompt"], plain["prompt"]["expansion"]) == ("a cat", "")
         assert len(elsewhere.requests) == 1

@@ -11,6 +11,9 @@ from fastapi import FastAPI
 
 from diffuserve.api.app import create_app
 from diffuserve.api.config import ApiConfig
+from diffuserve.client.codec import decode
+from diffuserve.domain.job import Band
+from diffuserve.domain.resources.plan import PlanResource
 from diffuserve.domain.tenant import Plan, Role
 from diffuserve.events.memory import MemoryEventBus
 from diffuserve.jobs.config import StoreConfig
@@ -35,6 +38,7 @@ READS = (
     ("GET", "/v1/batches/batch_1/results"),
     ("GET", "/v1/webhooks"),
     ("GET", "/v1/models"),
+    ("GET", "/v1/plan"),
     ("GET", "/jobs/job_1"),
 )
 
@@ -111,6 +115,12 @@ async def test_a_client_over_its_quota_gets_retry_after_and_is_accepted_then(
     assert limited.headers["retry-after"] == "1"
     quota_clock.now += int(limited.headers["retry-after"])
     assert (await http.post("/v1/jobs", json=CAT)).status_code == 202
+
+
+async def test_a_client_reads_its_plan_and_the_priorities_that_it_allows(http: httpx.AsyncClient) -> None:
+    plan = decode(PlanResource, (await http.get("/v1/plan")).content)
+    assert (plan.name, plan.requests_per_second, plan.max_running) == ("slow", 2, 8)
+    assert plan.priorities == (Band.STANDARD, Band.BATCH), "not above the highest_band"
 
 
 async def test_routes_that_submit_work_use_the_quota_of_requests_and_reads_do_not(

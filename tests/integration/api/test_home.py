@@ -33,6 +33,7 @@ async def test_a_program_learns_what_the_server_is(make_app: MakeApp) -> None:
         assert (before["name"], before["version"], before["api_version"]) == ("diffuserve", "1.2.3", "v1")
         assert (before["status"], before["requires_key"], before["models"]) == ("not_ready", False, [])
         assert "no worker has registered yet" in before["reason"]
+        assert before["expands_prompts"] is False
         assert before["urls"]["jobs"] == "http://127.0.0.1:8000/v1/jobs"
         assert before["urls"]["edits"] == "http://127.0.0.1:8000/v1/images/edits"
         assert before["urls"]["docs"] == "http://127.0.0.1:8000/docs"

@@ -167,6 +167,7 @@ def test_the_document_names_every_route_of_the_api() -> None:
         "POST /v1/webhooks/{endpoint_id}/deliveries/{delivery_id}/redeliver",
         "GET /files/{job_id}/{lease_token}/{name}",
         "GET /v1/models",
+        "GET /v1/plan",
         "GET /v1/models/{model}",
         "POST /v1/images/generations",
         "POST /generate",

@@ -46,6 +46,7 @@ from diffuserve.domain.resources.batch import BatchPage
 from diffuserve.domain.resources.file import DeletedFile, FilePage
 from diffuserve.domain.resources.job import JobPage, ProgressResource
 from diffuserve.domain.resources.model import ModelList, ModelSafetyResource
+from diffuserve.domain.resources.plan import PlanResource
 from diffuserve.domain.resources.webhook import (
     DeletedSubject,
     DeliveryPage,
@@ -252,6 +253,7 @@ async def all_resources(serializer: JobSerializer) -> list[Resource]:
         LeasedFiles(files=(LeasedFile(id="file-0", size_bytes=3, sha256="ab"),)),
         page_of(FilePage, [file_resource(FILE)], has_more=False),
         DeletedFile(id=FILE.id),
+        PlanResource(name="slow", priorities=(Band.STANDARD, Band.BATCH)),
         deleted,
     ]
 
@@ -384,9 +386,27 @@ def test_a_model_tells_each_ability_and_default_once() -> None:
         "strength_rounds_up",
         "learned_min_size",
         "learned_max_size",
+        "example_prompt",
+    }
+    of_all = {
+        "max_prompt_characters",
+        "max_num_inference_steps",
+        "max_guidance_scale",
+        "max_fps",
+        "max_seed",
+        "max_previews",
     }
     assert len(shown) == len(set(shown))
-    assert set(shown) == {field.name for field in fields(ModelSpec)} - internal
+    assert set(shown) == {field.name for field in fields(ModelSpec)} - internal | of_all
+
+
+def test_a_model_tells_its_example_if_it_has_one() -> None:
+    def example(spec: ModelSpec) -> str | None:
+        safety = ModelSafetyResource(prompt=None, image=())
+        return model_resource(spec, ModelStatus.READY, safety).example_prompt
+
+    assert example(HAND_SPEC) is None
+    assert example(replace(HAND_SPEC, example_prompt="a hand")) == "a hand"
 
 
 def test_a_model_without_a_choice_has_no_default_for_it() -> None:

@@ -58,6 +58,7 @@ def test_all_jobs_of_a_better_band_are_ahead_and_none_of_a_worse_band() -> None:
     first = estimate_wait(JOB, [rival(band=Band.INTERACTIVE)], {}, NO_WORK)
     last = estimate_wait(JOB, [rival(band=Band.BATCH)], {}, NO_WORK)
     assert (first.ahead, last.ahead) == (10, 0)
+    assert (first.ahead_high, last.ahead_high) == (10, 10), "a worse band passes after a long wait"
 
 
 def test_a_worse_band_raises_only_the_high_end() -> None:

@@ -45,6 +45,9 @@ class ServerResource(Resource):
     )
     reason: str | None = field(metadata={"description": "Why it is not ready."})
     requires_key: bool
+    expands_prompts: bool = field(
+        metadata={"description": "True if a language model expands prompts with `expand_prompt`."}
+    )
     models: tuple[str, ...] | None = field(
         metadata={"description": "Ids of the models; null without the API key that shows them."}
     )
@@ -83,7 +86,8 @@ async def get_home(
     )
     if prefers_html(accept):
         return index_page(request)
-    return json_response(_as_resource(page), headers={"vary": HEADERS["vary"]})
+    expands_prompts = services.prompts.expander is not None
+    return json_response(_as_resource(page, expands_prompts), headers={"vary": HEADERS["vary"]})
 
 
 def prefers_html(accept: str) -> bool:
@@ -112,7 +116,7 @@ async def _visible_models(services: Services, request: Request) -> Sequence[Mode
     return [served.spec for served in (await services.catalog.models()).values()]
 
 
-def _as_resource(page: HomePage) -> ServerResource:
+def _as_resource(page: HomePage, expands_prompts: bool) -> ServerResource:
     base = page.base_url
     return ServerResource(
         version=page.version,
@@ -120,6 +124,7 @@ def _as_resource(page: HomePage) -> ServerResource:
         status="ready" if page.not_ready is None else "not_ready",
         reason=page.not_ready,
         requires_key=page.needs_key,
+        expands_prompts=expands_prompts,
         models=None if page.models is None else tuple(spec.name for spec in page.models),
         urls={
             "jobs": f"{base}/v1/jobs",

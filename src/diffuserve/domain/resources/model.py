@@ -57,7 +57,8 @@ class ModelResource(Resource):
     limits: Mapping[str, Any] = field(
         metadata={
             "description": "What a request may ask for. Sides are multiples of `size_multiple`, `samplers` "
-            "the values of `sampler`; `image` takes `min_input_images` to `max_input_images`."
+            "the values of `sampler`; `image` takes `min_input_images` to `max_input_images`. The longest "
+            "prompt, most steps and previews, and the highest guidance, fps and seed are those of the API."
         }
     )
     learned_sizes: LearnedSizes | None = field(
@@ -65,6 +66,10 @@ class ModelResource(Resource):
             "description": "Null where the model does not say. Images of other sizes have a warning in "
             "their result."
         }
+    )
+    example_prompt: str | None = field(
+        default=None,
+        metadata={"description": "A prompt that the model draws well; null if it names none."},
     )
     safety: ModelSafetyResource
 

@@ -1,0 +1,144 @@
+// The form: what to draw, with which model, and how.
+import { html, useEffect, useRef } from "../../vendor/ui.js";
+import { CheckField, ChoiceField, Field, NumberField, RangeField, SelectField, faultOf, idOf } from "./fields.js";
+import { ImageField, imagesIn } from "./image_field.js";
+import { IMAGE, VIDEO, fieldsOf, randomSeed } from "./job_request.js";
+import { ModelField } from "./model_field.js";
+import { lengthsOf } from "./presets.js";
+import { SizeField } from "./size_field.js";
+import { SubmitRow } from "./submit_row.js";
+import { addImage, change, kind, model, plan, server, settings } from "./state.js";
+
+const PLACEHOLDER = "Describe the image that you want to see";
+
+export function Form({ onSubmit, isBusy }) {
+  const chosen = model.value;
+  const submit = (event) => {
+    event.preventDefault();
+    if (!isBusy) onSubmit();
+  };
+  const paste = (event) => {
+    const files = chosen?.limits.max_input_images ? imagesIn(event.clipboardData) : [];
+    if (files.length) event.preventDefault();
+    files.forEach(addImage);
+  };
+  return html`
+    <form class="playground-form" aria-label="New image" onSubmit=${submit} onPaste=${paste} noValidate>
+      <${Prompt} model=${chosen} onSubmit=${submit} />
+      <${ModelField} />
+      ${chosen && html`<${Choices} key=${chosen.id} model=${chosen} />`}
+      <${SubmitRow} isBusy=${isBusy} />
+    </form>`;
+}
+
+function Prompt({ model: chosen, onSubmit }) {
+  const area = useRef(null);
+  const { prompt } = settings.value;
+  const example = chosen?.example_prompt;
+  useEffect(() => area.current.focus({ preventScroll: true }), []);
+  useEffect(() => fit(area.current), [prompt]);
+  const read = ({ target }) => change({ prompt: target.value });
+  const press = (event) => event.key === "Enter" && (event.ctrlKey || event.metaKey) && onSubmit(event);
+  return html`
+    <${Field} name="prompt" label="Prompt">
+      <textarea id=${idOf("prompt")} ref=${area} rows="3" placeholder=${example ?? PLACEHOLDER}
+        maxlength=${chosen?.limits.max_prompt_characters} value=${prompt ?? ""} onInput=${read} onKeyDown=${press}
+        ...${faultOf("prompt")} />
+    <//>
+    ${example && !prompt && html`
+      <button type="button" class="example" onClick=${() => change({ prompt: example })}>Try “${example}”</button>`}`;
+}
+
+function fit(area) {
+  area.style.height = "auto";
+  area.style.height = `${Math.min(area.scrollHeight + 2, 320)}px`;
+}
+
+function Choices({ model: chosen }) {
+  const { limits, defaults } = chosen;
+  const has = new Set(fieldsOf(chosen, kind.value));
+  const isClip = kind.value === VIDEO;
+  return html`
+    ${limits.max_frames > 1 && html`
+      <${ChoiceField} name="kind" label="Make" options=${[[IMAGE, "An image"], [VIDEO, "A clip"]]} value=${kind.value} />`}
+    <${SizeField} model=${chosen} />
+    ${isClip && html`<${ClipFields} model=${chosen} />`}
+    ${limits.max_input_images > 0 && html`<${ImageField} model=${chosen} />`}
+    <div class="pair">
+      <${NumberField} name="num_images" label=${isClip ? "Clips" : "Images"} hint=${`1 to ${limits.max_images}`} min="1"
+        max=${limits.max_images} standard="1" />
+      <${SeedField} limits=${limits} />
+    </div>
+    <details class="more" open=${hasMore()}>
+      <summary>More settings</summary>
+      ${has.has("negative_prompt") && html`<${NegativePrompt} />`}
+      <${RangeField} name="num_inference_steps" label="Steps" min="1" step="1" max=${mostSteps(chosen)}
+        standard=${defaults.num_inference_steps} />
+      ${has.has("guidance_scale") && html`
+        <${NumberField} name="guidance_scale" label="Guidance" hint="how closely to follow the prompt" step="0.1" min="0"
+          max=${limits.max_guidance_scale} standard=${defaults.guidance_scale} />`}
+      ${has.has("sampler") && html`<${SelectField} name="sampler" label="Sampler" options=${samplers(chosen)} />`}
+      ${plan.value?.priorities.length > 1 && html`
+        <${SelectField} name="priority" label="Priority" options=${priorities(plan.value)} />`}
+      ${server.value?.expands_prompts && html`
+        <${CheckField} name="expand_prompt" label="Expand the prompt with a language model" />`}
+      ${isClip && html`<${CheckField} name="live" label="Play the clip while it is drawn" standard=${true} />`}
+    </details>`;
+}
+
+// Open where one of the settings in it is not the default.
+const hasMore = () => {
+  const names = ["negative_prompt", "num_inference_steps", "guidance_scale", "sampler", "priority", "expand_prompt"];
+  return names.some((name) => settings.value[name] !== null);
+};
+
+// A range that is useful: the bound of the API is far beyond what most models gain from.
+const mostSteps = ({ defaults, limits }) =>
+  Math.min(limits.max_num_inference_steps, Math.max(50, 2 * defaults.num_inference_steps));
+
+const samplers = ({ limits, defaults }) => [
+  ["", defaults.sampler ? `${defaults.sampler} (the model's own)` : "the model's own"],
+  ...limits.samplers.filter((name) => name !== defaults.sampler).map((name) => [name, name]),
+];
+
+const priorities = ({ priorities: allowed, default_band: standard }) => [
+  ["", `${standard} (default)`],
+  ...allowed.filter((name) => name !== standard).map((name) => [name, name]),
+];
+
+function NegativePrompt() {
+  const read = ({ target }) => change({ negative_prompt: target.value || null });
+  return html`
+    <${Field} name="negative_prompt" label="Negative prompt" hint="what it should not show">
+      <input id=${idOf("negative_prompt")} value=${settings.value.negative_prompt ?? ""} onInput=${read}
+        ...${faultOf("negative_prompt")} />
+    <//>`;
+}
+
+function SeedField({ limits }) {
+  const { seed } = settings.value;
+  const read = ({ target }) => change({ seed: target.value === "" ? null : Number(target.value) });
+  return html`
+    <${Field} name="seed" label="Seed" hint=${seed === null ? "random" : "fixed"}>
+      <div class="with-buttons">
+        <input id=${idOf("seed")} type="number" inputmode="numeric" min="0" max=${limits.max_seed} placeholder="random"
+          value=${seed ?? ""} onInput=${read} ...${faultOf("seed")} />
+        <button type="button" class="icon" onClick=${() => change({ seed: randomSeed() })} title="Draw a seed"
+          aria-label="Draw a seed">⚄</button>
+        ${seed !== null && html`<button type="button" class="icon" onClick=${() => change({ seed: null })}
+          title="A new seed each time" aria-label="A new seed each time">×</button>`}
+      </div>
+    <//>`;
+}
+
+function ClipFields({ model: chosen }) {
+  const { limits, defaults } = chosen;
+  const fps = settings.value.fps ?? defaults.fps;
+  const frames = settings.value.num_frames ?? defaults.num_frames;
+  const lengths = lengthsOf(chosen, fps).map(({ num_frames, seconds }) => [num_frames, `${Number(seconds.toFixed(1))} s`]);
+  return html`
+    <${ChoiceField} name="num_frames" label=${`Length: ${frames} frames, ${Number((frames / fps).toFixed(2))} s`}
+      options=${lengths} value=${frames} />
+    <${NumberField} name="fps" label="Frames a second" hint=${`1 to ${limits.max_fps}`} min="1" max=${limits.max_fps}
+      standard=${defaults.fps} />`;
+}

@@ -1,0 +1,86 @@
+// Input images: dropped, pasted or picked; where the model takes one, a mask that is painted or uploaded.
+import { html, useState } from "../../vendor/ui.js";
+import { FieldError, RangeField, idOf } from "./fields.js";
+import { MaskBrush } from "./mask_brush.js";
+import { addImage, inputs, removeImage, setMask } from "./state.js";
+
+const FORMATS = "image/png,image/jpeg,image/webp";
+
+export const imagesIn = (transfer) => [...(transfer?.files ?? [])].filter((file) => file.type.startsWith("image/"));
+
+export function ImageField({ model: { limits, defaults } }) {
+  const { images, mask } = inputs.value;
+  const label = limits.has_first_frame ? "First frame" : limits.has_strength ? "Start from an image" : "Reference images";
+  const isNeeded = images.length < limits.min_input_images;
+  return html`
+    <section class="field image-field" aria-label=${label}>
+      <span class="label">${label}${!isNeeded && html`<span class="hint">optional</span>`}</span>
+      <div class="thumbs">
+        ${images.map((image, place) => html`<${Thumb} key=${image.id} image=${image} onRemove=${() => removeImage(place)} />`)}
+        ${(images.length < limits.max_input_images || limits.max_input_images === 1) && html`<${Picker} hasOne=${images.length > 0} />`}
+      </div>
+      <${FieldError} name="image" />
+      ${images.length > 0 && limits.has_mask && html`<${MaskField} image=${images[0]} mask=${mask} />`}
+      ${images.length > 0 && limits.has_strength && html`
+        <${RangeField} name="strength" label="Strength: how much may change" min="0.05" max="1" step="0.05"
+          standard=${mask ? defaults.mask_strength : defaults.strength} />`}
+    </section>`;
+}
+
+function Picker({ hasOne }) {
+  const [isOver, setOver] = useState(false);
+  const [isBusy, setBusy] = useState(false);
+  const take = async (files) => {
+    setBusy(true);
+    for (const file of files) await addImage(file);
+    setBusy(false);
+  };
+  const drop = (event) => {
+    event.preventDefault();
+    setOver(false);
+    take(imagesIn(event.dataTransfer));
+  };
+  const over = (event) => {
+    event.preventDefault();
+    setOver(true);
+  };
+  const pick = ({ target }) => {
+    take([...target.files]);
+    target.value = "";
+  };
+  return html`
+    <label class="drop ${isOver ? "over" : ""}" onDragOver=${over} onDragLeave=${() => setOver(false)} onDrop=${drop}>
+      <input id=${idOf("image")} class="hidden-input" type="file" accept=${FORMATS} multiple onChange=${pick} />
+      <span aria-live="polite">${isBusy ? "Uploading…" : hasOne ? "Another image" : "Drop, paste or choose an image"}</span>
+    </label>`;
+}
+
+function Thumb({ image, onRemove }) {
+  return html`
+    <figure class="thumb">
+      <img src=${image.url} alt=${`Input image: ${image.name}`} />
+      <button type="button" onClick=${onRemove} aria-label="Remove the image" title="Remove">×</button>
+    </figure>`;
+}
+
+function MaskField({ image, mask }) {
+  const [isPainting, paint] = useState(false);
+  const done = async (blob) => {
+    paint(false);
+    if (blob) await setMask(new File([blob], "mask.png", { type: "image/png" }));
+  };
+  if (isPainting) return html`<${MaskBrush} image=${image} onDone=${done} />`;
+  return html`
+    <div class="mask-row">
+      ${mask && html`<img class="mask" src=${mask.url} alt="Mask: white is filled in" />`}
+      <button type="button" onClick=${() => paint(true)}>Paint a mask</button>
+      <label class="as-button">
+        <input class="hidden-input" type="file" accept=${FORMATS} aria-label="Upload a mask"
+          onChange=${({ target }) => target.files[0] && setMask(target.files[0])} />
+        <span>Upload a mask</span>
+      </label>
+      ${mask && html`<button type="button" onClick=${() => setMask(null)}>No mask</button>`}
+    </div>
+    <p class="hint">Only what is white in the mask changes.</p>
+    <${FieldError} name="mask" />`;
+}

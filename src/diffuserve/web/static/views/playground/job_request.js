@@ -1,0 +1,83 @@
+// Jobs as POST /v1/jobs takes them, from settings; and settings from a job.
+import { NO_SETTINGS } from "./query.js";
+
+export const VIDEO = "video.generate";
+export const IMAGE = "image.generate";
+const MOST_SEED = 2 ** 32; // beyond 2 ** 53 a script cannot count
+
+export const randomSeed = () => Math.floor(Math.random() * MOST_SEED);
+
+// Return the kind of job that settings ask for: clips, where the model's own length is one.
+export function kindOf(settings, model) {
+  if (model.limits.max_frames <= 1) return IMAGE;
+  return settings.kind ?? (model.defaults.num_frames > 1 ? VIDEO : IMAGE);
+}
+
+// Return the names of the input fields that a model has for a kind of job.
+export function fieldsOf(model, kind, hasImage = true) {
+  const { limits } = model;
+  const has = {
+    prompt: true, width: true, height: true, num_inference_steps: true, seed: true, num_images: true,
+    negative_prompt: limits.has_negative_prompt,
+    guidance_scale: limits.has_guidance,
+    sampler: limits.samplers.length > 1,
+    strength: limits.has_strength && hasImage,
+    num_frames: kind === VIDEO,
+    fps: kind === VIDEO,
+  };
+  return Object.keys(has).filter((name) => has[name]);
+}
+
+// Return the body of POST /v1/jobs. `inputs` are { images, mask } of uploaded files.
+export function jobRequest(settings, model, inputs) {
+  const kind = kindOf(settings, model);
+  const names = fieldsOf(model, kind, inputs.images.length > 0);
+  const given = names.filter((name) => settings[name] !== null && settings[name] !== "");
+  const input = Object.fromEntries(given.map((name) => [name, settings[name]]));
+  return {
+    model: model.id,
+    ...(kind === VIDEO ? { kind } : {}),
+    input: { ...input, ...stillFrames(kind, model), ...imagesOf(inputs) },
+    ...(settings.priority ? { priority: settings.priority } : {}),
+    ...(settings.expand_prompt ? { expand_prompt: true } : {}),
+    ...(kind === VIDEO && settings.live !== false ? { live: true } : {}),
+    num_previews: numPreviews(settings, model),
+  };
+}
+
+// A model whose default is a clip draws an image when it is told so.
+const stillFrames = (kind, model) => (kind === IMAGE && model.defaults.num_frames > 1 ? { num_frames: 1 } : {});
+
+function imagesOf({ images, mask }) {
+  if (!images.length) return {};
+  const ids = images.map((image) => image.id);
+  return { image: ids.length === 1 ? ids[0] : ids, ...(mask ? { mask: mask.id } : {}) };
+}
+
+// A preview after each step but the last, within the API's bound.
+function numPreviews(settings, model) {
+  const steps = settings.num_inference_steps ?? model.defaults.num_inference_steps;
+  return Math.max(0, Math.min(model.limits.max_previews, steps - 1));
+}
+
+// Return the settings with which the form asks for the same job again.
+export function settingsOfJob(job, model) {
+  const names = model ? fieldsOf(model, job.kind) : Object.keys(NO_SETTINGS);
+  const own = model ? model.defaults : {};
+  const input = { ...job.input, prompt: job.prompt?.original ?? job.input.prompt };
+  const kept = names.filter((name) => input[name] !== undefined && (input[name] !== own[name] || name === "seed"));
+  return {
+    ...NO_SETTINGS,
+    ...Object.fromEntries(kept.map((name) => [name, input[name]])),
+    num_images: input.num_images > 1 ? input.num_images : null,
+    model: job.model,
+    kind: job.kind === VIDEO || model?.defaults.num_frames > 1 ? job.kind : null,
+    expand_prompt: job.prompt?.expansion ? true : null,
+  };
+}
+
+// Return the file ids of a job's images: { images: [id], mask: id | null }.
+export function filesOfJob(job) {
+  const named = job.input.image ? [job.input.image].flat() : [];
+  return { images: named.map((image) => image.id), mask: job.input.mask?.id ?? null };
+}

@@ -1,0 +1,57 @@
+// What a job is doing, in a line and as a part of the whole. Pure.
+import { VIDEO } from "./job_request.js";
+import { capitalized } from "./refusals.js";
+
+const DENOISING = 0.9; // of a clip's bar; decoding is the rest
+const PHASES = {
+  load: "Fetching the image", encode: "Reading the prompt", denoise: "Drawing", decode: "Decoding",
+  filter: "Checking", upload: "Storing",
+};
+
+// Return the part of the work that is done, in 0…1.
+export function fractionOf(job) {
+  const { fraction, frames, num_frames: all } = job.progress;
+  if (job.status === "succeeded") return 1;
+  return job.kind === VIDEO && all > 0 ? DENOISING * fraction + (1 - DENOISING) * (frames / all) : fraction;
+}
+
+// Return what the job is doing now.
+export function stageOf(job) {
+  if (job.status === "queued") return placeOf(job.queue);
+  if (job.status === "canceling") return "Canceling…";
+  const { step, total, frames, num_frames: all } = job.progress;
+  if (job.phase === "decode" && all > 0) return `Decoded ${frames} of ${all} frames`;
+  if (job.phase === "denoise" || !job.phase) return step ? `Step ${step} of ${total}` : "Starting";
+  return PHASES[job.phase] ?? capitalized(job.phase);
+}
+
+function placeOf(queue) {
+  if (!queue) return "Queued";
+  if (queue.reason) return `Waiting: ${queue.reason}`;
+  const [first, last] = [queue.ahead + 1, (queue.ahead_high ?? queue.ahead) + 1];
+  const place = last > first ? `Place ${first}–${last} in the queue` : first === 1 ? "Next in the queue" : `Place ${first} in the queue`;
+  return `${place} · done in ${rangeOf(queue.eta_s_low, queue.eta_s_high)}`;
+}
+
+export function rangeOf(low, high) {
+  const [from, to] = [rounded(low), rounded(high)];
+  if (to < 1) return "less than a second";
+  return from === to ? durationOf(to) : to < 120 ? `${from}–${to} s` : `${durationOf(from)} to ${durationOf(to)}`;
+}
+
+const rounded = (seconds) => (seconds < 10 ? Math.round(seconds * 2) / 2 : Math.round(seconds));
+
+export function durationOf(seconds) {
+  if (seconds < 10) return `${Number(seconds.toFixed(2))} s`;
+  return seconds < 120 ? `${Math.round(seconds)} s` : `${Math.round(seconds / 60)} min`;
+}
+
+// Return [[name, seconds]] of a finished job: the wait, the run, and its phases by the worker's clock.
+export function timingsOf(job) {
+  const between = (start, end) => (start && end ? (Date.parse(end) - Date.parse(start)) / 1000 : null);
+  const whole = [["queue", between(job.created_at, job.started_at)], ["run", between(job.started_at, job.finished_at)]];
+  const phases = Object.entries(job.result?.timings ?? {}).map(([name, seconds]) => [phaseName(name), seconds]);
+  return [...whole.filter(([, seconds]) => seconds !== null), ...phases];
+}
+
+const phaseName = (name) => name.replace(/_seconds$|_s$/, "").replaceAll("_", " ");

@@ -1,0 +1,159 @@
+// Jobs that this tab has submitted: each run is one press of a button, with one job or, of variations, several.
+import { batch, signal } from "../../vendor/ui.js";
+import { follow, request } from "../../api.js";
+
+const KEPT = "diffuserve.runs";
+const MOST_KEPT = 12;
+const MOST_STREAMS = 3; // a browser has six connections to a server, and images and requests need some
+const POLL_MS = 1500;
+const FINAL = new Set(["succeeded", "failed", "canceled", "expired"]);
+const LOGGED = ["running", "denoised", "requeued", "canceling", ...FINAL];
+
+export const runs = signal([]); // newest first: { key, body, ids }
+export const watched = signal({}); // by job id: { job, preview, isLive, problem }
+export const isFinal = (job) => FINAL.has(job.status);
+
+let numStreams = 0;
+
+// Submit each body as a job, as one run. Raise ApiError if the first is refused.
+export async function submit(bodies) {
+  const jobs = [];
+  for (const body of bodies) {
+    try {
+      jobs.push(await request("POST", "v1/jobs", body));
+    } catch (error) {
+      if (!jobs.length) throw error;
+      break; // the others run; how many there are is seen
+    }
+  }
+  batch(() => {
+    jobs.forEach((job) => note(job.id, { job, submittedAt: Date.now() }));
+    runs.value = [{ key: jobs[0].id, body: bodies[0], ids: jobs.map((job) => job.id) }, ...runs.value];
+  });
+  keep();
+  jobs.forEach((job) => watch(job.id));
+}
+
+// Find the runs of this tab again after it was loaded anew.
+export async function restoreRuns() {
+  if (runs.value.length) return;
+  const kept = read();
+  const ids = kept.flatMap((run) => run.ids);
+  const found = await Promise.all(ids.map((id) => request("GET", `v1/jobs/${id}`).catch(() => null)));
+  const jobs = new Map(found.filter(Boolean).map((job) => [job.id, job]));
+  if (runs.value.length) return; // submitted meanwhile
+  batch(() => {
+    jobs.forEach((job) => note(job.id, { job }));
+    runs.value = kept
+      .map((run) => ({ ...run, ids: run.ids.filter((id) => jobs.has(id)) }))
+      .filter((run) => run.ids.length);
+  });
+  jobs.forEach((job) => isFinal(job) || watch(job.id));
+}
+
+export async function cancel(id) {
+  note(id, { isCanceling: true });
+  try {
+    note(id, { job: await request("POST", `v1/jobs/${id}/cancel`) });
+  } catch (error) {
+    note(id, { isCanceling: false, problem: error.message });
+  }
+}
+
+export function dismiss(run) {
+  runs.value = runs.value.filter((other) => other.key !== run.key);
+  keep();
+}
+
+function note(id, change) {
+  watched.value = { ...watched.value, [id]: { ...watched.value[id], ...change } };
+}
+
+const jobOf = (id) => watched.value[id]?.job;
+
+// Follow a job by its events. While all streams are taken, or one was refused, it is asked for now and then.
+async function watch(id) {
+  while (!isFinal(jobOf(id))) {
+    if (numStreams < MOST_STREAMS) await stream(id);
+    if (isFinal(jobOf(id))) return;
+    await new Promise((resolve) => setTimeout(resolve, POLL_MS));
+    await refresh(id);
+    if (!jobOf(id)) return;
+  }
+}
+
+// Return once the job's stream has ended.
+function stream(id) {
+  numStreams += 1;
+  return new Promise((resolve) => {
+    const end = () => {
+      numStreams -= 1;
+      clearInterval(asking);
+      stop();
+      resolve();
+    };
+    const logged = async () => {
+      await refresh(id);
+      if (!jobOf(id) || isFinal(jobOf(id))) end();
+    };
+    const handlers = {
+      ...Object.fromEntries(LOGGED.map((type) => [type, logged])),
+      progress: ({ data }) => noteProgress(id, data),
+      preview: ({ data }) => note(id, { preview: `data:image/png;base64,${data.b64}` }),
+      live: ({ data }) => note(id, { isLive: data.num_parts > 0 }),
+    };
+    const onState = (state) => {
+      note(id, { isAway: state === "reconnecting" });
+      if (state === "closed") end();
+    };
+    const stop = follow(`v1/jobs/${id}/events`, handlers, { onState });
+    const asking = setInterval(() => jobOf(id)?.status === "queued" && refresh(id), POLL_MS); // for its place
+  });
+}
+
+function noteProgress(id, { phase, ...progress }) {
+  const job = jobOf(id);
+  if (isFinal(job)) return;
+  const status = job.status === "queued" ? "running" : job.status;
+  note(id, { job: { ...job, status, phase, queue: null, progress: { ...job.progress, ...progress } } });
+}
+
+// Read a job again. One that was deleted leaves its run.
+async function refresh(id) {
+  try {
+    note(id, { job: newer(jobOf(id), await request("GET", `v1/jobs/${id}`)), isAway: false });
+  } catch (error) {
+    if (error.status === 404) forget(id);
+    else note(id, { isAway: true });
+  }
+}
+
+// A response may be older than what the stream has told since.
+function newer(known, read) {
+  return known && isFinal(known) && !isFinal(read) ? known : read;
+}
+
+function forget(id) {
+  const { [id]: _, ...others } = watched.value;
+  batch(() => {
+    watched.value = others;
+    runs.value = runs.value
+      .map((run) => ({ ...run, ids: run.ids.filter((other) => other !== id) }))
+      .filter((run) => run.ids.length);
+  });
+  keep();
+}
+
+function keep() {
+  try {
+    sessionStorage.setItem(KEPT, JSON.stringify(runs.value.slice(0, MOST_KEPT)));
+  } catch { /* a browser may refuse its storage */ }
+}
+
+function read() {
+  try {
+    return JSON.parse(sessionStorage.getItem(KEPT)) ?? [];
+  } catch {
+    return [];
+  }
+}

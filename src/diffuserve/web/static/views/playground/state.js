@@ -1,0 +1,134 @@
+// What the form shows: the models and the plan as the server tells them, and what the user has chosen.
+import { batch, computed, signal } from "../../vendor/ui.js";
+import { request } from "../../api.js";
+import { urlOf } from "../../router.js";
+import { kindOf, settingsOfJob, filesOfJob } from "./job_request.js";
+import { NO_SETTINGS, queryOf, settingsFrom } from "./query.js";
+import { refusalOf } from "./refusals.js";
+
+const KEPT = "diffuserve.playground"; // settings in the browser's storage
+const FOR_A_MODEL = [
+  "kind", "width", "height", "num_inference_steps", "guidance_scale", "negative_prompt", "sampler", "strength",
+  "num_images", "num_frames", "fps", "live",
+];
+
+export const models = signal(null); // null until they are known
+export const plan = signal(null);
+export const server = signal(null); // GET /: { reason, expands_prompts, requires_key, … }
+export const settings = signal(NO_SETTINGS);
+export const inputs = signal({ images: [], mask: null }); // uploaded files, with a `url` to show them
+export const refusal = signal(null); // of the last submission: see refusals.js
+
+export const model = computed(() => {
+  const known = models.value ?? [];
+  const isNamed = (one) => one.id === settings.value.model;
+  return known.find(isNamed) ?? known.find((one) => one.status === "ready") ?? known[0] ?? null;
+});
+export const kind = computed(() => (model.value ? kindOf(settings.value, model.value) : null));
+
+// Read what the server offers. Raise ApiError.
+export async function loadServer() {
+  const [root, list, own] = await Promise.all([
+    request("GET", ""), request("GET", "v1/models"), request("GET", "v1/plan"),
+  ]);
+  batch(() => {
+    server.value = root;
+    models.value = list.data;
+    plan.value = own;
+  });
+}
+
+// True while the chosen model does not run jobs yet, so that its state is worth reading again.
+export const isWaitingForModel = computed(
+  () => models.value !== null && (model.value?.status ?? "unavailable") !== "ready",
+);
+
+// Take the settings of a query; of an empty one, those that were kept when the page was last used.
+export function openSettings(query) {
+  if ([...query.keys()].length) settings.value = settingsFrom(query);
+  else if (settings.value === NO_SETTINGS) settings.value = settingsFrom(new URLSearchParams(kept()));
+}
+
+const kept = () => {
+  try {
+    return localStorage.getItem(KEPT) ?? "";
+  } catch {
+    return ""; // a browser may refuse its storage
+  }
+};
+
+// Show the settings in the address, and keep them.
+export function keepSettings() {
+  const query = queryOf(settings.value).toString();
+  history.replaceState(history.state, "", urlOf(query ? `?${query}` : "."));
+  try {
+    localStorage.setItem(KEPT, query);
+  } catch { /* a browser may refuse its storage */ }
+}
+
+export function change(values) {
+  batch(() => {
+    settings.value = { ...settings.value, ...values };
+    forgive(Object.keys(values));
+  });
+}
+
+// Choose a model. What was chosen for another one is its default again: sizes, steps and guidance differ.
+export function chooseModel(id) {
+  change({ ...Object.fromEntries(FOR_A_MODEL.map((name) => [name, null])), model: id });
+  inputs.value = { images: [], mask: null };
+}
+
+// Forget the errors of fields that have changed.
+export function forgive(names) {
+  if (refusal.value === null) return;
+  const fields = Object.entries(refusal.value.fields).filter(([name]) => !names.includes(name));
+  refusal.value = { ...refusal.value, fields: Object.fromEntries(fields), summary: null, seconds: null };
+}
+
+// Fill the form with what a job was asked for; `changes` on top of it.
+export function reuse(job, changes = {}) {
+  const known = models.value.find((one) => one.id === job.model);
+  const { images, mask } = filesOfJob(job);
+  batch(() => {
+    settings.value = { ...settingsOfJob(job, known), ...changes };
+    inputs.value = { images: images.map(shown), mask: mask ? shown(mask) : null };
+    refusal.value = null;
+  });
+}
+
+const shown = (id) => ({ id, url: `v1/files/${id}/content`, name: "the image of that job" });
+
+// Upload an image for `field`, "image" or "mask". An error stands beside that field.
+export async function upload(file, field) {
+  const form = new FormData();
+  form.append("file", file, file.name ?? "image.png");
+  try {
+    const stored = await request("POST", "v1/files", form);
+    forgive([field]);
+    return { id: stored.id, name: file.name, width: stored.width, height: stored.height, url: URL.createObjectURL(file) };
+  } catch (error) {
+    const told = refusalOf(error);
+    const message = told.summary ?? Object.values(told.fields)[0];
+    refusal.value = { ...told, fields: { [field]: message }, summary: null };
+    return null;
+  }
+}
+
+export async function addImage(file) {
+  const image = await upload(file, "image");
+  if (!image) return;
+  const { images } = inputs.value;
+  const most = model.value.limits.max_input_images;
+  inputs.value = { images: [...images.slice(0, most - 1), image], mask: null };
+}
+
+export async function setMask(file) {
+  const mask = file && (await upload(file, "mask"));
+  inputs.value = { ...inputs.value, mask: mask || null };
+}
+
+export function removeImage(place) {
+  forgive(["image", "mask", "strength"]);
+  inputs.value = { images: inputs.value.images.filter((_, index) => index !== place), mask: null };
+}
