@@ -4,7 +4,7 @@ from collections import defaultdict
 
 import sqlalchemy as sa
 
-from diffuserve.domain.errors import LeaseLost, WorkerNotFound
+from diffuserve.domain.errors import Conflict, LeaseLost, WorkerNotFound
 from diffuserve.domain.job import JobStatus
 from diffuserve.domain.worker import (
     Claim,
@@ -101,6 +101,15 @@ class WorkerLeases:
         rows = await self._database.rows(live)
         if not rows or not is_owned(rows[0].worker_id, key_id):
             raise LeaseLost(job_id)
+
+    async def check_live(self, job_id: str, lease_token: int, key_id: str = "") -> None:
+        """Raise as `check` does, and `Conflict` unless the job was submitted to be watched while drawn."""
+        await self.check(job_id, lease_token, key_id)
+        rows = await self._database.rows(sa.select(schema.jobs.c.live).where(schema.jobs.c.id == job_id))
+        if not (rows and rows[0].live):
+            raise Conflict(
+                f'job {job_id} was submitted without "live": true; store its clip when it is whole'
+            )
 
     async def complete(self, job_id: str, completion: Completion, key_id: str = "") -> JobStatus:
         """Finish the job and return its status, the same status again if repeated. Raise `LeaseLost`."""

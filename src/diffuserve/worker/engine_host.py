@@ -197,7 +197,8 @@ class EngineHost:
     def _report(self, output: StepOutput, writers: OrderedWriters) -> None:
         """Report an output; images go by way of the writers, a job's previews before its result."""
         if output.result is not None:
-            writers.submit(output.request_id, partial(self._finish, output.result))
+            is_clip = self._requests.get(output.request_id).clips is not None
+            writers.submit(output.request_id, partial(self._finish, output.result), is_clip=is_clip)
         elif output.error is not None:
             self._report_error(output.request_id, output.error, writers)
         else:
@@ -209,7 +210,8 @@ class EngineHost:
         if request.clips is None:
             self._link.send(job_failure(request.job.attempt, error))
         else:
-            writers.submit(request_id, partial(self._output.fail_clips, request.job, request.clips, error))
+            work = partial(self._output.fail_clips, request.job, request.clips, error)
+            writers.submit(request_id, work, is_clip=True)
 
     def _report_step(self, output: StepOutput, writers: OrderedWriters) -> None:
         request = self._requests.get(output.request_id)
@@ -227,9 +229,10 @@ class EngineHost:
         )
         if output.chunk is not None:
             self._engine.hold_frames(output.request_id)  # until they are written
-            writers.submit(output.request_id, partial(self._write_frames, request, output))
+            writers.submit(output.request_id, partial(self._write_frames, request, output), is_clip=True)
         if output.latent_preview is not None and step in request.preview_steps:
-            writers.submit(output.request_id, partial(self._output.preview, request, output))
+            work, is_clip = partial(self._output.preview, request, output), request.clips is not None
+            writers.submit(output.request_id, work, is_clip=is_clip)
 
     def _write_frames(self, request: EngineRequest, output: StepOutput) -> None:
         """Filter and write frames of a clip; on a writer's thread. If they cannot be, the request ends."""

@@ -4,6 +4,7 @@ import asyncio
 import logging
 import shutil
 from collections.abc import Callable, Coroutine
+from contextlib import nullcontext
 from pathlib import Path
 from typing import Any
 
@@ -16,7 +17,7 @@ from diffuserve.domain.errors import (
     UploadFailed,
     UploadMissing,
 )
-from diffuserve.domain.job import Artifact, JobError, JobResult, JobStatus, Phase
+from diffuserve.domain.job import VIDEO_GENERATE, Artifact, JobError, JobResult, JobStatus, Phase
 from diffuserve.domain.worker import (
     LATENTS_NAME,
     Completion,
@@ -36,6 +37,8 @@ log = logging.getLogger(__name__)
 
 # A result whose files do not arrive is uploaded so often before the job is left to another worker.
 _NUM_UPLOADS, _UPLOAD_PAUSE_SECONDS = 3, 1.0
+# Files of clips that are uploaded at a time: they leave connections, memory and bandwidth to images.
+_MOST_CLIP_UPLOADS = 4
 
 
 class ResultReporter:
@@ -54,6 +57,7 @@ class ResultReporter:
         self._tasks: set[asyncio.Task[None]] = set()
         self.live = LiveReporter(client, self._start)
         self._last_previews: dict[str, asyncio.Task[None]] = {}
+        self._clip_uploads = asyncio.Semaphore(_MOST_CLIP_UPLOADS)
 
     def finished(self, job: HeldJob, finished: JobFinished | JobDenoised) -> None:
         """Upload a job's files and complete it, or its latents and hand it over."""
@@ -185,7 +189,8 @@ class ResultReporter:
 
     async def _send(self, job: HeldJob, path: Path, name: str) -> StoredFile:
         job.advance(Phase.UPLOAD, job.step, job.total)
-        return await self._client.upload(job.lease.job_id, job.lease.lease_token, name, path.read_bytes())
+        async with self._clip_uploads if job.lease.kind == VIDEO_GENERATE else nullcontext():
+            return await self._client.upload(job.lease.job_id, job.lease.lease_token, name, path.read_bytes())
 
     async def _upload(self, job: HeldJob, file: FinishedFile) -> Artifact:
         stored = await self._send(job, Path(file.path), file.name)

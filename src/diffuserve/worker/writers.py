@@ -12,22 +12,27 @@ _NUM_THREADS = 2
 class OrderedWriters:
     """Runs the work of one key in the order of submission, and that of different keys side by side.
 
-    Work that waits for earlier work of its key occupies no thread: a long clip holds up no image.
+    Work that waits for earlier work of its key occupies no thread: a long clip holds up no image. Images and
+    clips have every second turn while both wait: whatever the number of clips, the first image waits for no
+    more of them than are being written.
     """
 
     def __init__(self) -> None:
         self._pool = ThreadPoolExecutor(_NUM_THREADS, thread_name_prefix="file-writer")
-        self._changed = threading.Condition()  # guards the queues
+        self._changed = threading.Condition()  # guards all that follows
         self._queues: dict[str, deque[Callable[[], None]]] = {}  # of the keys whose work is under way
+        self._ready: dict[bool, deque[tuple[str, Callable[[], None]]]] = {True: deque(), False: deque()}
+        self._clip_is_next = False
 
-    def submit(self, key: str, work: Callable[[], None]) -> None:
+    def submit(self, key: str, work: Callable[[], None], *, is_clip: bool = False) -> None:
         """Run `work` after all earlier work of `key`. It must not raise: nothing waits for its outcome."""
         with self._changed:
             if key in self._queues:
                 self._queues[key].append(work)
                 return
             self._queues[key] = deque()
-        self._pool.submit(self._run, key, work)
+            self._ready[is_clip].append((key, work))
+        self._pool.submit(self._run_next)
 
     def __enter__(self) -> "OrderedWriters":
         return self
@@ -39,18 +44,27 @@ class OrderedWriters:
             self._changed.wait_for(lambda: not self._queues)
         self._pool.shutdown()
 
-    def _run(self, key: str, work: Callable[[], None]) -> None:
+    def _run_next(self) -> None:
+        """Run what has the next turn; every work that is ready has one such call."""
+        is_clip, key, work = self._take_turn()
         try:
             work()
         finally:
-            following = self._next(key)
-            if following is not None:
-                self._pool.submit(self._run, key, following)
+            if self._has_more(key, is_clip):
+                self._pool.submit(self._run_next)
 
-    def _next(self, key: str) -> Callable[[], None] | None:
+    def _take_turn(self) -> tuple[bool, str, Callable[[], None]]:
+        with self._changed:
+            is_clip = self._clip_is_next if self._ready[self._clip_is_next] else not self._clip_is_next
+            self._clip_is_next = not is_clip
+            return (is_clip, *self._ready[is_clip].popleft())
+
+    def _has_more(self, key: str, is_clip: bool) -> bool:
+        """Put the key's next work, if there is any, behind that of other keys, or forget the key."""
         with self._changed:
             if self._queues[key]:
-                return self._queues[key].popleft()
+                self._ready[is_clip].append((key, self._queues[key].popleft()))
+                return True
             del self._queues[key]
             self._changed.notify_all()
-            return None
+            return False

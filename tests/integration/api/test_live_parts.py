@@ -14,14 +14,14 @@ from diffuserve.storage.local import LocalArtifactStore
 from support.hand_worker import HandWorker
 
 
-async def _claimed(store: JobStore, worker: HandWorker) -> Lease:
+async def _claimed(store: JobStore, worker: HandWorker, live: bool = True) -> Lease:
     clip = NewJob(
         tenant_id="default",
         model="hand",
         kind=VIDEO_GENERATE,
         input={"prompt": "a star", "num_images": 1, "seed": 1},
         cost_seconds=1.0,
-        live=True,
+        live=live,
     )
     await store.jobs.submit(clip)
     (lease,) = await worker.claim()
@@ -70,6 +70,21 @@ async def test_a_lost_lease_stores_and_takes_back_nothing(
     for response in (await worker.upload_part(lost, 1, b"frames"), await worker.drop_parts(lost)):
         assert (response.status_code, response.json()["code"]) == (409, "lease_lost")
     assert await _stored(artifacts, lost, 0) == b"header"
+
+
+async def test_a_job_that_did_not_ask_for_parts_has_none(
+    store: JobStore, worker: HandWorker, artifacts: LocalArtifactStore, bus: MemoryEventBus
+) -> None:
+    lease = await _claimed(store, worker, live=False)
+    with bus.subscribe(job_topic(lease.job_id)) as messages:
+        response = await worker.upload_part(lease, 0, b"header")
+        assert (response.status_code, response.json()["code"]) == (409, "conflict")
+        assert '"live": true' in response.json()["detail"]
+        assert await messages.get(0) is None
+    with pytest.raises(ArtifactNotFound):
+        await _stored(artifacts, lease, 0)
+    assert (await worker.drop_parts(lease)).status_code == 204
+    assert (await worker.upload(lease, "0.mp4")).status_code == 201, "its files are stored as ever"
 
 
 @pytest.mark.parametrize("number", ["-1", "10000", "x"])

@@ -35,6 +35,36 @@ def test_work_that_waits_for_its_turn_keeps_no_thread_from_others() -> None:
         released.set()
 
 
+def test_an_image_waits_for_no_clip_but_those_that_are_being_written() -> None:
+    released, order = threading.Event(), list[str]()
+    with OrderedWriters() as writers:
+        for number in range(2):
+            writers.submit(f"clip {number}", partial(_wait, released), is_clip=True)
+        for number in range(2, 30):
+            writers.submit(f"clip {number}", partial(order.append, "clip"), is_clip=True)
+        writers.submit("image", partial(order.append, "image"))
+        released.set()
+    assert order.index("image") <= 1, "the other thread may have begun its next clip"
+
+
+def test_a_flood_of_images_leaves_clips_every_second_turn() -> None:
+    begun, released, order = threading.Barrier(3), threading.Event(), list[str]()
+
+    def hold() -> None:
+        begun.wait(HANG_SECONDS)
+        _wait(released)
+
+    with OrderedWriters() as writers:
+        for number in range(2):
+            writers.submit(f"held {number}", hold)
+        begun.wait(HANG_SECONDS)
+        for number in range(30):
+            writers.submit(f"image {number}", partial(order.append, "image"))
+            writers.submit("clip", partial(order.append, "clip"), is_clip=True)
+        released.set()
+    assert order[:20].count("clip") >= 5
+
+
 def test_much_work_of_many_keys_ends_without_a_deadlock() -> None:
     done: list[tuple[str, int]] = []
     with OrderedWriters() as writers:

@@ -148,8 +148,8 @@ async def put_live_part(
     caller: WorkerCaller,
     lease_token: Annotated[int, Header()],
 ) -> Response:
-    """Store the body as the next part of the job's first clip, which clients may fetch from now on."""
-    await services.store.leases.check(job_id, checked_token(job_id, lease_token), key_of(caller))
+    """Store the body as the next part of the first clip of a `live` job; clients may fetch it from now on."""
+    await services.store.leases.check_live(job_id, checked_token(job_id, lease_token), key_of(caller))
     stored = await _store_body(services, request, live_key(job_id, lease_token, number))
     if stored is None:
         return Response(status_code=400)  # which nobody reads
