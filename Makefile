@@ -2,6 +2,8 @@
 PYTHON ?= python3
 BIN := .venv/bin
 READY := .venv/.ready
+# Without their bytecode, every process of a test run compiles all modules anew.
+unexport PYTHONDONTWRITEBYTECODE
 
 .DEFAULT_GOAL := help
 .PHONY: help setup demo serve test test-all check docs wheel fmt chaos chaos-long bench-engine bench-unet bench-video bench-control bench-serve bench-batch bench-lockstep bench-image-filter bench-followers bench-judging bench-start bench-decode-workers clean
@@ -29,7 +31,7 @@ serve: $(READY) ## serve the bundled model on this machine
 
 test: $(READY) ## run the tests, but the slow ones
 	$(BIN)/pytest -m "not slow and not alone" --numprocesses 2 --dist worksteal
-	$(BIN)/pytest -m "alone and not slow" tests/acceptance tests/integration
+	$(BIN)/pytest -m "alone and not slow" $$(grep -rl --include='test_*.py' mark.alone tests)
 
 test-all: $(READY) ## run all tests
 	$(BIN)/pytest

@@ -6,10 +6,13 @@ import shutil
 import signal
 import tempfile
 from collections.abc import AsyncIterator, Iterator
+from functools import cache
 from pathlib import Path
 
+import httpx
 import pytest
 import torch
+from httpx import create_ssl_context
 
 from diffuserve.engine.config import EngineConfig
 from diffuserve.engine.engine import Engine
@@ -33,6 +36,10 @@ _DATABASE_NUMBERS = itertools.count()
 
 # A shell starts what runs in its background deaf to Ctrl-C, and children would inherit that.
 signal.signal(signal.SIGINT, signal.default_int_handler)
+
+
+# Reading the certificates of authorities takes longer than most tests, and every client would do it.
+httpx._transports.default.create_ssl_context = cache(create_ssl_context)  # type: ignore[attr-defined]
 
 
 @pytest.fixture(autouse=True)

@@ -9,6 +9,7 @@ import json
 import threading
 from datetime import UTC, datetime
 from email.utils import format_datetime
+from functools import cache
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from types import TracebackType
 from typing import Any
@@ -64,7 +65,7 @@ class GcsServer:
         return {item["name"] for item in self.api.get(f"/b/{bucket}/o").json().get("items", [])}
 
     def store(self, bucket: str, prefix: str) -> BucketArtifactStore:
-        """Return a store of the keys under `prefix`, with a new private key to sign URLs."""
+        """Return a store of the keys under `prefix`, with a private key to sign URLs."""
         account = {
             "gcs_base_url": self.url,
             "client_email": "tests@example.com",
@@ -83,6 +84,7 @@ class GcsServer:
         )
 
 
+@cache
 def _private_key() -> str:
     key = rsa.generate_private_key(public_exponent=65_537, key_size=2_048)
     form = (serialization.Encoding.PEM, serialization.PrivateFormat.PKCS8, serialization.NoEncryption())
@@ -111,7 +113,7 @@ class _XmlApi(BaseHTTPRequestHandler):
             return self._respond(200, {"content-type": "application/xml"}, self._list(bucket))
         headers = self._metadata(bucket, key)
         if headers is not None:
-            content = httpx.get(f"{self.media}/{bucket}/{quote(key, safe='')}").content
+            content = self.api.get(f"{self.media}/{bucket}/{quote(key, safe='')}").content
             self._respond_with_range(headers, content)
 
     def do_HEAD(self) -> None:
@@ -127,7 +129,7 @@ class _XmlApi(BaseHTTPRequestHandler):
         content = self.rfile.read(int(self.headers.get("content-length", 0)))
         content_type = self.headers.get("content-type", "application/octet-stream")
         name = json.dumps({"name": key}).encode()
-        stored = httpx.post(  # multipart, since the emulator rejects an empty file otherwise
+        stored = self.api.post(  # multipart, since the emulator rejects an empty file otherwise
             f"{self.media}/upload/storage/v1/b/{bucket}/o?uploadType=multipart",
             headers={"content-type": "multipart/related; boundary=part"},
             content=_in_parts(("application/json", name), (content_type, content)),

@@ -3,8 +3,10 @@
 import asyncio
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
+from functools import cache
 
 from fastapi import FastAPI
+from starlette.routing import BaseRoute
 
 from diffuserve.api.browser_guard import BrowserGuard, OwnAddresses
 from diffuserve.api.config import ApiConfig
@@ -103,12 +105,20 @@ def create_app(  # noqa: PLR0913 (what an application is made of)
         ),
     )
     add_problem_handlers(app)
-    for routes in _ROUTES:
-        app.include_router(routes.router)
+    app.router.routes.extend(_routes())
     add_pages(app)
     if config.api_docs:
         add_documents(app)
     return app
+
+
+@cache
+def _routes() -> list[BaseRoute]:
+    """Return the routes, which all applications of a process share: building their schemas takes long."""
+    whole = FastAPI(responses=PROBLEM_RESPONSES, openapi_url=None)
+    for routes in _ROUTES:
+        whole.include_router(routes.router)
+    return list(whole.router.routes)
 
 
 @asynccontextmanager

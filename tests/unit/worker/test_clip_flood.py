@@ -1,4 +1,4 @@
-"""One tenant's images wait for a bounded part of another's clips, however many these are, to the last file.
+"""Images wait for a bounded part of another tenant's clips, however many there are, to the last file.
 
 What is waited for is counted in frames of clips, and in seconds of virtual time.
 """
