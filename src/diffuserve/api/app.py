@@ -17,6 +17,7 @@ from diffuserve.api.pages.documents import add_documents
 from diffuserve.api.problems import PROBLEM_RESPONSES, add_problem_handlers
 from diffuserve.api.prompt_processor import PromptProcessor
 from diffuserve.api.routes import (
+    archive,
     batches,
     events,
     files,
@@ -48,6 +49,7 @@ Submit to `/v1/jobs`, then follow the `urls` of the response. `/v1/images`, `/v1
 `/v1/models` follow OpenAI's API, `/generate` is a flat API for scripts. Errors are problems after RFC 9457.
 """
 _ROUTES = (
+    archive,  # before a job of that name
     jobs,
     batches,
     events,

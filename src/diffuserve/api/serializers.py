@@ -162,6 +162,10 @@ class JobSerializer:
             metadata=job.metadata,
             batch_id=job.batch_id,
             custom_id=job.custom_id,
+            tenant_id=job.tenant_id,
+            worker_id=job.worker_id,
+            cost_seconds=job.cost_seconds,
+            actual_seconds=job.actual_seconds,
         )
 
     async def _result(self, job: Job, base_url: str) -> ResultResource | None:

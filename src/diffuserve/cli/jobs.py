@@ -25,6 +25,8 @@ Examples:
 
   diffuserve jobs list --status queued --status running
 
+  diffuserve jobs list --model tiny-flux --query "red circle"
+
   diffuserve jobs show ID --json
 
   diffuserve jobs cancel ID
@@ -39,16 +41,25 @@ JobId = Annotated[str, typer.Argument(metavar="ID", help="Id that `diffuserve su
 
 @jobs.command("list", epilog=EXAMPLES)
 @options.takes_settings("server", "api_key")
-def list_jobs(
+def list_jobs(  # noqa: PLR0913 (one for each option)
     settings: Settings,
     status: Annotated[
         list[JobStatus] | None, typer.Option(help="Only jobs with this status; may be repeated.")
     ] = None,
+    model: Annotated[str | None, typer.Option(help="Only jobs of this model.")] = None,
+    kind: Annotated[
+        str | None, typer.Option(help="Only jobs of this kind: `image.generate` or `video.generate`.")
+    ] = None,
+    query: Annotated[str | None, typer.Option(help="Words that all occur in the prompt.")] = None,
+    batch: Annotated[str | None, typer.Option(help="Only items of the batch with this id.")] = None,
     limit: Annotated[int, typer.Option(min=1, max=100, help="Maximum number of jobs.")] = 20,
     as_json: options.Json = False,
 ) -> None:
     """List jobs, newest first."""
-    page = ask(settings, lambda client: client.list_jobs(status or [], limit=limit))
+    from diffuserve.client.jobs import JobFilters
+
+    filters = JobFilters(model=model, kind=kind, query=query, batch_id=batch)
+    page = ask(settings, lambda client: client.find_jobs(status or [], filters=filters, limit=limit))
     if as_json:
         typer.echo(encode(page))
         return

@@ -49,12 +49,12 @@ async def read_view(client: Client) -> ServerView:
             "`diffuserve keys create --role operator` makes one that sees all"
         )
     now = await client.server_time()
-    ended = (await client.list_jobs(_ENDED, limit=_FINISHED_PAGE)).data
+    ended = (await client.find_jobs(_ENDED, limit=_FINISHED_PAGE)).data
     return ServerView(
         server=client.server,
         now=now,
         models=tuple(model.id for model in await client.models()),
-        jobs=(await client.list_jobs(_ACTIVE, limit=_RUNNING_PAGE)).data,
+        jobs=(await client.find_jobs(_ACTIVE, limit=_RUNNING_PAGE)).data,
         jobs_per_minute=jobs_per_minute(ended, now, is_all=len(ended) < _FINISHED_PAGE),
         workers=workers,
         queue=None if metrics is None else queue_by_band(metrics),

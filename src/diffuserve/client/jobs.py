@@ -6,6 +6,7 @@ import secrets
 import time
 from collections.abc import AsyncGenerator, Mapping, Sequence
 from contextlib import aclosing
+from dataclasses import asdict, dataclass
 from email.utils import parsedate_to_datetime
 from pathlib import Path
 from types import TracebackType
@@ -28,6 +29,23 @@ from diffuserve.domain.resources.model import ModelList, ModelResource
 from diffuserve.domain.resources.worker import WorkerList, WorkerResource
 
 _LONG_POLL_SECONDS = 25.0  # below the usual limits of proxies
+
+
+@dataclass(frozen=True, kw_only=True)
+class JobFilters:
+    """Filters of jobs, by the names of the API; what is left out matches every job.
+
+    `query` are words that all occur in the prompt, and `prompt_of` is a job that has the same prompt.
+    """
+
+    model: str | None = None
+    kind: str | None = None
+    query: str | None = None
+    batch_id: str | None = None
+    prompt_of: str | None = None
+
+
+NO_FILTERS = JobFilters()
 
 
 class Client:
@@ -97,12 +115,35 @@ class Client:
         return await self._job("GET", f"/v1/jobs/{job_id}")
 
     async def list_jobs(
-        self, statuses: Sequence[JobStatus] = (), *, after: str | None = None, limit: int = 50
+        self,
+        statuses: Sequence[JobStatus] = (),
+        *,
+        filters: JobFilters = NO_FILTERS,
+        after: str | None = None,
+        limit: int = 50,
     ) -> JobPage:
-        """Return a page of jobs, newest first; `after` is the `next` of the previous page."""
-        params = {"limit": limit, "status": list(statuses), **({"after": after} if after else {})}
-        response = await self._http.request("GET", "/v1/jobs", RequestOptions(params=params))
+        """Return a page of jobs, newest first; `after` is the `next` of the previous page.
+
+        With statuses or filters it may hold fewer jobs than `limit`, though more match.
+        """
+        given = {"after": after, **asdict(filters)}
+        params = {name: value for name, value in given.items() if value}
+        options = RequestOptions(params={"limit": limit, "status": list(statuses), **params})
+        response = await self._http.request("GET", "/v1/jobs", options)
         return decode(JobPage, response.content)
+
+    async def find_jobs(
+        self, statuses: Sequence[JobStatus] = (), *, filters: JobFilters = NO_FILTERS, limit: int = 50
+    ) -> JobPage:
+        """Return the newest `limit` jobs that match, page by page, until there are as many or no more."""
+        found: list[JobResource] = []
+        after: str | None = None
+        while True:
+            page = await self.list_jobs(statuses, filters=filters, after=after, limit=limit - len(found))
+            found += page.data
+            if len(found) >= limit or page.next is None:
+                return JobPage(data=tuple(found), has_more=page.has_more, next=page.next)
+            after = page.next
 
     async def cancel(self, job_id: str) -> JobResource:
         """Cancel a queued job at once; a running one becomes `canceling`, and a final one is unchanged."""

@@ -15,6 +15,7 @@ from diffuserve.jobs.database import Database
 from diffuserve.jobs.idempotency import Stamp
 from diffuserve.jobs.operations import Operations
 from diffuserve.jobs.outlook import Outlook
+from diffuserve.jobs.search import FoundJobs, JobFilter, search
 from diffuserve.jobs.submit import FindJobRoom, SubmitJob
 from diffuserve.jobs.writer import Writer
 
@@ -79,6 +80,15 @@ class ClientJobs:
         after = None if after is None else queries.check_job_id(after)
         page = queries.page_of_jobs(tenant_id, statuses, kind, after, oldest_first).limit(limit)
         return [queries.job_in(row) for row in await self._database.rows(page)]
+
+    async def search(self, wanted: JobFilter, *, after: str | None = None, limit: int = 50) -> FoundJobs:
+        """Return at most `limit` jobs that match, newest first, older than the job `after`.
+
+        They may be fewer, though more match: a search looks at a bounded number of jobs. Raise `JobNotFound`
+        if `after` is not a job id.
+        """
+        after = None if after is None else queries.check_job_id(after)
+        return await search(self._database, wanted, after, limit)
 
     async def events_after(self, job_id: str, seq: int = 0) -> list[JobEvent]:
         """Return the job's log entries after entry `seq`; `[]` for an unknown job."""

@@ -134,6 +134,7 @@ def test_the_document_names_every_route_of_the_api() -> None:
     assert set(OPERATIONS) == {
         "POST /v1/jobs",
         "GET /v1/jobs",
+        "GET /v1/jobs/archive",
         "GET /v1/jobs/{job_id}",
         "DELETE /v1/jobs/{job_id}",
         "POST /v1/jobs/{job_id}/cancel",

@@ -10,14 +10,14 @@ from diffuserve.api.auth.dependencies import BaseUrl, OperatorCaller
 from diffuserve.api.auth.quota import ClientCaller, SubmittingCaller
 from diffuserve.api.auth.waits import wait_slot
 from diffuserve.api.job_files import delete_with_files
+from diffuserve.api.job_queries import JobQuery, etag_of, find_jobs
 from diffuserve.api.json_route import JsonRoute
-from diffuserve.api.path_params import JobId, checked_job_id
+from diffuserve.api.path_params import JobId
 from diffuserve.api.request_bodies import NewJobBody, Storable
 from diffuserve.api.responses import json_response
-from diffuserve.api.serializers import page_of
 from diffuserve.api.services import Services, ServicesDep
 from diffuserve.api.submission import renamed_fields, submit
-from diffuserve.domain.job import Job, JobStatus
+from diffuserve.domain.job import Job
 from diffuserve.domain.resources.job import JobPage, JobResource
 
 router = APIRouter(prefix="/v1/jobs", tags=["jobs"], route_class=JsonRoute)
@@ -59,24 +59,30 @@ async def submit_job(
     return json_response(await services.serializer.job(job, base_url), status, headers)
 
 
-@router.get("", summary="List jobs, newest first", response_model=JobPage)
+@router.get(
+    "",
+    summary="List jobs, newest first",
+    response_model=JobPage,
+    responses={304: {"description": "Unchanged since the `ETag` in `If-None-Match`."}},
+)
 async def list_jobs(
     services: ServicesDep,
     caller: ClientCaller,
     base_url: BaseUrl,
-    status: Annotated[list[JobStatus] | None, Query(description="Any of these; all if left out.")] = None,
-    after: Annotated[str | None, Query(description="The `next` of the previous page.")] = None,
-    limit: Annotated[int, Query(ge=1, le=200)] = 50,
+    query: Annotated[JobQuery, Query()],
+    if_none_match: Annotated[str | None, Header()] = None,
 ) -> Response:
-    """List the caller's jobs. `queue` is null in a list; get a job to see its place."""
-    jobs = await services.store.jobs.list_jobs(
-        tenant_id=caller.scope,
-        statuses=status or (),
-        after=None if after is None else checked_job_id(after),
-        limit=limit + 1,
-    )
-    resources = [await services.serializer.listed_job(job, base_url) for job in jobs[:limit]]
-    return json_response(page_of(JobPage, resources, has_more=len(jobs) > limit))
+    """List the caller's jobs. `queue` is null in a list; get a job to see its place.
+
+    With filters a page may hold fewer jobs than `limit`, or none, though more match: go on after `next`.
+    """
+    found = await find_jobs(services.store, caller, query)
+    etag = etag_of(found, services.serializer)
+    if etag == if_none_match:
+        return Response(status_code=304, headers={"etag": etag})
+    resources = tuple([await services.serializer.listed_job(job, base_url) for job in found.jobs])
+    page = JobPage(data=resources, has_more=found.next is not None, next=found.next)
+    return json_response(page, headers={"etag": etag})
 
 
 @router.get(

@@ -161,6 +161,14 @@ class JobResource(Resource):
     metadata: Mapping[str, Any]
     batch_id: str | None
     custom_id: str | None
+    tenant_id: str | None = None
+    worker_id: str | None = field(
+        default=None, metadata={"description": "Worker of the newest attempt; null before the first."}
+    )
+    cost_seconds: float | None = field(default=None, metadata={"description": "Predicted device-seconds."})
+    actual_seconds: float | None = field(
+        default=None, metadata={"description": "Device-seconds that it took; null until it has ended."}
+    )
 
     @property
     def final_prompt(self) -> str:
