@@ -6,7 +6,7 @@ READY := .venv/.ready
 unexport PYTHONDONTWRITEBYTECODE
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo serve test test-all check docs wheel fmt chaos chaos-long bench-engine bench-unet bench-video bench-control bench-serve bench-batch bench-lockstep bench-image-filter bench-followers bench-judging bench-start bench-decode-workers clean
+.PHONY: help setup demo serve test test-all check docs wheel fmt chaos chaos-long bench-engine bench-unet bench-video bench-control bench-serve bench-batch bench-lockstep bench-image-filter bench-followers bench-judging bench-start bench-decode-workers bench-operations clean
 
 help: ## list the targets
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 16
@@ -90,6 +90,9 @@ bench-video: $(READY) ## clips and images of a Wan model beside stock diffusers,
 
 bench-decode-workers: $(READY) ## device-seconds with and without decode workers, and kill -9 of both
 	$(BIN)/python benchmarks/bench_decode_workers.py --kill
+
+bench-operations: $(READY) ## CPU time of the operators' view of 200 workers and 100,000 ready jobs
+	$(BIN)/python benchmarks/bench_operations.py
 
 chaos: $(READY) ## kill -9 everything again and again: no accepted job may be lost or published twice
 	$(BIN)/python benchmarks/chaos.py

@@ -29,6 +29,7 @@ from diffuserve.api.routes import (
     openai,
     openai_videos,
     operations,
+    overview,
     plan,
     results,
     simple,
@@ -64,6 +65,7 @@ _ROUTES = (
     simple,
     home,
     operations,
+    overview,
     workers,
     leases,
 )
@@ -127,7 +129,9 @@ def _routes() -> list[BaseRoute]:
 async def _lifespan(app: FastAPI) -> AsyncIterator[None]:
     services: Services = app.state.services
     watching = asyncio.create_task(services.revocations.run())
+    recording = asyncio.create_task(services.history_recorder.run())
     yield
     watching.cancel()
+    recording.cancel()
     await services.background_tasks.finish()
     await services.image_fetcher.close()

@@ -20,6 +20,9 @@ from diffuserve.api.job_log import JobLog
 from diffuserve.api.job_metrics import JobMetrics
 from diffuserve.api.job_watcher import JobWatcher
 from diffuserve.api.open_waits import OpenWaits
+from diffuserve.api.overview.feed import OverviewFeed
+from diffuserve.api.overview.recorder import HistoryRecorder
+from diffuserve.api.overview.snapshots import Snapshots
 from diffuserve.api.prompt_processor import PromptProcessor
 from diffuserve.api.serializers import JobSerializer
 from diffuserve.api.webhooks.address_policy import AddressPolicy
@@ -49,6 +52,9 @@ class Services:
     catalog: Catalog
     job_watcher: JobWatcher
     worker_polls: WorkerPolls
+    snapshots: Snapshots
+    overview_feed: OverviewFeed
+    history_recorder: HistoryRecorder
     url_signer: UrlSigner
     file_urls: FileUrls
     serializer: JobSerializer
@@ -81,6 +87,7 @@ class Services:
         file_urls = FileUrls(artifacts, url_signer, config.public_base_url)
         catalog = Catalog(store, config.default_model)
         pool = images or IntakePool()
+        snapshots = Snapshots(store, bus)
         authenticator = Authenticator(store, without_keys=not config.auth)
         return cls(
             config=config,
@@ -95,6 +102,9 @@ class Services:
             catalog=catalog,
             job_watcher=JobWatcher(store, bus, config.poll_seconds),
             worker_polls=WorkerPolls(store, config.poll_seconds),
+            snapshots=snapshots,
+            overview_feed=OverviewFeed(snapshots),
+            history_recorder=HistoryRecorder(store.history, snapshots),
             url_signer=url_signer,
             file_urls=file_urls,
             serializer=JobSerializer(store, bus, file_urls),

@@ -21,6 +21,7 @@ from diffuserve.domain.errors import InvalidParams
 from diffuserve.domain.job import EndedJob
 from diffuserve.jobs.config import StoreConfig
 from diffuserve.jobs.outages import retry_while_unavailable
+from diffuserve.jobs.tally import Tally
 
 if TYPE_CHECKING:
     from sqlalchemy.dialects import postgresql, sqlite
@@ -47,8 +48,9 @@ _KEEPALIVE = {"idle": 5, "interval": 2, "count": 3}  # a peer that is gone is no
 class Transaction:
     """A transaction under the write lock. `now` is the store's clock at its beginning.
 
-    `messages` are published, and the store's listeners told of `ended`, once it is committed. `is_retry` is
-    true if the same commands were tried before and the connection was lost: they may be committed already.
+    `messages` are published, and the store's listeners told of `ended`, once it is committed; `tally` is
+    written after all commands. `is_retry` is true if the same commands were tried before and the connection
+    was lost: they may be committed already.
     """
 
     connection: sa.Connection
@@ -57,6 +59,7 @@ class Transaction:
     is_retry: bool = False
     messages: list[Message] = field(default_factory=list)
     ended: list[EndedJob] = field(default_factory=list)
+    tally: Tally = field(default_factory=Tally)
 
     def publish(self, topic: str, message: Mapping[str, Any]) -> None:
         """Publish a message on the event bus once the transaction is committed."""

@@ -33,6 +33,10 @@ from diffuserve.jobs.records import JobRecord, dump
 from diffuserve.jobs.retries import RetryDecision, after_failure, after_loss, may_start_anew
 
 leases = schema.leases
+DENOISED = "denoised"
+"""Outcome of an attempt that ended with finished latents."""
+LOST = "lost"
+"""Outcome of an attempt whose worker is gone, with the device-seconds that nobody knows."""
 LeaseKey = tuple[str, int]
 """A job and a lease token, which together name one attempt."""
 
@@ -70,6 +74,10 @@ class EndAttempt(Command[JobStatus]):
     def is_repeated(self, record: JobRecord) -> bool:
         """Return whether the job shows that this report was followed before, whatever came after it."""
         return False
+
+    def outcome(self, status: JobStatus) -> str:
+        """Return what the attempt's device-seconds are counted under: the job's new status, or `denoised`."""
+        return status.value
 
     @classmethod
     def apply_many(
@@ -146,6 +154,9 @@ class HandOverJob(EndAttempt):
 
     def is_repeated(self, record: JobRecord) -> bool:
         return record.latents_token == self.lease_token
+
+    def outcome(self, status: JobStatus) -> str:
+        return DENOISED if status is JobStatus.QUEUED else status.value
 
 
 @dataclass(frozen=True)
@@ -320,7 +331,8 @@ def _revoke(
     ended = EndedAttempts(transaction)
     records = _end_leases(transaction, revoked)
     timeouts = {job_id: record.timeout or 0.0 for job_id, record in records.items()}
-    ended.settle(revoked, timeouts if charges_timeout else {})
+    seconds = timeouts if charges_timeout else {}
+    ended.settle(revoked, seconds)
     for lease in revoked:
         # Without its worker no report of this attempt counts as a repeated one (`_ended_before`).
         record = replace(records[lease.job_id], worker_id=None)
@@ -328,6 +340,8 @@ def _revoke(
             ended.finish(record, JobStatus.CANCELED)
         else:
             end(ended, record)
+        outcome = JobStatus.FAILED.value if charges_timeout else LOST
+        transaction.tally.add_attempt(lease.tenant_id, outcome, seconds.get(lease.job_id, 0.0))
         transaction.publish(worker_topic(lease.worker_id), {"type": "lost", "job_id": lease.job_id})
     ended.save()
 
@@ -351,6 +365,9 @@ def _end_held(
         command.key: _end(ended, lease, command, records[command.job_id]) for lease, command in reports
     }
     ended.save()
+    for lease, command in reports:
+        outcome = command.outcome(statuses[command.key])
+        transaction.tally.add_attempt(lease.tenant_id, outcome, command.actual_seconds)
     return statuses
 
 

@@ -9,7 +9,7 @@ import orjson
 import sqlalchemy as sa
 
 from diffuserve.domain.job import FINAL_STATUSES
-from diffuserve.jobs import audit, clock_steps, finish, idempotency, queue, schema
+from diffuserve.jobs import audit, clock_steps, finish, history, idempotency, queue, schema, tallies
 from diffuserve.jobs.batches import cancellation as batch_cancellation
 from diffuserve.jobs.command import SingleCommand
 from diffuserve.jobs.config import DAY
@@ -122,6 +122,8 @@ class FindOutdated(SingleCommand[list[str]]):
         queue.drop_empty_lanes(transaction)
         outbox.forget(transaction)
         audit.forget(transaction)
+        tallies.forget(transaction)
+        history.forget(transaction)
         idempotency.forget(transaction)
         _forget_batches(transaction)
         return _outdated(transaction, self.limit)

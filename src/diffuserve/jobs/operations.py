@@ -53,7 +53,7 @@ class Operations:
             sa.select(table, held.label("num_leases")).order_by(table.c.registered_at)
         )
         now = await self._database.now()
-        return [workers.worker_of(row, now, self._config.lease_seconds) for row in rows]
+        return [workers.worker_of(row, now, self._config.lease_seconds, row.num_leases) for row in rows]
 
     async def models(self) -> Mapping[str, ServedModel]:
         """Return models by name, also those whose workers are gone."""

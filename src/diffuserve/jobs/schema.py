@@ -176,6 +176,12 @@ webhook_endpoints = sa.Table(
     _double("disabled_at", null=True),
     sa.Index("webhook_endpoints_by_url", "tenant_id", "url", unique=True),
     sa.Index("webhook_endpoints_by_tenant", "tenant_id", "id"),
+    sa.Index(
+        "webhook_endpoints_disabled",
+        "disabled_at",
+        sqlite_where=sa.text("disabled_at IS NOT NULL"),
+        postgresql_where=sa.text("disabled_at IS NOT NULL"),
+    ),
 )
 
 # The outbox: a row is written in the transaction of the change that it reports, and sent afterwards.
@@ -205,6 +211,12 @@ webhook_deliveries = sa.Table(
         "id",
         sqlite_where=sa.text("next_at IS NOT NULL"),
         postgresql_where=sa.text("next_at IS NOT NULL"),
+    ),
+    sa.Index(
+        "webhook_deliveries_failing",
+        "last_attempt_at",
+        sqlite_where=sa.text("status <> 'delivered' AND num_attempts > 0"),
+        postgresql_where=sa.text("status <> 'delivered' AND num_attempts > 0"),
     ),
     postgresql_with=_HOT,
 )
@@ -365,6 +377,26 @@ audit = sa.Table(
     _text("prompt_hash"),
     _text("job_id"),
     sa.Index("audit_by_time", "created_at"),
+)
+
+# What ended in the ten seconds from `started_at` on, counted in the transactions that ended it.
+tallies = sa.Table(
+    "tallies",
+    metadata,
+    sa.Column("started_at", sa.BigInteger, primary_key=True, autoincrement=False),
+    _text("kind", primary_key=True),
+    _text("key", primary_key=True),
+    _count("num"),
+    _double("seconds", default="0"),
+    postgresql_with=_HOT,
+)
+
+# State of the server each ten seconds of the last hour, as JSON for charts.
+operations_history = sa.Table(
+    "operations_history",
+    metadata,
+    sa.Column("started_at", sa.BigInteger, primary_key=True, autoincrement=False),
+    _text("point"),
 )
 
 # Which replica runs the reaper, and when it last did.

@@ -10,10 +10,12 @@ from diffuserve.jobs.client_jobs import ClientJobs
 from diffuserve.jobs.config import StoreConfig
 from diffuserve.jobs.database import Clock, Database
 from diffuserve.jobs.files.store import FileStore
+from diffuserve.jobs.history import History
 from diffuserve.jobs.housekeeping import Housekeeping
 from diffuserve.jobs.keys import KeyStore
 from diffuserve.jobs.migrate import migrate
 from diffuserve.jobs.operations import Operations
+from diffuserve.jobs.overview import OverviewReader
 from diffuserve.jobs.signing_secrets import UrlSecrets
 from diffuserve.jobs.webhooks.store import WebhookStore
 from diffuserve.jobs.worker_leases import WorkerLeases
@@ -23,8 +25,9 @@ from diffuserve.jobs.writer import Writer
 class JobStore:
     """The store on one database with its single writer, and an interface for each kind of caller.
 
-    `jobs` serves clients, `leases` workers, `operations` operators, `housekeeping` the reaper; `keys`,
-    `batches`, `files`, `webhooks` and `audit` are named for their tables, `url_secrets` for what they sign.
+    `jobs` serves clients, `leases` workers, `operations`, `overview` and `history` operators, `housekeeping`
+    the reaper; `keys`, `batches`, `files`, `webhooks` and `audit` are named for their tables, `url_secrets`
+    for what they sign.
     """
 
     def __init__(self, url: str, bus: EventBus, config: StoreConfig, clock: Clock | None = None) -> None:
@@ -37,6 +40,8 @@ class JobStore:
         self.database = Database(url, config, clock)
         self._writer = Writer(self.database, bus)
         self.operations = Operations(self.database, self._writer, config)
+        self.overview = OverviewReader(self.database, config)
+        self.history = History(self.database, self._writer)
         self.jobs = ClientJobs(self.database, self._writer, self.operations)
         self.leases = WorkerLeases(self.database, self._writer)
         self.housekeeping = Housekeeping(self.database, self._writer)

@@ -152,8 +152,8 @@ def forget_workers(transaction: Transaction, silent_for: float) -> None:
     transaction.execute(sa.delete(workers).where(workers.c.heartbeat_at < transaction.now - silent_for))
 
 
-def worker_of(row: sa.Row[Any], now: float, lease_seconds: float) -> Worker:
-    """Return the worker in a row of `workers` with `num_leases`.
+def worker_of(row: sa.Row[Any], now: float, lease_seconds: float, num_leases: int) -> Worker:
+    """Return the worker in a row of `workers`.
 
     It is lost if it sent no heartbeat for `lease_seconds`: then all its leases have expired.
     """
@@ -177,7 +177,7 @@ def worker_of(row: sa.Row[Any], now: float, lease_seconds: float) -> Worker:
         price_per_hour=row.price_per_hour,
         is_spot=row.is_spot,
         role=WorkerRole(row.role),
-        num_leases=row.num_leases,
+        num_leases=num_leases,
     )
 
 

@@ -18,7 +18,7 @@ import sqlalchemy as sa
 from diffuserve.domain.errors import DiffuserveError, ServerUnavailable
 from diffuserve.domain.job import EndedJob
 from diffuserve.events.base import EventBus
-from diffuserve.jobs import schema
+from diffuserve.jobs import schema, tallies
 from diffuserve.jobs.command import Command, Outcome
 from diffuserve.jobs.database import Database, Transaction
 from diffuserve.jobs.outages import retry_while_unavailable
@@ -171,4 +171,6 @@ def _apply(transaction: Transaction, commands: Sequence[Command[Any]]) -> list[A
         applied = command_class.apply_many(transaction, [commands[index] for index in indexes])
         for index, outcome in zip(indexes, applied, strict=True):
             outcomes[index] = outcome
+    transaction.tally.add_jobs(transaction.ended)
+    tallies.save(transaction)
     return outcomes

@@ -10,6 +10,7 @@ from diffuserve.api.auth.access import Caller
 from diffuserve.api.auth.dependencies import RequireRole
 from diffuserve.api.auth.quota import require_reader, require_submitter
 from diffuserve.api.services import Services, ServicesDep
+from diffuserve.domain.tenant import Role
 
 
 @asynccontextmanager
@@ -34,3 +35,4 @@ def _with_slot(require: RequireRole) -> Callable[..., AsyncIterator[Caller]]:
 
 FollowingCaller = Annotated[Caller, Depends(_with_slot(require_reader))]
 SubmittingFollower = Annotated[Caller, Depends(_with_slot(require_submitter))]
+WatchingOperator = Annotated[Caller, Depends(_with_slot(RequireRole(Role.OPERATOR)))]

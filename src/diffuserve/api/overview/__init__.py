@@ -1,0 +1,1 @@
+"""The server as its operators watch it: snapshots, their changes, and the last hour."""

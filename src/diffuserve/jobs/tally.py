@@ -1,0 +1,54 @@
+"""Counts of what ends in one transaction: jobs by status and duration, and device-seconds of attempts."""
+
+from collections import defaultdict
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+from enum import StrEnum
+
+from diffuserve.domain.durations import bucket_of
+from diffuserve.domain.job import EndedJob, JobStatus
+
+TallyKey = tuple["TallyKind", str]
+
+
+class TallyKind(StrEnum):
+    """Subject of a count; the words in brackets say what its key is."""
+
+    ENDED = "ended"  # jobs (final status)
+    QUEUE = "queue"  # jobs that succeeded (bucket of the seconds in the queue)
+    RUN = "run"  # jobs that succeeded (bucket of the seconds since the first lease)
+    OUTCOME = "outcome"  # attempts and their device-seconds (outcome)
+    TENANT = "tenant"  # attempts and their device-seconds (tenant)
+
+
+@dataclass
+class TallyCount:
+    """Number of jobs or attempts, and their device-seconds."""
+
+    num: int = 0
+    seconds: float = 0.0
+
+
+@dataclass
+class Tally:
+    """Counts of a transaction, written together when it has done everything else."""
+
+    counts: dict[TallyKey, TallyCount] = field(default_factory=lambda: defaultdict(TallyCount))
+
+    def add_jobs(self, ended: Iterable[EndedJob]) -> None:
+        """Count jobs that have become final."""
+        for job in ended:
+            self._add(TallyKind.ENDED, job.status)
+            if job.status is JobStatus.SUCCEEDED and job.started_at is not None:
+                self._add(TallyKind.QUEUE, str(bucket_of(job.started_at - job.created_at)))
+                self._add(TallyKind.RUN, str(bucket_of(job.finished_at - job.started_at)))
+
+    def add_attempt(self, tenant_id: str, outcome: str, seconds: float) -> None:
+        """Count an attempt that has ended, and its device-seconds."""
+        self._add(TallyKind.OUTCOME, outcome, seconds)
+        self._add(TallyKind.TENANT, tenant_id, seconds)
+
+    def _add(self, kind: TallyKind, key: str, seconds: float = 0.0) -> None:
+        count = self.counts[kind, key]
+        count.num += 1
+        count.seconds += seconds
