@@ -26,7 +26,7 @@ _FILTER = {"name": "nudenet", "version": "3.4.2", "thresholds": {f"category_{n}"
 
 @dataclass(frozen=True, kw_only=True)
 class Size:
-    """How much there is of everything."""
+    """Numbers of workers, tenants, jobs and deliveries."""
 
     num_workers: int = 200
     num_tenants: int = 200

@@ -68,7 +68,7 @@ class LaneResource(QueuedWorkResource):
 
 @dataclass(frozen=True, kw_only=True)
 class QueueTotalsResource(QueuedWorkResource):
-    """All ready jobs. Jobs that are `num_delayed` wait for another attempt, and are not ready."""
+    """Sums of all ready jobs. Jobs that are `num_delayed` wait for another attempt, and are not ready."""
 
     num_delayed: int
     num_running: int
@@ -170,7 +170,7 @@ class FailingWebhookResource(Resource):
 
 @dataclass(frozen=True, kw_only=True)
 class OperationsResource(Resource):
-    """What a server does now: the same at every replica of the control plane, but for `revision`.
+    """State of a server now: the same at every replica of the control plane, but for `revision`.
 
     Lists are bounded: the `num_` fields beside them count all. The largest lanes are those with the most
     work, the largest tenants those that used or wait for the most device-seconds.
