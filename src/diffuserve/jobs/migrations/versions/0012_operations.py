@@ -1,4 +1,4 @@
-"""What operators watch: counts of what ended, points of the last hour, and webhooks that fail."""
+"""Tables that operators watch: counts of what ended, and points of the last hour; and webhooks that fail."""
 
 import sqlalchemy as sa
 from alembic import op
