@@ -1,0 +1,185 @@
+"""Fixtures of tests in a real browser: servers with the bundled model, pages and what every page must keep.
+
+Chromium is the system's; Playwright's own downloads are never used. Without Chromium these tests skip.
+"""
+
+import asyncio
+import os
+import shutil
+import sys
+from collections.abc import Iterator
+from contextlib import ExitStack
+from pathlib import Path
+from urllib.parse import urlsplit
+
+import pytest
+from playwright.sync_api import Browser, Page, Playwright, ViewportSize, sync_playwright
+
+from diffuserve.domain.tenant import Role
+from diffuserve.events.memory import MemoryEventBus
+from diffuserve.jobs.config import StoreConfig
+from diffuserve.jobs.store import JobStore
+from support.browser import (
+    Axe,
+    KeyedServer,
+    OpenPage,
+    Screenshot,
+    Watcher,
+    assert_accessible,
+    write_screenshot,
+)
+from support.diffuserve_process import serving
+
+_PHONE = ViewportSize(width=360, height=740)
+_DESK = ViewportSize(width=1280, height=800)
+_Driver = tuple[Playwright, asyncio.AbstractEventLoop]
+
+
+@pytest.fixture(scope="session")
+def chromium() -> str:
+    """The program's path; without it the test skips."""
+    path = shutil.which("chromium") or shutil.which("chromium-browser")
+    if path is None:
+        pytest.skip("no chromium on this machine: apt-get install chromium")
+    return path
+
+
+@pytest.fixture(scope="session")
+def _playwright() -> Iterator[_Driver]:
+    """The driver, whose loop counts as running in this thread: it is hidden from all other tests."""
+    driver = sync_playwright().start()
+    loop = asyncio.get_running_loop()
+    asyncio._set_running_loop(None)
+    yield driver, loop
+    asyncio._set_running_loop(loop)
+    driver.stop()
+
+
+@pytest.fixture(scope="session")
+def _browser(chromium: str, _playwright: _Driver) -> Iterator[Browser]:
+    driver, loop = _playwright
+    arguments = ["--no-sandbox"] if os.geteuid() == 0 else []  # which root cannot have
+    asyncio._set_running_loop(loop)
+    browser = driver.chromium.launch(executable_path=chromium, args=arguments)
+    asyncio._set_running_loop(None)
+    yield browser
+    asyncio._set_running_loop(loop)
+    browser.close()
+    asyncio._set_running_loop(None)
+
+
+@pytest.fixture
+def browser(_browser: Browser, _playwright: _Driver) -> Iterator[Browser]:
+    """The browser that all tests of a process share."""
+    asyncio._set_running_loop(_playwright[1])
+    yield _browser
+    asyncio._set_running_loop(None)
+
+
+@pytest.fixture(scope="session")
+def server(chromium: str, tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
+    """The address of a server without keys that draws with tiny-flux, shared by all tests of a process."""
+    folder = tmp_path_factory.mktemp("server")
+    with serving("--device", "cpu", environment=_environment(folder), log=folder / "log") as address:
+        yield address
+
+
+@pytest.fixture(scope="session")
+def keyed_server(
+    chromium: str, tmp_path_factory: pytest.TempPathFactory, migrated_file: Path
+) -> Iterator[KeyedServer]:
+    """A server with keys, whose engine draws images of one pixel without a model."""
+    folder = tmp_path_factory.mktemp("keyed")
+    environment = _environment(folder)
+    data = Path(environment["DIFFUSERVE_DATA_DIR"])
+    data.mkdir(mode=0o700)
+    shutil.copy(migrated_file, data / "jobs.db")
+    operator_key, tenant_key = asyncio.run(_create_keys(data / "jobs.db"))
+    engine = ("--engine-command", f"{sys.executable} -m diffuserve.testing.null_engine")
+    with serving(*engine, environment=environment, log=folder / "log") as address:
+        yield KeyedServer(address, operator_key, tenant_key)
+
+
+@pytest.fixture
+def watchers() -> Iterator[list[Watcher]]:
+    """The watchers of the test's pages, asked for their faults at its end."""
+    watchers: list[Watcher] = []
+    yield watchers
+    faults = [fault for watcher in watchers for fault in watcher.faults]
+    assert not faults, "\n".join(faults)
+
+
+@pytest.fixture
+def open_page(browser: Browser, server: str, watchers: list[Watcher]) -> Iterator[OpenPage]:
+    """Open a page in a context of its own: `open_page(address, dark=True, phone=True)`."""
+    with ExitStack() as stack:
+
+        def open_one(address: str = server, *, dark: bool = False, phone: bool = False) -> Page:
+            context = browser.new_context(
+                base_url=address,
+                viewport=_PHONE if phone else _DESK,
+                color_scheme="dark" if dark else "light",
+                permissions=["clipboard-read", "clipboard-write"],
+            )
+            stack.callback(context.close)
+            page = context.new_page()
+            watcher = Watcher(urlsplit(address).netloc)
+            watcher.watch(page)
+            watchers.append(watcher)
+            return page
+
+        yield open_one
+
+
+@pytest.fixture
+def page(open_page: OpenPage) -> Page:
+    """A page of the server without keys: `page.goto("/gallery")`."""
+    return open_page()
+
+
+@pytest.fixture
+def dark_page(open_page: OpenPage) -> Page:
+    """The same for someone who prefers dark colours."""
+    return open_page(dark=True)
+
+
+@pytest.fixture
+def phone_page(open_page: OpenPage) -> Page:
+    """The same on a screen that is 360 pixels wide."""
+    return open_page(phone=True)
+
+
+@pytest.fixture
+def keyed_page(open_page: OpenPage, keyed_server: KeyedServer) -> Page:
+    """A page of the server with keys, where nobody is signed in."""
+    return open_page(keyed_server.address)
+
+
+@pytest.fixture
+def axe() -> Axe:
+    """Assert that a page has no serious fault of accessibility: `axe(page)`."""
+    return assert_accessible
+
+
+@pytest.fixture
+def screenshot() -> Screenshot:
+    """Write what a page shows to out/screenshots/NAME.png: `screenshot(page, NAME)`."""
+    return write_screenshot
+
+
+def _environment(folder: Path) -> dict[str, str]:
+    return {
+        "DIFFUSERVE_DATA_DIR": str(folder / "data"),
+        "DIFFUSERVE_CACHE_DIR": str(folder / "cache"),
+        "OMP_NUM_THREADS": "1",
+    }
+
+
+async def _create_keys(path: Path) -> tuple[str, str]:
+    """Return the secrets of a new key of an operator and of one of a tenant."""
+    store = JobStore(f"sqlite:///{path}", MemoryEventBus(), StoreConfig())
+    await store.open()
+    _, operator_key = await store.keys.create(Role.OPERATOR)
+    _, tenant_key = await store.keys.create(Role.TENANT, tenant_id="ada")
+    await store.close()
+    return operator_key, tenant_key
