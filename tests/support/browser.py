@@ -1,4 +1,4 @@
-"""What tests in a real browser share: what every page must keep, and checks of a page."""
+"""Checks that tests in a real browser share: accessibility, faults of a page, screenshots."""
 
 from collections.abc import Callable
 from dataclasses import dataclass, field
