@@ -54,6 +54,15 @@ async def test_a_call_may_count_as_many(quotas: Quotas, name: str) -> None:
     assert 60 < refused.retry_after < 100, "the time in which the others are paid, less a second's burst"
 
 
+async def test_a_call_that_counts_as_none_asks_whether_one_would_be_granted(
+    quotas: Quotas, name: str
+) -> None:
+    before = [await quotas.take(name, SLOW, 0) for _ in range(3)]
+    await quotas.take(name, SLOW)
+    after = await quotas.take(name, SLOW, 0)
+    assert [allowance.is_granted for allowance in (*before, after)] == [True, True, True, False]
+
+
 @pytest.mark.usefixtures("patient")
 async def test_a_burst_is_granted_and_further_calls_after_retry_after(quotas: Quotas, name: str) -> None:
     rate, start = Rate(2), time.monotonic()

@@ -8,7 +8,7 @@ from functools import cache
 from fastapi import FastAPI
 from starlette.routing import BaseRoute
 
-from diffuserve.api.browser_guard import BrowserGuard, OwnAddresses
+from diffuserve.api.browser_guard import BrowserGuard
 from diffuserve.api.config import ApiConfig
 from diffuserve.api.cors import allow_origins
 from diffuserve.api.middleware import RequestMiddleware
@@ -32,6 +32,7 @@ from diffuserve.api.routes import (
     overview,
     plan,
     results,
+    session,
     simple,
     webhooks,
     workers,
@@ -63,6 +64,7 @@ _ROUTES = (
     openai,
     openai_videos,
     simple,
+    session,
     home,
     operations,
     overview,
@@ -97,8 +99,7 @@ def create_app(  # noqa: PLR0913 (what an application is made of)
         lifespan=_lifespan,
     )
     app.state.services = services
-    own = OwnAddresses.of(config.own_hosts, config.public_api_url, config.allowed_origins)
-    app.add_middleware(BrowserGuard, authenticator=services.authenticator, own=own)
+    app.add_middleware(BrowserGuard, authenticator=services.authenticator, own=services.own_addresses)
     allow_origins(app, config.allowed_origins)
     app.add_middleware(
         RequestMiddleware,

@@ -18,7 +18,7 @@ from diffuserve.api.problems import problem_of, problem_response
 from diffuserve.domain.addresses import is_loopback
 from diffuserve.domain.errors import Forbidden
 
-_SAFE_METHODS = frozenset({"GET", "HEAD", "OPTIONS"})
+SAFE_METHODS = frozenset({"GET", "HEAD", "OPTIONS"})
 _HOST = re.compile(r"(?P<name>\[[0-9a-fA-F:.]+\]|[\w.-]+)(:\d*)?", re.ASCII)
 _TELLING = frozenset({b"host", b"origin", b"sec-fetch-site"})
 _OWN_SITES = frozenset({"same-origin", "none"})  # `none` is a request that no page has made
@@ -48,12 +48,14 @@ class OwnAddresses:
     """Names and addresses of this server beside those of loopback.
 
     `hosts` are names and addresses without a port, `origins` are those of pages as `host:port`. `allowed`
-    are whole origins of other sites whose pages may do what the server's own may.
+    are whole origins of other sites whose pages may do what the server's own may. `is_https` tells that
+    clients reach the server by https, whatever a proxy uses behind it.
     """
 
     hosts: frozenset[str]
     origins: frozenset[str]
     allowed: frozenset[bytes] = frozenset()
+    is_https: bool = False
 
     @classmethod
     def of(cls, hosts: Iterable[str], public_url: str | None, allowed: Iterable[str] = ()) -> "OwnAddresses":
@@ -61,7 +63,7 @@ class OwnAddresses:
         public = urlsplit(public_url or "")
         names = {*map(str.lower, hosts), public.hostname or ""} - {""}
         origins = frozenset({public.netloc.lower()} - {""})
-        return cls(frozenset(names), origins, frozenset(map(str.encode, allowed)))
+        return cls(frozenset(names), origins, frozenset(map(str.encode, allowed)), public.scheme == "https")
 
     def objection(self, scope: Scope) -> str | None:
         """Return why the page of another site may have sent this request, `None` if none can have."""
@@ -72,13 +74,25 @@ class OwnAddresses:
                 f"host {host!r} is not known to be this server's, which is open to everyone; {_REMEDY}, "
                 "or name the host in DIFFUSERVE_ALLOWED_HOSTS"
             )
-        is_change = scope["type"] == "websocket" or scope["method"] not in _SAFE_METHODS
+        is_change = scope["type"] == "websocket" or scope["method"] not in SAFE_METHODS
         if is_change and len(sent) > 1 and (sender := self._other_site(sent, host)):
             return (
                 f"{sender} is another site, and this server is open to everyone; {_REMEDY}, "
                 "or name the site in DIFFUSERVE_ALLOWED_ORIGINS"
             )
         return None
+
+    def is_own_page(self, connection: HTTPConnection) -> bool | None:
+        """Return whether a page of this server sent a request; `None` if that cannot be told.
+
+        Browsers set `Sec-Fetch-Site` for secure addresses, and no page can change it. It is `none` for what
+        a person asked for. Pages of allowed sites are not the server's own.
+        """
+        if site := connection.headers.get("sec-fetch-site"):
+            return None if site == "none" else site == "same-origin"
+        if (origin := connection.headers.get("origin")) is None:
+            return None
+        return _origin_host(origin) in {connection.headers.get("host", "").lower(), *self.origins} - {""}
 
     def _is_own(self, host: str, scope: Scope) -> bool:
         """Return whether `host` is loopback, configured, or the address at which the request has arrived."""

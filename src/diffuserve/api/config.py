@@ -68,6 +68,9 @@ class ApiConfig:
         16_384.0, "Least rate at which the body of a batch must arrive after ten seconds.", gt=0
     )
     result_url_seconds: float = option(3_600.0, "Seconds that the URL of a result is valid.", gt=0)
+    session_seconds: float = option(
+        604_800.0, "Seconds after which someone signed in to the web page must sign in again.", gt=0
+    )
     upload_url_seconds: float = 300.0
     webhook_timeout_seconds: float = option(20.0, "Timeout of a webhook's receiver.", gt=0)
     webhook_overlap_seconds: float = 86_400.0

@@ -24,7 +24,7 @@ _EXPOSED = (
 def allow_origins(app: FastAPI, origins: Sequence[str]) -> None:
     """Let browsers show the responses to pages of these origins, and send what such pages ask for.
 
-    No cookie authorizes anything here, so a page sends a key of its own.
+    The session's cookie is the web page's alone: a page of another site sends a key of its own.
     """
     if origins:
         app.add_middleware(

@@ -8,8 +8,10 @@ from starlette.requests import HTTPConnection
 
 from diffuserve.api.auth.access import Authenticator
 from diffuserve.api.auth.revocation import RevocationWatch
+from diffuserve.api.auth.sessions import Sessions
 from diffuserve.api.background_tasks import BackgroundTasks
 from diffuserve.api.batches.upload import BatchUploads
+from diffuserve.api.browser_guard import OwnAddresses
 from diffuserve.api.catalog import Catalog
 from diffuserve.api.config import ApiConfig
 from diffuserve.api.files.fetch import ImageFetcher
@@ -25,6 +27,7 @@ from diffuserve.api.overview.recorder import HistoryRecorder
 from diffuserve.api.overview.snapshots import Snapshots
 from diffuserve.api.prompt_processor import PromptProcessor
 from diffuserve.api.serializers import JobSerializer
+from diffuserve.api.signatures import Signatures
 from diffuserve.api.webhooks.address_policy import AddressPolicy
 from diffuserve.api.worker_polls import WorkerPolls
 from diffuserve.events.base import EventBus
@@ -48,6 +51,8 @@ class Services:
     read_quotas: Quotas
     metrics: ControlMetrics
     authenticator: Authenticator
+    own_addresses: OwnAddresses
+    sessions: Sessions
     revocations: RevocationWatch
     catalog: Catalog
     job_watcher: JobWatcher
@@ -89,15 +94,19 @@ class Services:
         pool = images or IntakePool()
         snapshots = Snapshots(store, bus)
         authenticator = Authenticator(store, without_keys=not config.auth)
+        own = OwnAddresses.of(config.own_hosts, config.public_api_url, config.allowed_origins)
+        quotas = quotas or LocalQuotas()
         return cls(
             config=config,
             store=store,
             artifacts=artifacts,
             bus=bus,
-            quotas=quotas or LocalQuotas(),
+            quotas=quotas,
             read_quotas=LocalQuotas(),
             metrics=metrics,
             authenticator=authenticator,
+            own_addresses=own,
+            sessions=Sessions(authenticator, Signatures(store), quotas, own, config.session_seconds),
             revocations=RevocationWatch(authenticator),
             catalog=catalog,
             job_watcher=JobWatcher(store, bus, config.poll_seconds),

@@ -79,6 +79,14 @@ class KeyStore:
         may_end = row is not None and row.revoked_at is not None
         return check(row, secret, await self._database.now() if may_end else 0.0)
 
+    async def valid_key(self, key_id: str) -> ApiKey:
+        """Return the valid key with this id. Raise `Unauthorized`."""
+        chosen = sa.select(api_keys).where(api_keys.c.id == key_id)
+        rows = await self._database.rows(chosen.where(_is_valid(await self._database.now())))
+        if not rows:
+            raise Unauthorized("the API key is not valid any more")
+        return key_of(rows[0])
+
     async def has_key(self) -> bool:
         """Return whether there is a key or was one: a revoked key counts as well."""
         return bool(await self._database.rows(sa.select(api_keys.c.id).limit(1)))

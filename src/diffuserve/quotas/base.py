@@ -67,5 +67,6 @@ class Quotas(Protocol):
         """Grant a call and count it, or refuse it and count nothing.
 
         A call may count as several: it is granted as soon as one would be, and the next one waits for longer.
+        One that counts as none asks whether a call would be granted.
         """
         ...

@@ -30,6 +30,9 @@ if debt > max_debt then
   return {0, tostring(debt)}
 end
 debt = debt + added
+if debt == 0 then
+  return {1, '0'}
+end
 redis.call('SET', KEYS[1], string.format('%.6f', now + debt), 'PX', math.ceil(debt * 1000))
 return {1, tostring(debt)}
 """

@@ -60,6 +60,7 @@ class Authenticator:
         self._has_keys = False
         self._next_check_at = 0.0
         self._keys: TTLCache[bytes, ApiKey] = TTLCache(_MAX_KEYS, _KEY_SECONDS)
+        self._keys_by_id: TTLCache[str, ApiKey] = TTLCache(_MAX_KEYS, _KEY_SECONDS)
         self._own_callers: dict[bytes, Caller] = {}
 
     async def is_open(self) -> bool:
@@ -75,8 +76,14 @@ class Authenticator:
         digest = _digest(secret)
         if own := self._own_callers.get(digest):
             return own
-        key = await self._key(secret, digest)
-        return Caller(tenant_of(key), frozenset({key.role}), key.id)
+        return _caller(await self._key(secret, digest))
+
+    async def caller_of(self, key_id: str) -> Caller:
+        """Return the caller with the key of this id. Raise `Unauthorized` if it is not valid any more."""
+        key = self._keys_by_id.get(key_id)
+        if key is None:
+            key = self._keys_by_id[key_id] = await self._store.keys.valid_key(key_id)
+        return _caller(key)
 
     def admit(self, role: Role) -> str:
         """Return a new secret with this role, for a part of the server itself.
@@ -95,6 +102,8 @@ class Authenticator:
         if invalid:
             for digest in [digest for digest, key in self._keys.items() if key.id in invalid]:
                 del self._keys[digest]
+            for key_id in invalid:
+                self._keys_by_id.pop(key_id, None)
         return invalid
 
     async def _keys_exist(self) -> bool:
@@ -111,6 +120,10 @@ class Authenticator:
         if key is None:
             key = self._keys[digest] = await self._store.keys.authenticate(secret)
         return key
+
+
+def _caller(key: ApiKey) -> Caller:
+    return Caller(tenant_of(key), frozenset({key.role}), key.id)
 
 
 def tenant_of(key: ApiKey) -> str:

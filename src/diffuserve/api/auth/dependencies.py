@@ -8,6 +8,7 @@ from fastapi.security.base import SecurityBase
 from starlette.requests import HTTPConnection
 
 from diffuserve.api.auth.access import Caller
+from diffuserve.api.auth.sessions import has_cookie
 from diffuserve.api.services import Services, services_of
 from diffuserve.domain.errors import WorkerNotFound
 from diffuserve.domain.tenant import Role, family_of
@@ -32,12 +33,20 @@ class RequireRole(SecurityBase):
         return await self.caller(request, bearer_of(request))
 
     async def caller(self, connection: HTTPConnection, secret: str | None) -> Caller:
-        """Return the caller with this secret. Raise `Unauthorized` or `Forbidden`."""
+        """Return the caller with this secret, or with a session. Raise `Unauthorized` or `Forbidden`."""
         services = services_of(connection)
-        caller = await services.authenticator.caller(secret)
+        caller = None if secret else await _session_caller(services, connection)
+        caller = caller or await services.authenticator.caller(secret)
         caller.require(*self._roles)
         services.revocations.add(connection, caller)
         return caller
+
+
+async def _session_caller(services: Services, connection: HTTPConnection) -> Caller | None:
+    """Return whom a session cookie authenticates, if the request relies on one."""
+    if not has_cookie(connection) or await services.authenticator.is_open():
+        return None
+    return await services.sessions.caller(connection)
 
 
 OperatorCaller = Annotated[Caller, Depends(RequireRole(Role.OPERATOR))]
