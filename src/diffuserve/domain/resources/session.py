@@ -8,7 +8,7 @@ from diffuserve.domain.resources.base import Resource
 
 @dataclass(frozen=True, kw_only=True)
 class SessionResource(Resource):
-    """Who uses the web page, by the cookie that the browser sent."""
+    """Person who uses the web page, by the cookie that the browser sent."""
 
     is_open: bool = field(metadata={"description": "The server asks nobody for a key."})
     role: Literal["tenant", "operator"] | None = field(
