@@ -33,7 +33,9 @@ MAX_SOURCE_LINES = 400
 MAX_ARCHITECTURE_LINES = 300
 FENCE = re.compile(r"^```(?P<info>[^\n]*)\n(?P<body>.*?)^```$", re.MULTILINE | re.DOTALL)
 LINK = re.compile(r"(?<!`)\[[^\]\n]*\]\((?P<target>[^)\s]+)\)")
-FORBIDDEN = re.compile(r"issue #|\b(this|earlier|previous) session\b|\bclaude\b|\bLLM\b|(?<!Wan-)\bAI\b", re.IGNORECASE)
+FORBIDDEN = re.compile(
+    r"issue #|\b(this|earlier|previous) session\b|\bclaude\b|\bLLM\b|(?<!Wan-)\bAI\b", re.IGNORECASE
+)
 
 
 def name_of(path: Path) -> str:
