@@ -111,7 +111,7 @@ def create_app(  # noqa: PLR0913 (what an application is made of)
     )
     add_problem_handlers(app)
     app.router.routes.extend(_routes())
-    add_pages(app)
+    add_pages(app, services.pages)
     if config.api_docs:
         add_documents(app)
     return app

@@ -16,10 +16,11 @@ from fastapi import FastAPI, Response, WebSocket
 from fastapi.exceptions import RequestValidationError, WebSocketRequestValidationError
 from pydantic import TypeAdapter
 from starlette.exceptions import HTTPException
-from starlette.requests import HTTPConnection
+from starlette.requests import HTTPConnection, Request
 from starlette.websockets import WebSocketState
 
 from diffuserve.api.field_errors import FieldError, described, field_error
+from diffuserve.api.negotiation import prefers_html
 from diffuserve.api.openai.resources import OpenAIError, OpenAIErrorEnvelope
 from diffuserve.api.responses import json_response
 from diffuserve.domain.errors import (
@@ -203,6 +204,9 @@ async def _on_error(connection: HTTPConnection, error: Exception) -> Response | 
     """Return the error response, which Starlette sends. A WebSocket is refused or closed here."""
     if isinstance(error, LeaseLost):
         connection.app.state.services.metrics.fenced_writes.inc()
+    if isinstance(connection, Request) and _is_lost_person(error, connection):
+        page: Response = await connection.app.state.services.pages.index(connection, 404)
+        return page
     problem = problem_of(_routed(error, connection) if isinstance(error, HTTPException) else error)
     if problem.status == 500:
         log.error("request %s failed", connection.state.request_id, exc_info=error)
@@ -214,6 +218,17 @@ async def _on_error(connection: HTTPConnection, error: Exception) -> Response | 
         return response
     await _close_websocket(connection, response, problem)
     return None  # Starlette would send a response once more
+
+
+def _is_lost_person(error: Exception, request: Request) -> bool:
+    """Return whether a browser asks for a page at a path that is none."""
+    return (
+        isinstance(error, HTTPException)
+        and error.status_code == 404
+        and request.method in {"GET", "HEAD"}
+        and not request.url.path.startswith("/v1/")
+        and prefers_html(request.headers.get("accept", ""))
+    )
 
 
 def _routed(error: HTTPException, connection: HTTPConnection) -> HTTPException:

@@ -17,7 +17,7 @@ from diffuserve.api.config import ApiConfig
 from diffuserve.api.files.fetch import ImageFetcher
 from diffuserve.api.files.intake import FileIntake
 from diffuserve.api.files.signing import UrlSigner
-from diffuserve.api.files.urls import FileUrls
+from diffuserve.api.files.urls import FileUrls, MediaOrigins
 from diffuserve.api.job_log import JobLog
 from diffuserve.api.job_metrics import JobMetrics
 from diffuserve.api.job_watcher import JobWatcher
@@ -37,6 +37,7 @@ from diffuserve.quotas.local import LocalQuotas
 from diffuserve.safety.intake_pool import IntakePool
 from diffuserve.storage.base import ArtifactStore
 from diffuserve.telemetry.metrics import ControlMetrics
+from diffuserve.web.pages import Pages
 
 
 @dataclass(frozen=True)
@@ -62,6 +63,7 @@ class Services:
     history_recorder: HistoryRecorder
     url_signer: UrlSigner
     file_urls: FileUrls
+    pages: Pages
     serializer: JobSerializer
     job_metrics: JobMetrics
     job_log: JobLog
@@ -116,6 +118,7 @@ class Services:
             history_recorder=HistoryRecorder(store.history, snapshots),
             url_signer=url_signer,
             file_urls=file_urls,
+            pages=Pages(MediaOrigins(file_urls, config.public_api_url).get),
             serializer=JobSerializer(store, bus, file_urls),
             job_metrics=JobMetrics(store, metrics),
             job_log=job_log,

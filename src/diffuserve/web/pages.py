@@ -1,35 +1,79 @@
 """The page for people: static modules of a browser's own language, which talk to the API alone."""
 
+from collections.abc import Awaitable, Callable, Sequence
+from dataclasses import dataclass
 from html import escape
-from importlib.resources import files
 from string import Template
 
 from fastapi import FastAPI, Request
 from fastapi.responses import HTMLResponse
-from starlette.staticfiles import StaticFiles
+from starlette.exceptions import HTTPException
+from starlette.responses import Response
 
-_FOLDER = files("diffuserve.web") / "static"
-_INDEX = Template((_FOLDER / "index.html").read_text("utf-8"))
-_PATHS = ("/gallery", "/gallery/{job_id}", "/ops")  # views of router.js; "/" is negotiated by the API
-HEADERS = {
-    "content-security-policy": "default-src 'self'; img-src 'self' data: blob:; media-src 'self' blob:; "
-    "object-src 'none'; base-uri 'self'; form-action 'self'; frame-ancestors 'none'; "
-    "require-trusted-types-for 'script'; trusted-types 'none'",
+from diffuserve.web.assets import load_assets
+
+# Views of router.js and their modules; "/" is negotiated by the API.
+_VIEWS = {
+    "/gallery": "views/gallery.js",
+    "/gallery/{job_id}": "views/job.js",
+    "/ops": "views/operations.js",
+}
+_HOME = "views/playground.js"
+_POLICY = (
+    "default-src 'self'; connect-src 'self'; img-src 'self' data: blob:{others}; "
+    "media-src 'self' blob:{others}; object-src 'none'; base-uri 'self'; form-action 'self'; "
+    "frame-ancestors 'none'; require-trusted-types-for 'script'; trusted-types 'none'"
+)
+_HEADERS = {
     "x-content-type-options": "nosniff",
     "referrer-policy": "no-referrer",
+    "cross-origin-opener-policy": "same-origin",
     "cache-control": "no-store",
-    "vary": "accept, authorization",
+    "vary": "accept, authorization, cookie",
 }
 
 
-def index_page(request: Request) -> HTMLResponse:
-    """Return the page, in which the browser chooses the view by the path."""
-    base = request.scope.get("root_path", "").rstrip("/") + "/"
-    return HTMLResponse(_INDEX.substitute(base=escape(base)), headers=HEADERS)
+@dataclass(frozen=True)
+class Pages:
+    """The page at its paths.
+
+    `media_origins` tells of which other origins images and clips may be: that of a bucket, for instance.
+    """
+
+    media_origins: Callable[[], Awaitable[Sequence[str]]]
+
+    async def index(self, request: Request, status: int = 200) -> HTMLResponse:
+        """Return the page, in which the browser chooses the view by the path."""
+        assets = load_assets()
+        base = request.scope.get("root_path", "").rstrip("/") + "/"
+        folder = f"web/{assets.version}"
+        view = _VIEWS.get(getattr(request.scope.get("route"), "path", ""), _HOME)
+        styles = (f'<link rel="stylesheet" href="{folder}/{name}">' for name in assets.styles())
+        modules = assets.modules("main.js", view)
+        preloads = (f'<link rel="modulepreload" href="{folder}/{name}">' for name in modules)
+        page = Template(assets.index).substitute(
+            base=escape(base), folder=folder, styles="\n".join(styles), preloads="\n".join(preloads)
+        )
+        others = "".join(f" {origin}" for origin in await self.media_origins())
+        policy = {"content-security-policy": _POLICY.format(others=others)}
+        return HTMLResponse(page, status, _HEADERS | policy)
 
 
-def add_pages(app: FastAPI) -> None:
+def add_pages(app: FastAPI, pages: Pages) -> None:
     """Serve the page's views and its modules, which are no part of the API."""
-    for path in _PATHS:
-        app.add_api_route(path, index_page, include_in_schema=False)
-    app.mount("/web", StaticFiles(packages=[("diffuserve.web", "static")]))
+
+    async def get_view(request: Request) -> Response:
+        return await pages.index(request)
+
+    for path in _VIEWS:
+        app.add_api_route(path, get_view, include_in_schema=False)
+    app.add_api_route("/web/{version}/{name:path}", get_asset, include_in_schema=False)
+
+
+async def get_asset(version: str, name: str, request: Request) -> Response:
+    """Return a file of the page, if the page is of this server's version."""
+    assets = load_assets()
+    asset = assets.files.get(name)
+    if asset is None or version != assets.version:
+        raise HTTPException(404)
+    return asset.response(request.headers)

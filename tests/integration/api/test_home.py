@@ -1,10 +1,6 @@
 """The root of the server tells people and programs what it is."""
 
-import base64
-import hashlib
-import re
 from collections.abc import Callable
-from dataclasses import replace
 from typing import Any
 
 import httpx
@@ -14,7 +10,7 @@ from fastapi import FastAPI
 from diffuserve.api.config import ApiConfig
 from diffuserve.domain.tenant import Role
 from diffuserve.jobs.store import JobStore
-from support.hand_worker import HAND_SPEC, HandWorker
+from support.hand_worker import HandWorker
 
 BROWSER = "text/html,application/xhtml+xml,application/xml;q=0.9,*/*;q=0.8"
 MakeApp = Callable[[ApiConfig], FastAPI]
@@ -46,32 +42,6 @@ async def test_a_program_learns_what_the_server_is(make_app: MakeApp) -> None:
         assert (after["urls"]["docs"], after["urls"]["openapi"]) == (None, None)
 
 
-async def test_a_person_sees_a_page_that_needs_nothing_from_elsewhere(
-    http: httpx.AsyncClient, worker: HandWorker
-) -> None:
-    page = await http.get("/", headers={"accept": BROWSER})
-    assert page.headers["content-type"] == "text/html; charset=utf-8"
-    for told in ("Ready.", "<code>hand</code>", "64×64", "curl http://api.test/v1/jobs", "diffuserve submit"):
-        assert told in page.text
-    assert "http-equiv" not in page.text
-    assert "KEY" not in page.text
-    assert 'href="http://api.test/docs"' in page.text
-    assert re.findall(r"src=|<script|@import|url\(", page.text) == []
-    links = re.findall(r'href="([^"]+)"', page.text)
-    assert {(await http.get(link)).status_code for link in links} == {200}
-    [style] = re.findall(r"<style>(.*?)</style>", page.text, re.DOTALL)
-    digest = base64.b64encode(hashlib.sha256(style.encode()).digest()).decode()
-    policy = page.headers["content-security-policy"]
-    assert policy.startswith(f"default-src 'none'; style-src 'sha256-{digest}';")
-    assert "accept" in page.headers["vary"]
-
-
-async def test_the_page_says_that_no_worker_is_ready_and_looks_again(http: httpx.AsyncClient) -> None:
-    page = (await http.get("/", headers={"accept": BROWSER})).text
-    assert "Jobs wait: no worker has registered yet; <code>diffuserve worker</code>" in page
-    assert 'http-equiv="refresh"' in page
-
-
 async def test_with_keys_only_their_owners_see_the_models(
     make_app: MakeApp, store: JobStore, worker: HandWorker
 ) -> None:
@@ -81,26 +51,6 @@ async def test_with_keys_only_their_owners_see_the_models(
         async with client_of(app, authorization=f"Bearer {secret}") as http:
             told = (await http.get("/")).json()
             assert (told["models"], told["requires_key"], told["status"]) == (models, True, "ready")
-    async with client_of(app, accept=BROWSER) as http:
-        page = (await http.get("/")).text
-    assert "hand" not in page
-    assert "authorization: Bearer KEY" in page
-    assert "--key KEY" in page
-    assert "/docs" not in page
-
-
-async def test_what_a_client_or_a_worker_has_named_is_escaped(make_app: MakeApp, store: JobStore) -> None:
-    await store.keys.create(Role.OPERATOR)  # with keys any Host is served
-    name = "<script>alert(1)</script>"
-    app = make_app(ApiConfig(auth=False, own_hosts=('a"><script>',)))
-    async with client_of(app, accept=BROWSER) as http:
-        await HandWorker.register(http, [replace(HAND_SPEC, name=name)])
-        page = (await http.get("/")).text
-        assert "<code>&lt;script&gt;alert(1)&lt;/script&gt;</code>" in page
-    async with client_of(
-        make_app(ApiConfig(public_api_url='https://a.test/"><script>')), accept=BROWSER
-    ) as http:
-        assert "<script" not in (await http.get("/")).text
 
 
 @pytest.mark.parametrize(

@@ -2,9 +2,11 @@
 
 import time
 import zlib
-from urllib.parse import quote
+from collections.abc import Sequence
+from urllib.parse import quote, urlsplit
 
 from diffuserve.api.files.signing import UrlSigner
+from diffuserve.domain.errors import DiffuserveError
 from diffuserve.storage.base import ArtifactStore
 
 
@@ -36,3 +38,29 @@ class FileUrls:
         if self._public_base_url:
             return f"{zlib.crc32(self._public_base_url.encode()):x}"
         return str(int(time.time() // (self._signer.valid_seconds / 2)))
+
+
+class MediaOrigins:
+    """Origins of finished files beside the page's own: that of a bucket, of a CDN, or the public one."""
+
+    def __init__(self, urls: FileUrls, public_api_url: str | None) -> None:
+        self._urls = urls
+        self._public = _origins(public_api_url)
+        self._origins: Sequence[str] | None = None
+
+    async def get(self) -> Sequence[str]:
+        """Return the origins; asked of the store until it has signed a URL once."""
+        if self._origins is None:
+            try:
+                example = await self._urls.external_url("job_0", 0, "0.png")
+            except DiffuserveError:
+                return self._public  # the store is unavailable, and so are its files
+            self._origins = tuple(dict.fromkeys((*self._public, *_origins(example))))
+        return self._origins
+
+
+def _origins(url: str | None) -> tuple[str, ...]:
+    """Return the origin of a URL, if it has one that a policy of a page may name."""
+    parts = urlsplit(url or "")
+    is_nameable = parts.scheme in {"http", "https"} and not set(parts.netloc) & set(" ;,'\"")
+    return (f"{parts.scheme}://{parts.netloc}",) if parts.netloc and is_nameable else ()

@@ -1,6 +1,5 @@
 """The server's root: a page for people, and the same for programs."""
 
-from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Annotated, Literal
 
@@ -9,15 +8,13 @@ from fastapi import APIRouter, Header, Request, Response
 from diffuserve.api.auth.dependencies import BaseUrl, RequireRole
 from diffuserve.api.config import API_VERSION
 from diffuserve.api.json_route import JsonRoute
-from diffuserve.api.pages.home import HEADERS, HomePage
+from diffuserve.api.negotiation import prefers_html
 from diffuserve.api.responses import json_response
 from diffuserve.api.services import Services, ServicesDep
 from diffuserve.domain.errors import Forbidden, Unauthorized
-from diffuserve.domain.model_spec import ModelSpec
 from diffuserve.domain.readiness import why_not_ready
 from diffuserve.domain.resources.base import Resource
 from diffuserve.domain.tenant import Role
-from diffuserve.web.pages import index_page
 
 router = APIRouter(tags=["operations"], route_class=JsonRoute)
 
@@ -76,65 +73,40 @@ async def get_home(
     accept: Annotated[str, Header(description="`text/html` for a page, else JSON.")] = "",
 ) -> Response:
     """See what this server is, whether it is ready, and how to use it. Needs no key."""
-    page = HomePage(
-        base_url=base_url,
-        version=services.config.version,
-        not_ready=why_not_ready(await services.catalog.workers()),
-        needs_key=not await services.authenticator.is_open(),
-        has_docs=services.config.api_docs,
-        models=await _visible_models(services, request),
-    )
     if prefers_html(accept):
-        return index_page(request)
-    expands_prompts = services.prompts.expander is not None
-    return json_response(_as_resource(page, expands_prompts), headers={"vary": HEADERS["vary"]})
+        return await services.pages.index(request)
+    not_ready = why_not_ready(await services.catalog.workers())
+    server = ServerResource(
+        version=services.config.version,
+        api_version=API_VERSION,
+        status="ready" if not_ready is None else "not_ready",
+        reason=not_ready,
+        requires_key=not await services.authenticator.is_open(),
+        expands_prompts=services.prompts.expander is not None,
+        models=await _visible_models(services, request),
+        urls=_urls(base_url, has_docs=services.config.api_docs),
+    )
+    return json_response(server, headers={"vary": "accept, authorization, cookie"})
 
 
-def prefers_html(accept: str) -> bool:
-    """Return whether an `Accept` header prefers HTML to JSON, as browsers do; `*/*` prefers neither."""
-    weights = dict(map(_weight, accept.split(",")))
-    return weights.get("text/html", 0.0) > weights.get("application/json", 0.0)
-
-
-def _weight(media_range: str) -> tuple[str, float]:
-    name, *parameters = media_range.lower().replace(" ", "").split(";")
-    for parameter in parameters:
-        if parameter.startswith("q="):
-            try:
-                return name, float(parameter[2:])
-            except ValueError:
-                return name, 0.0
-    return name, 1.0
-
-
-async def _visible_models(services: Services, request: Request) -> Sequence[ModelSpec] | None:
-    """Return the models, `None` if the caller may not list them."""
+async def _visible_models(services: Services, request: Request) -> tuple[str, ...] | None:
+    """Return the ids of the models, `None` if the caller may not list them."""
     try:
         await _require_client(request)
     except (Unauthorized, Forbidden):
         return None
-    return [served.spec for served in (await services.catalog.models()).values()]
+    return tuple(await services.catalog.models())
 
 
-def _as_resource(page: HomePage, expands_prompts: bool) -> ServerResource:
-    base = page.base_url
-    return ServerResource(
-        version=page.version,
-        api_version=API_VERSION,
-        status="ready" if page.not_ready is None else "not_ready",
-        reason=page.not_ready,
-        requires_key=page.needs_key,
-        expands_prompts=expands_prompts,
-        models=None if page.models is None else tuple(spec.name for spec in page.models),
-        urls={
-            "jobs": f"{base}/v1/jobs",
-            "models": f"{base}/v1/models",
-            "images": f"{base}/v1/images/generations",
-            "edits": f"{base}/v1/images/edits",
-            "files": f"{base}/v1/files",
-            "version": f"{base}/version",
-            "ready": f"{base}/readyz",
-            "docs": f"{base}/docs" if page.has_docs else None,
-            "openapi": f"{base}/openapi.json" if page.has_docs else None,
-        },
-    )
+def _urls(base: str, *, has_docs: bool) -> dict[str, str | None]:
+    return {
+        "jobs": f"{base}/v1/jobs",
+        "models": f"{base}/v1/models",
+        "images": f"{base}/v1/images/generations",
+        "edits": f"{base}/v1/images/edits",
+        "files": f"{base}/v1/files",
+        "version": f"{base}/version",
+        "ready": f"{base}/readyz",
+        "docs": f"{base}/docs" if has_docs else None,
+        "openapi": f"{base}/openapi.json" if has_docs else None,
+    }

@@ -7,8 +7,10 @@ export const session = signal(null);
 export const isSignedIn = computed(() => session.value !== null && session.value.role !== null);
 export const isOperator = computed(() => session.value?.role === "operator");
 
+// Ask who is signed in. While the server is away nothing changes: `connection.js` asks again.
 export async function loadSession() {
-  session.value = await request("GET", "v1/session");
+  const found = await request("GET", "v1/session").catch(ignoreAbsence);
+  if (found) session.value = found;
 }
 
 export async function signIn(key) {
@@ -18,4 +20,13 @@ export async function signIn(key) {
 export async function signOut() {
   await request("DELETE", "v1/session");
   await loadSession();
+}
+
+// A request was refused: look whether the session has ended, so that the frame asks for a key.
+export function endedSession() {
+  if (isSignedIn.value) loadSession();
+}
+
+function ignoreAbsence(error) {
+  if (error.status !== undefined) throw error;
 }

@@ -1,0 +1,30 @@
+// Whether the server responds. It is asked only when something has failed, until it responds again.
+import { signal } from "./vendor/ui.js";
+import { loadSession } from "./session.js";
+import { urlOf } from "./router.js";
+
+const LOOK_AGAIN_MS = 1000;
+
+export const isAway = signal(false);
+// How often the server has come back: an effect or `key` that reads it loads anew.
+export const numReturns = signal(0);
+
+let isLooking = false;
+
+// Look whether the server responds, and go on until it does.
+export async function lookForServer() {
+  if (isLooking) return;
+  isLooking = true;
+  while (!(await responds())) {
+    isAway.value = true;
+    await new Promise((resolve) => setTimeout(resolve, LOOK_AGAIN_MS));
+  }
+  isLooking = false;
+  if (!isAway.value) return;
+  isAway.value = false;
+  numReturns.value += 1;
+  await loadSession();
+}
+
+// A proxy may respond for a server that is away.
+const responds = () => fetch(urlOf("healthz"), { cache: "no-store" }).then((response) => response.ok, () => false);
