@@ -92,7 +92,9 @@ class EngineCore:
         outputs += [self._collect(decoded) for decoded in self._decoder.collect() if self._is_wanted(decoded)]
         self._put_again()
         chosen = [] if self._decodes_exclusively() else self._choose()
-        if chosen and self._may_start(chosen[0]):
+        starts = bool(chosen) and self._may_start(chosen[0])
+        self._decoder.give_way(chosen[0].wishes.priority if starts else None)
+        if starts:
             self._count_skips(chosen)
             outputs += self._run(chosen)
         return outputs

@@ -24,6 +24,7 @@ from diffuserve.models.frames import Frames
 
 MOST_UNCONSUMED = 4
 """Chunks of a request that wait to be consumed while its next one is not decoded."""
+_MOST_STEPS = 16  # in a row, for which clips that wait give way to steps of a higher priority
 
 
 @dataclass(frozen=True)
@@ -72,6 +73,8 @@ class Decoder:
         self._running: list[_Queued] = []
         self._dropped: set[str] = set()  # of the running ones
         self._unconsumed: dict[str, int] = {}
+        self._least_priority: int | None = None  # of clips that take turns
+        self._num_given_way = 0
         self._done: deque[Decoded] = deque()
         self._outstanding = 0
         self._fault: BaseException | None = None
@@ -126,6 +129,20 @@ class Decoder:
         """Count a chunk of the request as consumed."""
         with self._changed:
             self._count_unconsumed(request_id, -1)
+            self._note_work()
+
+    def give_way(self, priority: int | None) -> None:
+        """Hold back clips of a lower priority than that of the step which comes next, `None` if none does.
+
+        It has all core slots then. Clips that gave way for many steps in a row have a turn beside the next.
+        """
+        with self._changed:
+            self._least_priority = priority
+            waits = any(self._gives_way(request) for request in self._clips)
+            self._num_given_way = self._num_given_way + 1 if waits else 0
+            if self._num_given_way > _MOST_STEPS:
+                self._num_given_way, self._least_priority = 0, None
+            self._stages.set_busy(Stage.DECODE, bool(self._running))
             self._note_work()
 
     def drop(self, request_id: str) -> None:
@@ -186,9 +203,13 @@ class Decoder:
         held = self._clip_bytes()
         for request in self._clips:
             is_consumed = self._unconsumed.get(request.state.request_id, 0) < MOST_UNCONSUMED
-            if is_consumed and self._fits(request.clip, held):
+            if is_consumed and not self._gives_way(request) and self._fits(request.clip, held):
                 return request
         return None
+
+    def _gives_way(self, clip: _Queued) -> bool:
+        """Return whether a clip waits for steps of a higher priority."""
+        return self._least_priority is not None and clip.state.wishes.priority < self._least_priority
 
     def _fits(self, clip: ClipDecoding | None, held: int) -> bool:
         """Return whether a clip may take its turn beside those that hold memory; one alone always may."""

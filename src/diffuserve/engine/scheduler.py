@@ -1,7 +1,9 @@
 """The choice of the requests that take the next step: a pure decision, no tensors and no clock (INV-5)."""
 
 from collections.abc import Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+
+_COMPANY = 4  # tokens of a step's first priority for each token of lower ones
 
 
 @dataclass(frozen=True)
@@ -29,6 +31,32 @@ class StepLimits:
     step_bytes: int
 
 
+@dataclass
+class _Step:
+    """A step that is filled; `first` leads it, and `company` counts the tokens of those of lower priority."""
+
+    limits: StepLimits
+    first: Candidate
+    request_ids: list[str] = field(default_factory=list)
+    tokens: int = 0
+    step_bytes: int = 0
+    company: int = 0
+
+    def has_room(self, candidate: Candidate, is_company: bool) -> bool:
+        company = self.company + candidate.tokens if is_company else 0
+        return (
+            self.tokens + candidate.tokens <= self.limits.tokens
+            and self.step_bytes + candidate.step_bytes <= self.limits.step_bytes
+            and company * _COMPANY <= self.tokens - self.company
+        )
+
+    def add(self, candidate: Candidate, is_company: bool) -> None:
+        self.request_ids.append(candidate.request_id)
+        self.tokens += candidate.tokens
+        self.step_bytes += candidate.step_bytes
+        self.company += candidate.tokens if is_company else 0
+
+
 @dataclass(frozen=True)
 class StepScheduler:
     """Fills a step by priority, then arrival; what exceeds a step's tokens by itself goes after the others.
@@ -37,31 +65,31 @@ class StepScheduler:
     is drawn, go between its own, and it waits for them until ageing puts it first.
 
     The first request in that order always goes, alone if it must, whatever its size; after it goes
-    every request that still fits, so none waits behind a request that does not fit. A request rises by
-    one priority for every `ageing_steps` steps it was skipped, so each becomes first in the end.
+    every request that still fits, so none waits behind a request that does not fit. Those of a lower
+    priority than the first add a fourth to its step's tokens at most. A request rises by one priority for
+    every `ageing_steps` steps it was skipped, so each becomes first in the end.
     """
 
     ageing_steps: int
 
     def select(self, candidates: Iterable[Candidate], limits: StepLimits) -> list[str]:
         """Return the ids of the requests that take the next step, in order of precedence."""
-        chosen: list[str] = []
-        tokens = step_bytes = 0
-        for candidate in sorted(candidates, key=lambda each: self._precedence(each, limits)):
-            if candidate.is_alone and not chosen:
-                return [candidate.request_id]
-            if candidate.is_alone:
-                continue
-            fits = (
-                tokens + candidate.tokens <= limits.tokens
-                and step_bytes + candidate.step_bytes <= limits.step_bytes
-            )
-            if fits or not chosen:
-                chosen.append(candidate.request_id)
-                tokens += candidate.tokens
-                step_bytes += candidate.step_bytes
-        return chosen
+        ordered = sorted(candidates, key=lambda each: self._precedence(each, limits))
+        if not ordered or ordered[0].is_alone:
+            return [candidate.request_id for candidate in ordered[:1]]
+        step = _Step(limits, ordered[0])
+        for candidate in ordered:
+            is_company = self._is_company(candidate, step.first)
+            if candidate is step.first or (not candidate.is_alone and step.has_room(candidate, is_company)):
+                step.add(candidate, is_company)
+        return step.request_ids
+
+    def _is_company(self, candidate: Candidate, first: Candidate) -> bool:
+        """Return whether a request is of a lower priority than the first, which its age does not make up."""
+        return candidate.priority < first.priority and self._aged(candidate) < self._aged(first)
+
+    def _aged(self, candidate: Candidate) -> int:
+        return candidate.priority + candidate.skipped // self.ageing_steps
 
     def _precedence(self, candidate: Candidate, limits: StepLimits) -> tuple[int, bool, int]:
-        aged = candidate.priority + candidate.skipped // self.ageing_steps
-        return (-aged, candidate.tokens > limits.tokens, candidate.arrival)
+        return (-self._aged(candidate), candidate.tokens > limits.tokens, candidate.arrival)

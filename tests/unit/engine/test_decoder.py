@@ -2,6 +2,7 @@
 
 import threading
 from collections.abc import Sequence
+from dataclasses import replace
 
 import pytest
 
@@ -9,9 +10,9 @@ from diffuserve.domain.params import GenerationParams
 from diffuserve.engine.cost_model import CostModel
 from diffuserve.engine.decoder import Decoded, Decoder
 from diffuserve.engine.model_runner import ModelRunner
-from diffuserve.engine.request_state import RequestState
+from diffuserve.engine.request_state import NO_WISHES, RequestState, Wishes
 from diffuserve.engine.stages import Stage, StageRun, T, Task
-from diffuserve.testing.fake_pipeline import FakePipeline
+from diffuserve.testing.fake_pipeline import FAKE_SPEC, FakePipeline
 from support.latents import first_latents
 from support.waiting import HANG_SECONDS
 
@@ -46,6 +47,29 @@ class InlineExecutor:
         pass
 
 
+class WatchedExecutor(InlineExecutor):
+    """Runs a task for each permit; `runs` counts those that began, and `is_busy` is the stage's state."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.permits, self.runs = threading.Semaphore(0), threading.Semaphore(0)
+        self.is_busy = False
+
+    def set_busy(self, stage: Stage, busy: bool) -> None:
+        self.is_busy = busy
+
+    def run(
+        self,
+        stage: Stage,
+        tasks: Sequence[Task[T]],
+        expected_seconds: float | None = None,
+        after: object = None,
+    ) -> StageRun[T]:
+        self.runs.release()
+        assert self.permits.acquire(timeout=HANG_SECONDS)
+        return super().run(stage, tasks, expected_seconds, after)
+
+
 class DecoderUnderTest:
     """A decoder over a fake pipeline, and an event that its thread sets."""
 
@@ -61,8 +85,9 @@ class DecoderUnderTest:
         return self.decoder.collect()
 
 
-def make_state(pipeline: FakePipeline) -> RequestState:
-    params = pipeline.spec.resolve(GenerationParams(prompt="a", seed=1), seed=1)
+def make_state(pipeline: FakePipeline, num_frames: int = 1, wishes: Wishes = NO_WISHES) -> RequestState:
+    wanted = GenerationParams(prompt="a", seed=1, num_frames=num_frames)
+    params = pipeline.spec.resolve(wanted, seed=1)
     return RequestState(
         request_id="a",
         params=params,
@@ -70,6 +95,7 @@ def make_state(pipeline: FakePipeline) -> RequestState:
         step_bytes=0,
         schedule=pipeline.schedule(params),
         arrival=0,
+        wishes=wishes,
         latents=first_latents(pipeline, params),
     )
 
@@ -110,3 +136,28 @@ def test_only_a_request_that_may_be_decoded_again_keeps_its_latents(exclusive: b
     assert isinstance(decoded.outcome, MemoryError)
     assert (state.latents is None) is exclusive
     short.decoder.close()
+
+
+@pytest.mark.parametrize("next_step", [None, -1, 0])
+def test_a_clip_gives_way_to_steps_of_a_higher_priority_and_has_a_turn_in_the_end(
+    next_step: int | None,
+) -> None:
+    pipeline = FakePipeline(spec=replace(FAKE_SPEC, temporal_stride=4, max_frames=81))
+    executor = WatchedExecutor()
+    watched = DecoderUnderTest(pipeline, executor)
+    watched.decoder.put(make_state(pipeline, num_frames=5, wishes=Wishes(priority=-1)))
+    assert executor.runs.acquire(timeout=HANG_SECONDS)
+    watched.decoder.give_way(0)
+    assert executor.is_busy, "its chunk is being decoded"
+    executor.permits.release()
+    assert watched.announced.wait(HANG_SECONDS)
+    assert not executor.is_busy, "its next chunk waits"
+    if next_step == 0:
+        for _ in range(16):
+            watched.decoder.give_way(0)
+            assert not executor.is_busy
+    watched.decoder.give_way(next_step)
+    assert executor.runs.acquire(timeout=HANG_SECONDS)
+    executor.permits.release()
+    watched.decoder.close()
+    assert [decoded.is_final for decoded in watched.decoder.collect()] == [False, False, True]

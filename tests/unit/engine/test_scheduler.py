@@ -66,14 +66,34 @@ def test_both_budgets_hold_unless_one_request_alone_exceeds_them(
 
 @given(backlogs(), LIMITS)
 def test_every_request_that_still_fits_goes_too(backlog: list[Candidate], limits: StepLimits) -> None:
-    chosen = chosen_of(backlog, limits)
-    left = [candidate for candidate in backlog if candidate not in chosen]
+    alike = [replace(candidate, priority=0) for candidate in backlog]
+    chosen = chosen_of(alike, limits)
+    left = [candidate for candidate in alike if candidate not in chosen]
     tokens = sum(candidate.tokens for candidate in chosen)
     step_bytes = sum(candidate.step_bytes for candidate in chosen)
     assert all(
         tokens + candidate.tokens > limits.tokens or step_bytes + candidate.step_bytes > limits.step_bytes
         for candidate in left
     )
+
+
+@given(backlogs(), LIMITS)
+def test_those_of_lower_priority_add_a_fourth_at_most(backlog: list[Candidate], limits: StepLimits) -> None:
+    young = [replace(candidate, skipped=0) for candidate in backlog]
+    chosen = chosen_of(young, limits)
+    if chosen:
+        of_first = sum(each.tokens for each in chosen if each.priority == chosen[0].priority)
+        assert 4 * (sum(each.tokens for each in chosen) - of_first) <= of_first
+
+
+def test_a_request_that_aged_shares_the_step_of_a_higher_priority_and_keeps_none_out() -> None:
+    urgent = make_candidate("urgent", arrival=9, priority=0)
+    clips = [make_candidate(f"clip-{index}", index, priority=-2, tokens=180) for index in range(3)]
+    assert SCHEDULER.select([*clips, urgent], ROOMY) == ["urgent"]
+    aged = [replace(clip, skipped=32) for clip in clips]
+    assert SCHEDULER.select([*aged, urgent], ROOMY) == ["clip-0", "clip-1", "clip-2", "urgent"]
+    leading = [replace(clip, skipped=48) for clip in clips]
+    assert SCHEDULER.select([*leading, urgent], ROOMY) == ["clip-0", "clip-1", "clip-2", "urgent"]
 
 
 @given(backlogs(), LIMITS, st.randoms(use_true_random=False))
@@ -132,7 +152,9 @@ def test_memory_bounds_a_step_as_tokens_do() -> None:
 
 def test_a_larger_priority_goes_first_then_an_earlier_arrival() -> None:
     backlog = [make_candidate("late", 3, 1), make_candidate("low", 1, 0), make_candidate("early", 2, 1)]
-    assert SCHEDULER.select(backlog, ROOMY) == ["early", "late", "low"]
+    assert SCHEDULER.select(backlog, ROOMY) == ["early", "late"]
+    few_tokens = replace(backlog[1], tokens=50)
+    assert SCHEDULER.select([backlog[0], few_tokens, backlog[2]], ROOMY) == ["early", "late", "low"]
 
 
 @pytest.mark.parametrize(("skipped", "first"), [(31, "urgent"), (32, "patient")])
