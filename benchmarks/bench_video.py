@@ -61,7 +61,7 @@ def main() -> None:
         print("\n".join(f"{name}: {value}" for name, value in conditions.items()), flush=True)
     fairness = []
     if arguments.only in (None, FAIRNESS):
-        fairness = asyncio.run(measure_fairness(load.fairness, load.rounds))
+        fairness = asyncio.run(measure_fairness(load.fairness))
         print(markdown_table("Images beside clips", [fairness_row(figure) for figure in fairness]))
     if arguments.only is None and not arguments.quick:
         write_results(figures, fairness, conditions, arguments.label)
@@ -69,7 +69,7 @@ def main() -> None:
 
 def quick_load() -> Load:
     image, clip = workloads.Shape(1, 64, 64, steps=2), workloads.Shape(5, 64, 64, steps=2)
-    fairness = Fairness((image,), clip, num_images=3, num_clips=2, num_alone=1)
+    fairness = Fairness(image, clip, num_rounds=1, num_images=3, num_clips=2, num_alone=1)
     return Load(1, num_mixed=4, num_equal=2, clip=clip, fairness=fairness)
 
 
@@ -149,6 +149,7 @@ def fairness_row(figure: FairnessFigure) -> dict[str, str]:
     return {
         "images": f"{figure.image}; one every {figure.interval:g} s",
         "clips of another tenant": f"{figure.clip}; {figure.num_clips} always open",
+        "their bands": figure.bands,
         "one image alone": f"{figure.image_seconds:.2f} s",
         "one clip alone": f"{figure.clip_seconds:.2f} s",
         "p95 of images alone": f"{figure.p95_alone:.2f} s",
@@ -182,7 +183,7 @@ def parse_arguments() -> argparse.Namespace:
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
-    parser.add_argument("--rounds", type=int, default=5, help="measured rounds a scenario (default 5)")
+    parser.add_argument("--rounds", type=int, default=4, help="measured rounds beside diffusers (default 4)")
     choices = [MIXED, EQUAL, FAIRNESS]
     parser.add_argument("--only", choices=choices, help="one scenario; writes no result file")
     parser.add_argument("--quick", action="store_true", help="one round of few requests; writes no result")
