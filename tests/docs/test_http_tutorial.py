@@ -4,6 +4,7 @@ import re
 import socket
 import subprocess
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -16,6 +17,8 @@ from support.waiting import HANG_SECONDS, block_until
 
 PAGE = Path(__file__).parents[2] / "docs" / "tutorial-http.md"
 BLOCK = re.compile(r"^```(?P<kind>bash|python)\n(?P<body>.*?)^```$", re.MULTILINE | re.DOTALL)
+ARTIST = replace(PAINTER, max_frames=17, temporal_stride=4, fps=16)
+"""Makes clips too."""
 ADDRESS, RECEIVER = "http://127.0.0.1:8000", "9000"
 
 
@@ -36,7 +39,7 @@ def address(
     monkeypatch.setenv("DIFFUSERVE_WEBHOOK_ALLOWED_NETWORKS", '["127.0.0.0/8"]')
     monkeypatch.setenv("DIFFUSERVE_WEBHOOK_ALLOWED_PORTS", f"[{receiver_port}]")
     if request.param == "by hand":
-        with ServerThread(Settings(port=0), spec=PAINTER) as server:
+        with ServerThread(Settings(port=0), spec=ARTIST) as server:
             block_until(lambda: is_ready(server.address))
             yield server.address
         return
@@ -51,7 +54,9 @@ def source(kind: str, address: str, receiver_port: str) -> str:
     return "\n".join(blocks).replace(ADDRESS, address).replace(RECEIVER, receiver_port)
 
 
-def test_every_block_runs(address: str, receiver_port: str) -> None:
+def test_every_block_runs(
+    request: pytest.FixtureRequest, address: str, receiver_port: str, capsys: pytest.CaptureFixture[str]
+) -> None:
     shown = subprocess.run(
         ["bash", "-euo", "pipefail", "-c", source("bash", address, receiver_port)],
         capture_output=True,
@@ -64,3 +69,5 @@ def test_every_block_runs(address: str, receiver_port: str) -> None:
     assert Path("circle.png").read_bytes().startswith(b"\x89PNG")
     program = compile(source("python", address, receiver_port), str(PAGE), "exec")
     exec(program, {"__name__": "tutorial"})
+    made_a_clip = "17 frames at 16 a second" in capsys.readouterr().out
+    assert made_a_clip == (request.node.callspec.params["address"] == "by hand")

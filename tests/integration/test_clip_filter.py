@@ -41,7 +41,7 @@ def scores_of(engine: Engine, seed: int) -> list[float]:
 
 
 def chosen_clips(model: Path) -> tuple[int, int, float]:
-    """Return the seeds of a clip with a late frame above a threshold and of one without, and the threshold."""
+    """Return the seed of a clip with a late frame above a threshold, a harmless one's, and the threshold."""
     with Engine.load(str(model), device="cpu", dtype="float32") as engine:
         scores = {seed: scores_of(engine, seed) for seed in range(1, 7)}
     margin = 0.0005  # another process may sum in another order
@@ -122,4 +122,6 @@ async def test_of_a_clip_that_is_blocked_from_its_first_frame_on_nothing_is_show
     assert not {200, 206, 307} & statuses
     assert stored(plane) == []
     judged = agent.metrics.registry.get_sample_value
-    assert judged("diffusion_safety_filter_seconds_count", {"stage": "preview"}) == 1, "it was judged, and kept"
+    assert judged("diffusion_safety_filter_seconds_count", {"stage": "preview"}) == 1, (
+        "it was judged, and kept"
+    )

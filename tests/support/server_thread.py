@@ -10,9 +10,11 @@ from typing import Any, Self, TypeVar
 import httpx
 
 from diffuserve.cli.server import running_server
+from diffuserve.domain.job import VIDEO_GENERATE
 from diffuserve.domain.model_spec import ModelSpec
 from diffuserve.jobs.store import JobStore
 from diffuserve.settings import Settings
+from support.clips import complete_clip
 from support.hand_worker import HAND_SPEC, HandWorker
 from support.waiting import HANG_SECONDS
 
@@ -22,8 +24,8 @@ T = TypeVar("T")
 class ServerThread:
     """A server on a free port, stopped at the end of the block.
 
-    With `has_worker` a worker generates images of one pixel. It fails jobs with the prompt `fail` and
-    leaves those with the prompt `wait` running.
+    With `has_worker` a worker generates images of one pixel, and clips of a few bytes. It fails jobs with the
+    prompt `fail` and leaves those with the prompt `wait` running.
     """
 
     def __init__(self, settings: Settings, *, has_worker: bool = True, spec: ModelSpec = HAND_SPEC) -> None:
@@ -79,5 +81,7 @@ async def _work(http: httpx.AsyncClient, spec: ModelSpec) -> None:
             await worker.report(lease, 1, 4)
             if lease.input["prompt"] == "fail":
                 await worker.fail(lease)
+            elif lease.kind == VIDEO_GENERATE and lease.input["prompt"] != "wait":
+                await complete_clip(worker, lease)
             elif lease.input["prompt"] != "wait":
                 await worker.complete(lease)

@@ -14,9 +14,11 @@ from standardwebhooks import Webhook, WebhookVerificationError
 from diffuserve.api.config import ApiConfig
 from diffuserve.api.webhooks.address_policy import AddressPolicy
 from diffuserve.api.webhooks.guarded_http import GuardedHttpClient, Resolve
+from diffuserve.domain.job import VIDEO_GENERATE
 from diffuserve.jobs.config import StoreConfig
 from diffuserve.jobs.store import JobStore
 from support.certificates import certified
+from support.clips import CLIPS, MP4, complete_clip
 from support.hand_worker import PNG, HandWorker
 from support.http_request import ReceivedRequest
 from support.waiting import HANG_SECONDS
@@ -115,6 +117,26 @@ async def test_a_webhook_carries_a_url_that_opens_the_image(
     assert (await http.get(url)).content == PNG
     delivery = await wait_for_status(http, "delivered")
     assert (delivery["id"], delivery["num_attempts"]) == (received.headers["webhook-id"], 1)
+
+
+@pytest.mark.usefixtures("sender")
+async def test_a_webhook_tells_the_length_of_a_clip_and_where_it_is(
+    http: httpx.AsyncClient, receiver: WebhookReceiver
+) -> None:
+    worker = await HandWorker.register(http, [CLIPS])
+    clip = {"prompt": "a ball", "num_frames": 17, "fps": 8}
+    body = {"kind": VIDEO_GENERATE, "model": "clips", "input": clip, "webhook": {"url": receiver.url}}
+    (await http.post("/v1/jobs", json=body)).raise_for_status()
+    [lease] = await worker.claim()
+    await complete_clip(worker, lease)
+    [received] = await receiver.wait_for(1)
+    data = (await verified(http, received))["data"]
+    assert data["kind"] == VIDEO_GENERATE
+    files = {artifact["role"]: artifact for artifact in data["result"]["artifacts"]}
+    video = files.pop("video")
+    assert (video["num_frames"], video["fps"], video["content_type"]) == (17, 8, "video/mp4")
+    assert (await http.get(video["url"])).content == MP4
+    assert files.keys() == {"poster", "sprites"}
 
 
 @pytest.mark.usefixtures("sender")

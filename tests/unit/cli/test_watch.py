@@ -89,6 +89,7 @@ async def test_following_shows_each_change_and_returns_the_final_job() -> None:
     stream = server_sent(
         make_event("queued", 1),
         make_event("progress", phase="denoise", step=2, total=4),
+        make_event("progress", phase="decode", step=4, total=4, frames=5, num_frames=17),
         make_event("failed", 2),
     )
 
@@ -101,7 +102,7 @@ async def test_following_shows_each_change_and_returns_the_final_job() -> None:
     async with Client("http://server", transport=httpx.MockTransport(handler)) as client:
         ended = await follow(client, JOB, lambda job: shown.append(state_of(job)))
     assert ended == final
-    assert shown == ["queued", "step 2/4", "failed"]
+    assert shown == ["queued", "step 2/4", "decoding 5/17 frames", "failed"]
 
 
 async def test_a_queued_job_shows_its_place_in_the_queue(monkeypatch: pytest.MonkeyPatch) -> None:
