@@ -10,6 +10,8 @@ is replaced as a whole. `static/deltas.js` applies changes as `apply` does.
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+import orjson
+
 Json = Any
 Change = dict[str, Any]
 
@@ -31,6 +33,11 @@ def delta(old: Mapping[str, Json], new: Mapping[str, Json]) -> Change:
 def apply(change: Change, old: Json) -> Json:
     """Return what `old` has become. Parts without a change are shared, and nothing is changed in place."""
     return _apply_to_list(change, old) if isinstance(old, list) else _apply_to_object(change, old)
+
+
+def _is_written_alike(old: Json, new: Json) -> bool:
+    """Return true for equal values, but not for all of them: their names may be in another order."""
+    return orjson.dumps(old) == orjson.dumps(new)
 
 
 def _same(old: Json, new: Json) -> bool:
@@ -60,11 +67,13 @@ def _by_id(items: Sequence[Json]) -> dict[str, Json] | None:
 
 
 def _delta_of_items(old: Mapping[str, Json], new: Mapping[str, Json]) -> Change:
-    nested = {
-        item_id: change
+    changed = [
+        item_id
         for item_id, item in new.items()
-        if item_id in old and (change := delta(old[item_id], item))
-    }
+        if item_id in old and not _is_written_alike(old[item_id], item)
+    ]
+    changes = {item_id: delta(old[item_id], new[item_id]) for item_id in changed}
+    nested = _without_empty(changes)
     kept = [item_id for item_id in new if item_id in old]
     return _without_empty(
         {

@@ -3,17 +3,16 @@
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import NamedTuple
 
 import orjson
 import sqlalchemy as sa
 
-from diffuserve.domain.job import Band, Phase
+from diffuserve.domain.job import Band
 from diffuserve.domain.worker import Worker
 from diffuserve.jobs import schema, tallies, workers
 from diffuserve.jobs.config import StoreConfig
 from diffuserve.jobs.database import Database
-from diffuserve.jobs.queue import tenant_of
 from diffuserve.jobs.records import BANDS
 from diffuserve.jobs.tallies import Tallies
 from diffuserve.jobs.tally import TallyKind
@@ -27,25 +26,22 @@ _MAX_FAILURES = 500
 _MAX_DELIVERIES = 500
 _MAX_DISABLED = 50
 _MAX_BOUND = 10_000  # values that a statement may bind
-_PHASES = {phase.value: phase for phase in Phase}
 
 
-@dataclass(frozen=True)
-class RunningJob:
+class RunningJob(NamedTuple):
     """A leased job, as its worker's last heartbeat told it."""
 
     id: str
     tenant_id: str
     model: str
     worker_id: str
-    phase: Phase | None
+    phase: str | None
     step: int
     total: int
     is_canceling: bool
 
 
-@dataclass(frozen=True)
-class LaneState:
+class LaneState(NamedTuple):
     """Ready jobs of a band, a tenant, a model and a phase; the oldest was submitted at `oldest_at`."""
 
     band: Band
@@ -139,25 +135,21 @@ class OverviewReader:
 
     def _weights(self, connection: sa.Connection, tenant_ids: set[str]) -> dict[str, float]:
         table, in_order = schema.tenants, sorted(tenant_ids)
-        weights = dict.fromkeys(in_order, self._config.plan(self._config.default_plan).weight)
+        weights = dict.fromkeys(in_order, self._weight_of(None, None))
         for start in range(0, len(in_order), _MAX_BOUND):
-            some = in_order[start : start + _MAX_BOUND]
-            rows = connection.execute(sa.select(table).where(table.c.id.in_(some)))
-            weights |= {row.id: tenant_of(row, self._config).plan.weight for row in rows}
+            some = table.c.id.in_(in_order[start : start + _MAX_BOUND])
+            rows = connection.execute(sa.select(table.c.id, table.c.plan, table.c.weight).where(some))
+            weights |= {tenant_id: self._weight_of(plan, weight) for tenant_id, plan, weight in rows}
         return weights
+
+    def _weight_of(self, plan: str | None, weight: float | None) -> float:
+        return weight or self._config.plan(plan or self._config.default_plan).weight
 
 
 def _running(connection: sa.Connection) -> list[RunningJob]:
     columns = ("job_id", "tenant_id", "model", "worker_id", "phase", "step", "total", "is_canceling")
     rows = connection.execute(sa.select(*(leases.c[name] for name in columns)).order_by(leases.c.job_id))
-    return [_running_job(row) for row in rows]
-
-
-def _running_job(row: sa.Row[Any]) -> RunningJob:
-    job_id, tenant_id, model, worker_id, phase, step, total, is_canceling = tuple(row)
-    return RunningJob(
-        job_id, tenant_id, model, worker_id, _PHASES.get(phase), step, total, bool(is_canceling)
-    )
+    return [RunningJob._make(row) for row in rows]
 
 
 def _lanes(connection: sa.Connection) -> list[LaneState]:

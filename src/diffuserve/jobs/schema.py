@@ -379,7 +379,7 @@ audit = sa.Table(
     sa.Index("audit_by_time", "created_at"),
 )
 
-# What ended in the ten seconds from `started_at` on, counted in the transactions that ended it.
+# What ended in the twenty seconds from `started_at` on, counted in the transactions that ended it.
 tallies = sa.Table(
     "tallies",
     metadata,

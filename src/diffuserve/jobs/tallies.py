@@ -1,4 +1,4 @@
-"""The table of tallies: what ended in each ten seconds, counted in the transactions that ended it.
+"""The table of tallies: what ended in each twenty seconds, counted in the transactions that ended it.
 
 So all control planes agree about it, and nobody who asks reads the jobs themselves.
 """
@@ -14,7 +14,7 @@ from diffuserve.jobs.tally import TallyCount, TallyKind
 
 tallies = schema.tallies
 
-BUCKET_SECONDS = 10
+BUCKET_SECONDS = 20
 MINUTE_SECONDS = 60.0
 WINDOW_SECONDS = 300.0
 _MEMORY_SECONDS = 900.0

@@ -2,6 +2,7 @@
 
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
+from functools import lru_cache
 from typing import Any, Self
 
 import orjson
@@ -157,12 +158,7 @@ def worker_of(row: sa.Row[Any], now: float, lease_seconds: float, num_leases: in
 
     It is lost if it sent no heartbeat for `lease_seconds`: then all its leases have expired.
     """
-    values = orjson.loads(row.report)
-    values["state"] = WorkerState(values["state"])
-    values["resident_models"] = tuple(values["resident_models"])
-    loading = values.get("loading")
-    values["loading"] = None if loading is None else LoadProgress(**loading)
-    report = WorkerReport(**values)
+    report = _report_of(row.report)
     is_lost = now - row.heartbeat_at > lease_seconds
     return Worker(
         id=row.id,
@@ -179,6 +175,16 @@ def worker_of(row: sa.Row[Any], now: float, lease_seconds: float, num_leases: in
         role=WorkerRole(row.role),
         num_leases=num_leases,
     )
+
+
+@lru_cache(2_048)  # a report is read many times until the next one
+def _report_of(text: str) -> WorkerReport:
+    values = orjson.loads(text)
+    values["state"] = WorkerState(values["state"])
+    values["resident_models"] = tuple(values["resident_models"])
+    loading = values.get("loading")
+    values["loading"] = None if loading is None else LoadProgress(**loading)
+    return WorkerReport(**values)
 
 
 def _known_workers(transaction: Transaction, worker_ids: Collection[str]) -> dict[str, sa.Row[Any]]:

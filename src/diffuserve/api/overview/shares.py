@@ -1,5 +1,6 @@
 """Use of the devices: by outcome, and by tenant beside what its weight entitles it to."""
 
+import heapq
 from collections import Counter
 
 from diffuserve.domain.job import JobStatus
@@ -29,28 +30,28 @@ def useful_share(counted: Tallies) -> float | None:
     return round(useful / total, 4) if total > 0 else None
 
 
-def tenant_shares(overview: Overview) -> tuple[TenantShareResource, ...]:
-    """Return the tenants that used, use or wait for devices, those that use and wait for most first."""
+def tenant_shares(overview: Overview, num_listed: int) -> tuple[TenantShareResource, ...]:
+    """Return the tenants that used, use or wait for most, in order of their names."""
     used = overview.tallies.of(TallyKind.TENANT)
     total = sum(count.seconds for count in used.values())
-    weights = sum(overview.weights.values())
-    running = Counter(job.tenant_id for job in overview.running)
-    ready: Counter[str] = Counter()
-    waiting: dict[str, float] = dict.fromkeys(overview.weights, 0.0)
+    all_weights = sum(overview.weights.values())
+    num_running = Counter(job.tenant_id for job in overview.running)
+    num_ready: Counter[str] = Counter()
+    size = {tenant_id: used.get(tenant_id, _NOTHING).seconds for tenant_id in overview.weights}
     for lane in overview.lanes:
-        ready[lane.tenant_id] += lane.num_ready
-        waiting[lane.tenant_id] += lane.work_seconds
-    seconds = {tenant_id: used.get(tenant_id, _NOTHING).seconds for tenant_id in overview.weights}
-    by_size = sorted(seconds, key=lambda tenant_id: (-seconds[tenant_id] - waiting[tenant_id], tenant_id))
+        num_ready[lane.tenant_id] += lane.num_ready
+        size[lane.tenant_id] += lane.work_seconds
+    largest = heapq.nsmallest(num_listed, size, key=lambda tenant_id: (-size[tenant_id], tenant_id))
     return tuple(
         TenantShareResource(
             id=tenant_id,
             weight=overview.weights[tenant_id],
-            device_seconds=round(seconds[tenant_id], 3),
-            share=round(seconds[tenant_id] / total, 4) if total > 0 else 0.0,
-            fair_share=round(overview.weights[tenant_id] / weights, 4),
-            num_ready=ready[tenant_id],
-            num_running=running[tenant_id],
+            device_seconds=round(seconds, 3),
+            share=round(seconds / total, 4) if total > 0 else 0.0,
+            fair_share=round(overview.weights[tenant_id] / all_weights, 4),
+            num_ready=num_ready[tenant_id],
+            num_running=num_running[tenant_id],
         )
-        for tenant_id in by_size
+        for tenant_id in sorted(largest)
+        for seconds in (used.get(tenant_id, _NOTHING).seconds,)
     )

@@ -1,5 +1,6 @@
 """A snapshot of the server: the state of the store, as the resource that operators read."""
 
+import heapq
 from collections import Counter, defaultdict
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
@@ -7,7 +8,7 @@ from typing import Any
 from diffuserve.api.overview.shares import device_seconds_of, tenant_shares, useful_share
 from diffuserve.api.serializers import worker_resource
 from diffuserve.domain.durations import percentile
-from diffuserve.domain.job import FINAL_STATUSES, Band
+from diffuserve.domain.job import FINAL_STATUSES, Band, Phase
 from diffuserve.domain.readiness import why_not_ready
 from diffuserve.domain.resources.operations import (
     BandResource,
@@ -40,6 +41,7 @@ MAX_WORKERS = 500
 MAX_LISTED = 50
 _MAX_JOBS_OF_WORKER = 32
 
+_BandAndTenant = tuple[Band, str]
 LiveSteps = Callable[[str], Mapping[str, Any] | None]
 """Returns the newest progress of a job that this process has heard of, if any."""
 
@@ -49,7 +51,6 @@ def snapshot_of(overview: Overview, revision: int, live: LiveSteps) -> Operation
     workers, counted = overview.workers, overview.tallies
     reason = why_not_ready(workers)
     lanes = _merged(overview.lanes)
-    shares = tenant_shares(overview)
     return OperationsResource(
         at=to_rfc3339(overview.now),
         revision=revision,
@@ -63,8 +64,8 @@ def snapshot_of(overview: Overview, revision: int, live: LiveSteps) -> Operation
         latency=_latency(counted),
         batch=_batching(workers, counted),
         device_seconds=device_seconds_of(counted),
-        num_tenants=len(shares),
-        tenants=tuple(sorted(shares[:MAX_LISTED], key=lambda tenant: tenant.id)),
+        num_tenants=len(overview.weights),
+        tenants=tenant_shares(overview, MAX_LISTED),
         failures=_failures(overview.failures),
         webhooks=_webhooks(overview.endpoints, overview.failed_deliveries),
     )
@@ -97,7 +98,7 @@ def _running_job(job: RunningJob, live: Mapping[str, Any] | None) -> RunningJobR
         id=job.id,
         tenant_id=job.tenant_id,
         model=job.model,
-        phase=phase,
+        phase=None if phase is None else Phase(phase),
         step=step,
         total=total,
         is_canceling=job.is_canceling,
@@ -114,21 +115,24 @@ def _queue(overview: Overview) -> QueueTotalsResource:
     )
 
 
-def _merged(lanes: Iterable[LaneState]) -> dict[tuple[Band, str], list[LaneState]]:
+def _merged(lanes: Iterable[LaneState]) -> dict[_BandAndTenant, list[LaneState]]:
     """Return the lanes by band and tenant."""
-    merged: defaultdict[tuple[Band, str], list[LaneState]] = defaultdict(list)
+    merged: defaultdict[_BandAndTenant, list[LaneState]] = defaultdict(list)
     for lane in lanes:
         merged[lane.band, lane.tenant_id].append(lane)
     return merged
 
 
-def _largest_lanes(merged: Mapping[tuple[Band, str], Sequence[LaneState]]) -> tuple[LaneResource, ...]:
-    resources = [
-        LaneResource(id=f"{band.value}/{tenant_id}", band=band, tenant_id=tenant_id, **_sum(lanes))
-        for (band, tenant_id), lanes in merged.items()
-    ]
-    largest = sorted(resources, key=lambda lane: (-lane.work_seconds, lane.id))[:MAX_LISTED]
-    return tuple(sorted(largest, key=lambda lane: lane.id))
+def _largest_lanes(merged: Mapping[_BandAndTenant, Sequence[LaneState]]) -> tuple[LaneResource, ...]:
+    """Return the lanes with the most work, in order of their ids."""
+    work = {key: sum(lane.work_seconds for lane in lanes) for key, lanes in merged.items()}
+    largest = heapq.nsmallest(MAX_LISTED, work, key=lambda key: (-work[key], key))
+    return tuple(
+        LaneResource(
+            id=f"{band.value}/{tenant_id}", band=band, tenant_id=tenant_id, **_sum(merged[band, tenant_id])
+        )
+        for band, tenant_id in sorted(largest)
+    )
 
 
 def _sum(lanes: Sequence[LaneState]) -> dict[str, Any]:
