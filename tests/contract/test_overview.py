@@ -1,5 +1,9 @@
 """Operators see what the store holds, on SQLite and PostgreSQL."""
 
+import re
+
+import sqlalchemy as sa
+
 from diffuserve.api.overview.snapshot import snapshot_of
 from diffuserve.domain.job import Band, JobError, Phase
 from diffuserve.domain.resources.operations import OperationsResource
@@ -138,3 +142,54 @@ async def test_a_silent_worker_is_lost_and_its_attempt_is_counted(
     assert seen.workers[0].jobs == ()
     assert {outcome.id: outcome.num_attempts for outcome in seen.device_seconds} == {"lost": 1}
     assert seen.queue.num_ready + seen.queue.num_delayed == 1
+
+
+async def statements_of_a_view(store: JobStore) -> list[str]:
+    """Return the statements that a view of the server executes."""
+    statements: list[str] = []
+
+    def note(connection: sa.Connection, _cursor: object, statement: str, *_rest: object) -> None:
+        statements.append(statement)
+
+    sa.event.listen(sa.Engine, "before_cursor_execute", note)
+    try:
+        await store.overview.read()
+    finally:
+        sa.event.remove(sa.Engine, "before_cursor_execute", note)
+    return statements
+
+
+async def test_a_view_reads_no_more_of_a_longer_queue(job_store: JobStore) -> None:
+    worker = await add_worker(job_store)
+    await job_store.jobs.submit(new_job())
+    short = await statements_of_a_view(job_store)
+    for _ in range(30):
+        await job_store.jobs.submit(new_job())
+    await claim(job_store, worker, 5)
+    assert await statements_of_a_view(job_store) == short
+    read = await job_store.overview.read()
+    assert (len(read.lanes), read.lanes[0].num_ready, len(read.running)) == (1, 26, 5)
+    assert not any(" FROM ready" in statement for statement in short)
+
+
+async def test_a_view_scans_no_large_table(job_store: JobStore) -> None:
+    statements = [text for text in await statements_of_a_view(job_store) if text.startswith("SELECT")]
+    large = ("jobs", "ready", "job_events", "webhook_deliveries", "tallies", "webhook_endpoints")
+
+    def plans(connection: sa.Connection) -> str:
+        if connection.dialect.name == "sqlite":
+            found = [
+                connection.exec_driver_sql(f"EXPLAIN QUERY PLAN {text}", (0,) * text.count("?")).all()
+                for text in statements
+            ]
+            return " ".join(row.detail for rows in found for row in rows)
+        connection.exec_driver_sql("SET enable_seqscan = off")  # which a table without rows is cheap for
+        plain = [re.sub(r"\$\d+(::DOUBLE PRECISION|::\w+)?", "'0'", text) for text in statements]
+        found = [connection.exec_driver_sql(f"EXPLAIN {text}").all() for text in plain]
+        connection.exec_driver_sql("RESET enable_seqscan")
+        return " ".join(row[0] for rows in found for row in rows)
+
+    plan = await job_store.database.read(plans)
+    assert "jobs_by_end" in plan
+    assert "webhook_deliveries_failing" in plan
+    assert not [table for table in large if f"SCAN {table}" in plan or f"Seq Scan on {table}" in plan]

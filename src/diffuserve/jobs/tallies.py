@@ -19,6 +19,9 @@ MINUTE_SECONDS = 60.0
 WINDOW_SECONDS = 300.0
 _MEMORY_SECONDS = 900.0
 
+_ADD: dict[str, sa.Executable] = {}
+"""Statement by dialect: to build one takes longer than to execute it."""
+
 WindowCounts = Mapping[TallyKind, Mapping[str, TallyCount]]
 """Counts by kind and key."""
 
@@ -49,11 +52,12 @@ def save(transaction: Transaction) -> None:
         {"started_at": started_at, "kind": kind, "key": key, "num": count.num, "seconds": count.seconds}
         for (kind, key), count in counts.items()
     ]
-    insert = transaction.upsert(tallies)
-    added = {name: tallies.c[name] + insert.excluded[name] for name in ("num", "seconds")}
-    transaction.execute(
-        insert.on_conflict_do_update(index_elements=["started_at", "kind", "key"], set_=added), rows
-    )
+    dialect = transaction.connection.dialect.name
+    if dialect not in _ADD:
+        insert = transaction.upsert(tallies)
+        added = {name: tallies.c[name] + insert.excluded[name] for name in ("num", "seconds")}
+        _ADD[dialect] = insert.on_conflict_do_update(index_elements=["started_at", "kind", "key"], set_=added)
+    transaction.execute(_ADD[dialect], rows)
 
 
 def forget(transaction: Transaction) -> None:
