@@ -181,6 +181,7 @@ class EngineJobs:
         elif isinstance(fetched, Exception):
             self._leave(job, fetch_failure(job.attempt, fetched))
         else:
+            job.load_seconds = asyncio.get_running_loop().time() - job.since
             job.advance(Phase.ENCODE, 0, 0)
             self._enter_engine(job, fetched)
 

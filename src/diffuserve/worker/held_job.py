@@ -12,8 +12,8 @@ from diffuserve.domain.worker import HeldLease, Lease
 class HeldJob:
     """A lease and the progress of its job. `is_in_engine` until the engine has finished or lost it.
 
-    A job that reads images counts as in the engine already while it is `fetching` them. `live_upload` is the
-    newest upload of a part of its clip; no part is uploaded any more once `is_live_over`.
+    A job that reads images counts as in the engine already while it is `fetching` them, for `load_seconds`.
+    `live_upload` is the newest upload of a part of its clip; none follows once `is_live_over`.
     """
 
     lease: Lease
@@ -28,6 +28,7 @@ class HeldJob:
     has_unreported_progress: bool = False
     since: float = field(default_factory=lambda: asyncio.get_running_loop().time())
     fetching: asyncio.Task[None] | None = None
+    load_seconds: float | None = None
     live_upload: asyncio.Task[None] | None = None
     is_live_over: bool = False
 

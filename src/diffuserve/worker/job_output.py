@@ -71,7 +71,7 @@ class JobOutput:
         attempt, preview = request.job.attempt, output.preview
         assert preview is not None
         try:
-            verdict = self._judge(attempt, "preview", _cells_of(preview, request.clips))
+            verdict = self._judge(attempt, "preview", _cells_of(preview, request.clips)).verdict
         except Exception:  # the finished image meets the same filter, and that failure is reported
             return
         if verdict.action is Action.BLOCK:
@@ -168,9 +168,13 @@ class JobOutput:
         """Filter and write the images, and report the job finished or failed."""
         job, steps = request.job, request.num_steps
         verdicts: list[Verdict] = []
+        seconds: list[float] = []
         try:
             self.link.send(StepProgress(attempt=job.attempt, phase="filter", step=steps, total=steps))
-            verdicts += [self._judge(job.attempt, "image", frames) for frames in result.frames]
+            for frames in result.frames:
+                judged = self._judge(job.attempt, "image", frames)
+                verdicts.append(judged.verdict)
+                seconds.append(judged.seconds)
             shown = passed(result, verdicts)
             with writing(result.request_id):
                 files = self.images.write(shown, Path(job.folder), job.output_format)
@@ -178,13 +182,14 @@ class JobOutput:
             failure = job_failure(job.attempt, error)
             self.link.send(replace(failure, safety=self.images.record(verdicts)))
             return
-        self._report_finished(request, result, files, shown.warnings, verdicts, {})
+        times = {"filter_seconds": sum(seconds)}
+        self._report_finished(request, result, files, shown.warnings, verdicts, times)
 
-    def _judge(self, attempt: str, stage: str, frames: Frames) -> Verdict:
-        """Return the filter's verdict, and report it to the agent, which counts it."""
+    def _judge(self, attempt: str, stage: str, frames: Frames) -> Judgement:
+        """Return the filter's verdict and its seconds, and report them to the agent, which counts them."""
         judged = self.images.judge(frames)
         self._report_judgement(attempt, stage, judged)
-        return judged.verdict
+        return judged
 
     def _report_judgement(self, attempt: str, stage: str, judged: Judgement | None) -> None:
         if judged is not None and self.images.image_filter is not None:

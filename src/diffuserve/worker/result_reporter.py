@@ -174,11 +174,15 @@ class ResultReporter:
         return (await self._client.hand_over(job.lease.job_id, report)).status
 
     async def _publish(self, job: HeldJob, finished: JobFinished) -> str:
+        begin = asyncio.get_running_loop().time()
         artifacts = await asyncio.gather(*(self._upload(job, file) for file in finished.files))
+        seconds = {"upload_seconds": asyncio.get_running_loop().time() - begin}
+        if job.load_seconds is not None:
+            seconds["load_seconds"] = job.load_seconds
         result = JobResult(
             artifacts=tuple(artifacts),
             input=finished.input,
-            timings=finished.timings,
+            timings={**finished.timings, **seconds},
             warnings=finished.warnings,
             safety=finished.safety,
         )

@@ -1,0 +1,39 @@
+// Jobs in words and files: what the gallery and the page of a job say about one. Pure.
+import { duration } from "../../components/time.js";
+
+export const FINAL = ["succeeded", "failed", "canceled", "expired"];
+export const VIDEO = "video.generate";
+
+export const isFinal = (job) => FINAL.includes(job.status);
+export const promptOf = (job) => job.prompt?.original ?? job.input.prompt ?? "";
+export const artifactsOf = (job, ...roles) =>
+  (job.result?.artifacts ?? []).filter(({ role }) => roles.includes(role)).sort((a, b) => a.index - b.index);
+export const outputsOf = (job) => {
+  const videos = artifactsOf(job, "video");
+  return videos.length ? videos : artifactsOf(job, "image");
+};
+export const capitalized = (text) => text.charAt(0).toUpperCase() + text.slice(1);
+
+const PHASES = {
+  load: "Fetching the image", encode: "Reading the prompt", denoise: "Drawing", decode: "Decoding",
+  filter: "Checking", upload: "Storing",
+};
+
+// Return what a job does now, or why it has no files.
+export function stateOf(job) {
+  if (job.error) return isBlocked(job) ? "Blocked: the image filter withheld it" : capitalized(job.error.message);
+  if (job.status === "running") return stepOf(job);
+  return job.status === "canceling" ? "Canceling…" : capitalized(job.status);
+}
+
+export const isBlocked = (job) => job.error?.code === "output_blocked";
+
+function stepOf(job) {
+  const { step, total, frames, num_frames: all } = job.progress;
+  if (job.phase === "decode" && all) return `Decoded ${frames} of ${all} frames`;
+  if (job.phase === "denoise" && total) return `Step ${step} of ${total}`;
+  return PHASES[job.phase] ?? "Starting";
+}
+
+// Return seconds as a text, short ones in milliseconds.
+export const brief = (seconds) => (seconds < 1 ? `${Math.round(1000 * seconds)} ms` : duration(seconds));

@@ -1,0 +1,57 @@
+// What a job has made, large: its images, its clips, or how far it is.
+import { html, useRef, useState } from "../../vendor/ui.js";
+import { ProgressBar } from "../../components/progress_bar.js";
+import { artifactsOf, capitalized, isFinal, outputsOf, promptOf, stateOf } from "../gallery/job_words.js";
+
+export function Media({ job, preview }) {
+  const outputs = outputsOf(job);
+  if (!outputs.length) return html`<${Unfinished} job=${job} preview=${preview} />`;
+  return html`
+    <div class=${`job-media ${outputs.length > 1 ? "several" : ""}`}>
+      ${outputs.map((output) => html`<${Output} key=${output.name} job=${job} output=${output} />`)}
+    </div>`;
+}
+
+function Output({ job, output }) {
+  const [isGone, setGone] = useState(false);
+  const box = { aspectRatio: `${output.width} / ${output.height}`, width: fitting(output) };
+  if (isGone) return html`<p class="job-none" style=${box}>The file is not there any more.</p>`;
+  const isVideo = output.content_type.startsWith("video/");
+  return html`
+    <figure>
+      ${isVideo ? html`<${Clip} job=${job} clip=${output} box=${box} />` : html`
+        <a href=${output.url} target="_blank" rel="noopener">
+          <img src=${output.url} alt=${promptOf(job)} style=${box} onError=${() => setGone(true)} />
+        </a>`}
+      <figcaption>${output.width} × ${output.height}${output.seed === null ? "" : ` · seed ${output.seed}`}
+        ${" · "}<a href=${output.url} download=${`${job.id}-${output.name}`}>Download</a></figcaption>
+    </figure>`;
+}
+
+// Small images are enlarged to be seen, and large ones are as tall as the window at most.
+const fitting = ({ width, height }) => `min(100%, ${Math.max(width, 448)}px, calc(75vh * ${width} / ${height}))`;
+
+function Clip({ job, clip, box }) {
+  const [poster] = artifactsOf(job, "poster").filter(({ index }) => index === clip.index);
+  const video = useRef(null);
+  const [sprites] = artifactsOf(job, "sprites").filter(({ index }) => index === clip.index);
+  return html`
+    <video ref=${video} src=${clip.url} poster=${poster?.url} controls loop muted playsinline preload="metadata"
+      aria-label=${promptOf(job)} style=${box} />
+    ${sprites && html`<details class="job-sprites"><summary>All frames at a glance</summary>
+      <img src=${sprites.url} alt="Frames of the clip" loading="lazy" /></details>`}`;
+}
+
+function Unfinished({ job, preview }) {
+  const box = { aspectRatio: `${job.input.width ?? 1} / ${job.input.height ?? 1}` };
+  return html`
+    <div class="job-media">
+      <div class=${`job-none ${job.status}`} style=${box}>
+        ${preview && !isFinal(job) && html`<img src=${preview} alt="Preview" />`}
+        ${isFinal(job) && html`<span>${job.error ? capitalized(job.status) : stateOf(job)}</span>`}
+      </div>
+      ${!isFinal(job) && html`
+        <${ProgressBar} label="Progress" fraction=${job.status === "running" ? job.progress.fraction : null}
+          text=${stateOf(job)} />`}
+    </div>`;
+}

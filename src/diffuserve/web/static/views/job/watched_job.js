@@ -1,0 +1,72 @@
+// One job, kept up to date: the job itself, its stored events, its live progress and its newest preview.
+import { signal } from "../../vendor/ui.js";
+import { follow, request } from "../../api.js";
+import { FINAL, isFinal } from "../gallery/job_words.js";
+import { kept } from "../gallery/feed.js";
+
+const STORED = ["queued", "running", "denoised", "requeued", "canceling", ...FINAL];
+
+export class WatchedJob {
+  constructor(id) {
+    this.id = id;
+    this.job = signal(null);
+    this.events = signal([]); // stored ones, in their order
+    this.preview = signal(null);
+    this.error = signal(null);
+    this.stop = () => {};
+  }
+
+  async open() {
+    await this.read();
+    if (this.job.value) this.#follow();
+  }
+
+  // Read the job; one that is gone is told as the error of the page.
+  async read() {
+    try {
+      this.job.value = kept(await request("GET", `v1/jobs/${this.id}`));
+      this.error.value = null;
+    } catch (error) {
+      if (error.status === 404) this.stop();
+      if (error.status === 404 || !this.job.value) this.error.value = error;
+    }
+  }
+
+  // Follow it again, as after an operator has queued it again.
+  again() {
+    this.stop();
+    this.events.value = [];
+    this.preview.value = null;
+    return this.open();
+  }
+
+  #follow() {
+    const handlers = Object.fromEntries(STORED.map((type) => [type, (event) => this.#add(event)]));
+    handlers.progress = ({ data }) => this.#advance(data);
+    handlers.preview = ({ data }) => {
+      this.preview.value = `data:image/png;base64,${data.b64}`;
+    };
+    this.stop = follow(`v1/jobs/${this.id}/events`, handlers, { onState: (state) => this.#changedState(state) });
+  }
+
+  #add(event) {
+    if (this.events.value.some(({ seq }) => seq === event.seq)) return;
+    this.events.value = [...this.events.value, event];
+    if (!isFinal(this.job.value) || event.type === "requeued") this.read();
+  }
+
+  #advance({ phase, step, total, fraction, frames = 0, num_frames = 0 }) {
+    const job = this.job.value;
+    if (isFinal(job)) return;
+    this.job.value = { ...job, phase, progress: { ...job.progress, step, total, fraction, frames, num_frames } };
+  }
+
+  // The server ends the stream after the last event; the browser would ask for more.
+  #changedState(state) {
+    const newest = this.events.value.at(-1);
+    if (state !== "open" && newest && FINAL.includes(newest.type)) {
+      this.stop();
+      if (!isFinal(this.job.value)) this.read();
+    }
+  }
+}
