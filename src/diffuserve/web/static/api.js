@@ -32,7 +32,18 @@ export async function request(method, path, body, { signal, headers = {} } = {})
     headers: { accept: "application/json", ...csrfHeaders(method), ...bodyHeaders(body), ...headers },
     body: body === undefined || body instanceof FormData ? body : JSON.stringify(body),
   });
-  if (response.status === 204) return null;
+  return response.status === 204 ? null : contentOf(response);
+}
+
+// Read what has changed since the response with `etag`: return { content, etag }, null if nothing has.
+export async function readChanged(path, etag) {
+  const headers = { accept: "application/json", ...(etag && { "if-none-match": etag }) };
+  const response = await send(urlOf(path), { headers, cache: "no-store" });
+  if (response.status === 304) return null;
+  return { content: await contentOf(response), etag: response.headers.get("etag") };
+}
+
+async function contentOf(response) {
   const content = await response.json().catch(() => ({}));
   if (response.ok) return content;
   if (response.status === 401) endedSession();

@@ -1,6 +1,6 @@
 // The jobs that the gallery shows: pages by cursor, and a look at the newest ones every two seconds.
 import { batch, signal } from "../../vendor/ui.js";
-import { request } from "../../api.js";
+import { readChanged, request } from "../../api.js";
 import { isFinal } from "./job_words.js";
 
 const PAGE = 50;
@@ -14,6 +14,7 @@ export class Feed {
     this.isLoading = signal(true);
     this.error = signal(null);
     this.hasLoaded = false;
+    this.head = null;
     this.numRemovals = 0; // so that a response from before a removal is dropped
   }
 
@@ -40,7 +41,7 @@ export class Feed {
   async look() {
     if (!this.hasLoaded || this.isLoading.value) return;
     const removals = this.numRemovals;
-    const head = await this.#page(null);
+    const head = await this.#head();
     const others = await this.#changed(head);
     if (removals !== this.numRemovals) return;
     const jobs = this.#merged(head, others);
@@ -55,10 +56,21 @@ export class Feed {
   }
 
   #page(after) {
+    return request("GET", this.#path(after));
+  }
+
+  // The first page, which is sent only when something on it has changed.
+  async #head() {
+    const changed = await readChanged(this.#path(null), this.head?.etag);
+    this.head = changed ?? this.head;
+    return this.head.content;
+  }
+
+  #path(after) {
     const query = new URLSearchParams(this.filters);
     query.set("limit", PAGE);
     if (after) query.set("after", after);
-    return request("GET", `v1/jobs?${query}`);
+    return `v1/jobs?${query}`;
   }
 
   // Jobs that the first page does not reach and that are still going on are read one by one.

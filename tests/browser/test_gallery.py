@@ -1,0 +1,122 @@
+"""The gallery in a real browser: pages, filters, selection, zips, deletion."""
+
+import json
+import re
+import zipfile
+
+import pytest
+from playwright.sync_api import Locator, Page, expect
+
+from support.browser import Axe, OpenPage, Screenshot
+from support.drawn_jobs import DrawnJobs
+
+MARKUP = "a red circle <img src=x onerror=alert(1)> <b>bold</b>"
+
+
+@pytest.fixture(scope="module")
+def jobs(server: str) -> DrawnJobs:
+    jobs = DrawnJobs(server)
+    for prompt in ("a green square", MARKUP, "a blue star"):
+        jobs.draw(prompt, seed=7)
+    return jobs
+
+
+def tiles(page: Page) -> Locator:
+    return page.get_by_role("list", name="Jobs").get_by_role("listitem")
+
+
+def test_jobs_are_filtered_and_the_address_keeps_it(page: Page, jobs: DrawnJobs, axe: Axe) -> None:
+    page.goto("/gallery?kind=image.generate")
+    expect(tiles(page).first).to_contain_text("a blue star")
+    page.get_by_label("Words of the prompt").fill("CIRCLE red")
+    expect(tiles(page)).to_have_count(1)
+    expect(tiles(page)).to_contain_text(MARKUP)
+    expect(page.get_by_role("img", name=MARKUP)).to_be_visible()
+    assert page.evaluate("document.querySelector('.gallery-grid b') === null")
+    expect(page).to_have_url(re.compile(r"kind=image.generate&query=CIRCLE\+red$"))
+    page.reload()
+    expect(page.get_by_label("Words of the prompt")).to_have_value("CIRCLE red")
+    expect(tiles(page)).to_have_count(1)
+    page.get_by_label("Status").select_option("Failed")
+    expect(page.get_by_text("No job matches these filters.")).to_be_visible()
+    axe(page)
+
+
+def test_new_jobs_come_on_top_and_go_when_they_are_deleted(page: Page, jobs: DrawnJobs) -> None:
+    page.goto("/gallery")
+    expect(tiles(page).first).to_contain_text("a blue star")
+    job_id = jobs.draw("a newcomer")
+    expect(tiles(page).first).to_contain_text("a newcomer")
+    expect(page.get_by_role("img", name="a newcomer")).to_be_visible()
+    jobs.delete(job_id)
+    expect(tiles(page).first).to_contain_text("a blue star")
+
+
+def test_pages_follow_one_another(page: Page, jobs: DrawnJobs) -> None:
+    batch_id = jobs.canceled_batch("a stack of cards", 120)
+    page.goto(f"/gallery?batch_id={batch_id}")
+    expect(page.get_by_role("button", name="Show more than One batch")).to_be_visible()
+    tile = tiles(page)
+    expect(tile.nth(49)).to_be_attached()
+    for _ in range(3):
+        page.keyboard.press("End")
+        page.wait_for_load_state("networkidle")
+    expect(tile).to_have_count(120)
+    ids = tile.evaluate_all("tiles => tiles.map((tile) => tile.dataset.job)")
+    assert ids == sorted(set(ids), reverse=True), "each once, newest first"
+    tile.nth(100).get_by_role("link").click()
+    expect(page.get_by_role("heading", name="a stack of cards")).to_be_visible()
+    page.go_back()
+    expect(tile.nth(100)).to_be_in_viewport()
+
+
+def test_selected_jobs_are_downloaded_and_deleted(
+    page: Page, jobs: DrawnJobs, screenshot: Screenshot
+) -> None:
+    doomed = [jobs.draw(f"doomed {name}", seed=3) for name in ("one", "two", "three")]
+    page.goto("/gallery?query=doomed")
+    expect(tiles(page)).to_have_count(3)
+    page.get_by_label("Select doomed three").click()
+    page.get_by_label("Select doomed one").click(modifiers=["Shift"])
+    expect(page.get_by_text("3 jobs selected")).to_be_visible()
+    page.get_by_label("Select doomed two").press("Space")
+    expect(page.get_by_text("2 jobs selected")).to_be_visible()
+    screenshot(page, "gallery_selection")
+    with page.expect_download() as download:
+        page.get_by_role("link", name="Download zip").click()
+    with zipfile.ZipFile(download.value.path()) as archive:
+        manifest = json.loads(archive.read("manifest.json"))
+        names = {f"doomed-three_3_{doomed[2]}.png", f"doomed-one_3_{doomed[0]}.png", "manifest.json"}
+        assert set(archive.namelist()) == names
+    assert [job["id"] for job in manifest["jobs"]] == [doomed[2], doomed[0]]
+
+    jobs.delete(doomed[0])  # by somebody else meanwhile: it is gone, which is what was wanted
+    page.get_by_role("button", name="Delete…").click()
+    page.get_by_role("dialog").get_by_role("button", name="Delete", exact=True).click()
+    expect(tiles(page)).to_have_count(1)
+    assert [jobs.exists(job_id) for job_id in doomed] == [False, True, False]
+    expect(page.get_by_role("dialog")).to_have_count(0)
+
+
+def test_what_was_not_deleted_is_told(page: Page, jobs: DrawnJobs) -> None:
+    job_id = jobs.draw("stubborn")
+    page.goto("/gallery?query=stubborn")
+    refusal = {"status": 503, "json": {"code": "server_unavailable", "detail": "the store is away"}}
+    page.route(f"**/v1/jobs/{job_id}", lambda route: route.fulfill(**refusal))  # type: ignore[arg-type]
+    page.get_by_label("Select stubborn").check()
+    page.get_by_role("button", name="Delete…").click()
+    page.get_by_role("dialog").get_by_role("button", name="Delete", exact=True).click()
+    expect(page.get_by_role("alert").filter(has_text=f"{job_id}: the store is away")).to_be_visible()
+    assert jobs.exists(job_id)
+
+
+@pytest.mark.parametrize("kind", ["light", "dark", "phone"])
+def test_it_is_accessible_in_every_form(
+    open_page: OpenPage, jobs: DrawnJobs, axe: Axe, screenshot: Screenshot, kind: str
+) -> None:
+    page = open_page(dark=kind == "dark", phone=kind == "phone")
+    page.goto("/gallery?kind=image.generate")
+    expect(page.get_by_role("img", name="a blue star").first).to_be_visible()
+    axe(page)
+    screenshot(page, f"gallery_{kind}")
+    assert page.evaluate("document.documentElement.scrollWidth <= innerWidth")

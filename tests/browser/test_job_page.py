@@ -1,0 +1,105 @@
+"""The page of a job in a real browser: its image, its timeline, live progress and actions."""
+
+import re
+from urllib.parse import parse_qs, urlsplit
+
+import pytest
+from playwright.sync_api import Page, expect
+
+from support.browser import Axe, OpenPage, Screenshot
+from support.drawn_jobs import DrawnJobs
+
+MARKUP = "a red circle </h1><script>alert(1)</script><b>bold</b>"
+LONG = {"width": 256, "height": 256, "num_inference_steps": 100}
+
+
+@pytest.fixture(scope="module")
+def jobs(server: str) -> DrawnJobs:
+    return DrawnJobs(server)
+
+
+def test_a_finished_job_shows_all_its_facts(page: Page, jobs: DrawnJobs) -> None:
+    sibling = jobs.draw(MARKUP, seed=5)
+    job_id = jobs.draw(MARKUP, seed=6)
+    page.goto(f"/gallery/{job_id}")
+    expect(page.get_by_role("heading", level=1)).to_have_text(MARKUP)
+    expect(page.get_by_role("img", name=MARKUP)).to_be_visible()
+    facts = page.get_by_role("region", name="Facts")
+    for name in ("Model", "Worker", "Device-seconds", "num_inference_steps", "max_sequence_length", "seed"):
+        expect(facts.get_by_text(name, exact=True)).to_be_visible()
+    expect(page.get_by_role("region", name="Same prompt").get_by_role("link", name="seed 5")).to_be_visible()
+
+    phases = page.get_by_role("region", name="Timeline").get_by_role("listitem")
+    expect(phases.filter(has_text="report")).to_have_count(1)
+    names = [text.split("\n")[0].strip() for text in phases.all_inner_texts()]
+    wanted = ["queue", "encode", "steps", "decode", "filter", "upload", "report"]
+    assert [name for name in names if name in wanted] == wanted
+    spans = phases.evaluate_all("items => items.map(({ dataset }) => [+dataset.start, +dataset.end])")
+    job = jobs.get(job_id)
+    assert spans[0][0] == 0
+    assert all(start <= end for start, end in spans)
+    assert all(before[1] == after[0] for before, after in zip(spans, spans[1:], strict=False)), (
+        "no gap and no overlap"
+    )
+    assert job["finished_at"] > job["created_at"]
+
+    page.get_by_text("JSON", exact=True).click()
+    expect(page.locator("pre")).to_contain_text(f'"id": "{job_id}"')
+    href = page.get_by_role("link", name="Reuse in the playground").get_attribute("href")
+    query = parse_qs(urlsplit(href or "").query)
+    assert (query["prompt"], query["seed"], query["model"]) == ([MARKUP], ["6"], ["tiny-flux"])
+    page.get_by_role("button", name="Copy id").click()
+    assert page.evaluate("navigator.clipboard.readText()") == job_id
+    with page.expect_download() as download:
+        page.get_by_role("main").get_by_role("link", name="Download").first.click()
+    assert download.value.suggested_filename.endswith(".png")
+
+    jobs.delete(sibling)
+    page.get_by_role("button", name="Delete…").click()
+    page.get_by_role("dialog").get_by_role("button", name="Delete", exact=True).click()
+    expect(page).to_have_url(re.compile(r"/gallery$"))
+    assert not jobs.exists(job_id)
+
+
+def test_a_running_job_is_live_until_it_is_canceled(page: Page, jobs: DrawnJobs) -> None:
+    job_id = jobs.submit("a slow one", **LONG)
+    page.goto(f"/gallery/{job_id}")
+    state = page.get_by_role("main").get_by_role("status").first
+    expect(state).to_contain_text("Step")
+    first = state.inner_text()
+    expect(state).not_to_have_text(first)
+    page.get_by_role("button", name="Cancel").click()
+    expect(state).to_have_text("Canceled")
+    expect(page.get_by_role("region", name="Timeline").get_by_role("listitem").last).to_contain_text(
+        "canceled"
+    )
+    page.get_by_role("button", name="Requeue").click()
+    expect(state).to_contain_text("Step")
+    jobs.cancel(job_id)
+    expect(state).to_have_text("Canceled")
+    jobs.delete(job_id)
+    page.reload()
+    expect(page.get_by_role("heading", name="There is no such job")).to_be_visible()
+
+
+def test_a_job_that_was_deleted_meanwhile_says_so(page: Page, jobs: DrawnJobs) -> None:
+    job_id = jobs.submit("short-lived", **LONG)
+    page.goto(f"/gallery/{job_id}")
+    expect(page.get_by_role("heading", name="short-lived")).to_be_visible()
+    jobs.delete(job_id)
+    expect(page.get_by_role("heading", name="This job was deleted")).to_be_visible()
+    page.get_by_role("link", name="To the gallery").click()
+    expect(page.get_by_role("heading", name="Gallery")).to_be_visible()
+
+
+@pytest.mark.parametrize("kind", ["light", "dark", "phone"])
+def test_it_is_accessible_in_every_form(
+    open_page: OpenPage, jobs: DrawnJobs, axe: Axe, screenshot: Screenshot, kind: str
+) -> None:
+    job_id = jobs.draw("a yellow triangle on a white background", num_images=2)
+    page = open_page(dark=kind == "dark", phone=kind == "phone")
+    page.goto(f"/gallery/{job_id}")
+    expect(page.get_by_role("region", name="Timeline").get_by_role("listitem").last).to_be_visible()
+    axe(page)
+    screenshot(page, f"job_{kind}")
+    assert page.evaluate("document.documentElement.scrollWidth <= innerWidth")
