@@ -13,7 +13,7 @@ from pathlib import Path
 from urllib.parse import urlsplit
 
 import pytest
-from playwright.sync_api import Browser, Page, Playwright, ViewportSize, sync_playwright
+from playwright.sync_api import Browser, Page, Playwright, ViewportSize, expect, sync_playwright
 
 from diffuserve.domain.tenant import Role
 from diffuserve.events.memory import MemoryEventBus
@@ -29,6 +29,9 @@ from support.browser import (
     write_screenshot,
 )
 from support.diffuserve_process import serving
+from support.waiting import HANG_SECONDS
+
+expect.set_options(timeout=1_000 * HANG_SECONDS)
 
 _PHONE = ViewportSize(width=360, height=740)
 _DESK = ViewportSize(width=1280, height=800)

@@ -3,6 +3,7 @@
 import json
 import re
 import zipfile
+from collections.abc import Iterator
 
 import pytest
 from playwright.sync_api import Locator, Page, expect
@@ -14,11 +15,11 @@ MARKUP = "a red circle <img src=x onerror=alert(1)> <b>bold</b>"
 
 
 @pytest.fixture(scope="module")
-def jobs(server: str) -> DrawnJobs:
-    jobs = DrawnJobs(server)
-    for prompt in ("a green square", MARKUP, "a blue star"):
-        jobs.draw(prompt, seed=7)
-    return jobs
+def jobs(server: str) -> Iterator[DrawnJobs]:
+    with DrawnJobs(server) as jobs:
+        for prompt in ("a green square", MARKUP, "a blue star"):
+            jobs.draw(prompt, seed=7)
+        yield jobs
 
 
 def tiles(page: Page) -> Locator:

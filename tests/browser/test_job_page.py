@@ -1,6 +1,8 @@
 """The page of a job in a real browser: its image, its timeline, live progress and actions."""
 
 import re
+from collections.abc import Iterator
+from itertools import pairwise
 from urllib.parse import parse_qs, urlsplit
 
 import pytest
@@ -14,8 +16,9 @@ LONG = {"width": 256, "height": 256, "num_inference_steps": 100}
 
 
 @pytest.fixture(scope="module")
-def jobs(server: str) -> DrawnJobs:
-    return DrawnJobs(server)
+def jobs(server: str) -> Iterator[DrawnJobs]:
+    with DrawnJobs(server) as jobs:
+        yield jobs
 
 
 def test_a_finished_job_shows_all_its_facts(page: Page, jobs: DrawnJobs) -> None:
@@ -38,9 +41,7 @@ def test_a_finished_job_shows_all_its_facts(page: Page, jobs: DrawnJobs) -> None
     job = jobs.get(job_id)
     assert spans[0][0] == 0
     assert all(start <= end for start, end in spans)
-    assert all(before[1] == after[0] for before, after in zip(spans, spans[1:], strict=False)), (
-        "no gap and no overlap"
-    )
+    assert all(before[1] == after[0] for before, after in pairwise(spans)), "no gap and no overlap"
     assert job["finished_at"] > job["created_at"]
 
     page.get_by_text("JSON", exact=True).click()

@@ -1,7 +1,7 @@
 """Jobs for tests in a browser, submitted to a real server over HTTP."""
 
 import time
-from typing import Any
+from typing import Any, Self
 
 import httpx
 
@@ -15,6 +15,12 @@ class DrawnJobs:
 
     def __init__(self, address: str) -> None:
         self._http = httpx.Client(base_url=address, trust_env=False, timeout=HANG_SECONDS)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_error: object) -> None:
+        self._http.close()
 
     def submit(self, prompt: str, **values: Any) -> str:
         """Queue a job, and return its id."""
