@@ -8,6 +8,7 @@ from diffuserve.engine.memory import check_memory
 from diffuserve.engine.request_state import NO_WISHES, Wishes
 from diffuserve.media.input_image import load_input
 from diffuserve.models.base import Pipeline, VideoPipeline
+from diffuserve.models.parts import Parts
 
 
 def admitted(
@@ -21,8 +22,9 @@ def admitted(
     """Return the parameters with every default filled in, and the pixels of their images.
 
     Raise `InvalidParams` if the model cannot do what is asked, or a phase of it needs more memory than there
-    is.
+    is, and `RuntimeError` for a phase whose parts of the model are not loaded.
     """
+    _check_parts(pipeline.parts, decodes=not wishes.until_denoised, denoises=not decode_only)
 
     def needed(params: GenerationParams) -> int:
         step = 0 if decode_only else pipeline.step_bytes(pipeline.spec.workload(params))
@@ -31,6 +33,13 @@ def admitted(
     resolved = pipeline.spec.resolve(with_pixels(params), seed)
     check_memory(pipeline.spec, resolved, needed, memory_budget)
     return resolved
+
+
+def _check_parts(parts: Parts, denoises: bool, decodes: bool) -> None:
+    if denoises and not parts.denoising:
+        raise RuntimeError("this engine has loaded no parts that denoise; it takes finished latents alone")
+    if decodes and not parts.decoding:
+        raise RuntimeError("this engine has loaded no decoder; its requests must end with their latents")
 
 
 def decode_bytes(pipeline: Pipeline, params: GenerationParams) -> int:

@@ -45,13 +45,28 @@ class CostModel:
 
     @property
     def has_settled(self) -> bool:
-        """True once steps were measured that are worth keeping: few of them were disturbed."""
-        return self._step.has_settled
+        """True once steps were measured that are worth keeping: few of them were disturbed.
+
+        Of an engine that only decodes it is true once decodes were.
+        """
+        return self._step.has_settled or (self._decode.has_settled and not self._step.has_observed)
 
     def save(self, path: Path) -> None:
-        """Write the settled fit for the next run; write nothing before it has settled."""
+        """Write the settled fit for the next run; write nothing before it has settled.
+
+        Of phases that were not measured the file keeps what another engine, of another role, has written.
+        """
         if self.has_settled:
-            save_fit(path, self.settled_fit)
+            save_fit(path, self._merged(load_fit(path) or self.settled_fit))
+
+    def _merged(self, kept: CostFit) -> CostFit:
+        """Return the settled fit, and where nothing was measured the `kept` one."""
+        own = self.settled_fit
+        return CostFit(
+            own.encode if self._encode.has_observed else kept.encode,
+            own.step if self._step.has_observed else kept.step,
+            own.decode if self._decode.has_observed else kept.decode,
+        )
 
     def knee_tokens(self) -> int:
         """Return the fit's knee, near that of the prior."""

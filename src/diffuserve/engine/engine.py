@@ -28,6 +28,7 @@ from diffuserve.engine.request_state import NO_WISHES, RequestState, Wishes
 from diffuserve.engine.stats import EngineStats
 from diffuserve.models.base import Pipeline
 from diffuserve.models.devices import choose_device, keep_freed_memory, one_thread, parse_dtype
+from diffuserve.models.parts import ALL_PARTS, Parts
 from diffuserve.models.registry import load_pipeline
 
 if TYPE_CHECKING:
@@ -73,8 +74,12 @@ class Engine:
         device: str | None = None,
         dtype: "str | torch.dtype | None" = None,
         config: EngineConfig | None = None,
+        parts: Parts = ALL_PARTS,
     ) -> "Engine":
         """Load a bundled model, a diffusers folder or a hub id; a `Path` is always a folder.
+
+        Without the `parts` for decoding, requests must end `until_denoised`; without those for denoising,
+        they must bring `latents`.
 
         `device` is "cpu" or "cuda[:n]" (default: CUDA if there is a device). `dtype` is "bfloat16",
         "float16" or "float32", for short "bf16", "fp16" or "fp32", or torch's own; by default the
@@ -87,7 +92,7 @@ class Engine:
             keep_freed_memory()
         name = str(model.expanduser().absolute()) if isinstance(model, Path) else model
         with one_thread(), enough_memory(name, chosen):
-            pipeline = load_pipeline(name, chosen, parse_dtype(dtype), config.deterministic)
+            pipeline = load_pipeline(name, chosen, parse_dtype(dtype), config.deterministic, parts=parts)
         return cls(pipeline, config)
 
     @property

@@ -57,6 +57,11 @@ class RobustFit:
         self.has_settled = False
 
     @property
+    def has_observed(self) -> bool:
+        """True once anything was measured."""
+        return self.num_observations > 0
+
+    @property
     def is_trusted(self) -> bool:
         """True once enough was measured to tell an outlier from a bad prior."""
         return self.num_observations >= _TRUSTED_AFTER

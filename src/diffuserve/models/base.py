@@ -16,6 +16,7 @@ from diffuserve.domain.cost import CostFit, Workload
 from diffuserve.domain.model_spec import ModelSpec
 from diffuserve.domain.params import GenerationParams
 from diffuserve.models.frames import Frames
+from diffuserve.models.parts import Parts
 from diffuserve.samplers.base import NoiseSchedule, Sampler, ScheduleStep
 
 
@@ -75,11 +76,13 @@ class Pipeline(Protocol):
 
     `spec.workload` is the size that price, admission and budgets go by, so it must be the size of the
     work that `denoise` does. `max_decode_pixels` bounds the pixels of one `decode` call; a single request
-    larger than that is decoded alone.
+    larger than that is decoded alone. `parts` are those that are loaded; nothing else of it is called.
     """
 
     @property
     def spec(self) -> ModelSpec: ...
+    @property
+    def parts(self) -> Parts: ...
     @property
     def device(self) -> torch.device: ...
     @property

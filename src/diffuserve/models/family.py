@@ -4,12 +4,14 @@ A family is one architecture with its code. Everything that the rest of the proj
 through this protocol and the `Pipeline` that it loads; no module outside the family names it.
 """
 
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, Protocol, runtime_checkable
 
 from diffuserve.domain.cost import CostFit, Workload
 from diffuserve.domain.model_spec import ModelSpec
 from diffuserve.domain.params import GenerationParams
 from diffuserve.models.folder import ModelFolder
+from diffuserve.models.parts import Parts
 
 if TYPE_CHECKING:
     import torch
@@ -33,6 +35,10 @@ class PipelineFamily(Protocol):
         """Raise `InvalidModel` if a file that `load` reads is missing or broken, as far as headers tell."""
         ...
 
+    def weight_folders(self, folder: ModelFolder, parts: Parts) -> Sequence[str]:
+        """Return the folders of the weights that `load` reads for these parts."""
+        ...
+
     def least_step_bytes(self, folder: ModelFolder, workload: Workload) -> int:
         """Return what a step of a request takes at least, whatever the dtype: see `Pipeline.step_bytes`."""
         ...
@@ -48,9 +54,11 @@ class PipelineFamily(Protocol):
         dtype: "torch.dtype | None",
         deterministic: bool,
         ranks: "Ranks | None",
+        parts: Parts,
     ) -> "Pipeline":
-        """Check the files, then load them onto `device`.
+        """Check the files, then load those of `parts` onto `device`.
 
+        Parts that are not wanted stay on torch's meta device: they have shapes, and no weights.
         `dtype=None` means the family's choice for the checkpoint and the device. Each of `ranks` loads
         the same model. Raise `InvalidModel` before any weight is read, `DeviceUnavailable` or
         `InvalidParams` for a device or a plan that the model cannot use.

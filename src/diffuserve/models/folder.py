@@ -114,9 +114,10 @@ class ModelFolder:
             _check_whole(file)
         return files
 
-    def num_weight_bytes(self) -> int:
-        """Return the size of the safetensors files of all subfolders, of one variant each."""
-        return sum(file.stat().st_size for file in _weights(self.path, "*/*.safetensors"))
+    def num_weight_bytes(self, components: Sequence[str] = ("*",)) -> int:
+        """Return the size of the safetensors files of these subfolders, or of all, of one variant each."""
+        files = [file for name in components for file in _weights(self.path, f"{name}/*.safetensors")]
+        return sum(file.stat().st_size for file in files)
 
     def require(self, components: Sequence[str], files: Sequence[str]) -> None:
         """Check all components and files of a pipeline, so that a wrong folder is refused early.

@@ -15,6 +15,7 @@ from diffuserve.domain.params import GenerationParams
 from diffuserve.domain.worker import ModelOffer
 from diffuserve.models.family import PipelineFamily, VideoFamily
 from diffuserve.models.folder import ModelFolder, find_local_model, open_configs, open_model
+from diffuserve.models.parts import ALL_PARTS, Parts
 
 if TYPE_CHECKING:
     import torch
@@ -51,15 +52,22 @@ def load_pipeline(
     dtype: "torch.dtype | None" = None,
     deterministic: bool = False,
     ranks: "Ranks | None" = None,
+    parts: Parts = ALL_PARTS,
 ) -> "Pipeline":
-    """Load a bundled model, a diffusers folder or a hub id onto `device`.
+    """Load a bundled model, a diffusers folder or a hub id onto `device`, or `parts` of it.
 
     With `ranks` the same is loaded on each of them, and every denoising step is shared.
     `dtype=None` means the family's choice for the checkpoint and the device. Raise `ModelNotFound`
     or `InvalidModel` before any weight is read.
     """
     folder, family = _open(model)
-    return family.load(folder, device, dtype, deterministic, ranks)
+    return family.load(folder, device, dtype, deterministic, ranks, parts)
+
+
+def num_weight_bytes(model: str, parts: Parts) -> int:
+    """Return the size of the files whose weights are loaded for `parts`. Raise as `load_pipeline`."""
+    folder, family = _open(model)
+    return folder.num_weight_bytes(family.weight_folders(folder, parts))
 
 
 def read_spec(model: str) -> ModelSpec:
@@ -82,6 +90,10 @@ class CheckedModel:
     spec: ModelSpec
     folder: ModelFolder
     family: PipelineFamily
+
+    def num_weight_bytes(self, parts: Parts) -> int:
+        """Return the size of the files whose weights are loaded for `parts`."""
+        return self.folder.num_weight_bytes(self.family.weight_folders(self.folder, parts))
 
     def least_bytes(self, params: GenerationParams) -> int:
         """Return what a request, whose defaults are filled in, takes at least: a step, or decoding a clip."""

@@ -15,6 +15,9 @@ from diffuserve.domain.dtypes import SAFETENSORS_DTYPES
 from diffuserve.domain.errors import InvalidModel
 from diffuserve.models.folder import first_line
 
+NOT_LOADED = torch.device("meta")
+"""The device of modules that have shapes and no weights, since their part of a model is not wanted."""
+
 _on_read: ContextVar[Callable[[int], None] | None] = ContextVar("on_read", default=None)
 _DTYPES: dict[str, torch.dtype] = {code: getattr(torch, name) for code, name in SAFETENSORS_DTYPES.items()}
 
@@ -74,10 +77,13 @@ def load_weights(
 ) -> None:
     """Fill a module that was built on the meta device; `placements` are by the checkpoint's names.
 
-    Tensors whose names begin with one of `ignored_prefixes` belong to a part that is not loaded. The others
-    are memory-mapped; where dtype and device already fit they stay so and cost no copy. Raise `InvalidModel`
+    One that is meant to stay on that device stays as it is, and nothing is read. Tensors whose names begin
+    with one of `ignored_prefixes` belong to a part that is not loaded. The others are
+    memory-mapped; where dtype and device already fit they stay so and cost no copy. Raise `InvalidModel`
     for tensors that are missing, unexpected or of another shape.
     """
+    if device == NOT_LOADED:
+        return
     missing = set(placements)
     for file in files:
         with safe_open(file, framework="pt", device=str(device)) as reader:

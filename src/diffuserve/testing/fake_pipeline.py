@@ -23,6 +23,7 @@ from diffuserve.domain.params import GenerationParams
 from diffuserve.media.input_image import as_image
 from diffuserve.models.base import Conditioning, DenoiseInput, InitialLatents
 from diffuserve.models.frames import Frames
+from diffuserve.models.parts import ALL_PARTS, Parts
 from diffuserve.parallel.ranks import Ranks
 from diffuserve.samplers.base import NoiseSchedule, Sampler, ScheduleStep
 from diffuserve.samplers.flow_match_euler import FlowMatchEuler
@@ -74,6 +75,7 @@ class FakePipeline:
     """
 
     spec: ModelSpec = FAKE_SPEC
+    parts: Parts = ALL_PARTS
     on_encode: Callable[[Sequence[GenerationParams]], None] = lambda _: None
     on_denoise: Callable[[Sequence[GenerationParams]], None] = lambda _: None
     on_decode: Callable[[Sequence[GenerationParams]], None] = lambda _: None

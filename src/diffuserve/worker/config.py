@@ -2,7 +2,7 @@
 
 import sys
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -11,6 +11,7 @@ from pydantic import AfterValidator, TypeAdapter
 from diffuserve.domain.dtypes import find_dtype
 from diffuserve.domain.worker import WorkerRole
 from diffuserve.engine.config import DEFAULT_MODEL, EngineConfig
+from diffuserve.models.parts import Parts
 from diffuserve.options import option
 from diffuserve.telemetry.log_config import LogConfig
 
@@ -65,7 +66,7 @@ class EngineProcessConfig:
     """Configuration of an engine process, sent to it as one JSON value on its command line.
 
     It holds no secrets, since other users can read command lines. The ranks of a worker of several GPUs
-    receive the same value.
+    receive the same value. `role` is the worker's, which sets it.
     """
 
     model: str = option(DEFAULT_MODEL, "Bundled model, short name such as flux-schnell, folder or hub id.")
@@ -75,6 +76,7 @@ class EngineProcessConfig:
     )
     engine: EngineConfig = field(default_factory=EngineConfig)
     images: ImageOptions = ImageOptions()
+    role: WorkerRole = WorkerRole.ALL
     logs: LogConfig = LogConfig()
     parallel: str | None = option(
         None, "How several GPUs share a request: sequence=N; by default all share every sequence."
@@ -82,6 +84,11 @@ class EngineProcessConfig:
     collective_seconds: float = option(
         120.0, "Seconds after which GPUs that wait for one another in a collective give up.", ge=1
     )
+
+    @property
+    def parts(self) -> Parts:
+        """The parts of the model that the engine needs."""
+        return Parts(denoising=self.role.denoises, decoding=self.role.decodes)
 
     def to_json(self) -> str:
         return _ENGINE_PROCESS.dump_json(self).decode()
@@ -141,6 +148,11 @@ class WorkerConfig:
     drain_seconds: float = option(30.0, "Seconds that a stopping worker may take to finish its jobs.", ge=0)
 
     @property
+    def own_process(self) -> EngineProcessConfig:
+        """Configuration of the engine process, with this worker's role."""
+        return replace(self.engine_process, role=self.role)
+
+    @property
     def most_jobs(self) -> int:
         """Jobs inside the engine at a time. A worker that decodes has one in work, and the next one."""
         return min(self.max_jobs, _DECODES_AT_ONCE) if self.role is WorkerRole.DECODE else self.max_jobs
@@ -151,7 +163,7 @@ class WorkerConfig:
         if self.engine_command:
             return self.engine_command
         torchrun = self._torchrun if self.has_ranks else ()
-        module = ("diffuserve.worker.engine_process", "--config", self.engine_process.to_json())
+        module = ("diffuserve.worker.engine_process", "--config", self.own_process.to_json())
         return (sys.executable, "-m", *torchrun, *module)
 
     @property

@@ -263,8 +263,14 @@ def load_host(config: EngineProcessConfig, link: AgentLink) -> EngineHost:
     """Load the model and, meanwhile, the image filter; then warm them up."""
     loading = LoadReporter(link)
     image_output = in_background(partial(open_image_output, config.model, config.images))
-    with loading.reading_weights(config.model):
-        engine = Engine.load(config.model, device=config.device, dtype=config.dtype, config=config.engine)
+    with loading.reading_weights(config.model, config.parts):
+        engine = Engine.load(
+            config.model,
+            device=config.device,
+            dtype=config.dtype,
+            config=config.engine,
+            parts=config.parts,
+        )
     return warm_host(engine, image_output, link, loading)
 
 

@@ -4,7 +4,8 @@ import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 
-from diffuserve.models.folder import open_model
+from diffuserve.models.parts import ALL_PARTS, Parts
+from diffuserve.models.registry import num_weight_bytes
 from diffuserve.models.weights import observed_reading
 from diffuserve.worker.agent_link import AgentLink
 from diffuserve.worker.messages import EngineLoading
@@ -25,9 +26,9 @@ class LoadReporter:
         self._send(EngineLoading(phase=phase, bytes_total=bytes_total))
 
     @contextmanager
-    def reading_weights(self, model: str) -> Iterator[None]:
-        """Report the bytes of the weights that are read within the block, on this thread."""
-        self.begin("weights", open_model(model).num_weight_bytes())
+    def reading_weights(self, model: str, parts: Parts = ALL_PARTS) -> Iterator[None]:
+        """Report the bytes of the parts' weights that are read within the block, on this thread."""
+        self.begin("weights", num_weight_bytes(model, parts))
         with observed_reading(self._add):
             yield
 

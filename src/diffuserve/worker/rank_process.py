@@ -38,7 +38,7 @@ def lead(config: EngineProcessConfig, link: AgentLink, on_host: Callable[[Engine
     loading = LoadReporter(link)
     image_output = in_background(partial(open_image_output, config.model, config.images))
     with ExitStack() as stack:
-        with loading.reading_weights(config.model):
+        with loading.reading_weights(config.model, config.parts):
             pipeline, ranks = stack.enter_context(_member(config))
         # One thread steps: ranks must enter collectives in the same order.
         engine_config = replace(config.engine, num_threads=1)
@@ -58,7 +58,12 @@ def _member(config: EngineProcessConfig) -> Iterator[tuple[Pipeline, Ranks]]:
     ranks = join_ranks(plan, device, config.collective_seconds)
     with enough_memory(config.model, device):
         pipeline = load_pipeline(
-            config.model, device, parse_dtype(config.dtype), config.engine.deterministic, ranks
+            config.model,
+            device,
+            parse_dtype(config.dtype),
+            config.engine.deterministic,
+            ranks,
+            config.parts,
         )
     heartbeats = rank_heartbeats(ranks)
     heartbeats.start()

@@ -1,5 +1,6 @@
 """The fake family: guided videos in closed form, priced and loaded through the public contract alone."""
 
+from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from diffuserve.domain.cost import CostFit, Workload
@@ -7,6 +8,7 @@ from diffuserve.domain.model_spec import ModelSpec
 from diffuserve.domain.params import GenerationParams
 from diffuserve.models.family import PipelineFamily
 from diffuserve.models.folder import ModelFolder
+from diffuserve.models.parts import Parts
 from diffuserve.models.settings_file import build_spec
 
 if TYPE_CHECKING:
@@ -46,6 +48,9 @@ class FakeFamily:
     def check_files(self, folder: ModelFolder) -> None:
         """Do nothing: there are no weights."""
 
+    def weight_folders(self, folder: ModelFolder, parts: Parts) -> Sequence[str]:
+        return ()
+
     def least_step_bytes(self, folder: ModelFolder, workload: Workload) -> int:
         return workload.step_tokens
 
@@ -64,10 +69,11 @@ class FakeFamily:
         dtype: "torch.dtype | None",
         deterministic: bool,
         ranks: "Ranks | None",
+        parts: Parts,
     ) -> "Pipeline":
         from diffuserve.testing.fake_pipeline import FakePipeline
 
-        return FakePipeline(spec=self.read_spec(folder), device=device, ranks=ranks)
+        return FakePipeline(spec=self.read_spec(folder), device=device, ranks=ranks, parts=parts)
 
 
 FAMILY: PipelineFamily = FakeFamily()

@@ -188,3 +188,17 @@ def test_a_perfect_prior_is_kept_by_steps_that_agree_with_it() -> None:
         features = step_features(workloads)
         fit.observe(features, dot(TRUTH.step, features))
     assert fit.coefficients == pytest.approx(list(TRUTH.step), rel=1e-6)
+
+
+def test_engines_of_two_roles_keep_one_file_together(tmp_path: Path) -> None:
+    path, decodes = tmp_path / "fit.json", CostModel(PRIOR)
+    denoises = make_model(50)
+    denoises.save(path)
+    for _ in range(50):
+        decodes.observe_decode([Workload(1, 1, 1, 1_000_000, 1)], 0.3)
+    assert decodes.has_settled
+    decodes.save(path)
+    kept = load_fit(path)
+    assert kept is not None
+    assert kept.step == denoises.settled_fit.step
+    assert kept.decode == decodes.settled_fit.decode != PRIOR.decode

@@ -18,6 +18,7 @@ from diffuserve.cli.doctor.facts import DiskFacts, MachineFacts, ModelFacts, Por
 from diffuserve.domain.errors import InvalidModel, ModelNotFound
 from diffuserve.models.folder import find_local_model
 from diffuserve.models.hardware import count_cuda_devices
+from diffuserve.models.parts import ALL_PARTS, Parts
 from diffuserve.models.registry import check_model
 
 _PROBE_SECONDS = 120.0  # torch's import on a busy machine with a cold disk
@@ -85,16 +86,16 @@ def port_facts(host: str, port: int) -> PortFacts:
     return PortFacts(address=address)
 
 
-def model_facts(model: str) -> ModelFacts:
-    """Check a model's files; a model of the hub that is not here is not asked for."""
+def model_facts(model: str, parts: Parts = ALL_PARTS) -> ModelFacts:
+    """Check a model's files, and the size of `parts`; one that is on the hub alone is not asked for."""
     try:
         found = find_local_model(model)
         if found is None:
             return ModelFacts(name=model, is_here=False)
-        check_model(str(found.path))
+        checked = check_model(str(found.path))
     except (InvalidModel, ModelNotFound) as error:
         return ModelFacts(name=model, problem=str(error))
-    return ModelFacts(name=model, num_bytes=found.num_weight_bytes())
+    return ModelFacts(name=model, num_bytes=checked.num_weight_bytes(parts))
 
 
 def _measured(folder: Path) -> tuple[float, float]:

@@ -1,6 +1,6 @@
 """FLUX.1 (schnell, dev, Kontext and Fill) as a family. Importing this file loads no torch."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from diffuserve.domain.cost import CostFit, Workload
@@ -11,6 +11,7 @@ from diffuserve.models.family import PipelineFamily
 from diffuserve.models.flux.config import FluxConfig
 from diffuserve.models.folder import ModelFolder
 from diffuserve.models.layers.autoencoder_config import AutoencoderConfig
+from diffuserve.models.parts import Parts
 from diffuserve.models.settings_file import build_spec
 
 if TYPE_CHECKING:
@@ -80,6 +81,9 @@ class FluxFamily:
     def check_files(self, folder: ModelFolder) -> None:
         folder.require(_COMPONENTS, _FILES)
 
+    def weight_folders(self, folder: ModelFolder, parts: Parts) -> Sequence[str]:
+        return _COMPONENTS if parts.denoising else ("vae",)
+
     def least_step_bytes(self, folder: ModelFolder, workload: Workload) -> int:
         return FluxConfig.read(folder).step_bytes(workload, _SMALLEST_ITEM)
 
@@ -93,11 +97,12 @@ class FluxFamily:
         dtype: "torch.dtype | None",
         deterministic: bool,
         ranks: "Ranks | None",
+        parts: Parts,
     ) -> "Pipeline":
         from diffuserve.models.flux.pipeline import load_flux
 
         self.check_files(folder)
-        return load_flux(folder, self.read_spec(folder), device, dtype, deterministic, ranks)
+        return load_flux(folder, self.read_spec(folder), device, dtype, deterministic, ranks, parts)
 
 
 def fills_in(folder: ModelFolder) -> bool:

@@ -29,21 +29,23 @@ from diffuserve.models.layers.attention import choose_kernel
 from diffuserve.models.layers.image_vae import ImageVae, max_decode_pixels
 from diffuserve.models.layers.linear import check_deterministic_width, cpu_tilings
 from diffuserve.models.layers.sequence_parallel import ulysses
+from diffuserve.models.parts import ALL_PARTS, Parts
 from diffuserve.models.preview import read_preview_map
-from diffuserve.models.weights import checkpoint_dtype, load_weights, num_parameters
+from diffuserve.models.weights import NOT_LOADED, checkpoint_dtype, load_weights, num_parameters
 from diffuserve.parallel.plan import check_plan
 from diffuserve.parallel.ranks import Ranks
 from diffuserve.samplers.base import NoiseSchedule, Sampler, ScheduleStep
 from diffuserve.samplers.registry import named_sampler
 
 
-def load_flux(
+def load_flux(  # noqa: PLR0913 (what `PipelineFamily.load` is given)
     folder: ModelFolder,
     spec: ModelSpec,
     device: torch.device,
     dtype: torch.dtype | None,
     deterministic: bool,
     ranks: Ranks | None = None,
+    parts: Parts = ALL_PARTS,
 ) -> "FluxPipeline":
     """Load a folder that has all of its files.
 
@@ -55,13 +57,13 @@ def load_flux(
         config = FluxConfig.read(folder)
         check_plan(ranks.plan, ranks.size, config.num_attention_heads)
     dtype = dtype or default_dtype(checkpoint_dtype(folder.weights("transformer")), device)
-    return FluxPipeline(folder, spec, device, dtype, deterministic, ranks)
+    return FluxPipeline(folder, spec, device, dtype, deterministic, ranks, parts)
 
 
 class FluxPipeline:
     """A loaded FLUX.1 checkpoint."""
 
-    def __init__(
+    def __init__(  # noqa: PLR0913 (what `PipelineFamily.load` is given)
         self,
         folder: ModelFolder,
         spec: ModelSpec,
@@ -69,22 +71,25 @@ class FluxPipeline:
         dtype: torch.dtype,
         deterministic: bool,
         ranks: Ranks | None,
+        parts: Parts,
     ) -> None:
         self.spec, self.device, self.dtype = spec, device, dtype
-        self.deterministic, self.ranks = deterministic, ranks
+        self.deterministic, self.ranks, self.parts = deterministic, ranks, parts
+        denoiser_device = device if parts.denoising else NOT_LOADED
         config = FluxConfig.read(folder)
         scheduler = folder.json("scheduler/scheduler_config.json")
         self._samplers = {name: named_sampler(name, scheduler) for name in spec.samplers}
         self._shift = SizeShift.from_config(scheduler)
         self.text_encoder = FluxTextEncoder(
-            folder, device, dtype, lowercase=bool(folder.settings.get("lowercase_prompt", False))
+            folder, denoiser_device, dtype, lowercase=bool(folder.settings.get("lowercase_prompt", False))
         )
-        self.vae = ImageVae(folder, device, dtype)
+        encodes = parts.denoising and spec.max_input_images > 0
+        self.vae = ImageVae(folder, device, dtype, has_encoder=encodes, has_decoder=parts.decoding)
         self.images = FluxImages(folder, spec, self.vae, dtype)
         self.preview_map = read_preview_map(folder, self.vae.latent_channels, FLUX_PREVIEW)
         kernel = choose_kernel(device, dtype)
         self.attention = kernel if ranks is None else ulysses(kernel, ranks.sequence)
-        self.transformer = self._load_transformer(folder, config)
+        self.transformer = self._load_transformer(folder, config, denoiser_device)
         self._layout = functools.lru_cache(maxsize=8)(self._make_layout)
         self._shard = functools.lru_cache(maxsize=8)(self._make_shard)
 
@@ -251,12 +256,14 @@ class FluxPipeline:
         shape = self._shape(params)
         return (shape.tokens, shape.text, shape.image_tokens, shape.image.rows)
 
-    def _load_transformer(self, folder: ModelFolder, config: FluxConfig) -> FluxTransformer:
+    def _load_transformer(
+        self, folder: ModelFolder, config: FluxConfig, device: torch.device
+    ) -> FluxTransformer:
         with torch.device("meta"):
             transformer = FluxTransformer(config, self.attention)
         files = folder.weights("transformer")
-        load_weights(transformer, files, transformer.placements(), self.device, self.dtype)
-        if self.device.type == "cpu":
+        load_weights(transformer, files, transformer.placements(), device, self.dtype)
+        if device.type == "cpu":
             transformer.set_tiling(*cpu_tilings(self.deterministic))
         if self.deterministic:
             check_deterministic_width(config.dim, folder.path)

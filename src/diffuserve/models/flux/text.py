@@ -18,6 +18,7 @@ from diffuserve.models.text.clip import load_clip
 from diffuserve.models.text.clip_config import ClipConfig
 from diffuserve.models.text.t5 import T5Config, load_t5
 from diffuserve.models.text.tokenizer import PromptTokenizer
+from diffuserve.models.weights import NOT_LOADED
 
 
 @dataclass(frozen=True)
@@ -37,7 +38,10 @@ class FluxConditioning(Conditioning):
 
 
 class FluxTextEncoder:
-    """CLIP and T5 with their tokenizers. `lowercase`: the checkpoint was trained on lowercase prompts."""
+    """CLIP and T5 with their tokenizers; on the device of what is not loaded, without any content.
+
+    `lowercase`: the checkpoint was trained on lowercase prompts.
+    """
 
     def __init__(
         self, folder: ModelFolder, device: torch.device, dtype: torch.dtype, lowercase: bool
@@ -46,10 +50,11 @@ class FluxTextEncoder:
         t5_config = T5Config.read(folder, "text_encoder_2")
         self.clip = load_clip(clip_config, folder.weights("text_encoder"), device, dtype)
         self.t5 = load_t5(t5_config, folder.weights("text_encoder_2"), device, dtype)
-        self.clip_tokenizer = PromptTokenizer.read(folder, "tokenizer")
+        is_wanted = device != NOT_LOADED
+        self.clip_tokenizer = PromptTokenizer.read(folder, "tokenizer", is_wanted)
         # A folder may say that its tokenizer has no limit; the model has one.
         self.clip_length = min(self.clip_tokenizer.max_length, clip_config.max_position_embeddings)
-        self.t5_tokenizer = PromptTokenizer.read(folder, "tokenizer_2")
+        self.t5_tokenizer = PromptTokenizer.read(folder, "tokenizer_2", is_wanted)
         self.lowercase = lowercase
         self.device = device
 

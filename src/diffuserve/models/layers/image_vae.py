@@ -10,6 +10,7 @@ from diffuserve.models.folder import ModelFolder
 from diffuserve.models.layers.autoencoder_config import AutoencoderConfig
 from diffuserve.models.layers.autoencoder_encoder import LatentDistribution, load_encoder
 from diffuserve.models.layers.autoencoder_kl import load_decoder
+from diffuserve.models.weights import NOT_LOADED
 
 # Above this many pixels an image is decoded in overlapping tiles to bound memory; the blended
 # seams differ from a whole decode, so it starts where whole decodes stop being reasonable.
@@ -29,11 +30,15 @@ class ImageVae:
         device: torch.device,
         dtype: torch.dtype,
         encoder_dtype: torch.dtype | None = None,
+        has_encoder: bool = True,
+        has_decoder: bool = True,
     ) -> None:
+        """Load both halves, or those that are wanted."""
         config, files = AutoencoderConfig.read(folder), folder.weights("vae")
         self.device, self.dtype, self.encoder_dtype = device, dtype, encoder_dtype or dtype
-        self.decoder = load_decoder(config, files, device, dtype)
-        self.encoder = load_encoder(config, files, device, self.encoder_dtype)
+        self.decoder = load_decoder(config, files, device if has_decoder else NOT_LOADED, dtype)
+        encoder_device = device if has_encoder else NOT_LOADED
+        self.encoder = load_encoder(config, files, encoder_device, self.encoder_dtype)
         self.scaling_factor = config.scaling_factor
         self.shift_factor = config.shift_factor or 0.0
         self.latent_channels = config.latent_channels

@@ -1,6 +1,7 @@
 """Stable Diffusion 1, 2 and XL as a family. Importing this file loads no torch."""
 
 import re
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 from diffuserve.domain.cost import CostFit, Workload
@@ -9,6 +10,7 @@ from diffuserve.domain.model_spec import ModelSpec
 from diffuserve.models.family import PipelineFamily
 from diffuserve.models.folder import ModelFolder
 from diffuserve.models.layers.autoencoder_config import AutoencoderConfig
+from diffuserve.models.parts import ALL_PARTS, Parts
 from diffuserve.models.settings_file import build_spec
 from diffuserve.models.stable_diffusion.config import UNetConfig
 from diffuserve.models.stable_diffusion.scheduler import (
@@ -68,8 +70,8 @@ class StableDiffusionFamily:
         )
 
     def check_files(self, folder: ModelFolder) -> None:
+        components = self.weight_folders(folder, ALL_PARTS)
         encoders = text_encoders(folder, UNetConfig.read(folder))
-        components = ("unet", "vae", *encoders)
         tokenizers = [name.replace("text_encoder", "tokenizer") for name in encoders]
         folder.require(
             components,
@@ -79,6 +81,11 @@ class StableDiffusionFamily:
                 *(f"{tokenizer}/tokenizer_config.json" for tokenizer in tokenizers),
             ),
         )
+
+    def weight_folders(self, folder: ModelFolder, parts: Parts) -> Sequence[str]:
+        if not parts.denoising:
+            return ("vae",)
+        return ("unet", "vae", *text_encoders(folder, UNetConfig.read(folder)))
 
     def least_step_bytes(self, folder: ModelFolder, workload: Workload) -> int:
         return UNetConfig.read(folder).step_bytes(workload, _SMALLEST_ITEM)
@@ -93,11 +100,14 @@ class StableDiffusionFamily:
         dtype: "torch.dtype | None",
         deterministic: bool,
         ranks: "Ranks | None",
+        parts: Parts,
     ) -> "Pipeline":
         from diffuserve.models.stable_diffusion.pipeline import load_stable_diffusion
 
         self.check_files(folder)
-        return load_stable_diffusion(folder, self.read_spec(folder), device, dtype, deterministic, ranks)
+        return load_stable_diffusion(
+            folder, self.read_spec(folder), device, dtype, deterministic, ranks, parts
+        )
 
 
 STABLE_DIFFUSION: PipelineFamily = StableDiffusionFamily()

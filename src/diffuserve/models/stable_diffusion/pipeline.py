@@ -20,6 +20,7 @@ from diffuserve.models.frames import Frames
 from diffuserve.models.input_tensors import put_back
 from diffuserve.models.layers.autoencoder_config import AutoencoderConfig
 from diffuserve.models.layers.image_vae import ImageVae, max_decode_pixels
+from diffuserve.models.parts import ALL_PARTS, Parts
 from diffuserve.models.preview import read_preview_map
 from diffuserve.models.stable_diffusion.config import UNetConfig
 from diffuserve.models.stable_diffusion.images import ImageConditioner
@@ -28,20 +29,21 @@ from diffuserve.models.stable_diffusion.rows import make_rows, part_of, split_ro
 from diffuserve.models.stable_diffusion.scheduler import scheduler_config
 from diffuserve.models.stable_diffusion.text import StableDiffusionConditioning, TextConditioner
 from diffuserve.models.stable_diffusion.unet import UNetInput, load_unet
-from diffuserve.models.weights import checkpoint_dtype, num_parameters
+from diffuserve.models.weights import NOT_LOADED, checkpoint_dtype, num_parameters
 from diffuserve.parallel.plan import check_group
 from diffuserve.parallel.ranks import Ranks
 from diffuserve.samplers.base import NoiseSchedule, Sampler, ScheduleStep
 from diffuserve.samplers.registry import checkpoint_sampler, named_sampler
 
 
-def load_stable_diffusion(
+def load_stable_diffusion(  # noqa: PLR0913 (what `PipelineFamily.load` is given)
     folder: ModelFolder,
     spec: ModelSpec,
     device: torch.device,
     dtype: torch.dtype | None,
     deterministic: bool,
     ranks: Ranks | None = None,
+    parts: Parts = ALL_PARTS,
 ) -> "StableDiffusionPipeline":
     """Load a folder that has all of its files.
 
@@ -53,13 +55,13 @@ def load_stable_diffusion(
     if ranks is not None:
         check_group(ranks.plan, ranks.size)
     dtype = dtype or default_dtype(checkpoint_dtype(folder.weights("unet")), device, half=torch.float16)
-    return StableDiffusionPipeline(folder, spec, device, dtype, deterministic, ranks)
+    return StableDiffusionPipeline(folder, spec, device, dtype, deterministic, ranks, parts)
 
 
 class StableDiffusionPipeline:
     """A loaded Stable Diffusion checkpoint."""
 
-    def __init__(
+    def __init__(  # noqa: PLR0913 (what `PipelineFamily.load` is given)
         self,
         folder: ModelFolder,
         spec: ModelSpec,
@@ -67,21 +69,28 @@ class StableDiffusionPipeline:
         dtype: torch.dtype,
         deterministic: bool,
         ranks: Ranks | None,
+        parts: Parts,
     ) -> None:
         self.spec, self.device, self.dtype = spec, device, dtype
-        self.deterministic, self.ranks = deterministic, ranks
+        self.deterministic, self.ranks, self.parts = deterministic, ranks, parts
+        denoiser_device = device if parts.denoising else NOT_LOADED
         config = UNetConfig.read(folder)
         scheduler = scheduler_config(folder, config)
         self._sampler = checkpoint_sampler(scheduler)
         self._named_sampler = functools.cache(lambda name: named_sampler(name, scheduler))
-        self.text = TextConditioner(folder, spec, device, dtype)
+        self.text = TextConditioner(folder, spec, denoiser_device, dtype)
         self.vae = ImageVae(
-            folder, device, _vae_dtype(folder, config, dtype), _encoder_dtype(folder, config, dtype)
+            folder,
+            device,
+            _vae_dtype(folder, config, dtype),
+            _encoder_dtype(folder, config, dtype),
+            has_encoder=parts.denoising and spec.max_input_images > 0,
+            has_decoder=parts.decoding,
         )
         self.images = ImageConditioner(self.vae, dtype, config.reads_mask)
         default_map = XL_PREVIEW if config.is_xl else PREVIEW
         self.preview_map = read_preview_map(folder, self.vae.latent_channels, default_map)
-        self.unet = load_unet(config, folder.weights("unet"), device, dtype)
+        self.unet = load_unet(config, folder.weights("unet"), denoiser_device, dtype)
 
     @property
     def max_decode_pixels(self) -> int:

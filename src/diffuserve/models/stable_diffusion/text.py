@@ -21,7 +21,7 @@ from diffuserve.models.stable_diffusion.images import EncodedImage
 from diffuserve.models.text.clip import load_clip
 from diffuserve.models.text.clip_config import ClipConfig
 from diffuserve.models.text.tokenizer import PromptTokenizer
-from diffuserve.models.weights import num_parameters
+from diffuserve.models.weights import NOT_LOADED, num_parameters
 
 _UNUSED = "negative_prompt changes nothing without guidance; give a guidance_scale above 1"
 
@@ -59,7 +59,7 @@ class _Text:
 
 
 class TextConditioner:
-    """The CLIPs and tokenizers of a checkpoint.
+    """The CLIPs and tokenizers of a checkpoint; on the device of what is not loaded, without their content.
 
     Texts are always padded to the same number of tokens; `max_sequence_length` only cuts them.
     """
@@ -72,7 +72,8 @@ class TextConditioner:
         self._spec, self._device, self._is_xl = spec, device, config.is_xl
         self._zeros_for_none = config.is_xl and bool(folder.index.get("force_zeros_for_empty_prompt", True))
         self.tokenizers = [
-            PromptTokenizer.read(folder, name.replace("text_encoder", "tokenizer")) for name in names
+            PromptTokenizer.read(folder, name.replace("text_encoder", "tokenizer"), device != NOT_LOADED)
+            for name in names
         ]
         self.encoders = [
             load_clip(

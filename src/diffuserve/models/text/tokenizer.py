@@ -59,16 +59,17 @@ class PromptTokenizer:
         self.max_length = max_length
 
     @classmethod
-    def read(cls, folder: ModelFolder, component: str) -> "PromptTokenizer":
+    def read(cls, folder: ModelFolder, component: str, is_wanted: bool = True) -> "PromptTokenizer":
         """Read `tokenizer.json`, or CLIP's `vocab.json` and `merges.txt`, of a folder's component.
 
-        Raise `InvalidModel` if neither is there and whole, or the padding token is unknown to it.
+        One that is not wanted is empty, and nothing but its config is read. Raise `InvalidModel` if neither
+        is there and whole, or the padding token is unknown to it.
         """
         file = f"{component}/tokenizer_config.json"
         config = parse_config(_TokenizerConfig, folder.json(file), f"{folder.path}/{file}")
-        tokenizer = _read_tokenizer(folder.component(component))
+        tokenizer = _read_tokenizer(folder.component(component)) if is_wanted else Tokenizer(models.BPE())
         pad_token = config.pad_token if isinstance(config.pad_token, str) else config.pad_token.content
-        if tokenizer.token_to_id(pad_token) is None:
+        if is_wanted and tokenizer.token_to_id(pad_token) is None:
             raise InvalidModel(f"{folder.path}/{file}: pad_token={pad_token!r} is not a token")
         return cls(tokenizer, pad_token, config.model_max_length)
 

@@ -1,5 +1,6 @@
 """Wan 2.1 and 2.2 as a family. Importing this file loads no torch."""
 
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 from diffuserve.domain.cost import CostFit, Workload
@@ -8,6 +9,7 @@ from diffuserve.domain.model_spec import ModelSpec
 from diffuserve.domain.params import GenerationParams
 from diffuserve.models.family import VideoFamily
 from diffuserve.models.folder import ModelFolder
+from diffuserve.models.parts import Parts
 from diffuserve.models.settings_file import build_spec
 from diffuserve.models.wan.checkpoint import WanCheckpoint
 from diffuserve.models.wan.config import WanTransformerConfig
@@ -77,6 +79,9 @@ class WanFamily:
         configs = [f"{component}/config.json" for component in checkpoint.components]
         folder.require(checkpoint.components, (*configs, *files))
 
+    def weight_folders(self, folder: ModelFolder, parts: Parts) -> Sequence[str]:
+        return WanCheckpoint.read(folder).components if parts.denoising else ("vae",)
+
     def least_step_bytes(self, folder: ModelFolder, workload: Workload) -> int:
         return WanTransformerConfig.read(folder).step_bytes(workload, _SMALLEST_ITEM)
 
@@ -95,11 +100,12 @@ class WanFamily:
         dtype: "torch.dtype | None",
         deterministic: bool,
         ranks: "Ranks | None",
+        parts: Parts,
     ) -> "VideoPipeline":
         from diffuserve.models.wan.pipeline import load_wan
 
         self.check_files(folder)
-        return load_wan(folder, self.read_spec(folder), device, dtype, deterministic, ranks)
+        return load_wan(folder, self.read_spec(folder), device, dtype, deterministic, ranks, parts)
 
 
 WAN: VideoFamily = WanFamily()

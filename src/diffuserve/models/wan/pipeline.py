@@ -18,8 +18,8 @@ from diffuserve.models.folder import ModelFolder
 from diffuserve.models.frames import Frames
 from diffuserve.models.layers.attention import choose_kernel
 from diffuserve.models.layers.image_vae import max_decode_pixels
-from diffuserve.models.layers.linear import cpu_tilings
 from diffuserve.models.layers.sequence_parallel import ulysses
+from diffuserve.models.parts import ALL_PARTS, Parts
 from diffuserve.models.wan.checkpoint import WanCheckpoint
 from diffuserve.models.wan.clip_vision import ClipImageEncoder
 from diffuserve.models.wan.config import WanTransformerConfig
@@ -30,10 +30,10 @@ from diffuserve.models.wan.previews import draw_strip, preview_map
 from diffuserve.models.wan.scheduler import EULER, flow_config, own_sampler, scheduler_config
 from diffuserve.models.wan.sharding import ClipShard, shard_layout
 from diffuserve.models.wan.text import WanConditioning, WanTextEncoder
-from diffuserve.models.wan.transformer import PackedWanInput, WanTransformer, load_transformer
+from diffuserve.models.wan.transformer import PackedWanInput, load_transformer
 from diffuserve.models.wan.vae_cost import decode_bytes, decode_operations
 from diffuserve.models.wan.video_vae import VideoVae, vae_dtype
-from diffuserve.models.weights import checkpoint_dtype, num_parameters
+from diffuserve.models.weights import NOT_LOADED, checkpoint_dtype, num_parameters
 from diffuserve.parallel.plan import check_plan
 from diffuserve.parallel.ranks import Ranks
 from diffuserve.samplers.base import NoiseSchedule, Sampler, ScheduleStep
@@ -41,13 +41,14 @@ from diffuserve.samplers.flow_match_euler import FlowMatchEulerBetweenEnds
 from diffuserve.samplers.registry import checkpoint_sampler, named_sampler
 
 
-def load_wan(
+def load_wan(  # noqa: PLR0913 (what `PipelineFamily.load` is given)
     folder: ModelFolder,
     spec: ModelSpec,
     device: torch.device,
     dtype: torch.dtype | None,
     deterministic: bool,
     ranks: Ranks | None = None,
+    parts: Parts = ALL_PARTS,
 ) -> "WanPipeline":
     """Load a folder that has all of its files.
 
@@ -60,13 +61,13 @@ def load_wan(
         check_plan(ranks.plan, ranks.size, WanTransformerConfig.read(folder).num_attention_heads)
     stored = checkpoint_dtype(folder.weights("transformer"))
     dtype = dtype or default_dtype(stored, device, half=torch.bfloat16)
-    return WanPipeline(folder, spec, device, dtype, deterministic, ranks)
+    return WanPipeline(folder, spec, device, dtype, deterministic, ranks, parts)
 
 
 class WanPipeline:
     """A loaded Wan checkpoint."""
 
-    def __init__(
+    def __init__(  # noqa: PLR0913 (what `PipelineFamily.load` is given)
         self,
         folder: ModelFolder,
         spec: ModelSpec,
@@ -74,10 +75,12 @@ class WanPipeline:
         dtype: torch.dtype,
         deterministic: bool,
         ranks: Ranks | None,
+        parts: Parts,
     ) -> None:
         self.checkpoint = checkpoint = WanCheckpoint.read(folder)
         self.spec, self.device, self.dtype = spec, device, dtype
-        self.deterministic, self.ranks = deterministic, ranks
+        self.deterministic, self.ranks, self.parts = deterministic, ranks, parts
+        denoiser_device = device if parts.denoising else NOT_LOADED
         scheduler = scheduler_config(folder)
         self._own_sampler = _own_sampler(scheduler)
         self._named_sampler = functools.cache(
@@ -89,14 +92,19 @@ class WanPipeline:
         )
         self._num_timesteps = scheduler.get("num_train_timesteps", 1000)
         self._second_guidance = _second_guidance(folder, spec)
-        self.text = WanTextEncoder(folder, spec, device, dtype)
-        self.vae = VideoVae(folder, device, vae_dtype(folder))
-        image_encoder = ClipImageEncoder(folder, device, dtype) if checkpoint.has_image_encoder else None
+        self.text = WanTextEncoder(folder, spec, denoiser_device, dtype)
+        encodes = parts.denoising and spec.max_input_images > 0
+        self.vae = VideoVae(folder, device, vae_dtype(folder), encodes, parts.decoding)
+        reads_clip = checkpoint.has_image_encoder
+        image_encoder = ClipImageEncoder(folder, denoiser_device, dtype) if reads_clip else None
         self.images = FirstFrames(self.vae, image_encoder, checkpoint.reads_clip)
         self.preview_map = preview_map(folder, checkpoint.vae.z_dim)
         kernel = choose_kernel(device, dtype)
         self.attention = kernel if ranks is None else ulysses(kernel, ranks.sequence)
-        self.experts = [self._load_expert(folder, component) for component in checkpoint.experts]
+        self.experts = [
+            load_transformer(folder, component, self.attention, denoiser_device, dtype)
+            for component in checkpoint.experts
+        ]
         self._layouts = Layouts(checkpoint.transformer, device)
         self._shard = functools.lru_cache(maxsize=8)(self._make_shard)
 
@@ -258,12 +266,6 @@ class WanPipeline:
         if conditioning.first_frame is None or self.checkpoint.reads_clip:
             return latents
         return put_first_frame(latents, conditioning.first_frame.latents)
-
-    def _load_expert(self, folder: ModelFolder, component: str) -> WanTransformer:
-        transformer = load_transformer(folder, component, self.attention, self.device, self.dtype)
-        if self.device.type == "cpu":
-            transformer.set_tiling(*cpu_tilings(deterministic=False))  # in that mode sequences run alone
-        return transformer
 
 
 def _sort_key(shape: ClipShape) -> tuple[int, ...]:

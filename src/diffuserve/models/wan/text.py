@@ -22,6 +22,7 @@ from diffuserve.models.folder import ModelFolder
 from diffuserve.models.text.t5 import Umt5Config, load_t5
 from diffuserve.models.text.tokenizer import PromptTokenizer
 from diffuserve.models.wan.images import FirstFrame
+from diffuserve.models.weights import NOT_LOADED
 
 _SPACES = re.compile(r"\s+")
 
@@ -58,14 +59,14 @@ class WanConditioning(Conditioning):
 
 
 class WanTextEncoder:
-    """UMT5 with its tokenizer."""
+    """UMT5 with its tokenizer; on the device of what is not loaded, without either's content."""
 
     def __init__(
         self, folder: ModelFolder, spec: ModelSpec, device: torch.device, dtype: torch.dtype
     ) -> None:
         config = Umt5Config.read(folder, "text_encoder")
         self.model = load_t5(config, folder.weights("text_encoder"), device, dtype)
-        self.tokenizer = PromptTokenizer.read(folder, "tokenizer")
+        self.tokenizer = PromptTokenizer.read(folder, "tokenizer", is_wanted=device != NOT_LOADED)
         self.spec, self.device = spec, device
 
     def key(self, params: GenerationParams) -> tuple[Text, ...]:

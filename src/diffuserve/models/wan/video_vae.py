@@ -14,6 +14,7 @@ from diffuserve.models.wan.vae_blocks import FrameCache
 from diffuserve.models.wan.vae_config import TEMPORAL_SCALE, VideoVaeConfig
 from diffuserve.models.wan.video_decoder import Pixels, load_decoder
 from diffuserve.models.wan.video_encoder import load_encoder
+from diffuserve.models.weights import NOT_LOADED
 
 Latents = Float[Tensor, "clips channels latent_frames height width"]
 Image4d = Float[Tensor, "1 3 pixel_rows pixel_columns"]
@@ -41,11 +42,19 @@ class VideoVae:
     iterator, so clips may be decoded side by side.
     """
 
-    def __init__(self, folder: ModelFolder, device: torch.device, dtype: torch.dtype) -> None:
+    def __init__(
+        self,
+        folder: ModelFolder,
+        device: torch.device,
+        dtype: torch.dtype,
+        has_encoder: bool = True,
+        has_decoder: bool = True,
+    ) -> None:
+        """Load both halves, or those that are wanted."""
         self.config, files = VideoVaeConfig.read(folder), folder.weights("vae")
         self.device, self.dtype = device, dtype
-        self.decoder = load_decoder(self.config, files, device, dtype)
-        self.encoder = load_encoder(self.config, files, device, dtype)
+        self.decoder = load_decoder(self.config, files, device if has_decoder else NOT_LOADED, dtype)
+        self.encoder = load_encoder(self.config, files, device if has_encoder else NOT_LOADED, dtype)
         self._mean = torch.tensor(self.config.latents_mean, device=device).view(1, -1, 1, 1)
         self._factor = 1.0 / torch.tensor(self.config.latents_std, device=device).view(1, -1, 1, 1)
 

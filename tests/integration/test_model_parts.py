@@ -1,0 +1,146 @@
+"""Engines that have loaded the parts of a model for one phase draw together what a whole one draws."""
+
+import dataclasses
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+from unittest.mock import Mock
+
+import pytest
+from torch import nn
+
+from diffuserve.domain.params import GenerationParams
+from diffuserve.domain.worker import WorkerRole
+from diffuserve.engine.config import EngineConfig
+from diffuserve.engine.engine import Engine
+from diffuserve.engine.outputs import GenerationResult
+from diffuserve.models.fingerprint import hash_weights
+from diffuserve.models.parts import ALL_PARTS, Parts
+from diffuserve.models.registry import check_model, num_weight_bytes
+from diffuserve.testing.checkpoints import write_flux_checkpoint
+from diffuserve.testing.unet_checkpoints import write_unet_checkpoint
+from diffuserve.testing.wan_checkpoints import write_wan_checkpoint
+from diffuserve.worker.config import EngineProcessConfig, WorkerConfig
+from diffuserve.worker.warm_up import warm_up
+
+DENOISING, DECODING = Parts(decoding=False), Parts(denoising=False)
+WRITERS: dict[str, Callable[[Path], Path]] = {
+    "flux": write_flux_checkpoint,
+    "unet": write_unet_checkpoint,
+    "wan": write_wan_checkpoint,
+    "wan-i2v": lambda folder: write_wan_checkpoint(folder, kind="i2v"),
+    "wan-a14b": lambda folder: write_wan_checkpoint(folder, kind="a14b"),
+}
+
+
+@pytest.fixture(scope="module", params=WRITERS)
+def folder(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return WRITERS[request.param](tmp_path_factory.mktemp("model") / request.param)
+
+
+def load(folder: Path, parts: Parts) -> Engine:
+    config = EngineConfig(deterministic=True, num_threads=1)
+    return Engine.load(folder, device="cpu", dtype="float32", config=config, parts=parts)
+
+
+def drawn(engine: Engine, params: GenerationParams, **wishes: Any) -> GenerationResult:
+    engine.add(params, **wishes)
+    while True:
+        for output in engine.step():
+            if output.result is not None:
+                return output.result
+            assert output.error is None
+
+
+def modules(value: Any, seen: set[int] | None = None) -> Iterator[nn.Module]:
+    """Yield the modules of a pipeline, however deep its own objects hold them."""
+    seen = set() if seen is None else seen
+    if id(value) in seen:
+        return
+    seen.add(id(value))
+    if isinstance(value, nn.Module):
+        yield value
+    elif isinstance(value, list | tuple):
+        for item in value:
+            yield from modules(item, seen)
+    elif type(value).__module__.startswith("diffuserve.models.") and hasattr(value, "__dict__"):
+        for item in vars(value).values():
+            yield from modules(item, seen)
+
+
+def loaded(engine: Engine) -> dict[str, bool]:
+    """Return which modules of the engine's model have weights; none has some of them only."""
+    found = {}
+    for module in modules(engine.pipeline):
+        are_loaded = {not parameter.is_meta for parameter in module.parameters()}
+        assert len(are_loaded) == 1
+        name = type(module).__name__
+        found[name] = are_loaded.pop()
+    return found
+
+
+def test_two_engines_with_their_own_parts_draw_what_a_whole_one_draws(folder: Path) -> None:
+    with load(folder, ALL_PARTS) as whole, load(folder, DENOISING) as first, load(folder, DECODING) as last:
+        spec = whole.spec
+        frames = 1 + spec.temporal_stride if spec.is_video else 1
+        side = max(spec.min_size, spec.size_multiple)
+        params = spec.simple_request("a red ring", num_inference_steps=2, seed=3, num_images=2)
+        params = dataclasses.replace(params, width=side, height=2 * side, num_frames=frames)
+        latents = drawn(first, params, until_denoised=True).latents
+        assert latents is not None
+        decoded, expected = drawn(last, params, latents=latents), drawn(whole, params)
+        assert [[frame.tobytes() for frame in clip] for clip in decoded.frames] == [
+            [frame.tobytes() for frame in clip] for clip in expected.frames
+        ]
+        assert first.pipeline.cost_prior() == last.pipeline.cost_prior() == whole.pipeline.cost_prior()
+
+
+def test_an_engine_loads_what_its_phase_needs_and_nothing_else(folder: Path) -> None:
+    with load(folder, DENOISING) as first, load(folder, DECODING) as last:
+        reads_images = first.spec.max_input_images > 0
+        for name, is_loaded in loaded(first).items():
+            assert is_loaded == (
+                "Decoder" not in name and (reads_images or "Encoder" not in name or "T5" in name)
+            )
+        assert {name for name, is_loaded in loaded(last).items() if is_loaded} in (
+            {"ImageDecoder"},
+            {"VideoDecoder"},
+        )
+    everything = num_weight_bytes(str(folder), ALL_PARTS)
+    assert everything == check_model(str(folder)).folder.num_weight_bytes()
+    assert num_weight_bytes(str(folder), DENOISING) == everything
+    assert num_weight_bytes(str(folder), DECODING) == sum(
+        file.stat().st_size for file in (folder / "vae").glob("*.safetensors")
+    )
+
+
+@pytest.mark.parametrize("parts", [DENOISING, DECODING])
+def test_an_engine_of_one_phase_warms_up_and_refuses_the_other(
+    folder: Path, parts: Parts, caplog: pytest.LogCaptureFixture
+) -> None:
+    with load(folder, parts) as engine:
+        images = Mock()
+        warm_up(engine, images)
+        assert not caplog.records
+        assert images.judge.called == parts.decoding
+        with pytest.raises(RuntimeError, match="this engine has loaded no"):
+            engine.add(engine.spec.simple_request("x"))
+
+
+@pytest.mark.parametrize("role", WorkerRole)
+def test_the_engine_process_learns_the_role_of_its_worker(role: WorkerRole) -> None:
+    command = WorkerConfig(server="", role=role).command
+    parts = EngineProcessConfig.from_json(command[-1]).parts
+    assert (parts.denoising, parts.decoding) == (role.denoises, role.decodes)
+
+
+def test_both_roles_agree_on_the_identity_of_the_weights(folder: Path) -> None:
+    """It is of the whole folder: latents of another text encoder are other latents."""
+    before = hash_weights(folder)
+    changed = next((folder / "text_encoder").glob("*.safetensors"))
+    content = changed.read_bytes()
+    try:
+        changed.write_bytes(content + b"\0")
+        assert hash_weights(folder) != before
+    finally:
+        changed.write_bytes(content)
