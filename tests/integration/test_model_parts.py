@@ -9,13 +9,13 @@ from unittest.mock import Mock
 import pytest
 from torch import nn
 
+from diffuserve.domain.model_parts import ALL_PARTS, Parts
 from diffuserve.domain.params import GenerationParams
 from diffuserve.domain.worker import WorkerRole
 from diffuserve.engine.config import EngineConfig
 from diffuserve.engine.engine import Engine
 from diffuserve.engine.outputs import GenerationResult
 from diffuserve.models.fingerprint import hash_weights
-from diffuserve.models.parts import ALL_PARTS, Parts
 from diffuserve.models.registry import check_model, num_weight_bytes
 from diffuserve.testing.checkpoints import write_flux_checkpoint
 from diffuserve.testing.unet_checkpoints import write_unet_checkpoint

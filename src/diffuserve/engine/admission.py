@@ -3,12 +3,12 @@
 from torch import Tensor
 
 from diffuserve.domain.errors import InvalidParams
+from diffuserve.domain.model_parts import Parts
 from diffuserve.domain.params import GenerationParams
 from diffuserve.engine.memory import check_memory
 from diffuserve.engine.request_state import NO_WISHES, Wishes
 from diffuserve.media.input_image import load_input
 from diffuserve.models.base import Pipeline, VideoPipeline
-from diffuserve.models.parts import Parts
 
 
 def admitted(

@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Literal, overload
 
 from diffuserve.domain.cost import CostEstimate
 from diffuserve.domain.errors import DiffuserveError, EngineClosed
+from diffuserve.domain.model_parts import ALL_PARTS, Parts
 from diffuserve.domain.model_spec import ModelSpec
 from diffuserve.domain.params import GenerationParams
 from diffuserve.engine.admission import admitted, finished_latents, with_pixels
@@ -28,7 +29,6 @@ from diffuserve.engine.request_state import NO_WISHES, RequestState, Wishes
 from diffuserve.engine.stats import EngineStats
 from diffuserve.models.base import Pipeline
 from diffuserve.models.devices import choose_device, keep_freed_memory, one_thread, parse_dtype
-from diffuserve.models.parts import ALL_PARTS, Parts
 from diffuserve.models.registry import load_pipeline
 
 if TYPE_CHECKING:

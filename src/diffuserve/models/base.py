@@ -13,10 +13,10 @@ from PIL.Image import Image
 from torch import Tensor
 
 from diffuserve.domain.cost import CostFit, Workload
+from diffuserve.domain.model_parts import Parts
 from diffuserve.domain.model_spec import ModelSpec
 from diffuserve.domain.params import GenerationParams
 from diffuserve.models.frames import Frames
-from diffuserve.models.parts import Parts
 from diffuserve.samplers.base import NoiseSchedule, Sampler, ScheduleStep
 
 

@@ -8,10 +8,10 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, Protocol, runtime_checkable
 
 from diffuserve.domain.cost import CostFit, Workload
+from diffuserve.domain.model_parts import Parts
 from diffuserve.domain.model_spec import ModelSpec
 from diffuserve.domain.params import GenerationParams
 from diffuserve.models.folder import ModelFolder
-from diffuserve.models.parts import Parts
 
 if TYPE_CHECKING:
     import torch

@@ -10,12 +10,12 @@ from typing import TYPE_CHECKING
 
 from diffuserve.domain.cost import CostFit
 from diffuserve.domain.errors import InvalidModel
+from diffuserve.domain.model_parts import ALL_PARTS, Parts
 from diffuserve.domain.model_spec import ModelSpec
 from diffuserve.domain.params import GenerationParams
 from diffuserve.domain.worker import ModelOffer
 from diffuserve.models.family import PipelineFamily, VideoFamily
 from diffuserve.models.folder import ModelFolder, find_local_model, open_configs, open_model
-from diffuserve.models.parts import ALL_PARTS, Parts
 
 if TYPE_CHECKING:
     import torch

@@ -18,12 +18,12 @@ from torch import Tensor
 
 from diffuserve.domain.cost import CostFit, Workload
 from diffuserve.domain.input_image import InputImage
+from diffuserve.domain.model_parts import ALL_PARTS, Parts
 from diffuserve.domain.model_spec import ModelSpec
 from diffuserve.domain.params import GenerationParams
 from diffuserve.media.input_image import as_image
 from diffuserve.models.base import Conditioning, DenoiseInput, InitialLatents
 from diffuserve.models.frames import Frames
-from diffuserve.models.parts import ALL_PARTS, Parts
 from diffuserve.parallel.ranks import Ranks
 from diffuserve.samplers.base import NoiseSchedule, Sampler, ScheduleStep
 from diffuserve.samplers.flow_match_euler import FlowMatchEuler

@@ -9,9 +9,9 @@ from typing import Annotated, Any
 from pydantic import AfterValidator, TypeAdapter
 
 from diffuserve.domain.dtypes import find_dtype
+from diffuserve.domain.model_parts import Parts
 from diffuserve.domain.worker import WorkerRole
 from diffuserve.engine.config import DEFAULT_MODEL, EngineConfig
-from diffuserve.models.parts import Parts
 from diffuserve.options import option
 from diffuserve.telemetry.log_config import LogConfig
 

@@ -4,7 +4,7 @@ import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 
-from diffuserve.models.parts import ALL_PARTS, Parts
+from diffuserve.domain.model_parts import ALL_PARTS, Parts
 from diffuserve.models.registry import num_weight_bytes
 from diffuserve.models.weights import observed_reading
 from diffuserve.worker.agent_link import AgentLink

@@ -4,11 +4,11 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from diffuserve.domain.cost import CostFit, Workload
+from diffuserve.domain.model_parts import Parts
 from diffuserve.domain.model_spec import ModelSpec
 from diffuserve.domain.params import GenerationParams
 from diffuserve.models.family import PipelineFamily
 from diffuserve.models.folder import ModelFolder
-from diffuserve.models.parts import Parts
 from diffuserve.models.settings_file import build_spec
 
 if TYPE_CHECKING:

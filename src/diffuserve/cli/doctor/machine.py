@@ -16,9 +16,9 @@ import psutil
 
 from diffuserve.cli.doctor.facts import DiskFacts, MachineFacts, ModelFacts, PortFacts, TorchFacts
 from diffuserve.domain.errors import InvalidModel, ModelNotFound
+from diffuserve.domain.model_parts import ALL_PARTS, Parts
 from diffuserve.models.folder import find_local_model
 from diffuserve.models.hardware import count_cuda_devices
-from diffuserve.models.parts import ALL_PARTS, Parts
 from diffuserve.models.registry import check_model
 
 _PROBE_SECONDS = 120.0  # torch's import on a busy machine with a cold disk

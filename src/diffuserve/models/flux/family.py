@@ -5,13 +5,13 @@ from typing import TYPE_CHECKING, Any
 
 from diffuserve.domain.cost import CostFit, Workload
 from diffuserve.domain.errors import InvalidModel
+from diffuserve.domain.model_parts import Parts
 from diffuserve.domain.model_spec import ModelSpec
 from diffuserve.domain.samplers import FLOW_SAMPLERS
 from diffuserve.models.family import PipelineFamily
 from diffuserve.models.flux.config import FluxConfig
 from diffuserve.models.folder import ModelFolder
 from diffuserve.models.layers.autoencoder_config import AutoencoderConfig
-from diffuserve.models.parts import Parts
 from diffuserve.models.settings_file import build_spec
 
 if TYPE_CHECKING:

@@ -9,6 +9,7 @@ from torch import Tensor
 
 from diffuserve.domain.cost import CostFit, Workload
 from diffuserve.domain.input_image import InputImage
+from diffuserve.domain.model_parts import ALL_PARTS, Parts
 from diffuserve.domain.model_spec import ModelSpec
 from diffuserve.domain.params import GenerationParams
 from diffuserve.models.base import Conditioning, DenoiseInput, InitialLatents
@@ -29,7 +30,6 @@ from diffuserve.models.layers.attention import choose_kernel
 from diffuserve.models.layers.image_vae import ImageVae, max_decode_pixels
 from diffuserve.models.layers.linear import check_deterministic_width, cpu_tilings
 from diffuserve.models.layers.sequence_parallel import ulysses
-from diffuserve.models.parts import ALL_PARTS, Parts
 from diffuserve.models.preview import read_preview_map
 from diffuserve.models.weights import NOT_LOADED, checkpoint_dtype, load_weights, num_parameters
 from diffuserve.parallel.plan import check_plan

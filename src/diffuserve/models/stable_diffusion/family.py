@@ -6,11 +6,11 @@ from typing import TYPE_CHECKING, Any
 
 from diffuserve.domain.cost import CostFit, Workload
 from diffuserve.domain.errors import InvalidModel
+from diffuserve.domain.model_parts import ALL_PARTS, Parts
 from diffuserve.domain.model_spec import ModelSpec
 from diffuserve.models.family import PipelineFamily
 from diffuserve.models.folder import ModelFolder
 from diffuserve.models.layers.autoencoder_config import AutoencoderConfig
-from diffuserve.models.parts import ALL_PARTS, Parts
 from diffuserve.models.settings_file import build_spec
 from diffuserve.models.stable_diffusion.config import UNetConfig
 from diffuserve.models.stable_diffusion.scheduler import (

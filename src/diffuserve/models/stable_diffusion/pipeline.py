@@ -10,6 +10,7 @@ from PIL import Image
 from torch import Tensor
 
 from diffuserve.domain.cost import CostFit, Workload
+from diffuserve.domain.model_parts import ALL_PARTS, Parts
 from diffuserve.domain.model_spec import ModelSpec
 from diffuserve.domain.params import GenerationParams
 from diffuserve.models.base import Conditioning, DenoiseInput, InitialLatents
@@ -20,7 +21,6 @@ from diffuserve.models.frames import Frames
 from diffuserve.models.input_tensors import put_back
 from diffuserve.models.layers.autoencoder_config import AutoencoderConfig
 from diffuserve.models.layers.image_vae import ImageVae, max_decode_pixels
-from diffuserve.models.parts import ALL_PARTS, Parts
 from diffuserve.models.preview import read_preview_map
 from diffuserve.models.stable_diffusion.config import UNetConfig
 from diffuserve.models.stable_diffusion.images import ImageConditioner

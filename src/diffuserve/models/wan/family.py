@@ -5,11 +5,11 @@ from typing import TYPE_CHECKING, Any
 
 from diffuserve.domain.cost import CostFit, Workload
 from diffuserve.domain.errors import InvalidModel
+from diffuserve.domain.model_parts import Parts
 from diffuserve.domain.model_spec import ModelSpec
 from diffuserve.domain.params import GenerationParams
 from diffuserve.models.family import VideoFamily
 from diffuserve.models.folder import ModelFolder
-from diffuserve.models.parts import Parts
 from diffuserve.models.settings_file import build_spec
 from diffuserve.models.wan.checkpoint import WanCheckpoint
 from diffuserve.models.wan.config import WanTransformerConfig

@@ -9,6 +9,7 @@ from PIL import Image
 from torch import Tensor
 
 from diffuserve.domain.cost import CostFit, Workload
+from diffuserve.domain.model_parts import ALL_PARTS, Parts
 from diffuserve.domain.model_spec import ModelSpec
 from diffuserve.domain.params import GenerationParams
 from diffuserve.models.base import Conditioning, DenoiseInput, InitialLatents
@@ -19,7 +20,6 @@ from diffuserve.models.frames import Frames
 from diffuserve.models.layers.attention import choose_kernel
 from diffuserve.models.layers.image_vae import max_decode_pixels
 from diffuserve.models.layers.sequence_parallel import ulysses
-from diffuserve.models.parts import ALL_PARTS, Parts
 from diffuserve.models.wan.checkpoint import WanCheckpoint
 from diffuserve.models.wan.clip_vision import ClipImageEncoder
 from diffuserve.models.wan.config import WanTransformerConfig

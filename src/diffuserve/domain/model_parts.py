@@ -1,4 +1,4 @@
-"""The parts of a model that an engine loads. Importing this file loads no torch."""
+"""The parts of a model that an engine loads."""
 
 from dataclasses import dataclass
 
