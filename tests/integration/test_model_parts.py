@@ -135,7 +135,7 @@ def test_the_engine_process_learns_the_role_of_its_worker(role: WorkerRole) -> N
 
 
 def test_both_roles_agree_on_the_identity_of_the_weights(folder: Path) -> None:
-    """It is of the whole folder: latents of another text encoder are other latents."""
+    """Hash the whole folder in either role: latents of another text encoder are other latents."""
     before = hash_weights(folder)
     changed = next((folder / "text_encoder").glob("*.safetensors"))
     content = changed.read_bytes()

@@ -35,9 +35,10 @@ class ModelSpec:
     `max_input_images`: images that a request may bring, `min_input_images` those that it must. The image is
     where the drawing starts if `has_strength`, with the default `strength`, or `mask_strength` where there is
     a mask (`has_mask`; `needs_mask` for models that do nothing else). It is the first frame of the clip if
-    `has_first_frame`. Otherwise images are references, shrunk
-    to at most `max_reference_pixels` each, whose tokens stand in the sequence. `strength_rounds_up`: the
-    steps taken are `num_inference_steps * strength` rounded up, not down.
+    `has_first_frame`; with `encodes_clip` the autoencoder then encodes a clip of the asked length that begins
+    with it, and not the image alone. Otherwise images are references, shrunk to at most
+    `max_reference_pixels` each, whose tokens stand in the sequence. `strength_rounds_up`: the steps taken are
+    `num_inference_steps * strength` rounded up, not down.
 
     `learned_min_size` to `learned_max_size` are the sides of the images that the model was trained on; 0 if
     its folder does not say. Others are drawn as well, with a warning. `example_prompt` is one that it draws
@@ -73,6 +74,7 @@ class ModelSpec:
     has_mask: bool = False
     needs_mask: bool = False
     has_first_frame: bool = False
+    encodes_clip: bool = False
     has_strength: bool = False
     strength: float = 0.8
     mask_strength: float = 1.0
@@ -193,9 +195,13 @@ class ModelSpec:
         return round(pixels * (num_later + (first if start == 0 else 0)))
 
     def _input_pixels(self, params: GenerationParams, target: int) -> int:
-        """Return the pixels that the VAE encodes; an image to start from is resized to the `target`."""
+        """Return the pixels that the VAE encodes; an image to start from is resized to the `target`.
+
+        Those of clips are counted as the decoder's are: an encoder does the same the other way round.
+        """
         if self.has_first_frame:
-            return len(params.images) * target // self.latent_frames(params)
+            stop = (params.num_frames or 1) if self.encodes_clip else 1
+            return len(params.images) * self._decoded_pixels(params, 0, stop)
         if not self.has_strength:
             return self.reference_tokens(params) * self.pixels_per_token
         return target * (len(params.images) + (params.mask is not None))

@@ -19,7 +19,7 @@ from diffuserve.jobs.records import dump
 
 workers, models = schema.workers, schema.models
 _SLOWNESS = "decode_slowness"  # beside the coefficients of a fit
-_DESCRIPTIONS = ("learned_min_size", "learned_max_size", "example_prompt")
+_DESCRIPTIONS = ("encodes_clip", "learned_min_size", "learned_max_size", "example_prompt")
 
 _SAVE_FIT = (
     sa.update(models)

@@ -27,6 +27,7 @@ _ARCHITECTURE = frozenset(
         "has_mask",
         "needs_mask",
         "has_first_frame",
+        "encodes_clip",
         "has_strength",
         "strength_rounds_up",
     }

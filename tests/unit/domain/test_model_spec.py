@@ -7,6 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from diffuserve.domain.cost import FIRST_LATENT_FRAME
 from diffuserve.domain.errors import ImageTooLarge, InvalidParams, ModelNotCapable
 from diffuserve.domain.input_image import InputImage
 from diffuserve.domain.model_spec import ModelSpec
@@ -409,7 +410,7 @@ def test_a_first_frame_is_encoded_once_however_long_the_clip() -> None:
     spec = replace(CLIPS, has_first_frame=True, max_input_images=1)
     resolved = resolve(spec, image=InputImage.blank(128, 96))
     workload = spec.workload(resolved)
-    assert workload.input_pixels == 128 * 96
+    assert workload.input_pixels == round(128 * 96 * FIRST_LATENT_FRAME)
     assert workload.sequence_tokens == CLIPS.workload(resolve(CLIPS, width=128, height=96)).sequence_tokens
 
 

@@ -118,6 +118,7 @@ def _images(checkpoint: WanCheckpoint) -> dict[str, Any]:
         "max_input_images": int(takes_image),
         "min_input_images": int(checkpoint.reads_clip),
         "has_first_frame": takes_image,
+        "encodes_clip": checkpoint.reads_clip,
     }
 
 

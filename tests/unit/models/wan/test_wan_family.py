@@ -70,6 +70,7 @@ def test_a_folder_says_its_defaults_and_what_an_image_is_for(
     assert (spec.num_inference_steps, spec.guidance_scale, spec.guidance_passes) == (50, 5.0, 2)
     assert (spec.min_input_images, spec.max_input_images) == images
     assert spec.has_first_frame == bool(images[1])
+    assert spec.encodes_clip == bool(images[0])
     assert (spec.sampler, spec.samplers) == (
         "" if kind == "tiny" else "unipc",
         ("dpmpp_2m", "flow_match_euler", "unipc"),
