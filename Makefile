@@ -36,13 +36,14 @@ test: $(READY) ## run the tests, but the slow ones
 test-all: $(READY) ## run all tests
 	$(BIN)/pytest
 
-check: $(READY) ## style, types, layers, secrets, known vulnerabilities and the documents' links
+check: $(READY) ## style, types, layers, secrets, known vulnerabilities, vendored modules and the documents' links
 	$(BIN)/ruff check
 	$(BIN)/ruff format --check
 	$(BIN)/mypy
 	$(BIN)/lint-imports
 	$(BIN)/python scripts/scan_secrets.py
 	$(BIN)/python scripts/audit_dependencies.py
+	$(BIN)/python scripts/check_vendored.py
 	$(BIN)/python scripts/build_site.py
 
 docs: $(READY) ## build the documents into a site that can be searched: out/site/index.html

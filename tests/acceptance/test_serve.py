@@ -332,4 +332,8 @@ def test_the_demo_completes_all_its_jobs() -> None:
     assert "15 of 15 jobs succeeded" in done.stderr
     assert len(list(Path("demo").glob("??.png"))) == 15
     assert Path("demo/contact_sheet.png").stat().st_size > 10_000
-    assert not list(Path("demo").glob("data-*"))
+    pages = [line for line in done.stderr.splitlines() if "/gallery/job_" in line]
+    assert len(pages) == 15
+    with started("serve", "--no-auth", "--data-dir", "demo/data", "--engine-command", NULL_ENGINE) as server:
+        job_id = pages[0].split()[0].rpartition("/")[2]
+        assert httpx.get(f"{server.address}/v1/jobs/{job_id}").json()["status"] == "succeeded"

@@ -80,7 +80,8 @@ def test_a_tenant_signs_in_once_and_out(
     screenshot(page, "sign_in")
 
     key.fill(keyed_server.tenant_key)
-    expect_signed_in(page, "Tenant ada")
+    page.get_by_role("button", name="Sign in").click()
+    expect(page.get_by_text("Tenant ada")).to_be_visible()
     expect(page.get_by_role("link", name="Operations")).to_have_count(0)
     assert keyed_server.tenant_key not in page.content() + page.url
     assert page.evaluate("document.cookie + JSON.stringify(localStorage)").find("dfs_") == -1
@@ -91,14 +92,13 @@ def test_a_tenant_signs_in_once_and_out(
     expect(key).to_be_visible()
 
 
-def expect_signed_in(page: Page, who: str) -> None:
-    """Sign in with what is in the field, again while earlier failures are not paid."""
-    while not page.get_by_text(who).is_visible():
-        if page.get_by_role("button", name="Sign in").is_enabled():
-            page.get_by_role("button", name="Sign in").click()
-        page.wait_for_load_state("networkidle")
-
-
 def test_the_reference_of_the_api_is_the_packages_own(page: Page) -> None:
     page.goto("/docs")
     expect(page.get_by_text("/v1/jobs", exact=True).first).to_be_visible()
+
+
+def test_the_frame_fits_a_phone(phone_page: Page, keyed_server: KeyedServer, screenshot: Screenshot) -> None:
+    phone_page.goto("/gallery")
+    expect(phone_page.get_by_role("link", name="Operations")).to_be_visible()
+    assert phone_page.evaluate("document.documentElement.scrollWidth") == 360
+    screenshot(phone_page, "frame_phone")

@@ -1,7 +1,7 @@
 """`diffuserve demo`: a server, two tenants, jobs for each bundled model, and a sheet of their images."""
 
 import asyncio
-import tempfile
+import shutil
 import time
 from collections.abc import AsyncIterator, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager
@@ -22,6 +22,7 @@ from diffuserve.domain.job import JobStatus
 from diffuserve.domain.params import GenerationParams
 from diffuserve.domain.tenant import Role
 from diffuserve.domain.timestamps import from_rfc3339
+from diffuserve.private_files import private_umask
 from diffuserve.settings import LOOPBACK, Settings
 from diffuserve.telemetry.log_config import LogConfig
 
@@ -35,6 +36,7 @@ EXAMPLES = "Example:\n\n  diffuserve demo -o out/demo"
 TENANTS = ("studio", "newsroom")  # they take turns
 _FIRST_MODEL = next(iter(SCENES))
 _START_SECONDS = 120.0
+_DATABASE = "diffuserve.db"
 
 
 @dataclass(frozen=True)
@@ -53,7 +55,8 @@ def demo(
 ) -> None:
     """Start a server, submit jobs of two tenants over HTTP to each bundled model, and show their results.
 
-    The path of the contact sheet with all images goes to stdout.
+    The path of the contact sheet with all images goes to stdout. The jobs stay in the folder `data` beside
+    it, until the next demo: another server on it shows them in its gallery.
     """
     _check(output, engine_command)
 
@@ -66,8 +69,9 @@ def demo(
     log = output / "server.log"
     log.write_bytes(b"")
     configure_logs(LogConfig(), log.open("a", encoding="utf-8"))
-    with tempfile.TemporaryDirectory(dir=output, prefix="data-") as folder:
-        finished = run(_demo(_settings(Path(folder)), output, console, Launch(engine_command, log)))
+    data = _empty_data_folder(output)
+    with private_umask():
+        finished = run(_demo(_settings(data), output, console, Launch(engine_command, log)))
     print_table(console, finished)
     succeeded = [result for result in finished if result.job.status is JobStatus.SUCCEEDED]
     console.print(
@@ -75,6 +79,7 @@ def demo(
         highlight=False,
     )
     if succeeded:
+        print_pages(console, succeeded, data)
         typer.echo(f"look at {save_sheet(succeeded, output)}")
     raise typer.Exit(0 if len(succeeded) == len(finished) else 1)
 
@@ -88,6 +93,14 @@ def _check(output: Path, engine_command: str | None) -> None:
         raise InvalidParams("output", str(output), "is the name of an image; give a folder")
     destination.check()
     check_server(_settings(output), engine_command)
+
+
+def _empty_data_folder(output: Path) -> Path:
+    """Return the folder of the demo's server, without the data of an earlier demo."""
+    folder = output / "data"
+    if (folder / _DATABASE).exists():  # nobody else's folder has one
+        shutil.rmtree(folder)
+    return folder
 
 
 def _settings(folder: Path) -> Settings:
@@ -187,6 +200,16 @@ def print_table(console: Console, finished: Sequence[FinishedJob]) -> None:
         if job.status is not JobStatus.SUCCEEDED:
             reason = f": {job.error.message}" if job.error else ""
             console.print(f"{job.final_prompt!r} {job.status}{reason}", style="red", markup=False)
+
+
+def print_pages(console: Console, finished: Sequence[FinishedJob], data: Path) -> None:
+    """Print how to see the jobs in a browser: the demo's server has ended, another one shows its data."""
+    address = Settings.with_options().server.rstrip("/")
+    console.print(f"\nsee them in a browser: diffuserve serve --no-auth --data-dir {data}", markup=False)
+    console.print(f"  {address}/gallery", markup=False, highlight=False)
+    for result in finished:
+        page = f"{address}/gallery/{result.job.id}"
+        console.print(f"  {page}  {_wish(result.job)}", markup=False, highlight=False, soft_wrap=True)
 
 
 def save_sheet(finished: Sequence[FinishedJob], folder: Path) -> Path:

@@ -95,8 +95,8 @@ async def _show_loading(running: "ServerWithWorker", model: str, console: Consol
         return  # whoever waits for the worker tells of its end
     finally:
         display.end()
-    ready = f"{model} is ready at {server.address} after {display.seconds:.1f} s. Try, from another terminal:"
-    console.print(ready, markup=False)
+    console.print(f"{model} is ready at {server.address} after {display.seconds:.1f} s.", markup=False)
+    console.print("Open that address in a browser, or try, from another terminal:")
     console.print(_invitation(server), markup=False)
 
 

@@ -7,7 +7,7 @@ from pathlib import Path
 from PIL import Image
 from rich.console import Console
 
-from diffuserve.cli.demo import TENANTS, FinishedJob, print_table, save_sheet
+from diffuserve.cli.demo import TENANTS, FinishedJob, print_pages, print_table, save_sheet
 from diffuserve.cli.demo_scenes import SCENES
 from diffuserve.domain.job import JobStatus
 from diffuserve.domain.resources.job import ErrorResource
@@ -65,3 +65,12 @@ def test_the_report_names_the_jobs_that_failed() -> None:
     screen = io.StringIO()
     print_table(Console(file=screen, width=120), [FinishedJob(0, "studio", failed, None)])
     assert screen.getvalue().splitlines()[-1] == "'a [red] star' failed: it broke"
+
+
+def test_the_demo_ends_with_the_pages_of_its_jobs(tmp_path: Path) -> None:
+    screen = io.StringIO()
+    job = replace(JOB, status=JobStatus.SUCCEEDED)
+    print_pages(Console(file=screen, width=40), [FinishedJob(0, "studio", job, None)], tmp_path)
+    told = screen.getvalue()
+    assert f"diffuserve serve --no-auth --data-dir {tmp_path}" in told.replace("\n", "")
+    assert f"http://127.0.0.1:8000/gallery/{job.id}  a [red] star" in told

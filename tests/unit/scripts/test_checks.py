@@ -110,3 +110,25 @@ def test_a_known_lookalike_may_move_to_another_line(tmp_path: Path, monkeypatch:
     before = (tmp_path / scan.BASELINE).read_text("utf-8")
     assert scan.main([]) == 0
     assert (tmp_path / scan.BASELINE).read_text("utf-8") == before
+
+
+def test_vendored_modules_are_compared_byte_for_byte(tmp_path: Path) -> None:
+    vendored = load("check_vendored")
+    made, kept = tmp_path / "made", tmp_path / "kept"
+    for folder in (made, kept):
+        folder.mkdir()
+        (folder / "same.js").write_bytes(b"1")
+    (made / "changed.js").write_bytes(b"1")
+    (kept / "changed.js").write_bytes(b"2")
+    (kept / "extra.js").write_bytes(b"")
+    assert vendored.compare(made, kept) == ["changed.js", "extra.js"]
+
+
+def test_vendored_modules_without_npm_are_skipped_and_said_so(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    vendored = load("check_vendored")
+    monkeypatch.setenv("PATH", str(tmp_path))
+    assert vendored.main([]) == 0
+    assert "skipped: there is no npm" in capsys.readouterr().err
+    assert vendored.main(["--required"]) == 1

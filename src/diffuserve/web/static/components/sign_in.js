@@ -9,7 +9,8 @@ export function SignIn() {
   const submit = async (event) => {
     event.preventDefault();
     setBusy(true);
-    await signIn(new FormData(event.target).get("key")).catch(setError);
+    setError(null);
+    await patiently(signIn, new FormData(event.target).get("key")).catch(setError);
     setBusy(false);
   };
   return html`
@@ -23,6 +24,17 @@ export function SignIn() {
       <button class="primary" disabled=${isBusy}>Sign in</button>
       <p class="hint">The server's administrator makes keys: <code>diffuserve keys create --tenant NAME</code></p>
     </form>`;
+}
+
+// Someone who has mistyped a key is not bothered with the second for which the server makes them wait.
+async function patiently(attempt, key) {
+  try {
+    return await attempt(key);
+  } catch (error) {
+    if (error.status !== 429) throw error;
+    await new Promise((resolve) => setTimeout(resolve, 1000 * error.retryAfter));
+    return attempt(key);
+  }
 }
 
 function told(error) {
