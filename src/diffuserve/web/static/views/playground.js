@@ -7,7 +7,14 @@ import { jobRequest } from "./playground/job_request.js";
 import { RunCard } from "./playground/run_card.js";
 import { restoreRuns, runs } from "./playground/runs.js";
 import {
-  inputs, isWaitingForModel, keepSettings, loadServer, model, openSettings, settings,
+  change,
+  inputs,
+  isWaitingForModel,
+  keepSettings,
+  loadServer,
+  model,
+  openSettings,
+  settings,
 } from "./playground/state.js";
 
 const LOOK_AGAIN_MS = 2000;
@@ -22,6 +29,8 @@ export default function Playground({ query }) {
     return () => clearTimeout(timer);
   }, [settings.value]);
   const generate = async () => {
+    if (!settings.value.prompt?.trim() && model.value.example_prompt)
+      change({ prompt: model.value.example_prompt });
     setBusy(true);
     await submitAll([jobRequest(settings.value, model.value, inputs.value)]);
     setBusy(false);
@@ -43,7 +52,11 @@ export default function Playground({ query }) {
 // Read what the server offers, and again while the chosen model is not ready. Return what goes wrong.
 function useServer() {
   const [problem, setProblem] = useState(null);
-  const load = () => loadServer().then(() => setProblem(null), (error) => setProblem(error.message));
+  const load = () =>
+    loadServer().then(
+      () => setProblem(null),
+      (error) => setProblem(error.message),
+    );
   useEffect(() => {
     load().then(restoreRuns);
   }, [session.value?.role]);
@@ -58,6 +71,5 @@ function useServer() {
 
 const Empty = () => html`
   <div class="empty">
-    <div class="empty-frame" aria-hidden="true" />
-    <p>Your images appear here.</p>
+    <p>Your images appear here</p>
   </div>`;

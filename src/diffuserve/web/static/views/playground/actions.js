@@ -1,5 +1,4 @@
 // What to do next with a run: its settings again, other seeds, its image as the input of another.
-import { request } from "../../api.js";
 import { urlOf } from "../../router.js";
 import { randomSeed } from "./job_request.js";
 import { idOf } from "./fields.js";
@@ -21,7 +20,7 @@ export function reuseSettings(job) {
   focusPrompt();
 }
 
-export function samePlace(job, seed) {
+export function sameSeed(job, seed) {
   reuse(job, { seed, num_images: null });
   focusPrompt();
 }
@@ -33,7 +32,17 @@ export async function submitAll(bodies) {
     await submit(bodies);
   } catch (error) {
     refusal.value = { ...refusalOf(error), at: Date.now() };
+    requestAnimationFrame(() => document.querySelector('.playground [aria-invalid="true"]')?.focus());
+    return;
   }
+  requestAnimationFrame(showNewest);
+}
+
+// On a narrow screen the results are below the form.
+function showNewest() {
+  const newest = document.querySelector(".playground .run");
+  const { top } = newest.getBoundingClientRect();
+  if (top < 0 || top > innerHeight - 200) newest.scrollIntoView();
 }
 
 // Draw the same request with four seeds, each a job of its own with its preview.
@@ -47,7 +56,11 @@ export function vary(body) {
 export async function editImage(job, artifact) {
   const response = await fetch(urlOf(`v1/jobs/${job.id}/result?index=${artifact.index}`)).catch(() => null);
   if (!response?.ok) {
-    refusal.value = { fields: { image: "The image cannot be read from here: download it, and drop it here." }, summary: null, seconds: null };
+    refusal.value = {
+      fields: { image: "The image cannot be read from here: download it, and drop it here." },
+      summary: null,
+      seconds: null,
+    };
     return;
   }
   const blob = await response.blob();
@@ -61,5 +74,3 @@ export const takesImages = () => (model.value?.limits.max_input_images ?? 0) > 0
 
 // Return the body that a job was submitted with, as far as the job tells it.
 export const bodyOf = (run, job) => ({ ...run.body, input: { ...run.body.input, seed: job.input.seed } });
-
-export const readAgain = (id) => request("GET", `v1/jobs/${id}`);

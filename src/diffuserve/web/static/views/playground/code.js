@@ -4,13 +4,12 @@ import { urlOf } from "../../router.js";
 import { snippetsOf } from "./snippets.js";
 import { models, server } from "./state.js";
 
-export function Code({ body, seed }) {
+export function Code({ body }) {
   const [name, show] = useState("curl");
   const [isCopied, setCopied] = useState(false);
-  const request = { ...body, input: { ...body.input, ...(seed === undefined ? {} : { seed }) } };
   const defaults = models.value?.find((one) => one.id === body.model)?.defaults ?? {};
   const needsKey = server.value?.requires_key ?? false;
-  const snippets = snippetsOf(request, { server: urlOf(".").replace(/\/$/, ""), needsKey, defaults });
+  const snippets = snippetsOf(body, { server: urlOf(".").replace(/\/$/, ""), needsKey, defaults });
   const shown = snippets.find((snippet) => snippet.name === name);
   const copy = async () => {
     await navigator.clipboard.writeText(shown.text);
@@ -20,10 +19,15 @@ export function Code({ body, seed }) {
   return html`
     <div class="code">
       <div class="code-bar" role="group" aria-label="Language">
-        ${snippets.map((snippet) => html`
+        ${snippets.map(
+          (snippet) => html`
           <button key=${snippet.name} type="button" aria-pressed=${String(snippet.name === name)}
-            onClick=${() => show(snippet.name)}>${snippet.name}</button>`)}
-        ${navigator.clipboard && html`<button type="button" class="copy" onClick=${copy}>${isCopied ? "Copied" : "Copy"}</button>`}
+            onClick=${() => show(snippet.name)}>${snippet.name}</button>`,
+        )}
+        ${
+          navigator.clipboard &&
+          html`<button type="button" class="copy" onClick=${copy}>${isCopied ? "Copied" : "Copy"}</button>`
+        }
         <span class="visually-hidden" role="status">${isCopied ? "Copied" : ""}</span>
       </div>
       <pre tabindex="0" aria-label=${`The request as ${name}`}><code>${shown.text}</code></pre>

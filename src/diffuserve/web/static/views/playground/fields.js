@@ -29,7 +29,8 @@ export function NumberField({ name, label, hint, step = 1, min, max, standard })
   const read = ({ target }) => change({ [name]: target.value === "" ? null : Number(target.value) });
   return html`
     <${Field} name=${name} label=${label} hint=${hint}>
-      <input id=${idOf(name)} type="number" inputmode=${step < 1 ? "decimal" : "numeric"} ...${{ step, min, max }}
+      <input id=${idOf(name)} type="number" inputmode=${step < 1 ? "decimal" : "numeric"}
+        ...${{ step, min, max }}
         placeholder=${standard ?? ""} value=${given ?? ""} onInput=${read} ...${faultOf(name)} />
     <//>`;
 }
@@ -39,7 +40,8 @@ export function RangeField({ name, label, min, max, step, standard }) {
   const read = ({ target }) => change({ [name]: Number(target.value) });
   return html`
     <${Field} name=${name} label=${label} hint=${String(value)}>
-      <input id=${idOf(name)} type="range" ...${{ min, max, step, value }} onInput=${read} ...${faultOf(name)} />
+      <input id=${idOf(name)} type="range" ...${{ min, max, step, value }} onInput=${read}
+        ...${faultOf(name)} />
     <//>`;
 }
 
@@ -48,7 +50,8 @@ export function SelectField({ name, label, hint, options, value, onChoose }) {
   const choose = ({ target }) => (onChoose ?? ((value) => change({ [name]: value || null })))(target.value);
   return html`
     <${Field} name=${name} label=${label} hint=${hint}>
-      <select id=${idOf(name)} value=${value ?? settings.value[name] ?? ""} onChange=${choose} ...${faultOf(name)}>
+      <select id=${idOf(name)} value=${value ?? settings.value[name] ?? ""} onChange=${choose}
+        ...${faultOf(name)}>
         ${options.map(([value, text]) => html`<option key=${value} value=${value}>${text}</option>`)}
       </select>
     <//>`;
@@ -60,7 +63,8 @@ export function CheckField({ name, label, standard = false }) {
   return html`
     <div class="field">
       <label class="check">
-        <input id=${idOf(name)} type="checkbox" checked=${isOn} onChange=${read} ...${faultOf(name)} />${label}
+        <input id=${idOf(name)} type="checkbox" checked=${isOn} onChange=${read}
+          ...${faultOf(name)} />${label}
       </label>
       <${FieldError} name=${name} />
     </div>`;
@@ -73,11 +77,14 @@ export function ChoiceField({ name, label, options, value, onChoose }) {
     <fieldset class="field choices">
       <legend>${label}</legend>
       <div class="choice-row">
-        ${options.map(([option, text]) => html`
+        ${options.map(
+          ([option, text]) => html`
           <label key=${option} class="choice">
-            <input type="radio" name=${idOf(name)} checked=${option === value} onChange=${() => choose(option)} />
+            <input type="radio" name=${idOf(name)} checked=${option === value}
+              onChange=${() => choose(option)} />
             <span>${text}</span>
-          </label>`)}
+          </label>`,
+        )}
       </div>
       <${FieldError} name=${name} />
     </fieldset>`;

@@ -1,13 +1,22 @@
 // The form: what to draw, with which model, and how.
 import { html, useEffect, useRef } from "../../vendor/ui.js";
-import { CheckField, ChoiceField, Field, NumberField, RangeField, SelectField, faultOf, idOf } from "./fields.js";
+import {
+  CheckField,
+  ChoiceField,
+  Field,
+  NumberField,
+  RangeField,
+  SelectField,
+  faultOf,
+  idOf,
+} from "./fields.js";
 import { ImageField, imagesIn } from "./image_field.js";
 import { IMAGE, VIDEO, fieldsOf, randomSeed } from "./job_request.js";
 import { ModelField } from "./model_field.js";
 import { lengthsOf } from "./presets.js";
 import { SizeField } from "./size_field.js";
 import { SubmitRow } from "./submit_row.js";
-import { addImage, change, kind, model, plan, server, settings } from "./state.js";
+import { addImage, change, kind, model, plan, refusal, server, settings } from "./state.js";
 
 const PLACEHOLDER = "Describe the image that you want to see";
 
@@ -42,11 +51,17 @@ function Prompt({ model: chosen, onSubmit }) {
   return html`
     <${Field} name="prompt" label="Prompt">
       <textarea id=${idOf("prompt")} ref=${area} rows="3" placeholder=${example ?? PLACEHOLDER}
-        maxlength=${chosen?.limits.max_prompt_characters} value=${prompt ?? ""} onInput=${read} onKeyDown=${press}
+        maxlength=${chosen?.limits.max_prompt_characters} value=${prompt ?? ""} onInput=${read}
+          onKeyDown=${press}
         ...${faultOf("prompt")} />
     <//>
-    ${example && !prompt && html`
-      <button type="button" class="example" onClick=${() => change({ prompt: example })}>Try “${example}”</button>`}`;
+    ${
+      example &&
+      !prompt &&
+      html`
+      <button type="button" class="example"
+        onClick=${() => change({ prompt: example })}>Try “${example}”</button>`
+    }`;
 }
 
 function fit(area) {
@@ -59,13 +74,20 @@ function Choices({ model: chosen }) {
   const has = new Set(fieldsOf(chosen, kind.value));
   const isClip = kind.value === VIDEO;
   return html`
-    ${limits.max_frames > 1 && html`
-      <${ChoiceField} name="kind" label="Make" options=${[[IMAGE, "An image"], [VIDEO, "A clip"]]} value=${kind.value} />`}
+    ${
+      limits.max_frames > 1 &&
+      html`
+      <${ChoiceField} name="kind" label="Make" options=${[
+        [IMAGE, "An image"],
+        [VIDEO, "A clip"],
+      ]} value=${kind.value} />`
+    }
     <${SizeField} model=${chosen} />
     ${isClip && html`<${ClipFields} model=${chosen} />`}
     ${limits.max_input_images > 0 && html`<${ImageField} model=${chosen} />`}
-    <div class="pair">
-      <${NumberField} name="num_images" label=${isClip ? "Clips" : "Images"} hint=${`1 to ${limits.max_images}`} min="1"
+    <div class="pair count-and-seed">
+      <${NumberField} name="num_images" label=${isClip ? "Clips" : "Images"}
+        hint=${`1 to ${limits.max_images}`} min="1"
         max=${limits.max_images} standard="1" />
       <${SeedField} limits=${limits} />
     </div>
@@ -74,22 +96,47 @@ function Choices({ model: chosen }) {
       ${has.has("negative_prompt") && html`<${NegativePrompt} />`}
       <${RangeField} name="num_inference_steps" label="Steps" min="1" step="1" max=${mostSteps(chosen)}
         standard=${defaults.num_inference_steps} />
-      ${has.has("guidance_scale") && html`
-        <${NumberField} name="guidance_scale" label="Guidance" hint="how closely to follow the prompt" step="0.1" min="0"
-          max=${limits.max_guidance_scale} standard=${defaults.guidance_scale} />`}
-      ${has.has("sampler") && html`<${SelectField} name="sampler" label="Sampler" options=${samplers(chosen)} />`}
-      ${plan.value?.priorities.length > 1 && html`
-        <${SelectField} name="priority" label="Priority" options=${priorities(plan.value)} />`}
-      ${server.value?.expands_prompts && html`
-        <${CheckField} name="expand_prompt" label="Expand the prompt with a language model" />`}
-      ${isClip && html`<${CheckField} name="live" label="Play the clip while it is drawn" standard=${true} />`}
+      ${
+        has.has("guidance_scale") &&
+        html`
+        <${NumberField} name="guidance_scale" label="Guidance" hint="how closely to follow the prompt"
+          step="0.1" min="0"
+          max=${limits.max_guidance_scale} standard=${defaults.guidance_scale} />`
+      }
+      ${
+        has.has("sampler") &&
+        html`
+        <${SelectField} name="sampler" label="Sampler" options=${samplers(chosen)} />`
+      }
+      ${
+        plan.value?.priorities.length > 1 &&
+        html`
+        <${SelectField} name="priority" label="Priority" options=${priorities(plan.value)} />`
+      }
+      ${
+        server.value?.expands_prompts &&
+        html`
+        <${CheckField} name="expand_prompt" label="Expand the prompt with a language model" />`
+      }
+      ${
+        isClip &&
+        html`
+        <${CheckField} name="live" label="Play the clip while it is drawn" standard=${true} />`
+      }
     </details>`;
 }
 
 // Open where one of the settings in it is not the default.
 const hasMore = () => {
-  const names = ["negative_prompt", "num_inference_steps", "guidance_scale", "sampler", "priority", "expand_prompt"];
-  return names.some((name) => settings.value[name] !== null);
+  const names = [
+    "negative_prompt",
+    "num_inference_steps",
+    "guidance_scale",
+    "sampler",
+    "priority",
+    "expand_prompt",
+  ];
+  return names.some((name) => settings.value[name] !== null || refusal.value?.fields[name]);
 };
 
 // A range that is useful: the bound of the API is far beyond what most models gain from.
@@ -121,12 +168,16 @@ function SeedField({ limits }) {
   return html`
     <${Field} name="seed" label="Seed" hint=${seed === null ? "random" : "fixed"}>
       <div class="with-buttons">
-        <input id=${idOf("seed")} type="number" inputmode="numeric" min="0" max=${limits.max_seed} placeholder="random"
+        <input id=${idOf("seed")} type="number" inputmode="numeric" min="0" max=${limits.max_seed}
+          placeholder="random"
           value=${seed ?? ""} onInput=${read} ...${faultOf("seed")} />
         <button type="button" class="icon" onClick=${() => change({ seed: randomSeed() })} title="Draw a seed"
           aria-label="Draw a seed">⚄</button>
-        ${seed !== null && html`<button type="button" class="icon" onClick=${() => change({ seed: null })}
-          title="A new seed each time" aria-label="A new seed each time">×</button>`}
+        ${
+          seed !== null &&
+          html`<button type="button" class="icon" onClick=${() => change({ seed: null })}
+          title="A new seed each time" aria-label="A new seed each time">×</button>`
+        }
       </div>
     <//>`;
 }
@@ -135,10 +186,15 @@ function ClipFields({ model: chosen }) {
   const { limits, defaults } = chosen;
   const fps = settings.value.fps ?? defaults.fps;
   const frames = settings.value.num_frames ?? defaults.num_frames;
-  const lengths = lengthsOf(chosen, fps).map(({ num_frames, seconds }) => [num_frames, `${Number(seconds.toFixed(1))} s`]);
+  const lengths = lengthsOf(chosen, fps).map(({ num_frames, seconds }) => [
+    num_frames,
+    `${Number(seconds.toFixed(1))} s`,
+  ]);
   return html`
-    <${ChoiceField} name="num_frames" label=${`Length: ${frames} frames, ${Number((frames / fps).toFixed(2))} s`}
+    <${ChoiceField} name="num_frames"
+      label=${`Length: ${frames} frames, ${Number((frames / fps).toFixed(2))} s`}
       options=${lengths} value=${frames} />
-    <${NumberField} name="fps" label="Frames a second" hint=${`1 to ${limits.max_fps}`} min="1" max=${limits.max_fps}
+    <${NumberField} name="fps" label="Frames a second" hint=${`1 to ${limits.max_fps}`} min="1"
+      max=${limits.max_fps}
       standard=${defaults.fps} />`;
 }

@@ -6,30 +6,44 @@ import { addImage, inputs, removeImage, setMask } from "./state.js";
 
 const FORMATS = "image/png,image/jpeg,image/webp";
 
-export const imagesIn = (transfer) => [...(transfer?.files ?? [])].filter((file) => file.type.startsWith("image/"));
+export const imagesIn = (transfer) =>
+  [...(transfer?.files ?? [])].filter((file) => file.type.startsWith("image/"));
 
 export function ImageField({ model: { limits, defaults } }) {
   const { images, mask } = inputs.value;
-  const label = limits.has_first_frame ? "First frame" : limits.has_strength ? "Start from an image" : "Reference images";
+  const label = limits.has_first_frame
+    ? "First frame"
+    : limits.has_strength
+      ? "Start from an image"
+      : "Reference images";
+  const takesMore = images.length < limits.max_input_images || limits.max_input_images === 1;
   const isNeeded = images.length < limits.min_input_images;
   return html`
     <section class="field image-field" aria-label=${label}>
       <span class="label">${label}${!isNeeded && html`<span class="hint">optional</span>`}</span>
       <div class="thumbs">
-        ${images.map((image, place) => html`<${Thumb} key=${image.id} image=${image} onRemove=${() => removeImage(place)} />`)}
-        ${(images.length < limits.max_input_images || limits.max_input_images === 1) && html`<${Picker} hasOne=${images.length > 0} />`}
+        ${images.map((image, place) => {
+          const remove = () => removeImage(place);
+          return html`<${Thumb} key=${image.id} image=${image} onRemove=${remove} />`;
+        })}
+        ${takesMore && html`<${Picker} hasOne=${images.length > 0} />`}
       </div>
       <${FieldError} name="image" />
       ${images.length > 0 && limits.has_mask && html`<${MaskField} image=${images[0]} mask=${mask} />`}
-      ${images.length > 0 && limits.has_strength && html`
+      ${
+        images.length > 0 &&
+        limits.has_strength &&
+        html`
         <${RangeField} name="strength" label="Strength: how much may change" min="0.05" max="1" step="0.05"
-          standard=${mask ? defaults.mask_strength : defaults.strength} />`}
+          standard=${mask ? defaults.mask_strength : defaults.strength} />`
+      }
     </section>`;
 }
 
 function Picker({ hasOne }) {
   const [isOver, setOver] = useState(false);
   const [isBusy, setBusy] = useState(false);
+  const hint = hasOne ? "Another image" : "Drop, paste or choose an image";
   const take = async (files) => {
     setBusy(true);
     for (const file of files) await addImage(file);
@@ -49,9 +63,11 @@ function Picker({ hasOne }) {
     target.value = "";
   };
   return html`
-    <label class="drop ${isOver ? "over" : ""}" onDragOver=${over} onDragLeave=${() => setOver(false)} onDrop=${drop}>
-      <input id=${idOf("image")} class="hidden-input" type="file" accept=${FORMATS} multiple onChange=${pick} />
-      <span aria-live="polite">${isBusy ? "Uploading…" : hasOne ? "Another image" : "Drop, paste or choose an image"}</span>
+    <label class="drop ${isOver ? "over" : ""}" onDragOver=${over} onDragLeave=${() => setOver(false)}
+      onDrop=${drop}>
+      <input id=${idOf("image")} class="hidden-input" type="file" accept=${FORMATS} multiple
+        onChange=${pick} />
+      <span aria-live="polite">${isBusy ? "Uploading…" : hint}</span>
     </label>`;
 }
 

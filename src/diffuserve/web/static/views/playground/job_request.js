@@ -17,7 +17,12 @@ export function kindOf(settings, model) {
 export function fieldsOf(model, kind, hasImage = true) {
   const { limits } = model;
   const has = {
-    prompt: true, width: true, height: true, num_inference_steps: true, seed: true, num_images: true,
+    prompt: true,
+    width: true,
+    height: true,
+    num_inference_steps: true,
+    seed: true,
+    num_images: true,
     negative_prompt: limits.has_negative_prompt,
     guidance_scale: limits.has_guidance,
     sampler: limits.samplers.length > 1,
@@ -46,7 +51,8 @@ export function jobRequest(settings, model, inputs) {
 }
 
 // A model whose default is a clip draws an image when it is told so.
-const stillFrames = (kind, model) => (kind === IMAGE && model.defaults.num_frames > 1 ? { num_frames: 1 } : {});
+const stillFrames = (kind, model) =>
+  kind === IMAGE && model.defaults.num_frames > 1 ? { num_frames: 1 } : {};
 
 function imagesOf({ images, mask }) {
   if (!images.length) return {};
@@ -65,7 +71,9 @@ export function settingsOfJob(job, model) {
   const names = model ? fieldsOf(model, job.kind) : Object.keys(NO_SETTINGS);
   const own = model ? model.defaults : {};
   const input = { ...job.input, prompt: job.prompt?.original ?? job.input.prompt };
-  const kept = names.filter((name) => input[name] !== undefined && (input[name] !== own[name] || name === "seed"));
+  const kept = names.filter(
+    (name) => input[name] !== undefined && (input[name] !== own[name] || name === "seed"),
+  );
   return {
     ...NO_SETTINGS,
     ...Object.fromEntries(kept.map((name) => [name, input[name]])),

@@ -19,16 +19,21 @@ export function MaskBrush({ image, onDone }) {
     paint(event);
   };
   const finish = () => onBlack(canvas.current).toBlob(onDone, "image/png");
-  const measured = ({ target }) => size ?? setSize({ width: target.naturalWidth, height: target.naturalHeight });
+  const measured = ({ target }) =>
+    size ?? setSize({ width: target.naturalWidth, height: target.naturalHeight });
   return html`
     <div class="brush">
       <div class="brush-stage">
         <img src=${image.url} alt="" onLoad=${measured} />
-        ${size && html`<canvas ref=${canvas} ...${size} role="img" aria-label="Mask: paint what is to change"
-          onPointerDown=${start} onPointerMove=${paint} onPointerUp=${() => (last.current = null)} />`}
+        ${
+          size &&
+          html`<canvas ref=${canvas} ...${size} role="img" aria-label="Mask: paint what is to change"
+          onPointerDown=${start} onPointerMove=${paint} onPointerUp=${() => (last.current = null)} />`
+        }
       </div>
       <label class="brush-size">Brush
-        <input type="range" min="2" max="20" value=${radius} onInput=${({ target }) => setRadius(Number(target.value))} />
+        <input type="range" min="2" max="20" value=${radius}
+          onInput=${({ target }) => setRadius(Number(target.value))} />
       </label>
       <div class="row">
         <button type="button" class="primary" onClick=${finish}>Use this mask</button>
@@ -55,7 +60,10 @@ function stroke(canvas, from, to, part) {
 
 // The server stores what is transparent as white, and white is what changes.
 function onBlack(canvas) {
-  const whole = Object.assign(document.createElement("canvas"), { width: canvas.width, height: canvas.height });
+  const whole = Object.assign(document.createElement("canvas"), {
+    width: canvas.width,
+    height: canvas.height,
+  });
   const context = whole.getContext("2d");
   context.fillRect(0, 0, whole.width, whole.height);
   context.drawImage(canvas, 0, 0);

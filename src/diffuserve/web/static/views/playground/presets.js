@@ -1,9 +1,13 @@
 // Sizes and lengths to choose from, derived from a model's resource alone.
 
 const ASPECTS = [
-  ["Square", 1, 1], ["Landscape", 4, 3], ["Portrait", 3, 4], ["Wide", 16, 9], ["Tall", 9, 16],
+  ["Square", 1, 1],
+  ["Landscape", 4, 3],
+  ["Portrait", 3, 4],
+  ["Wide", 16, 9],
+  ["Tall", 9, 16],
 ];
-const MOST_DEVIATION = 0.15; // of a preset's proportions from its name, after rounding to the model's multiple
+const MOST_DEVIATION = 0.15; // of proportions from those of the name, after rounding to the model's multiple
 
 // Return sizes { name, width, height }: the model's own first, then others that it has learned.
 export function sizesOf(model) {
@@ -20,7 +24,9 @@ export function lengthsOf(model, fps) {
   const own = model.defaults.num_frames;
   const wanted = [0.5, 1, 2, 3, 5].map((seconds) => Math.round((seconds * fps - 1) / stride) * stride + 1);
   const known = [...new Set([own, ...wanted])].filter((frames) => frames > 1 && frames <= most);
-  return known.sort((one, other) => one - other).map((frames) => ({ num_frames: frames, seconds: frames / fps }));
+  return known
+    .sort((one, other) => one - other)
+    .map((frames) => ({ num_frames: frames, seconds: frames / fps }));
 }
 
 // Return the name of the aspect nearest to width / height.
@@ -33,7 +39,9 @@ function sizeOf({ name, ratio }, pixels, model) {
   const width = sideOf(Math.sqrt(pixels * ratio), model);
   const height = sideOf(Math.sqrt(pixels / ratio), model);
   const deviation = Math.abs(Math.log(width / height / ratio));
-  return deviation <= MOST_DEVIATION && width * height <= model.limits.max_pixels ? { name, width, height } : null;
+  return deviation <= MOST_DEVIATION && width * height <= model.limits.max_pixels
+    ? { name, width, height }
+    : null;
 }
 
 function sideOf(pixels, { limits, learned_sizes: learned }) {
@@ -48,9 +56,13 @@ function largest(model) {
   if (!model.learned_sizes) return [];
   const side = sideOf(model.learned_sizes.max, model);
   const isLarger = side * side > model.defaults.width * model.defaults.height;
-  return isLarger && side * side <= model.limits.max_pixels ? [{ name: "Large", width: side, height: side }] : [];
+  return isLarger && side * side <= model.limits.max_pixels
+    ? [{ name: "Large", width: side, height: side }]
+    : [];
 }
 
 function distinct(sizes) {
-  return [...new Map(sizes.toReversed().map((size) => [`${size.width}x${size.height}`, size])).values()].reverse();
+  return [
+    ...new Map(sizes.toReversed().map((size) => [`${size.width}x${size.height}`, size])).values(),
+  ].reverse();
 }

@@ -4,8 +4,12 @@ import { capitalized } from "./refusals.js";
 
 const DENOISING = 0.9; // of a clip's bar; decoding is the rest
 const PHASES = {
-  load: "Fetching the image", encode: "Reading the prompt", denoise: "Drawing", decode: "Decoding",
-  filter: "Checking", upload: "Storing",
+  load: "Fetching the image",
+  encode: "Reading the prompt",
+  denoise: "Drawing",
+  decode: "Decoding",
+  filter: "Checking",
+  upload: "Storing",
 };
 
 // Return the part of the work that is done, in 0…1.
@@ -20,7 +24,7 @@ export function stageOf(job) {
   if (job.status === "queued") return placeOf(job.queue);
   if (job.status === "canceling") return "Canceling…";
   const { step, total, frames, num_frames: all } = job.progress;
-  if (job.phase === "decode" && all > 0) return `Decoded ${frames} of ${all} frames`;
+  if (job.phase === "decode" && job.kind === VIDEO && all > 0) return `Decoded ${frames} of ${all} frames`;
   if (job.phase === "denoise" || !job.phase) return step ? `Step ${step} of ${total}` : "Starting";
   return PHASES[job.phase] ?? capitalized(job.phase);
 }
@@ -29,14 +33,23 @@ function placeOf(queue) {
   if (!queue) return "Queued";
   if (queue.reason) return `Waiting: ${queue.reason}`;
   const [first, last] = [queue.ahead + 1, (queue.ahead_high ?? queue.ahead) + 1];
-  const place = last > first ? `Place ${first}–${last} in the queue` : first === 1 ? "Next in the queue" : `Place ${first} in the queue`;
+  const place =
+    last > first
+      ? `Place ${first}–${last} in the queue`
+      : first === 1
+        ? "Next in the queue"
+        : `Place ${first} in the queue`;
   return `${place} · done in ${rangeOf(queue.eta_s_low, queue.eta_s_high)}`;
 }
 
 export function rangeOf(low, high) {
   const [from, to] = [rounded(low), rounded(high)];
   if (to < 1) return "less than a second";
-  return from === to ? durationOf(to) : to < 120 ? `${from}–${to} s` : `${durationOf(from)} to ${durationOf(to)}`;
+  return from === to
+    ? durationOf(to)
+    : to < 120
+      ? `${from}–${to} s`
+      : `${durationOf(from)} to ${durationOf(to)}`;
 }
 
 const rounded = (seconds) => (seconds < 10 ? Math.round(seconds * 2) / 2 : Math.round(seconds));
@@ -49,8 +62,14 @@ export function durationOf(seconds) {
 // Return [[name, seconds]] of a finished job: the wait, the run, and its phases by the worker's clock.
 export function timingsOf(job) {
   const between = (start, end) => (start && end ? (Date.parse(end) - Date.parse(start)) / 1000 : null);
-  const whole = [["queue", between(job.created_at, job.started_at)], ["run", between(job.started_at, job.finished_at)]];
-  const phases = Object.entries(job.result?.timings ?? {}).map(([name, seconds]) => [phaseName(name), seconds]);
+  const whole = [
+    ["queue", between(job.created_at, job.started_at)],
+    ["run", between(job.started_at, job.finished_at)],
+  ];
+  const phases = Object.entries(job.result?.timings ?? {}).map(([name, seconds]) => [
+    phaseName(name),
+    seconds,
+  ]);
   return [...whole.filter(([, seconds]) => seconds !== null), ...phases];
 }
 

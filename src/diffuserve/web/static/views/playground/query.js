@@ -7,9 +7,23 @@ const truth = (text) => (text === "true" ? true : text === "false" ? false : nul
 const words = (text) => text;
 
 const READERS = {
-  prompt: words, negative_prompt: words, model: words, kind: words, sampler: words, priority: words,
-  width: whole, height: whole, num_inference_steps: whole, seed: whole, num_images: whole, num_frames: whole,
-  fps: whole, guidance_scale: number, strength: number, expand_prompt: truth, live: truth,
+  prompt: words,
+  negative_prompt: words,
+  model: words,
+  kind: words,
+  sampler: words,
+  priority: words,
+  width: whole,
+  height: whole,
+  num_inference_steps: whole,
+  seed: whole,
+  num_images: whole,
+  num_frames: whole,
+  fps: whole,
+  guidance_scale: number,
+  strength: number,
+  expand_prompt: truth,
+  live: truth,
 };
 
 export const NO_SETTINGS = Object.fromEntries(Object.keys(READERS).map((name) => [name, null]));
@@ -17,7 +31,10 @@ export const NO_SETTINGS = Object.fromEntries(Object.keys(READERS).map((name) =>
 // Return the settings that a query names; others are null.
 export function settingsFrom(query) {
   const named = Object.keys(READERS).filter((name) => query.has(name));
-  return { ...NO_SETTINGS, ...Object.fromEntries(named.map((name) => [name, READERS[name](query.get(name))])) };
+  return {
+    ...NO_SETTINGS,
+    ...Object.fromEntries(named.map((name) => [name, READERS[name](query.get(name))])),
+  };
 }
 
 // Return the query of settings, without what is the model's default.

@@ -1,8 +1,7 @@
 // A run: its images, what they are doing, and what to do next.
 import { html, useState } from "../../vendor/ui.js";
-import { bodyOf, editImage, reuseSettings, samePlace, takesImages, vary } from "./actions.js";
+import { bodyOf, editImage, reuseSettings, sameSeed, takesImages, vary } from "./actions.js";
 import { Code } from "./code.js";
-import { VIDEO } from "./job_request.js";
 import { durationOf, stageOf, timingsOf } from "./progress.js";
 import { capitalized, remedyOf } from "./refusals.js";
 import { cancel, dismiss, isFinal, watched } from "./runs.js";
@@ -15,37 +14,53 @@ export function RunCard({ run }) {
   const isDone = jobs.every(isFinal);
   const tiles = states.flatMap((state) => placesOf(state.job).map((index) => ({ state, index })));
   const prompt = jobs[0].prompt?.original ?? jobs[0].input.prompt;
+  const isAlone = tiles.length === 1;
   return html`
-    <article class="run" aria-label=${`Run: ${prompt}`} aria-busy=${String(!isDone)}>
+    <article class="run ${isAlone ? "alone" : ""}" aria-label=${`Run: ${prompt}`}
+      aria-busy=${String(!isDone)}>
       <header class="run-head">
         <p class="run-prompt">${prompt}</p>
-        <p class="run-facts">${jobs[0].model} · ${jobs[0].input.width}×${jobs[0].input.height} · ${jobs[0].input.num_inference_steps} steps</p>
+        <p class="run-facts">${factsOf(jobs[0])}</p>
       </header>
-      <div class="tiles ${tiles.length > 1 ? "many" : ""}">
-        ${tiles.map(({ state, index }) => html`
+      <div class="tiles">
+        ${tiles.map(
+          ({ state, index }) => html`
           <figure class="piece" key=${`${state.job.id}-${index}`}>
             <${Tile} watched=${state} index=${index} />
-            <${Caption} job=${state.job} index=${index} isAlone=${tiles.length === 1} />
-          </figure>`)}
+            <${Caption} state=${state} index=${index} isAlone=${isAlone} />
+          </figure>`,
+        )}
       </div>
       <${State} states=${states} />
       ${isDone ? html`<${Next} run=${run} jobs=${jobs} />` : html`<${Running} jobs=${jobs} />`}
     </article>`;
 }
 
+const factsOf = ({ model, input }) =>
+  `${model} · ${input.width}×${input.height} · ${input.num_inference_steps} steps`;
+
 const placesOf = (job) => Array.from({ length: job.input.num_images ?? 1 }, (_, index) => index);
 
-function Caption({ job, index, isAlone }) {
-  const artifact = job.result?.artifacts.find((one) => one.index === index && ["image", "video"].includes(one.role));
-  if (!artifact) return null;
+function Caption({ state, index, isAlone }) {
+  const { job } = state;
+  const artifact = job.result?.artifacts.find(
+    (one) => one.index === index && ["image", "video"].includes(one.role),
+  );
+  if (!artifact) return html`<figcaption>${isAlone || isFinal(job) ? "" : lineOf(state)}</figcaption>`;
   const what = artifact.role === "video" ? "clip" : "image";
   return html`
     <figcaption>
-      <button type="button" class="seed" title="Same seed, other prompt" onClick=${() => samePlace(job, artifact.seed)}>
+      <button type="button" class="seed" title="Same seed, other prompt"
+        onClick=${() => sameSeed(job, artifact.seed)}>
         Seed ${artifact.seed}</button>
       <span class="row">
-        ${what === "image" && takesImages() && html`
-          <button type="button" onClick=${() => editImage(job, artifact)} aria-label=${`Edit image ${index + 1}`}>Edit</button>`}
+        ${
+          what === "image" &&
+          takesImages() &&
+          html`
+          <button type="button" onClick=${() => editImage(job, artifact)}
+            aria-label=${`Edit image ${index + 1}`}>Edit</button>`
+        }
         <a class="as-link-button" href=${artifact.url} download=${artifact.name}
           aria-label=${isAlone ? null : `Download ${what} ${index + 1}`}>Download</a>
       </span>
@@ -56,18 +71,20 @@ function Caption({ job, index, isAlone }) {
 function State({ states }) {
   const failed = states.filter(({ job }) => isFinal(job) && job.status !== "succeeded");
   const running = states.filter(({ job }) => !isFinal(job));
-  const lines = [...new Set(running.map(lineOf))];
+  const line =
+    states.length > 1 ? `${states.length - running.length} of ${states.length} done` : running.map(lineOf);
   const warnings = [...new Set(states.flatMap(({ job }) => job.result?.warnings ?? []))];
   return html`
     <div class="run-state">
-      <p role="status">${lines.join(" · ")}${!running.length && !failed.length ? summaryOf(states) : ""}</p>
+      <p role="status">${running.length ? line : failed.length ? "" : summaryOf(states)}</p>
       ${failed.map(({ job }) => html`<${Failure} key=${job.id} job=${job} />`)}
       ${warnings.map((warning) => html`<p class="warning" key=${warning}>${capitalized(warning)}</p>`)}
     </div>`;
 }
 
 const lineOf = ({ job, isCanceling, isAway, problem }) =>
-  problem ?? (isCanceling ? "Canceling…" : isAway ? `${stageOf(job)} · the server is away, trying again` : stageOf(job));
+  problem ??
+  (isCanceling ? "Canceling…" : isAway ? `${stageOf(job)} · the server is away, trying again` : stageOf(job));
 
 function summaryOf(states) {
   const ends = states.map(({ job }) => (Date.parse(job.finished_at) - Date.parse(job.created_at)) / 1000);
@@ -89,7 +106,8 @@ function Running({ jobs }) {
   const live = jobs.filter((job) => !isFinal(job));
   const stop = () => live.forEach((job) => cancel(job.id));
   const isEnding = live.every((job) => job.status === "canceling" || watched.value[job.id]?.isCanceling);
-  return html`<div class="run-actions"><button type="button" onClick=${stop} disabled=${isEnding}>Cancel</button></div>`;
+  return html`<div class="run-actions"><button type="button" onClick=${stop}
+    disabled=${isEnding}>Cancel</button></div>`;
 }
 
 function Next({ run, jobs }) {
@@ -101,17 +119,22 @@ function Next({ run, jobs }) {
     <div class="run-actions">
       <button type="button" onClick=${() => vary(run.body)}>Variations</button>
       <button type="button" onClick=${() => reuseSettings(job)}>Reuse these settings</button>
-      <button type="button" onClick=${() => samePlace(job, job.input.seed)}>Same seed, other prompt</button>
+      <button type="button" onClick=${() => sameSeed(job, job.input.seed)}>Same seed, other prompt</button>
       <button type="button" ...${pressed("code")}>Code</button>
       ${job.status === "succeeded" && html`<button type="button" ...${pressed("timings")}>Timings</button>`}
       <a data-view class="as-link-button" href=${`gallery/${job.id}`}>Details</a>
-      <button type="button" class="quiet" onClick=${() => dismiss(run)} title="Stays in the gallery">Hide</button>
+      <button type="button" class="quiet" onClick=${() => dismiss(run)}
+        title="Stays in the gallery">Hide</button>
     </div>
-    ${shown === "code" && html`<${Code} body=${bodyOf(run, job)} seed=${job.input.seed} />`}
-    ${shown === "timings" && html`<${Timings} job=${job} isClip=${job.kind === VIDEO} />`}`;
+    <div class="run-more">
+      ${shown === "code" && html`<${Code} body=${bodyOf(run, job)} />`}
+      ${shown === "timings" && html`<${Timings} job=${job} />`}
+    </div>`;
 }
 
 const Timings = ({ job }) => html`
   <dl class="timings">
-    ${timingsOf(job).map(([name, seconds]) => html`<div key=${name}><dt>${name}</dt><dd>${durationOf(seconds)}</dd></div>`)}
+    ${timingsOf(job).map(
+      ([name, seconds]) => html`<div key=${name}><dt>${name}</dt><dd>${durationOf(seconds)}</dd></div>`,
+    )}
   </dl>`;

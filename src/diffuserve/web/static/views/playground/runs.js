@@ -1,13 +1,14 @@
-// Jobs that this tab has submitted: each run is one press of a button, with one job or, of variations, several.
+// Jobs that this tab has submitted: each run is one press of a button, with one job or, of variations,
+// several.
 import { batch, signal } from "../../vendor/ui.js";
 import { follow, request } from "../../api.js";
 
 const KEPT = "diffuserve.runs";
 const MOST_KEPT = 12;
-const MOST_STREAMS = 3; // a browser has six connections to a server, and images and requests need some
+const MOST_STREAMS = 4; // a browser has six connections to a server, and images and requests need some
 const POLL_MS = 1500;
 const FINAL = new Set(["succeeded", "failed", "canceled", "expired"]);
-const LOGGED = ["running", "denoised", "requeued", "canceling", ...FINAL];
+const LOGGED = ["running", "denoised", "requeued", "canceling"];
 
 export const runs = signal([]); // newest first: { key, body, ids }
 export const watched = signal({}); // by job id: { job, preview, isLive, problem }
@@ -92,12 +93,13 @@ function stream(id) {
       stop();
       resolve();
     };
-    const logged = async () => {
-      await refresh(id);
-      if (!jobOf(id) || isFinal(jobOf(id))) end();
+    const ended = () => {
+      stop(); // or the browser would connect again, since the server closes the stream now
+      refresh(id).then(end);
     };
     const handlers = {
-      ...Object.fromEntries(LOGGED.map((type) => [type, logged])),
+      ...Object.fromEntries(LOGGED.map((type) => [type, () => refresh(id)])),
+      ...Object.fromEntries([...FINAL].map((type) => [type, ended])),
       progress: ({ data }) => noteProgress(id, data),
       preview: ({ data }) => note(id, { preview: `data:image/png;base64,${data.b64}` }),
       live: ({ data }) => note(id, { isLive: data.num_parts > 0 }),
@@ -147,7 +149,9 @@ function forget(id) {
 function keep() {
   try {
     sessionStorage.setItem(KEPT, JSON.stringify(runs.value.slice(0, MOST_KEPT)));
-  } catch { /* a browser may refuse its storage */ }
+  } catch {
+    /* a browser may refuse its storage */
+  }
 }
 
 function read() {

@@ -4,6 +4,7 @@ import { sizesOf } from "./presets.js";
 import { FieldError, NumberField } from "./fields.js";
 import { change, inputs, settings } from "./state.js";
 
+const SIDES = ["width", "height"];
 const LONGEST_ICON = 22; // pixels
 
 export function SizeField({ model }) {
@@ -21,14 +22,20 @@ export function SizeField({ model }) {
     <fieldset class="field choices">
       <legend>Size</legend>
       <div class="choice-row sizes">
-        ${follows && html`<${Preset} key="image" name="As image" detail="its own" isChosen=${!isOwn && !width && !height}
-          onChoose=${() => choose(null)} />`}
-        ${presets.map((size) => html`
+        ${
+          follows &&
+          html`<${Preset} key="image" name="As image" detail="its own" isChosen=${!isOwn && !width && !height}
+          onChoose=${() => choose(null)} />`
+        }
+        ${presets.map(
+          (size) => html`
           <${Preset} key=${`${size.width}x${size.height}`} ...${size} detail=${`${size.width}×${size.height}`}
-            isChosen=${!isOwn && size === chosen} onChoose=${() => choose(size)} />`)}
+            isChosen=${!isOwn && size === chosen} onChoose=${() => choose(size)} />`,
+        )}
         <${Preset} key="own" name="Custom" detail="W × H" isChosen=${isOwn} onChoose=${() => open(true)} />
       </div>
-      ${isOwn ? html`<${OwnSize} model=${model} />` : html`<${FieldError} name="width" /><${FieldError} name="height" />`}
+      ${isOwn && html`<${OwnSize} model=${model} />`}
+      ${!isOwn && SIDES.map((name) => html`<${FieldError} key=${name} name=${name} />`)}
     </fieldset>`;
 }
 
@@ -53,11 +60,12 @@ function Shape({ width, height }) {
 }
 
 function OwnSize({ model: { limits, defaults } }) {
+  const most = limits.max_pixels.toLocaleString("en");
   const sides = { step: limits.size_multiple, min: limits.min_size, max: limits.max_size };
   return html`
     <div class="pair">
       <${NumberField} name="width" label="Width" standard=${defaults.width} ...${sides} />
       <${NumberField} name="height" label="Height" standard=${defaults.height} ...${sides} />
     </div>
-    <p class="hint">Multiples of ${limits.size_multiple}, at most ${limits.max_pixels.toLocaleString("en")} pixels in all.</p>`;
+    <p class="hint">Multiples of ${limits.size_multiple}, at most ${most} pixels in all.</p>`;
 }

@@ -30,7 +30,9 @@ curl -sSL --fail${shortKey} -o ${file} "${server}/v1/jobs/$job/result"
 }
 
 function python(request, { server, needsKey, isClip }) {
-  const headers = needsKey ? `,\n    headers={"authorization": f"Bearer {os.environ['${KEY_VARIABLE}']}"}` : "";
+  const headers = needsKey
+    ? `,\n    headers={"authorization": f"Bearer {os.environ['${KEY_VARIABLE}']}"}`
+    : "";
   return `${needsKey ? "import os\n" : ""}from pathlib import Path
 
 import httpx
@@ -54,7 +56,9 @@ function openai(request, options) {
   if (options.isClip) return openaiClip(request, options);
   const { prompt, width, height, num_images, image, mask, ...extra } = request.input;
   const given = {
-    model: request.model, prompt, n: num_images ?? 1,
+    model: request.model,
+    prompt,
+    n: num_images ?? 1,
     ...sizeOf(width, height, image ? {} : options.defaults),
     response_format: "b64_json",
   };
@@ -79,10 +83,14 @@ function openaiClip(request, options) {
   const fps = extra.fps ?? options.defaults.fps;
   const seconds = (num_frames ?? options.defaults.num_frames) / fps;
   const given = {
-    model: request.model, prompt, seconds: String(Number(seconds.toFixed(3))),
+    model: request.model,
+    prompt,
+    seconds: String(Number(seconds.toFixed(3))),
     ...sizeOf(width, height, image ? {} : options.defaults),
   };
-  const frame = image ? `    input_reference=("first.png", client.files.content(${literal(image)}).content),\n` : "";
+  const frame = image
+    ? `    input_reference=("first.png", client.files.content(${literal(image)}).content),\n`
+    : "";
   const body = { ...extra, ...(request.expand_prompt ? { expand_prompt: true } : {}) };
   return `import os
 
@@ -115,7 +123,9 @@ function sizeOf(width, height, defaults) {
 }
 
 const argumentsOf = (given) =>
-  Object.entries(given).map(([name, value]) => `    ${name}=${literal(value)},\n`).join("");
+  Object.entries(given)
+    .map(([name, value]) => `    ${name}=${literal(value)},\n`)
+    .join("");
 
 const extraBody = (body) => (Object.keys(body).length ? `    extra_body=${literal(body, 1)},\n` : "");
 

@@ -8,8 +8,18 @@ import { refusalOf } from "./refusals.js";
 
 const KEPT = "diffuserve.playground"; // settings in the browser's storage
 const FOR_A_MODEL = [
-  "kind", "width", "height", "num_inference_steps", "guidance_scale", "negative_prompt", "sampler", "strength",
-  "num_images", "num_frames", "fps", "live",
+  "kind",
+  "width",
+  "height",
+  "num_inference_steps",
+  "guidance_scale",
+  "negative_prompt",
+  "sampler",
+  "strength",
+  "num_images",
+  "num_frames",
+  "fps",
+  "live",
 ];
 
 export const models = signal(null); // null until they are known
@@ -29,7 +39,9 @@ export const kind = computed(() => (model.value ? kindOf(settings.value, model.v
 // Read what the server offers. Raise ApiError.
 export async function loadServer() {
   const [root, list, own] = await Promise.all([
-    request("GET", ""), request("GET", "v1/models"), request("GET", "v1/plan"),
+    request("GET", ""),
+    request("GET", "v1/models"),
+    request("GET", "v1/plan"),
   ]);
   batch(() => {
     server.value = root;
@@ -63,7 +75,9 @@ export function keepSettings() {
   history.replaceState(history.state, "", urlOf(query ? `?${query}` : "."));
   try {
     localStorage.setItem(KEPT, query);
-  } catch { /* a browser may refuse its storage */ }
+  } catch {
+    /* a browser may refuse its storage */
+  }
 }
 
 export function change(values) {
@@ -106,7 +120,13 @@ export async function upload(file, field) {
   try {
     const stored = await request("POST", "v1/files", form);
     forgive([field]);
-    return { id: stored.id, name: file.name, width: stored.width, height: stored.height, url: URL.createObjectURL(file) };
+    return {
+      id: stored.id,
+      name: file.name,
+      width: stored.width,
+      height: stored.height,
+      url: URL.createObjectURL(file),
+    };
   } catch (error) {
     const told = refusalOf(error);
     const message = told.summary ?? Object.values(told.fields)[0];

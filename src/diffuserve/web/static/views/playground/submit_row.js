@@ -32,5 +32,6 @@ function Countdown({ seconds }) {
     const timer = setInterval(() => setLeft((before) => Math.max(0, before - 1)), 1000);
     return () => clearInterval(timer);
   }, []);
-  return html`<p class="countdown" aria-live="off">${left > 0 ? `Try again in ${left} s.` : "Try again now."}</p>`;
+  return html`<p class="countdown"
+    aria-live="off">${left > 0 ? `Try again in ${left} s.` : "Try again now."}</p>`;
 }

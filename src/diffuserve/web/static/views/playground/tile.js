@@ -10,12 +10,16 @@ const promptOf = (job) => job.prompt?.original ?? job.input.prompt;
 export function Tile({ watched, index }) {
   const { job } = watched;
   const artifacts = (job.result?.artifacts ?? []).filter((artifact) => artifact.index === index);
-  const output = artifacts.find(({ role }) => role === "video") ?? artifacts.find(({ role }) => role === "image");
+  const output =
+    artifacts.find(({ role }) => role === "video") ?? artifacts.find(({ role }) => role === "image");
   const ratio = { aspectRatio: `${job.input.width} / ${job.input.height}` };
   return html`
     <div class="tile ${output ? "done" : job.status}" style=${ratio}>
-      ${output ? html`<${Output} job=${job} output=${output} artifacts=${artifacts} />`
-        : html`<${Unfinished} watched=${watched} index=${index} />`}
+      ${
+        output
+          ? html`<${Output} job=${job} output=${output} artifacts=${artifacts} />`
+          : html`<${Unfinished} watched=${watched} index=${index} />`
+      }
     </div>`;
 }
 
@@ -29,7 +33,8 @@ function Output({ job, output, artifacts }) {
   const poster = artifacts.find(({ role }) => role === "poster");
   if (output.content_type.startsWith("image/")) return html`<img src=${output.url} alt=${alt} />`;
   return html`
-    <video src=${output.url} poster=${poster?.url} controls autoplay loop muted playsinline aria-label=${alt} />`;
+    <video src=${output.url} poster=${poster?.url} controls autoplay loop muted playsinline
+      aria-label=${alt} />`;
 }
 
 function Unfinished({ watched, index }) {
@@ -38,8 +43,13 @@ function Unfinished({ watched, index }) {
   const isClip = job.kind === VIDEO;
   const name = `Progress of ${isClip ? "clip" : "image"} ${index + 1}`;
   return html`
-    ${isLive && index === 0 ? html`<${Live} job=${job} />`
-      : preview && index === 0 ? html`<${Preview} job=${job} source=${preview} isClip=${isClip} />` : null}
+    ${
+      isLive && index === 0
+        ? html`<${Live} job=${job} />`
+        : preview && index === 0
+          ? html`<${Preview} job=${job} source=${preview} isClip=${isClip} />`
+          : null
+    }
     <progress max="1" value=${fractionOf(job)} aria-label=${name}>${stageOf(job)}</progress>`;
 }
 
@@ -47,9 +57,11 @@ function Unfinished({ watched, index }) {
 function Preview({ job, source, isClip }) {
   const left = job.progress.total ? 1 - job.progress.step / job.progress.total : 1;
   const blur = isClip ? {} : { filter: `blur(${(left * 3).toFixed(1)}px)` };
-  return html`<img class=${isClip ? "preview strip" : "preview"} src=${source} alt="Preview" style=${blur} />`;
+  return html`<img class=${isClip ? "preview strip" : "preview"} src=${source} alt="Preview"
+    style=${blur} />`;
 }
 
 // The clip itself, growing while it is decoded.
 const Live = ({ job }) =>
-  html`<video class="preview" src=${urlOf(`v1/jobs/${job.id}/live`)} autoplay muted playsinline aria-label="The clip so far" />`;
+  html`<video class="preview" src=${urlOf(`v1/jobs/${job.id}/live`)} autoplay muted playsinline
+    aria-label="The clip so far" />`;
