@@ -24,7 +24,7 @@ from support.clips import CLIPS, complete_clip
 from support.hand_worker import HAND_SPEC, HandWorker
 from support.image_files import png
 from support.server_thread import ServerThread
-from support.waiting import HANG_SECONDS
+from support.waiting import HANG_SECONDS, block_until
 
 MARKUP = "<b>bold</b><img src=x onerror=\"document.title='owned'\">"
 ABLE = replace(
@@ -63,9 +63,10 @@ class Hand:
         return self._server.call(work)
 
     def claim(self) -> Lease:
-        """Claim the next job."""
-        [lease] = self.does(self.worker.claim(wait=10.0))
-        return lease
+        """Claim the next job, once there is one."""
+        leases: list[Lease] = []
+        block_until(lambda: bool(leases.extend(self.does(self.worker.claim(wait=5.0))) or leases))
+        return leases[0]
 
     def complete(self) -> Lease:
         """Claim the next job, and complete it."""
@@ -389,6 +390,7 @@ def test_snippets_of_a_server_with_keys_take_the_key_from_the_environment(
     with ServerThread(settings, has_worker=False) as server:
         _, worker_key = server.call(server.store.keys.create(Role.WORKER))
         _, tenant_key = server.call(server.store.keys.create(Role.TENANT, tenant_id="ada"))
+        block_until(lambda: httpx.get(f"{server.address}/v1/models", trust_env=False).status_code == 401)
         keyed = Hand(server, worker_key)
         body = {"model": "able", "input": {"prompt": "a star", "seed": 7}, "num_previews": 3}
         options = {"server": keyed.address, "needsKey": True, "defaults": {"width": 64, "height": 64}}
@@ -448,7 +450,10 @@ def run_snippet(hand: Hand, name: str, text: str, folder: Path, **environment: s
     command = ["bash", "-e", "-c", text] if name == "curl" else [sys.executable, "-c", text]
     env: Mapping[str, str] = {**os.environ, "no_proxy": "127.0.0.1", **environment}
     with subprocess.Popen(command, cwd=folder, env=env, stderr=subprocess.PIPE, text=True) as process:
-        lease = hand.complete()
-        _, errors = process.communicate(timeout=HANG_SECONDS)
+        try:
+            lease = hand.complete()
+            _, errors = process.communicate(timeout=HANG_SECONDS)
+        finally:
+            process.kill()
     assert process.returncode == 0, errors
     return lease
