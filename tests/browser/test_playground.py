@@ -65,7 +65,12 @@ class Hand:
     def claim(self) -> Lease:
         """Claim the next job, once there is one."""
         leases: list[Lease] = []
-        block_until(lambda: bool(leases.extend(self.does(self.worker.claim(wait=5.0))) or leases))
+
+        def has_claimed() -> bool:
+            leases[:] = self.does(self.worker.claim(wait=5.0))
+            return bool(leases)
+
+        block_until(has_claimed)
         return leases[0]
 
     def complete(self) -> Lease:

@@ -1,4 +1,5 @@
 // What a job is doing, in a line and as a part of the whole. Pure.
+import { duration } from "../../components/time.js";
 import { VIDEO } from "./job_request.js";
 import { capitalized } from "./refusals.js";
 
@@ -46,18 +47,13 @@ export function rangeOf(low, high) {
   const [from, to] = [rounded(low), rounded(high)];
   if (to < 1) return "less than a second";
   return from === to
-    ? durationOf(to)
+    ? duration(to)
     : to < 120
       ? `${from}–${to} s`
-      : `${durationOf(from)} to ${durationOf(to)}`;
+      : `${duration(from)} to ${duration(to)}`;
 }
 
 const rounded = (seconds) => (seconds < 10 ? Math.round(seconds * 2) / 2 : Math.round(seconds));
-
-export function durationOf(seconds) {
-  if (seconds < 10) return `${Number(seconds.toFixed(2))} s`;
-  return seconds < 120 ? `${Math.round(seconds)} s` : `${Math.round(seconds / 60)} min`;
-}
 
 // Return [[name, seconds]] of a finished job: the wait, the run, and its phases by the worker's clock.
 export function timingsOf(job) {

@@ -1,8 +1,9 @@
 // A run: its images, what they are doing, and what to do next.
 import { html, useState } from "../../vendor/ui.js";
+import { duration } from "../../components/time.js";
 import { bodyOf, editImage, reuseSettings, sameSeed, takesImages, vary } from "./actions.js";
 import { Code } from "./code.js";
-import { durationOf, stageOf, timingsOf } from "./progress.js";
+import { stageOf, timingsOf } from "./progress.js";
 import { capitalized, remedyOf } from "./refusals.js";
 import { cancel, dismiss, isFinal, watched } from "./runs.js";
 import { Tile } from "./tile.js";
@@ -88,7 +89,7 @@ const lineOf = ({ job, isCanceling, isAway, problem }) =>
 
 function summaryOf(states) {
   const ends = states.map(({ job }) => (Date.parse(job.finished_at) - Date.parse(job.created_at)) / 1000);
-  return `Done in ${durationOf(Math.max(...ends))}`;
+  return `Done in ${duration(Math.max(...ends))}`;
 }
 
 function Failure({ job }) {
@@ -135,6 +136,6 @@ function Next({ run, jobs }) {
 const Timings = ({ job }) => html`
   <dl class="timings">
     ${timingsOf(job).map(
-      ([name, seconds]) => html`<div key=${name}><dt>${name}</dt><dd>${durationOf(seconds)}</dd></div>`,
+      ([name, seconds]) => html`<div key=${name}><dt>${name}</dt><dd>${duration(seconds)}</dd></div>`,
     )}
   </dl>`;
