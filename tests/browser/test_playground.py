@@ -136,7 +136,7 @@ def generate(page: Page) -> Locator:
 
 
 def test_a_newcomer_makes_the_first_image(page: Page, axe: Axe, screenshot: Screenshot) -> None:
-    """Nothing is typed: the example is there."""
+    """Type nothing: the example is there."""
     page.goto("/")
     expect(page.get_by_text("Ready", exact=True)).to_be_visible()
     expect(page.get_by_label("Prompt", exact=True)).to_be_focused()

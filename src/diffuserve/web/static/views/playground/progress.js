@@ -46,11 +46,7 @@ function placeOf(queue) {
 export function rangeOf(low, high) {
   const [from, to] = [rounded(low), rounded(high)];
   if (to < 1) return "less than a second";
-  return from === to
-    ? duration(to)
-    : to < 120
-      ? `${from}–${to} s`
-      : `${duration(from)} to ${duration(to)}`;
+  return from === to ? duration(to) : to < 120 ? `${from}–${to} s` : `${duration(from)} to ${duration(to)}`;
 }
 
 const rounded = (seconds) => (seconds < 10 ? Math.round(seconds * 2) / 2 : Math.round(seconds));
