@@ -399,11 +399,7 @@ def test_snippets_of_a_server_with_keys_take_the_key_from_the_environment(
         keyed = Hand(server, worker_key)
         body = {"model": "able", "input": {"prompt": "a star", "seed": 7}, "num_previews": 3}
         options = {"server": keyed.address, "needsKey": True, "defaults": {"width": 64, "height": 64}}
-        snippets = page.evaluate(
-            """async ([body, options]) =>
-            (await import("/web/views/playground/snippets.js")).snippetsOf(body, options)""",
-            [body, options],
-        )
+        snippets = call(page, "snippets", "module.snippetsOf(...argument)", [body, options])
         assert len(snippets) == 3
         for number, snippet in enumerate(snippets):
             folder = tmp_path / str(number)
@@ -419,15 +415,11 @@ def test_the_parts_without_a_page_decide_as_they_should(open_hand: Callable[...,
     """Sizes, lengths, the address and progress are pure functions of what the API tells."""
     page = open_hand()
 
-    def call(module: str, expression: str) -> Any:
-        return page.evaluate(
-            f"async () => {{ const m = await import('/web/views/playground/{module}.js');"
-            f" return {expression}; }}"
-        )
-
     flux = """{defaults: {width: 128, height: 128}, learned_sizes: {min: 96, max: 256},
         limits: {size_multiple: 16, min_size: 32, max_size: 1024, max_pixels: 1048576}}"""
-    sizes = call("presets", f"m.sizesOf({flux}).map(({{name, width, height}}) => [name, width, height])")
+    sizes = call(
+        page, "presets", f"module.sizesOf({flux}).map(({{name, width, height}}) => [name, width, height])"
+    )
     assert sizes == [
         ["Square", 128, 128],
         ["Landscape", 144, 112],
@@ -437,17 +429,31 @@ def test_the_parts_without_a_page_decide_as_they_should(open_hand: Callable[...,
         ["Large", 256, 256],
     ]
     single = flux.replace("min: 96, max: 256", "min: 128, max: 128")
-    assert call("presets", f"m.sizesOf({single}).length") == 1, "what it has not learned is not offered"
+    assert call(page, "presets", f"module.sizesOf({single}).length") == 1, (
+        "what it has not learned is not offered"
+    )
     clips = "{defaults: {num_frames: 17}, limits: {temporal_stride: 4, max_frames: 81}}"
-    frames = call("presets", f"m.lengthsOf({clips}, 16).map((length) => length.num_frames)")
+    frames = call(page, "presets", f"module.lengthsOf({clips}, 16).map((length) => length.num_frames)")
     assert frames == [9, 17, 33, 49, 81]
     query = "prompt=a%26b&width=96&guidance_scale=2.5&expand_prompt=true"
-    read = f"m.queryOf(m.settingsFrom(new URLSearchParams('{query}&seed=x&image=file-1'))).toString()"
-    assert call("query", read) == query, "what cannot be read, and images, are no settings"
+    read = (
+        f"module.queryOf(module.settingsFrom(new URLSearchParams('{query}&seed=x&image=file-1'))).toString()"
+    )
+    assert call(page, "query", read) == query, "what cannot be read, and images, are no settings"
     job = "{status: 'running', kind: 'video.generate', progress: {fraction: 1, frames: 8, num_frames: 16}}"
-    assert call("progress", f"m.fractionOf({job})") == pytest.approx(0.95)
+    assert call(page, "progress", f"module.fractionOf({job})") == pytest.approx(0.95)
     queued = "{status: 'queued', queue: {ahead: 1, ahead_high: 4, eta_s_low: 3.2, eta_s_high: 9}}"
-    assert call("progress", f"m.stageOf({queued})") == "Place 2–5 in the queue · done in 3–9 s"
+    assert call(page, "progress", f"module.stageOf({queued})") == "Place 2–5 in the queue · done in 3–9 s"
+
+
+def call(page: Page, name: str, expression: str, argument: object = None) -> Any:
+    """Evaluate an expression with a module of the playground, in the page."""
+    script = f"""async (argument) => {{
+      const main = document.querySelector("script[type=module]").src;
+      const module = await import(new URL("views/playground/{name}.js", main));
+      return {expression};
+    }}"""
+    return page.evaluate(script, argument)
 
 
 def run_snippet(hand: Hand, name: str, text: str, folder: Path, **environment: str) -> Lease:

@@ -65,4 +65,9 @@ export function timingsOf(job) {
   return [...whole.filter(([, seconds]) => seconds !== null), ...phases];
 }
 
-const phaseName = (name) => name.replace(/_seconds$|_s$/, "").replaceAll("_", " ");
+const ENGINE_TIMINGS = { queue: "wait in the engine", device: "device, charged" };
+
+function phaseName(timing) {
+  const name = timing.replace(/_seconds$/, "").replaceAll("_", " ");
+  return ENGINE_TIMINGS[name] ?? name;
+}
