@@ -59,12 +59,14 @@ def main() -> None:
         figures, conditions = compare_with_stock(load, arguments.only)
         print(markdown_table("Beside diffusers", [row(figure) for figure in figures]))
         print("\n".join(f"{name}: {value}" for name, value in conditions.items()), flush=True)
-    fairness = []
+    writes = arguments.only is None and not arguments.quick
+    if writes:
+        write_results(figures, [], conditions, arguments.label)  # kept, whatever becomes of the rest
     if arguments.only in (None, FAIRNESS):
         fairness = asyncio.run(measure_fairness(load.fairness))
         print(markdown_table("Images beside clips", [fairness_row(figure) for figure in fairness]))
-    if arguments.only is None and not arguments.quick:
-        write_results(figures, fairness, conditions, arguments.label)
+        if writes:
+            write_results(figures, fairness, conditions, arguments.label)
 
 
 def quick_load() -> Load:

@@ -20,7 +20,7 @@ from pathlib import Path
 from bench_serve import until_ready
 from control_load import Connection, post_request
 from control_processes import DIFFUSERVE, Program, free_port, serving_environment
-from diffuserve.domain.job import Band
+from diffuserve.domain.job import Band, JobStatus
 from diffuserve.domain.tenant import Role
 from diffuserve.events.memory import MemoryEventBus
 from diffuserve.jobs.config import StoreConfig
@@ -30,6 +30,7 @@ from video_workloads import CHECKPOINT, CLIP, Shape
 
 _IMAGE = Shape(num_frames=1, width=256, height=256, steps=16)
 _TARGET = 1.5
+_UNFINISHED = (JobStatus.QUEUED, JobStatus.RUNNING)
 _SHARE = 0.45  # of the server's time that images take when they have it to themselves
 
 
@@ -91,9 +92,15 @@ class _Server:
         """Submit a job and wait for its end."""
         kind = "video.generate" if shape.num_frames > 1 else "image.generate"
         body = {"model": CHECKPOINT.name, "kind": kind, "input": shape.request(seed).to_dict()}
-        headers = [f"Authorization: Bearer {self.keys[band]}", "Prefer: wait=120"]
+        key = f"Authorization: Bearer {self.keys[band]}"
         async with Connection(self.port) as connection:
-            answer = await connection.send(post_request("/v1/jobs", json.dumps(body).encode(), headers))
+            request = post_request("/v1/jobs", json.dumps(body).encode(), [key, "Prefer: wait=60"])
+            answer = await connection.send(request)
+            while answer.json().get("status") in _UNFINISHED:
+                path = f"/v1/jobs/{answer.json()['id']}?wait=60"
+                answer = await connection.send(
+                    f"GET {path} HTTP/1.1\r\nHost: 127.0.0.1\r\n{key}\r\n\r\n".encode()
+                )
         if answer.status != 200 or answer.json()["status"] != "succeeded":
             raise RuntimeError(f"a job of {band} was answered {answer.status}: {answer.body[:500]!r}")
 
