@@ -2,9 +2,7 @@
 
 import threading
 from collections.abc import Iterator, Sequence
-from dataclasses import replace
 from itertools import chain
-from typing import Any
 
 import pytest
 import torch
@@ -23,23 +21,9 @@ from diffuserve.engine.decoder import MOST_UNCONSUMED
 from diffuserve.engine.engine import Engine
 from diffuserve.engine.outputs import GenerationResult, StepOutput
 from diffuserve.models.frames import Frames
-from diffuserve.testing.fake_pipeline import FAKE_SPEC, FakePipeline
+from diffuserve.testing.fake_pipeline import FakePipeline
+from support.clip_engine import SPEC, WatchedPipeline, clip, drain, image
 from support.waiting import HANG_SECONDS
-
-SPEC = replace(FAKE_SPEC, temporal_stride=4, max_frames=81)
-
-
-class WatchedPipeline(FakePipeline):
-    """Counts the decodings of clips that are open: neither at their end nor closed."""
-
-    num_open = 0
-
-    def decode_chunks(self, latents: Tensor, params: GenerationParams) -> Iterator[Frames]:
-        self.num_open += 1
-        try:
-            yield from super().decode_chunks(latents, params)
-        finally:
-            self.num_open -= 1
 
 
 @pytest.fixture
@@ -52,22 +36,6 @@ def engine(pipeline: WatchedPipeline) -> Iterator[Engine]:
     with Engine(pipeline, EngineConfig(num_threads=1)) as engine:
         yield engine
     assert pipeline.num_open == 0
-
-
-def clip(prompt: str = "a clip", num_frames: int = 17, **values: Any) -> GenerationParams:
-    given: dict[str, Any] = {"width": 32, "height": 32, "num_inference_steps": 1, "seed": 1} | values
-    return GenerationParams(prompt=prompt, num_frames=num_frames, **given)
-
-
-def image(prompt: str = "an image", **values: Any) -> GenerationParams:
-    return clip(prompt, 1, **values)
-
-
-def drain(engine: Engine) -> list[StepOutput]:
-    outputs = []
-    while step := engine.step():
-        outputs += step
-    return outputs
 
 
 def as_bytes(frames: Frames) -> list[bytes]:
@@ -356,80 +324,3 @@ def test_a_request_with_latents_can_be_aborted(pipeline: WatchedPipeline, engine
     (output,) = engine.step()
     assert isinstance(output.error, RequestAborted)
     assert engine.step() == []
-
-
-def test_the_seconds_of_chunks_are_charged_and_learned(pipeline: WatchedPipeline, engine: Engine) -> None:
-    before = engine.cost_model.fit.decode
-    for _ in range(3):
-        result = engine.generate(clip(num_frames=81))
-        assert 0 < result.timings.device_seconds <= result.timings.total_seconds
-    assert engine.cost_model.fit.decode != before
-
-
-def test_a_clip_that_is_too_large_to_decode_is_refused_unless_another_engine_decodes_it(
-    pipeline: WatchedPipeline,
-) -> None:
-    pipeline.bytes_per_decoded_pixel = 2**20
-    budget = EngineConfig(memory_budget_bytes=600 * 2**20, num_threads=1)
-    with Engine(pipeline, budget) as engine:
-        with pytest.raises(InvalidParams, match=r"about 1,024 MiB at once, .* free; try 16x16"):
-            engine.add(clip())
-        engine.add(clip(), until_denoised=True)
-        denoised = drain(engine)[-1].result
-        assert denoised is not None
-        with pytest.raises(InvalidParams, match="1,024 MiB"):
-            engine.add(clip(), latents=denoised.latents)
-        assert len(engine.generate(image()).frames[0]) == 1
-
-
-def test_a_clip_that_is_too_large_for_a_step_is_refused_unless_it_is_only_decoded(
-    pipeline: WatchedPipeline,
-) -> None:
-    pipeline.bytes_per_token = 2**20
-    with Engine(pipeline, EngineConfig(memory_budget_bytes=130 * 2**20, num_threads=1)) as engine:
-        with pytest.raises(InvalidParams, match=r"160 MiB at once, .* try num_frames=13 or 16x16"):
-            engine.add(clip())
-        engine.add(clip(), latents=torch.zeros(1, 3, 5, 4, 4))
-        result = drain(engine)[-1].result
-    assert result is not None
-    assert len(result.frames[0]) == 17
-
-
-def test_no_more_clips_are_begun_than_memory_holds(pipeline: WatchedPipeline) -> None:
-    most_open: list[int] = []
-    pipeline.on_decode = lambda _: most_open.append(pipeline.num_open)
-    pipeline.bytes_per_decoded_pixel = 2**10
-    clip_bytes = pipeline.decode_bytes(clip())
-    config = EngineConfig(memory_budget_bytes=2 * clip_bytes, num_threads=2, token_budget=10_000)
-    with Engine(pipeline, config) as engine:
-        results = engine.generate([clip(f"{number}") for number in range(5)])
-    assert [len(result.frames[0]) for result in results] == [17] * 5
-    assert max(most_open) == 2
-
-
-def test_steps_have_the_memory_that_clips_leave_them(pipeline: WatchedPipeline) -> None:
-    """Two images fit in a step, but only one of them beside a clip that is being decoded."""
-    is_decoding, go = threading.Event(), threading.Event()
-
-    def hold(params: Sequence[GenerationParams]) -> None:
-        is_decoding.set()
-        assert go.wait(HANG_SECONDS)
-
-    pipeline.on_decode = hold
-    first, second = image("first", num_inference_steps=100), image("second", num_inference_steps=100)
-    step_bytes = pipeline.step_bytes(SPEC.workload(SPEC.resolve(first, seed=0)))
-    pipeline.bytes_per_decoded_pixel = step_bytes // (32 * 32)
-    with Engine(pipeline, EngineConfig(memory_budget_bytes=2 * step_bytes, num_threads=1)) as engine:
-        engine.add(clip(), latents=torch.zeros(1, 3, 5, 4, 4))
-        engine.add(first)
-        while not is_decoding.is_set():
-            engine.step()
-        engine.add(second)
-        for _ in range(3):
-            engine.step()
-        beside = len(pipeline.denoised_batches)
-        go.set()
-        drain(engine)
-    sizes = [len(batch) for batch in pipeline.denoised_batches]
-    assert max(sizes[:beside]) == 1
-    assert max(sizes[beside:]) == 2

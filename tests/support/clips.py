@@ -1,8 +1,12 @@
 """A model of clips, and the files of a clip as a worker stores them."""
 
-from collections.abc import Mapping
+import asyncio
+from collections.abc import AsyncGenerator, Mapping
+from contextlib import asynccontextmanager, suppress
 from dataclasses import replace
 from typing import Any
+
+import httpx
 
 from diffuserve.domain.worker import Lease
 from diffuserve.media.video_file import VIDEO_FORMATS
@@ -31,6 +35,23 @@ async def complete_clip(worker: HandWorker, lease: Lease) -> None:
         for role in ("poster", "sprites", "video")
     ]
     (await worker.finish(lease, artifacts)).raise_for_status()
+
+
+@asynccontextmanager
+async def completing(worker: HandWorker) -> AsyncGenerator[None]:
+    """Complete every clip within the block."""
+
+    async def work() -> None:
+        while True:
+            for lease in await worker.claim(num_jobs=8, wait=5.0):
+                with suppress(httpx.HTTPStatusError):  # it may be deleted meanwhile
+                    await complete_clip(worker, lease)
+
+    working = asyncio.create_task(work())
+    yield
+    working.cancel()
+    with suppress(asyncio.CancelledError):
+        await working
 
 
 async def _stored(worker: HandWorker, lease: Lease, index: int, role: str) -> Mapping[str, Any]:

@@ -16,7 +16,9 @@ from diffuserve.domain.cost import CostFit, Workload
 from diffuserve.domain.model_parts import Parts
 from diffuserve.domain.model_spec import ModelSpec
 from diffuserve.domain.params import GenerationParams
+from diffuserve.models.devices import dtype_name
 from diffuserve.models.frames import Frames
+from diffuserve.parallel.ranks import Ranks
 from diffuserve.samplers.base import NoiseSchedule, Sampler, ScheduleStep
 
 
@@ -181,3 +183,29 @@ class VideoPipeline(Pipeline, Protocol):
     def decode_bytes(self, params: GenerationParams) -> int:
         """Predict the peak memory, in bytes, of decoding one clip: a chunk, and what is kept between two."""
         ...
+
+
+@runtime_checkable
+class _Loaded(Protocol):
+    """What every built-in pipeline knows of how it was loaded."""
+
+    spec: ModelSpec
+    device: torch.device
+    dtype: torch.dtype
+    deterministic: bool
+    ranks: Ranks | None
+
+
+def describe_loaded(
+    pipeline: _Loaded, attention: str, vae_dtype: torch.dtype | None = None
+) -> Mapping[str, str]:
+    """Return what `Pipeline.describe` does; an autoencoder may have a dtype of its own."""
+    return {
+        "model": pipeline.spec.name,
+        "device": str(pipeline.device),
+        "dtype": dtype_name(pipeline.dtype),
+        **({} if vae_dtype is None else {"vae dtype": dtype_name(vae_dtype)}),
+        "attention": attention,
+        "deterministic": str(pipeline.deterministic).lower(),
+        **({} if pipeline.ranks is None else {"parallel": str(pipeline.ranks.plan)}),
+    }

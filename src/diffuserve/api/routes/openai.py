@@ -1,7 +1,7 @@
 """OpenAI's image API: one request that waits for its images, or streams them."""
 
 import asyncio
-from collections.abc import Mapping
+from collections.abc import Awaitable, Callable, Mapping
 from typing import Any
 
 from fastapi import APIRouter, Request, Response
@@ -75,11 +75,7 @@ async def edit_images(
     (or white, if it has no transparency), or follows the prompt as an instruction: as the model can.
     """
     submit_body = _submit_named if is_json(content_type_of(request)) else _submit_edit
-    try:
-        job, options = await submit_body(request, services, caller, base_url)
-    except ClientDisconnect:
-        return Response(status_code=400)  # the client has disconnected and reads no response
-    return await _response(request, OpenAIImageSerializer(services, base_url, EDIT), job, options)
+    return await _edited(submit_body, request, services, caller, base_url)
 
 
 @router.post(
@@ -97,8 +93,18 @@ async def vary_image(
     OpenAI's route has no prompt, and these models need one: without the extra fields `prompt` and `strength`
     the job has a prompt that says nothing of what the image shows, and changes 0.6 of it.
     """
+    return await _edited(_submit_variation, request, services, caller, base_url)
+
+
+_SubmitBody = Callable[[Request, Services, Caller, str], Awaitable[tuple[Job, CommonImageFields]]]
+
+
+async def _edited(
+    submit_body: _SubmitBody, request: Request, services: Services, caller: Caller, base_url: str
+) -> Response:
+    """Respond with the images of the job that a body with images asks for."""
     try:
-        job, options = await _submit_variation(request, services, caller, base_url)
+        job, options = await submit_body(request, services, caller, base_url)
     except ClientDisconnect:
         return Response(status_code=400)  # the client has disconnected and reads no response
     return await _response(request, OpenAIImageSerializer(services, base_url, EDIT), job, options)

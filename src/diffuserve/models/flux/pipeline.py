@@ -12,9 +12,9 @@ from diffuserve.domain.input_image import InputImage
 from diffuserve.domain.model_parts import ALL_PARTS, Parts
 from diffuserve.domain.model_spec import ModelSpec
 from diffuserve.domain.params import GenerationParams
-from diffuserve.models.base import Conditioning, DenoiseInput, InitialLatents
+from diffuserve.models.base import Conditioning, DenoiseInput, InitialLatents, describe_loaded
 from diffuserve.models.batches import run_in_groups, split_by_counts
-from diffuserve.models.devices import check_deterministic, default_dtype, dtype_name, flops_per_second
+from diffuserve.models.devices import check_deterministic, default_dtype, flops_per_second
 from diffuserve.models.flux.config import FluxConfig
 from diffuserve.models.flux.family import PATCH
 from diffuserve.models.flux.images import FluxImages
@@ -98,14 +98,7 @@ class FluxPipeline:
         return max_decode_pixels(self.device, self.deterministic)
 
     def describe(self) -> Mapping[str, str]:
-        return {
-            "model": self.spec.name,
-            "device": str(self.device),
-            "dtype": dtype_name(self.dtype),
-            "attention": self.attention.name,
-            "deterministic": str(self.deterministic).lower(),
-            **({} if self.ranks is None else {"parallel": str(self.ranks.plan)}),
-        }
+        return describe_loaded(self, self.attention.name)
 
     def cost_prior(self) -> CostFit:
         rate = flops_per_second(self.device, self.dtype)

@@ -20,7 +20,7 @@ from diffuserve.models.stable_diffusion.family import text_encoders
 from diffuserve.models.stable_diffusion.images import EncodedImage
 from diffuserve.models.text.clip import load_clip
 from diffuserve.models.text.clip_config import ClipConfig
-from diffuserve.models.text.tokenizer import PromptTokenizer
+from diffuserve.models.text.tokenizer import PromptText, PromptTokenizer
 from diffuserve.models.weights import NOT_LOADED, num_parameters
 
 _UNUSED = "negative_prompt changes nothing without guidance; give a guidance_scale above 1"
@@ -47,15 +47,6 @@ class StableDiffusionConditioning(Conditioning):
     negative_states: Float[Tensor, "tokens dim"] | None = None
     negative_pooled: Float[Tensor, "pooled_dim"] | None = None
     image: EncodedImage | None = None
-
-
-@dataclass(frozen=True)
-class _Text:
-    """A text to encode, cut to `length` tokens; warnings call it `subject`."""
-
-    words: str
-    length: int
-    subject: str
 
 
 class TextConditioner:
@@ -110,7 +101,7 @@ class TextConditioner:
         return [self._conditioning(each, found) for each in params]
 
     def _conditioning(
-        self, params: GenerationParams, found: dict[_Text, EncodedText]
+        self, params: GenerationParams, found: dict[PromptText, EncodedText]
     ) -> StableDiffusionConditioning:
         prompt, negative = found[self._prompt(params)], self._negative(params)
         if not self._is_guided(params):
@@ -124,20 +115,20 @@ class TextConditioner:
     def _is_guided(self, params: GenerationParams) -> bool:
         return self._spec.num_passes(params) > 1
 
-    def _prompt(self, params: GenerationParams) -> _Text:
-        return _Text(params.prompt, self._cut(params), "the prompt")
+    def _prompt(self, params: GenerationParams) -> PromptText:
+        return PromptText(params.prompt, self._cut(params), "the prompt")
 
-    def _negative(self, params: GenerationParams) -> _Text | None:
+    def _negative(self, params: GenerationParams) -> PromptText | None:
         """Return the text to steer away from; `None` without guidance, and where it is zeros."""
         is_zeros = params.negative_prompt is None and self._zeros_for_none
         if is_zeros or not self._is_guided(params):
             return None
-        return _Text(params.negative_prompt or "", self._cut(params), "the negative prompt")
+        return PromptText(params.negative_prompt or "", self._cut(params), "the negative prompt")
 
     def _cut(self, params: GenerationParams) -> int:
         return min(params.max_sequence_length or self._length, self._length)
 
-    def _encode(self, texts: Sequence[_Text]) -> list[EncodedText]:
+    def _encode(self, texts: Sequence[PromptText]) -> list[EncodedText]:
         tokens = [self._tokenize(tokenizer, texts) for tokenizer in self.tokenizers]
         outputs = [
             encoder(torch.stack([ids for ids, _ in found]).to(self._device))
@@ -151,11 +142,11 @@ class TextConditioner:
         return list(map(EncodedText, states, outputs[-1].pooled, warnings))
 
     def _tokenize(
-        self, tokenizer: PromptTokenizer, texts: Sequence[_Text]
+        self, tokenizer: PromptTokenizer, texts: Sequence[PromptText]
     ) -> list[tuple[Int[Tensor, "tokens"], tuple[str, ...]]]:
         """Return the ids and warnings of each text."""
 
-        def run(group: Sequence[_Text]) -> list[tuple[Tensor, tuple[str, ...]]]:
+        def run(group: Sequence[PromptText]) -> list[tuple[Tensor, tuple[str, ...]]]:
             words, (length, subject) = [text.words for text in group], (group[0].length, group[0].subject)
             tokens = tokenizer.tokenize(words, length, self._length, subject)
             return list(zip(tokens.ids, tokens.warnings, strict=True))

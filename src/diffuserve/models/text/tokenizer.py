@@ -39,6 +39,15 @@ class _TokenizerConfig:
 
 
 @dataclass(frozen=True)
+class PromptText:
+    """A text to encode: cut to `length` tokens, and called `subject` in the warning of that."""
+
+    words: str
+    length: int
+    subject: str
+
+
+@dataclass(frozen=True)
 class PromptTokens:
     """Ids of each prompt, padded to one length, and the warnings of those that were cut.
 

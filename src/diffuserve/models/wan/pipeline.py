@@ -12,9 +12,9 @@ from diffuserve.domain.cost import CostFit, Workload
 from diffuserve.domain.model_parts import ALL_PARTS, Parts
 from diffuserve.domain.model_spec import ModelSpec
 from diffuserve.domain.params import GenerationParams
-from diffuserve.models.base import Conditioning, DenoiseInput, InitialLatents
+from diffuserve.models.base import Conditioning, DenoiseInput, InitialLatents, describe_loaded
 from diffuserve.models.batches import run_in_groups, split_by_counts
-from diffuserve.models.devices import check_deterministic, default_dtype, dtype_name, flops_per_second
+from diffuserve.models.devices import check_deterministic, default_dtype, flops_per_second
 from diffuserve.models.folder import ModelFolder
 from diffuserve.models.frames import Frames
 from diffuserve.models.layers.attention import choose_kernel
@@ -113,15 +113,7 @@ class WanPipeline:
         return max_decode_pixels(self.device, self.deterministic)
 
     def describe(self) -> Mapping[str, str]:
-        return {
-            "model": self.spec.name,
-            "device": str(self.device),
-            "dtype": dtype_name(self.dtype),
-            "vae dtype": dtype_name(self.vae.dtype),
-            "attention": self.attention.name,
-            "deterministic": str(self.deterministic).lower(),
-            **({} if self.ranks is None else {"parallel": str(self.ranks.plan)}),
-        }
+        return describe_loaded(self, self.attention.name, self.vae.dtype)
 
     def cost_prior(self) -> CostFit:
         config, vae = self.checkpoint.transformer, self.checkpoint.vae

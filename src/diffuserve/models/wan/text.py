@@ -20,20 +20,11 @@ from diffuserve.models.base import Conditioning
 from diffuserve.models.batches import run_in_groups
 from diffuserve.models.folder import ModelFolder
 from diffuserve.models.text.t5 import Umt5Config, load_t5
-from diffuserve.models.text.tokenizer import PromptTokenizer
+from diffuserve.models.text.tokenizer import PromptText, PromptTokenizer
 from diffuserve.models.wan.images import FirstFrame
 from diffuserve.models.weights import NOT_LOADED
 
 _SPACES = re.compile(r"\s+")
-
-
-@dataclass(frozen=True)
-class Text:
-    """A text to encode: cut to `length` tokens, and called `subject` in the warning of it."""
-
-    content: str
-    length: int
-    subject: str
 
 
 @dataclass(frozen=True)
@@ -69,14 +60,14 @@ class WanTextEncoder:
         self.tokenizer = PromptTokenizer.read(folder, "tokenizer", is_wanted=device != NOT_LOADED)
         self.spec, self.device = spec, device
 
-    def key(self, params: GenerationParams) -> tuple[Text, ...]:
+    def key(self, params: GenerationParams) -> tuple[PromptText, ...]:
         """Return the texts of a request: its prompt and, if it is guided, its negative prompt."""
         assert params.max_sequence_length is not None
-        prompt = Text(params.prompt, params.max_sequence_length, "the prompt")
+        prompt = PromptText(params.prompt, params.max_sequence_length, "the prompt")
         if self.spec.num_passes(params) == 1:
             return (prompt,)
         negative = params.negative_prompt or ""
-        return (prompt, Text(negative, params.max_sequence_length, "the negative prompt"))
+        return (prompt, PromptText(negative, params.max_sequence_length, "the negative prompt"))
 
     def encode(self, params: Sequence[GenerationParams], one_by_one: bool) -> list[WanConditioning]:
         """Encode the texts of requests, equal ones once; together unless `one_by_one`."""
@@ -89,9 +80,9 @@ class WanTextEncoder:
         found = dict(zip(texts, encoded, strict=True))
         return [_conditioning([found[text] for text in key]) for key in keys]
 
-    def _encode(self, texts: Sequence[Text]) -> list[EncodedPrompt]:
+    def _encode(self, texts: Sequence[PromptText]) -> list[EncodedPrompt]:
         """Encode texts of one length and subject together, padded to the longest among them."""
-        cleaned = [clean(text.content) for text in texts]
+        cleaned = [clean(text.words) for text in texts]
         tokens = self.tokenizer.tokenize(cleaned, texts[0].length, subject=texts[0].subject)
         counts = tokens.mask.sum(dim=1)
         longest = int(counts.max())

@@ -7,16 +7,19 @@ on single frames is one of images. Convolutions over time see the last two frame
 """
 
 import math
+from collections.abc import Callable
 from pathlib import Path
+from typing import TypeVar
 
 import torch
 from jaxtyping import Float
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from diffuserve.models.wan.vae_config import MAX_STACKED, TAPS
+from diffuserve.models.wan.vae_config import MAX_STACKED, TAPS, VideoVaeConfig
 from diffuserve.models.weights import Placement, load_weights
 
+M = TypeVar("M", bound=nn.Module)
 Features = Float[Tensor, "_frames _channels _height _width"]  # of changing sizes
 FrameCache = dict[nn.Module, Tensor]
 """The last two frames that each convolution over time has seen of a clip; empty before the first chunk."""
@@ -151,9 +154,17 @@ class _Attention(nn.Module):
 
 
 def load_part(
-    module: nn.Module, files: list[Path], device: torch.device, dtype: torch.dtype, others: tuple[str, ...]
-) -> None:
-    """Load a part of a checkpoint, channels-last; tensors whose names begin with `others` are of another."""
+    part: Callable[[VideoVaeConfig], M],
+    config: VideoVaeConfig,
+    files: list[Path],
+    device: torch.device,
+    dtype: torch.dtype,
+    *,
+    others: tuple[str, ...],
+) -> M:
+    """Load a part of `AutoencoderKLWan`, channels-last; tensors named like `others` are of another part."""
+    with torch.device("meta"):
+        module = part(config)
     placements = {name: Placement(name) for name, _ in module.named_parameters()}
     load_weights(module, files, placements, device, dtype, ignored_prefixes=others)
     for layer in module.modules():
@@ -162,3 +173,4 @@ def load_part(
         elif isinstance(layer, nn.Conv2d):
             layer.to(memory_format=torch.channels_last)  # type: ignore[call-overload]
     module.eval()
+    return module

@@ -28,10 +28,7 @@ def load_decoder(
     config: VideoVaeConfig, files: list[Path], device: torch.device, dtype: torch.dtype
 ) -> "VideoDecoder":
     """Load the decoder's part of a checkpoint of `AutoencoderKLWan`."""
-    with torch.device("meta"):
-        decoder = VideoDecoder(config)
-    load_part(decoder, files, device, dtype, others=_ENCODER_PREFIXES)
-    return decoder
+    return load_part(VideoDecoder, config, files, device, dtype, others=_ENCODER_PREFIXES)
 
 
 class VideoDecoder(nn.Module):

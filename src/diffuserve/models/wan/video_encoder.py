@@ -26,10 +26,7 @@ def load_encoder(
     config: VideoVaeConfig, files: list[Path], device: torch.device, dtype: torch.dtype
 ) -> "VideoEncoder":
     """Load the encoder's part of a checkpoint of `AutoencoderKLWan`."""
-    with torch.device("meta"):
-        encoder = VideoEncoder(config)
-    load_part(encoder, files, device, dtype, others=_DECODER_PREFIXES)
-    return encoder
+    return load_part(VideoEncoder, config, files, device, dtype, others=_DECODER_PREFIXES)
 
 
 class VideoEncoder(nn.Module):
