@@ -187,7 +187,7 @@ class VideoPipeline(Pipeline, Protocol):
 
 @runtime_checkable
 class _Loaded(Protocol):
-    """What every built-in pipeline knows of how it was loaded."""
+    """A built-in pipeline, as far as it tells how it was loaded."""
 
     spec: ModelSpec
     device: torch.device

@@ -1,4 +1,4 @@
-"""What a model makes of the images of a request: its size, its first step, its references."""
+"""The images of a request, as a model takes them: its size, its first step, its references."""
 
 from dataclasses import replace
 from typing import Any
