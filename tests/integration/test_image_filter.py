@@ -3,6 +3,8 @@
 A threshold of 0 flags every image, so that the tests need no unsafe one.
 """
 
+import io
+import zipfile
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -65,10 +67,24 @@ async def test_a_blocked_image_gets_no_file_and_no_url(plane: Plane, start: Star
     async with httpx.AsyncClient(base_url=plane.url) as http:
         assert (await http.get(f"/v1/jobs/{job.id}")).json()["result"] is None
         assert (await http.get(f"/v1/jobs/{job.id}/artifacts/0.png")).status_code >= 400
+        await check_nothing_is_shown(http, job.id)
     verdict = {"stage": "image", "category": "nsfw", "action": "block"}
     assert agent.metrics.registry.get_sample_value("diffusion_safety_verdicts_total", verdict) == 1
     seen = agent.metrics.registry.get_sample_value
     assert seen("diffusion_safety_filter_seconds_count", {"stage": "preview"}) == 2
+
+
+async def check_nothing_is_shown(http: httpx.AsyncClient, job_id: str) -> None:
+    """Assert that nothing a page asks for has an image: the list, the result, the events, the archive."""
+    [listed] = (await http.get("/v1/jobs")).json()["data"]
+    assert listed["result"] is None
+    assert (await http.get(f"/v1/jobs/{job_id}/result")).status_code >= 400
+    events = (await http.get(f"/v1/jobs/{job_id}/events")).text
+    assert "failed" in events
+    assert "preview" not in events.replace("num_previews", "")
+    archive = await http.get("/v1/jobs/archive", params={"id": job_id})
+    with zipfile.ZipFile(io.BytesIO(archive.content)) as packed:
+        assert packed.namelist() == ["manifest.json"]
 
 
 async def test_only_the_blurred_image_is_published(plane: Plane, start: Start) -> None:
