@@ -9,17 +9,21 @@ export const isAway = signal(false);
 // How often the server has come back: an effect or `key` that reads it loads anew.
 export const numReturns = signal(0);
 
-let isLooking = false;
+let looking = null;
 
 // Look whether the server responds, and go on until it does.
-export async function lookForServer() {
-  if (isLooking) return;
-  isLooking = true;
+export function lookForServer() {
+  looking ??= look().finally(() => {
+    looking = null;
+  });
+  return looking;
+}
+
+async function look() {
   while (!(await responds())) {
     isAway.value = true;
     await new Promise((resolve) => setTimeout(resolve, LOOK_AGAIN_MS));
   }
-  isLooking = false;
   if (!isAway.value) return;
   isAway.value = false;
   numReturns.value += 1;
