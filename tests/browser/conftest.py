@@ -7,11 +7,12 @@ import asyncio
 import os
 import shutil
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import ExitStack
 from pathlib import Path
 from urllib.parse import urlsplit
 
+import httpx
 import pytest
 from playwright.sync_api import Browser, Page, Playwright, ViewportSize, expect, sync_playwright
 
@@ -19,6 +20,7 @@ from diffuserve.domain.tenant import Role
 from diffuserve.events.memory import MemoryEventBus
 from diffuserve.jobs.config import StoreConfig
 from diffuserve.jobs.store import JobStore
+from diffuserve.settings import Settings
 from support.browser import (
     Axe,
     KeyedServer,
@@ -29,6 +31,8 @@ from support.browser import (
     write_screenshot,
 )
 from support.diffuserve_process import serving
+from support.hand_page import PLAN, Hand
+from support.server_thread import ServerThread
 
 expect.set_options(timeout=60_000)  # for a busy machine
 
@@ -185,3 +189,33 @@ async def _create_keys(path: Path) -> tuple[str, str]:
     _, tenant_key = await store.keys.create(Role.TENANT, tenant_id="ada")
     await store.close()
     return operator_key, tenant_key
+
+
+@pytest.fixture(scope="session")
+def hand_server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ServerThread]:
+    """A server in this process without a worker of its own."""
+    folder = tmp_path_factory.mktemp("hand") / "data"
+    settings = Settings(data_dir=folder, port=0, plans=PLAN, default_plan="page", lease_seconds=3600)
+    with ServerThread(settings, has_worker=False) as server:
+        yield server
+
+
+@pytest.fixture
+def hand(hand_server: ServerThread) -> Iterator[Hand]:
+    """A server whose worker does what the test says."""
+    hand = Hand(hand_server)
+    yield hand
+    hand.close()
+
+
+@pytest.fixture
+def open_hand(open_page: OpenPage, hand: Hand) -> Callable[..., Page]:
+    """Open the playground of the server by hand with settings: `open_hand(prompt="a star")`."""
+
+    def open_one(phone: bool = False, **settings: object) -> Page:
+        page = open_page(hand.address, phone=phone)
+        page.goto(f"/?{httpx.QueryParams({'model': 'able', **settings})}")  # type: ignore[dict-item]
+        expect(page.get_by_text("Ready", exact=True)).to_be_visible()
+        return page
+
+    return open_one

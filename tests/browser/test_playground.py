@@ -1,138 +1,20 @@
 """The playground, in a real browser: the first image, live progress, failures, edits, and code to copy."""
 
-import base64
-import os
 import re
-import subprocess
-import sys
-from collections.abc import Callable, Iterator, Mapping
-from dataclasses import replace
+from collections.abc import Callable
 from io import BytesIO
-from pathlib import Path
-from typing import Any
 
 import httpx
-import pytest
 from PIL import Image
-from playwright.sync_api import Locator, Page, expect
+from playwright.sync_api import Page, expect
 
-from diffuserve.domain.tenant import Role
-from diffuserve.domain.worker import Lease
-from diffuserve.settings import Settings
 from support.browser import Axe, OpenPage, Screenshot
-from support.clips import CLIPS, complete_clip
-from support.hand_worker import HAND_SPEC, HandWorker
+from support.clips import complete_clip
+from support.hand_page import Hand, generate, newest
 from support.image_files import png
-from support.server_thread import ServerThread
-from support.waiting import HANG_SECONDS, block_until
 
 MARKUP = "<b>bold</b><img src=x onerror=\"document.title='owned'\">"
-ABLE = replace(
-    HAND_SPEC,
-    name="able",
-    has_guidance=True,
-    guidance_scale=2.0,
-    has_negative_prompt=True,
-    samplers=("euler", "ddim"),
-    sampler="euler",
-    max_input_images=1,
-    has_mask=True,
-    has_strength=True,
-    learned_min_size=64,
-    learned_max_size=128,
-    example_prompt="a hand that waves",
-)
-PLAN = {"page": {"max_queued": 3, "highest_band": "interactive"}}
 DONE = re.compile("^Done in")
-PATIENCE = 30_000
-expect.set_options(timeout=PATIENCE)
-
-
-class Hand:
-    """A server whose worker does what the test says."""
-
-    def __init__(self, server: ServerThread, key: str = "") -> None:
-        self.address = server.address
-        self._server = server
-        headers = {"authorization": f"Bearer {key}"} if key else {}
-        self._http = httpx.AsyncClient(base_url=server.address, headers=headers, trust_env=False)
-        self.worker = server.call(HandWorker.register(self._http, [ABLE, CLIPS]))
-
-    def does(self, work: Any) -> Any:
-        """Await what the worker does."""
-        return self._server.call(work)
-
-    def claim(self) -> Lease:
-        """Claim the next job, once there is one."""
-        leases: list[Lease] = []
-
-        def has_claimed() -> bool:
-            leases[:] = self.does(self.worker.claim(wait=5.0))
-            return bool(leases)
-
-        block_until(has_claimed)
-        return leases[0]
-
-    def complete(self) -> Lease:
-        """Claim the next job, and complete it."""
-        lease = self.claim()
-        self.does(self.worker.complete(lease)).raise_for_status()
-        return lease
-
-    def report(self, lease: Lease, step: int, shade: int) -> str:
-        """Report a step with a preview of this gray, and return the preview's URL."""
-        preview = png(8, 8, (shade, shade, shade))
-        self.does(self.worker.report(lease, step, 4, preview)).raise_for_status()
-        return f"data:image/png;base64,{base64.b64encode(preview).decode()}"
-
-    def close(self) -> None:
-        """Cancel what is queued, so that the next test begins with an empty queue."""
-        self.does(self._clear())
-        self.does(self._http.aclose())
-
-    async def _clear(self) -> None:
-        jobs = (await self._http.get("/v1/jobs", params={"status": ["queued", "running"]})).json()["data"]
-        for job in jobs:
-            await self._http.post(f"/v1/jobs/{job['id']}/cancel")
-        await self.worker.deregister()
-
-
-@pytest.fixture(scope="module")
-def hand_server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ServerThread]:
-    folder = tmp_path_factory.mktemp("hand") / "data"
-    settings = Settings(data_dir=folder, port=0, plans=PLAN, default_plan="page", lease_seconds=3600)  # type: ignore[arg-type]
-    with ServerThread(settings, has_worker=False) as server:
-        yield server
-
-
-@pytest.fixture
-def hand(hand_server: ServerThread) -> Iterator[Hand]:
-    hand = Hand(hand_server)
-    yield hand
-    hand.close()
-
-
-@pytest.fixture
-def open_hand(open_page: OpenPage, hand: Hand) -> Callable[..., Page]:
-    """Open the playground of the server by hand with settings: `open_hand(prompt="a star")`."""
-
-    def open_one(phone: bool = False, **settings: object) -> Page:
-        page = open_page(hand.address, phone=phone)
-        page.goto(f"/?{httpx.QueryParams({'model': 'able', **settings})}")  # type: ignore[dict-item]
-        expect(page.get_by_text("Ready", exact=True)).to_be_visible()
-        return page
-
-    return open_one
-
-
-def newest(page: Page) -> Locator:
-    """Return the card of the newest run."""
-    return page.get_by_role("article").first
-
-
-def generate(page: Page) -> Locator:
-    page.get_by_role("button", name="Generate").click()
-    return newest(page)
 
 
 def test_a_newcomer_makes_the_first_image(page: Page, axe: Axe, screenshot: Screenshot) -> None:
@@ -142,7 +24,7 @@ def test_a_newcomer_makes_the_first_image(page: Page, axe: Axe, screenshot: Scre
     expect(page.get_by_label("Prompt", exact=True)).to_be_focused()
     page.keyboard.press("Control+Enter")
     card = newest(page)
-    expect(card.get_by_role("status")).to_have_text(DONE, timeout=PATIENCE)
+    expect(card.get_by_role("status")).to_have_text(DONE)
     shown = card.get_by_role("img", name="a red circle on a white background")
     expect(shown).to_be_visible()
     assert shown.evaluate("image => image.naturalWidth") == 128
@@ -160,13 +42,13 @@ def test_screenshots_show_variations_while_they_are_drawn(
     page = open_page(dark=True)
     page.goto("/?prompt=a+blue+star+on+a+black+background&num_inference_steps=4")
     card = generate(page)
-    expect(card.get_by_role("status")).to_have_text(DONE, timeout=PATIENCE)
+    expect(card.get_by_role("status")).to_have_text(DONE)
     card.get_by_role("button", name="Variations").click()
     card = newest(page)
     expect(card.get_by_role("progressbar")).to_have_count(4)
     expect(card.get_by_role("img", name="Preview").first).to_be_visible(timeout=PATIENCE)
     screenshot(page, "playground-running-dark")
-    expect(card.get_by_role("status")).to_have_text(DONE, timeout=PATIENCE)
+    expect(card.get_by_role("status")).to_have_text(DONE)
     seeds = card.get_by_role("button", name=re.compile("^Seed")).all_inner_texts()
     assert len(set(seeds)) == 4
     axe(page)
@@ -369,102 +251,3 @@ def test_on_a_phone_the_result_comes_into_view(
     assert page.evaluate("document.documentElement.scrollWidth") == 360
     axe(page)
     screenshot(page, "playground-phone")
-
-
-@pytest.mark.parametrize("name", ["curl", "Python", "OpenAI client"])
-def test_snippets_run_as_they_are(
-    open_hand: Callable[..., Page], hand: Hand, tmp_path: Path, name: str
-) -> None:
-    page = open_hand(prompt='it\'s a "star" \\ ☆', seed=7, guidance_scale=3, width=64, height=96)
-    generate(page)
-    lease = hand.complete()
-    newest(page).get_by_role("button", name="Code").click()
-    newest(page).get_by_role("button", name=name, exact=True).click()
-    newest(page).get_by_role("button", name="Copy").click()
-    text = page.evaluate("navigator.clipboard.readText()")
-    again = run_snippet(hand, name, text, tmp_path)
-    assert {**again.input} == {**lease.input}
-    assert [path.suffix for path in tmp_path.iterdir()] == [".png"]
-
-
-def test_snippets_of_a_server_with_keys_take_the_key_from_the_environment(
-    open_hand: Callable[..., Page], tmp_path: Path
-) -> None:
-    page = open_hand()
-    settings = Settings(data_dir=tmp_path / "data", port=0, lease_seconds=3600)
-    with ServerThread(settings, has_worker=False) as server:
-        _, worker_key = server.call(server.store.keys.create(Role.WORKER))
-        _, tenant_key = server.call(server.store.keys.create(Role.TENANT, tenant_id="ada"))
-        block_until(lambda: httpx.get(f"{server.address}/v1/models", trust_env=False).status_code == 401)
-        keyed = Hand(server, worker_key)
-        body = {"model": "able", "input": {"prompt": "a star", "seed": 7}, "num_previews": 3}
-        options = {"server": keyed.address, "needsKey": True, "defaults": {"width": 64, "height": 64}}
-        snippets = call(page, "snippets", "module.snippetsOf(...argument)", [body, options])
-        assert len(snippets) == 3
-        for number, snippet in enumerate(snippets):
-            folder = tmp_path / str(number)
-            folder.mkdir()
-            lease = run_snippet(
-                keyed, snippet["name"], snippet["text"], folder, DIFFUSERVE_API_KEY=tenant_key
-            )
-            assert (lease.input["prompt"], lease.input["seed"]) == ("a star", 7)
-            assert [path.suffix for path in folder.iterdir()] == [".png"]
-
-
-def test_the_parts_without_a_page_decide_as_they_should(open_hand: Callable[..., Page]) -> None:
-    """Sizes, lengths, the address and progress are pure functions of what the API tells."""
-    page = open_hand()
-
-    flux = """{defaults: {width: 128, height: 128}, learned_sizes: {min: 96, max: 256},
-        limits: {size_multiple: 16, min_size: 32, max_size: 1024, max_pixels: 1048576}}"""
-    sizes = call(
-        page, "presets", f"module.sizesOf({flux}).map(({{name, width, height}}) => [name, width, height])"
-    )
-    assert sizes == [
-        ["Square", 128, 128],
-        ["Landscape", 144, 112],
-        ["Portrait", 112, 144],
-        ["Wide", 176, 96],
-        ["Tall", 96, 176],
-        ["Large", 256, 256],
-    ]
-    single = flux.replace("min: 96, max: 256", "min: 128, max: 128")
-    assert call(page, "presets", f"module.sizesOf({single}).length") == 1, (
-        "what it has not learned is not offered"
-    )
-    clips = "{defaults: {num_frames: 17}, limits: {temporal_stride: 4, max_frames: 81}}"
-    frames = call(page, "presets", f"module.lengthsOf({clips}, 16).map((length) => length.num_frames)")
-    assert frames == [9, 17, 33, 49, 81]
-    query = "prompt=a%26b&width=96&guidance_scale=2.5&expand_prompt=true"
-    read = (
-        f"module.queryOf(module.settingsFrom(new URLSearchParams('{query}&seed=x&image=file-1'))).toString()"
-    )
-    assert call(page, "query", read) == query, "what cannot be read, and images, are no settings"
-    job = "{status: 'running', kind: 'video.generate', progress: {fraction: 1, frames: 8, num_frames: 16}}"
-    assert call(page, "progress", f"module.fractionOf({job})") == pytest.approx(0.95)
-    queued = "{status: 'queued', queue: {ahead: 1, ahead_high: 4, eta_s_low: 3.2, eta_s_high: 9}}"
-    assert call(page, "progress", f"module.stageOf({queued})") == "Place 2–5 in the queue · done in 3–9 s"
-
-
-def call(page: Page, name: str, expression: str, argument: object = None) -> Any:
-    """Evaluate an expression with a module of the playground, in the page."""
-    script = f"""async (argument) => {{
-      const main = document.querySelector("script[type=module]").src;
-      const module = await import(new URL("views/playground/{name}.js", main));
-      return {expression};
-    }}"""
-    return page.evaluate(script, argument)
-
-
-def run_snippet(hand: Hand, name: str, text: str, folder: Path, **environment: str) -> Lease:
-    """Run a snippet as a person would, while the worker does what it asks for."""
-    command = ["bash", "-e", "-c", text] if name == "curl" else [sys.executable, "-c", text]
-    env: Mapping[str, str] = {**os.environ, "no_proxy": "127.0.0.1", **environment}
-    with subprocess.Popen(command, cwd=folder, env=env, stderr=subprocess.PIPE, text=True) as process:
-        try:
-            lease = hand.complete()
-            _, errors = process.communicate(timeout=HANG_SECONDS)
-        finally:
-            process.kill()
-    assert process.returncode == 0, errors
-    return lease

@@ -1,0 +1,158 @@
+"""The playground's code to copy runs as it is, and its parts without a page decide as they should."""
+
+import os
+import subprocess
+import sys
+from collections.abc import Callable, Coroutine, Mapping
+from pathlib import Path
+from typing import Any
+
+import httpx
+import pytest
+from playwright.sync_api import Page
+
+from diffuserve.domain.tenant import Role
+from diffuserve.domain.worker import Lease
+from diffuserve.settings import Settings
+from support.clips import complete_clip
+from support.hand_page import Hand, call, generate, newest
+from support.hand_worker import HandWorker
+from support.image_files import png
+from support.server_thread import ServerThread
+from support.waiting import HANG_SECONDS, block_until
+
+
+@pytest.mark.parametrize("name", ["curl", "Python", "OpenAI client"])
+def test_snippets_run_as_they_are(
+    open_hand: Callable[..., Page], hand: Hand, tmp_path: Path, name: str
+) -> None:
+    page = open_hand(prompt='it\'s a "star" \\ ☆', seed=7, guidance_scale=3, width=64, height=96)
+    generate(page)
+    lease = hand.complete()
+    newest(page).get_by_role("button", name="Code").click()
+    newest(page).get_by_role("button", name=name, exact=True).click()
+    newest(page).get_by_role("button", name="Copy").click()
+    text = page.evaluate("navigator.clipboard.readText()")
+    again = run_snippet(hand, name, text, tmp_path)
+    assert {**again.input} == {**lease.input}
+    assert [path.suffix for path in tmp_path.iterdir()] == [".png"]
+
+
+def test_snippets_of_a_server_with_keys_take_the_key_from_the_environment(
+    open_hand: Callable[..., Page], tmp_path: Path
+) -> None:
+    page = open_hand()
+    settings = Settings(data_dir=tmp_path / "data", port=0, lease_seconds=3600)
+    with ServerThread(settings, has_worker=False) as server:
+        _, worker_key = server.call(server.store.keys.create(Role.WORKER))
+        _, tenant_key = server.call(server.store.keys.create(Role.TENANT, tenant_id="ada"))
+        block_until(lambda: httpx.get(f"{server.address}/v1/models", trust_env=False).status_code == 401)
+        keyed = Hand(server, worker_key)
+        body = {"model": "able", "input": {"prompt": "a star", "seed": 7}, "num_previews": 3}
+        options = {"server": keyed.address, "needsKey": True, "defaults": {"width": 64, "height": 64}}
+        snippets = call(page, "snippets", "module.snippetsOf(...argument)", [body, options])
+        assert len(snippets) == 3
+        for number, snippet in enumerate(snippets):
+            folder = tmp_path / str(number)
+            folder.mkdir()
+            lease = run_snippet(
+                keyed, snippet["name"], snippet["text"], folder, DIFFUSERVE_API_KEY=tenant_key
+            )
+            assert (lease.input["prompt"], lease.input["seed"]) == ("a star", 7)
+            assert [path.suffix for path in folder.iterdir()] == [".png"]
+        keyed.disconnect()
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("kind", ["clip", "edit"])
+def test_snippets_of_clips_and_edits_run_as_they_are(
+    open_hand: Callable[..., Page], hand: Hand, tmp_path: Path, kind: str
+) -> None:
+    page = open_hand()
+    image, mask = (upload(hand, colour) for colour in ((255, 0, 0), (255, 255, 255)))
+    asked: dict[str, Any] = {"prompt": "a ball", "image": image, "seed": 3}
+    body: dict[str, Any] = {"model": "able", "input": asked | {"mask": mask, "strength": 0.5}}
+    if kind == "clip":
+        body = {"model": "clips", "kind": "video.generate", "input": asked | {"num_frames": 9}}
+    options = {
+        "server": hand.address,
+        "needsKey": False,
+        "defaults": {"width": 64, "height": 64, "fps": 16, "num_frames": 17},
+    }
+    for snippet in call(page, "snippets", "module.snippetsOf(...argument)", [body, options]):
+        folder = tmp_path / snippet["name"]
+        folder.mkdir()
+        complete = complete_clip if kind == "clip" else HandWorker.complete
+        lease = run_snippet(hand, snippet["name"], snippet["text"], folder, complete)
+        assert (lease.kind, lease.input["seed"]) == (body.get("kind", "image.generate"), 3)
+        assert lease.input["image"]["id"] == image
+        assert (lease.input["num_frames"], "mask" in lease.input) == (
+            (9, False) if kind == "clip" else (1, True)
+        )
+        assert [path.suffix for path in folder.iterdir()] == [".mp4" if kind == "clip" else ".png"]
+
+
+def upload(hand: Hand, colour: tuple[int, int, int]) -> str:
+    files = {"file": ("in.png", png(64, 64, colour), "image/png")}
+    response = httpx.post(f"{hand.address}/v1/files", files=files, timeout=HANG_SECONDS, trust_env=False)
+    return str(response.raise_for_status().json()["id"])
+
+
+def test_the_parts_without_a_page_decide_as_they_should(open_hand: Callable[..., Page]) -> None:
+    """Sizes, lengths, the address and progress are pure functions of what the API tells."""
+    page = open_hand()
+
+    flux = """{defaults: {width: 128, height: 128}, learned_sizes: {min: 96, max: 256},
+        limits: {size_multiple: 16, min_size: 32, max_size: 1024, max_pixels: 1048576}}"""
+    sizes = call(
+        page, "presets", f"module.sizesOf({flux}).map(({{name, width, height}}) => [name, width, height])"
+    )
+    assert sizes == [
+        ["Square", 128, 128],
+        ["Landscape", 144, 112],
+        ["Portrait", 112, 144],
+        ["Wide", 176, 96],
+        ["Tall", 96, 176],
+        ["Large", 256, 256],
+    ]
+    single = flux.replace("min: 96, max: 256", "min: 128, max: 128")
+    assert call(page, "presets", f"module.sizesOf({single}).length") == 1, (
+        "what it has not learned is not offered"
+    )
+    clips = "{defaults: {num_frames: 17}, limits: {temporal_stride: 4, max_frames: 81}}"
+    frames = call(page, "presets", f"module.lengthsOf({clips}, 16).map((length) => length.num_frames)")
+    assert frames == [9, 17, 33, 49, 81]
+    query = "prompt=a%26b&width=96&guidance_scale=2.5&expand_prompt=true"
+    read = (
+        f"module.queryOf(module.settingsFrom(new URLSearchParams('{query}&seed=x&image=file-1'))).toString()"
+    )
+    assert call(page, "query", read) == query, "what cannot be read, and images, are no settings"
+    job = "{status: 'running', kind: 'video.generate', progress: {fraction: 1, frames: 8, num_frames: 16}}"
+    assert call(page, "progress", f"module.fractionOf({job})") == pytest.approx(0.95)
+    queued = "{status: 'queued', queue: {ahead: 1, ahead_high: 4, eta_s_low: 3.2, eta_s_high: 9}}"
+    assert call(page, "progress", f"module.stageOf({queued})") == "Place 2–5 in the queue · done in 3–9 s"
+
+
+Complete = Callable[[HandWorker, Lease], Coroutine[Any, Any, Any]]
+
+
+def run_snippet(
+    hand: Hand,
+    name: str,
+    text: str,
+    folder: Path,
+    complete: Complete = HandWorker.complete,
+    **environment: str,
+) -> Lease:
+    """Run a snippet as a person would, while the worker does what it asks for."""
+    command = ["bash", "-e", "-c", text] if name == "curl" else [sys.executable, "-c", text]
+    env: Mapping[str, str] = {**os.environ, "no_proxy": "127.0.0.1", **environment}
+    with subprocess.Popen(command, cwd=folder, env=env, stderr=subprocess.PIPE, text=True) as process:
+        try:
+            lease = hand.claim()
+            hand.does(complete(hand.worker, lease))
+            _, errors = process.communicate(timeout=HANG_SECONDS)
+        finally:
+            process.kill()
+    assert process.returncode == 0, errors
+    return lease

@@ -1,0 +1,108 @@
+"""A server whose worker does what a browser's test says, and the playground's modules for tests."""
+
+import base64
+from dataclasses import replace
+from typing import Any
+
+import httpx
+from playwright.sync_api import Locator, Page
+
+from diffuserve.domain.job import Band
+from diffuserve.domain.tenant import Plan
+from diffuserve.domain.worker import Lease
+from support.clips import CLIPS
+from support.hand_worker import HAND_SPEC, HandWorker
+from support.image_files import png
+from support.server_thread import ServerThread
+from support.waiting import block_until
+
+ABLE = replace(
+    HAND_SPEC,
+    name="able",
+    has_guidance=True,
+    guidance_scale=2.0,
+    has_negative_prompt=True,
+    samplers=("euler", "ddim"),
+    sampler="euler",
+    max_input_images=1,
+    has_mask=True,
+    has_strength=True,
+    learned_min_size=64,
+    learned_max_size=128,
+    example_prompt="a hand that waves",
+)
+PLAN = {"page": Plan(name="page", max_queued=3, highest_band=Band.INTERACTIVE)}
+
+
+class Hand:
+    """A server whose worker does what the test says."""
+
+    def __init__(self, server: ServerThread, key: str = "") -> None:
+        self.address = server.address
+        self._server = server
+        headers = {"authorization": f"Bearer {key}"} if key else {}
+        self._http = httpx.AsyncClient(base_url=server.address, headers=headers, trust_env=False)
+        self.worker = server.call(HandWorker.register(self._http, [ABLE, CLIPS]))
+
+    def does(self, work: Any) -> Any:
+        """Await what the worker does."""
+        return self._server.call(work)
+
+    def claim(self) -> Lease:
+        """Claim the next job, once there is one."""
+        leases: list[Lease] = []
+
+        def has_claimed() -> bool:
+            leases[:] = self.does(self.worker.claim(wait=5.0))
+            return bool(leases)
+
+        block_until(has_claimed)
+        return leases[0]
+
+    def complete(self) -> Lease:
+        """Claim the next job, and complete it."""
+        lease = self.claim()
+        self.does(self.worker.complete(lease)).raise_for_status()
+        return lease
+
+    def report(self, lease: Lease, step: int, shade: int) -> str:
+        """Report a step with a preview of this gray, and return the preview's URL."""
+        preview = png(8, 8, (shade, shade, shade))
+        self.does(self.worker.report(lease, step, 4, preview)).raise_for_status()
+        return f"data:image/png;base64,{base64.b64encode(preview).decode()}"
+
+    def close(self) -> None:
+        """Cancel what is queued, so that the next test begins with an empty queue."""
+        self.does(self._clear())
+        self.disconnect()
+
+    def disconnect(self) -> None:
+        """Close the worker's connection."""
+        self.does(self._http.aclose())
+
+    async def _clear(self) -> None:
+        jobs = (await self._http.get("/v1/jobs", params={"status": ["queued", "running"]})).json()["data"]
+        for job in jobs:
+            await self._http.post(f"/v1/jobs/{job['id']}/cancel")
+        await self.worker.deregister()
+
+
+def newest(page: Page) -> Locator:
+    """Return the card of the newest run."""
+    return page.get_by_role("article").first
+
+
+def generate(page: Page) -> Locator:
+    """Press the button, and return the card of the newest run."""
+    page.get_by_role("button", name="Generate").click()
+    return newest(page)
+
+
+def call(page: Page, name: str, expression: str, argument: object = None) -> Any:
+    """Evaluate an expression with a module of the playground, in the page."""
+    script = f"""async (argument) => {{
+      const main = document.querySelector("script[type=module]").src;
+      const module = await import(new URL("views/playground/{name}.js", main));
+      return {expression};
+    }}"""
+    return page.evaluate(script, argument)
