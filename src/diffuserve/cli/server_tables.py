@@ -85,7 +85,11 @@ def _progress(job: JobResource) -> str:
 
 def _device(worker: WorkerResource) -> str:
     report = worker.report
-    return f"{report.num_gpus} GPU" if report.num_gpus else f"{report.num_cpus} CPU"
+    if not report.num_gpus:
+        return f"{report.num_cpus} CPU"
+    return escape(
+        f"{report.num_gpus} × {report.device_name}" if report.device_name else f"{report.num_gpus} GPU"
+    )
 
 
 def _memory(worker: WorkerResource) -> str:

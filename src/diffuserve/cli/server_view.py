@@ -9,6 +9,7 @@ from diffuserve.domain.errors import Forbidden
 from diffuserve.domain.job import JobStatus
 from diffuserve.domain.resources.base import Resource
 from diffuserve.domain.resources.job import JobResource
+from diffuserve.domain.resources.operations import OperationsResource
 from diffuserve.domain.resources.worker import WorkerResource
 from diffuserve.domain.timestamps import from_rfc3339
 
@@ -40,26 +41,42 @@ class ServerView(Resource):
 
 async def read_view(client: Client) -> ServerView:
     """Ask a server what it does. Raise `ServerUnavailable` and `Unauthorized`."""
-    workers, metrics, refusal = None, None, ""
+    models = tuple(model.id for model in await client.models())
+    running = (await client.list_jobs(_ACTIVE, limit=_RUNNING_PAGE)).data
     try:
-        workers, metrics = tuple(await client.workers()), await client.metrics()
+        return _of_operators(client.server, models, running, await client.operations())
     except Forbidden:
-        refusal = (
-            "the API key is no operator's: workers and queue are hidden, and jobs are its tenant's; "
-            "`diffuserve keys create --role operator` makes one that sees all"
-        )
+        return await _of_a_tenant(client, models, running)
+
+
+def _of_operators(
+    server: str, models: tuple[str, ...], running: tuple[JobResource, ...], seen: OperationsResource
+) -> ServerView:
+    return ServerView(
+        server=server,
+        now=from_rfc3339(seen.at).timestamp(),
+        models=models,
+        jobs=running,
+        jobs_per_minute=sum(seen.throughput.per_minute[status] for status in _ENDED),
+        workers=seen.workers,
+        queue={band.id: band.num_ready for band in seen.queue.bands},
+        queue_seconds=seen.queue.work_seconds,
+    )
+
+
+async def _of_a_tenant(
+    client: Client, models: tuple[str, ...], running: tuple[JobResource, ...]
+) -> ServerView:
     now = await client.server_time()
-    ended = (await client.find_jobs(_ENDED, limit=_FINISHED_PAGE)).data
+    ended = (await client.list_jobs(_ENDED, limit=_FINISHED_PAGE)).data
     return ServerView(
         server=client.server,
         now=now,
-        models=tuple(model.id for model in await client.models()),
-        jobs=(await client.find_jobs(_ACTIVE, limit=_RUNNING_PAGE)).data,
+        models=models,
+        jobs=running,
         jobs_per_minute=jobs_per_minute(ended, now, is_all=len(ended) < _FINISHED_PAGE),
-        workers=workers,
-        queue=None if metrics is None else queue_by_band(metrics),
-        queue_seconds=None if metrics is None else queue_seconds(metrics),
-        refusal=refusal,
+        refusal="the API key is no operator's: workers and queue are hidden, and jobs are its tenant's; "
+        "`diffuserve keys create --role operator` makes one that sees all",
     )
 
 
@@ -75,30 +92,6 @@ def jobs_per_minute(ended: Sequence[JobResource], now: float, *, is_all: bool) -
         return 0.0
     seconds = RATE_SECONDS if is_all or len(recent) < len(ages) else max(*recent, 1.0)
     return 60.0 * len(recent) / seconds
-
-
-def queue_by_band(metrics: str) -> dict[str, int]:
-    """Return the ready jobs of each band, from the server's metrics."""
-    return {
-        labels["band"]: round(value) for labels, value in samples(metrics, "diffusion_queue_size") if labels
-    }
-
-
-def queue_seconds(metrics: str) -> float:
-    """Return the device-seconds of all ready jobs, from the server's metrics."""
-    return sum(value for _, value in samples(metrics, "diffusion_queue_work_seconds"))
-
-
-def samples(metrics: str, name: str) -> list[tuple[Mapping[str, str], float]]:
-    """Return the labels and values of a metric in the text format of Prometheus."""
-    from prometheus_client.parser import text_string_to_metric_families
-
-    return [
-        (sample.labels, sample.value)
-        for family in text_string_to_metric_families(metrics)
-        for sample in family.samples
-        if sample.name == name
-    ]
 
 
 def count_states(workers: Sequence[WorkerResource]) -> dict[str, int]:

@@ -26,6 +26,7 @@ from diffuserve.domain.job import IMAGE_GENERATE, Band, JobStatus
 from diffuserve.domain.params import GenerationParams
 from diffuserve.domain.resources.job import EventResource, JobPage, JobResource
 from diffuserve.domain.resources.model import ModelList, ModelResource
+from diffuserve.domain.resources.operations import OperationsResource
 from diffuserve.domain.resources.worker import WorkerList, WorkerResource
 
 _LONG_POLL_SECONDS = 25.0  # below the usual limits of proxies
@@ -165,9 +166,9 @@ class Client:
         """Have a worker finish its jobs and end, for operators. Raise `Forbidden` or `WorkerNotFound`."""
         await self._http.request("POST", f"/v1/workers/{worker_id}/drain")
 
-    async def metrics(self) -> str:
-        """Return the metrics in the text format of Prometheus, for operators. Raise `Forbidden`."""
-        return (await self._http.request("GET", "/metrics")).text
+    async def operations(self) -> OperationsResource:
+        """Return what the server does now, for operators. Raise `Forbidden`."""
+        return decode(OperationsResource, (await self._http.request("GET", "/v1/operations")).content)
 
     async def server_time(self) -> float:
         """Return the server's clock, in whole seconds since the epoch."""

@@ -95,15 +95,16 @@ class LoadProgress:
 class WorkerReport:
     """Condition of a worker, sent with every heartbeat. `timestamp` is in seconds by the worker's clock.
 
-    `image_filter` is the `FilterInfo` of the filter that checks its images, as a dict; `None` without a
-    filter, and until the engine is ready. `mean_batch` is how many requests shared a denoising step, on
-    average since the last report; `None` if there was no step. `loading` is the progress of an engine that is
-    not ready yet.
+    `device_name` is that of its GPUs, `""` without one. `image_filter` is the `FilterInfo` of the filter that
+    checks its images, as a dict; `None` without a filter, and until the engine is ready. `mean_batch` is how
+    many requests shared a denoising step, on average since the last report; `None` if there was no step.
+    `loading` is the progress of an engine that is not ready yet.
     """
 
     state: WorkerState
     timestamp: float = 0.0
     num_gpus: int = 0
+    device_name: str = ""
     num_cpus: int = 0
     memory_bytes: int = 0
     memory_limit_bytes: int = 0

@@ -158,6 +158,7 @@ class EngineHost:
         return EngineReady(
             token_budget=self._engine.token_budget,
             num_gpus=torch.cuda.device_count(),
+            device_name=torch.cuda.get_device_name() if torch.cuda.is_available() else "",
             description={**self._engine.describe(), "image_filter": self._images.describe()},
             image_filter=None if image_filter is None else image_filter.info.to_dict(),
         )

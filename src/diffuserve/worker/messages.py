@@ -41,6 +41,7 @@ class EngineReady:
 
     token_budget: int
     num_gpus: int = 0
+    device_name: str = ""
     description: Mapping[str, str] = field(default_factory=dict)
     image_filter: Mapping[str, Any] | None = None
 

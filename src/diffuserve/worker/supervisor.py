@@ -55,7 +55,7 @@ class EngineSupervisor:
         self.link: EngineLink | None = None
         self.token_budget: int | None = None
         self.loading: LoadProgress | None = None
-        self.num_gpus = 0
+        self.num_gpus, self.device_name = 0, ""
         self.image_filter: Mapping[str, Any] | None = None
         self.last_heartbeat: EngineHeartbeat | None = None
         self.suspects: frozenset[str] = frozenset()
@@ -169,6 +169,7 @@ class EngineSupervisor:
         log.info("ready: %s", " · ".join(f"{name} {value}" for name, value in ready.description.items()))
         if ready.image_filter is None:
             log.warning("NO IMAGE FILTER: every image that this worker generates is published unchecked")
-        self.image_filter, self.num_gpus, self.loading = ready.image_filter, ready.num_gpus, None
+        self.image_filter, self.loading = ready.image_filter, None
+        self.num_gpus, self.device_name = ready.num_gpus, ready.device_name
         self.token_budget, self._pulse = ready.token_budget, Pulse(now, now)
         self.is_stalled, self.was_ever_ready = False, True

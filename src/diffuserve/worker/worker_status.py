@@ -70,5 +70,11 @@ class WorkerStatus:
         self._reported_loading = engine.loading
         mean_batch = None if latest is None else latest.mean_batch_since(self._last_reported)
         self._last_reported = latest
-        loaded = replace(report, num_gpus=engine.num_gpus, loading=engine.loading, mean_batch=mean_batch)
+        loaded = replace(
+            report,
+            num_gpus=engine.num_gpus,
+            device_name=engine.device_name,
+            loading=engine.loading,
+            mean_batch=mean_batch,
+        )
         return Heartbeat(report=loaded, held=held, fits=fits)

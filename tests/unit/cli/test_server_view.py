@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 from rich.console import Console
 
-from diffuserve.cli.server_view import jobs_per_minute, queue_by_band, queue_seconds
+from diffuserve.cli.server_view import jobs_per_minute
 from diffuserve.cli.top import _look, screen_of
 from diffuserve.client.jobs import Client
 from diffuserve.domain.job import JobStatus
@@ -19,13 +19,6 @@ from support.command import Invoke
 from support.resources import make_job
 from support.server_thread import ServerThread
 
-METRICS = """
-# TYPE diffusion_queue_size gauge
-diffusion_queue_size{band="high"} 0.0
-diffusion_queue_size{band="standard"} 12.0
-# TYPE diffusion_queue_work_seconds gauge
-diffusion_queue_work_seconds 3.5
-"""
 NOON = 1_767_355_200.0  # 2026-01-02T12:00:00Z
 
 
@@ -53,15 +46,10 @@ def test_throughput_is_that_of_the_last_minute(
     assert jobs_per_minute(ended(*seconds_ago), NOON + 61.0, is_all=is_all) == 0.0
 
 
-def test_the_queue_is_read_from_the_metrics() -> None:
-    assert queue_by_band(METRICS) == {"high": 0, "standard": 12}
-    assert queue_seconds(METRICS) == 3.5
-
-
 def test_an_open_server_shows_workers_jobs_and_queue(invoke: Invoke, server: ServerThread) -> None:
     submitted = invoke("submit", "wait").out
     view = json.loads(invoke("ps", "--json").out)
-    while not view["jobs"]:  # until the worker has claimed it
+    while not view["jobs"] or sum(view["queue"].values()):  # until the worker has claimed it
         view = json.loads(invoke("ps", "--json").out)
     assert [job["id"] for job in view["jobs"]] == [submitted]
     assert [worker["name"] for worker in view["workers"]] == ["by hand"]

@@ -35,7 +35,10 @@ EXAMPLES: dict[str, Message] = {
     "hello": ModelAnnounced(spec={"name": "x"}, fit={"step": [1.0]}),
     "loading": EngineLoading(phase="weights", bytes_read=1, bytes_total=2),
     "ready": EngineReady(
-        token_budget=1, num_gpus=2, image_filter={"name": "opennsfw", "thresholds": {"nsfw": 0.8}}
+        token_budget=1,
+        num_gpus=2,
+        device_name="H100",
+        image_filter={"name": "opennsfw", "thresholds": {"nsfw": 0.8}},
     ),
     "refused": EngineRefused(reason="no room"),
     "beat": EngineHeartbeat(num_moves=1, num_unfinished=2, last_step_seconds=0.5),
