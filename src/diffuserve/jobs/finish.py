@@ -5,7 +5,7 @@ the job either final or back in the queue, with the tenant's account settled.
 """
 
 from abc import abstractmethod
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, Self, assert_never
 
@@ -24,7 +24,7 @@ from diffuserve.domain.worker import (
     StoredLatents,
     is_owned,
 )
-from diffuserve.events.base import QUEUE, worker_topic
+from diffuserve.events.base import QUEUE
 from diffuserve.jobs import audit, queue, schema
 from diffuserve.jobs.changes import Change, load_records, save_changes
 from diffuserve.jobs.command import Command
@@ -301,51 +301,6 @@ class EndedAttempts:
             self.transaction.publish(QUEUE, {"type": "ready"})
 
 
-def lose(transaction: Transaction, expired: Sequence[sa.Row[Any]]) -> None:
-    """End leases that were not renewed: their workers are presumed dead."""
-
-    def end(ended: EndedAttempts, record: JobRecord) -> None:
-        ended.follow(record, after_loss(record, transaction.config), ReleaseCause.WORKER_LOST)
-
-    _revoke(transaction, expired, end)
-
-
-def stop_late(transaction: Transaction, late: Sequence[sa.Row[Any]]) -> None:
-    """End jobs that ran longer than their `timeout`, and charge them for that long."""
-
-    def end(ended: EndedAttempts, record: JobRecord) -> None:
-        message = f"the job ran longer than its timeout of {record.timeout:g} s"
-        ended.fail(record, JobError("timeout", message))
-
-    _revoke(transaction, late, end, charges_timeout=True)
-
-
-def _revoke(
-    transaction: Transaction,
-    revoked: Sequence[sa.Row[Any]],
-    end: Callable[[EndedAttempts, JobRecord], object],
-    *,
-    charges_timeout: bool = False,
-) -> None:
-    """End leases against their workers' will, and notify the workers."""
-    ended = EndedAttempts(transaction)
-    records = _end_leases(transaction, revoked)
-    timeouts = {job_id: record.timeout or 0.0 for job_id, record in records.items()}
-    seconds = timeouts if charges_timeout else {}
-    ended.settle(revoked, seconds)
-    for lease in revoked:
-        # Without its worker no report of this attempt counts as a repeated one (`_ended_before`).
-        record = replace(records[lease.job_id], worker_id=None)
-        if lease.is_canceling:
-            ended.finish(record, JobStatus.CANCELED)
-        else:
-            end(ended, record)
-        outcome = JobStatus.FAILED.value if charges_timeout else LOST
-        transaction.tally.add_attempt(lease.tenant_id, outcome, seconds.get(lease.job_id, 0.0))
-        transaction.publish(worker_topic(lease.worker_id), {"type": "lost", "job_id": lease.job_id})
-    ended.save()
-
-
 def _held_leases(transaction: Transaction, commands: Iterable[EndAttempt]) -> dict[LeaseKey, sa.Row[Any]]:
     """Return the live leases of these jobs, by job and token."""
     job_ids = [command.job_id for command in commands]
@@ -359,7 +314,7 @@ def _end_held(
     """End these leases as their workers reported, and return the new statuses."""
     ended = EndedAttempts(transaction)
     held = [lease for lease, _ in reports]
-    records = _end_leases(transaction, held)
+    records = end_leases(transaction, held)
     ended.settle(held, {command.job_id: command.actual_seconds for _, command in reports})
     statuses = {
         command.key: _end(ended, lease, command, records[command.job_id]) for lease, command in reports
@@ -379,7 +334,7 @@ def _end(ended: EndedAttempts, lease: sa.Row[Any], command: EndAttempt, record: 
     return command.end(ended, record)
 
 
-def _end_leases(transaction: Transaction, ended: Collection[sa.Row[Any]]) -> dict[str, JobRecord]:
+def end_leases(transaction: Transaction, ended: Collection[sa.Row[Any]]) -> dict[str, JobRecord]:
     """Delete the leases, and return the records of their jobs."""
     job_ids = [lease.job_id for lease in ended]
     if job_ids:

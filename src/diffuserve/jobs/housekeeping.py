@@ -9,7 +9,7 @@ import orjson
 import sqlalchemy as sa
 
 from diffuserve.domain.job import FINAL_STATUSES
-from diffuserve.jobs import audit, clock_steps, finish, history, idempotency, queue, schema, tallies
+from diffuserve.jobs import audit, clock_steps, history, idempotency, queue, revoked_leases, schema, tallies
 from diffuserve.jobs.batches import cancellation as batch_cancellation
 from diffuserve.jobs.command import SingleCommand
 from diffuserve.jobs.config import DAY
@@ -186,13 +186,13 @@ def _end_expired_leases(transaction: Transaction) -> None:
     )
     if expired:
         log.warning("%d leases expired", len(expired))
-        finish.lose(transaction, expired)
+        revoked_leases.lose(transaction, expired)
 
 
 def _stop_late_jobs(transaction: Transaction) -> None:
     late = transaction.rows(sa.select(leases).where(leases.c.stop_at <= transaction.now).limit(MAX_SWEPT))
     if late:
-        finish.stop_late(transaction, late)
+        revoked_leases.stop_late(transaction, late)
 
 
 def _take_turn(transaction: Transaction, holder: str) -> float | None:

@@ -178,7 +178,7 @@ def _failed_deliveries(connection: sa.Connection, now: float) -> list[FailedDeli
     wanted = (
         sa.select(*(deliveries.c[name] for name in columns))
         .where(
-            sa.text("status <> 'delivered' AND num_attempts > 0"),  # as the index says it
+            sa.text(schema.HAS_FAILED),
             deliveries.c.last_attempt_at > now - WEBHOOK_SECONDS,
         )
         .order_by(deliveries.c.last_attempt_at.desc())

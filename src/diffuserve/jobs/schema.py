@@ -34,6 +34,10 @@ def _flag(name: str) -> sa.Column[bool]:
     return sa.Column(name, sa.Boolean, nullable=False, server_default=sa.false())
 
 
+def _partial_index(name: str, *columns: str, where: str) -> sa.Index:
+    return sa.Index(name, *columns, sqlite_where=sa.text(where), postgresql_where=sa.text(where))
+
+
 def _columns_of(record: type) -> list[sa.Column[Any]]:
     """Declare a column for each field of a record: `id` is the key, and `X | None` may be null."""
     defaults = {field.name: field.default for field in fields(record)}
@@ -53,30 +57,17 @@ def _column_of(name: str, hint: Any, default: object) -> sa.Column[Any]:
     return _text(name, null=null, primary_key=name == "id")
 
 
-_IS_CLIP = sa.text(f"kind = '{VIDEO_GENERATE}'")
+_IS_CLIP = f"kind = '{VIDEO_GENERATE}'"
 
 jobs = sa.Table(
     "jobs",
     metadata,
     *_columns_of(JobRecord),
     sa.Index("jobs_by_tenant", "tenant_id", "id"),
-    sa.Index("clips_by_tenant", "tenant_id", "id", sqlite_where=_IS_CLIP, postgresql_where=_IS_CLIP),
-    sa.Index(
-        "jobs_by_batch",
-        "batch_id",
-        "status",
-        "id",
-        sqlite_where=sa.text("batch_id IS NOT NULL"),
-        postgresql_where=sa.text("batch_id IS NOT NULL"),
-    ),
-    sa.Index(
-        "jobs_by_end",
-        "status",
-        "finished_at",
-        sqlite_where=sa.text("finished_at IS NOT NULL"),
-        postgresql_where=sa.text("finished_at IS NOT NULL"),
-    ),
-    sa.Index("jobs_to_erase", "id", sqlite_where=sa.text("is_erased"), postgresql_where=sa.text("is_erased")),
+    _partial_index("clips_by_tenant", "tenant_id", "id", where=_IS_CLIP),
+    _partial_index("jobs_by_batch", "batch_id", "status", "id", where="batch_id IS NOT NULL"),
+    _partial_index("jobs_by_end", "status", "finished_at", where="finished_at IS NOT NULL"),
+    _partial_index("jobs_to_erase", "id", where="is_erased"),
 )
 
 job_events = sa.Table(
@@ -151,18 +142,8 @@ batches = sa.Table(
     _flag("is_canceling"),
     *(_count(name) for name in BATCH_COUNTS.values()),
     sa.Index("batches_by_tenant", "tenant_id", "id"),
-    sa.Index(
-        "batches_to_cancel",
-        "id",
-        sqlite_where=sa.text("is_canceling"),
-        postgresql_where=sa.text("is_canceling"),
-    ),
-    sa.Index(
-        "batches_to_store",
-        "tenant_id",
-        sqlite_where=sa.text("reserved_jobs > 0"),
-        postgresql_where=sa.text("reserved_jobs > 0"),
-    ),
+    _partial_index("batches_to_cancel", "id", where="is_canceling"),
+    _partial_index("batches_to_store", "tenant_id", where="reserved_jobs > 0"),
 )
 
 # One row for each URL that a tenant has named; an endpoint that responds 410 gets no more messages.
@@ -176,13 +157,11 @@ webhook_endpoints = sa.Table(
     _double("disabled_at", null=True),
     sa.Index("webhook_endpoints_by_url", "tenant_id", "url", unique=True),
     sa.Index("webhook_endpoints_by_tenant", "tenant_id", "id"),
-    sa.Index(
-        "webhook_endpoints_disabled",
-        "disabled_at",
-        sqlite_where=sa.text("disabled_at IS NOT NULL"),
-        postgresql_where=sa.text("disabled_at IS NOT NULL"),
-    ),
+    _partial_index("webhook_endpoints_disabled", "disabled_at", where="disabled_at IS NOT NULL"),
 )
+
+HAS_FAILED = "status <> 'delivered' AND num_attempts > 0"
+"""Condition on a delivery whose last attempt failed; a query must write it as the index does."""
 
 # The outbox: a row is written in the transaction of the change that it reports, and sent afterwards.
 # `tenant_id` and `host` are its endpoint's, so that what is due is found tenant by tenant in one index.
@@ -204,19 +183,9 @@ webhook_deliveries = sa.Table(
     _text("tenant_id", server_default=""),
     _text("host", server_default=""),
     sa.Index("webhook_deliveries_by_endpoint", "endpoint_id", "id"),
-    sa.Index(
-        "webhook_deliveries_due",
-        "tenant_id",
-        "next_at",
-        "id",
-        sqlite_where=sa.text("next_at IS NOT NULL"),
-        postgresql_where=sa.text("next_at IS NOT NULL"),
-    ),
-    sa.Index(
-        "webhook_deliveries_failing",
-        "last_attempt_at",
-        sqlite_where=sa.text("status <> 'delivered' AND num_attempts > 0"),
-        postgresql_where=sa.text("status <> 'delivered' AND num_attempts > 0"),
+    _partial_index("webhook_deliveries_due", "tenant_id", "next_at", "id", where="next_at IS NOT NULL"),
+    _partial_index(
+        "webhook_deliveries_failing", "last_attempt_at", where="status <> 'delivered' AND num_attempts > 0"
     ),
     postgresql_with=_HOT,
 )
@@ -232,12 +201,7 @@ ready = sa.Table(
     _double("enqueued_at"),
     _double("deadline", null=True),
     sa.Index("ready_by_lane", "lane", "seq", unique=True),
-    sa.Index(
-        "ready_by_deadline",
-        "deadline",
-        sqlite_where=sa.text("deadline IS NOT NULL"),
-        postgresql_where=sa.text("deadline IS NOT NULL"),
-    ),
+    _partial_index("ready_by_deadline", "deadline", where="deadline IS NOT NULL"),
     postgresql_with=_HOT,
 )
 
