@@ -11,7 +11,8 @@ from diffuserve.domain.deltas import apply, delta
 _IDS = ("a", "b", "7", "12", "__proto__", "constructor")
 _SCALARS = (None, True, False, 0, 1, 2.5, "", "a")
 _APPLY = """async (cases) => {
-  const { apply } = await import(new URL("web/deltas.js", document.baseURI));
+  const entry = document.querySelector("script[type=module]").src;
+  const { apply } = await import(new URL("deltas.js", entry));
   return cases.map(({ change, old }) => JSON.stringify(apply(JSON.parse(change), JSON.parse(old))));
 }"""
 
