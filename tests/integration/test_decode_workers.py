@@ -155,6 +155,42 @@ def model(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> str:
 
 
 @pytest.mark.slow
+async def test_latents_of_other_weights_are_refused_and_drawn_anew(
+    plane: Plane, start: Start, model: str
+) -> None:
+    (foreign := Path(model) / "vae").mkdir()
+    other_weights = foreign / "weights.safetensors"
+
+    def start_role(role: WorkerRole) -> WorkerAgent:
+        return start(
+            engine_command=(), model=model, device="cpu", images=ImageOptions(image_filter="none"), role=role
+        )
+
+    async def leave(agent: WorkerAgent) -> None:
+        agent.drain()
+        await agent.over  # type: ignore[attr-defined]
+
+    values = {"prompt": "cloud", "seed": 1, "width": 64, "height": 64, "num_inference_steps": 2}
+    first = start_role(WorkerRole.DENOISE)
+    job = await denoised(plane, await plane.submit(model="clouds", input=values))
+    await leave(first)
+    other_weights.write_bytes(b"other")
+    stranger = start_role(WorkerRole.DECODE)
+
+    async def is_requeued() -> bool:
+        return "requeued" in await event_types(plane, job)
+
+    await eventually(is_requeued)
+    await leave(stranger)
+    for role in (WorkerRole.DENOISE, WorkerRole.DECODE):  # both have these weights
+        start_role(role)
+    await until(plane, job, JobStatus.SUCCEEDED)
+    log = await plane.store.jobs.events_after(job.id)
+    assert [event.data["cause"] for event in log if event.type == "requeued"] == [LatentsUnusable.code]
+    assert [event.type for event in log].count("denoised") == 2
+
+
+@pytest.mark.slow
 async def test_two_workers_that_denoise_and_one_that_decodes_draw_what_one_of_all_draws(
     plane: Plane, start: Start, model: str
 ) -> None:

@@ -15,7 +15,7 @@ from diffuserve.testing.fake_pipeline import FakePipeline
 from diffuserve.worker.agent_link import AgentLink
 from diffuserve.worker.engine_host import EngineHost
 from diffuserve.worker.image_output import ImageOutput
-from diffuserve.worker.messages import AddJob, JobFailed, JobFinished, Message, StopEngine
+from diffuserve.worker.messages import AddJob, JobDenoised, JobFailed, JobFinished, Message, StopEngine
 from support.waiting import HANG_SECONDS
 
 M = TypeVar("M", bound=Message)
@@ -59,15 +59,15 @@ class ScriptedFilter:
 def serve(
     fake: FakePipeline, images: ImageOutput, jobs: Sequence[AddJob], link: KeptLink | None = None
 ) -> KeptLink:
-    """Run a host until every job is finished or failed."""
-    link = link or KeptLink()
+    """Run a host until every job is finished, denoised or failed."""
+    link, ends = link or KeptLink(), (JobFinished, JobDenoised, JobFailed)
     with Engine(fake, EngineConfig(token_budget=10_000)) as engine:
         host = EngineHost(engine, cast(AgentLink, link), images)
         running = threading.Thread(target=host.run)
         running.start()
         for job in jobs:
             host.handle(job)
-        link.wait_for(lambda: len(link.all(JobFinished)) + len(link.all(JobFailed)) == len(jobs))
+        link.wait_for(lambda: sum(len(link.all(end)) for end in ends) == len(jobs))
         host.handle(StopEngine())
         running.join(HANG_SECONDS)
     return link

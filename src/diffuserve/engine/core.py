@@ -61,6 +61,7 @@ class EngineCore:
         self._decoder = Decoder(self._runner, self._stages, self.cost_model, self.memory_budget, on_decoded)
         self._active: dict[str, RequestState] = {}
         self._decoding: dict[str, RequestState] = {}
+        self._predicted_seconds = 0.0
         self._decode_again: list[RequestState] = []  # a part of `_decoding`: they ran out of memory in it
 
     @property
@@ -70,6 +71,11 @@ class EngineCore:
             return self._config.token_budget
         knee = min(max(self.cost_model.knee_tokens(), _MIN_KNEE_TOKENS), _MAX_KNEE_TOKENS)
         return knee * self._stages.num_core_slots(Stage.DENOISE)
+
+    @property
+    def predicted_seconds(self) -> float:
+        """Seconds that the work of this moment should take in all; 0 between steps. Safe from any thread."""
+        return self._predicted_seconds + self._decoder.predicted_seconds
 
     @property
     def num_active(self) -> int:
@@ -199,12 +205,21 @@ class EngineCore:
         self._stages.set_busy(Stage.DENOISE, True)
         for state in chosen:
             state.stopwatch.start()
+        self._predicted_seconds = self._predict(chosen)
         outputs = self._encode(chosen)
         ready = [state for state in chosen if state.conditioning is not None]
         if ready:
             outputs += self._denoise(ready)
+        self._predicted_seconds = 0.0
         self._stages.set_busy(Stage.DENOISE, bool(self._active))
         return outputs
+
+    def _predict(self, chosen: list[RequestState]) -> float:
+        """Return the seconds that a step of these requests should take, their prompts and images included."""
+        fit = self.cost_model.fit
+        unencoded = [state.workload for state in chosen if state.conditioning is None]
+        encoding = fit.encode_seconds(unencoded) if unencoded else 0.0
+        return encoding + fit.step_seconds([state.workload for state in chosen])
 
     def _encode(self, chosen: list[RequestState]) -> list[StepOutput]:
         """Encode the chosen requests without conditioning, and waiting ones until the batch is full."""

@@ -79,6 +79,8 @@ class Decoder:
         self._outstanding = 0
         self._fault: BaseException | None = None
         self._closed = False
+        self.predicted_seconds = 0.0
+        """Seconds that the decoding of this moment should take; written by the thread alone."""
         self._thread = threading.Thread(target=self._run, name="diffuserve-decoder", daemon=True)
         self._thread.start()
 
@@ -255,10 +257,11 @@ class Decoder:
         for request in self._running:
             request.state.stopwatch.begin_decoding()
         tasks = [partial(self._decode_group, group) for group in groups]
-        expected = self._cost_model.expected_decode_seconds(
-            [self._workload(request) for request in self._running]
-        )
+        wanted = [self._workload(request) for request in self._running]
+        expected = self._cost_model.expected_decode_seconds(wanted)
+        self.predicted_seconds = self._cost_model.fit.decode_seconds(wanted)
         run = self._stages.run(Stage.DECODE, tasks, expected, after=self._running[-1].mark)
+        self.predicted_seconds = 0.0
         decoded = [each for group in run.results for each in group]
         workloads = [self._workload(*pair) for pair in zip(self._running, decoded, strict=True)]
         has_failed = any(isinstance(each.outcome, Exception) for each in decoded)

@@ -79,12 +79,10 @@ class Engine:
         """Load a bundled model, a diffusers folder or a hub id; a `Path` is always a folder.
 
         Without the `parts` for decoding, requests must end `until_denoised`; without those for denoising,
-        they must bring `latents`.
-
-        `device` is "cpu" or "cuda[:n]" (default: CUDA if there is a device). `dtype` is "bfloat16",
-        "float16" or "float32", for short "bf16", "fp16" or "fp32", or torch's own; by default the
-        checkpoint's, but on a CPU bf16 only where it has the instructions, and else float32. Raises
-        `ModelNotFound`, `InvalidModel`, `DeviceUnavailable`.
+        they must bring `latents`. `device` is "cpu" or "cuda[:n]" (default: CUDA if there is a device).
+        `dtype` is "bfloat16", "float16" or "float32", for short "bf16", "fp16" or "fp32", or torch's own; by
+        default the checkpoint's, but on a CPU bf16 only where it has the instructions, and else float32.
+        Raises `ModelNotFound`, `InvalidModel`, `DeviceUnavailable`.
         """
         config = config or EngineConfig()
         chosen = choose_device(device)
@@ -111,6 +109,11 @@ class Engine:
     def token_budget(self) -> int:
         """Tokens that may share one denoising step."""
         return self._core.token_budget
+
+    @property
+    def predicted_seconds(self) -> float:
+        """Seconds that the work of this moment should take."""
+        return self._core.predicted_seconds
 
     @property
     def num_unfinished(self) -> int:

@@ -148,6 +148,7 @@ class EngineHost:
             memory_limit_bytes=device_memory.limit_bytes(device),
             last_step_seconds=self._moves.last_step_seconds,
             longest_step_seconds=self._moves.longest_step_seconds,
+            predicted_seconds=self._engine.predicted_seconds,
             num_steps=stats.num_steps,
             num_request_steps=stats.num_request_steps,
             fit=self._engine.cost_model.settled_fit.to_dict(),

@@ -58,7 +58,8 @@ class EngineHeartbeat:
     """The engine is alive. `num_moves` counts steps and finished jobs: while there is work it must grow.
 
     `num_steps` and `num_request_steps` count since the engine started; their quotient is the mean batch
-    size. `memory_limit_bytes` is 0 if the device has no memory of its own.
+    size. `predicted_seconds` are those that the work of this moment should take. `memory_limit_bytes` is 0 if
+    the device has no memory of its own.
     """
 
     num_moves: int
@@ -67,6 +68,7 @@ class EngineHeartbeat:
     memory_limit_bytes: int = 0
     last_step_seconds: float | None = None
     longest_step_seconds: float = 0.0
+    predicted_seconds: float = 0.0
     num_steps: int = 0
     num_request_steps: int = 0
     fit: Mapping[str, Any] | None = None

@@ -38,6 +38,22 @@ def test_an_engine_with_long_steps_may_take_ten_of_them() -> None:
     assert stall_reason(pulse, True, 111.0, patient) is not None
 
 
+def test_a_first_step_that_should_be_long_may_take_ten_times_that_and_a_short_one_may_not() -> None:
+    patient = WorkerConfig(server="", stall_seconds=60.0, silence_seconds=1e9)
+    long, short = (Pulse(99.0, 0.0, predicted_seconds=seconds) for seconds in (20.0, 0.5))
+    assert stall_reason(long, True, 199.0, patient) is None
+    assert stall_reason(long, True, 201.0, patient) == "occupied, and no progress for 201 s"
+    assert stall_reason(short, True, 61.0, patient) == "occupied, and no progress for 61 s"
+
+
+def test_what_is_predicted_counts_no_longer_than_the_work_that_it_is_of() -> None:
+    busy = EngineHeartbeat(num_moves=1, num_unfinished=1, predicted_seconds=20.0)
+    over = EngineHeartbeat(num_moves=1, num_unfinished=1)
+    pulse = Pulse(0.0, 0.0, num_moves=1).after_heartbeat(busy, 50.0)
+    assert stall_reason(pulse, True, 59.0, CONFIG) is None
+    assert stall_reason(pulse.after_heartbeat(over, 61.0), True, 61.0, CONFIG) is not None
+
+
 def test_a_heartbeat_is_progress_only_if_it_counts_more_moves() -> None:
     pulse = Pulse(heartbeat_at=0.0, progress_at=0.0, num_moves=3)
     same = pulse.after_heartbeat(EngineHeartbeat(num_moves=3, num_unfinished=1), 5.0)
