@@ -28,8 +28,9 @@ from diffuserve.jobs.store import JobStore
 from diffuserve.private_files import private_umask
 from video_workloads import CHECKPOINT, CLIP, Shape
 
-_IMAGE = Shape(num_frames=1, width=256, height=256, steps=16)
+_IMAGE = Shape(num_frames=1, width=256, height=256, steps=24)
 _TARGET = 1.5
+_AGEING_STEPS = 64  # two images and more: by default clips would soon share the steps of images as equals
 _UNFINISHED = (JobStatus.QUEUED, JobStatus.RUNNING)
 _SHARE = 0.45  # of the server's time that images take when they have it to themselves
 
@@ -55,7 +56,7 @@ class Fairness:
     image: Shape = _IMAGE
     clip: Shape = CLIP
     num_rounds: int = 2
-    num_images: int = 10
+    num_images: int = 14
     num_clips: int = 16
     num_alone: int = 5
 
@@ -235,6 +236,7 @@ async def _served(folder: Path) -> AsyncIterator[_Server]:
         keys = await _issue_keys(data)
     command = [*DIFFUSERVE, "serve", "--port", str(port), "--data-dir", str(data)]
     command += ["--model", str(CHECKPOINT), "--image-filter", "none", "--device", "cpu"]
+    command += ["--ageing-steps", str(_AGEING_STEPS)]
     server = Program("serve", command, serving_environment() | _plans(), folder / "serve.log")
     server.start()
     try:

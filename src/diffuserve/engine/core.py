@@ -222,7 +222,10 @@ class EngineCore:
         return encoding + fit.step_seconds([state.workload for state in chosen])
 
     def _encode(self, chosen: list[RequestState]) -> list[StepOutput]:
-        """Encode the chosen requests without conditioning, and waiting ones until the batch is full."""
+        """Encode the chosen requests without conditioning, and waiting ones until the batch is full.
+
+        Those of a lower priority wait: they have no part in the step.
+        """
         unencoded = [state for state in chosen if state.conditioning is None]
         if not unencoded:
             return []
@@ -232,7 +235,10 @@ class EngineCore:
         waiting = [
             state
             for state in self._active.values()
-            if state.conditioning is None and not state.exclusive and state not in unencoded
+            if state.conditioning is None
+            and not state.exclusive
+            and state not in unencoded
+            and state.wishes.priority >= chosen[0].wishes.priority
         ]
         failures = self._prompts.encode(unencoded + waiting[:room])
         return [self._end(self._active[request_id], error) for request_id, error in failures.items()]
