@@ -37,7 +37,8 @@ class AuditCounts:
     more than once, or stored but never accepted. `damaged`: results that differ from the files in the
     folder of the last lease. `gaps`: event logs with gaps. `untrue`: jobs whose final status differs
     from the one that their client received. `stuck`: leases and queued rows left over. `crossed`: jobs
-    stored for another tenant than the one that submitted them.
+    stored for another tenant than the one that submitted them. `redone`: jobs that were denoised again though
+    their latents were there; a death may cost one phase of its jobs.
     """
 
     accepted: int
@@ -50,13 +51,16 @@ class AuditCounts:
     stuck: int
     untrue: int
     crossed: int
+    redone: int
     interrupted: int
     attempts: int
     orphan_folders: int
 
     @property
     def is_clean(self) -> bool:
-        return not (self.lost or self.doubled or self.damaged or self.gaps or self.stuck or self.untrue)
+        return not (
+            self.lost or self.doubled or self.damaged or self.gaps or self.stuck or self.untrue or self.redone
+        )
 
 
 class Records:
@@ -133,6 +137,7 @@ async def audit(
             for job_id, status in told.items()
         ),
         crossed=sum(row.tenant_id != owners.get(row.id, row.tenant_id) for row in stored.values()),
+        redone=sum(types.count("denoised") > 1 for types in log.values()),
         interrupted=sum(stored[lease.job_id].lease_token > lease.lease_token for lease in hurt),
         attempts=sum(row.attempt for row in stored.values()),
         orphan_folders=_num_orphans(artifacts, succeeded),

@@ -31,7 +31,7 @@ MAX_JOBS = 3
 _FENCED = "diffusion_fenced_writes_total "
 _READ_EVERY = 0.3
 _SERVING_SECONDS = 180.0
-_NUM_AGENTS = 3
+_ROLES = ("decode", "denoise", "denoise")  # of agents, beside their seconds: every job has two phases
 _CLOCKED_API = Path(__file__).with_name("chaos_api.py")
 
 
@@ -93,8 +93,8 @@ class Server(Program):
 class Agent(Program):
     """A worker's agent; its only child is the engine."""
 
-    def __init__(self, name: str, server: str, key: str, seconds: float, folder: Path) -> None:
-        command = null_agent_command(server, name, MAX_JOBS, seconds, files=1)
+    def __init__(self, name: str, server: str, key: str, seconds: float, folder: Path, role: str) -> None:
+        command = null_agent_command(server, name, MAX_JOBS, seconds, 1, role)
         super().__init__(name, command, {"DIFFUSERVE_API_KEY": key}, folder / f"{name}.log")
 
     def freeze_all(self) -> None:
@@ -146,8 +146,8 @@ class Cluster:
         self._balancer, self._agents_balancer = Balancer(ports), Balancer(ports, network)
         url = self._agents_balancer.url
         self.agents = [
-            Agent(f"agent-{index + 1}", url, keys.worker, JOB_SECONDS[index % len(JOB_SECONDS)], folder)
-            for index in range(_NUM_AGENTS)
+            Agent(f"{role}-{index + 1}", url, keys.worker, seconds, folder, role)
+            for index, (role, seconds) in enumerate(zip(_ROLES, JOB_SECONDS, strict=True))
         ]
         self._watch: asyncio.Task[None] | None = None
 

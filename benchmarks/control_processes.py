@@ -103,10 +103,12 @@ def api_command(port: int, data_dir: Path, database_url: str | None) -> list[str
     return [*command, "--database-url", database_url] if database_url else command
 
 
-def null_agent_command(server: str, name: str, max_jobs: int, seconds: float, files: int) -> list[str]:
-    """Return the command of an agent with a null engine that takes `seconds` for a job."""
+def null_agent_command(
+    server: str, name: str, max_jobs: int, seconds: float, files: int, role: str = "all"
+) -> list[str]:
+    """Return the command of an agent with a null engine that takes `seconds` for its part of a job."""
     engine = f"{sys.executable} -m diffuserve.testing.null_engine --seconds {seconds} --files {files}"
-    options = ["--model", "null", "--name", name, "--max-jobs", str(max_jobs)]
+    options = ["--model", "null", "--name", name, "--max-jobs", str(max_jobs), "--role", role]
     return [*DIFFUSERVE, "worker", "--server", server, *options, "--engine-command", engine]
 
 
