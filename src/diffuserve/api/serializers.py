@@ -246,14 +246,16 @@ def delivery_resource(delivery: Delivery) -> DeliveryResource:
 
 def worker_resource(worker: Worker) -> WorkerResource:
     """Build a worker's resource."""
-    return WorkerResource(
-        **vars(worker)
-        | {
-            "report": WorkerReportResource(**vars(worker.report)),
-            "registered_at": to_rfc3339(worker.registered_at),
-            "heartbeat_at": to_rfc3339(worker.heartbeat_at),
-        }
-    )
+    return WorkerResource(**worker_fields(worker))
+
+
+def worker_fields(worker: Worker) -> dict[str, Any]:
+    """Return the fields of a worker's resource."""
+    return vars(worker) | {
+        "report": WorkerReportResource(**vars(worker.report)),
+        "registered_at": to_rfc3339(worker.registered_at),
+        "heartbeat_at": to_rfc3339(worker.heartbeat_at),
+    }
 
 
 def model_resource(spec: ModelSpec, status: ModelStatus, safety: ModelSafetyResource) -> ModelResource:

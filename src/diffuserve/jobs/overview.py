@@ -42,7 +42,7 @@ class RunningJob(NamedTuple):
 
 
 class LaneState(NamedTuple):
-    """Ready jobs of a band, a tenant, a model and a phase; the oldest was submitted at `oldest_at`."""
+    """Ready jobs of a band and a tenant; the oldest was submitted at `oldest_at`."""
 
     band: Band
     tenant_id: str
@@ -153,9 +153,13 @@ def _running(connection: sa.Connection) -> list[RunningJob]:
 
 
 def _lanes(connection: sa.Connection) -> list[LaneState]:
-    columns = ("band", "tenant_id", "num_ready", "work_seconds", "head_at")
-    wanted = sa.select(*(lanes.c[name] for name in columns)).where(lanes.c.num_ready > 0)
-    return [LaneState(BANDS[row[0]], *row[1:]) for row in connection.execute(wanted)]
+    sums = (sa.func.sum(lanes.c.num_ready), sa.func.sum(lanes.c.work_seconds), sa.func.min(lanes.c.head_at))
+    wanted = sa.select(lanes.c.band, lanes.c.tenant_id, *sums).where(lanes.c.num_ready > 0)
+    rows = connection.execute(wanted.group_by(lanes.c.band, lanes.c.tenant_id))
+    return [
+        LaneState(BANDS[band], tenant_id, int(num_ready), work_seconds, oldest_at)
+        for band, tenant_id, num_ready, work_seconds, oldest_at in rows
+    ]
 
 
 def _failures(connection: sa.Connection, now: float) -> list[FailedJob]:

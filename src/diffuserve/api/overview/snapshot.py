@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
 from diffuserve.api.overview.shares import device_seconds_of, tenant_shares, useful_share
-from diffuserve.api.serializers import worker_resource
+from diffuserve.api.serializers import worker_fields
 from diffuserve.domain.durations import percentile
 from diffuserve.domain.job import FINAL_STATUSES, Band, Phase
 from diffuserve.domain.readiness import why_not_ready
@@ -40,8 +40,8 @@ from diffuserve.jobs.tally import TallyCount, TallyKind
 MAX_WORKERS = 500
 MAX_LISTED = 50
 _MAX_JOBS_OF_WORKER = 32
+_PHASES = {phase.value: phase for phase in Phase}  # a lookup is faster than `Phase(value)`
 
-_BandAndTenant = tuple[Band, str]
 LiveSteps = Callable[[str], Mapping[str, Any] | None]
 """Returns the newest progress of a job that this process has heard of, if any."""
 
@@ -50,7 +50,6 @@ def snapshot_of(overview: Overview, revision: int, live: LiveSteps) -> Operation
     """Build the resource of the store's state."""
     workers, counted = overview.workers, overview.tallies
     reason = why_not_ready(workers)
-    lanes = _merged(overview.lanes)
     return OperationsResource(
         at=to_rfc3339(overview.now),
         revision=revision,
@@ -58,8 +57,8 @@ def snapshot_of(overview: Overview, revision: int, live: LiveSteps) -> Operation
         num_workers=dict(Counter(worker.state.value for worker in workers)),
         workers=_workers(workers[:MAX_WORKERS], overview.running, live),
         queue=_queue(overview),
-        num_lanes=len(lanes),
-        lanes=_largest_lanes(lanes),
+        num_lanes=len(overview.lanes),
+        lanes=_largest_lanes(overview.lanes),
         throughput=_throughput(counted),
         latency=_latency(counted),
         batch=_batching(workers, counted),
@@ -79,7 +78,7 @@ def _workers(
         jobs[job.worker_id].append(job)
     return tuple(
         WatchedWorkerResource(
-            **vars(worker_resource(worker)),
+            **worker_fields(worker),
             jobs=tuple(_running_job(job, live(job.id)) for job in jobs[worker.id][:_MAX_JOBS_OF_WORKER]),
         )
         for worker in workers
@@ -98,7 +97,7 @@ def _running_job(job: RunningJob, live: Mapping[str, Any] | None) -> RunningJobR
         id=job.id,
         tenant_id=job.tenant_id,
         model=job.model,
-        phase=None if phase is None else Phase(phase),
+        phase=None if phase is None else _PHASES[phase],
         step=step,
         total=total,
         is_canceling=job.is_canceling,
@@ -115,24 +114,17 @@ def _queue(overview: Overview) -> QueueTotalsResource:
     )
 
 
-def _merged(lanes: Iterable[LaneState]) -> dict[_BandAndTenant, list[LaneState]]:
-    """Return the lanes by band and tenant."""
-    merged: defaultdict[_BandAndTenant, list[LaneState]] = defaultdict(list)
-    for lane in lanes:
-        merged[lane.band, lane.tenant_id].append(lane)
-    return merged
-
-
-def _largest_lanes(merged: Mapping[_BandAndTenant, Sequence[LaneState]]) -> tuple[LaneResource, ...]:
+def _largest_lanes(lanes: Sequence[LaneState]) -> tuple[LaneResource, ...]:
     """Return the lanes with the most work, in order of their ids."""
-    work = {key: sum(lane.work_seconds for lane in lanes) for key, lanes in merged.items()}
-    largest = heapq.nsmallest(MAX_LISTED, work, key=lambda key: (-work[key], key))
-    return tuple(
-        LaneResource(
-            id=f"{band.value}/{tenant_id}", band=band, tenant_id=tenant_id, **_sum(merged[band, tenant_id])
-        )
-        for band, tenant_id in sorted(largest)
+    largest = heapq.nsmallest(
+        MAX_LISTED, lanes, key=lambda lane: (-lane.work_seconds, lane.band, lane.tenant_id)
     )
+    return tuple(_lane(lane) for lane in sorted(largest, key=lambda lane: (lane.band, lane.tenant_id)))
+
+
+def _lane(lane: LaneState) -> LaneResource:
+    lane_id = f"{lane.band.value}/{lane.tenant_id}"
+    return LaneResource(id=lane_id, band=lane.band, tenant_id=lane.tenant_id, **_sum([lane]))
 
 
 def _sum(lanes: Sequence[LaneState]) -> dict[str, Any]:
