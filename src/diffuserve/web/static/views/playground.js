@@ -5,7 +5,7 @@ import { submitAll } from "./playground/actions.js";
 import { Form } from "./playground/form.js";
 import { jobRequest } from "./playground/job_request.js";
 import { RunCard } from "./playground/run_card.js";
-import { restoreRuns, runs } from "./playground/runs.js";
+import { openRuns, restoreRuns, runs } from "./playground/runs.js";
 import {
   change,
   inputs,
@@ -58,8 +58,9 @@ function useServer() {
       (error) => setProblem(error.message),
     );
   useEffect(() => {
+    openRuns(session.value?.tenant_id ?? null);
     load().then(restoreRuns);
-  }, [session.value?.role]);
+  }, [session.value?.role, session.value?.tenant_id]);
   const isWaiting = isWaitingForModel.value || problem !== null;
   useEffect(() => {
     if (!isWaiting) return undefined;

@@ -15,6 +15,19 @@ export const watched = signal({}); // by job id: { job, preview, isLive, problem
 export const isFinal = (job) => FINAL.has(job.status);
 
 let numStreams = 0;
+let owner; // the tenant whose runs these are
+
+// Show the runs of a tenant: whoever signs in next in this tab sees none of them.
+export function openRuns(tenantId) {
+  if (owner !== undefined && owner !== tenantId) {
+    batch(() => {
+      runs.value = [];
+      watched.value = {};
+    });
+    keep();
+  }
+  owner = tenantId;
+}
 
 // Submit each body as a job, as one run. Raise ApiError if the first is refused.
 export async function submit(bodies) {
@@ -67,19 +80,20 @@ export function dismiss(run) {
 }
 
 function note(id, change) {
+  if (!watched.value[id] && !change.job) return; // forgotten meanwhile
   watched.value = { ...watched.value, [id]: { ...watched.value[id], ...change } };
 }
 
 const jobOf = (id) => watched.value[id]?.job;
+const isOver = (id) => !jobOf(id) || isFinal(jobOf(id));
 
 // Follow a job by its events. While all streams are taken, or one was refused, it is asked for now and then.
 async function watch(id) {
-  while (!isFinal(jobOf(id))) {
+  while (!isOver(id)) {
     if (numStreams < MOST_STREAMS) await stream(id);
-    if (isFinal(jobOf(id))) return;
+    if (isOver(id)) return;
     await new Promise((resolve) => setTimeout(resolve, POLL_MS));
-    await refresh(id);
-    if (!jobOf(id)) return;
+    if (!isOver(id)) await refresh(id);
   }
 }
 
@@ -87,8 +101,10 @@ async function watch(id) {
 function stream(id) {
   numStreams += 1;
   return new Promise((resolve) => {
+    let isOpen = true;
     const end = () => {
-      numStreams -= 1;
+      if (isOpen) numStreams -= 1;
+      isOpen = false;
       clearInterval(asking);
       stop();
       resolve();
@@ -115,7 +131,7 @@ function stream(id) {
 
 function noteProgress(id, { phase, ...progress }) {
   const job = jobOf(id);
-  if (isFinal(job)) return;
+  if (isOver(id)) return;
   const status = job.status === "queued" ? "running" : job.status;
   note(id, { job: { ...job, status, phase, queue: null, progress: { ...job.progress, ...progress } } });
 }
@@ -132,7 +148,9 @@ async function refresh(id) {
 
 // A response may be older than what the stream has told since.
 function newer(known, read) {
-  return known && isFinal(known) && !isFinal(read) ? known : read;
+  if (known && isFinal(known) && !isFinal(read)) return known;
+  const isBehind = known?.attempt === read.attempt && read.progress.step < known.progress.step;
+  return isBehind ? { ...read, phase: known.phase, progress: known.progress } : read;
 }
 
 function forget(id) {
