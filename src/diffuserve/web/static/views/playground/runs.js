@@ -132,8 +132,8 @@ function stream(id) {
 function noteProgress(id, { phase, ...progress }) {
   const job = jobOf(id);
   if (isOver(id)) return;
-  const status = job.status === "queued" ? "running" : job.status;
-  note(id, { job: { ...job, status, phase, queue: null, progress: { ...job.progress, ...progress } } });
+  const begun = job.status === "queued" ? { status: "running", attempt: job.attempt + 1, queue: null } : {};
+  note(id, { job: { ...job, ...begun, phase, progress: { ...job.progress, ...progress } } });
 }
 
 // Read a job again. One that was deleted leaves its run.
@@ -149,7 +149,8 @@ async function refresh(id) {
 // A response may be older than what the stream has told since.
 function newer(known, read) {
   if (known && isFinal(known) && !isFinal(read)) return known;
-  const isBehind = known?.attempt === read.attempt && read.progress.step < known.progress.step;
+  const isSame = read.status === "running" && known?.attempt === read.attempt;
+  const isBehind = isSame && read.progress.step < known.progress.step;
   return isBehind ? { ...read, phase: known.phase, progress: known.progress } : read;
 }
 
