@@ -126,7 +126,7 @@ def test_serve_generates_submitted_images() -> None:
     assert "Traceback" not in server.log
 
 
-def test_a_killed_server_ends_its_worker_and_continues_its_jobs_when_restarted(
+def test_a_killed_server_and_a_killed_worker_are_followed_by_others_that_continue(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setenv("DIFFUSERVE_LEASE_SECONDS", "3600")  # no lease runs out within this test
@@ -140,8 +140,12 @@ def test_a_killed_server_ends_its_worker_and_continues_its_jobs_when_restarted(
         block_until(lambda: not any(map(is_alive, family)))
     with started("serve", "--engine-command", NULL_ENGINE) as server:
         server.wait_until_ready()
-        assert submit(server, "another star", "--wait").returncode == 0
         block_until(lambda: show(server, job_id)["status"] == "succeeded")
+        agent = psutil.Process(server.process.pid).children()[0]
+        agent.kill()
+        block_until(lambda: agent.pid not in [process.pid for process in server.family()])
+        assert submit(server, "another star", "--wait").returncode == 0
+        assert "the worker ended" in server.log
 
 
 def is_alive(process: psutil.Process) -> bool:
@@ -151,31 +155,25 @@ def is_alive(process: psutil.Process) -> bool:
         return False
 
 
-def test_a_killed_worker_is_restarted() -> None:
-    with started("serve", "--engine-command", NULL_ENGINE) as server:
-        server.wait_until_ready()
-        agent = psutil.Process(server.process.pid).children()[0]
-        agent.kill()
-        block_until(lambda: agent.pid not in [process.pid for process in server.family()])
-        assert submit(server, "a star", "--wait").returncode == 0
-        assert "the worker ended" in server.log
-
-
-@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
-def test_a_signal_stops_the_server_cleanly_even_with_open_requests(number: signal.Signals) -> None:
+def test_a_signal_stops_the_server_cleanly_even_with_open_requests() -> None:
     with started("serve", "--engine-command", SLOW_ENGINE, "--drain-seconds", "0.2") as server:
         server.wait_until_ready()
         job_id = submit(server, "a star").stdout.strip()
         block_until(lambda: show(server, job_id)["status"] == "running")
         family = server.family()
-        events_url = f"{server.address}/v1/jobs/{job_id}/events"
-        with httpx.stream("GET", events_url, timeout=HANG_SECONDS, trust_env=False) as events:
-            assert events.status_code == 200
-            assert server.stop(number) == 0, server.log
+        stop_while_followed(server, job_id, signal.SIGTERM)
         assert not any(map(is_alive, family))
-        assert "Traceback" not in server.log
     with started("api") as server:
         assert show(server, job_id)["status"] == "queued", "handed back, for the next worker"
+
+
+def stop_while_followed(server: Server, job_id: str, number: signal.Signals) -> None:
+    """Stop a server while a client follows a job."""
+    events_url = f"{server.address}/v1/jobs/{job_id}/events"
+    with httpx.stream("GET", events_url, timeout=HANG_SECONDS, trust_env=False) as events:
+        assert events.status_code == 200
+        assert server.stop(number) == 0, server.log
+    assert "Traceback" not in server.log
 
 
 @pytest.mark.alone
@@ -282,8 +280,8 @@ def test_remote_workers_connect_with_a_worker_key() -> None:
             worker.wait()
 
 
-def test_a_job_can_be_watched_and_canceled() -> None:
-    with started("serve", "--engine-command", SLOW_ENGINE) as server:
+def test_a_job_can_be_watched_and_canceled_and_ctrl_c_ends_the_server() -> None:
+    with started("serve", "--engine-command", SLOW_ENGINE, "--drain-seconds", "0.2") as server:
         server.wait_until_ready()
         waiting = subprocess.Popen(
             [*DIFFUSERVE, "submit", "a star", "--wait", "--server", server.address],
@@ -291,7 +289,9 @@ def test_a_job_can_be_watched_and_canceled() -> None:
             stderr=subprocess.PIPE,
             text=True,
         )
-        block_until(lambda: "running" in run("jobs", "list", "--server", server.address).stdout)
+        jobs = f"{server.address}/v1/jobs"
+        block_until(lambda: '"running"' in httpx.get(jobs, trust_env=False).text)
+        assert "running" in run("jobs", "list", "--server", server.address).stdout
         waiting.send_signal(signal.SIGINT)
         _, errors = waiting.communicate(timeout=HANG_SECONDS)
         assert waiting.returncode == 130
@@ -303,6 +303,9 @@ def test_a_job_can_be_watched_and_canceled() -> None:
         block_until(lambda: show(server, job_id)["status"] == "canceled")
         shown = run("jobs", "show", job_id, "--server", server.address, "--json").stdout
         assert json.loads(shown)["status"] == "canceled"
+        other = httpx.post(jobs, json={"input": {"prompt": "another star"}}, trust_env=False).json()
+        block_until(lambda: show(server, other["id"])["status"] == "running")
+        stop_while_followed(server, other["id"], signal.SIGINT)
 
 
 def test_an_unknown_model_ends_the_server_with_its_error() -> None:
@@ -312,17 +315,15 @@ def test_an_unknown_model_ends_the_server_with_its_error() -> None:
 
 
 def test_a_server_whose_model_cannot_be_loaded_ends_with_the_reason_and_keeps_its_jobs() -> None:
-    refusing = f"{NULL_ENGINE} --refuse no-room --load-seconds"
-    with started("serve", "--engine-command", f"{refusing} 0") as server:
+    with started("serve", "--engine-command", f"{NULL_ENGINE} --load-seconds 3600") as server:
+        block_until(lambda: submit(server, "a star").returncode == 0)
+        assert server.stop() == 0
+    refusing = f"{NULL_ENGINE} --refuse no-room --load-seconds 0"
+    with started("serve", "--engine-command", refusing) as server:
         assert server.process.wait(HANG_SECONDS) == 2
         assert "the engine cannot start: no-room" in server.log
         assert "cannot be served, for the reason above" in server.log
         assert "starting another" not in server.log
-    with started("serve", "--engine-command", f"{NULL_ENGINE} --load-seconds 3600") as server:
-        block_until(lambda: submit(server, "a star").returncode == 0)
-        assert server.stop() == 0
-    with started("serve", "--engine-command", f"{refusing} 0") as server:
-        assert server.process.wait(HANG_SECONDS) == 2
         assert "1 queued job waits in " in server.log
 
 

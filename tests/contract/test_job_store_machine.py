@@ -298,11 +298,11 @@ def _on_postgresql(server: PostgresServer, migrated: str, examples: int, steps: 
 
 
 def test_no_job_is_lost_on_sqlite(migrated_file: Path) -> None:
-    _on_sqlite(migrated_file, examples=12, steps=40)
+    _on_sqlite(migrated_file, examples=8, steps=40)
 
 
 def test_no_job_is_lost_on_postgresql(postgres: PostgresServer, migrated_database: str) -> None:
-    _on_postgresql(postgres, migrated_database, examples=8, steps=40)
+    _on_postgresql(postgres, migrated_database, examples=5, steps=40)
 
 
 @pytest.mark.slow

@@ -8,6 +8,7 @@ HANG_SECONDS = 180.0
 """Seconds without progress after which a test counts as hung; far above what a busy machine takes."""
 
 _PAUSE_SECONDS = 0.01
+_BLOCKING_PAUSE_SECONDS = 0.03  # mostly for another process, which is slowed down by being asked
 
 
 async def eventually(check: Callable[[], Awaitable[bool] | bool]) -> None:
@@ -26,4 +27,4 @@ def block_until(check: Callable[[], bool]) -> None:
     while not check():
         if time.monotonic() > deadline:
             raise TimeoutError(f"the condition did not hold after {HANG_SECONDS:g} seconds")
-        time.sleep(_PAUSE_SECONDS)
+        time.sleep(_BLOCKING_PAUSE_SECONDS)
