@@ -109,7 +109,8 @@ def _cancel(transaction: Transaction, records: Collection[JobRecord]) -> None:
     running = [record for record in records if record.status is JobStatus.RUNNING]
     queue.leave(transaction, queued)
     _ask_workers_to_cancel(transaction, running)
-    ended = [replace(record, status=JobStatus.CANCELED, finished_at=transaction.now) for record in queued]
+    now = transaction.now
+    ended = [replace(each, status=JobStatus.CANCELED, finished_at=now, latents=None) for each in queued]
     canceling = [replace(record, status=JobStatus.CANCELING) for record in running]
     changes = [Change(record, record.status.value, JobStatus.QUEUED) for record in ended]
     changes += [Change(record, record.status.value, JobStatus.RUNNING) for record in canceling]
