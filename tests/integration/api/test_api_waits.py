@@ -107,3 +107,11 @@ async def test_the_waits_of_one_tenant_take_nothing_from_another(
     response = await web.post("/v1/jobs", json=CAT, headers={**theirs, "prefer": "wait=1"})
     assert response.status_code == 202
     assert response.headers["preference-applied"] == "wait=1"
+
+
+async def test_watching_the_server_counts_as_a_wait(web: httpx.AsyncClient, full: AsyncExitStack) -> None:
+    refused = await web.get("/v1/operations/events")
+    assert (refused.status_code, refused.json()["code"]) == (429, "too_many_waits")
+    await full.aclose()
+    async with web.stream("GET", "/v1/operations/events") as response:
+        assert response.status_code == 200

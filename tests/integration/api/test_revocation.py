@@ -166,3 +166,12 @@ async def test_open_requests_cost_one_query_for_all_of_them(
     for stream in streams:
         stream.cancel()
     await asyncio.gather(*streams, return_exceptions=True)
+
+
+async def test_a_revoked_operator_watches_the_server_no_more(connect: Connect, store: JobStore) -> None:
+    key, operator = await connect(Role.OPERATOR)
+    started = asyncio.Event()
+    watching = asyncio.create_task(read_stream(operator, "/v1/operations/events", started))
+    await started.wait()
+    await store.keys.revoke(key.id)
+    assert await watching > 0
