@@ -54,6 +54,7 @@ def point_of(seen: OperationsResource) -> HistoryPointResource:
         work_seconds=seen.queue.work_seconds,
         num_running=seen.queue.num_running,
         num_workers=sum(seen.num_workers.get(state, 0) for state in _WORKING),
+        device_seconds={outcome.id: outcome.seconds for outcome in seen.device_seconds},
         **{name: getattr(seen.latency, name) for name in _LATENCY},
         **{name: getattr(seen.batch, name) for name in _BATCH},
     )

@@ -219,6 +219,9 @@ class HistoryPointResource(Resource):
     mean_batch_size: float | None
     mean_step_seconds: float | None
     useful_share: float | None
+    device_seconds: Mapping[str, float] = field(
+        metadata={"description": "Those of the five minutes before, by outcome."}
+    )
 
 
 @dataclass(frozen=True, kw_only=True)
