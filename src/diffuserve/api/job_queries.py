@@ -21,6 +21,9 @@ _PROMPT_OF = "Id of a job: those that have its prompt, to the letter."
 JobIdText = Annotated[str, AfterValidator(checked_job_id)]
 
 
+_TENANT = "Jobs of this tenant alone, for operators; others see their own jobs whatever it says."
+
+
 class JobQuery(BaseModel):
     """Filters, of which a job matches every one that is given, and the page."""
 
@@ -30,6 +33,7 @@ class JobQuery(BaseModel):
     query: Annotated[str, Field(max_length=_MAX_QUERY_CHARACTERS, description=_QUERY), Storable] = ""
     batch_id: Annotated[str, AfterValidator(checked_batch_id)] | None = None
     prompt_of: Annotated[JobIdText, Field(description=_PROMPT_OF)] | None = None
+    tenant_id: Annotated[str, Field(max_length=200, description=_TENANT), Storable] | None = None
     after: Annotated[JobIdText, Field(description=_AFTER)] | None = None
     limit: Annotated[int, Field(ge=1, le=200)] = 50
 
@@ -40,7 +44,7 @@ async def find_jobs(store: JobStore, caller: Caller, query: JobQuery) -> FoundJo
     if query.prompt_of is not None:
         prompt = str((await store.jobs.get(query.prompt_of, caller.scope)).input.get("prompt", ""))
     wanted = JobFilter(
-        tenant_id=caller.scope,
+        tenant_id=query.tenant_id if caller.scope is None else caller.scope,
         statuses=query.status,
         kind=query.kind,
         model=query.model,

@@ -2,7 +2,7 @@
 // Each component reads the part that it shows: what did not change keeps its identity, and renders nothing.
 import { batch, computed, signal } from "../../vendor/ui.js";
 import { follow } from "../../api.js";
-import { applyDelta } from "../../deltas.js";
+import { apply } from "../../deltas.js";
 
 const OLD_SECONDS = 8; // the server sends every 2 s
 
@@ -33,7 +33,7 @@ export function startLive({ onSnapshot, onChange }) {
       receive(next);
       onSnapshot();
     },
-    delta: (delta) => receive(applyDelta(snapshot.peek(), delta)),
+    delta: (delta) => receive(apply(delta, snapshot.peek())),
   };
   const stop = follow("v1/operations/events", handlers, { onState: (state) => (connection.value = state) });
   return () => {

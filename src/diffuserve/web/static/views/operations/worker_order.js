@@ -18,6 +18,7 @@ export const SORTS = {
 };
 
 export function deviceOf({ report }) {
+  if (report.device_name) return report.num_gpus > 1 ? `${report.num_gpus} × ${report.device_name}` : report.device_name;
   return report.num_gpus ? plural(report.num_gpus, "GPU") : plural(report.num_cpus, "CPU core");
 }
 
