@@ -13,10 +13,11 @@ export function Plot({ series, data, format, hidden, label, onCursor }) {
   const box = useRef(null);
   const plot = useRef(null);
   useEffect(() => {
-    const chart = new uPlot(optionsOf(series, format, box.current.clientWidth, onCursor), data, box.current);
+    const element = box.current; // the reference is empty when the observer is told of the end
+    const chart = new uPlot(optionsOf(series, format, element.clientWidth, onCursor), data, element);
     plot.current = chart;
-    const resized = new ResizeObserver(() => chart.setSize({ width: box.current.clientWidth, height: HEIGHT }));
-    resized.observe(box.current);
+    const resized = new ResizeObserver(() => chart.setSize({ width: element.clientWidth, height: HEIGHT }));
+    resized.observe(element);
     return () => {
       resized.disconnect();
       chart.destroy();
