@@ -99,8 +99,10 @@ def keyed_server(
     environment = _environment(folder)
     data = Path(environment["DIFFUSERVE_DATA_DIR"])
     data.mkdir(mode=0o700)
-    shutil.copy(migrated_file, data / "diffuserve.db").chmod(0o600)
-    operator_key, tenant_key = asyncio.run(_create_keys(data / "diffuserve.db"))
+    database = data / "diffuserve.db"
+    shutil.copy(migrated_file, database)
+    database.chmod(0o600)
+    operator_key, tenant_key = asyncio.run(_create_keys(database))
     engine = ("--engine-command", f"{sys.executable} -m diffuserve.testing.null_engine")
     with serving(*engine, environment=environment, log=folder / "log") as address:
         yield KeyedServer(address, operator_key, tenant_key)

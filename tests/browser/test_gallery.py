@@ -102,7 +102,7 @@ def test_what_was_not_deleted_is_told(page: Page, jobs: DrawnJobs) -> None:
     job_id = jobs.draw("stubborn")
     page.goto("/gallery?query=stubborn")
     refusal = {"status": 409, "json": {"code": "conflict", "detail": "the job is held"}}
-    page.route(f"**/v1/jobs/{job_id}", lambda route: route.fulfill(**refusal))  # type: ignore[arg-type]
+    page.route(f"**/v1/jobs/{job_id}", lambda route: route.fulfill(**refusal))
     page.get_by_label("Select stubborn").check()
     page.get_by_role("button", name="Delete…").click()
     page.get_by_role("dialog").get_by_role("button", name="Delete", exact=True).click()

@@ -46,7 +46,7 @@ def test_screenshots_show_variations_while_they_are_drawn(
     card.get_by_role("button", name="Variations").click()
     card = newest(page)
     expect(card.get_by_role("progressbar")).to_have_count(4)
-    expect(card.get_by_role("img", name="Preview").first).to_be_visible(timeout=PATIENCE)
+    expect(card.get_by_role("img", name="Preview").first).to_be_visible()
     screenshot(page, "playground-running-dark")
     expect(card.get_by_role("status")).to_have_text(DONE)
     seeds = card.get_by_role("button", name=re.compile("^Seed")).all_inner_texts()

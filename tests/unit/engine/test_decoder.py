@@ -48,7 +48,7 @@ class InlineExecutor:
 
 
 class WatchedExecutor(InlineExecutor):
-    """Runs a task for each permit; `runs` counts those that began, and `is_busy` is the stage's state."""
+    """Runs a task for each permit; `runs` counts those that began, and `rests` tells the stage's state."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -57,6 +57,10 @@ class WatchedExecutor(InlineExecutor):
 
     def set_busy(self, stage: Stage, busy: bool) -> None:
         self.is_busy = busy
+
+    def rests(self) -> bool:
+        """Return whether the stage has nothing to do."""
+        return not self.is_busy
 
     def run(
         self,
@@ -148,14 +152,14 @@ def test_a_clip_gives_way_to_steps_of_a_higher_priority_and_has_a_turn_in_the_en
     watched.decoder.put(make_state(pipeline, num_frames=5, wishes=Wishes(priority=-1)))
     assert executor.runs.acquire(timeout=HANG_SECONDS)
     watched.decoder.give_way(0)
-    assert executor.is_busy, "its chunk is being decoded"
+    assert not executor.rests(), "its chunk is being decoded"
     executor.permits.release()
     assert watched.announced.wait(HANG_SECONDS)
-    assert not executor.is_busy, "its next chunk waits"
+    assert executor.rests(), "its next chunk waits"
     if next_step == 0:
         for _ in range(16):
             watched.decoder.give_way(0)
-            assert not executor.is_busy
+            assert executor.rests()
     watched.decoder.give_way(next_step)
     assert executor.runs.acquire(timeout=HANG_SECONDS)
     executor.permits.release()
