@@ -37,7 +37,8 @@ class AuditCounts:
     more than once, or stored but never accepted. `damaged`: results that differ from the files in the
     folder of the last lease. `gaps`: event logs with gaps. `untrue`: jobs whose final status differs
     from the one that their client received. `stuck`: leases and queued rows left over. `crossed`: jobs
-    stored for another tenant than the one that submitted them. `redone`: jobs that were denoised again though
+    stored for another tenant than the one that submitted them. `handed_over`: jobs that one worker denoised
+    and another one decoded. `redone`: jobs that were denoised again though
     their latents were there; a death may cost one phase of its jobs.
     """
 
@@ -51,6 +52,7 @@ class AuditCounts:
     stuck: int
     untrue: int
     crossed: int
+    handed_over: int
     redone: int
     interrupted: int
     attempts: int
@@ -137,6 +139,7 @@ async def audit(
             for job_id, status in told.items()
         ),
         crossed=sum(row.tenant_id != owners.get(row.id, row.tenant_id) for row in stored.values()),
+        handed_over=sum("denoised" in types for types in log.values()),
         redone=sum(types.count("denoised") > 1 for types in log.values()),
         interrupted=sum(stored[lease.job_id].lease_token > lease.lease_token for lease in hurt),
         attempts=sum(row.attempt for row in stored.values()),

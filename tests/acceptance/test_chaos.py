@@ -35,6 +35,7 @@ def test_nothing_accepted_is_lost_or_published_twice(database: str, tmp_path: Pa
     assert verdict["accepted"] >= 40
     assert sum(verdict["statuses"].values()) == verdict["accepted"]
     assert (verdict["lost"], verdict["doubled"], verdict["damaged"]) == (0, 0, 0)
+    assert verdict["handed_over"] >= verdict["statuses"]["succeeded"] > 0, "every job has two phases"
     assert verdict["redone"] == 0, "a death costs one phase, of those that had not ended"
     assert verdict["interrupted"] >= 1
     assert run["fenced_writes"] >= 1

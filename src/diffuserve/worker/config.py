@@ -9,7 +9,7 @@ from typing import Annotated, Any
 from pydantic import AfterValidator, TypeAdapter
 
 from diffuserve.domain.dtypes import find_dtype
-from diffuserve.domain.model_parts import Parts
+from diffuserve.domain.model_parts import ALL_PARTS, Parts
 from diffuserve.domain.worker import WorkerRole
 from diffuserve.engine.config import DEFAULT_MODEL, EngineConfig
 from diffuserve.options import option
@@ -66,7 +66,7 @@ class EngineProcessConfig:
     """Configuration of an engine process, sent to it as one JSON value on its command line.
 
     It holds no secrets, since other users can read command lines. The ranks of a worker of several GPUs
-    receive the same value. `role` is the worker's, which sets it.
+    receive the same value. `parts` of the model are those that the worker's role needs, which sets them.
     """
 
     model: str = option(DEFAULT_MODEL, "Bundled model, short name such as flux-schnell, folder or hub id.")
@@ -76,7 +76,7 @@ class EngineProcessConfig:
     )
     engine: EngineConfig = field(default_factory=EngineConfig)
     images: ImageOptions = ImageOptions()
-    role: WorkerRole = WorkerRole.ALL
+    parts: Parts = ALL_PARTS
     logs: LogConfig = LogConfig()
     parallel: str | None = option(
         None, "How several GPUs share a request: sequence=N; by default all share every sequence."
@@ -84,11 +84,6 @@ class EngineProcessConfig:
     collective_seconds: float = option(
         120.0, "Seconds after which GPUs that wait for one another in a collective give up.", ge=1
     )
-
-    @property
-    def parts(self) -> Parts:
-        """The parts of the model that the engine needs."""
-        return Parts(denoising=self.role.denoises, decoding=self.role.decodes)
 
     def to_json(self) -> str:
         return _ENGINE_PROCESS.dump_json(self).decode()
@@ -149,8 +144,9 @@ class WorkerConfig:
 
     @property
     def own_process(self) -> EngineProcessConfig:
-        """Configuration of the engine process, with this worker's role."""
-        return replace(self.engine_process, role=self.role)
+        """Configuration of the engine process, with the parts that this worker's role needs."""
+        parts = Parts(denoising=self.role.denoises, decoding=self.role.decodes)
+        return replace(self.engine_process, parts=parts)
 
     @property
     def most_jobs(self) -> int:
