@@ -4,11 +4,11 @@ import pytest
 import torch
 from torch.testing import assert_close
 
-from assemble_wan import scheduler
 from choreography import AMOUNT, NUM_TRAITS, traits_of
 from clip_latents import ClipLatents
 from clip_walks import ClipWalks, levels_of
 from video_denoiser import timesteps, weights
+from video_folder import scheduler
 
 
 @pytest.fixture

@@ -3,10 +3,9 @@
 import random
 from collections import defaultdict
 from collections.abc import Sequence
-from pathlib import Path
 
 import torch
-from diffusers import AutoencoderKLWan, WanPipeline
+from diffusers import AutoencoderKLWan
 from torch import Tensor
 
 from checker import Pixels
@@ -14,10 +13,8 @@ from choreography import NUM_TRAITS
 from clip_checker import ClipVerdict, judge_clip
 from clip_latents import true_clip
 from motions import ClipScene, Motion, draw_clip_scene
-from video_autoencoder import NUM_FRAMES, SIDE, decibels, decode
-from words import NUM_TOKENS, clip_caption
+from video_autoencoder import decibels, decode
 
-NUM_STEPS = (1, 2, 4, 8)
 AXES = ("everything", "background", "count", "colour", "shape", "motion", "speed", "place", "smooth")
 _BATCH = 8
 
@@ -42,17 +39,6 @@ def evaluate_autoencoder(vae: AutoencoderKLWan, count: int) -> str:
     return f"{table(rows, scenes)}\n\nThrough the VAE: {ratio:.1f} dB."
 
 
-def evaluate_pipeline(folder: Path, count: int) -> str:
-    """Return a table of clips that the pipeline in `folder` makes in few steps without guidance."""
-    pipeline = WanPipeline.from_pretrained(
-        folder, torch_dtype=torch.bfloat16, local_files_only=True, trust_remote_code=False
-    )
-    pipeline.set_progress_bar_config(disable=True)
-    scenes = held_out(count)
-    rows = {f"{steps} steps": judge_all(make(pipeline, scenes, steps), scenes) for steps in NUM_STEPS}
-    return table(rows, scenes)
-
-
 @torch.no_grad()
 def through_autoencoder(vae: AutoencoderKLWan, clips: Tensor) -> Tensor:
     """Return clips `(batch, 3, frames, side, side)` encoded and decoded in bf16."""
@@ -61,25 +47,6 @@ def through_autoencoder(vae: AutoencoderKLWan, clips: Tensor) -> Tensor:
         with torch.autocast("cpu", torch.bfloat16):
             rebuilt.append(decode(vae, vae.encode(batch).latent_dist.mean).float().clamp(-1, 1))
     return torch.cat(rebuilt)
-
-
-def make(pipeline: WanPipeline, scenes: Sequence[ClipScene], num_steps: int) -> list[Pixels]:
-    """Return a clip of each scene, made by the plain caption; the seed is the scene's number."""
-    clips: list[Pixels] = []
-    for index, scene in enumerate(scenes):
-        (frames,) = pipeline(
-            clip_caption(scene),
-            height=SIDE,
-            width=SIDE,
-            num_frames=NUM_FRAMES,
-            num_inference_steps=num_steps,
-            guidance_scale=1.0,
-            generator=torch.Generator().manual_seed(index),
-            max_sequence_length=NUM_TOKENS,
-            output_type="np",
-        ).frames
-        clips.append((frames * 255).round().astype("uint8"))
-    return clips
 
 
 def to_pixels(clip: Tensor) -> Pixels:
@@ -117,6 +84,6 @@ def _percent(verdicts: Sequence[ClipVerdict], axis: str) -> float:
 def _markdown(columns: Sequence[str], rows: dict[str, list[float]]) -> str:
     lines = [f"| percent right | {' | '.join(columns)} |", "|---" * (len(columns) + 1) + "|"]
     lines += [
-        f"| {name} | {' | '.join(f'{value:.0f}' for value in values)} |" for name, values in rows.items()
+        f"| {name} | {' | '.join(f'{value:.1f}' for value in values)} |" for name, values in rows.items()
     ]
     return "\n".join(lines)

@@ -18,6 +18,6 @@ def test_held_out_scenes_are_the_same_every_time_and_never_trained_on() -> None:
 def test_a_table_counts_what_is_right_by_axis_and_by_motion() -> None:
     scenes = [ClipScene(Thing("star", "red"), motion) for motion in (Motion.GROWS, Motion.STAYS)]
     lines = table({"drawn": [RIGHT, WRONG]}, scenes).splitlines()
-    assert lines[2] == "| drawn | 50 | 100 | 50 | 50 | 50 | 50 | 50 | 50 | 50 |"
+    assert lines[2] == "| drawn | 50.0 | 100.0 |" + " 50.0 |" * 7
     assert lines[-3] == "| percent right | grows | stays |"
-    assert lines[-1] == "| drawn | 100 | 0 |"
+    assert lines[-1] == "| drawn | 100.0 | 0.0 |"

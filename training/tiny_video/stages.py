@@ -1,4 +1,4 @@
-"""The stages of tiny-wan's training, in order."""
+"""The stages of tiny-video's training, in order."""
 
 import argparse
 import sys
@@ -9,14 +9,14 @@ import torch
 import caption_encoder
 import video_autoencoder
 import video_denoiser
-from assemble_wan import assemble_wan
 from checkpoints import adopt_checkpoint, load_average, write_checkpoint
 from clip_latents import encode_all
-from evaluation import evaluate_autoencoder, evaluate_pipeline
+from evaluation import evaluate_autoencoder
 from loop import Stopped
+from video_folder import assemble
 from words import load_tokenizer
 
-DESCRIPTION = "Train tiny-wan from nothing, stage by stage; stop and go on at any time."
+DESCRIPTION = "Train tiny-video from nothing, stage by stage; stop and go on at any time."
 
 
 def main() -> None:
@@ -29,7 +29,7 @@ def main() -> None:
         print(f"wrote {', '.join(names)} to {arguments.write_checkpoint}")
         return
     if arguments.evaluate:
-        print(evaluate(arguments.state, arguments.folder, arguments.evaluate))
+        print(evaluate(arguments.state, arguments.evaluate))
         return
     if arguments.resume:
         for name in adopt_checkpoint(arguments.resume, arguments.state):
@@ -49,25 +49,22 @@ def train(arguments: argparse.Namespace) -> None:
     encoder = caption_encoder.train(state, arguments.text_steps, tokenizer).requires_grad_(False)
     latents = encode_all(vae, state, arguments.clips)
     denoiser = video_denoiser.train(state, arguments.steps, latents, encoder, tokenizer, not arguments.eager)
-    assemble_wan(arguments.folder, state / "tokenizer", vae, encoder, denoiser)
+    assemble(arguments.folder, state / "tokenizer", vae, encoder, denoiser)
     print(f"assembled {arguments.folder}")
 
 
-def evaluate(state: Path, folder: Path, num_scenes: int) -> str:
-    """Return tables of the VAE as it is so far, and of the finished model if it is there."""
+def evaluate(state: Path, num_scenes: int) -> str:
+    """Return a table of true clips, and of the same through the VAE as it is so far."""
     vae = video_autoencoder.build()
     load_average(state / f"{video_autoencoder.NAME}.safetensors", "vae", vae)
-    text = evaluate_autoencoder(vae, num_scenes)
-    if (folder / "model_index.json").exists():
-        text += f"\n\n{evaluate_pipeline(folder, num_scenes)}"
-    return text
+    return evaluate_autoencoder(vae, num_scenes)
 
 
 def parse_arguments() -> argparse.Namespace:
     """Return the command line's arguments."""
     parser = argparse.ArgumentParser(description=DESCRIPTION)
     parser.add_argument(
-        "--state", type=Path, default=Path("out/training_tiny_wan"), help="where stages are saved"
+        "--state", type=Path, default=Path("out/training_tiny_video"), help="where stages are saved"
     )
     parser.add_argument(
         "--resume", type=Path, help="a folder whose weights begin the stages that are not saved"
@@ -75,12 +72,12 @@ def parse_arguments() -> argparse.Namespace:
     parser.add_argument(
         "--write-checkpoint", type=Path, help="write the weights so far to this folder, and end"
     )
-    parser.add_argument("--evaluate", type=int, metavar="SCENES", help="measure what there is, and end")
+    parser.add_argument("--evaluate", type=int, metavar="SCENES", help="measure the VAE as it is, and end")
     parser.add_argument("--vae-steps", type=int, default=6_000)
     parser.add_argument("--text-steps", type=int, default=1_200)
     parser.add_argument("--clips", type=int, default=12_000, help="that the denoiser learns from")
     parser.add_argument("--steps", type=int, default=10_000, help="of the denoiser")
-    parser.add_argument("--folder", type=Path, default=Path("out/tiny-wan"), help="the finished model")
+    parser.add_argument("--folder", type=Path, default=Path("out/tiny-video"), help="the finished model")
     parser.add_argument("--eager", action="store_true", help="compile nothing")
     parser.add_argument("--threads", type=int, default=2)
     return parser.parse_args()

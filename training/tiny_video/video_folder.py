@@ -1,5 +1,6 @@
-"""The trained parts as a folder of a `WanPipeline` in diffusers' format, bf16."""
+"""The trained parts as a folder of a `WanPipeline` in diffusers' format, bf16, ready to be served."""
 
+import json
 from pathlib import Path
 
 import torch
@@ -7,6 +8,27 @@ from diffusers import AutoencoderKLWan, UniPCMultistepScheduler, WanPipeline, Wa
 from transformers import AutoTokenizer, PreTrainedTokenizerBase, UMT5EncoderModel
 
 from diffuserve.models.pretrained import load_processor
+from video_autoencoder import NUM_FRAMES, SIDE
+from words import NUM_TOKENS
+
+SETTINGS = {
+    "name": "tiny-video",
+    "width": SIDE,
+    "height": SIDE,
+    "num_frames": NUM_FRAMES,
+    "fps": 8,
+    "num_inference_steps": 4,
+    "guidance_scale": 1.0,
+    "max_sequence_length": NUM_TOKENS,
+    "longest_sequence_length": NUM_TOKENS,
+    "min_size": 32,
+    "max_size": 256,
+    "max_pixels": 256 * 256,
+    "max_frames": 2 * NUM_FRAMES - 1,
+    "learned_min_size": SIDE,
+    "learned_max_size": SIDE,
+}
+"""Of `diffuserve.json`, beside the preview map."""
 
 
 def scheduler() -> UniPCMultistepScheduler:
@@ -23,7 +45,7 @@ def scheduler() -> UniPCMultistepScheduler:
     )
 
 
-def assemble_wan(
+def assemble(
     folder: Path,
     tokenizer_folder: Path,
     vae: AutoencoderKLWan,
@@ -44,6 +66,7 @@ def assemble_wan(
     pipeline.save_pretrained(folder)
     for path in folder.rglob("*.safetensors"):
         path.chmod(0o644)  # weights are written for their owner alone
+    (folder / "diffuserve.json").write_text(json.dumps(SETTINGS, indent=2) + "\n")
 
 
 @torch.no_grad()
