@@ -1,8 +1,40 @@
-"""The operators' view in a real browser."""
+"""The operators' view in a real browser: what it shows, what it does, and that it stays true."""
 
-from playwright.sync_api import Page, expect
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
 
-from support.browser import Axe, Screenshot
+import httpx
+import pytest
+from playwright.sync_api import Locator, Page, expect
+
+from diffuserve.settings import Settings
+from support.browser import Axe, KeyedServer, OpenPage, Screenshot
+from support.hand_page import Hand
+from support.server_thread import ServerThread
+from support.waiting import HANG_SECONDS
+
+MOST_MUTATIONS = 200  # for one job more; to draw the view anew takes thousands
+COUNT_MUTATIONS = """() => {
+  window.mutations = 0;
+  const count = (records) => { window.mutations += records.length; };
+  new MutationObserver(count).observe(document.querySelector("main"),
+    { childList: true, subtree: true, characterData: true, attributes: true });
+}"""
+
+
+def section(page: Page, title: str) -> Locator:
+    return page.get_by_role("region", name=title)
+
+
+def submit(hand: Hand, prompt: str) -> str:
+    request = {"model": "able", "input": {"prompt": prompt}}
+    response = httpx.post(f"{hand.address}/v1/jobs", json=request, trust_env=False, timeout=HANG_SECONDS)
+    assert response.is_success, response.text
+    return str(response.json()["id"])
 
 
 def test_an_operator_sees_that_all_is_well(page: Page, axe: Axe, screenshot: Screenshot) -> None:
@@ -23,3 +55,84 @@ def test_a_visitor_without_a_key_sees_no_operations(keyed_page: Page) -> None:
     keyed_page.goto("/ops")
     expect(keyed_page.get_by_role("heading", level=1)).to_be_attached()
     expect(keyed_page.get_by_text("All well")).to_have_count(0)
+
+
+def test_a_tenant_is_told_that_an_operators_key_is_needed(
+    keyed_page: Page, keyed_server: KeyedServer
+) -> None:
+    keyed_page.goto("/ops")
+    keyed_page.get_by_label("API key").fill(keyed_server.tenant_key)
+    keyed_page.get_by_role("button", name="Sign in").click()
+    expect(keyed_page.get_by_text("needs an operator's key")).to_be_visible()
+
+
+def test_jobs_are_canceled_and_workers_drained_from_the_page(
+    hand: Hand, open_page: OpenPage, axe: Axe, screenshot: Screenshot
+) -> None:
+    page = open_page(hand.address, dark=True)
+    page.goto("/ops")
+    first, _ = submit(hand, "a star"), submit(hand, "a ring")
+    expect(page.get_by_text("2 jobs wait").first).to_be_visible()
+    assert hand.claim().job_id == first
+    running = section(page, "Running jobs")
+    expect(running.get_by_role("button")).to_have_count(1)
+    axe(page)
+    screenshot(page, "operations_dark")
+    running.get_by_role("button", name=f"Cancel {first}").click()
+    page.get_by_role("dialog").get_by_role("button", name="Cancel the job").click()
+    expect(running.get_by_text("canceling")).to_be_visible()
+    workers = section(page, "Workers")
+    workers.get_by_role("button", name="Drain").first.click()
+    page.get_by_role("dialog").get_by_role("button", name="Drain the worker").click()
+    expect(workers.get_by_role("row").filter(has_text="draining")).to_be_visible()
+
+
+def test_a_failed_job_is_counted_by_its_code_and_queued_again(hand: Hand, open_page: OpenPage) -> None:
+    page = open_page(hand.address, phone=True)
+    page.goto("/ops")
+    job_id = submit(hand, "a heart")
+    hand.does(hand.worker.fail(hand.claim(), "numbers_broke")).raise_for_status()
+    failures = section(page, "Failures in the last hour")
+    expect(failures.get_by_text("numbers_broke", exact=True)).to_be_visible()
+    failures.get_by_role("button", name="Requeue").click()
+    expect(failures.get_by_text("queued again")).to_be_visible()
+    assert hand.claim().job_id == job_id
+    assert page.evaluate("document.documentElement.scrollWidth") == page.evaluate("innerWidth")
+
+
+def test_what_did_not_change_is_not_drawn_again(hand: Hand, open_page: OpenPage) -> None:
+    page = open_page(hand.address)
+    page.goto("/ops")
+    expect(section(page, "Workers").get_by_role("button", name="Drain").first).to_be_visible()
+    page.evaluate(COUNT_MUTATIONS)
+    submit(hand, "a cross")
+    expect(page.get_by_text("1 job waits").first).to_be_visible()
+    assert 0 < page.evaluate("window.mutations") < MOST_MUTATIONS
+
+
+@pytest.fixture
+def impatient(tmp_path: Path) -> Iterator[ServerThread]:
+    """A server that soon gives a silent worker up."""
+    settings = Settings(data_dir=tmp_path / "data", port=0, lease_seconds=6, heartbeat_seconds=1)
+    with ServerThread(settings, has_worker=False) as server:
+        yield server
+
+
+def test_a_killed_worker_is_lost_without_a_reload(
+    impatient: ServerThread, open_page: OpenPage, tmp_path: Path
+) -> None:
+    engine = f"{sys.executable} -m diffuserve.testing.null_engine"
+    command = [sys.executable, "-m", "diffuserve", "worker", "--server", impatient.address]
+    with (tmp_path / "worker.log").open("w") as log:
+        process = subprocess.Popen([*command, "--engine-command", engine], stderr=log, start_new_session=True)
+    try:
+        page = open_page(impatient.address)
+        page.goto("/ops")
+        rows = section(page, "Workers").get_by_role("row")
+        expect(rows.filter(has_text="ready")).to_be_visible()
+        os.killpg(process.pid, signal.SIGKILL)
+        expect(rows.filter(has_text="lost")).to_be_visible()
+        expect(page.get_by_role("status").filter(has_text="no worker is ready")).to_be_visible()
+    finally:
+        process.kill()
+        process.wait()

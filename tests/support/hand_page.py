@@ -14,7 +14,7 @@ from support.clips import CLIPS
 from support.hand_worker import HAND_SPEC, HandWorker
 from support.image_files import png
 from support.server_thread import ServerThread
-from support.waiting import block_until
+from support.waiting import HANG_SECONDS, block_until
 
 ABLE = replace(
     HAND_SPEC,
@@ -41,7 +41,9 @@ class Hand:
         self.address = server.address
         self._server = server
         headers = {"authorization": f"Bearer {key}"} if key else {}
-        self._http = httpx.AsyncClient(base_url=server.address, headers=headers, trust_env=False)
+        self._http = httpx.AsyncClient(
+            base_url=server.address, headers=headers, trust_env=False, timeout=HANG_SECONDS
+        )
         self.worker = server.call(HandWorker.register(self._http, [ABLE, CLIPS]))
 
     def does(self, work: Any) -> Any:

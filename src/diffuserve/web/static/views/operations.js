@@ -2,7 +2,7 @@
 import { computed, html, useEffect } from "../vendor/ui.js";
 import { isOperator, session } from "../session.js";
 import { Charts } from "./operations/charts.js";
-import { Confirm } from "./operations/confirm.js";
+import { Question } from "./operations/confirm.js";
 import { Failures } from "./operations/failures.js";
 import { addPoint, loadHistory } from "./operations/history.js";
 import { Freshness } from "./operations/freshness.js";
@@ -36,7 +36,7 @@ function Board() {
     <div class="operations">
       <header><h1>Operations</h1><${Freshness} /></header>
       ${hasSnapshot.value ? html`<${Parts} />` : html`<p class="empty" role="status">Reading the state of the server…</p>`}
-      <${Confirm} />
+      <${Question} />
     </div>
   `;
 }

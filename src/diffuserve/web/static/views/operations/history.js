@@ -18,7 +18,9 @@ export const notReadySeconds = computed(() => {
 
 export async function loadHistory() {
   const { data } = await request("GET", "v1/operations/history");
-  points.value = data.map((point) => ({ ...point, time: Date.parse(point.at) / 1000 }));
+  const stored = data.map((point) => ({ ...point, time: Date.parse(point.at) / 1000 }));
+  const last = stored.at(-1)?.time ?? 0;
+  points.value = [...stored, ...points.peek().filter((point) => point.time >= last + SPACING_SECONDS)];
 }
 
 // Add the point of a snapshot, unless the last one is younger than the spacing.

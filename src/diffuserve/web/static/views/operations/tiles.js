@@ -48,7 +48,7 @@ function LatencyTile() {
   const { queue_p50: queued, run_p50: run, run_p95: slow, num_jobs: number } = latency.value;
   return html`
     <${Tile} title="Latency" value=${seconds(run)} unit="to run">
-      ${number ? `95% within ${seconds(slow)}; median wait ${seconds(queued)}` : "no job ended in the last 5 min"}
+      ${number ? `95% within ${seconds(slow)}; median wait ${seconds(queued)}` : "no job succeeded in the last 5 min"}
     <//>
   `;
 }
