@@ -90,7 +90,7 @@ def test_jobs_are_canceled_and_workers_drained_from_the_page(
 def test_a_failed_job_is_counted_by_its_code_and_queued_again(hand: Hand, open_page: OpenPage) -> None:
     page = open_page(hand.address, phone=True)
     page.goto("/ops")
-    job_id = submit(hand, "a heart")
+    job_id = submit(hand, "a green triangle")
     hand.does(hand.worker.fail(hand.claim(), "numbers_broke")).raise_for_status()
     failures = section(page, "Failures in the last hour")
     expect(failures.get_by_text("numbers_broke", exact=True)).to_be_visible()
