@@ -141,8 +141,9 @@ def test_a_full_queue_is_counted_down(open_hand: Callable[..., Page]) -> None:
         generate(page)
         expect(page.get_by_role("article")).to_have_count(number + 1)
     page.get_by_role("button", name="Generate").click()
-    expect(page.get_by_role("alert")).to_contain_text("3 jobs")
-    expect(page.get_by_role("alert")).to_contain_text("Try again")
+    refusal = page.get_by_role("form", name="New image").get_by_role("alert")
+    expect(refusal).to_contain_text("3 jobs")
+    expect(refusal).to_contain_text("Try again")
     expect(page.get_by_role("article")).to_have_count(3)
 
 

@@ -46,7 +46,7 @@ def test_snippets_of_a_server_with_keys_take_the_key_from_the_environment(
     with ServerThread(settings, has_worker=False) as server:
         _, worker_key = server.call(server.store.keys.create(Role.WORKER))
         _, tenant_key = server.call(server.store.keys.create(Role.TENANT, tenant_id="ada"))
-        block_until(lambda: httpx.get(f"{server.address}/v1/models", trust_env=False).status_code == 401)
+        block_until(lambda: httpx.get(f"{server.address}/v1/jobs", trust_env=False).status_code == 401)
         keyed = Hand(server, worker_key)
         body = {"model": "able", "input": {"prompt": "a star", "seed": 7}, "num_previews": 3}
         options = {"server": keyed.address, "needsKey": True, "defaults": {"width": 64, "height": 64}}
@@ -147,12 +147,14 @@ def run_snippet(
     """Run a snippet as a person would, while the worker does what it asks for."""
     command = ["bash", "-e", "-c", text] if name == "curl" else [sys.executable, "-c", text]
     env: Mapping[str, str] = {**os.environ, "no_proxy": "127.0.0.1", **environment}
-    with subprocess.Popen(command, cwd=folder, env=env, stderr=subprocess.PIPE, text=True) as process:
+    with subprocess.Popen(
+        command, cwd=folder, env=env, stderr=subprocess.STDOUT, stdout=subprocess.PIPE, text=True
+    ) as process:
         try:
-            lease = hand.claim()
+            lease = hand.claim(process)
             hand.does(complete(hand.worker, lease))
-            _, errors = process.communicate(timeout=HANG_SECONDS)
+            told, _ = process.communicate(timeout=HANG_SECONDS)
         finally:
             process.kill()
-    assert process.returncode == 0, errors
+    assert process.returncode == 0, told
     return lease

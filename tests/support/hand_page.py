@@ -1,6 +1,7 @@
 """A server whose worker does what a browser's test says, and the playground's modules for tests."""
 
 import base64
+import subprocess
 from dataclasses import replace
 from typing import Any
 
@@ -50,12 +51,14 @@ class Hand:
         """Await what the worker does."""
         return self._server.call(work)
 
-    def claim(self) -> Lease:
-        """Claim the next job, once there is one."""
+    def claim(self, asker: "subprocess.Popen[str] | None" = None) -> Lease:
+        """Claim the next job, once there is one, or fail once `asker`, who is to submit it, has ended."""
         leases: list[Lease] = []
 
         def has_claimed() -> bool:
+            has_ended = asker is not None and asker.poll() is not None
             leases[:] = self.does(self.worker.claim(wait=5.0))
+            assert leases or not has_ended, asker and asker.stdout and asker.stdout.read()
             return bool(leases)
 
         block_until(has_claimed)

@@ -71,6 +71,7 @@ from diffuserve.domain.worker import (
 from diffuserve.events.memory import MemoryEventBus
 from diffuserve.jobs.store import JobStore
 from support.hand_worker import HAND_SPEC
+from support.operations import history, operations_of
 
 LEARNED_SPEC = replace(HAND_SPEC, learned_min_size=96, learned_max_size=256)
 API = "https://api.test"
@@ -247,6 +248,8 @@ async def all_resources(serializer: JobSerializer) -> list[Resource]:
         WebhookSecretResource(secret="whsec_x"),
         ModelList(data=(model_resource(LEARNED_SPEC, ModelStatus.READY, safety),)),
         WorkerList(data=(worker_resource(WORKER),)),
+        operations_of(worker_resource(WORKER)),
+        history(),
         ClaimedLeases(leases=(LEASE,)),
         StoredFile(name="0.png", size_bytes=3, sha256="ab"),
         UploadUrl(url=None),
@@ -351,6 +354,9 @@ _FREE_FIELDS = frozenset(
         "defaults",
         "limits",
         "image_filter",
+        "num_workers",
+        "per_minute",
+        "device_seconds",
     }
 )
 
@@ -384,6 +390,7 @@ def test_a_model_tells_each_ability_and_default_once() -> None:
         "pixels_per_token",
         "has_joint_attention",
         "strength_rounds_up",
+        "encodes_clip",
         "learned_min_size",
         "learned_max_size",
         "example_prompt",
