@@ -61,12 +61,12 @@ export class WatchedJob {
     this.job.value = { ...job, phase, progress: { ...job.progress, step, total, fraction, frames, num_frames } };
   }
 
-  // The server ends the stream after the last event; the browser would ask for more.
+  // The server ends the stream after the last event, and the browser would ask for more. A stream that is
+  // refused may be that of a job which was deleted: reading the job tells.
   #changedState(state) {
     const newest = this.events.value.at(-1);
-    if (state !== "open" && newest && FINAL.includes(newest.type)) {
-      this.stop();
-      if (!isFinal(this.job.value)) this.read();
-    }
+    const isOver = state !== "open" && newest && FINAL.includes(newest.type);
+    if (isOver) this.stop();
+    if ((isOver || state === "closed") && !isFinal(this.job.value)) this.read();
   }
 }
