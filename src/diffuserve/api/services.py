@@ -90,7 +90,8 @@ class Services:
         metrics = ControlMetrics()
         job_log = JobLog(store.operations)
         store.on_ended(metrics.count_final_job, job_log.note)
-        url_signer = UrlSigner(store, config.result_url_seconds)
+        signatures = Signatures(store)
+        url_signer = UrlSigner(signatures, config.result_url_seconds)
         file_urls = FileUrls(artifacts, url_signer, config.public_base_url)
         catalog = Catalog(store, config.default_model)
         pool = images or IntakePool()
@@ -108,7 +109,7 @@ class Services:
             metrics=metrics,
             authenticator=authenticator,
             own_addresses=own,
-            sessions=Sessions(authenticator, Signatures(store), quotas, own, config.session_seconds),
+            sessions=Sessions(authenticator, signatures, quotas, own, config.session_seconds),
             revocations=RevocationWatch(authenticator),
             catalog=catalog,
             job_watcher=JobWatcher(store, bus, config.poll_seconds),

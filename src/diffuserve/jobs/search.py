@@ -6,6 +6,7 @@ worker holds are found by their leases; any other search reads the tenant's jobs
 
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Any
 
 import orjson
@@ -47,10 +48,14 @@ class JobFilter:
         """True if a job's columns do not tell whether it matches."""
         return bool(self.words) or self.prompt is not None
 
+    @cached_property
+    def _folded_words(self) -> frozenset[str]:
+        return frozenset(word.casefold() for word in self.words)
+
     def matches(self, prompt: str) -> bool:
         """Return whether a job with this prompt is looked for."""
         folded = prompt.casefold()
-        return self.prompt in (None, prompt) and all(word.casefold() in folded for word in self.words)
+        return self.prompt in (None, prompt) and all(word in folded for word in self._folded_words)
 
 
 @dataclass(frozen=True)

@@ -25,5 +25,6 @@ class LocalQuotas:
         if debt > rate.max_debt:
             return Allowance(rate, False, debt)
         debt += count * rate.interval
-        self._paid_at[name] = now + debt
+        if debt:  # else the name would only take the place of one that owes something
+            self._paid_at[name] = now + debt
         return Allowance(rate, True, debt)

@@ -2,6 +2,7 @@
 
 from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass
+from functools import cache
 from html import escape
 from string import Template
 
@@ -44,19 +45,24 @@ class Pages:
 
     async def index(self, request: Request, status: int = 200) -> HTMLResponse:
         """Return the page, in which the browser chooses the view by the path."""
-        assets = load_assets()
         base = request.scope.get("root_path", "").rstrip("/") + "/"
-        folder = f"web/{assets.version}"
         view = _VIEWS.get(getattr(request.scope.get("route"), "path", ""), _HOME)
-        styles = (f'<link rel="stylesheet" href="{folder}/{name}">' for name in assets.styles())
-        modules = assets.modules("main.js", view)
-        preloads = (f'<link rel="modulepreload" href="{folder}/{name}">' for name in modules)
-        page = Template(assets.index).substitute(
-            base=escape(base), folder=folder, styles="\n".join(styles), preloads="\n".join(preloads)
-        )
+        page = _page_of(view).substitute(base=escape(base))
         others = "".join(f" {origin}" for origin in await self.media_origins())
         policy = {"content-security-policy": _POLICY.format(others=others)}
         return HTMLResponse(page, status, _HEADERS | policy)
+
+
+@cache
+def _page_of(view: str) -> Template:
+    """Return the page that loads this view's module first, without its `$base`."""
+    assets = load_assets()
+    folder = f"web/{assets.version}"
+    styles = (f'<link rel="stylesheet" href="{folder}/{name}">' for name in assets.styles())
+    modules = assets.modules("main.js", view)
+    preloads = (f'<link rel="modulepreload" href="{folder}/{name}">' for name in modules)
+    values = {"folder": folder, "styles": "\n".join(styles), "preloads": "\n".join(preloads)}
+    return Template(Template(assets.index).safe_substitute(values))
 
 
 def add_pages(app: FastAPI, pages: Pages) -> None:

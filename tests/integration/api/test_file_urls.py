@@ -9,6 +9,7 @@ from fastapi import FastAPI
 from diffuserve.api.config import ApiConfig
 from diffuserve.api.files.signing import UrlSigner
 from diffuserve.api.files.urls import FileUrls
+from diffuserve.api.signatures import Signatures
 from diffuserve.jobs.store import JobStore
 from diffuserve.storage.local import LocalArtifactStore
 from support.hand_worker import PNG, HandWorker
@@ -49,7 +50,7 @@ async def test_the_api_signs_urls_without_a_public_base_url(
 
 
 def urls(artifacts: LocalArtifactStore, store: JobStore, public_base_url: str | None = None) -> FileUrls:
-    return FileUrls(artifacts, UrlSigner(store, valid_seconds=100.0), public_base_url)
+    return FileUrls(artifacts, UrlSigner(Signatures(store), valid_seconds=100.0), public_base_url)
 
 
 async def test_a_key_is_quoted_in_a_public_url(artifacts: LocalArtifactStore, store: JobStore) -> None:

@@ -1,7 +1,7 @@
 """Resources survive the wire: the client reads back what the API has written."""
 
 from collections.abc import Iterator
-from dataclasses import fields, replace
+from dataclasses import replace
 from typing import Any, cast
 
 import orjson
@@ -38,7 +38,6 @@ from diffuserve.domain.job import (
     Progress,
     QueueEstimate,
 )
-from diffuserve.domain.model_spec import ModelSpec
 from diffuserve.domain.prompt import PromptRecord
 from diffuserve.domain.readiness import ModelStatus
 from diffuserve.domain.resources.base import Resource
@@ -47,6 +46,7 @@ from diffuserve.domain.resources.file import DeletedFile, FilePage
 from diffuserve.domain.resources.job import JobPage, ProgressResource
 from diffuserve.domain.resources.model import ModelList, ModelSafetyResource
 from diffuserve.domain.resources.plan import PlanResource
+from diffuserve.domain.resources.session import SessionResource
 from diffuserve.domain.resources.webhook import (
     DeletedSubject,
     DeliveryPage,
@@ -250,6 +250,7 @@ async def all_resources(serializer: JobSerializer) -> list[Resource]:
         WorkerList(data=(worker_resource(WORKER),)),
         operations_of(worker_resource(WORKER)),
         history(),
+        SessionResource(is_open=False, role="tenant", tenant_id="ada", csrf_token="x"),
         ClaimedLeases(leases=(LEASE,)),
         StoredFile(name="0.png", size_bytes=3, sha256="ab"),
         UploadUrl(url=None),
@@ -378,50 +379,3 @@ def _leaves(kind: type[Resource]) -> Iterator[type[Resource]]:
             yield from _leaves(derived)
         else:
             yield derived
-
-
-def test_a_model_tells_each_ability_and_default_once() -> None:
-    told = model_resource(HAND_SPEC, ModelStatus.READY, ModelSafetyResource(prompt=None, image=()))
-    shown = [*told.defaults, *told.limits]
-    internal = {
-        "name",
-        "family",
-        "guidance_passes",
-        "pixels_per_token",
-        "has_joint_attention",
-        "strength_rounds_up",
-        "encodes_clip",
-        "learned_min_size",
-        "learned_max_size",
-        "example_prompt",
-    }
-    of_all = {
-        "max_prompt_characters",
-        "max_num_inference_steps",
-        "max_guidance_scale",
-        "max_fps",
-        "max_seed",
-        "max_previews",
-    }
-    assert len(shown) == len(set(shown))
-    assert set(shown) == {field.name for field in fields(ModelSpec)} - internal | of_all
-
-
-def test_a_model_tells_its_example_if_it_has_one() -> None:
-    def example(spec: ModelSpec) -> str | None:
-        safety = ModelSafetyResource(prompt=None, image=())
-        return model_resource(spec, ModelStatus.READY, safety).example_prompt
-
-    assert example(HAND_SPEC) is None
-    assert example(replace(HAND_SPEC, example_prompt="a hand")) == "a hand"
-
-
-def test_a_model_without_a_choice_has_no_default_for_it() -> None:
-    def defaults(**abilities: Any) -> list[Any]:
-        spec = replace(HAND_SPEC, **abilities)
-        told = model_resource(spec, ModelStatus.READY, ModelSafetyResource(prompt=None, image=()))
-        return [told.defaults[name] for name in ("sampler", "strength", "mask_strength")]
-
-    assert defaults() == [None, None, None]
-    assert defaults(sampler="euler", has_strength=True) == ["euler", 0.8, None]
-    assert defaults(has_strength=True, has_mask=True, strength=0.6) == [None, 0.6, 1.0]

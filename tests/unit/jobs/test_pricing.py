@@ -7,24 +7,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from diffuserve.domain.cost import CostFit
-from diffuserve.domain.model_spec import ModelSpec
 from diffuserve.domain.params import GenerationParams
 from diffuserve.jobs.pricing import NEUTRAL_FIT, bounded, predict
+from support import small_spec
 
-SPEC = ModelSpec(
-    name="small",
-    family="some",
-    width=128,
-    height=96,
-    num_inference_steps=4,
-    max_sequence_length=32,
-    longest_sequence_length=64,
-    min_size=32,
-    max_size=512,
-    max_pixels=256 * 256,
-    max_images=4,
-    max_frames=81,
-)
+SPEC = replace(small_spec.SPEC, max_frames=81)
 GUIDED = replace(
     SPEC, has_guidance=True, guidance_passes=2, temporal_stride=4, has_joint_attention=False, max_frames=80
 )

@@ -5,15 +5,14 @@ from urllib.parse import quote
 
 from diffuserve.api.signatures import Signatures
 from diffuserve.domain.errors import Forbidden
-from diffuserve.jobs.store import JobStore
 
 
 class UrlSigner:
     """Signs job, lease token, name and expiry, with a secret that all replicas share."""
 
-    def __init__(self, store: JobStore, valid_seconds: float) -> None:
+    def __init__(self, signatures: Signatures, valid_seconds: float) -> None:
         self.valid_seconds = valid_seconds
-        self._signatures = Signatures(store)
+        self._signatures = signatures
 
     async def path(self, job_id: str, lease_token: int, name: str, sha256: str = "") -> str:
         """Return path and query of a URL that opens the file from now on.
