@@ -6,7 +6,7 @@ The store commits many messages in one transaction, so a message that the databa
 import math
 import re
 from collections.abc import Mapping
-from dataclasses import fields
+from dataclasses import fields, replace
 from typing import Any, TypeVar
 
 import orjson
@@ -34,6 +34,8 @@ _SPEC = TypeAdapter(ModelSpec)
 # The least value of each whole number: 0 where that is the default, and stands for what is not known.
 _COUNTS = {field.name: 0 if field.default == 0 else 1 for field in fields(ModelSpec) if field.type is int}
 _MAX_NAME = 200
+_MAX_REPORT_BYTES = 32_768  # every view of the workers reads their reports
+_MAX_ERROR_CHARACTERS = 10_000  # the operators' view reads the errors of hundreds of jobs
 _SHA256 = re.compile(r"[0-9a-f]{64}")
 _CONTENT_TYPE = re.compile(r"[a-z]+/[a-z0-9.+-]+")
 Message = TypeVar("Message")
@@ -56,10 +58,11 @@ def check_registration(registration: Registration) -> Registration:
 
 def check_heartbeat(heartbeat: Heartbeat) -> Heartbeat:
     """Return the heartbeat. Raise `InvalidParams` for an impossible report or an invalid fit."""
+    check_storable(heartbeat)
     _check_report(heartbeat.report)
     for model, fit in heartbeat.fits.items():
         _check_fit(f"fits.{model}", fit)
-    return check_storable(heartbeat)
+    return heartbeat
 
 
 def check_claim(claim: Claim) -> Claim:
@@ -99,11 +102,17 @@ def check_hand_over(report: HandOver) -> HandOver:
 
 
 def check_failure(failure: Failure) -> Failure:
-    """Return the failure. Raise `InvalidParams` for impossible device-seconds or an invalid verdict."""
+    """Return the failure, its message cut to 10,000 characters.
+
+    Raise `InvalidParams` for impossible device-seconds, an invalid verdict or a code that is none.
+    """
     check_text(failure)
     _check_seconds(failure.actual_seconds)
     _check_safety("error.safety", failure.error.safety)
-    return failure
+    error = failure.error
+    if len(error.code) > _MAX_NAME:
+        raise InvalidParams("error.code", error.code, f"has at most {_MAX_NAME} characters")
+    return replace(failure, error=replace(error, message=error.message[:_MAX_ERROR_CHARACTERS]))
 
 
 def check_storable(message: Message) -> Message:
@@ -140,6 +149,9 @@ def _check_report(report: WorkerReport) -> None:
     """Raise `InvalidParams` for what no worker reports of itself; `/` and `/readyz` show its phase to all."""
     if report.state is WorkerState.LOST:
         raise InvalidParams("report.state", report.state, "a worker cannot report itself as lost")
+    size = len(orjson.dumps(report))
+    if size > _MAX_REPORT_BYTES:
+        raise InvalidParams("report", f"{size:,} bytes", f"has at most {_MAX_REPORT_BYTES:,} bytes")
     phase = "" if report.loading is None else report.loading.phase
     if len(phase) > _MAX_NAME or not phase.isprintable():
         raise InvalidParams("report.loading.phase", phase, f"has at most {_MAX_NAME} printable characters")

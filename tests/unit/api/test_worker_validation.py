@@ -90,6 +90,19 @@ def test_a_phase_that_no_page_can_show_is_rejected(phase: str) -> None:
         check_registration(replace(registration(SPEC), report=loading))
 
 
+def test_a_report_that_would_fill_every_view_of_the_workers_is_rejected() -> None:
+    check_heartbeat(Heartbeat(report=replace(REPORT, device_name="x" * 30_000)))
+    with pytest.raises(InvalidParams, match="at most 32,768 bytes"):
+        check_heartbeat(Heartbeat(report=replace(REPORT, device_name="x" * 33_000)))
+
+
+def test_a_long_error_is_cut_and_a_long_code_rejected() -> None:
+    told = check_failure(Failure(lease_token=1, error=JobError("broken", "é" * 10_001)))
+    assert told.error == JobError("broken", "é" * 10_000)
+    with pytest.raises(InvalidParams, match=r"error\.code"):
+        check_failure(Failure(lease_token=1, error=JobError("x" * 201, "")))
+
+
 def test_numbers_too_large_for_the_database_are_rejected() -> None:
     held = HeldLease(job_id="job_1", lease_token=1, step=2**60)
     with pytest.raises(InvalidParams):
