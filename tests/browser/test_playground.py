@@ -6,7 +6,7 @@ from io import BytesIO
 
 import httpx
 from PIL import Image
-from playwright.sync_api import Page, expect
+from playwright.sync_api import APIResponse, Page, Route, expect
 
 from support.browser import Axe, OpenPage, Screenshot
 from support.clips import complete_clip
@@ -80,6 +80,26 @@ def test_progress_and_preview_change_with_each_step(open_hand: Callable[..., Pag
     assert page.title() != "owned"
     newest(page).get_by_role("button", name="Timings").click()
     expect(newest(page).get_by_text("denoise")).to_be_visible()
+
+
+def test_an_answer_that_is_older_than_the_stream_changes_nothing(
+    open_hand: Callable[..., Page], hand: Hand
+) -> None:
+    page = open_hand(prompt="a star")
+    card = generate(page)
+    expect(card.get_by_role("status")).to_contain_text("Next in the queue")
+    late: list[tuple[Route, APIResponse]] = []
+    page.route(re.compile(r"/v1/jobs/[^/]+$"), lambda route: late.append((route, route.fetch())))
+    lease = hand.claim()
+    while not any(answer.json()["status"] == "running" for _, answer in late):
+        page.wait_for_timeout(20)
+    hand.report(lease, 2, 120)
+    bar = card.get_by_role("progressbar", name="Progress of image 1")
+    expect(bar).to_have_js_property("value", 0.5)
+    for route, answer in list(late):
+        route.fulfill(response=answer)
+        page.wait_for_timeout(50)
+        expect(bar).to_have_js_property("value", 0.5, timeout=1.0)
 
 
 def test_places_in_the_queue_are_a_range_and_jobs_are_canceled_at_once(

@@ -1,8 +1,7 @@
 """Large queues, races with retention, and hostile ids."""
 
 import asyncio
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Sequence
 from typing import Any
 
 import pytest
@@ -16,6 +15,7 @@ from diffuserve.jobs.config import DAY, StoreConfig
 from diffuserve.jobs.database import Transaction
 from diffuserve.jobs.store import JobStore
 from diffuserve.testing.fake_clock import FakeClock
+from support.statements import recorded_statements
 from support.store_driver import Time, add_worker, claim, claim_one, complete, fail, new_job
 
 _MORE_THAN_ONE_STATEMENT_TAKES = 33_000  # PostgreSQL stops at 32,767 bound values, and so do many SQLites
@@ -143,20 +143,6 @@ def _analyze(transaction: Transaction) -> None:
 class TestPlans:
     """Plans of the statements of both databases, with many rows in the tables."""
 
-    @contextmanager
-    def recorded(self) -> Iterator[list[tuple[str, Any]]]:
-        """Yield the list of statements that are executed from now on, with their values."""
-        sent: list[tuple[str, Any]] = []
-
-        def record(_1: Any, _2: Any, statement: str, values: Any, _3: Any, many: bool) -> None:
-            sent.append((statement, values[0] if many else values))
-
-        sa.event.listen(sa.Engine, "before_cursor_execute", record)
-        try:
-            yield sent
-        finally:
-            sa.event.remove(sa.Engine, "before_cursor_execute", record)
-
     async def plans(self, store: JobStore, sent: Sequence[tuple[str, Any]]) -> list[str]:
         def explain(connection: sa.Connection) -> list[str]:
             how = "EXPLAIN QUERY PLAN" if connection.dialect.name == "sqlite" else "EXPLAIN"
@@ -175,7 +161,7 @@ class TestPlans:
         await job_store.database.write(_analyze)
         worker = await add_worker(job_store)
         await job_store.housekeeping.reap("reaper")
-        with self.recorded() as sent:
+        async with recorded_statements(job_store) as sent:
             job = await job_store.jobs.submit(new_job(idempotency_key="k"))
             lease, second = await claim(job_store, worker, num_jobs=2)
             await complete(job_store, lease)

@@ -10,6 +10,7 @@ from diffuserve.domain.resources.operations import OperationsResource
 from diffuserve.domain.worker import Failure, Heartbeat, HeldLease, Lease, WorkerState
 from diffuserve.jobs.store import JobStore
 from diffuserve.testing.fake_clock import FakeClock
+from support.statements import recorded_statements
 from support.store_driver import REPORT, add_worker, claim, complete, new_job
 
 
@@ -146,17 +147,9 @@ async def test_a_silent_worker_is_lost_and_its_attempt_is_counted(
 
 async def statements_of_a_view(store: JobStore) -> list[str]:
     """Return the statements that a view of the server executes."""
-    statements: list[str] = []
-
-    def note(connection: sa.Connection, _cursor: object, statement: str, *_rest: object) -> None:
-        statements.append(statement)
-
-    sa.event.listen(sa.Engine, "before_cursor_execute", note)
-    try:
+    async with recorded_statements(store) as sent:
         await store.overview.read()
-    finally:
-        sa.event.remove(sa.Engine, "before_cursor_execute", note)
-    return statements
+    return [statement for statement, _ in sent]
 
 
 async def test_a_view_reads_no_more_of_a_longer_queue(job_store: JobStore) -> None:

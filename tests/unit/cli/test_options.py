@@ -20,7 +20,11 @@ from diffuserve.settings import Settings
 from diffuserve.worker.config import EngineProcessConfig, WorkerConfig
 
 SOURCES = Path(diffuserve.__file__).parent
-NOT_FOR_OPERATORS = {"cost_fit_path"}  # follows from the cache folder, the model, the device and the dtype
+NOT_FOR_OPERATORS = {
+    "cost_fit_path",  # follows from the cache folder, the model, the device and the dtype
+    "denoising",  # these two follow from the role
+    "decoding",
+}
 CHOSEN = {
     "model": "m",
     "device": "cuda:1",

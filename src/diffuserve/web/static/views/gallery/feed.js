@@ -1,7 +1,7 @@
 // The jobs that the gallery shows: pages by cursor, and a look at the newest ones every two seconds.
 import { batch, signal } from "../../vendor/ui.js";
 import { readChanged, request } from "../../api.js";
-import { isFinal } from "./job_words.js";
+import { isFinal } from "../../components/job_state.js";
 
 const PAGE = 50;
 const MOST_LOOKED_AT = 10; // jobs below the first page that are still going on, per look

@@ -1,10 +1,8 @@
 // Jobs in words and files: what the gallery and the page of a job say about one. Pure.
 import { duration } from "../../components/time.js";
 
-export const FINAL = ["succeeded", "failed", "canceled", "expired"];
 export const VIDEO = "video.generate";
 
-export const isFinal = (job) => FINAL.includes(job.status);
 export const promptOf = (job) => job.prompt?.original ?? job.input.prompt ?? "";
 export const artifactsOf = (job, ...roles) =>
   (job.result?.artifacts ?? []).filter(({ role }) => roles.includes(role)).sort((a, b) => a.index - b.index);

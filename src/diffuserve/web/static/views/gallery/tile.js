@@ -1,7 +1,8 @@
 // One job in the grid: its image, its clip's poster, how far it is, or why there is none.
 import { html, useMemo, useState } from "../../vendor/ui.js";
+import { isFinal } from "../../components/job_state.js";
 import { ProgressBar } from "../../components/progress_bar.js";
-import { VIDEO, artifactsOf, isFinal, outputsOf, promptOf, stateOf } from "./job_words.js";
+import { VIDEO, artifactsOf, outputsOf, promptOf, stateOf } from "./job_words.js";
 
 export function Tile(props) {
   const { job, isSelected, showsTenant } = props;

@@ -5,8 +5,9 @@ import { request } from "../../api.js";
 import { isOperator } from "../../session.js";
 import { CopyButton } from "../../components/copy_button.js";
 import { Confirm } from "../../components/dialog.js";
+import { isFinal } from "../../components/job_state.js";
 import { Problem } from "../../components/problem.js";
-import { isFinal, outputsOf, promptOf } from "../gallery/job_words.js";
+import { outputsOf, promptOf } from "../gallery/job_words.js";
 
 // What the playground's address takes; images are not among it.
 const REUSED = [
@@ -24,7 +25,7 @@ export function playgroundPath(job) {
 export function Actions({ watched, job }) {
   const [isAsking, setAsking] = useState(false);
   const [error, setError] = useState(null);
-  const act = (path) => request("POST", path).then(() => watched.again(), setError);
+  const act = (path) => request("POST", path).then((changed) => watched.again(changed), setError);
   const remove = async () => {
     await request("DELETE", `v1/jobs/${job.id}`);
     watched.stop();

@@ -1,7 +1,8 @@
 // What a job has made, large: its images, its clips, or how far it is.
 import { html, useRef, useState } from "../../vendor/ui.js";
+import { isFinal } from "../../components/job_state.js";
 import { ProgressBar } from "../../components/progress_bar.js";
-import { artifactsOf, capitalized, isFinal, outputsOf, promptOf, stateOf } from "../gallery/job_words.js";
+import { artifactsOf, capitalized, outputsOf, promptOf, stateOf } from "../gallery/job_words.js";
 
 export function Media({ job, preview }) {
   const outputs = outputsOf(job);

@@ -1,6 +1,7 @@
 // The timeline of a job, drawn to scale, and the same as a list of its phases.
 import { html, useEffect, useState } from "../../vendor/ui.js";
-import { brief, isFinal } from "../gallery/job_words.js";
+import { isFinal } from "../../components/job_state.js";
+import { brief } from "../gallery/job_words.js";
 import { phasesOf, totalOf } from "./phases.js";
 
 export function Timeline({ job, events }) {

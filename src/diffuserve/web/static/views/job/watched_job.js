@@ -1,7 +1,7 @@
 // One job, kept up to date: the job itself, its stored events, its live progress and its newest preview.
 import { signal } from "../../vendor/ui.js";
 import { follow, request } from "../../api.js";
-import { FINAL, isFinal } from "../gallery/job_words.js";
+import { FINAL, isFinal, newer } from "../../components/job_state.js";
 import { kept } from "../gallery/feed.js";
 
 const STORED = ["queued", "running", "denoised", "requeued", "canceling", ...FINAL];
@@ -24,7 +24,8 @@ export class WatchedJob {
   // Read the job; one that is gone is told as the error of the page.
   async read() {
     try {
-      this.job.value = kept(await request("GET", `v1/jobs/${this.id}`));
+      const read = kept(await request("GET", `v1/jobs/${this.id}`));
+      this.job.value = newer(this.job.value, read);
       this.error.value = null;
     } catch (error) {
       if (error.status === 404) this.stop();
@@ -32,9 +33,10 @@ export class WatchedJob {
     }
   }
 
-  // Follow it again, as after an operator has queued it again.
-  again() {
+  // Follow it again from what an action has made of it, as after an operator has queued it again.
+  again(job) {
     this.stop();
+    this.job.value = kept(job);
     this.events.value = [];
     this.preview.value = null;
     return this.open();

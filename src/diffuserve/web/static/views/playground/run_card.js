@@ -1,11 +1,12 @@
 // A run: its images, what they are doing, and what to do next.
 import { html, useState } from "../../vendor/ui.js";
+import { isFinal } from "../../components/job_state.js";
 import { duration } from "../../components/time.js";
 import { bodyOf, editImage, reuseSettings, sameSeed, takesImages, vary } from "./actions.js";
 import { Code } from "./code.js";
 import { stageOf, timingsOf } from "./progress.js";
 import { capitalized, remedyOf } from "./refusals.js";
-import { cancel, dismiss, isFinal, watched } from "./runs.js";
+import { cancel, dismiss, watched } from "./runs.js";
 import { Tile } from "./tile.js";
 
 export function RunCard({ run }) {

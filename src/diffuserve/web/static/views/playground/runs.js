@@ -2,17 +2,16 @@
 // several.
 import { batch, signal } from "../../vendor/ui.js";
 import { follow, request } from "../../api.js";
+import { FINAL, isFinal, newer } from "../../components/job_state.js";
 
 const KEPT = "diffuserve.runs";
 const MOST_KEPT = 12;
 const MOST_STREAMS = 4; // a browser has six connections to a server, and images and requests need some
 const POLL_MS = 1500;
-const FINAL = new Set(["succeeded", "failed", "canceled", "expired"]);
 const LOGGED = ["running", "denoised", "requeued", "canceling"];
 
 export const runs = signal([]); // newest first: { key, body, ids }
 export const watched = signal({}); // by job id: { job, preview, isLive, problem }
-export const isFinal = (job) => FINAL.has(job.status);
 
 let numStreams = 0;
 let owner; // the tenant whose runs these are
@@ -115,7 +114,7 @@ function stream(id) {
     };
     const handlers = {
       ...Object.fromEntries(LOGGED.map((type) => [type, () => refresh(id)])),
-      ...Object.fromEntries([...FINAL].map((type) => [type, ended])),
+      ...Object.fromEntries(FINAL.map((type) => [type, ended])),
       progress: ({ data }) => noteProgress(id, data),
       preview: ({ data }) => note(id, { preview: `data:image/png;base64,${data.b64}` }),
       live: ({ data }) => note(id, { isLive: data.num_parts > 0 }),
@@ -136,22 +135,18 @@ function noteProgress(id, { phase, ...progress }) {
   note(id, { job: { ...job, ...begun, phase, progress: { ...job.progress, ...progress } } });
 }
 
-// Read a job again. One that was deleted leaves its run.
+// Read a job again. One that was deleted leaves its run. What the stream tells meanwhile may be newer.
 async function refresh(id) {
+  const asked = jobOf(id);
   try {
-    note(id, { job: newer(jobOf(id), await request("GET", `v1/jobs/${id}`)), isAway: false });
+    const read = await request("GET", `v1/jobs/${id}`);
+    const known = jobOf(id);
+    const isOld = read.status === "queued" && known !== asked;
+    note(id, { job: isOld ? known : newer(known, read), isAway: false });
   } catch (error) {
     if (error.status === 404) forget(id);
     else note(id, { isAway: true });
   }
-}
-
-// A response may be older than what the stream has told since.
-function newer(known, read) {
-  if (known && isFinal(known) && !isFinal(read)) return known;
-  const isSame = read.status === "running" && known?.attempt === read.attempt;
-  const isBehind = isSame && read.progress.step < known.progress.step;
-  return isBehind ? { ...read, phase: known.phase, progress: known.progress } : read;
 }
 
 function forget(id) {

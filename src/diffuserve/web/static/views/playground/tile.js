@@ -1,9 +1,9 @@
 // One image or clip of a job: empty, its preview while it is drawn, then itself.
 import { html } from "../../vendor/ui.js";
 import { urlOf } from "../../router.js";
+import { isFinal } from "../../components/job_state.js";
 import { VIDEO } from "./job_request.js";
 import { fractionOf, stageOf } from "./progress.js";
-import { isFinal } from "./runs.js";
 
 const promptOf = (job) => job.prompt?.original ?? job.input.prompt;
 
