@@ -94,7 +94,7 @@ def test_a_failed_job_is_counted_by_its_code_and_queued_again(hand: Hand, open_p
     hand.does(hand.worker.fail(hand.claim(), "numbers_broke")).raise_for_status()
     failures = section(page, "Failures in the last hour")
     expect(failures.get_by_text("numbers_broke", exact=True)).to_be_visible()
-    failures.get_by_role("button", name="Requeue").click()
+    failures.get_by_role("button", name="Requeue the example of numbers_broke").click()
     expect(failures.get_by_text("queued again")).to_be_visible()
     assert hand.claim().job_id == job_id
     assert page.evaluate("document.documentElement.scrollWidth") == page.evaluate("innerWidth")
