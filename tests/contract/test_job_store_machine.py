@@ -97,10 +97,18 @@ class JobStoreMachine(RuleBasedStateMachine):
         band=st.sampled_from(Band),
         cost=st.floats(0.1, 50.0),
         expires_in=st.sampled_from([None, None, 5.0]),
+        deadline=st.sampled_from([{}, {}, {"finish_in": 8.0}, {"finish_in": 60.0, "best_effort": True}]),
         key=st.sampled_from([None, "k1", "k2"]),
     )
     def submit(
-        self, tenant: str, model: str, band: Band, cost: float, expires_in: float | None, key: str | None
+        self,
+        tenant: str,
+        model: str,
+        band: Band,
+        cost: float,
+        expires_in: float | None,
+        deadline: dict[str, Any],
+        key: str | None,
     ) -> None:
         new = new_job(
             tenant,
@@ -109,6 +117,7 @@ class JobStoreMachine(RuleBasedStateMachine):
             cost_seconds=cost,
             decode_seconds=cost / 2,
             expires_in=expires_in,
+            **deadline,
             idempotency_key=key,
         )
         try:

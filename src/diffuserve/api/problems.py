@@ -26,6 +26,7 @@ from diffuserve.api.responses import json_response
 from diffuserve.domain.errors import (
     BacklogFull,
     Conflict,
+    DeadlineUnreachable,
     DiffuserveError,
     FilesFull,
     Forbidden,
@@ -71,6 +72,7 @@ _STATUSES: Sequence[tuple[type[DiffuserveError], int, bool]] = (
     (RateLimited, 429, True),
     (TooManyWaits, 429, True),
     (BacklogFull, 503, True),
+    (DeadlineUnreachable, 503, False),
     (TooLarge, 413, False),
     (UploadTooSlow, 408, True),
     (RangeNotSatisfiable, 416, False),
@@ -103,7 +105,7 @@ class Problem:
     is_retryable: bool = False
     retry_after: float | None = None
     errors: tuple[FieldError, ...] = ()
-    extra: Mapping[str, str] = field(default_factory=dict)
+    extra: Mapping[str, str | float | None] = field(default_factory=dict)
     allow: str | None = None  # the methods of a path, which 405 names
     size: int | None = None  # of a file in bytes, which 416 names
 
@@ -276,7 +278,9 @@ def _problem_of_known(error: DiffuserveError) -> Problem:
     )
 
 
-def _extra(error: DiffuserveError) -> dict[str, str]:
+def _extra(error: DiffuserveError) -> dict[str, str | float | None]:
+    if isinstance(error, DeadlineUnreachable):
+        return {"eta_s_low": error.eta_s_low, "eta_s_high": error.eta_s_high}
     if isinstance(error, LeaseLost):
         return {"job_id": error.job_id}
     return {"category": error.category} if isinstance(error, PromptBlocked | ImageBlocked) else {}

@@ -3,7 +3,7 @@
 from typing import Annotated, Any, Literal
 
 import orjson
-from pydantic import AfterValidator, BaseModel, ConfigDict, Field, PlainValidator
+from pydantic import AfterValidator, AwareDatetime, BaseModel, ConfigDict, Field, PlainValidator
 
 from diffuserve.api.file_formats import FILE_FORMAT, FileFormat
 from diffuserve.domain.job import MAX_PREVIEWS, Band
@@ -87,6 +87,9 @@ ImageName = Annotated[str, PlainValidator(_check_image, json_schema_input_type=_
 ImageNames = Annotated[str | list[str], PlainValidator(_check_images, json_schema_input_type=_AnyImageSchema)]
 Strength = Annotated[float, Field(gt=0, le=1, allow_inf_nan=False)]
 Seconds = Annotated[float, Field(gt=0, le=MAX_JOB_SECONDS, allow_inf_nan=False)]
+Deadline = Annotated[
+    Seconds | Annotated[AwareDatetime, Field(strict=False)], Field(union_mode="left_to_right")
+]
 ClipSeconds = Annotated[float, Field(gt=0, allow_inf_nan=False)]
 Kind = Literal["image.generate", "video.generate"]
 JobEventName = Literal["job.succeeded", "job.failed", "job.canceled", "job.expired"]
@@ -157,6 +160,14 @@ class NewJobBody(RequestBody):
         default=None, description="The plan's default if left out."
     )
     expires_in: Seconds | None = Field(default=None, description="Longest wait in the queue, in seconds.")
+    deadline: Deadline | None = Field(
+        default=None,
+        description="When the result is needed: seconds from now, or a time (RFC 3339). A job that cannot be "
+        "done by then is refused, and one that no longer can expires in the queue.",
+    )
+    best_effort: bool = Field(
+        default=False, description="Run the job even if it misses its `deadline`, which only hurries it then."
+    )
     timeout: Seconds | None = Field(default=None, description="Longest run of one attempt, in seconds.")
     metadata: Metadata = Field(default_factory=dict, description="Returned unchanged; at most 16 KB as JSON.")
     output_format: FileFormat | None = FILE_FORMAT

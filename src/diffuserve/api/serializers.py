@@ -159,6 +159,8 @@ class JobSerializer:
             created_at=to_rfc3339(job.created_at),
             started_at=to_rfc3339(job.started_at),
             finished_at=to_rfc3339(job.finished_at),
+            deadline=to_rfc3339(job.finish_by),
+            best_effort=job.best_effort,
             metadata=job.metadata,
             batch_id=job.batch_id,
             custom_id=job.custom_id,

@@ -5,6 +5,7 @@ import secrets
 from collections.abc import Awaitable, Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import replace
+from datetime import UTC, datetime
 
 import orjson
 from pydantic import BaseModel
@@ -12,7 +13,7 @@ from pydantic import BaseModel
 from diffuserve.api.auth.access import Caller
 from diffuserve.api.file_formats import file_format
 from diffuserve.api.files.inputs import resolve_inputs
-from diffuserve.api.request_bodies import GenerationInput, NewJobBody, WebhookBody
+from diffuserve.api.request_bodies import MAX_JOB_SECONDS, GenerationInput, NewJobBody, WebhookBody
 from diffuserve.api.services import Services
 from diffuserve.api.webhooks.address_policy import AddressPolicy
 from diffuserve.domain.clips import with_frames
@@ -48,7 +49,8 @@ async def submit(
     """Check, price and store a job, and process its prompt.
 
     Everything that can be refused without looking at input images is refused before they are. Raise what
-    `build_job`, `resolve_inputs`, `process_prompt` and `JobStore.submit` raise, and `ModelNotFound`.
+    `build_job`, `resolve_inputs`, `process_prompt` and `JobStore.submit` raise, `ModelNotFound`, and
+    `DeadlineUnreachable`.
     """
     services.prompts.check_offered(body.expand_prompt)
     served = await services.catalog.pick(body.model, body.kind)
@@ -57,10 +59,12 @@ async def submit(
     params = requested_params(body.kind, body.input, served.spec)
     new = build_job(body, params, caller.tenant_id, served, plan)
     stamp = Stamp(caller.tenant_id, idempotency_key, fingerprint(body)) if idempotency_key else None
-    if params.images:
+    if params.images or new.has_to_be_in_time:
         earlier = await services.store.jobs.find_room(caller.tenant_id, stamp)
         if earlier is not None:
             return earlier
+        await services.store.jobs.check_deadline(new)
+    if params.images:
         params = await resolve(services, caller.tenant_id, params)
         new = build_job(body, params, caller.tenant_id, served, plan)
     new = await process_prompt(services, new, body.expand_prompt)
@@ -154,6 +158,8 @@ def build_job(
         latent_bytes=price.latent_bytes,
         band=_band(body.priority, plan),
         expires_in=body.expires_in,
+        finish_in=_finish_in(body.deadline),
+        best_effort=body.best_effort,
         timeout=body.timeout,
         metadata=body.metadata,
         num_previews=body.num_previews,
@@ -187,6 +193,19 @@ def fingerprint(body: BaseModel) -> str:
     """Return a hash that is equal for equal bodies, whatever the order of their fields."""
     content = body.model_dump(mode="json", exclude_unset=True)
     return hashlib.sha256(orjson.dumps(content, option=orjson.OPT_SORT_KEYS)).hexdigest()
+
+
+def _finish_in(deadline: float | datetime | None) -> float | None:
+    """Return the seconds until a deadline. Raise `InvalidParams` for one that is past, or too far away."""
+    if not isinstance(deadline, datetime):
+        return deadline
+    seconds = (deadline - datetime.now(UTC)).total_seconds()
+    if 0 < seconds <= MAX_JOB_SECONDS:
+        return seconds
+    remedy = (
+        f"is in {seconds:,.0f} s by this server's clock; give one within {MAX_JOB_SECONDS:,.0f} s from now"
+    )
+    raise InvalidParams("deadline", deadline.isoformat(), remedy)
 
 
 def _band(requested: Band | None, plan: Plan) -> Band:

@@ -30,6 +30,8 @@ Examples:
 
   diffuserve submit "a lighthouse" --size 192x128 --steps 8 --priority batch
 
+  diffuserve submit "a lighthouse" --deadline 60 --best-effort
+
   diffuserve submit "a lighthouse" -o lighthouse.png --preview --open
 
   diffuserve submit "a lighthouse in snow" --image lighthouse.png --strength 0.6 -o snow.png
@@ -56,6 +58,8 @@ class Submission:
     is_opened: bool = False
     kind: str = IMAGE_GENERATE
     seconds: float | None = None
+    deadline: float | str | None = None
+    best_effort: bool = False
 
 
 @options.takes_settings("server", "api_key")
@@ -89,6 +93,13 @@ def submit(  # noqa: PLR0913 (a command has as many arguments as options)
         bool, typer.Option("--expand", help="Have a language model expand the prompt first.")
     ] = False,
     priority: Annotated[Band | None, typer.Option(help="By default the plan's.")] = None,
+    deadline: Annotated[
+        str | None,
+        typer.Option(help="When the result is needed: seconds from now, or a time: 2026-11-22T18:00Z."),
+    ] = None,
+    best_effort: Annotated[
+        bool, typer.Option("--best-effort", help="Run the job even if it misses its deadline.")
+    ] = False,
     preview: Annotated[
         bool,
         typer.Option(
@@ -141,8 +152,18 @@ def submit(  # noqa: PLR0913 (a command has as many arguments as options)
         is_opened=open_,
         kind=kind,
         seconds=seconds,
+        deadline=_parse_deadline(deadline),
+        best_effort=best_effort,
     )
     raise typer.Exit(_run(submission))
+
+
+def _parse_deadline(text: str | None) -> float | str | None:
+    """Return seconds as a number, and a time as it is; the server knows what it means."""
+    try:
+        return None if text is None else float(text)
+    except ValueError:
+        return text
 
 
 def _run(submission: Submission) -> int:
@@ -168,6 +189,8 @@ async def _submit(submission: Submission, submitted: list[str]) -> int:
         wanted["output_format"] = submission.destination.suffix.lower().removeprefix(".")
     if submission.has_previews:
         wanted["num_previews"] = MAX_PREVIEWS
+    if submission.deadline is not None:
+        wanted |= {"deadline": submission.deadline, "best_effort": submission.best_effort}
     async with connect(submission.settings) as client:
         model = await served_name(client, submission.model)
         params = await _uploaded(client, submission.params)

@@ -241,6 +241,25 @@ class BacklogFull(Refused):
     code = "backlog_full"
 
 
+class DeadlineUnreachable(Refused):
+    """The job cannot be done by its deadline; `eta_s_low` and `eta_s_high` are seconds until it could be.
+
+    They are `None` while no worker is ready for its model.
+    """
+
+    code = "deadline_unreachable"
+
+    def __init__(
+        self, finish_in: float, least: float, eta_s_low: float | None, eta_s_high: float | None
+    ) -> None:
+        super().__init__(
+            f"the deadline is in {finish_in:.1f} s, and the job would take {least:.1f} s at best; "
+            "give it more time, or set best_effort to have it done as soon as possible"
+        )
+        self.eta_s_low = eta_s_low
+        self.eta_s_high = eta_s_high
+
+
 class PromptBlocked(Refused):
     """The safety policy blocks this prompt; `category` names the rule."""
 

@@ -137,7 +137,8 @@ class NewJob:
 
     `cost_seconds` are the predicted device-seconds, `decode_seconds` those of them that decoding takes,
     `latent_bytes` the predicted size of the latents, and `step_tokens` the packed tokens of one denoising
-    step. `expires_in` bounds the wait in the queue and `timeout` one attempt, both in seconds. The worker
+    step. `expires_in` bounds the wait in the queue and `timeout` one attempt, both in seconds. `finish_in`
+    are the seconds until its deadline, which a job of `best_effort` may miss. The worker
     sends `num_previews` previews while the job runs, and the first clip in parts if it is `live`. An item of
     a batch has the `custom_id` that its client gave it. `fingerprint` is a hash of the body that came with
     `idempotency_key`.
@@ -153,6 +154,8 @@ class NewJob:
     kind: str = IMAGE_GENERATE
     band: Band = Band.STANDARD
     expires_in: float | None = None
+    finish_in: float | None = None
+    best_effort: bool = False
     timeout: float | None = None
     metadata: Mapping[str, Any] = field(default_factory=dict)
     num_previews: int = 0
@@ -164,6 +167,11 @@ class NewJob:
     webhook: Webhook | None = None
     idempotency_key: str | None = None
     fingerprint: str = ""
+
+    @property
+    def has_to_be_in_time(self) -> bool:
+        """True if the job has a deadline that it must not miss."""
+        return self.finish_in is not None and not self.best_effort
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -196,7 +204,8 @@ class Job:
 
     `attempt` counts the leases granted on the job, and `lease_token` is that of the newest one. `version`
     grows with every change. `seq` is the job's place in its tenant's queue. `decode_seconds` are those of
-    `cost_seconds` that decoding takes.
+    `cost_seconds` that decoding takes. It is to start by `deadline` at the latest, and to end by `finish_by`,
+    which one of `best_effort` may miss.
     `phase` and `progress` are those of a running job, as of its last heartbeat. A job that `is_denoised` has
     its latents, and waits to be decoded or is being so.
     """
@@ -226,6 +235,8 @@ class Job:
     prompt: PromptRecord | None = None
     timeout: float | None = None
     deadline: float | None = None
+    finish_by: float | None = None
+    best_effort: bool = False
     started_at: float | None = None
     finished_at: float | None = None
     worker_id: str | None = None

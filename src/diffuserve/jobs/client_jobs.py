@@ -7,6 +7,7 @@ from collections.abc import Collection
 
 import sqlalchemy as sa
 
+from diffuserve.domain.errors import DeadlineUnreachable
 from diffuserve.domain.job import Job, JobEvent, JobStatus, NewJob, QueueEstimate, Revision
 from diffuserve.jobs import queries, schema
 from diffuserve.jobs.changes import event_of
@@ -15,11 +16,14 @@ from diffuserve.jobs.database import Database
 from diffuserve.jobs.idempotency import Stamp
 from diffuserve.jobs.operations import Operations
 from diffuserve.jobs.outlook import Outlook
+from diffuserve.jobs.records import job_of, new_record
 from diffuserve.jobs.search import FoundJobs, JobFilter, search
 from diffuserve.jobs.submit import FindJobRoom, SubmitJob
 from diffuserve.jobs.writer import Writer
 
 jobs = schema.jobs
+
+_BEHIND_ALL = 2**62
 
 
 class ClientJobs:
@@ -110,6 +114,19 @@ class ClientJobs:
         if job.status is not JobStatus.QUEUED:
             return None
         return await self._outlook.estimate(job)
+
+    async def check_deadline(self, new: NewJob) -> None:
+        """Raise `DeadlineUnreachable` if a job would surely miss a deadline that it must meet.
+
+        While no worker is ready for its model, nothing is known but how long the job itself takes.
+        """
+        if new.finish_in is None or new.best_effort:
+            return
+        last = job_of(new_record(new, job_id="", seq=_BEHIND_ALL, now=0.0))
+        estimate = await self._outlook.estimate(last)
+        least = estimate.eta_s_low or last.work_seconds
+        if least > new.finish_in:
+            raise DeadlineUnreachable(new.finish_in, least, estimate.eta_s_low, estimate.eta_s_high)
 
     async def cancel(self, job_id: str, tenant_id: str | None = None) -> Job:
         """Cancel a queued job at once, mark a running one `canceling`, and leave a final one as it is."""

@@ -27,6 +27,8 @@ class StoreConfig:
     - `affinity_lookahead`, `affinity_seconds`, `affinity_wait_seconds`: a job whose model is resident may
       overtake at most so many jobs of its own tenant, and tenants at most so many weighted device-seconds
       ahead of it, as long as none of those overtaken has waited longer.
+    - `deadline_lead_seconds`: time before the latest start that a job's deadline allows from which it goes
+      before the others of its tenant and band.
     - `max_transient_retries`, `max_worker_losses`: failed attempts by cause that are followed by another.
     - `retry_base_seconds`, `retry_cap_seconds`: first and longest pause of the backoff after a failure.
     - `max_backlog_seconds`: predicted device-seconds in the queue beyond which new work is refused.
@@ -43,6 +45,7 @@ class StoreConfig:
     affinity_lookahead: int = 32
     affinity_seconds: float = 30.0
     affinity_wait_seconds: float = 60.0
+    deadline_lead_seconds: float = 30.0
     max_transient_retries: int = 3
     max_worker_losses: int = 3
     retry_base_seconds: float = 1.0

@@ -133,6 +133,8 @@ def _requeue(transaction: Transaction, ended: Collection[JobRecord]) -> None:
         for fresh, record in zip(records, ended, strict=True)
     ]
     save_changes(transaction, changes)
+    job_ids = [record.id for record in records]
+    transaction.execute(sa.update(jobs).where(jobs.c.id.in_(job_ids)).values(deadline=None, finish_by=None))
     queue.put(transaction, records)
     ledger = queue.Ledger()
     for record in records:
@@ -151,6 +153,7 @@ def _fresh(record: JobRecord) -> JobRecord:
         num_worker_lost=0,
         worker_id=None,
         deadline=None,
+        finish_by=None,
         finished_at=None,
         actual_seconds=None,
         error=None,

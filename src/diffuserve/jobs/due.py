@@ -1,4 +1,4 @@
-"""Waiting jobs whose time has come: a retry is due, or a deadline has passed."""
+"""Waiting jobs whose time has come: a retry is due, a deadline comes close, or it has passed."""
 
 from collections.abc import Collection
 from dataclasses import replace
@@ -9,26 +9,36 @@ from diffuserve.domain.job import JobStatus
 from diffuserve.jobs import queue, schema
 from diffuserve.jobs.changes import Change, load_records, save_changes
 from diffuserve.jobs.database import Transaction
+from diffuserve.jobs.records import JobRecord
 
 ready, delayed = schema.ready, schema.delayed
 
+_DUE, _LATE, _RISING = "due", "late", "rising"
 MAX_SWEPT = 1_000
 """Jobs that one sweep takes: it bounds the length of a transaction and of a statement's list of ids."""
 
 
 def sweep_due(transaction: Transaction) -> None:
-    """Make delayed jobs ready that are due, and expire ready jobs that are late.
+    """Make delayed jobs ready that are due, expire ready jobs that are late, and raise those in a hurry.
 
-    Every claim does this first. Usually nothing is due, and it costs one statement on two small indexes.
+    Every claim does this first. Usually nothing is due, and it costs one statement on three small indexes.
     """
-    due = sa.select(delayed.c.job_id, sa.true().label("is_due")).where(delayed.c.due_at <= transaction.now)
-    late = sa.select(ready.c.job_id, sa.false().label("is_due")).where(ready.c.deadline <= transaction.now)
-    parts = (sa.select(part.limit(MAX_SWEPT).subquery()) for part in (due, late))
+    now = transaction.now
+    due = _kind(_DUE, delayed.c.job_id).where(delayed.c.due_at <= now)
+    late = _kind(_LATE, ready.c.job_id).where(ready.c.deadline <= now)
+    is_in_time = sa.or_(ready.c.deadline.is_(None), ready.c.deadline > now)
+    rising = _kind(_RISING, ready.c.job_id).where(ready.c.rises_at <= now, is_in_time)
+    parts = (sa.select(part.limit(MAX_SWEPT).subquery()) for part in (due, late, rising))
     rows = transaction.rows(sa.union_all(*parts))
     if not rows:
         return
-    _make_ready(transaction, [row.job_id for row in rows if row.is_due])
-    _expire(transaction, [row.job_id for row in rows if not row.is_due])
+    _make_ready(transaction, [row.job_id for row in rows if row.kind == _DUE])
+    _expire(transaction, [row.job_id for row in rows if row.kind == _LATE])
+    _raise(transaction, [row.job_id for row in rows if row.kind == _RISING])
+
+
+def _kind(kind: str, job_id: sa.Column[str]) -> sa.Select[tuple[str, str]]:
+    return sa.select(job_id, sa.literal(kind).label("kind"))
 
 
 def _make_ready(transaction: Transaction, job_ids: Collection[str]) -> None:
@@ -44,4 +54,19 @@ def _expire(transaction: Transaction, job_ids: Collection[str]) -> None:
     records = list(load_records(transaction, job_ids).values())
     queue.leave(transaction, records)
     expired = [replace(record, status=JobStatus.EXPIRED, finished_at=transaction.now) for record in records]
-    save_changes(transaction, [Change(record, "expired", JobStatus.QUEUED) for record in expired])
+    save_changes(transaction, [_expiry(record) for record in expired])
+
+
+def _expiry(record: JobRecord) -> Change:
+    """Return the end of a job, which tells apart a deadline from a wait that was too long."""
+    has_waited = record.deadline is not None and record.start_by == record.deadline
+    return Change(record, "expired", JobStatus.QUEUED, {} if has_waited else {"cause": "deadline"})
+
+
+def _raise(transaction: Transaction, job_ids: Collection[str]) -> None:
+    """Put jobs anew, whose places now follow from their deadlines."""
+    if not job_ids:
+        return
+    records = list(load_records(transaction, job_ids).values())
+    queue.take(transaction, job_ids)
+    queue.put(transaction, records)

@@ -32,9 +32,10 @@ class JobRecord:
     """A row of the table `jobs`: every field is a column of the same name.
 
     `seq` is the job's place in its tenant's queue. `num_transient` and `num_worker_lost` count the
-    attempts that failed by cause, `num_events` the entries of the job's log. A job with `latents` is in its
-    decode phase; `num_latents_lost` counts how often they turned out to be unusable. The columns of
-    `JSON_COLUMNS` hold JSON as text, as the database stores it.
+    attempts that failed by cause, `num_events` the entries of the job's log. A job that has not started by
+    `deadline` expires, and one that cannot end by `finish_by` as well, unless it is `best_effort`. A job with
+    `latents` is in its decode phase; `num_latents_lost` counts how often they turned out to be unusable. The
+    columns of `JSON_COLUMNS` hold JSON as text, as the database stores it.
     """
 
     id: str
@@ -72,6 +73,8 @@ class JobRecord:
     latent_bytes: int = 0
     latents: str | None = None
     num_latents_lost: int = 0
+    finish_by: float | None = None
+    best_effort: bool = False
     webhook: str | None
     batch_id: str | None
     custom_id: str | None
@@ -95,6 +98,24 @@ class JobRecord:
     def work_seconds(self) -> float:
         """Predicted device-seconds of what is still to be done."""
         return self.decode_seconds if self.is_denoised else self.cost_seconds
+
+    @property
+    def start_by(self) -> float | None:
+        """Time at which the job expires in the queue.
+
+        `deadline` bounds the wait for its first attempt alone, and `finish_by` that for every one.
+        """
+        times = []
+        if self.deadline is not None and self.started_at is None:
+            times.append(self.deadline)
+        if self.latest_start is not None and not self.best_effort:
+            times.append(self.latest_start)
+        return min(times, default=None)
+
+    @property
+    def latest_start(self) -> float | None:
+        """Latest start with which its deadline can be met, as far as predictions are right."""
+        return None if self.finish_by is None else self.finish_by - self.work_seconds
 
     @property
     def denoised_seconds(self) -> float:
@@ -206,6 +227,7 @@ def new_record(new: NewJob, *, job_id: str, seq: int, now: float) -> JobRecord:
         id=job_id,
         status=JobStatus.QUEUED,
         deadline=None if new.expires_in is None else now + new.expires_in,
+        finish_by=None if new.finish_in is None else now + new.finish_in,
         seq=seq,
         num_events=1,
         version=1,

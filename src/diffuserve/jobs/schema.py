@@ -200,8 +200,10 @@ ready = sa.Table(
     sa.Column("step_tokens", sa.BigInteger, nullable=False),
     _double("enqueued_at"),
     _double("deadline", null=True),
+    _double("rises_at", null=True),
     sa.Index("ready_by_lane", "lane", "seq", unique=True),
     _partial_index("ready_by_deadline", "deadline", where="deadline IS NOT NULL"),
+    _partial_index("ready_by_rise", "rises_at", where="rises_at IS NOT NULL"),
     postgresql_with=_HOT,
 )
 

@@ -3,6 +3,7 @@
 import asyncio
 import json
 from dataclasses import fields
+from datetime import UTC, datetime, timedelta
 from typing import Any
 
 import httpx
@@ -150,6 +151,11 @@ async def test_the_same_key_with_another_body_is_rejected(
         (CAT | {"kind": "video.generate"}, "kind"),
         (CAT | {"priority": "urgent"}, "priority"),
         (CAT | {"expires_in": 0}, "expires_in"),
+        (CAT | {"deadline": 0}, "deadline"),
+        (CAT | {"deadline": "tomorrow"}, "deadline"),
+        (CAT | {"deadline": "2026-01-01T00:00:00"}, "deadline"),
+        (CAT | {"deadline": "2020-01-01T00:00:00Z"}, "deadline"),
+        (CAT | {"deadline": "2999-01-01T00:00:00Z"}, "deadline"),
         (CAT | {"timeout": 1e12}, "timeout"),
         (CAT | {"metadata": {"a": "x" * 20_000}}, "metadata"),
         (CAT | {"metadata": {"a": 10**30}}, "metadata"),
@@ -169,6 +175,41 @@ async def test_invalid_input_is_rejected_with_its_field(
     assert (problem["retryable"], problem["status"]) == (False, 422)
     assert problem["request_id"] == response.headers["x-request-id"]
     assert (await http.get("/v1/jobs")).json()["data"] == []
+
+
+async def test_a_deadline_that_is_surely_missed_is_refused_with_the_estimate(
+    http: httpx.AsyncClient, worker: HandWorker
+) -> None:
+    job = (await http.post("/v1/jobs", json=CAT)).json()
+    seconds = job["cost_seconds"]
+    response = await http.post("/v1/jobs", json=CAT | {"deadline": 1.5 * seconds})
+    problem = response.json()
+    assert (response.status_code, problem["code"], problem["retryable"]) == (
+        503,
+        "deadline_unreachable",
+        False,
+    )
+    assert 0 < problem["eta_s_low"] <= problem["eta_s_high"]
+    accepted = await http.post("/v1/jobs", json=CAT | {"deadline": 1.5 * seconds, "best_effort": True})
+    assert accepted.status_code == 202
+    assert accepted.json()["best_effort"]
+    at = datetime.now(UTC) + timedelta(hours=1)
+    late = await http.post("/v1/jobs", json=CAT | {"deadline": at.isoformat()})
+    shown = datetime.fromisoformat(late.json()["deadline"])
+    assert abs(shown - at) < timedelta(minutes=1)
+
+
+async def test_a_deadline_is_no_reason_to_refuse_a_job_that_is_there(
+    http: httpx.AsyncClient, worker: HandWorker
+) -> None:
+    trial = (await http.post("/v1/jobs", json=CAT)).json()
+    await http.post(f"/v1/jobs/{trial['id']}/cancel")
+    body = CAT | {"deadline": 2.0 * trial["cost_seconds"]}
+    key = {"idempotency-key": "in-time"}
+    job = (await http.post("/v1/jobs", json=body, headers=key)).json()
+    while (await http.post("/v1/jobs", json=body)).status_code == 202:  # estimates are of the last second
+        await asyncio.sleep(0.1)
+    assert (await http.post("/v1/jobs", json=body, headers=key)).json()["id"] == job["id"]
 
 
 async def test_an_image_of_too_many_pixels_is_413(http: httpx.AsyncClient, worker: HandWorker) -> None:

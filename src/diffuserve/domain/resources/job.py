@@ -158,6 +158,12 @@ class JobResource(Resource):
     created_at: str
     started_at: str | None
     finished_at: str | None
+    deadline: str | None = field(
+        default=None, metadata={"description": "When the result is needed; null if the client did not say."}
+    )
+    best_effort: bool = field(
+        default=False, metadata={"description": "Whether it runs even if it misses its deadline."}
+    )
     metadata: Mapping[str, Any]
     batch_id: str | None
     custom_id: str | None
