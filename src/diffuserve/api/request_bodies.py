@@ -1,9 +1,11 @@
 """Bodies of the requests that clients send, as pydantic checks them."""
 
+from contextlib import suppress
+from datetime import datetime
 from typing import Annotated, Any, Literal
 
 import orjson
-from pydantic import AfterValidator, AwareDatetime, BaseModel, ConfigDict, Field, PlainValidator
+from pydantic import AfterValidator, BaseModel, ConfigDict, Field, PlainValidator
 
 from diffuserve.api.file_formats import FILE_FORMAT, FileFormat
 from diffuserve.domain.job import MAX_PREVIEWS, Band
@@ -59,6 +61,19 @@ def _check_image(name: object) -> str:
     return _check_text(name)
 
 
+def _check_deadline(value: object) -> float | datetime:
+    """Return seconds from now, or a time with its zone."""
+    if isinstance(value, str):
+        with suppress(ValueError):
+            time = datetime.fromisoformat(value)
+            if time.tzinfo is not None:
+                return time
+        raise ValueError("is no time with its zone, such as 2026-11-22T18:00:00Z")
+    if isinstance(value, bool) or not isinstance(value, int | float) or not 0 < value <= MAX_JOB_SECONDS:
+        raise ValueError(f"must be seconds above 0, at most {MAX_JOB_SECONDS:,.0f}, or a time")
+    return float(value)
+
+
 def _check_images(names: object) -> str | list[str]:
     if not isinstance(names, list):
         return _check_image(names)
@@ -87,8 +102,9 @@ ImageName = Annotated[str, PlainValidator(_check_image, json_schema_input_type=_
 ImageNames = Annotated[str | list[str], PlainValidator(_check_images, json_schema_input_type=_AnyImageSchema)]
 Strength = Annotated[float, Field(gt=0, le=1, allow_inf_nan=False)]
 Seconds = Annotated[float, Field(gt=0, le=MAX_JOB_SECONDS, allow_inf_nan=False)]
+_DeadlineSchema = Seconds | Annotated[str, Field(json_schema_extra={"format": "date-time"})]
 Deadline = Annotated[
-    Seconds | Annotated[AwareDatetime, Field(strict=False)], Field(union_mode="left_to_right")
+    float | datetime, PlainValidator(_check_deadline, json_schema_input_type=_DeadlineSchema)
 ]
 ClipSeconds = Annotated[float, Field(gt=0, allow_inf_nan=False)]
 Kind = Literal["image.generate", "video.generate"]

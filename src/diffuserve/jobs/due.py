@@ -37,7 +37,7 @@ def sweep_due(transaction: Transaction) -> None:
     _raise(transaction, [row.job_id for row in rows if row.kind == _RISING])
 
 
-def _kind(kind: str, job_id: sa.Column[str]) -> sa.Select[tuple[str, str]]:
+def _kind(kind: str, job_id: sa.Column[str]) -> sa.Select[str, str]:
     return sa.select(job_id, sa.literal(kind).label("kind"))
 
 
