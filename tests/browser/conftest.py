@@ -6,20 +6,23 @@ Chromium is the system's; Playwright's own downloads are never used. Without Chr
 import asyncio
 import os
 import shutil
-import sys
 from collections.abc import Callable, Iterator
-from contextlib import ExitStack
 from pathlib import Path
 from urllib.parse import urlsplit
 
 import httpx
 import pytest
-from playwright.sync_api import Browser, Page, Playwright, ViewportSize, expect, sync_playwright
+from playwright.sync_api import (
+    Browser,
+    BrowserContext,
+    Page,
+    Playwright,
+    ViewportSize,
+    expect,
+    sync_playwright,
+)
 
 from diffuserve.domain.tenant import Role
-from diffuserve.events.memory import MemoryEventBus
-from diffuserve.jobs.config import StoreConfig
-from diffuserve.jobs.store import JobStore
 from diffuserve.settings import Settings
 from support.browser import (
     Axe,
@@ -33,6 +36,7 @@ from support.browser import (
 from support.diffuserve_process import serving
 from support.hand_page import PLAN, Hand
 from support.server_thread import ServerThread
+from support.waiting import HANG_SECONDS, block_until
 
 expect.set_options(timeout=60_000)  # for a busy machine
 
@@ -91,21 +95,14 @@ def server(chromium: str, tmp_path_factory: pytest.TempPathFactory) -> Iterator[
 
 
 @pytest.fixture(scope="session")
-def keyed_server(
-    chromium: str, tmp_path_factory: pytest.TempPathFactory, migrated_file: Path
-) -> Iterator[KeyedServer]:
-    """A server with keys, whose engine draws images of one pixel without a model."""
-    folder = tmp_path_factory.mktemp("keyed")
-    environment = _environment(folder)
-    data = Path(environment["DIFFUSERVE_DATA_DIR"])
-    data.mkdir(mode=0o700)
-    database = data / "diffuserve.db"
-    shutil.copy(migrated_file, database)
-    database.chmod(0o600)
-    operator_key, tenant_key = asyncio.run(_create_keys(database))
-    engine = ("--engine-command", f"{sys.executable} -m diffuserve.testing.null_engine")
-    with serving(*engine, environment=environment, log=folder / "log") as address:
-        yield KeyedServer(address, operator_key, tenant_key)
+def keyed_server(chromium: str, tmp_path_factory: pytest.TempPathFactory) -> Iterator[KeyedServer]:
+    """A server with keys in this process, without a worker."""
+    settings = Settings(data_dir=tmp_path_factory.mktemp("keyed") / "data", port=0)
+    with ServerThread(settings, has_worker=False) as server:
+        _, operator_key = server.call(server.store.keys.create(Role.OPERATOR))
+        _, tenant_key = server.call(server.store.keys.create(Role.TENANT, tenant_id="ada"))
+        block_until(lambda: _asks_for_keys(server.address))
+        yield KeyedServer(server.address, operator_key, tenant_key)
 
 
 @pytest.fixture
@@ -117,26 +114,44 @@ def watchers() -> Iterator[list[Watcher]]:
     assert not faults, "\n".join(faults)
 
 
-@pytest.fixture
-def open_page(browser: Browser, server: str, watchers: list[Watcher]) -> Iterator[OpenPage]:
-    """Open a page in a context of its own: `open_page(address, dark=True, phone=True)`."""
-    with ExitStack() as stack:
+@pytest.fixture(scope="session")
+def _contexts() -> dict[tuple[str, bool, bool], BrowserContext]:
+    """The contexts of the session, by server and form: what a page has loaded is there for the next one."""
+    return {}
 
-        def open_one(address: str = server, *, dark: bool = False, phone: bool = False) -> Page:
-            context = browser.new_context(
+
+@pytest.fixture
+def open_page(
+    browser: Browser,
+    server: str,
+    watchers: list[Watcher],
+    _contexts: dict[tuple[str, bool, bool], BrowserContext],
+) -> Iterator[OpenPage]:
+    """Open a page of somebody who is new there: `open_page(address, dark=True, phone=True)`."""
+    pages: list[Page] = []
+
+    def open_one(address: str = server, *, dark: bool = False, phone: bool = False) -> Page:
+        key = address, dark, phone
+        if key not in _contexts:
+            _contexts[key] = browser.new_context(
                 base_url=address,
                 viewport=_PHONE if phone else _DESK,
                 color_scheme="dark" if dark else "light",
                 permissions=["clipboard-read", "clipboard-write"],
             )
-            stack.callback(context.close)
-            page = context.new_page()
-            watcher = Watcher(urlsplit(address).netloc)
-            watcher.watch(page)
-            watchers.append(watcher)
-            return page
+        page = _contexts[key].new_page()
+        pages.append(page)
+        watcher = Watcher(urlsplit(address).netloc)
+        watcher.watch(page)
+        watchers.append(watcher)
+        return page
 
-        yield open_one
+    yield open_one
+    for page in pages:
+        if page.url.startswith("http"):
+            page.evaluate("localStorage.clear()")
+        page.context.clear_cookies()
+        page.close()
 
 
 @pytest.fixture
@@ -175,22 +190,17 @@ def screenshot() -> Screenshot:
     return write_screenshot
 
 
+def _asks_for_keys(address: str) -> bool:
+    """Return whether a server has noticed its first key."""
+    return httpx.get(f"{address}/v1/jobs", trust_env=False, timeout=HANG_SECONDS).status_code == 401
+
+
 def _environment(folder: Path) -> dict[str, str]:
     return {
         "DIFFUSERVE_DATA_DIR": str(folder / "data"),
         "DIFFUSERVE_CACHE_DIR": str(folder / "cache"),
         "OMP_NUM_THREADS": "1",
     }
-
-
-async def _create_keys(path: Path) -> tuple[str, str]:
-    """Return the secrets of a new key of an operator and of one of a tenant."""
-    store = JobStore(f"sqlite:///{path}", MemoryEventBus(), StoreConfig())
-    await store.open()
-    _, operator_key = await store.keys.create(Role.OPERATOR)
-    _, tenant_key = await store.keys.create(Role.TENANT, tenant_id="ada")
-    await store.close()
-    return operator_key, tenant_key
 
 
 @pytest.fixture(scope="session")

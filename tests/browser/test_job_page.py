@@ -9,7 +9,9 @@ import pytest
 from playwright.sync_api import Page, expect
 
 from support.browser import Axe, OpenPage, Screenshot
+from support.clips import complete_clip, drawn_clip
 from support.drawn_jobs import DrawnJobs
+from support.hand_page import Hand
 
 MARKUP = "a red circle </h1><script>alert(1)</script><b>bold</b>"
 LONG = {"width": 256, "height": 256, "num_inference_steps": 100}
@@ -81,6 +83,79 @@ def test_a_running_job_is_live_until_it_is_canceled(page: Page, jobs: DrawnJobs)
     jobs.delete(job_id)
     page.reload()
     expect(page.get_by_role("heading", name="There is no such job")).to_be_visible()
+
+
+def test_previews_of_each_image_come_and_go_with_a_blocked_job(
+    hand: Hand, open_page: OpenPage, axe: Axe, screenshot: Screenshot
+) -> None:
+    """Show nothing of what a filter withheld, neither here nor in the gallery (INV-7)."""
+    job_id = hand.submit("two stars", input={"num_images": 2}, num_previews=3)
+    page = open_page(hand.address, dark=True)
+    page.goto(f"/gallery/{job_id}")
+    state = page.get_by_role("main").get_by_role("status").first
+    expect(state).to_have_text("Queued")
+    lease = hand.claim()
+    expect(state).to_contain_text("Running")
+    previews = page.get_by_alt_text("Preview")
+    first, second = hand.report(lease, 1, 60), hand.report(lease, 1, 200, image=1)
+    expect(previews).to_have_count(2)
+    expect(previews.nth(0)).to_have_attribute("src", first)
+    expect(previews.nth(1)).to_have_attribute("src", second)
+    expect(state).to_contain_text("Step 1 of 4")
+    axe(page)
+    screenshot(page, "job_running_dark")
+    hand.does(hand.worker.fail(lease, "output_blocked"))
+    expect(page.get_by_role("alert").filter(has_text="Blocked")).to_contain_text(
+        "The engine says output_blocked"
+    )
+    assert page.locator("main img, main video").count() == 0
+    axe(page)
+
+    hand.submit("a star that breaks")
+    hand.does(hand.worker.fail(hand.claim()))
+    page.get_by_role("main").get_by_role("link", name="Gallery").click()
+    jobs = page.get_by_role("list", name="Jobs").get_by_role("listitem")
+    expect(jobs.filter(has_text="two stars")).to_contain_text("the image filter withheld it")
+    expect(jobs.filter(has_text="a star that breaks")).to_contain_text("The engine says broken")
+    assert jobs.filter(has_text="two stars").locator("img").count() == 0
+    axe(page)
+    screenshot(page, "gallery_failed_dark")
+
+
+def test_clips_play_on_their_page_and_in_the_gallery(
+    hand: Hand, open_page: OpenPage, axe: Axe, screenshot: Screenshot
+) -> None:
+    fields = {"model": "clips", "kind": "video.generate", "live": True, "num_previews": 1}
+    job_id = hand.submit("a square that crosses", **fields)
+    page = open_page(hand.address)
+    page.goto(f"/gallery/{job_id}")
+    lease, files = hand.claim(), drawn_clip()
+    hand.does(hand.worker.upload_part(lease, 0, files["live"])).raise_for_status()
+    expect(page.get_by_label("The clip so far")).to_have_js_property("videoWidth", 64)
+    hand.does(complete_clip(hand.worker, lease, files))
+    clip = page.get_by_label("a square that crosses")
+    expect(clip).to_have_js_property("duration", 9 / 8)
+    expect(clip).to_have_attribute("poster", re.compile("poster"))
+    page.get_by_text("All frames at a glance").click()
+    expect(page.get_by_alt_text("Frames of the clip")).to_have_js_property("naturalWidth", 3 * 64)
+    axe(page)
+    screenshot(page, "job_clip")
+    with page.expect_download() as download:
+        page.get_by_role("main").get_by_role("link", name="Download").first.click()
+    assert download.value.path().read_bytes() == files["video"]
+
+    page.goto("/gallery?kind=video.generate")
+    tile = page.get_by_role("listitem").filter(has_text="a square that crosses")
+    expect(tile.get_by_text("clip", exact=False).first).to_be_visible()
+    poster = tile.get_by_alt_text("a square that crosses")
+    expect(poster).to_have_js_property("naturalWidth", 64)
+    assert tile.locator("video").count() == 0, "nothing moves by itself"
+    poster.hover()
+    expect(tile.locator("video")).to_have_js_property("paused", False)
+    page.get_by_role("heading", name="Gallery").hover()
+    expect(tile.locator("video")).to_have_count(0)
+    axe(page)
+    screenshot(page, "gallery_clip")
 
 
 def test_a_job_that_was_deleted_meanwhile_says_so(page: Page, jobs: DrawnJobs) -> None:

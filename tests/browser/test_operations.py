@@ -7,7 +7,6 @@ import sys
 from collections.abc import Iterator
 from pathlib import Path
 
-import httpx
 import pytest
 from playwright.sync_api import Locator, Page, expect
 
@@ -15,7 +14,6 @@ from diffuserve.settings import Settings
 from support.browser import Axe, KeyedServer, OpenPage, Screenshot
 from support.hand_page import Hand
 from support.server_thread import ServerThread
-from support.waiting import HANG_SECONDS
 
 MOST_MUTATIONS = 200  # for one job more; to draw the view anew takes thousands
 COUNT_MUTATIONS = """() => {
@@ -28,13 +26,6 @@ COUNT_MUTATIONS = """() => {
 
 def section(page: Page, title: str) -> Locator:
     return page.get_by_role("region", name=title)
-
-
-def submit(hand: Hand, prompt: str) -> str:
-    request = {"model": "able", "input": {"prompt": prompt}}
-    response = httpx.post(f"{hand.address}/v1/jobs", json=request, trust_env=False, timeout=HANG_SECONDS)
-    assert response.is_success, response.text
-    return str(response.json()["id"])
 
 
 def test_an_operator_sees_that_all_is_well(page: Page, axe: Axe, screenshot: Screenshot) -> None:
@@ -71,7 +62,7 @@ def test_jobs_are_canceled_and_workers_drained_from_the_page(
 ) -> None:
     page = open_page(hand.address, dark=True)
     page.goto("/ops")
-    first, _ = submit(hand, "a star"), submit(hand, "a ring")
+    first, _ = hand.submit("a star"), hand.submit("a ring")
     expect(page.get_by_text("2 jobs wait").first).to_be_visible()
     assert hand.claim().job_id == first
     running = section(page, "Running jobs")
@@ -90,7 +81,7 @@ def test_jobs_are_canceled_and_workers_drained_from_the_page(
 def test_a_failed_job_is_counted_by_its_code_and_queued_again(hand: Hand, open_page: OpenPage) -> None:
     page = open_page(hand.address, phone=True)
     page.goto("/ops")
-    job_id = submit(hand, "a green triangle")
+    job_id = hand.submit("a green triangle")
     hand.does(hand.worker.fail(hand.claim(), "numbers_broke")).raise_for_status()
     failures = section(page, "Failures in the last hour")
     expect(failures.get_by_text("numbers_broke", exact=True)).to_be_visible()
@@ -105,7 +96,7 @@ def test_what_did_not_change_is_not_drawn_again(hand: Hand, open_page: OpenPage)
     page.goto("/ops")
     expect(section(page, "Workers").get_by_role("button", name="Drain").first).to_be_visible()
     page.evaluate(COUNT_MUTATIONS)
-    submit(hand, "a cross")
+    hand.submit("a cross")
     expect(page.get_by_text("1 job waits").first).to_be_visible()
     assert 0 < page.evaluate("window.mutations") < MOST_MUTATIONS
 

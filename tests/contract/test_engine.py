@@ -4,6 +4,7 @@ import asyncio
 import threading
 import time
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -176,6 +177,21 @@ def test_only_requests_with_previews_get_them(engine: Engine) -> None:
     assert len(previews) == 3
     assert all(preview is not None and preview.width * 3 == preview.height * 2 for preview in previews)
     assert all(o.preview is None for o in outputs if o.request_id == silent)
+
+
+def test_each_image_of_a_request_has_its_own_previews(engine: Engine) -> None:
+    both = GenerationParams(prompt="a star", width=64, height=64, num_inference_steps=2, seed=7, num_images=2)
+    together = engine.add(both, preview=True)
+    alone = [engine.add(replace(both, num_images=1, seed=seed), preview=True) for seed in (7, 8)]
+    outputs = [output for output in drain(engine) if output.latent_previews]
+    of_both = [output.previews for output in outputs if output.request_id == together]
+    of_each = [[output.preview for output in outputs if output.request_id == name] for name in alone]
+    assert [len(previews) for previews in of_both] == [2, 2]
+    for step, previews in enumerate(of_both):
+        for shown, own in zip(previews, of_each, strict=True):
+            reference = own[step]
+            assert reference is not None
+            assert_same(shown, reference)
 
 
 def test_device_seconds_of_all_requests_add_up_to_the_busy_time(engine: Engine) -> None:

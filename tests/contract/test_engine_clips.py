@@ -97,7 +97,7 @@ def test_the_decoded_frames_are_counted(engine: Engine, stream_frames: bool) -> 
 
 def test_the_preview_of_a_clip_is_a_strip_of_frames(engine: Engine) -> None:
     engine.add(clip(num_inference_steps=2), preview=True)
-    previews = [output.preview for output in drain(engine) if output.latent_preview]
+    previews = [output.preview for output in drain(engine) if output.latent_previews]
     assert [preview.size for preview in previews if preview] == [(5 * 4 * 16, 4 * 16)] * 2
 
 

@@ -47,6 +47,13 @@ class Hand:
         )
         self.worker = server.call(HandWorker.register(self._http, [ABLE, CLIPS]))
 
+    def submit(self, prompt: str, **fields: Any) -> str:
+        """Queue a job, and return its id; `fields` are those of the request, and of its `input`."""
+        body = {"model": "able", **fields, "input": {"prompt": prompt, **fields.get("input", {})}}
+        response = self.does(self._http.post("/v1/jobs", json=body))
+        assert response.is_success, response.text
+        return str(response.json()["id"])
+
     def does(self, work: Any) -> Any:
         """Await what the worker does."""
         return self._server.call(work)
@@ -70,10 +77,10 @@ class Hand:
         self.does(self.worker.complete(lease)).raise_for_status()
         return lease
 
-    def report(self, lease: Lease, step: int, shade: int) -> str:
+    def report(self, lease: Lease, step: int, shade: int, image: int = 0) -> str:
         """Report a step with a preview of this gray, and return the preview's URL."""
         preview = png(8, 8, (shade, shade, shade))
-        self.does(self.worker.report(lease, step, 4, preview)).raise_for_status()
+        self.does(self.worker.report(lease, step, 4, preview, image)).raise_for_status()
         return f"data:image/png;base64,{base64.b64encode(preview).decode()}"
 
     def close(self) -> None:

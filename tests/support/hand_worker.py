@@ -78,11 +78,15 @@ class HandWorker:
         return commands
 
     async def report(
-        self, lease: Lease, step: int, total: int, preview: bytes | None = None
+        self, lease: Lease, step: int, total: int, preview: bytes | None = None, image: int = 0
     ) -> httpx.Response:
         body: dict[str, Any] = {"phase": "denoise", "step": step, "total": total}
         if preview is not None:
-            body |= {"preview": base64.b64encode(preview).decode(), "preview_index": step}
+            body |= {
+                "preview": base64.b64encode(preview).decode(),
+                "preview_index": step,
+                "preview_image": image,
+            }
         return await self._post(lease, "events", body)
 
     async def upload(self, lease: Lease, name: str, content: bytes = PNG) -> httpx.Response:

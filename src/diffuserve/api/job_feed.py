@@ -142,7 +142,7 @@ class JobFeed:
         heard, is_crowded = list(self._heard), self.num_followers > _CROWD
         self._heard.clear()
         if is_crowded:
-            heard = list({message["type"]: message for message in heard}.values())
+            heard = list({(message["type"], message.get("image")): message for message in heard}.values())
             pause = self.num_followers * _SECONDS_PER_FOLLOWER
             self._pause = asyncio.get_running_loop().call_later(pause, self._end_pause)
         self._publish([StreamedEvent.live(self.job.id, message) for message in heard])

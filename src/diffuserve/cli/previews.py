@@ -32,7 +32,9 @@ class Previews:
         self._num_shown = 0
 
     def show(self, event: Mapping[str, Any]) -> None:
-        """Write a preview, and show it where the terminal can."""
+        """Write a preview, and show it where the terminal can; of several images those of the first."""
+        if event.get("image"):
+            return
         with Image.open(io.BytesIO(base64.b64decode(event["b64"]))) as opened:
             preview = opened.convert("RGB").resize(self._size_of(opened), Image.Resampling.BICUBIC)
         self._num_shown += 1

@@ -288,8 +288,9 @@ class ControlCommands:
 
 @dataclass(frozen=True, kw_only=True)
 class ProgressReport:
-    """Progress of a running job, for clients that watch it. `preview` is a PNG in base64.
+    """Progress of a running job, for clients that watch it.
 
+    `preview` is a PNG in base64 of the image number `preview_image`, and that one's number `preview_index`.
     `step` of `total` are denoising steps in every phase; of clips `frames` of `num_frames` are decoded.
     """
 
@@ -301,6 +302,7 @@ class ProgressReport:
     num_frames: int = 0
     preview: str | None = None
     preview_index: int | None = None
+    preview_image: int | None = None
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -278,7 +278,7 @@ class EngineCore:
                 return self._hand_over(state)
             self._decoding[state.request_id] = self._active.pop(state.request_id)
             self._decoder.put(state)
-        return state.output(latent_preview=outcome.preview)
+        return state.output(latent_previews=outcome.previews)
 
     def _hand_over(self, state: RequestState) -> StepOutput:
         """End a request with its latents."""

@@ -28,11 +28,11 @@ Value = TypeVar("Value")
 
 @dataclass(frozen=True)
 class StepResult:
-    """A request's latents and its sampler's memory after a step, and its preview if it asked for previews."""
+    """A request's latents and its sampler's memory after a step, and its previews if it asked for them."""
 
     latents: Tensor
     memory: Memory
-    preview: Image | None
+    previews: tuple[Image, ...] = ()
 
 
 class ModelRunner:
@@ -107,16 +107,17 @@ class ModelRunner:
 
     @torch.inference_mode()
     def _advance(self, state: RequestState, prediction: Tensor) -> StepResult:
-        """Move latents one step along the request's own schedule, and make its preview if it wants one."""
+        """Move latents one step along the request's own schedule, and make previews if it wants them."""
         assert state.latents is not None
         sampler, at = self.pipeline.sampler(state.params), state.schedule_step
         latents, memory = sampler.step(state.latents, prediction, at, state.memory, state.noise)
         latents = self.pipeline.restore(latents, state.denoise_input(), at)
-        preview = None
-        if state.wishes.preview:
-            finished = sampler.predict_x0(state.latents, prediction, at)
-            preview = self.pipeline.preview(_emerging(finished, latents), state.params)
-        return StepResult(latents, memory, preview)
+        if not state.wishes.preview:
+            return StepResult(latents, memory)
+        finished = sampler.predict_x0(state.latents, prediction, at)
+        images = zip(finished.split(1), latents.split(1), strict=True)
+        previews = (self.pipeline.preview(_emerging(*image), state.params) for image in images)
+        return StepResult(latents, memory, tuple(previews))
 
     def _decode_finite(self, states: Sequence[RequestState]) -> list[list[Frames]]:
         # Checked here and not between steps: off the denoising thread, and NaN never heals.
@@ -145,14 +146,14 @@ def image_generators(params: GenerationParams) -> list[torch.Generator]:
 
 
 def _emerging(finished: Tensor, latents: Tensor) -> Tensor:
-    """Return the finished latents that a step predicts, with a part of the noise that is still in `latents`.
+    """Return an image's finished latents that a step predicts, with a part of the noise left in `latents`.
 
     A good model predicts nearly the whole image in its first step, so that predictions look alike; the
     noise that dissolves shows how far the request is. It is limited to the scale of finished latents, which
     are about standard normal, whatever the scale of the sampler.
     """
-    noise = (latents - finished)[:1].float()
-    return finished[:1] + _NOISE_SHOWN * noise / noise.std().clamp(min=1.0)
+    noise = (latents - finished).float()
+    return finished + _NOISE_SHOWN * noise / noise.std().clamp(min=1.0)
 
 
 def isolate(items: Sequence[Item], run: Callable[[Sequence[Item]], list[Value]]) -> list[Value | Exception]:

@@ -73,8 +73,8 @@ class StepOutput:
 
     While it runs, `step` of `num_steps` are done, and then, of clips, `num_decoded` of all their `num_frames`
     decoded; when `finished`, either `result` or `error` is set.
-    `latent_preview` has one pixel for each latent cell, if the request asked for previews. `chunk` has
-    frames that were just decoded, if the request asked for them as they come.
+    `latent_previews`, one of each image, have a pixel for each latent cell, if the request asked for them.
+    `chunk` has frames that were just decoded, if the request asked for them as they come.
     """
 
     request_id: str
@@ -82,13 +82,18 @@ class StepOutput:
     num_steps: int
     num_decoded: int = 0
     num_frames: int = 0
-    latent_preview: Image | None = None
+    latent_previews: tuple[Image, ...] = ()
     chunk: FrameChunk | None = None
     finished: bool = False
     result: GenerationResult | None = None
     error: DiffuserveError | None = None
 
-    @cached_property
+    @property
     def preview(self) -> Image | None:
-        """The preview, enlarged to be looked at; by whoever reads it, so that no step waits for that."""
-        return enlarged(self.latent_preview) if self.latent_preview is not None else None
+        """The preview of the first image."""
+        return self.previews[0] if self.latent_previews else None
+
+    @cached_property
+    def previews(self) -> tuple[Image, ...]:
+        """The previews, enlarged to be looked at; by whoever reads them, so that no step waits for that."""
+        return tuple(enlarged(preview) for preview in self.latent_previews)

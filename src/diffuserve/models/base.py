@@ -160,7 +160,7 @@ class Pipeline(Protocol):
         ...
 
     def preview(self, latents: Tensor, params: GenerationParams) -> Image:
-        """Return a small, cheap RGB image of unfinished latents (the request's first image).
+        """Return a small, cheap RGB image of unfinished latents (the first of these images).
 
         A clip's is a strip: frames of it side by side, in order and evenly spaced.
         """

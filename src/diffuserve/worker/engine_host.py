@@ -232,8 +232,8 @@ class EngineHost:
         if output.chunk is not None:
             self._engine.hold_frames(output.request_id)  # until they are written
             writers.submit(output.request_id, partial(self._write_frames, request, output), is_clip=True)
-        if output.latent_preview is not None and step in request.preview_steps:
-            work, is_clip = partial(self._output.preview, request, output), request.clips is not None
+        if output.latent_previews and step in request.preview_steps:
+            work, is_clip = partial(self._output.show_previews, request, output), request.clips is not None
             writers.submit(output.request_id, work, is_clip=is_clip)
 
     def _write_frames(self, request: EngineRequest, output: StepOutput) -> None:

@@ -66,10 +66,13 @@ class JobOutput:
     link: AgentLink
     images: ImageOutput
 
-    def preview(self, request: EngineRequest, output: StepOutput) -> None:
-        """Report a preview, if the filter allows it."""
-        attempt, preview = request.job.attempt, output.preview
-        assert preview is not None
+    def show_previews(self, request: EngineRequest, output: StepOutput) -> None:
+        """Report the previews of a step, those that the filter allows."""
+        for image, preview in enumerate(output.previews):
+            self._show_preview(request, output, image, preview)
+
+    def _show_preview(self, request: EngineRequest, output: StepOutput, image: int, preview: Image) -> None:
+        attempt = request.job.attempt
         try:
             verdict = self._judge(attempt, "preview", _cells_of(preview, request.clips)).verdict
         except Exception:  # the finished image meets the same filter, and that failure is reported
@@ -79,6 +82,7 @@ class JobOutput:
         self.link.send(
             PreviewReady(
                 attempt=attempt,
+                image=image,
                 index=list(request.preview_steps).index(output.step),
                 step=output.step,
                 total=output.num_steps,

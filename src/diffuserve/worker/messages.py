@@ -103,9 +103,10 @@ class StepProgress:
 
 @dataclass(frozen=True, kw_only=True)
 class PreviewReady:
-    """A preview of an unfinished image: `png` is base64, `index` its number among the job's previews."""
+    """A preview of the unfinished image number `image`, itself that one's number `index`: `png` is base64."""
 
     attempt: str
+    image: int
     index: int
     step: int
     total: int

@@ -88,6 +88,7 @@ class ResultReporter:
             total=preview.total,
             preview=preview.png,
             preview_index=preview.index,
+            preview_image=preview.image,
         )
         self._last_previews[job.attempt] = self._start(self._report(job, report, before))
 

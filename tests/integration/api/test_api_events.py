@@ -90,7 +90,7 @@ async def test_a_stream_has_every_event_of_a_job(
     assert {event["job_id"] for event in events} == {job_id}
     steps = {"phase": "denoise", "step": 1, "total": 4, "fraction": 0.25}
     assert events[2]["data"] == steps | {"frames": 0, "num_frames": 0}
-    assert events[3]["data"] == {"index": 2, "b64": base64.b64encode(PNG).decode()}
+    assert events[3]["data"] == {"index": 2, "image": 0, "b64": base64.b64encode(PNG).decode()}
 
 
 async def test_a_stream_resumes_after_the_last_event_received(

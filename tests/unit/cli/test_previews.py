@@ -49,7 +49,8 @@ async def test_each_preview_replaces_the_one_before(tmp_path: Path) -> None:
     stream = server_sent(
         make_event("running", 1),
         make_event("preview", index=0, b64=preview_of("red")),
-        make_event("preview", index=1, b64=preview_of("blue")),
+        make_event("preview", index=1, image=0, b64=preview_of("blue")),
+        make_event("preview", index=1, image=1, b64=preview_of("green")),
         make_event("succeeded", 2),
     )
 

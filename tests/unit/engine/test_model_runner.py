@@ -159,9 +159,8 @@ def test_only_requests_that_want_previews_get_them() -> None:
     asking, silent = ModelRunner(pipeline).step(states)
     assert isinstance(asking, StepResult)
     assert isinstance(silent, StepResult)
-    assert asking.preview is not None
-    assert asking.preview.size == (8, 8)
-    assert silent.preview is None
+    assert [preview.size for preview in asking.previews] == [(8, 8)]
+    assert silent.previews == ()
 
 
 @pytest.mark.parametrize("poison", [torch.nan, torch.inf, -torch.inf])

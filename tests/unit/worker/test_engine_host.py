@@ -197,6 +197,14 @@ def test_previews_pass_the_same_filter(
             assert image.size == reference.size
 
 
+def test_each_image_of_a_job_has_its_own_previews(fake: FakePipeline, tmp_path: Path) -> None:
+    wanted = job("star", tmp_path, params={"num_images": 2}, num_previews=2)
+    link = serve(fake, NO_FILTER, [wanted])
+    shown = [(preview.step, preview.image, preview.index) for preview in link.all(PreviewReady)]
+    assert [(image, index) for _, image, index in shown] == [(0, 0), (1, 0), (0, 1), (1, 1)]
+    assert [step for step, _, _ in shown] == sorted(step for step, _, _ in shown)
+
+
 def decoded(preview: PreviewReady) -> Image.Image:
     return Image.open(io.BytesIO(base64.b64decode(preview.png)))
 

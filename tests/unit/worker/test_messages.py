@@ -43,7 +43,7 @@ EXAMPLES: dict[str, Message] = {
     "refused": EngineRefused(reason="no room"),
     "beat": EngineHeartbeat(num_moves=1, num_unfinished=2, last_step_seconds=0.5),
     "moved": StepProgress(attempt="j", phase="denoise", step=1, total=4),
-    "previewed": PreviewReady(attempt="j", index=0, step=2, total=4, png="iVBO"),
+    "previewed": PreviewReady(attempt="j", image=1, index=0, step=2, total=4, png="iVBO"),
     "live": LivePart(attempt="j", number=3, path="/f/live-0003.m4s"),
     "dropped": LiveDropped(attempt="j"),
     "judged": FilterVerdict(attempt="j", stage="preview", action="allow", category="", seconds=0.01),

@@ -200,7 +200,7 @@ async def test_previews_are_reported_in_order_and_before_the_result(
     monkeypatch.setattr(reporting.plane, "report", slow_report)
     monkeypatch.setattr(reporting.plane, "complete", noted_complete)
     for index in range(3):
-        preview = PreviewReady(attempt="j1-1", index=index, step=index + 1, total=8, png="iVBO")
+        preview = PreviewReady(attempt="j1-1", image=0, index=index, step=index + 1, total=8, png="iVBO")
         reporting.reporter.preview(reporting.job, preview)
     await reporting.finish()
     assert order == ["preview 0", "preview 1", "preview 2", "result"]

@@ -293,7 +293,8 @@ async def _check_file(store: ArtifactStore, folder: str, name: str, size_bytes: 
 def _publish(bus: EventBus, job_id: str, report: ProgressReport) -> None:
     topic = job_topic(job_id)
     if report.preview is not None:
-        bus.publish(topic, {"type": "preview", "index": report.preview_index or 0, "b64": report.preview})
+        place = {"index": report.preview_index or 0, "image": report.preview_image or 0}
+        bus.publish(topic, {"type": "preview", **place, "b64": report.preview})
     progress = Progress(report.step, report.total)
     bus.publish(
         topic,

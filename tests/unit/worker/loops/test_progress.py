@@ -49,7 +49,7 @@ async def test_a_lost_report_is_not_repeated(tmp_path: Path) -> None:
 async def test_previews_are_reported_at_once(tmp_path: Path) -> None:
     async with running_agent(tmp_path) as worker:
         engine = await worker.take(make_lease())
-        engine.say(PreviewReady(attempt="j1-1", index=0, step=2, total=8, png="iVBO"))
+        engine.say(PreviewReady(attempt="j1-1", image=1, index=0, step=2, total=8, png="iVBO"))
         await eventually(lambda: bool(worker.plane.reports))
         ((_, report),) = worker.plane.reports
-        assert (report.preview, report.preview_index, report.step) == ("iVBO", 0, 2)
+        assert (report.preview, report.preview_image, report.preview_index, report.step) == ("iVBO", 1, 0, 2)

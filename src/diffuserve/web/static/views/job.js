@@ -28,7 +28,7 @@ export default function Job({ jobId }) {
       </header>
       <div class="job-columns">
         <div>
-          <${Media} job=${job} preview=${watched.preview.value} />
+          <${Media} job=${job} previews=${watched.previews.value} isLive=${watched.isLive.value} />
           <${Reason} job=${job} />
           <${Timeline} job=${job} events=${watched.events.value} />
         </div>

@@ -2,11 +2,13 @@
 import { html, useRef, useState } from "../../vendor/ui.js";
 import { isFinal } from "../../components/job_state.js";
 import { ProgressBar } from "../../components/progress_bar.js";
-import { artifactsOf, capitalized, outputsOf, promptOf, stateOf } from "../gallery/job_words.js";
+import { LiveClip } from "../../components/previews.js";
+import { VIDEO, artifactsOf, capitalized, outputsOf, promptOf, stateOf } from "../gallery/job_words.js";
 
-export function Media({ job, preview }) {
+export function Media({ job, previews, isLive }) {
   const outputs = outputsOf(job);
-  if (!outputs.length) return html`<${Unfinished} job=${job} preview=${preview} />`;
+  if (!outputs.length && isFinal(job)) return html`<${Nothing} job=${job} />`;
+  if (!outputs.length) return html`<${Unfinished} job=${job} previews=${previews} isLive=${isLive} />`;
   return html`
     <div class=${`job-media ${outputs.length > 1 ? "several" : ""}`}>
       ${outputs.map((output) => html`<${Output} key=${output.name} job=${job} output=${output} />`)}
@@ -43,16 +45,29 @@ function Clip({ job, clip, box }) {
       <img src=${sprites.url} alt="Frames of the clip" loading="lazy" /></details>`}`;
 }
 
-function Unfinished({ job, preview }) {
-  const box = { aspectRatio: `${job.input.width ?? 1} / ${job.input.height ?? 1}` };
+const boxOf = ({ input }) => ({ aspectRatio: `${input.width ?? 1} / ${input.height ?? 1}` });
+
+// Of a job without a result nothing is shown that was drawn on the way: a filter may have withheld it.
+const Nothing = ({ job }) => html`
+  <div class="job-media">
+    <div class=${`job-none ${job.status}`} style=${boxOf(job)}>
+      <span>${job.error ? capitalized(job.status) : stateOf(job)}</span>
+    </div>
+  </div>`;
+
+function Unfinished({ job, previews, isLive }) {
+  const places = Array.from({ length: job.input.num_images ?? 1 }, (_, place) => place);
   return html`
-    <div class="job-media">
-      <div class=${`job-none ${job.status}`} style=${box}>
-        ${preview && !isFinal(job) && html`<img src=${preview} alt="Preview" />`}
-        ${isFinal(job) && html`<span>${job.error ? capitalized(job.status) : stateOf(job)}</span>`}
-      </div>
-      ${!isFinal(job) && html`
-        <${ProgressBar} label="Progress" fraction=${job.status === "running" ? job.progress.fraction : null}
-          text=${stateOf(job)} />`}
+    <div class=${`job-media ${places.length > 1 ? "several" : ""}`}>
+      ${places.map((place) => html`
+        <div key=${place} class=${`job-none ${job.status}`} style=${boxOf(job)}>
+          ${isLive && place === 0 ? html`<${LiveClip} job=${job} />` : html`
+            <${Preview} job=${job} source=${previews[place]} />`}
+        </div>`)}
+      <${ProgressBar} label="Progress" fraction=${job.status === "running" ? job.progress.fraction : null}
+        text=${stateOf(job)} />
     </div>`;
 }
+
+const Preview = ({ job, source }) =>
+  source && html`<img class=${job.kind === VIDEO ? "strip" : ""} src=${source} alt="Preview" />`;

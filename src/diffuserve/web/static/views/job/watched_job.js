@@ -1,7 +1,8 @@
-// One job, kept up to date: the job itself, its stored events, its live progress and its newest preview.
+// One job, kept up to date: the job itself, its stored events, its live progress and its newest previews.
 import { signal } from "../../vendor/ui.js";
 import { follow, request } from "../../api.js";
 import { FINAL, isFinal, newer } from "../../components/job_state.js";
+import { withPreview } from "../../components/previews.js";
 import { kept } from "../gallery/feed.js";
 
 const STORED = ["queued", "running", "denoised", "requeued", "canceling", ...FINAL];
@@ -11,7 +12,8 @@ export class WatchedJob {
     this.id = id;
     this.job = signal(null);
     this.events = signal([]); // stored ones, in their order
-    this.preview = signal(null);
+    this.previews = signal({}); // by the place of the image
+    this.isLive = signal(false); // its clip can be played while it is decoded
     this.error = signal(null);
     this.stop = () => {};
   }
@@ -38,7 +40,7 @@ export class WatchedJob {
     this.stop();
     this.job.value = kept(job);
     this.events.value = [];
-    this.preview.value = null;
+    this.#forgetPreviews();
     return this.open();
   }
 
@@ -46,7 +48,10 @@ export class WatchedJob {
     const handlers = Object.fromEntries(STORED.map((type) => [type, (event) => this.#add(event)]));
     handlers.progress = ({ data }) => this.#advance(data);
     handlers.preview = ({ data }) => {
-      this.preview.value = `data:image/png;base64,${data.b64}`;
+      this.previews.value = withPreview(this.previews.value, data);
+    };
+    handlers.live = ({ data }) => {
+      this.isLive.value = data.num_parts > 0;
     };
     this.stop = follow(`v1/jobs/${this.id}/events`, handlers, { onState: (state) => this.#changedState(state) });
   }
@@ -54,7 +59,14 @@ export class WatchedJob {
   #add(event) {
     if (this.events.value.some(({ seq }) => seq === event.seq)) return;
     this.events.value = [...this.events.value, event];
+    if (event.type === "requeued") this.#forgetPreviews();
     if (!isFinal(this.job.value) || event.type === "requeued") this.read();
+  }
+
+  // Another attempt draws anew.
+  #forgetPreviews() {
+    this.previews.value = {};
+    this.isLive.value = false;
   }
 
   #advance({ phase, step, total, fraction, frames = 0, num_frames = 0 }) {

@@ -3,6 +3,7 @@
 import { batch, signal } from "../../vendor/ui.js";
 import { follow, request } from "../../api.js";
 import { FINAL, isFinal, newer } from "../../components/job_state.js";
+import { withPreview } from "../../components/previews.js";
 
 const KEPT = "diffuserve.runs";
 const MOST_KEPT = 12;
@@ -11,7 +12,7 @@ const POLL_MS = 1500;
 const LOGGED = ["running", "denoised", "requeued", "canceling"];
 
 export const runs = signal([]); // newest first: { key, body, ids }
-export const watched = signal({}); // by job id: { job, preview, isLive, problem }
+export const watched = signal({}); // by job id: { job, previews, isLive, problem }
 
 let numStreams = 0;
 let owner; // the tenant whose runs these are
@@ -116,7 +117,11 @@ function stream(id) {
       ...Object.fromEntries(LOGGED.map((type) => [type, () => refresh(id)])),
       ...Object.fromEntries(FINAL.map((type) => [type, ended])),
       progress: ({ data }) => noteProgress(id, data),
-      preview: ({ data }) => note(id, { preview: `data:image/png;base64,${data.b64}` }),
+      requeued: () => {
+        note(id, { previews: {}, isLive: false }); // it begins anew
+        refresh(id);
+      },
+      preview: ({ data }) => note(id, { previews: withPreview(watched.value[id]?.previews, data) }),
       live: ({ data }) => note(id, { isLive: data.num_parts > 0 }),
     };
     const onState = (state) => {

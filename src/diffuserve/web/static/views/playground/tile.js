@@ -1,7 +1,7 @@
 // One image or clip of a job: empty, its preview while it is drawn, then itself.
 import { html } from "../../vendor/ui.js";
-import { urlOf } from "../../router.js";
 import { isFinal } from "../../components/job_state.js";
+import { LiveClip } from "../../components/previews.js";
 import { VIDEO } from "./job_request.js";
 import { fractionOf, stageOf } from "./progress.js";
 
@@ -38,16 +38,16 @@ function Output({ job, output, artifacts }) {
 }
 
 function Unfinished({ watched, index }) {
-  const { job, preview, isLive } = watched;
+  const { job, previews = {}, isLive } = watched;
   if (isFinal(job)) return html`<span class="nothing" aria-hidden="true">–</span>`;
   const isClip = job.kind === VIDEO;
   const name = `Progress of ${isClip ? "clip" : "image"} ${index + 1}`;
   return html`
     ${
       isLive && index === 0
-        ? html`<${Live} job=${job} />`
-        : preview && index === 0
-          ? html`<${Preview} job=${job} source=${preview} isClip=${isClip} />`
+        ? html`<${LiveClip} job=${job} />`
+        : previews[index]
+          ? html`<${Preview} job=${job} source=${previews[index]} isClip=${isClip} />`
           : null
     }
     <progress max="1" value=${fractionOf(job)} aria-label=${name}>${stageOf(job)}</progress>`;
@@ -60,8 +60,3 @@ function Preview({ job, source, isClip }) {
   return html`<img class=${isClip ? "preview strip" : "preview"} src=${source} alt="Preview"
     style=${blur} />`;
 }
-
-// The clip itself, growing while it is decoded.
-const Live = ({ job }) =>
-  html`<video class="preview" src=${urlOf(`v1/jobs/${job.id}/live`)} autoplay muted playsinline
-    aria-label="The clip so far" />`;
