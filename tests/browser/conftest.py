@@ -17,7 +17,6 @@ from playwright.sync_api import (
     BrowserContext,
     Page,
     Playwright,
-    ViewportSize,
     expect,
     sync_playwright,
 )
@@ -25,6 +24,8 @@ from playwright.sync_api import (
 from diffuserve.domain.tenant import Role
 from diffuserve.settings import Settings
 from support.browser import (
+    DESK,
+    PHONE,
     Axe,
     KeyedServer,
     OpenPage,
@@ -40,8 +41,6 @@ from support.waiting import HANG_SECONDS, block_until
 
 expect.set_options(timeout=60_000)  # for a busy machine
 
-_PHONE = ViewportSize(width=360, height=740)
-_DESK = ViewportSize(width=1280, height=800)
 _Driver = tuple[Playwright, asyncio.AbstractEventLoop]
 
 
@@ -122,20 +121,21 @@ def _contexts() -> dict[tuple[str, bool, bool], BrowserContext]:
 
 @pytest.fixture
 def open_page(
+    request: pytest.FixtureRequest,
     browser: Browser,
-    server: str,
     watchers: list[Watcher],
     _contexts: dict[tuple[str, bool, bool], BrowserContext],
 ) -> Iterator[OpenPage]:
     """Open a page of somebody who is new there: `open_page(address, dark=True, phone=True)`."""
     pages: list[Page] = []
 
-    def open_one(address: str = server, *, dark: bool = False, phone: bool = False) -> Page:
+    def open_one(address: str | None = None, *, dark: bool = False, phone: bool = False) -> Page:
+        address = address or str(request.getfixturevalue("server"))
         key = address, dark, phone
         if key not in _contexts:
             _contexts[key] = browser.new_context(
                 base_url=address,
-                viewport=_PHONE if phone else _DESK,
+                viewport=PHONE if phone else DESK,
                 color_scheme="dark" if dark else "light",
                 permissions=["clipboard-read", "clipboard-write"],
             )

@@ -129,10 +129,16 @@ def test_failed_and_withheld_jobs_say_why_and_what_to_do(open_hand: Callable[...
         ("output_blocked", "Withheld", "Try another seed, or reword the prompt"),
     ):
         card = generate(page)
-        hand.does(hand.worker.fail(hand.claim(), code))
+        expect(card.get_by_role("status")).to_contain_text("Next in the queue")
+        lease = hand.claim()
+        expect(card.get_by_role("status")).to_have_text("Starting")
+        hand.report(lease, 1, 60)
+        expect(card.get_by_alt_text("Preview")).to_be_visible()
+        hand.does(hand.worker.fail(lease, code))
         expect(card.get_by_role("alert")).to_contain_text(title)
         expect(card.get_by_role("alert")).to_contain_text(f"The engine says {code}")
         expect(card.get_by_role("alert")).to_contain_text(remedy)
+        assert card.locator("img").count() == 0, "nothing is left of what was withheld"
         card.get_by_role("button", name="Hide").click()
     expect(page.get_by_text("Your images appear here")).to_be_visible()
 
@@ -180,12 +186,22 @@ def test_the_form_offers_what_the_model_has_and_keeps_it_in_the_address(
     page.get_by_label("Sampler").select_option("ddim")
     page.get_by_label("Priority").select_option("interactive")
     page.get_by_label("Images").fill("2")
+    page.get_by_label("Format").select_option("webp")
     page.get_by_role("button", name="Draw a seed").click()
     seed = page.get_by_label("Seed", exact=False).first.input_value()
     page.wait_for_url(re.compile(f"guidance_scale=3.5.*|seed={seed}"))
     page.reload()
-    generate(page)
-    lease = hand.complete()
+    card = generate(page)
+    expect(card.get_by_role("progressbar")).to_have_count(2)
+    expect(card.get_by_role("status")).to_contain_text("Next in the queue")
+    lease = hand.claim()
+    assert lease.output_format == "webp"
+    expect(card.get_by_role("status")).to_have_text("Starting")
+    previews = [hand.report(lease, 1, 60), hand.report(lease, 1, 200, image=1)]
+    shown = card.get_by_alt_text("Preview")
+    expect(shown).to_have_count(2)
+    assert [shown.nth(place).get_attribute("src") for place in range(2)] == previews
+    hand.does(hand.worker.complete(lease)).raise_for_status()
     wanted = {
         "prompt": "a hand that waves",
         "negative_prompt": "text",
@@ -197,9 +213,11 @@ def test_the_form_offers_what_the_model_has_and_keeps_it_in_the_address(
         "seed": int(seed),
     }
     assert {name: lease.input[name] for name in wanted} == wanted
-    card = newest(page)
     expect(card.get_by_alt_text("a hand that waves")).to_have_count(2)
+    card.get_by_role("button", name="Reuse these settings").click()
+    expect(page.get_by_label("Format")).to_have_value("webp")
     page.get_by_label("Model").select_option("clips")
+    expect(page.get_by_label("Format")).to_have_value("")
     expect(page.get_by_label("Negative prompt")).to_have_count(0)
     card.get_by_role("button", name="Same seed, other prompt").click()
     expect(page.get_by_label("Model")).to_have_value("able")

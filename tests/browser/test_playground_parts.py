@@ -11,8 +11,11 @@ import httpx
 import pytest
 from playwright.sync_api import Page
 
+from diffuserve.api.file_formats import IMAGE_FORMATS
+from diffuserve.domain.job import IMAGE_GENERATE, VIDEO_GENERATE
 from diffuserve.domain.tenant import Role
 from diffuserve.domain.worker import Lease
+from diffuserve.media.video_file import VIDEO_FORMATS
 from diffuserve.settings import Settings
 from support.clips import complete_clip
 from support.hand_page import Hand, call, generate, newest
@@ -26,7 +29,9 @@ from support.waiting import HANG_SECONDS, block_until
 def test_snippets_run_as_they_are(
     open_hand: Callable[..., Page], hand: Hand, tmp_path: Path, name: str
 ) -> None:
-    page = open_hand(prompt='it\'s a "star" \\ ☆', seed=7, guidance_scale=3, width=64, height=96)
+    page = open_hand(
+        prompt='it\'s a "star" \\ ☆', seed=7, guidance_scale=3, width=64, height=96, output_format="webp"
+    )
     generate(page)
     lease = hand.complete()
     newest(page).get_by_role("button", name="Code").click()
@@ -35,7 +40,7 @@ def test_snippets_run_as_they_are(
     text = page.evaluate("navigator.clipboard.readText()")
     again = run_snippet(hand, name, text, tmp_path)
     assert {**again.input} == {**lease.input}
-    assert [path.suffix for path in tmp_path.iterdir()] == [".png"]
+    assert (again.output_format, [path.suffix for path in tmp_path.iterdir()]) == ("webp", [".webp"])
 
 
 def test_snippets_of_a_server_with_keys_take_the_key_from_the_environment(
@@ -101,6 +106,9 @@ def upload(hand: Hand, colour: tuple[int, int, int]) -> str:
 def test_the_parts_without_a_page_decide_as_they_should(open_hand: Callable[..., Page]) -> None:
     """Sizes, lengths, the address and progress are pure functions of what the API tells."""
     page = open_hand()
+
+    formats = {IMAGE_GENERATE: list(IMAGE_FORMATS), VIDEO_GENERATE: list(VIDEO_FORMATS)}
+    assert call(page, "job_request", "module.FORMATS") == formats
 
     flux = """{defaults: {width: 128, height: 128}, learned_sizes: {min: 96, max: 256},
         limits: {size_multiple: 16, min_size: 32, max_size: 1024, max_pixels: 1048576}}"""

@@ -6,12 +6,20 @@ from importlib.resources import files
 from pathlib import Path
 from urllib.parse import urlsplit
 
-from playwright.sync_api import ConsoleMessage, Page, Request
+from playwright.sync_api import ConsoleMessage, Page, Request, ViewportSize
+
+PHONE = ViewportSize(width=360, height=740)
+DESK = ViewportSize(width=1280, height=800)
 
 _SCREENSHOTS = Path(__file__).parents[2] / "out" / "screenshots"
 _AXE = files("axe_playwright_python") / "axe.min.js"
 _RUN_AXE = """() => axe.run(document, {resultTypes: ['violations'], preload: false})
 .then(result => result.violations)"""  # its preload would add style elements, which the policy refuses too
+_OVERFLOWING = """() => [...document.querySelectorAll("body *")].filter((element) => {
+  const { right, width, height } = element.getBoundingClientRect();
+  const isSeen = width > 1 && height > 1 && getComputedStyle(element).visibility !== "hidden";
+  return isSeen && right > innerWidth + 0.5 && !element.closest(".scroll, pre");
+}).map((element) => element.outerHTML.slice(0, 150))"""
 _GRAVE = {"serious", "critical"}
 # Chromium reports every refusal of the API as an error of the console; the page shows them by itself.
 _REFUSAL = "Failed to load resource: the server responded with a status of 4"
@@ -70,6 +78,18 @@ def assert_accessible(page: Page) -> None:
     assert not grave, "\n".join(
         f"{fault['id']}: {fault['help']}: {node['html']}" for fault in grave for node in fault["nodes"]
     )
+
+
+def assert_fits(page: Page) -> None:
+    """Assert that nothing is wider than the window, but for what scrolls by itself."""
+    assert page.evaluate("document.documentElement.scrollWidth <= innerWidth"), "the page scrolls sideways"
+    assert page.evaluate(_OVERFLOWING) == []
+
+
+def take_in(page: Page, *, dark: bool = False, phone: bool = False) -> None:
+    """Show a page in another form, without loading it again."""
+    page.emulate_media(color_scheme="dark" if dark else "light")
+    page.set_viewport_size(PHONE if phone else DESK)
 
 
 def write_screenshot(page: Page, name: str) -> Path:

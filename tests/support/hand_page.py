@@ -9,8 +9,10 @@ import httpx
 from playwright.sync_api import Locator, Page
 
 from diffuserve.domain.job import Band
+from diffuserve.domain.model_spec import ModelSpec
 from diffuserve.domain.tenant import Plan
 from diffuserve.domain.worker import Lease
+from diffuserve.jobs.store import JobStore
 from support.clips import CLIPS
 from support.hand_worker import HAND_SPEC, HandWorker
 from support.image_files import png
@@ -45,7 +47,16 @@ class Hand:
         self._http = httpx.AsyncClient(
             base_url=server.address, headers=headers, trust_env=False, timeout=HANG_SECONDS
         )
-        self.worker = server.call(HandWorker.register(self._http, [ABLE, CLIPS]))
+        self.worker = self.register("by hand", ABLE, CLIPS)
+
+    @property
+    def store(self) -> JobStore:
+        """Job store of the server; `does` awaits its methods."""
+        return self._server.store
+
+    def register(self, name: str, *specs: ModelSpec) -> HandWorker:
+        """Return another worker that offers these models."""
+        return self._server.call(HandWorker.register(self._http, specs, name))
 
     def submit(self, prompt: str, **fields: Any) -> str:
         """Queue a job, and return its id; `fields` are those of the request, and of its `input`."""

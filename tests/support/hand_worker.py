@@ -44,12 +44,10 @@ class HandWorker:
 
     @classmethod
     async def register(
-        cls, http: httpx.AsyncClient, specs: Sequence[ModelSpec] = (HAND_SPEC,)
+        cls, http: httpx.AsyncClient, specs: Sequence[ModelSpec] = (HAND_SPEC,), name: str = "by hand"
     ) -> "HandWorker":
         offers = [{"spec": spec.to_dict()} for spec in specs]
-        response = await http.post(
-            "/v1/workers", json={"models": offers, "report": _REPORT, "name": "by hand"}
-        )
+        response = await http.post("/v1/workers", json={"models": offers, "report": _REPORT, "name": name})
         return cls(http, response.raise_for_status().json()["worker_id"])
 
     async def beat(self, state: str, **values: Any) -> httpx.Response:

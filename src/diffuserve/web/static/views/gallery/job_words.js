@@ -17,9 +17,15 @@ const PHASES = {
   filter: "Checking", upload: "Storing",
 };
 
+const WITHHELD = "the image filter withheld it";
+
+// Return how a job without files ended, in a word, and why.
+export const endOf = (job) =>
+  isBlocked(job) ? ["Blocked", capitalized(WITHHELD)] : [capitalized(job.status), job.error ? stateOf(job) : ""];
+
 // Return what a job does now, or why it has no files.
 export function stateOf(job) {
-  if (job.error) return isBlocked(job) ? "Blocked: the image filter withheld it" : capitalized(job.error.message);
+  if (job.error) return isBlocked(job) ? `Blocked: ${WITHHELD}` : capitalized(job.error.message);
   if (job.status === "running") return stepOf(job);
   return job.status === "canceling" ? "Canceling…" : capitalized(job.status);
 }

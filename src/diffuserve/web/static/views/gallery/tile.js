@@ -2,7 +2,7 @@
 import { html, useMemo, useState } from "../../vendor/ui.js";
 import { isFinal } from "../../components/job_state.js";
 import { ProgressBar } from "../../components/progress_bar.js";
-import { VIDEO, artifactsOf, outputsOf, promptOf, stateOf } from "./job_words.js";
+import { VIDEO, artifactsOf, endOf, outputsOf, promptOf, stateOf } from "./job_words.js";
 
 export function Tile(props) {
   const { job, isSelected, showsTenant } = props;
@@ -31,10 +31,9 @@ function Content({ job, prompt }) {
   const isImage = image && !image.content_type.startsWith("video/");
   if (isImage) return html`<${Picture} job=${job} image=${image} alt=${prompt} />`;
   if (!isFinal(job)) return html`<${Going} job=${job} />`;
-  return html`<span class="gallery-reason ${job.status}"><b>${job.status}</b><span>${reasonOf(job)}</span></span>`;
+  const [end, reason] = endOf(job);
+  return html`<span class="gallery-reason ${job.status}"><b>${end}</b><span>${reason}</span></span>`;
 }
-
-const reasonOf = (job) => (job.error ? stateOf(job) : job.status === "succeeded" ? "No thumbnail" : "");
 
 function Picture({ job, image, alt }) {
   const [isLooking, setLooking] = useState(false);

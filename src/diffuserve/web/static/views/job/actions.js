@@ -8,6 +8,7 @@ import { Confirm } from "../../components/dialog.js";
 import { isFinal } from "../../components/job_state.js";
 import { Problem } from "../../components/problem.js";
 import { outputsOf, promptOf } from "../gallery/job_words.js";
+import { formatOf } from "../playground/job_request.js";
 
 // What the playground's address takes; images are not among it.
 const REUSED = [
@@ -18,7 +19,9 @@ const REUSED = [
 export function playgroundPath(job) {
   const isKnown = ([, value]) => value !== null && value !== undefined;
   const named = REUSED.map((name) => [name, job.input[name]]).filter(isKnown);
-  const all = [["prompt", promptOf(job)], ["model", job.model], ["kind", job.kind], ...named];
+  const format = formatOf(job);
+  const others = format ? [["output_format", format]] : [];
+  const all = [["prompt", promptOf(job)], ["model", job.model], ["kind", job.kind], ...named, ...others];
   return `?${new URLSearchParams(all.map(([name, value]) => [name, String(value)]))}`;
 }
 

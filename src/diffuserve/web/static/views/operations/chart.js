@@ -4,7 +4,7 @@ import { ChartTable } from "./chart_table.js";
 import { Plot } from "./plot.js";
 
 // `points` are the history's, oldest first; `series` are { label, color, isDashed, valueOf(point) }.
-export function Chart({ title, unit, series, points, format }) {
+export function Chart({ title, unit, series, points, format, top }) {
   const hidden = useSignal(new Set());
   const cursor = useSignal(null);
   const isTable = useSignal(false);
@@ -17,11 +17,12 @@ export function Chart({ title, unit, series, points, format }) {
         <button class="small" aria-pressed=${String(isTable.value)} aria-label=${`${title} as a table`}
           onClick=${() => (isTable.value = !isTable.value)}>Table</button>
       </figcaption>
-      ${points.length === 0 && html`<p class="empty">No values yet: a point is added every 10 s.</p>`}
       ${isTable.value
         ? html`<${ChartTable} title=${`${title}, ${unit}`} series=${series} points=${points} format=${format} />`
-        : html`<${Plot} series=${series} data=${data} format=${format} hidden=${hidden.value}
-            label=${summaryOf(title, unit, series, points, format)} onCursor=${(index) => (cursor.value = index)} />`}
+        : hasValues(data)
+          ? html`<${Plot} series=${series} data=${data} format=${format} top=${top} hidden=${hidden.value}
+              label=${summaryOf(title, unit, series, points, format)} onCursor=${(index) => (cursor.value = index)} />`
+          : html`<p class="empty">No values yet</p>`}
       <${Legend} series=${series} point=${points[place]} format=${format} hidden=${hidden} />
     </figure>
   `;
@@ -32,8 +33,9 @@ const dataOf = (series, points) => [
   ...series.map(({ valueOf }) => points.map((point) => valueOf(point) ?? null)),
 ];
 
+const hasValues = ([, ...lines]) => lines.some((values) => values.some((value) => value !== null));
+
 function summaryOf(title, unit, series, points, format) {
-  if (points.length === 0) return `${title}: no values yet`;
   const values = series.map(({ label, valueOf }) => `${label} ${format(valueOf(points.at(-1)))}`);
   return `${title} in the last hour, ${unit}. Now: ${values.join(", ")}`;
 }

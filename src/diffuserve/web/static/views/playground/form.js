@@ -11,7 +11,7 @@ import {
   idOf,
 } from "./fields.js";
 import { ImageField, imagesIn } from "./image_field.js";
-import { IMAGE, VIDEO, fieldsOf, randomSeed } from "./job_request.js";
+import { FORMATS, IMAGE, VIDEO, fieldsOf, randomSeed } from "./job_request.js";
 import { ModelField } from "./model_field.js";
 import { lengthsOf } from "./presets.js";
 import { SizeField } from "./size_field.js";
@@ -80,7 +80,7 @@ function Choices({ model: chosen }) {
       <${ChoiceField} name="kind" label="Make" options=${[
         [IMAGE, "An image"],
         [VIDEO, "A clip"],
-      ]} value=${kind.value} />`
+      ]} value=${kind.value} onChoose=${(made) => change({ kind: made, output_format: null })} />`
     }
     <${SizeField} model=${chosen} />
     ${isClip && html`<${ClipFields} model=${chosen} />`}
@@ -108,6 +108,7 @@ function Choices({ model: chosen }) {
         html`
         <${SelectField} name="sampler" label="Sampler" options=${samplers(chosen)} />`
       }
+      <${SelectField} name="output_format" label="Format" options=${formats(kind.value)} />
       ${
         plan.value?.priorities.length > 1 &&
         html`
@@ -135,6 +136,7 @@ const hasMore = () => {
     "sampler",
     "priority",
     "expand_prompt",
+    "output_format",
   ];
   return names.some((name) => settings.value[name] !== null || refusal.value?.fields[name]);
 };
@@ -147,6 +149,9 @@ const samplers = ({ limits, defaults }) => [
   ["", defaults.sampler ? `${defaults.sampler} (the model's own)` : "the model's own"],
   ...limits.samplers.filter((name) => name !== defaults.sampler).map((name) => [name, name]),
 ];
+
+const formats = (made) =>
+  FORMATS[made].map((name, place) => (place ? [name, name] : ["", `${name} (default)`]));
 
 const priorities = ({ priorities: allowed, default_band: standard }) => [
   ["", `${standard} (default)`],

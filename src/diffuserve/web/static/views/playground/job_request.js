@@ -3,6 +3,8 @@ import { NO_SETTINGS } from "./query.js";
 
 export const VIDEO = "video.generate";
 export const IMAGE = "image.generate";
+// Formats of files, the default first.
+export const FORMATS = { [IMAGE]: ["png", "webp", "jpeg"], [VIDEO]: ["mp4", "webm", "gif", "webp"] };
 const MOST_SEED = 2 ** 32; // beyond 2 ** 53 a script cannot count
 
 export const randomSeed = () => Math.floor(Math.random() * MOST_SEED);
@@ -44,6 +46,7 @@ export function jobRequest(settings, model, inputs) {
     ...(kind === VIDEO ? { kind } : {}),
     input: { ...input, ...stillFrames(kind, model), ...imagesOf(inputs) },
     ...(settings.priority ? { priority: settings.priority } : {}),
+    ...(settings.output_format ? { output_format: settings.output_format } : {}),
     ...(settings.expand_prompt ? { expand_prompt: true } : {}),
     ...(kind === VIDEO && settings.live !== false ? { live: true } : {}),
     num_previews: numPreviews(settings, model),
@@ -81,7 +84,15 @@ export function settingsOfJob(job, model) {
     model: job.model,
     kind: job.kind === VIDEO || model?.defaults.num_frames > 1 ? job.kind : null,
     expand_prompt: job.prompt?.expansion ? true : null,
+    output_format: formatOf(job),
   };
+}
+
+// Return the format of a finished job's files, null for the default of its kind.
+export function formatOf(job) {
+  const output = job.result?.artifacts.find(({ role }) => role === "video" || role === "image");
+  const format = output?.name.split(".").pop() ?? null;
+  return format === FORMATS[job.kind]?.[0] ? null : format;
 }
 
 // Return the file ids of a job's images: { images: [id], mask: id | null }.

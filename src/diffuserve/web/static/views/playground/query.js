@@ -13,6 +13,7 @@ const READERS = {
   kind: words,
   sampler: words,
   priority: words,
+  output_format: words,
   width: whole,
   height: whole,
   num_inference_steps: whole,

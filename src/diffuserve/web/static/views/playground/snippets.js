@@ -17,7 +17,7 @@ export function snippetsOf(body, { server, needsKey, defaults }) {
 function curl(request, { server, needsKey, isClip }) {
   const key = needsKey ? `  -H "authorization: Bearer $${KEY_VARIABLE}" \\\n` : "";
   const shortKey = needsKey ? ` -H "authorization: Bearer $${KEY_VARIABLE}"` : "";
-  const file = isClip ? "clip.mp4" : "image.png";
+  const file = isClip ? `clip.${request.output_format ?? "mp4"}` : `image.${request.output_format ?? "png"}`;
   return `job=$(curl -sS --fail-with-body ${server}/v1/jobs \\
 ${key}  -H 'content-type: application/json' --data-binary @- <<'JSON' \\
   | grep -o '"id":"job_[^"]*"' | head -n 1 | cut -d '"' -f 4
@@ -55,11 +55,13 @@ for artifact in job["result"]["artifacts"]:
 function openai(request, options) {
   if (options.isClip) return openaiClip(request, options);
   const { prompt, width, height, num_images, image, mask, ...extra } = request.input;
+  const { output_format: format } = request;
   const given = {
     model: request.model,
     prompt,
     n: num_images ?? 1,
     ...sizeOf(width, height, image ? {} : options.defaults),
+    ...(format ? { output_format: format } : {}),
     response_format: "b64_json",
   };
   const body = { ...extra, ...(request.expand_prompt ? { expand_prompt: true } : {}) };
@@ -74,7 +76,7 @@ ${client(options)}
 response = client.images.${call}(
 ${image ? images([image].flat(), mask) : ""}${argumentsOf(given)}${extraBody(body)})
 for number, image in enumerate(response.data):
-    Path(f"image-{number}.png").write_bytes(base64.b64decode(image.b64_json))
+    Path(f"image-{number}.${format ?? "png"}").write_bytes(base64.b64decode(image.b64_json))
 `;
 }
 
@@ -91,7 +93,12 @@ function openaiClip(request, options) {
   const frame = image
     ? `    input_reference=("first.png", client.files.content(${literal(image)}).content),\n`
     : "";
-  const body = { ...extra, ...(request.expand_prompt ? { expand_prompt: true } : {}) };
+  const { output_format: format } = request;
+  const body = {
+    ...extra,
+    ...(format ? { output_format: format } : {}),
+    ...(request.expand_prompt ? { expand_prompt: true } : {}),
+  };
   return `import os
 
 from openai import OpenAI
@@ -101,7 +108,7 @@ video = client.videos.create_and_poll(
 ${frame}${argumentsOf(given)}${extraBody(body)})
 if video.status != "completed":
     raise SystemExit(video.error)
-client.videos.download_content(video.id).write_to_file("clip.mp4")
+client.videos.download_content(video.id).write_to_file("clip.${format ?? "mp4"}")
 `;
 }
 

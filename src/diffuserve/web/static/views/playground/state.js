@@ -20,6 +20,7 @@ const FOR_A_MODEL = [
   "num_frames",
   "fps",
   "live",
+  "output_format",
 ];
 
 export const models = signal(null); // null until they are known
