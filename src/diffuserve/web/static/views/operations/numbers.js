@@ -35,5 +35,8 @@ export function seconds(value) {
   return value < 172800 ? `${Math.round(value / 3600)} h` : `${Math.round(value / 86400)} d`;
 }
 
+// 3/20, or a word before the first step is known
+export const steps = (step, total) => (total ? `${step}/${total}` : "starting");
+
 // The end of an id, which tells it from others: job_0190…a1b2
 export const shortId = (id) => (id.length <= 16 ? id : `${id.slice(0, id.indexOf("_") + 1)}…${id.slice(-6)}`);

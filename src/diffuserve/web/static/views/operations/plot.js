@@ -50,7 +50,7 @@ function optionsOf({ series, format, top, width, onCursor }) {
       y: { range: (_, low, high) => [0, top ?? niceTop(high)] },
     },
     axes: [
-      axis({ values: (_, times) => times.map(clock), incrs: STEPS, space: 70 }),
+      axis({ values: (_, times) => times.map(clock), incrs: STEPS, space: 70, size: 28 }),
       axis({ values: (_, values) => values.map(format), size: 58 }),
     ],
     series: [{}, ...series.map(seriesOptions)],

@@ -3,7 +3,7 @@ import { computed, html, useComputed, useSignal } from "../../vendor/ui.js";
 import { CancelJob } from "./job_actions.js";
 import { part, workers } from "./live.js";
 import { Meter } from "./meter.js";
-import { count, shortId } from "./numbers.js";
+import { count, shortId, steps } from "./numbers.js";
 import { steady } from "./steady.js";
 
 const PAGE = 10;
@@ -42,7 +42,7 @@ function RunningJob({ id }) {
         <span class="quiet">${job.tenant_id} · ${job.model} · ${worker}</span>
       </span>
       <${Meter} share=${total ? step / total : 0} label=${`step ${step} of ${total}`}
-        text=${phase === null || phase === "denoise" ? `${step}/${total}` : phase} />
+        text=${phase === null || phase === "denoise" ? steps(step, total) : phase} />
       <${CancelJob} id=${id} isCanceling=${job.is_canceling} />
     </li>
   `;

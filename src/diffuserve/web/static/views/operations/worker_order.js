@@ -19,7 +19,8 @@ export const SORTS = {
 
 export function deviceOf({ report }) {
   if (report.device_name) return report.num_gpus > 1 ? `${report.num_gpus} × ${report.device_name}` : report.device_name;
-  return report.num_gpus ? plural(report.num_gpus, "GPU") : plural(report.num_cpus, "CPU core");
+  if (report.num_gpus) return plural(report.num_gpus, "GPU");
+  return report.num_cpus ? plural(report.num_cpus, "CPU core") : "–";
 }
 
 export function memoryShare({ report }) {

@@ -4,7 +4,7 @@ import { askToDrain } from "./drain.js";
 import { Ago } from "./ago.js";
 import { workersById } from "./live.js";
 import { Meter } from "./meter.js";
-import { bytes, count, percent, plural } from "./numbers.js";
+import { bytes, count, percent, plural, steps } from "./numbers.js";
 import { deviceOf, memoryShare } from "./worker_order.js";
 import { stateOf, WorkerState } from "./worker_state.js";
 
@@ -64,8 +64,8 @@ function Jobs({ worker }) {
     <span class="job-bars">
       ${shown.map(
         ({ id, step, total }) => html`
-          <a data-view key=${id} href=${`gallery/${id}`} title=${id} aria-label=${`${id}: step ${step} of ${total}`}>
-            <${Meter} share=${total ? step / total : 0} text=${`${step}/${total}`} />
+          <a data-view key=${id} href=${`gallery/${id}`} title=${id} aria-label=${`${id}: ${total ? `step ${step} of ${total}` : "starting"}`}>
+            <${Meter} share=${total ? step / total : 0} text=${steps(step, total)} />
           </a>
         `,
       )}
