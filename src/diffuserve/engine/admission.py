@@ -1,14 +1,24 @@
 """The way of a request into the engine: what it needs is checked before any work."""
 
+import uuid
+
 from torch import Tensor
 
 from diffuserve.domain.errors import InvalidParams
 from diffuserve.domain.model_parts import Parts
 from diffuserve.domain.params import GenerationParams
+from diffuserve.engine.checkpoint import Checkpoint, check
 from diffuserve.engine.memory import check_memory
-from diffuserve.engine.request_state import NO_WISHES, Wishes
+from diffuserve.engine.request_state import NO_WISHES, RequestState, Wishes
 from diffuserve.media.input_image import load_input
 from diffuserve.models.base import Pipeline, VideoPipeline
+
+Request = str | GenerationParams
+"""A request, or its prompt alone."""
+
+
+def params_of(request: Request) -> GenerationParams:
+    return GenerationParams(prompt=request) if isinstance(request, str) else request
 
 
 def admitted(
@@ -62,3 +72,36 @@ def finished_latents(pipeline: Pipeline, params: GenerationParams, latents: Tens
         found = f"{str(latents.dtype).removeprefix('torch.')} {shape}"
         raise InvalidParams("latents", found, f"must be floating-point numbers of the shape {wanted}")
     return latents.to(pipeline.device)
+
+
+def new_state(
+    pipeline: Pipeline, resolved: GenerationParams, wishes: Wishes, latents: Tensor | None
+) -> RequestState:
+    """Return the state of a request that has not arrived; it begins with noise, or has finished latents.
+
+    Raise `InvalidParams` if the latents are not those of the request.
+    """
+    if latents is not None:
+        latents = finished_latents(pipeline, resolved, latents)
+    workload, schedule = pipeline.spec.workload(resolved), pipeline.schedule(resolved)
+    return RequestState(
+        request_id=uuid.uuid4().hex,
+        params=resolved,
+        workload=workload,
+        step_bytes=pipeline.step_bytes(workload),
+        schedule=schedule,
+        arrival=0,
+        wishes=wishes,
+        decode_only=latents is not None,
+        latents=latents,
+        step=0 if latents is None else schedule.num_steps,
+    )
+
+
+def resumed(state: RequestState, pipeline: Pipeline, checkpoint: Checkpoint, weights: str) -> RequestState:
+    """Put a new request where its checkpoint is. Raise `CheckpointUnusable` if it is not one of it."""
+    check(checkpoint, pipeline, weights, state.params)
+    checkpoint.progress.enter(state, pipeline.device)
+    state.decode_only = state.is_denoised
+    state.stopwatch.earlier = checkpoint.timings
+    return state

@@ -105,6 +105,10 @@ class EngineCore:
             outputs += self._run(chosen)
         return outputs
 
+    def find(self, request_id: str) -> RequestState | None:
+        """Return a request in progress, between two steps of it."""
+        return self._active.get(request_id) or self._decoding.get(request_id)
+
     def hold_frames(self, request_id: str) -> None:
         """Count a chunk as not yet consumed; safe from any thread."""
         self._decoder.hold(request_id)
@@ -138,7 +142,7 @@ class EngineCore:
     def _abort(self, request_ids: Sequence[str]) -> list[StepOutput]:
         outputs = []
         for request_id in request_ids:
-            state = self._active.get(request_id) or self._decoding.get(request_id)
+            state = self.find(request_id)
             if state is not None:
                 self._decoder.drop(request_id)
                 self._decode_again = [other for other in self._decode_again if other is not state]

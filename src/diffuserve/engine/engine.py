@@ -7,9 +7,9 @@ One thread steps (the caller's, or the driver's once `submit` was used), another
 import asyncio
 import secrets
 import threading
-import uuid
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Future
+from functools import cache, partial
 from pathlib import Path
 from types import TracebackType
 from typing import TYPE_CHECKING, Literal, overload
@@ -19,23 +19,23 @@ from diffuserve.domain.errors import DiffuserveError, EngineClosed
 from diffuserve.domain.model_parts import ALL_PARTS, Parts
 from diffuserve.domain.model_spec import ModelSpec
 from diffuserve.domain.params import GenerationParams
-from diffuserve.engine.admission import admitted, finished_latents, with_pixels
+from diffuserve.engine.admission import Request, admitted, new_state, params_of, resumed, with_pixels
+from diffuserve.engine.checkpoint import Checkpoint, take
+from diffuserve.engine.checkpoint_desk import CheckpointDesk
 from diffuserve.engine.config import DEFAULT_MODEL, EngineConfig
 from diffuserve.engine.core import EngineCore
 from diffuserve.engine.cost_model import CostModel
 from diffuserve.engine.model_runner import ModelRunner, enough_memory
-from diffuserve.engine.outputs import GenerationResult, StepOutput
+from diffuserve.engine.outputs import GenerationResult, StepOutput, outcome_of
 from diffuserve.engine.request_state import NO_WISHES, RequestState, Wishes
 from diffuserve.engine.stats import EngineStats
 from diffuserve.models.base import Pipeline
 from diffuserve.models.devices import choose_device, keep_freed_memory, one_thread, parse_dtype
+from diffuserve.models.fingerprint import hash_model
 from diffuserve.models.registry import load_pipeline
 
 if TYPE_CHECKING:
     import torch
-
-Request = str | GenerationParams
-"""A request, or its prompt alone."""
 
 _RANDOM_SEEDS = 2**32
 
@@ -55,6 +55,8 @@ class Engine:
         self.runner = runner or ModelRunner(pipeline)
         self._core = EngineCore(self.runner, self.config, on_decoded=self._announce)
         self._stepping = threading.Lock()  # held by the thread that calls the core
+        self._desk = CheckpointDesk(self._stepping, self._take)
+        self.read_weights_hash: Callable[[], str] = lambda: ""  # set by whoever knows the model's folder
         self._undelivered: list[StepOutput] = []
         self._driver: threading.Thread | None = None
 
@@ -91,7 +93,9 @@ class Engine:
         name = str(model.expanduser().absolute()) if isinstance(model, Path) else model
         with one_thread(), enough_memory(name, chosen):
             pipeline = load_pipeline(name, chosen, parse_dtype(dtype), config.deterministic, parts=parts)
-        return cls(pipeline, config)
+        engine = cls(pipeline, config)
+        engine.read_weights_hash = cache(partial(hash_model, name))
+        return engine
 
     @property
     def spec(self) -> ModelSpec:
@@ -142,6 +146,7 @@ class Engine:
         stream_frames: bool = False,
         until_denoised: bool = False,
         latents: "torch.Tensor | None" = None,
+        resume: Checkpoint | None = None,
     ) -> str:
         """Queue a request and return its id; larger `priority` goes first. Safe from any thread.
 
@@ -150,6 +155,9 @@ class Engine:
 
         A request `until_denoised` ends after its last step, with the latents in its result. One with such
         `latents`, of this engine or of another with the same model, is only decoded.
+
+        One with a checkpoint to `resume` goes on after its step: raise `CheckpointUnusable` if it is of
+        other weights, parameters or another model.
 
         Raise `InvalidParams` before any work if the model cannot do what is asked, and `EngineClosed`.
         """
@@ -160,8 +168,16 @@ class Engine:
             stream_frames=stream_frames,
             until_denoised=until_denoised,
         )
-        request_id, _ = self._enqueue(params, wishes, latents)
+        request_id, _ = self._enqueue(params, wishes, latents, resume)
         return request_id
+
+    def checkpoint(self, request_id: str) -> Checkpoint:
+        """Return a request between two steps, to `resume` in an engine with these weights; it goes on here.
+
+        Safe from any thread. Raise `NoCheckpoint` if it has done no step yet or has ended.
+        """
+        self.read_weights_hash()  # on this thread: the first time it may take long
+        return self._desk.ask(request_id, self._announce)
 
     def hold_frames(self, request_id: str) -> None:
         """Keep back the frames of a request: a chunk of it is not consumed yet. Safe from any thread.
@@ -262,7 +278,7 @@ class Engine:
     def _generate(
         self, wanted: Sequence[Request], return_exceptions: bool
     ) -> list[GenerationResult | DiffuserveError]:
-        resolved = [self._resolve(_params(request)) for request in wanted]  # refuse all before starting any
+        resolved = [self._resolve(params_of(request)) for request in wanted]  # refuse all before starting any
         requests = [self._enqueue(params) for params in resolved]
         try:
             self._run_until_done(dict(requests))
@@ -270,7 +286,7 @@ class Engine:
             for request_id, _ in requests:
                 self.abort(request_id)
             raise
-        outcomes = [_outcome(future) for _, future in requests]
+        outcomes = [outcome_of(future) for _, future in requests]
         failure = next((outcome for outcome in outcomes if isinstance(outcome, DiffuserveError)), None)
         if failure is not None and not return_exceptions:
             raise failure
@@ -287,31 +303,25 @@ class Engine:
         params: GenerationParams,
         wishes: Wishes = NO_WISHES,
         latents: "torch.Tensor | None" = None,
+        resume: Checkpoint | None = None,
     ) -> tuple[str, Future[GenerationResult]]:
-        resolved = self._resolve(params, wishes, latents is not None)
-        if latents is not None:
-            latents = finished_latents(self.pipeline, resolved, latents)
-        workload, schedule = self.spec.workload(resolved), self.pipeline.schedule(resolved)
+        is_denoised = latents is not None or (resume is not None and resume.is_denoised)
+        resolved = self._resolve(params, wishes, is_denoised)
+        state = new_state(self.pipeline, resolved, wishes, latents)
+        if resume is not None:
+            resumed(state, self.pipeline, resume, self.read_weights_hash())
         with self._wakeup:
             if self._closed:
                 raise EngineClosed("the engine is closed")
             self._arrivals += 1
-            state = RequestState(
-                request_id=uuid.uuid4().hex,
-                params=resolved,
-                workload=workload,
-                step_bytes=self.pipeline.step_bytes(workload),
-                schedule=schedule,
-                arrival=self._arrivals,
-                wishes=wishes,
-                decode_only=latents is not None,
-                latents=latents,
-                step=0 if latents is None else schedule.num_steps,
-            )
+            state.arrival = self._arrivals
             self._inbox.append(state)
             future = self._unfinished[state.request_id] = Future()
         self._announce()
         return state.request_id, future
+
+    def _take(self, request_id: str) -> Checkpoint:
+        return take(self.pipeline, self.read_weights_hash(), self._core.find(request_id))
 
     def _announce(self) -> None:
         with self._wakeup:
@@ -331,6 +341,7 @@ class Engine:
                     self._has_messages = False
                     arrived, self._inbox = self._inbox, []
                     aborted, self._aborts = self._aborts, []
+                self._desk.respond()
                 outputs = self._core.step(arrived, aborted)
                 self._settle(outputs)
                 if outputs or not self._core.num_decoding:
@@ -385,15 +396,3 @@ class Engine:
         except BaseException as error:
             self._fail_all(f"the engine broke down ({type(error).__name__}: {error})")
             raise
-
-
-def _params(request: Request) -> GenerationParams:
-    return GenerationParams(prompt=request) if isinstance(request, str) else request
-
-
-def _outcome(future: Future[GenerationResult]) -> GenerationResult | DiffuserveError:
-    error = future.exception()
-    if error is None:
-        return future.result()
-    assert isinstance(error, DiffuserveError)
-    return error

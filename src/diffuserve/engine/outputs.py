@@ -1,6 +1,7 @@
 """The values that the engine returns."""
 
-from dataclasses import dataclass, field
+from concurrent.futures import Future
+from dataclasses import astuple, dataclass, field
 from functools import cached_property
 from typing import TYPE_CHECKING
 
@@ -29,6 +30,10 @@ class Timings:
     decode_seconds: float
     total_seconds: float
     device_seconds: float
+
+    def plus(self, other: "Timings") -> "Timings":
+        """Return the seconds of both, of a request that went on in another engine."""
+        return Timings(*(own + added for own, added in zip(astuple(self), astuple(other), strict=True)))
 
 
 @dataclass(frozen=True)
@@ -97,3 +102,12 @@ class StepOutput:
     def previews(self) -> tuple[Image, ...]:
         """The previews, enlarged to be looked at; by whoever reads them, so that no step waits for that."""
         return tuple(enlarged(preview) for preview in self.latent_previews)
+
+
+def outcome_of(future: Future[GenerationResult]) -> GenerationResult | DiffuserveError:
+    """Return the result of a request, or the error that it failed with, once it has either."""
+    error = future.exception()
+    if error is None:
+        return future.result()
+    assert isinstance(error, DiffuserveError)
+    return error

@@ -2,7 +2,7 @@
 
 import time
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import torch
@@ -19,13 +19,17 @@ from diffuserve.samplers.base import Memory, NoiseSchedule, ScheduleStep
 
 @dataclass
 class Stopwatch:
-    """Moments of a request's life on the monotonic clock, and its share of the device, in seconds."""
+    """Moments of a request's life on the monotonic clock, and its share of the device, in seconds.
+
+    `earlier` are the timings of the engine whose checkpoint it went on from.
+    """
 
     added: float = field(default_factory=time.perf_counter)
     started: float = 0.0
     encode_seconds: float = 0.0
     denoised: float = 0.0
     device_seconds: float = 0.0
+    earlier: Timings | None = None
 
     def start(self) -> None:
         """Record the first work on the request; later calls change nothing."""
@@ -39,7 +43,7 @@ class Stopwatch:
     def timings(self) -> Timings:
         """Return the request's timings, with now as the end of its decoding."""
         now = time.perf_counter()
-        return Timings(
+        own = Timings(
             queue_seconds=self.started - self.added,
             encode_seconds=self.encode_seconds,
             denoise_seconds=self.denoised - self.started - self.encode_seconds,
@@ -47,6 +51,11 @@ class Stopwatch:
             total_seconds=now - self.added,
             device_seconds=self.device_seconds,
         )
+        return own if self.earlier is None else own.plus(self.earlier)
+
+    def so_far(self) -> Timings:
+        """Return the timings of a request that is being denoised."""
+        return replace(self, denoised=self.denoised or time.perf_counter()).timings()
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -4,6 +4,8 @@ import hashlib
 import re
 from pathlib import Path
 
+from diffuserve.models.folder import open_model
+
 _SHA256 = re.compile(r"[0-9a-f]{64}")
 
 
@@ -17,6 +19,11 @@ def hash_weights(folder: Path, pattern: str = "*/*.safetensors") -> str:
     files = sorted(folder.glob(pattern), key=lambda path: path.relative_to(folder).as_posix())
     lines = [f"{hash_file(path)}  {path.relative_to(folder).as_posix()}\n" for path in files]
     return hashlib.sha256("".join(lines).encode()).hexdigest()
+
+
+def hash_model(name: str) -> str:
+    """Return the hash of the weights of a model by its name or folder. Raise `ModelNotFound`."""
+    return hash_weights(open_model(name).path)
 
 
 def hash_file(path: Path) -> str:

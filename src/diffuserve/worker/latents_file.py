@@ -5,12 +5,11 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from safetensors import SafetensorError, safe_open
-from safetensors.torch import save_file
 from torch import Tensor
 
 from diffuserve.domain.errors import LatentsUnusable
 from diffuserve.domain.params import GenerationParams
+from diffuserve.engine.tensor_file import DamagedFile, TensorFile, read_tensors, write_tensors
 
 FORMAT = "1"
 _TENSOR = "latents"
@@ -46,7 +45,7 @@ def write_latents(path: Path, latents: Tensor, header: LatentsHeader) -> None:
         "params": json.dumps(header.params),
         "timings": json.dumps(header.timings),
     }
-    save_file({_TENSOR: latents.contiguous()}, path, metadata)
+    write_tensors(path, TensorFile({_TENSOR: latents}, metadata))
 
 
 def read_latents(path: Path, expected: LatentsHeader) -> tuple[Tensor, Mapping[str, float]]:
@@ -55,14 +54,12 @@ def read_latents(path: Path, expected: LatentsHeader) -> tuple[Tensor, Mapping[s
     Raise `LatentsUnusable` unless they are whole, and those of the `expected` model, weights and parameters.
     """
     try:
-        with safe_open(path, "pt") as file:
-            metadata = file.metadata() or {}
-            header = _header(metadata)
-            latents: Tensor = file.get_tensor(_TENSOR)
-    except (OSError, SafetensorError, ValueError, KeyError, TypeError) as error:
+        content = read_tensors(path)
+        header, latents = _header(content.texts), content.tensors[_TENSOR]
+    except (DamagedFile, ValueError, KeyError, TypeError) as error:
         raise LatentsUnusable(f"the file of finished latents is damaged: {error}") from error
-    if metadata["format"] != FORMAT:
-        raise LatentsUnusable(f"finished latents are of format {metadata['format']!r}, not {FORMAT!r}")
+    if (version := content.texts["format"]) != FORMAT:
+        raise LatentsUnusable(f"finished latents are of format {version!r}, not {FORMAT!r}")
     for name in ("model", "weights", "params"):
         found, wanted = getattr(header, name), getattr(expected, name)
         if found != wanted:

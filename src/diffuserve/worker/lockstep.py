@@ -27,6 +27,7 @@ from torch import Tensor
 
 from diffuserve.domain.input_image import ImageInput, InputImage
 from diffuserve.domain.params import GenerationParams
+from diffuserve.engine.checkpoint import Progress
 from diffuserve.engine.model_runner import ModelRunner, StepResult, is_out_of_memory, isolate
 from diffuserve.engine.request_state import RequestState
 from diffuserve.models.base import Conditioning, Pipeline
@@ -45,11 +46,15 @@ _MAX_FORGOTTEN = 1_000
 
 @dataclass(frozen=True)
 class JoiningRequest:
-    """A request that takes its first step; its conditioning is on the CPU."""
+    """A request that takes its first step here; its conditioning is on the CPU.
+
+    One that goes on from a checkpoint has `progress`.
+    """
 
     request_id: str
     params: GenerationParams
     conditioning: Conditioning
+    progress: Progress | None = None
 
 
 @dataclass(frozen=True)
@@ -177,7 +182,7 @@ class FollowerRank:
 
     def _state(self, joining: JoiningRequest) -> RequestState:
         params = joining.params
-        return RequestState(
+        state = RequestState(
             request_id=joining.request_id,
             params=params,
             workload=self._pipeline.spec.workload(params),
@@ -186,6 +191,9 @@ class FollowerRank:
             arrival=0,
             conditioning=_on(joining.conditioning, self._pipeline.device),
         )
+        if joining.progress is not None:
+            joining.progress.enter(state, self._pipeline.device)
+        return state
 
     def _decode_forever(self) -> None:
         try:
@@ -236,7 +244,8 @@ def _joining(state: RequestState) -> JoiningRequest:
     """Return what the other ranks need of a request: of its images, which are encoded here, the sizes."""
     assert state.conditioning is not None
     params = state.params.with_images(lambda _field, image: _without_pixels(image))
-    return JoiningRequest(state.request_id, params, _on(state.conditioning, torch.device("cpu")))
+    conditioning = _on(state.conditioning, torch.device("cpu"))
+    return JoiningRequest(state.request_id, params, conditioning, Progress.of(state))
 
 
 def _without_pixels(image: ImageInput) -> InputImage:

@@ -15,6 +15,7 @@ from PIL import Image
 
 from diffuserve.domain.errors import RequestFailed
 from diffuserve.domain.params import GenerationParams
+from diffuserve.engine.checkpoint import Checkpoint
 from diffuserve.engine.config import EngineConfig
 from diffuserve.engine.engine import Engine
 from diffuserve.engine.outputs import GenerationResult
@@ -314,3 +315,37 @@ def test_ranks_are_told_of_input_images_and_not_their_pixels(
     num_pixels = len(image.pixels or b"")
     assert max(sizes) < num_pixels
     assert len(sizes) > 7
+
+
+def checkpoints_of(engine: Engine, params: GenerationParams) -> list[Checkpoint]:
+    """Return a checkpoint after each step but the last."""
+    request_id, taken = engine.add(params), []
+    while outputs := engine.step():
+        if any(output.step < output.num_steps for output in outputs):
+            taken.append(engine.checkpoint(request_id))
+    return taken
+
+
+def resume(engine: Engine, params: GenerationParams, taken: Sequence[Checkpoint]) -> list[GenerationResult]:
+    ids = [engine.add(params, resume=checkpoint) for checkpoint in taken]
+    results: dict[str, GenerationResult] = {}
+    while outputs := engine.step():
+        results |= {output.request_id: output.result for output in outputs if output.result is not None}
+    return [results[request_id] for request_id in ids]
+
+
+def test_a_request_moves_between_groups_of_ranks_and_single_processes(
+    pipelines: list[FakePipeline],
+) -> None:
+    params = requests("red", "green", "blue", "white")[-1]
+    (alone,) = generate_alone([params])
+    with Engine(FakePipeline(), EngineConfig(token_budget=10_000)) as single:
+        from_single = checkpoints_of(single, params)
+    with running_group(pipelines) as group:
+        from_group = checkpoints_of(group, params)
+        moved_in = resume(group, params, from_single)
+    with Engine(FakePipeline(), EngineConfig(token_budget=10_000)) as single:
+        moved_out = resume(single, params, from_group)
+    assert len(from_single) == len(from_group) == 4
+    for moved in (*moved_in, *moved_out):
+        np.testing.assert_array_equal(pixels(moved), pixels(alone))

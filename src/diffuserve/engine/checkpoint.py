@@ -1,0 +1,149 @@
+"""Half-done work as a value: a request between two steps, which goes on in this engine or in another.
+
+A `Progress` is all that the next step depends on beside the request's parameters and conditioning, which is
+encoded again. A `Checkpoint` is a progress with what proves that it may be gone on with.
+"""
+
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from diffuserve.domain.checkpoint import Identity, most_bytes
+from diffuserve.domain.errors import CheckpointUnusable, NoCheckpoint
+from diffuserve.domain.params import GenerationParams
+from diffuserve.engine.outputs import Timings
+from diffuserve.engine.request_state import RequestState
+from diffuserve.models.base import Pipeline
+from diffuserve.samplers.base import Memory, NoiseSchedule
+
+_CPU = torch.device("cpu")
+
+
+@dataclass(frozen=True)
+class Progress:
+    """The state of a request after `step` steps, on the CPU; `generators` are the states of its own.
+
+    `noise` is there if it was drawn for the next step already.
+    """
+
+    step: int
+    latents: Tensor
+    memory: Memory = ()
+    guides: tuple[Tensor, ...] = ()
+    noise: Tensor | None = None
+    generators: tuple[Tensor, ...] = ()
+
+    @classmethod
+    def of(cls, state: RequestState) -> "Progress | None":
+        """Return the progress of a request; `None` before its latents are drawn."""
+        if state.latents is None:
+            return None
+        return cls(
+            step=state.step,
+            latents=state.latents.to(_CPU),
+            memory=_on(state.memory, _CPU),
+            guides=_on(state.guides, _CPU),
+            noise=None if state.noise is None else state.noise.to(_CPU),
+            generators=tuple(generator.get_state() for generator in state.generators),
+        )
+
+    def enter(self, state: RequestState, device: torch.device) -> None:
+        """Put a request that has not begun where this one was."""
+        state.step = self.step
+        state.latents = self.latents.to(device)
+        state.memory, state.guides = _on(self.memory, device), _on(self.guides, device)
+        state.noise = None if self.noise is None else self.noise.to(device)
+        state.generators = [_generator(saved) for saved in self.generators]
+
+    @property
+    def tensors(self) -> tuple[Tensor, ...]:
+        """All tensors of numbers that steps compute with."""
+        noise = () if self.noise is None else (self.noise,)
+        return (self.latents, *self.memory, *self.guides, *noise)
+
+
+@dataclass(frozen=True)
+class Checkpoint:
+    """A request between two steps, with its schedule, and the seconds that led there."""
+
+    identity: Identity
+    schedule: NoiseSchedule
+    progress: Progress
+    timings: Timings
+
+    @property
+    def step(self) -> int:
+        """Steps that are done."""
+        return self.progress.step
+
+    @property
+    def is_denoised(self) -> bool:
+        """True after the last step: the request is to be decoded."""
+        return self.step == self.schedule.num_steps
+
+
+def take(pipeline: Pipeline, weights: str, state: RequestState | None) -> Checkpoint:
+    """Return the checkpoint of a request. Raise `NoCheckpoint` if there is nothing to keep."""
+    progress = None if state is None else Progress.of(state)
+    if state is None or progress is None or progress.step == 0:
+        raise NoCheckpoint("the request has done no step yet, or has ended; it has no checkpoint")
+    if not bool(progress.latents.isfinite().all()):
+        raise NoCheckpoint(f"the latents after step {progress.step} are not finite; no checkpoint is of use")
+    timings = state.stopwatch.so_far()
+    return Checkpoint(identity_of(pipeline, weights, state.params), state.schedule, progress, timings)
+
+
+def identity_of(pipeline: Pipeline, weights: str, params: GenerationParams) -> Identity:
+    """Return what a checkpoint of this request belongs to; its defaults are filled in."""
+    dtype = pipeline.describe().get("dtype", "")
+    return Identity.of(pipeline.spec.name, weights, dtype, params)
+
+
+def most_file_bytes(pipeline: Pipeline, params: GenerationParams) -> int:
+    """Return the bytes that the file of this request's checkpoint has at most."""
+    values = torch.Size(pipeline.latents_shape(params)).numel()
+    return most_bytes(values, params.num_images, len(pipeline.schedule(params).timesteps))
+
+
+def check(checkpoint: Checkpoint, pipeline: Pipeline, weights: str, params: GenerationParams) -> None:
+    """Raise `CheckpointUnusable` unless this engine can go on with a request where the checkpoint is."""
+    own = identity_of(pipeline, weights, params)
+    if (found := own.difference(checkpoint.identity)) is not None:
+        raise CheckpointUnusable(f"the checkpoint is of another request or engine: {found}")
+    if checkpoint.schedule != pipeline.schedule(params):
+        raise CheckpointUnusable("the checkpoint has another noise schedule than this model gives")
+    _check_progress(checkpoint.progress, pipeline.latents_shape(params), checkpoint.schedule.num_steps)
+
+
+def _check_progress(progress: Progress, shape: tuple[int, ...], num_steps: int) -> None:
+    """Raise `CheckpointUnusable` for a step or for tensors that the request cannot have."""
+    if not 0 < progress.step <= num_steps:
+        raise CheckpointUnusable(f"the checkpoint is after step {progress.step} of {num_steps}")
+    noise = () if progress.noise is None else (progress.noise,)
+    for tensor in (progress.latents, *progress.memory, *noise):
+        if tuple(tensor.shape) != shape:
+            raise CheckpointUnusable(f"the checkpoint's latents are {tuple(tensor.shape)} instead of {shape}")
+    for guide in progress.guides:
+        if guide.dim() != len(shape) or guide.shape[0] not in (1, shape[0]):
+            raise CheckpointUnusable(
+                f"the checkpoint's guides are {tuple(guide.shape)} for latents of {shape}"
+            )
+    if not all(tensor.is_floating_point() and bool(tensor.isfinite().all()) for tensor in progress.tensors):
+        raise CheckpointUnusable("the checkpoint has tensors that are no finite numbers")
+    if len(progress.generators) != shape[0]:
+        raise CheckpointUnusable(f"the checkpoint has {len(progress.generators)} generators of {shape[0]}")
+    for saved in progress.generators:
+        _generator(saved)
+
+
+def _generator(saved: Tensor) -> torch.Generator:
+    """Return a generator in a saved state. Raise `CheckpointUnusable` if it is none."""
+    try:
+        return torch.Generator("cpu").set_state(saved.contiguous())
+    except (RuntimeError, TypeError) as error:
+        raise CheckpointUnusable("a generator's state in the checkpoint is invalid") from error
+
+
+def _on(tensors: tuple[Tensor, ...], device: torch.device) -> tuple[Tensor, ...]:
+    return tuple(tensor.to(device) for tensor in tensors)

@@ -1,0 +1,54 @@
+"""Safetensors files of a request's tensors with texts beside them, which come from other machines."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+from safetensors import SafetensorError, safe_open
+from safetensors.torch import save_file
+from torch import Tensor
+
+from diffuserve.domain.checkpoint import HEADER_BYTES
+
+_LENGTH_BYTES = 8
+
+
+class DamagedFile(ValueError):
+    """A file is cut, changed or larger than it can be."""
+
+
+@dataclass(frozen=True)
+class TensorFile:
+    """Content of a file: tensors by name, and texts by name."""
+
+    tensors: Mapping[str, Tensor]
+    texts: Mapping[str, str]
+
+
+def write_tensors(path: Path, content: TensorFile) -> None:
+    """Write a file. Tensors may share memory."""
+    tensors = {name: tensor.contiguous().clone() for name, tensor in content.tensors.items()}
+    save_file(tensors, path, dict(content.texts))
+
+
+def read_tensors(path: Path, most_bytes: int | None = None) -> TensorFile:
+    """Return a file's content. Raise `DamagedFile` unless it is whole, and within its bounds."""
+    try:
+        if most_bytes is not None:
+            _check_bounds(path, most_bytes)
+        with safe_open(path, "pt") as file:
+            names = file.keys()
+            return TensorFile({name: file.get_tensor(name) for name in names}, file.metadata() or {})
+    except (OSError, SafetensorError, ValueError, TypeError, RuntimeError) as error:
+        raise DamagedFile(str(error)) from error
+
+
+def _check_bounds(path: Path, most_bytes: int) -> None:
+    """Raise `ValueError` for a file that takes more memory to read than what it stands for can need."""
+    size = path.stat().st_size
+    if size > most_bytes:
+        raise ValueError(f"it has {size:,} bytes, and at most {most_bytes:,} are possible")
+    with path.open("rb") as file:
+        header = int.from_bytes(file.read(_LENGTH_BYTES), "little")
+    if header > HEADER_BYTES:
+        raise ValueError(f"its header has {header:,} bytes, and at most {HEADER_BYTES:,} are possible")
