@@ -22,7 +22,7 @@ _STEP_BYTES = 3 * 8
 
 @dataclass(frozen=True)
 class Identity:
-    """What a checkpoint belongs to: only an engine that has all of it may go on with it.
+    """Names what a checkpoint belongs to: only an engine that has all of it may go on with it.
 
     `weights` is the hash of the model's weights, `dtype` the name of that in which they compute, `request`
     the hash of the parameters, seed and names of input images included.
