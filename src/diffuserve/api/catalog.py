@@ -1,30 +1,39 @@
 """Models, workers and tenants' plans, cached so that a submission seldom reads them from the store."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 
 from cachetools import TTLCache
 
 from diffuserve.domain.clips import check_makes_clips
-from diffuserve.domain.errors import InvalidParams, ModelNotFound, ServerUnavailable
+from diffuserve.domain.errors import InvalidParams, ModelNotCapable, ModelNotFound, ServerUnavailable
 from diffuserve.domain.job import IMAGE_GENERATE, VIDEO_GENERATE
 from diffuserve.domain.readiness import ModelStatus, status_of
 from diffuserve.domain.tenant import Plan
 from diffuserve.domain.worker import Worker
 from diffuserve.jobs.operations import ServedModel
+from diffuserve.jobs.shared_reads import FreshReads
 from diffuserve.jobs.store import JobStore
 
 _MODELS_SECONDS = 1.0
+_MISSING_SECONDS = 0.1
+"""Between two reads on account of models that the cache lacks, however many requests name such ones."""
 _PLAN_SECONDS = 5.0
 _MAX_PLANS = 10_000
+_NO_MODEL = "no worker has offered a model yet"
 
 
 class Catalog:
-    """Answers from a cache of a few seconds what a submission is checked against."""
+    """Answers from a cache of a few seconds what a submission is checked against.
+
+    The cache is not believed that a model is missing: a worker may have offered it since.
+    """
 
     def __init__(self, store: JobStore, default_model: str | None) -> None:
         self._store = store
         self._default_model = default_model
         self._models: TTLCache[None, Mapping[str, ServedModel]] = TTLCache(1, _MODELS_SECONDS)
+        self._fresh_models = FreshReads(store.operations.models, _MISSING_SECONDS)
         self._workers: TTLCache[None, Sequence[Worker]] = TTLCache(1, _MODELS_SECONDS)
         self._plans: TTLCache[str, Plan] = TTLCache(_MAX_PLANS, _PLAN_SECONDS)
 
@@ -35,9 +44,10 @@ class Catalog:
 
     async def models(self) -> Mapping[str, ServedModel]:
         """Return the served models by name."""
-        models = self._models.get(None)
-        if models is None:
-            models = self._models[None] = await self._store.operations.models()
+        return self._models.get(None) or await self._read_models()
+
+    async def _read_models(self) -> Mapping[str, ServedModel]:
+        models = self._models[None] = await self._fresh_models.get()
         return models
 
     async def workers(self) -> Sequence[Worker]:
@@ -58,14 +68,26 @@ class Catalog:
         Raise `ModelNotFound`, `ModelNotCapable` if the model makes no clips, `InvalidParams` if several
         models are served and none is the default, and `ServerUnavailable` while no worker has offered any.
         """
-        models = await self.models()
+        return await self._chosen(lambda models: self._pick(models, name, kind))
+
+    async def model(self, name: str) -> ServedModel:
+        """Return the model called `name`. Raise `ModelNotFound`."""
+        return await self._chosen(lambda models: _named(models, name))
+
+    async def _chosen(self, choose: Callable[[Mapping[str, ServedModel]], ServedModel]) -> ServedModel:
+        """Return the model chosen from the cache, or else from the store, whose refusal counts."""
+        if cached := self._models.get(None):
+            with suppress(ModelNotFound, ModelNotCapable):
+                return choose(cached)
+        return choose(await self._read_models())
+
+    def _pick(self, models: Mapping[str, ServedModel], name: str | None, kind: str) -> ServedModel:
         if not models:
-            raise ServerUnavailable("no worker has offered a model yet", retry_after=1.0)
+            raise ServerUnavailable(_NO_MODEL, retry_after=1.0)
         if kind != VIDEO_GENERATE:
-            return await self.model(name or self._default_model or _only(models))
+            return _named(models, name or self._default_model or _only(models))
         makers = {maker: served for maker, served in models.items() if served.spec.is_video}
-        wanted = name or self._default_maker(models, makers)
-        served = await self.model(wanted)
+        served = _named(models, name or self._default_maker(models, makers))
         check_makes_clips(served.spec, makers)
         return served
 
@@ -75,20 +97,19 @@ class Catalog:
             return self._default_model or next(iter(models))
         return _only(makers)
 
-    async def model(self, name: str) -> ServedModel:
-        """Return the model called `name`. Raise `ModelNotFound`."""
-        models = await self.models()
-        if name not in models:
-            known = f"choose one of: {_listed(models)}" if models else "no worker has offered a model yet"
-            raise ModelNotFound(f"model {name!r} is not served; {known}")
-        return models[name]
-
     async def plan(self, tenant_id: str) -> Plan:
         """Return the tenant's plan."""
         plan = self._plans.get(tenant_id)
         if plan is None:
             plan = self._plans[tenant_id] = (await self._store.operations.tenant(tenant_id)).plan
         return plan
+
+
+def _named(models: Mapping[str, ServedModel], name: str) -> ServedModel:
+    if name not in models:
+        known = f"choose one of: {_listed(models)}" if models else _NO_MODEL
+        raise ModelNotFound(f"model {name!r} is not served; {known}")
+    return models[name]
 
 
 def _only(models: Mapping[str, ServedModel]) -> str:

@@ -1,4 +1,4 @@
-"""Reads whose result many callers share for a short time."""
+"""Reads whose result many callers share."""
 
 import asyncio
 import time
@@ -37,6 +37,29 @@ class SharedReads(Generic[Key, Value]):
 
     async def _read_now(self, key: Key) -> Value:
         return await self._read(key)
+
+
+class FreshReads(Generic[Value]):
+    """Reads a value that is newer than the call, at most once in `seconds`, for all who wait meanwhile."""
+
+    def __init__(self, read: Callable[[], Awaitable[Value]], seconds: float) -> None:
+        self._read = read
+        self._seconds = seconds
+        self._earliest = 0.0
+        self._next: asyncio.Task[Value] | None = None
+
+    async def get(self) -> Value:
+        """Return the value as it was after this call began. Raise what the read raises."""
+        if self._next is None:
+            self._next = asyncio.ensure_future(self._read_when_due())
+        return await asyncio.shield(self._next)
+
+    async def _read_when_due(self) -> Value:
+        loop = asyncio.get_running_loop()
+        await asyncio.sleep(self._earliest - loop.time())
+        self._earliest = loop.time() + self._seconds
+        self._next = None  # who comes from here on needs a later read
+        return await self._read()
 
 
 def _has_failed(task: asyncio.Task[Value]) -> bool:

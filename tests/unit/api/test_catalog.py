@@ -1,5 +1,6 @@
 """The choice of a model, and how often the store is read for it."""
 
+import asyncio
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from typing import cast
@@ -9,11 +10,13 @@ import pytest
 from diffuserve.api.catalog import Catalog
 from diffuserve.domain.cost import CostFit
 from diffuserve.domain.errors import InvalidParams, ModelNotFound, ServerUnavailable
+from diffuserve.domain.job import VIDEO_GENERATE
 from diffuserve.domain.tenant import FREE, PRO, Tenant
 from diffuserve.domain.worker import Worker
 from diffuserve.jobs.operations import ServedModel
 from diffuserve.jobs.store import JobStore
 from support.hand_worker import HAND_SPEC
+from support.virtual_time import in_virtual_time
 
 FIT = CostFit(encode=(0.0, 0.0), step=(0.0, 0.0, 0.0, 0.0), decode=(0.0, 0.0))
 
@@ -83,3 +86,40 @@ async def test_the_store_is_read_once_for_several_submissions() -> None:
         assert await cached.plan("ada") == PRO
     assert operations.num_reads == 3
     assert await cached.plan("bob") == FREE
+
+
+async def test_a_model_is_served_as_soon_as_its_worker_has_registered() -> None:
+    operations = serving()
+    cached = catalog(operations)
+    with pytest.raises(ServerUnavailable):
+        await cached.pick("a")
+    operations.served = serving("a").served
+    assert (await cached.pick("a")).spec.name == "a"
+    operations.served = serving("a", "b").served
+    assert (await cached.model("b")).spec.name == "b"
+    video = replace(HAND_SPEC, name="c", num_frames=17, max_frames=17)
+    operations.served = {**operations.served, "c": ServedModel(video, FIT)}
+    assert (await cached.pick(None, VIDEO_GENERATE)).spec.name == "c"
+
+
+async def test_an_empty_list_is_not_shown_from_the_cache() -> None:
+    operations = serving()
+    cached = catalog(operations)
+    assert not await cached.models()
+    operations.served = serving("a").served
+    assert list(await cached.models()) == ["a"]
+
+
+@in_virtual_time
+async def test_a_flood_of_requests_for_unknown_models_seldom_reads_the_store() -> None:
+    operations = serving("a")
+    cached = catalog(operations)
+    await cached.pick("a")
+
+    async def ask(number: int) -> None:
+        await asyncio.sleep(number / 1_000)
+        with pytest.raises(ModelNotFound):
+            await cached.pick(f"unknown_{number}")
+
+    await asyncio.gather(*(ask(number) for number in range(1_000)))
+    assert operations.num_reads <= 12, "ten a second"

@@ -4,8 +4,9 @@ import asyncio
 
 import pytest
 
-from diffuserve.jobs.shared_reads import SharedReads
+from diffuserve.jobs.shared_reads import FreshReads, SharedReads
 from diffuserve.testing.fake_clock import FakeClock
+from support.virtual_time import in_virtual_time, now
 
 
 class Source:
@@ -64,3 +65,43 @@ async def test_a_caller_that_is_canceled_takes_the_read_from_nobody(
     assert await staying == 1
     assert leaving.cancelled() or leaving.cancelling()
     assert source.reads == ["a"]
+
+
+@in_virtual_time
+async def test_fresh_reads_begin_after_the_call_and_are_spaced() -> None:
+    begun: list[float] = []
+
+    async def read() -> float:
+        begun.append(now())
+        await asyncio.sleep(2)
+        return begun[-1]
+
+    fresh = FreshReads(read, seconds=10)
+    assert await fresh.get() == 0
+    assert await asyncio.gather(fresh.get(), fresh.get()) == [10, 10]
+    during = asyncio.create_task(fresh.get())
+    await asyncio.sleep(9)  # until 21, while a read runs that is too old for the next caller
+    assert (await during, await fresh.get()) == (20, 30)
+    assert begun == [0, 10, 20, 30]
+
+
+@in_virtual_time
+async def test_a_fresh_read_that_fails_is_followed_by_another() -> None:
+    source = Source()
+    fresh = FreshReads(lambda: source.read("a"), seconds=10)
+    source.error = ConnectionError("away")
+    with pytest.raises(ConnectionError, match="away"):
+        await fresh.get()
+    source.error = None
+    assert await fresh.get() == 2
+
+
+@in_virtual_time
+async def test_a_canceled_caller_takes_a_fresh_read_from_nobody_else() -> None:
+    source = Source()
+    fresh = FreshReads(lambda: source.read("a"), seconds=10)
+    await fresh.get()
+    canceled, patient = asyncio.create_task(fresh.get()), asyncio.create_task(fresh.get())
+    await asyncio.sleep(0)
+    canceled.cancel()
+    assert await patient == 2
