@@ -13,6 +13,7 @@ from clip_latents import ClipLatents, scene_of
 from clip_walks import ClipWalks, levels_of
 from loop import Course, warm_then_linear
 from quick_forward import make_forward
+from trait_readers import read_traits
 from video_autoencoder import LATENT_CHANNELS
 from words import clip_caption
 
@@ -40,6 +41,7 @@ def build() -> WanTransformer3DModel:
         rope_max_seq_len=64,
     )
     _initialise(denoiser)
+    read_traits(denoiser)
     denoiser.set_attention_backend("_native_math")  # the fused kernel's backward took twice as long
     return denoiser
 
