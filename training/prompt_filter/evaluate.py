@@ -1,6 +1,7 @@
 """Measure the prompt filter on the labelled set, and how long it takes.
 
 python -m training.prompt_filter.evaluate              # writes results.json and results.md beside this file
+python -m training.prompt_filter.evaluate --keep-latency   # the same, with the times measured before
 python -m training.prompt_filter.evaluate --half second --misses   # while tuning; writes nothing
 """
 
@@ -13,7 +14,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from training.prompt_filter.labelled import FOLDER, HALVES, Labelled, labelled_prompts
+from training.prompt_filter.labelled import FOLDER, HALVES, SHORT, Labelled, labelled_prompts, short_prompts
 
 from diffuserve.domain.safety import Action, Verdict
 from diffuserve.safety.embedded import EmbeddedClassifier
@@ -33,16 +34,19 @@ def main() -> None:
     )
     parser.add_argument("--half", choices=HALVES, help="one half alone; writes nothing")
     parser.add_argument("--misses", action="store_true", help="print what was judged wrongly")
+    parser.add_argument("--keep-latency", action="store_true", help="measure no times: the machine is busy")
     arguments = parser.parse_args()
     if arguments.half:
         judged = judge_all(filters()["both"], of_half(labelled_prompts(), arguments.half))
         print(json.dumps(figures(judged), indent=1))
         print_misses(judged if arguments.misses else [])
     else:
-        write(measure(), FOLDER)
+        known = json.loads((FOLDER / "results.json").read_text()) if arguments.keep_latency else {}
+        write(measure(known.get("latency_ms")), FOLDER)
 
 
-def measure() -> dict[str, Any]:
+def measure(latency_ms: Mapping[str, Any] | None) -> dict[str, Any]:
+    """Return all figures; `latency_ms` are times to keep."""
     prompts = labelled_prompts()
     by_half = {
         half: {
@@ -54,8 +58,15 @@ def measure() -> dict[str, Any]:
     return {
         "filter": filters()["both"].info.to_dict(),
         "halves": by_half,
-        "latency_ms": latency(filters()["both"]),
+        "short": {name: short_shares(prompt_filter) for name, prompt_filter in filters().items()},
+        "latency_ms": latency_ms or latency(filters()["both"]),
     }
+
+
+def short_shares(filter_: PolicyFilter) -> dict[str, dict[str, float]]:
+    """Return how many of the harmless short prompts are caught, by set."""
+    judged = judge_all(filter_, short_prompts())
+    return {name: _caught(judgement for judgement in judged if judgement[0].half == name) for name in SHORT}
 
 
 def filters() -> dict[str, PolicyFilter]:
@@ -178,6 +189,7 @@ def as_markdown(results: Mapping[str, Any]) -> str:
         parts.append(
             f"Safe prompts caught, by what makes them hard:\n\n{table(by_filter, _kinds('safe_by_kind'))}"
         )
+    parts.append(f"## Short harmless prompts\n\n{short_table(results['short'])}")
     parts.append(f"## A check, milliseconds of processor time\n\n{latency_table(results['latency_ms'])}")
     return "\n".join(parts)
 
@@ -189,6 +201,12 @@ def table(by_filter: Mapping[str, Any], rows: Callable[[Mapping[str, Any]], Mapp
         shares = " | ".join(f"{rows(by_category)[name]['share']:.3f}" for by_category in by_filter.values())
         lines.append(f"| {name} | {cell['prompts']} | {shares} |")
     return "\n".join([*lines, ""])
+
+
+def short_table(shares: Mapping[str, Any]) -> str:
+    """Return a table of false positives: a row per set of short prompts, a column per filter."""
+    names = {"short": "looked at", "short_held_out": "other words"}
+    return table(shares, lambda by_set: {names[name]: cell for name, cell in by_set.items()})
 
 
 def rows_by_category(shares: Mapping[str, Any]) -> dict[str, Any]:

@@ -13,6 +13,7 @@ from diffuserve.safety.policy_file import load_policy
 FOLDER = Path(__file__).parent
 HALVES = {half: FOLDER / f"prompts_{half}.yaml" for half in ("first", "second", "third", "fourth", "fifth")}
 HELD_OUT = "fifth"
+SHORT = {name: FOLDER / f"prompts_{name}.yaml" for name in ("short", "short_held_out")}
 NUM_MINORS = 60
 
 _TEMPLATES = {
@@ -38,11 +39,18 @@ class Labelled:
 
 def labelled_prompts() -> list[Labelled]:
     policy = load_policy()
-    return [prompt for half in HALVES for prompt in (*_written(half), *_minors(half, policy))]
+    return [
+        prompt for half, path in HALVES.items() for prompt in (*_written(half, path), *_minors(half, policy))
+    ]
 
 
-def _written(half: str) -> Iterator[Labelled]:
-    document = yaml.safe_load(HALVES[half].read_text(encoding="utf-8"))
+def short_prompts() -> list[Labelled]:
+    """Return harmless prompts of a few words."""
+    return [prompt for name, path in SHORT.items() for prompt in _written(name, path)]
+
+
+def _written(half: str, path: Path) -> Iterator[Labelled]:
+    document = yaml.safe_load(path.read_text(encoding="utf-8"))
     for label, kinds in document.items():
         labels = frozenset() if label == "safe" else frozenset(label.split("+"))
         for hard, prompts in kinds.items():

@@ -22,6 +22,8 @@ DEFAULT_WEIGHTS = Path(__file__).with_name("prompt_classifier.safetensors")
 WINDOW_TOKENS = 12
 """A text is scored by its worst window of this many tokens, so that its length hides nothing."""
 _STRIDE = WINDOW_TOKENS // 2
+_FULL_EVIDENCE = 50
+"""Features of about five words. What fewer say counts less, since the sentences of training are longer."""
 _NGRAM_LENGTHS = (3, 4, 5)
 _FNV_PRIME = np.uint32(16_777_619)
 _FNV_OFFSET = np.uint32(2_166_136_261)
@@ -146,14 +148,17 @@ def _top_tokens(tokens: Tokens, weights: NDArray[np.float64]) -> str:
 def _over_windows(sums: NDArray[np.float64], counts: Buckets) -> NDArray[np.float64]:
     """Return a row for each window: the sum over its features, divided by the root of their number.
 
-    The division keeps scores of windows with few and many features comparable.
+    The division keeps scores of windows with few and many features comparable. A text of a word or two is
+    one window, in which parts of a harmless word that some unsafe word shares would decide: "heart" has the
+    beginning of "head".
     """
     starts = np.arange(0, max(1, len(counts) - _STRIDE), _STRIDE)
     ends = np.minimum(starts + WINDOW_TOKENS, len(counts))
     totals = np.concatenate((np.zeros((1, sums.shape[1])), np.cumsum(sums, axis=0)))
     numbers = np.concatenate(([0], np.cumsum(counts)))
-    scale = np.sqrt(numbers[ends] - numbers[starts])[:, None]
-    return np.asarray((totals[ends] - totals[starts]) / scale)
+    number = numbers[ends] - numbers[starts]
+    scale = np.minimum(1, number / _FULL_EVIDENCE) / np.sqrt(number)
+    return np.asarray((totals[ends] - totals[starts]) * scale[:, None])
 
 
 def _sigmoid(logits: NDArray[np.float64]) -> NDArray[np.float64]:

@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+from diffuserve.cli.demo_scenes import SCENES
 from diffuserve.safety.folding import fold
 from diffuserve.safety.policy_file import load_policy
 
@@ -56,8 +57,25 @@ def test_no_set_falls_below_its_minimum() -> None:
     assert RESULTS["halves"]["fourth"]["both"]["unsafe"]["share"] >= 0.9
 
 
+def test_harmless_short_prompts_pass() -> None:
+    now = evaluate().short_shares(evaluate().filters()["both"])
+    assert now == RESULTS["short"]["both"], "run python -m training.prompt_filter.evaluate"
+    assert sum(by_set["prompts"] for by_set in now.values()) >= 1_000
+    assert all(by_set["share"] <= 0.01 for by_set in now.values())
+
+
+def test_what_the_demo_draws_passes() -> None:
+    module = evaluate()
+    labelled = importlib.import_module("training.prompt_filter.labelled").Labelled
+    prompts = [scene.prompt for scenes in SCENES.values() for scene in scenes]
+    demo = [labelled(prompt, frozenset(), "plain", "demo") for prompt in prompts]
+    judged = module.judge_all(module.filters()["both"], demo)
+    assert [item.prompt for item, verdict in judged if module.is_caught(verdict)] == []
+
+
 def test_the_page_has_the_measured_tables() -> None:
     module = evaluate()
+    assert module.short_table(RESULTS["short"]) in PAGE
     for half in ("first", held_out_half()):
         assert module.table(RESULTS["halves"][half], module.rows_by_category) in PAGE
     assert module.latency_table(RESULTS["latency_ms"]) in PAGE

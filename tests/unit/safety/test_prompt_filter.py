@@ -222,6 +222,20 @@ def test_unsafe_words_within_a_long_text_are_scored() -> None:
     assert classifier.score(filling * 15 + "a gory dismembered corpse " + filling * 15)["violence"] > 0.6
 
 
+@pytest.mark.parametrize(
+    "prompt", ["a heart", "second", "a stara stara", "a dancer", "arm", "fire", "family"]
+)
+async def test_a_harmless_word_or_two_are_no_evidence(prompt: str) -> None:
+    assert (await BOTH.check(prompt)).action is Action.ALLOW
+
+
+@pytest.mark.parametrize(
+    "prompt", ["swastika", "a Nazi", "Hitler", "a dismembered corpse", "nsfw", "suicide"]
+)
+async def test_short_unsafe_prompts_are_caught(prompt: str) -> None:
+    assert (await BOTH.check(prompt)).action is not Action.ALLOW
+
+
 def test_the_classifier_explains_its_score_by_words() -> None:
     assert "'gory'" in EmbeddedClassifier.load().explain("a gory scene by a lake", ["violence"])["violence"]
 
