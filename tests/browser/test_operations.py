@@ -16,7 +16,12 @@ from support.browser import Axe, KeyedServer, OpenPage, Screenshot, assert_fits
 from support.clips import CLIPS
 from support.hand_page import Hand
 from support.server_thread import ServerThread
+from support.waiting import block_until
 
+COUNT_COLOURED = """(canvas) => {
+  const { data } = canvas.getContext("2d").getImageData(0, 0, canvas.width, canvas.height);
+  return data.filter((level, place) => place % 4 === 0 && Math.abs(level - data[place + 2]) > 60).length;
+}"""
 MOST_MUTATIONS = 200  # for one job more; to draw the view anew takes thousands
 COUNT_MUTATIONS = """() => {
   window.mutations = 0;
@@ -187,7 +192,8 @@ def test_a_killed_worker_is_lost_without_a_reload(
         page.goto("/ops")
         expect(figure(page, "Latency").get_by_text("No values yet")).to_be_visible()
         expect(figure(page, "Latency").locator("canvas")).to_have_count(0)
-        expect(figure(page, "Queue").locator("canvas")).to_be_visible()
+        queue = figure(page, "Queue").locator("canvas")
+        block_until(lambda: queue.evaluate(COUNT_COLOURED) > 0)
         rows = section(page, "Workers").get_by_role("row")
         expect(rows.filter(has_text="ready")).to_be_visible()
         os.killpg(process.pid, signal.SIGKILL)

@@ -15,6 +15,7 @@ const shared = uPlot.sync("operations"); // one cursor for all charts: the same 
 export function Plot({ series, data, format, top, hidden, label, onCursor }) {
   const box = useRef(null);
   const plot = useRef(null);
+  const drawnTheme = useRef(theme.value);
   useEffect(() => {
     const element = box.current; // the reference is empty when the observer is told of the end
     const chart = new uPlot(optionsOf({ series, format, top, width: element.clientWidth, onCursor }), data, element);
@@ -27,7 +28,11 @@ export function Plot({ series, data, format, top, hidden, label, onCursor }) {
     };
   }, []);
   useEffect(() => plot.current.setData(data), [data]);
-  useEffect(() => plot.current.redraw(), [theme.value]);
+  useEffect(() => {
+    // Not as it is created: uPlot would forget which times it is about to show.
+    if (drawnTheme.current !== theme.value) plot.current.redraw();
+    drawnTheme.current = theme.value;
+  }, [theme.value]);
   useEffect(() => showSeries(plot.current, series, hidden), [hidden]);
   return html`<div class="plot" role="img" aria-label=${label} ref=${box}></div>`;
 }
