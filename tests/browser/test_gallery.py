@@ -11,7 +11,7 @@ from playwright.sync_api import Locator, Page, expect
 from support.browser import Axe, Screenshot, assert_fits, take_in
 from support.drawn_jobs import DrawnJobs
 
-MARKUP = "a red circle <img src=x onerror=alert(1)> <b>bold</b>"
+MARKUP = "a crimson circle <img src=x onerror=alert(1)> <b>bold</b>"
 
 
 @pytest.fixture(scope="module")
@@ -29,14 +29,14 @@ def tiles(page: Page) -> Locator:
 def test_jobs_are_filtered_and_the_address_keeps_it(page: Page, jobs: DrawnJobs, axe: Axe) -> None:
     page.goto("/gallery?kind=image.generate")
     expect(tiles(page).first).to_contain_text("a blue star")
-    page.get_by_label("Words of the prompt").fill("CIRCLE red")
+    page.get_by_label("Words of the prompt").fill("CIRCLE crimson")
     expect(tiles(page)).to_have_count(1)
     expect(tiles(page)).to_contain_text(MARKUP)
     expect(page.get_by_role("img", name=MARKUP)).to_be_visible()
     assert page.evaluate("document.querySelector('.gallery-grid b') === null")
-    expect(page).to_have_url(re.compile(r"kind=image.generate&query=CIRCLE\+red$"))
+    expect(page).to_have_url(re.compile(r"kind=image.generate&query=CIRCLE\+crimson$"))
     page.reload()
-    expect(page.get_by_label("Words of the prompt")).to_have_value("CIRCLE red")
+    expect(page.get_by_label("Words of the prompt")).to_have_value("CIRCLE crimson")
     expect(tiles(page)).to_have_count(1)
     page.get_by_label("Status").select_option("Failed")
     expect(page.get_by_text("No job matches these filters.")).to_be_visible()

@@ -32,6 +32,7 @@ function factsOf(job) {
     ["Device-seconds", actual === null ? null : `${brief(actual)} (predicted: ${brief(predicted)})`],
     ["Predicted device-seconds", actual === null ? brief(predicted) : null],
     ["Submitted", html`<${Ago} at=${job.created_at} />`],
+    ["Deadline", job.deadline && html`<${Ago} at=${job.deadline} />${job.best_effort ? ", best effort" : ""}`],
     ["Ended", job.finished_at && html`<${Ago} at=${job.finished_at} />`],
     ["Batch", job.batch_id && html`
       <a data-view href=${`gallery?batch_id=${job.batch_id}`}>${job.batch_id}</a>`],

@@ -50,7 +50,7 @@ function Prompt({ model: chosen, onSubmit }) {
   const press = (event) => event.key === "Enter" && (event.ctrlKey || event.metaKey) && onSubmit(event);
   return html`
     <${Field} name="prompt" label="Prompt">
-      <textarea id=${idOf("prompt")} ref=${area} rows="3" placeholder=${example ?? PLACEHOLDER}
+      <textarea id=${idOf("prompt")} ref=${area} rows="2" placeholder=${example ?? PLACEHOLDER}
         maxlength=${chosen?.limits.max_prompt_characters} value=${prompt ?? ""} onInput=${read}
           onKeyDown=${press}
         ...${faultOf("prompt")} />
