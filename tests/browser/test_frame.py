@@ -2,7 +2,7 @@
 
 from playwright.sync_api import Page, expect
 
-from support.browser import Axe, KeyedServer, Screenshot, Watcher
+from support.browser import Axe, KeyedServer, Screenshot, Watcher, take_in
 
 
 def test_views_change_without_loading_and_keep_their_paths(page: Page) -> None:
@@ -72,6 +72,8 @@ def test_a_tenant_signs_in_once_and_out(
     key = page.get_by_label("API key")
     expect(key).to_be_visible()
     expect(page.get_by_role("navigation")).to_have_count(0)
+    axe(page)
+    take_in(page, dark=True)
     axe(page)
     key.fill("dfs_0_wrong")
     page.get_by_role("button", name="Sign in").click()
