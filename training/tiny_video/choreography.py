@@ -1,8 +1,12 @@
-"""Choreography: the place, size, shade and amount of motion that the seed settles.
+"""Choreography: the size, shades and amount of motion that the seed settles, and places, which follow.
 
 A caption leaves them open. As in tiny-flux (`layout`) each of them is read off the starting noise: the mean
 of a noise channel over the clip, times the root of the number of values, is a standard normal number. So the
 noise already says which of all right clips it becomes, and few steps suffice without guidance.
+
+Places are not among them. Attention in Wan knows how far tokens are from one another and not where they are,
+so a network this small learns the middle of a clip soon, and places that the noise would name not at all.
+What moves has the middle of its way in the middle of the clip, or of its lane beside another object.
 """
 
 import math
@@ -15,9 +19,10 @@ from motions import DEFAULT_BACKGROUND, HEADINGS, RELATIONS, ClipScene, Motion, 
 from render import Clip, Track, turns
 from scenes import COLOURS
 
-NUM_TRAITS = 9
-"""x, y, size and amount of motion of the first object; x, y, size of the neighbour; two shades."""
-AMOUNT = 3
+NUM_TRAITS = 5
+"""Size and amount of motion of the first object; size of the neighbour; shades of ground and objects."""
+_SIZE, _NEIGHBOUR_SIZE, _GROUND, _THINGS = 0, 2, 3, 4
+AMOUNT = 1
 """Index of the amount of motion, which a given first frame does not settle."""
 DISTANCES = {Speed.SLOW: 0.28, Speed.NORMAL: 0.44, Speed.FAST: 0.6}
 """How far an object moves, by the side."""
@@ -30,7 +35,6 @@ _GROWTH, _PAIR_GROWTH = (1.65, 1.85), (1.5, 1.6)
 _SMALL_RADII, _SMALL_PAIR_RADII = (0.148, 0.16), (0.136, 0.14)  # before it grows, or after it shrank
 _MARGIN = 0.015
 _LANE = 0.245  # from the middle to each of two objects
-_SWAY = 0.02  # of a lane's middle, to either side
 _SHADE = 13.0  # of 255
 _FIRST_CONTACT = 0.36  # of the clip's time
 _BOUNCE = 0.5  # height of a bounce by that of the fall before it
@@ -41,11 +45,11 @@ Range = tuple[float, float]
 
 
 @dataclass(frozen=True)
-class _Room:
-    """Ranges that an object's centre may be in, by the side."""
+class _Place:
+    """The middle of what an object does, by the side."""
 
-    across: Range
-    down: Range
+    x: float
+    y: float
 
 
 def traits_of(noise: Tensor) -> Tensor:
@@ -70,35 +74,25 @@ def choreograph(scene: ClipScene, traits: Tensor, num_frames: int) -> Clip:
     """Return the clip of a scene for these traits `(NUM_TRAITS,)`."""
     evenly = (0.5 * (1 + torch.erf(traits / math.sqrt(2)))).tolist()  # each in 0…1
     time = torch.linspace(0, 1, num_frames)
-    rooms = _rooms(scene)
-    tracks = [_actor(scene, rooms[0], evenly, time)]
+    first, second = _places(scene)
+    tracks = [_actor(scene, first, evenly, time)]
     if scene.neighbour is not None:
-        tracks.insert(0, _neighbour(scene.neighbour, rooms[1], [*evenly[4:7], evenly[8]], time))
-    ground = _shaded(scene.background or DEFAULT_BACKGROUND, evenly[7]).tolist()
+        tracks.insert(0, _neighbour(scene.neighbour, second, evenly, time))
+    ground = _shaded(scene.background or DEFAULT_BACKGROUND, evenly[_GROUND]).tolist()
     return Clip(tuple(tracks), (ground[0], ground[1], ground[2]))
 
 
-def _rooms(scene: ClipScene) -> tuple[_Room, _Room]:
-    """Return where the object that acts may be, and where its neighbour."""
-    anywhere = (0.0, 1.0)
-    if scene.relation is None:
-        return _Room(anywhere, anywhere), _Room(anywhere, anywhere)
-    column, row = RELATIONS[scene.relation]
-    first, second = (
-        _Room(*(_lane(sign * way) if way else anywhere for way in (column, row))) for sign in (1, -1)
-    )
+def _places(scene: ClipScene) -> tuple[_Place, _Place]:
+    """Return where the object that acts is, and where its neighbour."""
+    column, row = (0, 0) if scene.relation is None else RELATIONS[scene.relation]
+    first, second = (_Place(0.5 + side * _LANE * column, 0.5 + side * _LANE * row) for side in (1, -1))
     return first, second
 
 
-def _lane(side: int) -> Range:
-    middle = 0.5 + _LANE * side
-    return middle - _SWAY, middle + _SWAY
-
-
-def _actor(scene: ClipScene, room: _Room, evenly: list[float], time: Tensor) -> Track:
+def _actor(scene: ClipScene, place: _Place, evenly: list[float], time: Tensor) -> Track:
     still = torch.zeros_like(time)
-    radius = _radius(scene, evenly[2], evenly[AMOUNT], time)
-    x, y = _course(scene, room, evenly, float(radius.max()), time)
+    radius = _radius(scene, evenly[_SIZE], evenly[AMOUNT], time)
+    x, y = _course(scene, place, evenly[AMOUNT], float(radius.max()), time)
     return Track(
         shape=scene.thing.shape,
         x=x,
@@ -110,11 +104,10 @@ def _actor(scene: ClipScene, room: _Room, evenly: list[float], time: Tensor) -> 
     )
 
 
-def _neighbour(thing: Thing, room: _Room, evenly: list[float], time: Tensor) -> Track:
-    every, radius = torch.ones_like(time), _between(_PAIR_RADII, evenly[2])
-    x, y = _within(room.across, radius, evenly[0]), _within(room.down, radius, evenly[1])
-    rgb = _shaded(thing.colour, evenly[3]).expand(len(time), 3)
-    return Track(thing.shape, x * every, y * every, radius * every, 0 * every, every, rgb)
+def _neighbour(thing: Thing, place: _Place, evenly: list[float], time: Tensor) -> Track:
+    every, radius = torch.ones_like(time), _between(_PAIR_RADII, evenly[_NEIGHBOUR_SIZE])
+    rgb = _shaded(thing.colour, evenly[_THINGS]).expand(len(time), 3)
+    return Track(thing.shape, place.x * every, place.y * every, radius * every, 0 * every, every, rgb)
 
 
 def _radius(scene: ClipScene, evenly: float, amount: float, time: Tensor) -> Tensor:
@@ -132,28 +125,27 @@ def _radius(scene: ClipScene, evenly: float, amount: float, time: Tensor) -> Ten
 
 
 def _course(
-    scene: ClipScene, room: _Room, evenly: list[float], radius: float, time: Tensor
+    scene: ClipScene, place: _Place, amount: float, radius: float, time: Tensor
 ) -> tuple[Tensor, Tensor]:
     """Return x and y of the centre by frame."""
-    amount = evenly[AMOUNT]
     if scene.motion == Motion.FALLS:
         down = _between((0.48, 0.62), amount) * time.square()
-        return _straight(room.across, 0 * time, radius, evenly[0]), _straight(room.down, down, radius, 0.0)
+        return place.x + 0 * time, radius + _MARGIN + down
     if scene.motion == Motion.BOUNCES:
-        return _straight(room.across, 0 * time, radius, evenly[0]), _bounces(radius, amount, time)
+        return place.x + 0 * time, _bounces(radius, amount, time)
     column, row = HEADINGS[scene.direction] if scene.direction is not None else (0, 0)
     distance = _amount(scene, DISTANCES, amount) / max(math.hypot(column, row), 1.0)
     return (
-        _straight(room.across, column * distance * time, radius, evenly[0]),
-        _straight(room.down, row * distance * time, radius, evenly[1]),
+        _straight(place.x, column * distance * time, radius),
+        _straight(place.y, row * distance * time, radius),
     )
 
 
-def _straight(room: Range, offset: Tensor, radius: float, evenly: float) -> Tensor:
-    """Return a coordinate that starts anywhere from which it stays inside while it goes by `offset`."""
-    low = max(room[0], radius + _MARGIN - float(offset.min()))
-    high = min(room[1], 1 - radius - _MARGIN - float(offset.max()))
-    return (_between((low, high), evenly) if low < high else (low + high) / 2) + offset
+def _straight(middle: float, offset: Tensor, radius: float) -> Tensor:
+    """Return a coordinate that goes by `offset` around `middle`, and stays inside."""
+    least, most = float(offset.min()), float(offset.max())
+    start = middle - (least + most) / 2
+    return min(max(start, radius + _MARGIN - least), 1 - radius - _MARGIN - most) + offset
 
 
 def _bounces(radius: float, amount: float, time: Tensor) -> Tensor:
@@ -187,19 +179,15 @@ def _opacity(motion: Motion, amount: float, time: Tensor) -> Tensor:
 
 
 def _rgb(scene: ClipScene, evenly: list[float], time: Tensor) -> Tensor:
-    start = _shaded(scene.thing.colour, evenly[8])
+    start = _shaded(scene.thing.colour, evenly[_THINGS])
     if scene.becomes is None:
         return start.expand(len(time), 3)
     done = ((time - _between((0.15, 0.35), evenly[AMOUNT])) / 0.5).clamp(0, 1)
-    return torch.lerp(start, _shaded(scene.becomes, evenly[8]), done[:, None])
+    return torch.lerp(start, _shaded(scene.becomes, evenly[_THINGS]), done[:, None])
 
 
 def _amount(scene: ClipScene, amounts: dict[Speed, float], evenly: float) -> float:
     return amounts[scene.speed] * _between((0.95, 1.05), evenly)
-
-
-def _within(room: Range, radius: float, evenly: float) -> float:
-    return _between((max(room[0], radius + _MARGIN), min(room[1], 1 - radius - _MARGIN)), evenly)
 
 
 def _between(span: Range, evenly: float) -> float:

@@ -86,7 +86,7 @@ def test_an_object_that_is_missing_in_one_frame_is_a_wrong_count() -> None:
 
 def test_a_jump_is_not_smooth() -> None:
     clip = pixels(ClipScene(RED_STAR, Motion.MOVES, Direction.RIGHT, Speed.SLOW))
-    clip[9:] = pixels(ClipScene(RED_STAR, Motion.MOVES, Direction.LEFT, Speed.SLOW), seed=3)[9:]
+    clip[3:] = pixels(ClipScene(RED_STAR, Motion.MOVES, Direction.LEFT, Speed.SLOW), seed=3)[3:]
     assert not judge_clip(clip, MOVES).smooth
 
 
