@@ -59,7 +59,8 @@ class FakeControlPlane:
     """Takes the place of `LeaseClient`: keeps requests, and responds as the test has scripted.
 
     `leases` and `commands` are what the long polls return; an exception among them is raised. The other
-    deques hold the next outcomes; empty, every request succeeds. Images of jobs arrive once `may_fetch`.
+    deques hold the next outcomes; empty, every request succeeds. Images of jobs arrive once `may_fetch`,
+    and checkpoints are stored once `may_keep`.
     """
 
     registrations: list[Registration] = field(default_factory=list)
@@ -85,6 +86,8 @@ class FakeControlPlane:
     fetches: list[str] = field(default_factory=list)
     fetch_outcomes: deque[Exception | None] = field(default_factory=deque)
     may_fetch: asyncio.Event = field(default_factory=asyncio.Event)
+    kept: list[tuple[str, int, int]] = field(default_factory=list)
+    may_keep: asyncio.Event = field(default_factory=asyncio.Event)
 
     async def register(self, registration: Registration) -> Registered:
         self.registrations.append(registration)
@@ -133,6 +136,13 @@ class FakeControlPlane:
         await self.may_fetch.wait()
         _raise_next(self.fetch_outcomes)
         return dict.fromkeys(file_ids, path)
+
+    async def keep_checkpoint(
+        self, job_id: str, lease_token: int, slot: int, step: int, content: bytes
+    ) -> None:
+        """Note the slot and the step of a job's checkpoint, once it may be stored."""
+        await self.may_keep.wait()
+        self.kept.append((job_id, slot, step))
 
     async def complete(self, job_id: str, completion: Completion) -> LeaseOutcome:
         self.completions.append((job_id, completion))

@@ -19,6 +19,7 @@ from diffuserve.api.prompt_processor import PromptProcessor
 from diffuserve.api.routes import (
     archive,
     batches,
+    checkpoints,
     events,
     files,
     home,
@@ -70,6 +71,7 @@ _ROUTES = (
     overview,
     workers,
     leases,
+    checkpoints,
 )
 
 

@@ -13,6 +13,7 @@ import orjson
 from pydantic import TypeAdapter, ValidationError
 
 from diffuserve.api.path_params import FILE_NAME
+from diffuserve.domain.checkpoint import NUM_SLOTS, StoredCheckpoint
 from diffuserve.domain.cost import CostFit
 from diffuserve.domain.errors import InvalidParams
 from diffuserve.domain.json_text import has_null_character
@@ -99,6 +100,19 @@ def check_hand_over(report: HandOver) -> HandOver:
         if not _SHA256.fullmatch(getattr(report, name)):
             raise InvalidParams(name, getattr(report, name), "is not a sha256 in hexadecimal")
     return report
+
+
+def check_checkpoint(stored: StoredCheckpoint) -> StoredCheckpoint:
+    """Return the report of a checkpoint. Raise `InvalidParams` for an impossible step, slot or size."""
+    check_storable(stored)
+    if not 0 <= stored.slot < NUM_SLOTS:
+        raise InvalidParams("slot", stored.slot, f"must be within 0…{NUM_SLOTS - 1}")
+    for name in ("step", "size_bytes"):
+        if getattr(stored, name) < 1:
+            raise InvalidParams(name, getattr(stored, name), "must be at least 1")
+    if not _SHA256.fullmatch(stored.sha256):
+        raise InvalidParams("sha256", stored.sha256, "is not a sha256 in hexadecimal")
+    return stored
 
 
 def check_failure(failure: Failure) -> Failure:

@@ -28,7 +28,13 @@ _OPTIONS: Mapping[str, tuple[str, ...]] = {
     SAFETY: ("prompt_filter", "image_filter", "image_rules", "filter_frames_every"),
     ENGINE: ("role", "max_jobs", *option_fields(EngineConfig), "memory_fraction"),
     MANY_GPUS: ("gpus", "parallel", "collective_seconds"),
-    RELIABILITY: ("drain_seconds", "stall_seconds", "silence_seconds", "engine_restarts"),
+    RELIABILITY: (
+        "drain_seconds",
+        "checkpoint_seconds",
+        "stall_seconds",
+        "silence_seconds",
+        "engine_restarts",
+    ),
     LOG: tuple(option_fields(LogConfig)),
 }
 PANELS: Mapping[str, str] = {name: panel for panel, names in _OPTIONS.items() for name in names}

@@ -13,6 +13,7 @@ import httpx
 from diffuserve.backoff import Backoff, retry
 from diffuserve.client.codec import decode
 from diffuserve.client.http import HttpTransport, RequestOptions
+from diffuserve.domain.checkpoint import CHECKPOINT_ID
 from diffuserve.domain.errors import (
     DownloadFailed,
     FileNotKnown,
@@ -27,6 +28,7 @@ from diffuserve.telemetry.log_fields import once_a_minute
 
 log = logging.getLogger(__name__)
 
+_BEGUN = (LATENTS_ID, CHECKPOINT_ID)  # have routes of their own
 _BACKOFF = Backoff(first_seconds=0.5, longest_seconds=15.0, jitter=0.5)
 _PATIENCE_SECONDS = 600.0  # with one file of a store that is away; then the job is left to another attempt
 _MOST_REFUSALS = 3  # of one file, each with a new URL: one may have expired
@@ -101,7 +103,7 @@ class InputDownloads:
     def _open(self, file: LeasedFile) -> AbstractAsyncContextManager[httpx.Response]:
         if file.url is not None:
             return self.transport.stream_external(file.url)
-        path = LATENTS_ID if file.id == LATENTS_ID else f"inputs/{quote(file.id)}"
+        path = file.id if file.id in _BEGUN else f"inputs/{quote(file.id)}"
         return self.transport.stream(f"/v1/leases/{self.job_id}/{path}", self._token)
 
     @property

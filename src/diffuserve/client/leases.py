@@ -14,6 +14,7 @@ import orjson
 from diffuserve.client.codec import decode
 from diffuserve.client.http import HttpTransport, RequestOptions
 from diffuserve.client.input_files import InputDownloads
+from diffuserve.domain.checkpoint import StoredCheckpoint
 from diffuserve.domain.errors import ServerRefused, ServerUnavailable, UploadFailed, WorkerNotFound
 from diffuserve.domain.worker import (
     Claim,
@@ -119,7 +120,21 @@ class LeaseClient:
 
         Raise `LeaseLost`, `TooLarge`, and `UploadFailed` if the bucket refuses it or stays away.
         """
-        path = f"/v1/leases/{job_id}/files/{quote(name)}"
+        return await self._store(f"/v1/leases/{job_id}/files/{quote(name)}", lease_token, name, content)
+
+    async def keep_checkpoint(
+        self, job_id: str, lease_token: int, slot: int, step: int, content: bytes
+    ) -> None:
+        """Upload a job's checkpoint and report it. Raise as `upload` does, and `UploadMissing`."""
+        path = f"/v1/leases/{job_id}/checkpoint"
+        file = await self._store(f"{path}/{slot}", lease_token, f"{slot}.safetensors", content)
+        report = StoredCheckpoint(
+            lease_token=lease_token, slot=slot, step=step, size_bytes=file.size_bytes, sha256=file.sha256
+        )
+        await self._post(path, report)
+
+    async def _store(self, path: str, lease_token: int, name: str, content: bytes) -> StoredFile:
+        """Upload a file to `path`, or to the bucket whose URL that names."""
         token = {"lease-token": str(lease_token)}
         patience = _BucketPatience(name)
         while True:
@@ -132,7 +147,7 @@ class LeaseClient:
                 return await self._upload_to_bucket(url, name, content)
             except (ServerUnavailable, ServerRefused) as error:
                 patience.bear(error)
-                log.warning("job %s: uploading %s again after: %s", job_id, name, error)
+                log.warning("uploading to %s again after: %s", path, error)
                 await asyncio.sleep(_UPLOAD_PAUSE)
 
     async def put_live_part(self, job_id: str, lease_token: int, number: int, content: bytes) -> None:

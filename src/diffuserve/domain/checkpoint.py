@@ -15,6 +15,10 @@ HEADER_BYTES = 16_384
 """Bound of the names, shapes and texts before the tensors of a file."""
 MOST_TENSORS = 16
 """Bound of all tensors of a request together, in latents of it: sampler's memory, noise and guides."""
+CHECKPOINT_ID = "checkpoint"
+"""Id of a job's checkpoint among the files that its lease reads."""
+NUM_SLOTS = 2
+"""Files of one lease that take turns, so that the last one that was reported is never written over."""
 _VALUE_BYTES = 4
 _GENERATOR_BYTES = 8_192
 _STEP_BYTES = 3 * 8
@@ -55,6 +59,11 @@ class Identity:
         return None
 
 
+def interval(predicted_seconds: float, checkpoint_seconds: float) -> float:
+    """Return the seconds between a job's checkpoints; 0 for none: at its end less than those are at stake."""
+    return checkpoint_seconds if predicted_seconds >= checkpoint_seconds else 0.0
+
+
 def most_bytes(latent_values: int, num_images: int, num_evaluations: int) -> int:
     """Return the bytes that the file of a request's checkpoint has at most, known before any work.
 
@@ -62,3 +71,17 @@ def most_bytes(latent_values: int, num_images: int, num_evaluations: int) -> int
     """
     tensors = MOST_TENSORS * _VALUE_BYTES * latent_values
     return HEADER_BYTES + tensors + _GENERATOR_BYTES * num_images + _STEP_BYTES * (num_evaluations + 1)
+
+
+@dataclass(frozen=True, kw_only=True)
+class StoredCheckpoint:
+    """A job's checkpoint after `step` steps, stored under the token of the lease that uploaded it.
+
+    `sha256`, in hexadecimal, is that of its file, which is that of the `slot`.
+    """
+
+    lease_token: int
+    slot: int
+    step: int
+    size_bytes: int
+    sha256: str

@@ -9,6 +9,7 @@ from enum import StrEnum
 from functools import lru_cache
 from typing import Any
 
+from diffuserve.domain.checkpoint import StoredCheckpoint
 from diffuserve.domain.errors import InvalidParams
 from diffuserve.domain.job import Band, JobError, JobResult, Phase
 from diffuserve.domain.resources.base import Resource
@@ -221,7 +222,7 @@ class StoredLatents:
 class Lease:
     """Right to run a job for `lease_seconds`, proven by `lease_token` in every write.
 
-    The job runs `until` its latents or its files are there. With `latents` it starts from them.
+    The job runs `until` its latents or its files are there. With `latents` or a `checkpoint` it starts there.
 
     A job `is_suspect` if an engine died while running it; such a job runs alone. `timeout` is in seconds,
     `cost_seconds` are the predicted device-seconds. Of a `live` job the first clip is stored in parts too.
@@ -244,6 +245,7 @@ class Lease:
     output_format: str = "png"
     until: Until = Until.FILES
     latents: StoredLatents | None = None
+    checkpoint: StoredCheckpoint | None = None
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -150,7 +150,8 @@ class HandOverJob(EndAttempt):
             weights=report.weights,
             seconds=report.actual_seconds,
         )
-        return ended.requeue_denoised(replace(record, latents=dump(latents)), report.actual_seconds)
+        denoised = replace(record, latents=dump(latents), checkpoint=None)
+        return ended.requeue_denoised(denoised, report.actual_seconds)
 
     def is_repeated(self, record: JobRecord) -> bool:
         return record.latents_token == self.lease_token
@@ -181,6 +182,8 @@ class FailJob(EndAttempt):
         if error.code == LatentsUnusable.code and may_start_anew(record):
             return ended.start_anew(record, error.code)
         decision = after_failure(record, error, ended.transaction.config, jitter(0.0, 1.0))
+        if decision.error is None:  # what went wrong may be in the checkpoint
+            record = replace(record, checkpoint=None)
         return ended.follow(record, decision, error.code)
 
 

@@ -8,9 +8,11 @@ from typing import Any
 import orjson
 import sqlalchemy as sa
 
+from diffuserve.domain.checkpoint import StoredCheckpoint
 from diffuserve.domain.job import FINAL_STATUSES
 from diffuserve.jobs import audit, clock_steps, history, idempotency, queue, revoked_leases, schema, tallies
 from diffuserve.jobs.batches import cancellation as batch_cancellation
+from diffuserve.jobs.checkpoints import FindEndedCheckpoints, ForgetCheckpoints
 from diffuserve.jobs.command import SingleCommand
 from diffuserve.jobs.config import DAY
 from diffuserve.jobs.database import Database, Transaction
@@ -30,6 +32,7 @@ _WORKER_MEMORY_SECONDS = DAY
 
 jobs, job_events, leases, housekeeping = schema.jobs, schema.job_events, schema.leases, schema.housekeeping
 _NAME = "reaper"
+_TOKENS = ("id", "lease_token", "latents", "checkpoint")
 
 
 class Housekeeping:
@@ -71,23 +74,31 @@ class Housekeeping:
         """
         return await self._writer.run(FindEndedLive(since, seconds))
 
+    async def ended_checkpoints(self, limit: int) -> dict[str, StoredCheckpoint]:
+        """Return at most `limit` checkpoints of jobs that have ended, by job."""
+        return await self._writer.run(FindEndedCheckpoints(limit))
+
+    async def forget_checkpoints(self, job_ids: Collection[str]) -> None:
+        """Forget the checkpoints of jobs that have ended, once their files are deleted."""
+        await self._writer.run(ForgetCheckpoints(job_ids))
+
     async def tokens_of(self, job_ids: Collection[str]) -> dict[str, frozenset[int]]:
         """Return the lease tokens whose files count, of every job that exists.
 
-        They are the newest one, and that under which its latents were stored while they are needed.
+        They are the newest one, and those under which its latents and its checkpoint were stored.
         """
         found: dict[str, frozenset[int]] = {}
         wanted_ids = sorted(job_ids)
         for start in range(0, len(wanted_ids), MAX_SWEPT):
             chunk = wanted_ids[start : start + MAX_SWEPT]
-            wanted = sa.select(jobs.c.id, jobs.c.lease_token, jobs.c.latents).where(jobs.c.id.in_(chunk))
+            wanted = sa.select(*(jobs.c[name] for name in _TOKENS)).where(jobs.c.id.in_(chunk))
             found |= {row.id: _tokens_in(row) for row in await self._database.rows(wanted)}
         return found
 
 
 def _tokens_in(row: sa.Row[Any]) -> frozenset[int]:
-    newest = {row.lease_token}
-    return frozenset(newest if row.latents is None else newest | {orjson.loads(row.latents)["lease_token"]})
+    kept = [orjson.loads(text)["lease_token"] for text in (row.latents, row.checkpoint) if text is not None]
+    return frozenset([row.lease_token, *kept])
 
 
 @dataclass(frozen=True)

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 
 from diffuserve.domain.errors import ServerUnavailable
 from diffuserve.jobs.housekeeping import Housekeeping
-from diffuserve.storage.base import ArtifactStore, input_folder
+from diffuserve.storage.base import ArtifactStore, checkpoint_folder, input_folder
 from diffuserve.storage.live_parts import LINGER_SECONDS, live_folder
 from diffuserve.telemetry.log_fields import once_a_minute
 
@@ -50,6 +50,7 @@ class Reaper:
             await self.forget_outdated()
             await self.forget_files()
             await self.forget_live_parts(LINGER_SECONDS)
+            await self.forget_checkpoints()
         if num_rounds % _SWEEP_EVERY == _SWEEP_EVERY - 1:
             await self.sweep_orphans(_ORPHAN_AGE_SECONDS)
             await self.sweep_inputs(_ORPHAN_AGE_SECONDS)
@@ -67,6 +68,13 @@ class Reaper:
         ended, self._live_since = await self.housekeeping.ended_live(self._live_since, linger_seconds)
         for job_id, token in ended:
             await self.artifacts.delete(live_folder(job_id, token))
+
+    async def forget_checkpoints(self) -> None:
+        """Delete the checkpoints of jobs that have ended, files first: a crash between the two repeats it."""
+        while ended := await self.housekeeping.ended_checkpoints(_FORGET_AT_ONCE):
+            for job_id, stored in ended.items():
+                await self.artifacts.delete(checkpoint_folder(job_id, stored.lease_token))
+            await self.housekeeping.forget_checkpoints(ended)
 
     async def sweep_orphans(self, older_than_seconds: float) -> None:
         """Delete the files of lost attempts and of jobs that no longer exist."""

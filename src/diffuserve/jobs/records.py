@@ -10,6 +10,7 @@ from typing import Any
 import orjson
 import sqlalchemy as sa
 
+from diffuserve.domain.checkpoint import StoredCheckpoint
 from diffuserve.domain.job import (
     Artifact,
     Band,
@@ -34,8 +35,9 @@ class JobRecord:
     `seq` is the job's place in its tenant's queue. `num_transient` and `num_worker_lost` count the
     attempts that failed by cause, `num_events` the entries of the job's log. A job that has not started by
     `deadline` expires, and one that cannot end by `finish_by` as well, unless it is `best_effort`. A job with
-    `latents` is in its decode phase; `num_latents_lost` counts how often they turned out to be unusable. The
-    columns of `JSON_COLUMNS` hold JSON as text, as the database stores it.
+    `latents` is in its decode phase; `num_latents_lost` counts how often they turned out to be unusable. Its
+    newest `checkpoint` is deleted once it has ended. The columns of `JSON_COLUMNS` hold JSON as text, as the
+    database stores it.
     """
 
     id: str
@@ -73,6 +75,7 @@ class JobRecord:
     latent_bytes: int = 0
     latents: str | None = None
     num_latents_lost: int = 0
+    checkpoint: str | None = None
     finish_by: float | None = None
     best_effort: bool = False
     webhook: str | None
@@ -147,6 +150,7 @@ CHANGING_COLUMNS = (
     "is_suspect",
     "latents",
     "num_latents_lost",
+    "checkpoint",
 )
 """Columns that a change of a job's state writes; the others stay as they were submitted."""
 
@@ -186,6 +190,10 @@ def _load_latents(text: str) -> StoredLatents:
     return StoredLatents(**orjson.loads(text))
 
 
+def _load_checkpoint(text: str) -> StoredCheckpoint:
+    return StoredCheckpoint(**orjson.loads(text))
+
+
 @dataclass(frozen=True)
 class JsonColumn:
     """A pair of functions that decode a column from JSON text, and encode it."""
@@ -202,6 +210,7 @@ JSON_COLUMNS: Mapping[str, JsonColumn] = {
     "result": JsonColumn(_load_result),
     "error": JsonColumn(_load_error),
     "latents": JsonColumn(_load_latents),
+    "checkpoint": JsonColumn(_load_checkpoint),
 }
 
 BANDS = {band.value: band for band in Band}

@@ -68,6 +68,7 @@ jobs = sa.Table(
     _partial_index("jobs_by_batch", "batch_id", "status", "id", where="batch_id IS NOT NULL"),
     _partial_index("jobs_by_end", "status", "finished_at", where="finished_at IS NOT NULL"),
     _partial_index("jobs_to_erase", "id", where="is_erased"),
+    _partial_index("jobs_with_checkpoint", "id", where="checkpoint IS NOT NULL"),
 )
 
 job_events = sa.Table(

@@ -4,6 +4,7 @@ from collections import defaultdict
 
 import sqlalchemy as sa
 
+from diffuserve.domain.checkpoint import StoredCheckpoint
 from diffuserve.domain.errors import Conflict, LeaseLost, WorkerNotFound
 from diffuserve.domain.job import JobStatus
 from diffuserve.domain.worker import (
@@ -21,6 +22,7 @@ from diffuserve.domain.worker import (
     new_worker_id,
 )
 from diffuserve.jobs import schema
+from diffuserve.jobs.checkpoints import KeepCheckpoint, load_checkpoint
 from diffuserve.jobs.claim import ClaimJobs
 from diffuserve.jobs.database import Database
 from diffuserve.jobs.finish import CompleteJob, FailJob, HandOverJob, ReleaseJob
@@ -121,9 +123,24 @@ class WorkerLeases:
 
     async def latents_of(self, job_id: str) -> StoredLatents | None:
         """Return the finished latents of a job, `None` while there are none."""
-        rows = await self._database.rows(sa.select(schema.jobs.c.latents).where(schema.jobs.c.id == job_id))
-        stored = rows[0].latents if rows else None
-        return None if stored is None else JSON_COLUMNS["latents"].load(stored)
+        return (await self.begun(job_id))[0]
+
+    async def begun(self, job_id: str) -> tuple[StoredLatents | None, StoredCheckpoint | None]:
+        """Return the finished latents of a job and its checkpoint, each `None` while there is none."""
+        jobs = schema.jobs
+        rows = await self._database.rows(
+            sa.select(jobs.c.latents, jobs.c.checkpoint).where(jobs.c.id == job_id)
+        )
+        if not rows:
+            return None, None
+        latents = None if rows[0].latents is None else JSON_COLUMNS["latents"].load(rows[0].latents)
+        return latents, load_checkpoint(rows[0].checkpoint)
+
+    async def keep_checkpoint(
+        self, job_id: str, checkpoint: StoredCheckpoint, key_id: str = ""
+    ) -> StoredCheckpoint | None:
+        """Note the job's newest checkpoint, and return the one before. Raise `LeaseLost`."""
+        return await self._writer.run(KeepCheckpoint(job_id, checkpoint, key_id))
 
     async def fail(self, job_id: str, failure: Failure, key_id: str = "") -> JobStatus:
         """End the attempt; return `failed`, or `queued` if another attempt follows. Raise `LeaseLost`."""

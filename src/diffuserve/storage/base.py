@@ -34,6 +34,16 @@ def latents_key(job_id: str, lease_token: int) -> str:
     return f"{job_id}/{lease_token}/{LATENTS_NAME}"
 
 
+def checkpoint_folder(job_id: str, lease_token: int) -> str:
+    """Return the folder of a lease's checkpoints, which holds nothing else; no client gets a URL of them."""
+    return f"{job_id}/{lease_token}/checkpoint"
+
+
+def checkpoint_key(job_id: str, lease_token: int, slot: int) -> str:
+    """Return the key of a job's checkpoint."""
+    return f"{checkpoint_folder(job_id, lease_token)}/{slot}.safetensors"
+
+
 def content_type_of(name: str) -> str:
     """Return the media type of the file name's suffix."""
     return _CONTENT_TYPES.get(PurePosixPath(name).suffix.lower(), "application/octet-stream")

@@ -19,6 +19,7 @@ from diffuserve.worker.agent_link import AgentLink, die_with_parent
 from diffuserve.worker.messages import (
     AbortJob,
     AddJob,
+    CheckpointReady,
     EngineHeartbeat,
     EngineReady,
     FinishedFile,
@@ -26,6 +27,7 @@ from diffuserve.worker.messages import (
     JobFailed,
     JobFinished,
     ModelAnnounced,
+    PutDownJob,
     StepProgress,
     StopEngine,
     ToEngine,
@@ -70,6 +72,9 @@ class NullEngine:
         if isinstance(message, AddJob):
             self._add(message)
         elif isinstance(message, AbortJob):
+            self._abort(message.attempt)
+        elif isinstance(message, PutDownJob):
+            self.link.send(CheckpointReady(attempt=message.attempt, is_last=True))
             self._abort(message.attempt)
         elif isinstance(message, StopEngine):
             self._stopped.set()

@@ -48,7 +48,15 @@ class WorkerAgent:
         )
         self._gate = ClaimGate(config, state, self._engine, memory)
         self._reporter = ResultReporter(client, self.metrics, self._gate.forget)
-        self._jobs = EngineJobs(client, state, self._engine, self._gate, self._reporter, self.metrics)
+        self._jobs = EngineJobs(
+            client,
+            state,
+            self._engine,
+            self._gate,
+            self._reporter,
+            self.metrics,
+            config.checkpoint_seconds,
+        )
         self._status = WorkerStatus(state, self._engine, self._membership, self._gate, self.metrics)
         self._claims = ClaimLoop(client, self._membership, state, self._gate, self._jobs)
 

@@ -141,6 +141,11 @@ class WorkerConfig:
         None, "Restarts in a row before a worker gives up on its engine; by default no limit.", ge=0
     )
     drain_seconds: float = option(30.0, "Seconds that a stopping worker may take to finish its jobs.", ge=0)
+    checkpoint_seconds: float = option(
+        30.0,
+        "Seconds of work that a lost worker may cost a long job, which is kept so often; 0: never.",
+        ge=0,
+    )
 
     @property
     def own_process(self) -> EngineProcessConfig:

@@ -24,6 +24,7 @@ from diffuserve.worker.config import EngineProcessConfig
 from diffuserve.worker.crash_record import CrashRecord
 from diffuserve.worker.handover import Handover
 from diffuserve.worker.image_output import ImageOutput, in_background, open_image_output
+from diffuserve.worker.job_checkpoints import CheckpointTimer, JobCheckpoints
 from diffuserve.worker.job_input import job_params
 from diffuserve.worker.job_output import EngineRequest, JobOutput, job_failure, preview_steps
 from diffuserve.worker.load_reporter import LoadReporter
@@ -32,6 +33,7 @@ from diffuserve.worker.messages import (
     AddJob,
     EngineHeartbeat,
     EngineReady,
+    PutDownJob,
     StepProgress,
     StopEngine,
     ToEngine,
@@ -104,6 +106,8 @@ class EngineHost:
         self._crash_record = crash_record
         self._output = JobOutput(link, images)
         self._handover = Handover(engine.spec.name, images.weights_hash)
+        self._checkpoints = JobCheckpoints(engine, link, images.weights_hash)
+        self._writers = OrderedWriters()
         self._requests = _Requests()
         self._moves = _Moves()
         self._wake = threading.Event()
@@ -113,7 +117,7 @@ class EngineHost:
         """Step until stopped by a message; then the engine saves its cost fit."""
         self._engine.runner.on_work = self._note_work
         self._link.send(self._ready())
-        with self._engine, OrderedWriters() as writers:
+        with self._engine, self._writers as writers:
             while not self._is_stopping:
                 self._wake.clear()
                 start = time.monotonic()
@@ -132,6 +136,8 @@ class EngineHost:
                 self._add(message)
             case AbortJob():
                 self._abort(message.attempt)
+            case PutDownJob():
+                self._put_down(message.attempt)
             case StopEngine():
                 self._is_stopping = True
             case _:
@@ -178,10 +184,12 @@ class EngineHost:
                     alone=job.is_alone,
                     until_denoised=job.until == Until.LATENTS,
                     latents=given.tensor,
+                    resume=self._checkpoints.given(job, params),
                     stream_frames=True,
                 )
                 clips = self._output.clips_of(request_id, job, params)
-                request = EngineRequest(job, num_steps, steps, given.timings, clips)
+                timer = self._checkpoints.timer(job, params)
+                request = EngineRequest(job, num_steps, steps, given.timings, clips, timer)
                 self._requests.put(request_id, request)
         except Exception as error:  # at the border of a job: it fails alone
             self._link.send(job_failure(job.attempt, error))
@@ -190,6 +198,22 @@ class EngineHost:
         request_id = self._requests.id_of(attempt)
         if request_id is not None:
             self._engine.abort(request_id)
+
+    def _put_down(self, attempt: str) -> None:
+        """Have a job's last checkpoint written on a writer's thread, which waits for the step under way."""
+        request_id = self._requests.id_of(attempt)
+        if request_id is None:
+            return
+        request = self._requests.get(request_id)
+        work = partial(self._checkpoints.put_down, request_id, request.job, request.timer)
+        self._writers.submit(f"{request_id} put down", work)
+
+    def _keep(self, request_id: str, request: EngineRequest, timer: CheckpointTimer) -> None:
+        """Take a checkpoint here, between two steps, and have it written elsewhere."""
+        checkpoint = self._checkpoints.take(request_id, timer)
+        if checkpoint is not None:
+            work = partial(self._checkpoints.give, request.job, checkpoint, timer)
+            self._writers.submit(request_id, work, is_clip=request.clips is not None)
 
     def _note_work(self, request_ids: Sequence[str]) -> None:
         """Note what the engine is about to work on; called on the threads that generate."""
@@ -229,6 +253,9 @@ class EngineHost:
                 num_frames=output.num_frames,
             )
         )
+        timer = request.timer
+        if timer is not None and phase == "denoise" and timer.is_due(time.monotonic()):
+            self._keep(output.request_id, request, timer)
         if output.chunk is not None:
             self._engine.hold_frames(output.request_id)  # until they are written
             writers.submit(output.request_id, partial(self._write_frames, request, output), is_clip=True)

@@ -7,16 +7,18 @@ from pathlib import Path
 from typing import assert_never
 
 from diffuserve.client.leases import LeaseClient
+from diffuserve.domain.checkpoint import interval
 from diffuserve.domain.errors import LeaseLost, RequestAborted
 from diffuserve.domain.job import Phase
 from diffuserve.domain.worker import Heartbeat, Lease, ReleaseCause
 from diffuserve.worker.agent_state import AgentState
 from diffuserve.worker.claim_gate import ClaimGate
 from diffuserve.worker.held_job import HeldJob
-from diffuserve.worker.input_fetcher import Fetched, InputFetcher, fetch_failure, files_of
+from diffuserve.worker.input_fetcher import Fetched, InputFetcher, fetch_failure, needs_files
 from diffuserve.worker.messages import (
     AbortJob,
     AddJob,
+    CheckpointReady,
     FilterVerdict,
     JobDenoised,
     JobFailed,
@@ -25,6 +27,7 @@ from diffuserve.worker.messages import (
     LiveDropped,
     LivePart,
     PreviewReady,
+    PutDownJob,
     StepProgress,
 )
 from diffuserve.worker.metrics import WorkerMetrics
@@ -42,7 +45,7 @@ class EngineJobs:
     A job that reads images is added once they are fetched.
     """
 
-    def __init__(
+    def __init__(  # noqa: PLR0913 (what it stands between)
         self,
         client: LeaseClient,
         state: AgentState,
@@ -50,9 +53,11 @@ class EngineJobs:
         gate: ClaimGate,
         reporter: ResultReporter,
         metrics: WorkerMetrics,
+        checkpoint_seconds: float = 0.0,
     ) -> None:
         self._state, self._engine, self._gate = state, engine, gate
         self._reporter, self._metrics = reporter, metrics
+        self._checkpoint_seconds = checkpoint_seconds
         self._fetcher = InputFetcher(client, self._fetched)
 
     def add(self, lease: Lease) -> None:
@@ -69,7 +74,7 @@ class EngineJobs:
         self.drop(lease.job_id)  # of an earlier lease whose loss is not known here yet
         job = HeldJob(lease, _NO_FOLDER)
         job.folder = link.job_folder(job.attempt)
-        if files_of(lease):
+        if needs_files(lease):
             self._fetcher.start(job)
             self._state.held[lease.job_id] = job
         else:
@@ -95,6 +100,8 @@ class EngineJobs:
                 self._reporter.live.part(job, message)
             case LiveDropped():
                 self._reporter.live.drop(job)
+            case CheckpointReady():
+                self._kept(job, message)
             case JobFinished() | JobDenoised() | JobFailed():
                 self._leave(job, message)
             case _:
@@ -129,6 +136,30 @@ class EngineJobs:
             self._metrics.lease_lost()
             self._stop(job)
             self._gate.forget(job)
+
+    def put_down(self) -> bool:
+        """Have the engine give last checkpoints of the jobs that are worth it; each is released with its own.
+
+        Return whether it still has some to give.
+        """
+        kept = [job for job in self._state.jobs_in_engine if job.step and self._interval(job.lease)]
+        for job in kept:
+            if not job.is_put_down and self._engine.link is not None:
+                self._engine.link.send(PutDownJob(attempt=job.attempt))
+            job.is_put_down = True
+        return bool(kept)
+
+    def _interval(self, lease: Lease) -> float:
+        return interval(lease.cost_seconds, self._checkpoint_seconds)
+
+    def _kept(self, job: HeldJob, ready: CheckpointReady) -> None:
+        """Store a checkpoint, and hand the job back if it was put down with it."""
+        if ready.path:
+            self._reporter.checkpoints.keep(job, ready)
+        if ready.is_last:
+            job.is_in_engine = False
+            self._reporter.release(job, ReleaseCause.DRAIN)
+            self._gate.update()
 
     def release_unfinished(self, patience_seconds: float) -> None:
         """Abort what is still in the engine and hand it back, as at the end of a drain."""
@@ -171,6 +202,7 @@ class EngineJobs:
                 output_format=lease.output_format,
                 files={file_id: str(path) for file_id, path in files.items()},
                 until=lease.until,
+                checkpoint_seconds=self._interval(lease),
             )
         )
 

@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import TypeAlias
 
 from diffuserve.client.leases import LeaseClient
+from diffuserve.domain.checkpoint import CHECKPOINT_ID
 from diffuserve.domain.errors import DiffuserveError, DownloadFailed, LatentsUnusable, NotFound
 from diffuserve.domain.input_image import input_ids
 from diffuserve.domain.job import Phase
@@ -43,13 +44,35 @@ class InputFetcher:
     async def _fetch(self, job: HeldJob) -> None:
         fetched: Fetched
         try:
-            fetched = await self._client.fetch_inputs(
-                job.lease.job_id, job.lease.lease_token, files_of(job.lease), job.folder
-            )
+            fetched = {**await self._fetch_files(job), **await self._fetch_checkpoint(job)}
         except Exception as error:  # at the border of a job: it fails alone
             fetched = error
         self._on_end(job, fetched)
         job.fetching = None
+
+    async def _fetch_files(self, job: HeldJob) -> Mapping[str, Path]:
+        lease = job.lease
+        if not files_of(lease):
+            return {}
+        return await self._client.fetch_inputs(lease.job_id, lease.lease_token, files_of(lease), job.folder)
+
+    async def _fetch_checkpoint(self, job: HeldJob) -> Mapping[str, Path]:
+        """Fetch the checkpoint that a job goes on from; without it the job begins anew."""
+        lease = job.lease
+        if lease.checkpoint is None:
+            return {}
+        folder = job.folder / CHECKPOINT_ID
+        folder.mkdir(exist_ok=True)
+        try:
+            return await self._client.fetch_inputs(lease.job_id, lease.lease_token, (CHECKPOINT_ID,), folder)
+        except (NotFound, DownloadFailed) as error:
+            log.warning("job %s begins anew: its checkpoint is not to be had: %s", lease.job_id, error)
+            return {}
+
+
+def needs_files(lease: Lease) -> bool:
+    """Return whether there is anything to fetch before a job enters the engine."""
+    return bool(files_of(lease)) or lease.checkpoint is not None
 
 
 def files_of(lease: Lease) -> tuple[str, ...]:

@@ -28,6 +28,7 @@ from diffuserve.worker.clip_screen import Judgement
 from diffuserve.worker.clips_output import ClipsOutput, LiveListener, is_clip, writing
 from diffuserve.worker.handover import added_up
 from diffuserve.worker.image_output import ImageOutput, allowed, blur_warnings, passed
+from diffuserve.worker.job_checkpoints import CheckpointTimer
 from diffuserve.worker.messages import (
     AddJob,
     FilterVerdict,
@@ -49,7 +50,7 @@ class EngineRequest:
     """A job inside the engine, the steps that it takes, and those after which it shows a preview.
 
     `earlier` are the seconds of its first phase, if another worker did that. `clips` is the way of its frames
-    if it makes clips.
+    if it makes clips, `timer` tells when its next checkpoint is due, if it is kept.
     """
 
     job: AddJob
@@ -57,6 +58,7 @@ class EngineRequest:
     preview_steps: Sequence[int] = ()
     earlier: Mapping[str, float] = field(default_factory=dict)
     clips: ClipsOutput | None = None
+    timer: CheckpointTimer | None = None
 
 
 @dataclass(frozen=True)

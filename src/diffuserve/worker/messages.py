@@ -186,6 +186,20 @@ class JobDenoised:
 
 
 @dataclass(frozen=True, kw_only=True)
+class CheckpointReady:
+    """A job's checkpoint after `step` steps is the file at `path`, which the agent deletes.
+
+    If it `is_last` the job was put down: the engine does not go on with it. One that was put down without a
+    checkpoint has no `path`.
+    """
+
+    attempt: str
+    path: str = ""
+    step: int = 0
+    is_last: bool = False
+
+
+@dataclass(frozen=True, kw_only=True)
 class JobFailed:
     """A job ended without files. `retryable` if another attempt may succeed."""
 
@@ -202,7 +216,8 @@ class AddJob:
 
     Jobs of a larger `priority` step first; one that `is_alone` shares no step with others. Of a `live` one
     the first clip comes in parts as well. `files` are the paths of the images that it reads, by their ids;
-    of finished latents, `LATENTS_ID`, it is only decoded. With `until` "latents" it is not decoded.
+    of finished latents, `LATENTS_ID`, it is only decoded; from a checkpoint, `CHECKPOINT_ID`, it goes on.
+    With `until` "latents" it is not decoded. It gives a checkpoint every `checkpoint_seconds`, with 0 none.
     """
 
     attempt: str
@@ -215,11 +230,19 @@ class AddJob:
     output_format: str = "png"
     files: Mapping[str, str] = field(default_factory=dict)
     until: str = "files"
+    checkpoint_seconds: float = 0.0
 
 
 @dataclass(frozen=True, kw_only=True)
 class AbortJob:
     """Drop a job before its next step. The engine responds with `JobFailed` of code `aborted`."""
+
+    attempt: str
+
+
+@dataclass(frozen=True, kw_only=True)
+class PutDownJob:
+    """Give a last checkpoint of a job and drop it. The engine responds with `CheckpointReady`."""
 
     attempt: str
 
@@ -237,6 +260,7 @@ JobMessage: TypeAlias = (
     | FilterVerdict
     | JobFinished
     | JobDenoised
+    | CheckpointReady
     | JobFailed
 )
 """The messages of an engine about one job."""
@@ -244,7 +268,7 @@ JobMessage: TypeAlias = (
 FromEngine: TypeAlias = (
     ModelAnnounced | EngineLoading | EngineReady | EngineRefused | EngineHeartbeat | JobMessage
 )
-ToEngine: TypeAlias = AddJob | AbortJob | StopEngine
+ToEngine: TypeAlias = AddJob | AbortJob | PutDownJob | StopEngine
 Message: TypeAlias = FromEngine | ToEngine
 
 _KINDS: Mapping[str, type[Message]] = {
@@ -260,9 +284,11 @@ _KINDS: Mapping[str, type[Message]] = {
     "judged": FilterVerdict,
     "done": JobFinished,
     "denoised": JobDenoised,
+    "kept": CheckpointReady,
     "failed": JobFailed,
     "add": AddJob,
     "abort": AbortJob,
+    "put-down": PutDownJob,
     "stop": StopEngine,
 }
 """The classes by their names on the wire, which outlive a class's renaming."""

@@ -28,6 +28,7 @@ from diffuserve.domain.worker import (
     ReleaseCause,
     StoredFile,
 )
+from diffuserve.worker.checkpoint_reporter import CheckpointReporter
 from diffuserve.worker.held_job import HeldJob
 from diffuserve.worker.live_reporter import LiveReporter
 from diffuserve.worker.messages import FinishedFile, JobDenoised, JobFailed, JobFinished, PreviewReady
@@ -56,6 +57,7 @@ class ResultReporter:
         self._forget = forget
         self._tasks: set[asyncio.Task[None]] = set()
         self.live = LiveReporter(client, self._start)
+        self.checkpoints = CheckpointReporter(client, self._start)
         self._last_previews: dict[str, asyncio.Task[None]] = {}
         self._clip_uploads = asyncio.Semaphore(_MOST_CLIP_UPLOADS)
 
@@ -137,6 +139,7 @@ class ResultReporter:
         if (preview := self._last_previews.pop(job.attempt, None)) is not None:
             await asyncio.wait({preview})
         await self.live.finish(job)
+        await self.checkpoints.drop(job)
         try:
             return await self._deliver(job, finished)
         except StorageRefused as error:
@@ -216,6 +219,7 @@ class ResultReporter:
     async def _fail(self, job: HeldJob, error: JobError) -> str:
         self._last_previews.pop(job.attempt, None)
         await self.live.take_back(job)
+        await self.checkpoints.drop(job)
         failure = Failure(lease_token=job.lease.lease_token, error=error)
         status = (await self._client.fail(job.lease.job_id, failure)).status
         log.info("job %s %s", job.lease.job_id, _ending(status, error))
@@ -224,6 +228,7 @@ class ResultReporter:
     async def _release(self, job: HeldJob, release: Release, patience_seconds: float | None) -> str:
         self._last_previews.pop(job.attempt, None)
         await self.live.take_back(job)
+        await self.checkpoints.finish(job)
         return (await self._client.release(job.lease.job_id, release, patience_seconds)).status
 
     async def _report(self, job: HeldJob, report: ProgressReport, after: asyncio.Task[None] | None) -> None:

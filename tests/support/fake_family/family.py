@@ -1,6 +1,9 @@
 """The fake family: guided videos in closed form, priced and loaded through the public contract alone."""
 
+import time
 from collections.abc import Sequence
+from functools import partial
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 from diffuserve.domain.cost import CostFit, Workload
@@ -17,6 +20,9 @@ if TYPE_CHECKING:
     from diffuserve.models.base import Pipeline
     from diffuserve.parallel.ranks import Ranks
 
+STEPS = "steps"
+"""File of a model's folder which, if it is there, gets a byte for each step of each request."""
+STEP_SECONDS = 0.04
 _DEFAULTS = {
     "family": "fake",
     "width": 64,
@@ -73,7 +79,17 @@ class FakeFamily:
     ) -> "Pipeline":
         from diffuserve.testing.fake_pipeline import FakePipeline
 
-        return FakePipeline(spec=self.read_spec(folder), device=device, ranks=ranks, parts=parts)
+        pipeline = FakePipeline(spec=self.read_spec(folder), device=device, ranks=ranks, parts=parts)
+        if (ledger := folder.path / STEPS).exists():
+            pipeline.on_denoise = partial(_note_step, ledger)
+        return pipeline
+
+
+def _note_step(ledger: Path, batch: Sequence[GenerationParams]) -> None:
+    """Write a byte for each request of a step, which takes a while."""
+    time.sleep(STEP_SECONDS)
+    with ledger.open("ab") as file:
+        file.write(b"." * len(batch))
 
 
 FAMILY: PipelineFamily = FakeFamily()

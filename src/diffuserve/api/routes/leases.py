@@ -3,20 +3,20 @@
 import asyncio
 from contextlib import suppress
 from dataclasses import dataclass, replace
-from pathlib import PurePosixPath
 from typing import Annotated
 
 from fastapi import APIRouter, Header, Path, Request, Response
 from fastapi.responses import StreamingResponse
-from starlette.requests import ClientDisconnect
 
 from diffuserve.api.auth.dependencies import WorkerCaller, key_of
+from diffuserve.api.files.leased import ANY_TYPE, BINARY, check_file, content_of, store_body
 from diffuserve.api.json_route import JsonRoute
 from diffuserve.api.path_params import FileId, FileName, JobId, checked_token
 from diffuserve.api.responses import json_response
 from diffuserve.api.services import Services, ServicesDep
 from diffuserve.api.worker_validation import check_completion, check_failure, check_hand_over
-from diffuserve.domain.errors import ArtifactNotFound, FileNotKnown, LeaseLost, UploadMissing
+from diffuserve.domain.checkpoint import CHECKPOINT_ID, StoredCheckpoint
+from diffuserve.domain.errors import FileNotKnown, LeaseLost
 from diffuserve.domain.input_file import CONTENT_TYPE, InputFile
 from diffuserve.domain.job import JobStatus, Progress
 from diffuserve.domain.worker import (
@@ -35,18 +35,10 @@ from diffuserve.domain.worker import (
     UploadUrl,
 )
 from diffuserve.events.base import EventBus, job_topic
-from diffuserve.storage.base import ArtifactStore, input_key, latents_key
+from diffuserve.storage.base import checkpoint_key, input_key, latents_key
 from diffuserve.storage.live_parts import MAX_PARTS, live_folder, live_key
 
 router = APIRouter(prefix="/v1/leases/{job_id}", tags=["leases"], route_class=JsonRoute)
-
-_ANY_TYPE = "application/octet-stream"
-_BINARY = {
-    "requestBody": {
-        "required": True,
-        "content": {_ANY_TYPE: {"schema": {"type": "string", "format": "binary"}}},
-    }
-}
 
 
 @router.post("/events", summary="Report progress", status_code=204)
@@ -102,7 +94,7 @@ async def release(job_id: JobId, body: Release, services: ServicesDep, caller: W
     summary="Upload a file",
     status_code=201,
     response_model=StoredFile,
-    openapi_extra=_BINARY,
+    openapi_extra=BINARY,
 )
 async def put_file(
     job_id: JobId,
@@ -114,7 +106,7 @@ async def put_file(
 ) -> Response:
     """Store the body as a file of the job; clients see it once the job is completed with the same token."""
     await services.store.leases.check(job_id, checked_token(job_id, lease_token), key_of(caller))
-    stored = await _store_body(services, request, f"{job_id}/{lease_token}/{name}")
+    stored = await store_body(services, request, f"{job_id}/{lease_token}/{name}")
     return Response(status_code=400) if stored is None else json_response(stored, 201)
 
 
@@ -138,7 +130,7 @@ async def upload_url(
     summary="Store a part of a clip that is being drawn",
     status_code=201,
     response_model=StoredFile,
-    openapi_extra=_BINARY,
+    openapi_extra=BINARY,
 )
 async def put_live_part(
     job_id: JobId,
@@ -150,7 +142,7 @@ async def put_live_part(
 ) -> Response:
     """Store the body as the next part of the first clip of a `live` job; clients may fetch it from now on."""
     await services.store.leases.check_live(job_id, checked_token(job_id, lease_token), key_of(caller))
-    stored = await _store_body(services, request, live_key(job_id, lease_token, number))
+    stored = await store_body(services, request, live_key(job_id, lease_token, number))
     if stored is None:
         return Response(status_code=400)  # which nobody reads
     services.bus.publish(job_topic(job_id), {"type": "live", "num_parts": number + 1})
@@ -173,13 +165,15 @@ async def list_inputs(
 ) -> Response:
     """List the images that the job reads and that are still stored, with URLs of the bucket that has them.
 
-    If the job starts from finished latents, they are among the files.
+    If the job starts from finished latents or a checkpoint, they are among the files.
     """
     await services.store.leases.check(job_id, checked_token(job_id, lease_token), key_of(caller))
     files = [_input(file) for file in await services.store.files.of_job(job_id)]
-    latents = await services.store.leases.latents_of(job_id)
+    latents, checkpoint = await services.store.leases.begun(job_id)
     if latents is not None:
         files.append(_latents(job_id, latents))
+    if checkpoint is not None:
+        files.append(_checkpoint(job_id, checkpoint))
     leased = await asyncio.gather(*(_leased(services, file) for file in files))
     return json_response(LeasedFiles(files=tuple(leased)))
 
@@ -201,14 +195,14 @@ async def get_input(
     await services.store.leases.check(job_id, checked_token(job_id, lease_token), key_of(caller))
     if file_id not in {file.id for file in await services.store.files.of_job(job_id)}:
         raise FileNotKnown(f"job {job_id} reads no file {file_id}")
-    return await _content(services.artifacts, input_key(file_id), CONTENT_TYPE)
+    return await content_of(services.artifacts, input_key(file_id), CONTENT_TYPE)
 
 
 @router.get(
     "/latents",
     summary="Fetch the finished latents that a job starts from",
     response_class=StreamingResponse,
-    responses={200: {"content": {_ANY_TYPE: {"schema": {"type": "string", "format": "binary"}}}}},
+    responses={200: {"content": {ANY_TYPE: {"schema": {"type": "string", "format": "binary"}}}}},
 )
 async def get_latents(
     job_id: JobId, services: ServicesDep, caller: WorkerCaller, lease_token: Annotated[int, Header()]
@@ -218,22 +212,7 @@ async def get_latents(
     latents = await services.store.leases.latents_of(job_id)
     if latents is None:
         raise FileNotKnown(f"job {job_id} has no finished latents")
-    return await _content(services.artifacts, latents_key(job_id, latents.lease_token), _ANY_TYPE)
-
-
-async def _store_body(services: Services, request: Request, key: str) -> StoredFile | None:
-    """Store a request's body under a key; return `None` if the worker has disconnected meanwhile."""
-    try:
-        stored = await services.artifacts.put(key, request.stream(), services.config.max_file_bytes)
-    except ClientDisconnect:
-        return None
-    name = PurePosixPath(key).name
-    return StoredFile(name=name, size_bytes=stored.size_bytes, sha256=stored.sha256)
-
-
-async def _content(store: ArtifactStore, key: str, media_type: str) -> Response:
-    headers = {"content-length": str(await store.size(key))}
-    return StreamingResponse(store.read(key), headers=headers, media_type=media_type)
+    return await content_of(services.artifacts, latents_key(job_id, latents.lease_token), ANY_TYPE)
 
 
 @dataclass(frozen=True)
@@ -254,6 +233,11 @@ def _latents(job_id: str, latents: StoredLatents) -> _Readable:
     return _Readable(leased, latents_key(job_id, latents.lease_token))
 
 
+def _checkpoint(job_id: str, stored: StoredCheckpoint) -> _Readable:
+    leased = LeasedFile(id=CHECKPOINT_ID, size_bytes=stored.size_bytes, sha256=stored.sha256)
+    return _Readable(leased, checkpoint_key(job_id, stored.lease_token, stored.slot))
+
+
 async def _leased(services: Services, readable: _Readable) -> LeasedFile:
     url = await services.artifacts.download_url(readable.key, services.config.upload_url_seconds)
     return replace(readable.file, url=url)
@@ -266,7 +250,7 @@ async def _check_files(services: Services, job_id: str, completion: Completion, 
         folder = f"{job_id}/{completion.lease_token}"
         await asyncio.gather(
             *(
-                _check_file(services.artifacts, folder, artifact.name, artifact.size_bytes)
+                check_file(services.artifacts, folder, artifact.name, artifact.size_bytes)
                 for artifact in completion.result.artifacts
             )
         )
@@ -276,18 +260,9 @@ async def _check_latents(services: Services, job_id: str, report: HandOver, key_
     """Raise `UploadMissing` if the latents are not stored whole."""
     with suppress(LeaseLost):  # the store decides: the report may be a repetition
         await services.store.leases.check(job_id, report.lease_token, key_id)
-        await _check_file(
+        await check_file(
             services.artifacts, f"{job_id}/{report.lease_token}", LATENTS_NAME, report.size_bytes
         )
-
-
-async def _check_file(store: ArtifactStore, folder: str, name: str, size_bytes: int) -> None:
-    try:
-        size = await store.size(f"{folder}/{name}")
-    except ArtifactNotFound as error:
-        raise UploadMissing(f"{name} is not stored; upload it again") from error
-    if size != size_bytes:
-        raise UploadMissing(f"{name} has {size:,} bytes instead of {size_bytes:,}; upload it again")
 
 
 def _publish(bus: EventBus, job_id: str, report: ProgressReport) -> None:

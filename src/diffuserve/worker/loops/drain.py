@@ -14,11 +14,15 @@ log = logging.getLogger(__name__)
 
 _LOOK_SECONDS = 0.05
 _RELEASE_PATIENCE_SECONDS = 5.0
+_PUT_DOWN_SECONDS = 10.0  # a step, and the file of what it led to
 _REPORT_SECONDS = 10.0
 
 
 class DrainLoop:
-    """Waits for a drain, gives held jobs `drain_seconds` to finish, hands back the rest, and ends."""
+    """Waits for a drain, gives held jobs `drain_seconds` to finish, hands back the rest, and ends.
+
+    Long ones are handed back with what is done of them.
+    """
 
     def __init__(
         self,
@@ -40,6 +44,9 @@ class DrainLoop:
         await self._announce()
         deadline = asyncio.get_running_loop().time() + self._drain_seconds
         while self._state.held and asyncio.get_running_loop().time() < deadline:
+            await asyncio.sleep(_LOOK_SECONDS)
+        deadline = asyncio.get_running_loop().time() + _PUT_DOWN_SECONDS
+        while self._jobs.put_down() and asyncio.get_running_loop().time() < deadline:
             await asyncio.sleep(_LOOK_SECONDS)
         self._jobs.release_unfinished(_RELEASE_PATIENCE_SECONDS)
         await asyncio.wait({asyncio.create_task(self._reporter.all_reported())}, timeout=_REPORT_SECONDS)
