@@ -149,6 +149,7 @@ def _fresh(record: JobRecord) -> JobRecord:
     return replace(
         record,
         status=JobStatus.QUEUED,
+        checkpoint=None,
         num_transient=0,
         num_worker_lost=0,
         worker_id=None,
