@@ -79,7 +79,7 @@ async def test_its_files_count_while_it_is_needed(job_store: JobStore) -> None:
 
 
 async def test_a_failed_attempt_is_tried_without_it(job_store: JobStore, clock: FakeClock) -> None:
-    """What went wrong may be in it."""
+    """The fault may be in it."""
     lease = await leased(job_store)
     await keep(job_store, lease, 10)
     assert await fail(job_store, lease, retryable=True) == JobStatus.QUEUED
