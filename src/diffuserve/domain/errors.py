@@ -350,18 +350,6 @@ class LatentsUnusable(DiffuserveError):
     code = "latents_unusable"
 
 
-class CheckpointUnusable(DiffuserveError):
-    """A checkpoint is damaged, or of other weights, parameters or version; the request starts anew."""
-
-    code = "checkpoint_unusable"
-
-
-class NoCheckpoint(DiffuserveError):
-    """A request has nothing to keep: it has done no step yet, or has ended."""
-
-    code = "no_checkpoint"
-
-
 class RequestFailed(DiffuserveError):
     """A request failed while it ran; its neighbours did not."""
 

@@ -9,6 +9,7 @@ from diffuserve.worker import messages
 from diffuserve.worker.messages import (
     AbortJob,
     AddJob,
+    CheckpointReady,
     EngineHeartbeat,
     EngineLoading,
     EngineReady,
@@ -24,6 +25,7 @@ from diffuserve.worker.messages import (
     Message,
     ModelAnnounced,
     PreviewReady,
+    PutDownJob,
     StepProgress,
     StopEngine,
     ToEngine,
@@ -54,9 +56,11 @@ EXAMPLES: dict[str, Message] = {
         safety={"image": {"filter": {"name": "opennsfw"}, "verdicts": []}},
     ),
     "denoised": JobDenoised(attempt="j", path="/f/latents", weights="ab12"),
+    "kept": CheckpointReady(attempt="j", path="/f/checkpoint", step=7, is_last=True),
     "failed": JobFailed(attempt="j", code="aborted", message="line\nbreak", retryable=True),
     "add": AddJob(attempt="j", input={"prompt": "ü"}, folder="/f", is_alone=True),
     "abort": AbortJob(attempt="j"),
+    "put-down": PutDownJob(attempt="j"),
     "stop": StopEngine(),
 }
 
