@@ -65,7 +65,7 @@ class OpenAIImageSerializer:
                         job = update
                     elif update.resource.type == "preview":
                         preview = update.resource.data
-                        if not preview["image"]:  # clients of that API expect those of one image
+                        if not preview.get("image"):  # clients of that API expect those of one image
                             event = _partial_image(job, preview["index"], preview["b64"], self._kind)
                             yield _server_sent(event)
             async for last in self._last_events(job):

@@ -17,7 +17,7 @@ export function WorkerRow({ id }) {
     <tr role="row" class=${`worker is-${stateOf(worker)}`}>
       <th role="rowheader" scope="row"><${Name} worker=${worker} /></th>
       <td role="cell" data-label="State"><${WorkerState} worker=${worker} /></td>
-      <td role="cell" data-label="Model"><${Models} worker=${worker} /></td>
+      <td role="cell" data-label="Model"><span><${Models} worker=${worker} /></span></td>
       <td role="cell" data-label="Device">${deviceOf(worker)}</td>
       <td role="cell" data-label="Memory"><${Memory} worker=${worker} /></td>
       <td role="cell" data-label="Jobs"><${Jobs} worker=${worker} /></td>
