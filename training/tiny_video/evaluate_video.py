@@ -5,7 +5,7 @@
 
 Scenes were never trained on, and every third one has a neighbour. Beside the model's figures stand the
 checker's ceilings: the same scenes drawn truly, and those through the VAE. Clips that begin with an image get
-the first frame of a true one. `--write` keeps the tables, and a contact strip with its captions.
+the first frame of a true one. `--write` keeps the tables, and a contact strip with its captions and as a GIF.
 """
 
 import argparse
@@ -27,13 +27,12 @@ from diffuserve.media.input_image import input_image
 from diffuserve.models.bundled import bundled_models
 from evaluation import ceilings, held_out, judge_all, table, to_pixels, true_clips
 from motions import ClipScene
+from showing import animation, shown, strip
 from words import clip_caption
 
 OTHER_STEPS = (1, 2, 8)
 _BATCH = 16
 _OTHER_SCENES = 120  # that other numbers of steps are measured on
-_STRIP_FRAMES = 9
-_SHOWN = 4
 
 
 def main() -> None:
@@ -55,10 +54,17 @@ def main() -> None:
     if arguments.write:
         arguments.write.mkdir(parents=True, exist_ok=True)
         (arguments.write / "evaluation.md").write_text(text)
-        (arguments.write / "captions.json").write_text(
-            json.dumps([clip_caption(scene) for scene in scenes[:_SHOWN]], indent=2) + "\n"
-        )
-        strip(clips[:_SHOWN]).save(arguments.write / "contact-strip.png")
+        write_examples(arguments.write, scenes, clips, engine.spec.fps)
+
+
+def write_examples(folder: Path, scenes: Sequence[ClipScene], clips: Sequence[Pixels], fps: int) -> None:
+    """Write some clips as a strip of frames and as a GIF, and their captions."""
+    indexes = shown(scenes)
+    captions = [clip_caption(scenes[index]) for index in indexes]
+    chosen = [clips[index] for index in indexes]
+    (folder / "captions.json").write_text(json.dumps(captions, indent=2) + "\n")
+    strip(chosen).save(folder / "contact-strip.png", optimize=True)
+    (folder / "clips.gif").write_bytes(animation(chosen, fps))
 
 
 def drawn(
@@ -111,13 +117,6 @@ def difference(engine: Engine, scenes: Sequence[ClipScene], clips: Sequence[Pixe
     return (
         f"Two seeds of a prompt differ by {np.mean(gaps):.1f} of 255 in the mean, {min(gaps):.1f} at least."
     )
-
-
-def strip(clips: Sequence[Pixels]) -> Image.Image:
-    """Return clips as rows of frames, evenly spaced from the first to the last, with white between them."""
-    framed = np.pad(np.stack(clips), ((0, 0), (0, 0), (2, 2), (2, 2), (0, 0)), constant_values=255)
-    chosen = np.linspace(0, framed.shape[1] - 1, _STRIP_FRAMES).round().astype(int)
-    return Image.fromarray(np.concatenate([np.concatenate(list(clip[chosen]), axis=1) for clip in framed]))
 
 
 def _vae_of(folder: Path) -> AutoencoderKLWan:
