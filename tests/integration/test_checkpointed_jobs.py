@@ -114,7 +114,6 @@ async def test_a_worker_that_vanishes_leaves_its_work_to_the_next_and_clients_ne
     assert done.result is not None
     assert done.actual_seconds is not None
     assert all("safetensors" not in artifact.name for artifact in done.result.artifacts)
-    assert is_stored(plane, job, done.lease_token)
     await Reaper(plane.store.housekeeping, plane.artifacts).forget_checkpoints()
     assert not any(is_stored(plane, job, token) for token in range(done.lease_token + 1))
     assert await plane.artifacts.size(f"{job.id}/{done.lease_token}/0.png") > 0

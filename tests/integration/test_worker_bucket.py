@@ -14,15 +14,23 @@ import psutil
 import pytest
 
 from diffuserve.client import leases
+from diffuserve.client.http import HttpTransport
+from diffuserve.client.leases import LeaseClient
+from diffuserve.domain.checkpoint import CHECKPOINT_ID
+from diffuserve.domain.errors import DownloadFailed, NotFound
 from diffuserve.domain.job import JobStatus
+from diffuserve.domain.worker import Claim, ModelOffer, Registration, Release
 from diffuserve.jobs import finish
 from diffuserve.jobs.retries import RetryDecision, after_failure
+from diffuserve.storage.base import checkpoint_folder
 from diffuserve.storage.bucket import BucketArtifactStore
+from diffuserve.testing.null_engine import NULL_SPEC
 from diffuserve.worker import result_reporter
 from diffuserve.worker.agent import WorkerAgent
 from support.faulty_proxy import CutRequest, CutResponse, FaultyProxy, Respond
 from support.plane import NULL_ENGINE, Plane, until
 from support.s3 import S3Server, bucket_at
+from support.store_driver import REPORT
 from support.waiting import HANG_SECONDS, eventually
 
 Start = Callable[..., WorkerAgent]
@@ -143,3 +151,25 @@ async def test_a_job_whose_bucket_vanished_fails_with_the_buckets_reason(
 
 def _without_pause(decide: Callable[..., RetryDecision], *arguments: Any) -> RetryDecision:
     return replace(decide(*arguments), pause_seconds=0.0)
+
+
+async def test_a_checkpoint_goes_to_the_bucket_and_comes_back_by_signed_urls(
+    plane: Plane, proxy: FaultyProxy, tmp_path: Path
+) -> None:
+    client = LeaseClient(HttpTransport(plane.url))
+    offer = ModelOffer(spec=NULL_SPEC.to_dict())
+    worker_id = (await client.register(Registration(models=(offer,), report=REPORT))).worker_id
+    job = await plane.submit()
+    (first,) = await client.claim(worker_id, Claim(claim_id="1", num_jobs=1), wait=0.0)
+    for step in (3, 6):
+        await client.keep_checkpoint(job.id, first.lease_token, step % 2, step, b"star" * step)
+    await client.release(job.id, Release(lease_token=first.lease_token))
+    (second,) = await client.claim(worker_id, Claim(claim_id="2", num_jobs=1), wait=0.0)
+    assert second.checkpoint is not None
+    assert second.checkpoint.step == 6
+    fetched = await client.fetch_inputs(job.id, second.lease_token, (CHECKPOINT_ID,), tmp_path)
+    assert fetched[CHECKPOINT_ID].read_bytes() == b"star" * 6
+    await plane.artifacts.delete(checkpoint_folder(job.id, first.lease_token))
+    with pytest.raises((NotFound, DownloadFailed)):
+        await client.fetch_inputs(job.id, second.lease_token, (CHECKPOINT_ID,), tmp_path)
+    await client.close()

@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 logger = logging.getLogger(__name__)
 
 _RESTARTS = RestartPolicy(Backoff(first_seconds=0.5, longest_seconds=30.0), healthy_seconds=60.0)
-_STOP_MARGIN = 15.0  # for the last uploads
+_STOP_MARGIN = 25.0  # for the last checkpoints and uploads
 _LOOK_SECONDS = 0.2
 _MANY = 1_000  # more than any worker holds
 

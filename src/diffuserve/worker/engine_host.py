@@ -176,6 +176,7 @@ class EngineHost:
             num_steps = self._engine.spec.num_steps(params)
             steps = preview_steps(num_steps, job.num_previews)
             given = self._handover.given(job, params)
+            resume = self._checkpoints.given(job, params)
             with self._requests.lock:  # the first output may come before `add` has returned
                 request_id = self._engine.add(
                     params,
@@ -184,7 +185,7 @@ class EngineHost:
                     alone=job.is_alone,
                     until_denoised=job.until == Until.LATENTS,
                     latents=given.tensor,
-                    resume=self._checkpoints.given(job, params),
+                    resume=resume,
                     stream_frames=True,
                 )
                 clips = self._output.clips_of(request_id, job, params)
