@@ -24,14 +24,13 @@ from playwright.sync_api import (
 from diffuserve.domain.tenant import Role
 from diffuserve.settings import Settings
 from support.browser import (
-    DESK,
-    PHONE,
     Axe,
     KeyedServer,
     OpenPage,
     Screenshot,
     Watcher,
     assert_accessible,
+    take_in,
     write_screenshot,
 )
 from support.diffuserve_process import serving
@@ -39,7 +38,8 @@ from support.hand_page import PLAN, Hand
 from support.server_thread import ServerThread
 from support.waiting import HANG_SECONDS, block_until
 
-expect.set_options(timeout=60_000)  # for a busy machine
+_PATIENCE_MS = 120_000  # for a busy machine
+expect.set_options(timeout=_PATIENCE_MS)
 
 _Driver = tuple[Playwright, asyncio.AbstractEventLoop]
 
@@ -114,8 +114,8 @@ def watchers() -> Iterator[list[Watcher]]:
 
 
 @pytest.fixture(scope="session")
-def _contexts() -> dict[tuple[str, bool, bool], BrowserContext]:
-    """The contexts of the session, by server and form: what a page has loaded is there for the next one."""
+def _contexts() -> dict[str, BrowserContext]:
+    """The contexts of the session, by server: what a page has loaded is there for the next one."""
     return {}
 
 
@@ -124,22 +124,19 @@ def open_page(
     request: pytest.FixtureRequest,
     browser: Browser,
     watchers: list[Watcher],
-    _contexts: dict[tuple[str, bool, bool], BrowserContext],
+    _contexts: dict[str, BrowserContext],
 ) -> Iterator[OpenPage]:
     """Open a page of somebody who is new there: `open_page(address, dark=True, phone=True)`."""
     pages: list[Page] = []
 
     def open_one(address: str | None = None, *, dark: bool = False, phone: bool = False) -> Page:
         address = address or str(request.getfixturevalue("server"))
-        key = address, dark, phone
-        if key not in _contexts:
-            _contexts[key] = browser.new_context(
-                base_url=address,
-                viewport=PHONE if phone else DESK,
-                color_scheme="dark" if dark else "light",
-                permissions=["clipboard-read", "clipboard-write"],
-            )
-        page = _contexts[key].new_page()
+        if address not in _contexts:
+            permissions = ["clipboard-read", "clipboard-write"]
+            _contexts[address] = browser.new_context(base_url=address, permissions=permissions)
+            _contexts[address].set_default_timeout(_PATIENCE_MS)
+        page = _contexts[address].new_page()
+        take_in(page, dark=dark, phone=phone)
         pages.append(page)
         watcher = Watcher(urlsplit(address).netloc)
         watcher.watch(page)
