@@ -10,6 +10,7 @@ import httpx
 import pytest
 import uvicorn
 from fastapi import FastAPI
+from openai import AsyncOpenAI
 
 from diffuserve.api.app import create_app
 from diffuserve.api.config import ApiConfig
@@ -71,6 +72,12 @@ async def server(app: FastAPI) -> AsyncGenerator[str]:
     """Serve the application on a free port, and yield its base URL."""
     async with serving(app) as url:
         yield url
+
+
+@pytest.fixture
+async def client(server: str) -> AsyncGenerator[AsyncOpenAI]:
+    async with AsyncOpenAI(base_url=f"{server}/v1", api_key="any", timeout=HANG_SECONDS) as client:
+        yield client
 
 
 @pytest.fixture

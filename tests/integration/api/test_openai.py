@@ -2,7 +2,6 @@
 
 import asyncio
 import base64
-from collections.abc import AsyncGenerator
 from dataclasses import replace
 from typing import Any
 
@@ -15,12 +14,6 @@ from diffuserve.domain.tenant import Role
 from diffuserve.jobs.store import JobStore
 from support.hand_worker import HAND_SPEC, PNG, HandWorker
 from support.waiting import HANG_SECONDS
-
-
-@pytest.fixture
-async def client(server: str) -> AsyncGenerator[AsyncOpenAI]:
-    async with AsyncOpenAI(base_url=f"{server}/v1", api_key="any", timeout=HANG_SECONDS) as client:
-        yield client
 
 
 async def jobs(http: httpx.AsyncClient) -> list[dict[str, Any]]:

@@ -51,12 +51,6 @@ async def painter(http: httpx.AsyncClient) -> AsyncGenerator[HandWorker]:
         await working
 
 
-@pytest.fixture
-async def client(server: str) -> AsyncGenerator[AsyncOpenAI]:
-    async with AsyncOpenAI(base_url=f"{server}/v1", api_key="any", timeout=HANG_SECONDS) as client:
-        yield client
-
-
 async def last_input(http: httpx.AsyncClient) -> dict[str, Any]:
     listed = (await http.get("/v1/jobs")).json()["data"]
     values: dict[str, Any] = listed[0]["input"]

@@ -38,12 +38,6 @@ async def busy_worker(worker: HandWorker) -> AsyncGenerator[HandWorker]:
         yield worker
 
 
-@pytest.fixture
-async def client(server: str) -> AsyncGenerator[AsyncOpenAI]:
-    async with AsyncOpenAI(base_url=f"{server}/v1", api_key="any", timeout=HANG_SECONDS) as client:
-        yield client
-
-
 async def job_of(http: httpx.AsyncClient, video_id: str) -> dict[str, Any]:
     found: dict[str, Any] = (await http.get(f"/v1/jobs/{video_id.replace('video_', 'job_')}")).json()
     return found

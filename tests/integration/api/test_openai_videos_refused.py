@@ -1,9 +1,7 @@
 """Clips that are refused, with the official `openai` package, unmodified, against a live server."""
 
 import asyncio
-from collections.abc import AsyncGenerator
 from dataclasses import replace
-from pathlib import Path
 from typing import Any
 
 import httpx
@@ -19,21 +17,12 @@ from support.image_files import png
 from support.waiting import HANG_SECONDS
 
 pytestmark = pytest.mark.filterwarnings("ignore:The Sora API:DeprecationWarning")
-HOW_TO = Path(__file__).parents[3] / "docs/how-to/use-the-openai-client.md"
-TALL: Any = "64x128"  # OpenAI's own models have other sizes
-WIDE: Any = "64x48"
 IMAGE = ("first.png", png(), "image/png")
 
 
 @pytest.fixture
 async def worker(http: httpx.AsyncClient) -> HandWorker:
     return await HandWorker.register(http, [HAND_SPEC, CLIPS])
-
-
-@pytest.fixture
-async def client(server: str) -> AsyncGenerator[AsyncOpenAI]:
-    async with AsyncOpenAI(base_url=f"{server}/v1", api_key="any", timeout=HANG_SECONDS) as client:
-        yield client
 
 
 async def test_a_wrong_key_and_a_foreign_clip_are_refused(
