@@ -330,11 +330,12 @@ def test_a_server_whose_model_cannot_be_loaded_ends_with_the_reason_and_keeps_it
 def test_the_demo_completes_all_its_jobs() -> None:
     done = run("demo", "-o", "demo")
     assert done.returncode == 0, done.stderr
-    assert "15 of 15 jobs succeeded" in done.stderr
+    assert "17 of 17 jobs succeeded" in done.stderr
     assert len(list(Path("demo").glob("??.png"))) == 15
+    assert len(list(Path("demo").glob("??.mp4"))) == 2
     assert Path("demo/contact_sheet.png").stat().st_size > 10_000
     pages = [line for line in done.stderr.splitlines() if "/gallery/job_" in line]
-    assert len(pages) == 15
+    assert len(pages) == 17
     with started("serve", "--no-auth", "--data-dir", "demo/data", "--engine-command", NULL_ENGINE) as server:
         job_id = pages[0].split()[0].rpartition("/")[2]
         assert httpx.get(f"{server.address}/v1/jobs/{job_id}").json()["status"] == "succeeded"

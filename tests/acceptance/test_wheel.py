@@ -36,7 +36,8 @@ def test_a_wheel_holds_every_file_of_the_package_and_nothing_else(wheel: Path) -
     tracked = {f"diffuserve/{name}" for name in listed.stdout.splitlines()}
     held = {name for name in zipfile.ZipFile(wheel).namelist() if ".dist-info/" not in name}
     assert held == tracked
-    indexes = {f"diffuserve/models/bundled/{name}/model_index.json" for name in ("tiny-flux", "tiny-sd")}
+    models = ("tiny-flux", "tiny-sd", "tiny-video")
+    indexes = {f"diffuserve/models/bundled/{name}/model_index.json" for name in models}
     page = {f"diffuserve/web/static/{name}" for name in ("index.html", "main.js", "vendor/LICENSES.txt")}
     assert indexes | page | {"diffuserve/py.typed"} <= held
 

@@ -13,7 +13,7 @@ from support.images import psnr
 pytestmark = pytest.mark.filterwarnings("ignore:__array__ implementation:DeprecationWarning")
 
 FOLDER = bundled_models()["tiny-sd"]
-MAX_BYTES = 15_000_000
+MAX_BYTES = 20_000_000
 MIN_PSNR = 50.0  # decibel, float32 on a CPU
 NEGATIVES = (None, "", "red", "a red heart")
 

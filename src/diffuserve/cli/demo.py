@@ -1,4 +1,4 @@
-"""`diffuserve demo`: a server, two tenants, jobs for each bundled model, and a sheet of their images."""
+"""`diffuserve demo`: a server, two tenants, jobs for each bundled model, and a sheet of what they draw."""
 
 import asyncio
 import shutil
@@ -18,7 +18,7 @@ from diffuserve.cli import options
 from diffuserve.cli.demo_scenes import SCENES
 from diffuserve.cli.destination import Destination
 from diffuserve.domain.errors import InvalidParams
-from diffuserve.domain.job import JobStatus
+from diffuserve.domain.job import VIDEO_GENERATE, JobStatus
 from diffuserve.domain.params import GenerationParams
 from diffuserve.domain.tenant import Role
 from diffuserve.domain.timestamps import from_rfc3339
@@ -27,6 +27,8 @@ from diffuserve.settings import LOOPBACK, Settings
 from diffuserve.telemetry.log_config import LogConfig
 
 if TYPE_CHECKING:
+    from PIL import Image
+
     from diffuserve.cli.local_worker import Launch, ServerWithWorker
     from diffuserve.client.jobs import Client
     from diffuserve.domain.resources.job import JobResource
@@ -35,13 +37,15 @@ EXAMPLES = "Example:\n\n  diffuserve demo -o out/demo"
 
 TENANTS = ("studio", "newsroom")  # they take turns
 _FIRST_MODEL = next(iter(SCENES))
+_FOLDER = Path("out/demo")
 _START_SECONDS = 120.0
 _DATABASE = "diffuserve.db"
+_SHOWN_FRAMES = 9  # of a clip, on the sheet
 
 
 @dataclass(frozen=True)
 class FinishedJob:
-    """A job of the demo in its final state; `path` is the file of its image, if there is one."""
+    """A job of the demo in its final state; `path` is the file of its image or clip, if there is one."""
 
     number: int
     tenant: str
@@ -50,13 +54,13 @@ class FinishedJob:
 
 
 def demo(
-    output: Annotated[Path, typer.Option("-o", "--output", help="Folder for the images.")] = Path("out/demo"),
+    output: Annotated[Path, typer.Option("-o", "--output", help="Folder for images and clips.")] = _FOLDER,
     engine_command: options.EngineCommand = None,
 ) -> None:
     """Start a server, submit jobs of two tenants over HTTP to each bundled model, and show their results.
 
-    The path of the contact sheet with all images goes to stdout. The jobs stay in the folder `data` beside
-    it, until the next demo: another server on it shows them in its gallery.
+    The path of the contact sheet with all images, and frames of the clips, goes to stdout. The jobs stay in
+    the folder `data` beside it, until the next demo: another server on it shows them in its gallery.
     """
     _check(output, engine_command)
 
@@ -161,21 +165,21 @@ async def _run_scenes(
 
     images = {result.number: result.path for result in before if result.path is not None}
     requests = [
-        (number, await with_uploads(clients[number % 2], scene.params(number, images), console))
+        (number, scene.kind, await with_uploads(clients[number % 2], scene.params(number, images), console))
         for number, scene in enumerate(SCENES[model], len(before))
     ]
 
-    async def run(number: int, params: GenerationParams, bars: JobBars) -> FinishedJob:
+    async def run(number: int, kind: str, params: GenerationParams, bars: JobBars) -> FinishedJob:
         tenant, client = TENANTS[number % 2], clients[number % 2]
-        job = await follow(client, await client.submit(params, model=model), bars.show)
+        job = await follow(client, await client.submit(params, model=model, kind=kind), bars.show)
         if job.status is not JobStatus.SUCCEEDED:
             return FinishedJob(number, tenant, job, None)
-        path = output / f"{number + 1:02}.png"
+        path = output / f"{number + 1:02}.{'mp4' if kind == VIDEO_GENERATE else 'png'}"
         await client.download(job.id, 0, path)
         return FinishedJob(number, tenant, job, path)
 
     with JobBars(console) as bars:
-        return await asyncio.gather(*(run(number, params, bars) for number, params in requests))
+        return await asyncio.gather(*(run(*request, bars) for request in requests))
 
 
 def print_table(console: Console, finished: Sequence[FinishedJob]) -> None:
@@ -214,19 +218,32 @@ def print_pages(console: Console, finished: Sequence[FinishedJob], data: Path) -
 
 def save_sheet(finished: Sequence[FinishedJob], folder: Path) -> Path:
     """Write a contact sheet of all images into `folder`; return its path."""
-    from PIL import Image
-
     from diffuserve.media.contact_sheet import contact_sheet
     from diffuserve.media.image_file import save_image
 
     images = [
-        (Image.open(result.path), f"{_wish(result.job)} ({_size(result.job)})")
+        (_picture(result.path), f"{_wish(result.job)} ({_size(result.job)})")
         for result in finished
         if result.path is not None
     ]
     path = folder / "contact_sheet.png"
     save_image(contact_sheet(images), path, {})
     return path
+
+
+def _picture(path: Path) -> "Image.Image":
+    """Return the image in a file, of a clip some of its frames in a grid."""
+    from PIL import Image
+
+    if path.suffix != ".mp4":
+        return Image.open(path)
+    from diffuserve.media.sprite_sheet import SpriteSheet
+    from diffuserve.media.video_reader import read_frames
+
+    frames = list(read_frames(path))
+    sheet = SpriteSheet(_SHOWN_FRAMES)
+    sheet.add(frames[index * (len(frames) - 1) // (_SHOWN_FRAMES - 1)] for index in range(_SHOWN_FRAMES))
+    return sheet.image()
 
 
 def _wish(job: "JobResource") -> str:

@@ -4,6 +4,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from diffuserve.domain.job import IMAGE_GENERATE, VIDEO_GENERATE
 from diffuserve.domain.params import GenerationParams
 
 _FIRST_SEED = 7
@@ -13,18 +14,19 @@ _FIRST_SEED = 7
 class Scene:
     """A job of the demo. `edits` is the number of an earlier scene whose image it starts from.
 
-    Without a `seed` each scene has one of its own.
+    Without a `seed` each scene has one of its own. A clip has the size and the length that its model knows.
     """
 
     prompt: str
-    width: int = 128
-    height: int = 128
+    width: int | None = 128
+    height: int | None = 128
     num_inference_steps: int | None = None
     negative_prompt: str | None = None
     guidance_scale: float | None = None
     seed: int | None = None
     edits: int | None = None
     strength: float | None = None
+    kind: str = IMAGE_GENERATE
 
     def params(self, number: int, images: Mapping[int, Path]) -> GenerationParams:
         """Return the request of scene `number`; `images` are the files of earlier scenes by theirs."""
@@ -39,6 +41,10 @@ class Scene:
             image=None if self.edits is None else str(images[self.edits]),
             strength=self.strength,
         )
+
+
+def _clip(prompt: str, edits: int | None = None, seed: int | None = None) -> Scene:
+    return Scene(prompt, width=None, height=None, edits=edits, seed=seed, kind=VIDEO_GENERATE)
 
 
 SCENES: Mapping[str, Sequence[Scene]] = {
@@ -60,6 +66,10 @@ SCENES: Mapping[str, Sequence[Scene]] = {
         Scene("a large heart on a white background", seed=4),
         Scene("a large heart on a white background", negative_prompt="red", guidance_scale=4.0, seed=4),
         Scene("a large green circle on a white background", edits=0, strength=0.8),
+    ),
+    "tiny-video": (
+        _clip("a blue star moves right on a white background"),
+        _clip("the orange square rotates", edits=6),
     ),
 }
 """By model; scenes are counted from 0, across the models. Jobs of one model run together."""

@@ -39,6 +39,13 @@ def test_an_edit_starts_from_the_image_of_a_scene_before_it(tmp_path: Path) -> N
         assert params.image == str(tmp_path / "before.png")
 
 
+def test_two_clips_are_drawn_one_of_them_from_an_image_of_another_model() -> None:
+    params = [scene.params(15, {6: Path("07.png")}) for scene in SCENES["tiny-video"]]
+    assert [scene.kind for scene in SCENES["tiny-video"]] == ["video.generate"] * 2
+    assert [clip.image for clip in params] == [None, "07.png"]
+    assert all(clip.width is None for clip in params)
+
+
 def test_the_report_shows_how_long_each_job_waited_and_ran(tmp_path: Path) -> None:
     save_image(Image.new("RGB", (64, 32), "red"), tmp_path / "01.png", {})
     started, finished = "2026-01-02T12:00:01.500Z", "2026-01-02T12:00:04.000Z"

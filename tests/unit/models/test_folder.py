@@ -62,7 +62,7 @@ def test_a_folder_in_the_home_directory_is_found(tmp_path: Path, monkeypatch: py
         ("flux-schnel", "did you mean 'flux-schnell'?"),
         (
             "zzz",
-            "known: tiny-flux, tiny-sd, flux-schnell, flux-dev, sdxl, sdxl-turbo, sd-1.5, wan-2.1-1.3b",
+            "known: tiny-flux, tiny-sd, tiny-video, flux-schnell, flux-dev, sdxl, sdxl-turbo, sd-1.5, wan",
         ),
         ("/no/such/folder", "not a folder"),
         ("./no/such", "not a folder"),
