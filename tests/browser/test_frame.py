@@ -23,7 +23,9 @@ def test_a_path_that_is_none_says_so(page: Page, axe: Axe, watchers: list[Watche
     watchers[0].allow("404 (Not Found)")
     assert page.goto("/nothing/here").status == 404  # type: ignore[union-attr]
     expect(page.get_by_role("heading", name="There is nothing here")).to_be_visible()
-    axe(page)
+    for dark in (False, True):
+        take_in(page, dark=dark)
+        axe(page)
     page.get_by_role("main").get_by_role("link", name="gallery").click()
     expect(page).to_have_title("Gallery · diffuserve")
 

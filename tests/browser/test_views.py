@@ -27,6 +27,8 @@ def test_every_view_is_accessible_and_fits(
         page.get_by_role("navigation").get_by_role("link", name=title).click()
         expect(page).to_have_title(f"{title} · diffuserve")
         expect(page.get_by_role("main").get_by_role("heading", level=1)).to_be_attached()
+        take_in(page, dark=True)
+        axe(page)
         take_in(page, phone=True)
         axe(page)
         assert_fits(page)

@@ -84,7 +84,8 @@ def _solve(inputs: Tensor, outputs: Tensor) -> Tensor:
     inputs, outputs = inputs.double(), outputs.double()
     squares = inputs.T @ inputs
     ridge = _RIDGE * squares.diagonal().mean() * torch.eye(len(squares), dtype=torch.double)
-    return torch.linalg.solve(squares + ridge, inputs.T @ outputs).float()
+    solved: Tensor = torch.linalg.solve(squares + ridge, inputs.T @ outputs)
+    return solved.float()
 
 
 def _factors(denoiser: WanTransformer3DModel, timesteps: Tensor) -> Tensor:
@@ -92,7 +93,8 @@ def _factors(denoiser: WanTransformer3DModel, timesteps: Tensor) -> Tensor:
     embedder = denoiser.condition_embedder
     time = embedder.time_embedder(embedder.timesteps_proj(timesteps))
     rows: Tensor = embedder.time_proj(F.silu(time)).unflatten(1, (6, -1))
-    return denoiser.blocks[0].scale_shift_table + rows
+    factors: Tensor = rows + denoiser.blocks[0].scale_shift_table
+    return factors
 
 
 def _head_dim(denoiser: WanTransformer3DModel) -> int:

@@ -34,6 +34,7 @@ DiffuserveError
 │   ├── RateLimited          the tenant sends more requests per second than its plan allows
 │   ├── TooManyWaits         the tenant has as many streams and waits open as its plan allows
 │   ├── BacklogFull          more work is queued than the service accepts
+│   ├── DeadlineUnreachable  the job would be late even at best
 │   ├── PromptBlocked        the safety policy blocks this prompt
 │   ├── ImageBlocked         the image filter blocks an image that a request brings
 │   ├── FilesFull            the tenant has as many uploaded images as its plan allows
@@ -46,6 +47,8 @@ DiffuserveError
 ├── UploadFailed             a bucket did not accept a finished file within the retries
 ├── DownloadFailed           an input image did not arrive within the retries
 ├── LatentsUnusable          the finished latents of a job are gone or damaged; it is denoised once more
+├── NoCheckpoint             the request has done no step yet, or has ended
+├── CheckpointUnusable       a checkpoint of another request or engine, or a damaged one
 └── RequestFailed            one request failed; its neighbours did not
     ├── RequestAborted
     ├── NumericalFailure     NaN or infinity in the latents

@@ -78,7 +78,7 @@ async def test_fresh_reads_begin_after_the_call_and_are_spaced() -> None:
 
     fresh = FreshReads(read, seconds=10)
     assert await fresh.get() == 0
-    assert await asyncio.gather(fresh.get(), fresh.get()) == [10, 10]
+    assert [*await asyncio.gather(fresh.get(), fresh.get())] == [10, 10]
     during = asyncio.create_task(fresh.get())
     await asyncio.sleep(9)  # until 21, while a read runs that is too old for the next caller
     assert (await during, await fresh.get()) == (20, 30)

@@ -1,6 +1,8 @@
 """The agent stores the checkpoints that its engine gives, and hands jobs back with them."""
 
+from functools import partial
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -20,7 +22,7 @@ from support.virtual_time import in_virtual_time, now
 from support.waiting import eventually
 from support.worker_fakes import AgentUnderTest, FakeEngine, make_lease, running_agent
 
-LONG = {"cost_seconds": 60.0}
+LONG: dict[str, Any] = {"cost_seconds": 60.0}
 
 
 async def begun(worker: AgentUnderTest, *leases: Lease) -> FakeEngine:
@@ -32,6 +34,10 @@ async def begun(worker: AgentUnderTest, *leases: Lease) -> FakeEngine:
         )
     await eventually(lambda: all(job.step for job in worker.agent.held.values()))
     return engine
+
+
+def has_kept(worker: AgentUnderTest, number: int) -> bool:
+    return len(worker.plane.kept) == number
 
 
 def give(worker: AgentUnderTest, engine: FakeEngine, step: int, is_last: bool = False) -> Path:
@@ -60,7 +66,7 @@ async def test_checkpoints_are_stored_in_turns_and_their_files_deleted(tmp_path:
         engine = await begun(worker, make_lease(**LONG))
         for number, step in enumerate((3, 6, 9), start=1):
             path = give(worker, engine, step)
-            await eventually(lambda number=number: len(worker.plane.kept) == number)
+            await eventually(partial(has_kept, worker, number))
             assert not path.exists()
         assert worker.plane.kept == [("j1", 0, 3), ("j1", 1, 6), ("j1", 0, 9)]
 
