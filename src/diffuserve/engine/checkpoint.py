@@ -1,7 +1,7 @@
 """Half-done work as a value: a request between two steps, which goes on in this engine or in another.
 
-A `Progress` is all that the next step depends on beside the request's parameters and conditioning, which is
-encoded again. A `Checkpoint` is a progress with what proves that it may be gone on with.
+A `RequestProgress` is all that the next step depends on beside the request's parameters and conditioning,
+which is encoded again. A `Checkpoint` is a progress with what proves that it may be gone on with.
 """
 
 from dataclasses import dataclass
@@ -20,7 +20,7 @@ _CPU = torch.device("cpu")
 
 
 @dataclass(frozen=True)
-class Progress:
+class RequestProgress:
     """The state of a request after `step` steps, on the CPU; `generators` are the states of its own.
 
     `noise` is there if it was drawn for the next step already.
@@ -34,7 +34,7 @@ class Progress:
     generators: tuple[Tensor, ...] = ()
 
     @classmethod
-    def of(cls, state: RequestState) -> "Progress | None":
+    def of(cls, state: RequestState) -> "RequestProgress | None":
         """Return the progress of a request; `None` before its latents are drawn."""
         if state.latents is None:
             return None
@@ -68,7 +68,7 @@ class Checkpoint:
 
     identity: Identity
     schedule: NoiseSchedule
-    progress: Progress
+    progress: RequestProgress
     timings: Timings
 
     @property
@@ -84,7 +84,7 @@ class Checkpoint:
 
 def take(pipeline: Pipeline, weights: str, state: RequestState | None) -> Checkpoint:
     """Return the checkpoint of a request. Raise `NoCheckpoint` if there is nothing to keep."""
-    progress = None if state is None else Progress.of(state)
+    progress = None if state is None else RequestProgress.of(state)
     if state is None or progress is None or progress.step == 0:
         raise NoCheckpoint("the request has done no step yet, or has ended; it has no checkpoint")
     if not bool(progress.latents.isfinite().all()):
@@ -115,7 +115,7 @@ def check(checkpoint: Checkpoint, pipeline: Pipeline, weights: str, params: Gene
     _check_progress(checkpoint.progress, pipeline.latents_shape(params), checkpoint.schedule.num_steps)
 
 
-def _check_progress(progress: Progress, shape: tuple[int, ...], num_steps: int) -> None:
+def _check_progress(progress: RequestProgress, shape: tuple[int, ...], num_steps: int) -> None:
     """Raise `CheckpointUnusable` for a step or for tensors that the request cannot have."""
     if not 0 < progress.step <= num_steps:
         raise CheckpointUnusable(f"the checkpoint is after step {progress.step} of {num_steps}")

@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from diffuserve.domain.checkpoint import FORMAT, CheckpointUnusable, Identity, NoCheckpoint
-from diffuserve.engine.checkpoint import Checkpoint, Progress
+from diffuserve.engine.checkpoint import Checkpoint, RequestProgress
 from diffuserve.engine.outputs import Timings
 from diffuserve.engine.tensor_file import DamagedFile, TensorFile, read_tensors, write_tensors
 from diffuserve.samplers.base import NoiseSchedule
@@ -71,7 +71,7 @@ def _texts(checkpoint: Checkpoint) -> dict[str, str]:
 
 def _checkpoint(content: TensorFile) -> Checkpoint:
     tensors, numbers = content.tensors, orjson.loads(content.texts["numbers"])
-    progress = Progress(
+    progress = RequestProgress(
         step=_whole(numbers["step"]),
         latents=tensors["latents"],
         noise=tensors.get("noise"),

@@ -27,7 +27,7 @@ from torch import Tensor
 
 from diffuserve.domain.input_image import ImageInput, InputImage
 from diffuserve.domain.params import GenerationParams
-from diffuserve.engine.checkpoint import Progress
+from diffuserve.engine.checkpoint import RequestProgress
 from diffuserve.engine.model_runner import ModelRunner, StepResult, is_out_of_memory, isolate
 from diffuserve.engine.request_state import RequestState
 from diffuserve.models.base import Conditioning, Pipeline
@@ -54,7 +54,7 @@ class JoiningRequest:
     request_id: str
     params: GenerationParams
     conditioning: Conditioning
-    progress: Progress | None = None
+    progress: RequestProgress | None = None
 
 
 @dataclass(frozen=True)
@@ -245,7 +245,7 @@ def _joining(state: RequestState) -> JoiningRequest:
     assert state.conditioning is not None
     params = state.params.with_images(lambda _field, image: _without_pixels(image))
     conditioning = _on(state.conditioning, torch.device("cpu"))
-    return JoiningRequest(state.request_id, params, conditioning, Progress.of(state))
+    return JoiningRequest(state.request_id, params, conditioning, RequestProgress.of(state))
 
 
 def _without_pixels(image: ImageInput) -> InputImage:

@@ -7,9 +7,10 @@ from fastapi import Request, Response
 from fastapi.responses import StreamingResponse
 from starlette.requests import ClientDisconnect
 
+from diffuserve.api.responses import json_response
 from diffuserve.api.services import Services
 from diffuserve.domain.errors import ArtifactNotFound, UploadMissing
-from diffuserve.domain.worker import StoredFile
+from diffuserve.domain.worker import StoredFile, UploadUrl
 from diffuserve.storage.base import ArtifactStore
 
 ANY_TYPE = "application/octet-stream"
@@ -29,6 +30,20 @@ async def store_body(services: Services, request: Request, key: str) -> StoredFi
         return None
     name = PurePosixPath(key).name
     return StoredFile(name=name, size_bytes=stored.size_bytes, sha256=stored.sha256)
+
+
+async def stored_body(services: Services, request: Request, key: str) -> Response:
+    """Store a request's body under a key, and respond with what is stored."""
+    stored = await store_body(services, request, key)
+    if stored is None:
+        return Response(status_code=400)  # which nobody reads
+    return json_response(stored, 201)
+
+
+async def upload_url_of(services: Services, key: str) -> Response:
+    """Respond with a URL of the bucket that accepts the file by PUT; null if this server stores files."""
+    url = await services.artifacts.upload_url(key, services.config.upload_url_seconds)
+    return json_response(UploadUrl(url=url))
 
 
 async def content_of(store: ArtifactStore, key: str, media_type: str) -> Response:

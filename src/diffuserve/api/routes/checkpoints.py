@@ -6,10 +6,9 @@ from fastapi import APIRouter, Header, Path, Request, Response
 from fastapi.responses import StreamingResponse
 
 from diffuserve.api.auth.dependencies import WorkerCaller, key_of
-from diffuserve.api.files.leased import ANY_TYPE, BINARY, check_file, content_of, store_body
+from diffuserve.api.files.leased import ANY_TYPE, BINARY, check_file, content_of, stored_body, upload_url_of
 from diffuserve.api.json_route import JsonRoute
 from diffuserve.api.path_params import JobId, checked_token
-from diffuserve.api.responses import json_response
 from diffuserve.api.services import ServicesDep
 from diffuserve.api.worker_validation import check_checkpoint
 from diffuserve.domain.checkpoint import NUM_SLOTS, StoredCheckpoint
@@ -72,8 +71,7 @@ async def put_checkpoint(
 ) -> Response:
     """Store the body as a checkpoint of the job; it counts once it is reported. No client can read it."""
     await services.store.leases.check(job_id, checked_token(job_id, lease_token), key_of(caller))
-    stored = await store_body(services, request, checkpoint_key(job_id, lease_token, slot))
-    return Response(status_code=400) if stored is None else json_response(stored, 201)
+    return await stored_body(services, request, checkpoint_key(job_id, lease_token, slot))
 
 
 @router.post("/{slot}/upload-url", summary="Get a URL to upload a checkpoint", response_model=UploadUrl)
@@ -86,6 +84,4 @@ async def upload_url(
 ) -> Response:
     """Get a URL of the bucket that accepts the checkpoint by PUT; null if this server stores files."""
     await services.store.leases.check(job_id, checked_token(job_id, lease_token), key_of(caller))
-    key = checkpoint_key(job_id, lease_token, slot)
-    url = await services.artifacts.upload_url(key, services.config.upload_url_seconds)
-    return json_response(UploadUrl(url=url))
+    return await upload_url_of(services, checkpoint_key(job_id, lease_token, slot))

@@ -9,7 +9,15 @@ from fastapi import APIRouter, Header, Path, Request, Response
 from fastapi.responses import StreamingResponse
 
 from diffuserve.api.auth.dependencies import WorkerCaller, key_of
-from diffuserve.api.files.leased import ANY_TYPE, BINARY, check_file, content_of, store_body
+from diffuserve.api.files.leased import (
+    ANY_TYPE,
+    BINARY,
+    check_file,
+    content_of,
+    store_body,
+    stored_body,
+    upload_url_of,
+)
 from diffuserve.api.json_route import JsonRoute
 from diffuserve.api.path_params import FileId, FileName, JobId, checked_token
 from diffuserve.api.responses import json_response
@@ -106,8 +114,7 @@ async def put_file(
 ) -> Response:
     """Store the body as a file of the job; clients see it once the job is completed with the same token."""
     await services.store.leases.check(job_id, checked_token(job_id, lease_token), key_of(caller))
-    stored = await store_body(services, request, f"{job_id}/{lease_token}/{name}")
-    return Response(status_code=400) if stored is None else json_response(stored, 201)
+    return await stored_body(services, request, f"{job_id}/{lease_token}/{name}")
 
 
 @router.post("/files/{name}/upload-url", summary="Get a URL to upload a file", response_model=UploadUrl)
@@ -120,9 +127,7 @@ async def upload_url(
 ) -> Response:
     """Get a URL of the bucket that accepts the file by PUT for a while; null if this server stores files."""
     await services.store.leases.check(job_id, checked_token(job_id, lease_token), key_of(caller))
-    key = f"{job_id}/{lease_token}/{name}"
-    url = await services.artifacts.upload_url(key, services.config.upload_url_seconds)
-    return json_response(UploadUrl(url=url))
+    return await upload_url_of(services, f"{job_id}/{lease_token}/{name}")
 
 
 @router.put(
