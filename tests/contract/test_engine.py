@@ -261,6 +261,45 @@ def test_a_request_larger_than_the_budget_runs_alone(fake: FakePipeline) -> None
     assert all(len(batch) == 1 for batch in fake.denoised_batches)
 
 
+def test_steps_respect_the_batch_size(fake: FakePipeline) -> None:
+    with Engine(fake, EngineConfig(max_batch_size=2, num_threads=1)) as engine:
+        engine.generate(MIXED)
+    assert max(len(batch) for batch in fake.denoised_batches) == 2
+
+
+def test_requests_of_other_steps_share_none_if_it_is_asked_for(fake: FakePipeline) -> None:
+    twins = [replace(MIXED[1], seed=seed, num_images=1) for seed in range(2)]
+    with Engine(fake, EngineConfig(same_steps_only=True, num_threads=1)) as engine:
+        engine.generate([MIXED[2], *twins])
+    batches = [[params.num_inference_steps for params in batch] for batch in fake.denoised_batches]
+    assert batches == [[3]] * 3 + [[5, 5]] * 5
+
+
+def test_an_idle_engine_waits_for_company(fake: FakePipeline) -> None:
+    config = EngineConfig(max_wait_seconds=HANG_SECONDS, max_batch_size=2, num_threads=1)
+    with Engine(fake, config) as engine:
+        first = engine.add(MIXED[0])
+        added: list[str] = []
+        threading.Timer(0.05, lambda: added.append(engine.add(MIXED[3]))).start()
+        outputs = engine.step()
+        assert [output.request_id for output in outputs] == [first, *added]
+        drain(engine)
+
+
+def test_an_idle_engine_starts_without_company_in_the_end(fake: FakePipeline) -> None:
+    with Engine(fake, EngineConfig(max_wait_seconds=0.05)) as engine:
+        assert engine.generate(MIXED[0]).timings.queue_seconds >= 0.05
+
+
+def test_a_request_that_waits_for_company_can_be_aborted(fake: FakePipeline) -> None:
+    with Engine(fake, EngineConfig(max_wait_seconds=HANG_SECONDS)) as engine:
+        waiting = engine.add(MIXED[0])
+        threading.Timer(0.05, lambda: engine.abort(waiting)).start()
+        [output] = engine.step()
+        assert isinstance(output.error, RequestAborted)
+        assert fake.denoised_batches == []
+
+
 def test_a_request_that_cannot_fit_the_memory_is_refused_before_any_work() -> None:
     with (
         Engine(FakePipeline(), EngineConfig(memory_budget_bytes=1024)) as engine,

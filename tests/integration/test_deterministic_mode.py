@@ -2,6 +2,7 @@
 
 import random
 from collections.abc import Iterator
+from dataclasses import replace
 
 import pytest
 
@@ -55,6 +56,13 @@ def test_a_request_is_bit_equal_alone_and_in_every_batch(engine: Engine) -> None
 def test_another_number_of_threads_changes_nothing(engine: Engine) -> None:
     requests = make_requests(seed=4, count=5)
     config = EngineConfig(deterministic=True, token_budget=700, num_threads=3)
+    with Engine(engine.pipeline, config) as other:
+        assert images(other, requests) == images(engine, requests)
+
+
+def test_other_bounds_of_a_step_change_nothing(engine: Engine) -> None:
+    requests = make_requests(seed=6, count=5)
+    config = replace(engine.config, max_batch_size=3, same_steps_only=True, max_wait_seconds=0.01)
     with Engine(engine.pipeline, config) as other:
         assert images(other, requests) == images(engine, requests)
 

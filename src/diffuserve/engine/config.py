@@ -21,6 +21,19 @@ class EngineConfig:
         "Tokens that may share one denoising step; by default chosen from the cost model.",
         ge=1,
     )
+    max_batch_size: int | None = option(
+        None, "Requests that may share one denoising step; by default as many as fit its tokens.", ge=1
+    )
+    max_wait_seconds: float = option(
+        0.0,
+        "Seconds that an idle engine waits at most for company before the first step of a request.",
+        ge=0,
+        le=10,
+    )
+    same_steps_only: bool = option(
+        False,
+        "Share a step only among requests with as many steps and as many of them done, as in a static batch.",
+    )
     memory_budget_bytes: int | None = option(
         None,
         "Predicted memory in bytes that a step may take; by default 90 % of what is free on a GPU, "

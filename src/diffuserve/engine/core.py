@@ -30,7 +30,7 @@ from diffuserve.engine.model_runner import (
 from diffuserve.engine.outputs import FrameChunk, GenerationResult, StepOutput
 from diffuserve.engine.prompt_encoder import PromptEncoder
 from diffuserve.engine.request_state import RequestState
-from diffuserve.engine.scheduler import StepLimits, StepScheduler
+from diffuserve.engine.scheduler import Candidate, StepLimits, StepScheduler
 from diffuserve.engine.sharding import balanced_shards
 from diffuserve.engine.stages import Stage, make_stage_executor
 from diffuserve.engine.stats import EngineStats
@@ -54,7 +54,7 @@ class EngineCore:
         self.stats = EngineStats()
         self.memory_budget = memory_budget(pipeline.device, config.memory_budget_bytes)
         self.cost_model = CostModel.start(pipeline.cost_prior(), config.cost_fit_path)
-        self._scheduler = StepScheduler(config.ageing_steps)
+        self._scheduler = StepScheduler(config.ageing_steps, config.same_steps_only, config.max_wait_seconds)
         self._stages = make_stage_executor(pipeline.device, config.num_threads, config.deterministic)
         self._runner = runner
         self._prompts = PromptEncoder(self._runner, self._stages, self.cost_model, config.prompt_cache_bytes)
@@ -62,6 +62,7 @@ class EngineCore:
         self._active: dict[str, RequestState] = {}
         self._decoding: dict[str, RequestState] = {}
         self._predicted_seconds = 0.0
+        self.collecting_seconds = 0.0
         self._decode_again: list[RequestState] = []  # a part of `_decoding`: they ran out of memory in it
 
     @property
@@ -90,6 +91,7 @@ class EngineCore:
     def step(self, arrived: Sequence[RequestState], aborted: Sequence[str]) -> list[StepOutput]:
         """Add requests, abort others, collect finished images, and run a denoising step if one is needed.
 
+        While requests wait for company instead, `collecting_seconds` says how long they still may.
         Raise what no request is to blame for, such as an error of the stages: the engine is then broken.
         """
         for state in arrived:
@@ -98,7 +100,8 @@ class EngineCore:
         outputs += [self._collect(decoded) for decoded in self._decoder.collect() if self._is_wanted(decoded)]
         self._put_again()
         chosen = [] if self._decodes_exclusively() else self._choose()
-        starts = bool(chosen) and self._may_start(chosen[0])
+        self.collecting_seconds = self._seconds_to_collect() if chosen else 0.0
+        starts = bool(chosen) and not self.collecting_seconds and self._may_start(chosen[0])
         self._decoder.give_way(chosen[0].wishes.priority if starts else None)
         if starts:
             self._count_skips(chosen)
@@ -178,9 +181,22 @@ class EngineCore:
         return state.output(state.num_decoded, finished=True, result=result)
 
     def _choose(self) -> list[RequestState]:
-        limits = StepLimits(self.token_budget, self.memory_budget - self._decoder.clip_bytes)
-        chosen = self._scheduler.select((state.candidate() for state in self._active.values()), limits)
+        chosen = self._scheduler.select(self._candidates(), self._limits())
         return [self._active[request_id] for request_id in chosen]
+
+    def _candidates(self) -> list[Candidate]:
+        return [state.candidate() for state in self._active.values()]
+
+    def _limits(self) -> StepLimits:
+        room = self.memory_budget - self._decoder.clip_bytes
+        return StepLimits(self.token_budget, room, self._config.max_batch_size)
+
+    def _seconds_to_collect(self) -> float:
+        """Return how long the requests that wait are still held back for company."""
+        if not self._config.max_wait_seconds:
+            return 0.0
+        waited = time.perf_counter() - min(state.stopwatch.added for state in self._active.values())
+        return self._scheduler.seconds_to_wait(self._candidates(), self._limits(), waited)
 
     def _count_skips(self, chosen: list[RequestState]) -> None:
         for request_id in self._active.keys() - {state.request_id for state in chosen}:

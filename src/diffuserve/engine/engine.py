@@ -204,7 +204,8 @@ class Engine:
     def step(self) -> list[StepOutput]:
         """Advance the requests that the scheduler picks by one denoising step.
 
-        Blocks while only decodes are outstanding; returns an empty list when there is nothing to do.
+        Blocks while only decodes are outstanding, or requests wait for company; returns an empty list when
+        there is nothing to do.
         """
         if self._driver is not None:
             raise RuntimeError("this engine is driven by submit(); it cannot be stepped by hand as well")
@@ -328,9 +329,9 @@ class Engine:
             self._has_messages = True
             self._wakeup.notify_all()
 
-    def _wait_for_messages(self) -> None:
+    def _wait_for_messages(self, timeout: float | None = None) -> None:
         with self._wakeup:
-            self._wakeup.wait_for(lambda: self._has_messages or self._closed)
+            self._wakeup.wait_for(lambda: self._has_messages or self._closed, timeout)
 
     def _step(self) -> list[StepOutput]:
         with self._stepping:
@@ -344,9 +345,9 @@ class Engine:
                 self._desk.respond()
                 outputs = self._core.step(arrived, aborted)
                 self._settle(outputs)
-                if outputs or not self._core.num_decoding:
+                if outputs or not (self._core.num_decoding or self._core.collecting_seconds):
                     return outputs
-                self._wait_for_messages()
+                self._wait_for_messages(self._core.collecting_seconds or None)
 
     def _settle(self, outputs: list[StepOutput]) -> None:
         """Resolve the futures of what finished."""

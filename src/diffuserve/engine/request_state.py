@@ -154,6 +154,8 @@ class RequestState:
             tokens=self.workload.step_tokens,
             step_bytes=self.step_bytes,
             is_alone=self.wishes.alone or self.exclusive,
+            num_steps=self.num_steps,
+            step=self.step,
         )
 
     def denoise_input(self) -> DenoiseInput:

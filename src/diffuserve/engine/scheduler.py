@@ -1,6 +1,6 @@
 """The choice of the requests that take the next step: a pure decision, no tensors and no clock (INV-5)."""
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 
 _COMPANY = 4  # tokens of a step's first priority for each token of lower ones
@@ -10,8 +10,8 @@ _COMPANY = 4  # tokens of a step's first priority for each token of lower ones
 class Candidate:
     """A request as the scheduler sees it. Larger `priority` goes first, then smaller `arrival`.
 
-    `skipped` counts the steps in which other requests went first. A request that `is_alone` shares no
-    step: it may be the cause of an earlier engine's death.
+    `skipped` counts the steps in which other requests went first, `step` those that it has done itself, of
+    `num_steps`. A request that `is_alone` shares no step: it may be the cause of an earlier engine's death.
     """
 
     request_id: str
@@ -21,14 +21,17 @@ class Candidate:
     tokens: int
     step_bytes: int
     is_alone: bool = False
+    num_steps: int = 1
+    step: int = 0
 
 
 @dataclass(frozen=True)
 class StepLimits:
-    """The budgets of one step: packed tokens, and predicted peak memory in bytes."""
+    """The budgets of one step: packed tokens, predicted peak memory in bytes, and, if given, requests."""
 
     tokens: int
     step_bytes: int
+    num_requests: int | None = None
 
 
 @dataclass
@@ -45,7 +48,8 @@ class _Step:
     def has_room(self, candidate: Candidate, is_company: bool) -> bool:
         company = self.company + candidate.tokens if is_company else 0
         return (
-            self.tokens + candidate.tokens <= self.limits.tokens
+            (self.limits.num_requests is None or len(self.request_ids) < self.limits.num_requests)
+            and self.tokens + candidate.tokens <= self.limits.tokens
             and self.step_bytes + candidate.step_bytes <= self.limits.step_bytes
             and company * _COMPANY <= self.tokens - self.company
         )
@@ -68,21 +72,53 @@ class StepScheduler:
     every request that still fits, so none waits behind a request that does not fit. Those of a lower
     priority than the first add a fourth to its step's tokens at most. A request rises by one priority for
     every `ageing_steps` steps it was skipped, so each becomes first in the end.
+
+    With `same_steps_only` a step is shared only by requests with as many steps and as many of them done, as
+    in a static batch. An idle engine waits up to `max_wait_seconds` for company before it starts.
     """
 
     ageing_steps: int
+    same_steps_only: bool = False
+    max_wait_seconds: float = 0.0
 
     def select(self, candidates: Iterable[Candidate], limits: StepLimits) -> list[str]:
         """Return the ids of the requests that take the next step, in order of precedence."""
+        step = self._fill(candidates, limits)
+        return [] if step is None else step.request_ids
+
+    def seconds_to_wait(
+        self, candidates: Sequence[Candidate], limits: StepLimits, waited_seconds: float
+    ) -> float:
+        """Return how long the next step should still wait for company; 0 if it is full, or has to start.
+
+        Only an idle engine waits, in which no request has done a step. `waited_seconds` is the longest that a
+        request has waited so far.
+        """
+        left = self.max_wait_seconds - waited_seconds
+        if left <= 0 or any(candidate.step for candidate in candidates):
+            return 0.0
+        step = self._fill(candidates, limits)
+        if step is None or step.first.is_alone:
+            return 0.0
+        return left if step.has_room(step.first, is_company=False) else 0.0
+
+    def _fill(self, candidates: Iterable[Candidate], limits: StepLimits) -> _Step | None:
         ordered = sorted(candidates, key=lambda each: self._precedence(each, limits))
-        if not ordered or ordered[0].is_alone:
-            return [candidate.request_id for candidate in ordered[:1]]
+        if not ordered:
+            return None
         step = _Step(limits, ordered[0])
         for candidate in ordered:
             is_company = self._is_company(candidate, step.first)
-            if candidate is step.first or (not candidate.is_alone and step.has_room(candidate, is_company)):
+            if candidate is step.first or (
+                self._may_share(candidate, step.first) and step.has_room(candidate, is_company)
+            ):
                 step.add(candidate, is_company)
-        return step.request_ids
+        return step
+
+    def _may_share(self, candidate: Candidate, first: Candidate) -> bool:
+        """Return whether a request may take a step together with the first, as far as there is room."""
+        is_in_step = (candidate.num_steps, candidate.step) == (first.num_steps, first.step)
+        return not (candidate.is_alone or first.is_alone) and (is_in_step or not self.same_steps_only)
 
     def _is_company(self, candidate: Candidate, first: Candidate) -> bool:
         """Return whether a request is of a lower priority than the first, which its age does not make up."""

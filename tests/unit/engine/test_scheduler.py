@@ -13,6 +13,8 @@ from diffuserve.engine.scheduler import Candidate, StepLimits, StepScheduler
 SCHEDULER = StepScheduler(ageing_steps=16)
 ROOMY = StepLimits(tokens=10**9, step_bytes=10**12)
 
+STATIC = StepScheduler(ageing_steps=16, same_steps_only=True, max_wait_seconds=0.5)
+
 NEVER = st.just(False)
 LIMITS = st.builds(StepLimits, tokens=st.integers(1, 5_000), step_bytes=st.integers(1, 5_000))
 
@@ -30,6 +32,8 @@ def backlogs(draw: st.DrawFn, is_alone: st.SearchStrategy[bool] = NEVER) -> list
             tokens=draw(st.integers(1, 2_000)),
             step_bytes=draw(st.integers(1, 2_000)),
             is_alone=draw(is_alone),
+            num_steps=draw(st.sampled_from([4, 8])),
+            step=draw(st.integers(0, 3)),
         )
         for arrival in arrivals
     ]
@@ -198,3 +202,62 @@ def test_a_request_that_is_alone_has_its_turn() -> None:
     assert SCHEDULER.select([*others, suspect], ROOMY) == ["first", "last"]
     skipped = replace(suspect, skipped=16)
     assert SCHEDULER.select([*others, skipped], ROOMY) == ["suspect"]
+
+
+@given(backlogs(), LIMITS, st.integers(1, 4))
+def test_a_step_has_as_many_requests_as_it_may(
+    backlog: list[Candidate], limits: StepLimits, num_requests: int
+) -> None:
+    alike = [replace(candidate, priority=0) for candidate in backlog]
+    unbounded = SCHEDULER.select(alike, limits)
+    bounded = SCHEDULER.select(alike, replace(limits, num_requests=num_requests))
+    assert bounded == unbounded[:num_requests] or len(bounded) == num_requests
+
+
+@given(backlogs(st.booleans()), LIMITS)
+def test_requests_of_same_steps_alone_share_one(backlog: list[Candidate], limits: StepLimits) -> None:
+    by_id = {candidate.request_id: candidate for candidate in backlog}
+    chosen = [by_id[request_id] for request_id in STATIC.select(backlog, limits)]
+    assert chosen[:1] == chosen_of(backlog, limits)[:1], "the same one goes first"
+    assert len({(candidate.num_steps, candidate.step) for candidate in chosen}) <= 1
+
+
+def test_those_in_the_same_step_share_it_and_others_wait_for_the_next() -> None:
+    first = replace(make_candidate("first", 1), num_steps=8, step=2)
+    mate = replace(first, request_id="mate", arrival=4)
+    newcomer, shorter = replace(first, request_id="new", arrival=2, step=0), make_candidate("short", 3)
+    assert STATIC.select([first, newcomer, shorter, mate], ROOMY) == ["first", "mate"]
+
+
+@pytest.mark.parametrize("scheduler", [SCHEDULER, STATIC])
+def test_no_request_waits_forever_beside_a_flood_in_other_steps(scheduler: StepScheduler) -> None:
+    limits = replace(ROOMY, num_requests=2)
+    patient = replace(make_candidate("patient", 0), num_steps=50)
+    for step in range(1_000):
+        flood = [make_candidate(f"urgent-{step}-{i}", 1 + step * 2 + i, priority=4) for i in range(2)]
+        if "patient" in scheduler.select([patient, *flood], limits):
+            return
+        patient = replace(patient, skipped=patient.skipped + 1)
+    pytest.fail("it waited for 1,000 steps")
+
+
+def test_an_idle_engine_waits_for_company_until_it_has_waited_long_enough() -> None:
+    waiting = [make_candidate("a", 1), make_candidate("b", 2)]
+    assert STATIC.seconds_to_wait(waiting, ROOMY, waited_seconds=0.2) == pytest.approx(0.3)
+    assert STATIC.seconds_to_wait(waiting, ROOMY, waited_seconds=0.5) == 0
+    assert SCHEDULER.seconds_to_wait(waiting, ROOMY, waited_seconds=0.0) == 0, "by default it never does"
+    assert STATIC.seconds_to_wait([], ROOMY, waited_seconds=0.0) == 0
+
+
+def test_a_full_step_waits_for_no_company() -> None:
+    waiting = [make_candidate("a", 1), make_candidate("b", 2)]
+    for full in (replace(ROOMY, num_requests=2), replace(ROOMY, tokens=200), replace(ROOMY, step_bytes=2)):
+        assert STATIC.seconds_to_wait(waiting, full, waited_seconds=0.0) == 0
+        assert STATIC.seconds_to_wait(waiting[:1], full, waited_seconds=0.0) > 0
+
+
+def test_an_engine_at_work_and_a_request_that_is_alone_wait_for_no_company() -> None:
+    begun, alone = replace(make_candidate("a", 1), step=1), replace(make_candidate("a", 1), is_alone=True)
+    others = [make_candidate("b", 2)]
+    assert STATIC.seconds_to_wait([begun, *others], ROOMY, waited_seconds=0.0) == 0
+    assert STATIC.seconds_to_wait([alone, *others], ROOMY, waited_seconds=0.0) == 0
