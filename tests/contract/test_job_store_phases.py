@@ -173,7 +173,9 @@ async def test_with_a_worker_that_decodes_the_estimate_counts_that_phase_alone(j
     await add_worker(job_store, role=WorkerRole.DECODE)
     estimate = await job_store.jobs.estimate(await job_store.jobs.get(lease.job_id))
     assert estimate is not None
-    assert estimate.eta_s_low == pytest.approx(4.0)
+    assert estimate.eta_s_low is not None
+    assert estimate.eta_s_high is not None
+    assert estimate.eta_s_low < 4.0 < estimate.eta_s_high < 10.0, "the job takes 10 s in all, decoding 4"
 
 
 async def test_work_is_handed_over_where_a_queue_waits_for_this_worker(job_store: JobStore) -> None:

@@ -164,7 +164,7 @@ async def test_the_estimate_is_a_range_that_grows_with_the_queue(job_store: JobS
     assert soon.eta_s_low is not None
     assert soon.eta_s_high is not None
     assert later.eta_s_low is not None
-    assert 2.0 <= soon.eta_s_low <= soon.eta_s_high
+    assert soon.eta_s_low < 2.0 < soon.eta_s_high
     assert later.eta_s_low > soon.eta_s_low
     better = await job_store.jobs.submit(new_job("cid", band=Band.INTERACTIVE, cost_seconds=2.0))
     ahead = await job_store.jobs.estimate(better)
@@ -216,8 +216,10 @@ async def test_places_in_a_long_queue_are_close(job_store: JobStore, monkeypatch
     estimates = [await job_store.jobs.estimate(job) for job in jobs]
     for place, estimate in enumerate(estimates):
         assert estimate is not None
+        assert estimate.eta_s_low is not None
+        assert estimate.eta_s_high is not None
         assert place - 9 <= estimate.ahead <= place
-        assert estimate.eta_s_low == pytest.approx(2.0 * (estimate.ahead + 1))
+        assert estimate.eta_s_low < 2.0 * (estimate.ahead + 1) < estimate.eta_s_high
 
 
 async def test_a_job_that_is_not_queued_has_no_estimate(job_store: JobStore) -> None:

@@ -10,13 +10,13 @@ import sqlalchemy as sa
 from diffuserve.domain.cost import CostFit
 from diffuserve.domain.job import Band, Job
 from diffuserve.domain.model_spec import ModelSpec
-from diffuserve.domain.tenant import Tenant
+from diffuserve.domain.tenant import Plan, Tenant
 from diffuserve.domain.worker import ModelOffer, Worker
 from diffuserve.jobs import queries, queue, schema, workers
 from diffuserve.jobs.config import StoreConfig
 from diffuserve.jobs.control import RequeueJob
 from diffuserve.jobs.database import Database
-from diffuserve.jobs.estimate import LaneSize
+from diffuserve.jobs.estimate import LaneSize, Standing
 from diffuserve.jobs.offers import OfferModel
 from diffuserve.jobs.pricing import NEUTRAL_FIT
 from diffuserve.jobs.writer import Writer
@@ -75,7 +75,19 @@ class Operations:
     async def tenant(self, tenant_id: str) -> Tenant:
         """Return the tenant; an unknown one has the default plan."""
         known = await self.tenants({tenant_id})
-        return known[0] if known else Tenant(tenant_id, self._config.plan(self._config.default_plan))
+        return known[0] if known else Tenant(tenant_id, self._default_plan)
+
+    async def standings(self, tenant_ids: Collection[str]) -> dict[str, Standing]:
+        """Return how the tenants stand under fair queueing; an unknown one has the default plan's weight."""
+        table = schema.tenants
+        rows = await self._database.rows(sa.select(table).where(table.c.id.in_(sorted(tenant_ids))))
+        default = Standing(self._default_plan.weight)
+        known = {row.id: Standing(queue.tenant_of(row, self._config).plan.weight, row.vtime) for row in rows}
+        return dict.fromkeys(tenant_ids, default) | known
+
+    @property
+    def _default_plan(self) -> Plan:
+        return self._config.plan(self._config.default_plan)
 
     async def tenants(self, tenant_ids: Collection[str]) -> list[Tenant]:
         """Return those of the tenants that are known."""

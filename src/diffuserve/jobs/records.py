@@ -85,12 +85,8 @@ class JobRecord:
 
     @property
     def lane(self) -> str:
-        """Key of the lane: jobs of one band, tenant, model and phase are served in their order.
-
-        No two lanes share a key: a bar in the tenant's name is escaped, and the model's name comes last.
-        """
-        tenant_id = self.tenant_id.replace("%", "%25").replace("|", "%7C")
-        return f"{self.band.rank}{'d' if self.is_denoised else ''}|{tenant_id}|{self.model}"
+        """Key of the lane that the job is in while it is ready."""
+        return lane_of(self)
 
     @property
     def is_denoised(self) -> bool:
@@ -226,6 +222,15 @@ def _shared_with(other: type) -> tuple[str, ...]:
 _SUBMITTED = _shared_with(NewJob)
 _SHOWN = _shared_with(Job)
 _LEASED = _shared_with(Lease)
+
+
+def lane_of(job: Job | JobRecord) -> str:
+    """Return the key of the job's lane: jobs of one band, tenant, model and phase are served in their order.
+
+    No two lanes share a key: a bar in the tenant's name is escaped, and the model's name comes last.
+    """
+    tenant_id = job.tenant_id.replace("%", "%25").replace("|", "%7C")
+    return f"{job.band.rank}{'d' if job.is_denoised else ''}|{tenant_id}|{job.model}"
 
 
 def new_record(new: NewJob, *, job_id: str, seq: int, now: float) -> JobRecord:
