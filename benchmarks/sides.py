@@ -11,6 +11,7 @@ from multiprocessing.connection import Connection
 from typing import Any
 
 from diffuserve.domain.params import GenerationParams
+from diffuserve.engine.config import EngineConfig
 from workloads import CHECKPOINT, Arrivals
 
 Latencies = list[float]
@@ -60,14 +61,11 @@ class StockSide:
 
 
 class OurSide:
-    """The engine in bf16, otherwise with its default settings."""
+    """The engine in bf16, otherwise with its default settings or the given ones."""
 
-    deterministic = False
+    def __init__(self, config: EngineConfig | None = None) -> None:
+        from diffuserve import Engine
 
-    def __init__(self) -> None:
-        from diffuserve import Engine, EngineConfig
-
-        config = EngineConfig(deterministic=self.deterministic)
         self._engine = Engine.load(str(CHECKPOINT), device="cpu", dtype="bfloat16", config=config)
 
     def run_all(self, requests: Sequence[GenerationParams], batch_size: int = 0) -> float:
@@ -101,7 +99,8 @@ class OurSide:
 class DeterministicSide(OurSide):
     """The engine in deterministic mode."""
 
-    deterministic = True
+    def __init__(self) -> None:
+        super().__init__(EngineConfig(deterministic=True))
 
 
 class RemoteSide:
@@ -112,6 +111,7 @@ class RemoteSide:
         self._pipe, there = context.Pipe()
         self._process = context.Process(target=_serve, args=(side, there), daemon=True)
         self._process.start()
+        there.close()  # so that the end of the process ends the wait for it
         self._pipe.recv()  # loaded
 
     def __getattr__(self, name: str) -> Callable[..., Any]:

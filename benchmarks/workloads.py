@@ -1,7 +1,7 @@
 """Workloads of the benchmarks: request lists and arrival times, generated from a seed."""
 
 import random
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from hashlib import sha256
 from pathlib import Path
 
@@ -67,14 +67,28 @@ def equal(count: int, seed: int, side: int) -> list[GenerationParams]:
     ]
 
 
+def tiered(count: int, seed: int) -> list[GenerationParams]:
+    """Return requests of 128 px in 4, 8 or 20 steps; the seed changes prompts and noise, but no steps."""
+    shapes = random.Random("tiers")
+    return [
+        replace(request, num_inference_steps=shapes.choice((4, 8, 20)))
+        for request in equal(count, seed, side=128)
+    ]
+
+
 def poisson(count: int, seed: int, rate: float) -> Arrivals:
     """Return the mixed requests as a Poisson process with `rate` arrivals per second."""
+    return Arrivals(tuple(mixed(count, seed)), arrival_seconds(count, seed, rate))
+
+
+def arrival_seconds(count: int, seed: int, rate: float) -> tuple[float, ...]:
+    """Return the times of a Poisson process with `rate` arrivals per second."""
     clock, times = random.Random(f"clock {seed}"), []
     now = 0.0
     for _ in range(count):
         now += clock.expovariate(rate)
         times.append(now)
-    return Arrivals(tuple(mixed(count, seed)), tuple(times))
+    return tuple(times)
 
 
 def check_checkpoint() -> None:
