@@ -22,6 +22,7 @@ from diffuserve.domain.worker import (
     Lease,
     LeaseOutcome,
     ProgressReport,
+    ReceivedCommands,
     Registered,
     Registration,
     Release,
@@ -66,7 +67,7 @@ class FakeControlPlane:
     registrations: list[Registration] = field(default_factory=list)
     claims: list[Claim] = field(default_factory=list)
     heartbeats: list[Heartbeat] = field(default_factory=list)
-    control_requests: list[tuple[list[str], bool]] = field(default_factory=list)
+    control_requests: list[ReceivedCommands] = field(default_factory=list)
     reports: list[tuple[str, ProgressReport]] = field(default_factory=list)
     uploads: list[tuple[str, str]] = field(default_factory=list)
     completions: list[tuple[str, Completion]] = field(default_factory=list)
@@ -106,10 +107,8 @@ class FakeControlPlane:
             _unless_error(self.heartbeat_outcomes.popleft()) if self.heartbeat_outcomes else ControlCommands()
         )
 
-    async def control(
-        self, worker_id: str, wait: float, known: Collection[str], is_draining: bool
-    ) -> ControlCommands:
-        self.control_requests.append((list(known), is_draining))
+    async def control(self, worker_id: str, wait: float, received: ReceivedCommands) -> ControlCommands:
+        self.control_requests.append(received)
         return _unless_error(await self.commands.get())
 
     async def drain(self, worker_id: str) -> None:

@@ -4,7 +4,7 @@ import asyncio
 import base64
 import hashlib
 import logging
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 from urllib.parse import quote
@@ -27,6 +27,7 @@ from diffuserve.domain.worker import (
     Lease,
     LeaseOutcome,
     ProgressReport,
+    ReceivedCommands,
     Registered,
     Registration,
     Release,
@@ -93,11 +94,14 @@ class LeaseClient:
         path = f"/v1/workers/{worker_id}/heartbeat"
         return decode(ControlCommands, await self._post(path, heartbeat, patience_seconds=patience_seconds))
 
-    async def control(
-        self, worker_id: str, wait: float, known: Collection[str], is_draining: bool
-    ) -> ControlCommands:
-        """Return new commands, after up to `wait` seconds none. `known` are jobs known to be canceled."""
-        params = {"wait": wait, "known": ",".join(known), "draining": str(is_draining).lower()}
+    async def control(self, worker_id: str, wait: float, received: ReceivedCommands) -> ControlCommands:
+        """Return commands beyond those that were received, after up to `wait` seconds none."""
+        params = {
+            "wait": wait,
+            "known": ",".join(received.cancel),
+            "putting_down": ",".join(received.preempt or ()),
+            "draining": str(received.drain).lower(),
+        }
         options = RequestOptions(params=params, wait_seconds=wait)
         response = await self._transport.request("GET", f"/v1/workers/{worker_id}/control", options)
         return decode(ControlCommands, response.content)

@@ -1,12 +1,8 @@
 """Messages between workers and the control plane, shared by the client and the API."""
 
-import hashlib
-import re
-import secrets
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from enum import StrEnum
-from functools import lru_cache
 from typing import Any
 
 from diffuserve.domain.checkpoint import StoredCheckpoint
@@ -15,26 +11,6 @@ from diffuserve.domain.job import Band, JobError, JobResult, Phase
 from diffuserve.domain.resources.base import Resource
 
 _HEARTBEATS_PER_LEASE = 3
-_OWNED_ID = re.compile(r"worker_([0-9a-f]{8})_[0-9a-f]+")
-
-
-def new_worker_id(key_id: str) -> str:
-    """Return a new id of a worker that registers with this API key; it names the key by a hash."""
-    return f"worker_{_mark_of(key_id)}_{secrets.token_hex(8)}"
-
-
-def is_owned(worker_id: str, key_id: str) -> bool:
-    """Return whether a worker registered with this API key, as its id says.
-
-    Ids of earlier versions name no key, and pass until their workers register again.
-    """
-    owned = _OWNED_ID.fullmatch(worker_id)
-    return owned is None or owned[1] == _mark_of(key_id)
-
-
-@lru_cache(1_024)
-def _mark_of(key_id: str) -> str:
-    return hashlib.sha256(key_id.encode()).hexdigest()[:8]
 
 
 class WorkerRole(StrEnum):
@@ -277,15 +253,35 @@ class Heartbeat:
 
 @dataclass(frozen=True, kw_only=True)
 class ControlCommands:
-    """Commands to a worker: jobs to cancel, leases that it has lost, and whether to drain."""
+    """Commands to a worker: jobs to cancel or to preempt, leases that it has lost, and whether to drain."""
 
     cancel: tuple[str, ...] = ()
+    preempt: tuple[str, ...] = ()
     lost: tuple[str, ...] = ()
     drain: bool = False
 
     def __bool__(self) -> bool:
         """Return whether there is any command."""
-        return bool(self.cancel or self.lost or self.drain)
+        return bool(self.cancel or self.preempt or self.lost or self.drain)
+
+
+@dataclass(frozen=True)
+class ReceivedCommands:
+    """Commands that a worker follows already. Without `preempt` it is of a version that puts no job down."""
+
+    cancel: tuple[str, ...] = ()
+    preempt: tuple[str, ...] | None = ()
+    drain: bool = False
+
+    def new_among(self, commands: ControlCommands) -> ControlCommands:
+        """Return those of the commands that the worker has not received."""
+        preempt = () if self.preempt is None else commands.preempt
+        return ControlCommands(
+            cancel=tuple(job_id for job_id in commands.cancel if job_id not in self.cancel),
+            preempt=tuple(job_id for job_id in preempt if job_id not in (self.preempt or ())),
+            lost=commands.lost,
+            drain=commands.drain and not self.drain,
+        )
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -343,6 +339,7 @@ class ReleaseCause(StrEnum):
     """Reason for a worker to release a job. Only `WORKER_LOST` counts towards the limit of lost workers."""
 
     DRAIN = "drain"  # the worker is leaving
+    PREEMPTED = "preempted"  # the worker was told to make room for a more urgent job
     BYSTANDER = "bystander"  # its engine died while running another job
     WORKER_LOST = "worker_lost"  # its engine died
 

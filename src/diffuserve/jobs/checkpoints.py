@@ -8,7 +8,7 @@ import sqlalchemy as sa
 from diffuserve.domain.checkpoint import StoredCheckpoint
 from diffuserve.domain.errors import LeaseLost
 from diffuserve.domain.job import FINAL_STATUSES
-from diffuserve.domain.worker import is_owned
+from diffuserve.domain.worker_ids import is_owned
 from diffuserve.jobs import schema
 from diffuserve.jobs.command import SingleCommand
 from diffuserve.jobs.database import Transaction

@@ -22,8 +22,8 @@ from diffuserve.domain.worker import (
     Release,
     ReleaseCause,
     StoredLatents,
-    is_owned,
 )
+from diffuserve.domain.worker_ids import is_owned
 from diffuserve.events.base import QUEUE
 from diffuserve.jobs import audit, queue, schema
 from diffuserve.jobs.changes import Change, load_records, save_changes
@@ -35,6 +35,8 @@ from diffuserve.jobs.retries import RetryDecision, after_failure, after_loss, ma
 leases = schema.leases
 DENOISED = "denoised"
 """Outcome of an attempt that ended with finished latents."""
+PREEMPTED = "preempted"
+"""Outcome of an attempt that made room for a more urgent job."""
 LOST = "lost"
 """Outcome of an attempt whose worker is gone, with the device-seconds that nobody knows."""
 LeaseKey = tuple[str, int]
@@ -76,7 +78,7 @@ class EndAttempt(Command[JobStatus]):
         return False
 
     def outcome(self, status: JobStatus) -> str:
-        """Return what the attempt's device-seconds are counted under: the job's new status, or `denoised`."""
+        """Return what the attempt is counted under: the job's new status, or what else became of it."""
         return status.value
 
     @classmethod
@@ -199,10 +201,16 @@ class ReleaseJob(EndAttempt):
     def lease_token(self) -> int:
         return self.release.lease_token
 
+    def outcome(self, status: JobStatus) -> str:
+        is_preempted = self.release.cause is ReleaseCause.PREEMPTED and status is JobStatus.QUEUED
+        return PREEMPTED if is_preempted else status.value
+
     def end(self, ended: "EndedAttempts", record: JobRecord) -> JobStatus:
         match self.release.cause:
             case ReleaseCause.DRAIN | ReleaseCause.BYSTANDER:
                 return ended.requeue(record, self.release.cause)
+            case ReleaseCause.PREEMPTED:
+                return ended.put_back_preempted(record)
             case ReleaseCause.WORKER_LOST:
                 suspect = replace(record, is_suspect=record.is_suspect or self.release.is_suspect)
                 decision = after_loss(suspect, ended.transaction.config)
@@ -262,13 +270,23 @@ class EndedAttempts:
             self.requeued.append(queued)
         return JobStatus.QUEUED
 
+    def put_back_preempted(self, record: JobRecord) -> JobStatus:
+        """Put a job that made room for a more urgent one at its old place in the queue."""
+        num_preempted = record.num_preempted + 1
+        queued = replace(record, status=JobStatus.QUEUED, worker_id=None, num_preempted=num_preempted)
+        self._put_back(queued, "preempted", record.status, {"times": num_preempted})
+        return JobStatus.QUEUED
+
     def requeue_denoised(self, record: JobRecord, seconds: float) -> JobStatus:
         """Put a job whose latents are finished at its old place in the queue, to be decoded."""
         queued = replace(record, status=JobStatus.QUEUED, worker_id=None)
-        self.changes.append(Change(queued, "denoised", record.status, {"seconds": round(seconds, 3)}))
-        self.ledger.count_queued(record.tenant_id, 1)
-        self.requeued.append(queued)
+        self._put_back(queued, "denoised", record.status, {"seconds": round(seconds, 3)})
         return JobStatus.QUEUED
+
+    def _put_back(self, queued: JobRecord, event: str, before: JobStatus, data: Mapping[str, Any]) -> None:
+        self.changes.append(Change(queued, event, before, data))
+        self.ledger.count_queued(queued.tenant_id, 1)
+        self.requeued.append(queued)
 
     def start_anew(self, record: JobRecord, cause: str) -> JobStatus:
         """Queue a job without its latents, which are unusable."""

@@ -33,8 +33,9 @@ class JobRecord:
     """A row of the table `jobs`: every field is a column of the same name.
 
     `seq` is the job's place in its tenant's queue. `num_transient` and `num_worker_lost` count the
-    attempts that failed by cause, `num_events` the entries of the job's log. A job that has not started by
-    `deadline` expires, and one that cannot end by `finish_by` as well, unless it is `best_effort`. A job with
+    attempts that failed by cause, `num_preempted` those that made room for more urgent jobs, and `num_events`
+    the entries of the job's log. A job that has not started by `deadline` expires, and one that cannot end by
+    `finish_by` as well, unless it is `best_effort`. A job with
     `latents` is in its decode phase; `num_latents_lost` counts how often they turned out to be unusable. Its
     newest `checkpoint` is deleted once it has ended. The columns of `JSON_COLUMNS` hold JSON as text, as the
     database stores it.
@@ -60,6 +61,7 @@ class JobRecord:
     lease_token: int = 0
     num_transient: int = 0
     num_worker_lost: int = 0
+    num_preempted: int = 0
     num_events: int
     version: int
     worker_id: str | None = None
@@ -134,6 +136,7 @@ CHANGING_COLUMNS = (
     "lease_token",
     "num_transient",
     "num_worker_lost",
+    "num_preempted",
     "num_events",
     "version",
     "worker_id",

@@ -251,6 +251,7 @@ leases = sa.Table(
     _double("expires_at"),
     _double("stop_at", null=True),
     _flag("is_canceling"),
+    _flag("is_preempted"),
     _text("phase", null=True),
     _count("step"),
     _count("total"),
@@ -283,6 +284,7 @@ floors = sa.Table(
     postgresql_with=_HOT,
 )
 
+# `num_promised` jobs were told to make room, the last at `promised_at`, and no claim has used it yet.
 workers = sa.Table(
     "workers",
     metadata,
@@ -297,6 +299,8 @@ workers = sa.Table(
     _flag("is_spot"),
     _double("price_per_hour", null=True),
     _text("role", server_default="all"),
+    _count("num_promised"),
+    _double("promised_at", null=True),
     postgresql_with=_HOT,
 )
 

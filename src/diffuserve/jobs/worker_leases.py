@@ -1,6 +1,7 @@
 """Workers and their leases: registration, heartbeats, claims and the ends of attempts."""
 
 from collections import defaultdict
+from typing import Any
 
 import sqlalchemy as sa
 
@@ -18,19 +19,26 @@ from diffuserve.domain.worker import (
     Registration,
     Release,
     StoredLatents,
-    is_owned,
-    new_worker_id,
 )
+from diffuserve.domain.worker_ids import is_owned, new_worker_id
 from diffuserve.jobs import schema
 from diffuserve.jobs.checkpoints import KeepCheckpoint, load_checkpoint
 from diffuserve.jobs.claim import ClaimJobs
 from diffuserve.jobs.database import Database
 from diffuserve.jobs.finish import CompleteJob, FailJob, HandOverJob, ReleaseJob
 from diffuserve.jobs.records import JSON_COLUMNS
-from diffuserve.jobs.workers import DeregisterWorker, DrainWorker, RecordHeartbeat, RegisterWorker
+from diffuserve.jobs.workers import (
+    DeregisterWorker,
+    DrainWorker,
+    RecordHeartbeat,
+    RegisterWorker,
+    commands_of,
+)
 from diffuserve.jobs.writer import Writer
 
 leases = schema.leases
+
+_TOLD = sa.select(leases).where(sa.or_(leases.c.is_canceling, leases.c.is_preempted))
 
 
 class WorkerLeases:
@@ -59,19 +67,17 @@ class WorkerLeases:
         rows = await self._database.rows(sa.select(table.c.is_draining).where(table.c.id == worker_id))
         if not rows:
             raise WorkerNotFound(f"no worker {worker_id}; register again")
-        canceling = sa.select(leases.c.job_id).where(leases.c.worker_id == worker_id, leases.c.is_canceling)
-        cancel = tuple(row.job_id for row in await self._database.rows(canceling))
-        return ControlCommands(cancel=cancel, drain=rows[0].is_draining)
+        told = await self._database.rows(_TOLD.where(leases.c.worker_id == worker_id))
+        return commands_of(told, is_draining=rows[0].is_draining)
 
     async def all_control_commands(self) -> dict[str, ControlCommands]:
         """Return the pending commands of every known worker, by its id."""
         table = schema.workers
-        cancel: dict[str, list[str]] = defaultdict(list)
-        canceling = sa.select(leases.c.worker_id, leases.c.job_id).where(leases.c.is_canceling)
-        for row in await self._database.rows(canceling):
-            cancel[row.worker_id].append(row.job_id)
+        told: dict[str, list[sa.Row[Any]]] = defaultdict(list)
+        for row in await self._database.rows(_TOLD):
+            told[row.worker_id].append(row)
         return {
-            row.id: ControlCommands(cancel=tuple(cancel[row.id]), drain=row.is_draining)
+            row.id: commands_of(told[row.id], is_draining=row.is_draining)
             for row in await self._database.rows(sa.select(table.c.id, table.c.is_draining))
         }
 

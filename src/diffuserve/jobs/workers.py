@@ -1,6 +1,6 @@
 """Workers: registration, heartbeats, and draining."""
 
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 from typing import Any, Self
@@ -232,15 +232,24 @@ def _lease_rows(
 
 
 def _control_commands(command: RecordHeartbeat, live: LiveLeases, is_draining: bool) -> ControlCommands:
-    """Name the leases that the worker believes it holds and does not, and the jobs it is to cancel."""
+    """Name the leases that the worker believes it holds and does not, and what it is told about others."""
+    lost = tuple(
+        lease.job_id
+        for lease in command.heartbeat.held
+        if (command.worker_id, lease.job_id, lease.lease_token) not in live
+    )
+    own = [row for row in live.values() if row.worker_id == command.worker_id]
+    return commands_of(own, is_draining, lost)
+
+
+def commands_of(
+    held: Iterable[sa.Row[Any]], is_draining: bool, lost: tuple[str, ...] = ()
+) -> ControlCommands:
+    """Return the commands to a worker that holds these leases; a job that is canceled is not preempted."""
+    held = list(held)
     return ControlCommands(
-        lost=tuple(
-            lease.job_id
-            for lease in command.heartbeat.held
-            if (command.worker_id, lease.job_id, lease.lease_token) not in live
-        ),
-        cancel=tuple(
-            row.job_id for row in live.values() if row.worker_id == command.worker_id and row.is_canceling
-        ),
+        cancel=tuple(row.job_id for row in held if row.is_canceling),
+        preempt=tuple(row.job_id for row in held if row.is_preempted and not row.is_canceling),
+        lost=lost,
         drain=is_draining,
     )

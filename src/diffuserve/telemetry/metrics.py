@@ -55,6 +55,11 @@ class ControlMetrics:
             buckets=JOB_BUCKETS,
             registry=registry,
         )
+        self.preempted = Counter(
+            "diffusion_jobs_preempted",
+            "Running jobs that made room for more urgent ones.",
+            registry=registry,
+        )
         self.queue_size = Gauge("diffusion_queue_size", "Ready jobs.", ["band"], registry=registry)
         self.queue_work = Gauge(
             "diffusion_queue_work_seconds", "Predicted device-seconds of all ready jobs.", registry=registry

@@ -3,7 +3,7 @@
 import asyncio
 from dataclasses import dataclass, field
 
-from diffuserve.domain.worker import WorkerState
+from diffuserve.domain.worker import ReceivedCommands, WorkerState
 from diffuserve.worker.held_job import HeldJob
 
 
@@ -39,6 +39,16 @@ class AgentState:
     def has_engine_work(self) -> bool:
         """True if a job has all its images, and so is the engine's to work on."""
         return any(job.fetching is None for job in self.jobs_in_engine)
+
+    @property
+    def received_commands(self) -> ReceivedCommands:
+        """The commands that are being followed."""
+        held = self.held.items()
+        return ReceivedCommands(
+            cancel=tuple(job_id for job_id, job in held if job.is_canceling),
+            preempt=tuple(job_id for job_id, job in held if job.is_preempted),
+            drain=self.is_draining,
+        )
 
     def job_in_engine(self, attempt: str) -> HeldJob | None:
         """Return the job of `attempt`, or `None` if that attempt's lease was lost."""

@@ -24,7 +24,7 @@ from diffuserve.worker.config import EngineProcessConfig
 from diffuserve.worker.crash_record import CrashRecord
 from diffuserve.worker.handover import Handover
 from diffuserve.worker.image_output import ImageOutput, in_background, open_image_output
-from diffuserve.worker.job_checkpoints import CheckpointTimer, JobCheckpoints
+from diffuserve.worker.job_checkpoints import JobCheckpoints
 from diffuserve.worker.job_input import job_params
 from diffuserve.worker.job_output import EngineRequest, JobOutput, job_failure, preview_steps
 from diffuserve.worker.load_reporter import LoadReporter
@@ -190,7 +190,7 @@ class EngineHost:
                 )
                 clips = self._output.clips_of(request_id, job, params)
                 timer = self._checkpoints.timer(job, params)
-                request = EngineRequest(job, num_steps, steps, given.timings, clips, timer)
+                request = EngineRequest(job, num_steps, timer, steps, given.timings, clips)
                 self._requests.put(request_id, request)
         except Exception as error:  # at the border of a job: it fails alone
             self._link.send(job_failure(job.attempt, error))
@@ -209,11 +209,11 @@ class EngineHost:
         work = partial(self._checkpoints.put_down, request_id, request.job, request.timer)
         self._writers.submit(f"{request_id} put down", work)
 
-    def _keep(self, request_id: str, request: EngineRequest, timer: CheckpointTimer) -> None:
+    def _keep(self, request_id: str, request: EngineRequest) -> None:
         """Take a checkpoint here, between two steps, and have it written elsewhere."""
-        checkpoint = self._checkpoints.take(request_id, timer)
+        checkpoint = self._checkpoints.take(request_id, request.timer)
         if checkpoint is not None:
-            work = partial(self._checkpoints.give, request.job, checkpoint, timer)
+            work = partial(self._checkpoints.give, request.job, checkpoint, request.timer)
             self._writers.submit(request_id, work, is_clip=request.clips is not None)
 
     def _note_work(self, request_ids: Sequence[str]) -> None:
@@ -254,9 +254,8 @@ class EngineHost:
                 num_frames=output.num_frames,
             )
         )
-        timer = request.timer
-        if timer is not None and phase == "denoise" and timer.is_due(time.monotonic()):
-            self._keep(output.request_id, request, timer)
+        if phase == "denoise" and request.timer.is_due(time.monotonic()):
+            self._keep(output.request_id, request)
         if output.chunk is not None:
             self._engine.hold_frames(output.request_id)  # until they are written
             writers.submit(output.request_id, partial(self._write_frames, request, output), is_clip=True)

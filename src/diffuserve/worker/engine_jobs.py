@@ -144,10 +144,36 @@ class EngineJobs:
         """
         kept = [job for job in self._state.jobs_in_engine if job.step and self._interval(job.lease)]
         for job in kept:
-            if not job.is_put_down and self._engine.link is not None:
-                self._engine.link.send(PutDownJob(attempt=job.attempt))
-            job.is_put_down = True
+            self._put_down(job)
         return bool(kept)
+
+    def preempt(self, job_id: str) -> None:
+        """Make room for a more urgent job: put this one down after its step, and hand it back.
+
+        One that is canceled, or that has left the engine, ends soon by itself.
+        """
+        job = self._state.held.get(job_id)
+        if job is None or job.is_preempted:
+            return
+        job.is_preempted = True
+        if not job.is_in_engine or job.is_canceling:
+            return
+        if self._fetcher.stop(job):
+            self._hand_back(job)
+        else:
+            self._put_down(job)
+
+    def _put_down(self, job: HeldJob) -> None:
+        if not job.is_put_down and self._engine.link is not None:
+            self._engine.link.send(PutDownJob(attempt=job.attempt))
+        job.is_put_down = True
+
+    def _hand_back(self, job: HeldJob) -> None:
+        """Release a job that the engine has let go of."""
+        job.is_in_engine = False
+        cause = ReleaseCause.PREEMPTED if job.is_preempted else ReleaseCause.DRAIN
+        self._reporter.release(job, cause)
+        self._gate.update()
 
     def _interval(self, lease: Lease) -> float:
         return interval(lease.cost_seconds, self._checkpoint_seconds)
@@ -157,9 +183,7 @@ class EngineJobs:
         if ready.path:
             self._reporter.checkpoints.keep(job, ready)
         if ready.is_last:
-            job.is_in_engine = False
-            self._reporter.release(job, ReleaseCause.DRAIN)
-            self._gate.update()
+            self._hand_back(job)
 
     def release_unfinished(self, patience_seconds: float) -> None:
         """Abort what is still in the engine and hand it back, as at the end of a drain."""

@@ -13,8 +13,9 @@ class HeldJob:
     """A lease and the progress of its job. `is_in_engine` until the engine has finished or lost it.
 
     A job that reads images counts as in the engine already while it is `fetching` them, for `load_seconds`.
-    Once it `is_put_down` the engine is to give its last checkpoint. `unsent_checkpoint` is the newest one,
-    with its step, while another is being uploaded; `num_checkpoints` are stored.
+    Once it `is_put_down` the engine is to give its last checkpoint; one that `is_preempted` makes room for
+    another job with that. `unsent_checkpoint` is the newest one, with its step, while another is being
+    uploaded; `num_checkpoints` are stored.
     `live_upload` is the newest upload of a part of its clip; none follows once `is_live_over`.
     """
 
@@ -34,6 +35,7 @@ class HeldJob:
     live_upload: asyncio.Task[None] | None = None
     is_live_over: bool = False
     is_put_down: bool = False
+    is_preempted: bool = False
     unsent_checkpoint: tuple[int, bytes] | None = None
     checkpoint_upload: asyncio.Task[None] | None = None
     num_checkpoints: int = 0

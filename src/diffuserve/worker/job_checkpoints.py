@@ -1,6 +1,7 @@
 """Checkpoints of the jobs inside an engine: read as jobs come in, written while they are drawn."""
 
 import logging
+import math
 import time
 from collections.abc import Callable
 from concurrent.futures import Future
@@ -56,12 +57,11 @@ class JobCheckpoints:
             return None
         return checkpoint
 
-    def timer(self, job: AddJob, params: GenerationParams) -> CheckpointTimer | None:
-        """Return the timer of a job; `None` for one that is too short to be kept."""
-        if not job.checkpoint_seconds:
-            return None
+    def timer(self, job: AddJob, params: GenerationParams) -> CheckpointTimer:
+        """Return the timer of a job; one that is too short to be kept has a checkpoint if it is put down."""
         self._hash = self._hash or in_background(self._read_hash)
-        return CheckpointTimer(job.checkpoint_seconds, most_file_bytes(self._engine.pipeline, params))
+        seconds = job.checkpoint_seconds or math.inf
+        return CheckpointTimer(seconds, most_file_bytes(self._engine.pipeline, params))
 
     def take(self, request_id: str, timer: CheckpointTimer) -> Checkpoint | None:
         """Take a checkpoint between two steps; `None` if there is none to take. It counts from now on."""
@@ -78,10 +78,10 @@ class JobCheckpoints:
         if path := self._written(job, checkpoint, timer):
             self._link.send(CheckpointReady(attempt=job.attempt, path=path, step=checkpoint.step))
 
-    def put_down(self, request_id: str, job: AddJob, timer: CheckpointTimer | None) -> None:
-        """Give a job's last checkpoint, if it is kept, and drop the job; on a writer's thread."""
-        checkpoint = None if timer is None else self.take(request_id, timer)
-        path = self._written(job, checkpoint, timer) if checkpoint and timer else ""
+    def put_down(self, request_id: str, job: AddJob, timer: CheckpointTimer) -> None:
+        """Give a job's last checkpoint, if there is one, and drop the job; on a writer's thread."""
+        checkpoint = self.take(request_id, timer)
+        path = self._written(job, checkpoint, timer) if checkpoint else ""
         step = checkpoint.step if checkpoint and path else 0
         self._link.send(CheckpointReady(attempt=job.attempt, path=path, step=step, is_last=True))
         self._engine.abort(request_id)

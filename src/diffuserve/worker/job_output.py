@@ -50,15 +50,15 @@ class EngineRequest:
     """A job inside the engine, the steps that it takes, and those after which it shows a preview.
 
     `earlier` are the seconds of its first phase, if another worker did that. `clips` is the way of its frames
-    if it makes clips, `timer` tells when its next checkpoint is due, if it is kept.
+    if it makes clips, `timer` tells when its next checkpoint is due.
     """
 
     job: AddJob
     num_steps: int
+    timer: CheckpointTimer
     preview_steps: Sequence[int] = ()
     earlier: Mapping[str, float] = field(default_factory=dict)
     clips: ClipsOutput | None = None
-    timer: CheckpointTimer | None = None
 
 
 @dataclass(frozen=True)

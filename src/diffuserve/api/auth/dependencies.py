@@ -12,7 +12,7 @@ from diffuserve.api.auth.sessions import has_cookie
 from diffuserve.api.services import Services, services_of
 from diffuserve.domain.errors import WorkerNotFound
 from diffuserve.domain.tenant import Role, family_of
-from diffuserve.domain.worker import is_owned
+from diffuserve.domain.worker_ids import is_owned
 
 _HTTP_SCHEMES = {"ws": "http", "wss": "https"}  # a URL in a message over a WebSocket is for a browser
 

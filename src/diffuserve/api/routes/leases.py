@@ -38,6 +38,7 @@ from diffuserve.domain.worker import (
     LeaseOutcome,
     ProgressReport,
     Release,
+    ReleaseCause,
     StoredFile,
     StoredLatents,
     UploadUrl,
@@ -94,6 +95,8 @@ async def release(job_id: JobId, body: Release, services: ServicesDep, caller: W
     checked_token(job_id, body.lease_token)
     status = await services.store.leases.release(job_id, body, key_of(caller))
     await services.job_metrics.record_run_end(job_id, status)
+    if body.cause is ReleaseCause.PREEMPTED:
+        services.metrics.preempted.inc()
     return json_response(LeaseOutcome(job_id, status))
 
 

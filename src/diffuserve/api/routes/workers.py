@@ -29,6 +29,7 @@ from diffuserve.domain.worker import (
     ControlCommands,
     Heartbeat,
     Lease,
+    ReceivedCommands,
     Registered,
     Registration,
 )
@@ -108,13 +109,22 @@ async def control(  # noqa: PLR0913 (a route has as many arguments as parameters
     known: Annotated[
         str, Query(description="Ids of jobs whose cancellation was received, separated by commas.")
     ] = "",
+    putting_down: Annotated[
+        str | None,
+        Query(
+            description="Ids of jobs whose preemption was received, separated by commas. "
+            "A worker that leaves it out is told of none."
+        ),
+    ] = None,
     draining: bool = False,
 ) -> Response:
     """Return commands that the worker does not know yet; an empty response when `wait` is over."""
     checked_owner(worker_id, caller)
     end = asyncio.get_running_loop().time() + min(wait, services.config.longest_poll_seconds)
     with idle(request.scope):
-        commands = await _commands_until(end, services, worker_id, frozenset(known.split(",")), draining)
+        preempt = None if putting_down is None else tuple(putting_down.split(","))
+        received = ReceivedCommands(tuple(known.split(",")), preempt, draining)
+        commands = await _commands_until(end, services, worker_id, received)
     return json_response(commands)
 
 
@@ -158,17 +168,15 @@ async def _is_worth_a_claim(services: Services, hints: Subscription, end: float)
 
 
 async def _commands_until(
-    end: float, services: Services, worker_id: str, known: frozenset[str], is_draining: bool
+    end: float, services: Services, worker_id: str, received: ReceivedCommands
 ) -> ControlCommands:
-    """Return new commands, or none when the time is `end`."""
+    """Return commands beyond those that were received, or none when the time is `end`."""
     loop = asyncio.get_running_loop()
     look, ask = services.worker_polls.commands, services.store.leases.control_commands
     read = ask
     with services.bus.subscribe(worker_topic(worker_id)) as messages:
         while True:
-            commands = await read(worker_id)
-            cancel = tuple(job_id for job_id in commands.cancel if job_id not in known)
-            new = ControlCommands(cancel=cancel, drain=commands.drain and not is_draining)
+            new = received.new_among(await read(worker_id))
             if new or loop.time() >= end:
                 return new
             message = await messages.get(min(_poll_seconds(services), end - loop.time()))

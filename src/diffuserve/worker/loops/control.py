@@ -25,11 +25,9 @@ class ControlLoop:
     async def run(self) -> None:
         while True:
             worker_id = await self._membership.worker_id()
-            held = self._state.held
-            known = [job_id for job_id, job in held.items() if job.is_canceling]
             try:
                 commands = await self._client.control(
-                    worker_id, _LONG_POLL_SECONDS, known, self._state.is_draining
+                    worker_id, _LONG_POLL_SECONDS, self._state.received_commands
                 )
             except WorkerNotFound:
                 await asyncio.sleep(_FORGOTTEN_SECONDS)  # the heartbeat loop registers again
@@ -38,14 +36,16 @@ class ControlLoop:
                 # The response to the next heartbeat says which leases are lost, by their tokens.
                 self._state.heartbeat_due.set()
             apply_commands(commands, self._state, self._jobs)
-            if not held.keys() >= set(commands.cancel):
+            if not self._state.held.keys() >= {*commands.cancel, *commands.preempt}:
                 # The control plane repeats commands on jobs that are not held until their leases expire.
                 await asyncio.sleep(_REPEAT_SECONDS)
 
 
 def apply_commands(commands: ControlCommands, state: AgentState, jobs: EngineJobs) -> None:
-    """Cancel jobs and begin to drain; lost leases are dropped only by the response to a heartbeat."""
+    """Cancel and preempt jobs, and begin to drain; a response to a heartbeat alone drops lost leases."""
     for job_id in commands.cancel:
         jobs.cancel(job_id)
+    for job_id in commands.preempt:
+        jobs.preempt(job_id)
     if commands.drain:
         state.drain_requested.set()

@@ -1,0 +1,27 @@
+"""Ids of workers, which say with which API key a worker registered."""
+
+import hashlib
+import re
+import secrets
+from functools import lru_cache
+
+_OWNED_ID = re.compile(r"worker_([0-9a-f]{8})_[0-9a-f]+")
+
+
+def new_worker_id(key_id: str) -> str:
+    """Return a new id of a worker that registers with this API key; it names the key by a hash."""
+    return f"worker_{_mark_of(key_id)}_{secrets.token_hex(8)}"
+
+
+def is_owned(worker_id: str, key_id: str) -> bool:
+    """Return whether a worker registered with this API key, as its id says.
+
+    Ids of earlier versions name no key, and pass until their workers register again.
+    """
+    owned = _OWNED_ID.fullmatch(worker_id)
+    return owned is None or owned[1] == _mark_of(key_id)
+
+
+@lru_cache(1_024)
+def _mark_of(key_id: str) -> str:
+    return hashlib.sha256(key_id.encode()).hexdigest()[:8]
