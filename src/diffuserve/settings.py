@@ -135,6 +135,16 @@ class Settings(BaseSettings):
     heartbeat_seconds: float = Field(
         default=StoreConfig.heartbeat_seconds, gt=0, description="Seconds between a worker's heartbeats."
     )
+    on_demand_wait_seconds: float = Field(
+        default=StoreConfig.on_demand_wait_seconds,
+        ge=0,
+        description="Seconds for which spot workers leave interactive jobs to workers on demand.",
+    )
+    spot_wait_seconds: float = Field(
+        default=StoreConfig.spot_wait_seconds,
+        ge=0,
+        description="Seconds for which workers on demand leave batch jobs to spot workers.",
+    )
     max_backlog_seconds: float = Field(
         default=StoreConfig.max_backlog_seconds,
         gt=0,
@@ -293,6 +303,8 @@ class Settings(BaseSettings):
         return StoreConfig(
             lease_seconds=self.lease_seconds,
             heartbeat_seconds=self.heartbeat_seconds,
+            on_demand_wait_seconds=self.on_demand_wait_seconds,
+            spot_wait_seconds=self.spot_wait_seconds,
             max_backlog_seconds=self.max_backlog_seconds,
             retention_seconds={**DEFAULT_RETENTION, **self.retention_seconds},
             plans={**DEFAULT_PLANS, **self.plans},

@@ -16,6 +16,7 @@ from diffuserve.storage.local import LocalArtifactStore
 from diffuserve.worker.agent import WorkerAgent
 from diffuserve.worker.capacity import Memory
 from diffuserve.worker.config import EngineProcessConfig, WorkerConfig
+from diffuserve.worker.spot.machine import ON_DEMAND, Machine
 from support.plane import NULL_ENGINE, Plane
 from support.waiting import HANG_SECONDS
 
@@ -42,14 +43,16 @@ async def start(plane: Plane) -> AsyncGenerator[Callable[..., WorkerAgent]]:
     """Starts agents; each is drained at the end."""
     running: list[tuple[WorkerAgent, asyncio.Task[int]]] = []
 
-    def start(*options: str, memory: Memory | None = None, **values: Any) -> WorkerAgent:
+    def start(
+        *options: str, memory: Memory | None = None, machine: Machine = ON_DEMAND, **values: Any
+    ) -> WorkerAgent:
         values.setdefault("engine_command", (*NULL_ENGINE, *options))
         values.setdefault("drain_seconds", 0.0)
         engine_names = {declared.name for declared in fields(EngineProcessConfig)} & values.keys()
         engine_process = EngineProcessConfig(**{name: values.pop(name) for name in engine_names})
         config = WorkerConfig(server=plane.url, engine_process=engine_process, **values)
         client = LeaseClient(HttpTransport(plane.url, patience_seconds=60.0))
-        agent = WorkerAgent(config, client, lambda _pid: memory or Memory(0, 1))
+        agent = WorkerAgent(config, client, lambda _pid: memory or Memory(0, 1), machine)
         agent.over = asyncio.create_task(agent.run())  # type: ignore[attr-defined]
         running.append((agent, agent.over))  # type: ignore[attr-defined]
         return agent

@@ -6,6 +6,8 @@ import orjson
 
 from diffuserve.domain.job import Band, JobStatus
 from diffuserve.domain.resources.job import EventResource, JobResource, JobUrls, ProgressResource
+from diffuserve.domain.resources.worker import WorkerReportResource, WorkerResource
+from diffuserve.domain.worker import WorkerState
 
 NO_PROGRESS = ProgressResource(step=0, total=0, fraction=0.0)
 
@@ -35,6 +37,25 @@ def make_job(**changes: Any) -> JobResource:
         "custom_id": None,
     }
     return JobResource(**fields | changes)
+
+
+def make_worker(**changes: Any) -> WorkerResource:
+    """Build a worker that is ready, with other values for the fields in `changes`."""
+    fields: dict[str, Any] = {
+        "id": "w1",
+        "name": "gpu-7",
+        "state": WorkerState.READY,
+        "labels": {},
+        "models": ("tiny",),
+        "report": WorkerReportResource(state=WorkerState.READY),
+        "registered_at": "2026-01-02T03:04:05.000Z",
+        "heartbeat_at": "2026-01-02T03:04:05.000Z",
+        "is_draining": False,
+        "price_per_hour": None,
+        "is_spot": False,
+        "num_leases": 0,
+    }
+    return WorkerResource(**fields | changes)
 
 
 def server_sent(*events: EventResource) -> bytes:

@@ -6,11 +6,12 @@ from collections import deque
 from collections.abc import AsyncGenerator, Mapping
 from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass, field, replace
-from typing import Any
+from typing import Any, TypeVar
 
 from support.http_request import ReceivedRequest, read_request
 
 _PIECE = b"x" * 65_536
+Server = TypeVar("Server", bound="ScriptedServer")
 
 
 @dataclass(frozen=True)
@@ -51,11 +52,15 @@ class ScriptedServer:
     def url(self) -> str:
         return f"http://127.0.0.1:{self.port}"
 
+    def reply_to(self, request: ReceivedRequest) -> Reply | None:
+        """Return the next reply of the script, whatever was requested."""
+        return self.script.popleft() if self.script else self.always
+
     async def serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         try:
             while request := await read_request(reader):
                 self.requests.append(request)
-                reply = self.script.popleft() if self.script else self.always
+                reply = self.reply_to(request)
                 if reply is None or not await self._send(reply, writer):
                     return
         except (ConnectionError, asyncio.IncompleteReadError):
@@ -84,7 +89,14 @@ class ScriptedServer:
 @asynccontextmanager
 async def scripted() -> AsyncGenerator[ScriptedServer]:
     """Run a server on a free port of this machine; the end of the block closes open connections."""
-    scripted_server, open_connections = ScriptedServer(), set[asyncio.Task[Any]]()
+    async with listening(ScriptedServer()) as server:
+        yield server
+
+
+@asynccontextmanager
+async def listening(scripted_server: Server) -> AsyncGenerator[Server]:
+    """Run this server on a free port of this machine, as `scripted` does."""
+    open_connections = set[asyncio.Task[Any]]()
 
     async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         task = asyncio.current_task()

@@ -9,7 +9,7 @@ from diffuserve.domain.job import Band, Job, JobStatus
 from diffuserve.domain.tenant import Plan, Tenant
 from diffuserve.jobs.config import StoreConfig
 from diffuserve.jobs.estimate import LaneSize, Standing, WorkAhead
-from diffuserve.jobs.fairness import Lane, TenantAccount, choose_lane
+from diffuserve.jobs.fairness import Claimant, Lane, TenantAccount, choose_lane
 
 MODEL = "tiny"
 _WEIGHTS = {"ada": 1.0, "bob": 1.0, "cyd": 4.0, "dan": 1.0, "eve": 2.0}
@@ -163,7 +163,7 @@ class SimulatedQueue:
 
     def _take(self) -> SimulatedJob | None:
         lanes = [self._lanes[key] for key, jobs in self._waiting.items() if jobs]
-        lane = choose_lane(lanes, {MODEL}, {MODEL}, self.now, StoreConfig())
+        lane = choose_lane(lanes, Claimant({MODEL}, {MODEL}), self.now, StoreConfig())
         if lane is None:
             return None
         jobs = self._waiting[lane.account.tenant.id, lane.band]

@@ -41,6 +41,8 @@ from diffuserve.worker.messages import (
     ModelAnnounced,
     ToEngine,
 )
+from diffuserve.worker.spot.base import Notice, NoticeKind, Spot
+from diffuserve.worker.spot.machine import ON_DEMAND, Machine
 from support.waiting import eventually
 
 M = TypeVar("M", bound=ToEngine)
@@ -267,6 +269,40 @@ class FakeEngines:
 
 
 @dataclass
+class FakeNotices:
+    """Takes the place of a cloud's metadata service: `outcomes` are next, then `standing` is what it says."""
+
+    standing: Notice | None = None
+    outcomes: deque[Exception] = field(default_factory=deque)
+    looks: list[float] = field(default_factory=list)
+    acknowledged: list[Notice] = field(default_factory=list)
+    may_acknowledge: bool = True
+    is_closed: bool = False
+    cloud: Spot = Spot.AZURE
+    pause_seconds: float = 1.0
+
+    async def is_spot(self) -> bool:
+        return True
+
+    async def look(self) -> Notice | None:
+        self.looks.append(asyncio.get_running_loop().time())
+        _raise_next(cast(deque[Exception | None], self.outcomes))
+        return self.standing
+
+    async def acknowledge(self, notice: Notice) -> None:
+        if not self.may_acknowledge:
+            await asyncio.sleep(3_600.0)
+        self.acknowledged.append(notice)
+
+    async def close(self) -> None:
+        self.is_closed = True
+
+    def interrupt(self) -> None:
+        """Announce the end of the machine from now on."""
+        self.standing = Notice(kind=NoticeKind.INTERRUPTION, details="not before noon", event_id="e1")
+
+
+@dataclass
 class AgentUnderTest:
     """A running agent and its surroundings. `memory` is what it reads of its own memory."""
 
@@ -286,7 +322,9 @@ class AgentUnderTest:
 
 
 @asynccontextmanager
-async def running_agent(folder: Path, is_ready: bool = True, **values: Any) -> AsyncGenerator[AgentUnderTest]:
+async def running_agent(
+    folder: Path, is_ready: bool = True, machine: Machine = ON_DEMAND, **values: Any
+) -> AsyncGenerator[AgentUnderTest]:
     """Run an agent between a fake control plane and fake engines, the first of which becomes ready.
 
     Engines may be silent and make no progress, unless `values` sets `silence_seconds` or `stall_seconds`.
@@ -295,7 +333,7 @@ async def running_agent(folder: Path, is_ready: bool = True, **values: Any) -> A
     patience = {"silence_seconds": 1e9, "stall_seconds": 1e9}
     config = WorkerConfig(server="http://plane", **(patience | values))
     with patch.object(supervisor, "EngineLink", engines):
-        agent = WorkerAgent(config, plane.client, lambda _pid: memory[0])
+        agent = WorkerAgent(config, plane.client, lambda _pid: memory[0], machine)
         under_test = AgentUnderTest(agent, plane, engines, memory, asyncio.create_task(agent.run()))
         if is_ready:
             (await engines.next()).become_ready()

@@ -167,8 +167,9 @@ def _check_report(report: WorkerReport) -> None:
     if size > _MAX_REPORT_BYTES:
         raise InvalidParams("report", f"{size:,} bytes", f"has at most {_MAX_REPORT_BYTES:,} bytes")
     phase = "" if report.loading is None else report.loading.phase
-    if len(phase) > _MAX_NAME or not phase.isprintable():
-        raise InvalidParams("report.loading.phase", phase, f"has at most {_MAX_NAME} printable characters")
+    for name, text in (("loading.phase", phase), ("drain_reason", report.drain_reason)):
+        if len(text) > _MAX_NAME or not text.isprintable():
+            raise InvalidParams(f"report.{name}", text, f"has at most {_MAX_NAME} printable characters")
 
 
 def _check_spec(field: str, values: Mapping[str, Any]) -> None:

@@ -30,6 +30,8 @@ _OPTIONS: Mapping[str, tuple[str, ...]] = {
     MANY_GPUS: ("gpus", "parallel", "collective_seconds"),
     RELIABILITY: (
         "drain_seconds",
+        "spot",
+        "notice_seconds",
         "checkpoint_seconds",
         "stall_seconds",
         "silence_seconds",

@@ -14,7 +14,7 @@ from diffuserve.domain.timestamps import from_rfc3339
 from diffuserve.domain.worker import WorkerState
 
 _BAR = 10  # characters
-_SHRINKING = ("worker", "models", "prompt")  # on a narrow screen
+_SHRINKING = ("worker", "state", "models", "prompt")  # on a narrow screen
 _COLORS = {WorkerState.LOST: "red", WorkerState.STALLED: "red", WorkerState.DRAINING: "yellow"}
 
 
@@ -53,7 +53,7 @@ def workers_table(view: ServerView) -> Table:
         heartbeat = f"{_age(view.now, worker.heartbeat_at)} ago"
         table.add_row(
             escape(worker.name or worker.id),
-            Text(str(worker.state), style=_COLORS.get(worker.state, "green")),
+            Text(state_of(worker), style=_COLORS.get(worker.state, "green")),
             str(worker.role),
             str(worker.num_leases),
             escape(", ".join(worker.models)),
@@ -81,6 +81,13 @@ def _progress(job: JobResource) -> str:
     is_denoising = job.phase is Phase.DENOISE and job.progress.total
     step = f"{job.progress.step}/{job.progress.total}" if is_denoising else f"{job.phase or job.status}"
     return f"{'█' * done}{'░' * (_BAR - done)} {step}"
+
+
+def state_of(worker: WorkerResource) -> str:
+    """Describe the state of a worker; a drain that it has not heard of yet counts, and one has its reason."""
+    is_told = worker.is_draining and worker.state is not WorkerState.LOST
+    state, reason = WorkerState.DRAINING if is_told else worker.state, worker.report.drain_reason
+    return f"{state}: {reason}" if reason and state is WorkerState.DRAINING else f"{state}"
 
 
 def _device(worker: WorkerResource) -> str:

@@ -26,7 +26,7 @@ Examples:
 
   diffuserve worker --gpus 8 --nnodes 2 --node-rank 1 --node-endpoint 10.0.0.7:29500
 
-  diffuserve worker --device cuda:1 --label zone=a --label gpu=h200 --price 2.5 --spot
+  diffuserve worker --device cuda:1 --label zone=a --label gpu=h200 --price 2.5 --spot auto
 """
 
 
@@ -55,14 +55,6 @@ def worker(  # noqa: PLR0913 (a command has as many arguments as options)
             rich_help_panel=FLEET,
         ),
     ] = None,
-    spot: Annotated[
-        bool,
-        typer.Option(
-            "--spot",
-            help="The machine may be taken away at short notice. [default: off]",
-            rich_help_panel=FLEET,
-        ),
-    ] = False,
     metrics_port: Annotated[
         int | None,
         typer.Option(help="Serve Prometheus metrics on this port. [default: none]", rich_help_panel=FLEET),
@@ -122,7 +114,6 @@ def worker(  # noqa: PLR0913 (a command has as many arguments as options)
         name=name,
         labels=labels_of(label or ()),
         price_per_hour=price,
-        is_spot=spot,
         metrics_port=metrics_port,
         heartbeat_seconds=heartbeat_seconds,
         nodes=nodes_of(nnodes, node_rank, node_endpoint),

@@ -12,6 +12,7 @@ from diffuserve.cli import options
 from diffuserve.cli.ask import ask
 from diffuserve.cli.jobs import age
 from diffuserve.cli.results import results
+from diffuserve.cli.server_tables import state_of
 from diffuserve.client.codec import encode
 from diffuserve.domain.errors import InvalidParams, WorkerNotFound
 from diffuserve.domain.resources.worker import WorkerList, WorkerResource
@@ -48,14 +49,15 @@ def list_workers(settings: Settings, as_json: options.Json = False) -> None:
         typer.echo(encode(WorkerList(data=tuple(found))))
         return
     table = Table(box=None, header_style="bold", pad_edge=False)
-    for name in ("id", "name", "state", "role", "models", "jobs", "heartbeat", "labels"):
+    for name in ("id", "name", "state", "role", "machine", "models", "jobs", "heartbeat", "labels"):
         table.add_column(name, no_wrap=True)
     for worker in found:
         table.add_row(
             worker.id,
             escape(worker.name),
-            state_of(worker),
+            escape(state_of(worker)),
             str(worker.role),
+            "spot" if worker.is_spot else "on-demand",
             escape(", ".join(worker.models)),
             str(worker.num_leases),
             f"{age(from_rfc3339(worker.heartbeat_at))} ago",
@@ -120,9 +122,3 @@ def named(wanted: str, found: Sequence[WorkerResource]) -> WorkerResource:
         ids = ", ".join(worker.id for worker in matches)
         raise InvalidParams("worker", wanted, f"{len(matches)} workers have this name; give an id: {ids}")
     raise WorkerNotFound(f"no worker {wanted!r}; `diffuserve workers list` shows ids and names")
-
-
-def state_of(worker: WorkerResource) -> str:
-    """Describe the state of a worker; a drain that it has not heard of yet counts."""
-    is_told = worker.is_draining and worker.state is not WorkerState.LOST
-    return str(WorkerState.DRAINING if is_told else worker.state)

@@ -75,7 +75,7 @@ class WorkerReport:
     `device_name` is that of its GPUs, `""` without one. `image_filter` is the `FilterInfo` of the filter that
     checks its images, as a dict; `None` without a filter, and until the engine is ready. `mean_batch` is how
     many requests shared a denoising step, on average since the last report; `None` if there was no step.
-    `loading` is the progress of an engine that is not ready yet.
+    `loading` is the progress of an engine that is not ready yet. `drain_reason` says why the worker drains.
     """
 
     state: WorkerState
@@ -91,14 +91,12 @@ class WorkerReport:
     mean_batch: float | None = None
     image_filter: Mapping[str, Any] | None = None
     loading: LoadProgress | None = None
+    drain_reason: str = ""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Registration:
-    """First message of a worker. `price_per_hour` is in the operator's currency.
-
-    `is_spot` marks a machine that its provider may reclaim at short notice.
-    """
+    """First message of a worker, with a price in the operator's currency. If `is_spot` it may vanish."""
 
     models: tuple[ModelOffer, ...]
     report: WorkerReport
@@ -340,6 +338,7 @@ class ReleaseCause(StrEnum):
 
     DRAIN = "drain"  # the worker is leaving
     PREEMPTED = "preempted"  # the worker was told to make room for a more urgent job
+    INTERRUPTED = "interrupted"  # its machine is taken away
     BYSTANDER = "bystander"  # its engine died while running another job
     WORKER_LOST = "worker_lost"  # its engine died
 

@@ -19,8 +19,10 @@ from diffuserve.jobs.command import Command
 from diffuserve.jobs.database import Transaction
 from diffuserve.jobs.decode_pool import ModelPool, read_pools
 from diffuserve.jobs.due import sweep_due
-from diffuserve.jobs.fairness import Lane, TenantAccount, choose_lane
+from diffuserve.jobs.fairness import Claimant, Lane, TenantAccount, choose_lane
+from diffuserve.jobs.placement import Placement, suits_spot
 from diffuserve.jobs.records import BANDS, JobRecord, lease_of, record_of
+from diffuserve.jobs.worker_kinds import phases_served
 
 jobs, leases, ready, lanes, tenants = schema.jobs, schema.leases, schema.ready, schema.lanes, schema.tenants
 workers = schema.workers
@@ -81,7 +83,7 @@ class ClaimJobs(Command[list[Lease]]):
 
 @dataclass(frozen=True)
 class _Claimer:
-    """A worker that claims: its models, none if it drains, its role, and its price per hour.
+    """A worker that claims: its models, none if it drains, its role, its price per hour, and its machine.
 
     It `has_decoders` if there are workers that only decode, whose queues are worth a look.
     """
@@ -90,6 +92,7 @@ class _Claimer:
     role: WorkerRole
     price: float | None
     has_decoders: bool
+    is_spot: bool
 
 
 def _claimers(transaction: Transaction, worker_ids: Collection[str]) -> dict[str, _Claimer]:
@@ -103,6 +106,7 @@ def _claimers(transaction: Transaction, worker_ids: Collection[str]) -> dict[str
             WorkerRole(row.role),
             row.price_per_hour,
             has_decoders,
+            row.is_spot,
         )
         for row in rows
         if row.id in worker_ids
@@ -161,7 +165,8 @@ class ClaimRound:
     """The queue while the claims of one transaction are served from it.
 
     Lanes and accounts are read once and then kept up to date in memory; `grants` and `floors` are what
-    the transaction has to write. `block` is the number of a lane's jobs that are read at a time.
+    the transaction has to write. `block` is the number of a lane's jobs that are read at a time, and
+    `placements` say, for workers on spot machines and on others, what they leave to the other kind.
     """
 
     transaction: Transaction
@@ -170,6 +175,7 @@ class ClaimRound:
     heads: dict[str, deque[sa.Row[Any]]] = field(default_factory=dict)
     grants: list[_Grant] = field(default_factory=list)
     floors: dict[tuple[Band, str], float] = field(default_factory=dict)
+    placements: dict[bool, Placement] = field(default_factory=dict)
 
     def serve(self, command: ClaimJobs, claimer: _Claimer) -> None:
         """Choose jobs for a claim until its room is full.
@@ -178,8 +184,10 @@ class ClaimRound:
         """
         claim, num_granted, num_tokens = command.claim, 0, 0
         models = claimer.models & frozenset(claim.models) if claim.models else claimer.models
+        placement = self._placement(claimer.is_spot)
+        claimant = Claimant(models, frozenset(claim.resident_models), claimer.role, placement)
         while num_granted < claim.num_jobs:
-            chosen = self._choose(models, claim.resident_models, claimer.role)
+            chosen = self._choose(claimant)
             if chosen is None:
                 return
             lane, head = chosen
@@ -190,17 +198,23 @@ class ClaimRound:
             self._advance(lane)
             num_granted += 1
 
-    def _choose(
-        self, models: frozenset[str], resident_models: Collection[str], role: WorkerRole
-    ) -> tuple[Lane, sa.Row[Any]] | None:
+    def _choose(self, claimant: Claimant) -> tuple[Lane, sa.Row[Any]] | None:
         """Return the lane that is served next, with its first job; `None` if no lane may be served."""
         now, config = self.transaction.now, self.transaction.config
-        while (lane := choose_lane(self.lanes, models, resident_models, now, config, role)) is not None:
+        while (lane := choose_lane(self.lanes, claimant, now, config)) is not None:
             if heads := self._heads_of(lane):
                 return lane, heads[0]
             # All its jobs are late: they wait for a sweep, and the lane has nothing to lease.
             self.lanes.remove(lane)
         return None
+
+    def _placement(self, is_spot: bool) -> Placement:
+        """Return what workers of this kind leave to others; those are looked up if it may be anything."""
+        if is_spot not in self.placements:
+            is_any = any(suits_spot(lane) is (not is_spot) for lane in self.lanes)
+            others = phases_served(self.transaction, not is_spot) if is_any else frozenset()
+            self.placements[is_spot] = Placement(is_spot, others)
+        return self.placements[is_spot]
 
     def _grant(self, lane: Lane, head: sa.Row[Any], command: ClaimJobs, claimer: _Claimer) -> None:
         # In start-time fair queueing the system's virtual time is the start tag of the job in service:

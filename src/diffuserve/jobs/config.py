@@ -29,6 +29,9 @@ class StoreConfig:
       ahead of it, as long as none of those overtaken has waited longer.
     - `deadline_lead_seconds`: time before the latest start that a job's deadline allows from which it goes
       before the others of its tenant and band.
+    - `on_demand_wait_seconds`: time for which spot workers leave an interactive job, or one that is close to
+      its deadline, to workers on demand.
+    - `spot_wait_seconds`: time for which workers on demand leave a batch job to spot workers.
     - `max_transient_retries`, `max_worker_losses`: failed attempts by cause that are followed by another.
     - `retry_base_seconds`, `retry_cap_seconds`: first and longest pause of the backoff after a failure.
     - `max_backlog_seconds`: predicted device-seconds in the queue beyond which new work is refused.
@@ -46,6 +49,8 @@ class StoreConfig:
     affinity_seconds: float = 30.0
     affinity_wait_seconds: float = 60.0
     deadline_lead_seconds: float = 30.0
+    on_demand_wait_seconds: float = 1.0
+    spot_wait_seconds: float = 60.0
     max_transient_retries: int = 3
     max_worker_losses: int = 3
     retry_base_seconds: float = 1.0

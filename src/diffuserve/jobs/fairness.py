@@ -14,6 +14,7 @@ from diffuserve.domain.job import Band
 from diffuserve.domain.tenant import Tenant
 from diffuserve.domain.worker import WorkerRole
 from diffuserve.jobs.config import StoreConfig
+from diffuserve.jobs.placement import ANYWHERE, Placement
 
 _Order = tuple[float, str, int]
 _BEHIND_ALL: _Order = (math.inf, "", 0)
@@ -55,25 +56,33 @@ class Lane:
     head_since: float
     is_decode: bool = False
 
+    @property
+    def is_urgent(self) -> bool:
+        """True while the head is close to its deadline, which gives it a place of its own."""
+        return self.head_seq < 0
 
-def choose_lane(
-    lanes: Sequence[Lane],
-    models: Collection[str],
-    resident_models: Iterable[str],
-    now: float,
-    config: StoreConfig,
-    role: WorkerRole = WorkerRole.ALL,
-) -> Lane | None:
-    """Return the lane whose head a worker that serves `models` gets; `None` if no tenant may start a job.
 
-    `resident_models` are those that the worker has in memory, and `role` says which phases it does.
+@dataclass(frozen=True)
+class Claimant:
+    """A worker that asks for a job: the models that it serves and those that it has in memory.
+
+    `role` says which phases it does, and `placement` what it leaves to workers of another kind.
     """
-    contenders = _contenders(lanes, models, role, now, config)
+
+    models: Collection[str]
+    resident_models: Iterable[str] = ()
+    role: WorkerRole = WorkerRole.ALL
+    placement: Placement = ANYWHERE
+
+
+def choose_lane(lanes: Sequence[Lane], claimant: Claimant, now: float, config: StoreConfig) -> Lane | None:
+    """Return the lane whose head this worker gets; `None` if no tenant may start a job that it may have."""
+    contenders = _contenders(lanes, claimant, now, config)
     if not contenders:
         return None
     fairest = min(contenders, key=_order)
     limit = _overtaking_limit(contenders, now, config)
-    resident = frozenset(resident_models)
+    resident = frozenset(claimant.resident_models)
     warm = [
         lane
         for lane in contenders
@@ -82,14 +91,15 @@ def choose_lane(
     return min(warm, key=_order, default=fairest)
 
 
-def _contenders(
-    lanes: Sequence[Lane], models: Collection[str], role: WorkerRole, now: float, config: StoreConfig
-) -> Sequence[Lane]:
+def _contenders(lanes: Sequence[Lane], claimant: Claimant, now: float, config: StoreConfig) -> Sequence[Lane]:
     """Return the lanes of the best rank among those that may be served."""
     by_rank: dict[int, list[Lane]] = {}
+    models, role, placement = claimant.models, claimant.role, claimant.placement
     phases = tuple(is_decode for is_decode in (False, True) if (role.decodes if is_decode else role.denoises))
     for lane in lanes:
         if lane.model in models and lane.is_decode in phases and lane.account.may_start:
+            if placement.others and placement.leaves(lane, now, config):
+                continue
             by_rank.setdefault(_rank(lane, now, config), []).append(lane)
     return by_rank[min(by_rank)] if by_rank else ()
 

@@ -209,6 +209,8 @@ class ReleaseJob(EndAttempt):
         match self.release.cause:
             case ReleaseCause.DRAIN | ReleaseCause.BYSTANDER:
                 return ended.requeue(record, self.release.cause)
+            case ReleaseCause.INTERRUPTED:
+                return ended.put_back_interrupted(record)
             case ReleaseCause.PREEMPTED:
                 return ended.put_back_preempted(record)
             case ReleaseCause.WORKER_LOST:
@@ -275,6 +277,12 @@ class EndedAttempts:
         num_preempted = record.num_preempted + 1
         queued = replace(record, status=JobStatus.QUEUED, worker_id=None, num_preempted=num_preempted)
         self._put_back(queued, "preempted", record.status, {"times": num_preempted})
+        return JobStatus.QUEUED
+
+    def put_back_interrupted(self, record: JobRecord) -> JobStatus:
+        """Put a job whose worker's machine is taken away at its old place in the queue."""
+        queued = replace(record, status=JobStatus.QUEUED, worker_id=None)
+        self._put_back(queued, "interrupted", record.status, {"worker_id": record.worker_id})
         return JobStatus.QUEUED
 
     def requeue_denoised(self, record: JobRecord, seconds: float) -> JobStatus:

@@ -12,6 +12,7 @@ from diffuserve.events.base import QUEUE
 from diffuserve.jobs import schema
 from diffuserve.jobs.config import StoreConfig
 from diffuserve.jobs.database import Transaction
+from diffuserve.jobs.places import urgent_place
 from diffuserve.jobs.records import JobRecord
 
 ready, delayed, lanes, tenants = schema.ready, schema.delayed, schema.lanes, schema.tenants
@@ -50,8 +51,6 @@ _SHRINK = (
         head_at=sa.func.coalesce(_HEAD_AT, 0.0),
     )
 )
-_PLACES = 2**31  # that a tenant's jobs can have, and seconds that deadlines are told apart by
-_EPOCH = 1_700_000_000  # of these seconds
 
 
 @dataclass
@@ -167,9 +166,7 @@ def _placed(record: JobRecord, transaction: Transaction) -> tuple[JobRecord, flo
     rises_at = latest - transaction.config.deadline_lead_seconds
     if rises_at > transaction.now:
         return record, rises_at
-    # Unique, since no two jobs of a lane share a place, and below every place that a job has by itself.
-    second = min(max(int(latest) - _EPOCH, 0), _PLACES - 1)
-    return replace(record, seq=second * _PLACES + record.seq - _PLACES * _PLACES), None
+    return replace(record, seq=urgent_place(record.seq, latest)), None
 
 
 def _ready_row(record: JobRecord, rises_at: float | None) -> dict[str, Any]:

@@ -76,6 +76,11 @@ class ControlMetrics:
             "Writes by workers that were refused because their lease was lost.",
             registry=registry,
         )
+        self.interrupted = Counter(
+            "diffusion_jobs_interrupted",
+            "Running jobs whose worker handed them back as its machine was taken away.",
+            registry=registry,
+        )
         self.webhook_attempts = Counter(
             "diffusion_webhook_attempts",
             "Attempts to deliver a webhook: delivered, refused, gone or unreachable.",

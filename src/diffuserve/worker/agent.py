@@ -9,7 +9,7 @@ from collections.abc import Mapping
 
 from diffuserve.client.leases import LeaseClient
 from diffuserve.domain.worker import WorkerState
-from diffuserve.worker.agent_state import AgentState
+from diffuserve.worker.agent_state import AgentState, DrainOrder
 from diffuserve.worker.capacity import ReadMemory, read_memory
 from diffuserve.worker.claim_gate import ClaimGate
 from diffuserve.worker.config import WorkerConfig
@@ -22,23 +22,33 @@ from diffuserve.worker.loops.drain import DrainLoop
 from diffuserve.worker.loops.engine import EngineLoop
 from diffuserve.worker.loops.heartbeat import HeartbeatLoop
 from diffuserve.worker.loops.progress import ProgressLoop
+from diffuserve.worker.loops.spot import SpotLoop
 from diffuserve.worker.membership import Membership
 from diffuserve.worker.metrics import WorkerMetrics
 from diffuserve.worker.result_reporter import ResultReporter
 from diffuserve.worker.run_forever import Loop, run_forever
+from diffuserve.worker.spot.machine import ON_DEMAND, Machine
 from diffuserve.worker.supervisor import EngineSupervisor
 from diffuserve.worker.worker_status import WorkerStatus
 
 
 class WorkerAgent:
-    """A worker from its start to its end: `run` returns the exit code."""
+    """A worker from its start to its end: `run` returns the exit code. Its `machine` may be taken away."""
 
-    def __init__(self, config: WorkerConfig, client: LeaseClient, memory: ReadMemory = read_memory) -> None:
+    def __init__(
+        self,
+        config: WorkerConfig,
+        client: LeaseClient,
+        memory: ReadMemory = read_memory,
+        machine: Machine = ON_DEMAND,
+    ) -> None:
         self.config = config
         self.metrics = WorkerMetrics()
         self._client = client
         self._state = state = AgentState()
-        self._membership = Membership(config, client, on_refused=lambda: state.end(CANNOT_START))
+        self._membership = Membership(
+            config, client, on_refused=lambda: state.end(CANNOT_START), is_spot=machine.is_spot
+        )
         self._engine = EngineSupervisor(
             config,
             on_announced=self._membership.announce,
@@ -59,6 +69,7 @@ class WorkerAgent:
         )
         self._status = WorkerStatus(state, self._engine, self._membership, self._gate, self.metrics)
         self._claims = ClaimLoop(client, self._membership, state, self._gate, self._jobs)
+        self._spot = SpotLoop(machine.notices, state, self.metrics, config.notice_seconds)
 
     @property
     def state(self) -> WorkerState:
@@ -78,17 +89,20 @@ class WorkerAgent:
             exit_code = await self._state.exit_code
             if exit_code in (0, CANNOT_START):
                 await self._membership.leave()
+            if not self.config.has_neighbors:
+                await self._spot.acknowledge()
             return exit_code
         finally:
             await self._engine.stop()
             for task in tasks:
                 task.cancel()
             await asyncio.gather(*tasks, return_exceptions=True)
+            await self._spot.close()
             await self._client.close()
 
     def drain(self) -> None:
         """Claim no more, finish what fits into `drain_seconds`, hand the rest back, and end."""
-        self._state.drain_requested.set()
+        self._state.drain(DrainOrder(reason="told to stop"))
 
     def _loops(self) -> list[Loop]:
         client, membership, state, jobs = self._client, self._membership, self._state, self._jobs
@@ -101,6 +115,7 @@ class WorkerAgent:
             HeartbeatLoop(client, membership, state, self._status, jobs).run,
             ControlLoop(client, membership, state, jobs).run,
             ProgressLoop(state, self._reporter).run,
+            self._spot.run,
             DrainLoop(client, membership, state, jobs, self._reporter, drain_seconds).run,
         ]
 

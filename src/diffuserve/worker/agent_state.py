@@ -3,8 +3,20 @@
 import asyncio
 from dataclasses import dataclass, field
 
-from diffuserve.domain.worker import ReceivedCommands, WorkerState
+from diffuserve.domain.worker import ReceivedCommands, ReleaseCause, WorkerState
 from diffuserve.worker.held_job import HeldJob
+
+
+@dataclass(frozen=True, kw_only=True)
+class DrainOrder:
+    """Reason of a drain, for operators; what held jobs are released with; and the time that it may take.
+
+    Everything is handed back within `seconds`; `None` leaves that to the worker's own `drain_seconds`.
+    """
+
+    reason: str
+    cause: ReleaseCause = ReleaseCause.DRAIN
+    seconds: float | None = None
 
 
 @dataclass
@@ -20,6 +32,7 @@ class AgentState:
     has_capacity: asyncio.Event = field(default_factory=asyncio.Event)
     heartbeat_due: asyncio.Event = field(default_factory=asyncio.Event)
     drain_requested: asyncio.Event = field(default_factory=asyncio.Event)
+    drain_order: DrainOrder | None = None
     reported_state: WorkerState = WorkerState.INITIALIZING
     exit_code: asyncio.Future[int] = field(default_factory=lambda: asyncio.get_running_loop().create_future())
 
@@ -54,6 +67,20 @@ class AgentState:
         """Return the job of `attempt`, or `None` if that attempt's lease was lost."""
         job = self.held.get(attempt.rpartition("-")[0])
         return job if job is not None and job.is_in_engine and job.attempt == attempt else None
+
+    @property
+    def release_cause(self) -> ReleaseCause:
+        """Cause with which jobs are handed back that cannot be run here."""
+        return self.drain_order.cause if self.drain_order else ReleaseCause.DRAIN
+
+    def drain(self, order: DrainOrder) -> None:
+        """Begin to drain. Only an interruption changes a drain that has begun."""
+        current = self.drain_order
+        is_urgent = order.cause is ReleaseCause.INTERRUPTED and self.release_cause is not order.cause
+        if current is None or is_urgent:
+            self.drain_order = order
+            self.drain_requested.set()
+            self.heartbeat_due.set()
 
     def end(self, exit_code: int) -> None:
         """End the agent; only the first exit code counts."""

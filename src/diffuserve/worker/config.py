@@ -14,6 +14,7 @@ from diffuserve.domain.worker import WorkerRole
 from diffuserve.engine.config import DEFAULT_MODEL, EngineConfig
 from diffuserve.options import option
 from diffuserve.telemetry.log_config import LogConfig
+from diffuserve.worker.spot.base import Spot
 
 _DECODES_AT_ONCE = 2
 
@@ -106,7 +107,7 @@ class WorkerConfig:
     `gpus` above 1, or several `nodes`: torchrun starts the engine process once per GPU.
     `engine_command` replaces the engine process, for tests.
     `parent_fd` is a pipe from the server that started the worker: it sends the API key, and the worker ends
-    when it is closed.
+    when it is closed. `shares_machine` says that other workers of this command run beside it.
     """
 
     server: str
@@ -116,12 +117,12 @@ class WorkerConfig:
     name: str = ""
     labels: Mapping[str, str] = field(default_factory=dict)
     price_per_hour: float | None = None
-    is_spot: bool = False
     heartbeat_seconds: float | None = None
     metrics_port: int | None = None
     nodes: Nodes | None = None
     engine_command: tuple[str, ...] = ()
     parent_fd: int | None = None
+    shares_machine: bool = False
     gpus: int = option(1, "GPUs that generate each image together.", ge=1)
     role: WorkerRole = option(
         WorkerRole.ALL,
@@ -141,6 +142,13 @@ class WorkerConfig:
         None, "Restarts in a row before a worker gives up on its engine; by default no limit.", ge=0
     )
     drain_seconds: float = option(30.0, "Seconds that a stopping worker may take to finish its jobs.", ge=0)
+    spot: Spot = option(
+        Spot.NONE,
+        "Who gives notice that the machine is taken away: aws, gcp, azure, auto to find out, other (nobody).",
+    )
+    notice_seconds: float = option(
+        25.0, "Seconds after such a notice in which everything is handed back.", ge=15
+    )
     checkpoint_seconds: float = option(
         30.0,
         "Seconds of work that a lost worker may cost a long job, which is kept so often; 0: never.",
@@ -157,6 +165,11 @@ class WorkerConfig:
     def most_jobs(self) -> int:
         """Jobs inside the engine at a time. A worker that decodes has one in work, and the next one."""
         return min(self.max_jobs, _DECODES_AT_ONCE) if self.role is WorkerRole.DECODE else self.max_jobs
+
+    @property
+    def has_neighbors(self) -> bool:
+        """True if other workers of its command, or its server, run on the same machine."""
+        return self.shares_machine or self.parent_fd is not None
 
     @property
     def command(self) -> tuple[str, ...]:

@@ -69,7 +69,7 @@ class EngineJobs:
         if link is None or not self._engine.is_ready or self._state.is_draining:
             job = HeldJob(lease, folder=_NO_FOLDER, is_in_engine=False)
             self._state.held[lease.job_id] = job
-            self._reporter.release(job, ReleaseCause.DRAIN)
+            self._reporter.release(job, self._state.release_cause)
             return
         self.drop(lease.job_id)  # of an earlier lease whose loss is not known here yet
         job = HeldJob(lease, _NO_FOLDER)
@@ -171,7 +171,7 @@ class EngineJobs:
     def _hand_back(self, job: HeldJob) -> None:
         """Release a job that the engine has let go of."""
         job.is_in_engine = False
-        cause = ReleaseCause.PREEMPTED if job.is_preempted else ReleaseCause.DRAIN
+        cause = ReleaseCause.PREEMPTED if job.is_preempted else self._state.release_cause
         self._reporter.release(job, cause)
         self._gate.update()
 
@@ -190,7 +190,7 @@ class EngineJobs:
         for job in self._state.jobs_in_engine:
             self._stop(job)
             job.is_in_engine = False
-            self._reporter.release(job, ReleaseCause.DRAIN, patience_seconds=patience_seconds)
+            self._reporter.release(job, self._state.release_cause, patience_seconds=patience_seconds)
 
     def release_all_of_dead_engine(self) -> None:
         """Hand back what was inside an engine that died; jobs that had left it are still delivered.

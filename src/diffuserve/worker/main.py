@@ -24,6 +24,7 @@ from diffuserve.worker.agent import WorkerAgent
 from diffuserve.worker.config import WorkerConfig
 from diffuserve.worker.membership import with_key_remedy
 from diffuserve.worker.parent import Parent
+from diffuserve.worker.spot.machine import find_machine
 
 log = logging.getLogger(__name__)
 
@@ -78,7 +79,7 @@ async def _checked_client(config: WorkerConfig) -> LeaseClient:
 async def _run(config: WorkerConfig) -> int:
     is_of_server = config.parent_fd is not None  # then it has its address and its key from that server
     client = _client(config) if is_of_server else await _checked_client(config)
-    agent = WorkerAgent(config, client)
+    agent = WorkerAgent(config, client, machine=await find_machine(config.spot))
     _drain_on_signals(agent)
     return await agent.run()
 

@@ -33,8 +33,10 @@ class Membership:
     `on_refused` is called when the control plane refuses the worker, so that trying again is of no use.
     """
 
-    def __init__(self, config: WorkerConfig, client: LeaseClient, on_refused: Callable[[], None]) -> None:
-        self._config = config
+    def __init__(
+        self, config: WorkerConfig, client: LeaseClient, on_refused: Callable[[], None], is_spot: bool = False
+    ) -> None:
+        self._config, self._is_spot = config, is_spot
         self._client = client
         self._on_refused = on_refused
         self._registration: Registration | None = None
@@ -66,7 +68,7 @@ class Membership:
     def announce(self, announced: ModelAnnounced) -> None:
         """Note the first engine's model; later engines load the same."""
         if self._registration is None:
-            self._registration = new_registration(self._config, announced)
+            self._registration = new_registration(self._config, announced, self._is_spot)
             self._is_announced.set()
 
     async def run(self) -> None:

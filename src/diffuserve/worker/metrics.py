@@ -5,6 +5,7 @@ from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, star
 from diffuserve.domain.errors import InvalidParams
 from diffuserve.domain.worker import WorkerState
 from diffuserve.worker.messages import EngineHeartbeat, FilterVerdict
+from diffuserve.worker.spot.base import NoticeKind
 
 _SECONDS = (0.1, 0.3, 0.5, 0.8, 1.0, 1.5, 2.0, 2.5, 5.0, 10.0, 20.0, 40.0, 80.0, 160.0, 640.0, 2560.0)
 _FILTER_SECONDS = (0.005, 0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1.0, 2.0, 5.0, 10.0, 30.0)
@@ -43,6 +44,12 @@ class WorkerMetrics:
         self._leases_lost = Counter(
             "diffusion_worker_leases_lost", "Leases that others got.", registry=self.registry
         )
+        self._notices = Counter(
+            "diffusion_worker_spot_notices",
+            "Notices of the cloud about the end of this machine.",
+            ["kind"],
+            registry=self.registry,
+        )
         self._verdicts = Counter(
             "diffusion_safety_verdicts",
             "Images, clips and previews that the filter saw.",
@@ -75,6 +82,9 @@ class WorkerMetrics:
 
     def lease_lost(self) -> None:
         self._leases_lost.inc()
+
+    def spot_notice(self, kind: NoticeKind) -> None:
+        self._notices.labels(kind).inc()
 
     def engine_died(self) -> None:
         self._restarts.inc()

@@ -12,7 +12,7 @@ from diffuserve.worker.config import WorkerConfig
 from diffuserve.worker.messages import EngineHeartbeat, ModelAnnounced
 
 
-def new_registration(config: WorkerConfig, announced: ModelAnnounced) -> Registration:
+def new_registration(config: WorkerConfig, announced: ModelAnnounced, is_spot: bool) -> Registration:
     """Offer the model that the engine is loading."""
     return Registration(
         models=(ModelOffer(spec=announced.spec, fit=announced.fit),),
@@ -24,7 +24,7 @@ def new_registration(config: WorkerConfig, announced: ModelAnnounced) -> Registr
         name=config.name,
         labels=dict(config.labels),
         price_per_hour=config.price_per_hour,
-        is_spot=config.is_spot,
+        is_spot=is_spot,
         role=config.role,
     )
 

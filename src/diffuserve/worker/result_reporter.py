@@ -38,6 +38,8 @@ log = logging.getLogger(__name__)
 
 # A result whose files do not arrive is uploaded so often before the job is left to another worker.
 _NUM_UPLOADS, _UPLOAD_PAUSE_SECONDS = 3, 1.0
+# What is stored of a job is put in order for so long before it is handed back: uploads may hang.
+_TIDY_SECONDS = 6.0
 # Files of clips that are uploaded at a time: they leave connections, memory and bandwidth to images.
 _MOST_CLIP_UPLOADS = 4
 
@@ -227,8 +229,8 @@ class ResultReporter:
 
     async def _release(self, job: HeldJob, release: Release, patience_seconds: float | None) -> str:
         self._last_previews.pop(job.attempt, None)
-        await self.live.take_back(job)
-        await self.checkpoints.finish(job)
+        tidied = {self._start(self.live.take_back(job)), self._start(self.checkpoints.finish(job))}
+        await asyncio.wait(tidied, timeout=_TIDY_SECONDS)
         return (await self._client.release(job.lease.job_id, release, patience_seconds)).status
 
     async def _report(self, job: HeldJob, report: ProgressReport, after: asyncio.Task[None] | None) -> None:

@@ -76,5 +76,6 @@ class WorkerStatus:
             device_name=engine.device_name,
             loading=engine.loading,
             mean_batch=mean_batch,
+            drain_reason=self._state.drain_order.reason if self._state.drain_order else "",
         )
         return Heartbeat(report=loaded, held=held, fits=fits)

@@ -90,6 +90,12 @@ def test_a_phase_that_no_page_can_show_is_rejected(phase: str) -> None:
         check_registration(replace(registration(SPEC), report=loading))
 
 
+@pytest.mark.parametrize("reason", ["x" * 201, "\x1b[31m"])
+def test_a_reason_to_drain_that_no_page_can_show_is_rejected(reason: str) -> None:
+    with pytest.raises(InvalidParams, match=r"drain_reason.*printable"):
+        check_heartbeat(Heartbeat(report=replace(REPORT, drain_reason=reason)))
+
+
 def test_a_report_that_would_fill_every_view_of_the_workers_is_rejected() -> None:
     check_heartbeat(Heartbeat(report=replace(REPORT, device_name="x" * 30_000)))
     with pytest.raises(InvalidParams, match="at most 32,768 bytes"):

@@ -8,15 +8,18 @@ from pathlib import Path
 import pytest
 from rich.console import Console
 
-from diffuserve.cli.server_view import jobs_per_minute
+from diffuserve.cli.server_tables import workers_table
+from diffuserve.cli.server_view import ServerView, jobs_per_minute
 from diffuserve.cli.top import _look, screen_of
 from diffuserve.client.jobs import Client
 from diffuserve.domain.job import JobStatus
 from diffuserve.domain.resources.job import JobResource
+from diffuserve.domain.resources.worker import WorkerReportResource
 from diffuserve.domain.tenant import Role
+from diffuserve.domain.worker import WorkerState
 from diffuserve.settings import Settings
 from support.command import Invoke
-from support.resources import make_job
+from support.resources import make_job, make_worker
 from support.server_thread import ServerThread
 
 NOON = 1_767_355_200.0  # 2026-01-02T12:00:00Z
@@ -33,6 +36,16 @@ def ended(*seconds_ago: int) -> list[JobResource]:
     """Return jobs that ended so many seconds before noon, at most 59."""
     times = [f"2026-01-02T11:59:{60 - seconds:02}.000Z" for seconds in seconds_ago]
     return [make_job(status=JobStatus.SUCCEEDED, finished_at=time) for time in times]
+
+
+def test_the_table_says_why_a_worker_drains() -> None:
+    report = WorkerReportResource(state=WorkerState.DRAINING, drain_reason="interruption notice of gcp")
+    worker = make_worker(state=WorkerState.DRAINING, report=report)
+    view = ServerView(server="http://s", now=NOON, models=(), jobs=(), jobs_per_minute=0.0, workers=(worker,))
+    console = Console(width=200)
+    with console.capture() as shown:
+        console.print(workers_table(view))
+    assert "draining: interruption notice of gcp" in shown.get()
 
 
 @pytest.mark.parametrize(

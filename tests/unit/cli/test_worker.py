@@ -7,6 +7,7 @@ import pytest
 from diffuserve.cli.worker import labels_of, nodes_of
 from diffuserve.domain.errors import InvalidParams
 from diffuserve.worker.config import Nodes, WorkerConfig
+from diffuserve.worker.spot.base import Spot
 from support.command import Invoke
 
 Started = list[WorkerConfig]
@@ -33,13 +34,24 @@ def started(monkeypatch: pytest.MonkeyPatch) -> Started:
 
 def test_options_become_the_configuration_of_the_worker(invoke: Invoke, started: Started) -> None:
     arguments = ["--server", "http://10.0.0.1:8000", "--model", "m", "--device", "cuda:1"]
-    arguments += ["--name", "ada", "--label", "zone=a", "--label", "gpu=h200", "--price", "2.5", "--spot"]
+    arguments += [
+        "--name",
+        "ada",
+        "--label",
+        "zone=a",
+        "--label",
+        "gpu=h200",
+        "--price",
+        "2.5",
+        "--spot",
+        "gcp",
+    ]
     arguments += ["--metrics-port", "9100", "--heartbeat-seconds", "2", "--max-jobs", "3"]
     assert invoke("worker", *arguments).code == 7, "the exit code is the worker's"
     [config] = started
     assert (config.server, config.name, config.max_jobs) == ("http://10.0.0.1:8000", "ada", 3)
     assert config.labels == {"zone": "a", "gpu": "h200"}
-    assert (config.price_per_hour, config.is_spot) == (2.5, True)
+    assert (config.price_per_hour, config.spot) == (2.5, Spot.GCP)
     assert (config.metrics_port, config.heartbeat_seconds) == (9100, 2.0)
     assert (config.engine_process.model, config.engine_process.device) == ("m", "cuda:1")
 
@@ -84,6 +96,7 @@ def test_replicas_have_a_device_a_name_and_a_port_each(invoke: Invoke, started: 
     assert [config.metrics_port for config in started] == [9100, 9101]
     paths = {config.engine_process.engine.cost_fit_path for config in started}
     assert len(paths) == 2, "each device has its own cost fit"
+    assert all(config.has_neighbors for config in started), "none may end the machine of the other"
 
 
 def test_replicas_on_a_cpu_share_it(invoke: Invoke, started: Started) -> None:
@@ -103,6 +116,8 @@ def test_replicas_on_a_cpu_share_it(invoke: Invoke, started: Started) -> None:
         (["--nnodes", "2"], "--node-endpoint HOST:PORT"),
         (["--memory-fraction", "0"], "memory_fraction=0"),
         (["--price", "-1"], "--price"),
+        (["--spot", "azur"], "--spot"),
+        (["--notice-seconds", "14"], "notice_seconds=14"),
         (["--server", "10.0.0.1"], "server='10.0.0.1'"),
     ],
 )

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from diffuserve.domain.job import Band
 from diffuserve.domain.tenant import Plan, Tenant
 from diffuserve.jobs.config import StoreConfig
-from diffuserve.jobs.fairness import Lane, TenantAccount, choose_lane
+from diffuserve.jobs.fairness import Claimant, Lane, TenantAccount, choose_lane
 
 NOW = 1_000.0
 CONFIG = StoreConfig(
@@ -37,7 +37,7 @@ def lane(
 def choose(
     *lanes: Lane, models: Sequence[str] = ("flux", "wan"), resident: Sequence[str] = ()
 ) -> Lane | None:
-    return choose_lane(lanes, models, resident, NOW, CONFIG)
+    return choose_lane(lanes, Claimant(models, resident), NOW, CONFIG)
 
 
 def test_the_tenant_that_is_furthest_behind_goes_first() -> None:

@@ -22,7 +22,7 @@ class Registering:
         self.plane = FakeControlPlane()
         self.num_refusals = 0
         config = WorkerConfig(server="http://plane", **values)  # type: ignore[arg-type]
-        self.membership = Membership(config, self.plane.client, self._refuse)
+        self.membership = Membership(config, self.plane.client, self._refuse, is_spot=True)
 
     def _refuse(self) -> None:
         self.num_refusals += 1
@@ -30,7 +30,7 @@ class Registering:
 
 @in_virtual_time
 async def test_a_worker_registers_only_once_its_model_is_known() -> None:
-    registering = Registering(name="ada", labels={"zone": "a"}, price_per_hour=2.5, is_spot=True)
+    registering = Registering(name="ada", labels={"zone": "a"}, price_per_hour=2.5)
     running = asyncio.create_task(registering.membership.run())
     await asyncio.sleep(60.0)
     assert registering.plane.registrations == []

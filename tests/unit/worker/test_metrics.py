@@ -9,6 +9,7 @@ from diffuserve.domain.errors import InvalidParams
 from diffuserve.domain.worker import WorkerState
 from diffuserve.worker.messages import EngineHeartbeat, FilterVerdict
 from diffuserve.worker.metrics import WorkerMetrics
+from diffuserve.worker.spot.base import NoticeKind
 
 
 @pytest.fixture
@@ -28,6 +29,11 @@ def heartbeat(num_steps: int, num_request_steps: int, **values: float) -> Engine
         num_request_steps=num_request_steps,
         last_step_seconds=values.get("last_step_seconds"),
     )
+
+
+def test_notices_are_counted_by_kind(metrics: WorkerMetrics) -> None:
+    metrics.spot_notice(NoticeKind.INTERRUPTION)
+    assert sample(metrics, "diffusion_worker_spot_notices_total", kind="interruption") == 1.0
 
 
 def test_a_port_that_is_taken_is_refused(metrics: WorkerMetrics) -> None:

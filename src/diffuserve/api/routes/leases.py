@@ -97,6 +97,8 @@ async def release(job_id: JobId, body: Release, services: ServicesDep, caller: W
     await services.job_metrics.record_run_end(job_id, status)
     if body.cause is ReleaseCause.PREEMPTED:
         services.metrics.preempted.inc()
+    elif body.cause is ReleaseCause.INTERRUPTED:
+        services.metrics.interrupted.inc()
     return json_response(LeaseOutcome(job_id, status))
 
 

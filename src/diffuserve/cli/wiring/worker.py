@@ -45,6 +45,7 @@ def replica(config: WorkerConfig, settings: Settings, number: int) -> WorkerConf
         engine_process=checked(on_device.engine_process),
         name=f"{config.name or socket.gethostname()}-{number}",
         metrics_port=None if config.metrics_port is None else config.metrics_port + number,
+        shares_machine=True,
     )
 
 

@@ -5,7 +5,7 @@ import asyncio
 from diffuserve.client.leases import LeaseClient
 from diffuserve.domain.errors import WorkerNotFound
 from diffuserve.domain.worker import ControlCommands
-from diffuserve.worker.agent_state import AgentState
+from diffuserve.worker.agent_state import AgentState, DrainOrder
 from diffuserve.worker.engine_jobs import EngineJobs
 from diffuserve.worker.membership import Membership
 
@@ -48,4 +48,4 @@ def apply_commands(commands: ControlCommands, state: AgentState, jobs: EngineJob
     for job_id in commands.preempt:
         jobs.preempt(job_id)
     if commands.drain:
-        state.drain_requested.set()
+        state.drain(DrainOrder(reason="by an operator"))

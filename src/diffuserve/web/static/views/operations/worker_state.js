@@ -19,5 +19,6 @@ export const stateOf = (worker) =>
 export function WorkerState({ worker }) {
   const state = stateOf(worker);
   const [sign, tone] = SIGNS[state] ?? ["○", "muted"];
-  return html`<span class="state ${tone}"><span aria-hidden="true">${sign}</span> ${state}</span>`;
+  const reason = state === "draining" ? worker.report.drain_reason || null : null;
+  return html`<span class="state ${tone}" title=${reason}><span aria-hidden="true">${sign}</span> ${state}</span>`;
 }
