@@ -3,7 +3,7 @@
 import pytest
 
 from diffuserve.domain.job import Band, JobStatus
-from diffuserve.domain.worker import ReleaseCause, WorkerRole
+from diffuserve.domain.worker import Claim, ReleaseCause, WorkerRole
 from diffuserve.jobs.store import JobStore
 from diffuserve.testing.fake_clock import FakeClock
 from support.store_driver import add_worker, claim, claim_one, events, new_job, release, send_heartbeat
@@ -23,7 +23,7 @@ async def test_each_kind_of_worker_takes_what_suits_it_first(job_store: JobStore
 
 
 @pytest.mark.parametrize(
-    ("band", "is_spot", "seconds"), [(Band.INTERACTIVE, True, 1.0), (Band.BATCH, False, 60.0)]
+    ("band", "is_spot", "seconds"), [(Band.INTERACTIVE, True, 0.2), (Band.BATCH, False, 60.0)]
 )
 async def test_what_waits_for_the_other_kind_does_so_for_a_bounded_time(
     job_store: JobStore, clock: FakeClock, band: Band, is_spot: bool, seconds: float
@@ -35,11 +35,13 @@ async def test_what_waits_for_the_other_kind_does_so_for_a_bounded_time(
         await add_worker(job_store, is_spot=not is_spot),
     )
     jobs = [await job_store.jobs.submit(new_job(band=band)) for _ in range(2)]
-    clock.advance(seconds - 0.1)
+    clock.advance(seconds - 0.05)
     await send_heartbeat(job_store, other)
-    assert await ids(job_store, worker) == []
+    left = await job_store.leases.try_claim(worker, Claim(claim_id="left", num_jobs=4))
+    assert left.leases == []
+    assert left.seconds_left == pytest.approx(0.05)
     later = await job_store.jobs.submit(new_job(band=band))
-    clock.advance(0.2)
+    clock.advance(0.1)
     assert await ids(job_store, worker) == [job.id for job in jobs]
     assert await ids(job_store, other) == [later.id]
 
@@ -114,3 +116,11 @@ async def test_an_interrupted_batch_job_waits_for_no_kind_again(
     await send_heartbeat(job_store, spot, lease)
     await release(job_store, lease, ReleaseCause.INTERRUPTED)
     assert await ids(job_store, on_demand) == [job.id]
+
+
+async def test_a_worker_that_leaves_nothing_need_not_look_again(job_store: JobStore) -> None:
+    spot, _ = await add_worker(job_store, is_spot=True), await add_worker(job_store)
+    for number in range(2):
+        claimed = await job_store.leases.try_claim(spot, Claim(claim_id=f"c{number}", num_jobs=1))
+        assert (claimed.leases == [], claimed.seconds_left) == (number == 0, None)
+        await job_store.jobs.submit(new_job(band=Band.BATCH))

@@ -44,10 +44,15 @@ class HandWorker:
 
     @classmethod
     async def register(
-        cls, http: httpx.AsyncClient, specs: Sequence[ModelSpec] = (HAND_SPEC,), name: str = "by hand"
+        cls,
+        http: httpx.AsyncClient,
+        specs: Sequence[ModelSpec] = (HAND_SPEC,),
+        name: str = "by hand",
+        is_spot: bool = False,
     ) -> "HandWorker":
         offers = [{"spec": spec.to_dict()} for spec in specs]
-        response = await http.post("/v1/workers", json={"models": offers, "report": _REPORT, "name": name})
+        registration = {"models": offers, "report": _REPORT, "name": name, "is_spot": is_spot}
+        response = await http.post("/v1/workers", json=registration)
         return cls(http, response.raise_for_status().json()["worker_id"])
 
     async def beat(self, state: str, **values: Any) -> httpx.Response:

@@ -19,7 +19,7 @@ from diffuserve.jobs.command import Command
 from diffuserve.jobs.database import Transaction
 from diffuserve.jobs.decode_pool import ModelPool, read_pools
 from diffuserve.jobs.due import sweep_due
-from diffuserve.jobs.fairness import Claimant, Lane, TenantAccount, choose_lane
+from diffuserve.jobs.fairness import Claimant, Lane, TenantAccount, choose_lane, seconds_left
 from diffuserve.jobs.placement import Placement, suits_spot
 from diffuserve.jobs.records import BANDS, JobRecord, lease_of, record_of
 from diffuserve.jobs.worker_kinds import phases_served
@@ -47,10 +47,22 @@ _MAX_BLOCK = 64
 
 
 @dataclass(frozen=True)
-class ClaimJobs(Command[list[Lease]]):
+class Claimed:
+    """Leases that a claim was granted.
+
+    Without any, `seconds_left` are those until the worker may have a job that it leaves to others; `None` if
+    there is none.
+    """
+
+    leases: list[Lease] = field(default_factory=list)
+    seconds_left: float | None = None
+
+
+@dataclass(frozen=True)
+class ClaimJobs(Command[Claimed]):
     """Lease jobs to a worker. The outcome of a repeated `claim_id` is the leases granted before.
 
-    It is `WorkerNotFound` for an unknown worker, and `[]` for one that is draining.
+    It is `WorkerNotFound` for an unknown worker, and none for one that is draining.
     """
 
     worker_id: str
@@ -64,17 +76,18 @@ class ClaimJobs(Command[list[Lease]]):
     @classmethod
     def apply_many(
         cls, transaction: Transaction, commands: Sequence[Self]
-    ) -> list[list[Lease] | DiffuserveError]:
+    ) -> list[Claimed | DiffuserveError]:
         sweep_due(transaction)
         claimers = _claimers(transaction, {command.worker_id for command in commands})
-        granted = _granted_before(transaction, commands)
+        before = _granted_before(transaction, commands)
+        granted = {key: Claimed(leases) for key, leases in before.items()}
         new = _first_of_each(
             command for command in commands if command.worker_id in claimers and command.key not in granted
         )
         if new:
             granted |= _grant(transaction, new, claimers)
         return [
-            granted.get(command.key, [])
+            granted.get(command.key, Claimed())
             if command.worker_id in claimers
             else WorkerNotFound(f"no worker {command.worker_id}; register again")
             for command in commands
@@ -139,13 +152,17 @@ def _first_of_each(commands: Iterable[ClaimJobs]) -> list[ClaimJobs]:
 
 def _grant(
     transaction: Transaction, commands: Sequence[ClaimJobs], claimers: dict[str, _Claimer]
-) -> dict[tuple[str, str], list[Lease]]:
+) -> dict[tuple[str, str], Claimed]:
     """Choose jobs for the claims in turn, lease them, and return the leases by the claim's key."""
     most = max(command.claim.num_jobs for command in commands)
     claim_round = ClaimRound(transaction, _open_lanes(transaction), block=min(most, _MAX_BLOCK) + 1)
     for command in commands:
         claim_round.serve(command, claimers[command.worker_id])
-    return _save(claim_round)
+    saved = _save(claim_round)
+    return {
+        command.key: Claimed(saved.get(command.key, []), claim_round.seconds_left.get(command.key))
+        for command in commands
+    }
 
 
 @dataclass(frozen=True)
@@ -166,7 +183,8 @@ class ClaimRound:
 
     Lanes and accounts are read once and then kept up to date in memory; `grants` and `floors` are what
     the transaction has to write. `block` is the number of a lane's jobs that are read at a time, and
-    `placements` say, for workers on spot machines and on others, what they leave to the other kind.
+    `placements` say, for workers on spot machines and on others, what they leave to the other kind, and
+    `seconds_left` for how long each claim does.
     """
 
     transaction: Transaction
@@ -176,6 +194,7 @@ class ClaimRound:
     grants: list[_Grant] = field(default_factory=list)
     floors: dict[tuple[Band, str], float] = field(default_factory=dict)
     placements: dict[bool, Placement] = field(default_factory=dict)
+    seconds_left: dict[tuple[str, str], float] = field(default_factory=dict)
 
     def serve(self, command: ClaimJobs, claimer: _Claimer) -> None:
         """Choose jobs for a claim until its room is full.
@@ -189,6 +208,7 @@ class ClaimRound:
         while num_granted < claim.num_jobs:
             chosen = self._choose(claimant)
             if chosen is None:
+                self._note_left(command, claimant)
                 return
             lane, head = chosen
             num_tokens += head.step_tokens
@@ -207,6 +227,11 @@ class ClaimRound:
             # All its jobs are late: they wait for a sweep, and the lane has nothing to lease.
             self.lanes.remove(lane)
         return None
+
+    def _note_left(self, command: ClaimJobs, claimant: Claimant) -> None:
+        now, config = self.transaction.now, self.transaction.config
+        if (left := seconds_left(self.lanes, claimant, now, config)) is not None:
+            self.seconds_left[command.key] = left
 
     def _placement(self, is_spot: bool) -> Placement:
         """Return what workers of this kind leave to others; those are looked up if it may be anything."""

@@ -49,7 +49,7 @@ class StoreConfig:
     affinity_seconds: float = 30.0
     affinity_wait_seconds: float = 60.0
     deadline_lead_seconds: float = 30.0
-    on_demand_wait_seconds: float = 1.0
+    on_demand_wait_seconds: float = 0.2
     spot_wait_seconds: float = 60.0
     max_transient_retries: int = 3
     max_worker_losses: int = 3

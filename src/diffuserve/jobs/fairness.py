@@ -14,7 +14,7 @@ from diffuserve.domain.job import Band
 from diffuserve.domain.tenant import Tenant
 from diffuserve.domain.worker import WorkerRole
 from diffuserve.jobs.config import StoreConfig
-from diffuserve.jobs.placement import ANYWHERE, Placement
+from diffuserve.jobs.placement import ANYWHERE, Placement, left_until
 
 _Order = tuple[float, str, int]
 _BEHIND_ALL: _Order = (math.inf, "", 0)
@@ -74,6 +74,11 @@ class Claimant:
     role: WorkerRole = WorkerRole.ALL
     placement: Placement = ANYWHERE
 
+    def may_have(self, lane: Lane) -> bool:
+        """Return whether the worker can run a lane's head, and its tenant may start a job."""
+        does_phase = self.role.decodes if lane.is_decode else self.role.denoises
+        return lane.model in self.models and does_phase and lane.account.may_start
+
 
 def choose_lane(lanes: Sequence[Lane], claimant: Claimant, now: float, config: StoreConfig) -> Lane | None:
     """Return the lane whose head this worker gets; `None` if no tenant may start a job that it may have."""
@@ -91,15 +96,23 @@ def choose_lane(lanes: Sequence[Lane], claimant: Claimant, now: float, config: S
     return min(warm, key=_order, default=fairest)
 
 
+def seconds_left(lanes: Sequence[Lane], claimant: Claimant, now: float, config: StoreConfig) -> float | None:
+    """Return the seconds until this worker may have a job that it leaves to others; `None` without one."""
+    placement = claimant.placement
+    left = [
+        left_until(lane, config) - now
+        for lane in lanes
+        if claimant.may_have(lane) and placement.leaves(lane, now, config)
+    ]
+    return min(left, default=None)
+
+
 def _contenders(lanes: Sequence[Lane], claimant: Claimant, now: float, config: StoreConfig) -> Sequence[Lane]:
     """Return the lanes of the best rank among those that may be served."""
     by_rank: dict[int, list[Lane]] = {}
-    models, role, placement = claimant.models, claimant.role, claimant.placement
-    phases = tuple(is_decode for is_decode in (False, True) if (role.decodes if is_decode else role.denoises))
+    placement = claimant.placement
     for lane in lanes:
-        if lane.model in models and lane.is_decode in phases and lane.account.may_start:
-            if placement.others and placement.leaves(lane, now, config):
-                continue
+        if claimant.may_have(lane) and not (placement.others and placement.leaves(lane, now, config)):
             by_rank.setdefault(_rank(lane, now, config), []).append(lane)
     return by_rank[min(by_rank)] if by_rank else ()
 

@@ -23,7 +23,7 @@ from diffuserve.domain.worker import (
 from diffuserve.domain.worker_ids import is_owned, new_worker_id
 from diffuserve.jobs import schema
 from diffuserve.jobs.checkpoints import KeepCheckpoint, load_checkpoint
-from diffuserve.jobs.claim import ClaimJobs
+from diffuserve.jobs.claim import Claimed, ClaimJobs
 from diffuserve.jobs.database import Database
 from diffuserve.jobs.finish import CompleteJob, FailJob, HandOverJob, ReleaseJob
 from diffuserve.jobs.records import JSON_COLUMNS
@@ -99,6 +99,10 @@ class WorkerLeases:
 
     async def claim(self, worker_id: str, claim: Claim) -> list[Lease]:
         """Lease the jobs that are due by fairness to this worker; `[]` if none is. Raise `WorkerNotFound`."""
+        return (await self.try_claim(worker_id, claim)).leases
+
+    async def try_claim(self, worker_id: str, claim: Claim) -> Claimed:
+        """Lease jobs as `claim` does, and tell when it is worth another try. Raise `WorkerNotFound`."""
         return await self._writer.run(ClaimJobs(worker_id, claim))
 
     async def check(self, job_id: str, lease_token: int, key_id: str = "") -> None:

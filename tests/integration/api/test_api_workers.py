@@ -10,6 +10,7 @@ import pytest
 from fastapi import FastAPI
 
 from diffuserve.api.config import ApiConfig
+from diffuserve.domain.job import Band, NewJob
 from diffuserve.domain.tenant import Role
 from diffuserve.events.base import QUEUE, worker_topic
 from diffuserve.events.memory import MemoryEventBus
@@ -68,6 +69,20 @@ async def test_a_waiting_claim_ends_with_the_next_job(
     assert (lease.job_id, lease.lease_token, lease.attempt) == (job_id, 1, 1)
 
 
+async def test_a_waiting_claim_gets_what_it_left_to_others_as_soon_as_it_may(
+    http: httpx.AsyncClient, worker: HandWorker, store: JobStore, bus: MemoryEventBus
+) -> None:
+    """The look comes without a message, and long before the next one for a message that was lost."""
+    spot = await HandWorker.register(http, is_spot=True)
+    waiting = asyncio.create_task(spot.claim(wait=20))
+    await watched(bus, QUEUE)
+    job = await store.jobs.submit(
+        NewJob(tenant_id="ada", model="hand", input={}, cost_seconds=1.0, band=Band.INTERACTIVE)
+    )
+    [lease] = await asyncio.wait_for(waiting, HANG_SECONDS)
+    assert lease.job_id == job.id
+
+
 async def test_a_claim_is_empty_after_its_wait(worker: HandWorker) -> None:
     assert await worker.claim(wait=0.1) == []
 
@@ -78,7 +93,7 @@ async def test_idle_workers_share_their_polls(
     """Poll often, for as long as several polls take: each worker claims and asks for commands once."""
     transport = httpx.ASGITransport(make_app(ApiConfig(poll_seconds=0.05)))
     calls = Counter[str]()
-    for name in ("claim", "control_commands"):
+    for name in ("try_claim", "control_commands"):
         monkeypatch.setattr(store.leases, name, _counted(calls, name, getattr(store.leases, name)))
     async with httpx.AsyncClient(transport=transport, base_url="http://api.test") as http:
         workers = [await HandWorker.register(http) for _ in range(10)]
@@ -88,7 +103,7 @@ async def test_idle_workers_share_their_polls(
         assert {response.text for response in await asyncio.gather(*controls)} == {
             '{"cancel":[],"preempt":[],"lost":[],"drain":false}'
         }
-    assert calls == {"claim": 10, "control_commands": 10}
+    assert calls == {"try_claim": 10, "control_commands": 10}
 
 
 def _counted(calls: Counter[str], name: str, call: Callable[..., Any]) -> Callable[..., Any]:

@@ -1,6 +1,7 @@
 """Workers: registration, claims, heartbeats and control commands; and the operators' listing."""
 
 import asyncio
+import math
 import time
 from typing import Annotated
 
@@ -34,6 +35,7 @@ from diffuserve.domain.worker import (
     Registration,
 )
 from diffuserve.events.base import QUEUE, Subscription, worker_topic
+from diffuserve.jobs.claim import Claimed
 
 router = APIRouter(prefix="/v1/workers", tags=["workers"], route_class=JsonRoute)
 
@@ -135,34 +137,41 @@ async def _claim_until(
     # Subscribed before the first claim, so that a job which becomes ready meanwhile is not missed.
     with services.bus.subscribe(QUEUE) as hints:
         while True:
-            leases = await _claim(services, worker_id, claim)
-            if leases:
-                return leases
+            claimed = await _claim(services, worker_id, claim)
+            if claimed.leases:
+                return claimed.leases
             with idle(request.scope):
-                is_worth_another = await _is_worth_a_claim(services, hints, end)
+                is_worth_another = await _is_worth_a_claim(services, hints, end, claimed.seconds_left)
             if not is_worth_another:
                 return []
             if await request.is_disconnected():
                 return []
 
 
-async def _claim(services: Services, worker_id: str, claim: Claim) -> list[Lease]:
+async def _claim(services: Services, worker_id: str, claim: Claim) -> Claimed:
     started_at = time.perf_counter()
-    leases = await services.store.leases.claim(worker_id, claim)
+    claimed = await services.store.leases.try_claim(worker_id, claim)
     services.metrics.claim_seconds.observe(time.perf_counter() - started_at)
-    services.job_metrics.record_claimed(leases)
-    return leases
+    services.job_metrics.record_claimed(claimed.leases)
+    return claimed
 
 
-async def _is_worth_a_claim(services: Services, hints: Subscription, end: float) -> bool:
-    """Return true on a hint that jobs are ready, or on a look that finds some; false at the time `end`."""
+async def _is_worth_a_claim(
+    services: Services, hints: Subscription, end: float, seconds_left: float | None
+) -> bool:
+    """Return true on a hint that jobs are ready, or on a look that finds some; false at the time `end`.
+
+    A job that is left to other workers for `seconds_left` is looked for after these, if that is sooner.
+    """
     clock = asyncio.get_running_loop().time
+    left_until = math.inf if seconds_left is None else clock() + seconds_left
     while clock() < end:
-        if await hints.get(min(_poll_seconds(services), end - clock())) is not None:
+        pause = min(_poll_seconds(services), left_until - clock(), end - clock())
+        if await hints.get(pause) is not None:
             while await hints.get(0.0) is not None:  # one claim answers all hints that have arrived
                 pass
             return True
-        if await services.worker_polls.has_work():
+        if clock() >= left_until or await services.worker_polls.has_work():
             return True
     return False
 
