@@ -18,6 +18,7 @@ from bench_report import RESULTS, read_conditions, write_report
 from sides import DeterministicSide, OurSide, RemoteSide, StockSide
 
 NUM_REQUESTS = 32
+NUM_LONE = 16
 NUM_ARRIVALS = 96
 LOAD = 0.7  # of stock's capacity
 
@@ -90,6 +91,18 @@ def run_large(stock: RemoteSide, ours: RemoteSide, rounds: int) -> Figure:
     return compare("8 equal, 512 px, 4 steps", "stock, one at a time", "seconds", 1.0, runs, "stock")
 
 
+def run_lone(stock: RemoteSide, ours: RemoteSide, rounds: int) -> Figure:
+    """Compare requests that come one after another, with nobody beside them."""
+
+    def in_turn(side: RemoteSide) -> Callable[[int], float]:
+        return lambda seed: (
+            sum(side.run_all([one]) for one in workloads.equal(NUM_LONE, seed, 128)) / NUM_LONE
+        )
+
+    runs = alternate(rounds, {"stock": in_turn(stock), "ours": in_turn(ours)})
+    return compare("1 alone, 128 px, 4 steps", "stock", "seconds", 1.67, runs, "stock")
+
+
 def run_poisson(stock: RemoteSide, ours: RemoteSide, rounds: int) -> Figure:
     requests = workloads.mixed(NUM_ARRIVALS, seed=0)
     capacity = len(requests) / statistics.median(stock.run_all(requests) for _ in range(3))
@@ -123,6 +136,7 @@ SCENARIOS: dict[str, Callable[[RemoteSide, RemoteSide, int], Figure]] = {
     "mixed": run_mixed,
     "equal": run_equal,
     "large": run_large,
+    "lone": run_lone,
     "poisson": run_poisson,
     "deterministic": run_deterministic,
 }

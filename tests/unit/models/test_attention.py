@@ -8,6 +8,7 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 from torch import Tensor
 
+from diffuserve.models.layers import attention
 from diffuserve.models.layers.attention import (
     AttentionKernel,
     choose_kernel,
@@ -122,12 +123,30 @@ def test_cu_seqlens_are_the_running_sum_of_the_lengths_as_int32() -> None:
     [(torch.float32, "grouped-sdpa"), (torch.bfloat16, "grouped-bmm"), (torch.float16, "grouped-sdpa")],
 )
 def test_the_kernel_for_a_cpu_depends_on_the_dtype(dtype: torch.dtype, name: str) -> None:
-    kernel = choose_kernel(CPU, dtype)
+    kernel = choose_kernel(CPU, dtype, deterministic=True)
     assert kernel == AttentionKernel(name, KERNELS[name], ACROSS[name])
     qkv = make_qkv((7, 7)).to(dtype)
     torch.testing.assert_close(
         kernel(qkv, Segments.of((7, 7), CPU)).double(), reference(qkv, (7, 7)), rtol=0, atol=0.02
     )
+
+
+@pytest.mark.parametrize("faster", ["grouped-bmm", "grouped-sdpa"])
+def test_in_bf16_the_kernel_is_the_one_that_was_faster_when_tried(
+    faster: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(attention, "_seconds_of", lambda kernel, *_: 1.0 + (kernel.name != faster))
+    attention._faster_on_this_cpu.cache_clear()
+    try:
+        assert choose_kernel(CPU, torch.bfloat16).name == faster
+    finally:
+        attention._faster_on_this_cpu.cache_clear()
+
+
+def test_kernels_are_tried_once_in_a_process(monkeypatch: pytest.MonkeyPatch) -> None:
+    chosen = choose_kernel(CPU, torch.bfloat16)
+    monkeypatch.setattr(attention, "_seconds_of", None)
+    assert choose_kernel(CPU, torch.bfloat16) is chosen
 
 
 CROSS_TOLERANCE = 3e-5  # hundreds of equal terms round alike

@@ -52,7 +52,10 @@ class SequenceShape:
 
 @dataclass(frozen=True)
 class PackedLayout:
-    """Indices between the three rows; `…_owner` is the index of each token's sequence."""
+    """Indices between the three rows; `…_owner` is the index of each token's sequence.
+
+    A joint row that `has_text_first` is its text row and then its image row: no token has to be moved.
+    """
 
     segments: Segments
     text_at: Int[Tensor, "text"]
@@ -62,6 +65,7 @@ class PackedLayout:
     joint_owner: Int[Tensor, "joint"]
     image_rotation: Complex64[Tensor, "image half"]
     joint_rotation: Complex64[Tensor, "joint half"]
+    has_text_first: bool
 
 
 def pack_layout(
@@ -82,6 +86,7 @@ def pack_layout(
         joint_owner=owner.to(device),
         image_rotation=rotation[image_at].to(device),
         joint_rotation=rotation.to(device),
+        has_text_first=len(shapes) == 1,
     )
 
 

@@ -20,6 +20,7 @@ from diffuserve.models.flux.family import PATCH
 from diffuserve.models.flux.images import FluxImages
 from diffuserve.models.flux.latents import FLUX_PREVIEW, unpack_latents
 from diffuserve.models.flux.packing import Grid, PackedLayout, SequenceShape, pack_layout
+from diffuserve.models.flux.schedule_factors import ScheduleFactors
 from diffuserve.models.flux.sharding import Shard, shard_layout
 from diffuserve.models.flux.shift import SizeShift
 from diffuserve.models.flux.text import FluxConditioning, FluxTextEncoder
@@ -87,9 +88,10 @@ class FluxPipeline:
         self.vae = ImageVae(folder, device, dtype, has_encoder=encodes, has_decoder=parts.decoding)
         self.images = FluxImages(folder, spec, self.vae, dtype)
         self.preview_map = read_preview_map(folder, self.vae.latent_channels, FLUX_PREVIEW)
-        kernel = choose_kernel(device, dtype)
+        kernel = choose_kernel(device, dtype, deterministic)
         self.attention = kernel if ranks is None else ulysses(kernel, ranks.sequence)
         self.transformer = self._load_transformer(folder, config, denoiser_device)
+        self._factors = ScheduleFactors(self.transformer)
         self._layout = functools.lru_cache(maxsize=8)(self._make_layout)
         self._shard = functools.lru_cache(maxsize=8)(self._make_shard)
 
@@ -201,16 +203,19 @@ class FluxPipeline:
             for request in batch
             for _ in range(request.params.num_images)
         ]
-        timesteps = torch.tensor([request.timestep for request, _ in images])
-        guidance = torch.tensor([float(request.params.guidance_scale or 0.0) for request, _ in images])
         return PackedInput(
             image=torch.cat([self._tokens(request) for request in batch]),
             text=torch.cat([conditioning.sequence for _, conditioning in images]),
-            pooled=torch.stack([conditioning.pooled for _, conditioning in images]),
-            timestep=timesteps.to(self.device),
-            guidance=guidance.to(self.device) if self.transformer.config.guidance_embeds else None,
+            factors=torch.cat([self._factors_of(request) for request, _ in images]),
             layout=layout,
         )
+
+    def _factors_of(self, request: DenoiseInput) -> Tensor:
+        """Return the modulation factors of a request's step; at its first, those of all steps are made."""
+        timesteps = self.schedule(request.params).timesteps
+        ahead = timesteps[timesteps.index(request.timestep) :]
+        guidance = float(request.params.guidance_scale or 0.0)
+        return self._factors.of(_flux(request.conditioning).pooled, guidance, ahead)
 
     def _tokens(self, request: DenoiseInput) -> Tensor:
         """Return the tokens of a request's images: each with what guides it, and its references after it."""

@@ -55,6 +55,7 @@ def shard_layout(layout: PackedLayout, rank: int, size: int) -> Shard:
         joint_owner=torch.cat([layout.text_owner[text], layout.image_owner[image]]),
         image_rotation=layout.image_rotation[image],
         joint_rotation=torch.cat([text_rotation, layout.image_rotation[image]]),
+        has_text_first=True,
     )
     return Shard(text, image, local)
 

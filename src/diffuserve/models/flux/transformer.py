@@ -5,9 +5,11 @@ Reference implementations: Black Forest Labs' `flux/model.py` and diffusers'
 run in one row (see `packing`), and each token is modulated by its own request's timestep, guidance
 and prompt, so one forward pass serves requests of any size at any step.
 
-Shapes: `text`, `image` and `joint` count packed tokens, `seq` counts sequences, `d` is the width.
+Shapes: `text`, `image` and `joint` count packed tokens, `seq` counts sequences, `d` is the width. Factors
+that are the same for all tokens have one row for them, which `#tokens` allows.
 """
 
+from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import NamedTuple
 
@@ -30,14 +32,21 @@ _EPS = 1e-6
 
 
 @dataclass(frozen=True)
-class PackedInput:
-    """The input of a forward pass. `timestep` lies in 0…1000; it and `guidance` are per sequence."""
+class Levels:
+    """What the factors of each sequence depend on; `timestep` lies in 0…1000."""
 
-    image: Float[Tensor, "image channels"]
-    text: Float[Tensor, "text text_dim"]
     pooled: Float[Tensor, "seq pooled_dim"]
     timestep: Float[Tensor, "seq"]
     guidance: Float[Tensor, "seq"] | None
+
+
+@dataclass(frozen=True)
+class PackedInput:
+    """The input of a forward pass; `factors` are those of each sequence, by `FluxTransformer.factors`."""
+
+    image: Float[Tensor, "image channels"]
+    text: Float[Tensor, "text text_dim"]
+    factors: Float[Tensor, "seq factors d"]
     layout: PackedLayout
 
 
@@ -63,18 +72,41 @@ class FluxTransformer(nn.Module):
         self.norm_out = _Modulation(dim, ("scale", "shift"))
         self.proj_out = Linear(dim, config.num_outputs)
 
+    def factors(self, levels: Levels) -> Float[Tensor, "seq factors d"]:
+        """Return the modulation factors of all blocks.
+
+        They depend on no latents, so those of all steps of a schedule can be made at once.
+        """
+        condition = F.silu(self.time_text_embed(levels))
+        return torch.cat([modulation(condition) for modulation in self._modulations()], dim=1)
+
     def forward(self, packed: PackedInput) -> Float[Tensor, "image outputs"]:
         layout = packed.layout
-        condition = F.silu(self.time_text_embed(packed))
+        factors = iter(packed.factors.split([part.num_factors for part in self._modulations()], dim=1))
         image, text = self.x_embedder(packed.image), self.context_embedder(packed.text)
         for block in self.transformer_blocks:
-            image, text = block(image, text, condition, layout)
+            image, text = block(image, text, next(factors), next(factors), layout)
         joint = _join(text, image, layout)
         for block in self.single_transformer_blocks:
-            joint = block(joint, condition, layout)
-        scale, shift = self.norm_out(condition, layout.image_owner)
-        image = joint.index_select(0, layout.image_at)
-        return self.proj_out(_normalise(image, scale, shift))
+            joint = block(joint, next(factors), layout)
+        scale, shift = _of_tokens(next(factors), layout.image_owner)
+        return self.proj_out(_normalise(_image_of(joint, layout), scale, shift))
+
+    @property
+    def num_factors(self) -> int:
+        """Number of factors of a sequence, each as wide as a token."""
+        return sum(modulation.num_factors for modulation in self._modulations())
+
+    def _modulations(self) -> Iterator["_Modulation"]:
+        """Yield the modulations in the order in which a forward pass needs their factors."""
+        for block in self.transformer_blocks:
+            assert isinstance(block, _DoubleBlock)
+            yield block.norm1
+            yield block.norm1_context
+        for block in self.single_transformer_blocks:
+            assert isinstance(block, _SingleBlock)
+            yield block.norm
+        yield self.norm_out
 
     def set_tiling(self, tokens: Tiling, sequences: Tiling) -> None:
         """Set the tiles of products over tokens, and of products with one row for each sequence."""
@@ -109,18 +141,18 @@ class _TimeTextEmbed(nn.Module):
             self.guidance_embedder = _Embedder(_TIMESTEP_CHANNELS, config.dim)
         self.text_embedder = _Embedder(config.pooled_projection_dim, config.dim)
 
-    def forward(self, packed: PackedInput) -> Float[Tensor, "seq d"]:
-        dtype = packed.pooled.dtype
+    def forward(self, levels: Levels) -> Float[Tensor, "seq d"]:
+        dtype = levels.pooled.dtype
         # The reference passes t/1000 in the model's dtype and multiplies it there: in bf16 that moves the
         # timestep, and checkpoints are trained with it.
-        timestep = (packed.timestep.to(dtype) / 1000) * 1000
+        timestep = (levels.timestep.to(dtype) / 1000) * 1000
         vector = self.timestep_embedder(timestep_embedding(timestep, _TIMESTEP_CHANNELS).to(dtype))
-        if packed.guidance is not None:
-            guidance = packed.guidance.to(dtype) * 1000
+        if levels.guidance is not None:
+            guidance = levels.guidance.to(dtype) * 1000
             vector = vector + self.guidance_embedder(
                 timestep_embedding(guidance, _TIMESTEP_CHANNELS).to(dtype)
             )
-        return vector + self.text_embedder(packed.pooled)
+        return vector + self.text_embedder(levels.pooled)
 
 
 class _Embedder(nn.Module):
@@ -136,16 +168,16 @@ class _Embedder(nn.Module):
 class _Mod(NamedTuple):
     """Modulation factors of each token, named as in BFL's `ModulationOut`; `scale` includes the 1."""
 
-    shift: Float[Tensor, "tokens d"]
-    scale: Float[Tensor, "tokens d"]
-    gate: Float[Tensor, "tokens d"]
+    shift: Float[Tensor, "#tokens d"]
+    scale: Float[Tensor, "#tokens d"]
+    gate: Float[Tensor, "#tokens d"]
 
 
 _FACTORS = ("shift", "scale", "gate")  # in the order of the checkpoints' rows
 
 
 class _Modulation(nn.Module):
-    """adaLN (Peebles & Xie 2022, arXiv:2212.09748): each sequence's factors, repeated for its tokens.
+    """Factors of each sequence for adaLN (Peebles & Xie 2022, arXiv:2212.09748).
 
     `names` are the factors in the order of the checkpoint's rows. A scale acts as `1 + scale`; the 1 is
     added here, once for each sequence.
@@ -157,13 +189,11 @@ class _Modulation(nn.Module):
         self.num_factors = len(names)
         self.scales = tuple(index for index, name in enumerate(names) if name == "scale")
 
-    def forward(
-        self, condition: Float[Tensor, "seq d"], owner: Int[Tensor, "tokens"]
-    ) -> tuple[Float[Tensor, "tokens d"], ...]:
+    def forward(self, condition: Float[Tensor, "seq d"]) -> Float[Tensor, "seq factors d"]:
         factors = self.linear(condition).unflatten(-1, (self.num_factors, -1))
         for scale in self.scales:
             factors[:, scale] += 1
-        return factors.index_select(0, owner).unbind(1)
+        return factors
 
 
 class _HeadNorm(nn.Module):
@@ -204,12 +234,13 @@ class _DoubleBlock(nn.Module):
         self,
         image: Float[Tensor, "image d"],
         text: Float[Tensor, "text d"],
-        condition: Float[Tensor, "seq d"],
+        factors: Float[Tensor, "seq six d"],
+        context_factors: Float[Tensor, "seq six d"],
         layout: PackedLayout,
     ) -> tuple[Float[Tensor, "image d"], Float[Tensor, "text d"]]:
         attn = self.attn
-        img_mod1, img_mod2 = _pair(self.norm1(condition, layout.image_owner))
-        txt_mod1, txt_mod2 = _pair(self.norm1_context(condition, layout.text_owner))
+        img_mod1, img_mod2 = _pair(_of_tokens(factors, layout.image_owner))
+        txt_mod1, txt_mod2 = _pair(_of_tokens(context_factors, layout.text_owner))
         image_qkv = attn.to_qkv(_normalise(image, img_mod1.scale, img_mod1.shift))
         text_qkv = attn.add_qkv_proj(_normalise(text, txt_mod1.scale, txt_mod1.shift))
         qkv = _join(
@@ -218,8 +249,8 @@ class _DoubleBlock(nn.Module):
             layout,
         )
         attended = self.attention(qkv, layout.segments).flatten(1)
-        image_out = attn.to_out[0](attended.index_select(0, layout.image_at))
-        text_out = attn.to_add_out(attended.index_select(0, layout.text_at))
+        image_out = attn.to_out[0](_image_of(attended, layout))
+        text_out = attn.to_add_out(_text_of(attended, layout))
         image = torch.addcmul(image, img_mod1.gate, image_out)
         image = _feed_forward(image, img_mod2, self.ff)
         text = torch.addcmul(text, txt_mod1.gate, text_out)
@@ -248,9 +279,9 @@ class _SingleBlock(nn.Module):
         self.proj_out = Linear(5 * dim, dim)
 
     def forward(
-        self, joint: Float[Tensor, "joint d"], condition: Float[Tensor, "seq d"], layout: PackedLayout
+        self, joint: Float[Tensor, "joint d"], factors: Float[Tensor, "seq three d"], layout: PackedLayout
     ) -> Float[Tensor, "joint d"]:
-        mod = _Mod(*self.norm(condition, layout.joint_owner))
+        mod = _Mod(*_of_tokens(factors, layout.joint_owner))
         x = _normalise(joint, mod.scale, mod.shift)
         qkv = _prepare_qkv(
             self.attn.to_qkv(x), self.num_heads, self.attn.norm_q, self.attn.norm_k, layout.joint_rotation
@@ -260,7 +291,14 @@ class _SingleBlock(nn.Module):
         return _clip(torch.addcmul(joint, mod.gate, out))
 
 
-def _pair(factors: tuple[Float[Tensor, "tokens d"], ...]) -> tuple[_Mod, _Mod]:
+def _of_tokens(
+    factors: Float[Tensor, "seq factors d"], owner: Int[Tensor, "tokens"]
+) -> tuple[Float[Tensor, "#tokens d"], ...]:
+    """Return the factors of each token; a lone sequence's are one row for all of its tokens."""
+    return (factors if len(factors) == 1 else factors.index_select(0, owner)).unbind(1)
+
+
+def _pair(factors: tuple[Float[Tensor, "#tokens d"], ...]) -> tuple[_Mod, _Mod]:
     """Split six factors: those of the attention, and those of the feed-forward."""
     return _Mod(*factors[:3]), _Mod(*factors[3:])
 
@@ -272,7 +310,7 @@ def _feed_forward(
 
 
 def _normalise(
-    x: Float[Tensor, "tokens d"], scale: Float[Tensor, "tokens d"], shift: Float[Tensor, "tokens d"]
+    x: Float[Tensor, "tokens d"], scale: Float[Tensor, "#tokens d"], shift: Float[Tensor, "#tokens d"]
 ) -> Float[Tensor, "tokens d"]:
     """Return scale·LayerNorm(x) + shift; the norm has no weights of its own."""
     return torch.addcmul(shift, F.layer_norm(x, x.shape[-1:], eps=_EPS), scale)
@@ -302,9 +340,21 @@ def _prepare_qkv(
 
 def _join(text: Tensor, image: Tensor, layout: PackedLayout) -> Tensor:
     """Interleave two packed rows into the joint row, along the first axis."""
+    if layout.has_text_first:
+        return torch.cat([text, image])
     joint = text.new_empty(text.shape[0] + image.shape[0], *text.shape[1:])
     joint.index_copy_(0, layout.text_at, text)
     return joint.index_copy_(0, layout.image_at, image)
+
+
+def _text_of(joint: Tensor, layout: PackedLayout) -> Tensor:
+    """Return the text row of a joint row."""
+    return joint[: len(layout.text_at)] if layout.has_text_first else joint.index_select(0, layout.text_at)
+
+
+def _image_of(joint: Tensor, layout: PackedLayout) -> Tensor:
+    """Return the image row of a joint row."""
+    return joint[len(layout.text_at) :] if layout.has_text_first else joint.index_select(0, layout.image_at)
 
 
 def _clip(x: Tensor) -> Tensor:

@@ -4,14 +4,17 @@ Three kernels compute the same thing:
 
 * `varlen-flash`: one FlashAttention call over all sequences, on CUDA (bf16 and fp16).
 * `grouped-sdpa`: one dense SDPA call for each run of neighbouring sequences of equal length.
-* `grouped-bmm`: the same runs, the short ones with two plain batched products and a float32 softmax: on CPUs
-  in bf16 the fused kernel gains there nothing. From about 180 tokens on it takes half of the time or less.
+* `grouped-bmm`: the same runs, the short ones with two plain batched products and a float32 softmax: in bf16
+  some CPUs are quicker so, and others, those with AMX among them, with the fused kernel. From about 180
+  tokens on the fused kernel takes half of the time or less on all of them.
 
 Each does self-attention, of queries, keys and values that one product made, and cross-attention, whose keys
 and values stand in a row of their own.
 """
 
+import functools
 import sys
+import time
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 
@@ -51,13 +54,17 @@ class AttentionKernel:
         return self.attend_across(query, key_value, segments)
 
 
-def choose_kernel(device: torch.device, dtype: torch.dtype) -> AttentionKernel:
-    """Return the fastest kernel that runs on this device with this dtype."""
+def choose_kernel(device: torch.device, dtype: torch.dtype, deterministic: bool = False) -> AttentionKernel:
+    """Return the fastest kernel that runs on this device with this dtype.
+
+    On a CPU in bf16 that is measured, once in a process, and takes milliseconds; in deterministic mode it is
+    always the same kernel.
+    """
     if device.type == "cuda" and dtype in (torch.bfloat16, torch.float16) and _has_varlen(device):
         return AttentionKernel("varlen-flash", varlen_flash, varlen_flash_across)
     if device.type == "cpu" and dtype == torch.bfloat16:
-        return AttentionKernel("grouped-bmm", grouped_bmm, grouped_bmm_across)
-    return AttentionKernel("grouped-sdpa", grouped_sdpa, grouped_sdpa_across)
+        return _GROUPED_BMM if deterministic else _faster_on_this_cpu()
+    return _GROUPED_SDPA
 
 
 def varlen_flash(qkv: QKV, segments: Segments) -> Attended:
@@ -100,6 +107,33 @@ def grouped_bmm(qkv: QKV, segments: Segments) -> Attended:
 def grouped_bmm_across(query: Query, key_value: KeyValue, segments: CrossSegments) -> Attended:
     """Attend in two batched products for each run of short sequences, in parts that fit the cache."""
     return _by_padded_run(query, key_value, segments.runs, _bmm)
+
+
+_GROUPED_SDPA = AttentionKernel("grouped-sdpa", grouped_sdpa, grouped_sdpa_across)
+_GROUPED_BMM = AttentionKernel("grouped-bmm", grouped_bmm, grouped_bmm_across)
+_TRIAL_LENGTHS = (96, 96, 128)  # tokens of sequences as short as those that the kernels treat differently
+_TRIAL_HEADS, _TRIAL_HEAD_DIM = 6, 32
+_NUM_TRIALS = 9
+
+
+@functools.cache
+def _faster_on_this_cpu() -> AttentionKernel:
+    """Return the kernel that attends short sequences in bf16 faster: the best of some tries, in turn."""
+    shape = (sum(_TRIAL_LENGTHS), 3, _TRIAL_HEADS, _TRIAL_HEAD_DIM)
+    kernels = (_GROUPED_BMM, _GROUPED_SDPA)
+    with torch.device("cpu"):  # modules that are built on the meta device choose their kernel there
+        segments = Segments.of(_TRIAL_LENGTHS, torch.device("cpu"))
+        qkv = torch.rand(shape, dtype=torch.bfloat16, generator=torch.Generator().manual_seed(0))
+        tries = [[_seconds_of(kernel, qkv, segments) for kernel in kernels] for _ in range(_NUM_TRIALS)]
+    best = [min(seconds) for seconds in zip(*tries, strict=True)]
+    return kernels[best.index(min(best))]
+
+
+@torch.inference_mode()
+def _seconds_of(kernel: AttentionKernel, qkv: QKV, segments: Segments) -> float:
+    start = time.perf_counter()
+    kernel(qkv, segments)
+    return time.perf_counter() - start
 
 
 # Queries, keys and values of some sequences of equal length, and what is added to scores.

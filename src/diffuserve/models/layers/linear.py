@@ -28,7 +28,7 @@ class Tiling:
         return -(num_rows % self.rows) % self.tail_rows
 
 
-_CPU_TILINGS = (Tiling(rows=512, tail_rows=64), Tiling(rows=32, tail_rows=8))
+_CPU_TILINGS = (Tiling(rows=512, tail_rows=32), Tiling(rows=32, tail_rows=8))
 _DETERMINISTIC_TILINGS = (Tiling(rows=256, tail_rows=256), Tiling(rows=16, tail_rows=16))
 
 _VECTOR = 32  # kernels treat what is left over a multiple of their vectors differently
@@ -64,6 +64,9 @@ class Linear(nn.Module):
     def forward(self, x: Float[Tensor, "rows in"]) -> Float[Tensor, "rows out"]:
         if self.tiling is None:
             return self._product(x)
+        if len(x) <= self.tiling.rows:
+            padding = self.tiling.padding(len(x))
+            return self._product(F.pad(x, (0, 0, 0, padding)))[: len(x)] if padding else self._product(x)
         result = x.new_empty(x.shape[0], self.weight.shape[0])
         for tile, part in zip(x.split(self.tiling.rows), result.split(self.tiling.rows), strict=True):
             self._fill(part, tile, self.tiling.padding(len(tile)))

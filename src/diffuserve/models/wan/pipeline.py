@@ -99,7 +99,7 @@ class WanPipeline:
         image_encoder = ClipImageEncoder(folder, denoiser_device, dtype) if reads_clip else None
         self.images = FirstFrames(self.vae, image_encoder, checkpoint.reads_clip)
         self.preview_map = preview_map(folder, checkpoint.vae.z_dim)
-        kernel = choose_kernel(device, dtype)
+        kernel = choose_kernel(device, dtype, deterministic)
         self.attention = kernel if ranks is None else ulysses(kernel, ranks.sequence)
         self.experts = [
             load_transformer(folder, component, self.attention, denoiser_device, dtype)

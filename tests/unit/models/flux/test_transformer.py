@@ -12,7 +12,7 @@ from torch import Tensor
 
 from diffuserve.models.flux.config import FluxConfig
 from diffuserve.models.flux.packing import Grid, SequenceShape, pack_layout, reference_corners
-from diffuserve.models.flux.transformer import FluxTransformer, PackedInput
+from diffuserve.models.flux.transformer import FluxTransformer, Levels, PackedInput
 from diffuserve.models.folder import ModelFolder
 from diffuserve.models.layers.attention import choose_kernel
 from diffuserve.models.layers.linear import Tiling
@@ -93,15 +93,18 @@ def make_mixed(dtype: torch.dtype = torch.float32) -> list[Image]:
 
 def predict(model: FluxTransformer, images: list[Image]) -> list[Tensor]:
     has_guidance = model.config.guidance_embeds
-    packed = PackedInput(
-        image=torch.cat([sequence.image for sequence in images]),
-        text=torch.cat([sequence.text for sequence in images]),
+    levels = Levels(
         pooled=torch.stack([sequence.pooled for sequence in images]),
         timestep=torch.tensor([sequence.timestep for sequence in images]),
         guidance=torch.tensor([sequence.guidance for sequence in images]) if has_guidance else None,
-        layout=pack_layout([sequence.shape for sequence in images], model.config.axes_dims_rope, CPU),
     )
     with torch.inference_mode():
+        packed = PackedInput(
+            image=torch.cat([sequence.image for sequence in images]),
+            text=torch.cat([sequence.text for sequence in images]),
+            factors=model.factors(levels),
+            layout=pack_layout([sequence.shape for sequence in images], model.config.axes_dims_rope, CPU),
+        )
         velocity: Tensor = model(packed)
     return list(velocity.split([sequence.shape.image_tokens for sequence in images]))
 

@@ -1,0 +1,59 @@
+"""Modulation factors of whole schedules, made when a request takes its first step."""
+
+import threading
+from collections.abc import Sequence
+
+import torch
+from cachetools import LRUCache
+from jaxtyping import Float
+from torch import Tensor
+
+from diffuserve.models.flux.transformer import FluxTransformer, Levels
+
+_CACHE_BYTES = 256 * 2**20
+_MAX_AHEAD_BYTES = _CACHE_BYTES // 16  # of a schedule: more than a few large ones would push each other out
+
+_Key = tuple[int, float, float]
+_Entry = tuple[Tensor, Float[Tensor, "1 factors d"]]
+
+
+class ScheduleFactors:
+    """Makes the factors of a request's remaining steps in one go, and keeps what was not needed yet.
+
+    A product over the rows of all steps costs hardly more than one over a single row, and the steps that
+    follow find their factors made. Denoising threads share it.
+    """
+
+    def __init__(self, transformer: FluxTransformer) -> None:
+        self._transformer = transformer
+        self._kept: LRUCache[_Key, _Entry] = LRUCache(_CACHE_BYTES, getsizeof=lambda entry: entry[1].nbytes)
+        self._lock = threading.Lock()
+
+    def of(
+        self, pooled: Float[Tensor, "pooled_dim"], guidance: float, timesteps: Sequence[float]
+    ) -> Float[Tensor, "1 factors d"]:
+        """Return the factors of the first of `timesteps`, which are those of the request's steps to come."""
+        key = (id(pooled), guidance, timesteps[0])
+        with self._lock:
+            if (entry := self._kept.get(key)) is not None:
+                return entry[1]
+        ahead = timesteps if len(timesteps) * self._row_bytes(pooled) <= _MAX_AHEAD_BYTES else timesteps[:1]
+        rows = self._make(pooled, guidance, ahead).split(1)
+        with self._lock:
+            for timestep, row in zip(ahead, rows, strict=True):
+                # The prompt's tensor is kept as well, so that no other takes its id meanwhile.
+                self._kept[id(pooled), guidance, timestep] = (pooled, row)
+        return rows[0]
+
+    def _make(self, pooled: Tensor, guidance: float, timesteps: Sequence[float]) -> Tensor:
+        count, device = len(timesteps), pooled.device
+        has_guidance = self._transformer.config.guidance_embeds
+        levels = Levels(
+            pooled=pooled.expand(count, -1),
+            timestep=torch.tensor(timesteps).to(device),
+            guidance=torch.full((count,), guidance).to(device) if has_guidance else None,
+        )
+        return self._transformer.factors(levels)
+
+    def _row_bytes(self, pooled: Tensor) -> int:
+        return self._transformer.num_factors * self._transformer.config.dim * pooled.itemsize
