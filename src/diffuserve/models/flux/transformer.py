@@ -33,7 +33,7 @@ _EPS = 1e-6
 
 @dataclass(frozen=True)
 class Levels:
-    """What the factors of each sequence depend on; `timestep` lies in 0…1000."""
+    """Levels at which each sequence stands, which its factors depend on; `timestep` lies in 0…1000."""
 
     pooled: Float[Tensor, "seq pooled_dim"]
     timestep: Float[Tensor, "seq"]
