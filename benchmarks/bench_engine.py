@@ -96,7 +96,7 @@ def run_lone(stock: RemoteSide, ours: RemoteSide, rounds: int) -> Figure:
 
     def in_turn(side: RemoteSide) -> Callable[[int], float]:
         return lambda seed: (
-            sum(side.run_all([one]) for one in workloads.equal(NUM_LONE, seed, 128)) / NUM_LONE
+            sum(side.run_all([request]) for request in workloads.equal(NUM_LONE, seed, 128)) / NUM_LONE
         )
 
     runs = alternate(rounds, {"stock": in_turn(stock), "ours": in_turn(ours)})
