@@ -22,6 +22,7 @@ from diffuserve.domain.addresses import is_loopback
 from diffuserve.domain.backend_urls import LAST_PORT, checked_bus_url, checked_database_url
 from diffuserve.domain.job import FINAL_STATUSES, JobStatus
 from diffuserve.domain.tenant import DEFAULT_PLANS, Plan
+from diffuserve.domain.tiers import Tiers
 from diffuserve.jobs.config import DEFAULT_RETENTION, StoreConfig
 from diffuserve.media.file_names import slug
 from diffuserve.models.names import full_name
@@ -269,6 +270,13 @@ class Settings(BaseSettings):
         for plan in plans.values():
             plan.check()
         return plans
+
+    @field_validator("tiers", check_fields=False)
+    @classmethod
+    def _check_tiers(cls, by_model: Mapping[str, Tiers]) -> Mapping[str, Tiers]:
+        for tiers in by_model.values():
+            tiers.check()
+        return by_model
 
     @field_validator("retention_seconds")
     @classmethod

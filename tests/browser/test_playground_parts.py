@@ -9,7 +9,7 @@ from typing import Any
 
 import httpx
 import pytest
-from playwright.sync_api import Page
+from playwright.sync_api import Page, Route, expect
 
 from diffuserve.api.file_formats import IMAGE_FORMATS
 from diffuserve.domain.job import IMAGE_GENERATE, VIDEO_GENERATE
@@ -41,6 +41,30 @@ def test_snippets_run_as_they_are(
     again = run_snippet(hand, name, text, tmp_path)
     assert {**again.input} == {**lease.input}
     assert (again.output_format, [path.suffix for path in tmp_path.iterdir()]) == ("webp", [".webp"])
+
+
+def test_the_form_offers_the_tiers_of_a_model_alone(open_hand: Callable[..., Page], hand: Hand) -> None:
+    page = open_hand(prompt="a star", num_inference_steps=4)
+
+    def limited(route: Route) -> None:
+        answer = route.fetch()
+        models = [
+            model | {"tiers": {"steps": [4, 8], "sizes": ["64x64", "128x64"], "policy": "refuse"}}
+            for model in answer.json()["data"]
+        ]
+        route.fulfill(response=answer, json={"object": "list", "data": models})
+
+    page.route("**/v1/models", limited)
+    page.reload()
+    sizes = page.get_by_role("group", name="Size")
+    expect(sizes.get_by_role("radio")).to_have_count(2)
+    sizes.get_by_role("radio", name="128×64").check()
+    steps = page.get_by_role("group", name="Steps")
+    expect(steps.get_by_role("radio")).to_have_count(2)
+    steps.get_by_role("radio", name="8").check()
+    generate(page)
+    asked = hand.claim().input
+    assert (asked["num_inference_steps"], asked["width"], asked["height"]) == (8, 128, 64)
 
 
 def test_snippets_of_a_server_with_keys_take_the_key_from_the_environment(
@@ -127,6 +151,9 @@ def test_the_parts_without_a_page_decide_as_they_should(open_hand: Callable[...,
     assert call(page, "presets", f"module.sizesOf({single}).length") == 1, (
         "what it has not learned is not offered"
     )
+    limited = f"{{...{flux}, tiers: {{sizes: ['64x64', '128x96', '64x128'], steps: []}}}}"
+    names = call(page, "presets", f"module.sizesOf({limited}).map(({{name, width}}) => [name, width])")
+    assert names == [["Square", 64], ["Landscape", 128], ["Tall", 64]], "what is not allowed is not offered"
     clips = "{defaults: {num_frames: 17}, limits: {temporal_stride: 4, max_frames: 81}}"
     frames = call(page, "presets", f"module.lengthsOf({clips}, 16).map((length) => length.num_frames)")
     assert frames == [9, 17, 33, 49, 81]

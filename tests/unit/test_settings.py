@@ -10,6 +10,7 @@ from pydantic import ValidationError
 
 from diffuserve.domain.errors import InvalidParams
 from diffuserve.domain.job import Band, JobStatus
+from diffuserve.domain.tiers import TierPolicy, Tiers
 from diffuserve.jobs.config import DEFAULT_RETENTION
 from diffuserve.settings import Settings
 from diffuserve.telemetry.log_config import LogLevel
@@ -118,6 +119,20 @@ def test_own_plans_are_added_to_the_bundled_ones(monkeypatch: pytest.MonkeyPatch
 def test_an_invalid_plan_is_refused(plan: object) -> None:
     with pytest.raises(ValidationError, match="plan"):
         Settings(plans={"gold": plan})  # type: ignore[dict-item]
+
+
+@pytest.mark.parametrize(
+    "tiers", [{"step": [4]}, {"steps": [0]}, {"sizes": ["big"]}, {"policy": "shrink"}, {"steps": 4}]
+)
+def test_invalid_tiers_are_refused(tiers: object) -> None:
+    with pytest.raises(InvalidParams, match="tiers"):
+        Settings.with_options(tiers={"tiny-flux": tiers})
+
+
+def test_tiers_reach_the_api(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("DIFFUSERVE_TIERS", '{"tiny-flux": {"steps": [4, 8], "policy": "refuse"}}')
+    tiers = Tiers(steps=(4, 8), policy=TierPolicy.REFUSE)
+    assert Settings().api_config(auth=True).tiers == {"tiny-flux": tiers}
 
 
 def test_the_default_plan_must_exist() -> None:

@@ -1,5 +1,6 @@
 """Models, workers and tenants' plans, cached so that a submission seldom reads them from the store."""
 
+import logging
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 
@@ -10,10 +11,13 @@ from diffuserve.domain.errors import InvalidParams, ModelNotCapable, ModelNotFou
 from diffuserve.domain.job import IMAGE_GENERATE, VIDEO_GENERATE
 from diffuserve.domain.readiness import ModelStatus, status_of
 from diffuserve.domain.tenant import Plan
+from diffuserve.domain.tiers import Tiers, possible_tiers
 from diffuserve.domain.worker import Worker
 from diffuserve.jobs.operations import ServedModel
 from diffuserve.jobs.shared_reads import FreshReads
 from diffuserve.jobs.store import JobStore
+
+log = logging.getLogger(__name__)
 
 _MODELS_SECONDS = 1.0
 _MISSING_SECONDS = 0.1
@@ -26,12 +30,17 @@ _NO_MODEL = "no worker has offered a model yet"
 class Catalog:
     """Answers from a cache of a few seconds what a submission is checked against.
 
-    The cache is not believed that a model is missing: a worker may have offered it since.
+    The cache is not believed that a model is missing: a worker may have offered it since. Models have those
+    of their `tiers` that they can do; the others are logged once.
     """
 
-    def __init__(self, store: JobStore, default_model: str | None) -> None:
+    def __init__(
+        self, store: JobStore, default_model: str | None, tiers: Mapping[str, Tiers] | None = None
+    ) -> None:
         self._store = store
         self._default_model = default_model
+        self._tiers = tiers or {}
+        self._known_as_impossible: set[str] = set()
         self._models: TTLCache[None, Mapping[str, ServedModel]] = TTLCache(1, _MODELS_SECONDS)
         self._fresh_models = FreshReads(store.operations.models, _MISSING_SECONDS)
         self._workers: TTLCache[None, Sequence[Worker]] = TTLCache(1, _MODELS_SECONDS)
@@ -47,8 +56,22 @@ class Catalog:
         return self._models.get(None) or await self._read_models()
 
     async def _read_models(self) -> Mapping[str, ServedModel]:
-        models = self._models[None] = await self._fresh_models.get()
+        offered = await self._fresh_models.get()
+        models = {name: self._limited(name, served) for name, served in offered.items()}
+        self._models[None] = models
         return models
+
+    def _limited(self, name: str, served: ServedModel) -> ServedModel:
+        """Return the model with those of its tiers that it can do."""
+        wanted = self._tiers.get(name)
+        if wanted is None:
+            return served
+        possible = possible_tiers(wanted, served.spec)
+        if possible != wanted and name not in self._known_as_impossible:
+            self._known_as_impossible.add(name)
+            left_out = sorted(map(str, {*wanted.steps, *wanted.sizes} - {*possible.steps, *possible.sizes}))
+            log.warning("%s cannot draw with %s; these tiers are left out", name, ", ".join(left_out))
+        return served.within(possible)
 
     async def workers(self) -> Sequence[Worker]:
         """Return every worker, lost ones included."""

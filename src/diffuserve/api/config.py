@@ -1,8 +1,10 @@
 """Configuration of the API."""
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 
 from diffuserve.api.webhooks.address_policy import DEFAULT_PORTS
+from diffuserve.domain.tiers import Tiers
 from diffuserve.options import option
 
 API_VERSION = "v1"
@@ -44,6 +46,12 @@ class ApiConfig:
     api_docs: bool = True
     default_model: str | None = option(
         None, "Model of a job that names none; by default the only one served."
+    )
+    tiers: Mapping[str, Tiers] = option(
+        default_factory=dict,
+        help="Allowed steps and sizes, by model: "
+        '{"flux-schnell": {"steps": [4, 8], "sizes": ["1024x1024"], "policy": "nearest"}}; by default all '
+        "that a model can do.",
     )
     max_body_bytes: int = option(MIB, "Largest body of a client's request, in bytes.", gt=0)
     max_file_bytes: int = 64 * MIB

@@ -24,6 +24,7 @@ from diffuserve.domain.params import GenerationParams
 from diffuserve.domain.prompt import PromptRecord
 from diffuserve.domain.safety import Verdict
 from diffuserve.domain.tenant import Plan
+from diffuserve.domain.tiers import replaced_values
 from diffuserve.domain.webhook import JOB_EVENTS, Webhook, WebhookEvent
 from diffuserve.jobs.audit import blocked_prompt
 from diffuserve.jobs.idempotency import Stamp
@@ -145,13 +146,15 @@ def build_job(
     The seed is chosen here, so that a retry generates the same image. Raise `InvalidParams` with the
     field names of `GenerationParams`, and `BandNotAllowed`.
     """
-    resolved = served.spec.resolve(params, seed=secrets.randbelow(_NUM_SEEDS))
+    allowed = served.tiers.allowed(served.spec, params)
+    resolved = served.spec.resolve(allowed, seed=secrets.randbelow(_NUM_SEEDS))
     price = predict(served.spec, served.fit, resolved)
     return NewJob(
         tenant_id=tenant_id,
         kind=body.kind,
         model=served.spec.name,
         input=resolved.to_dict(),
+        asked=replaced_values(params, resolved),
         cost_seconds=price.cost_seconds,
         decode_seconds=price.decode_seconds,
         step_tokens=price.step_tokens,

@@ -18,7 +18,7 @@ Examples:
 
 
 @options.takes_settings(
-    *("host", "port", "data_dir", "database_url", "valkey_url", "prompt_filter", "image_filter"),
+    *("host", "port", "data_dir", "database_url", "valkey_url", "prompt_filter", "image_filter", "tiers"),
     *options.LOG_OPTIONS,
 )
 def api(settings: Settings, no_auth: options.NoAuth = False) -> None:

@@ -31,7 +31,7 @@ Examples:
 
 
 @options.takes_settings(
-    *("host", "port", "data_dir", "database_url", "prompt_filter"), *options.WORKER_OPTIONS
+    *("host", "port", "data_dir", "database_url", "prompt_filter", "tiers"), *options.WORKER_OPTIONS
 )
 def serve(
     settings: Settings, no_auth: options.NoAuth = False, engine_command: options.EngineCommand = None

@@ -203,6 +203,7 @@ async def _submit(submission: Submission, submitted: list[str]) -> int:
             seconds=submission.seconds,
         )
     submitted.append(job.id)
+    _tell_replaced(job)
     if submission.is_waited_for:
         return await _await_images(submission, job.id)
     if job.queue is not None and job.queue.reason:
@@ -211,6 +212,13 @@ async def _submit(submission: Submission, submitted: list[str]) -> int:
         warn(Console(stderr=True), job)
     typer.echo(encode(job) if submission.as_json else job.id)
     return 0
+
+
+def _tell_replaced(job: "JobResource") -> None:
+    """Say what the job has in place of what was asked for, where the server allows only some values."""
+    for name, value in (job.asked or {}).items():
+        text = f"warning: {name} is {job.input[name]}, the nearest that this server allows to {value}"
+        Console(stderr=True).print(text, style="yellow", markup=False, highlight=False, soft_wrap=True)
 
 
 async def _uploaded(client: "Client", params: GenerationParams) -> GenerationParams:

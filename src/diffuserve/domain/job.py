@@ -139,7 +139,8 @@ class NewJob:
     `latent_bytes` the predicted size of the latents, and `step_tokens` the packed tokens of one denoising
     step. `expires_in` bounds the wait in the queue and `timeout` one attempt, both in seconds. `finish_in`
     are the seconds until its deadline, which a job of `best_effort` may miss. The worker
-    sends `num_previews` previews while the job runs, and the first clip in parts if it is `live`. An item of
+    sends `num_previews` previews while the job runs, and the first clip in parts if it is `live`. `asked` has
+    what the client asked for where `input` has the nearest allowed value. An item of
     a batch has the `custom_id` that its client gave it. `fingerprint` is a hash of the body that came with
     `idempotency_key`.
     """
@@ -148,6 +149,7 @@ class NewJob:
     model: str
     input: Mapping[str, Any]
     cost_seconds: float
+    asked: Mapping[str, Any] | None = None
     step_tokens: int = 0
     decode_seconds: float = 0.0
     latent_bytes: int = 0
@@ -224,6 +226,7 @@ class Job:
     lease_token: int
     version: int
     created_at: float
+    asked: Mapping[str, Any] | None = None
     decode_seconds: float = 0.0
     is_denoised: bool = False
     seq: int = 0

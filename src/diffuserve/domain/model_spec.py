@@ -249,7 +249,7 @@ class ModelSpec:
 
         Raise `InvalidParams` or `ModelNotCapable` if the model cannot do what is asked.
         """
-        width, height = self._size(params)
+        width, height = self.size_of(params)
         num_frames = params.num_frames or self.num_frames
         num_steps = params.num_inference_steps or self.num_inference_steps
         resolved = replace(
@@ -267,7 +267,7 @@ class ModelSpec:
         check_request(self, resolved)
         return resolved
 
-    def _size(self, params: GenerationParams) -> tuple[int, int]:
+    def size_of(self, params: GenerationParams) -> tuple[int, int]:
         """Return width and height: as asked, else those of the input image as far as the model can."""
         first = next((image for image in params.images if isinstance(image, InputImage)), None)
         width, height = params.width, params.height

@@ -1,7 +1,7 @@
 """The store as operators and the control plane see it: workers, models, lanes and tenants."""
 
 from collections.abc import Collection, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import orjson
@@ -11,6 +11,7 @@ from diffuserve.domain.cost import CostFit
 from diffuserve.domain.job import Band, Job
 from diffuserve.domain.model_spec import ModelSpec
 from diffuserve.domain.tenant import Plan, Tenant
+from diffuserve.domain.tiers import NO_TIERS, Tiers, within_tiers
 from diffuserve.domain.worker import ModelOffer, Worker
 from diffuserve.jobs import queries, queue, schema, workers
 from diffuserve.jobs.config import StoreConfig
@@ -26,10 +27,18 @@ lanes, leases = schema.lanes, schema.leases
 
 @dataclass(frozen=True)
 class ServedModel:
-    """A model that a worker has offered; `fit` is the family's default before the first measurement."""
+    """A model that a worker has offered; `fit` is the family's default before the first measurement.
+
+    Requests have values of its `tiers`, if there are any, and its defaults are among them.
+    """
 
     spec: ModelSpec
     fit: CostFit
+    tiers: Tiers = NO_TIERS
+
+    def within(self, tiers: Tiers) -> "ServedModel":
+        """Return the model with these tiers."""
+        return replace(self, spec=within_tiers(self.spec, tiers), tiers=tiers)
 
 
 class Operations:

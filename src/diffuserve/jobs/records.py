@@ -80,6 +80,7 @@ class JobRecord:
     checkpoint: str | None = None
     finish_by: float | None = None
     best_effort: bool = False
+    asked: str | None = None
     webhook: str | None
     batch_id: str | None
     custom_id: str | None
@@ -203,6 +204,7 @@ class JsonColumn:
 
 JSON_COLUMNS: Mapping[str, JsonColumn] = {
     "input": JsonColumn(orjson.loads),
+    "asked": JsonColumn(orjson.loads),
     "metadata": JsonColumn(orjson.loads),
     "webhook": JsonColumn(load_webhook),
     "prompt": JsonColumn(_load_prompt, _dump_prompt),

@@ -7,6 +7,8 @@ import pytest
 from PIL import Image
 
 from diffuserve.domain.job import JobStatus
+from diffuserve.domain.tiers import Tiers
+from diffuserve.settings import Settings
 from support.command import Invoke
 from support.server_thread import ServerThread
 
@@ -86,3 +88,17 @@ def test_progress_is_shown_while_waiting(invoke: Invoke) -> None:
     done = invoke("submit", "a star", "--wait")
     assert JobStatus.SUCCEEDED in done.err
     assert "a star" in done.err
+
+
+def test_values_that_the_server_does_not_allow_are_replaced_and_told(
+    invoke: Invoke, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    tiers = {"hand": Tiers(steps=(4, 8), sizes=("64x64",))}
+    settings = Settings.with_options(data_dir=tmp_path / "tiers", port=0, prompt_filter="none", tiers=tiers)
+    with ServerThread(settings) as limited:
+        monkeypatch.setenv("DIFFUSERVE_SERVER", limited.address)
+        done = invoke("submit", "a star", "--steps", "7", "--size", "64x60")
+        job = limited.call(limited.store.jobs.get(done.out))
+    assert (job.input["num_inference_steps"], job.input["height"]) == (8, 64)
+    assert "num_inference_steps is 8, the nearest that this server allows to 7" in done.err
+    assert "height is 64, the nearest that this server allows to 60" in done.err

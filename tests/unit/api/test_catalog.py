@@ -12,6 +12,7 @@ from diffuserve.domain.cost import CostFit
 from diffuserve.domain.errors import InvalidParams, ModelNotFound, ServerUnavailable
 from diffuserve.domain.job import VIDEO_GENERATE
 from diffuserve.domain.tenant import FREE, PRO, Tenant
+from diffuserve.domain.tiers import NO_TIERS, Tiers
 from diffuserve.domain.worker import Worker
 from diffuserve.jobs.operations import ServedModel
 from diffuserve.jobs.store import JobStore
@@ -50,8 +51,10 @@ def serving(*names: str) -> Operations:
     return Operations({name: ServedModel(replace(HAND_SPEC, name=name), FIT) for name in names})
 
 
-def catalog(operations: Operations, default_model: str | None = None) -> Catalog:
-    return Catalog(cast(JobStore, operations), default_model)
+def catalog(
+    operations: Operations, default_model: str | None = None, tiers: Mapping[str, Tiers] | None = None
+) -> Catalog:
+    return Catalog(cast(JobStore, operations), default_model, tiers)
 
 
 async def test_a_model_is_chosen_by_name_then_by_default_then_as_the_only_one() -> None:
@@ -123,3 +126,19 @@ async def test_a_flood_of_requests_for_unknown_models_seldom_reads_the_store() -
 
     await asyncio.gather(*(ask(number) for number in range(1_000)))
     assert operations.num_reads <= 12, "ten a second"
+
+
+async def test_models_have_their_tiers_and_what_they_cannot_do_is_logged_once(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    tiers = {"a": Tiers(steps=(2, 8), sizes=("64x64", "70x70"))}
+    limited = catalog(serving("a", "b"), tiers=tiers)
+    for _ in range(2):
+        served = (await limited.models())["a"]
+        assert served.tiers == Tiers(steps=(2, 8), sizes=("64x64",))
+        assert served.spec.num_inference_steps in (2, 8)
+        limited.prefer("a")  # forgets the models
+    assert (await limited.models())["b"].tiers == NO_TIERS
+    assert [record.getMessage() for record in caplog.records] == [
+        "a cannot draw with 70x70; these tiers are left out"
+    ]

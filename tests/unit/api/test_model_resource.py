@@ -3,7 +3,7 @@
 from dataclasses import fields, replace
 from typing import Any
 
-from diffuserve.api.serializers import model_resource
+from diffuserve.api.model_resources import model_resource
 from diffuserve.domain.model_spec import ModelSpec
 from diffuserve.domain.readiness import ModelStatus
 from diffuserve.domain.resources.model import ModelSafetyResource

@@ -8,6 +8,7 @@ import orjson
 import pytest
 
 from diffuserve.api.files.urls import FileUrls
+from diffuserve.api.model_resources import model_resource
 from diffuserve.api.serializers import (
     JobSerializer,
     batch_resource,
@@ -16,7 +17,6 @@ from diffuserve.api.serializers import (
     file_resource,
     filter_resource,
     live_event_resource,
-    model_resource,
     output_of,
     page_of,
     reported_filter,
@@ -56,6 +56,7 @@ from diffuserve.domain.resources.webhook import (
 )
 from diffuserve.domain.resources.worker import WorkerList
 from diffuserve.domain.safety import Action, FilterInfo, Finding, Verdict
+from diffuserve.domain.tiers import Tiers
 from diffuserve.domain.webhook import Delivery, DeliveryStatus, WebhookEndpoint, WebhookEvent
 from diffuserve.domain.worker import (
     ClaimedLeases,
@@ -246,7 +247,7 @@ async def all_resources(serializer: JobSerializer) -> list[Resource]:
         live_event_resource("job_1", {"type": "progress", "step": 1}),
         page_of(WebhookEndpointPage, [webhook_endpoint_resource(ENDPOINT)], has_more=True),
         WebhookSecretResource(secret="whsec_x"),
-        ModelList(data=(model_resource(LEARNED_SPEC, ModelStatus.READY, safety),)),
+        ModelList(data=(model_resource(LEARNED_SPEC, ModelStatus.READY, safety, Tiers(steps=(4,))),)),
         WorkerList(data=(worker_resource(WORKER),)),
         operations_of(worker_resource(WORKER)),
         history(),

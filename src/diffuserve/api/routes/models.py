@@ -6,9 +6,10 @@ from fastapi import APIRouter, Path, Response
 
 from diffuserve.api.auth.quota import ClientCaller
 from diffuserve.api.json_route import JsonRoute
+from diffuserve.api.model_resources import model_resource
 from diffuserve.api.openai.resources import OPENAI_ERROR_RESPONSES
 from diffuserve.api.responses import json_response
-from diffuserve.api.serializers import filter_resource, model_resource, reported_filter
+from diffuserve.api.serializers import filter_resource, reported_filter
 from diffuserve.api.services import Services, ServicesDep
 from diffuserve.domain.resources.model import ModelList, ModelResource, ModelSafetyResource
 from diffuserve.domain.resources.safety import FilterResource
@@ -43,7 +44,8 @@ async def get_model(
 
 
 async def _resource(services: Services, name: str, served: ServedModel) -> ModelResource:
-    return model_resource(served.spec, await services.catalog.status(name), await _safety(services, name))
+    status, safety = await services.catalog.status(name), await _safety(services, name)
+    return model_resource(served.spec, status, safety, served.tiers)
 
 
 async def _safety(services: Services, model: str) -> ModelSafetyResource:

@@ -1,7 +1,7 @@
 """OpenAI's video API: clips as jobs that are created, polled, fetched, remixed and deleted."""
 
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from typing import Annotated, Literal
 
 from fastapi import APIRouter, Query, Request, Response
@@ -164,8 +164,8 @@ async def _submit(
     resolve: InputResolver = resolve_inputs,
 ) -> Job:
     with renamed_fields(_renamed):
-        spec = (await services.catalog.pick(body.model, body.kind)).spec
-        with _nearest_size(spec, body.input):
+        served = await services.catalog.pick(body.model, body.kind)
+        with nullcontext() if served.tiers.sizes else _nearest_size(served.spec, body.input):
             return await submit(services, caller, body, base_url, resolve=resolve)
 
 

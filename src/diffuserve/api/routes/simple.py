@@ -1,6 +1,6 @@
 """Flat API for scripts, over the same jobs."""
 
-from collections.abc import AsyncGenerator
+from collections.abc import AsyncGenerator, Mapping
 from contextlib import aclosing
 from dataclasses import dataclass, field
 from typing import Literal
@@ -104,6 +104,12 @@ class SubmittedFlatJob(Resource):
     status: str
     queue_position: int | None = field(metadata={"description": "1 is next."})
     estimated_time: float | None = field(metadata={"description": "Seconds until it is likely finished."})
+    adjusted: Mapping[str, int] | None = field(
+        metadata={
+            "description": "The nearest allowed values in place of those asked for, of `width`, `height` and "
+            "`steps`; null if none was replaced."
+        }
+    )
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -133,6 +139,7 @@ async def generate(
         status=_STATUSES[job.status],
         queue_position=None if queue is None else queue.ahead + 1,
         estimated_time=None if queue is None else queue.eta_s_high,
+        adjusted={_FIELDS.get(name, name): job.input[name] for name in job.asked} if job.asked else None,
     )
     return json_response(submitted, 202)
 

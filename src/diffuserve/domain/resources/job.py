@@ -149,6 +149,13 @@ class JobResource(Resource):
     input: Mapping[str, Any] = field(
         metadata={"description": "With every default filled in, the seed included."}
     )
+    asked: Mapping[str, Any] | None = field(
+        default=None,
+        metadata={
+            "description": "What the client asked for where `input` has the nearest value that is allowed; "
+            "null if it got what it asked for."
+        },
+    )
     prompt: PromptResource | None
     result: ResultResource | None
     error: ErrorResource | None

@@ -7,6 +7,7 @@ from typing import Any, Literal
 from diffuserve.domain.readiness import ModelStatus
 from diffuserve.domain.resources.base import Resource
 from diffuserve.domain.resources.safety import FilterResource
+from diffuserve.domain.tiers import TierPolicy
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -25,6 +26,17 @@ class LearnedSizes(Resource):
 
     min: int
     max: int
+
+
+@dataclass(frozen=True, kw_only=True)
+class TiersResource(Resource):
+    """Values that requests of a model have on this server; an empty list allows all that it can do."""
+
+    steps: tuple[int, ...] = field(metadata={"description": "Values of `num_inference_steps`."})
+    sizes: tuple[str, ...] = field(metadata={"description": "As `WIDTHxHEIGHT`."})
+    policy: TierPolicy = field(
+        metadata={"description": "A request for another value gets the `nearest`, or is refused (`refuse`)."}
+    )
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -66,6 +78,10 @@ class ModelResource(Resource):
             "description": "Null where the model does not say. Images of other sizes have a warning in "
             "their result."
         }
+    )
+    tiers: TiersResource | None = field(
+        default=None,
+        metadata={"description": "Null where requests may have all values within the `limits`."},
     )
     example_prompt: str | None = field(
         default=None,

@@ -94,8 +94,7 @@ function Choices({ model: chosen }) {
     <details class="more" open=${hasMore()}>
       <summary>More settings</summary>
       ${has.has("negative_prompt") && html`<${NegativePrompt} />`}
-      <${RangeField} name="num_inference_steps" label="Steps" min="1" step="1" max=${mostSteps(chosen)}
-        standard=${defaults.num_inference_steps} />
+      <${StepsField} model=${chosen} />
       ${
         has.has("guidance_scale") &&
         html`
@@ -140,6 +139,18 @@ const hasMore = () => {
   ];
   return names.some((name) => settings.value[name] !== null || refusal.value?.fields[name]);
 };
+
+function StepsField({ model: chosen }) {
+  const standard = chosen.defaults.num_inference_steps;
+  const allowed = (chosen.tiers?.steps ?? []).map((steps) => [steps, String(steps)]);
+  return allowed.length
+    ? html`
+      <${ChoiceField} name="num_inference_steps" label="Steps" options=${allowed}
+        value=${settings.value.num_inference_steps ?? standard} />`
+    : html`
+      <${RangeField} name="num_inference_steps" label="Steps" min="1" step="1" max=${mostSteps(chosen)}
+        standard=${standard} />`;
+}
 
 // A range that is useful: the bound of the API is far beyond what most models gain from.
 const mostSteps = ({ defaults, limits }) =>

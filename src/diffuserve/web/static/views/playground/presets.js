@@ -9,13 +9,23 @@ const ASPECTS = [
 ];
 const MOST_DEVIATION = 0.15; // of proportions from those of the name, after rounding to the model's multiple
 
-// Return sizes { name, width, height }: the model's own first, then others that it has learned.
+// Return sizes { name, width, height }: those that the server allows, where it allows only some; else the
+// model's own first, then others that it has learned.
 export function sizesOf(model) {
   const { width, height } = model.defaults;
   const shapes = ASPECTS.map(([name, across, down]) => ({ name, ratio: across / down }));
+  if (isLimited(model)) return model.tiers.sizes.map((size) => allowed(size, shapes));
   const own = { name: nameOf(shapes, width / height), width, height };
   const others = shapes.map((shape) => sizeOf(shape, width * height, model)).filter(Boolean);
   return distinct([own, ...others, ...largest(model)]);
+}
+
+// True where the server allows only some sizes.
+export const isLimited = (model) => Boolean(model.tiers?.sizes.length);
+
+function allowed(size, shapes) {
+  const [width, height] = size.split("x").map(Number);
+  return { name: nameOf(shapes, width / height), width, height };
 }
 
 // Return the lengths of clips { num_frames, seconds } that a model makes, its own among them.

@@ -1,6 +1,6 @@
 // The size of the image: one that the model has learned, or one's own in steps that it can.
 import { html, useState } from "../../vendor/ui.js";
-import { sizesOf } from "./presets.js";
+import { isLimited, sizesOf } from "./presets.js";
 import { FieldError, NumberField } from "./fields.js";
 import { change, inputs, settings } from "./state.js";
 
@@ -13,7 +13,8 @@ export function SizeField({ model }) {
   const follows = inputs.value.images.length > 0; // without a size the result has the image's
   const chosen = presetOf(presets, { width, height }, model, follows);
   const [isOpen, open] = useState(false);
-  const isOwn = isOpen || (chosen === null && Boolean(width || height));
+  const takesOwn = !isLimited(model);
+  const isOwn = takesOwn && (isOpen || (chosen === null && Boolean(width || height)));
   const choose = (size) => {
     open(false);
     change({ width: size?.width ?? null, height: size?.height ?? null });
@@ -32,7 +33,11 @@ export function SizeField({ model }) {
           <${Preset} key=${`${size.width}x${size.height}`} ...${size} detail=${`${size.width}×${size.height}`}
             isChosen=${!isOwn && size === chosen} onChoose=${() => choose(size)} />`,
         )}
-        <${Preset} key="own" name="Custom" detail="W × H" isChosen=${isOwn} onChoose=${() => open(true)} />
+        ${
+          takesOwn &&
+          html`<${Preset} key="own" name="Custom" detail="W × H" isChosen=${isOwn}
+          onChoose=${() => open(true)} />`
+        }
       </div>
       ${isOwn && html`<${OwnSize} model=${model} />`}
       ${!isOwn && SIDES.map((name) => html`<${FieldError} key=${name} name=${name} />`)}
