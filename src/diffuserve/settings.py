@@ -146,6 +146,19 @@ class Settings(BaseSettings):
         ge=0,
         description="Seconds for which workers on demand leave batch jobs to spot workers.",
     )
+    preempt_after_seconds: float = Field(
+        default=StoreConfig.preempt_after_seconds,
+        ge=0,
+        le=3_600,
+        description="Seconds after which an interactive job for which no worker has room has a batch job put "
+        "down; 0 for never.",
+    )
+    max_preemptions: int = Field(
+        default=StoreConfig.max_preemptions,
+        ge=0,
+        le=1_000,
+        description="Number of times that a job may be put down for others.",
+    )
     max_backlog_seconds: float = Field(
         default=StoreConfig.max_backlog_seconds,
         gt=0,
@@ -314,6 +327,8 @@ class Settings(BaseSettings):
             on_demand_wait_seconds=self.on_demand_wait_seconds,
             spot_wait_seconds=self.spot_wait_seconds,
             max_backlog_seconds=self.max_backlog_seconds,
+            preempt_after_seconds=self.preempt_after_seconds,
+            max_preemptions=self.max_preemptions,
             retention_seconds={**DEFAULT_RETENTION, **self.retention_seconds},
             plans={**DEFAULT_PLANS, **self.plans},
             default_plan=self.default_plan,

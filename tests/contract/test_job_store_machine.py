@@ -45,9 +45,10 @@ _DENOISES, _DECODES = 2, 3  # workers of these roles
 _NUMBERS = itertools.count()
 _LEGAL = {
     "queued": {"running", "canceled", "expired"},
-    "running": {"succeeded", "failed", "canceled", "canceling", "requeued", "denoised"},
+    "running": {"succeeded", "failed", "canceled", "canceling", "requeued", "preempted", "denoised"},
     "canceling": {"canceled"},
     "requeued": {"running", "canceled", "expired"},
+    "preempted": {"running", "canceled", "expired"},
     "denoised": {"running", "canceled"},
     "failed": {"requeued"},
     "canceled": {"requeued"},
@@ -136,7 +137,7 @@ class JobStoreMachine(RuleBasedStateMachine):
 
     @rule(
         choice=st.integers(0, 99),
-        how=st.sampled_from(["finish", "finish", "unusable", "broken", "bad", "drain", "lost"]),
+        how=st.sampled_from(["finish", "finish", "unusable", "broken", "bad", "drain", "preempted", "lost"]),
     )
     def end_attempt(self, choice: int, how: str) -> None:
         """Report the end of an attempt, under a live lease or under a lost one, which must change nothing."""
@@ -151,6 +152,7 @@ class JobStoreMachine(RuleBasedStateMachine):
             "broken": lambda: fail(self.store, lease, retryable=True),
             "bad": lambda: fail(self.store, lease, retryable=False),
             "drain": lambda: release(self.store, lease),
+            "preempted": lambda: release(self.store, lease, ReleaseCause.PREEMPTED),
             "lost": lambda: release(self.store, lease, ReleaseCause.WORKER_LOST),
         }
         is_live = (lease.job_id, lease.lease_token) in live
@@ -187,6 +189,15 @@ class JobStoreMachine(RuleBasedStateMachine):
     @rule(seconds=st.floats(0.1, 20.0))
     def let_time_pass(self, seconds: float) -> None:
         self.pass_by(seconds)
+
+    @rule()
+    def make_room(self) -> None:
+        """Have batch jobs put down; what is told of at once is at most one for each urgent job."""
+        before = sum(row.is_preempted for row in self.rows(schema.leases))
+        ready = [row for row in self.rows(schema.ready) if row.lane.startswith("0")]
+        self.do(self.store.housekeeping.make_room())
+        told = sum(row.is_preempted for row in self.rows(schema.leases)) - before
+        assert told <= len(ready)
 
     @rule()
     def forget(self) -> None:

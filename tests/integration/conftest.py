@@ -10,6 +10,7 @@ import pytest
 
 from diffuserve.client.http import HttpTransport
 from diffuserve.client.leases import LeaseClient
+from diffuserve.jobs.preemptor import Preemptor
 from diffuserve.jobs.reaper import Reaper
 from diffuserve.storage.bucket import BucketArtifactStore
 from diffuserve.storage.local import LocalArtifactStore
@@ -32,8 +33,10 @@ async def plane(tmp_path: Path, artifacts: LocalArtifactStore | BucketArtifactSt
     await plane.store.open()
     await plane.listen()
     reaper = asyncio.create_task(Reaper(plane.store.housekeeping, plane.artifacts).run())
+    preemptor = asyncio.create_task(Preemptor(plane.store.housekeeping, plane.bus).run())
     yield plane
     reaper.cancel()
+    preemptor.cancel()
     await plane.vanish()
     await plane.store.close()
 

@@ -24,7 +24,10 @@ def job_topic(job_id: str) -> str:
 
 
 def worker_topic(worker_id: str) -> str:
-    """Return a worker's topic. Messages: `{"type": "cancel" | "lost", "job_id": …}`, `{"type": "drain"}`."""
+    """Return a worker's topic.
+
+    Messages: `{"type": "cancel" | "preempt" | "lost", "job_id": …}` and `{"type": "drain"}`.
+    """
     return f"worker:{worker_id}"
 
 

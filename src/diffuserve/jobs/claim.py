@@ -6,15 +6,15 @@ from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, Self
 
-import orjson
 import sqlalchemy as sa
 
 from diffuserve.domain.errors import DiffuserveError, WorkerNotFound
 from diffuserve.domain.job import Band, JobStatus
 from diffuserve.domain.tenant import Tenant
 from diffuserve.domain.worker import Claim, Lease, Until, WorkerRole
-from diffuserve.jobs import queue, schema
+from diffuserve.jobs import promises, queue, schema
 from diffuserve.jobs.changes import Change, load_records, save_changes
+from diffuserve.jobs.claimers import Claimer, find_claimers
 from diffuserve.jobs.command import Command
 from diffuserve.jobs.database import Transaction
 from diffuserve.jobs.decode_pool import ModelPool, read_pools
@@ -78,7 +78,7 @@ class ClaimJobs(Command[Claimed]):
         cls, transaction: Transaction, commands: Sequence[Self]
     ) -> list[Claimed | DiffuserveError]:
         sweep_due(transaction)
-        claimers = _claimers(transaction, {command.worker_id for command in commands})
+        claimers = find_claimers(transaction, {command.worker_id for command in commands})
         before = _granted_before(transaction, commands)
         granted = {key: Claimed(leases) for key, leases in before.items()}
         new = _first_of_each(
@@ -92,38 +92,6 @@ class ClaimJobs(Command[Claimed]):
             else WorkerNotFound(f"no worker {command.worker_id}; register again")
             for command in commands
         ]
-
-
-@dataclass(frozen=True)
-class _Claimer:
-    """A worker that claims: its models, none if it drains, its role, its price per hour, and its machine.
-
-    It `has_decoders` if there are workers that only decode, whose queues are worth a look.
-    """
-
-    models: frozenset[str]
-    role: WorkerRole
-    price: float | None
-    has_decoders: bool
-    is_spot: bool
-
-
-def _claimers(transaction: Transaction, worker_ids: Collection[str]) -> dict[str, _Claimer]:
-    """Return those of the workers that are known; one statement finds those that only decode as well."""
-    wanted = sa.or_(workers.c.id.in_(sorted(worker_ids)), workers.c.role == WorkerRole.DECODE)
-    rows = transaction.rows(sa.select(workers).where(wanted))
-    has_decoders = any(row.role == WorkerRole.DECODE for row in rows)
-    return {
-        row.id: _Claimer(
-            frozenset(() if row.is_draining else orjson.loads(row.models)),
-            WorkerRole(row.role),
-            row.price_per_hour,
-            has_decoders,
-            row.is_spot,
-        )
-        for row in rows
-        if row.id in worker_ids
-    }
 
 
 def _granted_before(
@@ -151,11 +119,11 @@ def _first_of_each(commands: Iterable[ClaimJobs]) -> list[ClaimJobs]:
 
 
 def _grant(
-    transaction: Transaction, commands: Sequence[ClaimJobs], claimers: dict[str, _Claimer]
+    transaction: Transaction, commands: Sequence[ClaimJobs], claimers: dict[str, Claimer]
 ) -> dict[tuple[str, str], Claimed]:
     """Choose jobs for the claims in turn, lease them, and return the leases by the claim's key."""
     most = max(command.claim.num_jobs for command in commands)
-    claim_round = ClaimRound(transaction, _open_lanes(transaction), block=min(most, _MAX_BLOCK) + 1)
+    claim_round = ClaimRound(transaction, open_lanes(transaction), block=min(most, _MAX_BLOCK) + 1)
     for command in commands:
         claim_round.serve(command, claimers[command.worker_id])
     saved = _save(claim_round)
@@ -171,7 +139,7 @@ class _Grant:
 
     job_id: str
     command: ClaimJobs
-    claimer: _Claimer
+    claimer: Claimer
     tenant: Tenant
     cost_seconds: float
     until: Until = Until.FILES
@@ -196,17 +164,16 @@ class ClaimRound:
     placements: dict[bool, Placement] = field(default_factory=dict)
     seconds_left: dict[tuple[str, str], float] = field(default_factory=dict)
 
-    def serve(self, command: ClaimJobs, claimer: _Claimer) -> None:
+    def serve(self, command: ClaimJobs, claimer: Claimer) -> None:
         """Choose jobs for a claim until its room is full.
 
         A claim's first job is granted even if it exceeds `num_tokens`: no worker could run it otherwise.
         """
         claim, num_granted, num_tokens = command.claim, 0, 0
         models = claimer.models & frozenset(claim.models) if claim.models else claimer.models
-        placement = self._placement(claimer.is_spot)
-        claimant = Claimant(models, frozenset(claim.resident_models), claimer.role, placement)
+        claimant = self.claimant(claimer, models, claim.resident_models)
         while num_granted < claim.num_jobs:
-            chosen = self._choose(claimant)
+            chosen = self.choose(claimant)
             if chosen is None:
                 self._note_left(command, claimant)
                 return
@@ -218,7 +185,7 @@ class ClaimRound:
             self._advance(lane)
             num_granted += 1
 
-    def _choose(self, claimant: Claimant) -> tuple[Lane, sa.Row[Any]] | None:
+    def choose(self, claimant: Claimant) -> tuple[Lane, sa.Row[Any]] | None:
         """Return the lane that is served next, with its first job; `None` if no lane may be served."""
         now, config = self.transaction.now, self.transaction.config
         while (lane := choose_lane(self.lanes, claimant, now, config)) is not None:
@@ -233,6 +200,13 @@ class ClaimRound:
         if (left := seconds_left(self.lanes, claimant, now, config)) is not None:
             self.seconds_left[command.key] = left
 
+    def claimant(
+        self, claimer: Claimer, models: frozenset[str], resident_models: Collection[str]
+    ) -> Claimant:
+        """Return a worker as the choice of a lane sees it, with these of its models."""
+        placement = self._placement(claimer.is_spot)
+        return Claimant(models, frozenset(resident_models), claimer.role, placement)
+
     def _placement(self, is_spot: bool) -> Placement:
         """Return what workers of this kind leave to others; those are looked up if it may be anything."""
         if is_spot not in self.placements:
@@ -241,7 +215,12 @@ class ClaimRound:
             self.placements[is_spot] = Placement(is_spot, others)
         return self.placements[is_spot]
 
-    def _grant(self, lane: Lane, head: sa.Row[Any], command: ClaimJobs, claimer: _Claimer) -> None:
+    def pass_over(self, lane: Lane, head: sa.Row[Any]) -> None:
+        """Go on as if a lane's first job was granted."""
+        lane.account.charge(head.cost_seconds)
+        self._advance(lane)
+
+    def _grant(self, lane: Lane, head: sa.Row[Any], command: ClaimJobs, claimer: Claimer) -> None:
         # In start-time fair queueing the system's virtual time is the start tag of the job in service:
         # the account's time before the charge. Tenants that were idle resume from this floor.
         group = (lane.band, lane.model)
@@ -272,12 +251,12 @@ class ClaimRound:
         return list(self.transaction.execute(_NEXT_JOBS, values).all())
 
 
-def _open_lanes(transaction: Transaction) -> list[Lane]:
+def open_lanes(transaction: Transaction) -> list[Lane]:
     """Return the lanes that have ready jobs, with one account for each tenant."""
     num_running = {row.tenant_id: row.num_running for row in transaction.rows(_RUNNING)}
     plan_of = functools.cache(functools.partial(queue.plan_of, transaction.config))
     accounts: dict[str, TenantAccount] = {}
-    open_lanes = []
+    found = []
     # Every claim reads all lanes, a thousand where there are many tenants. So their columns are unpacked by
     # place: `sa.Row` takes several times as long by name.
     for row in transaction.execute(_OPEN_LANES):
@@ -287,8 +266,8 @@ def _open_lanes(transaction: Transaction) -> list[Lane]:
             vtime, *limits = row[len(_LANE_COLUMNS) :]
             tenant = Tenant(tenant_id, plan_of(*limits))
             account = accounts[tenant_id] = TenantAccount(tenant, vtime, num_running.get(tenant_id, 0))
-        open_lanes.append(Lane(key, BANDS[band], account, model, *head))
-    return open_lanes
+        found.append(Lane(key, BANDS[band], account, model, *head))
+    return found
 
 
 def _save(claim_round: ClaimRound) -> dict[tuple[str, str], list[Lease]]:
@@ -306,6 +285,8 @@ def _save(claim_round: ClaimRound) -> dict[tuple[str, str], list[Lease]]:
     transaction.execute(sa.insert(leases), rows)
     _charge(transaction, grants)
     _raise_floors(transaction, claim_round.floors)
+    promised = {grant.command.worker_id: grant.claimer.num_promised for grant in grants}
+    promises.use(transaction, promised, [grant.command.worker_id for grant in grants])
     granted: dict[tuple[str, str], list[Lease]] = defaultdict(list)
     for record, grant in zip(running, grants, strict=True):
         lease = lease_of(record, transaction.config.lease_seconds, grant.until)

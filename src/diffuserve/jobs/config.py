@@ -32,6 +32,9 @@ class StoreConfig:
     - `on_demand_wait_seconds`: time for which spot workers leave an interactive job, or one that is close to
       its deadline, to workers on demand.
     - `spot_wait_seconds`: time for which workers on demand leave a batch job to spot workers.
+    - `preempt_after_seconds`: time after which an interactive job that no worker has room for has a batch job
+      put down; 0 for never.
+    - `max_preemptions`: number of times that a job may be put down for others.
     - `max_transient_retries`, `max_worker_losses`: failed attempts by cause that are followed by another.
     - `retry_base_seconds`, `retry_cap_seconds`: first and longest pause of the backoff after a failure.
     - `max_backlog_seconds`: predicted device-seconds in the queue beyond which new work is refused.
@@ -51,6 +54,8 @@ class StoreConfig:
     deadline_lead_seconds: float = 30.0
     on_demand_wait_seconds: float = 0.2
     spot_wait_seconds: float = 60.0
+    preempt_after_seconds: float = 0.5
+    max_preemptions: int = 3
     max_transient_retries: int = 3
     max_worker_losses: int = 3
     retry_base_seconds: float = 1.0

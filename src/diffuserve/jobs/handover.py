@@ -13,6 +13,11 @@ TRANSFER_SECONDS = 0.2
 """Seconds that a transfer of any size is assumed to take: four requests, and the look for new work."""
 
 
+def transfer_seconds(num_bytes: int) -> float:
+    """Return the seconds in which a file travels to the store and from there to another worker."""
+    return TRANSFER_SECONDS + 2 * num_bytes / TRANSFER_BYTES_PER_SECOND
+
+
 @dataclass(frozen=True)
 class Decoding:
     """The second phase of a job: seconds of decoding here and on a decode worker, and bytes of latents."""
@@ -24,7 +29,7 @@ class Decoding:
     @property
     def transfer_seconds(self) -> float:
         """Seconds in which the latents travel to the store and from there to another worker."""
-        return TRANSFER_SECONDS + 2 * self.latent_bytes / TRANSFER_BYTES_PER_SECOND
+        return transfer_seconds(self.latent_bytes)
 
 
 @dataclass(frozen=True)

@@ -14,11 +14,12 @@ from diffuserve.jobs import audit, clock_steps, history, idempotency, queue, rev
 from diffuserve.jobs.batches import cancellation as batch_cancellation
 from diffuserve.jobs.checkpoints import FindEndedCheckpoints, ForgetCheckpoints
 from diffuserve.jobs.command import SingleCommand
-from diffuserve.jobs.config import DAY
+from diffuserve.jobs.config import DAY, StoreConfig
 from diffuserve.jobs.database import Database, Transaction
 from diffuserve.jobs.due import MAX_SWEPT, sweep_due
 from diffuserve.jobs.files.commands import ForgetExpired
 from diffuserve.jobs.files.links import unlink
+from diffuserve.jobs.make_room import ANY_TO_PREEMPT, FIRST_URGENT, MakeRoom
 from diffuserve.jobs.queries import rows_of
 from diffuserve.jobs.webhooks import outbox
 from diffuserve.jobs.workers import forget_workers
@@ -29,6 +30,7 @@ log = logging.getLogger(__name__)
 
 _OUTAGE_SECONDS = 5.0  # silence of the reaper that counts as an outage
 _WORKER_MEMORY_SECONDS = DAY
+_LOOK_SECONDS = 0.25  # between two looks while an interactive job waits
 
 jobs, job_events, leases, housekeeping = schema.jobs, schema.job_events, schema.leases, schema.housekeeping
 _NAME = "reaper"
@@ -36,18 +38,31 @@ _TOKENS = ("id", "lease_token", "latents", "checkpoint")
 
 
 class Housekeeping:
-    """The store as the reaper uses it.
+    """The store as its background tasks use it: the reaper and the preemptor.
 
     Every method raises `ServerUnavailable` while the database is unreachable.
     """
 
-    def __init__(self, database: Database, writer: Writer) -> None:
-        self._database = database
-        self._writer = writer
+    def __init__(self, database: Database, writer: Writer, config: StoreConfig) -> None:
+        self._database, self._writer, self._config = database, writer, config
 
     async def reap(self, holder: str) -> bool:
         """Do what is due if it is the turn of the reaper `holder`; return whether it was."""
         return await self._writer.run(Reap(holder))
+
+    async def make_room(self) -> float | None:
+        """Have batch jobs put down for interactive ones that wait too long.
+
+        Return the seconds after which another look is due, `None` while no interactive job waits.
+        """
+        after = self._config.preempt_after_seconds
+        first = (await self._database.rows(FIRST_URGENT))[0].head_at if after else None
+        if first is None:
+            return None
+        left = first + after - await self._database.now()
+        if left <= 0 and await self._database.rows(ANY_TO_PREEMPT):
+            await self._writer.run(MakeRoom())
+        return min(left, after) if left > 0 else _LOOK_SECONDS
 
     async def find_outdated(self, limit: int) -> list[str]:
         """Return the ids of at most `limit` final jobs that were deleted or are past their retention."""

@@ -26,8 +26,8 @@ class JobStore:
     """The store on one database with its single writer, and an interface for each kind of caller.
 
     `jobs` serves clients, `leases` workers, `operations`, `overview` and `history` operators, `housekeeping`
-    the reaper; `keys`, `batches`, `files`, `webhooks` and `audit` are named for their tables, `url_secrets`
-    for what they sign.
+    the reaper and the preemptor; `keys`, `batches`, `files`, `webhooks` and `audit` are named for their
+    tables, `url_secrets` for what they sign.
     """
 
     def __init__(self, url: str, bus: EventBus, config: StoreConfig, clock: Clock | None = None) -> None:
@@ -44,7 +44,7 @@ class JobStore:
         self.history = History(self.database, self._writer)
         self.jobs = ClientJobs(self.database, self._writer, self.operations)
         self.leases = WorkerLeases(self.database, self._writer)
-        self.housekeeping = Housekeeping(self.database, self._writer)
+        self.housekeeping = Housekeeping(self.database, self._writer, config)
         self.keys = KeyStore(self.database, self._writer)
         self.url_secrets = UrlSecrets(self.database, self._writer)
         self.batches = BatchStore(self.database, self._writer)

@@ -16,6 +16,7 @@ from diffuserve.domain.errors import ModelConflict, ServerUnavailable
 from diffuserve.domain.worker import ModelOffer
 from diffuserve.events.base import EventBus
 from diffuserve.events.memory import MemoryEventBus
+from diffuserve.jobs.preemptor import Preemptor
 from diffuserve.jobs.reaper import Reaper
 from diffuserve.jobs.store import JobStore
 from diffuserve.private_files import make_private_file, make_private_folder
@@ -119,8 +120,13 @@ async def control_plane(settings: Settings, no_auth: bool = False) -> AsyncItera
         config = settings.api_config(auth=not no_auth)
         app = create_app(store, artifacts, bus, config, quotas, prompts, images)
         services: Services = app.state.services
-        reaper = Reaper(store.housekeeping, artifacts)
-        async with running(reaper.run()), running(services.job_log.run()), sending(services):
+        reaper, preemptor = Reaper(store.housekeeping, artifacts), Preemptor(store.housekeeping, bus)
+        async with (
+            running(reaper.run()),
+            running(preemptor.run()),
+            running(services.job_log.run()),
+            sending(services),
+        ):
             has_auth = not await services.authenticator.is_open()
             yield ControlPlane(app, store, services.authenticator, has_auth)
 

@@ -1,0 +1,55 @@
+"""Workers as a transaction that grants leases sees them."""
+
+from collections.abc import Collection
+from dataclasses import dataclass
+
+import orjson
+import sqlalchemy as sa
+
+from diffuserve.domain.worker import WorkerRole
+from diffuserve.jobs import promises, schema
+from diffuserve.jobs.database import Transaction
+
+workers = schema.workers
+
+
+@dataclass(frozen=True)
+class Claimer:
+    """A worker that claims: its models, none if it drains, its role, its price per hour, and its machine.
+
+    It `has_decoders` if there are workers that only decode, whose queues are worth a look. `num_promised` of
+    its jobs were told to make room, which no claim has used yet.
+    """
+
+    models: frozenset[str]
+    role: WorkerRole
+    price: float | None
+    has_decoders: bool
+    is_spot: bool
+    num_promised: int
+
+
+def find_claimers(transaction: Transaction, worker_ids: Collection[str]) -> dict[str, Claimer]:
+    """Return those of the workers that are known; one statement finds those that only decode as well."""
+    wanted = sa.or_(workers.c.id.in_(sorted(worker_ids)), workers.c.role == WorkerRole.DECODE)
+    rows = transaction.rows(sa.select(workers).where(wanted))
+    has_decoders = any(row.role == WorkerRole.DECODE for row in rows)
+    return {
+        row.id: Claimer(
+            frozenset(() if row.is_draining else orjson.loads(row.models)),
+            WorkerRole(row.role),
+            row.price_per_hour,
+            has_decoders,
+            row.is_spot,
+            promises.num_promised(row, transaction),
+        )
+        for row in rows
+        if row.id in worker_ids
+    }
+
+
+def live_claimers(transaction: Transaction) -> dict[str, Claimer]:
+    """Return the workers that are alive and do not drain."""
+    since = transaction.now - transaction.config.lease_seconds
+    live = sa.select(workers.c.id).where(workers.c.heartbeat_at >= since, workers.c.is_draining.is_(False))
+    return find_claimers(transaction, {row.id for row in transaction.rows(live)})
