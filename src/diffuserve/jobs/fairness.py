@@ -74,10 +74,17 @@ class Claimant:
     role: WorkerRole = WorkerRole.ALL
     placement: Placement = ANYWHERE
 
-    def may_have(self, lane: Lane) -> bool:
-        """Return whether the worker can run a lane's head, and its tenant may start a job."""
-        does_phase = self.role.decodes if lane.is_decode else self.role.denoises
-        return lane.model in self.models and does_phase and lane.account.may_start
+    def runnable(self, lanes: Iterable[Lane]) -> list[Lane]:
+        """Return the lanes whose heads the worker can run, of tenants that may start a job."""
+        models, role = self.models, self.role
+        phases = tuple(
+            is_decode for is_decode in (False, True) if (role.decodes if is_decode else role.denoises)
+        )
+        return [
+            lane
+            for lane in lanes
+            if lane.model in models and lane.is_decode in phases and lane.account.may_start
+        ]
 
 
 def choose_lane(lanes: Sequence[Lane], claimant: Claimant, now: float, config: StoreConfig) -> Lane | None:
@@ -98,22 +105,19 @@ def choose_lane(lanes: Sequence[Lane], claimant: Claimant, now: float, config: S
 
 def seconds_left(lanes: Sequence[Lane], claimant: Claimant, now: float, config: StoreConfig) -> float | None:
     """Return the seconds until this worker may have a job that it leaves to others; `None` without one."""
-    placement = claimant.placement
-    left = [
-        left_until(lane, config) - now
-        for lane in lanes
-        if claimant.may_have(lane) and placement.leaves(lane, now, config)
-    ]
+    leaves = claimant.placement.leaves
+    left = [left_until(lane, config) - now for lane in claimant.runnable(lanes) if leaves(lane, now, config)]
     return min(left, default=None)
 
 
 def _contenders(lanes: Sequence[Lane], claimant: Claimant, now: float, config: StoreConfig) -> Sequence[Lane]:
     """Return the lanes of the best rank among those that may be served."""
     by_rank: dict[int, list[Lane]] = {}
-    placement = claimant.placement
-    for lane in lanes:
-        if claimant.may_have(lane) and not (placement.others and placement.leaves(lane, now, config)):
-            by_rank.setdefault(_rank(lane, now, config), []).append(lane)
+    runnable, placement = claimant.runnable(lanes), claimant.placement
+    if placement.others:
+        runnable = [lane for lane in runnable if not placement.leaves(lane, now, config)]
+    for lane in runnable:
+        by_rank.setdefault(_rank(lane, now, config), []).append(lane)
     return by_rank[min(by_rank)] if by_rank else ()
 
 

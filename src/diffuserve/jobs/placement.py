@@ -31,11 +31,10 @@ class Placement:
 
     def leaves(self, lane: "Lane", now: float, config: StoreConfig) -> bool:
         """Return whether this worker leaves a lane's head to workers of the other kind, which it suits."""
-        return (
-            suits_spot(lane) is (not self.is_spot)
-            and (lane.model, lane.is_decode) in self.others
-            and now < left_until(lane, config)
-        )
+        suited = suits_spot(lane)
+        if suited is None or suited is self.is_spot or (lane.model, lane.is_decode) not in self.others:
+            return False
+        return now < left_until(lane, config)
 
 
 ANYWHERE = Placement(is_spot=False)
