@@ -28,11 +28,17 @@ from bench_report import RESULTS, markdown_table, read_conditions, write_report
 from control_load import Connection, post_request
 from control_processes import DIFFUSERVE, Program, free_port, serving_environment
 from diffuserve.domain.params import GenerationParams
+from serve_load import load_row, measure_load, running
 
 Run = Callable[[Sequence[GenerationParams]], Awaitable[None]]
 
 _MODEL = "tiny-flux"
-_START_SECONDS = 120.0
+OPEN_LOAD = "load"
+_LOAD_TITLE = "An open load of mixed images, 40 requests a second"
+_ABOUT = (
+    f"The equal images are drawn with {_MODEL} as it is shipped, the mixed ones with the frozen checkpoint "
+    f"{workloads.CHECKPOINT.name}. The server's CPU includes its helper processes."
+)
 _PACKAGES = ("torch", "fastapi", "uvicorn", "sqlalchemy")
 
 
@@ -83,20 +89,26 @@ class Figure:
 def main() -> None:
     arguments = parse_arguments()
     scenarios = [scenario for scenario in SCENARIOS if arguments.only in (None, scenario.name)]
-    figures = asyncio.run(measure(scenarios, arguments.rounds))
+    folder = Path(tempfile.mkdtemp(prefix="diffuserve-bench-serve-"))
+    print(f"logs in {folder}", flush=True)
+    figures = asyncio.run(measure(scenarios, folder, arguments.rounds)) if scenarios else []
     text = markdown_table(
         "Served beside the bare engine, images a second", [_row(figure) for figure in figures]
     )
     print(text)
+    load = []
+    if arguments.only in (None, OPEN_LOAD):
+        load = asyncio.run(measure_load(folder, arguments.requests, arguments.rounds))
+        table = markdown_table(_LOAD_TITLE, [load_row(figure, load[0]) for figure in load])
+        print(table)
+        text += f"\n\n{table}"
     if arguments.only is None:
-        content = {"figures": [asdict(figure) for figure in figures]}
-        text = f"# `diffuserve serve` beside the bare engine\n\n{text}\n\nBoth run {_MODEL} as it is shipped."
+        content = {"figures": [asdict(figure) for figure in figures], "load": [asdict(each) for each in load]}
+        text = f"# `diffuserve serve` beside the bare engine\n\n{text}\n\n{_ABOUT}"
         write_report(RESULTS / f"serve_{arguments.label}", content, text, read_conditions(_PACKAGES))
 
 
-async def measure(scenarios: Sequence[Scenario], rounds: int) -> list[Figure]:
-    folder = Path(tempfile.mkdtemp(prefix="diffuserve-bench-serve-"))
-    print(f"logs in {folder}", flush=True)
+async def measure(scenarios: Sequence[Scenario], folder: Path, rounds: int) -> list[Figure]:
     with bare_engine() as bare:
         async with served(folder) as port:
             return [await compare(scenario, bare, port, rounds) for scenario in scenarios]
@@ -202,25 +214,8 @@ async def served(folder: Path) -> AsyncIterator[int]:
     command = [*DIFFUSERVE, "serve", "--port", str(port), "--data-dir", str(folder / "data")]
     command += ["--model", _MODEL, "--image-filter", "none"]  # the engine beside it has none either
     server = Program("serve", command, serving_environment(), folder / "serve.log")
-    server.start()
-    try:
-        await until_ready(server, port)
+    async with running(server, port, "/readyz"):
         yield port
-    finally:
-        await asyncio.to_thread(server.stop)
-
-
-async def until_ready(server: Program, port: int) -> None:
-    async with asyncio.timeout(_START_SECONDS):
-        while True:
-            try:
-                async with Connection(port) as connection:
-                    request = b"GET /readyz HTTP/1.1\r\nHost: 127.0.0.1\r\n\r\n"
-                    if (await connection.send(request)).status == 200:
-                        return
-            except OSError:
-                assert server.is_alive, "the server ended; see its log"
-            await asyncio.sleep(0.1)
 
 
 async def _seconds(run: Run, requests: Sequence[GenerationParams]) -> float:
@@ -250,9 +245,10 @@ def parse_arguments() -> argparse.Namespace:
     parser.add_argument("--rounds", type=int, default=7, help="measured rounds a scenario (default 7)")
     parser.add_argument(
         "--only",
-        choices=[scenario.name for scenario in SCENARIOS],
+        choices=[*(scenario.name for scenario in SCENARIOS), OPEN_LOAD],
         help="one scenario; writes no result file",
     )
+    parser.add_argument("--requests", type=int, default=160, help="of the open load (default 160)")
     parser.add_argument("--label", default="cpu", help="names the machine in the result's file name")
     return parser.parse_args()
 

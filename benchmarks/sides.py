@@ -121,6 +121,11 @@ class RemoteSide:
 
         return call
 
+    @property
+    def pid(self) -> int:
+        assert self._process.pid is not None
+        return self._process.pid
+
     def stop(self) -> None:
         self._pipe.send(None)
         self._process.join()

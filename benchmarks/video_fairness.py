@@ -17,7 +17,6 @@ from dataclasses import dataclass, field
 from itertools import chain, count
 from pathlib import Path
 
-from bench_serve import until_ready
 from control_load import Connection, post_request
 from control_processes import DIFFUSERVE, Program, free_port, serving_environment
 from diffuserve.domain.job import Band, JobStatus
@@ -26,6 +25,7 @@ from diffuserve.events.memory import MemoryEventBus
 from diffuserve.jobs.config import StoreConfig
 from diffuserve.jobs.store import JobStore
 from diffuserve.private_files import private_umask
+from serve_load import until_ready
 from video_workloads import CHECKPOINT, CLIP, Shape
 
 _IMAGE = Shape(num_frames=1, width=256, height=256, steps=24)
