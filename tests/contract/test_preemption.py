@@ -8,6 +8,7 @@ import sqlalchemy as sa
 from diffuserve.domain.checkpoint import StoredCheckpoint
 from diffuserve.domain.job import Band, Job, JobStatus
 from diffuserve.domain.worker import Lease, ReleaseCause
+from diffuserve.domain.worker_ids import attempt_id
 from diffuserve.events.base import worker_topic
 from diffuserve.events.memory import MemoryEventBus
 from diffuserve.jobs import schema
@@ -97,7 +98,8 @@ async def waiting(store: JobStore, clock: FakeClock, seconds: float = NO_ROOM, *
 async def told(store: JobStore, *workers: str) -> list[str]:
     """Look once for urgent jobs, and return what these workers are told to put down, now and before."""
     await store.housekeeping.make_room()
-    return [job for worker in workers for job in (await store.leases.control_commands(worker)).preempt]
+    commands = [await store.leases.control_commands(worker) for worker in workers]
+    return [attempt.rpartition("-")[0] for each in commands for attempt in each.preempt]
 
 
 async def test_a_batch_job_makes_room_for_an_interactive_one_that_no_worker_has_room_for(
@@ -109,8 +111,8 @@ async def test_a_batch_job_makes_room_for_an_interactive_one_that_no_worker_has_
     with bus.subscribe(worker_topic(worker)) as messages:
         assert await told(job_store, worker) == [lease.job_id]
         assert await messages.get(0.0) == {"type": "preempt", "job_id": lease.job_id}
-    assert (await send_heartbeat(job_store, worker, lease)).preempt == (lease.job_id,)
-    assert (await job_store.leases.all_control_commands())[worker].preempt == (lease.job_id,)
+    assert (await send_heartbeat(job_store, worker, lease)).preempt == (attempt_id(lease.job_id, 1),)
+    assert (await job_store.leases.all_control_commands())[worker].preempt == (attempt_id(lease.job_id, 1),)
     await release(job_store, lease, ReleaseCause.PREEMPTED)
     assert (await claim_one(job_store, worker)).job_id == urgent.id
     again = await claim_one(job_store, worker)

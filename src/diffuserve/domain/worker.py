@@ -251,7 +251,7 @@ class Heartbeat:
 
 @dataclass(frozen=True, kw_only=True)
 class ControlCommands:
-    """Commands to a worker: jobs to cancel or to preempt, leases that it has lost, and whether to drain."""
+    """Commands to a worker: jobs to cancel, attempts to preempt, leases it has lost, whether to drain."""
 
     cancel: tuple[str, ...] = ()
     preempt: tuple[str, ...] = ()

@@ -1,4 +1,4 @@
-"""Ids of workers, which say with which API key a worker registered."""
+"""Ids of workers, which say with which API key a worker registered, and of their attempts at jobs."""
 
 import hashlib
 import re
@@ -20,6 +20,11 @@ def is_owned(worker_id: str, key_id: str) -> bool:
     """
     owned = _OWNED_ID.fullmatch(worker_id)
     return owned is None or owned[1] == _mark_of(key_id)
+
+
+def attempt_id(job_id: str, lease_token: int) -> str:
+    """Return the name of one attempt at a job, which no later attempt has."""
+    return f"{job_id}-{lease_token}"
 
 
 @lru_cache(1_024)

@@ -37,7 +37,7 @@ class RequestProgress:
     def of(cls, state: RequestState) -> "RequestProgress | None":
         """Return the progress of a request; `None` before its latents are drawn."""
         if state.latents is None:
-            return None
+            return state.swapped_out
         return cls(
             step=state.step,
             latents=state.latents.to(_CPU),

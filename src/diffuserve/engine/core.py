@@ -34,6 +34,7 @@ from diffuserve.engine.scheduler import Candidate, StepLimits, StepScheduler
 from diffuserve.engine.sharding import balanced_shards
 from diffuserve.engine.stages import Stage, make_stage_executor
 from diffuserve.engine.stats import EngineStats
+from diffuserve.engine.swapping import swap_in, swap_out
 from diffuserve.models.frames import Frames
 
 log = logging.getLogger(__name__)
@@ -105,6 +106,7 @@ class EngineCore:
         self._decoder.give_way(chosen[0].wishes.priority if starts else None)
         if starts:
             self._count_skips(chosen)
+            self._make_room(chosen)
             outputs += self._run(chosen)
         return outputs
 
@@ -202,6 +204,27 @@ class EngineCore:
         for request_id in self._active.keys() - {state.request_id for state in chosen}:
             self._active[request_id].skipped += 1
 
+    def _make_room(self, chosen: list[RequestState]) -> None:
+        """Take the chosen requests' memory again, and have waiting ones give back theirs where it is short.
+
+        For an exclusive request all of them do.
+        """
+        for state in chosen:
+            swap_in(state, self._runner.pipeline.device)
+        chosen_ids = {state.request_id for state in chosen}
+        waiting = [candidate for candidate in self._candidates() if candidate.request_id not in chosen_ids]
+        held, limits = sum(candidate.held_bytes for candidate in waiting), self._limits()
+        needed = sum(state.step_bytes for state in chosen)
+        excess = held if chosen[0].exclusive else held + needed - limits.step_bytes
+        for request_id in self._scheduler.swapped_out(waiting, limits, excess):
+            self._swap_out(self._active[request_id])
+
+    def _swap_out(self, state: RequestState) -> None:
+        self._prompts.drop(state)
+        swap_out(state)
+        self._runner.forget(state.request_id)
+        self.stats.num_swapped_out += 1
+
     def _may_start(self, first: RequestState) -> bool:
         """Return `False` for an exclusive request while others are decoded; it starts after them."""
         return not (first.exclusive and self._decoder.outstanding)
@@ -256,6 +279,7 @@ class EngineCore:
             state
             for state in self._active.values()
             if state.conditioning is None
+            and state.swapped_out is None
             and not state.exclusive
             and state not in unencoded
             and state.wishes.priority >= chosen[0].wishes.priority

@@ -40,6 +40,10 @@ class PromptEncoder:
                 state.conditioning = outcome
         return failures
 
+    def drop(self, state: RequestState) -> None:
+        """Keep the conditioning of a request no longer."""
+        self._cache.pop(self._key(state), None)
+
     def _encode_missing(
         self, missing: dict[Hashable, RequestState]
     ) -> dict[Hashable, Conditioning | Exception]:

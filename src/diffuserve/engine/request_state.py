@@ -3,7 +3,7 @@
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor
@@ -15,6 +15,9 @@ from diffuserve.engine.scheduler import Candidate
 from diffuserve.models.base import Conditioning, DenoiseInput
 from diffuserve.models.frames import Frames
 from diffuserve.samplers.base import Memory, NoiseSchedule, ScheduleStep
+
+if TYPE_CHECKING:
+    from diffuserve.engine.checkpoint import RequestProgress
 
 
 @dataclass
@@ -85,7 +88,8 @@ class RequestState:
     for each image, with them, and `guides` as in `InitialLatents`. `memory` is what the sampler remembers
     of earlier steps; `noise` was drawn for the present step, and is kept until it is done, so that a step
     that is tried again draws nothing anew. A request that is `exclusive` ran out of memory beside others,
-    so nothing else runs on the device while it does. One that is `decode_only` came with finished latents.
+    so nothing else runs on the device while it does.
+    One that was `swapped_out` waits without memory there. One that is `decode_only` came with its latents.
     `num_decoded` counts the frames of clips that were decoded, and `frames` has them unless they are passed
     on as they come.
     """
@@ -106,10 +110,21 @@ class RequestState:
     memory: Memory = ()
     noise: Tensor | None = None
     step: int = 0
+    swapped_out: "RequestProgress | None" = None
     skipped: int = 0
     num_decoded: int = 0
     frames: list[Frames] = field(default_factory=list)
     stopwatch: Stopwatch = field(default_factory=Stopwatch)
+
+    @property
+    def held_bytes(self) -> int:
+        """Bytes of the device that it gives back if it is swapped out: none before its latents are drawn."""
+        if self.latents is None:
+            return 0
+        noise = () if self.noise is None else (self.noise,)
+        tensors = (self.latents, *self.memory, *self.guides, *noise)
+        on_device: int = sum(tensor.nbytes for tensor in tensors if tensor.device.type != "cpu")
+        return on_device + (0 if self.conditioning is None else self.conditioning.num_bytes)
 
     @property
     def num_steps(self) -> int:
@@ -154,6 +169,7 @@ class RequestState:
             tokens=self.workload.step_tokens,
             step_bytes=self.step_bytes,
             is_alone=self.wishes.alone or self.exclusive,
+            held_bytes=self.held_bytes,
             num_steps=self.num_steps,
             step=self.step,
         )

@@ -12,6 +12,7 @@ class Candidate:
 
     `skipped` counts the steps in which other requests went first, `step` those that it has done itself, of
     `num_steps`. A request that `is_alone` shares no step: it may be the cause of an earlier engine's death.
+    `held_bytes` are those that it gives back if it is swapped out.
     """
 
     request_id: str
@@ -21,6 +22,7 @@ class Candidate:
     tokens: int
     step_bytes: int
     is_alone: bool = False
+    held_bytes: int = 0
     num_steps: int = 1
     step: int = 0
 
@@ -85,6 +87,17 @@ class StepScheduler:
         """Return the ids of the requests that take the next step, in order of precedence."""
         step = self._fill(candidates, limits)
         return [] if step is None else step.request_ids
+
+    def swapped_out(self, waiting: Iterable[Candidate], limits: StepLimits, excess_bytes: int) -> list[str]:
+        """Return the waiting requests that give back what they hold: the last ones, until it is enough."""
+        chosen = []
+        for candidate in sorted(waiting, key=lambda each: self._precedence(each, limits), reverse=True):
+            if excess_bytes <= 0:
+                break
+            if candidate.held_bytes:
+                chosen.append(candidate.request_id)
+                excess_bytes -= candidate.held_bytes
+        return chosen
 
     def seconds_to_wait(
         self, candidates: Sequence[Candidate], limits: StepLimits, waited_seconds: float

@@ -10,6 +10,7 @@ class EngineStats:
     num_steps: int = 0
     num_request_steps: int = 0
     denoise_seconds: float = 0.0
+    num_swapped_out: int = 0
 
     def count_step(self, num_requests: int, seconds: float) -> None:
         self.num_steps += 1

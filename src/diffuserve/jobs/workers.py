@@ -19,6 +19,7 @@ from diffuserve.domain.worker import (
     WorkerRole,
     WorkerState,
 )
+from diffuserve.domain.worker_ids import attempt_id
 from diffuserve.events.base import worker_topic
 from diffuserve.jobs import schema
 from diffuserve.jobs.command import Command, SingleCommand
@@ -249,7 +250,11 @@ def commands_of(
     held = list(held)
     return ControlCommands(
         cancel=tuple(row.job_id for row in held if row.is_canceling),
-        preempt=tuple(row.job_id for row in held if row.is_preempted and not row.is_canceling),
+        preempt=tuple(
+            attempt_id(row.job_id, row.lease_token)
+            for row in held
+            if row.is_preempted and not row.is_canceling
+        ),
         lost=lost,
         drain=is_draining,
     )

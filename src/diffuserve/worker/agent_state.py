@@ -59,7 +59,7 @@ class AgentState:
         held = self.held.items()
         return ReceivedCommands(
             cancel=tuple(job_id for job_id, job in held if job.is_canceling),
-            preempt=tuple(job_id for job_id, job in held if job.is_preempted),
+            preempt=tuple(job.attempt for _, job in held if job.is_preempted),
             drain=self.is_draining,
         )
 

@@ -147,13 +147,13 @@ class EngineJobs:
             self._put_down(job)
         return bool(kept)
 
-    def preempt(self, job_id: str) -> None:
+    def preempt(self, attempt: str) -> None:
         """Make room for a more urgent job: put this one down after its step, and hand it back.
 
         One that is canceled, or that has left the engine, ends soon by itself.
         """
-        job = self._state.held.get(job_id)
-        if job is None or job.is_preempted:
+        job = self._state.held.get(attempt.rpartition("-")[0])
+        if job is None or job.attempt != attempt or job.is_preempted:
             return
         job.is_preempted = True
         if not job.is_in_engine or job.is_canceling:

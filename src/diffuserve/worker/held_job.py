@@ -6,6 +6,7 @@ from pathlib import Path
 
 from diffuserve.domain.job import Phase
 from diffuserve.domain.worker import HeldLease, Lease
+from diffuserve.domain.worker_ids import attempt_id
 
 
 @dataclass
@@ -43,7 +44,7 @@ class HeldJob:
     @property
     def attempt(self) -> str:
         """The engine's name for this lease."""
-        return f"{self.lease.job_id}-{self.lease.lease_token}"
+        return attempt_id(self.lease.job_id, self.lease.lease_token)
 
     def advance(self, phase: Phase, step: int, total: int, frames: int = 0, num_frames: int = 0) -> None:
         """Note the denoising steps that are done, and the decoded frames where there are any."""

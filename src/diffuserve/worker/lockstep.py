@@ -159,6 +159,7 @@ class FollowerRank:
         self._forget(command.leaves)
         for joining in command.joins:
             self._states[joining.request_id] = self._state(joining)
+            self._remember(joining.request_id)
         states = [self._states[request_id] for request_id in command.steps]
         outcomes = isolate(states, agreed(self._ranks, self._runner._step))
         for state, outcome in zip(states, outcomes, strict=True):
@@ -179,6 +180,12 @@ class FollowerRank:
                 if self._states.pop(request_id, None) or self._denoised.pop(request_id, None):
                     self._forgotten.append(request_id)
             self._changed.notify()
+
+    def _remember(self, request_id: str) -> None:
+        """Take back that a request was dropped: it was swapped out, and goes on."""
+        with self._changed:
+            if request_id in self._forgotten:
+                self._forgotten.remove(request_id)
 
     def _state(self, joining: JoiningRequest) -> RequestState:
         params = joining.params

@@ -261,3 +261,30 @@ def test_an_engine_at_work_and_a_request_that_is_alone_wait_for_no_company() -> 
     others = [make_candidate("b", 2)]
     assert STATIC.seconds_to_wait([begun, *others], ROOMY, waited_seconds=0.0) == 0
     assert STATIC.seconds_to_wait([alone, *others], ROOMY, waited_seconds=0.0) == 0
+
+
+def swapped_out(excess_bytes: int, *held: int) -> list[str]:
+    """Return which of waiting requests, in the order of their turns, give back what they hold."""
+    waiting = [
+        replace(make_candidate(f"r{number}", number), held_bytes=num_bytes)
+        for number, num_bytes in enumerate(held)
+    ]
+    return SCHEDULER.swapped_out(waiting, ROOMY, excess_bytes)
+
+
+def test_the_last_requests_give_back_their_memory_until_it_is_enough() -> None:
+    assert swapped_out(0, 10, 10, 10) == []
+    assert swapped_out(10, 10, 10, 10) == ["r2"]
+    assert swapped_out(11, 10, 10, 10) == ["r2", "r1"]
+    assert swapped_out(99, 10, 10, 10) == ["r2", "r1", "r0"]
+
+
+def test_a_request_that_holds_nothing_gives_nothing_back() -> None:
+    assert swapped_out(10, 10, 10, 0) == ["r1"]
+
+
+def test_requests_of_lower_priority_give_back_their_memory_first() -> None:
+    low, high = (
+        replace(make_candidate(name, 0, priority=rank), held_bytes=1) for name, rank in (("a", 0), ("b", 1))
+    )
+    assert SCHEDULER.swapped_out([low, high], ROOMY, 1) == ["a"]

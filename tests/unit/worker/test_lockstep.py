@@ -349,3 +349,20 @@ def test_a_request_moves_between_groups_of_ranks_and_single_processes(
     assert len(from_single) == len(from_group) == 4
     for moved in (*moved_in, *moved_out):
         np.testing.assert_array_equal(pixels(moved), pixels(alone))
+
+
+def test_a_request_that_was_swapped_out_goes_on_all_ranks(pipelines: list[FakePipeline]) -> None:
+    params = requests("red", "green", "blue")
+    with running_group(pipelines) as engine:
+        core = engine._core
+        ids = [engine.add(each) for each in params]
+        engine.step()
+        for request_id in ids:
+            state = core.find(request_id)
+            assert state is not None
+            core._swap_out(state)
+        results: dict[str, Any] = {}
+        while outputs := engine.step():
+            results |= {output.request_id: output.result for output in outputs if output.finished}
+    for request_id, alone in zip(ids, generate_alone(params), strict=True):
+        np.testing.assert_array_equal(pixels(results[request_id]), pixels(alone))

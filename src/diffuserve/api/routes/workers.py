@@ -114,7 +114,8 @@ async def control(  # noqa: PLR0913 (a route has as many arguments as parameters
     putting_down: Annotated[
         str | None,
         Query(
-            description="Ids of jobs whose preemption was received, separated by commas. "
+            description="Attempts, as job id, dash and lease token, whose preemption was received, separated "
+            "by commas. "
             "A worker that leaves it out is told of none."
         ),
     ] = None,

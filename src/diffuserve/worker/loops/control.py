@@ -36,7 +36,8 @@ class ControlLoop:
                 # The response to the next heartbeat says which leases are lost, by their tokens.
                 self._state.heartbeat_due.set()
             apply_commands(commands, self._state, self._jobs)
-            if not self._state.held.keys() >= {*commands.cancel, *commands.preempt}:
+            attempts = {job.attempt for job in self._state.held.values()}
+            if not (self._state.held.keys() >= set(commands.cancel) and attempts >= set(commands.preempt)):
                 # The control plane repeats commands on jobs that are not held until their leases expire.
                 await asyncio.sleep(_REPEAT_SECONDS)
 
@@ -45,7 +46,7 @@ def apply_commands(commands: ControlCommands, state: AgentState, jobs: EngineJob
     """Cancel and preempt jobs, and begin to drain; a response to a heartbeat alone drops lost leases."""
     for job_id in commands.cancel:
         jobs.cancel(job_id)
-    for job_id in commands.preempt:
-        jobs.preempt(job_id)
+    for attempt in commands.preempt:
+        jobs.preempt(attempt)
     if commands.drain:
         state.drain(DrainOrder(reason="by an operator"))

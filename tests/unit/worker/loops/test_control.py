@@ -55,9 +55,9 @@ async def test_a_preempted_job_is_put_down_once_and_makes_room_before_it_is_rele
         engine = await worker.take(make_lease())
         num_claims = len(worker.plane.claims)
         for _ in range(3):
-            worker.plane.commands.put_nowait(ControlCommands(preempt=("j1",)))
+            worker.plane.commands.put_nowait(ControlCommands(preempt=("j1-1",)))
         await eventually(lambda: len(worker.plane.control_requests) == 4)
-        assert worker.plane.control_requests[-1] == ReceivedCommands(preempt=("j1",))
+        assert worker.plane.control_requests[-1] == ReceivedCommands(preempt=("j1-1",))
         assert [put_down.attempt for put_down in engine.sent_of(PutDownJob)] == ["j1-1"]
         path = engine.job_folder("j1-1") / "checkpoint-3.safetensors"
         path.write_bytes(b"half a picture")
@@ -77,7 +77,7 @@ async def test_a_preempted_job_is_put_down_once_and_makes_room_before_it_is_rele
 async def test_a_preempted_job_that_is_finished_meanwhile_is_completed(tmp_path: Path) -> None:
     async with running_agent(tmp_path) as worker:
         engine = await worker.take(make_lease())
-        worker.plane.commands.put_nowait(ControlCommands(preempt=("j1",)))
+        worker.plane.commands.put_nowait(ControlCommands(preempt=("j1-1",)))
         await eventually(lambda: bool(engine.sent_of(PutDownJob)))
         engine.say(JobFinished(attempt="j1-1"))
         await eventually(lambda: bool(worker.plane.completions))
@@ -91,16 +91,25 @@ async def test_a_preempted_job_that_still_fetches_its_images_is_handed_back_at_o
     async with running_agent(tmp_path) as worker:
         worker.plane.leases.put_nowait([make_lease(input=INPUT)])
         await eventually(lambda: bool(worker.plane.fetches))
-        worker.plane.commands.put_nowait(ControlCommands(preempt=("j1",)))
+        worker.plane.commands.put_nowait(ControlCommands(preempt=("j1-1",)))
         await eventually(lambda: not worker.agent.held)
         assert [release.cause for _, release in worker.plane.releases] == [ReleaseCause.PREEMPTED]
+
+
+@in_virtual_time
+async def test_a_command_on_an_earlier_attempt_is_not_followed(tmp_path: Path) -> None:
+    async with running_agent(tmp_path) as worker:
+        engine = await worker.take(make_lease(lease_token=2))
+        worker.plane.commands.put_nowait(ControlCommands(preempt=("j1-1",)))
+        await eventually(lambda: len(worker.plane.control_requests) == 2)
+        assert engine.sent_of(PutDownJob) == []
 
 
 @in_virtual_time
 async def test_a_canceled_job_is_not_put_down(tmp_path: Path) -> None:
     async with running_agent(tmp_path) as worker:
         engine = await worker.take(make_lease())
-        worker.plane.commands.put_nowait(ControlCommands(cancel=("j1",), preempt=("j1",)))
+        worker.plane.commands.put_nowait(ControlCommands(cancel=("j1",), preempt=("j1-1",)))
         await eventually(lambda: len(worker.plane.control_requests) == 2)
         assert len(engine.sent_of(AbortJob)) == 1
         assert engine.sent_of(PutDownJob) == []
