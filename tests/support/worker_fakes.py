@@ -27,6 +27,7 @@ from diffuserve.domain.worker import (
     Registration,
     Release,
     StoredFile,
+    WorkerProgress,
 )
 from diffuserve.worker import supervisor
 from diffuserve.worker.agent import WorkerAgent
@@ -71,6 +72,7 @@ class FakeControlPlane:
     heartbeats: list[Heartbeat] = field(default_factory=list)
     control_requests: list[ReceivedCommands] = field(default_factory=list)
     reports: list[tuple[str, ProgressReport]] = field(default_factory=list)
+    progress_requests: list[WorkerProgress] = field(default_factory=list)
     uploads: list[tuple[str, str]] = field(default_factory=list)
     completions: list[tuple[str, Completion]] = field(default_factory=list)
     handed_over: list[tuple[str, HandOver]] = field(default_factory=list)
@@ -121,6 +123,11 @@ class FakeControlPlane:
 
     async def report(self, job_id: str, report: ProgressReport) -> None:
         self.reports.append((job_id, report))
+        _raise_next(self.report_outcomes)
+
+    async def report_all(self, worker_id: str, progress: WorkerProgress) -> None:
+        self.progress_requests.append(progress)
+        self.reports += [(advanced.job_id, advanced.report) for advanced in progress.jobs]
         _raise_next(self.report_outcomes)
 
     async def upload(self, job_id: str, lease_token: int, name: str, content: bytes) -> StoredFile:

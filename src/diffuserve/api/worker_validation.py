@@ -21,12 +21,14 @@ from diffuserve.domain.model_spec import ModelSpec
 from diffuserve.domain.safety import ImagesRecord
 from diffuserve.domain.worker import (
     LATENTS_NAME,
+    MAX_PROGRESS_JOBS,
     Claim,
     Completion,
     Failure,
     HandOver,
     Heartbeat,
     Registration,
+    WorkerProgress,
     WorkerReport,
     WorkerState,
 )
@@ -64,6 +66,15 @@ def check_heartbeat(heartbeat: Heartbeat) -> Heartbeat:
     for model, fit in heartbeat.fits.items():
         _check_fit(f"fits.{model}", fit)
     return heartbeat
+
+
+def check_progress(progress: WorkerProgress) -> WorkerProgress:
+    """Return the progress. Raise `InvalidParams` for too many jobs, or with a preview of one."""
+    if len(progress.jobs) > MAX_PROGRESS_JOBS:
+        raise InvalidParams("jobs", f"{len(progress.jobs)} of them", f"are at most {MAX_PROGRESS_JOBS}")
+    if any(advanced.report.preview is not None for advanced in progress.jobs):
+        raise InvalidParams("preview", "a file", "is reported with its job alone, by its lease")
+    return progress
 
 
 def check_claim(claim: Claim) -> Claim:

@@ -33,6 +33,7 @@ from diffuserve.domain.worker import (
     Release,
     StoredFile,
     UploadUrl,
+    WorkerProgress,
 )
 from diffuserve.storage.base import content_type_of
 
@@ -118,6 +119,10 @@ class LeaseClient:
     async def report(self, job_id: str, report: ProgressReport) -> None:
         """Send progress once, without retries: the next report replaces it. Raise `LeaseLost`."""
         await self._post(f"/v1/leases/{job_id}/events", report, patience_seconds=0.0)
+
+    async def report_all(self, worker_id: str, progress: WorkerProgress) -> None:
+        """Send progress of several jobs once, without retries. What is of a lost lease has no effect."""
+        await self._post(f"/v1/workers/{worker_id}/progress", progress, patience_seconds=0.0)
 
     async def upload(self, job_id: str, lease_token: int, name: str, content: bytes) -> StoredFile:
         """Upload a file to the control plane or to its bucket.

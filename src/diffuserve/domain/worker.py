@@ -10,6 +10,9 @@ from diffuserve.domain.errors import InvalidParams
 from diffuserve.domain.job import Band, JobError, JobResult, Phase
 from diffuserve.domain.resources.base import Resource
 
+MAX_PROGRESS_JOBS = 200
+"""Number of jobs whose progress a request may have."""
+
 _HEARTBEATS_PER_LEASE = 3
 
 
@@ -299,6 +302,21 @@ class ProgressReport:
     preview: str | None = None
     preview_index: int | None = None
     preview_image: int | None = None
+
+
+@dataclass(frozen=True, kw_only=True)
+class JobProgress:
+    """Progress of one of the jobs that a worker holds."""
+
+    job_id: str
+    report: ProgressReport
+
+
+@dataclass(frozen=True, kw_only=True)
+class WorkerProgress:
+    """Progress of those of a worker's jobs that have advanced, without previews."""
+
+    jobs: tuple[JobProgress, ...]
 
 
 @dataclass(frozen=True, kw_only=True)

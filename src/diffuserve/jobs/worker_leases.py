@@ -114,6 +114,11 @@ class WorkerLeases:
         if not rows or not is_owned(rows[0].worker_id, key_id):
             raise LeaseLost(job_id)
 
+    async def held_by(self, worker_id: str) -> dict[str, int]:
+        """Return the lease tokens of the jobs that the worker holds, by job id."""
+        held = sa.select(leases.c.job_id, leases.c.lease_token).where(leases.c.worker_id == worker_id)
+        return {row.job_id: row.lease_token for row in await self._database.rows(held)}
+
     async def check_live(self, job_id: str, lease_token: int, key_id: str = "") -> None:
         """Raise as `check` does, and `Conflict` unless the job was submitted to be watched while drawn."""
         await self.check(job_id, lease_token, key_id)

@@ -114,7 +114,7 @@ class WorkerAgent:
             self._claims.run,
             HeartbeatLoop(client, membership, state, self._status, jobs).run,
             ControlLoop(client, membership, state, jobs).run,
-            ProgressLoop(state, self._reporter).run,
+            ProgressLoop(state, self._membership, self._reporter).run,
             self._spot.run,
             DrainLoop(client, membership, state, jobs, self._reporter, drain_seconds).run,
         ]

@@ -5,7 +5,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from diffuserve.domain.job import Phase
-from diffuserve.domain.worker import HeldLease, Lease
+from diffuserve.domain.worker import HeldLease, JobProgress, Lease, ProgressReport
 from diffuserve.domain.worker_ids import attempt_id
 
 
@@ -52,6 +52,19 @@ class HeldJob:
         if num_frames:
             self.frames, self.num_frames = frames, num_frames
         self.has_unreported_progress = True
+
+    @property
+    def progress(self) -> JobProgress:
+        """How far the job is, as it is reported."""
+        report = ProgressReport(
+            lease_token=self.lease.lease_token,
+            phase=self.phase,
+            step=self.step,
+            total=self.total,
+            frames=self.frames,
+            num_frames=self.num_frames,
+        )
+        return JobProgress(job_id=self.lease.job_id, report=report)
 
     def to_renew(self) -> HeldLease:
         return HeldLease(

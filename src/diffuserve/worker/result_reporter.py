@@ -3,7 +3,7 @@
 import asyncio
 import logging
 import shutil
-from collections.abc import Callable, Coroutine
+from collections.abc import Callable, Coroutine, Sequence
 from contextlib import nullcontext
 from pathlib import Path
 from typing import Any
@@ -27,6 +27,7 @@ from diffuserve.domain.worker import (
     Release,
     ReleaseCause,
     StoredFile,
+    WorkerProgress,
 )
 from diffuserve.worker.checkpoint_reporter import CheckpointReporter
 from diffuserve.worker.held_job import HeldJob
@@ -96,17 +97,11 @@ class ResultReporter:
         )
         self._last_previews[job.attempt] = self._start(self._report(job, report, before))
 
-    def progress(self, job: HeldJob) -> None:
-        job.has_unreported_progress = False
-        report = ProgressReport(
-            lease_token=job.lease.lease_token,
-            phase=job.phase,
-            step=job.step,
-            total=job.total,
-            frames=job.frames,
-            num_frames=job.num_frames,
-        )
-        self._start(self._report(job, report, None))
+    def progress(self, worker_id: str, jobs: Sequence[HeldJob]) -> None:
+        """Report how far the jobs are, in one request."""
+        for job in jobs:
+            job.has_unreported_progress = False
+        self._start(self._report_all(worker_id, WorkerProgress(jobs=tuple(job.progress for job in jobs))))
 
     async def all_reported(self) -> None:
         """Wait until no report is under way."""
@@ -232,6 +227,13 @@ class ResultReporter:
         tidied = {self._start(self.live.take_back(job)), self._start(self.checkpoints.finish(job))}
         await asyncio.wait(tidied, timeout=_TIDY_SECONDS)
         return (await self._client.release(job.lease.job_id, release, patience_seconds)).status
+
+    async def _report_all(self, worker_id: str, progress: WorkerProgress) -> None:
+        """Report progress once; a lost report is not worth a retry."""
+        try:
+            await self._client.report_all(worker_id, progress)
+        except DiffuserveError as error:
+            log.debug("progress of %d jobs was not accepted (%s)", len(progress.jobs), error)
 
     async def _report(self, job: HeldJob, report: ProgressReport, after: asyncio.Task[None] | None) -> None:
         """Report progress once, after the task `after`; a lost report is not worth a retry."""

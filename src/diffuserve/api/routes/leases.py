@@ -20,13 +20,14 @@ from diffuserve.api.files.leased import (
 )
 from diffuserve.api.json_route import JsonRoute
 from diffuserve.api.path_params import FileId, FileName, JobId, checked_token
+from diffuserve.api.progress import publish_progress
 from diffuserve.api.responses import json_response
 from diffuserve.api.services import Services, ServicesDep
 from diffuserve.api.worker_validation import check_completion, check_failure, check_hand_over
 from diffuserve.domain.checkpoint import CHECKPOINT_ID, StoredCheckpoint
 from diffuserve.domain.errors import FileNotKnown, LeaseLost
 from diffuserve.domain.input_file import CONTENT_TYPE, InputFile
-from diffuserve.domain.job import JobStatus, Progress
+from diffuserve.domain.job import JobStatus
 from diffuserve.domain.worker import (
     LATENTS_ID,
     LATENTS_NAME,
@@ -43,7 +44,7 @@ from diffuserve.domain.worker import (
     StoredLatents,
     UploadUrl,
 )
-from diffuserve.events.base import EventBus, job_topic
+from diffuserve.events.base import job_topic
 from diffuserve.storage.base import checkpoint_key, input_key, latents_key
 from diffuserve.storage.live_parts import MAX_PARTS, live_folder, live_key
 
@@ -56,7 +57,7 @@ async def report_progress(
 ) -> Response:
     """Publish progress and previews to clients that watch the job; they are not stored."""
     await services.store.leases.check(job_id, checked_token(job_id, body.lease_token), key_of(caller))
-    _publish(services.bus, job_id, body)
+    publish_progress(services.bus, job_id, body)
     return Response(status_code=204)
 
 
@@ -273,23 +274,3 @@ async def _check_latents(services: Services, job_id: str, report: HandOver, key_
         await check_file(
             services.artifacts, f"{job_id}/{report.lease_token}", LATENTS_NAME, report.size_bytes
         )
-
-
-def _publish(bus: EventBus, job_id: str, report: ProgressReport) -> None:
-    topic = job_topic(job_id)
-    if report.preview is not None:
-        place = {"index": report.preview_index or 0, "image": report.preview_image or 0}
-        bus.publish(topic, {"type": "preview", **place, "b64": report.preview})
-    progress = Progress(report.step, report.total)
-    bus.publish(
-        topic,
-        {
-            "type": "progress",
-            "phase": report.phase,
-            "step": report.step,
-            "total": report.total,
-            "fraction": progress.fraction,
-            "frames": report.frames,
-            "num_frames": report.num_frames,
-        },
-    )

@@ -18,10 +18,16 @@ from diffuserve.api.auth.dependencies import (
 from diffuserve.api.interruptible import idle
 from diffuserve.api.json_route import JsonRoute
 from diffuserve.api.path_params import WorkerId
+from diffuserve.api.progress import publish_progress
 from diffuserve.api.responses import json_response
 from diffuserve.api.serializers import worker_resource
 from diffuserve.api.services import Services, ServicesDep
-from diffuserve.api.worker_validation import check_claim, check_heartbeat, check_registration
+from diffuserve.api.worker_validation import (
+    check_claim,
+    check_heartbeat,
+    check_progress,
+    check_registration,
+)
 from diffuserve.backoff import jitter
 from diffuserve.domain.resources.worker import WorkerList
 from diffuserve.domain.worker import (
@@ -33,6 +39,7 @@ from diffuserve.domain.worker import (
     ReceivedCommands,
     Registered,
     Registration,
+    WorkerProgress,
 )
 from diffuserve.events.base import QUEUE, Subscription, worker_topic
 from diffuserve.jobs.claim import Claimed
@@ -76,6 +83,19 @@ async def claim(
     end = asyncio.get_running_loop().time() + min(wait, services.config.longest_poll_seconds)
     leases = await _claim_until(end, services, worker_id, check_claim(body), request)
     return json_response(ClaimedLeases(leases=tuple(leases)))
+
+
+@router.post("/{worker_id}/progress", summary="Report progress of several jobs", status_code=204)
+async def report_progress(
+    worker_id: WorkerId, body: WorkerProgress, services: ServicesDep, caller: WorkerCaller
+) -> Response:
+    """Publish progress to clients that watch the jobs; what is of a lost lease is dropped."""
+    checked_owner(worker_id, caller)
+    held = await services.store.leases.held_by(worker_id)
+    for advanced in check_progress(body).jobs:
+        if held.get(advanced.job_id) == advanced.report.lease_token:
+            publish_progress(services.bus, advanced.job_id, advanced.report)
+    return Response(status_code=204)
 
 
 @router.post("/{worker_id}/heartbeat", summary="Renew leases", response_model=ControlCommands)

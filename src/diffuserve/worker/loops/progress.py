@@ -1,23 +1,37 @@
 """Reports the progress of jobs that take long enough to be watched."""
 
 import asyncio
+from itertools import islice
 
+from diffuserve.domain.worker import MAX_PROGRESS_JOBS
 from diffuserve.worker.agent_state import AgentState
+from diffuserve.worker.held_job import HeldJob
+from diffuserve.worker.membership import Membership
 from diffuserve.worker.result_reporter import ResultReporter
 
 _REPORT_SECONDS = 0.5
 
 
 class ProgressLoop:
-    """Reports each job that advanced, at most twice a second and not in its first half second."""
+    """Reports all jobs that advanced in one request, at most twice a second.
 
-    def __init__(self, state: AgentState, reporter: ResultReporter) -> None:
-        self._state, self._reporter = state, reporter
+    A job is not reported in its first half second: most are over by then. What does not fit into a request
+    has its turn in the next.
+    """
+
+    def __init__(self, state: AgentState, membership: Membership, reporter: ResultReporter) -> None:
+        self._state, self._membership, self._reporter = state, membership, reporter
 
     async def run(self) -> None:
         while True:
             await asyncio.sleep(_REPORT_SECONDS)
-            now = asyncio.get_running_loop().time()
-            for job in list(self._state.held.values()):
-                if job.has_unreported_progress and now - job.since >= _REPORT_SECONDS:
-                    self._reporter.progress(job)
+            if advanced := self._advanced(asyncio.get_running_loop().time()):
+                self._reporter.progress(await self._membership.worker_id(), advanced)
+
+    def _advanced(self, now: float) -> list[HeldJob]:
+        jobs = (
+            job
+            for job in self._state.held.values()
+            if job.has_unreported_progress and now - job.since >= _REPORT_SECONDS
+        )
+        return list(islice(jobs, MAX_PROGRESS_JOBS))

@@ -35,6 +35,21 @@ async def test_many_steps_share_a_report(tmp_path: Path) -> None:
 
 
 @in_virtual_time
+async def test_jobs_that_advanced_share_a_request(tmp_path: Path) -> None:
+    async with running_agent(tmp_path) as worker:
+        engine = await worker.take(make_lease("j1"))
+        await worker.take(make_lease("j2"))
+        await worker.take(make_lease("j3"))
+        await asyncio.sleep(1.0)
+        for attempt in ("j1-1", "j3-1"):
+            engine.say(StepProgress(attempt=attempt, phase="denoise", step=1, total=8))
+        await eventually(lambda: bool(worker.plane.reports))
+        await asyncio.sleep(60.0)
+        (request,) = worker.plane.progress_requests
+        assert [advanced.job_id for advanced in request.jobs] == ["j1", "j3"]
+
+
+@in_virtual_time
 async def test_a_lost_report_is_not_repeated(tmp_path: Path) -> None:
     async with running_agent(tmp_path) as worker:
         worker.plane.report_outcomes.append(ServerUnavailable("away"))
