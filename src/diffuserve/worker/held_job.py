@@ -55,7 +55,7 @@ class HeldJob:
 
     @property
     def progress(self) -> JobProgress:
-        """How far the job is, as it is reported."""
+        """Progress of the job, as it is reported."""
         report = ProgressReport(
             lease_token=self.lease.lease_token,
             phase=self.phase,
