@@ -12,6 +12,7 @@ from unittest.mock import patch
 
 from diffuserve.client.leases import LeaseClient
 from diffuserve.domain.job import JobStatus
+from diffuserve.domain.progress_report import ProgressReport, WorkerProgress
 from diffuserve.domain.worker import (
     Claim,
     Completion,
@@ -21,13 +22,11 @@ from diffuserve.domain.worker import (
     Heartbeat,
     Lease,
     LeaseOutcome,
-    ProgressReport,
     ReceivedCommands,
     Registered,
     Registration,
     Release,
     StoredFile,
-    WorkerProgress,
 )
 from diffuserve.worker import supervisor
 from diffuserve.worker.agent import WorkerAgent

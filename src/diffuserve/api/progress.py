@@ -1,7 +1,7 @@
 """Progress of running jobs, published to the clients that watch them."""
 
 from diffuserve.domain.job import Progress
-from diffuserve.domain.worker import ProgressReport
+from diffuserve.domain.progress_report import ProgressReport
 from diffuserve.events.base import EventBus, job_topic
 
 

@@ -18,17 +18,16 @@ from diffuserve.domain.cost import CostFit
 from diffuserve.domain.errors import InvalidParams
 from diffuserve.domain.json_text import has_null_character
 from diffuserve.domain.model_spec import ModelSpec
+from diffuserve.domain.progress_report import MAX_PROGRESS_JOBS, WorkerProgress
 from diffuserve.domain.safety import ImagesRecord
 from diffuserve.domain.worker import (
     LATENTS_NAME,
-    MAX_PROGRESS_JOBS,
     Claim,
     Completion,
     Failure,
     HandOver,
     Heartbeat,
     Registration,
-    WorkerProgress,
     WorkerReport,
     WorkerState,
 )

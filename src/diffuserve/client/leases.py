@@ -16,6 +16,7 @@ from diffuserve.client.http import HttpTransport, RequestOptions
 from diffuserve.client.input_files import InputDownloads
 from diffuserve.domain.checkpoint import StoredCheckpoint
 from diffuserve.domain.errors import ServerRefused, ServerUnavailable, UploadFailed, WorkerNotFound
+from diffuserve.domain.progress_report import ProgressReport, WorkerProgress
 from diffuserve.domain.worker import (
     Claim,
     ClaimedLeases,
@@ -26,14 +27,12 @@ from diffuserve.domain.worker import (
     Heartbeat,
     Lease,
     LeaseOutcome,
-    ProgressReport,
     ReceivedCommands,
     Registered,
     Registration,
     Release,
     StoredFile,
     UploadUrl,
-    WorkerProgress,
 )
 from diffuserve.storage.base import content_type_of
 

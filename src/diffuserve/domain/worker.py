@@ -10,9 +10,6 @@ from diffuserve.domain.errors import InvalidParams
 from diffuserve.domain.job import Band, JobError, JobResult, Phase
 from diffuserve.domain.resources.base import Resource
 
-MAX_PROGRESS_JOBS = 200
-"""Number of jobs whose progress a request may have."""
-
 _HEARTBEATS_PER_LEASE = 3
 
 
@@ -283,40 +280,6 @@ class ReceivedCommands:
             lost=commands.lost,
             drain=commands.drain and not self.drain,
         )
-
-
-@dataclass(frozen=True, kw_only=True)
-class ProgressReport:
-    """Progress of a running job, for clients that watch it.
-
-    `preview` is a PNG in base64 of the image number `preview_image`, and that one's number `preview_index`.
-    `step` of `total` are denoising steps in every phase; of clips `frames` of `num_frames` are decoded.
-    """
-
-    lease_token: int
-    phase: Phase
-    step: int = 0
-    total: int = 0
-    frames: int = 0
-    num_frames: int = 0
-    preview: str | None = None
-    preview_index: int | None = None
-    preview_image: int | None = None
-
-
-@dataclass(frozen=True, kw_only=True)
-class JobProgress:
-    """Progress of one of the jobs that a worker holds."""
-
-    job_id: str
-    report: ProgressReport
-
-
-@dataclass(frozen=True, kw_only=True)
-class WorkerProgress:
-    """Progress of those of a worker's jobs that have advanced, without previews."""
-
-    jobs: tuple[JobProgress, ...]
 
 
 @dataclass(frozen=True, kw_only=True)

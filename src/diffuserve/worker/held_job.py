@@ -5,7 +5,11 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from diffuserve.domain.job import Phase
-from diffuserve.domain.worker import HeldLease, JobProgress, Lease, ProgressReport
+from diffuserve.domain.progress_report import JobProgress, ProgressReport
+from diffuserve.domain.worker import (
+    HeldLease,
+    Lease,
+)
 from diffuserve.domain.worker_ids import attempt_id
 
 

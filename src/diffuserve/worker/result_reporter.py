@@ -18,16 +18,15 @@ from diffuserve.domain.errors import (
     UploadMissing,
 )
 from diffuserve.domain.job import VIDEO_GENERATE, Artifact, JobError, JobResult, JobStatus, Phase
+from diffuserve.domain.progress_report import ProgressReport, WorkerProgress
 from diffuserve.domain.worker import (
     LATENTS_NAME,
     Completion,
     Failure,
     HandOver,
-    ProgressReport,
     Release,
     ReleaseCause,
     StoredFile,
-    WorkerProgress,
 )
 from diffuserve.worker.checkpoint_reporter import CheckpointReporter
 from diffuserve.worker.held_job import HeldJob

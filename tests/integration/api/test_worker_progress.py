@@ -7,8 +7,8 @@ from typing import Any
 import httpx
 import pytest
 
+from diffuserve.domain.progress_report import MAX_PROGRESS_JOBS
 from diffuserve.domain.tenant import Role
-from diffuserve.domain.worker import MAX_PROGRESS_JOBS
 from diffuserve.events.base import job_topic
 from diffuserve.events.memory import MemoryEventBus
 from diffuserve.jobs.store import JobStore

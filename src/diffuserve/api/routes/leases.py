@@ -28,6 +28,7 @@ from diffuserve.domain.checkpoint import CHECKPOINT_ID, StoredCheckpoint
 from diffuserve.domain.errors import FileNotKnown, LeaseLost
 from diffuserve.domain.input_file import CONTENT_TYPE, InputFile
 from diffuserve.domain.job import JobStatus
+from diffuserve.domain.progress_report import ProgressReport
 from diffuserve.domain.worker import (
     LATENTS_ID,
     LATENTS_NAME,
@@ -37,7 +38,6 @@ from diffuserve.domain.worker import (
     LeasedFile,
     LeasedFiles,
     LeaseOutcome,
-    ProgressReport,
     Release,
     ReleaseCause,
     StoredFile,

@@ -29,6 +29,7 @@ from diffuserve.api.worker_validation import (
     check_registration,
 )
 from diffuserve.backoff import jitter
+from diffuserve.domain.progress_report import WorkerProgress
 from diffuserve.domain.resources.worker import WorkerList
 from diffuserve.domain.worker import (
     Claim,
@@ -39,7 +40,6 @@ from diffuserve.domain.worker import (
     ReceivedCommands,
     Registered,
     Registration,
-    WorkerProgress,
 )
 from diffuserve.events.base import QUEUE, Subscription, worker_topic
 from diffuserve.jobs.claim import Claimed

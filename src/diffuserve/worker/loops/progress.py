@@ -3,7 +3,7 @@
 import asyncio
 from itertools import islice
 
-from diffuserve.domain.worker import MAX_PROGRESS_JOBS
+from diffuserve.domain.progress_report import MAX_PROGRESS_JOBS
 from diffuserve.worker.agent_state import AgentState
 from diffuserve.worker.held_job import HeldJob
 from diffuserve.worker.membership import Membership
