@@ -23,3 +23,7 @@ def test_the_nearest_name_is_found_whatever_the_cases(name: str, found: str | No
 def test_a_message_ends_in_a_question_only_where_there_is_a_likely_answer() -> None:
     assert did_you_mean("tiny-flx", MODELS) == "; did you mean 'tiny-flux'?"
     assert did_you_mean("zz", MODELS) == ""
+
+
+def test_letters_in_another_order_are_the_likeliest_slip() -> None:
+    assert nearest("PROT", ["SPOT", "PORT", "PART"]) == "PORT"

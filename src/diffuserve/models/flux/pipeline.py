@@ -213,7 +213,8 @@ class FluxPipeline:
     def _factors_of(self, request: DenoiseInput) -> Tensor:
         """Return the modulation factors of a request's step; at its first, those of all steps are made."""
         timesteps = self.schedule(request.params).timesteps
-        ahead = timesteps[timesteps.index(request.timestep) :]
+        is_planned = request.timestep in timesteps
+        ahead = timesteps[timesteps.index(request.timestep) :] if is_planned else (request.timestep,)
         guidance = float(request.params.guidance_scale or 0.0)
         return self._factors.of(_flux(request.conditioning).pooled, guidance, ahead)
 

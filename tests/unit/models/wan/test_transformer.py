@@ -182,9 +182,9 @@ def test_norms_that_the_reference_ignores_are_ignored(tmp_path: Path) -> None:
 
 def test_patches_are_read_and_written_as_the_reference_has_them() -> None:
     """Inputs are ordered as a convolution's kernel, outputs by place first."""
-    latents = torch.arange(1 * 3 * 2 * 4 * 6.0).view(1, 3, 2, 4, 6)
+    latents = torch.arange(1 * 3 * 2 * 4 * 6).double().view(1, 3, 2, 4, 6)
     tokens = patchify(latents, (1, 2, 2))
-    weight = torch.randn(5, 3, 1, 2, 2)
+    weight = torch.randn(5, 3, 1, 2, 2, dtype=torch.float64)
     convolved = nn.functional.conv3d(latents, weight, stride=(1, 2, 2)).flatten(2)[0].T
     torch.testing.assert_close(tokens @ weight.flatten(1).T, convolved)
     shape = ClipShape(2, 2, 3, 1)
