@@ -194,7 +194,9 @@ class CudaStageExecutor:
     """A CUDA stream for each stage; tasks are launched from the calling thread."""
 
     def __init__(self, device: torch.device) -> None:
+        self._device = device
         self._streams = {stage: torch.cuda.Stream(device) for stage in Stage}
+        torch.cuda.synchronize(device)  # the weights were converted on another stream
         self._busy = _BusyStages()
 
     def set_busy(self, stage: Stage, busy: bool) -> None:
@@ -221,9 +223,7 @@ class CudaStageExecutor:
         return StageRun(results, time.perf_counter() - start, share)
 
     def mark(self) -> object:
-        event = torch.cuda.Event()
-        event.record()
-        return event
+        return self._streams[Stage.DENOISE].record_event()
 
     def close(self) -> None:
         pass
