@@ -58,8 +58,9 @@ def estimate_wait(
     served until their virtual time reaches that at which the job's turn comes (start-time fair queueing).
     """
     rivals = [lane for lane in lanes if lane.model == job.model and lane.is_decode == job.is_denoised]
-    turn = _turn_of(job, rivals, standings, ahead)
-    shares = [(_share(lane, job, turn, rivals, standings), lane) for lane in rivals]
+    vtimes = _vtimes_after_better(job, rivals, standings)
+    turn = vtimes[job.tenant_id] + ahead.work_seconds / standings[job.tenant_id].weight
+    shares = [(_share(lane, job, turn, vtimes, standings), lane) for lane in rivals]
     num_ahead = ahead.num_jobs + round(sum(share * lane.num_ready for share, lane in shares))
     others = sum(
         lane.num_ready for lane in rivals if lane.tenant_id != job.tenant_id or _is_better(lane, job)
@@ -94,33 +95,33 @@ def _is_better(lane: LaneSize, job: Job) -> bool:
     return lane.band.rank < job.band.rank
 
 
-def _turn_of(
-    job: Job, lanes: Sequence[LaneSize], standings: Mapping[str, Standing], ahead: WorkAhead
-) -> float:
-    """Return the virtual time that the job's tenant will have when the job's turn comes."""
-    return _vtime_after_better(job.tenant_id, job, lanes, standings) + (
-        ahead.work_seconds / standings[job.tenant_id].weight
-    )
-
-
-def _vtime_after_better(
-    tenant_id: str, job: Job, lanes: Sequence[LaneSize], standings: Mapping[str, Standing]
-) -> float:
-    """Return a tenant's virtual time once its work of bands better than the job's is done."""
-    better = (lane.work_seconds for lane in lanes if lane.tenant_id == tenant_id and _is_better(lane, job))
-    standing = standings[tenant_id]
-    return standing.vtime + sum(better) / standing.weight
+def _vtimes_after_better(
+    job: Job, lanes: Sequence[LaneSize], standings: Mapping[str, Standing]
+) -> Mapping[str, float]:
+    """Return the tenants' virtual times once their work of bands better than the job's is done."""
+    vtimes = {tenant_id: standing.vtime for tenant_id, standing in standings.items()}
+    for lane in lanes:
+        if _is_better(lane, job):
+            vtimes[lane.tenant_id] += lane.work_seconds / standings[lane.tenant_id].weight
+    return vtimes
 
 
 def _share(
-    lane: LaneSize, job: Job, turn: float, lanes: Sequence[LaneSize], standings: Mapping[str, Standing]
+    lane: LaneSize,
+    job: Job,
+    turn: float,
+    vtimes: Mapping[str, float],
+    standings: Mapping[str, Standing],
 ) -> float:
-    """Return the part, in 0…1, of a lane that is likely to be served before the job."""
+    """Return the part, in 0…1, of a lane that is likely to be served before the job.
+
+    Its turn comes once its tenant's virtual time is `turn`.
+    """
     if _is_better(lane, job):
         return 1.0
     if lane.band is not job.band or lane.tenant_id == job.tenant_id:
         return 0.0
     if lane.work_seconds <= 0:
         return 1.0
-    behind = turn - _vtime_after_better(lane.tenant_id, job, lanes, standings)
+    behind = turn - vtimes[lane.tenant_id]
     return min(max(behind * standings[lane.tenant_id].weight / lane.work_seconds, 0.0), 1.0)
