@@ -1,28 +1,16 @@
 """The benchmark of ways of batching runs, each on an engine of its own; what its figures are is not asked."""
 
 import re
-import subprocess
-import sys
-from pathlib import Path
 
 import pytest
 
-from support.waiting import HANG_SECONDS
-
-BENCHMARK = Path(__file__).parents[2] / "benchmarks" / "bench_policies.py"
+from support.benchmark_runs import run_quickly
 
 
 @pytest.mark.slow
 def test_every_way_draws_the_load_within_its_own_bounds() -> None:
-    done = subprocess.run(
-        [sys.executable, str(BENCHMARK), "--quick"],
-        capture_output=True,
-        text=True,
-        timeout=3 * HANG_SECONDS,
-        check=False,
-    )
-    assert done.returncode == 0, done.stdout + done.stderr
-    rows = re.findall(r"^\| ([a-z][^|]+) \|.* ([\d.]+) \| ([\d.]+) \|$", done.stdout, re.MULTILINE)
+    printed = run_quickly("bench_policies.py")
+    rows = re.findall(r"^\| ([a-z][^|]+) \|.* ([\d.]+) \| ([\d.]+) \|$", printed, re.MULTILINE)
     requests_per_step = {way: float(requests) for way, _, requests in rows}
     assert all(float(images_per_second) > 0 for _, images_per_second, _ in rows)
     assert requests_per_step.pop("one at a time") == 1

@@ -1,30 +1,18 @@
 """The simulated fleet of spot workers keeps what the documents say of it, on two hours of one seed."""
 
 import re
-import subprocess
-import sys
-from pathlib import Path
 
 import pytest
 
-from support.waiting import HANG_SECONDS
-
-BENCHMARK = Path(__file__).parents[2] / "benchmarks" / "simulate_spot_workers.py"
+from support.benchmark_runs import run_quickly
 
 
 @pytest.mark.slow
 def test_a_mix_costs_little_more_than_half_and_urgent_jobs_wait_no_longer() -> None:
-    done = subprocess.run(
-        [sys.executable, str(BENCHMARK), "--quick"],
-        capture_output=True,
-        text=True,
-        timeout=3 * HANG_SECONDS,
-        check=False,
-    )
-    assert done.returncode == 0, done.stdout + done.stderr
+    printed = run_quickly("simulate_spot_workers.py")
     placed = re.findall(
         r"^\| (0\.\d+) \| 2 \+ 10 \| placed \| [\d.]+ \| ([\d.]+)x .*?([\d.]+) s, ([\d.]+)x",
-        done.stdout,
+        printed,
         re.MULTILINE,
     )
     assert [load for load, *_ in placed] == ["0.50", "0.70", "0.85"]
