@@ -21,7 +21,7 @@ from pathlib import Path
 
 from diffuserve.jobs.config import StoreConfig
 from diffuserve.jobs.handover import transfer_seconds
-from diffuserve.jobs.preemption import RunningJob, cheapest, may_make_room
+from diffuserve.jobs.preemption import PreemptibleJob, cheapest, may_make_room
 
 COMMAND_SECONDS = 0.05  # from the store by the bus and the agent to the engine
 CLAIM_SECONDS = 0.05  # from a place that is free to a job in the engine
@@ -58,7 +58,7 @@ class Worker:
     """A worker and the batch job on it, if it draws one now; `run` counts what it was given."""
 
     name: str
-    job: RunningJob | None = None
+    job: PreemptibleJob | None = None
     since: float = 0.0
     run: int = 0
     is_told: bool = False
@@ -73,7 +73,7 @@ class Fleet:
     preempts: bool
     now: float = 0.0
     workers: list[Worker] = field(default_factory=list)
-    put_down: deque[RunningJob] = field(default_factory=deque)
+    put_down: deque[PreemptibleJob] = field(default_factory=deque)
     waiting: deque[float] = field(default_factory=deque)
     waits: list[float] = field(default_factory=list)
     num_promised: int = 0
@@ -133,7 +133,7 @@ class Fleet:
         job = self.progress(worker)
         self.useful_steps += self.steps_done(worker)
         self.num_preempted += 1
-        self.put_down.append(RunningJob(**asdict(job) | {"num_preempted": job.num_preempted + 1}))
+        self.put_down.append(PreemptibleJob(**asdict(job) | {"num_preempted": job.num_preempted + 1}))
         self.becomes_free(worker)
 
     def becomes_free(self, worker: Worker) -> None:
@@ -161,8 +161,8 @@ class Fleet:
         self.useful_steps += INTERACTIVE_STEPS
         self.becomes_free(worker)
 
-    def draw(self, worker: Worker, job: RunningJob, begins_after: float = 0.0) -> None:
-        worker.job = RunningJob(**asdict(job) | {"worker_id": worker.name})
+    def draw(self, worker: Worker, job: PreemptibleJob, begins_after: float = 0.0) -> None:
+        worker.job = PreemptibleJob(**asdict(job) | {"worker_id": worker.name})
         worker.since, run = self.now + begins_after, worker.run
         end = worker.since + (BATCH_STEPS - job.step) * self.load.step_seconds
         self.schedule(end, lambda: self.finishes_batch(worker, run))
@@ -179,13 +179,13 @@ class Fleet:
         steps = int((self.now - worker.since) / self.load.step_seconds + 1e-6)
         return min(max(steps, 0), BATCH_STEPS - worker.job.step)
 
-    def progress(self, worker: Worker) -> RunningJob:
+    def progress(self, worker: Worker) -> PreemptibleJob:
         assert worker.job is not None
-        return RunningJob(**asdict(worker.job) | {"step": worker.job.step + self.steps_done(worker)})
+        return PreemptibleJob(**asdict(worker.job) | {"step": worker.job.step + self.steps_done(worker)})
 
-    def next_batch_job(self, worker: Worker, step: int = 0) -> RunningJob:
+    def next_batch_job(self, worker: Worker, step: int = 0) -> PreemptibleJob:
         self.num_jobs += 1
-        return RunningJob(
+        return PreemptibleJob(
             job_id=f"{self.num_jobs:06}",
             worker_id=worker.name,
             cost_seconds=BATCH_STEPS * self.load.step_seconds,

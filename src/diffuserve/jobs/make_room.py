@@ -18,7 +18,7 @@ from diffuserve.jobs.claim import ClaimRound, open_lanes
 from diffuserve.jobs.claimers import Claimer, live_claimers
 from diffuserve.jobs.command import SingleCommand
 from diffuserve.jobs.database import Transaction
-from diffuserve.jobs.preemption import RunningJob, cheapest, is_overdue, may_make_room
+from diffuserve.jobs.preemption import PreemptibleJob, cheapest, is_overdue, may_make_room
 
 jobs, leases = schema.jobs, schema.leases
 
@@ -83,7 +83,7 @@ class _Search:
             for _ in range(claimer.num_promised):
                 self._serve(worker_id, claimer)
 
-    def choose(self, running: Iterable[RunningJob]) -> list[RunningJob]:
+    def choose(self, running: Iterable[PreemptibleJob]) -> list[PreemptibleJob]:
         """Return the jobs that make room, the cheapest first, for as long as urgent ones wait too long."""
         left, chosen = [job for job in running if job.worker_id in self.claimers], []
         while (job := cheapest(left, self.num_urgent)) is not None:
@@ -119,10 +119,10 @@ def _urgent(running: Iterable[sa.Row[Any]]) -> Counter[str]:
     return Counter(row.worker_id for row in running if row.band != Band.BATCH)
 
 
-def _may_make_room(running: Iterable[sa.Row[Any]], transaction: Transaction) -> list[RunningJob]:
+def _may_make_room(running: Iterable[sa.Row[Any]], transaction: Transaction) -> list[PreemptibleJob]:
     """Return the batch jobs that may be put down; one that is being decoded alone soon ends."""
     found = [
-        RunningJob(
+        PreemptibleJob(
             job_id=row.job_id,
             worker_id=row.worker_id,
             cost_seconds=row.cost_seconds,
@@ -138,7 +138,7 @@ def _may_make_room(running: Iterable[sa.Row[Any]], transaction: Transaction) -> 
     return [job for job in found if may_make_room(job, transaction.now, transaction.config)]
 
 
-def _tell(transaction: Transaction, chosen: list[RunningJob], claimers: Mapping[str, Claimer]) -> None:
+def _tell(transaction: Transaction, chosen: list[PreemptibleJob], claimers: Mapping[str, Claimer]) -> None:
     """Have the workers put these jobs down, and note the rooms that they promise."""
     if not chosen:
         return

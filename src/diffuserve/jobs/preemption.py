@@ -15,8 +15,8 @@ _CHECKPOINT_LATENTS = 3
 
 
 @dataclass(frozen=True, kw_only=True)
-class RunningJob:
-    """A running job that might make room.
+class PreemptibleJob:
+    """A running job that may make room.
 
     `cost_seconds` are predicted device-seconds for all its steps, of which `step` of `total` were done when
     its worker last told; `total` is 0 before that. It is to end by `finish_by`, if at all.
@@ -45,7 +45,7 @@ class RunningJob:
         return step_seconds + transfer_seconds(_CHECKPOINT_LATENTS * self.latent_bytes)
 
 
-def may_make_room(job: RunningJob, now: float, config: StoreConfig) -> bool:
+def may_make_room(job: PreemptibleJob, now: float, config: StoreConfig) -> bool:
     """Return whether a job may be put down.
 
     Not more often than `max_preemptions` times, nor if it soon ends by itself, nor if that might cost it
@@ -56,14 +56,14 @@ def may_make_room(job: RunningJob, now: float, config: StoreConfig) -> bool:
     return job.finish_by is None or now + 2 * (job.remaining_seconds + job.lost_seconds) <= job.finish_by
 
 
-def cheapest(jobs: Iterable[RunningJob], num_urgent: Mapping[str, int]) -> RunningJob | None:
+def cheapest(jobs: Iterable[PreemptibleJob], num_urgent: Mapping[str, int]) -> PreemptibleJob | None:
     """Return the job that makes room; `None` if there is none.
 
     It is one of a worker with the fewest urgent jobs, so that those spread; there the one that loses the
     least, of equal ones one that was preempted the least often and has done the least.
     """
 
-    def order(job: RunningJob) -> tuple[int, float, int, float, str]:
+    def order(job: PreemptibleJob) -> tuple[int, float, int, float, str]:
         done = job.step / job.total if job.total else 0.0
         urgent = num_urgent.get(job.worker_id, 0)
         return (urgent, job.lost_seconds, job.num_preempted, done, job.job_id)

@@ -7,13 +7,15 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from diffuserve.jobs.config import StoreConfig
-from diffuserve.jobs.preemption import RunningJob, cheapest, is_overdue, may_make_room
+from diffuserve.jobs.preemption import PreemptibleJob, cheapest, is_overdue, may_make_room
 
 CONFIG = StoreConfig()
-JOB = RunningJob(job_id="a", worker_id="w", cost_seconds=100.0, latent_bytes=1_000_000, step=50, total=100)
+JOB = PreemptibleJob(
+    job_id="a", worker_id="w", cost_seconds=100.0, latent_bytes=1_000_000, step=50, total=100
+)
 
 
-def chosen(*jobs: RunningJob, **num_urgent: int) -> str:
+def chosen(*jobs: PreemptibleJob, **num_urgent: int) -> str:
     job = cheapest(jobs, num_urgent)
     assert job is not None
     return job.job_id
@@ -33,7 +35,7 @@ def test_there_may_be_none() -> None:
     ],
     ids=["has done nothing", "small checkpoint", "shorter steps", "has done less"],
 )
-def test_the_job_that_loses_the_least_makes_room(cheaper: RunningJob) -> None:
+def test_the_job_that_loses_the_least_makes_room(cheaper: PreemptibleJob) -> None:
     assert chosen(JOB, cheaper) == chosen(cheaper, JOB) == "b"
 
 
