@@ -108,7 +108,7 @@ def _made_on_the_host(make: Callable[..., torch.Tensor]) -> Callable[..., torch.
 class _Reader:
     """Reads a file of tensors to the pretended device; safetensors itself would ask for pinned memory."""
 
-    def __init__(self, file: Path, framework: str, device: str = "cpu") -> None:
+    def __init__(self, file: Path, framework: str, device: str | None = None) -> None:
         self._reader: Any = safe_open(file, framework=framework)
         self._device = device
 
@@ -124,7 +124,7 @@ class _Reader:
 
     def get_tensor(self, name: str) -> torch.Tensor:
         tensor: torch.Tensor = self._reader.get_tensor(name)
-        return tensor.to(self._device)
+        return tensor if self._device is None else tensor.to(self._device)
 
 
 def _synchronize(_device: Any = None) -> None:
