@@ -217,7 +217,8 @@ class CudaStageExecutor:
             stream.wait_event(after)
         share = self._busy.share(stage)
         start = time.perf_counter()
-        with torch.cuda.stream(stream):
+        # A stream alone would leave its device with the thread's own, and so make a context on that one.
+        with torch.cuda.device(self._device), torch.cuda.stream(stream):
             results = [task() for task in tasks]
         stream.synchronize()  # so that the seconds are the device's, and decisions see finished steps
         return StageRun(results, time.perf_counter() - start, share)

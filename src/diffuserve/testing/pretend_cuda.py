@@ -11,7 +11,7 @@ rounding, graphs, several devices, and `cuda` without an index as a tensor's dev
 
 import ctypes
 from collections.abc import Callable, Iterator
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, contextmanager, nullcontext
 from pathlib import Path
 from typing import Any
 from unittest.mock import patch
@@ -79,6 +79,7 @@ def _stubs(total_bytes: int, capability: tuple[int, int]) -> dict[str, Any]:
         "device_count": lambda: 1,
         "current_device": lambda: 0,
         "set_device": lambda _device: None,
+        "device": nullcontext,
         "get_device_name": lambda _device=None: "pretended GPU",
         "get_device_capability": lambda _device=None: capability,
         "mem_get_info": lambda _device=None: (total_bytes // 2, total_bytes),

@@ -20,21 +20,24 @@ class Sync:
 
 
 class CudaLog:
-    """Counts kernels by their operation's name, and syncs. Safe from any thread."""
+    """Counts kernels by their operation's name and by their stream's, and syncs. Safe from any thread."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
         self.kernels: Counter[str] = Counter()
+        self.streams: Counter[str] = Counter()
         self.syncs: Counter[Sync] = Counter()
 
     def clear(self) -> None:
         with self._lock:
             self.kernels.clear()
+            self.streams.clear()
             self.syncs.clear()
 
-    def kernel(self, name: str) -> None:
+    def kernel(self, name: str, stream: str) -> None:
         with self._lock:
             self.kernels[name] += 1
+            self.streams[stream] += 1
 
     def sync(self, kind: str) -> None:
         place = _place(sys._getframe(1))

@@ -10,6 +10,7 @@ import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from itertools import count
 from typing import Any
 from weakref import WeakKeyDictionary, WeakSet
 
@@ -29,13 +30,14 @@ class Written:
 
 
 _STREAMS: "WeakSet[PretendStream]" = WeakSet()
+_NUMBERS = count(1)
 
 
 class PretendStream:
     """Stands in for `torch.cuda.Stream`."""
 
-    def __init__(self, device: Any = None, priority: int = 0, name: str = "stream") -> None:
-        self.device, self.name = device, name
+    def __init__(self, device: Any = None, priority: int = 0, name: str | None = None) -> None:
+        self.device, self.name = device, name or f"stream {next(_NUMBERS)}"
         self.num_issued = 0
         self.known: dict[PretendStream, int] = {}
         _STREAMS.add(self)

@@ -163,7 +163,7 @@ def _wrapped(value: Any, written: Written | None = None) -> Any:
 
 
 def _issue(name: str, reads: Sequence[Any], writes: Sequence[Any]) -> None:
-    ORDER.log.kernel(name.removeprefix("aten::"))
+    ORDER.log.kernel(name.removeprefix("aten::"), ORDER.current().name)
     ORDER.issue(name, _memory(reads), _memory(writes))
 
 

@@ -20,6 +20,7 @@ import threading
 from collections import deque
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, fields, is_dataclass, replace
+from functools import partial
 from typing import Any, TypeVar
 
 import torch
@@ -30,6 +31,7 @@ from diffuserve.domain.params import GenerationParams
 from diffuserve.engine.checkpoint import RequestProgress
 from diffuserve.engine.model_runner import ModelRunner, StepResult, is_out_of_memory, isolate
 from diffuserve.engine.request_state import RequestState
+from diffuserve.engine.stages import Stage, make_stage_executor
 from diffuserve.models.base import Conditioning, Pipeline
 from diffuserve.models.frames import Frames
 from diffuserve.parallel.heartbeats import BROKEN_GROUP
@@ -136,11 +138,12 @@ class LeadRunner(ModelRunner):
 
 
 class FollowerRank:
-    """A rank other than 0: follows rank 0's commands, on two threads as rank 0 does."""
+    """A rank other than 0: follows rank 0's commands, in two stages as rank 0 does."""
 
     def __init__(self, pipeline: Pipeline, ranks: Ranks) -> None:
         self._pipeline, self._ranks = pipeline, ranks
         self._runner = ModelRunner(pipeline)
+        self._stages = make_stage_executor(pipeline.device, num_threads=1, deterministic=False)
         self._states: dict[str, RequestState] = {}
         self._changed = threading.Condition()  # guards the two below, which both threads use
         self._denoised: dict[str, RequestState] = {}
@@ -153,18 +156,22 @@ class FollowerRank:
         while (command := self._ranks.commands.broadcast()) is not None:
             self.step(command)
         decoding.join()
+        self._stages.close()
 
     def step(self, command: StepCommand) -> None:
         """Take one step with all ranks."""
         self._forget(command.leaves)
+        [outcomes] = self._stages.run(Stage.DENOISE, [partial(self._step, command)]).results
+        for request_id, outcome in zip(command.steps, outcomes, strict=True):
+            if isinstance(outcome, StepResult):
+                self._advance(self._states[request_id], outcome)
+
+    def _step(self, command: StepCommand) -> list[StepResult | Exception]:
         for joining in command.joins:
             self._states[joining.request_id] = self._state(joining)
             self._remember(joining.request_id)
         states = [self._states[request_id] for request_id in command.steps]
-        outcomes = isolate(states, agreed(self._ranks, self._runner._step))
-        for state, outcome in zip(states, outcomes, strict=True):
-            if isinstance(outcome, StepResult):
-                self._advance(state, outcome)
+        return isolate(states, agreed(self._ranks, self._runner._step))
 
     def _advance(self, state: RequestState, result: StepResult) -> None:
         state.advance(result.latents, result.memory)
@@ -217,7 +224,8 @@ class FollowerRank:
             return
         images: dict[str, Outcome] = {request_id: RuntimeError("aborted") for request_id in own}
         left = [state for request_id in own if (state := states[request_id]) is not None]
-        for state, outcome in zip(left, self._runner.decode(left), strict=True):
+        [outcomes] = self._stages.run(Stage.DECODE, [partial(self._runner.decode, left)]).results
+        for state, outcome in zip(left, outcomes, strict=True):
             images[state.request_id] = _portable(outcome)
         self._ranks.images.send(images, 0)
 
