@@ -7,23 +7,29 @@ from typing import Any
 from unittest.mock import Mock
 
 import pytest
+import torch
 from torch import nn
 
+from diffuserve.domain.cost import Workload
 from diffuserve.domain.model_parts import ALL_PARTS, Parts
 from diffuserve.domain.params import GenerationParams
 from diffuserve.domain.worker import WorkerRole
 from diffuserve.engine.config import EngineConfig
 from diffuserve.engine.engine import Engine
 from diffuserve.engine.outputs import GenerationResult
+from diffuserve.models.base import Pipeline
 from diffuserve.models.fingerprint import hash_weights
-from diffuserve.models.registry import check_model, num_weight_bytes
+from diffuserve.models.registry import check_model, load_pipeline, num_weight_bytes
+from diffuserve.parallel.plan import ParallelPlan
+from diffuserve.parallel.ranks import Ranks, SequenceRanks
 from diffuserve.testing.checkpoints import write_flux_checkpoint
 from diffuserve.testing.unet_checkpoints import write_unet_checkpoint
 from diffuserve.testing.wan_checkpoints import write_wan_checkpoint
 from diffuserve.worker.config import EngineProcessConfig, WorkerConfig
 from diffuserve.worker.warm_up import warm_up
 
-DENOISING, DECODING = Parts(decoding=False), Parts(denoising=False)
+DENOISING, DECODING = Parts(decoding=False), Parts(encoding=False, denoising=False)
+FOLLOWING = Parts(encoding=False)
 WRITERS: dict[str, Callable[[Path], Path]] = {
     "flux": write_flux_checkpoint,
     "unet": write_unet_checkpoint,
@@ -68,10 +74,10 @@ def modules(value: Any, seen: set[int] | None = None) -> Iterator[nn.Module]:
             yield from modules(item, seen)
 
 
-def loaded(engine: Engine) -> dict[str, bool]:
-    """Return which modules of the engine's model have weights; none has some of them only."""
+def loaded(pipeline: Pipeline) -> dict[str, bool]:
+    """Return which modules of a model have weights; none has some of them only."""
     found = {}
-    for module in modules(engine.pipeline):
+    for module in modules(pipeline):
         are_loaded = {not parameter.is_meta for parameter in module.parameters()}
         assert len(are_loaded) == 1
         name = type(module).__name__
@@ -98,11 +104,11 @@ def test_two_engines_with_their_own_parts_draw_what_a_whole_one_draws(folder: Pa
 def test_an_engine_loads_what_its_phase_needs_and_nothing_else(folder: Path) -> None:
     with load(folder, DENOISING) as first, load(folder, DECODING) as last:
         reads_images = first.spec.max_input_images > 0
-        for name, is_loaded in loaded(first).items():
+        for name, is_loaded in loaded(first.pipeline).items():
             assert is_loaded == (
                 "Decoder" not in name and (reads_images or "Encoder" not in name or "T5" in name)
             )
-        assert {name for name, is_loaded in loaded(last).items() if is_loaded} in (
+        assert {name for name, is_loaded in loaded(last.pipeline).items() if is_loaded} in (
             {"ImageDecoder"},
             {"VideoDecoder"},
         )
@@ -112,6 +118,39 @@ def test_an_engine_loads_what_its_phase_needs_and_nothing_else(folder: Path) -> 
     assert num_weight_bytes(str(folder), DECODING) == sum(
         file.stat().st_size for file in (folder / "vae").glob("*.safetensors")
     )
+
+
+def test_a_rank_that_encodes_nothing_loads_no_encoder(folder: Path) -> None:
+    following = load_pipeline(str(folder), torch.device("cpu"), torch.float32, parts=FOLLOWING)
+    for name, is_loaded in loaded(following).items():
+        assert is_loaded == ("Encoder" not in name), name
+    saved = num_weight_bytes(str(folder), ALL_PARTS) - num_weight_bytes(str(folder), FOLLOWING)
+    assert saved == sum(file.stat().st_size for file in folder.glob("*_encoder*/*.safetensors"))
+
+
+class Sharing(Ranks):
+    """The view of one of several ranks, which exchanges nothing."""
+
+    def __init__(self, size: int) -> None:
+        self.plan, self.index, self.size = ParallelPlan(size), 0, size
+        self.sequence = Mock(SequenceRanks, index=0, size=size)
+
+
+def test_a_step_takes_less_memory_the_more_ranks_share_it(folder: Path) -> None:
+    """A rank has a part of the tokens, or whole rows of a UNet, and all of the weights."""
+    nothing = Parts(encoding=False, denoising=False, decoding=False)
+    loading = (str(folder), torch.device("cpu"), torch.float32, False)
+    alone, *shared = (
+        load_pipeline(*loading, None if size == 1 else Sharing(size), nothing) for size in (1, 2, 4)
+    )
+    workload = Workload(4, 1024, text_tokens=16, num_pixels=4096, num_inference_steps=2)
+    whole = alone.step_bytes(workload)
+    assert [pipeline.step_bytes(workload) for pipeline in shared] == [whole // 2, whole // 4]
+    row = dataclasses.replace(workload, num_sequences=1)
+    if alone.spec.family.startswith("stable-diffusion"):
+        assert shared[0].step_bytes(row) == alone.step_bytes(row)
+    else:
+        assert shared[0].step_bytes(row) == alone.step_bytes(row) // 2
 
 
 @pytest.mark.parametrize("parts", [DENOISING, DECODING])

@@ -17,6 +17,7 @@ from typing import Any
 import torch
 
 from diffuserve.domain.input_image import InputImage
+from diffuserve.domain.model_parts import ALL_PARTS
 from diffuserve.domain.model_spec import ModelSpec
 from diffuserve.domain.params import GenerationParams
 from diffuserve.engine.config import EngineConfig
@@ -27,7 +28,7 @@ from diffuserve.models.registry import load_pipeline
 from diffuserve.parallel.plan import ParallelPlan
 from diffuserve.parallel.ranks import Ranks, join_ranks, leave_ranks
 from diffuserve.testing.fake_pipeline import FakePipeline
-from diffuserve.worker.lockstep import FollowerRank, LeadRunner
+from diffuserve.worker.lockstep import FollowerRank, LeadRunner, rank_parts
 
 
 class InjectedError(Exception):
@@ -100,7 +101,8 @@ def main() -> None:
 def load(model: str, ranks: Ranks | None) -> Pipeline:
     if model == "fake":
         return FakePipeline(ranks=ranks)
-    return load_pipeline(model, torch.device("cpu"), torch.float32, ranks=ranks)
+    parts = ALL_PARTS if ranks is None else rank_parts(ALL_PARTS, ranks)
+    return load_pipeline(model, torch.device("cpu"), torch.float32, ranks=ranks, parts=parts)
 
 
 def generate(pipeline: Pipeline, ranks: Ranks | None, is_fake: bool) -> list[GenerationResult | Exception]:

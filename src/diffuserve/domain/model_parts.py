@@ -7,10 +7,11 @@ from dataclasses import dataclass
 class Parts:
     """The phases that an engine does, and so the parts of a model that it loads.
 
-    Denoising needs the text encoders, the transformers, and of the autoencoder the encoder where requests may
-    bring images; decoding needs the autoencoder's decoder alone.
+    Encoding needs the text encoders, and of the autoencoder the encoder where requests may bring images;
+    denoising needs the transformers, and decoding the autoencoder's decoder.
     """
 
+    encoding: bool = True
     denoising: bool = True
     decoding: bool = True
 

@@ -46,7 +46,7 @@ def admitted(
 
 
 def _check_parts(parts: Parts, denoises: bool, decodes: bool) -> None:
-    if denoises and not parts.denoising:
+    if denoises and not (parts.encoding and parts.denoising):
         raise RuntimeError("this engine has loaded no parts that denoise; it takes finished latents alone")
     if decodes and not parts.decoding:
         raise RuntimeError("this engine has loaded no decoder; its requests must end with their latents")

@@ -36,8 +36,8 @@ class EngineConfig:
     )
     memory_budget_bytes: int | None = option(
         None,
-        "Predicted memory in bytes that a step may take; by default 90 % of what is free on a GPU, "
-        "half of what is free on a CPU.",
+        "Predicted memory in bytes that a step may take on each GPU; by default 90 % of what is free there, "
+        "and half of what is free on a CPU.",
         ge=1,
     )
     ageing_steps: int = option(

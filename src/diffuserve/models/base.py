@@ -99,7 +99,7 @@ class Pipeline(Protocol):
         ...
 
     def step_bytes(self, workload: Workload) -> int:
-        """Predict the peak memory, in bytes, of a request's part of a denoising step."""
+        """Predict the peak memory, in bytes, of a request's part of a denoising step, on each rank."""
         ...
 
     def conditioning_key(self, params: GenerationParams) -> Hashable:

@@ -66,6 +66,11 @@ class PipelineFamily(Protocol):
         ...
 
 
+def wanted_folders(parts: Parts, denoisers: Sequence[str], encoders: Sequence[str]) -> tuple[str, ...]:
+    """Return the folders of the weights that `parts` are in, of a model whose autoencoder is in `vae`."""
+    return (*(denoisers if parts.denoising else ()), "vae", *(encoders if parts.encoding else ()))
+
+
 @runtime_checkable
 class VideoFamily(PipelineFamily, Protocol):
     """An architecture that generates clips."""

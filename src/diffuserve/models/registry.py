@@ -56,7 +56,7 @@ def load_pipeline(
 ) -> "Pipeline":
     """Load a bundled model, a diffusers folder or a hub id onto `device`, or `parts` of it.
 
-    With `ranks` the same is loaded on each of them, and every denoising step is shared.
+    With `ranks` the model is loaded on each of them, and every denoising step is shared.
     `dtype=None` means the family's choice for the checkpoint and the device. Raise `ModelNotFound`
     or `InvalidModel` before any weight is read.
     """

@@ -158,7 +158,8 @@ class WorkerConfig:
     @property
     def own_process(self) -> EngineProcessConfig:
         """Configuration of the engine process, with the parts that this worker's role needs."""
-        parts = Parts(denoising=self.role.denoises, decoding=self.role.decodes)
+        denoises = self.role.denoises
+        parts = Parts(encoding=denoises, denoising=denoises, decoding=self.role.decodes)
         return replace(self.engine_process, parts=parts)
 
     @property

@@ -3,7 +3,7 @@
 Before each denoising step rank 0 broadcasts one command, which says which requests join, step and leave;
 then all ranks step. No other rank decides anything (INV-5), and each has the whole latents of every
 request after each step. Noise is drawn on every rank from the request's own seed, and conditioning comes
-with the request, so only rank 0 needs text encoders.
+with the request, so only rank 0 has text encoders.
 
 There is no barrier. Ranks agree twice in a step, by an all-reduced flag: before the collectives of the
 forward pass, since a rank that fails earlier would leave the others waiting in them, and at the end, so
@@ -27,6 +27,7 @@ import torch
 from torch import Tensor
 
 from diffuserve.domain.input_image import ImageInput, InputImage
+from diffuserve.domain.model_parts import Parts
 from diffuserve.domain.params import GenerationParams
 from diffuserve.engine.checkpoint import RequestProgress
 from diffuserve.engine.model_runner import ModelRunner, StepResult, is_out_of_memory, isolate
@@ -76,6 +77,11 @@ class DecodeCommand:
     """The rank that decodes each request, by request id."""
 
     ranks: Mapping[str, int]
+
+
+def rank_parts(parts: Parts, ranks: Ranks) -> Parts:
+    """Return the parts that this rank loads, of those that the worker needs: only rank 0 encodes."""
+    return replace(parts, encoding=parts.encoding and ranks.is_lead)
 
 
 class LeadRunner(ModelRunner):

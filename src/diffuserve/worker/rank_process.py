@@ -1,5 +1,6 @@
 """Engine process of one rank, where torchrun starts several for a worker of several GPUs."""
 
+import os
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
 from dataclasses import replace
@@ -9,6 +10,7 @@ import torch
 import torch.distributed as dist
 
 from diffuserve.engine.engine import Engine
+from diffuserve.engine.memory import memory_budget
 from diffuserve.engine.model_runner import enough_memory
 from diffuserve.models.base import Pipeline
 from diffuserve.models.devices import choose_device, parse_dtype
@@ -20,7 +22,7 @@ from diffuserve.worker.config import EngineProcessConfig
 from diffuserve.worker.engine_host import EngineHost, warm_host
 from diffuserve.worker.image_output import in_background, open_image_output
 from diffuserve.worker.load_reporter import LoadReporter
-from diffuserve.worker.lockstep import FollowerRank, LeadRunner
+from diffuserve.worker.lockstep import FollowerRank, LeadRunner, rank_parts
 
 
 def follow(config: EngineProcessConfig) -> None:
@@ -41,7 +43,8 @@ def lead(config: EngineProcessConfig, link: AgentLink, on_host: Callable[[Engine
         with loading.reading_weights(config.model, config.parts):
             pipeline, ranks = stack.enter_context(_member(config))
         # One thread steps: ranks must enter collectives in the same order.
-        engine_config = replace(config.engine, num_threads=1)
+        budget = _rank_budget(pipeline.device, config.engine.memory_budget_bytes)
+        engine_config = replace(config.engine, num_threads=1, memory_budget_bytes=budget)
         engine = Engine(pipeline, engine_config, LeadRunner(pipeline, ranks))
         host = warm_host(engine, image_output, link, loading)
         on_host(host)
@@ -63,13 +66,21 @@ def _member(config: EngineProcessConfig) -> Iterator[tuple[Pipeline, Ranks]]:
             parse_dtype(config.dtype),
             config.engine.deterministic,
             ranks,
-            config.parts,
+            rank_parts(config.parts, ranks),
         )
     heartbeats = rank_heartbeats(ranks)
     heartbeats.start()
     yield pipeline, ranks
     heartbeats.stop()
     leave_ranks()
+
+
+def _rank_budget(device: torch.device, configured_bytes: int | None) -> int:
+    """Return the bytes that a step may take on each rank: those on CPUs share their machine's memory."""
+    if device.type == "cuda" or configured_bytes is not None:
+        return memory_budget(device, configured_bytes)
+    num_here = int(os.environ["LOCAL_WORLD_SIZE"])  # noqa: TID251 (set by torchrun, not by an operator)
+    return memory_budget(device, None) // num_here
 
 
 def _own_device(name: str | None) -> torch.device:

@@ -8,7 +8,7 @@ from diffuserve.domain.errors import InvalidModel
 from diffuserve.domain.model_parts import Parts
 from diffuserve.domain.model_spec import ModelSpec
 from diffuserve.domain.samplers import FLOW_SAMPLERS
-from diffuserve.models.family import PipelineFamily
+from diffuserve.models.family import PipelineFamily, wanted_folders
 from diffuserve.models.flux.config import FluxConfig
 from diffuserve.models.folder import ModelFolder
 from diffuserve.models.layers.autoencoder_config import AutoencoderConfig
@@ -20,7 +20,8 @@ if TYPE_CHECKING:
     from diffuserve.models.base import Pipeline
     from diffuserve.parallel.ranks import Ranks
 
-_COMPONENTS = ("transformer", "vae", "text_encoder", "text_encoder_2")
+_ENCODERS = ("text_encoder", "text_encoder_2")
+_COMPONENTS = ("transformer", "vae", *_ENCODERS)
 _FILES = (
     *(f"{component}/config.json" for component in _COMPONENTS),
     "scheduler/scheduler_config.json",
@@ -82,7 +83,7 @@ class FluxFamily:
         folder.require(_COMPONENTS, _FILES)
 
     def weight_folders(self, folder: ModelFolder, parts: Parts) -> Sequence[str]:
-        return _COMPONENTS if parts.denoising else ("vae",)
+        return wanted_folders(parts, denoisers=("transformer",), encoders=_ENCODERS)
 
     def least_step_bytes(self, folder: ModelFolder, workload: Workload) -> int:
         return FluxConfig.read(folder).step_bytes(workload, _SMALLEST_ITEM)

@@ -30,7 +30,7 @@ from diffuserve.models.frames import Frames
 from diffuserve.models.layers.attention import choose_kernel
 from diffuserve.models.layers.image_vae import ImageVae, max_decode_pixels
 from diffuserve.models.layers.linear import check_deterministic_width, cpu_tilings
-from diffuserve.models.layers.sequence_parallel import ulysses
+from diffuserve.models.layers.sequence_parallel import rank_bytes, ulysses
 from diffuserve.models.preview import read_preview_map
 from diffuserve.models.weights import NOT_LOADED, checkpoint_dtype, load_weights, num_parameters
 from diffuserve.parallel.plan import check_plan
@@ -77,14 +77,15 @@ class FluxPipeline:
         self.spec, self.device, self.dtype = spec, device, dtype
         self.deterministic, self.ranks, self.parts = deterministic, ranks, parts
         denoiser_device = device if parts.denoising else NOT_LOADED
+        encoder_device = device if parts.encoding else NOT_LOADED
         config = FluxConfig.read(folder)
         scheduler = folder.json("scheduler/scheduler_config.json")
         self._samplers = {name: named_sampler(name, scheduler) for name in spec.samplers}
         self._shift = SizeShift.from_config(scheduler)
         self.text_encoder = FluxTextEncoder(
-            folder, denoiser_device, dtype, lowercase=bool(folder.settings.get("lowercase_prompt", False))
+            folder, encoder_device, dtype, lowercase=bool(folder.settings.get("lowercase_prompt", False))
         )
-        encodes = parts.denoising and spec.max_input_images > 0
+        encodes = parts.encoding and spec.max_input_images > 0
         self.vae = ImageVae(folder, device, dtype, has_encoder=encodes, has_decoder=parts.decoding)
         self.images = FluxImages(folder, spec, self.vae, dtype)
         self.preview_map = read_preview_map(folder, self.vae.latent_channels, FLUX_PREVIEW)
@@ -113,7 +114,7 @@ class FluxPipeline:
         return CostFit((0.002, text_token), (0.002, step_token, pair, 0.0001), (0.001, pixel))
 
     def step_bytes(self, workload: Workload) -> int:
-        return self.transformer.config.step_bytes(workload, self.dtype.itemsize)
+        return rank_bytes(self.transformer.config.step_bytes(workload, self.dtype.itemsize), self.ranks)
 
     def conditioning_key(self, params: GenerationParams) -> Hashable:
         text = (params.prompt, params.max_sequence_length)

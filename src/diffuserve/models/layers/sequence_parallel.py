@@ -14,7 +14,7 @@ from torch import Tensor
 
 from diffuserve.models.layers.attention import AttentionKernel
 from diffuserve.models.layers.segments import Segments
-from diffuserve.parallel.ranks import SequenceRanks
+from diffuserve.parallel.ranks import Ranks, SequenceRanks
 
 
 @dataclass(frozen=True)
@@ -37,6 +37,11 @@ def ulysses(kernel: AttentionKernel, ranks: SequenceRanks) -> AttentionKernel:
         return ranks.gather_heads(spread.index_copy_(0, segments.order, attended))
 
     return AttentionKernel(f"{kernel.name} over {ranks.size} ranks", attend, kernel.attend_across)
+
+
+def rank_bytes(step_bytes: int, ranks: Ranks | None) -> int:
+    """Return what each rank takes of a step's memory: it has an equal part of the tokens, or of the heads."""
+    return step_bytes if ranks is None else part_size(step_bytes, ranks.sequence.size)
 
 
 def part_size(count: int, num_ranks: int) -> int:

@@ -8,7 +8,7 @@ from diffuserve.domain.cost import CostFit, Workload
 from diffuserve.domain.errors import InvalidModel
 from diffuserve.domain.model_parts import ALL_PARTS, Parts
 from diffuserve.domain.model_spec import ModelSpec
-from diffuserve.models.family import PipelineFamily
+from diffuserve.models.family import PipelineFamily, wanted_folders
 from diffuserve.models.folder import ModelFolder
 from diffuserve.models.layers.autoencoder_config import AutoencoderConfig
 from diffuserve.models.settings_file import build_spec
@@ -83,9 +83,7 @@ class StableDiffusionFamily:
         )
 
     def weight_folders(self, folder: ModelFolder, parts: Parts) -> Sequence[str]:
-        if not parts.denoising:
-            return ("vae",)
-        return ("unet", "vae", *text_encoders(folder, UNetConfig.read(folder)))
+        return wanted_folders(parts, ("unet",), text_encoders(folder, UNetConfig.read(folder)))
 
     def least_step_bytes(self, folder: ModelFolder, workload: Workload) -> int:
         return UNetConfig.read(folder).step_bytes(workload, _SMALLEST_ITEM)

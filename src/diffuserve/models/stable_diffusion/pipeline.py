@@ -21,6 +21,7 @@ from diffuserve.models.frames import Frames
 from diffuserve.models.input_tensors import put_back
 from diffuserve.models.layers.autoencoder_config import AutoencoderConfig
 from diffuserve.models.layers.image_vae import ImageVae, max_decode_pixels
+from diffuserve.models.layers.sequence_parallel import part_size
 from diffuserve.models.preview import read_preview_map
 from diffuserve.models.stable_diffusion.config import UNetConfig
 from diffuserve.models.stable_diffusion.images import ImageConditioner
@@ -74,17 +75,18 @@ class StableDiffusionPipeline:
         self.spec, self.device, self.dtype = spec, device, dtype
         self.deterministic, self.ranks, self.parts = deterministic, ranks, parts
         denoiser_device = device if parts.denoising else NOT_LOADED
+        encoder_device = device if parts.encoding else NOT_LOADED
         config = UNetConfig.read(folder)
         scheduler = scheduler_config(folder, config)
         self._sampler = checkpoint_sampler(scheduler)
         self._named_sampler = functools.cache(lambda name: named_sampler(name, scheduler))
-        self.text = TextConditioner(folder, spec, denoiser_device, dtype)
+        self.text = TextConditioner(folder, spec, encoder_device, dtype)
         self.vae = ImageVae(
             folder,
             device,
             _vae_dtype(folder, config, dtype),
             _encoder_dtype(folder, config, dtype),
-            has_encoder=parts.denoising and spec.max_input_images > 0,
+            has_encoder=parts.encoding and spec.max_input_images > 0,
             has_decoder=parts.decoding,
         )
         self.images = ImageConditioner(self.vae, dtype, config.reads_mask)
@@ -108,7 +110,9 @@ class StableDiffusionPipeline:
         return CostFit((0.002, text_token), (0.002, cell, pair, 0.0001), (0.001, pixel))
 
     def step_bytes(self, workload: Workload) -> int:
-        return self.unet.config.step_bytes(workload, self.dtype.itemsize)
+        rows = workload.num_sequences
+        own = rows if self.ranks is None else part_size(rows, self.ranks.size)
+        return self.unet.config.step_bytes(replace(workload, num_sequences=own), self.dtype.itemsize)
 
     def conditioning_key(self, params: GenerationParams) -> Hashable:
         return (self.text.key(params), self.images.key(params))

@@ -80,8 +80,12 @@ class WanCheckpoint:
     @property
     def components(self) -> tuple[str, ...]:
         """Return the folders that hold weights."""
-        images = ("image_encoder",) if self.has_image_encoder else ()
-        return (*self.experts, "vae", "text_encoder", *images)
+        return (*self.experts, "vae", *self.encoders)
+
+    @property
+    def encoders(self) -> tuple[str, ...]:
+        """Return the folders of the encoders of prompts and first frames."""
+        return ("text_encoder", "image_encoder") if self.has_image_encoder else ("text_encoder",)
 
     @property
     def patch_sides(self) -> tuple[int, int]:

@@ -8,7 +8,7 @@ from diffuserve.domain.errors import InvalidModel
 from diffuserve.domain.model_parts import Parts
 from diffuserve.domain.model_spec import ModelSpec
 from diffuserve.domain.params import GenerationParams
-from diffuserve.models.family import VideoFamily
+from diffuserve.models.family import VideoFamily, wanted_folders
 from diffuserve.models.folder import ModelFolder
 from diffuserve.models.settings_file import build_spec
 from diffuserve.models.wan.checkpoint import WanCheckpoint
@@ -80,7 +80,8 @@ class WanFamily:
         folder.require(checkpoint.components, (*configs, *files))
 
     def weight_folders(self, folder: ModelFolder, parts: Parts) -> Sequence[str]:
-        return WanCheckpoint.read(folder).components if parts.denoising else ("vae",)
+        checkpoint = WanCheckpoint.read(folder)
+        return wanted_folders(parts, checkpoint.experts, checkpoint.encoders)
 
     def least_step_bytes(self, folder: ModelFolder, workload: Workload) -> int:
         return WanTransformerConfig.read(folder).step_bytes(workload, _SMALLEST_ITEM)

@@ -19,7 +19,7 @@ from diffuserve.models.folder import ModelFolder
 from diffuserve.models.frames import Frames
 from diffuserve.models.layers.attention import choose_kernel
 from diffuserve.models.layers.image_vae import max_decode_pixels
-from diffuserve.models.layers.sequence_parallel import ulysses
+from diffuserve.models.layers.sequence_parallel import rank_bytes, ulysses
 from diffuserve.models.wan.checkpoint import WanCheckpoint
 from diffuserve.models.wan.clip_vision import ClipImageEncoder
 from diffuserve.models.wan.config import WanTransformerConfig
@@ -81,6 +81,7 @@ class WanPipeline:
         self.spec, self.device, self.dtype = spec, device, dtype
         self.deterministic, self.ranks, self.parts = deterministic, ranks, parts
         denoiser_device = device if parts.denoising else NOT_LOADED
+        encoder_device = device if parts.encoding else NOT_LOADED
         scheduler = scheduler_config(folder)
         self._own_sampler = _own_sampler(scheduler)
         self._named_sampler = functools.cache(
@@ -92,11 +93,11 @@ class WanPipeline:
         )
         self._num_timesteps = scheduler.get("num_train_timesteps", 1000)
         self._second_guidance = _second_guidance(folder, spec)
-        self.text = WanTextEncoder(folder, spec, denoiser_device, dtype)
-        encodes = parts.denoising and spec.max_input_images > 0
+        self.text = WanTextEncoder(folder, spec, encoder_device, dtype)
+        encodes = parts.encoding and spec.max_input_images > 0
         self.vae = VideoVae(folder, device, vae_dtype(folder), encodes, parts.decoding)
         reads_clip = checkpoint.has_image_encoder
-        image_encoder = ClipImageEncoder(folder, denoiser_device, dtype) if reads_clip else None
+        image_encoder = ClipImageEncoder(folder, encoder_device, dtype) if reads_clip else None
         self.images = FirstFrames(self.vae, image_encoder, checkpoint.reads_clip)
         self.preview_map = preview_map(folder, checkpoint.vae.z_dim)
         kernel = choose_kernel(device, dtype, deterministic)
@@ -127,7 +128,7 @@ class WanPipeline:
         return CostFit((0.002, text_token), (0.002, token, pair, 0.0001), (0.001, pixel))
 
     def step_bytes(self, workload: Workload) -> int:
-        return self.checkpoint.transformer.step_bytes(workload, self.dtype.itemsize)
+        return rank_bytes(self.checkpoint.transformer.step_bytes(workload, self.dtype.itemsize), self.ranks)
 
     def conditioning_key(self, params: GenerationParams) -> Hashable:
         return (self.text.key(params), self.images.key(params))
