@@ -359,8 +359,11 @@ async def test_only_jobs_that_an_engine_was_working_on_are_suspects(plane: Plane
     assert {row.id: row.is_suspect for row in rows} == {waiting.id: False, poison.id: True}
 
 
-async def test_replicas_are_workers_of_their_own_that_end_together(plane: Plane) -> None:
-    options = ("--replicas", "2", "--device", "cpu", "--name", "pair", "--server", plane.url)
+async def test_replicas_are_workers_of_their_own_that_end_together(
+    plane: Plane, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "3,GPU-7f")
+    options = ("--replicas", "2", "--device", "cuda", "--name", "pair", "--server", plane.url)
     engine = ("--engine-command", " ".join(NULL_ENGINE))
     both = subprocess.Popen((sys.executable, "-m", "diffuserve", "worker", *options, *engine))
     try:
@@ -374,6 +377,10 @@ async def test_replicas_are_workers_of_their_own_that_end_together(plane: Plane)
             return sorted(ready) == ["pair-0", "pair-1"]
 
         await eventually(are_ready)
+        started = psutil.Process(both.pid).children(recursive=True)
+        engines = [process for process in started if set(NULL_ENGINE) < set(process.cmdline())]
+        seen = sorted(process.environ()["CUDA_VISIBLE_DEVICES"] for process in engines)
+        assert seen == ["3", "GPU-7f"], "each engine sees a GPU of its own"
         job = await plane.submit()
         await until(plane, job, JobStatus.SUCCEEDED)
     finally:

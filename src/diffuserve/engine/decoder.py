@@ -246,7 +246,7 @@ class Decoder:
             if group and _size(request.state.params) != _size(group[0].state.params):
                 continue
             pixels += request.state.workload.num_pixels
-            if group and pixels > self._runner.pipeline.max_decode_pixels * self._runner.num_decoders:
+            if group and pixels > self._runner.pipeline.max_decode_pixels * self._runner.num_ranks:
                 break
             group.append(request)
         for request in group:

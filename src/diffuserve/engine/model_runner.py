@@ -39,11 +39,11 @@ class ModelRunner:
     """Runs batches; methods return, for each request, its value or the exception that it alone raised.
 
     `on_work` is called with the ids of the requests before each piece of work, on the thread that does
-    it. `num_decoders` is the number of processes that decode side by side. A runner that leads other
+    it. `num_ranks` is the number of processes that share the work. A runner that leads other
     ranks overrides `forget` and `close` to pass them on.
     """
 
-    num_decoders = 1
+    num_ranks = 1
 
     def __init__(self, pipeline: Pipeline) -> None:
         """Raise `TypeError` for a model of clips that cannot be decoded in chunks."""

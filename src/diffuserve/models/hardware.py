@@ -4,6 +4,7 @@ What remains for torch is whether its CUDA works with the driver that is found h
 """
 
 import ctypes
+import os
 import re
 import runpy
 from importlib.util import find_spec
@@ -16,6 +17,7 @@ from diffuserve.domain.nearest import did_you_mean
 
 _DEVICE = re.compile(r"(cpu|cuda)(?::(\d{1,4}))?")
 _DRIVER = "libcuda.so.1"
+_VISIBLE = "CUDA_VISIBLE_DEVICES"
 
 
 def check_dtype(name: str | None) -> None:
@@ -96,3 +98,24 @@ def count_cuda_devices() -> int:
     count = ctypes.c_int(0)
     has_failed = driver.cuInit(0) or driver.cuDeviceGetCount(ctypes.byref(count))
     return 0 if has_failed else count.value
+
+
+def visible_device(number: int) -> str:
+    """Return how the CUDA driver names device `number` of those that it shows to this process.
+
+    Raise `DeviceUnavailable` if `CUDA_VISIBLE_DEVICES` names fewer.
+    """
+    visible = os.environ.get(_VISIBLE)  # noqa: TID251 (the driver's own, by which others share out GPUs)
+    if visible is None:
+        return str(number)
+    names = [name.strip() for name in visible.split(",")]
+    check_cuda_index(f"cuda:{number}", number, len(names))
+    return names[number]
+
+
+def see_only(device: str) -> None:
+    """Have the CUDA driver show this process, and those that it starts, one device: `cuda:0`.
+
+    Only what is called before the driver's first use has an effect.
+    """
+    os.environ[_VISIBLE] = device  # noqa: TID251 (the driver has no other interface)

@@ -107,7 +107,8 @@ class WorkerConfig:
     `gpus` above 1, or several `nodes`: torchrun starts the engine process once per GPU.
     `engine_command` replaces the engine process, for tests.
     `parent_fd` is a pipe from the server that started the worker: it sends the API key, and the worker ends
-    when it is closed. `shares_machine` says that other workers of this command run beside it.
+    when it is closed. `shares_machine` says that other workers of this command run beside it, and
+    `visible_device` is then the only GPU that it sees, by the CUDA driver's name.
     """
 
     server: str
@@ -123,6 +124,7 @@ class WorkerConfig:
     engine_command: tuple[str, ...] = ()
     parent_fd: int | None = None
     shares_machine: bool = False
+    visible_device: str | None = None
     gpus: int = option(1, "GPUs that generate each image together.", ge=1)
     role: WorkerRole = option(
         WorkerRole.ALL,

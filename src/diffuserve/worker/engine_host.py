@@ -161,11 +161,12 @@ class EngineHost:
         )
 
     def _ready(self) -> EngineReady:
-        image_filter = self._images.image_filter
+        image_filter, device = self._images.image_filter, self._engine.pipeline.device
+        has_gpu = device.type == "cuda"
         return EngineReady(
             token_budget=self._engine.token_budget,
-            num_gpus=torch.cuda.device_count(),
-            device_name=torch.cuda.get_device_name() if torch.cuda.is_available() else "",
+            num_gpus=self._engine.runner.num_ranks if has_gpu else 0,
+            device_name=torch.cuda.get_device_name(device) if has_gpu else "",
             description={**self._engine.describe(), "image_filter": self._images.describe()},
             image_filter=None if image_filter is None else image_filter.info.to_dict(),
         )

@@ -93,7 +93,7 @@ class LeadRunner(ModelRunner):
         self._known: set[str] = set()
         self._leaving: list[str] = []
         self._num_decoded = 0
-        self.num_decoders = ranks.size
+        self.num_ranks = ranks.size
 
     def step(self, states: Sequence[RequestState]) -> list[StepResult | Exception]:
         self._announce(states)

@@ -113,7 +113,7 @@ def test_a_replica_keeps_all_but_device_name_and_port(tmp_path: Path) -> None:
     settings = Settings.with_options(cache_dir=tmp_path, model="m", token_budget=512)
     config = replace(settings.worker, name="pair", metrics_port=9100, labels={"zone": "a"})
     second = replica(config, settings, 1)
-    assert (second.name, second.metrics_port, second.engine_process.device) == ("pair-1", 9101, "cuda:1")
+    assert (second.name, second.metrics_port, second.visible_device) == ("pair-1", 9101, "1")
     assert (second.labels, second.engine_process.model) == ({"zone": "a"}, "m")
     assert second.engine_process.engine.token_budget == 512
 

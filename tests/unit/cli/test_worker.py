@@ -91,7 +91,8 @@ def test_several_gpus_are_one_worker(invoke: Invoke, started: Started) -> None:
 
 def test_replicas_have_a_device_a_name_and_a_port_each(invoke: Invoke, started: Started) -> None:
     invoke("worker", "--replicas", "2", "--name", "pair", "--metrics-port", "9100", "--device", "cuda")
-    assert [config.engine_process.device for config in started] == ["cuda:0", "cuda:1"]
+    assert [config.engine_process.device for config in started] == ["cuda:0", "cuda:0"]
+    assert [config.visible_device for config in started] == ["0", "1"]
     assert [config.name for config in started] == ["pair-0", "pair-1"]
     assert [config.metrics_port for config in started] == [9100, 9101]
     paths = {config.engine_process.engine.cost_fit_path for config in started}
@@ -99,9 +100,21 @@ def test_replicas_have_a_device_a_name_and_a_port_each(invoke: Invoke, started: 
     assert all(config.has_neighbors for config in started), "none may end the machine of the other"
 
 
+def test_replicas_share_the_gpus_that_are_visible(
+    invoke: Invoke, started: Started, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "3, GPU-7f")
+    invoke("worker", "--replicas", "2")
+    assert [config.visible_device for config in started] == ["3", "GPU-7f"]
+    refused = invoke("worker", "--replicas", "3")
+    assert refused.code == 2
+    assert "this machine has 2 CUDA device(s)" in " ".join(refused.err.split())
+
+
 def test_replicas_on_a_cpu_share_it(invoke: Invoke, started: Started) -> None:
     invoke("worker", "--replicas", "2", "--device", "cpu")
     assert [config.engine_process.device for config in started] == ["cpu", "cpu"]
+    assert [config.visible_device for config in started] == [None, None]
     assert [config.metrics_port for config in started] == [None, None]
 
 

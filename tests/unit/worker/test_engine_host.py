@@ -10,6 +10,7 @@ from unittest.mock import Mock
 
 import numpy as np
 import pytest
+import torch
 from PIL import Image
 
 from diffuserve.domain.errors import OutputBlocked, RequestFailed
@@ -20,6 +21,7 @@ from diffuserve.engine.engine import Engine
 from diffuserve.engine.outputs import GenerationResult, Timings
 from diffuserve.media.image_file import read_parameters
 from diffuserve.testing.fake_pipeline import FakePipeline
+from diffuserve.testing.pretend_cuda import pretend_cuda
 from diffuserve.worker.agent_link import AgentLink
 from diffuserve.worker.config import ImageOptions
 from diffuserve.worker.engine_host import EngineHost
@@ -207,6 +209,23 @@ def test_each_image_of_a_job_has_its_own_previews(fake: FakePipeline, tmp_path: 
 
 def decoded(preview: PreviewReady) -> Image.Image:
     return Image.open(io.BytesIO(base64.b64decode(preview.png)))
+
+
+@pytest.mark.parametrize(("device", "num_ranks", "seen"), [("cuda:0", 1, 1), ("cuda:0", 4, 4), ("cpu", 1, 0)])
+def test_a_ready_engine_counts_the_gpus_that_it_uses(
+    monkeypatch: pytest.MonkeyPatch, device: str, num_ranks: int, seen: int
+) -> None:
+    link = KeptLink()
+    with pretend_cuda(), monkeypatch.context() as machine:
+        machine.setattr(torch.cuda, "device_count", lambda: 8)
+        with Engine(FakePipeline(device=torch.device(device))) as engine:
+            engine.runner.num_ranks = num_ranks
+            host = EngineHost(engine, cast(AgentLink, link), NO_FILTER)
+            host.handle(StopEngine())
+            host.run()
+    [ready] = link.all(EngineReady)
+    assert ready.num_gpus == seen
+    assert ready.device_name == ("pretended GPU" if seen else "")
 
 
 def test_a_ready_engine_names_its_filter(fake: FakePipeline, tmp_path: Path) -> None:

@@ -10,6 +10,7 @@ from dataclasses import replace
 from types import FrameType
 
 from diffuserve.domain.errors import DiffuserveError
+from diffuserve.models.hardware import see_only, torch_build, visible_device
 from diffuserve.parallel.plan import ParallelPlan
 from diffuserve.safety.image_filters import check_image_filter_name
 from diffuserve.settings import Settings
@@ -37,12 +38,21 @@ def checked(config: EngineProcessConfig) -> EngineProcessConfig:
 
 
 def replica(config: WorkerConfig, settings: Settings, number: int) -> WorkerConfig:
-    """Return the configuration of worker `number` of a machine: its own device, name and metrics port."""
+    """Return the configuration of worker `number` of a machine: its own device, name and metrics port.
+
+    It sees no other GPU, on which it might leave a context of half a gigabyte.
+    AMD's driver has other names for them, and hides none here.
+    Raise `DeviceUnavailable` if this process does not see so many.
+    """
     device = "cpu" if config.engine_process.device == "cpu" else f"cuda:{number}"
     on_device = settings.model_copy(update={"device": device})  # each device has its own cost fit
+    process, visible = checked(on_device.engine_process), None
+    if device != "cpu" and not torch_build("hip"):
+        process, visible = replace(process, device="cuda:0"), visible_device(number)
     return replace(
         config,
-        engine_process=checked(on_device.engine_process),
+        engine_process=process,
+        visible_device=visible,
         name=f"{config.name or socket.gethostname()}-{number}",
         metrics_port=None if config.metrics_port is None else config.metrics_port + number,
         shares_machine=True,
@@ -75,6 +85,8 @@ def run_replicas(replicas: Sequence[WorkerConfig]) -> int:
 def _run_replica(config: WorkerConfig) -> None:
     os.setpgrp()  # the parent forwards Ctrl-C once; the terminal must not send it a second time
     die_with_parent()
+    if config.visible_device is not None:
+        see_only(config.visible_device)
     configure_logs(config.engine_process.logs)
     try:
         code = run(config)
