@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 from rich.console import Console
 
-from diffuserve.models.openmp import spin_briefly
+from diffuserve.models.torch_environment import prepare_torch
 from diffuserve.worker.config import EngineProcessConfig
 
 if TYPE_CHECKING:
@@ -27,7 +27,7 @@ def uncollected() -> Iterator[None]:
 
 def load_engine(config: EngineProcessConfig, console: Console) -> "Engine":
     """Load the model while a spinner turns; raise what `Engine.load` raises."""
-    spin_briefly()
+    prepare_torch()
     with console.status(f"loading {config.model}"):
         from diffuserve.engine.engine import Engine
 

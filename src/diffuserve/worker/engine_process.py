@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, NoReturn
 
 from diffuserve.domain.errors import DiffuserveError
-from diffuserve.models.openmp import spin_briefly
+from diffuserve.models.torch_environment import prepare_torch
 from diffuserve.models.registry import read_offer
 from diffuserve.private_files import private_umask
 from diffuserve.telemetry.logs import configure_logs
@@ -32,7 +32,7 @@ _HEARTBEAT_SECONDS = 1.0
 def main() -> None:
     arguments = parse_arguments()
     die_with_parent()
-    spin_briefly()
+    prepare_torch()
     config = EngineProcessConfig.from_json(arguments.config)
     configure_logs(config.logs)
     rank = os.environ.get("RANK")  # noqa: TID251 (set by torchrun, not by an operator)
