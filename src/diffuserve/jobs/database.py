@@ -114,17 +114,19 @@ class Sqlite:
 
     def __init__(self, url: sa.URL) -> None:
         url = url.set(drivername="sqlite+pysqlite")
-        self._writer, self._reader = _sqlite_engine(url, "IMMEDIATE"), _sqlite_engine(url, "DEFERRED")
+        self._writer, self._reader = _sqlite_writer(url), _sqlite_reader(url)
         self._write_thread = ThreadPoolExecutor(1, thread_name_prefix="sqlite-writer")
         self._read_threads = ThreadPoolExecutor(4, thread_name_prefix="sqlite-reader")
 
     async def write(self, work: Callable[[sa.Connection], T]) -> T:
-        return await asyncio.get_running_loop().run_in_executor(self._write_thread, _run, self._writer, work)
+        return await asyncio.get_running_loop().run_in_executor(
+            self._write_thread, _write, self._writer, work
+        )
 
     migrate = write
 
     async def read(self, work: Callable[[sa.Connection], T]) -> T:
-        return await asyncio.get_running_loop().run_in_executor(self._read_threads, _run, self._reader, work)
+        return await asyncio.get_running_loop().run_in_executor(self._read_threads, _read, self._reader, work)
 
     async def close(self) -> None:
         for engine, threads in ((self._writer, self._write_thread), (self._reader, self._read_threads)):
@@ -214,9 +216,11 @@ class Database:
         """
         return await self._backend.read(lambda connection: (work(connection), self._now(connection)))
 
-    async def rows(self, statement: sa.Executable) -> list[sa.Row[Any]]:
-        """Return all rows of a statement. Raise `ServerUnavailable` as `read` does."""
-        return await self.read(lambda connection: list(connection.execute(statement).all()))
+    async def rows(
+        self, statement: sa.Executable, values: Mapping[str, Any] | None = None
+    ) -> list[sa.Row[Any]]:
+        """Return all rows of a statement with these values. Raise `ServerUnavailable` as `read` does."""
+        return await self.read(lambda connection: list(connection.execute(statement, values).all()))
 
     async def now(self) -> float:
         """Return the store's time, the same for all control planes."""
@@ -231,8 +235,13 @@ class Database:
         return float(connection.exec_driver_sql(self._backend.now).scalar_one())
 
 
-def _run(engine: sa.Engine, work: Callable[[sa.Connection], T]) -> T:
+def _write(engine: sa.Engine, work: Callable[[sa.Connection], T]) -> T:
     with engine.begin() as connection:
+        return work(connection)
+
+
+def _read(engine: sa.Engine, work: Callable[[sa.Connection], T]) -> T:
+    with engine.connect() as connection:
         return work(connection)
 
 
@@ -295,19 +304,35 @@ async def _write_locked(engine: "AsyncEngine", work: Callable[[sa.Connection], T
         return await connection.run_sync(locked)
 
 
-def _sqlite_engine(url: sa.URL, begin: str) -> sa.Engine:
-    arguments = {"timeout": _BUSY_SECONDS, "check_same_thread": False}
-    engine = sa.create_engine(url, hide_parameters=True, connect_args=arguments)
+def _sqlite_writer(url: sa.URL) -> sa.Engine:
+    engine = _sqlite_engine(url)
 
     @sa.event.listens_for(engine, "connect")
     def configure(connection: Any, _record: object) -> None:
         connection.isolation_level = None  # the driver must not begin transactions: `start` does
-        # FULL: a commit that a client was told of survives a loss of power.
-        for pragma in ("journal_mode=WAL", "synchronous=FULL"):
-            connection.execute(f"PRAGMA {pragma}")
 
     @sa.event.listens_for(engine, "begin")
     def start(connection: sa.Connection) -> None:
-        connection.exec_driver_sql(f"BEGIN {begin}")
+        connection.exec_driver_sql("BEGIN IMMEDIATE")
+
+    return engine
+
+
+def _sqlite_reader(url: sa.URL) -> sa.Engine:
+    """Return an engine for reads of one statement: a transaction around it would cost more than the read."""
+    return _sqlite_engine(
+        url, isolation_level="AUTOCOMMIT", pool_reset_on_return=None, skip_autocommit_rollback=True
+    )
+
+
+def _sqlite_engine(url: sa.URL, **options: Any) -> sa.Engine:
+    arguments = {"timeout": _BUSY_SECONDS, "check_same_thread": False}
+    engine = sa.create_engine(url, hide_parameters=True, connect_args=arguments, **options)
+
+    @sa.event.listens_for(engine, "connect")
+    def configure(connection: Any, _record: object) -> None:
+        # FULL: a commit that a client was told of survives a loss of power.
+        for pragma in ("journal_mode=WAL", "synchronous=FULL"):
+            connection.execute(f"PRAGMA {pragma}")
 
     return engine

@@ -38,6 +38,10 @@ from diffuserve.jobs.writer import Writer
 
 leases = schema.leases
 
+# Built once: that takes longer than to execute it.
+_LIVE = sa.select(leases.c.worker_id).where(
+    leases.c.job_id == sa.bindparam("job"), leases.c.lease_token == sa.bindparam("token")
+)
 _TOLD = sa.select(leases).where(sa.or_(leases.c.is_canceling, leases.c.is_preempted))
 
 
@@ -107,10 +111,7 @@ class WorkerLeases:
 
     async def check(self, job_id: str, lease_token: int, key_id: str = "") -> None:
         """Raise `LeaseLost` unless the lease is live, and held by a worker with this API key."""
-        live = sa.select(leases.c.worker_id).where(
-            leases.c.job_id == job_id, leases.c.lease_token == lease_token
-        )
-        rows = await self._database.rows(live)
+        rows = await self._database.rows(_LIVE, {"job": job_id, "token": lease_token})
         if not rows or not is_owned(rows[0].worker_id, key_id):
             raise LeaseLost(job_id)
 
