@@ -116,6 +116,20 @@ async def test_a_stored_file_is_read_back(place: Place, chunks: list[bytes]) -> 
     assert place.files() == {KEY}
 
 
+async def test_files_that_are_stored_together_replace_earlier_ones(place: Place) -> None:
+    await _put(place.store, KEY, b"an older star")
+    files = {KEY: b"a star", "job/1/0.webp": b"", "job/2/0.png": b"another"}
+    await place.store.put_all(files)
+    assert {key: await _content(place.store, key) for key in files} == files
+    assert place.files() == set(files)
+
+
+@pytest.mark.parametrize("key", OUTSIDE)
+async def test_no_file_is_stored_outside_with_others(store: ArtifactStore, key: str) -> None:
+    with pytest.raises(ArtifactNotFound):
+        await store.put_all({key: b"a star"})
+
+
 @pytest.mark.parametrize(
     "part", [range(1), range(5, 6), range(250_000, 300_000), range(299_999, 300_000), range(300_000)], ids=str
 )

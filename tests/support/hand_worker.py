@@ -133,10 +133,13 @@ class HandWorker:
         shape = {"content_type": f"image/{lease.output_format}", "width": 1, "height": 1}
         return stored | shape | {"index": index, "seed": seed}
 
-    async def finish(self, lease: Lease, artifacts: Sequence[Mapping[str, Any]]) -> httpx.Response:
-        """Complete the job with `artifacts`, uploaded or not."""
+    async def finish(
+        self, lease: Lease, artifacts: Sequence[Mapping[str, Any]], contents: Mapping[str, str] | None = None
+    ) -> httpx.Response:
+        """Complete the job with `artifacts`, uploaded, sent along as `contents`, or neither."""
         result = {"artifacts": artifacts, "input": lease.input, "timings": {"denoise": 0.1}}
-        return await self._post(lease, "complete", {"result": result, "actual_seconds": 0.1})
+        body = {"result": result, "actual_seconds": 0.1, "contents": contents or {}}
+        return await self._post(lease, "complete", body)
 
     async def fail(self, lease: Lease, code: str = "broken", retryable: bool = False) -> httpx.Response:
         error = {"code": code, "message": f"the engine says {code}", "retryable": retryable}

@@ -92,6 +92,7 @@ class FakeControlPlane:
     may_fetch: asyncio.Event = field(default_factory=asyncio.Event)
     kept: list[tuple[str, int, int]] = field(default_factory=list)
     may_keep: asyncio.Event = field(default_factory=asyncio.Event)
+    max_inline_bytes: int = 0
 
     async def register(self, registration: Registration) -> Registered:
         self.registrations.append(registration)

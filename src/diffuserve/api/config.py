@@ -94,3 +94,8 @@ class ApiConfig:
     ping_seconds: float = 15.0
     version: str = "0"
     commit: str | None = None
+
+    @property
+    def max_inline_bytes(self) -> int:
+        """Bytes of files that a worker may send when it completes a job; base64 makes them longer."""
+        return self.max_body_bytes // 2

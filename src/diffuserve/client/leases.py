@@ -54,6 +54,7 @@ class LeaseClient:
     def __init__(self, transport: HttpTransport) -> None:
         self._transport = transport
         self._asks_for_upload_urls = False
+        self.max_inline_bytes = 0
 
     async def close(self) -> None:
         """Close every connection."""
@@ -79,6 +80,7 @@ class LeaseClient:
         """Register a worker and return its id."""
         registered = decode(Registered, await self._post("/v1/workers", registration))
         self._asks_for_upload_urls = registered.asks_for_upload_urls
+        self.max_inline_bytes = registered.max_inline_bytes
         return registered
 
     async def claim(self, worker_id: str, claim: Claim, wait: float) -> list[Lease]:

@@ -112,12 +112,14 @@ class Registered:
     """Response to a registration: the worker's id and the timing of leases and heartbeats, in seconds.
 
     If `asks_for_upload_urls`, the worker requests a URL for each finished file and uploads it to a bucket.
+    Files of up to `max_inline_bytes` together may be sent with the completion instead.
     """
 
     worker_id: str
     lease_seconds: float
     heartbeat_seconds: float
     asks_for_upload_urls: bool = False
+    max_inline_bytes: int = 0
 
 
 def check_times(lease_seconds: float, heartbeat_seconds: float) -> None:
@@ -284,11 +286,15 @@ class ReceivedCommands:
 
 @dataclass(frozen=True, kw_only=True)
 class Completion:
-    """Success of a job. `actual_seconds` are the device-seconds that it took."""
+    """Success of a job. `actual_seconds` are the device-seconds that it took.
+
+    `contents` are small files of the result by their names, in base64; all others were uploaded before.
+    """
 
     lease_token: int
     result: JobResult
     actual_seconds: float
+    contents: Mapping[str, str] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -3,7 +3,7 @@
 They hold finished files under `{job_id}/{lease_token}/{name}`, and uploaded images under `input_key`.
 """
 
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Mapping
 from dataclasses import dataclass
 from pathlib import PurePosixPath
 from typing import Protocol
@@ -73,6 +73,10 @@ class ArtifactStore(Protocol):
 
     async def put(self, key: str, chunks: AsyncIterator[bytes], max_bytes: int) -> UploadedFile:
         """Store a file, replacing an earlier one of that key. Raise `TooLarge` beyond `max_bytes`."""
+        ...
+
+    async def put_all(self, files: Mapping[str, bytes]) -> None:
+        """Store small files by their keys, replacing earlier ones of those keys."""
         ...
 
     async def download_url(self, key: str, seconds: float) -> str | None:

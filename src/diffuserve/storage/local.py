@@ -10,7 +10,7 @@ import secrets
 import shutil
 import sys
 import time
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator, Iterable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import BinaryIO
@@ -48,23 +48,32 @@ class LocalArtifactStore:
 
     async def _put(self, key: str, path: Path, chunks: AsyncIterator[bytes], max_bytes: int) -> UploadedFile:
         changed = self._make_folder(path.parent)
-        partial = path.with_name(f".{path.name}.{secrets.token_hex(4)}.partial")
         digest, size = hashlib.sha256(), 0
-        try:
-            with partial.open("xb") as file:
-                async for chunk in chunks:
-                    size += len(chunk)
-                    if size > max_bytes:
-                        raise TooLarge(f"{key}: more than {max_bytes:,} bytes")
-                    digest.update(chunk)
-                    file.write(chunk)
-                await asyncio.to_thread(_sync, file)
-            os.replace(partial, path)
-        finally:
-            partial.unlink(missing_ok=True)
-        for folder in changed:
-            await asyncio.to_thread(_sync_folder, folder)
+        with _partial(path) as file:
+            async for chunk in chunks:
+                size += len(chunk)
+                if size > max_bytes:
+                    raise TooLarge(f"{key}: more than {max_bytes:,} bytes")
+                digest.update(chunk)
+                file.write(chunk)
+            await asyncio.to_thread(_publish, file, path, changed)
         return UploadedFile(key, size, digest.hexdigest())
+
+    async def put_all(self, files: Mapping[str, bytes]) -> None:
+        """Store small files; they and their folder entries are on disk when this returns. Raise as `put`."""
+        with _unavailable_if_unwritable(", ".join(files)):
+            await asyncio.to_thread(self._put_all, files)
+
+    def _put_all(self, files: Mapping[str, bytes]) -> None:
+        changed: dict[Path, None] = {}
+        for key, content in files.items():
+            path = self._path(key)
+            changed |= dict.fromkeys(self._make_folder(path.parent))
+            with _partial(path) as file:
+                file.write(content)
+                _publish(file, path, ())
+        for folder in changed:
+            _sync_folder(folder)
 
     async def download_url(self, key: str, seconds: float) -> str | None:
         """Return `None`: only the control plane has access."""
@@ -155,9 +164,24 @@ def _changed_at(folder: Path) -> float:
         return math.inf
 
 
-def _sync(file: BinaryIO) -> None:
+@contextmanager
+def _partial(path: Path) -> Iterator[BinaryIO]:
+    """Open a file with a name of its own beside `path`, which is deleted in the end unless it was renamed."""
+    partial = path.with_name(f".{path.name}.{secrets.token_hex(4)}.partial")
+    try:
+        with partial.open("xb") as file:
+            yield file
+    finally:
+        partial.unlink(missing_ok=True)
+
+
+def _publish(file: BinaryIO, path: Path, folders: Iterable[Path]) -> None:
+    """Sync a file, give it its name, and sync the folders that have new entries by that."""
     file.flush()  # what Python still buffers is not the kernel's to sync
     os.fsync(file.fileno())
+    os.replace(file.name, path)
+    for folder in folders:
+        _sync_folder(folder)
 
 
 def _sync_folder(folder: Path) -> None:

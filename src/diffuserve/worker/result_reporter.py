@@ -1,6 +1,8 @@
 """Reports of jobs to the control plane. Each is a task of its own, so that no job waits for another's."""
 
 import asyncio
+import base64
+import hashlib
 import logging
 import shutil
 from collections.abc import Callable, Coroutine, Sequence
@@ -175,7 +177,9 @@ class ResultReporter:
 
     async def _publish(self, job: HeldJob, finished: JobFinished) -> str:
         begin = asyncio.get_running_loop().time()
-        artifacts = await asyncio.gather(*(self._upload(job, file) for file in finished.files))
+        contents = self._inline_contents(finished.files)
+        uploads = (self._upload(job, file, contents.get(file.name)) for file in finished.files)
+        artifacts = await asyncio.gather(*uploads)
         seconds = {"upload_seconds": asyncio.get_running_loop().time() - begin}
         if job.load_seconds is not None:
             seconds["load_seconds"] = job.load_seconds
@@ -187,7 +191,10 @@ class ResultReporter:
             safety=finished.safety,
         )
         completion = Completion(
-            lease_token=job.lease.lease_token, result=result, actual_seconds=finished.actual_seconds
+            lease_token=job.lease.lease_token,
+            result=result,
+            actual_seconds=finished.actual_seconds,
+            contents={name: base64.b64encode(content).decode() for name, content in contents.items()},
         )
         return (await self._client.complete(job.lease.job_id, completion)).status
 
@@ -196,8 +203,20 @@ class ResultReporter:
         async with self._clip_uploads if job.lease.kind == VIDEO_GENERATE else nullcontext():
             return await self._client.upload(job.lease.job_id, job.lease.lease_token, name, path.read_bytes())
 
-    async def _upload(self, job: HeldJob, file: FinishedFile) -> Artifact:
-        stored = await self._send(job, Path(file.path), file.name)
+    def _inline_contents(self, files: Sequence[FinishedFile]) -> dict[str, bytes]:
+        """Return the contents of a result's files by name, if all together fit into the completion."""
+        if sum(Path(file.path).stat().st_size for file in files) > self._client.max_inline_bytes:
+            return {}
+        return {file.name: Path(file.path).read_bytes() for file in files}
+
+    async def _upload(self, job: HeldJob, file: FinishedFile, content: bytes | None) -> Artifact:
+        """Return the file as the result describes it, uploaded unless it is sent along with that."""
+        if content is None:
+            stored = await self._send(job, Path(file.path), file.name)
+        else:
+            stored = StoredFile(
+                name=file.name, size_bytes=len(content), sha256=hashlib.sha256(content).hexdigest()
+            )
         return Artifact(
             name=file.name,
             content_type=file.content_type,

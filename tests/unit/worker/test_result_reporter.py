@@ -1,6 +1,7 @@
 """Outcomes reach the control plane, whatever fails on the way."""
 
 import asyncio
+import hashlib
 from pathlib import Path
 from typing import Any
 from unittest.mock import AsyncMock
@@ -60,6 +61,24 @@ async def test_a_finished_job_is_uploaded_and_completed(tmp_path: Path) -> None:
     assert reporting.forgotten == [reporting.job]
     assert not reporting.job.folder.exists()
     assert reporting.num_jobs("succeeded") == 1
+
+
+@in_virtual_time
+@pytest.mark.parametrize(
+    ("max_bytes", "contents", "num_uploads"),
+    [(5, {"0.png": "aW1hZ2U="}, 0), (4, {}, 1)],
+    ids=["fit", "too large"],
+)
+async def test_small_files_are_sent_with_the_completion(
+    tmp_path: Path, max_bytes: int, contents: dict[str, str], num_uploads: int
+) -> None:
+    reporting = Reporting(tmp_path)
+    reporting.plane.max_inline_bytes = max_bytes
+    await reporting.finish()
+    ((_, completion),) = reporting.plane.completions
+    assert (completion.contents, len(reporting.plane.uploads)) == (contents, num_uploads)
+    (artifact,) = completion.result.artifacts
+    assert (artifact.size_bytes, artifact.sha256) == (5, hashlib.sha256(b"image").hexdigest())
 
 
 @in_virtual_time

@@ -1,5 +1,7 @@
 """Files of leased jobs as workers send and fetch them."""
 
+import base64
+import hashlib
 from pathlib import PurePosixPath
 from typing import Any
 
@@ -9,8 +11,8 @@ from starlette.requests import ClientDisconnect
 
 from diffuserve.api.responses import json_response
 from diffuserve.api.services import Services
-from diffuserve.domain.errors import ArtifactNotFound, UploadMissing
-from diffuserve.domain.worker import StoredFile, UploadUrl
+from diffuserve.domain.errors import ArtifactNotFound, InvalidParams, UploadMissing
+from diffuserve.domain.worker import Completion, StoredFile, UploadUrl
 from diffuserve.storage.base import ArtifactStore
 
 ANY_TYPE = "application/octet-stream"
@@ -38,6 +40,26 @@ async def stored_body(services: Services, request: Request, key: str) -> Respons
     if stored is None:
         return Response(status_code=400)  # which nobody reads
     return json_response(stored, 201)
+
+
+def contents_of(completion: Completion) -> dict[str, bytes]:
+    """Return the files that were sent along. Raise `InvalidParams`, and `UploadMissing` for a damaged one."""
+    artifacts = {artifact.name: artifact for artifact in completion.result.artifacts}
+    contents = {name: _decoded(name, text) for name, text in completion.contents.items()}
+    for name, content in contents.items():
+        if name not in artifacts:
+            raise InvalidParams(f"contents.{name}", f"{len(content):,} bytes", "is no file of the result")
+        artifact = artifacts[name]
+        if (len(content), hashlib.sha256(content).hexdigest()) != (artifact.size_bytes, artifact.sha256):
+            raise UploadMissing(f"{name} arrived damaged; send it again")
+    return contents
+
+
+def _decoded(name: str, text: str) -> bytes:
+    try:
+        return base64.b64decode(text, validate=True)
+    except ValueError as error:
+        raise InvalidParams(f"contents.{name}", f"{len(text):,} characters", "is not base64") from error
 
 
 async def upload_url_of(services: Services, key: str) -> Response:

@@ -14,6 +14,7 @@ from diffuserve.api.files.leased import (
     BINARY,
     check_file,
     content_of,
+    contents_of,
     store_body,
     stored_body,
     upload_url_of,
@@ -63,9 +64,9 @@ async def report_progress(
 
 @router.post("/complete", summary="Finish a job", response_model=LeaseOutcome)
 async def complete(job_id: JobId, body: Completion, services: ServicesDep, caller: WorkerCaller) -> Response:
-    """Complete a job, each of whose files must be stored. Safe to repeat with the same token."""
+    """Complete a job, each of whose files is stored or sent along. Safe to repeat with the same token."""
     checked_token(job_id, body.lease_token)
-    await _check_files(services, job_id, check_completion(body), key_of(caller))
+    await _store_files(services, job_id, check_completion(body), key_of(caller))
     status = await services.store.leases.complete(job_id, body, key_of(caller))
     await services.job_metrics.record_run_end(job_id, status, body.actual_seconds)
     return json_response(LeaseOutcome(job_id, status))
@@ -254,16 +255,17 @@ async def _leased(services: Services, readable: _Readable) -> LeasedFile:
     return replace(readable.file, url=url)
 
 
-async def _check_files(services: Services, job_id: str, completion: Completion, key_id: str) -> None:
-    """Raise `UploadMissing` if a file of the result is not stored whole."""
+async def _store_files(services: Services, job_id: str, completion: Completion, key_id: str) -> None:
+    """Store the files sent along. Raise `UploadMissing` if one of the result is not stored whole."""
+    contents = contents_of(completion)
     with suppress(LeaseLost):  # the store decides: the completion may be a repetition
         await services.store.leases.check(job_id, completion.lease_token, key_id)
         folder = f"{job_id}/{completion.lease_token}"
+        if contents:
+            await services.artifacts.put_all({f"{folder}/{name}": contents[name] for name in contents})
+        uploaded = [each for each in completion.result.artifacts if each.name not in contents]
         await asyncio.gather(
-            *(
-                check_file(services.artifacts, folder, artifact.name, artifact.size_bytes)
-                for artifact in completion.result.artifacts
-            )
+            *(check_file(services.artifacts, folder, each.name, each.size_bytes) for each in uploaded)
         )
 
 

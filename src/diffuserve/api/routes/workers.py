@@ -64,7 +64,11 @@ async def register(body: Registration, services: ServicesDep, caller: WorkerCall
     worker_id = await services.store.leases.register(check_registration(body), key_of(caller))
     config = services.store.config
     registered = Registered(
-        worker_id, config.lease_seconds, config.heartbeat_seconds, services.artifacts.signs_urls
+        worker_id,
+        config.lease_seconds,
+        config.heartbeat_seconds,
+        services.artifacts.signs_urls,
+        0 if services.artifacts.signs_urls else services.config.max_inline_bytes,
     )
     return json_response(registered, 201)
 
