@@ -15,8 +15,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, NoReturn
 
 from diffuserve.domain.errors import DiffuserveError
-from diffuserve.models.torch_environment import prepare_torch
 from diffuserve.models.registry import read_offer
+from diffuserve.models.torch_environment import prepare_torch
 from diffuserve.private_files import private_umask
 from diffuserve.telemetry.logs import configure_logs
 from diffuserve.worker.agent_link import AgentLink, die_with_parent
