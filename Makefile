@@ -30,7 +30,8 @@ serve: $(READY) ## serve the bundled model on this machine
 	$(BIN)/diffuserve serve
 
 test: $(READY) ## run the tests, but the slow ones
-	$(BIN)/pytest -m "not slow and not alone" --numprocesses 2 --dist worksteal
+	@# More processes than cores: many tests wait for servers and browsers that they started.
+	$(BIN)/pytest -m "not slow and not alone" --numprocesses 3 --dist worksteal
 	$(BIN)/pytest -m "alone and not slow" $$(grep -rl --include='test_*.py' mark.alone tests)
 
 test-all: $(READY) ## run all tests

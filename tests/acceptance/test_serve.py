@@ -327,6 +327,7 @@ def test_a_server_whose_model_cannot_be_loaded_ends_with_the_reason_and_keeps_it
         assert "1 queued job waits in " in server.log
 
 
+@pytest.mark.slow  # what checks a change plays the demo by itself
 def test_the_demo_completes_all_its_jobs() -> None:
     done = run("demo", "-o", "demo")
     assert done.returncode == 0, done.stderr

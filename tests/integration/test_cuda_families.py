@@ -84,9 +84,10 @@ FAMILIES = {
     "wan-ti2v": Family(partial(write_wan_checkpoint, kind="ti2v"), (*WAN, *FIRST_FRAME)),
     "wan-i2v": Family(partial(write_wan_checkpoint, kind="i2v"), FIRST_FRAME),
 }
-# One of each architecture in every dtype, the others in the one that they are used in most.
+# One of each architecture in every dtype, the others in the one that they are used in most. What is slow to
+# draw is drawn in that one, too, and in the others only where there is time.
 RUNS = [
-    (name, dtype)
+    pytest.param(name, dtype, marks=[pytest.mark.slow] if name != "schnell" and dtype != "bfloat16" else [])
     for name in FAMILIES
     for dtype in LEAST_PSNR
     if dtype == "bfloat16" or name in ("schnell", "sdxl", "wan-ti2v")

@@ -55,20 +55,25 @@ class Plane:
         return await self.store.jobs.submit(NewJob(tenant_id="ada", model=model, cost_seconds=0.1, **values))
 
     async def expire(self, job: Job) -> None:
-        """Let the job's lease run out, as if it had not been renewed."""
-        await self._change_lease(job, expires_at=0.0)
+        """Let the job's present lease run out, also if a heartbeat renews it before that is seen."""
+        token = (await self.store.jobs.get(job.id)).lease_token
+        while await self._change_lease(job, token, expires_at=0.0):
+            await asyncio.sleep(0.05)
 
     async def run_over_time(self, job: Job) -> None:
         """Let the job reach its timeout."""
-        await self._change_lease(job, stop_at=0.0)
+        token = (await self.store.jobs.get(job.id)).lease_token
+        await self._change_lease(job, token, stop_at=0.0)
 
     async def status(self, job: Job) -> JobStatus:
         return (await self.store.jobs.get(job.id)).status
 
-    async def _change_lease(self, job: Job, **values: float) -> None:
+    async def _change_lease(self, job: Job, token: int, **values: float) -> bool:
+        """Change the job's lease with this token; return whether there is one."""
         leases = schema.leases
-        change = sa.update(leases).where(leases.c.job_id == job.id).values(**values)
-        await self.store.database.write(lambda transaction: transaction.execute(change))
+        is_it = sa.and_(leases.c.job_id == job.id, leases.c.lease_token == token)
+        change = sa.update(leases).where(is_it).values(**values)
+        return bool(await self.store.database.write(lambda transaction: transaction.execute(change).rowcount))
 
 
 async def until(plane: Plane, job: Job, status: JobStatus) -> Job:

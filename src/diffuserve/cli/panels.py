@@ -36,6 +36,7 @@ _OPTIONS: Mapping[str, tuple[str, ...]] = {
         "stall_seconds",
         "silence_seconds",
         "engine_restarts",
+        "zygote",
     ),
     LOG: tuple(option_fields(LogConfig)),
 }

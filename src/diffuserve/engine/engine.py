@@ -25,14 +25,13 @@ from diffuserve.engine.checkpoint_desk import CheckpointDesk
 from diffuserve.engine.config import DEFAULT_MODEL, EngineConfig
 from diffuserve.engine.core import EngineCore
 from diffuserve.engine.cost_model import CostModel
-from diffuserve.engine.model_runner import ModelRunner, enough_memory
+from diffuserve.engine.loading import LoadedModel, load_model
+from diffuserve.engine.model_runner import ModelRunner
 from diffuserve.engine.outputs import GenerationResult, StepOutput, outcome_of
 from diffuserve.engine.request_state import NO_WISHES, RequestState, Wishes
 from diffuserve.engine.stats import EngineStats
 from diffuserve.models.base import Pipeline
-from diffuserve.models.devices import choose_device, keep_freed_memory, one_thread, parse_dtype
 from diffuserve.models.fingerprint import hash_model
-from diffuserve.models.registry import load_pipeline
 
 if TYPE_CHECKING:
     import torch
@@ -87,14 +86,13 @@ class Engine:
         Raises `ModelNotFound`, `InvalidModel`, `DeviceUnavailable`.
         """
         config = config or EngineConfig()
-        chosen = choose_device(device)
-        if chosen.type == "cpu":
-            keep_freed_memory()
-        name = str(model.expanduser().absolute()) if isinstance(model, Path) else model
-        with one_thread(), enough_memory(name, chosen):
-            pipeline = load_pipeline(name, chosen, parse_dtype(dtype), config.deterministic, parts=parts)
-        engine = cls(pipeline, config)
-        engine.read_weights_hash = cache(partial(hash_model, name))
+        return cls.of(load_model(model, device, dtype, config.deterministic, parts), config)
+
+    @classmethod
+    def of(cls, model: LoadedModel, config: EngineConfig) -> "Engine":
+        """Return an engine that runs a loaded model."""
+        engine = cls(model.pipeline, config)
+        engine.read_weights_hash = cache(partial(hash_model, model.name))
         return engine
 
     @property

@@ -111,6 +111,7 @@ class WorkerAgent:
             membership.run,
             EngineLoop(self._engine, state, self._reporter).run,
             self._engine.watch,
+            self._engine.prepare_restarts,
             self._claims.run,
             HeartbeatLoop(client, membership, state, self._status, jobs).run,
             ControlLoop(client, membership, state, jobs).run,

@@ -58,10 +58,11 @@ def read_memory(engine_pid: int | None) -> Memory:
             used += psutil.Process(pid).memory_info().rss
         except psutil.NoSuchProcess:
             continue  # the engine has just died
-    return Memory(used, _limit())
+    return Memory(used, memory_limit())
 
 
-def _limit() -> int:
+def memory_limit() -> int:
+    """Return the bytes that this container or, without a limit, this machine has."""
     machine = int(psutil.virtual_memory().total)
     try:
         text = _CGROUP_LIMIT.read_text().strip()

@@ -17,6 +17,7 @@ import torch
 from diffuserve.domain.errors import DiffuserveError
 from diffuserve.domain.worker import Until
 from diffuserve.engine.engine import Engine
+from diffuserve.engine.loading import LoadedModel, load_model
 from diffuserve.engine.outputs import GenerationResult, StepOutput
 from diffuserve.worker import device_memory
 from diffuserve.worker.agent_link import AgentLink
@@ -289,19 +290,19 @@ class EngineHost:
             self._link.send(job_failure(job.attempt, error))
 
 
-def load_host(config: EngineProcessConfig, link: AgentLink) -> EngineHost:
-    """Load the model and, meanwhile, the image filter; then warm them up."""
+def load_host(config: EngineProcessConfig, link: AgentLink, model: LoadedModel | None = None) -> EngineHost:
+    """Load the model, unless it is loaded, and meanwhile the image filter; then warm them up."""
     loading = LoadReporter(link)
     image_output = in_background(partial(open_image_output, config.model, config.images))
-    with loading.reading_weights(config.model, config.parts):
-        engine = Engine.load(
-            config.model,
-            device=config.device,
-            dtype=config.dtype,
-            config=config.engine,
-            parts=config.parts,
-        )
-    return warm_host(engine, image_output, link, loading)
+    if model is None:
+        with loading.reading_weights(config.model, config.parts):
+            model = read_model(config)
+    return warm_host(Engine.of(model, config.engine), image_output, link, loading)
+
+
+def read_model(config: EngineProcessConfig) -> LoadedModel:
+    """Load what an engine process of this configuration runs. Raise as `load_model`."""
+    return load_model(config.model, config.device, config.dtype, config.engine.deterministic, config.parts)
 
 
 def warm_host(

@@ -6,11 +6,12 @@ import logging
 import os
 import shutil
 import signal
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import Any
 
 from diffuserve.worker.crash_record import read_crash_record
+from diffuserve.worker.engine_starter import EngineExited, EngineProcess, EngineStarter
 from diffuserve.worker.messages import (
     MAX_LINE_BYTES,
     FromEngine,
@@ -26,15 +27,6 @@ log = logging.getLogger(__name__)
 
 _CONNECT_SECONDS = 300.0
 _STOP_SECONDS = 5.0
-_NOT_FOUND = 127  # the exit code that shells give a command that cannot be run
-
-
-class EngineExited(Exception):
-    """The engine process ended before it had connected."""
-
-    def __init__(self, code: int) -> None:
-        super().__init__(f"the engine process ended with exit code {code}")
-        self.code = code
 
 
 class EngineLink:
@@ -42,7 +34,7 @@ class EngineLink:
 
     def __init__(
         self,
-        process: asyncio.subprocess.Process,
+        process: EngineProcess,
         reader: asyncio.StreamReader,
         writer: asyncio.StreamWriter,
         folder: PrivateFolder,
@@ -51,11 +43,11 @@ class EngineLink:
         self._folder = folder
 
     @classmethod
-    async def start(cls, command: Sequence[str]) -> "EngineLink":
-        """Start the engine and wait until it connects. Raise `EngineExited` if it does not."""
+    async def start(cls, starter: EngineStarter) -> "EngineLink":
+        """Start an engine and wait until it connects. Raise `EngineExited` if it does not."""
         folder = PrivateFolder()
         try:
-            return cls(*await _connect(command, folder.path / "engine.sock"), folder)
+            return cls(*await _connect(starter, folder.path / "engine.sock"), folder)
         except BaseException:
             folder.delete()
             raise
@@ -69,7 +61,7 @@ class EngineLink:
         with contextlib.suppress(ConnectionError):
             while line := await self._reader.readline():
                 message: Message = decode(line)
-                assert not isinstance(message, ToEngine)
+                assert isinstance(message, FromEngine)
                 yield message
 
     def send(self, message: ToEngine) -> None:
@@ -113,8 +105,8 @@ class EngineLink:
 
 
 async def _connect(
-    command: Sequence[str], socket: Path
-) -> tuple[asyncio.subprocess.Process, asyncio.StreamReader, asyncio.StreamWriter]:
+    starter: EngineStarter, socket: Path
+) -> tuple[EngineProcess, asyncio.StreamReader, asyncio.StreamWriter]:
     connected: asyncio.Future[tuple[asyncio.StreamReader, asyncio.StreamWriter]]
     connected = asyncio.get_running_loop().create_future()
 
@@ -124,14 +116,14 @@ async def _connect(
 
     server = await asyncio.start_unix_server(accept, socket, limit=MAX_LINE_BYTES)
     try:
-        process = await _launch(command, socket)
+        process = await starter.start(socket)
         await _wait_for_connection(connected, process)
     finally:
         server.close()
     return process, *connected.result()
 
 
-async def _wait_for_connection(connected: asyncio.Future[Any], process: asyncio.subprocess.Process) -> None:
+async def _wait_for_connection(connected: asyncio.Future[Any], process: EngineProcess) -> None:
     """Wait until the engine has connected. Raise `EngineExited` if it ends, or takes too long."""
     died: asyncio.Task[int] = asyncio.ensure_future(process.wait())
     either: set[asyncio.Future[Any]] = {connected, died}
@@ -145,15 +137,7 @@ async def _wait_for_connection(connected: asyncio.Future[Any], process: asyncio.
         raise EngineExited(died.result())
 
 
-async def _launch(command: Sequence[str], socket: Path) -> asyncio.subprocess.Process:
-    try:
-        return await asyncio.create_subprocess_exec(*command, "--socket", str(socket), start_new_session=True)
-    except OSError as error:
-        log.error("cannot run %s: %s", command[0], error.strerror)
-        raise EngineExited(_NOT_FOUND) from error
-
-
-def _kill(process: asyncio.subprocess.Process) -> None:
+def _kill(process: EngineProcess) -> None:
     if process.returncode is None:
         with contextlib.suppress(ProcessLookupError):
             # The whole process group, as torchrun's ranks are children of the process that was started.

@@ -9,10 +9,11 @@ import gc
 import os
 import sys
 import traceback
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, NoReturn
+from typing import TYPE_CHECKING, NoReturn, TypeAlias
 
 from diffuserve.domain.errors import DiffuserveError
 from diffuserve.models.registry import read_offer
@@ -24,9 +25,14 @@ from diffuserve.worker.config import EngineProcessConfig
 from diffuserve.worker.messages import EngineHeartbeat, ModelAnnounced
 
 if TYPE_CHECKING:
+    from diffuserve.engine.loading import LoadedModel
     from diffuserve.worker.engine_host import EngineHost
 
 _HEARTBEAT_SECONDS = 1.0
+
+OnHost: TypeAlias = "Callable[[EngineHost], None]"
+"""Receives the host that handles the agent's messages from then on."""
+RunHost: TypeAlias = "Callable[[EngineProcessConfig, AgentLink, OnHost], None]"
 
 
 def main() -> None:
@@ -36,9 +42,14 @@ def main() -> None:
     config = EngineProcessConfig.from_json(arguments.config)
     configure_logs(config.logs)
     rank = os.environ.get("RANK")  # noqa: TID251 (set by torchrun, not by an operator)
+    run_to_exit(partial(_run, config, rank, arguments.socket))
+
+
+def run_to_exit(run: Callable[[], None]) -> NoReturn:
+    """Run what this process is there for, then end it: with code 1 if that failed, which is printed."""
     try:
         with private_umask():
-            _run(config, rank, arguments.socket)
+            run()
     except DiffuserveError as error:
         print(f"error: {error}", file=sys.stderr)
         _exit(1)
@@ -56,20 +67,19 @@ def _exit(code: int) -> NoReturn:
 
 
 def _run(config: EngineProcessConfig, rank: str | None, socket: Path) -> None:
-    if rank in (None, "0"):
-        link = AgentLink(socket)
-        try:
-            serve_agent(config, link, is_alone=rank is None)
-        except DiffuserveError as error:
-            link.refuse(str(error))
+    if rank is None:
+        serve_agent(config, socket, partial(run_engine, None))
+    elif rank == "0":
+        serve_agent(config, socket, _lead_ranks)
     else:
         from diffuserve.worker.rank_process import follow
 
         follow(config)
 
 
-def serve_agent(config: EngineProcessConfig, link: AgentLink, is_alone: bool) -> None:
-    """Run the engine for the agent at the other end of `link`, until the agent stops it."""
+def serve_agent(config: EngineProcessConfig, socket: Path, run: RunHost) -> None:
+    """Announce the model to the agent that listens at `socket`, then `run` a host until it is stopped."""
+    link = AgentLink(socket)
     host: EngineHost | None = None  # set once the model is loaded; the agent sends nothing before that
 
     def on_host(loaded: "EngineHost") -> None:
@@ -79,20 +89,31 @@ def serve_agent(config: EngineProcessConfig, link: AgentLink, is_alone: bool) ->
     link.listen(lambda message: host.handle(message) if host else None)
     loading = EngineHeartbeat(num_moves=0, num_unfinished=0)
     link.send_every(_HEARTBEAT_SECONDS, lambda: host.heartbeat() if host else loading)
-    spec, fit = read_offer(config.model)  # before torch is imported: jobs are accepted from here on
-    link.send(ModelAnnounced(spec=spec.to_dict(), fit=fit.to_dict()))
-    if is_alone:
-        with _without_collections():
-            from diffuserve.worker.engine_host import load_host
+    try:
+        spec, fit = read_offer(config.model)  # before torch is imported: jobs are accepted from here on
+        link.send(ModelAnnounced(spec=spec.to_dict(), fit=fit.to_dict()))
+        run(config, link, on_host)
+    except DiffuserveError as error:
+        link.refuse(str(error))
 
-            on_host(load_host(config, link))
-        assert host is not None
-        host.run()
-    else:
-        with _without_collections():
-            from diffuserve.worker.rank_process import lead
 
-        lead(config, link, on_host)
+def run_engine(
+    model: "LoadedModel | None", config: EngineProcessConfig, link: AgentLink, on_host: OnHost
+) -> None:
+    """Run the engine of one device; `model` is what was loaded for it before."""
+    with _without_collections():
+        from diffuserve.worker.engine_host import load_host
+
+        host = load_host(config, link, model)
+    on_host(host)
+    host.run()
+
+
+def _lead_ranks(config: EngineProcessConfig, link: AgentLink, on_host: OnHost) -> None:
+    with _without_collections():
+        from diffuserve.worker.rank_process import lead
+
+    lead(config, link, on_host)
 
 
 @contextmanager

@@ -4,7 +4,8 @@ The engine process connects, sends `ModelAnnounced` as soon as it has read the m
 while it loads, then `EngineReady` or, if it cannot serve the model, `EngineRefused`; and `EngineHeartbeat`
 every second from a thread of its own. The end of the stream means that the other process has ended. An
 `attempt` is the agent's name for one lease on a job: a job may be leased again while its last attempt is
-still being dropped, and messages about the two must not be confused.
+still being dropped, and messages about the two must not be confused. The agent and the zygote, from which
+engine processes are forked, exchange lines of the same kind over a pair of sockets.
 """
 
 from collections.abc import Mapping
@@ -252,6 +253,33 @@ class StopEngine:
     """Save the cost fit, and exit."""
 
 
+@dataclass(frozen=True, kw_only=True)
+class ZygoteReady:
+    """The zygote has imported what an engine needs, and can be forked from now on."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class ForkEngine:
+    """Fork an engine process that connects to this Unix socket."""
+
+    socket: str
+
+
+@dataclass(frozen=True, kw_only=True)
+class EngineForked:
+    """The zygote has forked the engine that was asked for."""
+
+    pid: int
+
+
+@dataclass(frozen=True, kw_only=True)
+class EngineEnded:
+    """A forked engine has ended; `code` is negative if a signal ended it."""
+
+    pid: int
+    code: int
+
+
 JobMessage: TypeAlias = (
     StepProgress
     | PreviewReady
@@ -269,7 +297,8 @@ FromEngine: TypeAlias = (
     ModelAnnounced | EngineLoading | EngineReady | EngineRefused | EngineHeartbeat | JobMessage
 )
 ToEngine: TypeAlias = AddJob | AbortJob | PutDownJob | StopEngine
-Message: TypeAlias = FromEngine | ToEngine
+FromZygote: TypeAlias = ZygoteReady | EngineForked | EngineEnded
+Message: TypeAlias = FromEngine | ToEngine | FromZygote | ForkEngine
 
 _KINDS: Mapping[str, type[Message]] = {
     "hello": ModelAnnounced,
@@ -290,6 +319,10 @@ _KINDS: Mapping[str, type[Message]] = {
     "abort": AbortJob,
     "put-down": PutDownJob,
     "stop": StopEngine,
+    "zygote": ZygoteReady,
+    "fork": ForkEngine,
+    "forked": EngineForked,
+    "ended": EngineEnded,
 }
 """The classes by their names on the wire, which outlive a class's renaming."""
 _NAMES = {kind: name for name, kind in _KINDS.items()}

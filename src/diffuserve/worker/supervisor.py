@@ -8,7 +8,8 @@ from typing import Any
 from diffuserve.backoff import Backoff, RestartPolicy, supervise
 from diffuserve.domain.worker import LoadProgress
 from diffuserve.worker.config import WorkerConfig
-from diffuserve.worker.engine_link import EngineExited, EngineLink
+from diffuserve.worker.engine_link import EngineLink
+from diffuserve.worker.engine_starter import EngineExited, EngineStarter
 from diffuserve.worker.exit_codes import describe
 from diffuserve.worker.messages import (
     EngineHeartbeat,
@@ -47,7 +48,7 @@ class EngineSupervisor:
         on_change: Callable[[], None],
         is_occupied: Callable[[], bool],
     ) -> None:
-        self._config = config
+        self._config, self._starter = config, EngineStarter(config)
         self._on_announced, self._on_job, self._on_change = on_announced, on_job, on_change
         self._is_occupied = is_occupied
         self._pulse = Pulse(0.0, 0.0)
@@ -104,6 +105,11 @@ class EngineSupervisor:
         self._stopping.set()
         if self.link is not None and self.is_ready:
             await self.link.stop()
+        await self._starter.close()
+
+    async def prepare_restarts(self) -> None:
+        """Keep ready, beside an engine that runs, what the next one starts from."""
+        await self._starter.keep_zygote()
 
     async def watch(self) -> None:
         """Kill an engine that sends no heartbeats, or that is occupied and makes no progress."""
@@ -132,7 +138,7 @@ class EngineSupervisor:
         """Run one engine from its start to its death, and return its exit code."""
         self.refusal, self.loading = None, LoadProgress(phase="starting")
         try:
-            self.link = await EngineLink.start(self._config.command)
+            self.link = await EngineLink.start(self._starter)
         except EngineExited as error:
             return error.code
         try:
@@ -173,3 +179,4 @@ class EngineSupervisor:
         self.num_gpus, self.device_name = ready.num_gpus, ready.device_name
         self.token_budget, self._pulse = ready.token_budget, Pulse(now, now)
         self.is_stalled, self.was_ever_ready = False, True
+        self._starter.want_zygote()

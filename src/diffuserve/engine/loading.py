@@ -1,0 +1,41 @@
+"""Loads the model that an engine runs; several engines may run one that is loaded once."""
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from diffuserve.domain.model_parts import ALL_PARTS, Parts
+from diffuserve.engine.model_runner import enough_memory
+from diffuserve.models.base import Pipeline
+from diffuserve.models.devices import choose_device, keep_freed_memory, one_thread, parse_dtype
+from diffuserve.models.registry import load_pipeline
+
+if TYPE_CHECKING:
+    import torch
+
+
+@dataclass(frozen=True)
+class LoadedModel:
+    """A pipeline, and the name or folder that it was loaded from."""
+
+    name: str
+    pipeline: Pipeline
+
+
+def load_model(
+    model: str | Path,
+    device: str | None = None,
+    dtype: "str | torch.dtype | None" = None,
+    deterministic: bool = False,
+    parts: Parts = ALL_PARTS,
+) -> LoadedModel:
+    """Load a bundled model, a diffusers folder or a hub id; a `Path` is always a folder.
+
+    It starts no threads. Raise `ModelNotFound`, `InvalidModel`, `DeviceUnavailable`.
+    """
+    chosen = choose_device(device)
+    if chosen.type == "cpu":
+        keep_freed_memory()
+    name = str(model.expanduser().absolute()) if isinstance(model, Path) else model
+    with one_thread(), enough_memory(name, chosen):
+        return LoadedModel(name, load_pipeline(name, chosen, parse_dtype(dtype), deterministic, parts=parts))

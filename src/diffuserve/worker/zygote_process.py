@@ -1,0 +1,152 @@
+"""The zygote: a process that has done what every start of an engine repeats, and is forked for each of them.
+
+It imports torch and the engine and, where they are small beside the machine's memory, maps the weights; then
+it forks an engine whenever its agent asks. It keeps to the rules that make this safe: it has one thread, it
+never touches CUDA, and its engines end with it, as it ends with its agent.
+"""
+
+import argparse
+import gc
+import os
+import selectors
+import socket
+from functools import partial
+from io import RawIOBase
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from diffuserve.domain.model_parts import Parts
+from diffuserve.models.openmp import spin_briefly
+from diffuserve.telemetry.logs import configure_logs
+from diffuserve.worker.agent_link import die_with_parent
+from diffuserve.worker.capacity import memory_limit
+from diffuserve.worker.config import EngineProcessConfig
+from diffuserve.worker.engine_process import run_engine, run_to_exit, serve_agent
+from diffuserve.worker.messages import (
+    EngineEnded,
+    EngineForked,
+    ForkEngine,
+    FromZygote,
+    ZygoteReady,
+    decode,
+    encode,
+)
+
+if TYPE_CHECKING:
+    from diffuserve.engine.loading import LoadedModel
+
+_HELD_SHARE = 1 / 16
+"""Share of the machine's memory that the files of weights may have, for the zygote to hold them."""
+_NOTHING = Parts(denoising=False, decoding=False)
+_THREADS = Path("/proc/self/task")
+# OpenBLAS starts its threads when numpy is imported, and `torch.cuda.is_available()` would otherwise
+# initialise CUDA: neither outlives a fork.
+_ENVIRONMENT = {"OPENBLAS_NUM_THREADS": "1", "PYTORCH_NVML_BASED_CUDA_CHECK": "1"}
+
+
+def main() -> None:
+    arguments = parse_arguments()
+    die_with_parent()
+    spin_briefly()
+    os.environ.update(_ENVIRONMENT)  # noqa: TID251 (these libraries have no other interface)
+    config = EngineProcessConfig.from_json(arguments.config)
+    configure_logs(config.logs)
+    run_to_exit(Zygote(config, socket.socket(fileno=arguments.connection)).run)
+
+
+class Zygote:
+    """Forks engines for the agent at the other end of `connection`."""
+
+    def __init__(self, config: EngineProcessConfig, connection: socket.socket) -> None:
+        self._config, self._connection = config, connection
+        self._selector = selectors.DefaultSelector()
+        self._model: LoadedModel | None = None
+
+    def run(self) -> None:
+        """Prepare, then fork an engine for every request, until the agent closes the connection."""
+        gc.disable()
+        self._model = prepared(self._config)
+        gc.collect()
+        gc.freeze()  # or a collection in a child would write to the pages that it shares
+        self._send(ZygoteReady())
+        with self._connection.makefile("rb", buffering=0) as lines:
+            self._selector.register(lines, selectors.EVENT_READ)
+            while self._follow(lines):
+                pass
+
+    def _follow(self, lines: RawIOBase) -> bool:
+        """Wait for what happens next; return whether the agent is still there."""
+        for key, _events in self._selector.select():
+            if key.fileobj is not lines:
+                self._report_end(int(key.fd), key.data)
+            elif line := lines.readline():
+                message = decode(line)
+                assert isinstance(message, ForkEngine)
+                self._fork(Path(message.socket))
+            else:
+                return False
+        return True
+
+    def _fork(self, engine_socket: Path) -> None:
+        check_one_thread()
+        zygote = os.getpid()
+        pid = os.fork()
+        if pid == 0:
+            self._become_engine(zygote, engine_socket)
+        self._selector.register(os.pidfd_open(pid), selectors.EVENT_READ, data=pid)
+        self._send(EngineForked(pid=pid))
+
+    def _become_engine(self, zygote: int, engine_socket: Path) -> None:
+        """Run an engine in the process that was just forked, to its end."""
+        os.setsid()
+        die_with_parent()
+        if os.getppid() != zygote:  # it ended before the kernel was told
+            os._exit(1)
+        self._selector.close()
+        self._connection.close()
+        run = partial(run_engine, self._model)
+        run_to_exit(partial(serve_agent, self._config, engine_socket, run))
+
+    def _report_end(self, descriptor: int, pid: int) -> None:
+        self._selector.unregister(descriptor)
+        os.close(descriptor)
+        _, status = os.waitpid(pid, 0)
+        self._send(EngineEnded(pid=pid, code=os.waitstatus_to_exitcode(status)))
+
+    def _send(self, message: FromZygote) -> None:
+        self._connection.sendall(encode(message))
+
+
+def prepared(config: EngineProcessConfig) -> "LoadedModel | None":
+    """Import what an engine needs, and return its model, if engines may share the memory that it takes.
+
+    Weights are held for CPUs alone: those of GPUs cannot be shared through a fork.
+    """
+    from diffuserve.engine.loading import load_model
+    from diffuserve.models.devices import choose_device
+    from diffuserve.models.registry import num_weight_bytes
+    from diffuserve.worker.engine_host import read_model
+
+    is_small = num_weight_bytes(config.model, config.parts) <= _HELD_SHARE * memory_limit()
+    if choose_device(config.device).type == "cpu" and is_small:
+        return read_model(config)
+    load_model(config.model, "cpu", parts=_NOTHING)  # imports the family and reads nothing
+    return None
+
+
+def check_one_thread() -> None:
+    """Raise `RuntimeError` if another thread runs: what it holds would stay locked in a fork for ever."""
+    num_threads = sum(1 for _ in _THREADS.iterdir())
+    if num_threads != 1:
+        raise RuntimeError(f"the zygote has {num_threads} threads, and can be forked with one alone")
+
+
+def parse_arguments() -> argparse.Namespace:
+    parser = argparse.ArgumentParser(description="The zygote of a worker; started by its agent.")
+    parser.add_argument("--config", required=True, help="JSON of EngineProcessConfig")
+    parser.add_argument("--connection", type=int, required=True, help="descriptor of the agent's socket")
+    return parser.parse_args()
+
+
+if __name__ == "__main__":
+    main()
