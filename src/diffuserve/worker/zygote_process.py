@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from diffuserve.domain.model_parts import Parts
-from diffuserve.models.openmp import spin_briefly
+from diffuserve.models.torch_environment import prepare_torch
 from diffuserve.telemetry.logs import configure_logs
 from diffuserve.worker.agent_link import die_with_parent
 from diffuserve.worker.capacity import memory_limit
@@ -47,7 +47,7 @@ _ENVIRONMENT = {"OPENBLAS_NUM_THREADS": "1", "PYTORCH_NVML_BASED_CUDA_CHECK": "1
 def main() -> None:
     arguments = parse_arguments()
     die_with_parent()
-    spin_briefly()
+    prepare_torch()
     os.environ.update(_ENVIRONMENT)  # noqa: TID251 (these libraries have no other interface)
     config = EngineProcessConfig.from_json(arguments.config)
     configure_logs(config.logs)
