@@ -52,6 +52,8 @@ Submit to `/v1/jobs`, then follow the `urls` of the response. `/v1/images`, `/v1
 `/v1/models` follow OpenAI's API, `/generate` is a flat API for scripts. Errors are problems after RFC 9457.
 """
 _ROUTES = (
+    leases,  # by workers, which send more requests than others: routes are tried in this order
+    workers,
     archive,  # before a job of that name
     jobs,
     batches,
@@ -69,8 +71,6 @@ _ROUTES = (
     home,
     operations,
     overview,
-    workers,
-    leases,
     checkpoints,
 )
 

@@ -13,7 +13,7 @@ from diffuserve.domain.safety import AuditEntry
 from diffuserve.domain.tenant import Plan, Tenant
 from diffuserve.jobs import audit, idempotency, queue, schema
 from diffuserve.jobs.batches import counts as batch_counts
-from diffuserve.jobs.changes import event_row
+from diffuserve.jobs.changes import event_row, log
 from diffuserve.jobs.database import Transaction
 from diffuserve.jobs.files import links
 from diffuserve.jobs.idempotency import stamp_of
@@ -23,6 +23,7 @@ tenants = schema.tenants
 
 _MIN_RETRY_SECONDS = 5.0
 _MAX_RETRY_SECONDS = 300.0
+_FLOORS, _INSERT_JOB = sa.select(schema.floors), sa.insert(schema.jobs)
 _SAVED = ("next_seq", "num_queued", "vtime")
 _SAVE_ACCOUNT = (
     sa.update(tenants)
@@ -94,7 +95,7 @@ class Admission:
     @classmethod
     def open(cls, transaction: Transaction, tenant_ids: Collection[str]) -> "Admission":
         """Read the counters of these tenants."""
-        floors = transaction.rows(sa.select(schema.floors))
+        floors = transaction.rows(_FLOORS)
         work = _work_by_tenant(transaction)
         return cls(
             transaction,
@@ -137,11 +138,11 @@ class Admission:
         if not self.records:
             return
         transaction = self.transaction
-        transaction.execute(sa.insert(schema.jobs), [vars(record) for record in self.records])
-        events = [
-            event_row(record.id, record.num_events, "queued", transaction.now) for record in self.records
-        ]
-        transaction.execute(sa.insert(schema.job_events), events)
+        transaction.execute(_INSERT_JOB, [vars(record) for record in self.records])
+        log(
+            transaction,
+            [event_row(record.id, record.num_events, "queued", transaction.now) for record in self.records],
+        )
         idempotency.keep(transaction, self.key_rows)
         links.link(transaction, self.link_rows)
         audit.keep(transaction, self.audit_entries)
@@ -214,12 +215,11 @@ def _open_accounts(
     transaction: Transaction, tenant_ids: Collection[str], work: Mapping[str, _Work]
 ) -> dict[str, Account]:
     """Return the accounts of the tenants; a tenant that is new gets a row."""
-    statement = sa.select(tenants).where(tenants.c.id.in_(sorted(tenant_ids)))
-    rows = transaction.rows(statement)
+    rows = queue.tenant_rows(transaction, tenant_ids)
     missing = set(tenant_ids) - {row.id for row in rows}
     if missing:
         transaction.execute(sa.insert(tenants), [{"id": tenant_id} for tenant_id in sorted(missing)])
-        rows = transaction.rows(statement)
+        rows = queue.tenant_rows(transaction, tenant_ids)
     return {
         row.id: Account(
             tenant=queue.tenant_of(row, transaction.config),

@@ -13,13 +13,15 @@ from diffuserve.events.base import job_topic
 from diffuserve.jobs import schema
 from diffuserve.jobs.batches import completion as batch_completion
 from diffuserve.jobs.batches import counts as batch_counts
-from diffuserve.jobs.database import Transaction
+from diffuserve.jobs.database import IDS, Transaction
 from diffuserve.jobs.records import CHANGING_COLUMNS, JobRecord, dump, ended_of, record_of
 from diffuserve.jobs.webhooks import outbox
 from diffuserve.jobs.webhooks.outbox import WebhookNotice
 
 jobs = schema.jobs
 
+_BY_ID = sa.select(jobs).where(jobs.c.id.in_(IDS))
+_INSERT_EVENT = sa.insert(schema.job_events)
 _SAVE = (
     sa.update(jobs)
     .where(jobs.c.id == sa.bindparam("job_id"))
@@ -41,7 +43,7 @@ def load_records(transaction: Transaction, job_ids: Collection[str]) -> dict[str
     """Return those of the jobs that exist, by id."""
     if not job_ids:
         return {}
-    rows = transaction.rows(sa.select(jobs).where(jobs.c.id.in_(list(job_ids))))
+    rows = transaction.rows(_BY_ID, {"ids": list(job_ids)})
     return {record.id: record for record in map(record_of, rows)}
 
 
@@ -60,9 +62,14 @@ def save_changes(transaction: Transaction, changes: Iterable[Change]) -> None:
             ended.append(record)
     if rows:
         transaction.execute(_SAVE, rows)
-        transaction.execute(sa.insert(schema.job_events), events)
+        log(transaction, events)
     batch_counts.move(transaction, moves)
     _notify_of_ends(transaction, ended)
+
+
+def log(transaction: Transaction, events: Sequence[dict[str, Any]]) -> None:
+    """Append rows of `event_row` to the logs of their jobs."""
+    transaction.execute(_INSERT_EVENT, list(events))
 
 
 def event_row(

@@ -16,7 +16,7 @@ from diffuserve.jobs import promises, queue, schema
 from diffuserve.jobs.changes import Change, load_records, save_changes
 from diffuserve.jobs.claimers import Claimer, find_claimers
 from diffuserve.jobs.command import Command
-from diffuserve.jobs.database import Transaction
+from diffuserve.jobs.database import IDS, Transaction, upsert
 from diffuserve.jobs.decode_pool import ModelPool, read_pools
 from diffuserve.jobs.due import sweep_due
 from diffuserve.jobs.fairness import Claimant, Lane, TenantAccount, choose_lane, seconds_left
@@ -43,6 +43,12 @@ _NEXT_JOBS = (
     .limit(sa.bindparam("block"))
 )
 _RUNNING = sa.select(leases.c.tenant_id, sa.func.count().label("num_running")).group_by(leases.c.tenant_id)
+_OF_CLAIMS = (
+    sa.select(jobs, leases.c.worker_id.label("holder"), leases.c.claim_id, leases.c.until)
+    .join_from(leases, jobs, jobs.c.id == leases.c.job_id)
+    .where(leases.c.claim_id.in_(IDS))
+)
+_INSERT_LEASE = sa.insert(leases)
 _MAX_BLOCK = 64
 
 
@@ -98,11 +104,7 @@ def _granted_before(
     transaction: Transaction, commands: Sequence[ClaimJobs]
 ) -> dict[tuple[str, str], list[Lease]]:
     """Return the live leases of claims whose response was lost, by the claim's key."""
-    rows = transaction.rows(
-        sa.select(jobs, leases.c.worker_id.label("holder"), leases.c.claim_id, leases.c.until)
-        .join_from(leases, jobs, jobs.c.id == leases.c.job_id)
-        .where(leases.c.claim_id.in_({command.claim.claim_id for command in commands}))
-    )
+    rows = transaction.rows(_OF_CLAIMS, {"ids": list({command.claim.claim_id for command in commands})})
     granted: dict[tuple[str, str], list[Lease]] = defaultdict(list)
     for row in rows:
         lease = lease_of(record_of(row), transaction.config.lease_seconds, Until(row.until))
@@ -282,7 +284,7 @@ def _save(claim_round: ClaimRound) -> dict[tuple[str, str], list[Lease]]:
     save_changes(transaction, [_change_of(record) for record in running])
     grants = _with_ends(transaction, grants, running)
     rows = [_lease_row(transaction, record, grant) for record, grant in zip(running, grants, strict=True)]
-    transaction.execute(sa.insert(leases), rows)
+    transaction.execute(_INSERT_LEASE, rows)
     _charge(transaction, grants)
     _raise_floors(transaction, claim_round.floors)
     promised = {grant.command.worker_id: grant.claimer.num_promised for grant in grants}
@@ -367,11 +369,14 @@ def _charge(transaction: Transaction, grants: Sequence[_Grant]) -> None:
 
 def _raise_floors(transaction: Transaction, floors: dict[tuple[Band, str], float]) -> None:
     """Advance virtual time. It never goes back, although jobs of an older start tag may follow."""
-    insert = transaction.upsert(schema.floors)
-    vtime = schema.floors.c.vtime
-    statement = insert.on_conflict_do_update(
+    rows = [{"band": band, "model": model, "vtime": vtime} for (band, model), vtime in floors.items()]
+    transaction.execute(_raise_floor(transaction.dialect), rows)
+
+
+@functools.cache
+def _raise_floor(dialect: str) -> sa.Executable:
+    insert, vtime = upsert(schema.floors, dialect), schema.floors.c.vtime
+    return insert.on_conflict_do_update(
         index_elements=["band", "model"],
         set_={"vtime": sa.case((insert.excluded.vtime > vtime, insert.excluded.vtime), else_=vtime)},
     )
-    rows = [{"band": band, "model": model, "vtime": vtime} for (band, model), vtime in floors.items()]
-    transaction.execute(statement, rows)

@@ -8,9 +8,11 @@ import sqlalchemy as sa
 
 from diffuserve.domain.worker import WorkerRole
 from diffuserve.jobs import promises, schema
-from diffuserve.jobs.database import Transaction
+from diffuserve.jobs.database import IDS, Transaction
 
 workers = schema.workers
+
+_CLAIMERS = sa.select(workers).where(sa.or_(workers.c.id.in_(IDS), workers.c.role == WorkerRole.DECODE))
 
 
 @dataclass(frozen=True)
@@ -31,8 +33,7 @@ class Claimer:
 
 def find_claimers(transaction: Transaction, worker_ids: Collection[str]) -> dict[str, Claimer]:
     """Return those of the workers that are known; one statement finds those that only decode as well."""
-    wanted = sa.or_(workers.c.id.in_(sorted(worker_ids)), workers.c.role == WorkerRole.DECODE)
-    rows = transaction.rows(sa.select(workers).where(wanted))
+    rows = transaction.rows(_CLAIMERS, {"ids": sorted(worker_ids)})
     has_decoders = any(row.role == WorkerRole.DECODE for row in rows)
     return {
         row.id: Claimer(

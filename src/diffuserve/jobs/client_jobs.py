@@ -12,7 +12,7 @@ from diffuserve.domain.job import Job, JobEvent, JobStatus, NewJob, QueueEstimat
 from diffuserve.jobs import queries, schema
 from diffuserve.jobs.changes import event_of
 from diffuserve.jobs.control import CancelJob, DeleteJob
-from diffuserve.jobs.database import Database
+from diffuserve.jobs.database import IDS, Database
 from diffuserve.jobs.idempotency import Stamp
 from diffuserve.jobs.operations import Operations
 from diffuserve.jobs.outlook import Outlook
@@ -21,8 +21,9 @@ from diffuserve.jobs.search import FoundJobs, JobFilter, search
 from diffuserve.jobs.submit import FindJobRoom, SubmitJob
 from diffuserve.jobs.writer import Writer
 
-jobs = schema.jobs
+events = schema.job_events
 
+_LOGS = sa.select(events).where(events.c.job_id.in_(IDS)).order_by(events.c.job_id, events.c.seq)
 _BEHIND_ALL = 2**62
 
 
@@ -58,12 +59,12 @@ class ClientJobs:
 
     async def get_many(self, job_ids: Collection[str]) -> dict[str, Job]:
         """Return those of the jobs that exist, of whatever tenant, by id."""
-        rows = await queries.rows_of(self._database, queries.JOBS, jobs.c.id, job_ids)
+        rows = await queries.rows_of(self._database, queries.JOBS_BY_ID, job_ids)
         return {row.id: queries.job_in(row) for row in rows}
 
     async def revisions(self, job_ids: Collection[str]) -> dict[str, Revision]:
         """Return the revisions of those of the jobs that exist, by id: much cheaper than the jobs."""
-        rows = await queries.rows_of(self._database, queries.REVISIONS, jobs.c.id, job_ids)
+        rows = await queries.rows_of(self._database, queries.REVISIONS_BY_ID, job_ids)
         return {row.id: queries.revision_in(row) for row in rows}
 
     async def list_jobs(
@@ -102,10 +103,8 @@ class ClientJobs:
 
     async def logs(self, job_ids: Collection[str]) -> dict[str, list[JobEvent]]:
         """Return the whole logs of the jobs, by id; an unknown job has none."""
-        events = schema.job_events
-        ordered = sa.select(events).order_by(events.c.job_id, events.c.seq)
         logs: dict[str, list[JobEvent]] = defaultdict(list)
-        for row in await queries.rows_of(self._database, ordered, events.c.job_id, job_ids):
+        for row in await queries.rows_of(self._database, _LOGS, job_ids):
             logs[row.job_id].append(event_of(row))
         return dict(logs)
 

@@ -32,6 +32,9 @@ Clock = Callable[[], float]
 Message = tuple[str, Mapping[str, Any]]
 """A topic of the event bus, and what is published on it."""
 
+IDS: sa.BindParameter[Any] = sa.bindparam("ids", expanding=True)
+"""Parameter of statements that are built once, since to build one takes longer than to execute it."""
+
 _LOCK = 0x64696666  # any number that no other program uses as an advisory lock in this database
 _BUSY_SECONDS = 10.0
 
@@ -65,25 +68,35 @@ class Transaction:
         """Publish a message on the event bus once the transaction is committed."""
         self.messages.append((topic, message))
 
+    @property
+    def dialect(self) -> str:
+        """The name of the database's dialect of SQL."""
+        return self.connection.dialect.name
+
     def execute(
         self, statement: sa.Executable, rows: list[dict[str, Any]] | dict[str, Any] | None = None
     ) -> sa.CursorResult[Any]:
         """Execute a statement, once for each of `rows` if it is a list."""
         return self.connection.execute(statement, rows)
 
-    def rows(self, statement: sa.Executable) -> list[sa.Row[Any]]:
-        """Return all rows of a statement."""
-        return list(self.connection.execute(statement).all())
+    def rows(self, statement: sa.Executable, values: Mapping[str, Any] | None = None) -> list[sa.Row[Any]]:
+        """Return all rows of a statement with these values."""
+        return list(self.connection.execute(statement, values).all())
 
     def upsert(self, table: sa.Table) -> "postgresql.Insert | sqlite.Insert":
-        """Return an insert with `on_conflict_do_update`, which both dialects spell alike."""
-        if self.connection.dialect.name == "sqlite":
-            from sqlalchemy.dialects.sqlite import insert as insert_into_sqlite
+        """Return an insert with `on_conflict_do_update`."""
+        return upsert(table, self.dialect)
 
-            return insert_into_sqlite(table)
-        from sqlalchemy.dialects.postgresql import insert  # SQLite starts faster without
 
-        return insert(table)
+def upsert(table: sa.Table, dialect: str) -> "postgresql.Insert | sqlite.Insert":
+    """Return an insert with `on_conflict_do_update`, which both dialects spell alike."""
+    if dialect == "sqlite":
+        from sqlalchemy.dialects.sqlite import insert as insert_into_sqlite
+
+        return insert_into_sqlite(table)
+    from sqlalchemy.dialects.postgresql import insert  # SQLite starts faster without
+
+    return insert(table)
 
 
 class Backend(Protocol):

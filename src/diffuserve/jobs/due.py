@@ -2,6 +2,7 @@
 
 from collections.abc import Collection
 from dataclasses import replace
+from typing import Any
 
 import sqlalchemy as sa
 
@@ -23,13 +24,7 @@ def sweep_due(transaction: Transaction) -> None:
 
     Every claim does this first. Usually nothing is due, and it costs one statement on three small indexes.
     """
-    now = transaction.now
-    due = _kind(_DUE, delayed.c.job_id).where(delayed.c.due_at <= now)
-    late = _kind(_LATE, ready.c.job_id).where(ready.c.deadline <= now)
-    is_in_time = sa.or_(ready.c.deadline.is_(None), ready.c.deadline > now)
-    rising = _kind(_RISING, ready.c.job_id).where(ready.c.rises_at <= now, is_in_time)
-    parts = (sa.select(part.limit(MAX_SWEPT).subquery()) for part in (due, late, rising))
-    rows = transaction.rows(sa.union_all(*parts))
+    rows = transaction.rows(_CHANGING, {"now": transaction.now})
     if not rows:
         return
     _make_ready(transaction, [row.job_id for row in rows if row.kind == _DUE])
@@ -37,8 +32,21 @@ def sweep_due(transaction: Transaction) -> None:
     _raise(transaction, [row.job_id for row in rows if row.kind == _RISING])
 
 
+def _select_changing() -> sa.CompoundSelect[Any]:
+    """Build the statement that finds the jobs whose time has come."""
+    now: sa.BindParameter[float] = sa.bindparam("now")
+    due = _kind(_DUE, delayed.c.job_id).where(delayed.c.due_at <= now)
+    late = _kind(_LATE, ready.c.job_id).where(ready.c.deadline <= now)
+    is_in_time = sa.or_(ready.c.deadline.is_(None), ready.c.deadline > now)
+    rising = _kind(_RISING, ready.c.job_id).where(ready.c.rises_at <= now, is_in_time)
+    return sa.union_all(*(sa.select(part.limit(MAX_SWEPT).subquery()) for part in (due, late, rising)))
+
+
 def _kind(kind: str, job_id: sa.Column[str]) -> sa.Select[str, str]:
     return sa.select(job_id, sa.literal(kind).label("kind"))
+
+
+_CHANGING = _select_changing()
 
 
 def _make_ready(transaction: Transaction, job_ids: Collection[str]) -> None:

@@ -15,24 +15,20 @@ from diffuserve.backoff import jitter
 from diffuserve.domain.errors import DiffuserveError, LatentsUnusable, LeaseLost
 from diffuserve.domain.job import JobError, JobStatus
 from diffuserve.domain.safety import AuditEntry
-from diffuserve.domain.worker import (
-    Completion,
-    Failure,
-    HandOver,
-    Release,
-    ReleaseCause,
-    StoredLatents,
-)
+from diffuserve.domain.worker import Completion, Failure, HandOver, Release, ReleaseCause, StoredLatents
 from diffuserve.domain.worker_ids import is_owned
 from diffuserve.events.base import QUEUE
 from diffuserve.jobs import audit, queue, schema
 from diffuserve.jobs.changes import Change, load_records, save_changes
 from diffuserve.jobs.command import Command
-from diffuserve.jobs.database import Transaction
+from diffuserve.jobs.database import IDS, Transaction
 from diffuserve.jobs.records import JobRecord, dump
 from diffuserve.jobs.retries import RetryDecision, after_failure, after_loss, may_start_anew
 
 leases = schema.leases
+_HELD = sa.select(leases).where(leases.c.job_id.in_(IDS))
+_END = sa.delete(leases).where(leases.c.job_id.in_(IDS))
+_ANY_READY = sa.select(schema.lanes.c.lane).where(schema.lanes.c.num_ready > 0).limit(1)
 DENOISED = "denoised"
 """Outcome of an attempt that ended with finished latents."""
 PREEMPTED = "preempted"
@@ -325,15 +321,14 @@ class EndedAttempts:
 
         Those jobs may be of a tenant that was at its limit of running jobs, and now may start another.
         """
-        ready = sa.select(schema.lanes.c.lane).where(schema.lanes.c.num_ready > 0).limit(1)
-        if self.transaction.rows(ready):
+        if self.transaction.rows(_ANY_READY):
             self.transaction.publish(QUEUE, {"type": "ready"})
 
 
 def _held_leases(transaction: Transaction, commands: Iterable[EndAttempt]) -> dict[LeaseKey, sa.Row[Any]]:
     """Return the live leases of these jobs, by job and token."""
     job_ids = [command.job_id for command in commands]
-    rows = transaction.rows(sa.select(leases).where(leases.c.job_id.in_(job_ids)))
+    rows = transaction.rows(_HELD, {"ids": job_ids})
     return {(row.job_id, row.lease_token): row for row in rows}
 
 
@@ -367,7 +362,7 @@ def end_leases(transaction: Transaction, ended: Collection[sa.Row[Any]]) -> dict
     """Delete the leases, and return the records of their jobs."""
     job_ids = [lease.job_id for lease in ended]
     if job_ids:
-        transaction.execute(sa.delete(leases).where(leases.c.job_id.in_(job_ids)))
+        transaction.execute(_END, {"ids": job_ids})
     return load_records(transaction, job_ids)
 
 

@@ -15,7 +15,7 @@ from diffuserve.jobs.batches import cancellation as batch_cancellation
 from diffuserve.jobs.checkpoints import FindEndedCheckpoints, ForgetCheckpoints
 from diffuserve.jobs.command import SingleCommand
 from diffuserve.jobs.config import DAY, StoreConfig
-from diffuserve.jobs.database import Database, Transaction
+from diffuserve.jobs.database import IDS, Database, Transaction
 from diffuserve.jobs.due import MAX_SWEPT, sweep_due
 from diffuserve.jobs.files.commands import ForgetExpired
 from diffuserve.jobs.files.links import unlink
@@ -79,7 +79,8 @@ class Housekeeping:
     async def known_files(self, file_ids: Collection[str]) -> set[str]:
         """Return those of the uploaded images that exist."""
         files = schema.files
-        rows = await rows_of(self._database, sa.select(files.c.id), files.c.id, file_ids)
+        known = sa.select(files.c.id).where(files.c.id.in_(IDS))
+        rows = await rows_of(self._database, known, file_ids)
         return {row.id for row in rows}
 
     async def ended_live(self, since: float, seconds: float) -> tuple[list[tuple[str, int]], float]:

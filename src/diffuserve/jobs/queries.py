@@ -9,7 +9,7 @@ import sqlalchemy as sa
 from diffuserve.domain.errors import JobNotFound
 from diffuserve.domain.job import Job, JobStatus, Phase, Progress, Revision
 from diffuserve.jobs import schema
-from diffuserve.jobs.database import Database, Transaction
+from diffuserve.jobs.database import IDS, Database, Transaction
 from diffuserve.jobs.records import job_of, record_of
 
 jobs, leases = schema.jobs, schema.leases
@@ -25,6 +25,8 @@ REVISIONS = (
     .join_from(jobs, leases, leases.c.job_id == jobs.c.id, isouter=True)
     .where(sa.not_(jobs.c.is_erased))
 )
+
+JOBS_BY_ID, REVISIONS_BY_ID = (statement.where(jobs.c.id.in_(IDS)) for statement in (JOBS, REVISIONS))
 
 _IDS_AT_ONCE = 500  # in one statement: a reader's thread is busy with it for some milliseconds
 _JOB_ID = re.compile(r"job_[0-9a-f]{1,40}")
@@ -58,19 +60,17 @@ def revision_in(row: sa.Row[Any]) -> Revision:
     )
 
 
-async def rows_of(
-    database: Database, statement: sa.Select[Any], column: sa.Column[str], ids: Collection[str]
-) -> list[sa.Row[Any]]:
-    """Return the rows in which `column` is one of `ids`, read some hundred ids at a time."""
+async def rows_of(database: Database, statement: sa.Select[Any], ids: Collection[str]) -> list[sa.Row[Any]]:
+    """Return the rows of a statement with the parameter `IDS`, read some hundred ids at a time."""
     wanted, rows = list(ids), list[sa.Row[Any]]()
     for start in range(0, len(wanted), _IDS_AT_ONCE):
-        rows += await database.rows(statement.where(column.in_(wanted[start : start + _IDS_AT_ONCE])))
+        rows += await database.rows(statement, {"ids": wanted[start : start + _IDS_AT_ONCE]})
     return rows
 
 
 async def read_job(database: Database, job_id: str, tenant_id: str | None = None) -> Job:
     """Return the job. Raise `JobNotFound` also for a job of another tenant than `tenant_id`."""
-    rows = await database.rows(JOBS.where(jobs.c.id == check_job_id(job_id)))
+    rows = await database.rows(JOBS_BY_ID, {"ids": [check_job_id(job_id)]})
     if not rows or tenant_id not in (None, rows[0].tenant_id):
         raise JobNotFound(f"no job {job_id}")
     return job_in(rows[0])
@@ -80,7 +80,7 @@ def find_jobs(transaction: Transaction, job_ids: Collection[str]) -> dict[str, J
     """Return those of the jobs that exist, by id."""
     if not job_ids:
         return {}
-    return {row.id: job_in(row) for row in transaction.rows(JOBS.where(jobs.c.id.in_(list(job_ids))))}
+    return {row.id: job_in(row) for row in transaction.rows(JOBS_BY_ID, {"ids": list(job_ids)})}
 
 
 def page_of_jobs(

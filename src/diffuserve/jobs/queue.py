@@ -3,6 +3,7 @@
 from collections import defaultdict
 from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass, field, replace
+from functools import cache
 from typing import Any
 
 import sqlalchemy as sa
@@ -11,12 +12,15 @@ from diffuserve.domain.tenant import Plan, PlanOverrides, Tenant
 from diffuserve.events.base import QUEUE
 from diffuserve.jobs import schema
 from diffuserve.jobs.config import StoreConfig
-from diffuserve.jobs.database import Transaction
+from diffuserve.jobs.database import IDS, Transaction, upsert
 from diffuserve.jobs.places import urgent_place
 from diffuserve.jobs.records import JobRecord
 
 ready, delayed, lanes, tenants = schema.ready, schema.delayed, schema.lanes, schema.tenants
 
+_TENANTS = sa.select(tenants).where(tenants.c.id.in_(IDS))
+_INSERT_READY = sa.insert(ready)
+_TAKE = sa.delete(ready).where(ready.c.job_id.in_(IDS)).returning(ready.c.lane, ready.c.cost_seconds)
 _CHARGE = (
     sa.update(tenants)
     .where(tenants.c.id == sa.bindparam("tenant"))
@@ -104,8 +108,13 @@ def plan_of(
 
 def load_tenants(transaction: Transaction, tenant_ids: Collection[str]) -> dict[str, Tenant]:
     """Return those of the tenants that are known, by id."""
-    rows = transaction.rows(sa.select(tenants).where(tenants.c.id.in_(list(tenant_ids))))
+    rows = tenant_rows(transaction, tenant_ids)
     return {row.id: tenant_of(row, transaction.config) for row in rows}
+
+
+def tenant_rows(transaction: Transaction, tenant_ids: Collection[str]) -> list[sa.Row[Any]]:
+    """Return the rows of those of the tenants that are known."""
+    return transaction.rows(_TENANTS, {"ids": sorted(tenant_ids)})
 
 
 def put(transaction: Transaction, records: Sequence[JobRecord]) -> None:
@@ -116,7 +125,7 @@ def put(transaction: Transaction, records: Sequence[JobRecord]) -> None:
     if not records:
         return
     placed = [_placed(record, transaction) for record in records]
-    transaction.execute(sa.insert(ready), [_ready_row(record, rises_at) for record, rises_at in placed])
+    transaction.execute(_INSERT_READY, [_ready_row(record, rises_at) for record, rises_at in placed])
     _grow_lanes(transaction, [record for record, _ in placed])
     transaction.publish(QUEUE, {"type": "ready"})
 
@@ -126,8 +135,7 @@ def take(transaction: Transaction, job_ids: Collection[str]) -> None:
     if not job_ids:
         return
     wanted = list(job_ids)
-    statement = sa.delete(ready).where(ready.c.job_id.in_(wanted))
-    taken = transaction.rows(statement.returning(ready.c.lane, ready.c.cost_seconds))
+    taken = transaction.rows(_TAKE, {"ids": wanted})
     if len(taken) < len(wanted):
         transaction.execute(sa.delete(delayed).where(delayed.c.job_id.in_(wanted)))
     _shrink_lanes(transaction, taken)
@@ -184,10 +192,15 @@ def _ready_row(record: JobRecord, rises_at: float | None) -> dict[str, Any]:
 
 def _grow_lanes(transaction: Transaction, records: Sequence[JobRecord]) -> None:
     """Add jobs to their lanes; a requeued one may come before the lane's head and replace it."""
-    insert = transaction.upsert(lanes)
+    transaction.execute(_grow(transaction.dialect), _lane_rows(records, transaction.now))
+
+
+@cache
+def _grow(dialect: str) -> sa.Executable:
+    insert = upsert(lanes, dialect)
     new = insert.excluded
     is_head = sa.or_(lanes.c.num_ready <= 0, new.head_seq < lanes.c.head_seq)
-    statement = insert.on_conflict_do_update(
+    return insert.on_conflict_do_update(
         index_elements=[lanes.c.lane],
         set_={
             "num_ready": lanes.c.num_ready + new.num_ready,
@@ -197,7 +210,6 @@ def _grow_lanes(transaction: Transaction, records: Sequence[JobRecord]) -> None:
             "head_since": sa.case((is_head, new.head_since), else_=lanes.c.head_since),
         },
     )
-    transaction.execute(statement, _lane_rows(records, transaction.now))
 
 
 def _lane_rows(records: Sequence[JobRecord], now: float) -> list[dict[str, Any]]:

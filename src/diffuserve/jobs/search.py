@@ -155,6 +155,6 @@ def _prompt_in(row: sa.Row[Any]) -> str:
 
 
 async def _read(database: Database, job_ids: list[str]) -> tuple[Job, ...]:
-    rows = await queries.rows_of(database, queries.JOBS, jobs.c.id, job_ids)
+    rows = await queries.rows_of(database, queries.JOBS_BY_ID, job_ids)
     found = {row.id: queries.job_in(row) for row in rows}
     return tuple(found[job_id] for job_id in job_ids if job_id in found)

@@ -5,11 +5,12 @@ So all control planes agree about it, and nobody who asks reads the jobs themsel
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from functools import cache
 
 import sqlalchemy as sa
 
 from diffuserve.jobs import schema
-from diffuserve.jobs.database import Transaction
+from diffuserve.jobs.database import Transaction, upsert
 from diffuserve.jobs.tally import TallyCount, TallyKind
 
 tallies = schema.tallies
@@ -18,9 +19,6 @@ BUCKET_SECONDS = 20
 MINUTE_SECONDS = 60.0
 WINDOW_SECONDS = 300.0
 _MEMORY_SECONDS = 900.0
-
-_ADD: dict[str, sa.Executable] = {}
-"""Statement by dialect: to build one takes longer than to execute it."""
 
 WindowCounts = Mapping[TallyKind, Mapping[str, TallyCount]]
 """Counts by kind and key."""
@@ -52,12 +50,14 @@ def save(transaction: Transaction) -> None:
         {"started_at": started_at, "kind": kind, "key": key, "num": count.num, "seconds": count.seconds}
         for (kind, key), count in counts.items()
     ]
-    dialect = transaction.connection.dialect.name
-    if dialect not in _ADD:
-        insert = transaction.upsert(tallies)
-        added = {name: tallies.c[name] + insert.excluded[name] for name in ("num", "seconds")}
-        _ADD[dialect] = insert.on_conflict_do_update(index_elements=["started_at", "kind", "key"], set_=added)
-    transaction.execute(_ADD[dialect], rows)
+    transaction.execute(_add(transaction.dialect), rows)
+
+
+@cache
+def _add(dialect: str) -> sa.Executable:
+    insert = upsert(tallies, dialect)
+    added = {name: tallies.c[name] + insert.excluded[name] for name in ("num", "seconds")}
+    return insert.on_conflict_do_update(index_elements=["started_at", "kind", "key"], set_=added)
 
 
 def forget(transaction: Transaction) -> None:

@@ -42,6 +42,9 @@ leases = schema.leases
 _LIVE = sa.select(leases.c.worker_id).where(
     leases.c.job_id == sa.bindparam("job"), leases.c.lease_token == sa.bindparam("token")
 )
+_HELD_BY = sa.select(leases.c.job_id, leases.c.lease_token).where(
+    leases.c.worker_id == sa.bindparam("worker")
+)
 _TOLD = sa.select(leases).where(sa.or_(leases.c.is_canceling, leases.c.is_preempted))
 
 
@@ -117,8 +120,8 @@ class WorkerLeases:
 
     async def held_by(self, worker_id: str) -> dict[str, int]:
         """Return the lease tokens of the jobs that the worker holds, by job id."""
-        held = sa.select(leases.c.job_id, leases.c.lease_token).where(leases.c.worker_id == worker_id)
-        return {row.job_id: row.lease_token for row in await self._database.rows(held)}
+        rows = await self._database.rows(_HELD_BY, {"worker": worker_id})
+        return {row.job_id: row.lease_token for row in rows}
 
     async def check_live(self, job_id: str, lease_token: int, key_id: str = "") -> None:
         """Raise as `check` does, and `Conflict` unless the job was submitted to be watched while drawn."""

@@ -8,7 +8,7 @@ from diffuserve.domain.errors import FileNotKnown
 from diffuserve.domain.input_file import InputFile, NewFile, is_file_id
 from diffuserve.domain.tenant import Plan
 from diffuserve.jobs import queries
-from diffuserve.jobs.database import Database
+from diffuserve.jobs.database import IDS, Database
 from diffuserve.jobs.files.commands import AddFile, DeleteFile, KeepFile, files, job_files
 from diffuserve.jobs.files.records import file_of
 from diffuserve.jobs.writer import Writer
@@ -45,10 +45,10 @@ class FileStore:
     async def get_many(self, file_ids: Collection[str], tenant_id: str | None = None) -> dict[str, InputFile]:
         """Return those of the files that exist, by id."""
         wanted = {file_id for file_id in file_ids if is_file_id(file_id)}
-        statement = sa.select(files)
+        statement = sa.select(files).where(files.c.id.in_(IDS))
         if tenant_id is not None:
             statement = statement.where(files.c.tenant_id == tenant_id)
-        rows = await queries.rows_of(self._database, statement, files.c.id, wanted)
+        rows = await queries.rows_of(self._database, statement, wanted)
         return {row.id: file_of(row) for row in rows}
 
     async def of_job(self, job_id: str) -> list[InputFile]:
