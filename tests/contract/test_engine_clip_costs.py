@@ -89,7 +89,8 @@ def test_steps_have_the_memory_that_clips_leave_them(pipeline: WatchedPipeline) 
     first, second = image("first", num_inference_steps=100), image("second", num_inference_steps=100)
     step_bytes = pipeline.step_bytes(SPEC.workload(SPEC.resolve(first, seed=0)))
     pipeline.bytes_per_decoded_pixel = step_bytes // (32 * 32)
-    with Engine(pipeline, EngineConfig(memory_budget_bytes=2 * step_bytes, num_threads=1)) as engine:
+    config = EngineConfig(memory_budget_bytes=2 * step_bytes, prompt_cache_bytes=0, num_threads=1)
+    with Engine(pipeline, config) as engine:
         engine.add(clip(), latents=torch.zeros(1, 3, 5, 4, 4))
         engine.add(first)
         while not is_decoding.is_set():
@@ -103,3 +104,20 @@ def test_steps_have_the_memory_that_clips_leave_them(pipeline: WatchedPipeline) 
     sizes = [len(batch) for batch in pipeline.denoised_batches]
     assert max(sizes[:beside]) == 1
     assert max(sizes[beside:]) == 2
+
+
+@pytest.mark.parametrize(("cache_bytes", "most"), [(0, 2), (2**20, 1)])
+def test_steps_have_the_memory_that_kept_conditioning_leaves_them(
+    pipeline: WatchedPipeline, cache_bytes: int, most: int
+) -> None:
+    """Two images fit in a step to the byte."""
+    images = [image("first", num_inference_steps=3), image("second", num_inference_steps=3)]
+    step_bytes = pipeline.step_bytes(SPEC.workload(SPEC.resolve(images[0], seed=0)))
+    config = EngineConfig(
+        memory_budget_bytes=2 * step_bytes, prompt_cache_bytes=cache_bytes, num_threads=1, token_budget=10_000
+    )
+    with Engine(pipeline, config) as engine:
+        engine.generate(["a star"])
+        pipeline.denoised_batches.clear()
+        engine.generate(images)
+    assert max(len(batch) for batch in pipeline.denoised_batches) == most

@@ -44,7 +44,10 @@ class EngineConfig:
         16, "Steps after which a request that was passed over rises by one priority.", ge=1
     )
     prompt_cache_bytes: int = option(
-        256 * 1024 * 1024, "Bytes of conditioning, of recent prompts and input images, that are kept.", ge=0
+        256 * 1024 * 1024,
+        "Bytes of conditioning, of recent prompts and input images, that are kept; at most an eighth of the "
+        "memory budget, in which they count.",
+        ge=0,
     )
     encode_batch_size: int = option(16, "Prompts encoded together.", ge=1)
     num_threads: int | None = option(

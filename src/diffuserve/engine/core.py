@@ -40,6 +40,7 @@ from diffuserve.models.frames import Frames
 log = logging.getLogger(__name__)
 
 _MIN_SHARD_TOKENS = 384  # smaller shards spend more on their own overhead than a second core gives
+_MOST_CACHED = 1 / 8  # of the memory budget, for conditioning that nobody may ask for again
 _MIN_KNEE_TOKENS, _MAX_KNEE_TOKENS = 1_024, 65_536
 
 
@@ -58,7 +59,8 @@ class EngineCore:
         self._scheduler = StepScheduler(config.ageing_steps, config.same_steps_only, config.max_wait_seconds)
         self._stages = make_stage_executor(pipeline.device, config.num_threads, config.deterministic)
         self._runner = runner
-        self._prompts = PromptEncoder(self._runner, self._stages, self.cost_model, config.prompt_cache_bytes)
+        cache_bytes = min(config.prompt_cache_bytes, int(self.memory_budget * _MOST_CACHED))
+        self._prompts = PromptEncoder(self._runner, self._stages, self.cost_model, cache_bytes)
         self._decoder = Decoder(self._runner, self._stages, self.cost_model, self.memory_budget, on_decoded)
         self._active: dict[str, RequestState] = {}
         self._decoding: dict[str, RequestState] = {}
@@ -190,7 +192,7 @@ class EngineCore:
         return [state.candidate() for state in self._active.values()]
 
     def _limits(self) -> StepLimits:
-        room = self.memory_budget - self._decoder.clip_bytes
+        room = self.memory_budget - self._decoder.clip_bytes - self._prompts.held_bytes
         return StepLimits(self.token_budget, room, self._config.max_batch_size)
 
     def _seconds_to_collect(self) -> float:

@@ -15,7 +15,7 @@ from diffuserve.domain.params import GenerationParams
 from diffuserve.engine.clip_decoding import ClipDecoding
 from diffuserve.engine.outputs import FrameChunk
 from diffuserve.engine.request_state import RequestState
-from diffuserve.models.base import Conditioning, Pipeline, VideoPipeline
+from diffuserve.models.base import Conditioning, Pipeline, VideoPipeline, map_tensors
 from diffuserve.models.folder import first_line
 from diffuserve.models.frames import Frames
 from diffuserve.samplers.base import Memory
@@ -59,7 +59,7 @@ class ModelRunner:
         """Release what is kept for all requests; no other method is called after it."""
 
     def encode(self, params: Sequence[GenerationParams]) -> list[Conditioning | Exception]:
-        return isolate(params, self.pipeline.encode)
+        return isolate(params, self._encode)
 
     def step(self, states: Sequence[RequestState]) -> list[StepResult | Exception]:
         """Run one denoising step of each request in one forward pass; the states do not advance."""
@@ -82,6 +82,11 @@ class ModelRunner:
 
     def _announce(self, states: Sequence[RequestState]) -> None:
         self.on_work([state.request_id for state in states])
+
+    @torch.inference_mode()
+    def _encode(self, params: Sequence[GenerationParams]) -> list[Conditioning]:
+        """Encode a batch, each request into memory of its own: as views they would keep all of it alive."""
+        return [map_tensors(conditioning, _owned) for conditioning in self.pipeline.encode(params)]
 
     def _step(self, states: Sequence[RequestState]) -> list[StepResult]:
         for state in states:
@@ -143,6 +148,11 @@ def image_generators(params: GenerationParams) -> list[torch.Generator]:
     """Return a generator for each image: image `i` is drawn as a request with `seed + i` alone."""
     assert params.seed is not None
     return [torch.Generator("cpu").manual_seed(params.seed + i) for i in range(params.num_images)]
+
+
+def _owned(tensor: Tensor) -> Tensor:
+    """Return a tensor with memory of its own, a copy if it is a view of a part."""
+    return tensor.clone() if tensor.untyped_storage().nbytes() > tensor.nbytes else tensor
 
 
 def _emerging(finished: Tensor, latents: Tensor) -> Tensor:

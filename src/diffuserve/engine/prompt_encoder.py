@@ -12,7 +12,10 @@ from diffuserve.models.base import Conditioning
 
 
 class PromptEncoder:
-    """Encodes prompts and input images, and keeps `cache_bytes` of the most recently used conditioning."""
+    """Encodes prompts and input images, and keeps `cache_bytes` of the most recently used conditioning.
+
+    `held_bytes` are those that it keeps now.
+    """
 
     def __init__(
         self, runner: ModelRunner, stages: StageExecutor, cost_model: CostModel, cache_bytes: int
@@ -21,6 +24,10 @@ class PromptEncoder:
         self._cache: LRUCache[Hashable, Conditioning] = LRUCache(
             cache_bytes, getsizeof=lambda conditioning: conditioning.num_bytes
         )
+
+    @property
+    def held_bytes(self) -> int:
+        return int(self._cache.currsize)
 
     def encode(self, states: Sequence[RequestState]) -> dict[str, Exception]:
         """Set the conditioning of each request; return the failures by request id."""

@@ -4,9 +4,9 @@ A `Pipeline` holds weights and no request's progress: the state of a request liv
 `RequestState`, so requests at different steps can share one forward pass.
 """
 
-from collections.abc import Hashable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, fields
-from typing import Protocol, runtime_checkable
+from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, fields, is_dataclass, replace
+from typing import Protocol, TypeVar, cast, runtime_checkable
 
 import torch
 from PIL.Image import Image
@@ -20,6 +20,8 @@ from diffuserve.models.devices import dtype_name
 from diffuserve.models.frames import Frames
 from diffuserve.parallel.ranks import Ranks
 from diffuserve.samplers.base import NoiseSchedule, Sampler, ScheduleStep
+
+Value = TypeVar("Value")
 
 
 @dataclass(frozen=True)
@@ -42,6 +44,18 @@ def _num_bytes(value: object) -> int:
     if isinstance(value, tuple):
         return sum(map(_num_bytes, value))
     return int(getattr(value, "nbytes", 0))
+
+
+def map_tensors(value: Value, change: Callable[[Tensor], Tensor]) -> Value:
+    """Return a value with the tensors in it changed, those in tuples and dataclasses too."""
+    if isinstance(value, Tensor):
+        return cast(Value, change(value))
+    if isinstance(value, tuple):
+        return cast(Value, tuple(map_tensors(item, change) for item in value))
+    if is_dataclass(value) and not isinstance(value, type):
+        own = {field.name: map_tensors(getattr(value, field.name), change) for field in fields(value)}
+        return replace(value, **own)
+    return value
 
 
 @dataclass(frozen=True)

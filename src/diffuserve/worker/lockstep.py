@@ -19,11 +19,10 @@ import os
 import threading
 from collections import deque
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, fields, is_dataclass, replace
+from dataclasses import dataclass, replace
 from functools import partial
-from typing import Any, TypeVar
+from typing import TypeVar
 
-import torch
 from torch import Tensor
 
 from diffuserve.domain.input_image import ImageInput, InputImage
@@ -33,7 +32,7 @@ from diffuserve.engine.checkpoint import RequestProgress
 from diffuserve.engine.model_runner import ModelRunner, StepResult, is_out_of_memory, isolate
 from diffuserve.engine.request_state import RequestState
 from diffuserve.engine.stages import Stage, make_stage_executor
-from diffuserve.models.base import Conditioning, Pipeline
+from diffuserve.models.base import Conditioning, Pipeline, map_tensors
 from diffuserve.models.frames import Frames
 from diffuserve.parallel.heartbeats import BROKEN_GROUP
 from diffuserve.parallel.ranks import OtherRankFailed, Ranks
@@ -209,7 +208,7 @@ class FollowerRank:
             step_bytes=0,
             schedule=self._pipeline.schedule(params),
             arrival=0,
-            conditioning=_on(joining.conditioning, self._pipeline.device),
+            conditioning=map_tensors(joining.conditioning, lambda tensor: tensor.to(self._pipeline.device)),
         )
         if joining.progress is not None:
             joining.progress.enter(state, self._pipeline.device)
@@ -265,31 +264,13 @@ def _joining(state: RequestState) -> JoiningRequest:
     """Return what the other ranks need of a request: of its images, which are encoded here, the sizes."""
     assert state.conditioning is not None
     params = state.params.with_images(lambda _field, image: _without_pixels(image))
-    conditioning = _on(state.conditioning, torch.device("cpu"))
+    conditioning = map_tensors(state.conditioning, Tensor.cpu)
     return JoiningRequest(state.request_id, params, conditioning, RequestProgress.of(state))
 
 
 def _without_pixels(image: ImageInput) -> InputImage:
     assert isinstance(image, InputImage)
     return replace(image, pixels=None)
-
-
-def _on(conditioning: Conditioning, device: torch.device) -> Conditioning:
-    """Return the conditioning with all of its tensors on `device`."""
-    moved: Conditioning = _moved(conditioning, device)
-    return moved
-
-
-def _moved(value: Any, device: torch.device) -> Any:
-    """Return a value with the tensors in it, in tuples and dataclasses too, on `device`."""
-    if isinstance(value, Tensor):
-        return value.to(device)
-    if isinstance(value, tuple):
-        return tuple(_moved(item, device) for item in value)
-    if is_dataclass(value) and not isinstance(value, type):
-        own = {field.name: _moved(getattr(value, field.name), device) for field in fields(value)}
-        return replace(value, **own)
-    return value
 
 
 def _portable(outcome: Outcome) -> Outcome:

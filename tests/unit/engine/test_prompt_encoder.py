@@ -1,5 +1,7 @@
 """Conditioning comes from the cache of recent prompts, else from the text encoders."""
 
+from pathlib import Path
+
 import torch
 
 from diffuserve.domain.params import GenerationParams
@@ -8,6 +10,9 @@ from diffuserve.engine.model_runner import ModelRunner
 from diffuserve.engine.prompt_encoder import PromptEncoder
 from diffuserve.engine.request_state import RequestState
 from diffuserve.engine.stages import make_stage_executor
+from diffuserve.models.flux.text import FluxConditioning
+from diffuserve.models.registry import load_pipeline
+from diffuserve.testing.checkpoints import write_flux_checkpoint
 from diffuserve.testing.fake_pipeline import FakePipeline
 
 _CONDITIONING_BYTES = 24  # two colours in float32
@@ -82,3 +87,25 @@ def test_a_prompt_that_failed_is_tried_again() -> None:
     encoder.encode("a star")
     encoder.pipeline.on_encode = lambda _: None
     assert encoder.encode("a star") == ["a star"]
+
+
+def test_what_is_kept_of_a_batch_keeps_nothing_else_of_it_alive(tmp_path: Path) -> None:
+    pipeline = load_pipeline(str(write_flux_checkpoint(tmp_path / "flux")), torch.device("cpu"))
+    params = [pipeline.spec.simple_request(prompt) for prompt in ("a star", "a ring", "a square")]
+    batch = [pipeline.spec.resolve(each, seed=1) for each in params]
+    together, alone = pipeline.encode(batch)[1], ModelRunner(pipeline).encode(batch)[1]
+    assert isinstance(together, FluxConditioning)
+    assert isinstance(alone, FluxConditioning)
+    assert together.sequence.untyped_storage().nbytes() == 3 * together.sequence.nbytes
+    assert alone.sequence.untyped_storage().nbytes() == alone.sequence.nbytes
+    assert alone.pooled.untyped_storage().nbytes() == alone.pooled.nbytes
+    assert torch.equal(alone.sequence, together.sequence)
+    assert torch.equal(alone.pooled, together.pooled)
+
+
+def test_the_kept_bytes_are_told() -> None:
+    encoder = Encoder(2)
+    encoder.encode("a star")
+    assert encoder.encoder.held_bytes == _CONDITIONING_BYTES
+    encoder.encode("a ring", "a square")
+    assert encoder.encoder.held_bytes == 2 * _CONDITIONING_BYTES

@@ -60,9 +60,7 @@ def test_cuda_memory_grows_in_place_unless_the_operator_chose_otherwise(
 ) -> None:
     prepare_torch()
     assert environment.pop("PYTORCH_ALLOC_CONF") == "expandable_segments:True"
-    environment["PYTORCH_CUDA_ALLOC_CONF"] = (
-        "max_split_size_mb:512"  # an older name
-    )
+    environment["PYTORCH_CUDA_ALLOC_CONF"] = "max_split_size_mb:512"  # an older name
     prepare_torch()
     assert "PYTORCH_ALLOC_CONF" not in environment
 
