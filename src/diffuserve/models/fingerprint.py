@@ -2,6 +2,7 @@
 
 import hashlib
 import re
+from collections.abc import Mapping
 from pathlib import Path
 
 from diffuserve.models.folder import open_model
@@ -16,8 +17,14 @@ def hash_weights(folder: Path, pattern: str = "*/*.safetensors") -> str:
     `cd FOLDER && LC_ALL=C sha256sum */*.safetensors | sha256sum`. The configs beside them are not part
     of it. Reads every weight once: a second or so for each gigabyte.
     """
-    files = sorted(folder.glob(pattern), key=lambda path: path.relative_to(folder).as_posix())
-    lines = [f"{hash_file(path)}  {path.relative_to(folder).as_posix()}\n" for path in files]
+    return combine_hashes(
+        {path.relative_to(folder).as_posix(): hash_file(path) for path in folder.glob(pattern)}
+    )
+
+
+def combine_hashes(hashes: Mapping[str, str]) -> str:
+    """Return the hash of weights from those of the files, by path."""
+    lines = [f"{hashes[path]}  {path}\n" for path in sorted(hashes)]
     return hashlib.sha256("".join(lines).encode()).hexdigest()
 
 

@@ -11,24 +11,19 @@ import logging
 import re
 import threading
 import time
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor, as_completed
 from contextlib import contextmanager
 from dataclasses import dataclass
-from fnmatch import fnmatchcase
 from pathlib import Path
 from types import TracebackType
 from typing import Any
 
 from diffuserve.domain.errors import DiffuserveError, HubUnavailable, ModelNotFound
-from diffuserve.models.variants import one_variant
+from diffuserve.models.read_files import read_files
 
 log = logging.getLogger(__name__)
 
-# A repository may also hold single-file weights of many gigabytes that nothing here reads.
-PATTERNS = ("model_index.json", "diffuserve.json", "*/*.json", "*/*.safetensors", "*/*.txt", "*/*.model")
-_UNREAD = ("safety_checker/*", "image_encoder/*")  # parts of older pipelines that are not loaded
-_WEIGHTS = ".safetensors"
 _CONNECTIONS = 4
 _LOG_SECONDS = 10.0
 _WITHOUT_NETWORK = (
@@ -104,7 +99,7 @@ def plan_download(repo_id: str, revision: str) -> Download:
         commit = str(api.model_info(repo_id, revision=revision).sha)
         entries = api.list_repo_tree(repo_id, recursive=True, revision=commit)
         files = [_hub_file(entry) for entry in entries if isinstance(entry, RepoFile)]
-    paths = _read(file.path for file in files)
+    paths = read_files(file.path for file in files)
     read = tuple(file for file in files if file.path in paths)
     if not any(file.path == "model_index.json" for file in read):
         raise ModelNotFound(
@@ -151,7 +146,7 @@ def missing_files(repo_id: str, commit: str) -> list[str] | None:
     from huggingface_hub.errors import CachedRepoTreeNotFoundError
 
     try:
-        known = _read(file.path for file in get_cached_repo_tree(repo_id, revision=commit))
+        known = read_files(file.path for file in get_cached_repo_tree(repo_id, revision=commit))
     except CachedRepoTreeNotFoundError:
         return None
     folder = snapshot_folder(repo_id, commit)
@@ -198,17 +193,6 @@ def repo_folder(repo_id: str) -> Path:
 def snapshot_folder(repo_id: str, commit: str) -> Path:
     """Return the folder of a repository at one commit in the hub's cache."""
     return repo_folder(repo_id) / "snapshots" / commit
-
-
-def _read(paths: Iterable[str]) -> set[str]:
-    """Return the files of a repository that a pipeline reads: of weights one variant."""
-    read = [path for path in paths if _matches(path, PATTERNS) and not _matches(path, _UNREAD)]
-    weights = [path for path in read if path.endswith(_WEIGHTS)]
-    return set(read) - set(weights) | set(one_variant(weights))
-
-
-def _matches(path: str, patterns: Sequence[str]) -> bool:
-    return any(fnmatchcase(path, pattern) for pattern in patterns)
 
 
 def _hub_file(entry: Any) -> HubFile:

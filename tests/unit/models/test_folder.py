@@ -14,6 +14,7 @@ from diffuserve.models import hub
 from diffuserve.models.bundled import bundled_models
 from diffuserve.models.folder import ModelFolder, open_model
 from diffuserve.models.names import ALIASES, HUB_COMMITS, full_name
+from diffuserve.models.read_files import PATTERNS
 from diffuserve.models.registry import check_model, load_pipeline
 from diffuserve.testing.checkpoints import write_flux_checkpoint
 
@@ -126,7 +127,7 @@ def test_a_download_is_pinned_to_a_commit_and_named_after_its_repository(
 
 
 def test_no_code_of_a_repository_is_downloaded() -> None:
-    assert not any(pattern.endswith(".py") for pattern in hub.PATTERNS)
+    assert not any(pattern.endswith(".py") for pattern in PATTERNS)
 
 
 def test_a_folder_without_an_index_is_refused(tmp_path: Path) -> None:
