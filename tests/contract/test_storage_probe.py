@@ -11,9 +11,8 @@ from diffuserve.backoff import Backoff
 from diffuserve.cli.wiring import storage
 from diffuserve.cli.wiring.storage import open_storage
 from diffuserve.domain.errors import InvalidParams, ServerUnavailable, StorageRefused
+from diffuserve.remote import buckets
 from diffuserve.settings import Settings
-from diffuserve.storage import opening
-from diffuserve.storage.bucket import _error_of
 from diffuserve.storage.local import LocalArtifactStore
 from diffuserve.storage.probe import probe
 from support.faulty_proxy import Delay, FaultyProxy, Respond
@@ -114,7 +113,7 @@ async def test_a_server_starts_without_a_bucket_that_is_away_and_says_when_it_is
     caplog: pytest.LogCaptureFixture,
 ) -> None:
     monkeypatch.setattr(storage, "_TRIALS", Backoff(first_seconds=0.05, longest_seconds=0.1))
-    monkeypatch.setitem(opening.RETRIES, "max_retries", 0)
+    monkeypatch.setitem(buckets.RETRIES, "max_retries", 0)
     settings = use_bucket(monkeypatch, proxy.url, bucket, tmp_path)
     proxy.always = Respond(503)
     async with open_storage(settings):
@@ -128,6 +127,8 @@ async def test_a_server_starts_without_a_bucket_that_is_away_and_says_when_it_is
 @pytest.mark.parametrize(("status", "is_final"), [("404", True), ("", False)])
 def test_a_machine_without_credentials_is_told_so(status: str, is_final: bool) -> None:
     text = "Generic S3 error: Error performing PUT http://169.254.169.254/latest/api/token in 2 s"
-    error = _error_of(GenericError(f"{text} - status code: {status}" if status else text), None)
+    error = buckets.bucket_error(
+        GenericError(f"{text} - status code: {status}" if status else text), "artifact store", None
+    )
     assert "there are no credentials in the environment" in str(error)
     assert isinstance(error, StorageRefused) is is_final

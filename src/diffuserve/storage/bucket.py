@@ -2,23 +2,15 @@
 
 import asyncio
 import hashlib
-import re
-from collections.abc import AsyncIterator, Callable, Hashable, Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import AsyncIterator, Callable, Hashable, Mapping
 from datetime import UTC, datetime, timedelta
 from typing import TYPE_CHECKING, Literal, TypeVar
 
 import obstore
-from obstore.exceptions import BaseError
 from obstore.store import GCSStore, S3Store
 
-from diffuserve.domain.errors import (
-    ArtifactNotFound,
-    DiffuserveError,
-    ServerUnavailable,
-    StorageRefused,
-    TooLarge,
-)
+from diffuserve.domain.errors import ArtifactNotFound, TooLarge
+from diffuserve.remote.buckets import translated
 from diffuserve.storage.base import INPUTS, UploadedFile, content_type_of
 
 if TYPE_CHECKING:
@@ -27,11 +19,7 @@ if TYPE_CHECKING:
 Folder = TypeVar("Folder", bound=Hashable)
 
 _PART_BYTES = 8 * 1024 * 1024  # larger files are uploaded in parts of this size
-_NO_BUCKET = "NoSuchBucket"
-_METADATA_SERVICE = "http://169.254.169.254"  # of a cloud's machine, asked where nothing else gives a key
-_CODE = re.compile(r"<Code>(\w+)</Code>")
-_STATUS = re.compile(r"status code: (\d{3})")
-_SERVER = re.compile(r"performing [A-Z]+ (https?://[^/\s]+)")
+_STORE = "artifact"
 
 
 class BucketArtifactStore:
@@ -55,7 +43,7 @@ class BucketArtifactStore:
         await asyncio.gather(*(self._put(_checked(key), content) for key, content in files.items()))
 
     async def _put(self, key: str, content: bytes) -> None:
-        with _translated():
+        with translated(_STORE):
             await obstore.put_async(
                 self._bucket,
                 key,
@@ -73,27 +61,27 @@ class BucketArtifactStore:
         return await self._sign("PUT", key, seconds)
 
     async def _sign(self, method: Literal["GET", "PUT"], key: str, seconds: float) -> str:
-        with _translated(key):
+        with translated(_STORE, key):
             return await obstore.sign_async(self._bucket, method, _checked(key), timedelta(seconds=seconds))
 
     async def size(self, key: str) -> int:
         """Return the size in bytes. Raise `ArtifactNotFound` if there is no such file."""
-        with _translated(key):
+        with translated(_STORE, key):
             return int((await obstore.head_async(self._bucket, _checked(key)))["size"])
 
     async def read(self, key: str, part: range | None = None) -> AsyncIterator[bytes]:
         """Yield the content, or a part of it. Raise `ArtifactNotFound` if there is no such file."""
         options: GetOptions = {} if part is None else {"range": (part.start, part.stop)}
-        with _translated(key):
+        with translated(_STORE, key):
             content = await obstore.get_async(self._bucket, _checked(key), options=options)
             async for chunk in content:
                 yield bytes(chunk)
 
     async def delete(self, prefix: str) -> None:
         """Delete every object under the folder `prefix`, which need not exist."""
-        with _translated():
+        with translated(_STORE):
             async for batch in obstore.list(self._bucket, f"{_checked(prefix)}/"):
-                with _translated(prefix):  # another may have deleted an object meanwhile
+                with translated(_STORE, prefix):  # another may have deleted an object meanwhile
                     await obstore.delete_async(self._bucket, [entry["path"] for entry in batch])
 
     async def attempts(self, older_than_seconds: float) -> list[tuple[str, int]]:
@@ -108,7 +96,7 @@ class BucketArtifactStore:
         self, prefix: str | None, folder_of: Callable[[str], Folder | None], older_than_seconds: float
     ) -> list[Folder]:
         newest: dict[Folder, datetime] = {}
-        with _translated():
+        with translated(_STORE):
             async for batch in obstore.list(self._bucket, prefix):
                 for entry in batch:
                     folder, changed_at = folder_of(entry["path"]), entry["last_modified"]
@@ -144,46 +132,3 @@ def _checked(key: str) -> str:
     if not key or any(part in ("", ".", "..") for part in key.split("/")):
         raise ArtifactNotFound(f"no file {key!r}")
     return key
-
-
-@contextmanager
-def _translated(key: str | None = None) -> Iterator[None]:
-    """Raise the package's own errors in place of the bucket's.
-
-    Without the `key` of an object to be read, nothing but the bucket can be missing.
-    """
-    try:
-        yield
-    except (FileNotFoundError, BaseError) as error:
-        raise _error_of(error, key) from error
-
-
-def _error_of(error: Exception, key: str | None) -> DiffuserveError:
-    """Return the package's own error. Some errors of the library tell the response in their text alone."""
-    text = str(error)
-    code = _found(_CODE, text)
-    if key is not None and isinstance(error, FileNotFoundError) and code != _NO_BUCKET:
-        return ArtifactNotFound(f"no file {key}")
-    status, server = _found(_STATUS, text), _found(_SERVER, text)
-    if server == _METADATA_SERVICE:
-        return _without_credentials(status)
-    if status == "404":
-        return StorageRefused(f"the artifact store {server} has no such bucket", is_missing=True)
-    if status in ("401", "403"):
-        return StorageRefused(f"the artifact store {server} refuses access ({code or status})")
-    return ServerUnavailable(f"the artifact store is unavailable: {text.splitlines()[0]}")
-
-
-def _without_credentials(status: str) -> ServerUnavailable:
-    """Return the error of a machine that has no credentials, or whose cloud does not give them now."""
-    told = (
-        "the artifact store is unavailable: there are no credentials in the environment, and the machine's "
-    )
-    if status.startswith("4"):
-        return StorageRefused(f"{told}metadata service gives none ({status})")
-    return ServerUnavailable(f"{told}metadata service does not respond")
-
-
-def _found(pattern: re.Pattern[str], text: str) -> str:
-    match = pattern.search(text)
-    return match[1] if match else ""
