@@ -14,7 +14,7 @@ help: ## list the targets
 setup: $(READY) ## make .venv with everything that development needs
 
 $(READY): pyproject.toml constraints.txt
-	@echo "setting up .venv (once; a few minutes, about 1.5 GB)"
+	@echo "setting up .venv (once; a few minutes, about 3 GB)"
 	$(PYTHON) -m venv .venv
 	$(BIN)/pip install --quiet --constraint constraints.txt torch
 	$(BIN)/pip install --quiet --constraint constraints.txt --editable '.[dev]'

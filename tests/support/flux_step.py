@@ -11,6 +11,7 @@ from diffuserve.models.flux.config import FluxConfig
 from diffuserve.models.flux.packing import Grid, PackedLayout, SequenceShape, pack_layout
 from diffuserve.models.flux.transformer import FluxTransformer, PackedInput
 from diffuserve.models.layers.attention import AttentionKernel, varlen_flash, varlen_flash_across
+from diffuserve.models.layers.fused_ops import is_fused
 from diffuserve.testing.kernel_counter import KernelCounter, fake_cuda
 
 SCHNELL = FluxConfig()  # 12 billion parameters
@@ -31,6 +32,7 @@ def count_step(shapes: Sequence[SequenceShape], config: FluxConfig = SCHNELL) ->
             factors=_empty(len(shapes), transformer.num_factors, config.dim),
             layout=layout,
         )
+        assert is_fused(packed.image), "kernels of Triton take part"
         with KernelCounter() as counter:
             transformer(packed)
     return counter

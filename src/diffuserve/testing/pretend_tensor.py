@@ -140,6 +140,8 @@ def _refuse_mixed(func: Any, name: str, tensors: Sequence[Tensor], kwargs: Mappi
 
 
 def _compute(func: Any, name: str, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Any:
+    if name == "aten::_addmm_activation" and kwargs.get("use_gelu"):  # a CPU has the exact GELU here
+        return torch.nn.functional.gelu(torch.addmm(*args), approximate="tanh")
     return _flash(*args) if name == "torch_attn::_varlen_attn" else func(*args, **kwargs)
 
 

@@ -6,6 +6,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from diffuserve.models.layers.linear import Linear, Tiling, set_tiling
+from diffuserve.testing.pretend_cuda import pretend_cuda
 
 DTYPES = [torch.float32, torch.bfloat16]
 WIDE, NARROW = 96, 160
@@ -69,6 +70,30 @@ def test_in_fixed_tiles_a_row_is_bit_equal_with_any_neighbours_at_any_place(
             company[place] = row[0]
             assert torch.equal(layer(company)[place], alone)
             company[place] = -row[0]
+
+
+@pytest.mark.parametrize(("dtype", "tolerance"), [(torch.float32, 2e-6), (torch.bfloat16, 0.02)])
+def test_on_cuda_the_activation_is_part_of_the_product(dtype: torch.dtype, tolerance: float) -> None:
+    layer, x = make_linear(dtype, gelu=True), make_rows(20, dtype)
+    expected = reference(layer, x)
+    with pretend_cuda() as log, torch.no_grad():
+        product = layer.to("cuda:0")(x.to("cuda:0")).cpu()
+        assert "_addmm_activation" in log.kernels
+        assert "gelu" not in log.kernels
+    torch.testing.assert_close(product.double(), expected, rtol=tolerance, atol=tolerance)
+
+
+def test_the_sum_of_two_products_is_rounded_hardly_more_than_one_product() -> None:
+    layer, x = make_linear(torch.bfloat16), make_rows(200, torch.bfloat16)
+    parts = x.split([WIDE // 3, WIDE - WIDE // 3], dim=1)
+    exact, whole = reference(layer, x), layer(x).double()
+    assert torch.equal(layer.of_parts(*parts).double(), whole)
+    with pretend_cuda() as log, torch.no_grad():
+        layer.to("cuda:0")
+        added_up = layer.of_parts(*(part.to("cuda:0") for part in parts)).cpu().double()
+        assert "cat" not in log.kernels
+    errors = [float((result - exact).square().mean().sqrt()) for result in (added_up, whole)]
+    assert errors[0] < 1.3 * errors[1]
 
 
 def test_a_dozen_shapes_serve_every_number_of_rows() -> None:

@@ -11,24 +11,30 @@ that are the same for all tokens have one row for them, which `#tokens` allows.
 
 from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import NamedTuple
 
 import torch
 import torch.nn.functional as F
-from jaxtyping import Complex64, Float, Int
+from jaxtyping import Complex64, Float
 from torch import Tensor, nn
 
 from diffuserve.models.flux.config import FluxConfig
+from diffuserve.models.flux.joint_row import RawQkv, image_of, join, join_qkv, text_of
+from diffuserve.models.flux.modulation import (
+    FACTORS,
+    Mod,
+    Modulation,
+    factors_of_tokens,
+    mods_of_tokens,
+    normalise,
+)
 from diffuserve.models.flux.packing import PackedLayout
 from diffuserve.models.layers.attention import AttentionKernel
 from diffuserve.models.layers.feed_forward import FeedForward
 from diffuserve.models.layers.linear import Linear, Tiling, set_tiling
-from diffuserve.models.layers.rotary import rotate_
 from diffuserve.models.layers.timestep import timestep_embedding
 from diffuserve.models.weights import Placement
 
 _TIMESTEP_CHANNELS = 256
-_EPS = 1e-6
 
 
 @dataclass(frozen=True)
@@ -69,7 +75,7 @@ class FluxTransformer(nn.Module):
         self.single_transformer_blocks = nn.ModuleList(
             _SingleBlock(config, attention) for _ in range(config.num_single_layers)
         )
-        self.norm_out = _Modulation(dim, ("scale", "shift"))
+        self.norm_out = Modulation(dim, ("scale", "shift"))
         self.proj_out = Linear(dim, config.num_outputs)
 
     def factors(self, levels: Levels) -> Float[Tensor, "seq factors d"]:
@@ -86,18 +92,18 @@ class FluxTransformer(nn.Module):
         image, text = self.x_embedder(packed.image), self.context_embedder(packed.text)
         for block in self.transformer_blocks:
             image, text = block(image, text, next(factors), next(factors), layout)
-        joint = _join(text, image, layout)
+        joint = join(text, image, layout)
         for block in self.single_transformer_blocks:
             joint = block(joint, next(factors), layout)
-        scale, shift = _of_tokens(next(factors), layout.image_owner)
-        return self.proj_out(_normalise(_image_of(joint, layout), scale, shift))
+        (scale, shift), owner = factors_of_tokens(next(factors), layout.image_owner)
+        return self.proj_out(normalise(image_of(joint, layout), scale, shift, owner))
 
     @property
     def num_factors(self) -> int:
         """Number of factors of a sequence, each as wide as a token."""
         return sum(modulation.num_factors for modulation in self._modulations())
 
-    def _modulations(self) -> Iterator["_Modulation"]:
+    def _modulations(self) -> Iterator["Modulation"]:
         """Yield the modulations in the order in which a forward pass needs their factors."""
         for block in self.transformer_blocks:
             assert isinstance(block, _DoubleBlock)
@@ -112,7 +118,7 @@ class FluxTransformer(nn.Module):
         """Set the tiles of products over tokens, and of products with one row for each sequence."""
         set_tiling(self, tokens)
         for module in self.modules():
-            if isinstance(module, _Modulation | _TimeTextEmbed):
+            if isinstance(module, Modulation | _TimeTextEmbed):
                 set_tiling(module, sequences)
 
     def placements(self) -> dict[str, Placement]:
@@ -165,37 +171,6 @@ class _Embedder(nn.Module):
         return self.linear_2(F.silu(self.linear_1(x)))
 
 
-class _Mod(NamedTuple):
-    """Modulation factors of each token, named as in BFL's `ModulationOut`; `scale` includes the 1."""
-
-    shift: Float[Tensor, "#tokens d"]
-    scale: Float[Tensor, "#tokens d"]
-    gate: Float[Tensor, "#tokens d"]
-
-
-_FACTORS = ("shift", "scale", "gate")  # in the order of the checkpoints' rows
-
-
-class _Modulation(nn.Module):
-    """Factors of each sequence for adaLN (Peebles & Xie 2022, arXiv:2212.09748).
-
-    `names` are the factors in the order of the checkpoint's rows. A scale acts as `1 + scale`; the 1 is
-    added here, once for each sequence.
-    """
-
-    def __init__(self, dim: int, names: tuple[str, ...]) -> None:
-        super().__init__()
-        self.linear = Linear(dim, len(names) * dim)
-        self.num_factors = len(names)
-        self.scales = tuple(index for index, name in enumerate(names) if name == "scale")
-
-    def forward(self, condition: Float[Tensor, "seq d"]) -> Float[Tensor, "seq factors d"]:
-        factors = self.linear(condition).unflatten(-1, (self.num_factors, -1))
-        for scale in self.scales:
-            factors[:, scale] += 1
-        return factors
-
-
 class _HeadNorm(nn.Module):
     """The learnt scale of an RMS norm over each head's channels."""
 
@@ -218,6 +193,14 @@ class _JointAttention(nn.Module):
         self.to_out = nn.ModuleList([Linear(dim, dim)])
         self.to_add_out = Linear(dim, dim)
 
+    def raw_text_qkv(self, x: Float[Tensor, "text d"]) -> RawQkv:
+        qkv = self.add_qkv_proj(x).unflatten(-1, (3, self.num_heads, -1))
+        return RawQkv(qkv, self.norm_added_q.weight, self.norm_added_k.weight, None)
+
+    def raw_image_qkv(self, x: Float[Tensor, "image d"], rotation: Complex64[Tensor, "image half"]) -> RawQkv:
+        qkv = self.to_qkv(x).unflatten(-1, (3, self.num_heads, -1))
+        return RawQkv(qkv, self.norm_q.weight, self.norm_k.weight, rotation)
+
 
 class _DoubleBlock(nn.Module):
     """A double-stream block: text and image keep their own weights and meet in attention."""
@@ -225,8 +208,8 @@ class _DoubleBlock(nn.Module):
     def __init__(self, config: FluxConfig, attention: AttentionKernel) -> None:
         super().__init__()
         self.attention = attention
-        self.norm1 = _Modulation(config.dim, 2 * _FACTORS)
-        self.norm1_context = _Modulation(config.dim, 2 * _FACTORS)
+        self.norm1 = Modulation(config.dim, 2 * FACTORS)
+        self.norm1_context = Modulation(config.dim, 2 * FACTORS)
         self.attn = _JointAttention(config)
         self.ff, self.ff_context = (FeedForward(config.dim, 4 * config.dim) for _ in range(2))
 
@@ -239,30 +222,31 @@ class _DoubleBlock(nn.Module):
         layout: PackedLayout,
     ) -> tuple[Float[Tensor, "image d"], Float[Tensor, "text d"]]:
         attn = self.attn
-        img_mod1, img_mod2 = _pair(_of_tokens(factors, layout.image_owner))
-        txt_mod1, txt_mod2 = _pair(_of_tokens(context_factors, layout.text_owner))
-        image_qkv = attn.to_qkv(_normalise(image, img_mod1.scale, img_mod1.shift))
-        text_qkv = attn.add_qkv_proj(_normalise(text, txt_mod1.scale, txt_mod1.shift))
-        qkv = _join(
-            _prepare_qkv(text_qkv, attn.num_heads, attn.norm_added_q, attn.norm_added_k, None),
-            _prepare_qkv(image_qkv, attn.num_heads, attn.norm_q, attn.norm_k, layout.image_rotation),
+        img_mod1, img_mod2 = mods_of_tokens(factors, layout.image_owner)
+        txt_mod1, txt_mod2 = mods_of_tokens(context_factors, layout.text_owner)
+        qkv = join_qkv(
+            attn.raw_text_qkv(txt_mod1.normalise(text)),
+            attn.raw_image_qkv(img_mod1.normalise(image), layout.image_rotation),
             layout,
         )
         attended = self.attention(qkv, layout.segments).flatten(1)
-        image_out = attn.to_out[0](_image_of(attended, layout))
-        text_out = attn.to_add_out(_text_of(attended, layout))
-        image = torch.addcmul(image, img_mod1.gate, image_out)
+        image = img_mod1.add_gated(image, attn.to_out[0](image_of(attended, layout)))
         image = _feed_forward(image, img_mod2, self.ff)
-        text = torch.addcmul(text, txt_mod1.gate, text_out)
+        text = txt_mod1.add_gated(text, attn.to_add_out(text_of(attended, layout)))
         return image, _clip(_feed_forward(text, txt_mod2, self.ff_context))
 
 
 class _SingleAttention(nn.Module):
     def __init__(self, config: FluxConfig) -> None:
         super().__init__()
+        self.num_heads = config.num_attention_heads
         self.to_qkv = Linear(config.dim, 3 * config.dim)
         self.norm_q = _HeadNorm(config.attention_head_dim)
         self.norm_k = _HeadNorm(config.attention_head_dim)
+
+    def raw_qkv(self, x: Float[Tensor, "joint d"], rotation: Complex64[Tensor, "joint half"]) -> RawQkv:
+        qkv = self.to_qkv(x).unflatten(-1, (3, self.num_heads, -1))
+        return RawQkv(qkv, self.norm_q.weight, self.norm_k.weight, rotation)
 
 
 class _SingleBlock(nn.Module):
@@ -272,8 +256,7 @@ class _SingleBlock(nn.Module):
         super().__init__()
         dim = config.dim
         self.attention = attention
-        self.num_heads = config.num_attention_heads
-        self.norm = _Modulation(dim, _FACTORS)
+        self.norm = Modulation(dim, FACTORS)
         self.attn = _SingleAttention(config)
         self.proj_mlp = Linear(dim, 4 * dim, gelu=True)
         self.proj_out = Linear(5 * dim, dim)
@@ -281,80 +264,18 @@ class _SingleBlock(nn.Module):
     def forward(
         self, joint: Float[Tensor, "joint d"], factors: Float[Tensor, "seq three d"], layout: PackedLayout
     ) -> Float[Tensor, "joint d"]:
-        mod = _Mod(*_of_tokens(factors, layout.joint_owner))
-        x = _normalise(joint, mod.scale, mod.shift)
-        qkv = _prepare_qkv(
-            self.attn.to_qkv(x), self.num_heads, self.attn.norm_q, self.attn.norm_k, layout.joint_rotation
-        )
+        [mod] = mods_of_tokens(factors, layout.joint_owner)
+        x = mod.normalise(joint)
+        qkv = self.attn.raw_qkv(x, layout.joint_rotation).prepare_()
         attended = self.attention(qkv, layout.segments).flatten(1)
-        out = self.proj_out(torch.cat([attended, self.proj_mlp(x)], dim=-1))
-        return _clip(torch.addcmul(joint, mod.gate, out))
-
-
-def _of_tokens(
-    factors: Float[Tensor, "seq factors d"], owner: Int[Tensor, "tokens"]
-) -> tuple[Float[Tensor, "#tokens d"], ...]:
-    """Return the factors of each token; a lone sequence's are one row for all of its tokens."""
-    return (factors if len(factors) == 1 else factors.index_select(0, owner)).unbind(1)
-
-
-def _pair(factors: tuple[Float[Tensor, "#tokens d"], ...]) -> tuple[_Mod, _Mod]:
-    """Split six factors: those of the attention, and those of the feed-forward."""
-    return _Mod(*factors[:3]), _Mod(*factors[3:])
+        out = self.proj_out.of_parts(attended, self.proj_mlp(x))
+        return _clip(mod.add_gated(joint, out))
 
 
 def _feed_forward(
-    x: Float[Tensor, "tokens d"], mod: _Mod, feed_forward: FeedForward
+    x: Float[Tensor, "tokens d"], mod: Mod, feed_forward: FeedForward
 ) -> Float[Tensor, "tokens d"]:
-    return torch.addcmul(x, mod.gate, feed_forward(_normalise(x, mod.scale, mod.shift)))
-
-
-def _normalise(
-    x: Float[Tensor, "tokens d"], scale: Float[Tensor, "#tokens d"], shift: Float[Tensor, "#tokens d"]
-) -> Float[Tensor, "tokens d"]:
-    """Return scale·LayerNorm(x) + shift; the norm has no weights of its own."""
-    return torch.addcmul(shift, F.layer_norm(x, x.shape[-1:], eps=_EPS), scale)
-
-
-def _prepare_qkv(
-    qkv: Float[Tensor, "tokens qkv"],
-    num_heads: int,
-    norm_q: _HeadNorm,
-    norm_k: _HeadNorm,
-    rotation: Complex64[Tensor, "tokens half"] | None,
-) -> Float[Tensor, "tokens 3 heads dim"]:
-    """Normalise queries and keys by each head's RMS (Zhang & Sennrich 2019, arXiv:1910.07467), then rotate.
-
-    Both in float32; values stay as they are.
-    """
-    parts = qkv.unflatten(-1, (3, num_heads, -1))
-    weight = torch.stack([norm_q.weight, norm_k.weight])[:, None]
-    query_key = parts[:, :2].float()
-    mean_square = query_key.square().mean(dim=-1, keepdim=True)
-    query_key.mul_(torch.rsqrt(mean_square + _EPS)).mul_(weight)
-    if rotation is not None:
-        rotate_(query_key.flatten(1, 2), rotation)
-    parts[:, :2] = query_key
-    return parts
-
-
-def _join(text: Tensor, image: Tensor, layout: PackedLayout) -> Tensor:
-    """Interleave two packed rows into the joint row, along the first axis."""
-    if layout.has_text_first:
-        return torch.cat([text, image])
-    joint = text.new_empty(text.shape[0] + image.shape[0], *text.shape[1:])
-    joint.index_copy_(0, layout.text_at, text)
-    return joint.index_copy_(0, layout.image_at, image)
-
-
-def _text_of(joint: Tensor, layout: PackedLayout) -> Tensor:
-    """Return the text row of a joint row."""
-    return joint[: len(layout.text_at)] if layout.has_text_first else joint.index_select(0, layout.text_at)
-
-
-def _image_of(joint: Tensor, layout: PackedLayout) -> Tensor:
-    """Return the image row of a joint row."""
-    return joint[len(layout.text_at) :] if layout.has_text_first else joint.index_select(0, layout.image_at)
+    return mod.add_gated(x, feed_forward(mod.normalise(x)))
 
 
 def _clip(x: Tensor) -> Tensor:

@@ -69,7 +69,7 @@ def choose_kernel(device: torch.device, dtype: torch.dtype, deterministic: bool 
 
 def varlen_flash(qkv: QKV, segments: Segments) -> Attended:
     """Attend in one FlashAttention call over all sequences (Dao 2023, arXiv:2307.08691)."""
-    query, key, value = (x.contiguous() for x in qkv.unbind(1))
+    query, key, value = qkv.unbind(1)
     return _varlen(query, key, value, segments, segments)
 
 
@@ -79,7 +79,7 @@ def varlen_flash_across(query: Query, key_value: KeyValue, segments: CrossSegmen
     The call adds nothing to scores, and beside the queries' attention to one another the copies cost little.
     """
     key, value = (x.index_select(0, segments.places) for x in key_value.unbind(1))
-    return _varlen(query.contiguous(), key, value, segments.queries, segments.keys)
+    return _varlen(query, key, value, segments.queries, segments.keys)
 
 
 def grouped_sdpa(qkv: QKV, segments: Segments) -> Attended:

@@ -14,11 +14,13 @@ from diffuserve.models.flux.config import FluxConfig
 from diffuserve.models.flux.packing import Grid, SequenceShape, pack_layout, reference_corners
 from diffuserve.models.flux.transformer import FluxTransformer, Levels, PackedInput
 from diffuserve.models.folder import ModelFolder
+from diffuserve.models.layers import fused_ops
 from diffuserve.models.layers.attention import choose_kernel
 from diffuserve.models.layers.linear import Tiling
 from diffuserve.models.pretrained import load_module
 from diffuserve.models.weights import load_weights
 from diffuserve.testing.checkpoints import write_flux_checkpoint
+from diffuserve.testing.pretend_cuda import pretend_cuda
 
 CPU = torch.device("cpu")
 Kind = Literal["schnell", "dev"]
@@ -91,19 +93,21 @@ def make_mixed(dtype: torch.dtype = torch.float32) -> list[Image]:
     ]
 
 
-def predict(model: FluxTransformer, images: list[Image]) -> list[Tensor]:
+def predict(model: FluxTransformer, images: list[Image], device: torch.device = CPU) -> list[Tensor]:
     has_guidance = model.config.guidance_embeds
     levels = Levels(
-        pooled=torch.stack([sequence.pooled for sequence in images]),
-        timestep=torch.tensor([sequence.timestep for sequence in images]),
-        guidance=torch.tensor([sequence.guidance for sequence in images]) if has_guidance else None,
+        pooled=torch.stack([sequence.pooled for sequence in images]).to(device),
+        timestep=torch.tensor([sequence.timestep for sequence in images]).to(device),
+        guidance=torch.tensor([sequence.guidance for sequence in images]).to(device)
+        if has_guidance
+        else None,
     )
     with torch.inference_mode():
         packed = PackedInput(
-            image=torch.cat([sequence.image for sequence in images]),
-            text=torch.cat([sequence.text for sequence in images]),
+            image=torch.cat([sequence.image for sequence in images]).to(device),
+            text=torch.cat([sequence.text for sequence in images]).to(device),
             factors=model.factors(levels),
-            layout=pack_layout([sequence.shape for sequence in images], model.config.axes_dims_rope, CPU),
+            layout=pack_layout([sequence.shape for sequence in images], model.config.axes_dims_rope, device),
         )
         velocity: Tensor = model(packed)
     return list(velocity.split([sequence.shape.image_tokens for sequence in images]))
@@ -198,6 +202,22 @@ def test_in_fixed_tiles_a_prediction_is_bit_equal_alone_and_in_any_batch(
         together = predict(model, [images[index] for index in batch])
         for index, velocity in zip(batch, together, strict=True):
             assert torch.equal(velocity, alone[index])
+
+
+@pytest.mark.parametrize("has_kernels", [True, False], ids=["kernels", "no kernels"])
+@pytest.mark.parametrize("count", [9, 1])
+def test_on_cuda_predictions_are_those_of_the_cpu(
+    checkpoint: Checkpoint, has_kernels: bool, count: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    model, images = checkpoint.ours(), make_mixed()[:count]
+    expected = predict(model, images)
+    with pretend_cuda() as log:
+        if not has_kernels:
+            monkeypatch.setattr(fused_ops, "_works_on", lambda _device: False)
+        device = torch.device("cuda:0")
+        predicted = [velocity.cpu() for velocity in predict(model.to(device), images, device)]
+    assert ("diffuserve::prepare_qkv" in log.kernels) == has_kernels
+    assert max(map(distance, predicted, expected)) < 1e-5
 
 
 def test_fixed_tiles_change_a_prediction_by_no_more_than_rounding(checkpoint: Checkpoint) -> None:

@@ -1,0 +1,91 @@
+"""Modulation of tokens by the factors of their sequence: adaLN (Peebles & Xie 2022, arXiv:2212.09748).
+
+Shapes: `tokens` counts packed tokens, `seq` sequences, `d` is the width. Factors with an `owner` have a row
+for each sequence, and it is the row of each token. Those without are a row for each token, or one for all.
+"""
+
+from typing import NamedTuple
+
+import torch
+import torch.nn.functional as F
+from jaxtyping import Float, Int
+from torch import Tensor, nn
+
+from diffuserve.models.layers.fused_ops import is_fused
+from diffuserve.models.layers.linear import Linear
+
+FACTORS = ("shift", "scale", "gate")  # in the order of the checkpoints' rows
+_EPS = 1e-6
+
+
+class Modulation(nn.Module):
+    """Factors of each sequence.
+
+    `names` are the factors in the order of the checkpoint's rows. A scale acts as `1 + scale`; the 1 is
+    added here, once for each sequence.
+    """
+
+    def __init__(self, dim: int, names: tuple[str, ...]) -> None:
+        super().__init__()
+        self.linear = Linear(dim, len(names) * dim)
+        self.num_factors = len(names)
+        self.scales = tuple(index for index, name in enumerate(names) if name == "scale")
+
+    def forward(self, condition: Float[Tensor, "seq d"]) -> Float[Tensor, "seq factors d"]:
+        factors = self.linear(condition).unflatten(-1, (self.num_factors, -1))
+        for scale in self.scales:
+            factors[:, scale] += 1
+        return factors
+
+
+class Mod(NamedTuple):
+    """Modulation factors, named as in BFL's `ModulationOut`; `scale` includes the 1."""
+
+    shift: Float[Tensor, "rows d"]
+    scale: Float[Tensor, "rows d"]
+    gate: Float[Tensor, "rows d"]
+    owner: Int[Tensor, "tokens"] | None
+
+    def normalise(self, x: Float[Tensor, "tokens d"]) -> Float[Tensor, "tokens d"]:
+        """Return scale·LayerNorm(x) + shift."""
+        return normalise(x, self.scale, self.shift, self.owner)
+
+    def add_gated(
+        self, x: Float[Tensor, "tokens d"], change: Float[Tensor, "tokens d"]
+    ) -> Float[Tensor, "tokens d"]:
+        """Return x + gate·change."""
+        if self.owner is None:
+            return torch.addcmul(x, self.gate, change)
+        out = torch.empty_like(x)
+        return torch.ops.diffuserve.add_gated(x, self.gate, change, self.owner, out=out)
+
+
+def mods_of_tokens(factors: Float[Tensor, "seq factors d"], owner: Int[Tensor, "tokens"]) -> tuple[Mod, ...]:
+    """Return shift, scale and gate of each part of a block."""
+    rows, owners = factors_of_tokens(factors, owner)
+    parts = zip(rows[0::3], rows[1::3], rows[2::3], strict=True)
+    return tuple(Mod(shift, scale, gate, owners) for shift, scale, gate in parts)
+
+
+def factors_of_tokens(
+    factors: Float[Tensor, "seq factors d"], owner: Int[Tensor, "tokens"]
+) -> tuple[tuple[Float[Tensor, "rows d"], ...], Int[Tensor, "tokens"] | None]:
+    """Return the rows of each factor, and which of them is each token's; `None`: its own, or the only one.
+
+    Kernels find a token's rows by its owner; elsewhere they are gathered.
+    """
+    if is_fused(factors):
+        return factors.unbind(1), owner
+    return (factors if len(factors) == 1 else factors.index_select(0, owner)).unbind(1), None
+
+
+def normalise(
+    x: Float[Tensor, "tokens d"],
+    scale: Float[Tensor, "rows d"],
+    shift: Float[Tensor, "rows d"],
+    owner: Int[Tensor, "tokens"] | None,
+) -> Float[Tensor, "tokens d"]:
+    """Return scale·LayerNorm(x) + shift; the norm has no weights of its own."""
+    if owner is None:
+        return torch.addcmul(shift, F.layer_norm(x, x.shape[-1:], eps=_EPS), scale)
+    return torch.ops.diffuserve.norm_modulated(x, scale, shift, owner, _EPS, out=torch.empty_like(x))

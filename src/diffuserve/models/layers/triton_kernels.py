@@ -1,0 +1,148 @@
+"""Triton kernels of the operations of `fused_ops`; what is imported only where Triton is.
+
+A program works on one token: on its row, or on one part of its q, k and v for all heads. It reads and writes
+each number once, and computes in float32, so that a result is rounded once. Triton's blocks have powers of
+two: what is beyond a row's width is masked. Kernels take tensors as pointers and strides.
+"""
+
+from typing import no_type_check
+
+import torch
+import triton
+import triton.language as tl
+from torch import Tensor
+
+
+def norm_modulated(
+    x: Tensor, scale: Tensor, shift: Tensor, owner: Tensor, eps: float, *, out: Tensor
+) -> Tensor:
+    width = x.shape[1]
+    strides = x.stride(0), scale.stride(0), shift.stride(0), out.stride(0)
+    with torch.cuda.device_of(out):
+        _norm_modulated[(len(x),)](
+            x,
+            scale,
+            shift,
+            owner,
+            out,
+            *strides,
+            width,
+            eps,
+            BLOCK=triton.next_power_of_2(width),
+            num_warps=8,
+        )
+    return out
+
+
+def add_gated(x: Tensor, gate: Tensor, change: Tensor, owner: Tensor, *, out: Tensor) -> Tensor:
+    width = x.shape[1]
+    strides = x.stride(0), gate.stride(0), change.stride(0), out.stride(0)
+    block = triton.next_power_of_2(width)
+    with torch.cuda.device_of(out):
+        _add_gated[(len(x),)](x, gate, change, owner, out, *strides, width, BLOCK=block, num_warps=8)
+    return out
+
+
+def prepare_qkv(  # noqa: PLR0913 (an operation of torch has tensors for arguments)
+    qkv: Tensor,
+    norm_query: Tensor,
+    norm_key: Tensor,
+    rotation: Tensor | None,
+    places: Tensor | None,
+    eps: float,
+    *,
+    out: Tensor,
+) -> Tensor:
+    num_tokens, num_parts, num_heads, head_dim = qkv.shape
+    with torch.cuda.device_of(out):
+        _prepare_qkv[(num_tokens, num_parts)](
+            qkv,
+            norm_query,
+            norm_key,
+            qkv if rotation is None else rotation,
+            qkv if places is None else places,
+            out,
+            *qkv.stride()[:3],
+            *out.stride()[:3],
+            num_heads,
+            head_dim,
+            eps,
+            HAS_ROTATION=rotation is not None,
+            HAS_PLACES=places is not None,
+            HEADS=triton.next_power_of_2(num_heads),
+            DIM=triton.next_power_of_2(head_dim),
+        )
+    return out
+
+
+@triton.jit
+@no_type_check
+def _norm_modulated(  # noqa: PLR0913
+    x, scale, shift, owner, out, x_stride, scale_stride, shift_stride, out_stride, width, eps,
+    BLOCK: tl.constexpr,
+):  # fmt: skip
+    token = tl.program_id(0).to(tl.int64)
+    columns = tl.arange(0, BLOCK)
+    inside = columns < width
+    row = tl.load(x + token * x_stride + columns, mask=inside, other=0.0).to(tl.float32)
+    centred = tl.where(inside, row - tl.sum(row, 0) / width, 0.0)
+    normed = centred * tl.rsqrt(tl.sum(centred * centred, 0) / width + eps)
+    sequence = tl.load(owner + token)
+    factor = tl.load(scale + sequence * scale_stride + columns, mask=inside, other=0.0).to(tl.float32)
+    added = tl.load(shift + sequence * shift_stride + columns, mask=inside, other=0.0).to(tl.float32)
+    result = normed * factor + added
+    tl.store(out + token * out_stride + columns, result.to(out.dtype.element_ty), mask=inside)
+
+
+@triton.jit
+@no_type_check
+def _add_gated(  # noqa: PLR0913
+    x, gate, change, owner, out, x_stride, gate_stride, change_stride, out_stride, width,
+    BLOCK: tl.constexpr,
+):  # fmt: skip
+    token = tl.program_id(0).to(tl.int64)
+    columns = tl.arange(0, BLOCK)
+    inside = columns < width
+    sequence = tl.load(owner + token)
+    row = tl.load(x + token * x_stride + columns, mask=inside, other=0.0).to(tl.float32)
+    factor = tl.load(gate + sequence * gate_stride + columns, mask=inside, other=0.0).to(tl.float32)
+    added = tl.load(change + token * change_stride + columns, mask=inside, other=0.0).to(tl.float32)
+    result = row + factor * added
+    tl.store(out + token * out_stride + columns, result.to(out.dtype.element_ty), mask=inside)
+
+
+@triton.jit
+@no_type_check
+def _prepare_qkv(  # noqa: PLR0913
+    qkv, norm_query, norm_key, rotation, places, out,
+    token_stride, part_stride, head_stride, out_token_stride, out_part_stride, out_head_stride,
+    num_heads, head_dim, eps,
+    HAS_ROTATION: tl.constexpr, HAS_PLACES: tl.constexpr, HEADS: tl.constexpr, DIM: tl.constexpr,
+):  # fmt: skip
+    token = tl.program_id(0).to(tl.int64)
+    part = tl.program_id(1)
+    place = token
+    if HAS_PLACES:
+        place = tl.load(places + token)
+    heads = tl.arange(0, HEADS)[:, None]
+    channels = tl.arange(0, DIM)[None, :]
+    inside = (heads < num_heads) & (channels < head_dim)
+    source = qkv + token * token_stride + part * part_stride + heads * head_stride + channels
+    target = out + place * out_token_stride + part * out_part_stride + heads * out_head_stride + channels
+    values = tl.load(source, mask=inside, other=0.0)
+    if part < 2:  # the third are the values, which stay as they are
+        wide = values.to(tl.float32)
+        wide *= tl.rsqrt(tl.sum(wide * wide, 1) / head_dim + eps)[:, None]
+        weight = norm_query
+        if part == 1:
+            weight = norm_key
+        wide *= tl.load(weight + channels, mask=channels < head_dim, other=0.0).to(tl.float32)
+        if HAS_ROTATION:
+            # Adjacent channels are the two parts of a complex number, and of the one that it is turned by.
+            turn = tl.load(rotation + token * head_dim + channels, mask=channels < head_dim, other=0.0)
+            cos, sin = tl.split(tl.reshape(turn, (1, DIM // 2, 2)))
+            real, imaginary = tl.split(tl.reshape(wide, (HEADS, DIM // 2, 2)))
+            turned = tl.join(real * cos - imaginary * sin, real * sin + imaginary * cos)
+            wide = tl.reshape(turned, (HEADS, DIM))
+        values = wide.to(out.dtype.element_ty)
+    tl.store(target, values, mask=inside)
