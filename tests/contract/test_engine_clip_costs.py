@@ -117,7 +117,7 @@ def test_steps_have_the_memory_that_kept_conditioning_leaves_them(
         memory_budget_bytes=2 * step_bytes, prompt_cache_bytes=cache_bytes, num_threads=1, token_budget=10_000
     )
     with Engine(pipeline, config) as engine:
-        engine.generate(["a star"])
+        engine.generate([image("zeroth", num_inference_steps=1)])
         pipeline.denoised_batches.clear()
         engine.generate(images)
     assert max(len(batch) for batch in pipeline.denoised_batches) == most
