@@ -31,9 +31,9 @@ _FILES = (
 _SMALLEST_ITEM = 2  # bytes of a number in bf16 or fp16
 PATCH = 2  # a token is a 2×2 patch of the latent image
 
-# FLUX.1-schnell in bf16 on a large GPU, from its operations: 24 TFLOP a step of 1,280 tokens at about
+# FLUX.1-schnell in bf16 on a large GPU, from its operations: 18 TFLOP a step of 1,280 tokens at about
 # 400 TFLOP/s. Only ratios between jobs matter until the first worker sends its own fit.
-_DEFAULT_FIT = CostFit((2e-3, 2e-5), (2e-3, 6e-5, 2e-9, 1e-4), (5e-3, 5e-8))
+_DEFAULT_FIT = CostFit((2e-3, 2e-5), (2e-3, 3.2e-5, 1.75e-9, 1e-4), (5e-3, 5e-8))
 _DEV = {
     "width": 1024,
     "height": 1024,

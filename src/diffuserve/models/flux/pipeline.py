@@ -104,14 +104,12 @@ class FluxPipeline:
         return describe_loaded(self, self.attention.name)
 
     def cost_prior(self) -> CostFit:
-        rate = flops_per_second(self.device, self.dtype)
-        step_token = 2 * num_parameters(self.transformer) / rate
+        config, rate = self.transformer.config, flops_per_second(self.device, self.dtype)
         text_token = 2 * num_parameters(self.text_encoder.t5) / rate
-        # Four channel-wise products an attended pair; two thousand operations a decoded parameter-pixel.
-        layers = self.transformer.config.num_layers + self.transformer.config.num_single_layers
-        pair = 4 * self.transformer.config.dim * layers / rate
+        token, pair = config.token_operations / rate, config.pair_operations / rate
+        # Two thousand operations a decoded parameter-pixel.
         pixel = 2 * num_parameters(self.vae.decoder) / rate / 16
-        return CostFit((0.002, text_token), (0.002, step_token, pair, 0.0001), (0.001, pixel))
+        return CostFit((0.002, text_token), (0.002, token, pair, 0.0001), (0.001, pixel))
 
     def step_bytes(self, workload: Workload) -> int:
         return rank_bytes(self.transformer.config.step_bytes(workload, self.dtype.itemsize), self.ranks)
