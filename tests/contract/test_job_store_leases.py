@@ -301,10 +301,10 @@ async def test_changes_are_published_on_the_event_bus(job_store: JobStore, bus: 
         lease = await claim_one(job_store, worker)
         with bus.subscribe(job_topic(job.id)) as changes:
             await job_store.jobs.cancel(job.id)
-            assert await changes.get(1.0) == {"type": "changed"}
+            assert await changes.get(1.0) == {"type": "changed", "status": "canceling"}
             assert await commands.get(1.0) == {"type": "cancel", "job_id": job.id}
             await complete(job_store, lease)
-            assert await changes.get(1.0) == {"type": "changed"}
+            assert await changes.get(1.0) == {"type": "changed", "status": "canceled"}
 
 
 async def test_registered_workers_and_their_models_are_listed(job_store: JobStore, clock: FakeClock) -> None:

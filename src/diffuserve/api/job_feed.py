@@ -9,7 +9,7 @@ from typing import Any
 
 from diffuserve.api.streamed_events import StreamedEvent
 from diffuserve.domain.errors import JobNotFound
-from diffuserve.domain.job import Job, JobEvent
+from diffuserve.domain.job import Job, JobEvent, JobStatus
 
 Update = Job | StreamedEvent
 """A state of the job, or a live event; entries of the log are read from `JobFeed.log`."""
@@ -56,7 +56,9 @@ class JobFeed:
         self.log: list[StreamedEvent] = []
         self.is_gone = False
         self.is_stale = False
+        self.is_behind = False
         self.num_followers = 0
+        self.num_watching = 0  # followers that want every state; the others wait for the end
         self.wants_log = False  # once set it stays, so that a log which was read stays whole
         self._fan_out = fan_out
         self._on_changed = on_changed
@@ -86,17 +88,20 @@ class JobFeed:
     def hear(self, message: Mapping[str, Any]) -> None:
         """Take a message of the bus."""
         if message["type"] == "changed":
-            self.invalidate()
-            return
-        self._heard.append(message)
-        self._release_heard()
+            if self.num_watching or message.get("status") != JobStatus.RUNNING:
+                self.invalidate()
+            else:  # nobody waits for that
+                self.is_behind = True
+        elif self.num_watching:
+            self._heard.append(message)
+            self._release_heard()
 
     def update(self, job: Job, log: Iterable[JobEvent], is_stale: bool) -> None:
         """Take the job as it was read, with its whole log if that was read as well.
 
         `is_stale` tells that it has changed again since.
         """
-        self.is_stale = is_stale
+        self.is_stale, self.is_behind = is_stale, False
         known = len(self.log)
         new = [StreamedEvent.stored(event) for event in log if event.seq > known]
         if job.version >= self.job.version and (new or job != self.job):

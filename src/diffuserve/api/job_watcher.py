@@ -9,7 +9,7 @@ from contextlib import aclosing, contextmanager, suppress
 from diffuserve.api.job_feed import FanOut, JobFeed, Update
 from diffuserve.api.streamed_events import StreamedEvent
 from diffuserve.domain.errors import JobNotFound
-from diffuserve.domain.job import Job
+from diffuserve.domain.job import Job, JobStatus
 from diffuserve.events.base import EventBus, job_topic
 from diffuserve.jobs.store import JobStore
 from diffuserve.telemetry.log_fields import once_a_minute
@@ -56,10 +56,21 @@ class JobWatcher:
 
     async def final(self, job: Job, seconds: float = math.inf) -> Job:
         """Return the job once it is final, or in its current state after `seconds`. Raise `JobNotFound`."""
-        async with aclosing(self.watch(job, seconds)) as updates:
-            async for update in updates:
-                job = update if isinstance(update, Job) else job
-        return job
+        clock = asyncio.get_running_loop().time
+        end = clock() + seconds
+        if job.status.is_final:
+            return job
+        with self._followed(job, waits_for_end=True) as feed:
+            while not feed.job.status.is_final and clock() < end:
+                if feed.is_gone:
+                    raise JobNotFound(f"no job {job.id}")
+                await feed.wait(end)
+            if feed.job.status.is_final or not feed.is_behind:
+                return feed.job
+        found = await self._store.jobs.get_many([job.id])
+        if job.id not in found:
+            raise JobNotFound(f"no job {job.id}")
+        return found[job.id]
 
     async def events(self, job: Job, after: int = 0) -> AsyncGenerator[StreamedEvent]:
         """Yield events after `after`, and live events between them, until the job is final or deleted."""
@@ -79,24 +90,35 @@ class JobWatcher:
                         yield feed.log[after - 1]
 
     @contextmanager
-    def _followed(self, job: Job, *, reads_log: bool = False) -> Iterator[JobFeed]:
-        """Share the job's feed while the context is open; the job is read anew if that is needed."""
+    def _followed(
+        self, job: Job, *, reads_log: bool = False, waits_for_end: bool = False
+    ) -> Iterator[JobFeed]:
+        """Share the job's feed while the context is open; the job is read anew if that is needed.
+
+        It may have changed since the caller read it, and where nobody has watched it until now, since then.
+        That a queued job is over by now is left to the next poll.
+        """
         feed = self._feeds.get(job.id) or self._open(job)
+        is_first = not feed.num_watching and not (waits_for_end and job.status is JobStatus.QUEUED)
         feed.num_followers += 1
+        feed.num_watching += not waits_for_end
         feed.wants_log |= reads_log
-        if job.version > feed.job.version or (reads_log and not feed.has_log):
+        if is_first or job.version > feed.job.version or (reads_log and not feed.has_log):
             feed.invalidate()
         try:
             yield feed
         finally:
             feed.num_followers -= 1
+            feed.num_watching -= not waits_for_end
             if not feed.num_followers:
                 self._close(feed)
 
     def _open(self, job: Job) -> JobFeed:
         feed = self._feeds[job.id] = JobFeed(job, self._fan_out, self._read_soon)
         feed.resources.enter_context(self._bus.listen(job_topic(job.id), feed.hear))
-        feed.invalidate()  # it may have changed since the caller read it
+        self._has_work.set()
+        if self._task is None or self._task.done():
+            self._task = asyncio.create_task(self._look(), name="job-watcher")
         return feed
 
     def _close(self, feed: JobFeed) -> None:
@@ -107,8 +129,6 @@ class JobWatcher:
     def _read_soon(self, job_id: str) -> None:
         self._changed.add(job_id)
         self._has_work.set()
-        if self._task is None or self._task.done():
-            self._task = asyncio.create_task(self._look(), name="job-watcher")
 
     async def _look(self) -> None:
         """Read jobs as long as any is followed."""

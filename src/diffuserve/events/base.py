@@ -18,7 +18,7 @@ OUTBOX = "outbox"
 def job_topic(job_id: str) -> str:
     """Return a job's topic.
 
-    Messages: `{"type": "changed"}` and `{"type": "progress" | "preview" | "live", …}`.
+    Messages: `{"type": "changed", "status": …}` and `{"type": "progress" | "preview" | "live", …}`.
     """
     return f"job:{job_id}"
 

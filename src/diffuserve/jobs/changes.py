@@ -57,7 +57,7 @@ def save_changes(transaction: Transaction, changes: Iterable[Change]) -> None:
         rows.append({"job_id": record.id, **row, **counts})
         events.append(event_row(record.id, num_events, change.event, transaction.now, change.data))
         moves.append((record.batch_id, change.before, record.status))
-        transaction.publish(job_topic(record.id), {"type": "changed"})
+        transaction.publish(job_topic(record.id), {"type": "changed", "status": record.status.value})
         if record.status.is_final and change.event == record.status:
             ended.append(record)
     if rows:

@@ -100,8 +100,8 @@ async def types(watcher: JobWatcher, job: Job = QUEUED, after: int = 0) -> list[
         return [event.resource.type async for event in watcher.events(job, after)]
 
 
-def announce(bus: MemoryEventBus, job_id: str = "job_1") -> None:
-    bus.publish(job_topic(job_id), {"type": "changed"})
+def announce(bus: MemoryEventBus, job_id: str = "job_1", **message: str) -> None:
+    bus.publish(job_topic(job_id), {"type": "changed", **message})
 
 
 def progress(bus: MemoryEventBus, step: int) -> None:
@@ -196,6 +196,49 @@ async def test_a_wait_ends_after_its_seconds(store: FewJobsStore, bus: MemoryEve
     job = await asyncio.wait_for(waiting, HANG_SECONDS)
     assert job.status is JobStatus.QUEUED
     assert not bus.subscriptions
+
+
+async def test_who_waits_for_the_end_of_a_queued_job_has_it_read_at_its_end_alone(
+    store: FewJobsStore, bus: MemoryEventBus
+) -> None:
+    watcher = make_watcher(store, bus)
+    waiting = asyncio.create_task(watcher.final(QUEUED))
+    await settle()
+    store.become(JobStatus.RUNNING)
+    announce(bus, status="running")
+    progress(bus, 1)
+    await settle()
+    assert store.num_reads == 0
+    store.become(JobStatus.SUCCEEDED)
+    announce(bus, status="succeeded")
+    assert (await asyncio.wait_for(waiting, HANG_SECONDS)).status is JobStatus.SUCCEEDED
+    assert store.num_reads == 1
+
+
+async def test_a_wait_that_ends_early_shows_the_state_that_nobody_waited_for(
+    store: FewJobsStore, bus: MemoryEventBus
+) -> None:
+    waiting = asyncio.create_task(make_watcher(store, bus).final(QUEUED, 0.02))
+    await settle()
+    store.become(JobStatus.RUNNING)
+    announce(bus, status="running")
+    assert (await asyncio.wait_for(waiting, HANG_SECONDS)).status is JobStatus.RUNNING
+
+
+async def test_who_watches_a_job_that_another_waits_for_sees_its_state(
+    store: FewJobsStore, bus: MemoryEventBus
+) -> None:
+    watcher = make_watcher(store, bus)
+    waiting = asyncio.create_task(watcher.final(QUEUED))
+    await settle()
+    store.become(JobStatus.RUNNING)
+    announce(bus, status="running")
+    watching = asyncio.create_task(types(watcher))
+    await settle()
+    store.become(JobStatus.SUCCEEDED)
+    announce(bus, status="succeeded")
+    assert await asyncio.wait_for(watching, HANG_SECONDS) == ["queued", "running", "succeeded"]
+    await waiting
 
 
 async def test_all_followers_of_a_job_share_each_read_of_it(store: FewJobsStore, bus: MemoryEventBus) -> None:
