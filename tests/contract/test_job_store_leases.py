@@ -297,7 +297,7 @@ async def test_changes_are_published_on_the_event_bus(job_store: JobStore, bus: 
     worker = await add_worker(job_store)
     with bus.subscribe(QUEUE) as queue, bus.subscribe(worker_topic(worker)) as commands:
         job = await job_store.jobs.submit(new_job())
-        assert await queue.get(1.0) == {"type": "ready"}
+        assert await queue.get(1.0) == {"type": "ready", "urgent": False}
         lease = await claim_one(job_store, worker)
         with bus.subscribe(job_topic(job.id)) as changes:
             await job_store.jobs.cancel(job.id)

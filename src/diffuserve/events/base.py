@@ -9,7 +9,7 @@ from types import TracebackType
 from typing import Any, Protocol, Self
 
 QUEUE = "queue"
-"""Topic: a job became ready to be claimed."""
+"""Topic: a job became ready to be claimed, an interactive one if it is `urgent`."""
 
 OUTBOX = "outbox"
 """Topic: a webhook was added to the outbox."""

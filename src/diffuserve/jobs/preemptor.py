@@ -5,7 +5,7 @@ import logging
 from dataclasses import dataclass
 
 from diffuserve.domain.errors import ServerUnavailable
-from diffuserve.events.base import QUEUE, EventBus
+from diffuserve.events.base import QUEUE, EventBus, Subscription
 from diffuserve.jobs.housekeeping import Housekeeping
 from diffuserve.telemetry.log_fields import once_a_minute
 
@@ -23,14 +23,14 @@ class Preemptor:
     bus: EventBus
 
     async def run(self) -> None:
-        """Look whenever a job became ready, and as long as an urgent one waits, until canceled."""
+        """Look whenever an urgent job became ready, and as long as an urgent one waits, until canceled."""
         with self.bus.subscribe(QUEUE) as hints:
             while True:
                 seconds = await self._look()
                 if seconds is not None:
                     await asyncio.sleep(seconds)
                 else:
-                    await hints.get(_IDLE_SECONDS)
+                    await _next_look(hints)
 
     async def _look(self) -> float | None:
         """Return the seconds until the next look, `None` if only a new job can make it necessary."""
@@ -41,3 +41,13 @@ class Preemptor:
         except Exception:
             log.exception("a look at urgent jobs failed; the next one is in %.0f s", _FAILED_SECONDS)
         return _FAILED_SECONDS
+
+
+async def _next_look(hints: Subscription) -> None:
+    """Wait for a hint that an urgent job became ready, or for a while."""
+    clock = asyncio.get_running_loop().time
+    end = clock() + _IDLE_SECONDS
+    while (left := end - clock()) > 0:
+        hint = await hints.get(left)
+        if hint is None or hint.get("urgent"):
+            return

@@ -8,6 +8,7 @@ from typing import Any
 
 import sqlalchemy as sa
 
+from diffuserve.domain.job import Band
 from diffuserve.domain.tenant import Plan, PlanOverrides, Tenant
 from diffuserve.events.base import QUEUE
 from diffuserve.jobs import schema
@@ -127,7 +128,8 @@ def put(transaction: Transaction, records: Sequence[JobRecord]) -> None:
     placed = [_placed(record, transaction) for record in records]
     transaction.execute(_INSERT_READY, [_ready_row(record, rises_at) for record, rises_at in placed])
     _grow_lanes(transaction, [record for record, _ in placed])
-    transaction.publish(QUEUE, {"type": "ready"})
+    is_urgent = any(record.band is Band.INTERACTIVE for record in records)
+    transaction.publish(QUEUE, {"type": "ready", "urgent": is_urgent})
 
 
 def take(transaction: Transaction, job_ids: Collection[str]) -> None:

@@ -3,6 +3,7 @@
 import asyncio
 import errno
 import hashlib
+import itertools
 import logging
 import math
 import os
@@ -127,7 +128,7 @@ class LocalArtifactStore:
 
     def _make_folder(self, folder: Path) -> list[Path]:
         """Create the folder; return those to sync after a new file in it, innermost first."""
-        created = [path for path in (folder, *folder.parents) if not path.exists()]
+        created = list(itertools.takewhile(lambda path: not path.exists(), (folder, *folder.parents)))
         folder.mkdir(parents=True, exist_ok=True)
         return [folder, *(path.parent for path in created)]
 

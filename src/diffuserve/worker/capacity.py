@@ -2,6 +2,7 @@
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import cache, lru_cache
 from pathlib import Path
 
 import psutil
@@ -55,15 +56,26 @@ def read_memory(engine_pid: int | None) -> Memory:
     used = 0
     for pid in (None, engine_pid) if engine_pid else (None,):
         try:
-            used += psutil.Process(pid).memory_info().rss
+            used += _process(pid).memory_info().rss
         except psutil.NoSuchProcess:
             continue  # the engine has just died
     return Memory(used, memory_limit())
 
 
+@lru_cache(maxsize=2)
+def _process(pid: int | None) -> psutil.Process:
+    """Return a process, which is looked up once: memory is read whenever a job comes or goes."""
+    return psutil.Process(pid)
+
+
+@cache
+def _machine() -> int:
+    return int(psutil.virtual_memory().total)
+
+
 def memory_limit() -> int:
     """Return the bytes that this container or, without a limit, this machine has."""
-    machine = int(psutil.virtual_memory().total)
+    machine = _machine()
     try:
         text = _CGROUP_LIMIT.read_text().strip()
     except OSError:
