@@ -6,7 +6,7 @@ READY := .venv/.ready
 unexport PYTHONDONTWRITEBYTECODE
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo serve test test-all check docs wheel fmt chaos chaos-long bench-engine bench-unet bench-video bench-control bench-serve bench-batch bench-lockstep bench-image-filter bench-followers bench-judging bench-start bench-decode-workers bench-operations bench-policies count-kernels clean
+.PHONY: help setup demo serve test test-all check docs wheel fmt chaos chaos-long bench-engine bench-unet bench-video bench-control bench-serve bench-batch bench-lockstep bench-image-filter bench-followers bench-judging bench-start bench-cold-start bench-decode-workers bench-operations bench-policies count-kernels clean
 
 help: ## list the targets
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 16
@@ -83,6 +83,9 @@ bench-followers: $(READY) ## what clients that wait cost, beside an earlier vers
 
 bench-judging: $(READY) ## latency while the prompts of a large batch are judged; leave the machine alone
 	$(BIN)/python benchmarks/bench_judging.py
+
+bench-cold-start: $(READY) ## from the start of a process to its first image, beside stock diffusers
+	$(BIN)/python benchmarks/bench_cold_start.py
 
 bench-start: $(READY) ## CPU seconds of short commands, beside an earlier version
 	$(BIN)/python benchmarks/bench_start.py

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 
 from rich.console import Console
 
+from diffuserve.models.registry import read_weights_ahead
 from diffuserve.models.torch_environment import prepare_torch
 from diffuserve.worker.config import EngineProcessConfig
 
@@ -28,6 +29,7 @@ def uncollected() -> Iterator[None]:
 def load_engine(config: EngineProcessConfig, console: Console) -> "Engine":
     """Load the model while a spinner turns; raise what `Engine.load` raises."""
     prepare_torch()
+    read_weights_ahead(config.model, config.parts)
     with console.status(f"loading {config.model}"):
         from diffuserve.engine.engine import Engine
 

@@ -114,10 +114,13 @@ class ModelFolder:
             _check_whole(file)
         return files
 
+    def weight_files(self, components: Sequence[str] = ("*",)) -> list[Path]:
+        """Return the safetensors files of these subfolders, or of all, of one variant each."""
+        return [file for name in components for file in _weights(self.path, f"{name}/*.safetensors")]
+
     def num_weight_bytes(self, components: Sequence[str] = ("*",)) -> int:
-        """Return the size of the safetensors files of these subfolders, or of all, of one variant each."""
-        files = [file for name in components for file in _weights(self.path, f"{name}/*.safetensors")]
-        return sum(file.stat().st_size for file in files)
+        """Return the size of `weight_files`."""
+        return sum(file.stat().st_size for file in self.weight_files(components))
 
     def require(self, components: Sequence[str], files: Sequence[str]) -> None:
         """Check all components and files of a pipeline, so that a wrong folder is refused early.

@@ -6,16 +6,19 @@ Families of other packages are entry points of the group `diffuserve.families`: 
 
 from dataclasses import dataclass
 from importlib.metadata import EntryPoint, entry_points
+from pathlib import Path
+from threading import Thread
 from typing import TYPE_CHECKING
 
 from diffuserve.domain.cost import CostFit
-from diffuserve.domain.errors import InvalidModel
+from diffuserve.domain.errors import DiffuserveError, InvalidModel
 from diffuserve.domain.model_parts import ALL_PARTS, Parts
 from diffuserve.domain.model_spec import ModelSpec
 from diffuserve.domain.params import GenerationParams
 from diffuserve.domain.worker import ModelOffer
 from diffuserve.models.family import PipelineFamily, VideoFamily
 from diffuserve.models.folder import ModelFolder, find_local_model, open_configs, open_model
+from diffuserve.models.read_ahead import start_reading
 
 if TYPE_CHECKING:
     import torch
@@ -66,8 +69,25 @@ def load_pipeline(
 
 def num_weight_bytes(model: str, parts: Parts) -> int:
     """Return the size of the files whose weights are loaded for `parts`. Raise as `load_pipeline`."""
+    return sum(file.stat().st_size for file in weight_files(model, parts))
+
+
+def weight_files(model: str, parts: Parts) -> list[Path]:
+    """Return the files whose weights are loaded for `parts`. Raise as `load_pipeline`."""
     folder, family = _open(model)
-    return folder.num_weight_bytes(family.weight_folders(folder, parts))
+    return folder.weight_files(family.weight_folders(folder, parts))
+
+
+def read_weights_ahead(model: str, parts: Parts) -> Thread:
+    """Have the weights read while torch is imported, if they are on this machine; it raises nothing."""
+
+    def find() -> list[Path]:
+        try:
+            return weight_files(model, parts) if find_local_model(model) is not None else []
+        except DiffuserveError:
+            return []  # whoever loads the model says why
+
+    return start_reading(find)
 
 
 def read_spec(model: str) -> ModelSpec:

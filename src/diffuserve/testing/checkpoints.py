@@ -8,6 +8,7 @@ agree on such a folder agree on the architecture, and no test needs gigabytes.
 import json
 import math
 import shutil
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, Literal
 
@@ -37,22 +38,24 @@ def write_flux_checkpoint(  # noqa: PLR0913 (a checkpoint has that many options)
     num_shards: int = 1,
     use_dynamic_shifting: bool | None = None,
     shift: float | None = None,
+    transformer: Mapping[str, Any] | None = None,
 ) -> Path:
     """Write a random FLUX.1 checkpoint into `folder` and return it.
 
     All kinds but `schnell` have embedded guidance and a schedule that shifts with the size; `kontext` edits
     references, and `fill` reads a masked image. `use_dynamic_shifting` and `shift` override the kind's own
-    schedule. With `num_shards` above 1 the transformer and the T5
-    encoder are split into at least that many files with an index. The tokenizers are those of the
+    schedule, and the values of `transformer` those of its config. With `num_shards` above 1 the transformer
+    and the T5 encoder are split into at least that many files with an index. The tokenizers are those of the
     bundled tiny-flux, with its vocabulary. Equal arguments write equal weights.
 
     Raise `ImportError` with the remedy unless diffusers and transformers are installed.
     """
     require_libraries()
     is_dev = kind != "schnell"
+    values = transformer or {}
     with torch.random.fork_rng(devices=[]):  # the constructors draw from the global generator
         components = {
-            "transformer": _transformer(guidance_embeds=is_dev, fills_in=kind == "fill"),
+            "transformer": _transformer(guidance_embeds=is_dev, fills_in=kind == "fill", **values),
             "vae": _vae(),
             "text_encoder": _clip(),
             "text_encoder_2": _t5(),
@@ -99,24 +102,23 @@ def _draw(name: str, parameter: Tensor, generator: torch.Generator) -> Tensor:
     return noise * _BIAS_SPREAD
 
 
-def _transformer(guidance_embeds: bool, fills_in: bool) -> nn.Module:
+def _transformer(guidance_embeds: bool, fills_in: bool, **values: Any) -> nn.Module:
     from diffusers import FluxTransformer2DModel
 
     channels = 4 * _LATENT_CHANNELS
-    return as_module(
-        FluxTransformer2DModel(
-            in_channels=2 * channels + _MASK_CHANNELS if fills_in else channels,
-            out_channels=channels,
-            num_layers=2,
-            num_single_layers=2,
-            attention_head_dim=_HEAD_DIM,
-            num_attention_heads=_HEADS,
-            joint_attention_dim=_TEXT_DIM,
-            pooled_projection_dim=_POOLED_DIM,
-            guidance_embeds=guidance_embeds,
-            axes_dims_rope=_ROPE_AXES,
-        )
-    )
+    config: dict[str, Any] = {
+        "in_channels": 2 * channels + _MASK_CHANNELS if fills_in else channels,
+        "out_channels": channels,
+        "num_layers": 2,
+        "num_single_layers": 2,
+        "attention_head_dim": _HEAD_DIM,
+        "num_attention_heads": _HEADS,
+        "joint_attention_dim": _TEXT_DIM,
+        "pooled_projection_dim": _POOLED_DIM,
+        "guidance_embeds": guidance_embeds,
+        "axes_dims_rope": _ROPE_AXES,
+    }
+    return as_module(FluxTransformer2DModel(**config | values))
 
 
 def _vae() -> nn.Module:

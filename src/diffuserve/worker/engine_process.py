@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, NoReturn, TypeAlias
 
 from diffuserve.domain.errors import DiffuserveError
-from diffuserve.models.registry import read_offer
+from diffuserve.models.registry import read_offer, read_weights_ahead
 from diffuserve.models.torch_environment import prepare_torch
 from diffuserve.private_files import private_umask
 from diffuserve.telemetry.logs import configure_logs
@@ -101,6 +101,8 @@ def run_engine(
     model: "LoadedModel | None", config: EngineProcessConfig, link: AgentLink, on_host: OnHost
 ) -> None:
     """Run the engine of one device; `model` is what was loaded for it before."""
+    if model is None:
+        read_weights_ahead(config.model, config.parts)
     with _without_collections():
         from diffuserve.worker.engine_host import load_host
 

@@ -64,14 +64,15 @@ class EngineStarter:
             await asyncio.sleep(_SETTLE_SECONDS)
             self._is_wanted.clear()
             if self._zygote is None or not self._zygote.is_alive:
-                await self._prepare()
+                await self.prepare_zygote()
 
     async def close(self) -> None:
         """End the zygote, and the engine that it forked."""
         if self._zygote is not None:
             await self._zygote.close()
 
-    async def _prepare(self) -> None:
+    async def prepare_zygote(self) -> None:
+        """Start a zygote; a failure is logged, since engines start without one too."""
         try:
             self._zygote = await Zygote.start(self._config.own_process)
         except (ZygoteEnded, OSError):

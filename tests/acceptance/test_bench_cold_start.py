@@ -1,0 +1,33 @@
+"""The benchmark of cold starts runs, once and on the bundled model; what its figures are is not asked."""
+
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from support.benchmark_runs import run_quickly
+
+
+@pytest.mark.slow
+def test_every_side_draws_an_image_with_the_page_cache_warm_and_cold() -> None:
+    printed = run_quickly("bench_cold_start.py")
+    sides = re.findall(r"^### ([^:]+): [\d.]+ times as fast as stock", printed, re.MULTILINE)
+    assert len(sides) == 8
+    assert len(set(sides)) == 4
+    sums = [float(total) for total in re.findall(r"^sum +([\d.]+) s", printed, re.MULTILINE)]
+    assert len(sums) == 8
+    assert all(total > 0 for total in sums)
+
+
+def test_a_waterfall_shows_each_phase_where_it_lies() -> None:
+    code = "from cold_start_marks import waterfall; print('\\n'.join(waterfall({'a': 1.0, 'b': 4.0}, 4)))"
+    folder = Path(__file__).parents[2] / "benchmarks"
+    shown = subprocess.run(
+        [sys.executable, "-c", code], cwd=folder, capture_output=True, text=True, check=True
+    )
+    first, second, total = shown.stdout.splitlines()
+    assert first.endswith("1.00 s  █")
+    assert second.endswith("3.00 s   ███")
+    assert total.endswith("4.00 s")
