@@ -27,7 +27,7 @@ def file(tmp_path: Path) -> Path:
 
 @pytest.fixture
 def never_cached() -> Iterator[None]:
-    """As on a file system that cannot tell what is cached."""
+    """Have nothing be known of the cache, as on some file systems."""
     with patch.object(read_ahead, "_IF_CACHED", 0):
         yield
 
