@@ -1,4 +1,4 @@
-"""From the start of a process to its first image: where the time goes, beside stock diffusers.
+"""A benchmark of cold starts: from the start of a process to its first image, beside stock diffusers.
 
     python benchmarks/bench_cold_start.py                     # make bench-cold-start
     python benchmarks/bench_cold_start.py --quick
