@@ -176,6 +176,25 @@ def test_previews_are_drawn_as_on_the_cpu(folder_of: Callable[[str], Path], name
     assert all(psnr(*pair) > 50 for pair in zip(*previews, strict=True))
 
 
+@pytest.mark.parametrize("name", ["schnell", "sdxl", "wan-ti2v"])
+def test_a_preview_is_drawn_where_it_is_wanted_and_makes_no_step_wait(
+    folder_of: Callable[[str], Path], name: str, log: CudaLog
+) -> None:
+    request = replace(FAMILIES[name].requests[0], num_inference_steps=4)
+    with Engine.load(folder_of(name), device="cuda", dtype="bfloat16") as engine:
+        engine.add(request, preview={3})
+        seen = []
+        for _ in range(3):
+            log.clear()
+            [output] = engine.step()
+            seen.append((len(output.previews), sum(log.kernels.values()), log.syncs_by_kind()))
+    _, (none, without, waits), (one, drawn, drawn_waits) = seen
+    assert (none, one) == (0, 1)
+    assert without < drawn
+    assert drawn_waits == waits
+    assert waits["stream"] == 1
+
+
 @pytest.mark.parametrize("name", ["schnell", "dev", "sdxl", "wan-ti2v"])
 def test_a_step_reads_nothing_back_and_waits_once(
     folder_of: Callable[[str], Path], name: str, log: CudaLog

@@ -5,6 +5,7 @@ import time
 from collections.abc import Callable, Sequence
 from functools import partial
 
+from PIL import Image
 from torch import Tensor
 
 from diffuserve.domain.errors import (
@@ -324,7 +325,8 @@ class EngineCore:
                 return self._hand_over(state)
             self._decoding[state.request_id] = self._active.pop(state.request_id)
             self._decoder.put(state)
-        return state.output(latent_previews=outcome.previews)
+        previews = tuple(Image.fromarray(levels.numpy()) for levels in outcome.previews)
+        return state.output(latent_previews=previews)
 
     def _hand_over(self, state: RequestState) -> StepOutput:
         """End a request with its latents."""

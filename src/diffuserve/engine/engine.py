@@ -7,7 +7,7 @@ One thread steps (the caller's, or the driver's once `submit` was used), another
 import asyncio
 import secrets
 import threading
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from concurrent.futures import Future
 from functools import cache, partial
 from pathlib import Path
@@ -139,7 +139,7 @@ class Engine:
         params: GenerationParams,
         *,
         priority: int = 0,
-        preview: bool = False,
+        preview: bool | Collection[int] = False,
         alone: bool = False,
         stream_frames: bool = False,
         until_denoised: bool = False,
@@ -148,6 +148,7 @@ class Engine:
     ) -> str:
         """Queue a request and return its id; larger `priority` goes first. Safe from any thread.
 
+        With `preview` the outputs of its steps have previews; numbers, from 1 on, choose some of the steps.
         A request that is `alone` shares no step with others. With `stream_frames` the frames of clips come
         as `StepOutput.chunk` before the request is finished, and its result has none.
 
@@ -161,7 +162,7 @@ class Engine:
         """
         wishes = Wishes(
             priority=priority,
-            preview=preview,
+            preview=preview if isinstance(preview, bool) else frozenset(preview),
             alone=alone,
             stream_frames=stream_frames,
             until_denoised=until_denoised,
@@ -238,11 +239,9 @@ class Engine:
             return self._generate([params], return_exceptions)[0]
         return self._generate(params, return_exceptions)
 
-    async def submit(
-        self, params: GenerationParams, *, priority: int = 0, preview: bool = False
-    ) -> GenerationResult:
+    async def submit(self, params: GenerationParams, *, priority: int = 0) -> GenerationResult:
         """Generate one request from asyncio; cancelling the task aborts it."""
-        request_id, future = self._enqueue(params, Wishes(priority=priority, preview=preview))
+        request_id, future = self._enqueue(params, Wishes(priority=priority))
         self._start_driver()
         try:
             return await asyncio.wrap_future(future)

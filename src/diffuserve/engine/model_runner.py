@@ -7,7 +7,6 @@ from dataclasses import dataclass
 from typing import TypeVar
 
 import torch
-from PIL.Image import Image
 from torch import Tensor
 
 from diffuserve.domain.errors import DeviceUnavailable
@@ -28,11 +27,14 @@ Value = TypeVar("Value")
 
 @dataclass(frozen=True)
 class StepResult:
-    """A request's latents and its sampler's memory after a step, and its previews if it asked for them."""
+    """A request's latents and its sampler's memory after a step, and its previews if it wants some.
+
+    Their levels are on the CPU once the stage has waited for its work.
+    """
 
     latents: Tensor
     memory: Memory
-    previews: tuple[Image, ...] = ()
+    previews: tuple[Tensor, ...] = ()
 
 
 class ModelRunner:
@@ -117,12 +119,13 @@ class ModelRunner:
         sampler, at = self.pipeline.sampler(state.params), state.schedule_step
         latents, memory = sampler.step(state.latents, prediction, at, state.memory, state.noise)
         latents = self.pipeline.restore(latents, state.denoise_input(), at)
-        if not state.wishes.preview:
+        if not state.wishes.wants_preview(state.step + 1):
             return StepResult(latents, memory)
         finished = sampler.predict_x0(state.latents, prediction, at)
         images = zip(finished.split(1), latents.split(1), strict=True)
         previews = (self.pipeline.preview(_emerging(*image), state.params) for image in images)
-        return StepResult(latents, memory, tuple(previews))
+        # The host goes on while they are copied, to issue the work of the requests that follow.
+        return StepResult(latents, memory, tuple(levels.to("cpu", non_blocking=True) for levels in previews))
 
     def _decode_finite(self, states: Sequence[RequestState]) -> list[list[Frames]]:
         # Checked here and not between steps: off the denoising thread, and NaN never heals.

@@ -65,15 +65,20 @@ class Stopwatch:
 class Wishes:
     """The ways in which a caller wants a request to be served.
 
+    It has previews after the steps of the numbers in `preview`, or after every step.
     A request that is `alone` shares no step with others. With `stream_frames` the frames of clips are passed
     on as they are decoded. A request `until_denoised` ends after its last step, with its latents.
     """
 
     priority: int = 0
-    preview: bool = False
+    preview: bool | frozenset[int] = False
     alone: bool = False
     stream_frames: bool = False
     until_denoised: bool = False
+
+    def wants_preview(self, step: int) -> bool:
+        """Return whether there is to be a preview after a step, the first of which is number 1."""
+        return self.preview if isinstance(self.preview, bool) else step in self.preview
 
 
 NO_WISHES = Wishes()

@@ -9,7 +9,6 @@ from dataclasses import dataclass, fields, is_dataclass, replace
 from typing import Protocol, TypeVar, cast, runtime_checkable
 
 import torch
-from PIL.Image import Image
 from torch import Tensor
 
 from diffuserve.domain.cost import CostFit, Workload
@@ -173,10 +172,11 @@ class Pipeline(Protocol):
         """Decode finished latents of equal size; return `num_images` lists of frames for each request."""
         ...
 
-    def preview(self, latents: Tensor, params: GenerationParams) -> Image:
+    def preview(self, latents: Tensor, params: GenerationParams) -> Tensor:
         """Return a small, cheap RGB image of unfinished latents (the first of these images).
 
-        A clip's is a strip: frames of it side by side, in order and evenly spaced.
+        A clip's is a strip: frames of it side by side, in order and evenly spaced. It is 8-bit levels of the
+        shape (rows, columns, 3) on the pipeline's device: to read it here would make the step wait.
         """
         ...
 

@@ -2,12 +2,12 @@
 
 from collections.abc import Sequence
 from contextlib import suppress
+from copy import copy
 from dataclasses import dataclass
 from typing import Annotated
 
 import torch
-from jaxtyping import Float
-from PIL import Image
+from jaxtyping import Float, UInt8
 from pydantic import Field, with_config
 from torch import Tensor
 
@@ -36,25 +36,33 @@ class PreviewMap:
         self.weight = torch.tensor(factors) * 127.5
         self.bias = (torch.tensor(bias) + 1) * 127.5
 
-    def draw(self, latents: Float[Tensor, "channels rows columns"]) -> Image.Image:
-        """Return an RGB image of one pixel for each latent cell."""
-        cells = latents.float().cpu().flatten(1).T
+    def to(self, device: torch.device) -> "PreviewMap":
+        """Return the map for latents on a device."""
+        moved = copy(self)
+        moved.weight, moved.bias = self.weight.to(device), self.bias.to(device)
+        return moved
+
+    def draw(self, latents: Float[Tensor, "channels rows columns"]) -> UInt8[Tensor, "rows columns 3"]:
+        """Return the RGB levels of an image of one pixel for each latent cell, on the latents' device."""
+        cells = latents.float().flatten(1).T
         levels = torch.addmm(self.bias, cells, self.weight).clamp_(0, 255).to(torch.uint8)
-        return Image.fromarray(levels.view(*latents.shape[1:], 3).numpy())
+        return levels.view(*latents.shape[1:], 3)
 
 
-def read_preview_map(folder: ModelFolder, num_channels: int, default: PreviewMap) -> PreviewMap:
-    """Return the map of the folder's settings file, else the family's `default`.
+def read_preview_map(
+    folder: ModelFolder, num_channels: int, default: PreviewMap, device: torch.device
+) -> PreviewMap:
+    """Return the map of the folder's settings file, else the family's `default`, for latents on `device`.
 
     Raise `InvalidModel` for a map that does not fit `num_channels` latent channels.
     """
     preview = folder.settings.get("preview")
     if preview is None:
-        return default
+        return default.to(device)
     with suppress(InvalidModel):
         settings = parse_config(_PreviewSettings, preview, SETTINGS_FILE)
         if len(settings.factors) == num_channels:
-            return PreviewMap(settings.factors, settings.bias)
+            return PreviewMap(settings.factors, settings.bias).to(device)
     raise InvalidModel(
         f"{folder.path}/{SETTINGS_FILE}: preview needs factors, {num_channels} rows of 3 numbers, and bias, 3"
     )

@@ -184,11 +184,11 @@ class FakePipeline:
         assert params.width is not None
         return params.height * params.width * self.bytes_per_decoded_pixel
 
-    def preview(self, latents: Tensor, params: GenerationParams) -> Image.Image:
+    def preview(self, latents: Tensor, params: GenerationParams) -> Tensor:
         """Return the latent frames side by side."""
         num_frames, rows, columns = self._grid(params)
         strip = latents[0].permute(0, 2, 1, 3).reshape(_CHANNELS, 1, rows, num_frames * columns)
-        return _frames(strip, 1)[0].resize((num_frames * columns, rows))
+        return _levels_of(strip[:, 0]).permute(1, 2, 0)
 
     def _grid(self, params: GenerationParams) -> tuple[int, int, int]:
         """Return latent frames, rows and columns."""
@@ -238,10 +238,14 @@ def _velocity_to(colour: Tensor, request: DenoiseInput) -> Tensor:
     return (request.latents - colour) * (1000 / request.timestep)
 
 
+def _levels_of(image: Tensor) -> Tensor:
+    return ((image * 0.5 + 0.5).clamp(0, 1) * 255).round().to(torch.uint8)
+
+
 def _frames(image: Tensor, temporal_stride: int) -> Frames:
     """Decode (channels, frames, rows, columns): one frame of the first, a stride of the others."""
     first, rest = image[:, :1], image[:, 1:].repeat_interleave(temporal_stride, dim=1)
     image = torch.cat([first, rest], dim=1)
-    levels = ((image * 0.5 + 0.5).clamp(0, 1) * 255).round().to(torch.uint8)
+    levels = _levels_of(image)
     grown = levels.repeat_interleave(_SCALE, dim=-1).repeat_interleave(_SCALE, dim=-2)
     return [Image.fromarray(frame.permute(1, 2, 0).contiguous().numpy()) for frame in grown.unbind(1)]

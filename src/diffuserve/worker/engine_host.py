@@ -183,7 +183,7 @@ class EngineHost:
                 request_id = self._engine.add(
                     params,
                     priority=job.priority,
-                    preview=bool(steps),
+                    preview=steps,
                     alone=job.is_alone,
                     until_denoised=job.until == Until.LATENTS,
                     latents=given.tensor,
@@ -261,7 +261,7 @@ class EngineHost:
         if output.chunk is not None:
             self._engine.hold_frames(output.request_id)  # until they are written
             writers.submit(output.request_id, partial(self._write_frames, request, output), is_clip=True)
-        if output.latent_previews and step in request.preview_steps:
+        if output.latent_previews:
             work, is_clip = partial(self._output.show_previews, request, output), request.clips is not None
             writers.submit(output.request_id, work, is_clip=is_clip)
 

@@ -159,7 +159,7 @@ def test_only_requests_that_want_previews_get_them() -> None:
     asking, silent = ModelRunner(pipeline).step(states)
     assert isinstance(asking, StepResult)
     assert isinstance(silent, StepResult)
-    assert [preview.size for preview in asking.previews] == [(8, 8)]
+    assert [preview.shape for preview in asking.previews] == [(8, 8, 3)]
     assert silent.previews == ()
 
 

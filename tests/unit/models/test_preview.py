@@ -13,6 +13,7 @@ from diffuserve.models.preview import PreviewMap, read_preview_map
 
 IDENTITY = [[1.0, 0.0, 0.0], [0.0, 1.0, 0.0], [0.0, 0.0, 1.0]]
 DEFAULT = PreviewMap(IDENTITY, [0.0, 0.0, 0.0])
+CPU, LATENTS = torch.device("cpu"), torch.zeros(3, 2, 2)
 
 
 def folder_with(tmp_path: Path, preview: Any) -> ModelFolder:
@@ -23,26 +24,26 @@ def folder_with(tmp_path: Path, preview: Any) -> ModelFolder:
 def test_a_pixel_stands_for_a_latent_cell() -> None:
     latents = torch.zeros(3, 2, 4)  # channels, rows and columns of cells
     latents[0, 0, 0], latents[1, 1, 3] = 1.0, -1.0
-    image = DEFAULT.draw(latents)
-    assert image.size == (4, 2)
-    assert image.getpixel((0, 0)) == (255, 127, 127)
-    assert image.getpixel((3, 1)) == (127, 0, 127)
-    assert image.getpixel((1, 0)) == (127, 127, 127)
+    levels = DEFAULT.draw(latents)
+    assert levels.shape == (2, 4, 3)
+    assert levels[0, 0].tolist() == [255, 127, 127]
+    assert levels[1, 3].tolist() == [127, 0, 127]
+    assert levels[0, 1].tolist() == [127, 127, 127]
 
 
 def test_values_beyond_the_range_are_clipped() -> None:
-    image = DEFAULT.draw(torch.full((3, 2, 2), 5.0))
-    assert image.getpixel((0, 0)) == (255, 255, 255)
+    assert DEFAULT.draw(torch.full((3, 2, 2), 5.0))[0, 0].tolist() == [255, 255, 255]
 
 
 def test_without_settings_the_familys_map_is_used(tmp_path: Path) -> None:
-    assert read_preview_map(ModelFolder(tmp_path), 3, DEFAULT) is DEFAULT
+    own = read_preview_map(ModelFolder(tmp_path), 3, DEFAULT, CPU)
+    assert torch.equal(own.draw(LATENTS), DEFAULT.draw(LATENTS))
 
 
 def test_a_settings_file_has_a_map_of_its_own(tmp_path: Path) -> None:
     folder = folder_with(tmp_path, {"factors": IDENTITY, "bias": [1.0, 1.0, 1.0]})
-    image = read_preview_map(folder, 3, DEFAULT).draw(torch.zeros(3, 2, 2))
-    assert image.getpixel((0, 0)) == (255, 255, 255)
+    levels = read_preview_map(folder, 3, DEFAULT, CPU).draw(LATENTS)
+    assert levels[0, 0].tolist() == [255, 255, 255]
 
 
 @pytest.mark.parametrize(
@@ -58,4 +59,4 @@ def test_a_settings_file_has_a_map_of_its_own(tmp_path: Path) -> None:
 )
 def test_a_map_that_does_not_fit_the_latents_is_refused(tmp_path: Path, preview: Any) -> None:
     with pytest.raises(InvalidModel, match="3 rows of 3 numbers"):
-        read_preview_map(folder_with(tmp_path, preview), 3, DEFAULT)
+        read_preview_map(folder_with(tmp_path, preview), 3, DEFAULT, CPU)

@@ -4,7 +4,6 @@ import functools
 from collections.abc import Hashable, Mapping, Sequence
 
 import torch
-from PIL import Image
 from torch import Tensor
 
 from diffuserve.domain.cost import CostFit, Workload
@@ -88,7 +87,7 @@ class FluxPipeline:
         encodes = parts.encoding and spec.max_input_images > 0
         self.vae = ImageVae(folder, device, dtype, has_encoder=encodes, has_decoder=parts.decoding)
         self.images = FluxImages(folder, spec, self.vae, dtype)
-        self.preview_map = read_preview_map(folder, self.vae.latent_channels, FLUX_PREVIEW)
+        self.preview_map = read_preview_map(folder, self.vae.latent_channels, FLUX_PREVIEW, device)
         kernel = choose_kernel(device, dtype, deterministic)
         self.attention = kernel if ranks is None else ulysses(kernel, ranks.sequence)
         self.transformer = self._load_transformer(folder, config, denoiser_device)
@@ -184,7 +183,7 @@ class FluxPipeline:
         return split_by_counts(frames, [wanted.num_images for wanted in params])
 
     @torch.inference_mode()
-    def preview(self, latents: Tensor, params: GenerationParams) -> Image.Image:
+    def preview(self, latents: Tensor, params: GenerationParams) -> Tensor:
         return self.preview_map.draw(unpack_latents(latents[:1], self._shape(params).image.rows)[0])
 
     def _velocity(self, packed: PackedInput, shapes: tuple[SequenceShape, ...]) -> Tensor:

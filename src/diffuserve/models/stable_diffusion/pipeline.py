@@ -6,7 +6,6 @@ from collections.abc import Hashable, Mapping, Sequence
 from dataclasses import replace
 
 import torch
-from PIL import Image
 from torch import Tensor
 
 from diffuserve.domain.cost import CostFit, Workload
@@ -91,7 +90,7 @@ class StableDiffusionPipeline:
         )
         self.images = ImageConditioner(self.vae, dtype, config.reads_mask)
         default_map = XL_PREVIEW if config.is_xl else PREVIEW
-        self.preview_map = read_preview_map(folder, self.vae.latent_channels, default_map)
+        self.preview_map = read_preview_map(folder, self.vae.latent_channels, default_map, device)
         self.unet = load_unet(config, folder.weights("unet"), denoiser_device, dtype)
 
     @property
@@ -170,7 +169,7 @@ class StableDiffusionPipeline:
         return split_by_counts(frames, [wanted.num_images for wanted in params])
 
     @torch.inference_mode()
-    def preview(self, latents: Tensor, params: GenerationParams) -> Image.Image:
+    def preview(self, latents: Tensor, params: GenerationParams) -> Tensor:
         return self.preview_map.draw(latents[0])
 
     def _groups(self, batch: Sequence[DenoiseInput]) -> dict[tuple[int, ...], list[DenoiseInput]]:

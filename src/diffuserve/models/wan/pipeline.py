@@ -5,7 +5,6 @@ from collections.abc import Hashable, Iterator, Mapping, Sequence
 from dataclasses import replace
 
 import torch
-from PIL import Image
 from torch import Tensor
 
 from diffuserve.domain.cost import CostFit, Workload
@@ -99,7 +98,7 @@ class WanPipeline:
         reads_clip = checkpoint.has_image_encoder
         image_encoder = ClipImageEncoder(folder, encoder_device, dtype) if reads_clip else None
         self.images = FirstFrames(self.vae, image_encoder, checkpoint.reads_clip)
-        self.preview_map = preview_map(folder, checkpoint.vae.z_dim)
+        self.preview_map = preview_map(folder, checkpoint.vae.z_dim, device)
         kernel = choose_kernel(device, dtype, deterministic)
         self.attention = kernel if ranks is None else ulysses(kernel, ranks.sequence)
         self.experts = [
@@ -192,7 +191,7 @@ class WanPipeline:
         return decode_bytes(self.vae.config, params.width, params.height, self.vae.dtype.itemsize)
 
     @torch.inference_mode()
-    def preview(self, latents: Tensor, params: GenerationParams) -> Image.Image:
+    def preview(self, latents: Tensor, params: GenerationParams) -> Tensor:
         return draw_strip(self.preview_map, latents[0])
 
     def _expert_of(self, request: DenoiseInput) -> int:

@@ -6,8 +6,7 @@ The maps are those that ComfyUI publishes (`latent_formats.py`).
 from collections.abc import Mapping
 
 import torch
-from jaxtyping import Float
-from PIL import Image
+from jaxtyping import Float, UInt8
 from torch import Tensor
 
 from diffuserve.models.folder import ModelFolder
@@ -94,13 +93,15 @@ _MAPS: Mapping[int, PreviewMap] = {
 }
 
 
-def preview_map(folder: ModelFolder, num_channels: int) -> PreviewMap:
+def preview_map(folder: ModelFolder, num_channels: int, device: torch.device) -> PreviewMap:
     """Return the map of a folder's settings file, else the one of Wan's latents with so many channels."""
     default = _MAPS.get(num_channels) or _first_channels(num_channels)
-    return read_preview_map(folder, num_channels, default)
+    return read_preview_map(folder, num_channels, default, device)
 
 
-def draw_strip(colours: PreviewMap, clip: Float[Tensor, "channels frames rows columns"]) -> Image.Image:
+def draw_strip(
+    colours: PreviewMap, clip: Float[Tensor, "channels frames rows columns"]
+) -> UInt8[Tensor, "rows strip_columns 3"]:
     """Return latent frames side by side, evenly spaced: the first, the last, and some in between."""
     frames = clip.shape[1]
     shown = torch.linspace(0, frames - 1, min(frames, _MAX_FRAMES)).round().long().tolist()
