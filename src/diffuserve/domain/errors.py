@@ -6,6 +6,7 @@ DiffuserveError
 │   └── ImageTooLarge        more pixels than the model generates
 ├── ModelNotFound            no such bundled model, folder or hub id
 │   └── HubUnavailable       a model is not on this machine, and the hub cannot be reached
+├── ModelCacheFull           no room for a model in the worker's cache, or on its disk
 ├── InvalidModel             a model folder that is incomplete, truncated or of another kind
 ├── DeviceUnavailable        the requested device is not on this machine
 ├── EngineClosed             the engine was closed before the request finished
@@ -59,6 +60,8 @@ DiffuserveError
 
 from typing import ClassVar
 
+from diffuserve.domain.shortened import shortened
+
 
 class DiffuserveError(Exception):
     """The root of this project's errors; `code` is stable and meant for machines."""
@@ -72,7 +75,7 @@ class InvalidParams(DiffuserveError, ValueError):
     code = "invalid_params"
 
     def __init__(self, field: str, value: object, remedy: str) -> None:
-        super().__init__(f"{field}={_shorten(value)}: {remedy}")
+        super().__init__(f"{field}={shortened(value)}: {remedy}")
         self.field = field
         self.value = value
         self.remedy = remedy
@@ -98,6 +101,12 @@ class HubUnavailable(ModelNotFound):
     """A model could not be downloaded; trying again may help, and continues what was begun."""
 
     code = "hub_unavailable"
+
+
+class ModelCacheFull(DiffuserveError):
+    """A model has no room on this machine, since others are in use or the disk is full."""
+
+    code = "model_cache_full"
 
 
 class InvalidModel(DiffuserveError, ValueError):
@@ -389,10 +398,3 @@ class OutputNotWritten(RequestFailed):
 
 class OutOfMemory(RequestFailed):
     code = "out_of_memory"
-
-
-def _shorten(value: object, limit: int = 60) -> str:
-    if isinstance(value, str) and value[:5].lower() == "data:":
-        value = f"{value.partition(',')[0]},…"  # what it is, and nothing of the content
-    text = repr(value)
-    return text if len(text) <= limit else f"{text[: limit - 1]}…"

@@ -10,6 +10,7 @@ from typing import Annotated, Any, TypeVar
 from pydantic import ConfigDict, Field, TypeAdapter, ValidationError
 
 from diffuserve.domain.errors import InvalidModel
+from diffuserve.domain.shortened import shortened
 
 Config = TypeVar("Config")
 
@@ -31,11 +32,6 @@ def parse_config(schema: type[Config], values: Mapping[str, Any], origin: str) -
     except ValidationError as error:
         first = error.errors(include_url=False)[0]
         name = ".".join(map(str, first["loc"]))
-        raise InvalidModel(f"{origin}: {name}={_shorten(first['input'])}: {first['msg']}") from None
+        raise InvalidModel(f"{origin}: {name}={shortened(first['input'])}: {first['msg']}") from None
     except (RecursionError, ValueError) as error:
         raise InvalidModel(f"{origin}: not a config ({type(error).__name__})") from None
-
-
-def _shorten(value: object, limit: int = 60) -> str:
-    text = repr(value)
-    return text if len(text) <= limit else f"{text[: limit - 1]}…"

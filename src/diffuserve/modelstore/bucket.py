@@ -95,11 +95,11 @@ class ModelBucket:
             raise ModelNotFound(f"{self.place} has no model with the hash {version}") from None
         return parse_manifest(bytes(MAX_MANIFEST_BYTES + 1))
 
-    def read(self, manifest: Manifest, file: ModelFile, part: range) -> bytes:
+    def read(self, manifest: Manifest, file: ModelFile, part: range) -> memoryview:
         """Return a part of a file. Raise `ModelNotFound` if it is not there: the model was removed."""
         try:
             with translated(_STORE, key := file_key(manifest, file)):
-                return bytes(obstore.get_range(self._store, key, start=part.start, end=part.stop))
+                return memoryview(obstore.get_range(self._store, key, start=part.start, end=part.stop))
         except ArtifactNotFound:
             raise ModelNotFound(
                 f"{manifest.reference}: {file.path} is not in {self.place}; was the model removed?"
@@ -158,6 +158,13 @@ def open_models(url: str) -> ModelBucket:
     prefix = parts.path.strip("/") or None
     place = f"{parts.scheme}://{parts.netloc}/{prefix or ''}".rstrip("/")
     return ModelBucket(open_bucket(parts.scheme, parts.netloc, prefix, _SETTING), place)
+
+
+def open_volume(folder: Path) -> ModelBucket:
+    """Open a folder for reading. Raise `InvalidParams` if it does not exist."""
+    if not folder.is_dir():
+        raise InvalidParams("model_volume", str(folder), "is no folder; is the volume mounted there?")
+    return ModelBucket(LocalStore(prefix=folder.absolute()), str(folder))
 
 
 def _folder(folder: Path) -> LocalStore:

@@ -11,6 +11,7 @@ from typing import Annotated, Any, ClassVar, Literal
 from pydantic import ConfigDict, Field, StringConstraints, TypeAdapter, ValidationError
 
 from diffuserve.domain.errors import InvalidModel, ModelNotFound
+from diffuserve.domain.shortened import shortened
 from diffuserve.models.fingerprint import combine_hashes
 from diffuserve.models.model_paths import INDEX_FILE
 from diffuserve.modelstore.piece_hashes import PIECE_BYTES, Bencoded, bencode, pieces_root
@@ -120,7 +121,7 @@ def parse_manifest(content: bytes, expected_hash: str | None = None) -> Manifest
         first = error.errors(include_url=False)[0]
         where = ".".join(map(str, first["loc"])) or "its text"
         raise InvalidModel(
-            f"a manifest that is none: {where}: {first['msg']} ({_shown(first['input'])})"
+            f"a manifest that is none: {where}: {first['msg']} ({shortened(first['input'])})"
         ) from error
     check_manifest(manifest)
     if expected_hash is not None and manifest.hash != expected_hash:
@@ -224,8 +225,3 @@ def _file_tree(files: tuple[ModelFile, ...]) -> dict[bytes, Bencoded]:
             folder = folder.setdefault(part.encode(), {})
         folder[name.encode()] = {b"": leaf}
     return tree
-
-
-def _shown(value: object) -> str:
-    text = repr(value)
-    return text if len(text) <= 100 else f"{text[:99]}…"

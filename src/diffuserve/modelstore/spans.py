@@ -45,14 +45,13 @@ def spans_of(pieces: Iterable[Piece]) -> list[Span]:
     return [Span(tuple(span)) for span in spans]
 
 
-def damaged_pieces(span: Span, content: bytes) -> Sequence[Piece]:
+def damaged_pieces(span: Span, content: memoryview) -> Sequence[Piece]:
     """Return the pieces of a span whose content is missing or not what their hashes say."""
-    view = memoryview(content)
-    return [piece for piece in span.pieces if not _is_sound(piece, view[piece.offset - span.offset :])]
+    return [piece for piece in span.pieces if not _is_sound(piece, content[piece.offset - span.offset :])]
 
 
-def _is_sound(piece: Piece, view: memoryview) -> bool:
-    return hash_piece(view[: piece.size], piece.file.size) == piece.sha256
+def _is_sound(piece: Piece, content: memoryview) -> bool:
+    return hash_piece(content[: piece.size], piece.file.size) == piece.sha256
 
 
 def _follows(before: Piece, after: Piece) -> bool:

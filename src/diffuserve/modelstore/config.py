@@ -1,0 +1,34 @@
+"""The options of a model store, for workers and for the commands that publish models."""
+
+from dataclasses import dataclass
+from pathlib import Path
+
+from platformdirs import user_cache_path
+
+from diffuserve.options import option
+
+
+def _default_cache() -> Path:
+    return user_cache_path("diffuserve") / "models"
+
+
+@dataclass(frozen=True, kw_only=True)
+class ModelStoreConfig:
+    """The places of models that are known by name."""
+
+    model_store: str | None = option(
+        None,
+        "Bucket of models, which have names there: s3://bucket/prefix, gs://bucket/prefix, file:///folder.",
+    )
+    model_cache: Path = option(
+        default_factory=_default_cache,
+        help="Folder for models of the model store; by default in the user's cache folder.",
+    )
+    model_cache_bytes: int | None = option(
+        None,
+        "Bytes that the folder may hold; the least recently used models give way. By default no limit.",
+        gt=0,
+    )
+    model_volume: Path | None = option(
+        None, "Folder with the layout of a model store, such as a shared volume, that is read in place."
+    )

@@ -1,0 +1,24 @@
+"""The folder of a version of a model on a disk, with its manifest: `models/HASH` of a cache or a volume."""
+
+from pathlib import Path
+
+from diffuserve.domain.errors import InvalidModel
+from diffuserve.modelstore.layout import MANIFEST
+from diffuserve.modelstore.manifest import MAX_MANIFEST_BYTES, Manifest, parse_manifest
+
+
+def read_manifest(folder: Path, version: str) -> Manifest:
+    """Return the manifest of a folder whose files are all there in their size.
+
+    Raise `InvalidModel` if one is not, or if the manifest is another; `FileNotFoundError` without a manifest,
+    and other `OSError`s.
+    """
+    with (folder / MANIFEST).open("rb") as file:
+        manifest = parse_manifest(file.read(MAX_MANIFEST_BYTES + 1), version)
+    for described in manifest.files:
+        path = folder / manifest.name / described.path
+        size = path.stat().st_size if path.is_file() else None
+        if size != described.size:
+            told = "is missing" if size is None else f"has {size:,} bytes"
+            raise InvalidModel(f"{path} {told}, and its manifest says {described.size:,} bytes")
+    return manifest

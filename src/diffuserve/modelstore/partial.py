@@ -1,0 +1,126 @@
+"""A model that is on its way: sparse files, and a bit for each piece that was verified and written."""
+
+import errno
+import os
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+from diffuserve.domain.errors import ModelCacheFull
+from diffuserve.modelstore.layout import MANIFEST
+from diffuserve.modelstore.manifest import Manifest, Piece
+from diffuserve.modelstore.piece_hashes import hash_piece
+from diffuserve.private_files import refused_if_unusable
+
+_BITMAP = "pieces"
+_FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
+
+
+class PartialModel:
+    """The files of a model in `folder`, of which some pieces are there. Several threads may write pieces.
+
+    The process that holds the model's lock for fetching owns it.
+    """
+
+    def __init__(self, folder: Path, manifest: Manifest) -> None:
+        """Open what is there, or begin. Raise `ModelCacheFull` or `InvalidParams`."""
+        self._folder, self._manifest = folder, manifest
+        self._lock = threading.Lock()
+        with explained(folder):
+            folder.mkdir(parents=True, exist_ok=True)
+            (folder / MANIFEST).write_bytes(manifest.to_json())
+            for file in manifest.files:
+                path = self._path(file.path)
+                path.parent.mkdir(parents=True, exist_ok=True)
+                with _opened(path) as opened:
+                    os.ftruncate(opened, file.size)
+            num_bytes = -(-len(manifest.pieces) // 8)
+            with _opened(folder / _BITMAP) as opened:
+                known = os.pread(opened, num_bytes, 0)
+        self._bits = bytearray(known.ljust(num_bytes, b"\0"))
+
+    @property
+    def present(self) -> list[Piece]:
+        """The pieces that are marked as written, in order."""
+        return [piece for piece in self._manifest.pieces if self._has(piece)]
+
+    @property
+    def missing(self) -> list[Piece]:
+        """The pieces that are not there yet, in order."""
+        return [piece for piece in self._manifest.pieces if not self._has(piece)]
+
+    def recheck(self, piece: Piece) -> bool:
+        """Return whether a piece that is marked is there, and unmark it otherwise.
+
+        After a crash of the machine the disk may have the mark and not the piece.
+        """
+        with explained(self._folder), _opened(self._path(piece.file.path)) as file:
+            content = os.pread(file, piece.size, piece.offset)
+            is_sound = hash_piece(content, piece.file.size) == piece.sha256
+            if not is_sound:
+                self._mark(piece, is_there=False)
+        return is_sound
+
+    def write(self, piece: Piece, content: memoryview) -> None:
+        """Write a verified piece, then its mark. Raise `ModelCacheFull` if the disk is full."""
+        with explained(self._folder), _opened(self._path(piece.file.path)) as file:
+            written = 0
+            while written < len(content):
+                written += os.pwrite(file, content[written:], piece.offset + written)
+            self._mark(piece, is_there=True)
+
+    def complete(self, target: Path) -> None:
+        """Bring everything to the disk and move it to where whole models are."""
+        with explained(self._folder):
+            (self._folder / _BITMAP).unlink()
+            for path in (*self._folder.rglob("*"), self._folder):
+                _sync(path)
+            target.parent.mkdir(parents=True, exist_ok=True)
+            self._folder.rename(target)
+            _sync(target.parent)
+
+    def _path(self, path: str) -> Path:
+        return self._folder / self._manifest.name / path
+
+    def _has(self, piece: Piece) -> bool:
+        return bool(self._bits[piece.index // 8] >> piece.index % 8 & 1)
+
+    def _mark(self, piece: Piece, is_there: bool) -> None:
+        place, bit = piece.index // 8, 1 << piece.index % 8
+        with self._lock, _opened(self._folder / _BITMAP) as bitmap:
+            self._bits[place] = self._bits[place] | bit if is_there else self._bits[place] & ~bit
+            os.pwrite(bitmap, self._bits[place : place + 1], place)
+
+
+@contextmanager
+def explained(folder: Path) -> Iterator[None]:
+    """Raise `ModelCacheFull` for a full disk, and `InvalidParams` for other errors of it."""
+    with refused_if_unusable(folder, "model_cache"):
+        try:
+            yield
+        except OSError as error:
+            if error.errno not in _FULL:
+                raise
+            raise ModelCacheFull(
+                f"no space is left for a model in {folder} ({error.strerror}); free some, or give one on "
+                "another disk with --model-cache; what has arrived is kept for the next try"
+            ) from error
+
+
+@contextmanager
+def _opened(path: Path) -> Iterator[int]:
+    """Yield a file, created where need be, that is no link to elsewhere."""
+    file = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o666)
+    try:
+        yield file
+    finally:
+        os.close(file)
+
+
+def _sync(path: Path) -> None:
+    file = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+    try:
+        os.fsync(file)
+    finally:
+        os.close(file)

@@ -1,0 +1,21 @@
+"""The places that pieces of a model come from."""
+
+from typing import Protocol
+
+from diffuserve.modelstore.manifest import Manifest, ModelFile
+
+
+class PieceSource(Protocol):
+    """A place that may have pieces of a model; what it gives is verified. Safe from any thread."""
+
+    @property
+    def place(self) -> str:
+        """Return where it is, for messages."""
+        ...
+
+    def read(self, manifest: Manifest, file: ModelFile, part: range) -> bytes | memoryview:
+        """Return a part of a file, which begins and ends where pieces do.
+
+        Raise `DiffuserveError` if it cannot: the next source is asked.
+        """
+        ...

@@ -1,0 +1,123 @@
+"""The door to models by name: from a name to a folder whose every byte was verified."""
+
+import logging
+from collections.abc import Callable, Sequence
+from functools import cached_property
+
+from diffuserve.domain.errors import InvalidModel, ModelNotFound, ServerUnavailable
+from diffuserve.models.bundled import bundled_models
+from diffuserve.models.model_paths import existing
+from diffuserve.models.names import full_name, is_hub_id
+from diffuserve.modelstore.bucket import ModelBucket, open_models, open_volume
+from diffuserve.modelstore.cache import HeldModel, ModelCache
+from diffuserve.modelstore.config import ModelStoreConfig
+from diffuserve.modelstore.download import download
+from diffuserve.modelstore.layout import folder_key
+from diffuserve.modelstore.manifest import Manifest, Reference, is_reference, parse_reference
+from diffuserve.modelstore.model_folder import read_manifest
+from diffuserve.modelstore.sources import PieceSource
+
+log = logging.getLogger(__name__)
+
+OnFetch = Callable[[Manifest], Callable[[int], None]]
+"""Called when a model is about to be fetched; what it returns receives the bytes as they arrive."""
+_HASH_DIGITS = 64
+
+
+def is_stored(model: str, config: ModelStoreConfig) -> bool:
+    """Return whether a name is the store's to answer: there is one, and it is no bundled model or path."""
+    if config.model_store is None and config.model_volume is None:
+        return False
+    return is_reference(model) and model not in bundled_models() and existing(model) is None
+
+
+class ModelStore:
+    """Models from the nearest place that has them: this machine's cache, a volume, peers, the bucket.
+
+    `peers` are asked for pieces before the bucket.
+    """
+
+    def __init__(self, config: ModelStoreConfig, peers: Sequence[PieceSource] = ()) -> None:
+        """Open nothing yet: a model in the cache needs no bucket."""
+        self._config, self._peers = config, peers
+        self._cache = ModelCache(config.model_cache, config.model_cache_bytes)
+
+    def open(self, name: str, on_fetch: OnFetch) -> HeldModel:
+        """Return a model that is on this machine as a whole, fetched if need be.
+
+        Raise `ModelNotFound`, `InvalidModel` for one that lies or is damaged, `ModelCacheFull`,
+        `InvalidParams`, and `ServerUnavailable` if the bucket is needed and does not respond.
+        """
+        version = self.find(parse_reference(name))
+        return self._cache.hold(version) or self._in_volume(version) or self._fetched(version, on_fetch)
+
+    def find(self, reference: Reference) -> str:
+        """Return the hash that is meant: what the bucket says, the volume, or what the name meant last.
+
+        Raise `ModelNotFound`, or `ServerUnavailable`.
+        """
+        if len(reference.digits) == _HASH_DIGITS:
+            return reference.digits
+        if self._bucket is None:
+            assert self._volume is not None
+            return self._volume.find(reference).hash
+        try:
+            version = self._bucket.find(reference).hash
+        except ServerUnavailable as error:
+            return self._last_known(reference, error)
+        self._cache.note_name(reference.name, version)
+        return version
+
+    def _last_known(self, reference: Reference, error: ServerUnavailable) -> str:
+        version = self._cache.known_version(reference.name)
+        if version is None or not reference.fits(version):
+            raise error
+        log.warning("%s; %s is taken for %s, as before", error, reference, version)
+        return version
+
+    def _in_volume(self, version: str) -> HeldModel | None:
+        """Return a model in the volume, which is used where it is; `None` if it is not there as a whole."""
+        if self._config.model_volume is None:
+            return None
+        folder = self._config.model_volume / folder_key(version)
+        try:
+            manifest = read_manifest(folder, version)
+        except FileNotFoundError:
+            return None
+        except (InvalidModel, OSError) as error:
+            log.warning("the model %s in the volume is not used: %s", version, error)
+            return None
+        return HeldModel(manifest, folder / manifest.name)
+
+    def _fetched(self, version: str, on_fetch: OnFetch) -> HeldModel:
+        if self._bucket is None:
+            raise ModelNotFound(f"{self._config.model_volume} has no whole model with the hash {version}")
+        manifest = self._bucket.manifest(version)
+        sources = (*self._peers, self._bucket)
+        return self._cache.fetch(
+            manifest,
+            lambda part: download(manifest, part, sources, on_fetch(manifest)),
+        )
+
+    @cached_property
+    def _bucket(self) -> ModelBucket | None:
+        return None if self._config.model_store is None else open_models(self._config.model_store)
+
+    @cached_property
+    def _volume(self) -> ModelBucket | None:
+        return None if self._config.model_volume is None else open_volume(self._config.model_volume)
+
+
+def open_stored(model: str, config: ModelStoreConfig, on_fetch: OnFetch) -> HeldModel | None:
+    """Return a model of the store; `None` for one that is found without it: bundled, a folder or the hub's.
+
+    A short name of a hub model means the store's model of that name, if it has one. Raise as `ModelStore`.
+    """
+    if not is_stored(model, config):
+        return None
+    try:
+        return ModelStore(config).open(model, on_fetch)
+    except ModelNotFound:
+        if is_hub_id(full_name(model)):
+            return None
+        raise
