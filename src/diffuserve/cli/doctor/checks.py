@@ -87,7 +87,7 @@ def check_attention(facts: Facts) -> CheckResult | None:
     if torch.kernel_problem:
         remedy = f"this build of torch does not fit the GPU; install another, as {_TORCH_PAGE} shows"
         return failed("attention", f"{torch.kernel} fails: {torch.kernel_problem}", remedy)
-    if torch.used_device != "cpu" and torch.kernel != "varlen-flash":
+    if torch.used_device != "cpu" and not torch.kernel.startswith("varlen-flash"):
         remedy = (
             "FlashAttention needs a recent torch, bfloat16 or float16, and compute capability 8.0 (Ampere)"
         )

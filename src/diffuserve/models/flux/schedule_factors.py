@@ -11,14 +11,14 @@ from torch import Tensor
 from diffuserve.models.flux.transformer import FluxTransformer, Levels
 
 _CACHE_BYTES = 256 * 2**20
-_MAX_AHEAD_BYTES = _CACHE_BYTES // 16  # of a schedule: more than a few large ones would push each other out
+_MAX_AHEAD_BYTES = _CACHE_BYTES // 16  # of a request: the first steps of many have to find room
 
 _Key = tuple[int, float, float]
 _Entry = tuple[Tensor, Float[Tensor, "1 factors d"]]
 
 
 class ScheduleFactors:
-    """Makes the factors of a request's remaining steps in one go, and keeps what was not needed yet.
+    """Makes the factors of a request's next steps in one go, and keeps what was not needed yet.
 
     A product over the rows of all steps costs hardly more than one over a single row, and the steps that
     follow find their factors made. Denoising threads share it.
@@ -37,7 +37,7 @@ class ScheduleFactors:
         with self._lock:
             if (entry := self._kept.get(key)) is not None:
                 return entry[1]
-        ahead = timesteps if len(timesteps) * self._row_bytes(pooled) <= _MAX_AHEAD_BYTES else timesteps[:1]
+        ahead = timesteps[: max(1, _MAX_AHEAD_BYTES // self._row_bytes(pooled))]
         rows = self._make(pooled, guidance, ahead).split(1)
         with self._lock:
             for timestep, row in zip(ahead, rows, strict=True):

@@ -2,7 +2,8 @@
 
 Three kernels compute the same thing:
 
-* `varlen-flash`: one FlashAttention call over all sequences, on CUDA (bf16 and fp16).
+* `varlen-flash`: one FlashAttention call over all sequences, on CUDA (bf16 and fp16). `varlen-flash-4` is the
+  same call with FlashAttention-4, where the package `flash-attn-4` is installed and knows the GPU.
 * `grouped-sdpa`: one dense SDPA call for each run of neighbouring sequences of equal length.
 * `grouped-bmm`: the same runs, the short ones with two plain batched products and a float32 softmax: in bf16
   some CPUs are quicker so, and others, those with AMX among them, with the fused kernel. From about 180
@@ -13,6 +14,7 @@ and values stand in a row of their own.
 """
 
 import functools
+import logging
 import sys
 import time
 from collections.abc import Callable, Iterable
@@ -24,6 +26,8 @@ from jaxtyping import Float
 from torch import Tensor
 
 from diffuserve.models.layers.segments import CrossSegments, PaddedRun, Segments
+
+log = logging.getLogger(__name__)
 
 # Scores of one product stay below this many elements, so that they fit the cache.
 _MAX_SCORES = 2**18
@@ -61,7 +65,8 @@ def choose_kernel(device: torch.device, dtype: torch.dtype, deterministic: bool 
     always the same kernel.
     """
     if device.type == "cuda" and dtype in (torch.bfloat16, torch.float16) and _has_varlen(device):
-        return AttentionKernel("varlen-flash", varlen_flash, varlen_flash_across)
+        name = "varlen-flash-4" if _activates_flash_4(device, dtype) else "varlen-flash"
+        return AttentionKernel(name, varlen_flash, varlen_flash_across)
     if device.type == "cpu" and dtype == torch.bfloat16:
         return _GROUPED_BMM if deterministic else _faster_on_this_cpu()
     return _GROUPED_SDPA
@@ -208,3 +213,38 @@ def _has_varlen(device: torch.device) -> bool:
     except ImportError:
         return False
     return torch.cuda.get_device_capability(device) >= (8, 0)
+
+
+_FLASH_4 = "FA4"  # as torch calls it
+_FLASH_4_CAPABILITIES = (9, 10)  # Hopper and Blackwell
+_FLASH_4_HEAD_DIM = 128
+
+
+@functools.cache
+def _activates_flash_4(device: torch.device, dtype: torch.dtype) -> bool:
+    """Have FlashAttention-4 do the work of this process's FlashAttention-2, if it is there and works."""
+    try:
+        from torch.nn.attention import activate_flash_attention_impl, restore_flash_attention_impl
+    except ImportError:  # an older torch
+        return False
+    if torch.cuda.get_device_capability(device)[0] not in _FLASH_4_CAPABILITIES:
+        return False
+    try:
+        activate_flash_attention_impl(_FLASH_4)
+    except ImportError:
+        return False
+    try:
+        _attend_once(device, dtype)
+    except Exception:
+        log.warning("FlashAttention-4 fails on %s: FlashAttention-2 is used", device, exc_info=True)
+        restore_flash_attention_impl()
+        return False
+    return True
+
+
+@torch.inference_mode()
+def _attend_once(device: torch.device, dtype: torch.dtype) -> None:
+    with torch.device("cpu"):
+        segments = Segments.of((8, 4), device)
+    qkv = torch.ones(12, 3, 2, _FLASH_4_HEAD_DIM, device=device, dtype=dtype)
+    varlen_flash(qkv, segments).sum().item()

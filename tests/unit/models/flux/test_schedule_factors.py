@@ -109,10 +109,17 @@ def test_a_prompt_lives_as_long_as_its_factors_are_kept(
     assert kept() is None
 
 
-def test_schedules_too_large_to_be_kept_are_made_step_by_step(
-    transformer: FluxTransformer, calls: list[Levels], monkeypatch: pytest.MonkeyPatch
+@pytest.mark.parametrize(("room", "made"), [(3.5, [3, 1]), (0.5, [1, 1, 1, 1])])
+def test_of_a_schedule_too_large_to_be_kept_the_next_steps_are_made(
+    transformer: FluxTransformer,
+    calls: list[Levels],
+    monkeypatch: pytest.MonkeyPatch,
+    room: float,
+    made: list[int],
 ) -> None:
     row_bytes = transformer.num_factors * transformer.config.dim * 4
-    monkeypatch.setattr(schedule_factors, "_MAX_AHEAD_BYTES", 3 * row_bytes)
-    ScheduleFactors(transformer).of(prompt(), 3.5, TIMESTEPS)
-    assert [len(levels.timestep) for levels in calls] == [1]
+    monkeypatch.setattr(schedule_factors, "_MAX_AHEAD_BYTES", int(room * row_bytes))
+    factors, pooled = ScheduleFactors(transformer), prompt()
+    for index in range(len(TIMESTEPS)):
+        factors.of(pooled, 3.5, TIMESTEPS[index:])
+    assert [len(levels.timestep) for levels in calls] == made
