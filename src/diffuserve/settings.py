@@ -315,7 +315,9 @@ class Settings(BaseSettings):
     def engine_process(self) -> EngineProcessConfig:
         """Configuration of an engine, whose fitted cost model is kept in the cache folder."""
         config = configured(EngineProcessConfig, dict(self))
-        path = cost_fit_path(self.cache_dir, full_name(config.model), config.device, config.dtype)
+        path = cost_fit_path(
+            self.cache_dir, full_name(config.model), config.device, config.dtype, config.quantization
+        )
         return replace(config, engine=replace(config.engine, cost_fit_path=path))
 
     @property
@@ -381,7 +383,11 @@ class Settings(BaseSettings):
         return None if self.valkey_url is None else checked_bus_url(self.valkey_url)
 
 
-def cost_fit_path(cache_dir: Path, model: str, device: str | None, dtype: str | None) -> Path:
-    """Return the file of the cost model that was fitted for this model, device and dtype."""
-    name = "-".join([model, device or "default", dtype or "default"])
+def cost_fit_path(
+    cache_dir: Path, model: str, device: str | None, dtype: str | None, quantization: str | None = None
+) -> Path:
+    """Return the file of the cost model that was fitted for this model, device, dtype and quantization."""
+    name = "-".join(
+        [model, device or "default", dtype or "default", *([quantization] if quantization else [])]
+    )
     return cache_dir / "cost_fit" / f"{slug(name, limit=120)}.json"

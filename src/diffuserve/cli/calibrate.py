@@ -23,7 +23,7 @@ _ROUNDS = 3
 EXAMPLES = "Example:\n\n  diffuserve calibrate --model /models/FLUX.1-schnell"
 
 
-@options.takes_settings("model", "device", "dtype")
+@options.takes_settings("model", "device", "dtype", "quantization")
 def calibrate(settings: Settings) -> None:
     """Measure requests of several sizes and keep the fitted cost model for later runs.
 

@@ -56,6 +56,12 @@ _PANELS: Final[Mapping[str, tuple[LazyCommand, ...]]] = {
             "Remove a model that was pulled, and free its space.",
             needs_arguments=True,
         ),
+        LazyCommand(
+            "quantize",
+            "diffuserve.cli.quantize",
+            "Write a model with weights of fewer bits into a folder.",
+            needs_arguments=True,
+        ),
         LazyCommand("calibrate", "diffuserve.cli.calibrate", "Measure a model, to predict its costs."),
     ),
     "Jobs and workers": (

@@ -44,7 +44,8 @@ Examples:
 
 
 @options.takes_settings(
-    *("model", "device", "dtype", "deterministic", "prompt_filter", "image_filter", "file_metadata")
+    *("model", "device", "dtype", "quantization", "deterministic"),
+    *("prompt_filter", "image_filter", "file_metadata"),
 )
 def generate(  # noqa: PLR0913 (a command has as many arguments as options)
     settings: Settings,

@@ -33,6 +33,12 @@ def load_engine(config: EngineProcessConfig, console: Console) -> "Engine":
     with console.status(f"loading {config.model}"):
         from diffuserve.engine.engine import Engine
 
-        engine = Engine.load(config.model, device=config.device, dtype=config.dtype, config=config.engine)
+        engine = Engine.load(
+            config.model,
+            device=config.device,
+            dtype=config.dtype,
+            config=config.engine,
+            quantization=config.quantization,
+        )
     console.print(" · ".join(f"{name} {value}" for name, value in engine.describe().items()), style="dim")
     return engine

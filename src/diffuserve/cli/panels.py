@@ -22,7 +22,7 @@ LOG: Final = "Log"
 
 _OPTIONS: Mapping[str, tuple[str, ...]] = {
     SERVER: ("server", "api_key", "api_key_file"),
-    MODEL: ("model", "device", "dtype", "tiers"),
+    MODEL: ("model", "device", "dtype", "quantization", "tiers"),
     LISTENING: ("host", "port"),
     STORAGE: ("data_dir", "database_url", "valkey_url", "file_metadata"),
     SAFETY: ("prompt_filter", "image_filter", "image_rules", "filter_frames_every"),

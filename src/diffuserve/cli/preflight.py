@@ -27,7 +27,7 @@ def model_spec(config: EngineProcessConfig) -> ModelSpec:
 
     _check_engine(config)
     pull_if_missing(config.model)
-    return check_model(config.model).spec
+    return check_model(config.model, config.quantization).spec
 
 
 def check_requests(config: EngineProcessConfig, requests: Sequence[GenerationParams]) -> None:
@@ -39,7 +39,7 @@ def check_requests(config: EngineProcessConfig, requests: Sequence[GenerationPar
 
     _check_engine(config)
     pull_if_missing(config.model)
-    model, budget = check_model(config.model), _memory_budget(config)
+    model, budget = check_model(config.model, config.quantization), _memory_budget(config)
     for request in requests:
         resolved = model.spec.resolve(request, seed=0)
         if budget is not None:
@@ -56,7 +56,7 @@ def check_worker(config: EngineProcessConfig, num_gpus: int, num_replicas: int =
     if num_replicas > 1 and config.device != "cpu":
         check_device(f"cuda:{num_replicas - 1}")  # they are on cuda:0, cuda:1, …
     if find_local_model(config.model) is not None:
-        check_model(config.model)
+        check_model(config.model, config.quantization)
 
 
 def check_server(settings: Settings, engine_command: str | None = None) -> None:

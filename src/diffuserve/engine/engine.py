@@ -76,6 +76,7 @@ class Engine:
         dtype: "str | torch.dtype | None" = None,
         config: EngineConfig | None = None,
         parts: Parts = ALL_PARTS,
+        quantization: str | None = None,
     ) -> "Engine":
         """Load a bundled model, a diffusers folder or a hub id; a `Path` is always a folder.
 
@@ -83,10 +84,12 @@ class Engine:
         they must bring `latents`. `device` is "cpu" or "cuda[:n]" (default: CUDA if there is a device).
         `dtype` is "bfloat16", "float16" or "float32", for short "bf16", "fp16" or "fp32", or torch's own; by
         default the checkpoint's, but on a CPU bf16 only where it has the instructions, and else float32.
+        `quantization` is "none", "int8", "fp8" or "int4"; by default the folder's own.
         Raises `ModelNotFound`, `InvalidModel`, `DeviceUnavailable`.
         """
         config = config or EngineConfig()
-        return cls.of(load_model(model, device, dtype, config.deterministic, parts), config)
+        loaded = load_model(model, device, dtype, config.deterministic, parts, quantization)
+        return cls.of(loaded, config)
 
     @classmethod
     def of(cls, model: LoadedModel, config: EngineConfig) -> "Engine":

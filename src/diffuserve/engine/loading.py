@@ -5,6 +5,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from diffuserve.domain.model_parts import ALL_PARTS, Parts
+from diffuserve.domain.quantization import parse_quantization
 from diffuserve.engine.model_runner import enough_memory
 from diffuserve.models.base import Pipeline
 from diffuserve.models.devices import choose_device, keep_freed_memory, one_thread, parse_dtype
@@ -28,6 +29,7 @@ def load_model(
     dtype: "str | torch.dtype | None" = None,
     deterministic: bool = False,
     parts: Parts = ALL_PARTS,
+    quantization: str | None = None,
 ) -> LoadedModel:
     """Load a bundled model, a diffusers folder or a hub id; a `Path` is always a folder.
 
@@ -38,4 +40,7 @@ def load_model(
         keep_freed_memory()
     name = str(model.expanduser().absolute()) if isinstance(model, Path) else model
     with one_thread(), enough_memory(name, chosen):
-        return LoadedModel(name, load_pipeline(name, chosen, parse_dtype(dtype), deterministic, parts=parts))
+        pipeline = load_pipeline(
+            name, chosen, parse_dtype(dtype), deterministic, None, parts, parse_quantization(quantization)
+        )
+        return LoadedModel(name, pipeline)

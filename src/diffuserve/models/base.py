@@ -15,6 +15,7 @@ from diffuserve.domain.cost import CostFit, Workload
 from diffuserve.domain.model_parts import Parts
 from diffuserve.domain.model_spec import ModelSpec
 from diffuserve.domain.params import GenerationParams
+from diffuserve.domain.quantization import Quantization
 from diffuserve.models.devices import dtype_name
 from diffuserve.models.frames import Frames
 from diffuserve.parallel.ranks import Ranks
@@ -208,6 +209,7 @@ class _Loaded(Protocol):
     dtype: torch.dtype
     deterministic: bool
     ranks: Ranks | None
+    quantization: Quantization
 
 
 def describe_loaded(
@@ -219,6 +221,7 @@ def describe_loaded(
         "device": str(pipeline.device),
         "dtype": dtype_name(pipeline.dtype),
         **({} if vae_dtype is None else {"vae dtype": dtype_name(vae_dtype)}),
+        **({} if pipeline.quantization is Quantization.NONE else {"quantization": pipeline.quantization}),
         "attention": attention,
         "deterministic": str(pipeline.deterministic).lower(),
         **({} if pipeline.ranks is None else {"parallel": str(pipeline.ranks.plan)}),

@@ -65,6 +65,11 @@ def cpu_has_bf16() -> bool:
     return "AVX512" in capabilities and bool(torch.cpu._is_avx512_bf16_supported())
 
 
+def cpu_has_int8() -> bool:
+    """Return whether the CPU has instructions for products of 8-bit integers."""
+    return bool(torch.cpu._is_vnni_supported())
+
+
 def flops_per_second(device: torch.device, dtype: torch.dtype) -> float:
     """Return a round figure to start the cost model from; it is refitted on the first live steps."""
     if device.type == "cuda":

@@ -4,14 +4,16 @@ A family is one architecture with its code. Everything that the rest of the proj
 through this protocol and the `Pipeline` that it loads; no module outside the family names it.
 """
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Protocol, runtime_checkable
 
 from diffuserve.domain.cost import CostFit, Workload
 from diffuserve.domain.model_parts import Parts
 from diffuserve.domain.model_spec import ModelSpec
 from diffuserve.domain.params import GenerationParams
+from diffuserve.domain.quantization import Quantization
 from diffuserve.models.folder import ModelFolder
+from diffuserve.models.quantized_layers import QuantizedLayers
 
 if TYPE_CHECKING:
     import torch
@@ -69,6 +71,28 @@ class PipelineFamily(Protocol):
 def wanted_folders(parts: Parts, denoisers: Sequence[str], encoders: Sequence[str]) -> tuple[str, ...]:
     """Return the folders of the weights that `parts` are in, of a model whose autoencoder is in `vae`."""
     return (*(denoisers if parts.denoising else ()), "vae", *(encoders if parts.encoding else ()))
+
+
+@runtime_checkable
+class QuantizableFamily(PipelineFamily, Protocol):
+    """An architecture whose weights can be kept in few bits."""
+
+    def quantized_layers(self, folder: ModelFolder) -> Mapping[str, QuantizedLayers]:
+        """Return which layers of each component are quantized; there is none of an autoencoder."""
+        ...
+
+    def load(  # noqa: PLR0913 (what a pipeline is loaded by)
+        self,
+        folder: ModelFolder,
+        device: "torch.device",
+        dtype: "torch.dtype | None",
+        deterministic: bool,
+        ranks: "Ranks | None",
+        parts: Parts,
+        quantization: Quantization = Quantization.NONE,
+    ) -> "Pipeline":
+        """Load as every family does, with those layers quantized."""
+        ...
 
 
 @runtime_checkable

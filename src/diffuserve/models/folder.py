@@ -275,6 +275,11 @@ def _explain_missing_weights(folder: Path) -> str:
             f"{folder}: only pickled weights ({', '.join(sorted(pickles))}), which can run code "
             "and are never opened; convert them to safetensors"
         )
+    if any(folder.glob("*.gguf")) or any(folder.parent.glob("*.gguf")):
+        return (
+            f"{folder}: weights in GGUF are not read; take the model as it was published, in "
+            "safetensors, and give --quantization int8 or fp8"
+        )
     return f"{folder}: no safetensors weights"
 
 

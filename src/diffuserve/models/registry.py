@@ -4,6 +4,7 @@ Families of other packages are entry points of the group `diffuserve.families`: 
 `_class_name` of a `model_index.json`, the object a `PipelineFamily`.
 """
 
+import logging
 from dataclasses import dataclass
 from importlib.metadata import EntryPoint, entry_points
 from pathlib import Path
@@ -15,16 +16,20 @@ from diffuserve.domain.errors import DiffuserveError, InvalidModel
 from diffuserve.domain.model_parts import ALL_PARTS, Parts
 from diffuserve.domain.model_spec import ModelSpec
 from diffuserve.domain.params import GenerationParams
+from diffuserve.domain.quantization import Quantization
 from diffuserve.domain.worker import ModelOffer
-from diffuserve.models.family import PipelineFamily, VideoFamily
+from diffuserve.models.family import PipelineFamily, QuantizableFamily, VideoFamily
 from diffuserve.models.folder import ModelFolder, find_local_model, open_configs, open_model
 from diffuserve.models.read_ahead import start_reading
+from diffuserve.models.stored_quantization import choose_quantization
 
 if TYPE_CHECKING:
     import torch
 
     from diffuserve.models.base import Pipeline
     from diffuserve.parallel.ranks import Ranks
+
+log = logging.getLogger(__name__)
 
 ENTRY_POINT_GROUP = "diffuserve.families"
 _FLUX = "diffuserve.models.flux.family:FLUX"
@@ -49,22 +54,32 @@ _PIPELINES = {
 _BUILT_IN = tuple(EntryPoint(name, value, ENTRY_POINT_GROUP) for name, value in _PIPELINES.items())
 
 
-def load_pipeline(
+def load_pipeline(  # noqa: PLR0913 (what `PipelineFamily.load` is given)
     model: str,
     device: "torch.device",
     dtype: "torch.dtype | None" = None,
     deterministic: bool = False,
     ranks: "Ranks | None" = None,
     parts: Parts = ALL_PARTS,
+    quantization: Quantization | None = None,
 ) -> "Pipeline":
     """Load a bundled model, a diffusers folder or a hub id onto `device`, or `parts` of it.
 
     With `ranks` the model is loaded on each of them, and every denoising step is shared.
-    `dtype=None` means the family's choice for the checkpoint and the device. Raise `ModelNotFound`
-    or `InvalidModel` before any weight is read.
+    `dtype=None` means the family's choice for the checkpoint and the device, and `quantization=None` the
+    folder's own. Raise `ModelNotFound` or `InvalidModel` before any weight is read.
     """
     folder, family = _open(model)
-    return family.load(folder, device, dtype, deterministic, ranks, parts)
+    chosen = _choose_quantization(folder, family, quantization)
+    if chosen is Quantization.NONE or not isinstance(family, QuantizableFamily):
+        return family.load(folder, device, dtype, deterministic, ranks, parts)
+    if chosen is Quantization.INT4:
+        log.warning(
+            "%s is loaded in 4 bits: that saves memory alone; steps take longer, and images differ visibly "
+            "from those of its own weights",
+            folder.name,
+        )
+    return family.load(folder, device, dtype, deterministic, ranks, parts, chosen)
 
 
 def num_weight_bytes(model: str, parts: Parts) -> int:
@@ -123,10 +138,11 @@ class CheckedModel:
         return max(step, self.family.least_decode_bytes(self.folder, params))
 
 
-def check_model(model: str) -> CheckedModel:
+def check_model(model: str, quantization: Quantization | None = None) -> CheckedModel:
     """Check a model as `load_pipeline` does, without torch, and return its spec. Raise as it does."""
     folder, family = _open(model)
     family.check_files(folder)
+    _choose_quantization(folder, family, quantization)
     return CheckedModel(family.read_spec(folder), folder, family)
 
 
@@ -138,6 +154,14 @@ def read_local_offer(model: str) -> ModelOffer | None:
     return ModelOffer(spec=spec.to_dict(), fit=fit.to_dict())
 
 
+def open_quantizable(model: str) -> tuple[ModelFolder, QuantizableFamily]:
+    """Find a model whose weights can be quantized. Raise as `open_model`, and `InvalidModel` for others."""
+    folder, family = _open(model)
+    if not isinstance(family, QuantizableFamily):
+        raise InvalidModel(f"{folder.path}: models of {folder.pipeline_class} cannot be quantized")
+    return folder, family
+
+
 def known_families() -> dict[str, EntryPoint]:
     """Return the families by pipeline class: those of this package, then those of other packages.
 
@@ -145,6 +169,20 @@ def known_families() -> dict[str, EntryPoint]:
     """
     others = {entry.name: entry for entry in entry_points(group=ENTRY_POINT_GROUP)}
     return others | {entry.name: entry for entry in _BUILT_IN}
+
+
+def _choose_quantization(
+    folder: ModelFolder, family: PipelineFamily, wanted: Quantization | None
+) -> Quantization:
+    """Return how a model is to be loaded. Raise `InvalidModel` if it cannot be."""
+    if isinstance(family, QuantizableFamily):
+        return choose_quantization(folder, tuple(family.quantized_layers(folder)), wanted)
+    if wanted in (None, Quantization.NONE):
+        return Quantization.NONE
+    raise InvalidModel(
+        f"{folder.path}: models of {folder.pipeline_class} cannot be quantized; leave "
+        f"quantization={wanted} out"
+    )
 
 
 def _open(model: str) -> tuple[ModelFolder, PipelineFamily]:

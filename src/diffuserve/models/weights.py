@@ -14,6 +14,9 @@ from torch import Tensor, nn
 from diffuserve.domain.dtypes import SAFETENSORS_DTYPES
 from diffuserve.domain.errors import InvalidModel
 from diffuserve.models.folder import first_line
+from diffuserve.models.layers.quantization import QuantizedWeight, quantize_weight
+from diffuserve.models.layers.quantized_linear import QuantizedLinear
+from diffuserve.models.stored_quantization import StoredWeight, is_companion, stored_weights
 
 NOT_LOADED = torch.device("meta")
 """The device of modules that have shapes and no weights, since their part of a model is not wanted."""
@@ -62,9 +65,12 @@ def checkpoint_dtype(files: Sequence[Path]) -> torch.dtype:
     Raise `InvalidModel` if the first file holds no tensor.
     """
     with safe_open(files[0], framework="pt") as reader:
-        for name in reader.keys():  # noqa: SIM118 (a reader is no dict)
-            return _DTYPES.get(reader.get_slice(name).get_dtype(), torch.float32)
-    raise InvalidModel(f"{files[0]}: holds no tensors")
+        names = list(reader.keys())
+        if not names:
+            raise InvalidModel(f"{files[0]}: holds no tensors")
+        plain = [name for name in names if not is_companion(name)]
+        codes = (reader.get_slice(name).get_dtype() for name in plain)
+        return next((_DTYPES[code] for code in codes if code in _DTYPES), torch.float32)
 
 
 def load_weights(
@@ -79,36 +85,58 @@ def load_weights(
 
     One that is meant to stay on that device stays as it is, and nothing is read. Tensors whose names begin
     with one of `ignored_prefixes` belong to a part that is not loaded. The others are
-    memory-mapped; where dtype and device already fit they stay so and cost no copy. Raise `InvalidModel`
-    for tensors that are missing, unexpected or of another shape.
+    memory-mapped; where dtype and device already fit they stay so and cost no copy. Weights of quantized
+    layers are quantized one by one, unless they are stored so; stored ones of other layers are unpacked.
+    Raise `InvalidModel` for tensors that are missing, unexpected or of another shape.
     """
     if device == NOT_LOADED:
         return
-    missing = set(placements)
+    # The tensors that bring a quantized weight back are no weights of their own.
+    missing = {name for name in placements if not is_companion(name)}
     for file in files:
         with safe_open(file, framework="pt", device=str(device)) as reader:
-            for name in reader.keys():  # noqa: SIM118 (a reader is no dict)
+            for stored in stored_weights(reader.keys()):
+                name = stored.name
                 if name.startswith(ignored_prefixes):
                     continue
                 if name not in placements:
                     raise InvalidModel(f"{file}: unexpected tensor {name!r}")
-                tensor = _read(reader, name, file)
-                _put(module, placements[name], tensor, dtype, f"{file}: {name}")
+                weight = _read_weight(reader, stored, file)
+                _put(module, placements[name], weight, dtype, f"{file}: {name}")
                 if (on_read := _on_read.get()) is not None:
-                    on_read(tensor.nbytes)
+                    on_read(weight.nbytes)
                 missing.discard(name)
     if missing:
         names = ", ".join(sorted(missing)[:5])
         raise InvalidModel(f"{file.parent}: weights are incomplete; missing {names}")
+    for layer in module.modules():
+        if isinstance(layer, QuantizedLinear):
+            layer.prepare()
+
+
+def _read_weight(reader: Any, stored: StoredWeight, file: Path) -> Tensor | QuantizedWeight:
+    if stored.scale is None:
+        return _read(reader, stored.tensor, file)
+    codes, scale = (_read_any(reader, name, file) for name in (stored.tensor, stored.scale))
+    zero = None if stored.zero is None else _read_any(reader, stored.zero, file)
+    try:
+        return QuantizedWeight.of(codes, scale, zero)
+    except ValueError as error:
+        raise InvalidModel(f"{file}: {stored.tensor} cannot be read ({error})") from error
 
 
 def _read(reader: Any, name: str, file: Path) -> Tensor:
+    tensor = _read_any(reader, name, file)
+    if not tensor.is_floating_point():
+        raise InvalidModel(f"{file}: {name} holds {tensor.dtype}, not floating-point numbers")
+    return tensor
+
+
+def _read_any(reader: Any, name: str, file: Path) -> Tensor:
     try:
         tensor: Tensor = reader.get_tensor(name)
     except (SafetensorError, TypeError, ValueError) as error:  # a dtype that torch does not have, for one
         raise InvalidModel(f"{file}: {name} cannot be read ({first_line(error)})") from error
-    if not tensor.is_floating_point():
-        raise InvalidModel(f"{file}: {name} holds {tensor.dtype}, not floating-point numbers")
     return tensor
 
 
@@ -122,13 +150,45 @@ def empty_embedding(num_embeddings: int, dim: int) -> nn.Embedding:
 
 def num_parameters(module: nn.Module) -> int:
     """Return the number of scalars in the module's parameters."""
-    return sum(parameter.numel() for parameter in module.parameters())
+    packed = sum(layer.num_packed for layer in module.modules() if isinstance(layer, QuantizedLinear))
+    return packed + sum(parameter.numel() for parameter in module.parameters())
 
 
-def _put(module: nn.Module, placement: Placement, tensor: Tensor, dtype: torch.dtype, origin: str) -> None:
+def _put(
+    module: nn.Module,
+    placement: Placement,
+    weight: Tensor | QuantizedWeight,
+    dtype: torch.dtype,
+    origin: str,
+) -> None:
     owner_name, _, attribute = placement.parameter.rpartition(".")
     owner = module.get_submodule(owner_name)
     dtype = placement.dtype or dtype
+    if isinstance(owner, QuantizedLinear) and attribute == "weight":
+        owner.dtype = dtype
+        _put_quantized(owner, placement, weight, origin)
+    else:
+        tensor = weight if isinstance(weight, Tensor) else weight.unpacked(dtype)
+        _put_part(owner, attribute, placement, tensor, dtype, origin)
+
+
+def _put_quantized(
+    owner: QuantizedLinear, placement: Placement, weight: Tensor | QuantizedWeight, origin: str
+) -> None:
+    """Put codes, and what brings them back, into the same rows."""
+    if isinstance(weight, Tensor):
+        if weight.ndim != 2 or weight.shape[1] != owner.in_features:  # else groups may not come out even
+            raise InvalidModel(f"{origin} has shape {tuple(weight.shape)}, expected (…, {owner.in_features})")
+        weight = quantize_weight(weight, owner.kind)
+    elif weight.kind is not owner.kind:  # text encoders of others may be in numbers that ours are not in
+        weight = quantize_weight(weight.unpacked(torch.float32), owner.kind)
+    for name, part in weight.tensors.items():
+        _put_part(owner, f"weight{name}", placement, part, part.dtype, origin)
+
+
+def _put_part(
+    owner: nn.Module, attribute: str, placement: Placement, tensor: Tensor, dtype: torch.dtype, origin: str
+) -> None:
     target: nn.Parameter = getattr(owner, attribute)
     rows = target.shape[0] // placement.num_parts
     expected = (rows, *target.shape[1:])

@@ -10,6 +10,7 @@ from pydantic import AfterValidator, TypeAdapter
 
 from diffuserve.domain.dtypes import find_dtype
 from diffuserve.domain.model_parts import ALL_PARTS, Parts
+from diffuserve.domain.quantization import Quantization
 from diffuserve.domain.worker import WorkerRole
 from diffuserve.engine.config import DEFAULT_MODEL, EngineConfig
 from diffuserve.options import option
@@ -74,6 +75,11 @@ class EngineProcessConfig:
     device: str | None = option(None, "cpu or cuda[:n]; by default CUDA where there is a GPU.")
     dtype: Annotated[str | None, AfterValidator(_canonical_dtype)] = option(
         None, "bfloat16, float16 or float32, for short bf16, fp16 or fp32; by default the checkpoint's."
+    )
+    quantization: Quantization | None = option(
+        None,
+        "Keep the weights in none, int8, fp8 or int4; int4 saves memory alone: steps are slower, and images "
+        "visibly different. By default as the folder has them.",
     )
     engine: EngineConfig = field(default_factory=EngineConfig)
     images: ImageOptions = ImageOptions()

@@ -302,7 +302,14 @@ def load_host(config: EngineProcessConfig, link: AgentLink, model: LoadedModel |
 
 def read_model(config: EngineProcessConfig) -> LoadedModel:
     """Load what an engine process of this configuration runs. Raise as `load_model`."""
-    return load_model(config.model, config.device, config.dtype, config.engine.deterministic, config.parts)
+    return load_model(
+        config.model,
+        config.device,
+        config.dtype,
+        config.engine.deterministic,
+        config.parts,
+        config.quantization,
+    )
 
 
 def warm_host(

@@ -67,6 +67,7 @@ def _member(config: EngineProcessConfig) -> Iterator[tuple[Pipeline, Ranks]]:
             config.engine.deterministic,
             ranks,
             rank_parts(config.parts, ranks),
+            config.quantization,
         )
     heartbeats = rank_heartbeats(ranks)
     heartbeats.start()

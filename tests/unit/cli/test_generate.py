@@ -140,7 +140,7 @@ class FakeModel:
 @pytest.fixture
 def harbor(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """An image of one color, at `harbor.png` in the working folder; the model takes images."""
-    monkeypatch.setattr("diffuserve.cli.preflight.check_model", lambda _model: FakeModel())
+    monkeypatch.setattr("diffuserve.cli.preflight.check_model", lambda *_: FakeModel())
     path = tmp_path / "harbor.png"
     Image.new("RGB", (48, 32), (100, 150, 200)).save(path)
     return path

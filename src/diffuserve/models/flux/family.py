@@ -7,12 +7,15 @@ from diffuserve.domain.cost import CostFit, Workload
 from diffuserve.domain.errors import InvalidModel
 from diffuserve.domain.model_parts import Parts
 from diffuserve.domain.model_spec import ModelSpec
+from diffuserve.domain.quantization import Quantization
 from diffuserve.domain.samplers import FLOW_SAMPLERS
-from diffuserve.models.family import PipelineFamily, wanted_folders
+from diffuserve.models.family import QuantizableFamily, wanted_folders
 from diffuserve.models.flux.config import FluxConfig
 from diffuserve.models.folder import ModelFolder
 from diffuserve.models.layers.autoencoder_config import AutoencoderConfig
+from diffuserve.models.quantized_layers import QuantizedLayers
 from diffuserve.models.settings_file import build_spec
+from diffuserve.models.text.quantized_layers import CLIP_LAYERS, T5_LAYERS
 
 if TYPE_CHECKING:
     import torch
@@ -29,6 +32,13 @@ _FILES = (
     "tokenizer_2/tokenizer_config.json",
 )
 _SMALLEST_ITEM = 2  # bytes of a number in bf16 or fp16
+TRANSFORMER_LAYERS = QuantizedLayers(
+    r"transformer_blocks\.\d+\.(attn\.(to_(qkv|q|k|v|out\.0|add_out)|add_(qkv|q|k|v)_proj)"
+    r"|ff(_context)?\.net\.(0\.proj|2))"
+    r"|single_transformer_blocks\.\d+\.(attn\.to_(qkv|q|k|v)|proj_mlp|proj_out)"
+)
+"""All products of the blocks, but the modulations: on those, the embedders and the last product everything
+depends, and they are small."""
 PATCH = 2  # a token is a 2×2 patch of the latent image
 
 # FLUX.1-schnell in bf16 on a large GPU, from its operations: 18 TFLOP a step of 1,280 tokens at about
@@ -91,7 +101,14 @@ class FluxFamily:
     def default_fit(self, spec: ModelSpec) -> CostFit:
         return _DEFAULT_FIT
 
-    def load(
+    def quantized_layers(self, folder: ModelFolder) -> Mapping[str, QuantizedLayers]:
+        return {
+            "transformer": TRANSFORMER_LAYERS,
+            "text_encoder": CLIP_LAYERS,
+            "text_encoder_2": T5_LAYERS,
+        }
+
+    def load(  # noqa: PLR0913 (what a pipeline is loaded by)
         self,
         folder: ModelFolder,
         device: "torch.device",
@@ -99,11 +116,13 @@ class FluxFamily:
         deterministic: bool,
         ranks: "Ranks | None",
         parts: Parts,
+        quantization: Quantization = Quantization.NONE,
     ) -> "Pipeline":
         from diffuserve.models.flux.pipeline import load_flux
 
         self.check_files(folder)
-        return load_flux(folder, self.read_spec(folder), device, dtype, deterministic, ranks, parts)
+        spec = self.read_spec(folder)
+        return load_flux(folder, spec, device, dtype, deterministic, ranks, parts, quantization)
 
 
 def fills_in(folder: ModelFolder) -> bool:
@@ -140,4 +159,4 @@ def _checkpoint_sampler(folder: ModelFolder) -> str:
     return _SCHEDULERS[name]
 
 
-FLUX: PipelineFamily = FluxFamily()
+FLUX: QuantizableFamily = FluxFamily()

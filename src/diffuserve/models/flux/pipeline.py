@@ -11,11 +11,12 @@ from diffuserve.domain.input_image import InputImage
 from diffuserve.domain.model_parts import ALL_PARTS, Parts
 from diffuserve.domain.model_spec import ModelSpec
 from diffuserve.domain.params import GenerationParams
+from diffuserve.domain.quantization import Quantization
 from diffuserve.models.base import Conditioning, DenoiseInput, InitialLatents, describe_loaded
 from diffuserve.models.batches import run_in_groups, split_by_counts
 from diffuserve.models.devices import check_deterministic, default_dtype, flops_per_second
 from diffuserve.models.flux.config import FluxConfig
-from diffuserve.models.flux.family import PATCH
+from diffuserve.models.flux.family import PATCH, TRANSFORMER_LAYERS
 from diffuserve.models.flux.images import FluxImages
 from diffuserve.models.flux.latents import FLUX_PREVIEW, unpack_latents
 from diffuserve.models.flux.packing import Grid, PackedLayout, SequenceShape, pack_layout
@@ -29,6 +30,7 @@ from diffuserve.models.frames import Frames
 from diffuserve.models.layers.attention import choose_kernel
 from diffuserve.models.layers.image_vae import ImageVae, max_decode_pixels
 from diffuserve.models.layers.linear import check_deterministic_width, cpu_tilings
+from diffuserve.models.layers.quantized_linear import quantize_layers
 from diffuserve.models.layers.sequence_parallel import rank_bytes, ulysses
 from diffuserve.models.preview import read_preview_map
 from diffuserve.models.weights import NOT_LOADED, checkpoint_dtype, load_weights, num_parameters
@@ -46,6 +48,7 @@ def load_flux(  # noqa: PLR0913 (what `PipelineFamily.load` is given)
     deterministic: bool,
     ranks: Ranks | None = None,
     parts: Parts = ALL_PARTS,
+    quantization: Quantization = Quantization.NONE,
 ) -> "FluxPipeline":
     """Load a folder that has all of its files.
 
@@ -57,7 +60,7 @@ def load_flux(  # noqa: PLR0913 (what `PipelineFamily.load` is given)
         config = FluxConfig.read(folder)
         check_plan(ranks.plan, ranks.size, config.num_attention_heads)
     dtype = dtype or default_dtype(checkpoint_dtype(folder.weights("transformer")), device)
-    return FluxPipeline(folder, spec, device, dtype, deterministic, ranks, parts)
+    return FluxPipeline(folder, spec, device, dtype, deterministic, ranks, parts, quantization)
 
 
 class FluxPipeline:
@@ -72,9 +75,11 @@ class FluxPipeline:
         deterministic: bool,
         ranks: Ranks | None,
         parts: Parts,
+        quantization: Quantization,
     ) -> None:
         self.spec, self.device, self.dtype = spec, device, dtype
         self.deterministic, self.ranks, self.parts = deterministic, ranks, parts
+        self.quantization = quantization
         denoiser_device = device if parts.denoising else NOT_LOADED
         encoder_device = device if parts.encoding else NOT_LOADED
         config = FluxConfig.read(folder)
@@ -82,7 +87,7 @@ class FluxPipeline:
         self._samplers = {name: named_sampler(name, scheduler) for name in spec.samplers}
         self._shift = SizeShift.from_config(scheduler)
         self.text_encoder = FluxTextEncoder(
-            folder, encoder_device, dtype, lowercase=bool(folder.settings.get("lowercase_prompt", False))
+            folder, encoder_device, dtype, bool(folder.settings.get("lowercase_prompt", False)), quantization
         )
         encodes = parts.encoding and spec.max_input_images > 0
         self.vae = ImageVae(folder, device, dtype, has_encoder=encodes, has_decoder=parts.decoding)
@@ -258,6 +263,7 @@ class FluxPipeline:
     ) -> FluxTransformer:
         with torch.device("meta"):
             transformer = FluxTransformer(config, self.attention)
+            quantize_layers(transformer, TRANSFORMER_LAYERS, self.quantization)
         files = folder.weights("transformer")
         load_weights(transformer, files, transformer.placements(), device, self.dtype)
         if device.type == "cpu":

@@ -12,6 +12,7 @@ from jaxtyping import Float
 from torch import Tensor
 
 from diffuserve.domain.params import GenerationParams
+from diffuserve.domain.quantization import Quantization
 from diffuserve.models.base import Conditioning
 from diffuserve.models.folder import ModelFolder
 from diffuserve.models.text.clip import load_clip
@@ -44,12 +45,18 @@ class FluxTextEncoder:
     """
 
     def __init__(
-        self, folder: ModelFolder, device: torch.device, dtype: torch.dtype, lowercase: bool
+        self,
+        folder: ModelFolder,
+        device: torch.device,
+        dtype: torch.dtype,
+        lowercase: bool,
+        quantization: Quantization = Quantization.NONE,
     ) -> None:
         clip_config = ClipConfig.read(folder, "text_encoder")
         t5_config = T5Config.read(folder, "text_encoder_2")
-        self.clip = load_clip(clip_config, folder.weights("text_encoder"), device, dtype)
-        self.t5 = load_t5(t5_config, folder.weights("text_encoder_2"), device, dtype)
+        clip_files, t5_files = folder.weights("text_encoder"), folder.weights("text_encoder_2")
+        self.clip = load_clip(clip_config, clip_files, device, dtype, quantization=quantization)
+        self.t5 = load_t5(t5_config, t5_files, device, dtype, quantization)
         is_wanted = device != NOT_LOADED
         self.clip_tokenizer = PromptTokenizer.read(folder, "tokenizer", is_wanted)
         # A folder may say that its tokenizer has no limit; the model has one.

@@ -56,6 +56,7 @@ class Linear(nn.Module):
 
     def __init__(self, in_features: int, out_features: int, gelu: bool = False) -> None:
         super().__init__()
+        self.out_features = out_features
         self.weight = nn.Parameter(torch.empty(out_features, in_features), requires_grad=False)
         self.bias = nn.Parameter(torch.empty(out_features), requires_grad=False)
         self.gelu = gelu
@@ -67,7 +68,7 @@ class Linear(nn.Module):
         if len(x) <= self.tiling.rows:
             padding = self.tiling.padding(len(x))
             return self._product(F.pad(x, (0, 0, 0, padding)))[: len(x)] if padding else self._product(x)
-        result = x.new_empty(x.shape[0], self.weight.shape[0])
+        result = x.new_empty(x.shape[0], self.out_features)
         for tile, part in zip(x.split(self.tiling.rows), result.split(self.tiling.rows), strict=True):
             self._fill(part, tile, self.tiling.padding(len(tile)))
         return result

@@ -1,16 +1,18 @@
 """Stable Diffusion 1, 2 and XL as a family. Importing this file loads no torch."""
 
 import re
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from diffuserve.domain.cost import CostFit, Workload
 from diffuserve.domain.errors import InvalidModel
 from diffuserve.domain.model_parts import ALL_PARTS, Parts
 from diffuserve.domain.model_spec import ModelSpec
-from diffuserve.models.family import PipelineFamily, wanted_folders
+from diffuserve.domain.quantization import Quantization
+from diffuserve.models.family import QuantizableFamily, wanted_folders
 from diffuserve.models.folder import ModelFolder
 from diffuserve.models.layers.autoencoder_config import AutoencoderConfig
+from diffuserve.models.quantized_layers import QuantizedLayers
 from diffuserve.models.settings_file import build_spec
 from diffuserve.models.stable_diffusion.config import UNetConfig
 from diffuserve.models.stable_diffusion.scheduler import (
@@ -20,6 +22,7 @@ from diffuserve.models.stable_diffusion.scheduler import (
     scheduler_config,
 )
 from diffuserve.models.text.clip_config import ClipConfig
+from diffuserve.models.text.quantized_layers import CLIP_LAYERS
 
 if TYPE_CHECKING:
     import torch
@@ -34,6 +37,11 @@ _SAMPLE_SIZES = {True: 128, False: 64}  # of latents, where the UNet's config te
 
 # In fp16 on a large GPU, from their operations at about 400 TFLOP/s, of 1,024² (SDXL) and 512² pixels.
 # Only ratios between jobs matter until the first worker sends its own fit.
+UNET_LAYERS = QuantizedLayers(
+    r".+\.transformer_blocks\.\d+\.(attn[12]\.to_(q|k|v|out\.0)|ff\.net\.(0\.proj|2))"
+)
+"""All products of the transformer blocks. Convolutions stay as they are: they have no kernel here whose
+activations have a scale for each image alone."""
 _XL_FIT = CostFit((2e-3, 1e-5), (5e-3, 9e-7, 7e-12, 1e-4), (5e-3, 2.5e-8))
 _FIT = CostFit((2e-3, 2e-6), (5e-3, 4e-7, 1.8e-11, 1e-4), (5e-3, 2.5e-8))
 _XL_STRENGTHS, _STRENGTHS = (0.3, 0.9999), (0.8, 1.0)  # without a mask, and with one
@@ -91,7 +99,11 @@ class StableDiffusionFamily:
     def default_fit(self, spec: ModelSpec) -> CostFit:
         return _XL_FIT if spec.family == _XL else _FIT
 
-    def load(
+    def quantized_layers(self, folder: ModelFolder) -> Mapping[str, QuantizedLayers]:
+        encoders = text_encoders(folder, UNetConfig.read(folder))
+        return {"unet": UNET_LAYERS, **dict.fromkeys(encoders, CLIP_LAYERS)}
+
+    def load(  # noqa: PLR0913 (what a pipeline is loaded by)
         self,
         folder: ModelFolder,
         device: "torch.device",
@@ -99,16 +111,17 @@ class StableDiffusionFamily:
         deterministic: bool,
         ranks: "Ranks | None",
         parts: Parts,
+        quantization: Quantization = Quantization.NONE,
     ) -> "Pipeline":
         from diffuserve.models.stable_diffusion.pipeline import load_stable_diffusion
 
         self.check_files(folder)
         return load_stable_diffusion(
-            folder, self.read_spec(folder), device, dtype, deterministic, ranks, parts
+            folder, self.read_spec(folder), device, dtype, deterministic, ranks, parts, quantization
         )
 
 
-STABLE_DIFFUSION: PipelineFamily = StableDiffusionFamily()
+STABLE_DIFFUSION: QuantizableFamily = StableDiffusionFamily()
 
 
 def text_encoders(folder: ModelFolder, config: UNetConfig) -> tuple[str, ...]:

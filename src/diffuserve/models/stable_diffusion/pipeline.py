@@ -12,6 +12,7 @@ from diffuserve.domain.cost import CostFit, Workload
 from diffuserve.domain.model_parts import ALL_PARTS, Parts
 from diffuserve.domain.model_spec import ModelSpec
 from diffuserve.domain.params import GenerationParams
+from diffuserve.domain.quantization import Quantization
 from diffuserve.models.base import Conditioning, DenoiseInput, InitialLatents, describe_loaded
 from diffuserve.models.batches import split_by_counts
 from diffuserve.models.devices import check_deterministic, default_dtype, flops_per_second
@@ -44,6 +45,7 @@ def load_stable_diffusion(  # noqa: PLR0913 (what `PipelineFamily.load` is given
     deterministic: bool,
     ranks: Ranks | None = None,
     parts: Parts = ALL_PARTS,
+    quantization: Quantization = Quantization.NONE,
 ) -> "StableDiffusionPipeline":
     """Load a folder that has all of its files.
 
@@ -55,7 +57,7 @@ def load_stable_diffusion(  # noqa: PLR0913 (what `PipelineFamily.load` is given
     if ranks is not None:
         check_group(ranks.plan, ranks.size)
     dtype = dtype or default_dtype(checkpoint_dtype(folder.weights("unet")), device, half=torch.float16)
-    return StableDiffusionPipeline(folder, spec, device, dtype, deterministic, ranks, parts)
+    return StableDiffusionPipeline(folder, spec, device, dtype, deterministic, ranks, parts, quantization)
 
 
 class StableDiffusionPipeline:
@@ -70,16 +72,18 @@ class StableDiffusionPipeline:
         deterministic: bool,
         ranks: Ranks | None,
         parts: Parts,
+        quantization: Quantization,
     ) -> None:
         self.spec, self.device, self.dtype = spec, device, dtype
         self.deterministic, self.ranks, self.parts = deterministic, ranks, parts
+        self.quantization = quantization
         denoiser_device = device if parts.denoising else NOT_LOADED
         encoder_device = device if parts.encoding else NOT_LOADED
         config = UNetConfig.read(folder)
         scheduler = scheduler_config(folder, config)
         self._sampler = checkpoint_sampler(scheduler)
         self._named_sampler = functools.cache(lambda name: named_sampler(name, scheduler))
-        self.text = TextConditioner(folder, spec, encoder_device, dtype)
+        self.text = TextConditioner(folder, spec, encoder_device, dtype, quantization)
         self.vae = ImageVae(
             folder,
             device,
@@ -91,7 +95,7 @@ class StableDiffusionPipeline:
         self.images = ImageConditioner(self.vae, dtype, config.reads_mask)
         default_map = XL_PREVIEW if config.is_xl else PREVIEW
         self.preview_map = read_preview_map(folder, self.vae.latent_channels, default_map, device)
-        self.unet = load_unet(config, folder.weights("unet"), denoiser_device, dtype)
+        self.unet = load_unet(config, folder.weights("unet"), denoiser_device, dtype, quantization)
 
     @property
     def max_decode_pixels(self) -> int:

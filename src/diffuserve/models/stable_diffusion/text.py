@@ -12,6 +12,7 @@ from torch import Tensor
 
 from diffuserve.domain.model_spec import ModelSpec
 from diffuserve.domain.params import GenerationParams
+from diffuserve.domain.quantization import Quantization
 from diffuserve.models.base import Conditioning
 from diffuserve.models.batches import run_in_groups
 from diffuserve.models.folder import ModelFolder
@@ -56,7 +57,12 @@ class TextConditioner:
     """
 
     def __init__(
-        self, folder: ModelFolder, spec: ModelSpec, device: torch.device, dtype: torch.dtype
+        self,
+        folder: ModelFolder,
+        spec: ModelSpec,
+        device: torch.device,
+        dtype: torch.dtype,
+        quantization: Quantization = Quantization.NONE,
     ) -> None:
         config = UNetConfig.read(folder)
         names = text_encoders(folder, config)
@@ -73,6 +79,7 @@ class TextConditioner:
                 device,
                 dtype,
                 has_projection=config.is_xl and name == names[-1],
+                quantization=quantization,
             )
             for name in names
         ]

@@ -15,8 +15,11 @@ from jaxtyping import Float
 from torch import Tensor, nn
 from torch.nn import functional as F
 
+from diffuserve.domain.quantization import Quantization
+from diffuserve.models.layers.quantized_linear import quantize_layers
 from diffuserve.models.layers.timestep import timestep_embedding
 from diffuserve.models.stable_diffusion.config import UNetConfig
+from diffuserve.models.stable_diffusion.family import UNET_LAYERS
 from diffuserve.models.weights import Placement, load_weights, num_parameters
 
 Features = Float[Tensor, "rows channels height width"]
@@ -52,10 +55,17 @@ class UNetInput:
         return replace(self, **taken)
 
 
-def load_unet(config: UNetConfig, files: list[Path], device: torch.device, dtype: torch.dtype) -> "UNet":
+def load_unet(
+    config: UNetConfig,
+    files: list[Path],
+    device: torch.device,
+    dtype: torch.dtype,
+    quantization: Quantization = Quantization.NONE,
+) -> "UNet":
     """Load a checkpoint of `UNet2DConditionModel`, channels-last."""
     with torch.device("meta"):
         unet = UNet(config)
+        quantize_layers(unet, UNET_LAYERS, quantization)
     placements = {name: Placement(name) for name, _ in unet.named_parameters()}
     load_weights(unet, files, placements, device, dtype)
     unet.to(memory_format=torch.channels_last)  # type: ignore[call-overload]

@@ -13,7 +13,10 @@ from jaxtyping import Float, Int
 from torch import Tensor, nn
 from torch.nn import functional as F
 
+from diffuserve.domain.quantization import Quantization
+from diffuserve.models.layers.quantized_linear import quantize_layers
 from diffuserve.models.text.clip_config import ClipConfig, ClipLayersConfig
+from diffuserve.models.text.quantized_layers import CLIP_LAYERS
 from diffuserve.models.weights import Placement, empty_embedding, load_weights, tensor_names
 
 TokenIds = Int[Tensor, "prompts tokens"]
@@ -50,6 +53,7 @@ def load_clip(
     device: torch.device,
     dtype: torch.dtype,
     has_projection: bool = False,
+    quantization: Quantization = Quantization.NONE,
 ) -> "ClipTextEncoder":
     """Load a checkpoint of `CLIPTextModel`, whose names may begin with `text_model.`.
 
@@ -57,6 +61,7 @@ def load_clip(
     """
     with torch.device("meta"):
         encoder = ClipTextEncoder(config, has_projection)
+        quantize_layers(encoder, CLIP_LAYERS, quantization)
     prefix = _PREFIX if any(name.startswith(_PREFIX) for name in tensor_names(files)) else ""
     placements = {
         name if name.startswith(_PROJECTION) else f"{prefix}{name}": Placement(name)

@@ -20,7 +20,10 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from diffuserve.domain.model_config import SCHEMA, Vocabulary, Width, parse_config
+from diffuserve.domain.quantization import Quantization
 from diffuserve.models.folder import ModelFolder
+from diffuserve.models.layers.quantized_linear import input_dtype, quantize_layers
+from diffuserve.models.text.quantized_layers import T5_LAYERS
 from diffuserve.models.weights import Placement, empty_embedding, load_weights, tensor_names
 
 TokenIds = Int[Tensor, "prompts tokens"]
@@ -92,7 +95,13 @@ class Umt5Config(T5Config):
         return False
 
 
-def load_t5(config: T5Config, files: list[Path], device: torch.device, dtype: torch.dtype) -> "T5Encoder":
+def load_t5(
+    config: T5Config,
+    files: list[Path],
+    device: torch.device,
+    dtype: torch.dtype,
+    quantization: Quantization = Quantization.NONE,
+) -> "T5Encoder":
     """Load a checkpoint of `T5EncoderModel` or `UMT5EncoderModel`, or the encoder's part of the whole model.
 
     In float16 the last product of each layer stays in float32, as in the reference: its results exceed
@@ -100,6 +109,7 @@ def load_t5(config: T5Config, files: list[Path], device: torch.device, dtype: to
     """
     with torch.device("meta"):
         encoder = T5Encoder(config)
+        quantize_layers(encoder, T5_LAYERS, quantization)
     wide = torch.float32 if dtype == torch.float16 else dtype
     placements = {
         name: Placement(name, dtype=wide if name.endswith(".wo.weight") else None)
@@ -250,7 +260,7 @@ class _FeedForward(nn.Module):
         self._activate = _ACTIVATIONS[config.activation]
 
     def forward(self, states: States) -> States:
-        return self.wo(self._activate(self.wi(states)).to(self.wo.weight.dtype))
+        return self.wo(self._activate(self.wi(states)).to(input_dtype(self.wo)))
 
 
 class _GatedFeedForward(nn.Module):
@@ -262,4 +272,4 @@ class _GatedFeedForward(nn.Module):
 
     def forward(self, states: States) -> States:
         gated = self._activate(self.wi_0(states)) * self.wi_1(states)
-        return self.wo(gated.to(self.wo.weight.dtype))
+        return self.wo(gated.to(input_dtype(self.wo)))

@@ -1,6 +1,6 @@
 """Wan 2.1 and 2.2 as a family. Importing this file loads no torch."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from diffuserve.domain.cost import CostFit, Workload
@@ -8,9 +8,12 @@ from diffuserve.domain.errors import InvalidModel
 from diffuserve.domain.model_parts import Parts
 from diffuserve.domain.model_spec import ModelSpec
 from diffuserve.domain.params import GenerationParams
+from diffuserve.domain.quantization import Quantization
 from diffuserve.models.family import VideoFamily, wanted_folders
 from diffuserve.models.folder import ModelFolder
+from diffuserve.models.quantized_layers import QuantizedLayers
 from diffuserve.models.settings_file import build_spec
+from diffuserve.models.text.quantized_layers import T5_LAYERS
 from diffuserve.models.wan.checkpoint import WanCheckpoint
 from diffuserve.models.wan.config import WanTransformerConfig
 from diffuserve.models.wan.scheduler import SAMPLERS, own_sampler, scheduler_config
@@ -23,6 +26,10 @@ if TYPE_CHECKING:
     from diffuserve.models.base import VideoPipeline
     from diffuserve.parallel.ranks import Ranks
 
+TRANSFORMER_LAYERS = QuantizedLayers(
+    r"blocks\.\d+\.(attn[12]\.(to_(qkv|kv|q|k|v|added_kv|out\.0)|add_[kv]_proj)|ffn\.net\.(0\.proj|2))"
+)
+"""All products of the blocks; not the embedders, whose results all blocks read, nor the last product."""
 TEXT_TOKENS = 512  # of a prompt, with its padding, to which models attend
 _SMALLEST_ITEM = 2  # bytes of a number in bf16 or fp16
 _COARSE_SCALE = 16  # pixels of a latent cell's side in the autoencoder of Wan 2.2's 5B
@@ -94,7 +101,11 @@ class WanFamily:
     def default_fit(self, spec: ModelSpec) -> CostFit:
         return _COARSE_FIT if spec.size_multiple > _COARSE_SCALE else _FIT
 
-    def load(
+    def quantized_layers(self, folder: ModelFolder) -> Mapping[str, QuantizedLayers]:
+        experts = WanCheckpoint.read(folder).experts
+        return {**dict.fromkeys(experts, TRANSFORMER_LAYERS), "text_encoder": T5_LAYERS}
+
+    def load(  # noqa: PLR0913 (what a pipeline is loaded by)
         self,
         folder: ModelFolder,
         device: "torch.device",
@@ -102,11 +113,13 @@ class WanFamily:
         deterministic: bool,
         ranks: "Ranks | None",
         parts: Parts,
+        quantization: Quantization = Quantization.NONE,
     ) -> "VideoPipeline":
         from diffuserve.models.wan.pipeline import load_wan
 
         self.check_files(folder)
-        return load_wan(folder, self.read_spec(folder), device, dtype, deterministic, ranks, parts)
+        spec = self.read_spec(folder)
+        return load_wan(folder, spec, device, dtype, deterministic, ranks, parts, quantization)
 
 
 WAN: VideoFamily = WanFamily()

@@ -11,6 +11,7 @@ from diffuserve.domain.cost import CostFit, Workload
 from diffuserve.domain.model_parts import ALL_PARTS, Parts
 from diffuserve.domain.model_spec import ModelSpec
 from diffuserve.domain.params import GenerationParams
+from diffuserve.domain.quantization import Quantization
 from diffuserve.models.base import Conditioning, DenoiseInput, InitialLatents, describe_loaded
 from diffuserve.models.batches import run_in_groups, split_by_counts
 from diffuserve.models.devices import check_deterministic, default_dtype, flops_per_second
@@ -48,6 +49,7 @@ def load_wan(  # noqa: PLR0913 (what `PipelineFamily.load` is given)
     deterministic: bool,
     ranks: Ranks | None = None,
     parts: Parts = ALL_PARTS,
+    quantization: Quantization = Quantization.NONE,
 ) -> "WanPipeline":
     """Load a folder that has all of its files.
 
@@ -60,7 +62,7 @@ def load_wan(  # noqa: PLR0913 (what `PipelineFamily.load` is given)
         check_plan(ranks.plan, ranks.size, WanTransformerConfig.read(folder).num_attention_heads)
     stored = checkpoint_dtype(folder.weights("transformer"))
     dtype = dtype or default_dtype(stored, device, half=torch.bfloat16)
-    return WanPipeline(folder, spec, device, dtype, deterministic, ranks, parts)
+    return WanPipeline(folder, spec, device, dtype, deterministic, ranks, parts, quantization)
 
 
 class WanPipeline:
@@ -75,10 +77,12 @@ class WanPipeline:
         deterministic: bool,
         ranks: Ranks | None,
         parts: Parts,
+        quantization: Quantization,
     ) -> None:
         self.checkpoint = checkpoint = WanCheckpoint.read(folder)
         self.spec, self.device, self.dtype = spec, device, dtype
         self.deterministic, self.ranks, self.parts = deterministic, ranks, parts
+        self.quantization = quantization
         denoiser_device = device if parts.denoising else NOT_LOADED
         encoder_device = device if parts.encoding else NOT_LOADED
         scheduler = scheduler_config(folder)
@@ -92,7 +96,7 @@ class WanPipeline:
         )
         self._num_timesteps = scheduler.get("num_train_timesteps", 1000)
         self._second_guidance = _second_guidance(folder, spec)
-        self.text = WanTextEncoder(folder, spec, encoder_device, dtype)
+        self.text = WanTextEncoder(folder, spec, encoder_device, dtype, quantization)
         encodes = parts.encoding and spec.max_input_images > 0
         self.vae = VideoVae(folder, device, vae_dtype(folder), encodes, parts.decoding)
         reads_clip = checkpoint.has_image_encoder
@@ -102,7 +106,7 @@ class WanPipeline:
         kernel = choose_kernel(device, dtype, deterministic)
         self.attention = kernel if ranks is None else ulysses(kernel, ranks.sequence)
         self.experts = [
-            load_transformer(folder, component, self.attention, denoiser_device, dtype)
+            load_transformer(folder, component, self.attention, denoiser_device, dtype, quantization)
             for component in checkpoint.experts
         ]
         self._layouts = Layouts(checkpoint.transformer, device)

@@ -16,6 +16,7 @@ from torch import Tensor
 
 from diffuserve.domain.model_spec import ModelSpec
 from diffuserve.domain.params import GenerationParams
+from diffuserve.domain.quantization import Quantization
 from diffuserve.models.base import Conditioning
 from diffuserve.models.batches import run_in_groups
 from diffuserve.models.folder import ModelFolder
@@ -53,10 +54,15 @@ class WanTextEncoder:
     """UMT5 with its tokenizer; on the device of what is not loaded, without either's content."""
 
     def __init__(
-        self, folder: ModelFolder, spec: ModelSpec, device: torch.device, dtype: torch.dtype
+        self,
+        folder: ModelFolder,
+        spec: ModelSpec,
+        device: torch.device,
+        dtype: torch.dtype,
+        quantization: Quantization = Quantization.NONE,
     ) -> None:
         config = Umt5Config.read(folder, "text_encoder")
-        self.model = load_t5(config, folder.weights("text_encoder"), device, dtype)
+        self.model = load_t5(config, folder.weights("text_encoder"), device, dtype, quantization)
         self.tokenizer = PromptTokenizer.read(folder, "tokenizer", is_wanted=device != NOT_LOADED)
         self.spec, self.device = spec, device
 

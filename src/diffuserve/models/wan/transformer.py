@@ -19,6 +19,7 @@ import torch.nn.functional as F
 from jaxtyping import Float, Float32
 from torch import Tensor, nn
 
+from diffuserve.domain.quantization import Quantization
 from diffuserve.models.folder import ModelFolder
 from diffuserve.models.layers.attention import AttentionKernel
 from diffuserve.models.layers.feed_forward import FeedForward
@@ -29,10 +30,12 @@ from diffuserve.models.layers.linear import (
     cpu_tilings,
     set_tiling,
 )
+from diffuserve.models.layers.quantized_linear import quantize_layers
 from diffuserve.models.layers.rotary import rotate_
 from diffuserve.models.layers.segments import Segments
 from diffuserve.models.layers.timestep import timestep_embedding
 from diffuserve.models.wan.config import WanTransformerConfig
+from diffuserve.models.wan.family import TRANSFORMER_LAYERS
 from diffuserve.models.wan.packing import ClipLayout
 from diffuserve.models.weights import Placement, load_weights
 
@@ -55,12 +58,13 @@ class PackedWanInput:
     image: Float[Tensor, "image image_dim"] | None = None
 
 
-def load_transformer(
+def load_transformer(  # noqa: PLR0913 (what a transformer is loaded by)
     folder: ModelFolder,
     component: str,
     attention: AttentionKernel,
     device: torch.device,
     dtype: torch.dtype,
+    quantization: Quantization = Quantization.NONE,
     deterministic: bool = False,
 ) -> "WanTransformer":
     """Load one of a folder's transformers. Raise `InvalidModel` for one that does not fit its config."""
@@ -69,6 +73,7 @@ def load_transformer(
         check_deterministic_width(config.dim, folder.path / component)
     with torch.device("meta"):
         transformer = WanTransformer(config, attention)
+        quantize_layers(transformer, TRANSFORMER_LAYERS, quantization)
     transformer.load(folder, component, device, dtype)
     if device.type == "cpu":
         transformer.set_tiling(*cpu_tilings(deterministic))

@@ -1,0 +1,27 @@
+"""The numbers that a model's weights are stored in: its own, or ones of fewer bits."""
+
+from enum import StrEnum
+
+from diffuserve.domain.errors import InvalidParams
+
+
+class Quantization(StrEnum):
+    """Numbers that the weights of the large products are stored in; `NONE` leaves them in the model's dtype.
+
+    `INT8` and `FP8` have one scale for each row of a weight, `INT4` a scale and an offset for each group of
+    numbers in a row.
+    """
+
+    NONE = "none"
+    INT8 = "int8"
+    FP8 = "fp8"
+    INT4 = "int4"
+
+
+def parse_quantization(name: str | None) -> Quantization | None:
+    """Return the quantization of this name; `None` stays `None`. Raise `InvalidParams` for an unknown one."""
+    try:
+        return None if name is None else Quantization(name)
+    except ValueError:
+        remedy = f"must be one of {', '.join(Quantization)}"
+        raise InvalidParams("quantization", name, remedy) from None

@@ -1,0 +1,14 @@
+"""The layers of text encoders that may be quantized: all large products; no embedding, no norm.
+
+Activations stay as they are: an encoder runs once for a prompt, and every step depends on its result.
+"""
+
+from diffuserve.models.quantized_layers import QuantizedLayers
+
+T5_LAYERS = QuantizedLayers(
+    r"encoder\.block\.\d+\.layer\.\d\.(SelfAttention\.[qkvo]|DenseReluDense\.(wi|wi_[01]|wo))",
+    is_weight_only=True,
+)
+CLIP_LAYERS = QuantizedLayers(
+    r"(text_model\.)?encoder\.layers\.\d+\.(self_attn\.(q|k|v|out)_proj|mlp\.fc[12])", is_weight_only=True
+)
