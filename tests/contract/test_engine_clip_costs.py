@@ -77,8 +77,11 @@ def test_no_more_clips_are_begun_than_memory_holds(pipeline: WatchedPipeline) ->
     assert max(most_open) == 2
 
 
-def test_steps_have_the_memory_that_clips_leave_them(pipeline: WatchedPipeline) -> None:
-    """Two images fit in a step, but only one of them beside a clip that is being decoded."""
+@pytest.mark.parametrize("num_latent_frames", [1, 5])
+def test_steps_have_the_memory_that_decoding_leaves_them(
+    pipeline: WatchedPipeline, num_latent_frames: int
+) -> None:
+    """Two images fit in a step, but only one of them beside an image or a clip that is being decoded."""
     is_decoding, go = threading.Event(), threading.Event()
 
     def hold(params: Sequence[GenerationParams]) -> None:
@@ -91,7 +94,8 @@ def test_steps_have_the_memory_that_clips_leave_them(pipeline: WatchedPipeline) 
     pipeline.bytes_per_decoded_pixel = step_bytes // (32 * 32)
     config = EngineConfig(memory_budget_bytes=2 * step_bytes, prompt_cache_bytes=0, num_threads=1)
     with Engine(pipeline, config) as engine:
-        engine.add(clip(), latents=torch.zeros(1, 3, 5, 4, 4))
+        decoded = clip() if num_latent_frames > 1 else image("decoded")
+        engine.add(decoded, latents=torch.zeros(1, 3, num_latent_frames, 4, 4))
         engine.add(first)
         while not is_decoding.is_set():
             engine.step()

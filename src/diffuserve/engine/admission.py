@@ -11,7 +11,7 @@ from diffuserve.engine.checkpoint import Checkpoint, check
 from diffuserve.engine.memory import check_memory
 from diffuserve.engine.request_state import NO_WISHES, RequestState, Wishes
 from diffuserve.media.input_image import load_input
-from diffuserve.models.base import Pipeline, VideoPipeline
+from diffuserve.models.base import Pipeline
 
 Request = str | GenerationParams
 """A request, or its prompt alone."""
@@ -53,11 +53,8 @@ def _check_parts(parts: Parts, denoises: bool, decodes: bool) -> None:
 
 
 def decode_bytes(pipeline: Pipeline, params: GenerationParams) -> int:
-    """Return the bytes in which a clip is decoded; of images, which are decoded in small groups, 0."""
-    if (params.num_frames or 1) == 1:
-        return 0
-    assert isinstance(pipeline, VideoPipeline)
-    return pipeline.decode_bytes(params)
+    """Return the bytes in which a clip is decoded; 0 for images, for which steps that follow make room."""
+    return 0 if (params.num_frames or 1) == 1 else pipeline.decode_bytes(params)
 
 
 def with_pixels(params: GenerationParams) -> GenerationParams:

@@ -193,7 +193,7 @@ class EngineCore:
         return [state.candidate() for state in self._active.values()]
 
     def _limits(self) -> StepLimits:
-        room = self.memory_budget - self._decoder.clip_bytes - self._prompts.held_bytes
+        room = self.memory_budget - self._decoder.held_bytes - self._prompts.held_bytes
         return StepLimits(self.token_budget, room, self._config.max_batch_size)
 
     def _seconds_to_collect(self) -> float:

@@ -6,7 +6,7 @@ one chunk, however many clips there are.
 """
 
 import threading
-from collections import deque
+from collections import Counter, deque
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
@@ -41,11 +41,15 @@ class Decoded:
 
 @dataclass(frozen=True)
 class _Queued:
-    """A request that waits; `mark` identifies the device work that makes its latents."""
+    """A request that waits; `mark` identifies the device work that makes its latents.
+
+    It makes a clip, or images, each of which takes `image_bytes`.
+    """
 
     state: RequestState
     mark: object
     clip: ClipDecoding | None = None
+    image_bytes: int = 0
 
 
 class Decoder:
@@ -93,17 +97,18 @@ class Decoder:
         with self._changed:
             clip = self._clip_of(state)
             queue = self._images if clip is None else self._clips
-            queue.append(_Queued(state, self._stages.mark(), clip))
+            image_bytes = 0 if clip else self._runner.pipeline.decode_bytes(state.params)
+            queue.append(_Queued(state, self._stages.mark(), clip, image_bytes))
             if state.wishes.stream_frames:
                 self._unconsumed[state.request_id] = 0
             self._outstanding += 1
             self._note_work()
 
     @property
-    def clip_bytes(self) -> int:
-        """Bytes that the clips hold that are being decoded."""
+    def held_bytes(self) -> int:
+        """Bytes that clips hold which are being decoded, and that images take which are or come next."""
         with self._changed:
-            return self._clip_bytes()
+            return self._clip_bytes() + self._image_bytes()
 
     def collect(self) -> list[Decoded]:
         """Return what was decoded since the last call; never block. Whoever collects a chunk consumes it.
@@ -222,6 +227,22 @@ class Decoder:
         running = (request.clip for request in self._running)
         opened = (request.clip for request in self._clips if request.clip and request.clip.is_open)
         return sum(clip.num_bytes for clip in (*running, *opened) if clip is not None)
+
+    def _image_bytes(self) -> int:
+        """Return the most that images of one size take, as many as there are and as are decoded at once."""
+        counts: Counter[object] = Counter()
+        most = 0
+        for request in (*self._running, *self._images):
+            if request.clip is None:
+                size = _size(request.state.params)
+                counts[size] += request.state.params.num_images
+                most = max(most, min(counts[size], self._images_at_once(request.state)) * request.image_bytes)
+        return most
+
+    def _images_at_once(self, state: RequestState) -> int:
+        pixels = state.workload.num_pixels // state.params.num_images
+        in_a_call = max(1, self._runner.pipeline.max_decode_pixels // pixels)
+        return in_a_call * self._stages.num_core_slots(Stage.DECODE)
 
     def _clip_of(self, state: RequestState) -> ClipDecoding | None:
         if not self._runner.decodes_in_chunks(state):

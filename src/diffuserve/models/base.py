@@ -173,6 +173,13 @@ class Pipeline(Protocol):
         """Decode finished latents of equal size; return `num_images` lists of frames for each request."""
         ...
 
+    def decode_bytes(self, params: GenerationParams) -> int:
+        """Predict the peak memory, in bytes, of decoding one image or clip.
+
+        Of a clip that is a chunk, and what is kept between two.
+        """
+        ...
+
     def preview(self, latents: Tensor, params: GenerationParams) -> Tensor:
         """Return a small, cheap RGB image of unfinished latents (the first of these images).
 
@@ -193,10 +200,6 @@ class VideoPipeline(Pipeline, Protocol):
         and in between the device may work on other requests. Together the chunks equal the clip decoded
         as a whole, to the bit. What the iterator keeps from chunk to chunk goes when it is closed.
         """
-        ...
-
-    def decode_bytes(self, params: GenerationParams) -> int:
-        """Predict the peak memory, in bytes, of decoding one clip: a chunk, and what is kept between two."""
         ...
 
 

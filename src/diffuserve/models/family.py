@@ -100,5 +100,5 @@ class VideoFamily(PipelineFamily, Protocol):
     """An architecture that generates clips."""
 
     def least_decode_bytes(self, folder: ModelFolder, params: GenerationParams) -> int:
-        """Return the bytes that decoding a clip takes at least: see `VideoPipeline.decode_bytes`."""
+        """Return the bytes that decoding a clip takes at least: see `Pipeline.decode_bytes`."""
         ...

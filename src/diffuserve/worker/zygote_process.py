@@ -37,7 +37,7 @@ if TYPE_CHECKING:
 
 _HELD_SHARE = 1 / 16
 """Share of the machine's memory that the files of weights may have, for the zygote to hold them."""
-_NOTHING = Parts(denoising=False, decoding=False)
+_NOTHING = Parts(encoding=False, denoising=False, decoding=False)
 _THREADS = Path("/proc/self/task")
 # OpenBLAS starts its threads when numpy is imported, and `torch.cuda.is_available()` would otherwise
 # initialise CUDA: neither outlives a fork.

@@ -17,6 +17,7 @@ from diffuserve.models.folder import ModelFolder
 from diffuserve.models.layers.autoencoder_config import AutoencoderConfig
 from diffuserve.models.layers.autoencoder_encoder import ImageEncoder, LatentDistribution, load_encoder
 from diffuserve.models.layers.autoencoder_kl import ImageDecoder, load_decoder
+from support.live_tensors import LiveTensors
 
 CPU = torch.device("cpu")
 FLUX: dict[str, Any] = {
@@ -36,6 +37,29 @@ STABLE_DIFFUSION = FLUX | {
     "use_post_quant_conv": True,
 }
 WITHOUT_ATTENTION = FLUX | {"mid_block_add_attention": False, "block_out_channels": (8, 16, 24)}
+
+
+PUBLISHED = AutoencoderConfig(
+    block_out_channels=(128, 256, 512, 512),
+    latent_channels=16,
+    layers_per_block=2,
+    use_quant_conv=False,
+    use_post_quant_conv=False,
+)
+
+
+@pytest.mark.parametrize("side", [512, 1024])
+def test_memory_of_decoding_an_image_is_predicted_with_what_cuda_adds(side: int) -> None:
+    """Predict 2 GiB for 1024 px in bf16; the CPU's norm spares a quarter, a copy in another layout."""
+    with torch.device("meta"):
+        decoder = ImageDecoder(PUBLISHED).to(torch.bfloat16)
+    decoder.to(memory_format=torch.channels_last)  # type: ignore[call-overload]
+    latents = torch.zeros(1, 16, side // 8, side // 8, dtype=torch.bfloat16, device="meta")
+    with torch.inference_mode(), LiveTensors() as live:
+        decoder(latents.to(memory_format=torch.channels_last))
+    predicted = PUBLISHED.decode_bytes(side * side, 2)
+    assert 3 / 4 * predicted <= live.peak < 0.8 * predicted
+    assert predicted == 2 * 2**30 * side**2 // 1024**2
 
 
 def make_reference(config: dict[str, Any], dtype: torch.dtype = torch.float32) -> AutoencoderKL:

@@ -8,6 +8,8 @@ from pydantic import Field, with_config
 from diffuserve.domain.model_config import SCHEMA, Width, parse_config
 from diffuserve.models.folder import ModelFolder
 
+_LIVE_FEATURES = 4
+
 
 @with_config(SCHEMA)
 @dataclass(frozen=True)
@@ -43,6 +45,17 @@ class AutoencoderConfig:
     def scale(self) -> int:
         """Pixels of an image, along one side, for each latent cell."""
         return int(2 ** (len(self.block_out_channels) - 1))
+
+    def decode_bytes(self, num_pixels: int, item_bytes: int) -> int:
+        """Predict the peak memory of decoding one image whole.
+
+        The widest features are those that enter a residual block: they are kept for its shortcut beside their
+        norm, its activation, and the copy in another layout that CUDA's norm makes.
+        """
+        widths = self.block_out_channels
+        entering = (*widths[1:], widths[-1])
+        widest = max(width / 4**level for level, width in enumerate(entering))
+        return int(_LIVE_FEATURES * widest * num_pixels * item_bytes)
 
     @classmethod
     def read(cls, folder: ModelFolder) -> "AutoencoderConfig":

@@ -6,6 +6,7 @@ from jaxtyping import Float
 from PIL import Image
 from torch import Tensor
 
+from diffuserve.domain.params import GenerationParams
 from diffuserve.models.folder import ModelFolder
 from diffuserve.models.layers.autoencoder_config import AutoencoderConfig
 from diffuserve.models.layers.autoencoder_encoder import LatentDistribution, load_encoder
@@ -15,6 +16,7 @@ from diffuserve.models.weights import NOT_LOADED
 # Above this many pixels an image is decoded in overlapping tiles to bound memory; the blended
 # seams differ from a whole decode, so it starts where whole decodes stop being reasonable.
 TILE_ABOVE_PIXELS = 2048 * 2048
+_LEVEL_BYTES = 16  # of a pixel's color on its way from the decoder's output to 8 bits
 
 
 class ImageVae:
@@ -39,10 +41,19 @@ class ImageVae:
         self.decoder = load_decoder(config, files, device if has_decoder else NOT_LOADED, dtype)
         encoder_device = device if has_encoder else NOT_LOADED
         self.encoder = load_encoder(config, files, encoder_device, self.encoder_dtype)
+        self._config = config
         self.scaling_factor = config.scaling_factor
         self.shift_factor = config.shift_factor or 0.0
         self.latent_channels = config.latent_channels
         self.scale = config.scale
+
+    def decode_bytes(self, params: GenerationParams) -> int:
+        """Predict the peak memory of decoding one image of a request, whole or in tiles."""
+        assert params.height is not None
+        assert params.width is not None
+        num_pixels = params.height * params.width
+        at_once = self._config.sample_size**2 if num_pixels > TILE_ABOVE_PIXELS else num_pixels
+        return self._config.decode_bytes(at_once, self.dtype.itemsize) + num_pixels * _LEVEL_BYTES
 
     def encode(self, pixels: Float[Tensor, "1 3 pixel_rows pixel_columns"]) -> LatentDistribution:
         """Return the latents of one image in -1…1, not normalised yet."""

@@ -172,6 +172,9 @@ class StableDiffusionPipeline:
         frames = [[image] for part in stacked.split(group) for image in self.vae.decode(part)]
         return split_by_counts(frames, [wanted.num_images for wanted in params])
 
+    def decode_bytes(self, params: GenerationParams) -> int:
+        return self.vae.decode_bytes(params)
+
     @torch.inference_mode()
     def preview(self, latents: Tensor, params: GenerationParams) -> Tensor:
         return self.preview_map.draw(latents[0])
