@@ -6,7 +6,9 @@ import numpy as np
 import pytest
 
 from diffuserve import Engine, EngineConfig, GenerationParams
+from diffuserve.domain.checkpoint import CheckpointUnusable
 from diffuserve.domain.quantization import Quantization
+from diffuserve.worker.image_output import ImageOutput
 from scenes import caption, draw_scene
 
 NONE, INT8, FP8, INT4 = Quantization
@@ -71,3 +73,22 @@ def test_a_quantized_image_is_the_same_to_the_bit_alone_and_among_others(kind: Q
         alone = engine.generate(wanted).images[0]
         together, *_ = engine.generate([wanted, *others])
     assert alone.tobytes() == together.images[0].tobytes()
+
+
+def test_a_checkpoint_goes_on_with_the_same_numbers_alone() -> None:
+    wanted = GenerationParams(prompt="a red circle", num_inference_steps=4, seed=1)
+    with Engine.load(device="cpu", quantization=INT8) as engine:
+        request_id = engine.add(wanted)
+        engine.step()
+        checkpoint = engine.checkpoint(request_id)
+        engine.add(wanted, resume=checkpoint)
+    with Engine.load(device="cpu") as own, pytest.raises(CheckpointUnusable, match="weights"):
+        own.add(wanted, resume=checkpoint)
+
+
+def test_a_file_tells_what_its_weights_were_kept_in() -> None:
+    params = GenerationParams(prompt="a red circle", seed=1)
+    plain = ImageOutput(None, "tiny-flux").origin(params, 0)
+    quantized = ImageOutput(None, "tiny-flux", quantization=FP8).origin(params, 0)
+    assert "quantization" not in plain
+    assert quantized == {**plain, "quantization": "fp8"}

@@ -58,7 +58,11 @@ _LIMITS_OF_ALL = {
 
 
 def model_resource(
-    spec: ModelSpec, status: ModelStatus, safety: ModelSafetyResource, tiers: Tiers = NO_TIERS
+    spec: ModelSpec,
+    status: ModelStatus,
+    safety: ModelSafetyResource,
+    tiers: Tiers = NO_TIERS,
+    quantizations: tuple[str, ...] = (),
 ) -> ModelResource:
     """Build a model's resource. `created` is 0: the time at which a model was made is not known."""
     return ModelResource(
@@ -76,6 +80,7 @@ def model_resource(
         learned_sizes=_learned_sizes(spec),
         tiers=TiersResource(**vars(tiers)) if tiers.steps or tiers.sizes else None,
         example_prompt=spec.example_prompt or None,
+        quantizations=quantizations,
         safety=safety,
     )
 

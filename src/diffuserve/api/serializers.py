@@ -111,6 +111,7 @@ class JobSerializer:
             finished_at=to_rfc3339(job.finished_at),
             deadline=to_rfc3339(job.finish_by),
             best_effort=job.best_effort,
+            exact=job.exact,
             metadata=job.metadata,
             batch_id=job.batch_id,
             custom_id=job.custom_id,

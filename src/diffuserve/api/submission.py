@@ -18,6 +18,7 @@ from diffuserve.api.services import Services
 from diffuserve.api.webhooks.address_policy import AddressPolicy
 from diffuserve.domain.clips import with_frames
 from diffuserve.domain.errors import BandNotAllowed, ImageBlocked, InvalidParams, PromptBlocked
+from diffuserve.domain.exactness import check_exact
 from diffuserve.domain.job import VIDEO_GENERATE, Band, Job, NewJob
 from diffuserve.domain.model_spec import ModelSpec
 from diffuserve.domain.params import GenerationParams
@@ -55,6 +56,8 @@ async def submit(
     """
     services.prompts.check_offered(body.expand_prompt)
     served = await services.catalog.pick(body.model, body.kind)
+    if body.exact:
+        check_exact(served.spec.name, await services.catalog.workers())
     plan = await services.catalog.plan(caller.tenant_id)
     webhook = build_webhook(services.address_policy, body.webhook, base_url)
     params = requested_params(body.kind, body.input, served.spec)
@@ -163,6 +166,7 @@ def build_job(
         expires_in=body.expires_in,
         finish_in=_finish_in(body.deadline),
         best_effort=body.best_effort,
+        exact=body.exact,
         timeout=body.timeout,
         metadata=body.metadata,
         num_previews=body.num_previews,

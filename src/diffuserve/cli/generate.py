@@ -145,10 +145,10 @@ def generate_images(
             engine = stack.enter_context(load_engine(config, console))
 
             from diffuserve.cli.run import run_requests  # it imports torch, and the engine already has
+            from diffuserve.models.base import quantization_of
+        images = replace(image_output.result(), quantization=quantization_of(engine.pipeline))
         num_images = sum(request.num_images for request in requests)
-        writer = stack.enter_context(
-            closing(ImageWriter(destination, image_output.result(), num_images, console))
-        )
+        writer = stack.enter_context(closing(ImageWriter(destination, images, num_images, console)))
         run = run_requests(engine, requests, console, writer.save, writer.add_frames)
     paths = _written(run, writer, grid)
     typer.echo("\n".join(map(str, paths)), nl=bool(paths))

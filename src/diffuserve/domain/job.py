@@ -138,7 +138,8 @@ class NewJob:
     `cost_seconds` are the predicted device-seconds, `decode_seconds` those of them that decoding takes,
     `latent_bytes` the predicted size of the latents, and `step_tokens` the packed tokens of one denoising
     step. `expires_in` bounds the wait in the queue and `timeout` one attempt, both in seconds. `finish_in`
-    are the seconds until its deadline, which a job of `best_effort` may miss. The worker
+    are the seconds until its deadline, which a job of `best_effort` may miss. An `exact` job is drawn with
+    weights that are not quantized. The worker
     sends `num_previews` previews while the job runs, and the first clip in parts if it is `live`. `asked` has
     what the client asked for where `input` has the nearest allowed value. An item of
     a batch has the `custom_id` that its client gave it. `fingerprint` is a hash of the body that came with
@@ -158,6 +159,7 @@ class NewJob:
     expires_in: float | None = None
     finish_in: float | None = None
     best_effort: bool = False
+    exact: bool = False
     timeout: float | None = None
     metadata: Mapping[str, Any] = field(default_factory=dict)
     num_previews: int = 0
@@ -207,7 +209,7 @@ class Job:
     `attempt` counts the leases granted on the job, and `lease_token` is that of the newest one. `version`
     grows with every change. `seq` is the job's place in its tenant's queue. `decode_seconds` are those of
     `cost_seconds` that decoding takes. It is to start by `deadline` at the latest, and to end by `finish_by`,
-    which one of `best_effort` may miss.
+    which one of `best_effort` may miss. An `exact` one is drawn with weights that are not quantized.
     `phase` and `progress` are those of a running job, as of its last heartbeat. A job that `is_denoised` has
     its latents, and waits to be decoded or is being so.
     """
@@ -240,6 +242,7 @@ class Job:
     deadline: float | None = None
     finish_by: float | None = None
     best_effort: bool = False
+    exact: bool = False
     started_at: float | None = None
     finished_at: float | None = None
     worker_id: str | None = None

@@ -8,6 +8,7 @@ from typing import Any
 from diffuserve.domain.checkpoint import StoredCheckpoint
 from diffuserve.domain.errors import InvalidParams
 from diffuserve.domain.job import Band, JobError, JobResult, Phase
+from diffuserve.domain.quantization import Quantization
 from diffuserve.domain.resources.base import Resource
 
 _HEARTBEATS_PER_LEASE = 3
@@ -76,6 +77,8 @@ class WorkerReport:
     checks its images, as a dict; `None` without a filter, and until the engine is ready. `mean_batch` is how
     many requests shared a denoising step, on average since the last report; `None` if there was no step.
     `loading` is the progress of an engine that is not ready yet. `drain_reason` says why the worker drains.
+    `quantization` is what its weights are kept in; `None` until the engine is ready, and of workers of
+    versions that do not say so.
     """
 
     state: WorkerState
@@ -92,6 +95,12 @@ class WorkerReport:
     image_filter: Mapping[str, Any] | None = None
     loading: LoadProgress | None = None
     drain_reason: str = ""
+    quantization: str | None = None
+
+
+def is_exact(report: WorkerReport) -> bool:
+    """Return whether a worker has said that its weights are not quantized."""
+    return report.quantization == Quantization.NONE
 
 
 @dataclass(frozen=True, kw_only=True)

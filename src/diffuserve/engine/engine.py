@@ -30,7 +30,7 @@ from diffuserve.engine.model_runner import ModelRunner
 from diffuserve.engine.outputs import GenerationResult, StepOutput, outcome_of
 from diffuserve.engine.request_state import NO_WISHES, RequestState, Wishes
 from diffuserve.engine.stats import EngineStats
-from diffuserve.models.base import Pipeline
+from diffuserve.models.base import Pipeline, quantization_of
 from diffuserve.models.fingerprint import hash_model
 
 if TYPE_CHECKING:
@@ -95,7 +95,7 @@ class Engine:
     def of(cls, model: LoadedModel, config: EngineConfig) -> "Engine":
         """Return an engine that runs a loaded model."""
         engine = cls(model.pipeline, config)
-        engine.read_weights_hash = cache(partial(hash_model, model.name))
+        engine.read_weights_hash = cache(partial(hash_model, model.name, quantization_of(model.pipeline)))
         return engine
 
     @property

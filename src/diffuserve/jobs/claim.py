@@ -27,7 +27,17 @@ from diffuserve.jobs.worker_kinds import phases_served
 jobs, leases, ready, lanes, tenants = schema.jobs, schema.leases, schema.ready, schema.lanes, schema.tenants
 workers = schema.workers
 
-_LANE_COLUMNS = ("lane", "band", "tenant_id", "model", "head_seq", "head_at", "head_since", "is_decode")
+_LANE_COLUMNS = (
+    "lane",
+    "band",
+    "tenant_id",
+    "model",
+    "head_seq",
+    "head_at",
+    "head_since",
+    "is_decode",
+    "is_exact",
+)
 _ACCOUNT_COLUMNS = ("vtime", "plan", "weight", "max_running", "max_queued")
 _OPEN_LANES = (
     sa.select(*(lanes.c[name] for name in _LANE_COLUMNS), *(tenants.c[name] for name in _ACCOUNT_COLUMNS))
@@ -207,7 +217,7 @@ class ClaimRound:
     ) -> Claimant:
         """Return a worker as the choice of a lane sees it, with these of its models."""
         placement = self._placement(claimer.is_spot)
-        return Claimant(models, frozenset(resident_models), claimer.role, placement)
+        return Claimant(models, frozenset(resident_models), claimer.role, placement, claimer.is_exact)
 
     def _placement(self, is_spot: bool) -> Placement:
         """Return what workers of this kind leave to others; those are looked up if it may be anything."""

@@ -6,9 +6,10 @@ from dataclasses import dataclass
 import orjson
 import sqlalchemy as sa
 
-from diffuserve.domain.worker import WorkerRole
+from diffuserve.domain.worker import WorkerRole, is_exact
 from diffuserve.jobs import promises, schema
 from diffuserve.jobs.database import IDS, Transaction
+from diffuserve.jobs.worker_reports import report_of
 
 workers = schema.workers
 
@@ -20,7 +21,8 @@ class Claimer:
     """A worker that claims: its models, none if it drains, its role, its price per hour, and its machine.
 
     It `has_decoders` if there are workers that only decode, whose queues are worth a look. `num_promised` of
-    its jobs were told to make room, which no claim has used yet.
+    its jobs were told to make room, which no claim has used yet. One that `is_exact` has said that its
+    weights are not quantized.
     """
 
     models: frozenset[str]
@@ -29,6 +31,7 @@ class Claimer:
     has_decoders: bool
     is_spot: bool
     num_promised: int
+    is_exact: bool
 
 
 def find_claimers(transaction: Transaction, worker_ids: Collection[str]) -> dict[str, Claimer]:
@@ -43,6 +46,7 @@ def find_claimers(transaction: Transaction, worker_ids: Collection[str]) -> dict
             has_decoders,
             row.is_spot,
             promises.num_promised(row, transaction),
+            is_exact(report_of(row.report)),
         )
         for row in rows
         if row.id in worker_ids

@@ -43,8 +43,9 @@ class TenantAccount:
 class Lane:
     """The ready jobs of one band, tenant, model and phase, of which a choice needs only the first: the head.
 
-    Jobs of a lane that `is_decode` start from finished latents. `head_seq` is the head's place in its
-    tenant's queue, `head_at` the time of its submission, and `head_since` when it became the head.
+    Jobs of a lane that `is_decode` start from finished latents, and those of one that `is_exact` are drawn
+    with weights that are not quantized. `head_seq` is the head's place in its tenant's queue, `head_at` the
+    time of its submission, and `head_since` when it became the head.
     """
 
     key: str
@@ -55,6 +56,7 @@ class Lane:
     head_at: float
     head_since: float
     is_decode: bool = False
+    is_exact: bool = False
 
     @property
     def is_urgent(self) -> bool:
@@ -66,24 +68,29 @@ class Lane:
 class Claimant:
     """A worker that asks for a job: the models that it serves and those that it has in memory.
 
-    `role` says which phases it does, and `placement` what it leaves to workers of another kind.
+    `role` says which phases it does, and `placement` what it leaves to workers of another kind. One that
+    `is_exact` has weights that are not quantized.
     """
 
     models: Collection[str]
     resident_models: Iterable[str] = ()
     role: WorkerRole = WorkerRole.ALL
     placement: Placement = ANYWHERE
+    is_exact: bool = True
 
     def runnable(self, lanes: Iterable[Lane]) -> list[Lane]:
         """Return the lanes whose heads the worker can run, of tenants that may start a job."""
-        models, role = self.models, self.role
+        models, role, is_exact = self.models, self.role, self.is_exact
         phases = tuple(
             is_decode for is_decode in (False, True) if (role.decodes if is_decode else role.denoises)
         )
         return [
             lane
             for lane in lanes
-            if lane.model in models and lane.is_decode in phases and lane.account.may_start
+            if lane.model in models
+            and lane.is_decode in phases
+            and lane.account.may_start
+            and (is_exact or not lane.is_exact)
         ]
 
 

@@ -10,7 +10,7 @@ import sqlalchemy as sa
 
 from diffuserve.domain.job import Job, QueueEstimate
 from diffuserve.domain.readiness import is_ready, status_of
-from diffuserve.domain.worker import Worker
+from diffuserve.domain.worker import Worker, is_exact
 from diffuserve.jobs import schema
 from diffuserve.jobs.database import Database
 from diffuserve.jobs.estimate import LaneSize, Standing, WorkAhead, estimate_wait
@@ -117,8 +117,10 @@ class Outlook:
 
 
 def _does(worker: Worker, job: Job) -> bool:
-    """Return whether the worker's role includes the phase that the job waits for."""
-    return worker.role.decodes if job.is_denoised else worker.role.denoises
+    """Return whether the worker does the phase that the job waits for."""
+    if job.is_denoised:
+        return worker.role.decodes
+    return worker.role.denoises and (is_exact(worker.report) or not job.exact)
 
 
 def _own_queue(standing: Standing, width: int, rows: Collection[sa.Row[Any]]) -> OwnQueue:

@@ -80,6 +80,7 @@ class JobRecord:
     checkpoint: str | None = None
     finish_by: float | None = None
     best_effort: bool = False
+    exact: bool = False
     asked: str | None = None
     webhook: str | None
     batch_id: str | None
@@ -232,10 +233,13 @@ _LEASED = _shared_with(Lease)
 def lane_of(job: Job | JobRecord) -> str:
     """Return the key of the job's lane: jobs of one band, tenant, model and phase are served in their order.
 
+    Those that must be exact have lanes of their own, until they are decoded: no autoencoder is quantized.
+
     No two lanes share a key: a bar in the tenant's name is escaped, and the model's name comes last.
     """
     tenant_id = job.tenant_id.replace("%", "%25").replace("|", "%7C")
-    return f"{job.band.rank}{'d' if job.is_denoised else ''}|{tenant_id}|{job.model}"
+    kind = "d" if job.is_denoised else "x" if job.exact else ""
+    return f"{job.band.rank}{kind}|{tenant_id}|{job.model}"
 
 
 def new_record(new: NewJob, *, job_id: str, seq: int, now: float) -> JobRecord:

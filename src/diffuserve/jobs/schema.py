@@ -227,6 +227,7 @@ lanes = sa.Table(
     _text("tenant_id"),
     _text("model"),
     _flag("is_decode"),
+    _flag("is_exact"),
     sa.Column("num_ready", sa.BigInteger, nullable=False),
     _double("work_seconds"),
     sa.Column("head_seq", sa.BigInteger, nullable=False),

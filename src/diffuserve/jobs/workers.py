@@ -2,7 +2,6 @@
 
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from functools import lru_cache
 from typing import Any, Self
 
 import orjson
@@ -12,10 +11,8 @@ from diffuserve.domain.errors import DiffuserveError, InvalidParams, WorkerNotFo
 from diffuserve.domain.worker import (
     ControlCommands,
     Heartbeat,
-    LoadProgress,
     Registration,
     Worker,
-    WorkerReport,
     WorkerRole,
     WorkerState,
 )
@@ -26,6 +23,7 @@ from diffuserve.jobs.command import Command, SingleCommand
 from diffuserve.jobs.database import Transaction
 from diffuserve.jobs.offers import conflict_of, save_fits, store_offer
 from diffuserve.jobs.records import dump
+from diffuserve.jobs.worker_reports import report_of
 
 workers, leases = schema.workers, schema.leases
 
@@ -159,7 +157,7 @@ def worker_of(row: sa.Row[Any], now: float, lease_seconds: float, num_leases: in
 
     It is lost if it sent no heartbeat for `lease_seconds`: then all its leases have expired.
     """
-    report = _report_of(row.report)
+    report = report_of(row.report)
     is_lost = now - row.heartbeat_at > lease_seconds
     return Worker(
         id=row.id,
@@ -176,16 +174,6 @@ def worker_of(row: sa.Row[Any], now: float, lease_seconds: float, num_leases: in
         role=WorkerRole(row.role),
         num_leases=num_leases,
     )
-
-
-@lru_cache(2_048)  # a report is read many times until the next one
-def _report_of(text: str) -> WorkerReport:
-    values = orjson.loads(text)
-    values["state"] = WorkerState(values["state"])
-    values["resident_models"] = tuple(values["resident_models"])
-    loading = values.get("loading")
-    values["loading"] = None if loading is None else LoadProgress(**loading)
-    return WorkerReport(**values)
 
 
 def _known_workers(transaction: Transaction, worker_ids: Collection[str]) -> dict[str, sa.Row[Any]]:

@@ -24,6 +24,9 @@ from diffuserve.samplers.base import NoiseSchedule, Sampler, ScheduleStep
 Value = TypeVar("Value")
 
 
+_QUANTIZATION = "quantization"  # among the choices that a pipeline describes
+
+
 @dataclass(frozen=True)
 class Conditioning:
     """The output of the encoders for a request's prompts and images; families add their tensors.
@@ -189,6 +192,11 @@ class Pipeline(Protocol):
         ...
 
 
+def quantization_of(pipeline: Pipeline) -> Quantization:
+    """Return what the weights of a loaded model are kept in."""
+    return Quantization(pipeline.describe().get(_QUANTIZATION, Quantization.NONE))
+
+
 @runtime_checkable
 class VideoPipeline(Pipeline, Protocol):
     """A loaded model that generates clips too: more than one frame of a request are decoded in chunks."""
@@ -224,8 +232,12 @@ def describe_loaded(
         "device": str(pipeline.device),
         "dtype": dtype_name(pipeline.dtype),
         **({} if vae_dtype is None else {"vae dtype": dtype_name(vae_dtype)}),
-        **({} if pipeline.quantization is Quantization.NONE else {"quantization": pipeline.quantization}),
+        **_quantized(pipeline.quantization),
         "attention": attention,
         "deterministic": str(pipeline.deterministic).lower(),
         **({} if pipeline.ranks is None else {"parallel": str(pipeline.ranks.plan)}),
     }
+
+
+def _quantized(quantization: Quantization) -> Mapping[str, str]:
+    return {} if quantization is Quantization.NONE else {_QUANTIZATION: quantization.value}

@@ -5,6 +5,7 @@ import re
 from collections.abc import Mapping
 from pathlib import Path
 
+from diffuserve.domain.quantization import Quantization
 from diffuserve.models.folder import open_model
 
 _SHA256 = re.compile(r"[0-9a-f]{64}")
@@ -28,9 +29,14 @@ def combine_hashes(hashes: Mapping[str, str]) -> str:
     return hashlib.sha256("".join(lines).encode()).hexdigest()
 
 
-def hash_model(name: str) -> str:
-    """Return the hash of the weights of a model by its name or folder. Raise `ModelNotFound`."""
-    return hash_weights(open_model(name).path)
+def hash_model(name: str, quantization: Quantization = Quantization.NONE) -> str:
+    """Return the fingerprint of a model, by its name or folder. Raise `ModelNotFound`."""
+    return fingerprint(hash_weights(open_model(name).path), quantization)
+
+
+def fingerprint(weights_hash: str, quantization: Quantization) -> str:
+    """Return what tells weights as they are in memory apart: the hash of their files, and their numbers."""
+    return weights_hash if quantization is Quantization.NONE else f"{weights_hash}+{quantization}"
 
 
 def hash_file(path: Path) -> str:

@@ -8,7 +8,7 @@ import threading
 import time
 from collections.abc import Sequence
 from concurrent.futures import Future
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import assert_never
 
@@ -19,6 +19,7 @@ from diffuserve.domain.worker import Until
 from diffuserve.engine.engine import Engine
 from diffuserve.engine.loading import LoadedModel, load_model
 from diffuserve.engine.outputs import GenerationResult, StepOutput
+from diffuserve.models.base import quantization_of
 from diffuserve.worker import device_memory
 from diffuserve.worker.agent_link import AgentLink
 from diffuserve.worker.config import EngineProcessConfig
@@ -107,7 +108,7 @@ class EngineHost:
         self._crash_record = crash_record
         self._output = JobOutput(link, images)
         self._handover = Handover(engine.spec.name, images.weights_hash)
-        self._checkpoints = JobCheckpoints(engine, link, images.weights_hash)
+        self._checkpoints = JobCheckpoints(engine, link, images.fingerprint)
         self._writers = OrderedWriters()
         self._requests = _Requests()
         self._moves = _Moves()
@@ -170,6 +171,7 @@ class EngineHost:
             device_name=torch.cuda.get_device_name(device) if has_gpu else "",
             description={**self._engine.describe(), "image_filter": self._images.describe()},
             image_filter=None if image_filter is None else image_filter.info.to_dict(),
+            quantization=self._images.quantization.value,
         )
 
     def _add(self, job: AddJob) -> None:
@@ -317,7 +319,7 @@ def warm_host(
 ) -> EngineHost:
     """Return the host of an engine that has drawn its first image."""
     loading.begin("image filter")
-    images = image_output.result()
+    images = replace(image_output.result(), quantization=quantization_of(engine.pipeline))
     loading.begin("warm-up")
     warm_up(engine, images)
     return EngineHost(engine, link, images, link.crash_record)

@@ -13,11 +13,12 @@ from PIL.Image import Image
 
 from diffuserve.domain.errors import OutputBlocked, RequestFailed
 from diffuserve.domain.params import GenerationParams
+from diffuserve.domain.quantization import Quantization
 from diffuserve.domain.safety import PASSES, Action, ImagesRecord, Verdict
 from diffuserve.engine.outputs import GenerationResult
 from diffuserve.media.image_file import save_image
 from diffuserve.media.provenance import provenance
-from diffuserve.models.fingerprint import hash_weights
+from diffuserve.models.fingerprint import fingerprint, hash_weights
 from diffuserve.models.folder import open_model
 from diffuserve.safety.base import ImageFilter
 from diffuserve.safety.image import blur, check_frames
@@ -46,6 +47,7 @@ class ImageOutput:
     has_metadata: bool = True
     folder: Path = Path()
     frames_every: int = 1
+    quantization: Quantization = Quantization.NONE
 
     def describe(self) -> str:
         """Return the filter's name, version and thresholds, for people to read."""
@@ -98,12 +100,17 @@ class ImageOutput:
         known = None if self.model_hash is None else self.model_hash.result()
         return known or _hash_of(self.folder)
 
+    def fingerprint(self) -> str:
+        """Return what tells the weights apart, however they are kept in memory. Raise `OSError`."""
+        return fingerprint(self.weights_hash(), self.quantization)
+
     def origin(self, params: GenerationParams, index: int) -> Mapping[str, Any]:
         """Return the provenance that the file of image or clip `index` carries; empty without metadata."""
         if not self.has_metadata:
             return {}
         model_hash = None if self.model_hash is None else self.model_hash.result()
-        return provenance(params.to_dict(), index, self.model, model_hash)
+        quantization = None if self.quantization is Quantization.NONE else self.quantization.value
+        return provenance(params.to_dict(), index, self.model, model_hash, quantization)
 
     def thumbnail(self, image: Image, folder: Path, origin: Mapping[str, Any]) -> FinishedFile:
         """Write a small copy of an image that passed the filter."""

@@ -14,6 +14,8 @@ from typing import Any, TypeAlias
 
 import orjson
 
+from diffuserve.domain.quantization import Quantization
+
 
 @dataclass(frozen=True, kw_only=True)
 class ModelAnnounced:
@@ -37,7 +39,7 @@ class EngineReady:
     """The model is loaded; `token_budget` tokens a step saturate the device.
 
     `image_filter` is the `FilterInfo` of the filter that checks every image, as a dict; `None` if no
-    filter is set. `description` is for people to read.
+    filter is set. `description` is for people to read. `quantization` is what the weights are kept in.
     """
 
     token_budget: int
@@ -45,6 +47,7 @@ class EngineReady:
     device_name: str = ""
     description: Mapping[str, str] = field(default_factory=dict)
     image_filter: Mapping[str, Any] | None = None
+    quantization: str = Quantization.NONE.value
 
 
 @dataclass(frozen=True, kw_only=True)

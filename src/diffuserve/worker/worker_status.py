@@ -73,6 +73,7 @@ class WorkerStatus:
         loaded = replace(
             report,
             num_gpus=engine.num_gpus,
+            quantization=engine.quantization,
             device_name=engine.device_name,
             loading=engine.loading,
             mean_batch=mean_batch,

@@ -218,3 +218,11 @@ def test_over_time_each_tenant_gets_its_share(weights: list[float], data: st.Dat
         used[int(chosen.account.tenant.id)] += seconds
     shares = [used[i] / weight for i, weight in enumerate(weights)]
     assert max(shares) - min(shares) <= longest / min(weights), "never further apart than one job"
+
+
+def test_a_worker_of_quantized_weights_passes_exact_jobs_over() -> None:
+    exact, other = lane(account("ada")), lane(account("bob", vtime=5.0))
+    exact.is_exact = True
+    assert choose_lane([exact, other], Claimant(("flux",), is_exact=True), NOW, CONFIG) is exact
+    assert choose_lane([exact, other], Claimant(("flux",), is_exact=False), NOW, CONFIG) is other
+    assert choose_lane([exact], Claimant(("flux",), is_exact=False), NOW, CONFIG) is None

@@ -35,6 +35,7 @@ NEW = NewJob(
     expires_in=60.0,
     finish_in=90.0,
     best_effort=True,
+    exact=True,
     timeout=30.0,
     metadata={"order": 4},
     num_previews=2,

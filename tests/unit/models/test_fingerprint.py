@@ -6,8 +6,9 @@ from pathlib import Path
 
 import pytest
 
+from diffuserve.domain.quantization import Quantization
 from diffuserve.models.bundled import bundled_models
-from diffuserve.models.fingerprint import hash_file, hash_weights
+from diffuserve.models.fingerprint import fingerprint, hash_file, hash_weights
 
 
 @pytest.fixture
@@ -48,3 +49,8 @@ def test_in_the_hubs_cache_no_weight_is_read(tmp_path: Path) -> None:
     link = tmp_path / "model.safetensors"
     link.symlink_to(tmp_path / "blobs" / name)
     assert hash_file(link) == name
+
+
+def test_the_same_files_have_another_fingerprint_in_fewer_bits() -> None:
+    assert fingerprint("abc", Quantization.NONE) == "abc"
+    assert len({fingerprint("abc", kind) for kind in Quantization}) == len(Quantization)

@@ -171,6 +171,10 @@ class JobResource(Resource):
     best_effort: bool = field(
         default=False, metadata={"description": "Whether it runs even if it misses its deadline."}
     )
+    exact: bool = field(
+        default=False,
+        metadata={"description": "Whether it runs on workers alone whose weights are not quantized."},
+    )
     metadata: Mapping[str, Any]
     batch_id: str | None
     custom_id: str | None

@@ -87,6 +87,13 @@ class ModelResource(Resource):
         default=None,
         metadata={"description": "A prompt that the model draws well; null if it names none."},
     )
+    quantizations: tuple[str, ...] = field(
+        default=(),
+        metadata={
+            "description": "What its workers keep the weights in: `none`, `int8`, `fp8` or `int4`; empty "
+            "until one is ready. A job that is `exact` is drawn by those with `none` alone."
+        },
+    )
     safety: ModelSafetyResource
 
 

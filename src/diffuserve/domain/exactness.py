@@ -1,0 +1,33 @@
+"""Jobs that must be exact, and the workers that draw them: their weights are not quantized."""
+
+from collections.abc import Iterable
+
+from diffuserve.domain.errors import InvalidParams
+from diffuserve.domain.quantization import Quantization
+from diffuserve.domain.worker import Worker, WorkerState
+
+
+def check_exact(model: str, workers: Iterable[Worker]) -> None:
+    """Raise `InvalidParams` if a model has workers that denoise, and the weights of all are quantized.
+
+    Where there is no worker, or one that has yet to say so, the job waits as any job does.
+    """
+    found = {worker.report.quantization for worker in _of_model(model, workers) if worker.role.denoises}
+    if found and not found & {Quantization.NONE, None}:
+        kinds = " and ".join(quantizations(model, workers))
+        remedy = f"every worker of {model} has its weights in {kinds}; leave it out, or start one without"
+        raise InvalidParams("exact", True, remedy)
+
+
+def quantizations(model: str, workers: Iterable[Worker]) -> tuple[str, ...]:
+    """Return what the weights of a model are kept in, by its workers that have said so."""
+    found = {worker.report.quantization for worker in _of_model(model, workers)}
+    return tuple(sorted(kind for kind in found if kind is not None))
+
+
+def _of_model(model: str, workers: Iterable[Worker]) -> list[Worker]:
+    return [
+        worker
+        for worker in workers
+        if model in worker.models and worker.state is not WorkerState.LOST and not worker.is_draining
+    ]

@@ -1,0 +1,57 @@
+"""Jobs that must be exact: workers with quantized weights neither get nor hide them."""
+
+import httpx
+
+from support.hand_worker import HandWorker
+
+EXACT = {"input": {"prompt": "a cat", "seed": 1}, "exact": True}
+
+
+async def kinds(http: httpx.AsyncClient) -> list[str]:
+    [model] = (await http.get("/v1/models")).json()["data"]
+    return list(model["quantizations"])
+
+
+async def test_a_job_tells_whether_it_must_be_exact(http: httpx.AsyncClient, worker: HandWorker) -> None:
+    accepted = await http.post("/v1/jobs", json=EXACT)
+    assert (accepted.status_code, accepted.json()["exact"]) == (202, True)
+    assert not (await http.post("/v1/jobs", json=EXACT | {"exact": False})).json()["exact"]
+
+
+async def test_workers_of_quantized_weights_get_no_exact_jobs(
+    http: httpx.AsyncClient, worker: HandWorker
+) -> None:
+    exact = (await http.post("/v1/jobs", json=EXACT)).json()["id"]
+    other = (await http.post("/v1/jobs", json=EXACT | {"exact": False})).json()["id"]
+    assert [lease.job_id for lease in await worker.claim(4)] == [other], "it has not said that it may"
+    await worker.beat("ready", quantization="int8")
+    assert not await worker.claim(4)
+    await worker.beat("ready", quantization="none")
+    assert [lease.job_id for lease in await worker.claim(4)] == [exact]
+
+
+async def test_exact_jobs_are_refused_where_the_weights_of_all_workers_are_quantized(
+    http: httpx.AsyncClient, worker: HandWorker
+) -> None:
+    await worker.beat("ready", quantization="fp8")
+    while await kinds(http) != ["fp8"]:
+        pass
+    problem = (await http.post("/v1/jobs", json=EXACT)).json()
+    assert (problem["status"], problem["code"]) == (422, "invalid_params")
+    assert "weights in fp8; leave it out" in problem["detail"]
+    second = await HandWorker.register(http, name="exact")
+    await second.beat("ready", quantization="none")
+    while await kinds(http) != ["fp8", "none"]:
+        pass
+    assert (await http.post("/v1/jobs", json=EXACT)).status_code == 202
+
+
+async def test_a_batch_of_both_is_told_apart_in_the_queue(
+    http: httpx.AsyncClient, worker: HandWorker
+) -> None:
+    for is_exact in (True, False, True, False):
+        await http.post("/v1/jobs", json=EXACT | {"exact": is_exact})
+    await worker.beat("ready", quantization="int4")
+    assert len(await worker.claim(8)) == 2
+    await worker.beat("ready", quantization="none")
+    assert len(await worker.claim(8)) == 2
