@@ -6,7 +6,7 @@ READY := .venv/.ready
 unexport PYTHONDONTWRITEBYTECODE
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo serve test test-all check docs wheel fmt chaos chaos-long bench-engine bench-unet bench-video bench-control bench-serve bench-batch bench-lockstep bench-image-filter bench-followers bench-judging bench-start bench-cold-start bench-decode-workers bench-operations bench-policies count-kernels clean
+.PHONY: help setup demo serve test test-all check docs wheel fmt chaos chaos-long bench-engine bench-unet bench-video bench-control bench-serve bench-batch bench-lockstep bench-quantization bench-image-filter bench-followers bench-judging bench-start bench-cold-start bench-decode-workers bench-operations bench-policies count-kernels clean
 
 help: ## list the targets
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 16
@@ -71,6 +71,9 @@ bench-serve: $(READY) ## the server beside the bare engine; leave the machine al
 
 bench-batch: $(READY) ## seconds per image by images in a step; leave the machine alone
 	$(BIN)/python benchmarks/bench_batch.py
+
+bench-quantization: $(READY) ## what quantized weights cost and give; leave the machine alone
+	$(BIN)/python benchmarks/bench_quantization.py
 
 bench-lockstep: $(READY) ## what ranks cost and give; leave the machine alone
 	$(BIN)/python benchmarks/bench_lockstep.py
