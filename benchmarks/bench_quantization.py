@@ -1,4 +1,4 @@
-"""What quantized weights cost and give: bytes, seconds, and how near images are to those of the own weights.
+"""Measures what quantized weights cost and give: bytes, seconds, and nearness to images of the own weights.
 
     python benchmarks/bench_quantization.py --only quality   # holds on a busy machine too
     python benchmarks/bench_quantization.py --only speed     # nothing else should run on the machine

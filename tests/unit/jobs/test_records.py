@@ -65,14 +65,22 @@ def test_columns_that_change_and_columns_in_json_exist() -> None:
     assert set(JSON_COLUMNS) <= set(JOB_COLUMNS)
 
 
-@given(st.sampled_from(Band), st.text("ab|%7C5", min_size=1), st.text("ab|%7C5", min_size=1))
-def test_no_two_lanes_share_a_key(band: Band, tenant_id: str, model: str) -> None:
-    record = new_record(
-        replace(NEW, band=band, tenant_id=tenant_id, model=model), job_id="job_1", seq=5, now=1_000.0
-    )
+@given(st.sampled_from(Band), st.booleans(), st.text("ab|%7C5", min_size=1), st.text("ab|%7C5", min_size=1))
+def test_no_two_lanes_share_a_key(band: Band, is_exact: bool, tenant_id: str, model: str) -> None:
+    new = replace(NEW, band=band, exact=is_exact, tenant_id=tenant_id, model=model)
+    record = new_record(new, job_id="job_1", seq=5, now=1_000.0)
     rank, escaped, named = record.lane.split("|", 2)
     read = escaped.replace("%7C", "|").replace("%25", "%")
-    assert (rank, read, named) == (str(band.rank), tenant_id, model)
+    assert (rank, read, named) == (f"{band.rank}{'x' if is_exact else ''}", tenant_id, model)
+
+
+def test_exact_jobs_wait_for_decoding_beside_others() -> None:
+    """No autoencoder is quantized."""
+    lanes = set()
+    for is_exact in (True, False):
+        record = new_record(replace(NEW, exact=is_exact), job_id="job_1", seq=5, now=1_000.0)
+        lanes |= {record.lane, replace(record, latents="{}").lane}
+    assert len(lanes) == 3
 
 
 def test_a_new_job_is_queued_with_everything_that_was_submitted(record: JobRecord) -> None:
