@@ -75,7 +75,7 @@ def test_no_two_lanes_share_a_key(band: Band, is_exact: bool, tenant_id: str, mo
 
 
 def test_exact_jobs_wait_for_decoding_beside_others() -> None:
-    """No autoencoder is quantized."""
+    """Quantized autoencoders do not exist."""
     lanes = set()
     for is_exact in (True, False):
         record = new_record(replace(NEW, exact=is_exact), job_id="job_1", seq=5, now=1_000.0)
