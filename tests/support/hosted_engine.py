@@ -27,11 +27,13 @@ class KeptLink:
     """Stands for the connection to the agent: keeps the messages that are sent."""
 
     sent: list[Message] = field(default_factory=list)
+    sends: list[tuple[Message, ...]] = field(default_factory=list)
     news: threading.Condition = field(default_factory=threading.Condition)
 
-    def send(self, message: Message) -> None:
+    def send(self, *messages: Message) -> None:
         with self.news:
-            self.sent.append(message)
+            self.sent += messages
+            self.sends.append(messages)
             self.news.notify_all()
 
     def all(self, kind: type[M]) -> list[M]:

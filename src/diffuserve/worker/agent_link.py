@@ -28,10 +28,12 @@ class AgentLink:
         self._sending = threading.Lock()
         self.crash_record = CrashRecord(path.parent)
 
-    def send(self, message: FromEngine) -> None:
+    def send(self, *messages: FromEngine) -> None:
+        """Send messages, all at once: each send lets other threads go on, and waits for its turn again."""
+        content = b"".join(map(encode, messages))
         with self._sending:
             try:
-                self._socket.sendall(encode(message))
+                self._socket.sendall(content)
             except OSError:
                 _exit_at_once()
 

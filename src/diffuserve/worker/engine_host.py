@@ -128,6 +128,7 @@ class EngineHost:
                     self._wake.wait()
                     continue
                 self._moves.stepped(time.monotonic() - start)
+                self._report_progress(outputs)
                 for output in outputs:
                     self._report(output, writers)
 
@@ -225,6 +226,22 @@ class EngineHost:
         if self._crash_record is not None:
             self._crash_record.note(self._requests.attempts_of(request_ids))
 
+    def _report_progress(self, outputs: Sequence[StepOutput]) -> None:
+        """Report the steps of all requests that are not over."""
+        progress = [self._progress_of(output) for output in outputs if not output.finished]
+        if progress:
+            self._link.send(*progress)
+
+    def _progress_of(self, output: StepOutput) -> StepProgress:
+        return StepProgress(
+            attempt=self._requests.get(output.request_id).job.attempt,
+            phase=_phase_of(output),
+            step=output.step,
+            total=output.num_steps,
+            frames=output.num_decoded,
+            num_frames=output.num_frames,
+        )
+
     def _report(self, output: StepOutput, writers: OrderedWriters) -> None:
         """Report an output; images go by way of the writers, a job's previews before its result."""
         if output.result is not None:
@@ -233,7 +250,7 @@ class EngineHost:
         elif output.error is not None:
             self._report_error(output.request_id, output.error, writers)
         else:
-            self._report_step(output, writers)
+            self._follow_step(output, writers)
 
     def _report_error(self, request_id: str, error: DiffuserveError, writers: OrderedWriters) -> None:
         """Report the end of a request without a result; that of a clip after what is written of it."""
@@ -244,21 +261,10 @@ class EngineHost:
             work = partial(self._output.fail_clips, request.job, request.clips, error)
             writers.submit(request_id, work, is_clip=True)
 
-    def _report_step(self, output: StepOutput, writers: OrderedWriters) -> None:
+    def _follow_step(self, output: StepOutput, writers: OrderedWriters) -> None:
+        """Keep, write and show what a step gave."""
         request = self._requests.get(output.request_id)
-        step, total = output.step, output.num_steps
-        phase = "decode" if step >= total else "denoise"
-        self._link.send(
-            StepProgress(
-                attempt=request.job.attempt,
-                phase=phase,
-                step=step,
-                total=total,
-                frames=output.num_decoded,
-                num_frames=output.num_frames,
-            )
-        )
-        if phase == "denoise" and request.timer.is_due(time.monotonic()):
+        if _phase_of(output) == "denoise" and request.timer.is_due(time.monotonic()):
             self._keep(output.request_id, request)
         if output.chunk is not None:
             self._engine.hold_frames(output.request_id)  # until they are written
@@ -290,6 +296,10 @@ class EngineHost:
             self._link.send(self._handover.write(job, result))
         except Exception as error:  # at the border of a job: it fails alone
             self._link.send(job_failure(job.attempt, error))
+
+
+def _phase_of(output: StepOutput) -> str:
+    return "decode" if output.step >= output.num_steps else "denoise"
 
 
 def load_host(config: EngineProcessConfig, link: AgentLink, model: LoadedModel | None = None) -> EngineHost:

@@ -89,6 +89,15 @@ def test_messages_of_many_threads_do_not_mix(link: AgentLink, connection: socket
         assert steps == list(range(100))
 
 
+def test_messages_that_are_sent_together_arrive_in_their_order(
+    link: AgentLink, connection: socket.socket
+) -> None:
+    sent = [StepProgress(attempt=f"j{number}", phase="denoise") for number in range(3)]
+    link.send(*sent)
+    with connection.makefile("rb") as lines:
+        assert [decode(lines.readline()) for _ in sent] == sent
+
+
 def test_every_message_of_the_agent_is_handled_in_order(link: AgentLink, connection: socket.socket) -> None:
     handled: queue.Queue[ToEngine] = queue.Queue()
     link.listen(handled.put)

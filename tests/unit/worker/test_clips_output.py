@@ -165,12 +165,13 @@ def test_frames_in_parts_were_judged_before(fake: FakePipeline, tmp_path: Path) 
         return Action.ALLOW
 
     class Link(KeptLink):
-        def send(self, message: Any) -> None:
+        def send(self, *messages: Any) -> None:
+            message = messages[0]
             if isinstance(message, LivePart):
                 content = Path(message.path).read_bytes()
                 parts.append(content)
                 shown.append((num_frames_in(io.BytesIO(b"".join(parts))), num_judged))
-            super().send(message)
+            super().send(*messages)
 
     parts: list[bytes] = []
     serve(fake, filtered(ScriptedFilter(look), every=3), [clip("star", tmp_path, live=True)], Link())

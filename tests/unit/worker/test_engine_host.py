@@ -63,6 +63,26 @@ def test_jobs_of_a_higher_band_step_first_in_the_engine(fake: FakePipeline, tmp_
     assert order == ["interactive", "standard", "batch"]
 
 
+def test_the_steps_of_requests_that_step_together_are_sent_together(
+    fake: FakePipeline, tmp_path: Path
+) -> None:
+    link, jobs = KeptLink(), [job(name, tmp_path) for name in ("one", "two")]
+    with Engine(fake, EngineConfig(token_budget=10_000)) as engine:
+        host = EngineHost(engine, cast(AgentLink, link), NO_FILTER)
+        for each in jobs:
+            host.handle(each)
+        running = threading.Thread(target=host.run)
+        running.start()
+        link.wait_for(lambda: len(link.all(JobFinished)) == len(jobs))
+        host.handle(StopEngine())
+        running.join(HANG_SECONDS)
+    attempts = [
+        tuple(each.attempt for each in sent if isinstance(each, StepProgress) and each.phase == "denoise")
+        for sent in link.sends
+    ]
+    assert {stepped for stepped in attempts if stepped} == {("one", "two")}
+
+
 def test_a_blocked_image_fails_its_own_job_alone(fake: FakePipeline, tmp_path: Path) -> None:
     """INV-7, and INV-3 for the others."""
     serve(fake, NO_FILTER, [job("harmless", tmp_path)])
