@@ -23,17 +23,18 @@ _ROUNDS = 3
 EXAMPLES = "Example:\n\n  diffuserve calibrate --model /models/FLUX.1-schnell"
 
 
-@options.takes_settings("model", "device", "dtype", "quantization")
+@options.takes_settings("model", "device", "dtype", "quantization", *options.MODEL_STORE_OPTIONS)
 def calibrate(settings: Settings) -> None:
     """Measure requests of several sizes and keep the fitted cost model for later runs.
 
     This is never necessary: the cost model is ready at once and learns from live requests.
     """
-    from diffuserve.cli.preflight import check_requests
+    from diffuserve.cli.preflight import check_requests, fetched
 
-    check_requests(settings.engine_process, ())
+    config = fetched(settings.engine_process)
+    check_requests(config, ())
     console = Console(stderr=True)
-    with load_engine(settings.engine_process, console) as engine:
+    with load_engine(config, console) as engine:
         table = Table("size", "steps", "measured s", "predicted s", box=None, header_style="bold")
         requests = sweep(engine.spec)
         for number in range(_ROUNDS):

@@ -39,10 +39,8 @@ _PANELS: Final[Mapping[str, tuple[LazyCommand, ...]]] = {
         ),
         LazyCommand(
             "models",
-            "diffuserve.cli.models",
-            "List the models on this machine; the same as `list`.",
-            attribute="list_models",
-            hidden=True,
+            "diffuserve.cli.stored_models",
+            "Publish models in a bucket, fetch and verify them.",
         ),
         LazyCommand(
             "pull",

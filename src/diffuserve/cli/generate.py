@@ -19,6 +19,7 @@ from diffuserve.cli.input_images import image_input, read_images
 from diffuserve.cli.loading import load_engine, uncollected
 from diffuserve.domain.params import GenerationParams
 from diffuserve.settings import Settings
+from diffuserve.worker.config import EngineProcessConfig
 
 if TYPE_CHECKING:
     from diffuserve.cli.output import ImageWriter
@@ -46,6 +47,7 @@ Examples:
 @options.takes_settings(
     *("model", "device", "dtype", "quantization", "deterministic"),
     *("prompt_filter", "image_filter", "file_metadata"),
+    *options.MODEL_STORE_OPTIONS,
 )
 def generate(  # noqa: PLR0913 (a command has as many arguments as options)
     settings: Settings,
@@ -132,10 +134,13 @@ def generate_images(
     clip: ClipOptions = NO_CLIP,
 ) -> int:
     """Check everything, generate, check the images, save and report; return the exit code."""
-    config, console = settings.engine_process, Console(stderr=True)
+    console = Console(stderr=True)
     with ExitStack() as stack:
         with uncollected():
-            requests, destination = check(requests, settings, output, clip)
+            from diffuserve.cli.preflight import fetched
+
+            config = fetched(settings.engine_process)
+            requests, destination = check(requests, settings, config, output, clip)
 
             from diffuserve.cli.output import ImageWriter
             from diffuserve.worker.image_output import open_image_output
@@ -160,7 +165,11 @@ def generate_images(
 
 
 def check(
-    requests: Sequence[GenerationParams], settings: Settings, output: Path, clip: ClipOptions = NO_CLIP
+    requests: Sequence[GenerationParams],
+    settings: Settings,
+    config: EngineProcessConfig,
+    output: Path,
+    clip: ClipOptions = NO_CLIP,
 ) -> tuple[list[GenerationParams], Destination]:
     """Return the requests with cleaned prompts and lengths, and where their files go.
 
@@ -171,11 +180,11 @@ def check(
     destination, asked = Destination.parse(output), clip.kind(output)
     destination.check()
     requests = read_images(requests)
-    spec = model_spec(settings.engine_process)
+    spec = model_spec(config)
     kind = kind_for(spec, asked)
     destination = destination.of_kind(kind)
     requests = with_lengths(requests, spec, kind, clip, output)
-    check_requests(settings.engine_process, requests)
+    check_requests(config, requests)
     for request in requests:
         check_file(spec.resolve(request, seed=0), destination)
     return asyncio.run(screen(settings, requests)), destination

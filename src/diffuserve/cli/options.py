@@ -18,6 +18,7 @@ from pydantic.fields import FieldInfo
 
 from diffuserve.cli.completion import model_names, sampler_names
 from diffuserve.cli.panels import CLIPS, INPUT_IMAGES, PANELS, SAFETY, place_of
+from diffuserve.modelstore.config import ModelStoreConfig
 from diffuserve.options import option_fields
 from diffuserve.settings import Settings
 from diffuserve.telemetry.log_config import LogConfig
@@ -25,6 +26,7 @@ from diffuserve.worker.config import WorkerConfig
 
 _COMPLETIONS = {"model": model_names}
 WORKER_OPTIONS = tuple(option_fields(WorkerConfig))
+MODEL_STORE_OPTIONS = tuple(option_fields(ModelStoreConfig))
 LOG_OPTIONS = tuple(option_fields(LogConfig))
 _CHOSEN = "; by default "  # in a description: what is chosen where nothing is given
 _FLAGS = {"api_key": "--key", "api_key_file": "--key-file", "file_metadata": "--metadata/--no-metadata"}

@@ -4,11 +4,13 @@ from collections.abc import Mapping
 from typing import Final
 
 from diffuserve.engine.config import EngineConfig
+from diffuserve.modelstore.config import ModelStoreConfig
 from diffuserve.options import option_fields
 from diffuserve.telemetry.log_config import LogConfig
 
 SERVER: Final = "Server"
 MODEL: Final = "Model"
+MODEL_STORE: Final = "Model store"
 INPUT_IMAGES: Final = "Images to start from or to edit"
 CLIPS: Final = "Clips"
 LISTENING: Final = "Listening"
@@ -23,6 +25,7 @@ LOG: Final = "Log"
 _OPTIONS: Mapping[str, tuple[str, ...]] = {
     SERVER: ("server", "api_key", "api_key_file"),
     MODEL: ("model", "device", "dtype", "quantization", "tiers"),
+    MODEL_STORE: tuple(option_fields(ModelStoreConfig)),
     LISTENING: ("host", "port"),
     STORAGE: ("data_dir", "database_url", "valkey_url", "file_metadata"),
     SAFETY: ("prompt_filter", "image_filter", "image_rules", "filter_frames_every"),

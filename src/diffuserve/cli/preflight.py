@@ -3,8 +3,11 @@
 What is checked here would be refused by the engine as well, but after the seconds that torch takes.
 """
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from dataclasses import replace
 from importlib.util import find_spec
+
+from rich.console import Console
 
 from diffuserve.cli.wiring.safety import check_prompt_filter
 from diffuserve.domain.errors import InvalidParams
@@ -14,6 +17,8 @@ from diffuserve.engine.memory import check_memory, cpu_memory_budget
 from diffuserve.models.folder import find_local_model
 from diffuserve.models.hardware import check_device, check_dtype, check_num_gpus, is_cpu
 from diffuserve.models.registry import check_model
+from diffuserve.modelstore.manifest import Manifest
+from diffuserve.modelstore.store import check_stored, is_stored, open_stored
 from diffuserve.safety.image_filters import check_image_filter
 from diffuserve.settings import Settings
 from diffuserve.worker.config import EngineProcessConfig
@@ -28,6 +33,25 @@ def model_spec(config: EngineProcessConfig) -> ModelSpec:
     _check_engine(config)
     pull_if_missing(config.model)
     return check_model(config.model, config.quantization).spec
+
+
+def fetched(config: EngineProcessConfig) -> EngineProcessConfig:
+    """Return the configuration with the folder of a model that a store has, which is fetched if need be.
+
+    Raise as `open_stored` does.
+    """
+    if not is_stored(config.model, config.stored):
+        return config
+    from diffuserve.cli.transfers import transfers
+
+    _check_engine(config)
+    with transfers(Console(stderr=True, highlight=False, soft_wrap=True)) as shown:
+
+        def on_fetch(found: Manifest) -> Callable[[int], None]:
+            return shown.begin(found.name, found.num_bytes)
+
+        held = open_stored(config.model, config.stored, on_fetch)
+    return config if held is None else replace(config, model=str(held.folder))
 
 
 def check_requests(config: EngineProcessConfig, requests: Sequence[GenerationParams]) -> None:
@@ -49,13 +73,16 @@ def check_requests(config: EngineProcessConfig, requests: Sequence[GenerationPar
 def check_worker(config: EngineProcessConfig, num_gpus: int, num_replicas: int = 1) -> None:
     """Check what the engine processes of a worker, or of its replicas, are to load.
 
-    Raise as `check_requests` does. A model of the hub is downloaded, and then checked, by those processes.
+    Raise as `check_requests` does. A model of the hub or of a store is downloaded, and then checked, by those
+    processes.
     """
     _check_engine(config)
     check_num_gpus(config.device, num_gpus)
     if num_replicas > 1 and config.device != "cpu":
         check_device(f"cuda:{num_replicas - 1}")  # they are on cuda:0, cuda:1, …
-    if find_local_model(config.model) is not None:
+    if is_stored(config.model, config.stored):
+        check_stored(config.model, config.stored)
+    elif find_local_model(config.model) is not None:
         check_model(config.model, config.quantization)
 
 

@@ -1,25 +1,16 @@
 """`diffuserve pull`: the download of a model."""
 
 import shutil
-from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
 from typing import Annotated
 
 import typer
 from rich.console import Console
-from rich.progress import (
-    BarColumn,
-    DownloadColumn,
-    Progress,
-    TextColumn,
-    TimeRemainingColumn,
-    TransferSpeedColumn,
-)
 
 from diffuserve.cli.exit_codes import INTERRUPTED
 from diffuserve.cli.models import ModelName
 from diffuserve.cli.sizes import human_bytes
+from diffuserve.cli.transfers import transfers
 from diffuserve.domain.errors import InvalidParams, ModelNotFound
 from diffuserve.models import hub
 from diffuserve.models.bundled import bundled_models
@@ -99,8 +90,9 @@ def _download(repo_id: str, revision: str, console: Console) -> Path:
     _check_space(download)
     read_spec(str(hub.fetch_configs(download)))  # refuses another kind of model before its weights arrive
     try:
-        with _progress(download, console) as report:
-            return hub.fetch_all(download, report)
+        with transfers(console) as shown:
+            done = download.num_bytes - download.missing_bytes  # a part that was here before counts
+            return hub.fetch_all(download, shown.begin(repo_id, download.num_bytes, done))
     except KeyboardInterrupt:
         console.print("stopped; the same command continues where it was")
         raise typer.Exit(INTERRUPTED) from None
@@ -119,18 +111,6 @@ def _check_space(download: hub.Download) -> None:
             "free some (`diffuserve list` shows the models, `diffuserve rm` removes one), or move the hub's "
             "cache with HF_HOME",
         )
-
-
-@contextmanager
-def _progress(download: hub.Download, console: Console) -> Iterator[hub.Report]:
-    """Show how much has arrived; a part that was here before counts as done, and piped output has no bar."""
-    columns = (BarColumn(), DownloadColumn(), TransferSpeedColumn(), TimeRemainingColumn(compact=True))
-    text = TextColumn("{task.description}")
-    with Progress(text, *columns, console=console, disable=not console.is_terminal) as progress:
-        done = download.num_bytes - download.missing_bytes
-        task = progress.add_task(download.repo_id, total=download.num_bytes, completed=done)
-        yield lambda num_bytes: progress.advance(task, num_bytes)
-        progress.update(task, completed=download.num_bytes)
 
 
 def _name(model: str, repo_id: str, folder: Path) -> str:

@@ -60,9 +60,12 @@ async def _serve(settings: Settings, no_auth: bool, launch: "Launch") -> int:
     from diffuserve.cli.event_loop import stop_on_signals
     from diffuserve.cli.local_worker import server_with_worker
     from diffuserve.models.registry import read_local_offer
+    from diffuserve.modelstore.store import is_stored
 
     console, stop = Console(stderr=True, highlight=False, soft_wrap=True), stop_on_signals()
-    offer = None if launch.engine_command else read_local_offer(settings.engine_process.model)
+    config = settings.engine_process
+    is_elsewhere = launch.engine_command is not None or is_stored(config.model, config.stored)
+    offer = None if is_elsewhere else read_local_offer(config.model)
     async with server_with_worker(settings, no_auth, launch) as running:
         if offer is not None:
             await running.server.plane.expect(offer)

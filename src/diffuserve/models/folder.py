@@ -242,7 +242,8 @@ def _is_map_of_names(value: object) -> TypeGuard[dict[str, str]]:
 
 
 def _fetch_all(download: hub.Download) -> Path:
-    return hub.fetch_all(download, hub.LoggedProgress(download))
+    done = download.num_bytes - download.missing_bytes
+    return hub.fetch_all(download, hub.LoggedProgress(download.repo_id, download.num_bytes, done))
 
 
 def _fetch(hub_id: str, commit: str, fetch: Callable[[hub.Download], Path]) -> Path:

@@ -64,9 +64,9 @@ class Download:
 class LoggedProgress:
     """Report of a download in the log, from time to time. Several threads may call it."""
 
-    def __init__(self, download: Download) -> None:
-        self._download = download
-        self._num_bytes = download.num_bytes - download.missing_bytes
+    def __init__(self, model: str, total_bytes: int, num_bytes: int = 0) -> None:
+        """Report of a model with `total_bytes`, of which `num_bytes` are there before."""
+        self._model, self._total_bytes, self._num_bytes = model, total_bytes, num_bytes
         self._lock = threading.Lock()
         self._log(time.monotonic())
 
@@ -78,8 +78,8 @@ class LoggedProgress:
 
     def _log(self, now: float) -> None:
         self._logged_at = now
-        done, total = self._num_bytes / 1e9, self._download.num_bytes / 1e9
-        log.info("downloading %s: %.1f of %.1f GB", self._download.repo_id, done, total)
+        done, total = self._num_bytes / 1e9, self._total_bytes / 1e9
+        log.info("downloading %s: %.1f of %.1f GB", self._model, done, total)
 
 
 class _Stopped(Exception):

@@ -160,13 +160,6 @@ def open_models(url: str) -> ModelBucket:
     return ModelBucket(open_bucket(parts.scheme, parts.netloc, prefix, _SETTING), place)
 
 
-def open_volume(folder: Path) -> ModelBucket:
-    """Open a folder for reading. Raise `InvalidParams` if it does not exist."""
-    if not folder.is_dir():
-        raise InvalidParams("model_volume", str(folder), "is no folder; is the volume mounted there?")
-    return ModelBucket(LocalStore(prefix=folder.absolute()), str(folder))
-
-
 def _folder(folder: Path) -> LocalStore:
     """Open a folder, which is created where need be. Raise `InvalidParams`."""
     with refused_if_unusable(folder, _SETTING):

@@ -12,8 +12,8 @@ from diffuserve.domain.errors import InvalidModel, ModelCacheFull
 from diffuserve.modelstore.eviction import CachedModel, choose_victims
 from diffuserve.modelstore.layout import MODELS, NAMES
 from diffuserve.modelstore.locks import FileLock, locked
-from diffuserve.modelstore.manifest import Manifest
-from diffuserve.modelstore.model_folder import read_manifest
+from diffuserve.modelstore.manifest import Manifest, Reference
+from diffuserve.modelstore.model_folder import newest_version, read_manifest
 from diffuserve.modelstore.partial import PartialModel, explained
 
 log = logging.getLogger(__name__)
@@ -79,10 +79,9 @@ class ModelCache:
             path.parent.mkdir(parents=True, exist_ok=True)
             path.touch()
 
-    def known_version(self, name: str) -> str | None:
+    def known_version(self, reference: Reference) -> str | None:
         """Return what a name meant when it was noted last; `None` if it never was."""
-        notes = list((self._root / NAMES / name).glob("*"))
-        return max(notes, key=lambda path: path.stat().st_mtime_ns).name if notes else None
+        return newest_version(self._root, reference)
 
     def _fetch(self, manifest: Manifest, fetch: Fetch, lock: FileLock) -> HeldModel:
         lock.take()

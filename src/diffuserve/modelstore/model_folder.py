@@ -1,10 +1,16 @@
-"""The folder of a version of a model on a disk, with its manifest: `models/HASH` of a cache or a volume."""
+"""Models on a disk, with the layout of a store: in a cache or a volume."""
 
 from pathlib import Path
 
 from diffuserve.domain.errors import InvalidModel
-from diffuserve.modelstore.layout import MANIFEST
-from diffuserve.modelstore.manifest import MAX_MANIFEST_BYTES, Manifest, parse_manifest
+from diffuserve.modelstore.layout import MANIFEST, NAMES
+from diffuserve.modelstore.manifest import MAX_MANIFEST_BYTES, Manifest, Reference, parse_manifest
+
+
+def newest_version(root: Path, reference: Reference) -> str | None:
+    """Return the version that was noted last of those that may be meant; `None` if there is none."""
+    notes = [path for path in (root / NAMES / reference.name).glob("*") if reference.fits(path.name)]
+    return max(notes, key=lambda path: (path.stat().st_mtime_ns, path.name)).name if notes else None
 
 
 def read_manifest(folder: Path, version: str) -> Manifest:

@@ -4,17 +4,23 @@ import logging
 from collections.abc import Callable, Sequence
 from functools import cached_property
 
-from diffuserve.domain.errors import InvalidModel, ModelNotFound, ServerUnavailable
+from diffuserve.domain.errors import (
+    InvalidModel,
+    InvalidParams,
+    ModelNotFound,
+    ServerUnavailable,
+    StorageRefused,
+)
 from diffuserve.models.bundled import bundled_models
 from diffuserve.models.model_paths import existing
 from diffuserve.models.names import full_name, is_hub_id
-from diffuserve.modelstore.bucket import ModelBucket, open_models, open_volume
+from diffuserve.modelstore.bucket import ModelBucket, open_models
 from diffuserve.modelstore.cache import HeldModel, ModelCache
 from diffuserve.modelstore.config import ModelStoreConfig
 from diffuserve.modelstore.download import download
 from diffuserve.modelstore.layout import folder_key
 from diffuserve.modelstore.manifest import Manifest, Reference, is_reference, parse_reference
-from diffuserve.modelstore.model_folder import read_manifest
+from diffuserve.modelstore.model_folder import newest_version, read_manifest
 from diffuserve.modelstore.sources import PieceSource
 
 log = logging.getLogger(__name__)
@@ -49,7 +55,13 @@ class ModelStore:
         `InvalidParams`, and `ServerUnavailable` if the bucket is needed and does not respond.
         """
         version = self.find(parse_reference(name))
-        return self._cache.hold(version) or self._in_volume(version) or self._fetched(version, on_fetch)
+        return self._on_this_machine(version) or self._fetched(version, on_fetch)
+
+    def known(self, name: str) -> HeldModel | None:
+        """Return a model that was opened on this machine before, as it was then; the bucket is not asked."""
+        reference = parse_reference(name)
+        version = self._version_in_volume(reference) or self._cache.known_version(reference)
+        return None if version is None else self._on_this_machine(version)
 
     def find(self, reference: Reference) -> str:
         """Return the hash that is meant: what the bucket says, the volume, or what the name meant last.
@@ -59,8 +71,7 @@ class ModelStore:
         if len(reference.digits) == _HASH_DIGITS:
             return reference.digits
         if self._bucket is None:
-            assert self._volume is not None
-            return self._volume.find(reference).hash
+            return self._find_in_volume(reference)
         try:
             version = self._bucket.find(reference).hash
         except ServerUnavailable as error:
@@ -69,11 +80,31 @@ class ModelStore:
         return version
 
     def _last_known(self, reference: Reference, error: ServerUnavailable) -> str:
-        version = self._cache.known_version(reference.name)
-        if version is None or not reference.fits(version):
+        version = self._cache.known_version(reference)
+        if version is None:
             raise error
         log.warning("%s; %s is taken for %s, as before", error, reference, version)
         return version
+
+    def _find_in_volume(self, reference: Reference) -> str:
+        version = self._version_in_volume(reference)
+        if version is None:
+            raise ModelNotFound(
+                f"{self._config.model_volume} has no model {reference}, and no bucket is named"
+            )
+        return version
+
+    def _version_in_volume(self, reference: Reference) -> str | None:
+        """Raise `InvalidParams` if there is a volume and it is not there."""
+        volume = self._config.model_volume
+        if volume is None:
+            return None
+        if not volume.is_dir():
+            raise InvalidParams("model_volume", str(volume), "is no folder; is the volume mounted there?")
+        return newest_version(volume, reference)
+
+    def _on_this_machine(self, version: str) -> HeldModel | None:
+        return self._cache.hold(version) or self._in_volume(version)
 
     def _in_volume(self, version: str) -> HeldModel | None:
         """Return a model in the volume, which is used where it is; `None` if it is not there as a whole."""
@@ -95,17 +126,28 @@ class ModelStore:
         manifest = self._bucket.manifest(version)
         sources = (*self._peers, self._bucket)
         return self._cache.fetch(
-            manifest,
-            lambda part: download(manifest, part, sources, on_fetch(manifest)),
+            manifest, lambda partial: download(manifest, partial, sources, on_fetch(manifest))
         )
 
     @cached_property
     def _bucket(self) -> ModelBucket | None:
         return None if self._config.model_store is None else open_models(self._config.model_store)
 
-    @cached_property
-    def _volume(self) -> ModelBucket | None:
-        return None if self._config.model_volume is None else open_volume(self._config.model_volume)
+
+def check_stored(model: str, config: ModelStoreConfig) -> None:
+    """Raise `ModelNotFound` if neither the store nor the hub has a model, and `StorageRefused`.
+
+    A store that does not respond now is asked again by whoever opens the model.
+    """
+    try:
+        ModelStore(config).find(parse_reference(model))
+    except StorageRefused:
+        raise
+    except ServerUnavailable as error:
+        log.warning("%s", error)
+    except ModelNotFound:
+        if not is_hub_id(full_name(model)):
+            raise
 
 
 def open_stored(model: str, config: ModelStoreConfig, on_fetch: OnFetch) -> HeldModel | None:

@@ -13,6 +13,7 @@ from diffuserve.domain.model_parts import ALL_PARTS, Parts
 from diffuserve.domain.quantization import Quantization
 from diffuserve.domain.worker import WorkerRole
 from diffuserve.engine.config import DEFAULT_MODEL, EngineConfig
+from diffuserve.modelstore.config import ModelStoreConfig
 from diffuserve.options import option
 from diffuserve.telemetry.log_config import LogConfig
 from diffuserve.worker.spot.base import Spot
@@ -71,7 +72,10 @@ class EngineProcessConfig:
     receive the same value. `parts` of the model are those that the worker's role needs, which sets them.
     """
 
-    model: str = option(DEFAULT_MODEL, "Bundled model, short name such as flux-schnell, folder or hub id.")
+    model: str = option(
+        DEFAULT_MODEL, "Bundled model, short name such as flux-schnell, name in the store, folder or hub id."
+    )
+    stored: ModelStoreConfig = field(default_factory=ModelStoreConfig)
     device: str | None = option(None, "cpu or cuda[:n]; by default CUDA where there is a GPU.")
     dtype: Annotated[str | None, AfterValidator(_canonical_dtype)] = option(
         None, "bfloat16, float16 or float32, for short bf16, fp16 or fp32; by default the checkpoint's."

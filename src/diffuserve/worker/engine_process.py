@@ -22,10 +22,13 @@ from diffuserve.private_files import private_umask
 from diffuserve.telemetry.logs import configure_logs
 from diffuserve.worker.agent_link import AgentLink, die_with_parent
 from diffuserve.worker.config import EngineProcessConfig
+from diffuserve.worker.load_reporter import LoadReporter
 from diffuserve.worker.messages import EngineHeartbeat, ModelAnnounced
+from diffuserve.worker.stored_model import logged, with_stored_model
 
 if TYPE_CHECKING:
     from diffuserve.engine.loading import LoadedModel
+    from diffuserve.modelstore.manifest import Manifest
     from diffuserve.worker.engine_host import EngineHost
 
 _HEARTBEAT_SECONDS = 1.0
@@ -74,7 +77,19 @@ def _run(config: EngineProcessConfig, rank: str | None, socket: Path) -> None:
     else:
         from diffuserve.worker.rank_process import follow
 
-        follow(config)
+        follow(with_stored_model(config))
+
+
+def _fetching(link: AgentLink, manifest: "Manifest") -> Callable[[int], None]:
+    """Report the progress of a download to the agent, and in the log."""
+    reporter, log = LoadReporter(link), logged(manifest)
+    reporter.begin("fetching", manifest.num_bytes)
+
+    def report(num_bytes: int) -> None:
+        reporter.add(num_bytes)
+        log(num_bytes)
+
+    return report
 
 
 def serve_agent(config: EngineProcessConfig, socket: Path, run: RunHost) -> None:
@@ -90,6 +105,7 @@ def serve_agent(config: EngineProcessConfig, socket: Path, run: RunHost) -> None
     loading = EngineHeartbeat(num_moves=0, num_unfinished=0)
     link.send_every(_HEARTBEAT_SECONDS, lambda: host.heartbeat() if host else loading)
     try:
+        config = with_stored_model(config, partial(_fetching, link))
         spec, fit = read_offer(config.model)  # before torch is imported: jobs are accepted from here on
         link.send(ModelAnnounced(spec=spec.to_dict(), fit=fit.to_dict()))
         run(config, link, on_host)

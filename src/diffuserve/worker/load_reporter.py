@@ -1,12 +1,12 @@
 """Reports of an engine process about its loading."""
 
+import threading
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 
 from diffuserve.domain.model_parts import ALL_PARTS, Parts
 from diffuserve.models.registry import num_weight_bytes
-from diffuserve.models.weights import observed_reading
 from diffuserve.worker.agent_link import AgentLink
 from diffuserve.worker.messages import EngineLoading
 
@@ -18,6 +18,7 @@ class LoadReporter:
 
     def __init__(self, link: AgentLink) -> None:
         self._link = link
+        self._lock = threading.Lock()
         self._reported_at = 0.0
         self._progress = EngineLoading(phase="starting")
 
@@ -29,16 +30,20 @@ class LoadReporter:
     def reading_weights(self, model: str, parts: Parts = ALL_PARTS) -> Iterator[None]:
         """Report the bytes of the parts' weights that are read within the block, on this thread."""
         self.begin("weights", num_weight_bytes(model, parts))
-        with observed_reading(self._add):
+        from diffuserve.models.weights import observed_reading  # it imports torch
+
+        with observed_reading(self.add):
             yield
 
-    def _add(self, num_bytes: int) -> None:
-        before = self._progress
-        self._progress = EngineLoading(
-            phase=before.phase, bytes_read=before.bytes_read + num_bytes, bytes_total=before.bytes_total
-        )
-        if time.monotonic() - self._reported_at >= _REPORT_SECONDS:
-            self._send(self._progress)
+    def add(self, num_bytes: int) -> None:
+        """Count bytes of the phase; several threads may do so."""
+        with self._lock:
+            before = self._progress
+            self._progress = EngineLoading(
+                phase=before.phase, bytes_read=before.bytes_read + num_bytes, bytes_total=before.bytes_total
+            )
+            if time.monotonic() - self._reported_at >= _REPORT_SECONDS:
+                self._send(self._progress)
 
     def _send(self, progress: EngineLoading) -> None:
         self._progress, self._reported_at = progress, time.monotonic()

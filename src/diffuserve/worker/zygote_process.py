@@ -31,6 +31,7 @@ from diffuserve.worker.messages import (
     decode,
     encode,
 )
+from diffuserve.worker.stored_model import with_known_model
 
 if TYPE_CHECKING:
     from diffuserve.engine.loading import LoadedModel
@@ -51,6 +52,7 @@ def main() -> None:
     os.environ.update(_ENVIRONMENT)  # noqa: TID251 (these libraries have no other interface)
     config = EngineProcessConfig.from_json(arguments.config)
     configure_logs(config.logs)
+    config = with_known_model(config)
     run_to_exit(Zygote(config, socket.socket(fileno=arguments.connection)).run)
 
 

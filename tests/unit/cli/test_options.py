@@ -192,7 +192,17 @@ def test_the_panels_of_a_server_come_in_the_order_of_their_use() -> None:
     group: Any = typer.main.get_command(app)
     panels = [parameter.rich_help_panel for parameter in group.commands["serve"].params]
     order = list(dict.fromkeys(panel for panel in panels if panel))
-    assert order == ["Model", "Listening", "Storage", "Safety", "Engine", "Many GPUs", "Reliability", "Log"]
+    assert order == [
+        "Model",
+        "Model store",
+        "Listening",
+        "Storage",
+        "Safety",
+        "Engine",
+        "Many GPUs",
+        "Reliability",
+        "Log",
+    ]
 
 
 def help_of(name: str) -> str:

@@ -185,7 +185,7 @@ def check_model(facts: Facts) -> CheckResult:
             "model", model.problem, "give another with --model; `diffuserve list` shows those on this machine"
         )
     if not model.is_here:
-        return warning("model", f"{model.name}: not on this machine yet", f"diffuserve pull {model.name}")
+        return warning("model", f"{model.name}: not on this machine yet", f"{model.pull} {model.name}")
     return ok("model", f"{model.name}: all files are there, {human_bytes(model.num_bytes)}")
 
 

@@ -32,6 +32,7 @@ _COLORS = {Outcome.OK: "green", Outcome.WARNING: "yellow", Outcome.FAILED: "red"
 
 @options.takes_settings(
     *("server", "api_key", "model", "role", "device", "dtype", "host", "port"),
+    *options.MODEL_STORE_OPTIONS,
     *("data_dir", "database_url", "valkey_url"),
 )
 def doctor(settings: Settings, as_json: options.Json = False) -> None:
@@ -66,7 +67,7 @@ async def gather(settings: Settings) -> Facts:
         disk=machine.disk_facts(settings.data_dir),
         database=database,
         port=machine.port_facts(settings.host, settings.port),
-        model=machine.model_facts(engine.model, settings.worker.own_process.parts),
+        model=machine.model_facts(engine.model, settings.worker.own_process.parts, engine.stored),
         wanted_device=engine.device,
         bucket=bucket,
         valkey=valkey,

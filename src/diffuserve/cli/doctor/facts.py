@@ -75,10 +75,11 @@ class PortFacts:
 
 @dataclass(frozen=True, kw_only=True)
 class ModelFacts:
-    """A model. `is_here` is false for one that is on the hub alone."""
+    """A model. `is_here` is false for one that is on the hub or in a store alone; `pull` gets it."""
 
     name: str
     is_here: bool = True
+    pull: str = "diffuserve pull"
     num_bytes: int = 0
     problem: str = ""
 

@@ -15,11 +15,13 @@ from pathlib import Path
 import psutil
 
 from diffuserve.cli.doctor.facts import DiskFacts, MachineFacts, ModelFacts, PortFacts, TorchFacts
-from diffuserve.domain.errors import InvalidModel, ModelNotFound
+from diffuserve.domain.errors import InvalidModel, InvalidParams, ModelNotFound
 from diffuserve.domain.model_parts import ALL_PARTS, Parts
 from diffuserve.models.folder import find_local_model
 from diffuserve.models.hardware import count_cuda_devices
 from diffuserve.models.registry import check_model
+from diffuserve.modelstore.config import ModelStoreConfig
+from diffuserve.modelstore.store import ModelStore, is_stored
 
 _PROBE_SECONDS = 120.0  # torch's import on a busy machine with a cold disk
 _SMI_SECONDS = 20.0
@@ -86,16 +88,25 @@ def port_facts(host: str, port: int) -> PortFacts:
     return PortFacts(address=address)
 
 
-def model_facts(model: str, parts: Parts = ALL_PARTS) -> ModelFacts:
-    """Check a model's files, and the size of `parts`; one that is on the hub alone is not asked for."""
+def model_facts(model: str, parts: Parts = ALL_PARTS, stored: ModelStoreConfig | None = None) -> ModelFacts:
+    """Check a model's files, and the size of `parts`; no hub or store is asked for one that is not here."""
     try:
+        if stored is not None and is_stored(model, stored):
+            return _stored_facts(model, parts, stored)
         found = find_local_model(model)
         if found is None:
             return ModelFacts(name=model, is_here=False)
         checked = check_model(str(found.path))
-    except (InvalidModel, ModelNotFound) as error:
+    except (InvalidModel, InvalidParams, ModelNotFound) as error:
         return ModelFacts(name=model, problem=str(error))
     return ModelFacts(name=model, num_bytes=checked.num_weight_bytes(parts))
+
+
+def _stored_facts(model: str, parts: Parts, stored: ModelStoreConfig) -> ModelFacts:
+    held = ModelStore(stored).known(model)
+    if held is None:
+        return ModelFacts(name=model, is_here=False, pull="diffuserve models pull")
+    return model_facts(str(held.folder), parts)
 
 
 def _measured(folder: Path) -> tuple[float, float]:

@@ -1,0 +1,206 @@
+"""`diffuserve models`: models of a model store, published by name and hash."""
+
+import json
+import sys
+from collections.abc import Sequence
+from datetime import UTC, datetime, timedelta
+from typing import Annotated
+
+import typer
+from rich.console import Console
+from rich.table import Table
+
+from diffuserve.cli import options
+from diffuserve.cli.exit_codes import FAILED
+from diffuserve.cli.models import list_models
+from diffuserve.cli.results import results
+from diffuserve.cli.sizes import human_bytes
+from diffuserve.cli.transfers import transfers
+from diffuserve.domain.errors import InvalidModel, InvalidParams, ModelNotFound
+from diffuserve.models.folder import open_model
+from diffuserve.modelstore.bucket import ModelBucket, Version, open_models
+from diffuserve.modelstore.description import describe, published_files
+from diffuserve.modelstore.manifest import Manifest, parse_reference
+from diffuserve.modelstore.publishing import collect_garbage, verify
+from diffuserve.modelstore.publishing import push as push_model
+from diffuserve.modelstore.publishing import remove as remove_model
+from diffuserve.modelstore.store import ModelStore
+from diffuserve.settings import Settings
+
+EXAMPLES = """
+Examples:
+
+  diffuserve models push /models/FLUX.1-schnell --name flux --license apache-2.0 --model-store s3://models
+
+  diffuserve models list --model-store s3://models
+
+  diffuserve models pull flux --model-store s3://models
+
+  diffuserve models verify flux --model-store s3://models
+
+  diffuserve models remove flux@741f7c3ce8b3 --model-store s3://models
+
+  diffuserve models gc --model-store s3://models
+"""
+
+models = typer.Typer(
+    name="models",
+    help="Models in a bucket, by name and hash; without a command the models on this machine.",
+    epilog=EXAMPLES,
+)
+
+Name = Annotated[
+    str, typer.Argument(metavar="NAME[@HASH]", help="Name in the store; a hash means one version.")
+]
+
+
+@models.callback(invoke_without_command=True)
+def on_this_machine(context: typer.Context, as_json: options.Json = False) -> None:
+    """Publish, fetch and check models of a store; without a command list those on this machine."""
+    if context.invoked_subcommand is None:
+        list_models(as_json)
+
+
+@models.command(epilog=EXAMPLES)
+@options.takes_settings("model_store")
+def push(
+    settings: Settings,
+    model: Annotated[str, typer.Argument(help="Folder, bundled model, short name or hub id to publish.")],
+    name: Annotated[str | None, typer.Option(help="Name in the store. [default: the model's own]")] = None,
+    license_: Annotated[str, typer.Option("--license", help="License, for people to read.")] = "",
+    source: Annotated[str, typer.Option(help="Where the model is from, for people to read.")] = "",
+) -> None:
+    """Publish a model; workers find it by its name once everything is there.
+
+    NAME@HASH goes to stdout. The same command continues a push that broke off.
+    """
+    bucket, console = _bucket(settings), _console()
+    found = open_model(model)
+    parse_reference(name or found.name)  # before anything is read
+    size = sum(path.stat().st_size for path in published_files(found.path))
+    with transfers(console) as shown:
+        report = shown.begin("reading", size)
+        manifest = describe(found.path, name or found.name, license_, source or found.hub_id or "", report)
+        push_model(bucket, found.path, manifest, shown.begin("pushing", size))
+    console.print(f"{manifest.name}: {human_bytes(size)} in {bucket.place}", markup=False)
+    typer.echo(manifest.reference)
+
+
+@models.command(epilog=EXAMPLES)
+@options.takes_settings(*options.MODEL_STORE_OPTIONS)
+def pull(settings: Settings, name: Name) -> None:
+    """Fetch a model into this machine's cache, verified, so that workers start without a download.
+
+    Its folder goes to stdout.
+    """
+    _bucket(settings)
+    with transfers(_console()) as shown:
+        store = ModelStore(settings.engine_process.stored)
+        held = store.open(name, lambda found: shown.begin(found.name, found.num_bytes))
+    typer.echo(held.folder)
+
+
+@models.command("list", epilog=EXAMPLES)
+@options.takes_settings("model_store")
+def list_stored(settings: Settings, as_json: options.Json = False) -> None:
+    """List the models of a store, the versions of each with the newest last, which its name means."""
+    bucket, console = _bucket(settings), _console()
+    found = list[tuple[Version, Manifest]]()
+    for version in sorted(bucket.versions(), key=lambda version: (version.name, version)):
+        try:
+            found.append((version, bucket.manifest(version.hash)))
+        except (InvalidModel, ModelNotFound) as error:
+            console.print(f"{version.reference}: {error}", style="yellow", markup=False)
+    if as_json:
+        typer.echo(json.dumps([_as_dict(*entry) for entry in found], indent=2))
+    else:
+        results().print(_table(found))
+
+
+@models.command("verify", epilog=EXAMPLES)
+@options.takes_settings("model_store")
+def verify_stored(settings: Settings, name: Name) -> None:
+    """Read every byte of a model in the store, and compare it with its hashes; exit code 1: damage."""
+    bucket, console = _bucket(settings), _console()
+    manifest = bucket.manifest(bucket.find(parse_reference(name)).hash)
+    with transfers(console) as shown:
+        damages = verify(bucket, manifest, shown.begin(manifest.name, manifest.num_bytes))
+    for damage in damages:
+        console.print(f"{damage.path}, from byte {damage.offset:,} on: {damage.problem}", markup=False)
+    if damages:
+        console.print(
+            f"{manifest.reference} is damaged: remove it, and push it again", style="red", markup=False
+        )
+        raise typer.Exit(FAILED)
+    console.print(f"{manifest.reference} is sound", markup=False)
+
+
+@models.command(epilog=EXAMPLES)
+@options.takes_settings("model_store")
+def remove(
+    settings: Settings,
+    name: Name,
+    yes: Annotated[bool, typer.Option("--yes", "-y", help="Remove it without asking.")] = False,
+) -> None:
+    """Remove a model from the store: all its versions, or NAME@HASH alone. Caches that have it keep it."""
+    bucket, reference = _bucket(settings), parse_reference(name)
+    newest = bucket.find(reference)
+    versions = [newest] if reference.digits else bucket.versions(reference.name)
+    shown = ", ".join(version.reference for version in versions)
+    if not yes:
+        if not sys.stdin.isatty():
+            raise InvalidParams("yes", yes, f"nobody can be asked here; give --yes to remove {shown}")
+        if not typer.confirm(f"Remove {shown} from {bucket.place}?", err=True):
+            raise typer.Exit(FAILED)
+    freed = sum(remove_model(bucket, version) for version in versions)
+    _console().print(f"removed {shown}, {human_bytes(freed)} freed", markup=False)
+
+
+@models.command(epilog=EXAMPLES)
+@options.takes_settings("model_store")
+def gc(
+    settings: Settings,
+    older_than_hours: Annotated[
+        float, typer.Option(min=1, help="Hours for which garbage has not been changed.")
+    ] = 24.0,
+) -> None:
+    """Delete what belongs to no published model, such as what a push that broke off has left."""
+    garbage = collect_garbage(_bucket(settings), datetime.now(UTC), timedelta(hours=older_than_hours))
+    size = human_bytes(garbage.num_bytes)
+    _console().print(f"deleted {len(garbage.keys)} objects, {size} freed", markup=False)
+
+
+def _bucket(settings: Settings) -> ModelBucket:
+    if settings.engine_process.stored.model_store is None:
+        raise InvalidParams(
+            "model_store", None, "name a bucket: --model-store s3://bucket/prefix, or DIFFUSERVE_MODEL_STORE"
+        )
+    return open_models(settings.engine_process.stored.model_store)
+
+
+def _console() -> Console:
+    return Console(stderr=True, highlight=False, soft_wrap=True)
+
+
+def _as_dict(version: Version, manifest: Manifest) -> dict[str, object]:
+    return {
+        "name": version.name,
+        "hash": version.hash,
+        "family": manifest.family,
+        "bytes": manifest.num_bytes,
+        "weights": manifest.weights_hash,
+        "license": manifest.license,
+        "source": manifest.source,
+        "published_at": version.published_at.isoformat(),
+    }
+
+
+def _table(found: Sequence[tuple[Version, Manifest]]) -> Table:
+    columns = ("name", "hash", "family", "size", "license", "source", "published")
+    table = Table(*columns, box=None, header_style="bold", pad_edge=False)
+    for version, manifest in found:
+        described = (manifest.license, manifest.source)
+        published = f"{version.published_at:%Y-%m-%d %H:%M}"
+        size = human_bytes(manifest.num_bytes)
+        table.add_row(version.name, version.hash[:12], manifest.family, size, *described, published)
+    return table

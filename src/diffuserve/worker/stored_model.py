@@ -1,0 +1,52 @@
+"""The model of an engine process, if a model store has it: a folder in place of its name."""
+
+import logging
+import time
+from collections.abc import Callable
+from dataclasses import replace
+
+from diffuserve.backoff import Backoff
+from diffuserve.domain.errors import ServerUnavailable, StorageRefused
+from diffuserve.models.hub import LoggedProgress
+from diffuserve.modelstore.cache import HeldModel
+from diffuserve.modelstore.manifest import Manifest
+from diffuserve.modelstore.store import ModelStore, OnFetch, is_stored, open_stored
+from diffuserve.worker.config import EngineProcessConfig
+
+log = logging.getLogger(__name__)
+
+_RETRIES = Backoff(first_seconds=1.0, longest_seconds=30.0, jitter=0.5)
+
+
+def with_stored_model(config: EngineProcessConfig, on_fetch: OnFetch | None = None) -> EngineProcessConfig:
+    """Return the configuration with the folder of its model, fetched if need be, which this process keeps.
+
+    A store that does not respond is waited for. Raise as `open_stored`.
+    """
+    num_failures = 0
+    while True:
+        try:
+            return _with_folder(config, open_stored(config.model, config.stored, on_fetch or logged))
+        except StorageRefused:
+            raise
+        except ServerUnavailable as error:
+            num_failures += 1
+            pause = _RETRIES.jittered(_RETRIES.pause_seconds(num_failures))
+            log.warning("%s; asking again in %.0f s", error, pause)
+            time.sleep(pause)
+
+
+def with_known_model(config: EngineProcessConfig) -> EngineProcessConfig:
+    """Return the configuration with the folder that its model had before; no thread is started for it."""
+    if not is_stored(config.model, config.stored):
+        return config
+    return _with_folder(config, ModelStore(config.stored).known(config.model))
+
+
+def logged(manifest: Manifest) -> Callable[[int], None]:
+    """Report the progress of a download in the log."""
+    return LoggedProgress(manifest.reference, manifest.num_bytes)
+
+
+def _with_folder(config: EngineProcessConfig, held: HeldModel | None) -> EngineProcessConfig:
+    return config if held is None else replace(config, model=str(held.folder))
