@@ -8,7 +8,7 @@ from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, TypeVar, cast
-from unittest.mock import patch
+from unittest.mock import AsyncMock, patch
 
 from diffuserve.client.leases import LeaseClient
 from diffuserve.domain.job import JobStatus
@@ -32,7 +32,7 @@ from diffuserve.worker import supervisor
 from diffuserve.worker.agent import WorkerAgent
 from diffuserve.worker.capacity import Memory
 from diffuserve.worker.config import WorkerConfig
-from diffuserve.worker.engine_link import EngineExited
+from diffuserve.worker.engine_starter import EngineExited, EngineStarter
 from diffuserve.worker.messages import (
     AddJob,
     EngineHeartbeat,
@@ -339,7 +339,8 @@ async def running_agent(
     plane, engines, memory = FakeControlPlane(), FakeEngines(folder), [Memory(0, 100)]
     patience = {"silence_seconds": 1e9, "stall_seconds": 1e9}
     config = WorkerConfig(server="http://plane", **(patience | values))
-    with patch.object(supervisor, "EngineLink", engines):
+    no_zygote = patch.object(EngineStarter, "prepare_zygote", AsyncMock())  # which is a real process
+    with patch.object(supervisor, "EngineLink", engines), no_zygote:
         agent = WorkerAgent(config, plane.client, lambda _pid: memory[0], machine)
         under_test = AgentUnderTest(agent, plane, engines, memory, asyncio.create_task(agent.run()))
         if is_ready:
