@@ -60,6 +60,7 @@ class Submission:
     seconds: float | None = None
     deadline: float | str | None = None
     best_effort: bool = False
+    exact: bool = False
 
 
 @options.takes_settings("server", "api_key")
@@ -99,6 +100,9 @@ def submit(  # noqa: PLR0913 (a command has as many arguments as options)
     ] = None,
     best_effort: Annotated[
         bool, typer.Option("--best-effort", help="Run the job even if it misses its deadline.")
+    ] = False,
+    exact: Annotated[
+        bool, typer.Option("--exact", help="Run the job on workers alone whose weights are not quantized.")
     ] = False,
     preview: Annotated[
         bool,
@@ -154,6 +158,7 @@ def submit(  # noqa: PLR0913 (a command has as many arguments as options)
         seconds=seconds,
         deadline=_parse_deadline(deadline),
         best_effort=best_effort,
+        exact=exact,
     )
     raise typer.Exit(_run(submission))
 
@@ -191,6 +196,8 @@ async def _submit(submission: Submission, submitted: list[str]) -> int:
         wanted["num_previews"] = MAX_PREVIEWS
     if submission.deadline is not None:
         wanted |= {"deadline": submission.deadline, "best_effort": submission.best_effort}
+    if submission.exact:
+        wanted["exact"] = True
     async with connect(submission.settings) as client:
         model = await served_name(client, submission.model)
         params = await _uploaded(client, submission.params)

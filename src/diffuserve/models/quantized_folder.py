@@ -19,6 +19,7 @@ from diffuserve.models.registry import open_quantizable
 from diffuserve.models.stored_quantization import stored_quantization
 
 _INDEX = "*.safetensors.index.json"
+_READABLE = 0o644
 
 
 def write_quantized(model: str, target: Path, quantization: Quantization) -> None:
@@ -78,6 +79,7 @@ def _write_component(
     for file in files:
         tensors = dict(_quantized_tensors(file, layers, quantization))
         save_file(tensors, target / file.name, metadata={"format": "pt"})
+        (target / file.name).chmod(_READABLE)  # `save_file` leaves weights that only their owner may read
         weight_map |= dict.fromkeys(tensors, file.name)
     if len(files) > 1:
         index = {"metadata": {}, "weight_map": weight_map}

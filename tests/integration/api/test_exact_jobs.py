@@ -39,6 +39,7 @@ async def test_exact_jobs_are_refused_where_the_weights_of_all_workers_are_quant
     problem = (await http.post("/v1/jobs", json=EXACT)).json()
     assert (problem["status"], problem["code"]) == (422, "invalid_params")
     assert "weights in fp8; leave it out" in problem["detail"]
+    assert [error["field"] for error in problem["errors"]] == ["exact"]
     second = await HandWorker.register(http, name="exact")
     await second.beat("ready", quantization="none")
     while await kinds(http) != ["fp8", "none"]:

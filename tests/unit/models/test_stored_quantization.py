@@ -59,6 +59,7 @@ def test_a_written_folder_holds_what_quantizing_on_load_gives(
     assert stored_quantization(ModelFolder(folder), COMPONENTS) is kind
     assert_equal(transformer_of(str(folder)), transformer_of(MODEL, kind))
     assert ModelFolder(folder).name == MODEL
+    assert {oct(file.stat().st_mode & 0o444) for file in folder.glob("*/*.safetensors")} == {oct(0o444)}
 
 
 @pytest.mark.parametrize(("kind", "share"), [(INT8, 0.72), (FP8, 0.72), (INT4, 0.62)])

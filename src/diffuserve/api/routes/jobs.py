@@ -23,7 +23,7 @@ from diffuserve.domain.resources.job import JobPage, JobResource
 router = APIRouter(prefix="/v1/jobs", tags=["jobs"], route_class=JsonRoute)
 
 Wait = Annotated[float, Query(ge=0, allow_inf_nan=False, description="Seconds to delay the response.")]
-_TOP_FIELDS = ("kind", "model", "output_format", "webhook.url", "expand_prompt", "deadline")
+_TOP_FIELDS = ("kind", "model", "output_format", "webhook.url", "expand_prompt", "deadline", "exact")
 _PREFERRED_WAIT = re.compile(r"(?:^|[,;\s])wait=(\d{1,9})(?:$|[,;\s])")
 
 
