@@ -19,6 +19,7 @@ from diffuserve.models.registry import open_quantizable
 from diffuserve.models.stored_quantization import stored_quantization
 
 _INDEX = "*.safetensors.index.json"
+_INDEX_NAME = "model.safetensors.index.json"
 _READABLE = 0o644
 
 
@@ -83,8 +84,7 @@ def _write_component(
         weight_map |= dict.fromkeys(tensors, file.name)
     if len(files) > 1:
         index = {"metadata": {}, "weight_map": weight_map}
-        name = next(folder.component(component).glob(_INDEX)).name
-        (target / name).write_text(json.dumps(index, indent=2) + "\n")
+        (target / _INDEX_NAME).write_text(json.dumps(index, indent=2) + "\n")
 
 
 def _quantized_tensors(

@@ -1,5 +1,7 @@
 """Jobs that must be exact: workers with quantized weights neither get nor hide them."""
 
+import asyncio
+
 import httpx
 
 from support.hand_worker import HandWorker
@@ -7,9 +9,13 @@ from support.hand_worker import HandWorker
 EXACT = {"input": {"prompt": "a cat", "seed": 1}, "exact": True}
 
 
-async def kinds(http: httpx.AsyncClient) -> list[str]:
-    [model] = (await http.get("/v1/models")).json()["data"]
-    return list(model["quantizations"])
+async def wait_for_kinds(http: httpx.AsyncClient, expected: list[str]) -> None:
+    """Wait until the server, which looks at its workers once a second, tells these kinds of its model."""
+    while True:
+        [model] = (await http.get("/v1/models")).raise_for_status().json()["data"]
+        if model["quantizations"] == expected:
+            return
+        await asyncio.sleep(0.1)
 
 
 async def test_a_job_tells_whether_it_must_be_exact(http: httpx.AsyncClient, worker: HandWorker) -> None:
@@ -34,16 +40,14 @@ async def test_exact_jobs_are_refused_where_the_weights_of_all_workers_are_quant
     http: httpx.AsyncClient, worker: HandWorker
 ) -> None:
     await worker.beat("ready", quantization="fp8")
-    while await kinds(http) != ["fp8"]:
-        pass
+    await wait_for_kinds(http, ["fp8"])
     problem = (await http.post("/v1/jobs", json=EXACT)).json()
     assert (problem["status"], problem["code"]) == (422, "invalid_params")
     assert "weights in fp8; leave it out" in problem["detail"]
     assert [error["field"] for error in problem["errors"]] == ["exact"]
     second = await HandWorker.register(http, name="exact")
     await second.beat("ready", quantization="none")
-    while await kinds(http) != ["fp8", "none"]:
-        pass
+    await wait_for_kinds(http, ["fp8", "none"])
     assert (await http.post("/v1/jobs", json=EXACT)).status_code == 202
 
 

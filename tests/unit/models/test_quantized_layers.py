@@ -11,8 +11,11 @@ from torch import nn
 
 from diffuserve.domain.quantization import Quantization
 from diffuserve.models.bundled import bundled_models
+from diffuserve.models.flux.config import FluxConfig
 from diffuserve.models.flux.family import TRANSFORMER_LAYERS as FLUX_LAYERS
-from diffuserve.models.layers.quantized_linear import QuantizedLinear
+from diffuserve.models.flux.transformer import FluxTransformer
+from diffuserve.models.layers.attention import choose_kernel
+from diffuserve.models.layers.quantized_linear import QuantizedLinear, quantize_layers
 from diffuserve.models.quantized_layers import QuantizedLayers
 from diffuserve.models.registry import load_pipeline, open_quantizable
 from diffuserve.models.stable_diffusion.family import UNET_LAYERS
@@ -136,3 +139,19 @@ def num_fused(name: str) -> int:
     """Return how many of the files' products a layer is."""
     fused = {"to_qkv": 3, "add_qkv_proj": 3, "to_kv": 2, "to_added_kv": 2}
     return fused.get(name.rpartition(".")[2], 1)
+
+
+def bytes_of(module: nn.Module) -> int:
+    return sum(tensor.nbytes for tensor in module.parameters())
+
+
+@pytest.mark.parametrize(("kind", "share"), [(INT8, 0.64), (FP8, 0.64), (INT4, 0.48)])
+def test_flux_1_takes_less_memory(kind: Quantization, share: float) -> None:
+    """Its modulations, which stay as they are, are a quarter of its weights."""
+    kernel = choose_kernel(torch.device("cpu"), torch.bfloat16)
+    with torch.device("meta"):
+        transformer = FluxTransformer(FluxConfig(), kernel).to(torch.bfloat16)
+        before = bytes_of(transformer)
+        quantize_layers(transformer, FLUX_LAYERS, kind)
+    assert before > 23e9
+    assert share - 0.02 <= bytes_of(transformer) / before <= share

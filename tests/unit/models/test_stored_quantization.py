@@ -17,6 +17,7 @@ from diffuserve.models.folder import ModelFolder
 from diffuserve.models.quantized_folder import write_quantized
 from diffuserve.models.registry import check_model, load_pipeline
 from diffuserve.models.stored_quantization import is_companion, stored_quantization, stored_weights
+from diffuserve.testing.checkpoints import write_flux_checkpoint
 
 NONE, INT8, FP8, INT4 = Quantization
 KINDS = [INT8, FP8, INT4]
@@ -60,6 +61,13 @@ def test_a_written_folder_holds_what_quantizing_on_load_gives(
     assert_equal(transformer_of(str(folder)), transformer_of(MODEL, kind))
     assert ModelFolder(folder).name == MODEL
     assert {oct(file.stat().st_mode & 0o444) for file in folder.glob("*/*.safetensors")} == {oct(0o444)}
+
+
+def test_a_component_of_several_files_is_written_with_an_index(tmp_path: Path) -> None:
+    folder = write_flux_checkpoint(tmp_path / "plain", num_shards=3)
+    write_quantized(str(folder), tmp_path / "int8", INT8)
+    assert len(ModelFolder(tmp_path / "int8").weights("transformer")) >= 3
+    assert_equal(transformer_of(str(tmp_path / "int8")), transformer_of(str(folder), INT8))
 
 
 @pytest.mark.parametrize(("kind", "share"), [(INT8, 0.72), (FP8, 0.72), (INT4, 0.62)])
