@@ -146,8 +146,8 @@ def bytes_of(module: nn.Module) -> int:
 
 
 @pytest.mark.parametrize(("kind", "share"), [(INT8, 0.64), (FP8, 0.64), (INT4, 0.48)])
+def test_flux_1_takes_less_memory(kind: Quantization, share: float) -> None:
     """Leave the modulations, a quarter of its weights, as they are."""
-    """Its modulations, which stay as they are, are a quarter of its weights."""
     kernel = choose_kernel(torch.device("cpu"), torch.bfloat16)
     with torch.device("meta"):
         transformer = FluxTransformer(FluxConfig(), kernel).to(torch.bfloat16)
