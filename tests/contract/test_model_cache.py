@@ -27,6 +27,7 @@ from diffuserve.modelstore.manifest import Manifest, ModelFile
 from diffuserve.modelstore.piece_hashes import PIECE_BYTES
 from diffuserve.modelstore.publishing import push, remove
 from diffuserve.modelstore.store import ModelStore, is_stored
+from support.s3 import S3Server
 from support.stored_models import manifest_of, write_files
 
 SIZES = {
@@ -432,3 +433,18 @@ def test_a_store_answers_for_names_that_nothing_else_has(
 ) -> None:
     assert is_stored(name, config) is is_one
     assert not is_stored(name, ModelStoreConfig())
+
+
+def test_a_model_is_fetched_from_a_bucket_of_s3(
+    s3: S3Server, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    said = {"ENDPOINT_URL": s3.url, "REGION": "us-east-1", "ALLOW_HTTP": "true"}
+    for name, value in (said | {"ACCESS_KEY_ID": "key", "SECRET_ACCESS_KEY": "secret"}).items():
+        monkeypatch.setenv(f"AWS_{name}", value)
+    url = f"s3://{s3.create_bucket()}/models"
+    folder = write_files(tmp_path / "model", SIZES)
+    push(open_models(url), folder, manifest_of(folder))
+    config = ModelStoreConfig(model_store=url, model_cache=tmp_path / "cache")
+    held = ModelStore(config).open("small", watch := Watch())
+    assert content_of(held.folder) == content_of(folder)
+    assert watch.num_bytes == NUM_BYTES

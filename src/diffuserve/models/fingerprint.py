@@ -7,6 +7,7 @@ from pathlib import Path
 
 from diffuserve.domain.quantization import Quantization
 from diffuserve.models.folder import open_model
+from diffuserve.models.published import published_hash
 
 _SHA256 = re.compile(r"[0-9a-f]{64}")
 
@@ -42,8 +43,11 @@ def fingerprint(weights_hash: str, quantization: Quantization) -> str:
 def hash_file(path: Path) -> str:
     """Return the sha256 of a file's content, in hex.
 
-    In the hub's cache a large file is named by its hash, and need not be read.
+    In the hub's cache a large file is named by its hash, in a model store's the manifest has it: neither is
+    read.
     """
+    if (known := published_hash(path)) is not None:
+        return known
     blob = path.resolve()
     if blob.parent.name == "blobs" and _SHA256.fullmatch(blob.name):
         return blob.name

@@ -7,11 +7,11 @@
 The name is written last and removed first, so that what is listed is complete.
 """
 
+from diffuserve.models.published import MANIFEST
 from diffuserve.modelstore.manifest import Manifest, ModelFile
 
 NAMES = "names"
 MODELS = "models"
-MANIFEST = "manifest.json"
 
 
 def name_key(name: str, version: str) -> str:

@@ -3,7 +3,8 @@
 from pathlib import Path
 
 from diffuserve.domain.errors import InvalidModel
-from diffuserve.modelstore.layout import MANIFEST, NAMES
+from diffuserve.models.published import MANIFEST
+from diffuserve.modelstore.layout import NAMES
 from diffuserve.modelstore.manifest import MAX_MANIFEST_BYTES, Manifest, Reference, parse_manifest
 
 

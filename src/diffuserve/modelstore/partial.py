@@ -8,7 +8,7 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from diffuserve.domain.errors import ModelCacheFull
-from diffuserve.modelstore.layout import MANIFEST
+from diffuserve.models.published import MANIFEST
 from diffuserve.modelstore.manifest import Manifest, Piece
 from diffuserve.modelstore.piece_hashes import hash_piece
 from diffuserve.private_files import refused_if_unusable

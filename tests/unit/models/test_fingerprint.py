@@ -1,6 +1,7 @@
 """The hash identifies the weights of a model."""
 
 import hashlib
+import json
 import subprocess
 from pathlib import Path
 
@@ -54,3 +55,18 @@ def test_in_the_hubs_cache_no_weight_is_read(tmp_path: Path) -> None:
 def test_the_same_files_have_another_fingerprint_in_fewer_bits() -> None:
     assert fingerprint("abc", Quantization.NONE) == "abc"
     assert len({fingerprint("abc", kind) for kind in Quantization}) == len(Quantization)
+
+
+def test_a_file_of_a_model_store_is_known_by_its_manifest(tmp_path: Path) -> None:
+    folder = tmp_path / ("a" * 64) / "mine"
+    (folder / "vae").mkdir(parents=True)
+    (folder / "vae" / "x.safetensors").write_bytes(b"12345")
+    read = hash_weights(folder)
+    manifest = {"files": [{"path": "vae/x.safetensors", "size": 5, "sha256": "b" * 64}]}
+    (folder.parent / "manifest.json").write_text(json.dumps(manifest))
+    assert hash_file(folder / "vae" / "x.safetensors") == "b" * 64
+    (folder / "vae" / "x.safetensors").write_bytes(b"123456")
+    assert hash_file(folder / "vae" / "x.safetensors") != "b" * 64
+    (folder.parent / "manifest.json").write_text("{}")
+    (folder / "vae" / "x.safetensors").write_bytes(b"12345")
+    assert hash_weights(folder) == read
