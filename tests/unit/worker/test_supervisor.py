@@ -184,7 +184,7 @@ async def test_an_engine_is_ready_between_its_message_and_its_death(tmp_path: Pa
     async with supervising(tmp_path) as supervised:
         engine = await supervised.engines.next()
         assert not supervised.supervisor.is_ready
-        engine.say(EngineReady(token_budget=7, image_filter={"name": "opennsfw"}))
+        engine.say(EngineReady(token_budget=7, image_filter={"name": "opennsfw"}, quantization="int8"))
         await eventually(lambda: supervised.supervisor.is_ready)
         budget_when_ready = supervised.supervisor.token_budget
         engine.die(-9, attempts=["j1-1"])
@@ -192,6 +192,7 @@ async def test_an_engine_is_ready_between_its_message_and_its_death(tmp_path: Pa
         assert (budget_when_ready, supervised.supervisor.token_budget) == (7, None)
         assert supervised.supervisor.suspects == {"j1-1"}
         assert supervised.supervisor.image_filter == {"name": "opennsfw"}, "of the last engine that was ready"
+        assert supervised.supervisor.quantization == "int8"
         assert supervised.links_at_change[-1] is None, "the callback sees that there is no engine"
 
 
