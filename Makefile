@@ -6,7 +6,7 @@ READY := .venv/.ready
 unexport PYTHONDONTWRITEBYTECODE
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo serve test test-all check docs wheel fmt chaos chaos-long bench-engine bench-unet bench-video bench-control bench-serve bench-batch bench-lockstep bench-quantization bench-image-filter bench-followers bench-judging bench-start bench-cold-start bench-decode-workers bench-operations bench-policies count-kernels clean
+.PHONY: help setup demo serve test test-all check docs wheel fmt chaos chaos-long bench-engine bench-unet bench-video bench-control bench-serve bench-batch bench-lockstep bench-quantization bench-image-filter bench-followers bench-judging bench-start bench-cold-start bench-decode-workers bench-operations bench-policies bench-gpu count-kernels clean
 
 help: ## list the targets
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 16
@@ -59,6 +59,9 @@ fmt: $(READY) ## format the code
 
 bench-engine: $(READY) ## the engine beside stock diffusers; leave the machine alone meanwhile
 	$(BIN)/python benchmarks/bench_engine.py
+
+bench-gpu: $(READY) ## FLUX.1's size on a GPU: parity, images a minute, memory, share of the ceiling
+	$(BIN)/python benchmarks/bench_gpu.py
 
 bench-unet: $(READY) ## a UNet of SDXL's layout beside stock diffusers; leave the machine alone meanwhile
 	$(BIN)/python benchmarks/bench_unet.py

@@ -6,7 +6,7 @@
 Numbers are computed on the CPU, in the dtypes that the GPU would compute in. Tensors have the device
 `cuda:0` and are refused where CUDA refuses them; copies and waits are counted; reading what another stream
 may not have written yet raises `StreamRace`. Not pretended are speed, memory, CUDA's own kernels with their
-rounding, graphs, several devices, and `cuda` without an index as a tensor's device.
+rounding, graphs, several devices, and the pinned memory by which safetensors reads to a device.
 """
 
 import ctypes
@@ -23,7 +23,7 @@ from diffuserve.models import weights
 from diffuserve.models.devices import one_thread
 from diffuserve.testing.pretend_log import CudaLog, Sync
 from diffuserve.testing.pretend_streams import ORDER, PretendEvent, PretendStream, StreamRace, on_stream
-from diffuserve.testing.pretend_tensor import EMPTY_KERNELS, PretendTensor
+from diffuserve.testing.pretend_tensor import CUDA, EMPTY_KERNELS, PretendTensor
 
 __all__ = ["CudaLog", "PretendTensor", "StreamRace", "Sync", "pretend_cuda", "pretend_cuda_guard"]
 
@@ -48,6 +48,7 @@ def pretend_cuda(*, total_bytes: int = 80 * _GIB, capability: tuple[int, int] = 
         stack.enter_context(patch.multiple(torch.cuda, **_stubs(total_bytes, capability)))
         stack.enter_context(patch.object(torch, "tensor", _made_on_the_host(torch.tensor)))
         stack.enter_context(patch.object(torch, "as_tensor", _made_on_the_host(torch.as_tensor)))
+        stack.enter_context(patch.multiple(torch.Tensor, to=_moved_to_an_index, cuda=_moved_to_cuda))
         stack.enter_context(patch.object(weights, "safe_open", _Reader))
         stack.enter_context(_new_parameters_on_conversion())
         for name, kernel in EMPTY_KERNELS.items():
@@ -104,6 +105,25 @@ def _made_on_the_host(make: Callable[..., torch.Tensor]) -> Callable[..., torch.
         return tensor if device is None else tensor.to(device)
 
     return made
+
+
+_move: Callable[..., torch.Tensor] = torch.Tensor.to
+
+
+def _moved_to_an_index(tensor: torch.Tensor, *args: Any, **options: Any) -> torch.Tensor:
+    """Stand in for `Tensor.to`, which asks the guard what `cuda` is, and is told the CPU."""
+    return _move(
+        tensor, *map(_with_index, args), **{name: _with_index(value) for name, value in options.items()}
+    )
+
+
+def _moved_to_cuda(tensor: torch.Tensor, device: Any = "cuda", non_blocking: bool = False) -> torch.Tensor:
+    return tensor.to(device, non_blocking=non_blocking)
+
+
+def _with_index(value: Any) -> Any:
+    is_bare = isinstance(value, str | torch.device) and str(value) == "cuda"
+    return CUDA if is_bare else value
 
 
 class _Reader:

@@ -1,6 +1,7 @@
 """The pretended CUDA device computes, counts what it is asked to do, and refuses what CUDA refuses."""
 
 from collections.abc import Iterator
+from typing import Any
 
 import pytest
 import torch
@@ -30,6 +31,14 @@ def test_results_are_those_of_the_cpu_on_a_cuda_device(log: CudaLog) -> None:
     assert product.device == CUDA
     assert product.is_cuda
     assert torch.equal(product.cpu(), values @ values.t() + torch.tensor([[1.0], [0.0]]))
+
+
+@pytest.mark.parametrize("device", ["cuda", torch.device("cuda"), CUDA])
+def test_cuda_without_an_index_is_the_first_device(log: CudaLog, device: Any) -> None:
+    moved = torch.ones(2).to(device)
+    assert moved.device == moved.to(device, torch.float16).device == moved.cpu().cuda().device == CUDA
+    assert torch.ones(2, device=device).device == torch.nn.Linear(2, 2).to(device).weight.device == CUDA
+    assert moved.to("cpu").device == torch.device("cpu")
 
 
 def test_inference_mode_changes_nothing(log: CudaLog) -> None:
