@@ -261,7 +261,7 @@ class FakeEngines:
     started_at: list[float] = field(default_factory=list)
     exits: deque[int] = field(default_factory=deque)
 
-    async def start(self, command: Sequence[str]) -> FakeEngine:
+    async def start(self, starter: EngineStarter) -> FakeEngine:
         self.started_at.append(asyncio.get_running_loop().time())
         if self.exits:
             raise EngineExited(self.exits.popleft())
