@@ -3,6 +3,7 @@
 import logging
 from collections.abc import Callable, Sequence
 from functools import cached_property
+from typing import TYPE_CHECKING
 
 from diffuserve.domain.errors import (
     InvalidModel,
@@ -14,7 +15,6 @@ from diffuserve.domain.errors import (
 from diffuserve.models.bundled import bundled_models
 from diffuserve.models.model_paths import existing
 from diffuserve.models.names import full_name, is_hub_id
-from diffuserve.modelstore.bucket import ModelBucket, open_models
 from diffuserve.modelstore.cache import HeldModel, ModelCache
 from diffuserve.modelstore.config import ModelStoreConfig
 from diffuserve.modelstore.download import download
@@ -22,6 +22,9 @@ from diffuserve.modelstore.layout import folder_key
 from diffuserve.modelstore.manifest import Manifest, Reference, is_reference, parse_reference
 from diffuserve.modelstore.model_folder import newest_version, read_manifest
 from diffuserve.modelstore.sources import PieceSource
+
+if TYPE_CHECKING:
+    from diffuserve.modelstore.bucket import ModelBucket
 
 log = logging.getLogger(__name__)
 
@@ -130,8 +133,12 @@ class ModelStore:
         )
 
     @cached_property
-    def _bucket(self) -> ModelBucket | None:
-        return None if self._config.model_store is None else open_models(self._config.model_store)
+    def _bucket(self) -> "ModelBucket | None":
+        if self._config.model_store is None:
+            return None
+        from diffuserve.modelstore.bucket import open_models  # its library is loaded by who needs it
+
+        return open_models(self._config.model_store)
 
 
 def check_stored(model: str, config: ModelStoreConfig) -> None:

@@ -117,8 +117,8 @@ def _moved_to_an_index(tensor: torch.Tensor, *args: Any, **options: Any) -> torc
     )
 
 
-def _moved_to_cuda(tensor: torch.Tensor, device: Any = "cuda", non_blocking: bool = False) -> torch.Tensor:
-    return tensor.to(device, non_blocking=non_blocking)
+def _moved_to_cuda(tensor: torch.Tensor, device: Any = None, non_blocking: bool = False) -> torch.Tensor:
+    return tensor.to("cuda" if device is None else device, non_blocking=non_blocking)
 
 
 def _with_index(value: Any) -> Any:

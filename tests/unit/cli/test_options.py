@@ -22,7 +22,8 @@ from diffuserve.worker.config import EngineProcessConfig, WorkerConfig
 SOURCES = Path(diffuserve.__file__).parent
 NOT_FOR_OPERATORS = {
     "cost_fit_path",  # follows from the cache folder, the model, the device and the dtype
-    "denoising",  # these two follow from the role
+    "encoding",  # follows from the rank, the other two from the role
+    "denoising",
     "decoding",
 }
 CHOSEN = {

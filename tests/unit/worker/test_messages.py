@@ -10,13 +10,15 @@ from diffuserve.worker.messages import (
     AbortJob,
     AddJob,
     CheckpointReady,
+    EngineEnded,
+    EngineForked,
     EngineHeartbeat,
     EngineLoading,
     EngineReady,
     EngineRefused,
     FilterVerdict,
     FinishedFile,
-    FromEngine,
+    ForkEngine,
     JobDenoised,
     JobFailed,
     JobFinished,
@@ -28,7 +30,7 @@ from diffuserve.worker.messages import (
     PutDownJob,
     StepProgress,
     StopEngine,
-    ToEngine,
+    ZygoteReady,
     decode,
     encode,
 )
@@ -62,6 +64,10 @@ EXAMPLES: dict[str, Message] = {
     "abort": AbortJob(attempt="j"),
     "put-down": PutDownJob(attempt="j"),
     "stop": StopEngine(),
+    "zygote": ZygoteReady(),
+    "fork": ForkEngine(socket="/s"),
+    "forked": EngineForked(pid=7),
+    "ended": EngineEnded(pid=7, code=-9),
 }
 
 
@@ -79,7 +85,7 @@ def test_a_message_keeps_its_name_on_the_wire(kind: str, message: Message) -> No
 
 
 def test_every_message_has_a_name_on_the_wire() -> None:
-    assert set(messages._KINDS.values()) == set(get_args(FromEngine)) | set(get_args(ToEngine))
+    assert set(messages._KINDS.values()) == set(get_args(Message))
     assert set(EXAMPLES) == set(messages._KINDS)
 
 
