@@ -1,6 +1,8 @@
 """Modulation factors of whole schedules, made when a request takes its first step."""
 
 import threading
+import weakref
+from collections import defaultdict
 from collections.abc import Sequence
 
 import torch
@@ -14,20 +16,21 @@ _CACHE_BYTES = 256 * 2**20
 _MAX_AHEAD_BYTES = _CACHE_BYTES // 16  # of a request: the first steps of many have to find room
 
 _Key = tuple[int, float, float]
-_Entry = tuple[Tensor, Float[Tensor, "1 factors d"]]
 
 
 class ScheduleFactors:
     """Makes the factors of a request's next steps in one go, and keeps what was not needed yet.
 
     A product over the rows of all steps costs hardly more than one over a single row, and the steps that
-    follow find their factors made. Denoising threads share it.
+    follow find their factors made. They go with the prompt that they were made of. Denoising threads share
+    it.
     """
 
     def __init__(self, transformer: FluxTransformer) -> None:
         self._transformer = transformer
-        self._kept: LRUCache[_Key, _Entry] = LRUCache(_CACHE_BYTES, getsizeof=lambda entry: entry[1].nbytes)
-        self._lock = threading.Lock()
+        self._kept: LRUCache[_Key, Tensor] = LRUCache(_CACHE_BYTES, getsizeof=lambda row: row.nbytes)
+        self._keys: defaultdict[int, set[_Key]] = defaultdict(set)  # by the id of the prompt's tensor
+        self._lock = threading.RLock()  # a prompt may go while its thread holds it
 
     def of(
         self, pooled: Float[Tensor, "pooled_dim"], guidance: float, timesteps: Sequence[float]
@@ -35,15 +38,24 @@ class ScheduleFactors:
         """Return the factors of the first of `timesteps`, which are those of the request's steps to come."""
         key = (id(pooled), guidance, timesteps[0])
         with self._lock:
-            if (entry := self._kept.get(key)) is not None:
-                return entry[1]
+            if (row := self._kept.get(key)) is not None:
+                return row
         ahead = timesteps[: max(1, _MAX_AHEAD_BYTES // self._row_bytes(pooled))]
         rows = self._make(pooled, guidance, ahead).split(1)
         with self._lock:
-            for timestep, row in zip(ahead, rows, strict=True):
-                # The prompt's tensor is kept as well, so that no other takes its id meanwhile.
-                self._kept[id(pooled), guidance, timestep] = (pooled, row)
+            self._keep(pooled, {(id(pooled), guidance, at): row for at, row in zip(ahead, rows, strict=True)})
         return rows[0]
+
+    def _keep(self, pooled: Tensor, rows: dict[_Key, Tensor]) -> None:
+        if id(pooled) not in self._keys:
+            weakref.finalize(pooled, self._forget, id(pooled))  # before another tensor can have this id
+        self._keys[id(pooled)].update(rows)
+        self._kept.update(rows)
+
+    def _forget(self, prompt: int) -> None:
+        with self._lock:
+            for key in self._keys.pop(prompt, ()):
+                self._kept.pop(key, None)
 
     def _make(self, pooled: Tensor, guidance: float, timesteps: Sequence[float]) -> Tensor:
         count, device = len(timesteps), pooled.device

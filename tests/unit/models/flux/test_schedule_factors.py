@@ -91,22 +91,28 @@ def test_prompts_and_guidance_have_factors_of_their_own(transformer: FluxTransfo
         assert torch.equal(row, alone(transformer, pooled, guidance, TIMESTEPS[0]))
 
 
-def test_a_prompt_lives_as_long_as_its_factors_are_kept(
-    transformer: FluxTransformer, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Otherwise another prompt could get its id, and with it its factors."""
-    row_bytes = transformer.num_factors * transformer.config.dim * 4
-    monkeypatch.setattr(schedule_factors, "_CACHE_BYTES", 2 * row_bytes)
-    factors = ScheduleFactors(transformer)
-    pooled = prompt()
-    kept = weakref.ref(pooled)
-    factors.of(pooled, 3.5, TIMESTEPS[:2])
-    del pooled
+def test_factors_go_with_their_prompt(transformer: FluxTransformer, calls: list[Levels]) -> None:
+    """Otherwise they would take memory, and another prompt could get the id of this one, and its factors."""
+    factors, pooled = ScheduleFactors(transformer), prompt()
+    kept = weakref.ref(factors.of(pooled, 3.5, TIMESTEPS))
+    factors.of(pooled, 7.0, TIMESTEPS)
     gc.collect()
     assert kept() is not None
-    factors.of(prompt(1), 3.5, TIMESTEPS[:2])
+    del pooled
+    calls.clear()
     gc.collect()
     assert kept() is None
+    assert not factors._kept
+    assert not factors._keys
+
+
+def test_the_oldest_factors_give_way(transformer: FluxTransformer, monkeypatch: pytest.MonkeyPatch) -> None:
+    row_bytes = transformer.num_factors * transformer.config.dim * 4
+    monkeypatch.setattr(schedule_factors, "_CACHE_BYTES", 2 * row_bytes)
+    factors, first, second = ScheduleFactors(transformer), prompt(0), prompt(1)
+    for pooled in (first, second):
+        factors.of(pooled, 3.5, TIMESTEPS[:2])
+    assert {key[0] for key in factors._kept} == {id(second)}
 
 
 @pytest.mark.parametrize(("room", "made"), [(3.5, [3, 1]), (0.5, [1, 1, 1, 1])])
