@@ -11,7 +11,9 @@ def main() -> None:
     from diffusers import FluxPipeline
 
     mark("imports")
-    pipeline = FluxPipeline.from_pretrained(sys.argv[1], torch_dtype=torch.bfloat16)
+    pipeline = FluxPipeline.from_pretrained(
+        sys.argv[1], torch_dtype=torch.bfloat16, local_files_only=True, trust_remote_code=False
+    )
     pipeline.set_progress_bar_config(disable=True)
     mark("weights")
     pipeline(

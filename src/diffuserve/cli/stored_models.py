@@ -30,15 +30,15 @@ from diffuserve.settings import Settings
 EXAMPLES = """
 Examples:
 
-  diffuserve models push /models/FLUX.1-schnell --name flux --license apache-2.0 --model-store s3://models
+  diffuserve models push /models/FLUX.1-schnell --name flux-schnell --license apache-2.0 --model-store s3://models
 
   diffuserve models list --model-store s3://models
 
-  diffuserve models pull flux --model-store s3://models
+  diffuserve models pull flux-schnell --model-store s3://models
 
-  diffuserve models verify flux --model-store s3://models
+  diffuserve models verify flux-schnell --model-store s3://models
 
-  diffuserve models remove flux@741f7c3ce8b3 --model-store s3://models
+  diffuserve models remove flux-schnell@741f7c3ce8b3 --model-store s3://models
 
   diffuserve models gc --model-store s3://models
 """

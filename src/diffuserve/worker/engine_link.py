@@ -127,13 +127,15 @@ async def _wait_for_connection(connected: asyncio.Future[Any], process: EnginePr
     """Wait until the engine has connected. Raise `EngineExited` if it ends, or takes too long."""
     died: asyncio.Task[int] = asyncio.ensure_future(process.wait())
     either: set[asyncio.Future[Any]] = {connected, died}
+    is_connected = False
     try:
         await asyncio.wait(either, timeout=_CONNECT_SECONDS, return_when=asyncio.FIRST_COMPLETED)
+        is_connected = connected.done()
     finally:
-        if not connected.done():
+        if not is_connected:  # nor is it used if this was cancelled in the moment in which it connected
             _kill(process)
             await died
-    if not connected.done():
+    if not is_connected:
         raise EngineExited(died.result())
 
 

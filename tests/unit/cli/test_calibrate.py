@@ -1,5 +1,6 @@
 """`diffuserve calibrate`, with a real engine that runs a fake pipeline."""
 
+import re
 from dataclasses import replace
 from pathlib import Path
 
@@ -81,7 +82,7 @@ def test_measured_times_stand_beside_predicted_ones(invoke: Invoke, loaded: obje
     rows = invoke("calibrate").err.splitlines()
     [heading] = [row for row in rows if "predicted s" in row]
     table = rows[rows.index(heading) + 1 :]
-    measured = [row for row in table if row.strip() and not row.startswith("not kept")]  # on a busy machine
+    measured = [row for row in table if re.match(r"\s*\d+x\d+ ", row)]  # others warn of a busy machine
     assert len(measured) == len(sweep(FAKE_SPEC))
 
 
