@@ -53,10 +53,10 @@ def main() -> None:
     config = EngineProcessConfig.from_json(arguments.config)
     configure_logs(config.logs)
     config = with_known_model(config)
-    run_to_exit(Zygote(config, socket.socket(fileno=arguments.connection)).run)
+    run_to_exit(ForkServer(config, socket.socket(fileno=arguments.connection)).run)
 
 
-class Zygote:
+class ForkServer:
     """Forks engines for the agent at the other end of `connection`."""
 
     def __init__(self, config: EngineProcessConfig, connection: socket.socket) -> None:
