@@ -19,7 +19,6 @@ from diffuserve.media.input_image import input_image
 from diffuserve.models.flux import pipeline as flux_pipeline
 from diffuserve.models.flux.packing import pack_layout
 from diffuserve.models.flux.transformer import PackedInput
-from diffuserve.models.registry import load_pipeline
 from diffuserve.testing.checkpoints import write_flux_checkpoint
 from diffuserve.testing.pretend_cuda import CudaLog, pretend_cuda
 from diffuserve.testing.unet_checkpoints import write_unet_checkpoint
@@ -104,13 +103,11 @@ def folder_of(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], Path]
             folders[name] = FAMILIES[name].write(tmp_path_factory.mktemp("models") / name)
         return folders[name]
 
-    # What a first load sets up in torch and other libraries must not be of a pretended device.
-    load_pipeline(str(write("schnell")), torch.device("cpu"))
     return write
 
 
 @pytest.fixture
-def log(folder_of: object) -> Iterator[CudaLog]:
+def log() -> Iterator[CudaLog]:
     with pretend_cuda() as log:
         yield log
 

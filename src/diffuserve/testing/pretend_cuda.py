@@ -18,6 +18,7 @@ from unittest.mock import patch
 
 import torch
 from safetensors import safe_open
+from torch.utils._device import _device_constructors
 
 from diffuserve.models import weights
 from diffuserve.models.devices import one_thread
@@ -40,6 +41,9 @@ def pretend_cuda(*, total_bytes: int = 80 * _GIB, capability: tuple[int, int] = 
     """
     if torch.cuda.is_available():
         raise RuntimeError("this machine has a GPU: there is nothing to pretend")
+    # From its first use on `with torch.device(...)` remembers which functions make tensors: torch's own must
+    # be found there, not those that stand in for them here, or it is deaf to `torch.tensor` ever after.
+    _device_constructors()
     library = torch.library.Library("aten", "IMPL")
     with ExitStack() as stack:
         stack.callback(library._destroy)

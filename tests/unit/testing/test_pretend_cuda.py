@@ -6,6 +6,7 @@ from typing import Any
 import pytest
 import torch
 from torch import Tensor
+from torch.utils._device import _device_constructors
 
 from diffuserve.models.layers.attention import varlen_flash
 from diffuserve.models.layers.segments import Segments
@@ -39,6 +40,15 @@ def test_cuda_without_an_index_is_the_first_device(log: CudaLog, device: Any) ->
     assert moved.device == moved.to(device, torch.float16).device == moved.cpu().cuda().device == CUDA
     assert torch.ones(2, device=device).device == torch.nn.Linear(2, 2).to(device).weight.device == CUDA
     assert moved.to("cpu").device == torch.device("cpu")
+
+
+def test_what_torch_remembers_of_its_functions_outlives_a_pretended_device() -> None:
+    """transformers asks `torch.tensor([])` for the device of a `with` block, and trusts the answer."""
+    _device_constructors.cache_clear()
+    with pretend_cuda(), torch.device("meta"):
+        torch.empty(1)
+    with torch.device("meta"):
+        assert torch.tensor([]).device.type == "meta"
 
 
 def test_inference_mode_changes_nothing(log: CudaLog) -> None:

@@ -33,22 +33,14 @@ class LastRank(Ranks):
 
 
 @pytest.fixture
-def folder(tmp_path: Path) -> Path:
-    """A checkpoint that was loaded once: what a first load sets up must not be of a pretended device."""
-    folder = write_flux_checkpoint(tmp_path / "flux")
-    load_pipeline(str(folder), torch.device("cpu"))
-    return folder
-
-
-@pytest.fixture
-def log(folder: Path) -> Iterator[CudaLog]:
+def log() -> Iterator[CudaLog]:
     with pretend_cuda() as log:
         yield log
 
 
 @pytest.fixture
-def pipeline(folder: Path, log: CudaLog) -> Pipeline:
-    return load_pipeline(str(folder), torch.device("cuda:0"))
+def pipeline(tmp_path: Path, log: CudaLog) -> Pipeline:
+    return load_pipeline(str(write_flux_checkpoint(tmp_path / "flux")), torch.device("cuda:0"))
 
 
 def test_each_stage_has_a_stream_and_none_uses_the_default_one(log: CudaLog, pipeline: Pipeline) -> None:
