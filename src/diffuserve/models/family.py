@@ -69,8 +69,11 @@ class PipelineFamily(Protocol):
 
 
 def wanted_folders(parts: Parts, denoisers: Sequence[str], encoders: Sequence[str]) -> tuple[str, ...]:
-    """Return the folders of the weights that `parts` are in, of a model whose autoencoder is in `vae`."""
-    return (*(denoisers if parts.denoising else ()), "vae", *(encoders if parts.encoding else ()))
+    """Return the folders of the weights that `parts` are in, of a model whose autoencoder is in `vae`.
+
+    They are in the order in which families load them, which is that in which they are read ahead.
+    """
+    return (*(encoders if parts.encoding else ()), "vae", *(denoisers if parts.denoising else ()))
 
 
 @runtime_checkable

@@ -2,22 +2,25 @@
 
 import os
 import threading
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import ExitStack
 from pathlib import Path
 
 import psutil
 
 _BLOCK = 8 * 1024 * 1024
+_NUM_THREADS = 4
+"""Reads that a disk has at a time: with one alone it rests while its bytes are copied."""
 _MOST_OF_MEMORY = 0.5
 """Share of the free memory that files may take: what is read beyond it would push out what was read first."""
 _IF_CACHED: int = getattr(os, "RWF_NOWAIT", 0)
 
 
 def start_reading(find_files: Callable[[], Iterable[Path]]) -> threading.Thread:
-    """Read files into the kernel's page cache, on a thread that holds up nobody, and return it.
+    """Read files into the kernel's page cache, on threads that hold up nobody; return the one to wait for.
 
     Weights are memory-mapped: a page that is not cached stops the thread which touches it, and the kernel
-    reads little ahead of it. On a thread of its own, without the interpreter's lock, the disk works while
+    reads little ahead of it. On threads of their own, without the interpreter's lock, the disk works while
     torch is imported. Advice to the kernel (`POSIX_FADV_WILLNEED`) gained nothing.
     """
 
@@ -30,35 +33,69 @@ def start_reading(find_files: Callable[[], Iterable[Path]]) -> threading.Thread:
 
 
 def read_into_cache(files: Iterable[Path], block: int = _BLOCK) -> int:
-    """Read what is not in the page cache yet; return the number of bytes that were read.
+    """Read what is not in the page cache yet, in order; return the number of bytes that were read.
 
-    Nothing is read of files that are too large for the memory, and nothing after one that cannot be read: who
-    needs it says why.
+    Nothing is read of files that are too large for the memory, or if one cannot be opened: who needs it says
+    why.
     """
     files = list(files)
-    buffer = bytearray(block)
     try:
         if sum(file.stat().st_size for file in files) > _MOST_OF_MEMORY * psutil.virtual_memory().available:
             return 0
-        return sum(_read(file, buffer) for file in files)
+        with ExitStack() as opened:
+            return _read_all([_open(file, opened) for file in files], block)
     except OSError:
         return 0
 
 
-def _read(file: Path, buffer: bytearray) -> int:
-    num_read = 0
+def _open(file: Path, opened: ExitStack) -> int:
     descriptor = os.open(file, os.O_RDONLY | os.O_CLOEXEC)
+    opened.callback(os.close, descriptor)
+    return descriptor
+
+
+def _read_all(descriptors: Sequence[int], block: int) -> int:
+    """Read files by several threads, each of which takes the next block."""
+    blocks, lock = _blocks(descriptors, block), threading.Lock()
+    counts: list[int] = []
+
+    def read() -> None:
+        buffer = bytearray(block)
+        while True:
+            with lock:
+                found = next(blocks, None)
+            if found is None:
+                return
+            counts.append(_read_block(*found, buffer))
+
+    threads = [threading.Thread(target=read, name="read-ahead", daemon=True) for _ in range(_NUM_THREADS)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    return sum(counts)
+
+
+def _blocks(descriptors: Sequence[int], block: int) -> Iterator[tuple[int, int]]:
+    for descriptor in descriptors:
+        for offset in range(0, os.fstat(descriptor).st_size, block):
+            yield descriptor, offset
+
+
+def _read_block(descriptor: int, offset: int, buffer: bytearray) -> int:
     try:
-        for offset in range(0, os.fstat(descriptor).st_size, len(buffer)):
-            if not _is_cached(descriptor, offset):
-                num_read += os.preadv(descriptor, [buffer], offset)
-    finally:
-        os.close(descriptor)
-    return num_read
+        if _is_cached(descriptor, min(offset + len(buffer), os.fstat(descriptor).st_size) - 1):
+            return 0
+        return os.preadv(descriptor, [buffer], offset)
+    except OSError:  # whoever needs the block says why
+        return 0
 
 
 def _is_cached(descriptor: int, offset: int) -> bool:
-    """Return whether a block's first byte is in the cache, and so, most likely, the block."""
+    """Return whether a byte is in the cache: the last one of a block stands for all.
+
+    The first ones do not, since the kernel reads somewhat ahead of whoever reads the block before.
+    """
     if not _IF_CACHED:
         return False
     try:

@@ -1,7 +1,8 @@
 """Files are read once, in blocks, and only what is not in the page cache."""
 
 import os
-from collections.abc import Iterator
+import threading
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from types import SimpleNamespace
 from unittest.mock import patch
@@ -47,6 +48,19 @@ def test_what_is_cached_is_not_read_again(file: Path) -> None:
     assert read_into_cache([file], BLOCK) == 0
 
 
+def test_a_block_that_only_begins_in_the_cache_is_read(file: Path) -> None:
+    """The kernel reads ahead of whoever reads the block before."""
+    read = os.preadv
+
+    def preadv(descriptor: int, buffers: Sequence[bytearray], offset: int, flags: int = 0) -> int:
+        if flags and offset % BLOCK:
+            raise BlockingIOError
+        return read(descriptor, buffers, offset)
+
+    with patch.object(os, "preadv", preadv), patch.object(read_ahead, "_IF_CACHED", 1):
+        assert read_into_cache([file], BLOCK) == file.stat().st_size
+
+
 @pytest.mark.usefixtures("never_cached")
 def test_files_that_would_push_one_another_out_are_left_alone(file: Path) -> None:
     memory = SimpleNamespace(available=file.stat().st_size)
@@ -57,6 +71,19 @@ def test_files_that_would_push_one_another_out_are_left_alone(file: Path) -> Non
 @pytest.mark.usefixtures("never_cached")
 def test_a_file_that_is_not_there_is_left_to_who_needs_it(file: Path) -> None:
     assert read_into_cache([file.with_name("nothing"), file], BLOCK) == 0
+
+
+@pytest.mark.usefixtures("never_cached")
+def test_blocks_are_read_by_several_threads_at_a_time(file: Path) -> None:
+    together = threading.Barrier(4)
+    read = os.preadv
+
+    def preadv(descriptor: int, buffers: Sequence[bytearray], offset: int) -> int:
+        together.wait(HANG_SECONDS)
+        return read(descriptor, buffers, offset)
+
+    with patch.object(os, "preadv", preadv):
+        assert read_into_cache([file, file], 2 * BLOCK) == 2 * file.stat().st_size
 
 
 def test_a_thread_reads_what_is_found() -> None:
