@@ -13,6 +13,7 @@ from PIL import Image
 from diffuserve.domain.errors import RequestFailed
 from diffuserve.domain.input_image import InputImage
 from diffuserve.domain.params import GenerationParams
+from diffuserve.engine.config import EngineConfig
 from diffuserve.engine.engine import Engine
 from diffuserve.engine.outputs import GenerationResult
 from diffuserve.media.input_image import input_image
@@ -210,6 +211,50 @@ def test_a_step_reads_nothing_back_and_waits_once(
     assert waits.pop("stream") == 1, "the scheduler wants finished steps"
     assert waits.pop("copy to the device", 0) <= 2, "numbers of the step, while the device has no work"
     assert waits == {}
+
+
+def test_the_next_step_is_prepared_while_the_device_works(
+    folder_of: Callable[[str], Path], log: CudaLog, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    made: list[str] = []
+
+    def recorded(name: str, make: Callable[..., Any]) -> Callable[..., Any]:
+        def making(*args: Any) -> Any:
+            made.append(name)
+            return make(*args)
+
+        return making
+
+    monkeypatch.setattr(flux_pipeline, "pack_layout", recorded("layout", pack_layout))
+    draw = flux_pipeline.FluxPipeline.init_latents
+    monkeypatch.setattr(flux_pipeline.FluxPipeline, "init_latents", recorded("noise", draw))
+    with Engine.load(folder_of("schnell"), device="cuda", config=EngineConfig(max_batch_size=1)) as engine:
+        for request in FLUX[:2]:
+            engine.add(replace(request, num_inference_steps=1))
+        engine.step()
+        assert made == ["noise", "layout", "noise", "layout"], "its own, then those of the next"
+        while engine.step():
+            pass
+    assert len(made) == 4, "nothing is left to make"
+
+
+def test_what_cannot_be_prepared_fails_the_request_to_blame(
+    folder_of: Callable[[str], Path], log: CudaLog, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    draw = flux_pipeline.FluxPipeline.init_latents
+
+    def broken(self: Any, params: GenerationParams, *args: Any) -> Any:
+        if params.seed == 2:
+            raise ValueError("no noise")
+        return draw(self, params, *args)
+
+    monkeypatch.setattr(flux_pipeline.FluxPipeline, "init_latents", broken)
+    requests = [replace(FLUX[0], seed=seed, num_inference_steps=1) for seed in (1, 2, 3)]
+    with Engine.load(folder_of("schnell"), device="cuda", config=EngineConfig(max_batch_size=1)) as engine:
+        ids = [engine.add(request) for request in requests]
+        outputs = [output for _ in range(20) for output in engine.step() if output.finished]
+    assert {output.request_id for output in outputs if output.error is not None} == {ids[1]}
+    assert len(outputs) == 3
 
 
 def test_factors_on_the_host_are_caught(

@@ -298,7 +298,10 @@ class EngineCore:
         shards = balanced_shards(states, tokens, num_shards)
         expected = self.cost_model.expected_step_seconds(workloads)
         run = self._stages.run(
-            Stage.DENOISE, [partial(self._runner.step, shard) for shard in shards], expected
+            Stage.DENOISE,
+            [partial(self._runner.step, shard) for shard in shards],
+            expected,
+            meanwhile=partial(self._prepare_next, states),
         )
         shares = self.cost_model.fit.step_shares(workloads)
         for state, share in zip(states, shares, strict=True):
@@ -313,6 +316,12 @@ class EngineCore:
             for shard, outcomes in zip(shards, run.results, strict=True)
             for state, outcome in zip(shard, outcomes, strict=True)
         ]
+
+    def _prepare_next(self, stepping: Sequence[RequestState]) -> None:
+        """Prepare the step that should come after the one that the device works on."""
+        chosen = {state.request_id for state in stepping}
+        following = self._scheduler.select_after(self._candidates(), chosen, self._limits())
+        self._runner.prepare([self._active[request_id] for request_id in following])
 
     def _advance(self, state: RequestState, outcome: StepResult | Exception) -> StepOutput:
         """Count the step; pass the request on to the decoder after its last."""

@@ -14,7 +14,8 @@ from diffuserve.domain.params import GenerationParams
 from diffuserve.engine.clip_decoding import ClipDecoding
 from diffuserve.engine.outputs import FrameChunk
 from diffuserve.engine.request_state import RequestState
-from diffuserve.models.base import Conditioning, Pipeline, VideoPipeline, map_tensors
+from diffuserve.models.base import Conditioning, Pipeline, PreparingPipeline, VideoPipeline, map_tensors
+from diffuserve.models.devices import to_device
 from diffuserve.models.folder import first_line
 from diffuserve.models.frames import Frames
 from diffuserve.samplers.base import Memory
@@ -52,6 +53,7 @@ class ModelRunner:
         if pipeline.spec.is_video and not isinstance(pipeline, VideoPipeline):
             raise TypeError(f"{type(pipeline).__name__} generates clips and is no VideoPipeline")
         self.pipeline = pipeline
+        self._preparing = pipeline if isinstance(pipeline, PreparingPipeline) else None
         self.on_work: Callable[[Sequence[str]], None] = lambda _request_ids: None
 
     def forget(self, request_id: str) -> None:
@@ -67,6 +69,18 @@ class ModelRunner:
         """Run one denoising step of each request in one forward pass; the states do not advance."""
         self._announce(states)
         return isolate(states, self._step)
+
+    def prepare(self, states: Sequence[RequestState]) -> None:
+        """Draw the noise and lay out the tokens of a step that should come next, as far as it is known.
+
+        What fails here is left to that step, where it fails again, and the request to blame is found.
+        """
+        encoded = [state for state in states if state.conditioning is not None and not state.exclusive]
+        try:
+            self._prepare([state for state in encoded if state.swapped_out is None])
+        except Exception as error:
+            if is_device_fault(error):
+                raise
 
     def decode(self, states: Sequence[RequestState]) -> list[list[Frames] | Exception]:
         """Return the images of denoised requests, which must be of one size."""
@@ -110,7 +124,15 @@ class ModelRunner:
         if state.noise is None and sampler.draws_noise(state.schedule_step):
             shape = (1, *state.latents.shape[1:])
             drawn = [torch.randn(shape, generator=generator) for generator in state.generators]
-            state.noise = torch.cat(drawn).to(state.latents.device)
+            state.noise = to_device(torch.cat(drawn), state.latents.device)
+
+    @torch.inference_mode()
+    def _prepare(self, states: Sequence[RequestState]) -> None:
+        for state in states:
+            if state.latents is None:
+                self._draw(state)
+        if states and self._preparing is not None:
+            self._preparing.prepare([state.denoise_input() for state in states])
 
     @torch.inference_mode()
     def _advance(self, state: RequestState, prediction: Tensor) -> StepResult:

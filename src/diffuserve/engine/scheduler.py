@@ -1,7 +1,7 @@
 """The choice of the requests that take the next step: a pure decision, no tensors and no clock (INV-5)."""
 
-from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Collection, Iterable, Sequence
+from dataclasses import dataclass, field, replace
 
 _COMPANY = 4  # tokens of a step's first priority for each token of lower ones
 
@@ -87,6 +87,15 @@ class StepScheduler:
         """Return the ids of the requests that take the next step, in order of precedence."""
         step = self._fill(candidates, limits)
         return [] if step is None else step.request_ids
+
+    def select_after(
+        self, candidates: Iterable[Candidate], chosen: Collection[str], limits: StepLimits
+    ) -> list[str]:
+        """Return the ids of those that take the step after that of the `chosen`, if none arrives or fails."""
+        after = [
+            replace(each, step=each.step + 1) if each.request_id in chosen else each for each in candidates
+        ]
+        return self.select([each for each in after if each.step < each.num_steps], limits)
 
     def swapped_out(self, waiting: Iterable[Candidate], limits: StepLimits, excess_bytes: int) -> list[str]:
         """Return the waiting requests that give back what they hold: the last ones, until it is enough."""

@@ -73,12 +73,14 @@ class StageExecutor(Protocol):
         tasks: Sequence[Task[T]],
         expected_seconds: float | None = None,
         after: object = None,
+        meanwhile: Callable[[], None] | None = None,
     ) -> StageRun[T]:
         """Run tasks and wait for them; raise the first exception that one of them raised.
 
         Core slots without a task may help with the others' operations; a run that takes several times
         `expected_seconds`, where given, counts as a stall. `after` is the value that `mark` returned
-        where the tasks' input was issued.
+        where the tasks' input was issued. `meanwhile` is called while the device works on the tasks; not at
+        all where that device is the host itself, which has nothing to spare.
         """
         ...
 
@@ -163,6 +165,7 @@ class CpuStageExecutor:
         tasks: Sequence[Task[T]],
         expected_seconds: float | None = None,
         after: object = None,
+        meanwhile: Callable[[], None] | None = None,
     ) -> StageRun[T]:
         core_slots, share = self.num_core_slots(stage), self._busy.share(stage)
         start = time.perf_counter()
@@ -211,6 +214,7 @@ class CudaStageExecutor:
         tasks: Sequence[Task[T]],
         expected_seconds: float | None = None,
         after: object = None,
+        meanwhile: Callable[[], None] | None = None,
     ) -> StageRun[T]:
         stream = self._streams[stage]
         if isinstance(after, torch.cuda.Event):
@@ -220,6 +224,8 @@ class CudaStageExecutor:
         # A stream alone would leave its device with the thread's own, and so make a context on that one.
         with torch.cuda.device(self._device), torch.cuda.stream(stream):
             results = [task() for task in tasks]
+            if meanwhile is not None:
+                meanwhile()
         stream.synchronize()  # so that the seconds are the device's, and decisions see finished steps
         return StageRun(results, time.perf_counter() - start, share)
 

@@ -212,6 +212,19 @@ class VideoPipeline(Pipeline, Protocol):
 
 
 @runtime_checkable
+class PreparingPipeline(Pipeline, Protocol):
+    """A loaded model whose steps need more than their requests' tensors, such as a layout of tokens."""
+
+    def prepare(self, batch: Sequence[DenoiseInput]) -> None:
+        """Make and keep what `denoise` will need beside its input, where a step of this batch is likely.
+
+        It is called while the device works on another step, so that the device need not wait for it. It
+        only saves time: `denoise` makes what is missing.
+        """
+        ...
+
+
+@runtime_checkable
 class _Loaded(Protocol):
     """A built-in pipeline, as far as it tells how it was loaded."""
 

@@ -6,6 +6,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 
 import torch
+from torch import Tensor
 
 from diffuserve.domain.dtypes import find_dtype
 from diffuserve.domain.errors import DeviceUnavailable
@@ -68,6 +69,14 @@ def cpu_has_bf16() -> bool:
 def cpu_has_int8() -> bool:
     """Return whether the CPU has instructions for products of 8-bit integers."""
     return bool(torch.cpu._is_vnni_supported())
+
+
+def to_device(tensor: Tensor, device: torch.device) -> Tensor:
+    """Return a tensor of the CPU on a device, in the order of the current stream's work.
+
+    Nothing waits for the work before it: that needs memory which the device can read by itself, pinned.
+    """
+    return tensor.pin_memory().to(device, non_blocking=True) if device.type == "cuda" else tensor.to(device)
 
 
 def flops_per_second(device: torch.device, dtype: torch.dtype) -> float:

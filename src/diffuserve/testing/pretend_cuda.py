@@ -52,7 +52,9 @@ def pretend_cuda(*, total_bytes: int = 80 * _GIB, capability: tuple[int, int] = 
         stack.enter_context(patch.multiple(torch.cuda, **_stubs(total_bytes, capability)))
         stack.enter_context(patch.object(torch, "tensor", _made_on_the_host(torch.tensor)))
         stack.enter_context(patch.object(torch, "as_tensor", _made_on_the_host(torch.as_tensor)))
-        stack.enter_context(patch.multiple(torch.Tensor, to=_moved_to_an_index, cuda=_moved_to_cuda))
+        stack.enter_context(
+            patch.multiple(torch.Tensor, to=_moved_to_an_index, cuda=_moved_to_cuda, pin_memory=_pinned)
+        )
         stack.enter_context(patch.object(weights, "safe_open", _Reader))
         stack.enter_context(_new_parameters_on_conversion())
         for name, kernel in EMPTY_KERNELS.items():
@@ -123,6 +125,10 @@ def _moved_to_an_index(tensor: torch.Tensor, *args: Any, **options: Any) -> torc
 
 def _moved_to_cuda(tensor: torch.Tensor, device: Any = None, non_blocking: bool = False) -> torch.Tensor:
     return tensor.to("cuda" if device is None else device, non_blocking=non_blocking)
+
+
+def _pinned(tensor: torch.Tensor) -> torch.Tensor:
+    return tensor
 
 
 def _with_index(value: Any) -> Any:

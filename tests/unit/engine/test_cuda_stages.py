@@ -45,6 +45,16 @@ def test_decoding_begins_after_the_marked_work(monkeypatch: pytest.MonkeyPatch) 
     assert total == 6.0
 
 
+def test_the_host_works_while_the_device_does(monkeypatch: pytest.MonkeyPatch) -> None:
+    order: list[str] = []
+    monkeypatch.setattr(torch.cuda.Stream, "synchronize", lambda _stream: order.append("waited"))
+    run = CudaStageExecutor(CUDA).run(
+        Stage.DENOISE, [lambda: order.append("launched")], meanwhile=lambda: order.append("prepared")
+    )
+    assert order == ["launched", "prepared", "waited"]
+    assert len(run.results) == 1
+
+
 def test_a_stage_waits_for_its_tasks() -> None:
     stages = CudaStageExecutor(CUDA)
     [latents] = stages.run(Stage.DENOISE, [ones]).results

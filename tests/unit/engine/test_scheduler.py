@@ -241,6 +241,18 @@ def test_no_request_waits_forever_beside_a_flood_in_other_steps(scheduler: StepS
     pytest.fail("it waited for 1,000 steps")
 
 
+def test_the_step_after_next_is_that_of_the_requests_which_are_left() -> None:
+    backlog = [
+        replace(make_candidate("last step", arrival=0, tokens=6), num_steps=4, step=3),
+        replace(make_candidate("goes on", arrival=1, tokens=4), num_steps=4, step=2),
+        replace(make_candidate("waits", arrival=2, tokens=6), num_steps=4, step=0),
+    ]
+    limits = StepLimits(tokens=10, step_bytes=1_000)
+    chosen = SCHEDULER.select(backlog, limits)
+    assert chosen == ["last step", "goes on"]
+    assert SCHEDULER.select_after(backlog, chosen, limits) == ["goes on", "waits"]
+
+
 def test_an_idle_engine_waits_for_company_until_it_has_waited_long_enough() -> None:
     waiting = [make_candidate("a", 1), make_candidate("b", 2)]
     assert STATIC.seconds_to_wait(waiting, ROOMY, waited_seconds=0.2) == pytest.approx(0.3)

@@ -18,6 +18,7 @@ from diffuserve.domain.input_image import InputImage
 from diffuserve.domain.model_spec import ModelSpec
 from diffuserve.domain.params import GenerationParams
 from diffuserve.models.base import DenoiseInput, InitialLatents
+from diffuserve.models.devices import to_device
 from diffuserve.models.flux.family import fills_in
 from diffuserve.models.flux.latents import pack_latents
 from diffuserve.models.flux.text import FluxConditioning
@@ -106,7 +107,7 @@ class FluxImages:
         return self.vae.normalise(LatentDistribution(mean, std).sample(generator))
 
     def _packed(self, latents: Sequence[Tensor]) -> Tensor:
-        return pack_latents(torch.cat(list(latents))).to(self.device)
+        return to_device(pack_latents(torch.cat(list(latents))), self.device)
 
     def _reference(self, image: InputImage) -> Float[Tensor, "tokens channels"]:
         likeliest = self.vae.encode(image_tensor(image, *self.spec.reference_size(image))).mode()

@@ -16,6 +16,7 @@ import torch
 from jaxtyping import Complex64, Float, Int
 from torch import Tensor
 
+from diffuserve.models.devices import to_device
 from diffuserve.models.layers.rotary import rotations
 from diffuserve.models.layers.segments import Segments
 
@@ -79,13 +80,13 @@ def pack_layout(
     text_at, image_at = is_text.nonzero().squeeze(-1), (~is_text).nonzero().squeeze(-1)
     return PackedLayout(
         segments=Segments.of(lengths, device),
-        text_at=text_at.to(device),
-        image_at=image_at.to(device),
-        text_owner=owner[text_at].to(device),
-        image_owner=owner[image_at].to(device),
-        joint_owner=owner.to(device),
-        image_rotation=rotation[image_at].to(device),
-        joint_rotation=rotation.to(device),
+        text_at=to_device(text_at, device),
+        image_at=to_device(image_at, device),
+        text_owner=to_device(owner[text_at], device),
+        image_owner=to_device(owner[image_at], device),
+        joint_owner=to_device(owner, device),
+        image_rotation=to_device(rotation[image_at], device),
+        joint_rotation=to_device(rotation, device),
         has_text_first=len(shapes) == 1,
     )
 

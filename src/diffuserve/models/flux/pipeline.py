@@ -166,14 +166,19 @@ class FluxPipeline:
         # Neighbours of equal length share one dense attention call, so equal shapes stand together.
         order = sorted(range(len(batch)), key=lambda i: self._sort_key(batch[i].params))
         ordered = [batch[i] for i in order]
-        shapes = tuple(
-            self._shape(request.params) for request in ordered for _ in range(request.params.num_images)
-        )
+        shapes = self._shapes([request.params for request in ordered])
         velocity = self._velocity(self._pack(ordered, self._layout(shapes)), shapes)
         sizes = [len(request.latents) * self._shape(request.params).image_tokens for request in ordered]
         parts = zip(order, ordered, velocity.split(sizes), strict=True)
         predictions = {index: _of_image(part, request.latents) for index, request, part in parts}
         return [predictions[i] for i in range(len(batch))]
+
+    def prepare(self, batch: Sequence[DenoiseInput]) -> None:
+        ordered = sorted((request.params for request in batch), key=self._sort_key)
+        shapes = self._shapes(ordered)
+        self._layout(shapes)
+        if self.ranks is not None:
+            self._shard(shapes)
 
     def restore(self, latents: Tensor, request: DenoiseInput, at: ScheduleStep) -> Tensor:
         return self.images.restore(latents, request, self.sampler(request.params), at)
@@ -240,6 +245,10 @@ class FluxPipeline:
     def _make_shard(self, shapes: tuple[SequenceShape, ...]) -> Shard:
         assert self.ranks is not None
         return shard_layout(self._layout(shapes), self.ranks.sequence.index, self.ranks.sequence.size)
+
+    def _shapes(self, ordered: Sequence[GenerationParams]) -> tuple[SequenceShape, ...]:
+        """Return the shapes of the sequences of a batch in this order, one for each image."""
+        return tuple(self._shape(params) for params in ordered for _ in range(params.num_images))
 
     def _shape(self, params: GenerationParams) -> SequenceShape:
         assert params.max_sequence_length is not None

@@ -8,6 +8,8 @@ import torch
 from jaxtyping import Float, Int
 from torch import Tensor
 
+from diffuserve.models.devices import to_device
+
 # Keys that are padded are padded to a multiple of this, so that neighbours with prompts of about the same
 # length share one call.
 _PADDED_KEYS = 32
@@ -27,7 +29,7 @@ class Segments:
     def of(cls, lengths: tuple[int, ...], device: torch.device) -> "Segments":
         """Build the segments of sequences with these lengths, in tokens."""
         cu_seqlens = torch.tensor((0, *lengths), dtype=torch.int32).cumsum(0, dtype=torch.int32)
-        return cls(lengths, cu_seqlens.to(device))
+        return cls(lengths, to_device(cu_seqlens, device))
 
     def runs(self) -> Iterator[tuple[int, int, int]]:
         """Yield neighbouring sequences of equal length, as (first token, number of sequences, length)."""
@@ -107,7 +109,7 @@ class CrossSegments:
         return cls(
             queries=Segments.of(tuple(queries), device),
             keys=Segments.of(lengths, device),
-            places=torch.cat(places).to(device),
+            places=to_device(torch.cat(places), device),
             runs=tuple(_runs(queries, keys, padding, places, device)),
         )
 
@@ -128,8 +130,10 @@ def _runs(
             yield PaddedRun(
                 start=start,
                 length=length,
-                keys=torch.stack([places[index][:width] for index in run]).to(device),
-                bias=torch.stack([_bias(keys[index], padding[index], width) for index in run]).to(device)
+                keys=to_device(torch.stack([places[index][:width] for index in run]), device),
+                bias=to_device(
+                    torch.stack([_bias(keys[index], padding[index], width) for index in run]), device
+                )
                 if is_padded
                 else None,
             )

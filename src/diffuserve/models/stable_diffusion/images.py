@@ -15,6 +15,7 @@ from torch import Tensor
 from diffuserve.domain.input_image import InputImage
 from diffuserve.domain.params import GenerationParams
 from diffuserve.models.base import InitialLatents
+from diffuserve.models.devices import to_device
 from diffuserve.models.input_tensors import image_tensor, latent_mask, mask_tensor, masked_image
 from diffuserve.models.layers.autoencoder_encoder import LatentDistribution
 from diffuserve.models.layers.image_vae import ImageVae
@@ -133,7 +134,7 @@ class ImageConditioner:
         assert params.height is not None
         size = (params.height // self._vae.scale, params.width // self._vae.scale)
         noise = torch.randn((1, self._vae.latent_channels, *size), generator=generator)
-        return noise.to(self._vae.device, self._dtype)
+        return to_device(noise, self._vae.device).to(self._dtype)
 
 
 def _is_drawn_anew(params: GenerationParams) -> bool:

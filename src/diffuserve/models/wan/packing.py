@@ -18,6 +18,7 @@ from einops import rearrange
 from jaxtyping import Complex64, Float
 from torch import Tensor
 
+from diffuserve.models.devices import to_device
 from diffuserve.models.layers.rotary import rotations
 from diffuserve.models.layers.segments import CrossSegments, Segments
 from diffuserve.models.wan.config import WanTransformerConfig
@@ -88,7 +89,7 @@ def pack_layout(
         factors=Segments.of(factor_rows, device),
         text=text_segments(shapes, lengths, device),
         image=None if config.image_dim is None else image_segments(shapes, lengths, device),
-        rotation=torch.cat([_rotation(shape, config.axes_dims) for shape in shapes]).to(device),
+        rotation=to_device(torch.cat([_rotation(shape, config.axes_dims) for shape in shapes]), device),
     )
 
 

@@ -14,7 +14,7 @@ from diffuserve.domain.params import GenerationParams
 from diffuserve.domain.quantization import Quantization
 from diffuserve.models.base import Conditioning, DenoiseInput, InitialLatents, describe_loaded
 from diffuserve.models.batches import run_in_groups, split_by_counts
-from diffuserve.models.devices import check_deterministic, default_dtype, flops_per_second
+from diffuserve.models.devices import check_deterministic, default_dtype, flops_per_second, to_device
 from diffuserve.models.folder import ModelFolder
 from diffuserve.models.frames import Frames
 from diffuserve.models.layers.attention import choose_kernel
@@ -150,7 +150,7 @@ class WanPipeline:
         assert isinstance(conditioning, WanConditioning)
         _, *size = self.latents_shape(params)
         noise = torch.cat([torch.randn(1, *size, generator=generator) for generator in generators])
-        return InitialLatents(self._with_first_frame(noise.to(self.device), conditioning))
+        return InitialLatents(self._with_first_frame(to_device(noise, self.device), conditioning))
 
     def latents_shape(self, params: GenerationParams) -> tuple[int, ...]:
         assert params.height is not None
@@ -170,6 +170,16 @@ class WanPipeline:
     def denoise(self, batch: Sequence[DenoiseInput]) -> list[Tensor]:
         """Return each request's velocity, guided, in float32; requests of one expert share a forward pass."""
         return run_in_groups(batch, self._expert_of, self._predict)
+
+    def prepare(self, batch: Sequence[DenoiseInput]) -> None:
+        config = self.checkpoint.transformer
+
+        def lay_out(requests: Sequence[DenoiseInput]) -> Sequence[DenoiseInput]:
+            shapes = [each.shape(config) for request in requests for each in passes_of(request)]
+            self._layouts.layout_of(tuple(sorted(shapes, key=_sort_key)))
+            return requests
+
+        run_in_groups(batch, self._expert_of, lay_out)
 
     def restore(self, latents: Tensor, request: DenoiseInput, at: ScheduleStep) -> Tensor:
         return self._with_first_frame(latents, wan(request))
