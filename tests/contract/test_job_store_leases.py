@@ -1,18 +1,22 @@
 """Claims, leases, fences and retries."""
 
+from dataclasses import replace
+
 import pytest
 
 from diffuserve.domain.errors import LeaseLost, WorkerNotFound
 from diffuserve.domain.job import Band, JobStatus
 from diffuserve.domain.tenant import PlanOverrides, Role
-from diffuserve.domain.worker import Release, ReleaseCause, WorkerState
+from diffuserve.domain.worker import Heartbeat, Release, ReleaseCause, WorkerState
 from diffuserve.events.base import QUEUE, job_topic, worker_topic
 from diffuserve.events.memory import MemoryEventBus
 from diffuserve.jobs.config import StoreConfig
+from diffuserve.jobs.pricing import NEUTRAL_FIT
 from diffuserve.jobs.store import JobStore
 from diffuserve.testing.fake_clock import FakeClock
 from support.postgres import PostgresServer
 from support.store_driver import (
+    REPORT,
     Time,
     add_worker,
     claim,
@@ -39,6 +43,15 @@ async def test_claim_leases_only_models_that_the_worker_serves(job_store: JobSto
     mine = await job_store.jobs.submit(new_job(model="tiny"))
     worker = await add_worker(job_store, "tiny", "third")
     assert [lease.job_id for lease in await claim(job_store, worker, num_jobs=5)] == [mine.id]
+
+
+async def test_a_model_that_its_worker_cannot_load_is_not_served_any_more(job_store: JobStore) -> None:
+    worker = await add_worker(job_store, "tiny", "broken")
+    report = replace(REPORT, withdrawn_models={"broken": "a truncated file"})
+    await job_store.leases.heartbeat(worker, Heartbeat(report=report))
+    (known,) = await job_store.operations.workers()
+    assert known.models == ("tiny",)
+    assert known.report.withdrawn_models == {"broken": "a truncated file"}
 
 
 async def test_an_unknown_worker_must_register(job_store: JobStore) -> None:
@@ -145,6 +158,24 @@ async def test_a_resident_model_is_served_first_within_the_lookahead(
         served.append(lease.job_id)
         await complete(job_store, lease)
     assert 1 < len(served) <= store_config.affinity_lookahead + 1
+
+
+async def test_a_job_whose_model_loads_soon_is_not_passed_over_for_long(
+    job_store: JobStore, clock: FakeClock
+) -> None:
+    worker = await add_worker(job_store, "cold", "warm")
+    fit = replace(NEUTRAL_FIT, load_seconds=0.5).to_dict()
+    await job_store.leases.heartbeat(worker, Heartbeat(report=REPORT, fits={"cold": fit, "warm": fit}))
+    cold = await job_store.jobs.submit(new_job(model="cold"))
+    for _ in range(3):
+        await job_store.jobs.submit(new_job(model="warm"))
+    (first,) = await claim(job_store, worker, resident_models=("warm",))
+    clock.advance(5.1)
+    leases = await claim(job_store, worker, num_jobs=4, resident_models=("warm",))
+    assert first.model == "warm"
+    assert [lease.job_id for lease in leases] == [cold.id], (
+        "the rest of a claim is for the model that it loads"
+    )
 
 
 @pytest.mark.parametrize("how", ["complete", "fail", "release"])

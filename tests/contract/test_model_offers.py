@@ -49,6 +49,16 @@ async def test_an_offered_default_never_replaces_a_measured_fit(job_store: JobSt
     assert await fit_of(job_store) == MEASURED
 
 
+async def test_what_a_load_took_is_kept_by_reports_that_did_not_measure_it(job_store: JobStore) -> None:
+    worker = await offer(job_store, DEFAULT)
+    assert (await fit_of(job_store)).load_seconds == 0.0
+    for load_seconds in (7.5, 0.0):
+        await report(job_store, worker, replace(MEASURED, load_seconds=load_seconds))
+        assert await fit_of(job_store) == replace(MEASURED, load_seconds=7.5)
+    await report(job_store, worker, replace(MEASURED, load_seconds=2.0))
+    assert (await fit_of(job_store)).load_seconds == 2.0
+
+
 async def report(store: JobStore, worker: str, fit: CostFit, model: str = SPEC.name) -> None:
     await store.leases.heartbeat(worker, Heartbeat(report=REPORT, fits={model: fit.to_dict()}))
 

@@ -177,7 +177,8 @@ def _check_report(report: WorkerReport) -> None:
     if size > _MAX_REPORT_BYTES:
         raise InvalidParams("report", f"{size:,} bytes", f"has at most {_MAX_REPORT_BYTES:,} bytes")
     phase = "" if report.loading is None else report.loading.phase
-    for name, text in (("loading.phase", phase), ("drain_reason", report.drain_reason)):
+    withdrawn = (("withdrawn_models", text) for text in report.withdrawn_models.values())
+    for name, text in (("loading.phase", phase), ("drain_reason", report.drain_reason), *withdrawn):
         if len(text) > _MAX_NAME or not text.isprintable():
             raise InvalidParams(f"report.{name}", text, f"has at most {_MAX_NAME} printable characters")
 

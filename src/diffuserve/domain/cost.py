@@ -11,7 +11,7 @@ The coefficients are fitted; here they are only used.
 
 import math
 from collections.abc import Iterable, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from typing import Any
 
 
@@ -78,11 +78,15 @@ def decode_features(workloads: Sequence[Workload]) -> LinearFeatures:
 
 @dataclass(frozen=True)
 class CostFit:
-    """Fitted coefficients, all in seconds and never negative."""
+    """Fitted coefficients, all in seconds and never negative.
+
+    `load_seconds` are those from the start of an engine until the model is in memory; 0 until measured.
+    """
 
     encode: LinearFeatures
     step: StepFeatures
     decode: LinearFeatures
+    load_seconds: float = 0.0
 
     def encode_seconds(self, workloads: Sequence[Workload]) -> float:
         """Predict the seconds in which text encoders read the prompts and the VAE the input images."""
@@ -110,7 +114,7 @@ class CostFit:
         return [weight / total for weight in weights] if total else [1 / len(workloads)] * len(workloads)
 
     def scaled(self, factor: float) -> "CostFit":
-        """Return the fit of a device that takes `factor` times as long."""
+        """Return the fit of a device that takes `factor` times as long; loads take what they did."""
         encode_constant, encode_token = (factor * seconds for seconds in self.encode)
         constant, token, pair, sequence = (factor * seconds for seconds in self.step)
         decode_constant, decode_pixel = (factor * seconds for seconds in self.decode)
@@ -118,6 +122,7 @@ class CostFit:
             (encode_constant, encode_token),
             (constant, token, pair, sequence),
             (decode_constant, decode_pixel),
+            self.load_seconds,
         )
 
     def knee_tokens(self, overhead: float = 0.03) -> int:
@@ -128,29 +133,36 @@ class CostFit:
         constant, per_token = self.step[0], self.step[1]
         return int(constant / (overhead * per_token)) if per_token > 0 else 0
 
-    def to_dict(self) -> dict[str, list[float]]:
-        return {name: list(values) for name, values in asdict(self).items()}
+    def to_dict(self) -> dict[str, Any]:
+        return {
+            "encode": list(self.encode),
+            "step": list(self.step),
+            "decode": list(self.decode),
+            "load_seconds": self.load_seconds,
+        }
 
     @classmethod
     def from_dict(cls, values: Any) -> "CostFit":
         """Build a fit from what `to_dict` returned.
 
-        Raise `ValueError` for another shape, and for seconds that are negative or not finite.
+        Earlier versions had no `load_seconds`. Raise `ValueError` for another shape, and for seconds that are
+        negative or not finite.
         """
         try:
             encode_constant, encode_token = map(float, values["encode"])
             constant, token, pair, sequence = map(float, values["step"])
             decode_constant, decode_pixel = map(float, values["decode"])
+            load_seconds = float(values.get("load_seconds", 0.0))
         except (KeyError, TypeError, OverflowError) as error:
             raise ValueError(f"not a cost fit: {values!r}") from error
         fit = cls(
             (encode_constant, encode_token),
             (constant, token, pair, sequence),
             (decode_constant, decode_pixel),
+            load_seconds,
         )
-        if not all(
-            math.isfinite(seconds) and seconds >= 0 for seconds in (*fit.encode, *fit.step, *fit.decode)
-        ):
+        known = (*fit.encode, *fit.step, *fit.decode, load_seconds)
+        if not all(math.isfinite(seconds) and seconds >= 0 for seconds in known):
             raise ValueError(f"seconds of a cost fit must be finite and not negative: {values!r}")
         return fit
 

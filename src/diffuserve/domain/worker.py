@@ -78,7 +78,7 @@ class WorkerReport:
     many requests shared a denoising step, on average since the last report; `None` if there was no step.
     `loading` is the progress of an engine that is not ready yet. `drain_reason` says why the worker drains.
     `quantization` is what its weights are kept in; `None` until the engine is ready, and of workers of
-    versions that do not say so.
+    versions that do not say so. `withdrawn_models` are those that it offered and cannot load, with reasons.
     """
 
     state: WorkerState
@@ -96,6 +96,7 @@ class WorkerReport:
     loading: LoadProgress | None = None
     drain_reason: str = ""
     quantization: str | None = None
+    withdrawn_models: Mapping[str, str] = field(default_factory=dict)
 
 
 def is_exact(report: WorkerReport) -> bool:

@@ -20,6 +20,7 @@ from diffuserve.jobs.database import IDS, Transaction, upsert
 from diffuserve.jobs.decode_pool import ModelPool, read_pools
 from diffuserve.jobs.due import sweep_due
 from diffuserve.jobs.fairness import Claimant, Lane, TenantAccount, choose_lane, seconds_left
+from diffuserve.jobs.offers import load_seconds
 from diffuserve.jobs.placement import Placement, suits_spot
 from diffuserve.jobs.records import BANDS, JobRecord, lease_of, record_of
 from diffuserve.jobs.worker_kinds import phases_served
@@ -195,6 +196,7 @@ class ClaimRound:
                 return
             self._grant(lane, head, command, claimer)
             self._advance(lane)
+            claimant = claimant.having(lane.model)
             num_granted += 1
 
     def choose(self, claimant: Claimant) -> tuple[Lane, sa.Row[Any]] | None:
@@ -212,12 +214,11 @@ class ClaimRound:
         if (left := seconds_left(self.lanes, claimant, now, config)) is not None:
             self.seconds_left[command.key] = left
 
-    def claimant(
-        self, claimer: Claimer, models: frozenset[str], resident_models: Collection[str]
-    ) -> Claimant:
+    def claimant(self, claimer: Claimer, models: frozenset[str], resident: Collection[str]) -> Claimant:
         """Return a worker as the choice of a lane sees it, with these of its models."""
+        loads = load_seconds(self.transaction, models) if len(models) > 1 else {}
         placement = self._placement(claimer.is_spot)
-        return Claimant(models, frozenset(resident_models), claimer.role, placement, claimer.is_exact)
+        return Claimant(models, frozenset(resident), claimer.role, placement, claimer.is_exact, loads)
 
     def _placement(self, is_spot: bool) -> Placement:
         """Return what workers of this kind leave to others; those are looked up if it may be anything."""

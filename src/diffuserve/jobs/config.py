@@ -27,6 +27,7 @@ class StoreConfig:
     - `affinity_lookahead`, `affinity_seconds`, `affinity_wait_seconds`: a job whose model is resident may
       overtake at most so many jobs of its own tenant, and tenants at most so many weighted device-seconds
       ahead of it, as long as none of those overtaken has waited longer.
+    - `affinity_loads`: nor is a job overtaken further, or for longer, than so many loads of its model take.
     - `deadline_lead_seconds`: time before the latest start that a job's deadline allows from which it goes
       before the others of its tenant and band.
     - `on_demand_wait_seconds`: time for which spot workers leave an interactive job, or one that is close to
@@ -51,6 +52,7 @@ class StoreConfig:
     affinity_lookahead: int = 32
     affinity_seconds: float = 30.0
     affinity_wait_seconds: float = 60.0
+    affinity_loads: float = 10.0
     deadline_lead_seconds: float = 30.0
     on_demand_wait_seconds: float = 0.2
     spot_wait_seconds: float = 60.0

@@ -7,8 +7,8 @@ overtake others within stated bounds.
 """
 
 import math
-from collections.abc import Collection, Iterable, Sequence
-from dataclasses import dataclass
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 
 from diffuserve.domain.job import Band
 from diffuserve.domain.tenant import Tenant
@@ -69,14 +69,33 @@ class Claimant:
     """A worker that asks for a job: the models that it serves and those that it has in memory.
 
     `role` says which phases it does, and `placement` what it leaves to workers of another kind. One that
-    `is_exact` has weights that are not quantized.
+    `is_exact` has weights that are not quantized. `load_seconds` are those that loading a model takes, where
+    that is known.
     """
 
     models: Collection[str]
-    resident_models: Iterable[str] = ()
+    resident_models: Collection[str] = ()
     role: WorkerRole = WorkerRole.ALL
     placement: Placement = ANYWHERE
     is_exact: bool = True
+    load_seconds: Mapping[str, float] = field(default_factory=dict)
+
+    def having(self, model: str) -> "Claimant":
+        """Return the worker for the rest of a claim, of which it has a job of `model`.
+
+        A model that is not resident takes the place of others: then the rest is for that model alone.
+        """
+        if not self.resident_models or model in self.resident_models:
+            return self
+        return replace(self, models=(model,), resident_models=(model,))
+
+    def patience_seconds(self, model: str, most: float, config: StoreConfig) -> float:
+        """Return how far a job of `model` may be passed over, which saves a load: `most`, or less.
+
+        A load that takes little saves little: passing a job over is worth `affinity_loads` loads at most.
+        """
+        load_seconds = 0.0 if model in self.resident_models else self.load_seconds.get(model, 0.0)
+        return min(most, config.affinity_loads * load_seconds) if load_seconds else most
 
     def runnable(self, lanes: Iterable[Lane]) -> list[Lane]:
         """Return the lanes whose heads the worker can run, of tenants that may start a job."""
@@ -100,12 +119,14 @@ def choose_lane(lanes: Sequence[Lane], claimant: Claimant, now: float, config: S
     if not contenders:
         return None
     fairest = min(contenders, key=_order)
-    limit = _overtaking_limit(contenders, now, config)
+    limit = _overtaking_limit(contenders, claimant, now, config)
+    ahead_seconds = claimant.patience_seconds(fairest.model, config.affinity_seconds, config)
+    farthest = fairest.account.vtime + ahead_seconds
     resident = frozenset(claimant.resident_models)
     warm = [
         lane
         for lane in contenders
-        if lane.model in resident and _order(lane) <= limit and _is_near(lane, contenders, fairest, config)
+        if lane.model in resident and _order(lane) <= limit and _is_near(lane, contenders, farthest, config)
     ]
     return min(warm, key=_order, default=fairest)
 
@@ -138,18 +159,24 @@ def _order(lane: Lane) -> _Order:
     return (lane.account.vtime, lane.account.tenant.id, lane.head_seq)
 
 
-def _overtaking_limit(contenders: Sequence[Lane], now: float, config: StoreConfig) -> _Order:
+def _overtaking_limit(
+    contenders: Sequence[Lane], claimant: Claimant, now: float, config: StoreConfig
+) -> _Order:
     """Return the first order among the heads that have waited too long to be overtaken."""
-    overdue = [lane for lane in contenders if now - lane.head_since > config.affinity_wait_seconds]
+    longest = config.affinity_wait_seconds
+    overdue = [
+        lane
+        for lane in contenders
+        if now - lane.head_since > claimant.patience_seconds(lane.model, longest, config)
+    ]
     return min(map(_order, overdue), default=_BEHIND_ALL)
 
 
-def _is_near(lane: Lane, contenders: Sequence[Lane], fairest: Lane, config: StoreConfig) -> bool:
+def _is_near(lane: Lane, contenders: Sequence[Lane], farthest: float, config: StoreConfig) -> bool:
     """Return whether `lane` is near enough to its turn to overtake for its resident model.
 
-    It must be little virtual time ahead of the fairest, and few places behind its tenant's first job.
+    Its virtual time must not be past `farthest`, and it few places behind its tenant's first job.
     """
-    ahead_seconds = lane.account.vtime - fairest.account.vtime
     first_seq = min(rival.head_seq for rival in contenders if rival.account is lane.account)
     is_close = lane.head_seq - first_seq <= config.affinity_lookahead
-    return ahead_seconds <= config.affinity_seconds and is_close
+    return lane.account.vtime <= farthest and is_close

@@ -106,6 +106,12 @@ def decode_slowness(transaction: Transaction, names: Collection[str]) -> dict[st
     return {name: slowness for name, row in known.items() if (slowness := _loaded(row.fit).get(_SLOWNESS))}
 
 
+def load_seconds(transaction: Transaction, names: Collection[str]) -> dict[str, float]:
+    """Return the seconds that workers needed to load these models, where they measured it."""
+    known = _rows(transaction, names)
+    return {name: _loaded(row.fit).get("load_seconds", 0.0) for name, row in known.items()}
+
+
 def _stored_default(fit: CostFit, spec: ModelSpec) -> str:
     default = bounded(fit, NEUTRAL_FIT, spec, MOST_TIMES_NEUTRAL).to_dict()
     return dump({**default, "prior": default})
@@ -125,7 +131,8 @@ def _with_measurement(
         measured = {**measured, "decode": stored["decode"]}
     prior = CostFit.from_dict(stored.get("prior", stored))
     fit = bounded(CostFit.from_dict(measured), prior, spec)
-    return {**stored, **fit.to_dict(), "prior": prior.to_dict()}
+    load_seconds = fit.load_seconds or stored.get("load_seconds", 0.0)  # not every worker measures it
+    return {**stored, **fit.to_dict(), "load_seconds": load_seconds, "prior": prior.to_dict()}
 
 
 def _loaded(text: str | None) -> dict[str, Any]:

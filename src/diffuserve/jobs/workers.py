@@ -164,7 +164,7 @@ def worker_of(row: sa.Row[Any], now: float, lease_seconds: float, num_leases: in
         name=row.name,
         state=WorkerState.LOST if is_lost else report.state,
         labels=orjson.loads(row.labels),
-        models=tuple(orjson.loads(row.models)),
+        models=tuple(model for model in orjson.loads(row.models) if model not in report.withdrawn_models),
         report=report,
         registered_at=row.registered_at,
         heartbeat_at=row.heartbeat_at,

@@ -5,6 +5,7 @@ Families of other packages are entry points of the group `diffuserve.families`: 
 """
 
 import logging
+from collections.abc import Sequence
 from dataclasses import dataclass
 from importlib.metadata import EntryPoint, entry_points
 from pathlib import Path
@@ -91,6 +92,12 @@ def weight_files(model: str, parts: Parts) -> list[Path]:
     """Return the files whose weights are loaded for `parts`. Raise as `load_pipeline`."""
     folder, family = _open(model)
     return folder.weight_files(family.weight_folders(folder, parts))
+
+
+def weight_folders(model: str, parts: Parts) -> Sequence[str]:
+    """Return the folders of the weights that are loaded for `parts`. Raise as `read_offer`."""
+    folder = open_configs(model)
+    return load_family(_find_family(folder)).weight_folders(folder, parts)
 
 
 def read_weights_ahead(model: str, parts: Parts) -> Thread:

@@ -1,7 +1,8 @@
 """The door to models by name: from a name to a folder whose every byte was verified."""
 
 import logging
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import ExitStack, contextmanager
 from functools import cached_property
 from typing import TYPE_CHECKING
 
@@ -17,6 +18,7 @@ from diffuserve.models.model_paths import existing
 from diffuserve.models.names import full_name, is_hub_id
 from diffuserve.modelstore.cache import HeldModel, ModelCache
 from diffuserve.modelstore.config import ModelStoreConfig
+from diffuserve.modelstore.configs import DescribedModel, fetched_configs
 from diffuserve.modelstore.download import download
 from diffuserve.modelstore.layout import folder_key
 from diffuserve.modelstore.manifest import Manifest, Reference, is_reference, parse_reference
@@ -65,6 +67,22 @@ class ModelStore:
         reference = parse_reference(name)
         version = self._version_in_volume(reference) or self._cache.known_version(reference)
         return None if version is None else self._on_this_machine(version)
+
+    @contextmanager
+    def described(self, name: str) -> Iterator[DescribedModel]:
+        """Return what describes a model, within the block: its weights need not be here. Raise as `open`."""
+        version = self.find(parse_reference(name))
+        held = self._on_this_machine(version)
+        if held is not None:
+            try:
+                yield DescribedModel(held.manifest, held.folder)
+            finally:
+                held.release()
+        elif self._bucket is None:
+            raise self._not_in_volume(version)
+        else:
+            with fetched_configs(self._bucket, self._bucket.manifest(version)) as described:
+                yield described
 
     def find(self, reference: Reference) -> str:
         """Return the hash that is meant: what the bucket says, the volume, or what the name meant last.
@@ -125,12 +143,15 @@ class ModelStore:
 
     def _fetched(self, version: str, on_fetch: OnFetch) -> HeldModel:
         if self._bucket is None:
-            raise ModelNotFound(f"{self._config.model_volume} has no whole model with the hash {version}")
+            raise self._not_in_volume(version)
         manifest = self._bucket.manifest(version)
         sources = (*self._peers, self._bucket)
         return self._cache.fetch(
             manifest, lambda partial: download(manifest, partial, sources, on_fetch(manifest))
         )
+
+    def _not_in_volume(self, version: str) -> ModelNotFound:
+        return ModelNotFound(f"{self._config.model_volume} has no whole model with the hash {version}")
 
     @cached_property
     def _bucket(self) -> "ModelBucket | None":
@@ -155,6 +176,23 @@ def check_stored(model: str, config: ModelStoreConfig) -> None:
     except ModelNotFound:
         if not is_hub_id(full_name(model)):
             raise
+
+
+@contextmanager
+def describe_stored(model: str, config: ModelStoreConfig) -> Iterator[DescribedModel | None]:
+    """Return what describes a model of the store; `None` for one that is found without it.
+
+    Raise as `described`.
+    """
+    with ExitStack() as stack:
+        described = None
+        if is_stored(model, config):
+            try:
+                described = stack.enter_context(ModelStore(config).described(model))
+            except ModelNotFound:
+                if not is_hub_id(full_name(model)):
+                    raise
+        yield described
 
 
 def open_stored(model: str, config: ModelStoreConfig, on_fetch: OnFetch) -> HeldModel | None:

@@ -11,19 +11,21 @@ import sys
 import traceback
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, NoReturn, TypeAlias
 
 from diffuserve.domain.errors import DiffuserveError
-from diffuserve.models.registry import read_offer, read_weights_ahead
+from diffuserve.models.registry import read_weights_ahead
 from diffuserve.models.torch_environment import prepare_torch
 from diffuserve.private_files import private_umask
 from diffuserve.telemetry.logs import configure_logs
 from diffuserve.worker.agent_link import AgentLink, die_with_parent
 from diffuserve.worker.config import EngineProcessConfig
 from diffuserve.worker.load_reporter import LoadReporter
-from diffuserve.worker.messages import EngineHeartbeat, ModelAnnounced
+from diffuserve.worker.messages import EngineHeartbeat
+from diffuserve.worker.model_description import describe
 from diffuserve.worker.stored_model import logged, with_stored_model
 
 if TYPE_CHECKING:
@@ -105,9 +107,9 @@ def serve_agent(config: EngineProcessConfig, socket: Path, run: RunHost) -> None
     loading = EngineHeartbeat(num_moves=0, num_unfinished=0)
     link.send_every(_HEARTBEAT_SECONDS, lambda: host.heartbeat() if host else loading)
     try:
-        config = with_stored_model(config, partial(_fetching, link))
-        spec, fit = read_offer(config.model)  # before torch is imported: jobs are accepted from here on
-        link.send(ModelAnnounced(spec=spec.to_dict(), fit=fit.to_dict()))
+        announced = describe(config)  # before anything large is fetched or imported
+        link.send(announced)  # jobs are accepted from here on
+        config = with_stored_model(replace(config, model=announced.model), partial(_fetching, link))
         run(config, link, on_host)
     except DiffuserveError as error:
         link.refuse(str(error))

@@ -1,11 +1,11 @@
 """The protocol between the agent and its engine process: one JSON object a line, over a Unix socket.
 
-The engine process connects, sends `ModelAnnounced` as soon as it has read the model's spec, `EngineLoading`
-while it loads, then `EngineReady` or, if it cannot serve the model, `EngineRefused`; and `EngineHeartbeat`
-every second from a thread of its own. The end of the stream means that the other process has ended. An
-`attempt` is the agent's name for one lease on a job: a job may be leased again while its last attempt is
-still being dropped, and messages about the two must not be confused. The agent and the zygote, from which
-engine processes are forked, exchange lines of the same kind over a pair of sockets.
+The engine process connects, sends `ModelAnnounced` as soon as it has read the model's configs,
+`EngineLoading` while it loads, then `EngineReady` or, if it cannot serve the model, `EngineRefused`; and
+`EngineHeartbeat` every second from a thread of its own. The end of the stream means that the other process
+has ended. An `attempt` is the agent's name for one lease on a job: a job may be leased again while its last
+attempt is still being dropped, and messages about the two must not be confused. The agent and the zygote,
+from which engine processes are forked, exchange lines of the same kind over a pair of sockets.
 """
 
 from collections.abc import Mapping
@@ -19,10 +19,16 @@ from diffuserve.domain.quantization import Quantization
 
 @dataclass(frozen=True, kw_only=True)
 class ModelAnnounced:
-    """The engine loads this model: its `ModelSpec` and its family's default `CostFit`, as dicts."""
+    """The engine loads this model: its `ModelSpec` and its family's default `CostFit`, as dicts.
+
+    `model` is what loads this version of it, and `num_bytes` are those of its weights' files, 0 where they
+    are not known yet.
+    """
 
     spec: Mapping[str, Any]
     fit: Mapping[str, Any] | None = None
+    model: str = ""
+    num_bytes: int = 0
 
 
 @dataclass(frozen=True, kw_only=True)

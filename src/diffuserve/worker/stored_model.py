@@ -4,6 +4,7 @@ import logging
 import time
 from collections.abc import Callable
 from dataclasses import replace
+from typing import TypeVar
 
 from diffuserve.backoff import Backoff
 from diffuserve.domain.errors import ServerUnavailable, StorageRefused
@@ -15,6 +16,8 @@ from diffuserve.worker.config import EngineProcessConfig
 
 log = logging.getLogger(__name__)
 
+T = TypeVar("T")
+
 _RETRIES = Backoff(first_seconds=1.0, longest_seconds=30.0, jitter=0.5)
 
 
@@ -23,10 +26,16 @@ def with_stored_model(config: EngineProcessConfig, on_fetch: OnFetch | None = No
 
     A store that does not respond is waited for. Raise as `open_stored`.
     """
+    held = with_patience(lambda: open_stored(config.model, config.stored, on_fetch or logged))
+    return _with_folder(config, held)
+
+
+def with_patience(work: Callable[[], T]) -> T:
+    """Return what `work` does with a store, again while that does not respond. Raise what else it raises."""
     num_failures = 0
     while True:
         try:
-            return _with_folder(config, open_stored(config.model, config.stored, on_fetch or logged))
+            return work()
         except StorageRefused:
             raise
         except ServerUnavailable as error:

@@ -2,6 +2,7 @@
 
 import json
 from dataclasses import replace
+from typing import Any
 
 import pytest
 from hypothesis import given
@@ -25,6 +26,7 @@ FITS = st.builds(
     encode=st.tuples(COEFFICIENTS, COEFFICIENTS),
     step=st.tuples(COEFFICIENTS, COEFFICIENTS, COEFFICIENTS, COEFFICIENTS),
     decode=st.tuples(COEFFICIENTS, COEFFICIENTS),
+    load_seconds=COEFFICIENTS,
 )
 
 
@@ -103,6 +105,8 @@ def test_a_fit_survives_json(fit: CostFit) -> None:
     [
         {},
         {"encode": [1, 2], "step": [1, 2, 3, 4]},
+        {"encode": [1, 2], "step": [1, 2, 3, 4], "decode": [1, 2], "load_seconds": -1.0},
+        {"encode": [1, 2], "step": [1, 2, 3, 4], "decode": [1, 2], "load_seconds": [1.0]},
         {"encode": [1, 2], "step": [1, 2, 3], "decode": [1, 2]},
         {"encode": [1, 2, 3], "step": [1, 2, 3, 4], "decode": [1, 2]},
         {"encode": [1, "x"], "step": [1, 2, 3, 4], "decode": [1, 2]},
@@ -110,6 +114,6 @@ def test_a_fit_survives_json(fit: CostFit) -> None:
         {"encode": [1, None], "step": [1, 2, 3, 4], "decode": [1, 2]},
     ],
 )
-def test_other_values_are_not_a_fit(values: dict[str, list[float]]) -> None:
+def test_other_values_are_not_a_fit(values: dict[str, Any]) -> None:
     with pytest.raises(ValueError, match=r".+"):
         CostFit.from_dict(values)

@@ -1,6 +1,6 @@
 """The choice of the lane that is served next."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 import pytest
 from hypothesis import given, settings
@@ -35,9 +35,12 @@ def lane(
 
 
 def choose(
-    *lanes: Lane, models: Sequence[str] = ("flux", "wan"), resident: Sequence[str] = ()
+    *lanes: Lane,
+    models: Sequence[str] = ("flux", "wan"),
+    resident: Sequence[str] = (),
+    loads: Mapping[str, float] | None = None,
 ) -> Lane | None:
-    return choose_lane(lanes, Claimant(models, resident), NOW, CONFIG)
+    return choose_lane(lanes, Claimant(models, resident, load_seconds=loads or {}), NOW, CONFIG)
 
 
 def test_the_tenant_that_is_furthest_behind_goes_first() -> None:
@@ -95,6 +98,33 @@ class TestAffinity:
     def test_a_resident_model_overtakes_another(self) -> None:
         warm = lane(account("bob", vtime=4.0), model="wan")
         assert choose(lane(account("ada")), warm, resident=["wan"]) is warm
+
+    @pytest.mark.parametrize(("load_seconds", "overtakes"), [(0.0, True), (0.3, False), (0.5, True)])
+    def test_no_tenant_is_overtaken_by_more_than_ten_loads_that_it_saves(
+        self, load_seconds: float, overtakes: bool
+    ) -> None:
+        """A load that was never measured may be long."""
+        cold, warm = lane(account("ada")), lane(account("bob", vtime=4.0), model="wan")
+        assert (choose(cold, warm, resident=["wan"], loads={"flux": load_seconds}) is warm) is overtakes
+
+    @pytest.mark.parametrize(("head_for", "overtakes"), [(9.9, True), (10.1, False)])
+    def test_no_head_is_passed_over_for_longer_than_ten_loads_take(
+        self, head_for: float, overtakes: bool
+    ) -> None:
+        cold = lane(account("ada"), waited=head_for)
+        warm = lane(account("bob", vtime=1.0), model="wan")
+        assert (choose(cold, warm, resident=["wan"], loads={"flux": 1.0}) is warm) is overtakes
+
+    def test_bounds_are_not_widened_by_loads_that_take_long(self) -> None:
+        cold, warm = lane(account("ada")), lane(account("bob", vtime=6.0), model="wan")
+        assert choose(cold, warm, resident=["wan"], loads={"flux": 1_000.0}) is cold
+
+    def test_a_job_of_another_model_leaves_the_rest_of_a_claim_to_that_model(self) -> None:
+        worker = Claimant(["flux", "wan"], ["wan"])
+        assert worker.having("wan") is worker
+        assert worker.having("flux") == Claimant(("flux",), ("flux",))
+        nothing_resident = Claimant(["flux", "wan"])
+        assert nothing_resident.having("flux") is nothing_resident
 
     def test_no_tenant_too_far_behind_is_overtaken(self) -> None:
         cold, warm = lane(account("ada")), lane(account("bob", vtime=6.0), model="wan")
