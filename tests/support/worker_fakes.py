@@ -63,7 +63,7 @@ class FakeControlPlane:
 
     `leases` and `commands` are what the long polls return; an exception among them is raised. The other
     deques hold the next outcomes; empty, every request succeeds. Images of jobs arrive once `may_fetch`,
-    and checkpoints are stored once `may_keep`.
+    and checkpoints are stored once `may_keep`. Clients watch the jobs in `watched`.
     """
 
     registrations: list[Registration] = field(default_factory=list)
@@ -72,6 +72,7 @@ class FakeControlPlane:
     control_requests: list[ReceivedCommands] = field(default_factory=list)
     reports: list[tuple[str, ProgressReport]] = field(default_factory=list)
     progress_requests: list[WorkerProgress] = field(default_factory=list)
+    watched: set[str] = field(default_factory=set)
     uploads: list[tuple[str, str]] = field(default_factory=list)
     completions: list[tuple[str, Completion]] = field(default_factory=list)
     handed_over: list[tuple[str, HandOver]] = field(default_factory=list)
@@ -125,10 +126,11 @@ class FakeControlPlane:
         self.reports.append((job_id, report))
         _raise_next(self.report_outcomes)
 
-    async def report_all(self, worker_id: str, progress: WorkerProgress) -> None:
+    async def report_all(self, worker_id: str, progress: WorkerProgress) -> tuple[str, ...]:
         self.progress_requests.append(progress)
         self.reports += [(advanced.job_id, advanced.report) for advanced in progress.jobs]
         _raise_next(self.report_outcomes)
+        return tuple(advanced.job_id for advanced in progress.jobs if advanced.job_id in self.watched)
 
     async def upload(self, job_id: str, lease_token: int, name: str, content: bytes) -> StoredFile:
         self.uploads.append((job_id, name))

@@ -4,10 +4,11 @@ import asyncio
 import logging
 import math
 from collections.abc import AsyncGenerator, Collection, Iterator
-from contextlib import aclosing, contextmanager, suppress
+from contextlib import aclosing, contextmanager, nullcontext, suppress
 
 from diffuserve.api.job_feed import FanOut, JobFeed, Update
 from diffuserve.api.streamed_events import StreamedEvent
+from diffuserve.api.watched_jobs import WatchedJobs
 from diffuserve.domain.errors import JobNotFound
 from diffuserve.domain.job import Job, JobStatus
 from diffuserve.events.base import EventBus, job_topic
@@ -24,9 +25,10 @@ class JobWatcher:
     one query compares the revisions of all followed jobs.
     """
 
-    def __init__(self, store: JobStore, bus: EventBus, poll_seconds: float) -> None:
+    def __init__(self, store: JobStore, bus: EventBus, watched: WatchedJobs, poll_seconds: float) -> None:
         self._store = store
         self._bus = bus
+        self._watched = watched
         self._poll_seconds = poll_seconds
         self._fan_out = FanOut()
         self._feeds: dict[str, JobFeed] = {}
@@ -106,7 +108,8 @@ class JobWatcher:
         if is_first or job.version > feed.job.version or (reads_log and not feed.has_log):
             feed.invalidate()
         try:
-            yield feed
+            with nullcontext() if waits_for_end else self._watched.watching(job.id):
+                yield feed
         finally:
             feed.num_followers -= 1
             feed.num_watching -= not waits_for_end

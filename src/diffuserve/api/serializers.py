@@ -4,6 +4,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any, TypeVar, cast
 
 from diffuserve.api.files.urls import FileUrls
+from diffuserve.api.watched_jobs import WatchedJobs
 from diffuserve.domain.batch import Batch
 from diffuserve.domain.input_file import CONTENT_TYPE, InputFile
 from diffuserve.domain.job import (
@@ -53,9 +54,10 @@ def _waiting_phase(job: Job) -> Phase | None:
 class JobSerializer:
     """Adds to a stored job its live progress, its place in the queue, and URLs that open its files."""
 
-    def __init__(self, store: JobStore, bus: EventBus, files: FileUrls) -> None:
+    def __init__(self, store: JobStore, bus: EventBus, watched: WatchedJobs, files: FileUrls) -> None:
         self._store = store
         self._bus = bus
+        self._watched = watched
         self._files = files
 
     async def job(self, job: Job, base_url: str) -> JobResource:
@@ -88,8 +90,13 @@ class JobSerializer:
         """Return a URL that opens the file without a key."""
         return await self._files.url(job.id, job.lease_token, artifact.name, base_url, artifact.sha256)
 
+    def _live(self, job: Job) -> Mapping[str, Any]:
+        """Return the newest live progress of a running job, and have it reported more often for a while."""
+        self._watched.look(job.id)
+        return self._bus.latest_progress(job.id) or {}
+
     async def _resource(self, job: Job, base_url: str, estimate: QueueEstimate | None) -> JobResource:
-        live = (self._bus.latest_progress(job.id) if job.status.is_leased else None) or {}
+        live = self._live(job) if job.status.is_leased else {}
         return JobResource(
             id=job.id,
             kind=job.kind,

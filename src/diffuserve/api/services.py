@@ -28,6 +28,7 @@ from diffuserve.api.overview.snapshots import Snapshots
 from diffuserve.api.prompt_processor import PromptProcessor
 from diffuserve.api.serializers import JobSerializer
 from diffuserve.api.signatures import Signatures
+from diffuserve.api.watched_jobs import WatchedJobs
 from diffuserve.api.webhooks.address_policy import AddressPolicy
 from diffuserve.api.worker_polls import WorkerPolls
 from diffuserve.events.base import EventBus
@@ -56,6 +57,7 @@ class Services:
     sessions: Sessions
     revocations: RevocationWatch
     catalog: Catalog
+    watched_jobs: WatchedJobs
     job_watcher: JobWatcher
     worker_polls: WorkerPolls
     snapshots: Snapshots
@@ -99,6 +101,7 @@ class Services:
         authenticator = Authenticator(store, without_keys=not config.auth)
         own = OwnAddresses.of(config.own_hosts, config.public_api_url, config.allowed_origins)
         quotas = quotas or LocalQuotas()
+        watched_jobs = WatchedJobs(bus)
         return cls(
             config=config,
             store=store,
@@ -112,7 +115,8 @@ class Services:
             sessions=Sessions(authenticator, signatures, quotas, own, config.session_seconds),
             revocations=RevocationWatch(authenticator),
             catalog=catalog,
-            job_watcher=JobWatcher(store, bus, config.poll_seconds),
+            watched_jobs=watched_jobs,
+            job_watcher=JobWatcher(store, bus, watched_jobs, config.poll_seconds),
             worker_polls=WorkerPolls(store, config.poll_seconds),
             snapshots=snapshots,
             overview_feed=OverviewFeed(snapshots),
@@ -120,7 +124,7 @@ class Services:
             url_signer=url_signer,
             file_urls=file_urls,
             pages=Pages(MediaOrigins(file_urls, config.public_api_url).get),
-            serializer=JobSerializer(store, bus, file_urls),
+            serializer=JobSerializer(store, bus, watched_jobs, file_urls),
             job_metrics=JobMetrics(store, metrics),
             job_log=job_log,
             address_policy=AddressPolicy(config.webhook_allowed_networks, config.webhook_allowed_ports),

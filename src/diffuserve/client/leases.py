@@ -16,7 +16,7 @@ from diffuserve.client.http import HttpTransport, RequestOptions
 from diffuserve.client.input_files import InputDownloads
 from diffuserve.domain.checkpoint import StoredCheckpoint
 from diffuserve.domain.errors import ServerRefused, ServerUnavailable, UploadFailed, WorkerNotFound
-from diffuserve.domain.progress_report import ProgressReport, WorkerProgress
+from diffuserve.domain.progress_report import ProgressReport, WatchedReports, WorkerProgress
 from diffuserve.domain.worker import (
     Claim,
     ClaimedLeases,
@@ -121,9 +121,16 @@ class LeaseClient:
         """Send progress once, without retries: the next report replaces it. Raise `LeaseLost`."""
         await self._post(f"/v1/leases/{job_id}/events", report, patience_seconds=0.0)
 
-    async def report_all(self, worker_id: str, progress: WorkerProgress) -> None:
-        """Send progress of several jobs once, without retries. What is of a lost lease has no effect."""
-        await self._post(f"/v1/workers/{worker_id}/progress", progress, patience_seconds=0.0)
+    async def report_all(self, worker_id: str, progress: WorkerProgress) -> tuple[str, ...]:
+        """Send progress of several jobs once, without retries; return those that somebody watches.
+
+        What is of a lost lease has no effect. A control plane of an earlier version does not say who watches:
+        then all jobs count as watched.
+        """
+        content = await self._post(f"/v1/workers/{worker_id}/progress", progress, patience_seconds=0.0)
+        if not content:
+            return tuple(advanced.job_id for advanced in progress.jobs)
+        return decode(WatchedReports, content).watched
 
     async def upload(self, job_id: str, lease_token: int, name: str, content: bytes) -> StoredFile:
         """Upload a file to the control plane or to its bucket.

@@ -3,6 +3,7 @@
 from dataclasses import dataclass
 
 from diffuserve.domain.job import Phase
+from diffuserve.domain.resources.base import Resource
 
 MAX_PROGRESS_JOBS = 200
 """Number of jobs whose progress a request may have."""
@@ -33,6 +34,13 @@ class JobProgress:
 
     job_id: str
     report: ProgressReport
+
+
+@dataclass(frozen=True, kw_only=True)
+class WatchedReports(Resource):
+    """Response to progress: those of the reported jobs that somebody watches."""
+
+    watched: tuple[str, ...]
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -23,6 +23,11 @@ def job_topic(job_id: str) -> str:
     return f"job:{job_id}"
 
 
+def watch_topic(job_id: str) -> str:
+    """Return the topic that has subscriptions while a job's progress is watched, and never a message."""
+    return f"watch:{job_id}"
+
+
 def worker_topic(worker_id: str) -> str:
     """Return a worker's topic.
 

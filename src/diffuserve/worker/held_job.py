@@ -21,6 +21,7 @@ class HeldJob:
     Once it `is_put_down` the engine is to give its last checkpoint; one that `is_preempted` makes room for
     another job with that. `unsent_checkpoint` is the newest one, with its step, while another is being
     uploaded; `num_checkpoints` are stored.
+    Its progress was last reported at `reported_at`, and it `is_watched` if somebody watched it then.
     `live_upload` is the newest upload of a part of its clip; none follows once `is_live_over`.
     """
 
@@ -34,6 +35,8 @@ class HeldJob:
     frames: int = 0
     num_frames: int = 0
     has_unreported_progress: bool = False
+    is_watched: bool = False
+    reported_at: float | None = None
     since: float = field(default_factory=lambda: asyncio.get_running_loop().time())
     fetching: asyncio.Task[None] | None = None
     load_seconds: float | None = None

@@ -100,9 +100,10 @@ class ResultReporter:
 
     def progress(self, worker_id: str, jobs: Sequence[HeldJob]) -> None:
         """Report how far the jobs are, in one request."""
+        now = asyncio.get_running_loop().time()
         for job in jobs:
-            job.has_unreported_progress = False
-        self._start(self._report_all(worker_id, WorkerProgress(jobs=tuple(job.progress for job in jobs))))
+            job.has_unreported_progress, job.reported_at = False, now
+        self._start(self._report_all(worker_id, jobs))
 
     async def all_reported(self) -> None:
         """Wait until no report is under way."""
@@ -246,12 +247,17 @@ class ResultReporter:
         await asyncio.wait(tidied, timeout=_TIDY_SECONDS)
         return (await self._client.release(job.lease.job_id, release, patience_seconds)).status
 
-    async def _report_all(self, worker_id: str, progress: WorkerProgress) -> None:
-        """Report progress once; a lost report is not worth a retry."""
+    async def _report_all(self, worker_id: str, jobs: Sequence[HeldJob]) -> None:
+        """Report progress once, and note who watches; a lost report is not worth a retry."""
         try:
-            await self._client.report_all(worker_id, progress)
+            watched = await self._client.report_all(
+                worker_id, WorkerProgress(jobs=tuple(job.progress for job in jobs))
+            )
         except DiffuserveError as error:
-            log.debug("progress of %d jobs was not accepted (%s)", len(progress.jobs), error)
+            log.debug("progress of %d jobs was not accepted (%s)", len(jobs), error)
+            return
+        for job in jobs:
+            job.is_watched = job.lease.job_id in watched
 
     async def _report(self, job: HeldJob, report: ProgressReport, after: asyncio.Task[None] | None) -> None:
         """Report progress once, after the task `after`; a lost report is not worth a retry."""

@@ -50,8 +50,18 @@ async def test_a_request_reports_several_jobs(
     for job_id in (first, second):
         told.listen(job_id)
     response = await worker.report_all((leases[first], 1), (leases[second], 3))
-    assert response.status_code == 204
+    assert response.json() == {"watched": []}
     assert told.steps == [(first, 1), (second, 3)]
+
+
+async def test_a_worker_learns_which_of_its_jobs_are_watched(
+    http: httpx.AsyncClient, worker: HandWorker
+) -> None:
+    read, _unread = await submit(http), await submit(http)
+    leases = await worker.claim(num_jobs=2)
+    assert (await worker.report_all(*((lease, 1) for lease in leases))).json() == {"watched": []}
+    await http.get(f"/v1/jobs/{read}")
+    assert (await worker.report_all(*((lease, 2) for lease in leases))).json() == {"watched": [read]}
 
 
 async def test_progress_of_a_lost_lease_is_dropped_and_that_of_others_is_not(
@@ -63,7 +73,7 @@ async def test_progress_of_a_lost_lease_is_dropped_and_that_of_others_is_not(
     [fresh] = await worker.claim()
     for job_id in (lost, kept):
         told.listen(job_id)
-    assert (await worker.report_all((stale[lost], 2), (stale[kept], 2))).status_code == 204
+    assert (await worker.report_all((stale[lost], 2), (stale[kept], 2))).status_code == 200
     assert told.steps == [(kept, 2)]
     await worker.report_all((fresh, 1))
     assert told.steps == [(kept, 2), (lost, 1)]
@@ -75,7 +85,7 @@ async def test_a_worker_reports_no_job_of_another(
     told.listen(await submit(http))
     [lease] = await worker.claim()
     other = await HandWorker.register(http)
-    assert (await other.report_all((lease, 2))).status_code == 204
+    assert (await other.report_all((lease, 2))).json() == {"watched": []}
     assert told.steps == []
 
 

@@ -10,6 +10,7 @@ import pytest
 
 from diffuserve.api.job_watcher import JobWatcher
 from diffuserve.api.streamed_events import StreamedEvent
+from diffuserve.api.watched_jobs import WatchedJobs
 from diffuserve.domain.errors import JobNotFound, ServerUnavailable
 from diffuserve.domain.job import Band, Job, JobEvent, JobStatus, Revision
 from diffuserve.events.base import job_topic
@@ -92,7 +93,7 @@ def bus() -> MemoryEventBus:
 
 
 def make_watcher(store: FewJobsStore, bus: MemoryEventBus, poll_seconds: float = 1_000.0) -> JobWatcher:
-    return JobWatcher(cast(JobStore, store), bus, poll_seconds)
+    return JobWatcher(cast(JobStore, store), bus, WatchedJobs(bus), poll_seconds)
 
 
 async def types(watcher: JobWatcher, job: Job = QUEUED, after: int = 0) -> list[str]:
@@ -396,3 +397,19 @@ async def test_a_follower_that_knows_a_newer_state_has_the_others_see_it(
         waiting = asyncio.create_task(watcher.final(store.job))
         assert await take(events, 1) == ["running"]
         waiting.cancel()
+
+
+async def test_followers_watch_a_job_and_those_who_wait_for_its_end_do_not(
+    store: FewJobsStore, bus: MemoryEventBus
+) -> None:
+    watcher, watched = make_watcher(store, bus), WatchedJobs(bus)
+    waiting = asyncio.create_task(watcher.final(QUEUED))
+    await settle()
+    assert watched.among(["job_1"]) == ()
+    following = asyncio.create_task(types(watcher))
+    await settle()
+    assert watched.among(["job_1"]) == ("job_1",)
+    for task in (waiting, following):
+        task.cancel()
+    await settle()
+    assert watched.among(["job_1"]) == ()

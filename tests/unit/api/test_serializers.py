@@ -23,6 +23,7 @@ from diffuserve.api.serializers import (
     webhook_endpoint_resource,
     worker_resource,
 )
+from diffuserve.api.watched_jobs import WatchedJobs
 from diffuserve.client.codec import decode
 from diffuserve.domain.batch import Batch
 from diffuserve.domain.input_file import InputFile
@@ -38,6 +39,7 @@ from diffuserve.domain.job import (
     Progress,
     QueueEstimate,
 )
+from diffuserve.domain.progress_report import WatchedReports
 from diffuserve.domain.prompt import PromptRecord
 from diffuserve.domain.readiness import ModelStatus
 from diffuserve.domain.resources.base import Resource
@@ -204,9 +206,13 @@ class PlainUrls:
         return "1"
 
 
+def make_serializer(bus: MemoryEventBus) -> JobSerializer:
+    return JobSerializer(cast(JobStore, Estimates()), bus, WatchedJobs(bus), cast(FileUrls, PlainUrls()))
+
+
 @pytest.fixture
 def serializer() -> JobSerializer:
-    return JobSerializer(cast(JobStore, Estimates()), MemoryEventBus(), cast(FileUrls, PlainUrls()))
+    return make_serializer(MemoryEventBus())
 
 
 FILE = InputFile(
@@ -253,6 +259,7 @@ async def all_resources(serializer: JobSerializer) -> list[Resource]:
         history(),
         SessionResource(is_open=False, role="tenant", tenant_id="ada", csrf_token="x"),
         ClaimedLeases(leases=(LEASE,)),
+        WatchedReports(watched=("job_1",)),
         StoredFile(name="0.png", size_bytes=3, sha256="ab"),
         UploadUrl(url=None),
         LeasedFiles(files=(LeasedFile(id="file-0", size_bytes=3, sha256="ab"),)),
@@ -305,7 +312,7 @@ async def test_live_progress_replaces_the_stored_one(serializer: JobSerializer) 
     bus = MemoryEventBus()
     live = {"type": "progress", "phase": "decode", "step": 4, "total": 4, "fraction": 1.0}
     bus.publish("job:job_1", live)
-    serializer = JobSerializer(cast(JobStore, Estimates()), bus, cast(FileUrls, PlainUrls()))
+    serializer = make_serializer(bus)
     stored, current = serializer.etag(QUEUED), await serializer.job(RUNNING, API)
     assert (current.phase, current.progress.step) == (Phase.DECODE, 4)
     assert "decode" in stored
@@ -314,7 +321,7 @@ async def test_live_progress_replaces_the_stored_one(serializer: JobSerializer) 
 async def test_a_clip_tells_its_decoded_frames_beside_its_steps() -> None:
     bus = MemoryEventBus()
     live = {"type": "progress", "phase": "decode", "step": 4, "total": 4, "fraction": 1.0, "frames": 5}
-    serializer = JobSerializer(cast(JobStore, Estimates()), bus, cast(FileUrls, PlainUrls()))
+    serializer = make_serializer(bus)
     asked = {"num_inference_steps": 4, "num_frames": 17, "num_images": 2}
     clip = replace(RUNNING, kind="video.generate", input=asked, progress=None)
     waiting, before = (await serializer.job(clip, API)).progress, serializer.etag(clip)

@@ -29,7 +29,7 @@ from diffuserve.api.worker_validation import (
     check_registration,
 )
 from diffuserve.backoff import jitter
-from diffuserve.domain.progress_report import WorkerProgress
+from diffuserve.domain.progress_report import WatchedReports, WorkerProgress
 from diffuserve.domain.resources.worker import WorkerList
 from diffuserve.domain.worker import (
     Claim,
@@ -89,17 +89,24 @@ async def claim(
     return json_response(ClaimedLeases(leases=tuple(leases)))
 
 
-@router.post("/{worker_id}/progress", summary="Report progress of several jobs", status_code=204)
+@router.post(
+    "/{worker_id}/progress", summary="Report progress of several jobs", response_model=WatchedReports
+)
 async def report_progress(
     worker_id: WorkerId, body: WorkerProgress, services: ServicesDep, caller: WorkerCaller
 ) -> Response:
-    """Publish progress to clients that watch the jobs; what is of a lost lease is dropped."""
+    """Publish progress, and name the jobs that clients watch; what is of a lost lease is dropped."""
     checked_owner(worker_id, caller)
     held = await services.store.leases.held_by(worker_id)
-    for advanced in check_progress(body).jobs:
-        if held.get(advanced.job_id) == advanced.report.lease_token:
-            publish_progress(services.bus, advanced.job_id, advanced.report)
-    return Response(status_code=204)
+    reported = [
+        advanced
+        for advanced in check_progress(body).jobs
+        if held.get(advanced.job_id) == advanced.report.lease_token
+    ]
+    for advanced in reported:
+        publish_progress(services.bus, advanced.job_id, advanced.report)
+    watched = services.watched_jobs.among(advanced.job_id for advanced in reported)
+    return json_response(WatchedReports(watched=watched))
 
 
 @router.post("/{worker_id}/heartbeat", summary="Renew leases", response_model=ControlCommands)

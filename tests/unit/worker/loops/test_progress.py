@@ -8,7 +8,14 @@ from diffuserve.domain.job import Phase
 from diffuserve.worker.messages import PreviewReady, StepProgress
 from support.virtual_time import in_virtual_time
 from support.waiting import eventually
-from support.worker_fakes import make_lease, running_agent
+from support.worker_fakes import AgentUnderTest, make_lease, running_agent
+
+
+async def step_for_ten_seconds(worker: AgentUnderTest) -> None:
+    engine = await worker.take(make_lease())
+    for step in range(1, 101):
+        engine.say(StepProgress(attempt="j1-1", phase="denoise", step=step, total=100))
+        await asyncio.sleep(0.1)
 
 
 @in_virtual_time
@@ -26,12 +33,31 @@ async def test_progress_is_reported_once_for_each_advance(tmp_path: Path) -> Non
 @in_virtual_time
 async def test_many_steps_share_a_report(tmp_path: Path) -> None:
     async with running_agent(tmp_path) as worker:
-        engine = await worker.take(make_lease())
-        for step in range(1, 101):
-            engine.say(StepProgress(attempt="j1-1", phase="denoise", step=step, total=100))
-            await asyncio.sleep(0.05)
+        worker.plane.watched = {"j1"}
+        await step_for_ten_seconds(worker)
         await eventually(lambda: worker.plane.reports[-1][1].step == 100)
-        assert len(worker.plane.reports) <= 100 * 0.05 / 0.5 + 1
+        assert 15 <= len(worker.plane.reports) <= 10 / 0.5 + 1
+
+
+@in_virtual_time
+async def test_a_job_that_nobody_watches_is_reported_now_and_then(tmp_path: Path) -> None:
+    async with running_agent(tmp_path) as worker:
+        await step_for_ten_seconds(worker)
+        await eventually(lambda: worker.plane.reports[-1][1].step == 100)
+        assert 5 <= len(worker.plane.reports) <= 10 / 2 + 2
+
+
+@in_virtual_time
+async def test_a_job_is_reported_more_often_from_the_report_on_which_finds_it_watched(tmp_path: Path) -> None:
+    async with running_agent(tmp_path) as worker:
+        stepping = asyncio.create_task(step_for_ten_seconds(worker))
+        await eventually(lambda: len(worker.plane.reports) == 2)
+        worker.plane.watched = {"j1"}
+        await eventually(lambda: len(worker.plane.reports) == 3)
+        before = asyncio.get_running_loop().time()
+        await eventually(lambda: len(worker.plane.reports) == 6)
+        assert asyncio.get_running_loop().time() - before < 2.0
+        await stepping
 
 
 @in_virtual_time
