@@ -21,6 +21,7 @@ from diffuserve.api.webhooks.address_policy import port_range
 from diffuserve.domain.addresses import is_loopback
 from diffuserve.domain.backend_urls import LAST_PORT, checked_bus_url, checked_database_url
 from diffuserve.domain.job import FINAL_STATUSES, JobStatus
+from diffuserve.domain.offload import Offload
 from diffuserve.domain.tenant import DEFAULT_PLANS, Plan
 from diffuserve.domain.tiers import Tiers
 from diffuserve.jobs.config import DEFAULT_RETENTION, StoreConfig
@@ -315,9 +316,8 @@ class Settings(BaseSettings):
     def engine_process(self) -> EngineProcessConfig:
         """Configuration of an engine, whose fitted cost model is kept in the cache folder."""
         config = configured(EngineProcessConfig, dict(self))
-        path = cost_fit_path(
-            self.cache_dir, full_name(config.model), config.device, config.dtype, config.quantization
-        )
+        kept = (config.quantization, None if config.offload is Offload.NONE else f"offload-{config.offload}")
+        path = cost_fit_path(self.cache_dir, full_name(config.model), config.device, config.dtype, *kept)
         return replace(config, engine=replace(config.engine, cost_fit_path=path))
 
     @property
@@ -384,10 +384,8 @@ class Settings(BaseSettings):
 
 
 def cost_fit_path(
-    cache_dir: Path, model: str, device: str | None, dtype: str | None, quantization: str | None = None
+    cache_dir: Path, model: str, device: str | None, dtype: str | None, *kept: str | None
 ) -> Path:
-    """Return the file of the cost model that was fitted for this model, device, dtype and quantization."""
-    name = "-".join(
-        [model, device or "default", dtype or "default", *([quantization] if quantization else [])]
-    )
+    """Return the file of the cost model that was fitted for this model, device, dtype and `kept` weights."""
+    name = "-".join([model, device or "default", dtype or "default", *filter(None, kept)])
     return cache_dir / "cost_fit" / f"{slug(name, limit=120)}.json"

@@ -23,7 +23,7 @@ _ROUNDS = 3
 EXAMPLES = "Example:\n\n  diffuserve calibrate --model /models/FLUX.1-schnell"
 
 
-@options.takes_settings("model", "device", "dtype", "quantization", *options.MODEL_STORE_OPTIONS)
+@options.takes_settings("model", "device", "dtype", "quantization", "offload", *options.MODEL_STORE_OPTIONS)
 def calibrate(settings: Settings) -> None:
     """Measure requests of several sizes and keep the fitted cost model for later runs.
 

@@ -45,7 +45,7 @@ Examples:
 
 
 @options.takes_settings(
-    *("model", "device", "dtype", "quantization", "deterministic"),
+    *("model", "device", "dtype", "quantization", "offload", "deterministic"),
     *("prompt_filter", "image_filter", "file_metadata"),
     *options.MODEL_STORE_OPTIONS,
 )

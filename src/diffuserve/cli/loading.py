@@ -39,6 +39,7 @@ def load_engine(config: EngineProcessConfig, console: Console) -> "Engine":
             dtype=config.dtype,
             config=config.engine,
             quantization=config.quantization,
+            offload=config.offload,
         )
     console.print(" · ".join(f"{name} {value}" for name, value in engine.describe().items()), style="dim")
     return engine

@@ -24,7 +24,7 @@ LOG: Final = "Log"
 
 _OPTIONS: Mapping[str, tuple[str, ...]] = {
     SERVER: ("server", "api_key", "api_key_file"),
-    MODEL: ("model", "device", "dtype", "quantization", "tiers"),
+    MODEL: ("model", "device", "dtype", "quantization", "offload", "tiers"),
     MODEL_STORE: tuple(option_fields(ModelStoreConfig)),
     LISTENING: ("host", "port"),
     STORAGE: ("data_dir", "database_url", "valkey_url", "file_metadata"),

@@ -32,7 +32,7 @@ def model_spec(config: EngineProcessConfig) -> ModelSpec:
 
     _check_engine(config)
     pull_if_missing(config.model)
-    return check_model(config.model, config.quantization).spec
+    return check_model(config.model, config.quantization, config.offload).spec
 
 
 def fetched(config: EngineProcessConfig) -> EngineProcessConfig:
@@ -63,7 +63,7 @@ def check_requests(config: EngineProcessConfig, requests: Sequence[GenerationPar
 
     _check_engine(config)
     pull_if_missing(config.model)
-    model, budget = check_model(config.model, config.quantization), _memory_budget(config)
+    model, budget = check_model(config.model, config.quantization, config.offload), _memory_budget(config)
     for request in requests:
         resolved = model.spec.resolve(request, seed=0)
         if budget is not None:
@@ -83,7 +83,7 @@ def check_worker(config: EngineProcessConfig, num_gpus: int, num_replicas: int =
     if is_stored(config.model, config.stored):
         check_stored(config.model, config.stored)
     elif find_local_model(config.model) is not None:
-        check_model(config.model, config.quantization)
+        check_model(config.model, config.quantization, config.offload)
 
 
 def check_server(settings: Settings, engine_command: str | None = None) -> None:

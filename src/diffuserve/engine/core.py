@@ -36,6 +36,7 @@ from diffuserve.engine.sharding import balanced_shards
 from diffuserve.engine.stages import Stage, make_stage_executor
 from diffuserve.engine.stats import EngineStats
 from diffuserve.engine.swapping import swap_in, swap_out
+from diffuserve.models.base import offload_of
 from diffuserve.models.frames import Frames
 
 log = logging.getLogger(__name__)
@@ -60,6 +61,7 @@ class EngineCore:
         self._scheduler = StepScheduler(config.ageing_steps, config.same_steps_only, config.max_wait_seconds)
         self._stages = make_stage_executor(pipeline.device, config.num_threads, config.deterministic)
         self._runner = runner
+        self._denoises_one_by_one = offload_of(pipeline).denoises_one_by_one
         cache_bytes = min(config.prompt_cache_bytes, int(self.memory_budget * _MOST_CACHED))
         self._prompts = PromptEncoder(self._runner, self._stages, self.cost_model, cache_bytes)
         self._decoder = Decoder(self._runner, self._stages, self.cost_model, self.memory_budget, on_decoded)
@@ -294,7 +296,9 @@ class EngineCore:
         workloads = [state.workload for state in states]
         tokens = [workload.step_tokens for workload in workloads]
         core_slots = self._stages.num_core_slots(Stage.DENOISE)
-        num_shards = min(core_slots, max(1, sum(tokens) // _MIN_SHARD_TOKENS))
+        # Weights that pass through the device serve one forward pass at a time, and best a large one.
+        most = 1 if self._denoises_one_by_one else core_slots
+        num_shards = min(most, max(1, sum(tokens) // _MIN_SHARD_TOKENS))
         shards = balanced_shards(states, tokens, num_shards)
         expected = self.cost_model.expected_step_seconds(workloads)
         run = self._stages.run(

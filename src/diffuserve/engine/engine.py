@@ -68,7 +68,7 @@ class Engine:
         self._closed = False
 
     @classmethod
-    def load(
+    def load(  # noqa: PLR0913 (each has a default of its own)
         cls,
         model: str | Path = DEFAULT_MODEL,
         *,
@@ -77,6 +77,7 @@ class Engine:
         config: EngineConfig | None = None,
         parts: Parts = ALL_PARTS,
         quantization: str | None = None,
+        offload: str = "none",
     ) -> "Engine":
         """Load a bundled model, a diffusers folder or a hub id; a `Path` is always a folder.
 
@@ -84,11 +85,11 @@ class Engine:
         they must bring `latents`. `device` is "cpu" or "cuda[:n]" (default: CUDA if there is a device).
         `dtype` is "bfloat16", "float16" or "float32", for short "bf16", "fp16" or "fp32", or torch's own; by
         default the checkpoint's, but on a CPU bf16 only where it has the instructions, and else float32.
-        `quantization` is "none", "int8", "fp8" or "int4"; by default the folder's own.
-        Raises `ModelNotFound`, `InvalidModel`, `DeviceUnavailable`.
+        `quantization` is "none", "int8", "fp8" or "int4"; by default the folder's own. `offload` is "none",
+        "text", "model" or "layers". Raises `ModelNotFound`, `InvalidModel`, `DeviceUnavailable`.
         """
         config = config or EngineConfig()
-        loaded = load_model(model, device, dtype, config.deterministic, parts, quantization)
+        loaded = load_model(model, device, dtype, config.deterministic, parts, quantization, offload)
         return cls.of(loaded, config)
 
     @classmethod

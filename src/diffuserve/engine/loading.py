@@ -5,6 +5,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from diffuserve.domain.model_parts import ALL_PARTS, Parts
+from diffuserve.domain.offload import Offload, parse_offload
 from diffuserve.domain.quantization import parse_quantization
 from diffuserve.engine.model_runner import enough_memory
 from diffuserve.models.base import Pipeline
@@ -23,13 +24,14 @@ class LoadedModel:
     pipeline: Pipeline
 
 
-def load_model(
+def load_model(  # noqa: PLR0913 (what a model is loaded by)
     model: str | Path,
     device: str | None = None,
     dtype: "str | torch.dtype | None" = None,
     deterministic: bool = False,
     parts: Parts = ALL_PARTS,
     quantization: str | None = None,
+    offload: str = Offload.NONE,
 ) -> LoadedModel:
     """Load a bundled model, a diffusers folder or a hub id; a `Path` is always a folder.
 
@@ -41,6 +43,13 @@ def load_model(
     name = str(model.expanduser().absolute()) if isinstance(model, Path) else model
     with one_thread(), enough_memory(name, chosen):
         pipeline = load_pipeline(
-            name, chosen, parse_dtype(dtype), deterministic, None, parts, parse_quantization(quantization)
+            name,
+            chosen,
+            parse_dtype(dtype),
+            deterministic,
+            None,
+            parts,
+            parse_quantization(quantization),
+            parse_offload(offload),
         )
         return LoadedModel(name, pipeline)

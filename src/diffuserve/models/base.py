@@ -14,10 +14,12 @@ from torch import Tensor
 from diffuserve.domain.cost import CostFit, Workload
 from diffuserve.domain.model_parts import Parts
 from diffuserve.domain.model_spec import ModelSpec
+from diffuserve.domain.offload import Offload
 from diffuserve.domain.params import GenerationParams
 from diffuserve.domain.quantization import Quantization
 from diffuserve.models.devices import dtype_name
 from diffuserve.models.frames import Frames
+from diffuserve.models.residency import OFFLOAD, Residency
 from diffuserve.parallel.ranks import Ranks
 from diffuserve.samplers.base import NoiseSchedule, Sampler, ScheduleStep
 
@@ -192,6 +194,11 @@ class Pipeline(Protocol):
         ...
 
 
+def offload_of(pipeline: Pipeline) -> Offload:
+    """Return which weights of a loaded model stay on the host until they are used."""
+    return Offload(pipeline.describe().get(OFFLOAD, Offload.NONE))
+
+
 def quantization_of(pipeline: Pipeline) -> Quantization:
     """Return what the weights of a loaded model are kept in."""
     return Quantization(pipeline.describe().get(_QUANTIZATION, Quantization.NONE))
@@ -234,6 +241,7 @@ class _Loaded(Protocol):
     deterministic: bool
     ranks: Ranks | None
     quantization: Quantization
+    residency: Residency
 
 
 def describe_loaded(
@@ -246,6 +254,7 @@ def describe_loaded(
         "dtype": dtype_name(pipeline.dtype),
         **({} if vae_dtype is None else {"vae dtype": dtype_name(vae_dtype)}),
         **_quantized(pipeline.quantization),
+        **pipeline.residency.describe(),
         "attention": attention,
         "deterministic": str(pipeline.deterministic).lower(),
         **({} if pipeline.ranks is None else {"parallel": str(pipeline.ranks.plan)}),

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Protocol, runtime_checkable
 from diffuserve.domain.cost import CostFit, Workload
 from diffuserve.domain.model_parts import Parts
 from diffuserve.domain.model_spec import ModelSpec
+from diffuserve.domain.offload import Offload
 from diffuserve.domain.params import GenerationParams
 from diffuserve.domain.quantization import Quantization
 from diffuserve.models.folder import ModelFolder
@@ -95,6 +96,15 @@ class QuantizableFamily(PipelineFamily, Protocol):
         quantization: Quantization = Quantization.NONE,
     ) -> "Pipeline":
         """Load as every family does, with those layers quantized."""
+        ...
+
+
+@runtime_checkable
+class OffloadableFamily(PipelineFamily, Protocol):
+    """An architecture whose pipelines are `OffloadablePipeline`s."""
+
+    def offloads(self, folder: ModelFolder) -> Sequence[Offload]:
+        """Return which of a model's weights may stay on the host until they are used."""
         ...
 
 

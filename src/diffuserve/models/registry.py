@@ -5,8 +5,9 @@ Families of other packages are entry points of the group `diffuserve.families`: 
 """
 
 import logging
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import partial
 from importlib.metadata import EntryPoint, entry_points
 from pathlib import Path
 from threading import Thread
@@ -16,10 +17,11 @@ from diffuserve.domain.cost import CostFit
 from diffuserve.domain.errors import DiffuserveError, InvalidModel
 from diffuserve.domain.model_parts import ALL_PARTS, Parts
 from diffuserve.domain.model_spec import ModelSpec
+from diffuserve.domain.offload import Offload
 from diffuserve.domain.params import GenerationParams
 from diffuserve.domain.quantization import Quantization
 from diffuserve.domain.worker import ModelOffer
-from diffuserve.models.family import PipelineFamily, QuantizableFamily, VideoFamily
+from diffuserve.models.family import OffloadableFamily, PipelineFamily, QuantizableFamily, VideoFamily
 from diffuserve.models.folder import ModelFolder, find_local_model, open_configs, open_model
 from diffuserve.models.read_ahead import start_reading
 from diffuserve.models.stored_quantization import choose_quantization
@@ -63,24 +65,34 @@ def load_pipeline(  # noqa: PLR0913 (what `PipelineFamily.load` is given)
     ranks: "Ranks | None" = None,
     parts: Parts = ALL_PARTS,
     quantization: Quantization | None = None,
+    offload: Offload = Offload.NONE,
 ) -> "Pipeline":
     """Load a bundled model, a diffusers folder or a hub id onto `device`, or `parts` of it.
 
-    With `ranks` the model is loaded on each of them, and every denoising step is shared.
+    With `ranks` the model is loaded on each of them, and every denoising step is shared. Weights of an
+    `offload` never are on the device all at once.
     `dtype=None` means the family's choice for the checkpoint and the device, and `quantization=None` the
     folder's own. Raise `ModelNotFound` or `InvalidModel` before any weight is read.
     """
     folder, family = _open(model)
     chosen = _choose_quantization(folder, family, quantization)
+    given = (folder, device, dtype, deterministic, ranks, parts)
     if chosen is Quantization.NONE or not isinstance(family, QuantizableFamily):
-        return family.load(folder, device, dtype, deterministic, ranks, parts)
+        load: Callable[[], Pipeline] = partial(family.load, *given)
+    else:
+        load = partial(family.load, *given, chosen)
     if chosen is Quantization.INT4:
         log.warning(
             "%s is loaded in 4 bits: that saves memory alone; steps take longer, and images differ visibly "
             "from those of its own weights",
             folder.name,
         )
-    return family.load(folder, device, dtype, deterministic, ranks, parts, chosen)
+    if offload is Offload.NONE:
+        return load()
+    _check_offload(folder, family, offload)
+    from diffuserve.models.offload import load_offloaded
+
+    return load_offloaded(load, offload, chosen, device, ranks)
 
 
 def num_weight_bytes(model: str, parts: Parts) -> int:
@@ -145,11 +157,14 @@ class CheckedModel:
         return max(step, self.family.least_decode_bytes(self.folder, params))
 
 
-def check_model(model: str, quantization: Quantization | None = None) -> CheckedModel:
+def check_model(
+    model: str, quantization: Quantization | None = None, offload: Offload = Offload.NONE
+) -> CheckedModel:
     """Check a model as `load_pipeline` does, without torch, and return its spec. Raise as it does."""
     folder, family = _open(model)
     family.check_files(folder)
     _choose_quantization(folder, family, quantization)
+    _check_offload(folder, family, offload)
     return CheckedModel(family.read_spec(folder), folder, family)
 
 
@@ -190,6 +205,16 @@ def _choose_quantization(
         f"{folder.path}: models of {folder.pipeline_class} cannot be quantized; leave "
         f"quantization={wanted} out"
     )
+
+
+def _check_offload(folder: ModelFolder, family: PipelineFamily, wanted: Offload) -> None:
+    """Raise `InvalidModel` if weights of a model cannot stay on the host."""
+    allowed = tuple(family.offloads(folder)) if isinstance(family, OffloadableFamily) else (Offload.NONE,)
+    if wanted not in allowed:
+        raise InvalidModel(
+            f"{folder.path}: models of {folder.pipeline_class} have no offload={wanted}; choose "
+            f"{' or '.join(allowed)}"
+        )
 
 
 def _open(model: str) -> tuple[ModelFolder, PipelineFamily]:

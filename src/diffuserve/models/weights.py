@@ -22,6 +22,7 @@ NOT_LOADED = torch.device("meta")
 """The device of modules that have shapes and no weights, since their part of a model is not wanted."""
 
 _on_read: ContextVar[Callable[[int], None] | None] = ContextVar("on_read", default=None)
+_is_kept_on_host: ContextVar[bool] = ContextVar("is_kept_on_host", default=False)
 _DTYPES: dict[str, torch.dtype] = {code: getattr(torch, name) for code, name in SAFETENSORS_DTYPES.items()}
 
 
@@ -48,6 +49,16 @@ def observed_reading(on_read: Callable[[int], None]) -> Iterator[None]:
         yield
     finally:
         _on_read.reset(token)
+
+
+@contextmanager
+def kept_on_host() -> Iterator[None]:
+    """Have the weights that this thread loads within the block stay on the host, ready for their device."""
+    token = _is_kept_on_host.set(True)
+    try:
+        yield
+    finally:
+        _is_kept_on_host.reset(token)
 
 
 def tensor_names(files: Iterable[Path]) -> set[str]:
@@ -91,10 +102,11 @@ def load_weights(
     """
     if device == NOT_LOADED:
         return
+    source = torch.device("cpu") if _is_kept_on_host.get() else device
     # The tensors that bring a quantized weight back are no weights of their own.
     missing = {name for name in placements if not is_companion(name)}
     for file in files:
-        with safe_open(file, framework="pt", device=str(device)) as reader:
+        with safe_open(file, framework="pt", device=str(source)) as reader:
             for stored in stored_weights(reader.keys()):
                 name = stored.name
                 if name.startswith(ignored_prefixes):
@@ -111,7 +123,7 @@ def load_weights(
         raise InvalidModel(f"{file.parent}: weights are incomplete; missing {names}")
     for layer in module.modules():
         if isinstance(layer, QuantizedLinear):
-            layer.prepare()
+            layer.prepare(device)
 
 
 def _read_weight(reader: Any, stored: StoredWeight, file: Path) -> Tensor | QuantizedWeight:

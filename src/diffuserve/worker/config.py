@@ -10,6 +10,7 @@ from pydantic import AfterValidator, TypeAdapter
 
 from diffuserve.domain.dtypes import find_dtype
 from diffuserve.domain.model_parts import ALL_PARTS, Parts
+from diffuserve.domain.offload import Offload
 from diffuserve.domain.quantization import Quantization
 from diffuserve.domain.worker import WorkerRole
 from diffuserve.engine.config import DEFAULT_MODEL, EngineConfig
@@ -84,6 +85,12 @@ class EngineProcessConfig:
         None,
         "Keep the weights in none, int8, fp8 or int4; int4 saves memory alone: steps are slower, and images "
         "visibly different. By default as the folder has them.",
+    )
+    offload: Offload = option(
+        Offload.NONE,
+        "Keep weights in the host's memory until they are used: none, text (the text encoders'), model (all, "
+        "in turns) or layers (all but the autoencoder's, layer by layer). It saves a GPU's memory and costs "
+        "speed; images stay as they are.",
     )
     engine: EngineConfig = field(default_factory=EngineConfig)
     images: ImageOptions = ImageOptions()

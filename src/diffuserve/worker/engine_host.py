@@ -321,6 +321,7 @@ def read_model(config: EngineProcessConfig) -> LoadedModel:
         config.engine.deterministic,
         config.parts,
         config.quantization,
+        config.offload,
     )
 
 

@@ -68,6 +68,7 @@ def _member(config: EngineProcessConfig) -> Iterator[tuple[Pipeline, Ranks]]:
             ranks,
             rank_parts(config.parts, ranks),
             config.quantization,
+            config.offload,
         )
     heartbeats = rank_heartbeats(ranks)
     heartbeats.start()

@@ -7,6 +7,7 @@ from diffuserve.domain.cost import CostFit, Workload
 from diffuserve.domain.errors import InvalidModel
 from diffuserve.domain.model_parts import Parts
 from diffuserve.domain.model_spec import ModelSpec
+from diffuserve.domain.offload import Offload
 from diffuserve.domain.quantization import Quantization
 from diffuserve.domain.samplers import FLOW_SAMPLERS
 from diffuserve.models.family import QuantizableFamily, wanted_folders
@@ -107,6 +108,9 @@ class FluxFamily:
             "text_encoder": CLIP_LAYERS,
             "text_encoder_2": T5_LAYERS,
         }
+
+    def offloads(self, folder: ModelFolder) -> Sequence[Offload]:
+        return tuple(Offload)
 
     def load(  # noqa: PLR0913 (what a pipeline is loaded by)
         self,

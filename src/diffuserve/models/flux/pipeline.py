@@ -32,7 +32,9 @@ from diffuserve.models.layers.image_vae import ImageVae, max_decode_pixels
 from diffuserve.models.layers.linear import check_deterministic_width, cpu_tilings
 from diffuserve.models.layers.quantized_linear import quantize_layers
 from diffuserve.models.layers.sequence_parallel import rank_bytes, ulysses
+from diffuserve.models.offload import Component
 from diffuserve.models.preview import read_preview_map
+from diffuserve.models.residency import RESIDENT
 from diffuserve.models.weights import NOT_LOADED, checkpoint_dtype, load_weights, num_parameters
 from diffuserve.parallel.plan import check_plan
 from diffuserve.parallel.ranks import Ranks
@@ -79,7 +81,7 @@ class FluxPipeline:
     ) -> None:
         self.spec, self.device, self.dtype = spec, device, dtype
         self.deterministic, self.ranks, self.parts = deterministic, ranks, parts
-        self.quantization = quantization
+        self.quantization, self.residency = quantization, RESIDENT
         denoiser_device = device if parts.denoising else NOT_LOADED
         encoder_device = device if parts.encoding else NOT_LOADED
         config = FluxConfig.read(folder)
@@ -113,7 +115,12 @@ class FluxPipeline:
         token, pair = config.token_operations / rate, config.pair_operations / rate
         # Two thousand operations a decoded parameter-pixel.
         pixel = 2 * num_parameters(self.vae.decoder) / rate / 16
-        return CostFit((0.002, text_token), (0.002, token, pair, 0.0001), (0.001, pixel))
+        fit = CostFit((0.002, text_token), (0.002, token, pair, 0.0001), (0.001, pixel))
+        return self.residency.slowed(fit, self.device.type)
+
+    def components(self) -> Sequence[Component]:
+        encoders = (self.text_encoder.clip.component, self.text_encoder.t5.component)
+        return (*encoders, self.transformer.component, *self.vae.components)
 
     def step_bytes(self, workload: Workload) -> int:
         return rank_bytes(self.transformer.config.step_bytes(workload, self.dtype.itemsize), self.ranks)

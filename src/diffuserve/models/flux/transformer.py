@@ -32,6 +32,7 @@ from diffuserve.models.layers.attention import AttentionKernel
 from diffuserve.models.layers.feed_forward import FeedForward
 from diffuserve.models.layers.linear import Linear, Tiling, set_tiling
 from diffuserve.models.layers.timestep import timestep_embedding
+from diffuserve.models.offload import Component, Ring
 from diffuserve.models.weights import Placement
 
 _TIMESTEP_CHANNELS = 256
@@ -97,6 +98,14 @@ class FluxTransformer(nn.Module):
             joint = block(joint, next(factors), layout)
         (scale, shift), owner = factors_of_tokens(next(factors), layout.image_owner)
         return self.proj_out(normalise(image_of(joint, layout), scale, shift, owner))
+
+    @property
+    def component(self) -> Component:
+        """Return how its weights may be kept on the host."""
+        modulations = list(self._modulations())[:-1]  # they run before the blocks that they are of
+        rings = [Ring([*self.transformer_blocks, *self.single_transformer_blocks], apart=modulations)]
+        rings.append(Ring(modulations))
+        return Component(self, rings, is_denoiser=True, entries=("forward", "factors"))
 
     @property
     def num_factors(self) -> int:

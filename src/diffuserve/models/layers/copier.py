@@ -25,6 +25,10 @@ class Copier(Protocol):
         """Have the work that follows wait for the last copy into the slot."""
         ...
 
+    def used(self, slot: Tensor) -> None:
+        """Say that a copy into the slot must wait for the work so far; that which follows may read it too."""
+        ...
+
     def free(self, slot: Tensor) -> None:
         """Say that nothing that follows reads the slot's content."""
         ...
@@ -41,6 +45,9 @@ class SyncCopier:
 
     def wait(self, slot: Tensor) -> None:
         """Return at once: the copy is done."""
+
+    def used(self, slot: Tensor) -> None:
+        """Return at once: the next copy begins after the work before it."""
 
     def free(self, slot: Tensor) -> None:
         """Return at once: the next copy begins after the work before it."""
@@ -66,5 +73,13 @@ class CudaCopier:
     def wait(self, slot: Tensor) -> None:
         torch.cuda.current_stream(slot.device).wait_event(self._copied[id(slot)])
 
-    def free(self, slot: Tensor) -> None:
+    def used(self, slot: Tensor) -> None:
         self._freed[id(slot)] = torch.cuda.current_stream(slot.device).record_event()
+
+    def free(self, slot: Tensor) -> None:
+        self.used(slot)
+
+
+def copier_for(device: torch.device) -> Copier:
+    """Return what copies to a device."""
+    return CudaCopier(device) if device.type == "cuda" else SyncCopier()

@@ -1,5 +1,7 @@
 """Images from the latents of an image autoencoder, and back, which families share."""
 
+from collections.abc import Sequence
+
 import torch
 from einops import rearrange
 from jaxtyping import Float
@@ -11,6 +13,7 @@ from diffuserve.models.folder import ModelFolder
 from diffuserve.models.layers.autoencoder_config import AutoencoderConfig
 from diffuserve.models.layers.autoencoder_encoder import LatentDistribution, load_encoder
 from diffuserve.models.layers.autoencoder_kl import load_decoder
+from diffuserve.models.offload import Component
 from diffuserve.models.weights import NOT_LOADED
 
 # Above this many pixels an image is decoded in overlapping tiles to bound memory; the blended
@@ -46,6 +49,11 @@ class ImageVae:
         self.shift_factor = config.shift_factor or 0.0
         self.latent_channels = config.latent_channels
         self.scale = config.scale
+
+    @property
+    def components(self) -> Sequence[Component]:
+        """Return its halves, whose weights may be kept on the host as a whole."""
+        return (Component(self.encoder), Component(self.decoder, is_decoder=True))
 
     def decode_bytes(self, params: GenerationParams) -> int:
         """Predict the peak memory of decoding one image of a request, whole or in tiles."""

@@ -40,9 +40,9 @@ class QuantizedLinear(Linear):
         self.weight_scale = _parameter(weight.scale)
         self.weight_zero = None if weight.zero is None else _parameter(weight.zero)
 
-    def prepare(self) -> None:
-        """Choose the kernel for the device where the weight is."""
-        product = choose_product(self.quantized, self.is_weight_only)
+    def prepare(self, device: torch.device | None = None) -> None:
+        """Choose the kernel for a device, by default the one where the weight is."""
+        product = choose_product(self.quantized, self.is_weight_only, device or self.weight.device)
         self.weight = _parameter(product.packed(self.quantized))
         self._product_of = product
 

@@ -109,9 +109,8 @@ class CudaFp8Product:
         return (y if bias is None else y + bias).to(x.dtype)
 
 
-def choose_product(weight: QuantizedWeight, is_weight_only: bool) -> Product:
-    """Return the kernel for a weight on the device where it is."""
-    device = weight.codes.device
+def choose_product(weight: QuantizedWeight, is_weight_only: bool, device: torch.device) -> Product:
+    """Return the kernel for a weight on a device."""
     capability = torch.cuda.get_device_capability(device) if device.type == "cuda" else None
     kernel = product_for(weight.kind, tuple(weight.codes.shape), is_weight_only, capability, cpu_has_int8())
     return kernel()

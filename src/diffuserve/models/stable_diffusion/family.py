@@ -8,6 +8,7 @@ from diffuserve.domain.cost import CostFit, Workload
 from diffuserve.domain.errors import InvalidModel
 from diffuserve.domain.model_parts import ALL_PARTS, Parts
 from diffuserve.domain.model_spec import ModelSpec
+from diffuserve.domain.offload import Offload
 from diffuserve.domain.quantization import Quantization
 from diffuserve.models.family import QuantizableFamily, wanted_folders
 from diffuserve.models.folder import ModelFolder
@@ -102,6 +103,9 @@ class StableDiffusionFamily:
     def quantized_layers(self, folder: ModelFolder) -> Mapping[str, QuantizedLayers]:
         encoders = text_encoders(folder, UNetConfig.read(folder))
         return {"unet": UNET_LAYERS, **dict.fromkeys(encoders, CLIP_LAYERS)}
+
+    def offloads(self, folder: ModelFolder) -> Sequence[Offload]:
+        return tuple(Offload)
 
     def load(  # noqa: PLR0913 (what a pipeline is loaded by)
         self,

@@ -22,7 +22,9 @@ from diffuserve.models.input_tensors import put_back
 from diffuserve.models.layers.autoencoder_config import AutoencoderConfig
 from diffuserve.models.layers.image_vae import ImageVae, max_decode_pixels
 from diffuserve.models.layers.sequence_parallel import part_size
+from diffuserve.models.offload import Component
 from diffuserve.models.preview import read_preview_map
+from diffuserve.models.residency import RESIDENT
 from diffuserve.models.stable_diffusion.config import UNetConfig
 from diffuserve.models.stable_diffusion.images import ImageConditioner
 from diffuserve.models.stable_diffusion.previews import PREVIEW, XL_PREVIEW
@@ -76,7 +78,7 @@ class StableDiffusionPipeline:
     ) -> None:
         self.spec, self.device, self.dtype = spec, device, dtype
         self.deterministic, self.ranks, self.parts = deterministic, ranks, parts
-        self.quantization = quantization
+        self.quantization, self.residency = quantization, RESIDENT
         denoiser_device = device if parts.denoising else NOT_LOADED
         encoder_device = device if parts.encoding else NOT_LOADED
         config = UNetConfig.read(folder)
@@ -110,7 +112,12 @@ class StableDiffusionPipeline:
         cell, pair = self.unet.cell_operations / rate, self.unet.config.pair_operations / rate
         # Two thousand operations a decoded parameter-pixel.
         pixel = 2 * num_parameters(self.vae.decoder) / rate / 16
-        return CostFit((0.002, text_token), (0.002, cell, pair, 0.0001), (0.001, pixel))
+        fit = CostFit((0.002, text_token), (0.002, cell, pair, 0.0001), (0.001, pixel))
+        return self.residency.slowed(fit, self.device.type)
+
+    def components(self) -> Sequence[Component]:
+        encoders = [encoder.component for encoder in self.text.encoders]
+        return (*encoders, self.unet.component, *self.vae.components)
 
     def step_bytes(self, workload: Workload) -> int:
         rows = workload.num_sequences

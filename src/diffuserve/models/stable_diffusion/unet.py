@@ -18,6 +18,7 @@ from torch.nn import functional as F
 from diffuserve.domain.quantization import Quantization
 from diffuserve.models.layers.quantized_linear import quantize_layers
 from diffuserve.models.layers.timestep import timestep_embedding
+from diffuserve.models.offload import Component, Ring
 from diffuserve.models.stable_diffusion.config import UNetConfig
 from diffuserve.models.stable_diffusion.family import UNET_LAYERS
 from diffuserve.models.weights import Placement, load_weights, num_parameters
@@ -104,6 +105,13 @@ class UNet(nn.Module):
         for block in self.up_blocks:
             features = block(features, time, batch.text, skips)
         return self.conv_out(F.silu(self.conv_norm_out(features)))
+
+    @property
+    def component(self) -> Component:
+        """Return how its weights may be kept on the host."""
+        kinds = (_TransformerBlock, _ResidualBlock)
+        rings = [[layer for layer in self.modules() if isinstance(layer, kind)] for kind in kinds]
+        return Component(self, [Ring(layers) for layers in rings if layers], is_denoiser=True)
 
     @property
     def cell_operations(self) -> float:

@@ -15,6 +15,7 @@ from torch.nn import functional as F
 
 from diffuserve.domain.quantization import Quantization
 from diffuserve.models.layers.quantized_linear import quantize_layers
+from diffuserve.models.offload import Component, Ring
 from diffuserve.models.text.clip_config import ClipConfig, ClipLayersConfig
 from diffuserve.models.text.quantized_layers import CLIP_LAYERS
 from diffuserve.models.weights import Placement, empty_embedding, load_weights, tensor_names
@@ -83,6 +84,12 @@ class ClipTextEncoder(nn.Module):
         self.text_projection: nn.Module = nn.Identity()
         if has_projection:
             self.text_projection = nn.Linear(config.hidden_size, config.projection_dim, bias=False)
+
+    @property
+    def component(self) -> Component:
+        """Return how its weights may be kept on the host."""
+        tables = [self.embeddings.token_embedding]
+        return Component(self, [Ring(list(self.encoder.layers))], tables, is_encoder=True)
 
     def forward(self, ids: TokenIds) -> ClipOutput:
         penultimate, last = self.encoder(self.embeddings(ids))

@@ -8,7 +8,7 @@ names of parameters are kept. Importing transformers would take longer than to l
 """
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Literal
@@ -23,6 +23,7 @@ from diffuserve.domain.model_config import SCHEMA, Vocabulary, Width, parse_conf
 from diffuserve.domain.quantization import Quantization
 from diffuserve.models.folder import ModelFolder
 from diffuserve.models.layers.quantized_linear import input_dtype, quantize_layers
+from diffuserve.models.offload import Component, Ring
 from diffuserve.models.text.quantized_layers import T5_LAYERS
 from diffuserve.models.weights import Placement, empty_embedding, load_weights, tensor_names
 
@@ -132,6 +133,12 @@ class T5Encoder(nn.Module):
         self.shared = empty_embedding(config.vocab_size, config.d_model)
         self.encoder = _Stack(config)
 
+    @property
+    def component(self) -> Component:
+        """Return how its weights may be kept on the host."""
+        ring = Ring(list(self.encoder.block), apart=list(self.encoder.biases))
+        return Component(self, [ring], [self.shared], is_encoder=True)
+
     def forward(self, ids: TokenIds, mask: Mask | None = None) -> States:
         return self.encoder(self.shared(ids), mask)
 
@@ -143,6 +150,11 @@ class _Stack(nn.Module):
         self._num_biases = 1 if config.has_shared_bias else config.num_layers
         self.block = nn.ModuleList(_Block(config, i < self._num_biases) for i in range(config.num_layers))
         self.final_layer_norm = _RmsNorm(config)
+
+    @property
+    def biases(self) -> Iterator[nn.Module]:
+        """Yield the tables of biases, which are read before their layers run."""
+        return (module for name, module in self.named_modules() if name.endswith(".relative_attention_bias"))
 
     def forward(self, states: States, mask: Mask | None) -> States:
         buckets = position_buckets(self._config, states.shape[1], states.device)

@@ -12,6 +12,7 @@ from torch import Tensor, nn
 
 from diffuserve.domain.input_image import InputImage
 from diffuserve.models.folder import ModelFolder
+from diffuserve.models.offload import Component, Ring
 from diffuserve.models.text.clip import ClipLayers
 from diffuserve.models.wan.clip_config import ClipVisionConfig, ImageProcessorConfig
 from diffuserve.models.weights import Placement, empty_embedding, load_weights, tensor_names
@@ -31,6 +32,11 @@ class ClipImageEncoder:
         self.processor = ImageProcessorConfig.read(folder)
         self.num_tokens, self.device, self.dtype = config.num_tokens, device, dtype
         self.model = _load(config, folder, device, dtype)
+
+    @property
+    def component(self) -> Component:
+        """Return how its weights may be kept on the host."""
+        return Component(self.model, [Ring(list(self.model.encoder.layers))], is_encoder=True)
 
     def encode(self, image: InputImage) -> Float[Tensor, "tokens dim"]:
         """Return the embeddings of an image, in its own proportions."""

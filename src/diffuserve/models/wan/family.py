@@ -7,6 +7,7 @@ from diffuserve.domain.cost import CostFit, Workload
 from diffuserve.domain.errors import InvalidModel
 from diffuserve.domain.model_parts import Parts
 from diffuserve.domain.model_spec import ModelSpec
+from diffuserve.domain.offload import Offload
 from diffuserve.domain.params import GenerationParams
 from diffuserve.domain.quantization import Quantization
 from diffuserve.models.family import VideoFamily, wanted_folders
@@ -104,6 +105,9 @@ class WanFamily:
     def quantized_layers(self, folder: ModelFolder) -> Mapping[str, QuantizedLayers]:
         experts = WanCheckpoint.read(folder).experts
         return {**dict.fromkeys(experts, TRANSFORMER_LAYERS), "text_encoder": T5_LAYERS}
+
+    def offloads(self, folder: ModelFolder) -> Sequence[Offload]:
+        return tuple(Offload)
 
     def load(  # noqa: PLR0913 (what a pipeline is loaded by)
         self,

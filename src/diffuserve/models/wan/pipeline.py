@@ -20,6 +20,8 @@ from diffuserve.models.frames import Frames
 from diffuserve.models.layers.attention import choose_kernel
 from diffuserve.models.layers.image_vae import max_decode_pixels
 from diffuserve.models.layers.sequence_parallel import rank_bytes, ulysses
+from diffuserve.models.offload import Component
+from diffuserve.models.residency import RESIDENT
 from diffuserve.models.wan.checkpoint import WanCheckpoint
 from diffuserve.models.wan.clip_vision import ClipImageEncoder
 from diffuserve.models.wan.config import WanTransformerConfig
@@ -82,7 +84,7 @@ class WanPipeline:
         self.checkpoint = checkpoint = WanCheckpoint.read(folder)
         self.spec, self.device, self.dtype = spec, device, dtype
         self.deterministic, self.ranks, self.parts = deterministic, ranks, parts
-        self.quantization = quantization
+        self.quantization, self.residency = quantization, RESIDENT
         denoiser_device = device if parts.denoising else NOT_LOADED
         encoder_device = device if parts.encoding else NOT_LOADED
         scheduler = scheduler_config(folder)
@@ -128,7 +130,13 @@ class WanPipeline:
         width, height = self.spec.width, self.spec.height
         shorter, longer = (decode_operations(vae, width, height, frames) for frames in (5, 9))
         pixel = (longer - shorter) / (width * height) / flops_per_second(self.device, self.vae.dtype)
-        return CostFit((0.002, text_token), (0.002, token, pair, 0.0001), (0.001, pixel))
+        fit = CostFit((0.002, text_token), (0.002, token, pair, 0.0001), (0.001, pixel))
+        return self.residency.slowed(fit, self.device.type)
+
+    def components(self) -> Sequence[Component]:
+        image_encoder = self.images.image_encoder
+        encoders = [self.text.model.component, *([] if image_encoder is None else [image_encoder.component])]
+        return (*encoders, *(expert.component for expert in self.experts), *self.vae.components)
 
     def step_bytes(self, workload: Workload) -> int:
         return rank_bytes(self.checkpoint.transformer.step_bytes(workload, self.dtype.itemsize), self.ranks)

@@ -34,6 +34,7 @@ from diffuserve.models.layers.quantized_linear import quantize_layers
 from diffuserve.models.layers.rotary import rotate_
 from diffuserve.models.layers.segments import Segments
 from diffuserve.models.layers.timestep import timestep_embedding
+from diffuserve.models.offload import Component, Ring
 from diffuserve.models.wan.config import WanTransformerConfig
 from diffuserve.models.wan.family import TRANSFORMER_LAYERS
 from diffuserve.models.wan.packing import ClipLayout
@@ -98,6 +99,11 @@ class WanTransformer(nn.Module):
     @property
     def dtype(self) -> torch.dtype:
         return self.proj_out.weight.dtype
+
+    @property
+    def component(self) -> Component:
+        """Return how its weights may be kept on the host."""
+        return Component(self, [Ring(list(self.blocks))], is_denoiser=True)
 
     def forward(self, packed: PackedWanInput) -> Float[Tensor, "tokens outputs"]:
         layout = packed.layout

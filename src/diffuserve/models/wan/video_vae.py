@@ -1,6 +1,6 @@
 """Clips and images from the latents of Wan's video autoencoder, and back."""
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 
 import torch
 from jaxtyping import Float
@@ -10,6 +10,7 @@ from torch import Tensor
 from diffuserve.domain.errors import InvalidModel
 from diffuserve.models.folder import SETTINGS_FILE, ModelFolder
 from diffuserve.models.frames import Frames
+from diffuserve.models.offload import Component
 from diffuserve.models.wan.vae_blocks import FrameCache
 from diffuserve.models.wan.vae_config import TEMPORAL_SCALE, VideoVaeConfig
 from diffuserve.models.wan.video_decoder import Pixels, load_decoder
@@ -57,6 +58,11 @@ class VideoVae:
         self.encoder = load_encoder(self.config, files, device if has_encoder else NOT_LOADED, dtype)
         self._mean = torch.tensor(self.config.latents_mean, device=device).view(1, -1, 1, 1)
         self._factor = 1.0 / torch.tensor(self.config.latents_std, device=device).view(1, -1, 1, 1)
+
+    @property
+    def components(self) -> Sequence[Component]:
+        """Return its halves, whose weights may be kept on the host as a whole."""
+        return (Component(self.encoder), Component(self.decoder, is_decoder=True))
 
     def decode_chunks(
         self, latents: Float[Tensor, "1 channels latent_frames height width"]

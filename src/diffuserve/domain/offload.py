@@ -1,0 +1,31 @@
+"""The weights of a model that stay on the host until they are used."""
+
+from enum import StrEnum
+
+from diffuserve.domain.errors import InvalidParams
+
+
+class Offload(StrEnum):
+    """Weights that stay on the host until they are used; with `NONE` all are on the device.
+
+    `TEXT`: the layers of the encoders pass through the device. `LAYERS`: those of the transformer too.
+    `MODEL`: encoders, transformer and autoencoder take turns on the device, each as a whole.
+    """
+
+    NONE = "none"
+    TEXT = "text"
+    MODEL = "model"
+    LAYERS = "layers"
+
+    @property
+    def denoises_one_by_one(self) -> bool:
+        """Return whether one forward pass of the transformer must end before the next begins."""
+        return self in (Offload.MODEL, Offload.LAYERS)
+
+
+def parse_offload(name: str) -> Offload:
+    """Return the offload of this name. Raise `InvalidParams` for an unknown one."""
+    try:
+        return Offload(name)
+    except ValueError:
+        raise InvalidParams("offload", name, f"must be one of {', '.join(Offload)}") from None

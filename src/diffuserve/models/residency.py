@@ -1,0 +1,51 @@
+"""The places of a loaded model's weights. Importing this file loads no torch."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+
+from diffuserve.domain.cost import CostFit
+from diffuserve.domain.offload import Offload
+
+OFFLOAD = "offload"  # among the choices that a pipeline describes
+_COPY_SECONDS = {"cuda": 1 / 25e9, "cpu": 1 / 5e9}  # of a byte; like all of a prior it is refitted
+
+
+@dataclass(frozen=True)
+class Residency:
+    """The bytes of a model's weights on the device and on the host, and those that each phase copies."""
+
+    mode: Offload = Offload.NONE
+    device_bytes: int = 0
+    host_bytes: int = 0
+    encode_bytes: int = 0
+    step_bytes: int = 0
+    decode_bytes: int = 0
+
+    def describe(self) -> Mapping[str, str]:
+        """Return what a pipeline's `describe` says of it; nothing without offload."""
+        if self.mode is Offload.NONE:
+            return {}
+        return {
+            OFFLOAD: self.mode.value,
+            "weights on the device": _size(self.device_bytes),
+            "weights on the host": _size(self.host_bytes),
+        }
+
+    def slowed(self, fit: CostFit, device_type: str) -> CostFit:
+        """Return a guessed fit with the copies of each phase, which its size does not change."""
+        rate = _COPY_SECONDS[device_type]
+        return replace(
+            fit,
+            encode=(fit.encode[0] + self.encode_bytes * rate, *fit.encode[1:]),
+            step=(fit.step[0] + self.step_bytes * rate, *fit.step[1:]),
+            decode=(fit.decode[0] + self.decode_bytes * rate, *fit.decode[1:]),
+        )
+
+
+def _size(num_bytes: int) -> str:
+    unit, name = (1e9, "GB") if num_bytes >= 1e9 else (1e6, "MB")
+    return f"{num_bytes / unit:.2f} {name}"
+
+
+RESIDENT = Residency()
+"""All weights are on the device."""
