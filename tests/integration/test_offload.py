@@ -1,6 +1,7 @@
 """Images of models whose weights stay on the host equal those of models that stay on the device."""
 
 import random
+import time
 from collections.abc import Callable, Sequence
 from contextlib import nullcontext
 from dataclasses import dataclass, replace
@@ -8,7 +9,7 @@ from pathlib import Path
 
 import pytest
 from PIL import Image
-from torch import Tensor
+from torch import Tensor, nn
 
 from diffuserve.domain.errors import InvalidModel, InvalidParams, RequestFailed
 from diffuserve.domain.input_image import InputImage
@@ -18,7 +19,8 @@ from diffuserve.engine.config import EngineConfig
 from diffuserve.engine.engine import Engine
 from diffuserve.media.input_image import input_image
 from diffuserve.models import offload
-from diffuserve.models.base import offload_of
+from diffuserve.models.base import residency_of
+from diffuserve.models.flux.pipeline import FluxPipeline
 from diffuserve.models.layers.copier import Copier, CudaCopier, SyncCopier
 from diffuserve.models.offload import OffloadablePipeline
 from diffuserve.testing.checkpoints import write_flux_checkpoint
@@ -32,6 +34,7 @@ FLUX = (
 )
 WAN = (GenerationParams(prompt="a ring", width=64, height=32, num_frames=5, seed=1, num_inference_steps=2),)
 REQUESTS = {"flux": FLUX, "unet": FLUX, "wan": WAN}
+_COPY_SECONDS = 0.01  # of a copy that is slow
 OFFLOADS = tuple(mode for mode in Offload if mode is not Offload.NONE)
 
 
@@ -107,7 +110,7 @@ def drawn(
 ) -> list[bytes]:
     config = config or EngineConfig(num_threads=1)
     with Engine.load(folder, device=device, dtype="float32", config=config, offload=mode) as engine:
-        assert offload_of(engine.pipeline) is mode
+        assert residency_of(engine.pipeline).mode is mode
         results = engine.generate(list(requests))
     return [frame.tobytes() for result in results for frames in result.frames for frame in frames]
 
@@ -188,6 +191,8 @@ def test_only_what_is_used_is_on_the_device(unpinned: None) -> None:
                 assert isinstance(engine.pipeline, OffloadablePipeline)
                 found[mode], said[mode] = on_device(engine.pipeline), engine.pipeline.residency.device_bytes
                 assert engine.describe().get("offload", "none") == mode
+                engine.generate(GenerationParams(prompt="a star", width=64, height=64, num_inference_steps=1))
+                assert on_device(engine.pipeline) == found[mode], "weights take no more memory later"
     assert found[Offload.LAYERS] < found[Offload.MODEL] < found[Offload.TEXT] < found[Offload.NONE]
     assert all(said[mode] == found[mode] for mode in OFFLOADS)
 
@@ -234,3 +239,37 @@ def photo() -> InputImage:
 def test_an_unknown_offload_is_refused_with_those_that_there_are() -> None:
     with pytest.raises(InvalidParams, match="must be one of none, text, model, layers"):
         Engine.load("tiny-flux", device="cpu", offload="disk")
+
+
+class SlowCopier(SyncCopier):
+    """Takes a while for each copy."""
+
+    def __init__(self) -> None:
+        self.count = 0
+
+    def begin(self, slot: Tensor, source: Tensor) -> None:
+        self.count += 1
+        time.sleep(_COPY_SECONDS)
+        super().begin(slot, source)
+
+
+def test_what_a_step_waits_for_is_a_constant_part_of_its_cost(monkeypatch: pytest.MonkeyPatch) -> None:
+    copy_by(monkeypatch, lambda: copier)
+    copier, config = SlowCopier(), EngineConfig(num_threads=1)
+    wanted = [
+        GenerationParams(prompt="a star", width=side, height=side, num_images=count, num_inference_steps=4)
+        for side in (64, 96, 128)
+        for count in (1, 2, 3)
+    ]
+    with Engine.load("tiny-flux", device="cpu", config=config, offload="layers") as engine:
+        for request in wanted:
+            engine.generate(request)
+        copies_per_step = len(_blocks(engine))
+        assert copier.count >= copies_per_step * engine.stats.num_steps
+        assert engine.cost_model.fit.step[0] > 0.5 * copies_per_step * _COPY_SECONDS
+
+
+def _blocks(engine: Engine) -> list[nn.Module]:
+    assert isinstance(engine.pipeline, FluxPipeline)
+    transformer = engine.pipeline.transformer
+    return [*transformer.transformer_blocks, *transformer.single_transformer_blocks]

@@ -63,6 +63,7 @@ def model_resource(
     safety: ModelSafetyResource,
     tiers: Tiers = NO_TIERS,
     quantizations: tuple[str, ...] = (),
+    offloads: tuple[str, ...] = (),
 ) -> ModelResource:
     """Build a model's resource. `created` is 0: the time at which a model was made is not known."""
     return ModelResource(
@@ -81,6 +82,7 @@ def model_resource(
         tiers=TiersResource(**vars(tiers)) if tiers.steps or tiers.sizes else None,
         example_prompt=spec.example_prompt or None,
         quantizations=quantizations,
+        offloads=offloads,
         safety=safety,
     )
 

@@ -1,4 +1,4 @@
-"""Jobs that must be exact, and the workers that draw them: their weights are not quantized."""
+"""Jobs that must be exact, and what the workers of a model tell of its weights."""
 
 from collections.abc import Iterable
 
@@ -23,6 +23,12 @@ def quantizations(model: str, workers: Iterable[Worker]) -> tuple[str, ...]:
     """Return what the weights of a model are kept in, by its workers that have said so."""
     found = {worker.report.quantization for worker in _of_model(model, workers)}
     return tuple(sorted(kind for kind in found if kind is not None))
+
+
+def offloads(model: str, workers: Iterable[Worker]) -> tuple[str, ...]:
+    """Return which weights of a model stay on the host, by its workers that have said so."""
+    found = {worker.report.residency for worker in _of_model(model, workers)}
+    return tuple(sorted({residency.mode.value for residency in found if residency is not None}))
 
 
 def _of_model(model: str, workers: Iterable[Worker]) -> list[Worker]:

@@ -9,6 +9,7 @@ from diffuserve.domain.checkpoint import StoredCheckpoint
 from diffuserve.domain.errors import InvalidParams
 from diffuserve.domain.job import Band, JobError, JobResult, Phase
 from diffuserve.domain.quantization import Quantization
+from diffuserve.domain.residency import Residency
 from diffuserve.domain.resources.base import Resource
 
 _HEARTBEATS_PER_LEASE = 3
@@ -79,6 +80,7 @@ class WorkerReport:
     `loading` is the progress of an engine that is not ready yet. `drain_reason` says why the worker drains.
     `quantization` is what its weights are kept in; `None` until the engine is ready, and of workers of
     versions that do not say so. `withdrawn_models` are those that it offered and cannot load, with reasons.
+    `residency` tells where its weights are; `None` where `quantization` is.
     """
 
     state: WorkerState
@@ -96,6 +98,7 @@ class WorkerReport:
     loading: LoadProgress | None = None
     drain_reason: str = ""
     quantization: str | None = None
+    residency: Residency | None = None
     withdrawn_models: Mapping[str, str] = field(default_factory=dict)
 
 

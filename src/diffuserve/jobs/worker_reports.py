@@ -4,6 +4,7 @@ from functools import lru_cache
 
 import orjson
 
+from diffuserve.domain.residency import Residency
 from diffuserve.domain.worker import LoadProgress, WorkerReport, WorkerState
 
 
@@ -15,4 +16,6 @@ def report_of(text: str) -> WorkerReport:
     values["resident_models"] = tuple(values["resident_models"])
     loading = values.get("loading")
     values["loading"] = None if loading is None else LoadProgress(**loading)
+    residency = values.get("residency")
+    values["residency"] = None if residency is None else Residency.from_dict(residency)
     return WorkerReport(**values)

@@ -14,12 +14,11 @@ from torch import Tensor
 from diffuserve.domain.cost import CostFit, Workload
 from diffuserve.domain.model_parts import Parts
 from diffuserve.domain.model_spec import ModelSpec
-from diffuserve.domain.offload import Offload
 from diffuserve.domain.params import GenerationParams
 from diffuserve.domain.quantization import Quantization
+from diffuserve.domain.residency import RESIDENT, Residency
 from diffuserve.models.devices import dtype_name
 from diffuserve.models.frames import Frames
-from diffuserve.models.residency import OFFLOAD, Residency
 from diffuserve.parallel.ranks import Ranks
 from diffuserve.samplers.base import NoiseSchedule, Sampler, ScheduleStep
 
@@ -194,9 +193,10 @@ class Pipeline(Protocol):
         ...
 
 
-def offload_of(pipeline: Pipeline) -> Offload:
-    """Return which weights of a loaded model stay on the host until they are used."""
-    return Offload(pipeline.describe().get(OFFLOAD, Offload.NONE))
+def residency_of(pipeline: Pipeline) -> Residency:
+    """Return where the weights of a loaded model are; on the device, unless it says otherwise."""
+    found: Residency = getattr(pipeline, "residency", RESIDENT)
+    return found
 
 
 def quantization_of(pipeline: Pipeline) -> Quantization:

@@ -11,12 +11,12 @@ from torch import nn
 from diffuserve.domain.errors import InvalidModel
 from diffuserve.domain.offload import Offload
 from diffuserve.domain.quantization import Quantization
+from diffuserve.domain.residency import Residency
 from diffuserve.models.base import Pipeline
 from diffuserve.models.layers.block_slots import BlockSlots, num_slots, slotted
 from diffuserve.models.layers.copier import Copier, copier_for
 from diffuserve.models.layers.host_weights import Owned, own_tensors
 from diffuserve.models.layers.turns import FairLock, Turns, one_by_one
-from diffuserve.models.residency import Residency
 from diffuserve.models.weights import kept_on_host
 from diffuserve.parallel.ranks import Ranks
 

@@ -8,7 +8,7 @@ import threading
 import time
 from collections.abc import Sequence
 from concurrent.futures import Future
-from dataclasses import dataclass, field, replace
+from dataclasses import asdict, dataclass, field, replace
 from functools import partial
 from typing import assert_never
 
@@ -19,7 +19,7 @@ from diffuserve.domain.worker import Until
 from diffuserve.engine.engine import Engine
 from diffuserve.engine.loading import LoadedModel, load_model
 from diffuserve.engine.outputs import GenerationResult, StepOutput
-from diffuserve.models.base import quantization_of
+from diffuserve.models.base import quantization_of, residency_of
 from diffuserve.worker import device_memory
 from diffuserve.worker.agent_link import AgentLink
 from diffuserve.worker.config import EngineProcessConfig
@@ -173,6 +173,7 @@ class EngineHost:
             description={**self._engine.describe(), "image_filter": self._images.describe()},
             image_filter=None if image_filter is None else image_filter.info.to_dict(),
             quantization=self._images.quantization.value,
+            residency=asdict(residency_of(self._engine.pipeline)),
         )
 
     def _add(self, job: AddJob) -> None:

@@ -15,6 +15,7 @@ from typing import Any, TypeAlias
 import orjson
 
 from diffuserve.domain.quantization import Quantization
+from diffuserve.domain.residency import RESIDENT
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -45,7 +46,8 @@ class EngineReady:
     """The model is loaded; `token_budget` tokens a step saturate the device.
 
     `image_filter` is the `FilterInfo` of the filter that checks every image, as a dict; `None` if no
-    filter is set. `description` is for people to read. `quantization` is what the weights are kept in.
+    filter is set. `description` is for people to read. `quantization` is what the weights are kept in,
+    and `residency` where they are, as a dict.
     """
 
     token_budget: int
@@ -54,6 +56,7 @@ class EngineReady:
     description: Mapping[str, str] = field(default_factory=dict)
     image_filter: Mapping[str, Any] | None = None
     quantization: str = Quantization.NONE.value
+    residency: Mapping[str, Any] = field(default_factory=lambda: asdict(RESIDENT))
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -6,6 +6,7 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from diffuserve.backoff import Backoff, RestartPolicy, supervise
+from diffuserve.domain.residency import Residency
 from diffuserve.domain.worker import LoadProgress
 from diffuserve.worker.config import WorkerConfig
 from diffuserve.worker.engine_link import EngineLink
@@ -35,9 +36,9 @@ class EngineSupervisor:
     `on_announced` is called with the first message of each engine, `on_job` with every message about a
     job, and `on_change` when an engine becomes ready, sends a heartbeat, gets stuck, or, with `None` for
     `link`, has died. `token_budget` is that of a ready engine, else `None`; `image_filter` describes the
-    filter of the last engine that was ready, and `quantization` its weights; `suspects` are the attempts
-    that the last engine to die was working on; `loading` is the progress of an engine that is not ready yet;
-    `refusal` is why the last engine did not start, in its own words.
+    filter of the last engine that was ready, `quantization` and `residency` its weights; `suspects` are the
+    attempts that the last engine to die was working on; `loading` is the progress of an engine that is not
+    ready yet; `refusal` is why the last engine did not start, in its own words.
     """
 
     def __init__(
@@ -59,6 +60,7 @@ class EngineSupervisor:
         self.num_gpus, self.device_name = 0, ""
         self.image_filter: Mapping[str, Any] | None = None
         self.quantization: str | None = None
+        self.residency: Residency | None = None
         self.last_heartbeat: EngineHeartbeat | None = None
         self.suspects: frozenset[str] = frozenset()
         self.num_deaths = 0
@@ -177,7 +179,7 @@ class EngineSupervisor:
         if ready.image_filter is None:
             log.warning("NO IMAGE FILTER: every image that this worker generates is published unchecked")
         self.image_filter, self.loading = ready.image_filter, None
-        self.quantization = ready.quantization
+        self.quantization, self.residency = ready.quantization, Residency.from_dict(ready.residency)
         self.num_gpus, self.device_name = ready.num_gpus, ready.device_name
         self.token_budget, self._pulse = ready.token_budget, Pulse(now, now)
         self.is_stalled, self.was_ever_ready = False, True

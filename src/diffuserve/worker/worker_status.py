@@ -74,6 +74,7 @@ class WorkerStatus:
             report,
             num_gpus=engine.num_gpus,
             quantization=engine.quantization,
+            residency=engine.residency,
             device_name=engine.device_name,
             loading=engine.loading,
             mean_batch=mean_batch,

@@ -1,6 +1,7 @@
 """The cost model fits measured steps, and a single outlier changes it little."""
 
 import random
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -8,6 +9,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from diffuserve.domain.cost import CostFit, Workload, dot, step_features
+from diffuserve.domain.offload import Offload
+from diffuserve.domain.residency import Residency
 from diffuserve.engine.cost_model import CostModel, load_fit, save_fit
 from diffuserve.engine.robust_fit import RobustFit
 
@@ -202,3 +205,15 @@ def test_engines_of_two_roles_keep_one_file_together(tmp_path: Path) -> None:
     assert kept is not None
     assert kept.step == denoises.settled_fit.step
     assert kept.decode == decodes.settled_fit.decode != PRIOR.decode
+
+
+def test_the_copies_of_every_step_are_measured_whatever_was_guessed_of_them() -> None:
+    copies = 3.0  # times those of the guess: the bus is slower
+    residency = Residency(Offload.LAYERS, step_bytes=10 * 10**9)
+    guess = residency.slowed(PRIOR, "cuda")
+    truth = replace(TRUTH, step=(copies * guess.step[0], *TRUTH.step[1:]))
+    model, resident = CostModel(guess), make_model(200)
+    for workloads in make_batches(200, seed=1):
+        model.observe_step(workloads, truth.step_seconds(workloads))
+    assert model.fit.step[0] == pytest.approx(truth.step[0], rel=0.1)
+    assert model.knee_tokens() > resident.knee_tokens(), "large steps are worth more"

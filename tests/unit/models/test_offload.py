@@ -1,6 +1,5 @@
 """Weights are loaded to where they belong; engine and cost model know of it, and others are refused."""
 
-from collections.abc import Mapping
 from pathlib import Path
 
 import pytest
@@ -13,6 +12,7 @@ from diffuserve.domain.errors import InvalidModel
 from diffuserve.domain.offload import Offload
 from diffuserve.domain.params import GenerationParams
 from diffuserve.domain.quantization import Quantization
+from diffuserve.domain.residency import RESIDENT, Residency
 from diffuserve.engine.config import EngineConfig
 from diffuserve.engine.engine import Engine
 from diffuserve.models.layers.block_slots import slotted
@@ -21,7 +21,6 @@ from diffuserve.models.layers.quantized_linear import QuantizedLinear, quantize_
 from diffuserve.models.layers.quantized_products import CudaIntProduct
 from diffuserve.models.quantized_layers import QuantizedLayers
 from diffuserve.models.registry import check_model
-from diffuserve.models.residency import RESIDENT, Residency
 from diffuserve.models.weights import Placement, kept_on_host, load_weights
 from diffuserve.testing.fake_pipeline import FakePipeline
 from diffuserve.testing.pretend_cuda import pretend_cuda
@@ -34,8 +33,7 @@ LARGE = GenerationParams(prompt="a star", width=256, height=256, num_inference_s
 class OffloadedFake(FakePipeline):
     """Says that its layers pass through the device."""
 
-    def describe(self) -> Mapping[str, str]:
-        return {**super().describe(), **Residency(Offload.LAYERS, 1, 2).describe()}
+    residency = Residency(Offload.LAYERS, 1, 2)
 
 
 @pytest.mark.parametrize(("make", "num_passes"), [(FakePipeline, 2), (OffloadedFake, 1)])

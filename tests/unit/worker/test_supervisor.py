@@ -3,7 +3,7 @@
 import asyncio
 from collections.abc import AsyncGenerator
 from contextlib import asynccontextmanager
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
@@ -11,6 +11,8 @@ from unittest.mock import patch
 
 import pytest
 
+from diffuserve.domain.offload import Offload
+from diffuserve.domain.residency import Residency
 from diffuserve.worker import supervisor
 from diffuserve.worker.config import WorkerConfig
 from diffuserve.worker.messages import EngineReady, EngineRefused, JobMessage, ModelAnnounced, StepProgress
@@ -184,7 +186,15 @@ async def test_an_engine_is_ready_between_its_message_and_its_death(tmp_path: Pa
     async with supervising(tmp_path) as supervised:
         engine = await supervised.engines.next()
         assert not supervised.supervisor.is_ready
-        engine.say(EngineReady(token_budget=7, image_filter={"name": "opennsfw"}, quantization="int8"))
+        residency = Residency(Offload.LAYERS, device_bytes=2, host_bytes=3)
+        engine.say(
+            EngineReady(
+                token_budget=7,
+                image_filter={"name": "opennsfw"},
+                quantization="int8",
+                residency=asdict(residency),
+            )
+        )
         await eventually(lambda: supervised.supervisor.is_ready)
         budget_when_ready = supervised.supervisor.token_budget
         engine.die(-9, attempts=["j1-1"])
@@ -193,6 +203,7 @@ async def test_an_engine_is_ready_between_its_message_and_its_death(tmp_path: Pa
         assert supervised.supervisor.suspects == {"j1-1"}
         assert supervised.supervisor.image_filter == {"name": "opennsfw"}, "of the last engine that was ready"
         assert supervised.supervisor.quantization == "int8"
+        assert supervised.supervisor.residency == residency
         assert supervised.links_at_change[-1] is None, "the callback sees that there is no engine"
 
 

@@ -94,6 +94,13 @@ class ModelResource(Resource):
             "until one is ready. A job that is `exact` is drawn by those with `none` alone."
         },
     )
+    offloads: tuple[str, ...] = field(
+        default=(),
+        metadata={
+            "description": "Which of its weights its workers keep on the host until they are used: `none`, "
+            "`text`, `model` or `layers`; empty until one is ready. Images do not depend on it."
+        },
+    )
     safety: ModelSafetyResource
 
 

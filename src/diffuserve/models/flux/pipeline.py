@@ -12,6 +12,7 @@ from diffuserve.domain.model_parts import ALL_PARTS, Parts
 from diffuserve.domain.model_spec import ModelSpec
 from diffuserve.domain.params import GenerationParams
 from diffuserve.domain.quantization import Quantization
+from diffuserve.domain.residency import RESIDENT
 from diffuserve.models.base import Conditioning, DenoiseInput, InitialLatents, describe_loaded
 from diffuserve.models.batches import run_in_groups, split_by_counts
 from diffuserve.models.devices import check_deterministic, default_dtype, flops_per_second
@@ -34,7 +35,6 @@ from diffuserve.models.layers.quantized_linear import quantize_layers
 from diffuserve.models.layers.sequence_parallel import rank_bytes, ulysses
 from diffuserve.models.offload import Component
 from diffuserve.models.preview import read_preview_map
-from diffuserve.models.residency import RESIDENT
 from diffuserve.models.weights import NOT_LOADED, checkpoint_dtype, load_weights, num_parameters
 from diffuserve.parallel.plan import check_plan
 from diffuserve.parallel.ranks import Ranks

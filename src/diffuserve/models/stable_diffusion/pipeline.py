@@ -13,6 +13,7 @@ from diffuserve.domain.model_parts import ALL_PARTS, Parts
 from diffuserve.domain.model_spec import ModelSpec
 from diffuserve.domain.params import GenerationParams
 from diffuserve.domain.quantization import Quantization
+from diffuserve.domain.residency import RESIDENT
 from diffuserve.models.base import Conditioning, DenoiseInput, InitialLatents, describe_loaded
 from diffuserve.models.batches import split_by_counts
 from diffuserve.models.devices import check_deterministic, default_dtype, flops_per_second
@@ -24,7 +25,6 @@ from diffuserve.models.layers.image_vae import ImageVae, max_decode_pixels
 from diffuserve.models.layers.sequence_parallel import part_size
 from diffuserve.models.offload import Component
 from diffuserve.models.preview import read_preview_map
-from diffuserve.models.residency import RESIDENT
 from diffuserve.models.stable_diffusion.config import UNetConfig
 from diffuserve.models.stable_diffusion.images import ImageConditioner
 from diffuserve.models.stable_diffusion.previews import PREVIEW, XL_PREVIEW

@@ -12,6 +12,7 @@ from diffuserve.domain.model_parts import ALL_PARTS, Parts
 from diffuserve.domain.model_spec import ModelSpec
 from diffuserve.domain.params import GenerationParams
 from diffuserve.domain.quantization import Quantization
+from diffuserve.domain.residency import RESIDENT
 from diffuserve.models.base import Conditioning, DenoiseInput, InitialLatents, describe_loaded
 from diffuserve.models.batches import run_in_groups, split_by_counts
 from diffuserve.models.devices import check_deterministic, default_dtype, flops_per_second, to_device
@@ -21,7 +22,6 @@ from diffuserve.models.layers.attention import choose_kernel
 from diffuserve.models.layers.image_vae import max_decode_pixels
 from diffuserve.models.layers.sequence_parallel import rank_bytes, ulysses
 from diffuserve.models.offload import Component
-from diffuserve.models.residency import RESIDENT
 from diffuserve.models.wan.checkpoint import WanCheckpoint
 from diffuserve.models.wan.clip_vision import ClipImageEncoder
 from diffuserve.models.wan.config import WanTransformerConfig

@@ -1,18 +1,21 @@
-"""The places of a loaded model's weights. Importing this file loads no torch."""
+"""The places of a loaded model's weights: on the device, or on the host until they are used."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
+from typing import Any
 
 from diffuserve.domain.cost import CostFit
 from diffuserve.domain.offload import Offload
 
-OFFLOAD = "offload"  # among the choices that a pipeline describes
 _COPY_SECONDS = {"cuda": 1 / 25e9, "cpu": 1 / 5e9}  # of a byte; like all of a prior it is refitted
 
 
 @dataclass(frozen=True)
 class Residency:
-    """The bytes of a model's weights on the device and on the host, and those that each phase copies."""
+    """The bytes of a model's weights on the device and on the host, and those that each phase copies.
+
+    Those of weights that are all on the device are not counted: 0.
+    """
 
     mode: Offload = Offload.NONE
     device_bytes: int = 0
@@ -26,10 +29,15 @@ class Residency:
         if self.mode is Offload.NONE:
             return {}
         return {
-            OFFLOAD: self.mode.value,
+            "offload": self.mode.value,
             "weights on the device": _size(self.device_bytes),
             "weights on the host": _size(self.host_bytes),
         }
+
+    @classmethod
+    def from_dict(cls, values: Mapping[str, Any]) -> "Residency":
+        """Build a residency from its fields."""
+        return cls(**{**values, "mode": Offload(values["mode"])})
 
     def slowed(self, fit: CostFit, device_type: str) -> CostFit:
         """Return a guessed fit with the copies of each phase, which its size does not change."""
