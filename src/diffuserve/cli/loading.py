@@ -7,9 +7,9 @@ from typing import TYPE_CHECKING
 
 from rich.console import Console
 
-from diffuserve.models.registry import read_weights_ahead
 from diffuserve.models.torch_environment import prepare_torch
 from diffuserve.worker.config import EngineProcessConfig
+from diffuserve.worker.prepared_model import prepared_weights, read_ahead
 
 if TYPE_CHECKING:
     from diffuserve.engine.engine import Engine
@@ -29,8 +29,8 @@ def uncollected() -> Iterator[None]:
 def load_engine(config: EngineProcessConfig, console: Console) -> "Engine":
     """Load the model while a spinner turns; raise what `Engine.load` raises."""
     prepare_torch()
-    read_weights_ahead(config.model, config.parts)
-    with console.status(f"loading {config.model}"):
+    read_ahead(config)
+    with console.status(f"loading {config.model}"), prepared_weights(config):
         from diffuserve.engine.engine import Engine
 
         engine = Engine.load(

@@ -3,6 +3,7 @@
 import json
 import sys
 from collections.abc import Sequence
+from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from typing import Annotated
 
@@ -21,11 +22,13 @@ from diffuserve.models.folder import open_model
 from diffuserve.modelstore.bucket import ModelBucket, Version, open_models
 from diffuserve.modelstore.description import describe, published_files
 from diffuserve.modelstore.manifest import Manifest, parse_reference
+from diffuserve.modelstore.prepared_copies import make_copy
 from diffuserve.modelstore.publishing import collect_garbage, verify
 from diffuserve.modelstore.publishing import push as push_model
 from diffuserve.modelstore.publishing import remove as remove_model
-from diffuserve.modelstore.store import ModelStore
+from diffuserve.modelstore.store import ModelStore, open_stored
 from diffuserve.settings import Settings
+from diffuserve.worker.prepared_model import load_options
 
 EXAMPLES = """
 Examples:
@@ -37,6 +40,8 @@ Examples:
   diffuserve models pull flux-schnell --model-store s3://models
 
   diffuserve models verify flux-schnell --model-store s3://models
+
+  diffuserve models prepare flux-schnell --quantization int8
 
   diffuserve models remove flux-schnell@741f7c3ce8b3 --model-store s3://models
 
@@ -98,6 +103,29 @@ def pull(settings: Settings, name: Name) -> None:
         store = ModelStore(settings.engine_process.stored)
         held = store.open(name, lambda found: shown.begin(found.name, found.num_bytes))
     typer.echo(held.folder)
+
+
+@models.command(epilog=EXAMPLES)
+@options.takes_settings("device", "dtype", "quantization", *options.MODEL_STORE_OPTIONS)
+def prepare(
+    settings: Settings,
+    model: Annotated[str, typer.Argument(help="Name in the store, folder, bundled model or hub id.")],
+) -> None:
+    """Write a copy of a model's weights as engines have them in memory, into this machine's cache.
+
+    Engines of the same device, dtype and quantization map it: they start without work on the weights, and
+    share the memory. Its folder goes to stdout.
+    """
+    config, console = replace(settings.engine_process, model=model), _console()
+    with transfers(console) as shown:
+        held = open_stored(model, config.stored, lambda found: shown.begin(found.name, found.num_bytes))
+    if held is not None:
+        config = replace(config, model=str(held.folder))
+    with console.status(f"preparing {model}"):
+        copy = make_copy(load_options(config), config.stored)
+    size = sum(file.stat().st_size for file in copy.folder.iterdir())
+    console.print(f"{model}: {human_bytes(size)} as engines map them", markup=False)
+    typer.echo(copy.folder)
 
 
 @models.command("list", epilog=EXAMPLES)

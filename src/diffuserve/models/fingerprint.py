@@ -41,15 +41,20 @@ def fingerprint(weights_hash: str, quantization: Quantization) -> str:
 
 
 def hash_file(path: Path) -> str:
-    """Return the sha256 of a file's content, in hex.
+    """Return the sha256 of a file's content, in hex; the file is read only if that is not known."""
+    if (known := known_hash(path)) is not None:
+        return known
+    with path.open("rb") as file:
+        return hashlib.file_digest(file, "sha256").hexdigest()
 
-    In the hub's cache a large file is named by its hash, in a model store's the manifest has it: neither is
-    read.
+
+def known_hash(path: Path) -> str | None:
+    """Return the sha256 of a file that need not be read for it.
+
+    In the hub's cache a large file is named by its hash, in a model store's the manifest has it.
     """
     if (known := published_hash(path)) is not None:
         return known
     blob = path.resolve()
-    if blob.parent.name == "blobs" and _SHA256.fullmatch(blob.name):
-        return blob.name
-    with path.open("rb") as file:
-        return hashlib.file_digest(file, "sha256").hexdigest()
+    is_named = blob.parent.name == "blobs" and _SHA256.fullmatch(blob.name)
+    return blob.name if is_named else None

@@ -112,12 +112,17 @@ def weight_folders(model: str, parts: Parts) -> Sequence[str]:
     return load_family(_find_family(folder)).weight_folders(folder, parts)
 
 
-def read_weights_ahead(model: str, parts: Parts) -> Thread:
-    """Have the weights read while torch is imported, if they are on this machine; it raises nothing."""
+def read_weights_ahead(
+    model: str, parts: Parts, replaced: Callable[[list[Path]], list[Path]] = list
+) -> Thread:
+    """Have the weights read while torch is imported, if they are on this machine; it raises nothing.
+
+    `replaced` returns the files that are loaded in place of the model's own.
+    """
 
     def find() -> list[Path]:
         try:
-            return weight_files(model, parts) if find_local_model(model) is not None else []
+            return replaced(weight_files(model, parts)) if find_local_model(model) is not None else []
         except DiffuserveError:
             return []  # whoever loads the model says why
 
@@ -174,6 +179,11 @@ def read_local_offer(model: str) -> ModelOffer | None:
         return None
     spec, fit = read_offer(model)
     return ModelOffer(spec=spec.to_dict(), fit=fit.to_dict())
+
+
+def find_quantization(model: str, wanted: Quantization | None) -> Quantization:
+    """Return how a model is loaded where `wanted` is asked for. Raise as `load_pipeline`."""
+    return _choose_quantization(*_open(model), wanted)
 
 
 def open_quantizable(model: str) -> tuple[ModelFolder, QuantizableFamily]:

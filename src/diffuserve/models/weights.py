@@ -16,6 +16,7 @@ from diffuserve.domain.errors import InvalidModel
 from diffuserve.models.folder import first_line
 from diffuserve.models.layers.quantization import QuantizedWeight, quantize_weight
 from diffuserve.models.layers.quantized_linear import QuantizedLinear
+from diffuserve.models.prepared import PreparedPart, copy_in_use, describe_part
 from diffuserve.models.stored_quantization import StoredWeight, is_companion, stored_weights
 
 NOT_LOADED = torch.device("meta")
@@ -84,13 +85,14 @@ def checkpoint_dtype(files: Sequence[Path]) -> torch.dtype:
         return next((_DTYPES[code] for code in codes if code in _DTYPES), torch.float32)
 
 
-def load_weights(
+def load_weights(  # noqa: PLR0913 (what weights are loaded by)
     module: nn.Module,
     files: Iterable[Path],
     placements: Mapping[str, Placement],
     device: torch.device,
     dtype: torch.dtype,
     ignored_prefixes: tuple[str, ...] = (),
+    memory_format: torch.memory_format = torch.contiguous_format,
 ) -> None:
     """Fill a module that was built on the meta device; `placements` are by the checkpoint's names.
 
@@ -98,32 +100,66 @@ def load_weights(
     with one of `ignored_prefixes` belong to a part that is not loaded. The others are
     memory-mapped; where dtype and device already fit they stay so and cost no copy. Weights of quantized
     layers are quantized one by one, unless they are stored so; stored ones of other layers are unpacked.
-    Raise `InvalidModel` for tensors that are missing, unexpected or of another shape.
+    Within `using_copy` they come from the copy, if that has them. Weights of four dimensions have the
+    `memory_format`. Raise `InvalidModel` for tensors that are missing, unexpected or of another shape.
     """
     if device == NOT_LOADED:
         return
     source = torch.device("cpu") if _is_kept_on_host.get() else device
-    # The tensors that bring a quantized weight back are no weights of their own.
-    missing = {name for name in placements if not is_companion(name)}
-    for file in files:
-        with safe_open(file, framework="pt", device=str(source)) as reader:
-            for stored in stored_weights(reader.keys()):
-                name = stored.name
-                if name.startswith(ignored_prefixes):
-                    continue
-                if name not in placements:
-                    raise InvalidModel(f"{file}: unexpected tensor {name!r}")
-                weight = _read_weight(reader, stored, file)
-                _put(module, placements[name], weight, dtype, f"{file}: {name}")
-                if (on_read := _on_read.get()) is not None:
-                    on_read(weight.nbytes)
-                missing.discard(name)
-    if missing:
-        names = ", ".join(sorted(missing)[:5])
-        raise InvalidModel(f"{file.parent}: weights are incomplete; missing {names}")
+    checkpoint = _Checkpoint(list(files), placements, dtype, ignored_prefixes, memory_format)
+    copy = copy_in_use()
+    if copy is None:
+        checkpoint.fill(module, source)
+    elif not copy.fill(module, part := checkpoint.part_of(module), source):
+        checkpoint.fill(module, source)
+        copy.keep(module, part, source)
     for layer in module.modules():
         if isinstance(layer, QuantizedLinear):
             layer.prepare(device)
+
+
+@dataclass(frozen=True)
+class _Checkpoint:
+    """The files of a module's weights, and how they are loaded: see `load_weights`."""
+
+    files: Sequence[Path]
+    placements: Mapping[str, Placement]
+    dtype: torch.dtype
+    ignored_prefixes: tuple[str, ...]
+    memory_format: torch.memory_format
+
+    def part_of(self, module: nn.Module) -> PreparedPart:
+        """Return what tells these weights in this module from all others in copies of the files."""
+        conditions = (
+            self.dtype,
+            [(name, self.placements[name]) for name in sorted(self.placements)],
+            self.ignored_prefixes,
+            self.memory_format,
+        )
+        return describe_part(module, self.files[0].parent.name, *conditions)
+
+    def fill(self, module: nn.Module, device: torch.device) -> None:
+        # The tensors that bring a quantized weight back are no weights of their own.
+        missing = {name for name in self.placements if not is_companion(name)}
+        for file in self.files:
+            with safe_open(file, framework="pt", device=str(device)) as reader:
+                for stored in stored_weights(reader.keys()):
+                    if not stored.name.startswith(self.ignored_prefixes):
+                        self._put(module, reader, stored, file)
+                        missing.discard(stored.name)
+        if missing:
+            names = ", ".join(sorted(missing)[:5])
+            raise InvalidModel(f"{self.files[0].parent}: weights are incomplete; missing {names}")
+        if self.memory_format is not torch.contiguous_format:
+            module.to(memory_format=self.memory_format)  # type: ignore[call-overload]
+
+    def _put(self, module: nn.Module, reader: Any, stored: StoredWeight, file: Path) -> None:
+        if stored.name not in self.placements:
+            raise InvalidModel(f"{file}: unexpected tensor {stored.name!r}")
+        weight = _read_weight(reader, stored, file)
+        _put(module, self.placements[stored.name], weight, self.dtype, f"{file}: {stored.name}")
+        if (on_read := _on_read.get()) is not None:
+            on_read(weight.nbytes)
 
 
 def _read_weight(reader: Any, stored: StoredWeight, file: Path) -> Tensor | QuantizedWeight:

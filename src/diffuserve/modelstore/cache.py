@@ -10,18 +10,43 @@ from pathlib import Path
 
 from diffuserve.domain.errors import InvalidModel, ModelCacheFull
 from diffuserve.modelstore.eviction import CachedModel, choose_victims
-from diffuserve.modelstore.layout import MODELS, NAMES
+from diffuserve.modelstore.layout import MODELS, NAMES, PREPARED
 from diffuserve.modelstore.locks import FileLock, locked
 from diffuserve.modelstore.manifest import Manifest, Reference
 from diffuserve.modelstore.model_folder import newest_version, read_manifest
-from diffuserve.modelstore.partial import PartialModel, explained
+from diffuserve.modelstore.partial import PartialModel, explained, move_synced
 
 log = logging.getLogger(__name__)
 
 _PARTIAL, _LOCKS, _TRASH = "partial", "locks", "trash"
 _BLOCK_BYTES = 512  # in which `st_blocks` counts
 _SPARE_BYTES = 256 * 1024 * 1024  # of the disk, for everything else
+_TOPS = (MODELS, _PARTIAL, PREPARED)
 Fetch = Callable[[PartialModel], None]
+WriteCopy = Callable[[Path, Callable[[int], None]], None]
+"""Writes a copy into a folder, and tells the bytes of each file before."""
+
+
+@dataclass(frozen=True)
+class _Wanted:
+    """A model or copy that room is made for, by its name in the cache and by its name for people."""
+
+    hash: str
+    num_bytes: int
+    reference: str
+
+
+@dataclass(frozen=True)
+class HeldCopy:
+    """A prepared copy on this machine. It stays there until `release`, or until this process ends."""
+
+    folder: Path
+    _lock: FileLock | None = None
+
+    def release(self) -> None:
+        """Let the copy give way to models."""
+        if self._lock is not None:
+            self._lock.release()
 
 
 @dataclass(frozen=True)
@@ -72,6 +97,59 @@ class ModelCache:
             lock.release()
             raise
 
+    def hold_copy(self, key: str) -> HeldCopy | None:
+        """Return a prepared copy and keep it from giving way; `None` if there is none."""
+        folder = self._root / PREPARED / key
+        if not folder.is_dir():
+            return None
+        try:
+            lock = FileLock(self._lock_path(key), is_shared=True)
+        except OSError:  # nobody removes anything where nobody may write
+            return HeldCopy(folder)
+        lock.take()
+        lock.touch()
+        if folder.is_dir():
+            return HeldCopy(folder, lock)
+        lock.release()
+        return None
+
+    def make_copy(self, key: str, reference: str, write: WriteCopy) -> HeldCopy:
+        """Return the prepared copy that `write` makes, unless another process has done so meanwhile.
+
+        It takes room that is free, or that other copies have: no model gives way to it. Raise
+        `ModelCacheFull`, `InvalidParams`, and what `write` raises; nothing is left of a copy that broke off.
+        """
+        with explained(self._root):
+            lock = FileLock(self._lock_path(key), is_shared=True)
+        try:
+            lock.take()  # so that nobody takes it for garbage
+            with self._only_one(key, reference):
+                held = self.hold_copy(key)
+                if held is None:
+                    self._write_copy(key, reference, write)
+                    held = self.hold_copy(key)
+        finally:
+            lock.release()
+        assert held is not None
+        return held
+
+    def _write_copy(self, key: str, reference: str, write: WriteCopy) -> None:
+        folder = self._root / _PARTIAL / key
+
+        def make_room(num_bytes: int) -> None:
+            with explained(self._root), locked(self._root / _LOCKS / "room"):
+                self._make_room(_Wanted(key, self._size(key) + num_bytes, reference), (PREPARED,))
+
+        with explained(folder, is_kept=False):
+            shutil.rmtree(folder, ignore_errors=True)  # of a process that was killed
+            folder.mkdir(parents=True)
+            try:
+                write(folder, make_room)
+                move_synced(folder, self._root / PREPARED / key)
+            except BaseException:
+                shutil.rmtree(folder, ignore_errors=True)
+                raise
+
     def note_name(self, name: str, version: str) -> None:
         """Note what a name means now, for times when the store cannot be asked."""
         path = self._root / NAMES / name / version
@@ -85,7 +163,7 @@ class ModelCache:
 
     def _fetch(self, manifest: Manifest, fetch: Fetch, lock: FileLock) -> HeldModel:
         lock.take()
-        with self._fetching(manifest):
+        with self._only_one(manifest.hash, manifest.reference):
             held = self._held(manifest.hash, lock)
             if held is None:
                 partial = self._begin(manifest)
@@ -110,13 +188,13 @@ class ModelCache:
         return HeldModel(manifest, folder / manifest.name, lock)
 
     @contextmanager
-    def _fetching(self, manifest: Manifest) -> Iterator[None]:
-        """Be the only process that fetches a model within the block."""
+    def _only_one(self, version: str, reference: str) -> Iterator[None]:
+        """Be the only process that fetches a model, or writes a copy, within the block."""
         with explained(self._root):
-            lock = FileLock(self._root / _LOCKS / f"{manifest.hash}.fetching")
+            lock = FileLock(self._root / _LOCKS / f"{version}.fetching")
         try:
             if not lock.try_take():
-                log.info("another process on this machine fetches %s; waiting for it", manifest.reference)
+                log.info("another process on this machine fetches %s; waiting for it", reference)
                 lock.take()
             yield
         finally:
@@ -129,23 +207,27 @@ class ModelCache:
             shutil.rmtree(self._root / _TRASH, ignore_errors=True)  # of a process that was killed
             if (self._root / MODELS / manifest.hash).exists():  # in spite of that not to be held
                 self._discard(manifest.hash)
-            self._make_room(manifest)
+            self._make_room(_Wanted(manifest.hash, manifest.num_bytes, manifest.reference))
             return PartialModel(folder, manifest)
 
-    def _make_room(self, manifest: Manifest) -> None:
+    def _make_room(self, wanted: _Wanted, from_tops: Sequence[str] = _TOPS) -> None:
         with ExitStack() as locks:
-            others = [model for model in self._models(locks) if model.hash != manifest.hash]
-            excess = self._bytes_over_limit(manifest, others)
-            victims = choose_victims(others, max(excess, self._bytes_short(manifest)))
+            others = [model for model in self._models(locks) if model.hash != wanted.hash]
+            excess = self._bytes_over_limit(wanted, others)
+            giving_way = [model for model in others if self._is_in(model.hash, from_tops)]
+            victims = choose_victims(giving_way, max(excess, self._bytes_short(wanted)))
             if victims is None:
-                raise ModelCacheFull(self._explain_full(manifest, others))
+                raise ModelCacheFull(self._explain_full(wanted, others))
             for victim in victims:
                 log.info("removing the model %s from %s, to make room", victim.hash, self._root)
                 self._discard(victim.hash)
 
+    def _is_in(self, version: str, tops: Sequence[str]) -> bool:
+        return any((self._root / top / version).exists() for top in tops)
+
     def _models(self, locks: ExitStack) -> list[CachedModel]:
-        """Return all models, whole or in part; those that nobody uses stay so until `locks` are closed."""
-        versions = {path.name for top in (MODELS, _PARTIAL) for path in (self._root / top).glob("*")}
+        """Return all models and copies, whole or in part; unused ones stay so until `locks` are closed."""
+        versions = {path.name for top in _TOPS for path in (self._root / top).glob("*")}
         return [self._cached(version, locks) for version in sorted(versions)]
 
     def _cached(self, version: str, locks: ExitStack) -> CachedModel:
@@ -156,26 +238,26 @@ class ModelCache:
         return CachedModel(version, self._size(version), path.stat().st_mtime, is_in_use)
 
     def _size(self, version: str) -> int:
-        files = [path for top in (MODELS, _PARTIAL) for path in (self._root / top / version).rglob("*")]
+        files = [path for top in _TOPS for path in (self._root / top / version).rglob("*")]
         return sum(path.stat().st_size for path in files if path.is_file())
 
-    def _bytes_over_limit(self, manifest: Manifest, others: Sequence[CachedModel]) -> int:
+    def _bytes_over_limit(self, wanted: _Wanted, others: Sequence[CachedModel]) -> int:
         if self._max_bytes is None:
             return 0
-        return manifest.num_bytes + sum(model.num_bytes for model in others) - self._max_bytes
+        return wanted.num_bytes + sum(model.num_bytes for model in others) - self._max_bytes
 
-    def _bytes_short(self, manifest: Manifest) -> int:
+    def _bytes_short(self, wanted: _Wanted) -> int:
         """Return how much more room a model needs than the disk has."""
-        part = (self._root / _PARTIAL / manifest.hash).rglob("*")
+        part = (self._root / _PARTIAL / wanted.hash).rglob("*")
         there = sum(path.stat().st_blocks * _BLOCK_BYTES for path in part if path.is_file())
-        return manifest.num_bytes - there + _SPARE_BYTES - shutil.disk_usage(self._root).free
+        return wanted.num_bytes - there + _SPARE_BYTES - shutil.disk_usage(self._root).free
 
-    def _explain_full(self, manifest: Manifest, others: Sequence[CachedModel]) -> str:
+    def _explain_full(self, wanted: _Wanted, others: Sequence[CachedModel]) -> str:
         used = sum(model.num_bytes for model in others if model.is_in_use)
         limit = "no limit" if self._max_bytes is None else f"a limit of {self._max_bytes:,}"
         free = shutil.disk_usage(self._root).free
         return (
-            f"{manifest.reference} has {manifest.num_bytes:,} bytes, and {self._root} has {limit}, {used:,} "
+            f"{wanted.reference} has {wanted.num_bytes:,} bytes, and {self._root} has {limit}, {used:,} "
             f"bytes in use by other workers, and {free:,} bytes free on its disk; raise --model-cache-bytes, "
             "or give a folder on a larger disk with --model-cache"
         )
@@ -184,7 +266,7 @@ class ModelCache:
         """Remove a model: at once from where it is looked for, and then from the disk."""
         trash = self._root / _TRASH / secrets.token_hex(8)
         trash.mkdir(parents=True)
-        for top in (MODELS, _PARTIAL):
+        for top in _TOPS:
             if (path := self._root / top / version).exists():
                 path.rename(trash / top)
         shutil.rmtree(trash, ignore_errors=True)

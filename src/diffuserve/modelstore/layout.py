@@ -4,7 +4,9 @@
     models/HASH/manifest.json       what it consists of
     models/HASH/NAME/…              its files
 
-The name is written last and removed first, so that what is listed is complete.
+The name is written last and removed first, so that what is listed is complete. A cache has one more folder:
+
+    prepared/KEY/…                  weights of a model in the engine's own layout
 """
 
 from diffuserve.models.published import MANIFEST
@@ -12,6 +14,7 @@ from diffuserve.modelstore.manifest import Manifest, ModelFile
 
 NAMES = "names"
 MODELS = "models"
+PREPARED = "prepared"
 
 
 def name_key(name: str, version: str) -> str:

@@ -14,6 +14,7 @@ from diffuserve.modelstore.piece_hashes import hash_piece
 from diffuserve.private_files import refused_if_unusable
 
 _BITMAP = "pieces"
+_KEPT = "; what has arrived is kept for the next try"
 _FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
 
 
@@ -74,11 +75,7 @@ class PartialModel:
         """Bring everything to the disk and move it to where whole models are."""
         with explained(self._folder):
             (self._folder / _BITMAP).unlink()
-            for path in (*self._folder.rglob("*"), self._folder):
-                _sync(path)
-            target.parent.mkdir(parents=True, exist_ok=True)
-            self._folder.rename(target)
-            _sync(target.parent)
+            move_synced(self._folder, target)
 
     def _path(self, path: str) -> Path:
         return self._folder / self._manifest.name / path
@@ -93,9 +90,21 @@ class PartialModel:
             os.pwrite(bitmap, self._bits[place : place + 1], place)
 
 
+def move_synced(folder: Path, target: Path) -> None:
+    """Bring a folder to the disk with all that it holds, and then move it: what is at `target` is whole."""
+    for path in (*folder.rglob("*"), folder):
+        _sync(path)
+    target.parent.mkdir(parents=True, exist_ok=True)
+    folder.rename(target)
+    _sync(target.parent)
+
+
 @contextmanager
-def explained(folder: Path) -> Iterator[None]:
-    """Raise `ModelCacheFull` for a full disk, and `InvalidParams` for other errors of it."""
+def explained(folder: Path, is_kept: bool = True) -> Iterator[None]:
+    """Raise `ModelCacheFull` for a full disk, and `InvalidParams` for other errors of it.
+
+    `is_kept` says that a download continues with what has arrived.
+    """
     with refused_if_unusable(folder, "model_cache"):
         try:
             yield
@@ -104,7 +113,7 @@ def explained(folder: Path) -> Iterator[None]:
                 raise
             raise ModelCacheFull(
                 f"no space is left for a model in {folder} ({error.strerror}); free some, or give one on "
-                "another disk with --model-cache; what has arrived is kept for the next try"
+                f"another disk with --model-cache{_KEPT if is_kept else ''}"
             ) from error
 
 

@@ -92,6 +92,11 @@ class EngineProcessConfig:
         "in turns) or layers (all but the autoencoder's, layer by layer). It saves a GPU's memory and costs "
         "speed; images stay as they are.",
     )
+    prepare_models: bool = option(
+        True,
+        "On CPUs, keep a copy of a cached model's weights in the engine's own layout, which engines map "
+        "and share; it takes as much room again in --model-cache.",
+    )
     engine: EngineConfig = field(default_factory=EngineConfig)
     images: ImageOptions = ImageOptions()
     parts: Parts = ALL_PARTS

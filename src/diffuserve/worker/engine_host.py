@@ -40,6 +40,7 @@ from diffuserve.worker.messages import (
     StopEngine,
     ToEngine,
 )
+from diffuserve.worker.prepared_model import prepared_weights
 from diffuserve.worker.warm_up import warm_up
 from diffuserve.worker.writers import OrderedWriters
 
@@ -313,17 +314,21 @@ def load_host(config: EngineProcessConfig, link: AgentLink, model: LoadedModel |
     return warm_host(Engine.of(model, config.engine), image_output, link, loading)
 
 
-def read_model(config: EngineProcessConfig) -> LoadedModel:
-    """Load what an engine process of this configuration runs. Raise as `load_model`."""
-    return load_model(
-        config.model,
-        config.device,
-        config.dtype,
-        config.engine.deterministic,
-        config.parts,
-        config.quantization,
-        config.offload,
-    )
+def read_model(config: EngineProcessConfig, is_strict: bool = False) -> LoadedModel:
+    """Load what an engine process of this configuration runs, from its prepared copy if there is one.
+
+    With `is_strict` from nothing else: raise `NotPrepared`; and as `load_model`.
+    """
+    with prepared_weights(config, is_strict):
+        return load_model(
+            config.model,
+            config.device,
+            config.dtype,
+            config.engine.deterministic,
+            config.parts,
+            config.quantization,
+            config.offload,
+        )
 
 
 def warm_host(

@@ -17,7 +17,6 @@ from pathlib import Path
 from typing import TYPE_CHECKING, NoReturn, TypeAlias
 
 from diffuserve.domain.errors import DiffuserveError
-from diffuserve.models.registry import read_weights_ahead
 from diffuserve.models.torch_environment import prepare_torch
 from diffuserve.private_files import private_umask
 from diffuserve.telemetry.logs import configure_logs
@@ -26,6 +25,7 @@ from diffuserve.worker.config import EngineProcessConfig
 from diffuserve.worker.load_reporter import LoadReporter
 from diffuserve.worker.messages import EngineHeartbeat
 from diffuserve.worker.model_description import describe
+from diffuserve.worker.prepared_model import read_ahead
 from diffuserve.worker.stored_model import logged, with_stored_model
 
 if TYPE_CHECKING:
@@ -120,7 +120,7 @@ def run_engine(
 ) -> None:
     """Run the engine of one device; `model` is what was loaded for it before."""
     if model is None:
-        read_weights_ahead(config.model, config.parts)
+        read_ahead(config)
     with _without_collections():
         from diffuserve.worker.engine_host import load_host
 

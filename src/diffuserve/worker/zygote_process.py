@@ -7,6 +7,7 @@ never touches CUDA, and its engines end with it, as it ends with its agent.
 
 import argparse
 import gc
+import logging
 import os
 import selectors
 import socket
@@ -16,6 +17,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from diffuserve.domain.model_parts import Parts
+from diffuserve.domain.quantization import Quantization
+from diffuserve.models.registry import find_quantization, num_weight_bytes
 from diffuserve.models.torch_environment import prepare_torch
 from diffuserve.telemetry.logs import configure_logs
 from diffuserve.worker.agent_link import die_with_parent
@@ -31,10 +34,13 @@ from diffuserve.worker.messages import (
     decode,
     encode,
 )
+from diffuserve.worker.prepared_model import prepare_in_child
 from diffuserve.worker.stored_model import with_known_model
 
 if TYPE_CHECKING:
     from diffuserve.engine.loading import LoadedModel
+
+log = logging.getLogger(__name__)
 
 _HELD_SHARE = 1 / 16
 """Share of the machine's memory that the files of weights may have, for the zygote to hold them."""
@@ -122,18 +128,39 @@ class ForkServer:
 def prepared(config: EngineProcessConfig) -> "LoadedModel | None":
     """Import what an engine needs, and return its model, if engines may share the memory that it takes.
 
-    Weights are held for CPUs alone: those of GPUs cannot be shared through a fork.
+    Weights are held for CPUs alone: those of GPUs cannot be shared through a fork. They are held if they are
+    small, or mapped from a prepared copy.
     """
     from diffuserve.engine.loading import load_model
     from diffuserve.models.devices import choose_device
-    from diffuserve.models.registry import num_weight_bytes
     from diffuserve.worker.engine_host import read_model
 
-    is_small = num_weight_bytes(config.model, config.parts) <= _HELD_SHARE * memory_limit()
-    if choose_device(config.device).type == "cpu" and is_small:
-        return read_model(config)
+    if choose_device(config.device).type == "cpu":
+        is_small = num_weight_bytes(config.model, config.parts) <= _HELD_SHARE * memory_limit()
+        if not is_small:
+            prepare_in_child(config)
+        model = _mapped(config)
+        if model is None and is_small:
+            model = read_model(config)
+        if model is not None:
+            return model
     load_model(config.model, "cpu", parts=_NOTHING)  # imports the family and reads nothing
     return None
+
+
+def _mapped(config: EngineProcessConfig) -> "LoadedModel | None":
+    """Return the model with the weights of its prepared copy; `None` if it would take memory of its own."""
+    from diffuserve.models.devices import cpu_has_int8
+    from diffuserve.models.prepared import NotPrepared
+    from diffuserve.worker.engine_host import read_model
+
+    if find_quantization(config.model, config.quantization) is Quantization.INT8 and cpu_has_int8():
+        return None  # oneDNN packs them into memory of its own
+    try:
+        return read_model(config, is_strict=True)
+    except NotPrepared as error:
+        log.info("%s is not mapped for engines to share: %s", config.model, error)
+        return None
 
 
 def check_one_thread() -> None:

@@ -58,9 +58,14 @@ def load_encoder(
     with torch.device("meta"):
         encoder = ImageEncoder(config)
     load_weights(
-        encoder, files, placements(encoder, files), device, dtype, ignored_prefixes=_DECODER_PREFIXES
+        encoder,
+        files,
+        placements(encoder, files),
+        device,
+        dtype,
+        ignored_prefixes=_DECODER_PREFIXES,
+        memory_format=torch.channels_last,
     )
-    encoder.to(memory_format=torch.channels_last)  # type: ignore[call-overload]
     return encoder.eval()
 
 

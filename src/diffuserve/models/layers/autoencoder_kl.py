@@ -35,9 +35,14 @@ def load_decoder(
     with torch.device("meta"):
         decoder = ImageDecoder(config)
     load_weights(
-        decoder, files, placements(decoder, files), device, dtype, ignored_prefixes=_ENCODER_PREFIXES
+        decoder,
+        files,
+        placements(decoder, files),
+        device,
+        dtype,
+        ignored_prefixes=_ENCODER_PREFIXES,
+        memory_format=torch.channels_last,
     )
-    decoder.to(memory_format=torch.channels_last)  # type: ignore[call-overload]
     return decoder.eval()
 
 

@@ -68,8 +68,7 @@ def load_unet(
         unet = UNet(config)
         quantize_layers(unet, UNET_LAYERS, quantization)
     placements = {name: Placement(name) for name, _ in unet.named_parameters()}
-    load_weights(unet, files, placements, device, dtype)
-    unet.to(memory_format=torch.channels_last)  # type: ignore[call-overload]
+    load_weights(unet, files, placements, device, dtype, memory_format=torch.channels_last)
     return unet.eval()
 
 
