@@ -19,6 +19,7 @@ import tempfile
 import time
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 from pathlib import Path
 from statistics import median
 
@@ -168,7 +169,7 @@ async def engine(model: str, is_forked: bool) -> Marks:
     if is_forked:
         await starter.prepare_zygote()
     start = time.monotonic()
-    link = await EngineLink.start(starter)
+    link = await EngineLink.start(partial(starter.start, config))
     try:
         marks = await _first_image(link, start)
         if is_forked:

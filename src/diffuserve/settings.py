@@ -95,6 +95,10 @@ class Settings(BaseSettings):
         description="File with a worker's API key, read again when the key is refused: to rotate it.",
     )
 
+    more_models: tuple[str, ...] = Field(
+        default=(), description="Models that a worker serves beside `model`; more --model options give them."
+    )
+
     host: str = Field(default=LOOPBACK, description="Address to listen on.")
     port: int = Field(default=8000, ge=0, le=LAST_PORT, description="Port to listen on; 0 takes a free one.")
     data_dir: Path = Field(
@@ -310,12 +314,16 @@ class Settings(BaseSettings):
             api_key=self.api_key,
             api_key_file=self.api_key_file,
             engine_process=self.engine_process,
+            further=tuple(map(self._engine_process_of, self.more_models)),
         )
 
     @property
     def engine_process(self) -> EngineProcessConfig:
         """Configuration of an engine, whose fitted cost model is kept in the cache folder."""
-        config = configured(EngineProcessConfig, dict(self))
+        return self._engine_process_of(self.model)  # type: ignore[attr-defined]
+
+    def _engine_process_of(self, model: str) -> EngineProcessConfig:
+        config = configured(EngineProcessConfig, {**dict(self), "model": model})
         kept = (config.quantization, None if config.offload is Offload.NONE else f"offload-{config.offload}")
         path = cost_fit_path(self.cache_dir, full_name(config.model), config.device, config.dtype, *kept)
         return replace(config, engine=replace(config.engine, cost_fit_path=path))

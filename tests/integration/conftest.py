@@ -55,7 +55,7 @@ async def start(plane: Plane) -> AsyncGenerator[Callable[..., WorkerAgent]]:
         engine_process = EngineProcessConfig(**{name: values.pop(name) for name in engine_names})
         config = WorkerConfig(server=plane.url, engine_process=engine_process, **values)
         client = LeaseClient(HttpTransport(plane.url, patience_seconds=60.0))
-        agent = WorkerAgent(config, client, lambda _pid: memory or Memory(0, 1), machine)
+        agent = WorkerAgent(config, client, lambda _pids: memory or Memory(0, 1), machine)
         agent.over = asyncio.create_task(agent.run())  # type: ignore[attr-defined]
         running.append((agent, agent.over))  # type: ignore[attr-defined]
         return agent

@@ -21,6 +21,7 @@ from support.fake_family.install import install_fake_family, write_fake_model
 from support.plane import Plane, until
 from support.store_driver import REPORT
 from support.waiting import eventually
+from support.worker_fakes import engine_of
 
 Start = Callable[..., WorkerAgent]
 NUM_STEPS = 100
@@ -78,7 +79,7 @@ async def test_a_killed_engine_costs_a_job_of_a_hundred_steps_only_the_last_of_t
     agent = start_worker(start, model)
     job = await submit(plane)
     await half_done(plane, agent, job, model)
-    link = agent._engine.link
+    link = engine_of(agent).link
     assert link is not None
     os.kill(link.pid, signal.SIGKILL)
     await until(plane, job, JobStatus.SUCCEEDED)
@@ -94,7 +95,7 @@ async def test_a_worker_that_vanishes_leaves_its_work_to_the_next_and_clients_ne
     await half_done(plane, lost, job, model)
     (_, stored) = await plane.store.leases.begun(job.id)
     assert stored is not None
-    link = lost._engine.link
+    link = engine_of(lost).link
     assert link is not None
     lost.over.cancel()  # type: ignore[attr-defined]
     os.kill(link.pid, signal.SIGKILL)

@@ -20,6 +20,7 @@ from diffuserve.worker.config import ImageOptions
 from support.fake_family.install import install_fake_family, write_fake_model
 from support.plane import Plane, until
 from support.waiting import eventually
+from support.worker_fakes import engine_of
 
 Start = Callable[..., WorkerAgent]
 SLOW = "30"  # seconds: only a death or a lost lease ends a job of such an engine
@@ -40,8 +41,8 @@ def phases_done(ledger: Path) -> Counter[str]:
 
 
 async def engine_pid(agent: WorkerAgent) -> int:
-    await eventually(lambda: agent._engine.is_ready)
-    link = agent._engine.link
+    await eventually(lambda: agent._engines.is_ready)
+    link = engine_of(agent).link
     assert link is not None
     return link.pid
 

@@ -19,6 +19,7 @@ from diffuserve.worker.agent import WorkerAgent
 from diffuserve.worker.config import EngineProcessConfig, Nodes
 from support.plane import Plane, until
 from support.waiting import HANG_SECONDS, eventually
+from support.worker_fakes import engine_of
 
 Start = Callable[..., WorkerAgent]
 
@@ -32,8 +33,7 @@ def checkpoint(tmp_path_factory: pytest.TempPathFactory) -> str:
 
 def ranks_of(agent: WorkerAgent) -> list[psutil.Process]:
     """The processes of its group, by rank."""
-    assert agent._engine.link is not None
-    started = psutil.Process(agent._engine.link.pid).children()
+    started = [child for pid in agent._engines.pids for child in psutil.Process(pid).children()]
     return sorted(
         (child for child in started if "RANK" in child.environ()),
         key=lambda child: int(child.environ()["RANK"]),
@@ -41,7 +41,7 @@ def ranks_of(agent: WorkerAgent) -> list[psutil.Process]:
 
 
 async def ready(agent: WorkerAgent) -> None:
-    await eventually(lambda: agent._engine.is_ready)
+    await eventually(lambda: agent._engines.is_ready)
 
 
 async def submit(plane: Plane, steps: int = 2) -> Job:
@@ -52,10 +52,10 @@ async def submit(plane: Plane, steps: int = 2) -> Job:
 async def hurt(agent: WorkerAgent, number: signal.Signals, rank: int = 1) -> float:
     """Seconds until the agent knows that the group is gone, and all of it is."""
     group = ranks_of(agent)
-    launcher = psutil.Process(agent._engine.link.pid)  # type: ignore[union-attr]
-    deaths, started = agent._engine.num_deaths, time.monotonic()
+    launcher = psutil.Process(engine_of(agent).link.pid)  # type: ignore[union-attr]
+    deaths, started = engine_of(agent).num_deaths, time.monotonic()
     group[rank].send_signal(number)
-    await eventually(lambda: agent._engine.num_deaths > deaths)
+    await eventually(lambda: engine_of(agent).num_deaths > deaths)
     await eventually(lambda: not any(_lives(process) for process in (launcher, *group)))
     return time.monotonic() - started
 
@@ -126,12 +126,12 @@ async def test_two_nodes_are_one_worker(plane: Plane, start: Start, checkpoint: 
         agent = start(engine_command=(), model=checkpoint, device="cpu", nodes=nodes, collective_seconds=20.0)
         await ready(agent)
         await until(plane, await submit(plane), JobStatus.SUCCEEDED)
-        deaths = agent._engine.num_deaths
+        deaths = engine_of(agent).num_deaths
         [far] = [
             child for child in psutil.Process(second.pid).children(recursive=True) if _rank(child) == "1"
         ]
         far.kill()
-        await eventually(lambda: agent._engine.num_deaths > deaths)
+        await eventually(lambda: engine_of(agent).num_deaths > deaths)
         await ready(agent)
         await until(plane, await submit(plane), JobStatus.SUCCEEDED)
     finally:

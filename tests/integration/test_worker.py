@@ -29,13 +29,14 @@ from diffuserve.worker.loops import engine as engine_loop
 from diffuserve.worker.messages import JobFailed
 from support.plane import LEASE_SECONDS, NULL_ENGINE, Plane, until
 from support.waiting import HANG_SECONDS, eventually
+from support.worker_fakes import engine_of
 
 Start = Callable[..., WorkerAgent]
 
 
 async def engine_pid(agent: WorkerAgent) -> int:
-    await eventually(lambda: agent._engine.is_ready)
-    link = agent._engine.link
+    await eventually(lambda: agent._engines.is_ready)
+    link = engine_of(agent).link
     assert link is not None
     return link.pid
 
@@ -125,7 +126,7 @@ async def test_a_stuck_engine_is_killed_and_its_job_goes_back(plane: Plane, star
     if how == "frozen":
         os.kill(pid, signal.SIGSTOP)
     await eventually(lambda: agent.state is WorkerState.STALLED)
-    await eventually(lambda: not psutil.pid_exists(pid) or agent._engine.link is None)
+    await eventually(lambda: not psutil.pid_exists(pid) or engine_of(agent).link is None)
     if how == "frozen":
         await until(plane, job, JobStatus.SUCCEEDED)
     else:
@@ -212,9 +213,8 @@ async def test_a_full_engine_gets_no_more_jobs(plane: Plane, start: Start) -> No
 
 async def test_an_engine_killed_while_it_loads_is_started_again(plane: Plane, start: Start) -> None:
     agent = start("--load-seconds", "1.0")
-    await eventually(lambda: agent._engine.link is not None)
-    assert agent._engine.link is not None
-    os.kill(agent._engine.link.pid, signal.SIGKILL)
+    await eventually(lambda: bool(agent._engines.pids))
+    os.kill(agent._engines.pids[0], signal.SIGKILL)
     await until(plane, await plane.submit(), JobStatus.SUCCEEDED)
 
 
@@ -270,7 +270,7 @@ async def test_a_worker_short_of_memory_gets_no_job_until_it_has_some(plane: Pla
     await engine_pid(agent)
     await asyncio.sleep(0.5)
     assert await plane.status(job) is JobStatus.QUEUED
-    agent._gate._read_memory = lambda _pid: Memory(90, 100)
+    agent._gate._read_memory = lambda _pids: Memory(90, 100)
     await until(plane, job, JobStatus.SUCCEEDED)
 
 
@@ -394,6 +394,6 @@ async def test_an_engine_that_cannot_use_its_device_says_so_and_ends_the_worker_
 ) -> None:
     agent: Any = start(engine_command=(), device="cuda:99")
     assert await agent.over == CANNOT_START
-    assert "cuda:99" in agent._engine.refusal
-    assert agent._engine.num_deaths == 0, "it was not started again"
+    assert "cuda:99" in agent._engines.models[0].refusal
+    assert engine_of(agent).num_deaths == 0, "it was not started again"
     assert "terminate called" not in capfd.readouterr().err

@@ -6,6 +6,8 @@ import signal
 import threading
 from collections.abc import AsyncGenerator
 from contextlib import asynccontextmanager
+from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from unittest.mock import patch
 
@@ -66,7 +68,7 @@ async def test_engines_of_a_zygote_draw_what_a_program_of_its_own_draws() -> Non
     async with a_zygote() as zygote, starting(zygote) as forking, starting(None) as executing:
         files, pids = [], []
         for starter in (forking, forking, executing):
-            link = await EngineLink.start(starter)
+            link = await EngineLink.start(partial(starter.start, SMALL))
             files.append(await drawn(link))
             pids.append(link.pid)
             parents = [parent.pid for parent in psutil.Process(link.pid).parents()]
@@ -76,9 +78,25 @@ async def test_engines_of_a_zygote_draw_what_a_program_of_its_own_draws() -> Non
         assert len(set(pids)) == 3
 
 
+async def test_a_zygote_that_holds_no_model_forks_engines_of_any() -> None:
+    zygote = await Zygote.start(SMALL, holds_model=False)
+    try:
+        async with starting(zygote) as forking, starting(None) as executing:
+            other = replace(SMALL, model="tiny-sd")
+            forked = await EngineLink.start(partial(forking.start, other))
+            executed = await EngineLink.start(partial(executing.start, other))
+            assert zygote.pid in [parent.pid for parent in psutil.Process(forked.pid).parents()]
+            assert await drawn(forked) == await drawn(executed)
+            await forked.close()
+            await executed.close()
+    finally:
+        await zygote.close()
+
+
 async def test_what_ends_an_engine_ends_it_alone_and_the_zygotes_end_ends_its_engines() -> None:
     async with a_zygote() as zygote, starting(zygote) as starter:
-        first, second = await EngineLink.start(starter), await EngineLink.start(starter)
+        start = partial(starter.start, SMALL)
+        first, second = await EngineLink.start(start), await EngineLink.start(start)
         os.kill(first.pid, signal.SIGSEGV)
         await ended(first)
         assert await first.close() == -signal.SIGSEGV
@@ -90,8 +108,8 @@ async def test_what_ends_an_engine_ends_it_alone_and_the_zygotes_end_ends_its_en
         assert await second.close() == -signal.SIGKILL
         assert not zygote.is_alive
         with pytest.raises(ZygoteEnded):
-            await zygote.fork(Path("/nowhere"))
-        third = await EngineLink.start(starter)  # as a program of its own
+            await zygote.fork(SMALL, Path("/nowhere"))
+        third = await EngineLink.start(start)  # as a program of its own
         assert psutil.Process(third.pid).ppid() == os.getpid()
         await third.close()
 
@@ -126,7 +144,8 @@ def test_a_process_with_several_threads_is_not_forked() -> None:
 async def test_a_zygote_is_prepared_a_while_after_an_engine_is_ready_and_once() -> None:
     started: list[EngineProcessConfig] = []
 
-    async def start(config: EngineProcessConfig) -> Zygote:
+    async def start(config: EngineProcessConfig, holds_model: bool) -> Zygote:
+        assert holds_model
         started.append(config)
         if len(started) == 1:
             raise ZygoteEnded

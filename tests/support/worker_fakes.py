@@ -5,7 +5,8 @@ import hashlib
 from collections import deque
 from collections.abc import AsyncGenerator, AsyncIterator, Collection, Sequence
 from contextlib import asynccontextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
+from functools import partial
 from pathlib import Path
 from typing import Any, TypeVar, cast
 from unittest.mock import AsyncMock, patch
@@ -28,21 +29,24 @@ from diffuserve.domain.worker import (
     Release,
     StoredFile,
 )
+from diffuserve.worker import engines as engines_module
 from diffuserve.worker import supervisor
 from diffuserve.worker.agent import WorkerAgent
 from diffuserve.worker.capacity import Memory
-from diffuserve.worker.config import WorkerConfig
+from diffuserve.worker.config import EngineProcessConfig, WorkerConfig
 from diffuserve.worker.engine_starter import EngineExited, EngineStarter
 from diffuserve.worker.messages import (
     AddJob,
     EngineHeartbeat,
     EngineReady,
+    EngineRefused,
     FromEngine,
     ModelAnnounced,
     ToEngine,
 )
 from diffuserve.worker.spot.base import Notice, NoticeKind, Spot
 from diffuserve.worker.spot.machine import ON_DEMAND, Machine
+from diffuserve.worker.supervisor import EngineSupervisor
 from support.waiting import eventually
 
 M = TypeVar("M", bound=ToEngine)
@@ -193,6 +197,7 @@ class FakeEngine:
     dropped: list[str] = field(default_factory=list)
     attempts_at_death: frozenset[str] = frozenset()
     was_killed: bool = False
+    model: str = ""
     was_stopped: bool = False
     exit_code: int = 0
     pid: int = 1
@@ -263,11 +268,11 @@ class FakeEngines:
     started_at: list[float] = field(default_factory=list)
     exits: deque[int] = field(default_factory=deque)
 
-    async def start(self, starter: EngineStarter) -> FakeEngine:
+    async def start(self, start_engine: partial[Any]) -> FakeEngine:
         self.started_at.append(asyncio.get_running_loop().time())
         if self.exits:
             raise EngineExited(self.exits.popleft())
-        engine = FakeEngine(self.folder)
+        engine = FakeEngine(self.folder, model=start_engine.args[0].model)
         self.started.append(engine)
         return engine
 
@@ -332,18 +337,27 @@ class AgentUnderTest:
 
 @asynccontextmanager
 async def running_agent(
-    folder: Path, is_ready: bool = True, machine: Machine = ON_DEMAND, **values: Any
+    folder: Path,
+    is_ready: bool = True,
+    machine: Machine = ON_DEMAND,
+    several: Sequence[ModelAnnounced | EngineRefused] = (),
+    **values: Any,
 ) -> AsyncGenerator[AgentUnderTest]:
     """Run an agent between a fake control plane and fake engines, the first of which becomes ready.
 
+    It serves one model, or `several`, which it finds to be these.
     Engines may be silent and make no progress, unless `values` sets `silence_seconds` or `stall_seconds`.
     """
     plane, engines, memory = FakeControlPlane(), FakeEngines(folder), [Memory(0, 100)]
     patience = {"silence_seconds": 1e9, "stall_seconds": 1e9}
     config = WorkerConfig(server="http://plane", **(patience | values))
+    if several:
+        process = EngineProcessConfig(model="configured")
+        config = replace(config, engine_process=process, further=(process,) * (len(several) - 1))
     no_zygote = patch.object(EngineStarter, "prepare_zygote", AsyncMock())  # which is a real process
-    with patch.object(supervisor, "EngineLink", engines), no_zygote:
-        agent = WorkerAgent(config, plane.client, lambda _pid: memory[0], machine)
+    read = patch.object(engines_module, "read_descriptions", AsyncMock(return_value=list(several)))
+    with patch.object(supervisor, "EngineLink", engines), no_zygote, read:
+        agent = WorkerAgent(config, plane.client, lambda _pids: memory[0], machine)
         under_test = AgentUnderTest(agent, plane, engines, memory, asyncio.create_task(agent.run()))
         if is_ready:
             (await engines.next()).become_ready()
@@ -353,6 +367,13 @@ async def running_agent(
         finally:
             under_test.exit_code.cancel()
             await asyncio.wait({under_test.exit_code})
+
+
+def engine_of(agent: WorkerAgent) -> EngineSupervisor:
+    """Return the supervisor of the engine of an agent's first model, which is being loaded at least."""
+    engine = agent._engines.models[0].engine
+    assert engine is not None
+    return engine
 
 
 def _raise_next(outcomes: deque[Exception | None]) -> None:

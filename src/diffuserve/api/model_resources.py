@@ -1,7 +1,9 @@
 """Resources of models, built from their specs."""
 
+from collections.abc import Collection
 from typing import Any
 
+from diffuserve.domain.exactness import offloads, quantizations
 from diffuserve.domain.job import MAX_PREVIEWS
 from diffuserve.domain.model_spec import ModelSpec
 from diffuserve.domain.params import (
@@ -11,9 +13,10 @@ from diffuserve.domain.params import (
     MAX_SEED,
     MAX_STEPS,
 )
-from diffuserve.domain.readiness import ModelStatus
+from diffuserve.domain.readiness import ModelStatus, workers_of
 from diffuserve.domain.resources.model import LearnedSizes, ModelResource, ModelSafetyResource, TiersResource
 from diffuserve.domain.tiers import NO_TIERS, Tiers
+from diffuserve.domain.worker import Worker
 
 _DEFAULTS = (
     "width",
@@ -62,10 +65,11 @@ def model_resource(
     status: ModelStatus,
     safety: ModelSafetyResource,
     tiers: Tiers = NO_TIERS,
-    quantizations: tuple[str, ...] = (),
-    offloads: tuple[str, ...] = (),
+    workers: Collection[Worker] = (),
+    load_seconds: float = 0.0,
 ) -> ModelResource:
     """Build a model's resource. `created` is 0: the time at which a model was made is not known."""
+    offered_by = workers_of(spec.name, workers)
     return ModelResource(
         id=spec.name,
         created=0,
@@ -81,8 +85,11 @@ def model_resource(
         learned_sizes=_learned_sizes(spec),
         tiers=TiersResource(**vars(tiers)) if tiers.steps or tiers.sizes else None,
         example_prompt=spec.example_prompt or None,
-        quantizations=quantizations,
-        offloads=offloads,
+        quantizations=quantizations(spec.name, workers),
+        offloads=offloads(spec.name, workers),
+        num_workers=len(offered_by),
+        num_resident=sum(spec.name in worker.report.resident_models for worker in offered_by),
+        load_seconds=load_seconds or None,
         safety=safety,
     )
 

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 
 from diffuserve.backoff import Backoff, RestartPolicy, supervise
 from diffuserve.cli.listening import address_of, bind
-from diffuserve.cli.options import WORKER_OPTIONS, arguments_for
+from diffuserve.cli.options import WORKER_SETTINGS, arguments_for
 from diffuserve.domain.errors import LeaseLost, ServerUnavailable
 from diffuserve.domain.job import JobStatus
 from diffuserve.domain.readiness import is_ready
@@ -178,7 +178,7 @@ def arguments(address: str, settings: Settings, engine_command: str | None) -> l
     own = ["--server", address, "--name", name_of(settings)]
     if engine_command is not None:
         own += ["--engine-command", engine_command]
-    return [*own, *arguments_for(settings, *WORKER_OPTIONS)]
+    return [*own, *arguments_for(settings, *WORKER_SETTINGS)]
 
 
 def name_of(settings: Settings) -> str:

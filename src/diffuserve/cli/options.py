@@ -11,7 +11,7 @@ import re
 from collections.abc import Callable, Mapping
 from functools import wraps
 from types import UnionType
-from typing import Annotated, Any, Union, get_args, get_origin
+from typing import Annotated, Any, Final, Union, get_args, get_origin
 
 import typer
 from pydantic.fields import FieldInfo
@@ -26,9 +26,11 @@ from diffuserve.worker.config import WorkerConfig
 
 _COMPLETIONS = {"model": model_names}
 WORKER_OPTIONS = tuple(option_fields(WorkerConfig))
+WORKER_SETTINGS = (*WORKER_OPTIONS, "more_models")
 MODEL_STORE_OPTIONS = tuple(option_fields(ModelStoreConfig))
 LOG_OPTIONS = tuple(option_fields(LogConfig))
 _CHOSEN = "; by default "  # in a description: what is chosen where nothing is given
+_REPEATED = " Repeat it for a worker of several."
 _FLAGS = {"api_key": "--key", "api_key_file": "--key-file", "file_metadata": "--metadata/--no-metadata"}
 
 NoAuth = Annotated[
@@ -127,17 +129,26 @@ def parse_size(text: str | None) -> tuple[int | None, int | None]:
     return int(match[1]), int(match[2])
 
 
+_FURTHER: Final = {"more_models": "model"}
+"""Settings that have what an option is given after its first value, in commands that take both."""
+
+
 def takes_settings(*names: str) -> Callable[[Callable[..., None]], Callable[..., None]]:
     """Give a command an option for each setting named.
 
     The command receives, as its first argument, the settings with what was given on the command line.
     """
-    options = [_parameter(name, Settings.model_fields[name]) for name in sorted(names, key=place_of)]
+    further = {name: _FURTHER[name] for name in names if name in _FURTHER}
+    single = sorted((name for name in names if name not in further), key=place_of)
+    options = [_parameter(name, Settings.model_fields[name], name in further.values()) for name in single]
 
     def decorate(command: Callable[..., None]) -> Callable[..., None]:
         @wraps(command)
         def run(**arguments: Any) -> None:
-            given = {name: arguments.pop(name) for name in names}
+            given = {name: arguments.pop(name) for name in single}
+            for more, name in further.items():
+                if values := given[name]:
+                    given[name], given[more] = values[0], tuple(values[1:])
             command(Settings.with_options(**given), **arguments)
 
         [_settings, *own] = inspect.signature(command).parameters.values()
@@ -155,6 +166,7 @@ def arguments_for(settings: Settings, *names: str) -> list[str]:
 
 def flag_of(name: str) -> str:
     """Return how the option of a setting is spelled; `--on/--off` for a boolean."""
+    name = _FURTHER.get(name, name)
     flag = f"--{name.replace('_', '-')}"
     is_boolean = _type_of(Settings.model_fields[name]) is bool
     return _FLAGS.get(name, f"{flag}/--no-{flag[2:]}" if is_boolean else flag)
@@ -166,6 +178,8 @@ def _argument(name: str, value: Any) -> list[str]:
     if isinstance(value, bool):
         on, off = flag_of(name).split("/")
         return [on if value else off]
+    if isinstance(value, tuple):
+        return [word for item in value for word in (flag_of(name), str(item))]
     return [flag_of(name), json.dumps(dict(value)) if isinstance(value, Mapping) else str(value)]
 
 
@@ -175,12 +189,13 @@ def _set_signature(command: Any, parameters: list[inspect.Parameter]) -> None:
     command.__annotations__ = {parameter.name: parameter.annotation for parameter in parameters}
 
 
-def _parameter(name: str, field: FieldInfo) -> inspect.Parameter:
-    kind = _type_of(field)
+def _parameter(name: str, field: FieldInfo, may_be_repeated: bool) -> inspect.Parameter:
+    kind: Any = _type_of(field)
     is_mapping = kind is dict
+    annotation = (list[kind] if may_be_repeated else kind) | None
     option = typer.Option(
         flag_of(name),
-        help=_help(field),
+        help=_help(field) + (_REPEATED if may_be_repeated else ""),
         parser=json.loads if is_mapping else None,
         metavar="JSON" if is_mapping else None,
         autocompletion=_COMPLETIONS.get(name),
@@ -189,7 +204,10 @@ def _parameter(name: str, field: FieldInfo) -> inspect.Parameter:
         case_sensitive=False,
     )
     return inspect.Parameter(
-        name, inspect.Parameter.KEYWORD_ONLY, default=None, annotation=Annotated[kind | None, option]
+        name,
+        inspect.Parameter.KEYWORD_ONLY,
+        default=None,
+        annotation=Annotated[annotation, option],
     )
 
 

@@ -29,7 +29,7 @@ _OPTIONS: Mapping[str, tuple[str, ...]] = {
     LISTENING: ("host", "port"),
     STORAGE: ("data_dir", "database_url", "valkey_url", "file_metadata"),
     SAFETY: ("prompt_filter", "image_filter", "image_rules", "filter_frames_every"),
-    ENGINE: ("role", "max_jobs", *option_fields(EngineConfig), "memory_fraction"),
+    ENGINE: ("role", "max_jobs", *option_fields(EngineConfig), "memory_fraction", "resident_bytes"),
     MANY_GPUS: ("gpus", "parallel", "collective_seconds"),
     RELIABILITY: (
         "drain_seconds",

@@ -4,13 +4,14 @@ What is checked here would be refused by the engine as well, but after the secon
 """
 
 from collections.abc import Callable, Sequence
+from contextlib import nullcontext, suppress
 from dataclasses import replace
 from importlib.util import find_spec
 
 from rich.console import Console
 
 from diffuserve.cli.wiring.safety import check_prompt_filter
-from diffuserve.domain.errors import InvalidParams
+from diffuserve.domain.errors import InvalidModel, InvalidParams
 from diffuserve.domain.model_spec import ModelSpec
 from diffuserve.domain.params import GenerationParams
 from diffuserve.engine.memory import check_memory, cpu_memory_budget
@@ -70,16 +71,26 @@ def check_requests(config: EngineProcessConfig, requests: Sequence[GenerationPar
             check_memory(model.spec, resolved, model.least_bytes, budget)
 
 
-def check_worker(config: EngineProcessConfig, num_gpus: int, num_replicas: int = 1) -> None:
-    """Check what the engine processes of a worker, or of its replicas, are to load.
+def check_worker(configs: Sequence[EngineProcessConfig], num_gpus: int, num_replicas: int = 1) -> None:
+    """Check what the engine processes of a worker, or of its replicas, are to load: one model each.
 
     Raise as `check_requests` does. A model of the hub or of a store is downloaded, and then checked, by those
-    processes.
+    processes. Of several, those that are broken are left out by the worker, which serves the others.
     """
+    config = configs[0]
     _check_engine(config)
     check_num_gpus(config.device, num_gpus)
     if num_replicas > 1 and config.device != "cpu":
         check_device(f"cuda:{num_replicas - 1}")  # they are on cuda:0, cuda:1, …
+    names = [each.model for each in configs]
+    for each in configs:
+        if names.count(each.model) > 1:
+            raise InvalidParams("model", each.model, "is named twice")
+        with nullcontext() if len(configs) == 1 else suppress(InvalidModel):
+            _check_served(each)
+
+
+def _check_served(config: EngineProcessConfig) -> None:
     if is_stored(config.model, config.stored):
         check_stored(config.model, config.stored)
     elif find_local_model(config.model) is not None:
@@ -89,7 +100,7 @@ def check_worker(config: EngineProcessConfig, num_gpus: int, num_replicas: int =
 def check_server(settings: Settings, engine_command: str | None = None) -> None:
     """Check a server with a worker of its own, whose engine `engine_command` may replace. Raise as above."""
     if engine_command is None:
-        check_worker(settings.engine_process, settings.worker.gpus)
+        check_worker(settings.worker.engine_processes, settings.worker.gpus)
     check_prompt_filter(settings)
 
 

@@ -3,6 +3,7 @@
 import asyncio
 import gc
 import time
+from contextlib import suppress
 from typing import TYPE_CHECKING
 
 import typer
@@ -10,14 +11,18 @@ from rich.console import Console
 
 from diffuserve.cli import options
 from diffuserve.cli.data_folder import locked
-from diffuserve.domain.errors import ServerUnavailable
+from diffuserve.domain.errors import InvalidModel, ServerUnavailable
 from diffuserve.private_files import private_umask
 from diffuserve.settings import Settings
 from diffuserve.version import __version__
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     from diffuserve.cli.local_worker import Launch, ServerWithWorker
     from diffuserve.cli.server import RunningServer
+    from diffuserve.domain.worker import ModelOffer
+    from diffuserve.worker.config import EngineProcessConfig
 
 EXAMPLES = """
 Examples:
@@ -31,12 +36,12 @@ Examples:
 
 
 @options.takes_settings(
-    *("host", "port", "data_dir", "database_url", "prompt_filter", "tiers"), *options.WORKER_OPTIONS
+    *("host", "port", "data_dir", "database_url", "prompt_filter", "tiers"), *options.WORKER_SETTINGS
 )
 def serve(
     settings: Settings, no_auth: options.NoAuth = False, engine_command: options.EngineCommand = None
 ) -> None:
-    """Serve a model on this machine: API, queue and one worker.
+    """Serve one or several models on this machine: API, queue and one worker.
 
     A server that is restarted on the same data folder continues its jobs, however it ended. Its address
     goes to stdout, on one line, once it accepts requests: jobs wait in the queue while the model loads.
@@ -59,15 +64,11 @@ def serve(
 async def _serve(settings: Settings, no_auth: bool, launch: "Launch") -> int:
     from diffuserve.cli.event_loop import stop_on_signals
     from diffuserve.cli.local_worker import server_with_worker
-    from diffuserve.models.registry import read_local_offer
-    from diffuserve.modelstore.store import is_stored
 
     console, stop = Console(stderr=True, highlight=False, soft_wrap=True), stop_on_signals()
-    config = settings.engine_process
-    is_elsewhere = launch.engine_command is not None or is_stored(config.model, config.stored)
-    offer = None if is_elsewhere else read_local_offer(config.model)
+    offers = [] if launch.engine_command is not None else _local_offers(settings.worker.engine_processes)
     async with server_with_worker(settings, no_auth, launch) as running:
-        if offer is not None:
+        for offer in offers:
             await running.server.plane.expect(offer)
         address = running.server.listens_on
         console.print(f"diffuserve {__version__} on {address} · data in {settings.data_dir}", markup=False)
@@ -81,6 +82,19 @@ async def _serve(settings: Settings, no_auth: bool, launch: "Launch") -> int:
             return running.worker.result()
         console.print("finishing running jobs; a second Ctrl-C stops at once, and loses no job either")
         return 0
+
+
+def _local_offers(configs: "Sequence[EngineProcessConfig]") -> "list[ModelOffer]":
+    """Return what the worker will offer of models on this machine; broken ones it will leave out."""
+    from diffuserve.models.registry import read_local_offer
+    from diffuserve.modelstore.store import is_stored
+
+    offers = []
+    for config in configs:
+        with suppress(InvalidModel):
+            offer = None if is_stored(config.model, config.stored) else read_local_offer(config.model)
+            offers += [] if offer is None else [offer]
+    return offers
 
 
 async def _show_loading(running: "ServerWithWorker", model: str, console: Console) -> None:

@@ -56,7 +56,7 @@ def workers_table(view: ServerView) -> Table:
             Text(state_of(worker), style=_COLORS.get(worker.state, "green")),
             str(worker.role),
             str(worker.num_leases),
-            escape(", ".join(worker.models)),
+            escape(models_of(worker)),
             _device(worker),
             _memory(worker),
             _milliseconds(worker.report.last_step_seconds),
@@ -81,6 +81,12 @@ def _progress(job: JobResource) -> str:
     is_denoising = job.phase is Phase.DENOISE and job.progress.total
     step = f"{job.progress.step}/{job.progress.total}" if is_denoising else f"{job.phase or job.status}"
     return f"{'█' * done}{'░' * (_BAR - done)} {step}"
+
+
+def models_of(worker: WorkerResource) -> str:
+    """Name the models of a worker; of several, those that are not in memory in parentheses."""
+    resident = worker.report.resident_models if len(worker.models) > 1 else worker.models
+    return ", ".join(model if model in resident else f"({model})" for model in worker.models)
 
 
 def state_of(worker: WorkerResource) -> str:

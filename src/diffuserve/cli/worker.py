@@ -20,6 +20,8 @@ Examples:
 
   diffuserve worker --server http://10.0.0.1:8000 --model black-forest-labs/FLUX.1-schnell
 
+  diffuserve worker --model flux-schnell --model sdxl --resident-bytes 40000000000
+
   diffuserve worker --replicas 8
 
   diffuserve worker --gpus 8
@@ -30,7 +32,7 @@ Examples:
 """
 
 
-@options.takes_settings("server", "api_key", "api_key_file", *options.WORKER_OPTIONS)
+@options.takes_settings("server", "api_key", "api_key_file", *options.WORKER_SETTINGS)
 def worker(  # noqa: PLR0913 (a command has as many arguments as options)
     settings: Settings,
     name: Annotated[
@@ -100,7 +102,7 @@ def worker(  # noqa: PLR0913 (a command has as many arguments as options)
     if engine_command is None and parent_fd is None:  # `serve` has checked what it gives its worker
         from diffuserve.cli.preflight import check_worker
 
-        check_worker(start.engine_process, start.gpus, replicas)
+        check_worker(start.engine_processes, start.gpus, replicas)
 
     from diffuserve.cli.wiring.worker import checked, replica, run, run_replicas
     from diffuserve.telemetry.logs import configure_logs
@@ -109,6 +111,7 @@ def worker(  # noqa: PLR0913 (a command has as many arguments as options)
     config = dataclasses.replace(
         start,
         engine_process=checked(start.engine_process),
+        further=tuple(map(checked, start.further)),
         api_key=start.api_key if parent_fd is None else None,
         api_key_file=start.api_key_file if parent_fd is None else None,
         name=name,
@@ -120,6 +123,8 @@ def worker(  # noqa: PLR0913 (a command has as many arguments as options)
         engine_command=tuple(shlex.split(engine_command or "")),
         parent_fd=parent_fd,
     )
+    if config.further and config.nodes is not None:
+        raise InvalidParams("model", start.further[0].model, "a worker of several machines serves one model")
     if replicas > 1 and config.has_ranks:
         raise InvalidParams("replicas", replicas, "replicas have one GPU each; leave out --gpus and --nnodes")
     with private_umask():

@@ -12,7 +12,7 @@ from diffuserve.cli import options
 from diffuserve.cli.ask import ask
 from diffuserve.cli.jobs import age
 from diffuserve.cli.results import results
-from diffuserve.cli.server_tables import state_of
+from diffuserve.cli.server_tables import models_of, state_of
 from diffuserve.client.codec import encode
 from diffuserve.domain.errors import InvalidParams, WorkerNotFound
 from diffuserve.domain.resources.worker import WorkerList, WorkerResource
@@ -58,7 +58,7 @@ def list_workers(settings: Settings, as_json: options.Json = False) -> None:
             escape(state_of(worker)),
             str(worker.role),
             "spot" if worker.is_spot else "on-demand",
-            escape(", ".join(worker.models)),
+            escape(models_of(worker)),
             str(worker.num_leases),
             f"{age(from_rfc3339(worker.heartbeat_at))} ago",
             escape(", ".join(f"{key}={value}" for key, value in worker.labels.items())),

@@ -4,7 +4,8 @@ from collections.abc import Iterable
 
 from diffuserve.domain.errors import InvalidParams
 from diffuserve.domain.quantization import Quantization
-from diffuserve.domain.worker import Worker, WorkerState
+from diffuserve.domain.readiness import workers_of
+from diffuserve.domain.worker import Worker
 
 
 def check_exact(model: str, workers: Iterable[Worker]) -> None:
@@ -12,7 +13,7 @@ def check_exact(model: str, workers: Iterable[Worker]) -> None:
 
     Where there is no worker, or one that has yet to say so, the job waits as any job does.
     """
-    found = {worker.report.quantization for worker in _of_model(model, workers) if worker.role.denoises}
+    found = {worker.report.quantization for worker in workers_of(model, workers) if worker.role.denoises}
     if found and not found & {Quantization.NONE, None}:
         kinds = " and ".join(quantizations(model, workers))
         remedy = f"every worker of {model} has its weights in {kinds}; leave it out, or start one without"
@@ -21,19 +22,11 @@ def check_exact(model: str, workers: Iterable[Worker]) -> None:
 
 def quantizations(model: str, workers: Iterable[Worker]) -> tuple[str, ...]:
     """Return what the weights of a model are kept in, by its workers that have said so."""
-    found = {worker.report.quantization for worker in _of_model(model, workers)}
+    found = {worker.report.quantization for worker in workers_of(model, workers)}
     return tuple(sorted(kind for kind in found if kind is not None))
 
 
 def offloads(model: str, workers: Iterable[Worker]) -> tuple[str, ...]:
     """Return which weights of a model stay on the host, by its workers that have said so."""
-    found = {worker.report.residency for worker in _of_model(model, workers)}
+    found = {worker.report.residency for worker in workers_of(model, workers)}
     return tuple(sorted({residency.mode.value for residency in found if residency is not None}))
-
-
-def _of_model(model: str, workers: Iterable[Worker]) -> list[Worker]:
-    return [
-        worker
-        for worker in workers
-        if model in worker.models and worker.state is not WorkerState.LOST and not worker.is_draining
-    ]

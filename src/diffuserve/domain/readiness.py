@@ -41,6 +41,15 @@ def status_of(model: str, workers: Iterable[Worker], expected: Collection[str] =
     return ModelStatus.LOADING if is_loading or is_expected else ModelStatus.UNAVAILABLE
 
 
+def workers_of(model: str, workers: Iterable[Worker]) -> list[Worker]:
+    """Return the workers that offer a model, and are neither lost nor leaving."""
+    return [
+        worker
+        for worker in workers
+        if model in worker.models and worker.state is not WorkerState.LOST and not worker.is_draining
+    ]
+
+
 def why_not_ready(workers: Sequence[Worker]) -> str | None:
     """Return why no worker would run a job now, `None` if one would."""
     workers = [worker for worker in workers if worker.role.denoises]

@@ -1,6 +1,6 @@
-"""The agent: claims jobs, renews their leases, feeds the engine process and reports its results.
+"""The agent: claims jobs, renews their leases, feeds the engine processes and reports their results.
 
-It has one event loop and no torch, so heartbeats go on whatever the engine does. Each loop does one
+It has one event loop and no torch, so heartbeats go on whatever an engine does. Each loop does one
 thing and survives the absence of the control plane; `AgentState` is all that they share.
 """
 
@@ -14,6 +14,7 @@ from diffuserve.worker.capacity import ReadMemory, read_memory
 from diffuserve.worker.claim_gate import ClaimGate
 from diffuserve.worker.config import WorkerConfig
 from diffuserve.worker.engine_jobs import EngineJobs
+from diffuserve.worker.engines import Engines
 from diffuserve.worker.exit_codes import CANNOT_START
 from diffuserve.worker.held_job import HeldJob
 from diffuserve.worker.loops.claim import ClaimLoop
@@ -27,8 +28,8 @@ from diffuserve.worker.membership import Membership
 from diffuserve.worker.metrics import WorkerMetrics
 from diffuserve.worker.result_reporter import ResultReporter
 from diffuserve.worker.run_forever import Loop, run_forever
+from diffuserve.worker.served_model import ServedModel
 from diffuserve.worker.spot.machine import ON_DEMAND, Machine
-from diffuserve.worker.supervisor import EngineSupervisor
 from diffuserve.worker.worker_status import WorkerStatus
 
 
@@ -49,25 +50,27 @@ class WorkerAgent:
         self._membership = Membership(
             config, client, on_refused=lambda: state.end(CANNOT_START), is_spot=machine.is_spot
         )
-        self._engine = EngineSupervisor(
+        self._engines = Engines(
             config,
+            state,
             on_announced=self._membership.announce,
             on_job=lambda message: self._jobs.handle(message),
             on_change=self._engine_changed,
-            is_occupied=lambda: state.has_engine_work,
         )
-        self._gate = ClaimGate(config, state, self._engine, memory)
+        self._gate = ClaimGate(
+            config, state, self._engines, memory, on_other_models=lambda: self._claims.cut()
+        )
         self._reporter = ResultReporter(client, self.metrics, self._gate.forget)
         self._jobs = EngineJobs(
             client,
             state,
-            self._engine,
+            self._engines,
             self._gate,
             self._reporter,
             self.metrics,
             config.checkpoint_seconds,
         )
-        self._status = WorkerStatus(state, self._engine, self._membership, self._gate, self.metrics)
+        self._status = WorkerStatus(state, self._engines, self._membership, self._gate, self.metrics)
         self._claims = ClaimLoop(client, self._membership, state, self._gate, self._jobs)
         self._spot = SpotLoop(machine.notices, state, self.metrics, config.notice_seconds)
 
@@ -93,7 +96,7 @@ class WorkerAgent:
                 await self._spot.acknowledge()
             return exit_code
         finally:
-            await self._engine.stop()
+            await self._engines.stop()
             for task in tasks:
                 task.cancel()
             await asyncio.gather(*tasks, return_exceptions=True)
@@ -109,9 +112,8 @@ class WorkerAgent:
         drain_seconds = self.config.drain_seconds
         return [
             membership.run,
-            EngineLoop(self._engine, state, self._reporter).run,
-            self._engine.watch,
-            self._engine.prepare_restarts,
+            EngineLoop(self._engines, state, self._reporter).run,
+            self._engines.prepare_restarts,
             self._claims.run,
             HeartbeatLoop(client, membership, state, self._status, jobs).run,
             ControlLoop(client, membership, state, jobs).run,
@@ -120,13 +122,19 @@ class WorkerAgent:
             DrainLoop(client, membership, state, jobs, self._reporter, drain_seconds).run,
         ]
 
-    def _engine_changed(self) -> None:
+    def _engine_changed(self, model: ServedModel) -> None:
         """Follow an engine that became ready, sent a heartbeat, is stuck, or (without a link) is dead."""
-        if self._engine.link is None:
-            self.metrics.engine_died()
+        engine = model.engine
+        if engine is None or engine.link is None:
+            if not model.is_withdrawn:
+                self.metrics.engine_died()
             self._claims.cut()
-            self._jobs.release_all_of_dead_engine()
-        elif self._engine.last_heartbeat is not None:
-            self.metrics.engine_heartbeat(self._engine.last_heartbeat)
+            self._jobs.release_all_of_dead_engine(model)
+        else:
+            if engine.last_heartbeat is not None:
+                self.metrics.engine_heartbeat(model.name, engine.last_heartbeat)
+            if model.is_ready:
+                self._jobs.begin_awaiting(model)
+        self.metrics.set_models(self._engines.models)
         self._status.request_heartbeat_if_changed()
         self._gate.update()

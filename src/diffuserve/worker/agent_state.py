@@ -49,9 +49,19 @@ class AgentState:
         return [job for job in self.held.values() if job.is_in_engine]
 
     @property
-    def has_engine_work(self) -> bool:
-        """True if a job has all its images, and so is the engine's to work on."""
-        return any(job.fetching is None for job in self.jobs_in_engine)
+    def awaited_models(self) -> list[str]:
+        """The models that held jobs wait for, the first of them first."""
+        return list(dict.fromkeys(job.lease.model for job in self.jobs_in_engine if job.awaits_model))
+
+    def held_for(self, model: str) -> list[HeldJob]:
+        """Return the held jobs of a model."""
+        return [job for job in self.held.values() if job.lease.model == model]
+
+    def has_engine_work(self, model: str) -> bool:
+        """Return whether a job of a model has all that it needs, and so is the engine's to work on."""
+        return any(
+            job.is_in_engine and job.fetching is None and not job.awaits_model for job in self.held_for(model)
+        )
 
     @property
     def received_commands(self) -> ReceivedCommands:

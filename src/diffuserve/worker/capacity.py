@@ -1,6 +1,6 @@
 """The capacity that a worker may claim. Pure, but for the reading of memory."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import cache, lru_cache
 from pathlib import Path
@@ -21,8 +21,8 @@ class Memory:
         return self.limit > 0 and self.used >= fraction * self.limit
 
 
-ReadMemory = Callable[[int | None], Memory]
-"""Returns the memory of the agent and of the engine with the given process id."""
+ReadMemory = Callable[[Sequence[int]], Memory]
+"""Returns the memory of the agent and of the engines with the given process ids."""
 
 
 @dataclass(frozen=True)
@@ -34,6 +34,18 @@ class Capacity:
 
 
 NO_CAPACITY = Capacity(0, 0)
+
+
+@dataclass(frozen=True)
+class Room:
+    """The models that jobs may be claimed for, those of them that are resident, and how much of each."""
+
+    capacity: Capacity
+    models: tuple[str, ...] = ()
+    resident_models: tuple[str, ...] = ()
+
+
+NO_ROOM = Room(NO_CAPACITY)
 
 
 def free_capacity(
@@ -51,10 +63,10 @@ def free_capacity(
     return Capacity(jobs, tokens) if jobs > 0 and tokens > 0 else NO_CAPACITY
 
 
-def read_memory(engine_pid: int | None) -> Memory:
-    """Return the resident memory of this process and its engine, and the container's or machine's limit."""
+def read_memory(engine_pids: Sequence[int]) -> Memory:
+    """Return the resident memory of this process and its engines, and the container's or machine's limit."""
     used = 0
-    for pid in (None, engine_pid) if engine_pid else (None,):
+    for pid in (None, *engine_pids):
         try:
             used += _process(pid).memory_info().rss
         except psutil.NoSuchProcess:
@@ -62,7 +74,7 @@ def read_memory(engine_pid: int | None) -> Memory:
     return Memory(used, memory_limit())
 
 
-@lru_cache(maxsize=2)
+@lru_cache(maxsize=16)
 def _process(pid: int | None) -> psutil.Process:
     """Return a process, which is looked up once: memory is read whenever a job comes or goes."""
     return psutil.Process(pid)

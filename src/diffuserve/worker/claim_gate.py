@@ -1,23 +1,47 @@
 """Opens the way for claims while the worker has room for more jobs."""
 
+from collections.abc import Callable
+
 from diffuserve.worker.agent_state import AgentState
-from diffuserve.worker.capacity import NO_CAPACITY, Capacity, Memory, ReadMemory, free_capacity
+from diffuserve.worker.capacity import (
+    NO_CAPACITY,
+    NO_ROOM,
+    Capacity,
+    Memory,
+    ReadMemory,
+    Room,
+    free_capacity,
+)
 from diffuserve.worker.config import WorkerConfig
+from diffuserve.worker.engines import Engines
 from diffuserve.worker.held_job import HeldJob
-from diffuserve.worker.supervisor import EngineSupervisor
+from diffuserve.worker.served_model import ServedModel
 
 
 class ClaimGate:
     """Sets and clears `state.has_capacity`; `update` must follow whatever may change the capacity."""
 
     def __init__(
-        self, config: WorkerConfig, state: AgentState, engine: EngineSupervisor, read_memory: ReadMemory
+        self,
+        config: WorkerConfig,
+        state: AgentState,
+        engines: Engines,
+        read_memory: ReadMemory,
+        on_other_models: Callable[[], None],
     ) -> None:
-        self._config, self._state, self._engine = config, state, engine
+        """Call `on_other_models` when jobs may be claimed for other models than before."""
+        self._config, self._state, self._engines = config, state, engines
+        self._on_other_models = on_other_models
+        self._models: tuple[str, ...] = ()
         self._read_memory = read_memory
 
     def update(self) -> None:
-        if self.capacity().num_jobs > 0:
+        self._engines.review()
+        room = self.room()
+        if room.models and room.models != self._models:
+            self._models = room.models
+            self._on_other_models()
+        if room.capacity.num_jobs > 0:
             self._state.has_capacity.set()
         elif not self._state.is_draining:  # a drain leaves it open: the claim loop must pass, and end
             self._state.has_capacity.clear()
@@ -28,20 +52,41 @@ class ClaimGate:
             del self._state.held[job.lease.job_id]
         self.update()
 
-    def capacity(self) -> Capacity:
-        """Return what may be claimed now: nothing while the engine is not ready or memory is short."""
-        budget = self._engine.token_budget
-        if budget is None or self._engine.is_stalled or self._is_memory_short():
+    def room(self) -> Room:
+        """Return what may be claimed now: nothing while no engine is ready or memory is short.
+
+        Models without capacity are left out, and the least of the others holds for all: any of them may get
+        what is claimed.
+        """
+        if self._is_memory_short():
+            return NO_ROOM
+        free = {model: self._capacity_of(model) for model in self._engines.claimable()}
+        models = [model for model, capacity in free.items() if capacity.num_jobs > 0]
+        if not models:
+            return NO_ROOM
+        least = Capacity(
+            min(free[model].num_jobs for model in models), min(free[model].num_tokens for model in models)
+        )
+        resident = tuple(model.name for model in models if model.is_ready)
+        return Room(least, tuple(model.name for model in models), resident)
+
+    def _capacity_of(self, model: ServedModel) -> Capacity:
+        """Return what may be claimed of a model; one that was never loaded is taken for like the smallest."""
+        budgets = [known.token_budget for known in self._engines.models if known.token_budget is not None]
+        budget = min(budgets, default=None) if model.token_budget is None else model.token_budget
+        if budget is None:
             return NO_CAPACITY
-        tokens = [job.lease.step_tokens for job in self._state.jobs_in_engine]
-        return free_capacity(self._config.most_jobs, budget, tokens, len(self._state.held) - len(tokens))
+        tokens = [job.lease.step_tokens for job in self._state.held_for(model.name) if job.is_in_engine]
+        num_finishing = len(self._state.held) - len(self._state.jobs_in_engine)
+        return free_capacity(self._config.most_jobs, budget, tokens, num_finishing)
 
     def memory(self) -> Memory:
         """Return the device's memory if it has its own, else this machine's."""
-        heartbeat, link = self._engine.last_heartbeat, self._engine.link
+        latest = self._engines.latest
+        heartbeat = None if latest is None else latest.last_heartbeat
         if heartbeat is not None and heartbeat.memory_limit_bytes:
             return Memory(heartbeat.memory_bytes, heartbeat.memory_limit_bytes)
-        return self._read_memory(link.pid if link is not None else None)
+        return self._read_memory(self._engines.pids)
 
     def _is_memory_short(self) -> bool:
         return self.memory().is_short(self._config.memory_fraction)

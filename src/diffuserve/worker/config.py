@@ -125,6 +125,7 @@ class WorkerConfig:
     """Configuration of a worker. Times are in seconds.
 
     `api_key_file` holds the API key in place of `api_key`, and is read again when the key is refused.
+    `further` are the engine processes of the models that the worker serves beside that of `engine_process`.
     `heartbeat_seconds`: `None` takes the interval that the control plane asks for.
     `gpus` above 1, or several `nodes`: torchrun starts the engine process once per GPU.
     `engine_command` replaces the engine process, for tests.
@@ -135,6 +136,7 @@ class WorkerConfig:
 
     server: str
     engine_process: EngineProcessConfig = EngineProcessConfig()
+    further: tuple[EngineProcessConfig, ...] = ()
     api_key: str | None = field(default=None, repr=False)
     api_key_file: Path | None = None
     name: str = ""
@@ -162,6 +164,12 @@ class WorkerConfig:
     silence_seconds: float = option(
         10.0, "Seconds without a heartbeat after which an engine is killed and restarted.", gt=0
     )
+    resident_bytes: int | None = option(
+        None,
+        "Bytes of weights that several models may have in memory together; the least recently used give way. "
+        "By default 0.6 of the device's memory.",
+        gt=0,
+    )
     engine_restarts: int | None = option(
         None, "Restarts in a row before a worker gives up on its engine; by default no limit.", ge=0
     )
@@ -185,11 +193,21 @@ class WorkerConfig:
     )
 
     @property
+    def engine_processes(self) -> tuple[EngineProcessConfig, ...]:
+        """Configurations of the engine processes, one for each model."""
+        return (self.engine_process, *self.further)
+
+    @property
     def own_process(self) -> EngineProcessConfig:
-        """Configuration of the engine process, with the parts that this worker's role needs."""
+        """Configuration of the engine process of the first model."""
+        return self.own_processes[0]
+
+    @property
+    def own_processes(self) -> tuple[EngineProcessConfig, ...]:
+        """Configurations of the engine processes by model, with the parts that this worker's role needs."""
         denoises = self.role.denoises
         parts = Parts(encoding=denoises, denoising=denoises, decoding=self.role.decodes)
-        return replace(self.engine_process, parts=parts)
+        return tuple(replace(process, parts=parts) for process in self.engine_processes)
 
     @property
     def most_jobs(self) -> int:
@@ -203,11 +221,15 @@ class WorkerConfig:
 
     @property
     def command(self) -> tuple[str, ...]:
-        """Command that starts the engine process; the agent appends its socket."""
+        """Command that starts the engine process of the first model."""
+        return self.command_of(self.own_process)
+
+    def command_of(self, process: EngineProcessConfig) -> tuple[str, ...]:
+        """Return the command that starts an engine process; the agent appends its socket."""
         if self.engine_command:
             return self.engine_command
         torchrun = self._torchrun if self.has_ranks else ()
-        module = ("diffuserve.worker.engine_process", "--config", self.own_process.to_json())
+        module = ("diffuserve.worker.engine_process", "--config", process.to_json())
         return (sys.executable, "-m", *torchrun, *module)
 
     @property

@@ -175,6 +175,7 @@ class EngineHost:
             image_filter=None if image_filter is None else image_filter.info.to_dict(),
             quantization=self._images.quantization.value,
             residency=asdict(residency_of(self._engine.pipeline)),
+            memory_limit_bytes=device_memory.limit_bytes(device),
         )
 
     def _add(self, job: AddJob) -> None:

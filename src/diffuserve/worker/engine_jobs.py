@@ -1,4 +1,4 @@
-"""The way of leased jobs into the engine process and out of it."""
+"""The way of leased jobs into the engine processes and out of them."""
 
 import asyncio
 import logging
@@ -13,6 +13,8 @@ from diffuserve.domain.job import Phase
 from diffuserve.domain.worker import Heartbeat, Lease, ReleaseCause
 from diffuserve.worker.agent_state import AgentState
 from diffuserve.worker.claim_gate import ClaimGate
+from diffuserve.worker.engine_link import EngineLink
+from diffuserve.worker.engines import Engines
 from diffuserve.worker.held_job import HeldJob
 from diffuserve.worker.input_fetcher import Fetched, InputFetcher, fetch_failure, needs_files
 from diffuserve.worker.messages import (
@@ -29,10 +31,11 @@ from diffuserve.worker.messages import (
     PreviewReady,
     PutDownJob,
     StepProgress,
+    ToEngine,
 )
 from diffuserve.worker.metrics import WorkerMetrics
 from diffuserve.worker.result_reporter import ResultReporter
-from diffuserve.worker.supervisor import EngineSupervisor
+from diffuserve.worker.served_model import ServedModel
 
 log = logging.getLogger(__name__)
 
@@ -42,41 +45,61 @@ _NO_FOLDER = Path("/nonexistent")  # of jobs that never reach an engine
 class EngineJobs:
     """Adds jobs to the engine, follows them there, and takes them out: finished, canceled or lost.
 
-    A job that reads images is added once they are fetched.
+    A job whose model has yet to be loaded is added once that is, and one that reads images once they are
+    fetched.
     """
 
     def __init__(  # noqa: PLR0913 (what it stands between)
         self,
         client: LeaseClient,
         state: AgentState,
-        engine: EngineSupervisor,
+        engines: Engines,
         gate: ClaimGate,
         reporter: ResultReporter,
         metrics: WorkerMetrics,
         checkpoint_seconds: float = 0.0,
     ) -> None:
-        self._state, self._engine, self._gate = state, engine, gate
+        self._state, self._engines, self._gate = state, engines, gate
         self._reporter, self._metrics = reporter, metrics
         self._checkpoint_seconds = checkpoint_seconds
         self._fetcher = InputFetcher(client, self._fetched)
 
     def add(self, lease: Lease) -> None:
-        """Hand a leased job, with its images, to the engine.
+        """Hand a leased job, with its images, to the engine of its model, once that is loaded.
 
-        While there is none, or the worker drains, the job is handed straight back.
+        While there can be none, or the worker drains, the job is handed straight back.
         """
-        link = self._engine.link
-        if link is None or not self._engine.is_ready or self._state.is_draining:
+        model = self._engines.of(lease.model)
+        is_possible = model is not None and (model.is_ready or self._engines.may_load(model))
+        if model is None or not is_possible or self._state.is_draining:
             job = HeldJob(lease, folder=_NO_FOLDER, is_in_engine=False)
             self._state.held[lease.job_id] = job
             self._reporter.release(job, self._state.release_cause)
             return
         self.drop(lease.job_id)  # of an earlier lease whose loss is not known here yet
+        self._engines.use(model)
         job = HeldJob(lease, _NO_FOLDER)
-        job.folder = link.job_folder(job.attempt)
-        if needs_files(lease):
-            self._fetcher.start(job)
+        if model.is_ready:
+            self._begin(job, model)
+        else:
+            job.awaits_model = True
+            job.advance(Phase.LOAD, 0, 0)
             self._state.held[lease.job_id] = job
+        self._gate.update()
+
+    def begin_awaiting(self, model: ServedModel) -> None:
+        """Hand the jobs that waited for a model to its engine, which is ready."""
+        for job in self._state.held_for(model.name):
+            if job.awaits_model:
+                self._begin(job, model)
+
+    def _begin(self, job: HeldJob, model: ServedModel) -> None:
+        """Fetch what a job reads, or hand it to the engine at once."""
+        job.folder = _link_of(model).job_folder(job.attempt)
+        if needs_files(job.lease):
+            self._fetcher.start(job)
+            job.awaits_model = False
+            self._state.held[job.lease.job_id] = job
         else:
             self._enter_engine(job, {})
 
@@ -87,8 +110,8 @@ class EngineJobs:
             return
         job = self._state.job_in_engine(message.attempt)
         if job is None:
-            if isinstance(message, JobFinished | JobDenoised | JobFailed) and self._engine.link is not None:
-                self._engine.link.drop_folder(message.attempt)
+            if isinstance(message, JobFinished | JobDenoised | JobFailed):
+                self._engines.drop_folder(message.attempt)
             return
         match message:
             case StepProgress():
@@ -112,7 +135,7 @@ class EngineJobs:
         if job is None or job.is_canceling:
             return
         job.is_canceling = True
-        if self._fetcher.stop(job):
+        if self._stop_before_engine(job):
             self._leave(job, JobFailed(attempt=job.attempt, code=RequestAborted.code, message="aborted"))
         else:
             self._abort(job)
@@ -158,14 +181,14 @@ class EngineJobs:
         job.is_preempted = True
         if not job.is_in_engine or job.is_canceling:
             return
-        if self._fetcher.stop(job):
+        if self._stop_before_engine(job):
             self._hand_back(job)
         else:
             self._put_down(job)
 
     def _put_down(self, job: HeldJob) -> None:
-        if not job.is_put_down and self._engine.link is not None:
-            self._engine.link.send(PutDownJob(attempt=job.attempt))
+        if not job.is_put_down:
+            self._send(job, PutDownJob(attempt=job.attempt))
         job.is_put_down = True
 
     def _hand_back(self, job: HeldJob) -> None:
@@ -192,29 +215,33 @@ class EngineJobs:
             job.is_in_engine = False
             self._reporter.release(job, self._state.release_cause, patience_seconds=patience_seconds)
 
-    def release_all_of_dead_engine(self) -> None:
+    def release_all_of_dead_engine(self, model: ServedModel) -> None:
         """Hand back what was inside an engine that died; jobs that had left it are still delivered.
 
         Where the crash record tells which jobs the engine was working on, its death counts against those
         alone, and the others are released as bystanders; so are those that had not entered it yet.
         """
-        inside = self._state.jobs_in_engine
-        suspects = [job for job in inside if job.attempt in self._engine.suspects]
+        inside = [job for job in self._state.held_for(model.name) if job.is_in_engine]
+        attempts = frozenset() if model.engine is None else model.engine.suspects
+        suspects = [job for job in inside if job.attempt in attempts]
         for job in inside:
             job.is_in_engine = False
-            was_outside = self._fetcher.stop(job)
+            was_outside = self._stop_before_engine(job)
             is_bystander = was_outside or (bool(suspects) and job not in suspects)
             cause = ReleaseCause.BYSTANDER if is_bystander else ReleaseCause.WORKER_LOST
             self._reporter.release(job, cause, is_suspect=job in suspects)
 
     def _enter_engine(self, job: HeldJob, files: Mapping[str, Path]) -> None:
         """Hand a job to the engine, which lives as long as the job's folder does."""
-        assert self._engine.link is not None
-        if not self._state.has_engine_work:
-            self._engine.got_work()
         lease = job.lease
+        model = self._engines.of(lease.model)
+        assert model is not None
+        assert model.engine is not None
+        if not self._state.has_engine_work(lease.model):
+            model.engine.got_work()
+        job.awaits_model = False
         self._state.held[lease.job_id] = job
-        self._engine.link.send(
+        _link_of(model).send(
             AddJob(
                 attempt=job.attempt,
                 input=lease.input,
@@ -243,14 +270,24 @@ class EngineJobs:
 
     def _stop(self, job: HeldJob) -> None:
         """Stop the work on a job; what the engine has is dropped with its folder once it lets go of it."""
-        if not self._fetcher.stop(job):
+        if self._stop_before_engine(job):
+            self._engines.drop_folder(job.attempt)
+        else:
             self._abort(job)
-        elif self._engine.link is not None:
-            self._engine.link.drop_folder(job.attempt)
+
+    def _stop_before_engine(self, job: HeldJob) -> bool:
+        """Stop a job that waits for its model or its files; return whether it did."""
+        awaited, job.awaits_model = job.awaits_model, False
+        return self._fetcher.stop(job) or awaited
 
     def _abort(self, job: HeldJob) -> None:
-        if self._engine.link is not None:
-            self._engine.link.send(AbortJob(attempt=job.attempt))
+        self._send(job, AbortJob(attempt=job.attempt))
+
+    def _send(self, job: HeldJob, message: ToEngine) -> None:
+        """Send a message to the engine of a job's model, if there is one."""
+        model = self._engines.of(job.lease.model)
+        if model is not None and model.engine is not None and model.engine.link is not None:
+            model.engine.link.send(message)
 
     def _leave(self, job: HeldJob, message: JobFinished | JobDenoised | JobFailed) -> None:
         job.is_in_engine = False
@@ -260,3 +297,9 @@ class EngineJobs:
             self._metrics.generated(job.lease.model, job.total, asyncio.get_running_loop().time() - job.since)
             self._reporter.finished(job, message)
         self._gate.update()
+
+
+def _link_of(model: ServedModel) -> EngineLink:
+    assert model.engine is not None
+    assert model.engine.link is not None
+    return model.engine.link

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from diffuserve.worker.crash_record import read_crash_record
-from diffuserve.worker.engine_starter import EngineExited, EngineProcess, EngineStarter
+from diffuserve.worker.engine_starter import EngineExited, EngineProcess, StartEngine
 from diffuserve.worker.messages import (
     MAX_LINE_BYTES,
     FromEngine,
@@ -43,11 +43,11 @@ class EngineLink:
         self._folder = folder
 
     @classmethod
-    async def start(cls, starter: EngineStarter) -> "EngineLink":
+    async def start(cls, start_engine: StartEngine) -> "EngineLink":
         """Start an engine and wait until it connects. Raise `EngineExited` if it does not."""
         folder = PrivateFolder()
         try:
-            return cls(*await _connect(starter, folder.path / "engine.sock"), folder)
+            return cls(*await _connect(start_engine, folder.path / "engine.sock"), folder)
         except BaseException:
             folder.delete()
             raise
@@ -98,14 +98,15 @@ class EngineLink:
     async def close(self) -> int:
         """Kill the engine if it still runs, delete its files, and return its exit code."""
         self.kill()
-        code = await self._process.wait()
-        self._writer.close()
-        self._folder.delete()
-        return code
+        try:
+            return await self._process.wait()
+        finally:
+            self._writer.close()
+            self._folder.delete()
 
 
 async def _connect(
-    starter: EngineStarter, socket: Path
+    start_engine: StartEngine, socket: Path
 ) -> tuple[EngineProcess, asyncio.StreamReader, asyncio.StreamWriter]:
     connected: asyncio.Future[tuple[asyncio.StreamReader, asyncio.StreamWriter]]
     connected = asyncio.get_running_loop().create_future()
@@ -116,7 +117,7 @@ async def _connect(
 
     server = await asyncio.start_unix_server(accept, socket, limit=MAX_LINE_BYTES)
     try:
-        process = await starter.start(socket)
+        process = await start_engine(socket)
         await _wait_for_connection(connected, process)
     finally:
         server.close()

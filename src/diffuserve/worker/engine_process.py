@@ -109,7 +109,7 @@ def serve_agent(config: EngineProcessConfig, socket: Path, run: RunHost) -> None
     try:
         announced = describe(config)  # before anything large is fetched or imported
         link.send(announced)  # jobs are accepted from here on
-        config = with_stored_model(replace(config, model=announced.model), partial(_fetching, link))
+        config = with_stored_model(replace(config, model=announced.reference), partial(_fetching, link))
         run(config, link, on_host)
     except DiffuserveError as error:
         link.refuse(str(error))

@@ -2,10 +2,11 @@
 
 import asyncio
 import logging
+from collections.abc import Awaitable, Callable
 from pathlib import Path
-from typing import Protocol
+from typing import Protocol, TypeAlias
 
-from diffuserve.worker.config import WorkerConfig
+from diffuserve.worker.config import EngineProcessConfig, WorkerConfig
 from diffuserve.worker.zygote import Zygote, ZygoteEnded
 
 log = logging.getLogger(__name__)
@@ -35,22 +36,26 @@ class EngineProcess(Protocol):
     async def wait(self) -> int: ...
 
 
+StartEngine: TypeAlias = Callable[[Path], Awaitable[EngineProcess]]
+"""Starts an engine that connects to a Unix socket. Raises `EngineExited` if it cannot be run."""
+
+
 class EngineStarter:
-    """Starts the engines of one agent."""
+    """Starts the engines of one agent, of each of its models."""
 
     def __init__(self, config: WorkerConfig) -> None:
         self._config = config
         self._zygote: Zygote | None = None
         self._is_wanted = asyncio.Event()
 
-    async def start(self, engine_socket: Path) -> EngineProcess:
+    async def start(self, process: EngineProcessConfig, engine_socket: Path) -> EngineProcess:
         """Start an engine that connects to this Unix socket. Raise `EngineExited` if it cannot be run."""
         if self._zygote is not None and self._zygote.is_alive:
             try:
-                return await self._zygote.fork(engine_socket)
+                return await self._zygote.fork(process, engine_socket)
             except ZygoteEnded:
                 log.warning("the zygote has ended; the engine starts as a program of its own")
-        return await self._execute(engine_socket)
+        return await self._execute(process, engine_socket)
 
     def want_zygote(self) -> None:
         """Have a zygote prepared some time after this, unless there is one: an engine is ready."""
@@ -67,21 +72,22 @@ class EngineStarter:
                 await self.prepare_zygote()
 
     async def close(self) -> None:
-        """End the zygote, and the engine that it forked."""
+        """End the zygote, and the engines that it forked."""
         if self._zygote is not None:
             await self._zygote.close()
 
     async def prepare_zygote(self) -> None:
         """Start a zygote; a failure is logged, since engines start without one too."""
         try:
-            self._zygote = await Zygote.start(self._config.own_process)
+            has_one_model = not self._config.further
+            self._zygote = await Zygote.start(self._config.own_process, holds_model=has_one_model)
         except (ZygoteEnded, OSError):
             log.warning("no zygote could be prepared; a lost engine would start as a program of its own")
         else:
             log.info("a zygote is ready: a lost engine starts by fork")
 
-    async def _execute(self, engine_socket: Path) -> EngineProcess:
-        command = self._config.command
+    async def _execute(self, process: EngineProcessConfig, engine_socket: Path) -> EngineProcess:
+        command = self._config.command_of(process)
         try:
             return await asyncio.create_subprocess_exec(
                 *command, "--socket", str(engine_socket), start_new_session=True

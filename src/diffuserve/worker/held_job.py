@@ -17,7 +17,8 @@ from diffuserve.domain.worker_ids import attempt_id
 class HeldJob:
     """A lease and the progress of its job. `is_in_engine` until the engine has finished or lost it.
 
-    A job that reads images counts as in the engine already while it is `fetching` them, for `load_seconds`.
+    A job that `awaits_model`, which has yet to be loaded, counts as in the engine already, as does one that
+    reads images while it is `fetching` them, for `load_seconds`.
     Once it `is_put_down` the engine is to give its last checkpoint; one that `is_preempted` makes room for
     another job with that. `unsent_checkpoint` is the newest one, with its step, while another is being
     uploaded; `num_checkpoints` are stored.
@@ -28,6 +29,7 @@ class HeldJob:
     lease: Lease
     folder: Path
     is_in_engine: bool = True
+    awaits_model: bool = False
     is_canceling: bool = False
     phase: Phase = Phase.ENCODE
     step: int = 0

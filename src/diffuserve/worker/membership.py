@@ -2,7 +2,7 @@
 
 import asyncio
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 from diffuserve.client.leases import LeaseClient
 from diffuserve.domain.errors import (
@@ -28,7 +28,7 @@ _KEY_REMEDY = (
 
 
 class Membership:
-    """Registers once the model is known, and again after the control plane has forgotten the worker.
+    """Registers once the models are known, and again after the control plane has forgotten the worker.
 
     `on_refused` is called when the control plane refuses the worker, so that trying again is of no use.
     """
@@ -52,10 +52,6 @@ class Membership:
         return self._registration
 
     @property
-    def model(self) -> str:
-        return str(self.registration.models[0].spec["name"])
-
-    @property
     def heartbeat_seconds(self) -> float:
         """The worker's own interval between heartbeats, else the control plane's."""
         assert self._registered is not None
@@ -65,14 +61,14 @@ class Membership:
     def is_registered(self) -> bool:
         return self._is_registered.is_set()
 
-    def announce(self, announced: ModelAnnounced) -> None:
-        """Note the first engine's model; later engines load the same."""
+    def announce(self, announced: Sequence[ModelAnnounced]) -> None:
+        """Note the models that the worker offers; later engines load the same."""
         if self._registration is None:
             self._registration = new_registration(self._config, announced, self._is_spot)
             self._is_announced.set()
 
     async def run(self) -> None:
-        """Register, as soon as the model is known, and keep trying while it cannot be.
+        """Register, as soon as the models are known, and keep trying while it cannot be.
 
         The control plane may be unavailable, or other workers still offer an earlier form of the model.
         """

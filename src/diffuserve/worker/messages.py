@@ -22,13 +22,13 @@ from diffuserve.domain.residency import RESIDENT
 class ModelAnnounced:
     """The engine loads this model: its `ModelSpec` and its family's default `CostFit`, as dicts.
 
-    `model` is what loads this version of it, and `num_bytes` are those of its weights' files, 0 where they
-    are not known yet.
+    `reference` is what loads this version of it, and `num_bytes` are those of its weights' files, 0 where
+    they are not known yet.
     """
 
     spec: Mapping[str, Any]
     fit: Mapping[str, Any] | None = None
-    model: str = ""
+    reference: str = ""
     num_bytes: int = 0
 
 
@@ -46,8 +46,9 @@ class EngineReady:
     """The model is loaded; `token_budget` tokens a step saturate the device.
 
     `image_filter` is the `FilterInfo` of the filter that checks every image, as a dict; `None` if no
-    filter is set. `description` is for people to read. `quantization` is what the weights are kept in,
-    and `residency` where they are, as a dict.
+    filter is set. `description` is for people to read. `quantization` is what the weights are kept in, and
+    `residency` where they are, as a dict. `memory_limit_bytes` is the device's memory, 0 if it has none of
+    its own.
     """
 
     token_budget: int
@@ -57,6 +58,7 @@ class EngineReady:
     image_filter: Mapping[str, Any] | None = None
     quantization: str = Quantization.NONE.value
     residency: Mapping[str, Any] = field(default_factory=lambda: asdict(RESIDENT))
+    memory_limit_bytes: int = 0
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -272,8 +274,9 @@ class ZygoteReady:
 
 @dataclass(frozen=True, kw_only=True)
 class ForkEngine:
-    """Fork an engine process that connects to this Unix socket."""
+    """Fork an engine process of this configuration, which connects to this Unix socket."""
 
+    config: str
     socket: str
 
 

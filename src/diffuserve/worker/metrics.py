@@ -1,10 +1,13 @@
 """A worker's metrics for Prometheus; no label has a value per job."""
 
+from collections.abc import Iterable
+
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, start_http_server
 
 from diffuserve.domain.errors import InvalidParams
 from diffuserve.domain.worker import WorkerState
 from diffuserve.worker.messages import EngineHeartbeat, FilterVerdict
+from diffuserve.worker.served_model import ServedModel
 from diffuserve.worker.spot.base import NoticeKind
 
 _SECONDS = (0.1, 0.3, 0.5, 0.8, 1.0, 1.5, 2.0, 2.5, 5.0, 10.0, 20.0, 40.0, 80.0, 160.0, 640.0, 2560.0)
@@ -63,7 +66,22 @@ class WorkerMetrics:
             buckets=_FILTER_SECONDS,
             registry=self.registry,
         )
-        self._last_heartbeat: EngineHeartbeat | None = None
+        self._resident = Gauge(
+            "diffusion_worker_model_resident",
+            "1 for a model in memory, 0 for one that the worker may load.",
+            ["model"],
+            registry=self.registry,
+        )
+        self._loads = Gauge(
+            "diffusion_worker_model_loads",
+            "Times that the model was loaded since the worker started.",
+            ["model"],
+            registry=self.registry,
+        )
+        self._load_seconds = Gauge(
+            "diffusion_worker_model_load_seconds", "The model's last load.", ["model"], registry=self.registry
+        )
+        self._last_heartbeats: dict[str, EngineHeartbeat] = {}
 
     def serve(self, port: int) -> None:
         """Serve the metrics over HTTP. Raise `InvalidParams` if the port cannot be used."""
@@ -94,11 +112,19 @@ class WorkerMetrics:
         self._verdicts.labels(verdict.stage, category, verdict.action).inc()
         self._filter_seconds.labels(verdict.stage).observe(verdict.seconds)
 
-    def engine_heartbeat(self, heartbeat: EngineHeartbeat) -> None:
-        """Observe the mean batch size since the last heartbeat, and the last step's time."""
-        if (mean_batch := heartbeat.mean_batch_since(self._last_heartbeat)) is not None:
+    def set_models(self, models: Iterable[ServedModel]) -> None:
+        """Tell which models are in memory, and what loading them took."""
+        for model in models:
+            if model.announced is not None:
+                self._resident.labels(model.name).set(model.is_resident)
+                self._loads.labels(model.name).set(model.num_loads)
+                self._load_seconds.labels(model.name).set(model.load_seconds)
+
+    def engine_heartbeat(self, model: str, heartbeat: EngineHeartbeat) -> None:
+        """Observe the mean batch size since the model's last heartbeat, and the last step's time."""
+        if (mean_batch := heartbeat.mean_batch_since(self._last_heartbeats.get(model))) is not None:
             self._batch_size.observe(mean_batch)
-        self._last_heartbeat = heartbeat
+        self._last_heartbeats[model] = heartbeat
         if heartbeat.last_step_seconds is not None:
             self._step_seconds.set(heartbeat.last_step_seconds)
 

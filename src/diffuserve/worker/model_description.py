@@ -33,9 +33,9 @@ def _described(config: EngineProcessConfig) -> ModelAnnounced:
     return _announced(config.model, config.model, num_bytes)
 
 
-def _announced(folder: str, model: str, num_bytes: int) -> ModelAnnounced:
+def _announced(folder: str, reference: str, num_bytes: int) -> ModelAnnounced:
     spec, fit = read_offer(folder)
-    return ModelAnnounced(spec=spec.to_dict(), fit=fit.to_dict(), model=model, num_bytes=num_bytes)
+    return ModelAnnounced(spec=spec.to_dict(), fit=fit.to_dict(), reference=reference, num_bytes=num_bytes)
 
 
 def _weight_bytes(stored: DescribedModel, parts: Parts) -> int:

@@ -1,21 +1,21 @@
-"""A worker's reports about itself. Pure, but for the clock and the ids of claims."""
+"""A worker's reports about itself. Pure, but for the clock."""
 
 import os
-import secrets
 import time
-from collections.abc import Mapping
-from typing import Any
+from collections.abc import Sequence
 
 from diffuserve.domain.worker import Claim, ModelOffer, Registration, WorkerReport, WorkerState
-from diffuserve.worker.capacity import Capacity, Memory
+from diffuserve.worker.capacity import Memory, Room
 from diffuserve.worker.config import WorkerConfig
 from diffuserve.worker.messages import EngineHeartbeat, ModelAnnounced
 
 
-def new_registration(config: WorkerConfig, announced: ModelAnnounced, is_spot: bool) -> Registration:
-    """Offer the model that the engine is loading."""
+def new_registration(
+    config: WorkerConfig, announced: Sequence[ModelAnnounced], is_spot: bool
+) -> Registration:
+    """Offer the models that the worker has in memory or may load."""
     return Registration(
-        models=(ModelOffer(spec=announced.spec, fit=announced.fit),),
+        models=tuple(ModelOffer(spec=model.spec, fit=model.fit) for model in announced),
         report=WorkerReport(
             state=WorkerState.INITIALIZING,
             timestamp=time.time(),
@@ -35,29 +35,27 @@ def worker_report(
     memory: Memory,
     heartbeat: EngineHeartbeat | None,
     num_running: int,
-    image_filter: Mapping[str, Any] | None,
+    resident_models: tuple[str, ...],
 ) -> WorkerReport:
-    """Report the worker's present state; the model is resident in every state but `INITIALIZING`."""
-    is_loaded = state is not WorkerState.INITIALIZING
+    """Report the worker's present state."""
     return WorkerReport(
         state=state,
         timestamp=time.time(),
         num_cpus=registration.report.num_cpus,
         memory_bytes=memory.used,
         memory_limit_bytes=memory.limit,
-        resident_models=tuple(offer.spec["name"] for offer in registration.models) if is_loaded else (),
+        resident_models=resident_models,
         last_step_seconds=heartbeat.last_step_seconds if heartbeat else None,
         num_running=num_running,
-        image_filter=image_filter,
     )
 
 
-def new_claim(capacity: Capacity, model: str) -> Claim:
-    """Build a claim for as much as there is capacity for, under a new id."""
+def new_claim(room: Room, claim_id: str) -> Claim:
+    """Build a claim for as much as there is room for."""
     return Claim(
-        claim_id=secrets.token_hex(8),
-        num_jobs=capacity.num_jobs,
-        num_tokens=capacity.num_tokens,
-        models=(model,),
-        resident_models=(model,),
+        claim_id=claim_id,
+        num_jobs=room.capacity.num_jobs,
+        num_tokens=room.capacity.num_tokens,
+        models=room.models,
+        resident_models=room.resident_models,
     )

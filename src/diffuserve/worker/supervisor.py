@@ -10,7 +10,7 @@ from diffuserve.domain.residency import Residency
 from diffuserve.domain.worker import LoadProgress
 from diffuserve.worker.config import WorkerConfig
 from diffuserve.worker.engine_link import EngineLink
-from diffuserve.worker.engine_starter import EngineExited, EngineStarter
+from diffuserve.worker.engine_starter import EngineExited, StartEngine
 from diffuserve.worker.exit_codes import describe
 from diffuserve.worker.messages import (
     EngineHeartbeat,
@@ -31,33 +31,36 @@ _MOST_DEATHS_WHILE_LOADING = 3  # such as by the kernel, when memory runs out; a
 
 
 class EngineSupervisor:
-    """Supervises one engine after another.
+    """Supervises one engine after another, of one model; `start_engine` starts each.
 
     `on_announced` is called with the first message of each engine, `on_job` with every message about a
-    job, and `on_change` when an engine becomes ready, sends a heartbeat, gets stuck, or, with `None` for
-    `link`, has died. `token_budget` is that of a ready engine, else `None`; `image_filter` describes the
-    filter of the last engine that was ready, `quantization` and `residency` its weights; `suspects` are the
-    attempts that the last engine to die was working on; `loading` is the progress of an engine that is not
-    ready yet; `refusal` is why the last engine did not start, in its own words.
+    job, `on_ready` when an engine becomes ready, and `on_change` then and when one sends a heartbeat, gets
+    stuck, or, with `None` for `link`, has died. `token_budget` is that of a ready engine, else `None`;
+    `image_filter` describes the filter of the last engine that was ready, `quantization` and `residency` its
+    weights; `suspects` are the attempts that the last engine to die was working on; `loading` is the progress
+    of an engine that is not ready yet; `refusal` is why the last engine did not start, in its own words.
     """
 
-    def __init__(
+    def __init__(  # noqa: PLR0913 (what it tells of)
         self,
         config: WorkerConfig,
+        start_engine: StartEngine,
         on_announced: Callable[[ModelAnnounced], None],
         on_job: Callable[[JobMessage], None],
+        on_ready: Callable[[], None],
         on_change: Callable[[], None],
         is_occupied: Callable[[], bool],
     ) -> None:
-        self._config, self._starter = config, EngineStarter(config)
-        self._on_announced, self._on_job, self._on_change = on_announced, on_job, on_change
+        self._config, self._start_engine = config, start_engine
+        self._on_announced, self._on_job = on_announced, on_job
+        self._on_ready, self._on_change = on_ready, on_change
         self._is_occupied = is_occupied
         self._pulse = Pulse(0.0, 0.0)
         self._stopping = asyncio.Event()
         self.link: EngineLink | None = None
         self.token_budget: int | None = None
         self.loading: LoadProgress | None = None
-        self.num_gpus, self.device_name = 0, ""
+        self.num_gpus, self.device_name, self.memory_limit_bytes = 0, "", 0
         self.image_filter: Mapping[str, Any] | None = None
         self.quantization: str | None = None
         self.residency: Residency | None = None
@@ -69,8 +72,17 @@ class EngineSupervisor:
         self.was_ever_ready = False
 
     @property
+    def is_stopping(self) -> bool:
+        return self._stopping.is_set()
+
+    @property
+    def has_model(self) -> bool:
+        """True while an engine has the model in memory, even if it is stuck."""
+        return self.link is not None and self.token_budget is not None
+
+    @property
     def is_ready(self) -> bool:
-        return self.link is not None and self.token_budget is not None and not self.is_stalled
+        return self.has_model and not self.is_stalled
 
     async def run(self) -> int:
         """Keep an engine running, and return the exit code of the last one.
@@ -108,11 +120,6 @@ class EngineSupervisor:
         self._stopping.set()
         if self.link is not None and self.is_ready:
             await self.link.stop()
-        await self._starter.close()
-
-    async def prepare_restarts(self) -> None:
-        """Keep ready, beside an engine that runs, what the next one starts from."""
-        await self._starter.keep_zygote()
 
     async def watch(self) -> None:
         """Kill an engine that sends no heartbeats, or that is occupied and makes no progress."""
@@ -141,7 +148,7 @@ class EngineSupervisor:
         """Run one engine from its start to its death, and return its exit code."""
         self.refusal, self.loading = None, LoadProgress(phase="starting")
         try:
-            self.link = await EngineLink.start(self._starter)
+            self.link = await EngineLink.start(self._start_engine)
         except EngineExited as error:
             return error.code
         try:
@@ -181,6 +188,7 @@ class EngineSupervisor:
         self.image_filter, self.loading = ready.image_filter, None
         self.quantization, self.residency = ready.quantization, Residency.from_dict(ready.residency)
         self.num_gpus, self.device_name = ready.num_gpus, ready.device_name
+        self.memory_limit_bytes = ready.memory_limit_bytes
         self.token_budget, self._pulse = ready.token_budget, Pulse(now, now)
         self.is_stalled, self.was_ever_ready = False, True
-        self._starter.want_zygote()
+        self._on_ready()

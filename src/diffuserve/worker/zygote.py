@@ -63,13 +63,17 @@ class Zygote:
         self.is_alive = True
 
     @classmethod
-    async def start(cls, config: EngineProcessConfig) -> "Zygote":
-        """Start a zygote, and wait until it is ready. Raise `ZygoteEnded` if it does not become so."""
+    async def start(cls, config: EngineProcessConfig, holds_model: bool = True) -> "Zygote":
+        """Start a zygote, and wait until it is ready. Raise `ZygoteEnded` if it does not become so.
+
+        One that `holds_model` may keep the weights, which its engines then share.
+        """
         ours, its = socket.socketpair()
         with its:
             process = await asyncio.create_subprocess_exec(
                 *(sys.executable, "-m", "diffuserve.worker.zygote_process"),
                 *("--config", config.to_json(), "--connection", str(its.fileno())),
+                *(() if holds_model else ("--imports-only",)),
                 pass_fds=[its.fileno()],
                 start_new_session=True,
             )
@@ -87,10 +91,10 @@ class Zygote:
     def pid(self) -> int:
         return self._process.pid
 
-    async def fork(self, engine_socket: Path) -> ForkedEngine:
+    async def fork(self, config: EngineProcessConfig, engine_socket: Path) -> ForkedEngine:
         """Start an engine that connects to this Unix socket. Raise `ZygoteEnded` if that is not possible."""
         async with self._one_fork_at_a_time:
-            self._writer.write(encode(ForkEngine(socket=str(engine_socket))))
+            self._writer.write(encode(ForkEngine(config=config.to_json(), socket=str(engine_socket))))
             engine = await self._forks.get() if self.is_alive else None
         if engine is None:
             raise ZygoteEnded

@@ -1,8 +1,9 @@
 """The zygote: a process that has done what every start of an engine repeats, and is forked for each of them.
 
 It imports torch and the engine and, where they are small beside the machine's memory, maps the weights; then
-it forks an engine whenever its agent asks. It keeps to the rules that make this safe: it has one thread, it
-never touches CUDA, and its engines end with it, as it ends with its agent.
+it forks an engine whenever its agent asks. Where it serves several models it only imports: what one model
+keeps in memory would be missing for the others. It keeps to the rules that make this safe: it has one thread,
+it never touches CUDA, and its engines end with it, as it ends with its agent.
 """
 
 import argparse
@@ -58,22 +59,32 @@ def main() -> None:
     os.environ.update(_ENVIRONMENT)  # noqa: TID251 (these libraries have no other interface)
     config = EngineProcessConfig.from_json(arguments.config)
     configure_logs(config.logs)
-    config = with_known_model(config)
-    run_to_exit(ForkServer(config, socket.socket(fileno=arguments.connection)).run)
+    connection = socket.socket(fileno=arguments.connection)
+    if arguments.imports_only:
+        run_to_exit(ForkServer(config, connection, holds_model=False).run)
+    run_to_exit(ForkServer(with_known_model(config), connection).run)
 
 
 class ForkServer:
-    """Forks engines for the agent at the other end of `connection`."""
+    """Forks engines for the agent at the other end of `connection`.
 
-    def __init__(self, config: EngineProcessConfig, connection: socket.socket) -> None:
-        self._config, self._connection = config, connection
+    One that `holds_model` forks engines of that model alone; another one engines of any model.
+    """
+
+    def __init__(
+        self, config: EngineProcessConfig, connection: socket.socket, holds_model: bool = True
+    ) -> None:
+        self._config, self._connection, self._holds_model = config, connection, holds_model
         self._selector = selectors.DefaultSelector()
         self._model: LoadedModel | None = None
 
     def run(self) -> None:
         """Prepare, then fork an engine for every request, until the agent closes the connection."""
         gc.disable()
-        self._model = prepared(self._config)
+        if self._holds_model:
+            self._model = prepared(self._config)
+        else:
+            import_engine()
         gc.collect()
         gc.freeze()  # or a collection in a child would write to the pages that it shares
         self._send(ZygoteReady())
@@ -90,21 +101,21 @@ class ForkServer:
             elif line := lines.readline():
                 message = decode(line)
                 assert isinstance(message, ForkEngine)
-                self._fork(Path(message.socket))
+                self._fork(message)
             else:
                 return False
         return True
 
-    def _fork(self, engine_socket: Path) -> None:
+    def _fork(self, order: ForkEngine) -> None:
         check_one_thread()
         zygote = os.getpid()
         pid = os.fork()
         if pid == 0:
-            self._become_engine(zygote, engine_socket)
+            self._become_engine(zygote, order)
         self._selector.register(os.pidfd_open(pid), selectors.EVENT_READ, data=pid)
         self._send(EngineForked(pid=pid))
 
-    def _become_engine(self, zygote: int, engine_socket: Path) -> None:
+    def _become_engine(self, zygote: int, order: ForkEngine) -> None:
         """Run an engine in the process that was just forked, to its end."""
         os.setsid()
         die_with_parent()
@@ -113,7 +124,8 @@ class ForkServer:
         self._selector.close()
         self._connection.close()
         run = partial(run_engine, self._model)
-        run_to_exit(partial(serve_agent, self._config, engine_socket, run))
+        config = self._config if self._holds_model else EngineProcessConfig.from_json(order.config)
+        run_to_exit(partial(serve_agent, config, Path(order.socket), run))
 
     def _report_end(self, descriptor: int, pid: int) -> None:
         self._selector.unregister(descriptor)
@@ -163,6 +175,11 @@ def _mapped(config: EngineProcessConfig) -> "LoadedModel | None":
         return None
 
 
+def import_engine() -> None:
+    """Import what engines of all families need, and keep nothing of a model."""
+    import diffuserve.worker.engine_host  # noqa: F401 (it is imported for the engines that are forked)
+
+
 def check_one_thread() -> None:
     """Raise `RuntimeError` if another thread runs: what it holds would stay locked in a fork for ever."""
     num_threads = sum(1 for _ in _THREADS.iterdir())
@@ -174,6 +191,7 @@ def parse_arguments() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description="The zygote of a worker; started by its agent.")
     parser.add_argument("--config", required=True, help="JSON of EngineProcessConfig")
     parser.add_argument("--connection", type=int, required=True, help="descriptor of the agent's socket")
+    parser.add_argument("--imports-only", action="store_true", help="hold no model, and fork engines of any")
     return parser.parse_args()
 
 

@@ -6,7 +6,8 @@ from typing import Any
 from diffuserve.api.model_resources import model_resource
 from diffuserve.domain.model_spec import ModelSpec
 from diffuserve.domain.readiness import ModelStatus
-from diffuserve.domain.resources.model import ModelSafetyResource
+from diffuserve.domain.resources.model import ModelResource, ModelSafetyResource
+from diffuserve.domain.worker import Worker, WorkerReport, WorkerState
 from support.hand_worker import HAND_SPEC
 
 
@@ -44,6 +45,34 @@ def test_a_model_tells_its_example_if_it_has_one() -> None:
 
     assert example(HAND_SPEC) is None
     assert example(replace(HAND_SPEC, example_prompt="a hand")) == "a hand"
+
+
+def test_a_model_tells_which_workers_have_it_in_memory_and_what_a_load_takes() -> None:
+    def told(*workers: Worker, load_seconds: float = 0.0) -> ModelResource:
+        safety = ModelSafetyResource(prompt=None, image=())
+        return model_resource(
+            HAND_SPEC, ModelStatus.READY, safety, workers=workers, load_seconds=load_seconds
+        )
+
+    resident = worker(WorkerReport(state=WorkerState.READY, resident_models=(HAND_SPEC.name,)))
+    cold = worker(WorkerReport(state=WorkerState.READY, resident_models=("another",)))
+    gone, leaving = replace(resident, state=WorkerState.LOST), replace(resident, is_draining=True)
+    shown = told(resident, cold, gone, leaving, load_seconds=2.5)
+    assert (shown.num_workers, shown.num_resident, shown.load_seconds) == (2, 1, 2.5)
+    assert told().load_seconds is None
+
+
+def worker(report: WorkerReport) -> Worker:
+    return Worker(
+        id="worker_1",
+        name="",
+        state=report.state,
+        labels={},
+        models=(HAND_SPEC.name, "another"),
+        report=report,
+        registered_at=0.0,
+        heartbeat_at=0.0,
+    )
 
 
 def test_a_model_without_a_choice_has_no_default_for_it() -> None:

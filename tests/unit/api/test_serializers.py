@@ -364,6 +364,7 @@ _FREE_FIELDS = frozenset(
         "limits",
         "image_filter",
         "num_workers",
+        "withdrawn_models",
         "per_minute",
         "device_seconds",
     }

@@ -13,7 +13,7 @@ from typer.testing import CliRunner
 
 import diffuserve
 from diffuserve.cli.main import app
-from diffuserve.cli.options import WORKER_OPTIONS, arguments_for, flag_of, takes_settings
+from diffuserve.cli.options import WORKER_OPTIONS, WORKER_SETTINGS, arguments_for, flag_of, takes_settings
 from diffuserve.engine.config import EngineConfig
 from diffuserve.options import option_fields, option_of
 from diffuserve.settings import Settings
@@ -113,6 +113,20 @@ def test_command_line_arguments_carry_every_setting(monkeypatch: pytest.MonkeyPa
     received = parsed(arguments_for(chosen, *WORKER_OPTIONS), WORKER_OPTIONS)
     assert received.worker == chosen.worker
     assert {name: getattr(received, name) for name in CHOSEN} == CHOSEN
+
+
+def test_the_values_of_a_repeated_option_reach_the_worker_of_a_server(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setenv("DIFFUSERVE_MORE_MODELS", '["z"]')
+    assert [process.model for process in parsed([], WORKER_SETTINGS).worker.engine_processes] == [
+        "tiny-flux",
+        "z",
+    ]
+    chosen = parsed(["--model", "a", "--model", "b", "--model", "c"], WORKER_SETTINGS)
+    received = parsed(arguments_for(chosen, *WORKER_SETTINGS), WORKER_SETTINGS)
+    assert (received.model, received.more_models) == ("a", ("b", "c"))  # type: ignore[attr-defined]
+    assert parsed(["--model", "a"], WORKER_SETTINGS).more_models == ()
 
 
 def test_what_is_not_given_comes_from_the_environment(monkeypatch: pytest.MonkeyPatch) -> None:

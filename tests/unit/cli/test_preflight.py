@@ -11,7 +11,7 @@ import pytest
 
 from diffuserve.cli import preflight
 from diffuserve.cli.preflight import check_requests, check_worker
-from diffuserve.domain.errors import InvalidParams, ModelNotFound
+from diffuserve.domain.errors import InvalidModel, InvalidParams, ModelNotFound
 from diffuserve.domain.params import GenerationParams
 from diffuserve.engine.config import EngineConfig
 from diffuserve.models.bundled import bundled_models
@@ -121,10 +121,24 @@ def test_a_request_above_the_memory_budget_is_refused() -> None:
 def test_a_missing_package_names_the_extra(package: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(preflight, "find_spec", lambda name: None if name == package else find_spec(name))
     with pytest.raises(InvalidParams, match=rf"{package}, .*pip install 'diffuserve\[engine\]'"):
-        check_worker(EngineProcessConfig(), num_gpus=1)
+        check_worker([EngineProcessConfig()], num_gpus=1)
+
+
+def test_of_several_models_broken_ones_are_left_to_the_worker_and_wrong_names_refused(tmp_path: Path) -> None:
+    broken = tmp_path / "broken"
+    shutil.copytree(bundled_models()["tiny-flux"], broken)
+    next(broken.rglob("*.safetensors")).write_bytes(b"truncated")
+    names = ("tiny-sd", str(broken))
+    check_worker([EngineProcessConfig(model=name) for name in names], num_gpus=1)
+    with pytest.raises(InvalidModel):
+        check_worker([EngineProcessConfig(model=str(broken))], num_gpus=1)
+    with pytest.raises(ModelNotFound):
+        check_worker([EngineProcessConfig(model=name) for name in ("tiny-sd", "tiny-sdd")], num_gpus=1)
+    with pytest.raises(InvalidParams, match="named twice"):
+        check_worker([EngineProcessConfig(model="tiny-sd")] * 2, num_gpus=1)
 
 
 def test_a_hub_id_of_a_worker_is_checked_and_left_to_its_engine_to_download() -> None:
-    check_worker(EngineProcessConfig(model=f"nobody/model@{'0123456789' * 4}"), num_gpus=1)
+    check_worker([EngineProcessConfig(model=f"nobody/model@{'0123456789' * 4}")], num_gpus=1)
     with pytest.raises(ModelNotFound, match="names no commit"):
-        check_worker(EngineProcessConfig(model="nobody/model"), num_gpus=1)
+        check_worker([EngineProcessConfig(model="nobody/model")], num_gpus=1)

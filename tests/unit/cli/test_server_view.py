@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 from rich.console import Console
 
-from diffuserve.cli.server_tables import workers_table
+from diffuserve.cli.server_tables import models_of, workers_table
 from diffuserve.cli.server_view import ServerView, jobs_per_minute
 from diffuserve.cli.top import _look, screen_of
 from diffuserve.client.jobs import Client
@@ -46,6 +46,17 @@ def test_the_table_says_why_a_worker_drains() -> None:
     with console.capture() as shown:
         console.print(workers_table(view))
     assert "draining: interruption notice of gcp" in shown.get()
+
+
+@pytest.mark.parametrize(
+    ("models", "resident", "shown"),
+    [(("a",), (), "a"), (("a", "b", "c"), ("b",), "(a), b, (c)"), (("a", "b"), (), "(a), (b)")],
+)
+def test_of_several_models_those_that_are_not_in_memory_are_in_parentheses(
+    models: tuple[str, ...], resident: tuple[str, ...], shown: str
+) -> None:
+    report = WorkerReportResource(state=WorkerState.READY, resident_models=resident)
+    assert models_of(make_worker(models=models, report=report)) == shown
 
 
 @pytest.mark.parametrize(

@@ -82,6 +82,21 @@ def test_the_key_comes_from_the_settings_but_that_of_a_servers_own_worker(
     assert started[-1].parent_fd == 7
 
 
+def test_a_worker_of_several_models_has_an_engine_process_for_each(invoke: Invoke, started: Started) -> None:
+    words = ("--model", "a", "--model", "b", "--model", "c", "--resident-bytes", "100", "--dtype", "fp16")
+    invoke("worker", *words, "--device", "cpu")
+    invoke("worker", *words, "--device", "cpu", "--replicas", "2")
+    for config in started:
+        assert [process.model for process in config.engine_processes] == ["a", "b", "c"]
+        assert {process.dtype for process in config.engine_processes} == {"float16"}
+        assert len({process.engine.cost_fit_path for process in config.engine_processes}) == 3
+        assert config.resident_bytes == 100
+    assert len(started) == 3
+    refused = invoke("worker", "--model", "a", "--model", "b", "--nnodes", "2", "--node-endpoint", "h:1")
+    assert refused.code == 2
+    assert "a worker of several machines serves one model" in refused.err
+
+
 def test_several_gpus_are_one_worker(invoke: Invoke, started: Started) -> None:
     invoke("worker", "--gpus", "4", "--collective-seconds", "20")
     [config] = started

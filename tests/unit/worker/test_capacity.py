@@ -57,13 +57,13 @@ def test_memory_without_a_limit_is_never_short() -> None:
 
 
 def test_memory_of_a_dead_engine_counts_as_nothing() -> None:
-    alone, with_dead_engine = read_memory(None), read_memory(2**22 - 1)
+    alone, with_dead_engine = read_memory([]), read_memory([2**22 - 1])
     assert with_dead_engine.used == pytest.approx(alone.used, rel=0.2)
     assert alone.used < alone.limit
 
 
 def test_memory_of_the_engine_is_added() -> None:
-    assert read_memory(os.getppid()).used > read_memory(None).used
+    assert read_memory([os.getppid()]).used > read_memory([]).used
 
 
 @pytest.mark.parametrize(("text", "is_limited"), [("1048576\n", True), ("max\n", False)])
@@ -73,11 +73,11 @@ def test_a_container_has_its_own_limit(
     path = tmp_path / "memory.max"
     path.write_text(text)
     monkeypatch.setattr(capacity, "_CGROUP_LIMIT", path)
-    assert read_memory(None).limit == (1_048_576 if is_limited else psutil.virtual_memory().total)
+    assert read_memory([]).limit == (1_048_576 if is_limited else psutil.virtual_memory().total)
 
 
 def test_a_machine_without_containers_has_its_physical_limit(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(capacity, "_CGROUP_LIMIT", tmp_path / "none")
-    assert read_memory(None).limit == psutil.virtual_memory().total
+    assert read_memory([]).limit == psutil.virtual_memory().total

@@ -34,7 +34,7 @@ async def test_a_worker_registers_only_once_its_model_is_known() -> None:
     running = asyncio.create_task(registering.membership.run())
     await asyncio.sleep(60.0)
     assert registering.plane.registrations == []
-    registering.membership.announce(ANNOUNCED)
+    registering.membership.announce([ANNOUNCED])
     await running
     (registration,) = registering.plane.registrations
     (offer,) = registration.models
@@ -47,26 +47,26 @@ async def test_a_worker_registers_only_once_its_model_is_known() -> None:
 @in_virtual_time
 async def test_a_registered_worker_has_an_id_a_model_and_an_interval() -> None:
     registering = Registering()
-    registering.membership.announce(ANNOUNCED)
+    registering.membership.announce([ANNOUNCED])
     await registering.membership.run()
     assert await registering.membership.worker_id() == "w1"
-    assert registering.membership.model == "m"
+    assert [offer.spec["name"] for offer in registering.membership.registration.models] == ["m"]
     assert registering.membership.heartbeat_seconds == HEARTBEAT_SECONDS
 
 
 @in_virtual_time
 async def test_the_model_of_the_first_engine_stays() -> None:
     registering = Registering()
-    registering.membership.announce(ANNOUNCED)
-    registering.membership.announce(ModelAnnounced(spec={"name": "another"}))
-    assert registering.membership.model == "m"
+    registering.membership.announce([ANNOUNCED])
+    registering.membership.announce([ModelAnnounced(spec={"name": "another"})])
+    assert [offer.spec["name"] for offer in registering.membership.registration.models] == ["m"]
 
 
 @in_virtual_time
 async def test_registration_is_repeated_while_the_control_plane_is_away() -> None:
     registering = Registering()
     registering.plane.registration_outcomes.extend([ServerUnavailable("away")] * 3)
-    registering.membership.announce(ANNOUNCED)
+    registering.membership.announce([ANNOUNCED])
     await registering.membership.run()
     assert len(registering.plane.registrations) == 4
     assert registering.num_refusals == 0
@@ -78,7 +78,7 @@ async def test_registration_is_repeated_while_others_offer_the_model_in_another_
 ) -> None:
     registering = Registering()
     registering.plane.registration_outcomes.extend([ModelConflict("drain them first")] * 2)
-    registering.membership.announce(ANNOUNCED)
+    registering.membership.announce([ANNOUNCED])
     await registering.membership.run()
     assert (len(registering.plane.registrations), registering.num_refusals) == (3, 0)
     assert "cannot register yet: drain them first" in caplog.text
@@ -88,7 +88,7 @@ async def test_registration_is_repeated_while_others_offer_the_model_in_another_
 async def test_a_refused_worker_does_not_try_again(caplog: pytest.LogCaptureFixture) -> None:
     registering = Registering()
     registering.plane.registration_outcomes.append(Forbidden("not a worker's key"))
-    registering.membership.announce(ANNOUNCED)
+    registering.membership.announce([ANNOUNCED])
     await registering.membership.run()
     assert registering.num_refusals == 1
     assert not registering.membership.is_registered
@@ -98,7 +98,7 @@ async def test_a_refused_worker_does_not_try_again(caplog: pytest.LogCaptureFixt
 @in_virtual_time
 async def test_an_interval_that_could_lose_leases_is_refused() -> None:
     registering = Registering(heartbeat_seconds=29.0)
-    registering.membership.announce(ANNOUNCED)
+    registering.membership.announce([ANNOUNCED])
     await registering.membership.run()
     assert registering.num_refusals == 1
 
@@ -106,7 +106,7 @@ async def test_an_interval_that_could_lose_leases_is_refused() -> None:
 @in_virtual_time
 async def test_a_forgotten_worker_gets_a_new_id() -> None:
     registering = Registering()
-    registering.membership.announce(ANNOUNCED)
+    registering.membership.announce([ANNOUNCED])
     await registering.membership.run()
     await registering.membership.renew("w1")
     assert await registering.membership.worker_id() == "w2"
@@ -115,7 +115,7 @@ async def test_a_forgotten_worker_gets_a_new_id() -> None:
 @in_virtual_time
 async def test_loops_that_learn_of_it_together_register_once() -> None:
     registering = Registering()
-    registering.membership.announce(ANNOUNCED)
+    registering.membership.announce([ANNOUNCED])
     await registering.membership.run()
     await asyncio.gather(*(registering.membership.renew("w1") for _ in range(3)))
     await registering.membership.renew("w1")

@@ -65,7 +65,7 @@ EXAMPLES: dict[str, Message] = {
     "put-down": PutDownJob(attempt="j"),
     "stop": StopEngine(),
     "zygote": ZygoteReady(),
-    "fork": ForkEngine(socket="/s"),
+    "fork": ForkEngine(config="{}", socket="/s"),
     "forked": EngineForked(pid=7),
     "ended": EngineEnded(pid=7, code=-9),
 }

@@ -45,28 +45,28 @@ def test_a_port_that_is_taken_is_refused(metrics: WorkerMetrics) -> None:
 
 
 def test_the_batch_size_is_the_mean_since_the_last_heartbeat(metrics: WorkerMetrics) -> None:
-    metrics.engine_heartbeat(heartbeat(10, 20))
-    metrics.engine_heartbeat(heartbeat(14, 40))
+    metrics.engine_heartbeat("m", heartbeat(10, 20))
+    metrics.engine_heartbeat("m", heartbeat(14, 40))
     assert sample(metrics, "diffusion_batch_size_count") == 2
     assert sample(metrics, "diffusion_batch_size_sum") == 2.0 + 5.0
 
 
 def test_an_idle_heartbeat_observes_no_batch(metrics: WorkerMetrics) -> None:
-    metrics.engine_heartbeat(heartbeat(10, 20))
-    metrics.engine_heartbeat(heartbeat(10, 20))
+    metrics.engine_heartbeat("m", heartbeat(10, 20))
+    metrics.engine_heartbeat("m", heartbeat(10, 20))
     assert sample(metrics, "diffusion_batch_size_count") == 1
 
 
 def test_a_restarted_engine_counts_from_zero(metrics: WorkerMetrics) -> None:
-    metrics.engine_heartbeat(heartbeat(10, 20))
-    metrics.engine_heartbeat(heartbeat(0, 0))
-    metrics.engine_heartbeat(heartbeat(1, 3))
+    metrics.engine_heartbeat("m", heartbeat(10, 20))
+    metrics.engine_heartbeat("m", heartbeat(0, 0))
+    metrics.engine_heartbeat("m", heartbeat(1, 3))
     assert sample(metrics, "diffusion_batch_size_sum") == 2.0 + 3.0
 
 
 def test_the_last_step_is_kept_through_heartbeats_without_one(metrics: WorkerMetrics) -> None:
-    metrics.engine_heartbeat(heartbeat(1, 1, last_step_seconds=0.25))
-    metrics.engine_heartbeat(heartbeat(1, 1))
+    metrics.engine_heartbeat("m", heartbeat(1, 1, last_step_seconds=0.25))
+    metrics.engine_heartbeat("m", heartbeat(1, 1))
     assert sample(metrics, "diffusion_worker_step_seconds") == 0.25
 
 

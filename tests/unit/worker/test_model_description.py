@@ -70,7 +70,7 @@ def test_what_is_loaded_is_the_version_that_was_described(
     described = describe(config)
     newer = manifest_of(SOURCE, "mine", "mit", "pushed since")
     push(open_models(str(config.stored.model_store)), SOURCE, newer)
-    pinned = replace(config, model=described.model)
+    pinned = replace(config, model=described.reference)
     assert newer.hash not in with_stored_model(pinned).model
     assert newer.hash in with_stored_model(config).model
     assert describe(pinned) == described, "also now that it is on this machine"

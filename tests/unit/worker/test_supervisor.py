@@ -4,17 +4,18 @@ import asyncio
 from collections.abc import AsyncGenerator
 from contextlib import asynccontextmanager
 from dataclasses import asdict, dataclass, field
+from functools import partial
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
-from unittest.mock import patch
+from unittest.mock import AsyncMock, patch
 
 import pytest
 
 from diffuserve.domain.offload import Offload
 from diffuserve.domain.residency import Residency
 from diffuserve.worker import supervisor
-from diffuserve.worker.config import WorkerConfig
+from diffuserve.worker.config import EngineProcessConfig, WorkerConfig
 from diffuserve.worker.messages import EngineReady, EngineRefused, JobMessage, ModelAnnounced, StepProgress
 from diffuserve.worker.supervisor import EngineSupervisor
 from support.virtual_time import in_virtual_time, now
@@ -41,8 +42,10 @@ async def supervising(folder: Path, is_occupied: bool = False, **values: Any) ->
     with patch.object(supervisor, "EngineLink", engines):
         engine_supervisor = EngineSupervisor(
             WorkerConfig(server="", **values),
+            partial(AsyncMock(), EngineProcessConfig()),
             on_announced=announced.append,
             on_job=job_messages.append,
+            on_ready=lambda: None,
             on_change=lambda: links.append(engine_supervisor.link),
             is_occupied=lambda: is_occupied,
         )

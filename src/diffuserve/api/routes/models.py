@@ -11,7 +11,6 @@ from diffuserve.api.openai.resources import OPENAI_ERROR_RESPONSES
 from diffuserve.api.responses import json_response
 from diffuserve.api.serializers import filter_resource, reported_filter
 from diffuserve.api.services import Services, ServicesDep
-from diffuserve.domain.exactness import offloads, quantizations
 from diffuserve.domain.resources.model import ModelList, ModelResource, ModelSafetyResource
 from diffuserve.domain.resources.safety import FilterResource
 from diffuserve.domain.worker import WorkerState
@@ -47,8 +46,7 @@ async def get_model(
 async def _resource(services: Services, name: str, served: ServedModel) -> ModelResource:
     status, safety = await services.catalog.status(name), await _safety(services, name)
     workers = await services.catalog.workers()
-    kinds, modes = quantizations(name, workers), offloads(name, workers)
-    return model_resource(served.spec, status, safety, served.tiers, kinds, modes)
+    return model_resource(served.spec, status, safety, served.tiers, workers, served.fit.load_seconds)
 
 
 async def _safety(services: Services, model: str) -> ModelSafetyResource:

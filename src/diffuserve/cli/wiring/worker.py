@@ -46,12 +46,14 @@ def replica(config: WorkerConfig, settings: Settings, number: int) -> WorkerConf
     """
     device = "cpu" if config.engine_process.device == "cpu" else f"cuda:{number}"
     on_device = settings.model_copy(update={"device": device})  # each device has its own cost fit
-    process, visible = checked(on_device.engine_process), None
+    processes, visible = [checked(process) for process in on_device.worker.engine_processes], None
     if device != "cpu" and not torch_build("hip"):
-        process, visible = replace(process, device="cuda:0"), visible_device(number)
+        processes = [replace(process, device="cuda:0") for process in processes]
+        visible = visible_device(number)
     return replace(
         config,
-        engine_process=process,
+        engine_process=processes[0],
+        further=tuple(processes[1:]),
         visible_device=visible,
         name=f"{config.name or socket.gethostname()}-{number}",
         metrics_port=None if config.metrics_port is None else config.metrics_port + number,

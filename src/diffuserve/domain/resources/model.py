@@ -101,6 +101,14 @@ class ModelResource(Resource):
             "`text`, `model` or `layers`; empty until one is ready. Images do not depend on it."
         },
     )
+    num_workers: int = field(
+        default=0, metadata={"description": "Workers that offer the model, in memory or to be loaded."}
+    )
+    num_resident: int = field(default=0, metadata={"description": "Those of them that have it in memory."})
+    load_seconds: float | None = field(
+        default=None,
+        metadata={"description": "What loading it took a worker the last time; null until that is measured."},
+    )
     safety: ModelSafetyResource
 
 

@@ -1,6 +1,7 @@
 """Claims jobs whenever the worker has room for some."""
 
 import asyncio
+import secrets
 
 from diffuserve.client.leases import LeaseClient
 from diffuserve.domain.errors import WorkerNotFound
@@ -30,28 +31,30 @@ class ClaimLoop:
         self._request: asyncio.Task[list[Lease]] | None = None
 
     async def run(self) -> None:
-        """Claim as much as there is capacity for; repeat a claim under its id until it has a response."""
-        claim: Claim | None = None
+        """Claim as much as there is room for; repeat a claim under its id until it has a response."""
+        claim_id = _new_id()
         while not self._state.is_draining:
             worker_id = await self._membership.worker_id()
             await self._state.has_capacity.wait()
-            capacity = self._gate.capacity()
-            if capacity.num_jobs == 0:
+            room = self._gate.room()
+            if room.capacity.num_jobs == 0:
                 self._state.has_capacity.clear()
                 continue
-            claim = claim or new_claim(capacity, self._membership.model)
             try:
-                leases = await self._send(worker_id, claim)
+                leases = await self._send(worker_id, new_claim(room, claim_id))
             except WorkerNotFound:
                 await self._membership.renew(worker_id)
                 continue
             if leases is not None:
-                claim = None
+                claim_id = _new_id()
             for lease in leases or ():
                 self._jobs.add(lease)
 
     def cut(self) -> None:
-        """Give up the claim under way, as the engine has died: what it held must not come straight back."""
+        """Give up the claim under way.
+
+        An engine has died, and what it held must not come straight back, or the models have changed.
+        """
         if self._request is not None:
             self._request.cancel()
 
@@ -63,3 +66,7 @@ class ClaimLoop:
         finally:
             self._request.cancel()
         return None if self._request.cancelled() else self._request.result()
+
+
+def _new_id() -> str:
+    return secrets.token_hex(8)

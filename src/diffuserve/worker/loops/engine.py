@@ -1,12 +1,12 @@
-"""Keeps the engine running, and ends the agent with an engine that cannot be."""
+"""Keeps engines running, and ends the agent when none can be."""
 
 import asyncio
 import logging
 
 from diffuserve.worker.agent_state import AgentState
+from diffuserve.worker.engines import Engines
 from diffuserve.worker.exit_codes import CANNOT_START, ENGINE_LOST
 from diffuserve.worker.result_reporter import ResultReporter
-from diffuserve.worker.supervisor import EngineSupervisor
 
 log = logging.getLogger(__name__)
 
@@ -14,21 +14,21 @@ _REPORT_SECONDS = 0.6
 
 
 class EngineLoop:
-    """Runs the engine's supervisor until it gives up."""
+    """Runs engines until none can be kept running."""
 
-    def __init__(self, engine: EngineSupervisor, state: AgentState, reporter: ResultReporter) -> None:
-        self._engine, self._state, self._reporter = engine, state, reporter
+    def __init__(self, engines: Engines, state: AgentState, reporter: ResultReporter) -> None:
+        self._engines, self._state, self._reporter = engines, state, reporter
 
     async def run(self) -> None:
-        """Supervise the engine; after too many deaths report what it held before the agent ends.
+        """Run engines; after too many deaths report what they held before the agent ends.
 
         An engine that cannot start now will not start the next time either.
         """
-        code = await self._engine.run()
+        withdrawal = await self._engines.run()
         if self._state.is_over:
             return
-        if self._engine.cannot_start(code):
-            log.error("the engine cannot start: %s", self._engine.reason(code))
+        if withdrawal.could_not_start:
+            log.error("the engine cannot start: %s", withdrawal.reason)
             self._state.end(CANNOT_START)
             return
         reported = asyncio.create_task(self._reporter.all_reported())

@@ -9,7 +9,7 @@ from diffuserve.worker.capacity import Memory
 from diffuserve.worker.messages import AddJob, JobFinished
 from support.virtual_time import in_virtual_time
 from support.waiting import eventually
-from support.worker_fakes import TOKEN_BUDGET, make_lease, running_agent
+from support.worker_fakes import TOKEN_BUDGET, engine_of, make_lease, running_agent
 
 
 @in_virtual_time
@@ -91,7 +91,7 @@ async def test_a_claim_is_cut_when_the_engine_dies(tmp_path: Path) -> None:
 @in_virtual_time
 async def test_a_lease_that_arrives_without_an_engine_is_released(tmp_path: Path) -> None:
     async with running_agent(tmp_path) as worker:
-        worker.agent._engine.token_budget = None  # as while an engine loads
+        engine_of(worker.agent).token_budget = None  # as while an engine loads
         worker.plane.leases.put_nowait([make_lease()])
         await eventually(lambda: bool(worker.plane.releases))
         ((job_id, release),) = worker.plane.releases

@@ -10,7 +10,7 @@ from diffuserve.domain.worker import ControlCommands, WorkerState
 from diffuserve.worker.messages import AbortJob, JobFinished, StepProgress
 from support.virtual_time import in_virtual_time, now
 from support.waiting import eventually
-from support.worker_fakes import HEARTBEAT_SECONDS, AgentUnderTest, make_lease, running_agent
+from support.worker_fakes import HEARTBEAT_SECONDS, AgentUnderTest, engine_of, make_lease, running_agent
 
 
 async def next_heartbeat(worker: AgentUnderTest) -> None:
@@ -53,7 +53,7 @@ async def test_a_heartbeat_renews_held_leases_with_their_progress(tmp_path: Path
 async def test_a_stalled_engine_lets_its_leases_expire(tmp_path: Path) -> None:
     async with running_agent(tmp_path) as worker:
         await worker.take(make_lease())
-        worker.agent._engine.is_stalled = True
+        engine_of(worker.agent).is_stalled = True
         await next_heartbeat(worker)
         heartbeat = worker.plane.heartbeats[-1]
         assert (heartbeat.report.state, heartbeat.held) == (WorkerState.STALLED, ())
@@ -97,7 +97,8 @@ async def test_a_heartbeat_reports_the_measured_cost_fit(tmp_path: Path) -> None
         worker.engines.started[0].beat(fit={"step": [1.0]}, last_step_seconds=0.5)
         await next_heartbeat(worker)
         heartbeat = worker.plane.heartbeats[-1]
-        assert heartbeat.fits == {"m": {"step": [1.0]}}
+        assert heartbeat.fits == {"m": {"step": [1.0], "load_seconds": pytest.approx(0.0, abs=1.0)}}
+        assert heartbeat.fits["m"]["load_seconds"] > 0
         assert heartbeat.report.last_step_seconds == 0.5
 
 

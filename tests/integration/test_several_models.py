@@ -1,0 +1,51 @@
+"""A worker of two models whose memory holds one: jobs of both succeed, with few loads, whatever dies."""
+
+import os
+import signal
+from collections.abc import Callable
+
+from diffuserve.domain.job import JobStatus
+from diffuserve.worker.agent import WorkerAgent
+from diffuserve.worker.config import EngineProcessConfig, ImageOptions
+from support.plane import Plane, until
+from support.waiting import eventually
+
+Start = Callable[..., WorkerAgent]
+FLUX, SD = "tiny-flux", "tiny-sd"  # of 15 MB each
+ONE_MODEL_BYTES = 20_000_000
+UNFILTERED = ImageOptions(image_filter="none")
+INPUT = {"prompt": "a red circle", "seed": 1, "width": 64, "height": 64, "num_inference_steps": 1}
+
+
+async def test_jobs_of_two_models_take_turns_in_memory_for_one(plane: Plane, start: Start) -> None:
+    jobs = [await plane.submit(model=model, input=INPUT) for _ in range(3) for model in (FLUX, SD)]
+    further = EngineProcessConfig(model=SD, device="cpu", images=UNFILTERED)
+    agent = start(
+        engine_command=(),
+        model=FLUX,
+        device="cpu",
+        images=UNFILTERED,
+        further=(further,),
+        resident_bytes=ONE_MODEL_BYTES,
+    )
+    flux, sd = agent._engines.models
+    for job in jobs:
+        await until(plane, job, JobStatus.SUCCEEDED)
+    assert (flux.num_loads, sd.num_loads) == (1, 1), "jobs of a model are drawn together"
+    assert (flux.is_resident, sd.is_resident) == (False, True)
+    (worker,) = await plane.store.operations.workers()
+    assert worker.models == (FLUX, SD)
+
+    async def is_measured() -> bool:
+        served = await plane.store.operations.models()
+        return served[SD].fit.load_seconds > 0
+
+    await eventually(is_measured)
+
+    again = await plane.submit(model=FLUX, input=INPUT)
+    await eventually(lambda: flux.is_loading and bool(agent._engines.pids))
+    os.kill(agent._engines.pids[0], signal.SIGKILL)
+    done = await until(plane, again, JobStatus.SUCCEEDED)
+    assert (flux.num_loads, sd.num_loads) == (2, 1)
+    causes = [event.data.get("cause") for event in await plane.store.jobs.events_after(done.id)]
+    assert "worker_lost" not in causes, "the death of an engine is not held against a job that waited for it"
