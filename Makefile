@@ -6,7 +6,7 @@ READY := .venv/.ready
 unexport PYTHONDONTWRITEBYTECODE
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo serve test test-all check docs wheel fmt chaos chaos-long bench-engine bench-unet bench-video bench-control bench-serve bench-batch bench-lockstep bench-quantization bench-image-filter bench-followers bench-judging bench-start bench-cold-start bench-decode-workers bench-operations bench-policies bench-gpu count-kernels clean
+.PHONY: help setup demo serve test test-all check docs wheel fmt chaos chaos-long bench-engine bench-unet bench-video bench-control bench-serve bench-batch bench-lockstep bench-quantization bench-offload bench-image-filter bench-followers bench-judging bench-start bench-cold-start bench-decode-workers bench-operations bench-policies bench-gpu count-kernels clean
 
 help: ## list the targets
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 16
@@ -77,6 +77,9 @@ bench-batch: $(READY) ## seconds per image by images in a step; leave the machin
 
 bench-quantization: $(READY) ## what quantized weights cost and give; leave the machine alone
 	$(BIN)/python benchmarks/bench_quantization.py
+
+bench-offload: $(READY) ## what weights that wait on the host save and cost; leave the machine alone
+	$(BIN)/python benchmarks/bench_offload.py
 
 bench-lockstep: $(READY) ## what ranks cost and give; leave the machine alone
 	$(BIN)/python benchmarks/bench_lockstep.py

@@ -23,13 +23,14 @@ from diffuserve.parallel.ranks import Ranks
 
 @dataclass(frozen=True)
 class Ring:
-    """Layers that run in this order in every pass.
+    """Layers that run in this order in every pass, or now and then.
 
     Submodules that are `apart` stay on the device: what others read while their layer does not run.
     """
 
     layers: Sequence[nn.Module]
     apart: Collection[nn.Module] = ()
+    is_in_every_pass: bool = True
 
     def tensors(self) -> Iterator[Owned]:
         """Yield the weights that pass."""
@@ -69,14 +70,16 @@ class OffloadablePipeline(Pipeline, Protocol):
 
 def offload(pipeline: OffloadablePipeline, mode: Offload) -> None:
     """Bring the weights of a pipeline that was loaded to the host to where they belong."""
-    device = pipeline.device
     components = [each for each in pipeline.components() if each.is_loaded]
-    copier = copier_for(device)
+    pipeline.residency = place(components, mode, pipeline.device, copier_for(pipeline.device))
+
+
+def place(components: Sequence[Component], mode: Offload, device: torch.device, copier: Copier) -> Residency:
+    """Bring the weights of components on the host to where they belong, and return where that is."""
     if mode is Offload.MODEL:
-        pipeline.residency = _take_turns(components, device, copier)
-        return
+        return _take_turns(components, device, copier)
     parts = [_placed(component, mode, device, copier) for component in components]
-    pipeline.residency = Residency(
+    return Residency(
         mode,
         sum(part.device_bytes for part in parts),
         sum(part.host_bytes for part in parts),
@@ -99,11 +102,13 @@ def _placed(component: Component, mode: Offload, device: torch.device, copier: C
     slots = [_slots(ring, device, copier) for ring in rings]
     lock = FairLock()
     one_by_one(component.module, component.entries, lambda: lock)
-    copied = sum(each.bytes_per_pass for each in slots)
+    waiting = sum(each.bytes_per_pass for each in slots)
+    pairs = zip(rings, slots, strict=True)
+    copied = sum(each.bytes_per_pass for ring, each in pairs if ring.is_in_every_pass)
     return Residency(
         mode,
         resident_bytes + sum(each.device_bytes for each in slots),
-        copied + sum(table.weight.nbytes for table in component.tables),
+        waiting + sum(table.weight.nbytes for table in component.tables),
         encode_bytes=copied if component.is_encoder else 0,
         step_bytes=copied if component.is_denoiser else 0,
     )

@@ -104,7 +104,7 @@ class FluxTransformer(nn.Module):
         """Return how its weights may be kept on the host."""
         modulations = list(self._modulations())[:-1]  # they run before the blocks that they are of
         rings = [Ring([*self.transformer_blocks, *self.single_transformer_blocks], apart=modulations)]
-        rings.append(Ring(modulations))
+        rings.append(Ring(modulations, is_in_every_pass=False))
         return Component(self, rings, is_denoiser=True, entries=("forward", "factors"))
 
     @property
