@@ -7,7 +7,7 @@ from pathlib import Path
 import httpx
 import pytest
 
-from support.podman import build, make_base, podman, skip_without_podman, start
+from support.podman import build, make_base, once, podman, skip_without_podman, start
 from support.ports import free_port
 from support.waiting import block_until
 
@@ -51,12 +51,9 @@ def test_a_worker_draws_for_a_control_plane_in_a_container(images: None, started
     assert int(podman("image", "inspect", "--format", "{{.Size}}", CONTROL)) <= MOST_BYTES
     volume = podman("volume", "create")
     data = [f"--volume={volume}:/var/lib/diffuserve"]
-    keys = {}
-    for role in ("worker", "tenant"):
-        making = start(CONTROL, {}, "keys", "create", "--role", role, options=data)
-        started.append(making)
-        podman("wait", making)
-        keys[role] = podman("logs", making).splitlines()[0]
+    keys: dict[str, str] = {}
+    for role, owner in (("worker", ()), ("tenant", ("--tenant", "me"))):
+        keys[role] = once(CONTROL, "keys", "create", "--role", role, *owner, options=data)
     control = start(CONTROL, {"DIFFUSERVE_PORT": str(port)}, options=data)
     started.append(control)
     block_until(lambda: ready(url, "/healthz", 200))

@@ -56,6 +56,11 @@ def build(dockerfile: Path, tag: str, context: Path, *options: str) -> None:
     podman("build", *fixed, *options, "--file", str(dockerfile), "--tag", tag, str(context))
 
 
+def once(tag: str, *arguments: str, options: Sequence[str] = ()) -> str:
+    """Run a container to its end, and return what it prints."""
+    return podman("run", "--rm", *_LIMITS, *options, tag, *arguments)
+
+
 def start(tag: str, environment: dict[str, str], *arguments: str, options: Sequence[str] = ()) -> str:
     """Start a container, and return its id."""
     given = [f"--env={name}={value}" for name, value in environment.items()]
