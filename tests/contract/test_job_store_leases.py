@@ -160,6 +160,21 @@ async def test_a_resident_model_is_served_first_within_the_lookahead(
     assert 1 < len(served) <= store_config.affinity_lookahead + 1
 
 
+async def test_a_job_is_left_for_a_moment_to_a_worker_that_has_its_model_in_memory(
+    job_store: JobStore, clock: FakeClock, store_config: StoreConfig
+) -> None:
+    first, second = await add_worker(job_store, "a", "b"), await add_worker(job_store, "a", "b")
+    for worker, model in ((first, "a"), (second, "b")):
+        report = replace(REPORT, resident_models=(model,))
+        await job_store.leases.heartbeat(worker, Heartbeat(report=report))
+    jobs = [await job_store.jobs.submit(new_job(model="b")) for _ in range(2)]
+    assert not await claim(job_store, first, resident_models=("a",))
+    (lease,) = await claim(job_store, second, resident_models=("b",))
+    clock.advance(store_config.resident_wait_seconds)
+    (late,) = await claim(job_store, first, resident_models=("a",))
+    assert [lease.job_id, late.job_id] == [job.id for job in jobs]
+
+
 async def test_a_job_whose_model_loads_soon_is_not_passed_over_for_long(
     job_store: JobStore, clock: FakeClock
 ) -> None:

@@ -21,9 +21,8 @@ from diffuserve.jobs.decode_pool import ModelPool, read_pools
 from diffuserve.jobs.due import sweep_due
 from diffuserve.jobs.fairness import Claimant, Lane, TenantAccount, choose_lane, seconds_left
 from diffuserve.jobs.offers import load_seconds
-from diffuserve.jobs.placement import Placement, suits_spot
 from diffuserve.jobs.records import BANDS, JobRecord, lease_of, record_of
-from diffuserve.jobs.worker_kinds import phases_served
+from diffuserve.jobs.worker_kinds import Placements
 
 jobs, leases, ready, lanes, tenants = schema.jobs, schema.leases, schema.ready, schema.lanes, schema.tenants
 workers = schema.workers
@@ -164,8 +163,7 @@ class ClaimRound:
 
     Lanes and accounts are read once and then kept up to date in memory; `grants` and `floors` are what
     the transaction has to write. `block` is the number of a lane's jobs that are read at a time, and
-    `placements` say, for workers on spot machines and on others, what they leave to the other kind, and
-    `seconds_left` for how long each claim does.
+    `seconds_left` says for how long each claim leaves jobs to other workers.
     """
 
     transaction: Transaction
@@ -174,7 +172,6 @@ class ClaimRound:
     heads: dict[str, deque[sa.Row[Any]]] = field(default_factory=dict)
     grants: list[_Grant] = field(default_factory=list)
     floors: dict[tuple[Band, str], float] = field(default_factory=dict)
-    placements: dict[bool, Placement] = field(default_factory=dict)
     seconds_left: dict[tuple[str, str], float] = field(default_factory=dict)
 
     def serve(self, command: ClaimJobs, claimer: Claimer) -> None:
@@ -184,7 +181,7 @@ class ClaimRound:
         """
         claim, num_granted, num_tokens = command.claim, 0, 0
         models = claimer.models & frozenset(claim.models) if claim.models else claimer.models
-        claimant = self.claimant(claimer, models, claim.resident_models)
+        claimant = self.claimant(command.worker_id, claimer, models, claim.resident_models)
         while num_granted < claim.num_jobs:
             chosen = self.choose(claimant)
             if chosen is None:
@@ -214,19 +211,19 @@ class ClaimRound:
         if (left := seconds_left(self.lanes, claimant, now, config)) is not None:
             self.seconds_left[command.key] = left
 
-    def claimant(self, claimer: Claimer, models: frozenset[str], resident: Collection[str]) -> Claimant:
+    def claimant(
+        self, worker_id: str, claimer: Claimer, models: frozenset[str], resident: Collection[str]
+    ) -> Claimant:
         """Return a worker as the choice of a lane sees it, with these of its models."""
         loads = load_seconds(self.transaction, models) if len(models) > 1 else {}
-        placement = self._placement(claimer.is_spot)
+        cold = models - frozenset(resident) if resident else frozenset()
+        placement = self.placements.of(worker_id, claimer.is_spot, cold)
         return Claimant(models, frozenset(resident), claimer.role, placement, claimer.is_exact, loads)
 
-    def _placement(self, is_spot: bool) -> Placement:
-        """Return what workers of this kind leave to others; those are looked up if it may be anything."""
-        if is_spot not in self.placements:
-            is_any = any(suits_spot(lane) is (not is_spot) for lane in self.lanes)
-            others = phases_served(self.transaction, not is_spot) if is_any else frozenset()
-            self.placements[is_spot] = Placement(is_spot, others)
-        return self.placements[is_spot]
+    @functools.cached_property
+    def placements(self) -> Placements:
+        """The placements of the workers that claim."""
+        return Placements(self.transaction, self.lanes)
 
     def pass_over(self, lane: Lane, head: sa.Row[Any]) -> None:
         """Go on as if a lane's first job was granted."""

@@ -33,6 +33,8 @@ class StoreConfig:
     - `on_demand_wait_seconds`: time for which spot workers leave an interactive job, or one that is close to
       its deadline, to workers on demand.
     - `spot_wait_seconds`: time for which workers on demand leave a batch job to spot workers.
+    - `resident_wait_seconds`: time for which a worker that would have to load a model leaves a job to those
+      that have it in memory.
     - `preempt_after_seconds`: time after which an interactive job that no worker has room for has a batch job
       put down; 0 for never.
     - `max_preemptions`: number of times that a job may be put down for others.
@@ -56,6 +58,7 @@ class StoreConfig:
     deadline_lead_seconds: float = 30.0
     on_demand_wait_seconds: float = 0.2
     spot_wait_seconds: float = 60.0
+    resident_wait_seconds: float = 0.5
     preempt_after_seconds: float = 0.5
     max_preemptions: int = 3
     max_transient_retries: int = 3

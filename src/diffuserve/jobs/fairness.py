@@ -14,7 +14,7 @@ from diffuserve.domain.job import Band
 from diffuserve.domain.tenant import Tenant
 from diffuserve.domain.worker import WorkerRole
 from diffuserve.jobs.config import StoreConfig
-from diffuserve.jobs.placement import ANYWHERE, Placement, left_until
+from diffuserve.jobs.placement import ANYWHERE, Placement
 
 _Order = tuple[float, str, int]
 _BEHIND_ALL: _Order = (math.inf, "", 0)
@@ -133,16 +133,15 @@ def choose_lane(lanes: Sequence[Lane], claimant: Claimant, now: float, config: S
 
 def seconds_left(lanes: Sequence[Lane], claimant: Claimant, now: float, config: StoreConfig) -> float | None:
     """Return the seconds until this worker may have a job that it leaves to others; `None` without one."""
-    leaves = claimant.placement.leaves
-    left = [left_until(lane, config) - now for lane in claimant.runnable(lanes) if leaves(lane, now, config)]
-    return min(left, default=None)
+    ends = [claimant.placement.leaves_until(lane, config) for lane in claimant.runnable(lanes)]
+    return min((end - now for end in ends if end > now), default=None)
 
 
 def _contenders(lanes: Sequence[Lane], claimant: Claimant, now: float, config: StoreConfig) -> Sequence[Lane]:
     """Return the lanes of the best rank among those that may be served."""
     by_rank: dict[int, list[Lane]] = {}
     runnable, placement = claimant.runnable(lanes), claimant.placement
-    if placement.others:
+    if placement.others or placement.resident_elsewhere:
         runnable = [lane for lane in runnable if not placement.leaves(lane, now, config)]
     for lane in runnable:
         by_rank.setdefault(_rank(lane, now, config), []).append(lane)

@@ -107,7 +107,7 @@ class _Search:
 
     def _serve(self, worker_id: str, claimer: Claimer) -> bool:
         """Pass over the job that a room on this worker goes to; return whether it is an urgent one."""
-        served = self.claims.choose(self.claims.claimant(claimer, claimer.models, claimer.models))
+        served = self.claims.choose(self.claims.claimant(worker_id, claimer, claimer.models, claimer.models))
         if served is None or served[0].band is not Band.INTERACTIVE:
             return False
         self.claims.pass_over(*served)

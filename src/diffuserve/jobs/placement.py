@@ -1,11 +1,13 @@
-"""The choice between on-demand and spot workers for a job that is ready: a pure function.
+"""The choice between workers that may have a job that is ready: a pure function.
 
 A spot worker costs a fraction, and may be taken away. So what somebody waits for is left to workers on
 demand, and batch work to spot workers. Each is left for a bounded time only, counted for every job on its
 own: a job whose time is over goes to whoever asks first, so nothing starves, and no worker stays idle
-beside an old queue.
+beside an old queue. In the same way a worker that would have to load a model leaves its jobs, for a moment,
+to those that have it in memory.
 """
 
+import math
 from collections.abc import Collection
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
@@ -23,18 +25,27 @@ class Placement:
     """A worker that claims, on a spot machine or not.
 
     `others` are the phases of models that workers of the other kind serve: a model's name, and whether
-    they decode it.
+    they decode it. `resident_elsewhere` are the models that it would have to load, and that other workers
+    have in memory.
     """
 
     is_spot: bool
     others: Collection[tuple[str, bool]] = ()
+    resident_elsewhere: Collection[str] = ()
 
     def leaves(self, lane: "Lane", now: float, config: StoreConfig) -> bool:
-        """Return whether this worker leaves a lane's head to workers of the other kind, which it suits."""
-        suited = suits_spot(lane)
-        if suited is None or suited is self.is_spot or (lane.model, lane.is_decode) not in self.others:
-            return False
-        return now < left_until(lane, config)
+        """Return whether this worker leaves a lane's head to others, which it suits."""
+        return now < self.leaves_until(lane, config)
+
+    def leaves_until(self, lane: "Lane", config: StoreConfig) -> float:
+        """Return until when this worker leaves a lane's head to others; the dawn of time if it does not."""
+        suited, until = suits_spot(lane), -math.inf
+        if lane.model in self.resident_elsewhere:
+            until = lane.head_at + config.resident_wait_seconds
+        is_of_other_kind = suited is not None and suited is not self.is_spot
+        if is_of_other_kind and (lane.model, lane.is_decode) in self.others:
+            until = max(until, left_until(lane, config))
+        return until
 
 
 ANYWHERE = Placement(is_spot=False)

@@ -40,6 +40,7 @@ from diffuserve.worker.served_model import ServedModel
 log = logging.getLogger(__name__)
 
 _NO_FOLDER = Path("/nonexistent")  # of jobs that never reach an engine
+_LONGEST_AWAITING_SECONDS = 300.0  # for a model; what is fetched of it by then is not fetched again
 
 
 class EngineJobs:
@@ -82,10 +83,21 @@ class EngineJobs:
         if model.is_ready:
             self._begin(job, model)
         else:
-            job.awaits_model = True
-            job.advance(Phase.LOAD, 0, 0)
-            self._state.held[lease.job_id] = job
+            self._await_model(job)
         self._gate.update()
+
+    def _await_model(self, job: HeldJob) -> None:
+        """Hold a job until its model is loaded, or for so long that others may do it sooner."""
+        job.awaits_model = True
+        job.advance(Phase.LOAD, 0, 0)
+        self._state.held[job.lease.job_id] = job
+
+        def give_up() -> None:
+            if self._state.held.get(job.lease.job_id) is job and job.awaits_model:
+                job.awaits_model = False
+                self._hand_back(job)
+
+        asyncio.get_running_loop().call_later(_LONGEST_AWAITING_SECONDS, give_up)
 
     def begin_awaiting(self, model: ServedModel) -> None:
         """Hand the jobs that waited for a model to its engine, which is ready."""
@@ -239,6 +251,8 @@ class EngineJobs:
         assert model.engine is not None
         if not self._state.has_engine_work(lease.model):
             model.engine.got_work()
+        if job.awaits_model:
+            job.load_seconds = asyncio.get_running_loop().time() - job.since
         job.awaits_model = False
         self._state.held[lease.job_id] = job
         _link_of(model).send(

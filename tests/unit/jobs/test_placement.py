@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from diffuserve.domain.job import Band
 from diffuserve.domain.tenant import Plan, Tenant
 from diffuserve.jobs.config import StoreConfig
-from diffuserve.jobs.fairness import Claimant, Lane, TenantAccount, choose_lane
+from diffuserve.jobs.fairness import Claimant, Lane, TenantAccount, choose_lane, seconds_left
 from diffuserve.jobs.placement import Placement, left_until, suits_spot
 from diffuserve.jobs.places import latest_start_at, urgent_place
 
@@ -34,6 +34,23 @@ def choose(
 ) -> Lane | None:
     claimant = Claimant(("flux",), placement=Placement(is_spot, frozenset(others)))
     return choose_lane(lanes, claimant, NOW, CONFIG)
+
+
+@pytest.mark.parametrize(("waited", "is_taken"), [(0.4, False), (0.5, True)])
+def test_a_job_whose_model_others_have_in_memory_is_left_to_them_for_a_moment(
+    waited: float, is_taken: bool
+) -> None:
+    ready, config = lane(Band.STANDARD, waited), replace(CONFIG, resident_wait_seconds=0.5)
+    claimant = Claimant(("flux",), placement=Placement(False, resident_elsewhere=("flux",)))
+    assert (choose_lane([ready], claimant, NOW, config) is ready) is is_taken
+    left = seconds_left([ready], claimant, NOW, config)
+    assert left == (None if is_taken else pytest.approx(0.1, abs=1e-6))
+
+
+def test_the_longer_of_two_reasons_to_leave_a_job_counts() -> None:
+    placement = Placement(False, BOTH_PHASES, resident_elsewhere=("flux",))
+    assert placement.leaves_until(lane(Band.BATCH), CONFIG) == NOW + CONFIG.spot_wait_seconds
+    assert placement.leaves_until(lane(Band.STANDARD), CONFIG) == NOW + CONFIG.resident_wait_seconds
 
 
 @pytest.mark.parametrize(

@@ -1,5 +1,6 @@
 """A worker of several models keeps those in memory that fit, and loads another when it holds a job for it."""
 
+import asyncio
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -166,6 +167,19 @@ async def test_a_job_that_waits_for_its_model_is_canceled_and_handed_back_as_oth
         worker.agent.drain()
         assert await worker.exit_code == 0
         assert [job_id for job_id, _ in worker.plane.releases] == ["j2"]
+
+
+@in_virtual_time
+async def test_a_job_waits_for_its_model_for_minutes_and_no_longer(tmp_path: Path) -> None:
+    async with running_agent(tmp_path, several=announced("a", "b"), resident_bytes=100) as worker:
+        worker.plane.leases.put_nowait([lease_of("a", "j1"), lease_of("b", "j2")])
+        await eventually(lambda: len(worker.agent.held) == 2)
+        await asyncio.sleep(299.0)
+        assert set(worker.agent.held) == {"j1", "j2"}
+        await asyncio.sleep(2.0)
+        assert [job_id for job_id, _ in worker.plane.releases] == ["j2"]
+        assert set(worker.agent.held) == {"j1"}
+        await next_claim(worker, ["a", "b"], ["a"])
 
 
 @in_virtual_time
