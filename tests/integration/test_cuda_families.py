@@ -286,10 +286,8 @@ def test_a_layout_on_the_host_is_caught(
 def test_decoding_that_does_not_wait_for_its_latents_is_caught(
     folder_of: Callable[[str], Path], log: CudaLog, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(torch.cuda.Stream, "synchronize", lambda _stream: None)
-    monkeypatch.setattr(torch.cuda.Stream, "wait_event", lambda _stream, _event: None)
-    with (
-        Engine.load(folder_of("schnell"), device="cuda") as engine,
-        pytest.raises(RequestFailed, match="StreamRace"),
-    ):
-        engine.generate(FLUX[0])
+    with Engine.load(folder_of("schnell"), device="cuda") as engine:
+        monkeypatch.setattr(torch.cuda.Stream, "synchronize", lambda _stream: None)
+        monkeypatch.setattr(torch.cuda.Stream, "wait_event", lambda _stream, _event: None)
+        with pytest.raises(RequestFailed, match="StreamRace"):
+            engine.generate(FLUX[0])

@@ -9,7 +9,7 @@ import hashlib
 import json
 import logging
 import os
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from contextvars import ContextVar
 from dataclasses import dataclass
@@ -20,6 +20,7 @@ import torch
 from safetensors import SafetensorError, safe_open
 from torch import Tensor, nn
 
+from diffuserve.models.device_reader import Span, bytes_of, read_to_device, stored_tensors
 from diffuserve.models.layers.quantized_linear import QuantizedLinear
 
 log = logging.getLogger(__name__)
@@ -34,6 +35,7 @@ _CODES = {
     torch.int8: "I8",
     torch.uint8: "U8",
 }
+_DTYPES = {code: dtype for dtype, code in _CODES.items()}
 
 
 class NotPrepared(Exception):
@@ -144,16 +146,17 @@ def _file_key(folder: Path, part: PreparedPart) -> str:
 
 def _fill(module: nn.Module, folder: Path, part: PreparedPart, device: torch.device) -> None:
     file = folder / _file_name(part)
-    with safe_open(file, framework="pt", device=str(device)) as reader:
+    shapes = {name: parameter.shape for name, parameter in module.named_parameters()}
+    with safe_open(file, framework="pt") as reader:
         metadata = reader.metadata() or {}
         if metadata.get("key") != _file_key(folder, part):
             raise NotPrepared(f"{file.name} is of other weights, or of another version of this package")
         orders, dtypes = json.loads(metadata["orders"]), json.loads(metadata["dtypes"])
-        shapes = {name: parameter.shape for name, parameter in module.named_parameters()}
-        found = {
-            name: _in_shape(reader.get_tensor(name), shape, orders.get(name))
-            for name, shape in shapes.items()
-        }
+        if device.type == "cuda":
+            tensors = _read_all(file, shapes, device)
+        else:
+            tensors = {name: reader.get_tensor(name) for name in shapes}
+        found = {name: _in_shape(tensors[name], shape, orders.get(name)) for name, shape in shapes.items()}
     for name, tensor in found.items():
         owner, _, attribute = name.rpartition(".")
         setattr(module.get_submodule(owner), attribute, nn.Parameter(tensor, requires_grad=False))
@@ -161,6 +164,18 @@ def _fill(module: nn.Module, folder: Path, part: PreparedPart, device: torch.dev
         layer = module.get_submodule(name)
         assert isinstance(layer, QuantizedLinear)
         layer.dtype = getattr(torch, dtype)
+
+
+def _read_all(file: Path, names: Collection[str], device: torch.device) -> dict[str, Tensor]:
+    """Read tensors to a CUDA device."""
+    stored = {name: tensor for name, tensor in stored_tensors(file).items() if name in names}
+    tensors = {
+        name: torch.empty(each.shape, dtype=_DTYPES[each.dtype], device=device)
+        for name, each in stored.items()
+    }
+    spans = [Span(file, stored[name].offset, bytes_of(tensor)) for name, tensor in tensors.items()]
+    read_to_device(spans, device)
+    return tensors
 
 
 def _input_dtypes(module: nn.Module) -> dict[str, str]:

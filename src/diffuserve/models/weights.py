@@ -4,6 +4,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from contextvars import ContextVar
 from dataclasses import dataclass
+from math import prod
 from pathlib import Path
 from typing import Any
 
@@ -13,6 +14,7 @@ from torch import Tensor, nn
 
 from diffuserve.domain.dtypes import SAFETENSORS_DTYPES
 from diffuserve.domain.errors import InvalidModel
+from diffuserve.models.device_reader import Span, StoredTensor, bytes_of, read_to_device, stored_tensors
 from diffuserve.models.folder import first_line
 from diffuserve.models.layers.quantization import QuantizedWeight, quantize_weight
 from diffuserve.models.layers.quantized_linear import QuantizedLinear
@@ -141,17 +143,43 @@ class _Checkpoint:
     def fill(self, module: nn.Module, device: torch.device) -> None:
         # The tensors that bring a quantized weight back are no weights of their own.
         missing = {name for name in self.placements if not is_companion(name)}
+        spans: list[Span] = []  # read together, in the end
         for file in self.files:
             with safe_open(file, framework="pt", device=str(device)) as reader:
+                tensors = stored_tensors(file) if device.type == "cuda" else {}
                 for stored in stored_weights(reader.keys()):
-                    if not stored.name.startswith(self.ignored_prefixes):
+                    if stored.name.startswith(self.ignored_prefixes):
+                        continue
+                    target = self._place(module, stored, tensors.get(stored.tensor), device)
+                    if target is None:
                         self._put(module, reader, stored, file)
-                        missing.discard(stored.name)
+                    else:
+                        spans.append(Span(file, tensors[stored.tensor].offset, target))
+                    missing.discard(stored.name)
         if missing:
             names = ", ".join(sorted(missing)[:5])
             raise InvalidModel(f"{self.files[0].parent}: weights are incomplete; missing {names}")
+        try:
+            read_to_device(spans, device, _on_read.get())
+        except OSError as error:
+            raise InvalidModel(f"{self.files[0].parent}: cannot be read ({error})") from error
         if self.memory_format is not torch.contiguous_format:
             module.to(memory_format=self.memory_format)  # type: ignore[call-overload]
+
+    def _place(
+        self, module: nn.Module, stored: StoredWeight, tensor: StoredTensor | None, device: torch.device
+    ) -> Tensor | None:
+        """Return the device's memory for a tensor that a parameter takes as it is; `None` for all others."""
+        placement = self.placements.get(stored.name)
+        if placement is None or tensor is None or stored.scale is not None:
+            return None
+        owner_name, _, attribute = placement.parameter.rpartition(".")
+        owner, dtype = module.get_submodule(owner_name), placement.dtype or self.dtype
+        if isinstance(owner, QuantizedLinear) and attribute == "weight":
+            return None
+        if _DTYPES.get(tensor.dtype) is not dtype or not _fits(owner, attribute, placement, tensor.shape):
+            return None
+        return bytes_of(_rows(owner, attribute, placement, dtype, device))
 
     def _put(self, module: nn.Module, reader: Any, stored: StoredWeight, file: Path) -> None:
         if stored.name not in self.placements:
@@ -237,19 +265,38 @@ def _put_quantized(
 def _put_part(
     owner: nn.Module, attribute: str, placement: Placement, tensor: Tensor, dtype: torch.dtype, origin: str
 ) -> None:
-    target: nn.Parameter = getattr(owner, attribute)
-    rows = target.shape[0] // placement.num_parts
-    expected = (rows, *target.shape[1:])
-    if len(expected) == 2 and tuple(tensor.shape[2:]) == placement.patch:
-        tensor = tensor.flatten(1)
-    if tuple(tensor.shape) != expected:
+    if not _fits(owner, attribute, placement, tuple(tensor.shape)):
+        expected = _expected(owner, attribute, placement)
         raise InvalidModel(f"{origin} has shape {tuple(tensor.shape)}, expected {expected}")
     if placement.num_parts == 1:
+        tensor = tensor.view(_expected(owner, attribute, placement))
         setattr(owner, attribute, nn.Parameter(tensor.to(dtype), requires_grad=False))
-        return
+    else:
+        rows = _rows(owner, attribute, placement, dtype, tensor.device)
+        rows.copy_(tensor.view(rows.shape))
+
+
+def _expected(owner: nn.Module, attribute: str, placement: Placement) -> tuple[int, ...]:
+    """Return the shape of a placement's part of its parameter."""
+    shape: torch.Size = getattr(owner, attribute).shape
+    return (shape[0] // placement.num_parts, *shape[1:])
+
+
+def _fits(owner: nn.Module, attribute: str, placement: Placement, shape: tuple[int, ...]) -> bool:
+    """Return whether a tensor of this shape has a place; the kernel of a convolution over patches may."""
+    expected = _expected(owner, attribute, placement)
+    if len(expected) == 2 and shape[2:] == placement.patch:
+        shape = (shape[0], prod(shape[1:]))
+    return shape == expected
+
+
+def _rows(
+    owner: nn.Module, attribute: str, placement: Placement, dtype: torch.dtype, device: torch.device
+) -> Tensor:
+    """Return a placement's part of its parameter, which is allocated with the first part."""
+    target: nn.Parameter = getattr(owner, attribute)
     if target.is_meta:
-        target = nn.Parameter(
-            torch.empty(target.shape, dtype=dtype, device=tensor.device), requires_grad=False
-        )
+        target = nn.Parameter(torch.empty(target.shape, dtype=dtype, device=device), requires_grad=False)
         setattr(owner, attribute, target)
-    target.data[placement.part * rows : (placement.part + 1) * rows].copy_(tensor)
+    rows = target.shape[0] // placement.num_parts
+    return target.data[placement.part * rows : (placement.part + 1) * rows]

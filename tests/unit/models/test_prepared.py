@@ -2,18 +2,19 @@
 
 import json
 import os
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 import torch
 from safetensors import safe_open
-from torch import Tensor, nn
+from torch import Tensor
 
 from diffuserve.domain.quantization import Quantization
 from diffuserve.models.base import Pipeline
 from diffuserve.models.prepared import NewCopy, NotPrepared, PreparedCopy, WholeCopy, using_copy
 from diffuserve.models.registry import load_pipeline
+from support.pipeline_weights import weights
 
 CPU = torch.device("cpu")
 
@@ -27,25 +28,6 @@ def load(
 ) -> Pipeline:
     with using_copy(copy):
         return load_pipeline(model, CPU, quantization=quantization)
-
-
-def modules(value: object, path: str = "") -> Iterator[tuple[str, nn.Module]]:
-    """Yield the modules of a pipeline, which are attributes of it or of its parts."""
-    if isinstance(value, nn.Module):
-        yield path, value
-    elif path.count(".") < 3 and type(value).__module__.startswith("diffuserve."):
-        for name, part in getattr(value, "__dict__", {}).items():
-            yield from modules(part, f"{path}.{name}")
-
-
-def weights(pipeline: Pipeline) -> Mapping[str, Tensor]:
-    """Return the weights as torch has them; oneDNN's own order cannot be looked into."""
-    return {
-        f"{path}.{name}": parameter.data
-        for path, module in modules(pipeline)
-        for name, parameter in module.named_parameters()
-        if parameter.layout is torch.strided and not parameter.is_meta
-    }
 
 
 def mapped_files(tensor: Tensor) -> set[str]:

@@ -1,0 +1,176 @@
+"""Reads files into a CUDA device's memory: threads fill pinned buffers, which a stream of its own copies.
+
+It never ran on a GPU: tests run it on the pretended device.
+"""
+
+import json
+import os
+import threading
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor
+
+_BUFFER_BYTES = 64 * 1024 * 1024
+_NUM_BUFFERS = 4  # each with a thread that reads into it: a disk wants several reads at a time
+_LARGEST_GAP = 1024 * 1024  # between tensors, that is rather read than left out
+_HEADER_LENGTH_BYTES = 8
+
+
+@dataclass(frozen=True)
+class StoredTensor:
+    """A tensor in a safetensors file, whose bytes begin at `offset` of the file."""
+
+    dtype: str
+    shape: tuple[int, ...]
+    offset: int
+    num_bytes: int
+
+
+@dataclass(frozen=True)
+class Span:
+    """Bytes of a file from `offset` on, and the device's memory that they go to."""
+
+    file: Path
+    offset: int
+    target: Tensor
+
+    @property
+    def end(self) -> int:
+        return self.offset + len(self.target)
+
+    def parts(self, size: int) -> "Iterator[Span]":
+        """Yield this in parts of at most `size` bytes."""
+        for start, part in enumerate(self.target.split(size)):
+            yield Span(self.file, self.offset + start * size, part)
+
+
+def stored_tensors(file: Path) -> dict[str, StoredTensor]:
+    """Return the tensors of a safetensors file that was opened by safetensors, which has checked it."""
+    with file.open("rb") as opened:
+        size = int.from_bytes(opened.read(_HEADER_LENGTH_BYTES), "little")
+        header: Mapping[str, dict[str, object]] = json.loads(opened.read(size))
+    start = _HEADER_LENGTH_BYTES + size
+    return {name: _stored(entry, start) for name, entry in header.items() if name != "__metadata__"}
+
+
+def _stored(entry: dict[str, object], start: int) -> StoredTensor:
+    shape, offsets = entry["shape"], entry["data_offsets"]
+    assert isinstance(shape, list)
+    assert isinstance(offsets, list)
+    first, last = offsets
+    return StoredTensor(str(entry["dtype"]), tuple(shape), start + first, last - first)
+
+
+def bytes_of(tensor: Tensor) -> Tensor:
+    """Return the memory of a contiguous tensor."""
+    return tensor.view(-1).view(torch.uint8)
+
+
+def read_to_device(
+    spans: Sequence[Span],
+    device: torch.device,
+    on_read: Callable[[int], None] | None = None,
+    buffer_bytes: int = _BUFFER_BYTES,
+) -> None:
+    """Read all spans. What the current stream does afterwards waits for them; the host waits for no copy.
+
+    Raise `OSError` if a file cannot be read.
+    """
+    if not spans:
+        return
+    reading = _Reading(_batches(spans, buffer_bytes), device, on_read)
+    threads = [threading.Thread(target=reading.run, args=(buffer_bytes,)) for _ in range(_NUM_BUFFERS)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    torch.cuda.current_stream(device).wait_stream(reading.stream)
+    if reading.error is not None:
+        raise reading.error
+
+
+def _batches(spans: Sequence[Span], size: int) -> Iterator[list[Span]]:
+    """Yield what is read at once: spans that follow one another in a file, of at most `size` bytes."""
+    batch: list[Span] = []
+    for span in sorted(spans, key=lambda span: (span.file, span.offset)):
+        for part in span.parts(size):
+            if batch and not _fits(part, batch, size):
+                yield batch
+                batch = []
+            batch.append(part)
+    if batch:
+        yield batch
+
+
+def _fits(part: Span, batch: Sequence[Span], size: int) -> bool:
+    is_near = part.file == batch[0].file and part.offset - batch[-1].end <= _LARGEST_GAP
+    return is_near and part.end - batch[0].offset <= size
+
+
+class _Reading:
+    """Batches that several threads read, each into a buffer of its own."""
+
+    def __init__(
+        self,
+        batches: Iterator[list[Span]],
+        device: torch.device,
+        on_read: Callable[[int], None] | None,
+    ) -> None:
+        self._batches, self._on_read = batches, on_read
+        self.stream = torch.cuda.Stream(device)
+        # The memory may be in use by what was begun before.
+        self.stream.wait_stream(torch.cuda.current_stream(device))
+        self._lock = threading.Lock()
+        self.error: BaseException | None = None
+
+    def run(self, buffer_bytes: int) -> None:
+        """Read batches until there is none, or one cannot be read."""
+        try:
+            buffer = torch.empty(buffer_bytes, dtype=torch.uint8).pin_memory()
+            copied: torch.cuda.Event | None = None
+            while (batch := self._next()) is not None:
+                if copied is not None:
+                    copied.synchronize()  # or the buffer would change under the copy from it
+                _read(batch, buffer)
+                with torch.cuda.stream(self.stream):
+                    _begin_copies(batch, buffer)
+                    copied = self.stream.record_event()
+                if self._on_read is not None:
+                    self._on_read(sum(len(span.target) for span in batch))
+        except BaseException as error:  # raised by whoever waits for this thread
+            self.error = error
+
+    def _next(self) -> list[Span] | None:
+        with self._lock:
+            return None if self.error is not None else next(self._batches, None)
+
+
+def _begin_copies(batch: Sequence[Span], buffer: Tensor) -> None:
+    """Have the current stream copy a batch to where its bytes belong."""
+    for span in batch:
+        start = span.offset - batch[0].offset
+        span.target.copy_(buffer[start : start + len(span.target)], non_blocking=True)
+
+
+def _array(buffer: Tensor) -> Any:
+    return buffer.numpy()
+
+
+def _read(batch: Sequence[Span], buffer: Tensor) -> None:
+    """Fill the front of a buffer with the bytes of a batch. Raise `OSError` if the file ends before."""
+    start, size = batch[0].offset, batch[-1].end - batch[0].offset
+    content = memoryview(_array(buffer))[:size]
+    descriptor = os.open(batch[0].file, os.O_RDONLY | os.O_CLOEXEC)
+    try:
+        done = 0
+        while done < size:
+            num_read = os.preadv(descriptor, [content[done:]], start + done)
+            if not num_read:
+                raise OSError(f"{batch[0].file} ends before byte {start + size:,}")
+            done += num_read
+    finally:
+        os.close(descriptor)
