@@ -5,7 +5,7 @@ import hashlib
 from collections import deque
 from collections.abc import AsyncGenerator, AsyncIterator, Collection, Sequence
 from contextlib import asynccontextmanager
-from dataclasses import dataclass, field, replace
+from dataclasses import asdict, dataclass, field, replace
 from functools import partial
 from pathlib import Path
 from typing import Any, TypeVar, cast
@@ -14,6 +14,7 @@ from unittest.mock import AsyncMock, patch
 from diffuserve.client.leases import LeaseClient
 from diffuserve.domain.job import JobStatus
 from diffuserve.domain.progress_report import ProgressReport, WorkerProgress
+from diffuserve.domain.residency import RESIDENT, Residency
 from diffuserve.domain.worker import (
     Claim,
     Completion,
@@ -33,7 +34,7 @@ from diffuserve.worker import engines as engines_module
 from diffuserve.worker import supervisor
 from diffuserve.worker.agent import WorkerAgent
 from diffuserve.worker.capacity import Memory
-from diffuserve.worker.config import EngineProcessConfig, WorkerConfig
+from diffuserve.worker.config import WorkerConfig
 from diffuserve.worker.engine_starter import EngineExited, EngineStarter
 from diffuserve.worker.messages import (
     AddJob,
@@ -206,9 +207,9 @@ class FakeEngine:
     def say(self, message: FromEngine) -> None:
         self._messages.put_nowait(message)
 
-    def become_ready(self, token_budget: int = TOKEN_BUDGET) -> None:
+    def become_ready(self, token_budget: int = TOKEN_BUDGET, residency: Residency = RESIDENT) -> None:
         self.say(ModelAnnounced(spec={"name": "m"}))
-        self.say(EngineReady(token_budget=token_budget, num_gpus=1))
+        self.say(EngineReady(token_budget=token_budget, num_gpus=1, residency=asdict(residency)))
 
     def beat(self, num_moves: int = 0, **values: Any) -> None:
         self.say(EngineHeartbeat(num_moves=num_moves, num_unfinished=0, **values))
@@ -352,7 +353,7 @@ async def running_agent(
     patience = {"silence_seconds": 1e9, "stall_seconds": 1e9}
     config = WorkerConfig(server="http://plane", **(patience | values))
     if several:
-        process = EngineProcessConfig(model="configured")
+        process = replace(config.engine_process, model="configured")
         config = replace(config, engine_process=process, further=(process,) * (len(several) - 1))
     no_zygote = patch.object(EngineStarter, "prepare_zygote", AsyncMock())  # which is a real process
     read = patch.object(engines_module, "read_descriptions", AsyncMock(return_value=list(several)))

@@ -199,7 +199,8 @@ class Engines:
         wanted = self._wanted()
         if wanted is None:
             return
-        if len(self.models) > 1 and is_too_large(wanted.num_bytes, self._budget):
+        is_known = len(self.models) > 1 and not wanted.may_be_smaller
+        if is_known and is_too_large(wanted.num_bytes, self._budget):
             self._refuse_too_large(wanted)
             return
         leaving = self._leaving(wanted)
@@ -280,5 +281,6 @@ class Engines:
             model.loading_since = None
             model.num_loads += 1
         model.token_budget, model.quantization = engine.token_budget, engine.quantization
+        model.residency = engine.residency
         self.latest = engine
         self._starter.want_zygote()

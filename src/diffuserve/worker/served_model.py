@@ -4,6 +4,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
+from diffuserve.domain.offload import Offload
+from diffuserve.domain.residency import Residency
 from diffuserve.worker.config import EngineProcessConfig
 from diffuserve.worker.messages import ModelAnnounced
 from diffuserve.worker.supervisor import EngineSupervisor
@@ -24,6 +26,7 @@ class ServedModel:
     engine: EngineSupervisor | None = None
     token_budget: int | None = None
     quantization: str | None = None
+    residency: Residency | None = None
     fit: Mapping[str, Any] | None = None
     last_use: int = 0
     num_loads: int = 0
@@ -38,7 +41,15 @@ class ServedModel:
 
     @property
     def num_bytes(self) -> int:
+        """Bytes of its weights on the device; until its engine tells which wait on the host those of all."""
+        if self.residency is not None and self.residency.device_bytes:
+            return self.residency.device_bytes
         return 0 if self.announced is None else self.announced.num_bytes
+
+    @property
+    def may_be_smaller(self) -> bool:
+        """True until it is known how many of its weights wait on the host."""
+        return self.config.offload is not Offload.NONE and self.residency is None
 
     @property
     def is_withdrawn(self) -> bool:

@@ -18,6 +18,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from diffuserve.domain.model_parts import Parts
+from diffuserve.domain.offload import Offload
 from diffuserve.domain.quantization import Quantization
 from diffuserve.models.registry import find_quantization, num_weight_bytes
 from diffuserve.models.torch_environment import prepare_torch
@@ -166,8 +167,9 @@ def _mapped(config: EngineProcessConfig) -> "LoadedModel | None":
     from diffuserve.models.prepared import NotPrepared
     from diffuserve.worker.engine_host import read_model
 
-    if find_quantization(config.model, config.quantization) is Quantization.INT8 and cpu_has_int8():
-        return None  # oneDNN packs them into memory of its own
+    is_packed = find_quantization(config.model, config.quantization) is Quantization.INT8 and cpu_has_int8()
+    if is_packed or config.offload is not Offload.NONE:
+        return None  # oneDNN, or slots, have weights in memory of their own
     try:
         return read_model(config, is_strict=True)
     except NotPrepared as error:

@@ -4,7 +4,10 @@ import asyncio
 from collections.abc import Sequence
 from pathlib import Path
 
+from diffuserve.domain.offload import Offload
+from diffuserve.domain.residency import Residency
 from diffuserve.domain.worker import Lease, ReleaseCause, WorkerState
+from diffuserve.worker.config import EngineProcessConfig
 from diffuserve.worker.messages import EngineRefused, JobFinished, ModelAnnounced
 from support.virtual_time import in_virtual_time
 from support.waiting import eventually
@@ -193,3 +196,22 @@ async def test_metrics_tell_what_is_in_memory_and_what_loads_take(tmp_path: Path
             found = tuple(value(f"diffusion_worker_model_{name}", {"model": model}) for model in "ab")
             assert found == expected
         assert value("diffusion_worker_model_load_seconds", {"model": "b"})
+
+
+@in_virtual_time
+async def test_weights_that_wait_on_the_host_leave_their_room_to_other_models(tmp_path: Path) -> None:
+    models = announced("a", "b", num_bytes=600)
+    offloaded = EngineProcessConfig(offload=Offload.LAYERS)
+    layers = Residency(Offload.LAYERS, device_bytes=50, host_bytes=600)
+    async with running_agent(
+        tmp_path, is_ready=False, several=models, resident_bytes=100, engine_process=offloaded
+    ) as worker:
+        for number, model in ((1, "a"), (2, "b"), (3, "a")):
+            worker.plane.leases.put_nowait([lease_of(model, f"j{number}")])
+            engine = await worker.engines.next(number)
+            engine.become_ready(residency=layers)
+            await eventually(lambda e=engine, n=number: e.attempts == [f"j{n}-1"])  # type: ignore[misc]
+            engine.say(JobFinished(attempt=f"j{number}-1"))
+            await eventually(lambda: not worker.agent.held)
+        stopped = [engine.was_stopped for engine in worker.engines.started]
+        assert stopped == [True, False, False], "the second was loaded before its size was known"
