@@ -8,6 +8,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 import pytest
+import torch
 from PIL import Image
 from torch import Tensor, nn
 
@@ -181,6 +182,17 @@ def test_a_cuda_copier_that_does_not_wait_is_caught(
     monkeypatch.setattr(CudaCopier, "wait", lambda _copier, _slot: None)
     with pretend_cuda(), pytest.raises(RequestFailed, match="StreamRace"):
         drawn(models.folders["flux"], FLUX, mode, device="cuda")
+
+
+def test_a_cuda_copier_that_overwrites_what_is_read_is_caught(
+    unpinned: None, models: Models, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def forget(copier: CudaCopier, slot: Tensor) -> None:
+        copier._freed[id(slot)] = torch.cuda.Event()
+
+    monkeypatch.setattr(CudaCopier, "used", forget)
+    with pretend_cuda(), pytest.raises(RequestFailed, match="may still read"):
+        drawn(models.folders["flux"], FLUX, Offload.LAYERS, device="cuda")
 
 
 def test_only_what_is_used_is_on_the_device(unpinned: None) -> None:

@@ -260,7 +260,7 @@ def enough_memory(model: str, device: object) -> Iterator[None]:
             raise
         raise DeviceUnavailable(
             f"device={str(device)!r}: not enough memory for {model} ({first_line(error)}); free some, or "
-            "give another --device, a --dtype of fewer bytes, or a smaller model"
+            "give another --device, a --dtype of fewer bytes, --offload, or a smaller model"
         ) from error
 
 

@@ -5,8 +5,9 @@
 
 Numbers are computed on the CPU, in the dtypes that the GPU would compute in. Tensors have the device
 `cuda:0` and are refused where CUDA refuses them; copies and waits are counted; reading what another stream
-may not have written yet raises `StreamRace`. Not pretended are speed, memory, CUDA's own kernels with their
-rounding, graphs, several devices, and the pinned memory by which safetensors reads to a device.
+may not have written yet, or overwriting what it may still read, raises `StreamRace`. Not pretended are speed,
+memory, CUDA's own kernels with their rounding, graphs, several devices, and the pinned memory by which
+safetensors reads to a device.
 """
 
 import ctypes

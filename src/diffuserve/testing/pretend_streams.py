@@ -3,7 +3,7 @@
 All work is done at once, on the CPU; what is kept is whether a real device could have done it in another
 order. A stream numbers its work. It knows how far other streams are that it has waited for, and the host
 knows how far each is that it has waited for. Work that another stream issued, and that neither of the two
-knows to be done, may not be done yet: to read its result is a race.
+knows to be done, may not be done yet: to read its result is a race, and so is to overwrite what it reads.
 """
 
 import threading
@@ -18,15 +18,19 @@ from diffuserve.testing.pretend_log import CudaLog
 
 
 class StreamRace(RuntimeError):
-    """Work on a stream reads what another stream may not have written yet."""
+    """Work on a stream reads what another may not have written yet, or overwrites what it may still read."""
 
 
 @dataclass
 class Written:
-    """The last work that wrote to a tensor's memory; views of it share the object."""
+    """The last work that wrote to a tensor's memory, and that of each stream which read it since.
+
+    Views of a tensor share the object.
+    """
 
     stream: "PretendStream | None" = None
     number: int = 0
+    readers: "dict[PretendStream, int]" = field(default_factory=dict)
 
 
 _STREAMS: "WeakSet[PretendStream]" = WeakSet()
@@ -58,10 +62,11 @@ class PretendStream:
     def wait_stream(self, stream: "PretendStream") -> None:
         self.wait_event(stream.record_event())
 
-    def knows(self, written: Written) -> bool:
-        if written.stream is None or written.stream is self:
+    def knows(self, stream: "PretendStream | None", number: int) -> bool:
+        """Return whether a stream's work is done before this stream's next, up to that of this number."""
+        if stream is None or stream is self:
             return True
-        return max(self.known.get(written.stream, 0), ORDER.num_finished(written.stream)) >= written.number
+        return max(self.known.get(stream, 0), ORDER.num_finished(stream)) >= number
 
 
 class PretendEvent:
@@ -118,18 +123,29 @@ class _Order:
         self.finish(self.current())
 
     def issue(self, name: str, reads: list[Written], writes: list[Written]) -> None:
-        """Number a piece of work of this thread's stream. Raise `StreamRace` if it reads too early."""
+        """Number a piece of work of this thread's stream. Raise `StreamRace` if it comes too early."""
         stream = self.current()
         for written in (*reads, *writes):
-            if not stream.knows(written):
-                assert written.stream is not None
-                raise StreamRace(
-                    f"{name} on the {stream.name} uses what the {written.stream.name} may not have written "
-                    "yet: have it wait for an event of that stream first"
-                )
+            if not stream.knows(written.stream, written.number):
+                raise _race(name, stream, "uses what", written.stream, "may not have written yet")
+        for written in writes:
+            for reader, number in written.readers.items():
+                if not stream.knows(reader, number):
+                    raise _race(name, stream, "overwrites what", reader, "may still read")
         stream.num_issued += 1
+        for written in reads:
+            written.readers[stream] = stream.num_issued
         for written in writes:
             written.stream, written.number = stream, stream.num_issued
+            written.readers.clear()
+
+
+def _race(name: str, stream: PretendStream, does: str, other: PretendStream | None, may: str) -> StreamRace:
+    assert other is not None
+    return StreamRace(
+        f"{name} on the {stream.name} {does} the {other.name} {may}: have it wait for an event of that "
+        "stream first"
+    )
 
 
 ORDER = _Order()

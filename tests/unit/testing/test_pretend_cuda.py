@@ -1,6 +1,7 @@
 """The pretended CUDA device computes, counts what it is asked to do, and refuses what CUDA refuses."""
 
 from collections.abc import Iterator
+from contextlib import nullcontext
 from typing import Any
 
 import pytest
@@ -133,6 +134,22 @@ def test_reading_what_another_stream_writes_is_a_race(log: CudaLog) -> None:
     values = torch.zeros(4, device=CUDA)
     with torch.cuda.stream(torch.cuda.Stream()), pytest.raises(StreamRace, match="default stream"):
         values + 1
+
+
+@pytest.mark.parametrize("waits", [False, True])
+def test_overwriting_what_another_stream_may_still_read_is_a_race(log: CudaLog, waits: bool) -> None:
+    reader, writer = torch.cuda.Stream(), torch.cuda.Stream()
+    values = torch.zeros(4, device=CUDA)
+    written = torch.cuda.current_stream().record_event()
+    reader.wait_event(written)
+    writer.wait_event(written)
+    with torch.cuda.stream(reader):
+        values + 1
+    if waits:
+        writer.wait_stream(reader)
+    refusal = nullcontext() if waits else pytest.raises(StreamRace, match="may still read")
+    with torch.cuda.stream(writer), refusal:
+        values.fill_(1)
 
 
 @pytest.mark.parametrize("way", ["event", "stream", "synchronize", "device", "item"])
