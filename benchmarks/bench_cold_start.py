@@ -4,10 +4,11 @@
     python benchmarks/bench_cold_start.py --quick
 
 The sides take turns: diffusers' `FluxPipeline`; `diffuserve generate`; an engine process as an agent starts
-it; and a second one on the node, which is forked from the zygote. Each draws the bundled model's size, and
-that of a random FLUX checkpoint of 1.6 GB, with weights in the page cache and without (those of Python's
-packages always are). Beside it: the rate at which weights are read from the disk, and how much of its memory
-a forked engine shares. Nothing else should run on the machine.
+it; and a second one on the node, which is forked from the zygote; engines once with the model's own files,
+once with a prepared copy. Each draws the bundled model's size, and that of a random FLUX checkpoint of
+1.6 GB, with weights in the page cache and without (those of Python's packages always are). Beside it: the
+rate at which weights are read from the disk, and how much of its memory the second of two engines shares once
+both have drawn an image. Nothing else should run on the machine.
 """
 
 import argparse
@@ -19,6 +20,8 @@ import tempfile
 import time
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import AsyncExitStack
+from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from statistics import median
@@ -32,6 +35,8 @@ from diffuserve.domain.model_parts import ALL_PARTS
 from diffuserve.models.folder import find_local_model
 from diffuserve.models.read_ahead import read_into_cache
 from diffuserve.models.registry import weight_files
+from diffuserve.modelstore.config import ModelStoreConfig
+from diffuserve.modelstore.prepared_copies import make_copy
 from diffuserve.testing.checkpoints import write_flux_checkpoint
 from diffuserve.worker.config import EngineProcessConfig, ImageOptions, WorkerConfig
 from diffuserve.worker.engine_link import EngineLink
@@ -45,6 +50,7 @@ from diffuserve.worker.messages import (
     JobFinished,
     ModelAnnounced,
 )
+from diffuserve.worker.prepared_model import load_options
 
 _PACKAGES = ("torch", "diffusers", "transformers")
 _PROMPT = "a red circle on a white background"
@@ -62,7 +68,7 @@ _LOADED = {"weights": "imports", "image filter": "weights", "warm-up": "image fi
 """What is done when an engine says that the next phase begins."""
 _BLOCK = 8 << 20
 
-Side = Callable[[str], Marks]
+Side = Callable[[], Marks]
 
 
 def main() -> None:
@@ -71,13 +77,15 @@ def main() -> None:
         names = [_TINY] if arguments.quick else [_TINY, _RANDOM]
         models = {name: make_model(name, Path(folder)) for name in names}
         rounds = 1 if arguments.quick else arguments.rounds
-        found = {name: measure(model, rounds) for name, model in models.items()}
+        nodes = {name: Node.of(model, Path(folder) / f"{name} on a node") for name, model in models.items()}
+        found = {name: measure(node, rounds) for name, node in nodes.items()}
+        shares = {name: measure_sharing(node) for name, node in nodes.items()}
         large = {name: model for name, model in models.items() if name == _RANDOM}
         rates = {name: read_rates(model, rounds) for name, model in large.items()}
-    text = report(found, rates)
+    text = report(found, shares, rates)
     print(text)
     if not arguments.quick:
-        content = {"marks": found, "bytes_per_second": rates}
+        content = {"marks": found, "shared_share": shares, "bytes_per_second": rates}
         write_report(RESULTS / f"cold_start_{arguments.label}", content, text, read_conditions(_PACKAGES))
 
 
@@ -99,27 +107,58 @@ def make_model(name: str, folder: Path) -> str:
     return str(write_flux_checkpoint(folder / name, dtype=torch.bfloat16, transformer=_BIG))
 
 
+@dataclass(frozen=True)
+class Node:
+    """A model on a node, with an empty cache folder and with one that holds its prepared copy."""
+
+    model: str
+    plain: EngineProcessConfig
+    prepared: EngineProcessConfig
+    copy: Path
+
+    @classmethod
+    def of(cls, model: str, folder: Path) -> "Node":
+        """Prepare a copy of the model in a folder."""
+        images = ImageOptions(image_filter="none")
+        plain, prepared = (
+            EngineProcessConfig(
+                model=model, images=images, stored=ModelStoreConfig(model_cache=folder / cache)
+            )
+            for cache in ("plain", "prepared")
+        )
+        return cls(model, plain, prepared, make_copy(load_options(prepared), prepared.stored).folder)
+
+    @property
+    def files(self) -> list[Path]:
+        """All files that any side reads."""
+        return [*weights(self.model), *sorted(self.copy.iterdir())]
+
+
 Found = dict[str, dict[str, list[Marks]]]
 
 
-def measure(model: str, rounds: int) -> Found:
+def measure(node: Node, rounds: int) -> Found:
     """Return the marks of every side, by the state of the page cache, in each round but the first."""
     sides: dict[str, Side] = {
-        "stock diffusers": stock,
-        "diffuserve generate": generate,
-        "engine process": lambda model: asyncio.run(engine(model, is_forked=False)),
-        "second engine on the node": lambda model: asyncio.run(engine(model, is_forked=True)),
+        "stock diffusers": lambda: stock(node.model),
+        "diffuserve generate": lambda: generate(node.plain),
+        "engine process": lambda: asyncio.run(engine(node.plain, is_forked=False)),
+        "engine process, prepared copy": lambda: asyncio.run(engine(node.prepared, is_forked=False)),
+        "second engine on the node": lambda: asyncio.run(engine(node.plain, is_forked=True)),
+        "second engine, prepared copy": lambda: asyncio.run(engine(node.prepared, is_forked=True)),
     }
     found: Found = {cache: {side: [] for side in sides} for cache in ("warm", "cold")}
     for number in range(rounds + 1):
         for cache, by_side in found.items():
             for side, play in sides.items():
                 if cache == "cold":
-                    forget(weights(model))
+                    forget(node.files)
                 else:
-                    read_into_cache(weights(model))
-                marks = play(model)
-                print(f"{model} {cache} {side}: {marks['first image']:.2f} s", file=sys.stderr, flush=True)
+                    read_into_cache(node.files)
+                marks = play()
+                print(
+                    f"{node.model} {cache} {side}: {marks['first image']:.2f} s", file=sys.stderr, flush=True
+                )
                 if number:
                     by_side[side].append(marks)
     return found
@@ -147,11 +186,12 @@ def stock(model: str) -> Marks:
     return read_marks(done.stdout.splitlines(), start)
 
 
-def generate(model: str) -> Marks:
+def generate(config: EngineProcessConfig) -> Marks:
     """Play the command, whose lines tell when the model is loaded and when its image is written."""
     start, marks = time.monotonic(), Marks()
     with tempfile.TemporaryDirectory() as folder:
-        command = (*DIFFUSERVE, "generate", _PROMPT, "--model", model, "-o", folder)
+        cache = ("--model-cache", str(config.stored.model_cache))
+        command = (*DIFFUSERVE, "generate", _PROMPT, "--model", config.model, *cache, "-o", folder)
         size = ("--size", f"{_SIZE}x{_SIZE}", "--steps", str(_STEPS))
         with subprocess.Popen([*command, *size], stderr=subprocess.PIPE, text=True) as process:
             assert process.stderr is not None
@@ -162,22 +202,18 @@ def generate(model: str) -> Marks:
     return marks | {"first image": time.monotonic() - start}
 
 
-async def engine(model: str, is_forked: bool) -> Marks:
+async def engine(config: EngineProcessConfig, is_forked: bool) -> Marks:
     """Start an engine as an agent does, by fork if a zygote `is_forked`, and have it draw an image."""
-    config = EngineProcessConfig(model=model, images=ImageOptions(image_filter="none"))
     starter = EngineStarter(WorkerConfig(server="", engine_process=config))
     if is_forked:
         await starter.prepare_zygote()
     start = time.monotonic()
     link = await EngineLink.start(partial(starter.start, config))
     try:
-        marks = await _first_image(link, start)
-        if is_forked:
-            marks["shared share"] = shared_share(link.pid)
+        return await _first_image(link, start)
     finally:
         await link.close()
         await starter.close()
-    return marks
 
 
 async def _first_image(link: EngineLink, start: float) -> Marks:
@@ -201,6 +237,25 @@ async def _first_image(link: EngineLink, start: float) -> Marks:
             case EngineRefused() | JobFailed():
                 raise RuntimeError(str(message))
     raise RuntimeError("the engine ended before its first image")
+
+
+def measure_sharing(node: Node) -> dict[str, float]:
+    """Return the shared part of a second engine's memory, with the model's own files and with the copy."""
+    ways = {"own files": node.plain, "prepared copy": node.prepared}
+    return {way: asyncio.run(_second_share(config)) for way, config in ways.items()}
+
+
+async def _second_share(config: EngineProcessConfig) -> float:
+    """Have two engines of one zygote draw an image, and return what the second shares."""
+    starter = EngineStarter(WorkerConfig(server="", engine_process=config))
+    async with AsyncExitStack() as stack:
+        stack.push_async_callback(starter.close)
+        await starter.prepare_zygote()
+        for _ in range(2):
+            link = await EngineLink.start(partial(starter.start, config))
+            stack.push_async_callback(link.close)
+            await _first_image(link, time.monotonic())
+        return shared_share(link.pid)
 
 
 def shared_share(pid: int) -> float:
@@ -242,7 +297,11 @@ def read_raw(files: Sequence[Path], num_threads: int) -> None:
         list(pool.map(read, range(num_threads)))
 
 
-def report(found: dict[str, Found], rates: dict[str, dict[str, list[float]]]) -> str:
+def report(
+    found: dict[str, Found],
+    shares: dict[str, dict[str, float]],
+    rates: dict[str, dict[str, list[float]]],
+) -> str:
     """Return the waterfalls of medians, with each side's ratio to stock."""
     lines = ["# Cold starts", "", "Medians, in seconds from the start of a process to its first image."]
     for model, by_cache in found.items():
@@ -251,11 +310,12 @@ def report(found: dict[str, Found], rates: dict[str, dict[str, list[float]]]) ->
             of_stock = [run["first image"] for run in by_side["stock diffusers"]]
             for side, runs in by_side.items():
                 marks = medians(runs)
-                share = marks.pop("shared share", None)
                 ratios = [base / run["first image"] for base, run in zip(of_stock, runs, strict=True)]
                 times = f"{median(ratios):.1f} times as fast as stock ({min(ratios):.1f}–{max(ratios):.1f})"
-                memory = "" if share is None else f"; {share:.0%} of its memory is shared"
-                lines += ["", f"### {side}: {times}{memory}", "", "```text", *waterfall(marks), "```"]
+                lines += ["", f"### {side}: {times}", "", "```text", *waterfall(marks), "```"]
+    lines += ["", "## What a second engine shares of its memory, both having drawn an image", ""]
+    for model, by_files in shares.items():
+        lines += [f"- {model}, {way}: {share:.0%}" for way, share in by_files.items()]
     for model, by_way in rates.items():
         lines += ["", f"## Reading {model} from the disk", ""]
         lines += [f"- {way}: {median(values) / 1e9:.2f} GB/s" for way, values in by_way.items()]

@@ -14,11 +14,14 @@ from support.benchmark_runs import run_quickly
 def test_every_side_draws_an_image_with_the_page_cache_warm_and_cold() -> None:
     printed = run_quickly("bench_cold_start.py")
     sides = re.findall(r"^### ([^:]+): [\d.]+ times as fast as stock", printed, re.MULTILINE)
-    assert len(sides) == 8
-    assert len(set(sides)) == 4
+    assert len(sides) == 12
+    assert len(set(sides)) == 6
     sums = [float(total) for total in re.findall(r"^sum +([\d.]+) s", printed, re.MULTILINE)]
-    assert len(sums) == 8
+    assert len(sums) == 12
     assert all(total > 0 for total in sums)
+    shares = re.findall(r"^- tiny-flux, ([a-z ]+): (\d+)%$", printed, re.MULTILINE)
+    assert [way for way, _ in shares] == ["own files", "prepared copy"]
+    assert all(0 < int(share) < 100 for _, share in shares)
 
 
 def test_a_waterfall_shows_each_phase_where_it_lies() -> None:

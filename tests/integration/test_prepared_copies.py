@@ -6,6 +6,7 @@ import subprocess
 import sys
 from contextlib import AsyncExitStack
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -82,13 +83,13 @@ async def test_a_second_engine_shares_most_of_its_memory(tmp_path: Path) -> None
     starter = EngineStarter(WorkerConfig(server="", engine_process=config))
     async with AsyncExitStack() as stack:
         stack.push_async_callback(starter.close)
-        link = await EngineLink.start(starter)
+        link = await EngineLink.start(partial(starter.start, config))
         expected = await drawn(link)
         await link.close()
         copy = make_copy(load_options(config), config.stored)
         await starter.prepare_zygote()
         for _ in range(2):
-            link = await EngineLink.start(starter)
+            link = await EngineLink.start(partial(starter.start, config))
             stack.push_async_callback(link.close)
             assert await drawn(link) == expected
         assert shared_share(link.pid) >= 0.8
