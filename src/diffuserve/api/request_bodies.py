@@ -157,6 +157,9 @@ class GenerationInput(RequestBody):
     )
 
 
+Exact = Annotated[bool, Field(description="Run the job on workers alone whose weights are not quantized.")]
+
+
 class WebhookBody(RequestBody):
     """Endpoint to notify when the job has ended, in a message signed after Standard Webhooks."""
 
@@ -184,9 +187,7 @@ class NewJobBody(RequestBody):
     best_effort: bool = Field(
         default=False, description="Run the job even if it misses its `deadline`, which only hurries it then."
     )
-    exact: bool = Field(
-        default=False, description="Run the job on workers alone whose weights are not quantized."
-    )
+    exact: Exact = False
     timeout: Seconds | None = Field(default=None, description="Longest run of one attempt, in seconds.")
     metadata: Metadata = Field(default_factory=dict, description="Returned unchanged; at most 16 KB as JSON.")
     output_format: FileFormat | None = FILE_FORMAT

@@ -51,7 +51,35 @@ async def test_exact_jobs_are_refused_where_the_weights_of_all_workers_are_quant
     assert (await http.post("/v1/jobs", json=EXACT)).status_code == 202
 
 
-async def test_a_batch_of_both_is_told_apart_in_the_queue(
+async def test_items_of_a_batch_are_exact_one_by_one(http: httpx.AsyncClient, worker: HandWorker) -> None:
+    items = [_item("exact", exact=True), _item("not", exact=False), _item("unsaid")]
+    batch = (await http.post("/v1/batches", json={"items": items})).raise_for_status().json()
+    jobs = (await http.get(f"/v1/jobs?batch_id={batch['id']}")).json()["data"]
+    exact = {job["custom_id"]: job["exact"] for job in jobs}
+    assert exact == {"exact": True, "not": False, "unsaid": False}
+    await worker.beat("ready", quantization="int4")
+    assert len(await worker.claim(8)) == 2
+    await worker.beat("ready", quantization="none")
+    assert len(await worker.claim(8)) == 1
+
+
+async def test_a_batch_with_an_exact_item_is_refused_where_all_weights_are_quantized(
+    http: httpx.AsyncClient, worker: HandWorker
+) -> None:
+    await worker.beat("ready", quantization="fp8")
+    await wait_for_kinds(http, ["fp8"])
+    items = [_item("not"), _item("exact", exact=True)]
+    refused = await http.post("/v1/batches", json={"items": items})
+    assert refused.status_code == 422
+    assert [error["field"] for error in refused.json()["errors"]] == ["items.1.exact"]
+    assert (await http.post("/v1/batches", json={"items": items[:1]})).is_success
+
+
+def _item(custom_id: str, **more: bool) -> dict[str, object]:
+    return {"custom_id": custom_id, "input": EXACT["input"], **more}
+
+
+async def test_jobs_of_both_kinds_are_told_apart_in_the_queue(
     http: httpx.AsyncClient, worker: HandWorker
 ) -> None:
     for is_exact in (True, False, True, False):

@@ -27,10 +27,11 @@ _ITEMS_PER_TURN = 4  # parsed before other requests get the event loop
 
 @dataclass(frozen=True)
 class CheckedItems:
-    """Items that were found valid: their predicted device-seconds, and which of them name images."""
+    """Items that were found valid: their predicted device-seconds, and which name images or are `exact`."""
 
     cost_seconds: float
     with_images: Sequence[int]
+    exact: Sequence[int]
 
 
 def input_key(field: str, name: str) -> tuple[str, str]:
@@ -85,7 +86,8 @@ class BatchItemParser:
         Raise `RequestValidationError` with the first errors: invalid items, and equal custom ids.
         """
         errors: list[Any] = []
-        cost_seconds, numbers, with_images = 0.0, dict[str, int](), list[int]()
+        cost_seconds, numbers = 0.0, dict[str, int]()
+        with_images, exact = list[int](), list[int]()
         for number in range(len(self.request.items)):
             if number % _ITEMS_PER_TURN == 0:
                 await asyncio.sleep(0)
@@ -94,13 +96,14 @@ class BatchItemParser:
                 self._check_custom_id(new, number, numbers)
                 cost_seconds += new.cost_seconds
                 with_images += [number] if "image" in new.input else []
+                exact += [number] if new.exact else []
             except RequestValidationError as error:
                 errors += error.errors()
             if len(errors) >= MAX_SHOWN_ERRORS:
                 break
         if errors:
             raise RequestValidationError(errors[:MAX_SHOWN_ERRORS])
-        return CheckedItems(cost_seconds, with_images)
+        return CheckedItems(cost_seconds, with_images, exact)
 
     def _known(self, field: str, image: ImageInput) -> ImageInput:
         """Return the file that an item names, as its job does; the name itself if it is not known yet."""
@@ -124,4 +127,5 @@ class BatchItemParser:
             timeout=options.timeout,
             metadata=item.metadata,
             output_format=options.output_format,
+            exact=item.exact,
         )

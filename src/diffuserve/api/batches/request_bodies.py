@@ -6,6 +6,7 @@ from pydantic import BaseModel, ConfigDict, Field
 
 from diffuserve.api.file_formats import FILE_FORMAT, FileFormat
 from diffuserve.api.request_bodies import (
+    Exact,
     GenerationInput,
     Kind,
     Metadata,
@@ -48,6 +49,7 @@ class BatchItem(RequestBody):
     custom_id: Annotated[str, Field(min_length=1, max_length=64), Storable]
     input: GenerationInput
     metadata: Metadata = Field(default_factory=dict, description="Returned unchanged.")
+    exact: Exact = False
 
 
 class BatchBody(BatchOptions):

@@ -8,7 +8,7 @@ from dataclasses import replace
 import orjson
 
 from diffuserve.api.auth.quota import charge_items
-from diffuserve.api.batches.body_parser import BatchRequest, Item
+from diffuserve.api.batches.body_parser import BatchRequest, Item, validation_error
 from diffuserve.api.batches.inputs import with_inputs
 from diffuserve.api.batches.item_parser import BatchItemParser
 from diffuserve.api.batches.judging import judge_items
@@ -17,6 +17,8 @@ from diffuserve.api.file_formats import check_format_fits
 from diffuserve.api.services import Services
 from diffuserve.api.submission import with_prompt_record
 from diffuserve.domain.batch import Batch, NewBatch
+from diffuserve.domain.errors import InvalidParams
+from diffuserve.domain.exactness import check_exact
 from diffuserve.domain.safety import PASSES, Verdict
 from diffuserve.domain.webhook import Webhook, WebhookEvent
 from diffuserve.jobs.batches.store import ITEMS_AT_ONCE
@@ -41,6 +43,8 @@ async def submit_batch(
     plan = await services.catalog.plan(tenant_id)
     parser = BatchItemParser(request, served, plan, tenant_id)
     checked = await parser.check_all()
+    if checked.exact:
+        await _check_exact(services, request, served.spec.name, checked.exact[0])
     if checked.with_images:
         await services.store.jobs.find_room(tenant_id, None)  # before images are decoded
         parser = await with_inputs(services, parser, checked.with_images)
@@ -57,6 +61,15 @@ async def submit_batch(
     batch = await _store(services, parser, new)
     services.metrics.accepted.labels(served.spec.name, options.priority).inc(len(items))
     return await services.store.batches.get(batch.id)
+
+
+async def _check_exact(services: Services, request: BatchRequest, model: str, number: int) -> None:
+    """Raise `RequestValidationError`, which names item `number`, if no worker can run exact jobs."""
+    try:
+        check_exact(model, await services.catalog.workers())
+    except InvalidParams as error:
+        location = (*request.location(number), error.field)
+        raise validation_error(location, error.remedy, input=error.value) from error
 
 
 async def _store(services: Services, parser: BatchItemParser, new: NewBatch) -> Batch:

@@ -1,5 +1,6 @@
 """Files of leased jobs as workers send and fetch them."""
 
+import asyncio
 import base64
 import hashlib
 from pathlib import PurePosixPath
@@ -15,6 +16,8 @@ from diffuserve.domain.errors import ArtifactNotFound, InvalidParams, UploadMiss
 from diffuserve.domain.worker import Completion, StoredFile, UploadUrl
 from diffuserve.storage.base import ArtifactStore
 
+MAX_CHARACTERS_ON_LOOP = 100_000
+"""Characters in base64 that are decoded and hashed on the event loop; more would hold up other requests."""
 ANY_TYPE = "application/octet-stream"
 BINARY: dict[str, Any] = {
     "requestBody": {
@@ -42,7 +45,14 @@ async def stored_body(services: Services, request: Request, key: str) -> Respons
     return json_response(stored, 201)
 
 
-def contents_of(completion: Completion) -> dict[str, bytes]:
+async def contents_of(completion: Completion) -> dict[str, bytes]:
+    """Return the files that were sent along, as `decode_contents` does; a thread decodes large ones."""
+    if sum(map(len, completion.contents.values())) > MAX_CHARACTERS_ON_LOOP:
+        return await asyncio.to_thread(decode_contents, completion)
+    return decode_contents(completion)
+
+
+def decode_contents(completion: Completion) -> dict[str, bytes]:
     """Return the files that were sent along. Raise `InvalidParams`, and `UploadMissing` for a damaged one."""
     artifacts = {artifact.name: artifact for artifact in completion.result.artifacts}
     contents = {name: _decoded(name, text) for name, text in completion.contents.items()}

@@ -257,7 +257,7 @@ async def _leased(services: Services, readable: _Readable) -> LeasedFile:
 
 async def _store_files(services: Services, job_id: str, completion: Completion, key_id: str) -> None:
     """Store the files sent along. Raise `UploadMissing` if one of the result is not stored whole."""
-    contents = contents_of(completion)
+    contents = await contents_of(completion)
     with suppress(LeaseLost):  # the store decides: the completion may be a repetition
         await services.store.leases.check(job_id, completion.lease_token, key_id)
         folder = f"{job_id}/{completion.lease_token}"
