@@ -23,9 +23,9 @@ class Offload(StrEnum):
         return self in (Offload.MODEL, Offload.LAYERS)
 
 
-def parse_offload(name: str) -> Offload:
-    """Return the offload of this name. Raise `InvalidParams` for an unknown one."""
+def parse_offload(name: str | None) -> Offload:
+    """Return the offload of this name; `None` is that of none. Raise `InvalidParams` for an unknown one."""
     try:
-        return Offload(name)
+        return Offload.NONE if name is None else Offload(name)
     except ValueError:
         raise InvalidParams("offload", name, f"must be one of {', '.join(Offload)}") from None

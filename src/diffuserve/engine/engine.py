@@ -77,7 +77,7 @@ class Engine:
         config: EngineConfig | None = None,
         parts: Parts = ALL_PARTS,
         quantization: str | None = None,
-        offload: str = "none",
+        offload: str | None = None,
     ) -> "Engine":
         """Load a bundled model, a diffusers folder or a hub id; a `Path` is always a folder.
 

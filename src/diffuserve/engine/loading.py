@@ -5,7 +5,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from diffuserve.domain.model_parts import ALL_PARTS, Parts
-from diffuserve.domain.offload import Offload, parse_offload
+from diffuserve.domain.offload import parse_offload
 from diffuserve.domain.quantization import parse_quantization
 from diffuserve.engine.model_runner import enough_memory
 from diffuserve.models.base import Pipeline
@@ -31,7 +31,7 @@ def load_model(  # noqa: PLR0913 (what a model is loaded by)
     deterministic: bool = False,
     parts: Parts = ALL_PARTS,
     quantization: str | None = None,
-    offload: str = Offload.NONE,
+    offload: str | None = None,
 ) -> LoadedModel:
     """Load a bundled model, a diffusers folder or a hub id; a `Path` is always a folder.
 
