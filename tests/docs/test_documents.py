@@ -13,6 +13,7 @@ from typing import Any
 import pytest
 import torch
 import typer.main
+from prometheus_client.metrics import MetricWrapperBase
 
 import diffuserve
 from diffuserve.cli.main import app
@@ -268,16 +269,25 @@ def test_every_route_is_documented(tmp_path: Path) -> None:
     assert documented == routes
 
 
-def test_every_metric_is_documented() -> None:
-    from diffuserve.telemetry.metrics import ControlMetrics
-    from diffuserve.worker.metrics import WorkerMetrics
+@pytest.mark.parametrize("side", ["Control plane", "Worker"])
+def test_every_metric_is_documented_with_its_kind_and_labels(side: str) -> None:
+    from diffuserve.telemetry.metrics import ControlMetrics, WorkerSeries
 
-    families = [
-        family for metrics in (ControlMetrics(), WorkerMetrics()) for family in metrics.registry.collect()
-    ]
-    names = {family.name + ("_total" if family.type == "counter" else "") for family in families}
-    page = (REFERENCE / "metrics.md").read_text(encoding="utf-8")
-    assert set(re.findall(r"^\| `(diffusion_\w+)` \|", page, re.MULTILINE)) == names
+    metrics = ControlMetrics() if side == "Control plane" else WorkerSeries()
+    declared = [value for value in vars(metrics).values() if isinstance(value, MetricWrapperBase)]
+    expected = {_row_of(metric) for metric in declared}
+    rows = re.findall(
+        r"^\| `(diffusion_\w+)` \| (\w+) \| (.*?) \|", section("metrics.md", side), re.MULTILINE
+    )
+    assert {
+        (name, kind, frozenset(re.findall(r"`(\w+)`", labels))) for name, kind, labels in rows
+    } == expected
+
+
+def _row_of(metric: MetricWrapperBase) -> tuple[str, str, frozenset[str]]:
+    family = next(iter(metric.collect()))
+    name = family.name + ("_total" if family.type == "counter" else "")
+    return name, family.type, frozenset(metric._labelnames)
 
 
 def test_every_family_and_bundled_model_has_its_capabilities() -> None:

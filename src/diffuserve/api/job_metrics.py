@@ -62,8 +62,7 @@ class JobMetrics:
     def _observe(self, run: _Run, status: JobStatus, device_seconds: float, is_useful: bool) -> None:
         metrics, seconds = self._metrics, time.monotonic() - run.started_at
         metrics.run_seconds.observe(seconds)
-        outcome = "useful" if is_useful else "wasted"
-        metrics.device_seconds.labels(run.model, outcome).inc(max(device_seconds, 0.0))
+        metrics.device_seconds.labels(run.model, _outcome(status, is_useful)).inc(max(device_seconds, 0.0))
         if status is JobStatus.SUCCEEDED and run.is_whole:
             metrics.generation_seconds.labels(run.model, str(run.steps)).observe(seconds)
 
@@ -72,3 +71,9 @@ class JobMetrics:
         seconds = max((job.finished_at or time.time()) - (job.started_at or job.created_at), 0.0)
         steps = int(job.input.get("num_inference_steps") or 0)
         return _Run(job.model, steps, time.monotonic() - seconds)
+
+
+def _outcome(status: JobStatus, is_useful: bool) -> str:
+    if is_useful:
+        return "useful"
+    return "canceled" if status is JobStatus.CANCELED else "lost"

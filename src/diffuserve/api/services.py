@@ -28,6 +28,7 @@ from diffuserve.api.overview.snapshots import Snapshots
 from diffuserve.api.prompt_processor import PromptProcessor
 from diffuserve.api.serializers import JobSerializer
 from diffuserve.api.signatures import Signatures
+from diffuserve.api.store_gauges import StoreGauges
 from diffuserve.api.watched_jobs import WatchedJobs
 from diffuserve.api.webhooks.address_policy import AddressPolicy
 from diffuserve.api.worker_polls import WorkerPolls
@@ -52,6 +53,7 @@ class Services:
     quotas: Quotas
     read_quotas: Quotas
     metrics: ControlMetrics
+    store_gauges: StoreGauges
     authenticator: Authenticator
     own_addresses: OwnAddresses
     sessions: Sessions
@@ -110,6 +112,7 @@ class Services:
             quotas=quotas,
             read_quotas=LocalQuotas(),
             metrics=metrics,
+            store_gauges=StoreGauges(store, bus, metrics),
             authenticator=authenticator,
             own_addresses=own,
             sessions=Sessions(authenticator, signatures, quotas, own, config.session_seconds),

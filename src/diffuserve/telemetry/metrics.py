@@ -1,13 +1,26 @@
-"""The metrics of the control plane. Labels have few values: never a job, a tenant or free text."""
+"""Every metric of the control plane and of workers. Labels have few values: never a job or a tenant."""
 
 from collections.abc import Iterable, Mapping
 
-from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, generate_latest
+from prometheus_client import (
+    CollectorRegistry,
+    Counter,
+    Gauge,
+    Histogram,
+    disable_created_metrics,
+    generate_latest,
+)
 
 from diffuserve.domain.job import Band, EndedJob
 from diffuserve.domain.safety import SafetyStage, Verdict
 from diffuserve.domain.worker import WorkerState
 
+disable_created_metrics()  # type: ignore[no-untyped-call]  # a fourth of all series, which no query needs
+
+# Machines that stay, and those that may vanish.
+WORKER_KINDS = ("on_demand", "spot")
+# Seconds, of work on models from tiny ones to those of long videos.
+GENERATION_BUCKETS = (1, 2, 5, 10, 20, 30, 60, 120, 300, 600, 1800, 3600, 7200)
 # Seconds, from an image of a tiny model on a fast GPU to a long video.
 JOB_BUCKETS = (0.05, 0.1, 0.3, 0.5, 0.8, 1, 1.5, 2.5, 5, 10, 15, 20, 30, 60, 120, 240, 480, 960, 1920, 7680)
 CALL_BUCKETS = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30, 60)
@@ -34,12 +47,12 @@ class ControlMetrics:
             "diffusion_generation_duration_seconds",
             "Time from claim to result of jobs that succeeded, by number of denoising steps.",
             ["model", "steps"],
-            buckets=JOB_BUCKETS,
+            buckets=GENERATION_BUCKETS,
             registry=registry,
         )
         self.device_seconds = Counter(
             "diffusion_gpu_seconds",
-            "Device-seconds that workers reported.",
+            "Device-seconds of attempts that ended, by outcome: useful, canceled or lost.",
             ["model", "outcome"],
             registry=registry,
         )
@@ -55,6 +68,13 @@ class ControlMetrics:
             buckets=JOB_BUCKETS,
             registry=registry,
         )
+        self.job_seconds = Histogram(
+            "diffusion_job_duration_seconds",
+            "Time from submission to the final status.",
+            ["status"],
+            buckets=JOB_BUCKETS,
+            registry=registry,
+        )
         self.preempted = Counter(
             "diffusion_jobs_preempted",
             "Running jobs that made room for more urgent ones.",
@@ -62,9 +82,19 @@ class ControlMetrics:
         )
         self.queue_size = Gauge("diffusion_queue_size", "Ready jobs.", ["band"], registry=registry)
         self.queue_work = Gauge(
-            "diffusion_queue_work_seconds", "Predicted device-seconds of all ready jobs.", registry=registry
+            "diffusion_queue_work_seconds",
+            "Predicted device-seconds of ready jobs.",
+            ["band"],
+            registry=registry,
         )
-        self.workers = Gauge("diffusion_workers", "Workers by state.", ["state"], registry=registry)
+        self.oldest_seconds = Gauge(
+            "diffusion_queue_oldest_seconds",
+            "Time since the submission of the ready job that waits longest; 0 without one.",
+            ["band"],
+            registry=registry,
+        )
+        self.leases = Gauge("diffusion_leases", "Jobs that workers hold.", registry=registry)
+        self.workers = Gauge("diffusion_workers", "Workers by state.", ["state", "kind"], registry=registry)
         self.claim_seconds = Histogram(
             "diffusion_claim_seconds",
             "Duration of a query for claimable jobs.",
@@ -138,20 +168,23 @@ class ControlMetrics:
         )
         self._num_bus_dropped = 0
 
-    def set_queue(self, ready: Iterable[tuple[Band, int, float]]) -> None:
-        """Set the queue's gauges from lanes of `(band, ready jobs, device-seconds of work)`."""
-        jobs, work = dict.fromkeys(Band, 0), 0.0
-        for band, num_ready, seconds in ready:
+    def set_queue(self, ready: Iterable[tuple[Band, int, float, float]]) -> None:
+        """Set the queue's gauges from lanes of `(band, ready jobs, seconds of work, seconds of waiting)`."""
+        jobs, work, oldest = dict.fromkeys(Band, 0), dict.fromkeys(Band, 0.0), dict.fromkeys(Band, 0.0)
+        for band, num_ready, work_seconds, waiting_seconds in ready:
             jobs[band] += num_ready
-            work += seconds
-        for band, num_ready in jobs.items():
-            self.queue_size.labels(band).set(num_ready)
-        self.queue_work.set(work)
+            work[band] += work_seconds
+            oldest[band] = max(oldest[band], waiting_seconds)
+        for band in Band:
+            self.queue_size.labels(band).set(jobs[band])
+            self.queue_work.labels(band).set(work[band])
+            self.oldest_seconds.labels(band).set(oldest[band])
 
-    def set_workers(self, counts: Mapping[WorkerState, int]) -> None:
-        """Set the number of workers in each state; a state without a count has 0."""
+    def set_workers(self, counts: Mapping[tuple[WorkerState, str], int]) -> None:
+        """Set the number of workers by state and kind of machine; those without a count have 0."""
         for state in WorkerState:
-            self.workers.labels(state).set(counts.get(state, 0))
+            for kind in WORKER_KINDS:
+                self.workers.labels(state, kind).set(counts.get((state, kind), 0))
 
     def set_bus(self, is_connected: bool, num_dropped: int) -> None:
         """Set the bus's metrics. `num_dropped` counts from the start of the process."""
@@ -171,7 +204,75 @@ class ControlMetrics:
     def count_final_job(self, job: EndedJob) -> None:
         """Count a job that reached a final status."""
         self.requests.labels(job.status, job.model).inc()
+        self.job_seconds.labels(job.status).observe(max(job.finished_at - job.created_at, 0.0))
 
     def text(self) -> bytes:
         """Return all metrics in the text format of Prometheus."""
         return generate_latest(self.registry)
+
+
+class WorkerSeries:
+    """The metrics of one worker, in a registry of their own: several workers fit into one process."""
+
+    def __init__(self) -> None:
+        self.registry = registry = CollectorRegistry()
+        self.jobs = Counter(
+            "diffusion_worker_jobs", "Jobs that left this worker.", ["status"], registry=registry
+        )
+        self.generation_seconds = Histogram(
+            "diffusion_generation_duration_seconds",
+            "From a job's arrival in the engine to its files.",
+            ["model", "steps"],
+            buckets=GENERATION_BUCKETS,
+            registry=registry,
+        )
+        self.batch_size = Histogram(
+            "diffusion_batch_size",
+            "Requests that shared a denoising step, on average over a heartbeat.",
+            buckets=(1, 2, 4, 8, 16, 32, 64, 128),
+            registry=registry,
+        )
+        self.state = Gauge(
+            "diffusion_worker_state", "1 for the state that holds.", ["state"], registry=registry
+        )
+        self.step_seconds = Gauge(
+            "diffusion_worker_step_seconds", "The last denoising step.", registry=registry
+        )
+        self.restarts = Counter("diffusion_worker_engine_restarts", "Engines that died.", registry=registry)
+        self.leases_lost = Counter(
+            "diffusion_worker_leases_lost", "Leases that others got.", registry=registry
+        )
+        self.notices = Counter(
+            "diffusion_worker_spot_notices",
+            "Notices of the cloud about the end of this machine.",
+            ["kind"],
+            registry=registry,
+        )
+        self.verdicts = Counter(
+            "diffusion_safety_verdicts",
+            "Images, clips and previews that the filter saw.",
+            ["stage", "category", "action"],
+            registry=registry,
+        )
+        self.filter_seconds = Histogram(
+            "diffusion_safety_filter_seconds",
+            "The filter's look at one image, or at all frames of a clip.",
+            ["stage"],
+            buckets=CALL_BUCKETS,
+            registry=registry,
+        )
+        self.resident = Gauge(
+            "diffusion_worker_model_resident",
+            "1 for a model in memory, 0 for one that the worker may load.",
+            ["model"],
+            registry=registry,
+        )
+        self.loads = Gauge(
+            "diffusion_worker_model_loads",
+            "Times that the model was loaded since the worker started.",
+            ["model"],
+            registry=registry,
+        )
+        self.load_seconds = Gauge(
+            "diffusion_worker_model_load_seconds", "The model's last load.", ["model"], registry=registry
+        )

@@ -1,9 +1,12 @@
 """The metrics of the control plane."""
 
+import time
+from itertools import product
+
 from diffuserve.domain.job import Band, EndedJob, JobStatus
 from diffuserve.domain.safety import Action, Finding, Verdict
 from diffuserve.domain.worker import WorkerState
-from diffuserve.telemetry.metrics import ControlMetrics
+from diffuserve.telemetry.metrics import ControlMetrics, WorkerSeries
 
 ENDED = EndedJob(
     id="job_1",
@@ -31,14 +34,16 @@ def test_apps_do_not_share_counters() -> None:
 
 def test_empty_bands_and_states_are_zero() -> None:
     metrics = ControlMetrics()
-    metrics.set_queue([(Band.BATCH, 2, 3.0), (Band.BATCH, 1, 0.5)])
-    metrics.set_workers({WorkerState.READY: 2})
+    metrics.set_queue([(Band.BATCH, 2, 3.0, 7.0), (Band.BATCH, 1, 0.5, 9.0)])
+    metrics.set_workers({(WorkerState.READY, "spot"): 2})
     assert {
         'diffusion_queue_size{band="batch"} 3.0',
         'diffusion_queue_size{band="interactive"} 0.0',
-        "diffusion_queue_work_seconds 3.5",
-        'diffusion_workers{state="ready"} 2.0',
-        'diffusion_workers{state="lost"} 0.0',
+        'diffusion_queue_work_seconds{band="batch"} 3.5',
+        'diffusion_queue_oldest_seconds{band="batch"} 9.0',
+        'diffusion_workers{kind="spot",state="ready"} 2.0',
+        'diffusion_workers{kind="on_demand",state="ready"} 0.0',
+        'diffusion_workers{kind="spot",state="lost"} 0.0',
     } <= lines(metrics)
     metrics.set_queue([])
     assert 'diffusion_queue_size{band="batch"} 0.0' in lines(metrics)
@@ -72,3 +77,34 @@ def test_every_metric_has_a_help_text_that_ends_with_a_period() -> None:
     assert [
         family.name for family in ControlMetrics().registry.collect() if family.documentation[-1:] != "."
     ] == []
+
+
+def test_no_series_tells_when_a_metric_was_created() -> None:
+    metrics = ControlMetrics()
+    metrics.count_final_job(ENDED)
+    assert not [line for line in lines(metrics) if "_created" in line]
+
+
+def test_generations_have_the_same_buckets_on_both_sides() -> None:
+    for registry in (ControlMetrics(), WorkerSeries()):
+        registry.generation_seconds.labels("m", "4").observe(0.5)
+        bounds = {
+            sample.labels["le"]
+            for family in registry.generation_seconds.collect()
+            for sample in family.samples
+            if sample.name.endswith("_bucket")
+        }
+        assert {"1.0", "2.0", "5.0", "10.0", "20.0", "30.0", "60.0", "120.0", "3600.0"} < bounds
+
+
+def test_metrics_of_a_large_service_take_little_time() -> None:
+    """Compares time of the processor; the bound is four times what is promised, for slow machines."""
+    metrics = ControlMetrics()
+    for model, steps, route in product(range(10), range(8), range(5)):
+        metrics.generation_seconds.labels(f"model-{model}", str(steps)).observe(1.0)
+        metrics.http_seconds.labels("GET", f"/{route}", "200").observe(1.0)
+    metrics.set_workers({(WorkerState.READY, "spot"): 100})
+    metrics.set_queue((Band.BATCH, 10, 1.0, 1.0) for _tenant in range(200))
+    began = time.process_time()
+    assert len(metrics.text().splitlines()) > 1_000
+    assert time.process_time() - began < 0.2

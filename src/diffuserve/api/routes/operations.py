@@ -1,7 +1,5 @@
 """Health, readiness and metrics, for operators and their monitoring."""
 
-from collections import Counter
-
 from fastapi import APIRouter, Response
 from fastapi.responses import PlainTextResponse
 from prometheus_client import CONTENT_TYPE_LATEST
@@ -41,12 +39,6 @@ async def readyz(services: ServicesDep) -> Response:
 async def metrics(services: ServicesDep) -> Response:
     """Return the metrics, to keys with the role monitor or operator.
 
-    Queue sizes are read from the store, and are the same on every replica.
+    The queue and the workers are read from the store, and are the same on every replica.
     """
-    lanes = await services.store.operations.lanes()
-    services.metrics.set_queue((lane.band, lane.num_ready, lane.work_seconds) for lane in lanes)
-    workers = await services.store.operations.workers()
-    services.metrics.set_workers(Counter(worker.state for worker in workers))
-    services.metrics.set_bus(services.bus.is_connected, services.bus.num_dropped)
-    services.metrics.webhook_backlog.set(await services.store.webhooks.num_waiting())
-    return Response(services.metrics.text(), media_type=CONTENT_TYPE_LATEST)
+    return Response(await services.store_gauges.text(), media_type=CONTENT_TYPE_LATEST)

@@ -1,0 +1,42 @@
+"""Gauges of the store's state, read once for all scrapes that come together."""
+
+import asyncio
+from collections import Counter
+
+from diffuserve.domain.worker import Worker
+from diffuserve.events.base import EventBus
+from diffuserve.jobs.shared_reads import FreshReads
+from diffuserve.jobs.store import JobStore
+from diffuserve.telemetry.metrics import WORKER_KINDS, ControlMetrics
+
+_PAUSE_SECONDS = 0.5  # between two reads, however many scrape
+
+
+class StoreGauges:
+    """Reads the queue and the workers into the metrics, and renders these off the event loop."""
+
+    def __init__(self, store: JobStore, bus: EventBus, metrics: ControlMetrics) -> None:
+        self._store = store
+        self._bus = bus
+        self._metrics = metrics
+        self._texts = FreshReads(self._read, _PAUSE_SECONDS)
+
+    async def text(self) -> bytes:
+        """Return all metrics as they are now, the same for all that ask together."""
+        return await self._texts.get()
+
+    async def _read(self) -> bytes:
+        metrics, overview = self._metrics, await self._store.overview.read()
+        metrics.set_queue(
+            (lane.band, lane.num_ready, lane.work_seconds, overview.now - lane.oldest_at)
+            for lane in overview.lanes
+        )
+        metrics.leases.set(len(overview.running))
+        metrics.set_workers(Counter((worker.state, _kind(worker)) for worker in overview.workers))
+        metrics.set_bus(self._bus.is_connected, self._bus.num_dropped)
+        metrics.webhook_backlog.set(await self._store.webhooks.num_waiting())
+        return await asyncio.to_thread(metrics.text)
+
+
+def _kind(worker: Worker) -> str:
+    return WORKER_KINDS[worker.is_spot]
