@@ -49,6 +49,20 @@ def test_a_pulled_model_is_the_one_that_was_pushed(invoke: Invoke, url: str, ref
         assert hash_weights(Path(pulled.out.strip())) == hash_weights(TINY)
 
 
+def test_a_stored_model_is_prepared_once(invoke: Invoke, url: str, reference: str, tmp_path: Path) -> None:
+    folders = set()
+    for _ in range(2):
+        prepared = invoke("models", "prepare", "mine", "--device", "cpu", "--quantization", "int8")
+        assert prepared.code == 0, prepared.err
+        folders.add(Path(prepared.out.strip()))
+    [folder] = folders
+    assert folder.parent == tmp_path / "cache" / "prepared"
+    assert [file.name for file in folder.glob("tr*")] == ["transformer.FluxTransformer.safetensors"]
+    refused = invoke("models", "prepare", "no-such-model")
+    assert refused.code == 2
+    assert "no-such-model" in refused.err
+
+
 def test_damage_is_told_with_exit_code_1(invoke: Invoke, url: str, reference: str) -> None:
     assert invoke("models", "verify", "mine").code == 0
     bucket = open_models(url)
