@@ -326,7 +326,8 @@ class Settings(BaseSettings):
         config = configured(EngineProcessConfig, {**dict(self), "model": model})
         kept = (config.quantization, None if config.offload is Offload.NONE else f"offload-{config.offload}")
         path = cost_fit_path(self.cache_dir, full_name(config.model), config.device, config.dtype, *kept)
-        return replace(config, engine=replace(config.engine, cost_fit_path=path))
+        engine = replace(config.engine, cost_fit_path=path)
+        return replace(config, engine=engine, compiled_folder=self.cache_dir / "compiled")
 
     @property
     def store_config(self) -> StoreConfig:

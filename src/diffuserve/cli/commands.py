@@ -60,6 +60,13 @@ _PANELS: Final[Mapping[str, tuple[LazyCommand, ...]]] = {
             "Write a model with weights of fewer bits into a folder.",
             needs_arguments=True,
         ),
+        LazyCommand(
+            "compile",
+            "diffuserve.cli.compile",
+            "Compile a model's blocks for this machine's GPU, once.",
+            attribute="compile_model",
+            needs_arguments=True,
+        ),
         LazyCommand("calibrate", "diffuserve.cli.calibrate", "Measure a model, to predict its costs."),
     ),
     "Jobs and workers": (

@@ -24,7 +24,7 @@ LOG: Final = "Log"
 
 _OPTIONS: Mapping[str, tuple[str, ...]] = {
     SERVER: ("server", "api_key", "api_key_file"),
-    MODEL: ("model", "device", "dtype", "quantization", "offload", "tiers"),
+    MODEL: ("model", "device", "dtype", "quantization", "offload", "compiled", "tiers"),
     MODEL_STORE: (*option_fields(ModelStoreConfig), "prepare_models"),
     LISTENING: ("host", "port"),
     STORAGE: ("data_dir", "database_url", "valkey_url", "file_metadata"),

@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     import torch
 
     from diffuserve.models.base import Pipeline
+    from diffuserve.models.compiled import CompilableBlocks
     from diffuserve.parallel.ranks import Ranks
 
 
@@ -105,6 +106,17 @@ class OffloadableFamily(PipelineFamily, Protocol):
 
     def offloads(self, folder: ModelFolder) -> Sequence[Offload]:
         """Return which of a model's weights may stay on the host until they are used."""
+        ...
+
+
+@runtime_checkable
+class CompilableFamily(PipelineFamily, Protocol):
+    """An architecture whose blocks can be compiled; its pipelines are `CompilablePipeline`s."""
+
+    def compilable(
+        self, folder: ModelFolder, device: "torch.device", dtype: "torch.dtype | None"
+    ) -> "CompilableBlocks":
+        """Return a model's blocks for the compiler; only its configs and headers are read."""
         ...
 
 

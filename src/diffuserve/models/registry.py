@@ -21,7 +21,13 @@ from diffuserve.domain.offload import Offload
 from diffuserve.domain.params import GenerationParams
 from diffuserve.domain.quantization import Quantization
 from diffuserve.domain.worker import ModelOffer
-from diffuserve.models.family import OffloadableFamily, PipelineFamily, QuantizableFamily, VideoFamily
+from diffuserve.models.family import (
+    CompilableFamily,
+    OffloadableFamily,
+    PipelineFamily,
+    QuantizableFamily,
+    VideoFamily,
+)
 from diffuserve.models.folder import ModelFolder, find_local_model, open_configs, open_model
 from diffuserve.models.read_ahead import start_reading
 from diffuserve.models.stored_quantization import choose_quantization
@@ -191,6 +197,16 @@ def open_quantizable(model: str) -> tuple[ModelFolder, QuantizableFamily]:
     folder, family = _open(model)
     if not isinstance(family, QuantizableFamily):
         raise InvalidModel(f"{folder.path}: models of {folder.pipeline_class} cannot be quantized")
+    return folder, family
+
+
+def open_compilable(model: str) -> tuple[ModelFolder, CompilableFamily]:
+    """Find a model whose blocks can be compiled. Raise as `open_model`, and `InvalidModel` for others."""
+    folder, family = _open(model)
+    if not isinstance(family, CompilableFamily):
+        raise InvalidModel(f"{folder.path}: models of {folder.pipeline_class} cannot be compiled, FLUX.1 can")
+    if choose_quantization(folder, ("transformer",), None) is not Quantization.NONE:
+        raise InvalidModel(f"{folder.path}: its weights are quantized; only blocks of others are compiled")
     return folder, family
 
 

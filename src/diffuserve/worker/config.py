@@ -97,6 +97,12 @@ class EngineProcessConfig:
         "On CPUs, keep a copy of a cached model's weights in the engine's own layout, which engines map "
         "and share; it takes as much room again in --model-cache.",
     )
+    compiled: bool = option(
+        True,
+        "On CUDA, run blocks that `diffuserve compile` has compiled for this model, GPU and torch; without "
+        "them they run eagerly, and nothing is compiled.",
+    )
+    compiled_folder: Path | None = None
     engine: EngineConfig = field(default_factory=EngineConfig)
     images: ImageOptions = ImageOptions()
     parts: Parts = ALL_PARTS

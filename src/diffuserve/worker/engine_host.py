@@ -20,6 +20,7 @@ from diffuserve.engine.engine import Engine
 from diffuserve.engine.loading import LoadedModel, load_model
 from diffuserve.engine.outputs import GenerationResult, StepOutput
 from diffuserve.models.base import quantization_of, residency_of
+from diffuserve.models.compiled_store import use_compiled_blocks
 from diffuserve.worker import device_memory
 from diffuserve.worker.agent_link import AgentLink
 from diffuserve.worker.config import EngineProcessConfig
@@ -321,7 +322,7 @@ def read_model(config: EngineProcessConfig, is_strict: bool = False) -> LoadedMo
     With `is_strict` from nothing else: raise `NotPrepared`; and as `load_model`.
     """
     with prepared_weights(config, is_strict):
-        return load_model(
+        model = load_model(
             config.model,
             config.device,
             config.dtype,
@@ -330,6 +331,9 @@ def read_model(config: EngineProcessConfig, is_strict: bool = False) -> LoadedMo
             config.quantization,
             config.offload,
         )
+    if config.compiled and config.compiled_folder is not None:
+        use_compiled_blocks(model.pipeline, config.compiled_folder)
+    return model
 
 
 def warm_host(

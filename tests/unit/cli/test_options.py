@@ -22,6 +22,7 @@ from diffuserve.worker.config import EngineProcessConfig, WorkerConfig
 SOURCES = Path(diffuserve.__file__).parent
 NOT_FOR_OPERATORS = {
     "cost_fit_path",  # follows from the cache folder, the model, the device and the dtype
+    "compiled_folder",  # follows from the cache folder
     "encoding",  # follows from the rank, the other two from the role
     "denoising",
     "decoding",

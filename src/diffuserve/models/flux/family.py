@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     import torch
 
     from diffuserve.models.base import Pipeline
+    from diffuserve.models.compiled import CompilableBlocks
     from diffuserve.parallel.ranks import Ranks
 
 _ENCODERS = ("text_encoder", "text_encoder_2")
@@ -111,6 +112,13 @@ class FluxFamily:
 
     def offloads(self, folder: ModelFolder) -> Sequence[Offload]:
         return tuple(Offload)
+
+    def compilable(
+        self, folder: ModelFolder, device: "torch.device", dtype: "torch.dtype | None"
+    ) -> "CompilableBlocks":
+        from diffuserve.models.flux.compiled import compilable_flux
+
+        return compilable_flux(folder, device, dtype)
 
     def load(  # noqa: PLR0913 (what a pipeline is loaded by)
         self,

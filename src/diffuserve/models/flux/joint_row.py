@@ -7,12 +7,12 @@ float32. Text by itself has no rotation: it stands at the origin.
 from dataclasses import dataclass
 
 import torch
-from jaxtyping import Complex64, Float, Int
+from jaxtyping import Complex64, Float, Float32, Int
 from torch import Tensor
 
 from diffuserve.models.flux.packing import PackedLayout
 from diffuserve.models.layers.fused_ops import is_fused
-from diffuserve.models.layers.rotary import rotate_
+from diffuserve.models.layers.rotary import rotate_, rotate_pairs
 
 _EPS = 1e-6
 
@@ -31,14 +31,29 @@ class RawQkv:
         if is_fused(self.qkv):
             self._fill(self.qkv[:, :2], self.qkv[:, :2], None)
             return self.qkv
-        weight = torch.stack([self.norm_query, self.norm_key])[:, None]
         query_key = self.qkv[:, :2].float()
         mean_square = query_key.square().mean(dim=-1, keepdim=True)
-        query_key.mul_(torch.rsqrt(mean_square + _EPS)).mul_(weight)
+        query_key.mul_(torch.rsqrt(mean_square + _EPS)).mul_(self._norm)
         if self.rotation is not None:
             rotate_(query_key.flatten(1, 2), self.rotation)
         self.qkv[:, :2] = query_key
         return self.qkv
+
+    def prepared(
+        self, rotation: Float32[Tensor, "tokens half 2"] | None
+    ) -> Float[Tensor, "tokens 3 heads dim"]:
+        """Return them ready for attention, turned by real pairs: what a compiler can fuse."""
+        query_key = self.qkv[:, :2].float()
+        mean_square = query_key.square().mean(dim=-1, keepdim=True)
+        query_key = query_key * torch.rsqrt(mean_square + _EPS) * self._norm
+        if rotation is not None:
+            pairs = rotation[:, None].expand(-1, 2, -1, -1)
+            query_key = rotate_pairs(query_key, pairs)
+        return torch.cat([query_key.to(self.qkv.dtype), self.qkv[:, 2:]], dim=1)
+
+    @property
+    def _norm(self) -> Float[Tensor, "2 1 dim"]:
+        return torch.stack([self.norm_query, self.norm_key])[:, None]
 
     def prepare_into(self, joint: Float[Tensor, "joint 3 heads dim"], places: Int[Tensor, "tokens"]) -> None:
         """Fill rows of the joint row, in one kernel."""

@@ -76,7 +76,7 @@ def factors_of_tokens(
     """
     if is_fused(factors):
         return factors.unbind(1), owner
-    return (factors if len(factors) == 1 else factors.index_select(0, owner)).unbind(1), None
+    return (factors if factors.shape[0] == 1 else factors.index_select(0, owner)).unbind(1), None
 
 
 def normalise(

@@ -15,7 +15,9 @@ from diffuserve.domain.quantization import Quantization
 from diffuserve.domain.residency import RESIDENT
 from diffuserve.models.base import Conditioning, DenoiseInput, InitialLatents, describe_loaded
 from diffuserve.models.batches import run_in_groups, split_by_counts
+from diffuserve.models.compiled import Compiled
 from diffuserve.models.devices import check_deterministic, default_dtype, flops_per_second
+from diffuserve.models.flux.compiled import HALVES, block_shape, use_compiled
 from diffuserve.models.flux.config import FluxConfig
 from diffuserve.models.flux.family import PATCH, TRANSFORMER_LAYERS
 from diffuserve.models.flux.images import FluxImages
@@ -117,6 +119,17 @@ class FluxPipeline:
         pixel = 2 * num_parameters(self.vae.decoder) / rate / 16
         fit = CostFit((0.002, text_token), (0.002, token, pair, 0.0001), (0.001, pixel))
         return self.residency.slowed(fit, self.device.type)
+
+    @property
+    def block_shape(self) -> str:
+        return block_shape(self.transformer.config)
+
+    @property
+    def half_names(self) -> tuple[str, ...]:
+        return HALVES
+
+    def use_compiled(self, halves: Mapping[str, Compiled]) -> None:
+        use_compiled(self.transformer, halves)
 
     def components(self) -> Sequence[Component]:
         encoders = (self.text_encoder.clip.component, self.text_encoder.t5.component)

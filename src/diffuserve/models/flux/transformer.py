@@ -9,7 +9,7 @@ Shapes: `text`, `image` and `joint` count packed tokens, `seq` counts sequences,
 that are the same for all tokens have one row for them, which `#tokens` allows.
 """
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 
 import torch
@@ -71,10 +71,10 @@ class FluxTransformer(nn.Module):
         self.context_embedder = Linear(config.joint_attention_dim, dim)
         self.x_embedder = Linear(config.in_channels, dim)
         self.transformer_blocks = nn.ModuleList(
-            _DoubleBlock(config, attention) for _ in range(config.num_layers)
+            DoubleBlock(config, attention) for _ in range(config.num_layers)
         )
         self.single_transformer_blocks = nn.ModuleList(
-            _SingleBlock(config, attention) for _ in range(config.num_single_layers)
+            SingleBlock(config, attention) for _ in range(config.num_single_layers)
         )
         self.norm_out = Modulation(dim, ("scale", "shift"))
         self.proj_out = Linear(dim, config.num_outputs)
@@ -115,11 +115,11 @@ class FluxTransformer(nn.Module):
     def _modulations(self) -> Iterator["Modulation"]:
         """Yield the modulations in the order in which a forward pass needs their factors."""
         for block in self.transformer_blocks:
-            assert isinstance(block, _DoubleBlock)
+            assert isinstance(block, DoubleBlock)
             yield block.norm1
             yield block.norm1_context
         for block in self.single_transformer_blocks:
-            assert isinstance(block, _SingleBlock)
+            assert isinstance(block, SingleBlock)
             yield block.norm
         yield self.norm_out
 
@@ -206,12 +206,14 @@ class _JointAttention(nn.Module):
         qkv = self.add_qkv_proj(x).unflatten(-1, (3, self.num_heads, -1))
         return RawQkv(qkv, self.norm_added_q.weight, self.norm_added_k.weight, None)
 
-    def raw_image_qkv(self, x: Float[Tensor, "image d"], rotation: Complex64[Tensor, "image half"]) -> RawQkv:
+    def raw_image_qkv(
+        self, x: Float[Tensor, "image d"], rotation: Complex64[Tensor, "image half"] | None
+    ) -> RawQkv:
         qkv = self.to_qkv(x).unflatten(-1, (3, self.num_heads, -1))
         return RawQkv(qkv, self.norm_q.weight, self.norm_k.weight, rotation)
 
 
-class _DoubleBlock(nn.Module):
+class DoubleBlock(nn.Module):
     """A double-stream block: text and image keep their own weights and meet in attention."""
 
     def __init__(self, config: FluxConfig, attention: AttentionKernel) -> None:
@@ -221,6 +223,7 @@ class _DoubleBlock(nn.Module):
         self.norm1_context = Modulation(config.dim, 2 * FACTORS)
         self.attn = _JointAttention(config)
         self.ff, self.ff_context = (FeedForward(config.dim, 4 * config.dim) for _ in range(2))
+        self.compiled: Callable[..., tuple[Tensor, Tensor]] | None = None
 
     def forward(
         self,
@@ -230,19 +233,35 @@ class _DoubleBlock(nn.Module):
         context_factors: Float[Tensor, "seq six d"],
         layout: PackedLayout,
     ) -> tuple[Float[Tensor, "image d"], Float[Tensor, "text d"]]:
+        if self.compiled is not None:
+            return self.compiled(image, text, factors, context_factors, layout)
         attn = self.attn
-        img_mod1, img_mod2 = mods_of_tokens(factors, layout.image_owner)
-        txt_mod1, txt_mod2 = mods_of_tokens(context_factors, layout.text_owner)
+        image_mods = mods_of_tokens(factors, layout.image_owner)
+        text_mods = mods_of_tokens(context_factors, layout.text_owner)
         qkv = join_qkv(
-            attn.raw_text_qkv(txt_mod1.normalise(text)),
-            attn.raw_image_qkv(img_mod1.normalise(image), layout.image_rotation),
+            attn.raw_text_qkv(text_mods[0].normalise(text)),
+            attn.raw_image_qkv(image_mods[0].normalise(image), layout.image_rotation),
             layout,
         )
         attended = self.attention(qkv, layout.segments).flatten(1)
-        image = img_mod1.add_gated(image, attn.to_out[0](image_of(attended, layout)))
-        image = _feed_forward(image, img_mod2, self.ff)
-        text = txt_mod1.add_gated(text, attn.to_add_out(text_of(attended, layout)))
-        return image, _clip(_feed_forward(text, txt_mod2, self.ff_context))
+        return (
+            self.finish_image(image, image_of(attended, layout), image_mods),
+            self.finish_text(text, text_of(attended, layout), text_mods),
+        )
+
+    def finish_image(
+        self, image: Float[Tensor, "image d"], attended: Float[Tensor, "image d"], mods: Sequence[Mod]
+    ) -> Float[Tensor, "image d"]:
+        """Return the image row after the block, from what it has attended to."""
+        image = mods[0].add_gated(image, self.attn.to_out[0](attended))
+        return _feed_forward(image, mods[1], self.ff)
+
+    def finish_text(
+        self, text: Float[Tensor, "text d"], attended: Float[Tensor, "text d"], mods: Sequence[Mod]
+    ) -> Float[Tensor, "text d"]:
+        """Return the text row after the block, from what it has attended to."""
+        text = mods[0].add_gated(text, self.attn.to_add_out(attended))
+        return _clip(_feed_forward(text, mods[1], self.ff_context))
 
 
 class _SingleAttention(nn.Module):
@@ -253,12 +272,14 @@ class _SingleAttention(nn.Module):
         self.norm_q = _HeadNorm(config.attention_head_dim)
         self.norm_k = _HeadNorm(config.attention_head_dim)
 
-    def raw_qkv(self, x: Float[Tensor, "joint d"], rotation: Complex64[Tensor, "joint half"]) -> RawQkv:
+    def raw_qkv(
+        self, x: Float[Tensor, "joint d"], rotation: Complex64[Tensor, "joint half"] | None
+    ) -> RawQkv:
         qkv = self.to_qkv(x).unflatten(-1, (3, self.num_heads, -1))
         return RawQkv(qkv, self.norm_q.weight, self.norm_k.weight, rotation)
 
 
-class _SingleBlock(nn.Module):
+class SingleBlock(nn.Module):
     """A single-stream block: text and image as one sequence, attention and feed-forward side by side."""
 
     def __init__(self, config: FluxConfig, attention: AttentionKernel) -> None:
@@ -269,14 +290,27 @@ class _SingleBlock(nn.Module):
         self.attn = _SingleAttention(config)
         self.proj_mlp = Linear(dim, 4 * dim, gelu=True)
         self.proj_out = Linear(5 * dim, dim)
+        self.compiled: Callable[..., Tensor] | None = None
 
     def forward(
         self, joint: Float[Tensor, "joint d"], factors: Float[Tensor, "seq three d"], layout: PackedLayout
     ) -> Float[Tensor, "joint d"]:
+        if self.compiled is not None:
+            return self.compiled(joint, factors, layout)
         [mod] = mods_of_tokens(factors, layout.joint_owner)
         x = mod.normalise(joint)
         qkv = self.attn.raw_qkv(x, layout.joint_rotation).prepare_()
         attended = self.attention(qkv, layout.segments).flatten(1)
+        return self.finish(joint, x, attended, mod)
+
+    def finish(
+        self,
+        joint: Float[Tensor, "joint d"],
+        x: Float[Tensor, "joint d"],
+        attended: Float[Tensor, "joint d"],
+        mod: Mod,
+    ) -> Float[Tensor, "joint d"]:
+        """Return the row after the block, from its normalised tokens and what they have attended to."""
         out = self.proj_out.of_parts(attended, self.proj_mlp(x))
         return _clip(mod.add_gated(joint, out))
 

@@ -30,8 +30,11 @@ _SCHEMAS = (
 
 
 def is_fused(x: Tensor) -> bool:
-    """Return whether these operations are kernels where `x` is, which is tried the first time."""
-    return x.is_cuda and _works_on(x.device)
+    """Return whether these operations are kernels where `x` is, which is tried the first time.
+
+    What is compiled gets kernels of its own.
+    """
+    return x.is_cuda and not torch.compiler.is_compiling() and _works_on(x.device)
 
 
 def norm_modulated(

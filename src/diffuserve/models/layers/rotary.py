@@ -32,3 +32,12 @@ def rotate_(
     """Turn each head of each token, in place."""
     torch.view_as_complex(x.unflatten(-1, (-1, 2))).mul_(rotation.unsqueeze(-2))
     return x
+
+
+def rotate_pairs(
+    x: Float32[Tensor, "*tokens heads dim"], rotation: Float32[Tensor, "*tokens half 2"]
+) -> Float32[Tensor, "*tokens heads dim"]:
+    """Return each head of each token turned, without complex numbers: compilers do not fuse those."""
+    first, second = x.unflatten(-1, (-1, 2)).unbind(-1)
+    cos, sin = rotation.unsqueeze(-3).unbind(-1)
+    return torch.stack([first * cos - second * sin, first * sin + second * cos], dim=-1).flatten(-2)
