@@ -271,17 +271,16 @@ def test_every_route_is_documented(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("side", ["Control plane", "Worker"])
 def test_every_metric_is_documented_with_its_kind_and_labels(side: str) -> None:
-    from diffuserve.telemetry.metrics import ControlMetrics, WorkerSeries
+    from diffuserve.telemetry.metrics import ControlMetrics, GpuSeries, WorkerSeries
 
     metrics = ControlMetrics() if side == "Control plane" else WorkerSeries()
     declared = [value for value in vars(metrics).values() if isinstance(value, MetricWrapperBase)]
     expected = {_row_of(metric) for metric in declared}
-    rows = re.findall(
-        r"^\| `(diffusion_\w+)` \| (\w+) \| (.*?) \|", section("metrics.md", side), re.MULTILINE
-    )
-    assert {
-        (name, kind, frozenset(re.findall(r"`(\w+)`", labels))) for name, kind, labels in rows
-    } == expected
+    if side == "Worker":
+        expected |= {(gauge.name, "gauge", frozenset({"gpu_id"})) for gauge in GpuSeries(list).describe()}
+    page = section("metrics.md", side)
+    rows = re.findall(r"^\| `(\w+)` \| (\w+) \|(.*?)\|", page, re.MULTILINE)
+    assert {(name, kind, frozenset(re.findall(r"\w+", labels))) for name, kind, labels in rows} == expected
 
 
 def _row_of(metric: MetricWrapperBase) -> tuple[str, str, frozenset[str]]:

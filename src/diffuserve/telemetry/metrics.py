@@ -1,6 +1,6 @@
 """Every metric of the control plane and of workers. Labels have few values: never a job or a tenant."""
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 
 from prometheus_client import (
     CollectorRegistry,
@@ -10,10 +10,13 @@ from prometheus_client import (
     disable_created_metrics,
     generate_latest,
 )
+from prometheus_client.core import GaugeMetricFamily
+from prometheus_client.registry import Collector
 
 from diffuserve.domain.job import Band, EndedJob
 from diffuserve.domain.safety import SafetyStage, Verdict
 from diffuserve.domain.worker import WorkerState
+from diffuserve.telemetry.gpus import GpuReading
 
 disable_created_metrics()  # type: ignore[no-untyped-call]  # a fourth of all series, which no query needs
 
@@ -276,3 +279,29 @@ class WorkerSeries:
         self.load_seconds = Gauge(
             "diffusion_worker_model_load_seconds", "The model's last load.", ["model"], registry=registry
         )
+
+
+class GpuSeries(Collector):
+    """The metrics of a machine's GPUs, read when somebody looks; what nobody can read has no series."""
+
+    def __init__(self, read: Callable[[], Sequence[GpuReading]]) -> None:
+        self._read = read
+
+    def describe(self) -> Iterator[GaugeMetricFamily]:
+        """Yield the metrics without values."""
+        yield _gpu_gauge("gpu_memory_used_bytes", "Memory of the GPU that is in use, by all processes.")
+        yield _gpu_gauge("gpu_utilization_percent", "Share of the last moments in which the GPU had work.")
+
+    def collect(self) -> Iterator[GaugeMetricFamily]:
+        """Yield the metrics that have values."""
+        memory, utilization = self.describe()
+        for reading in self._read():
+            if reading.memory_used_bytes is not None:
+                memory.add_metric([reading.gpu_id], reading.memory_used_bytes)
+            if reading.utilization_percent is not None:
+                utilization.add_metric([reading.gpu_id], reading.utilization_percent)
+        yield from (family for family in (memory, utilization) if family.samples)
+
+
+def _gpu_gauge(name: str, documentation: str) -> GaugeMetricFamily:
+    return GaugeMetricFamily(name, documentation, labels=["gpu_id"])

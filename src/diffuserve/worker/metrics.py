@@ -6,7 +6,8 @@ from prometheus_client import start_http_server
 
 from diffuserve.domain.errors import InvalidParams
 from diffuserve.domain.worker import WorkerState
-from diffuserve.telemetry.metrics import WorkerSeries
+from diffuserve.telemetry.gpus import GpuReader
+from diffuserve.telemetry.metrics import GpuSeries, WorkerSeries
 from diffuserve.worker.messages import EngineHeartbeat, FilterVerdict
 from diffuserve.worker.served_model import ServedModel
 from diffuserve.worker.spot.base import NoticeKind
@@ -21,7 +22,8 @@ class WorkerMetrics:
         self._last_heartbeats: dict[str, EngineHeartbeat] = {}
 
     def serve(self, port: int) -> None:
-        """Serve the metrics over HTTP. Raise `InvalidParams` if the port cannot be used."""
+        """Serve the metrics, with the GPUs', over HTTP. Raise `InvalidParams` if the port cannot be used."""
+        self.registry.register(GpuSeries(GpuReader().read))
         try:
             start_http_server(port, registry=self.registry)
         except (OSError, OverflowError) as error:
