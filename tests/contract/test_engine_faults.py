@@ -1,7 +1,7 @@
 """A request's failure fails that request alone (INV-3)."""
 
 import gc
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 
 import pytest
 import torch
@@ -176,8 +176,9 @@ class BrokenLane(CpuStageExecutor):
         tasks: Sequence[Task[T]],
         expected_seconds: float | None = None,
         after: object = None,
+        meanwhile: Callable[[], None] | None = None,
     ) -> StageRun[T]:
-        run = super().run(stage, tasks, expected_seconds, after)
+        run = super().run(stage, tasks, expected_seconds, after, meanwhile)
         if stage is Stage.DECODE:
             raise RuntimeError("the device failed")
         return run

@@ -1,7 +1,7 @@
 """The decoder's queue and thread."""
 
 import threading
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 
 import pytest
@@ -35,6 +35,7 @@ class InlineExecutor:
         tasks: Sequence[Task[T]],
         expected_seconds: float | None = None,
         after: object = None,
+        meanwhile: Callable[[], None] | None = None,
     ) -> StageRun[T]:
         if self.fault is not None:
             raise self.fault
@@ -68,10 +69,11 @@ class WatchedExecutor(InlineExecutor):
         tasks: Sequence[Task[T]],
         expected_seconds: float | None = None,
         after: object = None,
+        meanwhile: Callable[[], None] | None = None,
     ) -> StageRun[T]:
         self.runs.release()
         assert self.permits.acquire(timeout=HANG_SECONDS)
-        return super().run(stage, tasks, expected_seconds, after)
+        return super().run(stage, tasks, expected_seconds, after, meanwhile)
 
 
 class DecoderUnderTest:

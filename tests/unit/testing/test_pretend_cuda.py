@@ -11,6 +11,7 @@ from torch.utils._device import _device_constructors
 
 from diffuserve.models.layers.attention import varlen_flash
 from diffuserve.models.layers.segments import Segments
+from diffuserve.models.preview import PreviewMap
 from diffuserve.testing.pretend_cuda import CudaLog, PretendTensor, StreamRace, Sync, pretend_cuda
 
 CUDA = torch.device("cuda:0")
@@ -78,11 +79,12 @@ def test_each_wait_of_the_host_is_counted(log: CudaLog) -> None:
 
 
 def test_a_wait_is_counted_where_the_package_makes_it(log: CudaLog) -> None:
-    Segments.of((2, 3), CUDA)
-    assert log.syncs == {Sync("copy to the device", "models/layers/segments.py:of"): 1}
+    PreviewMap([[0.0, 0.0, 0.0]], [0.0, 0.0, 0.0]).to(CUDA)
+    assert log.syncs == {Sync("copy to the device", "models/preview.py:to"): 2}
 
 
 def test_a_copy_that_does_not_block_is_no_wait(log: CudaLog) -> None:
+    Segments.of((2, 3), CUDA)
     torch.zeros(4).to(CUDA, non_blocking=True)
     assert log.syncs_by_kind() == {}
 
