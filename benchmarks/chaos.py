@@ -32,6 +32,7 @@ from chaos_balancer import BadNetwork
 from chaos_clients import Clients
 from chaos_cluster import JOB_SECONDS, MAX_JOBS, Cluster
 from chaos_faults import FaultInjector, Plan
+from chaos_late import write_late
 from chaos_progress import print_progress
 from chaos_report import Outcome, table, write_results
 from chaos_tenants import NUM_TENANTS, Keys, issue_keys
@@ -141,6 +142,7 @@ async def run_chaos(
             await until_finished(records)
             await until_sent(records, plan.webhook_grace_seconds)
             await clients.trespassers.read_lists(clients.owners)
+            await write_late(cluster.url, keys.worker, injector.toll.hurt)
             await cluster.read_fenced()
             progress.cancel()
     finally:

@@ -204,5 +204,5 @@ def test_a_folder_without_weights_is_refused_by_the_component(tmp_path: Path) ->
     folder = write(tmp_path, SD15, PNDM)
     (tmp_path / "tokenizer").mkdir()
     (tmp_path / "tokenizer" / "tokenizer_config.json").write_text("{}")
-    with pytest.raises(InvalidModel, match="unet: no safetensors weights"):
+    with pytest.raises(InvalidModel, match="text_encoder: no safetensors weights"):
         check_model(folder)
