@@ -22,7 +22,7 @@ def main() -> None:
         width=int(sys.argv[3]),
         num_inference_steps=int(sys.argv[4]),
         generator=torch.Generator().manual_seed(1),
-        max_sequence_length=64,
+        max_sequence_length=int(sys.argv[5]),
     )
     mark("first image")
 
