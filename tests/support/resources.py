@@ -5,7 +5,17 @@ from typing import Any
 import orjson
 
 from diffuserve.domain.job import Band, JobStatus
+from diffuserve.domain.machines import MachineKind
 from diffuserve.domain.resources.job import EventResource, JobResource, JobUrls, ProgressResource
+from diffuserve.domain.resources.usage import (
+    AmountResource,
+    FleetUsageResource,
+    RunTimesResource,
+    UsageField,
+    UsageResource,
+    UsageRowResource,
+    WorkerTimeResource,
+)
 from diffuserve.domain.resources.worker import WorkerReportResource, WorkerResource
 from diffuserve.domain.worker import WorkerState
 
@@ -71,3 +81,38 @@ def make_event(kind: str, seq: int | None = None, **content: Any) -> EventResour
 def _server_sent(event: EventResource) -> bytes:
     id_line = f"id: {event.seq}\n" if event.seq else ""
     return f"{id_line}event: {event.type}\ndata: {orjson.dumps(event).decode()}\n\n".encode()
+
+
+def make_usage() -> UsageResource:
+    """Build a month in which a model drew images on two kinds of machine, for half of the time."""
+    rows = (
+        (MachineKind.ON_DEMAND, "succeeded", 2, 1_800.0, 3.6),
+        (MachineKind.SPOT, "lost", 0, 0.0, 0.0),
+        (MachineKind.SPOT, "succeeded", 4, 900.0, 0.9),
+    )
+    machines = ((MachineKind.ON_DEMAND, 3_600.0, 7.2), (MachineKind.SPOT, 1_800.0, 1.8))
+    return UsageResource(
+        since="2026-01-01",
+        until="2026-01-31",
+        group_by=(UsageField.MODEL, UsageField.KIND, UsageField.OUTCOME),
+        data=tuple(
+            UsageRowResource(
+                model="tiny",
+                kind=kind,
+                outcome=outcome,
+                num_attempts=1,
+                num_images=num_images,
+                seconds=seconds,
+                cost=cost,
+            )
+            for kind, outcome, num_images, seconds, cost in rows
+        ),
+        useful=AmountResource(seconds=2_700.0, cost=4.5),
+        fleet=FleetUsageResource(
+            machines=tuple(
+                WorkerTimeResource(kind=kind, seconds=seconds, cost=cost) for kind, seconds, cost in machines
+            ),
+            overhead=AmountResource(seconds=2_700.0, cost=4.5),
+            run_times=(RunTimesResource(model="tiny", num_jobs=6, p95=12.5),),
+        ),
+    )

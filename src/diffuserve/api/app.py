@@ -35,6 +35,7 @@ from diffuserve.api.routes import (
     results,
     session,
     simple,
+    usage,
     webhooks,
     workers,
 )
@@ -64,6 +65,7 @@ _ROUTES = (
     webhooks,
     models,
     plan,
+    usage,
     openai,
     openai_videos,
     simple,

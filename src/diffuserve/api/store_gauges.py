@@ -3,11 +3,11 @@
 import asyncio
 from collections import Counter
 
-from diffuserve.domain.worker import Worker
+from diffuserve.domain.machines import MachineKind
 from diffuserve.events.base import EventBus
 from diffuserve.jobs.shared_reads import FreshReads
 from diffuserve.jobs.store import JobStore
-from diffuserve.telemetry.metrics import WORKER_KINDS, ControlMetrics
+from diffuserve.telemetry.metrics import ControlMetrics
 
 _PAUSE_SECONDS = 0.5  # between two reads, however many scrape
 
@@ -32,11 +32,9 @@ class StoreGauges:
             for lane in overview.lanes
         )
         metrics.leases.set(len(overview.running))
-        metrics.set_workers(Counter((worker.state, _kind(worker)) for worker in overview.workers))
+        metrics.set_workers(
+            Counter((worker.state, MachineKind.of(worker.is_spot)) for worker in overview.workers)
+        )
         metrics.set_bus(self._bus.is_connected, self._bus.num_dropped)
         metrics.webhook_backlog.set(await self._store.webhooks.num_waiting())
         return await asyncio.to_thread(metrics.text)
-
-
-def _kind(worker: Worker) -> str:
-    return WORKER_KINDS[worker.is_spot]

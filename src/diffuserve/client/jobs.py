@@ -27,6 +27,7 @@ from diffuserve.domain.params import GenerationParams
 from diffuserve.domain.resources.job import EventResource, JobPage, JobResource
 from diffuserve.domain.resources.model import ModelList, ModelResource
 from diffuserve.domain.resources.operations import OperationsResource
+from diffuserve.domain.resources.usage import UsageField, UsageResource
 from diffuserve.domain.resources.worker import WorkerList, WorkerResource
 
 _LONG_POLL_SECONDS = 25.0  # below the usual limits of proxies
@@ -169,6 +170,14 @@ class Client:
     async def operations(self) -> OperationsResource:
         """Return what the server does now, for operators. Raise `Forbidden`."""
         return decode(OperationsResource, (await self._http.request("GET", "/v1/operations")).content)
+
+    async def usage(
+        self, since: str | None = None, until: str | None = None, group_by: Sequence[UsageField] = ()
+    ) -> UsageResource:
+        """Return the use of the devices between two days, as `YYYY-MM-DD`, by default the last month's."""
+        given = {"since": since, "until": until, "group_by": list(group_by)}
+        options = RequestOptions(params={name: value for name, value in given.items() if value})
+        return decode(UsageResource, (await self._http.request("GET", "/v1/usage", options)).content)
 
     async def server_time(self) -> float:
         """Return the server's clock, in whole seconds since the epoch."""

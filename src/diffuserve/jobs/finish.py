@@ -14,6 +14,7 @@ import sqlalchemy as sa
 from diffuserve.backoff import jitter
 from diffuserve.domain.errors import DiffuserveError, LatentsUnusable, LeaseLost
 from diffuserve.domain.job import JobError, JobStatus
+from diffuserve.domain.outcomes import DENOISED, PREEMPTED
 from diffuserve.domain.safety import AuditEntry
 from diffuserve.domain.worker import Completion, Failure, HandOver, Release, ReleaseCause, StoredLatents
 from diffuserve.domain.worker_ids import is_owned
@@ -24,17 +25,12 @@ from diffuserve.jobs.command import Command
 from diffuserve.jobs.database import IDS, Transaction
 from diffuserve.jobs.records import JobRecord, dump
 from diffuserve.jobs.retries import RetryDecision, after_failure, after_loss, may_start_anew
+from diffuserve.jobs.tally import Attempt
 
 leases = schema.leases
 _HELD = sa.select(leases).where(leases.c.job_id.in_(IDS))
 _END = sa.delete(leases).where(leases.c.job_id.in_(IDS))
 _ANY_READY = sa.select(schema.lanes.c.lane).where(schema.lanes.c.num_ready > 0).limit(1)
-DENOISED = "denoised"
-"""Outcome of an attempt that ended with finished latents."""
-PREEMPTED = "preempted"
-"""Outcome of an attempt that made room for a more urgent job."""
-LOST = "lost"
-"""Outcome of an attempt whose worker is gone, with the device-seconds that nobody knows."""
 LeaseKey = tuple[str, int]
 """A job and a lease token, which together name one attempt."""
 
@@ -59,6 +55,11 @@ class EndAttempt(Command[JobStatus]):
     def actual_seconds(self) -> float:
         """Device-seconds that the attempt took, which the tenant is charged."""
         return 0.0
+
+    @property
+    def num_images(self) -> int:
+        """Images and clips that the attempt has brought."""
+        return 0
 
     @abstractmethod
     def end(self, ended: "EndedAttempts", record: JobRecord) -> JobStatus:
@@ -114,6 +115,10 @@ class CompleteJob(EndAttempt):
     @property
     def actual_seconds(self) -> float:
         return self.completion.actual_seconds
+
+    @property
+    def num_images(self) -> int:
+        return len({artifact.index for artifact in self.completion.result.artifacts})
 
     def end(self, ended: "EndedAttempts", record: JobRecord) -> JobStatus:
         result, seconds = self.completion.result, record.denoised_seconds + self.actual_seconds
@@ -345,8 +350,8 @@ def _end_held(
     }
     ended.save()
     for lease, command in reports:
-        outcome = command.outcome(statuses[command.key])
-        transaction.tally.add_attempt(lease.tenant_id, outcome, command.actual_seconds)
+        attempt = Attempt.under(lease, command.outcome(statuses[command.key]))
+        transaction.tally.add_attempt(attempt, command.actual_seconds, command.num_images)
     return statuses
 
 

@@ -10,7 +10,17 @@ import sqlalchemy as sa
 
 from diffuserve.domain.checkpoint import StoredCheckpoint
 from diffuserve.domain.job import FINAL_STATUSES
-from diffuserve.jobs import audit, clock_steps, history, idempotency, queue, revoked_leases, schema, tallies
+from diffuserve.jobs import (
+    audit,
+    clock_steps,
+    history,
+    idempotency,
+    queue,
+    revoked_leases,
+    schema,
+    tallies,
+    usage,
+)
 from diffuserve.jobs.batches import cancellation as batch_cancellation
 from diffuserve.jobs.checkpoints import FindEndedCheckpoints, ForgetCheckpoints
 from diffuserve.jobs.command import SingleCommand
@@ -150,6 +160,7 @@ class FindOutdated(SingleCommand[list[str]]):
         outbox.forget(transaction)
         audit.forget(transaction)
         tallies.forget(transaction)
+        usage.forget(transaction)
         history.forget(transaction)
         idempotency.forget(transaction)
         _forget_batches(transaction)

@@ -7,12 +7,14 @@ from typing import Any
 import sqlalchemy as sa
 
 from diffuserve.domain.job import JobError, JobStatus
+from diffuserve.domain.outcomes import LOST
 from diffuserve.domain.worker import ReleaseCause
 from diffuserve.events.base import worker_topic
 from diffuserve.jobs.database import Transaction
-from diffuserve.jobs.finish import LOST, EndedAttempts, end_leases
+from diffuserve.jobs.finish import EndedAttempts, end_leases
 from diffuserve.jobs.records import JobRecord
 from diffuserve.jobs.retries import after_loss
+from diffuserve.jobs.tally import Attempt
 
 
 def lose(transaction: Transaction, expired: Sequence[sa.Row[Any]]) -> None:
@@ -55,6 +57,6 @@ def _revoke(
         else:
             end(ended, record)
         outcome = JobStatus.FAILED.value if charges_timeout else LOST
-        transaction.tally.add_attempt(lease.tenant_id, outcome, seconds.get(lease.job_id, 0.0))
+        transaction.tally.add_attempt(Attempt.under(lease, outcome), seconds.get(lease.job_id, 0.0))
         transaction.publish(worker_topic(lease.worker_id), {"type": "lost", "job_id": lease.job_id})
     ended.save()

@@ -363,6 +363,24 @@ tallies = sa.Table(
     postgresql_with=_HOT,
 )
 
+# Attempts that ended, and how long workers were registered, by UTC's day.
+_AMOUNTS = ("seconds", "cost")
+usage = sa.Table(
+    "usage",
+    metadata,
+    *(_text(name, primary_key=True) for name in ("day", "tenant_id", "model", "kind", "outcome")),
+    *map(_count, ("num_attempts", "num_images")),
+    *(_double(name, default="0") for name in _AMOUNTS),
+    postgresql_with=_HOT,
+)
+worker_time = sa.Table(
+    "worker_time",
+    metadata,
+    *(_text(name, primary_key=True) for name in ("day", "kind")),
+    *(_double(name, default="0") for name in _AMOUNTS),
+    postgresql_with=_HOT,
+)
+
 # State of the server each ten seconds of the last hour, as JSON for charts.
 operations_history = sa.Table(
     "operations_history",

@@ -17,6 +17,7 @@ from diffuserve.jobs.migrate import migrate
 from diffuserve.jobs.operations import Operations
 from diffuserve.jobs.overview import OverviewReader
 from diffuserve.jobs.signing_secrets import UrlSecrets
+from diffuserve.jobs.usage_reader import UsageReader
 from diffuserve.jobs.webhooks.store import WebhookStore
 from diffuserve.jobs.worker_leases import WorkerLeases
 from diffuserve.jobs.writer import Writer
@@ -25,9 +26,9 @@ from diffuserve.jobs.writer import Writer
 class JobStore:
     """The store on one database with its single writer, and an interface for each kind of caller.
 
-    `jobs` serves clients, `leases` workers, `operations`, `overview` and `history` operators, `housekeeping`
-    the reaper and the preemptor; `keys`, `batches`, `files`, `webhooks` and `audit` are named for their
-    tables, `url_secrets` for what they sign.
+    `jobs` serves clients, `leases` workers, `operations`, `overview` and `history` operators, `usage` clients
+    and operators, `housekeeping` the reaper and the preemptor; `keys`, `batches`, `files`, `webhooks` and
+    `audit` are named for their tables, `url_secrets` for what they sign.
     """
 
     def __init__(self, url: str, bus: EventBus, config: StoreConfig, clock: Clock | None = None) -> None:
@@ -42,6 +43,7 @@ class JobStore:
         self.operations = Operations(self.database, self._writer, config)
         self.overview = OverviewReader(self.database, config)
         self.history = History(self.database, self._writer)
+        self.usage = UsageReader(self.database)
         self.jobs = ClientJobs(self.database, self._writer, self.operations)
         self.leases = WorkerLeases(self.database, self._writer)
         self.housekeeping = Housekeeping(self.database, self._writer, config)

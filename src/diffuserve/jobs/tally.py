@@ -4,11 +4,28 @@ from collections import defaultdict
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 from enum import StrEnum
+from typing import Any, NamedTuple
+
+import sqlalchemy as sa
 
 from diffuserve.domain.durations import bucket_of
 from diffuserve.domain.job import EndedJob, JobStatus
 
 TallyKey = tuple["TallyKind", str]
+
+
+class Attempt(NamedTuple):
+    """Key of attempts that are counted together; `outcome` is what became of them."""
+
+    tenant_id: str
+    model: str
+    worker_id: str
+    outcome: str
+
+    @classmethod
+    def under(cls, lease: sa.Row[Any], outcome: str) -> "Attempt":
+        """Return the attempt under a row of `leases`."""
+        return cls(lease.tenant_id, lease.model, lease.worker_id, outcome)
 
 
 class TallyKind(StrEnum):
@@ -30,10 +47,18 @@ class TallyCount:
 
 
 @dataclass
+class AttemptCount(TallyCount):
+    """Number of attempts, their device-seconds, and the images and clips that came of them."""
+
+    num_images: int = 0
+
+
+@dataclass
 class Tally:
     """Counts of a transaction, written together when it has done everything else."""
 
     counts: dict[TallyKey, TallyCount] = field(default_factory=lambda: defaultdict(TallyCount))
+    attempts: dict[Attempt, AttemptCount] = field(default_factory=lambda: defaultdict(AttemptCount))
 
     def add_jobs(self, ended: Iterable[EndedJob]) -> None:
         """Count jobs that have become final."""
@@ -43,10 +68,14 @@ class Tally:
                 self._add(TallyKind.QUEUE, str(bucket_of(job.started_at - job.created_at)))
                 self._add(TallyKind.RUN, str(bucket_of(job.finished_at - job.started_at)))
 
-    def add_attempt(self, tenant_id: str, outcome: str, seconds: float) -> None:
-        """Count an attempt that has ended, and its device-seconds."""
-        self._add(TallyKind.OUTCOME, outcome, seconds)
-        self._add(TallyKind.TENANT, tenant_id, seconds)
+    def add_attempt(self, attempt: Attempt, seconds: float, num_images: int = 0) -> None:
+        """Count an attempt that has ended, its device-seconds and its images."""
+        self._add(TallyKind.OUTCOME, attempt.outcome, seconds)
+        self._add(TallyKind.TENANT, attempt.tenant_id, seconds)
+        count = self.attempts[attempt]
+        count.num += 1
+        count.seconds += seconds
+        count.num_images += num_images
 
     def _add(self, kind: TallyKind, key: str, seconds: float = 0.0) -> None:
         count = self.counts[kind, key]

@@ -18,7 +18,7 @@ from diffuserve.domain.worker import (
 )
 from diffuserve.domain.worker_ids import attempt_id
 from diffuserve.events.base import worker_topic
-from diffuserve.jobs import schema
+from diffuserve.jobs import schema, usage
 from diffuserve.jobs.command import Command, SingleCommand
 from diffuserve.jobs.database import Transaction
 from diffuserve.jobs.offers import conflict_of, save_fits, store_offer
@@ -95,6 +95,7 @@ class RecordHeartbeat(Command[ControlCommands]):
     ) -> list[ControlCommands | DiffuserveError]:
         worker_ids = sorted({command.worker_id for command in commands})
         known = _known_workers(transaction, worker_ids)
+        usage.count_time(transaction, known.values())
         errors = [command._error(known.get(command.worker_id)) for command in commands]
         live = _live_leases(transaction, worker_ids)
         accepted = [command for command, error in zip(commands, errors, strict=True) if error is None]
@@ -144,7 +145,8 @@ class DeregisterWorker(SingleCommand[None]):
     worker_id: str
 
     def apply(self, transaction: Transaction) -> None:
-        transaction.execute(sa.delete(workers).where(workers.c.id == self.worker_id))
+        left = sa.delete(workers).where(workers.c.id == self.worker_id).returning(*usage.TIME_COLUMNS)
+        usage.count_time(transaction, transaction.rows(left))
 
 
 def forget_workers(transaction: Transaction, silent_for: float) -> None:
@@ -178,7 +180,7 @@ def worker_of(row: sa.Row[Any], now: float, lease_seconds: float, num_leases: in
 
 def _known_workers(transaction: Transaction, worker_ids: Collection[str]) -> dict[str, sa.Row[Any]]:
     """Return those of the workers that are known, by id."""
-    columns = (workers.c.id, workers.c.is_draining, workers.c.models, workers.c.role)
+    columns = (workers.c.id, workers.c.is_draining, workers.c.models, workers.c.role, *usage.TIME_COLUMNS)
     return {row.id: row for row in transaction.rows(sa.select(*columns).where(workers.c.id.in_(worker_ids)))}
 
 

@@ -18,7 +18,7 @@ import sqlalchemy as sa
 from diffuserve.domain.errors import DiffuserveError, ServerUnavailable
 from diffuserve.domain.job import EndedJob
 from diffuserve.events.base import EventBus
-from diffuserve.jobs import schema, tallies
+from diffuserve.jobs import schema, tallies, usage
 from diffuserve.jobs.command import Command, Outcome
 from diffuserve.jobs.database import Database, Transaction
 from diffuserve.jobs.outages import retry_while_unavailable
@@ -173,4 +173,5 @@ def _apply(transaction: Transaction, commands: Sequence[Command[Any]]) -> list[A
             outcomes[index] = outcome
     transaction.tally.add_jobs(transaction.ended)
     tallies.save(transaction)
+    usage.save(transaction)
     return outcomes

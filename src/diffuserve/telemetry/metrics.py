@@ -14,14 +14,13 @@ from prometheus_client.core import GaugeMetricFamily
 from prometheus_client.registry import Collector
 
 from diffuserve.domain.job import Band, EndedJob
+from diffuserve.domain.machines import MachineKind
 from diffuserve.domain.safety import SafetyStage, Verdict
 from diffuserve.domain.worker import WorkerState
 from diffuserve.telemetry.gpus import GpuReading
 
 disable_created_metrics()  # type: ignore[no-untyped-call]  # a fourth of all series, which no query needs
 
-# Machines that stay, and those that may vanish.
-WORKER_KINDS = ("on_demand", "spot")
 # Seconds, of work on models from tiny ones to those of long videos.
 GENERATION_BUCKETS = (1, 2, 5, 10, 20, 30, 60, 120, 300, 600, 1800, 3600, 7200)
 # Seconds, from an image of a tiny model on a fast GPU to a long video.
@@ -183,10 +182,10 @@ class ControlMetrics:
             self.queue_work.labels(band).set(work[band])
             self.oldest_seconds.labels(band).set(oldest[band])
 
-    def set_workers(self, counts: Mapping[tuple[WorkerState, str], int]) -> None:
+    def set_workers(self, counts: Mapping[tuple[WorkerState, MachineKind], int]) -> None:
         """Set the number of workers by state and kind of machine; those without a count have 0."""
         for state in WorkerState:
-            for kind in WORKER_KINDS:
+            for kind in MachineKind:
                 self.workers.labels(state, kind).set(counts.get((state, kind), 0))
 
     def set_bus(self, is_connected: bool, num_dropped: int) -> None:

@@ -175,6 +175,7 @@ def test_the_document_names_every_route_of_the_api() -> None:
         "GET /files/{job_id}/{lease_token}/{name}",
         "GET /v1/models",
         "GET /v1/plan",
+        "GET /v1/usage",
         "GET /v1/models/{model}",
         "POST /v1/images/generations",
         "POST /generate",

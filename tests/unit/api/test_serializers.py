@@ -59,6 +59,7 @@ from diffuserve.domain.resources.webhook import (
 from diffuserve.domain.resources.worker import WorkerList
 from diffuserve.domain.safety import Action, FilterInfo, Finding, Verdict
 from diffuserve.domain.tiers import Tiers
+from diffuserve.domain.unit_cost import CostReport, measured_costs
 from diffuserve.domain.webhook import Delivery, DeliveryStatus, WebhookEndpoint, WebhookEvent
 from diffuserve.domain.worker import (
     ClaimedLeases,
@@ -75,6 +76,7 @@ from diffuserve.events.memory import MemoryEventBus
 from diffuserve.jobs.store import JobStore
 from support.hand_worker import HAND_SPEC
 from support.operations import history, operations_of
+from support.resources import make_usage
 
 LEARNED_SPEC = replace(HAND_SPEC, learned_min_size=96, learned_max_size=256)
 API = "https://api.test"
@@ -266,6 +268,7 @@ async def all_resources(serializer: JobSerializer) -> list[Resource]:
         page_of(FilePage, [file_resource(FILE)], has_more=False),
         DeletedFile(id=FILE.id),
         PlanResource(name="slow", priorities=(Band.STANDARD, Band.BATCH)),
+        CostReport(costs=tuple(measured_costs(make_usage())), usage=make_usage()),
         deleted,
     ]
 

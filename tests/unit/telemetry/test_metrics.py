@@ -4,6 +4,7 @@ import time
 from itertools import product
 
 from diffuserve.domain.job import Band, EndedJob, JobStatus
+from diffuserve.domain.machines import MachineKind
 from diffuserve.domain.safety import Action, Finding, Verdict
 from diffuserve.domain.worker import WorkerState
 from diffuserve.telemetry.metrics import ControlMetrics, WorkerSeries
@@ -35,7 +36,7 @@ def test_apps_do_not_share_counters() -> None:
 def test_empty_bands_and_states_are_zero() -> None:
     metrics = ControlMetrics()
     metrics.set_queue([(Band.BATCH, 2, 3.0, 7.0), (Band.BATCH, 1, 0.5, 9.0)])
-    metrics.set_workers({(WorkerState.READY, "spot"): 2})
+    metrics.set_workers({(WorkerState.READY, MachineKind.SPOT): 2})
     assert {
         'diffusion_queue_size{band="batch"} 3.0',
         'diffusion_queue_size{band="interactive"} 0.0',
@@ -103,7 +104,7 @@ def test_metrics_of_a_large_service_take_little_time() -> None:
     for model, steps, route in product(range(10), range(8), range(5)):
         metrics.generation_seconds.labels(f"model-{model}", str(steps)).observe(1.0)
         metrics.http_seconds.labels("GET", f"/{route}", "200").observe(1.0)
-    metrics.set_workers({(WorkerState.READY, "spot"): 100})
+    metrics.set_workers({(WorkerState.READY, MachineKind.SPOT): 100})
     metrics.set_queue((Band.BATCH, 10, 1.0, 1.0) for _tenant in range(200))
     began = time.process_time()
     assert len(metrics.text().splitlines()) > 1_000

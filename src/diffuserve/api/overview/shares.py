@@ -3,14 +3,12 @@
 import heapq
 from collections import Counter
 
-from diffuserve.domain.job import JobStatus
+from diffuserve.domain.outcomes import USEFUL_OUTCOMES
 from diffuserve.domain.resources.operations import OutcomeSecondsResource, TenantShareResource
-from diffuserve.jobs.finish import DENOISED
 from diffuserve.jobs.overview import Overview
 from diffuserve.jobs.tallies import Tallies
 from diffuserve.jobs.tally import TallyCount, TallyKind
 
-_USEFUL = (JobStatus.SUCCEEDED.value, DENOISED)
 _NOTHING = TallyCount()
 
 
@@ -26,7 +24,7 @@ def useful_share(counted: Tallies) -> float | None:
     """Return the part of all device-seconds that went into useful attempts; `None` if there were none."""
     outcomes = counted.of(TallyKind.OUTCOME)
     total = sum(count.seconds for count in outcomes.values())
-    useful = sum(outcomes[outcome].seconds for outcome in _USEFUL if outcome in outcomes)
+    useful = sum(outcomes[outcome].seconds for outcome in USEFUL_OUTCOMES if outcome in outcomes)
     return round(useful / total, 4) if total > 0 else None
 
 
