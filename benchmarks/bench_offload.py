@@ -34,7 +34,8 @@ from diffuserve.models.stable_diffusion.config import UNetConfig
 from diffuserve.models.stable_diffusion.unet import UNet
 from diffuserve.models.text.clip import ClipTextEncoder
 from diffuserve.models.text.clip_config import ClipConfig
-from diffuserve.models.text.t5 import T5Config, T5Encoder, Umt5Config
+from diffuserve.models.text.t5 import T5Encoder
+from diffuserve.models.text.t5_config import T5Config, Umt5Config
 from diffuserve.models.wan.config import WanTransformerConfig
 from diffuserve.models.wan.transformer import WanTransformer
 from diffuserve.models.wan.vae_config import VideoVaeConfig

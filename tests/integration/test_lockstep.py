@@ -36,7 +36,8 @@ def wan_checkpoint(tmp_path_factory: pytest.TempPathFactory) -> str:
 @pytest.fixture(scope="module")
 def checkpoint(tmp_path_factory: pytest.TempPathFactory) -> str:
     """Four attention heads, guidance embedded; some requests start from an image, one within a mask."""
-    return str(write_flux_checkpoint(tmp_path_factory.mktemp("model") / "flux", kind="dev"))
+    folder = tmp_path_factory.mktemp("model") / "flux"
+    return str(write_flux_checkpoint(folder, kind="dev", text_encoder_2={"num_heads": 4}))
 
 
 @pytest.fixture(scope="module")
@@ -125,6 +126,20 @@ def test_a_failure_on_a_single_rank_fails_a_single_request(folders: tuple[Path, 
 @pytest.mark.slow
 def test_four_ranks_generate_the_images_of_one_process(checkpoint: str, folders: tuple[Path, Path]) -> None:
     check_same_images(4, checkpoint, "sequence=4", folders)
+
+
+@pytest.mark.slow
+def test_ranks_that_share_weights_and_tokens_generate_the_images_of_one_process(
+    checkpoint: str, folders: tuple[Path, Path]
+) -> None:
+    check_same_images(4, checkpoint, "tensor=2,sequence=2", folders)
+
+
+@pytest.mark.slow
+def test_a_failure_on_one_of_the_ranks_that_share_weights_fails_a_single_request(
+    checkpoint: str, folders: tuple[Path, Path]
+) -> None:
+    check_faults(2, checkpoint, "tensor=2", folders)
 
 
 @pytest.mark.slow

@@ -16,15 +16,18 @@ from support.waiting import HANG_SECONDS
 Program = Callable[[Ranks], Any]
 
 
-def run_on_ranks(program: Program, num_ranks: int, store: Path) -> list[Any]:
+def run_on_ranks(
+    program: Program, num_ranks: int, store: Path, plan: ParallelPlan | None = None
+) -> list[Any]:
     """Run a program on every rank, and return their results in the order of ranks.
 
-    `store` is the path of a file that does not exist yet. The first error of a rank is raised.
+    Without a `plan` they share every sequence. `store` is the path of a file that does not exist yet. The
+    first error of a rank is raised.
     """
     fork = multiprocessing.get_context("fork")  # the program need not be importable, and torch is loaded
     results = [fork.Pipe(duplex=False) for _ in range(num_ranks)]
     processes = [
-        fork.Process(target=_be_rank, args=(rank, num_ranks, store, program, sender))
+        fork.Process(target=_be_rank, args=(rank, num_ranks, store, plan, program, sender))
         for rank, (_, sender) in enumerate(results)
     ]
     for process in processes:
@@ -42,11 +45,13 @@ def run_on_ranks(program: Program, num_ranks: int, store: Path) -> list[Any]:
     return received
 
 
-def _be_rank(rank: int, size: int, store: Path, program: Program, sender: Any) -> None:
+def _be_rank(
+    rank: int, size: int, store: Path, plan: ParallelPlan | None, program: Program, sender: Any
+) -> None:
     torch.set_num_threads(1)
     dist.init_process_group("gloo", init_method=f"file://{store}", rank=rank, world_size=size)
     try:
-        sender.send(program(Ranks(ParallelPlan(sequence=size))))
+        sender.send(program(Ranks(plan or ParallelPlan(sequence=size))))
         dist.barrier()  # none leaves while another still receives
     except BaseException as error:
         sender.send(error)

@@ -20,6 +20,7 @@ from diffuserve.models.hardware import check_device, check_dtype, check_num_gpus
 from diffuserve.models.registry import check_model
 from diffuserve.modelstore.manifest import Manifest
 from diffuserve.modelstore.store import check_stored, is_stored, open_stored
+from diffuserve.parallel.plan import ParallelPlan, check_group
 from diffuserve.safety.image_filters import check_image_filter
 from diffuserve.settings import Settings
 from diffuserve.worker.config import EngineProcessConfig
@@ -71,7 +72,9 @@ def check_requests(config: EngineProcessConfig, requests: Sequence[GenerationPar
             check_memory(model.spec, resolved, model.least_bytes, budget)
 
 
-def check_worker(configs: Sequence[EngineProcessConfig], num_gpus: int, num_replicas: int = 1) -> None:
+def check_worker(
+    configs: Sequence[EngineProcessConfig], num_gpus: int, num_replicas: int = 1, num_nodes: int = 1
+) -> None:
     """Check what the engine processes of a worker, or of its replicas, are to load: one model each.
 
     Raise as `check_requests` does. A model of the hub or of a store is downloaded, and then checked, by those
@@ -86,15 +89,23 @@ def check_worker(configs: Sequence[EngineProcessConfig], num_gpus: int, num_repl
     for each in configs:
         if names.count(each.model) > 1:
             raise InvalidParams("model", each.model, "is named twice")
+        plan = _plan(each, num_gpus * num_nodes)
         with nullcontext() if len(configs) == 1 else suppress(InvalidModel):
-            _check_served(each)
+            _check_served(each, plan)
 
 
-def _check_served(config: EngineProcessConfig) -> None:
+def _plan(config: EngineProcessConfig, num_ranks: int) -> ParallelPlan | None:
+    """Return the plan of an engine's ranks; `None` for a single one. Raise `InvalidParams`."""
+    plan = ParallelPlan(num_ranks) if config.parallel is None else ParallelPlan.parse(config.parallel)
+    check_group(plan, num_ranks)
+    return plan if num_ranks > 1 else None
+
+
+def _check_served(config: EngineProcessConfig, plan: ParallelPlan | None) -> None:
     if is_stored(config.model, config.stored):
         check_stored(config.model, config.stored)
     elif find_local_model(config.model) is not None:
-        check_model(config.model, config.quantization, config.offload)
+        check_model(config.model, config.quantization, config.offload, plan)
 
 
 def check_server(settings: Settings, engine_command: str | None = None) -> None:

@@ -102,7 +102,7 @@ def worker(  # noqa: PLR0913 (a command has as many arguments as options)
     if engine_command is None and parent_fd is None:  # `serve` has checked what it gives its worker
         from diffuserve.cli.preflight import check_worker
 
-        check_worker(start.engine_processes, start.gpus, replicas)
+        check_worker(start.engine_processes, start.gpus, replicas, nnodes)
 
     from diffuserve.cli.wiring.worker import checked, replica, run, run_replicas
     from diffuserve.telemetry.logs import configure_logs

@@ -15,6 +15,7 @@ from diffuserve.domain.params import GenerationParams
 from diffuserve.domain.quantization import Quantization
 from diffuserve.models.folder import ModelFolder
 from diffuserve.models.quantized_layers import QuantizedLayers
+from diffuserve.parallel.plan import ParallelPlan
 
 if TYPE_CHECKING:
     import torch
@@ -106,6 +107,18 @@ class OffloadableFamily(PipelineFamily, Protocol):
 
     def offloads(self, folder: ModelFolder) -> Sequence[Offload]:
         """Return which of a model's weights may stay on the host until they are used."""
+        ...
+
+
+@runtime_checkable
+class CuttableFamily(PipelineFamily, Protocol):
+    """An architecture whose weights can be cut over ranks: tensor parallelism.
+
+    Where `ranks.plan` says so, each rank loads its part of them, and all ranks encode together.
+    """
+
+    def check_cut(self, folder: ModelFolder, plan: ParallelPlan) -> None:
+        """Raise `InvalidParams` if the ranks of the plan cannot share a model's weights evenly."""
         ...
 
 

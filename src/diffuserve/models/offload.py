@@ -18,7 +18,6 @@ from diffuserve.models.layers.copier import Copier, copier_for
 from diffuserve.models.layers.host_weights import Owned, own_tensors
 from diffuserve.models.layers.turns import FairLock, Turns, one_by_one
 from diffuserve.models.weights import kept_on_host
-from diffuserve.parallel.ranks import Ranks
 
 
 @dataclass(frozen=True)
@@ -153,14 +152,11 @@ def load_offloaded(
     mode: Offload,
     quantization: Quantization,
     device: torch.device,
-    ranks: Ranks | None,
 ) -> Pipeline:
     """Load a pipeline to the host, and bring from there to the device what is to be on it.
 
     Raise `InvalidModel` for what cannot be together, before any weight is read.
     """
-    if ranks is not None:
-        raise InvalidModel(f"offload={mode}: weights that several GPUs share stay on them; leave it out")
     if device.type == "cpu" and quantization is Quantization.INT8:
         raise InvalidModel(
             f"offload={mode}: weights in int8 have an order of their CPU's own and stay where they are; take "

@@ -14,7 +14,7 @@ from threading import Thread
 from typing import TYPE_CHECKING
 
 from diffuserve.domain.cost import CostFit
-from diffuserve.domain.errors import DiffuserveError, InvalidModel
+from diffuserve.domain.errors import DiffuserveError, InvalidModel, InvalidParams
 from diffuserve.domain.model_parts import ALL_PARTS, Parts
 from diffuserve.domain.model_spec import ModelSpec
 from diffuserve.domain.offload import Offload
@@ -23,6 +23,7 @@ from diffuserve.domain.quantization import Quantization
 from diffuserve.domain.worker import ModelOffer
 from diffuserve.models.family import (
     CompilableFamily,
+    CuttableFamily,
     OffloadableFamily,
     PipelineFamily,
     QuantizableFamily,
@@ -31,6 +32,7 @@ from diffuserve.models.family import (
 from diffuserve.models.folder import ModelFolder, find_local_model, open_configs, open_model
 from diffuserve.models.read_ahead import start_reading
 from diffuserve.models.stored_quantization import choose_quantization
+from diffuserve.parallel.plan import ParallelPlan
 
 if TYPE_CHECKING:
     import torch
@@ -82,6 +84,8 @@ def load_pipeline(  # noqa: PLR0913 (what `PipelineFamily.load` is given)
     """
     folder, family = _open(model)
     chosen = _choose_quantization(folder, family, quantization)
+    plan = None if ranks is None else ranks.plan
+    _check_plan(folder, family, chosen, plan)
     given = (folder, device, dtype, deterministic, ranks, parts)
     if chosen is Quantization.NONE or not isinstance(family, QuantizableFamily):
         load: Callable[[], Pipeline] = partial(family.load, *given)
@@ -95,10 +99,10 @@ def load_pipeline(  # noqa: PLR0913 (what `PipelineFamily.load` is given)
         )
     if offload is Offload.NONE:
         return load()
-    _check_offload(folder, family, offload)
+    _check_offload(folder, family, offload, plan)
     from diffuserve.models.offload import load_offloaded
 
-    return load_offloaded(load, offload, chosen, device, ranks)
+    return load_offloaded(load, offload, chosen, device)
 
 
 def num_weight_bytes(model: str, parts: Parts) -> int:
@@ -169,13 +173,20 @@ class CheckedModel:
 
 
 def check_model(
-    model: str, quantization: Quantization | None = None, offload: Offload = Offload.NONE
+    model: str,
+    quantization: Quantization | None = None,
+    offload: Offload = Offload.NONE,
+    plan: ParallelPlan | None = None,
 ) -> CheckedModel:
-    """Check a model as `load_pipeline` does, without torch, and return its spec. Raise as it does."""
+    """Check a model as `load_pipeline` does, without torch, and return its spec. Raise as it does.
+
+    `plan` is that of the ranks that will load it.
+    """
     folder, family = _open(model)
     family.check_files(folder)
-    _choose_quantization(folder, family, quantization)
-    _check_offload(folder, family, offload)
+    chosen = _choose_quantization(folder, family, quantization)
+    _check_offload(folder, family, offload, plan)
+    _check_plan(folder, family, chosen, plan)
     return CheckedModel(family.read_spec(folder), folder, family)
 
 
@@ -233,14 +244,33 @@ def _choose_quantization(
     )
 
 
-def _check_offload(folder: ModelFolder, family: PipelineFamily, wanted: Offload) -> None:
+def _check_offload(
+    folder: ModelFolder, family: PipelineFamily, wanted: Offload, plan: ParallelPlan | None
+) -> None:
     """Raise `InvalidModel` if weights of a model cannot stay on the host."""
+    if wanted is not Offload.NONE and plan is not None:
+        raise InvalidModel(f"offload={wanted}: weights of several GPUs stay on them; leave it out")
     allowed = tuple(family.offloads(folder)) if isinstance(family, OffloadableFamily) else (Offload.NONE,)
     if wanted not in allowed:
         raise InvalidModel(
             f"{folder.path}: models of {folder.pipeline_class} have no offload={wanted}; choose "
             f"{' or '.join(allowed)}"
         )
+
+
+def _check_plan(
+    folder: ModelFolder, family: PipelineFamily, quantization: Quantization, plan: ParallelPlan | None
+) -> None:
+    """Raise `InvalidParams` if the ranks of a plan cannot share a model's weights as it says."""
+    if plan is None or not plan.is_cut:
+        return
+    if not isinstance(family, CuttableFamily):
+        remedy = f"the weights of {folder.pipeline_class} are not cut over ranks, FLUX.1's are"
+        raise InvalidParams("parallel", str(plan), f"{remedy}; give sequence={plan.num_ranks}")
+    if quantization is not Quantization.NONE:
+        remedy = f"weights in {quantization} are not cut over ranks; give sequence={plan.num_ranks}"
+        raise InvalidParams("parallel", str(plan), f"{remedy}, or leave the quantization out")
+    family.check_cut(folder, plan)
 
 
 def _open(model: str) -> tuple[ModelFolder, PipelineFamily]:

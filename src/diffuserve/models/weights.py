@@ -3,7 +3,7 @@
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from contextvars import ContextVar
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from math import prod
 from pathlib import Path
 from typing import Any
@@ -18,6 +18,7 @@ from diffuserve.models.device_reader import Span, StoredTensor, bytes_of, read_t
 from diffuserve.models.folder import first_line
 from diffuserve.models.layers.quantization import QuantizedWeight, quantize_weight
 from diffuserve.models.layers.quantized_linear import QuantizedLinear
+from diffuserve.models.layers.tensor_parallel import RowLinear, Share
 from diffuserve.models.prepared import PreparedPart, copy_in_use, describe_part
 from diffuserve.models.stored_quantization import StoredWeight, is_companion, stored_weights
 
@@ -34,7 +35,8 @@ class Placement:
     """The place of a checkpoint's tensor: part `part` of `num_parts` equal row blocks of `parameter`.
 
     `dtype` is its own if it differs from that of the other tensors. A convolution whose kernel sees each
-    input once fits a linear layer over flattened patches; `patch` are the sides of its kernel.
+    input once fits a linear layer over flattened patches; `patch` are the sides of its kernel. Where ranks
+    share the parameter, this one's holds its `share` of the tensor, and no other part of that is read.
     """
 
     parameter: str
@@ -42,6 +44,7 @@ class Placement:
     num_parts: int = 1
     dtype: torch.dtype | None = None
     patch: tuple[int, ...] = (1, 1)
+    share: Share | None = None
 
 
 @contextmanager
@@ -118,6 +121,8 @@ def load_weights(  # noqa: PLR0913 (what weights are loaded by)
     for layer in module.modules():
         if isinstance(layer, QuantizedLinear):
             layer.prepare(device)
+        elif isinstance(layer, RowLinear):
+            layer.prepare()
 
 
 @dataclass(frozen=True)
@@ -154,7 +159,8 @@ class _Checkpoint:
                     if target is None:
                         self._put(module, reader, stored, file)
                     else:
-                        spans.append(Span(file, tensors[stored.tensor].offset, target))
+                        share = self.placements[stored.name].share
+                        spans += _spans(file, tensors[stored.tensor], target, share)
                     missing.discard(stored.name)
         if missing:
             names = ", ".join(sorted(missing)[:5])
@@ -173,6 +179,8 @@ class _Checkpoint:
         placement = self.placements.get(stored.name)
         if placement is None or tensor is None or stored.scale is not None:
             return None
+        if placement.share is not None and placement.share.dim > 0:  # it has bytes of each row
+            return None
         owner_name, _, attribute = placement.parameter.rpartition(".")
         owner, dtype = module.get_submodule(owner_name), placement.dtype or self.dtype
         if isinstance(owner, QuantizedLinear) and attribute == "weight":
@@ -184,36 +192,55 @@ class _Checkpoint:
     def _put(self, module: nn.Module, reader: Any, stored: StoredWeight, file: Path) -> None:
         if stored.name not in self.placements:
             raise InvalidModel(f"{file}: unexpected tensor {stored.name!r}")
-        weight = _read_weight(reader, stored, file)
-        _put(module, self.placements[stored.name], weight, self.dtype, f"{file}: {stored.name}")
+        placement = self.placements[stored.name]
+        if placement.share is None:
+            weight = _read_weight(reader, stored, file)
+        else:
+            weight = _read_share(module, placement, reader, stored, file)
+            placement = replace(placement, share=None)
+        _put(module, placement, weight, self.dtype, f"{file}: {stored.name}")
         if (on_read := _on_read.get()) is not None:
             on_read(weight.nbytes)
 
 
 def _read_weight(reader: Any, stored: StoredWeight, file: Path) -> Tensor | QuantizedWeight:
+    def read(name: str) -> Tensor:
+        return _read_any(lambda: reader.get_tensor(name), name, file)
+
     if stored.scale is None:
-        return _read(reader, stored.tensor, file)
-    codes, scale = (_read_any(reader, name, file) for name in (stored.tensor, stored.scale))
-    zero = None if stored.zero is None else _read_any(reader, stored.zero, file)
+        return _floating(read(stored.tensor), stored.tensor, file)
+    codes, scale = read(stored.tensor), read(stored.scale)
+    zero = None if stored.zero is None else read(stored.zero)
     try:
         return QuantizedWeight.of(codes, scale, zero)
     except ValueError as error:
         raise InvalidModel(f"{file}: {stored.tensor} cannot be read ({error})") from error
 
 
-def _read(reader: Any, name: str, file: Path) -> Tensor:
-    tensor = _read_any(reader, name, file)
+def _read_share(
+    module: nn.Module, placement: Placement, reader: Any, stored: StoredWeight, file: Path
+) -> Tensor:
+    """Read this rank's share of a tensor, and no other byte of it."""
+    owner_name, _, attribute = placement.parameter.rpartition(".")
+    owner, share = module.get_submodule(owner_name), placement.share
+    assert share is not None
+    assert stored.scale is None, "quantized weights are not cut"
+    slices = reader.get_slice(stored.tensor)
+    _check_shape(owner, attribute, placement, tuple(slices.get_shape()), f"{file}: {stored.name}")
+    return _floating(_read_any(lambda: share.of(slices), stored.tensor, file), stored.tensor, file)
+
+
+def _floating(tensor: Tensor, name: str, file: Path) -> Tensor:
     if not tensor.is_floating_point():
         raise InvalidModel(f"{file}: {name} holds {tensor.dtype}, not floating-point numbers")
     return tensor
 
 
-def _read_any(reader: Any, name: str, file: Path) -> Tensor:
+def _read_any(read: Callable[[], Tensor], name: str, file: Path) -> Tensor:
     try:
-        tensor: Tensor = reader.get_tensor(name)
+        return read()
     except (SafetensorError, TypeError, ValueError) as error:  # a dtype that torch does not have, for one
         raise InvalidModel(f"{file}: {name} cannot be read ({first_line(error)})") from error
-    return tensor
 
 
 def empty_embedding(num_embeddings: int, dim: int) -> nn.Embedding:
@@ -265,9 +292,7 @@ def _put_quantized(
 def _put_part(
     owner: nn.Module, attribute: str, placement: Placement, tensor: Tensor, dtype: torch.dtype, origin: str
 ) -> None:
-    if not _fits(owner, attribute, placement, tuple(tensor.shape)):
-        expected = _expected(owner, attribute, placement)
-        raise InvalidModel(f"{origin} has shape {tuple(tensor.shape)}, expected {expected}")
+    _check_shape(owner, attribute, placement, tuple(tensor.shape), origin)
     if placement.num_parts == 1:
         tensor = tensor.view(_expected(owner, attribute, placement))
         setattr(owner, attribute, nn.Parameter(tensor.to(dtype), requires_grad=False))
@@ -276,10 +301,20 @@ def _put_part(
         rows.copy_(tensor.view(rows.shape))
 
 
+def _check_shape(
+    owner: nn.Module, attribute: str, placement: Placement, shape: tuple[int, ...], origin: str
+) -> None:
+    """Raise `InvalidModel` for a tensor, of a file's `origin`, whose shape has no place."""
+    if not _fits(owner, attribute, placement, shape):
+        expected = _expected(owner, attribute, placement)
+        raise InvalidModel(f"{origin} has shape {shape}, expected {expected}")
+
+
 def _expected(owner: nn.Module, attribute: str, placement: Placement) -> tuple[int, ...]:
-    """Return the shape of a placement's part of its parameter."""
+    """Return the shape of the tensor for a placement's part of its parameter."""
     shape: torch.Size = getattr(owner, attribute).shape
-    return (shape[0] // placement.num_parts, *shape[1:])
+    own = (shape[0] // placement.num_parts, *shape[1:])
+    return own if placement.share is None else placement.share.whole_shape(own)
 
 
 def _fits(owner: nn.Module, attribute: str, placement: Placement, shape: tuple[int, ...]) -> bool:
@@ -300,3 +335,14 @@ def _rows(
         setattr(owner, attribute, target)
     rows = target.shape[0] // placement.num_parts
     return target.data[placement.part * rows : (placement.part + 1) * rows]
+
+
+def _spans(file: Path, tensor: StoredTensor, target: Tensor, share: Share | None) -> Iterator[Span]:
+    """Yield the bytes of a tensor that go to `target`, its rows that are in `share`."""
+    if share is None:
+        yield Span(file, tensor.offset, target)
+        return
+    row_bytes = tensor.num_bytes // share.whole
+    parts = target.split([(end - start) * row_bytes for start, end in share.ranges])
+    for (start, _), part in zip(share.ranges, parts, strict=True):
+        yield Span(file, tensor.offset + start * row_bytes, part)

@@ -1,8 +1,16 @@
 """The ranks of a group, and their collectives.
 
-Within a denoising step ranks exchange tokens for heads, and parts for wholes. This is DeepSpeed-Ulysses
-(Jacobs et al. 2023, arXiv:2309.14509): between attentions each rank holds some of the tokens with all of
-their heads; for attention it holds all of the tokens with some of the heads.
+Within a denoising step ranks that share sequences exchange tokens for heads, and parts for wholes. This is
+DeepSpeed-Ulysses (Jacobs et al. 2023, arXiv:2309.14509): between attentions each rank holds some of the
+tokens with all of their heads; for attention it holds all of the tokens with some of the heads. Ranks that
+share weights add up their parts of products (Shoeybi et al. 2019, arXiv:1909.08053).
+
+With both, ranks stand in rows of `tensor` neighbors, which have the same tokens; those of one column have the
+same weights. Of `tensor=2,sequence=2`:
+
+    tokens │ weights ½ ½
+    ½      │ rank    0 1
+    ½      │ rank    2 3
 
 Legend of shapes: `local` tokens of this rank, `all` tokens, `some_heads` = heads / ranks.
 """
@@ -11,7 +19,7 @@ import logging
 import os
 import sys
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from datetime import timedelta
 from typing import Any, NoReturn
@@ -23,7 +31,7 @@ from torch import Tensor
 from torch.distributed.rendezvous import rendezvous
 
 from diffuserve.parallel.heartbeats import RankHeartbeats, leave_broken_group
-from diffuserve.parallel.plan import ParallelPlan
+from diffuserve.parallel.plan import ParallelPlan, check_group
 
 # An idle group waits for its next command without limit; heartbeats find ranks that died.
 _NO_TIMEOUT = timedelta(days=365)
@@ -43,16 +51,18 @@ class GroupBroken(BaseException):
 def join_ranks(plan: ParallelPlan | None, device: torch.device, collective_seconds: float) -> "Ranks":
     """Join the group of the processes that torchrun has started.
 
-    Without a plan all ranks share every sequence. A collective of the device's group that takes longer
-    than `collective_seconds`, like joining itself, ends this process.
+    Without a plan all ranks share every sequence. A collective of the device's groups that takes longer
+    than `collective_seconds`, like joining itself, ends this process. Raise `InvalidParams` for a plan of
+    another number of ranks.
     """
     # Processes left over from a broken group may be met here, and never respond.
     overdue = threading.Timer(collective_seconds, leave_broken_group, [[]])
     overdue.daemon = True
     overdue.start()
     backend = "nccl" if device.type == "cuda" else "gloo"
-    dist.init_process_group(backend, timeout=timedelta(seconds=collective_seconds))
-    ranks = Ranks(plan or ParallelPlan(sequence=dist.get_world_size()))
+    timeout = timedelta(seconds=collective_seconds)
+    dist.init_process_group(backend, timeout=timeout)
+    ranks = Ranks(plan or ParallelPlan(sequence=dist.get_world_size()), timeout)
     overdue.cancel()
     return ranks
 
@@ -113,18 +123,52 @@ class SequenceRanks:
         return received
 
 
+class TensorRanks:
+    """The ranks that share weights. All of them must call the same methods in the same order."""
+
+    def __init__(self, group: dist.ProcessGroup) -> None:
+        self._group = group
+        self.index = dist.get_rank(group)
+        self.size = dist.get_world_size(group)
+
+    def add_up(self, part: Float[Tensor, "*shape"]) -> Float[Tensor, "*shape"]:
+        """Return the sum of all ranks' parts, the same bits on each; the memory of `part` holds it."""
+        part = part.contiguous()
+        dist.all_reduce(part, group=self._group)
+        return part
+
+    def gather(self, part: Float[Tensor, "*rows some"]) -> Float[Tensor, "*rows all"]:
+        """Return the features of all ranks side by side, in the order of ranks."""
+        parts = part.new_empty(self.size, *part.shape)
+        dist.all_gather(list(parts), part.contiguous(), self._group)
+        return parts.movedim(0, -2).flatten(-2)
+
+
 class Ranks:
     """The ranks of a worker, after `init_process_group`.
 
-    Two groups on the CPU stand beside that of the device: commands and agreements use the first, on the
+    `sequence` are those that share sequences with this rank; `tensor`, if the plan cuts the weights, those
+    that share the denoiser's weights, and `world` are all of them: the text encoder's are cut over these.
+
+    Two groups on the CPU stand beside those of the device: commands and agreements use the first, on the
     thread that steps; finished images use the second, on the decoder's thread.
     """
 
-    def __init__(self, plan: ParallelPlan) -> None:
+    def __init__(self, plan: ParallelPlan, timeout: timedelta | None = None) -> None:
+        """Raise `InvalidParams` if the plan is for another number of ranks."""
         assert dist.group.WORLD is not None
         self.plan = plan
         self.index, self.size = dist.get_rank(), dist.get_world_size()
+        check_group(plan, self.size)
+        self.world = TensorRanks(dist.group.WORLD)
         self.sequence = SequenceRanks(dist.group.WORLD)
+        self.tensor: TensorRanks | None = None
+        if plan.is_cut:
+            numbers = range(self.size)
+            rows = [numbers[first : first + plan.tensor] for first in numbers[:: plan.tensor]]
+            self.tensor = TensorRanks(_own_group(rows, timeout))
+            columns = [numbers[first :: plan.tensor] for first in range(plan.tensor)]
+            self.sequence = SequenceRanks(_own_group(columns, timeout))
         self.commands = Channel(dist.new_group(backend="gloo", timeout=_NO_TIMEOUT))
         self.images = Channel(dist.new_group(backend="gloo", timeout=_NO_TIMEOUT))
 
@@ -157,6 +201,14 @@ class Ranks:
         failures = [failed for failed in self.commands.gather(failure) if failed is not None]
         if error is None:
             raise OtherRankFailed("; ".join(failures))
+
+
+def _own_group(groups: Iterable[Sequence[int]], timeout: timedelta | None) -> dist.ProcessGroup:
+    """Return the group that this rank is in; every rank makes all of them, in this order."""
+    own: dist.ProcessGroup | None
+    own, _ = dist.new_subgroups_by_enumeration([list(ranks) for ranks in groups], timeout=timeout)
+    assert own is not None
+    return own
 
 
 class Channel:

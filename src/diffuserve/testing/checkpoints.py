@@ -39,14 +39,15 @@ def write_flux_checkpoint(  # noqa: PLR0913 (a checkpoint has that many options)
     use_dynamic_shifting: bool | None = None,
     shift: float | None = None,
     transformer: Mapping[str, Any] | None = None,
+    text_encoder_2: Mapping[str, Any] | None = None,
 ) -> Path:
     """Write a random FLUX.1 checkpoint into `folder` and return it.
 
     All kinds but `schnell` have embedded guidance and a schedule that shifts with the size; `kontext` edits
     references, and `fill` reads a masked image. `use_dynamic_shifting` and `shift` override the kind's own
-    schedule, and the values of `transformer` those of its config. With `num_shards` above 1 the transformer
-    and the T5 encoder are split into at least that many files with an index. The tokenizers are those of the
-    bundled tiny-flux, with its vocabulary. Equal arguments write equal weights.
+    schedule, and the values of `transformer` and `text_encoder_2` those of their configs. With `num_shards`
+    above 1 the transformer and the T5 encoder are split into at least that many files with an index. The
+    tokenizers are those of the bundled tiny-flux, with its vocabulary. Equal arguments write equal weights.
 
     Raise `ImportError` with the remedy unless diffusers and transformers are installed.
     """
@@ -58,7 +59,7 @@ def write_flux_checkpoint(  # noqa: PLR0913 (a checkpoint has that many options)
             "transformer": _transformer(guidance_embeds=is_dev, fills_in=kind == "fill", **values),
             "vae": _vae(),
             "text_encoder": _clip(),
-            "text_encoder_2": _t5(),
+            "text_encoder_2": _t5(**text_encoder_2 or {}),
         }
     generator = torch.Generator().manual_seed(seed)
     for name, module in components.items():
@@ -158,20 +159,19 @@ def _clip() -> nn.Module:
     return as_module(CLIPTextModel(config))
 
 
-def _t5() -> nn.Module:
+def _t5(**values: Any) -> nn.Module:
     from transformers import T5Config, T5EncoderModel
 
-    tokens = bundled_config("text_encoder_2", "vocab_size", "eos_token_id", "pad_token_id")
-    config = T5Config(
-        d_model=_TEXT_DIM,
-        d_kv=8,
-        d_ff=2 * _TEXT_DIM,
-        num_layers=1,
-        num_heads=2,
-        feed_forward_proj="gated-gelu",
-        **tokens,
-    )
-    return as_module(T5EncoderModel(config))
+    config: dict[str, Any] = {
+        "d_model": _TEXT_DIM,
+        "d_kv": 8,
+        "d_ff": 2 * _TEXT_DIM,
+        "num_layers": 1,
+        "num_heads": 2,
+        "feed_forward_proj": "gated-gelu",
+        **bundled_config("text_encoder_2", "vocab_size", "eos_token_id", "pad_token_id"),
+    }
+    return as_module(T5EncoderModel(T5Config(**config | values)))
 
 
 def as_module(model: Any) -> nn.Module:

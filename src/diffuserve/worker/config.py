@@ -108,7 +108,9 @@ class EngineProcessConfig:
     parts: Parts = ALL_PARTS
     logs: LogConfig = LogConfig()
     parallel: str | None = option(
-        None, "How several GPUs share a request: sequence=N; by default all share every sequence."
+        None,
+        "How several GPUs share the work: sequence=N (tokens), tensor=N (weights) or both, as in "
+        "tensor=2,sequence=2; by default all share every sequence.",
     )
     collective_seconds: float = option(
         120.0, "Seconds after which GPUs that wait for one another in a collective give up.", ge=1

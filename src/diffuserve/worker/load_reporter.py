@@ -27,9 +27,12 @@ class LoadReporter:
         self._send(EngineLoading(phase=phase, bytes_total=bytes_total))
 
     @contextmanager
-    def reading_weights(self, model: str, parts: Parts = ALL_PARTS) -> Iterator[None]:
-        """Report the bytes of the parts' weights that are read within the block, on this thread."""
-        self.begin("weights", num_weight_bytes(model, parts))
+    def reading_weights(self, model: str, parts: Parts = ALL_PARTS, num_sharing: int = 1) -> Iterator[None]:
+        """Report the bytes of the parts' weights that are read within the block, on this thread.
+
+        Of ranks that share the weights each reads about one of `num_sharing` parts.
+        """
+        self.begin("weights", num_weight_bytes(model, parts) // num_sharing)
         from diffuserve.models.weights import observed_reading  # it imports torch
 
         with observed_reading(self.add):

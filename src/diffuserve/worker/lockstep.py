@@ -3,7 +3,8 @@
 Before each denoising step rank 0 broadcasts one command, which says which requests join, step and leave;
 then all ranks step. No other rank decides anything (INV-5), and each has the whole latents of every
 request after each step. Noise is drawn on every rank from the request's own seed, and conditioning comes
-with the request, so only rank 0 has text encoders.
+with the request, so only rank 0 has text encoders. Where ranks share weights they share the text encoder's
+too, and rank 0 commands them to encode as well.
 
 There is no barrier. Ranks agree twice in a step, by an all-reduced flag: before the collectives of the
 forward pass, since a rank that fails earlier would leave the others waiting in them, and at the end, so
@@ -78,9 +79,19 @@ class DecodeCommand:
     ranks: Mapping[str, int]
 
 
+@dataclass(frozen=True)
+class EncodeCommand:
+    """Requests that all ranks encode together, as they share the text encoder's weights."""
+
+    params: tuple[GenerationParams, ...]
+
+
 def rank_parts(parts: Parts, ranks: Ranks) -> Parts:
-    """Return the parts that this rank loads, of those that the worker needs: only rank 0 encodes."""
-    return replace(parts, encoding=parts.encoding and ranks.is_lead)
+    """Return the parts that this rank loads, of those that the worker needs.
+
+    Only rank 0 encodes, unless all ranks share the text encoder's weights.
+    """
+    return replace(parts, encoding=parts.encoding and (ranks.is_lead or ranks.plan.is_cut))
 
 
 class LeadRunner(ModelRunner):
@@ -93,6 +104,12 @@ class LeadRunner(ModelRunner):
         self._leaving: list[str] = []
         self._num_decoded = 0
         self.num_ranks = ranks.size
+
+    def encode(self, params: Sequence[GenerationParams]) -> list[Conditioning | Exception]:
+        if not self._ranks.plan.is_cut:
+            return super().encode(params)
+        self._ranks.commands.broadcast(EncodeCommand(tuple(params)))
+        return isolate(params, agreed(self._ranks, self._encode))
 
     def step(self, states: Sequence[RequestState]) -> list[StepResult | Exception]:
         self._announce(states)
@@ -159,9 +176,17 @@ class FollowerRank:
         decoding = threading.Thread(target=self._decode_forever, name="decoder", daemon=True)
         decoding.start()
         while (command := self._ranks.commands.broadcast()) is not None:
-            self.step(command)
+            if isinstance(command, EncodeCommand):
+                self.encode(command)
+            else:
+                self.step(command)
         decoding.join()
         self._stages.close()
+
+    def encode(self, command: EncodeCommand) -> None:
+        """Encode with all ranks; rank 0 keeps the results, which come back with the requests that join."""
+        encode = agreed(self._ranks, self._runner._encode)
+        self._stages.run(Stage.DENOISE, [partial(isolate, command.params, encode)])
 
     def step(self, command: StepCommand) -> None:
         """Take one step with all ranks."""

@@ -40,7 +40,9 @@ def lead(config: EngineProcessConfig, link: AgentLink, on_host: Callable[[Engine
     loading = LoadReporter(link)
     image_output = in_background(partial(open_image_output, config.model, config.images))
     with ExitStack() as stack:
-        with loading.reading_weights(config.model, config.parts):
+        plan = _plan(config)
+        num_sharing = 1 if plan is None else plan.tensor
+        with loading.reading_weights(config.model, config.parts, num_sharing):
             pipeline, ranks = stack.enter_context(_member(config))
         # One thread steps: ranks must enter collectives in the same order.
         budget = _rank_budget(pipeline.device, config.engine.memory_budget_bytes)
@@ -57,8 +59,7 @@ def _member(config: EngineProcessConfig) -> Iterator[tuple[Pipeline, Ranks]]:
     device = _own_device(config.device)
     if device.type == "cpu":
         torch.set_num_threads(1)  # the machine's cores are shared by its ranks
-    plan = None if config.parallel is None else ParallelPlan.parse(config.parallel)
-    ranks = join_ranks(plan, device, config.collective_seconds)
+    ranks = join_ranks(_plan(config), device, config.collective_seconds)
     with enough_memory(config.model, device):
         pipeline = load_pipeline(
             config.model,
@@ -75,6 +76,10 @@ def _member(config: EngineProcessConfig) -> Iterator[tuple[Pipeline, Ranks]]:
     yield pipeline, ranks
     heartbeats.stop()
     leave_ranks()
+
+
+def _plan(config: EngineProcessConfig) -> ParallelPlan | None:
+    return None if config.parallel is None else ParallelPlan.parse(config.parallel)
 
 
 def _rank_budget(device: torch.device, configured_bytes: int | None) -> int:

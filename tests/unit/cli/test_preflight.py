@@ -6,13 +6,16 @@ import subprocess
 import sys
 from importlib.util import find_spec
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from diffuserve.cli import preflight
 from diffuserve.cli.preflight import check_requests, check_worker
 from diffuserve.domain.errors import InvalidModel, InvalidParams, ModelNotFound
+from diffuserve.domain.offload import Offload
 from diffuserve.domain.params import GenerationParams
+from diffuserve.domain.quantization import Quantization
 from diffuserve.engine.config import EngineConfig
 from diffuserve.models.bundled import bundled_models
 from diffuserve.worker.config import EngineProcessConfig
@@ -142,3 +145,36 @@ def test_a_hub_id_of_a_worker_is_checked_and_left_to_its_engine_to_download() ->
     check_worker([EngineProcessConfig(model=f"nobody/model@{'0123456789' * 4}")], num_gpus=1)
     with pytest.raises(ModelNotFound, match="names no commit"):
         check_worker([EngineProcessConfig(model="nobody/model")], num_gpus=1)
+
+
+@pytest.mark.parametrize(
+    ("options", "num_gpus", "message"),
+    [
+        ({"model": "tiny-sd"}, 2, r"StableDiffusionXLPipeline are not cut .* FLUX\.1's are; give sequence=2"),
+        ({"model": "tiny-video"}, 2, r"WanPipeline are not cut over ranks"),
+        ({"parallel": "tensor=4"}, 4, r"6 attention heads, .* tensor times sequence may be 1, 2, 3, 6"),
+        ({"parallel": "tensor=3"}, 3, r"4 attention heads in its text encoder, .* may be 1, 2, 4"),
+        ({"parallel": "tensor=2,sequence=2"}, 2, r"needs 4 ranks, one for each GPU, but there are 2"),
+        ({}, 1, r"needs 2 ranks, one for each GPU, but there are 1"),
+        ({"quantization": Quantization.INT8}, 2, r"weights in int8 are not cut over ranks"),
+    ],
+)
+def test_plans_that_a_model_cannot_follow_are_refused(
+    options: dict[str, Any], num_gpus: int, message: str
+) -> None:
+    config = EngineProcessConfig(**{"device": "cpu", "parallel": "tensor=2"} | options)
+    with pytest.raises(InvalidParams, match=rf"parallel=.*{message}"):
+        check_worker([config], num_gpus)
+
+
+def test_weights_of_several_gpus_are_not_offloaded() -> None:
+    config = EngineProcessConfig(device="cpu", offload=Offload.LAYERS)
+    check_worker([config], num_gpus=1)
+    with pytest.raises(InvalidModel, match=r"offload=layers: .* leave it out"):
+        check_worker([config], num_gpus=2)
+
+
+def test_plans_that_a_model_can_follow_are_accepted() -> None:
+    check_worker([EngineProcessConfig(device="cpu", parallel="tensor=2")], num_gpus=2)
+    check_worker([EngineProcessConfig(device="cpu", parallel="tensor=2")], num_gpus=1, num_nodes=2)
+    check_worker([EngineProcessConfig(device="cpu", model="tiny-sd", parallel="sequence=2")], num_gpus=2)

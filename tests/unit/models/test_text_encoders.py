@@ -15,7 +15,8 @@ from diffuserve.domain.errors import InvalidModel
 from diffuserve.models.folder import ModelFolder
 from diffuserve.models.text.clip import ClipTextEncoder, load_clip
 from diffuserve.models.text.clip_config import ClipConfig
-from diffuserve.models.text.t5 import T5Config, T5Encoder, Umt5Config, load_t5
+from diffuserve.models.text.t5 import T5Encoder, load_t5
+from diffuserve.models.text.t5_config import T5Config, Umt5Config
 
 CPU = torch.device("cpu")
 VOCAB = 50

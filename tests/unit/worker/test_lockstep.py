@@ -14,15 +14,17 @@ import torch
 from PIL import Image
 
 from diffuserve.domain.errors import RequestFailed
+from diffuserve.domain.model_parts import ALL_PARTS, Parts
 from diffuserve.domain.params import GenerationParams
 from diffuserve.engine.checkpoint import Checkpoint
 from diffuserve.engine.config import EngineConfig
 from diffuserve.engine.engine import Engine
 from diffuserve.engine.outputs import GenerationResult
 from diffuserve.media.input_image import input_image
+from diffuserve.parallel.plan import ParallelPlan
 from diffuserve.parallel.ranks import OtherRankFailed, Ranks
 from diffuserve.testing.fake_pipeline import FakePipeline
-from diffuserve.worker.lockstep import FollowerRank, LeadRunner
+from diffuserve.worker.lockstep import FollowerRank, LeadRunner, rank_parts
 from support.waiting import HANG_SECONDS
 
 NUM_RANKS = 3
@@ -67,20 +69,26 @@ class ThreadChannel:
         return self._group.queues[rank, self._rank].get(timeout=HANG_SECONDS)
 
 
+_BY_SEQUENCE = ParallelPlan(sequence=NUM_RANKS)
+_BY_WEIGHTS = ParallelPlan(tensor=NUM_RANKS)
+
+
 class ThreadRanks(Ranks):
     """The view of one rank; `agree` and `together` are the real ones."""
 
-    def __init__(self, rank: int, commands: ThreadGroup, images: ThreadGroup) -> None:
-        self.index, self.size = rank, NUM_RANKS
+    def __init__(
+        self, rank: int, commands: ThreadGroup, images: ThreadGroup, plan: ParallelPlan = _BY_SEQUENCE
+    ) -> None:
+        self.index, self.size, self.plan = rank, NUM_RANKS, plan
         self.commands = cast(Any, ThreadChannel(commands, rank))
         self.images = cast(Any, ThreadChannel(images, rank))
 
 
 @contextmanager
-def running_group(pipelines: Sequence[FakePipeline]) -> Iterator[Engine]:
+def running_group(pipelines: Sequence[FakePipeline], plan: ParallelPlan = _BY_SEQUENCE) -> Iterator[Engine]:
     """Run followers on threads, and yield the engine of rank 0."""
     commands, images = ThreadGroup(), ThreadGroup()
-    ranks = [ThreadRanks(rank, commands, images) for rank in range(NUM_RANKS)]
+    ranks = [ThreadRanks(rank, commands, images, plan) for rank in range(NUM_RANKS)]
     for pipeline, own in zip(pipelines, ranks, strict=True):
         pipeline.ranks = own
     followers = [
@@ -145,6 +153,40 @@ def test_only_the_first_rank_encodes_prompts(pipelines: list[FakePipeline]) -> N
         generate(engine, requests("red", "green"))
     assert pipelines[0].encoded_batches
     assert [pipeline.encoded_batches for pipeline in pipelines[1:]] == [[], []]
+
+
+def test_ranks_that_share_the_weights_encode_together(pipelines: list[FakePipeline]) -> None:
+    """All encode the same batches, and images are those of a single process."""
+    params = requests("red", "green", "blue")
+    with running_group(pipelines, _BY_WEIGHTS) as engine:
+        together = generate(engine, params)
+        generate(engine, requests("white"))
+    for ours, alone in zip(together, generate_alone(params), strict=True):
+        np.testing.assert_array_equal(pixels(ours), pixels(alone))
+    first, *others = [pipeline.encoded_batches for pipeline in pipelines]
+    assert [len(batch) for batch in first] == [3, 1]
+    assert others == [first, first]
+
+
+@pytest.mark.parametrize("rank", range(NUM_RANKS))
+def test_a_prompt_that_one_rank_cannot_encode_fails_alone(pipelines: list[FakePipeline], rank: int) -> None:
+    pipelines[rank].on_encode = failing("green", ValueError("odd"))
+    with running_group(pipelines, _BY_WEIGHTS) as engine:
+        red, green, blue = generate(engine, requests("red", "green", "blue"))
+    assert isinstance(green, RequestFailed)
+    assert "odd" in str(green)
+    for ours, alone in zip((red, blue), generate_alone(requests("red", "green", "blue"))[::2], strict=True):
+        np.testing.assert_array_equal(pixels(ours), pixels(alone))
+
+
+@pytest.mark.parametrize(
+    ("plan", "encodes"), [(_BY_SEQUENCE, [True, False, False]), (_BY_WEIGHTS, [True] * 3)]
+)
+def test_ranks_load_text_encoders_where_they_encode(plan: ParallelPlan, encodes: list[bool]) -> None:
+    commands, images = ThreadGroup(), ThreadGroup()
+    ranks = [ThreadRanks(rank, commands, images, plan) for rank in range(NUM_RANKS)]
+    assert [rank_parts(ALL_PARTS, own).encoding for own in ranks] == encodes
+    assert not any(rank_parts(Parts(encoding=False), own).encoding for own in ranks)
 
 
 def test_decoding_is_spread_over_the_ranks(pipelines: list[FakePipeline]) -> None:

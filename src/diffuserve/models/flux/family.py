@@ -17,6 +17,8 @@ from diffuserve.models.layers.autoencoder_config import AutoencoderConfig
 from diffuserve.models.quantized_layers import QuantizedLayers
 from diffuserve.models.settings_file import build_spec
 from diffuserve.models.text.quantized_layers import CLIP_LAYERS, T5_LAYERS
+from diffuserve.models.text.t5_config import T5Config
+from diffuserve.parallel.plan import ParallelPlan, check_shared
 
 if TYPE_CHECKING:
     import torch
@@ -112,6 +114,12 @@ class FluxFamily:
 
     def offloads(self, folder: ModelFolder) -> Sequence[Offload]:
         return tuple(Offload)
+
+    def check_cut(self, folder: ModelFolder, plan: ParallelPlan) -> None:
+        t5 = T5Config.read(folder, "text_encoder_2")
+        check_shared(plan, "attention heads", FluxConfig.read(folder).num_attention_heads)
+        check_shared(plan, "attention heads in its text encoder", t5.num_heads)
+        check_shared(plan, "features in its text encoder's layers", t5.d_ff)
 
     def compilable(
         self, folder: ModelFolder, device: "torch.device", dtype: "torch.dtype | None"

@@ -22,7 +22,7 @@ class Modulation(nn.Module):
     """Factors of each sequence.
 
     `names` are the factors in the order of the checkpoint's rows. A scale acts as `1 + scale`; the 1 is
-    added here, once for each sequence.
+    added here, once for each sequence. Of factors that ranks share each makes `own_d` channels.
     """
 
     def __init__(self, dim: int, names: tuple[str, ...]) -> None:
@@ -31,7 +31,7 @@ class Modulation(nn.Module):
         self.num_factors = len(names)
         self.scales = tuple(index for index, name in enumerate(names) if name == "scale")
 
-    def forward(self, condition: Float[Tensor, "seq d"]) -> Float[Tensor, "seq factors d"]:
+    def forward(self, condition: Float[Tensor, "seq d"]) -> Float[Tensor, "seq factors own_d"]:
         factors = self.linear(condition).unflatten(-1, (self.num_factors, -1))
         for scale in self.scales:
             factors[:, scale] += 1

@@ -38,7 +38,7 @@ from diffuserve.models.layers.sequence_parallel import rank_bytes, ulysses
 from diffuserve.models.offload import Component
 from diffuserve.models.preview import read_preview_map
 from diffuserve.models.weights import NOT_LOADED, checkpoint_dtype, load_weights, num_parameters
-from diffuserve.parallel.plan import check_plan
+from diffuserve.parallel.plan import check_shared
 from diffuserve.parallel.ranks import Ranks
 from diffuserve.samplers.base import NoiseSchedule, Sampler, ScheduleStep
 from diffuserve.samplers.registry import named_sampler
@@ -61,8 +61,7 @@ def load_flux(  # noqa: PLR0913 (what `PipelineFamily.load` is given)
     if deterministic:
         check_deterministic(device, ranks is not None)
     if ranks is not None:
-        config = FluxConfig.read(folder)
-        check_plan(ranks.plan, ranks.size, config.num_attention_heads)
+        check_shared(ranks.plan, "attention heads", FluxConfig.read(folder).num_attention_heads)
     dtype = dtype or default_dtype(checkpoint_dtype(folder.weights("transformer")), device)
     return FluxPipeline(folder, spec, device, dtype, deterministic, ranks, parts, quantization)
 
@@ -90,15 +89,15 @@ class FluxPipeline:
         scheduler = folder.json("scheduler/scheduler_config.json")
         self._samplers = {name: named_sampler(name, scheduler) for name in spec.samplers}
         self._shift = SizeShift.from_config(scheduler)
-        self.text_encoder = FluxTextEncoder(
-            folder, encoder_device, dtype, bool(folder.settings.get("lowercase_prompt", False)), quantization
-        )
+        lowercase = bool(folder.settings.get("lowercase_prompt", False))
+        self.text_encoder = FluxTextEncoder(folder, encoder_device, dtype, lowercase, quantization, ranks)
         encodes = parts.encoding and spec.max_input_images > 0
         self.vae = ImageVae(folder, device, dtype, has_encoder=encodes, has_decoder=parts.decoding)
         self.images = FluxImages(folder, spec, self.vae, dtype)
         self.preview_map = read_preview_map(folder, self.vae.latent_channels, FLUX_PREVIEW, device)
         kernel = choose_kernel(device, dtype, deterministic)
-        self.attention = kernel if ranks is None else ulysses(kernel, ranks.sequence)
+        self._sequence = ranks.sequence if ranks is not None and ranks.sequence.size > 1 else None
+        self.attention = kernel if self._sequence is None else ulysses(kernel, self._sequence)
         self.transformer = self._load_transformer(folder, config, denoiser_device)
         self._factors = ScheduleFactors(self.transformer)
         self._layout = functools.lru_cache(maxsize=8)(self._make_layout)
@@ -197,7 +196,7 @@ class FluxPipeline:
         ordered = sorted((request.params for request in batch), key=self._sort_key)
         shapes = self._shapes(ordered)
         self._layout(shapes)
-        if self.ranks is not None:
+        if self._sequence is not None:
             self._shard(shapes)
 
     def restore(self, latents: Tensor, request: DenoiseInput, at: ScheduleStep) -> Tensor:
@@ -223,9 +222,12 @@ class FluxPipeline:
         """Return the velocity of every image token, on every rank."""
         if self.ranks is None:
             return self.transformer(packed)
-        part = self._shard(shapes).of(packed)
+        part = packed if self._sequence is None else self._shard(shapes).of(packed)
         with self.ranks.together():
-            return self.ranks.sequence.gather(self.transformer(part))[: len(packed.image)]
+            velocity: Tensor = self.transformer(part)
+            if self._sequence is not None:
+                velocity = self._sequence.gather(velocity)[: len(packed.image)]
+        return velocity
 
     def _pack(self, batch: Sequence[DenoiseInput], layout: PackedLayout) -> PackedInput:
         """Lay out a sequence for each image; those of one request share its conditioning and timestep."""
@@ -263,8 +265,8 @@ class FluxPipeline:
         return pack_layout(shapes, self.transformer.config.axes_dims_rope, self.device)
 
     def _make_shard(self, shapes: tuple[SequenceShape, ...]) -> Shard:
-        assert self.ranks is not None
-        return shard_layout(self._layout(shapes), self.ranks.sequence.index, self.ranks.sequence.size)
+        assert self._sequence is not None
+        return shard_layout(self._layout(shapes), self._sequence.index, self._sequence.size)
 
     def _shapes(self, ordered: Sequence[GenerationParams]) -> tuple[SequenceShape, ...]:
         """Return the shapes of the sequences of a batch in this order, one for each image."""
@@ -296,6 +298,8 @@ class FluxPipeline:
         with torch.device("meta"):
             transformer = FluxTransformer(config, self.attention)
             quantize_layers(transformer, TRANSFORMER_LAYERS, self.quantization)
+            if self.ranks is not None and self.ranks.tensor is not None:
+                transformer.share_weights(self.ranks.tensor)
         files = folder.weights("transformer")
         load_weights(transformer, files, transformer.placements(), device, self.dtype)
         if device.type == "cpu":

@@ -34,7 +34,7 @@ class ScheduleFactors:
 
     def of(
         self, pooled: Float[Tensor, "pooled_dim"], guidance: float, timesteps: Sequence[float]
-    ) -> Float[Tensor, "1 factors d"]:
+    ) -> Float[Tensor, "1 factors own_d"]:
         """Return the factors of the first of `timesteps`, which are those of the request's steps to come."""
         key = (id(pooled), guidance, timesteps[0])
         with self._lock:

@@ -5,6 +5,7 @@ parameter (`max_sequence_length`) and not an implementation detail.
 """
 
 from collections.abc import Sequence
+from contextlib import nullcontext
 from dataclasses import dataclass
 
 import torch
@@ -17,9 +18,11 @@ from diffuserve.models.base import Conditioning
 from diffuserve.models.folder import ModelFolder
 from diffuserve.models.text.clip import load_clip
 from diffuserve.models.text.clip_config import ClipConfig
-from diffuserve.models.text.t5 import T5Config, load_t5
+from diffuserve.models.text.t5 import load_t5
+from diffuserve.models.text.t5_config import T5Config
 from diffuserve.models.text.tokenizer import PromptTokenizer
 from diffuserve.models.weights import NOT_LOADED
+from diffuserve.parallel.ranks import Ranks
 
 
 @dataclass(frozen=True)
@@ -41,7 +44,8 @@ class FluxConditioning(Conditioning):
 class FluxTextEncoder:
     """CLIP and T5 with their tokenizers; on the device of what is not loaded, without any content.
 
-    `lowercase`: the checkpoint was trained on lowercase prompts.
+    `lowercase`: the checkpoint was trained on lowercase prompts. Where the weights are cut, T5's are so over
+    all `ranks`, which encode together.
     """
 
     def __init__(
@@ -51,12 +55,15 @@ class FluxTextEncoder:
         dtype: torch.dtype,
         lowercase: bool,
         quantization: Quantization = Quantization.NONE,
+        ranks: Ranks | None = None,
     ) -> None:
         clip_config = ClipConfig.read(folder, "text_encoder")
         t5_config = T5Config.read(folder, "text_encoder_2")
         clip_files, t5_files = folder.weights("text_encoder"), folder.weights("text_encoder_2")
         self.clip = load_clip(clip_config, clip_files, device, dtype, quantization=quantization)
-        self.t5 = load_t5(t5_config, t5_files, device, dtype, quantization)
+        self._ranks = ranks if ranks is not None and ranks.plan.is_cut else None
+        shared = None if self._ranks is None else self._ranks.world
+        self.t5 = load_t5(t5_config, t5_files, device, dtype, quantization, shared)
         is_wanted = device != NOT_LOADED
         self.clip_tokenizer = PromptTokenizer.read(folder, "tokenizer", is_wanted)
         # A folder may say that its tokenizer has no limit; the model has one.
@@ -74,7 +81,9 @@ class FluxTextEncoder:
         clip_tokens = self.clip_tokenizer.tokenize(prompts, self.clip_length)
         t5_tokens = self.t5_tokenizer.tokenize(prompts, length)
         pooled = self.clip(clip_tokens.ids.to(self.device)).pooled
-        sequences = self.t5(t5_tokens.ids.to(self.device))
+        ids = t5_tokens.ids.to(self.device)
+        with nullcontext() if self._ranks is None else self._ranks.together():
+            sequences = self.t5(ids)
         return [
             FluxConditioning(warning, sequence, vector)
             for warning, sequence, vector in zip(t5_tokens.warnings, sequences, pooled, strict=True)

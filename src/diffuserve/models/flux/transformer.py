@@ -5,8 +5,9 @@ Reference implementations: Black Forest Labs' `flux/model.py` and diffusers'
 run in one row (see `packing`), and each token is modulated by its own request's timestep, guidance
 and prompt, so one forward pass serves requests of any size at any step.
 
-Shapes: `text`, `image` and `joint` count packed tokens, `seq` counts sequences, `d` is the width. Factors
-that are the same for all tokens have one row for them, which `#tokens` allows.
+Shapes: `text`, `image` and `joint` count packed tokens, `seq` counts sequences, `d` is the width, and `own_d`
+the part of it that this rank has, where ranks share the weights. Factors that are the same for all tokens
+have one row for them, which `#tokens` allows.
 """
 
 from collections.abc import Callable, Iterator, Sequence
@@ -31,11 +32,25 @@ from diffuserve.models.flux.packing import PackedLayout
 from diffuserve.models.layers.attention import AttentionKernel
 from diffuserve.models.layers.feed_forward import FeedForward
 from diffuserve.models.layers.linear import Linear, Tiling, set_tiling
+from diffuserve.models.layers.tensor_parallel import Cut, Share, cut_layers
 from diffuserve.models.layers.timestep import timestep_embedding
 from diffuserve.models.offload import Component, Ring
 from diffuserve.models.weights import Placement
+from diffuserve.parallel.ranks import TensorRanks
 
 _TIMESTEP_CHANNELS = 256
+_CUTS = {
+    r".*\.attn\.(to_qkv|add_qkv_proj)": Cut(parts=(1, 1, 1)),
+    r".*\.attn\.(to_out\.0|to_add_out)": Cut(by_inputs=True),
+    r".*\.(ff|ff_context)\.net\.0\.proj|.*\.proj_mlp": Cut(),
+    r".*\.(ff|ff_context)\.net\.2": Cut(by_inputs=True),
+    r"single_transformer_blocks\.\d+\.proj_out": Cut(by_inputs=True, parts=(1, 4)),
+    r".*\.(norm1|norm1_context)\.linear": Cut(parts=(1,) * 2 * len(FACTORS)),
+    r".*\.norm\.linear": Cut(parts=(1,) * len(FACTORS)),
+    r"norm_out\.linear": Cut(parts=(1, 1)),
+}
+"""How ranks share the weights: attention by heads, and of modulation each rank has some channels of each
+factor, which it gathers from the others. Embedders, head norms and the last product are whole on each."""
 
 
 @dataclass(frozen=True)
@@ -53,7 +68,7 @@ class PackedInput:
 
     image: Float[Tensor, "image channels"]
     text: Float[Tensor, "text text_dim"]
-    factors: Float[Tensor, "seq factors d"]
+    factors: Float[Tensor, "seq factors own_d"]
     layout: PackedLayout
 
 
@@ -78,8 +93,17 @@ class FluxTransformer(nn.Module):
         )
         self.norm_out = Modulation(dim, ("scale", "shift"))
         self.proj_out = Linear(dim, config.num_outputs)
+        self.ranks: TensorRanks | None = None
+        self._shares: dict[str, Share] = {}
 
-    def factors(self, levels: Levels) -> Float[Tensor, "seq factors d"]:
+    def share_weights(self, ranks: TensorRanks) -> None:
+        """Keep the weights of this rank alone; called before any are loaded.
+
+        From then on all ranks run a forward pass together, and `factors` returns some channels of each.
+        """
+        self.ranks, self._shares = ranks, cut_layers(self, _CUTS, ranks)
+
+    def factors(self, levels: Levels) -> Float[Tensor, "seq factors own_d"]:
         """Return the modulation factors of all blocks.
 
         They depend on no latents, so those of all steps of a schedule can be made at once.
@@ -89,7 +113,8 @@ class FluxTransformer(nn.Module):
 
     def forward(self, packed: PackedInput) -> Float[Tensor, "image outputs"]:
         layout = packed.layout
-        factors = iter(packed.factors.split([part.num_factors for part in self._modulations()], dim=1))
+        whole = packed.factors if self.ranks is None else self.ranks.gather(packed.factors)
+        factors = iter(whole.split([part.num_factors for part in self._modulations()], dim=1))
         image, text = self.x_embedder(packed.image), self.context_embedder(packed.text)
         for block in self.transformer_blocks:
             image, text = block(image, text, next(factors), next(factors), layout)
@@ -134,12 +159,14 @@ class FluxTransformer(nn.Module):
         """Return the place of each checkpoint tensor: by its own name, but q, k and v into one product."""
         places = {}
         for name, _ in self.named_parameters():
+            share = self._shares.get(name)
             fused = next((key for key in _FUSED if f".{key}." in name), None)
             if fused is None:
-                places[name] = Placement(name)
-            else:
-                parts = _FUSED[fused]
-                places |= {name.replace(fused, part): Placement(name, i, 3) for i, part in enumerate(parts)}
+                places[name] = Placement(name, share=share)
+                continue
+            for index, part in enumerate(_FUSED[fused]):
+                own = None if share is None else share.part(index, 3)
+                places[name.replace(fused, part)] = Placement(name, index, 3, share=own)
         return places
 
 
@@ -194,7 +221,7 @@ class _JointAttention(nn.Module):
     def __init__(self, config: FluxConfig) -> None:
         super().__init__()
         dim, head_dim = config.dim, config.attention_head_dim
-        self.num_heads = config.num_attention_heads
+        self.head_dim = head_dim
         self.to_qkv = Linear(dim, 3 * dim)
         self.add_qkv_proj = Linear(dim, 3 * dim)
         self.norm_q, self.norm_k = _HeadNorm(head_dim), _HeadNorm(head_dim)
@@ -203,13 +230,13 @@ class _JointAttention(nn.Module):
         self.to_add_out = Linear(dim, dim)
 
     def raw_text_qkv(self, x: Float[Tensor, "text d"]) -> RawQkv:
-        qkv = self.add_qkv_proj(x).unflatten(-1, (3, self.num_heads, -1))
+        qkv = self.add_qkv_proj(x).unflatten(-1, (3, -1, self.head_dim))
         return RawQkv(qkv, self.norm_added_q.weight, self.norm_added_k.weight, None)
 
     def raw_image_qkv(
         self, x: Float[Tensor, "image d"], rotation: Complex64[Tensor, "image half"] | None
     ) -> RawQkv:
-        qkv = self.to_qkv(x).unflatten(-1, (3, self.num_heads, -1))
+        qkv = self.to_qkv(x).unflatten(-1, (3, -1, self.head_dim))
         return RawQkv(qkv, self.norm_q.weight, self.norm_k.weight, rotation)
 
 
@@ -250,14 +277,14 @@ class DoubleBlock(nn.Module):
         )
 
     def finish_image(
-        self, image: Float[Tensor, "image d"], attended: Float[Tensor, "image d"], mods: Sequence[Mod]
+        self, image: Float[Tensor, "image d"], attended: Float[Tensor, "image own_d"], mods: Sequence[Mod]
     ) -> Float[Tensor, "image d"]:
         """Return the image row after the block, from what it has attended to."""
         image = mods[0].add_gated(image, self.attn.to_out[0](attended))
         return _feed_forward(image, mods[1], self.ff)
 
     def finish_text(
-        self, text: Float[Tensor, "text d"], attended: Float[Tensor, "text d"], mods: Sequence[Mod]
+        self, text: Float[Tensor, "text d"], attended: Float[Tensor, "text own_d"], mods: Sequence[Mod]
     ) -> Float[Tensor, "text d"]:
         """Return the text row after the block, from what it has attended to."""
         text = mods[0].add_gated(text, self.attn.to_add_out(attended))
@@ -267,7 +294,7 @@ class DoubleBlock(nn.Module):
 class _SingleAttention(nn.Module):
     def __init__(self, config: FluxConfig) -> None:
         super().__init__()
-        self.num_heads = config.num_attention_heads
+        self.head_dim = config.attention_head_dim
         self.to_qkv = Linear(config.dim, 3 * config.dim)
         self.norm_q = _HeadNorm(config.attention_head_dim)
         self.norm_k = _HeadNorm(config.attention_head_dim)
@@ -275,7 +302,7 @@ class _SingleAttention(nn.Module):
     def raw_qkv(
         self, x: Float[Tensor, "joint d"], rotation: Complex64[Tensor, "joint half"] | None
     ) -> RawQkv:
-        qkv = self.to_qkv(x).unflatten(-1, (3, self.num_heads, -1))
+        qkv = self.to_qkv(x).unflatten(-1, (3, -1, self.head_dim))
         return RawQkv(qkv, self.norm_q.weight, self.norm_k.weight, rotation)
 
 
@@ -307,7 +334,7 @@ class SingleBlock(nn.Module):
         self,
         joint: Float[Tensor, "joint d"],
         x: Float[Tensor, "joint d"],
-        attended: Float[Tensor, "joint d"],
+        attended: Float[Tensor, "joint own_d"],
         mod: Mod,
     ) -> Float[Tensor, "joint d"]:
         """Return the row after the block, from its normalised tokens and what they have attended to."""

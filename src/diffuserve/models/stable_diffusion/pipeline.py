@@ -33,7 +33,6 @@ from diffuserve.models.stable_diffusion.scheduler import scheduler_config
 from diffuserve.models.stable_diffusion.text import StableDiffusionConditioning, TextConditioner
 from diffuserve.models.stable_diffusion.unet import UNetInput, load_unet
 from diffuserve.models.weights import NOT_LOADED, checkpoint_dtype, num_parameters
-from diffuserve.parallel.plan import check_group
 from diffuserve.parallel.ranks import Ranks
 from diffuserve.samplers.base import NoiseSchedule, Sampler, ScheduleStep
 from diffuserve.samplers.registry import checkpoint_sampler, named_sampler
@@ -56,8 +55,6 @@ def load_stable_diffusion(  # noqa: PLR0913 (what `PipelineFamily.load` is given
     """
     if deterministic:
         check_deterministic(device, ranks is not None)
-    if ranks is not None:
-        check_group(ranks.plan, ranks.size)
     dtype = dtype or default_dtype(checkpoint_dtype(folder.weights("unet")), device, half=torch.float16)
     return StableDiffusionPipeline(folder, spec, device, dtype, deterministic, ranks, parts, quantization)
 

@@ -9,23 +9,21 @@ names of parameters are kept. Importing transformers would take longer than to l
 
 import math
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated, Literal
 
 import torch
 from jaxtyping import Bool, Float, Int
-from pydantic import Field, with_config
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from diffuserve.domain.model_config import SCHEMA, Vocabulary, Width, parse_config
 from diffuserve.domain.quantization import Quantization
-from diffuserve.models.folder import ModelFolder
 from diffuserve.models.layers.quantized_linear import input_dtype, quantize_layers
+from diffuserve.models.layers.tensor_parallel import Cut, Share, cut_layers
 from diffuserve.models.offload import Component, Ring
 from diffuserve.models.text.quantized_layers import T5_LAYERS
+from diffuserve.models.text.t5_config import T5Config
 from diffuserve.models.weights import Placement, empty_embedding, load_weights, tensor_names
+from diffuserve.parallel.ranks import TensorRanks
 
 TokenIds = Int[Tensor, "prompts tokens"]
 States = Float[Tensor, "prompts tokens dim"]
@@ -34,6 +32,12 @@ Buckets = Int[Tensor, "tokens tokens"]
 Bias = Float[Tensor, "_prompts heads tokens tokens"]
 
 _IGNORED = ("decoder.", "lm_head.")  # checkpoints of the whole of T5
+_CUTS = {
+    r".*\.SelfAttention\.([qkv]|relative_attention_bias)": Cut(),
+    r".*\.DenseReluDense\.wi(_[01])?": Cut(),
+    r".*\.(SelfAttention\.o|DenseReluDense\.wo)": Cut(by_inputs=True),
+}
+"""Attention is cut by heads, which have a bias each; norms and the table of tokens are whole on each rank."""
 
 
 def _gelu(states: Tensor) -> Tensor:
@@ -45,75 +49,28 @@ def _gelu(states: Tensor) -> Tensor:
 _ACTIVATIONS: dict[str, Callable[[Tensor], Tensor]] = {"relu": F.relu, "gelu": _gelu}
 
 
-@with_config(SCHEMA)
-@dataclass(frozen=True)
-class T5Config:
-    """The values of a text encoder's `config.json` that shape it, with transformers' defaults."""
-
-    vocab_size: Vocabulary = 32128
-    d_model: Width = 512
-    d_kv: Width = 64
-    d_ff: Width = 2048
-    num_layers: Annotated[int, Field(ge=1, le=512)] = 6
-    num_heads: Width = 8
-    relative_attention_num_buckets: Annotated[int, Field(ge=4, le=65_536)] = 32
-    relative_attention_max_distance: Width = 128
-    layer_norm_epsilon: Annotated[float, Field(ge=0, le=1)] = 1e-6
-    feed_forward_proj: Literal["relu", "gelu", "gated-relu", "gated-gelu"] = "relu"
-
-    @classmethod
-    def read(cls, folder: ModelFolder, component: str) -> "T5Config":
-        """Read a component's config. Raise `InvalidModel` for values out of bounds."""
-        return parse_config(cls, *folder.config(component))
-
-    @property
-    def has_shared_bias(self) -> bool:
-        """Return whether all layers add the bias of the first one."""
-        return True
-
-    @property
-    def is_gated(self) -> bool:
-        return self.feed_forward_proj.startswith("gated-")
-
-    @property
-    def activation(self) -> str:
-        return self.feed_forward_proj.removeprefix("gated-")
-
-
-@with_config(SCHEMA)
-@dataclass(frozen=True)
-class Umt5Config(T5Config):
-    """The same values of UMT5, where each layer has a bias of its own."""
-
-    vocab_size: Vocabulary = 250112
-    d_ff: Width = 1024
-    num_layers: Annotated[int, Field(ge=1, le=512)] = 8
-    num_heads: Width = 6
-    feed_forward_proj: Literal["relu", "gelu", "gated-relu", "gated-gelu"] = "gated-gelu"
-
-    @property
-    def has_shared_bias(self) -> bool:
-        return False
-
-
 def load_t5(
     config: T5Config,
     files: list[Path],
     device: torch.device,
     dtype: torch.dtype,
     quantization: Quantization = Quantization.NONE,
+    ranks: TensorRanks | None = None,
 ) -> "T5Encoder":
     """Load a checkpoint of `T5EncoderModel` or `UMT5EncoderModel`, or the encoder's part of the whole model.
 
     In float16 the last product of each layer stays in float32, as in the reference: its results exceed
-    what float16 can hold.
+    what float16 can hold. With `ranks` each has a part of the weights, and all of them encode together.
     """
+    shares: dict[str, Share] = {}
     with torch.device("meta"):
         encoder = T5Encoder(config)
         quantize_layers(encoder, T5_LAYERS, quantization)
+        if ranks is not None:
+            shares = cut_t5(encoder, ranks)
     wide = torch.float32 if dtype == torch.float16 else dtype
     placements = {
-        name: Placement(name, dtype=wide if name.endswith(".wo.weight") else None)
+        name: Placement(name, dtype=wide if name.endswith(".wo.weight") else None, share=shares.get(name))
         for name, _ in encoder.named_parameters()
     }
     ignored: tuple[str, ...] = _IGNORED
@@ -123,6 +80,11 @@ def load_t5(
         placements["encoder.embed_tokens.weight"] = placements.pop("shared.weight")
     load_weights(encoder, files, placements, device, dtype, ignored_prefixes=ignored)
     return encoder.eval()
+
+
+def cut_t5(encoder: nn.Module, ranks: TensorRanks) -> dict[str, Share]:
+    """Leave an encoder on the meta device the weights of this rank; return their shares by name."""
+    return cut_layers(encoder, _CUTS, ranks)
 
 
 class T5Encoder(nn.Module):

@@ -36,7 +36,7 @@ from diffuserve.models.wan.transformer import PackedWanInput, load_transformer
 from diffuserve.models.wan.vae_cost import decode_bytes, decode_operations
 from diffuserve.models.wan.video_vae import VideoVae, vae_dtype
 from diffuserve.models.weights import NOT_LOADED, checkpoint_dtype, num_parameters
-from diffuserve.parallel.plan import check_plan
+from diffuserve.parallel.plan import check_shared
 from diffuserve.parallel.ranks import Ranks
 from diffuserve.samplers.base import NoiseSchedule, Sampler, ScheduleStep
 from diffuserve.samplers.flow_match_euler import FlowMatchEulerBetweenEnds
@@ -61,7 +61,7 @@ def load_wan(  # noqa: PLR0913 (what `PipelineFamily.load` is given)
     if deterministic:
         check_deterministic(device, ranks is not None)
     if ranks is not None:
-        check_plan(ranks.plan, ranks.size, WanTransformerConfig.read(folder).num_attention_heads)
+        check_shared(ranks.plan, "attention heads", WanTransformerConfig.read(folder).num_attention_heads)
     stored = checkpoint_dtype(folder.weights("transformer"))
     dtype = dtype or default_dtype(stored, device, half=torch.bfloat16)
     return WanPipeline(folder, spec, device, dtype, deterministic, ranks, parts, quantization)

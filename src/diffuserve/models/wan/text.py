@@ -20,7 +20,8 @@ from diffuserve.domain.quantization import Quantization
 from diffuserve.models.base import Conditioning
 from diffuserve.models.batches import run_in_groups
 from diffuserve.models.folder import ModelFolder
-from diffuserve.models.text.t5 import Umt5Config, load_t5
+from diffuserve.models.text.t5 import load_t5
+from diffuserve.models.text.t5_config import Umt5Config
 from diffuserve.models.text.tokenizer import PromptText, PromptTokenizer
 from diffuserve.models.wan.images import FirstFrame
 from diffuserve.models.weights import NOT_LOADED

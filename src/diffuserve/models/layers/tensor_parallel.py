@@ -1,0 +1,145 @@
+"""Layers whose weights are cut over ranks: tensor parallelism (Shoeybi et al. 2019, arXiv:1909.08053).
+
+Of two products that follow one another, the first is cut by its outputs (the paper's columns) and the second
+by its inputs (its rows). Each rank then has all tokens with some of the features in between, and the results
+of the second product are parts that the ranks add up. What stands between the two, an activation or
+attention, needs a single feature or a single head.
+"""
+
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass
+from itertools import accumulate
+from typing import Any
+
+import torch
+from jaxtyping import Float
+from torch import Tensor, nn
+
+from diffuserve.models.layers.linear import Linear
+from diffuserve.parallel.ranks import TensorRanks
+
+
+@dataclass(frozen=True)
+class Share:
+    """A rank's share of a tensor: `ranges` of the `whole` entries along `dim`."""
+
+    dim: int
+    whole: int
+    ranges: tuple[tuple[int, int], ...]
+
+    @property
+    def size(self) -> int:
+        return sum(end - start for start, end in self.ranges)
+
+    def part(self, index: int, count: int) -> "Share":
+        """Return the share of one of `count` equal blocks of the tensor, which is stored by itself."""
+        block = self.whole // count
+        first = index * block
+        inside = tuple((a - first, b - first) for a, b in self.ranges if first <= a < first + block)
+        return Share(self.dim, block, inside)
+
+    def whole_shape(self, shape: tuple[int, ...]) -> tuple[int, ...]:
+        """Return the shape of the tensor whose share has this `shape`."""
+        return (*shape[: self.dim], self.whole, *shape[self.dim + 1 :])
+
+    def of(self, tensor: Any) -> Tensor:
+        """Return the share of a tensor, or of what reads slices of one from a file.
+
+        A share that lies in one piece stays where it is, and is mapped if the tensor is.
+        """
+        before = (slice(None),) * self.dim
+        pieces = [tensor[(*before, slice(start, end))] for start, end in self.ranges]
+        return pieces[0].contiguous() if len(pieces) == 1 else torch.cat(pieces, self.dim)
+
+
+@dataclass(frozen=True)
+class Cut:
+    """The way in which a layer is cut: by its inputs, or by its outputs.
+
+    `parts` are the relative widths of what is fused side by side, such as queries, keys and values: each is
+    cut evenly.
+    """
+
+    by_inputs: bool = False
+    parts: tuple[int, ...] = (1,)
+
+    def ranges(self, width: int, rank: int, size: int) -> tuple[tuple[int, int], ...]:
+        """Return the ranges of `width` features that rank `rank` of `size` has. Raise `ValueError` if uneven.
+
+        Whoever loads a model has checked that its sizes can be shared evenly.
+        """
+        unit = width // sum(self.parts)
+        widths = [unit * part for part in self.parts]
+        if sum(widths) != width or any(each % size for each in widths):
+            raise ValueError(f"{width} features in parts {self.parts} cannot be cut evenly by {size}")
+        starts = (0, *accumulate(widths))
+        steps = [each // size for each in widths]
+        return tuple((a + rank * b, a + (rank + 1) * b) for a, b in zip(starts, steps, strict=False))
+
+
+class RowLinear(Linear):
+    """A product that is cut by its inputs: the sum of all ranks' results is the result of each.
+
+    The bias counts once, on the first rank; the others add zeros.
+    """
+
+    def __init__(self, layer: nn.Linear | Linear, ranks: TensorRanks) -> None:
+        """Take over a layer that was cut already."""
+        nn.Module.__init__(self)
+        self.ranks = ranks
+        self.out_features = layer.weight.shape[0]
+        self.gelu, self.tiling = getattr(layer, "gelu", False), getattr(layer, "tiling", None)
+        self.weight = nn.Parameter(layer.weight, requires_grad=False)
+        self.bias = layer.bias
+
+    def prepare(self) -> None:
+        """Keep the bias that was loaded on the first rank alone."""
+        if self.bias is not None and self.ranks.index > 0:
+            self.bias = nn.Parameter(torch.zeros_like(self.bias), requires_grad=False)
+
+    def forward(self, x: Float[Tensor, "*rows in"]) -> Float[Tensor, "*rows out"]:
+        part = super().forward(x.flatten(0, -2)).unflatten(0, x.shape[:-1])
+        return self.ranks.add_up(part)
+
+    def of_parts(
+        self, first: Float[Tensor, "rows first_in"], second: Float[Tensor, "rows second_in"]
+    ) -> Float[Tensor, "rows out"]:
+        part = super().of_parts(first, second)
+        return self.ranks.add_up(part) if first.is_cuda else part  # elsewhere it came from `forward`
+
+
+def cut_layers(module: nn.Module, cuts: Mapping[str, Cut], ranks: TensorRanks) -> dict[str, Share]:
+    """Cut the layers whose full names match a pattern of `cuts`; return their parameters' shares by name.
+
+    The module is on the meta device; `load_weights` fills it, from placements that know their shares.
+    """
+    shares: dict[str, Share] = {}
+    for name, layer in list(module.named_modules()):
+        cut = next((cut for pattern, cut in cuts.items() if re.fullmatch(pattern, name)), None)
+        if cut is None:
+            continue
+        assert isinstance(layer, nn.Linear | Linear | nn.Embedding)
+        shares |= {f"{name}.{each}": share for each, share in _cut(layer, cut, ranks).items()}
+        if cut.by_inputs:
+            assert not isinstance(layer, nn.Embedding)
+            owner, _, attribute = name.rpartition(".")
+            module.get_submodule(owner).register_module(attribute, RowLinear(layer, ranks))
+    return shares
+
+
+def _cut(layer: nn.Linear | Linear | nn.Embedding, cut: Cut, ranks: TensorRanks) -> dict[str, Share]:
+    """Leave a layer its rank's share of the parameters, and return which that is."""
+    dim = 1 if cut.by_inputs or isinstance(layer, nn.Embedding) else 0
+    width = layer.weight.shape[dim]
+    share = Share(dim, width, cut.ranges(width, ranks.index, ranks.size))
+    shares = {"weight": share}
+    if not cut.by_inputs and not isinstance(layer, nn.Embedding):
+        layer.out_features = share.size
+        if layer.bias is not None:
+            shares["bias"] = share
+    for name in shares:
+        parameter: nn.Parameter = getattr(layer, name)
+        kept = nn.Parameter(parameter.narrow(dim, 0, share.size).clone(), requires_grad=False)
+        setattr(layer, name, kept)
+    return shares
