@@ -147,17 +147,17 @@ def _compute(func: Any, name: str, args: tuple[Any, ...], kwargs: Mapping[str, A
 
 def _inner(values: Any) -> Any:
     """Return arguments as the CPU takes them."""
+    replaced = tree_map(_of_cpu, values)
+    if isinstance(replaced, dict):
+        replaced.pop("pin_memory", None)
+    return replaced
 
-    def replaced(value: Any) -> Any:
-        if isinstance(value, PretendTensor):
-            return value.cpu_tensor
-        is_cuda = isinstance(value, torch.device) and value.type == "cuda"
-        return torch.device("cpu") if is_cuda else value
 
-    replaced_values = tree_map(replaced, values)
-    if isinstance(replaced_values, dict):
-        replaced_values.pop("pin_memory", None)
-    return replaced_values
+def _of_cpu(value: Any) -> Any:
+    if isinstance(value, PretendTensor):
+        return value.cpu_tensor
+    is_cuda = isinstance(value, torch.device) and value.type == "cuda"
+    return torch.device("cpu") if is_cuda else value
 
 
 def _wrapped(value: Any, written: Written | None = None) -> Any:
