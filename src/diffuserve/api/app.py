@@ -33,6 +33,7 @@ from diffuserve.api.routes import (
     overview,
     plan,
     results,
+    scale,
     session,
     simple,
     usage,
@@ -73,6 +74,7 @@ _ROUTES = (
     home,
     operations,
     overview,
+    scale,
     checkpoints,
 )
 

@@ -1,10 +1,11 @@
 """Configuration of the API."""
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from diffuserve.api.webhooks.address_policy import DEFAULT_PORTS
 from diffuserve.domain.tiers import Tiers
+from diffuserve.jobs.scaling import ScaleConfig
 from diffuserve.options import option
 
 API_VERSION = "v1"
@@ -88,6 +89,7 @@ class ApiConfig:
     webhook_allowed_ports: tuple[str, ...] = option(
         DEFAULT_PORTS, "Ports that webhooks may reach, in place of 80 and 443: 8080 or 8000-8999."
     )
+    scale: ScaleConfig = field(default_factory=ScaleConfig)
     longest_wait_seconds: float = 60.0
     longest_poll_seconds: float = 25.0
     poll_seconds: float = 1.0

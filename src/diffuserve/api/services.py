@@ -25,6 +25,7 @@ from diffuserve.api.open_waits import OpenWaits
 from diffuserve.api.overview.feed import OverviewFeed
 from diffuserve.api.overview.recorder import HistoryRecorder
 from diffuserve.api.overview.snapshots import Snapshots
+from diffuserve.api.pool_sizes import PoolSizes
 from diffuserve.api.prompt_processor import PromptProcessor
 from diffuserve.api.serializers import JobSerializer
 from diffuserve.api.signatures import Signatures
@@ -54,6 +55,7 @@ class Services:
     read_quotas: Quotas
     metrics: ControlMetrics
     store_gauges: StoreGauges
+    pool_sizes: PoolSizes
     authenticator: Authenticator
     own_addresses: OwnAddresses
     sessions: Sessions
@@ -113,6 +115,7 @@ class Services:
             read_quotas=LocalQuotas(),
             metrics=metrics,
             store_gauges=StoreGauges(store, bus, metrics),
+            pool_sizes=PoolSizes(store, config.scale),
             authenticator=authenticator,
             own_addresses=own,
             sessions=Sessions(authenticator, signatures, quotas, own, config.session_seconds),

@@ -11,7 +11,7 @@ from diffuserve.domain.errors import BacklogFull, DiffuserveError, QueueFull, To
 from diffuserve.domain.job import NewJob
 from diffuserve.domain.safety import AuditEntry
 from diffuserve.domain.tenant import Plan, Tenant
-from diffuserve.jobs import audit, idempotency, queue, schema
+from diffuserve.jobs import audit, demand, idempotency, queue, schema
 from diffuserve.jobs.batches import counts as batch_counts
 from diffuserve.jobs.changes import event_row, log
 from diffuserve.jobs.database import Transaction
@@ -149,6 +149,7 @@ class Admission:
         transaction.execute(_SAVE_ACCOUNT, [_account_row(account) for account in self.accounts.values()])
         batch_counts.move(transaction, [(record.batch_id, None, record.status) for record in self.records])
         queue.put(transaction, self.records)
+        demand.count_accepted(transaction, self.records)
 
     def _backlog_full(self, cost_seconds: float) -> BacklogFull | None:
         if self.backlog_seconds + cost_seconds <= self.transaction.config.max_backlog_seconds:

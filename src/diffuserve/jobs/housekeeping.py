@@ -13,6 +13,7 @@ from diffuserve.domain.job import FINAL_STATUSES
 from diffuserve.jobs import (
     audit,
     clock_steps,
+    demand,
     history,
     idempotency,
     queue,
@@ -162,6 +163,7 @@ class FindOutdated(SingleCommand[list[str]]):
         tallies.forget(transaction)
         usage.forget(transaction)
         history.forget(transaction)
+        demand.forget(transaction)
         idempotency.forget(transaction)
         _forget_batches(transaction)
         return _outdated(transaction, self.limit)

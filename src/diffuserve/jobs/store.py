@@ -9,6 +9,7 @@ from diffuserve.jobs.batches.store import BatchStore
 from diffuserve.jobs.client_jobs import ClientJobs
 from diffuserve.jobs.config import StoreConfig
 from diffuserve.jobs.database import Clock, Database
+from diffuserve.jobs.demand import DemandReader
 from diffuserve.jobs.files.store import FileStore
 from diffuserve.jobs.history import History
 from diffuserve.jobs.housekeeping import Housekeeping
@@ -27,8 +28,8 @@ class JobStore:
     """The store on one database with its single writer, and an interface for each kind of caller.
 
     `jobs` serves clients, `leases` workers, `operations`, `overview` and `history` operators, `usage` clients
-    and operators, `housekeeping` the reaper and the preemptor; `keys`, `batches`, `files`, `webhooks` and
-    `audit` are named for their tables, `url_secrets` for what they sign.
+    and operators, `demand` autoscalers, `housekeeping` the reaper and the preemptor; `keys`, `batches`,
+    `files`, `webhooks` and `audit` are named for their tables, `url_secrets` for what they sign.
     """
 
     def __init__(self, url: str, bus: EventBus, config: StoreConfig, clock: Clock | None = None) -> None:
@@ -42,6 +43,7 @@ class JobStore:
         self._writer = Writer(self.database, bus)
         self.operations = Operations(self.database, self._writer, config)
         self.overview = OverviewReader(self.database, config)
+        self.demand = DemandReader(self.database)
         self.history = History(self.database, self._writer)
         self.usage = UsageReader(self.database)
         self.jobs = ClientJobs(self.database, self._writer, self.operations)

@@ -137,6 +137,7 @@ def test_the_document_names_every_route_of_the_api() -> None:
         "POST /v1/jobs",
         "GET /v1/jobs",
         "GET /v1/jobs/archive",
+        "GET /internal/v1/scale/{pool}",
         "GET /v1/jobs/{job_id}",
         "DELETE /v1/jobs/{job_id}",
         "POST /v1/jobs/{job_id}/cancel",

@@ -51,6 +51,7 @@ async def _session_caller(services: Services, connection: HTTPConnection) -> Cal
 
 OperatorCaller = Annotated[Caller, Depends(RequireRole(Role.OPERATOR))]
 _require_monitor = RequireRole(Role.MONITOR, Role.OPERATOR)
+ScalerCaller = Annotated[Caller, Depends(RequireRole(Role.MONITOR, Role.OPERATOR))]
 WorkerCaller = Annotated[Caller, Depends(RequireRole(Role.WORKER))]
 WorkerOrOperatorCaller = Annotated[Caller, Depends(RequireRole(Role.WORKER, Role.OPERATOR))]
 

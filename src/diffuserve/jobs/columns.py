@@ -1,0 +1,51 @@
+"""Declarations of columns: of the few kinds that the tables have, and of those of a record."""
+
+from dataclasses import fields
+from types import NoneType
+from typing import Any, get_args, get_type_hints
+
+import sqlalchemy as sa
+
+
+def text(name: str, *, null: bool = False, **options: object) -> sa.Column[str]:
+    """Declare a column of text."""
+    return sa.Column(name, sa.Text, nullable=null, **options)  # type: ignore[arg-type]
+
+
+def double(name: str, *, null: bool = False, default: str | None = None) -> sa.Column[float]:
+    """Declare a column of seconds and other real numbers."""
+    return sa.Column(name, sa.Double, nullable=null, server_default=default)
+
+
+def count(name: str) -> sa.Column[int]:
+    """Declare a column of whole numbers, 0 by default."""
+    return sa.Column(name, sa.BigInteger, nullable=False, server_default="0")
+
+
+def flag(name: str) -> sa.Column[bool]:
+    """Declare a column of truth values, false by default."""
+    return sa.Column(name, sa.Boolean, nullable=False, server_default=sa.false())
+
+
+def partial_index(name: str, *columns: str, where: str) -> sa.Index:
+    """Declare an index of those rows that meet a condition."""
+    return sa.Index(name, *columns, sqlite_where=sa.text(where), postgresql_where=sa.text(where))
+
+
+def columns_of(record: type) -> list[sa.Column[Any]]:
+    """Declare a column for each field of a record: `id` is the key, and `X | None` may be null."""
+    defaults = {field.name: field.default for field in fields(record)}
+    return [_column_of(name, hint, defaults[name]) for name, hint in get_type_hints(record).items()]
+
+
+def _column_of(name: str, hint: Any, default: object) -> sa.Column[Any]:
+    kinds = set(get_args(hint) or (hint,))
+    null = NoneType in kinds
+    (kind,) = kinds - {NoneType}
+    if issubclass(kind, bool):  # before int, of which bool is a subclass
+        return flag(name)
+    if issubclass(kind, int):
+        return count(name)
+    if issubclass(kind, float):
+        return double(name, null=null, default="0" if default == 0.0 else None)
+    return text(name, null=null, primary_key=name == "id")
