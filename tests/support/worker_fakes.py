@@ -85,6 +85,8 @@ class FakeControlPlane:
     releases: list[tuple[str, Release]] = field(default_factory=list)
     deregistered: list[str] = field(default_factory=list)
     num_drains: int = 0
+    may_leave: deque[bool | Exception] = field(default_factory=deque)
+    left_at: list[float] = field(default_factory=list)
     is_closed: bool = False
     leases: asyncio.Queue[Sequence[Lease] | Exception] = field(default_factory=asyncio.Queue)
     commands: asyncio.Queue[ControlCommands | Exception] = field(default_factory=asyncio.Queue)
@@ -123,6 +125,11 @@ class FakeControlPlane:
 
     async def drain(self, worker_id: str) -> None:
         self.num_drains += 1
+
+    async def leave(self, worker_id: str) -> bool:
+        """Answer as `may_leave` says next, and no when that is empty."""
+        self.left_at.append(asyncio.get_running_loop().time())
+        return _unless_error(self.may_leave.popleft()) if self.may_leave else False
 
     async def deregister(self, worker_id: str) -> None:
         self.deregistered.append(worker_id)

@@ -4,7 +4,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from diffuserve.domain.errors import ModelNotFound
-from diffuserve.domain.worker import Worker, WorkerState
+from diffuserve.domain.readiness import workers_of
+from diffuserve.domain.worker import Worker
 from diffuserve.jobs.demand import Demands
 from diffuserve.jobs.scaling import DesiredWorkers, PoolDemand, ScaleConfig, desired_workers
 from diffuserve.jobs.shared_reads import FreshReads
@@ -37,24 +38,27 @@ class PoolSizes:
         `ModelNotFound` for one that has no floor either, and `ServerUnavailable`.
         """
         demands, workers = await self._reads.get()
-        floors = self._config.scale_floors.get(pool, ())
-        if pool not in demands.by_model and not floors:
+        if pool not in demands.by_model and pool not in self._config.scale_floors:
             raise ModelNotFound(_not_found(pool, demands.by_model))
-        demand = demands.by_model.get(pool, PoolDemand())
-        live = [worker for worker in workers if _is_live(worker) and pool in worker.models]
+        live = workers_of(pool, workers)
         return PoolSize(
-            desired_workers(demand, demands.now, floors, self._config),
+            self._desired(pool, demands),
             num_live=len(live),
             num_on_demand=sum(not worker.is_spot for worker in live),
         )
 
+    async def totals(self) -> Mapping[str, int]:
+        """Return how many workers each offered model should have. Raise `ServerUnavailable`."""
+        demands, _ = await self._reads.get()
+        return {model: self._desired(model, demands).total for model in demands.by_model}
+
+    def _desired(self, pool: str, demands: Demands) -> DesiredWorkers:
+        floors = self._config.scale_floors.get(pool, ())
+        demand = demands.by_model.get(pool, PoolDemand())
+        return desired_workers(demand, demands.now, floors, self._config)
+
     async def _read(self) -> tuple[Demands, Sequence[Worker]]:
         return await self._store.demand.read(), await self._store.operations.workers()
-
-
-def _is_live(worker: Worker) -> bool:
-    is_leaving = worker.is_draining or worker.state is WorkerState.DRAINING
-    return not is_leaving and worker.state is not WorkerState.LOST
 
 
 def _not_found(pool: str, known: Mapping[str, object]) -> str:

@@ -57,6 +57,16 @@ def worker(  # noqa: PLR0913 (a command has as many arguments as options)
             rich_help_panel=FLEET,
         ),
     ] = None,
+    leave_when_idle: Annotated[
+        float | None,
+        typer.Option(
+            min=1,
+            metavar="SECONDS",
+            help="End after so long without a job, if the model has more workers than it should. "
+            "[default: stay]",
+            rich_help_panel=FLEET,
+        ),
+    ] = None,
     metrics_port: Annotated[
         int | None,
         typer.Option(help="Serve Prometheus metrics on this port. [default: none]", rich_help_panel=FLEET),
@@ -118,6 +128,7 @@ def worker(  # noqa: PLR0913 (a command has as many arguments as options)
         labels=labels_of(label or ()),
         price_per_hour=price,
         metrics_port=metrics_port,
+        idle_seconds=leave_when_idle,
         heartbeat_seconds=heartbeat_seconds,
         nodes=nodes_of(nnodes, node_rank, node_endpoint),
         engine_command=tuple(shlex.split(engine_command or "")),

@@ -17,6 +17,7 @@ from diffuserve.client.input_files import InputDownloads
 from diffuserve.domain.checkpoint import StoredCheckpoint
 from diffuserve.domain.errors import ServerRefused, ServerUnavailable, UploadFailed, WorkerNotFound
 from diffuserve.domain.progress_report import ProgressReport, WatchedReports, WorkerProgress
+from diffuserve.domain.resources.scale import LeavingResource
 from diffuserve.domain.worker import (
     Claim,
     ClaimedLeases,
@@ -112,6 +113,12 @@ class LeaseClient:
         """Announce that the worker takes no more jobs."""
         path = f"/v1/workers/{worker_id}/drain"
         await self._post(path, {}, patience_seconds=_DRAIN_PATIENCE_SECONDS)
+
+    async def leave(self, worker_id: str) -> bool:
+        """Ask whether the worker, which is idle, may leave; if so it gets no more jobs."""
+        path = f"/v1/workers/{worker_id}/leave"
+        content = await self._post(path, {}, patience_seconds=_DRAIN_PATIENCE_SECONDS)
+        return decode(LeavingResource, content).leaves
 
     async def deregister(self, worker_id: str) -> None:
         """Have the control plane forget the worker, which ends."""

@@ -1,6 +1,7 @@
 """Workers and their leases: registration, heartbeats, claims and the ends of attempts."""
 
 from collections import defaultdict
+from collections.abc import Mapping
 from typing import Any
 
 import sqlalchemy as sa
@@ -26,6 +27,7 @@ from diffuserve.jobs.checkpoints import KeepCheckpoint, load_checkpoint
 from diffuserve.jobs.claim import Claimed, ClaimJobs
 from diffuserve.jobs.database import Database
 from diffuserve.jobs.finish import CompleteJob, FailJob, HandOverJob, ReleaseJob
+from diffuserve.jobs.leaving import LeaveWorker
 from diffuserve.jobs.records import JSON_COLUMNS
 from diffuserve.jobs.workers import (
     DeregisterWorker,
@@ -95,6 +97,13 @@ class WorkerLeases:
         is_due = sa.exists(sa.select(delayed.c.job_id).where(delayed.c.due_at <= await self._database.now()))
         rows = await self._database.rows(sa.select(sa.or_(is_ready, is_due).label("has_work")))
         return bool(rows[0].has_work)
+
+    async def leave(self, worker_id: str, desired: Mapping[str, int]) -> bool:
+        """Let an idle worker go while its pools have more than the `desired` numbers. Raise `WorkerNotFound`.
+
+        Return whether it may go; it gets no more jobs then.
+        """
+        return await self._writer.run(LeaveWorker(worker_id, desired))
 
     async def drain(self, worker_id: str) -> None:
         """Grant this worker no more jobs. Raise `WorkerNotFound`."""

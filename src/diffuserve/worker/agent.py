@@ -22,6 +22,7 @@ from diffuserve.worker.loops.control import ControlLoop
 from diffuserve.worker.loops.drain import DrainLoop
 from diffuserve.worker.loops.engine import EngineLoop
 from diffuserve.worker.loops.heartbeat import HeartbeatLoop
+from diffuserve.worker.loops.idle import IdleLoop
 from diffuserve.worker.loops.progress import ProgressLoop
 from diffuserve.worker.loops.spot import SpotLoop
 from diffuserve.worker.membership import Membership
@@ -119,6 +120,7 @@ class WorkerAgent:
             ControlLoop(client, membership, state, jobs).run,
             ProgressLoop(state, self._membership, self._reporter).run,
             self._spot.run,
+            IdleLoop(client, membership, state, self._status, self.config.idle_seconds).run,
             DrainLoop(client, membership, state, jobs, self._reporter, drain_seconds).run,
         ]
 

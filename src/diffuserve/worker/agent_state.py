@@ -25,7 +25,7 @@ class AgentState:
 
     `held` maps job ids to jobs. `has_capacity` is set while jobs may be claimed, `heartbeat_due` when the
     control plane should learn of a change before the next regular heartbeat. `reported_state` is that of
-    the last heartbeat. The agent ends with `exit_code`.
+    the last heartbeat, `num_taken` the number of leases so far. The agent ends with `exit_code`.
     """
 
     held: dict[str, HeldJob] = field(default_factory=dict)
@@ -34,6 +34,7 @@ class AgentState:
     drain_requested: asyncio.Event = field(default_factory=asyncio.Event)
     drain_order: DrainOrder | None = None
     reported_state: WorkerState = WorkerState.INITIALIZING
+    num_taken: int = 0
     exit_code: asyncio.Future[int] = field(default_factory=lambda: asyncio.get_running_loop().create_future())
 
     @property

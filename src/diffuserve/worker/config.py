@@ -135,6 +135,7 @@ class WorkerConfig:
     `api_key_file` holds the API key in place of `api_key`, and is read again when the key is refused.
     `further` are the engine processes of the models that the worker serves beside that of `engine_process`.
     `heartbeat_seconds`: `None` takes the interval that the control plane asks for.
+    `idle_seconds` without a job may end the worker; with `None` it stays.
     `gpus` above 1, or several `nodes`: torchrun starts the engine process once per GPU.
     `engine_command` replaces the engine process, for tests.
     `parent_fd` is a pipe from the server that started the worker: it sends the API key, and the worker ends
@@ -152,6 +153,7 @@ class WorkerConfig:
     price_per_hour: float | None = None
     heartbeat_seconds: float | None = None
     metrics_port: int | None = None
+    idle_seconds: float | None = None
     nodes: Nodes | None = None
     engine_command: tuple[str, ...] = ()
     parent_fd: int | None = None

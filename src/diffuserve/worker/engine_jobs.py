@@ -70,6 +70,7 @@ class EngineJobs:
 
         While there can be none, or the worker drains, the job is handed straight back.
         """
+        self._state.num_taken += 1
         model = self._engines.of(lease.model)
         is_possible = model is not None and (model.is_ready or self._engines.may_load(model))
         if model is None or not is_possible or self._state.is_draining:

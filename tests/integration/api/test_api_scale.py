@@ -74,3 +74,10 @@ async def test_only_monitors_and_operators_may_ask(http: httpx.AsyncClient, stor
 
 def _tenant(role: Role) -> str | None:
     return "ada" if role is Role.TENANT else None
+
+
+async def test_idle_workers_leave_down_to_the_floor(floored: httpx.AsyncClient) -> None:
+    workers = [await HandWorker.register(floored) for _ in range(6)]
+    asked = [await floored.post(f"/v1/workers/{worker.id}/leave") for worker in workers]
+    assert [response.json()["leaves"] for response in asked] == [True, True, False, False, False, False]
+    assert (await floored.get(PATH)).json()["num_live"] == 4

@@ -202,6 +202,7 @@ def test_the_document_names_every_route_of_the_api() -> None:
         "POST /v1/workers/{worker_id}/progress",
         "DELETE /v1/workers/{worker_id}",
         "POST /v1/workers/{worker_id}/drain",
+        "POST /v1/workers/{worker_id}/leave",
         "GET /v1/workers/{worker_id}/control",
         "POST /v1/leases/{job_id}/events",
         "POST /v1/leases/{job_id}/complete",

@@ -30,6 +30,7 @@ from diffuserve.api.worker_validation import (
 )
 from diffuserve.backoff import jitter
 from diffuserve.domain.progress_report import WatchedReports, WorkerProgress
+from diffuserve.domain.resources.scale import LeavingResource
 from diffuserve.domain.resources.worker import WorkerList
 from diffuserve.domain.worker import (
     Claim,
@@ -123,6 +124,16 @@ async def drain(worker_id: WorkerId, services: ServicesDep, caller: WorkerOrOper
     """Stop leasing jobs to the worker, which finishes those that it holds and ends. For operators too."""
     await services.store.leases.drain(checked_owner_or_operator(worker_id, caller))
     return Response(status_code=204)
+
+
+@router.post(
+    "/{worker_id}/leave", summary="Ask whether an idle worker may leave", response_model=LeavingResource
+)
+async def leave(worker_id: WorkerId, services: ServicesDep, caller: WorkerCaller) -> Response:
+    """Lease the worker no more jobs if it holds none and its models have more workers than they should."""
+    checked_owner(worker_id, caller)
+    leaves = await services.store.leases.leave(worker_id, await services.pool_sizes.totals())
+    return json_response(LeavingResource(leaves=leaves))
 
 
 @router.delete("/{worker_id}", summary="Deregister a worker", status_code=204)

@@ -1,4 +1,4 @@
-"""Numbers of workers that autoscalers ask for."""
+"""Numbers of workers, as autoscalers and workers ask for them."""
 
 from dataclasses import dataclass, field
 
@@ -21,3 +21,10 @@ class ScaleResource(Resource):
     )
     num_live: int = field(metadata={"description": "Workers that are there, without those that drain."})
     num_on_demand: int = field(metadata={"description": "Those of them that are not on spot machines."})
+
+
+@dataclass(frozen=True, kw_only=True)
+class LeavingResource(Resource):
+    """Answer to a worker that is idle: whether it may leave."""
+
+    leaves: bool = field(metadata={"description": "True if it gets no more jobs, and is to end."})
