@@ -262,6 +262,9 @@ async def test_a_job_whose_lease_expired_is_queued_at_its_old_place(
     job_store: JobStore, clock: FakeClock
 ) -> None:
     time = Time(job_store, clock)
+    requeued: list[str] = []
+    expired: list[int] = []
+    job_store.on_put_back(requeued.append, expired.append)
     jobs = [await job_store.jobs.submit(new_job(cost_seconds=50.0 if i == 0 else 1.0)) for i in range(3)]
     other = await job_store.jobs.submit(new_job("bob"))
     worker = await add_worker(job_store)
@@ -269,6 +272,7 @@ async def test_a_job_whose_lease_expired_is_queued_at_its_old_place(
     assert lease.job_id == jobs[0].id
     await time.pass_by(60.0)
     assert (await job_store.jobs.get(jobs[0].id)).status is JobStatus.QUEUED, "within twice the lease"
+    assert (requeued, sum(expired)) == ([ReleaseCause.WORKER_LOST], 1)
     order = [lease.job_id for lease in await claim(job_store, await add_worker(job_store), num_jobs=4)]
     assert order.index(jobs[0].id) < order.index(jobs[1].id) < order.index(jobs[2].id)
     assert jobs[0].id in order[:2], "what it was charged was given back"

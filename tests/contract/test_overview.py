@@ -4,6 +4,7 @@ import re
 
 import sqlalchemy as sa
 
+from diffuserve.api.overview.shares import fair_share_error
 from diffuserve.api.overview.snapshot import snapshot_of
 from diffuserve.domain.job import Band, JobError, Phase
 from diffuserve.domain.resources.operations import OperationsResource
@@ -49,6 +50,33 @@ async def test_workers_show_their_jobs_and_steps(job_store: JobStore) -> None:
     (job,) = shown.jobs
     assert (job.id, job.tenant_id, job.phase, job.step, job.total) == (lease.job_id, "ada", "denoise", 3, 4)
     assert seen.queue.num_running == 1
+
+
+async def test_pools_sum_up_tenants(job_store: JobStore, clock: FakeClock) -> None:
+    await add_worker(job_store, "tiny", "small")
+    await job_store.jobs.submit(new_job("ada", cost_seconds=2.0))
+    clock.advance(5.0)
+    await job_store.jobs.submit(new_job("bob", cost_seconds=3.0))
+    await job_store.jobs.submit(new_job("bob", model="small", band=Band.BATCH))
+    read = await job_store.overview.read()
+    pools = {(pool.model, pool.band): pool for pool in read.pools}
+    assert {key: pool.num_ready for key, pool in pools.items()} == {
+        ("tiny", Band.STANDARD): 2,
+        ("small", Band.BATCH): 1,
+    }
+    tiny = pools["tiny", Band.STANDARD]
+    assert (tiny.work_seconds, read.now - tiny.oldest_at) == (5.0, 5.0)
+
+
+async def test_shares_are_unfair_as_far_as_one_of_those_that_wait_got_more(job_store: JobStore) -> None:
+    worker = await add_worker(job_store)
+    await job_store.jobs.submit(new_job("ada"))
+    (lease,) = await claim(job_store, worker)
+    await complete(job_store, lease)
+    await job_store.jobs.submit(new_job("ada"))
+    assert fair_share_error(await job_store.overview.read()) == 0.0, "nobody competes with ada"
+    await job_store.jobs.submit(new_job("bob"))
+    assert fair_share_error(await job_store.overview.read()) == 0.5, "ada got all, and half is fair"
 
 
 async def test_lanes_sum_up_models(job_store: JobStore, clock: FakeClock) -> None:

@@ -42,6 +42,8 @@ class JobMetrics:
         """Observe how long each job waited, and remember when its run began."""
         now = time.monotonic()
         for lease in leases:
+            self._metrics.leases_granted.labels(lease.model).inc()
+            self._metrics.checkpoints_resumed.inc(lease.checkpoint is not None)
             accepted_at = self._accepted.pop(lease.job_id, None)
             if accepted_at is not None:
                 self._metrics.queue_seconds.observe(now - accepted_at)

@@ -96,6 +96,7 @@ class Services:
         metrics = ControlMetrics()
         job_log = JobLog(store.operations)
         store.on_ended(metrics.count_final_job, job_log.note)
+        store.on_put_back(metrics.count_requeue, metrics.leases_expired.inc)
         signatures = Signatures(store)
         url_signer = UrlSigner(signatures, config.result_url_seconds)
         file_urls = FileUrls(artifacts, url_signer, config.public_base_url)

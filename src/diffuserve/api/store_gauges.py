@@ -3,11 +3,14 @@
 import asyncio
 from collections import Counter
 
+from diffuserve.api.overview.shares import fair_share_error
+from diffuserve.domain.job import Band
 from diffuserve.domain.machines import MachineKind
 from diffuserve.events.base import EventBus
+from diffuserve.jobs.overview import Overview
 from diffuserve.jobs.shared_reads import FreshReads
 from diffuserve.jobs.store import JobStore
-from diffuserve.telemetry.metrics import ControlMetrics
+from diffuserve.telemetry.metrics import ControlMetrics, QueueState
 
 _PAUSE_SECONDS = 0.5  # between two reads, however many scrape
 
@@ -27,10 +30,8 @@ class StoreGauges:
 
     async def _read(self) -> bytes:
         metrics, overview = self._metrics, await self._store.overview.read()
-        metrics.set_queue(
-            (lane.band, lane.num_ready, lane.work_seconds, overview.now - lane.oldest_at)
-            for lane in overview.lanes
-        )
+        metrics.set_queue(_ready(overview), {model for worker in overview.workers for model in worker.models})
+        metrics.fair_share_error.set(fair_share_error(overview))
         metrics.leases.set(len(overview.running))
         metrics.set_workers(
             Counter((worker.state, MachineKind.of(worker.is_spot)) for worker in overview.workers)
@@ -38,3 +39,12 @@ class StoreGauges:
         metrics.set_bus(self._bus.is_connected, self._bus.num_dropped)
         metrics.webhook_backlog.set(await self._store.webhooks.num_waiting())
         return await asyncio.to_thread(metrics.text)
+
+
+def _ready(overview: Overview) -> dict[tuple[str, Band], QueueState]:
+    return {
+        (pool.model, pool.band): QueueState(
+            pool.num_ready, pool.work_seconds, max(overview.now - pool.oldest_at, 0.0)
+        )
+        for pool in overview.pools
+    }

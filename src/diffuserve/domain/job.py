@@ -180,7 +180,10 @@ class NewJob:
 
 @dataclass(frozen=True, kw_only=True)
 class EndedJob:
-    """A job that has just become final, for the metrics and the log. `input` holds its prompt too."""
+    """A job that has just become final, for the metrics and the log. `input` holds its prompt too.
+
+    No job `was_final` before: that its end is noticed twice would be a defect of the store.
+    """
 
     id: str
     tenant_id: str
@@ -191,6 +194,7 @@ class EndedJob:
     started_at: float | None
     finished_at: float
     error_code: str | None = None
+    was_final: bool = False
 
 
 @dataclass(frozen=True)

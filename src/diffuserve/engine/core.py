@@ -314,7 +314,7 @@ class EngineCore:
             # The heaviest shard is what the others waited for.
             heaviest = max(shards, key=lambda shard: sum(state.workload.step_tokens for state in shard))
             self.cost_model.observe_step([state.workload for state in heaviest], run.seconds)
-        self.stats.count_step(len(states), run.seconds)
+        self.stats.count_step(len(states), sum(tokens), run.seconds)
         return [
             self._advance(state, outcome)
             for shard, outcomes in zip(shards, run.results, strict=True)

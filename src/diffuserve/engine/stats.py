@@ -9,12 +9,14 @@ class EngineStats:
 
     num_steps: int = 0
     num_request_steps: int = 0
+    num_step_tokens: int = 0
     denoise_seconds: float = 0.0
     num_swapped_out: int = 0
 
-    def count_step(self, num_requests: int, seconds: float) -> None:
+    def count_step(self, num_requests: int, num_tokens: int, seconds: float) -> None:
         self.num_steps += 1
         self.num_request_steps += num_requests
+        self.num_step_tokens += num_tokens
         self.denoise_seconds += seconds
 
     @property

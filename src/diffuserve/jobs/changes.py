@@ -9,6 +9,7 @@ import sqlalchemy as sa
 
 from diffuserve.domain.job import JobEvent, JobStatus
 from diffuserve.domain.webhook import WebhookEvent
+from diffuserve.domain.worker import ReleaseCause
 from diffuserve.events.base import job_topic
 from diffuserve.jobs import schema
 from diffuserve.jobs.batches import completion as batch_completion
@@ -59,12 +60,21 @@ def save_changes(transaction: Transaction, changes: Iterable[Change]) -> None:
         moves.append((record.batch_id, change.before, record.status))
         transaction.publish(job_topic(record.id), {"type": "changed", "status": record.status.value})
         if record.status.is_final and change.event == record.status:
-            ended.append(record)
+            ended.append(change)
+        elif (cause := _requeue_cause(change)) is not None:
+            transaction.requeue_causes.append(cause)
     if rows:
         transaction.execute(_SAVE, rows)
         log(transaction, events)
     batch_counts.move(transaction, moves)
     _notify_of_ends(transaction, ended)
+
+
+def _requeue_cause(change: Change) -> str | None:
+    """Return why a job that had begun is queued again; `None` for other changes, and for one that goes on."""
+    if change.event == "requeued":
+        return str(change.data["cause"])
+    return change.event if change.event in (ReleaseCause.PREEMPTED, ReleaseCause.INTERRUPTED) else None
 
 
 def log(transaction: Transaction, events: Sequence[dict[str, Any]]) -> None:
@@ -90,12 +100,13 @@ def event_of(row: sa.Row[Any]) -> JobEvent:
     return JobEvent(row.job_id, row.seq, row.type, orjson.loads(row.data), row.created_at)
 
 
-def _notify_of_ends(transaction: Transaction, ended: Sequence[JobRecord]) -> None:
+def _notify_of_ends(transaction: Transaction, changes: Sequence[Change]) -> None:
     """Queue the webhooks of jobs that became final, and end the batches that they were the last items of.
 
     The jobs must be saved already: whether a batch is over is read from the table.
     """
-    transaction.ended += [ended_of(record, transaction.now) for record in ended]
+    transaction.ended += [ended_of(change.record, change.before, transaction.now) for change in changes]
+    ended = [change.record for change in changes]
     notices = [
         WebhookNotice(record.tenant_id, record.webhook, WebhookEvent.of_job(record.status), record.id)
         for record in ended

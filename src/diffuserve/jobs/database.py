@@ -51,9 +51,9 @@ _KEEPALIVE = {"idle": 5, "interval": 2, "count": 3}  # a peer that is gone is no
 class Transaction:
     """A transaction under the write lock. `now` is the store's clock at its beginning.
 
-    `messages` are published, and the store's listeners told of `ended`, once it is committed; `tally` is
-    written after all commands. `is_retry` is true if the same commands were tried before and the connection
-    was lost: they may be committed already.
+    `messages` are published, and the store's listeners told of `ended`, `requeue_causes` and `num_expired`
+    leases, once it is committed; `tally` is written after all commands. `is_retry` is true if the same
+    commands were tried before and the connection was lost: they may be committed already.
     """
 
     connection: sa.Connection
@@ -62,6 +62,8 @@ class Transaction:
     is_retry: bool = False
     messages: list[Message] = field(default_factory=list)
     ended: list[EndedJob] = field(default_factory=list)
+    requeue_causes: list[str] = field(default_factory=list)
+    num_expired: int = 0
     tally: Tally = field(default_factory=Tally)
 
     def publish(self, topic: str, message: Mapping[str, Any]) -> None:

@@ -1,7 +1,7 @@
 """State of the whole store as operators watch it, read without looking at every job."""
 
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
@@ -51,6 +51,16 @@ class LaneState(NamedTuple):
     oldest_at: float
 
 
+class PoolState(NamedTuple):
+    """Ready jobs of a band and a model; the oldest was submitted at `oldest_at`."""
+
+    band: Band
+    model: str
+    num_ready: int
+    work_seconds: float
+    oldest_at: float
+
+
 @dataclass(frozen=True)
 class FailedJob:
     """A job that failed lately."""
@@ -89,6 +99,7 @@ class Overview:
     workers: Sequence[Worker]
     running: Sequence[RunningJob]
     lanes: Sequence[LaneState]
+    pools: Sequence[PoolState]
     num_delayed: int
     tallies: Tallies
     weights: Mapping[str, float]
@@ -120,6 +131,7 @@ class OverviewReader:
             workers=self._workers(connection, now, Counter(job.worker_id for job in running)),
             running=running,
             lanes=lane_states,
+            pools=_pools(connection),
             num_delayed=int(connection.scalar(sa.select(sa.func.count()).select_from(delayed)) or 0),
             tallies=counted,
             weights=self._weights(connection, tenant_ids | counted.of(TallyKind.TENANT).keys()),
@@ -153,13 +165,19 @@ def _running(connection: sa.Connection) -> list[RunningJob]:
 
 
 def _lanes(connection: sa.Connection) -> list[LaneState]:
+    return [LaneState(*row) for row in _summed(connection, lanes.c.tenant_id)]
+
+
+def _pools(connection: sa.Connection) -> list[PoolState]:
+    return [PoolState(*row) for row in _summed(connection, lanes.c.model)]
+
+
+def _summed(connection: sa.Connection, by: sa.Column[str]) -> Iterator[tuple[Band, str, int, float, float]]:
+    """Yield band, `by`, number of jobs, seconds of work and oldest submission of lanes with ready jobs."""
     sums = (sa.func.sum(lanes.c.num_ready), sa.func.sum(lanes.c.work_seconds), sa.func.min(lanes.c.head_at))
-    wanted = sa.select(lanes.c.band, lanes.c.tenant_id, *sums).where(lanes.c.num_ready > 0)
-    rows = connection.execute(wanted.group_by(lanes.c.band, lanes.c.tenant_id))
-    return [
-        LaneState(BANDS[band], tenant_id, int(num_ready), work_seconds, oldest_at)
-        for band, tenant_id, num_ready, work_seconds, oldest_at in rows
-    ]
+    wanted = sa.select(lanes.c.band, by, *sums).where(lanes.c.num_ready > 0).group_by(lanes.c.band, by)
+    for band, name, num_ready, work_seconds, oldest_at in connection.execute(wanted):
+        yield BANDS[band], name, int(num_ready), work_seconds, oldest_at
 
 
 def _failures(connection: sa.Connection, now: float) -> list[FailedJob]:

@@ -277,8 +277,8 @@ def job_of(record: JobRecord, phase: str | None = None, progress: Progress | Non
     )
 
 
-def ended_of(record: JobRecord, now: float) -> EndedJob:
-    """Return the job, which has become final `now`."""
+def ended_of(record: JobRecord, before: JobStatus, now: float) -> EndedJob:
+    """Return the job, whose status was `before` and has become final `now`."""
     return EndedJob(
         id=record.id,
         tenant_id=record.tenant_id,
@@ -289,6 +289,7 @@ def ended_of(record: JobRecord, now: float) -> EndedJob:
         started_at=record.started_at,
         finished_at=record.finished_at or now,
         error_code=None if record.error is None else orjson.loads(record.error)["code"],
+        was_final=before.is_final,
     )
 
 

@@ -24,6 +24,7 @@ def lose(transaction: Transaction, expired: Sequence[sa.Row[Any]]) -> None:
         ended.follow(record, after_loss(record, transaction.config), ReleaseCause.WORKER_LOST)
 
     _revoke(transaction, expired, end)
+    transaction.num_expired += len(expired)
 
 
 def stop_late(transaction: Transaction, late: Sequence[sa.Row[Any]]) -> None:

@@ -65,6 +65,13 @@ class JobStore:
 
         self._writer.on_ended = tell
 
+    def on_put_back(self, requeued: Callable[[str], None], expired: Callable[[int], None]) -> None:
+        """Call `requeued` with the cause of each requeued job, and `expired` with numbers of expired leases.
+
+        Both hear of what is done through this process.
+        """
+        self._writer.on_requeued, self._writer.on_expired = requeued, expired
+
     async def open(self) -> None:
         """Bring the schema up to date and start the writer."""
         await migrate(self.database)

@@ -69,6 +69,8 @@ class Writer:
         self._database = database
         self._bus = bus
         self.on_ended: Callable[[EndedJob], None] = lambda _ended: None
+        self.on_requeued: Callable[[str], None] = lambda _cause: None
+        self.on_expired: Callable[[int], None] = lambda _num_leases: None
         self._waiting: list[_Waiting[Any]] = []
         self._arrived = asyncio.Event()
         self._task: asyncio.Task[None] | None = None
@@ -159,6 +161,9 @@ class Writer:
             self._bus.publish(topic, message)
         for ended in committed.ended:
             self.on_ended(ended)
+        for cause in committed.requeue_causes:
+            self.on_requeued(cause)
+        self.on_expired(committed.num_expired)
 
 
 def _apply(transaction: Transaction, commands: Sequence[Command[Any]]) -> list[Any]:

@@ -13,6 +13,7 @@ class GpuReading:
 
     gpu_id: str
     memory_used_bytes: int | None
+    memory_total_bytes: int | None
     utilization_percent: int | None
 
 
@@ -40,9 +41,10 @@ def _reading(nvml: Any, index: int) -> GpuReading:
     def device() -> Any:
         return nvml.nvmlDeviceGetHandleByIndex(index)
 
-    memory = _told(nvml, lambda: nvml.nvmlDeviceGetMemoryInfo(device()).used)
+    memory = _told(nvml, lambda: nvml.nvmlDeviceGetMemoryInfo(device()))
+    used, total = (None, None) if memory is None else (memory.used, memory.total)
     utilization = _told(nvml, lambda: nvml.nvmlDeviceGetUtilizationRates(device()).gpu)
-    return GpuReading(str(index), memory, utilization)
+    return GpuReading(str(index), used, total, utilization)
 
 
 def _told(nvml: Any, call: Callable[[], Any]) -> Any:

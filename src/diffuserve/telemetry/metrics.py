@@ -1,6 +1,8 @@
 """Every metric of the control plane and of workers. Labels have few values: never a job or a tenant."""
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from itertools import product
+from typing import NamedTuple
 
 from prometheus_client import (
     CollectorRegistry,
@@ -13,10 +15,10 @@ from prometheus_client import (
 from prometheus_client.core import GaugeMetricFamily
 from prometheus_client.registry import Collector
 
-from diffuserve.domain.job import Band, EndedJob
+from diffuserve.domain.job import Band, EndedJob, Phase
 from diffuserve.domain.machines import MachineKind
 from diffuserve.domain.safety import SafetyStage, Verdict
-from diffuserve.domain.worker import WorkerState
+from diffuserve.domain.worker import ReleaseCause, WorkerState
 from diffuserve.telemetry.gpus import GpuReading
 
 disable_created_metrics()  # type: ignore[no-untyped-call]  # a fourth of all series, which no query needs
@@ -25,7 +27,18 @@ disable_created_metrics()  # type: ignore[no-untyped-call]  # a fourth of all se
 GENERATION_BUCKETS = (1, 2, 5, 10, 20, 30, 60, 120, 300, 600, 1800, 3600, 7200)
 # Seconds, from an image of a tiny model on a fast GPU to a long video.
 JOB_BUCKETS = (0.05, 0.1, 0.3, 0.5, 0.8, 1, 1.5, 2.5, 5, 10, 15, 20, 30, 60, 120, 240, 480, 960, 1920, 7680)
+TOKEN_BUCKETS = tuple(64 * 4**exponent for exponent in range(8))
 CALL_BUCKETS = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30, 60)
+# What puts a job back; beside it there is `error`, for what workers report.
+REQUEUE_CAUSES = frozenset({*ReleaseCause, "operator"})
+
+
+class QueueState(NamedTuple):
+    """Ready jobs of a pool and a band, their predicted device-seconds, and the longest wait among them."""
+
+    num_ready: int = 0
+    work_seconds: float = 0.0
+    oldest_seconds: float = 0.0
 
 
 class ControlMetrics:
@@ -58,6 +71,13 @@ class ControlMetrics:
             ["model", "outcome"],
             registry=registry,
         )
+        self.phase_seconds = Histogram(
+            "diffusion_phase_seconds",
+            "Time that jobs which succeeded spent in a phase.",
+            ["phase"],
+            buckets=JOB_BUCKETS,
+            registry=registry,
+        )
         self.queue_seconds = Histogram(
             "diffusion_job_queue_seconds",
             "Time from submission to claim, for jobs submitted and claimed through this process.",
@@ -82,18 +102,50 @@ class ControlMetrics:
             "Running jobs that made room for more urgent ones.",
             registry=registry,
         )
-        self.queue_size = Gauge("diffusion_queue_size", "Ready jobs.", ["band"], registry=registry)
+        self.queue_size = Gauge("diffusion_queue_size", "Ready jobs.", ["pool", "band"], registry=registry)
         self.queue_work = Gauge(
             "diffusion_queue_work_seconds",
             "Predicted device-seconds of ready jobs.",
-            ["band"],
+            ["pool", "band"],
             registry=registry,
         )
         self.oldest_seconds = Gauge(
             "diffusion_queue_oldest_seconds",
             "Time since the submission of the ready job that waits longest; 0 without one.",
-            ["band"],
+            ["pool", "band"],
             registry=registry,
+        )
+        self.fair_share_error = Gauge(
+            "diffusion_fair_share_error",
+            "Part of the device-seconds of tenants with ready jobs that went to others of them than is fair.",
+            registry=registry,
+        )
+        self.leases_granted = Counter(
+            "diffusion_leases_granted", "Jobs that workers got.", ["pool"], registry=registry
+        )
+        self.requeues = Counter(
+            "diffusion_jobs_requeued",
+            "Jobs that went back to the queue without an outcome, by cause.",
+            ["cause"],
+            registry=registry,
+        )
+        for cause in (*REQUEUE_CAUSES, "error"):
+            self.requeues.labels(cause)
+        self.leases_expired = Counter(
+            "diffusion_leases_expired",
+            "Leases that ended because their workers no longer renewed them.",
+            registry=registry,
+        )
+        self.double_publishes = Counter(
+            "diffusion_double_publishes",
+            "Jobs that reached a final status while they had one. Any is a defect of the store.",
+            registry=registry,
+        )
+        self.checkpoints_stored = Counter(
+            "diffusion_checkpoints_stored", "Checkpoints that workers stored.", registry=registry
+        )
+        self.checkpoints_resumed = Counter(
+            "diffusion_checkpoints_resumed", "Leases that began from a checkpoint.", registry=registry
         )
         self.leases = Gauge("diffusion_leases", "Jobs that workers hold.", registry=registry)
         self.workers = Gauge("diffusion_workers", "Workers by state.", ["state", "kind"], registry=registry)
@@ -169,18 +221,19 @@ class ControlMetrics:
             registry=registry,
         )
         self._num_bus_dropped = 0
+        self._pools: set[str] = set()
 
-    def set_queue(self, ready: Iterable[tuple[Band, int, float, float]]) -> None:
-        """Set the queue's gauges from lanes of `(band, ready jobs, seconds of work, seconds of waiting)`."""
-        jobs, work, oldest = dict.fromkeys(Band, 0), dict.fromkeys(Band, 0.0), dict.fromkeys(Band, 0.0)
-        for band, num_ready, work_seconds, waiting_seconds in ready:
-            jobs[band] += num_ready
-            work[band] += work_seconds
-            oldest[band] = max(oldest[band], waiting_seconds)
-        for band in Band:
-            self.queue_size.labels(band).set(jobs[band])
-            self.queue_work.labels(band).set(work[band])
-            self.oldest_seconds.labels(band).set(oldest[band])
+    def set_queue(self, ready: Mapping[tuple[str, Band], QueueState], pools: Iterable[str] = ()) -> None:
+        """Set the queue's gauges by pool and band. `pools` are others than those with ready jobs.
+
+        A pool that was seen once keeps its series, which are 0 while it has no job.
+        """
+        self._pools |= {pool for pool, _ in ready} | set(pools)
+        for pool, band in product(self._pools, Band):
+            state = ready.get((pool, band), QueueState())
+            self.queue_size.labels(pool, band).set(state.num_ready)
+            self.queue_work.labels(pool, band).set(state.work_seconds)
+            self.oldest_seconds.labels(pool, band).set(state.oldest_seconds)
 
     def set_workers(self, counts: Mapping[tuple[WorkerState, MachineKind], int]) -> None:
         """Set the number of workers by state and kind of machine; those without a count have 0."""
@@ -205,8 +258,19 @@ class ControlMetrics:
 
     def count_final_job(self, job: EndedJob) -> None:
         """Count a job that reached a final status."""
+        self.double_publishes.inc(job.was_final)
         self.requests.labels(job.status, job.model).inc()
         self.job_seconds.labels(job.status).observe(max(job.finished_at - job.created_at, 0.0))
+
+    def count_requeue(self, cause: str) -> None:
+        """Count a job that went back to the queue. Causes that workers name themselves count as `error`."""
+        self.requeues.labels(cause if cause in REQUEUE_CAUSES else "error").inc()
+
+    def observe_phases(self, timings: Mapping[str, float]) -> None:
+        """Record the phases of a job that succeeded, of which `timings` has seconds by name."""
+        for phase in ("queue", *Phase):
+            if (seconds := timings.get(f"{phase}_seconds")) is not None:
+                self.phase_seconds.labels(phase).observe(seconds)
 
     def text(self) -> bytes:
         """Return all metrics in the text format of Prometheus."""
@@ -237,8 +301,27 @@ class WorkerSeries:
         self.state = Gauge(
             "diffusion_worker_state", "1 for the state that holds.", ["state"], registry=registry
         )
-        self.step_seconds = Gauge(
+        self.last_step_seconds = Gauge(
             "diffusion_worker_step_seconds", "The last denoising step.", registry=registry
+        )
+        self.step_seconds = Histogram(
+            "diffusion_step_seconds",
+            "Duration of a denoising step, on average over a heartbeat.",
+            ["model"],
+            buckets=CALL_BUCKETS,
+            registry=registry,
+        )
+        self.step_tokens = Histogram(
+            "diffusion_step_tokens",
+            "Tokens of a denoising step, of all its requests, on average over a heartbeat.",
+            buckets=TOKEN_BUCKETS,
+            registry=registry,
+        )
+        self.device_seconds = Counter(
+            "diffusion_gpu_seconds",
+            "Device-seconds that loading models took; the control plane counts those of jobs.",
+            ["model", "outcome"],
+            registry=registry,
         )
         self.restarts = Counter("diffusion_worker_engine_restarts", "Engines that died.", registry=registry)
         self.leases_lost = Counter(
@@ -289,17 +372,20 @@ class GpuSeries(Collector):
     def describe(self) -> Iterator[GaugeMetricFamily]:
         """Yield the metrics without values."""
         yield _gpu_gauge("gpu_memory_used_bytes", "Memory of the GPU that is in use, by all processes.")
+        yield _gpu_gauge("gpu_memory_total_bytes", "Memory of the GPU.")
         yield _gpu_gauge("gpu_utilization_percent", "Share of the last moments in which the GPU had work.")
 
     def collect(self) -> Iterator[GaugeMetricFamily]:
         """Yield the metrics that have values."""
-        memory, utilization = self.describe()
+        memory, total, utilization = self.describe()
         for reading in self._read():
             if reading.memory_used_bytes is not None:
                 memory.add_metric([reading.gpu_id], reading.memory_used_bytes)
+            if reading.memory_total_bytes is not None:
+                total.add_metric([reading.gpu_id], reading.memory_total_bytes)
             if reading.utilization_percent is not None:
                 utilization.add_metric([reading.gpu_id], reading.utilization_percent)
-        yield from (family for family in (memory, utilization) if family.samples)
+        yield from (family for family in (memory, total, utilization) if family.samples)
 
 
 def _gpu_gauge(name: str, documentation: str) -> GaugeMetricFamily:

@@ -162,6 +162,8 @@ class EngineHost:
             predicted_seconds=self._engine.predicted_seconds,
             num_steps=stats.num_steps,
             num_request_steps=stats.num_request_steps,
+            num_step_tokens=stats.num_step_tokens,
+            denoise_seconds=stats.denoise_seconds,
             fit=self._engine.cost_model.settled_fit.to_dict(),
         )
 

@@ -68,13 +68,22 @@ class EngineRefused:
     reason: str
 
 
+@dataclass(frozen=True)
+class MeanStep:
+    """Requests, tokens and duration of a denoising step, each the mean of several steps."""
+
+    num_requests: float
+    num_tokens: float
+    seconds: float
+
+
 @dataclass(frozen=True, kw_only=True)
 class EngineHeartbeat:
     """The engine is alive. `num_moves` counts steps and finished jobs: while there is work it must grow.
 
-    `num_steps` and `num_request_steps` count since the engine started; their quotient is the mean batch
-    size. `predicted_seconds` are those that the work of this moment should take. `memory_limit_bytes` is 0 if
-    the device has no memory of its own.
+    `num_steps`, and the requests, tokens and seconds of these steps, count since the engine started.
+    `predicted_seconds` are those that the work of this moment should take. `memory_limit_bytes` is 0 if the
+    device has no memory of its own.
     """
 
     num_moves: int
@@ -86,18 +95,30 @@ class EngineHeartbeat:
     predicted_seconds: float = 0.0
     num_steps: int = 0
     num_request_steps: int = 0
+    num_step_tokens: int = 0
+    denoise_seconds: float = 0.0
     fit: Mapping[str, Any] | None = None
 
     def mean_batch_since(self, before: "EngineHeartbeat | None") -> float | None:
-        """Return the mean number of requests in a step since an earlier heartbeat; `None` without a step.
+        """Return the mean number of requests in a step since an earlier heartbeat; `None` without a step."""
+        steps = self.steps_since(before)
+        return None if steps is None else steps.num_requests
+
+    def steps_since(self, before: "EngineHeartbeat | None") -> "MeanStep | None":
+        """Return the mean of the steps since an earlier heartbeat; `None` without a step.
 
         An engine that was started anew meanwhile counts from 0 again.
         """
-        num_steps, num_request_steps = self.num_steps, self.num_request_steps
-        if before is not None and before.num_steps <= num_steps:
-            num_steps -= before.num_steps
-            num_request_steps -= before.num_request_steps
-        return num_request_steps / num_steps if num_steps else None
+        if before is None or before.num_steps > self.num_steps:
+            before = EngineHeartbeat(num_moves=0, num_unfinished=0)
+        num_steps = self.num_steps - before.num_steps
+        if not num_steps:
+            return None
+        return MeanStep(
+            num_requests=(self.num_request_steps - before.num_request_steps) / num_steps,
+            num_tokens=(self.num_step_tokens - before.num_step_tokens) / num_steps,
+            seconds=(self.denoise_seconds - before.denoise_seconds) / num_steps,
+        )
 
 
 @dataclass(frozen=True, kw_only=True)

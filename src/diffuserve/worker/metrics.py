@@ -1,5 +1,6 @@
 """A worker's metrics for Prometheus; no label has a value per job."""
 
+from collections import Counter
 from collections.abc import Iterable
 
 from prometheus_client import start_http_server
@@ -20,6 +21,7 @@ class WorkerMetrics:
         self._series = WorkerSeries()
         self.registry = self._series.registry
         self._last_heartbeats: dict[str, EngineHeartbeat] = {}
+        self._num_loads: Counter[str] = Counter()
 
     def serve(self, port: int) -> None:
         """Serve the metrics, with the GPUs', over HTTP. Raise `InvalidParams` if the port cannot be used."""
@@ -58,14 +60,22 @@ class WorkerMetrics:
                 self._series.resident.labels(model.name).set(model.is_resident)
                 self._series.loads.labels(model.name).set(model.num_loads)
                 self._series.load_seconds.labels(model.name).set(model.load_seconds)
+                self._count_load(model)
+
+    def _count_load(self, model: ServedModel) -> None:
+        if model.num_loads > self._num_loads[model.name]:
+            self._num_loads[model.name] = model.num_loads
+            self._series.device_seconds.labels(model.name, "load").inc(model.load_seconds)
 
     def engine_heartbeat(self, model: str, heartbeat: EngineHeartbeat) -> None:
-        """Observe the mean batch size since the model's last heartbeat, and the last step's time."""
-        if (mean_batch := heartbeat.mean_batch_since(self._last_heartbeats.get(model))) is not None:
-            self._series.batch_size.observe(mean_batch)
+        """Observe the mean of the steps since the model's last heartbeat, and the last step's time."""
+        if (step := heartbeat.steps_since(self._last_heartbeats.get(model))) is not None:
+            self._series.batch_size.observe(step.num_requests)
+            self._series.step_tokens.observe(step.num_tokens)
+            self._series.step_seconds.labels(model).observe(step.seconds)
         self._last_heartbeats[model] = heartbeat
         if heartbeat.last_step_seconds is not None:
-            self._series.step_seconds.set(heartbeat.last_step_seconds)
+            self._series.last_step_seconds.set(heartbeat.last_step_seconds)
 
     def set_state(self, current: WorkerState) -> None:
         for state in WorkerState:

@@ -209,9 +209,10 @@ async def test_metrics_count_what_happened(http: httpx.AsyncClient, worker: Hand
         'diffusion_requests_total{model="hand",status="failed"} 1.0',
         'diffusion_requests_total{model="hand",status="canceled"} 1.0',
         'diffusion_generation_duration_seconds_count{model="hand",steps="4"} 1.0',
-        'diffusion_queue_size{band="standard"} 1.0',
+        'diffusion_queue_size{band="standard",pool="hand"} 1.0',
         'diffusion_job_duration_seconds_count{status="failed"} 1.0',
         "diffusion_leases 0.0",
+        'diffusion_leases_granted_total{pool="hand"} 2.0',
         'diffusion_workers{kind="on_demand",state="ready"} 1.0',
         "diffusion_claim_seconds_count 1.0",
         "diffusion_job_queue_seconds_count 2.0",
@@ -237,7 +238,8 @@ async def test_metrics_never_name_a_job_or_a_tenant(http: httpx.AsyncClient, wor
     assert job["id"] not in text
     assert "free" not in text
     names = set(re.findall(r'(\w+)="', text))
-    assert names <= {"status", "model", "band", "steps", "outcome", "state", "kind", "method", "route", "le"}
+    about_jobs = {"status", "model", "pool", "band", "steps", "outcome", "cause", "phase"}
+    assert names <= about_jobs | {"state", "kind", "method", "route", "le"}
 
 
 async def test_a_model_says_whether_it_is_ready(http: httpx.AsyncClient, app: FastAPI) -> None:

@@ -31,7 +31,7 @@ class FakeNvml(ModuleType):
         return index
 
     def nvmlDeviceGetMemoryInfo(self, device: int) -> SimpleNamespace:
-        return SimpleNamespace(used=1000 + device)
+        return SimpleNamespace(used=1000 + device, total=4000)
 
     def nvmlDeviceGetUtilizationRates(self, device: int) -> SimpleNamespace:
         if device == 1:
@@ -50,6 +50,7 @@ def test_each_gpu_has_its_series(monkeypatch: pytest.MonkeyPatch) -> None:
     registry = registry_with(monkeypatch, FakeNvml())
     assert registry.get_sample_value("gpu_memory_used_bytes", {"gpu_id": "0"}) == 1000
     assert registry.get_sample_value("gpu_memory_used_bytes", {"gpu_id": "1"}) == 1001
+    assert registry.get_sample_value("gpu_memory_total_bytes", {"gpu_id": "1"}) == 4000
     assert registry.get_sample_value("gpu_utilization_percent", {"gpu_id": "0"}) == 70
 
 

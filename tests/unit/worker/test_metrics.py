@@ -1,14 +1,17 @@
 """The metrics of a worker."""
 
 import socket
+from typing import Any
 
 import pytest
 from prometheus_client import generate_latest
 
 from diffuserve.domain.errors import InvalidParams
 from diffuserve.domain.worker import WorkerState
-from diffuserve.worker.messages import EngineHeartbeat, FilterVerdict
+from diffuserve.worker.config import EngineProcessConfig
+from diffuserve.worker.messages import EngineHeartbeat, FilterVerdict, ModelAnnounced
 from diffuserve.worker.metrics import WorkerMetrics
+from diffuserve.worker.served_model import ServedModel
 from diffuserve.worker.spot.base import NoticeKind
 
 
@@ -21,13 +24,13 @@ def sample(metrics: WorkerMetrics, name: str, **labels: str) -> float | None:
     return metrics.registry.get_sample_value(name, labels)
 
 
-def heartbeat(num_steps: int, num_request_steps: int, **values: float) -> EngineHeartbeat:
+def heartbeat(num_steps: int, num_request_steps: int, **values: Any) -> EngineHeartbeat:
     return EngineHeartbeat(
         num_moves=0,
         num_unfinished=0,
         num_steps=num_steps,
         num_request_steps=num_request_steps,
-        last_step_seconds=values.get("last_step_seconds"),
+        **values,
     )
 
 
@@ -42,6 +45,21 @@ def test_a_port_that_is_taken_is_refused(metrics: WorkerMetrics) -> None:
         other.listen()
         with pytest.raises(InvalidParams, match=r"metrics_port=.*give another --metrics-port"):
             metrics.serve(other.getsockname()[1])
+
+
+def test_steps_are_observed_by_their_mean_since_the_last_heartbeat(metrics: WorkerMetrics) -> None:
+    metrics.engine_heartbeat("m", heartbeat(10, 10, num_step_tokens=1000, denoise_seconds=5.0))
+    metrics.engine_heartbeat("m", heartbeat(14, 14, num_step_tokens=3000, denoise_seconds=6.0))
+    assert sample(metrics, "diffusion_step_tokens_sum") == 100.0 + 500.0
+    assert sample(metrics, "diffusion_step_seconds_sum", model="m") == 0.5 + 0.25
+
+
+def test_a_load_is_counted_once(metrics: WorkerMetrics) -> None:
+    model = ServedModel(EngineProcessConfig(model="m"), ModelAnnounced(spec={"name": "m"}), num_loads=1)
+    for load_seconds, num_loads in ((2.0, 1), (2.0, 1), (3.0, 2)):
+        model.load_seconds, model.num_loads = load_seconds, num_loads
+        metrics.set_models([model])
+    assert sample(metrics, "diffusion_gpu_seconds_total", model="m", outcome="load") == 5.0
 
 
 def test_the_batch_size_is_the_mean_since_the_last_heartbeat(metrics: WorkerMetrics) -> None:

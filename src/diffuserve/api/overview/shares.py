@@ -28,6 +28,22 @@ def useful_share(counted: Tallies) -> float | None:
     return round(useful / total, 4) if total > 0 else None
 
 
+def fair_share_error(overview: Overview) -> float:
+    """Return which part of the device-seconds went to other tenants than is fair.
+
+    That is half the sum of the differences between used and fair shares, of the tenants that have ready jobs:
+    the others use less than their share because they want no more. 0 if fewer than two of them compete.
+    """
+    waiting = sorted({lane.tenant_id for lane in overview.lanes})
+    used = overview.tallies.of(TallyKind.TENANT)
+    seconds = [used.get(tenant_id, _NOTHING).seconds for tenant_id in waiting]
+    total, weights = sum(seconds), [overview.weights[tenant_id] for tenant_id in waiting]
+    if len(waiting) < 2 or total <= 0:
+        return 0.0
+    shares = zip(seconds, weights, strict=True)
+    return sum(abs(own / total - weight / sum(weights)) for own, weight in shares) / 2
+
+
 def tenant_shares(overview: Overview, num_listed: int) -> tuple[TenantShareResource, ...]:
     """Return the tenants that used, use or wait for most, in order of their names."""
     used = overview.tallies.of(TallyKind.TENANT)

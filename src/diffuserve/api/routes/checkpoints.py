@@ -31,6 +31,7 @@ async def keep_checkpoint(
     name = f"{check_checkpoint(body).slot}.safetensors"
     await check_file(services.artifacts, checkpoint_folder(job_id, token), name, body.size_bytes)
     before = await services.store.leases.keep_checkpoint(job_id, body, key_of(caller))
+    services.metrics.checkpoints_stored.inc()
     if before is not None and before.lease_token != token:
         await services.artifacts.delete(checkpoint_folder(job_id, before.lease_token))
     return Response(status_code=204)

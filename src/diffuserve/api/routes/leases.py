@@ -69,6 +69,8 @@ async def complete(job_id: JobId, body: Completion, services: ServicesDep, calle
     await _store_files(services, job_id, check_completion(body), key_of(caller))
     status = await services.store.leases.complete(job_id, body, key_of(caller))
     await services.job_metrics.record_run_end(job_id, status, body.actual_seconds)
+    if status is JobStatus.SUCCEEDED:
+        services.metrics.observe_phases(body.result.timings)
     return json_response(LeaseOutcome(job_id, status))
 
 
