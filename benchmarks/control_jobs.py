@@ -143,10 +143,10 @@ async def measure_jobs(database: Database, folder: Path, load: Load, num_agents:
     num_jobs, num_connections = load.num_jobs, load.num_connections
     engine = create_async_engine(database.store_url, hide_parameters=True)
     async with ControlPlane(database, folder, num_agents) as plane:
-        await submit_jobs(plane.port, _bodies(_WARM_UP), num_connections)  # caches are warm
+        await submit_jobs(plane.port, bodies_of(_WARM_UP), num_connections)  # caches are warm
         await _until_all_done(engine, plane)
         before, started = plane.cpu(), time.perf_counter()
-        await submit_jobs(plane.port, _bodies(num_jobs), num_connections)
+        await submit_jobs(plane.port, bodies_of(num_jobs), num_connections)
         submitted_in = time.perf_counter() - started
         await _until_all_done(engine, plane)
         after = plane.cpu()
@@ -195,7 +195,7 @@ async def measure_pick_up(database: Database, folder: Path, num_jobs: int) -> Pi
     )
 
 
-def _bodies(count: int) -> list[bytes]:
+def bodies_of(count: int) -> list[bytes]:
     return [
         json.dumps({**_JOB, "input": {"prompt": f"a red circle, number {n}"}}).encode() for n in range(count)
     ]
