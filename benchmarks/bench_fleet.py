@@ -26,7 +26,7 @@ from sqlalchemy.ext.asyncio import create_async_engine
 
 from bench_report import RESULTS, markdown_table, read_conditions, write_report
 from control_database import POSTGRESQL, Database, open_database
-from control_jobs import ControlPlane, bodies_of
+from control_jobs import REGISTRATION, ControlPlane, bodies_of
 from control_load import Connection, submit_jobs
 from control_processes import cpu_seconds
 from diffuserve.jobs import schema
@@ -35,7 +35,8 @@ from support.valkey import ValkeyServer
 _FLEETS = ((1, 2.0), (10, 2.0), (50, 2.0), (100, 2.0), (200, 2.0), (200, 0.5))
 """Workers, and the seconds that a job takes; the last fleet asks for more than there is."""
 _PER_PROCESS = 50
-_SETTLE_SECONDS = 4.0  # until workers that began together are no longer in step
+_START_SECONDS = 12.0  # from the first worker to the last, for which the queue must last as well
+_SETTLE_SECONDS = 4.0  # until every worker has a job
 _WINDOW_SECONDS = 20.0
 _CONNECTIONS = 16
 _PACKAGES = ("sqlalchemy", "asyncpg", "fastapi", "uvicorn")
@@ -111,6 +112,10 @@ async def measure_fleets(
     async with AsyncExitStack() as stack:
         for plane in planes:
             await stack.enter_async_context(plane)
+        async with Connection(planes[0].port) as connection:
+            await connection.post(
+                "/v1/workers", REGISTRATION
+            )  # jobs are accepted for models that were offered
         for num_workers, job_seconds in fleets:
             found = await measure_fleet(planes, num_workers, job_seconds, window)
             print(f"{num_planes} control planes, {num_workers} workers: {found.jobs_per_second:.1f} jobs/s")
@@ -122,10 +127,10 @@ async def measure_fleet(
     planes: Sequence[ControlPlane], num_workers: int, job_seconds: float, window: float
 ) -> FleetFigures:
     """Run workers over a full queue, and look at what happens within the window."""
-    most = int(num_workers * (_SETTLE_SECONDS + window + 4.0) / job_seconds) + 10
+    most = int(num_workers * (_START_SECONDS + _SETTLE_SECONDS + window) / job_seconds) + 10
+    await submit_jobs(planes[0].port, bodies_of(most), _CONNECTIONS)
     ports = [plane.port for plane in planes]
     with simulated_workers(ports, num_workers, job_seconds) as processes:
-        await submit_jobs(planes[0].port, bodies_of(most), _CONNECTIONS)
         await asyncio.sleep(_SETTLE_SECONDS)
         before, used, started = await counts_of(planes), cpu_of(planes), time.perf_counter()
         await asyncio.sleep(window)
@@ -159,9 +164,7 @@ def simulated_workers(
     for first in range(0, count, _PER_PROCESS):
         number = min(_PER_PROCESS, count - first)
         options = ["--workers", str(number), "--first", str(first), "--seconds", str(job_seconds)]
-        processes.append(
-            subprocess.Popen([*command, *options], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
-        )
+        processes.append(subprocess.Popen([*command, *options], stdout=subprocess.PIPE, text=True))
     try:
         for process in processes:
             assert process.stdout is not None

@@ -1,6 +1,6 @@
 """A database of an older version is brought up to date, and its jobs run; a newer one is refused."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 import pytest
@@ -17,6 +17,8 @@ from diffuserve.testing.fake_clock import FakeClock
 from support.store_driver import add_worker, claim, claim_one, complete, new_job, send_heartbeat
 
 OLDER = [script.revision for script in ScriptDirectory(str(migrate._FOLDER)).walk_revisions()][1:]
+SIDE_BY_SIDE = "0006"
+"""The first revision beside which control planes of the version before can go on."""
 Rows = Mapping[str, Sequence[Mapping[str, Any]]]
 
 
@@ -76,3 +78,37 @@ def reflected(connection: sa.Connection) -> sa.MetaData:
     tables = sa.MetaData()
     tables.reflect(connection)
     return tables
+
+
+async def test_a_control_plane_of_the_version_before_goes_on_after_the_schema_was_upgraded(
+    job_store: JobStore,
+) -> None:
+    """Compare each revision with the next: what it reads and writes is still there, and rows need no more."""
+    broken = await job_store.database.write(lambda transaction: breaks(transaction.connection))
+    assert broken == []
+
+
+def breaks(connection: sa.Connection) -> list[str]:
+    """Return what of each revision the next one has taken away, or asks for in addition."""
+    found = []
+    drop_all(connection)
+    before: sa.MetaData | None = None
+    for revision in sorted(revision for revision in (*OLDER, migrate.HEAD) if revision >= SIDE_BY_SIDE):
+        migrate.upgrade(connection, revision)
+        after = reflected(connection)
+        if before is not None:
+            found += [f"{revision}: {what}" for what in _broken(before, after)]
+        before = after
+    return found
+
+
+def _broken(before: sa.MetaData, after: sa.MetaData) -> Iterator[str]:
+    for table in before.tables.values():
+        upgraded = after.tables.get(table.name)
+        if upgraded is None:
+            yield f"the table {table.name} is gone"
+            continue
+        yield from (f"{table.name}.{name} is gone" for name in set(table.c.keys()) - set(upgraded.c.keys()))
+        for name in set(upgraded.c.keys()) - set(table.c.keys()):
+            if not upgraded.c[name].nullable and upgraded.c[name].server_default is None:
+                yield f"rows of {table.name} need the new {name}"
