@@ -6,7 +6,7 @@ READY := .venv/.ready
 unexport PYTHONDONTWRITEBYTECODE
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo serve test test-all check docs wheel fmt chaos chaos-long bench-engine bench-unet bench-video bench-control bench-serve bench-batch bench-lockstep bench-quantization bench-offload bench-image-filter bench-fleet bench-followers bench-judging bench-start bench-cold-start bench-decode-workers bench-operations bench-policies bench-gpu count-kernels clean
+.PHONY: help setup demo serve test test-all check docs wheel fmt chaos chaos-long bench-engine bench-unet bench-video bench-control bench-serve bench-batch bench-lockstep bench-quantization bench-offload bench-image-filter bench-fleet bench-followers bench-judging bench-start bench-cold-start bench-decode-workers bench-operations bench-policies bench-autoscaling bench-gpu count-kernels clean
 
 help: ## list the targets
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 16
@@ -113,6 +113,9 @@ bench-operations: $(READY) ## CPU time of the operators' view of 200 workers and
 
 bench-policies: $(READY) ## one load through three ways of batching: what waiting for a batch costs; leave the machine alone
 	$(BIN)/python benchmarks/bench_policies.py
+
+bench-autoscaling: $(READY) ## a simulated fleet that follows its load: waits, GPU-hours, and busy workers killed, by policy
+	$(BIN)/python benchmarks/bench_autoscaling.py
 
 count-kernels: $(READY) ## kernels, memory traffic and memory of a step of FLUX.1 on a GPU, counted without one
 	$(BIN)/python benchmarks/count_kernels.py
