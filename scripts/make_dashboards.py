@@ -1,0 +1,365 @@
+"""Writes the Grafana dashboards of `deploy/monitoring/dashboards`, which are committed.
+
+With `--check` it compares them instead. Expressions take `max` of gauges that every control plane reports.
+"""
+
+import argparse
+import sys
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from grafana_foundation_sdk.builders import dashboard, prometheus, timeseries
+from grafana_foundation_sdk.cog.encoder import JSONEncoder
+from grafana_foundation_sdk.models.dashboard import DataSourceRef
+
+FOLDER = Path(__file__).parents[1] / "deploy" / "monitoring" / "dashboards"
+_SOURCE = DataSourceRef(type_val="prometheus", uid="${datasource}")
+_RATE = "[$__rate_interval]"
+
+
+@dataclass(frozen=True)
+class Panel:
+    """A chart with a query for each name in its legend; `{{label}}` in a name stands for a label's value."""
+
+    title: str
+    unit: str
+    queries: dict[str, str]
+    description: str = ""
+
+
+@dataclass(frozen=True)
+class Board:
+    """A dashboard: its panels by row, and the names of variables that people choose."""
+
+    name: str
+    title: str
+    rows: dict[str, Sequence[Panel]]
+    variables: Sequence[str] = ()
+
+
+def _quantiles(metric: str, labels: str = "") -> dict[str, str]:
+    """Return queries of the median and of the 95th and 99th percentile of a histogram."""
+    rate = f"sum by (le) (rate({metric}_bucket{labels}{_RATE}))"
+    return {f"p{part}": f"histogram_quantile({part / 100}, {rate})" for part in (50, 95, 99)}
+
+
+def _mean(metric: str, by: str = "") -> str:
+    sums = [f"sum{by}(rate({metric}_{part}{_RATE}))" for part in ("sum", "count")]
+    return " / ".join(sums)
+
+
+def _rate(counter: str, by: str, labels: str = "") -> dict[str, str]:
+    """Return a query of a counter's rate for each value of a label."""
+    return {f"{{{{{by}}}}}": f"sum by ({by}) (rate({counter}{labels}{_RATE}))"}
+
+
+def _of_jobs(status: str) -> str:
+    return f"sum(rate(diffusion_requests_total{{status{status}}}{_RATE}))"
+
+
+_QUEUE = "max by (pool, band) (diffusion_queue_size)"
+_WORK = "max by (pool, band) (diffusion_queue_work_seconds)"
+_OLDEST = "max by (pool, band) (diffusion_queue_oldest_seconds)"
+_WORKERS = 'sum(max by (state, kind) (diffusion_workers{state=~"ready|occupied|draining|stalled"}))'
+_USEFUL = f'sum(rate(diffusion_gpu_seconds_total{{outcome="useful"}}{_RATE}))'
+_SUCCEEDED = _of_jobs('="succeeded"')
+_MEMORY = "max by (instance, gpu_id) (gpu_memory_used_bytes / gpu_memory_total_bytes)"
+_FAILED, _ENDED = _of_jobs('=~"failed|expired"'), _of_jobs('!="canceled"')
+_ERRORS = f"({_FAILED} or vector(0)) / {_ENDED}"
+
+OVERVIEW = Board(
+    "overview",
+    "Overview",
+    {
+        "What clients see": [
+            Panel(
+                "Jobs that ended",
+                "reqps",
+                _rate("diffusion_requests_total", "status"),
+            ),
+            Panel(
+                "Errors", "percentunit", {"failed or expired": _ERRORS}, "Target below 1 %, alert above 5 %."
+            ),
+            Panel(
+                "From submission to result",
+                "s",
+                _quantiles("diffusion_job_duration_seconds", '{status="succeeded"}'),
+                "Target: p99 below 30 s, alert above 60 s.",
+            ),
+            Panel(
+                "Jobs accepted",
+                "reqps",
+                _rate("diffusion_jobs_accepted_total", "model"),
+            ),
+        ],
+        "Where the time goes": [
+            Panel(
+                "Ready jobs",
+                "short",
+                {"{{band}}": f"sum by (band) ({_QUEUE})"},
+                "Target below 10 for each worker.",
+            ),
+            Panel("From submission to claim", "s", _quantiles("diffusion_job_queue_seconds")),
+            Panel("From claim to the end", "s", _quantiles("diffusion_job_run_seconds")),
+            Panel(
+                "Mean seconds by phase", "s", {"{{phase}}": _mean("diffusion_phase_seconds", " by (phase) ")}
+            ),
+        ],
+        "The control plane": [
+            Panel("Claims", "s", _quantiles("diffusion_claim_seconds")),
+            Panel(
+                "HTTP responses",
+                "reqps",
+                _rate("diffusion_http_request_duration_seconds_count", "status"),
+            ),
+            Panel("Webhooks that wait", "short", {"webhooks": "max(diffusion_webhook_backlog)"}),
+            Panel(
+                "What must stay 0",
+                "short",
+                {
+                    "published twice": "sum(diffusion_double_publishes_total)",
+                    "bus disconnected": "sum(1 - diffusion_event_bus_connected)",
+                },
+            ),
+        ],
+    },
+)
+
+QUEUE = Board(
+    "queue",
+    "Queue and fairness",
+    {
+        "Waiting": [
+            Panel("Ready jobs", "short", {"{{pool}} {{band}}": _QUEUE}),
+            Panel(
+                "Work that waits",
+                "s",
+                {"{{pool}} {{band}}": _WORK},
+                "Predicted device-seconds of ready jobs.",
+            ),
+            Panel("Oldest ready job", "s", {"{{pool}} {{band}}": _OLDEST}),
+            Panel("Time to drain", "s", {"with these workers": f"sum({_WORK}) / {_WORKERS}"}),
+        ],
+        "Fairness and retries": [
+            Panel(
+                "Fair-share error",
+                "percentunit",
+                {"error": "max(diffusion_fair_share_error)"},
+                "Part of the device-seconds of tenants with ready jobs that went to others than is fair.",
+            ),
+            Panel(
+                "Jobs put back",
+                "reqps",
+                _rate("diffusion_jobs_requeued_total", "cause"),
+            ),
+            Panel(
+                "Leases",
+                "reqps",
+                {
+                    "granted": f"sum(rate(diffusion_leases_granted_total{_RATE}))",
+                    "expired": f"sum(rate(diffusion_leases_expired_total{_RATE}))",
+                    "writes refused": f"sum(rate(diffusion_fenced_writes_total{_RATE}))",
+                },
+            ),
+            Panel(
+                "Checkpoints and preemption",
+                "reqps",
+                {
+                    "stored": f"sum(rate(diffusion_checkpoints_stored_total{_RATE}))",
+                    "resumed": f"sum(rate(diffusion_checkpoints_resumed_total{_RATE}))",
+                    "preempted": f"sum(rate(diffusion_jobs_preempted_total{_RATE}))",
+                },
+            ),
+        ],
+    },
+)
+
+WORKERS = Board(
+    "workers",
+    "Workers and GPUs",
+    {
+        "Workers": [
+            Panel("Workers", "short", {"{{state}} {{kind}}": "max by (state, kind) (diffusion_workers)"}),
+            Panel("Running jobs", "short", {"leases": "max(diffusion_leases)"}),
+            Panel(
+                "Jobs that left workers",
+                "reqps",
+                _rate("diffusion_worker_jobs_total", "status"),
+            ),
+            Panel(
+                "Engines that died",
+                "short",
+                {"{{instance}}": "sum by (instance) (increase(diffusion_worker_engine_restarts_total[1h]))"},
+            ),
+        ],
+        "Steps": [
+            Panel(
+                "Requests in a step",
+                "short",
+                {"{{instance}}": _mean("diffusion_batch_size", " by (instance) ")},
+            ),
+            Panel(
+                "Tokens in a step",
+                "short",
+                {"{{instance}}": _mean("diffusion_step_tokens", " by (instance) ")},
+            ),
+            Panel("Seconds of a step", "s", _quantiles("diffusion_step_seconds")),
+            Panel(
+                "Models in memory", "short", {"{{model}}": "sum by (model) (diffusion_worker_model_resident)"}
+            ),
+        ],
+        "GPUs": [
+            Panel(
+                "Utilization",
+                "percent",
+                {"{{instance}} {{gpu_id}}": "max by (instance, gpu_id) (gpu_utilization_percent)"},
+                "Target 70 to 85 %. One request keeps a GPU as busy as a full batch.",
+            ),
+            Panel(
+                "Memory",
+                "percentunit",
+                {"{{instance}} {{gpu_id}}": _MEMORY},
+                "Target below 90 %, alert above 95 %.",
+            ),
+        ],
+    },
+)
+
+COST = Board(
+    "cost",
+    "Cost",
+    {
+        "Device-seconds": [
+            Panel(
+                "By outcome",
+                "short",
+                _rate("diffusion_gpu_seconds_total", "outcome"),
+            ),
+            Panel(
+                "By model, useful",
+                "short",
+                _rate("diffusion_gpu_seconds_total", "model", '{outcome="useful"}'),
+            ),
+            Panel("Per job that succeeded", "s", {"useful device-seconds": f"{_USEFUL} / {_SUCCEEDED}"}),
+            Panel("Useful share of workers' time", "percentunit", {"share": f"{_USEFUL} / {_WORKERS}"}),
+        ],
+        "Money, at the price of one worker and hour that is chosen above": [
+            Panel("Workers per hour", "short", {"price": f"{_WORKERS} * $price"}),
+            Panel(
+                "1,000 jobs, with idle time",
+                "short",
+                {"price": f"1000 * {_WORKERS} * $price / 3600 / {_SUCCEEDED}"},
+            ),
+            Panel(
+                "1,000 jobs, useful time alone",
+                "short",
+                {"price": f"1000 * {_USEFUL} * $price / 3600 / {_SUCCEEDED}"},
+            ),
+        ],
+    },
+    variables=("price",),
+)
+
+MODEL = Board(
+    "model",
+    "One model",
+    {
+        "Jobs": [
+            Panel(
+                "Jobs that ended",
+                "reqps",
+                _rate("diffusion_requests_total", "status", '{model="$model"}'),
+            ),
+            Panel(
+                "p95 from claim to result, by steps",
+                "s",
+                {
+                    "{{steps}} steps": "histogram_quantile(0.95, sum by (le, steps) (rate("
+                    f'diffusion_generation_duration_seconds_bucket{{model="$model",job!~".*worker"}}{_RATE})))'
+                },
+            ),
+            Panel("Ready jobs", "short", {"{{band}}": 'max by (band) (diffusion_queue_size{pool="$model"})'}),
+            Panel(
+                "Oldest ready job",
+                "s",
+                {"{{band}}": 'max by (band) (diffusion_queue_oldest_seconds{pool="$model"})'},
+            ),
+        ],
+        "Work": [
+            Panel(
+                "Device-seconds by outcome",
+                "short",
+                _rate("diffusion_gpu_seconds_total", "outcome", '{model="$model"}'),
+            ),
+            Panel("Seconds of a step", "s", _quantiles("diffusion_step_seconds", '{model="$model"}')),
+            Panel(
+                "Workers that have it in memory",
+                "short",
+                {"workers": 'sum(diffusion_worker_model_resident{model="$model"})'},
+            ),
+            Panel(
+                "Last load",
+                "s",
+                {"{{instance}}": 'max by (instance) (diffusion_worker_model_load_seconds{model="$model"})'},
+            ),
+        ],
+    },
+    variables=("model",),
+)
+
+BOARDS = (OVERVIEW, QUEUE, WORKERS, COST, MODEL)
+
+
+def dashboard_json(board: Board) -> str:
+    """Return the text of a dashboard's file."""
+    made = (
+        dashboard.Dashboard(f"diffuserve: {board.title.lower()}")
+        .uid(f"diffuserve-{board.name}")
+        .tags(["diffuserve"])
+        .refresh("30s")
+        .time("now-1h", "now")
+        .with_variable(dashboard.DatasourceVariable("datasource").type("prometheus"))
+    )
+    for name in board.variables:
+        made = made.with_variable(_variable(name))
+    for title, panels in board.rows.items():
+        made = made.with_row(dashboard.Row(title))
+        for panel in panels:
+            made = made.with_panel(_panel(panel))
+    return JSONEncoder(sort_keys=True, indent=2).encode(made.build()) + "\n"
+
+
+def _variable(name: str) -> dashboard.TextBoxVariable | dashboard.QueryVariable:
+    if name == "price":
+        return dashboard.TextBoxVariable(name).label("Price of a worker and hour").default_value("1")
+    known = dashboard.QueryVariable(name).label("Model").datasource(_SOURCE)
+    return known.query("label_values(diffusion_queue_size, pool)")
+
+
+def _panel(panel: Panel) -> timeseries.Panel:
+    made = timeseries.Panel().title(panel.title).unit(panel.unit).datasource(_SOURCE).span(6).height(8)
+    if panel.description:
+        made = made.description(panel.description)
+    for number, (legend, expression) in enumerate(panel.queries.items()):
+        query = prometheus.Dataquery().expr(expression).legend_format(legend).ref_id("ABCDEF"[number])
+        made = made.with_target(query)
+    return made
+
+
+def main() -> int:
+    """Write the files, or with `--check` return 1 if one differs."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--check", action="store_true", help="compare the committed files instead")
+    texts = {FOLDER / f"{board.name}.json": dashboard_json(board) for board in BOARDS}
+    if parser.parse_args().check:
+        kept = {path: path.read_text(encoding="utf-8") for path in FOLDER.glob("*.json")}
+        return int(kept != texts)
+    FOLDER.mkdir(parents=True, exist_ok=True)
+    for path, text in texts.items():
+        path.write_text(text, encoding="utf-8")
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
