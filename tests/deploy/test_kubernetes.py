@@ -3,6 +3,7 @@
 They were never applied to a cluster: none can run here.
 """
 
+import os
 import shutil
 import subprocess
 import sys
@@ -50,8 +51,12 @@ def manifests(overlay: str) -> list[Manifest]:
 
 @cache
 def rendered(overlay: str) -> list[Manifest]:
+    return rendered_in(FOLDER / "overlays" / overlay)
+
+
+def rendered_in(folder: Path) -> list[Manifest]:
     kubectl = Path(sys.executable).with_name("kubectl")
-    command = [str(kubectl), "kustomize", str(FOLDER / "overlays" / overlay)]
+    command = [str(kubectl), "kustomize", str(folder)]
     done = subprocess.run(command, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr
     return list(yaml.safe_load_all(done.stdout))
@@ -207,3 +212,20 @@ def test_checkov_finds_nothing_but_what_is_excused(
         [checkov, *config, "-d", str(tmp_path)], capture_output=True, text=True, check=False
     )
     assert done.returncode == 0, done.stdout
+
+
+def test_workers_that_tell_what_their_end_costs_may_do_that_alone(tmp_path: Path) -> None:
+    base = os.path.relpath(FOLDER, tmp_path.resolve())
+    parts = {"resources": [f"{base}/overlays/hpa"], "components": [f"{base}/deletion-cost"]}
+    (tmp_path / "kustomization.yaml").write_text(yaml.safe_dump(parts), encoding="utf-8")
+    manifests = rendered_in(tmp_path)
+    assert sum(map(follows_its_schema, manifests)) == len(manifests) == NUM_OBJECTS["hpa"] + 5
+    [role] = of_kind(manifests, "Role")
+    assert role["rules"] == [{"apiGroups": [""], "resources": ["pods"], "verbs": ["patch"]}]
+    [worker] = workers(manifests)
+    assert (worker["serviceAccountName"], worker["automountServiceAccountToken"]) == ("worker", True)
+    [policy] = of_kind(manifests, "ValidatingAdmissionPolicy")
+    rules = " ".join(each["expression"] for each in policy["spec"]["validations"])
+    assert "pod-name" in rules
+    assert "object.spec == oldObject.spec" in rules
+    assert "--pod-deletion-cost" in worker["containers"][0]["args"]

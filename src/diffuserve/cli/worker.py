@@ -67,6 +67,14 @@ def worker(  # noqa: PLR0913 (a command has as many arguments as options)
             rich_help_panel=FLEET,
         ),
     ] = None,
+    pod_deletion_cost: Annotated[
+        bool,
+        typer.Option(
+            "--pod-deletion-cost",
+            help="In Kubernetes, annotate the worker's pod with what its end would cost. [default: off]",
+            rich_help_panel=FLEET,
+        ),
+    ] = False,
     metrics_port: Annotated[
         int | None,
         typer.Option(help="Serve Prometheus metrics on this port. [default: none]", rich_help_panel=FLEET),
@@ -129,6 +137,7 @@ def worker(  # noqa: PLR0913 (a command has as many arguments as options)
         price_per_hour=price,
         metrics_port=metrics_port,
         idle_seconds=leave_when_idle,
+        tells_deletion_cost=pod_deletion_cost,
         heartbeat_seconds=heartbeat_seconds,
         nodes=nodes_of(nnodes, node_rank, node_endpoint),
         engine_command=tuple(shlex.split(engine_command or "")),

@@ -19,6 +19,7 @@ from diffuserve.worker.exit_codes import CANNOT_START
 from diffuserve.worker.held_job import HeldJob
 from diffuserve.worker.loops.claim import ClaimLoop
 from diffuserve.worker.loops.control import ControlLoop
+from diffuserve.worker.loops.deletion_cost import DeletionCostLoop
 from diffuserve.worker.loops.drain import DrainLoop
 from diffuserve.worker.loops.engine import EngineLoop
 from diffuserve.worker.loops.heartbeat import HeartbeatLoop
@@ -27,6 +28,7 @@ from diffuserve.worker.loops.progress import ProgressLoop
 from diffuserve.worker.loops.spot import SpotLoop
 from diffuserve.worker.membership import Membership
 from diffuserve.worker.metrics import WorkerMetrics
+from diffuserve.worker.pod import Pod
 from diffuserve.worker.result_reporter import ResultReporter
 from diffuserve.worker.run_forever import Loop, run_forever
 from diffuserve.worker.served_model import ServedModel
@@ -120,6 +122,7 @@ class WorkerAgent:
             ControlLoop(client, membership, state, jobs).run,
             ProgressLoop(state, self._membership, self._reporter).run,
             self._spot.run,
+            DeletionCostLoop(Pod() if self.config.tells_deletion_cost else None, state).run,
             IdleLoop(client, membership, state, self._status, self.config.idle_seconds).run,
             DrainLoop(client, membership, state, jobs, self._reporter, drain_seconds).run,
         ]

@@ -136,6 +136,7 @@ class WorkerConfig:
     `further` are the engine processes of the models that the worker serves beside that of `engine_process`.
     `heartbeat_seconds`: `None` takes the interval that the control plane asks for.
     `idle_seconds` without a job may end the worker; with `None` it stays.
+    `tells_deletion_cost`: in a pod of Kubernetes, annotate it with what its end would cost.
     `gpus` above 1, or several `nodes`: torchrun starts the engine process once per GPU.
     `engine_command` replaces the engine process, for tests.
     `parent_fd` is a pipe from the server that started the worker: it sends the API key, and the worker ends
@@ -154,6 +155,7 @@ class WorkerConfig:
     heartbeat_seconds: float | None = None
     metrics_port: int | None = None
     idle_seconds: float | None = None
+    tells_deletion_cost: bool = False
     nodes: Nodes | None = None
     engine_command: tuple[str, ...] = ()
     parent_fd: int | None = None
