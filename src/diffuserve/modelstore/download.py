@@ -4,6 +4,7 @@ import logging
 import threading
 from collections.abc import Callable, Iterable, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor, as_completed
+from typing import TypeVar
 
 from diffuserve.domain.errors import DiffuserveError, InvalidModel, InvalidParams, ModelCacheFull
 from diffuserve.modelstore.manifest import Manifest, Piece
@@ -13,6 +14,7 @@ from diffuserve.modelstore.spans import CONNECTIONS, Span, damaged_pieces, spans
 
 log = logging.getLogger(__name__)
 
+Item = TypeVar("Item")
 Report = Callable[[int], None]
 """Receives the bytes that are there since it was last called; several threads may call it."""
 
@@ -25,23 +27,26 @@ def download(
     Raise `InvalidModel` if no source has a piece as the manifest describes it, `ModelCacheFull`, or the error
     of the last source.
     """
-    stop = threading.Event()
+    recheck_present(partial, report)
+    _on_threads(spans_of(partial.missing), lambda span: _fetch(manifest, span, partial, sources, report))
+
+
+def recheck_present(partial: PartialModel, report: Report) -> None:
+    """Verify again what an earlier try left."""
 
     def recheck(piece: Piece) -> None:
-        if not stop.is_set() and partial.recheck(piece):
+        if partial.recheck(piece):
             report(piece.size)
 
-    def fetch(span: Span) -> None:
-        if not stop.is_set():
-            _fetch(manifest, span, partial, sources, report)
+    _on_threads(partial.present, recheck)
 
-    with ThreadPoolExecutor(CONNECTIONS) as threads:
-        try:
-            _wait_for(threads.submit(recheck, piece) for piece in partial.present)
-            _wait_for(threads.submit(fetch, span) for span in spans_of(partial.missing))
-        except BaseException:
-            stop.set()
-            raise
+
+def damaged_error(manifest: Manifest, span: Span, source: PieceSource) -> InvalidModel:
+    """Return the error of a span that a source has otherwise than the manifest says."""
+    return InvalidModel(
+        f"{manifest.reference}: {span.file.path} from byte {span.offset:,} on is not in {source.place} as "
+        f"the manifest says; `diffuserve models verify {manifest.reference}` shows what is damaged"
+    )
 
 
 def _fetch(
@@ -61,7 +66,7 @@ def _fetch(
                 log.info("%s cannot be read from %s: %s", missing.file.path, source.place, error)
                 continue
             if len(sound) < len(missing.pieces):
-                failed = _damaged(manifest, missing, source)
+                failed = damaged_error(manifest, missing, source)
                 log.warning("%s", failed)
             pieces = tuple(piece for piece in pieces if piece not in sound)
         if not pieces:
@@ -83,11 +88,20 @@ def _read(
     return sound
 
 
-def _damaged(manifest: Manifest, span: Span, source: PieceSource) -> InvalidModel:
-    return InvalidModel(
-        f"{manifest.reference}: {span.file.path} from byte {span.offset:,} on is not in {source.place} as "
-        f"the manifest says; `diffuserve models verify {manifest.reference}` shows what is damaged"
-    )
+def _on_threads(items: Sequence[Item], work: Callable[[Item], None]) -> None:
+    """Work on all items, several at a time; the first error ends it."""
+    stop = threading.Event()
+
+    def unless_stopped(item: Item) -> None:
+        if not stop.is_set():
+            work(item)
+
+    with ThreadPoolExecutor(CONNECTIONS) as threads:
+        try:
+            _wait_for(threads.submit(unless_stopped, item) for item in items)
+        except BaseException:
+            stop.set()
+            raise
 
 
 def _wait_for(futures: Iterable[Future[None]]) -> None:

@@ -74,7 +74,7 @@ class Manifest:
     @cached_property
     def hash(self) -> str:
         """The v2 info-hash of the model as a private torrent: it covers every field."""
-        return hashlib.sha256(bencode(_info(self))).hexdigest()
+        return hashlib.sha256(bencode(torrent_info(self))).hexdigest()
 
     @property
     def reference(self) -> str:
@@ -195,7 +195,8 @@ def is_reference(text: str) -> bool:
     return True
 
 
-def _info(manifest: Manifest) -> dict[bytes, Bencoded]:
+def torrent_info(manifest: Manifest) -> dict[bytes, Bencoded]:
+    """Return the model as a torrent describes it, in what is hashed."""
     described: dict[bytes, Bencoded] = {
         b"family": manifest.family.encode(),
         b"format": manifest.format.encode(),

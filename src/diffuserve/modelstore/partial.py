@@ -26,7 +26,7 @@ class PartialModel:
 
     def __init__(self, folder: Path, manifest: Manifest) -> None:
         """Open what is there, or begin. Raise `ModelCacheFull` or `InvalidParams`."""
-        self._folder, self._manifest = folder, manifest
+        self.folder, self._manifest = folder, manifest
         self._lock = threading.Lock()
         with explained(folder):
             folder.mkdir(parents=True, exist_ok=True)
@@ -56,7 +56,7 @@ class PartialModel:
 
         After a crash of the machine the disk may have the mark and not the piece.
         """
-        with explained(self._folder), _opened(self._path(piece.file.path)) as file:
+        with explained(self.folder), _opened(self._path(piece.file.path)) as file:
             content = os.pread(file, piece.size, piece.offset)
             is_sound = hash_piece(content, piece.file.size) == piece.sha256
             if not is_sound:
@@ -65,27 +65,32 @@ class PartialModel:
 
     def write(self, piece: Piece, content: memoryview) -> None:
         """Write a verified piece, then its mark. Raise `ModelCacheFull` if the disk is full."""
-        with explained(self._folder), _opened(self._path(piece.file.path)) as file:
+        with explained(self.folder), _opened(self._path(piece.file.path)) as file:
             written = 0
             while written < len(content):
                 written += os.pwrite(file, content[written:], piece.offset + written)
             self._mark(piece, is_there=True)
 
+    def mark_written(self, piece: Piece) -> None:
+        """Mark a piece that a swarm has verified and written."""
+        with explained(self.folder):
+            self._mark(piece, is_there=True)
+
     def complete(self, target: Path) -> None:
         """Bring everything to the disk and move it to where whole models are."""
-        with explained(self._folder):
-            (self._folder / _BITMAP).unlink()
-            move_synced(self._folder, target)
+        with explained(self.folder):
+            (self.folder / _BITMAP).unlink()
+            move_synced(self.folder, target)
 
     def _path(self, path: str) -> Path:
-        return self._folder / self._manifest.name / path
+        return self.folder / self._manifest.name / path
 
     def _has(self, piece: Piece) -> bool:
         return bool(self._bits[piece.index // 8] >> piece.index % 8 & 1)
 
     def _mark(self, piece: Piece, is_there: bool) -> None:
         place, bit = piece.index // 8, 1 << piece.index % 8
-        with self._lock, _opened(self._folder / _BITMAP) as bitmap:
+        with self._lock, _opened(self.folder / _BITMAP) as bitmap:
             self._bits[place] = self._bits[place] | bit if is_there else self._bits[place] & ~bit
             os.pwrite(bitmap, self._bits[place : place + 1], place)
 

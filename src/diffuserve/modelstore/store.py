@@ -23,7 +23,9 @@ from diffuserve.modelstore.download import download
 from diffuserve.modelstore.layout import folder_key
 from diffuserve.modelstore.manifest import Manifest, Reference, is_reference, parse_reference
 from diffuserve.modelstore.model_folder import newest_version, read_manifest
+from diffuserve.modelstore.partial import PartialModel
 from diffuserve.modelstore.sources import PieceSource
+from diffuserve.modelstore.swarm_download import Together, download_together
 
 if TYPE_CHECKING:
     from diffuserve.modelstore.bucket import ModelBucket
@@ -45,12 +47,18 @@ def is_stored(model: str, config: ModelStoreConfig) -> bool:
 class ModelStore:
     """Models from the nearest place that has them: this machine's cache, a volume, peers, the bucket.
 
-    `peers` are asked for pieces before the bucket.
+    `peers` are asked for pieces before the bucket. With `together` models are fetched in a swarm, and what is
+    in the cache is given to it for as long as the swarm lasts.
     """
 
-    def __init__(self, config: ModelStoreConfig, peers: Sequence[PieceSource] = ()) -> None:
+    def __init__(
+        self,
+        config: ModelStoreConfig,
+        peers: Sequence[PieceSource] = (),
+        together: Together | None = None,
+    ) -> None:
         """Open nothing yet: a model in the cache needs no bucket."""
-        self._config, self._peers = config, peers
+        self._config, self._peers, self._together = config, peers, together
         self._cache = ModelCache(config.model_cache, config.model_cache_bytes)
 
     def open(self, name: str, on_fetch: OnFetch) -> HeldModel:
@@ -60,7 +68,12 @@ class ModelStore:
         `InvalidParams`, and `ServerUnavailable` if the bucket is needed and does not respond.
         """
         version = self.find(parse_reference(name))
-        return self._on_this_machine(version) or self._fetched(version, on_fetch)
+        held = self._on_this_machine(version)
+        if held is None and self._together is not None:
+            return self._fetched_together(version, on_fetch, self._together)
+        if held is not None and self._together is not None:
+            self._together.swarm.join(held.manifest, held.folder.parent, held.manifest.pieces)
+        return held or self._fetched(version, on_fetch)
 
     def known(self, name: str) -> HeldModel | None:
         """Return a model that was opened on this machine before, as it was then; the bucket is not asked."""
@@ -149,6 +162,22 @@ class ModelStore:
         return self._cache.fetch(
             manifest, lambda partial: download(manifest, partial, sources, on_fetch(manifest))
         )
+
+    def _fetched_together(self, version: str, on_fetch: OnFetch, together: Together) -> HeldModel:
+        if self._bucket is None:
+            raise self._not_in_volume(version)
+        bucket, manifest, transfer = self._bucket, self._bucket.manifest(version), None
+
+        def fetch(partial: PartialModel) -> None:
+            nonlocal transfer
+            transfer = download_together(manifest, partial, bucket, together, on_fetch(manifest))
+
+        held = self._cache.fetch(manifest, fetch)
+        if transfer is None:  # another process of this machine has fetched it
+            together.swarm.join(manifest, held.folder.parent, manifest.pieces)
+        else:
+            transfer.moved(held.folder.parent)
+        return held
 
     def _not_in_volume(self, version: str) -> ModelNotFound:
         return ModelNotFound(f"{self._config.model_volume} has no whole model with the hash {version}")

@@ -1,0 +1,243 @@
+"""A swarm by libtorrent: private torrents of which only those know that the control plane told.
+
+It listens on one address, speaks TCP to private addresses alone, and looks for nobody: it has no tracker, no
+DHT, no local discovery, and opens no port of a router. What is sent is not encrypted.
+"""
+
+import ipaddress
+import logging
+from collections.abc import Iterable, Iterator, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from diffuserve.domain.errors import InvalidParams
+from diffuserve.modelstore.manifest import Manifest, Piece
+from diffuserve.modelstore.sharing import PeerAddress
+from diffuserve.modelstore.torrent import torrent_of
+
+if TYPE_CHECKING:
+    import libtorrent as lt
+
+log = logging.getLogger(__name__)
+
+_PRIVATE_V4 = ("10.0.0.0/8", "172.16.0.0/12", "192.168.0.0/16", "100.64.0.0/10", "127.0.0.0/8")
+_PRIVATE = (*_PRIVATE_V4, "fc00::/7", "::1")
+_ALL = ("0.0.0.0/0", "::/0")
+_BLOCKED = 1  # libtorrent's flag of a range of addresses
+_MAX_CONNECTIONS = 200
+_MAX_ALERTS = 10_000
+_MAX_FAILURES = 100  # of connections to a peer, which may be on its way
+_UNLIMITED = 0
+
+
+def is_private(host: str) -> bool:
+    """Return whether a host is a literal address of a private network, or this machine's own."""
+    try:
+        address = ipaddress.ip_address(host)
+    except ValueError:
+        return False
+    return any(address in ipaddress.ip_network(network) for network in _PRIVATE)
+
+
+class LibtorrentSwarm:
+    """Peers over one listening port, for any number of models."""
+
+    def __init__(self, host: str, port: int = 0) -> None:
+        """Listen at a private address; with port 0 at any free port, else there or at one of the next ten.
+
+        Raise `InvalidParams` if libtorrent is not installed, or if it cannot listen there.
+        """
+        self._lt = _libtorrent()
+        if not is_private(host):
+            raise InvalidParams("peers", host, "is no address of a private network: peers do not encrypt")
+        self._session = self._lt.session(_settings(self._lt, host, port))
+        self._session.set_ip_filter(_private_alone(self._lt))
+        self._transfers: list[LibtorrentTransfer] = []
+        self.address = PeerAddress(host, self._listen(host, port))
+
+    def join(self, manifest: Manifest, folder: Path, present: Iterable[Piece]) -> "LibtorrentTransfer":
+        """Take part in a model whose files are in `folder`, of which these pieces are there already."""
+        there = {piece.index for piece in present}
+        params = self._lt.add_torrent_params()
+        params.ti = self._lt.torrent_info(self._lt.bdecode(torrent_of(manifest)))
+        params.save_path = str(folder)
+        params.flags &= ~self._lt.torrent_flags.auto_managed & ~self._lt.torrent_flags.paused
+        params.info_hashes = params.ti.info_hashes()
+        if len(there) == len(manifest.pieces):
+            params.flags |= self._lt.torrent_flags.seed_mode  # each piece is hashed before it is first sent
+        else:
+            params.flags |= self._lt.torrent_flags.no_verify_files  # hashing holes takes long
+            params.have_pieces = [piece.index in there for piece in manifest.pieces]
+        transfer = LibtorrentTransfer(self, manifest, self._session.add_torrent(params), there)
+        self._transfers.append(transfer)
+        return transfer
+
+    def drop(self, transfer: "LibtorrentTransfer") -> None:
+        """Take no part in a model any more."""
+        if transfer in self._transfers:
+            self._transfers.remove(transfer)
+            self._session.remove_torrent(transfer.handle)
+
+    def limit_upload(self, bytes_per_second: int | None) -> None:
+        """Send no faster than this; `None` removes the limit."""
+        limit = _UNLIMITED if bytes_per_second is None else bytes_per_second
+        for peer_class in (self._lt.session.global_peer_class_id, self._lt.session.local_peer_class_id):
+            settings = self._session.get_peer_class(peer_class)
+            self._session.set_peer_class(peer_class, {**settings, "upload_limit": limit})
+
+    def close(self) -> None:
+        """Leave all models, and stop listening."""
+        for transfer in list(self._transfers):
+            transfer.leave()
+        self._session.pause()
+
+    def pump(self) -> None:
+        """Pass what has happened to the transfers that it concerns."""
+        for alert in self._session.pop_alerts():
+            for transfer in self._transfers:
+                if getattr(alert, "handle", None) == transfer.handle:
+                    transfer.note(alert)
+
+    def _listen(self, host: str, port: int) -> int:
+        """Wait until the session listens; return its port."""
+        lt, patience_ms = self._lt, 5_000
+        while self._session.wait_for_alert(patience_ms):
+            for alert in self._session.pop_alerts():
+                if isinstance(alert, lt.listen_succeeded_alert):
+                    return int(self._session.listen_port())
+                if isinstance(alert, lt.listen_failed_alert):
+                    raise InvalidParams("peers", f"{host}:{port}", f"cannot listen: {alert.message()}")
+        raise InvalidParams("peers", f"{host}:{port}", "cannot listen there")
+
+
+class LibtorrentTransfer:
+    """A model in the swarm of this process."""
+
+    def __init__(
+        self, swarm: LibtorrentSwarm, manifest: Manifest, handle: "lt.torrent_handle", there: set[int]
+    ) -> None:
+        self._swarm, self._manifest, self.handle = swarm, manifest, handle
+        self._lt = _libtorrent()
+        self._there, self._fresh = set(there), list[Piece]()
+        self._added, self._met = set[int](), set[PeerAddress]()  # what is being verified; who is known
+        self._is_flushing = self._is_flushed = False
+        self._error: OSError | None = None
+
+    def meet(self, peers: Iterable[PeerAddress]) -> None:
+        """Connect to peers; those that were met before are tried again if they are not connected."""
+        own = self._swarm.address
+        for peer in set(peers) - self._met - {own}:
+            self._met.add(peer)
+            if is_private(peer.host):
+                self.handle.connect_peer((peer.host, peer.port))
+
+    def add(self, piece: Piece, content: memoryview) -> None:
+        """Contribute a piece from elsewhere."""
+        self._added.add(piece.index)
+        self.handle.add_piece(piece.index, bytes(content), 0)
+
+    def arrived(self) -> Sequence[Piece]:
+        """Return the pieces that were verified since the last call."""
+        self._swarm.pump()
+        fresh, self._fresh = self._fresh, []
+        return fresh
+
+    def missing(self) -> Sequence[Piece]:
+        """Return the pieces that neither this process nor a connected peer has."""
+        copies = self.handle.piece_availability() or [0] * len(self._manifest.pieces)
+        return [piece for piece in self.lacking() if not copies[piece.index]]
+
+    def lacking(self) -> Sequence[Piece]:
+        """Return the pieces that are not here, and have not been contributed."""
+        known = self._there | self._added
+        return [piece for piece in self._manifest.pieces if piece.index not in known]
+
+    @property
+    def num_received(self) -> int:
+        """Return the bytes that peers have sent."""
+        return int(self.handle.status().total_payload_download)
+
+    @property
+    def num_sent(self) -> int:
+        """Return the bytes that peers have received."""
+        return int(self.handle.status().total_payload_upload)
+
+    @property
+    def is_done(self) -> bool:
+        """Return whether every piece is here and written. Raise `OSError` if the files cannot be written."""
+        self._swarm.pump()
+        if self._error is not None:
+            raise self._error
+        if len(self._there) == len(self._manifest.pieces) and not self._is_flushing:
+            self._is_flushing = True
+            self.handle.flush_cache()
+        return self._is_flushed
+
+    def moved(self, folder: Path) -> None:
+        """Go on with the files in their new folder."""
+        self.handle.move_storage(str(folder), self._lt.move_flags_t.reset_save_path_unchecked)
+
+    def leave(self) -> None:
+        """Neither fetch nor give this model any more."""
+        self._swarm.drop(self)
+
+    def note(self, alert: Any) -> None:
+        """Note what has happened to this model."""
+        if isinstance(alert, self._lt.piece_finished_alert):
+            if alert.piece_index not in self._there:
+                self._there.add(alert.piece_index)
+                self._fresh.append(self._manifest.pieces[alert.piece_index])
+        elif isinstance(alert, self._lt.hash_failed_alert):
+            self._added.discard(alert.piece_index)
+            log.warning("%s: a peer sent a piece that is not as the manifest says", self._manifest.reference)
+        elif isinstance(alert, self._lt.cache_flushed_alert):
+            self._is_flushed = self._is_flushing
+        elif isinstance(alert, self._lt.file_error_alert):
+            self._error = OSError(alert.error.value(), alert.message())
+
+
+def _libtorrent() -> Any:
+    """Return the library. Raise `InvalidParams` if it is not installed."""
+    try:
+        import libtorrent
+    except ImportError as error:
+        remedy = "needs libtorrent, which is not installed; pip install 'diffuserve[peers]'"
+        raise InvalidParams("peers", "true", remedy) from error
+    return libtorrent
+
+
+def _settings(lt: Any, host: str, port: int) -> dict[str, Any]:
+    place = f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
+    kinds = lt.alert.category_t
+    alerts = kinds.error_notification | kinds.status_notification | kinds.storage_notification
+    return {
+        "alert_mask": alerts | kinds.piece_progress_notification,
+        "alert_queue_size": _MAX_ALERTS,
+        "allow_multiple_connections_per_ip": True,  # several workers of one machine
+        "connections_limit": _MAX_CONNECTIONS,
+        "enable_dht": False,
+        "enable_incoming_utp": False,
+        "enable_lsd": False,
+        "enable_natpmp": False,
+        "enable_outgoing_utp": False,
+        "enable_upnp": False,
+        "listen_interfaces": place,
+        "max_failcount": _MAX_FAILURES,
+        "min_reconnect_time": 1,
+        "outgoing_interfaces": host,
+        "unchoke_slots_limit": -1,  # peers are colleagues: none has to give in order to get
+    }
+
+
+def _private_alone(lt: Any) -> Any:
+    """Return the filter that lets private addresses pass."""
+    passing = lt.ip_filter()
+    for networks, flag in ((_ALL, _BLOCKED), (_PRIVATE, 0)):
+        for first, last in _ranges(networks):
+            passing.add_rule(first, last, flag)
+    return passing
+
+
+def _ranges(networks: Iterable[str]) -> Iterator[tuple[str, str]]:
+    for network in map(ipaddress.ip_network, networks):
+        yield str(network.network_address), str(network.broadcast_address)

@@ -1,0 +1,61 @@
+"""The interface of a swarm: peers that fetch a model together, each of them a source for the others."""
+
+from collections.abc import Iterable, Sequence
+from pathlib import Path
+from typing import Protocol
+
+from diffuserve.modelstore.manifest import Manifest, Piece
+from diffuserve.modelstore.sharing import PeerAddress
+
+
+class Transfer(Protocol):
+    """A model that this process fetches with its peers, or has and gives to them. One thread uses it.
+
+    What comes from peers and from `add` is verified, and then written into the files.
+    """
+
+    def meet(self, peers: Iterable[PeerAddress]) -> None:
+        """Connect to peers; those that were met before are tried again if they are not connected."""
+        ...
+
+    def add(self, piece: Piece, content: memoryview) -> None:
+        """Contribute a piece from elsewhere."""
+        ...
+
+    def arrived(self) -> Sequence[Piece]:
+        """Return the pieces that were verified since the last call."""
+        ...
+
+    def missing(self) -> Sequence[Piece]:
+        """Return the pieces that neither this process nor a connected peer has."""
+        ...
+
+    def lacking(self) -> Sequence[Piece]:
+        """Return the pieces that are not here, and have not been contributed."""
+        ...
+
+    @property
+    def num_received(self) -> int:
+        """Return the bytes that peers have sent."""
+        ...
+
+    @property
+    def is_done(self) -> bool:
+        """Return whether every piece is here and written. Raise `OSError` if the files cannot be written."""
+        ...
+
+    def moved(self, folder: Path) -> None:
+        """Go on with the files in their new folder."""
+        ...
+
+    def leave(self) -> None:
+        """Neither fetch nor give this model any more."""
+        ...
+
+
+class Swarm(Protocol):
+    """Peers that give pieces of models to one another, of which this process is one."""
+
+    def join(self, manifest: Manifest, folder: Path, present: Iterable[Piece]) -> Transfer:
+        """Take part in a model whose files are in `folder`, of which these pieces are there already."""
+        ...
