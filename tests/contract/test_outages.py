@@ -191,14 +191,17 @@ async def test_a_migration_waits_longer_than_other_writes(
 
 
 async def test_the_writer_is_checked_against_a_held_lock(
-    job_store: JobStore, database_url: str, impatient: None
+    job_store: JobStore, database_url: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     await job_store.operations.check_writer()
     monotonic = asyncio.get_running_loop().time
     job_store._writer._committed_at = monotonic() - 60.0
     async with held_lock(database_url):
-        with pytest.raises(ServerUnavailable, match="no write to the database was committed"):
-            await job_store.operations.check_writer()
+        with monkeypatch.context() as impatience:
+            impatience.setattr(writer, "_PROBE_SECONDS", 0.2)
+            with pytest.raises(ServerUnavailable, match="no write to the database was committed"):
+                await job_store.operations.check_writer()
+    monkeypatch.setattr(writer, "_PROBE_SECONDS", HANG_SECONDS)
     await job_store.operations.check_writer()
     assert not await job_store.database.rows(sa.select(schema.housekeeping)), "the probe leaves nothing"
 

@@ -133,7 +133,7 @@ class Sharing(Ranks):
 
     def __init__(self, size: int) -> None:
         self.plan, self.index, self.size = ParallelPlan(size), 0, size
-        self.sequence = Mock(SequenceRanks, index=0, size=size)
+        self.sequence, self.tensor = Mock(SequenceRanks, index=0, size=size), None
 
 
 def test_a_step_takes_less_memory_the_more_ranks_share_it(folder: Path) -> None:

@@ -48,6 +48,7 @@ from diffuserve.domain.resources.file import DeletedFile, FilePage
 from diffuserve.domain.resources.job import JobPage, ProgressResource
 from diffuserve.domain.resources.model import ModelList, ModelSafetyResource
 from diffuserve.domain.resources.plan import PlanResource
+from diffuserve.domain.resources.scale import LeavingResource, ScaleResource
 from diffuserve.domain.resources.session import SessionResource
 from diffuserve.domain.resources.webhook import (
     DeletedSubject,
@@ -268,6 +269,17 @@ async def all_resources(serializer: JobSerializer) -> list[Resource]:
         page_of(FilePage, [file_resource(FILE)], has_more=False),
         DeletedFile(id=FILE.id),
         PlanResource(name="slow", priorities=(Band.STANDARD, Band.BATCH)),
+        ScaleResource(
+            pool="tiny",
+            workers=3,
+            for_work=3,
+            for_rate=2,
+            floor=1,
+            predicted=0,
+            num_live=2,
+            num_on_demand=2,
+        ),
+        LeavingResource(leaves=True),
         CostReport(costs=tuple(measured_costs(make_usage())), usage=make_usage()),
         deleted,
     ]
