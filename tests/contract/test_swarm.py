@@ -11,14 +11,14 @@ from pathlib import Path
 import pytest
 
 from diffuserve.domain.errors import InvalidModel, InvalidParams
+from diffuserve.domain.peers import PeerAddress, PeerAdvice, Share, is_private
 from diffuserve.modelstore.bucket import ModelBucket, open_models
 from diffuserve.modelstore.config import ModelStoreConfig
-from diffuserve.modelstore.libtorrent_swarm import LibtorrentSwarm, is_private
+from diffuserve.modelstore.libtorrent_swarm import LibtorrentSwarm
 from diffuserve.modelstore.manifest import Manifest, ModelFile, Piece
 from diffuserve.modelstore.partial import PartialModel
 from diffuserve.modelstore.piece_hashes import PIECE_BYTES
 from diffuserve.modelstore.publishing import push
-from diffuserve.modelstore.sharing import Guidance, PeerAddress, Share
 from diffuserve.modelstore.store import ModelStore
 from diffuserve.modelstore.swarm_download import Together, download_together
 from support.stored_models import manifest_of, write_files
@@ -118,8 +118,8 @@ def test_workers_that_start_together_read_each_piece_from_the_bucket_once(
     addresses = tuple(each.address for each in swarms)
 
     def fetch(number: int) -> None:
-        def guide(_manifest: Manifest) -> Guidance:
-            return Guidance(addresses, Share(number, 3, 3))
+        def guide(_manifest: Manifest) -> PeerAdvice:
+            return PeerAdvice(addresses, Share(number, 3, 3))
 
         together = Together(swarms[number], guide, wait_seconds=1_000.0)
         partial = partial_of(tmp_path / str(number), manifest)
@@ -142,8 +142,8 @@ def test_the_share_of_a_worker_that_never_came_is_read_by_another(
 ) -> None:
     dead = PeerAddress(HOST, 9)
 
-    def guide(_manifest: Manifest) -> Guidance:
-        return Guidance((dead,), Share(0, 2, 2))
+    def guide(_manifest: Manifest) -> PeerAdvice:
+        return PeerAdvice((dead,), Share(0, 2, 2))
 
     counted, arrived = CountedBucket(bucket), list[int]()
     together = Together(swarm(), guide, wait_seconds=0.3)
@@ -167,8 +167,8 @@ def test_a_lying_peer_is_found_out_and_costs_time_only(
     liar, honest = swarm(), swarm()
     given = liar.join(manifest, lying.folder, lying.present)
 
-    def guide(_manifest: Manifest) -> Guidance:
-        return Guidance((liar.address,), Share(1, 1, 2))  # nothing is to be read before a wait in vain
+    def guide(_manifest: Manifest) -> PeerAdvice:
+        return PeerAdvice((liar.address,), Share(1, 1, 2))  # nothing is to be read before a wait in vain
 
     counted = CountedBucket(bucket)
     together = Together(honest, guide, wait_seconds=0.3)
@@ -186,7 +186,7 @@ def test_a_download_goes_on_with_the_pieces_that_an_earlier_try_left(
     swarm: Callable[[], LibtorrentSwarm],
 ) -> None:
     counted, partial = CountedBucket(bucket), partial_of(tmp_path / "a", manifest, 3, files)
-    together = Together(swarm(), lambda _manifest: Guidance())
+    together = Together(swarm(), lambda _manifest: PeerAdvice())
     download_together(manifest, partial, counted, together, nothing)
     assert_whole(tmp_path / "a" / "small", files)
     assert len(counted.reads) == len(manifest.pieces) - 3
@@ -196,7 +196,7 @@ def test_a_piece_that_is_damaged_everywhere_is_an_error_that_names_the_place(
     manifest: Manifest, bucket: ModelBucket, tmp_path: Path, swarm: Callable[[], LibtorrentSwarm]
 ) -> None:
     counted = CountedBucket(bucket, damage=True)
-    together = Together(swarm(), lambda _manifest: Guidance())
+    together = Together(swarm(), lambda _manifest: PeerAdvice())
     with pytest.raises(InvalidModel, match="is not in the bucket as the manifest says"):
         download_together(manifest, partial_of(tmp_path / "a", manifest), counted, together, nothing)
 
@@ -206,14 +206,14 @@ def test_a_model_in_the_cache_is_given_to_others_which_need_no_bucket(
 ) -> None:
     first, second = swarm(), swarm()
     config = ModelStoreConfig(model_store=url, model_cache=tmp_path / "first")
-    alone = Together(first, lambda _manifest: Guidance())
+    alone = Together(first, lambda _manifest: PeerAdvice())
     ModelStore(config, together=alone).open("small", lambda _: nothing)
     weights = tmp_path / "store" / "models" / manifest.hash / "small"
     for path in SIZES:
         (weights / path).unlink()
 
-    def guide(_manifest: Manifest) -> Guidance:
-        return Guidance((first.address,), Share(1, 1, 2))
+    def guide(_manifest: Manifest) -> PeerAdvice:
+        return PeerAdvice((first.address,), Share(1, 1, 2))
 
     config = ModelStoreConfig(model_store=url, model_cache=tmp_path / "second")
     held = ModelStore(config, together=Together(second, guide)).open("small", lambda _: nothing)

@@ -3,7 +3,7 @@
 from collections.abc import Mapping
 
 from diffuserve.domain.errors import WorkerNotFound
-from diffuserve.domain.worker import ControlCommands
+from diffuserve.domain.worker import ControlCommands, Worker
 from diffuserve.jobs.shared_reads import SharedReads
 from diffuserve.jobs.store import JobStore
 
@@ -14,9 +14,14 @@ class WorkerPolls:
     def __init__(self, store: JobStore, poll_seconds: float) -> None:
         self._store = store
         self._has_work: SharedReads[None, bool] = SharedReads(self._read_has_work, poll_seconds / 2)
+        self._workers: SharedReads[None, list[Worker]] = SharedReads(self._read_workers, poll_seconds / 2)
         self._commands: SharedReads[None, Mapping[str, ControlCommands]] = SharedReads(
             self._read_commands, poll_seconds / 2
         )
+
+    async def workers(self) -> list[Worker]:
+        """Return all workers, as they were a moment ago."""
+        return await self._workers.get(None)
 
     async def has_work(self) -> bool:
         """Return whether a claim may find a job; a claim is a transaction, and most would find none."""
@@ -28,6 +33,9 @@ class WorkerPolls:
         if commands is None:
             raise WorkerNotFound(f"no worker {worker_id}; register again")
         return commands
+
+    async def _read_workers(self, _key: None) -> list[Worker]:
+        return await self._store.operations.workers()
 
     async def _read_has_work(self, _key: None) -> bool:
         return await self._store.leases.has_work()

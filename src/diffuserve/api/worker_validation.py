@@ -5,7 +5,7 @@ The store commits many messages in one transaction, so a message that the databa
 
 import math
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import fields, replace
 from typing import Any, TypeVar
 
@@ -13,11 +13,13 @@ import orjson
 from pydantic import TypeAdapter, ValidationError
 
 from diffuserve.api.path_params import FILE_NAME
+from diffuserve.domain.backend_urls import LAST_PORT
 from diffuserve.domain.checkpoint import NUM_SLOTS, StoredCheckpoint
 from diffuserve.domain.cost import CostFit
 from diffuserve.domain.errors import InvalidParams
 from diffuserve.domain.json_text import has_null_character
 from diffuserve.domain.model_spec import ModelSpec
+from diffuserve.domain.peers import PeerReport, is_private
 from diffuserve.domain.progress_report import MAX_PROGRESS_JOBS, WorkerProgress
 from diffuserve.domain.safety import ImagesRecord
 from diffuserve.domain.worker import (
@@ -36,6 +38,7 @@ _SPEC = TypeAdapter(ModelSpec)
 # The least value of each whole number: 0 where that is the default, and stands for what is not known.
 _COUNTS = {field.name: 0 if field.default == 0 else 1 for field in fields(ModelSpec) if field.type is int}
 _MAX_NAME = 200
+_MAX_PEER_MODELS = 16
 _MAX_REPORT_BYTES = 32_768  # every view of the workers reads their reports
 _MAX_ERROR_CHARACTERS = 10_000  # the operators' view reads the errors of hundreds of jobs
 _SHA256 = re.compile(r"[0-9a-f]{64}")
@@ -176,11 +179,30 @@ def _check_report(report: WorkerReport) -> None:
     size = len(orjson.dumps(report))
     if size > _MAX_REPORT_BYTES:
         raise InvalidParams("report", f"{size:,} bytes", f"has at most {_MAX_REPORT_BYTES:,} bytes")
+    _check_peers(report.peers)
     phase = "" if report.loading is None else report.loading.phase
     withdrawn = (("withdrawn_models", text) for text in report.withdrawn_models.values())
     for name, text in (("loading.phase", phase), ("drain_reason", report.drain_reason), *withdrawn):
         if len(text) > _MAX_NAME or not text.isprintable():
             raise InvalidParams(f"report.{name}", text, f"has at most {_MAX_NAME} printable characters")
+
+
+def _check_peers(peers: Sequence[PeerReport]) -> None:
+    """Raise `InvalidParams` for a peer at several hosts, or outside of private networks."""
+    if len(peers) > _MAX_PEER_MODELS:
+        raise InvalidParams("report.peers", f"{len(peers)} of them", f"are at most {_MAX_PEER_MODELS}")
+    if len({peer.address.host for peer in peers}) > 1:
+        raise InvalidParams("report.peers", "several hosts", "a worker listens at one")
+    for peer in peers:
+        host, port = peer.address.host, peer.address.port
+        if not _SHA256.fullmatch(peer.model):
+            raise InvalidParams("report.peers.model", peer.model, "is not a hash in hexadecimal")
+        if not is_private(host):
+            raise InvalidParams("report.peers.address", host, "is no address of a private network")
+        if not 0 < port <= LAST_PORT:
+            raise InvalidParams("report.peers.address", port, "is no port")
+        if not (math.isfinite(peer.seconds) and peer.seconds >= 0):
+            raise InvalidParams("report.peers.seconds", peer.seconds, "must be finite and not negative")
 
 
 def _check_spec(field: str, values: Mapping[str, Any]) -> None:

@@ -25,7 +25,7 @@ LOG: Final = "Log"
 _OPTIONS: Mapping[str, tuple[str, ...]] = {
     SERVER: ("server", "api_key", "api_key_file"),
     MODEL: ("model", "device", "dtype", "quantization", "offload", "compiled", "tiers"),
-    MODEL_STORE: (*option_fields(ModelStoreConfig), "prepare_models"),
+    MODEL_STORE: (*option_fields(ModelStoreConfig), "prepare_models", "peers", "peer_upload_bytes"),
     LISTENING: ("host", "port"),
     STORAGE: ("data_dir", "database_url", "valkey_url", "file_metadata"),
     SAFETY: ("prompt_filter", "image_filter", "image_rules", "filter_frames_every"),

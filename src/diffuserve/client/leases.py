@@ -16,6 +16,7 @@ from diffuserve.client.http import HttpTransport, RequestOptions
 from diffuserve.client.input_files import InputDownloads
 from diffuserve.domain.checkpoint import StoredCheckpoint
 from diffuserve.domain.errors import ServerRefused, ServerUnavailable, UploadFailed, WorkerNotFound
+from diffuserve.domain.peers import PeerAdvice
 from diffuserve.domain.progress_report import ProgressReport, WatchedReports, WorkerProgress
 from diffuserve.domain.resources.scale import LeavingResource
 from diffuserve.domain.worker import (
@@ -108,6 +109,12 @@ class LeaseClient:
         options = RequestOptions(params=params, wait_seconds=wait)
         response = await self._transport.request("GET", f"/v1/workers/{worker_id}/control", options)
         return decode(ControlCommands, response.content)
+
+    async def peers(self, worker_id: str, model: str) -> PeerAdvice:
+        """Return the peers in a model, by its hash, and the worker's share; ask once."""
+        options = RequestOptions(params={"model": model}, patience_seconds=0.0)
+        response = await self._transport.request("GET", f"/v1/workers/{worker_id}/peers", options)
+        return decode(PeerAdvice, response.content)
 
     async def drain(self, worker_id: str) -> None:
         """Announce that the worker takes no more jobs."""

@@ -8,6 +8,7 @@ from typing import Any
 from diffuserve.domain.checkpoint import StoredCheckpoint
 from diffuserve.domain.errors import InvalidParams
 from diffuserve.domain.job import Band, JobError, JobResult, Phase
+from diffuserve.domain.peers import PeerReport
 from diffuserve.domain.quantization import Quantization
 from diffuserve.domain.residency import Residency
 from diffuserve.domain.resources.base import Resource
@@ -80,7 +81,8 @@ class WorkerReport:
     `loading` is the progress of an engine that is not ready yet. `drain_reason` says why the worker drains.
     `quantization` is what its weights are kept in; `None` until the engine is ready, and of workers of
     versions that do not say so. `withdrawn_models` are those that it offered and cannot load, with reasons.
-    `residency` tells where its weights are; `None` where `quantization` is.
+    `residency` tells where its weights are; `None` where `quantization` is. `peers` are the models that it
+    fetches or gives with peers.
     """
 
     state: WorkerState
@@ -100,6 +102,7 @@ class WorkerReport:
     quantization: str | None = None
     residency: Residency | None = None
     withdrawn_models: Mapping[str, str] = field(default_factory=dict)
+    peers: tuple[PeerReport, ...] = ()
 
 
 def is_exact(report: WorkerReport) -> bool:

@@ -1,9 +1,12 @@
 """Workers' reports as they are stored."""
 
+from collections.abc import Mapping
 from functools import lru_cache
+from typing import Any
 
 import orjson
 
+from diffuserve.domain.peers import PeerAddress, PeerReport
 from diffuserve.domain.residency import Residency
 from diffuserve.domain.worker import LoadProgress, WorkerReport, WorkerState
 
@@ -18,4 +21,9 @@ def report_of(text: str) -> WorkerReport:
     values["loading"] = None if loading is None else LoadProgress(**loading)
     residency = values.get("residency")
     values["residency"] = None if residency is None else Residency.from_dict(residency)
+    values["peers"] = tuple(map(_peer_of, values.get("peers", ())))
     return WorkerReport(**values)
+
+
+def _peer_of(values: Mapping[str, Any]) -> PeerReport:
+    return PeerReport(**{**values, "address": PeerAddress(**values["address"])})

@@ -11,8 +11,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from diffuserve.domain.errors import InvalidParams
+from diffuserve.domain.peers import PRIVATE_NETWORKS, PeerAddress, is_private
 from diffuserve.modelstore.manifest import Manifest, Piece
-from diffuserve.modelstore.sharing import PeerAddress
 from diffuserve.modelstore.torrent import torrent_of
 
 if TYPE_CHECKING:
@@ -20,23 +20,12 @@ if TYPE_CHECKING:
 
 log = logging.getLogger(__name__)
 
-_PRIVATE_V4 = ("10.0.0.0/8", "172.16.0.0/12", "192.168.0.0/16", "100.64.0.0/10", "127.0.0.0/8")
-_PRIVATE = (*_PRIVATE_V4, "fc00::/7", "::1")
 _ALL = ("0.0.0.0/0", "::/0")
 _BLOCKED = 1  # libtorrent's flag of a range of addresses
 _MAX_CONNECTIONS = 200
 _MAX_ALERTS = 10_000
 _MAX_FAILURES = 100  # of connections to a peer, which may be on its way
 _UNLIMITED = 0
-
-
-def is_private(host: str) -> bool:
-    """Return whether a host is a literal address of a private network, or this machine's own."""
-    try:
-        address = ipaddress.ip_address(host)
-    except ValueError:
-        return False
-    return any(address in ipaddress.ip_network(network) for network in _PRIVATE)
 
 
 class LibtorrentSwarm:
@@ -232,7 +221,7 @@ def _settings(lt: Any, host: str, port: int) -> dict[str, Any]:
 def _private_alone(lt: Any) -> Any:
     """Return the filter that lets private addresses pass."""
     passing = lt.ip_filter()
-    for networks, flag in ((_ALL, _BLOCKED), (_PRIVATE, 0)):
+    for networks, flag in ((_ALL, _BLOCKED), (PRIVATE_NETWORKS, 0)):
         for first, last in _ranges(networks):
             passing.add_rule(first, last, flag)
     return passing

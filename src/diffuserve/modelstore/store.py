@@ -224,7 +224,9 @@ def describe_stored(model: str, config: ModelStoreConfig) -> Iterator[DescribedM
         yield described
 
 
-def open_stored(model: str, config: ModelStoreConfig, on_fetch: OnFetch) -> HeldModel | None:
+def open_stored(
+    model: str, config: ModelStoreConfig, on_fetch: OnFetch, together: Together | None = None
+) -> HeldModel | None:
     """Return a model of the store; `None` for one that is found without it: bundled, a folder or the hub's.
 
     A short name of a hub model means the store's model of that name, if it has one. Raise as `ModelStore`.
@@ -232,7 +234,7 @@ def open_stored(model: str, config: ModelStoreConfig, on_fetch: OnFetch) -> Held
     if not is_stored(model, config):
         return None
     try:
-        return ModelStore(config).open(model, on_fetch)
+        return ModelStore(config, together=together).open(model, on_fetch)
     except ModelNotFound:
         if is_hub_id(full_name(model)):
             return None

@@ -4,8 +4,8 @@ from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Protocol
 
+from diffuserve.domain.peers import PeerAddress
 from diffuserve.modelstore.manifest import Manifest, Piece
-from diffuserve.modelstore.sharing import PeerAddress
 
 
 class Transfer(Protocol):

@@ -8,10 +8,10 @@ from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
 
 from diffuserve.domain.errors import DiffuserveError
+from diffuserve.domain.peers import PeerAdvice
 from diffuserve.modelstore.download import Report, damaged_error, recheck_present
 from diffuserve.modelstore.manifest import Manifest, Piece
 from diffuserve.modelstore.partial import PartialModel, explained
-from diffuserve.modelstore.sharing import Guidance
 from diffuserve.modelstore.sources import PieceSource
 from diffuserve.modelstore.spans import Span, damaged_pieces
 from diffuserve.modelstore.swarm import Swarm, Transfer
@@ -24,7 +24,7 @@ _LOOK_SECONDS = 0.1
 _READS_AT_ONCE = 4
 _PATIENT_WAITS = 2  # for pieces that peers say they have
 _MOST_FAILURES = 3  # of one piece
-Guide = Callable[[Manifest], Guidance]
+Guide = Callable[[Manifest], PeerAdvice]
 """Tells who the peers are, and which share is this worker's; asked several times a second."""
 
 
@@ -80,12 +80,12 @@ class _Fetching:
     def run(self, together: Together) -> None:
         """Bring all pieces. Raise what the source raises for one that nobody has."""
         while not self._is_done():
-            guidance = together.guide(self._manifest)
-            self._transfer.meet(guidance.peers)
+            advice = together.guide(self._manifest)
+            self._transfer.meet(advice.peers)
             self._keep_arrived()
             self._collect_reads()
             self._wait_in_vain(together.wait_seconds)
-            self._begin_reads(guidance)
+            self._begin_reads(advice)
             time.sleep(_LOOK_SECONDS)
         self._keep_arrived()
 
@@ -107,11 +107,11 @@ class _Fetching:
         if not self._reads and now - self._moved_at >= wait_seconds:
             self._num_waits, self._moved_at = self._num_waits + 1, now
 
-    def _begin_reads(self, guidance: Guidance) -> None:
+    def _begin_reads(self, advice: PeerAdvice) -> None:
         """Read what nobody has; after two waits in vain also what peers have and do not send."""
         transfer = self._transfer
         candidates = transfer.missing() if self._num_waits < _PATIENT_WAITS else transfer.lacking()
-        share, free = guidance.share, _READS_AT_ONCE - len(self._reads)
+        share, free = advice.share, _READS_AT_ONCE - len(self._reads)
         due = [piece for piece in candidates if share.has(piece.index, self._num_waits)]
         for piece in [piece for piece in due if piece not in self._reads][: max(free, 0)]:
             self._reads[piece] = self._threads.submit(self._read, piece)

@@ -16,6 +16,8 @@ from diffuserve.domain.cost import CostFit
 from diffuserve.domain.model_spec import ModelSpec
 from diffuserve.domain.worker import LATENTS_ID, LATENTS_NAME, Until
 from diffuserve.worker.agent_link import AgentLink, die_with_parent
+from diffuserve.worker.config import EngineProcessConfig
+from diffuserve.worker.engine_process import fetch_model, join_peers
 from diffuserve.worker.messages import (
     AbortJob,
     AddJob,
@@ -32,6 +34,7 @@ from diffuserve.worker.messages import (
     StopEngine,
     ToEngine,
 )
+from diffuserve.worker.stored_model import logged
 
 NULL_SPEC = ModelSpec(
     name="null",
@@ -166,13 +169,18 @@ def main() -> None:
     parser.add_argument("--ledger", type=Path)
     parser.add_argument("--load-seconds", type=float, default=0.0)
     parser.add_argument("--refuse")
+    parser.add_argument("--fetch", help="JSON of EngineProcessConfig, whose model is fetched")
     args, _ = parser.parse_known_args()  # options of the real engine process are ignored
     die_with_parent()
     link = AgentLink(args.socket)
+    config = None if args.fetch is None else EngineProcessConfig.from_json(args.fetch)
     engine = NullEngine(link, args.seconds, bool(args.files), args.ledger)
-    link.listen(engine.handle)
+    peers = None if config is None else join_peers(config, link)
+    link.listen(engine.handle, None if peers is None else peers.told)
     link.send_every(1.0, engine.heartbeat)
     link.send(ModelAnnounced(spec=NULL_SPEC.to_dict(), fit=NULL_FIT.to_dict()))
+    if config is not None:
+        fetch_model(config, logged, peers)
     time.sleep(args.load_seconds)
     if args.refuse:
         link.refuse(args.refuse)

@@ -24,6 +24,7 @@ from diffuserve.worker.loops.drain import DrainLoop
 from diffuserve.worker.loops.engine import EngineLoop
 from diffuserve.worker.loops.heartbeat import HeartbeatLoop
 from diffuserve.worker.loops.idle import IdleLoop
+from diffuserve.worker.loops.peers import PeersLoop
 from diffuserve.worker.loops.progress import ProgressLoop
 from diffuserve.worker.loops.spot import SpotLoop
 from diffuserve.worker.membership import Membership
@@ -120,6 +121,7 @@ class WorkerAgent:
             self._claims.run,
             HeartbeatLoop(client, membership, state, self._status, jobs).run,
             ControlLoop(client, membership, state, jobs).run,
+            PeersLoop(client, membership, self._engines).run,
             ProgressLoop(state, self._membership, self._reporter).run,
             self._spot.run,
             DeletionCostLoop(Pod() if self.config.tells_deletion_cost else None, state).run,

@@ -12,6 +12,7 @@ from typing import NoReturn
 
 from diffuserve.worker.crash_record import CrashRecord
 from diffuserve.worker.messages import EngineRefused, FromEngine, ToEngine, decode, encode
+from diffuserve.worker.peer_messages import PeersTold
 
 _PR_SET_PDEATHSIG = 1  # of linux/prctl.h
 
@@ -45,9 +46,12 @@ class AgentLink:
         self.send(EngineRefused(reason=reason))
         _exit_at_once()
 
-    def listen(self, on_message: Callable[[ToEngine], None]) -> None:
-        """Pass every message to `on_message`, on a thread of its own."""
-        threading.Thread(target=self._listen, args=(on_message,), name="agent-link", daemon=True).start()
+    def listen(
+        self, on_message: Callable[[ToEngine], None], on_peers: Callable[[PeersTold], None] | None = None
+    ) -> None:
+        """Pass every message to `on_message`, what is of peers to `on_peers`, on a thread of its own."""
+        arguments = (on_message, on_peers)
+        threading.Thread(target=self._listen, args=arguments, name="agent-link", daemon=True).start()
 
     def send_every(self, seconds: float, message: Callable[[], FromEngine]) -> None:
         """Send what `message` returns every `seconds`, on a thread of its own."""
@@ -59,11 +63,17 @@ class AgentLink:
 
         threading.Thread(target=send_forever, name="heartbeat", daemon=True).start()
 
-    def _listen(self, on_message: Callable[[ToEngine], None]) -> None:
+    def _listen(
+        self, on_message: Callable[[ToEngine], None], on_peers: Callable[[PeersTold], None] | None
+    ) -> None:
         try:
             with self._socket.makefile("rb") as lines:
                 for line in lines:
                     message = decode(line)
+                    if isinstance(message, PeersTold):
+                        if on_peers is not None:
+                            on_peers(message)
+                        continue
                     assert isinstance(message, ToEngine)
                     on_message(message)
         finally:

@@ -97,6 +97,14 @@ class EngineProcessConfig:
         "On CPUs, keep a copy of a cached model's weights in the engine's own layout, which engines map "
         "and share; it takes as much room again in --model-cache.",
     )
+    peers: str | None = option(
+        None,
+        "Private address, or ADDRESS:PORT, at which a worker of one device gives models of the store to "
+        "others and gets them; nothing is encrypted. By default none.",
+    )
+    peer_upload_bytes: int = option(
+        50_000_000, "Bytes a second that a worker sends to its peers while it has jobs.", gt=0
+    )
     compiled: bool = option(
         True,
         "On CUDA, run blocks that `diffuserve compile` has compiled for this model, GPU and torch; without "

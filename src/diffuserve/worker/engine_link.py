@@ -21,6 +21,7 @@ from diffuserve.worker.messages import (
     decode,
     encode,
 )
+from diffuserve.worker.peer_messages import PeersTold
 from diffuserve.worker.private_folder import PrivateFolder
 
 log = logging.getLogger(__name__)
@@ -64,7 +65,7 @@ class EngineLink:
                 assert isinstance(message, FromEngine)
                 yield message
 
-    def send(self, message: ToEngine) -> None:
+    def send(self, message: ToEngine | PeersTold) -> None:
         """Send without waiting; does nothing once the engine is dead, which ends `messages`."""
         if not self._writer.is_closing():
             self._writer.write(encode(message))

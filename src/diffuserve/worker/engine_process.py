@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING, NoReturn, TypeAlias
 
 from diffuserve.domain.errors import DiffuserveError
 from diffuserve.models.torch_environment import prepare_torch
+from diffuserve.modelstore.store import OnFetch, is_stored
 from diffuserve.private_files import private_umask
 from diffuserve.telemetry.logs import configure_logs
 from diffuserve.worker.agent_link import AgentLink, die_with_parent
@@ -32,6 +33,7 @@ if TYPE_CHECKING:
     from diffuserve.engine.loading import LoadedModel
     from diffuserve.modelstore.manifest import Manifest
     from diffuserve.worker.engine_host import EngineHost
+    from diffuserve.worker.engine_peers import EnginePeers
 
 _HEARTBEAT_SECONDS = 1.0
 
@@ -103,16 +105,50 @@ def serve_agent(config: EngineProcessConfig, socket: Path, run: RunHost) -> None
         nonlocal host
         host = loaded
 
-    link.listen(lambda message: host.handle(message) if host else None)
+    peers: EnginePeers | None = None
     loading = EngineHeartbeat(num_moves=0, num_unfinished=0)
-    link.send_every(_HEARTBEAT_SECONDS, lambda: host.heartbeat() if host else loading)
+
+    def heartbeat() -> EngineHeartbeat:
+        beat = host.heartbeat() if host else loading
+        if peers is not None:
+            peers.limit(is_busy=beat.num_unfinished > 0)
+        return beat
+
+    link.listen(
+        lambda message: host.handle(message) if host else None,
+        lambda message: peers.told(message) if peers else None,
+    )
+    link.send_every(_HEARTBEAT_SECONDS, heartbeat)
     try:
         announced = describe(config)  # before anything large is fetched or imported
         link.send(announced)  # jobs are accepted from here on
-        config = with_stored_model(replace(config, model=announced.reference), partial(_fetching, link))
+        config = replace(config, model=announced.reference)
+        peers = join_peers(config, link)
+        config = fetch_model(config, partial(_fetching, link), peers)
         run(config, link, on_host)
     except DiffuserveError as error:
         link.refuse(str(error))
+
+
+def join_peers(config: EngineProcessConfig, link: AgentLink) -> "EnginePeers | None":
+    """Listen for peers of a model of the store, if that is asked for. Raise `InvalidParams`."""
+    is_rank = "RANK" in os.environ  # noqa: TID251 (set by torchrun, not by an operator)
+    if config.peers is None or is_rank or not is_stored(config.model, config.stored):
+        return None
+    from diffuserve.worker.engine_peers import EnginePeers  # few workers have peers
+
+    return EnginePeers(config.peers, config, link)
+
+
+def fetch_model(
+    config: EngineProcessConfig, on_fetch: OnFetch, peers: "EnginePeers | None"
+) -> EngineProcessConfig:
+    """Return the configuration with the folder of its model, which peers get too. Raise as the store does."""
+    if peers is None:
+        return with_stored_model(config, on_fetch)
+    fetched = with_stored_model(config, on_fetch, peers.together)
+    peers.have(config.model)
+    return fetched
 
 
 def run_engine(

@@ -74,6 +74,12 @@ class Engines:
         return next((engine.loading for engine in engines if engine.loading is not None), None)
 
     @property
+    def with_peers(self) -> list[EngineSupervisor]:
+        """The engines that fetch or give their models with peers."""
+        engines = (model.engine for model in self.models)
+        return [engine for engine in engines if engine is not None and engine.peer_report is not None]
+
+    @property
     def quantization(self) -> str | None:
         """Quantization of the weights of all models; `None` while that of one is not known.
 

@@ -16,6 +16,7 @@ import orjson
 
 from diffuserve.domain.quantization import Quantization
 from diffuserve.domain.residency import RESIDENT
+from diffuserve.worker.peer_messages import PeerAnnounced, PeersTold
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -330,11 +331,17 @@ JobMessage: TypeAlias = (
 """The messages of an engine about one job."""
 
 FromEngine: TypeAlias = (
-    ModelAnnounced | EngineLoading | EngineReady | EngineRefused | EngineHeartbeat | JobMessage
+    ModelAnnounced
+    | EngineLoading
+    | EngineReady
+    | EngineRefused
+    | EngineHeartbeat
+    | PeerAnnounced
+    | JobMessage
 )
 ToEngine: TypeAlias = AddJob | AbortJob | PutDownJob | StopEngine
 FromZygote: TypeAlias = ZygoteReady | EngineForked | EngineEnded
-Message: TypeAlias = FromEngine | ToEngine | FromZygote | ForkEngine
+Message: TypeAlias = FromEngine | ToEngine | PeersTold | FromZygote | ForkEngine
 
 _KINDS: Mapping[str, type[Message]] = {
     "hello": ModelAnnounced,
@@ -342,6 +349,8 @@ _KINDS: Mapping[str, type[Message]] = {
     "ready": EngineReady,
     "refused": EngineRefused,
     "beat": EngineHeartbeat,
+    "peer": PeerAnnounced,
+    "peers": PeersTold,
     "moved": StepProgress,
     "previewed": PreviewReady,
     "live": LivePart,

@@ -12,6 +12,7 @@ from diffuserve.models.hub import LoggedProgress
 from diffuserve.modelstore.cache import HeldModel
 from diffuserve.modelstore.manifest import Manifest
 from diffuserve.modelstore.store import ModelStore, OnFetch, is_stored, open_stored
+from diffuserve.modelstore.swarm_download import Together
 from diffuserve.worker.config import EngineProcessConfig
 
 log = logging.getLogger(__name__)
@@ -21,12 +22,14 @@ T = TypeVar("T")
 _RETRIES = Backoff(first_seconds=1.0, longest_seconds=30.0, jitter=0.5)
 
 
-def with_stored_model(config: EngineProcessConfig, on_fetch: OnFetch | None = None) -> EngineProcessConfig:
+def with_stored_model(
+    config: EngineProcessConfig, on_fetch: OnFetch | None = None, together: Together | None = None
+) -> EngineProcessConfig:
     """Return the configuration with the folder of its model, fetched if need be, which this process keeps.
 
     A store that does not respond is waited for. Raise as `open_stored`.
     """
-    held = with_patience(lambda: open_stored(config.model, config.stored, on_fetch or logged))
+    held = with_patience(lambda: open_stored(config.model, config.stored, on_fetch or logged, together))
     return _with_folder(config, held)
 
 

@@ -6,6 +6,7 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from diffuserve.backoff import Backoff, RestartPolicy, supervise
+from diffuserve.domain.peers import PeerAddress, PeerReport
 from diffuserve.domain.residency import Residency
 from diffuserve.domain.worker import LoadProgress
 from diffuserve.worker.config import WorkerConfig
@@ -21,6 +22,7 @@ from diffuserve.worker.messages import (
     JobMessage,
     ModelAnnounced,
 )
+from diffuserve.worker.peer_messages import PeerAnnounced, PeersTold
 from diffuserve.worker.watchdog import Pulse, stall_reason
 
 log = logging.getLogger(__name__)
@@ -70,6 +72,8 @@ class EngineSupervisor:
         self.refusal: str | None = None
         self.is_stalled = False
         self.was_ever_ready = False
+        self._peer: PeerAnnounced | None = None
+        self._peer_since = 0.0
 
     @property
     def is_stopping(self) -> bool:
@@ -83,6 +87,21 @@ class EngineSupervisor:
     @property
     def is_ready(self) -> bool:
         return self.has_model and not self.is_stalled
+
+    @property
+    def peer_report(self) -> PeerReport | None:
+        """The engine's part among the peers of its model; `None` without any."""
+        if self._peer is None:
+            return None
+        seconds = asyncio.get_running_loop().time() - self._peer_since
+        address = PeerAddress(self._peer.host, self._peer.port)
+        is_complete = self._peer.is_complete
+        return PeerReport(model=self._peer.model, address=address, is_complete=is_complete, seconds=seconds)
+
+    def tell_peers(self, message: PeersTold) -> None:
+        """Pass on what the control plane says of peers."""
+        if self.link is not None:
+            self.link.send(message)
 
     async def run(self) -> int:
         """Keep an engine running, and return the exit code of the last one.
@@ -156,6 +175,7 @@ class EngineSupervisor:
                 self._handle(message)
         finally:
             link, self.link, self.token_budget = self.link, None, None
+            self._peer = None
             self.suspects = link.suspects()
             self._on_change()
             code = await link.close()
@@ -169,6 +189,9 @@ class EngineSupervisor:
             case EngineLoading():
                 self.loading = LoadProgress(**vars(message))
                 self._on_change()
+            case PeerAnnounced():
+                self._note_peer(message, now)
+                self._on_change()
             case EngineReady():
                 self._become_ready(message, now)
                 self._on_change()
@@ -180,6 +203,11 @@ class EngineSupervisor:
             case _:
                 self._pulse = self._pulse.after_progress(now)
                 self._on_job(message)
+
+    def _note_peer(self, peer: PeerAnnounced, now: float) -> None:
+        if self._peer is None or self._peer.model != peer.model:
+            self._peer_since = now
+        self._peer = peer
 
     def _become_ready(self, ready: EngineReady, now: float) -> None:
         log.info("ready: %s", " · ".join(f"{name} {value}" for name, value in ready.description.items()))

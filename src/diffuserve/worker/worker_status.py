@@ -1,8 +1,10 @@
 """The worker's own view of its state, and the heartbeats that report it."""
 
+from collections.abc import Iterable
 from dataclasses import replace
 from typing import Any
 
+from diffuserve.domain.peers import PeerReport
 from diffuserve.domain.worker import Heartbeat, LoadProgress, WorkerState
 from diffuserve.worker.agent_state import AgentState
 from diffuserve.worker.claim_gate import ClaimGate
@@ -31,6 +33,7 @@ class WorkerStatus:
         self._gate, self._metrics = gate, metrics
         self._reported_loading: LoadProgress | None = None
         self._last_reported: EngineHeartbeat | None = None
+        self._reported_peers: set[tuple[str, bool]] = set()
 
     @property
     def worker_state(self) -> WorkerState:
@@ -46,6 +49,7 @@ class WorkerStatus:
         """Have a change reported at once: progress of loading, or of the state but for ready and occupied."""
         current, reported = self.worker_state, self._state.reported_state
         has_changed = current is not reported and {current, reported} != _USUAL_STATES
+        has_changed = has_changed or _parts(self._peers()) != self._reported_peers
         if has_changed or self._engines.loading != self._reported_loading:
             self._state.heartbeat_due.set()
 
@@ -67,7 +71,8 @@ class WorkerStatus:
             len(self._state.held),
             tuple(model.name for model in engines.models if model.is_resident),
         )
-        self._reported_loading = engines.loading
+        self._reported_loading, peers = engines.loading, self._peers()
+        self._reported_peers = _parts(peers)
         mean_batch = None if latest is None else latest.mean_batch_since(self._last_reported)
         self._last_reported = latest
         loaded = replace(
@@ -79,10 +84,15 @@ class WorkerStatus:
             device_name="" if engine is None else engine.device_name,
             loading=engines.loading,
             withdrawn_models=engines.withdrawn,
+            peers=peers,
             mean_batch=mean_batch,
             drain_reason=self._state.drain_order.reason if self._state.drain_order else "",
         )
         return Heartbeat(report=loaded, held=held, fits=self._fits())
+
+    def _peers(self) -> tuple[PeerReport, ...]:
+        reports = (engine.peer_report for engine in self._engines.with_peers)
+        return tuple(report for report in reports if report is not None)
 
     def _is_alive(self, job: HeldJob) -> bool:
         """Return whether a job goes on: outside an engine, or inside one that responds."""
@@ -93,3 +103,8 @@ class WorkerStatus:
         """Return what the engines have measured, with what loading their models took."""
         measured = [(model, model.fit) for model in self._engines.models if model.fit]
         return {model.name: {**fit, "load_seconds": model.load_seconds} for model, fit in measured}
+
+
+def _parts(peers: Iterable[PeerReport]) -> set[tuple[str, bool]]:
+    """Return what cannot wait for the next heartbeat."""
+    return {(peer.model, peer.is_complete) for peer in peers}

@@ -39,6 +39,7 @@ from diffuserve.domain.job import (
     Progress,
     QueueEstimate,
 )
+from diffuserve.domain.peers import PeerAddress, PeerAdvice, Share
 from diffuserve.domain.progress_report import WatchedReports
 from diffuserve.domain.prompt import PromptRecord
 from diffuserve.domain.readiness import ModelStatus
@@ -263,6 +264,7 @@ async def all_resources(serializer: JobSerializer) -> list[Resource]:
         SessionResource(is_open=False, role="tenant", tenant_id="ada", csrf_token="x"),
         ClaimedLeases(leases=(LEASE,)),
         WatchedReports(watched=("job_1",)),
+        PeerAdvice((PeerAddress("10.0.0.7", 6881),), Share(1, 2, 3)),
         StoredFile(name="0.png", size_bytes=3, sha256="ab"),
         UploadUrl(url=None),
         LeasedFiles(files=(LeasedFile(id="file-0", size_bytes=3, sha256="ab"),)),

@@ -34,6 +34,7 @@ from diffuserve.worker.messages import (
     decode,
     encode,
 )
+from diffuserve.worker.peer_messages import PeerAnnounced, PeersTold
 
 EXAMPLES: dict[str, Message] = {
     "hello": ModelAnnounced(spec={"name": "x"}, fit={"step": [1.0]}),
@@ -45,6 +46,8 @@ EXAMPLES: dict[str, Message] = {
         image_filter={"name": "opennsfw", "thresholds": {"nsfw": 0.8}},
     ),
     "refused": EngineRefused(reason="no room"),
+    "peer": PeerAnnounced(model="ab", host="10.0.0.7", port=6881, is_complete=True),
+    "peers": PeersTold(peers=[{"host": "10.0.0.8", "port": 6881}], share=[1, 2, 3]),
     "beat": EngineHeartbeat(num_moves=1, num_unfinished=2, last_step_seconds=0.5),
     "moved": StepProgress(attempt="j", phase="denoise", step=1, total=4),
     "previewed": PreviewReady(attempt="j", image=1, index=0, step=2, total=4, png="iVBO"),

@@ -29,6 +29,7 @@ from diffuserve.api.worker_validation import (
     check_registration,
 )
 from diffuserve.backoff import jitter
+from diffuserve.domain.peers import PeerAdvice
 from diffuserve.domain.progress_report import WatchedReports, WorkerProgress
 from diffuserve.domain.resources.scale import LeavingResource
 from diffuserve.domain.resources.worker import WorkerList
@@ -44,12 +45,14 @@ from diffuserve.domain.worker import (
 )
 from diffuserve.events.base import QUEUE, Subscription, worker_topic
 from diffuserve.jobs.claim import Claimed
+from diffuserve.jobs.peers import advise
 
 router = APIRouter(prefix="/v1/workers", tags=["workers"], route_class=JsonRoute)
 
 Wait = Annotated[
     float, Query(ge=0, allow_inf_nan=False, description="Seconds to delay the response, 25 at most.")
 ]
+ModelHash = Annotated[str, Query(pattern="^[0-9a-f]{64}$", description="Hash of a version of a model.")]
 
 
 @router.get("", summary="List workers", response_model=WorkerList)
@@ -117,6 +120,15 @@ async def heartbeat(
     """Renew the leases that the worker holds, and return its control commands."""
     checked_owner(worker_id, caller)
     return json_response(await services.store.leases.heartbeat(worker_id, check_heartbeat(body)))
+
+
+@router.get("/{worker_id}/peers", summary="List peers of a model", response_model=PeerAdvice)
+async def list_peers(
+    worker_id: WorkerId, model: ModelHash, services: ServicesDep, caller: WorkerCaller
+) -> Response:
+    """Return the peers of a worker in a model that it reports, and its share of the reads of the bucket."""
+    checked_owner(worker_id, caller)
+    return json_response(advise(await services.worker_polls.workers(), worker_id, model))
 
 
 @router.post("/{worker_id}/drain", summary="Give this worker no more jobs", status_code=204)

@@ -1,0 +1,74 @@
+"""Advice to workers that fetch a model: who their peers are, and who reads what from the bucket."""
+
+from diffuserve.domain.peers import PeerAddress, PeerAdvice, PeerReport, Share
+from diffuserve.domain.worker import Worker, WorkerReport, WorkerState
+from diffuserve.jobs.peers import advise
+
+MODEL, OTHER = "a" * 64, "b" * 64
+
+
+def worker(
+    name: str,
+    seconds: float = 0.0,
+    is_complete: bool = False,
+    model: str = MODEL,
+    state: WorkerState = WorkerState.INITIALIZING,
+) -> Worker:
+    """Return a worker that has fetched a model for so long."""
+    address = PeerAddress("10.0.0.1", 6881 + ord(name) - ord("a"))
+    peer = PeerReport(model=model, address=address, is_complete=is_complete, seconds=seconds)
+    return Worker(
+        id=name,
+        name=name,
+        state=state,
+        labels={},
+        models=("m",),
+        report=WorkerReport(state=state, peers=(peer,)),
+        registered_at=0.0,
+        heartbeat_at=100.0,
+    )
+
+
+def shares(*workers: Worker) -> list[Share]:
+    return [advise(workers, each.id, MODEL).share for each in workers]
+
+
+def test_workers_that_begin_together_share_the_reads_in_the_order_of_their_beginning() -> None:
+    assert shares(worker("a", 3.0), worker("b", 3.5), worker("c", 2.9)) == [
+        Share(1, 3, 3),
+        Share(0, 3, 3),
+        Share(2, 3, 3),
+    ]
+
+
+def test_who_begins_later_reads_nothing_unless_in_vain() -> None:
+    first, late = shares(worker("a", 30.0), worker("b", 3.0))
+    assert (first, late) == (Share(0, 1, 2), Share(1, 1, 2))
+    assert first.has(7, 0)
+    assert not late.has(7, 0)
+    assert late.has(7, 2)
+
+
+def test_while_somebody_has_the_whole_model_nobody_reads_the_bucket() -> None:
+    holder, *fetching = shares(worker("a", 90.0, is_complete=True), worker("b", 3.0), worker("c", 3.0))
+    assert not any(share.has(piece, 0) for share in fetching for piece in range(10))
+    assert holder == Share(1, 1, 1)
+
+
+def test_a_lost_worker_has_no_share_and_is_nobodys_peer() -> None:
+    lost = worker("a", 3.0, state=WorkerState.LOST)
+    advice = advise([lost, worker("b", 3.0)], "b", MODEL)
+    assert advice == PeerAdvice((), Share(0, 1, 1))
+
+
+def test_peers_are_named_to_those_alone_that_report_the_model() -> None:
+    workers = [worker("a"), worker("b"), worker("c", model=OTHER)]
+    assert advise(workers, "a", MODEL).peers == (PeerAddress("10.0.0.1", 6882),)
+    assert advise(workers, "c", MODEL) == PeerAdvice()
+    assert advise(workers, "nobody", MODEL) == PeerAdvice()
+
+
+def test_of_many_workers_each_is_named_to_as_many_as_others() -> None:
+    workers = [worker(chr(ord("a") + number)) for number in range(80)]
+    named = [peer for each in workers for peer in advise(workers, each.id, MODEL).peers]
+    assert {named.count(peer) for peer in named} == {50}
