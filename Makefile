@@ -6,7 +6,7 @@ READY := .venv/.ready
 unexport PYTHONDONTWRITEBYTECODE
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo serve test test-all check docs wheel fmt chaos chaos-long bench-engine bench-unet bench-video bench-control bench-serve bench-batch bench-lockstep bench-quantization bench-offload bench-image-filter bench-fleet bench-followers bench-judging bench-start bench-cold-start bench-decode-workers bench-operations bench-policies bench-autoscaling bench-gpu count-kernels clean
+.PHONY: help setup demo serve test test-all check docs wheel fmt chaos chaos-long bench-engine bench-unet bench-video bench-control bench-serve bench-batch bench-lockstep bench-tensor-parallel bench-quantization bench-offload bench-image-filter bench-fleet bench-followers bench-judging bench-start bench-cold-start bench-decode-workers bench-operations bench-policies bench-autoscaling bench-gpu count-kernels clean
 
 help: ## list the targets
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 16
@@ -83,6 +83,9 @@ bench-offload: $(READY) ## what weights that wait on the host save and cost; lea
 
 bench-lockstep: $(READY) ## what ranks cost and give; leave the machine alone
 	$(BIN)/python benchmarks/bench_lockstep.py
+
+bench-tensor-parallel: $(READY) ## what ranks hold and read that share the weights
+	$(BIN)/python benchmarks/bench_tensor_parallel.py
 
 bench-image-filter: $(READY) ## what the image filter costs, and how often harmless images alarm it; leave the machine alone
 	$(BIN)/python benchmarks/bench_image_filter.py

@@ -25,14 +25,13 @@ from diffuserve.domain.offload import Offload
 from diffuserve.domain.tenant import DEFAULT_PLANS, Plan
 from diffuserve.domain.tiers import Tiers
 from diffuserve.jobs.config import DEFAULT_RETENTION, StoreConfig
-from diffuserve.media.file_names import slug
 from diffuserve.models.names import full_name
 from diffuserve.options import configured, option_fields, option_of
 from diffuserve.private_files import Access
 from diffuserve.setting_errors import PREFIX, invalid_setting, not_json
 from diffuserve.telemetry.log_config import LogConfig
 from diffuserve.version import __version__
-from diffuserve.worker.config import EngineProcessConfig, WorkerConfig
+from diffuserve.worker.config import EngineProcessConfig, WorkerConfig, cost_fit_path
 
 LOOPBACK = "127.0.0.1"
 
@@ -324,7 +323,12 @@ class Settings(BaseSettings):
 
     def _engine_process_of(self, model: str) -> EngineProcessConfig:
         config = configured(EngineProcessConfig, {**dict(self), "model": model})
-        kept = (config.quantization, None if config.offload is Offload.NONE else f"offload-{config.offload}")
+        gpus: int = self.gpus  # type: ignore[attr-defined]
+        kept = (
+            config.quantization,
+            None if config.offload is Offload.NONE else f"offload-{config.offload}",
+            config.parallel or (f"sequence={gpus}" if gpus > 1 else None),
+        )
         path = cost_fit_path(self.cache_dir, full_name(config.model), config.device, config.dtype, *kept)
         engine = replace(config.engine, cost_fit_path=path)
         return replace(config, engine=engine, compiled_folder=self.cache_dir / "compiled")
@@ -390,11 +394,3 @@ class Settings(BaseSettings):
     def bus_url(self) -> str | None:
         """URL of Valkey in the form of its client library; `None` without Valkey. Raise `InvalidParams`."""
         return None if self.valkey_url is None else checked_bus_url(self.valkey_url)
-
-
-def cost_fit_path(
-    cache_dir: Path, model: str, device: str | None, dtype: str | None, *kept: str | None
-) -> Path:
-    """Return the file of the cost model that was fitted for this model, device, dtype and `kept` weights."""
-    name = "-".join([model, device or "default", dtype or "default", *filter(None, kept)])
-    return cache_dir / "cost_fit" / f"{slug(name, limit=120)}.json"

@@ -4,6 +4,7 @@ import json
 import pickle
 import re
 from pathlib import Path
+from typing import Any
 
 import pytest
 from pydantic import ValidationError
@@ -188,6 +189,20 @@ def test_the_fitted_cost_model_is_kept_for_each_device(tmp_path: Path) -> None:
         for device in (None, "cpu", "cuda:1")
     }
     assert len(paths) == 3
+
+
+def test_the_fitted_cost_model_is_kept_for_each_way_of_sharing(tmp_path: Path) -> None:
+    ways: list[dict[str, Any]] = [
+        {},
+        {"gpus": 2},
+        {"gpus": 4},
+        {"gpus": 4, "parallel": "tensor=4"},
+        {"gpus": 4, "parallel": "tensor=2,sequence=2"},
+    ]
+    paths = {
+        Settings.with_options(cache_dir=tmp_path, **way).engine_process.engine.cost_fit_path for way in ways
+    }
+    assert len(paths) == len(ways)
 
 
 @pytest.mark.parametrize(

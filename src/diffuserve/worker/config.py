@@ -14,6 +14,7 @@ from diffuserve.domain.offload import Offload
 from diffuserve.domain.quantization import Quantization
 from diffuserve.domain.worker import WorkerRole
 from diffuserve.engine.config import DEFAULT_MODEL, EngineConfig
+from diffuserve.media.file_names import slug
 from diffuserve.modelstore.config import ModelStoreConfig
 from diffuserve.options import option
 from diffuserve.telemetry.log_config import LogConfig
@@ -267,3 +268,14 @@ class WorkerConfig:
         """Torchrun restarts nothing: the agent starts a broken group anew, as it does a single engine."""
         where = ("--standalone",) if self.nodes is None else self.nodes.torchrun_options
         return ("torch.distributed.run", *where, f"--nproc-per-node={self.gpus}", "--max-restarts=0", "-m")
+
+
+def cost_fit_path(
+    cache_dir: Path, model: str, device: str | None, dtype: str | None, *kept: str | None
+) -> Path:
+    """Return the file of the cost model that was fitted for this model, device and dtype.
+
+    `kept` says how its weights are kept: in which numbers, where, and shared by which devices.
+    """
+    name = "-".join([model, device or "default", dtype or "default", *filter(None, kept)])
+    return cache_dir / "cost_fit" / f"{slug(name, limit=120)}.json"

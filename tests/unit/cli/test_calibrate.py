@@ -11,9 +11,9 @@ from diffuserve.cli import calibrate as module
 from diffuserve.cli.calibrate import sweep
 from diffuserve.domain.model_spec import ModelSpec
 from diffuserve.engine.engine import Engine
-from diffuserve.settings import Settings, cost_fit_path
+from diffuserve.settings import Settings
 from diffuserve.testing.fake_pipeline import FAKE_SPEC, FakePipeline
-from diffuserve.worker.config import EngineProcessConfig
+from diffuserve.worker.config import EngineProcessConfig, cost_fit_path
 from support.command import Invoke
 
 SPEC = ModelSpec(
