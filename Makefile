@@ -81,6 +81,9 @@ bench-quantization: $(READY) ## what quantized weights cost and give; leave the 
 bench-offload: $(READY) ## what weights that wait on the host save and cost; leave the machine alone
 	$(BIN)/python benchmarks/bench_offload.py
 
+bench-peers: $(READY) ## fleets of workers that fetch one model together; leave the machine alone
+	$(BIN)/python benchmarks/bench_peers.py
+
 bench-lockstep: $(READY) ## what ranks cost and give; leave the machine alone
 	$(BIN)/python benchmarks/bench_lockstep.py
 

@@ -29,7 +29,7 @@ SIZES = {
     "vae/a.safetensors": 2 * PIECE_BYTES + 9,
     "vae/empty.txt": 0,
 }
-HOST = "127.0.0.1"
+HOST, LIAR = "127.0.0.1", "127.0.0.2"
 
 
 @pytest.fixture
@@ -55,12 +55,12 @@ def manifest(bucket: ModelBucket, files: Path) -> Manifest:
 
 
 @pytest.fixture
-def swarm() -> Iterator[Callable[[], LibtorrentSwarm]]:
+def swarm() -> Iterator[Callable[..., LibtorrentSwarm]]:
     """Opens swarms of one process each, as it were."""
     opened: list[LibtorrentSwarm] = []
 
-    def open_one() -> LibtorrentSwarm:
-        opened.append(LibtorrentSwarm(HOST))
+    def open_one(host: str = HOST) -> LibtorrentSwarm:
+        opened.append(LibtorrentSwarm(host))
         return opened[-1]
 
     yield open_one
@@ -112,7 +112,7 @@ def test_workers_that_start_together_read_each_piece_from_the_bucket_once(
     bucket: ModelBucket,
     files: Path,
     tmp_path: Path,
-    swarm: Callable[[], LibtorrentSwarm],
+    swarm: Callable[..., LibtorrentSwarm],
 ) -> None:
     counted, swarms = CountedBucket(bucket), [swarm() for _ in range(3)]
     addresses = tuple(each.address for each in swarms)
@@ -138,7 +138,7 @@ def test_the_share_of_a_worker_that_never_came_is_read_by_another(
     bucket: ModelBucket,
     files: Path,
     tmp_path: Path,
-    swarm: Callable[[], LibtorrentSwarm],
+    swarm: Callable[..., LibtorrentSwarm],
 ) -> None:
     dead = PeerAddress(HOST, 9)
 
@@ -158,13 +158,13 @@ def test_a_lying_peer_is_found_out_and_costs_time_only(
     bucket: ModelBucket,
     files: Path,
     tmp_path: Path,
-    swarm: Callable[[], LibtorrentSwarm],
+    swarm: Callable[..., LibtorrentSwarm],
     caplog: pytest.LogCaptureFixture,
 ) -> None:
     lying = partial_of(tmp_path / "liar", manifest, len(manifest.pieces) - 1, files)
     for path in SIZES:
         (lying.folder / "small" / path).write_bytes(b"x" * SIZES[path])
-    liar, honest = swarm(), swarm()
+    liar, honest = swarm(LIAR), swarm()
     given = liar.join(manifest, lying.folder, lying.present)
 
     def guide(_manifest: Manifest) -> PeerAdvice:
@@ -175,6 +175,7 @@ def test_a_lying_peer_is_found_out_and_costs_time_only(
     download_together(manifest, partial_of(tmp_path / "a", manifest), counted, together, nothing)
     assert_whole(tmp_path / "a" / "small", files)
     assert given.num_sent > 0
+    assert f"{LIAR} sends what is not as the manifest says" in caplog.text
     assert "a peer sent a piece that is not as the manifest says" in caplog.text
 
 
@@ -183,7 +184,7 @@ def test_a_download_goes_on_with_the_pieces_that_an_earlier_try_left(
     bucket: ModelBucket,
     files: Path,
     tmp_path: Path,
-    swarm: Callable[[], LibtorrentSwarm],
+    swarm: Callable[..., LibtorrentSwarm],
 ) -> None:
     counted, partial = CountedBucket(bucket), partial_of(tmp_path / "a", manifest, 3, files)
     together = Together(swarm(), lambda _manifest: PeerAdvice())
@@ -193,7 +194,7 @@ def test_a_download_goes_on_with_the_pieces_that_an_earlier_try_left(
 
 
 def test_a_piece_that_is_damaged_everywhere_is_an_error_that_names_the_place(
-    manifest: Manifest, bucket: ModelBucket, tmp_path: Path, swarm: Callable[[], LibtorrentSwarm]
+    manifest: Manifest, bucket: ModelBucket, tmp_path: Path, swarm: Callable[..., LibtorrentSwarm]
 ) -> None:
     counted = CountedBucket(bucket, damage=True)
     together = Together(swarm(), lambda _manifest: PeerAdvice())
@@ -202,7 +203,7 @@ def test_a_piece_that_is_damaged_everywhere_is_an_error_that_names_the_place(
 
 
 def test_a_model_in_the_cache_is_given_to_others_which_need_no_bucket(
-    manifest: Manifest, url: str, files: Path, tmp_path: Path, swarm: Callable[[], LibtorrentSwarm]
+    manifest: Manifest, url: str, files: Path, tmp_path: Path, swarm: Callable[..., LibtorrentSwarm]
 ) -> None:
     first, second = swarm(), swarm()
     config = ModelStoreConfig(model_store=url, model_cache=tmp_path / "first")
@@ -239,7 +240,7 @@ def test_peers_listen_on_private_addresses_alone(host: str) -> None:
         LibtorrentSwarm(host)
 
 
-def test_a_second_swarm_of_a_machine_takes_the_next_free_port(swarm: Callable[[], LibtorrentSwarm]) -> None:
+def test_a_second_swarm_of_a_machine_takes_the_next_free_port(swarm: Callable[..., LibtorrentSwarm]) -> None:
     port = swarm().address.port
     second = LibtorrentSwarm(HOST, port)
     assert port < second.address.port <= port + 10

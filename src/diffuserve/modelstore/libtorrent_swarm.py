@@ -40,7 +40,8 @@ class LibtorrentSwarm:
         if not is_private(host):
             raise InvalidParams("peers", host, "is no address of a private network: peers do not encrypt")
         self._session = self._lt.session(_settings(self._lt, host, port))
-        self._session.set_ip_filter(_private_alone(self._lt))
+        self._passing = _private_alone(self._lt)
+        self._session.set_ip_filter(self._passing)
         self._transfers: list[LibtorrentTransfer] = []
         self.address = PeerAddress(host, self._listen(host, port))
 
@@ -83,9 +84,17 @@ class LibtorrentSwarm:
     def pump(self) -> None:
         """Pass what has happened to the transfers that it concerns."""
         for alert in self._session.pop_alerts():
+            if isinstance(alert, self._lt.peer_ban_alert):
+                self._shut_out(alert.ip[0])
             for transfer in self._transfers:
                 if getattr(alert, "handle", None) == transfer.handle:
                     transfer.note(alert)
+
+    def _shut_out(self, host: str) -> None:
+        """Speak no more to a host that has lied: libtorrent would let it come back from another port."""
+        self._passing.add_rule(host, host, _BLOCKED)
+        self._session.set_ip_filter(self._passing)
+        log.warning("%s sends what is not as the manifest says; it is a peer no more", host)
 
     def _listen(self, host: str, port: int) -> int:
         """Wait until the session listens; return its port."""
@@ -200,7 +209,7 @@ def _settings(lt: Any, host: str, port: int) -> dict[str, Any]:
     kinds = lt.alert.category_t
     alerts = kinds.error_notification | kinds.status_notification | kinds.storage_notification
     return {
-        "alert_mask": alerts | kinds.piece_progress_notification,
+        "alert_mask": alerts | kinds.piece_progress_notification | kinds.peer_notification,
         "alert_queue_size": _MAX_ALERTS,
         "allow_multiple_connections_per_ip": True,  # several workers of one machine
         "connections_limit": _MAX_CONNECTIONS,
