@@ -2,6 +2,7 @@
 
 import sys
 import threading
+import time
 from collections import Counter
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -256,3 +257,30 @@ def test_without_libtorrent_the_remedy_is_said(monkeypatch: pytest.MonkeyPatch) 
     monkeypatch.setitem(sys.modules, "libtorrent", None)
     with pytest.raises(InvalidParams, match=r"pip install 'diffuserve\[peers\]'"):
         LibtorrentSwarm(HOST)
+
+
+def test_a_swarm_sends_no_faster_than_its_limit(
+    manifest: Manifest,
+    bucket: ModelBucket,
+    files: Path,
+    tmp_path: Path,
+    swarm: Callable[..., LibtorrentSwarm],
+) -> None:
+    whole = partial_of(tmp_path / "whole", manifest, len(manifest.pieces), files)
+    holder = swarm(LIAR)
+    given = holder.join(manifest, whole.folder, manifest.pieces)
+
+    def seconds(folder: str) -> float:
+        advice = PeerAdvice((holder.address,), Share(1, 1, 2))
+        together = Together(swarm(), lambda _manifest: advice, wait_seconds=1_000.0)
+        start = time.monotonic()
+        download_together(
+            manifest, partial_of(tmp_path / folder, manifest), CountedBucket(bucket), together, nothing
+        )
+        return time.monotonic() - start
+
+    holder.limit_upload(10_000_000)
+    assert seconds("slow") >= 0.8 * sum(SIZES.values()) / 10_000_000
+    holder.limit_upload(None)
+    seconds("fast")
+    assert given.num_sent >= 2 * sum(SIZES.values())
