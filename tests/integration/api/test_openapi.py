@@ -197,6 +197,7 @@ def test_the_document_names_every_route_of_the_api() -> None:
         "POST /v1/images/variations",
         "GET /v1/workers",
         "POST /v1/workers",
+        "GET /v1/workers/{worker_id}/peers",
         "POST /v1/workers/{worker_id}/claim",
         "POST /v1/workers/{worker_id}/heartbeat",
         "POST /v1/workers/{worker_id}/progress",
