@@ -9,6 +9,8 @@ PRIVATE_NETWORKS = (
     *("10.0.0.0/8", "172.16.0.0/12", "192.168.0.0/16", "100.64.0.0/10", "127.0.0.0/8"),
     *("fc00::/7", "::1"),
 )
+_FLEET_READS = 16
+MOST_READS = 4
 JOIN_SECONDS = 1.0
 """Seconds within which workers begin that share the reads of a model."""
 
@@ -52,6 +54,14 @@ class Share:
             return True
         distance = (self.index - piece) % self.num_starting
         return num_waits > 0 and distance < 1 << (num_waits - 1)
+
+    def reads_at_once(self, num_waits: int) -> int:
+        """Return how many pieces the worker reads from the bucket at a time, 1 to 4.
+
+        All workers together read 16 at most, or one each: of more, on a slow bucket, none would end in time.
+        """
+        num_reading = self.num_starting if num_waits else self.num_readers
+        return min(max(_FLEET_READS // num_reading, 1), MOST_READS)
 
 
 @dataclass(frozen=True)

@@ -8,7 +8,7 @@ from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
 
 from diffuserve.domain.errors import DiffuserveError
-from diffuserve.domain.peers import PeerAdvice
+from diffuserve.domain.peers import MOST_READS, PeerAdvice
 from diffuserve.modelstore.download import Report, damaged_error, recheck_present
 from diffuserve.modelstore.manifest import Manifest, Piece
 from diffuserve.modelstore.partial import PartialModel, explained
@@ -21,7 +21,6 @@ log = logging.getLogger(__name__)
 WAIT_SECONDS = 5.0
 """Seconds without a byte after which another's share is read too."""
 _LOOK_SECONDS = 0.1
-_READS_AT_ONCE = 4
 _PATIENT_WAITS = 2  # for pieces that peers say they have
 _MOST_FAILURES = 3  # of one piece
 Guide = Callable[[Manifest], PeerAdvice]
@@ -47,7 +46,7 @@ def download_together(
     recheck_present(partial, report)
     transfer = together.swarm.join(manifest, partial.folder, partial.present)
     try:
-        with ThreadPoolExecutor(_READS_AT_ONCE) as threads:
+        with ThreadPoolExecutor(MOST_READS) as threads:
             fetching = _Fetching(manifest, partial, source, transfer, report, threads)
             try:
                 fetching.run(together)
@@ -111,7 +110,8 @@ class _Fetching:
         """Read what nobody has; after two waits in vain also what peers have and do not send."""
         transfer = self._transfer
         candidates = transfer.missing() if self._num_waits < _PATIENT_WAITS else transfer.lacking()
-        share, free = advice.share, _READS_AT_ONCE - len(self._reads)
+        share = advice.share
+        free = share.reads_at_once(self._num_waits) - len(self._reads)
         due = [piece for piece in candidates if share.has(piece.index, self._num_waits)]
         for piece in [piece for piece in due if piece not in self._reads][: max(free, 0)]:
             self._reads[piece] = self._threads.submit(self._read, piece)

@@ -1,5 +1,7 @@
 """Advice to workers that fetch a model: who their peers are, and who reads what from the bucket."""
 
+import pytest
+
 from diffuserve.domain.peers import PeerAddress, PeerAdvice, PeerReport, Share
 from diffuserve.domain.worker import Worker, WorkerReport, WorkerState
 from diffuserve.jobs.peers import advise
@@ -72,3 +74,12 @@ def test_of_many_workers_each_is_named_to_as_many_as_others() -> None:
     workers = [worker(chr(ord("a") + number)) for number in range(80)]
     named = [peer for each in workers for peer in advise(workers, each.id, MODEL).peers]
     assert {named.count(peer) for peer in named} == {50}
+
+
+@pytest.mark.parametrize(
+    ("num_readers", "num_waits", "most"), [(1, 0, 4), (8, 0, 2), (40, 0, 1), (4, 0, 4), (4, 1, 1)]
+)
+def test_a_fleet_reads_a_bounded_number_of_pieces_at_once(
+    num_readers: int, num_waits: int, most: int
+) -> None:
+    assert Share(0, num_readers, 40).reads_at_once(num_waits) == most
