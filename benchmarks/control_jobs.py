@@ -139,10 +139,16 @@ class ControlPlane:
                 await asyncio.sleep(0.05)
 
 
-async def measure_jobs(database: Database, folder: Path, load: Load, num_agents: int) -> JobFigures:
+async def measure_jobs(
+    database: Database,
+    folder: Path,
+    load: Load,
+    num_agents: int,
+    settings: Mapping[str, str] | None = None,
+) -> JobFigures:
     num_jobs, num_connections = load.num_jobs, load.num_connections
     engine = create_async_engine(database.store_url, hide_parameters=True)
-    async with ControlPlane(database, folder, num_agents) as plane:
+    async with ControlPlane(database, folder, num_agents, settings) as plane:
         await submit_jobs(plane.port, bodies_of(_WARM_UP), num_connections)  # caches are warm
         await _until_all_done(engine, plane)
         before, started = plane.cpu(), time.perf_counter()

@@ -236,7 +236,9 @@ class Settings(BaseSettings):
         except SettingsError as error:
             raise not_json(error) from error
 
-    @field_validator("server", "public_api_url", "public_base_url", "expander_url", check_fields=False)
+    @field_validator(
+        "server", "public_api_url", "public_base_url", "expander_url", "trace_endpoint", check_fields=False
+    )
     @classmethod
     def _check_url(cls, url: str | None) -> str | None:
         parts = urlsplit("http://unset" if url is None else url)

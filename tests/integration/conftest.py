@@ -14,6 +14,7 @@ from diffuserve.jobs.preemptor import Preemptor
 from diffuserve.jobs.reaper import Reaper
 from diffuserve.storage.bucket import BucketArtifactStore
 from diffuserve.storage.local import LocalArtifactStore
+from diffuserve.telemetry.tracing import OFF, Tracer
 from diffuserve.worker.agent import WorkerAgent
 from diffuserve.worker.capacity import Memory
 from diffuserve.worker.config import EngineProcessConfig, WorkerConfig
@@ -28,8 +29,18 @@ def artifacts(tmp_path: Path) -> LocalArtifactStore:
 
 
 @pytest.fixture
-async def plane(tmp_path: Path, artifacts: LocalArtifactStore | BucketArtifactStore) -> AsyncGenerator[Plane]:
-    plane = Plane(tmp_path, artifacts)
+def tracer_of() -> Callable[[str], Tracer]:
+    """The tracer of a service, by its name."""
+    return lambda _service: OFF
+
+
+@pytest.fixture
+async def plane(
+    tmp_path: Path,
+    artifacts: LocalArtifactStore | BucketArtifactStore,
+    tracer_of: Callable[[str], Tracer],
+) -> AsyncGenerator[Plane]:
+    plane = Plane(tmp_path, artifacts, tracer_of("diffuserve-api"))
     await plane.store.open()
     await plane.listen()
     reaper = asyncio.create_task(Reaper(plane.store.housekeeping, plane.artifacts).run())
@@ -42,7 +53,9 @@ async def plane(tmp_path: Path, artifacts: LocalArtifactStore | BucketArtifactSt
 
 
 @pytest.fixture
-async def start(plane: Plane) -> AsyncGenerator[Callable[..., WorkerAgent]]:
+async def start(
+    plane: Plane, tracer_of: Callable[[str], Tracer]
+) -> AsyncGenerator[Callable[..., WorkerAgent]]:
     """Starts agents; each is drained at the end."""
     running: list[tuple[WorkerAgent, asyncio.Task[int]]] = []
 
@@ -55,7 +68,8 @@ async def start(plane: Plane) -> AsyncGenerator[Callable[..., WorkerAgent]]:
         engine_process = EngineProcessConfig(**{name: values.pop(name) for name in engine_names})
         config = WorkerConfig(server=plane.url, engine_process=engine_process, **values)
         client = LeaseClient(HttpTransport(plane.url, patience_seconds=60.0))
-        agent = WorkerAgent(config, client, lambda _pids: memory or Memory(0, 1), machine)
+        tracer = tracer_of("diffuserve-worker")
+        agent = WorkerAgent(config, client, lambda _pids: memory or Memory(0, 1), machine, tracer)
         agent.over = asyncio.create_task(agent.run())  # type: ignore[attr-defined]
         running.append((agent, agent.over))  # type: ignore[attr-defined]
         return agent

@@ -17,6 +17,7 @@ from diffuserve.jobs.config import StoreConfig
 from diffuserve.jobs.store import JobStore
 from diffuserve.storage.bucket import BucketArtifactStore
 from diffuserve.storage.local import LocalArtifactStore
+from diffuserve.telemetry.tracing import OFF, Tracer
 from support.ports import free_port
 from support.waiting import eventually
 
@@ -27,19 +28,23 @@ NULL_ENGINE = (sys.executable, "-m", "diffuserve.testing.null_engine")
 class Plane:
     """A control plane on a port of its own, which can go away and come back."""
 
-    def __init__(self, folder: Path, artifacts: LocalArtifactStore | BucketArtifactStore) -> None:
+    def __init__(
+        self, folder: Path, artifacts: LocalArtifactStore | BucketArtifactStore, tracer: Tracer = OFF
+    ) -> None:
         self.bus = MemoryEventBus()
         self.folder = folder
         self.artifacts = artifacts
+        self.tracer = tracer
         config = StoreConfig(lease_seconds=LEASE_SECONDS, heartbeat_seconds=1.0, default_plan="pro")
         self.store = JobStore(f"sqlite:///{folder}/jobs.db", self.bus, config)
         self.port = free_port()
         self.url = f"http://127.0.0.1:{self.port}"
 
     async def listen(self) -> None:
-        app = create_app(self.store, self.artifacts, self.bus, ApiConfig(auth=False, poll_seconds=0.2))
-        config = uvicorn.Config(app, port=self.port, log_config=None, timeout_graceful_shutdown=0)
-        self.server = uvicorn.Server(config)
+        config = ApiConfig(auth=False, poll_seconds=0.2)
+        app = create_app(self.store, self.artifacts, self.bus, config, tracer=self.tracer)
+        listen = uvicorn.Config(app, port=self.port, log_config=None, timeout_graceful_shutdown=0)
+        self.server = uvicorn.Server(listen)
         self.serving = asyncio.create_task(self.server.serve())
         while not self.server.started:
             await asyncio.sleep(0.01)

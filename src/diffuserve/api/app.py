@@ -46,6 +46,7 @@ from diffuserve.jobs.store import JobStore
 from diffuserve.quotas.base import Quotas
 from diffuserve.safety.intake_pool import IntakePool
 from diffuserve.storage.base import ArtifactStore
+from diffuserve.telemetry.tracing import OFF, Tracer
 from diffuserve.web.pages import add_pages
 
 _DESCRIPTION = """Generate images as durable jobs.
@@ -87,13 +88,15 @@ def create_app(  # noqa: PLR0913 (what an application is made of)
     quotas: Quotas | None = None,
     prompts: PromptProcessor | None = None,
     images: IntakePool | None = None,
+    tracer: Tracer = OFF,
 ) -> FastAPI:
     """Build the application. The caller opens and closes what it passes in.
 
     Without `quotas` this process counts requests by itself; without `prompts` every prompt is accepted
-    unchanged, and without `images` every image is accepted that can be read.
+    unchanged, without `images` every image is accepted that can be read, and without `tracer` no span is
+    recorded.
     """
-    services = Services.build(store, artifacts, bus, config, quotas, prompts, images)
+    services = Services.build(store, artifacts, bus, config, quotas, prompts, images, tracer)
     app = DocumentedApi(
         title="diffuserve",
         version=config.version,
@@ -114,6 +117,7 @@ def create_app(  # noqa: PLR0913 (what an application is made of)
         unbounded_paths=frozenset(
             {batches.router.prefix, files.router.prefix, *openai.UPLOADS, *openai_videos.UPLOADS}
         ),
+        tracer=tracer,
     )
     add_problem_handlers(app)
     app.router.routes.extend(_routes())

@@ -11,6 +11,7 @@ from diffuserve.domain.job import EndedJob, JobStatus
 from diffuserve.domain.worker import Worker, WorkerState
 from diffuserve.jobs.operations import Operations
 from diffuserve.telemetry.log_fields import fields
+from diffuserve.telemetry.tracing import trace_id_of
 
 log = logging.getLogger(__name__)
 
@@ -38,6 +39,8 @@ class JobLog:
                 model=job.model,
                 status=job.status.value,
                 error=job.error_code,
+                worker_id=job.worker_id,
+                trace_id=trace_id_of(job.traceparent),
                 size=f"{job.input.get('width')}x{job.input.get('height')}",
                 steps=job.input.get("num_inference_steps"),
                 images=images,

@@ -5,6 +5,7 @@ import re
 import secrets
 import time
 from collections.abc import Collection
+from http import HTTPStatus
 
 from starlette.datastructures import Headers, MutableHeaders
 from starlette.exceptions import HTTPException
@@ -13,17 +14,20 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from diffuserve.api.head_requests import send_headers_alone
 from diffuserve.api.problems import Problem, problem_of, problem_response
-from diffuserve.telemetry import log_context
+from diffuserve.domain.trace_context import TraceContext
+from diffuserve.telemetry import log_context, tracing
 from diffuserve.telemetry.metrics import ControlMetrics
+from diffuserve.telemetry.tracing import HTTP_METHOD, HTTP_ROUTE, HTTP_STATUS, Span, SpanKind, Tracer
 
 log = logging.getLogger(__name__)
 
 CLIENT_CLOSED_REQUEST = 499  # nginx's status; the client does not see it
+_WORKERS = ("/v1/workers", "/v1/leases")
 _REQUEST_ID = re.compile(r"[A-Za-z0-9._-]{1,64}")
 
 
 class RequestMiddleware:
-    """Gives each request an id, limits its body, measures it, and turns an uncaught exception into a 500.
+    """Gives each request an id, limits its body, measures and traces it, and turns an exception into a 500.
 
     Routes that stream the body limit it themselves: those of PUT requests, and of `unbounded_paths`.
     """
@@ -34,9 +38,11 @@ class RequestMiddleware:
         metrics: ControlMetrics,
         max_body_bytes: int,
         unbounded_paths: Collection[str] = (),
+        tracer: Tracer = tracing.OFF,
     ) -> None:
         self._app = app
         self._metrics = metrics
+        self._tracer = tracer
         self._max_body_bytes = max_body_bytes
         self._unbounded_paths = unbounded_paths
 
@@ -57,6 +63,8 @@ class RequestMiddleware:
         started_at = time.perf_counter()
         max_bytes = None if self._is_streamed(scope) else self._max_body_bytes
         exchange = _Exchange(scope, receive, send, max_bytes)
+        span = self._span(scope, headers)
+        tracing.enter(span.context)
         try:
             if problem := _declared_too_large(headers, max_bytes):
                 await problem_response(problem, HTTPConnection(scope))(scope, receive, exchange.send)
@@ -72,6 +80,18 @@ class RequestMiddleware:
             route = getattr(scope.get("route"), "path", "none")
             seconds = time.perf_counter() - started_at
             self._metrics.http_seconds.labels(scope["method"], route, exchange.status).observe(seconds)
+            _end_span(span, scope["method"], route, exchange.status)
+
+    def _span(self, scope: Scope, headers: Headers) -> Span:
+        """Begin a span of the trace that a request belongs to. A client's POST may begin one.
+
+        Other requests are polls, heartbeats and reads, many for each job and of no use alone.
+        """
+        parent = TraceContext.parse(headers.get("traceparent"))
+        is_begin = scope["method"] == "POST" and not scope["path"].startswith(_WORKERS)
+        if parent is None and not (is_begin and self._tracer.begins_traces()):
+            return Span()
+        return self._tracer.start(scope["method"], parent, kind=SpanKind.SERVER)
 
     def _is_streamed(self, scope: Scope) -> bool:
         return scope["method"] == "PUT" or scope["path"] in self._unbounded_paths
@@ -112,6 +132,16 @@ class _Exchange:
             raise error
         response = problem_response(problem_of(error), HTTPConnection(self._scope))
         await response(self._scope, self._receive, self.send)
+
+
+def _end_span(span: Span, method: str, route: str, status: int) -> None:
+    """End a request's span. Its attributes name the route, not the path: a URL may hold a secret."""
+    if span.is_recorded:
+        span.rename(f"{method} {route}")
+        span.set({HTTP_METHOD: method, HTTP_ROUTE: route, HTTP_STATUS: status})
+        if status >= HTTPStatus.INTERNAL_SERVER_ERROR:
+            span.fail(str(status))
+    span.end()
 
 
 def _request_id(requested: str | None) -> str:

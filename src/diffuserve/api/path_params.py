@@ -1,7 +1,7 @@
 """Path parameters. A malformed id cannot exist, so it is a 404 without a read of the database."""
 
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Annotated
 
 from fastapi import Path
@@ -42,6 +42,12 @@ checked_batch_id = _id_check(BatchNotFound, "batch")
 checked_endpoint_id = _id_check(EndpointNotFound, "webhook")
 checked_delivery_id = _id_check(DeliveryNotFound, "delivery")
 checked_file_id = _id_check(FileNotKnown, "file")
+
+
+def named_ids(path_params: Mapping[str, object]) -> dict[str, str]:
+    """Return the well-formed ids of a job and a worker that a path has, for the log."""
+    values = {name: str(path_params[name]) for name in ("job_id", "worker_id") if name in path_params}
+    return {name: value for name, value in values.items() if _ID.fullmatch(value)}
 
 
 def checked_file_name(value: str) -> str:

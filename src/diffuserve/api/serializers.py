@@ -42,6 +42,7 @@ from diffuserve.domain.webhook import Delivery, WebhookEndpoint
 from diffuserve.domain.worker import Worker
 from diffuserve.events.base import EventBus
 from diffuserve.jobs.store import JobStore
+from diffuserve.telemetry.tracing import trace_id_of
 
 AnyPage = TypeVar("AnyPage", bound=Page)
 
@@ -126,6 +127,7 @@ class JobSerializer:
             worker_id=job.worker_id,
             cost_seconds=job.cost_seconds,
             actual_seconds=job.actual_seconds,
+            trace_id=trace_id_of(job.traceparent),
         )
 
     async def _result(self, job: Job, base_url: str) -> ResultResource | None:

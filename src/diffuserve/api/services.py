@@ -40,6 +40,7 @@ from diffuserve.quotas.local import LocalQuotas
 from diffuserve.safety.intake_pool import IntakePool
 from diffuserve.storage.base import ArtifactStore
 from diffuserve.telemetry.metrics import ControlMetrics
+from diffuserve.telemetry.tracing import OFF, Tracer
 from diffuserve.web.pages import Pages
 
 
@@ -54,6 +55,7 @@ class Services:
     quotas: Quotas
     read_quotas: Quotas
     metrics: ControlMetrics
+    tracer: Tracer
     store_gauges: StoreGauges
     pool_sizes: PoolSizes
     authenticator: Authenticator
@@ -91,6 +93,7 @@ class Services:
         quotas: Quotas | None = None,
         prompts: PromptProcessor | None = None,
         images: IntakePool | None = None,
+        tracer: Tracer = OFF,
     ) -> "Services":
         """Build every service from the backends; the defaults are as in `create_app`."""
         metrics = ControlMetrics()
@@ -115,6 +118,7 @@ class Services:
             quotas=quotas,
             read_quotas=LocalQuotas(),
             metrics=metrics,
+            tracer=tracer,
             store_gauges=StoreGauges(store, bus, metrics),
             pool_sizes=PoolSizes(store, config.scale),
             authenticator=authenticator,

@@ -33,6 +33,7 @@ from diffuserve.jobs.operations import ServedModel
 from diffuserve.jobs.pricing import predict
 from diffuserve.prompts.base import Expansion
 from diffuserve.prompts.cleaning import clean
+from diffuserve.telemetry import tracing
 
 _NUM_SEEDS = 2**32
 
@@ -173,6 +174,7 @@ def build_job(
         live=_checked_live(body),
         output_format=file_format(body.kind, body.output_format, resolved),
         prompt=PromptRecord(original=body.input.prompt),
+        traceparent=None if (trace := tracing.current()) is None else str(trace),
     )
 
 

@@ -20,6 +20,7 @@ Examples:
 @options.takes_settings(
     *("host", "port", "data_dir", "database_url", "valkey_url", "prompt_filter", "image_filter", "tiers"),
     *options.LOG_OPTIONS,
+    *options.TRACE_OPTIONS,
 )
 def api(settings: Settings, no_auth: options.NoAuth = False) -> None:
     """Run the control plane: jobs, API and queue. Needs no GPU and no torch.

@@ -22,6 +22,7 @@ from diffuserve.modelstore.config import ModelStoreConfig
 from diffuserve.options import option_fields
 from diffuserve.settings import Settings
 from diffuserve.telemetry.log_config import LogConfig
+from diffuserve.telemetry.tracing_config import TracingConfig
 from diffuserve.worker.config import WorkerConfig
 
 _COMPLETIONS = {"model": model_names}
@@ -29,6 +30,7 @@ WORKER_OPTIONS = tuple(option_fields(WorkerConfig))
 WORKER_SETTINGS = (*WORKER_OPTIONS, "more_models")
 MODEL_STORE_OPTIONS = tuple(option_fields(ModelStoreConfig))
 LOG_OPTIONS = tuple(option_fields(LogConfig))
+TRACE_OPTIONS = tuple(option_fields(TracingConfig))
 _CHOSEN = "; by default "  # in a description: what is chosen where nothing is given
 _REPEATED = " Repeat it for a worker of several."
 _FLAGS = {"api_key": "--key", "api_key_file": "--key-file", "file_metadata": "--metadata/--no-metadata"}

@@ -7,6 +7,7 @@ from diffuserve.engine.config import EngineConfig
 from diffuserve.modelstore.config import ModelStoreConfig
 from diffuserve.options import option_fields
 from diffuserve.telemetry.log_config import LogConfig
+from diffuserve.telemetry.tracing_config import TracingConfig
 
 SERVER: Final = "Server"
 MODEL: Final = "Model"
@@ -20,7 +21,7 @@ ENGINE: Final = "Engine"
 MANY_GPUS: Final = "Many GPUs"
 RELIABILITY: Final = "Reliability"
 FLEET: Final = "Fleet"
-LOG: Final = "Log"
+LOG: Final = "Log and traces"
 
 _OPTIONS: Mapping[str, tuple[str, ...]] = {
     SERVER: ("server", "api_key", "api_key_file"),
@@ -41,7 +42,7 @@ _OPTIONS: Mapping[str, tuple[str, ...]] = {
         "engine_restarts",
         "zygote",
     ),
-    LOG: tuple(option_fields(LogConfig)),
+    LOG: (*option_fields(LogConfig), *option_fields(TracingConfig)),
 }
 PANELS: Mapping[str, str] = {name: panel for panel, names in _OPTIONS.items() for name in names}
 """The panel of each setting that is an option of a command."""

@@ -42,6 +42,7 @@ from diffuserve.domain.errors import (
     UploadMissing,
     WorkerNotFound,
 )
+from diffuserve.telemetry import tracing
 
 _RETRIED_STATUSES = frozenset({408, 425, 500, 502, 503, 504})
 _BACKOFF = Backoff(first_seconds=0.1, longest_seconds=5.0, jitter=0.5)
@@ -119,6 +120,8 @@ class HttpTransport:
             params=options.params,
             headers=options.headers,
         )
+        if (trace := tracing.current()) is not None:
+            request.headers["traceparent"] = str(trace)
         request.extensions["timeout"]["read"] += options.wait_seconds
         patience = options.patience_seconds
         seconds = self.patience_seconds if patience is None else patience

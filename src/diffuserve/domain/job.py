@@ -143,7 +143,7 @@ class NewJob:
     sends `num_previews` previews while the job runs, and the first clip in parts if it is `live`. `asked` has
     what the client asked for where `input` has the nearest allowed value. An item of
     a batch has the `custom_id` that its client gave it. `fingerprint` is a hash of the body that came with
-    `idempotency_key`.
+    `idempotency_key`. `traceparent` is the place of its submission in a trace.
     """
 
     tenant_id: str
@@ -171,6 +171,7 @@ class NewJob:
     webhook: Webhook | None = None
     idempotency_key: str | None = None
     fingerprint: str = ""
+    traceparent: str | None = None
 
     @property
     def has_to_be_in_time(self) -> bool:
@@ -195,6 +196,8 @@ class EndedJob:
     finished_at: float
     error_code: str | None = None
     was_final: bool = False
+    worker_id: str | None = None
+    traceparent: str | None = None
 
 
 @dataclass(frozen=True)
@@ -215,7 +218,8 @@ class Job:
     `cost_seconds` that decoding takes. It is to start by `deadline` at the latest, and to end by `finish_by`,
     which one of `best_effort` may miss. An `exact` one is drawn with weights that are not quantized.
     `phase` and `progress` are those of a running job, as of its last heartbeat. A job that `is_denoised` has
-    its latents, and waits to be decoded or is being so.
+    its latents, and waits to be decoded or is being so. `traceparent` is the place of its submission in a
+    trace.
     """
 
     id: str
@@ -253,6 +257,7 @@ class Job:
     phase: Phase | None = None
     progress: Progress | None = None
     actual_seconds: float | None = None
+    traceparent: str | None = None
     result: JobResult | None = None
     error: JobError | None = None
 

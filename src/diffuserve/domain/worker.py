@@ -215,9 +215,9 @@ class Lease:
     """Right to run a job for `lease_seconds`, proven by `lease_token` in every write.
 
     The job runs `until` its latents or its files are there. With `latents` or a `checkpoint` it starts there.
-
     A job `is_suspect` if an engine died while running it; such a job runs alone. `timeout` is in seconds,
     `cost_seconds` are the predicted device-seconds. Of a `live` job the first clip is stored in parts too.
+    `created_at` is the time of its submission, and `traceparent` the place of that in a trace.
     """
 
     job_id: str
@@ -238,6 +238,10 @@ class Lease:
     until: Until = Until.FILES
     latents: StoredLatents | None = None
     checkpoint: StoredCheckpoint | None = None
+    tenant_id: str = ""
+    worker_id: str | None = None
+    traceparent: str | None = None
+    created_at: float = 0.0
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -381,10 +385,7 @@ class UploadUrl(Resource):
 
 @dataclass(frozen=True, kw_only=True)
 class LeasedFile(Resource):
-    """File that a leased job reads; `sha256` in hexadecimal.
-
-    `url` serves it for a while; if it is `None`, the control plane does by the same lease.
-    """
+    """File that a leased job reads; `sha256` in hexadecimal. `url` serves it, else the control plane does."""
 
     id: str
     size_bytes: int

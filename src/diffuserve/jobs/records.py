@@ -37,8 +37,8 @@ class JobRecord:
     the entries of the job's log. A job that has not started by `deadline` expires, and one that cannot end by
     `finish_by` as well, unless it is `best_effort`. A job with
     `latents` is in its decode phase; `num_latents_lost` counts how often they turned out to be unusable. Its
-    newest `checkpoint` is deleted once it has ended. The columns of `JSON_COLUMNS` hold JSON as text, as the
-    database stores it.
+    newest `checkpoint` is deleted once it has ended. `traceparent` is the place of its submission in a trace.
+    The columns of `JSON_COLUMNS` hold JSON as text, as the database stores it.
     """
 
     id: str
@@ -86,6 +86,7 @@ class JobRecord:
     batch_id: str | None
     custom_id: str | None
     prompt: str | None
+    traceparent: str | None = None
 
     @property
     def lane(self) -> str:
@@ -290,6 +291,8 @@ def ended_of(record: JobRecord, before: JobStatus, now: float) -> EndedJob:
         finished_at=record.finished_at or now,
         error_code=None if record.error is None else orjson.loads(record.error)["code"],
         was_final=before.is_final,
+        worker_id=record.worker_id,
+        traceparent=record.traceparent,
     )
 
 

@@ -31,6 +31,7 @@ from diffuserve.worker.messages import (
     ModelAnnounced,
     PutDownJob,
     StepProgress,
+    StepTaken,
     StopEngine,
     ToEngine,
 )
@@ -127,16 +128,23 @@ class NullEngine:
         if job.until == Until.LATENTS:
             self._hand_over(job)
             return
+        self._tell_step(job)
         files = (_write(job),) if self.writes_files else ()
         self.link.send(
             JobFinished(
                 attempt=job.attempt,
                 files=files,
                 input=job.input,
-                timings={"total_seconds": self.seconds},
+                timings={"denoise_seconds": self.seconds, "total_seconds": self.seconds},
                 actual_seconds=self.seconds,
             )
         )
+
+    def _tell_step(self, job: AddJob) -> None:
+        """Tell of a traced job's step, which it shared with all jobs of the moment."""
+        if job.is_traced:
+            attempts, began_at = (job.attempt, *self._timers), time.time() - self.seconds
+            self.link.send(StepTaken(attempts=attempts, began_at=began_at, seconds=self.seconds))
 
     def _note(self, job: AddJob) -> None:
         """Write a line into the ledger: the attempt, and its phase if it is only one of them."""

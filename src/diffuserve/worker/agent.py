@@ -9,6 +9,7 @@ from collections.abc import Mapping
 
 from diffuserve.client.leases import LeaseClient
 from diffuserve.domain.worker import WorkerState
+from diffuserve.telemetry.tracing import OFF, Tracer
 from diffuserve.worker.agent_state import AgentState, DrainOrder
 from diffuserve.worker.capacity import ReadMemory, read_memory
 from diffuserve.worker.claim_gate import ClaimGate
@@ -17,6 +18,7 @@ from diffuserve.worker.engine_jobs import EngineJobs
 from diffuserve.worker.engines import Engines
 from diffuserve.worker.exit_codes import CANNOT_START
 from diffuserve.worker.held_job import HeldJob
+from diffuserve.worker.job_spans import JobSpans
 from diffuserve.worker.loops.claim import ClaimLoop
 from diffuserve.worker.loops.control import ControlLoop
 from diffuserve.worker.loops.deletion_cost import DeletionCostLoop
@@ -46,6 +48,7 @@ class WorkerAgent:
         client: LeaseClient,
         memory: ReadMemory = read_memory,
         machine: Machine = ON_DEMAND,
+        tracer: Tracer = OFF,
     ) -> None:
         self.config = config
         self.metrics = WorkerMetrics()
@@ -64,7 +67,8 @@ class WorkerAgent:
         self._gate = ClaimGate(
             config, state, self._engines, memory, on_other_models=lambda: self._claims.cut()
         )
-        self._reporter = ResultReporter(client, self.metrics, self._gate.forget)
+        spans = JobSpans(tracer)
+        self._reporter = ResultReporter(client, self.metrics, self._gate.forget, spans)
         self._jobs = EngineJobs(
             client,
             state,
@@ -73,6 +77,7 @@ class WorkerAgent:
             self._reporter,
             self.metrics,
             config.checkpoint_seconds,
+            spans,
         )
         self._status = WorkerStatus(state, self._engines, self._membership, self._gate, self.metrics)
         self._claims = ClaimLoop(client, self._membership, state, self._gate, self._jobs)

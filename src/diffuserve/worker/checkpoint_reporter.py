@@ -35,7 +35,7 @@ class CheckpointReporter:
             job.unsent_checkpoint = (ready.step, path.read_bytes())
             path.unlink()
         except OSError as error:
-            log.warning("job %s: a checkpoint is lost: %s", job.lease.job_id, error)
+            log.warning("job %s: a checkpoint is lost: %s", job.lease.job_id, error, extra=job.log_fields)
             return
         if job.checkpoint_upload is None or job.checkpoint_upload.done():
             job.checkpoint_upload = self._start(self._upload(job))
@@ -60,4 +60,5 @@ class CheckpointReporter:
                 await self._client.keep_checkpoint(lease.job_id, lease.lease_token, slot, step, content)
                 job.num_checkpoints += 1
             except DiffuserveError as error:  # the heartbeat tells of a lost lease
-                log.warning("job %s: its checkpoint is not stored: %s", lease.job_id, error)
+                message = "job %s: its checkpoint is not stored: %s"
+                log.warning(message, lease.job_id, error, extra=job.log_fields)

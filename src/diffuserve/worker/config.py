@@ -18,6 +18,7 @@ from diffuserve.media.file_names import slug
 from diffuserve.modelstore.config import ModelStoreConfig
 from diffuserve.options import option
 from diffuserve.telemetry.log_config import LogConfig
+from diffuserve.telemetry.tracing_config import TracingConfig
 from diffuserve.worker.spot.base import Spot
 
 _DECODES_AT_ONCE = 2
@@ -155,6 +156,7 @@ class WorkerConfig:
 
     server: str
     engine_process: EngineProcessConfig = EngineProcessConfig()
+    tracing: TracingConfig = TracingConfig()
     further: tuple[EngineProcessConfig, ...] = ()
     api_key: str | None = field(default=None, repr=False)
     api_key_file: Path | None = None

@@ -42,6 +42,7 @@ from diffuserve.worker.messages import (
     ToEngine,
 )
 from diffuserve.worker.prepared_model import prepared_weights
+from diffuserve.worker.traced_steps import TracedSteps
 from diffuserve.worker.warm_up import warm_up
 from diffuserve.worker.writers import OrderedWriters
 
@@ -113,6 +114,7 @@ class EngineHost:
         self._checkpoints = JobCheckpoints(engine, link, images.fingerprint)
         self._writers = OrderedWriters()
         self._requests = _Requests()
+        self._traced = TracedSteps(link, lambda request_id: self._requests.get(request_id).job)
         self._moves = _Moves()
         self._wake = threading.Event()
         self._is_stopping = False
@@ -124,12 +126,13 @@ class EngineHost:
         with self._engine, self._writers as writers:
             while not self._is_stopping:
                 self._wake.clear()
-                start = time.monotonic()
+                start, began_at = time.monotonic(), time.time()
                 outputs = self._engine.step()
                 if not outputs:
                     self._wake.wait()
                     continue
-                self._moves.stepped(time.monotonic() - start)
+                self._moves.stepped(seconds := time.monotonic() - start)
+                self._traced.tell(outputs, began_at, seconds)
                 self._report_progress(outputs)
                 for output in outputs:
                     self._report(output, writers)

@@ -2,6 +2,7 @@
 
 import asyncio
 import logging
+import time
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import assert_never
@@ -17,10 +18,12 @@ from diffuserve.worker.engine_link import EngineLink
 from diffuserve.worker.engines import Engines
 from diffuserve.worker.held_job import HeldJob
 from diffuserve.worker.input_fetcher import Fetched, InputFetcher, fetch_failure, needs_files
+from diffuserve.worker.job_spans import JobSpans
 from diffuserve.worker.messages import (
     AbortJob,
     AddJob,
     CheckpointReady,
+    EngineReport,
     FilterVerdict,
     JobDenoised,
     JobFailed,
@@ -31,10 +34,11 @@ from diffuserve.worker.messages import (
     PreviewReady,
     PutDownJob,
     StepProgress,
+    StepTaken,
     ToEngine,
 )
 from diffuserve.worker.metrics import WorkerMetrics
-from diffuserve.worker.result_reporter import ResultReporter
+from diffuserve.worker.result_reporter import LEASE_LOST, ResultReporter
 from diffuserve.worker.served_model import ServedModel
 
 log = logging.getLogger(__name__)
@@ -59,10 +63,12 @@ class EngineJobs:
         reporter: ResultReporter,
         metrics: WorkerMetrics,
         checkpoint_seconds: float = 0.0,
+        spans: JobSpans | None = None,
     ) -> None:
         self._state, self._engines, self._gate = state, engines, gate
         self._reporter, self._metrics = reporter, metrics
         self._checkpoint_seconds = checkpoint_seconds
+        self._spans = spans or JobSpans()
         self._fetcher = InputFetcher(client, self._fetched)
 
     def add(self, lease: Lease) -> None:
@@ -74,13 +80,13 @@ class EngineJobs:
         model = self._engines.of(lease.model)
         is_possible = model is not None and (model.is_ready or self._engines.may_load(model))
         if model is None or not is_possible or self._state.is_draining:
-            job = HeldJob(lease, folder=_NO_FOLDER, is_in_engine=False)
+            job = HeldJob(lease, _NO_FOLDER, is_in_engine=False, span=self._spans.begin(lease))
             self._state.held[lease.job_id] = job
             self._reporter.release(job, self._state.release_cause)
             return
         self.drop(lease.job_id)  # of an earlier lease whose loss is not known here yet
         self._engines.use(model)
-        job = HeldJob(lease, _NO_FOLDER)
+        job = HeldJob(lease, _NO_FOLDER, span=self._spans.begin(lease))
         if model.is_ready:
             self._begin(job, model)
         else:
@@ -116,8 +122,16 @@ class EngineJobs:
         else:
             self._enter_engine(job, {})
 
-    def handle(self, message: JobMessage) -> None:
-        """Follow a message of the engine; one about a lost lease only removes its files."""
+    def handle(self, message: EngineReport) -> None:
+        """Follow a message of the engine."""
+        if isinstance(message, StepTaken):
+            jobs = map(self._state.job_in_engine, message.attempts)
+            self._spans.step(message, [job for job in jobs if job is not None])
+        else:
+            self._follow(message)
+
+    def _follow(self, message: JobMessage) -> None:
+        """Follow a message about one job; one about a lost lease only removes its files."""
         if isinstance(message, FilterVerdict):
             self._metrics.judged(message)
             return
@@ -168,8 +182,9 @@ class EngineJobs:
         """Stop a job whose lease was lost, and report nothing more: another worker may hold it."""
         job = self._state.held.get(job_id)
         if job is not None and job.is_in_engine:
-            log.warning("job %s: the lease is lost; its work is dropped", job_id)
+            log.warning("job %s: the lease is lost; its work is dropped", job_id, extra=job.log_fields)
             self._metrics.lease_lost()
+            self._spans.end(job, LEASE_LOST)
             self._stop(job)
             self._gate.forget(job)
 
@@ -255,6 +270,7 @@ class EngineJobs:
         if job.awaits_model:
             job.load_seconds = asyncio.get_running_loop().time() - job.since
         job.awaits_model = False
+        job.entered_at = time.time()
         self._state.held[lease.job_id] = job
         _link_of(model).send(
             AddJob(
@@ -269,6 +285,8 @@ class EngineJobs:
                 files={file_id: str(path) for file_id, path in files.items()},
                 until=lease.until,
                 checkpoint_seconds=self._interval(lease),
+                log_names=job.log_names,
+                is_traced=job.span.is_recorded,
             )
         )
 
@@ -277,7 +295,7 @@ class EngineJobs:
         if isinstance(fetched, LeaseLost):
             self.drop(job.lease.job_id)
         elif isinstance(fetched, Exception):
-            self._leave(job, fetch_failure(job.attempt, fetched))
+            self._leave(job, fetch_failure(job, fetched))
         else:
             job.load_seconds = asyncio.get_running_loop().time() - job.since
             job.advance(Phase.ENCODE, 0, 0)
@@ -306,6 +324,7 @@ class EngineJobs:
 
     def _leave(self, job: HeldJob, message: JobFinished | JobDenoised | JobFailed) -> None:
         job.is_in_engine = False
+        self._spans.left_engine(job, message)
         if isinstance(message, JobFailed):
             self._reporter.failed(job, message)
         else:

@@ -14,7 +14,7 @@ from diffuserve.worker.capacity import memory_limit
 from diffuserve.worker.config import WorkerConfig
 from diffuserve.worker.descriptions import read_descriptions
 from diffuserve.worker.engine_starter import EngineStarter
-from diffuserve.worker.messages import EngineRefused, JobMessage, ModelAnnounced
+from diffuserve.worker.messages import EngineRefused, EngineReport, ModelAnnounced
 from diffuserve.worker.run_forever import run_forever
 from diffuserve.worker.served_model import ServedModel
 from diffuserve.worker.supervisor import EngineSupervisor
@@ -47,7 +47,7 @@ class Engines:
         config: WorkerConfig,
         state: AgentState,
         on_announced: Callable[[Sequence[ModelAnnounced]], None],
-        on_job: Callable[[JobMessage], None],
+        on_job: Callable[[EngineReport], None],
         on_change: Callable[[ServedModel], None],
     ) -> None:
         self._config, self._state, self._starter = config, state, EngineStarter(config)

@@ -3,6 +3,7 @@
 import asyncio
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any
 
 from diffuserve.domain.job import Phase
 from diffuserve.domain.progress_report import JobProgress, ProgressReport
@@ -11,6 +12,8 @@ from diffuserve.domain.worker import (
     Lease,
 )
 from diffuserve.domain.worker_ids import attempt_id
+from diffuserve.telemetry.log_fields import fields
+from diffuserve.telemetry.tracing import Span
 
 
 @dataclass
@@ -23,6 +26,7 @@ class HeldJob:
     another job with that. `unsent_checkpoint` is the newest one, with its step, while another is being
     uploaded; `num_checkpoints` are stored.
     Its progress was last reported at `reported_at`, and it `is_watched` if somebody watched it then.
+    `span` is that of the attempt, which the engine got at `entered_at`, in seconds since the epoch.
     `live_upload` is the newest upload of a part of its clip; none follows once `is_live_over`.
     """
 
@@ -49,11 +53,26 @@ class HeldJob:
     unsent_checkpoint: tuple[int, bytes] | None = None
     checkpoint_upload: asyncio.Task[None] | None = None
     num_checkpoints: int = 0
+    span: Span = field(default_factory=Span)
+    entered_at: float | None = None
 
     @property
     def attempt(self) -> str:
         """The engine's name for this lease."""
         return attempt_id(self.lease.job_id, self.lease.lease_token)
+
+    @property
+    def log_names(self) -> dict[str, str]:
+        """The names that each line of the log about the job has."""
+        lease, trace = self.lease, self.span.context
+        names = {"job_id": lease.job_id, "tenant": lease.tenant_id, "worker_id": lease.worker_id or ""}
+        names["trace_id"] = "" if trace is None else trace.trace_id
+        return {name: value for name, value in names.items() if value}
+
+    @property
+    def log_fields(self) -> dict[str, Any]:
+        """The `extra` of a line of the log about the job."""
+        return fields(**self.log_names)
 
     def advance(self, phase: Phase, step: int, total: int, frames: int = 0, num_frames: int = 0) -> None:
         """Note the denoising steps that are done, and the decoded frames where there are any."""

@@ -66,7 +66,8 @@ class InputFetcher:
         try:
             return await self._client.fetch_inputs(lease.job_id, lease.lease_token, (CHECKPOINT_ID,), folder)
         except (NotFound, DownloadFailed) as error:
-            log.warning("job %s begins anew: its checkpoint is not to be had: %s", lease.job_id, error)
+            message = "job %s begins anew: its checkpoint is not to be had: %s"
+            log.warning(message, lease.job_id, error, extra=job.log_fields)
             return {}
 
 
@@ -80,13 +81,14 @@ def files_of(lease: Lease) -> tuple[str, ...]:
     return (*input_ids(lease.input), *(() if lease.latents is None else (LATENTS_ID,)))
 
 
-def fetch_failure(attempt: str, error: Exception) -> JobFailed:
+def fetch_failure(job: HeldJob, error: Exception) -> JobFailed:
     """Build the report of a job without its files; a file that is gone stays so, whoever asks."""
     if isinstance(error, NotFound | LatentsUnusable):
-        return JobFailed(attempt=attempt, code=error.code, message=str(error))
+        return JobFailed(attempt=job.attempt, code=error.code, message=str(error))
     if isinstance(error, DiffuserveError):
-        return JobFailed(attempt=attempt, code=error.code, message=str(error), retryable=True)
-    log.error("the input images of an attempt cannot be fetched", exc_info=error)
+        return JobFailed(attempt=job.attempt, code=error.code, message=str(error), retryable=True)
+    message = "job %s: its input images cannot be fetched"
+    log.error(message, job.lease.job_id, exc_info=error, extra=job.log_fields)
     reason = error.strerror if isinstance(error, OSError) else type(error).__name__  # it may name a folder
     message = f"an input image could not be fetched: {reason}"
-    return JobFailed(attempt=attempt, code=DownloadFailed.code, message=message, retryable=True)
+    return JobFailed(attempt=job.attempt, code=DownloadFailed.code, message=message, retryable=True)

@@ -13,6 +13,7 @@ from diffuserve.domain.params import GenerationParams
 from diffuserve.engine.checkpoint import Checkpoint, check, most_file_bytes
 from diffuserve.engine.checkpoint_file import read_checkpoint, write_checkpoint
 from diffuserve.engine.engine import Engine
+from diffuserve.telemetry.log_fields import fields
 from diffuserve.worker.agent_link import AgentLink
 from diffuserve.worker.image_output import in_background
 from diffuserve.worker.messages import AddJob, CheckpointReady
@@ -53,7 +54,7 @@ class JobCheckpoints:
             checkpoint = read_checkpoint(Path(path), most_file_bytes(pipeline, params))
             check(checkpoint, pipeline, self._read_hash(), params)
         except (CheckpointUnusable, OSError) as error:
-            log.warning("attempt %s begins anew: %s", job.attempt, error)
+            log.warning("attempt %s begins anew: %s", job.attempt, error, extra=fields(**job.log_names))
             return None
         return checkpoint
 
@@ -92,6 +93,6 @@ class JobCheckpoints:
         try:
             write_checkpoint(path, checkpoint, timer.most_bytes)
         except (NoCheckpoint, OSError) as error:
-            log.warning("attempt %s has no checkpoint: %s", job.attempt, error)
+            log.warning("attempt %s has no checkpoint: %s", job.attempt, error, extra=fields(**job.log_names))
             return ""
         return str(path)

@@ -55,14 +55,15 @@ class LiveReporter:
             path.unlink(missing_ok=True)
         except (DiffuserveError, OSError) as error:
             job.is_live_over = True
-            log.warning("job %s: no more of its clip is shown: %s", lease.job_id, error)
+            log.warning("job %s: no more of its clip is shown: %s", lease.job_id, error, extra=job.log_fields)
 
     async def _delete(self, job: HeldJob, before: asyncio.Task[None] | None) -> None:
         await _done(before)
         try:
             await self._client.drop_live_parts(job.lease.job_id, job.lease.lease_token)
         except DiffuserveError as error:  # they are deleted with the attempt's other files, or after the job
-            log.warning("job %s: the parts of its clip stay stored: %s", job.lease.job_id, error)
+            message = "job %s: the parts of its clip stay stored: %s"
+            log.warning(message, job.lease.job_id, error, extra=job.log_fields)
 
 
 async def _done(task: asyncio.Task[None] | None) -> None:

@@ -20,6 +20,7 @@ from diffuserve.domain.errors import (
     ServerUnavailable,
     Unauthorized,
 )
+from diffuserve.telemetry.tracing import open_tracer
 from diffuserve.worker.agent import WorkerAgent
 from diffuserve.worker.config import WorkerConfig
 from diffuserve.worker.membership import with_key_remedy
@@ -77,11 +78,15 @@ async def _checked_client(config: WorkerConfig) -> LeaseClient:
 
 
 async def _run(config: WorkerConfig) -> int:
+    tracer = open_tracer(config.tracing, "diffuserve-worker")
     is_of_server = config.parent_fd is not None  # then it has its address and its key from that server
     client = _client(config) if is_of_server else await _checked_client(config)
-    agent = WorkerAgent(config, client, machine=await find_machine(config.spot))
+    agent = WorkerAgent(config, client, machine=await find_machine(config.spot), tracer=tracer)
     _drain_on_signals(agent)
-    return await agent.run()
+    try:
+        return await agent.run()
+    finally:
+        await tracer.close()
 
 
 def _auth(config: WorkerConfig) -> httpx.Auth | None:

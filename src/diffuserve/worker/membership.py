@@ -13,6 +13,7 @@ from diffuserve.domain.errors import (
     Unauthorized,
 )
 from diffuserve.domain.worker import Registered, Registration, check_times
+from diffuserve.telemetry import log_context
 from diffuserve.worker.config import WorkerConfig
 from diffuserve.worker.messages import ModelAnnounced
 from diffuserve.worker.reports import new_registration
@@ -92,9 +93,10 @@ class Membership:
                 self._is_registered.set()
 
     async def worker_id(self) -> str:
-        """Wait until the worker is registered, and return its id."""
+        """Wait until the worker is registered; return its id, which the task's lines show from now on."""
         await self._is_registered.wait()
         assert self._registered is not None
+        log_context.bind(worker_id=self._registered.worker_id)
         return self._registered.worker_id
 
     async def renew(self, worker_id: str) -> None:

@@ -17,6 +17,7 @@ import orjson
 from diffuserve.domain.quantization import Quantization
 from diffuserve.domain.residency import RESIDENT
 from diffuserve.worker.peer_messages import PeerAnnounced, PeersTold
+from diffuserve.worker.zygote_messages import EngineEnded, EngineForked, ForkEngine, FromZygote, ZygoteReady
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -139,6 +140,18 @@ class StepProgress:
 
 
 @dataclass(frozen=True, kw_only=True)
+class StepTaken:
+    """Tells which attempts shared a denoising step, which began at a time in seconds since the epoch.
+
+    It is told of some of the steps alone in which jobs took part that are traced.
+    """
+
+    attempts: tuple[str, ...]
+    began_at: float
+    seconds: float
+
+
+@dataclass(frozen=True, kw_only=True)
 class PreviewReady:
     """A preview of the unfinished image number `image`, itself that one's number `index`: `png` is base64."""
 
@@ -255,6 +268,7 @@ class AddJob:
     the first clip comes in parts as well. `files` are the paths of the images that it reads, by their ids;
     of finished latents, `LATENTS_ID`, it is only decoded; from a checkpoint, `CHECKPOINT_ID`, it goes on.
     With `until` "latents" it is not decoded. It gives a checkpoint every `checkpoint_seconds`, with 0 none.
+    `log_names` are what lines of the log about the job say; of one that `is_traced` some steps are told.
     """
 
     attempt: str
@@ -268,6 +282,8 @@ class AddJob:
     files: Mapping[str, str] = field(default_factory=dict)
     until: str = "files"
     checkpoint_seconds: float = 0.0
+    log_names: Mapping[str, str] = field(default_factory=dict)
+    is_traced: bool = False
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -289,34 +305,6 @@ class StopEngine:
     """Save the cost fit, and exit."""
 
 
-@dataclass(frozen=True, kw_only=True)
-class ZygoteReady:
-    """The zygote has imported what an engine needs, and can be forked from now on."""
-
-
-@dataclass(frozen=True, kw_only=True)
-class ForkEngine:
-    """Fork an engine process of this configuration, which connects to this Unix socket."""
-
-    config: str
-    socket: str
-
-
-@dataclass(frozen=True, kw_only=True)
-class EngineForked:
-    """The zygote has forked the engine that was asked for."""
-
-    pid: int
-
-
-@dataclass(frozen=True, kw_only=True)
-class EngineEnded:
-    """A forked engine has ended; `code` is negative if a signal ended it."""
-
-    pid: int
-    code: int
-
-
 JobMessage: TypeAlias = (
     StepProgress
     | PreviewReady
@@ -329,6 +317,8 @@ JobMessage: TypeAlias = (
     | JobFailed
 )
 """The messages of an engine about one job."""
+EngineReport: TypeAlias = JobMessage | StepTaken
+"""The messages of an engine about the jobs within it."""
 
 FromEngine: TypeAlias = (
     ModelAnnounced
@@ -337,10 +327,9 @@ FromEngine: TypeAlias = (
     | EngineRefused
     | EngineHeartbeat
     | PeerAnnounced
-    | JobMessage
+    | EngineReport
 )
 ToEngine: TypeAlias = AddJob | AbortJob | PutDownJob | StopEngine
-FromZygote: TypeAlias = ZygoteReady | EngineForked | EngineEnded
 Message: TypeAlias = FromEngine | ToEngine | PeersTold | FromZygote | ForkEngine
 
 _KINDS: Mapping[str, type[Message]] = {
@@ -352,6 +341,7 @@ _KINDS: Mapping[str, type[Message]] = {
     "peer": PeerAnnounced,
     "peers": PeersTold,
     "moved": StepProgress,
+    "step": StepTaken,
     "previewed": PreviewReady,
     "live": LivePart,
     "dropped": LiveDropped,
@@ -387,6 +377,8 @@ def decode(line: bytes) -> Message:
     kind = _KINDS.get(values.pop("kind", None))
     if kind is None:
         raise ValueError(f"not a message: {line[:80]!r}")
+    if kind is StepTaken:
+        return StepTaken(attempts=tuple(values.pop("attempts")), **values)
     if kind is JobFinished:
         files = tuple(FinishedFile(**file) for file in values.pop("files"))
         return JobFinished(files=files, warnings=tuple(values.pop("warnings")), **values)

@@ -30,13 +30,18 @@ from diffuserve.domain.worker import (
     ReleaseCause,
     StoredFile,
 )
+from diffuserve.telemetry import log_context, tracing
 from diffuserve.worker.checkpoint_reporter import CheckpointReporter
 from diffuserve.worker.held_job import HeldJob
+from diffuserve.worker.job_spans import JobSpans
 from diffuserve.worker.live_reporter import LiveReporter
 from diffuserve.worker.messages import FinishedFile, JobDenoised, JobFailed, JobFinished, PreviewReady
 from diffuserve.worker.metrics import WorkerMetrics
 
 log = logging.getLogger(__name__)
+
+LEASE_LOST = "lease_lost"
+"""How an attempt is counted whose lease was lost."""
 
 # A result whose files do not arrive is uploaded so often before the job is left to another worker.
 _NUM_UPLOADS, _UPLOAD_PAUSE_SECONDS = 3, 1.0
@@ -54,11 +59,16 @@ class ResultReporter:
     """
 
     def __init__(
-        self, client: LeaseClient, metrics: WorkerMetrics, forget: Callable[[HeldJob], None]
+        self,
+        client: LeaseClient,
+        metrics: WorkerMetrics,
+        forget: Callable[[HeldJob], None],
+        spans: JobSpans | None = None,
     ) -> None:
         self._client = client
         self._metrics = metrics
         self._forget = forget
+        self._spans = spans or JobSpans()
         self._tasks: set[asyncio.Task[None]] = set()
         self.live = LiveReporter(client, self._start)
         self.checkpoints = CheckpointReporter(client, self._start)
@@ -118,10 +128,12 @@ class ResultReporter:
 
     async def _report_outcome(self, job: HeldJob, report: Coroutine[Any, Any, str]) -> None:
         """Await `report`, which returns the job's new status; whatever goes wrong, the worker goes on."""
+        log_context.bind(**job.log_names)
+        tracing.enter(job.span.context)
         try:
             status = await report
         except LeaseLost:
-            status = "lease_lost"
+            status = LEASE_LOST
             self._metrics.lease_lost()
             log.warning("job %s: the lease is lost; its work is dropped", job.lease.job_id)
         except ServerUnavailable as error:
@@ -131,6 +143,7 @@ class ResultReporter:
             status = "unreported"
             log.exception("job %s: its outcome could not be reported", job.lease.job_id)
         self._metrics.job_ended(status)
+        self._spans.end(job, status)
         self._forget(job)
         shutil.rmtree(job.folder, ignore_errors=True)
 
@@ -139,6 +152,8 @@ class ResultReporter:
             await asyncio.wait({preview})
         await self.live.finish(job)
         await self.checkpoints.drop(job)
+        upload = self._spans.begin_upload(job)
+        tracing.enter(upload.context)
         try:
             return await self._deliver(job, finished)
         except StorageRefused as error:
@@ -146,7 +161,10 @@ class ResultReporter:
         except (LeaseLost, ServerUnavailable):
             raise
         except (OSError, DiffuserveError) as error:
+            upload.fail(UploadFailed.code)
             return await self._fail_upload(job, error)
+        finally:
+            upload.end()
 
     async def _fail_upload(self, job: HeldJob, error: Exception) -> str:
         return await self._fail(job, JobError(UploadFailed.code, str(error), retryable=True))
@@ -266,7 +284,7 @@ class ResultReporter:
         try:
             await self._client.report(job.lease.job_id, report)
         except DiffuserveError as error:  # the response to the next heartbeat says if the lease is lost
-            log.debug("job %s: progress was not accepted (%s)", job.lease.job_id, error)
+            log.debug("job %s: progress was not accepted (%s)", job.lease.job_id, error, extra=job.log_fields)
 
 
 def _ending(status: str, error: JobError) -> str:

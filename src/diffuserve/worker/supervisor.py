@@ -18,8 +18,8 @@ from diffuserve.worker.messages import (
     EngineLoading,
     EngineReady,
     EngineRefused,
+    EngineReport,
     FromEngine,
-    JobMessage,
     ModelAnnounced,
 )
 from diffuserve.worker.peer_messages import PeerAnnounced, PeersTold
@@ -48,7 +48,7 @@ class EngineSupervisor:
         config: WorkerConfig,
         start_engine: StartEngine,
         on_announced: Callable[[ModelAnnounced], None],
-        on_job: Callable[[JobMessage], None],
+        on_job: Callable[[EngineReport], None],
         on_ready: Callable[[], None],
         on_change: Callable[[], None],
         is_occupied: Callable[[], bool],

@@ -13,14 +13,10 @@ from pathlib import Path
 from diffuserve.worker.config import EngineProcessConfig
 from diffuserve.worker.messages import (
     MAX_LINE_BYTES,
-    EngineEnded,
-    EngineForked,
-    ForkEngine,
-    FromZygote,
-    ZygoteReady,
     decode,
     encode,
 )
+from diffuserve.worker.zygote_messages import EngineEnded, EngineForked, ForkEngine, FromZygote, ZygoteReady
 
 log = logging.getLogger(__name__)
 

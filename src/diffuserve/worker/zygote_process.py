@@ -28,16 +28,12 @@ from diffuserve.worker.capacity import memory_limit
 from diffuserve.worker.config import EngineProcessConfig
 from diffuserve.worker.engine_process import run_engine, run_to_exit, serve_agent
 from diffuserve.worker.messages import (
-    EngineEnded,
-    EngineForked,
-    ForkEngine,
-    FromZygote,
-    ZygoteReady,
     decode,
     encode,
 )
 from diffuserve.worker.prepared_model import prepare_in_child
 from diffuserve.worker.stored_model import with_known_model
+from diffuserve.worker.zygote_messages import EngineEnded, EngineForked, ForkEngine, FromZygote, ZygoteReady
 
 if TYPE_CHECKING:
     from diffuserve.engine.loading import LoadedModel

@@ -68,7 +68,7 @@ async def test_lines_of_a_request_have_its_id(
 
     monkeypatch.setattr(problems, "problem_of", note)
     await http.get("/v1/jobs/job_1", headers={"x-request-id": "r-17"})
-    assert seen == [{"request_id": "r-17"}]
+    assert seen == [{"request_id": "r-17", "tenant": "default", "job_id": "job_1"}]
 
 
 async def test_the_throughput_is_logged_only_while_there_is_work(

@@ -217,7 +217,7 @@ def test_the_panels_of_a_server_come_in_the_order_of_their_use() -> None:
         "Engine",
         "Many GPUs",
         "Reliability",
-        "Log",
+        "Log and traces",
     ]
 
 

@@ -133,4 +133,6 @@ def test_a_lease_carries_what_a_worker_needs(record: JobRecord) -> None:
         num_previews=2,
         live=True,
         output_format="webp",
+        tenant_id="ada",
+        created_at=1000.0,
     )

@@ -10,15 +10,12 @@ from diffuserve.worker.messages import (
     AbortJob,
     AddJob,
     CheckpointReady,
-    EngineEnded,
-    EngineForked,
     EngineHeartbeat,
     EngineLoading,
     EngineReady,
     EngineRefused,
     FilterVerdict,
     FinishedFile,
-    ForkEngine,
     JobDenoised,
     JobFailed,
     JobFinished,
@@ -29,12 +26,13 @@ from diffuserve.worker.messages import (
     PreviewReady,
     PutDownJob,
     StepProgress,
+    StepTaken,
     StopEngine,
-    ZygoteReady,
     decode,
     encode,
 )
 from diffuserve.worker.peer_messages import PeerAnnounced, PeersTold
+from diffuserve.worker.zygote_messages import EngineEnded, EngineForked, ForkEngine, ZygoteReady
 
 EXAMPLES: dict[str, Message] = {
     "hello": ModelAnnounced(spec={"name": "x"}, fit={"step": [1.0]}),
@@ -67,6 +65,7 @@ EXAMPLES: dict[str, Message] = {
     "abort": AbortJob(attempt="j"),
     "put-down": PutDownJob(attempt="j"),
     "stop": StopEngine(),
+    "step": StepTaken(attempts=("job_1-1", "job_2-1"), began_at=1.5, seconds=0.25),
     "zygote": ZygoteReady(),
     "fork": ForkEngine(config="{}", socket="/s"),
     "forked": EngineForked(pid=7),

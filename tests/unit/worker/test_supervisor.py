@@ -16,7 +16,7 @@ from diffuserve.domain.offload import Offload
 from diffuserve.domain.residency import Residency
 from diffuserve.worker import supervisor
 from diffuserve.worker.config import EngineProcessConfig, WorkerConfig
-from diffuserve.worker.messages import EngineReady, EngineRefused, JobMessage, ModelAnnounced, StepProgress
+from diffuserve.worker.messages import EngineReady, EngineRefused, EngineReport, ModelAnnounced, StepProgress
 from diffuserve.worker.supervisor import EngineSupervisor
 from support.virtual_time import in_virtual_time, now
 from support.waiting import eventually
@@ -31,14 +31,14 @@ class Supervised:
     engines: FakeEngines
     exit_code: asyncio.Task[int]
     announced: list[ModelAnnounced] = field(default_factory=list)
-    job_messages: list[JobMessage] = field(default_factory=list)
+    job_messages: list[EngineReport] = field(default_factory=list)
     links_at_change: list[object] = field(default_factory=list)
 
 
 @asynccontextmanager
 async def supervising(folder: Path, is_occupied: bool = False, **values: Any) -> AsyncGenerator[Supervised]:
     engines = FakeEngines(folder)
-    announced, job_messages, links = list[ModelAnnounced](), list[JobMessage](), list[object]()
+    announced, job_messages, links = list[ModelAnnounced](), list[EngineReport](), list[object]()
     with patch.object(supervisor, "EngineLink", engines):
         engine_supervisor = EngineSupervisor(
             WorkerConfig(server="", **values),

@@ -9,10 +9,12 @@ from starlette.requests import HTTPConnection
 
 from diffuserve.api.auth.access import Caller
 from diffuserve.api.auth.sessions import has_cookie
+from diffuserve.api.path_params import named_ids
 from diffuserve.api.services import Services, services_of
 from diffuserve.domain.errors import WorkerNotFound
 from diffuserve.domain.tenant import Role, family_of
 from diffuserve.domain.worker_ids import is_owned
+from diffuserve.telemetry import log_context
 
 _HTTP_SCHEMES = {"ws": "http", "wss": "https"}  # a URL in a message over a WebSocket is for a browser
 
@@ -39,6 +41,7 @@ class RequireRole(SecurityBase):
         caller = caller or await services.authenticator.caller(secret)
         caller.require(*self._roles)
         services.revocations.add(connection, caller)
+        log_context.bind(**named_ids(connection.path_params))
         return caller
 
 

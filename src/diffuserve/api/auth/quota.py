@@ -18,6 +18,7 @@ from diffuserve.api.services import Services, services_of
 from diffuserve.domain.errors import RateLimited
 from diffuserve.domain.tenant import Plan, Role
 from diffuserve.quotas.base import Allowance, Quotas, Rate
+from diffuserve.telemetry import log_context
 
 
 @dataclass(frozen=True)
@@ -51,6 +52,7 @@ class RequireQuota(RequireRole):
     async def caller(self, connection: HTTPConnection, secret: str | None) -> Caller:
         """Return the caller with this secret. Raise `Unauthorized`, `Forbidden` or `RateLimited`."""
         caller = await super().caller(connection, secret)
+        log_context.bind(tenant=caller.tenant_id)
         allowance = await _take(services_of(connection), caller.tenant_id, self._policy)
         if allowance is not None:
             connection.state.quota_headers = quota_headers(self._policy, allowance)

@@ -16,6 +16,7 @@ from diffuserve.api.auth.dependencies import (
     key_of,
 )
 from diffuserve.api.interruptible import idle
+from diffuserve.api.job_spans import record_queueing
 from diffuserve.api.json_route import JsonRoute
 from diffuserve.api.path_params import WorkerId
 from diffuserve.api.progress import publish_progress
@@ -208,6 +209,7 @@ async def _claim(services: Services, worker_id: str, claim: Claim) -> Claimed:
     claimed = await services.store.leases.try_claim(worker_id, claim)
     services.metrics.claim_seconds.observe(time.perf_counter() - started_at)
     services.job_metrics.record_claimed(claimed.leases)
+    record_queueing(services.tracer, claimed.leases)
     return claimed
 
 

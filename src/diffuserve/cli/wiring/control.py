@@ -23,6 +23,7 @@ from diffuserve.private_files import make_private_file, make_private_folder
 from diffuserve.quotas.base import Quotas
 from diffuserve.quotas.local import LocalQuotas
 from diffuserve.settings import Settings
+from diffuserve.telemetry.tracing import Tracer, open_tracer
 
 log = logging.getLogger(__name__)
 
@@ -105,6 +106,16 @@ def _keep_database_private(settings: Settings) -> None:
 
 
 @asynccontextmanager
+async def open_tracing(settings: Settings) -> AsyncIterator[Tracer]:
+    """Yield the tracer of the settings. Raise `InvalidParams` if it cannot be had."""
+    tracer = open_tracer(settings.worker.tracing, "diffuserve-api")
+    try:
+        yield tracer
+    finally:
+        await tracer.close()
+
+
+@asynccontextmanager
 async def control_plane(settings: Settings, no_auth: bool = False) -> AsyncIterator[ControlPlane]:
     """Yield the application with an open store and running background tasks; the caller listens."""
     from diffuserve.api.app import create_app  # commands that only need the store start faster without it
@@ -116,9 +127,10 @@ async def control_plane(settings: Settings, no_auth: bool = False) -> AsyncItera
         open_prompts(settings) as prompts,
         open_intake(settings) as images,
         open_store(settings, bus) as store,
+        open_tracing(settings) as tracer,
     ):
         config = settings.api_config(auth=not no_auth)
-        app = create_app(store, artifacts, bus, config, quotas, prompts, images)
+        app = create_app(store, artifacts, bus, config, quotas, prompts, images, tracer)
         services: Services = app.state.services
         reaper, preemptor = Reaper(store.housekeeping, artifacts), Preemptor(store.housekeeping, bus)
         async with (

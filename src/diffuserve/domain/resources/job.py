@@ -186,6 +186,9 @@ class JobResource(Resource):
     actual_seconds: float | None = field(
         default=None, metadata={"description": "Device-seconds that it took; null until it has ended."}
     )
+    trace_id: str | None = field(
+        default=None, metadata={"description": "Trace that it belongs to, in hex; null without one."}
+    )
 
     @property
     def final_prompt(self) -> str:

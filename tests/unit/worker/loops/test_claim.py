@@ -113,6 +113,7 @@ async def test_a_job_reaches_the_engine_as_it_was_leased(tmp_path: Path) -> None
             is_alone=True,
             num_previews=2,
             output_format="webp",
+            log_names={"job_id": "j1"},
         )
 
 
