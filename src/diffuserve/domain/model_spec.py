@@ -2,11 +2,12 @@
 
 import math
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass, fields, replace
+from dataclasses import asdict, dataclass, replace
 from typing import Any
 
 from diffuserve.domain.cost import FIRST_LATENT_FRAME, Workload
 from diffuserve.domain.input_image import InputImage
+from diffuserve.domain.known_fields import known_fields
 from diffuserve.domain.model_limits import check_request, least_strength
 from diffuserve.domain.params import GenerationParams
 from diffuserve.domain.samplers import evaluations_before, num_evaluations
@@ -94,7 +95,7 @@ class ModelSpec:
         Unknown names are ignored and missing ones get their defaults. Raise `ValueError` if a field
         without a default is missing.
         """
-        known = {field.name: values[field.name] for field in fields(cls) if field.name in values}
+        known = known_fields(cls, values)
         if "samplers" in known:
             known["samplers"] = tuple(known["samplers"])
         try:

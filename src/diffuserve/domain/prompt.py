@@ -39,7 +39,7 @@ class PromptRecord:
         return cls(
             original=values["original"],
             verdict=Verdict.from_dict(values["verdict"]),
-            filter=FilterInfo(**values["filter"]) if values["filter"] else None,
+            filter=FilterInfo.from_dict(values["filter"]) if values["filter"] else None,
             expansion=values["expansion"],
             reason=values["reason"],
         )

@@ -5,6 +5,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from diffuserve.domain.cost import CostFit
+from diffuserve.domain.known_fields import known_fields
 from diffuserve.domain.offload import Offload
 
 _COPY_SECONDS = {"cuda": 1 / 25e9, "cpu": 1 / 5e9}  # of a byte; like all of a prior it is refitted
@@ -37,7 +38,7 @@ class Residency:
     @classmethod
     def from_dict(cls, values: Mapping[str, Any]) -> "Residency":
         """Build a residency from its fields."""
-        return cls(**{**values, "mode": Offload(values["mode"])})
+        return cls(**{**known_fields(cls, values), "mode": Offload(values["mode"])})
 
     def slowed(self, fit: CostFit, device_type: str) -> CostFit:
         """Return a guessed fit with the copies of each phase, which its size does not change."""

@@ -5,6 +5,8 @@ from dataclasses import asdict, dataclass, field
 from enum import StrEnum
 from typing import Any
 
+from diffuserve.domain.known_fields import known_fields
+
 
 class Action(StrEnum):
     """The consequence of a finding, in order of severity. `FLAG` only records the finding."""
@@ -64,7 +66,8 @@ class Verdict:
         """Return the verdict of a record. Raise `ValueError`, `KeyError` or `TypeError` for another shape."""
         return cls(
             tuple(
-                Finding(**{**finding, "action": Action(finding["action"])}) for finding in values["findings"]
+                Finding(**{**known_fields(Finding, finding), "action": Action(finding["action"])})
+                for finding in values["findings"]
             )
         )
 
@@ -96,6 +99,11 @@ class FilterInfo:
     def __str__(self) -> str:
         return f"{self.name} {self.version}"
 
+    @classmethod
+    def from_dict(cls, values: Mapping[str, Any]) -> "FilterInfo":
+        """Return the filter of a record. Raise `TypeError` for another shape."""
+        return cls(**known_fields(cls, values))
+
     def to_dict(self) -> dict[str, Any]:
         """Return a record."""
         return asdict(self)
@@ -123,7 +131,7 @@ class ImagesRecord:
         """Return what a record holds. Raise `ValueError` for another shape."""
         try:
             verdicts = tuple(Verdict.from_dict(record) for record in values["verdicts"])
-            return cls(FilterInfo(**values["filter"]), verdicts)
+            return cls(FilterInfo.from_dict(values["filter"]), verdicts)
         except (KeyError, TypeError) as error:
             raise ValueError(f"not a record of images: {error}") from error
 

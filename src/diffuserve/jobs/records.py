@@ -23,6 +23,7 @@ from diffuserve.domain.job import (
     Phase,
     Progress,
 )
+from diffuserve.domain.known_fields import known_fields
 from diffuserve.domain.prompt import PromptRecord
 from diffuserve.domain.webhook import Webhook, WebhookEvent
 from diffuserve.domain.worker import Lease, StoredLatents, Until
@@ -180,20 +181,21 @@ def _load_prompt(text: str) -> PromptRecord:
 
 def _load_result(text: str) -> JobResult:
     values = orjson.loads(text)
-    artifacts = tuple(Artifact(**artifact) for artifact in values.pop("artifacts"))
-    return JobResult(artifacts=artifacts, warnings=tuple(values.pop("warnings")), **values)
+    artifacts = tuple(Artifact(**known_fields(Artifact, artifact)) for artifact in values.pop("artifacts"))
+    warnings = tuple(values.pop("warnings"))
+    return JobResult(artifacts=artifacts, warnings=warnings, **known_fields(JobResult, values))
 
 
 def _load_error(text: str) -> JobError:
-    return JobError(**orjson.loads(text))
+    return JobError(**known_fields(JobError, orjson.loads(text)))
 
 
 def _load_latents(text: str) -> StoredLatents:
-    return StoredLatents(**orjson.loads(text))
+    return StoredLatents(**known_fields(StoredLatents, orjson.loads(text)))
 
 
 def _load_checkpoint(text: str) -> StoredCheckpoint:
-    return StoredCheckpoint(**orjson.loads(text))
+    return StoredCheckpoint(**known_fields(StoredCheckpoint, orjson.loads(text)))
 
 
 @dataclass(frozen=True)

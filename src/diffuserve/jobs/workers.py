@@ -23,7 +23,7 @@ from diffuserve.jobs.command import Command, SingleCommand
 from diffuserve.jobs.database import Transaction
 from diffuserve.jobs.offers import conflict_of, save_fits, store_offer
 from diffuserve.jobs.records import dump
-from diffuserve.jobs.worker_reports import report_of
+from diffuserve.jobs.worker_reports import dump_report, report_of
 
 workers, leases = schema.workers, schema.leases
 
@@ -68,7 +68,7 @@ class RegisterWorker(SingleCommand[None]):
             "name": registration.name,
             "labels": dump(registration.labels),
             "models": dump([offer.spec["name"] for offer in registration.models]),
-            "report": dump(registration.report),
+            "report": dump_report(registration.report),
             "registered_at": now,
             "heartbeat_at": now,
             "is_draining": False,
@@ -201,7 +201,7 @@ def _renew(transaction: Transaction, commands: Sequence[RecordHeartbeat], live: 
 
 
 def _report_row(command: RecordHeartbeat, now: float) -> dict[str, Any]:
-    return {"worker": command.worker_id, "new_report": dump(command.heartbeat.report), "now": now}
+    return {"worker": command.worker_id, "new_report": dump_report(command.heartbeat.report), "now": now}
 
 
 def _lease_rows(

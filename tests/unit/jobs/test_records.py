@@ -1,16 +1,18 @@
 """The row of a job, and the shapes that derive from it."""
 
+import json
 from dataclasses import fields, replace
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from diffuserve.domain.checkpoint import StoredCheckpoint
 from diffuserve.domain.job import Artifact, Band, Job, JobError, JobResult, JobStatus, NewJob, Phase, Progress
 from diffuserve.domain.prompt import PromptRecord
 from diffuserve.domain.safety import Action, FilterInfo, Finding, Verdict
 from diffuserve.domain.webhook import JOB_EVENTS, Webhook
-from diffuserve.domain.worker import Lease
+from diffuserve.domain.worker import Lease, StoredLatents
 from diffuserve.jobs import schema
 from diffuserve.jobs.records import (
     CHANGING_COLUMNS,
@@ -24,6 +26,9 @@ from diffuserve.jobs.records import (
     new_record,
 )
 
+IMAGE = Artifact(
+    name="0.png", content_type="image/png", size_bytes=9, sha256="00", width=64, height=64, seed=7
+)
 FINDING = Finding("violence", Action.FLAG, source="rule", detail="quotes the prompt")
 NEW = NewJob(
     tenant_id="ada",
@@ -106,10 +111,7 @@ def test_a_job_shows_the_progress_of_its_lease(record: JobRecord) -> None:
 
 
 def test_results_and_errors_survive_storage(record: JobRecord) -> None:
-    image = Artifact(
-        name="0.png", content_type="image/png", size_bytes=9, sha256="00", width=64, height=64, seed=7
-    )
-    result = JobResult(artifacts=(image,), input={"seed": 7}, timings={"denoise": 0.5}, warnings=("slow",))
+    result = JobResult(artifacts=(IMAGE,), input={"seed": 7}, timings={"denoise": 0.5}, warnings=("slow",))
     error = JobError("broken", "it broke", retryable=True)
     job = job_of(replace(record, result=dump(result), error=dump(error)))
     assert (job.result, job.error) == (result, error)
@@ -136,3 +138,23 @@ def test_a_lease_carries_what_a_worker_needs(record: JobRecord) -> None:
         tenant_id="ada",
         created_at=1000.0,
     )
+
+
+@pytest.mark.parametrize(
+    ("column", "value"),
+    [
+        ("prompt", NEW.prompt),
+        ("result", JobResult(artifacts=(IMAGE,), warnings=("dark",), timings={"decode": 1.0})),
+        ("error", JobError(code="broken", message="it broke")),
+        ("latents", StoredLatents(lease_token=1, size_bytes=2, sha256="0" * 64, weights="1" * 64)),
+        ("checkpoint", StoredCheckpoint(lease_token=1, slot=0, step=3, size_bytes=2, sha256="0" * 64)),
+    ],
+)
+def test_what_a_later_version_stores_in_addition_is_ignored(column: str, value: object) -> None:
+    """Control planes of two versions share a database during an upgrade."""
+    as_stored = JSON_COLUMNS[column].dump(value)
+    stored = json.loads(as_stored)
+    verdict = stored.get("verdict", {"findings": []})
+    for part in (stored, *stored.get("artifacts", ()), stored.get("filter", {}), *verdict["findings"]):
+        part["later"] = {"a": 1}
+    assert JSON_COLUMNS[column].load(json.dumps(stored)) == JSON_COLUMNS[column].load(as_stored)
