@@ -1,4 +1,4 @@
-"""What a dataclass takes of values that another version wrote."""
+"""Values that another version wrote, as far as a dataclass has fields for them."""
 
 from collections.abc import Mapping
 from dataclasses import fields
