@@ -74,6 +74,7 @@ def missing(earlier: Any, today: Any, path: str = "") -> Iterator[str]:
 
 
 def test_every_kind_of_request_was_recorded() -> None:
-    asked = {f"{one['method']} {one['path'].partition('?')[0].split('/')[-1]}" for one in RECORDED}
+    paths = [(recorded["method"], recorded["path"].partition("?")[0]) for recorded in RECORDED]
+    asked = {f"{method} {path.split('/')[-1]}" for method, path in paths}
     posted = "workers heartbeat claim progress complete fail hand-over release drain"
     assert asked >= {f"POST {name}" for name in posted.split()} | {"GET control", "GET inputs", "GET latents"}
