@@ -45,3 +45,29 @@ async def test_a_workers_key_is_rotated_while_it_holds_a_job(tmp_path: Path) -> 
         completion = Completion(lease_token=lease.lease_token, result=JobResult(), actual_seconds=1.0)
         assert (await client.complete(job["id"], completion)).status == JobStatus.SUCCEEDED
         await client.close()
+
+
+async def test_both_keys_are_accepted_until_the_overlap_ends_and_nothing_restarts(tmp_path: Path) -> None:
+    """End the overlap by revoking the old key, as one does once its owner has the new one."""
+    settings = Settings(data_dir=tmp_path / "data", port=0, prompt_filter="none")
+    async with (
+        running_server(settings) as server,
+        httpx.AsyncClient(base_url=server.address, trust_env=False) as http,
+    ):
+        keys = server.plane.store.keys
+        old, old_secret = await keys.create(Role.TENANT, tenant_id="ada")
+
+        async def status(secret: str) -> int:
+            headers = {"authorization": f"Bearer {secret}"}
+            return (await http.get("/v1/jobs", headers=headers)).status_code
+
+        assert await status(old_secret) == 200
+        _, new_secret = await keys.rotate(old.id, overlap_seconds=3_600.0)
+        assert [await status(secret) for secret in (old_secret, new_secret)] == [200, 200]
+        await keys.revoke(old.id)
+
+        async def is_refused() -> bool:
+            return await status(old_secret) == 401
+
+        await eventually(is_refused)
+        assert await status(new_secret) == 200

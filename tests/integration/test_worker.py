@@ -228,42 +228,6 @@ async def test_an_engine_that_is_still_starting_dies_with_its_agent(plane: Plane
         await eventually(lambda: not child.is_running() or child.status() == psutil.STATUS_ZOMBIE)
 
 
-async def test_a_drain_kills_an_engine_that_is_still_starting(plane: Plane, start: Start) -> None:
-    agent = start(engine_command=(), model="tiny-flux", device="cpu")
-    me = psutil.Process()
-
-    def engines() -> list[psutil.Process]:
-        return [c for c in me.children() if "diffuserve.worker.engine_process" in " ".join(c.cmdline())]
-
-    await eventually(lambda: bool(engines()))
-    agent.drain()
-    async with asyncio.timeout(HANG_SECONDS):
-        assert await asyncio.shield(agent.over) == 0  # type: ignore[attr-defined]
-    await eventually(lambda: not engines())
-
-
-async def test_a_drain_finishes_what_fits_and_hands_back_the_rest(plane: Plane, start: Start) -> None:
-    agent = start("--seconds", "1.2", drain_seconds=HANG_SECONDS, max_jobs=1)
-    short, waiting = await plane.submit(), await plane.submit()
-    await until(plane, short, JobStatus.RUNNING)
-    await eventually(lambda: bool(agent.held))
-    agent.drain()
-    async with asyncio.timeout(HANG_SECONDS):
-        assert await asyncio.shield(agent.over) == 0  # type: ignore[attr-defined]
-    assert await plane.status(short) is JobStatus.SUCCEEDED
-    assert await plane.status(waiting) is JobStatus.QUEUED
-
-    impatient = start("--seconds", "60", drain_seconds=0.2)
-    await until(plane, waiting, JobStatus.RUNNING)
-    await eventually(lambda: bool(impatient.held))
-    impatient.drain()
-    async with asyncio.timeout(HANG_SECONDS):
-        await asyncio.shield(impatient.over)  # type: ignore[attr-defined]
-    causes = [event.data.get("cause") for event in await plane.store.jobs.events_after(waiting.id)]
-    assert causes[-1] == "drain"
-    assert await plane.status(waiting) is JobStatus.QUEUED
-
-
 async def test_a_worker_short_of_memory_gets_no_job_until_it_has_some(plane: Plane, start: Start) -> None:
     agent = start(memory=Memory(95, 100))
     job = await plane.submit()

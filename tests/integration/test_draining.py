@@ -1,0 +1,62 @@
+"""Workers that drain, by themselves or told by an operator: real agents and engines that generate nothing."""
+
+import asyncio
+from collections.abc import Callable
+
+import psutil
+
+from diffuserve.domain.job import JobStatus
+from diffuserve.worker.agent import WorkerAgent
+from support.plane import Plane, until
+from support.waiting import HANG_SECONDS, eventually
+
+Start = Callable[..., WorkerAgent]
+
+
+async def test_a_drain_kills_an_engine_that_is_still_starting(plane: Plane, start: Start) -> None:
+    agent = start(engine_command=(), model="tiny-flux", device="cpu")
+    me = psutil.Process()
+
+    def engines() -> list[psutil.Process]:
+        return [c for c in me.children() if "diffuserve.worker.engine_process" in " ".join(c.cmdline())]
+
+    await eventually(lambda: bool(engines()))
+    agent.drain()
+    async with asyncio.timeout(HANG_SECONDS):
+        assert await asyncio.shield(agent.over) == 0  # type: ignore[attr-defined]
+    await eventually(lambda: not engines())
+
+
+async def test_a_drain_finishes_what_fits_and_hands_back_the_rest(plane: Plane, start: Start) -> None:
+    agent = start("--seconds", "1.2", drain_seconds=HANG_SECONDS, max_jobs=1)
+    short, waiting = await plane.submit(), await plane.submit()
+    await until(plane, short, JobStatus.RUNNING)
+    await eventually(lambda: bool(agent.held))
+    agent.drain()
+    async with asyncio.timeout(HANG_SECONDS):
+        assert await asyncio.shield(agent.over) == 0  # type: ignore[attr-defined]
+    assert await plane.status(short) is JobStatus.SUCCEEDED
+    assert await plane.status(waiting) is JobStatus.QUEUED
+
+    impatient = start("--seconds", "60", drain_seconds=0.2)
+    await until(plane, waiting, JobStatus.RUNNING)
+    await eventually(lambda: bool(impatient.held))
+    impatient.drain()
+    async with asyncio.timeout(HANG_SECONDS):
+        await asyncio.shield(impatient.over)  # type: ignore[attr-defined]
+    causes = [event.data.get("cause") for event in await plane.store.jobs.events_after(waiting.id)]
+    assert causes[-1] == "drain"
+    assert await plane.status(waiting) is JobStatus.QUEUED
+
+
+async def test_an_operators_drain_ends_a_worker_once_its_job_is_done(plane: Plane, start: Start) -> None:
+    agent = start("--seconds", "1.2", drain_seconds=HANG_SECONDS, max_jobs=1)
+    held = await plane.submit()
+    await until(plane, held, JobStatus.RUNNING)
+    [worker] = await plane.store.operations.workers()
+    await plane.store.leases.drain(worker.id)
+    waiting = await plane.submit()
+    async with asyncio.timeout(HANG_SECONDS):
+        assert await asyncio.shield(agent.over) == 0  # type: ignore[attr-defined]
+    assert [await plane.status(job) for job in (held, waiting)] == [JobStatus.SUCCEEDED, JobStatus.QUEUED]
+    assert await plane.store.operations.workers() == []
