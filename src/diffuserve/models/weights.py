@@ -19,6 +19,7 @@ from diffuserve.models.folder import first_line
 from diffuserve.models.layers.quantization import QuantizedWeight, quantize_weight
 from diffuserve.models.layers.quantized_linear import QuantizedLinear
 from diffuserve.models.layers.tensor_parallel import RowLinear, Share
+from diffuserve.models.part_reader import read_part
 from diffuserve.models.prepared import PreparedPart, copy_in_use, describe_part
 from diffuserve.models.stored_quantization import StoredWeight, is_companion, stored_weights
 
@@ -135,6 +136,11 @@ class _Checkpoint:
     ignored_prefixes: tuple[str, ...]
     memory_format: torch.memory_format
 
+    @property
+    def is_cut(self) -> bool:
+        """Tell whether ranks share some of the weights."""
+        return any(placement.share is not None for placement in self.placements.values())
+
     def part_of(self, module: nn.Module) -> PreparedPart:
         """Return what tells these weights in this module from all others in copies of the files."""
         conditions = (
@@ -151,13 +157,14 @@ class _Checkpoint:
         spans: list[Span] = []  # read together, in the end
         for file in self.files:
             with safe_open(file, framework="pt", device=str(device)) as reader:
-                tensors = stored_tensors(file) if device.type == "cuda" else {}
+                tensors = stored_tensors(file) if device.type == "cuda" or self.is_cut else {}
+                opened = _OpenFile(file, reader, tensors, device)
                 for stored in stored_weights(reader.keys()):
                     if stored.name.startswith(self.ignored_prefixes):
                         continue
-                    target = self._place(module, stored, tensors.get(stored.tensor), device)
+                    target = self._place(module, stored, opened)
                     if target is None:
-                        self._put(module, reader, stored, file)
+                        self._put(module, stored, opened)
                     else:
                         share = self.placements[stored.name].share
                         spans += _spans(file, tensors[stored.tensor], target, share)
@@ -172,12 +179,10 @@ class _Checkpoint:
         if self.memory_format is not torch.contiguous_format:
             module.to(memory_format=self.memory_format)  # type: ignore[call-overload]
 
-    def _place(
-        self, module: nn.Module, stored: StoredWeight, tensor: StoredTensor | None, device: torch.device
-    ) -> Tensor | None:
-        """Return the device's memory for a tensor that a parameter takes as it is; `None` for all others."""
-        placement = self.placements.get(stored.name)
-        if placement is None or tensor is None or stored.scale is not None:
+    def _place(self, module: nn.Module, stored: StoredWeight, opened: "_OpenFile") -> Tensor | None:
+        """Return a GPU's memory for a tensor that a parameter takes as it is; `None` for all others."""
+        placement, tensor = self.placements.get(stored.name), opened.tensors.get(stored.tensor)
+        if placement is None or tensor is None or stored.scale is not None or opened.device.type != "cuda":
             return None
         if placement.share is not None and placement.share.dim > 0:  # it has bytes of each row
             return None
@@ -187,60 +192,76 @@ class _Checkpoint:
             return None
         if _DTYPES.get(tensor.dtype) is not dtype or not _fits(owner, attribute, placement, tensor.shape):
             return None
-        return bytes_of(_rows(owner, attribute, placement, dtype, device))
+        return bytes_of(_rows(owner, attribute, placement, dtype, opened.device))
 
-    def _put(self, module: nn.Module, reader: Any, stored: StoredWeight, file: Path) -> None:
+    def _put(self, module: nn.Module, stored: StoredWeight, opened: "_OpenFile") -> None:
+        origin = f"{opened.path}: {stored.name}"
         if stored.name not in self.placements:
-            raise InvalidModel(f"{file}: unexpected tensor {stored.name!r}")
+            raise InvalidModel(f"{opened.path}: unexpected tensor {stored.name!r}")
         placement = self.placements[stored.name]
-        if placement.share is None:
-            weight = _read_weight(reader, stored, file)
-        else:
-            weight = _read_share(module, placement, reader, stored, file)
+        if self.is_cut:
+            owner_name, _, attribute = placement.parameter.rpartition(".")
+            shape = opened.tensors[stored.tensor].shape
+            _check_shape(module.get_submodule(owner_name), attribute, placement, shape, origin)
+            weight: Tensor | QuantizedWeight = opened.part(stored, placement.share)
             placement = replace(placement, share=None)
-        _put(module, placement, weight, self.dtype, f"{file}: {stored.name}")
+        else:
+            weight = opened.weight(stored)
+        _put(module, placement, weight, self.dtype, origin)
         if (on_read := _on_read.get()) is not None:
             on_read(weight.nbytes)
 
 
-def _read_weight(reader: Any, stored: StoredWeight, file: Path) -> Tensor | QuantizedWeight:
-    def read(name: str) -> Tensor:
-        return _read_any(lambda: reader.get_tensor(name), name, file)
+@dataclass(frozen=True)
+class _OpenFile:
+    """A checkpoint's file that safetensors has opened for a device; `tensors` tells where they lie in it.
 
-    if stored.scale is None:
-        return _floating(read(stored.tensor), stored.tensor, file)
-    codes, scale = read(stored.tensor), read(stored.scale)
-    zero = None if stored.zero is None else read(stored.zero)
-    try:
-        return QuantizedWeight.of(codes, scale, zero)
-    except ValueError as error:
-        raise InvalidModel(f"{file}: {stored.tensor} cannot be read ({error})") from error
+    That is known only where some are read in another way.
+    """
 
+    path: Path
+    reader: Any
+    tensors: Mapping[str, StoredTensor]
+    device: torch.device
 
-def _read_share(
-    module: nn.Module, placement: Placement, reader: Any, stored: StoredWeight, file: Path
-) -> Tensor:
-    """Read this rank's share of a tensor, and no other byte of it."""
-    owner_name, _, attribute = placement.parameter.rpartition(".")
-    owner, share = module.get_submodule(owner_name), placement.share
-    assert share is not None
-    assert stored.scale is None, "quantized weights are not cut"
-    slices = reader.get_slice(stored.tensor)
-    _check_shape(owner, attribute, placement, tuple(slices.get_shape()), f"{file}: {stored.name}")
-    return _floating(_read_any(lambda: share.of(slices), stored.tensor, file), stored.tensor, file)
+    def weight(self, stored: StoredWeight) -> Tensor | QuantizedWeight:
+        """Return a whole weight, memory-mapped on a CPU. Raise `InvalidModel`."""
+        if stored.scale is None:
+            return _floating(self._tensor(stored.tensor), stored.tensor, self.path)
+        codes, scale = self._tensor(stored.tensor), self._tensor(stored.scale)
+        zero = None if stored.zero is None else self._tensor(stored.zero)
+        try:
+            return QuantizedWeight.of(codes, scale, zero)
+        except ValueError as error:
+            raise self._unreadable(stored.tensor, error) from error
+
+    def part(self, stored: StoredWeight, share: Share | None) -> Tensor:
+        """Return a rank's share of a weight, or all of it, and read little else. Raise `InvalidModel`."""
+        assert stored.scale is None, "quantized weights are not cut"
+        tensor = self.tensors[stored.tensor]
+        if (dtype := _DTYPES.get(tensor.dtype)) is None:
+            whole = _floating(self._tensor(stored.tensor), stored.tensor, self.path)
+            return whole if share is None else share.of(whole)
+        try:
+            return read_part(self.path, tensor, dtype, share).to(self.device)
+        except OSError as error:
+            raise self._unreadable(stored.tensor, error) from error
+
+    def _tensor(self, name: str) -> Tensor:
+        try:
+            tensor: Tensor = self.reader.get_tensor(name)
+        except (SafetensorError, TypeError, ValueError) as error:  # a dtype that torch does not have, for one
+            raise self._unreadable(name, error) from error
+        return tensor
+
+    def _unreadable(self, name: str, error: Exception) -> InvalidModel:
+        return InvalidModel(f"{self.path}: {name} cannot be read ({first_line(error)})")
 
 
 def _floating(tensor: Tensor, name: str, file: Path) -> Tensor:
     if not tensor.is_floating_point():
         raise InvalidModel(f"{file}: {name} holds {tensor.dtype}, not floating-point numbers")
     return tensor
-
-
-def _read_any(read: Callable[[], Tensor], name: str, file: Path) -> Tensor:
-    try:
-        return read()
-    except (SafetensorError, TypeError, ValueError) as error:  # a dtype that torch does not have, for one
-        raise InvalidModel(f"{file}: {name} cannot be read ({first_line(error)})") from error
 
 
 def empty_embedding(num_embeddings: int, dim: int) -> nn.Embedding:

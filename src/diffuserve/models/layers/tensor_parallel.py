@@ -10,7 +10,6 @@ import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 from itertools import accumulate
-from typing import Any
 
 import torch
 from jaxtyping import Float
@@ -43,11 +42,8 @@ class Share:
         """Return the shape of the tensor whose share has this `shape`."""
         return (*shape[: self.dim], self.whole, *shape[self.dim + 1 :])
 
-    def of(self, tensor: Any) -> Tensor:
-        """Return the share of a tensor, or of what reads slices of one from a file.
-
-        A share that lies in one piece stays where it is, and is mapped if the tensor is.
-        """
+    def of(self, tensor: Tensor) -> Tensor:
+        """Return the share of a tensor; one that lies in one piece stays where it is."""
         before = (slice(None),) * self.dim
         pieces = [tensor[(*before, slice(start, end))] for start, end in self.ranges]
         return pieces[0].contiguous() if len(pieces) == 1 else torch.cat(pieces, self.dim)
