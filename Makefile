@@ -6,7 +6,7 @@ READY := .venv/.ready
 unexport PYTHONDONTWRITEBYTECODE
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo serve test test-all check docs wheel fmt chaos chaos-long bench-engine bench-unet bench-video bench-control bench-serve bench-batch bench-lockstep bench-tensor-parallel bench-quantization bench-offload bench-image-filter bench-fleet bench-tracing bench-followers bench-judging bench-start bench-cold-start bench-decode-workers bench-operations bench-policies bench-autoscaling bench-gpu count-kernels clean
+.PHONY: help setup demo serve test test-all check docs wheel fmt chaos chaos-long bench-engine bench-unet bench-video bench-control bench-serve bench-batch bench-lockstep bench-tensor-parallel bench-quantization bench-offload bench-peers bench-image-filter bench-fleet bench-tracing bench-followers bench-judging bench-start bench-cold-start bench-decode-workers bench-operations bench-policies bench-autoscaling bench-gpu count-kernels clean
 
 help: ## list the targets
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 16

@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from diffuserve.domain.errors import InvalidModel, InvalidParams
-from diffuserve.domain.peers import PeerAddress, PeerAdvice, Share, is_private
+from diffuserve.domain.peers import UNADVISED, PeerAddress, PeerAdvice, Share, is_private
 from diffuserve.modelstore.bucket import ModelBucket, open_models
 from diffuserve.modelstore.config import ModelStoreConfig
 from diffuserve.modelstore.libtorrent_swarm import LibtorrentSwarm
@@ -152,6 +152,42 @@ def test_the_share_of_a_worker_that_never_came_is_read_by_another(
     assert_whole(tmp_path / "a" / "small", files)
     assert set(counted.reads.values()) == {1}
     assert sum(arrived) == sum(SIZES.values())
+
+
+def test_a_worker_that_is_not_advised_yet_waits_longer_before_it_reads(
+    manifest: Manifest,
+    bucket: ModelBucket,
+    files: Path,
+    tmp_path: Path,
+    swarm: Callable[..., LibtorrentSwarm],
+) -> None:
+    """Of many that start on one machine each is named late; they would all read the bucket otherwise."""
+    whole = partial_of(tmp_path / "whole", manifest, len(manifest.pieces), files)
+    holder = swarm()
+    holder.join(manifest, whole.folder, manifest.pieces)
+    wait, begun = 0.5, time.monotonic()
+
+    def guide(_manifest: Manifest) -> PeerAdvice:
+        is_advised = time.monotonic() - begun > 2 * wait
+        return PeerAdvice((holder.address,), Share(1, 1, 1)) if is_advised else UNADVISED
+
+    counted, waiting = CountedBucket(bucket), Together(swarm(), guide, wait_seconds=wait)
+    download_together(manifest, partial_of(tmp_path / "a", manifest), counted, waiting, nothing)
+    assert_whole(tmp_path / "a" / "small", files)
+    assert not counted.reads
+
+
+def test_a_worker_that_is_never_advised_reads_all(
+    manifest: Manifest,
+    bucket: ModelBucket,
+    files: Path,
+    tmp_path: Path,
+    swarm: Callable[..., LibtorrentSwarm],
+) -> None:
+    counted, together = CountedBucket(bucket), Together(swarm(), lambda _: UNADVISED, wait_seconds=0.1)
+    download_together(manifest, partial_of(tmp_path / "a", manifest), counted, together, nothing)
+    assert_whole(tmp_path / "a" / "small", files)
+    assert set(counted.reads.values()) == {1}
 
 
 def test_a_lying_peer_is_found_out_and_costs_time_only(

@@ -3,12 +3,12 @@
 import logging
 import time
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
 
 from diffuserve.domain.errors import DiffuserveError
-from diffuserve.domain.peers import MOST_READS, PeerAdvice
+from diffuserve.domain.peers import MOST_READS, PeerAddress, PeerAdvice, Share
 from diffuserve.modelstore.download import Report, damaged_error, recheck_present
 from diffuserve.modelstore.manifest import Manifest, Piece
 from diffuserve.modelstore.partial import PartialModel, explained
@@ -19,9 +19,10 @@ from diffuserve.modelstore.swarm import Swarm, Transfer
 log = logging.getLogger(__name__)
 
 WAIT_SECONDS = 5.0
-"""Seconds without a byte after which another's share is read too."""
+"""Seconds in which nothing moves, here or at the peers, after which another's share is read too."""
 _LOOK_SECONDS = 0.1
 _PATIENT_WAITS = 2  # for pieces that peers say they have
+_UNADVISED_WAITS = 4  # of a worker that knows no peer: many that start on one machine take long to be named
 _MOST_FAILURES = 3  # of one piece
 Guide = Callable[[Manifest], PeerAdvice]
 """Tells who the peers are, and which share is this worker's; asked several times a second."""
@@ -74,17 +75,20 @@ class _Fetching:
         self._transfer, self._report, self._threads = transfer, report, threads
         self._reads: dict[Piece, Future[memoryview]] = {}
         self._failures: Counter[Piece] = Counter()
-        self._num_received, self._moved_at, self._num_waits = 0, time.monotonic(), 0
+        self._num_received, self._num_missing, self._has_peers = 0, len(manifest.pieces), False
+        self._moved_at, self._num_waits = time.monotonic(), 0
 
     def run(self, together: Together) -> None:
         """Bring all pieces. Raise what the source raises for one that nobody has."""
         while not self._is_done():
             advice = together.guide(self._manifest)
-            self._transfer.meet(advice.peers)
+            self._meet(advice.peers)
             self._keep_arrived()
             self._collect_reads()
+            missing = self._transfer.missing()
+            self._look_at_peers(len(missing))
             self._wait_in_vain(together.wait_seconds)
-            self._begin_reads(advice)
+            self._begin_reads(advice.share, missing)
             time.sleep(_LOOK_SECONDS)
         self._keep_arrived()
 
@@ -97,20 +101,37 @@ class _Fetching:
             self._partial.mark_written(piece)
             self._report(piece.size)
             self._moved_at = time.monotonic()
-        if (received := self._transfer.num_received) != self._num_received:
-            self._num_received, self._moved_at = received, time.monotonic()
+
+    def _meet(self, peers: Sequence[PeerAddress]) -> None:
+        """Connect to peers. Waits before the first of them was named were not in vain."""
+        self._transfer.meet(peers)
+        if peers and not self._has_peers:
+            self._has_peers, self._moved_at, self._num_waits = True, time.monotonic(), 0
+
+    def _look_at_peers(self, num_missing: int) -> None:
+        """Note that peers send, or that they have more of the model than before.
+
+        What was waited for the first byte tells of a slow start, and not that a share is lost: many workers
+        that read others' shares for that would read the bucket twice. As long as peers send, they are also
+        trusted to send what they have.
+        """
+        received = self._transfer.num_received
+        if received != self._num_received:
+            most_waits = _PATIENT_WAITS - 1 if self._num_received else 0
+            self._num_waits = min(self._num_waits, most_waits)
+        if received != self._num_received or num_missing < self._num_missing:
+            self._moved_at = time.monotonic()
+        self._num_received, self._num_missing = received, num_missing
 
     def _wait_in_vain(self, wait_seconds: float) -> None:
-        """Count a wait if nothing arrives any more, from peers or from the bucket."""
-        now = time.monotonic()
-        if not self._reads and now - self._moved_at >= wait_seconds:
+        """Count a wait if nothing moves any more, at the peers or from the bucket."""
+        now, waits = time.monotonic(), 1 if self._has_peers else _UNADVISED_WAITS
+        if not self._reads and now - self._moved_at >= waits * wait_seconds:
             self._num_waits, self._moved_at = self._num_waits + 1, now
 
-    def _begin_reads(self, advice: PeerAdvice) -> None:
+    def _begin_reads(self, share: Share, missing: Sequence[Piece]) -> None:
         """Read what nobody has; after two waits in vain also what peers have and do not send."""
-        transfer = self._transfer
-        candidates = transfer.missing() if self._num_waits < _PATIENT_WAITS else transfer.lacking()
-        share = advice.share
+        candidates = missing if self._num_waits < _PATIENT_WAITS else self._transfer.lacking()
         free = share.reads_at_once(self._num_waits) - len(self._reads)
         due = [piece for piece in candidates if share.has(piece.index, self._num_waits)]
         for piece in [piece for piece in due if piece not in self._reads][: max(free, 0)]:
