@@ -161,7 +161,7 @@ def test_a_worker_that_is_not_advised_yet_waits_longer_before_it_reads(
     tmp_path: Path,
     swarm: Callable[..., LibtorrentSwarm],
 ) -> None:
-    """Of many that start on one machine each is named late; they would all read the bucket otherwise."""
+    """Many that start on one machine are named late, and would all read the bucket otherwise."""
     whole = partial_of(tmp_path / "whole", manifest, len(manifest.pieces), files)
     holder = swarm()
     holder.join(manifest, whole.folder, manifest.pieces)

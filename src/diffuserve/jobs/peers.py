@@ -2,7 +2,7 @@
 
 from collections.abc import Iterable
 
-from diffuserve.domain.peers import JOIN_SECONDS, PeerAddress, PeerAdvice, PeerReport, Share
+from diffuserve.domain.peers import JOIN_SECONDS, UNADVISED, PeerAddress, PeerAdvice, PeerReport, Share
 from diffuserve.domain.worker import Worker, WorkerState
 
 _MAX_PEERS = 50
@@ -11,13 +11,14 @@ _MAX_PEERS = 50
 def advise(workers: Iterable[Worker], worker_id: str, model: str) -> PeerAdvice:
     """Return the peers of a worker that reports this model, and its share; to another one nobody is named.
 
-    Those that begin soon after the first share the reads; who comes later, or while somebody has the whole
-    model, reads nothing. Lost workers do not count.
+    That one has no share either: its report may be on its way, and others' too. Those that begin soon after
+    the first share the reads; who comes later, or while somebody has the whole model, reads nothing. Lost
+    workers do not count.
     """
     members = _members(workers, model)
     own = next((member for member in members if member[0].id == worker_id), None)
     if own is None:
-        return PeerAdvice()
+        return UNADVISED
     starting = sorted(
         ((_began(*member), member[0].id) for member in members if not member[1].is_complete),
     )

@@ -22,7 +22,9 @@ WAIT_SECONDS = 5.0
 """Seconds in which nothing moves, here or at the peers, after which another's share is read too."""
 _LOOK_SECONDS = 0.1
 _PATIENT_WAITS = 2  # for pieces that peers say they have
-_UNADVISED_WAITS = 4  # of a worker that knows no peer: many that start on one machine take long to be named
+# Until peers are named: a worker that the control plane does not answer gets no jobs either, and of many that
+# start on one machine some are named late.
+_UNADVISED_WAITS = 12
 _MOST_FAILURES = 3  # of one piece
 Guide = Callable[[Manifest], PeerAdvice]
 """Tells who the peers are, and which share is this worker's; asked several times a second."""

@@ -2,7 +2,7 @@
 
 import pytest
 
-from diffuserve.domain.peers import PeerAddress, PeerAdvice, PeerReport, Share
+from diffuserve.domain.peers import UNADVISED, PeerAddress, PeerAdvice, PeerReport, Share
 from diffuserve.domain.worker import Worker, WorkerReport, WorkerState
 from diffuserve.jobs.peers import advise
 
@@ -66,8 +66,13 @@ def test_a_lost_worker_has_no_share_and_is_nobodys_peer() -> None:
 def test_peers_are_named_to_those_alone_that_report_the_model() -> None:
     workers = [worker("a"), worker("b"), worker("c", model=OTHER)]
     assert advise(workers, "a", MODEL).peers == (PeerAddress("10.0.0.1", 6882),)
-    assert advise(workers, "c", MODEL) == PeerAdvice()
-    assert advise(workers, "nobody", MODEL) == PeerAdvice()
+    assert advise(workers, "c", MODEL) == UNADVISED
+
+
+def test_a_worker_whose_report_is_on_its_way_does_not_read_as_if_it_were_alone() -> None:
+    advice = advise([worker("a")], "b", MODEL)
+    assert advice == UNADVISED
+    assert not any(advice.share.has(piece, 0) for piece in range(10))
 
 
 def test_of_many_workers_each_is_named_to_as_many_as_others() -> None:
