@@ -149,6 +149,17 @@ class _Reading:
             return None if self.error is not None else next(self._batches, None)
 
 
+def read_at(descriptor: int, content: memoryview, offset: int) -> bool:
+    """Fill memory with the bytes of a file from `offset` on; return false if the file ends before."""
+    done = 0
+    while done < len(content):
+        num_read = os.preadv(descriptor, [content[done:]], offset + done)
+        if not num_read:
+            return False
+        done += num_read
+    return True
+
+
 def _begin_copies(batch: Sequence[Span], buffer: Tensor) -> None:
     """Have the current stream copy a batch to where its bytes belong."""
     for span in batch:
@@ -166,11 +177,7 @@ def _read(batch: Sequence[Span], buffer: Tensor) -> None:
     content = memoryview(_array(buffer))[:size]
     descriptor = os.open(batch[0].file, os.O_RDONLY | os.O_CLOEXEC)
     try:
-        done = 0
-        while done < size:
-            num_read = os.preadv(descriptor, [content[done:]], start + done)
-            if not num_read:
-                raise OSError(f"{batch[0].file} ends before byte {start + size:,}")
-            done += num_read
+        if not read_at(descriptor, content, start):
+            raise OSError(f"{batch[0].file} ends before byte {start + size:,}")
     finally:
         os.close(descriptor)

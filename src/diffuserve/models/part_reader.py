@@ -15,7 +15,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from diffuserve.models.device_reader import StoredTensor, bytes_of
+from diffuserve.models.device_reader import StoredTensor, bytes_of, read_at
 from diffuserve.models.layers.tensor_parallel import Share
 
 _LEAST_BYTES = 4 * 1024  # of each row: disks are read by pages of as much, and of less nearly all are touched
@@ -82,10 +82,5 @@ def _read(file: Path, shape: Sequence[int], dtype: torch.dtype, pieces: Iterator
 
 def _fill(descriptor: int, content: memoryview, pieces: Sequence[_Piece]) -> None:
     for piece in pieces:
-        done = 0
-        while done < piece.size:
-            rest = content[piece.start + done : piece.start + piece.size]
-            num_read = os.preadv(descriptor, [rest], piece.offset + done)
-            if not num_read:
-                raise OSError(f"the file ends before byte {piece.offset + piece.size:,}")
-            done += num_read
+        if not read_at(descriptor, content[piece.start : piece.start + piece.size], piece.offset):
+            raise OSError(f"the file ends before byte {piece.offset + piece.size:,}")

@@ -4,6 +4,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from contextvars import ContextVar
 from dataclasses import dataclass, replace
+from functools import cached_property
 from math import prod
 from pathlib import Path
 from typing import Any
@@ -136,7 +137,7 @@ class _Checkpoint:
     ignored_prefixes: tuple[str, ...]
     memory_format: torch.memory_format
 
-    @property
+    @cached_property
     def is_cut(self) -> bool:
         """Tell whether ranks share some of the weights."""
         return any(placement.share is not None for placement in self.placements.values())

@@ -7,11 +7,15 @@ SDK, and only passes on the contexts that requests and jobs bring.
 from collections.abc import Mapping, Sequence
 from contextvars import ContextVar
 from enum import StrEnum
+from typing import TYPE_CHECKING
 
 from diffuserve.domain.errors import InvalidParams
 from diffuserve.domain.trace_context import TraceContext
 from diffuserve.telemetry import log_context
 from diffuserve.telemetry.tracing_config import TracingConfig
+
+if TYPE_CHECKING:
+    from diffuserve.domain.worker import Lease
 
 AttributeValue = str | bool | int | float
 Attributes = Mapping[str, AttributeValue]
@@ -120,6 +124,16 @@ def enter(context: TraceContext | None) -> None:
 def current() -> TraceContext | None:
     """Return the span that the current task belongs to."""
     return _CURRENT.get()
+
+
+def attributes_of(lease: "Lease") -> Attributes:
+    """Return what a span about a leased job says of it."""
+    return {
+        JOB_ID: lease.job_id,
+        TENANT: lease.tenant_id,
+        MODEL: lease.model,
+        WORKER_ID: lease.worker_id or "",
+    }
 
 
 def trace_id_of(traceparent: str | None) -> str | None:

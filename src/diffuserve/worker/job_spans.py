@@ -8,17 +8,13 @@ from diffuserve.domain.trace_context import TraceContext
 from diffuserve.domain.worker import Lease
 from diffuserve.telemetry.tracing import (
     ATTEMPT,
-    JOB_ID,
-    MODEL,
     NUM_JOBS,
     OFF,
     STATUS,
-    TENANT,
-    WORKER_ID,
-    Attributes,
     Span,
     SpanKind,
     Tracer,
+    attributes_of,
 )
 from diffuserve.worker.held_job import HeldJob
 from diffuserve.worker.messages import JobDenoised, JobFailed, JobFinished, StepTaken
@@ -32,16 +28,10 @@ class JobSpans:
 
     def begin(self, lease: Lease) -> Span:
         """Begin the span of an attempt, with which everything that the worker does for it belongs."""
-        attributes: Attributes = {
-            JOB_ID: lease.job_id,
-            TENANT: lease.tenant_id,
-            MODEL: lease.model,
-            ATTEMPT: lease.attempt,
-            WORKER_ID: lease.worker_id or "",
-        }
         parent = TraceContext.parse(lease.traceparent)
         if parent is None:  # no trace begins here: its submission would not be part of it
             return Span()
+        attributes = {**attributes_of(lease), ATTEMPT: lease.attempt}
         return self._tracer.start("job.run", parent, attributes, kind=SpanKind.CONSUMER)
 
     def left_engine(self, job: HeldJob, message: JobFinished | JobDenoised | JobFailed) -> None:
