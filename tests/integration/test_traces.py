@@ -1,7 +1,6 @@
 """A job's trace, from its client through the control plane and the worker, as it reaches a collector."""
 
-from collections.abc import Callable, Iterator
-from functools import cache
+from collections.abc import AsyncGenerator, Awaitable, Callable, Iterator
 
 import httpx
 import orjson
@@ -20,6 +19,7 @@ from support.waiting import eventually
 
 Start = Callable[..., WorkerAgent]
 TracerOf = Callable[[str], Tracer]
+RunTraced = Callable[..., Awaitable[tuple[dict[str, object], list[ReceivedSpan]]]]
 CLIENT = TraceContext("4bf92f3577b34da6a3ce929d0e0e4736", "00f067aa0ba902b7", is_sampled=True)
 UNRECORDED = TraceContext("5bf92f3577b34da6a3ce929d0e0e4736", "10f067aa0ba902b7", is_sampled=False)
 SERVER, CONSUMER = 2, 5  # kinds of spans, as OTLP numbers them
@@ -38,8 +38,17 @@ def ratio() -> float:
 
 
 @pytest.fixture
-def tracer_of(receiver: OtlpReceiver, ratio: float) -> TracerOf:
-    return cache(lambda service: open_tracer(receiver.config(ratio), service))
+async def tracer_of(receiver: OtlpReceiver, ratio: float) -> AsyncGenerator[TracerOf]:
+    tracers: dict[str, Tracer] = {}
+
+    def tracer_of(service: str) -> Tracer:
+        if service not in tracers:
+            tracers[service] = open_tracer(receiver.config(ratio), service)
+        return tracers[service]
+
+    yield tracer_of
+    for tracer in tracers.values():
+        await tracer.close()
 
 
 async def run_job(plane: Plane, client: TraceContext | None, prompt: str = "a star") -> dict[str, object]:
@@ -59,25 +68,32 @@ async def _is_served(http: httpx.AsyncClient) -> bool:
     return any(model["id"] == "null" for model in models)
 
 
-async def sent(receiver: OtlpReceiver, tracer_of: TracerOf) -> list[ReceivedSpan]:
-    """Return all spans, once both services have sent theirs."""
-    await tracer_of("diffuserve-worker").close()
-    await tracer_of("diffuserve-api").close()
-    return receiver.spans
-
-
 async def ended(agent: WorkerAgent) -> None:
     """Wait until the worker has no job any more, so that the spans of its attempts have ended."""
     await eventually(lambda: not agent.held)
 
 
+@pytest.fixture
+def run_traced(plane: Plane, start: Start, receiver: OtlpReceiver, tracer_of: TracerOf) -> RunTraced:
+    """Runs a job on a null engine with these options; returns it, and the spans of both services."""
+
+    async def run_traced(
+        client: TraceContext | None, *options: str, prompt: str = "a star"
+    ) -> tuple[dict[str, object], list[ReceivedSpan]]:
+        agent = start(*options)
+        job = await run_job(plane, client, prompt)
+        await ended(agent)
+        await tracer_of("diffuserve-worker").close()
+        await tracer_of("diffuserve-api").close()
+        return job, receiver.spans
+
+    return run_traced
+
+
 async def test_a_client_s_trace_holds_its_job_from_submission_to_upload(
-    plane: Plane, start: Start, receiver: OtlpReceiver, tracer_of: TracerOf
+    run_traced: RunTraced, receiver: OtlpReceiver
 ) -> None:
-    agent = start("--files", "1", "--seconds", "0.05")
-    job = await run_job(plane, CLIENT)
-    await ended(agent)
-    spans = await sent(receiver, tracer_of)
+    job, spans = await run_traced(CLIENT, "--files", "1", "--seconds", "0.05")
     assert job["trace_id"] == CLIENT.trace_id
     (submitted,), (queued,), (run,) = map(receiver.named, ("POST /v1/jobs", "job.queue", "job.run"))
     (denoised,), (uploaded,) = map(receiver.named, ("job.denoise", "job.upload"))
@@ -110,24 +126,16 @@ async def test_a_client_s_trace_holds_its_job_from_submission_to_upload(
     assert step.trace_id != CLIENT.trace_id
 
 
-async def test_no_key_prompt_or_url_is_sent(
-    plane: Plane, start: Start, receiver: OtlpReceiver, tracer_of: TracerOf
-) -> None:
-    agent = start("--files", "1")
-    await run_job(plane, CLIENT, prompt="a secret star")
-    await ended(agent)
-    await sent(receiver, tracer_of)
+async def test_no_key_prompt_or_url_is_sent(run_traced: RunTraced, receiver: OtlpReceiver) -> None:
+    await run_traced(CLIENT, "--files", "1", prompt="a secret star")
     assert receiver.spans
     assert not any(b"secret star" in body or b"token=" in body for body in receiver.bodies)
 
 
 async def test_each_attempt_has_a_span_and_a_failed_one_says_why(
-    plane: Plane, start: Start, receiver: OtlpReceiver, tracer_of: TracerOf
+    run_traced: RunTraced, receiver: OtlpReceiver
 ) -> None:
-    agent = start()
-    job = await run_job(plane, CLIENT, prompt="fail")
-    await ended(agent)
-    await sent(receiver, tracer_of)
+    job, _ = await run_traced(CLIENT, prompt="fail")
     assert job["status"] == "failed"
     runs = receiver.named("job.run")
     assert [run.attributes["diffuserve.attempt"] for run in runs] == list(range(1, len(runs) + 1))
@@ -137,25 +145,17 @@ async def test_each_attempt_has_a_span_and_a_failed_one_says_why(
 
 
 @pytest.mark.parametrize("ratio", [1.0])
-async def test_a_trace_that_the_client_does_not_record_is_not_recorded(
-    plane: Plane, start: Start, receiver: OtlpReceiver, tracer_of: TracerOf
-) -> None:
-    agent = start()
-    job = await run_job(plane, UNRECORDED)
-    await ended(agent)
-    spans = await sent(receiver, tracer_of)
+async def test_a_trace_that_the_client_does_not_record_is_not_recorded(run_traced: RunTraced) -> None:
+    job, spans = await run_traced(UNRECORDED)
     assert job["trace_id"] == UNRECORDED.trace_id
     assert UNRECORDED.trace_id not in {span.trace_id for span in spans}
 
 
 @pytest.mark.parametrize("ratio", [1.0])
 async def test_a_job_without_a_client_s_trace_begins_one_and_polls_none(
-    plane: Plane, start: Start, receiver: OtlpReceiver, tracer_of: TracerOf
+    run_traced: RunTraced, receiver: OtlpReceiver
 ) -> None:
-    agent = start()
-    job = await run_job(plane, None)
-    await ended(agent)
-    spans = await sent(receiver, tracer_of)
+    job, spans = await run_traced(None)
     (run,) = receiver.named("job.run")
     assert run.trace_id == job["trace_id"]
     roots = [span.name for span in spans if not span.parent_id]
