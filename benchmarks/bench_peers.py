@@ -117,7 +117,7 @@ def lying_peer(folder: Path, manifest: Manifest, url: str) -> Iterator[None]:
     partial, swarm = PartialModel(folder, manifest), LibtorrentSwarm("127.0.2.1")
     swarm.join(manifest, partial.folder, manifest.pieces[:-1])  # of holes: nothing but zeros
     address = {"host": swarm.address.host, "port": swarm.address.port}
-    peer = {"model": manifest.hash, "address": address, "is_complete": True, "seconds": 60.0}
+    peer = {"model": manifest.hash, "address": address, "is_complete": True}
     report = {"state": "initializing", "peers": [peer]}
     request(url, "/v1/workers", {"models": [{"spec": NULL_SPEC.to_dict()}], "report": report})
     try:

@@ -6,6 +6,7 @@ import pytest
 
 from diffuserve.domain.errors import LeaseLost, WorkerNotFound
 from diffuserve.domain.job import Band, JobStatus
+from diffuserve.domain.peers import PeerAddress, PeerReport
 from diffuserve.domain.tenant import PlanOverrides, Role
 from diffuserve.domain.worker import Heartbeat, Release, ReleaseCause, WorkerState
 from diffuserve.events.base import QUEUE, job_topic, worker_topic
@@ -52,6 +53,19 @@ async def test_a_model_that_its_worker_cannot_load_is_not_served_any_more(job_st
     (known,) = await job_store.operations.workers()
     assert known.models == ("tiny",)
     assert known.report.withdrawn_models == {"broken": "a truncated file"}
+
+
+async def test_what_a_worker_fetches_with_peers_is_dated_by_its_first_report(
+    job_store: JobStore, clock: FakeClock
+) -> None:
+    worker = await add_worker(job_store, "tiny")
+    report = replace(REPORT, peers=(PeerReport(model="0" * 64, address=PeerAddress("10.0.0.1", 7000)),))
+    begun = await job_store.operations.now()
+    for _ in range(2):
+        await job_store.leases.heartbeat(worker, Heartbeat(report=report))
+        (known,) = await job_store.operations.workers()
+        assert [peer.since for peer in known.report.peers] == [begun]
+        clock.advance(7.0)
 
 
 async def test_an_unknown_worker_must_register(job_store: JobStore) -> None:

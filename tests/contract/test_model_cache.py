@@ -27,6 +27,7 @@ from diffuserve.modelstore.manifest import Manifest, ModelFile
 from diffuserve.modelstore.piece_hashes import PIECE_BYTES
 from diffuserve.modelstore.publishing import push, remove
 from diffuserve.modelstore.store import ModelStore, is_stored
+from support.file_limits import file_size_limit
 from support.s3 import S3Server
 from support.stored_models import manifest_of, write_files
 
@@ -176,10 +177,11 @@ def ended(*processes: "subprocess.Popen[str]") -> Iterator[None]:
             process.communicate()
 
 
+@pytest.mark.parametrize("swarm", [(), ("127.0.0.1",)], ids=["alone", "in-a-swarm"])
 def test_a_killed_download_continues_with_what_is_missing(
-    config: ModelStoreConfig, bucket: ModelBucket, manifest: Manifest, tmp_path: Path
+    config: ModelStoreConfig, bucket: ModelBucket, manifest: Manifest, tmp_path: Path, swarm: tuple[str, ...]
 ) -> None:
-    process = start(config.model_store, config.model_cache, "small", "", 2)
+    process = start(config.model_store, config.model_cache, "small", "", 2, *swarm)
     with ended(process):
         lines_until(process, "bytes")
         arrived = int(lines_until(process, "bytes")[-1][1])
@@ -258,17 +260,6 @@ def test_a_model_larger_than_the_limit_is_refused_before_anything_is_removed(
         ModelStore(small).open("b", Watch())
     assert ModelStore(small).open("a", watch := Watch())
     assert watch.fetched == []
-
-
-@contextmanager
-def file_size_limit(num_bytes: int) -> Iterator[None]:
-    """Have every write beyond a place in its file fail, as a quota does."""
-    before = resource.getrlimit(resource.RLIMIT_FSIZE)
-    resource.setrlimit(resource.RLIMIT_FSIZE, (num_bytes, before[1]))
-    try:
-        yield
-    finally:
-        resource.setrlimit(resource.RLIMIT_FSIZE, before)
 
 
 def test_a_disk_that_is_full_halfway_is_told_and_what_has_arrived_is_kept(

@@ -1,5 +1,6 @@
 """Peers that fetch a model together: one read of the bucket for all, and no piece believed unverified."""
 
+import socket
 import sys
 import threading
 import time
@@ -11,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from diffuserve.domain.errors import InvalidModel, InvalidParams
+from diffuserve.domain.errors import InvalidModel, InvalidParams, ModelCacheFull
 from diffuserve.domain.peers import UNADVISED, PeerAddress, PeerAdvice, Share, is_private
 from diffuserve.modelstore.bucket import ModelBucket, open_models
 from diffuserve.modelstore.config import ModelStoreConfig
@@ -22,6 +23,7 @@ from diffuserve.modelstore.piece_hashes import PIECE_BYTES
 from diffuserve.modelstore.publishing import push
 from diffuserve.modelstore.store import ModelStore
 from diffuserve.modelstore.swarm_download import Together, download_together
+from support.file_limits import file_size_limit
 from support.stored_models import manifest_of, write_files
 
 SIZES = {
@@ -188,6 +190,44 @@ def test_a_worker_that_is_never_advised_reads_all(
     download_together(manifest, partial_of(tmp_path / "a", manifest), counted, together, nothing)
     assert_whole(tmp_path / "a" / "small", files)
     assert set(counted.reads.values()) == {1}
+
+
+def test_a_peer_that_hangs_costs_time_only(
+    manifest: Manifest,
+    bucket: ModelBucket,
+    files: Path,
+    tmp_path: Path,
+    swarm: Callable[..., LibtorrentSwarm],
+) -> None:
+    with socket.create_server((HOST, 0)) as hung:  # the kernel accepts, and nobody answers
+        advice = PeerAdvice((PeerAddress(HOST, hung.getsockname()[1]),), Share(1, 1, 2))
+        counted, together = CountedBucket(bucket), Together(swarm(), lambda _manifest: advice, 0.1)
+        download_together(manifest, partial_of(tmp_path / "a", manifest), counted, together, nothing)
+    assert_whole(tmp_path / "a" / "small", files)
+    assert set(counted.reads.values()) == {1}
+
+
+def test_a_full_disk_is_told_and_what_arrived_is_kept(
+    manifest: Manifest,
+    bucket: ModelBucket,
+    files: Path,
+    tmp_path: Path,
+    swarm: Callable[..., LibtorrentSwarm],
+) -> None:
+    whole = partial_of(tmp_path / "whole", manifest, len(manifest.pieces), files)
+    holder = swarm(LIAR)
+    holder.join(manifest, whole.folder, manifest.pieces)
+    partial, advice = partial_of(tmp_path / "a", manifest), PeerAdvice((holder.address,), Share(1, 1, 2))
+
+    def fetch() -> None:
+        download_together(
+            manifest, partial, CountedBucket(bucket), Together(swarm(), lambda _: advice, 1_000.0), nothing
+        )
+
+    with file_size_limit(2 * PIECE_BYTES), pytest.raises(ModelCacheFull, match="what has arrived is kept"):
+        fetch()
+    fetch()
+    assert_whole(tmp_path / "a" / "small", files)
 
 
 def test_a_lying_peer_is_found_out_and_costs_time_only(

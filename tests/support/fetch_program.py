@@ -1,6 +1,6 @@
 """A process that opens a model of a store, says how far it is, and holds the model until its stdin ends.
 
-python -m support.fetch_program STORE CACHE NAME [MAX_BYTES [STALL_AFTER_READS]]
+python -m support.fetch_program STORE CACHE NAME [MAX_BYTES [STALL_AFTER_READS [PEERS_ADDRESS]]]
 """
 
 import sys
@@ -9,10 +9,13 @@ from collections.abc import Callable
 from pathlib import Path
 
 from diffuserve.domain.errors import DiffuserveError
+from diffuserve.domain.peers import PeerAdvice
 from diffuserve.modelstore.bucket import ModelBucket
 from diffuserve.modelstore.config import ModelStoreConfig
+from diffuserve.modelstore.libtorrent_swarm import LibtorrentSwarm
 from diffuserve.modelstore.manifest import Manifest, ModelFile
 from diffuserve.modelstore.store import ModelStore
+from diffuserve.modelstore.swarm_download import Together
 
 
 def say(*words: object) -> None:
@@ -40,14 +43,17 @@ def on_fetch(manifest: Manifest) -> Callable[[int], None]:
     return lambda num_bytes: say("bytes", num_bytes)
 
 
-def main(store: str, cache: str, name: str, max_bytes: str = "", num_reads: str = "") -> None:
+def main(
+    store: str, cache: str, name: str, max_bytes: str = "", num_reads: str = "", peers: str = ""
+) -> None:
     if num_reads:
         stall_after(int(num_reads))
     config = ModelStoreConfig(
         model_store=store, model_cache=Path(cache), model_cache_bytes=int(max_bytes) if max_bytes else None
     )
+    together = Together(LibtorrentSwarm(peers), lambda _: PeerAdvice()) if peers else None
     try:
-        held = ModelStore(config).open(name, on_fetch)
+        held = ModelStore(config, together=together).open(name, on_fetch)
     except DiffuserveError as error:
         say("failed", error.code, error)
         return

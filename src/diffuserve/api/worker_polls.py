@@ -14,13 +14,15 @@ class WorkerPolls:
     def __init__(self, store: JobStore, poll_seconds: float) -> None:
         self._store = store
         self._has_work: SharedReads[None, bool] = SharedReads(self._read_has_work, poll_seconds / 2)
-        self._workers: SharedReads[None, list[Worker]] = SharedReads(self._read_workers, poll_seconds / 2)
+        self._workers: SharedReads[None, tuple[float, list[Worker]]] = SharedReads(
+            self._read_workers, poll_seconds / 2
+        )
         self._commands: SharedReads[None, Mapping[str, ControlCommands]] = SharedReads(
             self._read_commands, poll_seconds / 2
         )
 
-    async def workers(self) -> list[Worker]:
-        """Return all workers, as they were a moment ago."""
+    async def workers(self) -> tuple[float, list[Worker]]:
+        """Return all workers as they were a moment ago, and the store's time then."""
         return await self._workers.get(None)
 
     async def has_work(self) -> bool:
@@ -34,8 +36,9 @@ class WorkerPolls:
             raise WorkerNotFound(f"no worker {worker_id}; register again")
         return commands
 
-    async def _read_workers(self, _key: None) -> list[Worker]:
-        return await self._store.operations.workers()
+    async def _read_workers(self, _key: None) -> tuple[float, list[Worker]]:
+        now = await self._store.operations.now()  # before: who is missing below was not stored by then
+        return now, await self._store.operations.workers()
 
     async def _read_has_work(self, _key: None) -> bool:
         return await self._store.leases.has_work()

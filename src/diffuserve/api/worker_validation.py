@@ -201,8 +201,6 @@ def _check_peers(peers: Sequence[PeerReport]) -> None:
             raise InvalidParams("report.peers.address", host, "is no address of a private network")
         if not 0 < port <= LAST_PORT:
             raise InvalidParams("report.peers.address", port, "is no port")
-        if not (math.isfinite(peer.seconds) and peer.seconds >= 0):
-            raise InvalidParams("report.peers.seconds", peer.seconds, "must be finite and not negative")
 
 
 def _check_spec(field: str, values: Mapping[str, Any]) -> None:

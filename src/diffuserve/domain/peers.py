@@ -12,7 +12,7 @@ PRIVATE_NETWORKS = (
 _FLEET_READS = 16
 MOST_READS = 4
 JOIN_SECONDS = 1.0
-"""Seconds within which workers begin that share the reads of a model."""
+"""Seconds from the first report of a model, within which workers report it that share its reads."""
 
 
 @dataclass(frozen=True, order=True)
@@ -25,12 +25,15 @@ class PeerAddress:
 
 @dataclass(frozen=True, kw_only=True)
 class PeerReport:
-    """Part of a worker in the model with this hash, which it has, or fetches for so many `seconds`."""
+    """Part of a worker in the model with this hash, which it has, or fetches.
+
+    `since` is when the store first heard of it, by its clock; what a worker says there is overwritten.
+    """
 
     model: str
     address: PeerAddress
     is_complete: bool = False
-    seconds: float = 0.0
+    since: float = 0.0
 
 
 @dataclass(frozen=True)

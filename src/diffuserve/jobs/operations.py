@@ -54,6 +54,10 @@ class Operations:
         """Raise `ServerUnavailable` unless this process's writes are committed now."""
         await self._writer.check()
 
+    async def now(self) -> float:
+        """Return the store's time, in seconds since the epoch."""
+        return await self._database.now()
+
     async def workers(self) -> list[Worker]:
         """Return all known workers, in the order of their registration."""
         table = schema.workers

@@ -8,22 +8,24 @@ from diffuserve.domain.worker import Worker, WorkerState
 _MAX_PEERS = 50
 
 
-def advise(workers: Iterable[Worker], worker_id: str, model: str) -> PeerAdvice:
+_SETTLE_SECONDS = 0.5  # until what was reported within the time to join is stored, and can be read
+
+
+def advise(workers: Iterable[Worker], now: float, worker_id: str, model: str) -> PeerAdvice:
     """Return the peers of a worker that reports this model, and its share; to another one nobody is named.
 
-    That one has no share either: its report may be on its way, and others' too. Those that begin soon after
-    the first share the reads; who comes later, or while somebody has the whole model, reads nothing. Lost
-    workers do not count.
+    That one has no share either: its report may be on its way, and others' too. Those that are heard of soon
+    after the first share the reads, as soon as it is certain who they are: were pieces dealt anew, those on
+    their way would be read twice. Who comes later, or while somebody has the whole model, reads nothing.
+    Lost workers do not count.
     """
     members = _members(workers, model)
     own = next((member for member in members if member[0].id == worker_id), None)
     if own is None:
         return UNADVISED
-    starting = sorted(
-        ((_began(*member), member[0].id) for member in members if not member[1].is_complete),
-    )
+    starting = sorted((report.since, worker.id) for worker, report in members if not report.is_complete)
     has_whole = len(starting) < len(members)
-    return PeerAdvice(_neighbors(members, own), _share(starting, worker_id, has_whole))
+    return PeerAdvice(_neighbors(members, own), _share(starting, now, worker_id, has_whole))
 
 
 def _members(workers: Iterable[Worker], model: str) -> list[tuple[Worker, PeerReport]]:
@@ -36,11 +38,6 @@ def _members(workers: Iterable[Worker], model: str) -> list[tuple[Worker, PeerRe
     ]
 
 
-def _began(worker: Worker, report: PeerReport) -> float:
-    """Return when a worker began, by the store's clock."""
-    return worker.heartbeat_at - report.seconds
-
-
 def _neighbors(
     members: list[tuple[Worker, PeerReport]], own: tuple[Worker, PeerReport]
 ) -> tuple[PeerAddress, ...]:
@@ -49,13 +46,13 @@ def _neighbors(
     return tuple(report.address for _, report in (*members[place + 1 :], *members[:place]))[:_MAX_PEERS]
 
 
-def _share(starting: list[tuple[float, str]], worker_id: str, has_whole: bool) -> Share:
-    """Return a worker's share; none has one while somebody has the whole model."""
+def _share(starting: list[tuple[float, str]], now: float, worker_id: str, has_whole: bool) -> Share:
+    """Return a worker's share; nobody has one while others may join, or while somebody has all pieces."""
     ids = [starter for _, starter in starting]
     if worker_id not in ids:
-        return Share(1, 1, 1)
-    index, first = ids.index(worker_id), starting[0][0]
-    if has_whole:
+        return UNADVISED.share
+    index, joined_by = ids.index(worker_id), starting[0][0] + JOIN_SECONDS
+    if has_whole or now < joined_by + _SETTLE_SECONDS:
         return Share(index + 1, 1, len(ids))
-    num_readers = sum(began <= first + JOIN_SECONDS for began, _ in starting)
+    num_readers = sum(since <= joined_by for since, _ in starting)
     return Share(index, num_readers, len(ids))

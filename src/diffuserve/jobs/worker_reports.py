@@ -1,7 +1,7 @@
 """Workers' reports as they are stored, by control planes of other versions too."""
 
 from collections.abc import Mapping
-from dataclasses import fields
+from dataclasses import fields, replace
 from functools import lru_cache
 from typing import Any
 
@@ -22,6 +22,21 @@ def dump_report(report: WorkerReport) -> str:
     """Encode a report as JSON text."""
     values = {field.name: getattr(report, field.name) for field in fields(report)}
     return dump({name: value for name, value in values.items() if value or name not in _LATER_FIELDS})
+
+
+def dated(report: WorkerReport, previous: WorkerReport | None, now: float) -> WorkerReport:
+    """Return a report whose peers are `since` the first report of each, which may be this one.
+
+    So the order in which workers began stays as it is, however late their later reports come.
+    """
+    known = {} if previous is None else {(peer.model, peer.address): peer for peer in previous.peers}
+
+    def since(peer: PeerReport) -> float:
+        earlier = known.get((peer.model, peer.address))
+        has_lost_it = earlier is not None and earlier.is_complete and not peer.is_complete
+        return now if earlier is None or has_lost_it else min(earlier.since, now)  # the clock may step back
+
+    return replace(report, peers=tuple(replace(peer, since=since(peer)) for peer in report.peers))
 
 
 @lru_cache(2_048)  # a report is read many times until the next one

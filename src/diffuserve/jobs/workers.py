@@ -23,7 +23,7 @@ from diffuserve.jobs.command import Command, SingleCommand
 from diffuserve.jobs.database import Transaction
 from diffuserve.jobs.offers import conflict_of, save_fits, store_offer
 from diffuserve.jobs.records import dump
-from diffuserve.jobs.worker_reports import dump_report, report_of
+from diffuserve.jobs.worker_reports import dated, dump_report, report_of
 
 workers, leases = schema.workers, schema.leases
 
@@ -68,7 +68,7 @@ class RegisterWorker(SingleCommand[None]):
             "name": registration.name,
             "labels": dump(registration.labels),
             "models": dump([offer.spec["name"] for offer in registration.models]),
-            "report": dump_report(registration.report),
+            "report": dump_report(dated(registration.report, None, now)),
             "registered_at": now,
             "heartbeat_at": now,
             "is_draining": False,
@@ -99,7 +99,7 @@ class RecordHeartbeat(Command[ControlCommands]):
         errors = [command._error(known.get(command.worker_id)) for command in commands]
         live = _live_leases(transaction, worker_ids)
         accepted = [command for command, error in zip(commands, errors, strict=True) if error is None]
-        _renew(transaction, accepted, live)
+        _renew(transaction, accepted, known, live)
         roles = {worker_id: WorkerRole(row.role) for worker_id, row in known.items()}
         fits = [(roles[command.worker_id], command.heartbeat.fits) for command in accepted]
         save_fits(transaction, fits)
@@ -180,8 +180,9 @@ def worker_of(row: sa.Row[Any], now: float, lease_seconds: float, num_leases: in
 
 def _known_workers(transaction: Transaction, worker_ids: Collection[str]) -> dict[str, sa.Row[Any]]:
     """Return those of the workers that are known, by id."""
-    columns = (workers.c.id, workers.c.is_draining, workers.c.models, workers.c.role, *usage.TIME_COLUMNS)
-    return {row.id: row for row in transaction.rows(sa.select(*columns).where(workers.c.id.in_(worker_ids)))}
+    own = (workers.c.id, workers.c.is_draining, workers.c.models, workers.c.role, workers.c.report)
+    known = sa.select(*own, *usage.TIME_COLUMNS).where(workers.c.id.in_(worker_ids))
+    return {row.id: row for row in transaction.rows(known)}
 
 
 def _live_leases(transaction: Transaction, worker_ids: Collection[str]) -> LiveLeases:
@@ -189,10 +190,18 @@ def _live_leases(transaction: Transaction, worker_ids: Collection[str]) -> LiveL
     return {(row.worker_id, row.job_id, row.lease_token): row for row in rows}
 
 
-def _renew(transaction: Transaction, commands: Sequence[RecordHeartbeat], live: LiveLeases) -> None:
+def _renew(
+    transaction: Transaction,
+    commands: Sequence[RecordHeartbeat],
+    known: Mapping[str, sa.Row[Any]],
+    live: LiveLeases,
+) -> None:
     """Write the workers' reports and their leases' new ends."""
     written = (
-        (_SAVE_REPORT, [_report_row(command, transaction.now) for command in commands]),
+        (
+            _SAVE_REPORT,
+            [_report_row(command, known[command.worker_id], transaction.now) for command in commands],
+        ),
         (_RENEW_LEASE, _lease_rows(transaction, commands, live)),
     )
     for statement, rows in written:
@@ -200,8 +209,9 @@ def _renew(transaction: Transaction, commands: Sequence[RecordHeartbeat], live: 
             transaction.execute(statement, rows)
 
 
-def _report_row(command: RecordHeartbeat, now: float) -> dict[str, Any]:
-    return {"worker": command.worker_id, "new_report": dump_report(command.heartbeat.report), "now": now}
+def _report_row(command: RecordHeartbeat, worker: sa.Row[Any], now: float) -> dict[str, Any]:
+    report = dated(command.heartbeat.report, report_of(worker.report), now)
+    return {"worker": command.worker_id, "new_report": dump_report(report), "now": now}
 
 
 def _lease_rows(

@@ -116,9 +116,10 @@ class LibtorrentTransfer:
     ) -> None:
         self._swarm, self._manifest, self.handle = swarm, manifest, handle
         self._lt = _libtorrent()
-        self._there, self._fresh = set(there), list[Piece]()
-        self._added, self._met = set[int](), set[PeerAddress]()  # what is being verified; who is known
-        self._is_flushing = self._is_flushed = False
+        self._there, self._added = set(there), set[int]()  # what is verified, and what is being verified
+        # What is verified stays in memory until it is flushed, up to 100 MB of it; a kill would lose that.
+        self._unwritten, self._flushing, self._written = list[Piece](), list[Piece](), list[Piece]()
+        self._met = set[PeerAddress]()
         self._error: OSError | None = None
 
     def meet(self, peers: Iterable[PeerAddress]) -> None:
@@ -135,10 +136,10 @@ class LibtorrentTransfer:
         self.handle.add_piece(piece.index, bytes(content), 0)
 
     def arrived(self) -> Sequence[Piece]:
-        """Return the pieces that were verified since the last call."""
-        self._swarm.pump()
-        fresh, self._fresh = self._fresh, []
-        return fresh
+        """Return the pieces that were verified and written since the last call."""
+        self._flush()
+        written, self._written = self._written, []
+        return written
 
     def missing(self) -> Sequence[Piece]:
         """Return the pieces that neither this process nor a connected peer has."""
@@ -163,13 +164,10 @@ class LibtorrentTransfer:
     @property
     def is_done(self) -> bool:
         """Return whether every piece is here and written. Raise `OSError` if the files cannot be written."""
-        self._swarm.pump()
+        self._flush()
         if self._error is not None:
             raise self._error
-        if len(self._there) == len(self._manifest.pieces) and not self._is_flushing:
-            self._is_flushing = True
-            self.handle.flush_cache()
-        return self._is_flushed
+        return len(self._there) == len(self._manifest.pieces) and not self._flushing
 
     def moved(self, folder: Path) -> None:
         """Go on with the files in their new folder."""
@@ -179,17 +177,25 @@ class LibtorrentTransfer:
         """Neither fetch nor give this model any more."""
         self._swarm.drop(self)
 
+    def _flush(self) -> None:
+        """Take note of what has happened, and have written what was verified, one flush after the other."""
+        self._swarm.pump()
+        if self._unwritten and not self._flushing:
+            self._flushing, self._unwritten = self._unwritten, []
+            self.handle.flush_cache()
+
     def note(self, alert: Any) -> None:
         """Note what has happened to this model."""
         if isinstance(alert, self._lt.piece_finished_alert):
             if alert.piece_index not in self._there:
                 self._there.add(alert.piece_index)
-                self._fresh.append(self._manifest.pieces[alert.piece_index])
+                self._unwritten.append(self._manifest.pieces[alert.piece_index])
         elif isinstance(alert, self._lt.hash_failed_alert):
             self._added.discard(alert.piece_index)
             log.warning("%s: a peer sent a piece that is not as the manifest says", self._manifest.reference)
         elif isinstance(alert, self._lt.cache_flushed_alert):
-            self._is_flushed = self._is_flushing
+            self._written += self._flushing
+            self._flushing = []
         elif isinstance(alert, self._lt.file_error_alert):
             self._error = OSError(alert.error.value(), alert.message())
 

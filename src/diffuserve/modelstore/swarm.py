@@ -23,7 +23,7 @@ class Transfer(Protocol):
         ...
 
     def arrived(self) -> Sequence[Piece]:
-        """Return the pieces that were verified since the last call."""
+        """Return the pieces that were verified and written since the last call."""
         ...
 
     def missing(self) -> Sequence[Piece]:

@@ -73,7 +73,6 @@ class EngineSupervisor:
         self.is_stalled = False
         self.was_ever_ready = False
         self._peer: PeerAnnounced | None = None
-        self._peer_since = 0.0
 
     @property
     def is_stopping(self) -> bool:
@@ -93,10 +92,8 @@ class EngineSupervisor:
         """The engine's part among the peers of its model; `None` without any."""
         if self._peer is None:
             return None
-        seconds = asyncio.get_running_loop().time() - self._peer_since
         address = PeerAddress(self._peer.host, self._peer.port)
-        is_complete = self._peer.is_complete
-        return PeerReport(model=self._peer.model, address=address, is_complete=is_complete, seconds=seconds)
+        return PeerReport(model=self._peer.model, address=address, is_complete=self._peer.is_complete)
 
     def tell_peers(self, message: PeersTold) -> None:
         """Pass on what the control plane says of peers."""
@@ -190,7 +187,7 @@ class EngineSupervisor:
                 self.loading = LoadProgress(**vars(message))
                 self._on_change()
             case PeerAnnounced():
-                self._note_peer(message, now)
+                self._peer = message
                 self._on_change()
             case EngineReady():
                 self._become_ready(message, now)
@@ -203,11 +200,6 @@ class EngineSupervisor:
             case _:
                 self._pulse = self._pulse.after_progress(now)
                 self._on_job(message)
-
-    def _note_peer(self, peer: PeerAnnounced, now: float) -> None:
-        if self._peer is None or self._peer.model != peer.model:
-            self._peer_since = now
-        self._peer = peer
 
     def _become_ready(self, ready: EngineReady, now: float) -> None:
         log.info("ready: %s", " · ".join(f"{name} {value}" for name, value in ready.description.items()))

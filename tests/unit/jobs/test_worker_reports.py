@@ -1,11 +1,12 @@
 """Workers' reports are stored so that control planes of earlier and later versions read them."""
 
 import json
+from dataclasses import replace
 
 from diffuserve.domain.peers import PeerAddress, PeerReport
 from diffuserve.domain.residency import RESIDENT
 from diffuserve.domain.worker import LoadProgress, WorkerReport, WorkerState
-from diffuserve.jobs.worker_reports import dump_report, report_of
+from diffuserve.jobs.worker_reports import dated, dump_report, report_of
 
 FULL = WorkerReport(
     state=WorkerState.INITIALIZING,
@@ -16,6 +17,28 @@ FULL = WorkerReport(
     withdrawn_models={"large": "does not fit"},
     peers=(PeerReport(model="0" * 64, address=PeerAddress("10.0.0.1", 7000)),),
 )
+
+
+PEER = FULL.peers[0]
+
+
+def test_a_peer_is_dated_by_its_first_report() -> None:
+    first = dated(FULL, None, now=5.0)
+    assert first.peers == (replace(PEER, since=5.0),)
+    forged = replace(FULL, peers=(replace(PEER, since=1.0),))
+    assert dated(forged, first, now=9.0) == first
+    assert (
+        dated(replace(FULL, peers=(replace(PEER, is_complete=True),)), first, now=9.0).peers[0].since == 5.0
+    )
+    assert dated(FULL, first, now=2.0).peers[0].since == 2.0, "the clock was set back"
+
+
+def test_a_peer_at_another_place_and_one_that_fetches_again_are_dated_anew() -> None:
+    first = dated(FULL, None, now=5.0)
+    moved = replace(FULL, peers=(replace(PEER, address=PeerAddress("10.0.0.1", 7001)),))
+    assert dated(moved, first, now=9.0).peers[0].since == 9.0
+    whole = replace(first, peers=(replace(first.peers[0], is_complete=True),))
+    assert dated(FULL, whole, now=9.0).peers[0].since == 9.0
 
 
 def test_a_stored_report_is_read() -> None:

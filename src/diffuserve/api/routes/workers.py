@@ -129,7 +129,8 @@ async def list_peers(
 ) -> Response:
     """Return the peers of a worker in a model that it reports, and its share of the reads of the bucket."""
     checked_owner(worker_id, caller)
-    return json_response(advise(await services.worker_polls.workers(), worker_id, model))
+    now, workers = await services.worker_polls.workers()
+    return json_response(advise(workers, now, worker_id, model))
 
 
 @router.post("/{worker_id}/drain", summary="Give this worker no more jobs", status_code=204)

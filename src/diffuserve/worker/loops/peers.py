@@ -6,7 +6,6 @@ from dataclasses import asdict
 
 from diffuserve.client.leases import LeaseClient
 from diffuserve.domain.errors import DiffuserveError
-from diffuserve.domain.peers import JOIN_SECONDS
 from diffuserve.worker.engines import Engines
 from diffuserve.worker.membership import Membership
 from diffuserve.worker.peer_messages import PeersTold
@@ -25,7 +24,7 @@ class PeersLoop:
             await asyncio.sleep(_ASK_SECONDS)
             for engine in self._engines.with_peers:
                 peer = engine.peer_report
-                if peer is not None and not peer.is_complete and peer.seconds > JOIN_SECONDS:
+                if peer is not None and not peer.is_complete:
                     await self._advise(peer.model, engine.tell_peers)
 
     async def _advise(self, model: str, send: Callable[[PeersTold], None]) -> None:
