@@ -1,4 +1,4 @@
-"""How long a download with peers waits for them, before it takes from the bucket what others were to read."""
+"""The patience of a download with its peers, before it takes from the bucket what others were to read."""
 
 _UNADVISED_WAITS = 12
 """Waits until peers are named, in place of one: a worker that the control plane does not answer gets no jobs

@@ -10,7 +10,7 @@ STEP = 256 * 1024
 
 @pytest.fixture
 def patience() -> Patience:
-    """Of a download of 100 pieces that begins at 0, and whose peers are named then."""
+    """Return the patience of a download of 100 pieces that begins at 0, and whose peers are named then."""
     patience = Patience(WAIT, 100, 0.0)
     patience.meet(0.0)
     return patience
