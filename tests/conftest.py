@@ -1,6 +1,7 @@
 """Fixtures that several folders share."""
 
 import asyncio
+import gc
 import itertools
 import shutil
 import signal
@@ -40,6 +41,12 @@ signal.signal(signal.SIGINT, signal.default_int_handler)
 
 # Reading the certificates of authorities takes longer than most tests, and every client would do it.
 httpx._transports.default.create_ssl_context = cache(create_ssl_context)  # type: ignore[attr-defined]
+
+
+def pytest_collection_finish() -> None:
+    """Search for garbage only among what tests make: imports and collected tests are millions of objects."""
+    gc.collect()
+    gc.freeze()
 
 
 @pytest.fixture(autouse=True)
