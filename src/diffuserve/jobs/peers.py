@@ -6,8 +6,6 @@ from diffuserve.domain.peers import JOIN_SECONDS, UNADVISED, PeerAddress, PeerAd
 from diffuserve.domain.worker import Worker, WorkerState
 
 _MAX_PEERS = 50
-
-
 _SETTLE_SECONDS = 0.5  # until what was reported within the time to join is stored, and can be read
 
 
