@@ -60,7 +60,7 @@ async def test_what_a_worker_fetches_with_peers_is_dated_by_its_first_report(
 ) -> None:
     worker = await add_worker(job_store, "tiny")
     report = replace(REPORT, peers=(PeerReport(model="0" * 64, address=PeerAddress("10.0.0.1", 7000)),))
-    begun = await job_store.operations.now()
+    begun, _ = await job_store.operations.workers_at()
     for _ in range(2):
         await job_store.leases.heartbeat(worker, Heartbeat(report=report))
         (known,) = await job_store.operations.workers()

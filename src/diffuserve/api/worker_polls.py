@@ -37,8 +37,7 @@ class WorkerPolls:
         return commands
 
     async def _read_workers(self, _key: None) -> tuple[float, list[Worker]]:
-        now = await self._store.operations.now()  # before: who is missing below was not stored by then
-        return now, await self._store.operations.workers()
+        return await self._store.operations.workers_at()
 
     async def _read_has_work(self, _key: None) -> bool:
         return await self._store.leases.has_work()

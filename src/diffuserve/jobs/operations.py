@@ -54,19 +54,20 @@ class Operations:
         """Raise `ServerUnavailable` unless this process's writes are committed now."""
         await self._writer.check()
 
-    async def now(self) -> float:
-        """Return the store's time, in seconds since the epoch."""
-        return await self._database.now()
-
     async def workers(self) -> list[Worker]:
         """Return all known workers, in the order of their registration."""
+        return (await self.workers_at())[1]
+
+    async def workers_at(self) -> tuple[float, list[Worker]]:
+        """Return the store's time and all known workers; who is not among them was not stored by then."""
+        now = await self._database.now()
         table = schema.workers
         held = sa.select(sa.func.count()).where(leases.c.worker_id == table.c.id).scalar_subquery()
         rows = await self._database.rows(
             sa.select(table, held.label("num_leases")).order_by(table.c.registered_at)
         )
-        now = await self._database.now()
-        return [workers.worker_of(row, now, self._config.lease_seconds, row.num_leases) for row in rows]
+        lease_seconds = self._config.lease_seconds
+        return now, [workers.worker_of(row, now, lease_seconds, row.num_leases) for row in rows]
 
     async def models(self) -> Mapping[str, ServedModel]:
         """Return models by name, also those whose workers are gone."""

@@ -210,7 +210,9 @@ def _renew(
 
 
 def _report_row(command: RecordHeartbeat, worker: sa.Row[Any], now: float) -> dict[str, Any]:
-    report = dated(command.heartbeat.report, report_of(worker.report), now)
+    report = command.heartbeat.report
+    if report.peers:
+        report = dated(report, report_of(worker.report), now)
     return {"worker": command.worker_id, "new_report": dump_report(report), "now": now}
 
 

@@ -46,13 +46,8 @@ def download_together(
     recheck_present(partial, report)
     transfer = together.swarm.join(manifest, partial.folder, partial.present)
     try:
-        with ThreadPoolExecutor(MOST_READS) as threads:
-            patience = Patience(together.wait_seconds, len(manifest.pieces), time.monotonic())
-            fetching = _Fetching(manifest, partial, source, transfer, report, threads, patience)
-            try:
-                fetching.run(together.guide)
-            finally:
-                threads.shutdown(cancel_futures=True)
+        patience = Patience(together.wait_seconds, len(manifest.pieces), time.monotonic())
+        _Fetching(manifest, partial, source, transfer, report, patience).run(together.guide)
     except BaseException:
         transfer.leave()
         raise
@@ -62,31 +57,33 @@ def download_together(
 class _Fetching:
     """Fetches one model. The thread that runs it owns it; `_read` alone runs on others."""
 
-    def __init__(  # noqa: PLR0913 (made in one place)
+    def __init__(
         self,
         manifest: Manifest,
         partial: PartialModel,
         source: PieceSource,
         transfer: Transfer,
         report: Report,
-        threads: ThreadPoolExecutor,
         patience: Patience,
     ) -> None:
         self._manifest, self._partial, self._source = manifest, partial, source
-        self._transfer, self._report, self._threads = transfer, report, threads
+        self._transfer, self._report, self._patience = transfer, report, patience
         self._reads: dict[Piece, Future[memoryview]] = {}
         self._failures: Counter[Piece] = Counter()
-        self._patience = patience
 
     def run(self, guide: Guide) -> None:
         """Bring all pieces. Raise what the source raises for one that nobody has."""
-        while not self._is_done():
-            advice = guide(self._manifest)
-            self._keep_arrived()
-            self._collect_reads()
-            missing = self._look_at_peers(advice.peers)
-            self._begin_reads(advice.share, missing)
-            time.sleep(_LOOK_SECONDS)
+        threads = ThreadPoolExecutor(MOST_READS)
+        try:
+            while not self._is_done():
+                advice = guide(self._manifest)
+                self._keep_arrived()
+                self._collect_reads()
+                missing = self._look_at_peers(advice.peers)
+                self._begin_reads(threads, advice.share, missing)
+                time.sleep(_LOOK_SECONDS)
+        finally:
+            threads.shutdown(cancel_futures=True)
         self._keep_arrived()
 
     def _is_done(self) -> bool:
@@ -110,14 +107,14 @@ class _Fetching:
             self._patience.wait(now)
         return missing
 
-    def _begin_reads(self, share: Share, missing: Sequence[Piece]) -> None:
+    def _begin_reads(self, threads: ThreadPoolExecutor, share: Share, missing: Sequence[Piece]) -> None:
         """Read what nobody has; after two waits in vain also what peers have and do not send."""
         num_waits = self._patience.num_waits
         candidates = missing if num_waits < PATIENT_WAITS else self._transfer.lacking()
         free = share.reads_at_once(num_waits) - len(self._reads)
         due = [piece for piece in candidates if share.has(piece.index, num_waits)]
         for piece in [piece for piece in due if piece not in self._reads][: max(free, 0)]:
-            self._reads[piece] = self._threads.submit(self._read, piece)
+            self._reads[piece] = threads.submit(self._read, piece)
 
     def _collect_reads(self) -> None:
         for piece in [piece for piece, read in self._reads.items() if read.done()]:
