@@ -16,13 +16,13 @@ from diffuserve.domain.errors import InvalidModel, InvalidParams, ModelCacheFull
 from diffuserve.domain.peers import UNADVISED, PeerAddress, PeerAdvice, Share, is_private
 from diffuserve.modelstore.bucket import ModelBucket, open_models
 from diffuserve.modelstore.config import ModelStoreConfig
-from diffuserve.modelstore.libtorrent_swarm import LibtorrentSwarm
+from diffuserve.modelstore.libtorrent_swarm import LibtorrentSwarm, LibtorrentTransfer
 from diffuserve.modelstore.manifest import Manifest, ModelFile, Piece
 from diffuserve.modelstore.partial import PartialModel
 from diffuserve.modelstore.piece_hashes import PIECE_BYTES
 from diffuserve.modelstore.publishing import push
 from diffuserve.modelstore.store import ModelStore
-from diffuserve.modelstore.swarm_download import Together, download_together
+from diffuserve.modelstore.swarm_download import Guide, Together, download_together
 from support.file_limits import file_size_limit
 from support.stored_models import manifest_of, write_files
 
@@ -110,173 +110,146 @@ def nothing(_num_bytes: int) -> None:
     """Take note of no progress."""
 
 
-def test_workers_that_start_together_read_each_piece_from_the_bucket_once(
+@pytest.fixture
+def fetch(
     manifest: Manifest,
     bucket: ModelBucket,
     files: Path,
     tmp_path: Path,
+    swarm: Callable[..., LibtorrentSwarm],
+) -> Callable[..., CountedBucket]:
+    """Fetches the model into a folder, expects it to be whole, and returns the bucket with its counts.
+
+    `advice` is all that the control plane says, or the guide that asks it.
+    """
+
+    def fetch(
+        advice: PeerAdvice | Guide,
+        wait_seconds: float = 1_000.0,
+        folder: str = "a",
+        by: LibtorrentSwarm | None = None,
+        counted: CountedBucket | None = None,
+        report: Callable[[int], None] = nothing,
+    ) -> CountedBucket:
+        guide = (lambda _: advice) if isinstance(advice, PeerAdvice) else advice
+        counted, together = counted or CountedBucket(bucket), Together(by or swarm(), guide, wait_seconds)
+        download_together(manifest, PartialModel(tmp_path / folder, manifest), counted, together, report)
+        assert_whole(tmp_path / folder / "small", files)
+        return counted
+
+    return fetch
+
+
+@pytest.fixture
+def holder(
+    manifest: Manifest, files: Path, tmp_path: Path, swarm: Callable[..., LibtorrentSwarm]
+) -> tuple[LibtorrentSwarm, LibtorrentTransfer]:
+    """Return a swarm that has the whole model, and its transfer."""
+    whole, holder = partial_of(tmp_path / "whole", manifest, len(manifest.pieces), files), swarm(LIAR)
+    return holder, holder.join(manifest, whole.folder, manifest.pieces)
+
+
+def receiving(*peers: PeerAddress) -> PeerAdvice:
+    """Return the advice to read nothing before a wait in vain."""
+    return PeerAdvice(peers, Share(1, 1, 2))
+
+
+def test_workers_that_start_together_read_each_piece_from_the_bucket_once(
+    manifest: Manifest,
+    bucket: ModelBucket,
+    fetch: Callable[..., CountedBucket],
     swarm: Callable[..., LibtorrentSwarm],
 ) -> None:
     counted, swarms = CountedBucket(bucket), [swarm() for _ in range(3)]
     addresses = tuple(each.address for each in swarms)
 
-    def fetch(number: int) -> None:
-        def guide(_manifest: Manifest) -> PeerAdvice:
-            return PeerAdvice(addresses, Share(number, 3, 3))
-
-        together = Together(swarms[number], guide, wait_seconds=1_000.0)
-        partial = partial_of(tmp_path / str(number), manifest)
-        download_together(manifest, partial, counted, together, nothing)
+    def fetch_share(number: int) -> None:
+        advice = PeerAdvice(addresses, Share(number, 3, 3))
+        fetch(advice, folder=str(number), by=swarms[number], counted=counted)
 
     with ThreadPoolExecutor(3) as threads:
-        list(threads.map(fetch, range(3)))
-    for number in range(3):
-        assert_whole(tmp_path / str(number) / "small", files)
+        list(threads.map(fetch_share, range(3)))
     assert set(counted.reads.values()) == {1}
     assert len(counted.reads) == len(manifest.pieces)
 
 
 def test_the_share_of_a_worker_that_never_came_is_read_by_another(
-    manifest: Manifest,
-    bucket: ModelBucket,
-    files: Path,
-    tmp_path: Path,
-    swarm: Callable[..., LibtorrentSwarm],
+    fetch: Callable[..., CountedBucket],
 ) -> None:
-    dead = PeerAddress(HOST, 9)
-
-    def guide(_manifest: Manifest) -> PeerAdvice:
-        return PeerAdvice((dead,), Share(0, 2, 2))
-
-    counted, arrived = CountedBucket(bucket), list[int]()
-    together = Together(swarm(), guide, wait_seconds=0.3)
-    download_together(manifest, partial_of(tmp_path / "a", manifest), counted, together, arrived.append)
-    assert_whole(tmp_path / "a" / "small", files)
+    arrived = list[int]()
+    advice = PeerAdvice((PeerAddress(HOST, 9),), Share(0, 2, 2))
+    counted = fetch(advice, wait_seconds=0.3, report=arrived.append)
     assert set(counted.reads.values()) == {1}
     assert sum(arrived) == sum(SIZES.values())
 
 
 def test_a_worker_that_is_not_advised_yet_waits_longer_before_it_reads(
-    manifest: Manifest,
-    bucket: ModelBucket,
-    files: Path,
-    tmp_path: Path,
-    swarm: Callable[..., LibtorrentSwarm],
+    fetch: Callable[..., CountedBucket], holder: tuple[LibtorrentSwarm, LibtorrentTransfer]
 ) -> None:
     """Many that start on one machine are named late, and would all read the bucket otherwise."""
-    whole = partial_of(tmp_path / "whole", manifest, len(manifest.pieces), files)
-    holder = swarm()
-    holder.join(manifest, whole.folder, manifest.pieces)
     wait, begun = 0.5, time.monotonic()
 
     def guide(_manifest: Manifest) -> PeerAdvice:
         is_advised = time.monotonic() - begun > 2 * wait
-        return PeerAdvice((holder.address,), Share(1, 1, 1)) if is_advised else UNADVISED
+        return PeerAdvice((holder[0].address,), Share(1, 1, 1)) if is_advised else UNADVISED
 
-    counted, waiting = CountedBucket(bucket), Together(swarm(), guide, wait_seconds=wait)
-    download_together(manifest, partial_of(tmp_path / "a", manifest), counted, waiting, nothing)
-    assert_whole(tmp_path / "a" / "small", files)
-    assert not counted.reads
+    assert not fetch(guide, wait_seconds=wait).reads
 
 
-def test_a_worker_that_is_never_advised_reads_all(
-    manifest: Manifest,
-    bucket: ModelBucket,
-    files: Path,
-    tmp_path: Path,
-    swarm: Callable[..., LibtorrentSwarm],
-) -> None:
-    counted, together = CountedBucket(bucket), Together(swarm(), lambda _: UNADVISED, wait_seconds=0.1)
-    download_together(manifest, partial_of(tmp_path / "a", manifest), counted, together, nothing)
-    assert_whole(tmp_path / "a" / "small", files)
-    assert set(counted.reads.values()) == {1}
+def test_a_worker_that_is_never_advised_reads_all(fetch: Callable[..., CountedBucket]) -> None:
+    assert set(fetch(UNADVISED, wait_seconds=0.1).reads.values()) == {1}
 
 
-def test_a_peer_that_hangs_costs_time_only(
-    manifest: Manifest,
-    bucket: ModelBucket,
-    files: Path,
-    tmp_path: Path,
-    swarm: Callable[..., LibtorrentSwarm],
-) -> None:
+def test_a_peer_that_hangs_costs_time_only(fetch: Callable[..., CountedBucket]) -> None:
     with socket.create_server((HOST, 0)) as hung:  # the kernel accepts, and nobody answers
-        advice = PeerAdvice((PeerAddress(HOST, hung.getsockname()[1]),), Share(1, 1, 2))
-        counted, together = CountedBucket(bucket), Together(swarm(), lambda _manifest: advice, 0.1)
-        download_together(manifest, partial_of(tmp_path / "a", manifest), counted, together, nothing)
-    assert_whole(tmp_path / "a" / "small", files)
+        counted = fetch(receiving(PeerAddress(HOST, hung.getsockname()[1])), wait_seconds=0.1)
     assert set(counted.reads.values()) == {1}
 
 
 def test_a_full_disk_is_told_and_what_arrived_is_kept(
     manifest: Manifest,
-    bucket: ModelBucket,
-    files: Path,
     tmp_path: Path,
-    swarm: Callable[..., LibtorrentSwarm],
+    fetch: Callable[..., CountedBucket],
+    holder: tuple[LibtorrentSwarm, LibtorrentTransfer],
 ) -> None:
-    whole = partial_of(tmp_path / "whole", manifest, len(manifest.pieces), files)
-    holder = swarm(LIAR)
-    holder.join(manifest, whole.folder, manifest.pieces)
-    partial, advice = partial_of(tmp_path / "a", manifest), PeerAdvice((holder.address,), Share(1, 1, 2))
-
-    def fetch() -> None:
-        download_together(
-            manifest, partial, CountedBucket(bucket), Together(swarm(), lambda _: advice, 1_000.0), nothing
-        )
-
+    advice = receiving(holder[0].address)
+    partial_of(tmp_path / "a", manifest)  # its files have their sizes before the disk is full
     with file_size_limit(2 * PIECE_BYTES), pytest.raises(ModelCacheFull, match="what has arrived is kept"):
-        fetch()
-    fetch()
-    assert_whole(tmp_path / "a" / "small", files)
+        fetch(advice)
+    fetch(advice)
 
 
 def test_a_lying_peer_is_found_out_and_costs_time_only(
     manifest: Manifest,
-    bucket: ModelBucket,
     files: Path,
     tmp_path: Path,
+    fetch: Callable[..., CountedBucket],
     swarm: Callable[..., LibtorrentSwarm],
     caplog: pytest.LogCaptureFixture,
 ) -> None:
     lying = partial_of(tmp_path / "liar", manifest, len(manifest.pieces) - 1, files)
     for path in SIZES:
         (lying.folder / "small" / path).write_bytes(b"x" * SIZES[path])
-    liar, honest = swarm(LIAR), swarm()
+    liar = swarm(LIAR)
     given = liar.join(manifest, lying.folder, lying.present)
-
-    def guide(_manifest: Manifest) -> PeerAdvice:
-        return PeerAdvice((liar.address,), Share(1, 1, 2))  # nothing is to be read before a wait in vain
-
-    counted = CountedBucket(bucket)
-    together = Together(honest, guide, wait_seconds=0.3)
-    download_together(manifest, partial_of(tmp_path / "a", manifest), counted, together, nothing)
-    assert_whole(tmp_path / "a" / "small", files)
+    fetch(receiving(liar.address), wait_seconds=0.3)
     assert given.num_sent > 0
     assert f"{LIAR} sends what is not as the manifest says" in caplog.text
     assert "a peer sent a piece that is not as the manifest says" in caplog.text
 
 
 def test_a_download_goes_on_with_the_pieces_that_an_earlier_try_left(
-    manifest: Manifest,
-    bucket: ModelBucket,
-    files: Path,
-    tmp_path: Path,
-    swarm: Callable[..., LibtorrentSwarm],
+    manifest: Manifest, files: Path, tmp_path: Path, fetch: Callable[..., CountedBucket]
 ) -> None:
-    counted, partial = CountedBucket(bucket), partial_of(tmp_path / "a", manifest, 3, files)
-    together = Together(swarm(), lambda _manifest: PeerAdvice())
-    download_together(manifest, partial, counted, together, nothing)
-    assert_whole(tmp_path / "a" / "small", files)
-    assert len(counted.reads) == len(manifest.pieces) - 3
+    partial_of(tmp_path / "a", manifest, 3, files)
+    assert len(fetch(PeerAdvice()).reads) == len(manifest.pieces) - 3
 
 
 def test_a_piece_that_is_damaged_everywhere_is_an_error_that_names_the_place(
-    manifest: Manifest, bucket: ModelBucket, tmp_path: Path, swarm: Callable[..., LibtorrentSwarm]
+    bucket: ModelBucket, fetch: Callable[..., CountedBucket]
 ) -> None:
-    counted = CountedBucket(bucket, damage=True)
-    together = Together(swarm(), lambda _manifest: PeerAdvice())
     with pytest.raises(InvalidModel, match="is not in the bucket as the manifest says"):
-        download_together(manifest, partial_of(tmp_path / "a", manifest), counted, together, nothing)
+        fetch(PeerAdvice(), counted=CountedBucket(bucket, damage=True))
 
 
 def test_a_model_in_the_cache_is_given_to_others_which_need_no_bucket(
@@ -290,11 +263,9 @@ def test_a_model_in_the_cache_is_given_to_others_which_need_no_bucket(
     for path in SIZES:
         (weights / path).unlink()
 
-    def guide(_manifest: Manifest) -> PeerAdvice:
-        return PeerAdvice((first.address,), Share(1, 1, 2))
-
     config = ModelStoreConfig(model_store=url, model_cache=tmp_path / "second")
-    held = ModelStore(config, together=Together(second, guide)).open("small", lambda _: nothing)
+    together = Together(second, lambda _manifest: receiving(first.address))
+    held = ModelStore(config, together=together).open("small", lambda _: nothing)
     assert_whole(held.folder, files)
 
 
@@ -336,27 +307,17 @@ def test_without_libtorrent_the_remedy_is_said(monkeypatch: pytest.MonkeyPatch) 
 
 
 def test_a_swarm_sends_no_faster_than_its_limit(
-    manifest: Manifest,
-    bucket: ModelBucket,
-    files: Path,
-    tmp_path: Path,
-    swarm: Callable[..., LibtorrentSwarm],
+    fetch: Callable[..., CountedBucket], holder: tuple[LibtorrentSwarm, LibtorrentTransfer]
 ) -> None:
-    whole = partial_of(tmp_path / "whole", manifest, len(manifest.pieces), files)
-    holder = swarm(LIAR)
-    given = holder.join(manifest, whole.folder, manifest.pieces)
+    giving, given = holder
 
     def seconds(folder: str) -> float:
-        advice = PeerAdvice((holder.address,), Share(1, 1, 2))
-        together = Together(swarm(), lambda _manifest: advice, wait_seconds=1_000.0)
         start = time.monotonic()
-        download_together(
-            manifest, partial_of(tmp_path / folder, manifest), CountedBucket(bucket), together, nothing
-        )
+        fetch(receiving(giving.address), folder=folder)
         return time.monotonic() - start
 
-    holder.limit_upload(10_000_000)
+    giving.limit_upload(10_000_000)
     assert seconds("slow") >= 0.8 * sum(SIZES.values()) / 10_000_000
-    holder.limit_upload(None)
+    giving.limit_upload(None)
     seconds("fast")
     assert given.num_sent >= 2 * sum(SIZES.values())

@@ -1,5 +1,6 @@
 """Workers that fetch a model of the store with peers, through a control plane."""
 
+import asyncio
 import shutil
 from collections.abc import Callable
 from pathlib import Path
@@ -80,6 +81,7 @@ async def test_a_worker_is_told_of_the_peers_in_models_that_it_reports(plane: Pl
         assert told["peers"] == [{"host": "10.0.0.1", "port": 6882}]
         assert told["share"] == {"index": 1, "num_readers": 1, "num_starting": 2}, "others may join"
         while told["share"]["index"]:
+            await asyncio.sleep(0.1)
             told = await advice()
         assert told["share"] == {"index": 0, "num_readers": 2, "num_starting": 2}
         other = await http.get(f"/v1/workers/{first.id}/peers", params={"model": "b" * 64})

@@ -17,8 +17,6 @@ FULL = WorkerReport(
     withdrawn_models={"large": "does not fit"},
     peers=(PeerReport(model="0" * 64, address=PeerAddress("10.0.0.1", 7000)),),
 )
-
-
 PEER = FULL.peers[0]
 
 
@@ -27,9 +25,8 @@ def test_a_peer_is_dated_by_its_first_report() -> None:
     assert first.peers == (replace(PEER, since=5.0),)
     forged = replace(FULL, peers=(replace(PEER, since=1.0),))
     assert dated(forged, first, now=9.0) == first
-    assert (
-        dated(replace(FULL, peers=(replace(PEER, is_complete=True),)), first, now=9.0).peers[0].since == 5.0
-    )
+    whole = replace(FULL, peers=(replace(PEER, is_complete=True),))
+    assert dated(whole, first, now=9.0).peers[0].since == 5.0
     assert dated(FULL, first, now=2.0).peers[0].since == 2.0, "the clock was set back"
 
 
