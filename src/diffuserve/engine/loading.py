@@ -1,5 +1,6 @@
 """Loads the model that an engine runs; several engines may run one that is loaded once."""
 
+import logging
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -9,11 +10,14 @@ from diffuserve.domain.offload import parse_offload
 from diffuserve.domain.quantization import parse_quantization
 from diffuserve.engine.model_runner import enough_memory
 from diffuserve.models.base import Pipeline
-from diffuserve.models.devices import choose_device, keep_freed_memory, one_thread, parse_dtype
+from diffuserve.models.devices import choose_device, is_emulated, parse_dtype
+from diffuserve.models.host import keep_freed_memory, one_thread
 from diffuserve.models.registry import load_pipeline
 
 if TYPE_CHECKING:
     import torch
+
+log = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True)
@@ -37,7 +41,9 @@ def load_model(  # noqa: PLR0913 (what a model is loaded by)
 
     It starts no threads. Raise `ModelNotFound`, `InvalidModel`, `DeviceUnavailable`.
     """
-    chosen = choose_device(device)
+    chosen, wanted = choose_device(device), parse_dtype(dtype)
+    if wanted is not None and is_emulated(wanted, chosen):
+        log.warning("%s is slow here: this CPU has no instructions for it, as for float32", wanted)
     if chosen.type == "cpu":
         keep_freed_memory()
     name = str(model.expanduser().absolute()) if isinstance(model, Path) else model
@@ -45,7 +51,7 @@ def load_model(  # noqa: PLR0913 (what a model is loaded by)
         pipeline = load_pipeline(
             name,
             chosen,
-            parse_dtype(dtype),
+            wanted,
             deterministic,
             None,
             parts,

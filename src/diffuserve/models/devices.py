@@ -1,15 +1,11 @@
 """The devices of this machine, their dtypes and rough speed."""
 
-import ctypes
-import sys
-from collections.abc import Iterator
-from contextlib import contextmanager
-
 import torch
 from torch import Tensor
 
 from diffuserve.domain.dtypes import find_dtype
 from diffuserve.domain.errors import DeviceUnavailable
+from diffuserve.models.cpu_products import cpu_has_bf16
 from diffuserve.models.hardware import check_cuda_index, check_dtype, parse_device
 
 
@@ -54,21 +50,15 @@ def default_dtype(
     return checkpoint if checkpoint == torch.bfloat16 and cpu_has_bf16() else torch.float32
 
 
+def is_emulated(dtype: torch.dtype, device: torch.device) -> bool:
+    """Return whether a device computes products of this dtype without instructions for them."""
+    return device.type == "cpu" and dtype == torch.bfloat16 and not cpu_has_bf16()
+
+
 def check_deterministic(device: torch.device, has_ranks: bool) -> None:
     """Raise `DeviceUnavailable` where no pipeline has a deterministic mode."""
     if device.type != "cpu" or has_ranks:
         raise DeviceUnavailable(f"device={str(device)!r}: deterministic mode runs on one CPU only")
-
-
-def cpu_has_bf16() -> bool:
-    """Return whether the CPU has instructions for products in bf16, which are slow when emulated."""
-    capabilities = torch.backends.cpu.get_cpu_capability()
-    return "AVX512" in capabilities and bool(torch.cpu._is_avx512_bf16_supported())
-
-
-def cpu_has_int8() -> bool:
-    """Return whether the CPU has instructions for products of 8-bit integers."""
-    return bool(torch.cpu._is_vnni_supported())
 
 
 def to_device(tensor: Tensor, device: torch.device) -> Tensor:
@@ -85,37 +75,3 @@ def flops_per_second(device: torch.device, dtype: torch.dtype) -> float:
         return 4e14 if dtype != torch.float32 else 4e13
     per_core = 2e11 if dtype == torch.bfloat16 else 6e10
     return per_core * torch.get_num_threads()
-
-
-@contextmanager
-def one_thread() -> Iterator[None]:
-    """Keep the calling thread from starting an OpenMP pool.
-
-    The engine has one pool, in the thread that runs lone requests. A second one, such as loading a
-    model on the main thread would leave behind, makes libgomp count more threads than cores and put
-    them to sleep between operations: steps took three times as long here.
-    """
-    before = torch.get_num_threads()
-    torch.set_num_threads(1)
-    try:
-        yield
-    finally:
-        torch.set_num_threads(before)
-
-
-def keep_freed_memory() -> None:
-    """Have glibc keep large freed blocks instead of giving their pages back at once.
-
-    A denoising step on a CPU allocates the same few megabytes again and again; faulting the pages
-    in anew each time took a quarter of the step here. Freed memory is reused, so the process stays
-    at its peak instead of growing.
-    """
-    if not sys.platform.startswith("linux"):
-        return
-    m_trim_threshold, m_mmap_threshold = -1, -3
-    try:
-        mallopt = ctypes.CDLL("libc.so.6").mallopt
-    except (OSError, AttributeError):
-        return  # another C library, whose allocator has other options
-    mallopt(m_mmap_threshold, 32 * 1024 * 1024)
-    mallopt(m_trim_threshold, 2**31 - 1)

@@ -48,7 +48,8 @@ def make_copy(options: LoadOptions, config: ModelStoreConfig) -> HeldCopy:
     """
 
     def write(folder: Path, make_room: Callable[[int], None]) -> None:
-        from diffuserve.models.devices import choose_device, one_thread, parse_dtype
+        from diffuserve.models.devices import choose_device, parse_dtype
+        from diffuserve.models.host import one_thread
         from diffuserve.models.prepared import NewCopy, using_copy
         from diffuserve.models.weights import kept_on_host
 

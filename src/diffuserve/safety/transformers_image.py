@@ -29,7 +29,7 @@ class TransformersClassifier:
         """Return a probability for each label; they sum to 1 unless the checkpoint is multi-label."""
         import torch
 
-        from diffuserve.models.devices import one_thread
+        from diffuserve.models.host import one_thread
 
         with one_thread(), torch.inference_mode():
             pixels = self._processor(images=image.convert("RGB"), return_tensors="pt")

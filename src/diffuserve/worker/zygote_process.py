@@ -159,7 +159,7 @@ def prepared(config: EngineProcessConfig) -> "LoadedModel | None":
 
 def _mapped(config: EngineProcessConfig) -> "LoadedModel | None":
     """Return the model with the weights of its prepared copy; `None` if it would take memory of its own."""
-    from diffuserve.models.devices import cpu_has_int8
+    from diffuserve.models.cpu_products import cpu_has_int8
     from diffuserve.models.prepared import NotPrepared
     from diffuserve.worker.engine_host import read_model
 

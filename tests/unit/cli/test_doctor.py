@@ -109,6 +109,15 @@ MACHINE, DATABASE = HEALTHY.machine, HEALTHY.database
             "CUDA_VISIBLE_DEVICES",
         ),
         (checks.check_device, {"torch": replace(CUDA, device_problem="no cuda:9")}, "failed", "no cuda:9"),
+        (
+            checks.check_device,
+            {
+                "machine": replace(MACHINE, gpus=()),
+                "torch": TorchFacts(version="2.12", used_dtype="bfloat16", is_dtype_emulated=True),
+            },
+            "warning",
+            "--dtype float32",
+        ),
         (checks.check_gpu_memory, {"torch": replace(CUDA, gpu_free_bytes=20 * GB)}, "failed", "larger GPU"),
         (checks.check_gpu_memory, {"torch": replace(CUDA, gpu_free_bytes=36 * GB)}, "warning", "nvidia-smi"),
         (checks.check_attention, {"torch": replace(CUDA, kernel="grouped-sdpa")}, "warning", "Ampere"),

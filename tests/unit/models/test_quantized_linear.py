@@ -7,6 +7,7 @@ from torch import Tensor, nn
 from torch._subclasses.fake_tensor import FakeTensorMode
 
 from diffuserve.domain.quantization import Quantization
+from diffuserve.models.cpu_products import cpu_has_int8
 from diffuserve.models.layers.linear import Linear, Tiling
 from diffuserve.models.layers.quantization import (
     STORED_DTYPES,
@@ -60,7 +61,7 @@ def reference(kind: Quantization, x: Tensor, dtype: torch.dtype, gelu: bool, is_
     bias = (torch.randn(OUT, generator=generator) / 10).to(dtype)
     back = quantize_weight(weight, kind).unpacked(torch.float32).double()
     x = x.double()
-    if kind is INT8 and not is_weight_only and torch.cpu._is_vnni_supported():
+    if kind is INT8 and not is_weight_only and cpu_has_int8():
         codes, scale = quantize_tokens(x, INT8)
         x = codes.double() * scale
     y = F.linear(x, back, bias.double())

@@ -51,8 +51,16 @@ def check_device(facts: Facts) -> CheckResult | None:
     if gpus and torch.used_device == "cpu" and facts.wanted_device != "cpu":
         return failed("device", f"torch uses the CPU though there is a GPU ({gpus})", _gpu_remedy(facts))
     if torch.used_device == "cpu":
-        return ok("device", f"cpu, {facts.machine.num_cpus} cores, {torch.used_dtype}")
+        return _check_cpu(facts)
     return ok("device", f"{torch.used_device}, {torch.used_dtype} ({gpus or 'no nvidia-smi'})")
+
+
+def _check_cpu(facts: Facts) -> CheckResult:
+    dtype, products = facts.torch.used_dtype, " and ".join(facts.torch.cpu_products)
+    detail = f"cpu, {facts.machine.num_cpus} cores, {dtype}; fast products of {products or 'float32 alone'}"
+    if facts.torch.is_dtype_emulated:
+        return warning("device", detail, f"this CPU has no instructions for {dtype}: give --dtype float32")
+    return ok("device", detail)
 
 
 def _gpu_remedy(facts: Facts) -> str:

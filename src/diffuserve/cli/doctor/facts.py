@@ -14,6 +14,8 @@ class TorchFacts:
     cuda: str | None = None
     used_device: str = "cpu"
     used_dtype: str = ""
+    is_dtype_emulated: bool = False
+    cpu_products: tuple[str, ...] = ()
     device_problem: str = ""
     kernel: str = ""
     kernel_problem: str = ""

@@ -15,7 +15,7 @@ def facts_of_torch(device_name: str = "", dtype_name: str = "") -> dict[str, Any
     import torch
 
     from diffuserve.domain.errors import DeviceUnavailable
-    from diffuserve.models.devices import choose_device, default_dtype, parse_dtype
+    from diffuserve.models.devices import choose_device, default_dtype, is_emulated, parse_dtype
     from diffuserve.models.devices import dtype_name as name_of
 
     facts: dict[str, Any] = {"version": torch.__version__, "cuda": torch.version.cuda}
@@ -25,10 +25,19 @@ def facts_of_torch(device_name: str = "", dtype_name: str = "") -> dict[str, Any
     except DeviceUnavailable as error:
         return facts | {"used_device": device_name, "device_problem": str(error)}
     facts |= {"used_device": str(device), "used_dtype": name_of(dtype), **_kernel(device, dtype)}
+    facts |= {"is_dtype_emulated": is_emulated(dtype, device), "cpu_products": _cpu_products()}
     if device.type == "cuda":
         free, total = torch.cuda.mem_get_info(device)
         facts |= {"gpu_free_bytes": free, "gpu_total_bytes": total}
     return facts
+
+
+def _cpu_products() -> list[str]:
+    """Return the short numbers that this CPU has instructions for."""
+    from diffuserve.models.cpu_products import cpu_has_bf16, cpu_has_int8
+
+    found = {"bfloat16": cpu_has_bf16(), "int8": cpu_has_int8()}
+    return [name for name, has_instructions in found.items() if has_instructions]
 
 
 def _kernel(device: Any, dtype: Any) -> dict[str, str]:

@@ -8,6 +8,7 @@ from jaxtyping import Float
 from torch import Tensor, nn
 
 from diffuserve.domain.errors import InvalidModel
+from diffuserve.models.cpu_products import fuses_gelu, linear_gelu
 
 
 @dataclass(frozen=True)
@@ -98,17 +99,11 @@ class Linear(nn.Module):
             return F.linear(x, self.weight, self.bias)
         if torch.compiler.is_compiling():  # which knows neither of the operations below
             return F.gelu(F.linear(x, self.weight, self.bias), approximate="tanh")
-        if x.device.type == "cpu" and x.dtype == torch.bfloat16 and torch.backends.mkldnn.is_available():
-            # oneDNN applies the activation inside the product: half the time of a separate tanh-GELU.
-            return _linear_gelu(x, self.weight, self.bias)
+        if x.device.type == "cpu" and x.dtype == torch.bfloat16 and fuses_gelu(x.dtype):
+            return linear_gelu(x, self.weight, self.bias)  # half the time of a separate tanh-GELU
         if x.is_cuda:  # in the product's epilogue; on CUDA this is the tanh approximation too
             return torch._addmm_activation(self.bias, x, self.weight.t(), use_gelu=True)
         return F.gelu(F.linear(x, self.weight, self.bias), approximate="tanh")
-
-
-def _linear_gelu(x: Tensor, weight: Tensor, bias: Tensor) -> Tensor:
-    result: Tensor = torch.ops.mkldnn._linear_pointwise(x, weight, bias, "gelu", [], "tanh")
-    return result
 
 
 def set_tiling(module: nn.Module, tiling: Tiling) -> None:

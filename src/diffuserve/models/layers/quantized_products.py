@@ -12,14 +12,13 @@ from jaxtyping import Float
 from torch import Tensor
 
 from diffuserve.domain.quantization import Quantization
-from diffuserve.models.devices import cpu_has_int8
+from diffuserve.models.cpu_products import U8_ZERO, cpu_has_int8, int8_product
 from diffuserve.models.layers.quantization import QuantizedWeight, quantize_tokens
 
 _BLOCK_ROWS = 1024  # of a weight that are unpacked at a time
 _CUDA_MULTIPLE = 16  # of both sides of a weight
 _CUDA_LEAST_ROWS = 32  # of `torch._int_mm`, which wants more than 16
 _FP8_CAPABILITY = (8, 9)
-_U8_ZERO = 128  # oneDNN has fast kernels for unsigned activations on all CPUs with VNNI
 
 
 @runtime_checkable
@@ -62,23 +61,8 @@ class OneDnnProduct:
 
     def __call__(self, x: Tensor, weight: QuantizedWeight, bias: Tensor | None) -> Tensor:
         codes, scale = quantize_tokens(x, Quantization.INT8)
-        unsigned = codes.to(torch.int16).add_(_U8_ZERO).to(torch.uint8)
-        zeros = torch.zeros(len(weight.scale), dtype=torch.int32)
-        y: Tensor = torch.ops.onednn.qlinear_pointwise(
-            unsigned,
-            1.0,
-            _U8_ZERO,
-            weight.codes,
-            weight.scale,
-            zeros,
-            None,
-            1.0,
-            0,
-            torch.float32,
-            "none",
-            [],
-            "",
-        )
+        unsigned = codes.to(torch.int16).add_(U8_ZERO).to(torch.uint8)
+        y = int8_product(unsigned, weight.codes, weight.scale)
         return _scaled(y, scale, bias).to(x.dtype)
 
 
@@ -125,7 +109,7 @@ def product_for(
 ) -> type[Product]:
     """Return the kernel for codes of `shape`; `capability` is that of a CUDA device, `None` on a CPU.
 
-    `has_int8` says that a CPU has instructions for 8-bit integers, without which oneDNN's sums may overflow.
+    `has_int8` says that a CPU multiplies 8-bit integers exactly.
     """
     if is_weight_only or kind is Quantization.INT4:
         return UnpackedProduct
