@@ -43,7 +43,7 @@ class Source:
 
     model: str
     device: str
-    dtype: str
+    dtype: str | None
 
 
 def main() -> None:
@@ -138,7 +138,7 @@ def parse_arguments() -> argparse.Namespace:
     )
     parser.add_argument("--model", default=str(workloads.CHECKPOINT), help="folder or hub id")
     parser.add_argument("--device", default="cpu")
-    parser.add_argument("--dtype", default="bfloat16")
+    parser.add_argument("--dtype", help="default: the engine's own")
     parser.add_argument("--sizes", type=int, nargs="+", default=[128, 256, 512], help="sides in pixels")
     parser.add_argument("--num-images", type=int, default=20, help="a round and batch size (default 20)")
     parser.add_argument("--rounds", type=int, default=7)

@@ -70,7 +70,7 @@ class HostSide:
         self._folder = tempfile.TemporaryDirectory()
         self._link = _Link()
         desk = open_image_output(str(workloads.CHECKPOINT), ImageOptions(image_filter=self.image_filter))
-        engine = Engine.load(str(workloads.CHECKPOINT), device="cpu", dtype="bfloat16")
+        engine = Engine.load(str(workloads.CHECKPOINT), device="cpu")
         self._host = EngineHost(engine, cast(Any, self._link), desk)
         threading.Thread(target=self._host.run, daemon=True).start()
 

@@ -3,7 +3,7 @@
     python benchmarks/bench_quantization.py --only quality   # holds on a busy machine too
     python benchmarks/bench_quantization.py --only speed     # nothing else should run on the machine
 
-Quality: the bundled models draw the same prompts and seeds in each kind, in bf16; adherence is how often the
+Quality: the bundled models draw the same prompts and seeds in each kind; adherence is how often the
 checker of `training/tiny_flux` finds everything right in an image of tiny-flux. Speed: seconds to load, and
 of a step, of the same models; and of one product at the widths of tiny-flux and of FLUX.1, in processor time
 of one thread, kinds in turn.
@@ -22,6 +22,7 @@ import torch
 from torch import nn
 
 from bench_report import RESULTS, markdown_table, read_conditions, write_report
+from default_dtype import engine_dtype
 from diffuserve import Engine, GenerationParams
 from diffuserve.domain.quantization import Quantization
 from diffuserve.models.layers.linear import Linear
@@ -50,7 +51,7 @@ def main() -> None:
     torch.manual_seed(0)
     if arguments.only != "speed":
         rows = [row for model in arguments.models for row in quality(model, arguments.num_prompts)]
-        report("quality", {"Images beside those of the own weights, in bf16": rows}, arguments.label)
+        report("quality", {"Images beside those of the own weights": rows}, arguments.label)
     if arguments.only != "quality":
         rows = [row for model in arguments.models for row in speed(model, arguments.rounds)]
         tables = {"Seconds to load, and of a step": rows, "One product, one thread": products()}
@@ -63,7 +64,7 @@ def quality(model: str, num_prompts: int) -> list[Row]:
     own: list[Frames] = []
     rows = []
     for kind in Quantization:
-        with Engine.load(model, device="cpu", dtype="bfloat16", quantization=kind) as engine:
+        with Engine.load(model, device="cpu", quantization=kind) as engine:
             num_bytes = weight_bytes(engine.pipeline)
             drawn = draw(engine, requests(scenes))
         own = own or drawn
@@ -143,7 +144,7 @@ def speed(model: str, rounds: int) -> list[Row]:
     for _ in range(rounds):
         for kind in Quantization:
             start = time.perf_counter()
-            with Engine.load(model, device="cpu", dtype="bfloat16", quantization=kind) as engine:
+            with Engine.load(model, device="cpu", quantization=kind) as engine:
                 loads[kind].append(time.perf_counter() - start)
                 for count in (1, 8):
                     steps.setdefault((kind, count), []).append(step_seconds(engine, count))
@@ -169,13 +170,13 @@ def step_seconds(engine: Engine, count: int) -> float:
 
 
 def products() -> list[Row]:
-    """Return the time of plain products in bf16, and how many times as fast the kinds are."""
+    """Return the time of plain products in the engine's dtype, and how many times as fast the kinds are."""
     torch.set_num_threads(1)
     rows = []
     for width, outputs in _WIDTHS:
         layers = {kind: layer(width, outputs, kind) for kind in Quantization}
         for num_rows in _ROWS:
-            x = torch.randn(num_rows, width).to(torch.bfloat16)
+            x = torch.randn(num_rows, width).to(engine_dtype())
             times: dict[Quantization, float] = {}
             for _ in range(_PRODUCT_ROUNDS):
                 for kind, each in layers.items():
@@ -186,7 +187,7 @@ def products() -> list[Row]:
                 {
                     "product": f"{width} → {outputs}",
                     "rows": str(num_rows),
-                    "bf16 ms": f"{1e3 * plain:.2f}",
+                    "plain ms": f"{1e3 * plain:.2f}",
                     **told,
                 }
             )
@@ -196,8 +197,8 @@ def products() -> list[Row]:
 
 def layer(width: int, outputs: int, kind: Quantization) -> Linear:
     plain = Linear(width, outputs)
-    plain.weight.data = (torch.randn(outputs, width) / width**0.5).to(torch.bfloat16)
-    plain.bias.data = torch.zeros(outputs, dtype=torch.bfloat16)
+    plain.weight.data = (torch.randn(outputs, width) / width**0.5).to(engine_dtype())
+    plain.bias.data = torch.zeros(outputs, dtype=engine_dtype())
     if kind is Quantization.NONE:
         return plain
     quantized = QuantizedLinear(plain, kind, is_weight_only=False)

@@ -4,22 +4,29 @@ import json
 import os
 import platform
 import subprocess
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from datetime import date
 from importlib.metadata import version
 from pathlib import Path
 
 RESULTS = Path(__file__).parent / "results"
+_X86_FLAGS = ("avx2", "avx_vnni", "avx512f", "avx512_vnni", "avx512_bf16", "amx_bf16", "amx_int8")
+_FLAGS = (*_X86_FLAGS, "asimd", "sve", "bf16", "i8mm")
 
 
-def read_conditions(packages: Iterable[str]) -> dict[str, str]:
-    """Return the date, the commit, the machine and the versions of `packages`."""
+def read_conditions(packages: Collection[str]) -> dict[str, str]:
+    """Return the date, the commit, the machine and the versions of `packages`.
+
+    Where torch is among them: also the dtype that engines on this CPU compute in, unless told another.
+    """
     return {
         "date": date.today().isoformat(),
         "commit": read_commit(),
         "cpu": f"{read_cpu_name()}, {len(os.sched_getaffinity(0))} cores",
+        "cpu flags": read_cpu_flags(),
         "python": platform.python_version(),
         **{name: version(name) for name in packages},
+        **({"dtype": _engine_dtype()} if "torch" in packages else {}),
     }
 
 
@@ -32,10 +39,25 @@ def read_commit() -> str:
 
 
 def read_cpu_name() -> str:
+    return _read_cpu("model name") or platform.processor()
+
+
+def read_cpu_flags() -> str:
+    """Return which of the instructions that products use this CPU has."""
+    flags = set((_read_cpu("flags") or _read_cpu("Features")).split())  # x86 or Arm
+    return " ".join(flag for flag in _FLAGS if flag in flags) or "none known"
+
+
+def _read_cpu(name: str) -> str:
     lines = Path("/proc/cpuinfo").read_text().splitlines()
-    return next(
-        (line.split(": ")[1] for line in lines if line.startswith("model name")), platform.processor()
-    )
+    return next((line.partition(": ")[2] for line in lines if line.startswith(name)), "")
+
+
+def _engine_dtype() -> str:
+    from default_dtype import engine_dtype
+    from diffuserve.models.devices import dtype_name
+
+    return dtype_name(engine_dtype())
 
 
 def markdown_table(title: str, rows: Sequence[Mapping[str, str]]) -> str:

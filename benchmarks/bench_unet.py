@@ -31,16 +31,18 @@ STATIC_BATCHES = (2, 4, 8)
 
 
 class StockSide:
-    """diffusers' `StableDiffusionXLPipeline`, as its documentation uses it, in bf16."""
+    """diffusers' `StableDiffusionXLPipeline`, as its documentation uses it, in the engine's dtype."""
 
     def __init__(self) -> None:
         import torch
         from diffusers import StableDiffusionXLPipeline
 
+        from default_dtype import engine_dtype
+
         self._torch = torch
         self._pipeline = StableDiffusionXLPipeline.from_pretrained(
             CHECKPOINT,
-            torch_dtype=torch.bfloat16,
+            torch_dtype=engine_dtype(),
             local_files_only=True,
             trust_remote_code=False,
             add_watermarker=False,
@@ -74,12 +76,12 @@ class StockSide:
 
 
 class OurSide:
-    """The engine in bf16, otherwise with its default settings."""
+    """The engine with its default settings."""
 
     def __init__(self) -> None:
         from diffuserve import Engine
 
-        self._engine = Engine.load(str(CHECKPOINT), device="cpu", dtype="bfloat16")
+        self._engine = Engine.load(str(CHECKPOINT), device="cpu")
 
     def run_all(self, requests: Sequence[GenerationParams]) -> float:
         """Submit all requests at once; return the seconds until all are finished."""

@@ -88,7 +88,7 @@ def compare_with_stock(load: Load, only: str | None) -> tuple[list[ClipFigure], 
         "checkpoint": "random, of the bundled video model's sizes",
         **{f"engine {name}": value for name, value in ours.describe().items() if name != "model"},
         "mean requests per step": f"{ours.mean_requests_per_step():.1f}",
-        "stock": "WanPipeline in bfloat16, its autoencoder channels-last",
+        "stock": "WanPipeline in the engine's dtype, its autoencoder channels-last",
         "least likeness of a frame": f"{likeness:.1f} dB",
     }
     for side in (stock, ours):

@@ -10,9 +10,11 @@ def main() -> None:
     import torch
     from diffusers import FluxPipeline
 
+    from default_dtype import engine_dtype
+
     mark("imports")
     pipeline = FluxPipeline.from_pretrained(
-        sys.argv[1], torch_dtype=torch.bfloat16, local_files_only=True, trust_remote_code=False
+        sys.argv[1], torch_dtype=engine_dtype(), local_files_only=True, trust_remote_code=False
     )
     pipeline.set_progress_bar_config(disable=True)
     mark("weights")

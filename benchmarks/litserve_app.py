@@ -13,6 +13,7 @@ import torch
 from diffusers import FluxPipeline
 from PIL import Image
 
+from default_dtype import engine_dtype
 from workloads import CHECKPOINT
 
 _TIMEOUT_SECONDS = 300
@@ -23,7 +24,7 @@ class StockApi(litserve.LitAPI):  # type: ignore[misc]
 
     def setup(self, device: str) -> None:
         self._pipeline = FluxPipeline.from_pretrained(
-            CHECKPOINT, dtype=torch.bfloat16, local_files_only=True, trust_remote_code=False
+            CHECKPOINT, dtype=engine_dtype(), local_files_only=True, trust_remote_code=False
         )
         self._pipeline.set_progress_bar_config(disable=True)
 

@@ -18,15 +18,17 @@ Latencies = list[float]
 
 
 class StockSide:
-    """diffusers' `FluxPipeline`, as its documentation uses it, in bf16."""
+    """diffusers' `FluxPipeline`, as its documentation uses it, in the engine's dtype."""
 
     def __init__(self) -> None:
         import torch
         from diffusers import FluxPipeline
 
+        from default_dtype import engine_dtype
+
         self._torch = torch
         self._pipeline = FluxPipeline.from_pretrained(
-            CHECKPOINT, dtype=torch.bfloat16, local_files_only=True, trust_remote_code=False
+            CHECKPOINT, dtype=engine_dtype(), local_files_only=True, trust_remote_code=False
         )
         self._pipeline.set_progress_bar_config(disable=True)
 
@@ -61,12 +63,12 @@ class StockSide:
 
 
 class OurSide:
-    """The engine in bf16, otherwise with its default settings or the given ones."""
+    """The engine with its default settings or the given ones."""
 
     def __init__(self, config: EngineConfig | None = None) -> None:
         from diffuserve import Engine
 
-        self._engine = Engine.load(str(CHECKPOINT), device="cpu", dtype="bfloat16", config=config)
+        self._engine = Engine.load(str(CHECKPOINT), device="cpu", config=config)
 
     def run_all(self, requests: Sequence[GenerationParams], batch_size: int = 0) -> float:
         """Submit all requests at once; return the seconds until all are finished."""

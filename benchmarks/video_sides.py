@@ -14,15 +14,17 @@ Pixels = np.ndarray[Any, np.dtype[np.uint8]]
 
 
 class StockSide:
-    """diffusers' `WanPipeline` in bf16, its autoencoder channels-last."""
+    """diffusers' `WanPipeline` in the engine's dtype, its autoencoder channels-last."""
 
     def __init__(self) -> None:
         import torch
         from diffusers import WanPipeline
 
+        from default_dtype import engine_dtype
+
         self._torch = torch
         self._pipeline = WanPipeline.from_pretrained(
-            CHECKPOINT, dtype=torch.bfloat16, local_files_only=True, trust_remote_code=False
+            CHECKPOINT, dtype=engine_dtype(), local_files_only=True, trust_remote_code=False
         )
         self._pipeline.set_progress_bar_config(disable=True)
         for layer in self._pipeline.vae.modules():  # with which it decodes in two thirds of the time
@@ -61,12 +63,12 @@ class StockSide:
 
 
 class OurSide:
-    """The engine in bf16, otherwise with its default settings."""
+    """The engine with its default settings."""
 
     def __init__(self) -> None:
         from diffuserve import Engine
 
-        self._engine = Engine.load(str(CHECKPOINT), device="cpu", dtype="bfloat16")
+        self._engine = Engine.load(str(CHECKPOINT), device="cpu")
 
     def run_all(self, requests: Sequence[GenerationParams]) -> float:
         """Submit all requests at once; return the seconds until all are finished."""

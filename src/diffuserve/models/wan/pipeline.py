@@ -100,7 +100,7 @@ class WanPipeline:
         self._second_guidance = _second_guidance(folder, spec)
         self.text = WanTextEncoder(folder, spec, encoder_device, dtype, quantization)
         encodes = parts.encoding and spec.max_input_images > 0
-        self.vae = VideoVae(folder, device, vae_dtype(folder), encodes, parts.decoding)
+        self.vae = VideoVae(folder, device, vae_dtype(folder, device), encodes, parts.decoding)
         reads_clip = checkpoint.has_image_encoder
         image_encoder = ClipImageEncoder(folder, encoder_device, dtype) if reads_clip else None
         self.images = FirstFrames(self.vae, image_encoder, checkpoint.reads_clip)

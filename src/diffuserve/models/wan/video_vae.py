@@ -8,6 +8,7 @@ from PIL import Image
 from torch import Tensor
 
 from diffuserve.domain.errors import InvalidModel
+from diffuserve.models.devices import is_emulated
 from diffuserve.models.folder import SETTINGS_FILE, ModelFolder
 from diffuserve.models.frames import Frames
 from diffuserve.models.offload import Component
@@ -23,9 +24,10 @@ Image4d = Float[Tensor, "1 3 pixel_rows pixel_columns"]
 _DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16, "float16": torch.float16}
 
 
-def vae_dtype(folder: ModelFolder) -> torch.dtype:
+def vae_dtype(folder: ModelFolder, device: torch.device) -> torch.dtype:
     """Return the dtype of a folder's autoencoder: float32, with which it was published, or the folder's own.
 
+    On a CPU without instructions for bf16 it is float32 in its place, which is faster there.
     Raise `InvalidModel` for another name.
     """
     name = folder.settings.get("vae_dtype", "float32")
@@ -33,7 +35,8 @@ def vae_dtype(folder: ModelFolder) -> torch.dtype:
         raise InvalidModel(
             f"{folder.path}/{SETTINGS_FILE}: vae_dtype={name!r} must be one of {', '.join(_DTYPES)}"
         )
-    return _DTYPES[name]
+    dtype = _DTYPES[name]
+    return torch.float32 if is_emulated(dtype, device) else dtype
 
 
 class VideoVae:

@@ -12,6 +12,7 @@ from PIL import Image
 from torch import Tensor
 
 from diffuserve.domain.errors import InvalidModel
+from diffuserve.models.cpu_products import cpu_has_bf16
 from diffuserve.models.frames import Frames
 from diffuserve.models.wan import vae_blocks, vae_cost
 from diffuserve.models.wan.vae_blocks import FrameCache
@@ -219,9 +220,11 @@ def test_pixels_that_are_not_finite_are_an_error(bad: float, tmp_path: Path) -> 
 
 def test_the_autoencoder_is_in_float32_unless_the_folder_says_otherwise(tmp_path: Path) -> None:
     folder = save_wan_vae(make_wan_vae(TINY), tmp_path)
-    assert vae_dtype(folder) is torch.float32
+    cpu, gpu = torch.device("cpu"), torch.device("cuda")
+    assert vae_dtype(folder, gpu) is torch.float32
     (tmp_path / "diffuserve.json").write_text('{"vae_dtype": "bfloat16"}')
-    assert vae_dtype(type(folder)(tmp_path)) is torch.bfloat16
+    assert vae_dtype(type(folder)(tmp_path), gpu) is torch.bfloat16
+    assert vae_dtype(type(folder)(tmp_path), cpu) is (torch.bfloat16 if cpu_has_bf16() else torch.float32)
     (tmp_path / "diffuserve.json").write_text('{"vae_dtype": "half"}')
     with pytest.raises(InvalidModel, match="vae_dtype='half' must be one of float32"):
-        vae_dtype(type(folder)(tmp_path))
+        vae_dtype(type(folder)(tmp_path), gpu)
