@@ -6,7 +6,7 @@ READY := .venv/.ready
 unexport PYTHONDONTWRITEBYTECODE
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo serve test test-all check docs wheel fmt chaos chaos-long bench-engine bench-unet bench-video bench-control bench-serve bench-batch bench-lockstep bench-tensor-parallel bench-quantization bench-offload bench-peers bench-image-filter bench-fleet bench-tracing bench-followers bench-judging bench-start bench-cold-start bench-decode-workers bench-operations bench-policies bench-autoscaling bench-gpu count-kernels clean
+.PHONY: help setup demo serve test test-fast test-old-cpu test-all check docs wheel fmt chaos chaos-long bench-engine bench-unet bench-video bench-control bench-serve bench-batch bench-lockstep bench-tensor-parallel bench-quantization bench-offload bench-peers bench-image-filter bench-fleet bench-tracing bench-followers bench-judging bench-start bench-cold-start bench-decode-workers bench-operations bench-policies bench-autoscaling bench-gpu count-kernels clean
 
 help: ## list the targets
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 16
@@ -33,6 +33,21 @@ test: $(READY) ## run the tests, but the slow ones
 	@# More processes than cores: many tests wait for servers and browsers that they started.
 	$(BIN)/pytest -m "not slow and not alone" --numprocesses 3 --dist worksteal
 	$(BIN)/pytest -m "alone and not slow" $$(grep -rl --include='test_*.py' mark.alone tests)
+
+# Unit tests that import no torch, and start no database and no browser.
+NOT_FAST := torch|diffuserve\.(engine|models|samplers|testing)|postgres|job_store|database_url|support\.browser
+
+test-fast: $(READY) ## run the unit tests that need neither torch nor a server, in about a minute
+	$(BIN)/pytest -m "not slow and not alone" --numprocesses 2 --dist worksteal \
+	  $$(grep -rLE --include='test_*.py' '$(NOT_FAST)' tests/unit)
+
+# What an older CPU multiplies otherwise: bf16 without instructions, and no products of bytes.
+OLD_CPU := ONEDNN_MAX_CPU_ISA=AVX2 ATEN_CPU_CAPABILITY=avx2
+
+test-old-cpu: $(READY) ## run the tests of numbers as on a CPU with AVX2 alone
+	$(OLD_CPU) $(BIN)/pytest -m "not slow and not alone" --numprocesses 2 --dist worksteal \
+	  tests/unit/models tests/unit/engine tests/unit/samplers tests/contract/test_engine*.py \
+	  tests/integration/test_*parity*.py tests/integration/test_deterministic_mode.py tests/integration/test_quantization.py
 
 test-all: $(READY) ## run all tests
 	$(BIN)/pytest

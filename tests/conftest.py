@@ -1,4 +1,7 @@
-"""Fixtures that several folders share."""
+"""Fixtures that several folders share.
+
+Those that need torch import it themselves: most unit tests do not, and it takes seconds.
+"""
 
 import asyncio
 import gc
@@ -9,29 +12,27 @@ import tempfile
 from collections.abc import AsyncIterator, Iterator
 from functools import cache
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import httpx
 import pytest
-import torch
 from httpx import create_ssl_context
 
-from diffuserve.engine.config import EngineConfig
-from diffuserve.engine.engine import Engine
 from diffuserve.events.memory import MemoryEventBus
 from diffuserve.jobs.config import StoreConfig
 from diffuserve.jobs.store import JobStore
-from diffuserve.models.base import Pipeline
-from diffuserve.models.registry import load_pipeline
 from diffuserve.testing.fake_clock import FakeClock
-from diffuserve.testing.fake_pipeline import FakePipeline
-from diffuserve.testing.unet_checkpoints import write_unet_checkpoint
-from diffuserve.testing.wan_checkpoints import write_wan_checkpoint
 from support.faulty_proxy import FaultyProxy
 from support.log_state import restored_logging
 from support.postgres import PostgresServer
 from support.s3 import S3Server
 from support.scripted_server import ScriptedServer, scripted
 from support.valkey import ValkeyServer
+
+if TYPE_CHECKING:
+    from diffuserve.engine.engine import Engine
+    from diffuserve.models.base import Pipeline
+    from diffuserve.testing.fake_pipeline import FakePipeline
 
 _DATABASE_NUMBERS = itertools.count()
 
@@ -57,36 +58,54 @@ def _restored_logging() -> Iterator[None]:
 
 
 @pytest.fixture(scope="session")
-def tiny_engine() -> Iterator[Engine]:
+def tiny_engine() -> "Iterator[Engine]":
     """The bundled model in float32, loaded once."""
+    from diffuserve.engine.engine import Engine
+
     with Engine.load("tiny-flux", device="cpu", dtype="float32") as engine:
         yield engine
 
 
 @pytest.fixture(scope="session")
-def small_unet(tmp_path_factory: pytest.TempPathFactory) -> Pipeline:
+def small_unet(tmp_path_factory: pytest.TempPathFactory) -> "Pipeline":
     """A random checkpoint of SDXL's layout in float32, loaded once."""
-    folder = write_unet_checkpoint(tmp_path_factory.mktemp("model") / "small-unet", seed=5)
-    return load_pipeline(str(folder), torch.device("cpu"), torch.float32)
+    from diffuserve.testing.unet_checkpoints import write_unet_checkpoint
+
+    return _loaded(write_unet_checkpoint(tmp_path_factory.mktemp("model") / "small-unet", seed=5))
 
 
 @pytest.fixture(scope="session")
-def small_wan(tmp_path_factory: pytest.TempPathFactory) -> Pipeline:
+def small_wan(tmp_path_factory: pytest.TempPathFactory) -> "Pipeline":
     """A random checkpoint of Wan's layout in float32, which draws single images by default, loaded once."""
+    from diffuserve.testing.wan_checkpoints import write_wan_checkpoint
+
     folder = write_wan_checkpoint(tmp_path_factory.mktemp("model") / "small-wan", kind="tiny", seed=5)
     (folder / "diffuserve.json").write_text(
         '{"num_frames": 1, "width": 64, "height": 64, "num_inference_steps": 2}'
     )
+    return _loaded(folder)
+
+
+def _loaded(folder: Path) -> "Pipeline":
+    import torch
+
+    from diffuserve.models.registry import load_pipeline
+
     return load_pipeline(str(folder), torch.device("cpu"), torch.float32)
 
 
 @pytest.fixture
-def fake() -> FakePipeline:
+def fake() -> "FakePipeline":
+    from diffuserve.testing.fake_pipeline import FakePipeline
+
     return FakePipeline()
 
 
 @pytest.fixture
-def fake_engine(fake: FakePipeline) -> Iterator[Engine]:
+def fake_engine(fake: "FakePipeline") -> "Iterator[Engine]":
+    from diffuserve.engine.config import EngineConfig
+    from diffuserve.engine.engine import Engine
+
     with Engine(fake, EngineConfig(token_budget=10_000)) as engine:
         yield engine
 

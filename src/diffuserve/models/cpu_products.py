@@ -15,6 +15,10 @@ U8_ZERO = 128
 """The unsigned byte that stands for 0 among activations of 8 bits."""
 
 _SIDE = 64  # of the products that are tried
+_REFUSALS = (
+    RuntimeError,
+    AttributeError,
+)  # "could not create a primitive descriptor"; a torch without oneDNN
 
 
 def cpu_has_bf16() -> bool:
@@ -34,7 +38,7 @@ def fuses_gelu(dtype: torch.dtype) -> bool:
     try:
         with one_thread():
             linear_gelu(x, x.expand(_SIDE, _SIDE).contiguous(), bias)
-    except RuntimeError:  # "could not create a primitive descriptor"
+    except _REFUSALS:
         return False
     return True
 
@@ -50,7 +54,7 @@ def cpu_has_int8() -> bool:
     try:
         with one_thread():
             y = int8_product(largest, torch.ops.onednn.qlinear_prepack(codes, None), torch.ones(_SIDE))
-    except RuntimeError:
+    except _REFUSALS:
         return False
     return bool((y == (255 - U8_ZERO) * 127 * _SIDE).all())
 

@@ -9,7 +9,10 @@ from hypothesis import strategies as st
 from diffuserve.domain.deltas import apply, delta
 
 NAMES = st.sampled_from(["id", "step", "at", "jobs", "workers", "__proto__", "7"])
-SCALARS = st.none() | st.booleans() | st.integers(-2, 2) | st.floats(-1, 1) | st.sampled_from(["", "a", "id"])
+FRACTIONS = st.floats(-1, 1).filter(
+    lambda value: not value.is_integer()
+)  # 1.0 is 1 in JSON, written otherwise
+SCALARS = st.none() | st.booleans() | st.integers(-2, 2) | FRACTIONS | st.sampled_from(["", "a", "id"])
 
 
 def items(values: st.SearchStrategy[Any]) -> st.SearchStrategy[Any]:
