@@ -18,7 +18,7 @@ _SIDE = 64  # of the products that are tried
 _REFUSALS = (
     RuntimeError,
     AttributeError,
-)  # "could not create a primitive descriptor"; a torch without oneDNN
+)  # of a CPU; of a torch without oneDNN
 
 
 def cpu_has_bf16() -> bool:

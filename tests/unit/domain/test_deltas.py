@@ -9,9 +9,7 @@ from hypothesis import strategies as st
 from diffuserve.domain.deltas import apply, delta
 
 NAMES = st.sampled_from(["id", "step", "at", "jobs", "workers", "__proto__", "7"])
-FRACTIONS = st.floats(-1, 1).filter(
-    lambda value: not value.is_integer()
-)  # 1.0 is 1 in JSON, written otherwise
+FRACTIONS = st.floats(-1, 1).filter(lambda value: not value.is_integer())  # 1.0 and 1 are one number
 SCALARS = st.none() | st.booleans() | st.integers(-2, 2) | FRACTIONS | st.sampled_from(["", "a", "id"])
 
 
