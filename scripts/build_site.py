@@ -12,30 +12,21 @@ import re
 import shutil
 import subprocess
 import sys
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
-from itertools import chain
 from pathlib import Path, PurePosixPath
 
 from diffuserve.version import __version__
 
 ROOT = Path(__file__).parents[1]
 SOURCE, OUTPUT = ROOT / "build" / "site", ROOT / "out" / "site"
-HOME = "README.md"
-SECTIONS: Mapping[str, tuple[str, ...]] = {
-    "Tutorials": ("docs/tutorial*.md",),
-    "How-to": ("docs/how-to/*.md",),
-    "Reference": ("docs/reference/*.md", "docs/troubleshooting.md", "docs/glossary.md"),
-    "Explanation": ("docs/explanation/*.md", "docs/reliability.md", "ARCHITECTURE.md"),
-    "Recipes": ("docs/recipes/*.md",),
-    "Decisions": ("docs/adr/*.md",),
-    "Project": ("SECURITY.md", "CONTRIBUTING.md", "CHANGELOG.md", "docs/*.md"),
-}
-"""Patterns of each section's documents. One that several match belongs to the first of them."""
+HOME = "docs/index.md"
+DECISIONS = "docs/adr/index.md"
 
 _FENCE = re.compile(r"^(?P<fence>```)(?P<info>[^\n]*)\n.*?^```$", re.MULTILINE | re.DOTALL)
 _LINK = re.compile(r"(?<!`)(?P<text>!?\[(?:[^\[\]\n]|\[[^\]\n]*\])*\])\((?P<target>[^)\s]+)\)")
 _TITLE = re.compile(r"^# (.+)$", re.MULTILINE)
+_SECTION = re.compile(r"^## (.+)\n((?:(?!## ).*\n)*)", re.MULTILINE)
 _VERSION = re.compile(r"\d+(\.\d+)*")
 _FOREIGN = re.compile(r"""<(?:script|link|img|iframe)\b[^>]*\b(?:src|href)="?(https?://[^"\s>]+)""")
 
@@ -53,8 +44,8 @@ class Site:
 
 
 def collect(root: Path) -> Site:
-    """Return the documents of all sections, and everything in the repository that they link to."""
-    waiting = [HOME, *chain.from_iterable(section_pages(root).values())]
+    """Return everything in the repository that links lead to from the start page."""
+    waiting = [HOME]
     found: set[str] = set()
     while waiting:
         name = waiting.pop()
@@ -67,14 +58,12 @@ def collect(root: Path) -> Site:
 
 
 def section_pages(root: Path) -> dict[str, list[str]]:
-    """Return the documents of each section, sorted by title; decisions by number."""
-    taken: set[str] = {HOME}
-    sections = {}
-    for section, patterns in SECTIONS.items():
-        names = {_name(root, path) for pattern in patterns for path in root.glob(pattern)} - taken
-        taken |= names
-        by_title = sorted(names, key=lambda name: title_of(root / name).casefold())
-        sections[section] = sorted(names) if section == "Decisions" else by_title
+    """Return the documents that the start page links to by section, and those of the list of decisions."""
+    sections = {
+        heading: [page for page in _linked_by(root, HOME, body) if page.endswith(".md")]
+        for heading, body in _SECTION.findall(_text(root, HOME))
+    }
+    sections["Decisions"] = sorted(_linked(root, DECISIONS))
     return sections
 
 
@@ -86,14 +75,12 @@ def title_of(path: Path) -> str:
 
 def site_path(name: str) -> str:
     """Return where the site has a file of the repository: documents at the top, all else as it is."""
-    if name == HOME:
-        return "index.md"
     return name.removeprefix("docs/")
 
 
 def render(root: Path, name: str) -> str:
     """Return a document's text with the site's links, and with fences that have a language alone."""
-    text = (root / name).read_text(encoding="utf-8")
+    text = _text(root, name)
     parts, end = [], 0
     for fence in _FENCE.finditer(text):
         parts += [_relinked(root, name, text[end : fence.start()]), _plain_fence(fence)]
@@ -135,10 +122,19 @@ def _linked(root: Path, name: str) -> Iterator[str]:
     if path.is_dir():
         yield from (_name(root, page) for page in path.glob("*.md"))
     elif path.suffix == ".md":
-        for link in _LINK.finditer(_FENCE.sub("", path.read_text(encoding="utf-8"))):
-            resolved = _resolve(root, name, _split(link["target"])[0])
-            if resolved is not None:
-                yield resolved
+        yield from _linked_by(root, name, _text(root, name))
+
+
+def _linked_by(root: Path, name: str, text: str) -> Iterator[str]:
+    """Yield what a part of a document's text links to inside the repository."""
+    for link in _LINK.finditer(_FENCE.sub("", text)):
+        resolved = _resolve(root, name, _split(link["target"])[0])
+        if resolved is not None:
+            yield resolved
+
+
+def _text(root: Path, name: str) -> str:
+    return (root / name).read_text(encoding="utf-8")
 
 
 def _split(target: str) -> tuple[str, str]:

@@ -25,12 +25,14 @@ def site() -> ModuleType:
 @pytest.fixture
 def project(tmp_path: Path) -> Path:
     for name, text in {
-        "README.md": "# Home\n\n[a](docs/how-to/a.md) [all](docs/adr/) [code](src/x.py) [LICENSE](LICENSE)\n",
+        "docs/index.md": "# Home\n\n[code](../src/x.py)\n\n## Use it\n\n- [a](how-to/a.md): [files](../files/)\n\n"
+        "## Know it\n\n[S](../SECURITY.md)\n[why](adr/index.md)\n",
         "SECURITY.md": "# Security\n",
-        "LICENSE": "free",
+        "files/c.md": "# `C`\n",
         "src/x.py": "",
+        "docs/adr/index.md": "# Why\n\n[b](0001-b.md)\n",
         "docs/adr/0001-b.md": "# 1. `B`\n",
-        "docs/how-to/a.md": "# A\n\n[home](../../README.md#why) ![p](../p.png)\n\n"
+        "docs/how-to/a.md": "# A\n\n[home](../index.md#why) ![p](../p.png)\n\n"
         "```python no-run\n[no](link)\n```\n",
         "docs/p.png": "",
     }.items():
@@ -41,16 +43,26 @@ def project(tmp_path: Path) -> Path:
 
 def test_what_documents_link_to_comes_along(site: ModuleType, project: Path) -> None:
     found = site.collect(project)
-    assert set(found.pages) == {"README.md", "SECURITY.md", "docs/adr/0001-b.md", "docs/how-to/a.md"}
-    assert (set(found.assets), found.folders) == ({"LICENSE", "src/x.py", "docs/p.png"}, ("docs/adr",))
+    documents = {"docs/index.md", "docs/how-to/a.md", "docs/adr/index.md", "docs/adr/0001-b.md"}
+    assert set(found.pages) == documents | {"SECURITY.md", "files/c.md"}
+    assert (set(found.assets), found.folders) == ({"src/x.py", "docs/p.png"}, ("files",))
 
 
 def test_links_become_those_of_the_site(site: ModuleType, project: Path) -> None:
-    assert "[a](how-to/a.md) [all](adr/index.md) [code](src/x.py)" in site.render(project, "README.md")
+    assert "[code](src/x.py)" in site.render(project, "docs/index.md")
+    assert "[files](files/index.md)" in site.render(project, "docs/index.md")
     rendered = site.render(project, "docs/how-to/a.md")
     assert "[home](../index.md#why) ![p](../p.png)" in rendered
     assert "```python\n[no](link)\n```" in rendered
-    assert "[1. B](0001-b.md)" in site.render_folder(project, "docs/adr")
+    assert "[C](c.md)" in site.render_folder(project, "files")
+
+
+def test_the_start_page_gives_the_navigation(site: ModuleType, project: Path) -> None:
+    assert site.section_pages(project) == {
+        "Use it": ["docs/how-to/a.md"],
+        "Know it": ["SECURITY.md", "docs/adr/index.md"],
+        "Decisions": ["docs/adr/0001-b.md"],
+    }
 
 
 def test_a_link_that_leads_nowhere_is_named(site: ModuleType, project: Path) -> None:
@@ -63,9 +75,10 @@ def test_the_navigation_has_every_document_once(site: ModuleType) -> None:
     sections = tomllib.loads(site.configuration(ROOT, "1.2"))["project"]["nav"][1:]
     listed = [page for section in sections for pages in section.values() for page in pages]
     places = [place for page in listed for place in page.values()]
-    documents = {site.site_path(path.relative_to(ROOT).as_posix()) for path in (ROOT / "docs").rglob("*.md")}
-    assert len(places) == len(set(places))
-    assert documents | {"ARCHITECTURE.md", "CHANGELOG.md", "SECURITY.md"} <= set(places)
+    documents = {path.relative_to(ROOT).as_posix() for path in (ROOT / "docs").rglob("*.md")} - {site.HOME}
+    projects = {"ARCHITECTURE.md", "CHANGELOG.md", "CONTRIBUTING.md", "SECURITY.md", "benchmarks/README.md"}
+    assert sorted(places) == sorted(set(places))
+    assert {site.site_path(name) for name in documents | projects} - set(places) == set()
 
 
 def test_a_page_that_loads_from_another_site_is_refused(site: ModuleType, tmp_path: Path) -> None:
