@@ -15,7 +15,7 @@ from support.diffuserve_process import serving
 
 ROOT = Path(__file__).parents[2]
 PACKAGE = ROOT / "src" / "diffuserve"
-README = (ROOT / "README.md").read_text("utf-8")
+FIRST_STEPS = (ROOT / "docs" / "install.md").read_text("utf-8")
 INSTALL_SECONDS = 840.0  # most of it for torch
 
 pytestmark = pytest.mark.slow
@@ -93,12 +93,12 @@ def test_the_installed_package_draws(wheel: Path, empty_environment: Path, tmp_p
     assert done.returncode == 0, done.stderr
     with Image.open(tmp_path / "circle.png") as image:
         assert image.size == (128, 128)
-    paste_the_readme(program, tmp_path)
+    paste_the_first_steps(program, tmp_path)
 
 
-def paste_the_readme(program: Path, folder: Path) -> None:
-    """Run every block of the README's first steps with the installed program, beside its server."""
-    section = README.partition("\n## First images\n")[2].partition("\n## ")[0]
+def paste_the_first_steps(program: Path, folder: Path) -> None:
+    """Run every block of the documented first steps with the installed program, beside its server."""
+    section = FIRST_STEPS.partition("\n## First images\n")[2].partition("\n## ")[0]
     blocks = re.findall(r"^```(bash|python)\n(.*?)^```$", section, re.MULTILINE | re.DOTALL)
     assert {kind for kind, _ in blocks} == {"bash", "python"}
     environment = clean_environment(folder) | {"DIFFUSERVE_DATA_DIR": str(folder / "data")}

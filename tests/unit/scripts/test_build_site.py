@@ -25,7 +25,8 @@ def site() -> ModuleType:
 @pytest.fixture
 def project(tmp_path: Path) -> Path:
     for name, text in {
-        "docs/index.md": "# Home\n\n[code](../src/x.py)\n\n## Use it\n\n- [a](how-to/a.md): [files](../files/)\n\n"
+        "docs/index.md": "# Home\n\n[code](../src/x.py)\n\n"
+        "## Use it\n\n- [a](how-to/a.md): [files](../files/)\n\n"
         "## Know it\n\n[S](../SECURITY.md)\n[why](adr/index.md)\n",
         "SECURITY.md": "# Security\n",
         "files/c.md": "# `C`\n",
