@@ -78,7 +78,10 @@ def _guidance(spec: ModelSpec) -> str:
 
 
 def _samplers(spec: ModelSpec) -> str:
-    return ", ".join(map(code, spec.samplers)) if len(spec.samplers) < 4 else f"{len(spec.samplers)}"
+    first, second, *others = spec.samplers
+    if len(others) > 2:
+        return f"{len(spec.samplers)}, such as {code(first)} and {code(second)}"
+    return ", ".join(map(code, spec.samplers))
 
 
 def _input_images(spec: ModelSpec) -> str:

@@ -8,7 +8,7 @@ from prometheus_client.metrics import MetricWrapperBase
 from diffuserve.telemetry.metrics import ControlMetrics, GpuSeries, WorkerSeries
 from reference.markdown import code, prose, table
 
-_HEADINGS = ("metric", "kind", "labels", "meaning")
+_HEADINGS = ("metric", "kind and labels", "meaning")
 
 
 def regions() -> Mapping[str, str]:
@@ -29,4 +29,5 @@ def _declared(metrics: object) -> Iterator[tuple[Metric, Sequence[str]]]:
 
 def _row(metric: Metric, labels: Sequence[str]) -> tuple[str, ...]:
     name = f"{metric.name}_total" if metric.type == "counter" else metric.name
-    return code(name), metric.type, ", ".join(map(code, labels)), prose(metric.documentation)
+    by = f" by {', '.join(map(code, labels))}" if labels else ""
+    return code(name), f"{metric.type}{by}", prose(metric.documentation)

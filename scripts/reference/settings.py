@@ -14,7 +14,7 @@ from diffuserve.setting_errors import expected, variable_of
 from diffuserve.settings import Settings
 from reference.markdown import code, prose, table
 
-_HEADINGS = ("variable", "value", "default", "meaning")
+_HEADINGS = ("variable and its value", "default", "meaning")
 _JSON: Mapping[Any, str] = {tuple: "JSON, a list", Mapping: "JSON, an object"}
 
 
@@ -38,7 +38,7 @@ def default_of(field: FieldInfo) -> str:
 
 def _row(name: str, field: FieldInfo) -> tuple[str, ...]:
     text, _ = described(field)
-    return code(variable_of(name)), _value(field), default_of(field), prose(text)
+    return f"{code(variable_of(name))}<br>{_value(field)}", default_of(field), prose(text)
 
 
 def _written(default: Any) -> str:
