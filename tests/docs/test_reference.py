@@ -10,7 +10,9 @@ import pytest
 from reference.markdown import filled, prose, table
 
 SCRIPTS = Path(__file__).parents[2] / "scripts"
-WITHOUT_TORCH = "import sys; sys.modules['torch'] = None; import make_reference; make_reference.main(['--check'])"
+WITHOUT_TORCH = (
+    "import sys; sys.modules['torch'] = None; from make_reference import main; sys.exit(main(['--check']))"
+)
 ELSEWHERE = {"COLUMNS": "20", "LC_ALL": "C", "DIFFUSERVE_PORT": "1", "HOME": "/nowhere", "NO_COLOR": "1"}
 PAGE = "Above.\n<!-- generated:start sizes -->\nold\n<!-- generated:end sizes -->\nBelow."
 

@@ -83,7 +83,7 @@ class EngineProcessConfig:
     dtype: Annotated[str | None, AfterValidator(_canonical_dtype)] = option(
         None,
         "Numbers that the model computes in: bfloat16, float16 or float32, for short bf16, fp16 or fp32; by "
-        "default the checkpoint's, and float32 on a CPU without instructions for bfloat16.",
+        "default the checkpoint's, but float32 on a CPU without instructions for them.",
     )
     quantization: Quantization | None = option(
         None,
