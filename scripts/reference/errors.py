@@ -22,8 +22,9 @@ def regions() -> Mapping[str, str]:
 
 
 def _rows(module: ModuleType) -> list[tuple[str, ...]]:
-    declared = [kind for kind in vars(module).values() if inspect.isclass(kind)]
-    return [_row(kind) for kind in declared if kind.__module__ == module.__name__]
+    classes = [kind for kind in vars(module).values() if inspect.isclass(kind)]
+    own = [kind for kind in classes if kind.__module__ == module.__name__]
+    return [_row(kind) for kind in own if issubclass(kind, DiffuserveError)]
 
 
 def _row(kind: type[DiffuserveError]) -> tuple[str, ...]:

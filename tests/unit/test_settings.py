@@ -89,7 +89,7 @@ def test_lease_and_heartbeat_are_checked_against_each_other(monkeypatch: pytest.
     monkeypatch.setenv("DIFFUSERVE_LEASE_SECONDS", "20")
     with pytest.raises(InvalidParams, match="lease_seconds"):
         _ = Settings().store_config
-    assert Settings(heartbeat_seconds=5).store_config.lease_seconds == 20
+    assert Settings.with_options(heartbeat_seconds=5).store_config.lease_seconds == 20
 
 
 def test_own_plans_are_added_to_the_bundled_ones(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -138,7 +138,7 @@ def test_tiers_reach_the_api(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def test_the_default_plan_must_exist() -> None:
     with pytest.raises(InvalidParams, match="known plans: free, standard, pro"):
-        _ = Settings(default_plan="nix").store_config
+        _ = Settings.with_options(default_plan="nix").store_config
 
 
 @pytest.mark.parametrize("url", ["localhost:8000", "ftp://host", "http://", "http://[::1", ""])
