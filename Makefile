@@ -6,7 +6,7 @@ READY := .venv/.ready
 unexport PYTHONDONTWRITEBYTECODE
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo serve test test-fast test-old-cpu test-all check docs wheel fmt chaos chaos-long bench-engine bench-unet bench-video bench-control bench-serve bench-batch bench-lockstep bench-tensor-parallel bench-quantization bench-offload bench-peers bench-image-filter bench-fleet bench-tracing bench-followers bench-judging bench-start bench-cold-start bench-decode-workers bench-operations bench-policies bench-autoscaling bench-gpu count-kernels clean
+.PHONY: help setup demo serve test test-fast test-old-cpu test-all check docs reference wheel fmt chaos chaos-long bench-engine bench-unet bench-video bench-control bench-serve bench-batch bench-lockstep bench-tensor-parallel bench-quantization bench-offload bench-peers bench-image-filter bench-fleet bench-tracing bench-followers bench-judging bench-start bench-cold-start bench-decode-workers bench-operations bench-policies bench-autoscaling bench-gpu count-kernels clean
 
 help: ## list the targets
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 16
@@ -52,7 +52,7 @@ test-old-cpu: $(READY) ## run the tests of numbers as on a CPU with AVX2 alone
 test-all: $(READY) ## run all tests
 	$(BIN)/pytest
 
-check: $(READY) ## style, types, layers, secrets, known vulnerabilities, vendored modules and the documents' links
+check: $(READY) ## style, types, layers, secrets, known vulnerabilities, vendored modules, the reference and links
 	$(BIN)/ruff check
 	$(BIN)/ruff format --check
 	$(BIN)/mypy
@@ -60,10 +60,14 @@ check: $(READY) ## style, types, layers, secrets, known vulnerabilities, vendore
 	$(BIN)/python scripts/scan_secrets.py
 	$(BIN)/python scripts/audit_dependencies.py
 	$(BIN)/python scripts/check_vendored.py
+	$(BIN)/python scripts/make_reference.py --check
 	$(BIN)/python scripts/build_site.py
 
 docs: $(READY) ## build the documents into a site that can be searched: out/site/index.html
 	$(BIN)/python scripts/build_site.py
+
+reference: $(READY) ## write the tables of docs/reference from the declarations in the code
+	$(BIN)/python scripts/make_reference.py
 
 wheel: $(READY) ## build the package into dist
 	$(BIN)/python -m build

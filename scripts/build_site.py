@@ -31,6 +31,7 @@ _VERSION = re.compile(r"\d+(\.\d+)*")
 _FOREIGN = re.compile(r"""<(?:script|link|img|iframe)\b[^>]*\b(?:src|href)="?(https?://[^"\s>]+)""")
 
 # Lets the search run from `file://`, where browsers start no workers. Zensical's pages load it from a CDN.
+_STYLE = Path(__file__).parent / "site" / "tables.css"
 _SHIM, _SHIM_URL = Path(__file__).parent / "site" / "iframe-worker.js", "https://unpkg.com/iframe-worker/shim"
 
 
@@ -167,6 +168,7 @@ def write_source(root: Path, source: Path, version: str) -> None:
         target = pages / site_path(name)
         target.parent.mkdir(parents=True, exist_ok=True)
         shutil.copy(root / name, target)
+    shutil.copy(_STYLE, pages)
     (source / "zensical.toml").write_text(configuration(root, version), encoding="utf-8")
 
 
@@ -189,6 +191,7 @@ site_description = "Serve diffusion models at high throughput"
 docs_dir = "pages"
 site_dir = "html"
 use_directory_urls = false
+extra_css = ["{_STYLE.name}"]
 nav = [
   {{ "Home" = "index.md" }},
 {nav}

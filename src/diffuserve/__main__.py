@@ -1,3 +1,5 @@
+"""The program as `python -m diffuserve` starts it."""
+
 from diffuserve.cli.main import main
 
 if __name__ == "__main__":

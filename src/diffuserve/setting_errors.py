@@ -46,13 +46,13 @@ def not_json(error: SettingsError) -> InvalidParams:
 
 def _remedy(kind: str, message: str, field: FieldInfo | None) -> str:
     names_a_kind = kind in _OUTSIDE | _OF_VALUES or kind.endswith(("_parsing", "_type"))
-    if names_a_kind and field is not None and (expected := _expected(field)):
-        return f"must be {expected}"
+    if names_a_kind and field is not None and (words := expected(field)):
+        return f"must be {words}"
     message = message.removeprefix("Value error, ")
     return f"{message[:1].lower()}{message[1:]}"
 
 
-def _expected(field: FieldInfo) -> str | None:
+def expected(field: FieldInfo) -> str | None:
     """Say what values are valid: a kind of number with its range, or one of some words."""
     annotation: Any = field.annotation
     if get_origin(annotation) in (Union, UnionType):
@@ -80,4 +80,4 @@ def _range(field: FieldInfo) -> str:
     if {"ge", "le"} <= bounds.keys():
         return f" from {bounds['ge']} to {bounds['le']}"
     words = {"gt": "above", "ge": "of at least", "le": "of at most", "lt": "below"}
-    return "".join(f" {words[name]} {bound:g}" for name, bound in bounds.items())
+    return " and".join(f" {words[name]} {bound:g}" for name, bound in bounds.items())

@@ -24,7 +24,7 @@ from diffuserve.domain.job import FINAL_STATUSES, JobStatus
 from diffuserve.domain.offload import Offload
 from diffuserve.domain.tenant import DEFAULT_PLANS, Plan
 from diffuserve.domain.tiers import Tiers
-from diffuserve.jobs.config import DEFAULT_RETENTION, StoreConfig
+from diffuserve.jobs.config import DAY, DEFAULT_RETENTION, StoreConfig
 from diffuserve.models.names import full_name
 from diffuserve.options import configured, option_fields, option_of
 from diffuserve.private_files import Access
@@ -67,20 +67,23 @@ def _setting(declared: dataclasses.Field[Any]) -> Any:
 
 @_with_options_of(ConnectionLimits)
 @_with_options_of(ApiConfig)
+@_with_options_of(StoreConfig)
 @_with_options_of(WorkerConfig)
 class Settings(BaseSettings):
     """Defaults of the command line; each is set by `DIFFUSERVE_` and its name in capitals.
 
     The options of a worker and its engine are declared in `WorkerConfig` and the dataclasses within it, those
-    of the API in `ApiConfig`, the limits of connections in `ConnectionLimits`; `worker`, `engine_process`,
-    `api_config` and `connection_limits` give them in their own types.
+    of the API in `ApiConfig`, of the job store in `StoreConfig`, the limits of connections in
+    `ConnectionLimits`; `worker`, `engine_process`, `api_config`, `store_config` and `connection_limits` give
+    them in their own types.
     """
 
     model_config = SettingsConfigDict(env_prefix=PREFIX, frozen=True)
 
     cache_dir: Path = Field(
         default_factory=lambda: user_cache_path("diffuserve"),
-        description="Folder of the fitted cost models; by default in the user's cache folder.",
+        description="Folder of fitted cost models and compiled blocks; by default in the user's cache "
+        "folder.",
     )
 
     server: str = Field(default=f"http://{LOOPBACK}:8000", description="URL of the control plane.")
@@ -105,17 +108,19 @@ class Settings(BaseSettings):
     )
     data_access: Access = Field(
         default=Access.OWNER,
-        description="Who may read the data folder: its owner, or its group too, such as a web server's.",
+        description="Who may read the data folder, and a folder of finished files: its owner, or its group "
+        "too, such as a web server's.",
     )
     database_url: str | None = Field(
         default=None,
         repr=False,
-        description="postgresql://USER@HOST/NAME; by default SQLite in the data folder.",
+        description="URL of the database, postgresql://USER@HOST/NAME; by default SQLite in the data folder.",
     )
     valkey_url: str | None = Field(
         default=None,
         repr=False,
-        description="valkey://HOST:PORT, which several control planes share.",
+        description="URL of Valkey or Redis, which several control planes share: valkey://HOST:PORT, or with "
+        "valkeys, redis or rediss.",
     )
     artifacts_url: str | None = Field(
         default=None,
@@ -124,61 +129,22 @@ class Settings(BaseSettings):
     )
     allowed_hosts: tuple[str, ...] = Field(
         default=(),
-        description="Names of this server, without ports, beside loopback, --host and the public URL; no "
-        "other is accepted while there are no API keys.",
+        description="Names of this server, without ports, beside loopback, --host and the public URL: "
+        '["gpu-box"]; no other is accepted while there are no API keys.',
     )
     api_docs: bool | None = Field(
         default=None,
-        description="Serve /docs and /openapi.json; by default on a server that listens on loopback.",
+        description="Serve /docs and /openapi.json; by default if --host is loopback.",
     )
 
-    lease_seconds: float = Field(
-        default=StoreConfig.lease_seconds,
-        gt=0,
-        description="Seconds without a heartbeat after which a worker's jobs are leased to others.",
-    )
-    heartbeat_seconds: float = Field(
-        default=StoreConfig.heartbeat_seconds, gt=0, description="Seconds between a worker's heartbeats."
-    )
-    on_demand_wait_seconds: float = Field(
-        default=StoreConfig.on_demand_wait_seconds,
-        ge=0,
-        description="Seconds for which spot workers leave interactive jobs to workers on demand.",
-    )
-    spot_wait_seconds: float = Field(
-        default=StoreConfig.spot_wait_seconds,
-        ge=0,
-        description="Seconds for which workers on demand leave batch jobs to spot workers.",
-    )
-    preempt_after_seconds: float = Field(
-        default=StoreConfig.preempt_after_seconds,
-        ge=0,
-        le=3_600,
-        description="Seconds after which an interactive job for which no worker has room has a batch job put "
-        "down; 0 for never.",
-    )
-    max_preemptions: int = Field(
-        default=StoreConfig.max_preemptions,
-        ge=0,
-        le=1_000,
-        description="Number of times that a job may be put down for others.",
-    )
-    max_backlog_seconds: float = Field(
-        default=StoreConfig.max_backlog_seconds,
-        gt=0,
-        description="Queued device-seconds above which new jobs are refused.",
-    )
-    audit_seconds: float = Field(
-        default=StoreConfig.audit_seconds, gt=0, description="Seconds that verdicts of the filters are kept."
-    )
     retention_seconds: Mapping[JobStatus, float] = Field(
-        default_factory=dict, description="Seconds that a job and its files are kept, by final status."
+        default_factory=dict,
+        description="Seconds that a job and its files are kept, by final status; by default "
+        f"{DEFAULT_RETENTION[JobStatus.SUCCEEDED] / DAY:g} days if it succeeded, else "
+        f"{DEFAULT_RETENTION[JobStatus.FAILED] / DAY:g}.",
     )
     plans: Mapping[str, Plan] = Field(
         default_factory=dict, description="Plans beside free, standard and pro, or in their place, by name."
-    )
-    default_plan: str = Field(
-        default=StoreConfig.default_plan, description="Plan of a tenant that has none of its own."
     )
 
     prompt_filter: str = Field(
@@ -192,18 +158,20 @@ class Settings(BaseSettings):
     prompt_filter_processes: int = Field(
         default_factory=lambda: max(1, min(4, (os.cpu_count() or 1) // 2)),
         ge=0,
-        description="Processes that judge prompts; 0 judges within the server, which then responds late.",
+        description="Processes that judge prompts; 0 judges within the server, which responds to nobody "
+        "meanwhile; by default half of the cores, from 1 to 4.",
     )
     image_intake_processes: int = Field(
         default_factory=lambda: max(1, min(2, (os.cpu_count() or 1) // 4)),
         ge=1,
-        description="Processes that read and judge the images of requests, each with up to 2 GiB of memory.",
+        description="Processes that read and judge the images of requests, each with up to 2 GiB of memory "
+        "beside the filter's; by default a quarter of the cores, 1 or 2.",
     )
     prompt_filter_key: str | None = Field(
         default=None, repr=False, description="API key for the moderation API."
     )
     prompt_filter_timeout_seconds: float = Field(
-        default=5, gt=0, description="Timeout of the moderation API."
+        default=5, gt=0, description="Timeout of the moderation API, in seconds."
     )
     prompt_filter_down: Literal["fail_closed", "fail_open"] = Field(
         default="fail_closed",
@@ -216,7 +184,9 @@ class Settings(BaseSettings):
     expander_model: str = Field(default="default", description="Language model of the chat API.")
     expander_key: str | None = Field(default=None, repr=False, description="API key for the chat API.")
     expander_timeout_seconds: float = Field(
-        default=10, gt=0, description="Timeout of the chat API; after it the prompt stays as it is."
+        default=10,
+        gt=0,
+        description="Timeout of the chat API, in seconds; after it the prompt stays as it is.",
     )
     expander_system_prompt: str | None = Field(
         default=None, description="System prompt of the language model; by default a short one in English."
@@ -338,18 +308,11 @@ class Settings(BaseSettings):
     @property
     def store_config(self) -> StoreConfig:
         """Configuration of the job store. Raise `InvalidParams` if a lease is too short for the heartbeat."""
-        return StoreConfig(
-            lease_seconds=self.lease_seconds,
-            heartbeat_seconds=self.heartbeat_seconds,
-            on_demand_wait_seconds=self.on_demand_wait_seconds,
-            spot_wait_seconds=self.spot_wait_seconds,
-            max_backlog_seconds=self.max_backlog_seconds,
-            preempt_after_seconds=self.preempt_after_seconds,
-            max_preemptions=self.max_preemptions,
+        return configured(
+            StoreConfig,
+            dict(self),
             retention_seconds={**DEFAULT_RETENTION, **self.retention_seconds},
             plans={**DEFAULT_PLANS, **self.plans},
-            default_plan=self.default_plan,
-            audit_seconds=self.audit_seconds,
         )
 
     def api_config(self, *, auth: bool) -> ApiConfig:

@@ -204,7 +204,9 @@ def _environment(folder: Path) -> dict[str, str]:
 def hand_server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ServerThread]:
     """A server in this process without a worker of its own."""
     folder = tmp_path_factory.mktemp("hand") / "data"
-    settings = Settings(data_dir=folder, port=0, plans=PLAN, default_plan="page", lease_seconds=3600)
+    settings = Settings.with_options(
+        data_dir=folder, port=0, plans=PLAN, default_plan="page", lease_seconds=3600
+    )
     with ServerThread(settings, has_worker=False) as server:
         yield server
 

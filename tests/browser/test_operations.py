@@ -176,7 +176,7 @@ def test_what_did_not_change_is_not_drawn_again(hand: Hand, open_page: OpenPage)
 @pytest.fixture
 def impatient(tmp_path: Path) -> Iterator[ServerThread]:
     """A server that soon gives a silent worker up."""
-    settings = Settings(data_dir=tmp_path / "data", port=0, lease_seconds=6, heartbeat_seconds=1)
+    settings = Settings.with_options(data_dir=tmp_path / "data", port=0, lease_seconds=6, heartbeat_seconds=1)
     with ServerThread(settings, has_worker=False) as server:
         yield server
 

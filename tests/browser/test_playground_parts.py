@@ -71,7 +71,7 @@ def test_snippets_of_a_server_with_keys_take_the_key_from_the_environment(
     open_hand: Callable[..., Page], tmp_path: Path
 ) -> None:
     page = open_hand()
-    settings = Settings(data_dir=tmp_path / "data", port=0, lease_seconds=3600)
+    settings = Settings.with_options(data_dir=tmp_path / "data", port=0, lease_seconds=3600)
     with ServerThread(settings, has_worker=False) as server:
         _, worker_key = server.call(server.store.keys.create(Role.WORKER))
         _, tenant_key = server.call(server.store.keys.create(Role.TENANT, tenant_id="ada"))

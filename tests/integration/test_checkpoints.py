@@ -11,7 +11,7 @@ import pytest
 import torch
 from PIL import Image
 
-from diffuserve.domain.checkpoint import CheckpointUnusable
+from diffuserve.domain.errors import CheckpointUnusable
 from diffuserve.domain.input_image import InputImage
 from diffuserve.domain.params import GenerationParams
 from diffuserve.domain.samplers import DIFFUSION_SAMPLERS

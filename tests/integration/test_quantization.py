@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from diffuserve import Engine, EngineConfig, GenerationParams
-from diffuserve.domain.checkpoint import CheckpointUnusable
+from diffuserve.domain.errors import CheckpointUnusable
 from diffuserve.domain.quantization import Quantization
 from diffuserve.worker.image_output import ImageOutput
 from scenes import caption, draw_scene

@@ -1,0 +1,1 @@
+"""Servers, drivers and doubles that several tests share."""

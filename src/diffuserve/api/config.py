@@ -39,7 +39,8 @@ class ApiConfig:
     auth: bool = True
     own_hosts: tuple[str, ...] = ()
     allowed_origins: tuple[str, ...] = option(
-        (), "Web pages of other sites that may use this server (CORS): https://app.example.com."
+        (),
+        'Origins of web pages of other sites that may use this server (CORS): ["https://app.example.com"].',
     )
     public_metrics: bool = option(
         False, "Serve /metrics to everyone, not only to keys with the role monitor or operator."
@@ -63,31 +64,40 @@ class ApiConfig:
         86_400.0, "Seconds that an uploaded image is kept, and longer while a job needs it.", gt=0
     )
     input_url_allowed_networks: tuple[str, ...] = option(
-        (), "Networks beside public addresses from which the images of requests may be fetched: 10.0.0.0/8."
+        (),
+        'Networks beside public addresses from which the images of requests may be fetched: ["10.0.0.0/8"].',
     )
     input_url_allowed_ports: tuple[str, ...] = option(
-        ("443",), "Ports from which the images of requests may be fetched: 443 or 8000-8999."
+        ("443",), 'Ports from which the images of requests may be fetched: [443, "8000-8999"].'
     )
     input_url_seconds: float = 20.0
     max_batch_bytes: int = 64 * MIB
     max_tenant_upload_bytes: int = 256 * MIB
-    upload_seconds: float = option(600.0, "Seconds within which the body of a batch must arrive.", gt=0)
+    upload_seconds: float = option(
+        600.0, "Seconds within which the body of a batch, or an uploaded image, must arrive.", gt=0
+    )
     upload_grace_seconds: float = 10.0
     min_upload_bytes_per_second: float = option(
-        16_384.0, "Least rate at which the body of a batch must arrive after ten seconds.", gt=0
+        16_384.0,
+        "Least rate at which it must arrive, after ten seconds; a lower one lets slow clients keep their "
+        "files here for longer.",
+        gt=0,
     )
     result_url_seconds: float = option(3_600.0, "Seconds that the URL of a result is valid.", gt=0)
     session_seconds: float = option(
-        604_800.0, "Seconds after which someone signed in to the web page must sign in again.", gt=0
+        604_800.0,
+        "Seconds after which someone signed in to the web page must sign in again, however often it was "
+        "used.",
+        gt=0,
     )
     upload_url_seconds: float = 300.0
-    webhook_timeout_seconds: float = option(20.0, "Timeout of a webhook's receiver.", gt=0)
+    webhook_timeout_seconds: float = option(20.0, "Timeout of a webhook's receiver, in seconds.", gt=0)
     webhook_overlap_seconds: float = 86_400.0
     webhook_allowed_networks: tuple[str, ...] = option(
-        (), "Networks that webhooks may reach beside public addresses: 10.0.0.0/8."
+        (), 'Networks that webhooks may reach beside public addresses: ["10.0.0.0/8"].'
     )
     webhook_allowed_ports: tuple[str, ...] = option(
-        DEFAULT_PORTS, "Ports that webhooks may reach, in place of 80 and 443: 8080 or 8000-8999."
+        DEFAULT_PORTS, 'Ports that webhooks may reach, on every address: [443, "8000-8999"].'
     )
     scale: ScaleConfig = field(default_factory=ScaleConfig)
     longest_wait_seconds: float = 60.0

@@ -260,11 +260,14 @@ async def _close_websocket(websocket: WebSocket, response: Response, problem: Pr
         await websocket.close(_INTERNAL_ERROR, problem.code)
 
 
+def status_of(kind: type[DiffuserveError]) -> tuple[int, bool] | None:
+    """Return the status of an error, and whether a retry may help; `None` if no route means to raise it."""
+    matches = ((status, is_retryable) for base, status, is_retryable in _STATUSES if issubclass(kind, base))
+    return next(matches, None)
+
+
 def _problem_of_known(error: DiffuserveError) -> Problem:
-    status, is_retryable = next(
-        ((status, is_retryable) for kind, status, is_retryable in _STATUSES if isinstance(error, kind)),
-        (500, False),
-    )
+    status, is_retryable = status_of(type(error)) or (500, False)
     retry_after = getattr(error, "retry_after", None)
     return Problem(
         status=status,

@@ -58,7 +58,7 @@ def submit(  # noqa: PLR0913 (a command has as many arguments as options)
         ),
     ],
     model: Annotated[str | None, typer.Option(help="Model that the server has.")] = None,
-    priority: Annotated[Band | None, typer.Option(help="By default batch.")] = None,
+    priority: Annotated[Band | None, typer.Option(help="Priority of the jobs; by default batch.")] = None,
     webhook: Annotated[
         str | None, typer.Option(metavar="URL", help="URL to call when the batch has ended.")
     ] = None,

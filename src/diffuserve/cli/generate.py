@@ -55,7 +55,10 @@ def generate(  # noqa: PLR0913 (a command has as many arguments as options)
     size: options.Size = None,
     steps: options.Steps = None,
     seed: Annotated[
-        int | None, typer.Option(help="Seed of the first image; prompt i and image j add their number.")
+        int | None,
+        typer.Option(
+            help="Seed of the first image; prompt i and image j add their number; by default random."
+        ),
     ] = None,
     num_images: options.NumImages = 1,
     guidance: options.Guidance = None,
@@ -68,7 +71,8 @@ def generate(  # noqa: PLR0913 (a command has as many arguments as options)
     seconds: options.ClipSeconds = None,
     fps: options.FramesPerSecond = None,
     max_sequence_length: Annotated[
-        int | None, typer.Option(help="Prompt tokens that the model reads, as it was trained.")
+        int | None,
+        typer.Option(help="Prompt tokens that the model reads; by default as many as in its training."),
     ] = None,
     output: Annotated[
         Path, typer.Option("-o", "--output", help="A file of an image or a clip, or a folder.")

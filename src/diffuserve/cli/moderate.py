@@ -50,10 +50,10 @@ def moderate(  # noqa: PLR0913 (a command has as many arguments as options)
         int, typer.Option(min=1, help="Texts in one request.")
     ] = ModerationLimits.max_inputs,
     max_characters: Annotated[
-        int, typer.Option(min=1, help="Characters in one request.")
+        int, typer.Option(min=1, help="Characters in one request, of all its texts together.")
     ] = ModerationLimits.max_characters,
     max_waiting: Annotated[
-        int, typer.Option(min=1, help="Open requests at a time.")
+        int, typer.Option(min=1, help="Open requests at a time; more get the response 503.")
     ] = ModerationLimits.max_waiting,
 ) -> None:
     """Serve a text classifier from a folder, compatible with OpenAI's moderation API.

@@ -39,7 +39,8 @@ NoAuth = Annotated[
     bool,
     typer.Option(
         "--no-auth",
-        help="Accept requests without an API key, even if keys exist. [default: off]",
+        help="Accept requests without an API key, even if keys exist; without keys, the only way to listen "
+        "elsewhere than on loopback. [default: off]",
         rich_help_panel=SAFETY,
     ),
 ]
@@ -59,7 +60,8 @@ Sampler = Annotated[
     str | None,
     typer.Option(
         metavar="NAME",
-        help="How noise is removed, such as euler or dpmpp_2m; by default the model's own way.",
+        help="How noise is removed, such as euler or dpmpp_2m; an error lists those that the model can use; "
+        "by default the model's own.",
         autocompletion=sampler_names,
     ),
 ]
@@ -71,8 +73,8 @@ def image_option(metavar: str) -> Any:
     return typer.Option(
         "--image",
         metavar=metavar,
-        help="Image to start from, to fill in or to edit, or the first frame of a clip; repeat it for models "
-        "that take several.",
+        help=f"Image to start from, to fill in or to edit, or the first frame of a clip, by its "
+        f"{metavar.replace('|', ' or ')}; repeat it for models that take several.",
         rich_help_panel=INPUT_IMAGES,
     )
 
@@ -156,9 +158,16 @@ def takes_settings(*names: str) -> Callable[[Callable[..., None]], Callable[...,
         [_settings, *own] = inspect.signature(command).parameters.values()
         named = [parameter.replace(kind=inspect.Parameter.KEYWORD_ONLY) for parameter in own]
         _set_signature(run, [*options, *named])  # panels appear in the order of their first options
+        vars(run)["settings"] = frozenset(single)
         return run
 
     return decorate
+
+
+def settings_of(command: Callable[..., Any] | None) -> frozenset[str]:
+    """Return the settings that `takes_settings` gave a command as options."""
+    found: frozenset[str] = getattr(command, "settings", frozenset())
+    return found
 
 
 def arguments_for(settings: Settings, *names: str) -> list[str]:
@@ -221,12 +230,16 @@ def _type_of(field: FieldInfo) -> Any:
     return dict if get_origin(annotation) is Mapping else annotation
 
 
+def described(field: FieldInfo) -> tuple[str, str]:
+    """Return a setting's description, and the default in words where it is chosen at run time, else ""."""
+    text, _, chosen = str(field.description).removesuffix(".").partition(_CHOSEN)
+    return f"{text}.", chosen
+
+
 def _help(field: FieldInfo) -> str:
-    """Return the description with the default at its end, also where the default is chosen at run time."""
-    text, is_chosen, chosen = str(field.description).partition(_CHOSEN)
-    if is_chosen:
-        return f"{text}. [default: {chosen.rstrip('.')}]"
-    return f"{text} [default: {_words(field.get_default(call_default_factory=True))}]"
+    """Return the description with the default at its end."""
+    text, chosen = described(field)
+    return f"{text} [default: {chosen or _words(field.get_default(call_default_factory=True))}]"
 
 
 def _words(default: Any) -> str:

@@ -36,7 +36,8 @@ def pull(
     revision: Annotated[
         str | None,
         typer.Option(
-            metavar="COMMIT|BRANCH|TAG", help="By default the commit known to diffuserve, else main."
+            metavar="COMMIT|BRANCH|TAG",
+            help="Version; by default the commit that diffuserve knows, else main.",
         ),
     ] = None,
 ) -> None:

@@ -26,7 +26,9 @@ def quantize(
     folder: Annotated[Path, typer.Argument(metavar="FOLDER", help="Where to write it; not there yet.")],
     quantization: Annotated[
         Quantization,
-        typer.Option(help="int8, fp8, or int4, which is slower to run and visibly different."),
+        typer.Option(
+            help="Numbers of the weights: int8, fp8, or int4, which is slower to run and visibly different."
+        ),
     ] = Quantization.INT8,
 ) -> None:
     """Write a model's folder with quantized weights: it takes less space, and loads without the arithmetic.

@@ -189,7 +189,8 @@ def remove(
 def gc(
     settings: Settings,
     older_than_hours: Annotated[
-        float, typer.Option(min=1, help="Hours for which garbage has not been changed.")
+        float,
+        typer.Option(min=1, help="Hours for which garbage has not been changed: a push under way is spared."),
     ] = 24.0,
 ) -> None:
     """Delete what belongs to no published model, such as what a push that broke off has left."""

@@ -74,11 +74,11 @@ def submit(  # noqa: PLR0913 (a command has as many arguments as options)
     ] = None,
     model: Annotated[str | None, typer.Option(help="Model that the server has.")] = None,
     size: options.Size = None,
-    width: Annotated[int | None, typer.Option(help="In pixels; instead of --size.")] = None,
-    height: Annotated[int | None, typer.Option(help="In pixels; instead of --size.")] = None,
+    width: Annotated[int | None, typer.Option(help="Width in pixels, instead of --size.")] = None,
+    height: Annotated[int | None, typer.Option(help="Height in pixels, instead of --size.")] = None,
     steps: options.Steps = None,
     seed: Annotated[
-        int | None, typer.Option(help="Seed of the first image; others add their number.")
+        int | None, typer.Option(help="Seed of the first image; others add their number; by default random.")
     ] = None,
     num_images: options.NumImages = 1,
     guidance: options.Guidance = None,
@@ -93,7 +93,7 @@ def submit(  # noqa: PLR0913 (a command has as many arguments as options)
     expand: Annotated[
         bool, typer.Option("--expand", help="Have a language model expand the prompt first.")
     ] = False,
-    priority: Annotated[Band | None, typer.Option(help="By default the plan's.")] = None,
+    priority: Annotated[Band | None, typer.Option(help="Priority of the job; by default the plan's.")] = None,
     deadline: Annotated[
         str | None,
         typer.Option(help="When the result is needed: seconds from now, or a time: 2026-11-22T18:00Z."),

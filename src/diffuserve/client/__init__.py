@@ -1,0 +1,1 @@
+"""The HTTP client of the control plane, for commands and for workers."""

@@ -1,0 +1,1 @@
+"""Values and decisions without torch and without I/O."""

@@ -7,7 +7,6 @@ from typing import Any
 
 import orjson
 
-from diffuserve.domain.errors import DiffuserveError
 from diffuserve.domain.params import GenerationParams
 
 FORMAT = "1"
@@ -23,18 +22,6 @@ NUM_SLOTS = 2
 _VALUE_BYTES = 4
 _GENERATOR_BYTES = 8_192
 _STEP_BYTES = 3 * 8
-
-
-class CheckpointUnusable(DiffuserveError):
-    """A checkpoint is damaged, or of other weights, parameters or version; the request starts anew."""
-
-    code = "checkpoint_unusable"
-
-
-class NoCheckpoint(DiffuserveError):
-    """A request has nothing to keep: it has done no step yet, or has ended."""
-
-    code = "no_checkpoint"
 
 
 @dataclass(frozen=True)

@@ -1,0 +1,1 @@
+"""Step-level continuous batching, the same for every family of models."""

@@ -9,7 +9,8 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from diffuserve.domain.checkpoint import CheckpointUnusable, Identity, NoCheckpoint, most_bytes
+from diffuserve.domain.checkpoint import Identity, most_bytes
+from diffuserve.domain.errors import CheckpointUnusable, NoCheckpoint
 from diffuserve.domain.params import GenerationParams
 from diffuserve.engine.outputs import Timings
 from diffuserve.engine.request_state import RequestState

@@ -26,7 +26,8 @@ class EngineConfig:
     )
     max_wait_seconds: float = option(
         0.0,
-        "Seconds that an idle engine waits at most for company before the first step of a request.",
+        "Seconds, up to 10, that an idle engine waits at most for company before the first step of a "
+        "request.",
         ge=0,
         le=10,
     )
@@ -45,13 +46,16 @@ class EngineConfig:
     )
     prompt_cache_bytes: int = option(
         256 * 1024 * 1024,
-        "Bytes of conditioning, of recent prompts and input images, that are kept; at most an eighth of the "
-        "memory budget, in which they count.",
+        "Bytes of conditioning, of recent prompts and input images, that are kept, 0 for none; at most an "
+        "eighth of the memory budget, in which they count.",
         ge=0,
     )
     encode_batch_size: int = option(16, "Prompts encoded together.", ge=1)
     num_threads: int | None = option(
-        None, "CPU cores that the engine uses; by default torch's number of threads.", ge=1
+        None,
+        "CPU cores that the engine uses, 1 for each of several ranks, and without meaning on CUDA; by "
+        "default torch's number of threads.",
+        ge=1,
     )
     deterministic: bool = option(
         False, "Draw bit-equal images, alone or in any batch; slower, and on one CPU only."

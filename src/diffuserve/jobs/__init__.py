@@ -1,0 +1,1 @@
+"""The job store: jobs, leases, fairness and retention in a database."""

@@ -7,6 +7,7 @@ from diffuserve.domain.errors import InvalidParams
 from diffuserve.domain.job import Job, JobStatus
 from diffuserve.domain.tenant import DEFAULT_PLANS, Plan
 from diffuserve.domain.worker import check_times
+from diffuserve.options import option
 
 DAY = 86_400.0
 WEBHOOK_RETRY_SECONDS = (5.0, 300.0, 1_800.0, 7_200.0, 18_000.0, 36_000.0, 50_400.0, 72_000.0, 86_400.0)
@@ -22,7 +23,8 @@ DEFAULT_RETENTION: Mapping[JobStatus, float] = {
 class StoreConfig:
     """Settings of leases, fairness, retries, limits and retention.
 
-    - `lease_seconds`: time without a heartbeat after which a worker's jobs are given to others.
+    Options of operators say what they are; of the other fields:
+
     - `ageing_seconds`: a lane whose head has waited so long counts one band better.
     - `affinity_lookahead`, `affinity_seconds`, `affinity_wait_seconds`: a job whose model is resident may
       overtake at most so many jobs of its own tenant, and tenants at most so many weighted device-seconds
@@ -30,49 +32,63 @@ class StoreConfig:
     - `affinity_loads`: nor is a job overtaken further, or for longer, than so many loads of its model take.
     - `deadline_lead_seconds`: time before the latest start that a job's deadline allows from which it goes
       before the others of its tenant and band.
-    - `on_demand_wait_seconds`: time for which spot workers leave an interactive job, or one that is close to
-      its deadline, to workers on demand.
-    - `spot_wait_seconds`: time for which workers on demand leave a batch job to spot workers.
     - `resident_wait_seconds`: time for which a worker that would have to load a model leaves a job to those
       that have it in memory.
-    - `preempt_after_seconds`: time after which an interactive job that no worker has room for has a batch job
-      put down; 0 for never.
-    - `max_preemptions`: number of times that a job may be put down for others.
     - `max_transient_retries`, `max_worker_losses`: failed attempts by cause that are followed by another.
     - `retry_base_seconds`, `retry_cap_seconds`: first and longest pause of the backoff after a failure.
-    - `max_backlog_seconds`: predicted device-seconds in the queue beyond which new work is refused.
     - `batch_idle_seconds`: time after which a batch whose submission was interrupted is canceled.
     - `idempotency_seconds`: time for which an idempotency key is remembered.
     - `webhook_retry_seconds`: pauses after the first, second, … failed attempt to deliver.
-    - `audit_seconds`: time for which verdicts of the filters are kept.
     - `retention_seconds`: time for which final jobs are kept, by status.
     """
 
-    lease_seconds: float = 30.0
-    heartbeat_seconds: float = 10.0
+    lease_seconds: float = option(
+        30.0,
+        "Seconds without a heartbeat after which a worker's jobs are leased to others; at least three "
+        "heartbeats.",
+        gt=0,
+    )
+    heartbeat_seconds: float = option(10.0, "Seconds between a worker's heartbeats.", gt=0)
     ageing_seconds: float = 60.0
     affinity_lookahead: int = 32
     affinity_seconds: float = 30.0
     affinity_wait_seconds: float = 60.0
     affinity_loads: float = 10.0
     deadline_lead_seconds: float = 30.0
-    on_demand_wait_seconds: float = 0.2
-    spot_wait_seconds: float = 60.0
+    on_demand_wait_seconds: float = option(
+        0.2,
+        "Seconds for which spot workers leave an interactive job, or one close to its deadline, to workers "
+        "on demand, while there are any.",
+        ge=0,
+    )
+    spot_wait_seconds: float = option(
+        60.0,
+        "Seconds for which workers on demand leave a batch job to spot workers, while there are any.",
+        ge=0,
+    )
     resident_wait_seconds: float = 0.5
-    preempt_after_seconds: float = 0.5
-    max_preemptions: int = 3
+    preempt_after_seconds: float = option(
+        0.5,
+        "Seconds after which an interactive job for which no worker has room has a batch job put down; 0 for "
+        "never.",
+        ge=0,
+        le=3_600,
+    )
+    max_preemptions: int = option(3, "Number of times that a job may be put down for others.", ge=0, le=1_000)
     max_transient_retries: int = 3
     max_worker_losses: int = 3
     retry_base_seconds: float = 1.0
     retry_cap_seconds: float = 60.0
-    max_backlog_seconds: float = 7 * DAY
+    max_backlog_seconds: float = option(
+        7 * DAY, "Queued device-seconds above which new jobs are refused.", gt=0
+    )
     batch_idle_seconds: float = 3_600.0
     idempotency_seconds: float = DAY
     webhook_retry_seconds: tuple[float, ...] = WEBHOOK_RETRY_SECONDS
-    audit_seconds: float = 90 * DAY
+    audit_seconds: float = option(90 * DAY, "Seconds that verdicts of the filters are kept.", gt=0)
     retention_seconds: Mapping[JobStatus, float] = field(default_factory=lambda: dict(DEFAULT_RETENTION))
     plans: Mapping[str, Plan] = field(default_factory=lambda: dict(DEFAULT_PLANS))
-    default_plan: str = "standard"
+    default_plan: str = option("standard", "Plan of a tenant that has none of its own.")
 
     def __post_init__(self) -> None:
         check_times(self.lease_seconds, self.heartbeat_seconds)

@@ -1,0 +1,1 @@
+"""Files of images and clips, written and read."""

@@ -1,0 +1,1 @@
+"""Models: the contracts of families, their folders, weights and devices."""

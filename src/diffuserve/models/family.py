@@ -103,7 +103,7 @@ class QuantizableFamily(PipelineFamily, Protocol):
 
 @runtime_checkable
 class OffloadableFamily(PipelineFamily, Protocol):
-    """An architecture whose pipelines are `OffloadablePipeline`s."""
+    """An architecture whose weights may stay on the host. Its pipelines are `OffloadablePipeline`s."""
 
     def offloads(self, folder: ModelFolder) -> Sequence[Offload]:
         """Return which of a model's weights may stay on the host until they are used."""
@@ -112,7 +112,7 @@ class OffloadableFamily(PipelineFamily, Protocol):
 
 @runtime_checkable
 class CuttableFamily(PipelineFamily, Protocol):
-    """An architecture whose weights can be cut over ranks: tensor parallelism.
+    """An architecture whose weights can be cut over GPUs.
 
     Where `ranks.plan` says so, each rank loads its part of them, and all ranks encode together.
     """
@@ -124,7 +124,7 @@ class CuttableFamily(PipelineFamily, Protocol):
 
 @runtime_checkable
 class CompilableFamily(PipelineFamily, Protocol):
-    """An architecture whose blocks can be compiled; its pipelines are `CompilablePipeline`s."""
+    """An architecture whose blocks can be compiled. Its pipelines are `CompilablePipeline`s."""
 
     def compilable(
         self, folder: ModelFolder, device: "torch.device", dtype: "torch.dtype | None"

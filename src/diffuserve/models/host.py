@@ -1,4 +1,4 @@
-"""How torch uses the cores and the memory of the host."""
+"""Torch's use of the cores and the memory of the host."""
 
 import ctypes
 import sys

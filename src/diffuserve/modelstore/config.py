@@ -22,11 +22,13 @@ class ModelStoreConfig:
     )
     model_cache: Path = option(
         default_factory=_default_cache,
-        help="Folder for models of the model store; by default in the user's cache folder.",
+        help="Folder on this machine's disk for models of the model store, which its workers share; by "
+        "default in the user's cache folder.",
     )
     model_cache_bytes: int | None = option(
         None,
-        "Bytes that the folder may hold; the least recently used models give way. By default no limit.",
+        "Bytes that the folder may hold, of which the least recently used models give way, and none that is "
+        "in use; by default no limit.",
         gt=0,
     )
     model_volume: Path | None = option(

@@ -1,0 +1,1 @@
+"""Ranks that generate an image together."""

@@ -1,0 +1,1 @@
+"""Prompts before they are stored: cleaned, and expanded by a language model."""

@@ -1,0 +1,1 @@
+"""Request rates of tenants: in memory, or over Valkey."""

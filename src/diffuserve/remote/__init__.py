@@ -1,0 +1,1 @@
+"""JSON APIs and buckets of other services."""

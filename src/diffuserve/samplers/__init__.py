@@ -1,0 +1,1 @@
+"""Noise schedules and the rules by which samplers remove noise."""

@@ -1,0 +1,1 @@
+"""Artifact stores, which keep finished files."""

@@ -32,5 +32,7 @@ class LogFormat(_Word):
 class LogConfig:
     """Lines that a process logs, and their form."""
 
-    log_level: LogLevel = option(LogLevel.INFO, "Least severe lines that are logged.")
+    log_level: LogLevel = option(
+        LogLevel.INFO, "Least severe lines that are logged: debug, info, warning or error."
+    )
     log_format: LogFormat = option(LogFormat.TEXT, "Form of the log's lines: text, or one JSON object each.")

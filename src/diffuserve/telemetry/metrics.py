@@ -148,7 +148,9 @@ class ControlMetrics:
             "diffusion_checkpoints_resumed", "Leases that began from a checkpoint.", registry=registry
         )
         self.leases = Gauge("diffusion_leases", "Jobs that workers hold.", registry=registry)
-        self.workers = Gauge("diffusion_workers", "Workers by state.", ["state", "kind"], registry=registry)
+        self.workers = Gauge(
+            "diffusion_workers", "Workers by state and kind of machine.", ["state", "kind"], registry=registry
+        )
         self.claim_seconds = Histogram(
             "diffusion_claim_seconds",
             "Duration of a query for claimable jobs.",
@@ -287,7 +289,7 @@ class WorkerSeries:
         )
         self.generation_seconds = Histogram(
             "diffusion_generation_duration_seconds",
-            "From a job's arrival in the engine to its files.",
+            "Time from a job's arrival in the engine to its files.",
             ["model", "steps"],
             buckets=GENERATION_BUCKETS,
             registry=registry,
@@ -302,7 +304,7 @@ class WorkerSeries:
             "diffusion_worker_state", "1 for the state that holds.", ["state"], registry=registry
         )
         self.last_step_seconds = Gauge(
-            "diffusion_worker_step_seconds", "The last denoising step.", registry=registry
+            "diffusion_worker_step_seconds", "Duration of the last denoising step.", registry=registry
         )
         self.step_seconds = Histogram(
             "diffusion_step_seconds",
@@ -323,9 +325,11 @@ class WorkerSeries:
             ["model", "outcome"],
             registry=registry,
         )
-        self.restarts = Counter("diffusion_worker_engine_restarts", "Engines that died.", registry=registry)
+        self.restarts = Counter(
+            "diffusion_worker_engine_restarts", "Engine processes that died.", registry=registry
+        )
         self.leases_lost = Counter(
-            "diffusion_worker_leases_lost", "Leases that others got.", registry=registry
+            "diffusion_worker_leases_lost", "Leases lost to other workers.", registry=registry
         )
         self.notices = Counter(
             "diffusion_worker_spot_notices",
@@ -359,7 +363,10 @@ class WorkerSeries:
             registry=registry,
         )
         self.load_seconds = Gauge(
-            "diffusion_worker_model_load_seconds", "The model's last load.", ["model"], registry=registry
+            "diffusion_worker_model_load_seconds",
+            "Duration of the model's last load.",
+            ["model"],
+            registry=registry,
         )
 
 

@@ -1,0 +1,1 @@
+"""Test doubles for tests of this project and of its users."""

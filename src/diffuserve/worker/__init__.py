@@ -1,0 +1,1 @@
+"""Workers: the agent, and the engine process that it keeps running."""

@@ -79,14 +79,16 @@ class EngineProcessConfig:
         DEFAULT_MODEL, "Bundled model, short name such as flux-schnell, name in the store, folder or hub id."
     )
     stored: ModelStoreConfig = field(default_factory=ModelStoreConfig)
-    device: str | None = option(None, "cpu or cuda[:n]; by default CUDA where there is a GPU.")
+    device: str | None = option(None, "Device, cpu or cuda[:n]; by default CUDA where there is a GPU.")
     dtype: Annotated[str | None, AfterValidator(_canonical_dtype)] = option(
-        None, "bfloat16, float16 or float32, for short bf16, fp16 or fp32; by default the checkpoint's."
+        None,
+        "Numbers that the model computes in: bfloat16, float16 or float32, for short bf16, fp16 or fp32; by "
+        "default the checkpoint's, but float32 on a CPU without instructions for them.",
     )
     quantization: Quantization | None = option(
         None,
-        "Keep the weights in none, int8, fp8 or int4; int4 saves memory alone: steps are slower, and images "
-        "visibly different. By default as the folder has them.",
+        "Keep the weights in none, int8, fp8 or int4, of which int4 saves memory alone: steps are slower, "
+        "and images visibly different; by default as the folder has them.",
     )
     offload: Offload = option(
         Offload.NONE,
@@ -102,7 +104,7 @@ class EngineProcessConfig:
     peers: str | None = option(
         None,
         "Private address, or ADDRESS:PORT, at which a worker of one device gives models of the store to "
-        "others and gets them; nothing is encrypted. By default none.",
+        "others and gets them; nothing is encrypted.",
     )
     peer_upload_bytes: int = option(
         50_000_000, "Bytes a second that a worker sends to its peers while it has jobs.", gt=0
@@ -179,22 +181,32 @@ class WorkerConfig:
     )
     max_jobs: int = option(32, "Jobs inside the engine at a time.", ge=1)
     memory_fraction: float = option(
-        0.95, "Share of the memory limit above which a worker claims no job.", gt=0, le=1
+        0.95,
+        "Share of the memory limit, which is the GPU's, or the container's or the machine's, above which a "
+        "worker claims no job.",
+        gt=0,
+        le=1,
     )
     stall_seconds: float = option(
-        60.0, "Seconds without progress after which a busy engine is killed and restarted.", gt=0
+        60.0,
+        "Seconds without progress after which a busy engine is killed and restarted; ten times its longest "
+        "step, or what its present one should take, if that is more.",
+        gt=0,
     )
     silence_seconds: float = option(
         10.0, "Seconds without a heartbeat after which an engine is killed and restarted.", gt=0
     )
     resident_bytes: int | None = option(
         None,
-        "Bytes of weights that several models may have in memory together; the least recently used give way. "
-        "By default 0.6 of the device's memory.",
+        "Bytes of weights that several models may have in memory together, of which the least recently used "
+        "give way; by default 0.6 of the device's memory.",
         gt=0,
     )
     engine_restarts: int | None = option(
-        None, "Restarts in a row before a worker gives up on its engine; by default no limit.", ge=0
+        None,
+        "Restarts in a row before a worker gives up on its engine; with 0 it ends within a second of its "
+        "engine, for supervisors that restart it; by default no limit.",
+        ge=0,
     )
     zygote: bool = option(
         True,

@@ -8,7 +8,8 @@ from concurrent.futures import Future
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from diffuserve.domain.checkpoint import CHECKPOINT_ID, CheckpointUnusable, NoCheckpoint
+from diffuserve.domain.checkpoint import CHECKPOINT_ID
+from diffuserve.domain.errors import CheckpointUnusable, NoCheckpoint
 from diffuserve.domain.params import GenerationParams
 from diffuserve.engine.checkpoint import Checkpoint, check, most_file_bytes
 from diffuserve.engine.checkpoint_file import read_checkpoint, write_checkpoint

@@ -1,3 +1,5 @@
+"""The contact sheet: all images of a run on one."""
+
 from PIL import Image
 
 from diffuserve.media.contact_sheet import contact_sheet

@@ -1,3 +1,5 @@
+"""Files of images with their parameters."""
+
 from pathlib import Path
 
 import pytest

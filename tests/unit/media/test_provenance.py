@@ -1,3 +1,5 @@
+"""The origin that files of images state."""
+
 from diffuserve.media.provenance import provenance
 from diffuserve.version import __version__
 

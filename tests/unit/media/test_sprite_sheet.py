@@ -1,3 +1,5 @@
+"""Sprite sheets: frames of a clip in one image."""
+
 from itertools import pairwise
 
 import pytest

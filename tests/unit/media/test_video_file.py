@@ -1,3 +1,5 @@
+"""Formats of clips, and what each can hold."""
+
 import subprocess
 import sys
 

@@ -1,3 +1,5 @@
+"""Clips that are encoded as their frames come."""
+
 import json
 import math
 from collections.abc import Iterator

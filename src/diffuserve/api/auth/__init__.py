@@ -1,0 +1,1 @@
+"""Callers of the API: their keys, sessions, roles and request rates."""

@@ -1,0 +1,1 @@
+"""Files of requests and of finished jobs: taken in, signed and served."""

@@ -1,0 +1,1 @@
+"""Delivery of webhooks, and the addresses that it may reach."""

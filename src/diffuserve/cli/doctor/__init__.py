@@ -1,0 +1,1 @@
+"""`diffuserve doctor`: facts of a machine, and checks of them."""

@@ -1,0 +1,1 @@
+"""The composition roots, which alone choose among backends."""

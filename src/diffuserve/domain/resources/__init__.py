@@ -1,0 +1,1 @@
+"""Resources of the API as its responses have them."""

@@ -1,0 +1,1 @@
+"""Batches in the job store."""

@@ -1,0 +1,1 @@
+"""Uploaded images in the job store."""

@@ -1,0 +1,1 @@
+"""Webhooks in the job store: an outbox of messages, and their receivers."""

@@ -1,0 +1,1 @@
+"""Layers and ways of computing them that families share."""

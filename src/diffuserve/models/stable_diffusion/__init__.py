@@ -1,0 +1,1 @@
+"""Stable Diffusion 1, 2 and XL as a family of models."""

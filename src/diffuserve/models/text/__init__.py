@@ -1,0 +1,1 @@
+"""Text encoders that families share."""

@@ -1,0 +1,53 @@
+"""Write the generated parts of the pages in `docs/reference`, which are committed.
+
+    python scripts/make_reference.py [--check]
+
+Tables between `<!-- generated:start NAME -->` and `<!-- generated:end NAME -->` come from the declarations in
+the code. `--check` writes nothing and names the pages that differ; exit code 1 if one does.
+"""
+
+import argparse
+import sys
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+
+from reference import capabilities, commands, errors, metrics, modules, settings
+from reference.markdown import filled
+
+FOLDER = Path(__file__).parents[1] / "docs" / "reference"
+PAGES: Mapping[str, Callable[[], Mapping[str, str]]] = {
+    "capabilities.md": capabilities.regions,
+    "cli.md": commands.regions,
+    "errors.md": errors.regions,
+    "metrics.md": metrics.regions,
+    "modules.md": modules.regions,
+    "settings.md": settings.regions,
+}
+
+
+def main(arguments: Sequence[str]) -> int:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else None)
+    parser.add_argument("--check", action="store_true", help="compare the pages, and write nothing")
+    only_checks = parser.parse_args(arguments).check
+    problems = {name: update(FOLDER / name, regions(), only_checks) for name, regions in PAGES.items()}
+    for name, problem in problems.items():
+        if problem:
+            print(f"reference: docs/reference/{name}: {problem}")
+    return 1 if any(problems.values()) else 0
+
+
+def update(path: Path, regions: Mapping[str, str], only_checks: bool) -> str:
+    """Write a page if it differs; return what is wrong with it, nothing if it is as it should be."""
+    page = path.read_text(encoding="utf-8")
+    try:
+        new = filled(page, regions)
+    except ValueError as error:
+        return str(error)
+    if only_checks:
+        return "" if new == page else "it differs from the declarations; run make reference"
+    path.write_text(new, encoding="utf-8")
+    return ""
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

@@ -1,0 +1,99 @@
+"""Tables of the families and the bundled models, as they answer themselves; no weights are read."""
+
+import inspect
+from collections.abc import Callable, Mapping
+from importlib.metadata import EntryPoint
+
+from diffuserve.domain.model_spec import ModelSpec
+from diffuserve.models import family as contracts
+from diffuserve.models.bundled import bundled_models
+from diffuserve.models.family import PipelineFamily
+from diffuserve.models.registry import known_families, load_family, read_spec
+from reference.markdown import code, table
+
+_OWN = "diffuserve.models."
+_FACTS: Mapping[str, Callable[[ModelSpec], str]] = {
+    "own size": lambda spec: f"{spec.width} × {spec.height}",
+    "sides": lambda spec: f"{spec.min_size} to {spec.max_size} pixels, in multiples of {spec.size_multiple}",
+    "sides that it has learned": lambda spec: _range(spec.learned_min_size, spec.learned_max_size),
+    "pixels at most": lambda spec: f"{spec.max_pixels:,}",
+    "steps by default": lambda spec: str(spec.num_inference_steps),
+    "guidance": lambda spec: _guidance(spec),
+    "negative prompts": lambda spec: _yes(spec.has_negative_prompt),
+    "samplers by request": lambda spec: _samplers(spec),
+    "prompt tokens": lambda spec: _range(spec.max_sequence_length, spec.longest_sequence_length),
+    "frames": lambda spec: f"{spec.num_frames}, at most {spec.max_frames}" if spec.is_video else "1",
+    "images of a request": lambda spec: _input_images(spec),
+    "inpainting": lambda spec: _yes(spec.has_mask),
+}
+
+
+def regions() -> Mapping[str, str]:
+    """Return the tables of pipeline classes, of what families can do, and of bundled models."""
+    return {"pipelines": _pipelines(), "families": _abilities(), "bundled models": _bundled()}
+
+
+def _pipelines() -> str:
+    rows = ((code(name), code(_package_of(entry.module))) for name, entry in _entries().items())
+    return table(("pipeline class in `model_index.json`", "family"), rows)
+
+
+def _entries() -> Mapping[str, EntryPoint]:
+    found = known_families().items()
+    return {name: entry for name, entry in found if entry.module.startswith(_OWN)}
+
+
+def _package_of(module: str) -> str:
+    return module.removeprefix(_OWN).partition(".")[0]
+
+
+def _abilities() -> str:
+    """Return which of the optional contracts each family fulfils."""
+    families = {_package_of(entry.module): load_family(entry) for entry in _entries().values()}
+    kinds = [kind for _, kind in inspect.getmembers(contracts, inspect.isclass) if _is_optional(kind)]
+    rows = ([_ability(kind), *(_yes(isinstance(each, kind)) for each in families.values())] for kind in kinds)
+    return table(("an architecture", *map(code, families)), rows)
+
+
+def _is_optional(kind: type) -> bool:
+    return PipelineFamily in kind.__mro__ and kind is not PipelineFamily
+
+
+def _ability(kind: type) -> str:
+    """Return the first sentence of a contract's docstring, without the words that all begin with."""
+    first = str(kind.__doc__).partition(".")[0].removeprefix("An architecture ")
+    return f"{first} ({code(kind.__name__)})"
+
+
+def _bundled() -> str:
+    specs = [read_spec(name) for name in bundled_models()]
+    rows = ([fact, *map(tell, specs)] for fact, tell in _FACTS.items())
+    return table(("", *(code(spec.name) for spec in specs)), rows)
+
+
+def _guidance(spec: ModelSpec) -> str:
+    if not spec.has_guidance:
+        return "no"
+    return "yes, by two passes" if spec.guidance_passes == 2 else "yes, as an input of the model"
+
+
+def _samplers(spec: ModelSpec) -> str:
+    first, second, *others = spec.samplers
+    if len(others) > 2:
+        return f"{len(spec.samplers)}, such as {code(first)} and {code(second)}"
+    return ", ".join(map(code, spec.samplers))
+
+
+def _input_images(spec: ModelSpec) -> str:
+    if not spec.max_input_images:
+        return "no"
+    role = "first frame" if spec.has_first_frame else "to start from" if spec.has_strength else "references"
+    return f"{spec.max_input_images}, {role}"
+
+
+def _range(low: int, high: int) -> str:
+    return f"{low} to {high}" if low != high else str(low)
+
+
+def _yes(is_so: bool) -> str:
+    return "yes" if is_so else "no"
