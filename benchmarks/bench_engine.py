@@ -43,7 +43,6 @@ class Figure:
 
 def main() -> None:
     arguments = parse_arguments()
-    workloads.check_checkpoint()
     stock, ours = RemoteSide(StockSide), RemoteSide(OurSide)
     figures = []
     for name, scenario in SCENARIOS.items():
@@ -174,7 +173,7 @@ def percentile_95(values: Sequence[float]) -> float:
 
 def conditions_of(ours: RemoteSide) -> dict[str, str]:
     return read_conditions(("torch", "diffusers", "transformers")) | {
-        "checkpoint": workloads.CHECKPOINT.name,
+        "checkpoint": workloads.checkpoint_name(),
         **{f"engine {name}": value for name, value in ours.describe().items() if name != "model"},
         "mean requests per step": f"{ours.mean_requests_per_step():.1f}",
     }

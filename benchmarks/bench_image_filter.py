@@ -97,14 +97,13 @@ class BareSide(HostSide):
 
 def main() -> None:
     arguments = parse_arguments()
-    workloads.check_checkpoint()
     costs = measure_costs()
     scores = score_images(arguments.num_images)
     ratios = [measure_throughput(side, count, arguments.rounds) for side, count in SIZES]
     text = _TITLE + "\n\n".join([costs_table(costs), scores_table(scores), ratios_table(ratios)])
     print(text)
     content = {"costs": costs, "scores": scores, "throughput": ratios}
-    conditions = read_conditions(_PACKAGES) | {"tiny-flux": bundled_hash()[:12]}
+    conditions = read_conditions(_PACKAGES) | {"checkpoint": workloads.checkpoint_name()}
     write_report(RESULTS / f"image_filter_{arguments.label}", content, text, conditions)
 
 
@@ -116,13 +115,6 @@ def parse_arguments() -> argparse.Namespace:
     parser.add_argument("--rounds", type=int, default=11)
     parser.add_argument("--label", default="cpu", help="names the machine in the result's file name")
     return parser.parse_args()
-
-
-def bundled_hash() -> str:
-    from diffuserve.models.bundled import bundled_models
-    from diffuserve.models.fingerprint import hash_weights
-
-    return hash_weights(bundled_models()["tiny-flux"])
 
 
 def measure_costs() -> dict[str, float]:

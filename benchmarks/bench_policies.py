@@ -59,7 +59,6 @@ class Figures:
 
 def main() -> None:
     arguments = parse_arguments()
-    workloads.check_checkpoint()
     count, rounds, num_threads = (6, 1, 1) if arguments.quick else (NUM_ARRIVALS, arguments.rounds, None)
     sides = {
         way: RemoteSide(partial(OurSide, replace(config, num_threads=num_threads)))
@@ -144,7 +143,7 @@ def shown(figures: Figures) -> dict[str, str]:
 
 def conditions_of(ours: RemoteSide) -> dict[str, str]:
     return read_conditions(("torch",)) | {
-        "checkpoint": workloads.CHECKPOINT.name,
+        "checkpoint": workloads.checkpoint_name(),
         **{f"engine {name}": value for name, value in ours.describe().items() if name != "model"},
     }
 

@@ -36,8 +36,8 @@ _MODEL = "tiny-flux"
 OPEN_LOAD = "load"
 _LOAD_TITLE = "An open load of mixed images, 40 requests a second"
 _ABOUT = (
-    f"The equal images are drawn with {_MODEL} as it is shipped, the mixed ones with the frozen checkpoint "
-    f"{workloads.CHECKPOINT.name}. The server's CPU includes its helper processes."
+    f"All images are drawn with {workloads.checkpoint_name()}. "
+    "The server's CPU includes its helper processes."
 )
 _PACKAGES = ("torch", "fastapi", "uvicorn", "sqlalchemy")
 

@@ -21,7 +21,7 @@ from sides import Latencies, OurSide, RemoteSide
 from workloads import Arrivals
 
 REQUESTS_PER_SECOND = 40.0
-_MODEL = "tiny-flux"  # the frozen checkpoint's own name
+_MODEL = workloads.CHECKPOINT.name
 _START_SECONDS = 180.0
 _GENERATOR = "load generator"
 

@@ -2,12 +2,12 @@
 
 import random
 from dataclasses import dataclass, replace
-from hashlib import sha256
-from pathlib import Path
 
 from diffuserve.domain.params import GenerationParams
+from diffuserve.models.bundled import bundled_models
+from diffuserve.models.fingerprint import hash_weights
 
-CHECKPOINT = Path(__file__).parent / "checkpoints" / "tiny-flux-ca0eb3156a89"
+CHECKPOINT = bundled_models()["tiny-flux"]
 
 _COLOURS = (
     "red",
@@ -91,16 +91,9 @@ def arrival_seconds(count: int, seed: int, rate: float) -> tuple[float, ...]:
     return tuple(times)
 
 
-def check_checkpoint() -> None:
-    """Raise an error if the model is not the checkpoint that the published figures are for."""
-    digest = sha256()
-    for path in sorted(CHECKPOINT.rglob("*.safetensors"), key=lambda p: p.relative_to(CHECKPOINT).as_posix()):
-        digest.update(path.read_bytes())
-    expected = CHECKPOINT.name.rsplit("-", 1)[1]
-    if not digest.hexdigest().startswith(expected):
-        raise SystemExit(
-            f"{CHECKPOINT}: weights have sha256 {digest.hexdigest()[:12]}…, expected {expected}…"
-        )
+def checkpoint_name() -> str:
+    """Return the model's name and the start of its weights' hash, by which results tell models apart."""
+    return f"{CHECKPOINT.name}-{hash_weights(CHECKPOINT)[:12]}"
 
 
 def prompt(words: random.Random) -> str:

@@ -81,7 +81,7 @@ def main() -> None:
             arguments.write.mkdir(parents=True, exist_ok=True)
             (arguments.write / "edits.json").write_text(json.dumps(rows, indent=2) + "\n")
             (arguments.write / "edits.md").write_text(text)
-            sheet(engine, edits).save(arguments.write / "edits.png")
+            sheet(engine, edits).save(arguments.write / "edits.webp", quality=95)
 
 
 def recolour(scene: Scene, seed: int) -> Edit:

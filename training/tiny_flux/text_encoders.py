@@ -13,11 +13,12 @@ from torch import Tensor, nn
 from torch.nn import functional
 from transformers import AutoTokenizer, CLIPTextConfig, CLIPTextModel, T5Config, T5EncoderModel
 
+from diffuserve.models.bundled import bundled_models
 from diffuserve.models.pretrained import load_processor
 from loop import Course, warm_then_cosine
 from scenes import COLOURS, PLACES, RELATIONS, SHAPES, SIZES, Scene, caption, draw_scene
 
-BUNDLED = Path(__file__).parents[2] / "src" / "diffuserve" / "models" / "bundled" / "tiny-flux"
+BUNDLED = bundled_models()["tiny-flux"]
 NUM_TOKENS = 32
 _BATCH = 96
 _THING = (SHAPES, tuple(COLOURS), (None, *SIZES), (None, *PLACES))

@@ -65,7 +65,7 @@ def build(tokenizer: PreTrainedTokenizerBase) -> UMT5EncoderModel:
 def train(folder: Path, num_steps: int, tokenizer: PreTrainedTokenizerBase) -> UMT5EncoderModel:
     """Train the encoder for `num_steps` in all, or go on from `folder`; return it with averaged weights."""
     encoder = build(tokenizer)
-    modules: dict[str, nn.Module] = {"encoder": encoder, "head": _Head()}
+    modules: dict[str, nn.Module] = {"encoder": encoder, "head": Head()}
     parameters = [value for module in modules.values() for value in module.parameters()]
     optimizer = torch.optim.AdamW(parameters, lr=1.5e-3, betas=(0.9, 0.98), weight_decay=1e-3)
     course = Course(NAME, modules, [optimizer], num_steps, warm_then_cosine, folder)
@@ -120,7 +120,7 @@ def parts_of(scene: ClipScene) -> tuple[object, ...]:
     )
 
 
-class _Head(nn.Module):
+class Head(nn.Module):
     """Names every part of a scene out of the mean of its tokens."""
 
     def __init__(self) -> None:

@@ -1,36 +1,22 @@
-"""Averaged weights of every stage, small enough to be kept beside the code."""
+"""Weights of every stage: read out of its state, or begun with those of a finished model's folder."""
 
 from pathlib import Path
 
 import torch
-from safetensors import safe_open
 from safetensors.torch import load_file, save_file
-from torch import nn
+from torch import Tensor, nn
+
+import caption_encoder
+import video_autoencoder
+import video_denoiser
 
 _AVERAGE, _WEIGHT, _STEP = "average:", "weight:", "step"
-
-
-def write_checkpoint(state: Path, checkpoint: Path) -> list[str]:
-    """Write the averaged weights of every stage in `state` as bf16, and return the stages' names.
-
-    Optimizer state is left out: it is twice as large as the weights, and made anew in some hundred steps.
-    """
-    checkpoint.mkdir(parents=True, exist_ok=True)
-    names = []
-    for path in sorted(state.glob("*.safetensors")):
-        tensors = load_file(path)
-        if _STEP not in tensors:
-            continue  # encoded clips, which are no stage's state
-        weights = {
-            name.removeprefix(_AVERAGE): value.to(torch.bfloat16)
-            for name, value in tensors.items()
-            if name.startswith(_AVERAGE)
-        }
-        target = checkpoint / path.name
-        save_file(weights, target, metadata={_STEP: str(int(tensors[_STEP]))})
-        target.chmod(0o644)  # safetensors are written for their owner alone
-        names.append(path.stem)
-    return names
+_MODULES = {
+    video_autoencoder.NAME: ("vae", "vae"),
+    caption_encoder.NAME: ("encoder", "text_encoder"),
+    video_denoiser.NAME: ("denoiser", "transformer"),
+}
+"""A stage's module, and the subfolder of the finished model that holds it."""
 
 
 def load_average(path: Path, name: str, module: nn.Module) -> None:
@@ -42,22 +28,26 @@ def load_average(path: Path, name: str, module: nn.Module) -> None:
     module.load_state_dict(weights)
 
 
-def adopt_checkpoint(checkpoint: Path, state: Path) -> list[str]:
-    """Write the stages of `checkpoint` that `state` lacks in the form that `Course` goes on from.
+def adopt_model(folder: Path, steps: dict[str, int], state: Path) -> list[str]:
+    """Write the stages that `state` lacks as a model's `folder` has them, each after its number of `steps`.
 
-    Return their names. Both the weights and their average begin as what the checkpoint holds; optimizers
-    begin anew.
+    Return their names. Both the weights and their average begin as the folder's. Optimizers begin anew, as
+    does what a model's folder lacks: the heads with which the text encoder was taught.
     """
-    adopted = []
-    for path in sorted(checkpoint.glob("*.safetensors")):
-        target = state / path.name
-        if target.exists():
-            continue
-        with safe_open(path, framework="pt") as file:
-            step = int(file.metadata()[_STEP])
-        weights = {name: value.float() for name, value in load_file(path).items()}
-        tensors = {f"{_WEIGHT}{name}": value for name, value in weights.items()}
-        tensors |= {f"{_AVERAGE}{name}": value.clone() for name, value in weights.items()}
-        save_file(tensors | {_STEP: torch.tensor(step)}, target)
-        adopted.append(path.stem)
+    adopted = [name for name in _MODULES if not (state / f"{name}.safetensors").exists()]
+    for name in adopted:
+        weights = _weights(folder, name)
+        tensors = {f"{_WEIGHT}{key}": value for key, value in weights.items()}
+        tensors |= {f"{_AVERAGE}{key}": value.clone() for key, value in weights.items()}
+        save_file(tensors | {_STEP: torch.tensor(steps[name])}, state / f"{name}.safetensors")
     return adopted
+
+
+def _weights(folder: Path, stage: str) -> dict[str, Tensor]:
+    module, component = _MODULES[stage]
+    [file] = (folder / component).glob("*.safetensors")
+    weights = {f"{module}.{name}": value.float() for name, value in load_file(file).items()}
+    if stage == caption_encoder.NAME:
+        heads = caption_encoder.Head().named_parameters()
+        weights |= {f"head.{name}": value.detach().clone() for name, value in heads}
+    return weights

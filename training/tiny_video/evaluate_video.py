@@ -63,7 +63,7 @@ def write_examples(folder: Path, scenes: Sequence[ClipScene], clips: Sequence[Pi
     captions = [clip_caption(scenes[index]) for index in indexes]
     chosen = [clips[index] for index in indexes]
     (folder / "captions.json").write_text(json.dumps(captions, indent=2) + "\n")
-    strip(chosen).save(folder / "contact-strip.png", optimize=True)
+    strip(chosen).save(folder / "contact-strip.webp", quality=95)
     (folder / "clips.gif").write_bytes(animation(chosen, fps))
 
 

@@ -9,12 +9,16 @@ import torch
 import caption_encoder
 import video_autoencoder
 import video_denoiser
-from checkpoints import adopt_checkpoint, load_average, write_checkpoint
+from checkpoints import adopt_model, load_average
 from clip_latents import encode_all
+from diffuserve.models.bundled import bundled_models
 from evaluation import evaluate_autoencoder
 from loop import Stopped
 from video_folder import assemble
 from words import load_tokenizer
+
+_BUNDLED_STEPS = 20_500
+"""Steps that the denoiser of the bundled model has done."""
 
 DESCRIPTION = "Train tiny-video from nothing, stage by stage; stop and go on at any time."
 
@@ -24,16 +28,12 @@ def main() -> None:
     arguments = parse_arguments()
     torch.set_num_threads(arguments.threads)
     arguments.state.mkdir(parents=True, exist_ok=True)
-    if arguments.write_checkpoint:
-        names = write_checkpoint(arguments.state, arguments.write_checkpoint)
-        print(f"wrote {', '.join(names)} to {arguments.write_checkpoint}")
-        return
     if arguments.evaluate:
         print(evaluate(arguments.state, arguments.evaluate))
         return
     if arguments.resume:
-        for name in adopt_checkpoint(arguments.resume, arguments.state):
-            print(f"{name}: goes on from the weights in {arguments.resume}")
+        for name in adopt_model(find_model(arguments.resume), steps_so_far(arguments), arguments.state):
+            print(f"{name}: goes on from the weights of {arguments.resume}")
     try:
         train(arguments)
     except Stopped:
@@ -53,6 +53,20 @@ def train(arguments: argparse.Namespace) -> None:
     print(f"assembled {arguments.folder}")
 
 
+def find_model(model: str) -> Path:
+    """Return the folder of a bundled model, or `model` itself."""
+    return bundled_models().get(model, Path(model))
+
+
+def steps_so_far(arguments: argparse.Namespace) -> dict[str, int]:
+    """Return the steps that a finished model's stages have done: all, but for the denoiser."""
+    return {
+        video_autoencoder.NAME: arguments.vae_steps,
+        caption_encoder.NAME: arguments.text_steps,
+        video_denoiser.NAME: arguments.resume_at,
+    }
+
+
 def evaluate(state: Path, num_scenes: int) -> str:
     """Return a table of true clips, and of the same through the VAE as it is so far."""
     vae = video_autoencoder.build()
@@ -67,10 +81,10 @@ def parse_arguments() -> argparse.Namespace:
         "--state", type=Path, default=Path("out/training_tiny_video"), help="where stages are saved"
     )
     parser.add_argument(
-        "--resume", type=Path, help="a folder whose weights begin the stages that are not saved"
+        "--resume", metavar="MODEL", help="tiny-video or a folder: begins the stages that are not saved"
     )
     parser.add_argument(
-        "--write-checkpoint", type=Path, help="write the weights so far to this folder, and end"
+        "--resume-at", type=int, metavar="STEP", default=_BUNDLED_STEPS, help="of the denoiser"
     )
     parser.add_argument("--evaluate", type=int, metavar="SCENES", help="measure the VAE as it is, and end")
     parser.add_argument("--vae-steps", type=int, default=6_000)

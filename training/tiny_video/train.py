@@ -1,8 +1,8 @@
 """Train tiny-video from nothing: clips, captions, VAE, text encoder, denoiser, folder.
 
-    python training/tiny_video/train.py                                        # into out/training_tiny_video
-    python training/tiny_video/train.py --resume training/tiny_video/checkpoint  # go on from what is shipped
-    python training/tiny_video/train.py --evaluate 120                         # measure what there is so far
+    python training/tiny_video/train.py                                     # into out/training_tiny_video
+    python training/tiny_video/train.py --resume tiny-video --steps 26500   # go on from what is shipped
+    python training/tiny_video/train.py --evaluate 120                      # measure what there is so far
 
 Stop it at any time; the same command goes on where it was. Every stage is saved every two minutes.
 """
