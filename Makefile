@@ -6,7 +6,7 @@ READY := .venv/.ready
 unexport PYTHONDONTWRITEBYTECODE
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo serve test test-fast test-old-cpu test-all check docs reference wheel fmt chaos chaos-long bench-engine bench-unet bench-video bench-control bench-serve bench-batch bench-lockstep bench-tensor-parallel bench-quantization bench-offload bench-peers bench-image-filter bench-fleet bench-tracing bench-followers bench-judging bench-start bench-cold-start bench-decode-workers bench-operations bench-policies bench-autoscaling bench-gpu count-kernels clean
+.PHONY: help setup demo serve test test-fast test-old-cpu test-all check docs reference wheel fmt chaos chaos-long bench-engine bench-unet bench-video bench-control bench-serve bench-batch bench-lockstep bench-tensor-parallel bench-quantization bench-offload bench-peers bench-image-filter bench-fleet bench-tracing bench-followers bench-judging bench-start bench-cold-start bench-decode-workers bench-operations bench-policies bench-autoscaling bench-gpu gpu-kit count-kernels clean
 
 help: ## list the targets
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 16
@@ -79,7 +79,7 @@ fmt: $(READY) ## format the code
 bench-engine: $(READY) ## the engine beside stock diffusers; leave the machine alone meanwhile
 	$(BIN)/python benchmarks/bench_engine.py
 
-bench-gpu: $(READY) ## FLUX.1's size on a GPU: parity, images a minute, memory, share of the ceiling
+bench-gpu: $(READY) ## on a GPU: parity of every family; images a minute, memory and share of the ceiling at FLUX.1's size
 	$(BIN)/python benchmarks/bench_gpu.py
 
 bench-unet: $(READY) ## a UNet of SDXL's layout beside stock diffusers; leave the machine alone meanwhile
@@ -144,6 +144,9 @@ bench-policies: $(READY) ## one load through three ways of batching: what waitin
 
 bench-autoscaling: $(READY) ## a simulated fleet that follows its load: waits, GPU-hours, and busy workers killed, by policy
 	$(BIN)/python benchmarks/bench_autoscaling.py
+
+gpu-kit: $(READY) ## fetch what a machine with a GPU and no network lacks, and say what to run there
+	$(BIN)/python scripts/gpu_kit.py
 
 count-kernels: $(READY) ## kernels, memory traffic and memory of a step of FLUX.1 on a GPU, counted without one
 	$(BIN)/python benchmarks/count_kernels.py

@@ -3,6 +3,7 @@
 import json
 import os
 import platform
+import shutil
 import subprocess
 from collections.abc import Collection, Mapping, Sequence
 from datetime import date
@@ -31,11 +32,13 @@ def read_conditions(packages: Collection[str]) -> dict[str, str]:
 
 
 def read_commit() -> str:
-    """Return the checked-out commit, with `+` if files were changed since."""
+    """Return the checked-out commit, with `+` if files were changed since; `unknown` without git."""
+    if shutil.which("git") is None:
+        return "unknown"
     told = subprocess.run(
         ["git", "describe", "--always", "--dirty=+"], capture_output=True, text=True, check=False
     )
-    return told.stdout.strip()
+    return told.stdout.strip() or "unknown"
 
 
 def read_cpu_name() -> str:

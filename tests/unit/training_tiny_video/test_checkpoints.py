@@ -36,7 +36,7 @@ def test_the_denoiser_goes_on_with_the_bundled_weights_at_its_step(state: Path) 
 
 
 def test_the_other_stages_count_as_done(state: Path) -> None:
-    """Their heads, which are not shipped, are there nevertheless."""
+    """The text encoder's heads, which are not shipped, are there nevertheless."""
     parts: dict[str, dict[str, nn.Module]] = {
         video_autoencoder.NAME: {"vae": video_autoencoder.build()},
         caption_encoder.NAME: {"head": caption_encoder.Head()},
