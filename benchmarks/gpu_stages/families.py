@@ -2,7 +2,7 @@
 
 import inspect
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -61,7 +61,7 @@ class Family:
 
 
 def _with_guidance(requests: Sequence[GenerationParams], scale: float) -> list[GenerationParams]:
-    return [GenerationParams(**{**request.to_dict(), "guidance_scale": scale}) for request in requests]
+    return [replace(request, guidance_scale=scale) for request in requests]
 
 
 FAMILIES = {

@@ -46,9 +46,9 @@ class LatentDistribution:
         return self.mean
 
     def sample(self, generator: torch.Generator) -> Features:
-        """Draw latents; noise is drawn in float32 on the CPU and rounded, as all noise is."""
-        noise = torch.randn(self.mean.shape, generator=generator)
-        return self.mean + self.std * noise.to(device=self.mean.device, dtype=self.mean.dtype)
+        """Draw latents; noise is drawn on the CPU, in their dtype."""
+        noise = torch.randn(self.mean.shape, generator=generator, dtype=self.mean.dtype)
+        return self.mean + self.std * noise.to(self.mean.device)
 
 
 def load_encoder(

@@ -133,8 +133,9 @@ class ImageConditioner:
         assert params.width is not None
         assert params.height is not None
         size = (params.height // self._vae.scale, params.width // self._vae.scale)
-        noise = torch.randn((1, self._vae.latent_channels, *size), generator=generator)
-        return to_device(noise, self._vae.device).to(self._dtype)
+        shape = (1, self._vae.latent_channels, *size)
+        # In this dtype, as the reference: torch before 2.13 draws other numbers in another.
+        return to_device(torch.randn(shape, generator=generator, dtype=self._dtype), self._vae.device)
 
 
 def _is_drawn_anew(params: GenerationParams) -> bool:
