@@ -4,6 +4,8 @@ import asyncio
 import multiprocessing
 import os
 import signal
+import subprocess
+import sys
 from collections.abc import AsyncGenerator, Awaitable
 
 import pytest
@@ -15,7 +17,7 @@ from diffuserve.safety.embedded import EmbeddedClassifier
 from diffuserve.safety.policy_file import load_policy
 from diffuserve.safety.pooled import MAX_INLINE_CHARACTERS, PooledFilter
 from diffuserve.safety.prompt import PolicyFilter
-from support.waiting import eventually
+from support.waiting import HANG_SECONDS, eventually
 
 POLICY = load_policy()
 CLASSIFIER = EmbeddedClassifier.load()
@@ -73,6 +75,26 @@ async def test_a_process_that_dies_is_started_again(pooled: PooledFilter) -> Non
         os.kill(pid, signal.SIGKILL)
         await eventually(lambda pid=pid: pid not in judges())  # type: ignore[misc]
         assert await pooled.check(BLOCKED) == verdict
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT], ids=str)
+async def test_a_signal_to_all_processes_leaves_those_that_judge(
+    pooled: PooledFilter, number: signal.Signals
+) -> None:
+    await pooled.check(LONG)
+    before = judges()
+    os.kill(before[0], number)
+    assert (await pooled.check(BLOCKED)).action is Action.BLOCK
+    assert judges() == before
+
+
+def test_a_program_that_does_not_close_its_pool_ends_all_the_same() -> None:
+    program = (
+        "import asyncio; from diffuserve.safety.judge_pool import JudgePool; "
+        "from diffuserve.safety.policy_file import load_policy; "
+        "asyncio.run(JudgePool(load_policy(), None, 1).check(['a cat'], 'ada'))"
+    )
+    subprocess.run((sys.executable, "-c", program), check=True, timeout=HANG_SECONDS)
 
 
 async def test_a_process_that_is_stuck_is_replaced(

@@ -347,8 +347,9 @@ async def test_replicas_are_workers_of_their_own_that_end_together(
         assert seen == ["3", "GPU-7f"], "each engine sees a GPU of its own"
         job = await plane.submit()
         await until(plane, job, JobStatus.SUCCEEDED)
-    finally:
-        both.send_signal(signal.SIGTERM)
+    finally:  # as some shells do it: Ctrl-C reaches every process
+        for process in (psutil.Process(both.pid), *psutil.Process(both.pid).children(recursive=True)):
+            process.send_signal(signal.SIGINT)
         code = await asyncio.to_thread(both.wait, HANG_SECONDS)
     assert code == 0
 

@@ -22,15 +22,15 @@ def run(main: Coroutine[Any, Any, T]) -> T:
 def stop_on_signals() -> asyncio.Event:
     """Return an event that SIGINT or SIGTERM sets.
 
-    A second signal ends the process at once, which loses no job either: leases expire.
+    A second Ctrl-C ends the process at once, which loses no job either: leases expire. SIGTERM may come
+    twice, as from `timeout`, which sends it to the process and to its group.
     """
     stop, loop = asyncio.Event(), asyncio.get_running_loop()
 
-    def on_signal() -> None:
-        if stop.is_set():
-            os._exit(INTERRUPTED)
+    def interrupt() -> None:
         stop.set()
+        loop.add_signal_handler(signal.SIGINT, os._exit, INTERRUPTED)
 
-    for number in (signal.SIGINT, signal.SIGTERM):
-        loop.add_signal_handler(number, on_signal)
+    loop.add_signal_handler(signal.SIGTERM, stop.set)
+    loop.add_signal_handler(signal.SIGINT, interrupt)
     return stop

@@ -3,7 +3,6 @@
 import io
 import math
 import resource
-import signal
 from collections.abc import Callable
 from multiprocessing.connection import Connection
 from typing import TYPE_CHECKING, Any, cast
@@ -31,8 +30,6 @@ def read_forever(
     logs: LogConfig,
 ) -> None:
     """Read what comes through the pipe until it is closed: JSON and a file, for JSON and a file."""
-    # Ctrl-C goes to the whole group; the server finishes its requests first, and then closes the pipe.
-    signal.signal(signal.SIGINT, signal.SIG_IGN)
     configure_logs(logs)
     from diffuserve.media import input_image  # noqa: F401  # imported before files are limited
 

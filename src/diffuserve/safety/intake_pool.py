@@ -6,7 +6,6 @@ file is decoded in the server: a file that breaks, fills or stalls its process c
 
 import asyncio
 import logging
-import multiprocessing
 import threading
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
@@ -19,6 +18,7 @@ from diffuserve.domain.errors import ServerUnavailable
 from diffuserve.domain.safety import FilterInfo, Verdict
 from diffuserve.safety.base import ImageFilter
 from diffuserve.safety.image_intake import read_forever
+from diffuserve.safety.piped_process import PipedProcess
 from diffuserve.safety.turns import TenantTurns
 from diffuserve.telemetry.log_config import LogConfig
 
@@ -30,7 +30,6 @@ OpenFilter = Callable[[], ImageFilter | None]
 Mode = Literal["RGB", "L", "alpha"]
 """Form of the stored pixels: colours, a mask, or a mask that is white where the file is transparent."""
 
-_SPAWN = multiprocessing.get_context("spawn")  # a fork would copy threads' locks, and open connections
 _READ_SECONDS = 30.0
 _START_SECONDS = 120.0
 
@@ -143,28 +142,16 @@ class IntakePool:
         self._readers.discard(reader)
 
 
-class _Reader:
+class _Reader(PipedProcess):
     """A process that reads one file at a time, and ends with the pipe to it.
 
     What comes back is JSON and pixels, never a pickle: a file may have taken over its process.
     """
 
     def __init__(self, open_filter: OpenFilter, logs: LogConfig) -> None:
-        self._pipe, theirs = _SPAWN.Pipe()
+        super().__init__("diffuserve-intake", read_forever, open_filter, logs)
         self.is_late = False
         self.is_reading = False
-        self._process = _SPAWN.Process(
-            target=read_forever,
-            args=(theirs, open_filter, logs),
-            name="diffuserve-intake",
-            daemon=True,
-        )
-        self._process.start()
-        theirs.close()
-
-    @property
-    def is_alive(self) -> bool:
-        return self._process.is_alive()
 
     def wait_until_ready(self) -> None:
         """Wait until the filter is loaded. Raise `EOFError` or `OSError` if the process is lost or stuck."""
@@ -192,14 +179,9 @@ class _Reader:
             watchdog.cancel()
             self.is_reading = False
 
-    def end(self) -> None:
-        self._process.kill()
-        self._process.join()
-        self._pipe.close()
-
     def _give_up(self) -> None:
         self.is_late = True
-        self._process.kill()
+        self.kill()
 
 
 def _image_of(answer: dict[str, Any], file: bytes) -> ReadImage:

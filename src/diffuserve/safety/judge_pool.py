@@ -5,8 +5,6 @@ Folding and matching are plain Python, which holds the interpreter's lock: threa
 
 import asyncio
 import logging
-import multiprocessing
-import signal
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from multiprocessing.connection import Connection
@@ -14,6 +12,7 @@ from multiprocessing.connection import Connection
 from diffuserve.domain.errors import ModerationUnavailable
 from diffuserve.domain.safety import Verdict
 from diffuserve.safety.base import TextClassifier
+from diffuserve.safety.piped_process import PipedProcess
 from diffuserve.safety.policy import Policy
 from diffuserve.safety.prompt import PolicyFilter
 from diffuserve.safety.turns import TenantTurns
@@ -22,7 +21,6 @@ from diffuserve.telemetry.logs import configure_logs
 
 log = logging.getLogger(__name__)
 
-_SPAWN = multiprocessing.get_context("spawn")  # a fork would copy threads' locks, and open connections
 _MAX_TRIES = 2
 _LONGEST_SECONDS = 60.0
 """Seconds after which a process counts as stuck; most calls take a tenth of a second, the first one two."""
@@ -76,19 +74,11 @@ class JudgePool:
         raise ModerationUnavailable("the process that judges prompts died; try again later", retry_after=1.0)
 
 
-class _Judge:
+class _Judge(PipedProcess):
     """A process with a filter of its own, which ends with the pipe to it."""
 
     def __init__(self, policy: Policy, classifier: TextClassifier | None, logs: LogConfig) -> None:
-        self._pipe, theirs = _SPAWN.Pipe()
-        self._process = _SPAWN.Process(
-            target=_judge_forever,
-            args=(theirs, policy, classifier, logs),
-            name="diffuserve-judge",
-            daemon=True,
-        )
-        self._process.start()
-        theirs.close()
+        super().__init__("diffuserve-judge", _judge_forever, policy, classifier, logs)
 
     def check(self, prompts: tuple[str, ...], tenant_id: str) -> list[Verdict]:
         """Return the verdict on each prompt. Raise `EOFError` or `OSError` if it is dead or stuck."""
@@ -98,18 +88,11 @@ class _Judge:
         verdicts: list[Verdict] = self._pipe.recv()
         return verdicts
 
-    def end(self) -> None:
-        self._pipe.close()
-        self._process.kill()
-        self._process.join()
-
 
 def _judge_forever(
     pipe: Connection, policy: Policy, classifier: TextClassifier | None, logs: LogConfig
 ) -> None:
     """Judge what comes through the pipe until it is closed."""
-    # Ctrl-C goes to the whole group; the server finishes its requests first, and then closes the pipe.
-    signal.signal(signal.SIGINT, signal.SIG_IGN)
     configure_logs(logs)
     prompt_filter = PolicyFilter(policy, classifier)
     with asyncio.Runner() as runner:

@@ -15,7 +15,7 @@ from pathlib import Path
 from diffuserve.domain.cost import CostFit
 from diffuserve.domain.model_spec import ModelSpec
 from diffuserve.domain.worker import LATENTS_ID, LATENTS_NAME, Until
-from diffuserve.worker.agent_link import AgentLink, die_with_parent
+from diffuserve.worker.agent_link import AgentLink, end_with_agent_alone
 from diffuserve.worker.config import EngineProcessConfig
 from diffuserve.worker.engine_process import fetch_model, join_peers
 from diffuserve.worker.messages import (
@@ -179,7 +179,7 @@ def main() -> None:
     parser.add_argument("--refuse")
     parser.add_argument("--fetch", help="JSON of EngineProcessConfig, whose model is fetched")
     args, _ = parser.parse_known_args()  # options of the real engine process are ignored
-    die_with_parent()
+    end_with_agent_alone()
     link = AgentLink(args.socket)
     config = None if args.fetch is None else EngineProcessConfig.from_json(args.fetch)
     engine = NullEngine(link, args.seconds, bool(args.files), args.ledger)

@@ -14,6 +14,7 @@ from diffuserve.worker.crash_record import CrashRecord
 from diffuserve.worker.messages import EngineRefused, FromEngine, ToEngine, decode, encode
 from diffuserve.worker.peer_messages import PeersTold
 
+STOP_SIGNALS = (signal.SIGTERM, signal.SIGINT)
 _PR_SET_PDEATHSIG = 1  # of linux/prctl.h
 
 
@@ -78,6 +79,17 @@ class AgentLink:
                     on_message(message)
         finally:
             _exit_at_once()
+
+
+def end_with_agent_alone() -> None:
+    """End with the agent, and ignore SIGTERM and Ctrl-C, also in processes that this one starts.
+
+    Slurm's `scancel`, `timeout` and others send them to every process. The agent drains then, and needs its
+    engines for that; it ends them by `StopEngine` or SIGKILL.
+    """
+    for number in STOP_SIGNALS:
+        signal.signal(number, signal.SIG_IGN)
+    die_with_parent()
 
 
 def die_with_parent() -> None:

@@ -263,9 +263,9 @@ class WorkerConfig:
         """Return the command that starts an engine process; the agent appends its socket."""
         if self.engine_command:
             return self.engine_command
-        torchrun = self._torchrun if self.has_ranks else ()
+        launcher = self._launcher if self.has_ranks else ()
         module = ("diffuserve.worker.engine_process", "--config", process.to_json())
-        return (sys.executable, "-m", *torchrun, *module)
+        return (sys.executable, "-m", *launcher, *module)
 
     @property
     def has_zygote(self) -> bool:
@@ -278,10 +278,11 @@ class WorkerConfig:
         return self.gpus > 1 or self.nodes is not None
 
     @property
-    def _torchrun(self) -> tuple[str, ...]:
+    def _launcher(self) -> tuple[str, ...]:
         """Torchrun restarts nothing: the agent starts a broken group anew, as it does a single engine."""
         where = ("--standalone",) if self.nodes is None else self.nodes.torchrun_options
-        return ("torch.distributed.run", *where, f"--nproc-per-node={self.gpus}", "--max-restarts=0", "-m")
+        ranks = (f"--nproc-per-node={self.gpus}", "--max-restarts=0")
+        return ("diffuserve.worker.rank_launcher", *where, *ranks, "-m")
 
 
 def cost_fit_path(

@@ -8,7 +8,7 @@ import sys
 
 from diffuserve.domain.errors import DiffuserveError
 from diffuserve.telemetry.logs import configure_logs
-from diffuserve.worker.agent_link import die_with_parent
+from diffuserve.worker.agent_link import end_with_agent_alone
 from diffuserve.worker.config import EngineProcessConfig
 from diffuserve.worker.messages import EngineRefused, ModelAnnounced, encode
 from diffuserve.worker.model_description import describe
@@ -16,7 +16,7 @@ from diffuserve.worker.model_description import describe
 
 def main() -> None:
     arguments = parse_arguments()
-    die_with_parent()
+    end_with_agent_alone()
     configs = [EngineProcessConfig.from_json(text) for text in arguments.config]
     configure_logs(configs[0].logs)
     for config in configs:

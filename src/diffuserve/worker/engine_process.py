@@ -21,12 +21,13 @@ from diffuserve.models.torch_environment import prepare_torch
 from diffuserve.modelstore.store import OnFetch, is_stored
 from diffuserve.private_files import private_umask
 from diffuserve.telemetry.logs import configure_logs
-from diffuserve.worker.agent_link import AgentLink, die_with_parent
+from diffuserve.worker.agent_link import AgentLink, end_with_agent_alone
 from diffuserve.worker.config import EngineProcessConfig
 from diffuserve.worker.load_reporter import LoadReporter
 from diffuserve.worker.messages import EngineHeartbeat
 from diffuserve.worker.model_description import describe
 from diffuserve.worker.prepared_model import read_ahead
+from diffuserve.worker.rank_launcher import end_with_group
 from diffuserve.worker.stored_model import logged, with_stored_model
 
 if TYPE_CHECKING:
@@ -44,7 +45,7 @@ RunHost: TypeAlias = "Callable[[EngineProcessConfig, AgentLink, OnHost], None]"
 
 def main() -> None:
     arguments = parse_arguments()
-    die_with_parent()
+    end_with_agent_alone()
     prepare_torch()
     config = EngineProcessConfig.from_json(arguments.config)
     configure_logs(config.logs)
@@ -76,7 +77,9 @@ def _exit(code: int) -> NoReturn:
 def _run(config: EngineProcessConfig, rank: str | None, socket: Path) -> None:
     if rank is None:
         serve_agent(config, socket, partial(run_engine, None))
-    elif rank == "0":
+        return
+    end_with_group()
+    if rank == "0":
         serve_agent(config, socket, _lead_ranks)
     else:
         from diffuserve.worker.rank_process import follow

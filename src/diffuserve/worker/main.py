@@ -127,7 +127,8 @@ async def _run_node(config: WorkerConfig) -> int:
         asyncio.get_running_loop().add_signal_handler(number, stop.set)
 
     async def run() -> int:
-        return await _wait_or_terminate(await asyncio.create_subprocess_exec(*config.command), stop)
+        process = await asyncio.create_subprocess_exec(*config.command)
+        return await _wait_or_kill(process, stop, config.drain_seconds)
 
     await supervise(run, _NODE_RESTARTS, on_restart=_log_restart, stop=stop)
     return 0
@@ -139,13 +140,19 @@ def _log_restart(code: int, pause_seconds: float) -> None:
     )
 
 
-async def _wait_or_terminate(process: asyncio.subprocess.Process, stop: asyncio.Event) -> int:
-    """Wait until `process` ends, terminating it once `stop` is set. Return its exit code."""
+async def _wait_or_kill(
+    process: asyncio.subprocess.Process, stop: asyncio.Event, drain_seconds: float
+) -> int:
+    """Wait until `process` ends, killing it `drain_seconds` after `stop` is set. Return its exit code.
+
+    Until then the first node may drain: it ends the ranks of all.
+    """
     ended = asyncio.ensure_future(process.wait())
     stopped = asyncio.ensure_future(stop.wait())
     await asyncio.wait({ended, stopped}, return_when=asyncio.FIRST_COMPLETED)
     stopped.cancel()
+    await asyncio.wait({ended}, timeout=drain_seconds)
     with suppress(ProcessLookupError):  # it may have ended at the same moment, not yet seen by `ended`
         if not ended.done():
-            process.terminate()
+            process.kill()
     return await ended

@@ -23,7 +23,7 @@ from diffuserve.domain.quantization import Quantization
 from diffuserve.models.registry import find_quantization, num_weight_bytes
 from diffuserve.models.torch_environment import prepare_torch
 from diffuserve.telemetry.logs import configure_logs
-from diffuserve.worker.agent_link import die_with_parent
+from diffuserve.worker.agent_link import die_with_parent, end_with_agent_alone
 from diffuserve.worker.capacity import memory_limit
 from diffuserve.worker.config import EngineProcessConfig
 from diffuserve.worker.engine_process import run_engine, run_to_exit, serve_agent
@@ -51,7 +51,7 @@ _ENVIRONMENT = {"OPENBLAS_NUM_THREADS": "1", "PYTORCH_NVML_BASED_CUDA_CHECK": "1
 
 def main() -> None:
     arguments = parse_arguments()
-    die_with_parent()
+    end_with_agent_alone()
     prepare_torch()
     os.environ.update(_ENVIRONMENT)  # noqa: TID251 (these libraries have no other interface)
     config = EngineProcessConfig.from_json(arguments.config)

@@ -22,7 +22,7 @@ def test_command_starts_one_engine_process_with_its_configuration() -> None:
 )
 def test_command_of_several_gpus_goes_through_torchrun(nodes: Nodes | None, where: str) -> None:
     command = WorkerConfig(server="", gpus=4, nodes=nodes).command
-    assert command[2] == "torch.distributed.run"
+    assert command[2] == "diffuserve.worker.rank_launcher"
     assert {where, "--nproc-per-node=4", "--max-restarts=0"} <= set(command)
     assert command[-2:] == ("--config", EngineProcessConfig().to_json())
 

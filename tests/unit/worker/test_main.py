@@ -41,10 +41,11 @@ def test_ranks_that_end_are_started_again(
     assert "the ranks of this node ended (exit code 70)" in caplog.text
 
 
-def test_a_stopped_node_terminates_its_ranks(tmp_path: Path) -> None:
+def test_a_stopped_node_ends_its_ranks_after_the_time_for_a_drain(tmp_path: Path) -> None:
     ledger = tmp_path / "ledger"
     stop_when_started(ledger, 1)
-    assert main.run_node(WorkerConfig(server="", engine_command=command(ledger, "exec sleep 3600"))) == 0
+    ranks = command(ledger, "exec sleep 3600")
+    assert main.run_node(WorkerConfig(server="", engine_command=ranks, drain_seconds=0.1)) == 0
     assert len(ledger.read_text()) == 1
 
 

@@ -9,6 +9,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 from types import FrameType
 
+from diffuserve.cli.exit_codes import INTERRUPTED
 from diffuserve.domain.errors import DiffuserveError
 from diffuserve.models.hardware import see_only, torch_build, visible_device
 from diffuserve.parallel.plan import ParallelPlan
@@ -70,22 +71,29 @@ def run_replicas(replicas: Sequence[WorkerConfig]) -> int:
     context = multiprocessing.get_context("spawn")
     workers = [context.Process(target=_run_replica, args=(config,), name=config.name) for config in replicas]
 
-    def forward(number: int, _frame: FrameType | None) -> None:
+    def drain(number: int, _frame: FrameType | None) -> None:
+        """Drain them by SIGTERM: a Ctrl-C may have reached them too, and a second one would end them."""
+        if number == signal.SIGINT:
+            signal.signal(number, kill)
         for worker in workers:
-            if worker.pid is not None and worker.is_alive():
-                os.kill(worker.pid, number)
+            worker.terminate()
+
+    def kill(_number: int, _frame: FrameType | None) -> None:
+        for worker in workers:
+            worker.kill()
+        os._exit(INTERRUPTED)
 
     for worker in workers:
         worker.start()
     for number in (signal.SIGTERM, signal.SIGINT):
-        signal.signal(number, forward)
+        signal.signal(number, drain)
     for worker in workers:
         worker.join()
     return max(abs(worker.exitcode or 0) for worker in workers)
 
 
 def _run_replica(config: WorkerConfig) -> None:
-    os.setpgrp()  # the parent forwards Ctrl-C once; the terminal must not send it a second time
+    os.setpgrp()  # the parent passes on Ctrl-C; the terminal must not send it a second time
     die_with_parent()
     if config.visible_device is not None:
         see_only(config.visible_device)
