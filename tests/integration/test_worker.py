@@ -269,7 +269,7 @@ async def test_a_model_that_cannot_be_loaded_ends_the_worker(plane: Plane, start
 
 
 async def test_the_real_engine_makes_previews_an_image_and_a_thumbnail(plane: Plane, start: Start) -> None:
-    start(engine_command=(), model="tiny-flux", device="cpu")
+    agent = start(engine_command=(), model="tiny-flux", device="cpu")
     wanted = {"prompt": "a large red circle", "seed": 7, "num_inference_steps": 4}
     job = await plane.submit(model="tiny-flux", input=wanted, num_previews=2, output_format="webp")
     with plane.bus.subscribe(job_topic(job.id)) as news:
@@ -285,6 +285,9 @@ async def test_the_real_engine_makes_previews_an_image_and_a_thumbnail(plane: Pl
     ]
     path = plane.folder / "artifacts" / job.id / str(job.lease_token) / "0.webp"
     assert read_parameters(path)["seed"] == 7
+    mapped = {file.path for file in psutil.Process(await engine_pid(agent)).memory_maps()}
+    assert any("/torch/" in path for path in mapped)
+    assert not any("/av.libs/" in path for path in mapped), "images need no encoder of clips"
     assert job.actual_seconds
     assert (await plane.store.operations.models())["tiny-flux"].spec.name == "tiny-flux"
 

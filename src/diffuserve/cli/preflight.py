@@ -24,6 +24,7 @@ from diffuserve.parallel.plan import ParallelPlan, check_group
 from diffuserve.safety.image_filters import check_image_filter
 from diffuserve.settings import Settings
 from diffuserve.worker.config import EngineProcessConfig
+from diffuserve.worker.model_description import check_encoder
 
 _PACKAGES = ("torch", "tokenizers", "jaxtyping", "einops")
 
@@ -66,6 +67,7 @@ def check_requests(config: EngineProcessConfig, requests: Sequence[GenerationPar
     _check_engine(config)
     pull_if_missing(config.model)
     model, budget = check_model(config.model, config.quantization, config.offload), _memory_budget(config)
+    check_encoder(config.model, model.spec)
     for request in requests:
         resolved = model.spec.resolve(request, seed=0)
         if budget is not None:

@@ -1,13 +1,13 @@
 """The way of a request's clips from decoded frames to files, past the image filter."""
 
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 
 import av
 
-from diffuserve.domain.errors import OutputBlocked, OutputNotWritten
+from diffuserve.domain.errors import OutputBlocked
 from diffuserve.domain.params import GenerationParams
 from diffuserve.domain.safety import Action, Verdict
 from diffuserve.engine.outputs import FrameChunk
@@ -15,9 +15,11 @@ from diffuserve.media.video_file import DEFAULT_VIDEO_FORMAT, VIDEO_FORMATS
 from diffuserve.models.frames import Frames
 from diffuserve.worker.clip_files import ClipFiles, ClipPlan
 from diffuserve.worker.clip_screen import ClipScreen, Judgement
-from diffuserve.worker.image_output import ImageOutput
+from diffuserve.worker.image_output import ImageOutput, writing
 from diffuserve.worker.live_parts import LiveParts
 from diffuserve.worker.messages import AddJob, FinishedFile
+
+_writing = partial(writing, errors=(OSError, av.FFmpegError))
 
 
 @dataclass(frozen=True)
@@ -57,7 +59,7 @@ class ClipsOutput:
         frames = self._screen.pass_on(chunk.frames)
         verdict = self._screen.judgement.verdict
         self._check(verdict)
-        with writing(self.request_id):
+        with _writing(self.request_id):
             if frames:
                 self._write(chunk, frames, is_blurred=verdict.action is Action.BLUR)
             if chunk.is_last:
@@ -67,7 +69,7 @@ class ClipsOutput:
         """Return the files of all clips, and a thumbnail of the first."""
         first = self._clips[0].first
         assert first is not None
-        with writing(self.request_id):
+        with _writing(self.request_id):
             thumbnail = self.images.thumbnail(first, self._folder, self.images.origin(self.params, 0))
         return (*self._files, thumbnail)
 
@@ -139,21 +141,6 @@ class ClipsOutput:
         self.live = self._parts = None
 
 
-@contextmanager
-def writing(request_id: str) -> Iterator[None]:
-    """Raise `OutputNotWritten` for errors of the disk and of encoders."""
-    try:
-        yield
-    except (OSError, av.FFmpegError) as error:
-        reason = error.strerror or type(error).__name__
-        raise OutputNotWritten(request_id, f"its files cannot be written ({reason})") from error
-
-
 def video_format(asked: str) -> str:
     """Return the format of a clip's file, for jobs that were submitted with one for images too."""
     return asked if asked in VIDEO_FORMATS else DEFAULT_VIDEO_FORMAT
-
-
-def is_clip(params: GenerationParams, output_format: str) -> bool:
-    """Return whether a request's results are clips; those of one frame are images if their format can be."""
-    return (params.num_frames or 1) > 1 or (output_format in VIDEO_FORMATS and output_format != "webp")

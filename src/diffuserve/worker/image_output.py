@@ -4,6 +4,7 @@ import threading
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import Future
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from functools import cache, partial
 from pathlib import Path
@@ -11,7 +12,7 @@ from typing import Any, TypeVar
 
 from PIL.Image import Image
 
-from diffuserve.domain.errors import OutputBlocked, RequestFailed
+from diffuserve.domain.errors import OutputBlocked, OutputNotWritten, RequestFailed
 from diffuserve.domain.params import GenerationParams
 from diffuserve.domain.quantization import Quantization
 from diffuserve.domain.safety import PASSES, Action, ImagesRecord, Verdict
@@ -147,6 +148,16 @@ def blur_warnings(verdicts: Sequence[Verdict], noun: str) -> Iterator[str]:
     for index, verdict in enumerate(verdicts):
         if verdict.action is Action.BLUR:
             yield f"{noun} {index} was blurred by the image filter (category {verdict.category!r})"
+
+
+@contextmanager
+def writing(request_id: str, errors: tuple[type[Exception], ...] = (OSError,)) -> Iterator[None]:
+    """Raise `OutputNotWritten` for errors of the disk, or for those of these classes."""
+    try:
+        yield
+    except errors as error:
+        reason = getattr(error, "strerror", None) or type(error).__name__
+        raise OutputNotWritten(request_id, f"its files cannot be written ({reason})") from error
 
 
 def open_image_output(model: str, options: ImageOptions) -> ImageOutput:

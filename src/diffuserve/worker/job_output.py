@@ -7,6 +7,7 @@ from dataclasses import asdict, dataclass, field, replace
 from functools import partial
 from itertools import pairwise
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from PIL.Image import Image
 
@@ -22,12 +23,12 @@ from diffuserve.domain.params import GenerationParams
 from diffuserve.domain.safety import Action, Verdict
 from diffuserve.domain.worker import Until
 from diffuserve.engine.outputs import FrameChunk, GenerationResult, StepOutput
+from diffuserve.media.video_file import VIDEO_FORMATS
 from diffuserve.models.frames import Frames
 from diffuserve.worker.agent_link import AgentLink
 from diffuserve.worker.clip_screen import Judgement
-from diffuserve.worker.clips_output import ClipsOutput, LiveListener, is_clip, writing
 from diffuserve.worker.handover import added_up
-from diffuserve.worker.image_output import ImageOutput, allowed, blur_warnings, passed
+from diffuserve.worker.image_output import ImageOutput, allowed, blur_warnings, passed, writing
 from diffuserve.worker.job_checkpoints import CheckpointTimer
 from diffuserve.worker.messages import (
     AddJob,
@@ -40,6 +41,9 @@ from diffuserve.worker.messages import (
     PreviewReady,
     StepProgress,
 )
+
+if TYPE_CHECKING:
+    from diffuserve.worker.clips_output import ClipsOutput
 
 # Another attempt would fail in the same way.
 _FINAL_ERRORS = (ValueError, LatentsUnusable, NumericalFailure, OutOfMemory, OutputBlocked, RequestAborted)
@@ -58,7 +62,7 @@ class EngineRequest:
     timer: CheckpointTimer
     preview_steps: Sequence[int] = ()
     earlier: Mapping[str, float] = field(default_factory=dict)
-    clips: ClipsOutput | None = None
+    clips: "ClipsOutput | None" = None
 
 
 @dataclass(frozen=True)
@@ -92,14 +96,16 @@ class JobOutput:
             )
         )
 
-    def clips_of(self, request_id: str, job: AddJob, params: GenerationParams) -> ClipsOutput | None:
+    def clips_of(self, request_id: str, job: AddJob, params: GenerationParams) -> "ClipsOutput | None":
         """Return the way of a request's frames; `None` if it makes images."""
         if job.until == Until.LATENTS or not is_clip(params, job.output_format):
             return None
+        from diffuserve.worker.clips_output import ClipsOutput, LiveListener  # they load PyAV
+
         live = LiveListener(partial(self._show_part, job.attempt), partial(self._drop_live, job.attempt))
         return ClipsOutput(self.images, request_id, job, params, live if job.live else None)
 
-    def add_frames(self, job: AddJob, clips: ClipsOutput, chunk: FrameChunk) -> bool:
+    def add_frames(self, job: AddJob, clips: "ClipsOutput", chunk: FrameChunk) -> bool:
         """Filter and write frames of a clip, unless it failed before; return whether it goes on."""
         if clips.failure is not None:
             return False
@@ -112,7 +118,7 @@ class JobOutput:
             self._report_judgement(job.attempt, "video", clips.take_judgement())
         return clips.failure is None
 
-    def fail_clips(self, job: AddJob, clips: ClipsOutput, error: Exception) -> None:
+    def fail_clips(self, job: AddJob, clips: "ClipsOutput", error: Exception) -> None:
         """Report that a request failed, for its own reason if it has one, and remove what was written."""
         clips.abandon()
         failure = job_failure(job.attempt, clips.failure or error)
@@ -125,7 +131,7 @@ class JobOutput:
         else:
             self._finish_clips(request, request.clips, result)
 
-    def _finish_clips(self, request: EngineRequest, clips: ClipsOutput, result: GenerationResult) -> None:
+    def _finish_clips(self, request: EngineRequest, clips: "ClipsOutput", result: GenerationResult) -> None:
         job = request.job
         for index, frames in enumerate(result.frames):  # of those that were not passed on as they came
             self.add_frames(job, clips, FrameChunk(index, 0, frames, is_last=True))
@@ -218,13 +224,18 @@ def job_failure(attempt: str, error: Exception) -> JobFailed:
     return JobFailed(attempt=attempt, code=code, message=message, retryable=is_retryable)
 
 
+def is_clip(params: GenerationParams, output_format: str) -> bool:
+    """Return whether a request's results are clips; those of one frame are images if their format can be."""
+    return (params.num_frames or 1) > 1 or (output_format in VIDEO_FORMATS and output_format != "webp")
+
+
 def preview_steps(num_steps: int, num_previews: int) -> list[int]:
     """Return evenly spaced steps for previews, never the last step: the image itself follows that."""
     wanted = (round(i * num_steps / (num_previews + 1)) for i in range(1, num_previews + 1))
     return sorted({step for step in wanted if 0 < step < num_steps})
 
 
-def _cells_of(preview: Image, clips: ClipsOutput | None) -> Frames:
+def _cells_of(preview: Image, clips: "ClipsOutput | None") -> Frames:
     """Return a preview as the filter judges it: the frames of a strip one by one."""
     if clips is None:
         return [preview]

@@ -1,9 +1,12 @@
 """The description of a model that a worker offers: read from its configs, before its weights are fetched."""
 
 from collections.abc import Collection
+from importlib.util import find_spec
 from pathlib import PurePosixPath
 
+from diffuserve.domain.errors import InvalidModel
 from diffuserve.domain.model_parts import Parts
+from diffuserve.domain.model_spec import ModelSpec
 from diffuserve.models.folder import find_local_model
 from diffuserve.models.registry import num_weight_bytes, read_offer, weight_folders
 from diffuserve.modelstore.configs import DescribedModel
@@ -18,7 +21,7 @@ _WEIGHTS = ".safetensors"
 def describe(config: EngineProcessConfig) -> ModelAnnounced:
     """Read what a model is; a store that does not respond is waited for.
 
-    Raise `ModelNotFound` or `InvalidModel` for one that nobody can load.
+    Raise `ModelNotFound` or `InvalidModel` for one that cannot be loaded, or whose clips cannot be written.
     """
     return with_patience(lambda: _described(config))
 
@@ -27,14 +30,23 @@ def _described(config: EngineProcessConfig) -> ModelAnnounced:
     with describe_stored(config.model, config.stored) as stored:
         if stored is not None:
             num_bytes = _weight_bytes(stored, config.parts)
-            return _announced(str(stored.folder), stored.manifest.reference, num_bytes)
+            return _announced(str(stored.folder), stored.manifest.reference, num_bytes, config.parts)
     is_here = find_local_model(config.model) is not None
     num_bytes = num_weight_bytes(config.model, config.parts) if is_here else 0
-    return _announced(config.model, config.model, num_bytes)
+    return _announced(config.model, config.model, num_bytes, config.parts)
 
 
-def _announced(folder: str, reference: str, num_bytes: int) -> ModelAnnounced:
+def check_encoder(model: str, spec: ModelSpec) -> None:
+    """Raise `InvalidModel` for a model of clips if what writes them is not installed: images need no PyAV."""
+    if spec.is_video and find_spec("av") is None:
+        remedy = "makes clips, which av writes, and that is not installed; pip install 'diffuserve[engine]'"
+        raise InvalidModel(f"{model} {remedy}")
+
+
+def _announced(folder: str, reference: str, num_bytes: int, parts: Parts) -> ModelAnnounced:
     spec, fit = read_offer(folder)
+    if parts.decoding:
+        check_encoder(reference, spec)
     return ModelAnnounced(spec=spec.to_dict(), fit=fit.to_dict(), reference=reference, num_bytes=num_bytes)
 
 

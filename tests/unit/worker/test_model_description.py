@@ -1,5 +1,6 @@
 """A model is offered by its configs alone: before its weights are on this machine."""
 
+import sys
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
@@ -54,6 +55,15 @@ def test_a_stored_model_is_described_by_its_configs_before_it_is_fetched(
     assert files
     assert all(path.endswith(".json") for path in files)
     assert not (config.stored.model_cache / "models").exists()
+
+
+def test_a_model_of_clips_is_refused_where_no_encoder_is_installed(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "av", None)
+    assert describe(EngineProcessConfig(model="tiny-flux")).spec["name"] == "tiny-flux"
+    clips = EngineProcessConfig(model="tiny-video")
+    with pytest.raises(InvalidModel, match=r"av writes.* pip install"):
+        describe(clips)
+    assert describe(replace(clips, parts=replace(DECODING, denoising=True, decoding=False))).num_bytes > 0
 
 
 @pytest.mark.parametrize("parts", [Parts(), DECODING])
