@@ -10,37 +10,14 @@ from typing import Any
 import httpx
 
 from diffuserve.backoff import Backoff, retry
+from diffuserve.client.errors import error_of
 from diffuserve.client.outages import OutageLog
 from diffuserve.domain.errors import (
     ArtifactNotFound,
-    BacklogFull,
-    BandNotAllowed,
-    BatchNotFound,
-    Conflict,
-    DeliveryNotFound,
     DiffuserveError,
-    EndpointNotFound,
-    FileInUse,
-    FileNotKnown,
-    FilesFull,
-    Forbidden,
-    IdempotencyMismatch,
-    JobNotFound,
-    LeaseLost,
-    ModelConflict,
-    ModelNotFound,
-    NotFinished,
-    NotFound,
-    QueueFull,
-    RateLimited,
     ServerRefused,
     ServerUnavailable,
     StorageRefused,
-    TooLarge,
-    TooManyWaits,
-    Unauthorized,
-    UploadMissing,
-    WorkerNotFound,
 )
 from diffuserve.telemetry import tracing
 
@@ -182,7 +159,7 @@ class HttpTransport:
             response = await self._client.send(request, auth=auth)
         except httpx.TransportError as error:
             raise ServerUnavailable(f"{_server_of(request)} does not respond ({_reason(error)})") from error
-        if response.status_code in _RETRIED_STATUSES and _code_of(response) != StorageRefused.code:
+        if response.status_code in _RETRIED_STATUSES and not _is_final(response):
             raise ServerUnavailable(_refusal(response), retry_after=_retry_after(response))
         if response.is_error:
             raise error_from(response)
@@ -201,7 +178,7 @@ async def _raise_for_status(response: httpx.Response) -> None:
     if not response.is_error:
         return
     await response.aread()
-    if response.is_server_error and _code_of(response) != StorageRefused.code:
+    if response.is_server_error and not _is_final(response):
         raise ServerUnavailable(_refusal(response))
     raise error_from(response)
 
@@ -209,47 +186,9 @@ async def _raise_for_status(response: httpx.Response) -> None:
 def error_from(response: httpx.Response) -> DiffuserveError:
     """Return the error that a response in `application/problem+json` stands for."""
     try:
-        problem = response.json()
-        code, detail = str(problem["code"]), str(problem["detail"])
+        return error_of(response.json(), _retry_after(response) or None)
     except (ValueError, KeyError, TypeError):
         return ServerRefused(_refusal(response))
-    if code == LeaseLost.code:
-        return LeaseLost(str(problem.get("job_id", "?")))
-    if code in _ERRORS:
-        return _ERRORS[code](detail)
-    return ServerRefused(detail)
-
-
-_ERRORS: Mapping[str, type[DiffuserveError]] = {
-    error.code: error
-    for error in (
-        ArtifactNotFound,
-        BandNotAllowed,
-        BacklogFull,
-        BatchNotFound,
-        Conflict,
-        DeliveryNotFound,
-        EndpointNotFound,
-        FileInUse,
-        FileNotKnown,
-        FilesFull,
-        Forbidden,
-        IdempotencyMismatch,
-        JobNotFound,
-        ModelConflict,
-        ModelNotFound,
-        NotFinished,
-        NotFound,
-        QueueFull,
-        RateLimited,
-        StorageRefused,
-        TooLarge,
-        TooManyWaits,
-        Unauthorized,
-        UploadMissing,
-        WorkerNotFound,
-    )
-}
 
 
 def _pause(error: Exception) -> float | None:
@@ -276,12 +215,12 @@ def _server_of(request: httpx.Request) -> str:
     return f"{request.url.scheme}://{request.url.netloc.decode()}"
 
 
-def _code_of(response: httpx.Response) -> str:
-    """Return the code of a problem, or nothing for any other body."""
+def _is_final(response: httpx.Response) -> bool:
+    """Return whether the server says in a problem that no retry helps."""
     try:
-        return str(response.json()["code"])
+        return response.json()["retryable"] is False
     except (ValueError, KeyError, TypeError):
-        return ""
+        return False
 
 
 def _refusal(response: httpx.Response) -> str:

@@ -7,7 +7,7 @@ import orjson
 import pytest
 
 from diffuserve.client.jobs import Client
-from diffuserve.domain.errors import FileInUse, FileNotKnown, ServerRefused, TooLarge
+from diffuserve.domain.errors import FileInUse, FileNotKnown, ImageBlocked, TooLarge
 from support.virtual_time import in_virtual_time
 
 CONTENT = b"an image" * 100_000
@@ -90,7 +90,7 @@ async def test_a_name_that_tells_no_format_is_sent_as_an_image(tmp_path: Path) -
         (404, "file_not_found", FileNotKnown),
         (409, "file_in_use", FileInUse),
         (413, "too_large", TooLarge),
-        (422, "image_blocked", ServerRefused),
+        (422, "image_blocked", ImageBlocked),
     ],
 )
 async def test_refusals_keep_their_meaning(status: int, code: str, error: type[Exception]) -> None:

@@ -8,8 +8,10 @@ import pytest
 
 from diffuserve.client.http import HttpTransport, RequestOptions
 from diffuserve.domain.errors import (
+    DeadlineUnreachable,
     DiffuserveError,
     Forbidden,
+    InvalidParams,
     LeaseLost,
     ServerRefused,
     ServerUnavailable,
@@ -94,8 +96,8 @@ async def test_a_long_poll_has_a_longer_timeout() -> None:
     ("status", "body", "error", "message"),
     [
         (403, {"code": "forbidden", "detail": "another door"}, Forbidden, "another door"),
-        (409, {"code": "lease_lost", "detail": "gone", "job_id": "j1"}, LeaseLost, "j1"),
-        (422, {"code": "invalid_params", "detail": "width=7"}, ServerRefused, "width=7"),
+        (409, {"code": "lease_lost", "detail": "gone", "job_id": "j1"}, LeaseLost, "gone"),
+        (422, {"code": "invalid_params", "detail": "width=7"}, InvalidParams, "width=7"),
         (404, ["no problem"], ServerRefused, "404"),
         (400, {"code": "nix"}, ServerRefused, "400"),
     ],
@@ -118,10 +120,11 @@ async def test_an_unreachable_server_is_named_with_what_the_system_said() -> Non
     await http.close()
 
 
-async def test_a_refused_store_is_not_tried_again() -> None:
-    problem = {"code": "storage_refused", "detail": "no such bucket"}
+@pytest.mark.parametrize("error", [StorageRefused, DeadlineUnreachable])
+async def test_what_no_retry_helps_is_not_tried_again(error: type[DiffuserveError]) -> None:
+    problem = {"code": error.code, "detail": "in vain", "retryable": False}
     http = transport(responses(httpx.Response(503, json=problem)))
-    with pytest.raises(StorageRefused, match="no such bucket"):
+    with pytest.raises(error, match="in vain"):
         await http.request("PUT", "/v1/leases/job/files/0.png")
     await http.close()
 

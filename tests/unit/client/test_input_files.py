@@ -176,7 +176,7 @@ async def test_a_store_that_stays_away_is_given_up_in_bounded_time(
 
 
 async def test_a_store_that_refuses_the_control_plane_is_not_asked_again(tmp_path: Path) -> None:
-    refused = httpx.Response(503, json={"code": "storage_refused", "detail": "no access"})
+    refused = httpx.Response(503, json={"code": "storage_refused", "detail": "no access", "retryable": False})
     plane = Plane(refused, signs_urls=False)
     with pytest.raises(DownloadFailed, match="no access"):
         await plane.fetch(tmp_path)
