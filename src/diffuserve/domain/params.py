@@ -7,6 +7,7 @@ from typing import Any
 
 from diffuserve.domain.errors import InvalidParams
 from diffuserve.domain.input_image import ImageInput, InputImage
+from diffuserve.domain.known_fields import known_fields
 from diffuserve.domain.nearest import did_you_mean
 from diffuserve.domain.samplers import SAMPLERS
 
@@ -105,8 +106,11 @@ class GenerationParams:
 
     @classmethod
     def from_dict(cls, values: Mapping[str, Any]) -> "GenerationParams":
-        """Build parameters from what `to_dict` returned. Raise `InvalidParams` for bad values."""
-        return cls(**{name: _restored(value) for name, value in values.items()})
+        """Build parameters from what `to_dict` returned, without the fields of newer versions.
+
+        Raise `InvalidParams` for bad values.
+        """
+        return cls(**{name: _restored(value) for name, value in known_fields(cls, values).items()})
 
 
 def _plain(value: Any) -> Any:

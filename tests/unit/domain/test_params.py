@@ -68,6 +68,11 @@ def test_params_survive_json(values: dict[str, Any]) -> None:
     assert GenerationParams.from_dict(json.loads(json.dumps(params.to_dict()))) == params
 
 
+def test_fields_of_a_newer_version_are_ignored() -> None:
+    newer = {"prompt": "a star", "eta": 0.5, "seed": 7}
+    assert GenerationParams.from_dict(newer) == GenerationParams(prompt="a star", seed=7)
+
+
 def test_parameters_that_were_not_given_stay_none() -> None:
     assert GenerationParams(prompt="a star").to_dict() == {
         "prompt": "a star",
