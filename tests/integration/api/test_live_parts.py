@@ -1,5 +1,7 @@
 """The parts of a clip that is being drawn, as its worker stores them and takes them back."""
 
+from unittest.mock import ANY
+
 import httpx
 import pytest
 
@@ -97,4 +99,5 @@ async def test_a_part_has_a_number(store: JobStore, worker: HandWorker, number: 
 async def test_images_are_not_drawn_live(http: httpx.AsyncClient, worker: HandWorker) -> None:
     response = await http.post("/v1/jobs", json={"input": {"prompt": "a cat"}, "live": True})
     assert response.status_code == 422
+    assert response.json()["errors"] == [{"field": "live", "message": ANY}]
     assert "is for clips" in response.text

@@ -23,7 +23,6 @@ from diffuserve.domain.resources.job import JobPage, JobResource
 router = APIRouter(prefix="/v1/jobs", tags=["jobs"], route_class=JsonRoute)
 
 Wait = Annotated[float, Query(ge=0, allow_inf_nan=False, description="Seconds to delay the response.")]
-_TOP_FIELDS = ("kind", "model", "output_format", "webhook.url", "expand_prompt", "deadline", "exact")
 _PREFERRED_WAIT = re.compile(r"(?:^|[,;\s])wait=(\d{1,9})(?:$|[,;\s])")
 
 
@@ -48,7 +47,7 @@ async def submit_job(
     """Queue a job; with `Prefer: wait=SECONDS` wait for its end."""
     seconds = _preferred_seconds(prefer, services.config.longest_wait_seconds)
     async with wait_slot(services, caller) if seconds else nullcontext():  # refused before it is queued
-        with renamed_fields(lambda name: name if name in _TOP_FIELDS else f"input.{name}"):
+        with renamed_fields(_path_in_body):
             job = await submit(services, caller, body, base_url, idempotency_key)
         headers = {"location": f"{base_url}/v1/jobs/{job.id}"}
         status = 202
@@ -57,6 +56,11 @@ async def submit_job(
             job = await services.job_watcher.final(job, seconds)
             status = 200 if job.status.is_final else 202
     return json_response(await services.serializer.job(job, base_url), status, headers)
+
+
+def _path_in_body(name: str) -> str:
+    """Return the path of a field that is refused: the body's own, or one of its input."""
+    return name if name.partition(".")[0] in NewJobBody.model_fields else f"input.{name}"
 
 
 @router.get(
