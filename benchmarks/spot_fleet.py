@@ -17,7 +17,7 @@ from diffuserve.domain.job import Band
 from diffuserve.domain.tenant import Plan, Tenant
 from diffuserve.jobs.config import StoreConfig
 from diffuserve.jobs.fairness import Claimant, Lane, TenantAccount, choose_lane, seconds_left
-from diffuserve.jobs.placement import ANYWHERE, Placement
+from diffuserve.jobs.placement import ANYWHERE, ClaimingWorker
 
 MODEL = "flux"
 _TENANTS = ("ada", "bob", "cid")
@@ -192,7 +192,7 @@ class Fleet:
         ]
 
     def _claimant(self, worker: SimulatedWorker) -> Claimant:
-        placement = Placement(worker.is_spot, _BOTH) if self.is_placed else ANYWHERE
+        placement = ClaimingWorker(worker.is_spot, _BOTH) if self.is_placed else ANYWHERE
         return Claimant({MODEL}, {MODEL}, placement=placement)
 
     def _run(self, worker: SimulatedWorker, job: SimulatedJob) -> None:

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 from playwright.sync_api import Locator, Page, expect
 
-from diffuserve.domain.webhook import Attempt
+from diffuserve.domain.webhook import DeliveryAttempt
 from diffuserve.settings import Settings
 from support.browser import Axe, KeyedServer, OpenPage, Screenshot, assert_fits
 from support.clips import CLIPS
@@ -97,7 +97,7 @@ def test_what_fails_is_mended_from_a_phone(
     hand.does(hand.worker.fail(hand.claim(), "numbers_broke")).raise_for_status()
     [endpoint] = hand.does(hand.store.webhooks.endpoints())
     [delivery] = hand.does(hand.store.webhooks.deliveries(endpoint.id))
-    hand.does(hand.store.webhooks.record(Attempt(delivery.id, 410, "responded 410")))
+    hand.does(hand.store.webhooks.record(DeliveryAttempt(delivery.id, 410, "responded 410")))
     failures, webhooks = section(page, "Failures in the last hour"), section(page, "Webhooks that fail")
     expect(failures.get_by_text("numbers_broke", exact=True)).to_be_visible()
     disabled = webhooks.get_by_text("Disabled:")  # the server's own attempt may have failed since

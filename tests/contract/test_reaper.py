@@ -6,7 +6,7 @@ import pytest
 
 from diffuserve.domain.errors import ArtifactNotFound
 from diffuserve.domain.job import JobStatus
-from diffuserve.domain.webhook import JOB_EVENTS, Attempt, DueDelivery, Webhook
+from diffuserve.domain.webhook import JOB_EVENTS, DeliveryAttempt, DueDelivery, Webhook
 from diffuserve.domain.worker import WorkerState
 from diffuserve.jobs.config import DAY
 from diffuserve.jobs.reaper import Reaper
@@ -148,7 +148,7 @@ async def test_webhooks_are_sent_again_although_the_clock_went_back(
         await job_store.jobs.submit(new_job(webhook=webhook))
         await complete(job_store, await claim_one(job_store, worker))
     taken, refused = await take_due(job_store)
-    await job_store.webhooks.record(Attempt(refused.delivery.id, 500))
+    await job_store.webhooks.record(DeliveryAttempt(refused.delivery.id, 500))
     await job_store.housekeeping.reap("reaper")
     clock.advance(-3_600.0)
     await job_store.housekeeping.reap("reaper")

@@ -9,7 +9,14 @@ import sqlalchemy as sa
 
 from diffuserve.domain.errors import Conflict, DeliveryNotFound, EndpointNotFound
 from diffuserve.domain.job import Job
-from diffuserve.domain.webhook import JOB_EVENTS, Attempt, Delivery, DueDelivery, Webhook, WebhookEvent
+from diffuserve.domain.webhook import (
+    JOB_EVENTS,
+    Delivery,
+    DeliveryAttempt,
+    DueDelivery,
+    Webhook,
+    WebhookEvent,
+)
 from diffuserve.jobs import schema
 from diffuserve.jobs.config import DAY, WEBHOOK_RETRY_SECONDS
 from diffuserve.jobs.store import JobStore
@@ -179,14 +186,14 @@ async def test_retries_follow_the_times_of_standard_webhooks(job_store: JobStore
     await cancel_new_job(job_store)
     for num_attempts, pause in enumerate(WEBHOOK_RETRY_SECONDS, start=1):
         [message] = await due(job_store)
-        await job_store.webhooks.record(Attempt(message.delivery.id, 500, "responded 500"))
+        await job_store.webhooks.record(DeliveryAttempt(message.delivery.id, 500, "responded 500"))
         delivery = await the_delivery(job_store)
         assert (delivery.status, delivery.num_attempts) == ("pending", num_attempts)
         clock.advance(pause - 0.1)
         assert await due(job_store) == [], f"too early after attempt {num_attempts}"
         clock.advance(0.1 * pause + 0.2)
     [last] = await due(job_store)
-    await job_store.webhooks.record(Attempt(last.delivery.id, None, "no response in time"))
+    await job_store.webhooks.record(DeliveryAttempt(last.delivery.id, None, "no response in time"))
     clock.advance(30 * DAY)
     assert await due(job_store) == []
     delivery = await the_delivery(job_store)
@@ -197,7 +204,7 @@ async def test_retries_follow_the_times_of_standard_webhooks(job_store: JobStore
 async def test_a_delivered_message_is_not_sent_again(job_store: JobStore, clock: FakeClock) -> None:
     await cancel_new_job(job_store)
     [message] = await due(job_store)
-    await job_store.webhooks.record(Attempt(message.delivery.id, 204))
+    await job_store.webhooks.record(DeliveryAttempt(message.delivery.id, 204))
     clock.advance(DAY)
     assert await due(job_store) == []
     assert (await the_delivery(job_store)).status == "delivered"
@@ -208,8 +215,8 @@ async def test_status_410_disables_the_endpoint_until_it_is_enabled(job_store: J
     for _ in range(3):
         await cancel_new_job(job_store)
     first, second, _third = await due(job_store)
-    await job_store.webhooks.record(Attempt(first.delivery.id, 410, "responded 410"))
-    await job_store.webhooks.record(Attempt(second.delivery.id, 500, "responded 500"))
+    await job_store.webhooks.record(DeliveryAttempt(first.delivery.id, 410, "responded 410"))
+    await job_store.webhooks.record(DeliveryAttempt(second.delivery.id, 500, "responded 500"))
     await cancel_new_job(job_store)
     [endpoint] = await job_store.webhooks.endpoints()
     assert endpoint.disabled_at is not None
@@ -228,7 +235,7 @@ async def test_status_410_disables_the_endpoint_until_it_is_enabled(job_store: J
 async def test_redelivery_starts_over_with_the_same_id(job_store: JobStore, clock: FakeClock) -> None:
     await cancel_new_job(job_store)
     [message] = await due(job_store)
-    await job_store.webhooks.record(Attempt(message.delivery.id, 200))
+    await job_store.webhooks.record(DeliveryAttempt(message.delivery.id, 200))
     again = await job_store.webhooks.redeliver(message.endpoint.id, message.delivery.id, "ada")
     assert (again.id, again.status, again.num_attempts) == (message.delivery.id, "pending", 0)
     assert [found.delivery.id for found in await due(job_store)] == [message.delivery.id]
@@ -298,7 +305,7 @@ async def test_endpoints_without_messages_are_forgotten(job_store: JobStore, clo
         await cancel_new_job(job_store, url)
     for message in await due(job_store):
         is_gone = message.endpoint.url == "https://gone.example/"
-        await job_store.webhooks.record(Attempt(message.delivery.id, 410 if is_gone else 200))
+        await job_store.webhooks.record(DeliveryAttempt(message.delivery.id, 410 if is_gone else 200))
     clock.advance(6 * DAY)
     assert len(await endpoint_urls(job_store)) == 3
     await cancel_new_job(job_store, "https://used.example/")
@@ -314,7 +321,7 @@ async def test_old_deliveries_are_deleted_unless_they_are_pending(
     await cancel_new_job(job_store)
     await cancel_new_job(job_store)
     first, _open = await due(job_store)
-    await job_store.webhooks.record(Attempt(first.delivery.id, 200))
+    await job_store.webhooks.record(DeliveryAttempt(first.delivery.id, 200))
     clock.advance(8 * DAY)
     await job_store.housekeeping.find_outdated(10)
     rows = await job_store.database.rows(sa.select(schema.webhook_deliveries))

@@ -13,7 +13,7 @@ from diffuserve.domain.readiness import ModelStatus, status_of
 from diffuserve.domain.tenant import Plan
 from diffuserve.domain.tiers import Tiers, possible_tiers
 from diffuserve.domain.worker import Worker
-from diffuserve.jobs.operations import ServedModel
+from diffuserve.jobs.operations import OfferedModel
 from diffuserve.jobs.shared_reads import FreshReads
 from diffuserve.jobs.store import JobStore
 
@@ -41,7 +41,7 @@ class Catalog:
         self._default_model = default_model
         self._tiers = tiers or {}
         self._known_as_impossible: set[str] = set()
-        self._models: TTLCache[None, Mapping[str, ServedModel]] = TTLCache(1, _MODELS_SECONDS)
+        self._models: TTLCache[None, Mapping[str, OfferedModel]] = TTLCache(1, _MODELS_SECONDS)
         self._fresh_models = FreshReads(store.operations.models, _MISSING_SECONDS)
         self._workers: TTLCache[None, Sequence[Worker]] = TTLCache(1, _MODELS_SECONDS)
         self._plans: TTLCache[str, Plan] = TTLCache(_MAX_PLANS, _PLAN_SECONDS)
@@ -51,17 +51,17 @@ class Catalog:
         self._default_model = self._default_model or model
         self._models.clear()
 
-    async def models(self) -> Mapping[str, ServedModel]:
+    async def models(self) -> Mapping[str, OfferedModel]:
         """Return the served models by name."""
         return self._models.get(None) or await self._read_models()
 
-    async def _read_models(self) -> Mapping[str, ServedModel]:
+    async def _read_models(self) -> Mapping[str, OfferedModel]:
         offered = await self._fresh_models.get()
         models = {name: self._limited(name, served) for name, served in offered.items()}
         self._models[None] = models
         return models
 
-    def _limited(self, name: str, served: ServedModel) -> ServedModel:
+    def _limited(self, name: str, served: OfferedModel) -> OfferedModel:
         """Return the model with those of its tiers that it can do."""
         wanted = self._tiers.get(name)
         if wanted is None:
@@ -84,7 +84,7 @@ class Catalog:
         """Return the readiness of a model."""
         return status_of(model, await self.workers(), self._store.operations.expected)
 
-    async def pick(self, name: str | None, kind: str = IMAGE_GENERATE) -> ServedModel:
+    async def pick(self, name: str | None, kind: str = IMAGE_GENERATE) -> OfferedModel:
         """Return the model called `name`; without a name the default model, or else the only one.
 
         Clips without a model's name are for the only model that makes them, unless the default one does.
@@ -93,18 +93,18 @@ class Catalog:
         """
         return await self._chosen(lambda models: self._pick(models, name, kind))
 
-    async def model(self, name: str) -> ServedModel:
+    async def model(self, name: str) -> OfferedModel:
         """Return the model called `name`. Raise `ModelNotFound`."""
         return await self._chosen(lambda models: _named(models, name))
 
-    async def _chosen(self, choose: Callable[[Mapping[str, ServedModel]], ServedModel]) -> ServedModel:
+    async def _chosen(self, choose: Callable[[Mapping[str, OfferedModel]], OfferedModel]) -> OfferedModel:
         """Return the model chosen from the cache, or else from the store, whose refusal counts."""
         if cached := self._models.get(None):
             with suppress(ModelNotFound, ModelNotCapable):
                 return choose(cached)
         return choose(await self._read_models())
 
-    def _pick(self, models: Mapping[str, ServedModel], name: str | None, kind: str) -> ServedModel:
+    def _pick(self, models: Mapping[str, OfferedModel], name: str | None, kind: str) -> OfferedModel:
         if not models:
             raise ServerUnavailable(_NO_MODEL, retry_after=1.0)
         if kind != VIDEO_GENERATE:
@@ -114,7 +114,7 @@ class Catalog:
         check_makes_clips(served.spec, makers)
         return served
 
-    def _default_maker(self, models: Mapping[str, ServedModel], makers: Mapping[str, ServedModel]) -> str:
+    def _default_maker(self, models: Mapping[str, OfferedModel], makers: Mapping[str, OfferedModel]) -> str:
         """Return the model for clips that name none; one that makes none if there is no other."""
         if self._default_model in makers or not makers:
             return self._default_model or next(iter(models))
@@ -128,18 +128,18 @@ class Catalog:
         return plan
 
 
-def _named(models: Mapping[str, ServedModel], name: str) -> ServedModel:
+def _named(models: Mapping[str, OfferedModel], name: str) -> OfferedModel:
     if name not in models:
         known = f"choose one of: {_listed(models)}" if models else _NO_MODEL
         raise ModelNotFound(f"model {name!r} is not served; {known}")
     return models[name]
 
 
-def _only(models: Mapping[str, ServedModel]) -> str:
+def _only(models: Mapping[str, OfferedModel]) -> str:
     if len(models) > 1:
         raise InvalidParams("model", None, f"choose one of: {_listed(models)}")
     return next(iter(models))
 
 
-def _listed(models: Mapping[str, ServedModel]) -> str:
+def _listed(models: Mapping[str, OfferedModel]) -> str:
     return ", ".join(sorted(models))

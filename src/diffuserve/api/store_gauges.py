@@ -10,7 +10,7 @@ from diffuserve.events.base import EventBus
 from diffuserve.jobs.overview import Overview
 from diffuserve.jobs.shared_reads import FreshReads
 from diffuserve.jobs.store import JobStore
-from diffuserve.telemetry.metrics import ControlMetrics, QueueState
+from diffuserve.telemetry.metrics import ControlMetrics, QueueGauges
 
 _PAUSE_SECONDS = 0.5  # between two reads, however many scrape
 
@@ -41,9 +41,9 @@ class StoreGauges:
         return await asyncio.to_thread(metrics.text)
 
 
-def _ready(overview: Overview) -> dict[tuple[str, Band], QueueState]:
+def _ready(overview: Overview) -> dict[tuple[str, Band], QueueGauges]:
     return {
-        (pool.model, pool.band): QueueState(
+        (pool.model, pool.band): QueueGauges(
             pool.num_ready, pool.work_seconds, max(overview.now - pool.oldest_at, 0.0)
         )
         for pool in overview.pools

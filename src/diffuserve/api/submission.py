@@ -29,7 +29,7 @@ from diffuserve.domain.tiers import replaced_values
 from diffuserve.domain.webhook import JOB_EVENTS, Webhook, WebhookEvent
 from diffuserve.jobs.audit import blocked_prompt
 from diffuserve.jobs.idempotency import Stamp
-from diffuserve.jobs.operations import ServedModel
+from diffuserve.jobs.operations import OfferedModel
 from diffuserve.jobs.pricing import predict
 from diffuserve.prompts.base import Expansion
 from diffuserve.prompts.cleaning import clean
@@ -143,7 +143,7 @@ def _checked_live(body: NewJobBody) -> bool:
 
 
 def build_job(
-    body: NewJobBody, params: GenerationParams, tenant_id: str, served: ServedModel, plan: Plan
+    body: NewJobBody, params: GenerationParams, tenant_id: str, served: OfferedModel, plan: Plan
 ) -> NewJob:
     """Build the job that `body` asks for with `params`, every default filled in, and its price.
 

@@ -18,7 +18,7 @@ _Positive = Annotated[float, Field(gt=0, allow_inf_nan=False)]
 
 
 @dataclass(frozen=True, kw_only=True)
-class Machine:
+class MachinePrices:
     """A machine's prices of an hour, and the images that it draws in an hour in which it is always busy.
 
     `p95` are the seconds that 95 of 100 images take at most. A price that is left out means that there is no
@@ -41,7 +41,7 @@ class PriceList:
     __pydantic_config__ = ConfigDict(extra="forbid")
 
     date: date
-    machines: Annotated[tuple[Machine, ...], Field(min_length=1, max_length=1_000)]
+    machines: Annotated[tuple[MachinePrices, ...], Field(min_length=1, max_length=1_000)]
 
 
 def read_prices(path: Path) -> PriceList:

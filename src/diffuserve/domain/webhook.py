@@ -94,7 +94,7 @@ class DueDelivery:
 
 
 @dataclass(frozen=True)
-class Attempt:
+class DeliveryAttempt:
     """Result of an attempt to deliver: the HTTP status of the response, or the error instead of one."""
 
     delivery_id: str

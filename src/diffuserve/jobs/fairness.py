@@ -14,7 +14,7 @@ from diffuserve.domain.job import Band
 from diffuserve.domain.tenant import Tenant
 from diffuserve.domain.worker import WorkerRole
 from diffuserve.jobs.config import StoreConfig
-from diffuserve.jobs.placement import ANYWHERE, Placement
+from diffuserve.jobs.placement import ANYWHERE, ClaimingWorker
 
 _Order = tuple[float, str, int]
 _BEHIND_ALL: _Order = (math.inf, "", 0)
@@ -76,7 +76,7 @@ class Claimant:
     models: Collection[str]
     resident_models: Collection[str] = ()
     role: WorkerRole = WorkerRole.ALL
-    placement: Placement = ANYWHERE
+    placement: ClaimingWorker = ANYWHERE
     is_exact: bool = True
     load_seconds: Mapping[str, float] = field(default_factory=dict)
 

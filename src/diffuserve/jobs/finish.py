@@ -25,7 +25,7 @@ from diffuserve.jobs.command import Command
 from diffuserve.jobs.database import IDS, Transaction
 from diffuserve.jobs.records import JobRecord, dump
 from diffuserve.jobs.retries import RetryDecision, after_failure, after_loss, may_start_anew
-from diffuserve.jobs.tally import Attempt
+from diffuserve.jobs.tally import AttemptKey
 
 leases = schema.leases
 _HELD = sa.select(leases).where(leases.c.job_id.in_(IDS))
@@ -350,7 +350,7 @@ def _end_held(
     }
     ended.save()
     for lease, command in reports:
-        attempt = Attempt.under(lease, command.outcome(statuses[command.key]))
+        attempt = AttemptKey.under(lease, command.outcome(statuses[command.key]))
         transaction.tally.add_attempt(attempt, command.actual_seconds, command.num_images)
     return statuses
 

@@ -26,7 +26,7 @@ lanes, leases = schema.lanes, schema.leases
 
 
 @dataclass(frozen=True)
-class ServedModel:
+class OfferedModel:
     """A model that a worker has offered; `fit` is the family's default before the first measurement.
 
     Requests have values of its `tiers`, if there are any, and its defaults are among them.
@@ -36,7 +36,7 @@ class ServedModel:
     fit: CostFit
     tiers: Tiers = NO_TIERS
 
-    def within(self, tiers: Tiers) -> "ServedModel":
+    def within(self, tiers: Tiers) -> "OfferedModel":
         """Return the model with these tiers."""
         return replace(self, spec=within_tiers(self.spec, tiers), tiers=tiers)
 
@@ -69,7 +69,7 @@ class Operations:
         lease_seconds = self._config.lease_seconds
         return now, [workers.worker_of(row, now, lease_seconds, row.num_leases) for row in rows]
 
-    async def models(self) -> Mapping[str, ServedModel]:
+    async def models(self) -> Mapping[str, OfferedModel]:
         """Return models by name, also those whose workers are gone."""
         rows = await self._database.rows(sa.select(schema.models).order_by(schema.models.c.name))
         return {row.name: _served(row) for row in rows}
@@ -118,7 +118,7 @@ class Operations:
         return await queries.read_job(self._database, job_id)
 
 
-def _served(row: sa.Row[Any]) -> ServedModel:
+def _served(row: sa.Row[Any]) -> OfferedModel:
     spec = ModelSpec.from_dict(orjson.loads(row.spec))
     fit = CostFit.from_dict(orjson.loads(row.fit)) if row.fit else NEUTRAL_FIT
-    return ServedModel(spec, fit)
+    return OfferedModel(spec, fit)

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True)
-class Placement:
+class ClaimingWorker:
     """A worker that claims, on a spot machine or not.
 
     `others` are the phases of models that workers of the other kind serve: a model's name, and whether
@@ -48,7 +48,7 @@ class Placement:
         return until
 
 
-ANYWHERE = Placement(is_spot=False)
+ANYWHERE = ClaimingWorker(is_spot=False)
 """Placement where there are workers of one kind only."""
 
 

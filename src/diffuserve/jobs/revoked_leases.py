@@ -14,7 +14,7 @@ from diffuserve.jobs.database import Transaction
 from diffuserve.jobs.finish import EndedAttempts, end_leases
 from diffuserve.jobs.records import JobRecord
 from diffuserve.jobs.retries import after_loss
-from diffuserve.jobs.tally import Attempt
+from diffuserve.jobs.tally import AttemptKey
 
 
 def lose(transaction: Transaction, expired: Sequence[sa.Row[Any]]) -> None:
@@ -58,6 +58,6 @@ def _revoke(
         else:
             end(ended, record)
         outcome = JobStatus.FAILED.value if charges_timeout else LOST
-        transaction.tally.add_attempt(Attempt.under(lease, outcome), seconds.get(lease.job_id, 0.0))
+        transaction.tally.add_attempt(AttemptKey.under(lease, outcome), seconds.get(lease.job_id, 0.0))
         transaction.publish(worker_topic(lease.worker_id), {"type": "lost", "job_id": lease.job_id})
     ended.save()

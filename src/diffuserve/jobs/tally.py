@@ -14,7 +14,7 @@ from diffuserve.domain.job import EndedJob, JobStatus
 TallyKey = tuple["TallyKind", str]
 
 
-class Attempt(NamedTuple):
+class AttemptKey(NamedTuple):
     """Key of attempts that are counted together; `outcome` is what became of them."""
 
     tenant_id: str
@@ -23,7 +23,7 @@ class Attempt(NamedTuple):
     outcome: str
 
     @classmethod
-    def under(cls, lease: sa.Row[Any], outcome: str) -> "Attempt":
+    def under(cls, lease: sa.Row[Any], outcome: str) -> "AttemptKey":
         """Return the attempt under a row of `leases`."""
         return cls(lease.tenant_id, lease.model, lease.worker_id, outcome)
 
@@ -58,7 +58,7 @@ class Tally:
     """Counts of a transaction, written together when it has done everything else."""
 
     counts: dict[TallyKey, TallyCount] = field(default_factory=lambda: defaultdict(TallyCount))
-    attempts: dict[Attempt, AttemptCount] = field(default_factory=lambda: defaultdict(AttemptCount))
+    attempts: dict[AttemptKey, AttemptCount] = field(default_factory=lambda: defaultdict(AttemptCount))
 
     def add_jobs(self, ended: Iterable[EndedJob]) -> None:
         """Count jobs that have become final."""
@@ -68,7 +68,7 @@ class Tally:
                 self._add(TallyKind.QUEUE, str(bucket_of(job.started_at - job.created_at)))
                 self._add(TallyKind.RUN, str(bucket_of(job.finished_at - job.started_at)))
 
-    def add_attempt(self, attempt: Attempt, seconds: float, num_images: int = 0) -> None:
+    def add_attempt(self, attempt: AttemptKey, seconds: float, num_images: int = 0) -> None:
         """Count an attempt that has ended, its device-seconds and its images."""
         self._add(TallyKind.OUTCOME, attempt.outcome, seconds)
         self._add(TallyKind.TENANT, attempt.tenant_id, seconds)

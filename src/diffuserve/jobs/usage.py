@@ -15,7 +15,7 @@ import sqlalchemy as sa
 from diffuserve.domain.machines import MachineKind
 from diffuserve.jobs import schema
 from diffuserve.jobs.database import IDS, Transaction, upsert
-from diffuserve.jobs.tally import Attempt, AttemptCount
+from diffuserve.jobs.tally import AttemptCount, AttemptKey
 
 usage, worker_time, workers = schema.usage, schema.worker_time, schema.workers
 
@@ -71,7 +71,9 @@ def forget(transaction: Transaction) -> None:
         transaction.execute(sa.delete(table).where(table.c.day < first))
 
 
-def _row_of(attempt: Attempt, count: AttemptCount, machine: sa.Row[Any] | None, now: float) -> dict[str, Any]:
+def _row_of(
+    attempt: AttemptKey, count: AttemptCount, machine: sa.Row[Any] | None, now: float
+) -> dict[str, Any]:
     """Return a row of `usage`. A worker that is not known any more counts as one without a price."""
     return {
         "day": day_of(now).isoformat(),

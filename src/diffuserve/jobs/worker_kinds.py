@@ -12,7 +12,7 @@ from diffuserve.domain.worker import WorkerRole
 from diffuserve.jobs import schema
 from diffuserve.jobs.database import Transaction
 from diffuserve.jobs.fairness import Lane
-from diffuserve.jobs.placement import Placement, suits_spot
+from diffuserve.jobs.placement import ClaimingWorker, suits_spot
 from diffuserve.jobs.worker_reports import report_of
 
 workers = schema.workers
@@ -24,9 +24,9 @@ class Placements:
 
     transaction: Transaction
     lanes: Sequence[Lane]
-    _by_kind: dict[bool, Placement] = field(default_factory=dict)
+    _by_kind: dict[bool, ClaimingWorker] = field(default_factory=dict)
 
-    def of(self, worker_id: str, is_spot: bool, cold: frozenset[str]) -> Placement:
+    def of(self, worker_id: str, is_spot: bool, cold: frozenset[str]) -> ClaimingWorker:
         """Return the placement of a worker, which would have to load the `cold` ones of its models."""
         placement = self._of_kind(is_spot)
         if not any(lane.model in cold for lane in self.lanes):
@@ -34,11 +34,11 @@ class Placements:
         elsewhere = {model for model in cold if self._holders.get(model, frozenset()) - {worker_id}}
         return replace(placement, resident_elsewhere=frozenset(elsewhere))
 
-    def _of_kind(self, is_spot: bool) -> Placement:
+    def _of_kind(self, is_spot: bool) -> ClaimingWorker:
         if is_spot not in self._by_kind:
             is_any = any(suits_spot(lane) is (not is_spot) for lane in self.lanes)
             others = phases_served(self.transaction, not is_spot) if is_any else frozenset()
-            self._by_kind[is_spot] = Placement(is_spot, others)
+            self._by_kind[is_spot] = ClaimingWorker(is_spot, others)
         return self._by_kind[is_spot]
 
     @cached_property

@@ -31,7 +31,7 @@ class StoredTensor:
 
 
 @dataclass(frozen=True)
-class Span:
+class ByteRange:
     """Bytes of a file from `offset` on, and the device's memory that they go to."""
 
     file: Path
@@ -42,10 +42,10 @@ class Span:
     def end(self) -> int:
         return self.offset + len(self.target)
 
-    def parts(self, size: int) -> "Iterator[Span]":
+    def parts(self, size: int) -> "Iterator[ByteRange]":
         """Yield this in parts of at most `size` bytes."""
         for start, part in enumerate(self.target.split(size)):
-            yield Span(self.file, self.offset + start * size, part)
+            yield ByteRange(self.file, self.offset + start * size, part)
 
 
 def stored_tensors(file: Path) -> dict[str, StoredTensor]:
@@ -71,7 +71,7 @@ def bytes_of(tensor: Tensor) -> Tensor:
 
 
 def read_to_device(
-    spans: Sequence[Span],
+    spans: Sequence[ByteRange],
     device: torch.device,
     on_read: Callable[[int], None] | None = None,
     buffer_bytes: int = _BUFFER_BYTES,
@@ -93,9 +93,9 @@ def read_to_device(
         raise reading.error
 
 
-def _batches(spans: Sequence[Span], size: int) -> Iterator[list[Span]]:
+def _batches(spans: Sequence[ByteRange], size: int) -> Iterator[list[ByteRange]]:
     """Yield what is read at once: spans that follow one another in a file, of at most `size` bytes."""
-    batch: list[Span] = []
+    batch: list[ByteRange] = []
     for span in sorted(spans, key=lambda span: (span.file, span.offset)):
         for part in span.parts(size):
             if batch and not _fits(part, batch, size):
@@ -106,7 +106,7 @@ def _batches(spans: Sequence[Span], size: int) -> Iterator[list[Span]]:
         yield batch
 
 
-def _fits(part: Span, batch: Sequence[Span], size: int) -> bool:
+def _fits(part: ByteRange, batch: Sequence[ByteRange], size: int) -> bool:
     is_near = part.file == batch[0].file and part.offset - batch[-1].end <= _LARGEST_GAP
     return is_near and part.end - batch[0].offset <= size
 
@@ -116,7 +116,7 @@ class _Reading:
 
     def __init__(
         self,
-        batches: Iterator[list[Span]],
+        batches: Iterator[list[ByteRange]],
         device: torch.device,
         on_read: Callable[[int], None] | None,
     ) -> None:
@@ -144,7 +144,7 @@ class _Reading:
         except BaseException as error:  # raised by whoever waits for this thread
             self.error = error
 
-    def _next(self) -> list[Span] | None:
+    def _next(self) -> list[ByteRange] | None:
         with self._lock:
             return None if self.error is not None else next(self._batches, None)
 
@@ -160,7 +160,7 @@ def read_at(descriptor: int, content: memoryview, offset: int) -> bool:
     return True
 
 
-def _begin_copies(batch: Sequence[Span], buffer: Tensor) -> None:
+def _begin_copies(batch: Sequence[ByteRange], buffer: Tensor) -> None:
     """Have the current stream copy a batch to where its bytes belong."""
     for span in batch:
         start = span.offset - batch[0].offset
@@ -171,7 +171,7 @@ def _array(buffer: Tensor) -> Any:
     return buffer.numpy()
 
 
-def _read(batch: Sequence[Span], buffer: Tensor) -> None:
+def _read(batch: Sequence[ByteRange], buffer: Tensor) -> None:
     """Fill the front of a buffer with the bytes of a batch. Raise `OSError` if the file ends before."""
     start, size = batch[0].offset, batch[-1].end - batch[0].offset
     content = memoryview(_array(buffer))[:size]

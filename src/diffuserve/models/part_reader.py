@@ -16,7 +16,7 @@ import torch
 from torch import Tensor
 
 from diffuserve.models.device_reader import StoredTensor, bytes_of, read_at
-from diffuserve.models.layers.tensor_parallel import Share
+from diffuserve.models.layers.tensor_parallel import TensorShard
 
 _LEAST_BYTES = 4 * 1024  # of each row: disks are read by pages of as much, and of less nearly all are touched
 _MOST_BYTES = 8 * 1024 * 1024  # in one read
@@ -33,7 +33,9 @@ class _Piece:
     size: int
 
 
-def read_part(file: Path, stored: StoredTensor, dtype: torch.dtype, share: Share | None = None) -> Tensor:
+def read_part(
+    file: Path, stored: StoredTensor, dtype: torch.dtype, share: TensorShard | None = None
+) -> Tensor:
     """Return a rank's share of a stored tensor, or all of it, in memory of its own.
 
     Of a tensor whose rows have only small pieces of the share, all is read. Raise `OSError` if the file
@@ -49,7 +51,7 @@ def read_part(file: Path, stored: StoredTensor, dtype: torch.dtype, share: Share
     return _read(file, shape, dtype, _pieces(stored, share, outer, unit))
 
 
-def _pieces(stored: StoredTensor, share: Share, num_rows: int, unit: int) -> Iterator[_Piece]:
+def _pieces(stored: StoredTensor, share: TensorShard, num_rows: int, unit: int) -> Iterator[_Piece]:
     """Yield what a share has of each row, of entries of `unit` bytes."""
     start = 0
     for row in range(num_rows):

@@ -20,7 +20,7 @@ import torch
 from safetensors import SafetensorError, safe_open
 from torch import Tensor, nn
 
-from diffuserve.models.device_reader import Span, bytes_of, read_to_device, stored_tensors
+from diffuserve.models.device_reader import ByteRange, bytes_of, read_to_device, stored_tensors
 from diffuserve.models.layers.quantized_linear import QuantizedLinear
 
 log = logging.getLogger(__name__)
@@ -173,7 +173,7 @@ def _read_all(file: Path, names: Collection[str], device: torch.device) -> dict[
         name: torch.empty(each.shape, dtype=_DTYPES[each.dtype], device=device)
         for name, each in stored.items()
     }
-    spans = [Span(file, stored[name].offset, bytes_of(tensor)) for name, tensor in tensors.items()]
+    spans = [ByteRange(file, stored[name].offset, bytes_of(tensor)) for name, tensor in tensors.items()]
     read_to_device(spans, device)
     return tensors
 

@@ -15,11 +15,11 @@ from torch import Tensor, nn
 
 from diffuserve.domain.dtypes import SAFETENSORS_DTYPES
 from diffuserve.domain.errors import InvalidModel
-from diffuserve.models.device_reader import Span, StoredTensor, bytes_of, read_to_device, stored_tensors
+from diffuserve.models.device_reader import ByteRange, StoredTensor, bytes_of, read_to_device, stored_tensors
 from diffuserve.models.folder import first_line
 from diffuserve.models.layers.quantization import QuantizedWeight, quantize_weight
 from diffuserve.models.layers.quantized_linear import QuantizedLinear
-from diffuserve.models.layers.tensor_parallel import RowLinear, Share
+from diffuserve.models.layers.tensor_parallel import RowLinear, TensorShard
 from diffuserve.models.part_reader import read_part
 from diffuserve.models.prepared import PreparedPart, copy_in_use, describe_part
 from diffuserve.models.stored_quantization import StoredWeight, is_companion, stored_weights
@@ -46,7 +46,7 @@ class Placement:
     num_parts: int = 1
     dtype: torch.dtype | None = None
     patch: tuple[int, ...] = (1, 1)
-    share: Share | None = None
+    share: TensorShard | None = None
 
 
 @contextmanager
@@ -155,7 +155,7 @@ class _Checkpoint:
     def fill(self, module: nn.Module, device: torch.device) -> None:
         # The tensors that bring a quantized weight back are no weights of their own.
         missing = {name for name in self.placements if not is_companion(name)}
-        spans: list[Span] = []  # read together, in the end
+        spans: list[ByteRange] = []  # read together, in the end
         for file in self.files:
             with safe_open(file, framework="pt", device=str(device)) as reader:
                 tensors = stored_tensors(file) if device.type == "cuda" or self.is_cut else {}
@@ -236,7 +236,7 @@ class _OpenFile:
         except ValueError as error:
             raise self._unreadable(stored.tensor, error) from error
 
-    def part(self, stored: StoredWeight, share: Share | None) -> Tensor:
+    def part(self, stored: StoredWeight, share: TensorShard | None) -> Tensor:
         """Return a rank's share of a weight, or all of it, and read little else. Raise `InvalidModel`."""
         assert stored.scale is None, "quantized weights are not cut"
         tensor = self.tensors[stored.tensor]
@@ -359,12 +359,14 @@ def _rows(
     return target.data[placement.part * rows : (placement.part + 1) * rows]
 
 
-def _spans(file: Path, tensor: StoredTensor, target: Tensor, share: Share | None) -> Iterator[Span]:
+def _spans(
+    file: Path, tensor: StoredTensor, target: Tensor, share: TensorShard | None
+) -> Iterator[ByteRange]:
     """Yield the bytes of a tensor that go to `target`, its rows that are in `share`."""
     if share is None:
-        yield Span(file, tensor.offset, target)
+        yield ByteRange(file, tensor.offset, target)
         return
     row_bytes = tensor.num_bytes // share.whole
     parts = target.split([(end - start) * row_bytes for start, end in share.ranges])
     for (start, _), part in zip(share.ranges, parts, strict=True):
-        yield Span(file, tensor.offset + start * row_bytes, part)
+        yield ByteRange(file, tensor.offset + start * row_bytes, part)

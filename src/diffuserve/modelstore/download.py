@@ -10,7 +10,7 @@ from diffuserve.domain.errors import DiffuserveError, InvalidModel, InvalidParam
 from diffuserve.modelstore.manifest import Manifest, Piece
 from diffuserve.modelstore.partial import PartialModel
 from diffuserve.modelstore.sources import PieceSource
-from diffuserve.modelstore.spans import CONNECTIONS, Span, damaged_pieces, spans_of
+from diffuserve.modelstore.spans import CONNECTIONS, PieceRange, damaged_pieces, spans_of
 
 log = logging.getLogger(__name__)
 
@@ -41,7 +41,7 @@ def recheck_present(partial: PartialModel, report: Report) -> None:
     _on_threads(partial.present, recheck)
 
 
-def damaged_error(manifest: Manifest, span: Span, source: PieceSource) -> InvalidModel:
+def damaged_error(manifest: Manifest, span: PieceRange, source: PieceSource) -> InvalidModel:
     """Return the error of a span that a source has otherwise than the manifest says."""
     return InvalidModel(
         f"{manifest.reference}: {span.file.path} from byte {span.offset:,} on is not in {source.place} as "
@@ -50,7 +50,11 @@ def damaged_error(manifest: Manifest, span: Span, source: PieceSource) -> Invali
 
 
 def _fetch(
-    manifest: Manifest, span: Span, partial: PartialModel, sources: Sequence[PieceSource], report: Report
+    manifest: Manifest,
+    span: PieceRange,
+    partial: PartialModel,
+    sources: Sequence[PieceSource],
+    report: Report,
 ) -> None:
     """Fetch a span from the first source that has it; from the next what one lacks, or has otherwise."""
     pieces, error = span.pieces, InvalidModel(f"{manifest.reference}: no source has it")
@@ -75,7 +79,7 @@ def _fetch(
 
 
 def _read(
-    manifest: Manifest, span: Span, source: PieceSource, partial: PartialModel, report: Report
+    manifest: Manifest, span: PieceRange, source: PieceSource, partial: PartialModel, report: Report
 ) -> list[Piece]:
     """Read a span and write its sound pieces; return these."""
     content = memoryview(source.read(manifest, span.file, span.bytes))

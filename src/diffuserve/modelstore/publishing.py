@@ -12,7 +12,7 @@ from diffuserve.domain.errors import InvalidModel, ServerUnavailable
 from diffuserve.modelstore.bucket import ModelBucket, StoredObject, Version
 from diffuserve.modelstore.layout import MODELS, NAMES, file_key, folder_key, manifest_key, name_key
 from diffuserve.modelstore.manifest import Manifest, ModelFile
-from diffuserve.modelstore.spans import CONNECTIONS, Span, damaged_pieces, spans_of
+from diffuserve.modelstore.spans import CONNECTIONS, PieceRange, damaged_pieces, spans_of
 
 Report = Callable[[int], None]
 _PART_BYTES = 8 * 1024 * 1024
@@ -75,7 +75,7 @@ def verify(bucket: ModelBucket, manifest: Manifest, report: Report = lambda _: N
     meanwhile.
     """
 
-    def look(span: Span) -> list[Damage]:
+    def look(span: PieceRange) -> list[Damage]:
         content = bucket.read(manifest, span.file, span.bytes)
         report(len(content))
         return [

@@ -11,7 +11,7 @@ _PIECES = 2  # 8 MiB
 
 
 @dataclass(frozen=True)
-class Span:
+class PieceRange:
     """Neighbouring pieces of one file."""
 
     pieces: tuple[Piece, ...]
@@ -34,7 +34,7 @@ class Span:
         return range(self.offset, self.offset + self.size)
 
 
-def spans_of(pieces: Iterable[Piece]) -> list[Span]:
+def spans_of(pieces: Iterable[Piece]) -> list[PieceRange]:
     """Return the spans of pieces that are in order."""
     spans: list[list[Piece]] = []
     for piece in pieces:
@@ -42,10 +42,10 @@ def spans_of(pieces: Iterable[Piece]) -> list[Span]:
             spans[-1].append(piece)
         else:
             spans.append([piece])
-    return [Span(tuple(span)) for span in spans]
+    return [PieceRange(tuple(span)) for span in spans]
 
 
-def damaged_pieces(span: Span, content: memoryview) -> Sequence[Piece]:
+def damaged_pieces(span: PieceRange, content: memoryview) -> Sequence[Piece]:
     """Return the pieces of a span whose content is missing or not what their hashes say."""
     return [piece for piece in span.pieces if not _is_sound(piece, content[piece.offset - span.offset :])]
 

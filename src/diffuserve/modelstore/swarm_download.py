@@ -14,7 +14,7 @@ from diffuserve.modelstore.manifest import Manifest, Piece
 from diffuserve.modelstore.partial import PartialModel, explained
 from diffuserve.modelstore.patience import PATIENT_WAITS, Patience
 from diffuserve.modelstore.sources import PieceSource
-from diffuserve.modelstore.spans import Span, damaged_pieces
+from diffuserve.modelstore.spans import PieceRange, damaged_pieces
 from diffuserve.modelstore.swarm import Swarm, Transfer
 
 log = logging.getLogger(__name__)
@@ -134,7 +134,7 @@ class _Fetching:
             raise error
 
     def _read(self, piece: Piece) -> memoryview:
-        span = Span((piece,))
+        span = PieceRange((piece,))
         content = memoryview(self._source.read(self._manifest, piece.file, span.bytes))
         if damaged_pieces(span, content):
             raise damaged_error(self._manifest, span, self._source)

@@ -33,7 +33,7 @@ CALL_BUCKETS = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5,
 REQUEUE_CAUSES = frozenset({*ReleaseCause, "operator"})
 
 
-class QueueState(NamedTuple):
+class QueueGauges(NamedTuple):
     """Ready jobs of a pool and a band, their predicted device-seconds, and the longest wait among them."""
 
     num_ready: int = 0
@@ -225,14 +225,14 @@ class ControlMetrics:
         self._num_bus_dropped = 0
         self._pools: set[str] = set()
 
-    def set_queue(self, ready: Mapping[tuple[str, Band], QueueState], pools: Iterable[str] = ()) -> None:
+    def set_queue(self, ready: Mapping[tuple[str, Band], QueueGauges], pools: Iterable[str] = ()) -> None:
         """Set the queue's gauges by pool and band. `pools` are others than those with ready jobs.
 
         A pool that was seen once keeps its series, which are 0 while it has no job.
         """
         self._pools |= {pool for pool, _ in ready} | set(pools)
         for pool, band in product(self._pools, Band):
-            state = ready.get((pool, band), QueueState())
+            state = ready.get((pool, band), QueueGauges())
             self.queue_size.labels(pool, band).set(state.num_ready)
             self.queue_work.labels(pool, band).set(state.work_seconds)
             self.oldest_seconds.labels(pool, band).set(state.oldest_seconds)

@@ -14,7 +14,7 @@ from diffuserve.domain.job import VIDEO_GENERATE
 from diffuserve.domain.tenant import FREE, PRO, Tenant
 from diffuserve.domain.tiers import NO_TIERS, Tiers
 from diffuserve.domain.worker import Worker
-from diffuserve.jobs.operations import ServedModel
+from diffuserve.jobs.operations import OfferedModel
 from diffuserve.jobs.store import JobStore
 from support.hand_worker import HAND_SPEC
 from support.virtual_time import in_virtual_time
@@ -26,14 +26,14 @@ FIT = CostFit(encode=(0.0, 0.0), step=(0.0, 0.0, 0.0, 0.0), decode=(0.0, 0.0))
 class Operations:
     """Part of a job store that counts its reads."""
 
-    served: Mapping[str, ServedModel] = field(default_factory=dict)
+    served: Mapping[str, OfferedModel] = field(default_factory=dict)
     num_reads: int = 0
 
     @property
     def operations(self) -> "Operations":
         return self
 
-    async def models(self) -> Mapping[str, ServedModel]:
+    async def models(self) -> Mapping[str, OfferedModel]:
         self.num_reads += 1
         return self.served
 
@@ -48,7 +48,7 @@ class Operations:
 
 def serving(*names: str) -> Operations:
     """Build operations that offer a model of each name."""
-    return Operations({name: ServedModel(replace(HAND_SPEC, name=name), FIT) for name in names})
+    return Operations({name: OfferedModel(replace(HAND_SPEC, name=name), FIT) for name in names})
 
 
 def catalog(
@@ -101,7 +101,7 @@ async def test_a_model_is_served_as_soon_as_its_worker_has_registered() -> None:
     operations.served = serving("a", "b").served
     assert (await cached.model("b")).spec.name == "b"
     video = replace(HAND_SPEC, name="c", num_frames=17, max_frames=17)
-    operations.served = {**operations.served, "c": ServedModel(video, FIT)}
+    operations.served = {**operations.served, "c": OfferedModel(video, FIT)}
     assert (await cached.pick(None, VIDEO_GENERATE)).spec.name == "c"
 
 

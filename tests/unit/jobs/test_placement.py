@@ -11,7 +11,7 @@ from diffuserve.domain.job import Band
 from diffuserve.domain.tenant import Plan, Tenant
 from diffuserve.jobs.config import StoreConfig
 from diffuserve.jobs.fairness import Claimant, Lane, TenantAccount, choose_lane, seconds_left
-from diffuserve.jobs.placement import Placement, left_until, suits_spot
+from diffuserve.jobs.placement import ClaimingWorker, left_until, suits_spot
 from diffuserve.jobs.places import latest_start_at, urgent_place
 
 NOW = 1_800_000_000.0
@@ -32,7 +32,7 @@ def urgent(band: Band, waited: float = 1_000.0, latest_in: float = 30.0) -> Lane
 def choose(
     lanes: Sequence[Lane], is_spot: bool, others: Sequence[tuple[str, bool]] = BOTH_PHASES
 ) -> Lane | None:
-    claimant = Claimant(("flux",), placement=Placement(is_spot, frozenset(others)))
+    claimant = Claimant(("flux",), placement=ClaimingWorker(is_spot, frozenset(others)))
     return choose_lane(lanes, claimant, NOW, CONFIG)
 
 
@@ -41,14 +41,14 @@ def test_a_job_whose_model_others_have_in_memory_is_left_to_them_for_a_moment(
     waited: float, is_taken: bool
 ) -> None:
     ready, config = lane(Band.STANDARD, waited), replace(CONFIG, resident_wait_seconds=0.5)
-    claimant = Claimant(("flux",), placement=Placement(False, resident_elsewhere=("flux",)))
+    claimant = Claimant(("flux",), placement=ClaimingWorker(False, resident_elsewhere=("flux",)))
     assert (choose_lane([ready], claimant, NOW, config) is ready) is is_taken
     left = seconds_left([ready], claimant, NOW, config)
     assert left == (None if is_taken else pytest.approx(0.1, abs=1e-6))
 
 
 def test_the_longer_of_two_reasons_to_leave_a_job_counts() -> None:
-    placement = Placement(False, BOTH_PHASES, resident_elsewhere=("flux",))
+    placement = ClaimingWorker(False, BOTH_PHASES, resident_elsewhere=("flux",))
     assert placement.leaves_until(lane(Band.BATCH), CONFIG) == NOW + CONFIG.spot_wait_seconds
     assert placement.leaves_until(lane(Band.STANDARD), CONFIG) == NOW + CONFIG.resident_wait_seconds
 
@@ -136,7 +136,9 @@ def test_some_kind_of_worker_takes_a_job_at_once_and_both_do_in_the_end(lanes: l
 @given(READY_LANES)
 def test_a_job_is_left_by_one_kind_at_most(ready: Lane) -> None:
     left = [
-        is_spot for is_spot in (False, True) if Placement(is_spot, BOTH_PHASES).leaves(ready, NOW, CONFIG)
+        is_spot
+        for is_spot in (False, True)
+        if ClaimingWorker(is_spot, BOTH_PHASES).leaves(ready, NOW, CONFIG)
     ]
     suited = suits_spot(ready)
     assert left in ([], [not suited]) if suited is not None else left == []

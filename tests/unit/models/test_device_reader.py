@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from diffuserve.models import device_reader
-from diffuserve.models.device_reader import Span, bytes_of, read_to_device, stored_tensors
+from diffuserve.models.device_reader import ByteRange, bytes_of, read_to_device, stored_tensors
 from diffuserve.models.prepared import NewCopy, WholeCopy, using_copy
 from diffuserve.models.registry import load_pipeline
 from diffuserve.testing.pretend_cuda import CudaLog, PretendTensor, StreamRace, pretend_cuda
@@ -38,17 +38,17 @@ def files(tmp_path: Path) -> list[Path]:
     return files
 
 
-def spans_of(files: Sequence[Path]) -> list[Span]:
+def spans_of(files: Sequence[Path]) -> list[ByteRange]:
     """Return spans in no order: small ones, large ones, and gaps between them."""
     places = [(7 * BUFFER, 3 * BUFFER + 1), (0, 5), (5, 40), (100, BUFFER), (19 * BUFFER, BUFFER)]
     return [
-        Span(file, offset, torch.empty(size, dtype=torch.uint8, device=CUDA))
+        ByteRange(file, offset, torch.empty(size, dtype=torch.uint8, device=CUDA))
         for offset, size in places
         for file in files
     ]
 
 
-def content(span: Span) -> tuple[bytes, bytes]:
+def content(span: ByteRange) -> tuple[bytes, bytes]:
     """Return what arrived, and what should have."""
     assert isinstance(span.target, PretendTensor)
     expected = span.file.read_bytes()[span.offset : span.end]
@@ -105,7 +105,7 @@ class LateCopies:
         self._pending: list[Callable[[], None]] = []
         self._copy = device_reader._begin_copies
 
-    def begin(self, batch: Sequence[Span], buffer: Tensor) -> None:
+    def begin(self, batch: Sequence[ByteRange], buffer: Tensor) -> None:
         stream = ORDER.current()
 
         def copy() -> None:

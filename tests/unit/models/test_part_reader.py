@@ -11,7 +11,7 @@ from safetensors.torch import save_file
 from torch import Tensor
 
 from diffuserve.models.device_reader import stored_tensors
-from diffuserve.models.layers.tensor_parallel import Share
+from diffuserve.models.layers.tensor_parallel import TensorShard
 from diffuserve.models.part_reader import read_part
 
 WIDE = 6 * 4096  # of float32: a third of a row is more than what is read by pieces at the least
@@ -45,7 +45,7 @@ def asked() -> Iterator[list[int]]:
         yield sizes
 
 
-def check(file: Path, tensors: dict[str, Tensor], name: str, share: Share | None) -> Tensor:
+def check(file: Path, tensors: dict[str, Tensor], name: str, share: TensorShard | None) -> Tensor:
     part = read_part(file, stored_tensors(file)[name], torch.float32, share)
     whole = tensors[name]
     assert torch.equal(part, whole if share is None else share.of(whole))
@@ -60,17 +60,17 @@ def test_a_whole_tensor_is_what_was_stored(file: Path, tensors: dict[str, Tensor
 @pytest.mark.parametrize(
     ("name", "share"),
     [
-        ("wide", Share(0, 300, ((100, 200),))),
-        ("wide", Share(0, 300, ((0, 50), (150, 200)))),
-        ("wide", Share(1, WIDE, ((WIDE // 3, 2 * WIDE // 3),))),
-        ("wide", Share(1, WIDE, ((0, 100), (WIDE // 2, WIDE)))),
-        ("narrow", Share(0, 300, ((299, 300),))),
-        ("bias", Share(0, 30, ((10, 20),))),
-        ("kernel", Share(0, 6, ((3, 6),))),
+        ("wide", TensorShard(0, 300, ((100, 200),))),
+        ("wide", TensorShard(0, 300, ((0, 50), (150, 200)))),
+        ("wide", TensorShard(1, WIDE, ((WIDE // 3, 2 * WIDE // 3),))),
+        ("wide", TensorShard(1, WIDE, ((0, 100), (WIDE // 2, WIDE)))),
+        ("narrow", TensorShard(0, 300, ((299, 300),))),
+        ("bias", TensorShard(0, 30, ((10, 20),))),
+        ("kernel", TensorShard(0, 6, ((3, 6),))),
     ],
 )
 def test_a_share_is_read_and_no_other_byte(
-    file: Path, tensors: dict[str, Tensor], asked: list[int], name: str, share: Share
+    file: Path, tensors: dict[str, Tensor], asked: list[int], name: str, share: TensorShard
 ) -> None:
     part = check(file, tensors, name, share)
     assert sum(asked) == part.nbytes
@@ -79,7 +79,7 @@ def test_a_share_is_read_and_no_other_byte(
 def test_rows_of_which_a_share_has_little_are_read_whole(
     file: Path, tensors: dict[str, Tensor], asked: list[int]
 ) -> None:
-    check(file, tensors, "narrow", Share(1, 30, ((10, 20),)))
+    check(file, tensors, "narrow", TensorShard(1, 30, ((10, 20),)))
     assert asked == [tensors["narrow"].nbytes]
 
 

@@ -11,7 +11,7 @@ from torch import Tensor, nn
 
 from diffuserve.domain.errors import InvalidModel
 from diffuserve.models.layers.linear import Linear, Tiling, set_tiling
-from diffuserve.models.layers.tensor_parallel import Cut, RowLinear, Share, cut_layers
+from diffuserve.models.layers.tensor_parallel import Cut, RowLinear, TensorShard, cut_layers
 from diffuserve.models.weights import Placement, load_weights, observed_reading
 from diffuserve.parallel.ranks import TensorRanks
 from diffuserve.testing.pretend_cuda import PretendTensor, pretend_cuda
@@ -52,7 +52,7 @@ CUTS = {
 }
 
 
-def placements(module: nn.Module, shares: Mapping[str, Share]) -> dict[str, Placement]:
+def placements(module: nn.Module, shares: Mapping[str, TensorShard]) -> dict[str, Placement]:
     """Return places of tensors: by their parameters' names, but of queries, keys and values by their own."""
     places = {name: Placement(name, share=shares.get(name)) for name, _ in module.named_parameters()}
     for kind in ("weight", "bias"):
@@ -80,7 +80,7 @@ def write(folder: Path) -> tuple[list[Path], dict[str, Tensor]]:
 
 
 def load(files: Sequence[Path], rank: LoneRank | None, device: torch.device = CPU) -> Layers:
-    shares: dict[str, Share] = {}
+    shares: dict[str, TensorShard] = {}
     with torch.device("meta"):
         module = Layers()
         if rank is not None:

@@ -8,7 +8,7 @@ from diffuserve.domain.job import Band, EndedJob, JobStatus
 from diffuserve.domain.machines import MachineKind
 from diffuserve.domain.safety import Action, Finding, Verdict
 from diffuserve.domain.worker import WorkerState
-from diffuserve.telemetry.metrics import ControlMetrics, QueueState, WorkerSeries
+from diffuserve.telemetry.metrics import ControlMetrics, QueueGauges, WorkerSeries
 
 ENDED = EndedJob(
     id="job_1",
@@ -36,7 +36,7 @@ def test_apps_do_not_share_counters() -> None:
 
 def test_empty_bands_and_states_are_zero() -> None:
     metrics = ControlMetrics()
-    metrics.set_queue({("m", Band.BATCH): QueueState(3, 3.5, 9.0)}, ["idle"])
+    metrics.set_queue({("m", Band.BATCH): QueueGauges(3, 3.5, 9.0)}, ["idle"])
     metrics.set_workers({(WorkerState.READY, MachineKind.SPOT): 2})
     assert {
         'diffusion_queue_size{band="batch",pool="m"} 3.0',
@@ -139,7 +139,7 @@ def test_metrics_of_a_large_service_take_little_time() -> None:
         metrics.generation_seconds.labels(f"model-{model}", str(steps)).observe(1.0)
         metrics.http_seconds.labels("GET", f"/{route}", "200").observe(1.0)
     metrics.set_workers({(WorkerState.READY, MachineKind.SPOT): 100})
-    metrics.set_queue({(f"model-{model}", Band.BATCH): QueueState(200, 1.0, 1.0) for model in range(10)})
+    metrics.set_queue({(f"model-{model}", Band.BATCH): QueueGauges(200, 1.0, 1.0) for model in range(10)})
     began = time.thread_time()
     assert len(metrics.text().splitlines()) > 1_000
     assert time.thread_time() - began < 0.2

@@ -20,7 +20,7 @@ from diffuserve.domain.input_file import InputFile, mode_of
 from diffuserve.domain.input_image import ImageInput
 from diffuserve.domain.job import NewJob
 from diffuserve.domain.tenant import Plan
-from diffuserve.jobs.operations import ServedModel
+from diffuserve.jobs.operations import OfferedModel
 
 _ITEMS_PER_TURN = 4  # parsed before other requests get the event loop
 
@@ -49,7 +49,7 @@ class BatchItemParser:
     """
 
     request: BatchRequest
-    served: ServedModel
+    served: OfferedModel
     plan: Plan
     tenant_id: str
     inputs: Mapping[tuple[str, str], InputFile] = field(default_factory=dict)

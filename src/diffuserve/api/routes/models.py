@@ -14,7 +14,7 @@ from diffuserve.api.services import Services, ServicesDep
 from diffuserve.domain.resources.model import ModelList, ModelResource, ModelSafetyResource
 from diffuserve.domain.resources.safety import FilterResource
 from diffuserve.domain.worker import WorkerState
-from diffuserve.jobs.operations import ServedModel
+from diffuserve.jobs.operations import OfferedModel
 
 router = APIRouter(tags=["models"], route_class=JsonRoute)
 
@@ -43,7 +43,7 @@ async def get_model(
     return json_response(await _resource(services, model, served))
 
 
-async def _resource(services: Services, name: str, served: ServedModel) -> ModelResource:
+async def _resource(services: Services, name: str, served: OfferedModel) -> ModelResource:
     status, safety = await services.catalog.status(name), await _safety(services, name)
     workers = await services.catalog.workers()
     return model_resource(served.spec, status, safety, served.tiers, workers, served.fit.load_seconds)

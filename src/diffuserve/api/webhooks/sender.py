@@ -22,7 +22,7 @@ from diffuserve.domain.resources.batch import BatchResource
 from diffuserve.domain.resources.job import JobResource
 from diffuserve.domain.resources.webhook import DeletedSubject, WebhookMessage
 from diffuserve.domain.timestamps import to_rfc3339
-from diffuserve.domain.webhook import Attempt, Delivery, DueDelivery, WebhookEvent
+from diffuserve.domain.webhook import Delivery, DeliveryAttempt, DueDelivery, WebhookEvent
 from diffuserve.events.base import OUTBOX, Subscription
 from diffuserve.jobs.webhooks.turns import SendLimits
 from diffuserve.telemetry.log_fields import once_a_minute
@@ -121,7 +121,7 @@ class WebhookSender:
             del self._in_flight[due.delivery.id]
             self._attempt_ended.set()
 
-    async def _attempt(self, due: DueDelivery) -> Attempt:
+    async def _attempt(self, due: DueDelivery) -> DeliveryAttempt:
         delivery = due.delivery
         body = orjson.dumps(await self._message(delivery))
         headers = await self._headers(due, body)
@@ -132,8 +132,8 @@ class WebhookSender:
         except _UNREACHABLE as error:
             # Its message may quote what the receiver sent, and that may quote the URL and the job.
             log.info("webhook %s to %s failed: %s", delivery.id, due.endpoint.id, summary(error))
-            return Attempt(delivery.id, None, _reason(error))
-        return Attempt(delivery.id, status, _status_reason(status))
+            return DeliveryAttempt(delivery.id, None, _reason(error))
+        return DeliveryAttempt(delivery.id, status, _status_reason(status))
 
     async def _headers(self, due: DueDelivery, body: bytes) -> dict[str, str]:
         now = datetime.now(UTC)
@@ -163,7 +163,7 @@ class WebhookSender:
         return await self._services.serializer.listed_job(job, delivery.base_url)
 
 
-def _outcome(attempt: Attempt) -> str:
+def _outcome(attempt: DeliveryAttempt) -> str:
     if attempt.status is None:
         return "unreachable"
     if attempt.is_gone:

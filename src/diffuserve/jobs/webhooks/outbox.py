@@ -15,8 +15,8 @@ import sqlalchemy as sa
 from diffuserve.backoff import jitter
 from diffuserve.domain.errors import Conflict, DeliveryNotFound, DiffuserveError, EndpointNotFound
 from diffuserve.domain.webhook import (
-    Attempt,
     Delivery,
+    DeliveryAttempt,
     DeliveryStatus,
     DueDelivery,
     Webhook,
@@ -113,7 +113,7 @@ class RecordAttempt(Command[None]):
     A result that is recorded twice counts as two attempts, which only makes the next pause longer.
     """
 
-    attempt: Attempt
+    attempt: DeliveryAttempt
 
     @classmethod
     def apply_many(cls, transaction: Transaction, commands: Sequence[Self]) -> list[None]:
@@ -210,7 +210,7 @@ def _delivery_row(
     }
 
 
-def _after(delivery: Delivery, attempt: Attempt, transaction: Transaction) -> dict[str, Any]:
+def _after(delivery: Delivery, attempt: DeliveryAttempt, transaction: Transaction) -> dict[str, Any]:
     """Return the parameters of `_SAVE` after an attempt."""
     num_attempts = delivery.num_attempts + 1
     status, next_at = _next(num_attempts, attempt, transaction)
@@ -229,7 +229,7 @@ def _after(delivery: Delivery, attempt: Attempt, transaction: Transaction) -> di
 
 
 def _next(
-    num_attempts: int, attempt: Attempt, transaction: Transaction
+    num_attempts: int, attempt: DeliveryAttempt, transaction: Transaction
 ) -> tuple[DeliveryStatus, float | None]:
     """Return the delivery's status after `num_attempts`, and when the next attempt is due, if any."""
     pauses = transaction.config.webhook_retry_seconds

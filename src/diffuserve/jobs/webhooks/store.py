@@ -5,7 +5,7 @@ from collections.abc import Collection
 import sqlalchemy as sa
 
 from diffuserve.domain.errors import EndpointNotFound
-from diffuserve.domain.webhook import Attempt, Delivery, DueDelivery, WebhookEndpoint
+from diffuserve.domain.webhook import Delivery, DeliveryAttempt, DueDelivery, WebhookEndpoint
 from diffuserve.jobs.database import Database
 from diffuserve.jobs.signing_secrets import WebhookSecrets
 from diffuserve.jobs.webhooks.due import find_due
@@ -46,7 +46,7 @@ class WebhookStore:
         """Return those of the deliveries that are still due; no other sender gets them meanwhile."""
         return await self._writer.run(TakeDeliveries(delivery_ids, lease_seconds))
 
-    async def record(self, attempt: Attempt) -> None:
+    async def record(self, attempt: DeliveryAttempt) -> None:
         """Store the result of an attempt. A response of 410 disables the endpoint."""
         await self._writer.run(RecordAttempt(attempt))
 

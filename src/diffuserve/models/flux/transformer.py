@@ -32,7 +32,7 @@ from diffuserve.models.flux.packing import PackedLayout
 from diffuserve.models.layers.attention import AttentionKernel
 from diffuserve.models.layers.feed_forward import FeedForward
 from diffuserve.models.layers.linear import Linear, Tiling, set_tiling
-from diffuserve.models.layers.tensor_parallel import Cut, Share, cut_layers
+from diffuserve.models.layers.tensor_parallel import Cut, TensorShard, cut_layers
 from diffuserve.models.layers.timestep import timestep_embedding
 from diffuserve.models.offload import Component, Ring
 from diffuserve.models.weights import Placement
@@ -94,7 +94,7 @@ class FluxTransformer(nn.Module):
         self.norm_out = Modulation(dim, ("scale", "shift"))
         self.proj_out = Linear(dim, config.num_outputs)
         self.ranks: TensorRanks | None = None
-        self._shares: dict[str, Share] = {}
+        self._shares: dict[str, TensorShard] = {}
 
     def share_weights(self, ranks: TensorRanks) -> None:
         """Keep the weights of this rank alone; called before any are loaded.

@@ -20,7 +20,7 @@ from diffuserve.parallel.ranks import TensorRanks
 
 
 @dataclass(frozen=True)
-class Share:
+class TensorShard:
     """A rank's share of a tensor: `ranges` of the `whole` entries along `dim`."""
 
     dim: int
@@ -31,12 +31,12 @@ class Share:
     def size(self) -> int:
         return sum(end - start for start, end in self.ranges)
 
-    def part(self, index: int, count: int) -> "Share":
+    def part(self, index: int, count: int) -> "TensorShard":
         """Return the share of one of `count` equal blocks of the tensor, which is stored by itself."""
         block = self.whole // count
         first = index * block
         inside = tuple((a - first, b - first) for a, b in self.ranges if first <= a < first + block)
-        return Share(self.dim, block, inside)
+        return TensorShard(self.dim, block, inside)
 
     def whole_shape(self, shape: tuple[int, ...]) -> tuple[int, ...]:
         """Return the shape of the tensor whose share has this `shape`."""
@@ -105,12 +105,12 @@ class RowLinear(Linear):
         return self.ranks.add_up(part) if first.is_cuda else part  # elsewhere it came from `forward`
 
 
-def cut_layers(module: nn.Module, cuts: Mapping[str, Cut], ranks: TensorRanks) -> dict[str, Share]:
+def cut_layers(module: nn.Module, cuts: Mapping[str, Cut], ranks: TensorRanks) -> dict[str, TensorShard]:
     """Cut the layers whose full names match a pattern of `cuts`; return their parameters' shares by name.
 
     The module is on the meta device; `load_weights` fills it, from placements that know their shares.
     """
-    shares: dict[str, Share] = {}
+    shares: dict[str, TensorShard] = {}
     for name, layer in list(module.named_modules()):
         cut = next((cut for pattern, cut in cuts.items() if re.fullmatch(pattern, name)), None)
         if cut is None:
@@ -124,11 +124,11 @@ def cut_layers(module: nn.Module, cuts: Mapping[str, Cut], ranks: TensorRanks) -
     return shares
 
 
-def _cut(layer: nn.Linear | Linear | nn.Embedding, cut: Cut, ranks: TensorRanks) -> dict[str, Share]:
+def _cut(layer: nn.Linear | Linear | nn.Embedding, cut: Cut, ranks: TensorRanks) -> dict[str, TensorShard]:
     """Leave a layer its rank's share of the parameters, and return which that is."""
     dim = 1 if cut.by_inputs or isinstance(layer, nn.Embedding) else 0
     width = layer.weight.shape[dim]
-    share = Share(dim, width, cut.ranges(width, ranks.index, ranks.size))
+    share = TensorShard(dim, width, cut.ranges(width, ranks.index, ranks.size))
     shares = {"weight": share}
     if not cut.by_inputs and not isinstance(layer, nn.Embedding):
         layer.out_features = share.size

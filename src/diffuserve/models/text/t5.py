@@ -18,7 +18,7 @@ from torch.nn import functional as F
 
 from diffuserve.domain.quantization import Quantization
 from diffuserve.models.layers.quantized_linear import input_dtype, quantize_layers
-from diffuserve.models.layers.tensor_parallel import Cut, Share, cut_layers
+from diffuserve.models.layers.tensor_parallel import Cut, TensorShard, cut_layers
 from diffuserve.models.offload import Component, Ring
 from diffuserve.models.text.quantized_layers import T5_LAYERS
 from diffuserve.models.text.t5_config import T5Config
@@ -62,7 +62,7 @@ def load_t5(
     In float16 the last product of each layer stays in float32, as in the reference: its results exceed
     what float16 can hold. With `ranks` each has a part of the weights, and all of them encode together.
     """
-    shares: dict[str, Share] = {}
+    shares: dict[str, TensorShard] = {}
     with torch.device("meta"):
         encoder = T5Encoder(config)
         quantize_layers(encoder, T5_LAYERS, quantization)
@@ -82,7 +82,7 @@ def load_t5(
     return encoder.eval()
 
 
-def cut_t5(encoder: nn.Module, ranks: TensorRanks) -> dict[str, Share]:
+def cut_t5(encoder: nn.Module, ranks: TensorRanks) -> dict[str, TensorShard]:
     """Leave an encoder on the meta device the weights of this rank; return their shares by name."""
     return cut_layers(encoder, _CUTS, ranks)
 
