@@ -7,7 +7,9 @@ import psutil
 
 from diffuserve.domain.job import JobStatus
 from diffuserve.worker.agent import WorkerAgent
-from support.plane import Plane, until
+from diffuserve.worker.config import WorkerConfig
+from diffuserve.worker.main import open_agent
+from support.plane import NULL_ENGINE, Plane, until
 from support.waiting import HANG_SECONDS, eventually
 
 Start = Callable[..., WorkerAgent]
@@ -25,6 +27,23 @@ async def test_a_drain_kills_an_engine_that_is_still_starting(plane: Plane, star
     async with asyncio.timeout(HANG_SECONDS):
         assert await asyncio.shield(agent.over) == 0  # type: ignore[attr-defined]
     await eventually(lambda: not engines())
+
+
+async def test_a_program_runs_an_agent_on_a_thread_of_its_own_and_drains_it(plane: Plane) -> None:
+    """Python installs handlers of signals on the main thread alone."""
+    opened: list[tuple[WorkerAgent, asyncio.AbstractEventLoop]] = []
+
+    async def work() -> int:
+        async with open_agent(WorkerConfig(server=plane.url, engine_command=NULL_ENGINE)) as agent:
+            opened.append((agent, asyncio.get_running_loop()))
+            return await agent.run()
+
+    running = asyncio.create_task(asyncio.to_thread(asyncio.run, work()))
+    await until(plane, await plane.submit(), JobStatus.SUCCEEDED)
+    [(agent, loop)] = opened
+    loop.call_soon_threadsafe(agent.drain)
+    async with asyncio.timeout(HANG_SECONDS):
+        assert await running == 0
 
 
 async def test_a_drain_finishes_what_fits_and_hands_back_the_rest(plane: Plane, start: Start) -> None:

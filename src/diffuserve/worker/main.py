@@ -1,10 +1,11 @@
-"""Runs an agent, or a further node of a worker, until a signal stops it."""
+"""Runs an agent, or a further node of a worker, until a signal or the program that starts it ends it."""
 
 import asyncio
 import logging
 import os
 import signal
-from contextlib import suppress
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager, suppress
 
 import httpx
 
@@ -46,6 +47,33 @@ def run_node(config: WorkerConfig) -> int:
     return asyncio.run(_run_node(config))
 
 
+@asynccontextmanager
+async def open_agent(config: WorkerConfig) -> AsyncIterator[WorkerAgent]:
+    """Yield an agent for a program that has signals of its own, such as an actor: none is handled here.
+
+    Its `run` returns the code of `run_worker`, and its `drain` ends it, both in the loop that is running, on
+    any thread; engines end with that thread. Raise `Forbidden` or `ServerRefused`, as `check_server` does.
+    """
+    tracer = open_tracer(config.tracing, "diffuserve-worker")
+    try:
+        is_of_server = config.parent_fd is not None  # then it has its address and its key from that server
+        client = _client(config) if is_of_server else await _checked_client(config)
+        yield WorkerAgent(config, client, machine=await find_machine(config.spot), tracer=tracer)
+    finally:
+        await tracer.close()
+
+
+async def keep_ranks(config: WorkerConfig, stop: asyncio.Event) -> int:
+    """Do as `run_node` without signals, until `stop` is set or the task canceled, which kills the ranks."""
+
+    async def run() -> int:
+        process = await asyncio.create_subprocess_exec(*config.command)
+        return await _wait_or_kill(process, stop, config.drain_seconds)
+
+    await supervise(run, _NODE_RESTARTS, on_restart=_log_restart, stop=stop)
+    return 0
+
+
 def check_server(config: WorkerConfig) -> None:
     """Raise `Forbidden` or `ServerRefused` if the server will not accept a worker of this configuration."""
 
@@ -78,15 +106,9 @@ async def _checked_client(config: WorkerConfig) -> LeaseClient:
 
 
 async def _run(config: WorkerConfig) -> int:
-    tracer = open_tracer(config.tracing, "diffuserve-worker")
-    is_of_server = config.parent_fd is not None  # then it has its address and its key from that server
-    client = _client(config) if is_of_server else await _checked_client(config)
-    agent = WorkerAgent(config, client, machine=await find_machine(config.spot), tracer=tracer)
-    _drain_on_signals(agent)
-    try:
+    async with open_agent(config) as agent:
+        _call_on_signals(agent.drain)
         return await agent.run()
-    finally:
-        await tracer.close()
 
 
 def _auth(config: WorkerConfig) -> httpx.Auth | None:
@@ -109,29 +131,22 @@ async def _check(client: LeaseClient) -> None:
         raise ServerRefused(f"{error}; {remedy}") from error
 
 
-def _drain_on_signals(agent: WorkerAgent) -> None:
+def _call_on_signals(drain: Callable[[], None]) -> None:
     """Drain on SIGTERM or the first Ctrl-C; a second Ctrl-C exits at once."""
     loop = asyncio.get_running_loop()
 
     def interrupt() -> None:
         loop.add_signal_handler(signal.SIGINT, os._exit, 130)
-        agent.drain()
+        drain()
 
-    loop.add_signal_handler(signal.SIGTERM, agent.drain)
+    loop.add_signal_handler(signal.SIGTERM, drain)
     loop.add_signal_handler(signal.SIGINT, interrupt)
 
 
 async def _run_node(config: WorkerConfig) -> int:
     stop = asyncio.Event()
-    for number in (signal.SIGTERM, signal.SIGINT):
-        asyncio.get_running_loop().add_signal_handler(number, stop.set)
-
-    async def run() -> int:
-        process = await asyncio.create_subprocess_exec(*config.command)
-        return await _wait_or_kill(process, stop, config.drain_seconds)
-
-    await supervise(run, _NODE_RESTARTS, on_restart=_log_restart, stop=stop)
-    return 0
+    _call_on_signals(stop.set)
+    return await keep_ranks(config, stop)
 
 
 def _log_restart(code: int, pause_seconds: float) -> None:
@@ -149,10 +164,12 @@ async def _wait_or_kill(
     """
     ended = asyncio.ensure_future(process.wait())
     stopped = asyncio.ensure_future(stop.wait())
-    await asyncio.wait({ended, stopped}, return_when=asyncio.FIRST_COMPLETED)
-    stopped.cancel()
-    await asyncio.wait({ended}, timeout=drain_seconds)
-    with suppress(ProcessLookupError):  # it may have ended at the same moment, not yet seen by `ended`
-        if not ended.done():
-            process.kill()
+    try:
+        await asyncio.wait({ended, stopped}, return_when=asyncio.FIRST_COMPLETED)
+        await asyncio.wait({ended}, timeout=drain_seconds)
+    finally:
+        stopped.cancel()
+        with suppress(ProcessLookupError):  # it may have ended at the same moment, not yet seen by `ended`
+            if not ended.done():
+                process.kill()
     return await ended

@@ -1,4 +1,4 @@
-"""What a server raises is what its client raises: each error of the tree goes through its problem."""
+"""Each error of the tree reaches the client as the server raised it."""
 
 from inspect import signature
 
