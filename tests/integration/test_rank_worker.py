@@ -113,17 +113,25 @@ async def test_twenty_faults_lose_no_job_and_hang_nowhere(
 
 @pytest.mark.slow
 async def test_two_nodes_are_one_worker(plane: Plane, start: Start, checkpoint: str) -> None:
-    """Two torchruns run on this machine; a rank of the second dies, and both are restarted."""
+    """Two torchruns run on this machine; a rank of the second dies, both start again, and both drain."""
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
         port = probe.getsockname()[1]
     shape = ("--model", checkpoint, "--device", "cpu", "--nnodes", "2", "--node-rank", "1")
-    place = ("--collective-seconds", "20", "--node-endpoint", f"127.0.0.1:{port}")
-    command = (sys.executable, "-m", "diffuserve", "worker", *shape, *place)
+    place = ("--node-endpoint", f"127.0.0.1:{port}")
+    times = ("--collective-seconds", "20", "--drain-seconds", str(HANG_SECONDS))
+    command = (sys.executable, "-m", "diffuserve", "worker", *shape, *place, *times)
     second = subprocess.Popen(command)
     try:
         nodes = Nodes(2, 0, "127.0.0.1", port)
-        agent = start(engine_command=(), model=checkpoint, device="cpu", nodes=nodes, collective_seconds=20.0)
+        agent = start(
+            engine_command=(),
+            model=checkpoint,
+            device="cpu",
+            nodes=nodes,
+            collective_seconds=20.0,
+            drain_seconds=HANG_SECONDS,
+        )
         await ready(agent)
         await until(plane, await submit(plane), JobStatus.SUCCEEDED)
         deaths = engine_of(agent).num_deaths
@@ -133,10 +141,15 @@ async def test_two_nodes_are_one_worker(plane: Plane, start: Start, checkpoint: 
         far.kill()
         await eventually(lambda: engine_of(agent).num_deaths > deaths)
         await ready(agent)
-        await until(plane, await submit(plane), JobStatus.SUCCEEDED)
-    finally:
+        last = await submit(plane, steps=60)
+        await eventually(lambda: last.id in agent.held and agent.held[last.id].step > 0)
         second.terminate()
-        assert second.wait(HANG_SECONDS) == 0
+        agent.drain()
+        assert (await until(plane, last, JobStatus.SUCCEEDED)).attempt == 1
+        assert await asyncio.to_thread(second.wait, HANG_SECONDS) == 0
+    finally:
+        second.kill()
+        second.wait()
 
 
 def _rank(process: psutil.Process) -> str | None:
