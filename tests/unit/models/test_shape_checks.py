@@ -20,3 +20,8 @@ def test_sizes_that_contradict_each_other_are_refused() -> None:
 def test_types_are_checked_where_there_is_no_shape() -> None:
     with pytest.raises(BeartypeCallHintParamViolation, match="width"):
         conv("8", 8)  # type: ignore[arg-type]
+
+
+def test_fields_of_values_are_checked() -> None:
+    with pytest.raises(BeartypeCallHintParamViolation, match="start"):
+        NoiseSchedule(sigmas=(1.0, 0.0), timesteps=(1000.0,), start="0")  # type: ignore[arg-type]
