@@ -122,7 +122,7 @@ def check_faults(num_ranks: int, model: str, plan: str, folders: tuple[Path, Pat
 def test_two_ranks_generate_the_images_of_one_process(
     shared: str, drawn_by_two: DrawnByTwo, request: pytest.FixtureRequest, tmp_path: Path
 ) -> None:
-    """They share tokens, also of references and clips, and the rows of a UNet."""
+    """Share tokens, also of references and clips, and the rows of a UNet."""
     model = request.getfixturevalue(shared)
     together, errors = drawn_by_two(model)
     assert errors == [None] * 7

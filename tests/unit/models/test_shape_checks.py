@@ -1,4 +1,4 @@
-"""What the tests check in every call of tensors' code: shapes, and types where there are none."""
+"""Tests check shapes in every call of code of tensors, and types where there are no shapes."""
 
 import pytest
 import torch
