@@ -21,12 +21,14 @@ from httpx import create_ssl_context
 from diffuserve.events.memory import MemoryEventBus
 from diffuserve.jobs.config import StoreConfig
 from diffuserve.jobs.store import JobStore
+from diffuserve.models.torch_environment import prepare_torch
 from diffuserve.testing.fake_clock import FakeClock
 from support.faulty_proxy import FaultyProxy
 from support.log_state import restored_logging
 from support.postgres import PostgresServer
 from support.s3 import S3Server
 from support.scripted_server import ScriptedServer, scripted
+from support.shape_checks import check_shapes_where_there_are_any
 from support.valkey import ValkeyServer
 
 if TYPE_CHECKING:
@@ -39,6 +41,9 @@ _DATABASE_NUMBERS = itertools.count()
 # A shell starts what runs in its background deaf to Ctrl-C, and children would inherit that.
 signal.signal(signal.SIGINT, signal.default_int_handler)
 
+
+prepare_torch()  # as our commands do, before a test imports torch
+check_shapes_where_there_are_any()  # in modules that a test imports from here on
 
 # Reading the certificates of authorities takes longer than most tests, and every client would do it.
 httpx._transports.default.create_ssl_context = cache(create_ssl_context)  # type: ignore[attr-defined]

@@ -15,6 +15,7 @@ import pytest
 from diffuserve.domain.params import GenerationParams
 from diffuserve.engine.engine import Engine
 from diffuserve.events.base import job_topic
+from diffuserve.safety.base import ImageFilter
 from diffuserve.safety.image_filters import open_image_filter
 from diffuserve.testing.wan_checkpoints import write_wan_checkpoint
 from diffuserve.worker.agent import WorkerAgent
@@ -32,18 +33,18 @@ def blocking(threshold: float) -> ImageOptions:
     return ImageOptions(image_rules={"nsfw": {"threshold": threshold, "action": "block"}})
 
 
-def scores_of(engine: Engine, seed: int) -> list[float]:
+def scores_of(engine: Engine, scoring: ImageFilter, seed: int) -> list[float]:
     """Return the filter's score of each frame of a clip."""
-    found = open_image_filter("opennsfw", {"nsfw": {"threshold": 0.0, "action": "blur"}})
-    assert found is not None
     (result,) = engine.generate([GenerationParams(prompt="a star", seed=seed, **CLIP)])
-    return [found.check(frame).findings[0].score or 0.0 for frame in result.frames[0]]
+    return [scoring.check(frame).findings[0].score or 0.0 for frame in result.frames[0]]
 
 
 def chosen_clips(model: Path) -> tuple[int, int, float]:
     """Return the seed of a clip with a late frame above a threshold, a harmless one's, and the threshold."""
+    scoring = open_image_filter("opennsfw", {"nsfw": {"threshold": 0.0, "action": "blur"}})
+    assert scoring is not None
     with Engine.load(str(model), device="cpu", dtype="float32") as engine:
-        scores = {seed: scores_of(engine, seed) for seed in range(1, 7)}
+        scores = {seed: scores_of(engine, scoring, seed) for seed in range(1, 7)}
     margin = 0.0005  # another process may sum in another order
     for late, of_late in scores.items():
         worst = max(of_late)

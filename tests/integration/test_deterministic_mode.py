@@ -11,7 +11,7 @@ from diffuserve.engine.config import EngineConfig
 from diffuserve.engine.engine import Engine
 from diffuserve.engine.outputs import GenerationResult
 
-SIZES = (64, 80, 96, 112, 128, 144, 160, 192)
+SIZES = (48, 64, 80, 96, 112, 128)
 
 
 def make_requests(seed: int, count: int) -> list[GenerationParams]:
@@ -21,7 +21,7 @@ def make_requests(seed: int, count: int) -> list[GenerationParams]:
             prompt=f"a {draw.choice(['red', 'blue', 'green'])} {draw.choice(['star', 'ring', 'cross'])}",
             width=draw.choice(SIZES),
             height=draw.choice(SIZES),
-            num_inference_steps=draw.randint(3, 6),
+            num_inference_steps=draw.randint(2, 5),
             seed=draw.randrange(1000),
             num_images=draw.choice([1, 1, 2]),
         )
@@ -41,16 +41,15 @@ def images(engine: Engine, requests: list[GenerationParams]) -> list[list[bytes]
 
 
 def test_a_request_is_bit_equal_alone_and_in_every_batch(engine: Engine) -> None:
-    requests = make_requests(seed=1, count=10)
+    requests = make_requests(seed=1, count=8)
     alone = [images(engine, [request])[0] for request in requests]
     together = images(engine, requests)
     assert engine.stats.mean_requests_per_step > 1
     assert together == alone
-    for seed in (2, 3):
-        neighbours = make_requests(seed, count=6)
-        order = random.Random(seed).sample(requests, k=len(requests))
-        shuffled = images(engine, neighbours + order)[len(neighbours) :]
-        assert shuffled == [alone[requests.index(request)] for request in order]
+    neighbours = make_requests(seed=2, count=6)
+    order = random.Random(2).sample(requests, k=len(requests))
+    shuffled = images(engine, neighbours + order)[len(neighbours) :]
+    assert shuffled == [alone[requests.index(request)] for request in order]
 
 
 def test_another_number_of_threads_changes_nothing(engine: Engine) -> None:
@@ -70,12 +69,18 @@ def test_other_bounds_of_a_step_change_nothing(engine: Engine) -> None:
 def test_joining_in_the_middle_changes_nothing(engine: Engine) -> None:
     requests = make_requests(seed=5, count=5)
     alone = [images(engine, [request])[0] for request in requests]
+    results: dict[str, GenerationResult] = {}
+
+    def step() -> bool:
+        outputs = engine.step()
+        results.update({output.request_id: output.result for output in outputs if output.result is not None})
+        return bool(outputs)
+
     ids = []
     for request in requests:
         ids.append(engine.add(request))
-        engine.step()
-    results: dict[str, GenerationResult] = {}
-    while outputs := engine.step():
-        results |= {output.request_id: output.result for output in outputs if output.result is not None}
+        step()
+    while step():
+        pass
     joined = [[image.tobytes() for image in results[request_id].images] for request_id in ids]
     assert joined == alone

@@ -107,7 +107,7 @@ async def test_a_heavy_tenant_does_not_delay_a_light_one(
     tmp_path: Path, clock: FakeClock, store: JobStore
 ) -> None:
     cost = 5.0
-    await _submit(store, "heavy", [cost] * 400, ["tiny"])
+    await _submit(store, "heavy", [cost] * 60, ["tiny"])
     clock.advance(1.0)
     await _submit(store, "light", [cost] * 10, ["tiny"])
     beside = await _mean_wait_of_light(store, clock)
@@ -135,7 +135,7 @@ async def test_a_flood_of_clips_delays_each_image_by_the_work_before_it_and_one_
 ) -> None:
     """The bound of fair queueing, in predicted device-seconds: a clip that runs is not interrupted."""
     random = Random(seed)
-    clips = [_price(num_frames=random.choice((17, 49, 81))) for _ in range(60)]
+    clips = [_price(num_frames=random.choice((17, 49, 81))) for _ in range(25)]
     images = [_price(num_frames=1, num_inference_steps=random.randint(1, 8)) for _ in range(20)]
     assert min(clips) > max(images)
     await _submit(store, "flood", clips, ["tiny"])
@@ -171,12 +171,14 @@ async def test_tenants_share_device_seconds_by_weight(
     store: JobStore, clock: FakeClock, models: list[str]
 ) -> None:
     """The tenants' jobs differ in length, so that shares counted in jobs would be far off."""
+    num_workers, seconds = 4, 4_000.0
     for tenant, plan, cost in (("ada", "light", 4.0), ("bob", "medium", 20.0), ("cid", "heavy", 60.0)):
         await store.keys.create(Role.TENANT, tenant_id=tenant, plan=plan)
-        await _submit(store, tenant, [cost] * int(12_000 / cost), models)
-    workers = [await add_worker(store, *models) for _ in range(4)]
+        more_than_its_share = 1.3 * PLANS[plan].weight / 7 * num_workers * seconds
+        await _submit(store, tenant, [cost] * int(more_than_its_share / cost), models)
+    workers = [await add_worker(store, *models) for _ in range(num_workers)]
     simulation = Simulation(store, clock, workers)
-    await simulation.run(4_000.0)
+    await simulation.run(seconds)
     total = sum(simulation.finished_work.values())
     shares = {tenant: work / total for tenant, work in simulation.finished_work.items()}
     assert shares["ada"] == pytest.approx(1 / 7, rel=0.03)
@@ -186,7 +188,7 @@ async def test_tenants_share_device_seconds_by_weight(
 
 async def test_affinity_saves_most_model_switches(store: JobStore, clock: FakeClock, tmp_path: Path) -> None:
     models = ["m0", "m1", "m2", "m3"]
-    await _submit(store, "ada", [4.0] * 400, models)
+    await _submit(store, "ada", [4.0] * 320, models)
     with_affinity = Simulation(store, clock, [await add_worker(store, *models) for _ in range(2)])
     await with_affinity.run(600.0)
     num_jobs = len(with_affinity.waits["ada"])

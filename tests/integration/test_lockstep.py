@@ -3,8 +3,9 @@
 import json
 import subprocess
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
+from typing import TypeAlias
 
 import pytest
 from PIL import Image
@@ -16,6 +17,7 @@ from support.images import psnr
 from support.lockstep_program import generate, load, mixed_requests, write
 from support.waiting import HANG_SECONDS
 
+DrawnByTwo: TypeAlias = Callable[[str], tuple[Path, list[str | None]]]
 _FAULTS = ("start", "denoise", "decode")
 
 
@@ -46,16 +48,30 @@ def editor(tmp_path_factory: pytest.TempPathFactory) -> str:
     return str(write_flux_checkpoint(tmp_path_factory.mktemp("model") / "kontext", kind="kontext"))
 
 
-def run_ranks(num_ranks: int, folder: Path, *options: str) -> list[str | None]:
-    """Run ranks under a real torchrun, and return the error of each request."""
+@pytest.fixture(scope="module")
+def drawn_by_two(
+    checkpoint: str,
+    editor: str,
+    unet_checkpoint: str,
+    wan_checkpoint: str,
+    tmp_path_factory: pytest.TempPathFactory,
+) -> DrawnByTwo:
+    """Tells where two ranks that were started once have drawn with a model, and what failed."""
+    models = (checkpoint, editor, unet_checkpoint, wan_checkpoint)
+    folders = {model: tmp_path_factory.mktemp("together") for model in models}
+    errors = run_ranks(2, folders, "--plan", "sequence=2")
+    return lambda model: (folders[model], errors[model])
+
+
+def run_ranks(num_ranks: int, folders: Mapping[str, Path], *options: str) -> dict[str, list[str | None]]:
+    """Run ranks under a real torchrun, and return by model the error of each request."""
     command = (sys.executable, "-m", "torch.distributed.run", "--standalone", f"--nproc-per-node={num_ranks}")
-    program = ("-m", "support.lockstep_program", "--out", str(folder), *options)
+    program = ("-m", "support.lockstep_program", "--model", *folders, "--out", *map(str, folders.values()))
     done = subprocess.run(
-        [*command, *program], capture_output=True, text=True, timeout=2 * HANG_SECONDS, check=False
+        [*command, *program, *options], capture_output=True, text=True, timeout=2 * HANG_SECONDS, check=False
     )
     assert done.returncode == 0, done.stderr[-4_000:]
-    errors: list[str | None] = json.loads((folder / "errors.json").read_text())
-    return errors
+    return {model: json.loads((folder / "errors.json").read_text()) for model, folder in folders.items()}
 
 
 def generate_alone(model: str, folder: Path) -> None:
@@ -81,7 +97,7 @@ def folders(tmp_path: Path) -> tuple[Path, Path]:
 
 def check_same_images(num_ranks: int, model: str, plan: str, folders: tuple[Path, Path]) -> None:
     together, alone = folders
-    assert run_ranks(num_ranks, together, "--model", model, "--plan", plan) == [None] * 7
+    assert run_ranks(num_ranks, {model: together}, "--plan", plan) == {model: [None] * 7}
     generate_alone(model, alone)
     compare(together, alone)
 
@@ -90,7 +106,7 @@ def check_faults(num_ranks: int, model: str, plan: str, folders: tuple[Path, Pat
     """Let the last rank fail alone, and the rank that decodes a request; the group then serves another."""
     together, alone = folders
     faults = [f"start:{num_ranks - 1}", f"denoise:{num_ranks - 1}", "decode:any"]
-    errors = run_ranks(num_ranks, together, "--model", model, "--plan", plan, "--fail", *faults)
+    errors = run_ranks(num_ranks, {model: together}, "--plan", plan, "--fail", *faults)[model]
     prompts = [params.prompt for params in mixed_requests(True)] + ["a red circle"]
     for prompt, error in zip(prompts, errors, strict=True):
         if prompt in _FAULTS:
@@ -102,20 +118,16 @@ def check_faults(num_ranks: int, model: str, plan: str, folders: tuple[Path, Pat
     compare(together, alone, without=[n for n, prompt in enumerate(prompts) if prompt in _FAULTS])
 
 
-def test_two_ranks_generate_the_images_of_one_process(checkpoint: str, folders: tuple[Path, Path]) -> None:
-    check_same_images(2, checkpoint, "sequence=2", folders)
-
-
-def test_two_ranks_share_the_tokens_of_references(editor: str, folders: tuple[Path, Path]) -> None:
-    check_same_images(2, editor, "sequence=2", folders)
-
-
-def test_two_ranks_share_the_rows_of_a_unet(unet_checkpoint: str, folders: tuple[Path, Path]) -> None:
-    check_same_images(2, unet_checkpoint, "sequence=2", folders)
-
-
-def test_two_ranks_share_the_tokens_of_clips(wan_checkpoint: str, folders: tuple[Path, Path]) -> None:
-    check_same_images(2, wan_checkpoint, "sequence=2", folders)
+@pytest.mark.parametrize("shared", ["checkpoint", "editor", "unet_checkpoint", "wan_checkpoint"])
+def test_two_ranks_generate_the_images_of_one_process(
+    shared: str, drawn_by_two: DrawnByTwo, request: pytest.FixtureRequest, tmp_path: Path
+) -> None:
+    """Share tokens, also of references and clips, and the rows of a UNet."""
+    model = request.getfixturevalue(shared)
+    together, errors = drawn_by_two(model)
+    assert errors == [None] * 7
+    generate_alone(model, tmp_path)
+    compare(together, tmp_path)
 
 
 def test_a_failure_on_a_single_rank_fails_a_single_request(folders: tuple[Path, Path]) -> None:

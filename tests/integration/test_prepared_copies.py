@@ -107,23 +107,24 @@ from diffuserve.worker import zygote_process
 from diffuserve.worker.config import EngineProcessConfig
 
 with patch.object(zygote_process, "_HELD_SHARE", 0):
-    model = zygote_process.prepared(EngineProcessConfig.from_json(sys.argv[1]))
-zygote_process.check_one_thread()
-print(model is not None, sum("/prepared/" in line for line in open("/proc/self/maps")))
+    for config in sys.argv[1:]:
+        model = zygote_process.prepared(EngineProcessConfig.from_json(config))
+        zygote_process.check_one_thread()
+        print(model is not None, sum("/prepared/" in line for line in open("/proc/self/maps")))
 """
 
 
-def held_by_a_zygote(config: EngineProcessConfig) -> tuple[bool, int]:
-    """Return whether a zygote, for which all models are large, holds this one, and its mappings of copies."""
+def held_by_a_zygote(*configs: EngineProcessConfig) -> list[tuple[bool, int]]:
+    """Return whether a zygote, for which all models are large, holds each, and its mappings of copies."""
     done = subprocess.run(
-        [sys.executable, "-c", PREPARED, config.to_json()],
+        [sys.executable, "-c", PREPARED, *(config.to_json() for config in configs)],
         env=os.environ | {"OPENBLAS_NUM_THREADS": "1"},
         capture_output=True,
         text=True,
         check=True,
     )
-    held, mappings = done.stdout.split()
-    return held == "True", int(mappings)
+    told = (line.split() for line in done.stdout.splitlines())
+    return [(held == "True", int(num_mappings)) for held, num_mappings in told]
 
 
 def test_a_zygote_prepares_models_of_the_cache_and_maps_them(tmp_path: Path) -> None:
@@ -133,12 +134,12 @@ def test_a_zygote_prepares_models_of_the_cache_and_maps_them(tmp_path: Path) -> 
     cached = shutil.copytree(found.path, cache / "models" / ("0" * 64) / "tiny-flux")
     elsewhere = shutil.copytree(found.path, tmp_path / "elsewhere")
     config = config_of(cached, cache)
-    assert held_by_a_zygote(replace(config, prepare_models=False)) == (False, 0)
-    assert held_by_a_zygote(replace(config, model=str(elsewhere))) == (False, 0), "only a command copies it"
-    assert find_copy(load_options(config), config.stored) is None
-    is_held, num_mappings = held_by_a_zygote(config)
+    unwanted, foreign = replace(config, prepare_models=False), replace(config, model=str(elsewhere))
+    *not_held, (is_held, num_mappings) = held_by_a_zygote(unwanted, foreign, config)
+    assert not_held == [(False, 0), (False, 0)], "the first is not wanted, the second only a command copies"
     assert is_held
     assert num_mappings >= 5
+    assert find_copy(load_options(foreign), config.stored) is None
     assert find_copy(load_options(config), config.stored) is not None
 
 
@@ -148,5 +149,5 @@ def test_a_model_that_cannot_be_copied_is_not_held(tmp_path: Path) -> None:
     cached = shutil.copytree(found.path, tmp_path / "cache" / "models" / ("0" * 64) / "tiny-flux")
     small = ModelStoreConfig(model_cache=tmp_path / "cache", model_cache_bytes=1_000_000)
     config = replace(config_of(cached, small.model_cache), stored=small)
-    assert held_by_a_zygote(config) == (False, 0)
+    assert held_by_a_zygote(config) == [(False, 0)]
     assert list((tmp_path / "cache").glob("p*/*")) == []

@@ -16,11 +16,13 @@ import psutil
 import pytest
 import sqlalchemy as sa
 
+from diffuserve.backoff import Backoff
 from diffuserve.domain.job import JobStatus
 from diffuserve.domain.worker import ControlCommands, WorkerState
 from diffuserve.events.base import job_topic
 from diffuserve.jobs import schema
 from diffuserve.media.image_file import read_parameters
+from diffuserve.worker import supervisor
 from diffuserve.worker.agent import WorkerAgent
 from diffuserve.worker.capacity import Memory
 from diffuserve.worker.exit_codes import CANNOT_START
@@ -32,6 +34,12 @@ from support.waiting import HANG_SECONDS, eventually
 from support.worker_fakes import engine_of
 
 Start = Callable[..., WorkerAgent]
+
+
+@pytest.fixture(autouse=True)
+def quick_restarts(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Have engines that died start again at once."""
+    monkeypatch.setattr(supervisor, "_BACKOFF", Backoff(first_seconds=0.05, longest_seconds=0.5))
 
 
 async def engine_pid(agent: WorkerAgent) -> int:
@@ -118,7 +126,7 @@ async def test_a_frozen_engine_dies_with_its_agent_too(plane: Plane, tmp_path: P
 
 @pytest.mark.parametrize("how", ["frozen", "hanging"])
 async def test_a_stuck_engine_is_killed_and_its_job_goes_back(plane: Plane, start: Start, how: str) -> None:
-    limits = {"silence_seconds": 3.0} if how == "frozen" else {"stall_seconds": 1.0}
+    limits = {"silence_seconds": 3.0} if how == "frozen" else {"stall_seconds": 0.5}
     agent = start("--seconds", "0.8", **limits)
     pid = await engine_pid(agent)
     job = await plane.submit("hang" if how == "hanging" else "a star")

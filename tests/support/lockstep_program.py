@@ -2,6 +2,7 @@
 
     torchrun --nproc-per-node 2 -m support.lockstep_program --model FOLDER --out FOLDER
 
+Several models follow one another, each with a folder for its outcomes, as starting ranks takes longest.
 `--model fake` is the fake family with real guidance. With `--fail WHERE:RANK` that rank (or `any`)
 raises for the request whose prompt is WHERE, there: at the `start` (before it draws noise), in a
 `denoise` step (before the collectives), in its `decode`.
@@ -87,14 +88,15 @@ def main() -> None:
     torch.set_num_threads(1)
     plan = None if arguments.plan is None else ParallelPlan.parse(arguments.plan)
     ranks = join_ranks(plan, torch.device("cpu"), collective_seconds=120.0)
-    pipeline = load(arguments.model, ranks)
-    for where, rank in (fault.split(":") for fault in arguments.fail):
-        if rank in (str(ranks.index), "any"):
-            inject(pipeline, where)
-    if ranks.is_lead:
-        write(arguments.out, generate(pipeline, ranks, arguments.model == "fake"))
-    else:
-        FollowerRank(pipeline, ranks).run()
+    for model, folder in zip(arguments.model, arguments.out, strict=True):
+        pipeline = load(model, ranks)
+        for where, rank in (fault.split(":") for fault in arguments.fail):
+            if rank in (str(ranks.index), "any"):
+                inject(pipeline, where)
+        if ranks.is_lead:
+            write(folder, generate(pipeline, ranks, model == "fake"))
+        else:
+            FollowerRank(pipeline, ranks).run()
     leave_ranks()
 
 
@@ -155,8 +157,8 @@ def parse_arguments() -> argparse.Namespace:
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
-    parser.add_argument("--model", required=True)
-    parser.add_argument("--out", type=Path, required=True)
+    parser.add_argument("--model", nargs="+", required=True)
+    parser.add_argument("--out", nargs="+", type=Path, required=True)
     parser.add_argument("--plan")
     parser.add_argument("--fail", nargs="*", default=[])
     return parser.parse_args()

@@ -19,7 +19,8 @@ pytestmark = pytest.mark.filterwarnings("ignore:__array__ implementation:Depreca
 
 STABLE_DIFFUSION = {"beta_start": 0.00085, "beta_end": 0.012, "beta_schedule": "scaled_linear"}
 SPACINGS = ("linspace", "leading", "trailing")
-STEPS = (1, 2, 3, 4, 5, 8, 14, 15, 20, 45, 61, 100)
+STEPS = (1, 2, 3, 4, 5, 8, 14, 15, 30, 100)
+COUNTS = (*range(1, 31), 36, 40, 45, 50, 60, 61, 62, 75, 99, 100)  # small, and around what rounds badly
 SHAPE = (1, 4, 3, 5)
 
 
@@ -102,7 +103,7 @@ by_case = pytest.mark.parametrize("case", CASES, ids=str)
 @by_case
 def test_schedules_equal_the_references_to_the_last_bit(case: Case) -> None:
     sampler = case.sampler()
-    for num_steps in range(1, case.most_steps + 1):
+    for num_steps in (count for count in COUNTS if count <= case.most_steps):
         if num_steps == 61 and case.options.get("timestep_spacing") == "trailing":
             continue  # the reference spaces 62 timesteps, the last of which is -1; here the list is cut
         reference, schedule = case.reference(num_steps), sampler.schedule(num_steps)
@@ -124,8 +125,7 @@ def assert_equal(latents: Tensor, expected: Tensor) -> None:
 @by_case
 def test_every_step_equals_the_references(case: Case) -> None:
     for num_steps in (steps for steps in STEPS if steps <= case.most_steps):
-        if num_steps != 61 or case.options.get("timestep_spacing") != "trailing":
-            compare_steps(case.sampler(), case.sampler().schedule(num_steps), case.reference(num_steps))
+        compare_steps(case.sampler(), case.sampler().schedule(num_steps), case.reference(num_steps))
 
 
 def compare_steps(sampler: Sampler, schedule: NoiseSchedule, reference: Any) -> None:

@@ -69,7 +69,7 @@ SPEC = ModelSpec(
 )
 
 
-@pytest.mark.parametrize("num_frames", [5, 17, 81])
+@pytest.mark.parametrize("num_frames", [5, 33])
 def test_a_model_that_encodes_a_whole_clip_is_priced_for_it(num_frames: int) -> None:
     encoding, decoding = counted_operations(num_frames)
     share = encoding / decoding
