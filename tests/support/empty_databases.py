@@ -1,4 +1,4 @@
-"""PostgreSQL databases with the schema and no rows. Emptying one takes a small part of the time to make one."""
+"""PostgreSQL databases with the schema and no rows: to empty one takes a small part of making one."""
 
 import asyncio
 import itertools
