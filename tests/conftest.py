@@ -5,7 +5,6 @@ Those that need torch import it themselves: most unit tests do not, and it takes
 
 import asyncio
 import gc
-import itertools
 import shutil
 import signal
 import tempfile
@@ -23,6 +22,7 @@ from diffuserve.jobs.config import StoreConfig
 from diffuserve.jobs.store import JobStore
 from diffuserve.models.torch_environment import prepare_torch
 from diffuserve.testing.fake_clock import FakeClock
+from support.empty_databases import EmptyDatabases
 from support.faulty_proxy import FaultyProxy
 from support.log_state import restored_logging
 from support.postgres import PostgresServer
@@ -35,8 +35,6 @@ if TYPE_CHECKING:
     from diffuserve.engine.engine import Engine
     from diffuserve.models.base import Pipeline
     from diffuserve.testing.fake_pipeline import FakePipeline
-
-_DATABASE_NUMBERS = itertools.count()
 
 # A shell starts what runs in its background deaf to Ctrl-C, and children would inherit that.
 signal.signal(signal.SIGINT, signal.default_int_handler)
@@ -192,6 +190,11 @@ def migrated_database(postgres: PostgresServer) -> str:
     return "migrated"
 
 
+@pytest.fixture(scope="session")
+def empty_databases(postgres: PostgresServer, migrated_database: str) -> EmptyDatabases:
+    return EmptyDatabases(postgres, migrated_database)
+
+
 async def _migrate(url: str) -> None:
     store = JobStore(url, MemoryEventBus(), StoreConfig())
     await store.open()
@@ -205,11 +208,9 @@ def database_url(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[str
         shutil.copy(request.getfixturevalue("migrated_file"), tmp_path / "jobs.db")
         yield f"sqlite:///{tmp_path}/jobs.db"
         return
-    template: str = request.getfixturevalue("migrated_database")
-    server: PostgresServer = request.getfixturevalue("postgres")
-    name = f"jobs_{next(_DATABASE_NUMBERS)}"
-    yield server.create_database(name, template)
-    server.drop_database(name)  # before it reaches the disk, where it would take long to go away
+    databases: EmptyDatabases = request.getfixturevalue("empty_databases")
+    with databases.one() as url:
+        yield url
 
 
 @pytest.fixture

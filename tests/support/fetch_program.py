@@ -3,6 +3,7 @@
 python -m support.fetch_program STORE CACHE NAME [MAX_BYTES [STALL_AFTER_READS [PEERS_ADDRESS]]]
 """
 
+import os
 import sys
 import threading
 from collections.abc import Callable
@@ -19,7 +20,8 @@ from diffuserve.modelstore.swarm_download import Together
 
 
 def say(*words: object) -> None:
-    print(*words, flush=True)
+    """Say a line, whole: what threads print at once is mixed, and Python's buffer may lose some of it."""
+    os.write(sys.stdout.fileno(), f"{' '.join(map(str, words))}\n".encode())
 
 
 def stall_after(num_reads: int) -> None:

@@ -1,13 +1,12 @@
 """Images that tenants upload for their jobs, as the control plane keeps them."""
 
 import re
-import secrets
-import time
 from dataclasses import dataclass
 from typing import Literal
 
 from diffuserve.domain.input_image import InputImage
 from diffuserve.domain.safety import Verdict
+from diffuserve.domain.timed_ids import timed_id
 
 Mode = Literal["RGB", "L"]
 _ID = re.compile(r"file-[0-9a-f]{26}")
@@ -52,8 +51,7 @@ def mode_of(field: str) -> Mode:
 
 
 def new_file_id() -> str:
-    """Return an id that sorts by time: milliseconds since the epoch, then random digits."""
-    return f"file-{time.time_ns() // 1_000_000:012x}{secrets.token_hex(7)}"
+    return timed_id("file-")
 
 
 def is_file_id(text: str) -> bool:

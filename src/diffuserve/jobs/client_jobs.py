@@ -1,7 +1,5 @@
 """Jobs as clients submit, watch and cancel them."""
 
-import secrets
-import time
 from collections import defaultdict
 from collections.abc import Collection
 
@@ -9,6 +7,7 @@ import sqlalchemy as sa
 
 from diffuserve.domain.errors import DeadlineUnreachable
 from diffuserve.domain.job import Job, JobEvent, JobStatus, NewJob, QueueEstimate, Revision
+from diffuserve.domain.timed_ids import timed_id
 from diffuserve.jobs import queries, schema
 from diffuserve.jobs.changes import event_of
 from diffuserve.jobs.control import CancelJob, DeleteJob
@@ -44,7 +43,7 @@ class ClientJobs:
         Raise `QueueFull`, `BacklogFull`, `TooLarge`, `IdempotencyMismatch`, or `FileNotKnown` for an image
         that was deleted meanwhile.
         """
-        return await self._writer.run(SubmitJob(_new_job_id(), new))
+        return await self._writer.run(SubmitJob(timed_id("job_"), new))
 
     async def find_room(self, tenant_id: str, stamp: Stamp | None) -> Job | None:
         """Return the earlier job of a stamp, `None` if there is none and the tenant may queue a job.
@@ -138,8 +137,3 @@ class ClientJobs:
         The reaper removes its rows and files once it is final.
         """
         await self._writer.run(DeleteJob(queries.check_job_id(job_id), tenant_id))
-
-
-def _new_job_id() -> str:
-    """Return an id that sorts by time: milliseconds since the epoch, then random digits."""
-    return f"job_{time.time_ns() // 1_000_000:012x}{secrets.token_hex(7)}"

@@ -6,10 +6,11 @@ from functools import cache
 from html import escape
 from string import Template
 
-from fastapi import FastAPI, Request
+from fastapi import APIRouter, FastAPI, Request
 from fastapi.responses import HTMLResponse
 from starlette.exceptions import HTTPException
 from starlette.responses import Response
+from starlette.routing import BaseRoute
 
 from diffuserve.web.assets import load_assets
 
@@ -67,13 +68,24 @@ def _page_of(view: str) -> Template:
 
 def add_pages(app: FastAPI, pages: Pages) -> None:
     """Serve the page's views and its modules, which are no part of the API."""
+    app.state.pages = pages
+    app.router.routes.extend(_routes())
 
-    async def get_view(request: Request) -> Response:
-        return await pages.index(request)
 
+@cache
+def _routes() -> list[BaseRoute]:
+    """Return the routes, which all applications of a process share."""
+    router = APIRouter(include_in_schema=False)
     for path in _VIEWS:
-        app.add_api_route(path, get_view, include_in_schema=False)
-    app.add_api_route("/web/{version}/{name:path}", get_asset, include_in_schema=False)
+        router.add_api_route(path, get_view)
+    router.add_api_route("/web/{version}/{name:path}", get_asset)
+    return list(router.routes)
+
+
+async def get_view(request: Request) -> Response:
+    """Return the page, whose view the browser chooses by the path."""
+    pages: Pages = request.app.state.pages
+    return await pages.index(request)
 
 
 async def get_asset(version: str, name: str, request: Request) -> Response:

@@ -5,6 +5,7 @@ import shutil
 from collections.abc import AsyncGenerator, Callable, Iterator
 from contextlib import asynccontextmanager, contextmanager, suppress
 from pathlib import Path
+from typing import Any
 
 import httpx
 import pytest
@@ -14,12 +15,28 @@ from openai import AsyncOpenAI
 
 from diffuserve.api.app import create_app
 from diffuserve.api.config import ApiConfig
+from diffuserve.api.openapi import DocumentedApi
 from diffuserve.events.memory import MemoryEventBus
 from diffuserve.jobs.config import StoreConfig
 from diffuserve.jobs.store import JobStore
 from diffuserve.storage.local import LocalArtifactStore
 from support.hand_worker import HandWorker
 from support.waiting import HANG_SECONDS
+
+_DOCUMENTS: dict[str, dict[str, Any]] = {}
+
+
+@pytest.fixture(autouse=True)
+def _one_document(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Build the OpenAPI document once: it takes longer than most tests."""
+    build = DocumentedApi.openapi
+
+    def openapi(app: DocumentedApi) -> dict[str, Any]:
+        if app.version not in _DOCUMENTS:
+            _DOCUMENTS[app.version] = build(app)
+        return _DOCUMENTS[app.version]
+
+    monkeypatch.setattr(DocumentedApi, "openapi", openapi)
 
 
 @pytest.fixture

@@ -25,6 +25,7 @@ from diffuserve.safety.base import TextClassifier
 from diffuserve.safety.moderation import ModerationClassifier
 from diffuserve.safety.policy_file import parse_policy
 from diffuserve.safety.prompt import PolicyFilter
+from diffuserve.safety.rules import Rules
 from diffuserve.storage.local import LocalArtifactStore
 from support.hand_worker import HandWorker
 from support.scripted_server import ScriptedServer, chat_reply, moderation_reply
@@ -64,8 +65,15 @@ def expander() -> PromptExpander | None:
     return None
 
 
+@pytest.fixture(scope="module")
+def rules() -> Rules:
+    return Rules(POLICY)
+
+
 @pytest.fixture
 async def app(
+    rules: Rules,
+    monkeypatch: pytest.MonkeyPatch,
     store: JobStore,
     artifacts: LocalArtifactStore,
     bus: MemoryEventBus,
@@ -73,6 +81,7 @@ async def app(
     is_open_when_down: bool,
     expander: PromptExpander | None,
 ) -> AsyncGenerator[FastAPI]:
+    monkeypatch.setattr("diffuserve.safety.prompt.Rules", lambda _: rules)  # compiled for all tests
     judge = PolicyFilter(POLICY, classifier, is_open_when_down=is_open_when_down)
     processor = PromptProcessor(judge, expander)
     yield create_app(store, artifacts, bus, ApiConfig(poll_seconds=0.2), None, processor)

@@ -8,6 +8,7 @@ from diffuserve.safety.policy_file import load_policy, parse_policy
 from diffuserve.safety.prompt import UNREADABLE, PolicyFilter
 from diffuserve.safety.readability import readable_scripts
 
+SHIPPED = PolicyFilter(load_policy())
 SCRIPTS = readable_scripts(load_policy())
 UNREAD = [
     "ကလေး တစ်ယောက်",
@@ -35,7 +36,7 @@ READ = [
 
 @pytest.mark.parametrize("prompt", UNREAD)
 async def test_unreadable_text_is_flagged_unless_the_policy_says_otherwise(prompt: str) -> None:
-    verdict = await PolicyFilter(load_policy()).check(prompt)
+    verdict = await SHIPPED.check(prompt)
     assert (verdict.action, verdict.category) == (Action.FLAG, UNREADABLE)
 
 
@@ -47,11 +48,11 @@ async def test_the_policy_may_allow_or_refuse_it(option: str, action: Action) ->
 
 @pytest.mark.parametrize("prompt", READ)
 async def test_readable_text_is_no_finding(prompt: str) -> None:
-    assert (await PolicyFilter(load_policy()).check(prompt)).findings == ()
+    assert (await SHIPPED.check(prompt)).findings == ()
 
 
 async def test_a_verdict_names_what_could_not_be_read() -> None:
-    verdict = await PolicyFilter(load_policy()).check("ባቡር")
+    verdict = await SHIPPED.check("ባቡር")
     assert "ETHIOPIC" in verdict.findings[0].detail
 
 

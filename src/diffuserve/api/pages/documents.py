@@ -5,9 +5,11 @@ Its script is that of Swagger UI, as the package `fastapi-offline` brings it.
 
 import base64
 import hashlib
+from functools import cache
 
-from fastapi import FastAPI
+from fastapi import APIRouter, FastAPI
 from fastapi.responses import HTMLResponse, RedirectResponse
+from starlette.routing import BaseRoute, Mount
 from starlette.staticfiles import StaticFiles
 
 _ASSETS = ("fastapi_offline", "static")
@@ -43,13 +45,21 @@ _HEADERS = {
 
 def add_documents(app: FastAPI) -> None:
     """Serve the page and its scripts, which are no part of the API."""
+    app.router.routes.extend(_routes())
 
-    @app.get("/docs", include_in_schema=False)
-    async def get_documents() -> HTMLResponse:
-        return HTMLResponse(_PAGE, headers=_HEADERS)
 
-    @app.get("/redoc", include_in_schema=False)
-    async def redirect_to_documents() -> RedirectResponse:
-        return RedirectResponse("docs")
+@cache
+def _routes() -> list[BaseRoute]:
+    """Return the routes, which all applications of a process share."""
+    router = APIRouter(include_in_schema=False)
+    router.add_api_route("/docs", get_documents)
+    router.add_api_route("/redoc", redirect_to_documents)
+    return [*router.routes, Mount("/docs/assets", StaticFiles(packages=[_ASSETS]))]
 
-    app.mount("/docs/assets", StaticFiles(packages=[_ASSETS]))
+
+async def get_documents() -> HTMLResponse:
+    return HTMLResponse(_PAGE, headers=_HEADERS)
+
+
+async def redirect_to_documents() -> RedirectResponse:
+    return RedirectResponse("docs")

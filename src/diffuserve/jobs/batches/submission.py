@@ -7,8 +7,6 @@ item twice.
 """
 
 import re
-import secrets
-import time
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -18,6 +16,7 @@ import sqlalchemy as sa
 from diffuserve.domain.batch import NewBatch
 from diffuserve.domain.errors import BatchNotFound, Conflict, DiffuserveError
 from diffuserve.domain.job import NewJob
+from diffuserve.domain.timed_ids import timed_id
 from diffuserve.jobs import idempotency, schema
 from diffuserve.jobs.admission import Admission
 from diffuserve.jobs.command import SingleCommand
@@ -128,8 +127,7 @@ class AddBatchItems(SingleCommand[int]):
 
 
 def new_batch_id() -> str:
-    """Return an id that sorts by time: milliseconds since the epoch, then random digits."""
-    return f"batch_{time.time_ns() // 1_000_000:012x}{secrets.token_hex(4)}"
+    return timed_id("batch_", 20)
 
 
 def is_batch_id(text: str) -> bool:

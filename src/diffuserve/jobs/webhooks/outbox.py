@@ -4,8 +4,6 @@ Whichever control plane looks first sends them. Retry times follow Standard Webh
 (https://www.standardwebhooks.com).
 """
 
-import secrets
-import time
 from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any, Self
@@ -14,6 +12,7 @@ import sqlalchemy as sa
 
 from diffuserve.backoff import jitter
 from diffuserve.domain.errors import Conflict, DeliveryNotFound, DiffuserveError, EndpointNotFound
+from diffuserve.domain.timed_ids import timed_id
 from diffuserve.domain.webhook import (
     Delivery,
     DeliveryAttempt,
@@ -173,7 +172,7 @@ def _ensure_endpoints(
     """Return the endpoints of these tenants and URLs, storing those that are new."""
     rows = [
         {
-            "id": _new_id("wh"),
+            "id": timed_id("wh_"),
             "tenant_id": tenant_id,
             "url": url,
             "created_at": transaction.now,
@@ -187,17 +186,12 @@ def _ensure_endpoints(
     return {(endpoint.tenant_id, endpoint.url): endpoint for endpoint in found}
 
 
-def _new_id(prefix: str) -> str:
-    """Return an id; later ones are greater."""
-    return f"{prefix}_{time.time_ns() // 1_000_000:012x}{secrets.token_hex(7)}"
-
-
 def _delivery_row(
     notice: WebhookNotice, webhook: Webhook, endpoint: WebhookEndpoint, now: float
 ) -> dict[str, Any]:
     is_disabled = endpoint.disabled_at is not None
     return {
-        "id": _new_id("msg"),
+        "id": timed_id("msg_"),
         "endpoint_id": endpoint.id,
         "tenant_id": endpoint.tenant_id,
         "host": endpoint.host,
