@@ -38,7 +38,7 @@ class Spot:
 def compose(picture: Picture, sprites: Sprites, traits: Tensor, width: int, height: int) -> Tensor:
     """Return the picture `(3, height, width)` in -1…1 for these traits `(NUM_TRAITS,)` of the noise."""
     shorter = min(width, height)
-    evenly = (torch.erf(traits / math.sqrt(2))).tolist()  # each in -1…1
+    evenly = evenly_of(traits)
     image = _ground(picture, evenly[6], width, height)
     spots = spots_of(picture, evenly, width / shorter, height / shorter)
     for item, spot in zip(picture.items, spots, strict=True):
@@ -46,6 +46,12 @@ def compose(picture: Picture, sprites: Sprites, traits: Tensor, width: int, heig
         sprite = sprites.sized(item.thing, picture.style, side)
         paste(image, sprite, round(spot.x * shorter - side / 2), round(spot.y * shorter - side / 2))
     return image * 2 - 1
+
+
+def evenly_of(traits: Tensor) -> list[float]:
+    """Return standard normal numbers as numbers that are anywhere in -1…1 with equal chance."""
+    found: list[float] = torch.erf(traits / math.sqrt(2)).tolist()
+    return found
 
 
 def _ground(picture: Picture, evenly: float, width: int, height: int) -> Tensor:

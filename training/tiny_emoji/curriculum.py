@@ -1,4 +1,4 @@
-"""What the denoiser is shown when: few things at first, then all, larger and in twos."""
+"""The curriculum shows the denoiser few things at first, then all, larger and in twos."""
 
 from dataclasses import dataclass
 

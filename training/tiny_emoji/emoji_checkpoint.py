@@ -1,4 +1,4 @@
-"""What training goes on from on another machine: averaged weights of every stage, and the tokenizers."""
+"""Checkpoints let training go on on another machine: averaged weights of every stage, and the tokenizers."""
 
 import shutil
 import tempfile

@@ -12,13 +12,15 @@ import emoji_autoencoder
 import emoji_denoiser
 import emoji_text
 from emoji_checkpoint import BESIDE_THE_CODE, TOKENIZERS, adopt, export, load_averages
-from emoji_denoiser import predictor
+from emoji_denoiser import Predict, predictor
 from emoji_folder import assemble
+from emoji_judging import judged
 from emoji_packages import FOLDER
 from emoji_showing import held_out, show
 from emoji_text import Lesson, TextEncoders
 from emoji_tokenizers import load_tokenizers
 from emoji_walks import Studio
+from judge import train as train_judge
 from loop import Stopped
 from pictures import Range
 from sprites import drawn_things, load_sprites
@@ -50,7 +52,7 @@ def train(arguments: argparse.Namespace) -> None:
     """Train each part with the parts before it finished; or show, or assemble, what there is."""
     state: Path = arguments.state
     lesson = prepare(arguments)
-    if arguments.show or arguments.assemble_only:
+    if arguments.show or arguments.judge or arguments.assemble_only:
         vae, encoders, denoiser = learned(state, lesson)
         studio = Studio(vae, encoders, lesson)
     else:
@@ -58,11 +60,22 @@ def train(arguments: argparse.Namespace) -> None:
         studio = Studio(vae, emoji_text.train(state, arguments.text_steps, lesson), lesson)
         denoiser = emoji_denoiser.train(state, arguments.steps, studio)
     if arguments.show:
-        pictures = held_out(Range(arguments.show_things, _SHOWN_PAIRS), _NUM_SHOWN)
-        show(arguments.show, studio, predictor(denoiser), pictures, arguments.show_size)
+        pictures = held_out(Range(arguments.num_things, _SHOWN_PAIRS), _NUM_SHOWN)
+        show(arguments.show, studio, predictor(denoiser), pictures, arguments.size)
+        return
+    if arguments.judge:
+        print_verdicts(arguments, studio, predictor(denoiser))
         return
     assemble(arguments.folder, state / TOKENIZERS, vae, studio, denoiser)
     print(f"assembled {arguments.folder}")
+
+
+def print_verdicts(arguments: argparse.Namespace, studio: Studio, predict: Predict) -> None:
+    """Teach the judge, if that is not done, and print what it finds."""
+    judge = train_judge(arguments.state / "judge", arguments.judge_steps, studio.lesson.sprites)
+    pictures = held_out(Range(arguments.num_things, _SHOWN_PAIRS), arguments.judge)
+    for name, parts in judged(studio, predict, judge, pictures, arguments.size).items():
+        print(name, ", ".join(f"{part} {100 * share:.1f} %" for part, share in sorted(parts.items())))
 
 
 def prepare(arguments: argparse.Namespace) -> Lesson:
@@ -98,12 +111,14 @@ def parse_arguments() -> argparse.Namespace:
     )
     parser.add_argument("--export", type=Path, help="write the weights so far to this folder, and end")
     parser.add_argument("--show", type=Path, help="draw held-out pictures as they are so far into this PNG")
-    parser.add_argument("--show-things", type=int, default=100, help="of the first so many things")
-    parser.add_argument("--show-size", type=int, nargs=2, default=(96, 96), help="width and height")
+    parser.add_argument("--judge", type=int, metavar="PICTURES", help="measure so many held-out drawings")
+    parser.add_argument("--num-things", type=int, default=100, help="show or judge the first so many things")
+    parser.add_argument("--size", type=int, nargs=2, default=(96, 96), help="width and height of these")
+    parser.add_argument("--judge-steps", type=int, default=2_500)
     parser.add_argument("--assemble-only", action="store_true", help="train the denoiser no further")
     parser.add_argument("--folder", type=Path, default=Path("out/tiny-emoji"), help="the finished model")
-    parser.add_argument("--vae-steps", type=int, default=2_500)
-    parser.add_argument("--text-steps", type=int, default=1_200)
+    parser.add_argument("--vae-steps", type=int, default=2_000)
+    parser.add_argument("--text-steps", type=int, default=1_000)
     parser.add_argument("--steps", type=int, default=100_000, help="of the denoiser")
     parser.add_argument("--threads", type=int, default=1)
     return parser.parse_args()

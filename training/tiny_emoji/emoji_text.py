@@ -81,7 +81,7 @@ def build(num_words: int) -> TextEncoders:
 
 @dataclass(frozen=True)
 class Lesson:
-    """What the encoders are taught from."""
+    """Material that the encoders are taught from."""
 
     things: Sequence[Thing]
     sprites: Sprites
@@ -122,7 +122,7 @@ def train(folder: Path, num_steps: int, lesson: Lesson) -> TextEncoders:
 
 
 class Sizes:
-    """How many answers each question about a picture has."""
+    """Numbers of answers that each question about a picture has."""
 
     def __init__(self, num_things: int) -> None:
         self.of_slot = (num_things, 1 + len(SIZES), 1 + len(PLACES))
@@ -193,7 +193,7 @@ def naming(answers: Sequence[Tensor], labels: Tensor) -> tuple[Tensor, float]:
 
 
 class Looks:
-    """What every thing looks like in each style, from afar: `(things, styles, 4 × look × look)`, centred."""
+    """Every thing in each style as seen from afar: `(things, styles, 4 × look × look)`, centred."""
 
     def __init__(self, sprites: Sprites, device: torch.device) -> None:
         small = [

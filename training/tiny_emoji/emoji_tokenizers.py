@@ -36,7 +36,7 @@ class Tokenizers:
 
     @property
     def num_words(self) -> int:
-        """How many tokens T5's table has."""
+        """Return how many tokens T5's table has."""
         return len(self._t5)
 
     def __call__(self, captions: list[str]) -> tuple[Tensor, Tensor]:

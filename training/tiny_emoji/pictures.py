@@ -1,4 +1,4 @@
-"""What a picture may show, and the words that ask for it."""
+"""Pictures that can be asked for, and the words that ask for them."""
 
 import hashlib
 import random
@@ -29,7 +29,7 @@ class Item:
 
 @dataclass(frozen=True)
 class Picture:
-    """One thing, or two with the first's position relative to the second."""
+    """A picture of one thing, or of two with the first's position relative to the second."""
 
     items: tuple[Item, ...]
     style: str
@@ -43,7 +43,7 @@ class Picture:
 
 @dataclass(frozen=True)
 class Range:
-    """What is drawn of all that can be: the first so many things, and how many pictures show two."""
+    """Limits of what is drawn: the first so many things, and how many pictures show two."""
 
     num_things: int
     pair_share: float

@@ -25,7 +25,7 @@ _SOURCES: dict[str, tuple[Package, str]] = {
 
 @dataclass(frozen=True)
 class Sprites:
-    """Of each style `(things, 4, side, side)` bytes: colours times opacity, and opacity."""
+    """Pictures in each style, `(things, 4, side, side)` bytes: colours times opacity, and opacity."""
 
     pixels: dict[str, Tensor]
 

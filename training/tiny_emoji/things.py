@@ -1,4 +1,4 @@
-"""What can be drawn, and by which names: chosen from the published names and tags by rules."""
+"""Things that can be drawn, and their names: chosen from the published names and tags by rules."""
 
 import json
 import math
@@ -84,7 +84,7 @@ def choose_things(entries: Iterable[dict[str, Any]]) -> tuple[Thing, ...]:
 
 
 def _is_thing(entry: dict[str, Any]) -> bool:
-    """No people, whose skins have tones, no letters, no flags; of what looks alike only one."""
+    """Leave out people, whose skins have tones, letters, flags, and of what looks alike all but one."""
     if entry.get("group") not in _GROUPS or "skins" in entry or entry.get("version", 99) > 15:
         return False
     if entry["group"] == _FACES and entry["subgroup"] == _EMOTION:

@@ -20,7 +20,7 @@ def drawn(picture: Picture, width: int = SIDE, height: int = SIDE) -> Tensor:
 
 
 def shown(image: Tensor, colour: tuple[float, ...], brightness: float = 1.0) -> Tensor:
-    """Where `(height, width)` the image shows this colour."""
+    """Return where `(height, width)` the image shows this colour."""
     wanted = torch.tensor(colour)[:, None, None] * brightness * 2 - 1
     return (image - wanted).abs().amax(0) < 0.05
 
