@@ -28,7 +28,7 @@ Predict = Callable[[Tensor, Tensor, Batch, tuple[int, int]], Tensor]
 
 
 def build() -> FluxTransformer2DModel:
-    """Return a new DiT; a single block can be added later without changing what it draws."""
+    """Return a new DiT."""
     torch.manual_seed(3)
     denoiser = FluxTransformer2DModel(
         in_channels=64,
