@@ -118,7 +118,7 @@ def parse_arguments() -> argparse.Namespace:
     parser.add_argument("--assemble-only", action="store_true", help="train the denoiser no further")
     parser.add_argument("--folder", type=Path, default=Path("out/tiny-emoji"), help="the finished model")
     parser.add_argument("--vae-steps", type=int, default=2_000)
-    parser.add_argument("--text-steps", type=int, default=1_000)
+    parser.add_argument("--text-steps", type=int, default=2_200)
     parser.add_argument("--steps", type=int, default=100_000, help="of the denoiser")
     parser.add_argument("--threads", type=int, default=1)
     return parser.parse_args()
