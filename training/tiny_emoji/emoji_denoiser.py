@@ -21,6 +21,7 @@ from pictures import draw_picture
 NAME = "emoji_denoiser"
 NUM_SINGLE_BLOCKS = 5
 _BATCH_TOKENS = 32 * (36 + NUM_TOKENS)  # 32 pictures of 96 × 96
+_THING_WEIGHT = 7.0  # more than shapes need: things have details
 _CHECK_EVERY, _NUM_CHECKED = 250, 64
 
 Predict = Callable[[Tensor, Tensor, Batch, tuple[int, int]], Tensor]
@@ -64,7 +65,7 @@ def train(folder: Path, num_steps: int, studio: Studio) -> FluxTransformer2DMode
         walk.begin(phase.drawn, chance)
         velocity = predict(walk.noisy, walk.level, walk.batch, size)
         squares = (velocity - walk.velocity).square().mean(2)
-        weighted = token_weights(walk.batch.things, walk.level) * squares
+        weighted = token_weights(walk.batch.things, walk.level, _THING_WEIGHT) * squares
         figures = figures_of(squares.detach().mean(1), walk.level)
         walk.advance(velocity.detach())
         return weighted.mean(), figures

@@ -140,13 +140,13 @@ def figures_of(squares: Tensor, level: Tensor) -> dict[str, float]:
     return {name: float(of_image[level == at].mean()) for name, at in levels.items() if (level == at).any()}
 
 
-def token_weights(things: Tensor, level: Tensor) -> Tensor:
+def token_weights(things: Tensor, level: Tensor, thing_weight: float = _THING_WEIGHT) -> Tensor:
     """Return the weights `(batch, tokens)` of the tokens' errors; their mean is 1.
 
     Objects count more than the flat ground around them, of which there is more. The error of a velocity
     times its level is that of the finished image: so every step counts by the image that it leads to.
     """
-    weights = (1 + _THING_WEIGHT * things.float()) * level.square()[:, None]
+    weights = (1 + thing_weight * things.float()) * level.square()[:, None]
     return weights / weights.mean()
 
 
