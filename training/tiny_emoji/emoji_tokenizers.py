@@ -54,7 +54,10 @@ class Tokenizers:
 
 
 def load_tokenizers(folder: Path, things: Sequence[Thing]) -> Tokenizers:
-    """Return the tokenizers of `folder`, written first if they are not there."""
+    """Return the tokenizers of `folder`, written first if they are not there.
+
+    They are kept with the weights: another run might break ties among merges in another way.
+    """
     if not (folder / _T5 / "tokenizer.json").exists():
         write_tokenizers(folder, things)
     return Tokenizers(folder)

@@ -8,9 +8,8 @@ Stop it at any time; the same command goes on. Every stage is saved every two mi
 import sys
 from pathlib import Path
 
-# The trainings are folders of plain modules, and this one imports what it shares from the others.
-for shared in ("tiny_flux", "tiny_video", "tiny_sd"):
-    sys.path.append(str(Path(__file__).resolve().parents[1] / shared))
+# Both trainings are folders of plain modules, and this one imports what it shares from the other.
+sys.path.append(str(Path(__file__).resolve().parents[1] / "tiny_flux"))
 
 if __name__ == "__main__":
     from emoji_stages import main

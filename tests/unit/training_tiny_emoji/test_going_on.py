@@ -8,16 +8,17 @@ from pathlib import Path
 
 import pytest
 import torch
-from safetensors.torch import load_file, save_file
+from torch import nn
 from torch.testing import assert_close
 
 import emoji_text
 from curriculum import curriculum, phase_at
 from emoji_autoencoder import build
+from emoji_checkpoint import TOKENIZERS, adopt, export
 from emoji_text import Lesson, TextEncoders
-from emoji_tokenizers import load_tokenizers
+from emoji_tokenizers import Tokenizers, load_tokenizers
 from emoji_walks import EmojiWalks, Studio
-from loop import Stopped
+from loop import Course, Stopped, warm_then_cosine
 from packed import pack, unpack
 from pictures import Range
 from support.two_things import THINGS, two_sprites
@@ -78,18 +79,40 @@ def test_walks_arrive_at_the_picture_when_the_network_knows_the_way(lesson: Less
         assert_close(walks.noisy[arrived], walks.batch.clean[arrived], atol=1e-4, rtol=1e-4)
 
 
-def test_packed_weights_are_nearly_what_they_were(tmp_path: Path) -> None:
+def test_packed_weights_are_nearly_what_they_were() -> None:
     torch.manual_seed(0)
     weights = {"matrix": torch.randn(64, 96) * torch.logspace(-3, 1, 64)[:, None], "bias": torch.randn(8)}
     weights["matrix"][0, 0] = 1.0  # far more than its row's others
-    source = tmp_path / "stage.safetensors"
-    save_file(weights, source, metadata={"step": "7"})
-    packed = pack(source, tmp_path / "packed")
-    assert packed.stat().st_size < source.stat().st_size / 3
-    found = load_file(unpack(packed, tmp_path))
+    packed = pack(weights)
+    assert len(packed) < weights["matrix"].nbytes / 3
+    found = unpack(packed)
     assert_close(found["bias"], weights["bias"], atol=0.01, rtol=0.01)
     error = (found["matrix"] - weights["matrix"]).square().mean(1) / weights["matrix"].square().mean(1)
     assert error.max() < 0.03**2
+
+
+def test_a_checkpoint_goes_on_at_its_step_with_its_tokenizers(tmp_path: Path) -> None:
+    state, fresh = tmp_path / "state", tmp_path / "fresh"
+    tokenize = load_tokenizers(state / TOKENIZERS, THINGS)
+    course = small_course(state)
+    course.step = 7
+    course.save()
+    fresh.mkdir()
+    export(state, tmp_path / "checkpoint")
+    assert adopt(tmp_path / "checkpoint", fresh) == ["small"]
+    assert adopt(tmp_path / "checkpoint", fresh) == []
+    resumed = small_course(fresh)
+    assert resumed.step == 7
+    assert_close(resumed.modules["layer"].weight, course.modules["layer"].weight, atol=0.01, rtol=0.01)
+    captions = ["a small disc, flat"]
+    for mine, others in zip(Tokenizers(fresh / TOKENIZERS)(captions), tokenize(captions), strict=True):
+        assert torch.equal(mine, others)
+
+
+def small_course(folder: Path) -> Course:
+    layer = nn.Linear(4, 4)
+    optimizer = torch.optim.AdamW(layer.parameters())
+    return Course("small", {"layer": layer}, [optimizer], 12, warm_then_cosine, folder)
 
 
 def test_the_curriculum_only_widens() -> None:
