@@ -114,7 +114,7 @@ def parse_arguments() -> argparse.Namespace:
     parser.add_argument("--judge", type=int, metavar="PICTURES", help="measure so many held-out drawings")
     parser.add_argument("--num-things", type=int, default=100, help="show or judge the first so many things")
     parser.add_argument("--size", type=int, nargs=2, default=(96, 96), help="width and height of these")
-    parser.add_argument("--judge-steps", type=int, default=2_500)
+    parser.add_argument("--judge-steps", type=int, default=1_500)
     parser.add_argument("--assemble-only", action="store_true", help="train the denoiser no further")
     parser.add_argument("--folder", type=Path, default=Path("out/tiny-emoji"), help="the finished model")
     parser.add_argument("--vae-steps", type=int, default=2_000)
