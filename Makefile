@@ -6,7 +6,7 @@ READY := .venv/.ready
 unexport PYTHONDONTWRITEBYTECODE
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo serve test test-fast test-old-cpu test-all check docs reference wheel fmt chaos chaos-long bench-engine bench-unet bench-video bench-control bench-serve bench-batch bench-lockstep bench-tensor-parallel bench-quantization bench-offload bench-peers bench-image-filter bench-fleet bench-tracing bench-followers bench-judging bench-start bench-cold-start bench-decode-workers bench-operations bench-policies bench-autoscaling bench-gpu gpu-kit count-kernels clean
+.PHONY: help setup demo serve test test-fast test-old-cpu test-all check docs reference wheel fmt chaos chaos-long emoji-packages bench-engine bench-unet bench-video bench-control bench-serve bench-batch bench-lockstep bench-tensor-parallel bench-quantization bench-offload bench-peers bench-image-filter bench-fleet bench-tracing bench-followers bench-judging bench-start bench-cold-start bench-decode-workers bench-operations bench-policies bench-autoscaling bench-gpu gpu-kit count-kernels clean
 
 help: ## list the targets
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 16
@@ -75,6 +75,9 @@ wheel: $(READY) ## build the package into dist
 fmt: $(READY) ## format the code
 	$(BIN)/ruff check --fix
 	$(BIN)/ruff format
+
+emoji-packages: $(READY) ## fetch the published pictures that tiny-emoji is trained on, by npm
+	$(BIN)/python training/tiny_emoji/emoji_packages.py
 
 bench-engine: $(READY) ## the engine beside stock diffusers; leave the machine alone meanwhile
 	$(BIN)/python benchmarks/bench_engine.py

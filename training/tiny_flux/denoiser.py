@@ -35,12 +35,12 @@ def build() -> FluxTransformer2DModel:
         axes_dims_rope=(8, 12, 12),
         guidance_embeds=False,
     )
-    _initialise(denoiser)
+    initialise(denoiser)
     denoiser.set_attention_backend("_native_math")  # the fused kernel's backward took a third of a step
     return denoiser
 
 
-def _initialise(denoiser: FluxTransformer2DModel) -> None:
+def initialise(denoiser: FluxTransformer2DModel) -> None:
     """Blocks begin as nearly nothing, yet with open gates; the output begins at zero."""
     depth = len(denoiser.transformer_blocks) + len(denoiser.single_transformer_blocks)
     for name, module in denoiser.named_modules():
@@ -84,7 +84,7 @@ def train(
         ("denoiser", num_steps[0], latents[:1], 1.0),
         ("sizes", num_steps[1], latents, _SECOND_RATE),
     ):
-        optimizers = _optimizers(denoiser, rate)
+        optimizers = optimizers_of(denoiser, rate)
         course = Course(name, modules, optimizers, steps, warm_then_linear, folder)
         _learn(course, sizes, denoiser, encoders, is_compiled)
     return denoiser
@@ -119,8 +119,8 @@ def _learn(
                 return_dict=False,
             )
         squares = (velocity.float() - batch.velocity).square().mean(2)
-        weighted = _weights(batch.latents.things[batch.index], batch.level) * squares
-        figures = _figures(squares.detach().mean(1), batch.level)
+        weighted = token_weights(batch.latents.things[batch.index], batch.level) * squares
+        figures = figures_of(squares.detach().mean(1), batch.level)
         batch.advance(velocity.detach().float())
         return weighted.mean(), figures
 
@@ -133,24 +133,24 @@ def _count(latents: Latents) -> int:
     return max(4, _BATCH * _NATIVE_TOKENS // (latents.things.shape[1] + NUM_TOKENS))
 
 
-def _figures(squares: Tensor, level: Tensor) -> dict[str, float]:
+def figures_of(squares: Tensor, level: Tensor) -> dict[str, float]:
     """Errors of the finished image, said from pure noise and from the last of four steps."""
     of_image = squares * level.square()
     levels = {"first": 1.0, "last": 0.25}
     return {name: float(of_image[level == at].mean()) for name, at in levels.items() if (level == at).any()}
 
 
-def _weights(things: Tensor, level: Tensor) -> Tensor:
+def token_weights(things: Tensor, level: Tensor, thing_weight: float = _THING_WEIGHT) -> Tensor:
     """Return the weights `(batch, tokens)` of the tokens' errors; their mean is 1.
 
     Objects count more than the flat ground around them, of which there is more. The error of a velocity
     times its level is that of the finished image: so every step counts by the image that it leads to.
     """
-    weights = (1 + _THING_WEIGHT * things.float()) * level.square()[:, None]
+    weights = (1 + thing_weight * things.float()) * level.square()[:, None]
     return weights / weights.mean()
 
 
-def _optimizers(denoiser: FluxTransformer2DModel, rate: float) -> list[torch.optim.Optimizer]:
+def optimizers_of(denoiser: FluxTransformer2DModel, rate: float) -> list[torch.optim.Optimizer]:
     """Muon for the blocks' matrices, AdamW for the rest (Jordan et al. 2024)."""
     blocks = [*denoiser.transformer_blocks.parameters(), *denoiser.single_transformer_blocks.parameters()]
     matrices = [value for value in blocks if value.ndim == 2]

@@ -75,6 +75,15 @@ class Course:
                 raise Stopped
         self.save()
 
+    def average_of(self, module: str) -> dict[str, Tensor]:
+        """Return the averages of a module's weights, by their names in it."""
+        prefix = f"{module}."
+        return {
+            name.removeprefix(prefix): value
+            for name, value in self._average.items()
+            if name.startswith(prefix)
+        }
+
     def averaged(self) -> None:
         """Put the average of the weights in their place: what a stage hands on."""
         for name, value in self._weights():
@@ -125,7 +134,7 @@ class Course:
         self.step = int(tensors["step"])
         for name, value in self._weights():
             value.copy_(tensors[f"weight:{name}"])
-            self._average[name] = tensors[f"average:{name}"].clone()
+            self._average[name] = tensors[f"average:{name}"].to(value.device, copy=True)
         for number, optimizer in enumerate(self.optimizers):
             state: dict[int, dict[str, Tensor]] = {}
             for key, value in tensors.items():

@@ -1,0 +1,124 @@
+"""The stages of tiny-emoji's training, in order."""
+
+import argparse
+import sys
+import warnings
+from pathlib import Path
+
+import torch
+from diffusers import AutoencoderKL, FluxTransformer2DModel
+
+import emoji_autoencoder
+import emoji_denoiser
+import emoji_text
+from emoji_checkpoint import BESIDE_THE_CODE, TOKENIZERS, adopt, export, load_averages
+from emoji_denoiser import Predict, predictor
+from emoji_folder import assemble
+from emoji_judging import judged
+from emoji_packages import FOLDER
+from emoji_showing import held_out, show
+from emoji_text import Lesson, TextEncoders
+from emoji_tokenizers import load_tokenizers
+from emoji_walks import Studio
+from judge import train as train_judge
+from loop import Stopped
+from pictures import Range
+from sprites import drawn_things, load_sprites
+from things import load_things
+
+_NUM_SHOWN, _SHOWN_PAIRS = 24, 0.3
+
+
+def main() -> None:
+    """Run every stage that is not done yet, or do what else the arguments say."""
+    arguments = parse_arguments()
+    warnings.filterwarnings("ignore", message="There are modules in")
+    warnings.filterwarnings("ignore", message="Mismatch dtype between input and weight")
+    torch.set_num_threads(arguments.threads)
+    arguments.state.mkdir(parents=True, exist_ok=True)
+    if arguments.export:
+        for path in export(arguments.state, arguments.export):
+            print(f"wrote {path}, {path.stat().st_size} bytes")
+        return
+    for name in adopt(arguments.resume_from, arguments.state):
+        print(f"{name}: goes on from the weights in {arguments.resume_from}")
+    try:
+        train(arguments)
+    except Stopped:
+        sys.exit("stopped; everything is saved, and the same command goes on")
+
+
+def train(arguments: argparse.Namespace) -> None:
+    """Train each part with the parts before it finished; or show, or assemble, what there is."""
+    state: Path = arguments.state
+    lesson = prepare(arguments)
+    if arguments.show or arguments.judge or arguments.assemble_only:
+        vae, encoders, denoiser = learned(state, lesson)
+        studio = Studio(vae, encoders, lesson)
+    else:
+        vae = emoji_autoencoder.train(state, arguments.vae_steps, lesson.sprites, lesson.device)
+        studio = Studio(vae, emoji_text.train(state, arguments.text_steps, lesson), lesson)
+        denoiser = emoji_denoiser.train(state, arguments.steps, studio)
+    if arguments.show:
+        pictures = held_out(Range(arguments.num_things, _SHOWN_PAIRS), _NUM_SHOWN)
+        show(arguments.show, studio, predictor(denoiser), pictures, arguments.size)
+        return
+    if arguments.judge:
+        print_verdicts(arguments, studio, predictor(denoiser))
+        return
+    assemble(arguments.folder, state / TOKENIZERS, vae, studio, denoiser)
+    print(f"assembled {arguments.folder}")
+
+
+def print_verdicts(arguments: argparse.Namespace, studio: Studio, predict: Predict) -> None:
+    """Teach the judge, if that is not done, and print what it finds."""
+    judge = train_judge(arguments.state / "judge", arguments.judge_steps, studio.lesson.sprites)
+    pictures = held_out(Range(arguments.num_things, _SHOWN_PAIRS), arguments.judge)
+    for name, parts in judged(studio, predict, judge, pictures, arguments.size).items():
+        print(name, ", ".join(f"{part} {100 * share:.1f} %" for part, share in sorted(parts.items())))
+
+
+def prepare(arguments: argparse.Namespace) -> Lesson:
+    """Return what all stages learn from."""
+    device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
+    things = drawn_things(load_things(arguments.packages), arguments.packages)
+    sprites = load_sprites(things, arguments.packages, arguments.state)
+    return Lesson(things, sprites, load_tokenizers(arguments.state / TOKENIZERS, things), device)
+
+
+def learned(state: Path, lesson: Lesson) -> tuple[AutoencoderKL, TextEncoders, FluxTransformer2DModel]:
+    """Return the averaged weights of all stages as they are saved."""
+    vae, denoiser = emoji_autoencoder.build(), emoji_denoiser.build()
+    encoders = emoji_text.build(lesson.tokenize.num_words)
+    for name, modules in (
+        (emoji_autoencoder.NAME, {"vae": vae}),
+        (emoji_text.NAME, encoders.modules),
+        (emoji_denoiser.NAME, {"denoiser": denoiser}),
+    ):
+        load_averages(state / f"{name}.safetensors", modules)
+        for module in modules.values():
+            module.to(lesson.device)
+    return vae, encoders, denoiser
+
+
+def parse_arguments() -> argparse.Namespace:
+    """Return the command line's arguments."""
+    parser = argparse.ArgumentParser(description="Train tiny-emoji, stage by stage; stop and go on any time.")
+    parser.add_argument("--state", type=Path, default=Path("out/tiny_emoji"), help="where stages are saved")
+    parser.add_argument("--packages", type=Path, default=FOLDER, help="what `make emoji-packages` fetched")
+    parser.add_argument(
+        "--resume-from", type=Path, default=BESIDE_THE_CODE, help="begins the stages that are not saved"
+    )
+    parser.add_argument("--export", type=Path, help="write the weights so far to this folder, and end")
+    parser.add_argument("--show", type=Path, help="draw held-out pictures as they are so far into this PNG")
+    parser.add_argument("--judge", type=int, metavar="PICTURES", help="measure so many held-out drawings")
+    parser.add_argument("--num-things", type=int, default=100, help="show or judge the first so many things")
+    parser.add_argument("--size", type=int, nargs=2, default=(96, 96), help="width and height of these")
+    parser.add_argument("--judge-steps", type=int, default=1_500)
+    parser.add_argument("--assemble-only", action="store_true", help="train the denoiser no further")
+    parser.add_argument("--folder", type=Path, default=Path("out/tiny-emoji"), help="the finished model")
+    parser.add_argument("--vae-steps", type=int, default=2_000)
+    parser.add_argument("--text-steps", type=int, default=2_200)
+    parser.add_argument("--steps", type=int, default=100_000, help="of the denoiser")
+    parser.add_argument("--threads", type=int, default=1)
+    return parser.parse_args()
