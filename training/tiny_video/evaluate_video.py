@@ -58,13 +58,13 @@ def main() -> None:
 
 
 def write_examples(folder: Path, scenes: Sequence[ClipScene], clips: Sequence[Pixels], fps: int) -> None:
-    """Write some clips as a strip of frames and as a GIF, and their captions."""
+    """Write some clips as a strip of frames and as an animation, and their captions."""
     indexes = shown(scenes)
     captions = [clip_caption(scenes[index]) for index in indexes]
     chosen = [clips[index] for index in indexes]
     (folder / "captions.json").write_text(json.dumps(captions, indent=2) + "\n")
     strip(chosen).save(folder / "contact-strip.webp", quality=95)
-    (folder / "clips.gif").write_bytes(animation(chosen, fps))
+    (folder / "clips.webp").write_bytes(animation(chosen, fps))
 
 
 def drawn(

@@ -9,12 +9,10 @@ from PIL import Image
 from checker import Pixels
 from motions import ClipScene, Motion
 
-MAX_BYTES = 500_000
 MOTIONS = (Motion.MOVES, Motion.GROWS, Motion.FALLS, Motion.ROTATES)
 _STRIP_FRAMES = 9
 _ENLARGED = 2
 _GAP = 4
-_NUM_COLORS = (256, 192, 128, 96, 64, 48, 32, 16)
 _REST = 5  # frames that the last one lasts
 
 
@@ -34,16 +32,13 @@ def strip(clips: Sequence[Pixels]) -> Image.Image:
 
 
 def animation(clips: Sequence[Pixels], fps: int) -> bytes:
-    """Return a GIF of clips side by side, twice as large, with as many colours as `MAX_BYTES` allow.
-
-    It is played for ever, and rests on its last frames. Raise `ValueError` if it is too large in any colours.
-    """
-    frames = [_enlarged(beside) for beside in _side_by_side(clips)]
-    for num_colors in _NUM_COLORS:
-        data = _gif(frames, num_colors, fps)
-        if len(data) <= MAX_BYTES:
-            return data
-    raise ValueError(f"{len(clips)} clips are more than {MAX_BYTES:,} bytes in {num_colors} colours")
+    """Return a WebP of clips side by side, twice as large, played for ever; it rests on its last frames."""
+    first, *others = (_enlarged(beside) for beside in _side_by_side(clips))
+    durations = [1000 // fps] * len(others) + [_REST * 1000 // fps]
+    buffer = BytesIO()
+    options = {"save_all": True, "append_images": others, "duration": durations, "loop": 0, "quality": 85}
+    first.save(buffer, format="WEBP", **options)
+    return buffer.getvalue()
 
 
 def _side_by_side(clips: Sequence[Pixels]) -> Pixels:
@@ -52,17 +47,6 @@ def _side_by_side(clips: Sequence[Pixels]) -> Pixels:
 
 
 def _enlarged(frame: Pixels) -> Image.Image:
-    """Return the frame with doubled pixels, which compress better than smooth ones."""
+    """Return the frame with doubled pixels."""
     image = Image.fromarray(frame)
     return image.resize((image.width * _ENLARGED, image.height * _ENLARGED), Image.Resampling.NEAREST)
-
-
-def _gif(frames: Sequence[Image.Image], num_colors: int, fps: int) -> bytes:
-    """Return frames in one palette without dithering, which would flicker and compress badly."""
-    all_frames = Image.fromarray(np.concatenate([np.asarray(frame) for frame in frames]))
-    palette = all_frames.quantize(num_colors)
-    first, *others = (frame.quantize(palette=palette, dither=Image.Dither.NONE) for frame in frames)
-    durations = [1000 // fps] * len(others) + [_REST * 1000 // fps]
-    buffer = BytesIO()
-    first.save(buffer, format="GIF", save_all=True, append_images=others, duration=durations, loop=0)
-    return buffer.getvalue()
