@@ -12,6 +12,7 @@ from support.browser import Axe, OpenPage, Screenshot, assert_fits
 from support.clips import complete_clip
 from support.hand_page import Hand, generate, newest
 from support.image_files import png
+from support.waiting import block_until
 
 MARKUP = "<b>bold</b><img src=x onerror=\"document.title='owned'\">"
 DONE = re.compile("^Done in")
@@ -268,6 +269,7 @@ def test_clips_tell_their_frames_and_play(open_hand: Callable[..., Page], hand: 
 def test_a_model_that_is_being_loaded_tells_how_far_it_is(open_page: OpenPage, hand: Hand) -> None:
     loading = {"phase": "weights", "bytes_read": 3_000_000, "bytes_total": 10_000_000}
     hand.does(hand.worker.beat("initializing", loading=loading))
+    block_until(lambda: hand.model("able")["status"] == "loading")  # what is told of models is up to 1 s old
     page = open_page(hand.address)
     page.goto("/")
     state = page.get_by_role("form").get_by_role("status")

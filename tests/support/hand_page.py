@@ -47,6 +47,7 @@ class Hand:
         self._http = httpx.AsyncClient(
             base_url=server.address, headers=headers, trust_env=False, timeout=HANG_SECONDS
         )
+        self._workers: list[HandWorker] = []
         self.worker = self.register("by hand", ABLE, CLIPS)
 
     @property
@@ -56,7 +57,8 @@ class Hand:
 
     def register(self, name: str, *specs: ModelSpec) -> HandWorker:
         """Return another worker that offers these models."""
-        return self._server.call(HandWorker.register(self._http, specs, name))
+        self._workers.append(self._server.call(HandWorker.register(self._http, specs, name)))
+        return self._workers[-1]
 
     def submit(self, prompt: str, **fields: Any) -> str:
         """Queue a job, and return its id; `fields` are those of the request, and of its `input`."""
@@ -64,6 +66,10 @@ class Hand:
         response = self.does(self._http.post("/v1/jobs", json=body))
         assert response.is_success, response.text
         return str(response.json()["id"])
+
+    def model(self, name: str) -> dict[str, Any]:
+        """Return what clients are told of a model."""
+        return dict(self.does(self._http.get(f"/v1/models/{name}")).json())
 
     def does(self, work: Any) -> Any:
         """Await what the worker does."""
@@ -95,7 +101,7 @@ class Hand:
         return f"data:image/png;base64,{base64.b64encode(preview).decode()}"
 
     def close(self) -> None:
-        """Cancel what is queued, so that the next test begins with an empty queue."""
+        """Cancel what is queued and let the workers go: the next test begins with its own alone."""
         self.does(self._clear())
         self.disconnect()
 
@@ -107,7 +113,8 @@ class Hand:
         jobs = (await self._http.get("/v1/jobs", params={"status": ["queued", "running"]})).json()["data"]
         for job in jobs:
             await self._http.post(f"/v1/jobs/{job['id']}/cancel")
-        await self.worker.deregister()
+        for worker in self._workers:
+            await worker.deregister()
 
 
 def newest(page: Page) -> Locator:
