@@ -7,8 +7,8 @@ from pathlib import Path
 
 INDEX_FILE = "model_index.json"
 _CONVERT = (
-    "convert it once with diffusers, FluxPipeline.from_single_file(FILE).save_pretrained(FOLDER), "
-    "and give --model FOLDER"
+    "convert it once with its pipeline in diffusers, such as StableDiffusionXLPipeline or FluxPipeline: "
+    "PIPELINE.from_single_file(FILE).save_pretrained(FOLDER); then give --model FOLDER"
 )
 _PICKLED = "pickled weights, which can run code and are never opened"
 _SINGLE_FILES = {
