@@ -74,7 +74,7 @@ def main() -> None:
             arguments.write.mkdir(parents=True, exist_ok=True)
             (arguments.write / "evaluation.json").write_text(json.dumps(figures, indent=2) + "\n")
             (arguments.write / "evaluation.md").write_text(text)
-            sheet(engine, scenes).save(arguments.write / "contact-sheet.webp", quality=95)
+            sheet(engine, scenes).save(arguments.write / "contact-sheet.webp", quality=85, method=6)
 
 
 def held_out(count: int) -> list[Scene]:
