@@ -30,6 +30,7 @@ from support.s3 import S3Server
 from support.scripted_server import ScriptedServer, scripted
 from support.shape_checks import check_shapes_where_there_are_any
 from support.valkey import ValkeyServer
+from support.waiting import HANG_SECONDS
 
 if TYPE_CHECKING:
     from diffuserve.engine.engine import Engine
@@ -45,6 +46,10 @@ check_shapes_where_there_are_any()  # in modules that a test imports from here o
 
 # Reading the certificates of authorities takes longer than most tests, and every client would do it.
 httpx._transports.default.create_ssl_context = cache(create_ssl_context)  # type: ignore[attr-defined]
+
+# Clients of tests wait for progress: on a busy machine httpx's own five seconds pass.
+for _phase in ("connect", "read", "write", "pool"):
+    setattr(httpx._config.DEFAULT_TIMEOUT_CONFIG, _phase, HANG_SECONDS)
 
 
 def pytest_collection_finish() -> None:
