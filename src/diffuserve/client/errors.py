@@ -23,7 +23,7 @@ from diffuserve.domain.errors import (
 def error_of(problem: Mapping[str, Any], retry_after: float | None) -> DiffuserveError:
     """Return the error that a problem tells, with its message; `ServerRefused` for an unknown code.
 
-    Raise `KeyError` if it is no problem.
+    Raise `KeyError`, `TypeError` or `AttributeError` if it is no problem.
     """
     code, detail = str(problem["code"]), str(problem["detail"])
     kind = _find(code, DiffuserveError) or ServerRefused

@@ -187,7 +187,7 @@ def error_from(response: httpx.Response) -> DiffuserveError:
     """Return the error that a response in `application/problem+json` stands for."""
     try:
         return error_of(response.json(), _retry_after(response) or None)
-    except (ValueError, KeyError, TypeError):
+    except (ValueError, KeyError, TypeError, AttributeError):
         return ServerRefused(_refusal(response))
 
 

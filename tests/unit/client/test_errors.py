@@ -67,6 +67,13 @@ def test_an_error_arrives_as_itself_with_its_message_and_facts(kind: type[Diffus
     assert {name: vars(told)[name] for name in compared} == {name: vars(error)[name] for name in compared}
 
 
+@pytest.mark.parametrize("errors", [["text"], {"field": "a"}, "text", 7, [None], [[]]])
+def test_a_problem_whose_errors_are_none_is_a_refusal_too(errors: object) -> None:
+    problem = {"code": "invalid_params", "detail": "told", "errors": errors}
+    response = httpx.Response(422, json=problem, request=httpx.Request("GET", "http://server.test"))
+    assert type(error_from(response)) is ServerRefused
+
+
 def test_an_invalid_body_names_its_first_field_and_an_unknown_code_is_a_refusal() -> None:
     problem = {"code": "invalid_params", "detail": "a: x; b: y", "errors": [{"field": "a", "message": "x"}]}
     invalid = error_from(httpx.Response(422, json=problem))
