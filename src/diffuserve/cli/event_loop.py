@@ -1,14 +1,12 @@
 """Event loops of the servers, and the signals that stop them."""
 
 import asyncio
-import os
-import signal
 from collections.abc import Coroutine
 from typing import Any, TypeVar
 
 import uvloop
 
-from diffuserve.cli.exit_codes import INTERRUPTED
+from diffuserve.stop_signals import call_on_stop_signals
 
 T = TypeVar("T")
 
@@ -20,17 +18,7 @@ def run(main: Coroutine[Any, Any, T]) -> T:
 
 
 def stop_on_signals() -> asyncio.Event:
-    """Return an event that SIGINT or SIGTERM sets.
-
-    A second Ctrl-C ends the process at once, which loses no job either: leases expire. SIGTERM may come
-    twice, as from `timeout`, which sends it to the process and to its group.
-    """
-    stop, loop = asyncio.Event(), asyncio.get_running_loop()
-
-    def interrupt() -> None:
-        stop.set()
-        loop.add_signal_handler(signal.SIGINT, os._exit, INTERRUPTED)
-
-    loop.add_signal_handler(signal.SIGTERM, stop.set)
-    loop.add_signal_handler(signal.SIGINT, interrupt)
+    """Return an event that SIGTERM and Ctrl-C set; a second Ctrl-C ends the process at once."""
+    stop = asyncio.Event()
+    call_on_stop_signals(stop.set)
     return stop

@@ -1,5 +1,7 @@
 """Exit codes of the commands."""
 
+from diffuserve import stop_signals
+
 FAILED = 1
 BAD_INPUT = 2  # of a person; nothing was started, and trying again does not help
-INTERRUPTED = 130  # what shells report for Ctrl-C
+INTERRUPTED = stop_signals.INTERRUPTED

@@ -2,10 +2,11 @@
 
 import atexit
 import multiprocessing
-import signal
 from collections.abc import Callable
 from multiprocessing.connection import Connection
 from typing import Any
+
+from diffuserve.stop_signals import ignore_stop_signals
 
 _SPAWN = multiprocessing.get_context("spawn")  # a fork would copy threads' locks, and open connections
 
@@ -42,6 +43,5 @@ class PipedProcess:
 
 
 def _run(target: Callable[..., None], pipe: Connection, *arguments: Any) -> None:
-    for number in (signal.SIGTERM, signal.SIGINT):
-        signal.signal(number, signal.SIG_IGN)
+    ignore_stop_signals()
     target(pipe, *arguments)

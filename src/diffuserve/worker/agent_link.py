@@ -10,11 +10,11 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import NoReturn
 
+from diffuserve.stop_signals import ignore_stop_signals
 from diffuserve.worker.crash_record import CrashRecord
 from diffuserve.worker.messages import EngineRefused, FromEngine, ToEngine, decode, encode
 from diffuserve.worker.peer_messages import PeersTold
 
-STOP_SIGNALS = (signal.SIGTERM, signal.SIGINT)
 _PR_SET_PDEATHSIG = 1  # of linux/prctl.h
 
 
@@ -84,11 +84,9 @@ class AgentLink:
 def end_with_agent_alone() -> None:
     """End with the agent, and ignore SIGTERM and Ctrl-C, also in processes that this one starts.
 
-    Slurm's `scancel`, `timeout` and others send them to every process. The agent drains then, and needs its
-    engines for that; it ends them by `StopEngine` or SIGKILL.
+    The agent drains then, and needs its engines for that; it ends them by `StopEngine` or SIGKILL.
     """
-    for number in STOP_SIGNALS:
-        signal.signal(number, signal.SIG_IGN)
+    ignore_stop_signals()
     die_with_parent()
 
 

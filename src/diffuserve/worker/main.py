@@ -2,9 +2,7 @@
 
 import asyncio
 import logging
-import os
-import signal
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager, suppress
 
 import httpx
@@ -21,6 +19,7 @@ from diffuserve.domain.errors import (
     ServerUnavailable,
     Unauthorized,
 )
+from diffuserve.stop_signals import call_on_stop_signals
 from diffuserve.telemetry.tracing import open_tracer
 from diffuserve.worker.agent import WorkerAgent
 from diffuserve.worker.config import WorkerConfig
@@ -107,7 +106,7 @@ async def _checked_client(config: WorkerConfig) -> LeaseClient:
 
 async def _run(config: WorkerConfig) -> int:
     async with open_agent(config) as agent:
-        _call_on_signals(agent.drain)
+        call_on_stop_signals(agent.drain)
         return await agent.run()
 
 
@@ -131,21 +130,9 @@ async def _check(client: LeaseClient) -> None:
         raise ServerRefused(f"{error}; {remedy}") from error
 
 
-def _call_on_signals(drain: Callable[[], None]) -> None:
-    """Drain on SIGTERM or the first Ctrl-C; a second Ctrl-C exits at once."""
-    loop = asyncio.get_running_loop()
-
-    def interrupt() -> None:
-        loop.add_signal_handler(signal.SIGINT, os._exit, 130)
-        drain()
-
-    loop.add_signal_handler(signal.SIGTERM, drain)
-    loop.add_signal_handler(signal.SIGINT, interrupt)
-
-
 async def _run_node(config: WorkerConfig) -> int:
     stop = asyncio.Event()
-    _call_on_signals(stop.set)
+    call_on_stop_signals(stop.set)
     return await keep_ranks(config, stop)
 
 

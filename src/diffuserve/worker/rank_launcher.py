@@ -9,7 +9,8 @@ import sys
 import threading
 from typing import NoReturn
 
-from diffuserve.worker.agent_link import STOP_SIGNALS, die_with_parent
+from diffuserve.stop_signals import STOP_SIGNALS
+from diffuserve.worker.agent_link import die_with_parent
 
 
 def main() -> None:
