@@ -17,13 +17,14 @@ from emoji_folder import assemble
 from emoji_judging import judged
 from emoji_packages import FOLDER
 from emoji_showing import held_out, show
-from emoji_text import Lesson, TextEncoders
+from emoji_text import Lesson
 from emoji_tokenizers import load_tokenizers
 from emoji_walks import Studio
 from judge import train as train_judge
 from loop import Stopped
 from pictures import Range
 from sprites import drawn_things, load_sprites
+from text_encoders import TextEncoders
 from things import load_things
 
 _NUM_SHOWN, _SHOWN_PAIRS = 24, 0.3

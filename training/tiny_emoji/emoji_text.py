@@ -20,6 +20,7 @@ from loop import Course, warm_then_cosine
 from pictures import BACKGROUNDS, Picture, Range, caption, draw_picture
 from scenes import PLACES, RELATIONS, SIZES
 from sprites import Sprites
+from text_encoders import TextEncoders
 from things import STYLES, Thing
 
 NAME = "emoji_text"
@@ -31,22 +32,6 @@ _RATE = 2e-3
 _LOOK = 8  # pixels along a side of the picture that the heads draw
 _LOOK_WEIGHT = 2.0
 _SLOTS = 2
-
-
-@dataclass(frozen=True)
-class TextEncoders:
-    """CLIP, which is read as one vector, and T5, which is read token by token."""
-
-    clip: CLIPTextModel
-    t5: T5EncoderModel
-
-    def __call__(self, clip_ids: Tensor, t5_ids: Tensor) -> tuple[Tensor, Tensor]:
-        """Return the pooled `(batch, WIDTH)` and the token embeddings `(batch, NUM_TOKENS, WIDTH)`."""
-        return self.clip(clip_ids).pooler_output, self.t5(t5_ids).last_hidden_state
-
-    @property
-    def modules(self) -> dict[str, nn.Module]:
-        return {"clip": self.clip, "t5": self.t5}
 
 
 def build(num_words: int) -> TextEncoders:

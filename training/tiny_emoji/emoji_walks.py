@@ -11,10 +11,11 @@ from torch import Tensor
 from compose import compose
 from diffuserve.models.flux.latents import pack_latents
 from emoji_autoencoder import crowd
-from emoji_text import Lesson, TextEncoders
+from emoji_text import Lesson
 from latents import shows_thing
 from layout import NUM_TRAITS, noise_with
 from pictures import Picture, Range, caption, draw_picture
+from text_encoders import TextEncoders
 from walks import NUM_STEPS
 
 _FROM_MIDWAY = 0.25  # so many begin at any step, from a true mixture

@@ -15,13 +15,14 @@ import emoji_text
 from curriculum import curriculum, phase_at
 from emoji_autoencoder import build
 from emoji_checkpoint import TOKENIZERS, adopt, export
-from emoji_text import Lesson, TextEncoders
+from emoji_text import Lesson
 from emoji_tokenizers import Tokenizers, load_tokenizers
 from emoji_walks import EmojiWalks, Studio
 from loop import Course, Stopped, warm_then_cosine
 from packed import pack, unpack
 from pictures import Range
 from support.two_things import THINGS, two_sprites
+from text_encoders import TextEncoders
 
 SIZE = (32, 32)
 
