@@ -14,7 +14,7 @@ from support.drawn_jobs import DrawnJobs
 from support.hand_page import Hand
 
 MARKUP = "a red circle </h1><script>alert(1)</script><b>bold</b>"
-LONG = {"width": 256, "height": 256, "num_inference_steps": 100}
+LONG = {"width": 768, "height": 768, "num_inference_steps": 100}  # canceled while it is drawn, on any CPU
 
 
 @pytest.fixture(scope="module")
