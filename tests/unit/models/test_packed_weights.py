@@ -40,6 +40,15 @@ def test_missing_and_outdated_weights_are_written_anew(home: Path) -> None:
     assert [path.name for path in (home / WEIGHTS).parent.iterdir()] == ["weights.safetensors"]
 
 
+def test_weights_of_two_models_are_packed_once(home: Path) -> None:
+    shutil.copytree(home / "model", home / "other")
+    [packed] = pack_weights(home, "other")
+    assert packed.is_symlink()
+    shutil.rmtree(home / "other")
+    assert unpack_weights(home) == [home / "other" / WEIGHTS.relative_to("model")]
+    assert unpack_weights(home) == []
+
+
 def test_every_bundled_model_has_its_weights() -> None:
     for path in bundled_models().values():
         assert list(path.glob("*/*.safetensors"))

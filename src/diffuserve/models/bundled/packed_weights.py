@@ -4,6 +4,7 @@
 first asked for; wheels hold them plain. The build loads this module alone, so it imports nothing of ours.
 """
 
+import filecmp
 import lzma
 import os
 import threading
@@ -27,11 +28,15 @@ def unpack_weights(home: Path) -> list[Path]:
 
 
 def pack_weights(home: Path, model: str) -> list[Path]:
-    """Pack the weights of the folder `home / model`; return the packed files."""
+    """Pack the weights of the folder `home / model`; return the packed files.
+
+    What is the same as another model's becomes a link to that one's.
+    """
     packed_files = []
     for plain in (home / model).rglob("*.safetensors"):
         packed = home / _FOLDER / plain.relative_to(home).with_name(plain.name + _SUFFIX)
         _write_whole(packed, lzma.compress(plain.read_bytes(), check=lzma.CHECK_SHA256, filters=_FILTERS))
+        _link_if_known(packed, home / _FOLDER)
         os.utime(plain)  # not older than what was packed of it
         packed_files.append(packed)
     return packed_files
@@ -39,6 +44,14 @@ def pack_weights(home: Path, model: str) -> list[Path]:
 
 def _plain_path(home: Path, packed: Path) -> Path:
     return home / packed.relative_to(home / _FOLDER).with_suffix("")
+
+
+def _link_if_known(packed: Path, folder: Path) -> None:
+    others = (path for path in folder.rglob(packed.name) if path != packed and not path.is_symlink())
+    twin = next((path for path in sorted(others) if filecmp.cmp(path, packed, shallow=False)), None)
+    if twin is not None:
+        packed.unlink()
+        packed.symlink_to(os.path.relpath(twin, packed.parent))
 
 
 def _is_stale(plain: Path, packed: Path) -> bool:
